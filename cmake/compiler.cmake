@@ -1,0 +1,38 @@
+# Compiler and linker settings that every target shares.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # pch_defines and time_macros: what ccache needs to be told before it will cache precompiled headers.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
+endif()
+
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -fno-strict-aliasing)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # -fpch-preprocess: lets ccache see through precompiled headers. The two warnings misfire in g++ 12 on
+  # std::string and std::optional inlined at -O2.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess> -Wno-maybe-uninitialized
+                      -Wno-restrict -Wno-stringop-overread -Wno-stringop-overflow -Wno-array-bounds)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+
+if(MAYFLY_SANITIZE)
+  add_compile_options(-fsanitize=${MAYFLY_SANITIZE} -fno-omit-frame-pointer -O1)
+  add_link_options(-fsanitize=${MAYFLY_SANITIZE})
+  if(MAYFLY_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined -fno-sanitize=vptr)
+  endif()
+endif()
+if(MAYFLY_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -O1)
+  add_link_options(-fsanitize=address,undefined)
+endif()

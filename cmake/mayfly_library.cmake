@@ -1,0 +1,20 @@
+# mayfly_library(NAME SOURCES a.cc … LINK other …): one static library a folder.
+function(mayfly_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(mayfly_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(mayfly_${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(mayfly_${name} PUBLIC ${ARG_LINK})
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${name}_pch.h)
+    target_precompile_headers(mayfly_${name} PRIVATE ${name}_pch.h)
+  endif()
+endfunction()
+
+# mayfly_test(NAME SOURCES a_test.cc … LINK mayfly_protocol …): one Catch2 program, one ctest entry.
+function(mayfly_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE mayfly_test_main ${ARG_LINK})
+  target_precompile_headers(${name} REUSE_FROM mayfly_test_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()

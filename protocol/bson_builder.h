@@ -1,0 +1,156 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+
+namespace mayfly {
+
+/// Writes one BSON document at the end of `out`, in place: replies are built directly in a connection's
+/// write buffer. A builder for a sub-document writes into the same buffer; until its Done() (or its
+/// destructor) the parent must not be used. Not thread-safe; does not own `out`.
+class BsonBuilder {
+ public:
+  explicit BsonBuilder(std::string& out) : out_(&out), start_(out.size()) { out.append(4, '\0'); }
+  BsonBuilder(BsonBuilder&& o) noexcept : out_(o.out_), start_(o.start_), done_(o.done_) { o.done_ = true; }
+  BsonBuilder(const BsonBuilder&) = delete;
+  BsonBuilder& operator=(const BsonBuilder&) = delete;
+  ~BsonBuilder() { Done(); }
+
+  /// Ends the document: writes its end marker and its length. Further calls do nothing.
+  void Done() {
+    if (done_) return;
+    done_ = true;
+    out_->push_back('\0');
+    StoreLe<int32_t>(out_->data() + start_, static_cast<int32_t>(out_->size() - start_));
+  }
+  /// Takes back everything written since construction, including the header.
+  void Abandon() {
+    out_->resize(start_);
+    done_ = true;
+  }
+
+  BsonBuilder& Append(std::string_view name, BsonValue v) {  ///< a missing value appends nothing
+    if (v.missing()) return *this;
+    Header(v.type(), name);
+    out_->append(v.data(), v.size());
+    return *this;
+  }
+  BsonBuilder& Append(const BsonElement& e) { return Append(e.name, e.value); }
+  BsonBuilder& Append(std::string_view name, double v) { return Raw(BsonType::kDouble, name, v); }
+  BsonBuilder& Append(std::string_view name, int32_t v) { return Raw(BsonType::kInt32, name, v); }
+  BsonBuilder& Append(std::string_view name, int64_t v) { return Raw(BsonType::kInt64, name, v); }
+  BsonBuilder& Append(std::string_view name, long long v) { return Append(name, int64_t{v}); }
+  BsonBuilder& Append(std::string_view name, uint32_t v) { return Append(name, int64_t{v}); }
+  BsonBuilder& Append(std::string_view name, uint64_t v) { return Append(name, static_cast<int64_t>(v)); }
+  BsonBuilder& Append(std::string_view name, bool v) { return Raw(BsonType::kBool, name, static_cast<char>(v)); }
+  BsonBuilder& Append(std::string_view name, Instant v) { return Raw(BsonType::kDate, name, v.millis); }
+  BsonBuilder& Append(std::string_view name, const char* v) { return Append(name, std::string_view(v)); }
+  BsonBuilder& Append(std::string_view name, const std::string& v) { return Append(name, std::string_view(v)); }
+  BsonBuilder& Append(std::string_view name, std::string_view v) { return AppendStringLike(BsonType::kString, name, v); }
+  BsonBuilder& Append(std::string_view name, BsonView v) { return Append(name, v.AsValue()); }
+  BsonBuilder& Append(std::string_view name, const BsonDocument& v) { return Append(name, v.view()); }
+  BsonBuilder& AppendArray(std::string_view name, BsonView v) { return Append(name, v.AsValue(BsonType::kArray)); }
+  BsonBuilder& AppendNull(std::string_view name) { Header(BsonType::kNull, name); return *this; }
+  BsonBuilder& AppendTimestamp(std::string_view name, uint64_t v) { return Raw(BsonType::kTimestamp, name, v); }
+  BsonBuilder& AppendDecimal(std::string_view name, Decimal128Bits v) { return Raw(BsonType::kDecimal128, name, v); }
+  BsonBuilder& AppendObjectId(std::string_view name, std::string_view oid12) {
+    Header(BsonType::kObjectId, name);
+    out_->append(oid12.data(), 12);
+    return *this;
+  }
+  BsonBuilder& AppendBinary(std::string_view name, uint8_t subtype, std::string_view data) {
+    Header(BsonType::kBinary, name);
+    int32_t n = static_cast<int32_t>(data.size());
+    out_->append(reinterpret_cast<const char*>(&n), 4).push_back(static_cast<char>(subtype));
+    out_->append(data);
+    return *this;
+  }
+  BsonBuilder& AppendRegex(std::string_view name, std::string_view pattern, std::string_view options) {
+    Header(BsonType::kRegex, name);
+    out_->append(pattern).push_back('\0');
+    out_->append(options).push_back('\0');
+    return *this;
+  }
+  BsonBuilder& AppendStringLike(BsonType type, std::string_view name, std::string_view v) {
+    Header(type, name);
+    int32_t n = static_cast<int32_t>(v.size() + 1);
+    out_->append(reinterpret_cast<const char*>(&n), 4).append(v).push_back('\0');
+    return *this;
+  }
+  /// Every element of `v`, names kept.
+  BsonBuilder& AppendAll(BsonView v) {
+    out_->append(v.data() + 4, v.size() - 5);
+    return *this;
+  }
+  BsonBuilder OpenDocument(std::string_view name) {
+    Header(BsonType::kDocument, name);
+    return BsonBuilder(*out_);
+  }
+  inline class BsonArrayBuilder OpenArray(std::string_view name);
+
+  /// Bytes this document has so far.
+  size_t size() const { return out_->size() - start_; }
+  std::string& buffer() { return *out_; }
+
+ private:
+  friend class BsonArrayBuilder;
+  void Header(BsonType type, std::string_view name) {
+    out_->push_back(static_cast<char>(type));
+    out_->append(name).push_back('\0');
+  }
+  template <class T>
+  BsonBuilder& Raw(BsonType type, std::string_view name, T v) {
+    Header(type, name);
+    out_->append(reinterpret_cast<const char*>(&v), sizeof v);
+    return *this;
+  }
+  std::string* out_;
+  size_t start_;
+  bool done_ = false;
+};
+
+/// Writes one BSON array; the names "0", "1", … are its own business.
+class BsonArrayBuilder {
+ public:
+  explicit BsonArrayBuilder(std::string& out) : b_(out) {}
+  template <class T>
+  BsonArrayBuilder& Append(T&& v) {
+    b_.Append(NextName(), std::forward<T>(v));
+    return *this;
+  }
+  BsonArrayBuilder& AppendNull() { b_.AppendNull(NextName()); return *this; }
+  BsonBuilder OpenDocument() { return b_.OpenDocument(NextName()); }
+  BsonArrayBuilder OpenArray() {
+    b_.Header(BsonType::kArray, NextName());
+    return BsonArrayBuilder(*b_.out_);
+  }
+  /// The builder beneath, for the typed appenders; pass NextName() as the name.
+  BsonBuilder& raw() { return b_; }
+  std::string_view NextName();
+  int count() const { return n_; }
+  size_t size() const { return b_.size(); }
+  void Done() { b_.Done(); }
+
+ private:
+  BsonBuilder b_;
+  int n_ = 0;
+  char name_[12];
+};
+
+inline BsonArrayBuilder BsonBuilder::OpenArray(std::string_view name) {
+  Header(BsonType::kArray, name);
+  return BsonArrayBuilder(*out_);
+}
+
+/// `BuildBson([&](BsonBuilder& b) { b.Append("ok", 1.0); })`
+template <class F>
+BsonDocument BuildBson(F&& fill) {
+  std::string bytes;
+  BsonBuilder b(bytes);
+  fill(b);
+  b.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+}  // namespace mayfly

@@ -1,0 +1,46 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+
+namespace mayfly {
+
+/// Decimal128 arithmetic by libintelrdfpmath, rounding half to even. Pure functions; threads: any.
+namespace decimal128 {
+Decimal128Bits FromInt64(int64_t v);
+Decimal128Bits FromDouble(double v);           ///< to 15 significant digits, as $toDecimal and $convert show it
+Decimal128Bits FromDoubleExact(double v);      ///< to 34 digits: what comparison uses
+double ToDouble(Decimal128Bits v);
+/// Truncates toward zero; false when NaN, infinite or out of range.
+bool ToInt64(Decimal128Bits v, int64_t* out);
+bool IsNan(Decimal128Bits v);
+bool IsInfinite(Decimal128Bits v);
+bool IsNegative(Decimal128Bits v);
+bool IsZero(Decimal128Bits v);
+Decimal128Bits Add(Decimal128Bits a, Decimal128Bits b);
+Decimal128Bits Subtract(Decimal128Bits a, Decimal128Bits b);
+Decimal128Bits Multiply(Decimal128Bits a, Decimal128Bits b);
+Decimal128Bits Divide(Decimal128Bits a, Decimal128Bits b);
+Decimal128Bits Modulo(Decimal128Bits a, Decimal128Bits b);   ///< sign of the dividend
+Decimal128Bits Negate(Decimal128Bits a);
+Decimal128Bits Abs(Decimal128Bits a);
+Decimal128Bits Floor(Decimal128Bits a);
+Decimal128Bits Ceil(Decimal128Bits a);
+Decimal128Bits Truncate(Decimal128Bits a);
+/// Half to even at `places` decimal places (negative: tens, hundreds, …).
+Decimal128Bits Round(Decimal128Bits a, int places);
+Decimal128Bits TruncatePlaces(Decimal128Bits a, int places);
+Decimal128Bits Sqrt(Decimal128Bits a);
+Decimal128Bits Exp(Decimal128Bits a);
+Decimal128Bits Ln(Decimal128Bits a);
+Decimal128Bits Log10(Decimal128Bits a);
+Decimal128Bits Pow(Decimal128Bits a, Decimal128Bits b);
+/// <0, 0, >0. NaN equals NaN and is below everything.
+int Compare(Decimal128Bits a, Decimal128Bits b);
+std::string ToString(Decimal128Bits v);        ///< as extended JSON's $numberDecimal
+Result<Decimal128Bits> Parse(std::string_view text);
+}  // namespace decimal128
+
+}  // namespace mayfly

@@ -1,0 +1,75 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "protocol/instant.h"
+#include "protocol/value.h"
+
+namespace mayfly {
+
+class Operation;
+
+/// What `{$meta: …}` and per-document facts are read from; filled by whoever feeds documents in.
+struct DocumentMetadata {
+  std::optional<Instant> expire_at;
+  std::optional<double> text_score;
+  Value sort_key, record_id;
+};
+
+/// Numbers a variable of `let`, `$let`, `$map` … gets when its expression is parsed; the value sits in the slot with
+/// that number while it is evaluated.
+using VariableId = int32_t;
+
+/// Names in scope while parsing. Nested scopes shadow. Made once a command; user variables come from its `let`.
+class VariableScope {
+ public:
+  VariableScope();  ///< with ROOT, CURRENT, REMOVE, NOW, CLUSTER_TIME, USER_ROLES
+  VariableId Define(std::string_view name);  ///< a new slot that shadows an older one of that name
+  void Undefine(VariableId id);              ///< the end of the scope of `id`
+  std::optional<VariableId> Lookup(std::string_view name) const;
+  int slots() const { return slots_; }
+
+  static constexpr VariableId kRoot = 0, kCurrent = 1, kRemove = 2, kNow = 3, kClusterTime = 4, kUserRoles = 5;
+
+ private:
+  std::vector<std::pair<std::string, VariableId>> names_;
+  int slots_ = 6;
+};
+
+/// State of one evaluation: the document and the variables' values. One thread.
+struct EvalContext {
+  BsonView root;                          ///< $$ROOT and field paths
+  const DocumentMetadata* metadata = nullptr;
+  std::vector<Value> variables;           ///< by VariableId; sized VariableScope::slots()
+  Instant now;                            ///< $$NOW: the operation's clock reading
+  Operation* op = nullptr;                ///< for interrupt checks in long evaluations; may be null
+};
+
+/// A parsed aggregation expression. Immutable after parsing; evaluation of one tree by several threads is fine with
+/// an EvalContext each.
+class Expression {
+ public:
+  virtual ~Expression() = default;
+  /// The value, borrowed from the document where it can be; missing when there is none.
+  virtual Result<Value> Evaluate(EvalContext& ctx) const = 0;
+  /// As BSON, the way explain and view definitions show it.
+  virtual void Serialize(class BsonBuilder& out, std::string_view name) const = 0;
+  /// Adds the field paths it reads ("" = the whole document), for projection analysis.
+  virtual void AddDependencies(std::set<std::string>* paths) const = 0;
+  /// The value when it depends on nothing; null otherwise.
+  virtual const Value* Constant() const { return nullptr; }
+};
+using ExpressionPtr = std::unique_ptr<Expression>;
+
+/// Parses any expression: "$path", "$$var.path", literals, {$op: …}, documents and arrays of expressions.
+/// Errors: InvalidPipelineOperator 168 "Unrecognized expression '$x'", arity and type errors with MongoDB's own codes,
+/// FailedToParse 9.
+Result<ExpressionPtr> ParseExpression(BsonValue value, VariableScope& scope);
+
+}  // namespace mayfly

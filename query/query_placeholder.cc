@@ -1,0 +1,1 @@
+// Gone with the first real source.

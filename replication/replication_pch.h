@@ -1,0 +1,17 @@
+#pragma once
+#include <algorithm>
+#include <boost/outcome/basic_result.hpp>
+#include <boost/outcome/policy/all_narrow.hpp>
+#include <boost/outcome/try.hpp>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>

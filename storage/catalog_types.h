@@ -1,0 +1,98 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "storage/kv.h"
+
+namespace mayfly {
+
+using Uuid = std::array<uint8_t, 16>;
+
+/// A compiled filter over one document: partial indexes and validators. Made by the FilterCompiler that the
+/// layer above gives to Storage at open (storage itself does not know what a filter means). Immutable; any thread.
+class RecordFilter {
+ public:
+  virtual ~RecordFilter() = default;
+  virtual bool Matches(BsonView doc) const = 0;
+};
+
+enum class IndexState : uint8_t { kBuilding = 0, kReady = 1 };
+
+struct IndexField {
+  std::string path;   ///< dotted
+  bool descending = false;
+  std::string special;  ///< "hashed", "text", … of a type not (yet) maintained; empty for 1 and -1
+};
+
+/// One index as the catalog has it. Immutable except for the atomics; shared by whoever uses it.
+struct IndexInfo {
+  uint32_t id = 0;                     ///< prefix of its keys; never reused
+  std::string name;
+  BsonDocument key;                    ///< as given: {a: 1, "b.c": -1}
+  std::vector<IndexField> fields;
+  bool unique = false, sparse = false, hidden = false;
+  std::optional<int32_t> expire_after_seconds;  ///< a TTL index when set
+  BsonDocument partial_filter;         ///< empty document: none (see has_partial_filter)
+  bool has_partial_filter = false;
+  std::shared_ptr<const RecordFilter> filter;   ///< compiled partial_filter
+  BsonDocument extra;                  ///< other options kept as given (collation, expiry options …)
+  Keyspace keyspace = Keyspace::kIndexes;       ///< TTL indexes are created in kExpiry and stay where they are
+  IndexState state = IndexState::kReady;
+  bool prepare_unique = false;
+  /// Bit i: field i has met an array on its path. Only ever set; persisted with the write that set it.
+  mutable std::atomic<uint64_t> multikey{0};
+  /// $indexStats: uses since start-up, and since when (ms).
+  mutable std::atomic<int64_t> accesses{0};
+  int64_t accesses_since = 0;
+
+  bool is_id() const { return name == "_id_"; }
+  bool is_multikey() const { return multikey.load(std::memory_order_relaxed) != 0; }
+};
+using IndexInfoPtr = std::shared_ptr<const IndexInfo>;
+
+/// Counters of one collection, kept exact across crashes by the committer.
+struct CollectionCounters {
+  std::atomic<int64_t> documents{0};
+  std::atomic<int64_t> bytes{0};        ///< sum of BSON sizes
+  std::atomic<int64_t> last_sequence{0};  ///< capped: the newest insertion number
+};
+
+/// One collection (or view) as the catalog has it. Immutable: a change makes a new one, so an operation that
+/// holds the pointer sees one definition throughout.
+struct CollectionInfo {
+  uint32_t id = 0;                     ///< prefix of its record keys; never reused
+  Uuid uuid{};
+  std::string db, name;
+  std::string ns;                      ///< "db.name"
+  BsonDocument options;                ///< as listCollections shows them
+  bool capped = false;
+  int64_t capped_bytes = 0, capped_documents = 0;  ///< 0 documents: no limit
+  bool clustered = false;              ///< made with clusteredIndex
+  std::string clustered_index_name;
+  std::optional<int64_t> expire_after_seconds;     ///< of a clustered collection
+  bool is_view = false;
+  std::string view_on;                 ///< same database
+  BsonDocument view_pipeline;          ///< array bytes
+  BsonDocument validator;              ///< empty: none
+  std::shared_ptr<const RecordFilter> validator_filter;
+  bool validation_warn_only = false;   ///< validationAction: "warn"
+  bool validation_moderate = false;    ///< validationLevel: "moderate"; "off" leaves validator_filter null
+  /// The `_id_` index is implicit (the record key is its key) and not in here, except on capped collections.
+  std::vector<IndexInfoPtr> indexes;
+  std::shared_ptr<CollectionCounters> counters;
+
+  /// By name; null if none.
+  IndexInfoPtr FindIndex(std::string_view index_name) const {
+    for (auto& i : indexes) if (i->name == index_name) return i;
+    return nullptr;
+  }
+};
+using CollectionInfoPtr = std::shared_ptr<const CollectionInfo>;
+
+}  // namespace mayfly

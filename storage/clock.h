@@ -1,0 +1,75 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "protocol/instant.h"
+
+namespace mayfly {
+
+/// The only source of time. One Clock a process, passed to whoever needs it; nothing else reads the
+/// system's clock, so tests and replay choose the time. Threads: any.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  /// UTC wall clock.
+  virtual Instant Now() const = 0;
+  /// Microseconds that only go forward; differences only. Timeouts and latencies use it.
+  virtual int64_t MonotonicMicros() const = 0;
+  /// Calls `wake` (from any thread, must not block) whenever Now() was moved by hand, so that whoever
+  /// sleeps until a deadline looks again. Registered for the life of the process.
+  virtual void OnJump(std::function<void()> wake) = 0;
+};
+
+/// The system's clocks, optionally shifted or frozen: `--testClock` and tests move it, production never does.
+class SystemClock final : public Clock {
+ public:
+  Instant Now() const override {
+    int64_t frozen = frozen_.load(std::memory_order_acquire);
+    if (frozen != kRunning) return {frozen};
+    return {RealMillis() + offset_.load(std::memory_order_relaxed)};
+  }
+  int64_t MonotonicMicros() const override {
+    return std::chrono::duration_cast<std::chrono::microseconds>(
+               std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  void OnJump(std::function<void()> wake) override {
+    std::lock_guard l(mutex_);
+    listeners_.push_back(std::move(wake));
+  }
+  bool frozen() const { return frozen_ != kRunning; }
+  /// Sets the wall clock to `t`; it stays frozen if it was.
+  void Set(Instant t) {
+    if (frozen()) frozen_ = t.millis;
+    offset_ = t.millis - RealMillis();
+    Notify();
+  }
+  void Advance(int64_t millis) { Set({Now().millis + millis}); }
+  void Freeze(bool on) {
+    if (on && !frozen()) frozen_ = Now().millis;
+    else if (!on && frozen()) { offset_ = frozen_ - RealMillis(); frozen_ = kRunning; }
+    Notify();
+  }
+  /// Back to the system's time.
+  void Reset() { frozen_ = kRunning; offset_ = 0; Notify(); }
+
+ private:
+  static constexpr int64_t kRunning = INT64_MIN;
+  static int64_t RealMillis() {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+  void Notify() {
+    std::vector<std::function<void()>> copy;
+    { std::lock_guard l(mutex_); copy = listeners_; }
+    for (auto& f : copy) f();
+  }
+  std::atomic<int64_t> offset_{0};
+  std::atomic<int64_t> frozen_{kRunning};
+  std::mutex mutex_;
+  std::vector<std::function<void()>> listeners_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,58 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "storage/catalog_types.h"
+#include "storage/kv.h"
+
+namespace mayfly {
+
+/// Part of a collection in record-key order (`_id` order; insertion order when capped).
+struct RecordScan {
+  KvSnapshotPtr snapshot;          ///< null: now
+  bool backward = false;
+  std::string lower;               ///< full record key, inclusive; empty: from the first record
+  std::string upper;               ///< full record key, exclusive; empty: to the last record
+  bool fill_cache = true;
+};
+
+/// Walks records. Views are valid until the next call. Not thread-safe; may be used by one thread after another
+/// (a client's cursor between getMores).
+class RecordCursor {
+ public:
+  virtual ~RecordCursor() = default;
+  /// Moves to the next record; false at the end.
+  virtual Result<bool> Next() = 0;
+  virtual std::string_view record_key() const = 0;
+  virtual BsonView doc() const = 0;
+  virtual std::optional<Instant> expire_at() const = 0;
+  /// Gives up position in the store but remembers it; the next Next() continues behind it. With a new snapshot
+  /// (null: now) for tailable cursors, which see what was written since.
+  virtual void Reposition(KvSnapshotPtr snapshot) = 0;
+};
+
+/// A range of encoded index keys (without the index's prefix).
+struct IndexScan {
+  KvSnapshotPtr snapshot;
+  bool backward = false;
+  std::string lower;               ///< encoded values; inclusive
+  std::string upper;               ///< encoded values; exclusive; empty: to the end
+  bool fill_cache = true;
+};
+
+class IndexCursor {
+ public:
+  virtual ~IndexCursor() = default;
+  virtual Result<bool> Next() = 0;
+  /// Skips to the first entry at or behind these encoded values in scan direction, then Next() returns it.
+  virtual void SeekTo(std::string_view encoded_values) = 0;
+  virtual std::string_view encoded_values() const = 0;  ///< concatenated EncodeKeyValue of the fields
+  virtual std::string_view type_bits() const = 0;
+  virtual std::string_view record_key() const = 0;      ///< full key in Keyspace::kRecords
+};
+
+}  // namespace mayfly

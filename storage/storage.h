@@ -1,0 +1,84 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "storage/catalog.h"
+#include "storage/clock.h"
+#include "storage/cursors.h"
+#include "storage/kv.h"
+#include "storage/operation.h"
+#include "storage/write_unit.h"
+
+namespace mayfly {
+
+/// Compiles a partial index filter or a validator. `for_index`: refuse operators that partial indexes cannot have
+/// (CannotCreateIndex 67).
+using FilterCompiler = std::function<Result<std::shared_ptr<const RecordFilter>>(BsonView filter, bool for_index)>;
+
+struct StorageOptions {
+  std::string path;                ///< data directory; created if absent
+  uint64_t cache_bytes = 0;        ///< block cache + memtables; 0: 25% of the memory the cgroup allows
+  int sync_interval_ms = 100;      ///< how long an acknowledged write without j:true may stay unsynced
+  FilterCompiler compile_filter;
+  Clock* clock = nullptr;          ///< required; outlives the Storage
+  void* rocksdb_env = nullptr;     ///< a rocksdb::Env*, for tests with a faulty file layer
+  /// Structured log: severity 'D' 'I' 'W' 'E', message, attributes as BSON. Any thread. May be null.
+  std::function<void(char severity, std::string_view component, std::string_view message, BsonView attributes)> log;
+};
+
+/// One open data directory. Created once at start-up, destroyed last. Threads: any.
+/// Open refuses, with a message that says what and which file: another process on the directory, an unknown format
+/// version, a corrupt file, a directory that cannot be written.
+class Storage {
+ public:
+  static Result<std::unique_ptr<Storage>> Open(StorageOptions options);
+  ~Storage();  ///< waits for background work, flushes, closes; index builds stop and resume at the next open
+
+  KvStore& kv();
+  Catalog& catalog();
+  Committer& committer();
+  /// Replaces the local committer (replication does so at start-up, before any client).
+  void set_committer(std::unique_ptr<Committer> committer);
+  const Clock& clock() const;
+  const StorageOptions& options() const;
+
+  // --- reads ---------------------------------------------------------------------------------------------------------
+  /// Full record key of `_id` in a collection that is not capped.
+  static void AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::string& out);
+
+  struct Record {
+    PinnedValue pinned;
+    BsonView doc;
+    std::optional<Instant> expire_at;
+  };
+  /// By `_id`: one store look-up (two on capped collections). False when absent. Hot path: no allocation beyond the key.
+  Result<bool> FindById(const CollectionInfo& coll, BsonValue id, Record* out, const KvSnapshot* at = nullptr);
+  /// By full record key.
+  Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out, const KvSnapshot* at = nullptr);
+
+  std::unique_ptr<RecordCursor> ScanRecords(CollectionInfoPtr coll, RecordScan scan);
+  std::unique_ptr<IndexCursor> ScanIndex(CollectionInfoPtr coll, IndexInfoPtr index, IndexScan scan);
+
+  /// Exact number of documents and of BSON bytes.
+  static int64_t DocumentCount(const CollectionInfo& coll) { return coll.counters->documents; }
+  uint64_t StorageBytes(const CollectionInfo& coll);
+  uint64_t IndexBytes(const CollectionInfo& coll, const IndexInfo& index);
+
+  /// Checks every record (BSON, header, key) and every index against its documents; appends MongoDB's `validate` fields
+  /// (valid, nrecords, keysPerIndex, indexDetails, errors, warnings …) to `reply`.
+  Result<void> Validate(Operation& op, CollectionInfoPtr coll, bool full, class BsonBuilder& reply);
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  Storage();
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mayfly
