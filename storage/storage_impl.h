@@ -1,0 +1,31 @@
+#pragma once
+#include <atomic>
+#include <memory>
+
+#include "storage/lock_table.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+/// What storage's own files share. Not for the layers above.
+struct Storage::Impl {
+  StorageOptions options;
+  std::unique_ptr<KvStore> kv;
+  LockTable locks;
+  GateTable gates;
+  std::unique_ptr<Committer> committer;
+  /// Null only while the catalog itself is being opened (and in tests that make CollectionInfo by
+  /// hand): write units then take the CollectionInfo they are given as it is. Otherwise they look
+  /// it up again once they hold the gate.
+  std::unique_ptr<Catalog> catalog;
+  std::atomic<uint64_t> next_owner{1};
+  std::atomic<bool> closing{
+      false};  ///< set first thing when the Storage goes: background work stops
+
+  LockOwner NewOwner() { return next_owner.fetch_add(1, std::memory_order_relaxed); }
+  void Log(char severity, std::string_view message, BsonView attributes = {}) const {
+    if (options.log) options.log(severity, "STORAGE", message, attributes);
+  }
+};
+
+}  // namespace mayfly
