@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "query/expression/expression.h"
+
+namespace mayfly {
+
+enum class StreamState : uint8_t {
+  kAdvanced,  ///< `*out` holds the next document
+  kEof,       ///< there is none, and there will be none
+  kPaused,    ///< nothing now; ask again (a tailable source)
+};
+
+/// One document on its way through a plan or a pipeline. Both pointers are valid until the next
+/// call of the Next() that filled them in; nothing is owned.
+struct StreamDocument {
+  BsonView doc;
+  const DocumentMetadata* metadata = nullptr;  ///< null: it has none
+};
+
+/// Something that documents are pulled out of: the executor of a plan, or a stage. Used by one
+/// thread at a time (by one after another between getMores). Destroying it gives up what it holds.
+class DocumentSource {
+ public:
+  virtual ~DocumentSource() = default;
+  virtual Result<StreamState> Next(StreamDocument* out) = 0;
+  /// The operation that runs from now on: a getMore brings its own. Before the first Next() and
+  /// whenever it changes.
+  virtual void SetOperation(Operation* op) = 0;
+  /// Called when the command's batch is full: let go of pinned resources, and remember the
+  /// position. The document last returned becomes invalid. Next() goes on from there.
+  virtual void SaveState() {}
+  /// Fields of `executionStats` / `queryPlanner` for explain, appended to `out`.
+  virtual void Explain(class BsonBuilder& out, int verbosity) const {
+    (void)out;
+    (void)verbosity;
+  }
+};
+
+}  // namespace mayfly
