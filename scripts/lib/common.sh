@@ -1,0 +1,85 @@
+# Shared by the scripts beside this folder. Sourced, not run.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TOOLS=${MAYFLY_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/mayfly-tools}   # node modules and Python environment, kept between runs
+export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+export npm_config_fund=false npm_config_audit=false npm_config_update_notifier=false
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Debian 12 packages by purpose.
+BUILD_PACKAGES=(g++ cmake ninja-build ccache mold pkg-config git ca-certificates
+  libboost1.81-dev librocksdb-dev libspdlog-dev libfmt-dev libbson-dev libintelrdfpmath-dev libpcre2-dev libicu-dev
+  libstemmer-dev libsnappy-dev zlib1g-dev libzstd-dev libssl-dev libyaml-cpp-dev libcli11-dev prometheus-cpp-dev
+  libjemalloc-dev catch2 librapidcheck-dev)
+TEST_PACKAGES=(python3 python3-venv libmongoc-dev gcc clang-16 libclang-rt-16-dev llvm-16 util-linux procps)
+BENCH_PACKAGES=(redis-server)
+
+# install_packages NAME…: apt-get, only what is missing; silent when nothing is.
+install_packages() {
+  local missing=() p
+  for p in "$@"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  say "installing ${#missing[@]} Debian packages: ${missing[*]}"
+  local sudo=""
+  [ "$(id -u)" -eq 0 ] || sudo=sudo
+  $sudo apt-get update -q >/dev/null
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "${missing[@]}" >"${TMPDIR:-/tmp}/mayfly-apt.log" 2>&1 ||
+    { tail -20 "${TMPDIR:-/tmp}/mayfly-apt.log"; die "apt-get install failed"; }
+}
+
+# build PRESET [TARGET…]: configures once, then lets ninja decide what is out of date.
+build() {
+  local preset=$1
+  shift
+  install_packages "${BUILD_PACKAGES[@]}"
+  [ "$preset" = fuzz ] && install_packages clang-16 libclang-rt-16-dev llvm-16
+  cd "$ROOT"
+  [ -f "build/$preset/build.ninja" ] || { say "configuring $preset"; cmake --preset "$preset" >/dev/null; }
+  say "building $preset ${*:-}"
+  cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# Node 20 or later: the machine's, else one from the npm registry (Debian 12 has 18).
+setup_node() {
+  mkdir -p "$TOOLS/node-runtime"
+  if ! command -v node >/dev/null || ! command -v npm >/dev/null; then install_packages nodejs npm; fi
+  if [ "$(node -p 'process.versions.node.split(".")[0]')" -lt 20 ]; then
+    [ -x "$TOOLS/node-runtime/node_modules/node/bin/node" ] ||
+      { say "installing Node 20"; npm install --silent --prefix "$TOOLS/node-runtime" node@20.19.5 >/dev/null; }
+    export PATH="$TOOLS/node-runtime/node_modules/node/bin:$PATH"
+  fi
+}
+
+# setup_npm FOLDER: installs FOLDER/package.json outside the tree, once a version of that file; sets NODE_MODULES.
+setup_npm() {
+  setup_node
+  local stamp
+  stamp=$(cat "$1"/package.json "$1"/package-lock.json 2>/dev/null | sha256sum | cut -c1-16)
+  NODE_MODULES="$TOOLS/npm-$(basename "$1")-$stamp/node_modules"
+  if [ ! -f "$NODE_MODULES/.complete" ]; then
+    say "installing npm packages of $(basename "$1")"
+    mkdir -p "$(dirname "$NODE_MODULES")"
+    cp "$1"/package*.json "$(dirname "$NODE_MODULES")/"
+    (cd "$(dirname "$NODE_MODULES")" && npm install --silent --no-package-lock >/dev/null)
+    touch "$NODE_MODULES/.complete"
+  fi
+}
+
+# A Python with the packages of tests/requirements.txt; sets PYTHON.
+setup_python() {
+  local stamp
+  stamp=$(sha256sum "$ROOT/tests/requirements.txt" | cut -c1-16)
+  PYTHON="$TOOLS/python-$stamp/bin/python"
+  if [ ! -f "$TOOLS/python-$stamp/.complete" ]; then
+    install_packages python3 python3-venv
+    say "installing Python packages"
+    rm -rf "$TOOLS/python-$stamp"
+    /usr/bin/python3 -m venv "$TOOLS/python-$stamp"
+    "$TOOLS/python-$stamp/bin/pip" install -q -r "$ROOT/tests/requirements.txt"
+    touch "$TOOLS/python-$stamp/.complete"
+  fi
+}

@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Runs golden files against a real server over a real socket.
+
+  tests/golden/run.py [--binary build/release/mayflyd | --uri HOST:PORT] [FILE_OR_FOLDER ...]
+
+A golden file is a list of directives; every file gets a fresh database, named in texts as <db>.
+
+  # text                      a comment (the first lines say name, description, group)
+  only mayfly                 the file uses what a reference server does not have (the clock, for one)
+  clock 2030-01-01T00:00:00Z  sets the server's clock and freezes it
+  advance 60s                 moves it (ms, s, m, h, d); returns when everything due is gone
+  sweep                       runs one pass of the TTL monitor and returns when it is over
+  setup {command}             must succeed
+  command [db=NAME] {command} the command, on one or several lines, then one of
+  ---- [has]                  the whole reply follows (has: the reply must contain at least this)
+  ---- rows [unordered]       the documents of cursor.firstBatch follow, one a line
+  command error CODE [NAME] {command}   must fail with this code; in a write reply the first writeErrors entry counts
+  expect-fail TEXT            the next command is known to fail: reported, and an error once it passes
+
+In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the type, "<missing>" for a
+field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"} and the like also check the type.
+Replies lose operationTime and $clusterTime before they are compared.
+"""
+import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+from pathlib import Path
+
+import bson
+from bson import json_util
+from bson.codec_options import CodecOptions
+from bson.int64 import Int64
+
+ROOT = Path(__file__).resolve().parents[2]
+JSON = json_util.JSONOptions(json_mode=json_util.JSONMode.CANONICAL, tz_aware=True,
+                             datetime_representation=json_util.DatetimeRepresentation.DATETIME_AUTO)
+CODEC = CodecOptions(tz_aware=True, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO,
+                     uuid_representation=bson.binary.UuidRepresentation.STANDARD)
+
+
+class Client:
+    """One connection; sends OP_MSG and reads the reply."""
+
+    def __init__(self, host, port):
+        self.sock = socket.create_connection((host, port), timeout=120)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.request = 0
+
+    def command(self, db, doc):
+        doc = dict(doc)
+        doc.setdefault("$db", db)
+        self.request += 1
+        body = struct.pack("<I", 0) + b"\0" + bson.encode(doc, codec_options=CODEC)
+        self.sock.sendall(struct.pack("<iiii", 16 + len(body), self.request, 0, 2013) + body)
+        size, _, _, op = struct.unpack("<iiii", self._read(16))
+        data = self._read(size - 16)
+        if op != 2013:
+            raise AssertionError(f"reply opcode {op}")
+        return bson.decode(data[5:], codec_options=CODEC)
+
+    def _read(self, n):
+        out = b""
+        while len(out) < n:
+            part = self.sock.recv(n - len(out))
+            if not part:
+                raise ConnectionError("server closed the connection")
+            out += part
+        return out
+
+
+class Server:
+    """A mayflyd of our own on a free port, with a movable clock."""
+
+    def __init__(self, binary, extra=()):
+        self.dir = tempfile.mkdtemp(prefix="mayfly-golden-")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.log = open(f"{self.dir}/out.log", "wb")
+        self.proc = subprocess.Popen([binary, "--port", str(self.port), "--dbpath", f"{self.dir}/data", "--testClock",
+                                      "--nounixsocket", "--setParameter", "enableTestCommands=1", *extra],
+                                     stdout=self.log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.client = Client("127.0.0.1", self.port)
+                break
+            except OSError:
+                if self.proc.poll() is not None or time.monotonic() > deadline:
+                    sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
+                time.sleep(0.02)
+
+    def stop(self):
+        self.proc.send_signal(signal.SIGTERM)
+        try:
+            code = self.proc.wait(30)
+        except subprocess.TimeoutExpired:
+            self.proc.kill()
+            code = "killed after 30 s"
+        self.log.close()
+        if code != 0:
+            print(f"server exit: {code}\n" + open(f"{self.dir}/out.log", errors="replace").read()[-6000:])
+        shutil.rmtree(self.dir, ignore_errors=True)
+        return code == 0
+
+
+WILD = {"<any>": lambda v: True, "<number>": lambda v: isinstance(v, (int, float, bson.Decimal128)) and not isinstance(v, bool),
+        "<string>": lambda v: isinstance(v, str), "<date>": lambda v: hasattr(v, "tzinfo") or isinstance(v, bson.DatetimeMS),
+        "<uuid>": lambda v: type(v).__name__ == "UUID" or isinstance(v, bson.Binary), "<oid>": lambda v: isinstance(v, bson.ObjectId)}
+
+
+def difference(want, got, path="", subset=False):
+    """None, or where the two differ."""
+    if isinstance(want, str) and want in WILD:
+        return None if WILD[want](got) else f"{path or 'reply'}: want {want}, got {show(got)}"
+    if isinstance(want, dict) and isinstance(got, dict):
+        wanted = [k for k in want if want[k] != "<missing>"]
+        for k in want:
+            if want[k] == "<missing>" and k in got:
+                return f"{path}.{k}: should not be there, is {show(got[k])}"
+        if subset:
+            for k in wanted:
+                if k not in got:
+                    return f"{path}.{k}: missing"
+        elif wanted != list(got):
+            return f"{path or 'reply'}: fields {list(got)}, want {wanted}"
+        for k in wanted:
+            d = difference(want[k], got[k], f"{path}.{k}", subset)
+            if d:
+                return d
+        return None
+    if isinstance(want, list) and isinstance(got, list):
+        if len(want) != len(got):
+            return f"{path}: {len(got)} entries, want {len(want)}: {show(got)}"
+        for i, (w, g) in enumerate(zip(want, got)):
+            d = difference(w, g, f"{path}.{i}", subset)
+            if d:
+                return d
+        return None
+    numeric = (int, float)
+    if isinstance(want, numeric) and not isinstance(want, (bool, Int64)):
+        if isinstance(got, bson.Decimal128):
+            ok = float(got.to_decimal()) == want
+        else:
+            ok = isinstance(got, numeric) and not isinstance(got, bool) and (got == want or (got != got and want != want))
+    elif type(want) is type(got) or (isinstance(want, str) and isinstance(got, str)):
+        ok = want == got
+    else:
+        ok = False
+    return None if ok else f"{path or 'reply'}: want {show(want)}, got {show(got)}"
+
+
+def show(v):
+    try:
+        return json_util.dumps(v, json_options=json_util.RELAXED_JSON_OPTIONS)[:1500]
+    except Exception:
+        return repr(v)[:1500]
+
+
+def canonical_numbers(text):
+    """Plain numbers stay plain; only $number… wrappers become typed."""
+    return json_util.loads(text, json_options=JSON)
+
+
+UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+KEYWORDS = ("only ", "clock ", "advance ", "sweep", "setup ", "command ", "command\n", "expect-fail")
+
+
+def parse(path):
+    """[(line number, keyword, argument, expected kind, expected text)]"""
+    lines = path.read_text().split("\n")
+    out, i = [], 0
+    while i < len(lines):
+        line = lines[i]
+        if not line.strip() or line.startswith("#"):
+            i += 1
+            continue
+        start, keyword = i + 1, line.split(" ", 1)[0]
+        if keyword not in ("only", "clock", "advance", "sweep", "setup", "command", "expect-fail"):
+            sys.exit(f"{path}:{start}: unknown directive: {line}")
+        text = line[len(keyword):]
+        i += 1
+        kind = expected = None
+        if keyword in ("setup", "command"):
+            while i < len(lines) and lines[i].strip() and not lines[i].startswith("----") and not (lines[i] + "\n").startswith(KEYWORDS):
+                text += "\n" + lines[i]
+                i += 1
+            if i < len(lines) and lines[i].startswith("----"):
+                kind, expected = lines[i][4:].strip() or "exact", ""
+                i += 1
+                while i < len(lines) and lines[i].strip() and not (lines[i] + "\n").startswith(KEYWORDS):
+                    if not lines[i].startswith("#"):
+                        expected += lines[i] + "\n"
+                    i += 1
+        out.append((start, keyword, text.strip(), kind, expected))
+    return out
+
+
+def strip_comment(text):
+    return "\n".join(re.sub(r"\s+#\s[^\"]*$", "", l) for l in text.split("\n"))
+
+
+class File:
+    def __init__(self, path, db, client, mayfly):
+        self.path, self.db, self.client, self.mayfly = path, db, client, mayfly
+        self.passed = self.failed = 0
+
+    def fail(self, line, why):
+        self.failed += 1
+        print(f"FAIL {os.path.relpath(self.path, ROOT)}:{line}: {why}")
+
+    def send(self, text):
+        db = self.db
+        m = re.match(r"db=(\S+)\s+", text)
+        if m:
+            db, text = m.group(1).replace("<db>", self.db), text[m.end():]
+        return self.client.command(db, canonical_numbers(text.replace("<db>", self.db)))
+
+    def run(self):
+        expect_fail = None
+        for line, keyword, text, kind, expected in parse(self.path):
+            text = strip_comment(text)
+            try:
+                if keyword == "only":
+                    if text == "mayfly" and not self.mayfly:
+                        return
+                elif keyword == "clock":
+                    self.admin({"clock": {"set": canonical_numbers(json.dumps({"d": {"$date": text}}))["d"]}})
+                    self.admin({"clock": {"freeze": True}})
+                elif keyword == "advance":
+                    m = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
+                    self.admin({"clock": {"advanceMillis": Int64(int(m.group(1)) * UNITS[m.group(2)])}})
+                elif keyword == "sweep":
+                    self.admin({"clock": {"pass": True}})
+                elif keyword == "setup":
+                    r = self.send(text)
+                    if r.get("ok") != 1 or r.get("writeErrors"):
+                        self.fail(line, f"setup failed: {show(r)}")
+                elif keyword == "expect-fail":
+                    expect_fail = text
+                else:
+                    why = self.command(text, kind, expected)
+                    if expect_fail is not None:
+                        if why is None:
+                            why = f"passes now, but is marked expect-fail {expect_fail}"
+                        else:
+                            print(f"known failure {self.path.name}:{line} ({expect_fail})")
+                            why = None
+                        expect_fail = None
+                    if why:
+                        self.fail(line, why)
+                    else:
+                        self.passed += 1
+            except (ConnectionError, socket.timeout) as e:
+                self.fail(line, f"connection lost: {e}")
+                raise
+            except Exception as e:  # a malformed file is a failure, not a crash of the run
+                self.fail(line, f"{type(e).__name__}: {e}")
+
+    def admin(self, doc):
+        r = self.client.command("admin", doc)
+        if r.get("ok") != 1:
+            raise AssertionError(show(r))
+
+    def command(self, text, kind, expected):
+        want_code = None
+        m = re.match(r"error\s+(\d+)(?:\s+([A-Za-z]\w*))?\s*", text)
+        if m:
+            want_code, text = int(m.group(1)), text[m.end():]
+        reply = self.send(text)
+        for k in ("operationTime", "$clusterTime"):
+            reply.pop(k, None)
+        if want_code is not None:
+            error = reply if reply.get("ok") != 1 else (reply.get("writeErrors") or [reply.get("writeConcernError") or {}])[0]
+            if error.get("code") != want_code:
+                return f"want error {want_code}, got {show(reply)}"
+            if m.group(2) and reply.get("ok") != 1 and error.get("codeName") != m.group(2):
+                return f"want code name {m.group(2)}, got {error.get('codeName')}"
+            if not error.get("errmsg"):
+                return "an error without errmsg"
+            if not expected:
+                return None
+        elif reply.get("ok") != 1:
+            return f"failed: {show(reply)}"
+        if expected is None:
+            return None
+        expected = expected.replace("<db>", self.db)
+        if kind.startswith("rows"):
+            want = [canonical_numbers(l) for l in expected.split("\n") if l.strip()]
+            got = reply["cursor"]["firstBatch"]
+            if "unordered" in kind:
+                order = lambda d: json_util.dumps(d, sort_keys=True)
+                want, got = sorted(want, key=order), sorted(got, key=order)
+            return difference(want, got, "rows")
+        return difference(canonical_numbers(expected), reply, "", subset=(kind == "has"))
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--binary", default=str(ROOT / "build/release/mayflyd"))
+    ap.add_argument("--uri", help="HOST:PORT of a server that runs already")
+    ap.add_argument("--reference", action="store_true", help="the server is not Mayfly: leave out files that say so")
+    ap.add_argument("files", nargs="*")
+    a = ap.parse_args()
+    paths = []
+    for f in a.files or [str(ROOT / "tests/golden")]:
+        p = Path(f)
+        paths += sorted(p.rglob("*.test")) if p.is_dir() else [p]
+    server = None
+    if a.uri:
+        host, port = a.uri.split(":")
+        client = Client(host, int(port))
+    else:
+        server = Server(a.binary)
+        client = server.client
+    passed = failed = 0
+    for n, path in enumerate(paths):
+        f = File(path, f"golden_{n}", client, not a.reference)
+        try:
+            f.run()
+        except (ConnectionError, socket.timeout):
+            if server and server.proc.poll() is not None:
+                print("the server is gone:\n" + open(f"{server.dir}/out.log", errors="replace").read()[-6000:])
+                server = Server(a.binary)
+                client = server.client
+            else:
+                client = Client(host, int(port)) if a.uri else Client("127.0.0.1", server.port)
+        else:
+            client.command(f.db, {"dropDatabase": 1})
+            client.command("admin", {"clock": "real"})
+        passed, failed = passed + f.passed, failed + f.failed
+    if server and not server.stop():
+        failed += 1
+        print("FAIL the server did not stop cleanly")
+    print(f"golden: {passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
