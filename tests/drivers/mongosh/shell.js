@@ -1,0 +1,50 @@
+// Runs inside mongosh: the helpers people type.
+let passed = 0, failed = 0;
+function check(name, f) {
+  try { const r = f(); if (r === false) throw new Error('false'); passed++; }
+  catch (e) { failed++; print(`FAIL ${name}: ${e.message}`); }
+}
+const eq = (a, b) => { const x = EJSON.stringify(a), y = EJSON.stringify(b); if (x !== y) throw new Error(`${x} is not ${y}`); };
+const fails = (code, f) => { try { f(); } catch (e) { if (e.code !== code) throw new Error(`want ${code}, got ${e.code}: ${e.message}`); return; } throw new Error(`want error ${code}`); };
+
+check('dropDatabase', () => eq(db.dropDatabase().ok, 1));
+check('insert and find', () => {
+  eq(db.s.insertMany([{ _id: 1, a: 1 }, { _id: 2, a: 2 }]).acknowledged, true);
+  eq(db.s.find({ a: 2 }).toArray(), [{ _id: 2, a: 2 }]);
+  eq(db.s.findOne({ _id: 1 }).a, 1);
+  eq(db.s.countDocuments(), 2);
+});
+check('show', () => { eq(db.getCollectionNames(), ['s']); db.getMongo().getDBNames().includes('mongosh_test') || fails(); });
+check('update helpers', () => {
+  eq(db.s.updateOne({ _id: 1 }, { $inc: { a: 5 } }).modifiedCount, 1);
+  eq(db.s.findAndModify({ query: { _id: 1 }, update: { $set: { z: 1 } }, new: true }), { _id: 1, a: 6, z: 1 });
+  eq(db.s.replaceOne({ _id: 3 }, { b: 1 }, { upsert: true }).upsertedId, 3);
+  eq(db.s.deleteMany({ b: 1 }).deletedCount, 1);
+});
+check('indexes', () => {
+  eq(db.s.createIndex({ at: 1 }, { expireAfterSeconds: 60 }), 'at_1');
+  eq(db.s.getIndexes().find((i) => i.name === 'at_1').expireAfterSeconds, 60);
+  eq(db.runCommand({ collMod: 's', index: { name: 'at_1', expireAfterSeconds: 30 } }).expireAfterSeconds_new.toString(), '30');
+  eq(db.s.dropIndex('at_1').ok, 1);
+});
+check('explain', () => eq(db.s.find({ _id: 1 }).explain().queryPlanner.namespace, 'mongosh_test.s'));
+check('stats', () => { eq(db.s.stats().count, 2); eq(db.stats().collections.toString(), '1'); eq(db.s.stats().ns, 'mongosh_test.s'); });
+check('aggregate', () => eq(db.s.aggregate([{ $group: { _id: null, n: { $sum: 1 } } }]).toArray(), [{ _id: null, n: 2 }]));
+check('serverStatus', () => { const s = db.serverStatus(); eq(typeof s.version, 'string'); eq(typeof s.connections.current, 'number'); eq(typeof s.metrics.ttl.passes, 'object' in Object ? 'object' : typeof s.metrics.ttl.passes); });
+check('hello', () => eq(db.hello().isWritablePrimary, true));
+check('currentOp', () => eq(Array.isArray(db.currentOp().inprog), true));
+check('validate', () => eq(db.s.validate().valid, true));
+check('getLog', () => eq(db.adminCommand({ getLog: 'global' }).ok, 1));
+check('buildInfo', () => eq(db.version(), db.adminCommand({ buildInfo: 1 }).version));
+check('profiling', () => { eq(db.setProfilingLevel(0).ok, 1); eq(db.getProfilingStatus().was, 0); });
+check('capped', () => { db.createCollection('c', { capped: true, size: 4096 }); eq(db.c.isCapped(), true); });
+check('rename', () => { eq(db.s.renameCollection('s2').ok, 1); eq(db.s2.countDocuments(), 2); });
+check('bulk', () => { const b = db.b.initializeUnorderedBulkOp(); b.insert({ _id: 1 }); b.find({ _id: 1 }).update({ $set: { x: 1 } }); eq(b.execute().nModified ?? b.execute, 1); });
+check('errors', () => { fails(59, () => db.runCommand({ nonsense: 1 }).ok || (() => { throw Object.assign(new Error(), db.runCommand({ nonsense: 1 })); })()); });
+check('distinct, count, map', () => { eq(db.s2.distinct('a').length, 2); eq(db.s2.find().map((d) => d._id), [1, 2]); });
+check('cursor with many batches', () => {
+  db.m.insertMany(Array.from({ length: 500 }, (_, i) => ({ _id: i })));
+  eq(db.m.find().batchSize(20).toArray().length, 500);
+  eq(db.m.find().sort({ _id: -1 }).limit(1).next()._id, 499);
+});
+print(`mongosh: ${passed} passed, ${failed} failed`);

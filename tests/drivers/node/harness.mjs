@@ -1,0 +1,23 @@
+// A test is a name and an async function; the last line printed counts them.
+const tests = [];
+export const test = (name, fn) => tests.push([name, fn]);
+export async function run(after) {
+  let passed = 0, failed = 0;
+  for (const [name, fn] of tests) {
+    try { await fn(); passed++; }
+    catch (e) { failed++; console.log(`FAIL ${name}: ${e.stack ?? e}`); }
+  }
+  await after?.();
+  console.log(`${passed} passed, ${failed} failed`);
+  process.exit(failed ? 1 : 0);
+}
+// Waits until fn() is truthy; the bound is a failure, not a pause.
+export async function until(what, fn, ms = 15000) {
+  const end = Date.now() + ms;
+  for (;;) {
+    const v = await fn();
+    if (v) return v;
+    if (Date.now() > end) throw new Error(`waited ${ms} ms for ${what}`);
+    await new Promise((r) => setImmediate(r));
+  }
+}

@@ -1,0 +1,45 @@
+import assert from 'node:assert/strict';
+import mongoose from 'mongoose';
+import { test, run, until } from './harness.mjs';
+
+await mongoose.connect(process.env.MONGODB_URI + 'mongoose_app');
+await mongoose.connection.dropDatabase();
+const { Schema } = mongoose;
+
+const User = mongoose.model('User', new Schema({ email: { type: String, unique: true, required: true }, name: { first: String, last: String },
+  tags: [String], visits: { type: Number, default: 0 }, friends: [{ type: Schema.Types.ObjectId, ref: 'User' }] }, { timestamps: true }));
+const Token = mongoose.model('Token', new Schema({ value: String, expiresAt: { type: Date, expires: 0 } }));
+
+test('models build their indexes', async () => {
+  await User.init(); await Token.init();
+  const idx = await Token.collection.indexes();
+  assert.equal(idx.find((i) => i.name === 'expiresAt_1').expireAfterSeconds, 0);
+});
+test('save, query, populate', async () => {
+  const bob = await User.create({ email: 'bob@example.com', name: { first: 'Bob', last: 'B' }, tags: ['x', 'y'] });
+  const ann = await User.create({ email: 'ann@example.com', name: { first: 'Ann', last: 'A' }, friends: [bob._id] });
+  const found = await User.findOne({ 'name.first': 'Ann' }).populate('friends');
+  assert.equal(found.friends[0].email, 'bob@example.com');
+  bob.tags.push('z'); bob.visits += 1; await bob.save();
+  assert.deepEqual((await User.findById(bob._id).lean()).tags, ['x', 'y', 'z']);
+  bob.tags.pull('x'); bob.set('name.last', 'Builder'); await bob.save();
+  assert.equal(await User.countDocuments({ tags: 'z', 'name.last': 'Builder' }), 1);
+  assert.equal((await User.findOneAndUpdate({ _id: ann._id }, { $inc: { visits: 5 } }, { new: true })).visits, 5);
+});
+test('a unique field refuses a second', async () => {
+  await assert.rejects(User.create({ email: 'bob@example.com' }), (e) => e.code === 11000);
+});
+test('bulk save, cursor, aggregate', async () => {
+  await User.insertMany(Array.from({ length: 50 }, (_, i) => ({ email: `u${i}@example.com`, visits: i })));
+  let n = 0;
+  for await (const u of User.find({ visits: { $gte: 10 } }).cursor({ batchSize: 9 })) n += u.visits >= 10;
+  assert.equal(n, 40);
+  const [row] = await User.aggregate([{ $match: { email: /^u/ } }, { $group: { _id: null, total: { $sum: '$visits' }, avg: { $avg: '$visits' } } }]);
+  assert.equal(row.total, 1225); assert.equal(row.avg, 24.5);
+});
+test('a token expires', async () => {
+  await Token.create({ value: 'old', expiresAt: new Date(Date.now() - 10) });
+  await Token.create({ value: 'new', expiresAt: new Date(Date.now() + 1e7) });
+  await until('the old token to go', async () => (await Token.countDocuments({})) === 1);
+});
+await run(() => mongoose.disconnect());

@@ -1,0 +1,190 @@
+"""pymongo against a real server: CRUD, bulk, cursors, indexes, TTL, errors, compression, threads."""
+import datetime, os, sys, threading, time, traceback
+
+import bson, pymongo
+from bson import Decimal128, Int64, ObjectId, Regex, Timestamp
+from pymongo import ASCENDING, DESCENDING, DeleteOne, IndexModel, InsertOne, MongoClient, ReplaceOne, UpdateMany, UpdateOne
+from pymongo.errors import BulkWriteError, CursorNotFound, DuplicateKeyError, ExecutionTimeout, OperationFailure
+
+client = MongoClient(os.environ["MONGODB_URI"])
+db = client["pymongo_driver"]
+client.drop_database(db.name)
+tests = []
+
+
+def test(f):
+    tests.append(f)
+    return f
+
+
+def raises(code, f, *a, **k):
+    try:
+        f(*a, **k)
+    except OperationFailure as e:
+        assert e.code == code, f"want {code}, got {e.code}: {e}"
+        return e
+    raise AssertionError(f"should have failed with {code}")
+
+
+def until(what, f, seconds=15):
+    end = time.monotonic() + seconds
+    while not f():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+
+
+@test
+def types_round_trip():
+    doc = {"_id": ObjectId(), "i": 1, "l": Int64(2**53 + 1), "d": 1.5, "s": "é", "b": b"\0\1", "n": None, "t": datetime.datetime(2030, 1, 1),
+           "dec": Decimal128("1.10"), "ts": Timestamp(5, 6), "re": Regex("^a", "i"), "arr": [1, [2], {"x": 3}], "min": bson.MinKey(), "max": bson.MaxKey()}
+    db.types.insert_one(doc)
+    assert db.types.find_one({"_id": doc["_id"]}) == doc
+
+
+@test
+def crud():
+    c = db.crud
+    assert len(c.insert_many([{"_id": i, "a": i % 3} for i in range(30)]).inserted_ids) == 30
+    assert [d["_id"] for d in c.find({"a": 1}).sort("_id", DESCENDING).limit(3)] == [28, 25, 22]
+    assert c.update_many({"a": 0}, {"$set": {"z": 1}, "$inc": {"n": 2}}).modified_count == 10
+    assert c.update_one({"_id": 100}, {"$setOnInsert": {"x": 1}}, upsert=True).upserted_id == 100
+    assert c.find_one_and_update({"_id": 100}, {"$unset": {"x": ""}}, return_document=True) == {"_id": 100}
+    assert c.delete_many({"a": {"$in": [1, 2]}}).deleted_count == 20
+    assert c.count_documents({}) == 11 and c.estimated_document_count() == 11
+    assert sorted(c.distinct("n")) == [2]
+    raises(11000, c.insert_one, {"_id": 0})
+
+
+@test
+def array_updates():
+    c = db.arrays
+    c.insert_one({"_id": 1, "g": [1, 5, 9], "o": [{"k": 1, "v": 1}, {"k": 2, "v": 2}]})
+    c.update_one({"_id": 1, "g": {"$gte": 5}}, {"$set": {"g.$": 50}})
+    c.update_one({"_id": 1}, {"$inc": {"o.$[e].v": 10}}, array_filters=[{"e.k": 2}])
+    c.update_one({"_id": 1}, {"$push": {"g": {"$each": [7, 3], "$sort": 1, "$slice": -4}}, "$addToSet": {"t": {"$each": ["a", "b", "a"]}}})
+    assert c.find_one() == {"_id": 1, "g": [3, 7, 9, 50], "o": [{"k": 1, "v": 1}, {"k": 2, "v": 12}], "t": ["a", "b"]}
+    c.update_one({"_id": 1}, {"$pull": {"o": {"k": 1}}, "$pop": {"g": 1}})
+    assert c.find_one() == {"_id": 1, "g": [3, 7, 9], "o": [{"k": 2, "v": 12}], "t": ["a", "b"]}
+
+
+@test
+def bulk():
+    r = db.bulk.bulk_write([InsertOne({"_id": 1}), UpdateOne({"_id": 1}, {"$set": {"a": 1}}), UpdateMany({}, {"$inc": {"n": 1}}),
+                            ReplaceOne({"_id": 2}, {"b": 2}, upsert=True), DeleteOne({"_id": 1})])
+    assert (r.inserted_count, r.modified_count, r.upserted_count, r.deleted_count) == (1, 2, 1, 1)
+    try:
+        db.bulk.bulk_write([InsertOne({"_id": 2}), InsertOne({"_id": 3})], ordered=False)
+        raise AssertionError("no error")
+    except BulkWriteError as e:
+        assert e.details["writeErrors"][0]["code"] == 11000 and e.details["nInserted"] == 1
+
+
+@test
+def cursors():
+    c = db.cursors
+    c.insert_many([{"_id": i, "pad": "x" * 100} for i in range(5000)])
+    assert [d["_id"] for d in c.find(batch_size=13)] == list(range(5000))
+    assert sum(1 for _ in c.find({"_id": {"$gte": 4000}}).skip(10).limit(500)) == 500
+    cur = c.find(batch_size=2)
+    next(cur)
+    db.command({"killCursors": "cursors", "cursors": [cur.cursor_id]})
+    next(cur)
+    try:
+        next(cur)
+        raise AssertionError("the cursor should be gone")
+    except CursorNotFound:
+        pass
+
+
+@test
+def raw_batches():
+    db.raw.insert_many([{"_id": i} for i in range(10)])
+    assert sum(len(bson.decode_all(b)) for b in db.raw.find_raw_batches(batch_size=3)) == 10
+
+
+@test
+def indexes_and_explain():
+    c = db.idx
+    c.insert_many([{"_id": i, "a": i, "b": {"c": [i, i + 1]}} for i in range(100)])
+    c.create_indexes([IndexModel([("a", ASCENDING)]), IndexModel([("b.c", DESCENDING)], name="bc"), IndexModel([("a", 1), ("b.c", 1)])])
+    assert set(c.index_information()) == {"_id_", "a_1", "bc", "a_1_b.c_1"}
+    assert c.count_documents({"b.c": 50}) == 2
+    plan = c.find({"a": {"$gt": 90}}).hint("a_1").explain()
+    assert plan["queryPlanner"]["winningPlan"]["inputStage"]["stage"] == "IXSCAN", plan
+    raises(85, c.create_index, "a", expireAfterSeconds=5)
+    raises(171, c.insert_one, {"a": [1, 2], "b": {"c": [1, 2]}})
+
+
+@test
+def aggregation():
+    c = db.agg
+    c.insert_many([{"_id": i, "k": i % 4, "v": i} for i in range(100)])
+    out = list(c.aggregate([{"$group": {"_id": "$k", "n": {"$sum": 1}, "max": {"$max": "$v"}}}, {"$sort": {"_id": 1}}]))
+    assert out == [{"_id": k, "n": 25, "max": 96 + k} for k in range(4)]
+    facet = list(c.aggregate([{"$facet": {"few": [{"$sort": {"v": -1}}, {"$limit": 2}, {"$project": {"v": 1, "_id": 0}}], "n": [{"$count": "n"}]}}]))
+    assert facet == [{"few": [{"v": 99}, {"v": 98}], "n": [{"n": 100}]}]
+
+
+@test
+def ttl():
+    c = db.ttl
+    c.create_index("at", expireAfterSeconds=10)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    c.insert_many([{"_id": 1, "at": now - datetime.timedelta(seconds=11)}, {"_id": 2, "at": now}, {"_id": 3}, {"_id": 4, "at": [now, now - datetime.timedelta(seconds=60)]}])
+    until("two documents to expire", lambda: c.count_documents({}) == 2)
+    assert sorted(d["_id"] for d in c.find()) == [2, 3]
+    db.command("collMod", "ttl", index={"keyPattern": {"at": 1}, "expireAfterSeconds": 0})
+    until("the third to expire", lambda: c.count_documents({}) == 1)
+    raises(67, c.create_index, [("a", 1), ("b", 1)], expireAfterSeconds=5)
+
+
+@test
+def errors():
+    raises(59, db.command, "nonsense")
+    raises(40415, db.command, {"find": "x", "nonsense": 1})
+    raises(14, db.command, {"find": "x", "limit": "many"})
+    raises(26, db.command, {"collMod": "no_such_collection"})
+    raises(73, db.command, {"insert": "", "documents": [{}]})
+    raises(2, lambda: list(db.crud.find({"a": {"$foo": 1}})))
+    raises(40, db.crud.update_one, {}, {"$set": {"a": 1}, "$inc": {"a": 1}})
+
+
+@test
+def max_time():
+    c = db.slow
+    c.insert_many([{"a": i} for i in range(20000)])
+    raises(50, lambda: list(c.aggregate([{"$unwind": {"path": "$x", "preserveNullAndEmptyArrays": True}}, {"$group": {"_id": "$a", "s": {"$push": "$$ROOT"}}},
+                                         {"$lookup": {"from": "slow", "localField": "a", "foreignField": "a", "as": "m"}}, {"$count": "n"}], maxTimeMS=5)))
+
+
+@test
+def compression():
+    for name in ("snappy", "zlib", "zstd"):
+        with MongoClient(os.environ["MONGODB_URI"], compressors=name) as k:
+            c = k[db.name].compressed
+            c.drop()
+            c.insert_many([{"_id": i, "t": "mayfly " * 100} for i in range(300)])
+            assert len(list(c.find())) == 300, name
+
+
+@test
+def threads():
+    def work(n):
+        for i in range(50):
+            db.threads.update_one({"_id": i % 5}, {"$inc": {"n": 1}}, upsert=True)
+    ts = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    [t.start() for t in ts]
+    [t.join() for t in ts]
+    assert sum(d["n"] for d in db.threads.find()) == 400
+
+
+passed = failed = 0
+for t in tests:
+    try:
+        t()
+        passed += 1
+    except Exception:
+        failed += 1
+        print(f"FAIL {t.__name__}")
+        traceback.print_exc()
+print(f"pymongo: {passed} passed, {failed} failed")
+sys.exit(failed != 0)
