@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""kill -9 under load at random points: everything acknowledged is there afterwards, indexes agree, reopening is quick.
+
+MAYFLY_KILL_ROUNDS (50) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
+"""
+import os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from run import ROOT, Client
+
+BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
+ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "50"))
+SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
+rnd = random.Random(SEED)
+passed = failed = 0
+
+
+def check(ok, what):
+    global passed, failed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+        print(f"FAIL {what}")
+
+
+def start(data, port):
+    began = time.monotonic()
+    proc = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", data, "--nounixsocket"],
+                            stdout=open(data + ".log", "ab"), stderr=subprocess.STDOUT)
+    while True:
+        try:
+            return proc, Client("127.0.0.1", port), time.monotonic() - began
+        except OSError:
+            if proc.poll() is not None or time.monotonic() - began > 60:
+                print(open(data + ".log", errors="replace").read()[-5000:])
+                sys.exit("the server did not start\n0 passed, 1 failed")
+            threading.Event().wait(0.005)
+
+
+class Writer(threading.Thread):
+    """Writes documents of its own and remembers what was acknowledged; what was in flight at the kill may be either."""
+
+    def __init__(self, port, n, model, seed):
+        super().__init__()
+        self.port, self.n, self.model, self.rnd = port, n, model, random.Random(seed)
+        self.acknowledged = 0
+
+    def run(self):
+        try:
+            c = Client("127.0.0.1", self.port)
+            while True:
+                self.step(c)
+        except (ConnectionError, OSError):
+            pass
+
+    def step(self, c):
+        r, m = self.rnd, self.model
+        wc = {"writeConcern": {"w": 1, "j": r.random() < 0.1}}
+        kind = r.random()
+        if kind < 0.5 or not m["recent"]:
+            batch = [f"{self.n}-{m['next'] + i}" for i in range(r.choice([1, 1, 5, 100]))]
+            m["next"] += len(batch)
+            for b in batch:
+                m["unsure"][b] = {None, 0}
+            docs = [{"_id": b, "v": 0, "w": self.n, "t": [b, "x"], "u": b} for b in batch]
+            reply = c.command("kill", {"insert": "docs", "documents": docs, **wc})
+            if reply["ok"] == 1 and reply["n"] == len(batch):
+                for b in batch:
+                    m["known"][b] = 0
+                    del m["unsure"][b]
+            m["recent"] = m["recent"][-300:] + batch[-3:]
+        else:
+            b = r.choice(m["recent"])
+            if b not in m["known"]:
+                return
+            old = m["known"].pop(b)
+            if kind < 0.85:
+                m["unsure"][b] = {old, old + 1}
+                change = {"$inc": {"v": 1}, "$set": {"t": [b, str(old)]}}
+                reply = c.command("kill", {"update": "docs", "updates": [{"q": {"_id": b}, "u": change}], **wc})
+                if reply["ok"] == 1 and reply["n"] == 1:
+                    m["known"][b] = old + 1
+                    del m["unsure"][b]
+            else:
+                m["unsure"][b] = {old, None}
+                reply = c.command("kill", {"delete": "docs", "deletes": [{"q": {"_id": b}, "limit": 1}], **wc})
+                if reply["ok"] == 1 and reply["n"] == 1:
+                    m["gone"].add(b)
+                    del m["unsure"][b]
+        self.acknowledged += 1
+
+
+def read_all(c):
+    out, reply = {}, c.command("kill", {"find": "docs", "batchSize": 100000})
+    while True:
+        cur = reply["cursor"]
+        for d in cur.get("firstBatch", cur.get("nextBatch")):
+            out[d["_id"]] = d["v"]
+        if not cur["id"]:
+            return out
+        reply = c.command("kill", {"getMore": cur["id"], "collection": "docs", "batchSize": 100000})
+
+
+data = tempfile.mkdtemp(prefix="mayfly-kill-") + "/data"
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    port = s.getsockname()[1]
+models = [{"known": {}, "unsure": {}, "gone": set(), "next": 0, "recent": []} for _ in range(4)]
+proc, client, _ = start(data, port)
+client.command("kill", {"createIndexes": "docs", "indexes": [
+    {"key": {"w": 1, "v": -1}, "name": "wv"}, {"key": {"t": 1}, "name": "t"}, {"key": {"u": 1}, "name": "u", "unique": True}]})
+acknowledged, slowest = 0, 0.0
+
+
+def build_and_drop():
+    try:
+        k = Client("127.0.0.1", port)
+        k.command("kill", {"createIndexes": "docs", "indexes": [{"key": {"v": 1}, "name": "v_later"}]})
+        k.command("kill", {"dropIndexes": "docs", "index": "v_later"})
+    except (ConnectionError, OSError):
+        pass
+
+
+for round_no in range(ROUNDS):
+    writers = [Writer(port, n, models[n], rnd.randrange(1 << 30)) for n in range(len(models))]
+    for w in writers:
+        w.start()
+    threading.Event().wait(rnd.uniform(0.02, 0.35))  # the kill comes at a random moment: that is the test
+    if rnd.random() < 0.2:  # sometimes it hits an index build or a drop
+        threading.Thread(target=build_and_drop).start()
+        threading.Event().wait(rnd.uniform(0, 0.05))
+    proc.send_signal(signal.SIGKILL)
+    proc.wait()
+    for w in writers:
+        w.join()
+        acknowledged += w.acknowledged
+    proc, client, took = start(data, port)
+    slowest = max(slowest, took)
+    there = read_all(client)
+    lost = wrong = back = 0
+    for m in models:
+        for b, v in m["known"].items():
+            lost += b not in there
+            wrong += b in there and there[b] != v
+        back += sum(b in there for b in m["gone"])
+        for b, may in m["unsure"].items():
+            wrong += there.get(b) not in may
+            if b in there:
+                m["known"][b] = there[b]
+        m["unsure"].clear()
+        m["gone"].clear()
+    check(lost == wrong == back == 0, f"round {round_no}: {lost} lost, {wrong} wrong, {back} came back after a delete (seed {SEED})")
+    check(client.command("kill", {"count": "docs"})["n"] == len(there), f"round {round_no}: count differs from the documents (seed {SEED})")
+    if round_no % 5 == 4 or round_no == ROUNDS - 1:
+        v = client.command("kill", {"validate": "docs", "full": True})
+        check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]} (seed {SEED})")
+check(slowest < 2.0, f"reopening took {slowest:.2f} s")
+proc.send_signal(signal.SIGTERM)
+check(proc.wait(30) == 0, "clean stop")
+shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+print(f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, slowest reopening {slowest * 1000:.0f} ms, seed {SEED}")
+print(f"kill: {passed} passed, {failed} failed")
+sys.exit(failed != 0)
