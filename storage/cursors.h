@@ -30,8 +30,8 @@ class RecordCursor {
   virtual std::string_view record_key() const = 0;
   virtual BsonView doc() const = 0;
   virtual std::optional<Instant> expire_at() const = 0;
-  /// Gives up position in the store but remembers it; the next Next() continues behind it. With a new snapshot
-  /// (null: now) for tailable cursors, which see what was written since.
+  /// Gives up the iterator and snapshot at once but remembers the position; the next Next() opens anew and continues behind
+  /// it. With a new snapshot (null: now) for tailable cursors, which see what was written since.
   virtual void Reposition(KvSnapshotPtr snapshot) = 0;
 };
 
@@ -53,6 +53,10 @@ class IndexCursor {
   virtual std::string_view encoded_values() const = 0;  ///< concatenated EncodeKeyValue of the fields
   virtual std::string_view type_bits() const = 0;
   virtual std::string_view record_key() const = 0;      ///< full key in Keyspace::kRecords
+  /// As RecordCursor::Reposition: gives up the iterator and snapshot at once, remembers the last entry returned, and the
+  /// next Next() (or SeekTo) opens anew at `snapshot` (null: now) and goes on behind that entry in scan direction. A getMore
+  /// in the middle of many equal keys so costs one seek.
+  virtual void Reposition(KvSnapshotPtr snapshot) = 0;
 };
 
 }  // namespace mayfly

@@ -183,8 +183,7 @@ Result<std::unique_ptr<DistinctExecutor>> MakeDistinctExecutor(Storage& storage,
                                                                QuerySpec spec,
                                                                std::string_view key);
 
-/// Forgets cached plans of one collection (planCacheClear). `shape_filter` given: only those of
-/// that query shape.
+/// Forgets the cached plans of one collection (planCacheClear).
 void ClearPlanCache(const CollectionInfo& coll);
 /// Appends one document a cached plan, as $planCacheStats shows it, through `each`.
 void ForEachCachedPlan(const CollectionInfo& coll, const std::function<void(BsonView)>& each);

@@ -1,0 +1,58 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/value.h"
+
+namespace mayfly {
+
+/// A range of values in comparison order. Endpoints are owned.
+struct Interval {
+  Value low, high;
+  bool low_inclusive = true, high_inclusive = true;
+
+  bool IsPoint() const;
+  bool IsEmpty() const;
+  /// [MinKey, MaxKey]
+  bool IsFull() const;
+  /// As explain shows it: "[1, 5)".
+  std::string ToString() const;
+};
+
+/// Sorted, disjoint, non-empty intervals: the values of one index field that a scan visits. Empty:
+/// nothing matches.
+struct IntervalList {
+  std::vector<Interval> intervals;
+
+  static IntervalList Full();
+  static IntervalList Point(Value v);
+  static IntervalList Range(Value low, bool low_inclusive, Value high, bool high_inclusive);
+  /// Every value of the type class of `type` (numbers together, strings and symbols together).
+  static IntervalList TypeClass(BsonType type);
+
+  bool empty() const { return intervals.empty(); }
+  bool IsFull() const { return intervals.size() == 1 && intervals[0].IsFull(); }
+  bool IsPoint() const { return intervals.size() == 1 && intervals[0].IsPoint(); }
+  bool AllPoints() const;
+  bool Contains(BsonValue v) const;
+  bool ContainsAll(const IntervalList& o) const;  ///< `o` is a subset
+
+  void Unite(const IntervalList& o);
+  void Intersect(const IntervalList& o);
+  void Complement();
+
+ private:
+  void Normalize();
+};
+
+/// The smallest and the largest value of a type class. `*inclusive` is false when the bound is the
+/// first value of the next class.
+Value MinOfType(BsonType type);
+Value MaxOfType(BsonType type, bool* inclusive);
+
+/// One value as explain prints it in bounds: 1, 1.0, "text", new Date(5), ObjectId('…'), MinKey,
+/// null …
+std::string BoundText(BsonValue v);
+
+}  // namespace mayfly
