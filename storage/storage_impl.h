@@ -2,6 +2,7 @@
 #include <atomic>
 #include <memory>
 
+#include "storage/catalog_open.h"
 #include "storage/lock_table.h"
 #include "storage/storage.h"
 
@@ -17,7 +18,7 @@ struct Storage::Impl {
   /// Null only while the catalog itself is being opened (and in tests that make CollectionInfo by
   /// hand): write units then take the CollectionInfo they are given as it is. Otherwise they look
   /// it up again once they hold the gate.
-  std::unique_ptr<Catalog> catalog;
+  std::unique_ptr<OpenedCatalog> catalog;
   std::atomic<uint64_t> next_owner{1};
   std::atomic<bool> closing{
       false};  ///< set first thing when the Storage goes: background work stops

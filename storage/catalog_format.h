@@ -1,0 +1,82 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "storage/catalog_types.h"
+#include "storage/storage.h"
+
+/// Rows of Keyspace::kCatalog that describe collections and what is left to do for them. The same
+/// grammar is in docs/on-disk-format.md.
+///
+///   "collection/" collection:be32      val := BSON, see EncodeCollectionRow
+///   "next_id"                          val := le32: the first collection or index id never given
+///   out "garbage/" kind:u8 id:be32         val := BSON {ns, keyspace}: keys that start with this
+///   id are
+///                                      to be removed; written in the batch that made them
+///                                      unreachable kind := 1 records of a collection | 2 entries
+///                                      of an index
+///   "build/" collection:be32           val := BSON {indexes: [id …], position: binary}: an index
+///                                      build has covered the records up to this key
+///   "setting/" name                    val := any bytes
+///
+/// collection row := {uuid: binary(4), db, name, options: {…},
+///                    capped: bool, cappedBytes: int64, cappedDocuments: int64,       if capped
+///                    clusteredIndexName: string,                                     if clustered
+///                    expireAfterSeconds: int64,                                      if set
+///                    viewOn: string, pipeline: [ … ],                                if a view
+///                    validator: {…}, validate: bool, warnOnly: bool, moderate: bool, if there is
+///                    one indexes: [index …]}
+/// index          := {id: int32, name, key: {…}, keyspace: int32, building: bool,
+///                    unique, sparse, hidden, prepareUnique: true,                    if so
+///                    expireAfterSeconds: int32, partialFilter: {…}, extra: {…}}      if there is
+///                    one
+namespace mayfly {
+
+inline constexpr std::string_view kCollectionPrefix = "collection/";
+inline constexpr std::string_view kNextIdKey = "next_id";
+inline constexpr std::string_view kGarbagePrefix = "garbage/";
+inline constexpr std::string_view kBuildPrefix = "build/";
+inline constexpr std::string_view kSettingPrefix = "setting/";
+
+/// The first string behind all that start with `prefix` (whose last byte is not 0xFF).
+std::string PrefixEnd(std::string_view prefix);
+
+std::string CollectionRowKey(uint32_t id);
+BsonDocument EncodeCollectionRow(const CollectionInfo& coll);
+/// Everything but counters and multikey marks. Compiles filters with `compile` (may be null when
+/// there are none). Errors: InternalError 1 when the row cannot be read, or what the filter
+/// compiler says.
+Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key,
+                                                            std::string_view value,
+                                                            const FilterCompiler& compile,
+                                                            Instant now);
+
+enum class GarbageKind : uint8_t { kCollection = 1, kIndex = 2 };
+struct GarbageRow {
+  GarbageKind kind = GarbageKind::kCollection;
+  uint32_t id = 0;
+  Keyspace keyspace = Keyspace::kRecords;
+  std::string ns;  ///< for the log
+};
+std::string GarbageRowKey(GarbageKind kind, uint32_t id);
+BsonDocument EncodeGarbageRow(const GarbageRow& row);
+Result<GarbageRow> DecodeGarbageRow(std::string_view key, std::string_view value);
+
+struct BuildRow {
+  std::vector<uint32_t> indexes;
+  std::string position;  ///< full record key of the last record covered
+};
+std::string BuildRowKey(uint32_t collection);
+BsonDocument EncodeBuildRow(const BuildRow& row);
+Result<BuildRow> DecodeBuildRow(std::string_view value);
+
+/// A copy, atomics included: they do not copy by themselves.
+std::shared_ptr<IndexInfo> CloneIndex(const IndexInfo& index);
+/// {a: 1, "b.c": -1, d: "hashed"} as fields. Errors: CannotCreateIndex 67 on values that are
+/// neither.
+Result<std::vector<IndexField>> ParseIndexKey(BsonView key);
+
+}  // namespace mayfly
