@@ -59,6 +59,9 @@ class Value {
     return r;
   }
 
+  /// `inner` lies inside this value's bytes (an element of an array, say): the result keeps them alive as this does.
+  Value Member(BsonValue inner) const { return Shared(inner, owner_); }
+
   BsonType type() const { return type_; }
   bool missing() const { return type_ == BsonType::kMissing; }
   /// The view. Valid while this Value is neither moved nor destroyed (scalars live inline).

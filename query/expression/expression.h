@@ -22,11 +22,12 @@ struct DocumentMetadata {
   Value sort_key, record_id;
 };
 
-/// Numbers a variable of `let`, `$let`, `$map` … gets when its expression is parsed; the value sits in the slot with
-/// that number while it is evaluated.
+/// Numbers a variable of `let`, `$let`, `$map` … gets when its expression is parsed; the value sits
+/// in the slot with that number while it is evaluated.
 using VariableId = int32_t;
 
-/// Names in scope while parsing. Nested scopes shadow. Made once a command; user variables come from its `let`.
+/// Names in scope while parsing. Nested scopes shadow. Made once a command; user variables come
+/// from its `let`.
 class VariableScope {
  public:
   VariableScope();  ///< with ROOT, CURRENT, REMOVE, NOW, CLUSTER_TIME, USER_ROLES
@@ -35,7 +36,8 @@ class VariableScope {
   std::optional<VariableId> Lookup(std::string_view name) const;
   int slots() const { return slots_; }
 
-  static constexpr VariableId kRoot = 0, kCurrent = 1, kRemove = 2, kNow = 3, kClusterTime = 4, kUserRoles = 5;
+  static constexpr VariableId kRoot = 0, kCurrent = 1, kRemove = 2, kNow = 3, kClusterTime = 4,
+                              kUserRoles = 5;
 
  private:
   std::vector<std::pair<std::string, VariableId>> names_;
@@ -44,15 +46,15 @@ class VariableScope {
 
 /// State of one evaluation: the document and the variables' values. One thread.
 struct EvalContext {
-  BsonView root;                          ///< $$ROOT and field paths
+  BsonView root;  ///< $$ROOT and field paths
   const DocumentMetadata* metadata = nullptr;
-  std::vector<Value> variables;           ///< by VariableId; sized VariableScope::slots()
-  Instant now;                            ///< $$NOW: the operation's clock reading
-  Operation* op = nullptr;                ///< for interrupt checks in long evaluations; may be null
+  std::vector<Value> variables;  ///< by VariableId; sized VariableScope::slots()
+  Instant now;                   ///< $$NOW: the operation's clock reading
+  Operation* op = nullptr;       ///< for interrupt checks in long evaluations; may be null
 };
 
-/// A parsed aggregation expression. Immutable after parsing; evaluation of one tree by several threads is fine with
-/// an EvalContext each.
+/// A parsed aggregation expression. Immutable after parsing; evaluation of one tree by several
+/// threads is fine with an EvalContext each.
 class Expression {
  public:
   virtual ~Expression() = default;
@@ -67,9 +69,9 @@ class Expression {
 };
 using ExpressionPtr = std::unique_ptr<Expression>;
 
-/// Parses any expression: "$path", "$$var.path", literals, {$op: …}, documents and arrays of expressions.
-/// Errors: InvalidPipelineOperator 168 "Unrecognized expression '$x'", arity and type errors with MongoDB's own codes,
-/// FailedToParse 9.
+/// Parses any expression: "$path", "$$var.path", literals, {$op: …}, documents and arrays of
+/// expressions. Errors: InvalidPipelineOperator 168 "Unrecognized expression '$x'", arity and type
+/// errors with MongoDB's own codes, FailedToParse 9.
 Result<ExpressionPtr> ParseExpression(BsonValue value, VariableScope& scope);
 
 }  // namespace mayfly

@@ -1,0 +1,478 @@
+#include <array>
+
+#include "protocol/extended_json.h"
+#include "query/expression/operator.h"
+
+namespace mayfly {
+
+VariableScope::VariableScope() {
+  for (std::string_view name : {"ROOT", "CURRENT", "REMOVE", "NOW", "CLUSTER_TIME", "USER_ROLES"})
+    names_.emplace_back(name, static_cast<VariableId>(names_.size()));
+}
+
+VariableId VariableScope::Define(std::string_view name) {
+  names_.emplace_back(name, slots_);
+  return slots_++;
+}
+
+void VariableScope::Undefine(VariableId id) {
+  std::erase_if(names_, [id](const auto& entry) { return entry.second == id; });
+}
+
+std::optional<VariableId> VariableScope::Lookup(std::string_view name) const {
+  for (auto it = names_.rbegin(); it != names_.rend(); ++it)
+    if (it->first == name) return it->second;
+  return std::nullopt;
+}
+
+std::string ValueText(BsonValue v) { return v.missing() ? "missing" : ToRelaxedJson(v); }
+
+bool ExactInt32(BsonValue v, int32_t* out) {
+  int64_t wide;
+  if (!v.ExactInt64(&wide) || wide < INT32_MIN || wide > INT32_MAX) return false;
+  *out = static_cast<int32_t>(wide);
+  return true;
+}
+
+std::vector<BsonValue> Elements(BsonValue array) {
+  std::vector<BsonValue> r;
+  for (const BsonElement& e : array.Document()) r.push_back(e.value);
+  return r;
+}
+
+Result<std::vector<std::string>> ParseFieldPath(std::string_view path) {
+  if (path.empty())
+    return LocationError(40352, "FieldPath cannot be constructed with empty string");
+  if (path.back() == '.') return LocationError(40353, "FieldPath must not end with a '.'.");
+  if (path.find('\0') != path.npos)
+    return LocationError(16411, "FieldPath field names may not contain '\\0'.");
+  std::vector<std::string> parts;
+  size_t start = 0;
+  while (true) {
+    size_t dot = path.find('.', start);
+    std::string_view part = path.substr(start, dot == path.npos ? dot : dot - start);
+    if (part.empty())
+      return LocationError(15998, "FieldPath field names may not be empty strings.");
+    if (part[0] == '$')
+      return LocationError(
+          16410,
+          "FieldPath field names may not start with '$'. Consider using $getField or $setField.");
+    parts.emplace_back(part);
+    if (dot == path.npos) break;
+    start = dot + 1;
+  }
+  if (parts.size() > 200) return Error{ErrorCode::kOverflow, "FieldPath is too long"};
+  return parts;
+}
+
+namespace {
+
+void AppendThroughArray(BsonValue array, std::span<const std::string> path, BsonArrayBuilder& out);
+
+Value ReadFrom(BsonView doc, std::span<const std::string> path) {
+  for (size_t i = 0;; ++i) {
+    BsonValue v = doc.Find(path[i]);
+    if (i + 1 == path.size()) return Value::Borrow(v);
+    if (v.IsDocument()) {
+      doc = v.Document();
+    } else if (v.IsArray()) {
+      return BuildArray(
+          [&](BsonArrayBuilder& out) { AppendThroughArray(v, path.subspan(i + 1), out); });
+    } else {
+      return Value();
+    }
+  }
+}
+
+/// Only documents inside the array count; arrays directly in arrays are passed over.
+void AppendThroughArray(BsonValue array, std::span<const std::string> path, BsonArrayBuilder& out) {
+  for (const BsonElement& e : array.Document()) {
+    if (!e.value.IsDocument()) continue;
+    Value v = ReadFrom(e.value.Document(), path);
+    if (!v.missing()) out.Append(v.view());
+  }
+}
+
+}  // namespace
+
+Value ReadFieldPath(BsonValue from, std::span<const std::string> path) {
+  if (path.empty()) return Value::Borrow(from);
+  if (from.IsDocument()) return ReadFrom(from.Document(), path);
+  if (from.IsArray())
+    return BuildArray([&](BsonArrayBuilder& out) { AppendThroughArray(from, path, out); });
+  return Value();
+}
+
+namespace {
+
+class ConstantExpression final : public Expression {
+ public:
+  explicit ConstantExpression(Value v) : value_(std::move(v).Own()) {}
+  Result<Value> Evaluate(EvalContext&) const override { return value_; }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    if (value_.missing()) {
+      out.Append(name, "$$REMOVE");
+      return;
+    }
+    BsonBuilder sub = out.OpenDocument(name);
+    sub.Append("$const", value_.view());
+  }
+  void AddDependencies(std::set<std::string>*) const override {}
+  const Value* Constant() const override { return &value_; }
+
+ private:
+  Value value_;
+};
+
+class FieldPathExpression final : public Expression {
+ public:
+  FieldPathExpression(VariableId variable, std::string name, std::vector<std::string> path)
+      : variable_(variable), name_(std::move(name)), path_(std::move(path)) {}
+
+  Result<Value> Evaluate(EvalContext& ctx) const override {
+    switch (variable_) {
+      case VariableScope::kCurrent:
+        // $redact moves $$CURRENT; nobody else gives it a value.
+        if (ctx.variables.size() > VariableScope::kCurrent &&
+            !ctx.variables[VariableScope::kCurrent].missing())
+          return Read(ctx.variables[VariableScope::kCurrent]);
+        [[fallthrough]];
+      case VariableScope::kRoot:
+        if (path_.size() == 1) return Value::Borrow(ctx.root.Find(path_[0]));
+        return ReadFieldPath(ctx.root.AsValue(), path_);
+      case VariableScope::kRemove:
+        return Value();
+      case VariableScope::kNow:
+        return path_.empty() ? Value::Date(ctx.now) : Value();
+      default:
+        break;
+    }
+    auto slot = static_cast<size_t>(variable_);
+    bool set = slot < ctx.variables.size() && !ctx.variables[slot].missing();
+    if (variable_ == VariableScope::kClusterTime && !set)
+      return LocationError(51144, "Builtin variable '$$CLUSTER_TIME' is not available");
+    if (variable_ == VariableScope::kUserRoles && !set) return BuildArray([](BsonArrayBuilder&) {});
+    if (!set) return Value();
+    return Read(ctx.variables[slot]);
+  }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    std::string text = "$";
+    bool first = true;
+    if (variable_ != VariableScope::kCurrent || path_.empty()) {
+      text += '$';
+      text += name_;
+      first = false;
+    }
+    for (auto& part : path_) {
+      if (!first) text += '.';
+      text += part;
+      first = false;
+    }
+    out.Append(name, text);
+  }
+  void AddDependencies(std::set<std::string>* paths) const override {
+    if (variable_ != VariableScope::kRoot && variable_ != VariableScope::kCurrent) return;
+    std::string text;
+    for (auto& part : path_) {
+      if (!text.empty()) text += '.';
+      text += part;
+    }
+    paths->insert(text);
+  }
+
+ private:
+  Value Read(const Value& base) const {
+    if (path_.empty()) return base;
+    Value r = ReadFieldPath(base.view(), path_);
+    if (r.owns()) return r;
+    return base.Member(r.view());
+  }
+  VariableId variable_;
+  std::string name_;
+  std::vector<std::string> path_;
+};
+
+class ObjectExpression final : public ParentExpression {
+ public:
+  ObjectExpression(std::vector<std::string> names, std::vector<ExpressionPtr> values)
+      : names_(std::move(names)) {
+    children_ = std::move(values);
+  }
+  Result<Value> Evaluate(EvalContext& ctx) const override {
+    std::string bytes;
+    BsonBuilder b(bytes);
+    for (size_t i = 0; i < names_.size(); ++i) {
+      MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
+      b.Append(names_[i], v.view());
+    }
+    b.Done();
+    return Value::Document(std::move(bytes));
+  }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    BsonBuilder sub = out.OpenDocument(name);
+    for (size_t i = 0; i < names_.size(); ++i) children_[i]->Serialize(sub, names_[i]);
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+class ArrayExpression final : public ParentExpression {
+ public:
+  explicit ArrayExpression(std::vector<ExpressionPtr> values) { children_ = std::move(values); }
+  Result<Value> Evaluate(EvalContext& ctx) const override {
+    std::string bytes;
+    BsonArrayBuilder b(bytes);
+    for (auto& c : children_) {
+      MAYFLY_TRY(Value v, c->Evaluate(ctx));
+      AppendOrNull(b, v.view());
+    }
+    b.Done();
+    return Value::Array(std::move(bytes));
+  }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    BsonArrayBuilder sub = out.OpenArray(name);
+    for (auto& c : children_) c->Serialize(sub.raw(), sub.NextName());
+  }
+};
+
+class CallExpression final : public ParentExpression {
+ public:
+  CallExpression(const OperatorDef& def, std::vector<ExpressionPtr> children, uint32_t given)
+      : def_(def), given_(given) {
+    children_ = std::move(children);
+  }
+  Result<Value> Evaluate(EvalContext& ctx) const override {
+    if (def_.lazy) return def_.lazy(ctx, children_);
+    boost::container::small_vector<Value, 4> values(children_.size());
+    for (size_t i = 0; i < children_.size(); ++i)
+      if (children_[i]) {
+        MAYFLY_TRY(values[i], children_[i]->Evaluate(ctx));
+      }
+    return def_.eval({ctx, {values.data(), values.size()}, given_, def_});
+  }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    BsonBuilder sub = out.OpenDocument(name);
+    if (def_.names.empty()) {
+      BsonArrayBuilder array = sub.OpenArray(def_.name);
+      for (auto& c : children_) c->Serialize(array.raw(), array.NextName());
+    } else {
+      BsonBuilder object = sub.OpenDocument(def_.name);
+      for (size_t i = 0; i < children_.size(); ++i)
+        if (children_[i]) children_[i]->Serialize(object, def_.names[i]);
+    }
+  }
+
+ private:
+  const OperatorDef& def_;
+  uint32_t given_;
+};
+
+Result<ExpressionPtr> ParseVariable(std::string_view text, VariableScope& scope) {
+  size_t dot = text.find('.');
+  std::string_view name = text.substr(0, dot);
+  if (name.empty()) return Error{ErrorCode::kFailedToParse, "empty variable names are not allowed"};
+  std::optional<VariableId> id = scope.Lookup(name);
+  if (!id) return LocationError(17276, "Use of undefined variable: " + std::string(name));
+  std::vector<std::string> path;
+  if (dot != text.npos) {
+    MAYFLY_TRY(path, ParseFieldPath(text.substr(dot + 1)));
+  }
+  if (*id == VariableScope::kRemove) return MakeConstant(Value());
+  return ExpressionPtr(
+      std::make_unique<FieldPathExpression>(*id, std::string(name), std::move(path)));
+}
+
+Result<ExpressionPtr> ParseObject(BsonView doc, VariableScope& scope) {
+  std::vector<std::string> names;
+  std::vector<ExpressionPtr> values;
+  bool constant = true;
+  for (const BsonElement& e : doc) {
+    if (e.name.starts_with('$'))
+      return LocationError(
+          16410,
+          "FieldPath field names may not start with '$'. Consider using $getField or $setField.");
+    if (e.name.find('.') != e.name.npos)
+      return LocationError(
+          16412,
+          "FieldPath field names may not contain '.'. Consider using $getField or $setField.");
+    MAYFLY_TRY(ExpressionPtr v, ParseExpression(e.value, scope));
+    constant = constant && v->Constant();
+    names.emplace_back(e.name);
+    values.push_back(std::move(v));
+  }
+  auto e = std::make_unique<ObjectExpression>(std::move(names), std::move(values));
+  if (!constant) return ExpressionPtr(std::move(e));
+  EvalContext ctx;
+  MAYFLY_TRY(Value v, e->Evaluate(ctx));
+  return MakeConstant(std::move(v));
+}
+
+Error ArityError(const OperatorDef& def, int given) {
+  std::string name(def.name), count = std::to_string(given);
+  if (def.min_args == def.max_args)
+    return LocationError(16020, "Expression " + name + " takes exactly " +
+                                    std::to_string(def.min_args) + " arguments. " + count +
+                                    " were passed in.");
+  if (def.max_args < 0)
+    return LocationError(16020, "Expression " + name + " takes at least " +
+                                    std::to_string(def.min_args) + " arguments. " + count +
+                                    " were passed in.");
+  return LocationError(28667, "Expression " + name + " takes at least " +
+                                  std::to_string(def.min_args) + " arguments, and at most " +
+                                  std::to_string(def.max_args) + ", but " + count +
+                                  " were passed in.");
+}
+
+Result<ExpressionPtr> ParseNamedCall(const OperatorDef& def, BsonValue arg, VariableScope& scope) {
+  std::string op(def.name);
+  std::vector<ExpressionPtr> children(def.names.size());
+  uint32_t given = 0;
+  bool named = arg.IsDocument() && (!def.positional_too || arg.Document().empty() ||
+                                    !arg.Document().First().name.starts_with('$'));
+  if (!named && def.positional_too) {
+    BsonValue only = arg;
+    if (arg.IsArray()) {
+      if (int n = arg.Document().Count(); n != 1)
+        return LocationError(
+            40536, op + " accepts exactly one argument if given an array, but was given " +
+                       std::to_string(n));
+      only = arg.Document().First().value;
+    }
+    MAYFLY_TRY(children[0], ParseExpression(only, scope));
+    return MakeCall(def, std::move(children), 1, scope);
+  }
+  if (!named)
+    return LocationError(def.object_code,
+                         op + " only supports an object as its argument, found: " + TypeText(arg));
+  for (const BsonElement& e : arg.Document()) {
+    size_t i = 0;
+    while (i < def.names.size() && def.names[i] != e.name) ++i;
+    if (i == def.names.size())
+      return LocationError(def.unknown_code,
+                           "Unrecognized argument to " + op + ": " + std::string(e.name));
+    MAYFLY_TRY(children[i], ParseExpression(e.value, scope));
+    given |= 1u << i;
+  }
+  for (size_t i = 0; i < def.names.size(); ++i)
+    if ((def.required >> i & 1) && !(given >> i & 1))
+      return LocationError(def.missing_code,
+                           "Missing '" + std::string(def.names[i]) + "' parameter to " + op);
+  return MakeCall(def, std::move(children), given, scope);
+}
+
+}  // namespace
+
+ExpressionPtr MakeConstant(Value v) { return std::make_unique<ConstantExpression>(std::move(v)); }
+
+ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> children, uint32_t given,
+                       const VariableScope&) {
+  bool constant = !def.volatile_result;
+  for (auto& c : children) constant = constant && (!c || c->Constant());
+  auto call = std::make_unique<CallExpression>(def, std::move(children), given);
+  if (constant) {
+    EvalContext ctx;
+    Result<Value> v = call->Evaluate(ctx);
+    if (v) return MakeConstant(std::move(v).value());
+    // Not folded: the error is told when a document needs the value.
+  }
+  return call;
+}
+
+Result<ExpressionPtr> ParseCall(const OperatorDef& def, BsonValue arg, VariableScope& scope) {
+  if (!def.names.empty()) return ParseNamedCall(def, arg, scope);
+  std::vector<ExpressionPtr> children;
+  if (arg.IsArray()) {
+    for (const BsonElement& e : arg.Document()) {
+      MAYFLY_TRY(ExpressionPtr c, ParseExpression(e.value, scope));
+      children.push_back(std::move(c));
+    }
+  } else {
+    MAYFLY_TRY(ExpressionPtr c, ParseExpression(arg, scope));
+    children.push_back(std::move(c));
+  }
+  int n = static_cast<int>(children.size());
+  if (n < def.min_args || (def.max_args >= 0 && n > def.max_args)) return ArityError(def, n);
+  return MakeCall(def, std::move(children), 0, scope);
+}
+
+Result<void> CheckVariableName(std::string_view name) {
+  auto bad = [&](std::string what) {
+    return Error{ErrorCode::kFailedToParse, "'" + std::string(name) + "' " + what};
+  };
+  if (name.empty()) return Error{ErrorCode::kFailedToParse, "empty variable names are not allowed"};
+  if (name == "CURRENT") return Ok();
+  auto high = [](char c) { return static_cast<unsigned char>(c) >= 0x80; };
+  char first = name[0];
+  if (!(first >= 'a' && first <= 'z') && !high(first))
+    return bad("starts with an invalid character for a user variable name");
+  for (char c : name)
+    if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') && c != '_' &&
+        !high(c))
+      return bad("contains an invalid character for a variable name: '" + std::string(1, c) + "'");
+  return Ok();
+}
+
+std::vector<std::span<const OperatorDef>> AllOperatorTables() {
+  return {ArithmeticOperators(), ArrayScopeOperators(), CompareOperators(), ObjectOperators()};
+}
+
+const OperatorDef* FindOperator(std::string_view name) {
+  static const auto* const index = [] {
+    auto* map = new std::unordered_map<std::string_view, const OperatorDef*>;
+    for (auto table : AllOperatorTables())
+      for (const OperatorDef& def : table) map->emplace(def.name, &def);
+    return map;
+  }();
+  auto it = index->find(name);
+  return it == index->end() ? nullptr : it->second;
+}
+
+Result<ExpressionPtr> ParseExpression(BsonValue value, VariableScope& scope) {
+  switch (value.type()) {
+    case BsonType::kString: {
+      std::string_view text = value.String();
+      if (!text.starts_with('$')) return MakeConstant(Value::Borrow(value));
+      if (text.size() == 1) return LocationError(16872, "'$' by itself is not a valid FieldPath");
+      if (text[1] == '$') return ParseVariable(text.substr(2), scope);
+      MAYFLY_TRY(auto path, ParseFieldPath(text.substr(1)));
+      // A field path starts at $$CURRENT, which $let and $redact can move.
+      VariableId current = *scope.Lookup("CURRENT");
+      return ExpressionPtr(
+          std::make_unique<FieldPathExpression>(current, "CURRENT", std::move(path)));
+    }
+    case BsonType::kArray: {
+      std::vector<ExpressionPtr> children;
+      bool constant = true;
+      for (const BsonElement& e : value.Document()) {
+        MAYFLY_TRY(ExpressionPtr c, ParseExpression(e.value, scope));
+        constant = constant && c->Constant();
+        children.push_back(std::move(c));
+      }
+      auto array = std::make_unique<ArrayExpression>(std::move(children));
+      if (!constant) return ExpressionPtr(std::move(array));
+      EvalContext ctx;
+      MAYFLY_TRY(Value v, array->Evaluate(ctx));
+      return MakeConstant(std::move(v));
+    }
+    case BsonType::kDocument: {
+      BsonView doc = value.Document();
+      if (doc.empty() || !doc.First().name.starts_with('$')) return ParseObject(doc, scope);
+      if (doc.Count() != 1)
+        return LocationError(15983,
+                             "An object representing an expression must have exactly one field: " +
+                                 ValueText(value));
+      BsonElement e = doc.First();
+      const OperatorDef* def = FindOperator(e.name);
+      if (!def)
+        return Error{ErrorCode::kInvalidPipelineOperator,
+                     "Unrecognized expression '" + std::string(e.name) + "'"};
+      if (def->parse) return def->parse(*def, e.value, scope);
+      return ParseCall(*def, e.value, scope);
+    }
+    default:
+      return MakeConstant(Value::Borrow(value));
+  }
+}
+
+}  // namespace mayfly

@@ -1,0 +1,275 @@
+#include "query/expression/operator.h"
+
+namespace mayfly {
+namespace {
+
+void SetVariable(EvalContext& ctx, VariableId id, Value v) {
+  auto slot = static_cast<size_t>(id);
+  if (ctx.variables.size() <= slot) ctx.variables.resize(slot + 1);
+  ctx.variables[slot] = std::move(v);
+}
+
+/// $let: children are the variables' values, then `in`.
+class LetExpression final : public ParentExpression {
+ public:
+  LetExpression(std::vector<std::string> names, std::vector<VariableId> ids,
+                std::vector<ExpressionPtr> children)
+      : names_(std::move(names)), ids_(std::move(ids)) {
+    children_ = std::move(children);
+  }
+  Result<Value> Evaluate(EvalContext& ctx) const override {
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
+      SetVariable(ctx, ids_[i], std::move(v));
+    }
+    return children_.back()->Evaluate(ctx);
+  }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    BsonBuilder outer = out.OpenDocument(name);
+    BsonBuilder sub = outer.OpenDocument("$let");
+    BsonBuilder vars = sub.OpenDocument("vars");
+    for (size_t i = 0; i < names_.size(); ++i) children_[i]->Serialize(vars, names_[i]);
+    vars.Done();
+    children_.back()->Serialize(sub, "in");
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<VariableId> ids_;
+};
+
+Result<ExpressionPtr> ParseLet(const OperatorDef&, BsonValue arg, VariableScope& scope) {
+  if (!arg.IsDocument())
+    return LocationError(16874, "$let only supports an object as its argument");
+  BsonValue vars, in;
+  for (const BsonElement& e : arg.Document()) {
+    if (e.name == "vars")
+      vars = e.value;
+    else if (e.name == "in")
+      in = e.value;
+    else
+      return LocationError(16875, "Unrecognized parameter to $let: " + std::string(e.name));
+  }
+  if (vars.missing()) return LocationError(16876, "Missing 'vars' parameter to $let");
+  if (in.missing()) return LocationError(16877, "Missing 'in' parameter to $let");
+  if (!vars.IsDocument())
+    return LocationError(10065, "invalid parameter: expected an object (vars)");
+  std::vector<std::string> names;
+  std::vector<ExpressionPtr> children;
+  // The values are in the outer scope: a variable cannot see its neighbours.
+  for (const BsonElement& e : vars.Document()) {
+    MAYFLY_TRY(CheckVariableName(e.name));
+    MAYFLY_TRY(ExpressionPtr v, ParseExpression(e.value, scope));
+    names.emplace_back(e.name);
+    children.push_back(std::move(v));
+  }
+  std::vector<VariableId> ids;
+  for (auto& name : names) ids.push_back(scope.Define(name));
+  Result<ExpressionPtr> body = ParseExpression(in, scope);
+  for (VariableId id : ids) scope.Undefine(id);
+  if (!body) return body;
+  children.push_back(std::move(body).value());
+  return ExpressionPtr(
+      std::make_unique<LetExpression>(std::move(names), std::move(ids), std::move(children)));
+}
+
+/// $map and $filter: children are input, in or cond, limit (null when there is none).
+class EachExpression final : public ParentExpression {
+ public:
+  EachExpression(bool filter, std::string as, VariableId id, std::vector<ExpressionPtr> children)
+      : filter_(filter), as_(std::move(as)), id_(id) {
+    children_ = std::move(children);
+  }
+  Result<Value> Evaluate(EvalContext& ctx) const override {
+    MAYFLY_TRY(Value input, children_[0]->Evaluate(ctx));
+    if (input.view().IsNullish()) return Value::Null();
+    if (!input.view().IsArray())
+      return LocationError(filter_ ? 28651 : 16883, std::string("input to ") +
+                                                        (filter_ ? "$filter" : "$map") +
+                                                        " must be an array not " + TypeText(input));
+    int64_t limit = INT64_MAX;
+    if (children_[2]) {
+      MAYFLY_TRY(Value v, children_[2]->Evaluate(ctx));
+      int32_t n;
+      if (!v.view().IsNullish()) {
+        if (!v.view().IsNumber() || !ExactInt32(v.view(), &n))
+          return LocationError(
+              327391,
+              "$filter: limit must be represented as a 32-bit integral value: " + ValueText(v));
+        if (n < 1)
+          return LocationError(327392, "$filter: limit must be greater than 0: " + ValueText(v));
+        limit = n;
+      }
+    }
+    std::string bytes;
+    BsonArrayBuilder out(bytes);
+    for (const BsonElement& e : input.view().Document()) {
+      SetVariable(ctx, id_, input.Member(e.value));
+      MAYFLY_TRY(Value v, children_[1]->Evaluate(ctx));
+      if (!filter_) {
+        AppendOrNull(out, v.view());
+      } else if (v.view().Truthy()) {
+        out.Append(e.value);
+        if (--limit == 0) break;
+      }
+    }
+    out.Done();
+    return Value::Array(std::move(bytes));
+  }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    BsonBuilder outer = out.OpenDocument(name);
+    BsonBuilder sub = outer.OpenDocument(filter_ ? "$filter" : "$map");
+    children_[0]->Serialize(sub, "input");
+    sub.Append("as", as_);
+    children_[1]->Serialize(sub, filter_ ? "cond" : "in");
+    if (children_[2]) children_[2]->Serialize(sub, "limit");
+  }
+
+ private:
+  bool filter_;
+  std::string as_;
+  VariableId id_;
+};
+
+Result<ExpressionPtr> ParseEach(bool filter, BsonValue arg, VariableScope& scope) {
+  std::string op = filter ? "$filter" : "$map";
+  if (!arg.IsDocument())
+    return LocationError(filter ? 28646 : 16878, op + " only supports an object as its argument");
+  BsonValue input, as, body, limit;
+  for (const BsonElement& e : arg.Document()) {
+    if (e.name == "input")
+      input = e.value;
+    else if (e.name == "as")
+      as = e.value;
+    else if (e.name == (filter ? "cond" : "in"))
+      body = e.value;
+    else if (filter && e.name == "limit")
+      limit = e.value;
+    else
+      return LocationError(filter ? 28647 : 16879,
+                           "Unrecognized parameter to " + op + ": " + std::string(e.name));
+  }
+  if (input.missing())
+    return LocationError(filter ? 28648 : 16880, "Missing 'input' parameter to " + op);
+  if (body.missing())
+    return LocationError(
+        filter ? 28650 : 16882,
+        std::string("Missing '") + (filter ? "cond" : "in") + "' parameter to " + op);
+  std::string name = "this";
+  if (!as.missing()) {
+    if (!as.IsString())
+      return TypeError("'as' parameter to " + op + " must be a string, found: " + TypeText(as));
+    name = as.String();
+    MAYFLY_TRY(CheckVariableName(name));
+  }
+  std::vector<ExpressionPtr> children(3);
+  MAYFLY_TRY(children[0], ParseExpression(input, scope));
+  if (!limit.missing()) {
+    MAYFLY_TRY(children[2], ParseExpression(limit, scope));
+  }
+  VariableId id = scope.Define(name);
+  Result<ExpressionPtr> parsed = ParseExpression(body, scope);
+  scope.Undefine(id);
+  if (!parsed) return parsed;
+  children[1] = std::move(parsed).value();
+  return ExpressionPtr(
+      std::make_unique<EachExpression>(filter, std::move(name), id, std::move(children)));
+}
+Result<ExpressionPtr> ParseMap(const OperatorDef&, BsonValue arg, VariableScope& scope) {
+  return ParseEach(false, arg, scope);
+}
+Result<ExpressionPtr> ParseFilter(const OperatorDef&, BsonValue arg, VariableScope& scope) {
+  return ParseEach(true, arg, scope);
+}
+
+/// $reduce: children are input, initialValue, in.
+class ReduceExpression final : public ParentExpression {
+ public:
+  ReduceExpression(VariableId self, VariableId value, std::vector<ExpressionPtr> children)
+      : this_(self), value_(value) {
+    children_ = std::move(children);
+  }
+  Result<Value> Evaluate(EvalContext& ctx) const override {
+    MAYFLY_TRY(Value input, children_[0]->Evaluate(ctx));
+    if (input.view().IsNullish()) return Value::Null();
+    if (!input.view().IsArray())
+      return LocationError(40080,
+                           "$reduce requires that 'input' be an array, found: " + ValueText(input));
+    MAYFLY_TRY(Value value, children_[1]->Evaluate(ctx));
+    for (const BsonElement& e : input.view().Document()) {
+      SetVariable(ctx, this_, input.Member(e.value));
+      SetVariable(ctx, value_, std::move(value));
+      MAYFLY_TRY(value, children_[2]->Evaluate(ctx));
+      if (value.view().size() > static_cast<uint32_t>(kMaxBsonInternalSize))
+        return LocationError(10334, "BSONObj size is invalid: the value of $reduce is over 16 MB");
+    }
+    return value;
+  }
+  void Serialize(BsonBuilder& out, std::string_view name) const override {
+    BsonBuilder outer = out.OpenDocument(name);
+    BsonBuilder sub = outer.OpenDocument("$reduce");
+    children_[0]->Serialize(sub, "input");
+    children_[1]->Serialize(sub, "initialValue");
+    children_[2]->Serialize(sub, "in");
+  }
+
+ private:
+  VariableId this_, value_;
+};
+
+Result<ExpressionPtr> ParseReduce(const OperatorDef&, BsonValue arg, VariableScope& scope) {
+  if (!arg.IsDocument())
+    return LocationError(40075,
+                         "$reduce requires an object as an argument, found: " + TypeText(arg));
+  static constexpr std::string_view kNames[] = {"input", "initialValue", "in"};
+  BsonValue parts[3];
+  for (const BsonElement& e : arg.Document()) {
+    int i = 0;
+    while (i < 3 && kNames[i] != e.name) ++i;
+    if (i == 3)
+      return LocationError(40076, "$reduce found an unknown argument: " + std::string(e.name));
+    parts[i] = e.value;
+  }
+  for (int i = 0; i < 3; ++i)
+    if (parts[i].missing())
+      return LocationError(40077 + i,
+                           "$reduce requires '" + std::string(kNames[i]) + "' to be specified");
+  std::vector<ExpressionPtr> children(3);
+  MAYFLY_TRY(children[0], ParseExpression(parts[0], scope));
+  MAYFLY_TRY(children[1], ParseExpression(parts[1], scope));
+  VariableId self = scope.Define("this"), value = scope.Define("value");
+  Result<ExpressionPtr> body = ParseExpression(parts[2], scope);
+  scope.Undefine(self);
+  scope.Undefine(value);
+  if (!body) return body;
+  children[2] = std::move(body).value();
+  return ExpressionPtr(std::make_unique<ReduceExpression>(self, value, std::move(children)));
+}
+
+constexpr OperatorDef kOps[] = {
+    {.name = "$filter",
+     .parse = &ParseFilter,
+     .text = "The elements of an array for which a condition holds.",
+     .example =
+         R"({"$filter": {"input": [1, 2, 3], "as": "x", "cond": {"$gt": ["$$x", 1]}}} => [2, 3])"},
+    {.name = "$let",
+     .parse = &ParseLet,
+     .text = "An expression with variables of its own.",
+     .example =
+         R"({"$let": {"vars": {"a": 2, "b": 3}, "in": {"$multiply": ["$$a", "$$b"]}}} => 6)"},
+    {.name = "$map",
+     .parse = &ParseMap,
+     .text = "An expression applied to each element of an array.",
+     .example = R"({"$map": {"input": [1, 2], "in": {"$add": ["$$this", 10]}}} => [11, 12])"},
+    {.name = "$reduce",
+     .parse = &ParseReduce,
+     .text = "Elements of an array combined from left to right.",
+     .example =
+         R"({"$reduce": {"input": ["a", "b"], "initialValue": "", "in": {"$concat": ["$$value", "$$this"]}}} => "ab")"},
+};
+
+}  // namespace
+
+std::span<const OperatorDef> ArrayScopeOperators() { return kOps; }
+
+}  // namespace mayfly
