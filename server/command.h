@@ -1,5 +1,11 @@
 #pragma once
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/container/small_vector.hpp>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,12 +14,23 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "server/operation_registry.h"
 #include "storage/operation.h"
+#include "storage/write_unit.h"
 
 namespace mayfly {
 
-class ServerContext;  // server/server_context.h: storage, clock, parameters, cursors, sessions, metrics, reaper
+class ServerContext;  // server/server_context.h: storage, clock, parameters, cursors, sessions,
+                      // metrics
 class Connection;     // server/connection.h: peer address, handshake metadata, compression
+class Session;        // server/session_registry.h
+class CommandRegistry;
+
+/// Coroutines of the server run on one connection's io thread; the executor is typed because that
+/// saves a virtual call and a reference count at every suspension.
+using IoExecutor = boost::asio::io_context::executor_type;
+template <class T>
+using Awaitable = boost::asio::awaitable<T, IoExecutor>;
 
 /// An OP_MSG kind-1 section: documents outside the body, named by the field they stand for.
 struct DocumentSequence {
@@ -21,61 +38,193 @@ struct DocumentSequence {
   std::vector<BsonView> documents;
 };
 
-/// One command as it came in. Views point into the connection's buffer and live until the reply is sent.
+/// One top-level field of a command, in the order sent.
+struct CommandField {
+  std::string_view name;
+  BsonValue value;
+  bool generic = false;       ///< one that every command takes ($db, lsid, maxTimeMS …)
+  mutable bool used = false;  ///< an ArgReader has read it
+};
+using CommandFields = boost::container::small_vector<CommandField, 24>;
+
+/// The fields every command takes, read once by the dispatcher.
+struct GenericArguments {
+  BsonValue lsid, comment, read_preference, read_concern, write_concern, cluster_time;
+  std::optional<int64_t> txn_number;
+  int64_t max_time_ms = 0;       ///< 0: none
+  std::string_view api_version;  ///< empty: none
+  bool api_strict = false, api_deprecation_errors = false;
+  bool autocommit_given = false, start_transaction = false;
+};
+
+/// One command as it came in. Views point into the connection's buffer and live until the reply is
+/// sent.
 struct CommandRequest {
-  std::string_view name;            ///< first field's name, as sent
+  std::string_view name;  ///< first field's name, as sent
   BsonView body;
-  std::string_view db;              ///< $db
+  std::string_view db;  ///< $db
   std::vector<DocumentSequence> sequences;
-  /// The array field or the document sequence of this name, one view an entry. Errors: TypeMismatch 14, MissingField 40414.
+  CommandFields fields;  ///< every top-level field of `body`, the first one too
+  GenericArguments generic;
+  bool exhaust_allowed =
+      false;  ///< OP_MSG exhaustAllowed: the client takes several replies to this request
+
+  /// The array field or the document sequence of this name, one view an entry.
+  /// Errors: TypeMismatch 14, MissingField 40414.
   Result<std::vector<BsonView>> Documents(std::string_view field) const;
+  /// Null when there is none.
+  const DocumentSequence* Sequence(std::string_view field) const {
+    for (const DocumentSequence& s : sequences)
+      if (s.name == field) return &s;
+    return nullptr;
+  }
+};
+
+/// A parsed and checked `writeConcern`.
+struct WriteConcern {
+  bool given = false;
+  bool unacknowledged =
+      false;  ///< w: 0: the client reads no reply (OP_MSG moreToCome says so itself)
+  bool majority = false;
+  bool journal = false;  ///< j: true
+  int64_t w = 1;
+  int64_t wtimeout_ms = 0;
+  CommitOptions commit_options() const { return {.journal = journal}; }
+};
+
+enum class ReadConcernLevel : uint8_t { kLocal, kAvailable, kMajority, kLinearizable, kSnapshot };
+
+/// What currentOp, the profiler and the slow-operation line say about the operation. Commands
+/// change it through CommandContext::EditReport only, because currentOp reads it from other
+/// threads. Everything is optional.
+struct OperationReport {
+  std::string
+      ns;  ///< "db.coll"; the dispatcher fills in the database and the first field when empty
+  std::string_view op = "command";  ///< insert, query, update, remove, getmore, command (literals)
+  std::string plan_summary;         ///< "IXSCAN { a: 1 }"
+  int64_t cursor_id = 0;
+  int64_t reply_documents = -1;
+  std::string_view query_framework;
+  bool has_sort_stage = false, used_disk = false, from_multi_planner = false, upsert = false,
+       cursor_exhausted = false;
+  BsonDocument originating_command;  ///< of a getMore; empty if none
+  void Reset() { *this = OperationReport(); }
 };
 
 /// What a running command may use. Owned by the dispatcher for the length of the command.
 struct CommandContext {
   ServerContext& server;
   Operation& op;
-  Connection* connection;           ///< null for internal callers
-  /// Moves the coroutine to the worker pool: anything that may scan, sort, wait for a lock or build.
-  boost::asio::awaitable<void> MoveToWorker();
-  /// Moves it back to the connection's io thread. The dispatcher does so itself before it writes the reply.
-  boost::asio::awaitable<void> MoveToIo();
+  Connection* connection;        ///< null for internal callers
+  IoExecutor io;                 ///< of the connection
+  ClientSlot* client = nullptr;  ///< null for internal callers
+  Session* session = nullptr;    ///< of `lsid`; null if none was sent
+  WriteConcern write_concern;
+  ReadConcernLevel read_concern = ReadConcernLevel::kLocal;
+  OperationReport& report;  ///< read freely; change with EditReport
+
+  /// Set by an exhaust command (getMore, hello) whose reply is one of a stream: the dispatcher sets
+  /// moreToCome and runs the command again with this body (same name and fields; empty document:
+  /// the same body).
+  bool more_to_come = false;
+  BsonDocument next_body;
+
+  /// Moves the coroutine to the worker pool: anything that may scan, sort, wait for a lock or
+  /// build. No-op when there.
+  Awaitable<void> MoveToWorker();
+  /// Moves it back to the connection's io thread. The dispatcher does so itself before it writes
+  /// the reply.
+  Awaitable<void> MoveToIo();
+  /// Commits without holding the io thread while the unit waits for a sync or for other nodes. On a
+  /// worker: blocks.
+  Awaitable<Result<void>> Commit(WriteUnit unit);
+  Awaitable<Result<void>> Commit(WriteUnit unit, CommitOptions options);
+  /// Waits until the deadline (Clock::MonotonicMicros) or until the operation is killed; then
+  /// CheckInterrupt's answer.
+  Awaitable<Result<void>> SleepUntil(int64_t monotonic_micros);
+
+  /// `ctx.EditReport([&](OperationReport& r) { r.plan_summary = …; })`: a few assignments, under
+  /// the client's lock.
+  template <class F>
+  void EditReport(F&& f);
+
   bool on_worker = false;
 };
 
-/// Facts about a command are data: dispatch, listCommands, help, access checks and metrics read the same row.
+/// Facts about a command are data: dispatch, listCommands, help, access checks and metrics read the
+/// same row.
 enum CommandFlags : uint32_t {
   kCommandNone = 0,
   kReadOnly = 1 << 0,
   kWrites = 1 << 1,
-  kAdminOnly = 1 << 2,          ///< refused on other databases with Unauthorized 13 "… may only be run against the admin database."
-  kNoAuth = 1 << 3,             ///< allowed before authentication
+  kAdminOnly =
+      1 << 2,  ///< elsewhere: Unauthorized 13 "… may only be run against the admin database."
+  kNoAuth = 1 << 3,  ///< allowed before authentication
   kSecondaryOk = 1 << 4,
-  kWorker = 1 << 5,             ///< `run` goes to a worker thread (it may take long or block)
-  kApiV1 = 1 << 6,              ///< part of Stable API version 1
+  kWorker = 1 << 5,  ///< `run` goes to a worker thread (it may take long or block)
+  kApiV1 = 1 << 6,   ///< part of Stable API version 1
   kTakesWriteConcern = 1 << 7,
   kTakesReadConcern = 1 << 8,
+  kNoProfile = 1 << 9,            ///< never profiled nor logged as slow (hello, awaitable or not)
+  kTestOnly = 1 << 10,            ///< only with --testClock
+  kAllowedWhileLocked = 1 << 11,  ///< goes on while fsync has locked writes, although kWrites
+  kCountsCommand = 1 << 12,  ///< counted in opcounters.command (the CRUD commands count themselves)
 };
 
-/// One row of the command table: exactly one of `run` and `run_async` is set. Both append their fields to `reply`; the
-/// dispatcher adds ok, operationTime, errors. On error whatever was appended is dropped.
+/// One row of the command table: exactly one of `run` and `run_async` is set. Both append their
+/// fields to `reply`; the dispatcher adds ok, operationTime, errors. On error whatever was appended
+/// is dropped; the error's `details` join the reply.
 struct CommandRow {
   std::string_view name;
   std::vector<std::string_view> aliases;
   uint32_t flags = 0;
   std::string_view help;
   Result<void> (*run)(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) = nullptr;
-  boost::asio::awaitable<Result<void>> (*run_async)(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) = nullptr;
+  Awaitable<Result<void>> (*run_async)(CommandContext& ctx, const CommandRequest& req,
+                                       BsonBuilder& reply) = nullptr;
+  /// serverStatus.metrics.commands.<name>
+  struct Counters;
+  Counters* counters = nullptr;  ///< made by CommandRegistry::Add
 };
 
+struct CommandRow::Counters {
+  std::atomic<int64_t> total{0}, failed{0};
+};
+
+/// The command table. Filled once at start-up, then read without locks by any thread.
 class CommandRegistry {
  public:
+  CommandRegistry();
+  ~CommandRegistry();
   void Add(CommandRow row);
+  /// By name or alias, exact case; null if there is none. One hash look-up.
   const CommandRow* Find(std::string_view name) const;
-  std::span<const CommandRow> rows() const { return rows_; }
+  const std::vector<CommandRow>& rows() const { return rows_; }  ///< in order of registration
 
  private:
+  struct Slot {
+    std::string_view name;
+    uint32_t hash = 0;
+    int32_t row = -1;
+  };
+  static uint32_t Hash(std::string_view s);
+  void Rehash(size_t slots);
+
   std::vector<CommandRow> rows_;
+  std::vector<Slot> table_;  // open addressing, power of two
+  std::vector<std::unique_ptr<CommandRow::Counters>> counters_;
 };
+
+template <class F>
+void CommandContext::EditReport(F&& f) {
+  if (client == nullptr) return f(report);
+  std::lock_guard l(client->lock());
+  f(report);
+}
+
+/// Reads `writeConcern` (missing: the default) as a standalone understands it.
+/// Errors: FailedToParse 9, TypeMismatch 14, BadValue 2 ("cannot use 'w' > 1 when a host is not
+/// replicated").
+Result<WriteConcern> ParseWriteConcern(BsonValue value);
 
 }  // namespace mayfly

@@ -1,0 +1,72 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+namespace mayfly {
+
+/// A counter that any thread adds to and serverStatus reads.
+class Counter {
+ public:
+  void Add(int64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
+  int64_t Get() const { return value_.load(std::memory_order_relaxed); }
+  operator int64_t() const { return Get(); }
+
+ private:
+  std::atomic<int64_t> value_{0};
+};
+
+/// Latencies by powers of two of microseconds, for opLatencies.
+struct LatencyHistogram {
+  static constexpr int kBuckets = 32;
+  Counter operations, total_micros;
+  std::array<Counter, kBuckets> buckets;  ///< bucket i: [2^i, 2^(i+1)) us
+  void Record(int64_t micros) {
+    operations.Add();
+    total_micros.Add(micros);
+    int b = micros < 1 ? 0 : 63 - __builtin_clzll(static_cast<uint64_t>(micros));
+    buckets[b < kBuckets ? b : kBuckets - 1].Add();
+  }
+};
+
+/// What serverStatus counts. Threads: any; relaxed atomics.
+struct ServerMetrics {
+  struct {
+    Counter insert, query, update, remove, getmore,
+        command;  ///< by document for insert, by statement for the others
+  } opcounters;
+  struct {
+    Counter inserted, returned, updated, deleted;
+  } documents;
+  struct {
+    Counter scanned, scanned_objects, collection_scans;
+  } query_executor;
+  struct {
+    Counter sort_total_bytes, sort_spills, sort_keys;
+  } query_sort;
+  struct {
+    Counter bytes_in, bytes_out, physical_bytes_in, physical_bytes_out, requests, slow_dns;
+    struct Compressor {
+      Counter compressed_in, compressed_out, decompressed_in, decompressed_out;
+    } snappy, zstd, zlib;
+  } network;
+  struct {
+    Counter total_created, rejected, current, active, exhaust_is_master, exhaust_hello,
+        awaiting_topology;
+  } connections;
+  struct {
+    Counter regular, warning, message, user, rollovers;
+  } asserts;
+  struct {
+    Counter write_conflicts, scan_and_order, killed_ops, timed_out, disconnected;
+  } operation;
+  struct {
+    Counter batches, docs, staged_size_bytes, time_in_batch_millis, refetches_due_to_yield;
+  } batched_deletes;
+  struct {
+    Counter deleted_documents, invalid_index_skips, passes, sub_passes;
+  } ttl;
+  LatencyHistogram reads, writes, commands, transactions;
+};
+
+}  // namespace mayfly

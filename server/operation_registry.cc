@@ -1,0 +1,144 @@
+#include "server/operation_registry.h"
+
+#include "server/command.h"
+
+namespace mayfly {
+
+ClientSlot::ClientSlot(OperationRegistry& registry, std::string d, int64_t id)
+    : desc(std::move(d)), connection_id(id), registry_(registry) {
+  std::lock_guard l(registry_.mutex_);
+  registry_.clients_.push_back(*this);
+}
+
+ClientSlot::~ClientSlot() {
+  std::lock_guard l(registry_.mutex_);
+  registry_.clients_.erase(registry_.clients_.iterator_to(*this));
+}
+
+void ClientSlot::Begin(Operation& op, std::string_view command_name, std::string_view db,
+                       BsonView command, OperationReport* report, std::string_view session,
+                       int64_t start_micros) {
+  std::lock_guard l(lock_);
+  op_ = &op;
+  command_name_ = command_name;
+  db_ = db;
+  command_ = command;
+  report_ = report;
+  session_ = session;
+  start_micros_ = start_micros;
+}
+
+void ClientSlot::End() {
+  std::lock_guard l(lock_);
+  op_ = nullptr;
+  report_ = nullptr;
+  command_ = BsonView();
+  command_name_ = db_ = session_ = {};
+  if (kill_waker_) kill_waker_ = {};
+}
+
+bool ClientSlot::SetKillWaker(std::function<void()> wake) {
+  std::lock_guard l(lock_);
+  if (wake && op_ != nullptr && op_->kill_code.load(std::memory_order_relaxed) != 0) return false;
+  kill_waker_ = std::move(wake);
+  return true;
+}
+
+bool ClientSlot::Kill(uint64_t op_id, ErrorCode code) {
+  std::lock_guard l(lock_);
+  if (op_ == nullptr || (op_id != 0 && op_->id != op_id)) return false;
+  op_->kill_code.store(static_cast<int32_t>(code), std::memory_order_relaxed);
+  if (kill_waker_) kill_waker_();
+  return true;
+}
+
+void ClientSlot::SetMetadata(BsonDocument metadata, std::string app_name) {
+  std::lock_guard l(lock_);
+  metadata_ = std::move(metadata);
+  app_name_ = std::move(app_name);
+}
+
+BsonDocument ClientSlot::metadata() const {
+  std::lock_guard l(lock_);
+  return metadata_;
+}
+
+std::string ClientSlot::app_name() const {
+  std::lock_guard l(lock_);
+  return app_name_;
+}
+
+namespace {
+ClientSlot::View MakeView(const ClientSlot& slot, const Operation* op, std::string_view name,
+                          std::string_view db, std::string_view session, BsonView command,
+                          const OperationReport* report, int64_t start) {
+  return {slot,   op,      name,
+          db,     session, command,
+          report, start,   op != nullptr && op->kill_code.load(std::memory_order_relaxed) != 0};
+}
+}  // namespace
+
+void OperationRegistry::ForEach(const std::function<void(const ClientSlot::View&)>& f) const {
+  std::lock_guard l(mutex_);
+  for (const ClientSlot& c : clients_) {
+    std::lock_guard s(c.lock_);
+    f(MakeView(c, c.op_, c.command_name_, c.db_, c.session_, c.command_, c.report_,
+               c.start_micros_));
+  }
+}
+
+bool OperationRegistry::Kill(uint64_t op_id, ErrorCode code) {
+  if (op_id == 0) return false;
+  std::lock_guard l(mutex_);
+  for (ClientSlot& c : clients_)
+    if (c.Kill(op_id, code)) return true;
+  return false;
+}
+
+int OperationRegistry::KillWhere(const std::function<bool(const ClientSlot::View&)>& which,
+                                 ErrorCode code) {
+  std::lock_guard l(mutex_);
+  int n = 0;
+  for (ClientSlot& c : clients_) {
+    std::lock_guard s(c.lock_);
+    if (c.op_ == nullptr || !which(MakeView(c, c.op_, c.command_name_, c.db_, c.session_,
+                                            c.command_, c.report_, c.start_micros_)))
+      continue;
+    c.op_->kill_code.store(static_cast<int32_t>(code), std::memory_order_relaxed);
+    if (c.kill_waker_) c.kill_waker_();
+    ++n;
+  }
+  return n;
+}
+
+int OperationRegistry::KillSession(std::string_view session, ErrorCode code) {
+  return KillWhere([&](const ClientSlot::View& v) { return v.session == session; }, code);
+}
+
+int OperationRegistry::KillAll(ErrorCode code) {
+  return KillWhere([](const ClientSlot::View&) { return true; }, code);
+}
+
+int OperationRegistry::ActiveCount() const {
+  int n = 0;
+  ForEach([&](const ClientSlot::View& v) { n += v.op != nullptr ? 1 : 0; });
+  return n;
+}
+
+struct InternalOperation::State {
+  OperationReport report;
+};
+
+InternalOperation::InternalOperation(OperationRegistry& registry, const Clock& clock,
+                                     std::string desc)
+    : slot_(registry, std::move(desc), 0),
+      op_(clock, registry.NextOperationId()),
+      state_(std::make_unique<State>()) {
+  slot_.Begin(op_, {}, {}, BsonView(), &state_->report, {}, clock.MonotonicMicros());
+}
+
+InternalOperation::~InternalOperation() { slot_.End(); }
+
+OperationReport& InternalOperation::report() { return state_->report; }
+
+}  // namespace mayfly

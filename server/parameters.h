@@ -1,0 +1,92 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+
+namespace mayfly {
+
+/// One server parameter: a row. Kept as facts plus two functions, so that a parameter may live
+/// where it is used.
+struct ParameterRow {
+  std::string name;
+  std::string help;
+  bool at_startup = true, at_runtime = true;
+  bool test_only = false;
+  /// Appends the value under `name`.
+  std::function<void(BsonBuilder& out, std::string_view name)> get;
+  /// Null: read-only. Runs under the registry's lock; must not block.
+  std::function<Result<void>(BsonValue value)> set;
+};
+
+/// getParameter, setParameter, --setParameter. Threads: any. Layers below register what they own
+/// through the helpers, giving the atomic that they read.
+class ParameterRegistry {
+ public:
+  void Add(ParameterRow row);
+  /// `changed` runs after each change (any thread, must not block); may be null.
+  void AddBool(std::string name, std::atomic<bool>* value, std::string help,
+               std::function<void()> changed = {});
+  void AddInt(std::string name, std::atomic<int64_t>* value, int64_t low, int64_t high,
+              std::string help, std::function<void()> changed = {}, bool int32 = true);
+  void AddDouble(std::string name, std::atomic<double>* value, double low, double high,
+                 std::string help, std::function<void()> changed = {});
+  /// One of `allowed` by its index in `value`.
+  void AddEnum(std::string name, std::atomic<int>* value, std::vector<std::string> allowed,
+               std::string help, std::function<void()> changed = {});
+  void AddReadOnlyInt(std::string name, int64_t value, std::string help);
+
+  /// Sets one and appends `was` (its old value) to `reply` if not null. `startup`: from the command
+  /// line. Errors: InvalidOptions 72 "attempted to set unrecognized parameter [x], …", BadValue 2
+  /// out of range, TypeMismatch 14, IllegalOperation 20 for one that is only for start-up (or run
+  /// time).
+  Result<void> Set(std::string_view name, BsonValue value, bool startup, BsonBuilder* reply);
+  /// The same from text, as the command line gives it.
+  Result<void> SetFromText(std::string_view name, std::string_view text);
+  const ParameterRow* Find(std::string_view name) const;
+  std::vector<const ParameterRow*> All() const;  ///< sorted by name
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, ParameterRow, std::less<>> rows_;
+};
+
+/// Parameters the server layer itself reads. Defaults are MongoDB's.
+struct ServerParameters {
+  std::atomic<int64_t> cursor_timeout_millis{600'000};
+  std::atomic<int64_t> client_cursor_monitor_frequency_secs{4};
+  std::atomic<int64_t> local_session_timeout_minutes{30};
+  std::atomic<bool> notable_scan{false};
+  std::atomic<bool> test_commands{false};
+  std::atomic<int64_t> max_time_ms_default{0};
+  std::atomic<bool> require_api_version{false};
+  std::atomic<int64_t> internal_query_max_blocking_sort_bytes{100 * 1024 * 1024};
+  std::atomic<int64_t> internal_document_source_group_max_bytes{100 * 1024 * 1024};
+  std::atomic<int64_t> max_index_build_memory_mb{200};
+  std::atomic<int64_t> disk_use_default{1};
+};
+
+/// MongoDB's parameters of the TTL monitor and of batched deletes, with Mayfly's own beside them.
+struct TtlParameters {
+  std::atomic<bool> monitor_enabled{true};
+  std::atomic<int64_t> monitor_sleep_secs{60};
+  std::atomic<bool> batch_deletes{true};
+  std::atomic<int64_t> sub_pass_target_secs{60};
+  std::atomic<int64_t> index_delete_target_time_ms{1000};
+  std::atomic<int64_t> index_delete_target_docs{50'000};
+  std::atomic<int64_t> batch_target_docs{10};
+  std::atomic<int64_t> batch_target_time_ms{5};
+  std::atomic<int64_t> batch_target_staged_bytes{2'097'152};
+  std::atomic<int> monitor_mode{0};      ///< 0 precise, 1 interval
+  std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
+};
+
+}  // namespace mayfly

@@ -1,0 +1,36 @@
+#include "server/server_context.h"
+
+#include <unistd.h>
+
+#include "protocol/object_id.h"
+#include "server/config.h"
+
+namespace mayfly {
+
+ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log& log)
+    : config_(config),
+      clock_(clock),
+      log_(log),
+      workers_(config.EffectiveWorkerThreads()),
+      cursors_(clock),
+      start_micros_(clock.MonotonicMicros()),
+      started_(clock.Now()),
+      process_id_(NewObjectId(clock.Now())) {
+  char name[256] = "localhost";
+  gethostname(name, sizeof name - 1);
+  host_and_port_ = std::string(name) + ":" + std::to_string(config.port);
+  profiler_.slow_ms = config.slow_ms;
+  profiler_.sample_rate = config.slow_sample_rate;
+  sessions_.OnEnd([this](std::string_view id) {
+    cursors_.KillSession(id);
+    operations_.KillSession(id);
+  });
+}
+
+ServerContext::~ServerContext() = default;
+
+void ServerContext::RequestShutdown(bool force, int exit_code) {
+  if (shutdown_hook_) shutdown_hook_(force, exit_code);
+}
+
+}  // namespace mayfly

@@ -1,0 +1,104 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "protocol/error.h"
+#include "server/collection_notifier.h"
+#include "server/command.h"
+#include "server/cursor_manager.h"
+#include "server/log.h"
+#include "server/metrics.h"
+#include "server/operation_registry.h"
+#include "server/parameters.h"
+#include "server/profiler.h"
+#include "server/session_registry.h"
+#include "server/worker_pool.h"
+#include "storage/clock.h"
+
+namespace mayfly {
+
+class Storage;
+struct ServerConfig;  // server/config.h
+
+/// What the server consists of, for commands: made by main, outlives every connection. The members
+/// are safe for any thread; set-up (the setters) happens before the first client.
+class ServerContext {
+ public:
+  ServerContext(const ServerConfig& config, SystemClock& clock, Log& log);
+  ~ServerContext();
+
+  const ServerConfig& config() const { return config_; }
+  SystemClock& clock() { return clock_; }
+  Log& log() { return log_; }
+  /// REQUIRES: set_storage was called.
+  Storage& storage() { return *storage_; }
+  bool has_storage() const { return storage_ != nullptr; }
+  void set_storage(Storage* s) { storage_ = s; }
+
+  WorkerPool& workers() { return workers_; }
+  CommandRegistry& commands() { return commands_; }
+  ParameterRegistry& parameters() { return parameters_; }
+  ServerParameters& settings() { return settings_; }
+  TtlParameters& ttl_settings() { return ttl_settings_; }
+  ServerMetrics& metrics() { return metrics_; }
+  OperationRegistry& operations() { return operations_; }
+  SessionRegistry& sessions() { return sessions_; }
+  CursorManager& cursors() { return cursors_; }
+  CollectionNotifier& notifier() { return notifier_; }
+  Profiler& profiler() { return profiler_; }
+
+  /// Milliseconds since start-up, and when that was.
+  int64_t UptimeMillis() const { return (clock_.MonotonicMicros() - start_micros_) / 1000; }
+  Instant started() const { return started_; }
+  /// "host:port" as hello's `me` and currentOp's `host` show it.
+  const std::string& host_and_port() const { return host_and_port_; }
+  const std::string& process_id() const {
+    return process_id_;
+  }  ///< 12 bytes of an ObjectId: topologyVersion.processId
+
+  /// Asks main to stop the server; safe from any thread, returns at once.
+  void RequestShutdown(bool force, int exit_code = 0);
+  void set_shutdown_hook(std::function<void(bool force, int exit_code)> f) {
+    shutdown_hook_ = std::move(f);
+  }
+  bool shutting_down() const { return shutting_down_.load(std::memory_order_relaxed); }
+  void set_shutting_down() { shutting_down_ = true; }
+
+  /// fsync {lock: 1}: while above 0, commands that write wait or fail (LockBusy), and the TTL
+  /// monitor rests.
+  std::atomic<int> fsync_locks{0};
+
+  /// Other layers' sections of serverStatus (ttl metrics, replication): appended in order.
+  std::vector<std::function<void(BsonBuilder& reply)>> server_status_hooks;
+  /// Appended inside serverStatus.metrics.ttl after MongoDB's four.
+  std::function<void(BsonBuilder& ttl)> ttl_metrics_hook;
+  /// Runs before {clock: …} replies: returns once everything due at the clock's time is gone. May
+  /// block (worker).
+  std::function<void(Operation& op)> settle_hook;
+
+ private:
+  const ServerConfig& config_;
+  SystemClock& clock_;
+  Log& log_;
+  Storage* storage_ = nullptr;
+  WorkerPool workers_;
+  CommandRegistry commands_;
+  ParameterRegistry parameters_;
+  ServerParameters settings_;
+  TtlParameters ttl_settings_;
+  ServerMetrics metrics_;
+  OperationRegistry operations_;
+  SessionRegistry sessions_;
+  CursorManager cursors_;
+  CollectionNotifier notifier_;
+  Profiler profiler_;
+  const int64_t start_micros_;
+  const Instant started_;
+  std::string host_and_port_, process_id_;
+  std::function<void(bool, int)> shutdown_hook_;
+  std::atomic<bool> shutting_down_{false};
+};
+
+}  // namespace mayfly

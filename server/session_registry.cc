@@ -1,0 +1,100 @@
+#include "server/session_registry.h"
+
+#include <openssl/rand.h>
+
+namespace mayfly {
+
+std::string NewUuidBytes() {
+  std::string b(16, '\0');
+  RAND_bytes(reinterpret_cast<unsigned char*>(b.data()), 16);
+  b[6] = static_cast<char>((b[6] & 0x0F) | 0x40);
+  b[8] = static_cast<char>((b[8] & 0x3F) | 0x80);
+  return b;
+}
+
+std::string UuidToString(std::string_view b) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string s;
+  for (size_t i = 0; i < b.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) s.push_back('-');
+    s.push_back(kHex[static_cast<uint8_t>(b[i]) >> 4]);
+    s.push_back(kHex[static_cast<uint8_t>(b[i]) & 15]);
+  }
+  return s;
+}
+
+Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now) {
+  Shard& s = shard(id);
+  std::lock_guard l(s.mutex);
+  auto it = s.sessions.find(std::string(id));
+  if (it == s.sessions.end()) {
+    if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
+      return Error{LocationCode(261),
+                   "cannot add session into the cache: too many logical sessions"};
+    it = s.sessions.emplace(std::string(id), std::make_shared<Session>(std::string(id))).first;
+    count_.fetch_add(1, std::memory_order_relaxed);
+    started_.fetch_add(1, std::memory_order_relaxed);
+  }
+  it->second->Touch(now);
+  return it->second;
+}
+
+SessionPtr SessionRegistry::Find(std::string_view id) const {
+  const Shard& s = shard(id);
+  std::lock_guard l(s.mutex);
+  auto it = s.sessions.find(std::string(id));
+  return it == s.sessions.end() ? nullptr : it->second;
+}
+
+Result<SessionPtr> SessionRegistry::Start(Instant now) { return Use(NewUuidBytes(), now); }
+
+bool SessionRegistry::End(std::string_view id) {
+  SessionPtr dead;
+  {
+    Shard& s = shard(id);
+    std::lock_guard l(s.mutex);
+    auto it = s.sessions.find(std::string(id));
+    if (it == s.sessions.end()) return false;
+    dead = it->second;
+    s.sessions.erase(it);
+  }
+  dead->ended = true;
+  count_.fetch_sub(1, std::memory_order_relaxed);
+  ended_.fetch_add(1, std::memory_order_relaxed);
+  if (on_end_) on_end_(id);
+  return true;
+}
+
+int SessionRegistry::EndAll() {
+  int n = 0;
+  for (const auto& [id, last] : List()) n += End(id) ? 1 : 0;
+  return n;
+}
+
+int SessionRegistry::Sweep(Instant now, int64_t timeout_millis) {
+  int n = 0;
+  for (const auto& [id, last] : List())
+    if (last.millis + timeout_millis <= now.millis && End(id)) ++n;
+  timed_out_.fetch_add(n, std::memory_order_relaxed);
+  return n;
+}
+
+size_t SessionRegistry::size() const {
+  return static_cast<size_t>(count_.load(std::memory_order_relaxed));
+}
+
+SessionRegistry::Totals SessionRegistry::totals() const {
+  return {count_.load(std::memory_order_relaxed), ended_.load(std::memory_order_relaxed),
+          timed_out_.load(std::memory_order_relaxed), started_.load(std::memory_order_relaxed)};
+}
+
+std::vector<std::pair<std::string, Instant>> SessionRegistry::List() const {
+  std::vector<std::pair<std::string, Instant>> out;
+  for (const Shard& s : shards_) {
+    std::lock_guard l(s.mutex);
+    for (const auto& [id, session] : s.sessions) out.emplace_back(id, session->last_use());
+  }
+  return out;
+}
+
+}  // namespace mayfly
