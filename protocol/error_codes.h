@@ -45,6 +45,7 @@ namespace mayfly {
   X(kInvalidIdField, 53, "InvalidIdField")                           \
   X(kNotSingleValueField, 54, "NotSingleValueField")                 \
   X(kInvalidDBRef, 55, "InvalidDBRef")                               \
+  X(kNotExactValueField, 111, "NotExactValueField")                  \
   X(kEmptyFieldName, 56, "EmptyFieldName")                           \
   X(kDottedFieldName, 57, "DottedFieldName")                         \
   X(kCommandNotFound, 59, "CommandNotFound")                         \

@@ -8,7 +8,8 @@
 
 namespace mayfly {
 
-/// One document in, one document out. Immutable after parsing; threads: any, with an EvalContext each.
+/// One document in, one document out. Immutable after parsing; threads: any, with an EvalContext
+/// each.
 class DocumentTransform {
  public:
   virtual ~DocumentTransform() = default;
@@ -16,9 +17,11 @@ class DocumentTransform {
   virtual Result<std::string> Apply(BsonView in, EvalContext& ctx) const = 0;
 };
 
-/// Parses the pipeline of an update: $set, $addFields, $unset, $project, $replaceWith and $replaceRoot, one after another.
-/// Errors: Location40324 "Unrecognized pipeline stage name: '$x'", InvalidOptions 72 "$match is not allowed to be used
-/// within an update", Location40323 when a stage has not exactly one field, and the stages' own.
-Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array, VariableScope& scope);
+/// Parses the pipeline of an update: $set, $addFields, $unset, $project, $replaceWith and
+/// $replaceRoot, one after another. Errors: Location40324 "Unrecognized pipeline stage name: '$x'",
+/// InvalidOptions 72 "$match is not allowed to be used within an update", Location40323 when a
+/// stage has not exactly one field, and the stages' own.
+Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
+                                                               VariableScope& scope);
 
 }  // namespace mayfly

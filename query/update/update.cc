@@ -1,0 +1,447 @@
+#include "query/update/update.h"
+
+#include <map>
+
+#include "protocol/bson_builder.h"
+#include "protocol/bson_compare.h"
+#include "protocol/object_id.h"
+#include "query/update/element_text.h"
+#include "query/update/insert_prepare.h"
+#include "query/update/update_node.h"
+#include "query/update/update_pipeline.h"
+
+namespace mayfly {
+namespace {
+
+using update::Node;
+
+Error FailedToParse(std::string message) { return {ErrorCode::kFailedToParse, std::move(message)}; }
+Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
+
+std::string DottedName(std::string_view s) { return "'" + std::string(s) + "'"; }
+
+Result<void> CheckSize(const std::string& bytes) {
+  if (bytes.size() <= static_cast<size_t>(kMaxBsonUserSize)) return Ok();
+  return Error{ErrorCode::kBSONObjectTooLarge, "Resulting document after update is larger than " +
+                                                   std::to_string(kMaxBsonUserSize)};
+}
+
+Error IdAltered(BsonValue id) {
+  return {
+      ErrorCode::kImmutableField,
+      "After applying the update, the (immutable) field '_id' was found to have been altered to " +
+          ElementText("_id", id)};
+}
+
+// --------------------------------------------------------------------------------------------------------
+// operators
+
+class OperatorUpdate final : public Update {
+ public:
+  explicit OperatorUpdate(BsonView u)
+      : Update(UpdateKind::kOperators), storage_(u), root_(pool_.New()) {
+    root_->kind = Node::Kind::kObject;
+  }
+
+  Result<void> Init(std::span<const BsonView> array_filters, VariableScope& scope) {
+    MAYFLY_TRY(filters_, update::ParseArrayFilters(array_filters, scope));
+    filter_used_.resize(filters_.size());
+    for (const BsonElement& modifier : storage_.view()) {
+      const update::OperatorRow* row = update::FindOperator(modifier.name);
+      bool rename = modifier.name == "$rename";
+      if (!row && !rename)
+        return FailedToParse(
+            "Unknown modifier: " + std::string(modifier.name) +
+            ". Expected a valid update modifier or pipeline-style update specified as an array");
+      if (!modifier.value.IsDocument())
+        return FailedToParse("Modifiers operate on fields but we found type " +
+                             std::string(BsonTypeName(modifier.value.type())) +
+                             " instead. For example: {$mod: {<field>: ...}} not {" +
+                             ElementText(modifier.name, modifier.value) + "}");
+      for (const BsonElement& operand : modifier.value.Document()) {
+        if (rename) {
+          MAYFLY_TRY(AddRename(operand));
+          continue;
+        }
+        update::LeafParser parser{scope};
+        MAYFLY_TRY(auto parts, update::ParsePath(operand.name));
+        MAYFLY_TRY(update::LeafPtr leaf, row->parse(operand, parser));
+        MAYFLY_TRY(Add(operand.name, parts, std::move(leaf)));
+      }
+    }
+    for (size_t i = 0; i < filters_.size(); ++i)
+      if (!filter_used_[i])
+        return FailedToParse("The array filter for identifier " + DottedName(filters_[i].name) +
+                             " was not used in the update " + ValueText(storage_.view().AsValue()));
+    return Ok();
+  }
+
+  Result<bool> ApplyTo(BsonView old, int positional_index, bool is_insert, EvalContext& ctx,
+                       std::string* out) const override {
+    update::ApplyContext apply{.root = old, .is_insert = is_insert, .now = ctx.now, .eval = &ctx};
+    std::vector<BsonValue> sources;
+    if (!renames_.empty()) {
+      MAYFLY_TRY(sources, RenameSources(old));
+      apply.rename_sources = sources.data();
+    }
+    MAYFLY_TRY(bool modified, update::ApplyTree(*root_, filters_, apply, positional_index, out));
+    if (modified) {
+      MAYFLY_TRY(CheckSize(*out));
+    }
+    return modified;
+  }
+
+ private:
+  struct Rename {
+    std::string_view from, to;
+  };
+
+  Result<void> Add(std::string_view path, const std::vector<update::PathPart>& parts,
+                   update::LeafPtr leaf) {
+    for (const update::PathPart& part : parts) {
+      if (part.kind == update::PathPart::Kind::kPositional) needs_position_ = true;
+      if (part.kind != update::PathPart::Kind::kFiltered || part.name.empty()) continue;
+      bool found = false;
+      for (size_t i = 0; i < filters_.size(); ++i)
+        if (filters_[i].name == part.name) found = filter_used_[i] = true;
+      if (!found)
+        return BadValue("No array filter found for identifier " + DottedName(part.name) +
+                        " in path " + DottedName(path));
+    }
+    MAYFLY_TRY(update::AddPath(pool_, root_, path, parts, leaf.get()));
+    leaves_.push_back(std::move(leaf));
+    touched_paths_.emplace_back(path);
+    return Ok();
+  }
+
+  Result<void> AddRename(const BsonElement& operand) {
+    if (!operand.value.IsString())
+      return BadValue("The 'to' field for $rename must be a string: " +
+                      ElementText(operand.name, operand.value));
+    std::string_view from = operand.name, to = operand.value.String();
+    if (to.find('\0') != std::string_view::npos)
+      return BadValue("The 'to' field for $rename cannot contain an embedded null byte");
+    MAYFLY_TRY(auto from_parts, update::ParsePath(from));
+    MAYFLY_TRY(auto to_parts, update::ParsePath(to));
+    std::string text = ElementText(operand.name, operand.value);
+    if (from == to) return BadValue("The source and target field for $rename must differ: " + text);
+    auto below = [](std::string_view a, std::string_view b) {
+      return a.starts_with(b) && a[b.size()] == '.';
+    };
+    if ((from.size() > to.size() && below(from, to)) ||
+        (to.size() > from.size() && below(to, from)))
+      return BadValue("The source and target field for $rename must not be on the same path: " +
+                      text);
+    auto dynamic = [](const std::vector<update::PathPart>& parts) {
+      for (const auto& part : parts)
+        if (part.kind != update::PathPart::Kind::kField) return true;
+      return false;
+    };
+    if (dynamic(from_parts))
+      return BadValue("The source field for $rename may not be dynamic: " + std::string(from));
+    if (dynamic(to_parts))
+      return BadValue("The destination field for $rename may not be dynamic: " + std::string(to));
+    int number = static_cast<int>(renames_.size());
+    MAYFLY_TRY(Add(from, from_parts, update::MakeRenameSource(number)));
+    MAYFLY_TRY(Add(to, to_parts, update::MakeRenameDestination(number)));
+    renames_.push_back({from, to});
+    return Ok();
+  }
+
+  /// The value at a path of plain fields. Errors: BadValue 2 when an array is on the way.
+  static Result<BsonValue> FindOutsideArrays(BsonView doc, std::string_view path,
+                                             std::string_view role) {
+    BsonView at = doc;
+    for (std::string_view rest = path;;) {
+      size_t dot = rest.find('.');
+      std::string_view name = rest.substr(0, dot);
+      BsonValue v = at.Find(name);
+      if (dot == std::string_view::npos) return v;
+      if (v.IsArray()) {
+        BsonValue id = doc["_id"];
+        return BadValue("The " + std::string(role) + " field cannot be an array element, " +
+                        DottedName(path) + " in doc with " +
+                        (id ? ElementText("_id", id) : "no id") + " has an array field called " +
+                        DottedName(name));
+      }
+      if (!v.IsDocument()) return BsonValue();
+      at = v.Document();
+      rest.remove_prefix(dot + 1);
+    }
+  }
+
+  Result<std::vector<BsonValue>> RenameSources(BsonView old) const {
+    std::vector<BsonValue> sources;
+    for (const Rename& r : renames_) {
+      MAYFLY_TRY(BsonValue v, FindOutsideArrays(old, r.from, "source"));
+      if (v) {
+        MAYFLY_TRY(FindOutsideArrays(old, r.to, "destination"));
+      }
+      sources.push_back(v);
+    }
+    return sources;
+  }
+
+  BsonDocument storage_;
+  update::NodePool pool_;
+  Node* root_;
+  std::vector<update::LeafPtr> leaves_;
+  std::vector<update::ElementFilter> filters_;
+  std::vector<bool> filter_used_;
+  std::vector<Rename> renames_;
+};
+
+// ------------------------------------------------------------------------------------------------------
+// replacement
+
+/// `_id` of `old` (or `id` when there is none), then `body`, a run of elements without `_id`.
+void Replace(BsonView old, BsonValue id, std::string_view body, std::string* out) {
+  BsonValue old_id = old["_id"];
+  out->clear();
+  out->reserve(body.size() + old_id.size() + id.size() + 16);
+  BsonBuilder b(*out);
+  b.Append("_id", old_id ? old_id : id);
+  out->append(body);
+  b.Done();
+}
+
+class ReplacementUpdate final : public Update {
+ public:
+  ReplacementUpdate() : Update(UpdateKind::kReplacement) {}
+
+  Result<void> Init(BsonView u) {
+    bool has_id = false;
+    for (const BsonElement& e : u) {
+      if (e.name == "_id") {
+        if (has_id) return BadValue("can't have multiple _id fields");
+        has_id = true;
+        id_ = Value::Copy(e.value);
+        continue;
+      }
+      if (e.name.starts_with('$'))
+        return Error{ErrorCode::kDollarPrefixedFieldName,
+                     "The dollar ($) prefixed field " + DottedName(e.name) + " in " +
+                         DottedName(e.name) +
+                         " is not allowed in the context of an update's replacement document. "
+                         "Consider using an "
+                         "aggregation pipeline with $replaceWith."};
+      update::Emit(body_, e.name, e.value);
+      if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0)
+        empty_timestamps_.push_back(body_.size() - sizeof(uint64_t));
+    }
+    return Ok();
+  }
+
+  Result<bool> ApplyTo(BsonView old, int, bool, EvalContext& ctx, std::string* out) const override {
+    BsonValue old_id = old["_id"];
+    if (old_id && id_.view() && !ValuesEqual(old_id, id_.view())) return IdAltered(id_.view());
+    Replace(old, id_.view(), body_, out);
+    size_t body_at = out->size() - 1 - body_.size();
+    for (size_t at : empty_timestamps_)
+      StoreLe<uint64_t>(out->data() + body_at + at, NextTimestamp(ctx.now));
+    MAYFLY_TRY(CheckSize(*out));
+    return *out != old.bytes();
+  }
+
+ protected:
+  Result<std::string> UpsertBase(const MatchExpression* filter) const override;
+
+ private:
+  Value id_;
+  std::string body_;
+  std::vector<size_t> empty_timestamps_;  ///< offsets in body_
+};
+
+// ---------------------------------------------------------------------------------------------------------
+// pipeline
+
+class PipelineUpdate final : public Update {
+ public:
+  explicit PipelineUpdate(BsonView u) : Update(UpdateKind::kPipeline), storage_(u) {}
+  Result<void> Init(VariableScope& scope) {
+    MAYFLY_TRY(transform_, ParseUpdatePipeline(storage_.view(), scope));
+    return Ok();
+  }
+
+  Result<bool> ApplyTo(BsonView old, int, bool, EvalContext& ctx, std::string* out) const override {
+    MAYFLY_TRY(std::string result, transform_->Apply(old, ctx));
+    BsonView made(result.data());
+    BsonValue id = made["_id"], old_id = old["_id"];
+    if (id && old_id && !ValuesEqual(id, old_id)) return IdAltered(id);
+    if (NestingDepth(made.AsValue()) > kMaxBsonDepth)
+      return Error{ErrorCode::kOverflow,
+                   "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
+    if (!old_id || (made.First().name == "_id" && id.BinaryEquals(old_id))) {
+      *out = std::move(result);
+    } else {
+      std::string body;
+      for (const BsonElement& e : made)
+        if (e.name != "_id") update::Emit(body, e.name, e.value);
+      Replace(old, id, body, out);
+    }
+    MAYFLY_TRY(CheckSize(*out));
+    return *out != old.bytes();
+  }
+
+ private:
+  BsonDocument storage_;
+  std::unique_ptr<DocumentTransform> transform_;
+};
+
+// -----------------------------------------------------------------------------------------------------------
+// upsert
+
+using Equalities = std::map<std::string_view, BsonValue>;
+
+/// What the filter says a new document must hold: equalities that are not under $or, $nor or $not.
+Result<void> CollectEqualities(const MatchExpression& m, bool id_only, Equalities* out) {
+  if (m.kind == MatchKind::kAnd) {
+    for (const auto& child : m.children) {
+      MAYFLY_TRY(CollectEqualities(*child, id_only, out));
+    }
+    return Ok();
+  }
+  if (m.kind != MatchKind::kEq) return Ok();
+  if (id_only && m.path != "_id") {
+    if (m.path.starts_with("_id."))
+      return Error{ErrorCode::kNotExactValueField,
+                   "field at '_id' must be exactly specified, field at sub-path " +
+                       DottedName(m.path) + " found"};
+    return Ok();
+  }
+  if (!out->emplace(m.path, m.operand.view()).second)
+    return Error{ErrorCode::kNotSingleValueField, "cannot infer query fields to set, path " +
+                                                      DottedName(m.path) + " is matched twice"};
+  return Ok();
+}
+
+Result<std::string> DocumentOfEqualities(const MatchExpression* filter, bool id_only) {
+  Equalities equalities;
+  if (filter) {
+    MAYFLY_TRY(CollectEqualities(*filter, id_only, &equalities));
+  }
+  update::NodePool pool;
+  Node* root = pool.New();
+  root->kind = Node::Kind::kObject;
+  std::vector<update::LeafPtr> leaves;
+  for (const auto& [path, value] : equalities) {
+    std::vector<update::PathPart> parts;
+    for (size_t begin = 0; begin <= path.size();) {
+      size_t end = std::min(path.find('.', begin), path.size());
+      parts.push_back({update::PathPart::Kind::kField, path.substr(begin, end - begin)});
+      begin = end + 1;
+      if (begin <= path.size() && equalities.contains(path.substr(0, end)))
+        return Error{ErrorCode::kNotSingleValueField,
+                     "cannot infer query fields to set, both paths " +
+                         DottedName(path.substr(0, end)) + " and " + DottedName(path) +
+                         " are matched"};
+    }
+    leaves.push_back(update::MakeSet(value));
+    MAYFLY_TRY(update::AddPath(pool, root, path, parts, leaves.back().get()));
+  }
+  std::string out;
+  MAYFLY_TRY(update::ApplyTree(*root, {}, {}, -1, &out));
+  return out;
+}
+
+Result<std::string> ReplacementUpdate::UpsertBase(const MatchExpression* filter) const {
+  return DocumentOfEqualities(filter, true);
+}
+
+}  // namespace
+
+Result<std::string> Update::UpsertBase(const MatchExpression* filter) const {
+  return DocumentOfEqualities(filter, false);
+}
+
+Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonView> array_filters,
+                                              VariableScope& scope, const UpdateOptions& options) {
+  if (u.IsArray()) {
+    if (!array_filters.empty())
+      return FailedToParse("arrayFilters may not be specified for pipeline-style updates");
+    auto update = std::make_unique<PipelineUpdate>(u.Document());
+    MAYFLY_TRY(update->Init(scope));
+    return update;
+  }
+  if (!u.IsDocument()) return FailedToParse("Update argument must be either an object or an array");
+  if (u.Document().First().name.starts_with('$')) {
+    auto update = std::make_unique<OperatorUpdate>(u.Document());
+    MAYFLY_TRY(update->Init(array_filters, scope));
+    return update;
+  }
+  if (!array_filters.empty())
+    return FailedToParse("arrayFilters may not be specified for replacement-style updates");
+  if (options.multi)
+    return FailedToParse("multi update is not supported for replacement-style update");
+  auto update = std::make_unique<ReplacementUpdate>();
+  MAYFLY_TRY(update->Init(u.Document()));
+  return update;
+}
+
+Result<Update::Outcome> Update::Apply(BsonView old, int positional_index, bool is_insert,
+                                      EvalContext& ctx) const {
+  Outcome outcome;
+  MAYFLY_TRY(outcome.modified, ApplyTo(old, positional_index, is_insert, ctx, &outcome.bytes));
+  if (!outcome.modified) outcome.bytes.clear();
+  return outcome;
+}
+
+Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant now,
+                                       EvalContext& ctx) const {
+  MAYFLY_TRY(std::string base, UpsertBase(filter));
+  std::string made;
+  MAYFLY_TRY(bool modified, ApplyTo(BsonView(base.data()), -1, true, ctx, &made));
+  if (!modified) made = std::move(base);
+  BsonView doc(made.data());
+  BsonElement first = doc.First();
+  BsonValue id = doc["_id"];
+  if (id) {
+    MAYFLY_TRY(CheckIdValue(id));
+  }
+  if (id && first.name == "_id") return made;
+  std::string out;
+  out.reserve(made.size() + 17);
+  BsonBuilder b(out);
+  if (id) {
+    b.Append("_id", id);
+  } else {
+    b.AppendObjectId("_id", NewObjectId(now));
+  }
+  for (const BsonElement& e : doc)
+    if (e.name != "_id") b.Append(e);
+  b.Done();
+  MAYFLY_TRY(CheckSize(out));
+  return out;
+}
+
+namespace {
+
+bool IsNumber(std::string_view s) { return update::ArrayIndex(s) >= 0; }
+
+/// Do the paths meet, positions aside: is one a prefix of the other?
+bool PathsMeet(std::string_view touched, std::string_view indexed) {
+  if (touched.empty() || indexed.empty()) return true;
+  auto split = [](std::string_view s) {
+    size_t dot = s.find('.');
+    return std::pair(s.substr(0, dot),
+                     dot == std::string_view::npos ? std::string_view() : s.substr(dot + 1));
+  };
+  auto [t, touched_rest] = split(touched);
+  if (t == "$" || t.starts_with("$[")) return PathsMeet(touched_rest, indexed);
+  auto [i, indexed_rest] = split(indexed);
+  if (i.starts_with("$*")) return true;
+  if (t == i && PathsMeet(touched_rest, indexed_rest)) return true;
+  return (IsNumber(t) && PathsMeet(touched_rest, indexed)) ||
+         (IsNumber(i) && PathsMeet(touched, indexed_rest));
+}
+
+}  // namespace
+
+bool Update::MayAffect(std::string_view indexed_path) const {
+  if (kind_ != UpdateKind::kOperators) return true;
+  for (const std::string& path : touched_paths_)
+    if (PathsMeet(path, indexed_path)) return true;
+  return false;
+}
+
+}  // namespace mayfly
