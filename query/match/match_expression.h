@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/bson_view.h"
@@ -14,48 +15,92 @@ namespace mayfly {
 class CompiledRegex;  // query/match/regex.h (PCRE2)
 
 enum class MatchKind : uint8_t {
-  kAlwaysTrue, kAlwaysFalse, kAnd, kOr, kNor, kNot,
-  kEq, kLt, kLte, kGt, kGte, kIn,              // $ne and $nin are kNot over kEq / kIn
-  kRegex, kMod, kExists, kType, kSize, kElemMatchObject, kElemMatchValue, kAll /* only of $elemMatch members; plain $all parses to kAnd of kEq */,
-  kBitsAllSet, kBitsAllClear, kBitsAnySet, kBitsAnyClear,
-  kExpr, kWhere, kJsonSchema,
+  kAlwaysTrue,
+  kAlwaysFalse,
+  kAnd,
+  kOr,
+  kNor,
+  kNot,
+  kEq,
+  kLt,
+  kLte,
+  kGt,
+  kGte,
+  kIn,  // $ne and $nin are kNot over kEq / kIn
+  kRegex,
+  kMod,
+  kExists,
+  kType,
+  kSize,
+  kElemMatchObject,
+  kElemMatchValue,
+  kAll /* only of $elemMatch members; plain $all parses to kAnd of kEq */,
+  kBitsAllSet,
+  kBitsAllClear,
+  kBitsAnySet,
+  kBitsAnyClear,
+  kExpr,
+  kWhere,
+  kJsonSchema,
 };
 
-/// A parsed filter: a tree that the matcher evaluates over raw BSON and that the planner reads. Immutable after
-/// parsing; threads: any. Owns every byte it refers to.
+/// A parsed filter: a tree that the matcher evaluates over raw BSON and that the planner reads.
+/// Immutable after parsing; threads: any. Owns every byte it refers to.
 class MatchExpression {
  public:
   MatchKind kind = MatchKind::kAlwaysTrue;
-  std::string path;                 ///< dotted; empty for logical nodes and inside kElemMatchValue
-  Value operand;                    ///< comparison value, regex, size, $exists bool …; owned
-  std::vector<Value> list;          ///< kIn: non-regex members, sorted by CompareValues and unique
-  std::vector<std::shared_ptr<const CompiledRegex>> regexes;  ///< kRegex: one; kIn: its regex members
-  std::vector<std::unique_ptr<MatchExpression>> children;     ///< logical and $elemMatch nodes
-  struct Extra;                     ///< mod, bits, type sets, $expr: what only the matcher needs
+  std::string path;         ///< dotted; empty for logical nodes and inside kElemMatchValue
+  Value operand;            ///< comparison value, regex, size, $exists bool …; owned
+  std::vector<Value> list;  ///< kIn: non-regex members, sorted by CompareValues and unique
+  std::vector<std::shared_ptr<const CompiledRegex>>
+      regexes;                                             ///< kRegex: one; kIn: its regex members
+  std::vector<std::unique_ptr<MatchExpression>> children;  ///< logical and $elemMatch nodes
+  struct Extra;  ///< mod, bits, type sets, $expr: what only the matcher needs
   std::shared_ptr<const Extra> extra;
 
-  /// True when the document matches. `$expr` sees `ctx`'s variables (may be null when there is none).
-  /// Errors come only from $expr and exhausted regex limits.
+  /// True when the document matches. `$expr` sees `ctx`'s variables (may be null when there is
+  /// none). Errors come only from $expr and exhausted regex limits.
   Result<bool> Matches(BsonView doc, EvalContext* ctx = nullptr) const;
-  /// For the positional `$` operator: also the index of the array element that matched first, or -1.
+  /// For the positional `$` operator: also the index, in the outermost array, of the element that
+  /// matched, or -1. With several predicates on arrays the last one decides.
   Result<bool> MatchesWithPosition(BsonView doc, EvalContext* ctx, int* position) const;
-  /// Tests one value as the predicate of kElemMatchValue, arrayFilters ("path" relative to the value).
+  /// Tests one value: paths are relative to it, and the empty path is the value itself ($pull,
+  /// arrayFilters).
   Result<bool> MatchesValue(BsonValue value, EvalContext* ctx = nullptr) const;
 
-  void Serialize(class BsonBuilder& out) const;      ///< explain's parsedQuery
-  /// The shape without constants: equal for filters that a cached plan may serve. Appended to `out`.
+  void Serialize(class BsonBuilder& out) const;  ///< explain's parsedQuery
+  /// The shape without constants: equal for filters that a cached plan may serve. Appended to
+  /// `out`.
   void AppendShape(std::string& out) const;
 };
 using MatchPtr = std::unique_ptr<MatchExpression>;
 
 struct MatchParseOptions {
-  VariableScope* scope = nullptr;   ///< for $expr
+  VariableScope* scope = nullptr;  ///< for $expr
   bool allow_where = false;
-  bool for_partial_index = false;   ///< only $eq $exists:true $lt(e) $gt(e) $type $and $or $in: else CannotCreateIndex 67
+  bool for_partial_index =
+      false;  ///< only $eq $exists:true $lt(e) $gt(e) $type $and $or $in: else CannotCreateIndex 67
+  bool allow_expr = true;  ///< false: $expr gets QueryFeatureNotAllowed 224
 };
 
-/// Errors: BadValue 2 ("unknown operator: $x", "unknown top level operator: $x. …"), TypeMismatch 14, FailedToParse 9, and
-/// MongoDB's own codes where it has them. Normalises: flattens $and, sorts nothing, turns one-child logicals into the child.
+/// Errors: BadValue 2 ("unknown operator: $x", "unknown top level operator: $x. …"), TypeMismatch
+/// 14, FailedToParse 9, and MongoDB's own codes where it has them. Normalises: flattens $and, sorts
+/// nothing, turns one-child logicals into the child.
 Result<MatchPtr> ParseMatch(BsonView filter, const MatchParseOptions& options = {});
+
+/// What an upsert takes from its filter: path and value of every equality that must hold ($eq,
+/// one-member $in and $all, all of these under $and). The values live as long as `filter`. Errors:
+/// NotSingleValueField 54 when a path, or a path and one inside it, is given twice.
+Result<void> CollectEqualities(const MatchExpression& filter,
+                               std::vector<std::pair<std::string, BsonValue>>* out);
+
+/// One member of an update's arrayFilters.
+struct ArrayFilter {
+  std::string identifier;  ///< the top-level field name; no longer part of the filter's paths
+  MatchPtr filter;         ///< for MatchesValue() on an array element
+};
+/// Errors: FailedToParse 9 (none or several top-level field names), BadValue 2 (a bad identifier),
+/// those of ParseMatch.
+Result<ArrayFilter> ParseArrayFilter(BsonView filter);
 
 }  // namespace mayfly

@@ -1,0 +1,119 @@
+#pragma once
+#include <bitset>
+#include <optional>
+
+#include "query/match/json_schema.h"
+#include "query/match/match_expression.h"
+#include "query/match/regex.h"
+
+namespace mayfly {
+
+/// What only the matcher needs of a node.
+struct MatchExpression::Extra {
+  int64_t divisor = 0, remainder = 0;   ///< kMod
+  std::vector<uint32_t> bit_positions;  ///< kBits…: sorted; empty when `operand` is a BinData mask
+  uint64_t bit_mask = 0;   ///< kBits…: the positions below 64; those above mean the sign
+  bool high_bits = false;  ///< kBits…: any position of 64 or more
+  std::bitset<256> types;  ///< kType, by type byte
+  ExpressionPtr expr;      ///< kExpr
+  int slots = 0;           ///< kExpr without a scope of the caller's: variables it needs
+  std::shared_ptr<const JsonSchema> schema;  ///< kJsonSchema
+  BsonDocument schema_source;                ///< kJsonSchema, as given
+};
+
+namespace match {
+
+inline bool IsAllDigits(std::string_view s) {
+  if (s.empty()) return false;
+  for (char c : s)
+    if (c < '0' || c > '9') return false;
+  return true;
+}
+
+/// Calls `f(value, position)` for what a predicate at the end of a path sees: with `leaf_arrays`
+/// each element of an array there, then the array itself. `position`: index in the outermost array
+/// walked through, or -1. Stops when `f` returns true, and returns that.
+template <class F>
+bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
+  if (leaf_arrays && v.IsArray()) {
+    int i = 0;
+    for (const BsonElement& e : v.Document()) {
+      if (f(e.value, position < 0 ? i : position)) return true;
+      ++i;
+    }
+  }
+  return f(v, position);
+}
+
+template <class F>
+bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f);
+
+/// Every value at a dotted path, through sub-documents and arrays, the way filters see them:
+/// sub-documents in arrays are entered, and a number in the path is an array index as well as a
+/// field name. A path that ends early outside an array yields a missing value.
+template <class F>
+bool WalkPath(BsonView doc, std::string_view path, bool leaf_arrays, int position, F& f,
+              bool skip_missing = false) {
+  size_t dot = path.find('.');
+  BsonValue v = doc.Find(path.substr(0, dot));
+  if (v.missing() && skip_missing) return false;
+  if (dot == std::string_view::npos) return WalkLeaf(v, leaf_arrays, position, f);
+  path.remove_prefix(dot + 1);
+  if (v.IsDocument()) return WalkPath(v.Document(), path, leaf_arrays, position, f);
+  if (v.IsArray()) return WalkArray(v.Document(), path, leaf_arrays, position, f);
+  return f(BsonValue(), position);
+}
+
+template <class F>
+bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f) {
+  size_t dot = path.find('.');
+  std::string_view name = path.substr(0, dot);
+  bool index = IsAllDigits(name);
+  int i = 0;
+  for (const BsonElement& e : array) {
+    int at = position < 0 ? i : position;
+    // A number is an index first; an element without a field of that name says nothing about the
+    // path.
+    if (e.value.IsDocument() && WalkPath(e.value.Document(), path, leaf_arrays, at, f, index))
+      return true;
+    if (index && e.name == name) {
+      if (dot == std::string_view::npos) {
+        if (WalkLeaf(e.value, leaf_arrays, position, f)) return true;
+      } else if (e.value.IsDocument()) {
+        if (WalkPath(e.value.Document(), path.substr(dot + 1), leaf_arrays, at, f)) return true;
+      } else if (e.value.IsArray()) {
+        if (WalkArray(e.value.Document(), path.substr(dot + 1), leaf_arrays, at, f)) return true;
+      }
+    }
+    ++i;
+  }
+  return false;
+}
+
+/// One evaluation of a filter.
+struct Run {
+  EvalContext* ctx = nullptr;
+  int* position = nullptr;
+  std::optional<Error> error = {};  ///< set: the result is void
+  BsonView root = {};
+
+  bool Document(const MatchExpression& e, BsonView doc);  ///< paths begin at `doc`
+  bool Wrapped(const MatchExpression& e, BsonValue v);    ///< paths begin at `v`; "" is `v`
+  bool Single(const MatchExpression& e, BsonValue v);     ///< predicates apply to `v` itself
+ private:
+  template <class F>
+  bool Logical(const MatchExpression& e, F&& child);
+  bool Leaf(const MatchExpression& e, BsonValue v, int position);
+  bool Bits(const MatchExpression& e, BsonValue v);
+  bool Regex(const CompiledRegex& regex, BsonValue v);
+  bool In(const MatchExpression& e, BsonValue v);
+  bool Expr(const MatchExpression& e);
+};
+
+/// True for kEq, kLt … of `operand` on `v` with MongoDB's type bracketing; `v` is not taken apart.
+bool Compare(MatchKind kind, BsonValue operand, BsonValue v);
+
+inline bool IsNan(BsonValue v) { return v.IsNumber() && v.NumberAsDouble() != v.NumberAsDouble(); }
+
+}  // namespace match
+}  // namespace mayfly

@@ -1,0 +1,380 @@
+#include <algorithm>
+
+#include "protocol/bson_builder.h"
+#include "protocol/bson_compare.h"
+#include "protocol/extended_json.h"
+#include "query/match/match_parser.h"
+
+namespace mayfly {
+
+namespace match {
+
+namespace {
+
+constexpr int kMaxDepth = 100;
+
+Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
+
+/// The fields of a DBRef look like operators and are not.
+bool IsDbRefField(std::string_view name) {
+  return name == "$ref" || name == "$id" || name == "$db";
+}
+
+bool IsOperatorDocument(BsonValue v) {
+  if (!v.IsDocument()) return false;
+  BsonElement first = v.Document().First();
+  return !first.value.missing() && first.name.starts_with('$') && !IsDbRefField(first.name);
+}
+
+bool IsTopLevelLogical(std::string_view name) {
+  return name == "$and" || name == "$or" || name == "$nor" || name == "$where";
+}
+
+}  // namespace
+
+MatchPtr Node(MatchKind kind, std::string_view path) {
+  auto e = std::make_unique<MatchExpression>();
+  e->kind = kind;
+  e->path = path;
+  return e;
+}
+
+MatchPtr Not(MatchPtr child) {
+  if (child->kind == MatchKind::kAlwaysTrue || child->kind == MatchKind::kAlwaysFalse) {
+    child->kind =
+        child->kind == MatchKind::kAlwaysTrue ? MatchKind::kAlwaysFalse : MatchKind::kAlwaysTrue;
+    child->path.clear();
+    return child;
+  }
+  MatchPtr e = Node(MatchKind::kNot, "");
+  e->children.push_back(std::move(child));
+  return e;
+}
+
+MatchPtr And(std::vector<MatchPtr> children) {
+  if (children.size() == 1) return std::move(children[0]);
+  MatchPtr e = Node(children.empty() ? MatchKind::kAlwaysTrue : MatchKind::kAnd, "");
+  for (MatchPtr& c : children) {
+    if (c->kind == MatchKind::kAnd) {
+      for (MatchPtr& g : c->children) e->children.push_back(std::move(g));
+    } else {
+      e->children.push_back(std::move(c));
+    }
+  }
+  return e;
+}
+
+Result<MatchPtr> RegexNode(std::string_view path, std::string_view pattern,
+                           std::string_view options) {
+  MAYFLY_TRY(CompiledRegex::Ptr regex, CompiledRegex::Compile(pattern, options));
+  MatchPtr e = Node(MatchKind::kRegex, path);
+  std::string bytes(pattern);
+  bytes.push_back('\0');
+  bytes.append(options).push_back('\0');
+  e->operand = Value::Owned(BsonType::kRegex, std::move(bytes));
+  e->regexes.push_back(std::move(regex));
+  return e;
+}
+
+Result<MatchPtr> Parser::Top(BsonView filter, int depth) {
+  if (depth > kMaxDepth) return Bad("exceeded depth limit of 100 when parsing a filter");
+  std::vector<MatchPtr> all;
+  for (const BsonElement& e : filter) {
+    if (e.name.starts_with('$') && !IsDbRefField(e.name)) {
+      MAYFLY_TRY(MatchPtr m, TopOperator(e, depth));
+      if (m) all.push_back(std::move(m));
+    } else {
+      MAYFLY_TRY(Field(e.name, e.value, depth, &all));
+    }
+  }
+  return And(std::move(all));
+}
+
+Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
+  std::string_view name = e.name;
+  if (name == "$and" || name == "$or" || name == "$nor") {
+    if (!e.value.IsArray()) return Bad(std::string(name) + " must be an array");
+    if (e.value.Document().empty()) return Bad("$and/$or/$nor must be a nonempty array");
+    std::vector<MatchPtr> children;
+    for (const BsonElement& m : e.value.Document()) {
+      if (!m.value.IsDocument()) return Bad("$or/$and/$nor entries need to be full objects");
+      MAYFLY_TRY(MatchPtr child, Top(m.value.Document(), depth + 1));
+      children.push_back(std::move(child));
+    }
+    if (name == "$and") return And(std::move(children));
+    if (name == "$or" && children.size() == 1) return std::move(children[0]);
+    MatchPtr node = Node(name == "$or" ? MatchKind::kOr : MatchKind::kNor, "");
+    node->children = std::move(children);
+    return node;
+  }
+  if (name == "$comment") return MatchPtr();
+  if (name == "$expr") {
+    if (!options.allow_expr)
+      return Error{LocationCode(224), "$expr is not allowed in this context"};
+    if (in_elem_match) return Bad("$expr can only be applied to the top-level document");
+    return ParseExprMatch(e.value, options);
+  }
+  if (name == "$jsonSchema") {
+    if (!e.value.IsDocument())
+      return Error{ErrorCode::kTypeMismatch, "$jsonSchema must be an object"};
+    if (in_elem_match) return Bad("$jsonSchema can only be applied to the top-level document");
+    auto extra = std::make_shared<MatchExpression::Extra>();
+    MAYFLY_TRY(extra->schema, JsonSchema::Parse(e.value.Document()));
+    extra->schema_source = BsonDocument(e.value.Document());
+    MatchPtr node = Node(MatchKind::kJsonSchema, "");
+    node->extra = std::move(extra);
+    return node;
+  }
+  if (name == "$alwaysTrue" || name == "$alwaysFalse") {
+    int64_t one = 0;
+    if (!e.value.ExactInt64(&one) || one != 1)
+      return Error{ErrorCode::kFailedToParse, std::string(name) + " must be an integer value of 1"};
+    return Node(name == "$alwaysTrue" ? MatchKind::kAlwaysTrue : MatchKind::kAlwaysFalse, "");
+  }
+  if (name == "$where") {
+    if (!options.allow_where) return Bad("$where is not allowed in this context");
+    return Bad("no globalScriptEngine in $where parsing");
+  }
+  if (name == "$text")
+    return Error{ErrorCode::kIndexNotFound, "text index required for $text query"};
+  return Bad("unknown top level operator: " + std::string(name) +
+             ". If you have a field name that starts with a '$' symbol, consider using $getField "
+             "or $setField.");
+}
+
+Result<void> Parser::Field(std::string_view path, BsonValue v, int depth,
+                           std::vector<MatchPtr>* out) {
+  if (v.Is(BsonType::kRegex)) {
+    MAYFLY_TRY(MatchPtr m, RegexNode(path, v.RegexPattern(), v.RegexOptions()));
+    out->push_back(std::move(m));
+    return Ok();
+  }
+  if (IsOperatorDocument(v)) return Operators(path, v.Document(), depth, out);
+  MAYFLY_TRY(MatchPtr m, Comparison(MatchKind::kEq, path, v));
+  out->push_back(std::move(m));
+  return Ok();
+}
+
+Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
+                               std::vector<MatchPtr>* out) {
+  if (depth > kMaxDepth) return Bad("exceeded depth limit of 100 when parsing a filter");
+  for (const BsonElement& e : ops) {
+    MAYFLY_TRY(MatchPtr m, Operator(path, e, ops, depth));
+    if (m) out->push_back(std::move(m));
+  }
+  return Ok();
+}
+
+Result<MatchPtr> Parser::Comparison(MatchKind kind, std::string_view path, BsonValue v) {
+  if (v.Is(BsonType::kUndefined)) return Bad("cannot compare to undefined");
+  if (v.Is(BsonType::kRegex) && kind != MatchKind::kEq)
+    return Bad("Can't have RegEx as arg to predicate over field '" + std::string(path) + "'.");
+  MatchPtr e = Node(kind, path);
+  e->operand = Value::Copy(v);
+  return e;
+}
+
+Result<MatchPtr> Parser::Operator(std::string_view path, const BsonElement& e, BsonView ops,
+                                  int depth) {
+  std::string_view name = e.name;
+  static const std::pair<std::string_view, MatchKind> kComparisons[] = {{"$eq", MatchKind::kEq},
+                                                                        {"$gt", MatchKind::kGt},
+                                                                        {"$gte", MatchKind::kGte},
+                                                                        {"$lt", MatchKind::kLt},
+                                                                        {"$lte", MatchKind::kLte}};
+  for (const auto& [op, kind] : kComparisons)
+    if (op == name) return Comparison(kind, path, e.value);
+  if (name == "$ne") {
+    if (e.value.Is(BsonType::kRegex)) return Bad("Can't have regex as arg to $ne.");
+    MAYFLY_TRY(MatchPtr m, Comparison(MatchKind::kEq, path, e.value));
+    return Not(std::move(m));
+  }
+  if (name == "$in") return In(path, e);
+  if (name == "$nin") {
+    MAYFLY_TRY(MatchPtr m, In(path, e));
+    return Not(std::move(m));
+  }
+  if (name == "$not") return NotOperator(path, e.value, depth);
+  if (name == "$exists") {
+    MatchPtr m = Node(MatchKind::kExists, path);
+    m->operand = Value::Bool(e.value.Truthy());
+    return m;
+  }
+  if (name == "$regex" || name == "$options") return RegexOperator(path, e, ops);
+  if (name == "$all") return All(path, e.value, depth);
+  if (name == "$elemMatch") return ElemMatch(path, e.value, depth);
+  if (name == "$type") return ParseTypeMatch(path, e);
+  if (name == "$size") return ParseSizeMatch(path, e);
+  if (name == "$mod") return ParseModMatch(path, e.value);
+  if (name == "$bitsAllSet") return ParseBitsMatch(MatchKind::kBitsAllSet, path, e);
+  if (name == "$bitsAllClear") return ParseBitsMatch(MatchKind::kBitsAllClear, path, e);
+  if (name == "$bitsAnySet") return ParseBitsMatch(MatchKind::kBitsAnySet, path, e);
+  if (name == "$bitsAnyClear") return ParseBitsMatch(MatchKind::kBitsAnyClear, path, e);
+  if (name == "$comment") return MatchPtr();
+  if (name == "$near" || name == "$nearSphere" || name == "$geoNear")
+    return Error{LocationCode(291), "unable to find index for $geoNear query"};
+  if (name == "$geoWithin" || name == "$within" || name == "$geoIntersects")
+    return Error{ErrorCode::kNotImplemented, std::string(name) + " is not supported"};
+  return Bad("unknown operator: " + std::string(name));
+}
+
+Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
+  if (!e.value.IsArray()) return Bad(std::string(e.name) + " needs an array");
+  MatchPtr m = Node(MatchKind::kIn, path);
+  // One copy of the whole array; the members point into it.
+  auto owner = std::make_shared<const std::string>(e.value.bytes());
+  for (const BsonElement& v : BsonView(owner->data())) {
+    if (IsOperatorDocument(v.value)) return Bad("cannot nest $ under " + std::string(e.name));
+    if (v.value.Is(BsonType::kUndefined))
+      return Bad("InMatchExpression equality cannot be undefined");
+    if (v.value.Is(BsonType::kRegex)) {
+      MAYFLY_TRY(CompiledRegex::Ptr regex,
+                 CompiledRegex::Compile(v.value.RegexPattern(), v.value.RegexOptions()));
+      m->regexes.push_back(std::move(regex));
+    } else {
+      m->list.push_back(Value::Shared(v.value, owner));
+    }
+  }
+  auto less = [](const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; };
+  std::sort(m->list.begin(), m->list.end(), less);
+  m->list.erase(std::unique(m->list.begin(), m->list.end(),
+                            [](const Value& a, const Value& b) {
+                              return CompareValues(a.view(), b.view()) == 0;
+                            }),
+                m->list.end());
+  if (m->regexes.empty() && m->list.size() <= 1) {
+    if (m->list.empty()) return Node(MatchKind::kAlwaysFalse, "");
+    m->kind = MatchKind::kEq;
+    m->operand = Value::Copy(m->list[0].view());
+    m->list.clear();
+  } else if (m->list.empty() && m->regexes.size() == 1) {
+    return RegexNode(path, m->regexes[0]->pattern(), m->regexes[0]->options());
+  }
+  return m;
+}
+
+Result<MatchPtr> Parser::NotOperator(std::string_view path, BsonValue v, int depth) {
+  if (v.Is(BsonType::kRegex)) {
+    MAYFLY_TRY(MatchPtr m, RegexNode(path, v.RegexPattern(), v.RegexOptions()));
+    return Not(std::move(m));
+  }
+  if (!v.IsDocument()) return Bad("$not needs a regex or a document");
+  if (v.Document().empty()) return Bad("$not cannot be empty");
+  std::vector<MatchPtr> all;
+  MAYFLY_TRY(Operators(path, v.Document(), depth + 1, &all));
+  return Not(And(std::move(all)));
+}
+
+Result<MatchPtr> Parser::RegexOperator(std::string_view path, const BsonElement& e, BsonView ops) {
+  if (e.name == "$options") {
+    if (!ops.Has("$regex")) return Bad("$options needs a $regex");
+    return MatchPtr();  // read together with its $regex
+  }
+  BsonValue options = ops.Find("$options");
+  if (!options.missing() && !options.IsString()) return Bad("$options has to be a string");
+  std::string_view flags = options.missing() ? std::string_view() : options.String();
+  if (e.value.IsString()) return RegexNode(path, e.value.String(), flags);
+  if (!e.value.Is(BsonType::kRegex)) return Bad("$regex has to be a string");
+  if (!e.value.RegexOptions().empty()) {
+    if (!flags.empty())
+      return Error{LocationCode(51075), "options set in both $regex and $options"};
+    flags = e.value.RegexOptions();
+  }
+  return RegexNode(path, e.value.RegexPattern(), flags);
+}
+
+Result<MatchPtr> Parser::All(std::string_view path, BsonValue v, int depth) {
+  if (!v.IsArray()) return Bad("$all needs an array");
+  if (v.Document().empty()) return Node(MatchKind::kAlwaysFalse, "");
+  std::vector<MatchPtr> all;
+  auto is_elem_match = [](BsonValue m) {
+    return m.IsDocument() && m.Document().First().name == "$elemMatch";
+  };
+  bool elem_match = is_elem_match(v.Document().First().value);
+  for (const BsonElement& m : v.Document()) {
+    if (elem_match != is_elem_match(m.value))
+      return Bad(elem_match ? "$all/$elemMatch has to be consistent" : "no $ expressions in $all");
+    if (elem_match) {
+      if (m.value.Document().Count() != 1) return Bad("$all/$elemMatch has to be consistent");
+      MAYFLY_TRY(MatchPtr e, ElemMatch(path, m.value.Document().First().value, depth));
+      all.push_back(std::move(e));
+    } else if (m.value.Is(BsonType::kRegex)) {
+      MAYFLY_TRY(MatchPtr e, RegexNode(path, m.value.RegexPattern(), m.value.RegexOptions()));
+      all.push_back(std::move(e));
+    } else if (IsOperatorDocument(m.value)) {
+      return Bad("no $ expressions in $all");
+    } else {
+      MAYFLY_TRY(MatchPtr e, Comparison(MatchKind::kEq, path, m.value));
+      all.push_back(std::move(e));
+    }
+  }
+  return And(std::move(all));
+}
+
+Result<MatchPtr> Parser::ElemMatch(std::string_view path, BsonValue v, int depth) {
+  if (!v.IsDocument()) return Bad("$elemMatch needs an Object");
+  BsonView doc = v.Document();
+  bool outer = in_elem_match;
+  in_elem_match = true;
+  MatchPtr m;
+  Result<void> done = [&]() -> Result<void> {
+    if (IsOperatorDocument(v) && !IsTopLevelLogical(doc.First().name)) {
+      m = Node(MatchKind::kElemMatchValue, path);
+      return Operators("", doc, depth + 1, &m->children);
+    }
+    m = Node(MatchKind::kElemMatchObject, path);
+    MAYFLY_TRY(MatchPtr child, Top(doc, depth + 1));
+    m->children.push_back(std::move(child));
+    return Ok();
+  }();
+  in_elem_match = outer;
+  MAYFLY_TRY(std::move(done));
+  return m;
+}
+
+}  // namespace match
+
+namespace {
+
+/// The part of a filter that a partial index may not have; null when all of it may.
+const MatchExpression* UnsupportedInIndex(const MatchExpression& e) {
+  switch (e.kind) {
+    case MatchKind::kAnd:
+    case MatchKind::kOr:
+      for (const MatchPtr& c : e.children)
+        if (const MatchExpression* bad = UnsupportedInIndex(*c)) return bad;
+      return nullptr;
+    case MatchKind::kAlwaysTrue:
+    case MatchKind::kAlwaysFalse:
+    case MatchKind::kEq:
+    case MatchKind::kLt:
+    case MatchKind::kLte:
+    case MatchKind::kGt:
+    case MatchKind::kGte:
+    case MatchKind::kType:
+      return nullptr;
+    case MatchKind::kIn:
+      return e.regexes.empty() ? nullptr : &e;
+    case MatchKind::kExists:
+      return e.operand.view().Bool() ? nullptr : &e;
+    default:
+      return &e;
+  }
+}
+
+}  // namespace
+
+Result<MatchPtr> ParseMatch(BsonView filter, const MatchParseOptions& options) {
+  match::Parser parser{options};
+  MAYFLY_TRY(MatchPtr m, parser.Top(filter, 0));
+  if (options.for_partial_index) {
+    if (const MatchExpression* bad = UnsupportedInIndex(*m)) {
+      BsonDocument shown = BuildBson([&](BsonBuilder& b) { bad->Serialize(b); });
+      return Error{ErrorCode::kCannotCreateIndex,
+                   "Expression not supported in partial index: " + ToRelaxedJson(shown)};
+    }
+  }
+  return m;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,51 @@
+#include "query/match/record_filter.h"
+
+#include "query/match/match_expression.h"
+
+namespace mayfly {
+
+namespace {
+
+class MatchRecordFilter : public RecordFilter {
+ public:
+  MatchRecordFilter(MatchPtr match, int slots, const Clock* clock)
+      : match_(std::move(match)), slots_(slots), clock_(clock) {}
+
+  bool Matches(BsonView doc) const override {
+    EvalContext ctx;
+    if (slots_ > 0) {
+      ctx.variables.resize(static_cast<size_t>(slots_));
+      if (clock_ != nullptr) ctx.now = clock_->Now();
+    }
+    Result<bool> r = match_->Matches(doc, &ctx);
+    return r.has_value() && r.value();
+  }
+
+ private:
+  MatchPtr match_;
+  int slots_;  // 0: no $expr in it, and so no need to make room for variables
+  const Clock* clock_;
+};
+
+bool HasExpr(const MatchExpression& e) {
+  if (e.kind == MatchKind::kExpr) return true;
+  for (const MatchPtr& c : e.children)
+    if (HasExpr(*c)) return true;
+  return false;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter, bool for_index,
+                                                                const Clock* clock) {
+  VariableScope scope;
+  MatchParseOptions options;
+  options.scope = &scope;
+  options.for_partial_index = for_index;
+  MAYFLY_TRY(MatchPtr match, ParseMatch(filter, options));
+  int slots = HasExpr(*match) ? scope.slots() : 0;
+  return std::shared_ptr<const RecordFilter>(
+      std::make_shared<MatchRecordFilter>(std::move(match), slots, clock));
+}
+
+}  // namespace mayfly

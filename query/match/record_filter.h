@@ -1,0 +1,19 @@
+#pragma once
+#include <memory>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "storage/catalog_types.h"
+#include "storage/clock.h"
+
+namespace mayfly {
+
+/// Compiles a partial index filter (`for_index`) or a validator, as StorageOptions::compile_filter
+/// wants it:
+/// `[clock](BsonView f, bool i) { return CompileRecordFilter(f, i, clock); }`. `clock` gives
+/// validators their $$NOW; must outlive the result. A document for which the filter fails ($expr,
+/// exhausted regex limits) does not match. Errors: those of ParseMatch; CannotCreateIndex 67.
+Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter, bool for_index,
+                                                                const Clock* clock = nullptr);
+
+}  // namespace mayfly

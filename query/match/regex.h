@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "protocol/error.h"
+
+namespace mayfly {
+
+/// A regular expression, compiled once (PCRE2 with JIT) and matched under match, depth and heap
+/// limits, so that no pattern can hang or exhaust the server. Immutable; threads: any.
+class CompiledRegex {
+ public:
+  using Ptr = std::shared_ptr<const CompiledRegex>;
+  /// Byte offsets [first, second) of a match or of one group; kUnset twice for a group that took no
+  /// part.
+  using Span = std::pair<size_t, size_t>;
+  static constexpr size_t kUnset = ~size_t{0};
+
+  /// `options`: any of i m s x u (u changes nothing: patterns and subjects are UTF-8 always).
+  /// Errors: 51108 (unknown option), 51109 and 51110 (NUL in the pattern or options), 51091 (bad
+  /// pattern), BadValue 2 (pattern above 32764 bytes).
+  static Result<Ptr> Compile(std::string_view pattern, std::string_view options);
+  ~CompiledRegex();
+  CompiledRegex(const CompiledRegex&) = delete;
+  CompiledRegex& operator=(const CompiledRegex&) = delete;
+
+  /// Whether it matches anywhere in `subject`. No allocation. Error 51156: a limit was exceeded.
+  Result<bool> Matches(std::string_view subject) const { return Find(subject, 0, nullptr); }
+  /// The first match at or behind byte `start`; `groups` (may be null) gets the whole match and
+  /// then each group.
+  Result<bool> Find(std::string_view subject, size_t start, std::vector<Span>* groups) const;
+
+  const std::string& pattern() const { return pattern_; }
+  const std::string& options() const { return options_; }
+  /// Number of capture groups in the pattern.
+  int captures() const { return captures_; }
+
+ private:
+  CompiledRegex() = default;
+  std::string pattern_, options_;
+  void* code_ = nullptr;  // pcre2_code*
+  int captures_ = 0;
+};
+
+}  // namespace mayfly
