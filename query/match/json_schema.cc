@@ -262,7 +262,9 @@ class JsonSchemaParser {
     if (e.value.IsArray()) {
       if (e.value.Document().empty())
         return Error{ErrorCode::kFailedToParse, Keyword(e.name) + " must name at least one type"};
-      for (const BsonElement& m : e.value.Document()) MAYFLY_TRY(add(m.value));
+      for (const BsonElement& m : e.value.Document()) {
+        MAYFLY_TRY(add(m.value));
+      }
     } else if (e.value.IsString()) {
       MAYFLY_TRY(add(e.value));
     } else {

@@ -69,7 +69,9 @@ Result<std::bitset<256>> ParseTypeSet(BsonValue operand, std::string_view name) 
     return Ok();
   };
   if (operand.IsArray()) {
-    for (const BsonElement& e : operand.Document()) MAYFLY_TRY(add(e.value));
+    for (const BsonElement& e : operand.Document()) {
+      MAYFLY_TRY(add(e.value));
+    }
     if (types.none())
       return Error{ErrorCode::kFailedToParse, std::string(name) + " must match at least one type"};
   } else {

@@ -33,7 +33,9 @@ struct EqualityCollector {
   Result<void> Walk(const MatchExpression& e) {
     if (e.kind == MatchKind::kEq) return Add(e);
     if (e.kind == MatchKind::kAnd || e.kind == MatchKind::kAll)
-      for (const MatchPtr& c : e.children) MAYFLY_TRY(Walk(*c));
+      for (const MatchPtr& c : e.children) {
+        MAYFLY_TRY(Walk(*c));
+      }
     return Ok();
   }
 };
@@ -50,7 +52,9 @@ Result<void> StripIdentifier(MatchExpression& e, std::string* identifier) {
     case MatchKind::kNor:
     case MatchKind::kNot:
     case MatchKind::kAll:
-      for (MatchPtr& c : e.children) MAYFLY_TRY(StripIdentifier(*c, identifier));
+      for (MatchPtr& c : e.children) {
+        MAYFLY_TRY(StripIdentifier(*c, identifier));
+      }
       return Ok();
     case MatchKind::kAlwaysTrue:
     case MatchKind::kAlwaysFalse:
