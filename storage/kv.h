@@ -34,6 +34,7 @@ class PinnedValue {
   ~PinnedValue();
   std::string_view view() const { return view_; }
   void Reset();
+  void Assign(std::string_view bytes);  ///< holds a copy of these bytes instead
 
  private:
   friend class RocksKv;

@@ -1,0 +1,153 @@
+#include "storage/local_committer.h"
+
+#include <chrono>
+
+namespace mayfly {
+namespace {
+constexpr int kRoundsOfALeader = 8;
+constexpr size_t kKeepBatchBytes = 4 << 20;
+}  // namespace
+
+LocalCommitter::LocalCommitter(Storage::Impl& storage, int sync_interval_ms)
+    : storage_(storage),
+      sync_interval_ms_(sync_interval_ms),
+      batch_(storage.kv->NewBatch()),
+      applier_(storage),
+      sync_thread_([this] { SyncLoop(); }) {}
+
+LocalCommitter::~LocalCommitter() {
+  {
+    std::lock_guard l(queue_mutex_);
+    closed_ = true;
+  }
+  {
+    std::lock_guard l(sync_mutex_);
+    stop_ = true;
+  }
+  sync_wake_.notify_one();
+  sync_thread_.join();
+}
+
+void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
+  {
+    std::unique_lock l(queue_mutex_);
+    if (closed_) {
+      l.unlock();
+      done(Error{ErrorCode::kInterruptedAtShutdown, "the storage is shutting down"});
+      return;
+    }
+    waiting_.units.push_back(std::move(unit));
+    waiting_.done.push_back(std::move(done));
+    waiting_.journal.push_back(options.journal);
+    if (leading_) return;
+    leading_ = true;
+  }
+  Lead(kRoundsOfALeader);
+}
+
+void LocalCommitter::Lead(int rounds) {
+  for (;; --rounds) {
+    {
+      std::lock_guard l(queue_mutex_);
+      if (waiting_.units.empty()) {
+        leading_ = false;
+        return;
+      }
+      if (rounds > 0) std::swap(waiting_, working_);
+    }
+    if (rounds <= 0) {
+      std::lock_guard l(sync_mutex_);
+      take_lead_ = true;
+      sync_wake_.notify_one();
+      return;
+    }
+    WriteBatch(working_);
+  }
+}
+
+void LocalCommitter::WriteBatch(Queue& q) {
+  batch_->Clear();
+  applier_.Prepare(q.units, *batch_);
+  Result<void> written = Ok();
+  if (batch_->Count() > 0) {
+    written = storage_.kv->Write(*batch_, false);
+    if (written) failing_.store(false, std::memory_order_relaxed);
+    if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = storage_.kv->NewBatch();
+  }
+  bool wake = false;
+  if (written) {
+    applier_.Applied(q.units);
+    // Set after the write, so that the sync that takes it down is one that covers it.
+    if (batch_->Count() > 0 || !dirty_.load(std::memory_order_relaxed))
+      wake = !dirty_.exchange(true);
+  } else {
+    applier_.Failed(q.units);
+    wake = !failing_.exchange(true);
+  }
+  q.units.clear();
+  for (size_t i = 0; i < q.done.size(); ++i) {
+    if (written && q.journal[i]) {
+      std::lock_guard l(sync_mutex_);
+      sync_waiters_.push_back(std::move(q.done[i]));
+      wake = true;
+    } else {
+      q.done[i](written);
+    }
+  }
+  q.done.clear();
+  q.journal.clear();
+  if (wake) {
+    std::lock_guard l(sync_mutex_);
+    sync_wake_.notify_one();
+  }
+}
+
+void LocalCommitter::SyncLoop() {
+  using std::chrono::milliseconds;
+  std::vector<Done> waiters;
+  std::unique_lock l(sync_mutex_);
+  auto urgent = [&] { return stop_ || take_lead_ || !sync_waiters_.empty(); };
+  for (;;) {
+    sync_wake_.wait(l, [&] { return urgent() || dirty_ || failing_; });
+    if (!urgent()) sync_wake_.wait_for(l, milliseconds(dirty_ ? sync_interval_ms_ : 1000), urgent);
+    if (take_lead_) {
+      take_lead_ = false;
+      l.unlock();
+      Lead(1 << 20);
+      l.lock();
+      continue;
+    }
+    bool stopping = stop_;
+    waiters.swap(sync_waiters_);
+    l.unlock();
+    if (dirty_.exchange(false) || !waiters.empty()) {
+      Result<void> synced = storage_.kv->SyncWal();
+      if (!synced && synced.error().code != ErrorCode::kInterruptedAtShutdown)
+        storage_.Log('E', "The log could not be synced to disk: " + synced.error().message);
+      for (Done& d : waiters) d(synced);
+      waiters.clear();
+    } else if (failing_ && storage_.kv->Resume()) {
+      failing_ = false;
+    }
+    l.lock();
+    if (stopping && sync_waiters_.empty() && !take_lead_) return;
+  }
+}
+
+Result<void> Committer::Commit(WriteUnit unit, CommitOptions options) {
+  struct Waiter {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::optional<Result<void>> result;
+  } w;
+  Submit(std::move(unit), options, [&w](Result<void> r) {
+    std::lock_guard l(w.mutex);
+    w.result.emplace(std::move(r));
+    w.wake.notify_one();
+  });
+  std::unique_lock l(w.mutex);
+  w.wake.wait(l, [&w] { return w.result.has_value(); });
+  return std::move(*w.result);
+}
+
+}  // namespace mayfly

@@ -1,0 +1,433 @@
+#include "storage/rocks_kv.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/write_batch.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+
+#include "storage/rocks_log_check.h"
+#include "storage/rocks_status.h"
+#include "storage/rocks_tuning.h"
+
+namespace mayfly {
+namespace {
+
+rocksdb::Slice S(std::string_view s) { return {s.data(), s.size()}; }
+std::string_view V(const rocksdb::Slice& s) { return {s.data(), s.size()}; }
+
+class RocksSnapshot final : public KvSnapshot {
+ public:
+  explicit RocksSnapshot(rocksdb::DB* db) : db_(db), snapshot_(db->GetSnapshot()) {}
+  ~RocksSnapshot() override { db_->ReleaseSnapshot(snapshot_); }
+  const rocksdb::Snapshot* get() const { return snapshot_; }
+
+ private:
+  rocksdb::DB* db_;
+  const rocksdb::Snapshot* snapshot_;
+};
+
+const rocksdb::Snapshot* Raw(const KvSnapshot* s) {
+  return s ? static_cast<const RocksSnapshot*>(s)->get() : nullptr;
+}
+
+class RocksIterator final : public KvIterator {
+ public:
+  RocksIterator(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* cf, KvIterOptions options)
+      : options_(std::move(options)), lower_(S(options_.lower)), upper_(S(options_.upper)) {
+    rocksdb::ReadOptions ro;
+    ro.snapshot = Raw(options_.snapshot.get());
+    if (!options_.lower.empty()) ro.iterate_lower_bound = &lower_;
+    if (!options_.upper.empty()) ro.iterate_upper_bound = &upper_;
+    ro.fill_cache = options_.fill_cache;
+    ro.readahead_size = options_.readahead;
+    it_.reset(db->NewIterator(ro, cf));
+  }
+  void Seek(std::string_view key) override { it_->Seek(S(key)); }
+  void SeekForPrev(std::string_view key) override { it_->SeekForPrev(S(key)); }
+  void SeekToFirst() override { it_->SeekToFirst(); }
+  void SeekToLast() override { it_->SeekToLast(); }
+  void Next() override { it_->Next(); }
+  void Prev() override { it_->Prev(); }
+  bool Valid() const override { return it_->Valid(); }
+  std::string_view key() const override { return V(it_->key()); }
+  std::string_view value() const override { return V(it_->value()); }
+  Result<void> status() const override {
+    rocksdb::Status s = it_->status();
+    if (!s.ok()) return FromStorage(s);
+    return Ok();
+  }
+
+ private:
+  KvIterOptions options_;  // owns the bounds and the snapshot
+  rocksdb::Slice lower_, upper_;
+  std::unique_ptr<rocksdb::Iterator> it_;
+};
+
+class RocksBatch final : public KvBatch {
+ public:
+  explicit RocksBatch(const std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount>& cfs)
+      : cfs_(cfs) {}
+  void Put(Keyspace ks, std::string_view key, std::string_view value) override {
+    batch_.Put(Cf(ks), S(key), S(value)).PermitUncheckedError();
+  }
+  void Put(Keyspace ks, std::string_view key, std::string_view head,
+           std::string_view tail) override {
+    rocksdb::Slice k[1] = {S(key)};
+    rocksdb::Slice v[2] = {S(head), S(tail)};
+    batch_.Put(Cf(ks), rocksdb::SliceParts(k, 1), rocksdb::SliceParts(v, 2)).PermitUncheckedError();
+  }
+  void Delete(Keyspace ks, std::string_view key) override {
+    batch_.Delete(Cf(ks), S(key)).PermitUncheckedError();
+  }
+  void DeleteRange(Keyspace ks, std::string_view begin, std::string_view end) override {
+    batch_.DeleteRange(Cf(ks), S(begin), S(end)).PermitUncheckedError();
+  }
+  void Clear() override { batch_.Clear(); }
+  size_t SizeBytes() const override { return batch_.GetDataSize(); }
+  int Count() const override { return static_cast<int>(batch_.Count()); }
+  rocksdb::WriteBatch& raw() { return batch_; }
+
+ private:
+  rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
+  const std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount>& cfs_;
+  rocksdb::WriteBatch batch_;
+};
+
+/// Tells the log what RocksDB's background threads met.
+class Listener final : public rocksdb::EventListener {
+ public:
+  explicit Listener(std::function<void(char, std::string_view)> log) : log_(std::move(log)) {}
+  void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* s) override {
+    if (log_) log_('E', "Storage error: writes are refused until it is over. " + s->ToString());
+  }
+  void OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo& info) override {
+    if (log_ && info.new_bg_error.ok()) log_('I', "Storage error is over: writes go on.");
+  }
+
+ private:
+  std::function<void(char, std::string_view)> log_;
+};
+
+int64_t NowMicros() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+static_assert(sizeof(rocksdb::PinnableSlice) <= 112 && alignof(rocksdb::PinnableSlice) <= 16);
+
+namespace {
+rocksdb::PinnableSlice* SliceIn(std::byte* p) {
+  return std::launder(reinterpret_cast<rocksdb::PinnableSlice*>(p));
+}
+}  // namespace
+
+PinnedValue::PinnedValue() { new (impl_) rocksdb::PinnableSlice; }
+PinnedValue::PinnedValue(PinnedValue&& o) noexcept {
+  new (impl_) rocksdb::PinnableSlice(std::move(*SliceIn(o.impl_)));
+  bool engaged = o.view_.data() != nullptr;
+  o.view_ = {};
+  // A value that was copied, not pinned, may live inside the object and has moved with it.
+  if (engaged) view_ = {SliceIn(impl_)->data(), SliceIn(impl_)->size()};
+}
+PinnedValue& PinnedValue::operator=(PinnedValue&& o) noexcept {
+  if (this == &o) return *this;
+  *SliceIn(impl_) = std::move(*SliceIn(o.impl_));
+  bool engaged = o.view_.data() != nullptr;
+  o.view_ = {};
+  view_ = engaged ? std::string_view(SliceIn(impl_)->data(), SliceIn(impl_)->size())
+                  : std::string_view();
+  return *this;
+}
+PinnedValue::~PinnedValue() { SliceIn(impl_)->~PinnableSlice(); }
+void PinnedValue::Reset() {
+  SliceIn(impl_)->Reset();
+  view_ = {};
+}
+
+void PinnedValue::Assign(std::string_view bytes) {
+  rocksdb::PinnableSlice* slice = SliceIn(impl_);
+  slice->Reset();
+  slice->PinSelf(S(bytes));
+  view_ = V(*slice);
+}
+
+class RocksKv final : public KvStore {
+ public:
+  static Result<std::unique_ptr<KvStore>> Open(RocksKvOptions options);
+  ~RocksKv() override;
+
+  Result<bool> Get(Keyspace ks, std::string_view key, PinnedValue* out,
+                   const KvSnapshot* at) override;
+  Result<void> MultiGet(Keyspace ks, std::span<const std::string_view> keys,
+                        std::span<PinnedValue> out, const KvSnapshot* at) override;
+  std::unique_ptr<KvIterator> NewIterator(Keyspace ks, KvIterOptions options) override {
+    return std::make_unique<RocksIterator>(db_.get(), Cf(ks), std::move(options));
+  }
+  KvSnapshotPtr Snapshot() override { return std::make_shared<RocksSnapshot>(db_.get()); }
+  std::unique_ptr<KvBatch> NewBatch() override { return std::make_unique<RocksBatch>(cfs_); }
+  Result<void> Write(KvBatch& batch, bool sync) override;
+  Result<void> SyncWal() override;
+  Result<void> Flush() override;
+  Result<void> Compact(Keyspace ks, std::string_view begin, std::string_view end) override;
+  Result<void> Checkpoint(const std::string& directory) override;
+  uint64_t ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) override;
+  KvStats Stats(Keyspace ks) override;
+  uint64_t MemoryBytes() override { return memory_.cache->GetUsage(); }
+  Result<void> Resume() override;
+
+ private:
+  rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
+  static Result<void> PrepareDirectory(const std::string& path);
+  static Error OpenError(const std::string& path, const rocksdb::Status& s);
+
+  RocksMemory memory_;
+  std::unique_ptr<rocksdb::DB> db_;
+  std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
+  std::atomic<bool> write_failed_{false};  ///< the last write did: try Resume before the next
+  std::atomic<int64_t> next_resume_micros_{0};
+  std::mutex resume_mutex_;
+  /// A failed sync may have lost what the page cache held (it is not kept for another try): nothing
+  /// may be acknowledged after it as if it followed the log.
+  std::atomic<bool> sync_lost_{false};
+};
+
+Result<void> RocksKv::PrepareDirectory(const std::string& path) {
+  std::error_code ec;
+  std::filesystem::create_directories(path, ec);
+  if (ec)
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot create the data directory " + path + ": " + ec.message()};
+  if (!std::filesystem::is_directory(path, ec))
+    return Error{ErrorCode::kFileNotOpen, "the data directory " + path + " is not a directory"};
+  if (access(path.c_str(), R_OK | W_OK | X_OK) != 0)
+    return Error{ErrorCode::kFileNotOpen,
+                 "the data directory " + path + " cannot be written: " +
+                     std::error_code(errno, std::generic_category()).message()};
+  return Ok();
+}
+
+Error RocksKv::OpenError(const std::string& path, const rocksdb::Status& s) {
+  std::string text = s.ToString();
+  if (s.IsIOError() && text.find("LOCK") != std::string::npos &&
+      text.find("lock") != std::string::npos)
+    return {ErrorCode::kLockBusy, "another process is using the data directory " + path +
+                                      ": stop it first, or choose another directory (" + text +
+                                      ")"};
+  if (s.IsCorruption()) {
+    return {ErrorCode::kInternalError,
+            "the data directory " + path + " is damaged and was not opened: " + text +
+                (text.find('/') == std::string::npos ? " (files CURRENT, MANIFEST-*)" : "") +
+                ". Restore it from a backup or resync"};
+  }
+  Error e = FromStorage(s);
+  e.message = "cannot open the data directory " + path + ": " + e.message;
+  return e;
+}
+
+Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
+  MAYFLY_TRY(PrepareDirectory(options.path));
+  if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
+  auto kv = std::make_unique<RocksKv>();
+  kv->memory_ = MakeRocksMemory(options.cache_bytes);
+  rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
+  db_options.listeners.push_back(std::make_shared<Listener>(options.log));
+
+  bool exists = db_options.env->FileExists(options.path + "/CURRENT").ok();
+  if (exists) {
+    std::vector<std::string> names;
+    rocksdb::Status s = rocksdb::DB::ListColumnFamilies(db_options, options.path, &names);
+    if (!s.ok()) return OpenError(options.path, s);
+    for (const std::string& n : names) {
+      bool known = false;
+      for (int i = 0; i < kKeyspaceCount; ++i)
+        known |= n == ColumnFamilyName(static_cast<Keyspace>(i));
+      if (!known)
+        return Error{ErrorCode::kUnsupportedFormat,
+                     "the data directory " + options.path + " has a keyspace \"" + n +
+                         "\" that this version does not know: it was written by another program or "
+                         "a newer version"};
+    }
+    MAYFLY_TRY(CheckLogs(*db_options.env, options.path));
+  }
+
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (int i = 0; i < kKeyspaceCount; ++i) {
+    auto ks = static_cast<Keyspace>(i);
+    families.emplace_back(ColumnFamilyName(ks), MakeColumnFamilyOptions(ks, kv->memory_));
+  }
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  rocksdb::Status s = rocksdb::DB::Open(db_options, options.path, families, &handles, &db);
+  if (!s.ok()) return OpenError(options.path, s);
+  kv->db_.reset(db);
+  std::copy(handles.begin(), handles.end(), kv->cfs_.begin());
+  return std::unique_ptr<KvStore>(std::move(kv));
+}
+
+RocksKv::~RocksKv() {
+  if (!db_) return;
+  rocksdb::CancelAllBackgroundWork(db_.get(), true);
+  for (auto* cf : cfs_) db_->DestroyColumnFamilyHandle(cf).PermitUncheckedError();
+  db_->Close().PermitUncheckedError();
+}
+
+Result<bool> RocksKv::Get(Keyspace ks, std::string_view key, PinnedValue* out,
+                          const KvSnapshot* at) {
+  static const rocksdb::ReadOptions kDefault;
+  rocksdb::PinnableSlice* slice = SliceIn(out->impl_);
+  slice->Reset();
+  rocksdb::Status s;
+  if (at) {
+    rocksdb::ReadOptions ro;
+    ro.snapshot = Raw(at);
+    s = db_->Get(ro, Cf(ks), S(key), slice);
+  } else {
+    s = db_->Get(kDefault, Cf(ks), S(key), slice);
+  }
+  if (s.ok()) {
+    out->view_ = slice->data() ? V(*slice) : std::string_view("", 0);
+    return true;
+  }
+  out->view_ = {};
+  if (s.IsNotFound()) return false;
+  return FromStorage(s);
+}
+
+Result<void> RocksKv::MultiGet(Keyspace ks, std::span<const std::string_view> keys,
+                               std::span<PinnedValue> out, const KvSnapshot* at) {
+  rocksdb::ReadOptions ro;
+  ro.snapshot = Raw(at);
+  size_t n = keys.size();
+  std::vector<rocksdb::Slice> slices(n);
+  std::vector<rocksdb::PinnableSlice> values(n);
+  std::vector<rocksdb::Status> statuses(n);
+  bool sorted = true;
+  for (size_t i = 0; i < n; ++i) {
+    slices[i] = S(keys[i]);
+    sorted &= i == 0 || keys[i - 1] <= keys[i];
+  }
+  db_->MultiGet(ro, Cf(ks), n, slices.data(), values.data(), statuses.data(), sorted);
+  for (size_t i = 0; i < n; ++i) {
+    out[i].Reset();
+    if (statuses[i].ok()) {
+      *SliceIn(out[i].impl_) = std::move(values[i]);
+      const rocksdb::PinnableSlice& v = *SliceIn(out[i].impl_);
+      out[i].view_ = v.data() ? V(v) : std::string_view("", 0);
+    } else if (!statuses[i].IsNotFound()) {
+      return FromStorage(statuses[i]);
+    }
+  }
+  return Ok();
+}
+
+Result<void> RocksKv::Write(KvBatch& batch, bool sync) {
+  if (sync_lost_.load(std::memory_order_relaxed)) [[unlikely]]
+    return Error{ErrorCode::kInternalError,
+                 "the log could not be synced to disk: restart the server to write again"};
+  if (write_failed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    MAYFLY_TRY(Resume());
+  }
+  rocksdb::WriteOptions wo;
+  wo.sync = sync;
+  rocksdb::Status s = db_->Write(wo, &static_cast<RocksBatch&>(batch).raw());
+  if (s.ok()) [[likely]]
+    return Ok();
+  if (!s.IsShutdownInProgress()) write_failed_ = true;
+  return FromStorage(s);
+}
+
+Result<void> RocksKv::SyncWal() {
+  rocksdb::Status s = db_->SyncWAL();
+  if (s.ok()) return Ok();
+  if (!s.IsShutdownInProgress() && !s.IsNotSupported()) sync_lost_ = true;
+  return FromStorage(s);
+}
+
+Result<void> RocksKv::Flush() {
+  rocksdb::FlushOptions fo;
+  std::vector<rocksdb::ColumnFamilyHandle*> all(cfs_.begin(), cfs_.end());
+  for (auto* cf : all) {
+    rocksdb::Status s = db_->Flush(fo, cf);
+    if (!s.ok()) return FromStorage(s);
+  }
+  return Ok();
+}
+
+Result<void> RocksKv::Compact(Keyspace ks, std::string_view begin, std::string_view end) {
+  rocksdb::CompactRangeOptions co;
+  co.exclusive_manual_compaction = false;
+  co.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  rocksdb::Slice b = S(begin), e = S(end);
+  rocksdb::Status s =
+      db_->CompactRange(co, Cf(ks), begin.empty() ? nullptr : &b, end.empty() ? nullptr : &e);
+  if (!s.ok()) return FromStorage(s);
+  return Ok();
+}
+
+Result<void> RocksKv::Checkpoint(const std::string& directory) {
+  rocksdb::Checkpoint* raw = nullptr;
+  rocksdb::Status s = rocksdb::Checkpoint::Create(db_.get(), &raw);
+  std::unique_ptr<rocksdb::Checkpoint> checkpoint(raw);
+  if (s.ok()) s = checkpoint->CreateCheckpoint(directory);
+  if (!s.ok()) return FromStorage(s);
+  return Ok();
+}
+
+uint64_t RocksKv::ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) {
+  rocksdb::SizeApproximationOptions so;
+  so.include_memtables = true;
+  so.include_files = true;
+  so.files_size_error_margin = 0.1;
+  rocksdb::Range range(S(begin), S(end));
+  uint64_t size = 0;
+  db_->GetApproximateSizes(so, Cf(ks), &range, 1, &size).PermitUncheckedError();
+  return size;
+}
+
+KvStats RocksKv::Stats(Keyspace ks) {
+  KvStats r;
+  auto get = [&](const std::string& name) {
+    uint64_t v = 0;
+    db_->GetIntProperty(Cf(ks), name, &v);
+    return v;
+  };
+  r.estimated_keys = get(rocksdb::DB::Properties::kEstimateNumKeys);
+  r.live_bytes = get(rocksdb::DB::Properties::kLiveSstFilesSize);
+  r.memtable_bytes = get(rocksdb::DB::Properties::kSizeAllMemTables);
+  r.pending_compaction_bytes = get(rocksdb::DB::Properties::kEstimatePendingCompactionBytes);
+  return r;
+}
+
+Result<void> RocksKv::Resume() {
+  std::lock_guard l(resume_mutex_);
+  if (!write_failed_) return Ok();
+  // A try flushes memtables: not more often than once a second. In between the write itself finds
+  // out.
+  int64_t now = NowMicros();
+  if (now < next_resume_micros_) return Ok();
+  next_resume_micros_ = now + 1'000'000;
+  rocksdb::Status s = db_->Resume();
+  if (!s.ok()) return FromStorage(s);
+  write_failed_ = false;
+  return Ok();
+}
+
+Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options) {
+  return RocksKv::Open(std::move(options));
+}
+
+}  // namespace mayfly

@@ -1,0 +1,27 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "storage/kv.h"
+
+namespace mayfly {
+
+struct RocksKvOptions {
+  std::string path;          ///< data directory; created if absent
+  uint64_t cache_bytes = 0;  ///< block cache with memtables charged to it; 0: DefaultCacheBytes()
+  void* env = nullptr;       ///< a rocksdb::Env*; null: the system's. Outlives the store.
+  /// Severity 'I' 'W' 'E' and one line: background errors and recoveries. Any thread.
+  std::function<void(char severity, std::string_view message)> log;
+};
+
+/// 25% of the memory that the cgroup (or the host) allows.
+uint64_t DefaultCacheBytes();
+
+/// Opens or creates the store. Errors, each naming the directory or the file at fault: another
+/// process has it open, it cannot be written, a file is corrupt or missing, keyspaces that this
+/// version does not know.
+Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options);
+
+}  // namespace mayfly

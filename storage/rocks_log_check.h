@@ -1,0 +1,20 @@
+#pragma once
+#include <rocksdb/env.h>
+
+#include <string>
+
+#include "protocol/error.h"
+
+namespace mayfly {
+
+/// Looks through the write-ahead logs before RocksDB replays them, because its point-in-time
+/// recovery takes damage anywhere for the place where the power went and silently drops everything
+/// behind it. What losing power leaves is let through: a log that ends inside a record, or whose
+/// last pages never arrived (zeros). A damaged record with good ones behind it is refused:
+/// InternalError 1 that names the file and the offset.
+Result<void> CheckLogs(rocksdb::Env& env, const std::string& directory);
+
+/// CRC-32C (Castagnoli) of `data`, continuing from `crc`.
+uint32_t Crc32c(uint32_t crc, const char* data, size_t n);
+
+}  // namespace mayfly

@@ -1,0 +1,160 @@
+#include "storage/rocks_tuning.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/env.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+#include <rocksdb/utilities/table_properties_collectors.h>
+#include <rocksdb/write_buffer_manager.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace mayfly {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+/// Memory one cgroup file allows; "max" and v1's huge numbers mean no limit.
+uint64_t LimitIn(const char* file) {
+  std::ifstream in(file);
+  uint64_t n = 0;
+  return in >> n ? n : UINT64_MAX;
+}
+
+int MaxOpenFiles() {
+  rlimit r{};
+  if (getrlimit(RLIMIT_NOFILE, &r) != 0) return 512;
+  // Opened once and kept when there is room: no look-up in the table cache on every read, and
+  // damaged footers are found at open. Otherwise half of what the process may have; the rest is for
+  // connections.
+  if (r.rlim_cur >= 32768) return -1;
+  return static_cast<int>(std::max<rlim_t>(r.rlim_cur / 2, 128));
+}
+
+}  // namespace
+
+uint64_t DefaultCacheBytes() {
+  uint64_t host =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  uint64_t limit = std::min({host, LimitIn("/sys/fs/cgroup/memory.max"),
+                             LimitIn("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
+  return std::max(limit / 4, 32 * kMiB);
+}
+
+const char* ColumnFamilyName(Keyspace ks) {
+  switch (ks) {
+    case Keyspace::kCatalog:
+      return "default";  // RocksDB insists on a family of this name
+    case Keyspace::kRecords:
+      return "records";
+    case Keyspace::kIndexes:
+      return "indexes";
+    case Keyspace::kExpiry:
+      return "expiry";
+    case Keyspace::kOplog:
+      return "oplog";
+    case Keyspace::kTombstones:
+      return "tombstones";
+  }
+  return "";
+}
+
+RocksMemory MakeRocksMemory(uint64_t cache_bytes) {
+  rocksdb::LRUCacheOptions c;
+  c.capacity = cache_bytes;
+  c.high_pri_pool_ratio = 0.4;  // index and filter blocks stay when a scan passes through
+  RocksMemory m;
+  m.cache = rocksdb::NewLRUCache(c);
+  m.write_buffers = std::make_shared<rocksdb::WriteBufferManager>(
+      std::clamp(cache_bytes / 3, 24 * kMiB, 192 * kMiB), m.cache);
+  return m;
+}
+
+rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemory& memory) {
+  rocksdb::DBOptions o;
+  o.env = options.env ? static_cast<rocksdb::Env*>(options.env) : rocksdb::Env::Default();
+  o.create_if_missing = true;
+  o.create_missing_column_families = true;
+  o.paranoid_checks = true;
+  // After power loss the log ends where the disk stopped, possibly inside a record or with a hole:
+  // what follows is dropped, so that the state is one that has existed. Damage elsewhere is found
+  // before (CheckLogs).
+  o.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  o.manual_wal_flush = false;        // every write hands its record to the operating system
+  o.max_total_wal_size = 96 * kMiB;  // bounds the replay at open
+  o.max_background_jobs = 2;
+  o.max_open_files = MaxOpenFiles();
+  o.write_buffer_manager = memory.write_buffers;
+  o.bytes_per_sync = kMiB;  // table files reach the disk smoothly, not in one burst at their end
+  // One combining writer: nobody to share the memtable with.
+  o.allow_concurrent_memtable_write = false;
+  o.enable_write_thread_adaptive_yield = false;
+  o.avoid_unnecessary_blocking_io = true;
+  o.avoid_flush_during_shutdown = true;  // Storage flushes by itself
+  o.skip_stats_update_on_db_open = true;
+  o.stats_dump_period_sec = 0;
+  o.stats_persist_period_sec = 0;
+  o.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  o.max_log_file_size = 4 * kMiB;
+  o.keep_log_file_num = 2;
+  return o;
+}
+
+rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory) {
+  rocksdb::ColumnFamilyOptions o;
+  bool looked_up =
+      ks == Keyspace::kRecords || ks == Keyspace::kIndexes || ks == Keyspace::kTombstones;
+  bool queue = ks == Keyspace::kExpiry || ks == Keyspace::kOplog;
+
+  o.write_buffer_size = (ks == Keyspace::kCatalog ? 2 : 16) * kMiB;
+  o.max_write_buffer_number = 4;
+  o.max_write_buffer_size_to_maintain = 0;
+  o.level0_file_num_compaction_trigger = 4;
+  o.level0_slowdown_writes_trigger = 32;
+  o.level0_stop_writes_trigger = 64;
+  o.soft_pending_compaction_bytes_limit = uint64_t{64} << 30;
+  o.hard_pending_compaction_bytes_limit = uint64_t{256} << 30;
+  o.level_compaction_dynamic_level_bytes = true;
+  o.max_bytes_for_level_base = 128 * kMiB;
+  o.target_file_size_base = 32 * kMiB;
+  o.compression = rocksdb::kLZ4Compression;
+  o.compression_per_level = {rocksdb::kNoCompression, rocksdb::kNoCompression,
+                             rocksdb::kLZ4Compression};
+  if (ks == Keyspace::kRecords) {
+    // An insert asks for an `_id` that is not there: a small filter answers without walking the
+    // skip list.
+    o.memtable_whole_key_filtering = true;
+    o.memtable_prefix_bloom_size_ratio = 0.03;
+  }
+
+  rocksdb::BlockBasedTableOptions t;
+  t.block_cache = memory.cache;
+  t.format_version = 5;
+  t.block_size = queue ? 16 << 10 : 8 << 10;
+  t.cache_index_and_filter_blocks = true;
+  t.cache_index_and_filter_blocks_with_high_priority = true;
+  t.pin_l0_filter_and_index_blocks_in_cache = true;
+  t.whole_key_filtering = looked_up;
+  if (looked_up) t.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  if (ks == Keyspace::kRecords) {
+    t.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
+    t.data_block_hash_table_util_ratio = 0.75;
+  }
+  o.table_factory.reset(rocksdb::NewBlockBasedTableFactory(t));
+
+  // Files full of deletions are compacted away soon, so that a seek to the head of a queue does not
+  // walk them.
+  if (queue) {
+    o.table_properties_collector_factories.push_back(rocksdb::NewCompactOnDeletionCollectorFactory(
+        /*sliding_window_size=*/1024, /*deletion_trigger=*/512, 0.5));
+  } else if (looked_up) {
+    o.table_properties_collector_factories.push_back(rocksdb::NewCompactOnDeletionCollectorFactory(
+        /*sliding_window_size=*/16384, /*deletion_trigger=*/12288, 0.7));
+  }
+  return o;
+}
+
+}  // namespace mayfly

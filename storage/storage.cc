@@ -1,0 +1,124 @@
+#include "storage/storage.h"
+
+#include "storage/key_format.h"
+#include "storage/local_committer.h"
+#include "storage/rocks_kv.h"
+#include "storage/storage_impl.h"
+
+namespace mayfly {
+namespace {
+
+/// A new store gets this version's row; another version's is refused.
+Result<void> CheckFormat(KvStore& kv, const std::string& path) {
+  PinnedValue value;
+  MAYFLY_TRY(bool found, kv.Get(Keyspace::kCatalog, kFormatKey, &value));
+  if (!found) {
+    auto it = kv.NewIterator(Keyspace::kCatalog, {});
+    it->SeekToFirst();
+    MAYFLY_TRY(it->status());
+    if (it->Valid())
+      return Error{
+          ErrorCode::kUnsupportedFormat,
+          "the data directory " + path + " has no format version: it was not written by Mayfly"};
+    auto batch = kv.NewBatch();
+    batch->Put(Keyspace::kCatalog, kFormatKey, kFormatVersion);
+    return kv.Write(*batch, true);
+  }
+  if (value.view() != kFormatVersion)
+    return Error{ErrorCode::kUnsupportedFormat,
+                 "the data directory " + path + " has format version " +
+                     std::string(value.view().substr(0, 32)) + "; this version reads " +
+                     std::string(kFormatVersion) + " only"};
+  return Ok();
+}
+
+Error DamagedRecord(const CollectionInfo& coll) {
+  return {ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
+}
+
+}  // namespace
+
+Storage::Storage() : impl_(std::make_unique<Impl>()) {}
+
+Result<std::unique_ptr<Storage>> Storage::Open(StorageOptions options) {
+  std::unique_ptr<Storage> storage(new Storage);
+  Impl& impl = *storage->impl_;
+  impl.options = std::move(options);
+  RocksKvOptions kv_options;
+  kv_options.path = impl.options.path;
+  kv_options.cache_bytes = impl.options.cache_bytes;
+  kv_options.env = impl.options.rocksdb_env;
+  kv_options.log = [&impl](char severity, std::string_view message) {
+    impl.Log(severity, message);
+  };
+  MAYFLY_TRY(impl.kv, OpenRocksKv(std::move(kv_options)));
+  MAYFLY_TRY(CheckFormat(*impl.kv, impl.options.path));
+  impl.committer = std::make_unique<LocalCommitter>(impl, impl.options.sync_interval_ms);
+  return storage;
+}
+
+Storage::~Storage() {
+  impl_->closing = true;
+  if (impl_->catalog) impl_->catalog->StopBackground();
+  impl_->committer.reset();
+  impl_->catalog.reset();
+  // Nothing to replay at the next open. A disk that is full keeps the log, which has it all.
+  if (impl_->kv) (void)impl_->kv->Flush();
+}
+
+KvStore& Storage::kv() { return *impl_->kv; }
+Catalog& Storage::catalog() { return *impl_->catalog; }
+Committer& Storage::committer() { return *impl_->committer; }
+void Storage::set_committer(std::unique_ptr<Committer> committer) {
+  impl_->committer = std::move(committer);
+}
+const Clock& Storage::clock() const { return *impl_->options.clock; }
+const StorageOptions& Storage::options() const { return impl_->options; }
+
+void Storage::AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::string& out) {
+  AppendRecordKeyOfId(coll.id, id, out);
+}
+
+Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record* out,
+                               const KvSnapshot* at) {
+  thread_local std::string key;  // keeps its memory from one call to the next
+  key.clear();
+  if (!coll.capped) {
+    AppendRecordKeyOfId(coll.id, id, key);
+    return Fetch(coll, key, out, at);
+  }
+  for (const IndexInfoPtr& index : coll.indexes) {
+    if (!index->is_id()) continue;
+    AppendBe32(key, index->id);
+    EncodeKeyValue(id, index->fields[0].descending, key);
+    MAYFLY_TRY(bool found, impl_->kv->Get(index->keyspace, key, &out->pinned, at));
+    if (!found) return false;
+    std::string_view record_id, type_bits;
+    if (!DecodeUniqueIndexValue(out->pinned.view(), &record_id, &type_bits))
+      return DamagedRecord(coll);
+    key.clear();
+    AppendBe32(key, coll.id);
+    key.append(record_id);
+    return Fetch(coll, key, out, at);
+  }
+  return Error{ErrorCode::kInternalError, "the capped collection " + coll.ns + " has no _id index"};
+}
+
+Result<bool> Storage::Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
+                            const KvSnapshot* at) {
+  MAYFLY_TRY(bool found, impl_->kv->Get(Keyspace::kRecords, record_key, &out->pinned, at));
+  if (!found) return false;
+  if (!DecodeRecord(out->pinned.view(), &out->doc, &out->expire_at)) [[unlikely]]
+    return DamagedRecord(coll);
+  return true;
+}
+
+uint64_t Storage::StorageBytes(const CollectionInfo& coll) {
+  return impl_->kv->ApproximateBytes(Keyspace::kRecords, IdPrefix(coll.id), IdPrefixEnd(coll.id));
+}
+
+uint64_t Storage::IndexBytes(const CollectionInfo&, const IndexInfo& index) {
+  return impl_->kv->ApproximateBytes(index.keyspace, IdPrefix(index.id), IdPrefixEnd(index.id));
+}
+
+}  // namespace mayfly
