@@ -1,0 +1,95 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+
+/// MongoDB's wire protocol as bytes (manual: "MongoDB Wire Protocol", driver specification "OP_MSG" and "OP_COMPRESSED"). No sockets.
+namespace mayfly {
+
+inline constexpr size_t kMessageHeaderSize = 16;
+inline constexpr int32_t kMaxMessageSize = 48'000'000;
+
+enum class Opcode : int32_t { kReply = 1, kQuery = 2004, kCompressed = 2012, kMsg = 2013 };
+
+struct MessageHeader {
+  int32_t length = 0;
+  int32_t request_id = 0;
+  int32_t response_to = 0;
+  int32_t opcode = 0;
+};
+
+/// What the buffer holds at its start.
+struct FrameStatus {
+  enum Kind { kNeedMore, kComplete, kBroken } kind = kNeedMore;
+  size_t length = 0;             ///< kComplete: bytes of the message; kNeedMore: bytes it will have, 0 when not known yet
+  const char* reason = nullptr;  ///< kBroken: why the connection must be closed (a literal)
+};
+FrameStatus CheckFrame(std::string_view buffer);
+/// REQUIRES: at least kMessageHeaderSize bytes.
+MessageHeader ReadHeader(const char* message);
+
+inline constexpr uint32_t kMsgChecksumPresent = 1u << 0;
+inline constexpr uint32_t kMsgMoreToCome = 1u << 1;
+inline constexpr uint32_t kMsgExhaustAllowed = 1u << 16;
+
+/// One OP_MSG, as views into the frame. Every document is validated.
+struct OpMsg {
+  uint32_t flags = 0;
+  BsonView body;
+  struct Sequence {
+    std::string_view name;
+    std::vector<BsonView> documents;
+  };
+  std::vector<Sequence> sequences;
+  void Clear() {
+    flags = 0;
+    body = BsonView();
+    sequences.clear();
+  }
+};
+
+/// The legacy OP_QUERY, for `hello` and `isMaster` before OP_MSG is agreed.
+struct OpQuery {
+  int32_t flags = 0;
+  std::string_view ns;
+  BsonView query;
+};
+
+/// How parsing failed: a broken frame ends the connection, bad content in a sound frame is answered with `error`.
+struct WireError {
+  bool broken_frame = false;
+  Error error{ErrorCode::kInvalidBSON, ""};
+};
+
+/// Parses a complete OP_MSG frame (header included). True, or `*failure` says why not.
+bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure);
+bool ParseOpQuery(std::string_view frame, OpQuery* out, WireError* failure);
+
+enum class Compressor : uint8_t { kNone = 0, kSnappy = 1, kZlib = 2, kZstd = 3 };
+/// "snappy", "zlib", "zstd"; kNone for other names.
+Compressor CompressorFromName(std::string_view name);
+std::string_view CompressorName(Compressor c);
+
+/// Turns an OP_COMPRESSED frame into the frame inside, written to `*out` (replaced). The announced size is checked before anything is
+/// allocated, and the output never grows past it. A false return is a broken frame: `*reason` is a literal.
+bool Decompress(std::string_view frame, std::string* out, Compressor* used, const char** reason);
+
+/// Starts an OP_MSG reply at the end of `out`: header and flags with room for the length; the body is appended by a BsonBuilder.
+/// Returns where the message starts.
+size_t BeginOpMsg(std::string& out, int32_t request_id, int32_t response_to, uint32_t flags);
+/// The same for the OP_REPLY that answers an OP_QUERY.
+size_t BeginOpReply(std::string& out, int32_t request_id, int32_t response_to);
+/// Writes the length of the message that starts at `start` and ends at the end of `out`; with kMsgChecksumPresent set in its flags appends
+/// the checksum first.
+void FinishMessage(std::string& out, size_t start);
+/// Replaces the finished message at `start` by its OP_COMPRESSED form when that is worthwhile. False leaves it as it was.
+bool CompressMessage(std::string& out, size_t start, Compressor compressor, int zlib_level = -1);
+
+/// CRC-32C as OP_MSG's checksum uses it.
+uint32_t Crc32c(std::string_view bytes);
+
+}  // namespace mayfly
