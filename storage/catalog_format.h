@@ -18,8 +18,10 @@
 ///                                      to be removed; written in the batch that made them
 ///                                      unreachable kind := 1 records of a collection | 2 entries
 ///                                      of an index
-///   "build/" collection:be32           val := BSON {indexes: [id …], position: binary}: an index
-///                                      build has covered the records up to this key
+///   "build/" index:be32                val := BSON {indexes: [id …], position: binary}: the build
+///   of
+///                                      these indexes, the first of which names the row, has
+///                                      covered the records up to this key
 ///   "setting/" name                    val := any bytes
 ///
 /// collection row := {uuid: binary(4), db, name, options: {…},
@@ -69,12 +71,10 @@ struct BuildRow {
   std::vector<uint32_t> indexes;
   std::string position;  ///< full record key of the last record covered
 };
-std::string BuildRowKey(uint32_t collection);
+std::string BuildRowKey(uint32_t first_index);
 BsonDocument EncodeBuildRow(const BuildRow& row);
 Result<BuildRow> DecodeBuildRow(std::string_view value);
 
-/// A copy, atomics included: they do not copy by themselves.
-std::shared_ptr<IndexInfo> CloneIndex(const IndexInfo& index);
 /// {a: 1, "b.c": -1, d: "hashed"} as fields. Errors: CannotCreateIndex 67 on values that are
 /// neither.
 Result<std::vector<IndexField>> ParseIndexKey(BsonView key);

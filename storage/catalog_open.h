@@ -15,6 +15,8 @@ class OpenedCatalog : public Catalog {
   /// Ends it and waits; builds stay unfinished and resume at the next open. Safe to call twice.
   /// After Storage::Impl::closing is set, before committer and store go.
   virtual void StopBackground() = 0;
+  /// For tests: waits until what dropped collections and indexes left is gone.
+  virtual void WaitForGarbage() = 0;
 };
 
 /// Reads all catalog rows: collections with their indexes, counters, multikey marks, what is left

@@ -186,7 +186,7 @@ Result<GarbageRow> DecodeGarbageRow(std::string_view key, std::string_view value
   return r;
 }
 
-std::string BuildRowKey(uint32_t collection) { return KeyWithId(kBuildPrefix, collection); }
+std::string BuildRowKey(uint32_t first_index) { return KeyWithId(kBuildPrefix, first_index); }
 
 BsonDocument EncodeBuildRow(const BuildRow& row) {
   return BuildBson([&](BsonBuilder& b) {
@@ -208,29 +208,6 @@ Result<BuildRow> DecodeBuildRow(std::string_view value) {
     r.indexes.push_back(static_cast<uint32_t>(e.value.NumberAsInt64()));
   r.position = std::string(row["position"].BinaryData());
   return r;
-}
-
-std::shared_ptr<IndexInfo> CloneIndex(const IndexInfo& i) {
-  auto c = std::make_shared<IndexInfo>();
-  c->id = i.id;
-  c->name = i.name;
-  c->key = i.key;
-  c->fields = i.fields;
-  c->unique = i.unique;
-  c->sparse = i.sparse;
-  c->hidden = i.hidden;
-  c->expire_after_seconds = i.expire_after_seconds;
-  c->partial_filter = i.partial_filter;
-  c->has_partial_filter = i.has_partial_filter;
-  c->filter = i.filter;
-  c->extra = i.extra;
-  c->keyspace = i.keyspace;
-  c->state = i.state;
-  c->prepare_unique = i.prepare_unique;
-  c->multikey = i.multikey.load();
-  c->accesses = i.accesses.load();
-  c->accesses_since = i.accesses_since;
-  return c;
 }
 
 Result<std::vector<IndexField>> ParseIndexKey(BsonView key) {

@@ -14,6 +14,18 @@ namespace mayfly {
 
 using Uuid = std::array<uint8_t, 16>;
 
+/// An atomic that copies by value, so that what holds it can be copied.
+template <class T>
+struct CopyableAtomic : std::atomic<T> {
+  using std::atomic<T>::atomic;
+  using std::atomic<T>::operator=;
+  CopyableAtomic(const CopyableAtomic& o) : std::atomic<T>(o.load(std::memory_order_relaxed)) {}
+  CopyableAtomic& operator=(const CopyableAtomic& o) {
+    this->store(o.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    return *this;
+  }
+};
+
 /// A compiled filter over one document: partial indexes and validators. Made by the FilterCompiler that the
 /// layer above gives to Storage at open (storage itself does not know what a filter means). Immutable; any thread.
 class RecordFilter {
@@ -46,9 +58,9 @@ struct IndexInfo {
   IndexState state = IndexState::kReady;
   bool prepare_unique = false;
   /// Bit i: field i has met an array on its path. Only ever set; persisted with the write that set it.
-  mutable std::atomic<uint64_t> multikey{0};
+  mutable CopyableAtomic<uint64_t> multikey{0};
   /// $indexStats: uses since start-up, and since when (ms).
-  mutable std::atomic<int64_t> accesses{0};
+  mutable CopyableAtomic<int64_t> accesses{0};
   int64_t accesses_since = 0;
 
   bool is_id() const { return name == "_id_"; }

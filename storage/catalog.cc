@@ -1,0 +1,509 @@
+#include <sys/random.h>
+
+#include "protocol/bson_builder.h"
+#include "storage/catalog_impl.h"
+#include "storage/key_format.h"
+#include "storage/namespace.h"
+#include "storage/storage_impl.h"
+#include "storage/write_unit_impl.h"
+
+namespace mayfly {
+namespace {
+
+constexpr int64_t kGateWaitMicros = 200'000;
+
+Uuid NewUuid() {
+  Uuid u;
+  while (getrandom(u.data(), u.size(), 0) != static_cast<ssize_t>(u.size())) {
+  }
+  u[6] = (u[6] & 0x0F) | 0x40;  // version 4, variant 1 (RFC 4122)
+  u[8] = (u[8] & 0x3F) | 0x80;
+  return u;
+}
+
+Error NotFound() { return {ErrorCode::kNamespaceNotFound, "ns not found"}; }
+
+bool EqualIgnoringCase(std::string_view a, std::string_view b) {
+  auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+/// Calls `f(key, value)` for every catalog row with this prefix.
+template <class F>
+Result<void> ForEachRow(KvStore& kv, std::string_view prefix, F&& f) {
+  KvIterOptions o;
+  o.lower = std::string(prefix);
+  o.upper = PrefixEnd(prefix);
+  auto it = kv.NewIterator(Keyspace::kCatalog, std::move(o));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    MAYFLY_TRY(f(it->key(), it->value()));
+  }
+  return it->status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<OpenedCatalog>> OpenCatalog(Storage& storage) {
+  auto catalog = std::make_unique<CatalogImpl>(storage);
+  MAYFLY_TRY(catalog->Load());
+  return std::unique_ptr<OpenedCatalog>(std::move(catalog));
+}
+
+Result<void> CatalogImpl::Load() {
+  KvStore& kv = storage_.kv();
+  PinnedValue pinned;
+  uint32_t highest = 0;
+  std::unordered_map<uint32_t, const IndexInfo*> indexes;
+  std::vector<std::shared_ptr<IndexBuild>> builds;
+
+  MAYFLY_TRY(ForEachRow(
+      kv, kCollectionPrefix, [&](std::string_view key, std::string_view value) -> Result<void> {
+        MAYFLY_TRY(auto coll, DecodeCollectionRow(key, value, storage_.options().compile_filter,
+                                                  storage_.clock().Now()));
+        coll->counters = std::make_shared<CollectionCounters>();
+        highest = std::max(highest, coll->id);
+        for (auto& i : coll->indexes) {
+          highest = std::max(highest, i->id);
+          indexes[i->id] = i.get();
+        }
+        InsertLocked(coll);
+        return Ok();
+      }));
+
+  for (auto& [id, coll] : by_id_) {
+    MAYFLY_TRY(bool found, kv.Get(Keyspace::kCatalog, CountersKey(id), &pinned));
+    CounterRow row;
+    if (found && !DecodeCounterRow(pinned.view(), &row))
+      return Error{ErrorCode::kInternalError, "corrupt counters of collection " + coll->ns};
+    if (coll->capped) {
+      KvIterOptions o;
+      o.lower = IdPrefix(id);
+      o.upper = IdPrefixEnd(id);
+      auto it = kv.NewIterator(Keyspace::kRecords, std::move(o));
+      it->SeekToLast();
+      if (it->Valid() && it->key().size() == kIdPrefixSize + 8)
+        row.last_sequence = std::max(row.last_sequence, CappedSequenceOf(it->key()));
+      MAYFLY_TRY(it->status());
+    }
+    coll->counters->documents = row.documents;
+    coll->counters->bytes = row.bytes;
+    coll->counters->last_sequence = row.last_sequence;
+  }
+
+  MAYFLY_TRY(
+      ForEachRow(kv, kMultikeyPrefix, [&](std::string_view key, std::string_view) -> Result<void> {
+        key.remove_prefix(kMultikeyPrefix.size());
+        if (key.size() != 5) return Error{ErrorCode::kInternalError, "corrupt multikey row"};
+        auto it = indexes.find(LoadBe32(key.data()));
+        if (it != indexes.end())
+          it->second->multikey |= uint64_t{1} << (static_cast<uint8_t>(key[4]) & 63);
+        return Ok();
+      }));
+
+  MAYFLY_TRY(bool has_next, kv.Get(Keyspace::kCatalog, kNextIdKey, &pinned));
+  if (has_next && pinned.view().size() == 4) next_id_ = LoadLe<uint32_t>(pinned.view().data());
+  next_id_ = std::max(next_id_, highest + 1);
+
+  MAYFLY_TRY(ForEachRow(kv, kGarbagePrefix,
+                        [&](std::string_view key, std::string_view value) -> Result<void> {
+                          MAYFLY_TRY(GarbageRow row, DecodeGarbageRow(key, value));
+                          garbage_.Add(std::move(row));
+                          return Ok();
+                        }));
+
+  // Unfinished builds: those with a position go on behind it, the others begin again.
+  std::set<uint32_t> resumed;
+  std::unordered_map<uint32_t, CollectionInfoPtr> building;
+  for (auto& [id, coll] : by_id_)
+    for (auto& i : coll->indexes)
+      if (i->state == IndexState::kBuilding) building[i->id] = coll;
+  MAYFLY_TRY(
+      ForEachRow(kv, kBuildPrefix, [&](std::string_view, std::string_view value) -> Result<void> {
+        MAYFLY_TRY(BuildRow row, DecodeBuildRow(value));
+        auto build = std::make_shared<IndexBuild>();
+        for (uint32_t id : row.indexes) {
+          auto it = building.find(id);
+          if (it == building.end() || !resumed.insert(id).second) continue;
+          build->collection = it->second->id;
+          build->ids.push_back(id);
+        }
+        build->position = row.position;
+        if (!build->ids.empty()) builds.push_back(std::move(build));
+        return Ok();
+      }));
+  std::map<uint32_t, std::shared_ptr<IndexBuild>> from_start;
+  for (auto& [id, coll] : building) {
+    if (resumed.contains(id)) continue;
+    auto& b = from_start[coll->id];
+    if (!b) {
+      b = std::make_shared<IndexBuild>();
+      b->collection = coll->id;
+      builds.push_back(b);
+    }
+    b->ids.push_back(id);
+  }
+  for (auto& b : builds) {
+    CollectionInfoPtr coll = by_id_.at(b->collection);
+    b->ns = coll->ns;
+    std::sort(b->ids.begin(), b->ids.end());
+    for (uint32_t id : b->ids)
+      for (auto& i : coll->indexes)
+        if (i->id == id) b->names.push_back(i->name);
+  }
+  builds_ = builds;
+  to_resume_ = std::move(builds);
+  return Ok();
+}
+
+// --- reads -------------------------------------------------------------------------------------
+
+CollectionInfoPtr CatalogImpl::Find(std::string_view db, std::string_view collection) {
+  std::shared_lock l(mutex_);
+  auto it = by_ns_.find({db, collection});
+  return it == by_ns_.end() ? nullptr : it->second;
+}
+
+CollectionInfoPtr CatalogImpl::FindByUuid(const Uuid& uuid) {
+  std::shared_lock l(mutex_);
+  auto it = by_uuid_.find(uuid);
+  return it == by_uuid_.end() ? nullptr : it->second;
+}
+
+CollectionInfoPtr CatalogImpl::FindById(uint32_t id) {
+  std::shared_lock l(mutex_);
+  auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : it->second;
+}
+
+std::vector<CollectionInfoPtr> CatalogImpl::List(std::string_view db) {
+  std::vector<CollectionInfoPtr> r;
+  std::shared_lock l(mutex_);
+  auto it = by_name_.find(db);
+  if (it == by_name_.end()) return r;
+  for (auto& [name, coll] : it->second) r.push_back(coll);
+  return r;
+}
+
+std::vector<CollectionInfoPtr> CatalogImpl::ListAll() {
+  std::vector<CollectionInfoPtr> r;
+  std::shared_lock l(mutex_);
+  for (auto& [db, collections] : by_name_)
+    for (auto& [name, coll] : collections) r.push_back(coll);
+  return r;
+}
+
+std::vector<std::string> CatalogImpl::Databases() {
+  std::vector<std::string> r;
+  std::shared_lock l(mutex_);
+  for (auto& [db, collections] : by_name_) r.push_back(db);
+  return r;
+}
+
+void CatalogImpl::OnChange(std::function<void()> f) {
+  std::lock_guard l(listeners_mutex_);
+  listeners_.push_back(std::move(f));
+}
+
+// --- how changes become visible ------------------------------------------------------------------
+
+void CatalogImpl::InsertLocked(const CollectionInfoPtr& coll) {
+  by_ns_[{coll->db, coll->name}] = coll;
+  by_id_[coll->id] = coll;
+  by_uuid_[coll->uuid] = coll;
+  by_name_[coll->db][coll->name] = coll;
+}
+
+void CatalogImpl::EraseLocked(const CollectionInfo& coll) {
+  by_ns_.erase({coll.db, coll.name});
+  by_id_.erase(coll.id);
+  by_uuid_.erase(coll.uuid);
+  auto db = by_name_.find(coll.db);
+  if (db == by_name_.end()) return;
+  db->second.erase(coll.name);
+  if (db->second.empty()) by_name_.erase(db);
+}
+
+void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
+  {
+    std::unique_lock l(mutex_);
+    // All that go first: a rename may take the place of a dropped target. Keys of by_ns_ point into
+    // the old values.
+    for (auto& c : changes)
+      if (c.before) EraseLocked(*c.before);
+    for (auto& c : changes)
+      if (c.after) InsertLocked(c.after);
+    version_.fetch_add(1, std::memory_order_acq_rel);
+  }
+  std::vector<std::function<void()>> listeners;
+  {
+    std::lock_guard l(listeners_mutex_);
+    listeners = listeners_;
+  }
+  for (auto& f : listeners) f();
+}
+
+Result<void> CatalogImpl::Commit(WriteUnit unit, std::vector<Replacement> changes,
+                                 std::vector<GarbageRow> garbage) {
+  unit.OnCommit([this, changes = std::move(changes)] { Publish(changes); });
+  MAYFLY_TRY(storage_.committer().Commit(std::move(unit)));
+  for (auto& g : garbage) garbage_.Add(std::move(g));
+  return Ok();
+}
+
+Result<void> CatalogImpl::Gate(WriteUnit& unit, Operation& op, const CollectionInfo& coll) {
+  for (;;) {
+    Result<void> r = unit.impl().TouchExclusive(coll, kGateWaitMicros);
+    if (r) return r;
+    if (r.error().code == ErrorCode::kQueryPlanKilled) return NotFound();
+    if (r.error().code != ErrorCode::kWriteConflict) return r;
+    MAYFLY_TRY(op.CheckInterrupt());
+    if (storage_.impl().closing)
+      return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
+  }
+}
+
+Result<CollectionInfoPtr> CatalogImpl::Current(const CollectionInfo& coll) {
+  CollectionInfoPtr now = FindById(coll.id);
+  if (!now) return NotFound();
+  return now;
+}
+
+void CatalogImpl::StageRow(WriteUnit& unit, const CollectionInfo& coll) {
+  unit.Put(Keyspace::kCatalog, CollectionRowKey(coll.id), EncodeCollectionRow(coll).bytes());
+}
+
+void CatalogImpl::StageNextId(WriteUnit& unit) {
+  char b[4];
+  StoreLe<uint32_t>(b, next_id_);
+  unit.Put(Keyspace::kCatalog, kNextIdKey, {b, 4});
+}
+
+void CatalogImpl::StageDropIndex(WriteUnit& unit, const CollectionInfo& coll,
+                                 const IndexInfo& index, std::vector<GarbageRow>* garbage) {
+  uint64_t multikey = index.multikey;
+  for (int f = 0; f < 64; ++f)
+    if (multikey >> f & 1) unit.Erase(Keyspace::kCatalog, MultikeyKey(index.id, f));
+  if (index.state == IndexState::kBuilding) unit.Erase(Keyspace::kCatalog, BuildRowKey(index.id));
+  GarbageRow g{GarbageKind::kIndex, index.id, index.keyspace, coll.ns};
+  unit.Put(Keyspace::kCatalog, GarbageRowKey(g.kind, g.id), EncodeGarbageRow(g).bytes());
+  garbage->push_back(std::move(g));
+}
+
+void CatalogImpl::StageDrop(WriteUnit& unit, const CollectionInfo& coll,
+                            std::vector<GarbageRow>* garbage) {
+  unit.Erase(Keyspace::kCatalog, CollectionRowKey(coll.id));
+  if (coll.is_view) return;
+  unit.Erase(Keyspace::kCatalog, CountersKey(coll.id));
+  GarbageRow g{GarbageKind::kCollection, coll.id, Keyspace::kRecords, coll.ns};
+  unit.Put(Keyspace::kCatalog, GarbageRowKey(g.kind, g.id), EncodeGarbageRow(g).bytes());
+  garbage->push_back(std::move(g));
+  for (auto& i : coll.indexes) StageDropIndex(unit, coll, *i, garbage);
+}
+
+Result<void> CatalogImpl::CheckFree(std::string_view db, std::string_view collection) {
+  std::shared_lock l(mutex_);
+  if (auto it = by_ns_.find({db, collection}); it != by_ns_.end()) {
+    if (it->second->is_view)
+      return Error{ErrorCode::kNamespaceExists, "A view already exists. NS: " + it->second->ns};
+    return Error{ErrorCode::kNamespaceExists, "Collection " + it->second->ns + " already exists."};
+  }
+  if (by_name_.find(db) == by_name_.end()) {
+    for (auto& [name, collections] : by_name_)
+      if (EqualIgnoringCase(name, db))
+        return Error{LocationCode(13297), "db already exists with different case already have: [" +
+                                              name + "] trying to create [" + std::string(db) +
+                                              "]"};
+  }
+  return Ok();
+}
+
+// --- changes -------------------------------------------------------------------------------------
+
+Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo definition) {
+  MAYFLY_TRY(ValidateNewNamespace(definition.db, definition.name));
+  auto coll = std::make_shared<CollectionInfo>(std::move(definition));
+  coll->ns = JoinNamespace(coll->db, coll->name);
+  coll->counters = std::make_shared<CollectionCounters>();
+  coll->indexes.clear();
+  if (coll->uuid == Uuid{}) coll->uuid = NewUuid();
+  std::lock_guard l(ddl_mutex_);
+  MAYFLY_TRY(CheckFree(coll->db, coll->name));
+  if (FindByUuid(coll->uuid))
+    return Error{ErrorCode::kNamespaceExists, "A collection with this UUID already exists."};
+  coll->id = next_id_++;
+  if (coll->capped) {
+    // Keyed by insertion order, so `_id` needs an index of its own.
+    auto id_index = std::make_shared<IndexInfo>();
+    id_index->id = next_id_++;
+    id_index->name = "_id_";
+    id_index->key = BuildBson([](BsonBuilder& b) { b.Append("_id", 1); });
+    id_index->fields = {{"_id", false, ""}};
+    id_index->unique = true;
+    id_index->accesses_since = op.now.millis;
+    coll->indexes.push_back(std::move(id_index));
+  }
+  WriteUnit unit(storage_, op);
+  StageRow(unit, *coll);
+  StageNextId(unit);
+  MAYFLY_TRY(Commit(std::move(unit), {{nullptr, coll}}));
+  return CollectionInfoPtr(std::move(coll));
+}
+
+Result<CollectionInfoPtr> CatalogImpl::GetOrCreate(Operation& op, std::string_view db,
+                                                   std::string_view collection) {
+  for (;;) {
+    if (CollectionInfoPtr found = Find(db, collection)) return found;
+    CollectionInfo plain;
+    plain.db = std::string(db);
+    plain.name = std::string(collection);
+    Result<CollectionInfoPtr> made = Create(op, std::move(plain));
+    if (made || made.error().code != ErrorCode::kNamespaceExists) return made;
+    MAYFLY_TRY(op.CheckInterrupt());  // somebody else made it just now
+  }
+}
+
+Result<void> CatalogImpl::Drop(Operation& op, std::string_view db, std::string_view collection) {
+  CollectionInfoPtr coll = Find(db, collection);
+  if (!coll) return NotFound();
+  WriteUnit unit(storage_, op);
+  MAYFLY_TRY(Gate(unit, op, *coll));
+  std::lock_guard l(ddl_mutex_);
+  MAYFLY_TRY(CollectionInfoPtr now, Current(*coll));
+  if (now->db != db || now->name != collection) return NotFound();  // renamed meanwhile
+  std::vector<GarbageRow> garbage;
+  StageDrop(unit, *now, &garbage);
+  return Commit(std::move(unit), {{now, nullptr}}, std::move(garbage));
+}
+
+Result<void> CatalogImpl::DropDatabase(Operation& op, std::string_view db) {
+  for (;;) {
+    std::vector<CollectionInfoPtr> all = List(db);
+    if (all.empty()) return Ok();
+    // Gates in the order of ids, so that two changes of several collections cannot wait for each
+    // other.
+    std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    WriteUnit unit(storage_, op);
+    bool changed = false;
+    for (auto& coll : all) {
+      Result<void> r = Gate(unit, op, *coll);
+      if (!r && r.error().code == ErrorCode::kNamespaceNotFound) {
+        changed = true;
+        break;
+      }
+      MAYFLY_TRY(std::move(r));
+    }
+    if (changed) continue;
+    std::lock_guard l(ddl_mutex_);
+    std::vector<CollectionInfoPtr> now = List(db);
+    std::set<uint32_t> gated;
+    for (auto& c : all) gated.insert(c->id);
+    for (auto& c : now) changed = changed || !gated.contains(c->id);
+    if (changed) continue;
+    std::vector<GarbageRow> garbage;
+    std::vector<Replacement> changes;
+    for (auto& c : now) {
+      StageDrop(unit, *c, &garbage);
+      changes.push_back({c, nullptr});
+    }
+    return Commit(std::move(unit), std::move(changes), std::move(garbage));
+  }
+}
+
+Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
+                                 std::string_view to_collection, bool drop_target) {
+  MAYFLY_TRY(ValidateNewNamespace(to_db, to_collection));
+  if (from.is_view)
+    return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + from.ns};
+  if (from.db == to_db && from.name == to_collection)
+    return Error{ErrorCode::kIllegalOperation, "Can't rename a collection to itself"};
+  for (;;) {
+    CollectionInfoPtr target = Find(to_db, to_collection);
+    if (target && (!drop_target || target->is_view))
+      return Error{ErrorCode::kNamespaceExists,
+                   target->is_view ? "a view already exists with that name: " + target->ns
+                                   : "target namespace exists"};
+    WriteUnit unit(storage_, op);
+    if (target && target->id < from.id) {
+      MAYFLY_TRY(Gate(unit, op, *target));
+    }
+    MAYFLY_TRY(Gate(unit, op, from));
+    if (target && target->id > from.id) {
+      MAYFLY_TRY(Gate(unit, op, *target));
+    }
+    std::lock_guard l(ddl_mutex_);
+    MAYFLY_TRY(CollectionInfoPtr now, Current(from));
+    if (now->ns != from.ns) return NotFound();
+    CollectionInfoPtr target_now = Find(to_db, to_collection);
+    if ((target_now ? target_now->id : 0) != (target ? target->id : 0)) continue;
+    std::vector<Replacement> changes;
+    std::vector<GarbageRow> garbage;
+    if (target_now) {
+      StageDrop(unit, *target_now, &garbage);
+      changes.push_back({target_now, nullptr});
+    } else {
+      MAYFLY_TRY(CheckFree(to_db, to_collection));
+    }
+    auto next = std::make_shared<CollectionInfo>(*now);
+    next->db = std::string(to_db);
+    next->name = std::string(to_collection);
+    next->ns = JoinNamespace(to_db, to_collection);
+    StageRow(unit, *next);
+    changes.push_back({now, next});
+    return Commit(std::move(unit), std::move(changes), std::move(garbage));
+  }
+}
+
+Result<CollectionInfoPtr> CatalogImpl::Modify(Operation& op, const CollectionInfo& coll,
+                                              std::function<Result<void>(CollectionInfo&)> change) {
+  WriteUnit unit(storage_, op);
+  MAYFLY_TRY(Gate(unit, op, coll));
+  std::lock_guard l(ddl_mutex_);
+  MAYFLY_TRY(CollectionInfoPtr now, Current(coll));
+  auto next = std::make_shared<CollectionInfo>(*now);
+  MAYFLY_TRY(change(*next));
+  if (next->id != now->id || next->uuid != now->uuid || next->ns != now->ns ||
+      next->db != now->db || next->name != now->name || next->capped != now->capped ||
+      next->counters != now->counters)
+    return Error{ErrorCode::kInternalError,
+                 "a modification may not change the identity of a collection"};
+  StageRow(unit, *next);
+  MAYFLY_TRY(Commit(std::move(unit), {{now, next}}));
+  return CollectionInfoPtr(std::move(next));
+}
+
+Result<CollectionInfoPtr> CatalogImpl::ModifyIndex(Operation& op, const CollectionInfo& coll,
+                                                   std::string_view index_name,
+                                                   std::function<Result<void>(IndexInfo&)> change) {
+  return Modify(op, coll, [&](CollectionInfo& c) -> Result<void> {
+    for (auto& i : c.indexes) {
+      if (i->name != index_name) continue;
+      auto next = std::make_shared<IndexInfo>(*i);
+      MAYFLY_TRY(change(*next));
+      if (next->id != i->id || next->name != i->name || next->keyspace != i->keyspace ||
+          next->state != i->state || next->key.bytes() != i->key.bytes())
+        return Error{ErrorCode::kInternalError,
+                     "a modification may not change the identity of an index"};
+      i = std::move(next);
+      return Ok();
+    }
+    return Error{ErrorCode::kIndexNotFound,
+                 "cannot find index " + std::string(index_name) + " for ns " + c.ns};
+  });
+}
+
+Result<std::optional<std::string>> CatalogImpl::GetSetting(std::string_view name) {
+  PinnedValue v;
+  MAYFLY_TRY(bool found, storage_.kv().Get(Keyspace::kCatalog,
+                                           std::string(kSettingPrefix) + std::string(name), &v));
+  if (!found) return std::optional<std::string>();
+  return std::optional<std::string>(std::string(v.view()));
+}
+
+Result<void> CatalogImpl::PutSetting(Operation& op, std::string_view name, std::string_view value) {
+  WriteUnit unit(storage_, op);
+  unit.Put(Keyspace::kCatalog, std::string(kSettingPrefix) + std::string(name), value);
+  return storage_.committer().Commit(std::move(unit));
+}
+
+}  // namespace mayfly

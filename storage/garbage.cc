@@ -1,0 +1,118 @@
+#include "storage/garbage.h"
+
+#include "protocol/bson_builder.h"
+#include "storage/key_format.h"
+#include "storage/storage_impl.h"
+
+namespace mayfly {
+namespace {
+/// Up to this many keys are deleted one by one: every range tombstone costs all later reads of its
+/// keyspace a little until compaction has removed it, and dropping many small collections would
+/// leave as many.
+constexpr int kSmall = 2000;
+constexpr int kDeadlineBatch = 1000;
+}  // namespace
+
+void GarbageCollector::Add(GarbageRow row) {
+  std::lock_guard l(mutex_);
+  rows_.push_back(std::move(row));
+  failed_ = false;
+  changed_.notify_all();
+}
+
+void GarbageCollector::Start() {
+  std::lock_guard l(mutex_);
+  if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Loop(); });
+}
+
+void GarbageCollector::Stop() {
+  {
+    std::lock_guard l(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void GarbageCollector::WaitIdle() {
+  std::unique_lock l(mutex_);
+  changed_.wait(l, [this] { return stop_ || failed_ || (rows_.empty() && !busy_); });
+}
+
+void GarbageCollector::Loop() {
+  std::unique_lock l(mutex_);
+  for (;;) {
+    // After a failure (a full disk) the rest waits for the next drop or the next open.
+    changed_.wait(l, [this] { return stop_ || (!rows_.empty() && !failed_); });
+    if (stop_) return;
+    GarbageRow row = rows_.front();
+    busy_ = true;
+    l.unlock();
+    Result<void> r = Remove(row);
+    l.lock();
+    busy_ = false;
+    if (r) {
+      rows_.pop_front();
+    } else {
+      failed_ = true;
+      storage_.impl().Log('W', "Could not remove the data of a dropped collection or index yet",
+                          BuildBson([&](BsonBuilder& b) {
+                            b.Append("namespace", row.ns).Append("error", r.error().message);
+                          }));
+    }
+    changed_.notify_all();
+  }
+}
+
+Result<void> GarbageCollector::Remove(const GarbageRow& row) {
+  KvStore& kv = storage_.kv();
+  std::string begin = IdPrefix(row.id), end = IdPrefixEnd(row.id);
+  // The deadline queue first: as long as the row is there, a crash begins again.
+  if (row.kind == GarbageKind::kCollection) {
+    MAYFLY_TRY(RemoveDeadlines(row.id));
+  }
+  auto batch = kv.NewBatch();
+  {
+    KvIterOptions o;
+    o.lower = begin;
+    o.upper = end;
+    o.fill_cache = false;
+    auto it = kv.NewIterator(row.keyspace, std::move(o));
+    int n = 0;
+    for (it->SeekToFirst(); it->Valid() && n < kSmall; it->Next(), ++n)
+      batch->Delete(row.keyspace, it->key());
+    MAYFLY_TRY(it->status());
+    if (it->Valid()) {
+      batch->Clear();
+      batch->DeleteRange(row.keyspace, begin, end);
+    }
+  }
+  batch->Delete(Keyspace::kCatalog, GarbageRowKey(row.kind, row.id));
+  return kv.Write(*batch, false);
+}
+
+Result<void> GarbageCollector::RemoveDeadlines(uint32_t collection) {
+  KvStore& kv = storage_.kv();
+  KvIterOptions o;
+  o.lower = IdPrefix(kDeadlineQueueId);
+  o.upper = IdPrefixEnd(kDeadlineQueueId);
+  o.fill_cache = false;
+  auto it = kv.NewIterator(Keyspace::kExpiry, std::move(o));
+  auto batch = kv.NewBatch();
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    Instant deadline;
+    std::string_view record_key;
+    if (!DecodeDeadlineKey(it->key(), &deadline, &record_key) || KeyId(record_key) != collection)
+      continue;
+    batch->Delete(Keyspace::kExpiry, it->key());
+    if (batch->Count() < kDeadlineBatch) continue;
+    MAYFLY_TRY(kv.Write(*batch, false));
+    batch->Clear();
+    if (storage_.impl().closing) return Error{ErrorCode::kInterruptedAtShutdown, "shutting down"};
+  }
+  MAYFLY_TRY(it->status());
+  if (batch->Count() > 0) return kv.Write(*batch, false);
+  return Ok();
+}
+
+}  // namespace mayfly

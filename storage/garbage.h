@@ -1,0 +1,39 @@
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "storage/catalog_format.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+/// Removes in the background what dropped collections and indexes left in the store: nobody can
+/// reach it any more, and a row in the catalog remembers it until it is gone, across crashes too.
+/// Threads: any may call Add.
+class GarbageCollector {
+ public:
+  explicit GarbageCollector(Storage& storage) : storage_(storage) {}
+  ~GarbageCollector() { Stop(); }
+  /// REQUIRES: the row is committed.
+  void Add(GarbageRow row);
+  void Start();
+  void Stop();
+  /// For tests: waits until nothing is left to remove (or removing fails).
+  void WaitIdle();
+
+ private:
+  void Loop();
+  Result<void> Remove(const GarbageRow& row);
+  Result<void> RemoveDeadlines(uint32_t collection);
+
+  Storage& storage_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<GarbageRow> rows_;
+  std::thread thread_;
+  bool stop_ = false, busy_ = false, failed_ = false;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,87 @@
+#include "storage/index_conflict.h"
+
+#include "protocol/bson_builder.h"
+#include "protocol/extended_json.h"
+
+namespace mayfly {
+namespace {
+
+bool SameKey(BsonView a, BsonView b) {
+  auto x = a.begin(), y = b.begin();
+  for (; x != std::default_sentinel && y != std::default_sentinel; ++x, ++y) {
+    if (x->name != y->name) return false;
+    if (x->value.IsNumber() && y->value.IsNumber()) {
+      if (x->value.NumberAsDouble() != y->value.NumberAsDouble()) return false;
+    } else if (!x->value.BinaryEquals(y->value)) {
+      return false;
+    }
+  }
+  return x == std::default_sentinel && y == std::default_sentinel;
+}
+
+bool SameIndex(const IndexInfo& a, const IndexInfo& b) {
+  return SameKey(a.key, b.key) && a.unique == b.unique && a.sparse == b.sparse &&
+         a.has_partial_filter == b.has_partial_filter &&
+         (!a.has_partial_filter || a.partial_filter.bytes() == b.partial_filter.bytes()) &&
+         a.extra.view()["collation"].BinaryEquals(b.extra.view()["collation"]);
+}
+
+bool SameOptions(const IndexInfo& a, const IndexInfo& b) {
+  return a.expire_after_seconds == b.expire_after_seconds && a.hidden == b.hidden &&
+         a.prepare_unique == b.prepare_unique && a.extra.bytes() == b.extra.bytes();
+}
+
+std::string Describe(const IndexInfo& i) {
+  BsonDocument d = BuildBson([&](BsonBuilder& b) {
+    b.Append("v", 2).Append("key", i.key).Append("name", i.name);
+    if (i.unique) b.Append("unique", true);
+    if (i.sparse) b.Append("sparse", true);
+    if (i.hidden) b.Append("hidden", true);
+    if (i.expire_after_seconds) b.Append("expireAfterSeconds", *i.expire_after_seconds);
+    if (i.has_partial_filter) b.Append("partialFilterExpression", i.partial_filter);
+    b.AppendAll(i.extra);
+  });
+  return ToRelaxedJson(d.view());
+}
+
+}  // namespace
+
+bool IsIdIndexKey(BsonView key) {
+  if (key.Count() != 1) return false;
+  BsonElement e = key.First();
+  return e.name == "_id" && e.value.IsNumber() && e.value.NumberAsDouble() == 1;
+}
+
+Result<IndexInfoPtr> MatchExistingIndex(const CollectionInfo& coll, const IndexInfo& spec) {
+  for (const IndexInfoPtr& i : coll.indexes) {
+    if (i->name == spec.name) {
+      if (!SameIndex(*i, spec))
+        return Error{ErrorCode::kIndexKeySpecsConflict,
+                     "An existing index has the same name as the requested index. When index names "
+                     "are not specified, "
+                     "they are auto generated and can cause conflicts. Please refer to our "
+                     "documentation. Requested "
+                     "index: " +
+                         Describe(spec) + ", existing index: " + Describe(*i)};
+      if (!SameOptions(*i, spec))
+        return Error{ErrorCode::kIndexOptionsConflict,
+                     "An equivalent index already exists with the same name but different options. "
+                     "Requested index: " +
+                         Describe(spec) + ", existing index: " + Describe(*i)};
+      return i;
+    }
+  }
+  for (const IndexInfoPtr& i : coll.indexes) {
+    if (!SameIndex(*i, spec)) continue;
+    if (!SameOptions(*i, spec))
+      return Error{ErrorCode::kIndexOptionsConflict,
+                   "An equivalent index already exists with a different name and options. "
+                   "Requested index: " +
+                       Describe(spec) + ", existing index: " + Describe(*i)};
+    return Error{ErrorCode::kIndexOptionsConflict,
+                 "Index already exists with a different name: " + i->name};
+  }
+  return IndexInfoPtr();
+}
+
+}  // namespace mayfly
