@@ -54,6 +54,8 @@ Result<std::unique_ptr<Storage>> Storage::Open(StorageOptions options) {
   MAYFLY_TRY(impl.kv, OpenRocksKv(std::move(kv_options)));
   MAYFLY_TRY(CheckFormat(*impl.kv, impl.options.path));
   impl.committer = std::make_unique<LocalCommitter>(impl, impl.options.sync_interval_ms);
+  MAYFLY_TRY(impl.catalog, OpenCatalog(*storage));
+  impl.catalog->StartBackground();
   return storage;
 }
 
