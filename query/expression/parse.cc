@@ -414,7 +414,9 @@ Result<void> CheckVariableName(std::string_view name) {
 }
 
 std::vector<std::span<const OperatorDef>> AllOperatorTables() {
-  return {ArithmeticOperators(), ArrayScopeOperators(), CompareOperators(), ObjectOperators()};
+  return {ArithmeticOperators(), ArrayOperators(),  ArrayScopeOperators(),
+          CompareOperators(),    DateOperators(),   ObjectOperators(),
+          SetOperators(),        StringOperators(), TypeOperators()};
 }
 
 const OperatorDef* FindOperator(std::string_view name) {
