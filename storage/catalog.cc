@@ -84,6 +84,8 @@ Result<void> CatalogImpl::Load() {
       it->SeekToLast();
       if (it->Valid() && it->key().size() == kIdPrefixSize + 8)
         row.last_sequence = std::max(row.last_sequence, CappedSequenceOf(it->key()));
+      it->SeekToFirst();
+      if (it->Valid()) coll->counters->first_sequence = CappedSequenceOf(it->key());
       MAYFLY_TRY(it->status());
     }
     coll->counters->documents = row.documents;

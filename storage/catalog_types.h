@@ -72,6 +72,7 @@ using IndexInfoPtr = std::shared_ptr<const IndexInfo>;
 struct CollectionCounters {
   std::atomic<int64_t> documents{0};
   std::atomic<int64_t> bytes{0};        ///< sum of BSON sizes
+  std::atomic<int64_t> first_sequence{1};  ///< capped: no record has a smaller one; in memory only
   std::atomic<int64_t> last_sequence{0};  ///< capped: the newest insertion number
 };
 

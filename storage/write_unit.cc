@@ -4,6 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
+#include "storage/capped.h"
 #include "storage/write_unit_impl.h"
 
 namespace mayfly {
@@ -173,11 +174,13 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
   // Everything that can fail comes first; then it is staged, which cannot.
   u.record_key.clear();
   int64_t sequence = 0;
+  std::vector<Locked> victims;
   if (coll.capped) {
     // One unit at a time adds to a capped collection: its order is the order of commits, and who
     // follows its tail never has a record appear behind it.
     u.record_key = IdPrefix(coll.id);
     MAYFLY_TRY(u.Lock(Keyspace::kRecords, u.record_key));
+    MAYFLY_TRY(LockCappedVictims(*this, coll, doc.size(), &victims));
     sequence = std::max(coll.counters->last_sequence.load(std::memory_order_relaxed),
                         touched->last_sequence) +
                1;
@@ -232,6 +235,10 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
   if (sequence) touched->last_sequence = sequence;
   u.changes.push_back({DocumentChange::kInsert, DeleteReason::kDeleted,
                        static_cast<uint16_t>(touched - u.collections.data()), staged_key, doc});
+  for (const Locked& victim : victims) {
+    MAYFLY_TRY(Delete(coll, victim, DeleteReason::kCapped));
+    touched->first_sequence = CappedSequenceOf(victim.record_key) + 1;
+  }
   return Ok();
 }
 

@@ -404,6 +404,9 @@ void UnitApplier::Applied(std::span<WriteUnit> units) {
   multikey_now_.clear();
   for (WriteUnit& u : units) {
     u.impl().applied = true;
+    for (const TouchedCollection& t : u.impl().collections)
+      if (t.first_sequence > 0)
+        t.coll->counters->first_sequence.store(t.first_sequence, std::memory_order_relaxed);
     for (auto& f : u.impl().on_commit) f();
     u.impl().ReleaseLocks();
   }

@@ -79,7 +79,8 @@ struct TouchedCollection {
   bool shared = false, exclusive = false;  ///< which side of the gate is held
   bool counted = false;                    ///< the counters change
   int64_t documents = 0, bytes = 0;
-  int64_t last_sequence = 0;  ///< capped: the newest number given out; 0: none
+  int64_t first_sequence = 0;  ///< capped: no record before it will be left; 0: not changed
+  int64_t last_sequence = 0;   ///< capped: the newest number given out; 0: none
 };
 
 struct WriteUnit::Impl {
