@@ -65,12 +65,17 @@ int CompareInt64Double(int64_t a, double b) {
 bool IsInteger(BsonType t) { return t == BsonType::kInt32 || t == BsonType::kInt64; }
 int64_t AsInteger(BsonValue v) { return v.Is(BsonType::kInt32) ? v.Int32() : v.Int64(); }
 
-/// A double has up to 767 significant digits and decimal128 34: when the rounded conversion says equal, the double is equal only if it
-/// converts back and forth unchanged.
+/// Exact: both are compared as real numbers. The decimal is rounded toward zero to a double; whatever was cut off decides a tie.
 int CompareDecimalDouble(Decimal128Bits a, double b) {
   if (std::isnan(b) || decimal128::IsNan(a))
     return static_cast<int>(std::isnan(b)) - static_cast<int>(decimal128::IsNan(a));
-  return decimal128::Compare(a, decimal128::FromDoubleExact(b));
+  bool negative = decimal128::IsNegative(a);
+  if (decimal128::IsInfinite(a)) return Three(negative ? -HUGE_VAL : HUGE_VAL, b);
+  bool exact = false;
+  double near = decimal128::ToDoubleTowardZero(a, &exact);
+  if (near != b) return near < b ? -1 : 1;
+  if (exact) return 0;
+  return negative ? -1 : 1;
 }
 
 int CompareNumbers(BsonValue a, BsonValue b) {

@@ -45,6 +45,13 @@ Decimal128Bits FromDouble(double v) {
 
 double ToDouble(Decimal128Bits v) { FLAGS; return bid128_to_binary64(In(v), kNearestEven, &flags); }
 
+double ToDoubleTowardZero(Decimal128Bits v, bool* exact) {
+  FLAGS;
+  double d = bid128_to_binary64(In(v), kTowardZero, &flags);
+  *exact = (flags & BID_INEXACT_EXCEPTION) == 0;
+  return d;
+}
+
 bool ToInt64(Decimal128Bits v, int64_t* out) {
   FLAGS;
   if (bid128_isNaN(In(v)) || bid128_isInf(In(v))) return false;

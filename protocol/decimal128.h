@@ -13,6 +13,8 @@ Decimal128Bits FromInt64(int64_t v);
 Decimal128Bits FromDouble(double v);           ///< to 15 significant digits, as $toDecimal and $convert show it
 Decimal128Bits FromDoubleExact(double v);      ///< to 34 digits: what comparison uses
 double ToDouble(Decimal128Bits v);
+/// Rounded toward zero (at most the largest finite double); *exact: nothing was lost. REQUIRES: finite.
+double ToDoubleTowardZero(Decimal128Bits v, bool* exact);
 /// Truncates toward zero; false when NaN, infinite or out of range.
 bool ToInt64(Decimal128Bits v, int64_t* out);
 bool IsNan(Decimal128Bits v);

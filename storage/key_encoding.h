@@ -15,8 +15,11 @@ namespace mayfly {
 void EncodeKeyValue(BsonValue v, bool descending, std::string& out);
 
 /// Bytes that tell apart what the encoding made equal (int32/int64/double/decimal, -0.0, decimal exponents,
-/// string/symbol, null/undefined), appended for one value; empty for a key whose values all have the default kind.
+/// string/symbol, null/undefined), appended for one value.
 void EncodeTypeBits(BsonValue v, std::string& out);
+
+/// Drops trailing default bytes behind `from`, once all values of a key are appended: they read back as defaults.
+void TrimTypeBits(std::string& bits, size_t from = 0);
 
 /// Reads one value back, consuming it from `*key` and its type bits from `*type_bits`. Errors: InternalError 1 on
 /// corrupt bytes (never reads past them).
