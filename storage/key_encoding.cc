@@ -29,7 +29,7 @@
 //   text       := bytes with 00 written as 00 FF, then 00 00
 //
 // Type bits: one byte a value of a class that holds several types, in order of the values (nested ones too); missing bytes read as 00.
-//   number     := 00 int32 | 01 double | 02 int64 | 03 decimal + 16 bytes as BSON stores it | 04 double -0.0
+//   number     := 00 int32 | 01 double | 02 int64 | 03 decimal + 16 bytes as BSON stores it + 01 | 04 double -0.0
 //   string     := 00 string | 01 symbol
 
 namespace mayfly {
@@ -332,9 +332,9 @@ BsonType DecodeNumber(uint8_t cls, Reader& r, TypeBits* bits, std::string* out) 
   if (!out || !r.ok()) return BsonType::kDouble;
   uint8_t kind = bits->Next();
   if (kind == 3) {
-    if (bits->bytes.size() < 16) { r.Fail(); return BsonType::kDecimal128; }
+    if (bits->bytes.size() < 17) { r.Fail(); return BsonType::kDecimal128; }
     out->append(bits->bytes.substr(0, 16));
-    bits->bytes.remove_prefix(16);
+    bits->bytes.remove_prefix(17);
     return BsonType::kDecimal128;
   }
   if (kind == 1 || kind == 4 || cls == kClassNan) {
@@ -488,6 +488,7 @@ void EncodeTypeBits(BsonValue v, std::string& out) {
     case BsonType::kDecimal128:
       PutByte(out, 3);
       out.append(v.bytes());
+      PutByte(out, 1);  // so that TrimTypeBits never cuts into the decimal
       break;
     case BsonType::kString: PutByte(out, 0); break;
     case BsonType::kSymbol: PutByte(out, 1); break;
