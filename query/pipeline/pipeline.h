@@ -27,11 +27,12 @@ struct SourceRequest {
   BsonDocument sort;    ///< empty: any order
   int64_t skip = 0;
   int64_t limit = 0;  ///< 0: none
-  /// Top-level paths the rest reads; absent: whole documents. Empty set: not even one field (a
+  /// Dotted paths the rest reads; absent: whole documents. Empty set: not even one field (a
   /// count).
   std::optional<std::set<std::string>> fields;
   bool needs_metadata = false;  ///< `$meta` is used: the source fills DocumentMetadata
-  BsonDocument hint;            ///< {} or {hint: …}; set by the command
+  /// Values of the variables that `match` may use ($expr), by VariableId.
+  std::vector<Value> variables;
 };
 
 /// What a merge does with one incoming document; given the document that is there (or none),

@@ -13,6 +13,8 @@
 
 namespace mayfly {
 
+struct IndexInfo;
+
 /// A parsed sort specification: {a: 1, "b.c": -1, score: {$meta: "textScore"}}. Immutable; threads:
 /// any.
 class SortPattern {
@@ -20,7 +22,6 @@ class SortPattern {
   enum class Meta : uint8_t { kNone, kTextScore, kRandom, kExpireAt };
   struct Part {
     std::string path;
-    std::vector<std::string> components;  ///< `path`, split
     bool descending = false;
     Meta meta = Meta::kNone;
   };
@@ -46,9 +47,12 @@ class SortPattern {
   Result<int> Compare(BsonView a, BsonView b) const;
 
  private:
-  Result<void> Extract(BsonView doc, const DocumentMetadata* metadata,
-                       std::vector<BsonValue>& values, std::vector<Value>& owned) const;
+  /// The key's encoding and its type bits; `type_bits` may be null.
+  Result<void> Encode(BsonView doc, const DocumentMetadata* metadata, std::string& out,
+                      std::string* type_bits) const;
   std::vector<Part> parts_;
+  std::shared_ptr<const IndexInfo>
+      fields_;  ///< the parts that are fields, as an index would have them
   BsonDocument spec_;
   bool needs_metadata_ = false;
 };
@@ -99,7 +103,7 @@ class Sorter {
   size_t memory_used() const { return memory_; }
   int64_t documents_sorted() const { return added_; }
   int64_t bytes_sorted() const { return bytes_sorted_; }
-  int64_t spills() const { return static_cast<int64_t>(runs_.size()); }
+  int64_t spills() const { return spills_; }
   int64_t spilled_bytes() const { return spilled_bytes_; }
   const SortPattern& pattern() const { return pattern_; }
 
@@ -114,7 +118,8 @@ class Sorter {
     return sizeof(Entry) + e.key.capacity() + e.payload.capacity();
   }
   Result<void> Spill();
-  Result<bool> NextEntry(Entry** out);
+  Result<void> MergeRuns();
+  Result<bool> NextMerged(Entry* out);
   Result<void> Unpack(const Entry& entry, StreamDocument* out);
 
   SortPattern pattern_;
@@ -123,7 +128,7 @@ class Sorter {
   bool heap_ = false;
   std::vector<std::unique_ptr<Run>> runs_;
   size_t memory_ = 0, next_ = 0;
-  int64_t added_ = 0, bytes_sorted_ = 0, spilled_bytes_ = 0;
+  int64_t added_ = 0, returned_ = 0, bytes_sorted_ = 0, spilled_bytes_ = 0, spills_ = 0;
   bool finished_ = false;
   std::string scratch_key_;
   Entry current_;
