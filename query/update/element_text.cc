@@ -5,7 +5,7 @@
 #include "protocol/decimal128.h"
 #include "protocol/object_id.h"
 
-namespace mayfly {
+namespace mayfly::update {
 namespace {
 
 constexpr size_t kMaxText = 1000;
@@ -157,4 +157,4 @@ std::string IdText(BsonView doc) {
   return "{" + ElementText("_id", id) + "}";
 }
 
-}  // namespace mayfly
+}  // namespace mayfly::update

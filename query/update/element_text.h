@@ -4,7 +4,7 @@
 
 #include "protocol/bson_view.h"
 
-namespace mayfly {
+namespace mayfly::update {
 
 /// Values the way MongoDB's update errors show them: `{ a: 1, b: "x" }`, `[ 1, 2 ]`,
 /// `ObjectId('…')`. Long strings and deep or long containers are cut short with "...". For messages
@@ -15,4 +15,4 @@ std::string ElementText(std::string_view name, BsonValue v);
 /// `{_id: 1}`, or `{no id}`: how a message names a document.
 std::string IdText(BsonView doc);
 
-}  // namespace mayfly
+}  // namespace mayfly::update

@@ -30,7 +30,7 @@ Error IdAltered(BsonValue id) {
   return {
       ErrorCode::kImmutableField,
       "After applying the update, the (immutable) field '_id' was found to have been altered to " +
-          ElementText("_id", id)};
+          update::ElementText("_id", id)};
 }
 
 // --------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class OperatorUpdate final : public Update {
         return FailedToParse("Modifiers operate on fields but we found type " +
                              std::string(BsonTypeName(modifier.value.type())) +
                              " instead. For example: {$mod: {<field>: ...}} not {" +
-                             ElementText(modifier.name, modifier.value) + "}");
+                             update::ElementText(modifier.name, modifier.value) + "}");
       for (const BsonElement& operand : modifier.value.Document()) {
         if (rename) {
           MAYFLY_TRY(AddRename(operand));
@@ -72,7 +72,8 @@ class OperatorUpdate final : public Update {
     for (size_t i = 0; i < filters_.size(); ++i)
       if (!filter_used_[i])
         return FailedToParse("The array filter for identifier " + DottedName(filters_[i].name) +
-                             " was not used in the update " + ValueText(storage_.view().AsValue()));
+                             " was not used in the update " +
+                             update::ValueText(storage_.view().AsValue()));
     return Ok();
   }
 
@@ -117,13 +118,13 @@ class OperatorUpdate final : public Update {
   Result<void> AddRename(const BsonElement& operand) {
     if (!operand.value.IsString())
       return BadValue("The 'to' field for $rename must be a string: " +
-                      ElementText(operand.name, operand.value));
+                      update::ElementText(operand.name, operand.value));
     std::string_view from = operand.name, to = operand.value.String();
     if (to.find('\0') != std::string_view::npos)
       return BadValue("The 'to' field for $rename cannot contain an embedded null byte");
     MAYFLY_TRY(auto from_parts, update::ParsePath(from));
     MAYFLY_TRY(auto to_parts, update::ParsePath(to));
-    std::string text = ElementText(operand.name, operand.value);
+    std::string text = update::ElementText(operand.name, operand.value);
     if (from == to) return BadValue("The source and target field for $rename must differ: " + text);
     auto below = [](std::string_view a, std::string_view b) {
       return a.starts_with(b) && a[b.size()] == '.';
@@ -161,8 +162,8 @@ class OperatorUpdate final : public Update {
         BsonValue id = doc["_id"];
         return BadValue("The " + std::string(role) + " field cannot be an array element, " +
                         DottedName(path) + " in doc with " +
-                        (id ? ElementText("_id", id) : "no id") + " has an array field called " +
-                        DottedName(name));
+                        (id ? update::ElementText("_id", id) : "no id") +
+                        " has an array field called " + DottedName(name));
       }
       if (!v.IsDocument()) return BsonValue();
       at = v.Document();

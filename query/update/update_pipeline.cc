@@ -34,9 +34,9 @@ class ReplaceStage final : public DocumentTransform {
       return Error{LocationCode(40228),
                    std::string(with_ ? "'replacement document' " : "'newRoot' expression ") +
                        " must evaluate to an object, but resulting value was: " +
-                       (made.missing() ? "MISSING" : ValueText(made.view())) +
+                       (made.missing() ? "MISSING" : update::ValueText(made.view())) +
                        ". Type of resulting value: '" + std::string(BsonTypeName(made.type())) +
-                       "'. Input document: " + ValueText(in.AsValue())};
+                       "'. Input document: " + update::ValueText(in.AsValue())};
     return std::string(made.view().bytes());
   }
 
