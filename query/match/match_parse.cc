@@ -27,7 +27,8 @@ bool IsOperatorDocument(BsonValue v) {
 }
 
 bool IsTopLevelLogical(std::string_view name) {
-  return name == "$and" || name == "$or" || name == "$nor" || name == "$where";
+  return name == "$and" || name == "$or" || name == "$nor" || name == "$where" ||
+         name == "$alwaysTrue" || name == "$alwaysFalse";
 }
 
 }  // namespace
