@@ -252,7 +252,9 @@ Result<void> ProjectionParser::FindSlice(const std::string& path, BsonValue oper
     } else if (!args[1].IsNumber()) {
       reason = "Location31257: $slice limit value must be a number";
     } else if (args[1].NumberAsInt64() <= 0) {
-      reason = "Location31259: $slice limit must be positive";
+      // Read as the aggregation operator, then: there the first argument is the array.
+      return Located(28724, "First argument to $slice must be an array, but is of type: " +
+                                std::string(BsonTypeName(args[0].type())));
     } else {
       slice.has_skip = true;
       slice.skip = int32(args[0]);

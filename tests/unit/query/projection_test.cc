@@ -210,7 +210,7 @@ TEST_CASE("Bad projections get MongoDB's codes", "[projection]") {
            {kFind, "{'': 1}", 40352, "FieldPath cannot be constructed with empty string"},
            {kFind, "{'a': {'$slice': 'x'}}", 28667, "Invalid $slice syntax"},
            {kFind, "{'a': {'$slice': [1]}}", 28667, "Invalid $slice syntax"},
-           {kFind, "{'a': {'$slice': [1, 0]}}", 28667, "limit must be positive"},
+           {kFind, "{'a': {'$slice': [1, 0]}}", 28724, "First argument to $slice must be an array"},
            {kFind, "{'a': {'$elemMatch': 1}}", 31274,
             "elemMatch: Invalid argument, object required, but got int"},
            {kFind, "{'a.b': {'$elemMatch': {'c': 1}}}", 31255,
