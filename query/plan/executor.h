@@ -56,6 +56,8 @@ struct QuerySpec {
       100ull * 1024 * 1024;  ///< bytes a blocking sort may hold before it spills or fails with 292
   std::string spill_directory;  ///< for sorts; empty: a folder beside the data
   bool allow_where = false;
+  bool explain =
+      false;  ///< stages measure time, rejected plans are kept, the plan cache is passed by
   bool fill_cache = true;  ///< false for scans that would wash the block cache
 };
 
@@ -112,6 +114,8 @@ class PlanExecutor {
   virtual Result<void> AppendResult(BsonArrayBuilder& batch) = 0;
   /// The next Next() returns this result again, also after SaveState: it did not fit.
   virtual void PushBack() = 0;
+  /// True when doc() may be larger than input_doc(): a projection with computed fields.
+  virtual bool MayGrow() const = 0;
 
   /// Appends results until `max_documents` (0: none) are in the batch, the batch would exceed
   /// `max_bytes` (at least one document goes in), or the end. True when the end was reached (never
@@ -182,6 +186,12 @@ class DistinctExecutor {
 Result<std::unique_ptr<DistinctExecutor>> MakeDistinctExecutor(Storage& storage, Operation& op,
                                                                QuerySpec spec,
                                                                std::string_view key);
+
+/// Evaluates a command's `let` (constant expressions; a later one may use an earlier one), defines
+/// the names in `scope` and puts their values into `variables`. Errors: 4890500 (reads a field),
+/// FailedToParse 9 (name), those of the expressions.
+Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
+                         std::vector<Value>* variables);
 
 /// Forgets the cached plans of one collection (planCacheClear).
 void ClearPlanCache(const CollectionInfo& coll);

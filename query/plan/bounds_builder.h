@@ -1,0 +1,48 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "query/match/match_expression.h"
+#include "query/plan/interval.h"
+
+namespace mayfly {
+
+/// What a predicate says about the keys of an index on its path.
+struct PredicateBounds {
+  /// Every document that matches has a key in here.
+  IntervalList list;
+  /// A key in here means that its document matches: no need to look at the document again.
+  bool exact = false;
+  /// Holds for documents that have the field only ($exists: true, whose list is full).
+  bool requires_existence = false;
+};
+
+/// Bounds for one predicate, or nothing when an index does not help. `multikey`: the index has met
+/// arrays on the path.
+std::optional<PredicateBounds> BoundsOf(const MatchExpression& predicate, bool multikey);
+
+/// The literal text a pattern must begin with ("^abc" gives "abc"); empty when there is none.
+std::string RegexPrefix(std::string_view pattern, std::string_view options);
+
+/// One predicate of a conjunction that an index on `path` may serve.
+struct PathPredicate {
+  std::string path;
+  const MatchExpression* node;    ///< what BoundsOf reads
+  const MatchExpression* clause;  ///< the member of the conjunction that it belongs to
+  const MatchExpression* elem_match = nullptr;  ///< the innermost $elemMatch it is inside of
+  size_t elem_match_path = 0;  ///< length of the part of `path` that leads to that $elemMatch
+};
+
+/// The members of a conjunction: the children of $and, or the filter itself.
+std::vector<const MatchExpression*> Clauses(const MatchExpression& filter);
+
+/// All indexable predicates of the clauses, those inside $elemMatch too.
+std::vector<PathPredicate> CollectPredicates(const std::vector<const MatchExpression*>& clauses);
+
+/// True when every document that satisfies all of `clauses` satisfies `partial`: then a partial
+/// index on `partial` may serve them. Errs on the side of false.
+bool Implies(const std::vector<const MatchExpression*>& clauses, const MatchExpression& partial);
+
+}  // namespace mayfly

@@ -1,0 +1,230 @@
+#include "query/plan/stages.h"
+#include "storage/key_encoding.h"
+
+namespace mayfly {
+
+// --- FetchStage ----------------------------------------------------------------------------------
+
+FetchStage::FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter)
+    : PlanStage(ctx, "FETCH"), filter_(std::move(filter)) {
+  children_.push_back(std::move(child));
+}
+
+void FetchStage::AddExamined(int64_t* keys, int64_t* docs) const {
+  *docs += docs_examined_;
+  PlanStage::AddExamined(keys, docs);
+}
+
+Result<StageState> FetchStage::DoWork(Row* row) {
+  while (true) {
+    MAYFLY_TRY(StageState state, children_[0]->Work(row));
+    if (state == StageState::kEof) return state;
+    if (state == StageState::kAdvanced) {
+      bool match = true;
+      if (row->has_doc) {
+        ++already_has_doc_;
+      } else {
+        ++docs_examined_;
+        ++ctx_.op->docs_examined;
+        MAYFLY_TRY(match,
+                   ctx_.storage->Fetch(*ctx_.coll, row->record_key, &record_, ctx_.snapshot.get()));
+        if (match) {
+          row->doc = record_.doc;
+          row->has_doc = true;
+          row->expire_at = record_.expire_at;
+          match = ctx_.Visible(record_.expire_at);
+        }
+      }
+      if (match && !filter_.empty()) {
+        MAYFLY_TRY(match, filter_.Matches(row->doc, ctx_.eval));
+      }
+      if (match) return StageState::kAdvanced;
+    }
+    if (ctx_.step) return StageState::kNeedTime;
+    CountLoop();
+  }
+}
+
+void FetchStage::ExplainStats(BsonBuilder& out) const {
+  out.Append("docsExamined", docs_examined_);
+  out.Append("alreadyHasObj", already_has_doc_);
+}
+
+// --- OrStage -------------------------------------------------------------------------------------
+
+OrStage::OrStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs) : PlanStage(ctx, "OR") {
+  children_ = std::move(inputs);
+}
+
+Result<StageState> OrStage::DoWork(Row* row) {
+  while (current_ < children_.size()) {
+    MAYFLY_TRY(StageState state, children_[current_]->Work(row));
+    if (state == StageState::kEof) {
+      ++current_;
+      if (current_ == children_.size()) break;
+    } else if (state == StageState::kAdvanced) {
+      ++dups_tested_;
+      if (seen_.emplace(row->record_key).second) return state;
+      ++dups_dropped_;
+    }
+    if (ctx_.step) return StageState::kNeedTime;
+    CountLoop();
+  }
+  return StageState::kEof;
+}
+
+void OrStage::ExplainStats(BsonBuilder& out) const {
+  out.Append("dupsTested", dups_tested_);
+  out.Append("dupsDropped", dups_dropped_);
+}
+
+// --- SortMergeStage ------------------------------------------------------------------------------
+
+SortMergeStage::SortMergeStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs, size_t prefix,
+                               bool backward, BsonDocument sort)
+    : PlanStage(ctx, "SORT_MERGE"),
+      inputs_(inputs.size()),
+      prefix_(prefix),
+      backward_(backward),
+      sort_(std::move(sort)) {
+  children_ = std::move(inputs);
+}
+
+Result<StageState> SortMergeStage::DoWork(Row* row) {
+  while (true) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      Input& in = inputs_[i];
+      if (in.loaded || in.eof) continue;
+      MAYFLY_TRY(StageState state, children_[i]->Work(&in.row));
+      if (state == StageState::kNeedTime) return state;
+      if (state == StageState::kEof) {
+        in.eof = true;
+        continue;
+      }
+      // Kept here: the row outlives a pause, the scan's own bytes do not.
+      in.record_key = in.row.record_key;
+      in.key_values = in.row.key_values;
+      in.type_bits = in.row.type_bits;
+      std::string_view rest = in.key_values;
+      for (size_t f = 0; f < prefix_; ++f)
+        rest.remove_prefix(
+            std::min(rest.size(), EncodedValueLength(rest, in.row.index->fields[f].descending)));
+      in.key.assign(rest);
+      in.loaded = true;
+      if (ctx_.step) return StageState::kNeedTime;
+    }
+    Input* best = nullptr;
+    for (Input& in : inputs_) {
+      if (!in.loaded) continue;
+      if (best == nullptr || (backward_ ? in.key > best->key : in.key < best->key)) best = &in;
+    }
+    if (best == nullptr) return StageState::kEof;
+    best->loaded = false;
+    ++dups_tested_;
+    if (seen_.insert(best->record_key).second) {
+      *row = {};
+      row->index = best->row.index;
+      row->record_key = best->record_key;
+      row->key_values = best->key_values;
+      row->type_bits = best->type_bits;
+      return StageState::kAdvanced;
+    }
+    ++dups_dropped_;
+    if (ctx_.step) return StageState::kNeedTime;
+    CountLoop();
+  }
+}
+
+void SortMergeStage::ExplainStats(BsonBuilder& out) const {
+  out.Append("dupsTested", dups_tested_);
+  out.Append("dupsDropped", dups_dropped_);
+}
+
+// --- SortStage -----------------------------------------------------------------------------------
+
+SortStage::SortStage(PlanContext& ctx, PlanStagePtr child, SortPattern pattern,
+                     SorterOptions options, bool whole_records)
+    : PlanStage(ctx, "SORT"),
+      options_(options),
+      sorter_(std::move(pattern), options),
+      simple_(whole_records) {
+  children_.push_back(std::move(child));
+}
+
+Result<StageState> SortStage::DoWork(Row* row) {
+  while (!loaded_) {
+    MAYFLY_TRY(StageState state, children_[0]->Work(row));
+    if (state == StageState::kEof) {
+      MAYFLY_TRY(sorter_.Finish());
+      loaded_ = true;
+    } else if (state == StageState::kAdvanced) {
+      metadata_.expire_at = row->expire_at;
+      MAYFLY_TRY(sorter_.Add(row->doc, &metadata_, row->record_key));
+    }
+    if (ctx_.step) return StageState::kNeedTime;
+    CountLoop();
+  }
+  StreamDocument next;
+  MAYFLY_TRY(bool more, sorter_.Next(&next));
+  if (!more) return StageState::kEof;
+  MAYFLY_TRY(ctx_.op->CheckInterrupt());
+  *row = {};
+  row->doc = next.doc;
+  row->has_doc = true;
+  row->metadata = next.metadata;
+  if (next.metadata != nullptr) row->expire_at = next.metadata->expire_at;
+  row->record_key = sorter_.extra();
+  return StageState::kAdvanced;
+}
+
+void SortStage::ExplainFields(BsonBuilder& out) const {
+  out.Append("sortPattern", sorter_.pattern().spec());
+  out.Append("memLimit", static_cast<int64_t>(options_.memory_limit));
+  if (options_.limit > 0) out.Append("limitAmount", options_.limit);
+  out.Append("type", simple_ ? "simple" : "default");
+}
+
+void SortStage::ExplainStats(BsonBuilder& out) const {
+  out.Append("totalDataSizeSorted", sorter_.bytes_sorted());
+  out.Append("usedDisk", sorter_.spills() > 0);
+  out.Append("spills", sorter_.spills());
+  out.Append("spilledDataStorageSize", sorter_.spilled_bytes());
+}
+
+// --- SkipStage, LimitStage, ProjectionMarkStage --------------------------------------------------
+
+SkipStage::SkipStage(PlanContext& ctx, PlanStagePtr child, int64_t skip)
+    : PlanStage(ctx, "SKIP"), amount_(skip), left_(skip) {
+  children_.push_back(std::move(child));
+}
+
+Result<StageState> SkipStage::DoWork(Row* row) {
+  while (true) {
+    MAYFLY_TRY(StageState state, children_[0]->Work(row));
+    if (state != StageState::kAdvanced) return state;
+    if (left_ == 0) return state;
+    --left_;
+    if (ctx_.step) return StageState::kNeedTime;
+    CountLoop();
+  }
+}
+
+LimitStage::LimitStage(PlanContext& ctx, PlanStagePtr child, int64_t limit)
+    : PlanStage(ctx, "LIMIT"), amount_(limit), left_(limit) {
+  children_.push_back(std::move(child));
+}
+
+Result<StageState> LimitStage::DoWork(Row* row) {
+  if (left_ == 0) return StageState::kEof;
+  MAYFLY_TRY(StageState state, children_[0]->Work(row));
+  if (state == StageState::kAdvanced) --left_;
+  return state;
+}
+
+ProjectionMarkStage::ProjectionMarkStage(PlanContext& ctx, PlanStagePtr child, const char* name,
+                                         BsonDocument transform)
+    : PlanStage(ctx, name), transform_(std::move(transform)) {
+  children_.push_back(std::move(child));
+}
+
+}  // namespace mayfly

@@ -1,0 +1,259 @@
+#include <unordered_set>
+
+#include "protocol/bson_compare.h"
+#include "query/match/match_internal.h"
+#include "query/plan/find_executor.h"
+#include "storage/key_encoding.h"
+
+namespace mayfly {
+namespace {
+
+bool MatchesAll(const QuerySpec& spec) {
+  if (spec.match != nullptr) return spec.match->kind == MatchKind::kAlwaysTrue;
+  return spec.filter.empty();
+}
+
+// --- count ---------------------------------------------------------------------------------------
+
+class CountExecutorImpl final : public CountExecutor {
+ public:
+  CountExecutorImpl(Storage& storage, Operation& op) : op_(op), find_(storage, op) {}
+
+  Result<void> Open(QuerySpec spec) {
+    skip_ = spec.skip;
+    limit_ = spec.limit;
+    if (skip_ < 0 || limit_ < 0)
+      return Error{ErrorCode::kBadValue, "skip and limit must be non-negative"};
+    spec.skip = spec.limit = 0;
+    spec.sort = spec.projection = BsonView();
+    bool no_hint = spec.hint.missing() || (spec.hint.IsDocument() && spec.hint.Document().empty());
+    // A snapshot's count may differ from the counter of now.
+    if (spec.coll != nullptr && MatchesAll(spec) && no_hint && spec.min.empty() &&
+        spec.max.empty() && spec.snapshot == nullptr) {
+      fast_ = spec.coll;
+      ns_ = spec.coll->ns;
+      return Ok();
+    }
+    return find_.Open(std::move(spec), true);
+  }
+
+  Result<int64_t> Count() override {
+    int64_t found = 0;
+    if (fast_ != nullptr) {
+      found = Storage::DocumentCount(*fast_);
+    } else {
+      int64_t enough = limit_ > 0 ? skip_ + limit_ : INT64_MAX;
+      while (found < enough) {
+        MAYFLY_TRY(auto state, find_.Next());
+        if (state == PlanExecutor::State::kEof) break;
+        ++found;
+      }
+    }
+    skipped_ = std::min(skip_, found);
+    counted_ = found - skipped_;
+    if (limit_ > 0) counted_ = std::min(counted_, limit_);
+    op_.n_returned = 0;
+    return counted_;
+  }
+
+  Result<void> Explain(ExplainVerbosity verbosity, BsonBuilder& out) override {
+    auto counts = [this](BsonBuilder& b) {
+      b.Append("nCounted", counted_).Append("nSkipped", skipped_);
+    };
+    if (fast_ == nullptr) return find_.Explain(verbosity, {{"COUNT", nullptr, counts, 0}}, out);
+    out.Append("explainVersion", "1");
+    {
+      auto planner = out.OpenDocument("queryPlanner");
+      planner.Append("namespace", ns_).Append("indexFilterSet", false);
+      planner.Append("maxIndexedOrSolutionsReached", false);
+      planner.Append("maxIndexedAndSolutionsReached", false);
+      planner.Append("maxScansToExplodeReached", false);
+      {
+        auto winning = planner.OpenDocument("winningPlan");
+        winning.Append("isCached", false).Append("stage", "RECORD_STORE_FAST_COUNT");
+      }
+      planner.OpenArray("rejectedPlans");
+    }
+    if (verbosity == ExplainVerbosity::kQueryPlanner) return Ok();
+    auto stats = out.OpenDocument("executionStats");
+    stats.Append("executionSuccess", true).Append("nReturned", 0);
+    stats.Append("executionTimeMillis", 0).Append("totalKeysExamined", 0);
+    stats.Append("totalDocsExamined", 0);
+    {
+      auto stages = stats.OpenDocument("executionStages");
+      stages.Append("stage", "RECORD_STORE_FAST_COUNT");
+      AppendStageStats({.works = 1, .eof = true}, stages);
+      counts(stages);
+    }
+    if (verbosity == ExplainVerbosity::kAllPlansExecution) stats.OpenArray("allPlansExecution");
+    return Ok();
+  }
+
+  std::string PlanSummary() const override {
+    return fast_ != nullptr ? "RECORD_STORE_FAST_COUNT" : find_.PlanSummary();
+  }
+
+ private:
+  Operation& op_;
+  FindExecutor find_;
+  CollectionInfoPtr fast_;
+  std::string ns_;
+  int64_t skip_ = 0, limit_ = 0, counted_ = 0, skipped_ = 0;
+};
+
+// --- distinct ------------------------------------------------------------------------------------
+
+class DistinctExecutorImpl final : public DistinctExecutor {
+ public:
+  DistinctExecutorImpl(Storage& storage, Operation& op, std::string_view key)
+      : storage_(storage), op_(op), find_(storage, op), key_(key) {}
+
+  Result<void> Open(QuerySpec spec) {
+    spec.skip = spec.limit = 0;
+    spec.sort = spec.projection = BsonView();
+    bool may_skip = spec.min.empty() && spec.max.empty() && spec.hint.missing();
+    // Without a filter for documents the plan must still deliver them: values are read there.
+    return find_.Open(std::move(spec), false,
+                      [&](FindExecutor& e) { return may_skip && ChooseDistinctScan(e); });
+  }
+
+  Result<void> Run(const std::function<Result<void>(BsonValue)>& each) override {
+    each_ = &each;
+    if (scan_ != nullptr) return RunScan();
+    while (true) {
+      MAYFLY_TRY(auto state, find_.Next());
+      if (state == PlanExecutor::State::kEof) return Ok();
+      MAYFLY_TRY(Extract(find_.input_doc()));
+    }
+  }
+
+  Result<void> Explain(ExplainVerbosity verbosity, BsonBuilder& out) override {
+    return find_.Explain(verbosity, {}, out);
+  }
+  std::string PlanSummary() const override { return find_.PlanSummary(); }
+
+ private:
+  bool ChooseDistinctScan(FindExecutor& e) {
+    PlannerInput& in = e.input();
+    std::vector<const MatchExpression*> clauses;
+    if (in.filter != nullptr) clauses = Clauses(*in.filter);
+    auto predicates = CollectPredicates(clauses);
+    for (const auto& index : in.ctx.coll->indexes) {
+      if (!IsUsable(*index) || index->fields[0].path != key_) continue;
+      IndexAccess access = BuildIndexAccess(index, clauses, predicates);
+      // What a sparse index leaves out has no value to show.
+      bool complete = access.safe || (clauses.empty() && !index->has_partial_filter);
+      bool exact = std::all_of(clauses.begin(), clauses.end(), [&](const auto* c) {
+        return std::find(access.exact.begin(), access.exact.end(), c) != access.exact.end();
+      });
+      bool arrays = (access.multikey & 1) != 0;
+      // Keys are an array's elements; all of them count, also those outside the bounds.
+      if (!complete || !exact || (arrays && !clauses.empty()) ||
+          (arrays && key_.find('.') != std::string::npos))
+        continue;
+      IndexScanStage::Params params;
+      params.index = index;
+      params.multikey = 0;  // entries, not records, are what counts
+      params.bounds = std::move(access.bounds);
+      params.distinct = true;
+      arrays_ = arrays;
+      auto scan = std::make_unique<IndexScanStage>(in.ctx, std::move(params));
+      scan_ = scan.get();
+      CandidatePlan plan;
+      plan.signature = index->name + "^";
+      plan.root = std::make_unique<ProjectionMarkStage>(
+          in.ctx, std::move(scan), "PROJECTION_COVERED",
+          BuildBson([&](BsonBuilder& b) { b.Append("_id", 0).Append(key_, 1); }));
+      e.UsePlan(std::move(plan));
+      in.count_only = true;  // rows are keys
+      return true;
+    }
+    return false;
+  }
+
+  Result<void> RunScan() {
+    const IndexField& field = scan_->index()->fields[0];
+    while (true) {
+      MAYFLY_TRY(auto state, find_.Next());
+      if (state == PlanExecutor::State::kEof) return Ok();
+      std::string_view key = find_.row().key_values, bits = find_.row().type_bits;
+      size_t n = EncodedValueLength(key, field.descending);
+      std::string first(key.substr(0, n));
+      MAYFLY_TRY(Value value, DecodeKeyValue(&key, field.descending, &bits));
+      if (value.view().IsNullish()) {
+        // Null, missing or an empty array: the documents know.
+        Storage::Record record;
+        MAYFLY_TRY(bool found, storage_.Fetch(*find_.context().coll, find_.record_key(), &record,
+                                              find_.context().snapshot.get()));
+        ++op_.docs_examined;
+        if (!found) continue;
+        MAYFLY_TRY(Extract(record.doc));
+        if (!seen_.contains(Value::Borrow(value.view()))) continue;
+      } else {
+        MAYFLY_TRY(Emit(value.view()));
+      }
+      scan_->SkipValue(first);
+    }
+  }
+
+  Result<void> Extract(BsonView doc) {
+    Result<void> status = Ok();
+    auto f = [&](BsonValue v, int) {
+      if (v.missing()) return false;
+      if (v.IsArray()) {
+        for (const auto& e : v.Document()) {
+          status = Emit(e.value);
+          if (!status) return true;
+        }
+        return false;
+      }
+      status = Emit(v);
+      return !status.has_value();
+    };
+    match::WalkPath(doc, key_, false, -1, f);
+    return status;
+  }
+
+  Result<void> Emit(BsonValue v) {
+    if (seen_.contains(Value::Borrow(v))) return Ok();
+    auto it = seen_.insert(Value::Copy(v)).first;
+    return (*each_)(it->view());
+  }
+
+  struct Hash {
+    size_t operator()(const Value& v) const { return HashValue(v.view()); }
+  };
+  struct Equal {
+    bool operator()(const Value& a, const Value& b) const {
+      return CompareValues(a.view(), b.view()) == 0;
+    }
+  };
+
+  Storage& storage_;
+  Operation& op_;
+  FindExecutor find_;
+  std::string key_;
+  IndexScanStage* scan_ = nullptr;
+  bool arrays_ = false;
+  const std::function<Result<void>(BsonValue)>* each_ = nullptr;
+  std::unordered_set<Value, Hash, Equal> seen_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CountExecutor>> MakeCountExecutor(Storage& storage, Operation& op,
+                                                         QuerySpec spec) {
+  auto e = std::make_unique<CountExecutorImpl>(storage, op);
+  MAYFLY_TRY(e->Open(std::move(spec)));
+  return std::unique_ptr<CountExecutor>(std::move(e));
+}
+
+Result<std::unique_ptr<DistinctExecutor>> MakeDistinctExecutor(Storage& storage, Operation& op,
+                                                               QuerySpec spec,
+                                                               std::string_view key) {
+  auto e = std::make_unique<DistinctExecutorImpl>(storage, op, key);
+  MAYFLY_TRY(e->Open(std::move(spec)));
+  return std::unique_ptr<DistinctExecutor>(std::move(e));
+}
+
+}  // namespace mayfly

@@ -1,0 +1,531 @@
+#include "query/plan/find_executor.h"
+
+#include "protocol/bson_compare.h"
+#include "query/plan/plan_cache.h"
+#include "storage/key_encoding.h"
+
+namespace mayfly {
+namespace {
+
+constexpr int64_t kMaxTrialWorks = 10000;
+constexpr int64_t kMaxTrialResults = 101;
+constexpr size_t kMaxTrialBytes = size_t{32} << 20;
+constexpr int64_t kReplanFactor = 10;
+
+bool IsSimpleProjection(BsonView spec) {
+  for (const auto& e : spec) {
+    if (e.name.find('.') != std::string_view::npos) return false;
+    if (!e.value.IsNumber() && !e.value.Is(BsonType::kBool)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+OwnedRow OwnedRow::Copy(const Row& row) {
+  OwnedRow r;
+  r.record_key = row.record_key;
+  r.has_doc = row.has_doc;
+  if (row.has_doc) r.doc = row.doc.bytes();
+  r.expire_at = row.expire_at;
+  r.index = row.index;
+  r.key_values = row.key_values;
+  r.type_bits = row.type_bits;
+  if (row.metadata != nullptr) {
+    r.metadata = *row.metadata;
+    r.metadata->sort_key = std::move(r.metadata->sort_key).Own();
+    r.metadata->record_id = std::move(r.metadata->record_id).Own();
+  }
+  return r;
+}
+
+Row OwnedRow::View() const {
+  Row r;
+  r.record_key = record_key;
+  r.has_doc = has_doc;
+  if (has_doc) r.doc = BsonView(doc);
+  r.expire_at = expire_at;
+  r.index = index;
+  r.key_values = key_values;
+  r.type_bits = type_bits;
+  r.metadata = metadata ? &*metadata : nullptr;
+  return r;
+}
+
+FindExecutor::FindExecutor(Storage& storage, Operation& op) : storage_(storage) {
+  ctx_.storage = &storage;
+  ctx_.op = &op;
+}
+FindExecutor::~FindExecutor() = default;
+
+Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint) {
+  PlannerInput& in = *input_;
+  if (!sort.empty()) {
+    bool natural = sort.Has("$natural");
+    if (natural) {
+      int64_t direction = 0;
+      if (sort.Count() != 1)
+        return Error{ErrorCode::kBadValue, "Cannot include '$natural' in compound sort"};
+      if (!sort["$natural"].ExactInt64(&direction) || (direction != 1 && direction != -1))
+        return Error{ErrorCode::kBadValue,
+                     "$natural sort cannot be set to a value other than -1 or 1."};
+      in.natural = static_cast<int>(direction);
+    } else {
+      MAYFLY_TRY(in.sort, SortPattern::Parse(sort));
+    }
+  }
+  if (hint.missing() || (hint.IsDocument() && hint.Document().empty())) return Ok();
+  if (!hint.IsString() && !hint.IsDocument())
+    return Error{ErrorCode::kFailedToParse, "hint must be either a string or nested object"};
+  if (hint.IsDocument() && hint.Document().Has("$natural")) {
+    int64_t direction = 0;
+    if (hint.Document().Count() != 1 || !hint.Document()["$natural"].ExactInt64(&direction) ||
+        (direction != 1 && direction != -1))
+      return Error{ErrorCode::kBadValue,
+                   "$natural hint cannot be set to a value other than -1 or 1."};
+    if (in.natural == 0) in.natural = static_cast<int>(direction);
+    return Ok();
+  }
+  if (in.natural != 0)
+    return Error{ErrorCode::kBadValue, "Cannot use a hint of an index with a $natural sort"};
+  hint_ = Value::Copy(hint);
+  in.hint = hint_.view();
+  return Ok();
+}
+
+Result<void> FindExecutor::Parse(QuerySpec& spec) {
+  ctx_.coll = spec.coll;
+  ctx_.include_expired = spec.include_expired;
+  ctx_.fill_cache = spec.fill_cache;
+  ctx_.timing = spec.explain;
+  ctx_.eval.now = ctx_.op->now;
+  ctx_.eval.op = ctx_.op;
+  ns_ = spec.coll != nullptr ? spec.coll->ns : std::string(spec.ns);
+  explain_ = spec.explain;
+  tailable_ = spec.tailable;
+  return_key_ = spec.return_key;
+  show_record_id_ = spec.show_record_id;
+  batch_hint_ = spec.batch_hint;
+  pinned_ = spec.snapshot;
+  input_ = std::make_unique<PlannerInput>(ctx_);
+  PlannerInput& in = *input_;
+
+  VariableScope* scope = spec.scope;
+  if (spec.variables != nullptr) ctx_.eval.variables = *spec.variables;
+  bool expressions = !spec.projection.empty() || !spec.let.empty() ||
+                     spec.filter.bytes().find("$expr") != std::string_view::npos;
+  if (scope == nullptr && expressions) scope = &scope_.emplace();
+  if (!spec.let.empty()) {
+    MAYFLY_TRY(EvaluateLet(spec.let, *ctx_.op, scope, &ctx_.eval.variables));
+  }
+  if (spec.match != nullptr) {
+    match_ = std::move(spec.match);
+  } else if (!spec.filter.empty()) {
+    MAYFLY_TRY(auto parsed,
+               ParseMatch(spec.filter, {.scope = scope, .allow_where = spec.allow_where}));
+    match_ = std::move(parsed);
+  }
+  in.filter = match_.get();
+  if (!spec.projection.empty()) {
+    MAYFLY_TRY(projection_, ParseFindProjection(spec.projection, match_.get(), *scope));
+    if (projection_->identity()) {
+      projection_ = nullptr;
+    } else {
+      in.projection = projection_.get();
+      in.projection_spec = BsonDocument(spec.projection);
+      in.simple_projection = IsSimpleProjection(spec.projection);
+    }
+  }
+  // Even without a `let`, filters handed in parsed may use the system variables.
+  size_t slots = scope != nullptr ? static_cast<size_t>(scope->slots()) : 6;
+  if (ctx_.eval.variables.size() < slots) ctx_.eval.variables.resize(slots);
+  MAYFLY_TRY(ParseSort(spec.sort, spec.hint));
+  in.min = BsonDocument(spec.min);
+  in.max = BsonDocument(spec.max);
+  if (spec.skip < 0 || spec.limit < 0)
+    return Error{ErrorCode::kBadValue, "skip and limit must be non-negative"};
+  in.skip = spec.skip;
+  in.limit = spec.limit;
+  in.tailable = spec.tailable;
+  in.need_record = return_key_ || show_record_id_;
+  in.sorter.memory_limit = spec.memory_limit;
+  in.sorter.allow_disk_use = spec.allow_disk_use;
+  in.sorter.temp_dir = std::move(spec.spill_directory);
+  in.sorter.want_sort_key = projection_ != nullptr && projection_->needs().sort_key;
+  if (tailable_) {
+    if (!in.sort.empty() || in.natural < 0)
+      return Error{ErrorCode::kBadValue,
+                   "error processing query: ns=" + ns_ +
+                       " cannot use tailable option with a sort other than {$natural: 1}"};
+    if (ctx_.coll != nullptr && !ctx_.coll->capped)
+      return Error{ErrorCode::kBadValue, "error processing query: ns=" + ns_ +
+                                             " tailable cursor requested on non capped collection"};
+  }
+  return Ok();
+}
+
+Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChooser& choose) {
+  started_micros_ = ctx_.op->clock().MonotonicMicros();
+  BsonValue id;
+  point_read_ = IsPointRead(spec, &id);
+  Value id_value = point_read_ ? Value::Copy(id) : Value();
+  MAYFLY_TRY(Parse(spec));
+  input_->count_only = count_only;
+  ctx_.snapshot = pinned_;
+  if (ctx_.coll == nullptr) {
+    winner_.root = std::make_unique<EofStage>(ctx_);
+    tailable_ = false;
+  } else if (point_read_) {
+    PlanStagePtr stage = std::make_unique<RecordScanStage>(ctx_, RecordScanStage::Kind::kIdLookup,
+                                                           IntervalList::Point(std::move(id_value)),
+                                                           false, ResidualFilter{}, false);
+    if (projection_ != nullptr)
+      stage = std::make_unique<ProjectionMarkStage>(
+          ctx_, std::move(stage),
+          input_->simple_projection ? "PROJECTION_SIMPLE" : "PROJECTION_DEFAULT",
+          input_->projection_spec);
+    winner_.root = std::move(stage);
+  } else {
+    if (ctx_.snapshot == nullptr) ctx_.snapshot = storage_.kv().Snapshot();
+    if (!choose || !choose(*this)) {
+      MAYFLY_TRY(Plan());
+    }
+  }
+  planning_micros_ = ctx_.op->clock().MonotonicMicros() - started_micros_;
+  return Ok();
+}
+
+void FindExecutor::MakeShape() {
+  if (!shape_.empty()) return;
+  if (match_ != nullptr) match_->AppendShape(shape_);
+  shape_.push_back('\0');
+  shape_.append(input_->sort.spec().view().bytes());
+  shape_.append(input_->projection_spec.view().bytes());
+  if (input_->count_only) shape_.push_back('c');
+}
+
+Result<void> FindExecutor::Plan() {
+  MAYFLY_TRY(auto plans, EnumeratePlans(*input_));
+  if (plans.size() == 1) {
+    winner_ = std::move(plans[0]);
+    return Ok();
+  }
+  MakeShape();
+  if (!explain_) {
+    MAYFLY_TRY(bool done, TryCached(plans));
+    if (done) return Ok();
+    if (plans.empty()) {  // the cached one used up its own; the others start afresh too
+      MAYFLY_TRY(plans, EnumeratePlans(*input_));
+    }
+  }
+  return Race(std::move(plans));
+}
+
+Result<void> FindExecutor::Trial(std::vector<CandidatePlan>& plans,
+                                 std::vector<TrialResult>& results, int64_t max_works,
+                                 bool stop_at_first) {
+  int64_t wanted = kMaxTrialResults;
+  if (input_->limit > 0) wanted = std::min(wanted, input_->limit);
+  if (batch_hint_ > 0) wanted = std::min(wanted, batch_hint_);
+  results.resize(plans.size());
+  ctx_.step = true;
+  bool stop = false;
+  size_t bytes = 0;
+  for (int64_t round = 0; round < max_works && !stop; ++round) {
+    bool alive = false;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      TrialResult& r = results[i];
+      if (r.error) continue;
+      alive = true;
+      Row row;
+      ++r.works;
+      Result<StageState> state = plans[i].root->Work(&row);
+      if (!state) {
+        // A killed operation is over; anything else is this plan's own trouble.
+        if (auto ok = ctx_.op->CheckInterrupt(); !ok) return ok.error();
+        r.error = std::move(state).error();
+        continue;
+      }
+      if (state.value() == StageState::kEof) {
+        r.eof = true;
+        stop = true;
+      } else if (state.value() == StageState::kAdvanced) {
+        ++r.advanced;
+        r.rows.push_back(OwnedRow::Copy(row));
+        r.bytes += r.rows.back().bytes();
+        bytes += r.rows.back().bytes();
+        if (r.advanced >= wanted || bytes > kMaxTrialBytes) stop = true;
+      }
+      if (stop && stop_at_first) break;
+    }
+    if (!alive) break;
+  }
+  ctx_.step = false;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    TrialResult& r = results[i];
+    if (r.error) {
+      r.score = -1;
+      continue;
+    }
+    double works = static_cast<double>(std::max<int64_t>(r.works, 1));
+    double bonus = std::min(1.0 / (10 * works), 1e-4);
+    r.score = 1 + static_cast<double>(r.advanced) / works + (plans[i].has_fetch ? 0 : bonus) +
+              (plans[i].has_sort ? 0 : bonus) + (r.eof ? 1 : 0);
+  }
+  return Ok();
+}
+
+Result<bool> FindExecutor::TryCached(std::vector<CandidatePlan>& plans) {
+  auto entry = PlanCache::Global().Find(ctx_.coll, shape_);
+  if (!entry) return false;
+  size_t at = 0;
+  while (at < plans.size() && plans[at].signature != entry->signature) ++at;
+  if (at == plans.size()) return false;
+  std::vector<CandidatePlan> one;
+  one.push_back(std::move(plans[at]));
+  std::vector<TrialResult> results;
+  MAYFLY_TRY(Trial(one, results, std::max<int64_t>(entry->works * kReplanFactor, 100), true));
+  TrialResult& r = results[0];
+  int64_t wanted = std::min(kMaxTrialResults, input_->limit > 0 ? input_->limit : kMaxTrialResults);
+  if (batch_hint_ > 0) wanted = std::min(wanted, batch_hint_);
+  if (r.error || !(r.eof || r.advanced >= wanted || r.bytes > kMaxTrialBytes)) {
+    PlanCache::Global().Remove(ctx_.coll, shape_);
+    plans.clear();
+    return false;
+  }
+  winner_ = std::move(one[0]);
+  buffer_ = std::move(r.rows);
+  from_cache_ = true;
+  return true;
+}
+
+Result<void> FindExecutor::Race(std::vector<CandidatePlan> plans) {
+  std::vector<TrialResult> results;
+  MAYFLY_TRY(Trial(plans, results, kMaxTrialWorks, true));
+  size_t best = 0;
+  for (size_t i = 1; i < plans.size(); ++i)
+    if (results[i].score > results[best].score) best = i;
+  if (results[best].error) return *results[best].error;
+  buffer_ = std::move(results[best].rows);
+  if (results[best].advanced > 0 && !explain_) {
+    PlanCache::Entry entry;
+    entry.signature = plans[best].signature;
+    entry.works = results[best].works;
+    entry.created_millis = ctx_.op->now.millis;
+    entry.shape_hash = ShapeHash(shape_);
+    entry.created_from = BuildBson([&](BsonBuilder& b) {
+      auto query = b.OpenDocument("query");
+      if (match_ != nullptr) match_->Serialize(query);
+      query.Done();
+      b.Append("sort", input_->sort.spec());
+      b.Append("projection", input_->projection_spec);
+    });
+    PlanCache::Global().Put(ctx_.coll, shape_, std::move(entry));
+  }
+  if (explain_) {
+    winner_trial_ = BuildBson([&](BsonBuilder& b) { plans[best].root->Explain(true, b); });
+    plans[best].root->AddExamined(&trial_keys_, &trial_docs_);
+    trial_.push_back(std::move(results[best]));
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (i == best) continue;
+    plans[i].root->Save();
+    if (!explain_) continue;
+    results[i].rows.clear();
+    trial_.push_back(std::move(results[i]));
+    rejected_.push_back(std::move(plans[i]));
+  }
+  winner_ = std::move(plans[best]);
+  return Ok();
+}
+
+Result<PlanExecutor::State> FindExecutor::Next() {
+  if (pushed_back_) {
+    pushed_back_ = false;
+    return State::kAdvanced;
+  }
+  projected_valid_ = false;
+  if (!buffer_.empty()) {
+    held_ = std::move(buffer_.front());
+    buffer_.pop_front();
+    row_ = held_.View();
+  } else {
+    while (true) {
+      Result<StageState> state = winner_.root->Work(&row_);
+      if (!state) return std::move(state).error();
+      if (state.value() == StageState::kEof) {
+        if (!tailable_) eof_ = true;
+        return State::kEof;
+      }
+      if (state.value() == StageState::kAdvanced) break;
+    }
+  }
+  ++returned_;
+  ++ctx_.op->n_returned;
+  if (!row_.has_doc && !input_->count_only) {
+    MAYFLY_TRY(LoadCovered());
+  }
+  SetMetadata();
+  return State::kAdvanced;
+}
+
+void FindExecutor::SetMetadata() {
+  if (row_.metadata != nullptr) metadata_ = *row_.metadata;
+  metadata_.expire_at = row_.expire_at;
+  if (projection_ != nullptr && projection_->needs().record_id) {
+    std::string bytes;
+    BsonBuilder b(bytes);
+    b.AppendBinary("", 0, row_.record_key);
+    b.Done();
+    metadata_.record_id = Value::Copy(BsonView(bytes).First().value);
+  }
+}
+
+/// The document that a covered projection sees: the fields of the key. What is null there may be
+/// missing in the document, which then has the last word.
+Result<void> FindExecutor::LoadCovered() {
+  std::vector<Value> values;
+  std::string_view key = row_.key_values, bits = row_.type_bits;
+  bool sure = row_.index != nullptr;
+  if (sure) {
+    for (const auto& f : row_.index->fields) {
+      MAYFLY_TRY(Value v, DecodeKeyValue(&key, f.descending, &bits));
+      if (v.view().IsNullish()) sure = false;
+      values.push_back(std::move(v));
+    }
+  }
+  if (!sure) {
+    ++ctx_.op->docs_examined;
+    MAYFLY_TRY(bool found,
+               storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.snapshot.get()));
+    if (!found) return Error{ErrorCode::kInternalError, "index entry without a document"};
+    row_.doc = covered_record_.doc;
+    row_.has_doc = true;
+    return Ok();
+  }
+  // {"a.b": 1, c: 1, "a.d": 1} becomes {a: {b: …, d: …}, c: …}: fields in the order they first
+  // appear.
+  struct Filler {
+    const std::vector<IndexField>& fields;
+    const std::vector<Value>& values;
+    std::vector<bool> done;
+    void Fill(std::string_view prefix, BsonBuilder& b) {
+      for (size_t i = 0; i < fields.size(); ++i) {
+        std::string_view path = fields[i].path;
+        if (done[i] || !path.starts_with(prefix)) continue;
+        std::string_view rest = path.substr(prefix.size());
+        size_t dot = rest.find('.');
+        if (dot == std::string_view::npos) {
+          done[i] = true;
+          b.Append(rest, values[i].view());
+          continue;
+        }
+        auto inner = b.OpenDocument(rest.substr(0, dot));
+        Fill(path.substr(0, prefix.size() + dot + 1), inner);
+      }
+    }
+  };
+  Filler filler{row_.index->fields, values, std::vector<bool>(values.size())};
+  covered_doc_.clear();
+  BsonBuilder b(covered_doc_);
+  filler.Fill("", b);
+  b.Done();
+  row_.doc = BsonView(covered_doc_);
+  row_.has_doc = true;
+  return Ok();
+}
+
+Result<void> FindExecutor::Project(BsonBuilder& out) {
+  if (return_key_) {
+    if (row_.index != nullptr) {
+      std::string_view key = row_.key_values, bits = row_.type_bits;
+      for (const auto& f : row_.index->fields) {
+        MAYFLY_TRY(Value v, DecodeKeyValue(&key, f.descending, &bits));
+        out.Append(f.path, v.view());
+      }
+    } else if (const auto* scan = dynamic_cast<const RecordScanStage*>(winner_.root.get());
+               scan != nullptr && scan->kind() != RecordScanStage::Kind::kCollection) {
+      out.Append("_id", row_.doc["_id"]);
+    }
+  } else if (projection_ != nullptr) {
+    ctx_.eval.metadata = &metadata_;
+    MAYFLY_TRY(projection_->Apply(row_.doc, ctx_.eval, out));
+  } else {
+    out.AppendAll(row_.doc);
+  }
+  // Behind the collection's number: the encoded `_id`, or the insertion number when capped.
+  if (show_record_id_) {
+    std::string_view id = row_.record_key.substr(std::min<size_t>(4, row_.record_key.size()));
+    if (ctx_.coll->capped && id.size() == 8) {
+      uint64_t n = 0;
+      for (unsigned char c : id) n = n << 8 | c;
+      out.Append("$recordId", n);
+    } else {
+      out.AppendBinary("$recordId", 0, id);
+    }
+  }
+  return Ok();
+}
+
+Result<BsonView> FindExecutor::doc() {
+  if (projection_ == nullptr && !return_key_ && !show_record_id_) return row_.doc;
+  if (!projected_valid_) {
+    projected_.clear();
+    BsonBuilder b(projected_);
+    MAYFLY_TRY(Project(b));
+    b.Done();
+    projected_valid_ = true;
+  }
+  return BsonView(projected_);
+}
+
+bool FindExecutor::MayGrow() const {
+  return return_key_ || show_record_id_ ||
+         (projection_ != nullptr && !projection_->coverable() && !input_->simple_projection);
+}
+
+Result<void> FindExecutor::AppendResult(BsonArrayBuilder& batch) {
+  if (projection_ == nullptr && !return_key_ && !show_record_id_) {
+    batch.Append(row_.doc);
+    return Ok();
+  }
+  if (projected_valid_) {
+    batch.Append(BsonView(projected_));
+    return Ok();
+  }
+  auto out = batch.OpenDocument();
+  return Project(out);
+}
+
+void FindExecutor::SaveState() {
+  if (pushed_back_) {
+    held_ = OwnedRow::Copy(row_);
+    row_ = held_.View();
+  }
+  winner_.root->Save();
+  covered_record_.pinned.Reset();
+  ctx_.snapshot = nullptr;
+}
+
+Result<void> FindExecutor::RestoreState(Operation& op, KvSnapshotPtr snapshot) {
+  ctx_.op = &op;
+  ctx_.eval.op = &op;
+  if (snapshot != nullptr)
+    ctx_.snapshot = std::move(snapshot);
+  else if (pinned_ != nullptr)
+    ctx_.snapshot = pinned_;
+  else if (ctx_.coll != nullptr)
+    ctx_.snapshot = storage_.kv().Snapshot();
+  winner_.root->Restore();
+  return Ok();
+}
+
+bool FindExecutor::IsEof() const {
+  if (pushed_back_) return false;
+  if (eof_) return true;
+  if (tailable_) return false;
+  if (input_->limit > 0 && returned_ >= input_->limit) return true;
+  return point_read_ && returned_ > 0;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,120 @@
+#pragma once
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "query/plan/executor.h"
+#include "query/plan/planner.h"
+
+namespace mayfly {
+
+/// A Row that owns its bytes.
+struct OwnedRow {
+  std::string record_key, doc, key_values, type_bits;
+  bool has_doc = false;
+  std::optional<Instant> expire_at;
+  const IndexInfo* index = nullptr;
+  std::optional<DocumentMetadata> metadata;
+
+  static OwnedRow Copy(const Row& row);
+  Row View() const;
+  size_t bytes() const { return record_key.size() + doc.size() + key_values.size(); }
+};
+
+/// What a plan has done in a trial.
+struct TrialResult {
+  int64_t works = 0, advanced = 0;
+  bool eof = false;
+  double score = 0;
+  std::optional<Error> error;
+  std::deque<OwnedRow> rows;
+  size_t bytes = 0;
+};
+
+/// The executor behind find, and what count and distinct are made of.
+class FindExecutor final : public PlanExecutor {
+ public:
+  explicit FindExecutor(Storage& storage, Operation& op);
+  ~FindExecutor() override;
+
+  /// Parses and plans. `count_only`: the caller only counts results.
+  /// `choose` may take over planning (UsePlan) and answer true.
+  using PlanChooser = std::function<bool(FindExecutor&)>;
+  Result<void> Open(QuerySpec spec, bool count_only, const PlanChooser& choose = nullptr);
+
+  Result<State> Next() override;
+  BsonView input_doc() const override { return row_.doc; }
+  Result<BsonView> doc() override;
+  std::string_view record_key() const override { return row_.record_key; }
+  const DocumentMetadata& metadata() const override { return metadata_; }
+  Result<void> AppendResult(BsonArrayBuilder& batch) override;
+  void PushBack() override { pushed_back_ = true; }
+  void SaveState() override;
+  Result<void> RestoreState(Operation& op, KvSnapshotPtr snapshot) override;
+  bool tailable() const override { return tailable_; }
+  bool IsEof() const override;
+  const MatchExpression* match() const override { return match_.get(); }
+  Result<void> AppendQueryPlanner(const std::vector<ExplainStage>& on_top,
+                                  ExplainVerbosity verbosity, BsonBuilder& out) override;
+  Result<void> AppendExecutionStats(const std::vector<ExplainStage>& on_top,
+                                    ExplainVerbosity verbosity, BsonBuilder& out) override;
+  std::string PlanSummary() const override;
+  std::vector<std::string> IndexesUsed() const override;
+  bool MayGrow() const override;
+
+  /// Takes over a plan that the caller has made (distinct).
+  void UsePlan(CandidatePlan plan) { winner_ = std::move(plan); }
+  PlannerInput& input() { return *input_; }
+  PlanContext& context() { return ctx_; }
+  const PlanStage* root() const { return winner_.root.get(); }
+  const Row& row() const { return row_; }
+  int64_t returned() const { return returned_; }
+
+ private:
+  Result<void> Parse(QuerySpec& spec);
+  Result<void> ParseSort(BsonView sort, BsonValue hint);
+  Result<void> Plan();
+  Result<void> Trial(std::vector<CandidatePlan>& plans, std::vector<TrialResult>& results,
+                     int64_t max_works, bool stop_at_first);
+  Result<bool> TryCached(std::vector<CandidatePlan>& plans);
+  Result<void> Race(std::vector<CandidatePlan> plans);
+  void MakeShape();
+  Result<void> LoadCovered();
+  void SetMetadata();
+  void AppendPlan(const CandidatePlan& plan, const std::vector<ExplainStage>& on_top, size_t at,
+                  bool stats, bool first, BsonBuilder& out) const;
+  Result<void> Project(BsonBuilder& out);
+
+  Storage& storage_;
+  PlanContext ctx_;
+  std::string ns_;
+  std::shared_ptr<const MatchExpression> match_;
+  std::optional<VariableScope> scope_;
+  ProjectionPtr projection_;
+  Value hint_;
+  std::unique_ptr<PlannerInput> input_;
+  std::string shape_;
+  KvSnapshotPtr pinned_;  ///< the caller's own point in time
+  int64_t batch_hint_ = 0;
+  bool tailable_ = false, return_key_ = false, show_record_id_ = false, explain_ = false;
+  bool point_read_ = false, from_cache_ = false;
+
+  CandidatePlan winner_;
+  std::vector<CandidatePlan> rejected_;
+  std::vector<TrialResult> trial_;            ///< explain: of the winner, then of the rejected
+  std::optional<BsonDocument> winner_trial_;  ///< explain: the winner's stages after the trial
+  int64_t trial_keys_ = 0, trial_docs_ = 0;
+  std::deque<OwnedRow> buffer_;  ///< what the trial has found already
+  OwnedRow held_;                ///< the current row when it comes from the buffer
+  Row row_;
+  DocumentMetadata metadata_;
+  std::string covered_doc_, projected_;
+  Storage::Record covered_record_;
+  bool projected_valid_ = false, pushed_back_ = false, eof_ = false;
+  int64_t returned_ = 0;
+  int64_t started_micros_ = 0, planning_micros_ = 0, run_micros_ = 0;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,88 @@
+#include "query/plan/plan_cache.h"
+
+namespace mayfly {
+
+PlanCache& PlanCache::Global() {
+  static PlanCache cache;
+  return cache;
+}
+
+std::string PlanCache::Key(const CollectionInfo& coll, std::string_view shape) {
+  std::string key(reinterpret_cast<const char*>(coll.uuid.data()), coll.uuid.size());
+  key.append(shape);
+  return key;
+}
+
+std::optional<PlanCache::Entry> PlanCache::Find(const CollectionInfoPtr& coll,
+                                                std::string_view shape) {
+  std::string key = Key(*coll, shape);
+  std::lock_guard lock(mutex_);
+  auto it = by_key_.find(key);
+  if (it == by_key_.end()) return std::nullopt;
+  auto slot = it->second;
+  if (slot->coll.lock() != coll) {
+    by_key_.erase(it);
+    slots_.erase(slot);
+    return std::nullopt;
+  }
+  slots_.splice(slots_.begin(), slots_, slot);
+  return slot->entry;
+}
+
+void PlanCache::Put(const CollectionInfoPtr& coll, std::string_view shape, Entry entry) {
+  std::string key = Key(*coll, shape);
+  std::lock_guard lock(mutex_);
+  if (auto it = by_key_.find(key); it != by_key_.end()) {
+    auto slot = it->second;
+    by_key_.erase(it);
+    slots_.erase(slot);
+  }
+  slots_.push_front({std::move(key), coll, coll->uuid, std::move(entry)});
+  by_key_.emplace(slots_.front().key, slots_.begin());
+  if (slots_.size() > kMaxEntries) {
+    by_key_.erase(slots_.back().key);
+    slots_.pop_back();
+  }
+}
+
+void PlanCache::Remove(const CollectionInfoPtr& coll, std::string_view shape) {
+  std::string key = Key(*coll, shape);
+  std::lock_guard lock(mutex_);
+  if (auto it = by_key_.find(key); it != by_key_.end()) {
+    auto slot = it->second;
+    by_key_.erase(it);
+    slots_.erase(slot);
+  }
+}
+
+void PlanCache::Clear(const CollectionInfo& coll) {
+  std::lock_guard lock(mutex_);
+  for (auto it = slots_.begin(); it != slots_.end();) {
+    if (it->uuid == coll.uuid) {
+      by_key_.erase(it->key);
+      it = slots_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void PlanCache::ForEach(const CollectionInfo& coll, const std::function<void(const Entry&)>& f) {
+  std::lock_guard lock(mutex_);
+  for (const auto& s : slots_)
+    if (s.uuid == coll.uuid && s.coll.lock().get() == &coll) f(s.entry);
+}
+
+uint32_t ShapeHash(std::string_view bytes) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (unsigned char c : bytes) h = (h ^ c) * 0x100000001b3u;
+  return static_cast<uint32_t>(h ^ (h >> 32));
+}
+
+std::string HashText(uint32_t hash) {
+  char text[9];
+  std::snprintf(text, sizeof text, "%08X", hash);
+  return text;
+}
+
+}  // namespace mayfly

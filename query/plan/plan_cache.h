@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "protocol/bson_view.h"
+#include "storage/catalog_types.h"
+
+namespace mayfly {
+
+/// Which candidate won the last trial, by collection and query shape. An entry is good for the very
+/// definition of the collection it was made with: any change of indexes or options makes a new
+/// CollectionInfo and so ends it. One a process; bounded; threads: any.
+class PlanCache {
+ public:
+  struct Entry {
+    std::string signature;      ///< of the candidate
+    int64_t works = 0;          ///< what it took in the trial
+    BsonDocument created_from;  ///< {query, sort, projection}
+    int64_t created_millis = 0;
+    uint32_t shape_hash = 0;
+  };
+
+  static PlanCache& Global();
+
+  std::optional<Entry> Find(const CollectionInfoPtr& coll, std::string_view shape);
+  void Put(const CollectionInfoPtr& coll, std::string_view shape, Entry entry);
+  void Remove(const CollectionInfoPtr& coll, std::string_view shape);
+  void Clear(const CollectionInfo& coll);
+  void ForEach(const CollectionInfo& coll, const std::function<void(const Entry&)>& f);
+
+ private:
+  struct Slot {
+    std::string key;
+    std::weak_ptr<const CollectionInfo> coll;
+    Uuid uuid;
+    Entry entry;
+  };
+  static std::string Key(const CollectionInfo& coll, std::string_view shape);
+  static constexpr size_t kMaxEntries = 5000;
+
+  std::mutex mutex_;
+  std::list<Slot> slots_;  ///< most recently used first
+  std::unordered_map<std::string_view, std::list<Slot>::iterator> by_key_;
+};
+
+/// FNV-1a, folded to 32 bits: planCacheShapeHash and planCacheKey.
+uint32_t ShapeHash(std::string_view bytes);
+std::string HashText(uint32_t hash);  ///< eight hexadecimal digits, upper case
+
+}  // namespace mayfly

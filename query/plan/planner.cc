@@ -1,0 +1,403 @@
+#include "query/plan/planner.h"
+
+#include "protocol/bson_compare.h"
+
+namespace mayfly {
+namespace {
+
+constexpr size_t kMaxCandidates = 16;
+
+Error PlannerError(const PlannerInput& in, std::string_view why,
+                   ErrorCode code = ErrorCode::kBadValue) {
+  std::string message = "error processing query: ns=";
+  message += in.ctx.coll->ns;
+  message += " planner returned error :: caused by :: ";
+  message += why;
+  return {code, std::move(message)};
+}
+
+/// One leaf access turned into stages, with what is still to be tested.
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(PlannerInput& in) : in_(in) {
+    if (in.filter != nullptr) clauses_ = Clauses(*in.filter);
+    predicates_ = CollectPredicates(clauses_);
+  }
+
+  Result<std::vector<CandidatePlan>> Run();
+
+ private:
+  struct Leaf {
+    PlanStagePtr stage;
+    bool has_docs = false;
+    std::string signature;
+  };
+  bool capped() const { return in_.ctx.coll->capped; }
+  RecordScanStage::Kind IdKind() const {
+    return in_.ctx.coll->clustered ? RecordScanStage::Kind::kClustered
+                                   : RecordScanStage::Kind::kIdIndex;
+  }
+  std::vector<const MatchExpression*> Residual(
+      const std::vector<const MatchExpression*>& exact) const {
+    std::vector<const MatchExpression*> out;
+    for (const auto* c : clauses_)
+      if (std::find(exact.begin(), exact.end(), c) == exact.end()) out.push_back(c);
+    return out;
+  }
+  bool CanCover(const IndexAccess& access) const;
+  Leaf MakeLeaf(const IndexAccess& access, bool backward, ResidualFilter filter, bool keys_only);
+  PlanStagePtr MakeMerge(const IndexAccess& access, size_t explode, bool backward);
+  void Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool covered, double score);
+  void AddAccess(const IndexAccess& access, bool forced);
+  void AddCollectionScan(int direction);
+  void AddDisjunctions();
+  bool AddBranches(const MatchExpression& branch,
+                   const std::vector<const MatchExpression*>& siblings, std::vector<Leaf>* leaves,
+                   bool* exact);
+  Result<void> UseHint(bool* done);
+  Result<void> UseMinMax(const IndexInfoPtr& index);
+
+  PlannerInput& in_;
+  std::vector<const MatchExpression*> clauses_;
+  std::vector<PathPredicate> predicates_;
+  std::vector<CandidatePlan> plans_;
+};
+
+/// Every field that the projection shows must be read off the key: no arrays, no path inside
+/// another.
+bool PlanBuilder::CanCover(const IndexAccess& access) const {
+  if (in_.projection == nullptr || !in_.projection->coverable() || in_.need_record) return false;
+  if (access.index == nullptr || access.multikey != 0) return false;
+  const auto& fields = access.index->fields;
+  for (size_t i = 0; i < fields.size(); ++i)
+    for (size_t j = 0; j < fields.size(); ++j)
+      if (i != j && (fields[j].path + ".").starts_with(fields[i].path + ".")) return false;
+  const auto& needs = in_.projection->needs();
+  if (needs.whole_document || needs.expire_at || needs.sort_key || needs.text_score ||
+      needs.record_id || needs.paths.empty())
+    return false;
+  for (const auto& path : needs.paths) {
+    bool found = false;
+    for (const auto& f : fields) found = found || f.path == path;
+    if (!found) return false;
+  }
+  return true;
+}
+
+PlanBuilder::Leaf PlanBuilder::MakeLeaf(const IndexAccess& access, bool backward,
+                                        ResidualFilter filter, bool keys_only) {
+  Leaf leaf;
+  if (access.index == nullptr) {
+    leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, IdKind(), access.bounds.fields[0],
+                                                   backward, std::move(filter), false);
+    leaf.has_docs = true;
+    leaf.signature = "_id_";
+  } else {
+    IndexScanStage::Params params;
+    params.index = access.index;
+    params.multikey = access.multikey;
+    params.bounds = access.bounds;
+    params.backward = backward;
+    params.count_only = keys_only;
+    leaf.stage = std::make_unique<IndexScanStage>(in_.ctx, std::move(params));
+    leaf.signature = access.index->name;
+  }
+  if (backward) leaf.signature += "-";
+  return leaf;
+}
+
+PlanStagePtr PlanBuilder::MakeMerge(const IndexAccess& access, size_t explode, bool backward) {
+  std::vector<PlanStagePtr> scans;
+  std::vector<size_t> at(explode, 0);
+  while (true) {
+    IndexScanStage::Params params;
+    params.index = access.index;
+    params.multikey = access.multikey;
+    params.bounds = access.bounds;
+    params.backward = backward;
+    for (size_t i = 0; i < explode; ++i)
+      params.bounds.fields[i].intervals = {access.bounds.fields[i].intervals[at[i]]};
+    scans.push_back(std::make_unique<IndexScanStage>(in_.ctx, std::move(params)));
+    size_t i = explode;
+    while (i > 0 && ++at[i - 1] == access.bounds.fields[i - 1].intervals.size()) at[--i] = 0;
+    if (i == 0) break;
+  }
+  return std::make_unique<SortMergeStage>(in_.ctx, std::move(scans), explode, backward,
+                                          in_.sort.spec());
+}
+
+void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool covered,
+                         double score) {
+  CandidatePlan plan;
+  plan.signature = std::move(leaf.signature);
+  plan.score = score;
+  PlanStagePtr stage = std::move(leaf.stage);
+  if (!leaf.has_docs && !covered) {
+    stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual));
+    plan.has_fetch = true;
+  }
+  if (!sorted) {
+    SorterOptions options = in_.sorter;
+    options.limit = in_.limit > 0 ? in_.limit + in_.skip : 0;
+    stage = std::make_unique<SortStage>(in_.ctx, std::move(stage), in_.sort, std::move(options),
+                                        !in_.sort.needs_metadata());
+    plan.has_sort = true;
+  }
+  if (in_.skip > 0) stage = std::make_unique<SkipStage>(in_.ctx, std::move(stage), in_.skip);
+  if (in_.projection != nullptr) {
+    const char* name = covered                 ? "PROJECTION_COVERED"
+                       : in_.simple_projection ? "PROJECTION_SIMPLE"
+                                               : "PROJECTION_DEFAULT";
+    stage =
+        std::make_unique<ProjectionMarkStage>(in_.ctx, std::move(stage), name, in_.projection_spec);
+  }
+  // A sort with a limit has it in itself.
+  if (in_.limit > 0 && sorted)
+    stage = std::make_unique<LimitStage>(in_.ctx, std::move(stage), in_.limit);
+  plan.root = std::move(stage);
+  plans_.push_back(std::move(plan));
+}
+
+void PlanBuilder::AddAccess(const IndexAccess& access, bool forced) {
+  size_t explode = 0;
+  SortProvision sort = ProvidesSort(access, in_.sort, &explode);
+  bool wants_sort = !in_.sort.empty();
+  bool sorted = sort != SortProvision::kNo;
+  if (!forced && (!access.safe || (!access.useful && !(wants_sort && sorted)))) return;
+  bool backward = sort == SortProvision::kBackward;
+  auto residual = Residual(access.exact);
+  double score = access.score + (wants_sort && sorted ? 0.4 : 0);
+  if (access.index == nullptr) {
+    Leaf leaf = MakeLeaf(access, backward, {residual}, false);
+    Finish(std::move(leaf), {}, sorted, false, score);
+    return;
+  }
+  bool keys_only = in_.count_only && residual.empty() && sorted;
+  bool covered = keys_only || (residual.empty() && sorted && CanCover(access));
+  if (explode > 0) {
+    Leaf leaf;
+    leaf.stage = MakeMerge(access, explode, backward);
+    leaf.signature = access.index->name + (backward ? "-*" : "*");
+    Finish(std::move(leaf), {residual}, true, covered, score);
+    return;
+  }
+  Leaf leaf = MakeLeaf(access, backward, {}, keys_only);
+  Finish(std::move(leaf), {residual}, sorted, covered, score + (covered ? 0.4 : 0));
+}
+
+void PlanBuilder::AddCollectionScan(int direction) {
+  Leaf leaf;
+  leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, RecordScanStage::Kind::kCollection,
+                                                 IntervalList::Full(), direction < 0,
+                                                 ResidualFilter{clauses_}, in_.tailable);
+  leaf.has_docs = true;
+  leaf.signature = direction < 0 ? "$natural-" : "$natural";
+  Finish(std::move(leaf), {}, in_.sort.empty(), false, 0);
+}
+
+bool PlanBuilder::AddBranches(const MatchExpression& branch,
+                              const std::vector<const MatchExpression*>& siblings,
+                              std::vector<Leaf>* leaves, bool* exact) {
+  if (branch.kind == MatchKind::kAlwaysFalse) return true;
+  if (branch.kind == MatchKind::kOr) {
+    for (const auto& c : branch.children)
+      if (!AddBranches(*c, siblings, leaves, exact)) return false;
+    return true;
+  }
+  auto own = Clauses(branch);
+  auto all = own;
+  all.insert(all.end(), siblings.begin(), siblings.end());
+  auto predicates = CollectPredicates(all);
+  std::optional<IndexAccess> best;
+  if (!capped()) {
+    IndexAccess id = BuildIdAccess(predicates);
+    if (id.useful) best = std::move(id);
+  }
+  for (const auto& index : in_.ctx.coll->indexes) {
+    if (!IsUsable(*index)) continue;
+    IndexAccess access = BuildIndexAccess(index, all, predicates);
+    if (!access.useful || !access.safe || access.bounds.fields[0].IsFull()) continue;
+    if (!best || access.score > best->score) best = std::move(access);
+  }
+  if (!best) return false;
+  for (const auto* c : own)
+    if (std::find(best->exact.begin(), best->exact.end(), c) == best->exact.end()) *exact = false;
+  leaves->push_back(MakeLeaf(*best, false, {}, false));
+  return true;
+}
+
+void PlanBuilder::AddDisjunctions() {
+  for (const auto* c : clauses_) {
+    if (c->kind != MatchKind::kOr) continue;
+    std::vector<const MatchExpression*> siblings;
+    for (const auto* s : clauses_)
+      if (s != c) siblings.push_back(s);
+    std::vector<Leaf> leaves;
+    bool exact = true;
+    if (!AddBranches(*c, siblings, &leaves, &exact) || leaves.empty()) continue;
+    ResidualFilter residual;
+    for (const auto* s : clauses_)
+      if (s != c || !exact) residual.clauses.push_back(s);
+    Leaf leaf;
+    leaf.signature = "or(";
+    std::vector<PlanStagePtr> inputs;
+    for (auto& l : leaves) {
+      leaf.signature += l.signature + ",";
+      inputs.push_back(std::move(l.stage));
+    }
+    leaf.signature += ")";
+    double score = 1.2 / static_cast<double>(inputs.size());
+    leaf.stage = std::make_unique<OrStage>(in_.ctx, std::move(inputs));
+    bool rooted = clauses_.size() == 1;
+    Finish(std::move(leaf), std::move(residual), in_.sort.empty(), false, score);
+    if (rooted) {
+      auto& plan = plans_.back();
+      plan.root = std::make_unique<SubplanStage>(in_.ctx, std::move(plan.root));
+    }
+  }
+}
+
+Result<void> PlanBuilder::UseMinMax(const IndexInfoPtr& index) {
+  auto check = [&](BsonView bound, std::string_view which) -> Result<void> {
+    if (bound.empty()) return Ok();
+    auto it = bound.begin();
+    bool same = true;
+    BsonView key = index ? index->key.view() : BsonView();
+    if (index) {
+      for (const auto& k : key) {
+        if (it == bound.end() || it->name != k.name) {
+          same = false;
+          break;
+        }
+        ++it;
+      }
+      same = same && it == bound.end();
+    } else {
+      same = bound.Count() == 1 && bound.First().name == "_id";
+    }
+    if (same) return Ok();
+    return PlannerError(in_, "The index chosen is not compatible with " + std::string(which),
+                        LocationCode(51174));
+  };
+  MAYFLY_TRY(check(in_.min, "min()"));
+  MAYFLY_TRY(check(in_.max, "max()"));
+  IndexAccess access;
+  access.index = index;
+  access.useful = true;
+  bool ordered = true;
+  if (index) {
+    access.multikey = index->multikey.load(std::memory_order_acquire);
+    access.bounds.whole_key_range = true;
+    access.bounds.min = in_.min;
+    access.bounds.max = in_.max;
+    if (!in_.min.view().empty() && !in_.max.view().empty())
+      ordered = EncodeWholeKey(*index, in_.min) < EncodeWholeKey(*index, in_.max);
+  } else {
+    Value low = in_.min.view().empty() ? MinOfType(BsonType::kMinKey)
+                                       : Value::Copy(in_.min.view().First().value);
+    bool inclusive = in_.max.view().empty();
+    Value high =
+        inclusive ? MinOfType(BsonType::kMaxKey) : Value::Copy(in_.max.view().First().value);
+    ordered = CompareValues(low.view(), high.view()) < 0;
+    access.bounds.fields.push_back(IntervalList::Range(low, true, high, inclusive));
+  }
+  if (!ordered)
+    return PlannerError(in_, "The value of min() must be less than the value of max()",
+                        LocationCode(51175));
+  AddAccess(access, true);
+  return Ok();
+}
+
+Result<void> PlanBuilder::UseHint(bool* done) {
+  *done = false;
+  bool has_range = !in_.min.view().empty() || !in_.max.view().empty();
+  if (in_.hint.missing()) {
+    if (!has_range) return Ok();
+    return Error{LocationCode(51173),
+                 "When using min()/max() a hint of which index to use must be provided"};
+  }
+  *done = true;
+  const CollectionInfo& coll = *in_.ctx.coll;
+  std::vector<IndexInfoPtr> found;
+  bool id = false;
+  auto id_pattern = [&](BsonView v) { return v.Count() == 1 && v.First().name == "_id"; };
+  if (in_.hint.IsString()) {
+    std::string_view name = in_.hint.String();
+    if (auto i = coll.FindIndex(name); i && IsUsable(*i))
+      found.push_back(i);
+    else if (!capped() && (name == "_id_" || (coll.clustered && name == coll.clustered_index_name)))
+      id = true;
+  } else {
+    for (const auto& i : coll.indexes)
+      if (IsUsable(*i) && CompareDocuments(i->key, in_.hint.Document()) == 0) found.push_back(i);
+    if (found.empty() && !capped() && id_pattern(in_.hint.Document()) &&
+        in_.hint.Document().First().value.NumberAsInt64() == 1)
+      id = true;
+  }
+  if (found.size() > 1)
+    return PlannerError(in_,
+                        "Hint matched multiple indexes, must hint by index name. Matched: " +
+                            found[0]->name + " and " + found[1]->name,
+                        ErrorCode::kIndexNotFound);
+  if (found.empty() && !id)
+    return PlannerError(in_, "hint provided does not correspond to an existing index");
+  if (has_range) return UseMinMax(id ? nullptr : found[0]);
+  if (id)
+    AddAccess(BuildIdAccess(predicates_), true);
+  else
+    AddAccess(BuildIndexAccess(found[0], clauses_, predicates_), true);
+  return Ok();
+}
+
+Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
+  bool hinted = false;
+  if (in_.filter != nullptr && in_.filter->kind == MatchKind::kAlwaysFalse && in_.hint.missing()) {
+    CandidatePlan plan;
+    plan.root = std::make_unique<EofStage>(in_.ctx, "predicateEvalsToFalse");
+    plan.signature = "eof";
+    plans_.push_back(std::move(plan));
+    return std::move(plans_);
+  }
+  if (in_.natural != 0 || in_.tailable) {
+    AddCollectionScan(in_.natural < 0 ? -1 : 1);
+    return std::move(plans_);
+  }
+  MAYFLY_TRY(UseHint(&hinted));
+  if (hinted) return std::move(plans_);
+
+  bool any = !clauses_.empty() || !in_.sort.empty();
+  if (any) {
+    if (!capped()) {
+      IndexAccess id = BuildIdAccess(predicates_);
+      AddAccess(id, false);
+      if (id.bounds.fields[0].IsPoint() && !plans_.empty()) return std::move(plans_);
+    }
+    for (const auto& index : in_.ctx.coll->indexes) {
+      if (!IsUsable(*index)) continue;
+      IndexAccess access = BuildIndexAccess(index, clauses_, predicates_);
+      size_t before = plans_.size();
+      AddAccess(access, false);
+      // One entry at most: nothing can be better.
+      if (plans_.size() > before && index->unique && access.bounds.AllSinglePoints() &&
+          access.multikey == 0) {
+        plans_.erase(plans_.begin(), plans_.end() - 1);
+        return std::move(plans_);
+      }
+    }
+    AddDisjunctions();
+  }
+  if (plans_.empty()) AddCollectionScan(1);
+  std::stable_sort(
+      plans_.begin(), plans_.end(),
+      [](const CandidatePlan& a, const CandidatePlan& b) { return a.score > b.score; });
+  if (plans_.size() > kMaxCandidates) plans_.erase(plans_.begin() + kMaxCandidates, plans_.end());
+  return std::move(plans_);
+}
+
+}  // namespace
+
+Result<std::vector<CandidatePlan>> EnumeratePlans(PlannerInput& in) {
+  return PlanBuilder(in).Run();
+}
+
+}  // namespace mayfly

@@ -1,0 +1,144 @@
+#include "query/plan/executor.h"
+#include "query/projection/projection.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+namespace {
+
+/// A value that `{_id: value}` compares for equality.
+bool IsPlainId(BsonValue v) {
+  switch (v.type()) {
+    case BsonType::kMissing:
+    case BsonType::kUndefined:
+    case BsonType::kArray:
+    case BsonType::kRegex:
+      return false;
+    case BsonType::kDocument: {
+      auto it = v.Document().begin();
+      return it == v.Document().end() || !it->name.starts_with('$');
+    }
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+bool IsPointRead(const QuerySpec& spec, BsonValue* id) {
+  if (spec.coll == nullptr || spec.coll->capped || spec.coll->is_view) return false;
+  if (spec.skip != 0 || spec.tailable || spec.return_key || spec.show_record_id) return false;
+  if (!spec.min.empty() || !spec.max.empty()) return false;
+  if (!spec.hint.missing()) {
+    bool id_hint = spec.hint.IsString() ? spec.hint.String() == "_id_"
+                   : spec.hint.IsDocument()
+                       ? spec.hint.Document().empty() ||
+                             (spec.hint.Document().Count() == 1 &&
+                              spec.hint.Document().First().name == "_id" &&
+                              spec.hint.Document().First().value.NumberAsInt64() == 1)
+                       : false;
+    if (!id_hint) return false;
+  }
+  if (!spec.sort.empty()) {
+    for (const auto& e : spec.sort) {
+      int64_t order;
+      if (e.name.empty() || e.name.find('$') != std::string_view::npos ||
+          !e.value.ExactInt64(&order) || (order != 1 && order != -1))
+        return false;
+    }
+  }
+  if (spec.match != nullptr) {
+    if (spec.match->kind != MatchKind::kEq || spec.match->path != "_id") return false;
+    *id = spec.match->operand.view();
+    return IsPlainId(*id);
+  }
+  auto it = spec.filter.begin();
+  if (it == spec.filter.end() || it->name != "_id") return false;
+  BsonValue v = it->value;
+  if (++it != spec.filter.end()) return false;
+  if (v.IsDocument()) {
+    auto op = v.Document().begin();
+    if (op != v.Document().end() && op->name == "$eq") {
+      v = op->value;
+      if (++op; !op->value.missing()) return false;
+    }
+  }
+  if (!IsPlainId(v)) return false;
+  *id = v;
+  return true;
+}
+
+Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec, BsonValue id,
+                         BsonArrayBuilder& batch) {
+  Storage::Record record;
+  MAYFLY_TRY(bool found, storage.FindById(*spec.coll, id, &record, spec.snapshot.get()));
+  ++op.keys_examined;
+  if (!found) return 0;
+  ++op.docs_examined;
+  if (record.expire_at && *record.expire_at <= op.now && !spec.include_expired) return 0;
+  if (spec.projection.empty()) {
+    batch.Append(record.doc);
+    ++op.n_returned;
+    return 1;
+  }
+  std::optional<VariableScope> own_scope;
+  VariableScope* scope = spec.scope;
+  std::vector<Value> variables;
+  if (spec.variables != nullptr) variables = *spec.variables;
+  if (scope == nullptr) scope = &own_scope.emplace();
+  if (!spec.let.empty()) {
+    MAYFLY_TRY(EvaluateLet(spec.let, op, scope, &variables));
+  }
+  MatchPtr parsed;
+  const MatchExpression* filter = spec.match.get();
+  if (filter == nullptr) {  // a positional projection reads it
+    MAYFLY_TRY(parsed, ParseMatch(spec.filter, {.scope = scope}));
+    filter = parsed.get();
+  }
+  MAYFLY_TRY(auto projection, ParseFindProjection(spec.projection, filter, *scope));
+  EvalContext ctx;
+  DocumentMetadata metadata;
+  metadata.expire_at = record.expire_at;
+  ctx.metadata = &metadata;
+  ctx.now = op.now;
+  ctx.op = &op;
+  ctx.variables = std::move(variables);
+  ctx.variables.resize(static_cast<size_t>(scope->slots()));
+  auto out = batch.OpenDocument();
+  MAYFLY_TRY(projection->Apply(record.doc, ctx, out));
+  out.Done();
+  ++op.n_returned;
+  return 1;
+}
+
+Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
+                         std::vector<Value>* variables) {
+  for (const auto& e : let) {
+    unsigned char first = e.name.empty() ? 0 : static_cast<unsigned char>(e.name[0]);
+    if (e.name.empty())
+      return Error{ErrorCode::kFailedToParse, "empty variable names are not allowed"};
+    if (!((first >= 'a' && first <= 'z') || first >= 0x80))
+      return Error{ErrorCode::kFailedToParse,
+                   "'" + std::string(e.name) +
+                       "' starts with an invalid character for a user variable name"};
+    MAYFLY_TRY(auto expression, ParseExpression(e.value, *scope));
+    std::set<std::string> paths;
+    expression->AddDependencies(&paths);
+    if (!paths.empty())
+      return Error{
+          LocationCode(4890500),
+          "Command let Expression tried to access a field, but this is not allowed because "
+          "command let expressions run before the query examines any documents."};
+    EvalContext ctx;
+    ctx.now = op.now;
+    ctx.op = &op;
+    variables->resize(static_cast<size_t>(scope->slots()));
+    ctx.variables = *variables;
+    MAYFLY_TRY(Value value, expression->Evaluate(ctx));
+    VariableId id = scope->Define(e.name);
+    variables->resize(static_cast<size_t>(scope->slots()));
+    (*variables)[static_cast<size_t>(id)] = std::move(value).Own();
+  }
+  return Ok();
+}
+
+}  // namespace mayfly

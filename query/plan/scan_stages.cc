@@ -1,0 +1,363 @@
+#include "protocol/bson_compare.h"
+#include "query/plan/stages.h"
+#include "storage/key_encoding.h"
+
+namespace mayfly {
+
+// --- RecordScanStage
+// -----------------------------------------------------------------------------
+
+RecordScanStage::RecordScanStage(PlanContext& ctx, Kind kind, IntervalList id_bounds, bool backward,
+                                 ResidualFilter filter, bool tailable)
+    : PlanStage(ctx, kind == Kind::kCollection  ? "COLLSCAN"
+                     : kind == Kind::kClustered ? "CLUSTERED_IXSCAN"
+                     : kind == Kind::kIdLookup
+                         ? (ctx.coll->clustered ? "EXPRESS_CLUSTERED_IXSCAN" : "EXPRESS_IXSCAN")
+                         : "FETCH"),
+      kind_(kind),
+      bounds_(std::move(id_bounds)),
+      backward_(backward),
+      tailable_(tailable),
+      filter_(std::move(filter)) {}
+
+void RecordScanStage::BuildRanges() {
+  built_ = true;
+  if (kind_ == Kind::kCollection || (kind_ != Kind::kIdLookup && bounds_.IsFull())) {
+    ranges_.push_back({"", "", false});
+    return;
+  }
+  for (const auto& i : bounds_.intervals) {
+    Range r;
+    r.point = i.IsPoint();
+    Storage::AppendRecordKey(*ctx_.coll, i.low.view(), r.lower);
+    if (!r.point) {
+      // No key is the beginning of another, so one more byte is the next place.
+      if (!i.low_inclusive) r.lower.push_back('\0');
+      Storage::AppendRecordKey(*ctx_.coll, i.high.view(), r.upper);
+      if (i.high_inclusive) r.upper.push_back('\0');
+    }
+    ranges_.push_back(std::move(r));
+  }
+  if (backward_) std::reverse(ranges_.begin(), ranges_.end());
+}
+
+Result<bool> RecordScanStage::NextRecord() {
+  while (range_ < ranges_.size()) {
+    const Range& r = ranges_[range_];
+    if (r.point) {
+      ++range_;
+      ++seeks_;
+      MAYFLY_TRY(bool found,
+                 ctx_.storage->Fetch(*ctx_.coll, r.lower, &record_, ctx_.snapshot.get()));
+      if (!found) continue;
+      key_ = r.lower;
+      doc_ = record_.doc;
+      expire_at_ = record_.expire_at;
+      return true;
+    }
+    if (!cursor_) {
+      ++seeks_;
+      cursor_ = ctx_.storage->ScanRecords(ctx_.coll, {.snapshot = ctx_.snapshot,
+                                                      .backward = backward_,
+                                                      .lower = r.lower,
+                                                      .upper = r.upper,
+                                                      .fill_cache = ctx_.fill_cache});
+    }
+    MAYFLY_TRY(bool more, cursor_->Next());
+    if (more) {
+      key_ = cursor_->record_key();
+      doc_ = cursor_->doc();
+      expire_at_ = cursor_->expire_at();
+      return true;
+    }
+    if (tailable_) return false;  // the cursor stays where it is
+    cursor_.reset();
+    ++range_;
+  }
+  return false;
+}
+
+Result<StageState> RecordScanStage::DoWork(Row* row) {
+  if (lost_) return *lost_;
+  if (finished_) return StageState::kEof;
+  if (!built_) BuildRanges();
+  while (true) {
+    MAYFLY_TRY(ctx_.op->CheckInterrupt());
+    MAYFLY_TRY(bool more, NextRecord());
+    if (!more) {
+      if (!tailable_) finished_ = true;
+      return StageState::kEof;
+    }
+    started_ = true;
+    ++docs_examined_;
+    ++ctx_.op->docs_examined;
+    if (kind_ == Kind::kIdIndex || kind_ == Kind::kIdLookup) ++ctx_.op->keys_examined;
+    if (ctx_.Visible(expire_at_)) {
+      bool match = true;
+      if (!filter_.empty()) {
+        MAYFLY_TRY(bool m, filter_.Matches(doc_, ctx_.eval));
+        match = m;
+      }
+      if (match) {
+        *row = {};
+        row->record_key = key_;
+        row->doc = doc_;
+        row->has_doc = true;
+        row->expire_at = expire_at_;
+        return StageState::kAdvanced;
+      }
+    }
+    if (ctx_.step) return StageState::kNeedTime;
+    CountLoop();
+  }
+}
+
+void RecordScanStage::DoSave() {
+  if (tailable_ && started_) last_key_ = key_;
+  key_ = {};
+  record_.pinned.Reset();
+  if (cursor_) cursor_->Reposition(nullptr);
+}
+
+void RecordScanStage::DoRestore() {
+  if (cursor_) cursor_->Reposition(ctx_.snapshot);
+  if (!tailable_ || !started_) return;
+  key_ = last_key_;
+  Storage::Record record;
+  auto found = ctx_.storage->Fetch(*ctx_.coll, last_key_, &record, ctx_.snapshot.get());
+  if (!found)
+    lost_ = found.error();
+  else if (!found.value())
+    lost_ = Error{ErrorCode::kCappedPositionLost,
+                  "CollectionScan died due to position in capped collection being deleted."};
+}
+
+void RecordScanStage::AddExamined(int64_t* keys, int64_t* docs) const {
+  *docs += docs_examined_;
+  if (kind_ == Kind::kIdIndex || kind_ == Kind::kIdLookup) *keys += docs_examined_;
+}
+
+std::string RecordScanStage::Summary() const {
+  switch (kind_) {
+    case Kind::kCollection:
+      return "COLLSCAN";
+    case Kind::kClustered:
+      return "CLUSTERED_IXSCAN";
+    case Kind::kIdLookup:
+      return std::string(name_) + " { _id: 1 }";
+    case Kind::kIdIndex:
+      break;
+  }
+  return "IXSCAN { _id: 1 }";
+}
+
+void RecordScanStage::AppendIdIndex(BsonBuilder& out) const {
+  out.OpenDocument("keyPattern").Append("_id", 1);
+  out.Append("indexName", "_id_");
+  out.Append("isMultiKey", false);
+  {
+    auto paths = out.OpenDocument("multiKeyPaths");
+    paths.OpenArray("_id");
+  }
+  out.Append("isUnique", true).Append("isSparse", false).Append("isPartial", false);
+  out.Append("indexVersion", 2).Append("direction", backward_ ? "backward" : "forward");
+  IndexInfo shape;
+  shape.fields.push_back({"_id", false, ""});
+  IndexBounds bounds;
+  bounds.fields.push_back(bounds_);
+  auto b = out.OpenDocument("indexBounds");
+  bounds.Explain(shape, backward_, b);
+}
+
+void RecordScanStage::Explain(bool stats, BsonBuilder& out) const {
+  out.Append("stage", name_);
+  if (kind_ == Kind::kIdLookup) {
+    if (stats) AppendStageStats(stats_, out);
+    out.Append("keyPattern", "{ _id: 1 }");
+    out.Append("indexName", ctx_.coll->clustered && !ctx_.coll->clustered_index_name.empty()
+                                ? ctx_.coll->clustered_index_name
+                                : std::string("_id_"));
+    if (stats) {
+      out.Append("keysExamined", docs_examined_);
+      out.Append("docsExamined", docs_examined_);
+    }
+    return;
+  }
+  filter_.Explain(out);
+  if (stats) AppendStageStats(stats_, out);
+  if (kind_ != Kind::kIdIndex) {
+    out.Append("direction", backward_ ? "backward" : "forward");
+    if (kind_ == Kind::kClustered && !bounds_.empty()) {
+      out.Append("minRecord", bounds_.intervals.front().low.view());
+      out.Append("maxRecord", bounds_.intervals.back().high.view());
+    }
+    if (tailable_) out.Append("tailable", true);
+    if (stats) out.Append("docsExamined", docs_examined_);
+    return;
+  }
+  if (stats) {
+    out.Append("docsExamined", docs_examined_);
+    out.Append("alreadyHasObj", int64_t{0});
+  }
+  auto input = out.OpenDocument("inputStage");
+  input.Append("stage", "IXSCAN");
+  if (stats) {
+    StageStats scan = stats_;
+    scan.advanced = docs_examined_;
+    scan.need_time = 0;
+    AppendStageStats(scan, input);
+  }
+  AppendIdIndex(input);
+  if (stats) {
+    input.Append("keysExamined", docs_examined_).Append("seeks", seeks_);
+    input.Append("dupsTested", int64_t{0}).Append("dupsDropped", int64_t{0});
+  }
+}
+
+// --- IndexScanStage
+// ------------------------------------------------------------------------------
+
+IndexScanStage::IndexScanStage(PlanContext& ctx, Params params)
+    : PlanStage(ctx,
+                params.count_only &&
+                        EncodedBounds(params.bounds, *params.index, params.backward).contiguous()
+                    ? "COUNT_SCAN"
+                : params.distinct ? "DISTINCT_SCAN"
+                                  : "IXSCAN"),
+      params_(std::move(params)),
+      encoded_(params_.bounds, *params_.index, params_.backward),
+      dedup_(params_.multikey != 0 && !params_.bounds.AllSinglePoints()),
+      done_(encoded_.empty()) {}
+
+void IndexScanStage::SkipValue(std::string_view encoded_first_value) {
+  // Backward, everything that begins with the value is longer, so it lies behind this place.
+  seek_ =
+      params_.backward ? std::string(encoded_first_value) : PrefixSuccessor(encoded_first_value);
+  if (seek_.empty()) done_ = true;
+}
+
+Result<StageState> IndexScanStage::DoWork(Row* row) {
+  if (done_) return StageState::kEof;
+  if (!cursor_) {
+    params_.index->accesses.fetch_add(1, std::memory_order_relaxed);
+    ++seeks_;
+    cursor_ = ctx_.storage->ScanIndex(ctx_.coll, params_.index,
+                                      {.snapshot = ctx_.snapshot,
+                                       .backward = params_.backward,
+                                       .lower = encoded_.lower(),
+                                       .upper = encoded_.upper(),
+                                       .fill_cache = ctx_.fill_cache});
+  }
+  while (true) {
+    MAYFLY_TRY(ctx_.op->CheckInterrupt());
+    if (!seek_.empty()) {
+      ++seeks_;
+      cursor_->SeekTo(seek_);
+      last_seek_.swap(seek_);
+      seek_.clear();
+    }
+    MAYFLY_TRY(bool more, cursor_->Next());
+    if (!more) {
+      done_ = true;
+      cursor_.reset();
+      return StageState::kEof;
+    }
+    ++keys_examined_;
+    ++ctx_.op->keys_examined;
+    switch (encoded_.Check(cursor_->encoded_values(), &seek_)) {
+      case EncodedBounds::Verdict::kEnd:
+        done_ = true;
+        cursor_.reset();
+        return StageState::kEof;
+      case EncodedBounds::Verdict::kSeek:
+        // Already there (an entry equal to an exclusive end): one step instead.
+        if (seek_ == last_seek_) seek_.clear();
+        break;
+      case EncodedBounds::Verdict::kInside: {
+        seek_.clear();
+        bool fresh = true;
+        if (dedup_) {
+          ++dups_tested_;
+          fresh = seen_.emplace(cursor_->record_key()).second;
+          if (!fresh) ++dups_dropped_;
+        }
+        if (fresh) {
+          *row = {};
+          row->record_key = cursor_->record_key();
+          row->index = params_.index.get();
+          row->key_values = cursor_->encoded_values();
+          row->type_bits = cursor_->type_bits();
+          return StageState::kAdvanced;
+        }
+        break;
+      }
+    }
+    if (ctx_.step) return StageState::kNeedTime;
+    CountLoop();
+  }
+}
+
+void IndexScanStage::DoSave() {
+  if (cursor_) cursor_->Reposition(nullptr);
+}
+
+void IndexScanStage::DoRestore() {
+  if (cursor_) cursor_->Reposition(ctx_.snapshot);
+  // The index may have met its first array since: from now on a record can come twice.
+  if (!dedup_ && params_.index->is_multikey() && !params_.bounds.AllSinglePoints()) dedup_ = true;
+}
+
+std::string IndexScanStage::Summary() const {
+  return std::string(name_) + " " + KeyPatternText(params_.index->key);
+}
+
+void IndexScanStage::ExplainFields(BsonBuilder& out) const {
+  const IndexInfo& index = *params_.index;
+  out.Append("keyPattern", index.key);
+  out.Append("indexName", index.name);
+  out.Append("isMultiKey", params_.multikey != 0);
+  {
+    auto paths = out.OpenDocument("multiKeyPaths");
+    for (size_t i = 0; i < index.fields.size(); ++i) {
+      auto list = paths.OpenArray(index.fields[i].path);
+      // Which part of a dotted path holds the array is not recorded; the first one is shown.
+      if (params_.multikey >> std::min<size_t>(i, 63) & 1)
+        list.Append(
+            std::string_view(index.fields[i].path).substr(0, index.fields[i].path.find('.')));
+    }
+  }
+  out.Append("isUnique", index.unique).Append("isSparse", index.sparse);
+  out.Append("isPartial", index.has_partial_filter).Append("indexVersion", 2);
+  if (std::strcmp(name_, "COUNT_SCAN") != 0) {
+    out.Append("direction", params_.backward ? "backward" : "forward");
+    auto b = out.OpenDocument("indexBounds");
+    params_.bounds.Explain(index, params_.backward, b);
+    return;
+  }
+  auto b = out.OpenDocument("indexBounds");
+  bool start_inclusive = true, end_inclusive = true;
+  for (bool start : {true, false}) {
+    auto key = b.OpenDocument(start ? "startKey" : "endKey");
+    for (size_t i = 0; i < index.fields.size(); ++i) {
+      const auto& list = params_.bounds.fields[i].intervals;
+      const Interval& interval = start != index.fields[i].descending ? list.front() : list.back();
+      bool low = start != index.fields[i].descending;
+      key.Append(index.fields[i].path, (low ? interval.low : interval.high).view());
+      bool inclusive = low ? interval.low_inclusive : interval.high_inclusive;
+      (start ? start_inclusive : end_inclusive) &= inclusive;
+    }
+    key.Done();
+    b.Append(start ? "startKeyInclusive" : "endKeyInclusive",
+             start ? start_inclusive : end_inclusive);
+  }
+}
+
+void IndexScanStage::ExplainStats(BsonBuilder& out) const {
+  out.Append("keysExamined", keys_examined_);
+  if (params_.distinct || std::strcmp(name_, "COUNT_SCAN") == 0) return;
+  out.Append("seeks", seeks_);
+  out.Append("dupsTested", dups_tested_);
+  out.Append("dupsDropped", dups_dropped_);
+}
+
+}  // namespace mayfly

@@ -1,0 +1,246 @@
+#pragma once
+#include <deque>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "query/pipeline/sorter.h"
+#include "query/plan/index_bounds.h"
+#include "query/plan/stage.h"
+
+namespace mayfly {
+
+class EofStage final : public PlanStage {
+ public:
+  explicit EofStage(PlanContext& ctx, const char* type = "nonExistentNamespace")
+      : PlanStage(ctx, "EOF"), type_(type) {}
+
+ protected:
+  Result<StageState> DoWork(Row*) override { return StageState::kEof; }
+  void ExplainFields(BsonBuilder& out) const override { out.Append("type", type_); }
+
+ private:
+  const char* type_;
+};
+
+/// Records in key order: a whole collection, or the parts of it that bounds on `_id` leave.
+class RecordScanStage final : public PlanStage {
+ public:
+  enum class Kind : uint8_t {
+    kCollection,  ///< COLLSCAN
+    kClustered,   ///< CLUSTERED_IXSCAN: bounds on a clustered collection
+    kIdIndex,     ///< shown as FETCH over IXSCAN of _id_, which is what it stands for
+    kIdLookup,    ///< EXPRESS_IXSCAN or IDHACK: one `_id`
+  };
+  RecordScanStage(PlanContext& ctx, Kind kind, IntervalList id_bounds, bool backward,
+                  ResidualFilter filter, bool tailable);
+
+  std::string Summary() const override;
+  void Explain(bool stats, BsonBuilder& out) const override;
+  void AddExamined(int64_t* keys, int64_t* docs) const override;
+  const ResidualFilter* filter() const override { return &filter_; }
+  Kind kind() const { return kind_; }
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void DoSave() override;
+  void DoRestore() override;
+
+ private:
+  struct Range {
+    std::string lower, upper;
+    bool point;
+  };
+  Result<bool> NextRecord();
+  void BuildRanges();
+  void AppendIdIndex(BsonBuilder& out) const;
+
+  Kind kind_;
+  IntervalList bounds_;
+  bool backward_, tailable_;
+  ResidualFilter filter_;
+  std::vector<Range> ranges_;  ///< in scan order
+  bool built_ = false, started_ = false, finished_ = false;
+  size_t range_ = 0;
+  std::unique_ptr<RecordCursor> cursor_;
+  Storage::Record record_;  ///< points are looked up, not scanned
+  std::string_view key_;
+  BsonView doc_;
+  std::optional<Instant> expire_at_;
+  std::string last_key_;  ///< tailable: what must still be there after a pause
+  std::optional<Error> lost_;
+  int64_t docs_examined_ = 0, seeks_ = 0;
+};
+
+/// Index entries within bounds; each record once.
+class IndexScanStage final : public PlanStage {
+ public:
+  struct Params {
+    IndexInfoPtr index;
+    uint64_t multikey = 0;  ///< as the planner saw it
+    IndexBounds bounds;
+    bool backward = false;
+    bool count_only = false;  ///< COUNT_SCAN: nothing above looks at the records
+    bool distinct = false;    ///< DISTINCT_SCAN: one entry for each value of the first field
+  };
+  IndexScanStage(PlanContext& ctx, Params params);
+
+  std::string Summary() const override;
+  void AddExamined(int64_t* keys, int64_t* docs) const override {
+    (void)docs;
+    *keys += keys_examined_;
+  }
+  const IndexInfo* index() const override { return params_.index.get(); }
+  const Params& params() const { return params_; }
+  /// The next Work() goes on behind every entry that has this value in the first field.
+  void SkipValue(std::string_view encoded_first_value);
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void DoSave() override;
+  void DoRestore() override;
+  void ExplainFields(BsonBuilder& out) const override;
+  void ExplainStats(BsonBuilder& out) const override;
+
+ private:
+  Params params_;
+  EncodedBounds encoded_;
+  bool dedup_;
+  bool done_ = false;
+  std::unique_ptr<IndexCursor> cursor_;
+  std::string seek_, last_seek_;
+  std::unordered_set<std::string> seen_;
+  int64_t keys_examined_ = 0, seeks_ = 0, dups_tested_ = 0, dups_dropped_ = 0;
+};
+
+/// Looks up the record of a key, and tests what the bounds could not.
+class FetchStage final : public PlanStage {
+ public:
+  FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter);
+  void AddExamined(int64_t* keys, int64_t* docs) const override;
+  const ResidualFilter* filter() const override { return &filter_; }
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void DoSave() override { record_.pinned.Reset(); }
+  void ExplainStats(BsonBuilder& out) const override;
+
+ private:
+  ResidualFilter filter_;
+  Storage::Record record_;
+  int64_t docs_examined_ = 0, already_has_doc_ = 0;
+};
+
+/// The union of its inputs, each record once.
+class OrStage final : public PlanStage {
+ public:
+  OrStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs);
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void ExplainStats(BsonBuilder& out) const override;
+
+ private:
+  size_t current_ = 0;
+  std::unordered_set<std::string> seen_;
+  int64_t dups_tested_ = 0, dups_dropped_ = 0;
+};
+
+/// Merges scans of one index that each come in the order wanted behind their first `prefix` fields.
+class SortMergeStage final : public PlanStage {
+ public:
+  SortMergeStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs, size_t prefix, bool backward,
+                 BsonDocument sort);
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void ExplainFields(BsonBuilder& out) const override { out.Append("sortPattern", sort_); }
+  void ExplainStats(BsonBuilder& out) const override;
+
+ private:
+  struct Input {
+    Row row;
+    std::string key;  ///< the encoded values behind the prefix
+    bool loaded = false, eof = false;
+    std::string record_key, key_values, type_bits;  ///< survive Save
+  };
+  std::vector<Input> inputs_;
+  size_t prefix_;
+  bool backward_;
+  BsonDocument sort_;
+  std::unordered_set<std::string> seen_;
+  int64_t dups_tested_ = 0, dups_dropped_ = 0;
+};
+
+/// A blocking sort; keeps `limit` documents when it is not 0.
+class SortStage final : public PlanStage {
+ public:
+  SortStage(PlanContext& ctx, PlanStagePtr child, SortPattern pattern, SorterOptions options,
+            bool whole_records);
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void ExplainFields(BsonBuilder& out) const override;
+  void ExplainStats(BsonBuilder& out) const override;
+
+ private:
+  SorterOptions options_;
+  Sorter sorter_;
+  bool simple_;
+  bool loaded_ = false;
+  DocumentMetadata metadata_;
+};
+
+class SkipStage final : public PlanStage {
+ public:
+  SkipStage(PlanContext& ctx, PlanStagePtr child, int64_t skip);
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void ExplainFields(BsonBuilder& out) const override { out.Append("skipAmount", amount_); }
+
+ private:
+  int64_t amount_, left_;
+};
+
+class LimitStage final : public PlanStage {
+ public:
+  LimitStage(PlanContext& ctx, PlanStagePtr child, int64_t limit);
+  bool reached() const { return left_ == 0; }
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+  void ExplainFields(BsonBuilder& out) const override { out.Append("limitAmount", amount_); }
+
+ private:
+  int64_t amount_, left_;
+};
+
+/// Stands for the projection in explain; the executor projects straight into the reply.
+class ProjectionMarkStage final : public PlanStage {
+ public:
+  ProjectionMarkStage(PlanContext& ctx, PlanStagePtr child, const char* name,
+                      BsonDocument transform);
+
+ protected:
+  Result<StageState> DoWork(Row* row) override { return children_[0]->Work(row); }
+  void ExplainFields(BsonBuilder& out) const override {
+    if (!transform_.view().empty()) out.Append("transformBy", transform_);
+  }
+
+ private:
+  BsonDocument transform_;
+};
+
+/// Adds the subplanner's node to explain for filters that are one $or.
+class SubplanStage final : public PlanStage {
+ public:
+  SubplanStage(PlanContext& ctx, PlanStagePtr child) : PlanStage(ctx, "SUBPLAN") {
+    children_.push_back(std::move(child));
+  }
+
+ protected:
+  Result<StageState> DoWork(Row* row) override { return children_[0]->Work(row); }
+};
+
+}  // namespace mayfly
