@@ -116,7 +116,7 @@ class PopLeaf final : public Leaf {
 /// What $pull and $pullAll share: elements that match go.
 class CullingLeaf : public Leaf {
  public:
-  CullingLeaf() { on_blocked_ = OnBlocked::kNothing; }
+  CullingLeaf() { on_blocked_ = OnBlocked::kCannotTraverse; }
   Result<Effect> Apply(const Target& t, const ApplyContext& ctx) const override {
     if (t.old.missing()) return Effect::kUnchanged;
     if (!t.old.IsArray()) return BadValue("Cannot apply $pull to a non-array value");

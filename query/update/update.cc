@@ -22,7 +22,7 @@ std::string DottedName(std::string_view s) { return "'" + std::string(s) + "'"; 
 
 Result<void> CheckSize(const std::string& bytes) {
   if (bytes.size() <= static_cast<size_t>(kMaxBsonUserSize)) return Ok();
-  return Error{ErrorCode::kBSONObjectTooLarge, "Resulting document after update is larger than " +
+  return Error{LocationCode(17419), "Resulting document after update is larger than " +
                                                    std::to_string(kMaxBsonUserSize)};
 }
 
@@ -149,34 +149,46 @@ class OperatorUpdate final : public Update {
     return Ok();
   }
 
-  /// The value at a path of plain fields. Errors: BadValue 2 when an array is on the way.
-  static Result<BsonValue> FindOutsideArrays(BsonView doc, std::string_view path,
-                                             std::string_view role) {
-    BsonView at = doc;
-    for (std::string_view rest = path;;) {
+  /// The value at a path of plain fields; `*array` becomes the name of the first array on the way,
+  /// if any. Errors: PathNotViable 28 when something is there that has no fields.
+  static Result<BsonValue> Follow(BsonView doc, std::string_view path, std::string_view* array) {
+    BsonValue at = doc.AsValue();
+    std::string_view name;
+    for (std::string_view rest = path; !rest.empty();) {
       size_t dot = rest.find('.');
-      std::string_view name = rest.substr(0, dot);
-      BsonValue v = at.Find(name);
-      if (dot == std::string_view::npos) return v;
-      if (v.IsArray()) {
-        BsonValue id = doc["_id"];
-        return BadValue("The " + std::string(role) + " field cannot be an array element, " +
-                        DottedName(path) + " in doc with " +
-                        (id ? update::ElementText("_id", id) : "no id") +
-                        " has an array field called " + DottedName(name));
-      }
-      if (!v.IsDocument()) return BsonValue();
-      at = v.Document();
-      rest.remove_prefix(dot + 1);
+      std::string_view next = rest.substr(0, dot);
+      rest.remove_prefix(dot == std::string_view::npos ? rest.size() : dot + 1);
+      if (at.IsArray() && array->empty()) *array = name;
+      if (!at.IsDocument() && !(at.IsArray() && update::ArrayIndex(next) >= 0))
+        return Error{ErrorCode::kPathNotViable,
+                     "cannot use the part (" + std::string(name) + " of " + std::string(path) +
+                         ") to traverse the element ({" + update::ElementText(name, at) + "})"};
+      at = at.Document().Find(next);
+      if (at.missing()) return at;
+      name = next;
     }
+    return at;
+  }
+
+  static Error InArray(BsonView doc, std::string_view role, std::string_view path,
+                       std::string_view array) {
+    BsonValue id = doc["_id"];
+    return BadValue("The " + std::string(role) + " field cannot be an array element, " +
+                    DottedName(path) + " in doc with " +
+                    (id ? update::ElementText("_id", id) : "no id") +
+                    " has an array field called " + DottedName(array));
   }
 
   Result<std::vector<BsonValue>> RenameSources(BsonView old) const {
     std::vector<BsonValue> sources;
     for (const Rename& r : renames_) {
-      MAYFLY_TRY(BsonValue v, FindOutsideArrays(old, r.from, "source"));
+      std::string_view array;
+      MAYFLY_TRY(BsonValue v, Follow(old, r.from, &array));
+      if (v && !array.empty()) return InArray(old, "source", r.from, array);
       if (v) {
-        MAYFLY_TRY(FindOutsideArrays(old, r.to, "destination"));
+        // A destination that cannot be created is for the descent to refuse.
+        auto destination = Follow(old, r.to, &array);
+        if (destination && !array.empty()) return InArray(old, "destination", r.to, array);
       }
       sources.push_back(v);
     }

@@ -45,7 +45,7 @@ class Update {
   /// is the time of $currentDate and $$NOW; ctx.variables is only used by pipelines (ctx.root is
   /// overwritten by them). Errors: BadValue 2, TypeMismatch 14, Overflow 15, PathNotViable 28,
   /// CannotBackfillArray 34, ConflictingUpdateOperators 40 (two paths that meet through `$` or
-  /// `$[id]`), ImmutableField 66, BSONObjectTooLarge 10334, pipelines their own.
+  /// `$[id]`), ImmutableField 66, Location17419 (larger than 16 MiB), pipelines their own.
   Result<Outcome> Apply(BsonView old, int positional_index, bool is_insert, EvalContext& ctx) const;
   /// The same into a buffer of the caller's, so that a loop needs no allocation: true and the new
   /// document as the whole of

@@ -55,9 +55,13 @@ Result<std::vector<PathPart>> ParsePath(std::string_view path) {
                      "position in path " +
                          Quoted(path)};
     } else if (name[0] == '$' && (parts.empty() || !IsDbRefField(name))) {
-      return Error{ErrorCode::kDollarPrefixedFieldName, "The dollar ($) prefixed field " +
-                                                            Quoted(name) + " in " + Quoted(path) +
-                                                            " is not valid for storage."};
+      return Error{
+          ErrorCode::kDollarPrefixedFieldName,
+          "The dollar ($) prefixed field " + Quoted(name) + " in " + Quoted(path) +
+              (parts.empty()
+                   ? " is not allowed in the context of an update's replacement document. Consider "
+                     "using an aggregation pipeline with $replaceWith."
+                   : " is not valid for storage.")};
     }
     parts.push_back(part);
   }
