@@ -1,0 +1,281 @@
+#include "storage/index_keys.h"
+
+#include <rapidcheck.h>
+
+#include <set>
+
+#include "tests/unit/storage/catalog_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::testing;
+
+namespace {
+
+/// The keys of a document as text: `[a b] [a c]`, sorted as the index sorts them.
+std::string Keys(std::string_view spec, std::string_view doc, uint64_t* multikey = nullptr) {
+  IndexInfo index = Spec(spec);
+  BsonDocument d = Json(doc);
+  KeySet set;
+  auto r = ExtractKeys(index, d, &set);
+  if (!r) {
+    CHECK(set.empty());
+    return "error " + std::to_string(static_cast<int>(r.error().code)) + " " + r.error().message;
+  }
+  if (multikey) *multikey = set.multikey();
+  std::string out;
+  for (size_t i = 0; i < set.size(); ++i) {
+    auto key = DecodeIndexKey(index, set.values(i), set.type_bits(i));
+    if (!key) return key.error().message;
+    std::string one;
+    for (const BsonElement& e : key.value().view()) {
+      one += (one.empty() ? "" : ",") +
+             (e.value.Is(BsonType::kUndefined) ? "undefined" : ToRelaxedJson(e.value));
+    }
+    out += (out.empty() ? "" : " ") + std::string("(") + one + ")";
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("Index keys follow MongoDB's rules for paths and arrays", "[index_keys]") {
+  struct Case {
+    const char *spec, *doc, *keys;
+    uint64_t multikey;
+  };
+  const Case cases[] = {
+      // Scalars, missing, sub-documents.
+      {R"({"key":{"a":1}})", R"({"_id":1,"a":5})", "(5)", 0},
+      {R"({"key":{"a":-1}})", R"({"a":"x"})", "(\"x\")", 0},
+      {R"({"key":{"a":1}})", R"({"b":5})", "(null)", 0},
+      {R"({"key":{"a":1}})", R"({"a":null})", "(null)", 0},
+      {R"({"key":{"a.b":1}})", R"({"a":{"b":4}})", "(4)", 0},
+      {R"({"key":{"a.b":1}})", R"({"a":4})", "(null)", 0},
+      {R"({"key":{"a":1,"b":1}})", R"({"a":4})", "(4,null)", 0},
+      {R"({"key":{"a":1,"b":-1}})", R"({"b":1,"a":4})", "(4,1)", 0},
+      // Arrays at the end of the path.
+      {R"({"key":{"a":1}})", R"({"a":[3,1,2]})", "(1) (2) (3)", 1},
+      {R"({"key":{"a":1}})", R"({"a":[1,1.0,1]})", "(1)", 1},
+      {R"({"key":{"a":1}})", R"({"a":[5]})", "(5)", 1},
+      {R"({"key":{"a":1}})", R"({"a":[]})", "(undefined)", 1},
+      {R"({"key":{"a":1}})", R"({"a":[[1,2],3]})", "(3) ([ 1, 2 ])", 1},
+      {R"({"key":{"a":1}})", R"({"a":[[]]})", "([  ])", 1},
+      {R"({"key":{"a":1}})", R"({"a":[null,2]})", "(null) (2)", 1},
+      {R"({"key":{"a":1,"b":1}})", R"({"a":[1,2],"b":9})", "(1,9) (2,9)", 1},
+      {R"({"key":{"b":1,"a":1}})", R"({"a":[1,2],"b":9})", "(9,1) (9,2)", 2},
+      // Arrays on the path.
+      {R"({"key":{"a.b":1}})", R"({"a":[{"b":1},{"b":2}]})", "(1) (2)", 1},
+      {R"({"key":{"a.b":1}})", R"({"a":[{"b":1},{"c":2},7]})", "(null) (1)", 1},
+      {R"({"key":{"a.b":1}})", R"({"a":[]})", "(null)", 1},
+      {R"({"key":{"a.b":1}})", R"({"a":[1,2]})", "(null)", 1},
+      {R"({"key":{"a.b":1}})", R"({"a":[{"b":[1,2]},{"b":3}]})", "(1) (2) (3)", 1},
+      {R"({"key":{"a.b":1}})", R"({"a":[{"b":[]}]})", "(undefined)", 1},
+      {R"({"key":{"a.b":1}})", R"({"a":[[{"b":1}]]})", "(null)", 1},
+      {R"({"key":{"a.b":1,"a.c":1}})", R"({"a":[{"b":1,"c":2},{"b":3,"c":4}]})", "(1,2) (3,4)", 3},
+      {R"({"key":{"a.b":1,"a.c":1}})", R"({"a":[{"b":1},{"c":4}]})", "(null,4) (1,null)", 3},
+      {R"({"key":{"a":1,"a.b":1}})", R"({"a":[]})", "(undefined,null)", 3},
+      {R"({"key":{"a":1,"a.b":1}})", R"({"a":[{"b":1}]})", "({ \"b\" : 1 },1)", 3},
+      {R"({"key":{"a.b.c":1}})", R"({"a":[{"b":[{"c":1},{"c":2}]},{"b":{"c":3}}]})", "(1) (2) (3)",
+       1},
+      // Positions.
+      {R"({"key":{"a.0":1}})", R"({"a":[7,8]})", "(7)", 0},
+      {R"({"key":{"a.1":1}})", R"({"a":[7,8]})", "(8)", 0},
+      {R"({"key":{"a.2":1}})", R"({"a":[7,8]})", "(null)", 1},
+      {R"({"key":{"a.0":1}})", R"({"a":{"0":4}})", "(4)", 0},
+      {R"({"key":{"a.0":1}})", R"({"a":[[1,2],3]})", "(1) (2)", 1},
+      {R"({"key":{"a.0":1}})", R"({"a":[[]]})", "(undefined)", 1},
+      {R"({"key":{"a.0":1}})", R"({"a":[]})", "(null)", 1},
+      {R"({"key":{"a.0.b":1}})", R"({"a":[{"b":1},{"b":2}]})", "(1)", 0},
+      {R"({"key":{"a.0.b":1}})", R"({"a":[[{"b":1},{"b":3}]]})", "(1) (3)", 1},
+      {R"({"key":{"a.0.0":1}})", R"({"a":[[5,6],7]})", "(5)", 0},
+      {R"({"key":{"a.1":1}})", R"({"a":[{"1":4}]})", "(4)", 1},
+      {R"({"key":{"a.0":1,"a":1}})", R"({"a":[1,2]})", "(1,1) (1,2)", 2},
+      // Sparse and partial.
+      {R"({"key":{"a":1},"sparse":true})", R"({"b":1})", "", 0},
+      {R"({"key":{"a":1},"sparse":true})", R"({"a":null})", "(null)", 0},
+      {R"({"key":{"a":1},"sparse":true})", R"({"a":[]})", "(undefined)", 1},
+      {R"({"key":{"a.b":1},"sparse":true})", R"({"a":[{"b":1},{"c":1}]})", "(1)", 1},
+      {R"({"key":{"a":1,"b":1},"sparse":true})", R"({"b":1})", "(null,1)", 0},
+      {R"({"key":{"a":1,"b":1},"sparse":true})", R"({"c":1})", "", 0},
+      {R"({"key":{"a":1},"partialFilterExpression":{"x":1}})", R"({"a":1,"x":2})", "", 0},
+      {R"({"key":{"a":1},"partialFilterExpression":{"x":1}})", R"({"a":1,"x":1})", "(1)", 0},
+      // Not maintained.
+      {R"({"key":{"a":"hashed"}})", R"({"a":1})", "", 0},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.spec, c.doc);
+    uint64_t multikey = 0;
+    CHECK(Keys(c.spec, c.doc, &multikey) == c.keys);
+    CHECK(multikey == c.multikey);
+  }
+}
+
+TEST_CASE("What cannot be indexed is refused with MongoDB's codes", "[index_keys]") {
+  CHECK(Keys(R"({"key":{"a":1,"b":1}})", R"({"a":[1],"b":[2]})") ==
+        "error 171 cannot index parallel arrays [b] [a]");
+  CHECK(Keys(R"({"key":{"a.x":1,"b.y":1}})", R"({"a":[],"b":[]})") ==
+        "error 171 cannot index parallel arrays [b] [a]");
+  CHECK(Keys(R"({"key":{"a.b":1,"a.c":1}})", R"({"a":[{"b":[1],"c":[2]}]})") ==
+        "error 171 cannot index parallel arrays [c] [b]");
+  CHECK(Keys(R"({"key":{"a.0":1}})", R"({"a":[{"0":1}]})").substr(0, 11) == "error 16746");
+}
+
+namespace {
+
+/// The rules again, without care for speed: a set of keys made of values, a missing value null.
+struct Model {
+  using Key = std::vector<std::string>;
+  std::set<Key> keys;
+  bool parallel = false;
+
+  static std::string Encode(BsonValue v) {
+    std::string s;
+    EncodeKeyValue(v, false, s);
+    return s;
+  }
+  struct Open {
+    BsonValue at;
+    std::vector<std::string> path;
+    bool done = false;
+  };
+  void Run(std::vector<Open> fields) {
+    const char* array = nullptr;
+    BsonValue array_value;
+    for (Open& f : fields) {
+      while (!f.done && !f.at.IsArray()) {
+        if (f.path.empty()) {
+          f.done = true;
+        } else if (f.at.IsDocument()) {
+          f.at = f.at.Document().Find(f.path.front());
+          f.path.erase(f.path.begin());
+          if (f.at.missing()) f.path.clear();
+        } else {
+          f.at = {};
+          f.path.clear();
+        }
+      }
+      if (f.done) continue;
+      if (array && array != f.at.data()) parallel = true;
+      array = f.at.data();
+      array_value = f.at;
+    }
+    if (parallel) return;
+    if (!array) {
+      Key k;
+      for (Open& f : fields)
+        k.push_back(Encode(f.at.missing() ? BsonValue(BsonType::kNull, "", 0) : f.at));
+      keys.insert(k);
+      return;
+    }
+    std::vector<BsonValue> elements;
+    for (const BsonElement& e : array_value.Document()) elements.push_back(e.value);
+    if (elements.empty()) elements.push_back({BsonType::kUndefined, "", 0});
+    for (BsonValue e : elements) {
+      std::vector<Open> next = fields;
+      for (Open& f : next) {
+        if (f.done) continue;
+        if (f.path.empty()) {
+          f = {e, {}, true};
+        } else {
+          f.at = e.IsDocument() ? e : BsonValue();
+          if (!e.IsDocument()) f = {{}, {}, true};
+        }
+      }
+      Run(std::move(next));
+    }
+  }
+};
+
+void AppendRandom(BsonBuilder& b, std::string_view name, int depth, bool in_array) {
+  int kind = *rc::gen::inRange(0, depth > 0 ? 8 : 4);
+  switch (kind) {
+    case 0:
+      b.Append(name, *rc::gen::inRange(0, 4));
+      break;
+    case 1:
+      b.Append(name, static_cast<double>(*rc::gen::inRange(0, 4)));
+      break;
+    case 2:
+      b.Append(name, "s");
+      break;
+    case 3:
+      b.AppendNull(name);
+      break;
+    case 4:
+    case 5: {
+      auto d = b.OpenDocument(name);
+      for (const char* f : {"a", "b", "c"}) {
+        if (*rc::gen::inRange(0, 3) > 0) AppendRandom(d, f, depth - 1, false);
+      }
+      break;
+    }
+    default: {
+      auto a = b.OpenArray(name);
+      int n = *rc::gen::inRange(0, 4);
+      for (int i = 0; i < n; ++i)
+        AppendRandom(a.raw(), a.NextName(), in_array ? 0 : depth - 1, true);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Key extraction agrees with a simple model on random documents", "[index_keys]") {
+  bool ok = rc::check([] {
+    BsonDocument doc = BuildBson([](BsonBuilder& b) {
+      for (const char* f : {"a", "b"}) AppendRandom(b, f, 3, false);
+    });
+    IndexInfo index = Spec(*rc::gen::element<std::string>(
+        R"({"key":{"a":1}})", R"({"key":{"a.b":1}})", R"({"key":{"a.b.c":1}})",
+        R"({"key":{"a":1,"b":1}})", R"({"key":{"a.b":1,"a.c":1}})",
+        R"({"key":{"a":1,"a.b":1,"b":1}})", R"({"key":{"b.a":1,"a.a.a":1}})"));
+    Model model;
+    std::vector<Model::Open> fields;
+    for (auto& f : index.fields) {
+      Model::Open o{doc.view().AsValue(), {}, false};
+      for (size_t at = 0; at <= f.path.size();) {
+        size_t dot = std::min(f.path.find('.', at), f.path.size());
+        o.path.push_back(f.path.substr(at, dot - at));
+        at = dot + 1;
+      }
+      fields.push_back(o);
+    }
+    model.Run(fields);
+    KeySet set;
+    auto r = ExtractKeys(index, doc, &set);
+    if (model.parallel) {
+      RC_ASSERT(!r && r.error().code == ErrorCode::kCannotIndexParallelArrays);
+      return;
+    }
+    RC_ASSERT(r.has_value());
+    std::vector<std::string> expected, got;
+    for (auto& k : model.keys) {
+      std::string all;
+      for (auto& part : k) all += part;
+      expected.push_back(all);
+    }
+    for (size_t i = 0; i < set.size(); ++i) got.emplace_back(set.values(i));
+    std::sort(expected.begin(), expected.end());
+    RC_ASSERT(got == expected);
+  });
+  CHECK(ok);
+}
+
+TEST_CASE("DiffKeys finds what went and what came", "[index_keys]") {
+  IndexInfo index = Spec(R"({"key":{"a":1}})");
+  auto diff = [&](std::string_view before, std::string_view after) {
+    BsonDocument x = Json(before), y = Json(after);
+    KeySet a, b;
+    REQUIRE(ExtractKeys(index, x, &a));
+    REQUIRE(ExtractKeys(index, y, &b));
+    int removed = 0, added = 0;
+    DiffKeys(
+        a, b, [&](size_t) { ++removed; }, [&](size_t) { ++added; });
+    return std::pair(removed, added);
+  };
+  CHECK(diff(R"({"a":1})", R"({"a":1})") == std::pair(0, 0));
+  CHECK(diff(R"({"a":1})", R"({"a":2})") == std::pair(1, 1));
+  CHECK(diff(R"({"a":1})", R"({"a":1.0})") == std::pair(1, 1));  // equal keys, other type bits
+  CHECK(diff(R"({"a":[1,2,3]})", R"({"a":[2,3,4,5]})") == std::pair(1, 2));
+  CHECK(diff(R"({"a":[]})", R"({"a":[1]})") == std::pair(1, 1));
+}
