@@ -2,7 +2,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "protocol/bson_view.h"
@@ -77,30 +76,15 @@ using MatchPtr = std::unique_ptr<MatchExpression>;
 
 struct MatchParseOptions {
   VariableScope* scope = nullptr;  ///< for $expr
-  bool allow_where = false;
+  bool allow_where =
+      false;  ///< true: $where gets 6108304 (there is no JavaScript engine), else BadValue 2
   bool for_partial_index =
       false;  ///< only $eq $exists:true $lt(e) $gt(e) $type $and $or $in: else CannotCreateIndex 67
-  bool allow_expr = true;  ///< false: $expr gets QueryFeatureNotAllowed 224
 };
 
 /// Errors: BadValue 2 ("unknown operator: $x", "unknown top level operator: $x. …"), TypeMismatch
 /// 14, FailedToParse 9, and MongoDB's own codes where it has them. Normalises: flattens $and, sorts
 /// nothing, turns one-child logicals into the child.
 Result<MatchPtr> ParseMatch(BsonView filter, const MatchParseOptions& options = {});
-
-/// What an upsert takes from its filter: path and value of every equality that must hold ($eq,
-/// one-member $in and $all, all of these under $and). The values live as long as `filter`. Errors:
-/// NotSingleValueField 54 when a path, or a path and one inside it, is given twice.
-Result<void> CollectEqualities(const MatchExpression& filter,
-                               std::vector<std::pair<std::string, BsonValue>>* out);
-
-/// One member of an update's arrayFilters.
-struct ArrayFilter {
-  std::string identifier;  ///< the top-level field name; no longer part of the filter's paths
-  MatchPtr filter;         ///< for MatchesValue() on an array element
-};
-/// Errors: FailedToParse 9 (none or several top-level field names), BadValue 2 (a bad identifier),
-/// those of ParseMatch.
-Result<ArrayFilter> ParseArrayFilter(BsonView filter);
 
 }  // namespace mayfly

@@ -26,9 +26,12 @@ bool IsOperatorDocument(BsonValue v) {
   return !first.value.missing() && first.name.starts_with('$') && !IsDbRefField(first.name);
 }
 
-bool IsTopLevelLogical(std::string_view name) {
-  return name == "$and" || name == "$or" || name == "$nor" || name == "$where" ||
-         name == "$alwaysTrue" || name == "$alwaysFalse";
+/// Operators on whole documents: an $elemMatch that begins with one is about documents.
+bool IsDocumentOperator(std::string_view name) {
+  for (std::string_view op : {"$and", "$or", "$nor", "$where", "$expr", "$text", "$jsonSchema",
+                              "$alwaysTrue", "$alwaysFalse"})
+    if (op == name) return true;
+  return false;
 }
 
 }  // namespace
@@ -109,16 +112,13 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
     return node;
   }
   if (name == "$comment") return MatchPtr();
-  if (name == "$expr") {
-    if (!options.allow_expr)
-      return Error{LocationCode(224), "$expr is not allowed in this context"};
-    if (in_elem_match) return Bad("$expr can only be applied to the top-level document");
-    return ParseExprMatch(e.value, options);
-  }
+  if (in_elem_match &&
+      (name == "$expr" || name == "$where" || name == "$text" || name == "$jsonSchema"))
+    return Bad(std::string(name) + " can only be applied to the top-level document");
+  if (name == "$expr") return ParseExprMatch(e.value, options);
   if (name == "$jsonSchema") {
     if (!e.value.IsDocument())
       return Error{ErrorCode::kTypeMismatch, "$jsonSchema must be an object"};
-    if (in_elem_match) return Bad("$jsonSchema can only be applied to the top-level document");
     auto extra = std::make_shared<MatchExpression::Extra>();
     MAYFLY_TRY(extra->schema, JsonSchema::Parse(e.value.Document()));
     extra->schema_source = BsonDocument(e.value.Document());
@@ -134,7 +134,7 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
   }
   if (name == "$where") {
     if (!options.allow_where) return Bad("$where is not allowed in this context");
-    return Bad("no globalScriptEngine in $where parsing");
+    return Error{LocationCode(6108304), "no globalScriptEngine in $where parsing"};
   }
   if (name == "$text")
     return Error{ErrorCode::kIndexNotFound, "text index required for $text query"};
@@ -277,8 +277,11 @@ Result<MatchPtr> Parser::RegexOperator(std::string_view path, const BsonElement&
   if (e.value.IsString()) return RegexNode(path, e.value.String(), flags);
   if (!e.value.Is(BsonType::kRegex)) return Bad("$regex has to be a string");
   if (!e.value.RegexOptions().empty()) {
-    if (!flags.empty())
-      return Error{LocationCode(51075), "options set in both $regex and $options"};
+    if (!flags.empty()) {
+      bool options_first = options.data() < e.value.data();
+      return Error{LocationCode(options_first ? 51074 : 51075),
+                   "options set in both $regex and $options"};
+    }
     flags = e.value.RegexOptions();
   }
   return RegexNode(path, e.value.RegexPattern(), flags);
@@ -319,7 +322,7 @@ Result<MatchPtr> Parser::ElemMatch(std::string_view path, BsonValue v, int depth
   in_elem_match = true;
   MatchPtr m;
   Result<void> done = [&]() -> Result<void> {
-    if (IsOperatorDocument(v) && !IsTopLevelLogical(doc.First().name)) {
+    if (IsOperatorDocument(v) && !IsDocumentOperator(doc.First().name)) {
       m = Node(MatchKind::kElemMatchValue, path);
       return Operators("", doc, depth + 1, &m->children);
     }

@@ -181,6 +181,8 @@ Result<void> ProjectionParser::Positional(std::string_view path, BsonValue v) {
         "projection may only be used at the end, for example: a.b.$. If the query previously used "
         "a form "
         "like a.b.$.d, remove the parts following the '$' and the results will be equivalent.");
+  if (!v.IsNumber() && !v.Is(BsonType::kBool) && !v.IsDocument())
+    return Located(31308, "positional projection cannot be used with a literal");
   if (!v.IsNumber() && !v.Is(BsonType::kBool))
     return Located(31271, "positional projection cannot be used with an expression or sub object");
   if (!v.Truthy()) return Located(31395, "positional projection cannot be used with exclusion");

@@ -221,6 +221,7 @@ TEST_CASE("Bad projections get MongoDB's codes", "[projection]") {
            {kFind, "{'a.$': 1, 'b': {'$elemMatch': {'c': 1}}}", 31256,
             "Cannot specify positional operator and $elemMatch."},
            {kFind, "{'a.$': 0}", 31395, "positional projection cannot be used with exclusion"},
+           {kFind, "{'a.$': 'x'}", 31308, "positional projection cannot be used with a literal"},
            {kFind, "{'a.$.b': 1}", 31394, "Positional projection may only be used at the end"},
            {kFind, "{'a.$': {'$slice': 1}}", 31271,
             "positional projection cannot be used with an expression or sub object"},
