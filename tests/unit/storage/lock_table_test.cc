@@ -1,0 +1,67 @@
+#include "storage/lock_table.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+namespace mayfly {
+
+using Outcome = LockTable::Outcome;
+
+TEST_CASE("A lock has one owner, who may take it again", "[locks]") {
+  LockTable t(2);
+  CHECK(t.TryLock(7, 1) == Outcome::kTaken);
+  CHECK(t.TryLock(7, 1) == Outcome::kHeldAlready);
+  CHECK(t.TryLock(7, 2) == Outcome::kBusy);
+  CHECK(t.TryLock(8, 2) == Outcome::kTaken);
+  t.Unlock(7, 2);  // not its owner: nothing happens
+  CHECK(t.TryLock(7, 2) == Outcome::kBusy);
+  t.Unlock(7, 1);
+  CHECK(t.TryLock(7, 2) == Outcome::kTaken);
+}
+
+TEST_CASE("Waiting for a lock is bounded, and ends when it is free", "[locks]") {
+  LockTable t;
+  REQUIRE(t.TryLock(7, 1) == Outcome::kTaken);
+  CHECK(t.Lock(7, 2, 1000) == Outcome::kBusy);
+  std::thread waiter([&] { CHECK(t.Lock(7, 2, 10'000'000) == Outcome::kTaken); });
+  t.Unlock(7, 1);
+  waiter.join();
+  CHECK(t.TryLock(7, 1) == Outcome::kBusy);
+}
+
+TEST_CASE("A gate lets in many writers or one change", "[locks]") {
+  GateTable g;
+  CHECK(g.LockShared(1, 0));
+  CHECK(g.LockShared(1, 0));
+  CHECK(g.LockExclusive(2, 0));  // another collection
+  CHECK_FALSE(g.LockExclusive(1, 0));
+  g.UnlockShared(1);
+  CHECK(g.LockExclusive(1, 0, 1));  // the last writer itself
+  CHECK_FALSE(g.LockShared(1, 1000));
+  g.UnlockExclusive(1);
+  CHECK(g.LockShared(1, 0));
+}
+
+TEST_CASE("A change that waits keeps new writers out and is let in when the last one leaves",
+          "[locks]") {
+  GateTable g;
+  REQUIRE(g.LockShared(1, 0));
+  std::atomic<bool> inside{false};
+  std::thread change([&] {
+    REQUIRE(g.LockExclusive(1, 10'000'000));
+    inside = true;
+  });
+  while (g.LockShared(1, 0)) {  // until it waits
+    g.UnlockShared(1);
+    std::this_thread::yield();
+  }
+  CHECK_FALSE(inside);
+  g.UnlockShared(1);
+  change.join();
+  CHECK(inside);
+  std::thread writer([&] { CHECK(g.LockShared(1, 10'000'000)); });
+  g.UnlockExclusive(1);
+  writer.join();
+}
+
+}  // namespace mayfly
