@@ -106,7 +106,8 @@ class KvStore {
   virtual uint64_t ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) = 0;
   virtual KvStats Stats(Keyspace ks) = 0;
   virtual uint64_t MemoryBytes() = 0;                       ///< block cache and memtables now
-  /// After a write error (full disk): tries to go on; Ok once writes are possible again.
+  /// After a write error (full disk): tries to go on; Ok once writes are possible again. The store tries by itself, four times a
+  /// second.
   virtual Result<void> Resume() = 0;
 };
 

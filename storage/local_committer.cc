@@ -71,7 +71,6 @@ void LocalCommitter::WriteBatch(Queue& q) {
   Result<void> written = Ok();
   if (batch_->Count() > 0) {
     written = storage_.kv->Write(*batch_, false);
-    if (written) failing_.store(false, std::memory_order_relaxed);
     if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = storage_.kv->NewBatch();
   }
   bool wake = false;
@@ -82,7 +81,6 @@ void LocalCommitter::WriteBatch(Queue& q) {
       wake = !dirty_.exchange(true);
   } else {
     applier_.Failed(q.units);
-    wake = !failing_.exchange(true);
   }
   q.units.clear();
   for (size_t i = 0; i < q.done.size(); ++i) {
@@ -108,8 +106,8 @@ void LocalCommitter::SyncLoop() {
   std::unique_lock l(sync_mutex_);
   auto urgent = [&] { return stop_ || take_lead_ || !sync_waiters_.empty(); };
   for (;;) {
-    sync_wake_.wait(l, [&] { return urgent() || dirty_ || failing_; });
-    if (!urgent()) sync_wake_.wait_for(l, milliseconds(dirty_ ? sync_interval_ms_ : 1000), urgent);
+    sync_wake_.wait(l, [&] { return urgent() || dirty_; });
+    if (!urgent()) sync_wake_.wait_for(l, milliseconds(sync_interval_ms_), urgent);
     if (take_lead_) {
       take_lead_ = false;
       l.unlock();
@@ -126,8 +124,6 @@ void LocalCommitter::SyncLoop() {
         storage_.Log('E', "The log could not be synced to disk: " + synced.error().message);
       for (Done& d : waiters) d(synced);
       waiters.clear();
-    } else if (failing_ && storage_.kv->Resume()) {
-      failing_ = false;
     }
     l.lock();
     if (stopping && sync_waiters_.empty() && !take_lead_) return;

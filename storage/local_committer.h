@@ -53,7 +53,6 @@ class LocalCommitter final : public Committer {
   std::atomic<bool> dirty_{false};  ///< written since the last sync
   bool take_lead_ = false;
   bool stop_ = false;
-  std::atomic<bool> failing_{false};  ///< the last write failed: try to resume every second
   std::thread sync_thread_;
 };
 

@@ -4,7 +4,9 @@
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
 #include <rocksdb/listener.h>
+#include <rocksdb/transaction_log.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 #include <unistd.h>
@@ -13,8 +15,10 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <thread>
 
 #include "storage/rocks_log_check.h"
 #include "storage/rocks_status.h"
@@ -104,26 +108,28 @@ class RocksBatch final : public KvBatch {
   rocksdb::WriteBatch batch_;
 };
 
-/// Tells the log what RocksDB's background threads met.
+/// Tells the log what RocksDB's background threads met, and the store that there is something to
+/// recover from.
 class Listener final : public rocksdb::EventListener {
  public:
-  explicit Listener(std::function<void(char, std::string_view)> log) : log_(std::move(log)) {}
+  Listener(std::function<void(char, std::string_view)> log, std::function<void()> failed)
+      : log_(std::move(log)), failed_(std::move(failed)) {}
   void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* s) override {
-    if (log_) log_('E', "Storage error: writes are refused until it is over. " + s->ToString());
+    if (s->IsShutdownInProgress()) return;
+    if (log_) log_('E', "Storage error: writes may be refused until it is over. " + s->ToString());
+    failed_();
   }
-  void OnErrorRecoveryEnd(const rocksdb::BackgroundErrorRecoveryInfo& info) override {
-    if (log_ && info.new_bg_error.ok()) log_('I', "Storage error is over: writes go on.");
+  /// RocksDB's own recovery goes by the free space that the file system reports; when it then meets
+  /// a full disk again, the error becomes final. RocksKv tries the disk first.
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
   }
 
  private:
   std::function<void(char, std::string_view)> log_;
+  std::function<void()> failed_;
 };
-
-int64_t NowMicros() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -192,17 +198,37 @@ class RocksKv final : public KvStore {
  private:
   rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
   static Result<void> PrepareDirectory(const std::string& path);
+  static Error SyncLost() {
+    return {ErrorCode::kInternalError,
+            "the log could not be synced to disk: restart the server to write again"};
+  }
+  /// Syncs the logs behind `log_` up to `number`, which becomes `log_`. REQUIRES: sync_mutex_.
+  rocksdb::Status SwitchLog(uint64_t number);
   static Error OpenError(const std::string& path, const rocksdb::Status& s);
 
   RocksMemory memory_;
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
-  std::atomic<bool> write_failed_{false};  ///< the last write did: try Resume before the next
-  std::atomic<int64_t> next_resume_micros_{0};
-  std::mutex resume_mutex_;
+  /// Whether a try to recover could succeed: Resume on a disk that is still full would make the
+  /// error final.
+  bool DiskHasRoom();
+  void RecoveryLoop();
+
+  std::function<void(char, std::string_view)> log_line_;
+  std::atomic<bool> write_failed_{false};  ///< writes are answered with write_error_
+  std::mutex recovery_mutex_;
+  std::condition_variable recovery_wake_;
+  Error write_error_;
+  bool recover_ = false;  ///< an error is to be recovered from
+  bool stop_ = false;
+  std::thread recovery_thread_;
   /// A failed sync may have lost what the page cache held (it is not kept for another try): nothing
   /// may be acknowledged after it as if it followed the log.
   std::atomic<bool> sync_lost_{false};
+  std::mutex sync_mutex_;
+  std::string path_;
+  std::unique_ptr<rocksdb::FSWritableFile> log_;  ///< the log that was current at the last sync
+  uint64_t log_number_ = 0;
 };
 
 Result<void> RocksKv::PrepareDirectory(const std::string& path) {
@@ -227,6 +253,8 @@ Error RocksKv::OpenError(const std::string& path, const rocksdb::Status& s) {
     return {ErrorCode::kLockBusy, "another process is using the data directory " + path +
                                       ": stop it first, or choose another directory (" + text +
                                       ")"};
+  // RocksDB tries the old suffix last and reports that one.
+  if (size_t at = text.find(".ldb"); at != std::string::npos) text.replace(at, 4, ".sst");
   if (s.IsCorruption()) {
     return {ErrorCode::kInternalError,
             "the data directory " + path + " is damaged and was not opened: " + text +
@@ -242,9 +270,16 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   MAYFLY_TRY(PrepareDirectory(options.path));
   if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
   auto kv = std::make_unique<RocksKv>();
+  kv->path_ = options.path;
   kv->memory_ = MakeRocksMemory(options.cache_bytes);
   rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
-  db_options.listeners.push_back(std::make_shared<Listener>(options.log));
+  RocksKv* self = kv.get();
+  db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {
+    std::lock_guard l(self->recovery_mutex_);
+    self->recover_ = true;
+    self->recovery_wake_.notify_one();
+  }));
+  kv->log_line_ = options.log;
 
   bool exists = db_options.env->FileExists(options.path + "/CURRENT").ok();
   if (exists) {
@@ -261,7 +296,6 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
                          "\" that this version does not know: it was written by another program or "
                          "a newer version"};
     }
-    MAYFLY_TRY(CheckLogs(*db_options.env, options.path));
   }
 
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
@@ -271,15 +305,36 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
+  if (exists && !CheckLogs(*db_options.env, options.path)) {
+    // A log that was full when the disk was, may be there still although its data has long been in
+    // table files.
+    uint64_t first = 0;
+    if (rocksdb::DB::OpenForReadOnly(db_options, options.path, families, &handles, &db).ok()) {
+      db->GetIntProperty(rocksdb::DB::Properties::kMinLogNumberToKeep, &first);
+      for (auto* cf : handles) db->DestroyColumnFamilyHandle(cf).PermitUncheckedError();
+      handles.clear();
+      delete db;
+      db = nullptr;
+    }
+    MAYFLY_TRY(CheckLogs(*db_options.env, options.path, first));
+  }
   rocksdb::Status s = rocksdb::DB::Open(db_options, options.path, families, &handles, &db);
   if (!s.ok()) return OpenError(options.path, s);
   kv->db_.reset(db);
   std::copy(handles.begin(), handles.end(), kv->cfs_.begin());
+  kv->recovery_thread_ = std::thread([self] { self->RecoveryLoop(); });
   return std::unique_ptr<KvStore>(std::move(kv));
 }
 
 RocksKv::~RocksKv() {
   if (!db_) return;
+  {
+    std::lock_guard l(recovery_mutex_);
+    stop_ = true;
+    recovery_wake_.notify_one();
+  }
+  if (recovery_thread_.joinable()) recovery_thread_.join();
+  if (log_) log_->Close(rocksdb::IOOptions(), nullptr).PermitUncheckedError();
   rocksdb::CancelAllBackgroundWork(db_.get(), true);
   for (auto* cf : cfs_) db_->DestroyColumnFamilyHandle(cf).PermitUncheckedError();
   db_->Close().PermitUncheckedError();
@@ -336,25 +391,80 @@ Result<void> RocksKv::MultiGet(Keyspace ks, std::span<const std::string_view> ke
 
 Result<void> RocksKv::Write(KvBatch& batch, bool sync) {
   if (sync_lost_.load(std::memory_order_relaxed)) [[unlikely]]
-    return Error{ErrorCode::kInternalError,
-                 "the log could not be synced to disk: restart the server to write again"};
+    return SyncLost();
   if (write_failed_.load(std::memory_order_relaxed)) [[unlikely]] {
-    MAYFLY_TRY(Resume());
+    std::lock_guard l(recovery_mutex_);
+    if (write_failed_) return write_error_;
   }
   rocksdb::WriteOptions wo;
-  wo.sync = sync;
   rocksdb::Status s = db_->Write(wo, &static_cast<RocksBatch&>(batch).raw());
   if (s.ok()) [[likely]]
-    return Ok();
-  if (!s.IsShutdownInProgress()) write_failed_ = true;
+    return sync ? SyncWal() : Ok();
+  if (!s.IsShutdownInProgress()) {
+    std::lock_guard l(recovery_mutex_);
+    write_error_ = FromStorage(s);
+    write_failed_ = true;
+    recover_ = true;
+    recovery_wake_.notify_one();
+  }
   return FromStorage(s);
 }
 
+// Not DB::SyncWAL: after an append has failed (full disk) that asserts, and there is no telling
+// from outside when it has. The operating system has all that was acknowledged, so syncing the
+// log's file through a handle of our own does the same.
 Result<void> RocksKv::SyncWal() {
-  rocksdb::Status s = db_->SyncWAL();
-  if (s.ok()) return Ok();
-  if (!s.IsShutdownInProgress() && !s.IsNotSupported()) sync_lost_ = true;
-  return FromStorage(s);
+  std::lock_guard l(sync_mutex_);
+  if (sync_lost_) return SyncLost();
+  std::unique_ptr<rocksdb::LogFile> current;
+  rocksdb::Status s = db_->GetCurrentWalFile(&current);
+  if (s.ok() && (!log_ || log_number_ != current->LogNumber())) s = SwitchLog(current->LogNumber());
+  if (!s.ok()) return FromStorage(s);
+  rocksdb::IOStatus io = log_->Sync(rocksdb::IOOptions(), nullptr);
+  if (io.ok()) return Ok();
+  sync_lost_ = true;
+  return FromStorage(io);
+}
+
+rocksdb::Status RocksKv::SwitchLog(uint64_t number) {
+  rocksdb::FileSystem& fs = *db_->GetEnv()->GetFileSystem();
+  const rocksdb::IOOptions io;
+  auto sync = [&](rocksdb::FSWritableFile& file) -> rocksdb::Status {
+    rocksdb::IOStatus s = file.Sync(io, nullptr);
+    if (!s.ok()) sync_lost_ = true;
+    return s;
+  };
+  // Logs that began and ended since the last sync, in order, then the new one.
+  std::vector<std::string> names;
+  rocksdb::Status s = fs.GetChildren(path_, io, &names, nullptr);
+  if (!s.ok()) return s;
+  if (log_) {
+    s = sync(
+        *log_);  // even if it is deleted by now: it was not when somebody was told to wait for it
+    if (!s.ok()) return s;
+  }
+  std::vector<std::pair<uint64_t, std::string>> logs;
+  for (const std::string& n : names) {
+    uint64_t k = LogNumberOf(n);
+    if (k > log_number_ && k <= number) logs.emplace_back(k, path_ + "/" + n);
+  }
+  std::sort(logs.begin(), logs.end());
+  for (auto& [k, name] : logs) {
+    std::unique_ptr<rocksdb::FSWritableFile> file;
+    s = fs.ReopenWritableFile(name, rocksdb::FileOptions(), &file, nullptr);
+    if (s.IsPathNotFound() || s.IsNotFound()) continue;  // obsolete: its data is in table files
+    if (s.ok()) s = sync(*file);
+    if (!s.ok()) return s;
+    if (log_) log_->Close(io, nullptr).PermitUncheckedError();
+    log_ = std::move(file);
+    log_number_ = k;
+  }
+  if (log_number_ != number)
+    return rocksdb::Status::IOError("the current log file is gone: " + std::to_string(number));
+  std::unique_ptr<rocksdb::FSDirectory> directory;
+  s = fs.NewDirectory(path_, io, &directory, nullptr);
+  if (s.ok()) s = directory->Fsync(io, nullptr);
+  return s;
 }
 
 Result<void> RocksKv::Flush() {
@@ -412,18 +522,54 @@ KvStats RocksKv::Stats(Keyspace ks) {
   return r;
 }
 
+bool RocksKv::DiskHasRoom() {
+  // As much as the flush of all memtables will need, really written: free space as reported is not
+  // always free to use.
+  uint64_t need = 1 << 20;
+  for (auto* cf : cfs_) {
+    uint64_t n = 0;
+    if (db_->GetIntProperty(cf, rocksdb::DB::Properties::kCurSizeAllMemTables, &n)) need += n;
+  }
+  rocksdb::Env* env = db_->GetEnv();
+  std::string name = path_ + "/probe.tmp";
+  std::unique_ptr<rocksdb::WritableFile> file;
+  rocksdb::Status s = env->NewWritableFile(name, &file, rocksdb::EnvOptions());
+  std::string block(256 << 10, 'x');
+  for (uint64_t written = 0; s.ok() && written < need; written += block.size())
+    s = file->Append(block);
+  if (s.ok()) s = file->Flush();
+  if (file) file->Close().PermitUncheckedError();
+  file.reset();
+  env->DeleteFile(name).PermitUncheckedError();
+  return s.ok();
+}
+
 Result<void> RocksKv::Resume() {
-  std::lock_guard l(resume_mutex_);
-  if (!write_failed_) return Ok();
-  // A try flushes memtables: not more often than once a second. In between the write itself finds
-  // out.
-  int64_t now = NowMicros();
-  if (now < next_resume_micros_) return Ok();
-  next_resume_micros_ = now + 1'000'000;
+  std::unique_lock l(recovery_mutex_);
+  if (!recover_) return Ok();
+  Error error =
+      write_failed_ ? write_error_ : Error{ErrorCode::kOutOfDiskSpace, "the disk is full"};
+  l.unlock();
+  if (!DiskHasRoom()) return error;
   rocksdb::Status s = db_->Resume();
-  if (!s.ok()) return FromStorage(s);
-  write_failed_ = false;
+  if (!s.ok()) return s.IsBusy() ? error : FromStorage(s);
+  l.lock();
+  recover_ = write_failed_ = false;
+  l.unlock();
+  if (log_line_) log_line_('I', "Storage error is over: writes go on.");
   return Ok();
+}
+
+void RocksKv::RecoveryLoop() {
+  std::unique_lock l(recovery_mutex_);
+  for (;;) {
+    recovery_wake_.wait(l, [&] { return stop_ || recover_; });
+    if (stop_) return;
+    l.unlock();
+    bool over = Resume().has_value();
+    l.lock();
+    if (!over) recovery_wake_.wait_for(l, std::chrono::milliseconds(250), [&] { return stop_; });
+  }
 }
 
 Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -109,16 +110,13 @@ Result<LogState> ReadLog(rocksdb::Env& env, const std::string& file) {
 
 }  // namespace
 
-Result<void> CheckLogs(rocksdb::Env& env, const std::string& directory) {
+Result<void> CheckLogs(rocksdb::Env& env, const std::string& directory, uint64_t first) {
   std::vector<std::string> names;
   rocksdb::Status s = env.GetChildren(directory, &names);
   if (!s.ok()) return FromStorage(s);
   std::vector<std::pair<uint64_t, std::string>> logs;
-  for (const std::string& n : names) {
-    if (n.size() > 4 && n.ends_with(".log") &&
-        std::all_of(n.begin(), n.end() - 4, [](char c) { return isdigit(c); }))
-      logs.emplace_back(std::stoull(n), n);
-  }
+  for (const std::string& n : names)
+    if (uint64_t k = LogNumberOf(n); k >= std::max<uint64_t>(first, 1)) logs.emplace_back(k, n);
   std::sort(logs.begin(), logs.end());
   std::string suspect;  // damage that is the end of the last log may be what losing power left
   bool data_behind = false;
@@ -137,6 +135,13 @@ Result<void> CheckLogs(rocksdb::Env& env, const std::string& directory) {
                "the log file " + suspect +
                    " is damaged in the middle; opening it would lose acknowledged writes behind "
                    "that place. Restore the data directory from a backup or resync"};
+}
+
+uint64_t LogNumberOf(std::string_view name) {
+  if (!name.ends_with(".log")) return 0;
+  uint64_t k = 0;
+  auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), k);
+  return error == std::errc() && end == name.data() + name.size() - 4 ? k : 0;
 }
 
 uint32_t Crc32c(uint32_t crc, const char* data, size_t n) {

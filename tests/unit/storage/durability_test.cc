@@ -96,7 +96,7 @@ TEST_CASE("On a full disk writes fail and change nothing, reads go on, and writi
   CHECK(Storage::DocumentCount(*c) == 20);
   s.disk->SetFreeBytes({});
   Result<void> r = s.Insert(c, Doc(30));
-  while (!r) {  // tried again once a second at most
+  while (!r) {  // the store notices soon
     REQUIRE(r.error().code == ErrorCode::kOutOfDiskSpace);
     std::this_thread::yield();
     r = s.Insert(c, Doc(30));

@@ -6,6 +6,7 @@ namespace mayfly {
 using testing::Json;
 using testing::TestCollection;
 using testing::TestStore;
+using testing::Text;
 using Strings = std::vector<std::string>;
 
 TEST_CASE("Documents are found by _id, in _id order and by index", "[write]") {
@@ -73,7 +74,7 @@ TEST_CASE("A duplicate key is refused with pattern and value, and changes nothin
   REQUIRE(!r);
   CHECK(r.error().code == ErrorCode::kDuplicateKey);
   CHECK(r.error().message == k.message);
-  CHECK(ToRelaxedJson(BsonView(r.error().details)) == k.details);
+  CHECK(Text(BsonView(r.error().details)) == k.details);
   CHECK(Storage::DocumentCount(*c) == 1);
   CHECK(s.CountKeys(Keyspace::kIndexes) == 2);
 }
@@ -95,10 +96,10 @@ TEST_CASE("Within a unit a failed document leaves the others, and the unit sees 
   Storage::AppendRecordKey(*c, d1.view()["_id"], key);
   WriteUnit::Locked locked;
   REQUIRE(u.LockAndRead(*c, key, &locked).value());
-  CHECK(ToRelaxedJson(locked.doc) == R"({"_id":1,"a":1})");
+  CHECK(Text(locked.doc) == R"({"_id":1,"a":1})");
   REQUIRE(u.Update(*c, locked, d5));
   REQUIRE(u.LockAndRead(*c, key, &locked).value());
-  CHECK(ToRelaxedJson(locked.doc) == R"({"_id":1,"a":7})");
+  CHECK(Text(locked.doc) == R"({"_id":1,"a":7})");
   REQUIRE(u.Insert(*c, d6));  // a: 1 is free again
   REQUIRE(u.Delete(*c, locked));
   CHECK_FALSE(u.LockAndRead(*c, key, &locked).value());
@@ -168,7 +169,7 @@ TEST_CASE("Deadlines are in the record and in the queue, and move together", "[w
       Storage::Record r;
       REQUIRE(s.storage->Fetch(*c, record_key, &r).value());
       CHECK(r.expire_at == at);
-      out += std::to_string(at.millis) + ":" + ToRelaxedJson(r.doc.First().value) + " ";
+      out += std::to_string(at.millis) + ":" + Text(r.doc.First().value) + " ";
     }
     return out;
   };
@@ -268,7 +269,7 @@ TEST_CASE("Capped collections keep insertion order", "[write]") {
   REQUIRE(s.Insert(c, R"({"_id": "b"})"));
   tail->Reposition(nullptr);
   REQUIRE(tail->Next().value());
-  CHECK(ToRelaxedJson(tail->doc()) == R"({"_id":"b"})");
+  CHECK(Text(tail->doc()) == R"({"_id":"b"})");
   CHECK_FALSE(tail->Next().value());
 }
 
@@ -327,7 +328,7 @@ TEST_CASE("Cursors go on where they were, at another snapshot", "[cursor]") {
   REQUIRE(s.Remove(c, backward ? R"({"": 3})" : R"({"": 2})"));
   REQUIRE(s.Remove(c, backward ? R"({"": 4})" : R"({"": 1})"));
   REQUIRE(records->Next().value());
-  CHECK(ToRelaxedJson(records->doc().First().value) == (backward ? "2" : "3"));
+  CHECK(Text(records->doc().First().value) == (backward ? "2" : "3"));
   REQUIRE(entries->Next().value());
   CHECK(entries->record_key() == records->record_key());
 
