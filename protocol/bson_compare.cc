@@ -1,71 +1,75 @@
 #include "protocol/bson_compare.h"
 
-#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 
 #include "protocol/decimal128.h"
 
 namespace mayfly {
-
-int CanonicalTypeOrder(BsonType type) {
-  switch (type) {
-    case BsonType::kMinKey: return -1;
-    case BsonType::kMissing:
-    case BsonType::kUndefined: return 0;
-    case BsonType::kNull: return 5;
-    case BsonType::kDouble:
-    case BsonType::kInt32:
-    case BsonType::kInt64:
-    case BsonType::kDecimal128: return 10;
-    case BsonType::kString:
-    case BsonType::kSymbol: return 15;
-    case BsonType::kDocument: return 20;
-    case BsonType::kArray: return 25;
-    case BsonType::kBinary: return 30;
-    case BsonType::kObjectId: return 35;
-    case BsonType::kBool: return 40;
-    case BsonType::kDate: return 45;
-    case BsonType::kTimestamp: return 47;
-    case BsonType::kRegex: return 50;
-    case BsonType::kDbPointer: return 55;
-    case BsonType::kCode: return 60;
-    case BsonType::kCodeWithScope: return 65;
-    case BsonType::kMaxKey: return 127;
-  }
-  return 0;
-}
-
 namespace {
 
+constexpr std::array<uint8_t, 256> MakeTypeOrder() {
+  std::array<uint8_t, 256> t{};
+  t.fill(200);  // unknown types cannot pass validation; they only need some fixed place
+  auto set = [&t](BsonType type, uint8_t order) { t[static_cast<uint8_t>(type)] = order; };
+  set(BsonType::kMinKey, 0);
+  set(BsonType::kMissing, 1);
+  set(BsonType::kUndefined, 1);
+  set(BsonType::kNull, 5);
+  set(BsonType::kDouble, 10);
+  set(BsonType::kInt32, 10);
+  set(BsonType::kInt64, 10);
+  set(BsonType::kDecimal128, 10);
+  set(BsonType::kString, 15);
+  set(BsonType::kSymbol, 15);
+  set(BsonType::kDocument, 20);
+  set(BsonType::kArray, 25);
+  set(BsonType::kBinary, 30);
+  set(BsonType::kObjectId, 35);
+  set(BsonType::kBool, 40);
+  set(BsonType::kDate, 45);
+  set(BsonType::kTimestamp, 47);
+  set(BsonType::kRegex, 50);
+  set(BsonType::kDbPointer, 55);
+  set(BsonType::kCode, 60);
+  set(BsonType::kCodeWithScope, 65);
+  set(BsonType::kMaxKey, 127);
+  return t;
+}
+constexpr auto kTypeOrder = MakeTypeOrder();
+inline int Order(BsonType t) { return kTypeOrder[static_cast<uint8_t>(t)]; }
+
 template <class T>
-int Three(T a, T b) {
+inline int Three(T a, T b) {
   return a < b ? -1 : (b < a ? 1 : 0);
 }
 
-int Three(std::string_view a, std::string_view b) {
-  int c = a.compare(b);
-  return c < 0 ? -1 : (c > 0 ? 1 : 0);
+inline int CompareBytes(std::string_view a, std::string_view b) {
+  int c = std::memcmp(a.data(), b.data(), std::min(a.size(), b.size()));
+  if (c != 0) return c < 0 ? -1 : 1;
+  return Three(a.size(), b.size());
 }
 
 int CompareDoubles(double a, double b) {
-  if (std::isnan(a) || std::isnan(b)) return static_cast<int>(std::isnan(b)) - static_cast<int>(std::isnan(a));
-  return Three(a, b);
+  if (a < b) return -1;
+  if (a > b) return 1;
+  if (a == b) return 0;
+  return static_cast<int>(std::isnan(b)) - static_cast<int>(std::isnan(a));
 }
 
-/// Exact: a double near 2^63 must not swallow the low bits of an int64.
-int CompareInt64Double(int64_t a, double b) {
-  if (std::isnan(b)) return 1;
-  if (b >= 9223372036854775808.0) return -1;
-  if (b < -9223372036854775808.0) return 1;
-  int64_t whole = static_cast<int64_t>(b);
-  if (a != whole) return a < whole ? -1 : 1;
-  return Three(0.0, b - static_cast<double>(whole));
+int CompareIntDouble(int64_t i, double d) {
+  if (std::isnan(d)) return 1;
+  if (d >= 9223372036854775808.0) return -1;
+  if (d < -9223372036854775808.0) return 1;
+  auto t = static_cast<int64_t>(d);
+  if (i != t) return i < t ? -1 : 1;
+  double fraction = d - static_cast<double>(t);  // exact: a double with a fraction is below 2^53
+  return fraction > 0 ? -1 : (fraction < 0 ? 1 : 0);
 }
 
-bool IsInteger(BsonType t) { return t == BsonType::kInt32 || t == BsonType::kInt64; }
-int64_t AsInteger(BsonValue v) { return v.Is(BsonType::kInt32) ? v.Int32() : v.Int64(); }
-
-/// Exact: both are compared as real numbers. The decimal is rounded toward zero to a double; whatever was cut off decides a tie.
+/// Exact, as real numbers: the decimal is rounded toward zero to a double, and what was cut off
+/// decides a tie.
 int CompareDecimalDouble(Decimal128Bits a, double b) {
   if (std::isnan(b) || decimal128::IsNan(a))
     return static_cast<int>(std::isnan(b)) - static_cast<int>(decimal128::IsNan(a));
@@ -78,112 +82,202 @@ int CompareDecimalDouble(Decimal128Bits a, double b) {
   return negative ? -1 : 1;
 }
 
+inline int64_t AsInt64(BsonValue v) { return v.type() == BsonType::kInt32 ? v.Int32() : v.Int64(); }
+
 int CompareNumbers(BsonValue a, BsonValue b) {
-  if (IsInteger(a.type()) && IsInteger(b.type())) return Three(AsInteger(a), AsInteger(b));
-  if (a.Is(BsonType::kDouble) && b.Is(BsonType::kDouble)) return CompareDoubles(a.Double(), b.Double());
-  if (IsInteger(a.type()) && b.Is(BsonType::kDouble)) return CompareInt64Double(AsInteger(a), b.Double());
-  if (a.Is(BsonType::kDouble) && IsInteger(b.type())) return -CompareInt64Double(AsInteger(b), a.Double());
-  if (a.Is(BsonType::kDecimal128)) {
-    if (b.Is(BsonType::kDecimal128)) return decimal128::Compare(a.Decimal(), b.Decimal());
-    if (b.Is(BsonType::kDouble)) return CompareDecimalDouble(a.Decimal(), b.Double());
-    return decimal128::Compare(a.Decimal(), decimal128::FromInt64(AsInteger(b)));
+  BsonType ta = a.type(), tb = b.type();
+  if (ta == BsonType::kDecimal128) {
+    if (tb == BsonType::kDecimal128) return decimal128::Compare(a.Decimal(), b.Decimal());
+    if (tb == BsonType::kDouble) return CompareDecimalDouble(a.Decimal(), b.Double());
+    return decimal128::Compare(a.Decimal(), decimal128::FromInt64(AsInt64(b)));
   }
-  return -CompareNumbers(b, a);
+  if (tb == BsonType::kDecimal128) return -CompareNumbers(b, a);
+  if (ta == BsonType::kDouble) {
+    if (tb == BsonType::kDouble) return CompareDoubles(a.Double(), b.Double());
+    return -CompareIntDouble(AsInt64(b), a.Double());
+  }
+  if (tb == BsonType::kDouble) return CompareIntDouble(AsInt64(a), b.Double());
+  return Three(AsInt64(a), AsInt64(b));
 }
 
-int CompareElements(BsonView a, BsonView b, bool names) {
-  auto i = a.begin(), j = b.begin();
-  for (;; ++i, ++j) {
-    bool end_a = i == a.end(), end_b = j == b.end();
-    if (end_a || end_b) return static_cast<int>(end_b) - static_cast<int>(end_a);
-    int c = Three(CanonicalTypeOrder(i->value.type()), CanonicalTypeOrder(j->value.type()));
-    if (c == 0 && names) c = Three(i->name, j->name);
-    if (c == 0) c = CompareValues(i->value, j->value);
+template <bool kNames>
+int CompareFields(BsonView a, BsonView b) {
+  auto ia = a.begin(), ib = b.begin();
+  for (;; ++ia, ++ib) {
+    if (ia == a.end()) return ib == b.end() ? 0 : -1;
+    if (ib == b.end()) return 1;
+    int c = Three(Order(ia->value.type()), Order(ib->value.type()));
+    if (c != 0) return c;
+    if constexpr (kNames) {
+      c = CompareBytes(ia->name, ib->name);
+      if (c != 0) return c;
+    }
+    c = CompareValues(ia->value, ib->value);
     if (c != 0) return c;
   }
 }
 
-uint64_t Mix(uint64_t h) {
-  h ^= h >> 32;
-  h *= 0xd6e8feb86659fd93ULL;
-  h ^= h >> 32;
-  h *= 0xd6e8feb86659fd93ULL;
-  return h ^ (h >> 32);
+}  // namespace
+
+int CanonicalTypeOrder(BsonType type) { return Order(type); }
+
+int CompareDocuments(BsonView a, BsonView b) { return CompareFields<true>(a, b); }
+
+int CompareValues(BsonValue a, BsonValue b) {
+  BsonType t = a.type();
+  if (t != b.type()) {
+    int c = Three(Order(t), Order(b.type()));
+    if (c != 0) return c;
+    if (a.IsNumber()) return CompareNumbers(a, b);
+    if (t == BsonType::kString || t == BsonType::kSymbol)
+      return CompareBytes(a.String(), b.String());
+    return 0;  // missing and undefined
+  }
+  switch (t) {
+    case BsonType::kInt32:
+      return Three(a.Int32(), b.Int32());
+    case BsonType::kInt64:
+      return Three(a.Int64(), b.Int64());
+    case BsonType::kDouble:
+      return CompareDoubles(a.Double(), b.Double());
+    case BsonType::kDecimal128:
+      return decimal128::Compare(a.Decimal(), b.Decimal());
+    case BsonType::kString:
+    case BsonType::kSymbol:
+    case BsonType::kCode:
+      return CompareBytes(a.String(), b.String());
+    case BsonType::kDocument:
+      return CompareFields<true>(a.Document(), b.Document());
+    case BsonType::kArray:
+      return CompareFields<false>(a.Document(), b.Document());
+    case BsonType::kBinary: {
+      std::string_view da = a.BinaryData(), db = b.BinaryData();
+      int c = Three(da.size(), db.size());
+      if (c == 0) c = Three(a.BinarySubtype(), b.BinarySubtype());
+      return c != 0 ? c : CompareBytes(da, db);
+    }
+    case BsonType::kObjectId:
+      return CompareBytes(a.ObjectId(), b.ObjectId());
+    case BsonType::kBool:
+      return Three(a.Bool(), b.Bool());
+    case BsonType::kDate:
+      return Three(a.Date().millis, b.Date().millis);
+    case BsonType::kTimestamp:
+      return Three(a.Timestamp(), b.Timestamp());
+    case BsonType::kRegex: {
+      int c = CompareBytes(a.RegexPattern(), b.RegexPattern());
+      return c != 0 ? c : CompareBytes(a.RegexOptions(), b.RegexOptions());
+    }
+    case BsonType::kDbPointer: {
+      std::string_view na = a.DbPointerNamespace(), nb = b.DbPointerNamespace();
+      int c = Three(na.size(), nb.size());
+      if (c == 0) c = CompareBytes(na, nb);
+      return c != 0 ? c : CompareBytes(a.DbPointerId(), b.DbPointerId());
+    }
+    case BsonType::kCodeWithScope: {
+      int c = CompareBytes(a.CodeWithScopeCode(), b.CodeWithScopeCode());
+      return c != 0 ? c : CompareFields<true>(a.CodeWithScopeScope(), b.CodeWithScopeScope());
+    }
+    case BsonType::kMissing:
+    case BsonType::kUndefined:
+    case BsonType::kNull:
+    case BsonType::kMinKey:
+    case BsonType::kMaxKey:
+      return 0;
+  }
+  return 0;
 }
 
-uint64_t HashBytes(std::string_view s, uint64_t h) {
-  while (s.size() >= 8) {
-    h = Mix(h ^ LoadLe<uint64_t>(s.data()));
-    s.remove_prefix(8);
+namespace {
+
+/// The finaliser of splitmix64: every input bit reaches every output bit.
+inline uint64_t Mix(uint64_t h, uint64_t v) {
+  h = (h ^ v) + 0x9E3779B97F4A7C15u;
+  h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9u;
+  h = (h ^ (h >> 27)) * 0x94D049BB133111EBu;
+  return h ^ (h >> 31);
+}
+
+inline uint64_t MixBytes(uint64_t h, std::string_view s) {
+  return Mix(h, std::hash<std::string_view>{}(s));
+}
+
+/// One representative for each numeric value: its int64 if it has one, else its double if that is
+/// exact, else the decimal without trailing zeros.
+uint64_t HashNumber(BsonValue v, uint64_t h) {
+  int64_t i;
+  if (v.ExactInt64(&i)) return Mix(h, static_cast<uint64_t>(i));
+  double d;
+  if (v.type() == BsonType::kDouble) {
+    d = v.Double();
+  } else {
+    Decimal128Bits bits = v.Decimal();
+    if (decimal128::IsNan(bits)) {
+      d = std::nan("");
+    } else {
+      bool exact = true;
+      d = decimal128::IsInfinite(bits) ? decimal128::ToDouble(bits)
+                                       : decimal128::ToDoubleTowardZero(bits, &exact);
+      if (!exact) {
+        decimal128::Parts p;
+        decimal128::Unpack(bits, &p);
+        while (p.coefficient % 10 == 0) p.coefficient /= 10, ++p.exponent;
+        h = Mix(h, static_cast<uint64_t>(p.coefficient));
+        h = Mix(h, static_cast<uint64_t>(p.coefficient >> 64));
+        return Mix(h, static_cast<uint64_t>(p.exponent) << 1 | p.negative);
+      }
+    }
   }
-  uint64_t tail = s.size();
-  for (char c : s) tail = tail << 8 | static_cast<uint8_t>(c);
-  return Mix(h ^ tail);
+  if (std::isnan(d)) return Mix(h, 0x7FF8000000000000u);
+  return Mix(h, std::bit_cast<uint64_t>(d));
+}
+
+template <bool kNames>
+uint64_t HashFields(BsonView doc, uint64_t h) {
+  for (const BsonElement& e : doc) {
+    if constexpr (kNames) h = MixBytes(h, e.name);
+    h = HashValue(e.value, h);
+  }
+  return Mix(h, 0xE0E0);  // the end: [[1], 2] is not [[1, 2]]
 }
 
 }  // namespace
 
-int CompareDocuments(BsonView a, BsonView b) { return CompareElements(a, b, true); }
-
-int CompareValues(BsonValue a, BsonValue b) {
-  int c = Three(CanonicalTypeOrder(a.type()), CanonicalTypeOrder(b.type()));
-  if (c != 0) return c;
-  switch (a.type()) {
-    case BsonType::kDouble:
-    case BsonType::kInt32:
-    case BsonType::kInt64:
-    case BsonType::kDecimal128: return CompareNumbers(a, b);
-    case BsonType::kString:
-    case BsonType::kSymbol: return Three(a.String(), b.String());
-    case BsonType::kDocument: return CompareElements(a.Document(), b.Document(), true);
-    case BsonType::kArray: return CompareElements(a.Document(), b.Document(), false);
-    case BsonType::kBinary:
-      if (a.size() != b.size()) return a.size() < b.size() ? -1 : 1;
-      if (a.BinarySubtype() != b.BinarySubtype()) return a.BinarySubtype() < b.BinarySubtype() ? -1 : 1;
-      return Three(a.BinaryData(), b.BinaryData());
-    case BsonType::kObjectId: return Three(a.bytes(), b.bytes());
-    case BsonType::kBool: return Three(a.Bool(), b.Bool());
-    case BsonType::kDate: return Three(a.Date().millis, b.Date().millis);
-    case BsonType::kTimestamp: return Three(a.Timestamp(), b.Timestamp());
-    case BsonType::kRegex:
-      c = Three(a.RegexPattern(), b.RegexPattern());
-      return c != 0 ? c : Three(a.RegexOptions(), b.RegexOptions());
-    case BsonType::kDbPointer:
-      c = Three(a.DbPointerNamespace().size(), b.DbPointerNamespace().size());
-      if (c == 0) c = Three(a.DbPointerNamespace(), b.DbPointerNamespace());
-      return c != 0 ? c : Three(a.DbPointerId(), b.DbPointerId());
-    case BsonType::kCode: return Three(a.String(), b.String());
-    case BsonType::kCodeWithScope:
-      c = Three(a.CodeWithScopeCode(), b.CodeWithScopeCode());
-      return c != 0 ? c : CompareDocuments(a.CodeWithScopeScope(), b.CodeWithScopeScope());
-    default: return 0;
-  }
-}
-
 uint64_t HashValue(BsonValue v, uint64_t seed) {
-  uint64_t h = Mix(seed ^ static_cast<uint64_t>(CanonicalTypeOrder(v.type()) + 2) * 0x9e3779b97f4a7c15ULL);
+  uint64_t h = Mix(seed, static_cast<uint64_t>(Order(v.type())));
   switch (v.type()) {
-    case BsonType::kDouble:
     case BsonType::kInt32:
     case BsonType::kInt64:
-    case BsonType::kDecimal128: {
-      // Equal numbers convert to the same double, whatever their type.
-      double d = v.NumberAsDouble();
-      if (std::isnan(d)) return Mix(h ^ 0x7ff8);
-      if (d == 0) d = 0;  // -0.0
-      uint64_t bits;
-      std::memcpy(&bits, &d, sizeof bits);
-      return Mix(h ^ bits);
-    }
+    case BsonType::kDouble:
+    case BsonType::kDecimal128:
+      return HashNumber(v, h);
+    case BsonType::kString:
+    case BsonType::kSymbol:
+    case BsonType::kCode:
+      return MixBytes(h, v.String());
     case BsonType::kDocument:
-      for (const BsonElement& e : v.Document()) h = HashValue(e.value, HashBytes(e.name, h));
-      return h;
+      return HashFields<true>(v.Document(), h);
     case BsonType::kArray:
-      for (const BsonElement& e : v.Document()) h = HashValue(e.value, h);
+      return HashFields<false>(v.Document(), h);
+    case BsonType::kCodeWithScope:
+      return HashFields<true>(v.CodeWithScopeScope(), MixBytes(h, v.CodeWithScopeCode()));
+    case BsonType::kBool:
+      return Mix(h, v.Bool());
+    case BsonType::kBinary:
+    case BsonType::kObjectId:
+    case BsonType::kDate:
+    case BsonType::kTimestamp:
+    case BsonType::kRegex:
+    case BsonType::kDbPointer:
+      return MixBytes(h, v.bytes());
+    case BsonType::kMissing:
+    case BsonType::kUndefined:
+    case BsonType::kNull:
+    case BsonType::kMinKey:
+    case BsonType::kMaxKey:
       return h;
-    case BsonType::kCodeWithScope: return HashBytes(v.CodeWithScopeCode(), h);
-    default: return HashBytes(v.bytes(), h);
   }
+  return h;
 }
 
 }  // namespace mayfly

@@ -5,15 +5,16 @@
 
 namespace mayfly {
 
-/// MongoDB's comparison order of types (manual: "Comparison/Sort Order"): MinKey, undefined/missing,
-/// null, numbers, symbol/string, object, array, binData, objectId, bool, date, timestamp, regex,
-/// dbPointer, code, codeWScope, MaxKey. Types of one class return the same number.
+/// MongoDB's comparison order of types (manual: "Comparison/Sort Order"): MinKey,
+/// undefined/missing, null, numbers, symbol/string, object, array, binData, objectId, bool, date,
+/// timestamp, regex, dbPointer, code, codeWScope, MaxKey. Types of one class return the same
+/// number.
 int CanonicalTypeOrder(BsonType type);
 
 /// <0, 0, >0. Across classes by CanonicalTypeOrder; numbers by exact numeric value across
-/// int32/int64/double/decimal (NaN equal to itself and below every number); documents field by field:
-/// canonical type of the value, then name, then value; arrays likewise without names; binary by length, subtype, bytes.
-/// A missing value compares as undefined does. Threads: any.
+/// int32/int64/double/decimal (NaN equal to itself and below every number); documents field by
+/// field: canonical type of the value, then name, then value; arrays likewise without names; binary
+/// by length, subtype, bytes. A missing value compares as undefined does. Threads: any.
 int CompareValues(BsonValue a, BsonValue b);
 int CompareDocuments(BsonView a, BsonView b);
 inline bool ValuesEqual(BsonValue a, BsonValue b) { return CompareValues(a, b) == 0; }

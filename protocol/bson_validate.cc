@@ -1,157 +1,190 @@
 #include "protocol/bson_validate.h"
 
+#include <cstring>
 #include <string>
 
 #include "protocol/bson_view.h"
+#include "protocol/utf8.h"
 
 namespace mayfly {
 namespace {
 
-Error Invalid(const char* what) { return {ErrorCode::kInvalidBSON, std::string("invalid BSON: ") + what}; }
-
-/// Strict UTF-8: no overlong forms, no surrogates, at most U+10FFFF. ASCII runs are checked eight bytes at a time.
-bool ValidUtf8(const char* p, size_t n) {
-  const auto* s = reinterpret_cast<const uint8_t*>(p);
-  const auto* end = s + n;
-  while (s < end) {
-    if (end - s >= 8 && (LoadLe<uint64_t>(reinterpret_cast<const char*>(s)) & 0x8080808080808080ULL) == 0) {
-      s += 8;
-      continue;
-    }
-    uint8_t c = *s++;
-    if (c < 0x80) continue;
-    int more;
-    uint32_t code, least;
-    if ((c & 0xe0) == 0xc0) { more = 1; code = c & 0x1f; least = 0x80; }
-    else if ((c & 0xf0) == 0xe0) { more = 2; code = c & 0x0f; least = 0x800; }
-    else if ((c & 0xf8) == 0xf0) { more = 3; code = c & 0x07; least = 0x10000; }
-    else return false;
-    if (end - s < more) return false;
-    for (int i = 0; i < more; ++i) {
-      if ((*s & 0xc0) != 0x80) return false;
-      code = code << 6 | (*s++ & 0x3f);
-    }
-    if (code < least || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
-  }
-  return true;
-}
-
+/// Walks untrusted bytes. Every check compares what is left (`end_ - p`), never a computed end
+/// pointer that could pass the buffer. Failure is a literal; the Error is made once at the top, off
+/// the hot path.
 class Validator {
  public:
-  explicit Validator(bool utf8) : utf8_(utf8) {}
+  explicit Validator(bool check_utf8) : check_utf8_(check_utf8) {}
 
-  /// A document at p with at most `limit` bytes; its size in *size.
-  Result<void> Document(const char* p, size_t limit, int depth, size_t* size) {
-    if (depth > kMaxBsonDepth) return Error{ErrorCode::kOverflow, "BSON nesting is deeper than 100 levels"};
-    if (limit < 5) return Invalid("document is shorter than 5 bytes");
-    int32_t n = LoadLe<int32_t>(p);
-    if (n < 5 || static_cast<size_t>(n) > limit) return Invalid("document length is out of bounds");
-    const char* end = p + n - 1;
-    if (*end != 0) return Invalid("document does not end with a zero byte");
-    const char* q = p + 4;
-    while (q < end) {
-      auto type = static_cast<BsonType>(static_cast<uint8_t>(*q++));
-      const char* name_end = static_cast<const char*>(std::memchr(q, 0, static_cast<size_t>(end - q)));
-      if (name_end == nullptr) return Invalid("field name is not terminated");
-      if (utf8_ && !ValidUtf8(q, static_cast<size_t>(name_end - q))) return Invalid("field name is not UTF-8");
-      q = name_end + 1;
-      MAYFLY_TRY(auto used, Element(type, q, static_cast<size_t>(end - q), depth));
-      q += used;
+  /// The document at `p` with at most `left` bytes; its size, or 0 with why() set.
+  size_t Document(const char* p, size_t left, int depth) {
+    if (depth > kMaxBsonDepth) return Fail("nesting is deeper than 100 levels", true);
+    if (left < 5) return Fail("document is shorter than 5 bytes");
+    int32_t stated = LoadLe<int32_t>(p);
+    if (stated < 5) return Fail("document length is below 5");
+    if (static_cast<size_t>(stated) > left)
+      return Fail("document length passes the end of its container");
+    auto size = static_cast<size_t>(stated);
+    if (p[size - 1] != 0) return Fail("document does not end with a zero byte");
+    const char* const end = p + size - 1;  // the end marker
+    p += 4;
+    while (p < end) {
+      auto type = static_cast<BsonType>(static_cast<uint8_t>(*p++));
+      auto* nul = static_cast<const char*>(std::memchr(p, 0, static_cast<size_t>(end - p)));
+      if (nul == nullptr) return Fail("field name is not terminated");
+      if (check_utf8_ && !IsUtf8(p, static_cast<size_t>(nul - p)))
+        return Fail("field name is not valid UTF-8");
+      p = nul + 1;
+      size_t n;
+      size_t room = static_cast<size_t>(end - p);
+      switch (type) {
+        case BsonType::kNull:
+        case BsonType::kUndefined:
+        case BsonType::kMinKey:
+        case BsonType::kMaxKey:
+          continue;
+        case BsonType::kBool:
+          if (room < 1) return Fail("value passes the end of its document");
+          if (static_cast<uint8_t>(*p) > 1) return Fail("boolean is neither 0 nor 1");
+          ++p;
+          continue;
+        case BsonType::kInt32:
+          n = 4;
+          break;
+        case BsonType::kDouble:
+        case BsonType::kDate:
+        case BsonType::kTimestamp:
+        case BsonType::kInt64:
+          n = 8;
+          break;
+        case BsonType::kObjectId:
+          n = 12;
+          break;
+        case BsonType::kDecimal128:
+          n = 16;
+          break;
+        case BsonType::kString:
+        case BsonType::kCode:
+        case BsonType::kSymbol:
+          n = String(p, room);
+          if (n == 0) return 0;
+          break;
+        case BsonType::kDocument:
+        case BsonType::kArray:
+          n = Document(p, room, depth + 1);
+          if (n == 0) return 0;
+          break;
+        case BsonType::kBinary:
+          n = Binary(p, room);
+          if (n == 0) return 0;
+          break;
+        case BsonType::kRegex: {
+          size_t pattern = CString(p, room);
+          if (pattern == 0) return 0;
+          size_t options = CString(p + pattern, room - pattern);
+          if (options == 0) return 0;
+          n = pattern + options;
+          break;
+        }
+        case BsonType::kDbPointer:
+          n = String(p, room);
+          if (n == 0) return 0;
+          n += 12;
+          break;
+        case BsonType::kCodeWithScope:
+          n = CodeWithScope(p, room, depth);
+          if (n == 0) return 0;
+          break;
+        default:
+          return Fail("unknown type");
+      }
+      if (n > room) return Fail("value passes the end of its document");
+      p += n;
     }
-    *size = static_cast<size_t>(n);
-    return Ok();
+    return size;
   }
+
+  const char* why() const { return why_; }
+  bool too_deep() const { return too_deep_; }
 
  private:
-  Result<size_t> Element(BsonType type, const char* p, size_t left, int depth) {
-    auto fixed = [&](size_t n) -> Result<size_t> {
-      if (left < n) return Invalid("value runs past its document");
-      return n;
-    };
-    switch (type) {
-      case BsonType::kDouble:
-      case BsonType::kDate:
-      case BsonType::kTimestamp:
-      case BsonType::kInt64: return fixed(8);
-      case BsonType::kInt32: return fixed(4);
-      case BsonType::kObjectId: return fixed(12);
-      case BsonType::kDecimal128: return fixed(16);
-      case BsonType::kUndefined:
-      case BsonType::kNull:
-      case BsonType::kMinKey:
-      case BsonType::kMaxKey: return size_t{0};
-      case BsonType::kBool:
-        if (left < 1) return Invalid("value runs past its document");
-        if (*p != 0 && *p != 1) return Invalid("boolean is neither 0 nor 1");
-        return size_t{1};
-      case BsonType::kString:
-      case BsonType::kCode:
-      case BsonType::kSymbol: return String(p, left);
-      case BsonType::kDocument:
-      case BsonType::kArray: {
-        size_t n = 0;
-        MAYFLY_TRY(Document(p, left, depth + 1, &n));
-        return n;
-      }
-      case BsonType::kBinary: {
-        if (left < 5) return Invalid("binary runs past its document");
-        int32_t n = LoadLe<int32_t>(p);
-        if (n < 0 || static_cast<size_t>(n) > left - 5) return Invalid("binary length is out of bounds");
-        if (p[4] == 2 && (n < 4 || LoadLe<int32_t>(p + 5) != n - 4)) return Invalid("old binary has a wrong inner length");
-        return static_cast<size_t>(n) + 5;
-      }
-      case BsonType::kRegex: {
-        const char* a = static_cast<const char*>(std::memchr(p, 0, left));
-        if (a == nullptr) return Invalid("regex is not terminated");
-        size_t used = static_cast<size_t>(a - p) + 1;
-        const char* b = static_cast<const char*>(std::memchr(p + used, 0, left - used));
-        if (b == nullptr) return Invalid("regex is not terminated");
-        if (utf8_ && !(ValidUtf8(p, used - 1) && ValidUtf8(a + 1, static_cast<size_t>(b - a - 1)))) return Invalid("regex is not UTF-8");
-        return static_cast<size_t>(b - p) + 1;
-      }
-      case BsonType::kDbPointer: {
-        MAYFLY_TRY(auto n, String(p, left));
-        if (left - n < 12) return Invalid("value runs past its document");
-        return n + 12;
-      }
-      case BsonType::kCodeWithScope: {
-        if (left < 14) return Invalid("code with scope runs past its document");
-        int32_t n = LoadLe<int32_t>(p);
-        if (n < 14 || static_cast<size_t>(n) > left) return Invalid("code with scope length is out of bounds");
-        MAYFLY_TRY(auto code, String(p + 4, static_cast<size_t>(n) - 4));
-        size_t scope = 0;
-        MAYFLY_TRY(Document(p + 4 + code, static_cast<size_t>(n) - 4 - code, depth + 1, &scope));
-        if (4 + code + scope != static_cast<size_t>(n)) return Invalid("code with scope length does not add up");
-        return static_cast<size_t>(n);
-      }
-      case BsonType::kMissing: break;
-    }
-    return Invalid("unknown element type");
+  size_t Fail(const char* why, bool too_deep = false) {
+    why_ = why;
+    too_deep_ = too_deep;
+    return 0;
   }
 
-  Result<size_t> String(const char* p, size_t left) {
-    if (left < 5) return Invalid("string runs past its document");
+  size_t String(const char* p, size_t room) {
+    if (room < 5) return Fail("string passes the end of its document");
     int32_t n = LoadLe<int32_t>(p);
-    if (n < 1 || static_cast<size_t>(n) > left - 4) return Invalid("string length is out of bounds");
-    if (p[4 + n - 1] != 0) return Invalid("string does not end with a zero byte");
-    if (utf8_ && !ValidUtf8(p + 4, static_cast<size_t>(n) - 1)) return Invalid("string is not UTF-8");
-    return static_cast<size_t>(n) + 4;
+    if (n < 1) return Fail("string length is below 1");
+    if (static_cast<size_t>(n) > room - 4) return Fail("string passes the end of its document");
+    if (p[4 + n - 1] != 0) return Fail("string is not terminated");
+    if (check_utf8_ && !IsUtf8(p + 4, static_cast<size_t>(n) - 1))
+      return Fail("string is not valid UTF-8");
+    return 4 + static_cast<size_t>(n);
   }
 
-  bool utf8_;
+  size_t CString(const char* p, size_t room) {
+    auto* nul = static_cast<const char*>(std::memchr(p, 0, room));
+    if (nul == nullptr) return Fail("regular expression is not terminated");
+    auto n = static_cast<size_t>(nul - p);
+    if (check_utf8_ && !IsUtf8(p, n)) return Fail("regular expression is not valid UTF-8");
+    return n + 1;
+  }
+
+  size_t Binary(const char* p, size_t room) {
+    if (room < 5) return Fail("binary passes the end of its document");
+    int32_t n = LoadLe<int32_t>(p);
+    if (n < 0 || static_cast<size_t>(n) > room - 5)
+      return Fail("binary length passes its document");
+    if (p[4] == 2) {  // the old subtype repeats the length inside
+      if (n < 4 || LoadLe<int32_t>(p + 5) != n - 4)
+        return Fail("binary of subtype 2 has a wrong inner length");
+    }
+    return 5 + static_cast<size_t>(n);
+  }
+
+  size_t CodeWithScope(const char* p, size_t room, int depth) {
+    if (room < 14) return Fail("code with scope passes the end of its document");
+    int32_t total = LoadLe<int32_t>(p);
+    if (total < 14 || static_cast<size_t>(total) > room)
+      return Fail("code with scope has a wrong length");
+    size_t left = static_cast<size_t>(total) - 4;
+    size_t code = String(p + 4, left);
+    if (code == 0) return 0;
+    size_t scope = Document(p + 4 + code, left - code, depth + 1);
+    if (scope == 0) return 0;
+    if (4 + code + scope != static_cast<size_t>(total))
+      return Fail("code with scope has a wrong length");
+    return static_cast<size_t>(total);
+  }
+
+  const bool check_utf8_;
+  bool too_deep_ = false;
+  const char* why_ = nullptr;
 };
+
+Error MakeError(const Validator& v) {
+  if (v.too_deep()) return {ErrorCode::kOverflow, std::string("BSON ") + v.why()};
+  return {ErrorCode::kInvalidBSON, std::string("invalid BSON: ") + v.why()};
+}
 
 }  // namespace
 
 Result<size_t> ValidateBsonPrefix(std::string_view bytes, bool check_utf8) {
-  size_t size = 0;
-  MAYFLY_TRY(Validator(check_utf8).Document(bytes.data(), bytes.size(), 0, &size));
-  return size;
+  Validator v(check_utf8);
+  size_t n = v.Document(bytes.data(), bytes.size(), 0);
+  if (n == 0) return MakeError(v);
+  return n;
 }
 
 Result<void> ValidateBson(std::string_view bytes, bool check_utf8) {
-  MAYFLY_TRY(auto size, ValidateBsonPrefix(bytes, check_utf8));
-  if (size != bytes.size()) return Invalid("bytes after the document");
+  Validator v(check_utf8);
+  size_t n = v.Document(bytes.data(), bytes.size(), 0);
+  if (n == 0) return MakeError(v);
+  if (n != bytes.size())
+    return Error{ErrorCode::kInvalidBSON, "invalid BSON: bytes follow the document"};
   return Ok();
 }
 

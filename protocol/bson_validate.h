@@ -6,12 +6,14 @@
 
 namespace mayfly {
 
-/// Checks bytes from outside before any view is made of them: lengths, terminators, known types, booleans
-/// 0/1, UTF-8 in names and strings where `check_utf8`, nesting at most kMaxBsonDepth (Overflow 15).
-/// `bytes` must hold exactly one document. Errors: InvalidBSON 22, Overflow 15. Threads: any.
+/// Checks bytes from outside before any view is made of them: lengths, terminators, known types,
+/// booleans 0/1, UTF-8 in names and strings where `check_utf8`, nesting at most kMaxBsonDepth
+/// (Overflow 15). `bytes` must hold exactly one document. Errors: InvalidBSON 22, Overflow 15.
+/// Threads: any.
 Result<void> ValidateBson(std::string_view bytes, bool check_utf8 = true);
 
-/// Like ValidateBson for a document at the start of `bytes`; returns its size. Never reads past `bytes`.
+/// Like ValidateBson for a document at the start of `bytes`; returns its size. Never reads past
+/// `bytes`.
 Result<size_t> ValidateBsonPrefix(std::string_view bytes, bool check_utf8 = true);
 
 }  // namespace mayfly

@@ -32,7 +32,10 @@ Decimal128Bits Out(BID_UINT128 v) { return {v.w[0], v.w[1]}; }
 
 Decimal128Bits FromInt64(int64_t v) { return Out(bid128_from_int64(v)); }
 
-Decimal128Bits FromDoubleExact(double v) { FLAGS; return Out(binary64_to_bid128(v, kNearestEven, &flags)); }
+Decimal128Bits FromDoubleExact(double v) {
+  FLAGS;
+  return Out(binary64_to_bid128(v, kNearestEven, &flags));
+}
 
 Decimal128Bits FromDouble(double v) {
   if (!std::isfinite(v)) return FromDoubleExact(v);
@@ -43,13 +46,43 @@ Decimal128Bits FromDouble(double v) {
   return Out(exact);
 }
 
-double ToDouble(Decimal128Bits v) { FLAGS; return bid128_to_binary64(In(v), kNearestEven, &flags); }
+double ToDouble(Decimal128Bits v) {
+  FLAGS;
+  return bid128_to_binary64(In(v), kNearestEven, &flags);
+}
 
 double ToDoubleTowardZero(Decimal128Bits v, bool* exact) {
   FLAGS;
   double d = bid128_to_binary64(In(v), kTowardZero, &flags);
   *exact = (flags & BID_INEXACT_EXCEPTION) == 0;
   return d;
+}
+
+namespace {
+constexpr int kExponentBias = 6176;
+constexpr unsigned __int128 Power10(int n) { return n == 0 ? 1 : Power10(n - 1) * 10; }
+constexpr unsigned __int128 kMaxCoefficient = Power10(34) - 1;
+}  // namespace
+
+bool Unpack(Decimal128Bits v, Parts* out) {
+  out->negative = (v.high >> 63) != 0;
+  if ((v.high >> 59 & 0xF) == 0xF) return false;  // infinity or NaN
+  if ((v.high >> 61 & 3) == 3) {  // the long form: its coefficients are all too large
+    out->exponent = static_cast<int>(v.high >> 47 & 0x3FFF) - kExponentBias;
+    out->coefficient = 0;
+    return true;
+  }
+  out->exponent = static_cast<int>(v.high >> 49 & 0x3FFF) - kExponentBias;
+  auto c = static_cast<unsigned __int128>(v.high & ((uint64_t{1} << 49) - 1)) << 64 | v.low;
+  out->coefficient = c > kMaxCoefficient ? 0 : c;
+  return true;
+}
+
+Decimal128Bits Pack(const Parts& p) {
+  return {static_cast<uint64_t>(p.coefficient),
+          static_cast<uint64_t>(p.negative) << 63 |
+              static_cast<uint64_t>(p.exponent + kExponentBias) << 49 |
+              static_cast<uint64_t>(p.coefficient >> 64)};
 }
 
 bool ToInt64(Decimal128Bits v, int64_t* out) {
@@ -63,16 +96,40 @@ bool IsNan(Decimal128Bits v) { return bid128_isNaN(In(v)); }
 bool IsInfinite(Decimal128Bits v) { return bid128_isInf(In(v)); }
 bool IsNegative(Decimal128Bits v) { return bid128_isSigned(In(v)); }
 bool IsZero(Decimal128Bits v) { return bid128_isZero(In(v)); }
-Decimal128Bits Add(Decimal128Bits a, Decimal128Bits b) { FLAGS; return Out(bid128_add(In(a), In(b), kNearestEven, &flags)); }
-Decimal128Bits Subtract(Decimal128Bits a, Decimal128Bits b) { FLAGS; return Out(bid128_sub(In(a), In(b), kNearestEven, &flags)); }
-Decimal128Bits Multiply(Decimal128Bits a, Decimal128Bits b) { FLAGS; return Out(bid128_mul(In(a), In(b), kNearestEven, &flags)); }
-Decimal128Bits Divide(Decimal128Bits a, Decimal128Bits b) { FLAGS; return Out(bid128_div(In(a), In(b), kNearestEven, &flags)); }
-Decimal128Bits Modulo(Decimal128Bits a, Decimal128Bits b) { FLAGS; return Out(bid128_fmod(In(a), In(b), &flags)); }
+Decimal128Bits Add(Decimal128Bits a, Decimal128Bits b) {
+  FLAGS;
+  return Out(bid128_add(In(a), In(b), kNearestEven, &flags));
+}
+Decimal128Bits Subtract(Decimal128Bits a, Decimal128Bits b) {
+  FLAGS;
+  return Out(bid128_sub(In(a), In(b), kNearestEven, &flags));
+}
+Decimal128Bits Multiply(Decimal128Bits a, Decimal128Bits b) {
+  FLAGS;
+  return Out(bid128_mul(In(a), In(b), kNearestEven, &flags));
+}
+Decimal128Bits Divide(Decimal128Bits a, Decimal128Bits b) {
+  FLAGS;
+  return Out(bid128_div(In(a), In(b), kNearestEven, &flags));
+}
+Decimal128Bits Modulo(Decimal128Bits a, Decimal128Bits b) {
+  FLAGS;
+  return Out(bid128_fmod(In(a), In(b), &flags));
+}
 Decimal128Bits Negate(Decimal128Bits a) { return Out(bid128_negate(In(a))); }
 Decimal128Bits Abs(Decimal128Bits a) { return Out(bid128_abs(In(a))); }
-Decimal128Bits Floor(Decimal128Bits a) { FLAGS; return Out(bid128_round_integral_negative(In(a), &flags)); }
-Decimal128Bits Ceil(Decimal128Bits a) { FLAGS; return Out(bid128_round_integral_positive(In(a), &flags)); }
-Decimal128Bits Truncate(Decimal128Bits a) { FLAGS; return Out(bid128_round_integral_zero(In(a), &flags)); }
+Decimal128Bits Floor(Decimal128Bits a) {
+  FLAGS;
+  return Out(bid128_round_integral_negative(In(a), &flags));
+}
+Decimal128Bits Ceil(Decimal128Bits a) {
+  FLAGS;
+  return Out(bid128_round_integral_positive(In(a), &flags));
+}
+Decimal128Bits Truncate(Decimal128Bits a) {
+  FLAGS;
+  return Out(bid128_round_integral_zero(In(a), &flags));
+}
 
 namespace {
 Decimal128Bits Quantize(Decimal128Bits a, int places, _IDEC_round mode) {
@@ -90,12 +147,29 @@ Decimal128Bits Quantize(Decimal128Bits a, int places, _IDEC_round mode) {
 }  // namespace
 
 Decimal128Bits Round(Decimal128Bits a, int places) { return Quantize(a, places, kNearestEven); }
-Decimal128Bits TruncatePlaces(Decimal128Bits a, int places) { return Quantize(a, places, kTowardZero); }
-Decimal128Bits Sqrt(Decimal128Bits a) { FLAGS; return Out(bid128_sqrt(In(a), kNearestEven, &flags)); }
-Decimal128Bits Exp(Decimal128Bits a) { FLAGS; return Out(bid128_exp(In(a), kNearestEven, &flags)); }
-Decimal128Bits Ln(Decimal128Bits a) { FLAGS; return Out(bid128_log(In(a), kNearestEven, &flags)); }
-Decimal128Bits Log10(Decimal128Bits a) { FLAGS; return Out(bid128_log10(In(a), kNearestEven, &flags)); }
-Decimal128Bits Pow(Decimal128Bits a, Decimal128Bits b) { FLAGS; return Out(bid128_pow(In(a), In(b), kNearestEven, &flags)); }
+Decimal128Bits TruncatePlaces(Decimal128Bits a, int places) {
+  return Quantize(a, places, kTowardZero);
+}
+Decimal128Bits Sqrt(Decimal128Bits a) {
+  FLAGS;
+  return Out(bid128_sqrt(In(a), kNearestEven, &flags));
+}
+Decimal128Bits Exp(Decimal128Bits a) {
+  FLAGS;
+  return Out(bid128_exp(In(a), kNearestEven, &flags));
+}
+Decimal128Bits Ln(Decimal128Bits a) {
+  FLAGS;
+  return Out(bid128_log(In(a), kNearestEven, &flags));
+}
+Decimal128Bits Log10(Decimal128Bits a) {
+  FLAGS;
+  return Out(bid128_log10(In(a), kNearestEven, &flags));
+}
+Decimal128Bits Pow(Decimal128Bits a, Decimal128Bits b) {
+  FLAGS;
+  return Out(bid128_pow(In(a), In(b), kNearestEven, &flags));
+}
 
 int Compare(Decimal128Bits a, Decimal128Bits b) {
   bool na = IsNan(a), nb = IsNan(b);

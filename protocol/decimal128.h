@@ -15,6 +15,17 @@ Decimal128Bits FromDoubleExact(double v);      ///< to 34 digits: what compariso
 double ToDouble(Decimal128Bits v);
 /// Rounded toward zero (at most the largest finite double); *exact: nothing was lost. REQUIRES: finite.
 double ToDoubleTowardZero(Decimal128Bits v, bool* exact);
+/// A finite decimal taken apart: (-1)^negative * coefficient * 10^exponent. A coefficient that is not canonical
+/// (above 10^34 - 1) is 0, as the standard has it.
+struct Parts {
+  unsigned __int128 coefficient = 0;
+  int exponent = 0;
+  bool negative = false;
+};
+/// False when NaN or infinite.
+bool Unpack(Decimal128Bits v, Parts* out);
+/// REQUIRES: coefficient below 10^34, exponent in -6176..6111.
+Decimal128Bits Pack(const Parts& parts);
 /// Truncates toward zero; false when NaN, infinite or out of range.
 bool ToInt64(Decimal128Bits v, int64_t* out);
 bool IsNan(Decimal128Bits v);

@@ -7,11 +7,14 @@
 
 namespace mayfly {
 
-/// Extended JSON v2 (driver specification "Extended JSON").
+/// Extended JSON v2 (driver specification "Extended JSON"), spaced as libbson spaces it: `{ "a" : 1
+/// }`. Doubles are written in the shortest form that reads back exactly. Threads: any.
 std::string ToCanonicalJson(BsonView doc);
 std::string ToRelaxedJson(BsonView doc);
 std::string ToRelaxedJson(BsonValue value);  ///< one value: for messages and logs
-/// Parses relaxed or canonical extended JSON, one document. Errors: FailedToParse 9.
+/// Parses relaxed or canonical extended JSON: one document, or one array (whose bytes come as a
+/// document named "0", "1", …). Of the older version 1 only {$binary, $type} is read: `$regex`,
+/// `$options` and `$type` stay the operators they are in filters. Errors: FailedToParse 9.
 Result<BsonDocument> ParseJson(std::string_view json);
 
 }  // namespace mayfly
