@@ -15,7 +15,7 @@ class RangeWalker {
     if (!it_) {
       it_ = kv_.NewIterator(ks_, options_);
       if (!seek_.empty()) {
-        Position(seek_);
+        Seek();
       } else if (!last_.empty()) {
         Position(last_);
         if (it_->Valid() && it_->key() == last_) Step();
@@ -24,10 +24,8 @@ class RangeWalker {
       } else {
         it_->SeekToFirst();
       }
-      seek_.clear();
     } else if (!seek_.empty()) {
-      Position(seek_);
-      seek_.clear();
+      Seek();
     } else if (it_->Valid()) {
       Step();
     }
@@ -35,7 +33,7 @@ class RangeWalker {
     MAYFLY_TRY(it_->status());
     return false;
   }
-  /// The next Next() returns the first key at or behind this one.
+  /// The next Next() returns the first key at or behind this one; backward, the last one below it.
   void SeekTo(std::string key) { seek_ = std::move(key); }
   void Reposition(KvSnapshotPtr snapshot) {
     if (it_ && it_->Valid() && seek_.empty()) last_.assign(it_->key());
@@ -56,6 +54,11 @@ class RangeWalker {
       it_->SeekForPrev(key);
     else
       it_->Seek(key);
+  }
+  void Seek() {
+    Position(seek_);
+    if (backward_ && it_->Valid() && it_->key() == seek_) it_->Prev();
+    seek_.clear();
   }
   void Step() {
     if (backward_)
@@ -150,9 +153,6 @@ class IndexCursorImpl final : public IndexCursor {
   void SeekTo(std::string_view encoded_values) override {
     std::string key = IdPrefix(index_->id);
     key.append(encoded_values);
-    // Backward, "at" these values means behind all their entries. Encodings never start with 0xFF
-    // bytes only.
-    if (walker_.backward()) key.append(16, '\xFF');
     walker_.SeekTo(std::move(key));
   }
   std::string_view encoded_values() const override { return values_; }

@@ -48,7 +48,8 @@ class IndexCursor {
  public:
   virtual ~IndexCursor() = default;
   virtual Result<bool> Next() = 0;
-  /// Skips to the first entry at or behind these encoded values in scan direction, then Next() returns it.
+  /// Skips: the next Next() returns the first entry whose encoded values are not below these bytes; backward, the last one
+  /// whose encoded values are below them (a prefix of an entry is below it). Any bytes will do, not just whole values.
   virtual void SeekTo(std::string_view encoded_values) = 0;
   virtual std::string_view encoded_values() const = 0;  ///< concatenated EncodeKeyValue of the fields
   virtual std::string_view type_bits() const = 0;

@@ -244,6 +244,7 @@ class Applier {
     bool changed = false;
     std::map<std::vector<bool>, const Node*>
         merged;  // by which children apply: elements share few combinations
+    std::string scratch;
     for (auto it = old.begin(); it != old.end(); ++it) {
       std::vector<bool> applies(node.children.size());
       const Node* only = nullptr;
@@ -254,7 +255,7 @@ class Applier {
         if (!matches) {
           for (const ElementFilter& f : filters_)
             if (f.name == child.name) {
-              MAYFLY_TRY(matches, f.Matches(it->value, ctx_));
+              MAYFLY_TRY(matches, f.Matches(it->value, ctx_, scratch));
               break;
             }
         }

@@ -122,8 +122,9 @@ class CullingLeaf : public Leaf {
     if (!t.old.IsArray()) return BadValue("Cannot apply $pull to a non-array value");
     std::vector<BsonValue> kept;
     bool culled = false;
+    std::string scratch;
     for (const BsonElement& e : t.old.Document()) {
-      MAYFLY_TRY(bool matches, Culls(e.value, ctx));
+      MAYFLY_TRY(bool matches, Culls(e.value, ctx, scratch));
       if (matches) {
         culled = true;
       } else {
@@ -136,7 +137,7 @@ class CullingLeaf : public Leaf {
   }
 
  protected:
-  virtual Result<bool> Culls(BsonValue v, const ApplyContext& ctx) const = 0;
+  virtual Result<bool> Culls(BsonValue v, const ApplyContext& ctx, std::string& scratch) const = 0;
 };
 
 class PullEqualLeaf final : public CullingLeaf {
@@ -144,7 +145,7 @@ class PullEqualLeaf final : public CullingLeaf {
   explicit PullEqualLeaf(BsonValue value) : value_(value) {}
 
  protected:
-  Result<bool> Culls(BsonValue v, const ApplyContext&) const override {
+  Result<bool> Culls(BsonValue v, const ApplyContext&, std::string&) const override {
     return ValuesEqual(v, value_);
   }
 
@@ -158,7 +159,7 @@ class PullDocumentLeaf final : public CullingLeaf {
   explicit PullDocumentLeaf(MatchPtr match) : match_(std::move(match)) {}
 
  protected:
-  Result<bool> Culls(BsonValue v, const ApplyContext& ctx) const override {
+  Result<bool> Culls(BsonValue v, const ApplyContext& ctx, std::string&) const override {
     if (!v.IsDocument()) return false;
     return match_->Matches(v.Document(), ctx.eval);
   }
@@ -173,8 +174,8 @@ class PullOperatorLeaf final : public CullingLeaf {
   explicit PullOperatorLeaf(ElementFilter filter) : filter_(std::move(filter)) {}
 
  protected:
-  Result<bool> Culls(BsonValue v, const ApplyContext& ctx) const override {
-    return filter_.Matches(v, ctx);
+  Result<bool> Culls(BsonValue v, const ApplyContext& ctx, std::string& scratch) const override {
+    return filter_.Matches(v, ctx, scratch);
   }
 
  private:
@@ -188,7 +189,7 @@ class PullAllLeaf final : public CullingLeaf {
   }
 
  protected:
-  Result<bool> Culls(BsonValue v, const ApplyContext&) const override {
+  Result<bool> Culls(BsonValue v, const ApplyContext&, std::string&) const override {
     return values_.contains(v);
   }
 
@@ -369,7 +370,6 @@ Result<LeafPtr> ParsePull(const BsonElement& e, LeafParser& parser) {
     ElementFilter filter{"v", nullptr};
     BsonDocument wrapped = BuildBson([&](BsonBuilder& b) { b.Append(filter.name, e.value); });
     MAYFLY_TRY(filter.match, ParseMatch(wrapped, {.scope = &parser.scope}));
-    filter.MakeRelative(filter.match.get());
     return LeafPtr(std::make_unique<PullOperatorLeaf>(std::move(filter)));
   }
   return LeafPtr(std::make_unique<PullEqualLeaf>(e.value));

@@ -23,7 +23,7 @@ std::string DottedName(std::string_view s) { return "'" + std::string(s) + "'"; 
 Result<void> CheckSize(const std::string& bytes) {
   if (bytes.size() <= static_cast<size_t>(kMaxBsonUserSize)) return Ok();
   return Error{LocationCode(17419), "Resulting document after update is larger than " +
-                                        std::to_string(kMaxBsonUserSize)};
+                                                   std::to_string(kMaxBsonUserSize)};
 }
 
 Error IdAltered(BsonValue id) {
@@ -39,12 +39,13 @@ Error IdAltered(BsonValue id) {
 class OperatorUpdate final : public Update {
  public:
   explicit OperatorUpdate(BsonView u)
-      : Update(UpdateKind::kOperators), storage_(u), root_(pool_.New()) {}
+      : Update(UpdateKind::kOperators), storage_(u), root_(pool_.New()) {
+    root_->kind = Node::Kind::kObject;
+  }
 
   Result<void> Init(std::span<const BsonView> array_filters, VariableScope& scope) {
     MAYFLY_TRY(filters_, update::ParseArrayFilters(array_filters, scope));
     filter_used_.resize(filters_.size());
-    update::TreeBuilder tree(pool_, root_);
     for (const BsonElement& modifier : storage_.view()) {
       const update::OperatorRow* row = update::FindOperator(modifier.name);
       bool rename = modifier.name == "$rename";
@@ -59,16 +60,15 @@ class OperatorUpdate final : public Update {
                              update::ElementText(modifier.name, modifier.value) + "}");
       for (const BsonElement& operand : modifier.value.Document()) {
         if (rename) {
-          MAYFLY_TRY(AddRename(tree, operand));
+          MAYFLY_TRY(AddRename(operand));
           continue;
         }
         update::LeafParser parser{scope};
         MAYFLY_TRY(auto parts, update::ParsePath(operand.name));
         MAYFLY_TRY(update::LeafPtr leaf, row->parse(operand, parser));
-        MAYFLY_TRY(Add(tree, operand.name, parts, std::move(leaf)));
+        MAYFLY_TRY(Add(operand.name, parts, std::move(leaf)));
       }
     }
-    tree.Finish();
     for (size_t i = 0; i < filters_.size(); ++i)
       if (!filter_used_[i])
         return FailedToParse("The array filter for identifier " + DottedName(filters_[i].name) +
@@ -97,8 +97,8 @@ class OperatorUpdate final : public Update {
     std::string_view from, to;
   };
 
-  Result<void> Add(update::TreeBuilder& tree, std::string_view path,
-                   const std::vector<update::PathPart>& parts, update::LeafPtr leaf) {
+  Result<void> Add(std::string_view path, const std::vector<update::PathPart>& parts,
+                   update::LeafPtr leaf) {
     for (const update::PathPart& part : parts) {
       if (part.kind == update::PathPart::Kind::kPositional) needs_position_ = true;
       if (part.kind != update::PathPart::Kind::kFiltered || part.name.empty()) continue;
@@ -109,13 +109,13 @@ class OperatorUpdate final : public Update {
         return BadValue("No array filter found for identifier " + DottedName(part.name) +
                         " in path " + DottedName(path));
     }
-    MAYFLY_TRY(tree.Add(path, parts, leaf.get()));
+    MAYFLY_TRY(update::AddPath(pool_, root_, path, parts, leaf.get()));
     leaves_.push_back(std::move(leaf));
     touched_paths_.emplace_back(path);
     return Ok();
   }
 
-  Result<void> AddRename(update::TreeBuilder& tree, const BsonElement& operand) {
+  Result<void> AddRename(const BsonElement& operand) {
     if (!operand.value.IsString())
       return BadValue("The 'to' field for $rename must be a string: " +
                       update::ElementText(operand.name, operand.value));
@@ -143,8 +143,8 @@ class OperatorUpdate final : public Update {
     if (dynamic(to_parts))
       return BadValue("The destination field for $rename may not be dynamic: " + std::string(to));
     int number = static_cast<int>(renames_.size());
-    MAYFLY_TRY(Add(tree, from, from_parts, update::MakeRenameSource(number)));
-    MAYFLY_TRY(Add(tree, to, to_parts, update::MakeRenameDestination(number)));
+    MAYFLY_TRY(Add(from, from_parts, update::MakeRenameSource(number)));
+    MAYFLY_TRY(Add(to, to_parts, update::MakeRenameDestination(number)));
     renames_.push_back({from, to});
     return Ok();
   }
@@ -335,7 +335,7 @@ Result<std::string> DocumentOfEqualities(const MatchExpression* filter, bool id_
   }
   update::NodePool pool;
   Node* root = pool.New();
-  update::TreeBuilder tree(pool, root);
+  root->kind = Node::Kind::kObject;
   std::vector<update::LeafPtr> leaves;
   for (const auto& [path, value] : equalities) {
     std::vector<update::PathPart> parts;
@@ -350,9 +350,8 @@ Result<std::string> DocumentOfEqualities(const MatchExpression* filter, bool id_
                          " are matched"};
     }
     leaves.push_back(update::MakeSet(value));
-    MAYFLY_TRY(tree.Add(path, parts, leaves.back().get()));
+    MAYFLY_TRY(update::AddPath(pool, root, path, parts, leaves.back().get()));
   }
-  tree.Finish();
   std::string out;
   MAYFLY_TRY(update::ApplyTree(*root, {}, {}, -1, &out));
   return out;

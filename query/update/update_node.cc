@@ -109,25 +109,12 @@ void InsertChild(Node* parent, std::string_view name, const Node* child) {
 
 }  // namespace
 
-const Node* TreeBuilder::Child(Node* parent, std::string_view name) {
-  constexpr size_t kMany = 16;
-  if (parent->children.size() < kMany) {
-    for (const Node::Child& child : parent->children)
-      if (child.name == name) return child.node;
-    return nullptr;
-  }
-  auto& index = many_[parent];
-  for (size_t i = index.size(); i < parent->children.size(); ++i)
-    index.emplace(parent->children[i].name, parent->children[i].node);
-  auto it = index.find(std::string(name));
-  return it == index.end() ? nullptr : it->second;
-}
-
-Result<void> TreeBuilder::Add(std::string_view path, const std::vector<PathPart>& parts,
-                              const Leaf* leaf) {
-  Node* at = root_;
+Result<void> AddPath(NodePool& pool, Node* root, std::string_view path,
+                     const std::vector<PathPart>& parts, const Leaf* leaf) {
+  Node* at = root;
   for (size_t i = 0; i < parts.size(); ++i) {
     const PathPart& part = parts[i];
+    // Offsets into `path`: a part of a filtered kind views only its identifier.
     auto prefix = [&](size_t count) {
       size_t end = 0;
       for (size_t n = 0; n < count; ++n) end = std::min(path.find('.', end + (n > 0)), path.size());
@@ -138,11 +125,16 @@ Result<void> TreeBuilder::Add(std::string_view path, const std::vector<PathPart>
     if (at->kind == Node::Kind::kNew) at->kind = kind;
     if (at->kind != kind) return Conflict(path, prefix(i));
     bool positional = part.kind == PathPart::Kind::kPositional;
-    const Node* child = positional ? at->positional : Child(at, part.name);
+    const Node* child = nullptr;
+    if (positional) {
+      child = at->positional;
+    } else if (int n = at->Find(part.name); n >= 0) {
+      child = at->children[n].node;
+    }
     bool last = i + 1 == parts.size();
     if (child && (last || child->kind == Node::Kind::kLeaf)) return Conflict(path, prefix(i + 1));
     if (!child) {
-      Node* made = pool_.New();
+      Node* made = pool.New();
       if (last) {
         made->kind = Node::Kind::kLeaf;
         made->leaf = leaf;
@@ -150,21 +142,13 @@ Result<void> TreeBuilder::Add(std::string_view path, const std::vector<PathPart>
       if (positional) {
         at->positional = made;
       } else {
-        at->children.push_back({std::string(part.name), made});
+        InsertChild(at, part.name, made);
       }
       child = made;
     }
     at = const_cast<Node*>(child);  // the tree is still being built, and it is ours
   }
   return Ok();
-}
-
-void TreeBuilder::Sort(Node* node) {
-  std::sort(
-      node->children.begin(), node->children.end(),
-      [](const Node::Child& a, const Node::Child& b) { return CreatedBefore(a.name, b.name); });
-  for (Node::Child& child : node->children) Sort(const_cast<Node*>(child.node));
-  if (node->positional) Sort(const_cast<Node*>(node->positional));
 }
 
 Result<const Node*> MergeNodes(NodePool& pool, const Node& a, const Node& b,
@@ -175,19 +159,16 @@ Result<const Node*> MergeNodes(NodePool& pool, const Node& a, const Node& b,
   }
   Node* merged = pool.New();
   merged->kind = a.kind;
-  merged->children.reserve(a.children.size() + b.children.size());
-  auto x = a.children.begin(), y = b.children.begin();
-  while (x != a.children.end() || y != b.children.end()) {
-    if (y == b.children.end() || (x != a.children.end() && CreatedBefore(x->name, y->name))) {
-      merged->children.push_back(*x++);
-    } else if (x == a.children.end() || CreatedBefore(y->name, x->name)) {
-      merged->children.push_back(*y++);
-    } else {
-      PathFrame frame{&path, x->name};
-      MAYFLY_TRY(const Node* both, MergeNodes(pool, *x->node, *y->node, frame));
-      merged->children.push_back({x->name, both});
-      ++x, ++y;
+  merged->children = a.children;
+  for (const Node::Child& child : b.children) {
+    int n = merged->Find(child.name);
+    if (n < 0) {
+      InsertChild(merged, child.name, child.node);
+      continue;
     }
+    PathFrame frame{&path, child.name};
+    MAYFLY_TRY(merged->children[n].node,
+               MergeNodes(pool, *merged->children[n].node, *child.node, frame));
   }
   merged->positional = a.positional ? a.positional : b.positional;
   if (a.positional && b.positional) {
@@ -213,21 +194,13 @@ Result<const Node*> ResolvePositional(NodePool& pool, const Node& node, std::str
   return resolved;
 }
 
-Result<bool> ElementFilter::Matches(BsonValue v, const ApplyContext& ctx) const {
-  return match->MatchesValue(v, ctx.eval);
-}
-
-void ElementFilter::MakeRelative(MatchExpression* m) const {
-  switch (m->kind) {
-    case MatchKind::kAnd:
-    case MatchKind::kOr:
-    case MatchKind::kNor:
-    case MatchKind::kNot:
-      for (auto& child : m->children) MakeRelative(child.get());
-      return;
-    default:
-      if (m->path.starts_with(name)) m->path.erase(0, name.size() + (m->path.size() > name.size()));
-  }
+Result<bool> ElementFilter::Matches(BsonValue v, const ApplyContext& ctx,
+                                    std::string& scratch) const {
+  scratch.clear();
+  BsonBuilder b(scratch);
+  b.Append(name, v);
+  b.Done();
+  return match->Matches(BsonView(scratch.data()), ctx.eval);
 }
 
 namespace {
@@ -298,7 +271,6 @@ Result<std::vector<ElementFilter>> ParseArrayFilters(std::span<const BsonView> f
       return e;
     }
     f.match = std::move(match.value());
-    f.MakeRelative(f.match.get());
     out.push_back(std::move(f));
   }
   return out;

@@ -4,7 +4,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "protocol/bson_builder.h"
@@ -127,26 +126,9 @@ class NodePool {
   std::forward_list<Node> nodes_;  // nothing allocated until the first node
 };
 
-/// Builds a tree path by path.
-class TreeBuilder {
- public:
-  TreeBuilder(NodePool& pool, Node* root) : pool_(pool), root_(root) {
-    root->kind = Node::Kind::kObject;
-  }
-  /// Adds `leaf` at `parts`. Errors: ConflictingUpdateOperators 40.
-  Result<void> Add(std::string_view path, const std::vector<PathPart>& parts, const Leaf* leaf);
-  /// Puts children in order. Once, before the tree is used.
-  void Finish() { Sort(root_); }
-
- private:
-  const Node* Child(Node* parent, std::string_view name);
-  static void Sort(Node* node);
-
-  NodePool& pool_;
-  Node* root_;
-  /// Children by name of nodes that have many: an update may have a million paths.
-  std::unordered_map<const Node*, std::unordered_map<std::string, const Node*>> many_;
-};
+/// Adds `leaf` at `parts` below `root`. Errors: ConflictingUpdateOperators 40.
+Result<void> AddPath(NodePool& pool, Node* root, std::string_view path,
+                     const std::vector<PathPart>& parts, const Leaf* leaf);
 
 /// A node that does what both do. Errors: ConflictingUpdateOperators 40 when they meet at a leaf.
 Result<const Node*> MergeNodes(NodePool& pool, const Node& a, const Node& b, const PathFrame& path);
@@ -155,14 +137,12 @@ Result<const Node*> MergeNodes(NodePool& pool, const Node& a, const Node& b, con
 Result<const Node*> ResolvePositional(NodePool& pool, const Node& node, std::string_view position,
                                       const PathFrame& path);
 
-/// A predicate on one value: an array filter, a condition of $pull.
+/// A predicate on one value: an array filter, a condition of $pull. The filter was parsed with
+/// every path below `name`.
 struct ElementFilter {
   std::string name;  ///< identifier of the array filter
-  MatchPtr match;    ///< its paths begin below `name`
-  Result<bool> Matches(BsonValue v, const ApplyContext& ctx) const;
-  /// Takes `name` off the paths of a filter as it was parsed: "name" becomes "", "name.a" becomes
-  /// "a".
-  void MakeRelative(MatchExpression* m) const;
+  MatchPtr match;
+  Result<bool> Matches(BsonValue v, const ApplyContext& ctx, std::string& scratch) const;
 };
 
 /// Parses a statement's arrayFilters. Errors: FailedToParse 9, BadValue 2, the filters' own.

@@ -321,38 +321,6 @@ TEST_CASE("$currentDate writes the type asked for", "[update]") {
   }
 }
 
-TEST_CASE("An update of many paths", "[update]") {
-  constexpr int kPaths = 20'000;
-  auto name = [](int i) { return "f" + std::to_string(i * 7919 % kPaths); };
-  BsonDocument u = BuildBson([&](BsonBuilder& b) {
-    BsonBuilder set = b.OpenDocument("$set");
-    for (int i = 0; i < kPaths; ++i) set.Append(name(i), i);
-  });
-  VariableScope scope;
-  EvalContext ctx = TestContext(scope);
-  auto update = Update::Parse(u.view().AsValue(), {}, scope);
-  REQUIRE(update);
-  auto outcome = update.value()->Apply(Doc("{_id: 1, f5: 'x'}"), -1, false, ctx);
-  REQUIRE(outcome);
-  BsonView made(outcome.value().bytes.data());
-  CHECK(made.Count() == kPaths + 1);
-  std::string last = "f";
-  int position = 0;
-  for (const BsonElement& e : made)
-    if (position++ > 1) {
-      REQUIRE(e.name > last);
-      last = e.name;
-    }
-  BsonDocument twice = BuildBson([&](BsonBuilder& b) {
-    BsonBuilder set = b.OpenDocument("$set");
-    for (int i = 0; i < 100; ++i) set.Append(name(i), i);
-    set.Append(name(3), 1);
-  });
-  auto conflict = Update::Parse(twice.view().AsValue(), {}, scope);
-  REQUIRE(!conflict);
-  CHECK(conflict.error().code == ErrorCode::kConflictingUpdateOperators);
-}
-
 TEST_CASE("Limits of the resulting document", "[update]") {
   VariableScope scope;
   EvalContext ctx = TestContext(scope);
