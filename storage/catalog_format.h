@@ -75,8 +75,10 @@ std::string BuildRowKey(uint32_t first_index);
 BsonDocument EncodeBuildRow(const BuildRow& row);
 Result<BuildRow> DecodeBuildRow(std::string_view value);
 
-/// {a: 1, "b.c": -1, d: "hashed"} as fields. Errors: CannotCreateIndex 67 on values that are
-/// neither.
+inline constexpr size_t kMaxIndexFields = 32;
+/// {a: 1, "b.c": -1, d: "hashed"} as fields. Errors: CannotCreateIndex 67 on a key that MongoDB
+/// refuses: empty, a value that is zero or of another type, an empty or dollar-prefixed part of a
+/// name, more than 32 fields.
 Result<std::vector<IndexField>> ParseIndexKey(BsonView key);
 
 }  // namespace mayfly

@@ -211,24 +211,44 @@ Result<BuildRow> DecodeBuildRow(std::string_view value) {
 }
 
 Result<std::vector<IndexField>> ParseIndexKey(BsonView key) {
+  auto refuse = [](std::string message) {
+    return Error{ErrorCode::kCannotCreateIndex, std::move(message)};
+  };
   std::vector<IndexField> fields;
   for (const BsonElement& e : key) {
+    if (e.name.empty()) return refuse("Index keys cannot be an empty field.");
+    if (e.name.front() == '.' || e.name.back() == '.' ||
+        e.name.find("..") != std::string_view::npos)
+      return refuse("Index keys cannot contain an empty field.");
+    for (size_t at = 0; at != std::string_view::npos; at = e.name.find('.', at)) {
+      if (at > 0) ++at;
+      // References of DBRefs are the only names with a dollar.
+      std::string_view part = e.name.substr(at, e.name.find('.', at) - at);
+      if (part.starts_with('$') && part != "$id" && part != "$ref" && part != "$db" &&
+          part != "$**")
+        return refuse("Index key contains an illegal field name: field name starts with '$'.");
+    }
     IndexField f;
     f.path = std::string(e.name);
     if (e.value.IsNumber()) {
-      f.descending = e.value.NumberAsDouble() < 0;
+      double d = e.value.NumberAsDouble();
+      if (d == 0 || d != d) return refuse("Values in the index key pattern cannot be 0.");
+      f.descending = d < 0;
     } else if (e.value.IsString() && !e.value.String().empty()) {
       f.special = std::string(e.value.String());
+    } else if (e.value.IsString()) {
+      return refuse("Values in the index key pattern cannot be empty strings");
     } else {
-      return Error{ErrorCode::kCannotCreateIndex,
-                   "Values in v:2 index key pattern cannot be of type " +
-                       std::string(BsonTypeName(e.value.type())) +
-                       ". Only numbers > 0, numbers < 0, and strings are allowed."};
+      return refuse("Values in v:2 index key pattern cannot be of type " +
+                    std::string(BsonTypeName(e.value.type())) +
+                    ". Only numbers > 0, numbers < 0, and strings are allowed.");
     }
     fields.push_back(std::move(f));
   }
-  if (fields.empty())
-    return Error{ErrorCode::kCannotCreateIndex, "Index keys cannot be an empty document"};
+  if (fields.empty()) return refuse("Index keys cannot be an empty object.");
+  if (fields.size() > kMaxIndexFields)
+    return refuse("Index key pattern too large: at most " + std::to_string(kMaxIndexFields) +
+                  " fields");
   return fields;
 }
 

@@ -67,25 +67,36 @@ void GarbageCollector::Loop() {
 Result<void> GarbageCollector::Remove(const GarbageRow& row) {
   KvStore& kv = storage_.kv();
   std::string begin = IdPrefix(row.id), end = IdPrefixEnd(row.id);
-  // The deadline queue first: as long as the row is there, a crash begins again.
-  if (row.kind == GarbageKind::kCollection) {
-    MAYFLY_TRY(RemoveDeadlines(row.id));
-  }
   auto batch = kv.NewBatch();
+  bool small;
   {
     KvIterOptions o;
     o.lower = begin;
     o.upper = end;
     o.fill_cache = false;
     auto it = kv.NewIterator(row.keyspace, std::move(o));
+    std::string deadline_key;
     int n = 0;
-    for (it->SeekToFirst(); it->Valid() && n < kSmall; it->Next(), ++n)
+    for (it->SeekToFirst(); it->Valid() && n < kSmall; it->Next(), ++n) {
       batch->Delete(row.keyspace, it->key());
-    MAYFLY_TRY(it->status());
-    if (it->Valid()) {
-      batch->Clear();
-      batch->DeleteRange(row.keyspace, begin, end);
+      if (row.kind != GarbageKind::kCollection) continue;
+      BsonView doc;
+      std::optional<Instant> expire_at;
+      if (!DecodeRecord(it->value(), &doc, &expire_at) || !expire_at) continue;
+      deadline_key.clear();
+      AppendDeadlineKey(*expire_at, it->key(), deadline_key);
+      batch->Delete(Keyspace::kExpiry, deadline_key);
     }
+    MAYFLY_TRY(it->status());
+    small = !it->Valid();
+  }
+  if (!small) {
+    // The deadline queue first: as long as the row is there, a crash begins again.
+    if (row.kind == GarbageKind::kCollection) {
+      MAYFLY_TRY(RemoveDeadlines(row.id));
+    }
+    batch->Clear();
+    batch->DeleteRange(row.keyspace, begin, end);
   }
   batch->Delete(Keyspace::kCatalog, GarbageRowKey(row.kind, row.id));
   return kv.Write(*batch, false);

@@ -219,6 +219,7 @@ class KeyExtraction {
   void EndValues() { values_end_ = out_.buffer_.size(); }
   void AppendBits(BsonValue v) { EncodeTypeBits(v.missing() ? kNullValue : v, out_.buffer_); }
   void EndKey() {
+    TrimTypeBits(out_.buffer_, values_end_);
     out_.keys_.push_back({static_cast<uint32_t>(begin_),
                           static_cast<uint32_t>(values_end_ - begin_),
                           static_cast<uint32_t>(out_.buffer_.size() - values_end_)});

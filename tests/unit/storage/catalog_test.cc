@@ -350,3 +350,21 @@ TEST_CASE("A capped collection never exceeds its limits and keeps the newest",
     s.RequireValid(b);
   }
 }
+
+TEST_CASE("Index keys that MongoDB refuses are refused", "[catalog]") {
+  for (auto* good :
+       {R"({"a":1})", R"({"a.b":-1,"c":2.5})", R"({"a":"hashed"})", R"({"ref.$id":1})"}) {
+    CAPTURE(good);
+    CHECK(ParseIndexKey(Json(good)));
+  }
+  std::string many = "{";
+  for (int i = 0; i < 33; ++i) many += (i ? ",\"f" : "\"f") + std::to_string(i) + "\":1";
+  for (std::string bad :
+       {std::string("{}"), std::string(R"({"a":0})"), std::string(R"({"a":""})"),
+        std::string(R"({"a":true})"), std::string(R"({"":1})"), std::string(R"({"a.":1})"),
+        std::string(R"({".a":1})"), std::string(R"({"a..b":1})"), std::string(R"({"$a":1})"),
+        std::string(R"({"a.$b":1})"), many + "}"}) {
+    CAPTURE(bad);
+    CHECK(CodeOf(ParseIndexKey(Json(bad))) == ErrorCode::kCannotCreateIndex);
+  }
+}

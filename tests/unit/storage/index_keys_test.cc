@@ -279,3 +279,19 @@ TEST_CASE("DiffKeys finds what went and what came", "[index_keys]") {
   CHECK(diff(R"({"a":[1,2,3]})", R"({"a":[2,3,4,5]})") == std::pair(1, 2));
   CHECK(diff(R"({"a":[]})", R"({"a":[1]})") == std::pair(1, 1));
 }
+
+TEST_CASE("Types of compound keys come back, default ones cost no bytes", "[index_keys]") {
+  IndexInfo index = Spec(R"({"key":{"a":1,"b":-1,"c":1}})");
+  KeySet set;
+  BsonDocument doc =
+      BuildBson([](BsonBuilder& b) { b.Append("a", 1).Append("b", int64_t{2}).Append("c", "x"); });
+  REQUIRE(ExtractKeys(index, doc, &set));
+  REQUIRE(set.size() == 1);
+  auto key = DecodeIndexKey(index, set.values(0), set.type_bits(0));
+  REQUIRE(key);
+  CHECK(key.value().bytes() == doc.bytes());
+  BsonDocument plain = Json(R"({"a":1,"b":2,"c":"x"})");
+  REQUIRE(ExtractKeys(index, plain, &set));
+  CHECK(set.type_bits(0).empty());
+  CHECK(DecodeIndexKey(index, set.values(0), set.type_bits(0)).value().bytes() == plain.bytes());
+}
