@@ -130,6 +130,16 @@ namespace mayfly {
   X(kAPIVersionError, 322, "APIVersionError")                        \
   X(kAPIStrictError, 323, "APIStrictError")                          \
   X(kAPIDeprecationError, 324, "APIDeprecationError")                \
+  X(kClientMetadataMissingField, 183, "ClientMetadataMissingField")  \
+  X(kClientMetadataAppNameTooLarge, 184, "ClientMetadataAppNameTooLarge") \
+  X(kClientMetadataDocumentTooLarge, 185, "ClientMetadataDocumentTooLarge") \
+  X(kClientMetadataCannotBeMutated, 186, "ClientMetadataCannotBeMutated") \
+  X(kNoSuchSession, 206, "NoSuchSession")                            \
+  X(kTooManyLogicalSessions, 261, "TooManyLogicalSessions")          \
+  X(kClientDisconnect, 279, "ClientDisconnect")                      \
+  X(kMechanismUnavailable, 334, "MechanismUnavailable")              \
+  X(kUnsupportedOpQueryCommand, 352, "UnsupportedOpQueryCommand")    \
+  X(kCursorInUse, 12051, "CursorInUse")                              \
   X(kInterruptedAtShutdown, 11600, "InterruptedAtShutdown")          \
   X(kInterrupted, 11601, "Interrupted")                              \
   X(kInterruptedDueToReplStateChange, 11602, "InterruptedDueToReplStateChange") \

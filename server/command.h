@@ -14,6 +14,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/wire_message.h"
 #include "server/operation_registry.h"
 #include "storage/operation.h"
 #include "storage/write_unit.h"
@@ -33,10 +34,7 @@ template <class T>
 using Awaitable = boost::asio::awaitable<T, IoExecutor>;
 
 /// An OP_MSG kind-1 section: documents outside the body, named by the field they stand for.
-struct DocumentSequence {
-  std::string_view name;
-  std::vector<BsonView> documents;
-};
+using DocumentSequence = OpMsg::Sequence;
 
 /// One top-level field of a command, in the order sent.
 struct CommandField {
@@ -168,7 +166,7 @@ enum CommandFlags : uint32_t {
   kNoProfile = 1 << 9,            ///< never profiled nor logged as slow (hello, awaitable or not)
   kTestOnly = 1 << 10,            ///< only with --testClock
   kAllowedWhileLocked = 1 << 11,  ///< goes on while fsync has locked writes, although kWrites
-  kCountsCommand = 1 << 12,  ///< counted in opcounters.command (the CRUD commands count themselves)
+  kCountsItself = 1 << 12,  ///< keeps opcounters itself; other commands count as opcounters.command
 };
 
 /// One row of the command table: exactly one of `run` and `run_async` is set. Both append their

@@ -37,6 +37,7 @@ struct ServerConfig {
   std::string pid_file;
   bool fork = false;
   bool test_clock = false;
+  bool no_auth = false;
   int64_t slow_ms = 100;
   double slow_sample_rate = 1.0;
   int profile_level = 0;

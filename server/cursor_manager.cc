@@ -76,7 +76,7 @@ Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::s
                                           ", in session " + text(session)};
   }
   if (!e.idle)
-    return Error{LocationCode(12051), "cursor id " + std::to_string(id) + " is already in use"};
+    return Error{ErrorCode::kCursorInUse, "cursor id " + std::to_string(id) + " is already in use"};
   e.running = &op;
   pinned_.fetch_add(1, std::memory_order_relaxed);
   return std::move(e.idle);

@@ -1,1 +1,3 @@
-int main() { return 0; }
+#include "server/run.h"
+
+int main(int argc, char** argv) { return mayfly::RunServer({argv, argv + argc}); }

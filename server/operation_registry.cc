@@ -5,7 +5,9 @@
 namespace mayfly {
 
 ClientSlot::ClientSlot(OperationRegistry& registry, std::string d, int64_t id)
-    : desc(std::move(d)), connection_id(id), registry_(registry) {
+    : desc(d.empty() ? "conn" + std::to_string(id) : std::move(d)),
+      connection_id(id),
+      registry_(registry) {
   std::lock_guard l(registry_.mutex_);
   registry_.clients_.push_back(*this);
 }
@@ -52,6 +54,12 @@ bool ClientSlot::Kill(uint64_t op_id, ErrorCode code) {
   return true;
 }
 
+void ClientSlot::SetAddresses(std::string remote, std::string local) {
+  std::lock_guard l(lock_);
+  address = std::move(remote);
+  local_address = std::move(local);
+}
+
 void ClientSlot::SetMetadata(BsonDocument metadata, std::string app_name) {
   std::lock_guard l(lock_);
   metadata_ = std::move(metadata);
@@ -71,10 +79,11 @@ std::string ClientSlot::app_name() const {
 namespace {
 ClientSlot::View MakeView(const ClientSlot& slot, const Operation* op, std::string_view name,
                           std::string_view db, std::string_view session, BsonView command,
-                          const OperationReport* report, int64_t start) {
+                          const OperationReport* report, int64_t start, bool waiting) {
   return {slot,   op,      name,
           db,     session, command,
-          report, start,   op != nullptr && op->kill_code.load(std::memory_order_relaxed) != 0};
+          report, start,   op != nullptr && op->kill_code.load(std::memory_order_relaxed) != 0,
+          waiting};
 }
 }  // namespace
 
@@ -82,8 +91,8 @@ void OperationRegistry::ForEach(const std::function<void(const ClientSlot::View&
   std::lock_guard l(mutex_);
   for (const ClientSlot& c : clients_) {
     std::lock_guard s(c.lock_);
-    f(MakeView(c, c.op_, c.command_name_, c.db_, c.session_, c.command_, c.report_,
-               c.start_micros_));
+    f(MakeView(c, c.op_, c.command_name_, c.db_, c.session_, c.command_, c.report_, c.start_micros_,
+               static_cast<bool>(c.kill_waker_)));
   }
 }
 
@@ -101,8 +110,9 @@ int OperationRegistry::KillWhere(const std::function<bool(const ClientSlot::View
   int n = 0;
   for (ClientSlot& c : clients_) {
     std::lock_guard s(c.lock_);
-    if (c.op_ == nullptr || !which(MakeView(c, c.op_, c.command_name_, c.db_, c.session_,
-                                            c.command_, c.report_, c.start_micros_)))
+    if (c.op_ == nullptr ||
+        !which(MakeView(c, c.op_, c.command_name_, c.db_, c.session_, c.command_, c.report_,
+                        c.start_micros_, static_cast<bool>(c.kill_waker_))))
       continue;
     c.op_->kill_code.store(static_cast<int32_t>(code), std::memory_order_relaxed);
     if (c.kill_waker_) c.kill_waker_();

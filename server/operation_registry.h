@@ -33,6 +33,7 @@ class SpinLock {
 /// else may come from any thread.
 class ClientSlot : public boost::intrusive::list_base_hook<> {
  public:
+  /// An empty `desc` with a connection id becomes "conn<id>".
   ClientSlot(class OperationRegistry& registry, std::string desc, int64_t connection_id);
   ~ClientSlot();
 
@@ -51,7 +52,8 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   void SetMetadata(BsonDocument metadata, std::string app_name);
   BsonDocument metadata() const;
   std::string app_name() const;
-  std::string address, local_address;  ///< set before the client is used by others
+  void SetAddresses(std::string remote, std::string local);
+  std::string address, local_address;  ///< change with SetAddresses only, before the first command
   const std::string desc;              ///< "conn12", "TTLMonitor"
   const int64_t connection_id;         ///< 0 for internal ones
 
@@ -66,6 +68,7 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
     const OperationReport* report;
     int64_t start_micros;
     bool kill_pending;
+    bool waiting;  ///< only waits (for documents, a change, time): has a kill waker
   };
 
  private:

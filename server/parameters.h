@@ -87,6 +87,11 @@ struct TtlParameters {
   std::atomic<int64_t> batch_target_staged_bytes{2'097'152};
   std::atomic<int> monitor_mode{0};      ///< 0 precise, 1 interval
   std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
+  /// Set once, before the first client: runs after each change (any thread, must not block); the monitor looks again.
+  std::function<void()> on_change;
+  void Changed() {
+    if (on_change) on_change();
+  }
 };
 
 }  // namespace mayfly

@@ -27,18 +27,31 @@ class Profiler {
   };
   std::atomic<int64_t> slow_ms{100};
   std::atomic<double> sample_rate{1.0};
+  std::atomic<int> default_level{0};  ///< --profile: of databases without a setting of their own
 
   Settings Get(std::string_view db) const;
   void Set(std::string_view db, Settings s);
-  /// True when any database has a level above 0: one relaxed load on the fast path.
+  /// True when any database may have a level above 0: one relaxed load on the fast path.
   bool active() const { return active_.load(std::memory_order_relaxed); }
-  /// Slow enough for the log, by slowms and sampleRate.
-  bool IsSlow(int64_t micros) const;
+  void Activate() { active_ = true; }
 
-  /// Appends system.profile's fields of a finished operation (`millis`, `ns`, `command`, counters
-  /// …).
-  static void Describe(ServerContext& server, const CommandContext& ctx, const CommandRequest& req,
-                       int64_t micros, const Error* error, int64_t reply_bytes, BsonBuilder& out);
+  struct Verdict {
+    bool log = false, profile = false;
+  };
+  Verdict Judge(ServerContext& server, const CommandContext& ctx, const CommandRequest& req,
+                int64_t micros, const Error* error, int64_t reply_bytes) const;
+  /// A document of system.profile.
+  static BsonDocument Describe(ServerContext& server, const CommandContext& ctx,
+                               const CommandRequest& req, int64_t micros, const Error* error,
+                               int64_t reply_bytes);
+  /// The attributes of the log's "Slow query" line.
+  static BsonDocument LogAttributes(ServerContext& server, const CommandContext& ctx,
+                                    const CommandRequest& req, int64_t micros, const Error* error,
+                                    int64_t reply_bytes);
+  /// Adds the description to <db>.system.profile (a capped collection, made when absent) on a
+  /// worker thread. What cannot be written is logged: profiling never fails an operation.
+  void Write(ServerContext& server, const CommandContext& ctx, const CommandRequest& req,
+             int64_t micros, const Error* error, int64_t reply_bytes);
 
  private:
   mutable std::mutex mutex_;

@@ -29,6 +29,8 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
 
 ServerContext::~ServerContext() = default;
 
+bool ServerContext::config_allows_test_commands() const { return config_.test_clock; }
+
 void ServerContext::RequestShutdown(bool force, int exit_code) {
   if (shutdown_hook_) shutdown_hook_(force, exit_code);
 }

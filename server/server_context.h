@@ -49,6 +49,8 @@ class ServerContext {
   CollectionNotifier& notifier() { return notifier_; }
   Profiler& profiler() { return profiler_; }
 
+  bool config_allows_test_commands() const;
+
   /// Milliseconds since start-up, and when that was.
   int64_t UptimeMillis() const { return (clock_.MonotonicMicros() - start_micros_) / 1000; }
   Instant started() const { return started_; }
@@ -77,6 +79,9 @@ class ServerContext {
   /// Runs before {clock: …} replies: returns once everything due at the clock's time is gone. May
   /// block (worker).
   std::function<void(Operation& op)> settle_hook;
+  /// {clock: {pass: true}}: one pass of the TTL monitor, now; returns when it is over. May block
+  /// (worker).
+  std::function<void(Operation& op)> ttl_pass_hook;
 
  private:
   const ServerConfig& config_;

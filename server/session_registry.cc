@@ -29,7 +29,7 @@ Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now) {
   auto it = s.sessions.find(std::string(id));
   if (it == s.sessions.end()) {
     if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
-      return Error{LocationCode(261),
+      return Error{ErrorCode::kTooManyLogicalSessions,
                    "cannot add session into the cache: too many logical sessions"};
     it = s.sessions.emplace(std::string(id), std::make_shared<Session>(std::string(id))).first;
     count_.fetch_add(1, std::memory_order_relaxed);

@@ -1,0 +1,198 @@
+#include <boost/asio/use_awaitable.hpp>
+
+#include "server/arg_reader.h"
+#include "server/command.h"
+#include "server/config.h"
+#include "server/connection.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace {
+
+constexpr int64_t kMaxAppNameBytes = 128, kMaxMetadataBytes = 512;
+
+struct HelloArgs {
+  BsonView client, topology_version;
+  bool client_given = false;
+  std::optional<BsonView> topology;
+  std::optional<int64_t> max_await_ms;
+  std::optional<BsonView> compression;
+  bool hello_ok = false;
+  std::string_view sasl_mechs_user;
+};
+
+/// The client document (driver specification "MongoDB Handshake"): kept for currentOp and the log.
+Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
+  Connection& c = *ctx.connection;
+  if (c.metadata_seen)
+    return Error{ErrorCode::kClientMetadataCannotBeMutated,
+                 "The client metadata document may only be sent in the first hello"};
+  if (client.size() > kMaxMetadataBytes)
+    return Error{ErrorCode::kClientMetadataDocumentTooLarge,
+                 "The client metadata document must be less then or equal to 512 bytes"};
+  const BsonValue driver = client["driver"], os = client["os"], application = client["application"];
+  if (!driver.IsDocument())
+    return Error{ErrorCode::kClientMetadataMissingField,
+                 "Missing required sub-document 'driver' in the client metadata document"};
+  for (std::string_view f : {"name", "version"})
+    if (!driver.Document()[f].IsString())
+      return Error{ErrorCode::kClientMetadataMissingField,
+                   "Missing required field '" + std::string(f) +
+                       "' of driver in the client metadata document"};
+  if (!os.IsDocument() || !os.Document()["type"].IsString())
+    return Error{ErrorCode::kClientMetadataMissingField,
+                 "Missing required field 'type' of os in the client metadata document"};
+  std::string app;
+  if (application.IsDocument()) {
+    if (BsonValue name = application.Document()["name"]; name.IsString()) app = name.String();
+    if (app.size() > kMaxAppNameBytes)
+      return Error{ErrorCode::kClientMetadataAppNameTooLarge,
+                   "The 'application.name' field must be less than or equal to 128 bytes"};
+  }
+  c.metadata_seen = true;
+  c.slot().SetMetadata(BsonDocument(client), std::move(app));
+  Log& log = ctx.server.log();
+  if (!log.quiet())
+    log.Write(
+        LogSeverity::kInfo, LogComponent::kNetwork, 51800, "client metadata",
+        BuildBson([&](BsonBuilder& b) {
+          b.Append("remote", c.remote()).Append("client", c.slot().desc).Append("doc", client);
+        }),
+        c.slot().desc);
+  return Ok();
+}
+
+Result<HelloArgs> Parse(const CommandRequest& req) {
+  ArgReader in(req);
+  HelloArgs a;
+  if (auto client = in.OptDocument("client")) {
+    a.client = *client;
+    a.client_given = true;
+  }
+  a.topology = in.OptDocument("topologyVersion");
+  a.max_await_ms = in.OptInt64("maxAwaitTimeMS");
+  a.compression = in.OptArray("compression");
+  a.hello_ok = in.LooseBoolOr("helloOk", false);
+  a.sasl_mechs_user = in.StringOr("saslSupportedMechs");
+  // Without access control there is nobody to log in: the server answers without the field and the
+  // driver goes on.
+  in.OptDocument("speculativeAuthenticate");
+  // The handshake takes fields it does not know: newer drivers announce what older servers need not understand.
+  MAYFLY_TRY(in.FinishLoose());
+  if (a.max_await_ms && !a.topology)
+    return Error{LocationCode(31368),
+                 "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"};
+  if (a.topology && !a.max_await_ms)
+    return Error{LocationCode(31368),
+                 "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'"};
+  if (a.max_await_ms && *a.max_await_ms < 0)
+    return Error{LocationCode(31373), "'maxAwaitTimeMS' must be a non-negative integer"};
+  if (a.topology) {
+    const BsonValue id = (*a.topology)["processId"], counter = (*a.topology)["counter"];
+    if (!id.Is(BsonType::kObjectId))
+      return Error{ErrorCode::kTypeMismatch,
+                   "BSON field 'topologyVersion.processId' must be an objectId"};
+    if (!counter.Is(BsonType::kInt64))
+      return Error{ErrorCode::kTypeMismatch, "BSON field 'topologyVersion.counter' must be a long"};
+    if (counter.Int64() < 0)
+      return Error{LocationCode(31372), "topologyVersion.counter must be non-negative"};
+  }
+  return a;
+}
+
+void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, BsonBuilder& reply) {
+  Connection& c = *ctx.connection;
+  if (a.hello_ok) reply.Append("helloOk", true);
+  reply.Append(legacy_name ? "ismaster" : "isWritablePrimary", true);
+  {
+    BsonBuilder t = reply.OpenDocument("topologyVersion");
+    t.AppendObjectId("processId", ctx.server.process_id()).Append("counter", int64_t{0});
+  }
+  reply.Append("maxBsonObjectSize", kMaxBsonUserSize)
+      .Append("maxMessageSizeBytes", kMaxMessageSize);
+  reply.Append("maxWriteBatchSize", int32_t{100'000}).Append("localTime", ctx.op.now);
+  reply.Append("logicalSessionTimeoutMinutes",
+               static_cast<int32_t>(ctx.server.settings().local_session_timeout_minutes.load()));
+  reply.Append("connectionId", static_cast<int32_t>(c.id()));
+  reply.Append("minWireVersion", kMinWireVersion).Append("maxWireVersion", kMaxWireVersion);
+  reply.Append("readOnly", false);
+  if (a.compression) {
+    uint8_t agreed = 0;
+    std::vector<std::string_view> names;
+    for (const BsonElement& e : *a.compression) {
+      if (!e.value.IsString()) continue;
+      for (const std::string& ours : ctx.server.config().compressors) {
+        if (ours != e.value.String()) continue;
+        agreed |= static_cast<uint8_t>(1u << static_cast<int>(CompressorFromName(ours)));
+        names.push_back(ours);
+      }
+    }
+    c.compressors = agreed;
+    if (!names.empty()) {
+      BsonArrayBuilder list = reply.OpenArray("compression");
+      for (std::string_view n : names) list.Append(n);
+    }
+  }
+  if (!a.sasl_mechs_user.empty()) reply.OpenArray("saslSupportedMechs").Done();
+}
+
+Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  MAYFLY_CO_TRY(HelloArgs args, Parse(req));
+  if (ctx.connection == nullptr)
+    co_return Error{ErrorCode::kIllegalOperation, "hello needs a client"};
+  if (args.client_given) {
+    MAYFLY_CO_TRY(TakeMetadata(ctx, args.client));
+  }
+  ctx.connection->hello_seen = true;
+  ctx.connection->metadata_seen = true;
+  if (args.topology) {
+    // This server's topology never changes: only another process' version is news.
+    const bool same = (*args.topology)["processId"].ObjectId() == ctx.server.process_id();
+    if (same && (*args.topology)["counter"].Int64() > 0)
+      co_return Error{LocationCode(31382),
+                      "Received a topology version with a counter greater than the server's"};
+    if (same) {
+      Counter& waiting = ctx.server.metrics().connections.awaiting_topology;
+      waiting.Add();
+      auto slept =
+          co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + *args.max_await_ms * 1000);
+      waiting.Add(-1);
+      if (!slept) co_return std::move(slept).error();
+    }
+    ctx.more_to_come = req.exhaust_allowed;
+    if (!same && req.exhaust_allowed) {
+      // The stream goes on from what this reply says, not from what the client asked with.
+      ctx.next_body = BuildBson([&](BsonBuilder& b) {
+        for (const CommandField& f : req.fields) {
+          if (f.name == "topologyVersion") {
+            BsonBuilder t = b.OpenDocument("topologyVersion");
+            t.AppendObjectId("processId", ctx.server.process_id()).Append("counter", int64_t{0});
+          } else if (f.name != "client") {
+            b.Append(f.name, f.value);
+          }
+        }
+      });
+    }
+  }
+  AppendHello(ctx, args, req.name != "hello", reply);
+  co_return Ok();
+}
+
+}  // namespace
+
+void RegisterHello(CommandRegistry& registry) {
+  constexpr uint32_t kFlags = kNoAuth | kSecondaryOk | kNoProfile;
+  registry.Add({.name = "hello",
+                .flags = kFlags | kApiV1,
+                .help = "What this server is and can do; with topologyVersion and maxAwaitTimeMS: "
+                        "once that changes.",
+                .run_async = &Hello});
+  registry.Add({.name = "isMaster",
+                .aliases = {"ismaster"},
+                .flags = kFlags,
+                .help = "The older name of hello.",
+                .run_async = &Hello});
+}
+
+}  // namespace mayfly

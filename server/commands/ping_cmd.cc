@@ -1,0 +1,20 @@
+#include "server/arg_reader.h"
+#include "server/command.h"
+
+namespace mayfly {
+
+namespace {
+Result<void> Ping(CommandContext&, const CommandRequest& req, BsonBuilder&) {
+  ArgReader in(req);
+  return in.Finish();
+}
+}  // namespace
+
+void RegisterPing(CommandRegistry& registry) {
+  registry.Add({.name = "ping",
+                .flags = kNoAuth | kSecondaryOk | kApiV1,
+                .help = "Answers; for checking that the server is there.",
+                .run = &Ping});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,305 @@
+#include "server/connection.h"
+
+#include <poll.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+#include "server/dispatcher.h"
+#include "server/server.h"
+
+namespace mayfly {
+
+namespace asio = boost::asio;
+
+namespace {
+constexpr asio::use_awaitable_t<IoExecutor> kAwait;
+constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
+constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much
+constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
+constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
+}  // namespace
+
+Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
+                       bool unix_socket)
+    : thread_(thread),
+      socket_(std::move(socket)),
+      slot_(thread.server().operations(), {}, thread.server().operations().NextConnectionId()),
+      unix_socket_(unix_socket) {
+  slot_.SetAddresses(std::move(remote), std::move(local));
+  ServerMetrics& m = thread_.server().metrics();
+  m.connections.total_created.Add();
+  m.connections.current.Add();
+  Log& log = thread_.server().log();
+  if (!log.quiet())
+    log.Write(LogSeverity::kInfo, LogComponent::kNetwork, 22943, "Connection accepted",
+              BuildBson([&](BsonBuilder& b) {
+                b.Append("remote", slot_.address).Append("connectionId", id());
+                b.Append("connectionCount", m.connections.current.Get());
+              }),
+              "listener");
+}
+
+Connection::~Connection() {
+  ServerMetrics& m = thread_.server().metrics();
+  m.connections.current.Add(-1);
+  Log& log = thread_.server().log();
+  if (!log.quiet())
+    log.Write(LogSeverity::kInfo, LogComponent::kNetwork, 22944, "Connection ended",
+              BuildBson([&](BsonBuilder& b) {
+                b.Append("remote", slot_.address).Append("connectionId", id());
+                b.Append("connectionCount", m.connections.current.Get());
+              }),
+              slot_.desc);
+}
+
+IoExecutor Connection::io_executor() { return thread_.executor(); }
+
+Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
+  IoThread& thread = self->thread_;
+  thread.connections_.push_back(*self);
+  co_await self->Loop();
+  thread.connections_.erase(thread.connections_.iterator_to(*self));
+}
+
+void Connection::MakeRoom(size_t wanted) {
+  const size_t have = in_end_ - in_begin_;
+  if (have == 0) in_begin_ = in_end_ = 0;
+  const size_t least = std::max(wanted, have + 1);
+  const bool too_large = have == 0 && in_capacity_ > kKeptBuffer && least <= kBusyBuffer;
+  if (!too_large && in_capacity_ - in_begin_ >= least) return;
+  if (!too_large && in_capacity_ >= least) {
+    std::memmove(in_.get(), in_.get() + in_begin_, have);
+  } else {
+    const size_t capacity = std::max(least, too_large ? kBusyBuffer : kSmallBuffer);
+    std::unique_ptr<char[]> next(new char[capacity]);
+    if (have > 0) std::memcpy(next.get(), in_.get() + in_begin_, have);
+    in_ = std::move(next);
+    in_capacity_ = capacity;
+  }
+  in_begin_ = 0;
+  in_end_ = have;
+}
+
+void Connection::ReleaseBuffers() {
+  in_.reset();
+  in_capacity_ = in_begin_ = in_end_ = 0;
+  std::string().swap(out_);
+  state_.reset();
+}
+
+bool Connection::WriteSome() {
+  boost::system::error_code ec;
+  while (out_sent_ < out_.size()) {
+    const size_t n =
+        socket_.write_some(asio::buffer(out_.data() + out_sent_, out_.size() - out_sent_), ec);
+    if (ec == asio::error::would_block) return true;
+    if (ec) return false;
+    out_sent_ += n;
+  }
+  out_.clear();
+  out_sent_ = 0;
+  return true;
+}
+
+Awaitable<void> Connection::Loop() {
+  boost::system::error_code ec;
+  socket_.non_blocking(true, ec);
+  ServerMetrics& metrics = thread_.server().metrics();
+  while (true) {
+    FrameStatus frame;
+    if (in_end_ > in_begin_) {
+      frame = CheckFrame({in_.get() + in_begin_, in_end_ - in_begin_});
+      if (frame.kind == FrameStatus::kBroken) {
+        thread_.server().log().Write(
+            LogSeverity::kWarning, LogComponent::kNetwork, 22988,
+            "Error receiving request from client. Ending connection from remote",
+            BuildBson([&](BsonBuilder& b) {
+              b.Append("error", frame.reason)
+                  .Append("remote", slot_.address)
+                  .Append("connectionId", id());
+            }),
+            slot_.desc);
+        break;
+      }
+    }
+    if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes) {
+      metrics.network.physical_bytes_in.Add(static_cast<int64_t>(frame.length));
+      metrics.network.requests.Add();
+      bool more = true;
+      Step step = StartMessage(frame.length);
+      if (step == Step::kClose) break;
+      if (step == Step::kAsync) more = co_await FinishAsync();
+      if (!more) break;
+      in_begin_ += frame.length;
+      continue;
+    }
+    if (!out_.empty()) {
+      metrics.network.physical_bytes_out.Add(static_cast<int64_t>(out_.size()));
+      if (!WriteSome()) break;
+      if (!out_.empty()) {
+        auto [error, n] = co_await asio::async_write(
+            socket_, asio::buffer(out_.data() + out_sent_, out_.size() - out_sent_),
+            asio::as_tuple(kAwait));
+        if (error) break;
+        out_.clear();
+        out_sent_ = 0;
+      }
+      if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
+      continue;
+    }
+    if (draining_) break;
+    if (in_begin_ == in_end_ && in_capacity_ > kSmallBuffer) {
+      // Waits without needing the buffer, so that Tick may take it away from a client that has gone
+      // quiet.
+      idle_wait_ = true;
+      idle_ticks_ = 0;
+      auto [error] =
+          co_await socket_.async_wait(asio::socket_base::wait_read, asio::as_tuple(kAwait));
+      idle_wait_ = false;
+      if (error || draining_) break;
+    }
+    MakeRoom(frame.length);
+    reading_ = true;
+    idle_ticks_ = 0;
+    auto [error, n] = co_await socket_.async_read_some(
+        asio::buffer(in_.get() + in_end_, in_capacity_ - in_end_), asio::as_tuple(kAwait));
+    reading_ = false;
+    if (error) break;
+    in_end_ += n;
+    // A client that fills the buffer sends much: fewer and larger reads for it.
+    if (in_end_ == in_capacity_ && in_capacity_ < kBusyBuffer && frame.length == 0)
+      MakeRoom(kBusyBuffer);
+  }
+  if (!out_.empty()) WriteSome();
+  socket_.shutdown(asio::socket_base::shutdown_both, ec);
+  socket_.close(ec);
+}
+
+Connection::Step Connection::StartMessage(size_t length) {
+  if (!state_) state_ = std::make_unique<RequestState>();
+  RequestState& s = *state_;
+  Dispatcher& dispatcher = thread_.dispatcher();
+  ServerMetrics& metrics = thread_.server().metrics();
+  std::string_view frame(in_.get() + in_begin_, length);
+  s.header = ReadHeader(frame.data());
+  s.compressor = Compressor::kNone;
+  s.legacy = false;
+  s.checksum = false;
+  auto broken = [&](const char* why) {
+    thread_.server().log().Write(
+        LogSeverity::kWarning, LogComponent::kNetwork, 22988,
+        "Error receiving request from client. Ending connection from remote",
+        BuildBson([&](BsonBuilder& b) {
+          b.Append("error", why).Append("remote", slot_.address).Append("connectionId", id());
+        }),
+        slot_.desc);
+    return Step::kClose;
+  };
+  if (s.header.opcode == static_cast<int32_t>(Opcode::kCompressed)) {
+    const char* reason = nullptr;
+    if (!Decompress(frame, &s.decompressed, &s.compressor, &reason)) return broken(reason);
+    frame = s.decompressed;
+    s.header = ReadHeader(frame.data());
+    if (!(compressors & (1u << static_cast<int>(s.compressor)))) s.compressor = Compressor::kNone;
+  }
+  metrics.network.bytes_in.Add(static_cast<int64_t>(frame.size()));
+  WireError failure;
+  if (s.header.opcode == static_cast<int32_t>(Opcode::kMsg)) {
+    s.msg.Clear();
+    if (!ParseOpMsg(frame, &s.msg, &failure)) {
+      if (failure.broken_frame) return broken(failure.error.message.c_str());
+      s.checksum = false;
+      dispatcher.ReplyError(s, out_, failure.error);
+      return Step::kDone;
+    }
+    s.checksum = (s.msg.flags & kMsgChecksumPresent) != 0;
+  } else if (s.header.opcode == static_cast<int32_t>(Opcode::kQuery)) {
+    s.legacy = true;
+    if (!ParseOpQuery(frame, &s.query, &failure)) {
+      if (failure.broken_frame) return broken(failure.error.message.c_str());
+      dispatcher.ReplyError(s, out_, failure.error);
+      return Step::kDone;
+    }
+    const std::string_view name = s.query.query.First().name;
+    if (!s.query.ns.ends_with(".$cmd") ||
+        (name != "hello" && name != "isMaster" && name != "ismaster")) {
+      dispatcher.ReplyError(s, out_,
+                            {ErrorCode::kUnsupportedOpQueryCommand,
+                             "Unsupported OP_QUERY command: " + std::string(name) +
+                                 ". The client driver may require an upgrade. For more details see "
+                                 "https://dochub.mongodb.org/core/legacy-opcode-removal"});
+      return Step::kDone;
+    }
+  } else {
+    return broken("Unsupported opcode");
+  }
+  if (!dispatcher.Start(*this, s, out_)) return Step::kAsync;
+  return s.ctx->more_to_come ? Step::kAsync : Step::kDone;
+}
+
+Awaitable<bool> Connection::FinishAsync() {
+  RequestState& s = *state_;
+  Dispatcher& dispatcher = thread_.dispatcher();
+  in_async_ = true;
+  if (s.slot_begun) co_await dispatcher.Run(*this, s, out_);
+  // Exhaust: reply after reply, each answering the one before, until the command says that this was
+  // the last.
+  while (s.ctx->more_to_come && !draining_) {
+    if (!WriteSome()) break;
+    if (!out_.empty()) {
+      auto [error, n] = co_await asio::async_write(
+          socket_, asio::buffer(out_.data() + out_sent_, out_.size() - out_sent_),
+          asio::as_tuple(kAwait));
+      out_.clear();
+      out_sent_ = 0;
+      if (error) {
+        in_async_ = false;
+        co_return false;
+      }
+    }
+    if (!s.ctx->next_body.view().empty()) {
+      s.repeat_body = std::move(s.ctx->next_body.bytes());
+      s.msg.body = BsonView(s.repeat_body.data());
+    } else {
+      s.msg.body = s.request.body;
+    }
+    s.header.request_id = s.reply_id;
+    if (!dispatcher.Start(*this, s, out_)) co_await dispatcher.Run(*this, s, out_);
+  }
+  in_async_ = false;
+  co_return true;
+}
+
+void Connection::Tick() {
+  if (idle_wait_) {
+    if (++idle_ticks_ >= 2) ReleaseBuffers();
+    return;
+  }
+  if (reading_ && in_begin_ == in_end_) {
+    // The read below has the small buffer; the rest can go.
+    if (++idle_ticks_ == 2) {
+      std::string().swap(out_);
+      state_.reset();
+    }
+    return;
+  }
+  if (!in_async_) return;
+  pollfd p{socket_.native_handle(), POLLRDHUP, 0};
+  if (::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) {
+    if (slot_.Kill(0, ErrorCode::kClientDisconnect))
+      thread_.server().metrics().operation.disconnected.Add();
+  }
+}
+
+void Connection::Drain() {
+  draining_ = true;
+  if (idle_wait_ || reading_) {
+    boost::system::error_code ec;
+    socket_.cancel(ec);
+  }
+}
+
+}  // namespace mayfly

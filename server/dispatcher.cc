@@ -1,0 +1,350 @@
+#include "server/dispatcher.h"
+
+#include <boost/asio/use_awaitable.hpp>
+
+#include "server/arg_reader.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace {
+
+bool ValidDatabaseName(std::string_view db) {
+  if (db.empty() || db.size() > 63) return false;
+  for (char c : db)
+    if (c == '/' || c == '\\' || c == '.' || c == ' ' || c == '"' || c == '$' || c == '\0')
+      return false;
+  return true;
+}
+
+/// Replies to these are never compressed: what they carry must be readable before compression is
+/// agreed, or is secret.
+bool MayCompress(std::string_view command) {
+  static constexpr std::string_view kNever[] = {
+      "hello",        "isMaster",   "ismaster",   "saslStart",       "saslContinue",   "getnonce",
+      "authenticate", "createUser", "updateUser", "copydbSaslStart", "copydbgetnonce", "copydb"};
+  for (std::string_view n : kNever)
+    if (n == command) return false;
+  return true;
+}
+
+}  // namespace
+
+void Dispatcher::AppendError(BsonBuilder& reply, const Error& error) {
+  reply.Append("ok", 0.0)
+      .Append("errmsg", error.message)
+      .Append("code", static_cast<int32_t>(error.code));
+  reply.Append("codeName", ErrorCodeName(error.code));
+  if (!error.details.empty()) reply.AppendAll(BsonView(error.details.data()));
+}
+
+void Dispatcher::OpenReply(RequestState& s, std::string& out) {
+  s.reply_start = s.legacy ? BeginOpReply(out, s.reply_id, s.header.request_id)
+                           : BeginOpMsg(out, s.reply_id, s.header.request_id,
+                                        s.checksum ? kMsgChecksumPresent : 0);
+  s.reply.emplace(out);
+}
+
+void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& error) {
+  s.reply_id = static_cast<int32_t>(server_.operations().NextOperationId());
+  OpenReply(s, out);
+  AppendError(*s.reply, error);
+  s.reply->Done();
+  s.reply.reset();
+  FinishMessage(out, s.reply_start);
+}
+
+Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  if (g.api_version.empty()) {
+    if (g.api_strict || g.api_deprecation_errors)
+      return Error{LocationCode(4886600),
+                   "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"};
+    if (server_.settings().require_api_version.load(std::memory_order_relaxed) &&
+        !(s.row->flags & kNoAuth))
+      return Error{
+          LocationCode(498870),
+          "The apiVersion parameter is required, please configure your MongoClient's API version"};
+    return Ok();
+  }
+  if (g.api_version != "1") return Error{ErrorCode::kAPIVersionError, "API version must be \"1\""};
+  if (g.api_strict && !(s.row->flags & kApiV1))
+    return Error{ErrorCode::kAPIStrictError, "Provided apiStrict:true, but the command " +
+                                                 std::string(s.row->name) +
+                                                 " is not in API Version 1"};
+  return Ok();
+}
+
+Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  if (g.lsid.missing()) {
+    if (g.txn_number)
+      return Error{ErrorCode::kInvalidOptions,
+                   "Transaction number requires a session ID to also be specified"};
+    if (g.autocommit_given || g.start_transaction)
+      return Error{ErrorCode::kInvalidOptions,
+                   "'autocommit' and 'startTransaction' require a transaction number"};
+    return Ok();
+  }
+  std::string_view id;
+  for (const BsonElement& e : g.lsid.Document()) {
+    if (e.name == "id") {
+      if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
+        return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
+                                                   std::string(BsonTypeName(e.value.type())) +
+                                                   "', expected a UUID"};
+      if (e.value.BinaryData().size() != 16)
+        return Error{ErrorCode::kInvalidUUID,
+                     "uuid must be a 16-byte binary field with UUID (4) subtype"};
+      id = e.value.BinaryData();
+    } else if (e.name != "uid" && e.name != "txnNumber" && e.name != "txnUUID") {
+      return Error{ErrorCode::kUnknownField,
+                   "BSON field 'lsid." + std::string(e.name) + "' is an unknown field."};
+    }
+  }
+  if (id.empty())
+    return Error{ErrorCode::kMissingField, "BSON field 'lsid.id' is missing but a required field"};
+  if (!c.last_session || c.last_session->id() != id ||
+      c.last_session->ended.load(std::memory_order_relaxed)) {
+    MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now));
+  } else {
+    c.last_session->Touch(s.op->now);
+  }
+  s.ctx->session = c.last_session.get();
+  if (g.txn_number)
+    return Error{ErrorCode::kIllegalOperation,
+                 "Transaction numbers are only allowed on a replica set member or mongos"};
+  return Ok();
+}
+
+Result<void> Dispatcher::ReadConcern(RequestState& s) {
+  const BsonValue rc = s.request.generic.read_concern;
+  if (rc.missing()) return Ok();
+  for (const BsonElement& e : rc.Document()) {
+    if (e.name == "level") {
+      if (!e.value.IsString())
+        return Error{ErrorCode::kTypeMismatch,
+                     "BSON field 'readConcern.level' is the wrong type '" +
+                         std::string(BsonTypeName(e.value.type())) + "', expected type 'string'"};
+      const std::string_view level = e.value.String();
+      if (level == "local")
+        s.ctx->read_concern = ReadConcernLevel::kLocal;
+      else if (level == "available")
+        s.ctx->read_concern = ReadConcernLevel::kAvailable;
+      // Whatever a standalone has committed is with the majority of its one member.
+      else if (level == "majority")
+        s.ctx->read_concern = ReadConcernLevel::kMajority;
+      else if (level == "linearizable" || level == "snapshot")
+        return Error{
+            ErrorCode::kNotAReplicaSet,
+            "node needs to be a replica set member to use readConcern: " + std::string(level)};
+      else
+        return Error{ErrorCode::kBadValue,
+                     "Enumeration value '" + std::string(level) +
+                         "' for field 'readConcern.level' is not a valid value."};
+    } else if (e.name == "afterClusterTime" || e.name == "atClusterTime" ||
+               e.name == "afterOpTime") {
+      return Error{
+          ErrorCode::kNotAReplicaSet,
+          "node needs to be a replica set member to use readConcern: " + std::string(e.name)};
+    } else if (e.name != "provenance") {
+      return Error{ErrorCode::kUnknownField,
+                   "BSON field 'readConcern." + std::string(e.name) + "' is an unknown field."};
+    }
+  }
+  if (!(s.row->flags & kTakesReadConcern) && !rc.Document().empty())
+    return Error{ErrorCode::kInvalidOptions,
+                 "Command " + std::string(s.row->name) + " does not support readConcern"};
+  return Ok();
+}
+
+Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
+  const CommandRequest& req = s.request;
+  if (req.fields.empty())
+    return Error{ErrorCode::kCommandNotFound, "no command in an empty document"};
+  if (req.db.empty()) return Error{LocationCode(40571), "OP_MSG requests require a $db argument"};
+  if (!ValidDatabaseName(req.db) && req.db != "$external")
+    return Error{ErrorCode::kInvalidNamespace,
+                 "Invalid database name: '" + std::string(req.db) + "'"};
+  if (s.row == nullptr)
+    return Error{ErrorCode::kCommandNotFound, "no such command: '" + std::string(req.name) + "'"};
+  const uint32_t flags = s.row->flags;
+  if ((flags & kTestOnly) && !server_.config_allows_test_commands())
+    return Error{ErrorCode::kCommandNotFound,
+                 "no such command: '" + std::string(req.name) + "' (it needs --testClock)"};
+  if ((flags & kAdminOnly) && req.db != "admin")
+    return Error{ErrorCode::kUnauthorized,
+                 std::string(s.row->name) + " may only be run against the admin database."};
+  if (server_.shutting_down())
+    return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
+  const GenericArguments& g = req.generic;
+  MAYFLY_TRY(CheckApiVersion(s));
+  MAYFLY_TRY(UseSession(c, s));
+  if (!g.read_concern.missing()) {
+    MAYFLY_TRY(ReadConcern(s));
+  }
+  if (!g.write_concern.missing()) {
+    if (!(flags & kTakesWriteConcern))
+      return Error{ErrorCode::kInvalidOptions,
+                   "Command " + std::string(s.row->name) + " does not support writeConcern"};
+    MAYFLY_TRY(s.ctx->write_concern, ParseWriteConcern(g.write_concern));
+  }
+  int64_t limit = g.max_time_ms;
+  if (limit == 0 && (flags & kReadOnly))
+    limit = server_.settings().max_time_ms_default.load(std::memory_order_relaxed);
+  if (limit != 0) s.op->deadline_micros = s.start_micros + limit * 1000;
+  return Ok();
+}
+
+bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
+  ServerMetrics& metrics = server_.metrics();
+  s.start_micros = server_.clock().MonotonicMicros();
+  const uint64_t id = server_.operations().NextOperationId();
+  s.reply_id = static_cast<int32_t>(id);
+  s.op.emplace(server_.clock(), id);
+  s.report.Reset();
+  s.ctx.emplace(CommandContext{.server = server_,
+                               .op = *s.op,
+                               .connection = &c,
+                               .io = c.io_executor(),
+                               .client = &c.slot(),
+                               .report = s.report});
+  s.row = nullptr;
+  CommandRequest& req = s.request;
+  Result<void> parsed = Ok();
+  if (s.legacy) {
+    req.sequences.clear();
+    parsed = ParseCommandFields(s.query.query, &req);
+    req.exhaust_allowed = false;
+    // "admin.$cmd": the database is in the namespace.
+    req.db = s.query.ns.substr(0, s.query.ns.find('.'));
+  } else {
+    req.sequences.swap(s.msg.sequences);
+    req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;
+    req.db = {};
+    parsed = ParseCommandFields(s.msg.body, &req);
+  }
+  s.row = server_.commands().Find(req.name);
+  c.slot().Begin(*s.op, req.name, req.db, req.body, &s.report, {}, s.start_micros);
+  s.slot_begun = true;
+  OpenReply(s, out);
+  if (parsed) parsed = Check(c, s);
+  if (s.row != nullptr) {
+    s.row->counters->total.fetch_add(1, std::memory_order_relaxed);
+    if (!(s.row->flags & kCountsItself)) metrics.opcounters.command.Add();
+  }
+  if (!parsed) {
+    Finish(c, s, out, std::move(parsed));
+    return true;
+  }
+  if (s.row->run == nullptr || (s.row->flags & kWorker) ||
+      ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
+      [[unlikely]]
+    return false;
+  Finish(c, s, out, s.row->run(*s.ctx, req, *s.reply));
+  return true;
+}
+
+Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out) {
+  Result<void> result = Ok();
+  CommandContext& ctx = *s.ctx;
+  if ((s.row->flags & kWrites) && !(s.row->flags & kAllowedWhileLocked)) {
+    // fsyncUnlock is rare and nobody's latency depends on it: look now and then.
+    while (result && server_.fsync_locks.load(std::memory_order_relaxed) > 0)
+      result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 20'000);
+  }
+  if (result) {
+    if (s.row->flags & kWorker) co_await ctx.MoveToWorker();
+    if (s.row->run != nullptr)
+      result = s.row->run(ctx, s.request, *s.reply);
+    else
+      result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    if (ctx.on_worker) co_await ctx.MoveToIo();
+  }
+  Finish(c, s, out, std::move(result));
+}
+
+void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result<void> result) {
+  ServerMetrics& metrics = server_.metrics();
+  if (result && s.reply->size() > static_cast<size_t>(kMaxBsonInternalSize)) [[unlikely]]
+    result =
+        Error{ErrorCode::kBSONObjectTooLarge, "the reply would be larger than a document may be"};
+  if (!result) {
+    s.reply->Abandon();
+    s.reply.emplace(out);
+    AppendError(*s.reply, result.error());
+    if (s.row != nullptr) s.row->counters->failed.fetch_add(1, std::memory_order_relaxed);
+    const ErrorCode code = result.error().code;
+    if (code == ErrorCode::kInterrupted)
+      metrics.operation.killed_ops.Add();
+    else if (code == ErrorCode::kMaxTimeMSExpired)
+      metrics.operation.timed_out.Add();
+    if (code == ErrorCode::kInternalError)
+      metrics.asserts.regular.Add();
+    else
+      metrics.asserts.user.Add();
+    s.ctx->more_to_come = false;
+  } else {
+    s.reply->Append("ok", 1.0);
+  }
+  s.reply->Done();
+  s.reply.reset();
+  if (s.ctx->more_to_come && !s.legacy) {
+    // The flags follow the 16 bytes of the header.
+    char* flags = out.data() + s.reply_start + kMessageHeaderSize;
+    StoreLe<uint32_t>(flags, LoadLe<uint32_t>(flags) | kMsgMoreToCome);
+  }
+  const bool silent = !s.legacy && (s.msg.flags & kMsgMoreToCome) != 0;
+  if (silent) {
+    out.resize(s.reply_start);
+  } else {
+    FinishMessage(out, s.reply_start);
+    metrics.network.bytes_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
+    if (s.compressor != Compressor::kNone && MayCompress(s.request.name))
+      CompressMessage(out, s.reply_start, s.compressor);
+  }
+
+  const int64_t micros = server_.clock().MonotonicMicros() - s.start_micros;
+  const Operation& op = *s.op;
+  if (op.docs_examined | op.keys_examined | op.n_returned) {
+    metrics.query_executor.scanned.Add(op.keys_examined);
+    metrics.query_executor.scanned_objects.Add(op.docs_examined);
+    metrics.documents.returned.Add(op.n_returned);
+  }
+  if (op.n_inserted | op.n_modified | op.n_deleted | op.write_conflicts) {
+    metrics.documents.inserted.Add(op.n_inserted);
+    metrics.documents.updated.Add(op.n_modified);
+    metrics.documents.deleted.Add(op.n_deleted);
+    metrics.operation.write_conflicts.Add(op.write_conflicts);
+  }
+  if (s.row != nullptr) {
+    if (!(s.row->flags & kNoProfile)) {
+      LatencyHistogram& h = (s.row->flags & kWrites)             ? metrics.writes
+                            : (s.row->flags & kTakesReadConcern) ? metrics.reads
+                                                                 : metrics.commands;
+      h.Record(micros);
+      const Profiler& p = server_.profiler();
+      if (micros >= p.slow_ms.load(std::memory_order_relaxed) * 1000 || p.active() ||
+          server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand)) [[unlikely]]
+        Report(s, result ? nullptr : &result.error(), micros,
+               static_cast<int64_t>(out.size() - s.reply_start));
+    }
+  }
+  c.slot().End();
+  s.slot_begun = false;
+}
+
+void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
+  const Profiler::Verdict v =
+      server_.profiler().Judge(server_, *s.ctx, s.request, micros, error, reply_bytes);
+  const bool verbose = server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand);
+  if (v.log || verbose)
+    server_.log().Write(
+        v.log ? LogSeverity::kInfo : LogSeverity::kDebug1, LogComponent::kCommand, 51803,
+        "Slow query",
+        Profiler::LogAttributes(server_, *s.ctx, s.request, micros, error, reply_bytes),
+        s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
+  if (v.profile) server_.profiler().Write(server_, *s.ctx, s.request, micros, error, reply_bytes);
+}
+
+}  // namespace mayfly

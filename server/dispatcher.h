@@ -1,0 +1,64 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "protocol/wire_message.h"
+#include "server/command.h"
+#include "server/connection.h"
+
+namespace mayfly {
+
+/// One request on its way: reused from request to request, so that nothing is allocated for the
+/// next one.
+struct RequestState {
+  MessageHeader header;
+  OpMsg msg;
+  OpQuery query;
+  bool legacy = false;  ///< OP_QUERY: answered by OP_REPLY
+  bool checksum = false;
+  Compressor compressor = Compressor::kNone;
+  std::string decompressed;
+  CommandRequest request;
+  const CommandRow* row = nullptr;
+  OperationReport report;
+  std::optional<Operation> op;
+  std::optional<CommandContext> ctx;
+  std::optional<BsonBuilder> reply;
+  size_t reply_start = 0;
+  int32_t reply_id = 0;
+  int64_t start_micros = 0;
+  bool slot_begun = false;
+  std::string repeat_body;  ///< body of the exhaust command that runs again
+};
+
+/// From a request to its reply: the checks every command shares, the call, the shape of the answer,
+/// and what is counted, logged and profiled about it. One for all connections; threads: any, with a
+/// RequestState each.
+class Dispatcher {
+ public:
+  explicit Dispatcher(ServerContext& server) : server_(server) {}
+
+  /// Begins with the parsed message in `s` and appends to `out`. True: the reply is complete.
+  /// False: Run must be awaited.
+  bool Start(Connection& c, RequestState& s, std::string& out);
+  Awaitable<void> Run(Connection& c, RequestState& s, std::string& out);
+  /// The reply to a sound frame with bad content.
+  void ReplyError(RequestState& s, std::string& out, const Error& error);
+
+  ServerContext& server() { return server_; }
+
+ private:
+  Result<void> Check(Connection& c, RequestState& s);
+  Result<void> CheckApiVersion(const RequestState& s);
+  Result<void> UseSession(Connection& c, RequestState& s);
+  Result<void> ReadConcern(RequestState& s);
+  void OpenReply(RequestState& s, std::string& out);
+  /// Ends the reply and the bookkeeping of the operation.
+  void Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
+  void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);
+  static void AppendError(BsonBuilder& reply, const Error& error);
+
+  ServerContext& server_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,166 @@
+#include "server/parameter_table.h"
+
+#include "server/config.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace {
+
+Error WrongType(std::string_view name, BsonValue v, std::string_view expected) {
+  return {ErrorCode::kTypeMismatch, "Invalid value for parameter " + std::string(name) +
+                                        ": wrong type '" + std::string(BsonTypeName(v.type())) +
+                                        "', expected " + std::string(expected)};
+}
+
+void AppendVerbosity(const Log& log, BsonBuilder& out, std::string_view name) {
+  BsonBuilder all = out.OpenDocument(name);
+  all.Append("verbosity", static_cast<int32_t>(log.verbosity(LogComponent::kDefault)));
+  for (int i = 1; i < static_cast<int>(LogComponent::kCount); ++i) {
+    const auto c = static_cast<LogComponent>(i);
+    BsonBuilder one = all.OpenDocument(LogComponentConfigName(c));
+    one.Append("verbosity", static_cast<int32_t>(log.verbosity(c)));
+  }
+}
+
+Result<int> Level(std::string_view where, BsonValue v) {
+  if (!v.IsNumber()) return WrongType(where, v, "a number");
+  const int64_t n = v.NumberAsInt64();
+  if (n < -1 || n > 5)
+    return Error{ErrorCode::kBadValue,
+                 "Invalid log verbosity for " + std::string(where) + ": " + std::to_string(n)};
+  return static_cast<int>(n);
+}
+
+/// {verbosity: 2, network: {verbosity: 1}}: all of it or nothing.
+Result<void> SetVerbosity(Log& log, BsonValue v) {
+  if (!v.IsDocument()) return WrongType("logComponentVerbosity", v, "an object");
+  std::vector<std::pair<LogComponent, int>> changes;
+  for (const BsonElement& e : v.Document()) {
+    if (e.name == "verbosity") {
+      MAYFLY_TRY(int level, Level("default", e.value));
+      changes.emplace_back(LogComponent::kDefault, level);
+      continue;
+    }
+    const LogComponent c = LogComponentByName(e.name);
+    if (c == LogComponent::kDefault)
+      return Error{ErrorCode::kBadValue, "Invalid component name: " + std::string(e.name)};
+    BsonValue number = e.value;
+    if (e.value.IsDocument()) {
+      for (const BsonElement& inner : e.value.Document())
+        if (inner.name != "verbosity")
+          return Error{ErrorCode::kBadValue, "Invalid component name: " + std::string(e.name) +
+                                                 "." + std::string(inner.name)};
+      number = e.value.Document()["verbosity"];
+      if (number.missing()) continue;
+    }
+    MAYFLY_TRY(int level, Level(e.name, number));
+    changes.emplace_back(c, level);
+  }
+  for (auto [c, level] : changes) log.SetVerbosity(c, level);
+  return Ok();
+}
+
+void RegisterTtl(ServerContext& server) {
+  ParameterRegistry& p = server.parameters();
+  TtlParameters& t = server.ttl_settings();
+  constexpr int64_t kMax = INT32_MAX;
+  auto changed = [&t] { t.Changed(); };
+  p.AddBool("ttlMonitorEnabled", &t.monitor_enabled, "Whether expired documents are removed.",
+            changed);
+  p.AddInt("ttlMonitorSleepSecs", &t.monitor_sleep_secs, 1, kMax,
+           "Seconds between passes of the TTL monitor.", changed);
+  p.AddBool("ttlMonitorBatchDeletes", &t.batch_deletes,
+            "Delete in batches, round-robin over the indexes.", changed);
+  p.AddInt("ttlMonitorSubPassTargetSecs", &t.sub_pass_target_secs, 0, kMax,
+           "Seconds after which a sub-pass ends; 0: each index once.", changed);
+  p.AddInt("ttlIndexDeleteTargetTimeMS", &t.index_delete_target_time_ms, 0, kMax,
+           "Milliseconds of one visit to an index; 0: no limit.", changed, false);
+  p.AddInt("ttlIndexDeleteTargetDocs", &t.index_delete_target_docs, 0, INT64_MAX,
+           "Documents of one visit to an index; 0: no limit.", changed, false);
+  p.AddInt("batchedDeletesTargetBatchDocs", &t.batch_target_docs, 0, INT64_MAX,
+           "Documents a batch of deletes; 0: no limit.", changed, false);
+  p.AddInt("batchedDeletesTargetBatchTimeMS", &t.batch_target_time_ms, 0, INT64_MAX,
+           "Milliseconds a batch of deletes; 0: no limit.", changed, false);
+  p.AddInt("batchedDeletesTargetStagedDocBytes", &t.batch_target_staged_bytes, 0, INT64_MAX,
+           "Bytes of documents a batch of deletes; 0: no limit.", changed, false);
+  p.AddEnum("ttlMonitorMode", &t.monitor_mode, {"precise", "interval"},
+            "precise: the reaper wakes at each deadline; interval: passes only.", changed);
+  p.AddEnum("ttlCompoundIndexes", &t.compound_indexes, {"reject", "ignore"},
+            "What expireAfterSeconds on a compound index does.", changed);
+}
+
+}  // namespace
+
+void RegisterParameters(ServerContext& server) {
+  ParameterRegistry& p = server.parameters();
+  ServerParameters& s = server.settings();
+  Log& log = server.log();
+  RegisterTtl(server);
+  p.AddInt("cursorTimeoutMillis", &s.cursor_timeout_millis, 1, INT64_MAX,
+           "Milliseconds after which an idle cursor closes.", {}, false);
+  p.AddInt("clientCursorMonitorFrequencySecs", &s.client_cursor_monitor_frequency_secs, 1, 3600,
+           "Seconds between looks for idle cursors.");
+  p.AddInt("localLogicalSessionTimeoutMinutes", &s.local_session_timeout_minutes, 1, 1'000'000,
+           "Minutes after which an unused session ends.");
+  p.AddInt("defaultMaxTimeMS", &s.max_time_ms_default, 0, INT32_MAX,
+           "maxTimeMS of reads that bring none; 0: no limit.");
+  p.AddBool("notablescan", &s.notable_scan, "Refuse queries that would read a whole collection.");
+  p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
+  p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",
+           &s.internal_query_max_blocking_sort_bytes, 1, INT64_MAX,
+           "Memory of one sort before it spills to disk or fails.", {}, false);
+  p.AddInt("internalDocumentSourceGroupMaxMemoryBytes", &s.internal_document_source_group_max_bytes,
+           1, INT64_MAX, "Memory of one $group before it spills to disk or fails.", {}, false);
+  p.AddInt("maxIndexBuildMemoryUsageMegabytes", &s.max_index_build_memory_mb, 50, INT32_MAX,
+           "Memory of one index build.");
+  p.AddBool("enableTestCommands", &s.test_commands,
+            "Known to test suites; the clock command needs --testClock.");
+  p.Add({.name = "logLevel",
+         .help = "Verbosity of the log, 0 to 5.",
+         .get =
+             [&log](BsonBuilder& b, std::string_view n) {
+               b.Append(n, static_cast<int32_t>(log.verbosity(LogComponent::kDefault)));
+             },
+         .set = [&log](BsonValue v) -> Result<void> {
+           if (!v.IsNumber()) return WrongType("logLevel", v, "a number");
+           const int64_t n = v.NumberAsInt64();
+           if (n < 0 || n > 5)
+             return Error{ErrorCode::kBadValue, "Invalid value for parameter logLevel: " +
+                                                    std::to_string(n) + " is not between 0 and 5"};
+           log.SetVerbosity(LogComponent::kDefault, static_cast<int>(n));
+           return Ok();
+         }});
+  p.Add({.name = "logComponentVerbosity",
+         .help = "Verbosity by component: {verbosity: 1, network: {verbosity: 2}}; -1 inherits.",
+         .at_startup = false,
+         .get = [&log](BsonBuilder& b, std::string_view n) { AppendVerbosity(log, b, n); },
+         .set = [&log](BsonValue v) { return SetVerbosity(log, v); }});
+  p.Add({.name = "quiet",
+         .help = "Fewer lines about connections.",
+         .get = [&log](BsonBuilder& b, std::string_view n) { b.Append(n, log.quiet()); },
+         .set = [&log](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType("quiet", v, "bool");
+           log.set_quiet(v.Truthy());
+           return Ok();
+         }});
+  p.Add({.name = "featureCompatibilityVersion",
+         .help = "The MongoDB release whose behaviour and formats are answered.",
+         .at_startup = false,
+         .at_runtime = false,
+         .get = [](BsonBuilder& b, std::string_view n) {
+           b.OpenDocument(n).Append("version", kCompatibleVersion.substr(0, 3));
+         }});
+  p.Add({.name = "authenticationMechanisms",
+         .help = "Mechanisms a client may log in with: none, there is no access control.",
+         .at_startup = false,
+         .at_runtime = false,
+         .get = [](BsonBuilder& b, std::string_view n) { b.OpenArray(n).Done(); }});
+  p.AddReadOnlyInt("maxBSONDepth", kMaxBsonDepth, "Deepest nesting of a document.");
+  p.AddReadOnlyInt("ioThreads", server.config().EffectiveIoThreads(),
+                   "Threads that read and write sockets.");
+  p.AddReadOnlyInt("workerThreads", server.config().EffectiveWorkerThreads(),
+                   "Threads for long operations.");
+}
+
+}  // namespace mayfly

@@ -1,0 +1,228 @@
+#include "server/run.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include "query/match/record_filter.h"
+#include "server/commands/register.h"
+#include "server/config.h"
+#include "server/parameter_table.h"
+#include "server/server.h"
+#include "server/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+namespace {
+
+constexpr int kExitBadOptions = 2, kExitAddressInUse = 48, kExitDataDirectory = 100;
+constexpr int kGraceMillis = 15'000;
+
+int Fail(Log& log, int code, std::string_view what, const Error& error) {
+  log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
+            BuildBson([&](BsonBuilder& b) { b.Append("error", error.message); }));
+  std::fprintf(stderr, "mayflyd: %s: %s\n", std::string(what).c_str(), error.message.c_str());
+  return code;
+}
+
+/// Goes to the background. The parent stays until the child says that it serves, and ends with 0
+/// or 1. Returns the descriptor to say it through, -1 in case of failure.
+int ForkToBackground() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return -1;
+  const pid_t child = ::fork();
+  if (child < 0) return -1;
+  if (child > 0) {
+    ::close(fds[1]);
+    char ready = 0;
+    const bool ok = ::read(fds[0], &ready, 1) == 1;
+    std::printf(ok ? "child process started successfully, pid: %d\n"
+                   : "ERROR: child process %d failed; see its log\n",
+                child);
+    std::fflush(stdout);
+    ::_exit(ok ? 0 : 1);
+  }
+  ::close(fds[0]);
+  ::setsid();
+  const int null = ::open("/dev/null", O_RDWR);
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  return fds[1];
+}
+
+void RaiseFileLimit(Log& log) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (limit.rlim_cur < 4096)
+    log.AddStartupWarning(
+        LogComponent::kControl, 22184,
+        "Soft rlimits for open file descriptors too low: " + std::to_string(limit.rlim_cur));
+}
+
+/// Turns signals into calls on one thread of its own, where everything may be called.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    for (int s : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&set_, s);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+  /// Blocks until a signal comes.
+  int Wait() {
+    int s = 0;
+    sigwait(&set_, &s);
+    return s;
+  }
+
+ private:
+  sigset_t set_;
+};
+
+}  // namespace
+
+int RunServer(const std::vector<std::string>& argv) {
+  auto parsed = ParseConfig(argv);
+  if (!parsed) {
+    std::fprintf(stderr, "%s\n", parsed.error().message.c_str());
+    return kExitBadOptions;
+  }
+  if (parsed.value().action == ConfigOutcome::Action::kPrint) {
+    std::fputs(parsed.value().text.c_str(), stdout);
+    return 0;
+  }
+  ServerConfig config = std::move(parsed.value().config);
+  if (config.log.path.empty()) config.log.json = ::isatty(STDOUT_FILENO) == 0;
+  Signals signals;  // before any thread: they inherit the mask
+  const int ready_fd = config.fork ? ForkToBackground() : -1;
+
+  SystemClock clock;
+  Log::SetThreadContext("initandlisten");
+  auto opened = Log::Open(config.log, clock);
+  if (!opened) {
+    std::fprintf(stderr, "mayflyd: %s\n", opened.error().message.c_str());
+    return kExitBadOptions;
+  }
+  std::unique_ptr<Log> log = std::move(opened).value();
+  log->Write(LogSeverity::kInfo, LogComponent::kControl, 4615611, "Mayfly starting",
+             BuildBson([&](BsonBuilder& b) {
+               b.Append("pid", static_cast<int32_t>(::getpid())).Append("port", config.port);
+               b.Append("dbPath", config.db_path)
+                   .Append("architecture", "64-bit")
+                   .Append("version", kMayflyVersion);
+             }));
+  log->Write(LogSeverity::kInfo, LogComponent::kControl, 21951, "Options set by command line",
+             BuildBson([&](BsonBuilder& b) { b.Append("options", config.parsed); }));
+  RaiseFileLimit(*log);
+
+  ServerContext context(config, clock, *log);
+  RegisterParameters(context);
+  RegisterAllCommands(context.commands());
+  for (const auto& [name, value] : config.parameters) {
+    auto set = context.parameters().SetFromText(name, value);
+    if (!set) return Fail(*log, kExitBadOptions, "Bad --setParameter", set.error());
+  }
+
+  StorageOptions storage_options;
+  storage_options.path = config.db_path;
+  storage_options.cache_bytes = config.cache_bytes;
+  storage_options.sync_interval_ms = config.sync_interval_ms;
+  storage_options.clock = &clock;
+  storage_options.compile_filter = [&clock](BsonView filter, bool for_index) {
+    return CompileRecordFilter(filter, for_index, &clock);
+  };
+  storage_options.log = [&log = *log](char severity, std::string_view component,
+                                      std::string_view message, BsonView attr) {
+    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
+                          : severity == 'W' ? LogSeverity::kWarning
+                          : severity == 'D' ? LogSeverity::kDebug1
+                                            : LogSeverity::kInfo;
+    LogComponent c = LogComponentByName(component);
+    log.Write(s, c == LogComponent::kDefault ? LogComponent::kStorage : c, 9000200, message, attr);
+  };
+  auto storage = Storage::Open(std::move(storage_options));
+  if (!storage)
+    return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
+  context.set_storage(storage.value().get());
+
+  std::mutex mutex;
+  std::condition_variable stop_wanted;
+  bool stop = false;
+  int exit_code = 0;
+  context.set_shutdown_hook([&](bool, int code) {
+    {
+      std::lock_guard l(mutex);
+      stop = true;
+      exit_code = code;
+    }
+    stop_wanted.notify_all();
+  });
+
+  Server server(context);
+  auto started = server.Start();
+  if (!started) {
+    context.set_storage(nullptr);
+    return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
+  }
+  if (!config.pid_file.empty()) {
+    if (std::FILE* f = std::fopen(config.pid_file.c_str(), "w")) {
+      std::fprintf(f, "%d\n", ::getpid());
+      std::fclose(f);
+    } else {
+      return Fail(*log, kExitBadOptions, "Cannot write the pid file",
+                  Error{ErrorCode::kFileNotOpen, config.pid_file});
+    }
+  }
+  if (ready_fd >= 0) {
+    [[maybe_unused]] auto n = ::write(ready_fd, "1", 1);
+    ::close(ready_fd);
+  }
+
+  std::thread signal_thread([&] {
+    Log::SetThreadContext("SignalHandler");
+    while (true) {
+      const int s = signals.Wait();
+      if (s == SIGUSR1) {
+        if (auto rotated = log->Rotate(); !rotated)
+          log->Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
+        continue;
+      }
+      {
+        std::lock_guard l(mutex);
+        if (stop && s == SIGHUP) return;  // sent by ourselves, below
+        stop = true;
+      }
+      log->Write(LogSeverity::kInfo, LogComponent::kControl, 23377, "Received signal",
+                 BuildBson([&](BsonBuilder& b) { b.Append("signal", s); }));
+      stop_wanted.notify_all();
+      return;
+    }
+  });
+  {
+    std::unique_lock l(mutex);
+    stop_wanted.wait(l, [&] { return stop; });
+  }
+  log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
+             "Shutting down the listeners and running operations");
+  server.Stop(kGraceMillis);
+  ::pthread_kill(signal_thread.native_handle(), SIGHUP);
+  signal_thread.join();
+  context.set_storage(nullptr);
+  storage.value().reset();
+  if (!config.pid_file.empty()) ::unlink(config.pid_file.c_str());
+  log->Write(LogSeverity::kInfo, LogComponent::kControl, 23138, "Shutting down",
+             BuildBson([&](BsonBuilder& b) { b.Append("exitCode", exit_code); }));
+  return exit_code;
+}
+
+}  // namespace mayfly

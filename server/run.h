@@ -1,0 +1,12 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace mayfly {
+
+/// The process: reads the command line, opens the data directory, serves until a signal or the
+/// shutdown command, closes. Returns the exit code (0 fine, 2 bad options, 48 the address is in
+/// use, 100 the data directory cannot be opened: mongod's).
+int RunServer(const std::vector<std::string>& argv);
+
+}  // namespace mayfly

@@ -1,0 +1,287 @@
+#include "server/server.h"
+
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "server/config.h"
+
+namespace mayfly {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr asio::use_awaitable_t<IoExecutor> kAwait;
+constexpr auto kTick = std::chrono::milliseconds(500);
+using TcpAcceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
+using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, IoExecutor>;
+using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
+                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
+
+std::string Text(const asio::ip::tcp::endpoint& e) {
+  std::string host = e.address().to_string();
+  if (e.address().is_v6() && e.address().to_v6().is_v4_mapped())
+    host = asio::ip::make_address_v4(asio::ip::v4_mapped, e.address().to_v6()).to_string();
+  else if (e.address().is_v6())
+    host = "[" + host + "]";
+  return host + ":" + std::to_string(e.port());
+}
+
+}  // namespace
+
+IoThread::IoThread(Dispatcher& dispatcher, int index)
+    : dispatcher_(dispatcher),
+      index_(index),
+      work_(context_.get_executor()),
+      timer_(context_.get_executor()) {}
+
+IoThread::~IoThread() { Join(); }
+
+void IoThread::Start() {
+  thread_ = std::thread([this] {
+    Log::SetThreadContext("io" + std::to_string(index_));
+    context_.run();
+  });
+}
+
+void IoThread::Join() {
+  work_.reset();
+  if (thread_.joinable()) thread_.join();
+}
+
+void IoThread::Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket) {
+  asio::post(context_, [this, socket = std::move(socket), remote = std::move(remote),
+                        local = std::move(local), unix_socket]() mutable {
+    if (draining_) return;
+    auto c = std::make_unique<Connection>(*this, std::move(socket), std::move(remote),
+                                          std::move(local), unix_socket);
+    const bool first = connections_.empty();
+    asio::co_spawn(context_.get_executor(), Connection::Run(std::move(c)), asio::detached);
+    // The timer runs only while there are connections: an idle server sleeps.
+    if (first) asio::co_spawn(context_.get_executor(), TickLoop(), asio::detached);
+  });
+}
+
+Awaitable<void> IoThread::TickLoop() {
+  while (true) {
+    timer_.expires_after(kTick);
+    co_await timer_.async_wait(asio::as_tuple(kAwait));
+    if (connections_.empty() || draining_) co_return;
+    for (Connection& c : connections_) c.Tick();
+  }
+}
+
+void IoThread::Drain() {
+  asio::post(context_, [this] {
+    draining_ = true;
+    timer_.cancel();
+    for (Connection& c : connections_) c.Drain();
+  });
+}
+
+Server::Server(ServerContext& context) : server_(context), dispatcher_(context) {
+  const unsigned n = server_.config().EffectiveIoThreads();
+  for (unsigned i = 0; i < n; ++i)
+    threads_.push_back(std::make_unique<IoThread>(dispatcher_, static_cast<int>(i)));
+}
+
+Server::~Server() { Stop(0); }
+
+template <class Acceptor>
+Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor, bool unix_socket) {
+  while (acceptor->is_open()) {
+    IoThread& target = *threads_[next_thread_++ % threads_.size()];
+    auto [error, socket] =
+        co_await acceptor->async_accept(target.context(), asio::as_tuple(kAwait));
+    if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
+    if (error) {
+      // Out of file descriptors, mostly: what is connected goes on, others wait in the backlog.
+      server_.log().Write(
+          LogSeverity::kError, LogComponent::kNetwork, 22970, "Error accepting new connection",
+          BuildBson([&](BsonBuilder& b) { b.Append("error", error.message()); }), "listener");
+      Timer pause(threads_[0]->executor());
+      pause.expires_after(std::chrono::milliseconds(100));
+      co_await pause.async_wait(asio::as_tuple(kAwait));
+      continue;
+    }
+    if (server_.metrics().connections.current >= server_.config().max_connections) {
+      server_.metrics().connections.rejected.Add();
+      server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
+                          "Connection refused because there are too many open connections",
+                          BuildBson([&](BsonBuilder& b) {
+                            b.Append("connectionCount",
+                                     server_.metrics().connections.current.Get());
+                          }),
+                          "listener");
+      continue;  // the socket closes here
+    }
+    boost::system::error_code ec;
+    std::string remote, local;
+    if constexpr (std::is_same_v<Acceptor, TcpAcceptor>) {
+      socket.set_option(asio::ip::tcp::no_delay(true), ec);
+      socket.set_option(asio::socket_base::keep_alive(true), ec);
+      remote = Text(socket.remote_endpoint(ec));
+      local = Text(socket.local_endpoint(ec));
+    } else {
+      remote = "anonymous unix socket";
+      local = unix_path_;
+    }
+    target.Adopt(ClientSocket(std::move(socket)), std::move(remote), std::move(local), unix_socket);
+  }
+}
+
+Result<void> Server::ListenTcp(const std::string& name) {
+  boost::system::error_code ec;
+  asio::io_context& io = threads_[0]->context();
+  std::vector<asio::ip::tcp::endpoint> endpoints;
+  const auto port = static_cast<uint16_t>(port_ != 0 ? port_ : server_.config().port);
+  auto address = asio::ip::make_address(name, ec);
+  if (!ec) {
+    endpoints.emplace_back(address, port);
+  } else {
+    asio::ip::tcp::resolver resolver(io);
+    auto found = resolver.resolve(name, std::to_string(port), asio::ip::resolver_base::passive, ec);
+    if (ec)
+      return Error{ErrorCode::kBadValue, "bind_ip: cannot resolve '" + name + "': " + ec.message()};
+    for (const auto& r : found)
+      if (r.endpoint().address().is_v4() || server_.config().ipv6)
+        endpoints.push_back(r.endpoint());
+  }
+  for (const auto& e : endpoints) {
+    auto acceptor = std::make_shared<TcpAcceptor>(threads_[0]->executor());
+    acceptor->open(e.protocol(), ec);
+    if (ec && e.address().is_v6() && name == "::")
+      return Ok();  // bind_ip_all on a machine without IPv6
+    if (!ec) acceptor->set_option(asio::socket_base::reuse_address(true), ec);
+    if (!ec && e.address().is_v6()) acceptor->set_option(asio::ip::v6_only(true), ec);
+    if (!ec) acceptor->bind(e, ec);
+    if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
+    if (ec)
+      return Error{ErrorCode::kNetworkTimeout, "Failed to set up listener on " + name + ":" +
+                                                   std::to_string(port) + ": " + ec.message()};
+    port_ = acceptor->local_endpoint(ec).port();
+    server_.log().Write(
+        LogSeverity::kInfo, LogComponent::kNetwork, 23015, "Listening on",
+        BuildBson([&](BsonBuilder& b) { b.Append("address", Text(acceptor->local_endpoint(ec))); }),
+        "listener");
+    close_acceptors_.push_back([acceptor] {
+      boost::system::error_code ignored;
+      acceptor->close(ignored);
+    });
+    asio::co_spawn(threads_[0]->executor(), Accept(acceptor, false), asio::detached);
+  }
+  return Ok();
+}
+
+Result<void> Server::ListenUnix() {
+  unix_path_ = server_.config().unix_socket_prefix + "/mongodb-" + std::to_string(port_) + ".sock";
+  auto fail = [&](const std::string& why) {
+    std::string path;
+    path.swap(unix_path_);
+    return Error{ErrorCode::kFileNotOpen, path + ": " + why};
+  };
+  if (unix_path_.size() >= sizeof(sockaddr_un::sun_path))
+    return fail("the path is too long for a socket");
+  // A socket left behind by a process that died may go; one that answers belongs to somebody.
+  boost::system::error_code ec;
+  const asio::local::stream_protocol::endpoint endpoint(unix_path_);
+  if (::access(unix_path_.c_str(), F_OK) == 0) {
+    asio::basic_stream_socket<asio::local::stream_protocol, IoExecutor> probe(
+        threads_[0]->executor());
+    probe.connect(endpoint, ec);
+    if (!ec) return fail("another server listens there");
+    ::unlink(unix_path_.c_str());
+    ec.clear();
+  }
+  auto acceptor = std::make_shared<UnixAcceptor>(threads_[0]->executor());
+  acceptor->open(endpoint.protocol(), ec);
+  if (!ec) acceptor->bind(endpoint, ec);
+  if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) return fail(ec.message());
+  ::chmod(unix_path_.c_str(), static_cast<mode_t>(server_.config().unix_socket_permissions));
+  server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 23015, "Listening on",
+                      BuildBson([&](BsonBuilder& b) { b.Append("address", unix_path_); }),
+                      "listener");
+  close_acceptors_.push_back([acceptor] {
+    boost::system::error_code ignored;
+    acceptor->close(ignored);
+  });
+  asio::co_spawn(threads_[0]->executor(), Accept(acceptor, true), asio::detached);
+  return Ok();
+}
+
+Result<void> Server::Start() {
+  for (const std::string& address : server_.config().bind_ips) {
+    MAYFLY_TRY(ListenTcp(address));
+  }
+  if (server_.config().unix_socket) {
+    auto made = ListenUnix();
+    if (!made)
+      server_.log().AddStartupWarning(LogComponent::kNetwork, 9000102,
+                                      "No unix socket: " + made.error().message);
+  }
+  asio::co_spawn(threads_[0]->executor(), HouseKeeping(), asio::detached);
+  for (auto& t : threads_) t->Start();
+  server_.log().Write(
+      LogSeverity::kInfo, LogComponent::kNetwork, 23016, "Waiting for connections",
+      BuildBson([&](BsonBuilder& b) { b.Append("port", port_).Append("ssl", "off"); }), "listener");
+  return Ok();
+}
+
+Awaitable<void> Server::HouseKeeping() {
+  auto timer = std::make_shared<Timer>(threads_[0]->executor());
+  close_acceptors_.push_back([timer] { timer->cancel(); });
+  // When somebody moves the clock, what it made old goes at once.
+  server_.clock().OnJump([weak = std::weak_ptr<Timer>(timer), ex = threads_[0]->executor()] {
+    if (weak.expired()) return;
+    asio::post(ex, [weak] {
+      if (auto t = weak.lock()) t->cancel();
+    });
+  });
+  while (!server_.shutting_down()) {
+    timer->expires_after(
+        std::chrono::seconds(server_.settings().client_cursor_monitor_frequency_secs.load()));
+    co_await timer->async_wait(asio::as_tuple(kAwait));
+    if (server_.shutting_down()) co_return;
+    server_.workers().Post([&server = server_] {
+      server.cursors().Sweep(server.settings().cursor_timeout_millis);
+      server.sessions().Sweep(server.clock().Now(),
+                              server.settings().local_session_timeout_minutes * 60'000);
+    });
+  }
+}
+
+void Server::Stop(int grace_millis) {
+  if (stopped_) return;
+  stopped_ = true;
+  server_.set_shutting_down();
+  asio::post(threads_[0]->context(), [this] {
+    for (auto& close : close_acceptors_) close();
+  });
+  for (auto& t : threads_) t->Drain();
+  // What merely waits (awaitable hello, tailable cursors) has nothing to finish.
+  server_.operations().KillWhere([](const ClientSlot::View& v) { return v.waiting; },
+                                 ErrorCode::kInterruptedAtShutdown);
+  for (int waited = 0; waited < grace_millis && server_.metrics().connections.current > 0;
+       waited += 5) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    server_.operations().KillWhere([](const ClientSlot::View& v) { return v.waiting; },
+                                   ErrorCode::kInterruptedAtShutdown);
+  }
+  server_.operations().KillAll(ErrorCode::kInterruptedAtShutdown);
+  for (auto& t : threads_) t->Join();
+  server_.workers().Join();
+  server_.cursors().KillAll();
+  if (!unix_path_.empty()) ::unlink(unix_path_.c_str());
+}
+
+}  // namespace mayfly

@@ -1,0 +1,86 @@
+#pragma once
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/intrusive/list.hpp>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/connection.h"
+#include "server/dispatcher.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+/// One io thread with an io_context that nobody else runs, and the connections that live on it.
+class IoThread {
+ public:
+  IoThread(Dispatcher& dispatcher, int index);
+  ~IoThread();
+  void Start();
+  void Join();
+
+  boost::asio::io_context& context() { return context_; }
+  IoExecutor executor() { return context_.get_executor(); }
+  Dispatcher& dispatcher() { return dispatcher_; }
+  ServerContext& server() { return dispatcher_.server(); }
+  /// From any thread.
+  void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket);
+  void Drain();
+  bool draining() const { return draining_; }
+
+ private:
+  friend class Connection;
+  Awaitable<void> TickLoop();
+
+  Dispatcher& dispatcher_;
+  const int index_;
+  boost::asio::io_context context_{1};
+  boost::asio::executor_work_guard<IoExecutor> work_;
+  boost::asio::basic_waitable_timer<std::chrono::steady_clock,
+                                    boost::asio::wait_traits<std::chrono::steady_clock>, IoExecutor>
+      timer_;
+  boost::intrusive::list<Connection> connections_;
+  bool draining_ = false;
+  std::thread thread_;
+};
+
+/// Listens, hands sockets to io threads, keeps house (idle cursors, sessions), and ends it all in
+/// order.
+class Server {
+ public:
+  explicit Server(ServerContext& context);
+  ~Server();
+
+  /// Binds every address and starts the threads. Errors: a TCP address that cannot be bound (with
+  /// the reason); a unix socket that cannot be bound is only a warning.
+  Result<void> Start();
+  /// Stops accepting, lets running operations finish (those that only wait are ended with
+  /// InterruptedAtShutdown; after `grace_millis` all of them), closes every connection, and returns
+  /// when all threads are done.
+  void Stop(int grace_millis);
+  /// The port in use: differs from the configured one when that was 0.
+  int port() const { return port_; }
+
+ private:
+  template <class Acceptor>
+  Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor, bool unix_socket);
+  Awaitable<void> HouseKeeping();
+  Result<void> ListenTcp(const std::string& address);
+  Result<void> ListenUnix();
+
+  ServerContext& server_;
+  Dispatcher dispatcher_;
+  std::vector<std::unique_ptr<IoThread>> threads_;
+  std::vector<std::function<void()>> close_acceptors_;
+  std::string unix_path_;
+  size_t next_thread_ = 0;
+  int port_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace mayfly
