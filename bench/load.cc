@@ -1,0 +1,177 @@
+// The load generator's workloads and its command line. See bench/README.md.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "bench/load_client.h"
+
+namespace mayfly::bench {
+namespace {
+
+constexpr std::string_view kDb = "bench";
+constexpr int64_t kDocuments = 200000;  // what reads and updates work on
+
+/// The document all workloads use: about 200 bytes with two indexed fields.
+void AppendDocument(BsonBuilder& b, int64_t id) {
+  b.Append("_id", id).Append("a", static_cast<int32_t>(id % 1000)).Append("b", id);
+  b.Append("text", std::string_view("The quick brown mayfly dances over the quiet stream for the one evening that it has, and then is gone "
+                                    "without leaving any trace behind it."));
+  b.Append("n", int32_t{0});
+}
+
+std::string InsertMany(std::string_view collection, int64_t first, int64_t count) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("insert", collection);
+    auto docs = b.OpenArray("documents");
+    for (int64_t i = 0; i < count; ++i) {
+      auto d = docs.OpenDocument();
+      AppendDocument(d, first + i);
+    }
+    docs.Done();
+    b.Append("ordered", true);
+  });
+}
+
+std::string CreateIndexes(std::string_view collection) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("createIndexes", collection);
+    auto indexes = b.OpenArray("indexes");
+    for (const char* f : {"a", "b"}) {
+      auto i = indexes.OpenDocument();
+      { auto k = i.OpenDocument("key"); k.Append(f, 1); }
+      i.Append("name", std::string(f) + "_1");
+    }
+  });
+}
+
+std::string Drop(std::string_view collection) {
+  return Command(kDb, [&](BsonBuilder& b) { b.Append("drop", collection); });
+}
+
+struct Workload {
+  const char* name;
+  int64_t documents_per_operation;
+  std::function<void(int64_t n, std::string&)> next;
+  double seconds = 0;  // 0: as the command line says
+};
+
+std::vector<Workload> MakeWorkloads(SyncClient& client) {
+  client.Call(Drop("read"), false);
+  client.Call(Drop("ins"), false);
+  client.Call(Drop("many"), false);
+  client.Call(CreateIndexes("read"));
+  client.Call(CreateIndexes("ins"));
+  for (int64_t i = 0; i < kDocuments; i += 1000) client.Call(InsertMany("read", i, 1000));
+  auto random = std::make_shared<std::mt19937_64>(42);
+  auto any = [random] { return static_cast<int64_t>((*random)() % kDocuments); };
+  auto counter = std::make_shared<int64_t>(0);
+  auto many = std::make_shared<int64_t>(0);
+  auto doomed = std::make_shared<int64_t>(0);
+  auto find = [](std::string_view field, int64_t value, int limit) {
+    return Command(kDb, [&](BsonBuilder& b) {
+      b.Append("find", "read");
+      { auto f = b.OpenDocument("filter"); f.Append(field, value); }
+      if (limit > 0) b.Append("limit", limit).Append("singleBatch", true);
+    });
+  };
+  return {
+      {"insertOne, two indexes", 1, [counter](int64_t, std::string& m) { m = Command(kDb, [&](BsonBuilder& b) {
+         b.Append("insert", "ins");
+         auto docs = b.OpenArray("documents");
+         auto d = docs.OpenDocument();
+         AppendDocument(d, (*counter)++);
+         d.Done();
+         docs.Done();
+       }); }},
+      {"insertOne, two indexes, j:true", 1, [counter](int64_t, std::string& m) { m = Command(kDb, [&](BsonBuilder& b) {
+         b.Append("insert", "ins");
+         auto docs = b.OpenArray("documents");
+         auto d = docs.OpenDocument();
+         AppendDocument(d, (*counter)++);
+         d.Done();
+         docs.Done();
+         auto wc = b.OpenDocument("writeConcern");
+         wc.Append("w", 1).Append("j", true);
+       }); }},
+      {"insertMany(1000), no index", 1000, [many](int64_t, std::string& m) { m = InsertMany("many", (*many += 1000) - 1000, 1000); }},
+      {"find by _id", 1, [=](int64_t, std::string& m) { m = find("_id", any(), 1); }},
+      {"find by secondary index", 1, [=](int64_t, std::string& m) { m = find("b", any(), 0); }},
+      {"range of 100 by secondary index", 1, [=](int64_t, std::string& m) { int64_t v = any(); m = Command(kDb, [&](BsonBuilder& b) {
+         b.Append("find", "read");
+         { auto f = b.OpenDocument("filter"); auto r = f.OpenDocument("b"); r.Append("$gte", v).Append("$lt", v + 100); }
+         b.Append("batchSize", 101);
+       }); }},
+      {"updateOne $inc", 1, [=](int64_t, std::string& m) { int64_t v = any(); m = Command(kDb, [&](BsonBuilder& b) {
+         b.Append("update", "read");
+         auto us = b.OpenArray("updates");
+         auto u = us.OpenDocument();
+         { auto q = u.OpenDocument("q"); q.Append("_id", v); }
+         { auto c = u.OpenDocument("u"); auto inc = c.OpenDocument("$inc"); inc.Append("n", 1); }
+       }); }},
+      {"count by index (200)", 1, [=](int64_t n, std::string& m) { m = Command(kDb, [&](BsonBuilder& b) {
+         b.Append("count", "read");
+         auto q = b.OpenDocument("query");
+         q.Append("a", static_cast<int32_t>(n % 1000));
+       }); }},
+      {"group of 2000 documents", 1, [=](int64_t, std::string& m) { int64_t v = any() % (kDocuments - 2000); m = Command(kDb, [&](BsonBuilder& b) {
+         b.Append("aggregate", "read");
+         {
+           auto p = b.OpenArray("pipeline");
+           { auto s = p.OpenDocument(); auto f = s.OpenDocument("$match"); auto r = f.OpenDocument("_id"); r.Append("$gte", v).Append("$lt", v + 2000); }
+           { auto s = p.OpenDocument(); auto g = s.OpenDocument("$group"); g.Append("_id", "$a"); auto sum = g.OpenDocument("total"); sum.Append("$sum", "$b"); }
+         }
+         auto c = b.OpenDocument("cursor");
+         c.Append("batchSize", 10000);
+       }); }},
+      {"deleteOne", 1, [doomed](int64_t, std::string& m) { int64_t v = (*doomed)++; m = Command(kDb, [&](BsonBuilder& b) {
+         b.Append("delete", "ins");
+         auto ds = b.OpenArray("deletes");
+         auto d = ds.OpenDocument();
+         { auto q = d.OpenDocument("q"); q.Append("_id", v); }
+         d.Append("limit", 1);
+       }); }},
+      {"ping", 1, [](int64_t, std::string& m) { m = Command("admin", [](BsonBuilder& b) { b.Append("ping", 1); }); }},
+  };
+}
+
+}  // namespace
+}  // namespace mayfly::bench
+
+int main(int argc, char** argv) {
+  using namespace mayfly::bench;
+  LoadOptions options;
+  std::vector<int> connections{1, 8, 64};
+  std::string only;
+  int64_t reap = 0;
+  CLI::App app{"Load generator for servers that speak MongoDB's wire protocol"};
+  app.add_option("--host", options.host, "IPv4 address");
+  app.add_option("--port", options.port);
+  app.add_option("--pid", options.pid, "process id of the server: its CPU time and memory are then measured");
+  app.add_option("--seconds", options.seconds, "per workload and number of connections");
+  app.add_option("--connections", connections, "numbers of connections")->delimiter(',');
+  app.add_option("--only", only, "workloads whose name contains this");
+  app.add_option("--reap", reap, "instead: a mass expiry of this many documents, with reads beside it");
+  CLI11_PARSE(app, argc, argv);
+  SyncClient client(options.host, options.port);
+  if (reap > 0) {
+    RunReap(options, reap);
+    return 0;
+  }
+  std::printf("| workload | connections | ops/s | docs/s | p50 us | p99 us | p99.9 us | server CPU us/op | RSS MiB |\n");
+  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  for (Workload& w : MakeWorkloads(client)) {
+    if (std::string(w.name).find(only) == std::string::npos) continue;
+    for (int n : connections) {
+      options.connections = n;
+      LoadResult r = RunLoad(options, w.next);
+      double ops = static_cast<double>(r.operations);
+      std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %ld | %.2f | %.0f |\n", w.name, n, ops / r.seconds,
+                  ops / r.seconds * static_cast<double>(w.documents_per_operation), r.latency.Percentile(0.5), r.latency.Percentile(0.99),
+                  r.latency.Percentile(0.999), r.server_cpu_seconds * 1e6 / ops, static_cast<double>(r.resident_bytes) / 1048576);
+      std::fflush(stdout);
+      if (r.errors > 0) std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, w.name);
+    }
+  }
+  return 0;
+}

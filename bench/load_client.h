@@ -1,0 +1,80 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+
+namespace mayfly::bench {
+
+int64_t NowMicros();
+
+/// CPU seconds (user and system) and resident bytes of a process, from /proc. Zero for pid 0.
+double CpuSeconds(int pid);
+int64_t ResidentBytes(int pid);
+
+/// A whole OP_MSG with `body` as its only section.
+std::string EncodeMessage(BsonView body);
+/// EncodeMessage of a document filled by `fill`, with $db added.
+template <class F>
+std::string Command(std::string_view db, F&& fill) {
+  return EncodeMessage(BuildBson([&](BsonBuilder& b) {
+    fill(b);
+    b.Append("$db", db);
+  }));
+}
+
+/// A blocking connection for set-up work.
+class SyncClient {
+ public:
+  SyncClient(const std::string& host, int port);
+  ~SyncClient();
+  SyncClient(const SyncClient&) = delete;
+  /// Sends and returns the reply document. Exits with a message when the reply is not ok.
+  BsonDocument Call(std::string_view message, bool must_succeed = true);
+
+ private:
+  int fd_;
+};
+
+/// Latencies of one run, in microseconds, exact up to 1 ms and to 1% above.
+class Histogram {
+ public:
+  void Add(int64_t micros);
+  int64_t Percentile(double p) const;
+  int64_t count() const { return count_; }
+  int64_t max() const { return max_; }
+
+ private:
+  std::vector<int64_t> buckets_ = std::vector<int64_t>(4096);
+  int64_t count_ = 0, max_ = 0;
+};
+
+struct LoadResult {
+  int64_t operations = 0, errors = 0;
+  double seconds = 0, server_cpu_seconds = 0;
+  int64_t resident_bytes = 0;
+  Histogram latency;
+};
+
+struct LoadOptions {
+  std::string host = "127.0.0.1";
+  int port = 27017;
+  int pid = 0;                  ///< of the server, for CPU and memory; 0: not measured
+  int connections = 1;
+  double seconds = 3;
+  int64_t max_operations = 0;   ///< 0: no limit
+  double rate = 0;              ///< operations a second over all connections; 0: as fast as they come back
+  const bool* stop = nullptr;   ///< ends the run early when it becomes true
+};
+
+/// Runs `next` (writes the n-th request into the string) closed-loop on every connection, or paced by `rate`, where latency counts from
+/// the moment a request was due, so that a stall is not hidden.
+LoadResult RunLoad(const LoadOptions& options, const std::function<void(int64_t n, std::string& message)>& next);
+
+/// The mass expiry (load_reap.cc).
+void RunReap(const LoadOptions& options, int64_t documents);
+
+}  // namespace mayfly::bench
