@@ -3,18 +3,10 @@
 #include <atomic>
 #include <cstdint>
 
+#include "storage/counter.h"
+#include "ttl/ttl_parameters.h"
+
 namespace mayfly {
-
-/// A counter that any thread adds to and serverStatus reads.
-class Counter {
- public:
-  void Add(int64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
-  int64_t Get() const { return value_.load(std::memory_order_relaxed); }
-  operator int64_t() const { return Get(); }
-
- private:
-  std::atomic<int64_t> value_{0};
-};
 
 /// Latencies by powers of two of microseconds, for opLatencies.
 struct LatencyHistogram {
@@ -60,12 +52,8 @@ struct ServerMetrics {
   struct {
     Counter write_conflicts, scan_and_order, killed_ops, timed_out, disconnected;
   } operation;
-  struct {
-    Counter batches, docs, staged_size_bytes, time_in_batch_millis, refetches_due_to_yield;
-  } batched_deletes;
-  struct {
-    Counter deleted_documents, invalid_index_skips, passes, sub_passes;
-  } ttl;
+  BatchedDeleteMetrics batched_deletes;
+  TtlMetrics ttl;
   LatencyHistogram reads, writes, commands, transactions;
 };
 

@@ -11,6 +11,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "ttl/ttl_parameters.h"
 
 namespace mayfly {
 
@@ -72,26 +73,6 @@ struct ServerParameters {
   std::atomic<int64_t> internal_document_source_group_max_bytes{100 * 1024 * 1024};
   std::atomic<int64_t> max_index_build_memory_mb{200};
   std::atomic<int64_t> disk_use_default{1};
-};
-
-/// MongoDB's parameters of the TTL monitor and of batched deletes, with Mayfly's own beside them.
-struct TtlParameters {
-  std::atomic<bool> monitor_enabled{true};
-  std::atomic<int64_t> monitor_sleep_secs{60};
-  std::atomic<bool> batch_deletes{true};
-  std::atomic<int64_t> sub_pass_target_secs{60};
-  std::atomic<int64_t> index_delete_target_time_ms{1000};
-  std::atomic<int64_t> index_delete_target_docs{50'000};
-  std::atomic<int64_t> batch_target_docs{10};
-  std::atomic<int64_t> batch_target_time_ms{5};
-  std::atomic<int64_t> batch_target_staged_bytes{2'097'152};
-  std::atomic<int> monitor_mode{0};      ///< 0 precise, 1 interval
-  std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
-  /// Set once, before the first client: runs after each change (any thread, must not block); the monitor looks again.
-  std::function<void()> on_change;
-  void Changed() {
-    if (on_change) on_change();
-  }
 };
 
 }  // namespace mayfly

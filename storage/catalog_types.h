@@ -8,6 +8,7 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "storage/expiry_state.h"
 #include "storage/kv.h"
 
 namespace mayfly {
@@ -62,6 +63,8 @@ struct IndexInfo {
   /// $indexStats: uses since start-up, and since when (ms).
   mutable CopyableAtomic<int64_t> accesses{0};
   int64_t accesses_since = 0;
+  /// Of a TTL index: how far it has been reaped. One object for all versions of the definition.
+  std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();
 
   bool is_id() const { return name == "_id_"; }
   bool is_multikey() const { return multikey.load(std::memory_order_relaxed) != 0; }
@@ -89,6 +92,7 @@ struct CollectionInfo {
   bool clustered = false;              ///< made with clusteredIndex
   std::string clustered_index_name;
   std::optional<int64_t> expire_after_seconds;     ///< of a clustered collection
+  std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();  ///< likewise
   bool is_view = false;
   std::string view_on;                 ///< same database
   BsonDocument view_pipeline;          ///< array bytes

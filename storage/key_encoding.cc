@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "protocol/decimal128.h"
+#include "storage/expiry_state.h"
 
 // Order-preserving encoding of one value. memcmp order is CompareValues order.
 //
@@ -516,6 +517,14 @@ Result<Value> DecodeKeyValue(std::string_view* key, bool descending, std::string
   key->remove_prefix(static_cast<size_t>(r.position() - key->data()));
   *type_bits = bits.bytes;
   return Value::Owned(type, std::move(bytes));
+}
+
+bool DecodeDate(std::string_view encoded, bool descending, Instant* date) {
+  if (encoded.size() < 9) return false;
+  Reader r(encoded, descending);
+  if (r.Byte() != kClassDate) return false;
+  date->millis = static_cast<int64_t>(r.Be<uint64_t>() ^ (1ULL << 63));
+  return true;
 }
 
 size_t EncodedValueLength(std::string_view key, bool descending) {

@@ -74,6 +74,7 @@ Committer& Storage::committer() { return *impl_->committer; }
 void Storage::set_committer(std::unique_ptr<Committer> committer) {
   impl_->committer = std::move(committer);
 }
+ExpiryWaker& Storage::expiry_waker() { return impl_->expiry_waker; }
 const Clock& Storage::clock() const { return *impl_->options.clock; }
 const StorageOptions& Storage::options() const { return impl_->options; }
 

@@ -45,6 +45,8 @@ class Storage {
   /// Replaces the local committer (replication does so at start-up, before any client).
   void set_committer(std::unique_ptr<Committer> committer);
   const Clock& clock() const;
+  /// How writers tell the reaper of earlier deadlines.
+  ExpiryWaker& expiry_waker();
   const StorageOptions& options() const;
 
   // --- reads ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ struct Storage::Impl {
   /// hand): write units then take the CollectionInfo they are given as it is. Otherwise they look
   /// it up again once they hold the gate.
   std::unique_ptr<OpenedCatalog> catalog;
+  ExpiryWaker expiry_waker;
   std::atomic<uint64_t> next_owner{1};
   std::atomic<bool> closing{
       false};  ///< set first thing when the Storage goes: background work stops

@@ -229,6 +229,9 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
     AppendDeadlineKey(*expire_at, u.record_key, u.index_key);
     u.StagePut(Keyspace::kExpiry, u.index_key, {}, {}, false);
   }
+  if (coll.clustered && id.IsDate())
+    u.expiry_notes.push_back({coll.expiry.get(), id.Date().millis,
+                              SaturatingDeadline(id.Date().millis, coll.expire_after_seconds.value_or(INT64_MAX / 1000))});
   touched->counted = true;
   touched->documents += 1;
   touched->bytes += doc.size();

@@ -166,6 +166,12 @@ void WriteUnit::Impl::StageIndexPut(const IndexInfo& index, std::string_view val
     index_key.append(record_id);
     StagePut(index.keyspace, index_key, {}, arena.Copy(bits), false);
   }
+  if (index.expire_after_seconds && index.fields.size() == 1) {
+    Instant date;
+    if (DecodeDate(values, index.fields[0].descending, &date))
+      expiry_notes.push_back({index.expiry.get(), date.millis,
+                              SaturatingDeadline(date.millis, *index.expire_after_seconds)});
+  }
   if (op) ++op->keys_inserted;
 }
 
@@ -327,6 +333,7 @@ void WriteUnit::Impl::Reset() {
   changes.clear();
   multikey.clear();
   on_commit.clear();
+  expiry_notes.clear();
   arena.Reset();
   sequence = 0;
   staged_bytes = 0;
@@ -407,6 +414,10 @@ void UnitApplier::Applied(std::span<WriteUnit> units) {
     for (const TouchedCollection& t : u.impl().collections)
       if (t.first_sequence > 0)
         t.coll->counters->first_sequence.store(t.first_sequence, std::memory_order_relaxed);
+    for (const WriteUnit::Impl::ExpiryNote& n : u.impl().expiry_notes) {
+      n.state->Lower(n.millis);
+      storage_.expiry_waker.Note(n.deadline);
+    }
     for (auto& f : u.impl().on_commit) f();
     u.impl().ReleaseLocks();
   }

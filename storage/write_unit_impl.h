@@ -99,6 +99,12 @@ struct WriteUnit::Impl {
   };
   std::vector<MultikeyChange> multikey;
   std::vector<std::function<void()>> on_commit;
+  /// Dates that enter a TTL index or clustered collection: told to the reaper once they are visible.
+  struct ExpiryNote {
+    ExpiryState* state;  ///< kept alive by `collections`
+    int64_t millis, deadline;
+  };
+  std::vector<ExpiryNote> expiry_notes;
   Arena arena;
   uint32_t sequence = 0;
   size_t staged_bytes = 0;

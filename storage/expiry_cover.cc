@@ -1,0 +1,33 @@
+#include "storage/expiry_cover.h"
+
+#include "protocol/value.h"
+#include "storage/key_encoding.h"
+#include "storage/key_format.h"
+#include "storage/write_unit_impl.h"
+
+namespace mayfly {
+
+Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll, const IndexInfo& index, int64_t through) {
+  WriteUnit unit(storage, op);
+  Result<void> alone = unit.impl().TouchExclusive(coll, 2000);
+  if (!alone) {
+    if (alone.error().code == ErrorCode::kWriteConflict) return false;
+    return alone.error();
+  }
+  // Writers that were inside have lowered the mark by now: it is lowered before the gate is given up.
+  if (index.expiry->resume_millis.load(std::memory_order_acquire) <= through) return false;
+  const bool descending = index.fields[0].descending;
+  std::string begin = IdPrefix(index.id), end = begin, at;
+  EncodeKeyValue(Value::Date({descending ? through : INT64_MIN}).view(), descending, begin);
+  if (descending) {
+    EncodeTypeClassBegin(BsonType::kDate, at);
+    end.push_back(static_cast<char>(static_cast<uint8_t>(~at[0]) + 1));
+  } else {
+    EncodeKeyValue(Value::Date({through + 1}).view(), false, end);
+  }
+  unit.EraseRange(index.keyspace, begin, end);
+  MAYFLY_TRY(storage.committer().Commit(std::move(unit)));
+  return true;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,55 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "protocol/instant.h"
+
+namespace mayfly {
+
+/// What the reaper knows of one time-ordered index (or clustered collection). In memory only: after start-up the first
+/// look begins at the smallest date. Shared by all versions of an index's definition. Threads: any.
+///
+/// Both marks are raised by the reaper *before* it takes the snapshot it works on and lowered by writers after their batch is
+/// visible. So an entry is either in the snapshot or lowers the marks: none is missed.
+struct ExpiryState {
+  /// Below this date there is no entry left. Without it, the seek to the head of an index after a million deletes has to step
+  /// over a million tombstones.
+  std::atomic<int64_t> resume_millis{INT64_MIN};
+  /// No entry is earlier than this date; INT64_MIN: not known, look; INT64_MAX: there is none.
+  std::atomic<int64_t> next_millis{INT64_MIN};
+
+  /// An entry with this date became visible, or was left where it is.
+  void Lower(int64_t millis) {
+    LowerTo(resume_millis, millis);
+    LowerTo(next_millis, millis);
+  }
+  static void LowerTo(std::atomic<int64_t>& mark, int64_t millis) {
+    int64_t now = mark.load(std::memory_order_acquire);
+    while (millis < now && !mark.compare_exchange_weak(now, millis, std::memory_order_acq_rel)) {
+    }
+  }
+};
+
+/// a + seconds, without overflow.
+inline int64_t SaturatingDeadline(int64_t millis, int64_t seconds) {
+  int64_t ms, sum;
+  if (__builtin_mul_overflow(seconds, int64_t{1000}, &ms)) ms = seconds < 0 ? INT64_MIN : INT64_MAX;
+  if (__builtin_add_overflow(millis, ms, &sum)) return ms < 0 ? INT64_MIN : INT64_MAX;
+  return sum;
+}
+
+/// Wakes the reaper when something that is due earlier than it sleeps for became visible.
+struct ExpiryWaker {
+  std::atomic<int64_t> wake_below{INT64_MIN};  ///< deadlines (ms) before this one wake; set by the reaper before it sleeps
+  std::function<void()> wake;                  ///< any thread; must not block. Set once, before the first client
+  void Note(int64_t deadline) {
+    if (deadline < wake_below.load(std::memory_order_acquire) && wake) wake();
+  }
+};
+
+/// The date in an encoded index value (storage/key_encoding.cc); false when it is of another type.
+bool DecodeDate(std::string_view encoded, bool descending, Instant* date);
+
+}  // namespace mayfly
