@@ -1,0 +1,299 @@
+#include "ttl/ttl_monitor.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "storage/expiry_cover.h"
+#include "tests/unit/storage/catalog_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::testing;
+
+namespace {
+
+constexpr int64_t kStart = 1'900'000'000'000;
+
+struct Reaping : CatalogStore {
+  TtlParameters parameters;
+  TtlMetrics metrics;
+  BatchedDeleteMetrics batched;
+  std::vector<std::string> logged;
+  std::mutex log_mutex;
+  std::unique_ptr<TtlMonitor> monitor;
+
+  Reaping() {
+    clock.Set({kStart});
+    clock.Freeze(true);
+  }
+  ~Reaping() {
+    monitor.reset();
+    storage.reset();
+  }
+  void Start() {
+    TtlEnvironment env;
+    env.log = [this](char severity, std::string_view message, BsonView) {
+      std::lock_guard l(log_mutex);
+      logged.push_back(std::string(1, severity) + " " + std::string(message));
+    };
+    monitor = std::make_unique<TtlMonitor>(*storage, clock, parameters, metrics, batched, std::move(env));
+    monitor->Start();
+  }
+  CollectionInfoPtr WithIndex(std::string_view spec, std::string_view name = "c") {
+    CollectionInfoPtr c = Make(name);
+    REQUIRE(catalog().CreateIndexes(*op, *c, {Spec(spec)}));
+    return Coll(name);
+  }
+  BsonDocument Doc(int64_t id, int64_t at) {
+    return BuildBson([&](BsonBuilder& b) { b.Append("_id", id).Append("at", Instant{at}); });
+  }
+  int64_t Count(std::string_view name = "c") { return Storage::DocumentCount(*Coll(name)); }
+};
+
+}  // namespace
+
+TEST_CASE("A document goes at its deadline, not before", "[ttl]") {
+  Reaping r;
+  const char* key = GENERATE("1", "-1");
+  auto c = r.WithIndex(std::string("{\"key\": {\"at\": ") + key + "}, \"expireAfterSeconds\": 60}");
+  r.Start();
+  for (int64_t i = 0; i < 3; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart + i)));
+  struct Step {
+    int64_t to, left;
+  };
+  for (Step s : {Step{59'999, 3}, {60'000, 2}, {60'001, 1}, {60'002, 0}}) {
+    r.clock.Set({kStart + s.to});
+    r.monitor->Settle();
+    CHECK(r.Count() == s.left);
+  }
+  CHECK(r.metrics.deleted_documents == 3);
+  r.RequireValid(r.Coll());
+}
+
+TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  r.Start();
+  for (int64_t i = 0; i < 50; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - 1000 + i)));
+  r.monitor->Settle();
+  REQUIRE(r.Count() == 0);
+  REQUIRE(r.Insert(*c, r.Doc(100, kStart - 500'000)));
+  REQUIRE(r.Insert(*c, r.Doc(101, INT64_MIN)));
+  REQUIRE(r.Insert(*c, r.Doc(102, kStart + 5)));
+  REQUIRE(r.Insert(*c, r.Doc(103, INT64_MAX)));
+  r.monitor->Settle();
+  CHECK(r.Count() == 2);
+  r.clock.Advance(5);
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+}
+
+TEST_CASE("Writers and the reaper at the same time: everything due goes, nothing else does", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  REQUIRE(r.catalog().CreateIndexes(*r.op, *c, {Spec(R"({"key": {"n": 1}})")}));
+  c = r.Coll();
+  r.Start();
+  std::atomic<bool> stop{false};
+  std::thread clock([&] {
+    while (!stop) {
+      r.clock.Advance(1);
+      std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> writers;
+  std::atomic<int64_t> next{0};
+  for (int t = 0; t < 3; ++t)
+    writers.emplace_back([&, t] {
+      uint64_t random = static_cast<uint64_t>(t) * 7919 + 1;
+      for (int i = 0; i < 1500; ++i) {
+        random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+        int64_t id = next++;
+        int64_t at = r.clock.Now().millis + static_cast<int64_t>(random >> 40) % 40 - 30;
+        REQUIRE(r.Insert(*c, r.Doc(id, at)));
+        if (random & 1) (void)r.Change(*c, r.Doc(id, r.clock.Now().millis + 20), false);
+        if (i % 10 == 0) REQUIRE(r.Insert(*c, r.Doc(1'000'000 + id, kStart * 2)));
+      }
+    });
+  for (auto& w : writers) w.join();
+  stop = true;
+  clock.join();
+  r.clock.Advance(100);
+  r.monitor->Settle();
+  CHECK(r.Count() == 450);
+  r.RequireValid(r.Coll());
+}
+
+TEST_CASE("A pass counts passes and sub-passes, works in turns and respects its limits", "[ttl]") {
+  Reaping r;
+  r.parameters.monitor_mode = 1;
+  r.parameters.index_delete_target_docs = 10;
+  auto a = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})", "a");
+  auto b = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})", "b");
+  for (int64_t i = 0; i < 35; ++i) REQUIRE(r.Insert(*a, r.Doc(i, kStart - 1)));
+  for (int64_t i = 0; i < 5; ++i) REQUIRE(r.Insert(*b, r.Doc(i, kStart - 1)));
+  r.Start();
+  r.monitor->Settle();
+  CHECK(r.Count("a") == 35);
+  r.monitor->RunPass();
+  CHECK(r.Count("a") == 0);
+  CHECK(r.Count("b") == 0);
+  CHECK(r.metrics.passes == 1);
+  CHECK(r.metrics.sub_passes == 1);
+  CHECK(r.batched.docs == 40);
+  CHECK(r.batched.batches >= 5);
+
+  // With no time for a sub-pass each rule is visited once in it, and a new one begins at once.
+  r.parameters.sub_pass_target_secs = 0;
+  for (int64_t i = 0; i < 35; ++i) REQUIRE(r.Insert(*a, r.Doc(i, kStart - 1)));
+  r.monitor->RunPass();
+  CHECK(r.Count("a") == 0);
+  CHECK(r.metrics.passes == 2);
+  CHECK(r.metrics.sub_passes == 5);
+}
+
+TEST_CASE("Passes come by themselves every ttlMonitorSleepSecs of the clock", "[ttl]") {
+  Reaping r;
+  r.parameters.monitor_mode = 1;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  r.Start();
+  REQUIRE(r.Insert(*c, r.Doc(1, kStart)));
+  r.clock.Advance(59'000);
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+  r.clock.Advance(1'000);
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+  CHECK(r.metrics.passes == 1);
+  // A shorter sleep acts at once.
+  REQUIRE(r.Insert(*c, r.Doc(2, kStart)));
+  r.parameters.monitor_sleep_secs = 5;
+  r.clock.Advance(5'000);
+  r.monitor->Settle();
+  r.clock.Advance(5'000);
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+}
+
+TEST_CASE("Nothing is deleted while the monitor is off, and everything once it is on", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  r.parameters.monitor_enabled = false;
+  r.Start();
+  for (int64_t i = 0; i < 200; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - i)));
+  r.clock.Advance(3'600'000);
+  r.monitor->RunPass();
+  r.monitor->Settle();
+  CHECK(r.Count() == 200);
+  r.parameters.monitor_enabled = true;
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+}
+
+TEST_CASE("A lowered expireAfterSeconds acts at once, a raised one spares", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 100})");
+  r.Start();
+  for (int64_t i = 0; i < 10; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - 90'000 + i * 10'000)));
+  auto set = [&](int32_t seconds) {
+    REQUIRE(r.catalog().ModifyIndex(*r.op, *r.Coll(), "at_1", [&](IndexInfo& i) -> Result<void> {
+      i.expire_after_seconds = seconds;
+      return Ok();
+    }));
+    r.monitor->Settle();
+  };
+  CHECK(r.Count() == 10);
+  set(50);
+  CHECK(r.Count() == 5);
+  set(1000);
+  REQUIRE(r.Insert(*r.Coll(), r.Doc(50, kStart - 60'000)));
+  r.monitor->Settle();
+  CHECK(r.Count() == 6);
+  set(0);
+  CHECK(r.Count() == 0);
+}
+
+TEST_CASE("A plain index turned TTL removes what came before", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}})");
+  r.Start();
+  for (int64_t i = 0; i < 10; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - 5 + i)));
+  REQUIRE(r.catalog().ModifyIndex(*r.op, *c, "at_1", [&](IndexInfo& i) -> Result<void> {
+    i.expire_after_seconds = 0;
+    return Ok();
+  }));
+  r.monitor->Settle();
+  CHECK(r.Count() == 4);
+  r.RequireValid(r.Coll());
+}
+
+TEST_CASE("A clustered collection expires by _id, not before the epoch", "[ttl]") {
+  Reaping r;
+  CollectionInfo def;
+  def.db = "db";
+  def.name = "c";
+  def.clustered = true;
+  def.expire_after_seconds = 10;
+  auto c = r.catalog().Create(*r.op, std::move(def)).value();
+  r.Start();
+  auto put = [&](int64_t at) { return r.Insert(*c, BuildBson([&](BsonBuilder& b) { b.Append("_id", Instant{at}); })); };
+  for (int64_t at : {kStart - 10'000, kStart - 9'999, int64_t{0}, int64_t{-1}}) REQUIRE(put(at));
+  REQUIRE(r.Insert(*c, R"({"_id": "text"})"));
+  r.monitor->Settle();
+  CHECK(r.Count() == 3);
+  r.clock.Advance(1);
+  r.monitor->Settle();
+  CHECK(r.Count() == 2);
+}
+
+TEST_CASE("A special index with expireAfterSeconds is skipped, counted every pass and logged once", "[ttl]") {
+  Reaping r;
+  r.parameters.monitor_mode = 1;
+  auto c = r.Make();
+  IndexInfo hashed;
+  hashed.key = Json(R"({"at": "hashed"})");
+  hashed.fields = {{"at", false, "hashed"}};
+  hashed.name = "at_hashed";
+  hashed.expire_after_seconds = 0;
+  REQUIRE(r.catalog().CreateIndexes(*r.op, *c, {hashed}));
+  REQUIRE(r.Insert(*r.Coll(), r.Doc(1, 0)));
+  r.Start();
+  r.monitor->RunPass();
+  r.monitor->RunPass();
+  CHECK(r.metrics.invalid_index_skips == 2);
+  CHECK(r.Count() == 1);
+  std::lock_guard l(r.log_mutex);
+  CHECK(std::count(r.logged.begin(), r.logged.end(), "E TTL index cannot be worked on and is skipped") == 1);
+}
+
+TEST_CASE("A range delete over what was reaped takes nothing else along", "[ttl]") {
+  Reaping r;
+  const char* key = GENERATE("1", "-1");
+  auto c = r.WithIndex(std::string("{\"key\": {\"at\": ") + key + "}, \"name\": \"i\", \"expireAfterSeconds\": 0}");
+  r.parameters.batch_target_docs = 500;
+  for (int64_t i = 0; i < 12'000; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - i)));
+  for (int64_t i = 0; i < 10; ++i) REQUIRE(r.Insert(*c, r.Doc(100'000 + i, kStart + 1 + i)));
+  REQUIRE(r.Insert(*c, R"({"_id": "x", "at": "text"})"));
+  REQUIRE(r.Insert(*c, R"({"_id": "y"})"));
+  r.Start();
+  r.monitor->Settle();
+  CHECK(r.Count() == 12);
+  CHECK(r.CountEntries(*r.Coll()->FindIndex("i")) == 12);
+  r.RequireValid(r.Coll());
+  // An entry that came in behind stops the cover.
+  r.parameters.monitor_enabled = false;
+  REQUIRE(r.Insert(*c, r.Doc(500'000, kStart - 7)));
+  CHECK_FALSE(CoverReaped(*r.storage, *r.op, *r.Coll(), *r.Coll()->FindIndex("i"), kStart).value());
+  r.RequireValid(r.Coll());
+}
+
+TEST_CASE("A dropped collection does not stop the others", "[ttl]") {
+  Reaping r;
+  r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})", "gone");
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  r.Start();
+  REQUIRE(r.catalog().Drop(*r.op, "db", "gone"));
+  REQUIRE(r.Insert(*c, r.Doc(1, 5)));
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+}
