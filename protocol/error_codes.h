@@ -113,6 +113,7 @@ namespace mayfly {
   X(kInvalidUUID, 207, "InvalidUUID")                                \
   X(kQueryExceededMemoryLimitNoDiskUseAllowed, 292, "QueryExceededMemoryLimitNoDiskUseAllowed") \
   X(kTransactionTooOld, 225, "TransactionTooOld")                    \
+  X(kMaxSubPipelineDepthExceeded, 232, "MaxSubPipelineDepthExceeded") \
   X(kNotImplemented, 238, "NotImplemented")                          \
   X(kSnapshotTooOld, 239, "SnapshotTooOld")                          \
   X(kConversionFailure, 241, "ConversionFailure")                    \

@@ -414,9 +414,8 @@ Result<void> CheckVariableName(std::string_view name) {
 }
 
 std::vector<std::span<const OperatorDef>> AllOperatorTables() {
-  return {ArithmeticOperators(), ArrayOperators(),  ArrayScopeOperators(),
-          CompareOperators(),    DateOperators(),   ObjectOperators(),
-          SetOperators(),        StringOperators(), TypeOperators()};
+  return {ArithmeticOperators(), ArrayOperators(), ArrayScopeOperators(), CompareOperators(), DateOperators(),
+          ObjectOperators(), SetOperators(), StringOperators(), TypeOperators(), VariadicOperators()};
 }
 
 const OperatorDef* FindOperator(std::string_view name) {

@@ -89,6 +89,7 @@ struct PipelineOptions {
   size_t memory_limit = size_t{100}
                         << 20;  ///< bytes a blocking stage may hold before it spills or fails
   std::string temp_dir;         ///< spill files; empty: the system's
+  Instant now;                  ///< $$NOW while `let` is evaluated
   BsonView let;                 ///< the command's `let`: name → constant expression
   bool allow_writes = true;     ///< $out, $merge
 };
@@ -99,6 +100,8 @@ struct PipelineContext {
   PipelineEnvironment* env = nullptr;
   EvalContext eval;  ///< variables; `root` is set by each stage
   PipelineOptions options;
+  /// Variables given from outside: the command's `let`, and in a sub-pipeline those around it.
+  std::vector<std::pair<std::string, Value>> variables;
   int depth = 0;  ///< of sub-pipelines
 };
 
@@ -132,7 +135,7 @@ class Pipeline final : public DocumentSource {
   /// kPaused only from tailable sources. Pipelines that end in $out or $merge write everything and
   /// give kEof.
   Result<StreamState> Next(StreamDocument* out) override;
-  void SetOperation(Operation* op) override { context_->op = op; }
+  void SetOperation(Operation* op) override;
   void SaveState() override;
 
   /// True when the last stage is $out or $merge; `*db` and `*collection` (may be null) get its
@@ -153,7 +156,6 @@ class Pipeline final : public DocumentSource {
  private:
   friend class PipelineParser;
   Pipeline();
-  void Optimize();
   void Link();
 
   std::unique_ptr<PipelineContext> context_;

@@ -1,0 +1,445 @@
+#include "protocol/bson_compare.h"
+#include "protocol/object_id.h"
+#include "query/pipeline/stage.h"
+
+namespace mayfly {
+namespace {
+
+constexpr size_t kBatchBytes = 1 << 20;
+constexpr size_t kBatchDocuments = 1000;
+
+Error NotAttached() {
+  return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
+}
+
+/// `doc` with an `_id`: its own, or a new ObjectId in front.
+BsonDocument WithId(BsonView doc, Instant now) {
+  if (doc.Has("_id")) return BsonDocument(doc);
+  return BuildBson([&](BsonBuilder& b) {
+    b.AppendObjectId("_id", NewObjectId(now));
+    b.AppendAll(doc);
+  });
+}
+
+struct Target {
+  std::string db, collection;
+};
+
+/// "coll" or {db: …, coll: …}.
+Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const std::string& what) {
+  Target t{options.db, ""};
+  if (v.IsString()) {
+    t.collection = v.String();
+  } else if (v.IsDocument()) {
+    for (const BsonElement& e : v.Document()) {
+      if (e.name == "timeseries")
+        return Error{ErrorCode::kNotImplemented,
+                     what + " into a time-series collection is not implemented"};
+      if (e.name != "db" && e.name != "coll")
+        return Error{ErrorCode::kUnknownField,
+                     "BSON field '" + what + "." + std::string(e.name) + "' is an unknown field."};
+      if (!e.value.IsString())
+        return TypeError("BSON field '" + what + "." + std::string(e.name) +
+                         "' is the wrong type '" + TypeText(e.value) + "', expected type 'string'");
+      (e.name == "db" ? t.db : t.collection) = e.value.String();
+    }
+  } else {
+    return LocationError(
+        what == "$out" ? 16990 : 51178,
+        what + " only supports a string or object argument, but found " + TypeText(v));
+  }
+  if (t.db.empty() || t.collection.empty() || t.db.find('.') != t.db.npos ||
+      t.collection.find('$') != t.collection.npos || t.collection.find('\0') != t.collection.npos)
+    return Error{ErrorCode::kInvalidNamespace,
+                 "Invalid " + what + " target namespace, " + t.db + "." + t.collection};
+  if (t.collection.starts_with("system.") || t.db == "local" || t.db == "config")
+    return LocationError(what == "$out" ? 17017 : 31319,
+                         "Cannot " + what + " to special collection: " + t.db + "." + t.collection);
+  return t;
+}
+
+class WriterStage : public PipelineStage {
+ public:
+  WriterStage(PipelineContext& context, Target target)
+      : PipelineStage(context), target_(std::move(target)) {}
+  StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kWhole; }
+  void AddNamespaces(std::set<std::string>* namespaces) const override {
+    namespaces->insert(target_.db + "." + target_.collection);
+  }
+
+ protected:
+  Target target_;
+  bool done_ = false;
+};
+
+class OutStage final : public WriterStage {
+ public:
+  using WriterStage::WriterStage;
+  std::string_view name() const override { return "$out"; }
+  void Serialize(BsonBuilder& out) const override {
+    BsonBuilder sub = out.OpenDocument("$out");
+    sub.Append("coll", target_.collection).Append("db", target_.db);
+  }
+
+ protected:
+  Result<StreamState> GetNext(StreamDocument*) override {
+    if (done_) return StreamState::kEof;
+    if (!context_->env || !context_->op) return NotAttached();
+    MAYFLY_TRY(context_->env->BeginOut(*context_->op, target_.db, target_.collection));
+    Result<void> written = WriteAll();
+    if (written) written = context_->env->CommitOut(*context_->op);
+    if (!written) {
+      context_->env->AbandonOut();
+      return written.error();
+    }
+    done_ = true;
+    return StreamState::kEof;
+  }
+
+ private:
+  Result<void> WriteAll() {
+    std::vector<BsonDocument> batch;
+    size_t bytes = 0;
+    auto flush = [&]() -> Result<void> {
+      if (batch.empty()) return Ok();
+      std::vector<BsonView> views(batch.begin(), batch.end());
+      MAYFLY_TRY(context_->env->WriteOut(*context_->op, views));
+      batch.clear();
+      bytes = 0;
+      return Ok();
+    };
+    while (true) {
+      StreamDocument in;
+      MAYFLY_TRY(StreamState state, Pull(&in));
+      if (state != StreamState::kAdvanced) break;
+      batch.push_back(WithId(in.doc, context_->eval.now));
+      bytes += in.doc.size();
+      if (batch.size() >= kBatchDocuments || bytes >= kBatchBytes) {
+        MAYFLY_TRY(flush());
+      }
+    }
+    return flush();
+  }
+};
+
+enum class WhenMatched : uint8_t { kReplace, kKeepExisting, kMerge, kFail, kPipeline };
+enum class WhenNotMatched : uint8_t { kInsert, kDiscard, kFail };
+constexpr std::string_view kMatchedNames[] = {"replace", "keepExisting", "merge", "fail",
+                                              "pipeline"};
+constexpr std::string_view kNotMatchedNames[] = {"insert", "discard", "fail"};
+
+struct MergeSpec {
+  Target target;
+  std::vector<std::string> on{"_id"};
+  bool on_given = false;
+  WhenMatched matched = WhenMatched::kMerge;
+  WhenNotMatched not_matched = WhenNotMatched::kInsert;
+  BsonDocument pipeline;  ///< array bytes
+  std::vector<std::pair<std::string, ExpressionPtr>> let;
+};
+
+class MergeStage final : public WriterStage {
+ public:
+  MergeStage(PipelineContext& context, MergeSpec spec)
+      : WriterStage(context, spec.target), spec_(std::move(spec)) {
+    for (auto& path : spec_.on) on_paths_.push_back(ParseFieldPath(path).value());
+  }
+  std::string_view name() const override { return "$merge"; }
+  void Serialize(BsonBuilder& out) const override {
+    BsonBuilder sub = out.OpenDocument("$merge");
+    BsonBuilder into = sub.OpenDocument("into");
+    into.Append("db", target_.db).Append("coll", target_.collection);
+    into.Done();
+    if (spec_.on.size() == 1) {
+      sub.Append("on", spec_.on[0]);
+    } else {
+      BsonArrayBuilder on = sub.OpenArray("on");
+      for (auto& path : spec_.on) on.Append(path);
+    }
+    if (spec_.matched == WhenMatched::kPipeline)
+      sub.AppendArray("whenMatched", spec_.pipeline);
+    else
+      sub.Append("whenMatched", kMatchedNames[static_cast<size_t>(spec_.matched)]);
+    if (!spec_.let.empty()) {
+      BsonBuilder let = sub.OpenDocument("let");
+      for (auto& [name, e] : spec_.let) e->Serialize(let, name);
+    }
+    sub.Append("whenNotMatched", kNotMatchedNames[static_cast<size_t>(spec_.not_matched)]);
+  }
+
+ protected:
+  Result<StreamState> GetNext(StreamDocument*) override {
+    if (done_) return StreamState::kEof;
+    if (!context_->env || !context_->op) return NotAttached();
+    if (spec_.on.size() != 1 || spec_.on[0] != "_id") {
+      MAYFLY_TRY(
+          context_->env->CheckMergeFields(*context_->op, target_.db, target_.collection, spec_.on));
+    }
+    while (true) {
+      StreamDocument in;
+      MAYFLY_TRY(StreamState state, Pull(&in));
+      if (state == StreamState::kPaused) return state;
+      if (state == StreamState::kEof) break;
+      MAYFLY_TRY(MergeDocument(in));
+    }
+    done_ = true;
+    return StreamState::kEof;
+  }
+
+ private:
+  Result<void> MergeDocument(const StreamDocument& in) {
+    BsonDocument doc = WithId(in.doc, context_->eval.now);
+    bool own_id = in.doc.Has("_id");
+    std::string query_bytes;
+    BsonBuilder query(query_bytes);
+    for (size_t i = 0; i < spec_.on.size(); ++i) {
+      BsonValue v = doc.view().AsValue();
+      for (auto& part : on_paths_[i]) {
+        if (v.IsArray())
+          return LocationError(
+              51132,
+              "$merge write error: 'on' field cannot be missing, null, undefined or an array: " +
+                  spec_.on[i]);
+        v = v.IsDocument() ? v.Document().Find(part) : BsonValue();
+      }
+      if (v.IsNullish() || v.IsArray())
+        return LocationError(
+            51132,
+            "$merge write error: 'on' field cannot be missing, null, undefined or an array: " +
+                spec_.on[i]);
+      query.Append(spec_.on[i], v);
+    }
+    query.Done();
+    std::vector<std::pair<std::string, Value>> variables;
+    if (spec_.matched == WhenMatched::kPipeline) {
+      StreamDocument self{doc.view(), in.metadata};
+      for (auto& [name, e] : spec_.let) {
+        MAYFLY_TRY(Value v, e->Evaluate(Eval(self)));
+        variables.emplace_back(name, std::move(v).Own());
+      }
+      variables.emplace_back("new", Value::Copy(doc.view().AsValue()));
+    }
+    MergeDecision decide = [&](std::optional<BsonView> existing) {
+      return Decide(existing, doc, own_id, variables);
+    };
+    return context_->env->MergeOne(*context_->op, target_.db, target_.collection,
+                                   BsonView(query_bytes.data()), decide);
+  }
+
+  Result<std::optional<BsonDocument>> Decide(
+      std::optional<BsonView> existing, const BsonDocument& doc, bool own_id,
+      const std::vector<std::pair<std::string, Value>>& variables) {
+    using Answer = std::optional<BsonDocument>;
+    if (!existing) {
+      switch (spec_.not_matched) {
+        case WhenNotMatched::kInsert:
+          break;
+        case WhenNotMatched::kDiscard:
+          return Answer();
+        case WhenNotMatched::kFail:
+          return Error{
+              LocationCode(13113),
+              "$merge could not find a matching document in the target collection for at least "
+              "one document in the source collection"};
+      }
+      return Answer(doc);  // an insert takes the incoming document, not the pipeline's view of it
+    }
+    BsonValue id = (*existing)["_id"];
+    BsonDocument next;
+    switch (spec_.matched) {
+      case WhenMatched::kKeepExisting:
+        return Answer();
+      case WhenMatched::kFail:
+        return Error{ErrorCode::kDuplicateKey,
+                     "E11000 duplicate key error collection: " + target_.db + "." +
+                         target_.collection +
+                         " $merge with whenMatched: fail found a matching document"};
+      case WhenMatched::kReplace:
+        next = own_id ? doc : BuildBson([&](BsonBuilder& b) {
+          b.Append("_id", id);
+          for (const BsonElement& e : doc.view())
+            if (e.name != "_id") b.Append(e);
+        });
+        break;
+      case WhenMatched::kMerge:
+        next = BuildBson([&](BsonBuilder& b) {
+          for (const BsonElement& e : *existing) {
+            BsonValue v = e.name == "_id" && !own_id ? BsonValue() : doc.view().Find(e.name);
+            b.Append(e.name, v.missing() ? e.value : v);
+          }
+          for (const BsonElement& e : doc.view())
+            if (!existing->Has(e.name)) b.Append(e);
+        });
+        break;
+      case WhenMatched::kPipeline: {
+        SubPipelineSpec sub{.stage = "$merge",
+                            .db = target_.db,
+                            .collection = target_.collection,
+                            .variables = variables};
+        MAYFLY_TRY(auto pipeline, ParseSubPipeline(spec_.pipeline, *context_, sub));
+        std::vector<BsonDocument> input;
+        input.emplace_back(*existing);
+        pipeline->context().eval.now = context_->eval.now;
+        pipeline->SetSource(std::make_unique<VectorSource>(std::move(input)));
+        pipeline->Attach(context_->op, context_->env);
+        StreamDocument result;
+        MAYFLY_TRY(StreamState state, pipeline->Next(&result));
+        if (state != StreamState::kAdvanced) return Answer();
+        next = BsonDocument(result.doc);
+        if (!next.view().Has("_id"))
+          next = BuildBson([&](BsonBuilder& b) {
+            b.Append("_id", id);
+            b.AppendAll(result.doc);
+          });
+        break;
+      }
+    }
+    if (!next.view()["_id"].BinaryEquals(id) && CompareValues(next.view()["_id"], id) != 0)
+      return Error{ErrorCode::kImmutableField,
+                   "$merge failed to update the matching document, did you attempt to modify the "
+                   "_id or the shard key? :: "
+                   "caused by :: Performing an update on the path '_id' would modify the immutable "
+                   "field '_id'"};
+    return Answer(std::move(next));
+  }
+
+  MergeSpec spec_;
+  std::vector<std::vector<std::string>> on_paths_;
+};
+
+Result<void> CheckWritesAllowed(StageParser& p) {
+  if (p.context.options.allow_writes) return Ok();
+  return Error{ErrorCode::kInvalidOptions, std::string(p.stage) + " cannot be used here"};
+}
+
+}  // namespace
+
+Result<void> ParseOutStage(StageParser& p, BsonValue spec) {
+  MAYFLY_TRY(CheckWritesAllowed(p));
+  MAYFLY_TRY(Target target, ParseTarget(spec, p.context.options, "$out"));
+  p.out.push_back(std::make_unique<OutStage>(p.context, std::move(target)));
+  return Ok();
+}
+
+Result<void> ParseMergeStage(StageParser& p, BsonValue spec) {
+  MAYFLY_TRY(CheckWritesAllowed(p));
+  MergeSpec merge;
+  BsonValue into = spec, let;
+  if (spec.IsDocument()) {
+    into = {};
+    for (const BsonElement& e : spec.Document()) {
+      if (e.name == "into") {
+        into = e.value;
+      } else if (e.name == "on") {
+        merge.on.clear();
+        merge.on_given = true;
+        auto add = [&](BsonValue v) -> Result<void> {
+          if (!v.IsString())
+            return LocationError(
+                51134, "$merge 'on' array elements must be strings, but found " + TypeText(v));
+          MAYFLY_TRY(ParseFieldPath(v.String()));
+          if (std::find(merge.on.begin(), merge.on.end(), v.String()) != merge.on.end())
+            return LocationError(
+                31465, "Found a duplicate field '" + std::string(v.String()) + "' in $merge 'on'");
+          merge.on.emplace_back(v.String());
+          return Ok();
+        };
+        if (e.value.IsArray()) {
+          for (const BsonElement& field : e.value.Document()) {
+            MAYFLY_TRY(add(field.value));
+          }
+          if (merge.on.empty())
+            return LocationError(
+                51187, "If explicitly specifying $merge 'on', must include at least one field");
+        } else if (e.value.IsString()) {
+          MAYFLY_TRY(add(e.value));
+        } else {
+          return LocationError(
+              51186,
+              "$merge 'on' field  must be either a string or an array of strings, but found " +
+                  TypeText(e.value));
+        }
+      } else if (e.name == "let") {
+        let = e.value;
+      } else if (e.name == "whenMatched") {
+        if (e.value.IsArray()) {
+          merge.matched = WhenMatched::kPipeline;
+          merge.pipeline = BsonDocument(e.value.Document());
+          continue;
+        }
+        if (!e.value.IsString())
+          return LocationError(
+              51191, "$merge 'whenMatched' field  must be either a string or an array, but found " +
+                         TypeText(e.value));
+        size_t i = 0;
+        while (i < 4 && kMatchedNames[i] != e.value.String()) ++i;
+        if (i == 4)
+          return Error{ErrorCode::kBadValue,
+                       "Enumeration value '" + std::string(e.value.String()) +
+                           "' for field '$merge.whenMatched' is not a valid value."};
+        merge.matched = static_cast<WhenMatched>(i);
+      } else if (e.name == "whenNotMatched") {
+        size_t i = 0;
+        while (i < 3 && !(e.value.IsString() && kNotMatchedNames[i] == e.value.String())) ++i;
+        if (i == 3)
+          return Error{ErrorCode::kBadValue,
+                       "Enumeration value '" + ValueText(e.value) +
+                           "' for field '$merge.whenNotMatched' is not a valid value."};
+        merge.not_matched = static_cast<WhenNotMatched>(i);
+      } else {
+        return Error{ErrorCode::kUnknownField,
+                     "BSON field '$merge." + std::string(e.name) + "' is an unknown field."};
+      }
+    }
+    if (into.missing())
+      return Error{ErrorCode::kMissingField,
+                   "BSON field '$merge.into' is missing but a required field"};
+  } else if (!spec.IsString()) {
+    return LocationError(
+        51182, "$merge requires a string or object argument, but found " + TypeText(spec));
+  }
+  MAYFLY_TRY(merge.target, ParseTarget(into, p.context.options, "$merge"));
+  bool keeps = merge.matched == WhenMatched::kKeepExisting || merge.matched == WhenMatched::kFail;
+  if (keeps && merge.not_matched != WhenNotMatched::kInsert)
+    return LocationError(51181,
+                         "Combination of {whenMatched: " +
+                             std::string(kMatchedNames[static_cast<size_t>(merge.matched)]) +
+                             ", whenNotMatched: " +
+                             std::string(kNotMatchedNames[static_cast<size_t>(merge.not_matched)]) +
+                             "} is not supported");
+  if (!let.missing()) {
+    if (merge.matched != WhenMatched::kPipeline)
+      return LocationError(
+          51199, "Cannot use 'let' variables with 'whenMatched: " +
+                     std::string(kMatchedNames[static_cast<size_t>(merge.matched)]) + "' mode");
+    if (!let.IsDocument())
+      return TypeError("BSON field '$merge.let' is the wrong type '" + TypeText(let) +
+                       "', expected type 'object'");
+    for (const BsonElement& e : let.Document()) {
+      MAYFLY_TRY(CheckVariableName(e.name));
+      MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, p.scope));
+      merge.let.emplace_back(e.name, std::move(x));
+    }
+  }
+  if (merge.matched == WhenMatched::kPipeline) {
+    for (const BsonElement& e : merge.pipeline.view()) {
+      std::string_view name = e.value.IsDocument() ? e.value.Document().First().name : "";
+      bool ok = false;
+      for (std::string_view allowed :
+           {"$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"})
+        ok = ok || name == allowed;
+      if (!ok)
+        return Error{ErrorCode::kInvalidOptions,
+                     std::string(name) + " is not allowed to be used within an update"};
+    }
+    SubPipelineSpec sub{
+        .stage = "$merge", .db = merge.target.db, .collection = merge.target.collection};
+    for (auto& [name, e] : merge.let) sub.variables.emplace_back(name, Value());
+    sub.variables.emplace_back("new", Value());
+    MAYFLY_TRY(ParseSubPipeline(merge.pipeline, p.context, sub));
+  }
+  p.out.push_back(std::make_unique<MergeStage>(p.context, std::move(merge)));
+  return Ok();
+}
+
+}  // namespace mayfly

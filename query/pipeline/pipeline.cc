@@ -1,0 +1,371 @@
+#include "query/pipeline/pipeline.h"
+
+#include "query/pipeline/optimize.h"
+#include "query/pipeline/stage.h"
+
+namespace mayfly {
+namespace {
+
+constexpr int kMaxStages = 1000;
+constexpr int kMaxDepth = 20;  ///< of pipelines within pipelines
+
+constexpr StageRow kStages[] = {
+    {"$_internalInhibitOptimization", 0, nullptr, "Internal."},
+    {"$addFields", 0, &ParseProjectStage, "Adds fields, or replaces their values."},
+    {"$bucket", 0, &ParseBucketStage, "Groups by ranges of a value."},
+    {"$bucketAuto", 0, &ParseBucketAutoStage, "Groups into a number of ranges of about one size."},
+    {"$changeStream", kStageFirst, nullptr, "Changes of a collection.", LocationCode(40573),
+     "The $changeStream stage is only supported on replica sets"},
+    {"$changeStreamSplitLargeEvent", kStageLast, nullptr, "Splits large change events.",
+     LocationCode(40573), "The $changeStream stage is only supported on replica sets"},
+    {"$collStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+     "Statistics of the collection."},
+    {"$count", 0, &ParseCountStage, "Number of documents."},
+    {"$currentOp", kStageFirst | kStageNotInFacet | kStageCollectionless | kStageAdmin,
+     &ParseEnvironmentStage, "Operations in progress."},
+    {"$densify", 0, nullptr, "Fills gaps in a sequence."},
+    {"$documents", kStageFirst | kStageNotInFacet | kStageCollectionless, &ParseDocumentsStage,
+     "Documents from an expression."},
+    {"$facet", kStageNotInFacet, &ParseFacetStage, "Several pipelines over the same documents."},
+    {"$fill", 0, nullptr, "Fills in missing values."},
+    {"$geoNear", kStageFirst | kStageNotInFacet, nullptr, "Documents by distance."},
+    {"$graphLookup", 0, &ParseGraphLookupStage, "Documents reached by following references."},
+    {"$group", 0, &ParseGroupStage, "One document for each distinct key."},
+    {"$indexStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+     "Use of the collection's indexes."},
+    {"$limit", 0, &ParseLimitStage, "The first n documents."},
+    {"$listLocalSessions", kStageFirst | kStageNotInFacet | kStageCollectionless,
+     &ParseEnvironmentStage, "Sessions this server knows."},
+    {"$listSessions", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage, "Sessions on disk."},
+    {"$lookup", 0, &ParseLookupStage, "Documents of another collection that belong to each."},
+    {"$match", 0, &ParseMatchStage, "Documents that a filter matches."},
+    {"$merge", kStageLast | kStageNotInFacet, &ParseMergeStage,
+     "Writes into a collection, document by document."},
+    {"$out", kStageLast | kStageNotInFacet, &ParseOutStage, "Replaces a collection."},
+    {"$planCacheStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+     "The collection's cached plans."},
+    {"$project", 0, &ParseProjectStage, "Fields kept, left out or computed."},
+    {"$redact", 0, &ParseRedactStage, "Keeps or removes parts of documents by what is in them."},
+    {"$replaceRoot", 0, &ParseReplaceRootStage, "Replaces the document by a sub-document."},
+    {"$replaceWith", 0, &ParseReplaceRootStage, "A shorter $replaceRoot."},
+    {"$sample", 0, &ParseSampleStage, "Documents at random."},
+    {"$search", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.", LocationCode(31082),
+     "Using $search and $vectorSearch aggregation stages requires additional configuration."},
+    {"$searchMeta", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.",
+     LocationCode(31082),
+     "Using $search and $vectorSearch aggregation stages requires additional configuration."},
+    {"$set", 0, &ParseProjectStage, "The same as $addFields."},
+    {"$setWindowFields", 0, nullptr, "Computations over windows of documents."},
+    {"$skip", 0, &ParseSkipStage, "All but the first n documents."},
+    {"$sort", 0, &ParseSortStage, "Documents in order."},
+    {"$sortByCount", 0, &ParseSortByCountStage, "Counts of distinct values, greatest first."},
+    {"$unionWith", 0, &ParseUnionWithStage, "The documents, and those of another collection."},
+    {"$unset", 0, &ParseProjectStage, "Removes fields."},
+    {"$unwind", 0, &ParseUnwindStage, "One document for each element of an array."},
+    {"$vectorSearch", kStageFirst | kStageNotInFacet, nullptr, "Vector search.",
+     LocationCode(31082),
+     "Using $search and $vectorSearch aggregation stages requires additional configuration."},
+};
+
+}  // namespace
+
+std::span<const StageRow> AllStages() { return kStages; }
+
+const StageRow* FindStage(std::string_view name) {
+  for (auto& row : kStages)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+Result<void> CheckStageArray(BsonValue v, std::string_view what) {
+  if (!v.IsArray())
+    return TypeError("'" + std::string(what) + "' option must be specified as an array");
+  return Ok();
+}
+
+class PipelineParser {
+ public:
+  static Result<std::unique_ptr<Pipeline>> Parse(
+      BsonView stages, const PipelineOptions& options,
+      std::vector<std::pair<std::string, Value>> variables, const SubPipelineSpec* sub, int depth) {
+    if (depth > kMaxDepth)
+      return Error{
+          ErrorCode::kMaxSubPipelineDepthExceeded,
+          "Maximum number of nested sub-pipelines exceeded. Limit is " + std::to_string(kMaxDepth)};
+    std::unique_ptr<Pipeline> pipeline(new Pipeline());
+    PipelineContext& context = *pipeline->context_;
+    context.options = options;
+    context.options.let = BsonView();
+    context.depth = depth;
+    for (auto& [name, value] : variables) {
+      VariableId id = pipeline->scope_.Define(name);
+      context.eval.variables.resize(static_cast<size_t>(pipeline->scope_.slots()));
+      context.eval.variables[static_cast<size_t>(id)] = value;
+    }
+    context.variables = std::move(variables);
+    int count = 0;
+    const StageRow* last = nullptr;
+    for (const BsonElement& e : stages) {
+      if (++count > kMaxStages)
+        return LocationError(7749501, "Pipeline length must be no longer than " +
+                                          std::to_string(kMaxStages) + " stages");
+      if (!e.value.IsDocument())
+        return TypeError("Each element of the 'pipeline' array must be an object");
+      BsonView stage = e.value.Document();
+      if (stage.Count() != 1)
+        return LocationError(
+            40323, "A pipeline stage specification object must contain exactly one field.");
+      BsonElement spec = stage.First();
+      const StageRow* row = FindStage(spec.name);
+      if (!row)
+        return Error{ErrorCode::kUnknownPipelineStage,
+                     "Unrecognized pipeline stage name: '" + std::string(spec.name) + "'"};
+      MAYFLY_TRY(CheckPlace(*row, count, last, sub, options));
+      last = row;
+      if (!row->parse)
+        return Error{row->refused, row->why.empty() ? std::string(row->name) + " is not implemented"
+                                                    : std::string(row->why)};
+      StageParser parser{*pipeline, context, pipeline->scope_, pipeline->stages_, row->name};
+      MAYFLY_TRY(row->parse(parser, spec.value));
+    }
+    if (count == 0 && options.collection.empty() && !sub)
+      return Error{ErrorCode::kInvalidNamespace,
+                   "{aggregate: 1} is not valid for an empty pipeline."};
+    MAYFLY_TRY(OptimizeStages(pipeline->stages_, context, pipeline->scope_));
+    NoteSortKeys(pipeline->stages_);
+    context.eval.variables.resize(static_cast<size_t>(pipeline->scope_.slots()));
+    return pipeline;
+  }
+
+ private:
+  static Result<void> CheckPlace(const StageRow& row, int position, const StageRow* before,
+                                 const SubPipelineSpec* sub, const PipelineOptions& options) {
+    std::string name(row.name);
+    if (sub && sub->in_facet && (row.flags & (kStageNotInFacet | kStageFirst)))
+      return LocationError(40600, name + " is not allowed to be used within a $facet stage");
+    if (sub && (row.flags & kStageLast))
+      return LocationError(sub->stage == "$unionWith" ? 31441 : 51047,
+                           name + " is not allowed within a " + sub->stage + "'s sub-pipeline");
+    if (before && (before->flags & kStageLast))
+      return LocationError(
+          40601, std::string(before->name) + " can only be the final stage in the pipeline");
+    if (position > 1) {
+      if (row.flags & kStageFirst)
+        return LocationError(40602, name + " is only valid as the first stage in a pipeline.");
+      return Ok();
+    }
+    bool collectionless = options.collection.empty();
+    if ((row.flags & kStageAdmin) && (!collectionless || options.db != "admin"))
+      return Error{ErrorCode::kInvalidNamespace,
+                   name + " must be run against the 'admin' database with {aggregate: 1}"};
+    if ((row.flags & kStageCollectionless) && !collectionless)
+      return Error{ErrorCode::kInvalidNamespace,
+                   "'" + name + "' can only be run with {aggregate: 1}"};
+    if (collectionless && !(sub && sub->in_facet) && !(row.flags & kStageCollectionless))
+      return Error{ErrorCode::kInvalidNamespace,
+                   "{aggregate: 1} is not valid for '" + name + "'; a collection is required."};
+    return Ok();
+  }
+
+  /// A sort keeps its keys when something behind it asks for {$meta: "sortKey"}.
+  static void NoteSortKeys(std::vector<StagePtr>& stages) {
+    bool wanted = false;
+    for (auto it = stages.rbegin(); it != stages.rend(); ++it) {
+      if (auto* sort = dynamic_cast<SortStage*>(it->get()); sort && wanted) sort->WantSortKey();
+      std::set<std::string> fields;
+      (*it)->AddDependencies(&fields);
+      wanted = wanted || fields.contains(std::string(kMetaDependency) + "sortKey");
+    }
+  }
+};
+
+Pipeline::Pipeline() : context_(std::make_unique<PipelineContext>()) {}
+Pipeline::~Pipeline() = default;
+
+Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const PipelineOptions& options) {
+  std::vector<std::pair<std::string, Value>> variables;
+  for (const BsonElement& e : options.let) {
+    MAYFLY_TRY(CheckVariableName(e.name));
+    // A later variable does not see the earlier ones; nor is there a document.
+    VariableScope scope;
+    MAYFLY_TRY(ExpressionPtr expression, ParseExpression(e.value, scope));
+    std::set<std::string> fields;
+    expression->AddDependencies(&fields);
+    if (!fields.empty())
+      return LocationError(4890500,
+                           "Command let Expression tried to access a field, but this is not "
+                           "allowed because command let "
+                           "Expressions run before the query examines any documents.");
+    EvalContext ctx;
+    ctx.now = options.now;
+    ctx.variables.resize(static_cast<size_t>(scope.slots()));
+    MAYFLY_TRY(Value v, expression->Evaluate(ctx));
+    variables.emplace_back(e.name, std::move(v).Own());
+  }
+  return PipelineParser::Parse(stages, options, std::move(variables), nullptr, 0);
+}
+
+Result<std::unique_ptr<Pipeline>> ParseSubPipeline(BsonView stages, const PipelineContext& parent,
+                                                   const SubPipelineSpec& spec) {
+  PipelineOptions options = parent.options;
+  options.db = spec.db;
+  options.collection = spec.collection;
+  options.allow_writes = false;
+  std::vector<std::pair<std::string, Value>> variables = parent.variables;
+  variables.insert(variables.end(), spec.variables.begin(), spec.variables.end());
+  return PipelineParser::Parse(stages, options, std::move(variables), &spec, parent.depth + 1);
+}
+
+Result<void> OpenSubPipeline(Pipeline& pipeline, const PipelineContext& parent) {
+  if (!parent.env || !parent.op)
+    return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
+  pipeline.context().eval.now = parent.eval.now;
+  if (pipeline.NeedsSource()) {
+    const PipelineOptions& o = pipeline.context().options;
+    MAYFLY_TRY(auto source,
+               parent.env->OpenSource(*parent.op, o.db, o.collection, pipeline.TakeSource()));
+    pipeline.SetSource(std::move(source));
+  }
+  pipeline.Attach(parent.op, parent.env);
+  return Ok();
+}
+
+bool Pipeline::NeedsSource() const { return stages_.empty() || !stages_[0]->is_source(); }
+
+SourceRequest Pipeline::TakeSource() {
+  SourceRequest request;
+  auto front = [&]<class T>(T*) {
+    return stages_.empty() ? nullptr : dynamic_cast<T*>(stages_[0].get());
+  };
+  auto drop = [&] { stages_.erase(stages_.begin()); };
+  if (auto* match = front(static_cast<MatchStage*>(nullptr))) {
+    request.filter = BsonDocument(match->filter());
+    request.match = match->TakeMatch();
+    drop();
+  }
+  auto* sort = front(static_cast<SortStage*>(nullptr));
+  bool sorted = sort != nullptr;
+  int64_t sort_limit = 0;
+  if (sort) {
+    request.sort = sort->pattern().spec();
+    sort_limit = sort->limit();
+    std::set<std::string> meta;
+    sort->AddDependencies(&meta);
+    request.needs_metadata = sort->pattern().needs_metadata();
+    drop();
+  }
+  if (auto* skip = front(static_cast<SkipStage*>(nullptr))) {
+    request.skip = skip->skip();
+    drop();
+  }
+  if (auto* limit = front(static_cast<LimitStage*>(nullptr))) {
+    request.limit = limit->limit();
+    drop();
+  }
+  // The limit that a sort has taken over counts from before the skip.
+  if (sorted && sort_limit > 0) {
+    int64_t rest = std::max<int64_t>(sort_limit - request.skip, 0);
+    if (rest == 0) {
+      // Nothing can come out: the smallest find that gives nothing is one with its limit skipped.
+      request.skip = 0;
+      request.limit = 1;
+      stages_.insert(stages_.begin(), std::make_unique<SkipStage>(*context_, 1));
+    } else {
+      request.limit = request.limit > 0 ? std::min(request.limit, rest) : rest;
+    }
+  }
+  std::set<std::string> fields;
+  bool whole = true;
+  for (auto& stage : stages_) {
+    StageNeeds needs = stage->AddDependencies(&fields);
+    if (needs == StageNeeds::kWhole) break;
+    if (needs == StageNeeds::kOnly) {
+      whole = false;
+      break;
+    }
+  }
+  if (fields.contains("")) whole = true;
+  for (auto it = fields.begin(); it != fields.end();) {
+    if (it->starts_with(kMetaDependency)) {
+      request.needs_metadata = true;
+      it = fields.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  if (!whole) request.fields = std::move(fields);
+  request.variables = context_->eval.variables;
+  return request;
+}
+
+void Pipeline::SetSource(std::unique_ptr<DocumentSource> source) {
+  source_ = std::move(source);
+  linked_ = false;
+}
+
+void Pipeline::Link() {
+  DocumentSource* input = source_.get();
+  for (auto& stage : stages_) {
+    stage->SetInput(input);
+    input = stage.get();
+  }
+  linked_ = true;
+}
+
+void Pipeline::Attach(Operation* op, PipelineEnvironment* env) {
+  // $$NOW is one reading for all batches of a cursor.
+  if (!context_->op && op && context_->eval.now == Instant{}) context_->eval.now = op->now;
+  context_->op = op;
+  context_->env = env;
+  context_->eval.op = op;
+  if (source_) source_->SetOperation(op);
+  for (auto& stage : stages_) stage->OnAttach();
+}
+
+void Pipeline::SetOperation(Operation* op) { Attach(op, context_->env); }
+
+Result<StreamState> Pipeline::Next(StreamDocument* out) {
+  if (!linked_) Link();
+  if (!stages_.empty()) return stages_.back()->Next(out);
+  if (!source_) return StreamState::kEof;
+  return source_->Next(out);
+}
+
+void Pipeline::SaveState() {
+  if (source_) source_->SaveState();
+  for (auto& stage : stages_) stage->SaveState();
+}
+
+bool Pipeline::WritesTo(std::string* db, std::string* collection) const {
+  if (stages_.empty()) return false;
+  const StageRow* row = FindStage(stages_.back()->name());
+  if (!row || !(row->flags & kStageLast)) return false;
+  std::set<std::string> target;
+  stages_.back()->AddNamespaces(&target);
+  const std::string& ns = *target.begin();
+  size_t dot = ns.find('.');
+  if (db) *db = ns.substr(0, dot);
+  if (collection) *collection = ns.substr(dot + 1);
+  return true;
+}
+
+std::set<std::string> Pipeline::InvolvedNamespaces() const {
+  std::set<std::string> r;
+  for (auto& stage : stages_) stage->AddNamespaces(&r);
+  return r;
+}
+
+void Pipeline::ExplainStages(BsonArrayBuilder& out, int verbosity) const {
+  for (auto& stage : stages_) {
+    BsonBuilder b = out.OpenDocument();
+    stage->Serialize(b);
+    if (verbosity > 0) {
+      stage->ExplainStats(b);
+      b.Append("nReturned", stage->returned());
+    }
+  }
+}
+
+void Pipeline::Serialize(BsonArrayBuilder& out) const { ExplainStages(out, 0); }
+
+}  // namespace mayfly

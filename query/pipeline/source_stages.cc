@@ -1,0 +1,101 @@
+#include "query/pipeline/stage.h"
+
+namespace mayfly {
+namespace {
+
+/// $documents: an array that an expression gives.
+class DocumentsStage final : public PipelineStage {
+ public:
+  DocumentsStage(PipelineContext& context, ExpressionPtr array)
+      : PipelineStage(context), array_(std::move(array)) {}
+  std::string_view name() const override { return "$documents"; }
+  void Serialize(BsonBuilder& out) const override { array_->Serialize(out, "$documents"); }
+  StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kOnly; }
+  bool is_source() const override { return true; }
+
+ protected:
+  Result<StreamState> GetNext(StreamDocument* out) override {
+    if (!started_) {
+      MAYFLY_TRY(value_, array_->Evaluate(Eval({})));
+      if (!value_.view().IsArray())
+        return LocationError(5858203,
+                             "an array is expected for $documents, found: " + TypeText(value_));
+      value_ = std::move(value_).Own();
+      next_ = value_.view().Document().begin();
+      started_ = true;
+    }
+    if (next_ == std::default_sentinel) return StreamState::kEof;
+    BsonValue v = (*next_).value;
+    ++next_;
+    if (!v.IsDocument())
+      return LocationError(40228,
+                           "$documents array elements must be objects, found: " + TypeText(v));
+    *out = {v.Document(), nullptr};
+    return StreamState::kAdvanced;
+  }
+
+ private:
+  ExpressionPtr array_;
+  Value value_;
+  BsonView::Iterator next_;
+  bool started_ = false;
+};
+
+/// A stage whose documents the environment makes.
+class EnvironmentStage final : public PipelineStage {
+ public:
+  EnvironmentStage(PipelineContext& context, std::string name, BsonDocument spec)
+      : PipelineStage(context), name_(std::move(name)), spec_(std::move(spec)) {}
+  std::string_view name() const override { return name_; }
+  void Serialize(BsonBuilder& out) const override { out.Append(name_, spec_); }
+  StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kOnly; }
+  bool is_source() const override { return true; }
+
+ protected:
+  Result<StreamState> GetNext(StreamDocument* out) override {
+    if (!started_) {
+      if (!context_->env || !context_->op)
+        return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
+      MAYFLY_TRY(docs_, context_->env->StageDocuments(*context_->op, name_, options().db,
+                                                      options().collection, spec_));
+      started_ = true;
+    }
+    if (next_ >= docs_.size()) return StreamState::kEof;
+    *out = {docs_[next_++].view(), nullptr};
+    return StreamState::kAdvanced;
+  }
+
+ private:
+  std::string name_;
+  BsonDocument spec_;
+  std::vector<BsonDocument> docs_;
+  size_t next_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace
+
+Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec) {
+  MAYFLY_TRY(ExpressionPtr array, ParseExpression(spec, p.scope));
+  p.out.push_back(std::make_unique<DocumentsStage>(p.context, std::move(array)));
+  return Ok();
+}
+
+Result<void> ParseEnvironmentStage(StageParser& p, BsonValue spec) {
+  std::string name(p.stage);
+  if (!spec.IsDocument()) {
+    int code = name == "$collStats" ? 5447000 : name == "$indexStats" ? 28803 : 9;
+    return LocationError(
+        code,
+        "The " + name + " stage specification must be an object, but found: " + TypeText(spec));
+  }
+  if ((name == "$indexStats" || name == "$planCacheStats") && !spec.Document().empty()) {
+    int code = name == "$indexStats" ? 28803 : 9;
+    return LocationError(code, "The " + name + " stage specification must be an empty object");
+  }
+  p.out.push_back(std::make_unique<EnvironmentStage>(p.context, std::move(name),
+                                                     BsonDocument(spec.Document())));
+  return Ok();
+}
+
+}  // namespace mayfly
