@@ -15,6 +15,12 @@ BsonDocument Json(std::string_view text) {
   return doc.value();
 }
 
+/// Without blanks: JSON is the same with more or fewer of them.
+std::string Squeeze(std::string text) {
+  std::erase(text, ' ');
+  return text;
+}
+
 /// The value of an expression, in relaxed extended JSON ("missing"), or "error <code>".
 std::string Run(std::string_view expression, std::string_view document = "{}") {
   BsonDocument wrapped = Json("{\"e\": " + std::string(expression) + "}"), doc = Json(document);
@@ -106,7 +112,7 @@ TEST_CASE("Field paths go through documents and arrays", "[expression]") {
                                   {"{\"$add\": 1, \"$subtract\": 2}", "error 15983"},
                                   {"{\"a.b\": 1}", "error 16412"}}) {
     INFO(c.path);
-    CHECK(Run(c.path, doc) == c.value);
+    CHECK(Squeeze(Run(c.path, doc)) == Squeeze(c.value));
   }
 }
 
@@ -166,6 +172,6 @@ TEST_CASE("Variables are visible where they should be and nowhere else", "[expre
           {R"({"$cond": [true, 1]})", "error 16020"},
           {R"({"$switch": {"branches": [{"case": false, "then": 1}]}})", "error 40066"}}) {
     INFO(c.expression);
-    CHECK(Run(c.expression) == c.value);
+    CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
   }
 }

@@ -1,0 +1,145 @@
+#include "tests/unit/query/pipeline_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+
+TEST_CASE("Bad pipelines get MongoDB's codes", "[pipeline]") {
+  struct Case {
+    const char* stages;
+    int code;
+  };
+  for (
+      Case c : std::vector<Case>{
+          {R"([{"$foo": 1}])", 40324},
+          {R"([{}])", 40323},
+          {R"([{"$match": {}, "$limit": 1}])", 40323},
+          {R"([1])", 14},
+          {R"([{"$match": 1}])", 15959},
+          {R"([{"$match": {"$foo": 1}}])", 2},
+          {R"([{"$limit": 0}])", 15958},
+          {R"([{"$limit": -1}])", 5107201},
+          {R"([{"$limit": "x"}])", 5107201},
+          {R"([{"$skip": -1}])", 5107200},
+          {R"([{"$group": {"n": {"$sum": 1}}}])", 15955},
+          {R"([{"$group": {"_id": 1, "n": {"$foo": 1}}}])", 15952},
+          {R"([{"$group": {"_id": 1, "n": 1}}])", 40234},
+          {R"([{"$group": {"_id": 1, "a.b": {"$sum": 1}}}])", 40235},
+          {R"([{"$group": {"_id": 1, "$a": {"$sum": 1}}}])", 40236},
+          {R"([{"$group": {"_id": 1, "a": {"$sum": 1, "$avg": 1}}}])", 40238},
+          {R"([{"$group": {"_id": 1, "a": {"$sum": [1, 2]}}}])", 40237},
+          {R"([{"$group": {"_id": 1, "a": {"$firstN": {"input": "$x"}}}}])", 5787906},
+          {R"([{"$group": {"_id": 1, "a": {"$firstN": {"input": "$x", "n": 0}}}}])", 5787908},
+          {R"([{"$group": 1}])", 15947},
+          {R"([{"$project": {}}])", 51272},
+          {R"([{"$sort": {}}])", 15976},
+          {R"([{"$sort": 1}])", 15973},
+          {R"([{"$sort": {"a": 2}}])", 15975},
+          {R"([{"$sort": {"a": "x"}}])", 15974},
+          {R"([{"$unwind": "a"}])", 28818},
+          {R"([{"$unwind": {}}])", 28812},
+          {R"([{"$unwind": {"path": "$a", "x": 1}}])", 28811},
+          {R"([{"$unwind": 1}])", 15981},
+          {R"([{"$count": ""}])", 40156},
+          {R"([{"$count": "$a"}])", 40158},
+          {R"([{"$count": "a.b"}])", 40160},
+          {R"([{"$sample": {}}])", 28749},
+          {R"([{"$sample": {"size": 0}}])", 28747},
+          {R"([{"$facet": {}}])", 40169},
+          {R"([{"$facet": {"a": 1}}])", 40170},
+          {R"([{"$facet": {"a": [{"$out": "x"}]}}])", 40600},
+          {R"([{"$facet": {"a": [{"$facet": {"b": []}}]}}])", 40600},
+          {R"([{"$facet": {"a": [{"$collStats": {}}]}}])", 40600},
+          {R"([{"$out": "x"}, {"$limit": 1}])", 40601},
+          {R"([{"$limit": 1}, {"$collStats": {}}])", 40602},
+          {R"([{"$out": 1}])", 16990},
+          {R"([{"$out": "system.x"}])", 17017},
+          {R"([{"$merge": {"into": "t", "whenMatched": "fail", "whenNotMatched": "fail"}}])",
+           51181},
+          {R"([{"$merge": {"into": "t", "whenMatched": "x"}}])", 2},
+          {R"([{"$merge": {"into": "t", "whenMatched": [{"$limit": 1}]}}])", 72},
+          {R"([{"$merge": {}}])", 40414},
+          {R"([{"$merge": {"into": "t", "x": 1}}])", 40415},
+          {R"([{"$lookup": {"from": "a"}}])", 9},
+          {R"([{"$lookup": {"from": "a", "as": "b", "localField": "x"}}])", 9},
+          {R"([{"$lookup": {"from": "a", "as": "b", "pipeline": [{"$out": "x"}]}}])", 51047},
+          {R"([{"$lookup": {"from": "a", "as": "b", "pipeline": [{"$match": {"$expr": "$$no"}}]}}])",
+           17276},
+          {R"([{"$unionWith": {"coll": "a", "pipeline": [{"$merge": "x"}]}}])", 31441},
+          {R"([{"$unionWith": {"pipeline": []}}])", 9},
+          {R"([{"$graphLookup": {"from": "a"}}])", 40105},
+          {R"([{"$bucket": {"groupBy": "$a", "boundaries": [1]}}])", 40192},
+          {R"([{"$bucket": {"groupBy": "$a", "boundaries": [2, 1]}}])", 40194},
+          {R"([{"$bucket": {"groupBy": "$a", "boundaries": [1, "a"]}}])", 40193},
+          {R"([{"$bucket": {"groupBy": "a", "boundaries": [1, 2]}}])", 40202},
+          {R"([{"$bucketAuto": {"groupBy": "$a", "buckets": 0}}])", 40243},
+          {R"([{"$replaceRoot": {}}])", 40231},
+          {R"([{"$changeStream": {}}])", 40573},
+          {R"([{"$geoNear": {}}])", 238},
+          {R"([{"$setWindowFields": {}}])", 238},
+          {R"([{"$search": {}}])", 31082},
+          {R"([{"$currentOp": {}}])", 73},
+          {R"([{"$documents": []}])", 73},
+          {R"([{"$addFields": {"a": {"$foo": 1}}}])", 168}}) {
+    INFO(c.stages);
+    Runner r;
+    CHECK(r.Run(c.stages) == "error " + std::to_string(c.code));
+  }
+}
+
+TEST_CASE("Failures while running come out of Next", "[pipeline]") {
+  struct Case {
+    const char* stages;
+    int code;
+  };
+  for (Case c :
+       std::vector<Case>{{R"([{"$project": {"x": {"$divide": [1, "$zero"]}}}])", 2},
+                         {R"([{"$replaceWith": "$zero"}])", 40228},
+                         {R"([{"$redact": 1}])", 17053},
+                         {R"([{"$bucket": {"groupBy": "$zero", "boundaries": [1, 2]}}])", 40066},
+                         {R"([{"$set": {"q": 1}}, {"$sort": {"l": 1, "m": 1}}])", 2},
+                         {R"([{"$group": {"_id": 1, "m": {"$mergeObjects": "$zero"}}}])", 40400},
+                         {R"([{"$out": "x"}])", 0}}) {
+    INFO(c.stages);
+    Runner r;
+    r.env.Insert("c", R"([{"_id": 1, "zero": 0, "l": [1, 2], "m": [3, 4]}])");
+    CHECK(r.Run(c.stages) == (c.code ? "error " + std::to_string(c.code) : ""));
+  }
+}
+
+TEST_CASE("Pipelines that need no collection", "[pipeline]") {
+  Runner r;
+  r.options.collection = "";
+  CHECK(r.Run(R"([{"$documents": [{"a": 1}, {"a": {"$add": [1, 1]}}]}, {"$match": {"a": 2}}])") ==
+        Lines(R"([{"a": 2}])"));
+  CHECK(r.Run(R"([{"$match": {}}])") == "error 73");
+  CHECK(r.Run("[]") == "error 73");
+  CHECK(r.Run(R"([{"$currentOp": {}}])") == "error 73");
+  r.options.db = "admin";
+  CHECK(r.Run(R"([{"$currentOp": {}}])") == Lines(R"([{"stage": "$currentOp", "coll": ""}])"));
+}
+
+TEST_CASE("The command's let is seen everywhere", "[pipeline]") {
+  Runner r;
+  BsonDocument let = Json(R"({"x": 2, "y": {"$add": [1, 2]}})");
+  r.options.let = let;
+  r.env.Insert("c", R"([{"_id": 1}, {"_id": 2}, {"_id": 3}])");
+  r.env.Insert("o", R"([{"_id": 7}])");
+  CHECK(r.Run(R"([{"$match": {"$expr": {"$eq": ["$_id", "$$x"]}}}, {"$set": {"y": "$$y"}}])") ==
+        Lines(R"([{"_id": 2, "y": 3}])"));
+  CHECK(
+      r.Run(
+          R"([{"$limit": 1}, {"$lookup": {"from": "o", "pipeline": [{"$set": {"y": "$$y"}}], "as": "o"}}])") ==
+      Lines(R"([{"_id": 1, "o": [{"_id": 7, "y": 3}]}])"));
+  BsonDocument bad = Json(R"({"x": "$a"})");
+  r.options.let = bad;
+  CHECK(r.Run("[]") == "error 4890500");
+}
+
+TEST_CASE("A killed operation stops a blocking stage", "[pipeline]") {
+  Runner r;
+  r.env.Insert("c", R"([{"_id": 1}])");
+  r.op.kill_code = 11601;
+  CHECK(r.Run(R"([{"$group": {"_id": "$_id"}}])") == "error 11601");
+  CHECK(r.Run(R"([{"$out": "x"}])") == "error 11601");
+  CHECK(r.env.abandoned == 1);
+}

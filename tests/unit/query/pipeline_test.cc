@@ -1,0 +1,280 @@
+#include "query/pipeline/accumulator.h"
+#include "tests/unit/query/pipeline_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+
+namespace {
+struct Case {
+  const char* name;
+  const char* documents;
+  const char* stages;
+  const char* expected;
+};
+}  // namespace
+
+TEST_CASE("Stages give what they say", "[pipeline]") {
+  const std::vector<Case> cases = {
+      {"match and project", R"([{"_id": 1, "a": 1}, {"_id": 2, "a": 2}])",
+       R"([{"$match": {"a": {"$gt": 1}}}, {"$project": {"_id": 0, "b": {"$add": ["$a", 10]}}}])",
+       R"([{"b": 12}])"},
+      {"addFields and unset", R"([{"_id": 1, "a": 1, "b": 2}])",
+       R"([{"$set": {"c.d": "$a"}}, {"$unset": ["a", "b"]}])", R"([{"_id": 1, "c": {"d": 1}}])"},
+      {"limit and skip", R"([{"_id": 1}, {"_id": 2}, {"_id": 3}, {"_id": 4}])",
+       R"([{"$limit": 3}, {"$skip": 1}])", R"([{"_id": 2}, {"_id": 3}])"},
+      {"limit smaller than the skip behind it", R"([{"_id": 1}, {"_id": 2}, {"_id": 3}])",
+       R"([{"$limit": 1}, {"$skip": 2}])", "[]"},
+      {"sorted, cut and skipped to nothing", R"([{"_id": 1}, {"_id": 2}, {"_id": 3}])",
+       R"([{"$sort": {"_id": -1}}, {"$limit": 1}, {"$skip": 2}])", "[]"},
+      {"sort, skip, limit", R"([{"_id": 3}, {"_id": 1}, {"_id": 2}, {"_id": 4}])",
+       R"([{"$sort": {"_id": 1}}, {"$skip": 1}, {"$limit": 2}])", R"([{"_id": 2}, {"_id": 3}])"},
+      {"sort behind a stage, top-k", R"([{"_id": 3}, {"_id": 1}, {"_id": 2}])",
+       R"([{"$set": {"n": {"$subtract": [0, "$_id"]}}}, {"$sort": {"n": 1}}, {"$limit": 2}])",
+       R"([{"_id": 3, "n": -3}, {"_id": 2, "n": -2}])"},
+      {"count", R"([{"_id": 1}, {"_id": 2}])", R"([{"$count": "n"}])", R"([{"n": 2}])"},
+      {"count of nothing", "[]", R"([{"$count": "n"}])", "[]"},
+      {"unwind",
+       R"([{"_id": 1, "a": [1, 2]}, {"_id": 2, "a": []}, {"_id": 3}, {"_id": 4, "a": null}, {"_id": 5, "a": 7}])",
+       R"([{"$unwind": "$a"}])", R"([{"_id": 1, "a": 1}, {"_id": 1, "a": 2}, {"_id": 5, "a": 7}])"},
+      {"unwind that keeps empty ones, with index",
+       R"([{"_id": 1, "a": {"b": [1, 2]}}, {"_id": 2, "a": {"b": []}}, {"_id": 3}, {"_id": 5, "a": {"b": 7}}])",
+       R"([{"$unwind": {"path": "$a.b", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": true}}])",
+       R"([{"_id": 1, "a": {"b": 1}, "i": 0}, {"_id": 1, "a": {"b": 2}, "i": 1}, {"_id": 2, "a": {}, "i": null}, {"_id": 3, "i": null}, {"_id": 5, "a": {"b": 7}, "i": null}])"},
+      {"group", R"([{"k": "x", "v": 1}, {"k": "y", "v": 2}, {"k": "x", "v": 3}])",
+       R"([{"$group": {"_id": "$k", "sum": {"$sum": "$v"}, "all": {"$push": "$v"}}}, {"$sort": {"_id": 1}}])",
+       R"([{"_id": "x", "sum": 4, "all": [1, 3]}, {"_id": "y", "sum": 2, "all": [2]}])"},
+      {"group of everything", R"([{"v": 1}, {"v": 2}])",
+       R"([{"$group": {"_id": null, "n": {"$sum": 1}, "a": {"$avg": "$v"}}}])",
+       R"([{"_id": null, "n": 2, "a": 1.5}])"},
+      {"group by numbers that are equal",
+       R"([{"v": 1}, {"v": 1.0}, {"v": {"$numberLong": "1"}}, {}])",
+       R"([{"$group": {"_id": "$v", "n": {"$count": {}}}}, {"$sort": {"n": 1}}])",
+       R"([{"_id": null, "n": 1}, {"_id": 1, "n": 3}])"},
+      {"n by the group's key",
+       R"([{"k": "x", "v": 1}, {"k": "x", "v": 2}, {"k": "y", "v": 3}, {"k": "y", "v": 4}])",
+       R"([{"$group": {"_id": {"k": "$k"}, "f": {"$firstN": {"input": "$v", "n": {"$cond": [{"$eq": ["$k", "x"]}, 1, 2]}}}}}, {"$sort": {"_id": 1}}])",
+       R"([{"_id": {"k": "x"}, "f": [1]}, {"_id": {"k": "y"}, "f": [3, 4]}])"},
+      {"sortByCount", R"([{"k": "x"}, {"k": "y"}, {"k": "y"}])", R"([{"$sortByCount": "$k"}])",
+       R"([{"_id": "y", "count": 2}, {"_id": "x", "count": 1}])"},
+      {"bucket", R"([{"v": 1}, {"v": 5}, {"v": 10}, {"v": 99}])",
+       R"([{"$bucket": {"groupBy": "$v", "boundaries": [0, 5, 20], "default": "rest", "output": {"n": {"$sum": 1}}}}])",
+       R"([{"_id": 0, "n": 1}, {"_id": 5, "n": 2}, {"_id": "rest", "n": 1}])"},
+      {"bucketAuto", R"([{"v": 5}, {"v": 1}, {"v": 3}, {"v": 4}, {"v": 2}])",
+       R"([{"$bucketAuto": {"groupBy": "$v", "buckets": 2}}])",
+       R"([{"_id": {"min": 1, "max": 4}, "count": 3}, {"_id": {"min": 4, "max": 5}, "count": 2}])"},
+      {"facet", R"([{"_id": 1}, {"_id": 2}, {"_id": 3}])",
+       R"([{"$facet": {"n": [{"$count": "n"}], "big": [{"$match": {"_id": {"$gt": 1}}}, {"$limit": 1}], "none": [{"$match": {"_id": 9}}]}}])",
+       R"([{"n": [{"n": 3}], "big": [{"_id": 2}], "none": []}])"},
+      {"replaceRoot", R"([{"_id": 1, "a": {"b": 2}}])", R"([{"$replaceRoot": {"newRoot": "$a"}}])",
+       R"([{"b": 2}])"},
+      {"replaceWith", R"([{"_id": 1, "a": {"b": 2}}])",
+       R"([{"$replaceWith": {"$mergeObjects": ["$a", {"c": 3}]}}])", R"([{"b": 2, "c": 3}])"},
+      {"redact",
+       R"([{"l": 1, "a": {"l": 2, "x": 1}, "b": {"l": 1, "y": [{"l": 2}, {"l": 1}, 5]}}])",
+       R"([{"$redact": {"$cond": [{"$eq": ["$l", 1]}, "$$DESCEND", "$$PRUNE"]}}])",
+       R"([{"l": 1, "b": {"l": 1, "y": [{"l": 1}, 5]}}])"},
+      {"unionWith", R"([{"_id": 1}])",
+       R"([{"$unionWith": {"coll": "other", "pipeline": [{"$match": {"x": 2}}, {"$project": {"x": 1}}]}}])",
+       R"([{"_id": 1}, {"_id": 12, "x": 2}])"},
+      {"lookup", R"([{"_id": 1, "a": 1}, {"_id": 2, "a": [1, 2]}, {"_id": 3}, {"_id": 4, "a": 9}])",
+       R"([{"$lookup": {"from": "other", "localField": "a", "foreignField": "x", "as": "o.found"}}])",
+       R"([{"_id": 1, "a": 1, "o": {"found": [{"_id": 11, "x": 1}]}}, {"_id": 2, "a": [1, 2], "o": {"found": [{"_id": 11, "x": 1}, {"_id": 12, "x": 2, "y": 5}]}}, {"_id": 3, "o": {"found": [{"_id": 13}]}}, {"_id": 4, "a": 9, "o": {"found": []}}])"},
+      {"lookup with a pipeline", R"([{"_id": 1, "a": 1}, {"_id": 2, "a": 2}])",
+       R"([{"$lookup": {"from": "other", "let": {"v": "$a"}, "pipeline": [{"$match": {"$expr": {"$eq": ["$x", "$$v"]}}}, {"$project": {"_id": 0, "t": {"$add": ["$x", "$$v"]}}}], "as": "o"}}])",
+       R"([{"_id": 1, "a": 1, "o": [{"t": 2}]}, {"_id": 2, "a": 2, "o": [{"t": 4}]}])"},
+      {"lookup with both", R"([{"_id": 1, "a": [1, 2]}])",
+       R"([{"$lookup": {"from": "other", "localField": "a", "foreignField": "x", "pipeline": [{"$match": {"y": 5}}, {"$project": {"_id": 1}}], "as": "o"}}])",
+       R"([{"_id": 1, "a": [1, 2], "o": [{"_id": 12}]}])"},
+      {"graphLookup", R"([{"_id": 1, "start": "a"}])",
+       R"([{"$graphLookup": {"from": "graph", "startWith": "$start", "connectFromField": "to", "connectToField": "_id", "as": "r", "depthField": "d", "maxDepth": 2}}, {"$project": {"r": {"$sortArray": {"input": "$r", "sortBy": {"_id": 1}}}}}])",
+       R"([{"_id": 1, "r": [{"_id": "a", "to": ["b", "c"], "d": 0}, {"_id": "b", "to": "a", "d": 1}, {"_id": "c", "to": "d", "d": 1}, {"_id": "d", "to": "e", "d": 2}]}])"},
+      {"collStats of the environment", "[]", R"([{"$collStats": {"count": {}}}])",
+       R"([{"stage": "$collStats", "coll": "c"}])"},
+  };
+  for (const Case& c : cases) {
+    INFO(c.name);
+    Runner r;
+    r.env.Insert("c", c.documents);
+    r.env.Insert("other", R"([{"_id": 11, "x": 1}, {"_id": 12, "x": 2, "y": 5}, {"_id": 13}])");
+    r.env.Insert(
+        "graph",
+        R"([{"_id": "a", "to": ["b", "c"]}, {"_id": "b", "to": "a"}, {"_id": "c", "to": "d"}, {"_id": "d", "to": "e"}, {"_id": "e", "to": "a"}])");
+    CHECK(r.Run(c.stages) == Lines(c.expected));
+  }
+}
+
+TEST_CASE("Accumulators give what their examples say, in memory and when every document spills",
+          "[pipeline]") {
+  for (const AccumulatorDef& def : AllAccumulators())
+    for (bool spill : {false, true}) {
+      INFO(def.name << (spill ? " spilling" : ""));
+      std::string example(def.example);
+      size_t over = example.rfind(" over "), arrow = example.rfind(" => ");
+      REQUIRE(arrow > over);
+      Runner r;
+      if (spill) r.options.memory_limit = 1;
+      r.env.Insert("c", example.substr(over + 6, arrow - over - 6));
+      CHECK(r.Run("[{\"$group\": {\"_id\": 1, \"r\": {\"" + std::string(def.name) +
+                  "\": " + example.substr(0, over) + "}}}]") ==
+            Lines("[{\"_id\": 1, \"r\": " + example.substr(arrow + 4) + "}]"));
+    }
+}
+
+TEST_CASE("A group over the memory limit spills and gives the same, or is refused", "[pipeline]") {
+  std::string documents = "[";
+  for (int i = 0; i < 2000; ++i)
+    documents += std::string(i ? "," : "") + "{\"k\": " + std::to_string(i % 97) +
+                 ", \"v\": " + std::to_string(i) + "}";
+  documents += "]";
+  const char* stages =
+      R"([{"$group": {"_id": "$k", "n": {"$sum": 1}, "s": {"$sum": "$v"}, "first": {"$first": "$v"}, "last": {"$last": "$v"}, "all": {"$push": "$v"}}}, {"$sort": {"_id": 1}}])";
+  Runner memory, disk, refused;
+  for (Runner* r : {&memory, &disk, &refused}) r->env.Insert("c", documents);
+  disk.options.memory_limit = 4000;
+  refused.options.memory_limit = 4000;
+  refused.options.allow_disk_use = false;
+  std::string expected = memory.Run(stages);
+  CHECK(std::count(expected.begin(), expected.end(), '\n') == 96);
+  CHECK(disk.Run(stages) == expected);
+  CHECK(refused.Run(stages) == "error 292");
+  CHECK(refused.Run(R"([{"$set": {"x": 1}}, {"$sort": {"x": 1, "v": -1}}])") == "error 292");
+  CHECK(
+      disk.Run(
+          R"([{"$set": {"x": 1}}, {"$sort": {"x": 1, "v": -1}}, {"$limit": 1}, {"$project": {"v": 1}}])") ==
+      Lines(R"([{"v": 1999}])"));
+}
+
+TEST_CASE("The front of a pipeline becomes the find it is", "[pipeline]") {
+  struct Case {
+    const char* stages;
+    const char* request;
+    const char* remaining;
+  };
+  for (
+      Case c : std::vector<Case>{
+          {R"([])", R"({  } {  } 0 0 *)", ""},
+          {R"([{"$match": {"a": 1}}, {"$sort": {"b": 1}}, {"$skip": 2}, {"$limit": 3}])",
+           R"({ "a" : 1 } { "b" : 1 } 2 3 *)", ""},
+          {R"([{"$sort": {"b": 1}}, {"$match": {"a": 1}}, {"$limit": 3}])",
+           R"({ "a" : 1 } { "b" : 1 } 0 3 *)", ""},
+          {R"([{"$match": {"a": 1}}, {"$match": {"b": 2}}])",
+           R"({ "$and" : [ { "a" : 1 }, { "b" : 2 } ] } {  } 0 0 *)", ""},
+          {R"([{"$count": "n"}])", R"({  } {  } 0 0 )", "$count "},
+          {R"([{"$match": {"a": 1}}, {"$group": {"_id": "$b.c", "n": {"$sum": "$d"}}}])",
+           R"({ "a" : 1 } {  } 0 0 b.c,d,)", "$group "},
+          {R"([{"$addFields": {"x": 1}}, {"$match": {"a": 1, "x": 1}}])",
+           R"({ "a" : 1 } {  } 0 0 *)", "$addFields $match "},
+          {R"([{"$project": {"a": 1, "b": "$z"}}, {"$match": {"a": 1}}])",
+           R"({ "a" : 1 } {  } 0 0 _id,a,z,)", "$project "},
+          {R"([{"$unwind": "$t"}, {"$match": {"a": 1, "t.x": 2}}])", R"({ "a" : 1 } {  } 0 0 *)",
+           "$unwind $match "},
+          {R"([{"$limit": 10}, {"$skip": 4}, {"$limit": 3}])", R"({  } {  } 4 3 *)", ""},
+          {R"([{"$set": {"a": 1}}, {"$limit": 5}])", R"({  } {  } 0 5 *)", "$set "},
+          {R"([{"$group": {"_id": "$a"}}, {"$match": {"_id": 1}}])", R"({  } {  } 0 0 a,)",
+           "$group $match "},
+          {R"([{"$match": {"$expr": {"$eq": ["$a", "$$ROOT.b"]}}}, {"$project": {"c": 1, "_id": 0}}])",
+           R"({ "$expr" : { "$eq" : [ "$a", "$$ROOT.b" ] } } {  } 0 0 c,)", "$project "}}) {
+    INFO(c.stages);
+    Runner r;
+    REQUIRE(r.Open(c.stages));
+    CHECK(Squeeze(r.request) == Squeeze(c.request));
+    CHECK(r.remaining == c.remaining);
+  }
+}
+
+TEST_CASE("A lookup asks once for the same value in a row, by the value it has", "[pipeline]") {
+  Runner r;
+  r.env.Insert("c", R"([{"_id": 1, "a": 1}, {"_id": 2, "a": 1}, {"_id": 3, "a": 2}])");
+  r.Run(R"([{"$lookup": {"from": "other", "localField": "a", "foreignField": "x", "as": "o"}}])");
+  CHECK(r.env.opened == 3);  // the source and two look-ups
+  CHECK(Squeeze(r.env.filters[1]) == R"({"x":{"$eq":1}})");
+}
+
+TEST_CASE("$out replaces a collection, $merge writes into one", "[pipeline]") {
+  struct Case {
+    const char* name;
+    const char* stages;
+    const char* result;  ///< of Run
+    const char* target;
+  };
+  for (
+      Case c : std::vector<Case>{
+          {"out", R"([{"$out": "t"}])", "", R"([{"_id": 1, "v": 10}, {"_id": 2, "v": 20}])"},
+          {"merge: default", R"([{"$merge": "t"}])", "",
+           R"([{"_id": 1, "v": 10, "old": true}, {"_id": 2, "v": 20}])"},
+          {"merge: replace", R"([{"$merge": {"into": "t", "whenMatched": "replace"}}])", "",
+           R"([{"_id": 1, "v": 10}, {"_id": 2, "v": 20}])"},
+          {"merge: keepExisting", R"([{"$merge": {"into": "t", "whenMatched": "keepExisting"}}])",
+           "", R"([{"_id": 1, "v": 1, "old": true}, {"_id": 2, "v": 20}])"},
+          {"merge: fail", R"([{"$merge": {"into": "t", "whenMatched": "fail"}}])", "error 11000",
+           R"([{"_id": 1, "v": 1, "old": true}])"},
+          {"merge: discard", R"([{"$merge": {"into": "t", "whenNotMatched": "discard"}}])", "",
+           R"([{"_id": 1, "v": 10, "old": true}])"},
+          {"merge: not matched fails", R"([{"$merge": {"into": "t", "whenNotMatched": "fail"}}])",
+           "error 13113", R"([{"_id": 1, "v": 10, "old": true}])"},
+          {"merge: pipeline",
+           R"([{"$merge": {"into": "t", "whenMatched": [{"$set": {"v": {"$add": ["$v", "$$new.v"]}}}]}}])",
+           "", R"([{"_id": 1, "v": 11, "old": true}, {"_id": 2, "v": 20}])"},
+          {"merge: pipeline with let",
+           R"([{"$merge": {"into": "t", "let": {"w": "$v"}, "whenMatched": [{"$set": {"v": "$$w"}}]}}])",
+           "", R"([{"_id": 1, "v": 10, "old": true}, {"_id": 2, "v": 20}])"},
+          {"merge: on without unique index", R"([{"$merge": {"into": "t", "on": "v"}}])",
+           "error 51183", R"([{"_id": 1, "v": 1, "old": true}])"},
+          {"merge: missing on field", R"([{"$merge": {"into": "t", "on": "u"}}])", "error 51132",
+           R"([{"_id": 1, "v": 1, "old": true}])"},
+          {"merge: _id changed",
+           R"([{"$set": {"u": 1}}, {"$limit": 1}, {"$set": {"_id": 5}}, {"$merge": {"into": "u", "on": "u"}}])",
+           "error 66", R"([{"_id": 1, "v": 1, "old": true}])"}}) {
+    INFO(c.name);
+    Runner r;
+    r.env.Insert("c", R"([{"_id": 1, "v": 10}, {"_id": 2, "v": 20}])");
+    r.env.Insert("t", R"([{"_id": 1, "v": 1, "old": true}])");
+    r.env.Insert("u", R"([{"_id": 1, "u": 1}])");
+    CHECK(r.Run(c.stages) == c.result);
+    std::string text;
+    for (auto& doc : r.env.collections["t"])
+      text += (text.empty() ? "" : "\n") + ToRelaxedJson(doc);
+    CHECK(text == Lines(c.target));
+  }
+  Runner r;
+  REQUIRE(r.Open(R"([{"$out": {"db": "d", "coll": "x.y"}}])"));
+  auto p = r.Open(
+      R"([{"$lookup": {"from": "o", "pipeline": [{"$unionWith": "q"}], "as": "z"}}, {"$merge": "m"}])");
+  REQUIRE(p);
+  std::string db, coll;
+  CHECK(p.value()->WritesTo(&db, &coll));
+  CHECK(db + "/" + coll == "test/m");
+  CHECK(p.value()->InvolvedNamespaces() == std::set<std::string>{"test.o", "test.q", "test.m"});
+}
+
+TEST_CASE("Every stage's serialization parses to the same stage", "[pipeline]") {
+  for (
+      const char* stages :
+      {R"([{"$group": {"_id": {"a": "$a"}, "n": {"$sum": 1}, "t": {"$topN": {"n": 2, "sortBy": {"x": -1}, "output": "$y"}}, "c": {"$count": {}}, "f": {"$firstN": {"input": "$x", "n": 3}}}}])",
+       R"([{"$set": {"z": 1}}, {"$sort": {"z": 1}}, {"$limit": 4}])",
+       R"([{"$unwind": {"path": "$a.b", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": true}}])",
+       R"([{"$bucketAuto": {"groupBy": "$a", "buckets": 3, "output": {"n": {"$avg": "$x"}}}}])",
+       R"([{"$facet": {"x": [{"$count": "n"}]}}])",
+       R"([{"$lookup": {"from": "o", "let": {"v": "$a"}, "pipeline": [{"$match": {"x": 1}}], "as": "z"}}])",
+       R"([{"$graphLookup": {"from": "g", "startWith": "$s", "connectFromField": "f", "connectToField": "t", "as": "r", "maxDepth": 3}}])",
+       R"([{"$unionWith": {"coll": "o", "pipeline": [{"$limit": 1}]}}])",
+       R"([{"$sample": {"size": 5}}])", R"([{"$redact": {"$cond": [true, "$$KEEP", "$$PRUNE"]}}])",
+       R"([{"$merge": {"into": "t", "on": ["_id"], "whenMatched": [{"$set": {"a": "$$new.b"}}], "whenNotMatched": "discard"}}])",
+       R"([{"$project": {"a": 1, "b": {"$add": ["$c", 1]}}}, {"$replaceRoot": {"newRoot": "$b"}}])"}) {
+    INFO(stages);
+    Runner r;
+    auto first = r.Open(stages);
+    if (!first) FAIL(first.error().message);
+    auto text = [](const Pipeline& p) {
+      std::string bytes;
+      BsonArrayBuilder out(bytes);
+      p.Serialize(out);
+      out.Done();
+      return ToRelaxedJson(BsonView(bytes.data()).AsValue(BsonType::kArray));
+    };
+    std::string once = text(*first.value());
+    auto second = r.Open(once);
+    if (!second) FAIL(once + ": " + second.error().message);
+    CHECK(text(*second.value()) == once);
+  }
+}
