@@ -60,8 +60,9 @@ void SerializeList(std::string_view name, const std::vector<MatchPtr>& children,
   }
 }
 
-/// The operators of one field: `$gt: 1`, without the field's name around them.
-void SerializePredicate(const MatchExpression& e, BsonBuilder& out) {
+/// The operators of one field: `$gt: 1`, without the field's name around them. Not `alone`: others
+/// stand beside it, and an `$options` could be taken for that of another $regex.
+void SerializePredicate(const MatchExpression& e, BsonBuilder& out, bool alone = true) {
   switch (e.kind) {
     case MatchKind::kIn: {
       BsonArrayBuilder list = out.OpenArray("$in");
@@ -71,6 +72,10 @@ void SerializePredicate(const MatchExpression& e, BsonBuilder& out) {
       break;
     }
     case MatchKind::kRegex:
+      if (!alone) {
+        out.Append("$regex", e.operand.view());
+        break;
+      }
       out.Append("$regex", e.regexes[0]->pattern());
       if (!e.regexes[0]->options().empty()) out.Append("$options", e.regexes[0]->options());
       break;
@@ -101,11 +106,11 @@ void SerializePredicate(const MatchExpression& e, BsonBuilder& out) {
     }
     case MatchKind::kElemMatchValue: {
       BsonBuilder doc = out.OpenDocument("$elemMatch");
-      for (const MatchPtr& c : e.children) SerializePredicate(*c, doc);
+      for (const MatchPtr& c : e.children) SerializePredicate(*c, doc, e.children.size() == 1);
       break;
     }
     case MatchKind::kAnd:
-      for (const MatchPtr& c : e.children) SerializePredicate(*c, out);
+      for (const MatchPtr& c : e.children) SerializePredicate(*c, out, false);
       break;
     case MatchKind::kNot: {
       BsonBuilder doc = out.OpenDocument("$not");

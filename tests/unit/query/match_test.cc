@@ -444,6 +444,10 @@ TEST_CASE("Array operators", "[match]") {
        {"{'a': [{'b': 2}]}", "{}"},
        {"{'a': [{'b': 1}]}"}},
       {"{'a': {'$elemMatch': {'$in': []}}}", {}, {"{'a': [1]}"}},
+      {"{'a': {'$elemMatch': {'$all': [{'$regularExpression': {'pattern': 'x', 'options': 'i'}}, "
+       "{'$regularExpression': {'pattern': 'y', 'options': ''}}]}}}",
+       {"{'a': ['Xy']}"},
+       {"{'a': ['XY']}", "{'a': ['X', 'y']}"}},
       {"{'a': {'$elemMatch': {'$ref': 'c', '$id': 1}}}",
        {"{'a': [{'$ref': 'c', '$id': 1}]}"},
        {"{'a': [{'$ref': 'c', '$id': 2}]}"}},
