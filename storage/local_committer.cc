@@ -76,9 +76,8 @@ void LocalCommitter::WriteBatch(Queue& q) {
   bool wake = false;
   if (written) {
     applier_.Applied(q.units);
-    // Set after the write, so that the sync that takes it down is one that covers it.
-    if (batch_->Count() > 0 || !dirty_.load(std::memory_order_relaxed))
-      wake = !dirty_.exchange(true);
+    // After the write, so that the sync that takes it down is one that covers it.
+    if (!dirty_.load()) wake = !dirty_.exchange(true);
   } else {
     applier_.Failed(q.units);
   }
