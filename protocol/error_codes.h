@@ -125,6 +125,7 @@ namespace mayfly {
   X(kTooManyFilesOpen, 264, "TooManyFilesOpen")                      \
   X(kPreparedTransactionInProgress, 267, "PreparedTransactionInProgress") \
   X(kIndexBuildAborted, 276, "IndexBuildAborted")                    \
+  X(kCannotConvertIndexToUnique, 359, "CannotConvertIndexToUnique")   \
   X(kIndexBuildAlreadyInProgress, 285, "IndexBuildAlreadyInProgress") \
   X(kChangeStreamFatalError, 280, "ChangeStreamFatalError")          \
   X(kChangeStreamHistoryLost, 286, "ChangeStreamHistoryLost")        \

@@ -2,6 +2,7 @@
 
 #include "protocol/bson_builder.h"
 #include "storage/catalog_impl.h"
+#include "storage/index_keys.h"
 #include "storage/key_format.h"
 #include "storage/namespace.h"
 #include "storage/storage_impl.h"
@@ -477,21 +478,36 @@ Result<CollectionInfoPtr> CatalogImpl::Modify(Operation& op, const CollectionInf
 Result<CollectionInfoPtr> CatalogImpl::ModifyIndex(Operation& op, const CollectionInfo& coll,
                                                    std::string_view index_name,
                                                    std::function<Result<void>(IndexInfo&)> change) {
-  return Modify(op, coll, [&](CollectionInfo& c) -> Result<void> {
+  std::shared_ptr<IndexInfo> rebuild;
+  Result<CollectionInfoPtr> r = Modify(op, coll, [&](CollectionInfo& c) -> Result<void> {
+    IndexInfoPtr* found = nullptr;
     for (auto& i : c.indexes) {
       if (i->name != index_name) continue;
-      auto next = std::make_shared<IndexInfo>(*i);
-      MAYFLY_TRY(change(*next));
-      if (next->id != i->id || next->name != i->name || next->keyspace != i->keyspace ||
-          next->state != i->state || next->key.bytes() != i->key.bytes())
-        return Error{ErrorCode::kInternalError,
-                     "a modification may not change the identity of an index"};
-      i = std::move(next);
-      return Ok();
+      if (i->state == IndexState::kBuilding)
+        return Error{ErrorCode::kConflictingOperationInProgress,
+                     "index " + i->name + " of " + c.ns + " is being built"};
+      found = &i;
     }
-    return Error{ErrorCode::kIndexNotFound,
-                 "cannot find index " + std::string(index_name) + " for ns " + c.ns};
+    if (!found)
+      return Error{ErrorCode::kIndexNotFound,
+                   "cannot find index " + std::string(index_name) + " for ns " + c.ns};
+    IndexInfoPtr& i = *found;
+    auto next = std::make_shared<IndexInfo>(*i);
+    MAYFLY_TRY(change(*next));
+    if (next->id != i->id || next->name != i->name || next->keyspace != i->keyspace ||
+        next->state != i->state || next->key.bytes() != i->key.bytes())
+      return Error{ErrorCode::kInternalError,
+                   "a modification may not change the identity of an index"};
+    if (next->unique != i->unique && IsMaintained(*i)) {
+      // Entries of unique indexes are laid out in another way: a new index takes this one's place.
+      rebuild = std::move(next);
+      return Error{ErrorCode::kInternalError, "to be rebuilt"};
+    }
+    i = std::move(next);
+    return Ok();
   });
+  if (rebuild) return ReplaceIndex(op, coll, *rebuild);
+  return r;
 }
 
 Result<std::optional<std::string>> CatalogImpl::GetSetting(std::string_view name) {

@@ -42,7 +42,8 @@ class Catalog {
   virtual Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
                               std::string_view to_collection, bool drop_target) = 0;
   /// Replaces options, validator, expiry, view definition, or the options of one index (by name) at once.
-  /// `change` edits a copy; ids, uuid and keys may not change.
+  /// `change` edits a copy; ids, uuid and keys may not change. Making an index unique builds a new one in its place.
+  /// Errors: NamespaceNotFound 26, IndexNotFound 27, CannotConvertIndexToUnique 359.
   virtual Result<CollectionInfoPtr> Modify(Operation& op, const CollectionInfo& coll,
                                            std::function<Result<void>(CollectionInfo&)> change) = 0;
   virtual Result<CollectionInfoPtr> ModifyIndex(Operation& op, const CollectionInfo& coll, std::string_view index_name,

@@ -33,8 +33,9 @@
 ///                    one indexes: [index …]}
 /// index          := {id: int32, name, key: {…}, keyspace: int32, building: bool,
 ///                    unique, sparse, hidden, prepareUnique: true,                    if so
-///                    expireAfterSeconds: int32, partialFilter: {…}, extra: {…}}      if there is
-///                    one
+///                    replaces: int32,                                if it is to take an index's
+///                    place expireAfterSeconds: int32, partialFilter: {…}, extra: {…}}      if
+///                    there is one
 namespace mayfly {
 
 inline constexpr std::string_view kCollectionPrefix = "collection/";

@@ -109,6 +109,9 @@ class CatalogImpl final : public OpenedCatalog {
 
   Result<void> DropIndexIds(Operation& op, const CollectionInfo& coll,
                             const std::vector<uint32_t>& ids);
+  /// Builds `wanted` (an edited copy of an index) and puts it in that index's place.
+  Result<CollectionInfoPtr> ReplaceIndex(Operation& op, const CollectionInfo& coll,
+                                         const IndexInfo& wanted);
   Result<void> FinishBuild(Operation& op, const IndexBuild& build);
   /// Runs a registered build to its end: ready, or dropped again. On shutdown it stays for the next
   /// open.

@@ -85,6 +85,57 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
   return RunBuild(op, std::move(build));
 }
 
+Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const CollectionInfo& coll,
+                                                    const IndexInfo& wanted) {
+  auto build = std::make_shared<IndexBuild>();
+  {
+    WriteUnit unit(storage_, op);
+    MAYFLY_TRY(Gate(unit, op, coll));
+    std::lock_guard l(ddl_mutex_);
+    MAYFLY_TRY(CollectionInfoPtr now, Current(coll));
+    IndexInfoPtr old = now->FindIndex(wanted.name);
+    if (!old || old->id != wanted.id)
+      return Error{ErrorCode::kIndexNotFound,
+                   "cannot find index " + wanted.name + " for ns " + now->ns};
+    auto next = std::make_shared<CollectionInfo>(*now);
+    auto index = std::make_shared<IndexInfo>(wanted);
+    index->id = next_id_++;
+    index->replaces = old->id;
+    index->keyspace = index->expire_after_seconds ? Keyspace::kExpiry : Keyspace::kIndexes;
+    index->state = IndexState::kBuilding;
+    index->multikey = 0;
+    next->indexes.push_back(index);
+    build->collection = now->id;
+    build->ns = now->ns;
+    build->ids = {index->id};
+    build->names = {index->name};
+    build->op_id = op.id;
+    build->total = now->counters->documents.load();
+    StageRow(unit, *next);
+    StageNextId(unit);
+    {
+      std::lock_guard b(builds_mutex_);
+      builds_.push_back(build);
+    }
+    Result<void> r = Commit(std::move(unit), {{now, next}});
+    if (!r) {
+      EndBuild(build);
+      return r.error();
+    }
+  }
+  Result<void> r = RunBuild(op, build);
+  if (!r) {
+    if (r.error().code != ErrorCode::kDuplicateKey) return r.error();
+    return Error{ErrorCode::kCannotConvertIndexToUnique,
+                 "Cannot convert the index to unique. Please resolve conflicting documents before "
+                 "running collMod "
+                 "again. :: caused by :: " +
+                     r.error().message,
+                 r.error().details};
+  }
+  return Current(coll);
+}
+
 Result<void> CatalogImpl::DropIndexes(Operation& op, const CollectionInfo& coll,
                                       const std::vector<std::string>& names) {
   WriteUnit unit(storage_, op);
@@ -96,12 +147,14 @@ Result<void> CatalogImpl::DropIndexes(Operation& op, const CollectionInfo& coll,
   for (const std::string& name : names) {
     if (name == "_id_" || (now->clustered && name == now->clustered_index_name))
       return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
-    auto it = std::find_if(next->indexes.begin(), next->indexes.end(),
-                           [&](auto& i) { return i->name == name; });
-    if (it == next->indexes.end())
+    // Two while one is being built in the place of the other.
+    size_t dropped = std::erase_if(next->indexes, [&](const IndexInfoPtr& i) {
+      if (i->name != name) return false;
+      StageDropIndex(unit, *now, *i, &garbage);
+      return true;
+    });
+    if (dropped == 0)
       return Error{ErrorCode::kIndexNotFound, "index not found with name [" + name + "]"};
-    StageDropIndex(unit, *now, **it, &garbage);
-    next->indexes.erase(it);
   }
   if (garbage.empty()) return Ok();
   StageRow(unit, *next);
@@ -135,20 +188,31 @@ Result<void> CatalogImpl::FinishBuild(Operation& op, const IndexBuild& build) {
   MAYFLY_TRY(CollectionInfoPtr now, Current(*coll));
   auto next = std::make_shared<CollectionInfo>(*now);
   size_t ready = 0;
-  for (IndexInfoPtr& i : next->indexes) {
-    if (std::find(build.ids.begin(), build.ids.end(), i->id) == build.ids.end()) continue;
-    auto done = std::make_shared<IndexInfo>(*i);
+  std::vector<GarbageRow> garbage;
+  for (uint32_t id : build.ids) {
+    auto at = std::find_if(next->indexes.begin(), next->indexes.end(),
+                           [&](auto& i) { return i->id == id; });
+    if (at == next->indexes.end()) break;
+    auto done = std::make_shared<IndexInfo>(**at);
     done->state = IndexState::kReady;
     done->accesses_since = op.now.millis;
-    i = std::move(done);
+    *at = done;
     ++ready;
+    if (done->replaces == 0) continue;
+    auto old = std::find_if(next->indexes.begin(), next->indexes.end(),
+                            [&](auto& i) { return i->id == done->replaces; });
+    if (old == next->indexes.end()) continue;
+    StageDropIndex(unit, *now, **old, &garbage);
+    done->replaces = 0;
+    *old = done;
+    next->indexes.erase(at);
   }
   if (ready != build.ids.size())
     return Error{ErrorCode::kIndexBuildAborted,
                  "Index build aborted: an index was dropped while it was built"};
   unit.Erase(Keyspace::kCatalog, BuildRowKey(build.ids[0]));
   StageRow(unit, *next);
-  return Commit(std::move(unit), {{now, next}});
+  return Commit(std::move(unit), {{now, next}}, std::move(garbage));
 }
 
 void CatalogImpl::EndBuild(const std::shared_ptr<IndexBuild>& build) {

@@ -41,6 +41,7 @@ void AppendIndex(const IndexInfo& i, BsonBuilder b) {
   if (i.sparse) b.Append("sparse", true);
   if (i.hidden) b.Append("hidden", true);
   if (i.prepare_unique) b.Append("prepareUnique", true);
+  if (i.replaces) b.Append("replaces", static_cast<int32_t>(i.replaces));
   if (i.expire_after_seconds) b.Append("expireAfterSeconds", *i.expire_after_seconds);
   if (i.has_partial_filter) b.Append("partialFilter", i.partial_filter);
   if (!i.extra.view().empty()) b.Append("extra", i.extra);
@@ -66,6 +67,8 @@ Result<std::shared_ptr<IndexInfo>> DecodeIndex(std::string_view row_key, BsonVie
   i->sparse = True(b, "sparse");
   i->hidden = True(b, "hidden");
   i->prepare_unique = True(b, "prepareUnique");
+  if (BsonValue v = b["replaces"]; v.Is(BsonType::kInt32))
+    i->replaces = static_cast<uint32_t>(v.Int32());
   if (BsonValue v = b["expireAfterSeconds"]; v.Is(BsonType::kInt32))
     i->expire_after_seconds = v.Int32();
   if (b["partialFilter"].IsDocument()) {

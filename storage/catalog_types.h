@@ -58,6 +58,8 @@ struct IndexInfo {
   Keyspace keyspace = Keyspace::kIndexes;       ///< TTL indexes are created in kExpiry and stay where they are
   IndexState state = IndexState::kReady;
   bool prepare_unique = false;
+  /// While it is being built to take the place of another index of the same name (made unique by collMod): that one's id.
+  uint32_t replaces = 0;
   /// Bit i: field i has met an array on its path. Only ever set; persisted with the write that set it.
   mutable CopyableAtomic<uint64_t> multikey{0};
   /// $indexStats: uses since start-up, and since when (ms).

@@ -449,3 +449,32 @@ TEST_CASE("Validate finds entries that are missing, extra or wrong, and damaged 
   CHECK(v["nrecords"].NumberAsInt64() == (records ? 51 : 50));
   CHECK(v["nIndexes"].NumberAsInt64() == 3);
 }
+
+TEST_CASE("An index made unique is rebuilt in its place, or stays what it was", "[index_build]") {
+  CatalogStore s;
+  auto c = s.Make();
+  Fill(s, c, 500);
+  REQUIRE(s.catalog().CreateIndexes(*s.op, *c,
+                                    {Spec(R"({"key":{"u":1}})"), Spec(R"({"key":{"a":1}})")}));
+  auto unique = [](IndexInfo& i) -> Result<void> {
+    i.unique = true;
+    return Ok();
+  };
+  uint32_t old_id = s.Coll()->FindIndex("u_1")->id;
+  auto changed = s.catalog().ModifyIndex(*s.op, *c, "u_1", unique);
+  REQUIRE(changed);
+  REQUIRE(changed.value()->indexes.size() == 2);
+  CHECK(changed.value()->indexes[0]->name == "u_1");
+  CHECK(changed.value()->indexes[0]->unique);
+  CHECK(changed.value()->indexes[0]->id > old_id);
+  CHECK(CodeOf(s.Insert(*c, R"({"_id":-1,"u":7})")) == ErrorCode::kDuplicateKey);
+  CHECK(CodeOf(s.catalog().ModifyIndex(*s.op, *c, "a_1", unique)) ==
+        ErrorCode::kCannotConvertIndexToUnique);
+  CHECK_FALSE(s.Coll()->FindIndex("a_1")->unique);
+  CHECK(s.Coll()->indexes.size() == 2);
+  s.storage->impl().catalog->WaitForGarbage();
+  CHECK(s.CountPrefix(Keyspace::kIndexes, old_id) == 0);
+  s.Open();
+  CHECK(s.Coll()->FindIndex("u_1")->unique);
+  s.RequireValid(s.Coll());
+}
