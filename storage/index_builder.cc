@@ -10,7 +10,7 @@ namespace {
 
 /// Records a write unit. Their locks are held for as long as the batch takes, a millisecond or two:
 /// what a writer of one of them waits.
-constexpr size_t kBatchRecords = 400;
+constexpr size_t kBatchRecords = 256;
 constexpr size_t kBatchBytes = 1 << 20;  ///< … or about so many bytes of documents
 constexpr int kBatchesPerIterator =
     64;  ///< an old iterator keeps files alive that compaction has replaced
