@@ -1,5 +1,6 @@
 #include "protocol/bson_compare.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>

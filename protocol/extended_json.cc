@@ -1,8 +1,10 @@
 #include "protocol/extended_json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 
 #include "protocol/base64.h"
 #include "protocol/decimal128.h"

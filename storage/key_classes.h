@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+
+#include "protocol/bson_view.h"
+
+/// What key_encoding.cc writes and key_decoding.cc reads. Grammar: key_encoding.cc.
+namespace mayfly::key {
+
+enum Class : uint8_t {
+  kClassMinKey = 0x0A,
+  kClassUndefined = 0x10,
+  kClassNull = 0x14,
+  kClassNan = 0x16,
+  kClassNegativeHuge = 0x17,
+  kClassZero = 0x20,
+  kClassPositiveHuge = 0x29,
+  kClassString = 0x2D,
+  kClassDocument = 0x32,
+  kClassArray = 0x37,
+  kClassBinary = 0x3C,
+  kClassObjectId = 0x41,
+  kClassBool = 0x46,
+  kClassDate = 0x4B,
+  kClassTimestamp = 0x4D,
+  kClassRegex = 0x50,
+  kClassDbPointer = 0x55,
+  kClassCode = 0x5A,
+  kClassCodeWithScope = 0x5F,
+  kClassMaxKey = 0xF0,
+};
+
+enum TypeBit : uint8_t {
+  kBitDefault = 0,
+  kBitSymbol = 1,
+  kBitInt64 = 2,
+  kBitDecimal = 3,
+  kBitNegativeZero = 4,
+  kBitDouble = 5,
+  kBitNan = 6,
+};
+
+inline constexpr int kExponentBias = 8192;
+inline constexpr double kTwo63 = 9223372036854775808.0;
+inline constexpr uint64_t kPlainNan = 0x7FF8000000000000u;
+
+using Wide = unsigned __int128;
+
+constexpr Wide Power10(int n) {
+  Wide r = 1;
+  while (n-- > 0) r *= 10;
+  return r;
+}
+
+}  // namespace mayfly::key
