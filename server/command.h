@@ -166,6 +166,7 @@ enum CommandFlags : uint32_t {
   kNoProfile = 1 << 9,            ///< never profiled nor logged as slow (hello, awaitable or not)
   kTestOnly = 1 << 10,            ///< only with --testClock
   kAllowedWhileLocked = 1 << 11,  ///< goes on while fsync has locked writes, although kWrites
+  kHidden = 1 << 13,              ///< not in listCommands: known only to be refused
   kCountsItself = 1 << 12,  ///< keeps opcounters itself; other commands count as opcounters.command
 };
 

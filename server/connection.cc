@@ -201,6 +201,9 @@ Connection::Step Connection::StartMessage(size_t length) {
   if (s.header.opcode == static_cast<int32_t>(Opcode::kCompressed)) {
     const char* reason = nullptr;
     if (!Decompress(frame, &s.decompressed, &s.compressor, &reason)) return broken(reason);
+    ServerMetrics::Compression& m = metrics.compression(static_cast<int>(s.compressor));
+    m.decompressed_in.Add(static_cast<int64_t>(length));
+    m.decompressed_out.Add(static_cast<int64_t>(s.decompressed.size()));
     frame = s.decompressed;
     s.header = ReadHeader(frame.data());
     if (!(compressors & (1u << static_cast<int>(s.compressor)))) s.compressor = Compressor::kNone;
@@ -244,10 +247,18 @@ Awaitable<bool> Connection::FinishAsync() {
   RequestState& s = *state_;
   Dispatcher& dispatcher = thread_.dispatcher();
   in_async_ = true;
+  const bool is_hello =
+      s.request.name == "hello" || s.request.name == "isMaster" || s.request.name == "ismaster";
   if (s.slot_begun) co_await dispatcher.Run(*this, s, out_);
   // Exhaust: reply after reply, each answering the one before, until the command says that this was
   // the last.
-  while (s.ctx->more_to_come && !draining_) {
+  auto& connections = thread_.server().metrics().connections;
+  Counter& streams =
+      s.request.name == "hello" ? connections.exhaust_hello : connections.exhaust_is_master;
+  const bool stream = is_hello && s.ctx->more_to_come;
+  if (stream) streams.Add();
+  bool open = true;
+  while (open && s.ctx->more_to_come && !draining_) {
     if (!WriteSome()) break;
     if (!out_.empty()) {
       auto [error, n] = co_await asio::async_write(
@@ -256,8 +267,8 @@ Awaitable<bool> Connection::FinishAsync() {
       out_.clear();
       out_sent_ = 0;
       if (error) {
-        in_async_ = false;
-        co_return false;
+        open = false;
+        break;
       }
     }
     if (!s.ctx->next_body.view().empty()) {
@@ -269,8 +280,9 @@ Awaitable<bool> Connection::FinishAsync() {
     s.header.request_id = s.reply_id;
     if (!dispatcher.Start(*this, s, out_)) co_await dispatcher.Run(*this, s, out_);
   }
+  if (stream) streams.Add(-1);
   in_async_ = false;
-  co_return true;
+  co_return open;
 }
 
 void Connection::Tick() {

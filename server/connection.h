@@ -10,6 +10,7 @@
 #include "server/command.h"
 #include "server/operation_registry.h"
 #include "server/session_registry.h"
+#include "server/top.h"
 
 namespace mayfly {
 
@@ -40,6 +41,8 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool hello_seen = false;
   uint8_t compressors = 0;  ///< bit 1 << Compressor: agreed in hello
   bool is_internal_client = false;
+  Top::Entry* top_entry = nullptr;  ///< of the namespace used last, and its name
+  std::string top_ns, top_scratch;
   SessionPtr last_session;  ///< saves the look-up for the next operation of the same session
 
   /// The life of the connection. Destroys it at the end.

@@ -300,8 +300,14 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
   } else {
     FinishMessage(out, s.reply_start);
     metrics.network.bytes_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
-    if (s.compressor != Compressor::kNone && MayCompress(s.request.name))
-      CompressMessage(out, s.reply_start, s.compressor);
+    if (s.compressor != Compressor::kNone && MayCompress(s.request.name)) {
+      const auto before = static_cast<int64_t>(out.size() - s.reply_start);
+      if (CompressMessage(out, s.reply_start, s.compressor)) {
+        ServerMetrics::Compression& m = metrics.compression(static_cast<int>(s.compressor));
+        m.compressed_in.Add(before);
+        m.compressed_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
+      }
+    }
   }
 
   const int64_t micros = server_.clock().MonotonicMicros() - s.start_micros;
@@ -323,6 +329,7 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
                             : (s.row->flags & kTakesReadConcern) ? metrics.reads
                                                                  : metrics.commands;
       h.Record(micros);
+      if (s.row->flags & (kWrites | kTakesReadConcern)) RecordTop(c, s, micros);
       const Profiler& p = server_.profiler();
       if (micros >= p.slow_ms.load(std::memory_order_relaxed) * 1000 || p.active() ||
           server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand)) [[unlikely]]
@@ -335,16 +342,39 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
 }
 
 void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
-  const Profiler::Verdict v =
-      server_.profiler().Judge(server_, *s.ctx, s.request, micros, error, reply_bytes);
+  const FinishedOperation f{*s.op, s.report, s.ctx->client, s.request, micros, error, reply_bytes};
+  const Profiler::Verdict v = server_.profiler().Judge(f);
   const bool verbose = server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand);
   if (v.log || verbose)
-    server_.log().Write(
-        v.log ? LogSeverity::kInfo : LogSeverity::kDebug1, LogComponent::kCommand, 51803,
-        "Slow query",
-        Profiler::LogAttributes(server_, *s.ctx, s.request, micros, error, reply_bytes),
-        s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
-  if (v.profile) server_.profiler().Write(server_, *s.ctx, s.request, micros, error, reply_bytes);
+    server_.log().Write(v.log ? LogSeverity::kInfo : LogSeverity::kDebug1, LogComponent::kCommand,
+                        51803, "Slow query", Profiler::LogAttributes(f),
+                        f.client ? std::string_view(f.client->desc) : std::string_view());
+  if (v.profile) server_.profiler().Write(server_, f);
+}
+
+void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros) {
+  // By namespace: commands on a collection, whose name is the first field or what the command
+  // reported.
+  std::string_view ns = s.report.ns;
+  std::string& scratch = c.top_scratch;
+  if (ns.empty()) {
+    const BsonValue first = s.request.fields[0].value;
+    if (!first.IsString()) return;
+    scratch.assign(s.request.db).append(1, '.').append(first.String());
+    ns = scratch;
+  }
+  if (c.top_entry == nullptr || c.top_ns != ns) {
+    c.top_ns = ns;
+    c.top_entry = server_.top().Find(ns);
+  }
+  const std::string_view op = s.report.op;
+  const Top::Kind kind = op == "query"     ? Top::kQueries
+                         : op == "getmore" ? Top::kGetMore
+                         : op == "insert"  ? Top::kInsert
+                         : op == "update"  ? Top::kUpdate
+                         : op == "remove"  ? Top::kRemove
+                                           : Top::kCommands;
+  c.top_entry->Record(kind, (s.row->flags & kWrites) != 0, micros);
 }
 
 }  // namespace mayfly

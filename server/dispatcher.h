@@ -56,6 +56,7 @@ class Dispatcher {
   /// Ends the reply and the bookkeeping of the operation.
   void Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
   void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);
+  void RecordTop(Connection& c, const RequestState& s, int64_t micros);
   static void AppendError(BsonBuilder& reply, const Error& error);
 
   ServerContext& server_;

@@ -23,6 +23,9 @@ struct LatencyHistogram {
 
 /// What serverStatus counts. Threads: any; relaxed atomics.
 struct ServerMetrics {
+  struct Compression {
+    Counter compressed_in, compressed_out, decompressed_in, decompressed_out;
+  };
   struct {
     Counter insert, query, update, remove, getmore,
         command;  ///< by document for insert, by statement for the others
@@ -38,10 +41,11 @@ struct ServerMetrics {
   } query_sort;
   struct {
     Counter bytes_in, bytes_out, physical_bytes_in, physical_bytes_out, requests, slow_dns;
-    struct Compressor {
-      Counter compressed_in, compressed_out, decompressed_in, decompressed_out;
-    } snappy, zstd, zlib;
+    Compression snappy, zlib, zstd;
   } network;
+  Compression& compression(int id) {
+    return id == 1 ? network.snappy : id == 2 ? network.zlib : network.zstd;
+  }
   struct {
     Counter total_created, rejected, current, active, exhaust_is_master, exhaust_hello,
         awaiting_topology;

@@ -76,23 +76,18 @@ std::string ClientSlot::app_name() const {
   return app_name_;
 }
 
-namespace {
-ClientSlot::View MakeView(const ClientSlot& slot, const Operation* op, std::string_view name,
-                          std::string_view db, std::string_view session, BsonView command,
-                          const OperationReport* report, int64_t start, bool waiting) {
-  return {slot,   op,      name,
-          db,     session, command,
-          report, start,   op != nullptr && op->kill_code.load(std::memory_order_relaxed) != 0,
-          waiting};
+ClientSlot::View ClientSlot::MakeView() const {
+  const bool kill_pending = op_ != nullptr && op_->kill_code.load(std::memory_order_relaxed) != 0;
+  return {*this,     op_,       command_name_, db_,
+          session_,  command_,  report_,       start_micros_,
+          app_name_, metadata_, kill_pending,  static_cast<bool>(kill_waker_)};
 }
-}  // namespace
 
 void OperationRegistry::ForEach(const std::function<void(const ClientSlot::View&)>& f) const {
   std::lock_guard l(mutex_);
   for (const ClientSlot& c : clients_) {
     std::lock_guard s(c.lock_);
-    f(MakeView(c, c.op_, c.command_name_, c.db_, c.session_, c.command_, c.report_, c.start_micros_,
-               static_cast<bool>(c.kill_waker_)));
+    f(c.MakeView());
   }
 }
 
@@ -110,10 +105,7 @@ int OperationRegistry::KillWhere(const std::function<bool(const ClientSlot::View
   int n = 0;
   for (ClientSlot& c : clients_) {
     std::lock_guard s(c.lock_);
-    if (c.op_ == nullptr ||
-        !which(MakeView(c, c.op_, c.command_name_, c.db_, c.session_, c.command_, c.report_,
-                        c.start_micros_, static_cast<bool>(c.kill_waker_))))
-      continue;
+    if (c.op_ == nullptr || !which(c.MakeView())) continue;
     c.op_->kill_code.store(static_cast<int32_t>(code), std::memory_order_relaxed);
     if (c.kill_waker_) c.kill_waker_();
     ++n;
@@ -136,19 +128,28 @@ int OperationRegistry::ActiveCount() const {
 }
 
 struct InternalOperation::State {
+  std::string db;
+  BsonDocument command;
   OperationReport report;
 };
 
 InternalOperation::InternalOperation(OperationRegistry& registry, const Clock& clock,
-                                     std::string desc)
-    : slot_(registry, std::move(desc), 0),
+                                     std::string desc, std::string_view op, std::string db,
+                                     std::string ns, BsonView command)
+    : state_(std::make_unique<State>()),
       op_(clock, registry.NextOperationId()),
-      state_(std::make_unique<State>()) {
-  slot_.Begin(op_, {}, {}, BsonView(), &state_->report, {}, clock.MonotonicMicros());
+      slot_(registry, std::move(desc), 0) {
+  state_->db = std::move(db);
+  state_->command = BsonDocument(command);
+  state_->report.op = op;
+  state_->report.ns = std::move(ns);
+  const BsonView shown = state_->command.view();
+  slot_.Begin(op_, shown.First().name, state_->db, shown, &state_->report, {},
+              clock.MonotonicMicros());
 }
 
 InternalOperation::~InternalOperation() { slot_.End(); }
 
-OperationReport& InternalOperation::report() { return state_->report; }
+const OperationReport& InternalOperation::report() const { return state_->report; }
 
 }  // namespace mayfly

@@ -67,12 +67,15 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
     BsonView command;
     const OperationReport* report;
     int64_t start_micros;
+    std::string_view app_name;
+    BsonView metadata;
     bool kill_pending;
     bool waiting;  ///< only waits (for documents, a change, time): has a kill waker
   };
 
  private:
   friend class OperationRegistry;
+  View MakeView() const;  // REQUIRES: lock_ is held
   OperationRegistry& registry_;
   mutable SpinLock lock_;
   Operation* op_ = nullptr;
@@ -113,16 +116,20 @@ class OperationRegistry {
 /// shows it.
 class InternalOperation {
  public:
-  InternalOperation(OperationRegistry& registry, const Clock& clock, std::string desc);
+  /// `op`: insert, remove, command … (a literal); `command` is shown as what it does, `ns` is
+  /// "db.coll".
+  InternalOperation(OperationRegistry& registry, const Clock& clock, std::string desc,
+                    std::string_view op, std::string db, std::string ns, BsonView command);
   ~InternalOperation();
   Operation& op() { return op_; }
-  OperationReport& report();
+  const OperationReport& report() const;
+  const ClientSlot& slot() const { return slot_; }
 
  private:
   struct State;
-  ClientSlot slot_;
-  Operation op_;
   std::unique_ptr<State> state_;
+  Operation op_;
+  ClientSlot slot_;
 };
 
 }  // namespace mayfly

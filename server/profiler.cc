@@ -20,8 +20,9 @@ bool Sampled(double rate) {
   return static_cast<double>(state >> 11) * 0x1.0p-53 < rate;
 }
 
-std::string NamespaceOf(const CommandContext& ctx, const CommandRequest& req) {
-  if (!ctx.report.ns.empty()) return ctx.report.ns;
+std::string NamespaceOf(const FinishedOperation& f) {
+  const CommandRequest& req = f.request;
+  if (!f.report.ns.empty()) return f.report.ns;
   std::string ns(req.db);
   const BsonValue first = req.fields.empty() ? BsonValue() : req.fields[0].value;
   ns.append(1, '.').append(first.IsString() ? first.String() : std::string_view("$cmd"));
@@ -29,10 +30,10 @@ std::string NamespaceOf(const CommandContext& ctx, const CommandRequest& req) {
 }
 
 /// The fields that the profiler's document and the log's line share.
-void AppendCosts(const CommandContext& ctx, const Error* error, int64_t reply_bytes,
-                 BsonBuilder& out) {
-  const Operation& op = ctx.op;
-  const OperationReport& r = ctx.report;
+void AppendCosts(const FinishedOperation& f, BsonBuilder& out) {
+  const Operation& op = f.op;
+  const OperationReport& r = f.report;
+  const Error* error = f.error;
   if (r.cursor_id != 0) out.Append("cursorid", r.cursor_id);
   if (op.keys_examined || op.docs_examined || !r.plan_summary.empty())
     out.Append("keysExamined", op.keys_examined).Append("docsExamined", op.docs_examined);
@@ -55,7 +56,7 @@ void AppendCosts(const CommandContext& ctx, const Error* error, int64_t reply_by
     out.Append("errName", ErrorCodeName(error->code))
         .Append("errCode", static_cast<int32_t>(error->code));
   }
-  out.Append("responseLength", reply_bytes);
+  out.Append("responseLength", f.reply_bytes);
 }
 
 void AppendCommand(const CommandRequest& req, BsonBuilder& out) {
@@ -95,18 +96,17 @@ void Profiler::Set(std::string_view db, Settings s) {
   active_ = any;
 }
 
-Profiler::Verdict Profiler::Judge(ServerContext& server, const CommandContext& ctx,
-                                  const CommandRequest& req, int64_t micros, const Error* error,
-                                  int64_t reply_bytes) const {
+Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
   Verdict v;
+  const std::string_view db = f.request.db;
   const int64_t slow = slow_ms.load(std::memory_order_relaxed);
   const bool is_slow =
-      micros >= slow * 1000 && Sampled(sample_rate.load(std::memory_order_relaxed));
+      f.micros >= slow * 1000 && Sampled(sample_rate.load(std::memory_order_relaxed));
   v.log = is_slow;
   if (!active()) return v;
-  const Settings s = Get(req.db);
+  const Settings s = Get(db);
   if (s.filter) {
-    const BsonDocument d = Describe(server, ctx, req, micros, error, reply_bytes);
+    const BsonDocument d = Describe(f, f.op.now);
     auto matched = s.filter->Matches(d.view());
     v.log = matched && matched.value();
     v.profile = s.level > 0 && v.log;
@@ -114,50 +114,44 @@ Profiler::Verdict Profiler::Judge(ServerContext& server, const CommandContext& c
     v.profile = s.level >= 2 || (s.level == 1 && is_slow);
   }
   // Reading the profile is not itself profiled: it would never end.
-  if (v.profile && NamespaceOf(ctx, req).ends_with(".system.profile")) v.profile = false;
-  if (req.db == "local" || req.db == "admin" || req.db == "config")
-    v.profile = v.profile && req.db == "admin";
+  if (v.profile && (NamespaceOf(f).ends_with(".system.profile") || db == "local" || db == "config"))
+    v.profile = false;
   return v;
 }
 
-BsonDocument Profiler::Describe(ServerContext& server, const CommandContext& ctx,
-                                const CommandRequest& req, int64_t micros, const Error* error,
-                                int64_t reply_bytes) {
+BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
   return BuildBson([&](BsonBuilder& b) {
-    b.AppendObjectId("_id", NewObjectId(ctx.op.now));
-    b.Append("op", ctx.report.op).Append("ns", NamespaceOf(ctx, req));
-    AppendCommand(req, b);
-    if (!ctx.report.originating_command.view().empty())
-      b.Append("originatingCommand", ctx.report.originating_command);
-    AppendCosts(ctx, error, reply_bytes, b);
-    b.Append("protocol", "op_msg");
-    b.Append("millis", micros / 1000);
-    if (!ctx.report.plan_summary.empty()) b.Append("planSummary", ctx.report.plan_summary);
-    b.Append("ts", server.clock().Now());
-    if (ctx.client != nullptr) {
-      b.Append("client", ctx.client->address);
-      if (std::string app = ctx.client->app_name(); !app.empty()) b.Append("appName", app);
+    b.AppendObjectId("_id", NewObjectId(f.op.now));
+    b.Append("op", f.report.op).Append("ns", NamespaceOf(f));
+    AppendCommand(f.request, b);
+    if (!f.report.originating_command.view().empty())
+      b.Append("originatingCommand", f.report.originating_command);
+    AppendCosts(f, b);
+    b.Append("protocol", "op_msg").Append("millis", f.micros / 1000);
+    if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
+    b.Append("ts", now);
+    if (f.client != nullptr) {
+      b.Append("client", f.client->address);
+      if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
     b.OpenArray("allUsers").Done();
     b.Append("user", "");
   });
 }
 
-BsonDocument Profiler::LogAttributes(ServerContext&, const CommandContext& ctx,
-                                     const CommandRequest& req, int64_t micros, const Error* error,
-                                     int64_t reply_bytes) {
+BsonDocument Profiler::LogAttributes(const FinishedOperation& f) {
   return BuildBson([&](BsonBuilder& b) {
-    b.Append("type", ctx.report.op).Append("ns", NamespaceOf(ctx, req));
-    if (ctx.client != nullptr) {
-      if (std::string app = ctx.client->app_name(); !app.empty()) b.Append("appName", app);
+    b.Append("type", f.report.op).Append("ns", NamespaceOf(f));
+    if (f.client != nullptr) {
+      if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
-    AppendCommand(req, b);
-    if (!ctx.report.originating_command.view().empty())
-      b.Append("originatingCommand", ctx.report.originating_command);
-    if (!ctx.report.plan_summary.empty()) b.Append("planSummary", ctx.report.plan_summary);
-    AppendCosts(ctx, error, reply_bytes, b);
-    if (ctx.client != nullptr) b.Append("remote", ctx.client->address);
-    b.Append("protocol", "op_msg").Append("durationMillis", micros / 1000);
+    AppendCommand(f.request, b);
+    if (!f.report.originating_command.view().empty())
+      b.Append("originatingCommand", f.report.originating_command);
+    if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);
+    AppendCosts(f, b);
+    if (f.client != nullptr) b.Append("remote", f.client->address);
+    b.Append("protocol", "op_msg").Append("durationMillis", f.micros / 1000);
   });
 }
 
@@ -190,11 +184,10 @@ Result<void> InsertProfile(ServerContext& server, const std::string& db, const B
 
 }  // namespace
 
-void Profiler::Write(ServerContext& server, const CommandContext& ctx, const CommandRequest& req,
-                     int64_t micros, const Error* error, int64_t reply_bytes) {
+void Profiler::Write(ServerContext& server, const FinishedOperation& f) {
   if (!server.has_storage()) return;
-  auto doc = std::make_shared<BsonDocument>(Describe(server, ctx, req, micros, error, reply_bytes));
-  server.workers().Post([&server, doc, db = std::string(req.db)] {
+  auto doc = std::make_shared<BsonDocument>(Describe(f, server.clock().Now()));
+  server.workers().Post([&server, doc, db = std::string(f.request.db)] {
     auto done = InsertProfile(server, db, *doc);
     if (!done)
       server.log().Write(LogSeverity::kWarning, LogComponent::kCommand, 9000101,

@@ -16,6 +16,17 @@ namespace mayfly {
 
 class ServerContext;
 
+/// What is known of an operation once it is over.
+struct FinishedOperation {
+  const Operation& op;
+  const OperationReport& report;
+  const ClientSlot* client;  ///< null for none
+  const CommandRequest& request;
+  int64_t micros = 0;
+  const Error* error = nullptr;  ///< null: it succeeded
+  int64_t reply_bytes = 0;
+};
+
 /// The database profiler and the rule for slow-operation lines. Levels are per database (0 off, 1
 /// slow ones, 2 all); slowms and sampleRate are the server's. Threads: any.
 class Profiler {
@@ -38,20 +49,14 @@ class Profiler {
   struct Verdict {
     bool log = false, profile = false;
   };
-  Verdict Judge(ServerContext& server, const CommandContext& ctx, const CommandRequest& req,
-                int64_t micros, const Error* error, int64_t reply_bytes) const;
+  Verdict Judge(const FinishedOperation& f) const;
   /// A document of system.profile.
-  static BsonDocument Describe(ServerContext& server, const CommandContext& ctx,
-                               const CommandRequest& req, int64_t micros, const Error* error,
-                               int64_t reply_bytes);
+  static BsonDocument Describe(const FinishedOperation& f, Instant now);
   /// The attributes of the log's "Slow query" line.
-  static BsonDocument LogAttributes(ServerContext& server, const CommandContext& ctx,
-                                    const CommandRequest& req, int64_t micros, const Error* error,
-                                    int64_t reply_bytes);
+  static BsonDocument LogAttributes(const FinishedOperation& f);
   /// Adds the description to <db>.system.profile (a capped collection, made when absent) on a
   /// worker thread. What cannot be written is logged: profiling never fails an operation.
-  void Write(ServerContext& server, const CommandContext& ctx, const CommandRequest& req,
-             int64_t micros, const Error* error, int64_t reply_bytes);
+  void Write(ServerContext& server, const FinishedOperation& f);
 
  private:
   mutable std::mutex mutex_;

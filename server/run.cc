@@ -16,6 +16,7 @@
 #include "server/parameter_table.h"
 #include "server/server.h"
 #include "server/server_context.h"
+#include "server/ttl_wiring.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -155,6 +156,8 @@ int RunServer(const std::vector<std::string>& argv) {
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());
 
+  std::unique_ptr<TtlMonitor> ttl = MakeTtlMonitor(context);
+
   std::mutex mutex;
   std::condition_variable stop_wanted;
   bool stop = false;
@@ -174,6 +177,7 @@ int RunServer(const std::vector<std::string>& argv) {
     context.set_storage(nullptr);
     return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
   }
+  ttl->Start();
   if (!config.pid_file.empty()) {
     if (std::FILE* f = std::fopen(config.pid_file.c_str(), "w")) {
       std::fprintf(f, "%d\n", ::getpid());
@@ -214,6 +218,7 @@ int RunServer(const std::vector<std::string>& argv) {
   }
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
+  ttl->Stop();
   server.Stop(kGraceMillis);
   ::pthread_kill(signal_thread.native_handle(), SIGHUP);
   signal_thread.join();

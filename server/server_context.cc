@@ -20,6 +20,10 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
   gethostname(name, sizeof name - 1);
   host_and_port_ = std::string(name) + ":" + std::to_string(config.port);
   profiler_.slow_ms = config.slow_ms;
+  if (config.profile_level > 0) {
+    profiler_.default_level = config.profile_level;
+    profiler_.Activate();
+  }
   profiler_.sample_rate = config.slow_sample_rate;
   sessions_.OnEnd([this](std::string_view id) {
     cursors_.KillSession(id);

@@ -14,6 +14,7 @@
 #include "server/parameters.h"
 #include "server/profiler.h"
 #include "server/session_registry.h"
+#include "server/top.h"
 #include "server/worker_pool.h"
 #include "storage/clock.h"
 
@@ -48,6 +49,7 @@ class ServerContext {
   CursorManager& cursors() { return cursors_; }
   CollectionNotifier& notifier() { return notifier_; }
   Profiler& profiler() { return profiler_; }
+  Top& top() { return top_; }
 
   bool config_allows_test_commands() const;
 
@@ -99,6 +101,7 @@ class ServerContext {
   CursorManager cursors_;
   CollectionNotifier notifier_;
   Profiler profiler_;
+  Top top_;
   const int64_t start_micros_;
   const Instant started_;
   std::string host_and_port_, process_id_;

@@ -78,7 +78,8 @@ Result<HelloArgs> Parse(const CommandRequest& req) {
   // Without access control there is nobody to log in: the server answers without the field and the
   // driver goes on.
   in.OptDocument("speculativeAuthenticate");
-  // The handshake takes fields it does not know: newer drivers announce what older servers need not understand.
+  // The handshake takes fields it does not know: newer drivers announce what older servers need not
+  // understand.
   MAYFLY_TRY(in.FinishLoose());
   if (a.max_await_ms && !a.topology)
     return Error{LocationCode(31368),

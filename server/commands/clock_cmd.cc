@@ -1,0 +1,64 @@
+#include "server/arg_reader.h"
+#include "server/command.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace {
+
+/// {clock: 1} reads it; {clock: "real"}, {clock: {advanceSeconds | advanceMillis: n}}, {clock:
+/// {set: date}}, {clock: {freeze: bool}} change it; {clock: {pass: true}} runs a pass of the TTL
+/// monitor. When the command returns, everything due by then is gone: a test needs no waiting.
+Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  MAYFLY_TRY(in.Finish());
+  SystemClock& clock = ctx.server.clock();
+  const BsonValue v = req.fields[0].value;
+  bool moved = false, pass = false;
+  if (v.IsString()) {
+    if (v.String() != "real")
+      return Error{ErrorCode::kBadValue, "clock takes 1, \"real\" or a document"};
+    clock.Reset();
+    moved = true;
+  } else if (v.IsDocument()) {
+    ArgReader args("clock", v.Document());
+    const auto seconds = args.OptDouble("advanceSeconds");
+    const auto millis = args.OptInt64("advanceMillis");
+    const BsonValue set = args.Any("set");
+    const auto freeze = args.OptBool("freeze");
+    pass = args.BoolOr("pass", false);
+    if (!set.missing() && !set.IsDate()) args.Fail(args.WrongType("set", set.type(), "date"));
+    MAYFLY_TRY(args.Finish());
+    if (freeze && *freeze) clock.Freeze(true);
+    if (!set.missing()) clock.Set(set.Date());
+    if (seconds) clock.Advance(static_cast<int64_t>(*seconds * 1000));
+    if (millis) clock.Advance(*millis);
+    if (freeze && !*freeze) clock.Freeze(false);
+    moved = freeze || !set.missing() || seconds || millis;
+  } else if (!v.IsNumber()) {
+    return Error{ErrorCode::kTypeMismatch, "clock takes 1, \"real\" or a document"};
+  }
+  if (moved || pass) {
+    Operation now(clock, ctx.op.id);
+    if (pass && ctx.server.ttl_pass_hook) ctx.server.ttl_pass_hook(now);
+    if (moved) {
+      ctx.server.cursors().Sweep(ctx.server.settings().cursor_timeout_millis);
+      ctx.server.sessions().Sweep(clock.Now(),
+                                  ctx.server.settings().local_session_timeout_minutes * 60'000);
+      if (ctx.server.settle_hook) ctx.server.settle_hook(now);
+    }
+  }
+  reply.Append("now", clock.Now()).Append("frozen", clock.frozen());
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterClock(CommandRegistry& registry) {
+  registry.Add({.name = "clock",
+                .flags = kAdminOnly | kTestOnly | kWorker | kNoProfile,
+                .help = "Reads or moves the server's clock (--testClock).",
+                .run = &RunClock});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,58 @@
+#include "server/arg_reader.h"
+#include "server/command.h"
+#include "server/server_context.h"
+#include "storage/key_format.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+namespace {
+
+Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const std::string_view name = in.Collection();
+  in.LooseBoolOr("force", false);  // matters on a primary of a replica set only
+  const auto target_mb = in.OptInRange("freeSpaceTargetMB", 1, INT64_MAX >> 21);
+  const bool dry_run = in.BoolOr("dryRun", false);
+  MAYFLY_TRY(in.Finish());
+  Storage& storage = ctx.server.storage();
+  CollectionInfoPtr coll = storage.catalog().Find(req.db, name);
+  if (coll == nullptr) return Error{ErrorCode::kNamespaceNotFound, "collection does not exist"};
+  if (coll->is_view) return Error{ErrorCode::kCommandNotSupportedOnView, "can't compact a view"};
+  auto bytes = [&] {
+    uint64_t n = storage.StorageBytes(*coll);
+    for (const IndexInfoPtr& i : coll->indexes) n += storage.IndexBytes(*coll, *i);
+    return static_cast<int64_t>(n);
+  };
+  const int64_t before = bytes();
+  // What can come back is what the files hold beyond the documents themselves.
+  const int64_t estimate = std::max<int64_t>(0, before - coll->counters->bytes.load());
+  if (dry_run) {
+    reply.Append("estimatedBytesFreed", estimate);
+    return Ok();
+  }
+  if (target_mb && estimate < *target_mb << 20) {
+    reply.Append("bytesFreed", int64_t{0});
+    return Ok();
+  }
+  MAYFLY_TRY(storage.kv().Flush());
+  MAYFLY_TRY(ctx.op.CheckInterrupt());
+  MAYFLY_TRY(storage.kv().Compact(Keyspace::kRecords, IdPrefix(coll->id), IdPrefixEnd(coll->id)));
+  for (const IndexInfoPtr& i : coll->indexes) {
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+    MAYFLY_TRY(storage.kv().Compact(i->keyspace, IdPrefix(i->id), IdPrefixEnd(i->id)));
+  }
+  reply.Append("bytesFreed", std::max<int64_t>(0, before - bytes()));
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterCompact(CommandRegistry& registry) {
+  registry.Add({.name = "compact",
+                .flags = kWorker | kSecondaryOk | kTakesWriteConcern,
+                .help = "Gives the space of removed documents of a collection back.",
+                .run = &Compact});
+}
+
+}  // namespace mayfly

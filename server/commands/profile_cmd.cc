@@ -1,0 +1,83 @@
+#include "query/match/match_expression.h"
+#include "server/arg_reader.h"
+#include "server/command.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace {
+
+Result<void> Profile(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const BsonValue level_value = req.fields[0].value;
+  if (!level_value.IsNumber())
+    in.Fail(in.WrongType("profile", level_value.type(), "[long, int, decimal, double]"));
+  const auto slow_ms = in.OptInt64("slowms");
+  const auto sample_rate = in.OptDouble("sampleRate");
+  const BsonValue filter = in.Any("filter");
+  MAYFLY_TRY(in.Finish());
+  if (sample_rate && !(*sample_rate >= 0 && *sample_rate <= 1))
+    return Error{ErrorCode::kBadValue, "'sampleRate' must be between 0.0 and 1.0 inclusive"};
+
+  Profiler& profiler = ctx.server.profiler();
+  Profiler::Settings settings = profiler.Get(req.db);
+  const Profiler::Settings was = settings;
+  const int64_t was_slow = profiler.slow_ms;
+  const double was_rate = profiler.sample_rate;
+  bool change = false;
+  if (filter.IsDocument()) {
+    MAYFLY_TRY(MatchPtr match, ParseMatch(filter.Document()));
+    settings.filter = std::move(match);
+    settings.filter_source = BsonDocument(filter.Document());
+    change = true;
+  } else if (filter.IsString() && filter.String() == "unset") {
+    settings.filter = nullptr;
+    settings.filter_source = BsonDocument();
+    change = true;
+  } else if (!filter.missing()) {
+    return Error{ErrorCode::kBadValue, "Expected an object, or the string 'unset'."};
+  }
+  const int64_t level = level_value.NumberAsInt64();
+  if (level >= 0 && level <= 2) {
+    if (level > 0 && (req.db == "local" || req.db == "config"))
+      return Error{ErrorCode::kBadValue,
+                   "cannot enable profiling on the " + std::string(req.db) + " database"};
+    settings.level = static_cast<int>(level);
+    change = true;
+  }
+  if (change) profiler.Set(req.db, std::move(settings));
+  if (slow_ms) profiler.slow_ms = *slow_ms;
+  if (sample_rate) profiler.sample_rate = *sample_rate;
+
+  reply.Append("was", static_cast<int32_t>(was.level))
+      .Append("slowms", static_cast<int32_t>(was_slow));
+  reply.Append("sampleRate", was_rate);
+  if (was.filter) {
+    reply.Append("filter", was.filter_source);
+    reply.Append("note",
+                 "When a filter expression is set, slowms and sampleRate are not used for "
+                 "profiling and slow-query log lines.");
+  }
+  if (change || slow_ms || sample_rate)
+    ctx.server.log().Write(LogSeverity::kInfo, LogComponent::kCommand, 48742,
+                           "Profiler settings changed", BuildBson([&](BsonBuilder& b) {
+                             b.Append("db", req.db)
+                                 .Append("from", was.level)
+                                 .Append("to", static_cast<int32_t>(level));
+                             b.Append("slowms", profiler.slow_ms.load())
+                                 .Append("sampleRate", profiler.sample_rate.load());
+                           }));
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterProfile(CommandRegistry& registry) {
+  registry.Add(
+      {.name = "profile",
+       .flags = kSecondaryOk,
+       .help = "The database profiler: level 0, 1, 2 or -1 to ask; slowms, sampleRate, filter.",
+       .run = &Profile});
+}
+
+}  // namespace mayfly

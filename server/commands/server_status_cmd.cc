@@ -1,0 +1,320 @@
+#include <unistd.h>
+
+#include "server/arg_reader.h"
+#include "server/command.h"
+#include "server/commands/info_cmds.h"
+#include "server/config.h"
+#include "server/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+namespace {
+
+/// {serverStatus: 1, section: 0 | 1, none: 1}: sections are there unless switched off; some only
+/// when asked for.
+class Sections {
+ public:
+  explicit Sections(const CommandRequest& req) : req_(req) {
+    for (const CommandField& f : req.fields)
+      if (f.name == "none") none_ = f.value.Truthy();
+  }
+  bool Want(std::string_view name, bool by_default = true) const {
+    for (size_t i = 1; i < req_.fields.size(); ++i)
+      if (req_.fields[i].name == name) return req_.fields[i].value.Truthy();
+    return by_default && !none_;
+  }
+
+ private:
+  const CommandRequest& req_;
+  bool none_ = false;
+};
+
+void Asserts(ServerContext& s, BsonBuilder& r) {
+  auto& a = s.metrics().asserts;
+  BsonBuilder d = r.OpenDocument("asserts");
+  d.Append("regular", a.regular.Get())
+      .Append("warning", a.warning.Get())
+      .Append("msg", a.message.Get());
+  d.Append("user", a.user.Get())
+      .Append("tripwire", int64_t{0})
+      .Append("rollovers", a.rollovers.Get());
+}
+
+void BatchedDeletes(ServerContext& s, BsonBuilder& r) {
+  auto& b = s.metrics().batched_deletes;
+  BsonBuilder d = r.OpenDocument("batchedDeletes");
+  d.Append("batches", b.batches.Get())
+      .Append("docs", b.docs.Get())
+      .Append("stagedSizeBytes", b.staged_size_bytes.Get());
+  d.Append("timeInBatchMillis", b.time_in_batch_millis.Get());
+  d.Append("refetchesDueToYield", b.refetches_due_to_yield.Get());
+}
+
+void CatalogStats(ServerContext& s, BsonBuilder& r) {
+  int64_t collections = 0, views = 0, capped = 0, clustered = 0, internal = 0;
+  for (const CollectionInfoPtr& c : s.storage().catalog().ListAll()) {
+    if (c->is_view)
+      ++views;
+    else
+      ++collections;
+    if (c->capped) ++capped;
+    if (c->clustered) ++clustered;
+    if (c->name.starts_with("system.") || c->db == "local" || c->db == "config") ++internal;
+  }
+  BsonBuilder d = r.OpenDocument("catalogStats");
+  d.Append("collections", collections).Append("capped", capped).Append("clustered", clustered);
+  d.Append("timeseries", int64_t{0}).Append("views", views).Append("internalCollections", internal);
+  d.Append("internalViews", int64_t{0});
+}
+
+void Connections(ServerContext& s, BsonBuilder& r) {
+  auto& c = s.metrics().connections;
+  BsonBuilder d = r.OpenDocument("connections");
+  d.Append("current", c.current.Get())
+      .Append("available", s.config().max_connections - c.current.Get());
+  d.Append("totalCreated", c.total_created.Get()).Append("rejected", c.rejected.Get());
+  d.Append("active", static_cast<int64_t>(s.operations().ActiveCount()));
+  d.Append("threaded", int64_t{0}).Append("exhaustIsMaster", c.exhaust_is_master.Get());
+  d.Append("exhaustHello", c.exhaust_hello.Get())
+      .Append("awaitingTopologyChanges", c.awaiting_topology.Get());
+}
+
+void ExtraInfo(const ProcessFacts& f, BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("extra_info");
+  d.Append("note", "fields vary by platform").Append("user_time_us", f.user_micros);
+  d.Append("system_time_us", f.system_micros).Append("maximum_resident_set_kb", f.peak_resident_kb);
+  d.Append("input_blocks", f.blocks_in).Append("output_blocks", f.blocks_out);
+  d.Append("page_reclaims", f.page_reclaims).Append("page_faults", f.page_faults);
+  d.Append("voluntary_context_switches", f.voluntary_switches);
+  d.Append("involuntary_context_switches", f.involuntary_switches).Append("threads", f.threads);
+}
+
+void GlobalLock(ServerContext& s, BsonBuilder& r) {
+  int64_t readers = 0, writers = 0;
+  s.operations().ForEach([&](const ClientSlot::View& v) {
+    if (v.op == nullptr) return;
+    const CommandRow* row = s.commands().Find(v.command_name);
+    if (row == nullptr) return;
+    if (row->flags & kWrites)
+      ++writers;
+    else if (row->flags & kTakesReadConcern)
+      ++readers;
+  });
+  BsonBuilder d = r.OpenDocument("globalLock");
+  d.Append("totalTime", s.UptimeMillis() * 1000);
+  {
+    BsonBuilder q = d.OpenDocument("currentQueue");
+    q.Append("total", int32_t{0}).Append("readers", int32_t{0}).Append("writers", int32_t{0});
+  }
+  BsonBuilder a = d.OpenDocument("activeClients");
+  a.Append("total", static_cast<int32_t>(readers + writers))
+      .Append("readers", static_cast<int32_t>(readers));
+  a.Append("writers", static_cast<int32_t>(writers));
+}
+
+void IndexBuilds(ServerContext& s, BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("indexBuilds");
+  BsonArrayBuilder list = d.OpenArray("inProgress");
+  for (const auto& b : s.storage().catalog().Builds()) {
+    BsonBuilder x = list.OpenDocument();
+    x.Append("ns", b.ns).Append("done", b.done).Append("total", b.total);
+    BsonArrayBuilder names = x.OpenArray("indexes");
+    for (const std::string& n : b.indexes) names.Append(n);
+  }
+}
+
+void SessionCache(ServerContext& s, BsonBuilder& r) {
+  const auto t = s.sessions().totals();
+  BsonBuilder d = r.OpenDocument("logicalSessionRecordCache");
+  d.Append("activeSessionsCount", t.active).Append("sessionsStarted", t.started);
+  d.Append("sessionsEnded", t.ended).Append("sessionsTimedOut", t.timed_out);
+}
+
+void Network(ServerContext& s, BsonBuilder& r) {
+  auto& n = s.metrics().network;
+  BsonBuilder d = r.OpenDocument("network");
+  d.Append("bytesIn", n.bytes_in.Get()).Append("bytesOut", n.bytes_out.Get());
+  d.Append("physicalBytesIn", n.physical_bytes_in.Get())
+      .Append("physicalBytesOut", n.physical_bytes_out.Get());
+  d.Append("numRequests", n.requests.Get());
+  BsonBuilder c = d.OpenDocument("compression");
+  auto one = [&](std::string_view name, const auto& x) {
+    BsonBuilder e = c.OpenDocument(name);
+    {
+      BsonBuilder k = e.OpenDocument("compressor");
+      k.Append("bytesIn", x.compressed_in.Get()).Append("bytesOut", x.compressed_out.Get());
+    }
+    BsonBuilder k = e.OpenDocument("decompressor");
+    k.Append("bytesIn", x.decompressed_in.Get()).Append("bytesOut", x.decompressed_out.Get());
+  };
+  one("snappy", n.snappy);
+  one("zstd", n.zstd);
+  one("zlib", n.zlib);
+}
+
+void OpLatencies(ServerContext& s, bool histograms, BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("opLatencies");
+  auto one = [&](std::string_view name, const LatencyHistogram& h) {
+    BsonBuilder e = d.OpenDocument(name);
+    e.Append("latency", h.total_micros.Get()).Append("ops", h.operations.Get());
+    if (histograms) {
+      BsonArrayBuilder list = e.OpenArray("histogram");
+      for (int i = 0; i < LatencyHistogram::kBuckets; ++i) {
+        if (h.buckets[i] == 0) continue;
+        BsonBuilder b = list.OpenDocument();
+        b.Append("micros", int64_t{1} << i).Append("count", h.buckets[i].Get());
+      }
+    }
+  };
+  one("reads", s.metrics().reads);
+  one("writes", s.metrics().writes);
+  one("commands", s.metrics().commands);
+  one("transactions", s.metrics().transactions);
+}
+
+void OpCounters(ServerContext& s, BsonBuilder& r) {
+  auto& o = s.metrics().opcounters;
+  BsonBuilder d = r.OpenDocument("opcounters");
+  d.Append("insert", o.insert.Get())
+      .Append("query", o.query.Get())
+      .Append("update", o.update.Get());
+  d.Append("delete", o.remove.Get())
+      .Append("getmore", o.getmore.Get())
+      .Append("command", o.command.Get());
+}
+
+void StorageEngine(BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("storageEngine");
+  d.Append("name", "rocksdb").Append("supportsCommittedReads", true);
+  d.Append("oldestRequiredTimestampForCrashRecovery", int64_t{0})
+      .Append("supportsPendingDrops", true);
+  d.Append("dropPendingIdents", int64_t{0}).Append("supportsSnapshotReadConcern", false);
+  d.Append("readOnly", false).Append("persistent", true).Append("backupCursorOpen", false);
+}
+
+void RocksDb(ServerContext& s, BsonBuilder& r) {
+  static constexpr std::string_view kNames[kKeyspaceCount] = {"catalog", "records", "indexes",
+                                                              "expiry",  "oplog",   "tombstones"};
+  BsonBuilder d = r.OpenDocument("rocksdb");
+  d.Append("memoryBytes", s.storage().kv().MemoryBytes());
+  for (int i = 0; i < kKeyspaceCount; ++i) {
+    const KvStats x = s.storage().kv().Stats(static_cast<Keyspace>(i));
+    BsonBuilder k = d.OpenDocument(kNames[i]);
+    k.Append("estimatedKeys", x.estimated_keys).Append("liveBytes", x.live_bytes);
+    k.Append("memtableBytes", x.memtable_bytes)
+        .Append("pendingCompactionBytes", x.pending_compaction_bytes);
+  }
+}
+
+void Mem(const ProcessFacts& f, BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("mem");
+  d.Append("bits", int32_t{64}).Append("resident", static_cast<int32_t>(f.resident_bytes >> 20));
+  d.Append("virtual", static_cast<int32_t>(f.virtual_bytes >> 20)).Append("supported", true);
+}
+
+void Metrics(ServerContext& s, BsonBuilder& r) {
+  ServerMetrics& m = s.metrics();
+  BsonBuilder d = r.OpenDocument("metrics");
+  {
+    BsonBuilder c = d.OpenDocument("commands");
+    for (const CommandRow& row : s.commands().rows()) {
+      if (row.counters->total.load(std::memory_order_relaxed) == 0) continue;
+      BsonBuilder one = c.OpenDocument(row.name);
+      one.Append("failed", row.counters->failed.load()).Append("total", row.counters->total.load());
+    }
+  }
+  {
+    const CursorManager::Totals t = s.cursors().totals();
+    BsonBuilder c = d.OpenDocument("cursor");
+    c.Append("moreThanOneBatch", t.more_than_one_batch).Append("timedOut", t.timed_out);
+    c.Append("totalOpened", t.total_opened);
+    BsonBuilder o = c.OpenDocument("open");
+    o.Append("noTimeout", t.no_timeout).Append("pinned", t.pinned).Append("total", t.open);
+  }
+  {
+    BsonBuilder c = d.OpenDocument("document");
+    c.Append("deleted", m.documents.deleted.Get()).Append("inserted", m.documents.inserted.Get());
+    c.Append("returned", m.documents.returned.Get()).Append("updated", m.documents.updated.Get());
+  }
+  {
+    BsonBuilder c = d.OpenDocument("operation");
+    c.Append("killedDueToClientDisconnect", m.operation.disconnected.Get());
+    c.Append("killedDueToMaxTimeMSExpired", m.operation.timed_out.Get());
+    c.Append("killed", m.operation.killed_ops.Get());
+    c.Append("scanAndOrder", m.operation.scan_and_order.Get());
+    c.Append("writeConflicts", m.operation.write_conflicts.Get());
+  }
+  {
+    BsonBuilder c = d.OpenDocument("query");
+    BsonBuilder sort = c.OpenDocument("sort");
+    sort.Append("spillToDisk", m.query_sort.sort_spills.Get());
+    sort.Append("totalBytesSorted", m.query_sort.sort_total_bytes.Get());
+    sort.Append("totalKeysSorted", m.query_sort.sort_keys.Get());
+  }
+  {
+    BsonBuilder c = d.OpenDocument("queryExecutor");
+    c.Append("scanned", m.query_executor.scanned.Get());
+    c.Append("scannedObjects", m.query_executor.scanned_objects.Get());
+    BsonBuilder x = c.OpenDocument("collectionScans");
+    x.Append("total", m.query_executor.collection_scans.Get());
+  }
+  BsonBuilder t = d.OpenDocument("ttl");
+  t.Append("deletedDocuments", m.ttl.deleted_documents.Get());
+  t.Append("invalidTTLIndexSkips", m.ttl.invalid_index_skips.Get());
+  t.Append("passes", m.ttl.passes.Get()).Append("subPasses", m.ttl.sub_passes.Get());
+  if (s.ttl_metrics_hook) s.ttl_metrics_hook(t);
+}
+
+Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ServerContext& s = ctx.server;
+  const Sections want(req);
+  const ProcessFacts facts = ReadProcessFacts();
+  const int64_t up = s.UptimeMillis();
+  reply.Append("host", s.host_and_port())
+      .Append("version", kCompatibleVersion)
+      .Append("process", "mayflyd");
+  {
+    BsonArrayBuilder service = reply.OpenArray("service");
+    service.Append("standalone");
+  }
+  reply.Append("pid", int64_t{::getpid()}).Append("uptime", static_cast<double>(up / 1000));
+  reply.Append("uptimeMillis", up)
+      .Append("uptimeEstimate", up / 1000)
+      .Append("localTime", s.clock().Now());
+  reply.Append("mayflyVersion", kMayflyVersion);
+  if (want.Want("asserts")) Asserts(s, reply);
+  if (want.Want("batchedDeletes")) BatchedDeletes(s, reply);
+  if (want.Want("catalogStats")) CatalogStats(s, reply);
+  if (want.Want("connections")) Connections(s, reply);
+  if (want.Want("extra_info")) ExtraInfo(facts, reply);
+  if (want.Want("globalLock")) GlobalLock(s, reply);
+  if (want.Want("indexBuilds")) IndexBuilds(s, reply);
+  if (want.Want("locks")) reply.OpenDocument("locks").Done();
+  if (want.Want("logicalSessionRecordCache")) SessionCache(s, reply);
+  if (want.Want("network")) Network(s, reply);
+  if (want.Want("opLatencies")) {
+    bool histograms = false;
+    if (BsonValue v = req.body["opLatencies"]; v.IsDocument())
+      histograms = v.Document()["histograms"].Truthy();
+    OpLatencies(s, histograms, reply);
+  }
+  if (want.Want("opcounters")) OpCounters(s, reply);
+  if (want.Want("rocksdb")) RocksDb(s, reply);
+  if (want.Want("storageEngine")) StorageEngine(reply);
+  for (auto& hook : s.server_status_hooks) hook(reply);
+  if (want.Want("mem")) Mem(facts, reply);
+  if (want.Want("metrics")) Metrics(s, reply);
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterServerStatus(CommandRegistry& registry) {
+  registry.Add({.name = "serverStatus",
+                .flags = kSecondaryOk | kWorker,
+                .help = "Counters and state of the server; {section: 0} leaves one out.",
+                .run = &ServerStatus});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,30 @@
+#include "server/arg_reader.h"
+#include "server/command.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace {
+
+Result<void> Shutdown(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  ArgReader in(req);
+  const bool force = in.LooseBoolOr("force", false);
+  in.NonNegativeOr("timeoutSecs", 15);  // how long to wait for secondaries: a standalone has none
+  MAYFLY_TRY(in.Finish());
+  ctx.server.log().Write(LogSeverity::kInfo, LogComponent::kCommand, 4695400,
+                         "Shutdown command received",
+                         BuildBson([&](BsonBuilder& b) { b.Append("force", force); }));
+  ctx.server.RequestShutdown(force);
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterShutdown(CommandRegistry& registry) {
+  registry.Add({.name = "shutdown",
+                .flags = kAdminOnly | kSecondaryOk,
+                .help = "Finishes running operations and stops the server.",
+                .run = &Shutdown});
+}
+
+}  // namespace mayfly

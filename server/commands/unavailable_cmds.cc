@@ -1,0 +1,127 @@
+#include <span>
+
+#include "server/arg_reader.h"
+#include "server/command.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace {
+
+struct Unavailable {
+  std::string_view name;
+  ErrorCode code;
+  std::string_view message;
+};
+
+constexpr std::string_view kNotReplSet = "not running with --replSet";
+constexpr std::string_view kNoUsers =
+    "there are no users in this version: it runs without access control";
+constexpr std::string_view kNoAuthentication =
+    "Authentication failed: access control is not enabled, connect without a user name";
+
+/// Commands that MongoDB has and whose answer here is always the same error.
+constexpr Unavailable kUnavailable[] = {
+    {"abortTransaction", ErrorCode::kCommandFailed,
+     "abortTransaction must be run within a transaction"},
+    {"authenticate", ErrorCode::kAuthenticationFailed, kNoAuthentication},
+    {"commitTransaction", ErrorCode::kCommandFailed,
+     "commitTransaction must be run within a transaction"},
+    {"createRole", ErrorCode::kNotImplemented, kNoUsers},
+    {"createUser", ErrorCode::kNotImplemented, kNoUsers},
+    {"dropAllRolesFromDatabase", ErrorCode::kNotImplemented, kNoUsers},
+    {"dropAllUsersFromDatabase", ErrorCode::kNotImplemented, kNoUsers},
+    {"dropRole", ErrorCode::kNotImplemented, kNoUsers},
+    {"dropUser", ErrorCode::kNotImplemented, kNoUsers},
+    {"getDefaultRWConcern", LocationCode(51300),
+     "'getDefaultRWConcern' is not supported on standalone nodes."},
+    {"grantPrivilegesToRole", ErrorCode::kNotImplemented, kNoUsers},
+    {"grantRolesToRole", ErrorCode::kNotImplemented, kNoUsers},
+    {"grantRolesToUser", ErrorCode::kNotImplemented, kNoUsers},
+    {"replSetAbortPrimaryCatchUp", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetFreeze", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetGetConfig", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetGetStatus", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetHeartbeat", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetInitiate", ErrorCode::kNoReplicationEnabled,
+     "This node was not started with replication enabled."},
+    {"replSetMaintenance", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetReconfig", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetRequestVotes", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetResizeOplog", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetStepDown", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetStepUp", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetSyncFrom", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"replSetUpdatePosition", ErrorCode::kNoReplicationEnabled, kNotReplSet},
+    {"revokePrivilegesFromRole", ErrorCode::kNotImplemented, kNoUsers},
+    {"revokeRolesFromRole", ErrorCode::kNotImplemented, kNoUsers},
+    {"revokeRolesFromUser", ErrorCode::kNotImplemented, kNoUsers},
+    {"saslContinue", ErrorCode::kProtocolError, "No SASL session state found"},
+    {"saslStart", ErrorCode::kAuthenticationFailed, kNoAuthentication},
+    {"setDefaultRWConcern", LocationCode(51301),
+     "'setDefaultRWConcern' is not supported on standalone nodes."},
+    {"updateRole", ErrorCode::kNotImplemented, kNoUsers},
+    {"updateUser", ErrorCode::kNotImplemented, kNoUsers},
+};
+
+Result<void> Refuse(CommandContext&, const CommandRequest& req, BsonBuilder&) {
+  for (const Unavailable& u : kUnavailable)
+    if (u.name == req.name) return Error{u.code, std::string(u.message)};
+  return Error{ErrorCode::kInternalError, "a command without its reason"};
+}
+
+Result<void> UsersInfo(CommandContext&, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  in.LooseBoolOr("showCredentials", false);
+  in.LooseBoolOr("showCustomData", true);
+  in.LooseBoolOr("showPrivileges", false);
+  in.LooseBoolOr("showAuthenticationRestrictions", false);
+  in.OptDocument("filter");
+  MAYFLY_TRY(in.Finish());
+  reply.OpenArray("users").Done();
+  return Ok();
+}
+
+Result<void> RolesInfo(CommandContext&, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  in.Any("showPrivileges");
+  in.LooseBoolOr("showBuiltinRoles", false);
+  in.LooseBoolOr("showAuthenticationRestrictions", false);
+  MAYFLY_TRY(in.Finish());
+  reply.OpenArray("roles").Done();
+  return Ok();
+}
+
+/// Nobody is logged in, so there is nothing to end; MongoDB answers ok in that case too.
+Result<void> Logout(CommandContext&, const CommandRequest& req, BsonBuilder&) {
+  ArgReader in(req);
+  return in.Finish();
+}
+
+}  // namespace
+
+void RegisterUnavailableCommands(CommandRegistry& registry) {
+  for (const Unavailable& u : kUnavailable) {
+    const bool admin = u.name.starts_with("replSet") || u.name.ends_with("RWConcern") ||
+                       u.name.ends_with("Transaction");
+    registry.Add({.name = u.name,
+                  .flags = kNoAuth | kSecondaryOk | kHidden | (admin ? kAdminOnly : 0u) |
+                           (u.name.ends_with("Transaction") ? kApiV1 | kTakesWriteConcern : 0u),
+                  .help = "Not available on this server.",
+                  .run = &Refuse});
+  }
+  registry.Add({.name = "usersInfo",
+                .flags = kSecondaryOk,
+                .help = "Users of the database: none.",
+                .run = &UsersInfo});
+  registry.Add({.name = "rolesInfo",
+                .flags = kSecondaryOk,
+                .help = "Roles of the database: none.",
+                .run = &RolesInfo});
+  registry.Add({.name = "logout",
+                .flags = kNoAuth | kSecondaryOk,
+                .help = "Ends the log-in of this connection.",
+                .run = &Logout});
+}
+
+}  // namespace mayfly

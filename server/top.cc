@@ -1,0 +1,45 @@
+#include "server/top.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace mayfly {
+
+Top::Entry* Top::Find(std::string_view ns) {
+  std::lock_guard l(mutex_);
+  std::string key(ns);
+  auto it = entries_.find(key);
+  if (it == entries_.end()) {
+    if (entries_.size() >= kMaxNamespaces) key = "(others)";
+    it = entries_.try_emplace(std::move(key), nullptr).first;
+    if (!it->second) it->second = std::make_unique<Entry>();
+  }
+  return it->second.get();
+}
+
+void Top::Append(BsonBuilder& totals) const {
+  std::vector<std::pair<std::string_view, const Entry*>> all;
+  std::lock_guard l(mutex_);
+  for (const auto& [ns, e] : entries_) all.emplace_back(ns, e.get());
+  std::sort(all.begin(), all.end());
+  static constexpr std::string_view kNames[kKinds] = {"queries", "getmore", "insert",
+                                                      "update",  "remove",  "commands"};
+  for (const auto& [ns, e] : all) {
+    BsonBuilder d = totals.OpenDocument(ns);
+    auto put = [&](std::string_view name, const Entry::Usage& u) {
+      BsonBuilder x = d.OpenDocument(name);
+      x.Append("time", u.micros.Get()).Append("count", u.count.Get());
+    };
+    Entry::Usage const* locks[] = {&e->reads, &e->writes};
+    {
+      BsonBuilder x = d.OpenDocument("total");
+      x.Append("time", locks[0]->micros.Get() + locks[1]->micros.Get());
+      x.Append("count", locks[0]->count.Get() + locks[1]->count.Get());
+    }
+    put("readLock", *locks[0]);
+    put("writeLock", *locks[1]);
+    for (int k = 0; k < kKinds; ++k) put(kNames[k], e->usage[k]);
+  }
+}
+
+}  // namespace mayfly

@@ -1,0 +1,43 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "protocol/bson_builder.h"
+#include "server/metrics.h"
+
+namespace mayfly {
+
+/// Time and count of operations by namespace, for the `top` command. Threads: any. A namespace,
+/// once seen, stays; beyond kMaxNamespaces new ones share one entry.
+class Top {
+ public:
+  static constexpr size_t kMaxNamespaces = 20'000;
+  enum Kind { kQueries, kGetMore, kInsert, kUpdate, kRemove, kCommands, kKinds };
+  struct Entry {
+    struct Usage {
+      Counter micros, count;
+    };
+    std::array<Usage, kKinds> usage;
+    Usage reads, writes;
+    void Record(Kind kind, bool write, int64_t micros) {
+      usage[kind].micros.Add(micros);
+      usage[kind].count.Add();
+      Usage& lock = write ? writes : reads;
+      lock.micros.Add(micros);
+      lock.count.Add();
+    }
+  };
+  /// Valid for ever: callers keep it.
+  Entry* Find(std::string_view ns);
+  void Append(BsonBuilder& totals) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
+};
+
+}  // namespace mayfly

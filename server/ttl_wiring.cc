@@ -1,0 +1,60 @@
+#include "server/ttl_wiring.h"
+
+#include "server/arg_reader.h"
+#include "server/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+namespace {
+
+void Profile(ServerContext& server, const CollectionInfo& coll, BsonView command, Operation& op,
+             int64_t micros) {
+  if (!server.profiler().active()) return;
+  CommandRequest request;
+  if (!ParseCommandFields(command, &request)) return;
+  request.db = coll.db;
+  OperationReport report;
+  report.op = "remove";
+  report.ns = coll.ns;
+  const FinishedOperation f{op, report, nullptr, request, micros};
+  if (server.profiler().Judge(f).profile) server.profiler().Write(server, f);
+}
+
+}  // namespace
+
+std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
+  TtlEnvironment env;
+  env.may_run = [&server] {
+    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down();
+  };
+  // Asked between batches: busy when a request came in since the last time.
+  env.foreground_busy = [&server, last = int64_t{0}]() mutable {
+    const int64_t requests = server.metrics().network.requests;
+    return std::exchange(last, requests) != requests;
+  };
+  env.slow_millis = [&server] { return server.profiler().slow_ms.load(std::memory_order_relaxed); };
+  env.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
+    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
+                          : severity == 'W' ? LogSeverity::kWarning
+                          : severity == 'D' ? LogSeverity::kDebug1
+                                            : LogSeverity::kInfo;
+    log.Write(s, LogComponent::kIndex, 5479200, message, attributes, "TTLMonitor");
+  };
+  env.begin_operation = [&server](const CollectionInfo& coll, BsonView command) {
+    auto internal = std::make_shared<InternalOperation>(
+        server.operations(), server.clock(), "TTLMonitor", "remove", coll.db, coll.ns, command);
+    return std::shared_ptr<Operation>(internal, &internal->op());
+  };
+  env.profile = [&server](const CollectionInfo& coll, BsonView command, Operation& op,
+                          int64_t micros) { Profile(server, coll, command, op, micros); };
+  auto monitor = std::make_unique<TtlMonitor>(server.storage(), server.clock(),
+                                              server.ttl_settings(), server.metrics().ttl,
+                                              server.metrics().batched_deletes, std::move(env));
+  server.ttl_settings().on_change = [m = monitor.get()] { m->Wake(); };
+  server.ttl_pass_hook = [m = monitor.get()](Operation&) { m->RunPass(); };
+  server.settle_hook = [m = monitor.get()](Operation&) { m->Settle(); };
+  return monitor;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,153 @@
+#include "server/arg_reader.h"
+
+#include <catch2/catch.hpp>
+
+#include "protocol/extended_json.h"
+
+using namespace mayfly;
+
+namespace {
+
+struct Request {
+  explicit Request(std::string_view json) : body(ParseJson(json).value()) {
+    auto r = ParseCommandFields(body.view(), &request);
+    if (!r) error = r.error();
+  }
+  BsonDocument body;
+  CommandRequest request;
+  std::optional<Error> error;
+};
+
+/// Reads a little find.
+Result<void> ReadFind(const CommandRequest& req) {
+  ArgReader in(req);
+  in.Collection();
+  in.DocumentOr("filter");
+  in.NonNegativeOr("limit", 0);
+  in.BoolOr("singleBatch", false);
+  in.OptInRange("batch", 0, 10);
+  in.OptString("note");
+  in.LooseBoolOr("loose", false);
+  return in.Finish();
+}
+
+}  // namespace
+
+TEST_CASE("Fields are refused as MongoDB refuses them", "[args]") {
+  struct Case {
+    const char* json;
+    int code;
+    const char* message;
+  };
+  const auto c = GENERATE(values<Case>({
+      {R"({"find": "c", "foo": 1})", 40415, "BSON field 'find.foo' is an unknown field."},
+      {R"({"find": "c", "limit": "x"})", 14,
+       "BSON field 'find.limit' is the wrong type 'string', expected types '[long, int, decimal, "
+       "double]'"},
+      {R"({"find": "c", "filter": 5})", 14,
+       "BSON field 'find.filter' is the wrong type 'int', expected type 'object'"},
+      {R"({"find": "c", "singleBatch": 1})", 14,
+       "BSON field 'find.singleBatch' is the wrong type 'int', expected type 'bool'"},
+      {R"({"find": "c", "loose": "yes"})", 14,
+       "BSON field 'find.loose' is the wrong type 'string', expected types '[bool, long, int, "
+       "decimal, double]'"},
+      {R"({"find": "c", "limit": 1, "limit": 2})", 40413,
+       "BSON field 'find.limit' is a duplicate field"},
+      {R"({"find": "c", "limit": -1})", 51024,
+       "BSON field 'limit' value must be >= 0, actual value '-1'"},
+      {R"({"find": "c", "batch": 11})", 2,
+       "BSON field 'batch' value must be <= 10, actual value '11'"},
+      {R"({"find": 1})", 73, "collection name has invalid type int"},
+      {R"({"find": ""})", 73, "Invalid namespace specified '.'"},
+  }));
+  CAPTURE(c.json);
+  Request r(c.json);
+  REQUIRE_FALSE(r.error);
+  auto result = ReadFind(r.request);
+  REQUIRE_FALSE(result);
+  CHECK(static_cast<int>(result.error().code) == c.code);
+  CHECK(result.error().message == c.message);
+}
+
+TEST_CASE("Fields that every command takes are known, null counts as absent, numbers convert",
+          "[args]") {
+  Request r(
+      R"({"find": "c", "filter": null, "limit": 2.9, "loose": 1, "$db": "d", "lsid": {"id": 1}, "maxTimeMS": 5,
+               "comment": [1], "readConcern": {}, "$readPreference": {"mode": "primary"}, "apiVersion": "1"})");
+  REQUIRE_FALSE(r.error);
+  ArgReader in(r.request);
+  CHECK(in.Collection() == "c");
+  CHECK_FALSE(in.OptDocument("filter"));
+  CHECK(in.NonNegativeOr("limit", 0) == 2);
+  CHECK(in.LooseBoolOr("loose", false));
+  CHECK(in.Finish());
+  CHECK(r.request.db == "d");
+  CHECK(r.request.generic.max_time_ms == 5);
+  CHECK(r.request.generic.api_version == "1");
+}
+
+TEST_CASE("Generic fields have types and ranges of their own", "[args]") {
+  struct Case {
+    const char* json;
+    int code;
+  };
+  const auto c = GENERATE(values<Case>({
+      {R"({"ping": 1, "maxTimeMS": -1})", 2},
+      {R"({"ping": 1, "maxTimeMS": 1.5})", 9},
+      {R"({"ping": 1, "maxTimeMS": "1"})", 14},
+      {R"({"ping": 1, "lsid": 1})", 14},
+      {R"({"ping": 1, "$db": 1})", 14},
+      {R"({"ping": 1, "apiVersion": 1})", 14},
+      {R"({"ping": 1, "readConcern": "majority"})", 14},
+      {R"({"ping": 1, "writeConcern": 1})", 14},
+  }));
+  CAPTURE(c.json);
+  Request r(c.json);
+  REQUIRE(r.error);
+  CHECK(static_cast<int>(r.error->code) == c.code);
+}
+
+TEST_CASE("Documents come from the array or from the sequence beside it", "[args]") {
+  Request r(R"({"insert": "c", "documents": [{"a": 1}, {"a": 2}]})");
+  REQUIRE(r.request.Documents("documents"));
+  CHECK(r.request.Documents("documents").value().size() == 2);
+  CHECK(r.request.Documents("other").error().code == ErrorCode::kMissingField);
+  Request bad(R"({"insert": "c", "documents": [{"a": 1}, 5]})");
+  CHECK(bad.request.Documents("documents").error().code == ErrorCode::kTypeMismatch);
+  BsonDocument doc = ParseJson(R"({"x": 1})").value();
+  Request s(R"({"insert": "c"})");
+  s.request.sequences.push_back({"documents", {doc.view()}});
+  REQUIRE(s.request.Documents("documents"));
+  CHECK(s.request.Documents("documents").value()[0].data() == doc.view().data());
+}
+
+TEST_CASE("A write concern is what a standalone can promise", "[args]") {
+  struct Case {
+    const char* json;
+    int code;  // 0: fine
+  };
+  const auto c = GENERATE(values<Case>({{R"({"w": 1})", 0},
+                                        {R"({"w": "majority", "j": true, "wtimeout": 100})", 0},
+                                        {R"({"w": 0})", 0},
+                                        {R"({"w": 2})", 2},
+                                        {R"({"w": 51})", 9},
+                                        {R"({"w": -1})", 9},
+                                        {R"({"w": "tag"})", 2},
+                                        {R"({"w": true})", 9},
+                                        {R"({"w": 0, "j": true})", 9},
+                                        {R"({"j": "x"})", 9},
+                                        {R"({"j": true, "fsync": true})", 9},
+                                        {R"({"nonsense": 1})", 40415}}));
+  CAPTURE(c.json);
+  BsonDocument doc = ParseJson(c.json).value();
+  auto r = ParseWriteConcern(doc.view().AsValue());
+  CHECK(r.has_value() == (c.code == 0));
+  if (!r) CHECK(static_cast<int>(r.error().code) == c.code);
+}
+
+TEST_CASE("The nearest name is near, or none", "[args]") {
+  const std::vector<std::string_view> names = {"--port", "--dbpath", "--bind_ip"};
+  CHECK(NearestName("--prot", names) == "--port");
+  CHECK(NearestName("--DBPATH", names) == "--dbpath");
+  CHECK(NearestName("--completelyDifferent", names).empty());
+}

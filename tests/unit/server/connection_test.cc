@@ -1,0 +1,311 @@
+#include <thread>
+
+#include "tests/unit/server/server_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+
+namespace {
+
+/// Waits for a condition that another thread brings about; fails after ten seconds.
+template <class F>
+void Eventually(F&& f) {
+  for (int i = 0; i < 10'000; ++i) {
+    if (f()) return;
+    ::usleep(1000);
+  }
+  FAIL("did not come about");
+}
+
+}  // namespace
+
+TEST_CASE("Requests sent together are answered in order", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  std::string all;
+  for (int i = 1; i <= 50; ++i)
+    all += RawClient::Message(
+        i % 5 ? R"({"ping": 1, "$db": "admin"})" : R"({"nonsense": 1, "$db": "admin"})", 0, i);
+  c.Send(all);
+  for (int i = 1; i <= 50; ++i) {
+    BsonDocument r = c.Reply();
+    CHECK(c.header.response_to == i);
+    CHECK(IsOk(r) == (i % 5 != 0));
+  }
+}
+
+TEST_CASE("A message may come in any pieces", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  const std::string m = RawClient::Message(R"({"ping": 1, "$db": "admin"})");
+  for (size_t cut : {size_t{1}, size_t{15}, size_t{17}, m.size() - 1}) {
+    c.Send(m.substr(0, cut));
+    ::usleep(2000);
+    c.Send(m.substr(cut) + m);
+    CHECK(IsOk(c.Reply()));
+    CHECK(IsOk(c.Reply()));
+  }
+}
+
+TEST_CASE("A large message grows the buffer and is answered", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  for (int size : {3000, 70'000, 1'000'000, 9'000'000, 100}) {
+    const std::string text(static_cast<size_t>(size), 'x');
+    CHECK(IsOk(c.Command(R"({"ping": 1, "comment": ")" + text + R"(", "$db": "admin"})")));
+  }
+}
+
+TEST_CASE("A broken frame ends its own connection and no other", "[server]") {
+  TestServer server;
+  RawClient other(server.port());
+  CHECK(IsOk(other.Command(R"({"ping": 1, "$db": "admin"})")));
+  auto header = [](int32_t length, int32_t opcode) {
+    std::string h(16, '\0');
+    StoreLe<int32_t>(h.data(), length);
+    StoreLe<int32_t>(h.data() + 12, opcode);
+    return h;
+  };
+  for (const std::string& bytes :
+       {header(-1, 2013), header(5, 2013), header(48'000'001, 2013), header(INT32_MAX, 2013),
+        header(26, 9999) + std::string(10, '\0'), header(26, 2012) + std::string(10, '\xff'),
+        header(21, 2013) + std::string(5, '\0')}) {
+    RawClient c(server.port());
+    c.Send(bytes);
+    CHECK(c.Closed());
+  }
+  CHECK(IsOk(other.Command(R"({"ping": 1, "$db": "admin"})")));
+}
+
+TEST_CASE("A request with moreToCome gets no reply", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  c.Send(RawClient::Message(R"({"ping": 1, "$db": "admin"})", kMsgMoreToCome, 1));
+  c.Send(RawClient::Message(R"({"ping": 1, "$db": "admin"})", 0, 2));
+  CHECK(IsOk(c.Reply()));
+  CHECK(c.header.response_to == 2);
+}
+
+TEST_CASE("A checksum is checked, and answered with one", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  CHECK(IsOk(c.Command(R"({"ping": 1, "$db": "admin"})", kMsgChecksumPresent)));
+  CHECK((c.flags & kMsgChecksumPresent) != 0);
+}
+
+TEST_CASE("OP_QUERY is for the handshake only", "[server]") {
+  TestServer server;
+  auto query = [](std::string_view ns, std::string_view json) {
+    std::string m(16, '\0');
+    m.append(4, '\0').append(ns).push_back('\0');
+    m.append(4, '\0').append("\xff\xff\xff\xff", 4).append(ParseJson(json).value().bytes());
+    StoreLe<int32_t>(m.data(), static_cast<int32_t>(m.size()));
+    StoreLe<int32_t>(m.data() + 4, 11);
+    StoreLe<int32_t>(m.data() + 12, 2004);
+    return m;
+  };
+  RawClient c(server.port());
+  c.Send(query("admin.$cmd", R"({"isMaster": 1, "helloOk": true})"));
+  BsonDocument r = c.Reply();
+  CHECK(IsOk(r));
+  CHECK(c.header.opcode == 1);
+  CHECK(c.header.response_to == 11);
+  CHECK(r.view()["ismaster"].Bool());
+  CHECK(r.view()["helloOk"].Bool());
+  c.Send(query("admin.$cmd", R"({"find": "c"})"));
+  r = c.Reply();
+  CHECK(Code(r) == 352);
+}
+
+TEST_CASE("Compression is agreed in hello and used for what asked for it", "[server]") {
+  TestServer server;
+  for (Compressor compressor : {Compressor::kSnappy, Compressor::kZlib, Compressor::kZstd}) {
+    RawClient c(server.port());
+    const std::string name(CompressorName(compressor));
+    BsonDocument hello =
+        c.Command(R"({"hello": 1, "compression": [")" + name + R"(", "lz4"], "$db": "admin"})");
+    REQUIRE(hello.view()["compression"].IsArray());
+    CHECK(hello.view().FindPath("compression.0").String() == name);
+    CHECK(hello.view()["compression"].Document().Count() == 1);
+    CHECK_FALSE(c.compressed);
+    std::string m = RawClient::Message(R"({"listCommands": 1, "comment": ")" +
+                                       std::string(2000, 'x') + R"(", "$db": "admin"})");
+    REQUIRE(CompressMessage(m, 0, compressor));
+    c.Send(m);
+    CHECK(IsOk(c.Reply()));
+    CHECK(c.compressed);
+    c.compressed = false;
+    CHECK(IsOk(c.Command(R"({"listCommands": 1, "$db": "admin"})")));
+    CHECK_FALSE(c.compressed);
+  }
+}
+
+TEST_CASE("An awaitable hello waits its time, and the stream of an exhaust hello goes on",
+          "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  BsonDocument hello = c.Command(R"({"hello": 1, "$db": "admin"})");
+  const std::string version = ToRelaxedJson(hello.view()["topologyVersion"]);
+  const std::string ask = R"({"hello": 1, "topologyVersion": )" + version +
+                          R"(, "maxAwaitTimeMS": 30, "$db": "admin"})";
+  const int64_t begin = server.clock().MonotonicMicros();
+  CHECK(IsOk(c.Command(ask)));
+  CHECK(server.clock().MonotonicMicros() - begin >= 30'000);
+  int32_t before = 0;
+  c.Send(RawClient::Message(ask, kMsgExhaustAllowed, 99));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(IsOk(c.Reply()));
+    CHECK((c.flags & kMsgMoreToCome) != 0);
+    CHECK(c.header.response_to == (i == 0 ? 99 : before));
+    before = c.header.request_id;
+  }
+}
+
+TEST_CASE("Client metadata comes once, and must be complete", "[server]") {
+  TestServer server;
+  const std::string good =
+      R"({"hello": 1, "client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"},
+                              "application": {"name": "app"}}, "$db": "admin"})";
+  RawClient c(server.port());
+  CHECK(IsOk(c.Command(good)));
+  CHECK(Code(c.Command(good)) == 186);
+  for (
+      const auto& [client, code] : std::vector<std::pair<std::string, int>>{
+          {R"({"os": {"type": "x"}})", 183},
+          {R"({"driver": {"name": "d", "version": "1"}})", 183},
+          {R"({"driver": {"name": "d", "version": "1"}, "os": {"type": ")" + std::string(600, 'x') +
+               R"("}})",
+           185},
+          {R"({"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}, "application": {"name": ")" +
+               std::string(129, 'x') + R"("}})",
+           184}}) {
+    RawClient bad(server.port());
+    CHECK(Code(bad.Command(R"({"hello": 1, "client": )" + client + R"(, "$db": "admin"})")) ==
+          code);
+  }
+}
+
+TEST_CASE("Every command is checked alike before it runs", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  struct Case {
+    const char* json;
+    int code;
+  };
+  for (
+      const Case& x : std::initializer_list<Case>{
+          {R"({"nonsense": 1, "$db": "admin"})", 59},
+          {R"({"ping": 1})", 40571},
+          {R"({"ping": 1, "$db": "a.b"})", 73},
+          {R"({"setParameter": 1, "logLevel": 0, "$db": "test"})", 13},
+          {R"({"ping": 1, "apiVersion": "2", "$db": "admin"})", 322},
+          {R"({"ping": 1, "apiStrict": true, "$db": "admin"})", 4886600},
+          {R"({"getLog": "*", "apiVersion": "1", "apiStrict": true, "$db": "admin"})", 323},
+          {R"({"ping": 1, "writeConcern": {"w": 1}, "$db": "admin"})", 72},
+          {R"({"ping": 1, "readConcern": {"level": "local"}, "$db": "admin"})", 72},
+          {R"({"ping": 1, "readConcern": {"level": "snapshot"}, "$db": "admin"})", 123},
+          {R"({"ping": 1, "readConcern": {"level": "x"}, "$db": "admin"})", 2},
+          {R"({"ping": 1, "lsid": {"id": 5}, "$db": "admin"})", 14},
+          {R"({"ping": 1, "txnNumber": {"$numberLong": "1"}, "$db": "admin"})", 72},
+          {R"({"ping": 1, "txnNumber": {"$numberLong": "1"}, "lsid": {"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}}, "$db": "admin"})",
+           20},
+          {R"({"ping": 1, "nonsense": 1, "$db": "admin"})", 40415},
+          {R"({"replSetGetStatus": 1, "$db": "admin"})", 76},
+          {R"({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "$db": "admin"})", 18},
+          {R"({"setParameter": 1, "ttlMonitorSleepSecs": 0, "$db": "admin"})", 2},
+          {R"({"getParameter": 1, "nonsense": 1, "$db": "admin"})", 72}}) {
+    CAPTURE(x.json);
+    BsonDocument r = c.Command(x.json);
+    CHECK(Code(r) == x.code);
+    CHECK(r.view()["ok"].Double() == 0);
+    CHECK(r.view()["errmsg"].String().size() > 3);
+    CHECK(r.view()["codeName"].IsString());
+  }
+  CHECK(IsOk(c.Command(
+      R"({"ping": 1, "lsid": {"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}}, "apiVersion": "1", "apiStrict": true, "$db": "admin"})")));
+  CHECK(server.context().sessions().size() == 1);
+  CHECK(IsOk(c.Command(
+      R"({"endSessions": [{"id": {"$uuid": "3b241101-e2bb-4255-8caf-4136c566a962"}}], "$db": "admin"})")));
+  CHECK(server.context().sessions().size() == 0);
+}
+
+TEST_CASE("maxTimeMS ends a long command", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  CHECK(Code(c.Command(R"({"testSpin": 1, "maxTimeMS": 20, "$db": "admin"})")) == 50);
+}
+
+TEST_CASE("A long command holds no io thread, shows in currentOp and can be killed", "[server]") {
+  TestServer server;
+  RawClient busy(server.port()), c(server.port());
+  for (const char* command : {R"({"testSpin": 1, "comment": "me", "$db": "admin"})",
+                              R"({"testWait": 1, "ms": 60000, "comment": "me", "$db": "admin"})"}) {
+    busy.Send(RawClient::Message(command));
+    int64_t id = 0;
+    Eventually([&] {
+      BsonDocument r = c.Command(R"({"currentOp": 1, "command.comment": "me", "$db": "admin"})");
+      REQUIRE(IsOk(r));
+      id = r.view().FindPath("inprog.0.opid").NumberAsInt64();
+      return id != 0;
+    });
+    CHECK(IsOk(c.Command(R"({"killOp": 1, "op": )" + std::to_string(id) + R"(, "$db": "admin"})")));
+    CHECK(Code(busy.Reply()) == 11601);
+  }
+}
+
+TEST_CASE("An operation whose client has gone is ended", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  for (const char* command :
+       {R"({"testSpin": 1, "$db": "admin"})", R"({"testWait": 1, "ms": 60000, "$db": "admin"})"}) {
+    RawClient gone(server.port());
+    gone.Send(RawClient::Message(command));
+    Eventually([&] { return server.context().operations().ActiveCount() == 1; });
+    gone.Close();
+    Eventually([&] { return server.context().operations().ActiveCount() == 0; });
+  }
+  CHECK(server.context().metrics().operation.disconnected == 2);
+}
+
+TEST_CASE("Connections beyond the limit are closed at once", "[server]") {
+  TestServer server([](ServerConfig& c) { c.max_connections = 2; });
+  RawClient a(server.port()), b(server.port());
+  CHECK(IsOk(a.Command(R"({"ping": 1, "$db": "admin"})")));
+  CHECK(IsOk(b.Command(R"({"ping": 1, "$db": "admin"})")));
+  RawClient c(server.port());
+  CHECK(c.Closed());
+  a.Close();
+  Eventually([&] { return server.context().metrics().connections.current == 1; });
+  RawClient d(server.port());
+  CHECK(IsOk(d.Command(R"({"ping": 1, "$db": "admin"})")));
+}
+
+TEST_CASE("Stopping finishes what runs, ends what waits and closes what is idle", "[server]") {
+  auto server = std::make_unique<TestServer>();
+  RawClient idle(server->port()), waiting(server->port()), running(server->port());
+  CHECK(IsOk(idle.Command(R"({"ping": 1, "$db": "admin"})")));
+  waiting.Send(RawClient::Message(R"({"testWait": 1, "ms": 60000, "$db": "admin"})"));
+  running.Send(RawClient::Message(R"({"testSpin": 1, "maxTimeMS": 100, "$db": "admin"})"));
+  Eventually([&] { return server->context().operations().ActiveCount() == 2; });
+  std::thread stop([&] { server->server().Stop(5000); });
+  CHECK(Code(waiting.Reply()) == 11600);
+  CHECK(waiting.Closed());
+  CHECK(Code(running.Reply()) == 50);
+  CHECK(idle.Closed());
+  stop.join();
+}
+
+TEST_CASE("The clock command moves the clock", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  CHECK(IsOk(c.Command(
+      R"({"clock": {"set": {"$date": "2030-01-01T00:00:00Z"}, "freeze": true}, "$db": "admin"})")));
+  BsonDocument r = c.Command(R"({"clock": {"advanceSeconds": 90}, "$db": "admin"})");
+  CHECK(r.view()["now"].Date().millis == 1893456090000);
+  CHECK(r.view()["frozen"].Bool());
+  r = c.Command(R"({"hello": 1, "$db": "admin"})");
+  CHECK(r.view()["localTime"].Date().millis == 1893456090000);
+  CHECK(Code(c.Command(R"({"clock": {"set": 5}, "$db": "admin"})")) == 14);
+  CHECK(Code(c.Command(R"({"clock": "unreal", "$db": "admin"})")) == 2);
+  CHECK(IsOk(c.Command(R"({"clock": "real", "$db": "admin"})")));
+}

@@ -1,0 +1,119 @@
+#include "server/log.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "protocol/extended_json.h"
+
+using namespace mayfly;
+
+namespace {
+
+const Instant kTime{1'700'000'000'123};  // 2023-11-14T22:13:20.123Z
+
+struct TempDir {
+  TempDir()
+      : path(std::filesystem::temp_directory_path() /
+             ("mayfly-log-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  ~TempDir() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+std::string Read(const std::filesystem::path& p) {
+  std::stringstream s;
+  s << std::ifstream(p).rdbuf();
+  return s.str();
+}
+
+}  // namespace
+
+TEST_CASE("A log line is a JSON document with mongod's fields in mongod's order", "[log]") {
+  BsonDocument attr = BuildBson(
+      [](BsonBuilder& b) { b.Append("remote", "127.0.0.1:5").Append("n", 3).Append("ok", true); });
+  const std::string line =
+      FormatLogJson(kTime, TimestampFormat::kIso8601Utc, LogSeverity::kInfo, LogComponent::kNetwork,
+                    22943, "listener", "Say \"hi\"\n", attr.view());
+  auto parsed = ParseJson(line);
+  REQUIRE(parsed);
+  const BsonView v = parsed.value().view();
+  std::vector<std::string> names;
+  for (const BsonElement& e : v) names.emplace_back(e.name);
+  CHECK(names == std::vector<std::string>{"t", "s", "c", "id", "ctx", "msg", "attr"});
+  CHECK(v["t"].Date() == kTime);
+  CHECK(v["s"].String() == "I");
+  CHECK(v["c"].String() == "NETWORK");
+  CHECK(v["id"].Int32() == 22943);
+  CHECK(v["msg"].String() == "Say \"hi\"\n");
+  CHECK(v.FindPath("attr.n").Int32() == 3);
+}
+
+TEST_CASE("An attribute too long for a line is cut, and the line says so", "[log]") {
+  const std::string big(20'000, 'x');
+  BsonDocument attr = BuildBson([&](BsonBuilder& b) { b.Append("small", 1).Append("big", big); });
+  const std::string line = FormatLogJson(kTime, TimestampFormat::kIso8601Utc, LogSeverity::kWarning,
+                                         LogComponent::kCommand, 1, "c", "m", attr.view());
+  CHECK(line.size() < 12'000);
+  auto parsed = ParseJson(line);
+  REQUIRE(parsed);
+  CHECK(parsed.value().view().FindPath("truncated.big.type").String() == "string");
+  CHECK(parsed.value().view().FindPath("attr.small").Int32() == 1);
+}
+
+TEST_CASE("Text lines carry the same for people", "[log]") {
+  BsonDocument attr = BuildBson([](BsonBuilder& b) { b.Append("port", 27017); });
+  const std::string line = FormatLogText(kTime, TimestampFormat::kIso8601Utc, LogSeverity::kError,
+                                         LogComponent::kStorage, 9, "main", "Opened", attr.view());
+  CHECK_THAT(line, Catch::Matchers::StartsWith("2023-11-14T22:13:20.123Z E"));
+  CHECK_THAT(line, Catch::Matchers::Contains("[main] Opened port=27017"));
+}
+
+TEST_CASE("Verbosity is by component, and a component without its own inherits", "[log]") {
+  SystemClock clock;
+  TempDir dir;
+  LogOptions options;
+  options.path = dir.path / "a.log";
+  auto log = Log::Open(options, clock).value();
+  CHECK_FALSE(log->Enabled(LogSeverity::kDebug1, LogComponent::kIndex));
+  log->SetVerbosity(LogComponent::kDefault, 1);
+  CHECK(log->Enabled(LogSeverity::kDebug1, LogComponent::kIndex));
+  CHECK_FALSE(log->Enabled(LogSeverity::kDebug2, LogComponent::kIndex));
+  log->SetVerbosity(LogComponent::kIndex, 0);
+  CHECK_FALSE(log->Enabled(LogSeverity::kDebug1, LogComponent::kIndex));
+  log->SetVerbosity(LogComponent::kIndex, -1);
+  CHECK(log->Enabled(LogSeverity::kDebug1, LogComponent::kIndex));
+}
+
+TEST_CASE("Rotation renames the file and goes on in a new one", "[log]") {
+  SystemClock clock;
+  TempDir dir;
+  LogOptions options;
+  options.path = dir.path / "a.log";
+  auto log = Log::Open(options, clock).value();
+  log->Info(LogComponent::kControl, 1, "first");
+  REQUIRE(log->Rotate());
+  log->Info(LogComponent::kControl, 2, "second");
+  CHECK_THAT(Read(options.path),
+             Catch::Matchers::Contains("second") && !Catch::Matchers::Contains("first"));
+  int files = 0;
+  for (auto& e : std::filesystem::directory_iterator(dir.path)) files += e.is_regular_file();
+  CHECK(files == 2);
+  size_t total = 0;
+  CHECK(log->RecentLines(&total).size() == 2);
+  CHECK(total == 2);
+}
+
+TEST_CASE("A log file that cannot be opened is an error that names it", "[log]") {
+  SystemClock clock;
+  LogOptions options;
+  options.path = "/nonexistent-folder/a.log";
+  auto r = Log::Open(options, clock);
+  REQUIRE_FALSE(r);
+  CHECK(r.error().code == ErrorCode::kFileNotOpen);
+  CHECK_THAT(r.error().message, Catch::Matchers::Contains("/nonexistent-folder/a.log"));
+}

@@ -1,0 +1,211 @@
+#include <catch2/catch.hpp>
+
+#include "protocol/extended_json.h"
+#include "server/cursor_manager.h"
+#include "server/operation_registry.h"
+#include "server/parameters.h"
+#include "server/session_registry.h"
+
+using namespace mayfly;
+
+namespace {
+
+std::unique_ptr<ClientCursor> MakeCursor(int documents, std::string session = {}) {
+  std::vector<BsonDocument> docs;
+  for (int i = 0; i < documents; ++i)
+    docs.push_back(BuildBson([&](BsonBuilder& b) { b.Append("_id", i); }));
+  auto c = std::make_unique<ClientCursor>();
+  c->db = "d";
+  c->collection = "c";
+  c->ns = "d.c";
+  c->session = std::move(session);
+  c->cursor = std::make_unique<ListCursor>(std::move(docs));
+  return c;
+}
+
+int Take(ClientCursor& c, Operation& op, int n) {
+  std::string bytes;
+  BsonArrayBuilder batch(bytes);
+  REQUIRE(c.cursor->NextBatch(op, n, kMaxBatchBytes, batch));
+  return batch.count();
+}
+
+}  // namespace
+
+TEST_CASE("A cursor is given to one getMore at a time, and only to its owner", "[cursor]") {
+  SystemClock clock;
+  CursorManager cursors(clock);
+  Operation op(clock);
+  const int64_t id = cursors.Register(MakeCursor(5));
+  CHECK(id > 0);
+  CHECK(cursors.CheckOut(id + 16, "d", "c", {}, op).error().code == ErrorCode::kCursorNotFound);
+  CHECK(cursors.CheckOut(id, "d", "other", {}, op).error().code == ErrorCode::kUnauthorized);
+  CHECK(static_cast<int>(cursors.CheckOut(id, "d", "c", std::string(16, 's'), op).error().code) ==
+        50738);
+  auto c = cursors.CheckOut(id, "d", "c", {}, op);
+  REQUIRE(c);
+  CHECK(cursors.CheckOut(id, "d", "c", {}, op).error().code == ErrorCode::kCursorInUse);
+  CHECK(cursors.totals().pinned == 1);
+  CHECK(Take(*c.value(), op, 3) == 3);
+  CHECK(cursors.CheckIn(std::move(c).value()));
+  c = cursors.CheckOut(id, "d", "c", {}, op);
+  REQUIRE(c);
+  CHECK(Take(*c.value(), op, 3) == 2);
+  CHECK_FALSE(cursors.CheckIn(std::move(c).value()));
+  CHECK(cursors.totals().open == 0);
+  CHECK(cursors.totals().pinned == 0);
+}
+
+TEST_CASE("Killing a cursor closes it, or interrupts the getMore that has it", "[cursor]") {
+  SystemClock clock;
+  CursorManager cursors(clock);
+  Operation op(clock);
+  const int64_t idle = cursors.Register(MakeCursor(5));
+  CHECK(cursors.Kill(idle, "d", "x") == CursorManager::KillResult::kWrongNamespace);
+  CHECK(cursors.Kill(idle, "d", "c") == CursorManager::KillResult::kKilled);
+  CHECK(cursors.Kill(idle, "d", "c") == CursorManager::KillResult::kNotFound);
+  const int64_t busy = cursors.Register(MakeCursor(5));
+  auto c = cursors.CheckOut(busy, "d", "c", {}, op);
+  REQUIRE(c);
+  CHECK(cursors.Kill(busy, {}, {}) == CursorManager::KillResult::kKilled);
+  CHECK(op.kill_code == static_cast<int>(ErrorCode::kCursorKilled));
+  CHECK_FALSE(cursors.CheckIn(std::move(c).value()));
+  CHECK(cursors.totals().open == 0);
+}
+
+TEST_CASE("Idle cursors close by the clock; those of sessions and noCursorTimeout do not",
+          "[cursor]") {
+  SystemClock clock;
+  CursorManager cursors(clock);
+  cursors.Register(MakeCursor(5));
+  cursors.Register(MakeCursor(5, std::string(16, 's')));
+  auto forever = MakeCursor(5);
+  forever->no_timeout = true;
+  cursors.Register(std::move(forever));
+  CHECK(cursors.totals().no_timeout == 1);
+  CHECK(cursors.Sweep(600'000) == 0);
+  clock.Advance(600'001);
+  CHECK(cursors.Sweep(600'000) == 1);
+  CHECK(cursors.totals().open == 2);
+  CHECK(cursors.totals().timed_out == 1);
+  CHECK(cursors.KillSession(std::string(16, 's')) == 1);
+  CHECK(cursors.KillNamespace("d", "") == 1);
+  CHECK(cursors.totals().open == 0);
+  CHECK(cursors.totals().no_timeout == 0);
+}
+
+TEST_CASE("The first batch keeps the cursor only when there is more", "[cursor]") {
+  SystemClock clock;
+  CursorManager cursors(clock);
+  Operation op(clock);
+  for (auto [documents, batch, open] : {std::tuple{3, 5, 0}, {3, 3, 0}, {3, 2, 1}, {3, 0, 2}}) {
+    BsonDocument reply = BuildBson([&, d = documents, n = batch](BsonBuilder& b) {
+      REQUIRE(ReplyFirstBatch(cursors, op, MakeCursor(d), n, b));
+    });
+    CHECK(cursors.totals().open == open);
+    CHECK((reply.view().FindPath("cursor.id").Int64() != 0) == (batch < documents));
+    CHECK(reply.view().FindPath("cursor.firstBatch").Document().Count() ==
+          std::min(batch, documents));
+  }
+}
+
+TEST_CASE("A batch ends before it is too large for a document, but is never empty", "[cursor]") {
+  SystemClock clock;
+  Operation op(clock);
+  std::vector<BsonDocument> docs;
+  for (int i = 0; i < 4; ++i)
+    docs.push_back(BuildBson([&](BsonBuilder& b) { b.Append("x", std::string(1000, 'x')); }));
+  ListCursor c(std::move(docs));
+  std::string bytes;
+  BsonArrayBuilder first(bytes);
+  REQUIRE(c.NextBatch(op, 100, 2500, first));
+  CHECK(first.count() == 2);
+  std::string more;
+  BsonArrayBuilder second(more);
+  REQUIRE(c.NextBatch(op, 100, 10, second));
+  CHECK(second.count() == 1);
+}
+
+TEST_CASE("Sessions end when unused, and tell", "[session]") {
+  SessionRegistry sessions;
+  std::vector<std::string> ended;
+  sessions.OnEnd([&](std::string_view id) { ended.emplace_back(id); });
+  const std::string a(16, 'a'), b(16, 'b');
+  REQUIRE(sessions.Use(a, {1000}));
+  REQUIRE(sessions.Use(b, {1000}));
+  REQUIRE(sessions.Use(b, {5000}));
+  CHECK(sessions.size() == 2);
+  CHECK(sessions.Sweep({5999}, 5000) == 0);
+  CHECK(sessions.Sweep({6000}, 5000) == 1);
+  CHECK(ended == std::vector<std::string>{a});
+  CHECK(sessions.End(b));
+  CHECK_FALSE(sessions.End(b));
+  auto fresh = sessions.Start({1});
+  REQUIRE(fresh);
+  CHECK(fresh.value()->id().size() == 16);
+}
+
+TEST_CASE("killOp reaches the running operation and wakes what waits", "[operation]") {
+  SystemClock clock;
+  OperationRegistry ops;
+  ClientSlot slot(ops, "", ops.NextConnectionId());
+  CHECK(slot.desc == "conn1");
+  Operation op(clock, ops.NextOperationId());
+  CHECK_FALSE(ops.Kill(op.id));
+  BsonDocument command = BuildBson([](BsonBuilder& b) { b.Append("find", "c"); });
+  slot.Begin(op, "find", "d", command.view(), nullptr, {}, 0);
+  CHECK(ops.ActiveCount() == 1);
+  bool woken = false;
+  CHECK(slot.SetKillWaker([&] { woken = true; }));
+  CHECK(ops.Kill(op.id));
+  CHECK(woken);
+  CHECK(op.CheckInterrupt().error().code == ErrorCode::kInterrupted);
+  CHECK_FALSE(slot.SetKillWaker([] {}));
+  slot.End();
+  CHECK(ops.ActiveCount() == 0);
+}
+
+TEST_CASE("Parameters keep to their types and ranges, and answer what they were", "[parameter]") {
+  ParameterRegistry p;
+  std::atomic<int64_t> number{60};
+  std::atomic<bool> flag{true};
+  std::atomic<int> mode{0};
+  int changes = 0;
+  p.AddInt("ttlMonitorSleepSecs", &number, 1, INT32_MAX, "", [&] { ++changes; });
+  p.AddBool("ttlMonitorEnabled", &flag, "");
+  p.AddEnum("ttlMonitorMode", &mode, {"precise", "interval"}, "");
+  p.AddReadOnlyInt("fixed", 3, "");
+  struct Case {
+    const char* name;
+    const char* json;
+    int code;  // 0: fine
+  };
+  const auto c =
+      GENERATE(values<Case>({{"ttlMonitorSleepSecs", R"({"v": 5})", 0},
+                             {"ttlMonitorSleepSecs", R"({"v": 5.7})", 0},
+                             {"ttlMonitorSleepSecs", R"({"v": 0})", 2},
+                             {"ttlMonitorSleepSecs", R"({"v": -1})", 2},
+                             {"ttlMonitorSleepSecs", R"({"v": 3000000000})", 2},
+                             {"ttlMonitorSleepSecs", R"({"v": {"$numberDouble": "NaN"}})", 2},
+                             {"ttlMonitorSleepSecs", R"({"v": "5"})", 14},
+                             {"ttlMonitorEnabled", R"({"v": 0})", 0},
+                             {"ttlMonitorEnabled", R"({"v": "no"})", 14},
+                             {"ttlMonitorMode", R"({"v": "interval"})", 0},
+                             {"ttlMonitorMode", R"({"v": "sometimes"})", 2},
+                             {"fixed", R"({"v": 1})", 20},
+                             {"ttlMonitorSleepSec", R"({"v": 1})", 72}}));
+  CAPTURE(c.name, c.json);
+  BsonDocument v = ParseJson(c.json).value();
+  std::string bytes;
+  BsonBuilder reply(bytes);
+  auto r = p.Set(c.name, v.view()["v"], false, &reply);
+  reply.Done();
+  REQUIRE(r.has_value() == (c.code == 0));
+  if (!r) {
+    CHECK(static_cast<int>(r.error().code) == c.code);
+    CHECK_THAT(r.error().message, Catch::Matchers::Contains(c.name));
+    CHECK(number == 60);
+  } else {
+    CHECK(BsonView(bytes.data()).Has("was"));
+  }
+}
