@@ -350,14 +350,17 @@ class ZipExpression final : public ParentExpression {
       rows =
           longest_ ? std::max(rows, columns.back().size()) : std::min(rows, columns.back().size());
     }
-    return BuildArray([&](BsonArrayBuilder& out) {
-      for (size_t r = 0; r < rows; ++r) {
-        BsonArrayBuilder row = out.OpenArray();
-        for (size_t i = 0; i < inputs_; ++i)
-          AppendOrNull(row, r < columns[i].size() ? columns[i][r] : defaults[i].view());
-        row.Done();
-      }
-    });
+    std::string bytes;
+    BsonArrayBuilder out(bytes);
+    for (size_t r = 0; r < rows; ++r) {
+      BsonArrayBuilder row = out.OpenArray();
+      for (size_t i = 0; i < inputs_; ++i)
+        AppendOrNull(row, r < columns[i].size() ? columns[i][r] : defaults[i].view());
+      row.Done();
+      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
+    }
+    out.Done();
+    return Value::Array(std::move(bytes));
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder outer = out.OpenDocument(name);

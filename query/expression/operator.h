@@ -117,7 +117,15 @@ Value BuildArray(F&& fill) {
   b.Done();
   return Value::Array(std::move(bytes));
 }
-/// Number of elements and the elements of an array.
+/// The most bytes that a value made by an expression may have. MongoDB's limit for its buffers: far
+/// above a document's, far below what a BSON length can say.
+inline constexpr size_t kMaxValueBytes = size_t{64} << 20;
+inline Error ValueTooLarge(size_t bytes) {
+  return LocationError(13548, "BufBuilder attempted to grow() to " + std::to_string(bytes) +
+                                  " bytes, past the 64MB limit.");
+}
+
+/// The elements of an array.
 std::vector<BsonValue> Elements(BsonValue array);
 
 /// A value for an expression that does not change: literals and folded trees.

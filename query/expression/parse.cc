@@ -2,6 +2,7 @@
 
 #include "protocol/extended_json.h"
 #include "query/expression/operator.h"
+#include "query/expression/utf8.h"
 
 namespace mayfly {
 
@@ -25,7 +26,20 @@ std::optional<VariableId> VariableScope::Lookup(std::string_view name) const {
   return std::nullopt;
 }
 
-std::string ValueText(BsonValue v) { return v.missing() ? "missing" : ToRelaxedJson(v); }
+std::string ValueText(BsonValue v) {
+  if (v.missing()) return "missing";
+  constexpr size_t kMost = 2048;  // it goes into messages
+  if (v.size() > 16 * kMost)
+    return "<" + TypeText(v) + " of " + std::to_string(v.size()) + " bytes>";
+  std::string text = ToRelaxedJson(v);
+  if (text.size() > kMost) {
+    size_t end = kMost;
+    while (IsContinuation(text[end])) --end;
+    text.resize(end);
+    text += "...";
+  }
+  return text;
+}
 
 bool ExactInt32(BsonValue v, int32_t* out) {
   int64_t wide;
@@ -204,6 +218,7 @@ class ObjectExpression final : public ParentExpression {
     for (size_t i = 0; i < names_.size(); ++i) {
       MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
       b.Append(names_[i], v.view());
+      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
     }
     b.Done();
     return Value::Document(std::move(bytes));
@@ -226,6 +241,7 @@ class ArrayExpression final : public ParentExpression {
     for (auto& c : children_) {
       MAYFLY_TRY(Value v, c->Evaluate(ctx));
       AppendOrNull(b, v.view());
+      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
     }
     b.Done();
     return Value::Array(std::move(bytes));
@@ -245,10 +261,14 @@ class CallExpression final : public ParentExpression {
   Result<Value> Evaluate(EvalContext& ctx) const override {
     if (def_.lazy) return def_.lazy(ctx, children_);
     boost::container::small_vector<Value, 4> values(children_.size());
-    for (size_t i = 0; i < children_.size(); ++i)
-      if (children_[i]) {
-        MAYFLY_TRY(values[i], children_[i]->Evaluate(ctx));
-      }
+    size_t bytes = 0;
+    for (size_t i = 0; i < children_.size(); ++i) {
+      if (!children_[i]) continue;
+      MAYFLY_TRY(values[i], children_[i]->Evaluate(ctx));
+      bytes += values[i].view().size();
+    }
+    // What comes out of an operator is about as large as what went in, or it checks itself.
+    if (bytes > kMaxValueBytes) return ValueTooLarge(bytes);
     return def_.eval({ctx, {values.data(), values.size()}, given_, def_});
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
@@ -414,8 +434,11 @@ Result<void> CheckVariableName(std::string_view name) {
 }
 
 std::vector<std::span<const OperatorDef>> AllOperatorTables() {
-  return {ArithmeticOperators(), ArrayOperators(), ArrayScopeOperators(), CompareOperators(), DateOperators(),
-          ObjectOperators(), SetOperators(), StringOperators(), TypeOperators(), VariadicOperators()};
+  return {ArithmeticOperators(),   ArrayOperators(),        ArrayScopeOperators(),
+          CompareOperators(),      DateMathOperators(),     DateOperators(),
+          ObjectOperators(),       SetOperators(),          StringOperators(),
+          StringSearchOperators(), TrigonometryOperators(), TypeOperators(),
+          VariadicOperators()};
 }
 
 const OperatorDef* FindOperator(std::string_view name) {

@@ -1,4 +1,5 @@
 #include "query/expression/operator.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 namespace {
@@ -104,6 +105,10 @@ class EachExpression final : public ParentExpression {
     std::string bytes;
     BsonArrayBuilder out(bytes);
     for (const BsonElement& e : input.view().Document()) {
+      if (ctx.op) {
+        MAYFLY_TRY(ctx.op->CheckInterrupt());
+      }
+      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
       SetVariable(ctx, id_, input.Member(e.value));
       MAYFLY_TRY(Value v, children_[1]->Evaluate(ctx));
       if (!filter_) {
@@ -197,11 +202,13 @@ class ReduceExpression final : public ParentExpression {
                            "$reduce requires that 'input' be an array, found: " + ValueText(input));
     MAYFLY_TRY(Value value, children_[1]->Evaluate(ctx));
     for (const BsonElement& e : input.view().Document()) {
+      if (ctx.op) {
+        MAYFLY_TRY(ctx.op->CheckInterrupt());
+      }
       SetVariable(ctx, this_, input.Member(e.value));
       SetVariable(ctx, value_, std::move(value));
       MAYFLY_TRY(value, children_[2]->Evaluate(ctx));
-      if (value.view().size() > static_cast<uint32_t>(kMaxBsonInternalSize))
-        return LocationError(10334, "BSONObj size is invalid: the value of $reduce is over 16 MB");
+      if (value.view().size() > kMaxValueBytes) return ValueTooLarge(value.view().size());
     }
     return value;
   }

@@ -12,6 +12,15 @@ namespace {
 
 int64_t Bytes(const Value& v) { return static_cast<int64_t>(sizeof(Value) + v.view().size()); }
 
+/// One group's array cannot go to disk in parts.
+constexpr size_t kMaxAccumulatorBytes = size_t{100} << 20;
+Error TooMuchMemory(std::string_view name) {
+  return Error{ErrorCode::kExceededMemoryLimit,
+               std::string(name) +
+                   " used too much memory and cannot spill to disk. Memory limit: " +
+                   std::to_string(kMaxAccumulatorBytes) + " bytes"};
+}
+
 class SumAccumulator final : public Accumulator {
  public:
   explicit SumAccumulator(bool average) : average_(average) {}
@@ -125,6 +134,7 @@ class PushAccumulator final : public Accumulator {
     if (v.missing()) return Ok();
     size_t before = bytes_.size();
     array_->Append(v.view());
+    if (bytes_.size() > kMaxAccumulatorBytes) return TooMuchMemory("$push");
     *memory += static_cast<int64_t>(bytes_.size() - before);
     return Ok();
   }
@@ -154,6 +164,8 @@ class AddToSetAccumulator final : public Accumulator {
     if (v.missing() || set_.contains(v)) return Ok();
     Value own = v.Own();
     *memory += Bytes(own) + 16;
+    bytes_ += own.view().size();
+    if (bytes_ > kMaxAccumulatorBytes) return TooMuchMemory("$addToSet");
     order_.push_back(own);
     set_.insert(std::move(own));
     return Ok();
@@ -181,6 +193,7 @@ class AddToSetAccumulator final : public Accumulator {
     }
   };
   std::unordered_set<Value, Hash, Equal> set_;
+  size_t bytes_ = 0;
   std::vector<Value> order_;  ///< shares the bytes; in the order they came
 };
 

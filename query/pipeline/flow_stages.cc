@@ -26,11 +26,11 @@ bool MatchDependencies(const MatchExpression& match, std::set<std::string>* fiel
   return true;
 }
 
-StageNeeds MatchStage::AddDependencies(std::set<std::string>* fields) const {
+StageNeeds PipelineMatch::AddDependencies(std::set<std::string>* fields) const {
   return MatchDependencies(*match_, fields) ? StageNeeds::kAlso : StageNeeds::kWhole;
 }
 
-Result<StreamState> MatchStage::GetNext(StreamDocument* out) {
+Result<StreamState> PipelineMatch::GetNext(StreamDocument* out) {
   while (true) {
     MAYFLY_TRY(StreamState state, Pull(out));
     if (state != StreamState::kAdvanced) return state;
@@ -44,20 +44,20 @@ Result<void> ParseMatchStage(StageParser& p, BsonValue spec) {
     return LocationError(15959, "the match filter must be an expression in an object");
   BsonDocument filter(spec.Document());
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, {.scope = &p.scope}));
-  p.out.push_back(std::make_unique<MatchStage>(p.context, std::move(filter), std::move(match)));
+  p.out.push_back(std::make_unique<PipelineMatch>(p.context, std::move(filter), std::move(match)));
   return Ok();
 }
 
 // --- $limit, $skip ---
 
-Result<StreamState> LimitStage::GetNext(StreamDocument* out) {
+Result<StreamState> PipelineLimit::GetNext(StreamDocument* out) {
   if (seen_ >= limit_) return StreamState::kEof;
   MAYFLY_TRY(StreamState state, Pull(out));
   if (state == StreamState::kAdvanced) ++seen_;
   return state;
 }
 
-Result<StreamState> SkipStage::GetNext(StreamDocument* out) {
+Result<StreamState> PipelineSkip::GetNext(StreamDocument* out) {
   for (; seen_ < skip_; ++seen_) {
     MAYFLY_TRY(StreamState state, Pull(out));
     if (state != StreamState::kAdvanced) return state;
@@ -76,7 +76,7 @@ Result<void> ParseLimitStage(StageParser& p, BsonValue spec) {
         5107201, "invalid argument to $limit stage: Expected a non-negative number in: $limit: " +
                      ValueText(spec));
   if (n == 0) return LocationError(15958, "the limit must be positive");
-  p.out.push_back(std::make_unique<LimitStage>(p.context, n));
+  p.out.push_back(std::make_unique<PipelineLimit>(p.context, n));
   return Ok();
 }
 
@@ -89,7 +89,7 @@ Result<void> ParseSkipStage(StageParser& p, BsonValue spec) {
     return LocationError(
         5107200, "invalid argument to $skip stage: Expected a non-negative number in: $skip: " +
                      ValueText(spec));
-  p.out.push_back(std::make_unique<SkipStage>(p.context, n));
+  p.out.push_back(std::make_unique<PipelineSkip>(p.context, n));
   return Ok();
 }
 
@@ -147,7 +147,7 @@ Result<void> ParseCountStage(StageParser& p, BsonValue spec) {
 
 // --- $sort, $sample ---
 
-void SortStage::Serialize(BsonBuilder& out) const {
+void PipelineSort::Serialize(BsonBuilder& out) const {
   BsonBuilder sub = out.OpenDocument("$sort");
   BsonBuilder key = sub.OpenDocument("sortKey");
   key.AppendAll(pattern_.spec());
@@ -155,7 +155,7 @@ void SortStage::Serialize(BsonBuilder& out) const {
   if (limit_ > 0) sub.Append("limit", limit_);
 }
 
-StageNeeds SortStage::AddDependencies(std::set<std::string>* fields) const {
+StageNeeds PipelineSort::AddDependencies(std::set<std::string>* fields) const {
   for (auto& part : pattern_.parts()) {
     if (part.meta == SortPattern::Meta::kNone)
       fields->insert(part.path);
@@ -167,7 +167,7 @@ StageNeeds SortStage::AddDependencies(std::set<std::string>* fields) const {
   return StageNeeds::kAlso;
 }
 
-void SortStage::ExplainStats(BsonBuilder& out) const {
+void PipelineSort::ExplainStats(BsonBuilder& out) const {
   if (!sorter_) return;
   out.Append("totalDataSizeSortedBytesEstimate", sorter_->bytes_sorted());
   out.Append("usedDisk", sorter_->spills() > 0);
@@ -175,7 +175,7 @@ void SortStage::ExplainStats(BsonBuilder& out) const {
   out.Append("spilledDataStorageSize", sorter_->spilled_bytes());
 }
 
-Result<StreamState> SortStage::GetNext(StreamDocument* out) {
+Result<StreamState> PipelineSort::GetNext(StreamDocument* out) {
   if (!sorter_)
     sorter_ =
         std::make_unique<Sorter>(pattern_, SorterOptions{.limit = limit_,
@@ -205,13 +205,13 @@ Result<void> ParseSortStage(StageParser& p, BsonValue spec) {
   if (BsonValue key = view["sortKey"];
       key.IsDocument() && (view.Count() == 1 || view["limit"].IsNumber())) {
     MAYFLY_TRY(SortPattern pattern, SortPattern::Parse(key.Document()));
-    auto stage = std::make_unique<SortStage>(p.context, std::move(pattern));
+    auto stage = std::make_unique<PipelineSort>(p.context, std::move(pattern));
     stage->set_limit(view["limit"].NumberAsInt64());
     p.out.push_back(std::move(stage));
     return Ok();
   }
   MAYFLY_TRY(SortPattern pattern, SortPattern::Parse(view));
-  p.out.push_back(std::make_unique<SortStage>(p.context, std::move(pattern)));
+  p.out.push_back(std::make_unique<PipelineSort>(p.context, std::move(pattern)));
   return Ok();
 }
 
@@ -318,20 +318,20 @@ void SetPath(BsonView doc, std::span<const std::string> path, BsonValue value, B
   }
 }
 
-void UnwindStage::Serialize(BsonBuilder& out) const {
+void PipelineUnwind::Serialize(BsonBuilder& out) const {
   BsonBuilder sub = out.OpenDocument("$unwind");
   sub.Append("path", "$" + dotted_);
   if (preserve_) sub.Append("preserveNullAndEmptyArrays", true);
   if (index_) sub.Append("includeArrayIndex", *index_);
 }
 
-bool UnwindStage::Touches(std::string_view path) const {
+bool PipelineUnwind::Touches(std::string_view path) const {
   return PathsOverlap(path, dotted_) || (index_ && PathsOverlap(path, *index_));
 }
 
 /// Hands out the document being unwound with `replacement` at the path (as it is when that is
 /// missing).
-void UnwindStage::Emit(BsonValue replacement, std::optional<int64_t> index, StreamDocument* out) {
+void PipelineUnwind::Emit(BsonValue replacement, std::optional<int64_t> index, StreamDocument* out) {
   BsonView doc(input_copy_.data());
   buffer_.clear();
   {
@@ -358,7 +358,7 @@ void UnwindStage::Emit(BsonValue replacement, std::optional<int64_t> index, Stre
   *out = {BsonView(buffer_.data()), has_metadata_ ? &metadata_ : nullptr};
 }
 
-Result<StreamState> UnwindStage::GetNext(StreamDocument* out) {
+Result<StreamState> PipelineUnwind::GetNext(StreamDocument* out) {
   while (true) {
     if (unwinding_) {
       MAYFLY_TRY(Check());
@@ -456,7 +456,7 @@ Result<void> ParseUnwindStage(StageParser& p, BsonValue spec) {
                                     std::string(path.String()));
   std::string dotted(path.String().substr(1));
   MAYFLY_TRY(auto parts, ParseFieldPath(dotted));
-  p.out.push_back(std::make_unique<UnwindStage>(p.context, std::move(parts), std::move(dotted),
+  p.out.push_back(std::make_unique<PipelineUnwind>(p.context, std::move(parts), std::move(dotted),
                                                 std::move(index), preserve));
   return Ok();
 }

@@ -221,6 +221,7 @@ class GroupStage final : public PipelineStage {
       b.Append(fields_[i].name, v.view());
     }
     b.Done();
+    if (buffer_.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(buffer_.size());
     *out = {BsonView(buffer_.data()), nullptr};
     return Ok();
   }

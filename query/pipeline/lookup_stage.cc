@@ -1,3 +1,7 @@
+#include <algorithm>
+
+#include "protocol/bson_compare.h"
+#include "query/match/match_internal.h"
 #include "query/pipeline/stage.h"
 
 namespace mayfly {
@@ -14,6 +18,54 @@ struct LookupSpec {
   std::vector<std::pair<std::string, ExpressionPtr>> let;
   std::optional<BsonDocument> pipeline;  ///< array bytes
   std::set<std::string> namespaces;
+};
+
+/// A foreign collection in memory, by the hash of every value at one path. What it finds are
+/// candidates: equal values have equal hashes, and a filter has the last word.
+class HashedCollection {
+ public:
+  explicit HashedCollection(std::string path) : path_(std::move(path)) {}
+  size_t memory() const { return memory_; }
+  void Add(BsonView doc) {
+    auto index = static_cast<uint32_t>(docs_.size());
+    docs_.emplace_back(doc);
+    memory_ += doc.size() + sizeof(BsonDocument);
+    auto add = [&](BsonValue v, int) {
+      by_hash_.emplace(Hash(v), index);
+      memory_ += 32;
+      return false;
+    };
+    match::WalkPath(docs_.back().view(), path_, true, -1, add);
+  }
+  /// Calls `f` with the candidates for `local` (an array stands for each of its elements), in the
+  /// collection's order.
+  template <class F>
+  Result<void> ForEachCandidate(BsonValue local, F&& f) const {
+    std::vector<uint32_t> found;
+    auto collect = [&](BsonValue v) {
+      auto [begin, end] = by_hash_.equal_range(Hash(v));
+      for (auto it = begin; it != end; ++it) found.push_back(it->second);
+    };
+    if (local.IsArray()) {
+      for (const BsonElement& e : local.Document()) collect(e.value);
+    } else {
+      collect(local);
+    }
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    for (uint32_t i : found) {
+      MAYFLY_TRY(f(docs_[i].view()));
+    }
+    return Ok();
+  }
+
+ private:
+  /// Null, undefined and missing are one.
+  static uint64_t Hash(BsonValue v) { return v.IsNullish() ? 0 : HashValue(v); }
+  std::string path_;
+  std::vector<BsonDocument> docs_;
+  std::unordered_multimap<uint64_t, uint32_t> by_hash_;
+  size_t memory_ = 0;
 };
 
 /// For each document: the foreign documents whose field equals the local one's, or what a pipeline
@@ -111,6 +163,8 @@ class LookupStage final : public PipelineStage {
       return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
     std::unique_ptr<DocumentSource> source;
     if (!spec_.pipeline) {
+      MAYFLY_TRY(bool hashed, Hashed());
+      if (hashed) return FindHashed(in, filter, std::move(key));
       SourceRequest request;
       MAYFLY_TRY(request.match, ParseMatch(filter));
       request.filter = std::move(filter);
@@ -153,10 +207,7 @@ class LookupStage final : public PipelineStage {
       MAYFLY_TRY(StreamState state, source->Next(&doc));
       if (state != StreamState::kAdvanced) break;
       array.Append(doc.doc);
-      if (bytes.size() > options().memory_limit)
-        return LocationError(4568, "Total size of documents in " + spec_.from +
-                                       " matching pipeline's $lookup stage exceeds " +
-                                       std::to_string(options().memory_limit) + " bytes");
+      if (bytes.size() > options().memory_limit) return TooMuch();
     }
     array.Done();
     found_ = Value::Array(std::move(bytes));
@@ -165,7 +216,53 @@ class LookupStage final : public PipelineStage {
     return Ok();
   }
 
+  /// Reads the foreign collection into memory when there is no index to ask and it fits.
+  Result<bool> Hashed() {
+    if (tried_hash_) return hashed_ != nullptr;
+    tried_hash_ = true;
+    if (context_->env->HasIndexOn(options().db, spec_.from, spec_.foreign)) return false;
+    MAYFLY_TRY(auto source,
+               context_->env->OpenSource(*context_->op, options().db, spec_.from, SourceRequest{}));
+    auto table = std::make_unique<HashedCollection>(spec_.foreign);
+    while (true) {
+      StreamDocument doc;
+      MAYFLY_TRY(Check());
+      MAYFLY_TRY(StreamState state, source->Next(&doc));
+      if (state != StreamState::kAdvanced) break;
+      table->Add(doc.doc);
+      if (table->memory() > options().memory_limit) return false;
+    }
+    hashed_ = std::move(table);
+    return true;
+  }
+
+  Result<void> FindHashed(const StreamDocument& in, const BsonDocument& filter, std::string key) {
+    Value local = ReadFieldPath(in.doc.AsValue(), spec_.local_path);
+    MAYFLY_TRY(MatchPtr match, ParseMatch(filter));
+    std::string bytes;
+    BsonArrayBuilder array(bytes);
+    MAYFLY_TRY(hashed_->ForEachCandidate(local.view(), [&](BsonView doc) -> Result<void> {
+      MAYFLY_TRY(bool matched, match->Matches(doc));
+      if (matched) array.Append(doc);
+      return Ok();
+    }));
+    array.Done();
+    if (bytes.size() > options().memory_limit) return TooMuch();
+    found_ = Value::Array(std::move(bytes));
+    found_key_ = std::move(key);
+    have_found_ = true;
+    return Ok();
+  }
+
+  Error TooMuch() const {
+    return LocationError(4568, "Total size of documents in " + spec_.from +
+                                   " matching pipeline's $lookup stage exceeds " +
+                                   std::to_string(options().memory_limit) + " bytes");
+  }
+
   LookupSpec spec_;
+  bool tried_hash_ = false;
+  std::unique_ptr<HashedCollection> hashed_;
   Value found_;
   std::string found_key_, buffer_;
   bool have_found_ = false;

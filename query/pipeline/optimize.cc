@@ -34,13 +34,13 @@ Result<StagePtr> MakeMatch(const std::vector<BsonDocument>& conjuncts, PipelineC
     });
   }
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, {.scope = &scope}));
-  return StagePtr(std::make_unique<MatchStage>(context, std::move(filter), std::move(match)));
+  return StagePtr(std::make_unique<PipelineMatch>(context, std::move(filter), std::move(match)));
 }
 
 /// May `stage` change what is at `path`? Nothing when documents cannot be matched before it at all.
 std::optional<bool> Touches(const PipelineStage& stage, std::string_view path) {
   if (auto touched = ProjectionTouches(stage, path)) return touched;
-  if (auto* unwind = dynamic_cast<const UnwindStage*>(&stage)) return unwind->Touches(path);
+  if (auto* unwind = dynamic_cast<const PipelineUnwind*>(&stage)) return unwind->Touches(path);
   return std::nullopt;
 }
 
@@ -72,22 +72,22 @@ class Optimizer {
 
   Result<bool> Pair(size_t i) {
     StagePtr &a = stages_[i], &b = stages_[i + 1];
-    if (auto* match = As<MatchStage>(b)) return MatchBehind(i, *match);
-    if (auto* limit = As<LimitStage>(b)) {
-      if (auto* first = As<LimitStage>(a)) {
+    if (auto* match = As<PipelineMatch>(b)) return MatchBehind(i, *match);
+    if (auto* limit = As<PipelineLimit>(b)) {
+      if (auto* first = As<PipelineLimit>(a)) {
         first->set_limit(std::min(first->limit(), limit->limit()));
         Erase(i + 1);
         return true;
       }
-      if (auto* sort = As<SortStage>(a)) {
+      if (auto* sort = As<PipelineSort>(a)) {
         sort->set_limit(sort->limit() > 0 ? std::min(sort->limit(), limit->limit())
                                           : limit->limit());
         Erase(i + 1);
         return true;
       }
-      if (auto* skip = As<SkipStage>(a)) {
+      if (auto* skip = As<PipelineSkip>(a)) {
         // A sort before the skip needs no more than both.
-        auto* sort = i > 0 ? As<SortStage>(stages_[i - 1]) : nullptr;
+        auto* sort = i > 0 ? As<PipelineSort>(stages_[i - 1]) : nullptr;
         int64_t both;
         if (sort && !__builtin_add_overflow(skip->skip(), limit->limit(), &both) &&
             (sort->limit() == 0 || sort->limit() > both)) {
@@ -98,15 +98,15 @@ class Optimizer {
         return false;
       }
     }
-    if (auto* skip = As<SkipStage>(b)) {
-      if (auto* first = As<SkipStage>(a)) {
+    if (auto* skip = As<PipelineSkip>(b)) {
+      if (auto* first = As<PipelineSkip>(a)) {
         int64_t sum;
         if (__builtin_add_overflow(first->skip(), skip->skip(), &sum)) return false;
         first->set_skip(sum);
         Erase(i + 1);
         return true;
       }
-      if (auto* limit = As<LimitStage>(a); limit && limit->limit() > skip->skip()) {
+      if (auto* limit = As<PipelineLimit>(a); limit && limit->limit() > skip->skip()) {
         // limit 10, skip 3 = skip 3, limit 7: in this order a find can do both.
         limit->set_limit(limit->limit() - skip->skip());
         std::swap(a, b);
@@ -114,16 +114,16 @@ class Optimizer {
       }
     }
     // One document in, one out: cut off before computing.
-    if ((As<LimitStage>(b) || As<SkipStage>(b)) && ProjectionTouches(*a, "_id").has_value()) {
+    if ((As<PipelineLimit>(b) || As<PipelineSkip>(b)) && ProjectionTouches(*a, "_id").has_value()) {
       std::swap(a, b);
       return true;
     }
     return false;
   }
 
-  Result<bool> MatchBehind(size_t i, MatchStage& match) {
+  Result<bool> MatchBehind(size_t i, PipelineMatch& match) {
     StagePtr &a = stages_[i], &b = stages_[i + 1];
-    if (auto* first = As<MatchStage>(a)) {
+    if (auto* first = As<PipelineMatch>(a)) {
       std::vector<BsonDocument> both;
       SplitConjuncts(first->filter(), both);
       SplitConjuncts(match.filter(), both);
@@ -131,7 +131,7 @@ class Optimizer {
       Erase(i + 1);
       return true;
     }
-    if (auto* sort = As<SortStage>(a)) {
+    if (auto* sort = As<PipelineSort>(a)) {
       if (sort->limit() > 0) return false;
       std::swap(a, b);
       return true;

@@ -96,6 +96,7 @@ class PipelineParser {
     PipelineContext& context = *pipeline->context_;
     context.options = options;
     context.options.let = BsonView();
+    context.options.variables.clear();
     context.depth = depth;
     for (auto& [name, value] : variables) {
       VariableId id = pipeline->scope_.Define(name);
@@ -171,7 +172,7 @@ class PipelineParser {
   static void NoteSortKeys(std::vector<StagePtr>& stages) {
     bool wanted = false;
     for (auto it = stages.rbegin(); it != stages.rend(); ++it) {
-      if (auto* sort = dynamic_cast<SortStage*>(it->get()); sort && wanted) sort->WantSortKey();
+      if (auto* sort = dynamic_cast<PipelineSort*>(it->get()); sort && wanted) sort->WantSortKey();
       std::set<std::string> fields;
       (*it)->AddDependencies(&fields);
       wanted = wanted || fields.contains(std::string(kMetaDependency) + "sortKey");
@@ -183,7 +184,7 @@ Pipeline::Pipeline() : context_(std::make_unique<PipelineContext>()) {}
 Pipeline::~Pipeline() = default;
 
 Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const PipelineOptions& options) {
-  std::vector<std::pair<std::string, Value>> variables;
+  std::vector<std::pair<std::string, Value>> variables = options.variables;
   for (const BsonElement& e : options.let) {
     MAYFLY_TRY(CheckVariableName(e.name));
     // A later variable does not see the earlier ones; nor is there a document.
@@ -238,12 +239,12 @@ SourceRequest Pipeline::TakeSource() {
     return stages_.empty() ? nullptr : dynamic_cast<T*>(stages_[0].get());
   };
   auto drop = [&] { stages_.erase(stages_.begin()); };
-  if (auto* match = front(static_cast<MatchStage*>(nullptr))) {
+  if (auto* match = front(static_cast<PipelineMatch*>(nullptr))) {
     request.filter = BsonDocument(match->filter());
     request.match = match->TakeMatch();
     drop();
   }
-  auto* sort = front(static_cast<SortStage*>(nullptr));
+  auto* sort = front(static_cast<PipelineSort*>(nullptr));
   bool sorted = sort != nullptr;
   int64_t sort_limit = 0;
   if (sort) {
@@ -254,11 +255,11 @@ SourceRequest Pipeline::TakeSource() {
     request.needs_metadata = sort->pattern().needs_metadata();
     drop();
   }
-  if (auto* skip = front(static_cast<SkipStage*>(nullptr))) {
+  if (auto* skip = front(static_cast<PipelineSkip*>(nullptr))) {
     request.skip = skip->skip();
     drop();
   }
-  if (auto* limit = front(static_cast<LimitStage*>(nullptr))) {
+  if (auto* limit = front(static_cast<PipelineLimit*>(nullptr))) {
     request.limit = limit->limit();
     drop();
   }
@@ -269,7 +270,7 @@ SourceRequest Pipeline::TakeSource() {
       // Nothing can come out: the smallest find that gives nothing is one with its limit skipped.
       request.skip = 0;
       request.limit = 1;
-      stages_.insert(stages_.begin(), std::make_unique<SkipStage>(*context_, 1));
+      stages_.insert(stages_.begin(), std::make_unique<PipelineSkip>(*context_, 1));
     } else {
       request.limit = request.limit > 0 ? std::min(request.limit, rest) : rest;
     }
@@ -285,16 +286,18 @@ SourceRequest Pipeline::TakeSource() {
     }
   }
   if (fields.contains("")) whole = true;
-  for (auto it = fields.begin(); it != fields.end();) {
-    if (it->starts_with(kMetaDependency)) {
+  // Top-level names only: a source that cut documents down inside arrays would change what a path
+  // there means.
+  std::set<std::string> names;
+  for (auto& field : fields) {
+    if (field.starts_with(kMetaDependency))
       request.needs_metadata = true;
-      it = fields.erase(it);
-    } else {
-      ++it;
-    }
+    else
+      names.insert(field.substr(0, field.find('.')));
   }
-  if (!whole) request.fields = std::move(fields);
+  if (!whole) request.fields = std::move(names);
   request.variables = context_->eval.variables;
+  request.named_variables = context_->variables;
   return request;
 }
 

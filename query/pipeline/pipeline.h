@@ -27,12 +27,14 @@ struct SourceRequest {
   BsonDocument sort;    ///< empty: any order
   int64_t skip = 0;
   int64_t limit = 0;  ///< 0: none
-  /// Dotted paths the rest reads; absent: whole documents. Empty set: not even one field (a
-  /// count).
+  /// Top-level fields the rest reads; absent: whole documents. Empty set: not even one (a count).
+  /// A licence to answer from an index alone, not a demand to cut documents down.
   std::optional<std::set<std::string>> fields;
   bool needs_metadata = false;  ///< `$meta` is used: the source fills DocumentMetadata
   /// Values of the variables that `match` may use ($expr), by VariableId.
   std::vector<Value> variables;
+  /// The same with their names, for a source that parses `filter` again (a view).
+  std::vector<std::pair<std::string, Value>> named_variables;
 };
 
 /// What a merge does with one incoming document; given the document that is there (or none),
@@ -51,6 +53,13 @@ class PipelineEnvironment {
   virtual Result<std::unique_ptr<DocumentSource>> OpenSource(Operation& op, std::string_view db,
                                                              std::string_view collection,
                                                              SourceRequest request) = 0;
+  /// Whether a query on this field of a collection can use an index; false makes $lookup read the
+  /// collection once and keep it in a hash table.
+  virtual bool HasIndexOn(std::string_view db, std::string_view collection,
+                          std::string_view field) {
+    (void)db, (void)collection, (void)field;
+    return true;
+  }
   /// The documents of a stage that is about the server or a collection's state: `$collStats`,
   /// `$indexStats`, `$currentOp`,
   /// `$listLocalSessions`, `$listSessions`, `$planCacheStats`. `spec` is the stage's argument,
@@ -91,7 +100,10 @@ struct PipelineOptions {
   std::string temp_dir;         ///< spill files; empty: the system's
   Instant now;                  ///< $$NOW while `let` is evaluated
   BsonView let;                 ///< the command's `let`: name → constant expression
-  bool allow_writes = true;     ///< $out, $merge
+  /// Variables with values, beside those of `let`: SourceRequest::named_variables of a pipeline on
+  /// a view.
+  std::vector<std::pair<std::string, Value>> variables;
+  bool allow_writes = true;  ///< $out, $merge
 };
 
 /// State that the stages of a pipeline share while it runs.

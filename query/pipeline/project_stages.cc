@@ -3,9 +3,9 @@
 
 namespace mayfly {
 
-class ProjectStage final : public PipelineStage {
+class PipelineProject final : public PipelineStage {
  public:
-  ProjectStage(PipelineContext& context, std::string name, ProjectionPtr projection)
+  PipelineProject(PipelineContext& context, std::string name, ProjectionPtr projection)
       : PipelineStage(context), name_(std::move(name)), projection_(std::move(projection)) {}
   std::string_view name() const override { return name_; }
   void Serialize(BsonBuilder& out) const override {
@@ -29,7 +29,6 @@ class ProjectStage final : public PipelineStage {
       return StageNeeds::kOnly;
     }
     if (projection_->kind() == ProjectionKind::kExclusion) return StageNeeds::kAlso;
-    if (needs.whole_document && needs.paths.empty()) return StageNeeds::kWhole;
     fields->insert(needs.paths.begin(), needs.paths.end());
     return StageNeeds::kAlso;
   }
@@ -48,6 +47,7 @@ class ProjectStage final : public PipelineStage {
       return applied.error();
     }
     b.Done();
+    if (buffer_.size() > size_t{2} * kMaxValueBytes) return ValueTooLarge(buffer_.size());
     *out = {BsonView(buffer_.data()), in.metadata};
     return state;
   }
@@ -59,7 +59,7 @@ class ProjectStage final : public PipelineStage {
 };
 
 std::optional<bool> ProjectionTouches(const PipelineStage& stage, std::string_view path) {
-  auto* project = dynamic_cast<const ProjectStage*>(&stage);
+  auto* project = dynamic_cast<const PipelineProject*>(&stage);
   if (!project) return std::nullopt;
   return project->projection().Touches(path);
 }
@@ -68,13 +68,13 @@ Result<void> ParseProjectStage(StageParser& p, BsonValue spec) {
   if (p.stage == "$unset") {
     MAYFLY_TRY(ProjectionPtr projection, ParseUnset(spec, p.scope));
     // Serialized as the exclusion that it is.
-    p.out.push_back(std::make_unique<ProjectStage>(p.context, "$project", std::move(projection)));
+    p.out.push_back(std::make_unique<PipelineProject>(p.context, "$project", std::move(projection)));
     return Ok();
   }
   if (p.stage == "$project") {
     if (!spec.IsDocument()) return LocationError(15969, "$project specification must be an object");
     MAYFLY_TRY(ProjectionPtr projection, ParseAggProject(spec.Document(), p.scope));
-    p.out.push_back(std::make_unique<ProjectStage>(p.context, "$project", std::move(projection)));
+    p.out.push_back(std::make_unique<PipelineProject>(p.context, "$project", std::move(projection)));
     return Ok();
   }
   std::string name(p.stage);
@@ -82,7 +82,7 @@ Result<void> ParseProjectStage(StageParser& p, BsonValue spec) {
     return LocationError(40272,
                          name + " specification stage must be an object, got " + TypeText(spec));
   MAYFLY_TRY(ProjectionPtr projection, ParseAddFields(spec.Document(), p.scope, name));
-  p.out.push_back(std::make_unique<ProjectStage>(p.context, name, std::move(projection)));
+  p.out.push_back(std::make_unique<PipelineProject>(p.context, name, std::move(projection)));
   return Ok();
 }
 

@@ -131,9 +131,9 @@ Result<void> ParseMergeStage(StageParser& p, BsonValue spec);
 
 // --- stages that the optimiser knows ---
 
-class MatchStage final : public PipelineStage {
+class PipelineMatch final : public PipelineStage {
  public:
-  MatchStage(PipelineContext& context, BsonDocument filter, MatchPtr match)
+  PipelineMatch(PipelineContext& context, BsonDocument filter, MatchPtr match)
       : PipelineStage(context), filter_(std::move(filter)), match_(std::move(match)) {}
   std::string_view name() const override { return "$match"; }
   void Serialize(BsonBuilder& out) const override { out.Append("$match", filter_); }
@@ -153,9 +153,9 @@ class MatchStage final : public PipelineStage {
 /// read).
 bool MatchDependencies(const MatchExpression& match, std::set<std::string>* fields);
 
-class SortStage final : public PipelineStage {
+class PipelineSort final : public PipelineStage {
  public:
-  SortStage(PipelineContext& context, SortPattern pattern)
+  PipelineSort(PipelineContext& context, SortPattern pattern)
       : PipelineStage(context), pattern_(std::move(pattern)) {}
   std::string_view name() const override { return "$sort"; }
   void Serialize(BsonBuilder& out) const override;
@@ -176,9 +176,9 @@ class SortStage final : public PipelineStage {
   std::unique_ptr<Sorter> sorter_;
 };
 
-class LimitStage final : public PipelineStage {
+class PipelineLimit final : public PipelineStage {
  public:
-  LimitStage(PipelineContext& context, int64_t limit) : PipelineStage(context), limit_(limit) {}
+  PipelineLimit(PipelineContext& context, int64_t limit) : PipelineStage(context), limit_(limit) {}
   std::string_view name() const override { return "$limit"; }
   void Serialize(BsonBuilder& out) const override { out.Append("$limit", limit_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kAlso; }
@@ -192,9 +192,9 @@ class LimitStage final : public PipelineStage {
   int64_t limit_, seen_ = 0;
 };
 
-class SkipStage final : public PipelineStage {
+class PipelineSkip final : public PipelineStage {
  public:
-  SkipStage(PipelineContext& context, int64_t skip) : PipelineStage(context), skip_(skip) {}
+  PipelineSkip(PipelineContext& context, int64_t skip) : PipelineStage(context), skip_(skip) {}
   std::string_view name() const override { return "$skip"; }
   void Serialize(BsonBuilder& out) const override { out.Append("$skip", skip_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kAlso; }
@@ -208,9 +208,9 @@ class SkipStage final : public PipelineStage {
   int64_t skip_, seen_ = 0;
 };
 
-class UnwindStage final : public PipelineStage {
+class PipelineUnwind final : public PipelineStage {
  public:
-  UnwindStage(PipelineContext& context, std::vector<std::string> path, std::string dotted,
+  PipelineUnwind(PipelineContext& context, std::vector<std::string> path, std::string dotted,
               std::optional<std::string> index, bool preserve)
       : PipelineStage(context),
         path_(std::move(path)),
@@ -245,8 +245,8 @@ class UnwindStage final : public PipelineStage {
 };
 
 /// $project, $addFields, $set, $unset.
-class ProjectStage;
-/// As a ProjectStage: may it change what is at `path`? Nothing when the stage is none.
+class PipelineProject;
+/// As a PipelineProject: may it change what is at `path`? Nothing when the stage is none.
 std::optional<bool> ProjectionTouches(const PipelineStage& stage, std::string_view path);
 
 /// Whether one dotted path is the other or lies in it, either way.

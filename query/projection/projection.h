@@ -22,11 +22,12 @@ enum class ProjectionKind : uint8_t {
 /// What a projection reads of the document.
 struct ProjectionNeeds {
   bool whole_document = false;  ///< `paths` says nothing: everything may be read
-  std::set<std::string> paths;  ///< dotted, "_id" included when it is returned
-  bool expire_at = false;       ///< reads DocumentMetadata::expire_at
-  bool sort_key = false;        ///< reads DocumentMetadata::sort_key
-  bool text_score = false;      ///< reads DocumentMetadata::text_score
-  bool record_id = false;       ///< reads DocumentMetadata::record_id
+  /// Dotted, "_id" included when it is returned; "" when an expression reads the whole document.
+  std::set<std::string> paths;
+  bool expire_at = false;   ///< reads DocumentMetadata::expire_at
+  bool sort_key = false;    ///< reads DocumentMetadata::sort_key
+  bool text_score = false;  ///< reads DocumentMetadata::text_score
+  bool record_id = false;   ///< reads DocumentMetadata::record_id
 };
 
 struct ProjectionNode;  // query/projection/projection_node.h

@@ -330,6 +330,7 @@ void ProjectionParser::AddNeeds(const ProjectionNode& node, const std::string& p
           if (!p.starts_with(kMetaDependency)) {
             if (p.empty()) {
               needs.whole_document = true;
+              needs.paths.insert("");  // tells $addFields that reads it all from one that hands it on
             } else {
               needs.paths.insert(p);
             }

@@ -26,6 +26,10 @@ inline std::string Squeeze(std::string text) {
 class MemoryEnvironment final : public PipelineEnvironment {
  public:
   std::map<std::string, std::vector<BsonDocument>, std::less<>> collections;
+  bool has_index = true;
+  bool HasIndexOn(std::string_view, std::string_view, std::string_view) override {
+    return has_index;
+  }
   int opened = 0, abandoned = 0;
   std::vector<std::string> filters;
 

@@ -160,8 +160,12 @@ TEST_CASE("The front of a pipeline becomes the find it is", "[pipeline]") {
           {R"([{"$match": {"a": 1}}, {"$match": {"b": 2}}])",
            R"({ "$and" : [ { "a" : 1 }, { "b" : 2 } ] } {  } 0 0 *)", ""},
           {R"([{"$count": "n"}])", R"({  } {  } 0 0 )", "$count "},
+          {R"([{"$set": {"x": {"$mergeObjects": ["$$ROOT", "$b"]}}}, {"$group": {"_id": "$x"}}])",
+           R"({  } {  } 0 0 *)", "$set $group "},
+          {R"([{"$set": {"x": 1}}, {"$group": {"_id": "$y.z"}}])", R"({  } {  } 0 0 y,)",
+           "$set $group "},
           {R"([{"$match": {"a": 1}}, {"$group": {"_id": "$b.c", "n": {"$sum": "$d"}}}])",
-           R"({ "a" : 1 } {  } 0 0 b.c,d,)", "$group "},
+           R"({ "a" : 1 } {  } 0 0 b,d,)", "$group "},
           {R"([{"$addFields": {"x": 1}}, {"$match": {"a": 1, "x": 1}}])",
            R"({ "a" : 1 } {  } 0 0 *)", "$addFields $match "},
           {R"([{"$project": {"a": 1, "b": "$z"}}, {"$match": {"a": 1}}])",
@@ -188,6 +192,33 @@ TEST_CASE("A lookup asks once for the same value in a row, by the value it has",
   r.Run(R"([{"$lookup": {"from": "other", "localField": "a", "foreignField": "x", "as": "o"}}])");
   CHECK(r.env.opened == 3);  // the source and two look-ups
   CHECK(Squeeze(r.env.filters[1]) == R"({"x":{"$eq":1}})");
+}
+
+TEST_CASE("A lookup without an index reads the collection once and finds the same", "[pipeline]") {
+  const char* foreign =
+      R"([{"_id": 1, "x": 1}, {"_id": 2, "x": [1, 2]}, {"_id": 3}, {"_id": 4, "x": null}, {"_id": 5, "x": 1.0},
+    {"_id": 6, "x": []}, {"_id": 7, "x": [{"y": 1}, {"y": 2}]}, {"_id": 8, "x": {"y": 2}}, {"_id": 9, "x": [[1, 2]]}])";
+  const char* local =
+      R"([{"_id": 1, "a": 1}, {"_id": 2, "a": [1, 2]}, {"_id": 3}, {"_id": 4, "a": null}, {"_id": 5, "a": []},
+    {"_id": 6, "a": [[1, 2]]}, {"_id": 7, "a": "none"}, {"_id": 8, "a": {"y": 2}}, {"_id": 9, "a": {"$numberLong": "2"}}])";
+  for (const char* field : {"x", "x.y", "_id"}) {
+    INFO(field);
+    std::string stages =
+        std::string(R"([{"$lookup": {"from": "o", "localField": "a", "foreignField": ")") + field +
+        R"(", "as": "f"}}])";
+    Runner seeking, hashing, small;
+    for (Runner* r : {&seeking, &hashing, &small}) {
+      r->env.Insert("c", local);
+      r->env.Insert("o", foreign);
+    }
+    hashing.env.has_index = small.env.has_index = false;
+    small.options.memory_limit = 450;
+    std::string expected = seeking.Run(stages);
+    CHECK(hashing.Run(stages) == expected);
+    CHECK(hashing.env.opened == 2);
+    CHECK(small.Run(stages) == expected);
+    CHECK(small.env.opened > 5);
+  }
 }
 
 TEST_CASE("$out replaces a collection, $merge writes into one", "[pipeline]") {

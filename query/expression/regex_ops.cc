@@ -1,0 +1,147 @@
+#include "query/expression/operator.h"
+#include "query/expression/utf8.h"
+#include "query/match/regex.h"
+
+namespace mayfly {
+namespace {
+
+constexpr std::string_view kNames[] = {"input", "regex", "options"};
+
+std::string Name(const EvalArgs& a) { return std::string(a.def.name); }
+
+/// The expression of the call; null when it is null. The last one of this thread is kept: it is the
+/// same for every document nearly always.
+Result<CompiledRegex::Ptr> CompileArgument(const EvalArgs& a) {
+  BsonValue regex = a.view(1), options = a.view(2);
+  if (a.has(2) && !options.IsNullish() && !options.IsString())
+    return LocationError(51106, Name(a) + " needs 'options' to be of type string");
+  if (regex.IsNullish()) return CompiledRegex::Ptr();
+  std::string pattern, flags;
+  if (regex.Is(BsonType::kRegex)) {
+    pattern = regex.RegexPattern();
+    flags = regex.RegexOptions();
+    if (a.has(2) && options.IsString() && !flags.empty())
+      return LocationError(
+          51107, Name(a) + ": found regex option(s) specified in both 'regex' and 'option' fields");
+  } else if (regex.IsString()) {
+    pattern = regex.String();
+  } else {
+    return LocationError(51105, Name(a) + " needs 'regex' to be of type string or regex");
+  }
+  if (a.has(2) && options.IsString()) flags = options.String();
+  thread_local CompiledRegex::Ptr last;
+  if (last && last->pattern() == pattern && last->options() == flags) return last;
+  Result<CompiledRegex::Ptr> compiled = CompiledRegex::Compile(pattern, flags);
+  if (!compiled) {
+    Error e = compiled.error();
+    if (e.code == LocationCode(51091)) e.code = LocationCode(51111);
+    e.message = "Invalid Regex in " + Name(a) + ": " + e.message;
+    return e;
+  }
+  last = compiled.value();
+  return last;
+}
+
+/// The input, or nothing when it or the regex is null.
+Result<bool> HasInput(const EvalArgs& a, const CompiledRegex::Ptr& regex) {
+  BsonValue input = a.view(0);
+  if (input.IsNullish()) return false;
+  if (!input.IsString())
+    return LocationError(51104, Name(a) + " needs 'input' to be of type string");
+  return regex != nullptr;
+}
+
+void AppendMatch(BsonBuilder& out, std::string_view text,
+                 const std::vector<CompiledRegex::Span>& groups, int64_t characters_before) {
+  out.Append("match", text.substr(groups[0].first, groups[0].second - groups[0].first));
+  out.Append("idx", static_cast<int32_t>(characters_before));
+  BsonArrayBuilder captures = out.OpenArray("captures");
+  for (size_t i = 1; i < groups.size(); ++i) {
+    if (groups[i].first == CompiledRegex::kUnset)
+      captures.AppendNull();
+    else
+      captures.Append(text.substr(groups[i].first, groups[i].second - groups[i].first));
+  }
+}
+
+Result<Value> RegexMatch(const EvalArgs& a) {
+  MAYFLY_TRY(CompiledRegex::Ptr regex, CompileArgument(a));
+  MAYFLY_TRY(bool has, HasInput(a, regex));
+  if (!has) return Value::Bool(false);
+  BsonValue input = a.view(0);
+  MAYFLY_TRY(bool matched, regex->Matches(input.String()));
+  return Value::Bool(matched);
+}
+
+Result<Value> RegexFind(const EvalArgs& a) {
+  MAYFLY_TRY(CompiledRegex::Ptr regex, CompileArgument(a));
+  MAYFLY_TRY(bool has, HasInput(a, regex));
+  if (!has) return Value::Null();
+  BsonValue input = a.view(0);
+  std::string_view text = input.String();
+  std::vector<CompiledRegex::Span> groups;
+  MAYFLY_TRY(bool matched, regex->Find(text, 0, &groups));
+  if (!matched) return Value::Null();
+  BsonDocument doc = BuildBson([&](BsonBuilder& b) {
+    AppendMatch(b, text, groups,
+                static_cast<int64_t>(CountCodePoints(text.substr(0, groups[0].first))));
+  });
+  return Value::Document(std::move(doc.bytes()));
+}
+
+Result<Value> RegexFindAll(const EvalArgs& a) {
+  MAYFLY_TRY(CompiledRegex::Ptr regex, CompileArgument(a));
+  MAYFLY_TRY(bool has, HasInput(a, regex));
+  std::string bytes;
+  BsonArrayBuilder out(bytes);
+  BsonValue input = a.view(0);
+  std::string_view text = has ? input.String() : std::string_view();
+  std::vector<CompiledRegex::Span> groups;
+  size_t counted = 0;
+  int64_t characters = 0;
+  for (size_t start = 0; has && start <= text.size();) {
+    MAYFLY_TRY(bool matched, regex->Find(text, start, &groups));
+    if (!matched) break;
+    characters +=
+        static_cast<int64_t>(CountCodePoints(text.substr(counted, groups[0].first - counted)));
+    counted = groups[0].first;
+    BsonBuilder b = out.OpenDocument();
+    AppendMatch(b, text, groups, characters);
+    b.Done();
+    if (bytes.size() > (size_t{64} << 20))
+      return LocationError(
+          51151, "$regexFindAll: the size of buffer to store output exceeded the 64MB limit");
+    // Behind an empty match the search goes on one character further.
+    if (groups[0].second > groups[0].first) {
+      start = groups[0].second;
+    } else {
+      if (groups[0].second >= text.size()) break;
+      start = ByteOffset(text, groups[0].second, 1);
+    }
+  }
+  out.Done();
+  return Value::Array(std::move(bytes));
+}
+
+#define REGEX_ROW(NAME, FUNCTION, TEXT, EXAMPLE)                                           \
+  {                                                                                        \
+    .name = NAME, .eval = &FUNCTION, .names = kNames, .required = 3, .object_code = 51103, \
+    .unknown_code = 31024, .missing_code = 31022, .text = TEXT, .example = EXAMPLE         \
+  }
+
+constexpr OperatorDef kOps[] = {
+    REGEX_ROW("$regexFind", RegexFind, "The first match of a regular expression.",
+              R"x({"$regexFind": {"input": "née 42", "regex": "([0-9])([0-9])"}
+} => {"match": "42", "idx": 4, "captures": ["4", "2"]})x"),
+    REGEX_ROW(
+        "$regexFindAll", RegexFindAll, "All matches of a regular expression.",
+        R"({"$regexFindAll": {"input": "aXbx", "regex": "x", "options": "i"}} => [{"match": "X", "idx": 1, "captures": []}, {"match": "x", "idx": 3, "captures": []}])"),
+    REGEX_ROW("$regexMatch", RegexMatch, "Whether a regular expression matches.",
+              R"({"$regexMatch": {"input": "hello", "regex": "^h"}} => true)"),
+};
+
+}  // namespace
+
+std::span<const OperatorDef> StringSearchOperators() { return kOps; }
+
+}  // namespace mayfly
