@@ -7,7 +7,8 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 
-/// MongoDB's wire protocol as bytes (manual: "MongoDB Wire Protocol", driver specification "OP_MSG" and "OP_COMPRESSED"). No sockets.
+/// MongoDB's wire protocol as bytes (manual: "MongoDB Wire Protocol", driver specification "OP_MSG"
+/// and "OP_COMPRESSED"). No sockets.
 namespace mayfly {
 
 inline constexpr size_t kMessageHeaderSize = 16;
@@ -25,7 +26,8 @@ struct MessageHeader {
 /// What the buffer holds at its start.
 struct FrameStatus {
   enum Kind { kNeedMore, kComplete, kBroken } kind = kNeedMore;
-  size_t length = 0;             ///< kComplete: bytes of the message; kNeedMore: bytes it will have, 0 when not known yet
+  size_t length =
+      0;  ///< kComplete: bytes of the message; kNeedMore: bytes it will have, 0 when not known yet
   const char* reason = nullptr;  ///< kBroken: why the connection must be closed (a literal)
 };
 FrameStatus CheckFrame(std::string_view buffer);
@@ -56,16 +58,22 @@ struct OpMsg {
 struct OpQuery {
   int32_t flags = 0;
   std::string_view ns;
+  int32_t number_to_skip = 0;
+  int32_t number_to_return = 0;
   BsonView query;
 };
 
-/// How parsing failed: a broken frame ends the connection, bad content in a sound frame is answered with `error`.
+/// How parsing failed: a broken frame ends the connection, bad content in a sound frame is answered
+/// with `error`.
 struct WireError {
   bool broken_frame = false;
   Error error{ErrorCode::kInvalidBSON, ""};
 };
 
-/// Parses a complete OP_MSG frame (header included). True, or `*failure` says why not.
+/// Parses a complete OP_MSG frame (header included). True, or `*failure` says why not; `out->flags`
+/// is set either way, since an error is not answered when the sender asked for no reply. Content
+/// errors: InvalidBSON 22, Overflow 15, 40431 (a sequence twice), 40433 (a sequence and a field of
+/// the body with one name), InvalidLength 16 (absurdly many sequences or documents).
 bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure);
 bool ParseOpQuery(std::string_view frame, OpQuery* out, WireError* failure);
 
@@ -74,19 +82,22 @@ enum class Compressor : uint8_t { kNone = 0, kSnappy = 1, kZlib = 2, kZstd = 3 }
 Compressor CompressorFromName(std::string_view name);
 std::string_view CompressorName(Compressor c);
 
-/// Turns an OP_COMPRESSED frame into the frame inside, written to `*out` (replaced). The announced size is checked before anything is
-/// allocated, and the output never grows past it. A false return is a broken frame: `*reason` is a literal.
+/// Turns an OP_COMPRESSED frame into the frame inside, written to `*out` (replaced). The announced
+/// size is checked before anything is allocated, against the limit and against what so many bytes
+/// of the format can hold; the output never grows past it. A false return is a broken frame:
+/// `*reason` is a literal.
 bool Decompress(std::string_view frame, std::string* out, Compressor* used, const char** reason);
 
-/// Starts an OP_MSG reply at the end of `out`: header and flags with room for the length; the body is appended by a BsonBuilder.
-/// Returns where the message starts.
+/// Starts an OP_MSG reply at the end of `out`: header and flags with room for the length; the body
+/// is appended by a BsonBuilder. Returns where the message starts.
 size_t BeginOpMsg(std::string& out, int32_t request_id, int32_t response_to, uint32_t flags);
 /// The same for the OP_REPLY that answers an OP_QUERY.
 size_t BeginOpReply(std::string& out, int32_t request_id, int32_t response_to);
-/// Writes the length of the message that starts at `start` and ends at the end of `out`; with kMsgChecksumPresent set in its flags appends
-/// the checksum first.
+/// Writes the length of the message that starts at `start` and ends at the end of `out`; with
+/// kMsgChecksumPresent set in its flags appends the checksum first.
 void FinishMessage(std::string& out, size_t start);
-/// Replaces the finished message at `start` by its OP_COMPRESSED form when that is worthwhile. False leaves it as it was.
+/// Replaces the finished message at `start` by its OP_COMPRESSED form when that is smaller. False
+/// leaves it as it was.
 bool CompressMessage(std::string& out, size_t start, Compressor compressor, int zlib_level = -1);
 
 /// CRC-32C as OP_MSG's checksum uses it.
