@@ -240,7 +240,14 @@ BsonType DecodeNumber(uint8_t cls, Reader& r, TypeBits* bits, std::string* out) 
 /// Appends the value's raw bytes to *out (null: only skips) and returns its type.
 BsonType Decode(Reader& r, TypeBits* bits, std::string* out, int depth);
 
+// Only against damaged keys: a computed value may nest a little deeper than a stored one.
+constexpr int kMaxDepth = 2 * kMaxBsonDepth;
+
 void DecodeDocument(Reader& r, TypeBits* bits, std::string* out, int depth, bool array) {
+  if (depth >= kMaxDepth) {
+    r.Fail();
+    return;
+  }
   size_t start = out ? out->size() : 0;
   if (out) out->append(4, '\0');
   for (int i = 0; r.ok(); ++i) {
@@ -266,10 +273,6 @@ void DecodeDocument(Reader& r, TypeBits* bits, std::string* out, int depth, bool
 }
 
 BsonType Decode(Reader& r, TypeBits* bits, std::string* out, int depth) {
-  if (depth > kMaxBsonDepth + 2) {
-    r.Fail();
-    return BsonType::kNull;
-  }
   auto text = [&](BsonType t) {
     size_t start = out ? out->size() : 0;
     if (out) out->append(4, '\0');
