@@ -35,6 +35,9 @@ struct Shape {
   int arrays_a, arrays_b, arrays_n;  // percent
 };
 
+/// Half of the rounds use few different values, so that predicates meet by chance.
+bool narrow = false;
+
 void AppendScalar(Random& r, BsonBuilder& b, std::string_view name) {
   static const std::vector<std::string> kStrings = {"",    "a", "ab", "abc",
                                                     "abd", "b", "B",  "z\xc3\xa9"};
@@ -262,6 +265,38 @@ void FillFilter(Random& r, BsonBuilder& b, int depth) {
   }
 }
 
+/// Predicates on the fields of one index, some of them inside an $elemMatch: where bounds go wrong.
+void FillIndexFilter(Random& r, BsonBuilder& b, const IndexInfo& index) {
+  std::string elem;
+  for (const auto& f : index.fields) {
+    size_t dot = f.path.rfind('.');
+    if (dot == std::string::npos || f.path.find("0") != std::string::npos) continue;
+    if (elem.empty() && r.Chance(50)) elem = f.path.substr(0, dot);
+  }
+  for (const auto& f : index.fields) {
+    if (!r.Chance(85)) continue;
+    if (!elem.empty() && f.path.starts_with(elem + ".")) continue;
+    if (r.Chance(40)) {
+      AppendScalar(r, b, f.path);
+    } else {
+      auto d = b.OpenDocument(f.path);
+      if (r.Chance(25))
+        d.AppendNull("$ne");
+      else
+        AppendOperators(r, d, 0, false);
+    }
+  }
+  if (elem.empty()) return;
+  auto d = b.OpenDocument(elem);
+  auto e = d.OpenDocument("$elemMatch");
+  for (const auto& p : kInnerPaths) {
+    if (r.Chance(50))
+      AppendScalar(r, e, p);
+    else
+      AppendPredicate(r, e, p, 1);
+  }
+}
+
 struct IndexChoice {
   const char* spec;
   bool complete;  // has an entry for every document
@@ -392,6 +427,7 @@ bool HasParallelSort(const Shape& shape) { return shape.arrays_a > 0 && shape.ar
 void Round(PlanStore& store, uint32_t seed) {
   Random r(seed);
   store.Reset();
+  narrow = seed % 2 == 0;
   Shape shape{r.Chance(60) ? 30 : 0, r.Chance(25) ? 30 : 0, r.Chance(60) ? 40 : 0};
   std::vector<IndexChoice> indexes;
   for (int n = 2 + r.Int(4); n > 0; --n) {
@@ -416,7 +452,12 @@ void Round(PlanStore& store, uint32_t seed) {
   for (const auto& i : coll->indexes)
     index_names += i->name + "(" + std::to_string(i->multikey.load()) + ") ";
   for (int q = 0; q < 60; ++q) {
-    BsonDocument filter = BuildBson([&](BsonBuilder& b) { FillFilter(r, b, 0); });
+    BsonDocument filter = BuildBson([&](BsonBuilder& b) {
+      if (r.Chance(50))
+        FillIndexFilter(r, b, *r.Pick(coll->indexes));
+      else
+        FillFilter(r, b, 0);
+    });
     auto parsed = ParseMatch(filter);
     if (!parsed) continue;  // {$in: [regex with options]} and the like
     CAPTURE(seed, q, index_names, ToRelaxedJson(filter));
