@@ -150,7 +150,7 @@ BsonDocument MakeDocument(Random& r, int id, const Shape& shape) {
 
 const std::vector<std::string> kPaths = {"a",   "a", "b",   "b",   "c",    "n.x",
                                          "n.y", "n", "a.x", "a.0", "n.0.x"};
-const std::vector<std::string> kInnerPaths = {"x", "y"};
+const std::vector<std::string> kInnerPaths = {"x", "y", "0"};
 
 void AppendPredicate(Random& r, BsonBuilder& b, std::string_view path, int depth);
 
@@ -223,7 +223,7 @@ void AppendOperators(Random& r, BsonBuilder& b, int depth, bool inside_elem) {
         AppendOperators(r, e, depth + 1, true);
       } else {
         for (const auto& p : kInnerPaths)
-          if (r.Chance(70)) AppendPredicate(r, e, p, depth + 1);
+          if (r.Chance(p == "0" ? 10 : 70)) AppendPredicate(r, e, p, depth + 1);
         if (e.size() == 4) e.Append("x", 1);
       }
       return;
@@ -484,6 +484,15 @@ void Round(PlanStore& store, uint32_t seed) {
         R"({"a": 1, "c": 1})", R"({"c": -1, "a": -1})", R"({"_id": -1})",
         R"({"a.x": 1})",       R"({"c": 1})",           R"({"n.y": -1, "n.x": 1})"};
     BsonDocument sort = PlanJson(r.Pick(kSorts));
+    if (r.Chance(50)) {  // what an index might give
+      const IndexInfo& index = *r.Pick(coll->indexes);
+      bool turn = r.Chance(50);
+      sort = BuildBson([&](BsonBuilder& b) {
+        for (size_t f = static_cast<size_t>(r.Int(static_cast<int>(index.fields.size())));
+             f < index.fields.size(); ++f)
+          b.Append(index.fields[f].path, index.fields[f].descending != turn ? -1 : 1);
+      });
+    }
     // Two arrays side by side cannot be sorted by, on either side.
     bool sortable = !HasParallelSort(shape);
     if (sortable) differ.CheckSort(base, sort, {}, true);
