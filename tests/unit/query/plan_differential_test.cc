@@ -41,6 +41,13 @@ bool narrow = false;
 void AppendScalar(Random& r, BsonBuilder& b, std::string_view name) {
   static const std::vector<std::string> kStrings = {"",    "a", "ab", "abc",
                                                     "abd", "b", "B",  "z\xc3\xa9"};
+  if (narrow && r.Chance(85)) {
+    if (r.Chance(8))
+      b.AppendNull(name);
+    else
+      b.Append(name, r.Int(4));
+    return;
+  }
   switch (r.Int(22)) {
     case 0:
       b.AppendNull(name);
