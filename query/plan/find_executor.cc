@@ -126,6 +126,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
     match_ = std::move(parsed);
   }
   in.filter = match_.get();
+  in.projection_is_hint = spec.projection_is_hint;
   if (!spec.projection.empty()) {
     MAYFLY_TRY(projection_, ParseFindProjection(spec.projection, match_.get(), *scope));
     if (projection_->identity()) {
@@ -179,7 +180,7 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
     PlanStagePtr stage = std::make_unique<RecordScanStage>(ctx_, RecordScanStage::Kind::kIdLookup,
                                                            IntervalList::Point(std::move(id_value)),
                                                            false, ResidualFilter{}, false);
-    if (projection_ != nullptr)
+    if (projection_ != nullptr && !spec.projection_is_hint)
       stage = std::make_unique<ProjectionMarkStage>(
           ctx_, std::move(stage),
           input_->simple_projection ? "PROJECTION_SIMPLE" : "PROJECTION_DEFAULT",
@@ -468,7 +469,7 @@ Result<void> FindExecutor::Project(BsonBuilder& out) {
 }
 
 Result<BsonView> FindExecutor::doc() {
-  if (projection_ == nullptr && !return_key_ && !show_record_id_) return row_.doc;
+  if (!Projects()) return row_.doc;
   if (!projected_valid_) {
     projected_.clear();
     BsonBuilder b(projected_);
@@ -480,12 +481,12 @@ Result<BsonView> FindExecutor::doc() {
 }
 
 bool FindExecutor::MayGrow() const {
-  return return_key_ || show_record_id_ ||
-         (projection_ != nullptr && !projection_->coverable() && !input_->simple_projection);
+  if (return_key_ || show_record_id_) return true;
+  return Projects() && !projection_->coverable() && !input_->simple_projection;
 }
 
 Result<void> FindExecutor::AppendResult(BsonArrayBuilder& batch) {
-  if (projection_ == nullptr && !return_key_ && !show_record_id_) {
+  if (!Projects()) {
     batch.Append(row_.doc);
     return Ok();
   }

@@ -86,6 +86,11 @@ class FindExecutor final : public PlanExecutor {
   void AppendPlan(const CandidatePlan& plan, const std::vector<ExplainStage>& on_top, size_t at,
                   bool stats, bool first, BsonBuilder& out) const;
   Result<void> Project(BsonBuilder& out);
+  /// What is returned is not the row's document itself.
+  bool Projects() const {
+    return return_key_ || show_record_id_ ||
+           (projection_ != nullptr && !input_->projection_is_hint);
+  }
 
   Storage& storage_;
   PlanContext ctx_;

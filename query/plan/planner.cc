@@ -144,7 +144,7 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
     plan.has_sort = true;
   }
   if (in_.skip > 0) stage = std::make_unique<SkipStage>(in_.ctx, std::move(stage), in_.skip);
-  if (in_.projection != nullptr) {
+  if (in_.projection != nullptr && (covered || !in_.projection_is_hint)) {
     const char* name = covered                 ? "PROJECTION_COVERED"
                        : in_.simple_projection ? "PROJECTION_SIMPLE"
                                                : "PROJECTION_DEFAULT";

@@ -75,7 +75,7 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
   if (!found) return 0;
   ++op.docs_examined;
   if (record.expire_at && *record.expire_at <= op.now && !spec.include_expired) return 0;
-  if (spec.projection.empty()) {
+  if (spec.projection.empty() || spec.projection_is_hint) {
     batch.Append(record.doc);
     ++op.n_returned;
     return 1;

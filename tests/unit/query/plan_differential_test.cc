@@ -135,14 +135,14 @@ BsonDocument MakeDocument(Random& r, int id, const Shape& shape) {
     if (r.Chance(75)) {
       if (r.Chance(shape.arrays_n)) {
         auto array = b.OpenArray("n");
-        for (int k = r.Int(4); k > 0; --k) {
-          if (r.Chance(15)) {
+        for (int k = r.Int(4) + (narrow ? 1 : 0); k > 0; --k) {
+          if (r.Chance(narrow ? 5 : 15)) {
             AppendScalar(r, array.raw(), array.NextName());
             continue;
           }
           auto d = array.OpenDocument();
-          if (r.Chance(70)) AppendAny(r, d, "x", 15);
-          if (r.Chance(70)) AppendAny(r, d, "y", 0);
+          if (r.Chance(narrow ? 90 : 70)) AppendAny(r, d, "x", 15);
+          if (r.Chance(narrow ? 90 : 70)) AppendAny(r, d, "y", 0);
         }
       } else if (r.Chance(85)) {
         auto d = b.OpenDocument("n");
@@ -285,6 +285,9 @@ void FillIndexFilter(Random& r, BsonBuilder& b, const IndexInfo& index) {
     if (!elem.empty() && f.path.starts_with(elem + ".")) continue;
     if (r.Chance(40)) {
       AppendScalar(r, b, f.path);
+    } else if (narrow && r.Chance(60)) {
+      auto d = b.OpenDocument(f.path);
+      d.Append(r.Chance(50) ? "$gte" : "$lte", r.Int(4));
     } else {
       auto d = b.OpenDocument(f.path);
       if (r.Chance(25))
@@ -436,9 +439,11 @@ void Round(PlanStore& store, uint32_t seed) {
   store.Reset();
   narrow = seed % 2 == 0;
   Shape shape{r.Chance(60) ? 30 : 0, r.Chance(25) ? 30 : 0, r.Chance(60) ? 40 : 0};
+  if (narrow) shape = {r.Chance(50) ? 60 : 0, 0, r.Chance(70) ? 80 : 0};
   std::vector<IndexChoice> indexes;
   for (int n = 2 + r.Int(4); n > 0; --n) {
     IndexChoice choice = r.Pick(kIndexes);
+    if (narrow && indexes.empty()) choice = kIndexes[6];  // two fields below one array
     bool again = std::any_of(indexes.begin(), indexes.end(),
                              [&](const auto& i) { return i.spec == choice.spec; });
     if (again) continue;
