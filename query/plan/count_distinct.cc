@@ -13,6 +13,10 @@ bool MatchesAll(const QuerySpec& spec) {
   return spec.filter.empty();
 }
 
+bool NoHint(const QuerySpec& spec) {
+  return spec.hint.missing() || (spec.hint.IsDocument() && spec.hint.Document().empty());
+}
+
 // --- count ---------------------------------------------------------------------------------------
 
 class CountExecutorImpl final : public CountExecutor {
@@ -26,9 +30,8 @@ class CountExecutorImpl final : public CountExecutor {
       return Error{ErrorCode::kBadValue, "skip and limit must be non-negative"};
     spec.skip = spec.limit = 0;
     spec.sort = spec.projection = BsonView();
-    bool no_hint = spec.hint.missing() || (spec.hint.IsDocument() && spec.hint.Document().empty());
     // A snapshot's count may differ from the counter of now.
-    if (spec.coll != nullptr && MatchesAll(spec) && no_hint && spec.min.empty() &&
+    if (spec.coll != nullptr && MatchesAll(spec) && NoHint(spec) && spec.min.empty() &&
         spec.max.empty() && spec.snapshot == nullptr) {
       fast_ = spec.coll;
       ns_ = spec.coll->ns;
@@ -111,7 +114,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
   Result<void> Open(QuerySpec spec) {
     spec.skip = spec.limit = 0;
     spec.sort = spec.projection = BsonView();
-    bool may_skip = spec.min.empty() && spec.max.empty() && spec.hint.missing();
+    bool may_skip = spec.min.empty() && spec.max.empty() && NoHint(spec);
     // Without a filter for documents the plan must still deliver them: values are read there.
     return find_.Open(std::move(spec), false,
                       [&](FindExecutor& e) { return may_skip && ChooseDistinctScan(e); });

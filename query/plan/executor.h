@@ -31,8 +31,9 @@ struct QuerySpec {
   /// parsed again. Its `$expr` variables must come from `scope`.
   std::shared_ptr<const MatchExpression> match;
   BsonView projection;
-  /// True: the projection only tells which fields are needed. Results then come as they are stored (nothing is projected),
-  /// unless an index has all these fields: then they are made from its keys. What a pipeline asks for.
+  /// True: the projection only tells which fields are needed. Results then come as they are stored
+  /// (nothing is projected), unless an index has all these fields: then they are made from its
+  /// keys. What a pipeline asks for.
   bool projection_is_hint = false;
   BsonView sort;                ///< {a: 1, "b.c": -1}, {$natural: ±1}, {x: {$meta: "…"}}
   BsonValue hint;               ///< string or document; missing: none

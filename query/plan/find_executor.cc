@@ -296,6 +296,7 @@ Result<bool> FindExecutor::TryCached(std::vector<CandidatePlan>& plans) {
   }
   winner_ = std::move(one[0]);
   buffer_ = std::move(r.rows);
+  trial_eof_ = r.eof;
   from_cache_ = true;
   return true;
 }
@@ -308,6 +309,7 @@ Result<void> FindExecutor::Race(std::vector<CandidatePlan> plans) {
     if (results[i].score > results[best].score) best = i;
   if (results[best].error) return *results[best].error;
   buffer_ = std::move(results[best].rows);
+  trial_eof_ = results[best].eof;
   if (results[best].advanced > 0 && !explain_) {
     PlanCache::Entry entry;
     entry.signature = plans[best].signature;
@@ -350,6 +352,9 @@ Result<PlanExecutor::State> FindExecutor::Next() {
     held_ = std::move(buffer_.front());
     buffer_.pop_front();
     row_ = held_.View();
+  } else if (trial_eof_) {
+    eof_ = true;
+    return State::kEof;
   } else {
     while (true) {
       Result<StageState> state = winner_.root->Work(&row_);
@@ -525,6 +530,7 @@ bool FindExecutor::IsEof() const {
   if (pushed_back_) return false;
   if (eof_) return true;
   if (tailable_) return false;
+  if (trial_eof_ && buffer_.empty()) return true;
   if (input_->limit > 0 && returned_ >= input_->limit) return true;
   return point_read_ && returned_ > 0;
 }

@@ -118,6 +118,7 @@ class FindExecutor final : public PlanExecutor {
   std::string covered_doc_, projected_;
   Storage::Record covered_record_;
   bool projected_valid_ = false, pushed_back_ = false, eof_ = false;
+  bool trial_eof_ = false;  ///< the trial came to the end: there is nothing behind the buffer
   int64_t returned_ = 0;
   int64_t started_micros_ = 0, planning_micros_ = 0, run_micros_ = 0;
 };

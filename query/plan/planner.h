@@ -19,7 +19,7 @@ struct PlannerInput {
   int natural = 0;  ///< ±1: {$natural: …} as sort or hint
   const ProjectionExecutor* projection = nullptr;
   bool projection_is_hint = false;  ///< used when an index covers it, and not at all otherwise
-  bool simple_projection = false;  ///< for explain: top-level fields only
+  bool simple_projection = false;   ///< for explain: top-level fields only
   BsonDocument projection_spec;
   BsonValue hint;  ///< not $natural
   BsonDocument min, max;

@@ -578,7 +578,7 @@ void Round(PlanStore& store, uint32_t seed) {
 
 TEST_CASE("Every plan gives the answer of a collection scan", "[plan]") {
   PlanStore store;
-  int rounds = 10;
+  int rounds = 6;
   uint32_t first = 1;
   if (const char* text = std::getenv("MAYFLY_TEST_ROUNDS")) rounds = std::atoi(text);
   if (const char* text = std::getenv("MAYFLY_TEST_SEED"))
