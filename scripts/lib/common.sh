@@ -58,7 +58,7 @@ setup_node() {
 setup_npm() {
   setup_node
   local stamp
-  stamp=$(cat "$1"/package.json "$1"/package-lock.json 2>/dev/null | sha256sum | cut -c1-16)
+  stamp=$(cat "$1"/package*.json | sha256sum | cut -c1-16)
   NODE_MODULES="$TOOLS/npm-$(basename "$1")-$stamp/node_modules"
   if [ ! -f "$NODE_MODULES/.complete" ]; then
     say "installing npm packages of $(basename "$1")"
