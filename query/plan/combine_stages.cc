@@ -15,6 +15,13 @@ void FetchStage::AddExamined(int64_t* keys, int64_t* docs) const {
   PlanStage::AddExamined(keys, docs);
 }
 
+bool FetchStage::StillHasKey(const Row& row) {
+  if (row.index == nullptr || !ExtractKeys(*row.index, row.doc, &keys_)) return false;
+  for (size_t i = 0; i < keys_.size(); ++i)
+    if (keys_.values(i) == row.key_values) return true;
+  return false;
+}
+
 Result<StageState> FetchStage::DoWork(Row* row) {
   while (true) {
     MAYFLY_TRY(StageState state, children_[0]->Work(row));
@@ -32,7 +39,7 @@ Result<StageState> FetchStage::DoWork(Row* row) {
           row->doc = record_.doc;
           row->has_doc = true;
           row->expire_at = record_.expire_at;
-          match = ctx_.Visible(record_.expire_at);
+          match = ctx_.Visible(record_.expire_at) && (!row->stale || StillHasKey(*row));
         }
       }
       if (match && !filter_.empty()) {
@@ -111,6 +118,7 @@ Result<StageState> SortMergeStage::DoWork(Row* row) {
             std::min(rest.size(), EncodedValueLength(rest, in.row.index->fields[f].descending)));
       in.key.assign(rest);
       in.loaded = true;
+      in.stale = false;
       if (ctx_.step) return StageState::kNeedTime;
     }
     Input* best = nullptr;
@@ -127,6 +135,7 @@ Result<StageState> SortMergeStage::DoWork(Row* row) {
       row->record_key = best->record_key;
       row->key_values = best->key_values;
       row->type_bits = best->type_bits;
+      row->stale = best->stale;
       return StageState::kAdvanced;
     }
     ++dups_dropped_;

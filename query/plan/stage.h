@@ -43,6 +43,9 @@ struct Row {
   const IndexInfo* index = nullptr;  ///< where the key below comes from
   std::string_view key_values, type_bits;
   const DocumentMetadata* metadata = nullptr;  ///< sort key
+  /// The key was read at an earlier point in time than the document will be: it must be checked
+  /// that the document still has it.
+  bool stale = false;
 };
 
 enum class StageState : uint8_t { kAdvanced, kNeedTime, kEof };

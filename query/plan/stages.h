@@ -7,6 +7,7 @@
 #include "query/pipeline/sorter.h"
 #include "query/plan/index_bounds.h"
 #include "query/plan/stage.h"
+#include "storage/index_keys.h"
 
 namespace mayfly {
 
@@ -126,8 +127,11 @@ class FetchStage final : public PlanStage {
   void ExplainStats(BsonBuilder& out) const override;
 
  private:
+  bool StillHasKey(const Row& row);
+
   ResidualFilter filter_;
   Storage::Record record_;
+  KeySet keys_;
   int64_t docs_examined_ = 0, already_has_doc_ = 0;
 };
 
@@ -154,6 +158,9 @@ class SortMergeStage final : public PlanStage {
 
  protected:
   Result<StageState> DoWork(Row* row) override;
+  void DoRestore() override {
+    for (Input& in : inputs_) in.stale = in.loaded;
+  }
   void ExplainFields(BsonBuilder& out) const override { out.Append("sortPattern", sort_); }
   void ExplainStats(BsonBuilder& out) const override;
 
@@ -163,6 +170,7 @@ class SortMergeStage final : public PlanStage {
     std::string key;  ///< the encoded values behind the prefix
     bool loaded = false, eof = false;
     std::string record_key, key_values, type_bits;  ///< survive Save
+    bool stale = false;
   };
   std::vector<Input> inputs_;
   size_t prefix_;

@@ -450,6 +450,41 @@ TEST_CASE("A getMore sees what was written in between", "[plan]") {
   CHECK(next.docs_examined == 4);
 }
 
+TEST_CASE("A getMore never returns a document that has left the bounds", "[plan]") {
+  PlanStore store;
+  store.CreateIndex(R"({"key": {"a": 1, "b": 1}})");
+  for (int i = 0; i < 8; ++i)
+    store.Insert("{\"_id\": " + std::to_string(i) + ", \"a\": " + std::to_string(i % 2) +
+                 ", \"b\": " + std::to_string(i) + "}");
+  const char* filter = GENERATE(R"({"a": {"$in": [0, 1]}})", R"({"a": {"$gte": 0}})", "{}");
+  CAPTURE(filter);
+  OwnedSpec o(Query{.filter = filter, .sort = R"({"b": 1})"});
+  auto e = store.Open(o.spec);
+  REQUIRE(e->Next().value() == PlanExecutor::State::kAdvanced);
+  e->SaveState();
+  for (int i = 1; i < 8; ++i) {
+    std::string key;
+    BsonDocument id = PlanJson("{\"_id\": " + std::to_string(i) + "}");
+    Storage::AppendRecordKey(*store.Coll(), id.view().First().value, key);
+    BsonDocument next = PlanJson("{\"_id\": " + std::to_string(i) + ", \"a\": -5}");
+    Operation op(store.clock);
+    WriteUnit unit(*store.storage, op);
+    WriteUnit::Locked locked;
+    REQUIRE(unit.LockAndRead(*store.Coll(), key, &locked).value());
+    REQUIRE(unit.Update(*store.Coll(), locked, next).has_value());
+    REQUIRE(store.storage->committer().Commit(std::move(unit)).has_value());
+  }
+  REQUIRE(e->RestoreState(*store.op).has_value());
+  bool blocking = std::string_view(filter) != R"({"a": {"$in": [0, 1]}})";
+  while (true) {
+    auto state = e->Next();
+    REQUIRE(state.has_value());
+    if (state.value() == PlanExecutor::State::kEof) break;
+    // A blocking sort has read everything before the update.
+    if (!blocking) CHECK(e->input_doc()["a"].NumberAsInt64() != -5);
+  }
+}
+
 TEST_CASE("A tailable cursor follows a capped collection", "[plan]") {
   PlanStore store;
   QuerySpec plain;
