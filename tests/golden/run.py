@@ -31,7 +31,7 @@ from bson.int64 import Int64
 
 ROOT = Path(__file__).resolve().parents[2]
 JSON = json_util.JSONOptions(json_mode=json_util.JSONMode.CANONICAL, tz_aware=True,
-                             datetime_representation=json_util.DatetimeRepresentation.DATETIME_AUTO)
+                             datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO)
 CODEC = CodecOptions(tz_aware=True, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO,
                      uuid_representation=bson.binary.UuidRepresentation.STANDARD)
 
@@ -223,8 +223,8 @@ class File:
                     if text == "mayfly" and not self.mayfly:
                         return
                 elif keyword == "clock":
+                    self.admin({"clock": {"freeze": True}})  # first, or time passes between the two
                     self.admin({"clock": {"set": canonical_numbers(json.dumps({"d": {"$date": text}}))["d"]}})
-                    self.admin({"clock": {"freeze": True}})
                 elif keyword == "advance":
                     m = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
                     self.admin({"clock": {"advanceMillis": Int64(int(m.group(1)) * UNITS[m.group(2)])}})
