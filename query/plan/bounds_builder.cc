@@ -271,6 +271,8 @@ std::optional<PredicateBounds> BoundsOf(const MatchExpression& e, bool multikey)
     case MatchKind::kElemMatchValue: {
       // Its predicates meet in one element, and an element has one key.
       for (const auto& c : e.children) {
+        // What is inside a nested array has no keys of its own.
+        if (c->kind == MatchKind::kElemMatchValue) continue;
         auto one = BoundsOf(*c, true);
         if (!one) continue;
         if (!r) r = Inexact(IntervalList::Full());

@@ -78,6 +78,8 @@ TEST_CASE("A filter becomes the bounds MongoDB shows for it", "[plan]") {
       {R"({"a": {"$gt": 5, "$lt": 1}})", R"({"a": 1})", 0, "nothing"},
       {R"({"a": {"$gt": 1, "$lt": 5}})", R"({"a": 1})", 1, "(1, inf.0]"},
       {R"({"a": {"$elemMatch": {"$gt": 1, "$lt": 5}}})", R"({"a": 1})", 1, "(1, 5)"},
+      {R"({"a": {"$elemMatch": {"$elemMatch": {"$gt": 1}}}})", R"({"a": 1})", 1,
+       "[MinKey, MaxKey]"},
       {R"({"a": {"$gt": "m"}})", R"({"a": 1})", 0, R"(("m", {}))"},
       {R"({"a": {"$lt": "m"}})", R"({"a": 1})", 0, R"(["", "m"))"},
       {R"({"a": {"$gte": true}})", R"({"a": 1})", 0, "[true, true]"},
