@@ -7,14 +7,16 @@
 
 namespace mayfly {
 
-Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll, const IndexInfo& index, int64_t through) {
+Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll,
+                         const IndexInfo& index, int64_t through) {
   WriteUnit unit(storage, op);
   Result<void> alone = unit.impl().TouchExclusive(coll, 2000);
   if (!alone) {
     if (alone.error().code == ErrorCode::kWriteConflict) return false;
     return alone.error();
   }
-  // Writers that were inside have lowered the mark by now: it is lowered before the gate is given up.
+  // Writers that were inside have lowered the mark by now: it is lowered before the gate is given
+  // up.
   if (index.expiry->resume_millis.load(std::memory_order_acquire) <= through) return false;
   const bool descending = index.fields[0].descending;
   std::string begin = IdPrefix(index.id), end = begin, at;

@@ -3,9 +3,12 @@
 
 namespace mayfly {
 
-/// Lays one range delete over the head of a TTL index up to and with `through` (milliseconds), so that readers in order of time need not
-/// step over the point deletes of what was reaped. REQUIRES: no entry that early is left as far as ExpiryState knows; it is checked again
-/// with all writers out. False when writers were busy or an earlier entry came in: try again later. Blocking: shortly.
-Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll, const IndexInfo& index, int64_t through);
+/// Lays one range delete over the head of a TTL index up to and with `through` (milliseconds), so
+/// that readers in order of time need not step over the point deletes of what was reaped. REQUIRES:
+/// no entry that early is left as far as ExpiryState knows; it is checked again with all writers
+/// out. False when writers were busy or an earlier entry came in: try again later. Blocking:
+/// shortly.
+Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll,
+                         const IndexInfo& index, int64_t through);
 
 }  // namespace mayfly

@@ -8,14 +8,16 @@
 
 namespace mayfly {
 
-/// What the reaper knows of one time-ordered index (or clustered collection). In memory only: after start-up the first
-/// look begins at the smallest date. Shared by all versions of an index's definition. Threads: any.
+/// What the reaper knows of one time-ordered index (or clustered collection). In memory only: after
+/// start-up the first look begins at the smallest date. Shared by all versions of an index's
+/// definition. Threads: any.
 ///
-/// Both marks are raised by the reaper *before* it takes the snapshot it works on and lowered by writers after their batch is
-/// visible. So an entry is either in the snapshot or lowers the marks: none is missed.
+/// Both marks are raised by the reaper *before* it takes the snapshot it works on and lowered by
+/// writers after their batch is visible. So an entry is either in the snapshot or lowers the marks:
+/// none is missed.
 struct ExpiryState {
-  /// Below this date there is no entry left. Without it, the seek to the head of an index after a million deletes has to step
-  /// over a million tombstones.
+  /// Below this date there is no entry left. Without it, the seek to the head of an index after a
+  /// million deletes has to step over a million tombstones.
   std::atomic<int64_t> resume_millis{INT64_MIN};
   /// No entry is earlier than this date; INT64_MIN: not known, look; INT64_MAX: there is none.
   std::atomic<int64_t> next_millis{INT64_MIN};
@@ -42,8 +44,9 @@ inline int64_t SaturatingDeadline(int64_t millis, int64_t seconds) {
 
 /// Wakes the reaper when something that is due earlier than it sleeps for became visible.
 struct ExpiryWaker {
-  std::atomic<int64_t> wake_below{INT64_MIN};  ///< deadlines (ms) before this one wake; set by the reaper before it sleeps
-  std::function<void()> wake;                  ///< any thread; must not block. Set once, before the first client
+  std::atomic<int64_t> wake_below{
+      INT64_MIN};  ///< deadlines (ms) before this one wake; set by the reaper before it sleeps
+  std::function<void()> wake;  ///< any thread; must not block. Set once, before the first client
   void Note(int64_t deadline) {
     if (deadline < wake_below.load(std::memory_order_acquire) && wake) wake();
   }

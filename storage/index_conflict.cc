@@ -46,6 +46,8 @@ std::string Describe(const IndexInfo& i) {
 
 }  // namespace
 
+bool SameIndexKey(BsonView a, BsonView b) { return SameKey(a, b); }
+
 bool IsIdIndexKey(BsonView key) {
   if (key.Count() != 1) return false;
   BsonElement e = key.First();

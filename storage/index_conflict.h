@@ -12,6 +12,9 @@ namespace mayfly {
 /// IndexKeySpecsConflict 86 (the name is taken by another index).
 Result<IndexInfoPtr> MatchExistingIndex(const CollectionInfo& coll, const IndexInfo& spec);
 
+/// Same fields in the same order with the same directions, whatever type the numbers are of.
+bool SameIndexKey(BsonView a, BsonView b);
+
 /// Whether the key is {_id: 1}: the index that every collection has.
 bool IsIdIndexKey(BsonView key);
 

@@ -9,7 +9,8 @@
 namespace mayfly {
 namespace {
 
-/// Deadlines that fall due in quick succession are worked off together: no more rounds than this a second.
+/// Deadlines that fall due in quick succession are worked off together: no more rounds than this a
+/// second.
 constexpr auto kPromptInterval = std::chrono::milliseconds(20);
 /// Documents between two looks at whether clients need the machine.
 constexpr int64_t kDocumentsPerBreath = 100;
@@ -21,9 +22,15 @@ constexpr auto kLongestSleep = std::chrono::milliseconds(1000);
 
 }  // namespace
 
-TtlMonitor::TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,
-                       BatchedDeleteMetrics& batched, TtlEnvironment environment)
-    : storage_(storage), clock_(clock), parameters_(parameters), metrics_(metrics), batched_(batched), env_(std::move(environment)) {}
+TtlMonitor::TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& parameters,
+                       TtlMetrics& metrics, BatchedDeleteMetrics& batched,
+                       TtlEnvironment environment)
+    : storage_(storage),
+      clock_(clock),
+      parameters_(parameters),
+      metrics_(metrics),
+      batched_(batched),
+      env_(std::move(environment)) {}
 
 TtlMonitor::~TtlMonitor() { Stop(); }
 
@@ -72,7 +79,8 @@ void TtlMonitor::Settle() {
 }
 
 bool TtlMonitor::Enabled() const {
-  return parameters_.monitor_enabled.load(std::memory_order_relaxed) && (!env_.may_run || env_.may_run());
+  return parameters_.monitor_enabled.load(std::memory_order_relaxed) &&
+         (!env_.may_run || env_.may_run());
 }
 
 void TtlMonitor::Run() {
@@ -87,7 +95,9 @@ void TtlMonitor::Run() {
     }
     waker.wake_below = INT64_MAX;  // whatever comes in from here on is looked at
     const int64_t period = parameters_.monitor_sleep_secs.load() * 1000;
-    next_pass_ = std::min(next_pass_, clock_.Now().millis + period);  // the period was shortened, or the clock set back
+    next_pass_ =
+        std::min(next_pass_,
+                 clock_.Now().millis + period);  // the period was shortened, or the clock set back
     if (passes > passes_done_ || clock_.Now().millis >= next_pass_) {
       if (Enabled()) Pass(clock_.Now());
       next_pass_ = clock_.Now().millis + period;
@@ -104,19 +114,26 @@ void TtlMonitor::Run() {
       settles_done_ = std::max(settles_done_, settles);
     }
     done_.notify_all();
-    waker.wake_below = next;  // an earlier one wakes; one equal or later is what we sleep for anyway
+    waker.wake_below =
+        next;  // an earlier one wakes; one equal or later is what we sleep for anyway
     int64_t now = clock_.Now().millis;
     int64_t until = std::min(next, next_pass_);
     std::unique_lock l(mutex_);
     if (until > now) {
-      auto sleep = std::min<std::chrono::milliseconds>(kLongestSleep, std::chrono::milliseconds(std::min<int64_t>(until - now, 1000)));
+      auto sleep = std::min<std::chrono::milliseconds>(
+          kLongestSleep, std::chrono::milliseconds(std::min<int64_t>(until - now, 1000)));
       wake_.wait_for(l, sleep, [&] { return woken_ || Stopping(); });
     } else if (!woken_) {
-      // Due already: documents that others had locked, or a rule that failed. Try again soon, not at once.
-      wake_.wait_for(l, kPromptInterval, [&] { return passes_wanted_ > passes_done_ || settles_wanted_ > settles_done_ || Stopping(); });
+      // Due already: documents that others had locked, or a rule that failed. Try again soon, not
+      // at once.
+      wake_.wait_for(l, kPromptInterval, [&] {
+        return passes_wanted_ > passes_done_ || settles_wanted_ > settles_done_ || Stopping();
+      });
     }
     if (woken_ && prompt && settles_wanted_ == settles_done_ && passes_wanted_ == passes_done_)
-      wake_.wait_for(l, kPromptInterval, [&] { return settles_wanted_ > settles_done_ || passes_wanted_ > passes_done_ || Stopping(); });
+      wake_.wait_for(l, kPromptInterval, [&] {
+        return settles_wanted_ > settles_done_ || passes_wanted_ > passes_done_ || Stopping();
+      });
   }
 }
 
@@ -133,7 +150,8 @@ void TtlMonitor::ReportInvalid() {
     metrics_.invalid_index_skips.Add();
     if (!reported_.insert(std::to_string(i.index->id) + i.reason).second) continue;
     TtlRule rule{i.coll, i.index, 0};
-    Log('E', "TTL index cannot be worked on and is skipped", &rule, [&](BsonBuilder& b) { b.Append("reason", i.reason); });
+    Log('E', "TTL index cannot be worked on and is skipped", &rule,
+        [&](BsonBuilder& b) { b.Append("reason", i.reason); });
   }
 }
 
@@ -141,7 +159,8 @@ void TtlMonitor::Pass(Instant at) {
   Log('D', "TTL pass begins", nullptr);
   bool interrupted = false, more;
   do {
-    // A sub-pass: a fresh list of rules, visited in turn until each has nothing due or the time is up.
+    // A sub-pass: a fresh list of rules, visited in turn until each has nothing due or the time is
+    // up.
     RefreshRules();
     ReportInvalid();
     std::vector<TtlRule> pending = rules_;
@@ -154,7 +173,9 @@ void TtlMonitor::Pass(Instant at) {
           interrupted = true;
           break;
         }
-        Visit v = VisitRule(rule, at, {parameters_.index_delete_target_docs.load(), parameters_.index_delete_target_time_ms.load()});
+        Visit v = VisitRule(rule, at,
+                            {parameters_.index_delete_target_docs.load(),
+                             parameters_.index_delete_target_time_ms.load()});
         if (v.more && !v.failed) unfinished.push_back(rule);
       }
       pending = std::move(unfinished);
@@ -179,7 +200,9 @@ bool TtlMonitor::Prompt() {
       if (next == INT64_MAX || rule.Deadline(next) > now.millis) continue;
       if (Stopping() || !Enabled()) return false;
       // A large backlog of one rule takes turns with the others.
-      Visit v = VisitRule(rule, now, {parameters_.index_delete_target_docs.load(), parameters_.index_delete_target_time_ms.load()});
+      Visit v = VisitRule(rule, now,
+                          {parameters_.index_delete_target_docs.load(),
+                           parameters_.index_delete_target_time_ms.load()});
       if (v.more && !v.failed && v.deleted > 0) again = true;
       std::lock_guard l(mutex_);
       if (passes_wanted_ > passes_done_) return false;
@@ -201,8 +224,10 @@ TtlMonitor::Visit TtlMonitor::VisitRule(const TtlRule& rule, Instant at, Limits 
     {
       auto q = d.OpenDocument("q");
       auto range = q.OpenDocument(rule.index ? rule.index->fields[0].path : "_id");
-      if (rule.index) range.Append("$gte", Instant{INT64_MIN});
-      else range.Append("$gte", Instant{0});
+      if (rule.index)
+        range.Append("$gte", Instant{INT64_MIN});
+      else
+        range.Append("$gte", Instant{0});
       range.Append("$lte", Instant{threshold});
     }
     d.Append("limit", 0);
@@ -217,7 +242,8 @@ TtlMonitor::Visit TtlMonitor::VisitRule(const TtlRule& rule, Instant at, Limits 
 
   // Raised before the snapshot is taken: see ExpiryState.
   state.next_millis.store(INT64_MAX, std::memory_order_release);
-  state.resume_millis.store(threshold == INT64_MAX ? INT64_MAX : threshold + 1, std::memory_order_release);
+  state.resume_millis.store(threshold == INT64_MAX ? INT64_MAX : threshold + 1,
+                            std::memory_order_release);
   const int64_t begin = clock_.MonotonicMicros();
   Result<Visit> r = Reap(*op, rule, from, threshold, limits);
   Visit v;
@@ -227,9 +253,13 @@ TtlMonitor::Visit TtlMonitor::VisitRule(const TtlRule& rule, Instant at, Limits 
     state.Lower(from);
     v.failed = true;
     // A dropped collection is not an error; the next list of rules will not have it.
-    if (r.error().code != ErrorCode::kQueryPlanKilled && r.error().code != ErrorCode::kNamespaceNotFound) {
-      if (r.error().code == ErrorCode::kInterrupted) Log('W', "TTL deletion was interrupted", &rule);
-      else Log('E', "TTL deletion failed", &rule, [&](BsonBuilder& b) { b.Append("error", r.error().message); });
+    if (r.error().code != ErrorCode::kQueryPlanKilled &&
+        r.error().code != ErrorCode::kNamespaceNotFound) {
+      if (r.error().code == ErrorCode::kInterrupted)
+        Log('W', "TTL deletion was interrupted", &rule);
+      else
+        Log('E', "TTL deletion failed", &rule,
+            [&](BsonBuilder& b) { b.Append("error", r.error().message); });
     }
   }
   if (!v.failed) {
@@ -240,7 +270,9 @@ TtlMonitor::Visit TtlMonitor::VisitRule(const TtlRule& rule, Instant at, Limits 
   if (v.deleted > 0 && env_.profile) env_.profile(*rule.coll, command, *op, took);
   if (v.deleted > 0 && env_.slow_millis && took / 1000 >= env_.slow_millis())
     Log('I', "Deleted expired documents using index", &rule, [&](BsonBuilder& b) {
-      b.Append("numDeleted", v.deleted).Append("keysExamined", op->keys_examined).Append("docsExamined", op->docs_examined);
+      b.Append("numDeleted", v.deleted)
+          .Append("keysExamined", op->keys_examined)
+          .Append("docsExamined", op->docs_examined);
       b.Append("keysDeleted", op->keys_deleted).Append("durationMillis", took / 1000);
     });
   return v;
@@ -273,15 +305,18 @@ int64_t TtlMonitor::NextDeadline() {
   return next;
 }
 
-Result<TtlMonitor::Visit> TtlMonitor::Reap(Operation& op, const TtlRule& rule, int64_t from, int64_t threshold, Limits limits) {
+Result<TtlMonitor::Visit> TtlMonitor::Reap(Operation& op, const TtlRule& rule, int64_t from,
+                                           int64_t threshold, Limits limits) {
   Visit v;
   const bool batched = parameters_.batch_deletes.load();
   const int64_t batch_docs = batched ? parameters_.batch_target_docs.load() : 1;
   const int64_t batch_micros = parameters_.batch_target_time_ms.load() * 1000;
   const int64_t batch_bytes = parameters_.batch_target_staged_bytes.load();
   const size_t most = batch_docs > 0 ? static_cast<size_t>(batch_docs) : 1000;
-  const int64_t end = limits.millis > 0 ? clock_.MonotonicMicros() + limits.millis * 1000 : INT64_MAX;
-  (void)batch_micros;  // a batch of index entries takes microseconds: the document and byte targets end it first
+  const int64_t end =
+      limits.millis > 0 ? clock_.MonotonicMicros() + limits.millis * 1000 : INT64_MAX;
+  (void)batch_micros;  // a batch of index entries takes microseconds: the document and byte targets
+                       // end it first
 
   TtlCursor cursor(storage_, rule, from, threshold);
   std::vector<std::string> keys;
@@ -289,7 +324,8 @@ Result<TtlMonitor::Visit> TtlMonitor::Reap(Operation& op, const TtlRule& rule, i
   MAYFLY_TRY(bool found, cursor.Next());
   while (found) {
     MAYFLY_TRY(op.CheckInterrupt());
-    if (Stopping() || !Enabled() || (limits.docs > 0 && v.deleted >= limits.docs) || clock_.MonotonicMicros() > end) {
+    if (Stopping() || !Enabled() || (limits.docs > 0 && v.deleted >= limits.docs) ||
+        clock_.MonotonicMicros() > end) {
       rule.state().Lower(cursor.millis());
       v.more = true;
       break;
@@ -306,7 +342,8 @@ Result<TtlMonitor::Visit> TtlMonitor::Reap(Operation& op, const TtlRule& rule, i
     }
     // One look-up in the store for all: in order of key, each once (an array has several entries).
     std::sort(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(n));
-    n = static_cast<size_t>(std::unique(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(n)) - keys.begin());
+    n = static_cast<size_t>(std::unique(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(n)) -
+                            keys.begin());
     views.assign(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(n));
     int busy = 0;
     std::span<const std::string_view> rest(views);
@@ -348,8 +385,8 @@ Result<TtlMonitor::Visit> TtlMonitor::Reap(Operation& op, const TtlRule& rule, i
   return v;
 }
 
-Result<int64_t> TtlMonitor::DeleteBatch(Operation& op, const TtlRule& rule, int64_t threshold, std::span<const std::string_view> keys,
-                                        int* busy) {
+Result<int64_t> TtlMonitor::DeleteBatch(Operation& op, const TtlRule& rule, int64_t threshold,
+                                        std::span<const std::string_view> keys, int* busy) {
   const int64_t begin = clock_.MonotonicMicros();
   WriteUnit unit(storage_, op);
   unit.set_no_wait(true);
@@ -360,7 +397,9 @@ Result<int64_t> TtlMonitor::DeleteBatch(Operation& op, const TtlRule& rule, int6
   for (const WriteUnit::Locked& l : locked) {
     ++op.docs_examined;
     if (!IsDue(rule, l.doc, threshold)) continue;
-    MAYFLY_TRY(unit.Delete(*rule.coll, l, rule.index ? DeleteReason::kExpiredTtlIndex : DeleteReason::kExpiredClustered));
+    MAYFLY_TRY(
+        unit.Delete(*rule.coll, l,
+                    rule.index ? DeleteReason::kExpiredTtlIndex : DeleteReason::kExpiredClustered));
     ++deleted;
     batched_.staged_size_bytes.Add(l.doc.size());
   }
@@ -382,7 +421,8 @@ void TtlMonitor::Breathe() {
   }
 }
 
-void TtlMonitor::Log(char severity, std::string_view message, const TtlRule* rule, const std::function<void(BsonBuilder&)>& more) {
+void TtlMonitor::Log(char severity, std::string_view message, const TtlRule* rule,
+                     const std::function<void(BsonBuilder&)>& more) {
   if (!env_.log) return;
   env_.log(severity, message, BuildBson([&](BsonBuilder& b) {
              if (rule) {

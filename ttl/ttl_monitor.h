@@ -16,37 +16,43 @@
 
 namespace mayfly {
 
-/// What the monitor needs of the process around it. Every function may be empty; all are called on the monitor's thread.
+/// What the monitor needs of the process around it. Every function may be empty; all are called on
+/// the monitor's thread.
 struct TtlEnvironment {
-  std::function<bool()> may_run;            ///< false: fsync lock, not primary, shutting down
-  std::function<bool()> foreground_busy;    ///< whether clients are being served right now
-  std::function<int64_t()> slow_millis;     ///< a visit slower than this is logged at info
+  std::function<bool()> may_run;          ///< false: fsync lock, not primary, shutting down
+  std::function<bool()> foreground_busy;  ///< whether clients are being served right now
+  std::function<int64_t()> slow_millis;   ///< a visit slower than this is logged at info
   std::function<void(char severity, std::string_view message, BsonView attributes)> log;
-  /// An operation for one visit that currentOp shows ({delete: coll, deletes: [{q: …, limit: 0}]}, desc "TTLMonitor"); released at its end.
-  std::function<std::shared_ptr<Operation>(const CollectionInfo& coll, BsonView command)> begin_operation;
+  /// An operation for one visit that currentOp shows ({delete: coll, deletes: [{q: …, limit: 0}]},
+  /// desc "TTLMonitor"); released at its end.
+  std::function<std::shared_ptr<Operation>(const CollectionInfo& coll, BsonView command)>
+      begin_operation;
   /// After a visit that deleted something: what the profiler records.
-  std::function<void(const CollectionInfo& coll, BsonView command, Operation& op, int64_t micros)> profile;
+  std::function<void(const CollectionInfo& coll, BsonView command, Operation& op, int64_t micros)>
+      profile;
 };
 
-/// Removes what is due. One thread, which sleeps until the next deadline of any rule (precise mode) and runs MongoDB's passes and
-/// sub-passes every ttlMonitorSleepSecs (EXPIRY rules T1-T8). Deletes go through write units like a client's. The clock is the
-/// injected one; a clock moved by hand wakes it.
+/// Removes what is due. One thread, which sleeps until the next deadline of any rule (precise mode)
+/// and runs MongoDB's passes and sub-passes every ttlMonitorSleepSecs (EXPIRY rules T1-T8). Deletes
+/// go through write units like a client's. The clock is the injected one; a clock moved by hand
+/// wakes it.
 ///
 /// Threads: the public functions, any. Owned by main; stopped before the storage closes.
 class TtlMonitor {
  public:
-  TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics, BatchedDeleteMetrics& batched,
-             TtlEnvironment environment);
+  TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,
+             BatchedDeleteMetrics& batched, TtlEnvironment environment);
   ~TtlMonitor();
   void Start();
-  void Stop();  ///< stops in the middle of a visit, between batches; returns when the thread has ended
+  void
+  Stop();  ///< stops in the middle of a visit, between batches; returns when the thread has ended
 
   /// Looks again: a parameter changed.
   void Wake();
   /// Runs one pass and returns when it is over. Blocking; not for io threads.
   void RunPass();
-  /// Returns when everything that the clock's present reading makes due has been removed (in interval mode: when the passes due by now
-  /// have run). Blocking.
+  /// Returns when everything that the clock's present reading makes due has been removed (in
+  /// interval mode: when the passes due by now have run). Blocking.
   void Settle();
 
  private:
@@ -55,7 +61,7 @@ class TtlMonitor {
   };
   struct Visit {
     int64_t deleted = 0;
-    bool more = false;   ///< stopped by a limit, or some documents were locked by others
+    bool more = false;  ///< stopped by a limit, or some documents were locked by others
     bool failed = false;
   };
 
@@ -66,16 +72,20 @@ class TtlMonitor {
   /// Removes what is due now, rule by rule, until nothing is. False when the work was interrupted.
   bool Prompt();
   Visit VisitRule(const TtlRule& rule, Instant at, Limits limits);
-  Result<Visit> Reap(Operation& op, const TtlRule& rule, int64_t from, int64_t threshold, Limits limits);
+  Result<Visit> Reap(Operation& op, const TtlRule& rule, int64_t from, int64_t threshold,
+                     Limits limits);
   /// One write unit. Keys that are locked by others are left and reported in `*busy`.
-  Result<int64_t> DeleteBatch(Operation& op, const TtlRule& rule, int64_t threshold, std::span<const std::string_view> keys, int* busy);
-  /// The earliest deadline over all rules; INT64_MAX: none. Looks into an index only where that is not known.
+  Result<int64_t> DeleteBatch(Operation& op, const TtlRule& rule, int64_t threshold,
+                              std::span<const std::string_view> keys, int* busy);
+  /// The earliest deadline over all rules; INT64_MAX: none. Looks into an index only where that is
+  /// not known.
   int64_t NextDeadline();
   Result<void> Peek(const TtlRule& rule);
   void RefreshRules();
   void ReportInvalid();
   void Breathe();
-  void Log(char severity, std::string_view message, const TtlRule* rule, const std::function<void(BsonBuilder&)>& more = {});
+  void Log(char severity, std::string_view message, const TtlRule* rule,
+           const std::function<void(BsonBuilder&)>& more = {});
 
   Storage& storage_;
   Clock& clock_;
@@ -88,8 +98,9 @@ class TtlMonitor {
   std::vector<TtlRule> rules_;
   std::vector<InvalidTtlRule> invalid_;
   uint64_t rules_version_ = UINT64_MAX;
-  std::unordered_set<std::string> reported_;            ///< index and reason: logged once
-  std::unordered_map<uint32_t, int64_t> uncovered_;     ///< deletes in a TTL index since its last range delete
+  std::unordered_set<std::string> reported_;  ///< index and reason: logged once
+  std::unordered_map<uint32_t, int64_t>
+      uncovered_;  ///< deletes in a TTL index since its last range delete
   int64_t next_pass_ = 0;
   int64_t since_breath_ = 0;
 

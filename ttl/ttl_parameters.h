@@ -7,8 +7,9 @@
 
 namespace mayfly {
 
-/// MongoDB's parameters of the TTL monitor and of batched deletes, with Mayfly's own beside them. Names, defaults and ranges: manual
-/// "TTL Indexes" and "MongoDB Server Parameters". Read at every turn, so a change takes effect at once.
+/// MongoDB's parameters of the TTL monitor and of batched deletes, with Mayfly's own beside them.
+/// Names, defaults and ranges: manual "TTL Indexes" and "MongoDB Server Parameters". Read at every
+/// turn, so a change takes effect at once.
 struct TtlParameters {
   std::atomic<bool> monitor_enabled{true};
   std::atomic<int64_t> monitor_sleep_secs{60};
@@ -21,7 +22,8 @@ struct TtlParameters {
   std::atomic<int64_t> batch_target_staged_bytes{2'097'152};
   std::atomic<int> monitor_mode{0};      ///< 0 precise, 1 interval
   std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
-  /// Set once, before the first client: runs after each change (any thread, must not block); the monitor looks again.
+  /// Set once, before the first client: runs after each change (any thread, must not block); the
+  /// monitor looks again.
   std::function<void()> on_change;
   void Changed() {
     if (on_change) on_change();

@@ -35,15 +35,21 @@ std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>*
   std::vector<TtlRule> rules;
   for (CollectionInfoPtr& coll : catalog.ListAll()) {
     if (coll->is_view) continue;
-    if (coll->clustered && coll->expire_after_seconds) rules.push_back({coll, nullptr, *coll->expire_after_seconds});
+    if (coll->clustered && coll->expire_after_seconds)
+      rules.push_back({coll, nullptr, *coll->expire_after_seconds});
     for (const IndexInfoPtr& index : coll->indexes) {
       if (!index->expire_after_seconds || index->state != IndexState::kReady) continue;
       const char* reason = nullptr;
-      if (index->fields.size() != 1) reason = "the key has more than one field";
-      else if (!index->fields[0].special.empty()) reason = "a special index type has no order of time";
-      else if (coll->capped) reason = "the collection is capped";
-      if (reason) invalid->push_back({coll, index, reason});
-      else rules.push_back({coll, index, *index->expire_after_seconds});
+      if (index->fields.size() != 1)
+        reason = "the key has more than one field";
+      else if (!index->fields[0].special.empty())
+        reason = "a special index type has no order of time";
+      else if (coll->capped)
+        reason = "the collection is capped";
+      if (reason)
+        invalid->push_back({coll, index, reason});
+      else
+        rules.push_back({coll, index, *index->expire_after_seconds});
     }
   }
   return rules;
@@ -55,7 +61,8 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
     // EXPIRY rule R6: on clustered collections the scan starts at the epoch.
     RecordScan scan;
     scan.lower = IdPrefix(rule.coll->id) + EncodeDate(std::max<int64_t>(from, 0), false);
-    scan.upper = IdPrefix(rule.coll->id) + (to == INT64_MAX ? DatesEnd() : EncodeDate(to + 1, false));
+    scan.upper =
+        IdPrefix(rule.coll->id) + (to == INT64_MAX ? DatesEnd() : EncodeDate(to + 1, false));
     scan.fill_cache = false;
     records_ = storage.ScanRecords(rule.coll, std::move(scan));
     return;
@@ -78,14 +85,17 @@ Result<bool> TtlCursor::Next() {
     MAYFLY_TRY(bool found, index_ ? index_->Next() : records_->Next());
     if (!found) return false;
     Instant date;
-    std::string_view encoded = index_ ? index_->encoded_values() : RecordIdOf(records_->record_key());
+    std::string_view encoded =
+        index_ ? index_->encoded_values() : RecordIdOf(records_->record_key());
     if (!DecodeDate(encoded, descending_, &date)) continue;
     millis_ = date.millis;
     return true;
   }
 }
 
-std::string_view TtlCursor::record_key() const { return index_ ? index_->record_key() : records_->record_key(); }
+std::string_view TtlCursor::record_key() const {
+  return index_ ? index_->record_key() : records_->record_key();
+}
 
 bool IsDue(const TtlRule& rule, BsonView doc, int64_t threshold) {
   if (!rule.index) {
@@ -103,7 +113,8 @@ bool IsDue(const TtlRule& rule, BsonView doc, int64_t threshold) {
   if (!ExtractKeys(index, doc, &keys)) return false;
   for (size_t i = 0; i < keys.size(); ++i) {
     Instant date;
-    if (DecodeDate(keys.values(i), field.descending, &date) && date.millis <= threshold) return true;
+    if (DecodeDate(keys.values(i), field.descending, &date) && date.millis <= threshold)
+      return true;
   }
   return false;
 }

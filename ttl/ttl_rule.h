@@ -10,7 +10,7 @@ namespace mayfly {
 /// One reason for documents to go: a TTL index, or a clustered collection with expireAfterSeconds.
 struct TtlRule {
   CollectionInfoPtr coll;
-  IndexInfoPtr index;      ///< null: the clustered collection's own
+  IndexInfoPtr index;  ///< null: the clustered collection's own
   int64_t seconds = 0;
 
   ExpiryState& state() const { return index ? *index->expiry : *coll->expiry; }
@@ -29,7 +29,8 @@ struct InvalidTtlRule {
   const char* reason;
 };
 
-/// All rules there are now. Indexes that are being built are left out; special index types come back in `invalid`.
+/// All rules there are now. Indexes that are being built are left out; special index types come
+/// back in `invalid`.
 std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>* invalid);
 
 /// Walks what a rule covers in order of date, earliest first. Not thread-safe.
@@ -48,8 +49,8 @@ class TtlCursor {
   int64_t millis_ = 0;
 };
 
-/// Whether the document is due by this rule at `threshold`: what a candidate is checked against once it is locked, so that one changed
-/// meanwhile survives (EXPIRY rule T6).
+/// Whether the document is due by this rule at `threshold`: what a candidate is checked against
+/// once it is locked, so that one changed meanwhile survives (EXPIRY rule T6).
 bool IsDue(const TtlRule& rule, BsonView doc, int64_t threshold);
 
 }  // namespace mayfly

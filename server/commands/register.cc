@@ -2,15 +2,25 @@
 
 namespace mayfly {
 
+void RegisterAggregate(CommandRegistry&);
 void RegisterBuildInfo(CommandRegistry&);
 void RegisterClock(CommandRegistry&);
+void RegisterCollMod(CommandRegistry&);
+void RegisterCollectionCommands(CommandRegistry&);
 void RegisterCompact(CommandRegistry&);
 void RegisterConnectionStatus(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
+void RegisterDelete(CommandRegistry&);
+void RegisterExplain(CommandRegistry&);
+void RegisterFind(CommandRegistry&);
+void RegisterFindAndModify(CommandRegistry&);
 void RegisterFsync(CommandRegistry&);
 void RegisterGetCmdLineOpts(CommandRegistry&);
 void RegisterGetLog(CommandRegistry&);
 void RegisterGetParameter(CommandRegistry&);
+void RegisterIndexCommands(CommandRegistry&);
+void RegisterInsert(CommandRegistry&);
+void RegisterUpdate(CommandRegistry&);
 void RegisterHello(CommandRegistry&);
 void RegisterHostInfo(CommandRegistry&);
 void RegisterKillOp(CommandRegistry&);
@@ -28,15 +38,25 @@ void RegisterWhatsMyUri(CommandRegistry&);
 
 void RegisterAllCommands(CommandRegistry& registry) {
   // Alphabetical, one a line.
+  RegisterAggregate(registry);
   RegisterBuildInfo(registry);
   RegisterClock(registry);
+  RegisterCollMod(registry);
+  RegisterCollectionCommands(registry);
   RegisterCompact(registry);
   RegisterConnectionStatus(registry);
   RegisterCurrentOp(registry);
+  RegisterDelete(registry);
+  RegisterExplain(registry);
+  RegisterFind(registry);
+  RegisterFindAndModify(registry);
   RegisterFsync(registry);
   RegisterGetCmdLineOpts(registry);
   RegisterGetLog(registry);
   RegisterGetParameter(registry);
+  RegisterIndexCommands(registry);
+  RegisterInsert(registry);
+  RegisterUpdate(registry);
   RegisterHello(registry);
   RegisterHostInfo(registry);
   RegisterKillOp(registry);

@@ -1,0 +1,17 @@
+#pragma once
+#include "server/aggregate.h"
+#include "server/command.h"
+
+namespace mayfly {
+
+/// The arguments of aggregate; explain reads them too. Views live as long as the request.
+struct AggregateArgs {
+  AggregateSpec spec;
+  std::optional<int64_t> batch_size;
+  bool explain = false;
+};
+/// `explained`: inside the explain command, where no cursor is needed. Errors: those of ArgReader;
+/// FailedToParse 9.
+Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained);
+
+}  // namespace mayfly

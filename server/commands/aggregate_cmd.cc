@@ -1,0 +1,104 @@
+#include "server/aggregate.h"
+#include "server/arg_reader.h"
+#include "server/commands/aggregate_args.h"
+#include "server/server_context.h"
+#include "storage/namespace.h"
+
+namespace mayfly {
+
+Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) {
+  ArgReader in(req);
+  AggregateArgs a;
+  BsonValue first = in.Any("aggregate");
+  if (first.IsString())
+    a.spec.collection = first.String();
+  else if (!first.IsNumber() || first.NumberAsInt64() != 1)
+    in.Fail({ErrorCode::kFailedToParse,
+             "Invalid command format: the 'aggregate' field must specify a collection name or 1"});
+  if (first.IsString() && a.spec.collection.empty())
+    in.Fail({ErrorCode::kInvalidNamespace,
+             "Invalid namespace specified '" + std::string(req.db) + ".'"});
+  a.spec.db = req.db;
+  a.spec.pipeline = in.Array("pipeline");
+  a.spec.allow_disk_use = in.LooseBoolOr("allowDiskUse", true);
+  a.spec.bypass_validation = in.LooseBoolOr("bypassDocumentValidation", false);
+  a.spec.include_expired = in.LooseBoolOr("includeExpired", false);
+  a.spec.hint = in.Any("hint");
+  a.spec.let = in.DocumentOr("let");
+  in.NotSupported("collation");
+  a.explain = in.LooseBoolOr("explain", false);
+  auto cursor = in.OptDocument("cursor");
+  MAYFLY_TRY(in.Finish());
+  for (const BsonElement& e : a.spec.pipeline)
+    if (!e.value.IsDocument())
+      return Error{ErrorCode::kTypeMismatch,
+                   "Each element of the 'pipeline' array must be an object"};
+  if (!cursor && !a.explain && !explained)
+    return Error{ErrorCode::kFailedToParse,
+                 "The 'cursor' option is required, except for aggregate with the explain argument"};
+  if (cursor) {
+    ArgReader c("aggregate.cursor", *cursor);
+    if (c.Has("batchSize")) a.batch_size = c.NonNegativeOr("batchSize", kDefaultFirstBatch);
+    MAYFLY_TRY(c.Finish());
+  }
+  if (!a.spec.hint.missing() && !a.spec.hint.IsString() && !a.spec.hint.IsDocument())
+    return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
+  if (!a.spec.collection.empty()) {
+    MAYFLY_TRY(ValidateNamespace(req.db, a.spec.collection));
+  }
+  return a;
+}
+
+namespace {
+
+Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& req,
+                                     BsonBuilder& reply) {
+  MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
+  a.spec.ctx = &ctx;
+  std::string ns = std::string(req.db) + "." +
+                   (a.spec.collection.empty() ? "$cmd.aggregate" : std::string(a.spec.collection));
+  ctx.EditReport([&](OperationReport& r) { r.ns = ns; });
+  co_await ctx.MoveToWorker();
+  if (a.explain) {
+    MAYFLY_CO_TRY(
+        ExplainPipeline(ctx.server, ctx.op, a.spec, ExplainVerbosity::kQueryPlanner, reply));
+    co_return Ok();
+  }
+  auto client = std::make_unique<ClientCursor>();
+  client->ns = ns;
+  client->db = req.db;
+  client->collection =
+      a.spec.collection.empty() ? "$cmd.aggregate" : std::string(a.spec.collection);
+  client->max_time_ms = req.generic.max_time_ms;
+  client->originating_command = BsonDocument(req.body);
+  if (ctx.session) client->session = ctx.session->id();
+  bool writes = false;
+  MAYFLY_CO_TRY(client->cursor,
+                OpenPipeline(ctx.server, ctx.op, a.spec, &client->plan_summary, &writes));
+  ctx.EditReport([&](OperationReport& r) { r.plan_summary = client->plan_summary; });
+  if (writes) {
+    // Such a pipeline does all its work at once, whatever the batch size, and answers nothing.
+    std::string none;
+    BsonArrayBuilder batch(none);
+    MAYFLY_CO_TRY(client->cursor->NextBatch(ctx.op, 1, kMaxBatchBytes, batch));
+    batch.Done();
+    if (ctx.write_concern.journal) {
+      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
+    }
+  }
+  MAYFLY_CO_TRY(ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client),
+                                a.batch_size.value_or(kDefaultFirstBatch), reply));
+  ctx.server.metrics().documents.returned.Add(ctx.op.n_returned);
+  co_return Ok();
+}
+
+}  // namespace
+
+void RegisterAggregate(CommandRegistry& registry) {
+  registry.Add({.name = "aggregate",
+                .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kTakesWriteConcern,
+                .help = "Runs a pipeline of stages and answers a cursor.",
+                .run_async = &RunAggregate});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,303 @@
+#include <sys/statvfs.h>
+
+#include <cmath>
+
+#include "protocol/extended_json.h"
+#include "query/pipeline/pipeline.h"
+#include "server/arg_reader.h"
+#include "server/commands/collection_options.h"
+#include "server/server_context.h"
+#include "storage/index_conflict.h"
+#include "storage/namespace.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total) {
+  struct statvfs s;
+  *used = *total = 0;
+  if (statvfs(path.c_str(), &s) != 0) return;
+  *total = s.f_blocks * s.f_frsize;
+  *used = (s.f_blocks - s.f_bfree) * s.f_frsize;
+}
+
+namespace {
+
+Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
+
+/// The `index` document of collMod.
+struct IndexChange {
+  std::optional<std::string_view> name;
+  std::optional<BsonView> key;
+  BsonValue expire;
+  std::optional<bool> hidden, unique, prepare_unique;
+};
+
+Result<IndexInfoPtr> FindIndex(const CollectionInfo& coll, const IndexChange& c) {
+  if (c.name && c.key) return Invalid("Cannot specify both key pattern and name.");
+  if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
+  if (c.name) {
+    if (*c.name == "_id_") return IndexInfoPtr();
+    if (IndexInfoPtr i = coll.FindIndex(*c.name)) return i;
+    return Error{ErrorCode::kIndexNotFound,
+                 "cannot find index " + std::string(*c.name) + " for ns " + coll.ns};
+  }
+  if (IsIdIndexKey(*c.key)) return IndexInfoPtr();
+  IndexInfoPtr found;
+  for (const IndexInfoPtr& i : coll.indexes) {
+    if (!SameIndexKey(i->key, *c.key)) continue;
+    if (found)
+      return Error{ErrorCode::kAmbiguousIndexKeyPattern,
+                   "index keyPattern " + ToRelaxedJson(c.key->AsValue()) +
+                       " matches 2 indexes, must use index name. Conflicting indexes: " +
+                       found->name + ", " + i->name};
+    found = i;
+  }
+  if (!found)
+    return Error{ErrorCode::kIndexNotFound,
+                 "cannot find index " + ToRelaxedJson(c.key->AsValue()) + " for ns " + coll.ns};
+  return found;
+}
+
+Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView spec, bool dry_run,
+                         BsonBuilder& reply) {
+  ArgReader in("collMod.index", spec);
+  IndexChange c;
+  c.name = in.OptString("name");
+  c.key = in.OptDocument("keyPattern");
+  c.expire = in.Any("expireAfterSeconds");
+  c.hidden = in.OptBool("hidden");
+  c.unique = in.OptBool("unique");
+  c.prepare_unique = in.OptBool("prepareUnique");
+  MAYFLY_TRY(in.Finish());
+  if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
+  if (c.expire.missing() && !c.hidden && !c.unique && !c.prepare_unique)
+    return Invalid("no expireAfterSeconds, hidden, unique, or prepareUnique field");
+  if (!c.expire.missing() && !c.expire.IsNumber())
+    return Error{ErrorCode::kTypeMismatch,
+                 "BSON field 'collMod.index.expireAfterSeconds' is the wrong type '" +
+                     std::string(BsonTypeName(c.expire.type())) +
+                     "', expected types '[long, int, decimal, double]'"};
+  if (c.unique && !*c.unique) return Invalid("collMod does not support 'unique: false'");
+  MAYFLY_TRY(IndexInfoPtr index, FindIndex(*coll, c));
+  if (!index) {
+    if (!c.expire.missing())
+      return Invalid("the _id field does not support TTL indexes: use a clustered collection");
+    return Invalid(c.hidden ? "can't hide _id index" : "cannot change the _id index");
+  }
+  int32_t seconds = 0;
+  if (!c.expire.missing()) {
+    double d = c.expire.NumberAsDouble();
+    if (std::isnan(d))
+      return Invalid("index '" + index->name +
+                     "': expireAfterSeconds must be a number, but it is NaN");
+    if (d < 0)
+      return Invalid("index '" + index->name +
+                     "': expireAfterSeconds cannot be negative, but it is " +
+                     ToRelaxedJson(c.expire));
+    // Beyond int32 it is the largest there is, and said to be so (EXPIRY.md R21).
+    seconds = d >= 2147483647.0 ? INT32_MAX : static_cast<int32_t>(c.expire.NumberAsInt64());
+    if (index->fields.size() != 1)
+      return Invalid(
+          "index '" + index->name +
+          "': TTL indexes are single-field indexes, compound indexes do not support TTL");
+    if (coll->capped)
+      return Invalid("index '" + index->name +
+                     "': TTL indexes are not supported for capped collections");
+    if (!index->fields[0].special.empty())
+      return Invalid("index '" + index->name +
+                     "': only ascending and descending indexes can be TTL indexes");
+  }
+  if (c.unique && !index->unique) {
+    if (!index->prepare_unique && !dry_run)
+      return Invalid(
+          "Cannot make index unique with 'prepareUnique=false'. Run collMod to set it first.");
+    // What stands in the way is told, nothing is changed.
+    std::vector<BsonDocument> violations;
+    auto cursor = ctx.server.storage().ScanIndex(coll, index, {});
+    std::string last_values, last_key;
+    for (;;) {
+      MAYFLY_TRY(ctx.op.CheckInterrupt());
+      MAYFLY_TRY(bool found, cursor->Next());
+      if (!found) break;
+      if (cursor->encoded_values() == last_values && cursor->record_key() != last_key &&
+          violations.size() < 1000) {
+        Storage::Record a, b;
+        MAYFLY_TRY(bool x, ctx.server.storage().Fetch(*coll, last_key, &a));
+        MAYFLY_TRY(bool y, ctx.server.storage().Fetch(*coll, cursor->record_key(), &b));
+        if (x && y)
+          violations.push_back(BuildBson([&](BsonBuilder& o) {
+            auto ids = o.OpenArray("ids");
+            ids.Append(a.doc["_id"]).Append(b.doc["_id"]);
+          }));
+      }
+      last_values = cursor->encoded_values();
+      last_key = cursor->record_key();
+    }
+    if (!violations.empty()) {
+      BsonDocument details = BuildBson([&](BsonBuilder& o) {
+        auto list = o.OpenArray("violations");
+        for (const BsonDocument& v : violations) list.Append(v);
+      });
+      return Error{LocationCode(359),
+                   "Cannot convert the index to unique. Please resolve conflicting documents "
+                   "before running collMod again.",
+                   details.bytes()};
+    }
+    if (!dry_run)
+      return Error{ErrorCode::kNotImplemented, "converting index '" + index->name +
+                                                   "' to unique is not supported by this server: "
+                                                   "build a unique index and drop this one"};
+  }
+  if (dry_run) {
+    if (!c.unique)
+      return Invalid(
+          "The 'dryRun' option is only supported for the conversion of an index to unique");
+    return Ok();
+  }
+  const std::optional<int32_t> old_seconds = index->expire_after_seconds;
+  const bool old_hidden = index->hidden, old_prepare = index->prepare_unique;
+  MAYFLY_TRY(ctx.server.storage().catalog().ModifyIndex(ctx.op, *coll, index->name,
+                                                        [&](IndexInfo& i) -> Result<void> {
+                                                          if (!c.expire.missing())
+                                                            i.expire_after_seconds = seconds;
+                                                          if (c.hidden) i.hidden = *c.hidden;
+                                                          if (c.prepare_unique)
+                                                            i.prepare_unique = *c.prepare_unique;
+                                                          return Ok();
+                                                        }));
+  if (!c.expire.missing()) {
+    if (old_seconds) reply.Append("expireAfterSeconds_old", int64_t{*old_seconds});
+    reply.Append("expireAfterSeconds_new", int64_t{seconds});
+  }
+  if (c.hidden && *c.hidden != old_hidden)
+    reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
+  if (c.prepare_unique && *c.prepare_unique != old_prepare)
+    reply.Append("prepareUnique_old", old_prepare).Append("prepareUnique_new", *c.prepare_unique);
+  return Ok();
+}
+
+Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view name = in.Collection();
+  auto index = in.OptDocument("index");
+  BsonValue expire = in.Any("expireAfterSeconds");
+  auto validator = in.OptDocument("validator");
+  auto level = in.OptString("validationLevel");
+  auto action = in.OptString("validationAction");
+  auto view_on = in.OptString("viewOn");
+  auto pipeline = in.OptArray("pipeline");
+  auto capped_size = in.OptInt64("cappedSize");
+  auto capped_max = in.OptInt64("cappedMax");
+  bool dry_run = in.BoolOr("dryRun", false);
+  in.NotSupported("timeseries");
+  auto pre_images = in.OptDocument("changeStreamPreAndPostImages");
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(ValidateNamespace(req.db, name));
+  Catalog& catalog = ctx.server.storage().catalog();
+  CollectionInfoPtr coll = catalog.Find(req.db, name);
+  if (!coll)
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "ns does not exist: " + JoinNamespace(req.db, name)};
+  if (pre_images) {
+    ArgReader p("collMod.changeStreamPreAndPostImages", *pre_images);
+    if (p.BoolOr("enabled", false))
+      p.Fail({ErrorCode::kNotImplemented,
+              "changeStreamPreAndPostImages need a replica set, which this server is not"});
+    MAYFLY_TRY(p.Finish());
+  }
+  if (dry_run &&
+      (!index || !expire.missing() || validator || level || action || view_on || pipeline))
+    return Invalid(
+        "The 'dryRun' option is only supported for the conversion of an index to unique");
+  if (coll->is_view) {
+    if (index || !expire.missing() || validator || level || action || capped_size || capped_max)
+      return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
+    if (!view_on || !pipeline)
+      return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
+    PipelineOptions options;
+    options.db = req.db;
+    options.collection = *view_on;
+    options.allow_writes = false;
+    Result<std::unique_ptr<Pipeline>> parsed = Pipeline::Parse(*pipeline, options);
+    if (!parsed) return parsed.error();
+    MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
+      c.view_on = *view_on;
+      c.view_pipeline = BsonDocument(*pipeline);
+      return Ok();
+    }));
+    return Ok();
+  }
+  if (view_on || pipeline)
+    return Invalid("'viewOn' and 'pipeline' are only valid for views, not for collection " +
+                   coll->ns);
+  std::optional<int64_t> seconds;
+  if (!expire.missing()) {
+    if (!coll->clustered)
+      return Invalid(
+          "'expireAfterSeconds' is only supported on clustered collections: change a TTL index "
+          "with index: {keyPattern, expireAfterSeconds}");
+    if (expire.IsString()) {
+      if (expire.String() != "off")
+        return Invalid("the only string allowed for 'expireAfterSeconds' is 'off', not '" +
+                       std::string(expire.String()) + "'");
+    } else {
+      MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, ctx.op.now));
+      seconds = n;
+    }
+  }
+  if ((capped_size || capped_max) && !coll->capped)
+    return Invalid("cappedSize and cappedMax can only be set on a capped collection");
+  if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
+    return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
+  if (!expire.missing() || validator || level || action || capped_size || capped_max) {
+    MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
+      if (!expire.missing()) c.expire_after_seconds = seconds;
+      if (capped_size) c.capped_bytes = (*capped_size + 255) / 256 * 256;
+      if (capped_max) c.capped_documents = std::max<int64_t>(*capped_max, 0);
+      // The new settings become part of what listCollections shows.
+      c.options = BuildBson([&](BsonBuilder& b) {
+        for (const BsonElement& e : coll->options.view()) {
+          bool replaced = (validator && e.name == "validator") ||
+                          ((validator || level) && e.name == "validationLevel") ||
+                          ((validator || action) && e.name == "validationAction") ||
+                          (c.capped && (e.name == "size" || e.name == "max"));
+          if (!replaced) b.Append(e);
+        }
+        if (c.capped) {
+          b.Append("size", c.capped_bytes);
+          if (c.capped_documents > 0) b.Append("max", c.capped_documents);
+        }
+        auto keep = [&](const char* field, const char* fallback) {
+          BsonValue v = coll->options.view()[field];
+          return v.IsString() ? std::string(v.String()) : std::string(fallback);
+        };
+        if (validator && !validator->empty()) b.Append("validator", *validator);
+        if (validator || level)
+          b.Append("validationLevel",
+                   level ? std::string(*level) : keep("validationLevel", "strict"));
+        if (validator || action)
+          b.Append("validationAction",
+                   action ? std::string(*action) : keep("validationAction", "error"));
+      });
+      return SetValidator(ctx.server, c, validator, level, action);
+    }));
+    coll = catalog.Find(req.db, name);
+    if (!coll)
+      return Error{ErrorCode::kNamespaceNotFound,
+                   "ns does not exist: " + JoinNamespace(req.db, name)};
+  }
+  if (index) return ChangeIndex(ctx, coll, *index, dry_run, reply);
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterCollMod(CommandRegistry& registry) {
+  registry.Add({.name = "collMod",
+                .flags = kWrites | kWorker | kApiV1 | kTakesWriteConcern,
+                .help = "Changes options of a collection, view or index.",
+                .run = &RunCollMod});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,24 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/server_context.h"
+#include "storage/catalog_types.h"
+
+namespace mayfly {
+
+/// Sets the validator, its level and action on a definition (absent: as they are) and compiles it.
+/// Errors: BadValue 2 and those of filters.
+Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
+                          std::optional<BsonView> validator, std::optional<std::string_view> level,
+                          std::optional<std::string_view> action);
+
+/// `expireAfterSeconds` of a clustered collection: an int64, not negative, not beyond the time
+/// since the epoch. Errors: InvalidOptions 72 (EXPIRY.md A.3).
+Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now);
+
+/// Used and total bytes of the file system that `path` is on; zeros when it cannot be asked.
+void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total);
+
+}  // namespace mayfly

@@ -1,0 +1,247 @@
+#include "protocol/extended_json.h"
+#include "server/aggregate_stages.h"
+#include "server/arg_reader.h"
+#include "server/cursor_manager.h"
+#include "server/index_spec.h"
+#include "server/server_context.h"
+#include "storage/index_conflict.h"
+#include "storage/namespace.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+namespace {
+
+/// The `_id` index of a capped collection is in its list; of others it is the record key.
+int IndexCount(const CollectionInfo& coll) {
+  return static_cast<int>(coll.indexes.size()) + (coll.capped || coll.clustered ? 0 : 1);
+}
+
+Result<CollectionInfoPtr> Existing(ServerContext& server, std::string_view db,
+                                   std::string_view collection) {
+  MAYFLY_TRY(ValidateNamespace(db, collection));
+  CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
+  if (!coll)
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "ns does not exist: " + JoinNamespace(db, collection)};
+  if (coll->is_view)
+    return Error{ErrorCode::kCommandNotSupportedOnView,
+                 "Namespace " + coll->ns + " is a view, not a collection"};
+  return coll;
+}
+
+Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view collection = in.Collection();
+  std::vector<BsonView> specs = in.Documents("indexes");
+  in.Any("commitQuorum");  // how many members must be ready: there is this one
+  in.LooseBoolOr("ignoreUnknownIndexOptions", false);
+  MAYFLY_TRY(in.Finish());
+  if (specs.empty())
+    return Error{ErrorCode::kBadValue, "Must specify at least one index to create"};
+  if (in.Has("ignoreUnknownIndexOptions"))
+    return Error{
+        ErrorCode::kNotImplemented,
+        "ignoreUnknownIndexOptions is not supported by this server: leave out the unknown options"};
+  MAYFLY_TRY(ValidateNewNamespace(req.db, collection));
+  ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
+  Catalog& catalog = ctx.server.storage().catalog();
+  CollectionInfoPtr coll = catalog.Find(req.db, collection);
+  if (coll && coll->is_view)
+    return Error{ErrorCode::kCommandNotSupportedOnView,
+                 "Cannot create indexes on a view: " + coll->ns};
+  std::vector<IndexInfo> indexes;
+  std::string note;
+  for (BsonView s : specs) {
+    MAYFLY_TRY(IndexInfo i, ParseIndexSpec(ctx.server, coll.get(), s, &note));
+    for (const IndexInfo& other : indexes)
+      if (other.name == i.name && other.key.bytes() != i.key.bytes())
+        return Error{
+            ErrorCode::kIndexKeySpecsConflict,
+            "Identical index name '" + i.name + "' with different keys in one createIndexes"};
+    indexes.push_back(std::move(i));
+  }
+  const bool created = !coll;
+  if (!coll) {
+    MAYFLY_TRY(coll, catalog.GetOrCreate(ctx.op, req.db, collection));
+  }
+  const int before = IndexCount(*coll);
+  MAYFLY_TRY(catalog.CreateIndexes(ctx.op, *coll, std::move(indexes)));
+  CollectionInfoPtr now = catalog.Find(req.db, collection);
+  const int after = now ? IndexCount(*now) : before;
+  reply.Append("numIndexesBefore", before).Append("numIndexesAfter", after);
+  reply.Append("createdCollectionAutomatically", created);
+  if (!note.empty())
+    reply.Append("note", note);
+  else if (after == before)
+    reply.Append("note", "all indexes already exist");
+  return Ok();
+}
+
+Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view collection;
+  std::string by_uuid;
+  BsonValue first = in.Any("listIndexes");
+  if (first.Is(BsonType::kBinary) && first.BinarySubtype() == 4 &&
+      first.BinaryData().size() == 16) {
+    Uuid uuid;
+    std::memcpy(uuid.data(), first.BinaryData().data(), 16);
+    CollectionInfoPtr c = ctx.server.storage().catalog().FindByUuid(uuid);
+    if (!c || c->db != req.db)
+      return Error{ErrorCode::kNamespaceNotFound,
+                   "Unable to resolve the UUID to a collection of this database"};
+    by_uuid = c->name;
+    collection = by_uuid;
+  } else {
+    collection = in.Collection();
+  }
+  auto cursor = in.OptDocument("cursor");
+  in.BoolOr("includeBuildUUIDs", false);
+  in.BoolOr("includeIndexBuildInfo", false);
+  MAYFLY_TRY(in.Finish());
+  int64_t batch = INT64_MAX;
+  if (cursor) {
+    ArgReader c("listIndexes.cursor", *cursor);
+    if (c.Has("batchSize")) batch = c.NonNegativeOr("batchSize", 0);
+    MAYFLY_TRY(c.Finish());
+  }
+  MAYFLY_TRY(CollectionInfoPtr coll, Existing(ctx.server, req.db, collection));
+  std::vector<BsonDocument> docs;
+  auto add = [&](const IndexInfo* i) {
+    docs.push_back(BuildBson([&](BsonBuilder& b) { AppendIndexSpec(*coll, i, b); }));
+  };
+  if (!coll->capped) add(nullptr);
+  for (const IndexInfoPtr& i : coll->indexes)
+    if (i->state == IndexState::kReady || i->replaces == 0) add(i.get());
+  auto client = std::make_unique<ClientCursor>();
+  client->ns = coll->ns;
+  client->db = coll->db;
+  client->collection = coll->name;
+  if (ctx.session) client->session = ctx.session->id();
+  client->cursor = std::make_unique<ListCursor>(std::move(docs));
+  return ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client), batch, reply);
+}
+
+Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view collection = in.Collection();
+  BsonValue which = in.Any("index");
+  MAYFLY_TRY(in.Finish());
+  if (which.missing())
+    return Error{ErrorCode::kMissingField,
+                 "BSON field 'dropIndexes.index' is missing but a required field"};
+  MAYFLY_TRY(CollectionInfoPtr coll, Existing(ctx.server, req.db, collection));
+  const int was = IndexCount(*coll);
+  std::vector<std::string> names;
+  auto by_name = [&](std::string_view name) -> Result<void> {
+    if (name == "_id_" || (coll->clustered && name == coll->clustered_index_name))
+      return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
+    if (!coll->FindIndex(name))
+      return Error{ErrorCode::kIndexNotFound,
+                   "index not found with name [" + std::string(name) + "]"};
+    names.emplace_back(name);
+    return Ok();
+  };
+  bool all = false;
+  if (which.IsString()) {
+    if (which.String() == "*")
+      all = true;
+    else {
+      MAYFLY_TRY(by_name(which.String()));
+    }
+  } else if (which.IsArray()) {
+    for (const BsonElement& e : which.Document()) {
+      if (!e.value.IsString())
+        return Error{
+            ErrorCode::kTypeMismatch,
+            "BSON field 'dropIndexes.index' must be a string, an object or an array of strings"};
+      MAYFLY_TRY(by_name(e.value.String()));
+    }
+  } else if (which.IsDocument()) {
+    if (IsIdIndexKey(which.Document()))
+      return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
+    for (const IndexInfoPtr& i : coll->indexes) {
+      if (!SameIndexKey(i->key, which.Document())) continue;
+      if (!names.empty())
+        return Error{ErrorCode::kAmbiguousIndexKeyPattern,
+                     std::to_string(2) +
+                         " indexes found for key, identify by name instead. Conflicting indexes: " +
+                         names[0] + ", " + i->name};
+      names.push_back(i->name);
+    }
+    if (names.empty())
+      return Error{ErrorCode::kIndexNotFound, "can't find index with key: " + ToRelaxedJson(which)};
+  } else {
+    return Error{ErrorCode::kTypeMismatch, "BSON field 'dropIndexes.index' is the wrong type '" +
+                                               std::string(BsonTypeName(which.type())) +
+                                               "', expected types '[string, object, array]'"};
+  }
+  if (all)
+    for (const IndexInfoPtr& i : coll->indexes)
+      if (!i->is_id()) names.push_back(i->name);
+  if (!names.empty()) {
+    MAYFLY_TRY(ctx.server.storage().catalog().DropIndexes(ctx.op, *coll, names));
+  }
+  reply.Append("nIndexesWas", was);
+  if (all) reply.Append("msg", "non-_id indexes dropped for collection");
+  return Ok();
+}
+
+Result<void> RunReIndex(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view collection = in.Collection();
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CollectionInfoPtr coll, Existing(ctx.server, req.db, collection));
+  const int was = IndexCount(*coll);
+  std::vector<IndexInfo> specs;
+  std::vector<std::string> names;
+  for (const IndexInfoPtr& i : coll->indexes) {
+    if (i->is_id()) continue;
+    specs.push_back(*i);
+    specs.back().expiry = std::make_shared<ExpiryState>();
+    names.push_back(i->name);
+  }
+  Catalog& catalog = ctx.server.storage().catalog();
+  if (!names.empty()) {
+    MAYFLY_TRY(catalog.DropIndexes(ctx.op, *coll, names));
+    MAYFLY_TRY(CollectionInfoPtr now, Existing(ctx.server, req.db, collection));
+    MAYFLY_TRY(catalog.CreateIndexes(ctx.op, *now, std::move(specs)));
+  }
+  reply.Append("nIndexesWas", was).Append("nIndexes", was);
+  BsonArrayBuilder list = reply.OpenArray("indexes");
+  if (CollectionInfoPtr now = catalog.Find(req.db, collection)) {
+    if (!now->capped) {
+      auto d = list.OpenDocument();
+      AppendIndexSpec(*now, nullptr, d);
+    }
+    for (const IndexInfoPtr& i : now->indexes) {
+      auto d = list.OpenDocument();
+      AppendIndexSpec(*now, i.get(), d);
+    }
+  }
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterIndexCommands(CommandRegistry& registry) {
+  registry.Add({.name = "createIndexes",
+                .flags = kWrites | kWorker | kApiV1 | kTakesWriteConcern,
+                .help = "Builds indexes; creates the collection when it does not exist.",
+                .run = &RunCreateIndexes});
+  registry.Add({.name = "listIndexes",
+                .flags = kReadOnly | kSecondaryOk | kApiV1,
+                .help = "The indexes of a collection.",
+                .run = &RunListIndexes});
+  registry.Add({.name = "dropIndexes",
+                .aliases = {"deleteIndexes"},
+                .flags = kWrites | kWorker | kApiV1 | kTakesWriteConcern,
+                .help = "Drops indexes by name or key.",
+                .run = &RunDropIndexes});
+  registry.Add({.name = "reIndex",
+                .flags = kWrites | kWorker,
+                .help = "Builds all indexes of a collection anew.",
+                .run = &RunReIndex});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,19 @@
+#pragma once
+#include <vector>
+
+#include "server/command.h"
+
+namespace mayfly {
+
+/// The arguments of findAndModify; explain reads them too. Views live as long as the request.
+struct FindAndModifyArgs {
+  std::string_view collection;
+  BsonView filter, sort, fields, let;
+  BsonValue update, hint;
+  std::vector<BsonView> array_filters;
+  bool remove = false, return_new = false, upsert = false, bypass_validation = false;
+};
+/// Errors: those of ArgReader; FailedToParse 9 for combinations that make no sense.
+Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req);
+
+}  // namespace mayfly

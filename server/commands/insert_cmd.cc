@@ -1,0 +1,89 @@
+#include "server/arg_reader.h"
+#include "server/write_ops.h"
+
+namespace mayfly {
+namespace {
+
+constexpr size_t kMaxBatch = 100'000;
+constexpr size_t kInlineDocuments = 16;  ///< more than that goes to a worker
+
+Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req,
+                                  BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view collection = in.Collection();
+  std::vector<BsonView> documents = in.Documents("documents");
+  bool ordered = in.BoolOr("ordered", true);
+  bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
+  in.OptBool("bypassEmptyTsReplacement");
+  in.OptArray("stmtIds");
+  in.OptInt64("stmtId");
+  MAYFLY_CO_TRY(in.Finish());
+  if (documents.empty() || documents.size() > kMaxBatch)
+    co_return Error{ErrorCode::kInvalidLength,
+                    "Write batch sizes must be between 1 and 100000. Got " +
+                        std::to_string(documents.size()) + " operations."};
+  ctx.EditReport([&](OperationReport& r) {
+    r.op = "insert";
+    r.ns = std::string(req.db) + "." + std::string(collection);
+  });
+  ctx.server.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
+  WriteCommand command(ctx.server, ctx.op, req.db, collection);
+  command.set_bypass_validation(bypass);
+  MAYFLY_CO_TRY(command.Open());
+
+  int64_t inserted = 0;
+  std::vector<std::pair<int32_t, Error>> errors;
+  bool done = false;
+  if (command.coll() && documents.size() <= kInlineDocuments && !ctx.on_worker) {
+    // All or nothing here; a batch with an error goes the long way, which knows how to stop in the
+    // middle.
+    WriteUnit unit(ctx.server.storage(), ctx.op);
+    std::optional<Result<void>> staged = command.TryStageInsert(documents, unit);
+    if (staged && *staged) {
+      Result<void> committed = co_await ctx.Commit(std::move(unit));
+      if (committed) {
+        inserted = static_cast<int64_t>(documents.size());
+        ctx.op.n_inserted += inserted;
+        command.NotifyInserted();
+        done = true;
+      } else if (!IsRetryable(committed.error())) {
+        co_return committed.error();
+      }
+    } else if (staged && documents.size() == 1) {
+      if (EndsCommand(staged->error())) co_return staged->error();
+      errors.emplace_back(0, staged->error());
+      done = true;
+    }
+  }
+  if (!done) {
+    co_await ctx.MoveToWorker();
+    MAYFLY_CO_TRY(command.OpenOrCreate());
+    Result<int64_t> r = command.Insert(documents, [&](size_t index, Error e) {
+      errors.emplace_back(static_cast<int32_t>(index), std::move(e));
+      return !ordered;
+    });
+    if (!r) co_return r.error();
+    inserted = r.value();
+    if (inserted > 0 && ctx.write_concern.journal) {
+      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
+    }
+  }
+  ctx.server.metrics().documents.inserted.Add(inserted);
+  reply.Append("n", static_cast<int32_t>(inserted));
+  if (!errors.empty()) {
+    BsonArrayBuilder list = reply.OpenArray("writeErrors");
+    for (auto& [index, e] : errors) AppendWriteError(list, index, e);
+  }
+  co_return Ok();
+}
+
+}  // namespace
+
+void RegisterInsert(CommandRegistry& registry) {
+  registry.Add({.name = "insert",
+                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself,
+                .help = "Stores documents; creates the collection when it does not exist.",
+                .run_async = &RunInsert});
+}
+
+}  // namespace mayfly

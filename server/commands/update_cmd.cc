@@ -1,0 +1,239 @@
+#include "server/arg_reader.h"
+#include "server/commands/write_statements.h"
+#include "server/write_ops.h"
+
+namespace mayfly {
+
+Result<UpdateStatement> ParseUpdateStatement(BsonView doc) {
+  ArgReader in("update.updates", doc);
+  UpdateStatement s;
+  s.filter = in.Document("q");
+  s.update = in.Any("u");
+  if (s.update.missing())
+    in.Fail({ErrorCode::kMissingField,
+             "BSON field 'update.updates.u' is missing but a required field"});
+  s.multi = in.BoolOr("multi", false);
+  s.upsert = in.BoolOr("upsert", false);
+  in.BoolOr("upsertSupplied", false);
+  in.NotSupported("collation");
+  if (auto filters = in.OptArray("arrayFilters"))
+    for (const BsonElement& e : *filters) {
+      if (!e.value.IsDocument())
+        in.Fail({ErrorCode::kTypeMismatch, "BSON field 'update.updates.arrayFilters." +
+                                               std::string(e.name) + "' is the wrong type '" +
+                                               std::string(BsonTypeName(e.value.type())) +
+                                               "', expected type 'object'"});
+      else
+        s.array_filters.push_back(e.value.Document());
+    }
+  s.hint = in.Any("hint");
+  s.sort = in.DocumentOr("sort");
+  BsonView constants = in.DocumentOr("c");
+  MAYFLY_TRY(in.Finish());
+  if (!s.hint.missing() && !s.hint.IsString() && !s.hint.IsDocument())
+    return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
+  if (!constants.empty())
+    return Error{LocationCode(51198), "Constant values may only be specified for pipeline updates"};
+  if (s.multi && !s.sort.empty())
+    return Error{ErrorCode::kFailedToParse, "Cannot specify sort with multi=true"};
+  return s;
+}
+
+Result<DeleteStatement> ParseDeleteStatement(BsonView doc) {
+  ArgReader in("delete.deletes", doc);
+  DeleteStatement s;
+  s.filter = in.Document("q");
+  int64_t limit = in.Int64("limit");
+  in.NotSupported("collation");
+  s.hint = in.Any("hint");
+  MAYFLY_TRY(in.Finish());
+  if (limit != 0 && limit != 1)
+    return Error{ErrorCode::kFailedToParse,
+                 "The limit field in delete objects must be 0 or 1. Got " + std::to_string(limit)};
+  if (!s.hint.missing() && !s.hint.IsString() && !s.hint.IsDocument())
+    return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
+  s.multi = limit == 0;
+  return s;
+}
+
+namespace {
+
+constexpr size_t kMaxBatch = 100'000;
+
+Error BatchSize(size_t n) {
+  return {ErrorCode::kInvalidLength, "Write batch sizes must be between 1 and 100000. Got " +
+                                         std::to_string(n) + " operations."};
+}
+
+Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req,
+                                  BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view collection = in.Collection();
+  std::vector<BsonView> updates = in.Documents("updates");
+  bool ordered = in.BoolOr("ordered", true);
+  bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
+  in.OptBool("bypassEmptyTsReplacement");
+  BsonView let = in.DocumentOr("let");
+  in.OptArray("stmtIds");
+  in.OptInt64("stmtId");
+  MAYFLY_CO_TRY(in.Finish());
+  if (updates.empty() || updates.size() > kMaxBatch) co_return BatchSize(updates.size());
+  std::vector<UpdateStatement> statements;
+  statements.reserve(updates.size());
+  for (BsonView u : updates) {
+    MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(u));
+    statements.push_back(std::move(s));
+  }
+  ctx.EditReport([&](OperationReport& r) {
+    r.op = "update";
+    r.ns = std::string(req.db) + "." + std::string(collection);
+  });
+  ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(updates.size()));
+  WriteCommand command(ctx.server, ctx.op, req.db, collection);
+  command.set_bypass_validation(bypass);
+  MAYFLY_CO_TRY(command.SetLet(let));
+  MAYFLY_CO_TRY(command.Open());
+
+  int64_t n = 0, modified = 0;
+  std::vector<std::pair<int32_t, Value>> upserted;
+  std::vector<std::pair<int32_t, Error>> errors;
+  bool wrote_unsynced = false;
+  for (size_t i = 0; i < statements.size(); ++i) {
+    std::optional<Result<UpdateResult>> r;
+    if (!ctx.on_worker) {
+      WriteUnit unit(ctx.server.storage(), ctx.op);
+      r = command.TryStageUpdate(statements[i], unit);
+      if (r && *r && r->value().modified > 0) {
+        Result<void> committed = co_await ctx.Commit(std::move(unit));
+        if (!committed) {
+          if (IsRetryable(committed.error()))
+            r.reset();
+          else
+            r = committed.error();
+        }
+      }
+    }
+    if (!r) {
+      co_await ctx.MoveToWorker();
+      r = command.Update(statements[i]);
+      wrote_unsynced = true;
+    }
+    if (*r) {
+      UpdateResult& u = r->value();
+      n += u.matched;
+      modified += u.modified;
+      if (!u.upserted_id.missing()) {
+        ++n;
+        upserted.emplace_back(static_cast<int32_t>(i), std::move(u.upserted_id));
+      }
+      continue;
+    }
+    if (EndsCommand(r->error())) co_return r->error();
+    errors.emplace_back(static_cast<int32_t>(i), r->error());
+    if (ordered) break;
+  }
+  if (wrote_unsynced && ctx.write_concern.journal) {
+    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
+  }
+  ctx.server.metrics().documents.updated.Add(modified);
+  ctx.server.metrics().documents.inserted.Add(static_cast<int64_t>(upserted.size()));
+  reply.Append("n", static_cast<int32_t>(n));
+  if (!errors.empty()) {
+    BsonArrayBuilder list = reply.OpenArray("writeErrors");
+    for (auto& [index, e] : errors) AppendWriteError(list, index, e);
+  }
+  if (!upserted.empty()) {
+    BsonArrayBuilder list = reply.OpenArray("upserted");
+    for (auto& [index, id] : upserted)
+      list.OpenDocument().Append("index", index).Append("_id", id.view());
+  }
+  reply.Append("nModified", static_cast<int32_t>(modified));
+  co_return Ok();
+}
+
+Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req,
+                                  BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view collection = in.Collection();
+  std::vector<BsonView> deletes = in.Documents("deletes");
+  bool ordered = in.BoolOr("ordered", true);
+  BsonView let = in.DocumentOr("let");
+  in.OptArray("stmtIds");
+  in.OptInt64("stmtId");
+  MAYFLY_CO_TRY(in.Finish());
+  if (deletes.empty() || deletes.size() > kMaxBatch) co_return BatchSize(deletes.size());
+  std::vector<DeleteStatement> statements;
+  statements.reserve(deletes.size());
+  for (BsonView d : deletes) {
+    MAYFLY_CO_TRY(DeleteStatement s, ParseDeleteStatement(d));
+    statements.push_back(s);
+  }
+  ctx.EditReport([&](OperationReport& r) {
+    r.op = "remove";
+    r.ns = std::string(req.db) + "." + std::string(collection);
+  });
+  ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(deletes.size()));
+  WriteCommand command(ctx.server, ctx.op, req.db, collection);
+  MAYFLY_CO_TRY(command.SetLet(let));
+  MAYFLY_CO_TRY(command.Open());
+
+  int64_t n = 0;
+  std::vector<std::pair<int32_t, Error>> errors;
+  bool wrote_unsynced = false;
+  for (size_t i = 0; i < statements.size(); ++i) {
+    std::optional<Result<int64_t>> r;
+    if (!ctx.on_worker) {
+      WriteUnit unit(ctx.server.storage(), ctx.op);
+      r = command.TryStageDelete(statements[i], unit);
+      if (r && *r && r->value() > 0) {
+        Result<void> committed = co_await ctx.Commit(std::move(unit));
+        if (!committed) {
+          if (IsRetryable(committed.error()))
+            r.reset();
+          else
+            r = committed.error();
+        }
+      }
+    }
+    if (!r) {
+      co_await ctx.MoveToWorker();
+      r = command.Delete(statements[i]);
+      wrote_unsynced = true;
+    }
+    if (*r) {
+      n += r->value();
+      continue;
+    }
+    if (EndsCommand(r->error())) co_return r->error();
+    errors.emplace_back(static_cast<int32_t>(i), r->error());
+    if (ordered) break;
+  }
+  if (wrote_unsynced && ctx.write_concern.journal) {
+    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
+  }
+  ctx.server.metrics().documents.deleted.Add(n);
+  reply.Append("n", static_cast<int32_t>(n));
+  if (!errors.empty()) {
+    BsonArrayBuilder list = reply.OpenArray("writeErrors");
+    for (auto& [index, e] : errors) AppendWriteError(list, index, e);
+  }
+  co_return Ok();
+}
+
+}  // namespace
+
+void RegisterUpdate(CommandRegistry& registry) {
+  registry.Add({.name = "update",
+                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself,
+                .help = "Changes documents by operators, replacement or pipeline.",
+                .run_async = &RunUpdate});
+}
+
+void RegisterDelete(CommandRegistry& registry) {
+  registry.Add({.name = "delete",
+                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself,
+                .help = "Removes documents.",
+                .run_async = &RunDelete});
+}
+
+}  // namespace mayfly

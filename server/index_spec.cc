@@ -1,0 +1,225 @@
+#include "server/index_spec.h"
+
+#include <cmath>
+
+#include "protocol/extended_json.h"
+#include "query/match/record_filter.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+namespace {
+
+Error Cannot(std::string message) { return {ErrorCode::kCannotCreateIndex, std::move(message)}; }
+
+Result<std::vector<IndexField>> ParseKey(BsonView key) {
+  std::vector<IndexField> fields;
+  if (key.empty()) return Cannot("Index keys cannot be an empty object");
+  for (const BsonElement& e : key) {
+    if (e.name.empty()) return Cannot("Index keys cannot contain an empty field name");
+    if (e.name.front() == '.' || e.name.back() == '.' ||
+        e.name.find("..") != std::string_view::npos)
+      return Cannot("Index key contains an illegal field name: an empty part in '" +
+                    std::string(e.name) + "'");
+    if (e.name.front() == '$' || e.name.find(".$") != std::string_view::npos) {
+      bool dbref =
+          e.name.ends_with(".$id") || e.name.ends_with(".$ref") || e.name.ends_with(".$db");
+      if (!dbref)
+        return Cannot("Index key contains an illegal field name: field name starts with '$'.");
+    }
+    for (const IndexField& f : fields)
+      if (f.path == e.name)
+        return Cannot("The field '" + std::string(e.name) + "' appears twice in the index key");
+    IndexField f;
+    f.path = e.name;
+    if (e.value.IsNumber()) {
+      double d = e.value.NumberAsDouble();
+      if (d == 0 || std::isnan(d)) return Cannot("Values in the index key pattern cannot be 0.");
+      f.descending = d < 0;
+    } else if (e.value.IsString()) {
+      std::string_view type = e.value.String();
+      if (type.empty()) return Cannot("Values in the index key pattern cannot be empty strings");
+      if (e.name == "$**") return Cannot("wildcard indexes are not supported by this server");
+      if (type == "text" || type == "2d" || type == "2dsphere" || type == "hashed" ||
+          type == "geoHaystack")
+        return Cannot("Index type '" + std::string(type) + "' of field '" + std::string(e.name) +
+                      "' is not supported by this server: use 1 or -1");
+      return Cannot("Unknown index plugin '" + std::string(type) + "'");
+    } else {
+      return Cannot("Values in v:2 index key pattern cannot be of type " +
+                    std::string(BsonTypeName(e.value.type())) +
+                    ". Only numbers > 0, numbers < 0, and strings are allowed.");
+    }
+    if (e.name == "$**" || e.name.ends_with(".$**"))
+      return Cannot("wildcard indexes are not supported by this server");
+    fields.push_back(std::move(f));
+  }
+  if (fields.size() > 32) return Cannot("Index key pattern has more than 32 fields");
+  return fields;
+}
+
+Error WrongType(std::string_view option, BsonType got, const char* expected) {
+  return {ErrorCode::kTypeMismatch, "The field '" + std::string(option) + "' has value of type " +
+                                        std::string(BsonTypeName(got)) +
+                                        ", which is not convertible to " + expected};
+}
+
+}  // namespace
+
+Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {
+  std::string where = "TTL index '" + std::string(name) + "': 'expireAfterSeconds' ";
+  if (!v.IsNumber())
+    return Cannot(where + "must be a number, but it is of type " +
+                  std::string(BsonTypeName(v.type())));
+  double d = v.NumberAsDouble();
+  if (std::isnan(d))
+    return Cannot(where + "must be within the range 0 to 2147483647, but it is NaN");
+  if (d < 0 || d >= 2147483648.0)
+    return Cannot(where + "must be within the range 0 to 2147483647, but it is " +
+                  ToRelaxedJson(v));
+  return static_cast<int32_t>(v.NumberAsInt64());
+}
+
+Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+                                 std::string* note) {
+  IndexInfo i;
+  BsonValue key = spec["key"], name = spec["name"];
+  if (key.missing())
+    return Error{ErrorCode::kFailedToParse,
+                 "The 'key' field is a required property of an index specification"};
+  if (!key.IsDocument()) return WrongType("key", key.type(), "object");
+  if (name.missing())
+    return Error{ErrorCode::kFailedToParse,
+                 "The 'name' field is a required property of an index specification"};
+  if (!name.IsString()) return WrongType("name", name.type(), "string");
+  if (name.String().empty()) return Cannot("The index name cannot be empty");
+  if (name.String() == "*") return Error{ErrorCode::kBadValue, "The index name '*' is not valid."};
+  if (name.String().find('\0') != std::string_view::npos)
+    return Cannot("The index name cannot contain NUL bytes");
+  i.name = name.String();
+  i.key = BsonDocument(key.Document());
+  MAYFLY_TRY(i.fields, ParseKey(key.Document()));
+  const bool is_id_key =
+      i.fields.size() == 1 && i.fields[0].path == "_id" && !i.fields[0].descending;
+  auto boolean = [](std::string_view option, BsonValue v) -> Result<bool> {
+    if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType(option, v.type(), "bool");
+    return v.Truthy();
+  };
+  BsonValue expire;
+  bool clustered = false;
+  std::string extra;
+  BsonBuilder more(extra);
+  for (const BsonElement& e : spec) {
+    std::string_view o = e.name;
+    if (o == "key" || o == "name") continue;
+    if (o == "v") {
+      if (!e.value.IsNumber()) return WrongType(o, e.value.type(), "int");
+      int64_t v = e.value.NumberAsInt64();
+      if (v != 1 && v != 2)
+        return Cannot("Invalid index specification: index version v=" + std::to_string(v) +
+                      " is not supported");
+    } else if (o == "ns" || o == "background") {
+      // Both are accepted and without meaning since MongoDB 4.2 (manual "createIndexes").
+    } else if (o == "unique") {
+      MAYFLY_TRY(i.unique, boolean(o, e.value));
+    } else if (o == "sparse") {
+      MAYFLY_TRY(i.sparse, boolean(o, e.value));
+    } else if (o == "hidden") {
+      MAYFLY_TRY(i.hidden, boolean(o, e.value));
+    } else if (o == "prepareUnique") {
+      MAYFLY_TRY(i.prepare_unique, boolean(o, e.value));
+    } else if (o == "clustered") {
+      MAYFLY_TRY(clustered, boolean(o, e.value));
+    } else if (o == "expireAfterSeconds") {
+      expire = e.value;
+    } else if (o == "partialFilterExpression") {
+      if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
+      i.has_partial_filter = true;
+      i.partial_filter = BsonDocument(e.value.Document());
+      Result<std::shared_ptr<const RecordFilter>> f =
+          CompileRecordFilter(e.value.Document(), true, &server.clock());
+      if (!f) return f.error();
+      i.filter = f.value();
+    } else if (o == "collation") {
+      if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
+      BsonValue locale = e.value.Document()["locale"];
+      if (!locale.IsString() || locale.String() != "simple")
+        return Error{
+            ErrorCode::kNotImplemented,
+            "collation is not supported by this server: leave it out or use {locale: 'simple'}"};
+    } else if (o == "storageEngine" || o == "wildcardProjection" || o == "weights" ||
+               o == "default_language" || o == "language_override" || o == "textIndexVersion" ||
+               o == "2dsphereIndexVersion" || o == "bits" || o == "min" || o == "max" ||
+               o == "bucketSize") {
+      return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                   "The field '" + std::string(o) +
+                       "' is not valid for this kind of index, or not supported by this server. "
+                       "Specification: " +
+                       ToRelaxedJson(spec)};
+    } else {
+      return Error{
+          ErrorCode::kInvalidIndexSpecificationOption,
+          "The field '" + std::string(o) +
+              "' is not valid for an index specification. Specification: " + ToRelaxedJson(spec)};
+    }
+  }
+  more.Done();
+  i.extra = BsonDocument(std::move(extra));
+  if (clustered)
+    return Cannot(
+        "Cannot create a clustered index with createIndexes: it is an option of the create "
+        "command");
+  if (is_id_key) {
+    for (const BsonElement& e : spec)
+      if (e.name != "key" && e.name != "name" && e.name != "v" && e.name != "ns" &&
+          e.name != "background" && e.name != "collation" &&
+          !(e.name == "unique" && coll && coll->clustered))
+        return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                     "The field '" + std::string(e.name) +
+                         "' is not valid for an _id index specification. Specification: " +
+                         ToRelaxedJson(spec)};
+    if (i.name != "_id_" && !(coll && coll->clustered && i.name == coll->clustered_index_name))
+      return Error{ErrorCode::kBadValue, "The index name '" + i.name +
+                                             "' is not valid for an _id index. It must be '_id_'"};
+    i.name = "_id_";
+    return i;
+  }
+  if (i.name == "_id_")
+    return Error{ErrorCode::kBadValue,
+                 "The index name '_id_' is reserved for the _id index, which must have key pattern "
+                 "{_id: 1}, found key: " +
+                     ToRelaxedJson(i.key.view())};
+  if (i.sparse && i.has_partial_filter)
+    return Cannot("cannot mix \"partialFilterExpression\" and \"sparse\" options");
+  if (!expire.missing()) {
+    // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
+    MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));
+    if (coll && coll->capped) {
+      if (coll->clustered)
+        return Error{LocationCode(6049202),
+                     "Cannot create a TTL index on a capped clustered collection: " + coll->ns};
+      return Cannot("TTL index '" + i.name + "': Cannot create TTL index on a capped collection");
+    }
+    for (const IndexField& f : i.fields)
+      if (f.path == "_id")
+        return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                     "The field 'expireAfterSeconds' is not valid for an index on _id"};
+    if (i.fields.size() > 1) {
+      if (server.ttl_settings().compound_indexes.load() == 0)
+        return Cannot("TTL index '" + i.name +
+                      "': TTL indexes are single-field indexes, compound indexes do not support "
+                      "TTL. Index spec: " +
+                      ToRelaxedJson(spec));
+      *note = "index '" + i.name +
+              "' has a compound key: expireAfterSeconds has no effect and was left out "
+              "(ttlCompoundIndexes)";
+      server.log().Write(LogSeverity::kWarning, LogComponent::kIndex, 5479201,
+                         "expireAfterSeconds left out of a compound index",
+                         BuildBson([&](BsonBuilder& b) { b.Append("index", i.name); }));
+    } else {
+      i.expire_after_seconds = seconds;
+    }
+  }
+  return i;
+}
+
+}  // namespace mayfly

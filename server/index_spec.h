@@ -1,0 +1,20 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "server/server_context.h"
+#include "storage/catalog.h"
+
+namespace mayfly {
+
+/// Reads and checks one entry of createIndexes' `indexes` for the collection (null: it does not
+/// exist yet). `note` gets a remark for the reply, if there is one. Errors: CannotCreateIndex 67,
+/// InvalidIndexSpecificationOption 197, FailedToParse 9, TypeMismatch 14, BadValue 2 (manual
+/// "createIndexes"; EXPIRY.md A.3).
+Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+                                 std::string* note);
+
+/// The reading of a TTL index's seconds at creation. Errors: CannotCreateIndex 67.
+Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view index_name);
+
+}  // namespace mayfly

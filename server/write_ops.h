@@ -1,0 +1,122 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+#include "query/plan/executor.h"
+#include "query/update/update.h"
+#include "server/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+/// One statement of `update`, or the writing half of findAndModify. Views live as long as the
+/// command.
+struct UpdateStatement {
+  BsonView filter;
+  BsonValue update;
+  std::vector<BsonView> array_filters;
+  BsonView sort;
+  BsonValue hint;
+  bool multi = false, upsert = false;
+};
+
+struct DeleteStatement {
+  BsonView filter;
+  BsonView sort;
+  BsonValue hint;
+  bool multi = false;
+};
+
+struct UpdateResult {
+  int64_t matched = 0, modified = 0;
+  Value upserted_id;                          ///< missing: nothing was upserted
+  std::optional<BsonDocument> before, after;  ///< findAndModify: the document it changed
+};
+
+/// What the statements of one write command share: the namespace, `let`, how documents are checked.
+/// Runs statements one after another, each document in a write unit of its own or with some
+/// neighbours; retries conflicts with other writers. Blocking: everything but the calls that say
+/// otherwise belongs on a worker thread. One thread.
+class WriteCommand {
+ public:
+  WriteCommand(ServerContext& server, Operation& op, std::string_view db,
+               std::string_view collection);
+
+  /// Checks the namespace for writing and finds the collection (null while it does not exist).
+  /// Errors: InvalidNamespace 73, CommandNotSupportedOnView 166, Unauthorized 13 for system
+  /// collections. Not blocking.
+  Result<void> Open();
+  /// The collection, created when absent.
+  Result<void> OpenOrCreate();
+  const CollectionInfoPtr& coll() const { return coll_; }
+  void set_bypass_validation(bool on) { bypass_validation_ = on; }
+  /// The command's `let`. Before the first statement.
+  Result<void> SetLet(BsonView let);
+
+  Result<UpdateResult> Update(const UpdateStatement& s, bool want_documents = false);
+  /// How many were deleted. `deleted`: the one document, when not multi.
+  Result<int64_t> Delete(const DeleteStatement& s, std::optional<BsonDocument>* deleted = nullptr);
+  /// Stores documents in order, as one unit where possible. Calls `failed` for each one that cannot
+  /// be; false from it stops. Returns how many were inserted. An error ends the command: nothing
+  /// more was written.
+  Result<int64_t> Insert(std::span<const BsonView> documents,
+                         const std::function<bool(size_t index, Error error)>& failed);
+
+  /// Finds the document equal to `query` and stores what `decide` makes of it (of none: inserts
+  /// it), as one unit. For $merge.
+  Result<void> Merge(
+      BsonView query,
+      const std::function<Result<std::optional<BsonDocument>>(std::optional<BsonView>)>& decide);
+
+  // --- for io threads: never wait. nullopt: not possible here, call the blocking one on a worker
+  // -----------------------------------
+  /// Stages the whole batch into `unit`, which the caller commits.
+  std::optional<Result<void>> TryStageInsert(std::span<const BsonView> documents, WriteUnit& unit);
+  /// An update of one document by `_id`.
+  std::optional<Result<UpdateResult>> TryStageUpdate(const UpdateStatement& s, WriteUnit& unit);
+  std::optional<Result<int64_t>> TryStageDelete(const DeleteStatement& s, WriteUnit& unit);
+
+  /// After commits of inserts: wakes tailable cursors.
+  void NotifyInserted() {
+    if (coll_ && coll_->capped) server_.notifier().Notify(coll_->id);
+  }
+
+ private:
+  Result<BsonView> Prepare(BsonView doc);
+  Result<void> Validate(BsonView next, const BsonView* before);
+  Result<std::unique_ptr<PlanExecutor>> Find(BsonView filter,
+                                             std::shared_ptr<const MatchExpression> match,
+                                             BsonView sort, BsonValue hint, int64_t limit);
+  Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
+  Result<void> Commit(WriteUnit unit);
+  Result<UpdateResult> Upsert(const mayfly::Update& update, const MatchExpression* match,
+                              bool want_documents);
+  EvalContext MakeEval() const;
+
+  ServerContext& server_;
+  Storage& storage_;
+  Operation& op_;
+  const std::string db_, collection_;
+  CollectionInfoPtr coll_;
+  bool bypass_validation_ = false;
+  VariableScope scope_;
+  std::vector<Value> variables_;
+  std::deque<std::string> scratch_;  ///< documents that live until their unit is committed
+};
+
+/// True for a conflict that another try may not meet.
+bool IsRetryable(const Error& e);
+
+/// `{index, code, errmsg, …}` as writeErrors has it.
+void AppendWriteError(BsonArrayBuilder& out, int32_t index, const Error& e);
+
+/// True when the error concerns the whole command, not one statement: the command fails with it.
+bool EndsCommand(const Error& e);
+
+}  // namespace mayfly
