@@ -75,8 +75,11 @@ void Damaged(std::string_view input, bool descending) {
   if (!v) return;
   Require(length == key.size() - k.size(), "length and reader agree");
   BsonDocument doc = BuildBson([&](BsonBuilder& b) { b.Append("v", v.value().view()); });
+  // Sound in structure; what else BSON asks for (the inner length of an old binary) a damaged key
+  // may well break.
   auto valid = ValidateBson(doc.bytes(), false);
-  Require(valid || valid.error().code == ErrorCode::kOverflow,
+  Require(valid || valid.error().code == ErrorCode::kOverflow ||
+              valid.error().message.find("subtype 2") != std::string::npos,
           "a value that was read is valid BSON");
   std::string again = Key(v.value().view(), descending);
   std::string_view a = again, none;
