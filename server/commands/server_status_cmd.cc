@@ -71,10 +71,12 @@ void CatalogStats(ServerContext& s, BsonBuilder& r) {
 void Connections(ServerContext& s, BsonBuilder& r) {
   auto& c = s.metrics().connections;
   BsonBuilder d = r.OpenDocument("connections");
-  d.Append("current", c.current.Get())
-      .Append("available", s.config().max_connections - c.current.Get());
-  d.Append("totalCreated", c.total_created.Get()).Append("rejected", c.rejected.Get());
-  d.Append("active", static_cast<int64_t>(s.operations().ActiveCount()));
+  // Ints, as tools expect them: a shell shows longs as objects.
+  d.Append("current", static_cast<int32_t>(c.current.Get()))
+      .Append("available", static_cast<int32_t>(s.config().max_connections - c.current.Get()));
+  d.Append("totalCreated", static_cast<int32_t>(c.total_created.Get()))
+      .Append("rejected", static_cast<int32_t>(c.rejected.Get()));
+  d.Append("active", static_cast<int32_t>(s.operations().ActiveCount()));
   d.Append("threaded", int64_t{0}).Append("exhaustIsMaster", c.exhaust_is_master.Get());
   d.Append("exhaustHello", c.exhaust_hello.Get())
       .Append("awaitingTopologyChanges", c.awaiting_topology.Get());

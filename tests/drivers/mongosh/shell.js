@@ -18,7 +18,7 @@ check('show', () => { eq(db.getCollectionNames(), ['s']); db.getMongo().getDBNam
 check('update helpers', () => {
   eq(db.s.updateOne({ _id: 1 }, { $inc: { a: 5 } }).modifiedCount, 1);
   eq(db.s.findAndModify({ query: { _id: 1 }, update: { $set: { z: 1 } }, new: true }), { _id: 1, a: 6, z: 1 });
-  eq(db.s.replaceOne({ _id: 3 }, { b: 1 }, { upsert: true }).upsertedId, 3);
+  eq(db.s.replaceOne({ _id: 3 }, { b: 1 }, { upsert: true }).upsertedCount, 1);
   eq(db.s.deleteMany({ b: 1 }).deletedCount, 1);
 });
 check('indexes', () => {
@@ -30,7 +30,7 @@ check('indexes', () => {
 check('explain', () => eq(db.s.find({ _id: 1 }).explain().queryPlanner.namespace, 'mongosh_test.s'));
 check('stats', () => { eq(db.s.stats().count, 2); eq(db.stats().collections.toString(), '1'); eq(db.s.stats().ns, 'mongosh_test.s'); });
 check('aggregate', () => eq(db.s.aggregate([{ $group: { _id: null, n: { $sum: 1 } } }]).toArray(), [{ _id: null, n: 2 }]));
-check('serverStatus', () => { const s = db.serverStatus(); eq(typeof s.version, 'string'); eq(typeof s.connections.current, 'number'); eq(typeof s.metrics.ttl.passes, 'object' in Object ? 'object' : typeof s.metrics.ttl.passes); });
+check('serverStatus', () => { const s = db.serverStatus(); eq(typeof s.version, 'string'); eq(typeof s.connections.current, 'number'); eq(s.metrics.ttl.passes.constructor.name, 'Long'); });
 check('hello', () => eq(db.hello().isWritablePrimary, true));
 check('currentOp', () => eq(Array.isArray(db.currentOp().inprog), true));
 check('validate', () => eq(db.s.validate().valid, true));
@@ -39,9 +39,9 @@ check('buildInfo', () => eq(db.version(), db.adminCommand({ buildInfo: 1 }).vers
 check('profiling', () => { eq(db.setProfilingLevel(0).ok, 1); eq(db.getProfilingStatus().was, 0); });
 check('capped', () => { db.createCollection('c', { capped: true, size: 4096 }); eq(db.c.isCapped(), true); });
 check('rename', () => { eq(db.s.renameCollection('s2').ok, 1); eq(db.s2.countDocuments(), 2); });
-check('bulk', () => { const b = db.b.initializeUnorderedBulkOp(); b.insert({ _id: 1 }); b.find({ _id: 1 }).update({ $set: { x: 1 } }); eq(b.execute().nModified ?? b.execute, 1); });
+check('bulk', () => { const b = db.b.initializeUnorderedBulkOp(); b.insert({ _id: 1 }); b.find({ _id: 1 }).update({ $set: { x: 1 } }); eq(b.execute().modifiedCount, 1); });
 check('errors', () => { fails(59, () => db.runCommand({ nonsense: 1 }).ok || (() => { throw Object.assign(new Error(), db.runCommand({ nonsense: 1 })); })()); });
-check('distinct, count, map', () => { eq(db.s2.distinct('a').length, 2); eq(db.s2.find().map((d) => d._id), [1, 2]); });
+check('distinct, count, map', () => { eq(db.s2.distinct('a').length, 2); eq(db.s2.find().map((d) => d._id).toArray(), [1, 2]); });
 check('cursor with many batches', () => {
   db.m.insertMany(Array.from({ length: 500 }, (_, i) => ({ _id: i })));
   eq(db.m.find().batchSize(20).toArray().length, 500);
