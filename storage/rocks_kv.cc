@@ -152,7 +152,10 @@ rocksdb::PinnableSlice* SliceIn(std::byte* p) {
 
 PinnedValue::PinnedValue() { new (impl_) rocksdb::PinnableSlice; }
 PinnedValue::PinnedValue(PinnedValue&& o) noexcept {
-  new (impl_) rocksdb::PinnableSlice(std::move(*SliceIn(o.impl_)));
+  // Not the move constructor: from a pinned slice it leaves the buffer pointer of the new one unset, and the next Get or PinSelf
+  // would follow it.
+  new (impl_) rocksdb::PinnableSlice;
+  *SliceIn(impl_) = std::move(*SliceIn(o.impl_));
   bool engaged = o.view_.data() != nullptr;
   o.view_ = {};
   // A value that was copied, not pinned, may live inside the object and has moved with it.
