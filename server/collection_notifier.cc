@@ -6,6 +6,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/operation_registry.h"
+#include "server/server_context.h"
 
 namespace mayfly {
 
@@ -44,6 +45,9 @@ void CollectionNotifier::NotifySlow(uint32_t collection_id) {
 Awaitable<Result<bool>> CollectionNotifier::Watch::WaitFor(CommandContext& ctx,
                                                            int64_t deadline_micros) {
   co_await ctx.MoveToIo();
+  const int64_t begin = ctx.server.clock().MonotonicMicros();
+  if (ctx.op.deadline_micros != 0)
+    deadline_micros = std::min(deadline_micros, ctx.op.deadline_micros);
   auto timer = std::make_shared<Timer>(ctx.io);
   timer->expires_at(
       std::chrono::steady_clock::time_point(std::chrono::microseconds(deadline_micros)));
@@ -71,7 +75,8 @@ Awaitable<Result<bool>> CollectionNotifier::Watch::WaitFor(CommandContext& ctx,
     seen_ = e.version;
     e.waiting.erase(token);
   }
-  auto ok = ctx.op.CheckInterrupt();
+  ctx.waited_micros += ctx.server.clock().MonotonicMicros() - begin;
+  auto ok = ctx.CheckNow();
   if (!ok) co_return std::move(ok).error();
   co_return notified;
 }

@@ -110,6 +110,8 @@ Awaitable<Result<void>> CommandContext::Commit(WriteUnit unit, CommitOptions opt
 
 Awaitable<Result<void>> CommandContext::SleepUntil(int64_t monotonic_micros) {
   if (on_worker) co_await MoveToIo();
+  const int64_t begin = server.clock().MonotonicMicros();
+  if (op.deadline_micros != 0) monotonic_micros = std::min(monotonic_micros, op.deadline_micros);
   auto timer = std::make_shared<Timer>(io);
   timer->expires_at(
       std::chrono::steady_clock::time_point(std::chrono::microseconds(monotonic_micros)));
@@ -118,7 +120,15 @@ Awaitable<Result<void>> CommandContext::SleepUntil(int64_t monotonic_micros) {
     co_return op.CheckInterrupt();
   co_await timer->async_wait(asio::as_tuple(kAwait));
   if (client != nullptr) client->SetKillWaker({});
-  co_return op.CheckInterrupt();
+  waited_micros += server.clock().MonotonicMicros() - begin;
+  co_return CheckNow();
+}
+
+Result<void> CommandContext::CheckNow() {
+  int32_t none = 0;
+  if (op.deadline_micros != 0 && server.clock().MonotonicMicros() >= op.deadline_micros)
+    op.kill_code.compare_exchange_strong(none, static_cast<int32_t>(ErrorCode::kMaxTimeMSExpired));
+  return op.CheckInterrupt();
 }
 
 Result<WriteConcern> ParseWriteConcern(BsonValue value) {

@@ -106,7 +106,17 @@ struct OperationReport {
   bool has_sort_stage = false, used_disk = false, from_multi_planner = false, upsert = false,
        cursor_exhausted = false;
   BsonDocument originating_command;  ///< of a getMore; empty if none
-  void Reset() { *this = OperationReport(); }
+  /// Ready for the next operation, keeping what is allocated.
+  void Reset() {
+    ns.clear();
+    op = "command";
+    plan_summary.clear();
+    cursor_id = 0;
+    reply_documents = -1;
+    query_framework = {};
+    has_sort_stage = used_disk = from_multi_planner = upsert = cursor_exhausted = false;
+    if (!originating_command.view().empty()) originating_command = BsonDocument();
+  }
 };
 
 /// What a running command may use. Owned by the dispatcher for the length of the command.
@@ -140,6 +150,9 @@ struct CommandContext {
   /// Waits until the deadline (Clock::MonotonicMicros) or until the operation is killed; then
   /// CheckInterrupt's answer.
   Awaitable<Result<void>> SleepUntil(int64_t monotonic_micros);
+  /// Operation::CheckInterrupt, but certain to look at the clock: after a wait, and before
+  /// something long.
+  Result<void> CheckNow();
 
   /// `ctx.EditReport([&](OperationReport& r) { r.plan_summary = …; })`: a few assignments, under
   /// the client's lock.
@@ -147,6 +160,8 @@ struct CommandContext {
   void EditReport(F&& f);
 
   bool on_worker = false;
+  int64_t waited_micros =
+      0;  ///< spent in waits for time or documents: not part of how slow the operation was
 };
 
 /// Facts about a command are data: dispatch, listCommands, help, access checks and metrics read the

@@ -254,10 +254,13 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 20'000);
   }
   if (result) {
-    if (s.row->flags & kWorker) co_await ctx.MoveToWorker();
-    if (s.row->run != nullptr)
+    if (s.row->flags & kWorker) {
+      co_await ctx.MoveToWorker();
+      result = ctx.CheckNow();  // it may have waited long for its turn
+    }
+    if (result && s.row->run != nullptr)
       result = s.row->run(ctx, s.request, *s.reply);
-    else
+    else if (result)
       result = co_await s.row->run_async(ctx, s.request, *s.reply);
     if (ctx.on_worker) co_await ctx.MoveToIo();
   }
@@ -310,7 +313,7 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
     }
   }
 
-  const int64_t micros = server_.clock().MonotonicMicros() - s.start_micros;
+  const int64_t micros = server_.clock().MonotonicMicros() - s.start_micros - s.ctx->waited_micros;
   const Operation& op = *s.op;
   if (op.docs_examined | op.keys_examined | op.n_returned) {
     metrics.query_executor.scanned.Add(op.keys_examined);
