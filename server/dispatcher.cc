@@ -318,14 +318,10 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
   if (op.docs_examined | op.keys_examined | op.n_returned) {
     metrics.query_executor.scanned.Add(op.keys_examined);
     metrics.query_executor.scanned_objects.Add(op.docs_examined);
-    metrics.documents.returned.Add(op.n_returned);
+    if (s.report.plan_summary.starts_with("COLLSCAN"))
+      metrics.query_executor.collection_scans.Add();
   }
-  if (op.n_inserted | op.n_modified | op.n_deleted | op.write_conflicts) {
-    metrics.documents.inserted.Add(op.n_inserted);
-    metrics.documents.updated.Add(op.n_modified);
-    metrics.documents.deleted.Add(op.n_deleted);
-    metrics.operation.write_conflicts.Add(op.write_conflicts);
-  }
+  if (op.write_conflicts != 0) metrics.operation.write_conflicts.Add(op.write_conflicts);
   if (s.row != nullptr) {
     if (!(s.row->flags & kNoProfile)) {
       LatencyHistogram& h = (s.row->flags & kWrites)             ? metrics.writes

@@ -105,17 +105,12 @@ void RegisterParameters(ServerContext& server) {
            "Minutes after which an unused session ends.");
   p.AddInt("defaultMaxTimeMS", &s.max_time_ms_default, 0, INT32_MAX,
            "maxTimeMS of reads that bring none; 0: no limit.");
-  p.AddBool("notablescan", &s.notable_scan, "Refuse queries that would read a whole collection.");
   p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
   p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",
            &s.internal_query_max_blocking_sort_bytes, 1, INT64_MAX,
            "Memory of one sort before it spills to disk or fails.", {}, false);
   p.AddInt("internalDocumentSourceGroupMaxMemoryBytes", &s.internal_document_source_group_max_bytes,
            1, INT64_MAX, "Memory of one $group before it spills to disk or fails.", {}, false);
-  p.AddInt("maxIndexBuildMemoryUsageMegabytes", &s.max_index_build_memory_mb, 50, INT32_MAX,
-           "Memory of one index build.");
-  p.AddBool("enableTestCommands", &s.test_commands,
-            "Known to test suites; the clock command needs --testClock.");
   p.Add({.name = "logLevel",
          .help = "Verbosity of the log, 0 to 5.",
          .get =

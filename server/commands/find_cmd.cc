@@ -55,6 +55,8 @@ Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
   ns.reserve(req.db.size() + 1 + a.collection.size());
   ns.append(req.db).append(".").append(a.collection);
   QuerySpec spec = a.ToSpec(coll, ns);
+  spec.memory_limit = static_cast<uint64_t>(
+      ctx.server.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
   BsonValue id;
   if (coll && !coll->is_view && IsPointRead(spec, &id)) {
     // The shortest way there is: one look-up, on the io thread, straight into the reply.
