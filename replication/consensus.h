@@ -18,6 +18,9 @@
 /// replication/raft_*; nothing of it shows here.
 namespace mayfly {
 
+inline constexpr ErrorCode kExceededTimeLimit{262};        ///< code name ExceededTimeLimit
+inline constexpr ErrorCode kConfigurationInProgress{109};  ///< code name ConfigurationInProgress
+
 /// A place in the log. Indexes start at 1 and have no gaps; terms go up with every election.
 struct LogPosition {
   uint64_t term = 0, index = 0;
@@ -47,7 +50,7 @@ struct CommittedEntry {
   enum class Kind : uint8_t {
     kData = 0,           ///< what somebody proposed
     kConfiguration = 1,  ///< `data` is the payload of the new configuration
-    kNoop = 2,           ///< first entry of a leader's term; `data` is empty
+    kNoop = 2,           ///< nothing to apply: the first entry of a leader's term, changes of membership
   };
   LogPosition position;
   Kind kind = Kind::kData;
@@ -250,6 +253,6 @@ Result<void> ForgetSet(KvStore& kv);
 Result<bool> ApplyPendingResync(const std::string& data_directory);
 
 /// A set of one member that always leads: no elections, no network; the log is real. For tests of what lives above.
-std::unique_ptr<Consensus> MakeSingleMemberConsensus(ConsensusOptions options);
+Result<std::unique_ptr<Consensus>> OpenSingleMemberConsensus(ConsensusOptions options);
 
 }  // namespace mayfly

@@ -1,0 +1,67 @@
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "replication/consensus.h"
+#include "replication/log_store.h"
+
+namespace mayfly {
+
+/// Takes committed entries to the state machine, on a thread of its own (or by hand: Step), in order, exactly once. Whatever
+/// waits at the same moment becomes one batch of the store.
+class Applier {
+ public:
+  using Done = std::function<void(Result<LogPosition>)>;
+  /// Committed entries in order with who waits for them.
+  struct Work {
+    std::vector<CommittedEntry> entries;
+    std::vector<Done> done;                    ///< one an entry, or empty
+    std::vector<std::shared_ptr<void>> keep;   ///< what the entries and contexts point into
+    std::string conf_state, configuration;     ///< rows of the log store as of the last entry; empty: unchanged
+    std::function<void()> call;                ///< instead of entries: run in order
+  };
+
+  Applier(LogStore& log, StateMachine& machine, std::function<void(std::string_view)> fatal);
+  ~Applier();  ///< Stop
+
+  /// Before the first Push.
+  void StartThread();
+  /// Finishes what was pushed, then runs no more. Waiters of WhenApplied fail.
+  void Stop();
+  void Push(Work work);
+  void PushCall(std::function<void()> call) { Push({.call = std::move(call)}); }
+  void WhenApplied(uint64_t index, std::function<void(Result<void>)> done);
+  /// Does what is there, without a thread. False: nothing was.
+  bool Step();
+  /// Called on the applier's thread whenever the applied index has moved.
+  void set_on_applied(std::function<void(LogPosition)> f) { on_applied_ = std::move(f); }
+
+ private:
+  void Run();
+  void Apply(std::vector<Work>& group);
+
+  LogStore& log_;
+  StateMachine& machine_;
+  const std::function<void(std::string_view)> fatal_;
+  std::function<void(LogPosition)> on_applied_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Work> queue_;
+  std::multimap<uint64_t, std::function<void(Result<void>)>> waiters_;
+  bool stop_ = false;
+  std::thread thread_;
+
+  // The applier's thread alone.
+  std::unique_ptr<KvBatch> batch_;
+  std::vector<CommittedEntry> entries_;
+};
+
+}  // namespace mayfly
