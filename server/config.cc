@@ -321,7 +321,21 @@ std::vector<OptionRow> MakeOptions() {
   // Mayfly's own
   add({"--testClock", "mayfly.testClock", Kind::kSwitch,
        "enables the clock command (for tests: time travel)", SetBool("testClock", &C::test_clock)});
-  no("--httpPort", "mayfly.httpPort", Kind::kInt, "the HTTP endpoint is not part of this version");
+  add({"--httpPort", "mayfly.httpPort", Kind::kInt,
+       "port of the HTTP endpoint: expiry page, /metrics, /healthz, /readyz (28017); 0: none",
+       [](C& c, const Values& v) -> Result<void> {
+         MAYFLY_TRY(int64_t n, ParseInt("httpPort", v.back(), 0, 65535));
+         c.http_port = static_cast<int>(n);
+         c.http_port_given = true;
+         return Ok();
+       }});
+  add({"--httpBindIp", "mayfly.httpBindIp", Kind::kList,
+       "addresses of the HTTP endpoint, comma-separated (127.0.0.1)",
+       [](C& c, const Values& v) -> Result<void> {
+         c.http_bind_ips = SplitCommas(v);
+         if (c.http_bind_ips.empty()) return Bad("httpBindIp needs an address");
+         return Ok();
+       }});
   // Not part of this version
   no("--replSet", "replication.replSetName", Kind::kString, kReplication);
   no("--oplogSize", "replication.oplogSizeMB", Kind::kInt, kReplication);

@@ -37,6 +37,9 @@ struct ServerConfig {
   std::string pid_file;
   bool fork = false;
   bool test_clock = false;
+  int http_port = 28017;         ///< metrics, health, expiry page; 0: none
+  bool http_port_given = false;  ///< then a port that is taken is an error
+  std::vector<std::string> http_bind_ips = {"127.0.0.1"};
   bool no_auth = false;
   int64_t slow_ms = 100;
   double slow_sample_rate = 1.0;

@@ -13,6 +13,7 @@
 #include "query/match/record_filter.h"
 #include "server/commands/register.h"
 #include "server/config.h"
+#include "server/http/http_server.h"
 #include "server/parameter_table.h"
 #include "server/server.h"
 #include "server/server_context.h"
@@ -178,6 +179,13 @@ int RunServer(const std::vector<std::string>& argv) {
     return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
   }
   ttl->Start();
+  HttpServer http(context);
+  if (auto listening = http.Start(); !listening) {
+    ttl->Stop();
+    server.Stop(0);
+    context.set_storage(nullptr);
+    return Fail(*log, kExitAddressInUse, "Cannot listen", listening.error());
+  }
   if (!config.pid_file.empty()) {
     if (std::FILE* f = std::fopen(config.pid_file.c_str(), "w")) {
       std::fprintf(f, "%d\n", ::getpid());
@@ -218,6 +226,7 @@ int RunServer(const std::vector<std::string>& argv) {
   }
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
+  http.Stop();
   ttl->Stop();
   server.Stop(kGraceMillis);
   ::pthread_kill(signal_thread.native_handle(), SIGHUP);

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""with_server.py COMMAND…: starts a mayflyd of its own, runs COMMAND with MONGODB_URI set, stops the server.
+"""with_server.py COMMAND…: starts a mayflyd of its own, runs COMMAND with MONGODB_URI and HTTP_URL set, stops the server.
 
 The server must also stop cleanly. The command's last line says "N passed, N failed".
 """
-import os, subprocess, sys
+import os, socket, subprocess, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 from run import ROOT, Server
 
-server = Server(os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")))
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    http_port = s.getsockname()[1]
+server = Server(os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")), ["--httpPort", str(http_port)])
 try:
-    env = dict(os.environ, MONGODB_URI=f"mongodb://127.0.0.1:{server.port}/", MONGODB_PORT=str(server.port))
+    env = dict(os.environ, MONGODB_URI=f"mongodb://127.0.0.1:{server.port}/", MONGODB_PORT=str(server.port),
+               HTTP_URL=f"http://127.0.0.1:{http_port}")
     status = subprocess.run(sys.argv[1:], env=env, timeout=600).returncode
     alive = server.proc.poll() is None
 finally:

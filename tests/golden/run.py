@@ -76,7 +76,7 @@ class Server:
             self.port = s.getsockname()[1]
         self.log = open(f"{self.dir}/out.log", "wb")
         self.proc = subprocess.Popen([binary, "--port", str(self.port), "--dbpath", f"{self.dir}/data", "--testClock",
-                                      "--nounixsocket", *extra],
+                                      "--nounixsocket", *([] if "--httpPort" in extra else ["--httpPort", "0"]), *extra],
                                      stdout=self.log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + 30
         while True:

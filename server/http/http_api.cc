@@ -1,0 +1,180 @@
+#include "server/http/http_api.h"
+
+#include "protocol/extended_json.h"
+#include "server/config.h"
+#include "server/http/local_command.h"
+#include "server/http/page_files.h"
+#include "server/http/prometheus_text.h"
+#include "server/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+namespace {
+
+HttpAnswer Json(BsonView doc) { return {.body = ToRelaxedJson(doc)}; }
+
+HttpAnswer Failure(int status, const Error& error) {
+  HttpAnswer a = Json(BuildBson([&](BsonBuilder& b) {
+    b.Append("code", static_cast<int32_t>(error.code))
+        .Append("codeName", ErrorCodeName(error.code))
+        .Append("errmsg", error.message);
+  }));
+  a.status = status;
+  return a;
+}
+
+Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
+
+/// The width of slot that ?range= asks for; -1: none there is.
+int Range(std::string_view query) {
+  if (query == "range=hour" || query.empty()) return 0;
+  if (query == "range=day") return 1;
+  if (query == "range=month") return 2;
+  return -1;
+}
+
+BsonDocument One(std::string_view command) {
+  return BuildBson([&](BsonBuilder& b) { b.Append(command, int32_t{1}); });
+}
+
+}  // namespace
+
+ActivityHistory::Sample HttpApi::Tick() {
+  return history_.Take(server_.metrics(), server_.clock().Now().millis);
+}
+
+HttpAnswer HttpApi::Ready() {
+  if (!server_.has_storage() || server_.shutting_down())
+    return {.status = 503, .type = "text/plain", .body = "not serving\n"};
+  return {.type = "text/plain", .body = "ready\n"};
+}
+
+Awaitable<HttpAnswer> HttpApi::Metrics() {
+  auto status = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
+                                           b.Append("serverStatus", 1).Append("none", 1);
+                                           b.Append("metrics", 1);
+                                         }));
+  if (!status) co_return Failure(500, status.error());
+  auto rules = co_await RunLocalCommand(server_, io_, "admin", One("ttlStatus"));
+  const BsonValue ttl = status.value().view().FindPath("metrics.ttl");
+  // Without the rules the rest is still worth having.
+  const BsonValue list = rules ? rules.value().view().Find("rules") : BsonValue();
+  co_return HttpAnswer{
+      .type = "text/plain; version=0.0.4; charset=utf-8",
+      .body = PrometheusText(server_, ttl.IsDocument() ? ttl.Document() : BsonView(),
+                             list.Is(BsonType::kArray) ? list.Document() : BsonView())};
+}
+
+Awaitable<HttpAnswer> HttpApi::Forecast(std::string_view query) {
+  const int width = Range(query);
+  if (width < 0) co_return Failure(400, Bad("range must be hour, day or month"));
+  auto reply = co_await RunLocalCommand(
+      server_, io_, "admin", BuildBson([&](BsonBuilder& b) {
+        b.Append("ttlForecast", 1)
+            .Append("horizonSeconds",
+                    ActivityHistory::kSlotMillis[width] / 1000 * ActivityHistory::kSlots)
+            .Append("buckets", static_cast<int32_t>(ActivityHistory::kSlots));
+      }));
+  if (!reply) co_return Failure(500, reply.error());
+  co_return Json(reply.value());
+}
+
+Awaitable<HttpAnswer> HttpApi::History(std::string_view query) {
+  const int width = Range(query);
+  if (width < 0) co_return Failure(400, Bad("range must be hour, day or month"));
+  co_return Json(BuildBson([&](BsonBuilder& b) {
+    b.Append("slotMillis", ActivityHistory::kSlotMillis[width]);
+    BsonArrayBuilder slots = b.OpenArray("slots");
+    for (const ActivityHistory::Slot& s : history_.Slots(width)) {
+      BsonBuilder d = slots.OpenDocument();
+      d.Append("from", s.start_millis).Append("reaped", s.reaped).Append("reads", s.reads);
+      d.Append("writes", s.writes).Append("readP99Micros", s.read_p99_micros);
+      d.Append("writeP99Micros", s.write_p99_micros);
+    }
+  }));
+}
+
+Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample) {
+  auto rules = co_await RunLocalCommand(server_, io_, "admin", One("ttlStatus"));
+  auto limits = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
+                                           b.Append("getParameter", 1)
+                                               .Append("ttlMaxDocsPerSecond", 1)
+                                               .Append("ttlMonitorEnabled", 1)
+                                               .Append("metadataPurgeIntervalSecs", 1);
+                                         }));
+  const ServerMetrics& m = server_.metrics();
+  co_return ToRelaxedJson(BuildBson([&](BsonBuilder& b) {
+    b.Append("now", server_.clock().Now().millis).Append("uptimeMillis", server_.UptimeMillis());
+    b.Append("version", kMayflyVersion).Append("host", server_.host_and_port());
+    b.Append("connections", m.connections.current.Get());
+    b.Append("reaped", sample.reaped).Append("reads", sample.reads).Append("writes", sample.writes);
+    b.Append("readP50Micros", sample.read_p50_micros);
+    b.Append("readP99Micros", sample.read_p99_micros);
+    b.Append("writeP99Micros", sample.write_p99_micros);
+    b.Append("deletedDocuments", m.ttl.deleted_documents.Get());
+    if (limits) {
+      BsonBuilder p = b.OpenDocument("parameters");
+      p.AppendAll(limits.value());
+    }
+    if (rules)
+      b.AppendAll(rules.value());
+    else
+      b.Append("error", rules.error().message);
+  }));
+}
+
+Awaitable<HttpAnswer> HttpApi::Get(std::string_view path, std::string_view query) {
+  if (path == "/healthz") co_return HttpAnswer{.type = "text/plain", .body = "ok\n"};
+  if (path == "/readyz") co_return Ready();
+  if (path == "/metrics") co_return co_await Metrics();
+  if (path == "/api/forecast") co_return co_await Forecast(query);
+  if (path == "/api/history") co_return co_await History(query);
+  if (path == "/api/status") {
+    const std::string json = co_await LiveStatus({});
+    co_return HttpAnswer{.body = json};
+  }
+  if (const PageFile* file = FindPageFile(path))
+    co_return HttpAnswer{.type = std::string(file->type), .body = std::string(file->content)};
+  co_return HttpAnswer{.status = 404, .type = "text/plain", .body = "there is no such page\n"};
+}
+
+Awaitable<HttpAnswer> HttpApi::Act(std::string_view body) {
+  auto parsed = ParseJson(body);
+  if (!parsed) co_return Failure(400, parsed.error());
+  const BsonView request = parsed.value();
+  const BsonValue action = request.Find("action");
+  if (!action.IsString()) co_return Failure(400, Bad("'action' must be a string"));
+  std::string db = "admin";
+  BsonDocument command;
+  if (action.String() == "pause" || action.String() == "resume") {
+    const bool pause = action.String() == "pause";
+    const BsonValue ns = request.Find("ns"), index = request.Find("index"),
+                    until = request.Find("until");
+    if (!ns.IsString() || ns.String().find('.') == std::string_view::npos)
+      co_return Failure(400, Bad("'ns' must name a collection as database.collection"));
+    const size_t dot = ns.String().find('.');
+    db = ns.String().substr(0, dot);
+    command = BuildBson([&](BsonBuilder& b) {
+      b.Append(pause ? "ttlPause" : "ttlResume", ns.String().substr(dot + 1));
+      if (!index.missing()) b.Append("index", index);
+      if (pause && !until.missing()) b.Append("until", until);
+    });
+  } else if (action.String() == "rateLimit" || action.String() == "purgeInterval") {
+    const BsonValue value = request.Find("value");
+    if (!value.IsNumber()) co_return Failure(400, Bad("'value' must be a number"));
+    command = BuildBson([&](BsonBuilder& b) {
+      b.Append("setParameter", 1);
+      b.Append(action.String() == "rateLimit" ? "ttlMaxDocsPerSecond" : "metadataPurgeIntervalSecs",
+               value);
+    });
+  } else {
+    co_return Failure(400, Bad("'action' must be pause, resume, rateLimit or purgeInterval, not '" +
+                               std::string(action.String()) + "'"));
+  }
+  auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command));
+  if (!reply) co_return Failure(400, reply.error());
+  co_return Json(reply.value());
+}
+
+}  // namespace mayfly

@@ -1,0 +1,48 @@
+#pragma once
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <string>
+
+#include "server/command.h"
+#include "server/http/activity_history.h"
+
+namespace mayfly {
+
+using HttpRequest = boost::beast::http::request<boost::beast::http::string_body>;
+
+/// An answer before it is put into HTTP.
+struct HttpAnswer {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body;
+};
+
+/// What stands behind the paths of the HTTP endpoint. The HTTP thread's own.
+class HttpApi {
+ public:
+  HttpApi(ServerContext& server, IoExecutor io) : server_(server), io_(io) {}
+
+  /// GET: everything but /events. 404 for an unknown path.
+  Awaitable<HttpAnswer> Get(std::string_view path, std::string_view query);
+  /// POST /api/action with {"action": "pause" | "resume" | "rateLimit" | "purgeInterval", …}. The
+  /// caller has checked where it comes from.
+  Awaitable<HttpAnswer> Act(std::string_view body);
+  /// One event of the stream at /events: status of the rules and what happened since the last one,
+  /// as JSON on one line.
+  Awaitable<std::string> LiveStatus(ActivityHistory::Sample sample);
+
+  /// Reads the counters into the history; call it about once a second.
+  ActivityHistory::Sample Tick();
+
+ private:
+  Awaitable<HttpAnswer> Metrics();
+  Awaitable<HttpAnswer> Forecast(std::string_view query);
+  Awaitable<HttpAnswer> History(std::string_view query);
+  HttpAnswer Ready();
+
+  ServerContext& server_;
+  IoExecutor io_;
+  ActivityHistory history_;
+};
+
+}  // namespace mayfly

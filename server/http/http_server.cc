@@ -1,0 +1,269 @@
+#include "server/http/http_server.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http.hpp>
+#include <list>
+#include <thread>
+
+#include "server/config.h"
+#include "server/http/http_api.h"
+#include "server/http/request_origin.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+
+namespace {
+
+constexpr asio::use_awaitable_t<IoExecutor> kAwait;
+using Stream = beast::basic_stream<asio::ip::tcp, IoExecutor>;
+using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
+using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
+                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
+constexpr auto kIdle = std::chrono::seconds(30);
+constexpr auto kTick = std::chrono::seconds(1);
+constexpr uint64_t kMaxBody = 16 * 1024, kMaxHeader = 16 * 1024;
+constexpr size_t kMaxConnections = 128;
+
+/// What every answer says: no other site may frame the page or read it, and the page loads nothing
+/// from elsewhere.
+template <class Body>
+void CommonHeaders(http::response<Body>& r) {
+  r.set(http::field::server, "Mayfly");
+  r.set(http::field::cache_control, "no-store");
+  r.set("X-Content-Type-Options", "nosniff");
+  r.set("X-Frame-Options", "DENY");
+  r.set("Referrer-Policy", "no-referrer");
+  r.set("Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  explicit Impl(ServerContext& s) : server(s), api(s, io.get_executor()) {}
+
+  Result<void> Listen(const std::string& name);
+  Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
+  Awaitable<void> Serve(std::shared_ptr<Stream> stream);
+  Awaitable<HttpAnswer> Answer(const HttpRequest& request, const asio::ip::tcp::endpoint& peer);
+  Awaitable<void> StreamEvents(Stream& stream);
+  Awaitable<void> TickLoop();
+
+  ServerContext& server;
+  asio::io_context io{1};
+  HttpApi api;
+  std::vector<std::shared_ptr<Acceptor>> acceptors;
+  std::list<std::weak_ptr<Stream>> streams;
+  std::shared_ptr<Timer> tick;
+  ActivityHistory::Sample last_sample;
+  uint64_t ticks = 0;
+  std::list<Timer*> event_timers;  ///< of streams that wait for their next event
+  std::thread thread;
+  int port = 0;
+  bool stopping = false;
+};
+
+Result<void> HttpServer::Impl::Listen(const std::string& name) {
+  boost::system::error_code ec;
+  asio::ip::tcp::resolver resolver(io);
+  const auto found = resolver.resolve(name, std::to_string(server.config().http_port),
+                                      asio::ip::resolver_base::passive, ec);
+  if (ec)
+    return Error{ErrorCode::kBadValue,
+                 "httpBindIp: cannot resolve '" + name + "': " + ec.message()};
+  for (const auto& r : found) {
+    const asio::ip::tcp::endpoint e = r.endpoint();
+    if (e.address().is_v6() && !server.config().ipv6 && name == "localhost") continue;
+    auto acceptor = std::make_shared<Acceptor>(io.get_executor());
+    acceptor->open(e.protocol(), ec);
+    if (!ec) acceptor->set_option(asio::socket_base::reuse_address(true), ec);
+    if (!ec && e.address().is_v6()) acceptor->set_option(asio::ip::v6_only(true), ec);
+    if (!ec) acceptor->bind(e, ec);
+    if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
+    if (ec)
+      return Error{ErrorCode::kNetworkTimeout, "cannot listen on " + name + ":" +
+                                                   std::to_string(server.config().http_port) +
+                                                   " for HTTP: " + ec.message()};
+    port = acceptor->local_endpoint(ec).port();
+    acceptors.push_back(acceptor);
+  }
+  return Ok();
+}
+
+Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
+  while (!stopping) {
+    auto stream = std::make_shared<Stream>(io.get_executor());
+    auto [ec] = co_await acceptor->async_accept(stream->socket(), asio::as_tuple(kAwait));
+    if (ec == asio::error::operation_aborted || stopping) co_return;
+    if (ec) {
+      // Out of descriptors: give those who hold them time to end.
+      Timer pause(io.get_executor(), std::chrono::milliseconds(100));
+      co_await pause.async_wait(asio::as_tuple(kAwait));
+      continue;
+    }
+    streams.remove_if([](const std::weak_ptr<Stream>& s) { return s.expired(); });
+    if (streams.size() >= kMaxConnections) continue;
+    streams.push_back(stream);
+    asio::co_spawn(io.get_executor(), Serve(std::move(stream)), asio::detached);
+  }
+}
+
+Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
+                                               const asio::ip::tcp::endpoint& peer) {
+  const auto target = request.target();
+  const std::string_view whole(target.data(), target.size());
+  const size_t mark = whole.find('?');
+  const std::string_view path = whole.substr(0, mark);
+  const std::string_view query =
+      mark == std::string_view::npos ? std::string_view() : whole.substr(mark + 1);
+  if (request.method() == http::verb::get || request.method() == http::verb::head)
+    co_return co_await api.Get(path, query);
+  if (request.method() != http::verb::post || path != "/api/action")
+    co_return HttpAnswer{.status = 405, .type = "text/plain", .body = "GET only\n"};
+  auto text = [&](http::field f) {
+    const auto v = request[f];
+    return std::string_view(v.data(), v.size());
+  };
+  const std::string_view refused =
+      RefuseAction(peer.address(), text(http::field::host), text(http::field::origin),
+                   text(http::field::content_type));
+  if (!refused.empty())
+    co_return HttpAnswer{.status = 403, .type = "text/plain", .body = std::string(refused) + "\n"};
+  co_return co_await api.Act(request.body());
+}
+
+Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
+  boost::system::error_code ec;
+  const asio::ip::tcp::endpoint peer = stream->socket().remote_endpoint(ec);
+  beast::flat_buffer buffer(kMaxHeader + kMaxBody);
+  while (!stopping) {
+    http::request_parser<http::string_body> parser;
+    parser.body_limit(kMaxBody);
+    parser.header_limit(kMaxHeader);
+    stream->expires_after(kIdle);
+    auto [failed, n] = co_await http::async_read(*stream, buffer, parser, asio::as_tuple(kAwait));
+    if (failed == http::error::body_limit || failed == http::error::header_limit) {
+      http::response<http::string_body> r(http::status::payload_too_large, 11);
+      CommonHeaders(r);
+      r.keep_alive(false);
+      r.prepare_payload();
+      co_await http::async_write(*stream, r, asio::as_tuple(kAwait));
+      break;
+    }
+    if (failed) break;
+    const HttpRequest request = parser.release();
+    if (request.target() == "/events" && request.method() == http::verb::get) {
+      co_await StreamEvents(*stream);
+      break;
+    }
+    HttpAnswer answer = co_await Answer(request, peer);
+    http::response<http::string_body> r(static_cast<http::status>(answer.status),
+                                        request.version());
+    CommonHeaders(r);
+    r.set(http::field::content_type, answer.type);
+    r.keep_alive(request.keep_alive());
+    r.body() = std::move(answer.body);
+    r.prepare_payload();
+    if (request.method() == http::verb::head) r.body().clear();
+    stream->expires_after(kIdle);
+    auto [write_failed, written] = co_await http::async_write(*stream, r, asio::as_tuple(kAwait));
+    if (write_failed || !r.keep_alive()) break;
+  }
+  stream->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
+}
+
+Awaitable<void> HttpServer::Impl::StreamEvents(Stream& stream) {
+  http::response<http::empty_body> r(http::status::ok, 11);
+  CommonHeaders(r);
+  r.set(http::field::content_type, "text/event-stream");
+  r.keep_alive(false);
+  http::response_serializer<http::empty_body> head(r);
+  stream.expires_after(kIdle);
+  auto [failed, n] = co_await http::async_write_header(stream, head, asio::as_tuple(kAwait));
+  if (failed) co_return;
+  Timer timer(io.get_executor());
+  const auto place = event_timers.insert(event_timers.end(), &timer);
+  while (!stopping) {
+    const std::string json = co_await api.LiveStatus(last_sample);
+    const std::string event = "data: " + json + "\n\n";
+    stream.expires_after(kIdle);
+    auto [write_failed, written] =
+        co_await asio::async_write(stream, asio::buffer(event), asio::as_tuple(kAwait));
+    if (write_failed) break;
+    timer.expires_after(kTick);
+    co_await timer.async_wait(asio::as_tuple(kAwait));
+  }
+  event_timers.erase(place);
+}
+
+Awaitable<void> HttpServer::Impl::TickLoop() {
+  while (!stopping) {
+    last_sample = api.Tick();
+    tick->expires_after(kTick);
+    co_await tick->async_wait(asio::as_tuple(kAwait));
+  }
+}
+
+HttpServer::HttpServer(ServerContext& server) : impl_(std::make_unique<Impl>(server)) {}
+HttpServer::~HttpServer() { Stop(); }
+int HttpServer::port() const { return impl_->port; }
+
+Result<void> HttpServer::Start() {
+  Impl& i = *impl_;
+  const ServerConfig& config = i.server.config();
+  if (config.http_port == 0) return Ok();
+  for (const std::string& name : config.http_bind_ips) {
+    auto listening = i.Listen(name);
+    if (listening) continue;
+    i.acceptors.clear();
+    i.port = 0;
+    if (config.http_port_given) return listening;
+    i.server.log().AddStartupWarning(LogComponent::kNetwork, 9000110,
+                                     "No HTTP endpoint: " + listening.error().message);
+    return Ok();
+  }
+  i.server.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 9000111, "HTTP endpoint",
+                       BuildBson([&](BsonBuilder& b) {
+                         b.Append("url", "http://" + config.http_bind_ips.front() + ":" +
+                                             std::to_string(i.port) + "/");
+                       }));
+  for (auto& a : i.acceptors) asio::co_spawn(i.io.get_executor(), i.Accept(a), asio::detached);
+  i.tick = std::make_shared<Timer>(i.io.get_executor());
+  asio::co_spawn(i.io.get_executor(), i.TickLoop(), asio::detached);
+  i.thread = std::thread([&i] {
+    Log::SetThreadContext("http");
+    i.io.run();
+  });
+  return Ok();
+}
+
+void HttpServer::Stop() {
+  Impl& i = *impl_;
+  if (!i.thread.joinable()) return;
+  asio::post(i.io, [&i] {
+    i.stopping = true;
+    boost::system::error_code ignored;
+    for (auto& a : i.acceptors) a->close(ignored);
+    i.tick->cancel();
+    for (Timer* t : i.event_timers) t->cancel();
+    for (auto& weak : i.streams)
+      if (auto stream = weak.lock()) stream->close();
+  });
+  i.thread.join();
+}
+
+}  // namespace mayfly

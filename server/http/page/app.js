@@ -1,0 +1,350 @@
+"use strict";
+// The expiry page: reads /events (server-sent events), /api/forecast and /api/history, and posts actions
+// to /api/action. No library, no build step, nothing from elsewhere.
+
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+let range = "hour";
+let lastStatus = null;
+
+// --- values -----------------------------------------------------------------------------------------
+
+// Relaxed extended JSON: numbers are plain, dates are {$date: "…"} or {$date: {$numberLong: "…"}}.
+function millis(value) {
+  if (value === null || value === undefined) return null;
+  if (typeof value === "number") return value;
+  const date = value.$date;
+  if (date === undefined) return null;
+  return typeof date === "object" ? Number(date.$numberLong) : Date.parse(date);
+}
+
+const whole = new Intl.NumberFormat("en");
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+function count(n) {
+  if (n === null || n === undefined) return "–";
+  return Math.abs(n) < 100000 ? whole.format(Math.round(n)) : compact.format(n);
+}
+
+function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1) return ms === 0 ? "0 ms" : `${Math.round(ms * 1000)} µs`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const s = ms / 1000;
+  if (s < 120) return `${s < 10 ? s.toFixed(1) : Math.round(s)} s`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return `${Math.round(s / 3600)} h`;
+  return `${Math.round(s / 86400)} d`;
+}
+
+function when(ms, now) {
+  if (ms === null) return "none";
+  if (ms <= now) return `due since ${duration(now - ms)}`;
+  return `in ${duration(ms - now)}`;
+}
+
+function clockTime(ms) {
+  const d = new Date(ms);
+  const hour = d.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  return range === "month" ? d.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) : hour;
+}
+
+// --- charts -----------------------------------------------------------------------------------------
+
+function svg(name, attributes, parent, text) {
+  const e = document.createElementNS(SVG, name);
+  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
+  if (text !== undefined) e.textContent = text;
+  if (parent) parent.appendChild(e);
+  return e;
+}
+
+// A round number at or above `max`, so that the lines of the grid fall on round values.
+function ceiling(max) {
+  if (max <= 0) return 1;
+  const power = Math.pow(10, Math.floor(Math.log10(max)));
+  return [1, 2, 2.5, 5, 10].map((f) => f * power).find((v) => v >= max - 1e-9);
+}
+
+function frame(holder, label, max, format, from, to) {
+  const width = Math.max(280, holder.clientWidth || 600), height = 190;
+  const box = { left: 46, right: width - 6, top: 8, bottom: height - 22 };
+  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  for (let i = 0; i <= 4; ++i) {
+    const y = box.bottom - ((box.bottom - box.top) * i) / 4;
+    svg("line", { x1: box.left, x2: box.right, y1: y, y2: y, class: i ? "grid" : "axis" }, root);
+    if (i % 2 === 0) svg("text", { x: box.left - 6, y: y + 4, "text-anchor": "end" }, root, format((max * i) / 4));
+  }
+  const ticks = width < 500 ? 2 : 4;
+  for (let i = 0; i <= ticks; ++i) {
+    const anchor = i === 0 ? "start" : i === ticks ? "end" : "middle";
+    svg("text", { x: box.left + ((box.right - box.left) * i) / ticks, y: height - 5, "text-anchor": anchor }, root,
+      clockTime(from + ((to - from) * i) / ticks));
+  }
+  holder.replaceChildren(root);
+  return { root, box, x: (t) => box.left + ((box.right - box.left) * (t - from)) / (to - from),
+    y: (v) => box.bottom - ((box.bottom - box.top) * v) / max };
+}
+
+// items: [{from, to, value, title}]
+function bars(holder, label, items, kind, from, to) {
+  const max = ceiling(Math.max(0, ...items.map((i) => i.value)));
+  const f = frame(holder, label, max, count, from, to);
+  for (const item of items) {
+    if (item.value <= 0) continue;
+    const x = f.x(item.from), w = Math.max(1.5, f.x(item.to) - x - 1);
+    const y = Math.min(f.y(item.value), f.box.bottom - 1.5);
+    const bar = svg("rect", { x, y, width: w, height: f.box.bottom - y, rx: Math.min(2, w / 2), class: `bar bar-${kind}` }, f.root);
+    svg("title", {}, bar, item.title);
+  }
+}
+
+// series: [{name, label, points: [{at, value}]}]
+function lines(holder, label, series, from, to) {
+  const all = series.flatMap((s) => s.points.map((p) => p.value));
+  const max = ceiling(Math.max(0.1, ...all));
+  const f = frame(holder, label, max, duration, from, to);
+  series.forEach((s, i) => {
+    if (s.points.length) {
+      const d = s.points.map((p, n) => `${n ? "L" : "M"}${f.x(p.at).toFixed(1)} ${f.y(p.value).toFixed(1)}`).join("");
+      svg("path", { d: s.points.length > 1 ? d : `${d}h2`, class: `line line-${s.name}` }, f.root);
+    }
+    svg("text", { x: f.box.left + 8 + i * 70, y: f.box.top + 10, class: `label-${s.name}` }, f.root, s.label);
+  });
+}
+
+function table(holder, head, rows) {
+  const t = document.createElement("table");
+  const row = (parent, cells, tag) => {
+    const tr = parent.insertRow();
+    cells.forEach((c, i) => {
+      const cell = document.createElement(tag);
+      cell.textContent = c;
+      if (i) cell.className = "num";
+      tr.appendChild(cell);
+    });
+  };
+  row(t.createTHead(), head, "th");
+  const body = t.createTBody();
+  rows.forEach((r) => row(body, r, "td"));
+  holder.replaceChildren(t);
+}
+
+// --- forecast and history ---------------------------------------------------------------------------
+
+async function json(path, options) {
+  const response = await fetch(path, options);
+  const text = await response.text();
+  let value;
+  try { value = JSON.parse(text); } catch { value = { errmsg: text.trim() }; }
+  if (!response.ok) throw new Error(value.errmsg || `the server answered ${response.status}`);
+  return value;
+}
+
+function topRules(byRule) {
+  return Object.entries(byRule || {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]).slice(0, 4)
+    .map(([rule, n]) => `\n${rule}: ${count(n)}`).join("");
+}
+
+function drawForecast(f) {
+  const items = f.intervals.map((i) => ({ from: millis(i.from), to: millis(i.to), value: i.count }));
+  items.forEach((i, n) => { i.title = `${new Date(i.from).toLocaleString()}: ${count(i.value)}${topRules(f.intervals[n].byRule)}`; });
+  const total = items.reduce((sum, i) => sum + i.value, 0);
+  const approximate = f.exact ? "" : `about (±${Math.round((f.errorFraction || 0) * 100)} %) `;
+  $("forecast-summary").textContent = `${approximate}${count(total)} in this time, ${count(f.overdue)} overdue, ` +
+    `${count(f.beyond)} later, ${count(f.never)} never`;
+  if (items.length === 0) return;
+  bars($("forecast-chart"), `Documents that will expire: ${$("forecast-summary").textContent}`, items, "expire",
+    items[0].from, items[items.length - 1].to);
+  table($("forecast-table"), ["From", "Documents"], items.filter((i) => i.value > 0).map((i) => [new Date(i.from).toLocaleString(), count(i.value)]));
+}
+
+function drawHistory(h) {
+  const to = Date.now(), from = to - h.slotMillis * 60;
+  const slots = h.slots.filter((s) => s.from + h.slotMillis > from);
+  const items = slots.map((s) => ({ from: Math.max(from, s.from), to: Math.min(to, s.from + h.slotMillis), value: s.reaped,
+    title: `${new Date(s.from).toLocaleString()}: ${count(s.reaped)}` }));
+  const total = items.reduce((sum, i) => sum + i.value, 0);
+  $("history-summary").textContent = `${count(total)} documents since ${slots.length ? new Date(slots[0].from).toLocaleString() : "now"}`;
+  bars($("history-chart"), `Documents removed: ${$("history-summary").textContent}`, items, "reaped", from, to);
+  table($("history-table"), ["From", "Removed", "Read p99", "Write p99"], slots.filter((s) => s.reaped > 0).map((s) =>
+    [new Date(s.from).toLocaleString(), count(s.reaped), duration(s.readP99Micros / 1000), duration(s.writeP99Micros / 1000)]));
+  const line = (name, label, field, ops) => ({ name, label, points: slots.filter((s) => s[ops] > 0).map((s) =>
+    ({ at: Math.max(from, s.from + h.slotMillis / 2), value: s[field] / 1000 })) });
+  const series = [line("read", "reads", "readP99Micros", "reads"), line("write", "writes", "writeP99Micros", "writes")];
+  const worst = Math.max(0, ...series[0].points.map((p) => p.value));
+  $("latency-summary").textContent = `worst second of reads: ${duration(worst)}`;
+  lines($("latency-chart"), `p99 latency of reads and writes; ${$("latency-summary").textContent}`, series, from, to);
+}
+
+async function drawCharts() {
+  const wanted = range;
+  const [forecast, history] = await Promise.allSettled([json(`/api/forecast?range=${wanted}`), json(`/api/history?range=${wanted}`)]);
+  if (wanted !== range) return;
+  if (forecast.status === "fulfilled") drawForecast(forecast.value);
+  else $("forecast-summary").textContent = forecast.reason.message;
+  if (history.status === "fulfilled") drawHistory(history.value);
+  else $("history-summary").textContent = history.reason.message;
+}
+
+// --- rules ------------------------------------------------------------------------------------------
+
+function ruleKey(r) { return `${r.ns}|${r.kind}|${r.index || ""}`; }
+
+function ruleName(r) {
+  if (r.kind === "document") return "per document";
+  if (r.kind === "clustered") return "clustered _id";
+  return r.index || r.kind;
+}
+
+function ruleRow(key) {
+  const tr = document.createElement("tr");
+  tr.dataset.key = key;
+  ["Collection", "Rule", "State", "Next deadline", "Lag", "Backlog", "Removed", "A second", ""].forEach((label, i) => {
+    const td = tr.insertCell();
+    if (label) td.dataset.label = label;
+    if (i >= 4 && i <= 7) td.className = "num";
+  });
+  const state = document.createElement("span");
+  tr.cells[2].appendChild(state);
+  const button = document.createElement("button");
+  button.type = "button";
+  button.addEventListener("click", () => {
+    const r = tr.rule;
+    const action = r.state === "paused" ? "resume" : "pause";
+    const request = { action, ns: r.ns };
+    if (r.index) request.index = r.index;
+    act(request, button, `${action === "pause" ? "Paused" : "Resumed"} ${r.ns} ${ruleName(r)}.`);
+  });
+  tr.cells[8].appendChild(button);
+  return tr;
+}
+
+// Rows are kept and changed in place, so that a button does not lose the keyboard's focus.
+function drawRules(rules, now) {
+  const body = $("rules").tBodies[0];
+  const old = new Map([...body.rows].map((tr) => [tr.dataset.key, tr]));
+  rules.forEach((r, position) => {
+    const key = ruleKey(r);
+    const tr = old.get(key) || ruleRow(key);
+    old.delete(key);
+    tr.rule = r;
+    const texts = [r.ns, ruleName(r), null, when(millis(r.nextDeadline), now), duration(r.lagMillis), count(r.pending),
+      count(r.deleted), count(r.ratePerSecond)];
+    texts.forEach((t, i) => { if (t !== null && tr.cells[i].textContent !== t) tr.cells[i].textContent = t; });
+    const state = tr.cells[2].firstChild;
+    state.textContent = r.state;
+    state.className = `state state-${r.state}`;
+    const button = tr.cells[8].firstChild;
+    button.textContent = r.state === "paused" ? "Resume" : "Pause";
+    button.hidden = !["active", "paused"].includes(r.state);
+    button.setAttribute("aria-label", `${button.textContent} ${r.ns} ${ruleName(r)}`);
+    if (body.rows[position] !== tr) body.insertBefore(tr, body.rows[position] || null);
+  });
+  old.forEach((tr) => tr.remove());
+  $("rules").hidden = rules.length === 0;
+  $("rules-empty").hidden = rules.length !== 0;
+}
+
+function drawMembers(set) {
+  $("members-section").hidden = !set;
+  if (!set) return;
+  $("set-name").textContent = set.set;
+  const newest = Math.max(...set.members.map((m) => millis(m.optimeDate) || 0));
+  const body = $("members").tBodies[0];
+  body.replaceChildren(...set.members.map((m) => {
+    const tr = document.createElement("tr");
+    const cells = [m.name + (m.self ? " (this one)" : ""), m.stateStr, m.health ? "up" : "down",
+      m.optimeDate ? duration(Math.max(0, newest - millis(m.optimeDate))) : "–",
+      m.optime && m.optime.t !== undefined ? String(m.optime.t) : "–",
+      m.self ? "" : m.lastHeartbeatRecv ? `${duration(Math.max(0, millis(set.date) - millis(m.lastHeartbeatRecv)))} ago` : "never"];
+    cells.forEach((c, i) => {
+      const td = tr.insertCell();
+      if (i === 1) {
+        const s = document.createElement("span");
+        s.className = `state state-${c}`;
+        s.textContent = c;
+        td.appendChild(s);
+      } else td.textContent = c;
+      if (i === 3 || i === 4) td.className = "num";
+    });
+    return tr;
+  }));
+}
+
+// --- live -------------------------------------------------------------------------------------------
+
+function fill(input, value) {
+  if (value !== undefined && document.activeElement !== input && !input.dataset.edited) input.value = value;
+}
+
+function draw(s) {
+  lastStatus = s;
+  const rules = s.rules || [];
+  $("server").textContent = `${s.host} · ${s.version} · up ${duration(s.uptimeMillis)} · ${count(s.connections)} connections`;
+  $("tile-pending").textContent = count(rules.reduce((n, r) => n + (r.pending || 0), 0));
+  $("tile-lag").textContent = duration(Math.max(0, ...rules.map((r) => r.lagMillis || 0)));
+  $("tile-rate").textContent = count(s.reaped);
+  $("tile-deleted").textContent = count(s.deletedDocuments);
+  $("tile-reads").textContent = count(s.reads);
+  $("tile-p99").textContent = s.reads ? duration(s.readP99Micros / 1000) : "–";
+  if (s.error) say(s.error, "bad");
+  drawRules(rules, s.now);
+  drawMembers(s.replicaSet);
+  if (s.parameters) {
+    fill($("rate"), s.parameters.ttlMaxDocsPerSecond);
+    fill($("purge"), s.parameters.metadataPurgeIntervalSecs);
+  }
+}
+
+function listen() {
+  const events = new EventSource("/events");
+  const badge = $("connection");
+  events.onopen = () => { badge.textContent = "live"; badge.className = "badge live"; drawCharts(); };
+  events.onmessage = (e) => draw(JSON.parse(e.data));
+  // EventSource tries again by itself.
+  events.onerror = () => { badge.textContent = "no connection, trying again"; badge.className = "badge lost"; };
+}
+
+// --- actions ----------------------------------------------------------------------------------------
+
+function say(text, kind) {
+  $("message").textContent = text;
+  $("message").className = kind;
+}
+
+async function act(request, button, done) {
+  button.disabled = true;
+  try {
+    await json("/api/action", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
+    say(done, "good");
+    return true;
+  } catch (e) {
+    say(`Not done: ${e.message}`, "bad");
+    return false;
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function setting(form, input, action, what) {
+  input.addEventListener("input", () => { input.dataset.edited = "1"; });
+  form.addEventListener("submit", async (e) => {
+    e.preventDefault();
+    const value = Number(input.value);
+    if (await act({ action, value }, form.querySelector("button"), `${what}: ${whole.format(value)}.`)) delete input.dataset.edited;
+  });
+}
+
+for (const button of document.querySelectorAll("[data-range]"))
+  button.addEventListener("click", () => {
+    range = button.dataset.range;
+    for (const b of document.querySelectorAll("[data-range]")) b.setAttribute("aria-pressed", String(b === button));
+    drawCharts();
+  });
+setting($("rate-form"), $("rate"), "rateLimit", "Documents a second");
+setting($("purge-form"), $("purge"), "purgeInterval", "Seconds that tombstones are kept");
+let resized = 0;
+window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawCharts, 150); });
+setInterval(() => { if (!document.hidden) drawCharts(); }, 5000);
+listen();

@@ -1,0 +1,236 @@
+#include "server/http/prometheus_text.h"
+
+#include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "server/commands/info_cmds.h"
+#include "server/config.h"
+#include "server/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+class Families {
+ public:
+  /// Opens a family; Counter and Gauge add to the one opened last.
+  Families& Open(std::string name, std::string help, MetricType type) {
+    list_.push_back({std::move(name), std::move(help), type, {}});
+    return *this;
+  }
+  Families& Add(double value, Labels labels = {}) {
+    ClientMetric m;
+    m.label = std::move(labels);
+    if (list_.back().type == MetricType::Counter)
+      m.counter.value = value;
+    else
+      m.gauge.value = value;
+    list_.back().metric.push_back(std::move(m));
+    return *this;
+  }
+  Families& AddMetric(ClientMetric m) {
+    list_.back().metric.push_back(std::move(m));
+    return *this;
+  }
+  Families& Counter(std::string name, std::string help, double value) {
+    return Open(std::move(name), std::move(help), MetricType::Counter).Add(value);
+  }
+  Families& Gauge(std::string name, std::string help, double value) {
+    return Open(std::move(name), std::move(help), MetricType::Gauge).Add(value);
+  }
+  std::string Text() const {
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, list_);
+    return std::move(out).str();
+  }
+
+ private:
+  std::vector<MetricFamily> list_;
+};
+
+double D(const mayfly::Counter& c) { return static_cast<double>(c.Get()); }
+
+ClientMetric Histogram(const LatencyHistogram& h, std::string_view type) {
+  ClientMetric m;
+  m.label = {{"type", std::string(type)}};
+  uint64_t below = 0;
+  for (int i = 0; i < LatencyHistogram::kBuckets; ++i) {
+    below += static_cast<uint64_t>(h.buckets[i].Get());
+    // Bucket i ends at 2^(i+1) us; the last one has no end.
+    const double bound = i + 1 == LatencyHistogram::kBuckets
+                             ? std::numeric_limits<double>::infinity()
+                             : static_cast<double>(uint64_t{2} << i) / 1e6;
+    m.histogram.bucket.push_back({below, bound});
+  }
+  m.histogram.sample_count = below;
+  m.histogram.sample_sum = D(h.total_micros) / 1e6;
+  return m;
+}
+
+double Number(BsonView doc, std::string_view name) {
+  const BsonValue v = doc.Find(name);
+  return v.IsNumber() ? v.NumberAsDouble() : 0;
+}
+
+void Operations(ServerContext& s, Families& f) {
+  const ServerMetrics& m = s.metrics();
+  f.Open("mayfly_operations_total",
+         "Operations of clients: documents for insert, statements for update and delete.",
+         MetricType::Counter);
+  f.Add(D(m.opcounters.insert), {{"type", "insert"}});
+  f.Add(D(m.opcounters.query), {{"type", "query"}});
+  f.Add(D(m.opcounters.update), {{"type", "update"}});
+  f.Add(D(m.opcounters.remove), {{"type", "delete"}});
+  f.Add(D(m.opcounters.getmore), {{"type", "getmore"}});
+  f.Add(D(m.opcounters.command), {{"type", "command"}});
+  f.Open("mayfly_documents_total", "Documents by what clients did with them.", MetricType::Counter);
+  f.Add(D(m.documents.inserted), {{"action", "inserted"}});
+  f.Add(D(m.documents.returned), {{"action", "returned"}});
+  f.Add(D(m.documents.updated), {{"action", "updated"}});
+  f.Add(D(m.documents.deleted), {{"action", "deleted"}});
+  f.Open("mayfly_operation_duration_seconds", "How long operations took, waits left out.",
+         MetricType::Histogram);
+  f.AddMetric(Histogram(m.reads, "read"));
+  f.AddMetric(Histogram(m.writes, "write"));
+  f.AddMetric(Histogram(m.commands, "command"));
+  f.Open("mayfly_query_examined_total", "Index keys and documents looked at by queries.",
+         MetricType::Counter);
+  f.Add(D(m.query_executor.scanned), {{"what", "keys"}});
+  f.Add(D(m.query_executor.scanned_objects), {{"what", "documents"}});
+  f.Counter("mayfly_write_conflicts_total", "Writes that met another writer and were tried again.",
+            D(m.operation.write_conflicts));
+  f.Open("mayfly_asserts_total", "Errors answered to clients (user) and faults of the server.",
+         MetricType::Counter);
+  f.Add(D(m.asserts.user), {{"type", "user"}});
+  f.Add(D(m.asserts.regular), {{"type", "regular"}});
+}
+
+void Network(ServerContext& s, Families& f) {
+  const ServerMetrics& m = s.metrics();
+  f.Gauge("mayfly_connections", "Open connections.", D(m.connections.current));
+  f.Counter("mayfly_connections_created_total", "Connections since start-up.",
+            D(m.connections.total_created));
+  f.Counter("mayfly_connections_rejected_total", "Connections refused because of maxConns.",
+            D(m.connections.rejected));
+  f.Open("mayfly_network_bytes_total", "Bytes of messages, before compression.",
+         MetricType::Counter);
+  f.Add(D(m.network.bytes_in), {{"direction", "in"}});
+  f.Add(D(m.network.bytes_out), {{"direction", "out"}});
+  f.Counter("mayfly_network_requests_total", "Messages from clients.", D(m.network.requests));
+}
+
+void Process(ServerContext& s, Families& f) {
+  const ProcessFacts p = ReadProcessFacts();
+  f.Open("mayfly_build_info", "1; the versions are in the labels.", MetricType::Gauge)
+      .Add(1, {{"version", std::string(kMayflyVersion)},
+               {"compatible_with", std::string(kCompatibleVersion)}});
+  f.Gauge("mayfly_uptime_seconds", "Since start-up.", static_cast<double>(s.UptimeMillis()) / 1000);
+  f.Gauge("process_resident_memory_bytes", "Resident memory.",
+          static_cast<double>(p.resident_bytes));
+  f.Gauge("process_virtual_memory_bytes", "Virtual memory.", static_cast<double>(p.virtual_bytes));
+  f.Counter("process_cpu_seconds_total", "User and system time.",
+            static_cast<double>(p.user_micros + p.system_micros) / 1e6);
+  f.Gauge("process_start_time_seconds", "Unix time of the start.",
+          static_cast<double>(s.started().millis) / 1000);
+  f.Gauge("process_threads", "Threads.", static_cast<double>(p.threads));
+  if (!s.has_storage()) return;
+  f.Gauge("mayfly_storage_memory_bytes", "Block cache and memtables.",
+          static_cast<double>(s.storage().kv().MemoryBytes()));
+  f.Open("mayfly_storage_live_bytes", "Live data on disk by keyspace.", MetricType::Gauge);
+  static constexpr std::string_view kNames[kKeyspaceCount] = {"catalog", "records", "indexes",
+                                                              "expiry",  "oplog",   "tombstones"};
+  std::vector<KvStats> stats;
+  for (int i = 0; i < kKeyspaceCount; ++i) {
+    stats.push_back(s.storage().kv().Stats(static_cast<Keyspace>(i)));
+    f.Add(static_cast<double>(stats.back().live_bytes), {{"keyspace", std::string(kNames[i])}});
+  }
+  f.Open("mayfly_storage_pending_compaction_bytes", "What compaction still has to rewrite.",
+         MetricType::Gauge);
+  for (int i = 0; i < kKeyspaceCount; ++i)
+    f.Add(static_cast<double>(stats[i].pending_compaction_bytes),
+          {{"keyspace", std::string(kNames[i])}});
+}
+
+void Ttl(ServerContext& s, BsonView ttl, BsonView rules, Families& f) {
+  f.Counter("mayfly_ttl_deleted_documents_total", "Documents removed because they were due.",
+            Number(ttl, "deletedDocuments"));
+  f.Counter("mayfly_ttl_passes_total", "Passes of the TTL monitor.", Number(ttl, "passes"));
+  f.Counter("mayfly_ttl_sub_passes_total", "Sub-passes of the TTL monitor.",
+            Number(ttl, "subPasses"));
+  f.Counter("mayfly_ttl_invalid_index_skips_total", "Visits to indexes that cannot be worked on.",
+            Number(ttl, "invalidTTLIndexSkips"));
+  f.Gauge("mayfly_ttl_pending_documents", "Documents that are due and not removed yet.",
+          Number(ttl, "pendingDocuments"));
+  f.Counter("mayfly_ttl_expired_reads_hidden_total",
+            "Documents past their deadline that a read met and left out.",
+            Number(ttl, "expiredReadsHidden"));
+  f.Counter("mayfly_ttl_deleted_bytes_total", "Size of what was removed because it was due.",
+            Number(ttl, "bytesDeleted"));
+  f.Counter("mayfly_ttl_clock_holds_total", "Times the clock guard stopped expiry.",
+            Number(ttl, "clockHolds"));
+  f.Gauge("mayfly_ttl_beyond_horizon", "Deadlines too far away to be kept as a time.",
+          Number(ttl, "beyondHorizon"));
+  if (const BsonValue lag = ttl.Find("lagMillis"); lag.IsDocument()) {
+    f.Open("mayfly_ttl_lag_seconds", "From deadline to removal, recently.", MetricType::Gauge);
+    for (auto [name, quantile] : {std::pair{"p50", "0.5"}, {"p99", "0.99"}, {"max", "1"}})
+      f.Add(Number(lag.Document(), name) / 1000, {{"quantile", quantile}});
+  }
+  const BatchedDeleteMetrics& b = s.metrics().batched_deletes;
+  f.Counter("mayfly_batched_deletes_batches_total", "Write units of the TTL monitor.",
+            D(b.batches));
+  f.Counter("mayfly_batched_deletes_documents_total", "Documents in them.", D(b.docs));
+
+  std::vector<BsonView> list;
+  for (const BsonElement& e : rules) {
+    if (list.size() == kMaxRules) break;
+    if (e.value.IsDocument()) list.push_back(e.value.Document());
+  }
+  if (list.empty()) return;
+  auto labels = [](BsonView r) {
+    Labels l;
+    for (auto name : {"ns", "kind", "index"}) {
+      const BsonValue v = r.Find(name);
+      l.push_back({name, v.IsString() ? std::string(v.String()) : std::string()});
+    }
+    return l;
+  };
+  auto series = [&](std::string name, std::string help, MetricType type, std::string_view field,
+                    double scale) {
+    f.Open(std::move(name), std::move(help), type);
+    for (BsonView r : list) f.Add(Number(r, field) * scale, labels(r));
+  };
+  series("mayfly_ttl_rule_lag_seconds", "How long the rule's oldest due document waits.",
+         MetricType::Gauge, "lagMillis", 1e-3);
+  series("mayfly_ttl_rule_pending_documents", "Documents that the rule has still to remove.",
+         MetricType::Gauge, "pending", 1);
+  series("mayfly_ttl_rule_deleted_documents_total", "Documents that the rule has removed.",
+         MetricType::Counter, "deleted", 1);
+  f.Open("mayfly_ttl_rule_state", "1 for the state that the rule is in.", MetricType::Gauge);
+  for (BsonView r : list) {
+    Labels l = labels(r);
+    const BsonValue state = r.Find("state");
+    l.push_back({"state", state.IsString() ? std::string(state.String()) : "unknown"});
+    f.Add(1, std::move(l));
+  }
+}
+
+}  // namespace
+
+std::string PrometheusText(ServerContext& server, BsonView ttl, BsonView rules) {
+  Families f;
+  Process(server, f);
+  Operations(server, f);
+  Network(server, f);
+  Ttl(server, ttl, rules, f);
+  return f.Text();
+}
+
+}  // namespace mayfly

@@ -1,0 +1,94 @@
+#include <catch2/catch.hpp>
+
+#include "server/http/activity_history.h"
+#include "server/http/page_files.h"
+#include "server/http/request_origin.h"
+
+namespace mayfly {
+namespace {
+
+using boost::asio::ip::make_address;
+
+TEST_CASE("quantiles are read off buckets by powers of two", "[http]") {
+  std::array<int64_t, LatencyHistogram::kBuckets> b{};
+  CHECK(Quantile(b, 0.99) == 0);
+  b[3] = 100;  // 8 … 16 us
+  CHECK(Quantile(b, 0.5) == 12);
+  CHECK(Quantile(b, 0.99) == 15);
+  b[10] = 100;  // 1024 … 2048 us
+  CHECK(Quantile(b, 0.25) == 12);
+  CHECK(Quantile(b, 0.75) == 1536);
+}
+
+TEST_CASE("the history counts what changed since the sample before", "[http]") {
+  ServerMetrics m;
+  ActivityHistory h;
+  m.ttl.deleted_documents.Add(1000);
+  m.reads.Record(10);
+  constexpr int64_t kStart = 1'700'000'040'000;  // the begin of a minute
+  CHECK(h.Take(m, kStart).reaped == 0);          // what was before does not count
+  m.ttl.deleted_documents.Add(5);
+  for (int i = 0; i < 100; ++i) m.reads.Record(20);
+  const ActivityHistory::Sample s = h.Take(m, kStart + 1000);
+  CHECK(s.reaped == 5);
+  CHECK(s.reads == 100);
+  CHECK(s.read_p99_micros > 16);
+  CHECK(s.read_p99_micros <= 32);
+  CHECK(s.writes == 0);
+  CHECK(s.write_p99_micros == 0);
+
+  m.ttl.deleted_documents.Add(7);
+  h.Take(m, kStart + 61'000);
+  const auto minutes = h.Slots(0);
+  REQUIRE(minutes.size() == 2);
+  CHECK(minutes[0].start_millis == kStart);
+  CHECK(minutes[0].reaped == 5);
+  CHECK(minutes[1].start_millis == kStart + 60'000);
+  CHECK(minutes[1].reaped == 7);
+  CHECK(h.Slots(2).size() == 1);
+  CHECK(h.Slots(2)[0].reaped == 12);
+
+  // A clock that goes back adds to the newest slot; the ring keeps its size.
+  m.ttl.deleted_documents.Add(1);
+  h.Take(m, kStart - 3'600'000);
+  CHECK(h.Slots(0).back().reaped == 8);
+  for (int i = 2; i < 200; ++i) h.Take(m, kStart + i * 60'000);
+  CHECK(h.Slots(0).size() == ActivityHistory::kSlots);
+  CHECK(h.Slots(0).back().start_millis == kStart + 199 * 60'000);
+}
+
+TEST_CASE("actions are taken from the page on this machine only", "[http]") {
+  const auto here = make_address("127.0.0.1");
+  const char *host = "localhost:28017", *origin = "http://localhost:28017",
+             *json = "application/json";
+  CHECK(RefuseAction(here, host, origin, json).empty());
+  CHECK(RefuseAction(here, "[::1]:28017", "http://[::1]:28017", json).empty());
+  CHECK(RefuseAction(make_address("::ffff:127.0.0.1"), host, origin, json).empty());
+  CHECK(RefuseAction(here, host, origin, "application/json; charset=utf-8").empty());
+  CHECK_FALSE(RefuseAction(make_address("10.0.0.7"), host, origin, json).empty());
+  CHECK_FALSE(RefuseAction(make_address("::ffff:10.0.0.7"), host, origin, json).empty());
+  // Another site in the same browser; one whose name was bound to this machine; a form.
+  CHECK_FALSE(RefuseAction(here, host, "http://evil.example", json).empty());
+  CHECK_FALSE(RefuseAction(here, host, "http://localhost:3000", json).empty());
+  CHECK_FALSE(RefuseAction(here, "evil.example:28017", "http://evil.example:28017", json).empty());
+  CHECK_FALSE(
+      RefuseAction(here, "localhost.evil.example", "http://localhost.evil.example", json).empty());
+  CHECK_FALSE(RefuseAction(here, host, "", json).empty());
+  CHECK_FALSE(RefuseAction(here, host, "null", json).empty());
+  CHECK_FALSE(RefuseAction(here, host, origin, "text/plain").empty());
+  CHECK_FALSE(RefuseAction(here, "", "http://", json).empty());
+}
+
+TEST_CASE("the page is in the program and loads nothing from elsewhere", "[http]") {
+  for (const char* path : {"/", "/app.js", "/style.css"}) {
+    const PageFile* f = FindPageFile(path);
+    REQUIRE(f != nullptr);
+    CHECK(f->content.size() > 500);
+    CHECK(f->content.find("https://") == std::string_view::npos);
+  }
+  CHECK(FindPageFile("/etc/passwd") == nullptr);
+  CHECK(FindPageFile("") == nullptr);
+}
+
+}  // namespace
+}  // namespace mayfly
