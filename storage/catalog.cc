@@ -63,6 +63,8 @@ Result<void> CatalogImpl::Load() {
         MAYFLY_TRY(auto coll, DecodeCollectionRow(key, value, storage_.options().compile_filter,
                                                   storage_.clock().Now()));
         coll->counters = std::make_shared<CollectionCounters>();
+        coll->document_expiry->SetEmpty();
+        coll->database_max_ttl = DatabaseMaxTtlOf(coll->db);
         highest = std::max(highest, coll->id);
         for (auto& i : coll->indexes) {
           highest = std::max(highest, i->id);
@@ -93,6 +95,33 @@ Result<void> CatalogImpl::Load() {
     coll->counters->bytes = row.bytes;
     coll->counters->last_sequence = row.last_sequence;
   }
+
+  // The head of each collection's queue of deadlines: one seek for each that has any.
+  {
+    KvIterOptions o;
+    o.lower = IdPrefix(kDeadlineQueueId);
+    o.upper = IdPrefixEnd(kDeadlineQueueId);
+    auto it = kv.NewIterator(Keyspace::kExpiry, std::move(o));
+    for (it->SeekToFirst(); it->Valid();) {
+      uint32_t id;
+      Instant deadline;
+      std::string_view record_id;
+      if (!DecodeDeadlineKey(it->key(), &id, &deadline, &record_id))
+        return Error{ErrorCode::kInternalError, "corrupt entry in a queue of deadlines"};
+      if (auto coll = by_id_.find(id); coll != by_id_.end())
+        coll->second->document_expiry->SetEarliest(deadline.millis);
+      it->Seek(DeadlinePrefixEnd(id));
+    }
+    MAYFLY_TRY(it->status());
+  }
+  MAYFLY_TRY(
+      ForEachRow(kv, kSettingPrefix, [&](std::string_view key, std::string_view value) -> Result<void> {
+        key.remove_prefix(kSettingPrefix.size());
+        if (!key.starts_with(kDatabaseExpiryPrefix) || value.size() != 8) return Ok();
+        key.remove_prefix(kDatabaseExpiryPrefix.size());
+        *DatabaseMaxTtlOf(key) = LoadLe<int64_t>(value.data());
+        return Ok();
+      }));
 
   MAYFLY_TRY(
       ForEachRow(kv, kMultikeyPrefix, [&](std::string_view key, std::string_view) -> Result<void> {
@@ -328,6 +357,10 @@ Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo defi
   auto coll = std::make_shared<CollectionInfo>(std::move(definition));
   coll->ns = JoinNamespace(coll->db, coll->name);
   coll->counters = std::make_shared<CollectionCounters>();
+  coll->expiry = std::make_shared<ExpiryState>();
+  coll->document_expiry = std::make_shared<ExpiryState>();
+  coll->document_expiry->SetEmpty();
+  coll->database_max_ttl = DatabaseMaxTtlOf(coll->db);
   coll->indexes.clear();
   if (coll->uuid == Uuid{}) coll->uuid = NewUuid();
   std::lock_guard l(ddl_mutex_);
@@ -409,6 +442,8 @@ Result<void> CatalogImpl::DropDatabase(Operation& op, std::string_view db) {
       StageDrop(unit, *c, &garbage);
       changes.push_back({c, nullptr});
     }
+    unit.Erase(Keyspace::kCatalog, DatabaseExpiryKey(db));
+    unit.OnCommit([max = DatabaseMaxTtlOf(db)] { *max = 0; });
     return Commit(std::move(unit), std::move(changes), std::move(garbage));
   }
 }
@@ -451,6 +486,7 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     next->db = std::string(to_db);
     next->name = std::string(to_collection);
     next->ns = JoinNamespace(to_db, to_collection);
+    next->database_max_ttl = DatabaseMaxTtlOf(next->db);
     StageRow(unit, *next);
     changes.push_back({now, next});
     return Commit(std::move(unit), std::move(changes), std::move(garbage));
@@ -508,6 +544,28 @@ Result<CollectionInfoPtr> CatalogImpl::ModifyIndex(Operation& op, const Collecti
   });
   if (rebuild) return ReplaceIndex(op, coll, *rebuild);
   return r;
+}
+
+std::shared_ptr<std::atomic<int64_t>> CatalogImpl::DatabaseMaxTtlOf(std::string_view db) {
+  std::lock_guard l(max_ttl_mutex_);
+  auto it = max_ttl_.find(db);
+  if (it == max_ttl_.end())
+    it = max_ttl_.emplace(std::string(db), std::make_shared<std::atomic<int64_t>>(0)).first;
+  return it->second;
+}
+
+int64_t CatalogImpl::DatabaseMaxTtl(std::string_view db) { return *DatabaseMaxTtlOf(db); }
+
+Result<void> CatalogImpl::SetDatabaseMaxTtl(Operation& op, std::string_view db, int64_t seconds) {
+  WriteUnit unit(storage_, op);
+  char value[8];
+  StoreLe<int64_t>(value, seconds);
+  if (seconds == 0)
+    unit.Erase(Keyspace::kCatalog, DatabaseExpiryKey(db));
+  else
+    unit.Put(Keyspace::kCatalog, DatabaseExpiryKey(db), {value, sizeof value});
+  unit.OnCommit([max = DatabaseMaxTtlOf(db), seconds] { *max = seconds; });
+  return storage_.committer().Commit(std::move(unit));
 }
 
 Result<std::optional<std::string>> CatalogImpl::GetSetting(std::string_view name) {

@@ -64,6 +64,11 @@ class Catalog {
   };
   virtual std::vector<BuildProgress> Builds() = 0;
 
+  /// The database's default and cap of per-document expiry in seconds; 0: none. Kept across restarts, also of a
+  /// database without collections; goes with dropDatabase. A change acts on later writes only.
+  virtual int64_t DatabaseMaxTtl(std::string_view db) = 0;
+  virtual Result<void> SetDatabaseMaxTtl(Operation& op, std::string_view db, int64_t seconds) = 0;
+
   /// Small values the server keeps across restarts (cluster parameters, TTL state …), by name.
   virtual Result<std::optional<std::string>> GetSetting(std::string_view name) = 0;
   virtual Result<void> PutSetting(Operation& op, std::string_view name, std::string_view value) = 0;

@@ -23,19 +23,22 @@
 ///                                      these indexes, the first of which names the row, has
 ///                                      covered the records up to this key
 ///   "setting/" name                    val := any bytes
+///   "setting/databaseExpiry/" db       val := le64: maxTTL of the database in seconds
 ///
 /// collection row := {uuid: binary(4), db, name, options: {…},
 ///                    capped: bool, cappedBytes: int64, cappedDocuments: int64,       if capped
 ///                    clusteredIndexName: string,                                     if clustered
 ///                    expireAfterSeconds: int64,                                      if set
+///                    expiry: {field: string, maxTTL: int64, preserve: bool,
+///                             recoverSeconds: int64},                                if it has one
 ///                    viewOn: string, pipeline: [ … ],                                if a view
 ///                    validator: {…}, validate: bool, warnOnly: bool, moderate: bool, if there is
 ///                    one indexes: [index …]}
 /// index          := {id: int32, name, key: {…}, keyspace: int32, building: bool,
 ///                    unique, sparse, hidden, prepareUnique: true,                    if so
 ///                    replaces: int32,                                if it is to take an index's
-///                    place expireAfterSeconds: int32, partialFilter: {…}, extra: {…}}      if
-///                    there is one
+///                    place expireAfterSeconds: int32, partialFilter: {…}, extra: {…},
+///                    expireReads: int32 (1 lazy, 2 exact)}                           if there is one
 namespace mayfly {
 
 inline constexpr std::string_view kCollectionPrefix = "collection/";
@@ -43,6 +46,9 @@ inline constexpr std::string_view kNextIdKey = "next_id";
 inline constexpr std::string_view kGarbagePrefix = "garbage/";
 inline constexpr std::string_view kBuildPrefix = "build/";
 inline constexpr std::string_view kSettingPrefix = "setting/";
+inline constexpr std::string_view kDatabaseExpiryPrefix = "databaseExpiry/";
+/// The setting with a database's maxTTL: le64 seconds.
+std::string DatabaseExpiryKey(std::string_view db);
 
 /// The first string behind all that start with `prefix` (whose last byte is not 0xFF).
 std::string PrefixEnd(std::string_view prefix);

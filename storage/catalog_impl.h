@@ -62,6 +62,8 @@ class CatalogImpl final : public OpenedCatalog {
   Result<void> DropIndexes(Operation& op, const CollectionInfo& coll,
                            const std::vector<std::string>& names) override;
   std::vector<BuildProgress> Builds() override;
+  int64_t DatabaseMaxTtl(std::string_view db) override;
+  Result<void> SetDatabaseMaxTtl(Operation& op, std::string_view db, int64_t seconds) override;
   Result<std::optional<std::string>> GetSetting(std::string_view name) override;
   Result<void> PutSetting(Operation& op, std::string_view name, std::string_view value) override;
 
@@ -104,6 +106,8 @@ class CatalogImpl final : public OpenedCatalog {
   void StageDrop(WriteUnit& unit, const CollectionInfo& coll, std::vector<GarbageRow>* garbage);
   void StageDropIndex(WriteUnit& unit, const CollectionInfo& coll, const IndexInfo& index,
                       std::vector<GarbageRow>* garbage);
+  /// The cell that all collections of a database share.
+  std::shared_ptr<std::atomic<int64_t>> DatabaseMaxTtlOf(std::string_view db);
   /// Errors: NamespaceExists 48, DatabaseDifferCase 13297.
   Result<void> CheckFree(std::string_view db, std::string_view collection);
 
@@ -130,6 +134,9 @@ class CatalogImpl final : public OpenedCatalog {
   std::atomic<uint64_t> version_{1};
   std::mutex listeners_mutex_;
   std::vector<std::function<void()>> listeners_;
+
+  std::mutex max_ttl_mutex_;
+  std::map<std::string, std::shared_ptr<std::atomic<int64_t>>, std::less<>> max_ttl_;
 
   std::mutex ddl_mutex_;
   uint32_t next_id_ = 1;

@@ -45,6 +45,8 @@ void AppendIndex(const IndexInfo& i, BsonBuilder b) {
   if (i.expire_after_seconds) b.Append("expireAfterSeconds", *i.expire_after_seconds);
   if (i.has_partial_filter) b.Append("partialFilter", i.partial_filter);
   if (!i.extra.view().empty()) b.Append("extra", i.extra);
+  if (i.expire_reads != ExpireReads::kDefault)
+    b.Append("expireReads", static_cast<int32_t>(i.expire_reads));
 }
 
 Result<std::shared_ptr<IndexInfo>> DecodeIndex(std::string_view row_key, BsonView b,
@@ -78,6 +80,10 @@ Result<std::shared_ptr<IndexInfo>> DecodeIndex(std::string_view row_key, BsonVie
     MAYFLY_TRY(i->filter, compile(i->partial_filter, true));
   }
   i->extra = SubDocument(b, "extra");
+  if (BsonValue v = b["expireReads"]; v.Is(BsonType::kInt32)) {
+    if (v.Int32() != 1 && v.Int32() != 2) return Corrupt(row_key, "expireReads of another kind");
+    i->expire_reads = static_cast<ExpireReads>(v.Int32());
+  }
   i->accesses_since = now.millis;
   return i;
 }
@@ -88,6 +94,10 @@ std::string PrefixEnd(std::string_view prefix) {
   std::string s(prefix);
   s.back() = static_cast<char>(static_cast<uint8_t>(s.back()) + 1);
   return s;
+}
+
+std::string DatabaseExpiryKey(std::string_view db) {
+  return std::string(kSettingPrefix).append(kDatabaseExpiryPrefix).append(db);
 }
 
 std::string CollectionRowKey(uint32_t id) { return KeyWithId(kCollectionPrefix, id); }
@@ -102,6 +112,11 @@ BsonDocument EncodeCollectionRow(const CollectionInfo& c) {
           .Append("cappedDocuments", c.capped_documents);
     if (c.clustered) b.Append("clusteredIndexName", c.clustered_index_name);
     if (c.expire_after_seconds) b.Append("expireAfterSeconds", *c.expire_after_seconds);
+    if (const ExpiryOptions& e = c.expiry_options; e.set()) {
+      auto x = b.OpenDocument("expiry");
+      x.Append("field", e.field).Append("maxTTL", e.max_ttl).Append("preserve", e.preserve);
+      x.Append("recoverSeconds", e.recover_seconds);
+    }
     if (c.is_view) b.Append("viewOn", c.view_on).AppendArray("pipeline", c.view_pipeline);
     if (!c.validator.view().empty()) {
       b.Append("validator", c.validator).Append("validate", c.validator_filter != nullptr);
@@ -138,6 +153,13 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   c->clustered_index_name = Text(row, "clusteredIndexName");
   if (BsonValue v = row["expireAfterSeconds"]; v.Is(BsonType::kInt64))
     c->expire_after_seconds = v.Int64();
+  if (row["expiry"].IsDocument()) {
+    BsonView e = row["expiry"].Document();
+    c->expiry_options.field = Text(e, "field");
+    c->expiry_options.max_ttl = e["maxTTL"].NumberAsInt64();
+    c->expiry_options.preserve = True(e, "preserve");
+    c->expiry_options.recover_seconds = e["recoverSeconds"].NumberAsInt64();
+  }
   c->is_view = row.Has("viewOn");
   c->view_on = Text(row, "viewOn");
   c->view_pipeline = SubDocument(row, "pipeline");

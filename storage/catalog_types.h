@@ -37,6 +37,9 @@ class RecordFilter {
 
 enum class IndexState : uint8_t { kBuilding = 0, kReady = 1 };
 
+/// Whether a TTL index hides what is past its deadline before it is removed (EXPIRY C.2).
+enum class ExpireReads : uint8_t { kDefault = 0, kLazy = 1, kExact = 2 };
+
 struct IndexField {
   std::string path;   ///< dotted
   bool descending = false;
@@ -65,6 +68,7 @@ struct IndexInfo {
   /// $indexStats: uses since start-up, and since when (ms).
   mutable CopyableAtomic<int64_t> accesses{0};
   int64_t accesses_since = 0;
+  ExpireReads expire_reads = ExpireReads::kDefault;  ///< default: as ttlReadFilter says
   /// Of a TTL index: how far it has been reaped. One object for all versions of the definition.
   std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();
 
@@ -81,6 +85,15 @@ struct CollectionCounters {
   std::atomic<int64_t> last_sequence{0};  ///< capped: the newest insertion number
 };
 
+/// The collection option `expiry` (EXPIRY C.1, C.3): how its documents get deadlines of their own.
+struct ExpiryOptions {
+  std::string field;            ///< documents say their own expiration here; empty: they do not
+  int64_t max_ttl = 0;          ///< seconds: default and cap; 0: the database's
+  bool preserve = false;        ///< onUpdate: "preserve"
+  int64_t recover_seconds = 0;  ///< past its deadline a document is hidden, and kept so long
+  bool set() const { return !field.empty() || max_ttl != 0 || preserve || recover_seconds != 0; }
+};
+
 /// One collection (or view) as the catalog has it. Immutable: a change makes a new one, so an operation that
 /// holds the pointer sees one definition throughout.
 struct CollectionInfo {
@@ -95,6 +108,11 @@ struct CollectionInfo {
   std::string clustered_index_name;
   std::optional<int64_t> expire_after_seconds;     ///< of a clustered collection
   std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();  ///< likewise
+  ExpiryOptions expiry_options;
+  std::shared_ptr<ExpiryState> document_expiry = std::make_shared<ExpiryState>();  ///< of the documents' own deadlines
+  /// The database's default and cap in seconds (setDatabaseExpiry); 0: none. One for all its collections. Null only in
+  /// tests that make a definition by hand.
+  std::shared_ptr<std::atomic<int64_t>> database_max_ttl;
   bool is_view = false;
   std::string view_on;                 ///< same database
   BsonDocument view_pipeline;          ///< array bytes

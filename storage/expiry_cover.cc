@@ -32,4 +32,20 @@ Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& 
   return true;
 }
 
+Result<bool> CoverReapedDeadlines(Storage& storage, Operation& op, const CollectionInfo& coll,
+                                  int64_t through) {
+  WriteUnit unit(storage, op);
+  Result<void> alone = unit.impl().TouchExclusive(coll, 2000);
+  if (!alone) {
+    if (alone.error().code == ErrorCode::kWriteConflict) return false;
+    return alone.error();
+  }
+  if (coll.document_expiry->resume_millis.load(std::memory_order_acquire) <= through) return false;
+  std::string end = DeadlinePrefix(coll.id);
+  AppendTime64(end, {through + 1});
+  unit.EraseRange(Keyspace::kExpiry, DeadlinePrefix(coll.id), end);
+  MAYFLY_TRY(storage.committer().Commit(std::move(unit)));
+  return true;
+}
+
 }  // namespace mayfly

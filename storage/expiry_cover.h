@@ -10,5 +10,8 @@ namespace mayfly {
 /// shortly.
 Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll,
                          const IndexInfo& index, int64_t through);
+/// Likewise over the head of a collection's queue of deadlines.
+Result<bool> CoverReapedDeadlines(Storage& storage, Operation& op, const CollectionInfo& coll,
+                                  int64_t through);
 
 }  // namespace mayfly

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -12,9 +13,11 @@ namespace mayfly {
 /// start-up the first look begins at the smallest date. Shared by all versions of an index's
 /// definition. Threads: any.
 ///
-/// Both marks are raised by the reaper *before* it takes the snapshot it works on and lowered by
-/// writers after their batch is visible. So an entry is either in the snapshot or lowers the marks:
-/// none is missed.
+/// `resume` and `next` are raised by the reaper *before* it takes the snapshot it works on and
+/// lowered by writers after their batch is visible. So an entry is either in the snapshot or lowers
+/// the marks: none is missed. While the reaper is at work they say nothing about what it has not
+/// removed yet; that is what `floor` is for, which it raises when it has finished: readers ask
+/// Earliest().
 struct ExpiryState {
   /// Below this date there is no entry left. Without it, the seek to the head of an index after a
   /// million deletes has to step over a million tombstones.
@@ -22,10 +25,37 @@ struct ExpiryState {
   /// No entry is earlier than this date; INT64_MIN: not known, look; INT64_MAX: there is none.
   std::atomic<int64_t> next_millis{INT64_MIN};
 
-  /// An entry with this date became visible, or was left where it is.
+  /// As next_millis, but good while the reaper works.
+  std::atomic<int64_t> floor_millis{INT64_MIN};
+
+  /// An entry with this date became visible, or was left where it is. The order matters to Settled().
   void Lower(int64_t millis) {
     LowerTo(resume_millis, millis);
     LowerTo(next_millis, millis);
+    LowerTo(floor_millis, millis);
+  }
+  /// For readers: no entry is earlier than this date. INT64_MIN: not known; INT64_MAX: there is none.
+  int64_t Earliest() const {
+    int64_t floor = floor_millis.load(std::memory_order_acquire);
+    return std::min(floor, next_millis.load(std::memory_order_acquire));
+  }
+  /// The reaper has looked and next_millis is right again. What a writer lowered in between is in
+  /// `next` before it is in `floor`, so it is found here or by Earliest().
+  void Settled() {
+    floor_millis.store(next_millis.load(std::memory_order_acquire), std::memory_order_release);
+    LowerTo(floor_millis, next_millis.load(std::memory_order_acquire));
+  }
+  /// There is nothing yet: of a collection just made.
+  void SetEmpty() {
+    resume_millis = INT64_MAX;
+    next_millis = INT64_MAX;
+    floor_millis = INT64_MAX;
+  }
+  /// At start-up: no entry is earlier than this.
+  void SetEarliest(int64_t millis) {
+    resume_millis = millis;
+    next_millis = millis;
+    floor_millis = millis;
   }
   static void LowerTo(std::atomic<int64_t>& mark, int64_t millis) {
     int64_t now = mark.load(std::memory_order_acquire);

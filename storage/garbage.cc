@@ -10,7 +10,6 @@ namespace {
 /// keyspace a little until compaction has removed it, and dropping many small collections would
 /// leave as many.
 constexpr int kSmall = 2000;
-constexpr int kDeadlineBatch = 1000;
 }  // namespace
 
 void GarbageCollector::Add(GarbageRow row) {
@@ -91,39 +90,21 @@ Result<void> GarbageCollector::Remove(const GarbageRow& row) {
     small = !it->Valid();
   }
   if (!small) {
-    // The deadline queue first: as long as the row is there, a crash begins again.
-    if (row.kind == GarbageKind::kCollection) {
-      MAYFLY_TRY(RemoveDeadlines(row.id));
-    }
     batch->Clear();
     batch->DeleteRange(row.keyspace, begin, end);
+    if (row.kind == GarbageKind::kCollection) {
+      KvIterOptions o;
+      o.lower = DeadlinePrefix(row.id);
+      o.upper = DeadlinePrefixEnd(row.id);
+      auto it = kv.NewIterator(Keyspace::kExpiry, std::move(o));
+      it->SeekToFirst();
+      MAYFLY_TRY(it->status());
+      if (it->Valid())
+        batch->DeleteRange(Keyspace::kExpiry, DeadlinePrefix(row.id), DeadlinePrefixEnd(row.id));
+    }
   }
   batch->Delete(Keyspace::kCatalog, GarbageRowKey(row.kind, row.id));
   return kv.Write(*batch, false);
-}
-
-Result<void> GarbageCollector::RemoveDeadlines(uint32_t collection) {
-  KvStore& kv = storage_.kv();
-  KvIterOptions o;
-  o.lower = IdPrefix(kDeadlineQueueId);
-  o.upper = IdPrefixEnd(kDeadlineQueueId);
-  o.fill_cache = false;
-  auto it = kv.NewIterator(Keyspace::kExpiry, std::move(o));
-  auto batch = kv.NewBatch();
-  for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    Instant deadline;
-    std::string_view record_key;
-    if (!DecodeDeadlineKey(it->key(), &deadline, &record_key) || KeyId(record_key) != collection)
-      continue;
-    batch->Delete(Keyspace::kExpiry, it->key());
-    if (batch->Count() < kDeadlineBatch) continue;
-    MAYFLY_TRY(kv.Write(*batch, false));
-    batch->Clear();
-    if (storage_.impl().closing) return Error{ErrorCode::kInterruptedAtShutdown, "shutting down"};
-  }
-  MAYFLY_TRY(it->status());
-  if (batch->Count() > 0) return kv.Write(*batch, false);
-  return Ok();
 }
 
 }  // namespace mayfly

@@ -26,7 +26,6 @@ class GarbageCollector {
  private:
   void Loop();
   Result<void> Remove(const GarbageRow& row);
-  Result<void> RemoveDeadlines(uint32_t collection);
 
   Storage& storage_;
   std::mutex mutex_;

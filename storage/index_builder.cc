@@ -154,7 +154,7 @@ class BuildScan {
       const IndexInfo& index = *indexes[e.index];
       std::string_view record_id = RecordIdOf(Key(e.record));
       if (index.unique) {
-        MAYFLY_TRY(u.CheckUnique(*coll, index, Values(e), Bits(e), record_id));
+        MAYFLY_TRY(u.CheckUnique(nullptr, *coll, index, Values(e), Bits(e), record_id));
       }
       u.StageIndexPut(index, Values(e), Bits(e), record_id);
     }

@@ -10,31 +10,34 @@
 #include "storage/key_encoding.h"
 #include "storage/kv.h"
 
+// clang-format off
 /// Layout of every row on disk. The same grammar is in docs/on-disk-format.md. DO NOT RENUMBER:
 /// change kFormatVersion instead, and say how the old rows are read.
 ///
-///   be32, be64       big-endian, so that byte order is numeric order
-///   time64           be64 of (milliseconds since 1970 with the sign bit flipped): byte order is
-///   time order value            EncodeKeyValue (storage/key_encoding.h): self-delimiting, in
-///   MongoDB's comparison order record_id        value of `_id` | capped collections: sequence:be64
-///   (the first record is 1)
+///   be32, be64   big-endian, so that byte order is numeric order
+///   time64       be64 of (milliseconds since 1970 with the sign bit flipped): byte order is time order
+///   value        EncodeKeyValue (storage/key_encoding.h): self-delimiting, in MongoDB's comparison order
+///   record_id    value of `_id` | capped collections: sequence:be64 (the first record is 1)
 ///
 /// Keyspace::kRecords
-///   key   := collection:be32 record_id
-///   val   := flags:u8 [deadline:time64 if flags & kRecordHasDeadline] bson
+///   key := collection:be32 record_id
+///   val := flags:u8 [deadline:time64 if flags & kRecordHasDeadline] bson
 /// Keyspace::kIndexes, Keyspace::kExpiry (TTL indexes)
-///   key   := index:be32 value… record_id          val := type_bits                       not
-///   unique key   := index:be32 value…                    val := varint(size of record_id)
-///   record_id type_bits    unique
-/// Keyspace::kExpiry (queue of per-document deadlines: index id 0)
-///   key   := 0:be32 deadline:time64 collection:be32 record_id     val := empty
+///   key := index:be32 value… record_id     val := type_bits                                       not unique
+///   key := index:be32 value…               val := varint(size of record_id) record_id type_bits   unique
+/// Keyspace::kExpiry (queues of per-document deadlines, one a collection: index id 0)
+///   key := 0:be32 collection:be32 deadline:time64 record_id     val := empty
+/// Keyspace::kTombstones (storage/tombstone.h)
+///   key := at:time64 collection:be32 value of `_id`
+///   val := reason:u8 [index:be32 deadline:time64 if reason is an expiry] type_bits
 /// Keyspace::kCatalog
-///   "format"                              val := kFormatVersion as text
-///   "counters/" collection:be32           val := documents:le64 bytes:le64 last_sequence:le64
-///   "multikey/" index:be32 field:u8       val := empty: that field of the index has met an array
+///   "format"                       val := kFormatVersion as text
+///   "counters/" collection:be32    val := documents:le64 bytes:le64 last_sequence:le64
+///   "multikey/" index:be32 field:u8   val := empty: that field of the index has met an array
 ///   (collections, indexes, settings, drops: storage/catalog_format.h)
 ///
 /// Collection ids and index ids start at 1, go up and are never reused.
+// clang-format on
 namespace mayfly {
 
 inline constexpr std::string_view kFormatVersion = "1";
@@ -166,17 +169,28 @@ inline bool DecodeUniqueIndexValue(std::string_view value, std::string_view* rec
   return true;
 }
 
+/// Everything in a collection's queue of deadlines starts with this.
+inline constexpr size_t kDeadlinePrefixSize = 8;
+inline std::string DeadlinePrefix(uint32_t collection) {
+  std::string s;
+  AppendBe32(s, kDeadlineQueueId);
+  AppendBe32(s, collection);
+  return s;
+}
+inline std::string DeadlinePrefixEnd(uint32_t collection) { return DeadlinePrefix(collection + 1); }
 inline void AppendDeadlineKey(Instant deadline, std::string_view record_key, std::string& out) {
   AppendBe32(out, kDeadlineQueueId);
+  out.append(record_key.substr(0, kIdPrefixSize));
   AppendTime64(out, deadline);
-  out.append(record_key);
+  out.append(RecordIdOf(record_key));
 }
-/// Splits a key of the deadline queue. False when too short.
-inline bool DecodeDeadlineKey(std::string_view key, Instant* deadline,
-                              std::string_view* record_key) {
-  if (key.size() < 16 || KeyId(key) != kDeadlineQueueId) return false;
-  *deadline = LoadTime64(key.data() + 4);
-  *record_key = key.substr(12);
+/// Splits a key of a deadline queue. False when it cannot be one.
+inline bool DecodeDeadlineKey(std::string_view key, uint32_t* collection, Instant* deadline,
+                              std::string_view* record_id) {
+  if (key.size() <= kDeadlinePrefixSize + 8 || KeyId(key) != kDeadlineQueueId) return false;
+  *collection = LoadBe32(key.data() + 4);
+  *deadline = LoadTime64(key.data() + kDeadlinePrefixSize);
+  *record_id = key.substr(kDeadlinePrefixSize + 8);
   return true;
 }
 

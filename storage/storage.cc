@@ -44,6 +44,7 @@ Result<std::unique_ptr<Storage>> Storage::Open(StorageOptions options) {
   std::unique_ptr<Storage> storage(new Storage);
   Impl& impl = *storage->impl_;
   impl.options = std::move(options);
+  impl.self = storage.get();
   RocksKvOptions kv_options;
   kv_options.path = impl.options.path;
   kv_options.cache_bytes = impl.options.cache_bytes;
@@ -75,6 +76,10 @@ void Storage::set_committer(std::unique_ptr<Committer> committer) {
   impl_->committer = std::move(committer);
 }
 ExpiryWaker& Storage::expiry_waker() { return impl_->expiry_waker; }
+ExpiryPolicy& Storage::expiry_policy() { return *impl_->expiry_policy; }
+void Storage::set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy) {
+  impl_->expiry_policy = std::move(policy);
+}
 const Clock& Storage::clock() const { return *impl_->options.clock; }
 const StorageOptions& Storage::options() const { return impl_->options; }
 

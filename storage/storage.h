@@ -10,6 +10,7 @@
 #include "storage/catalog.h"
 #include "storage/clock.h"
 #include "storage/cursors.h"
+#include "storage/expiry_policy.h"
 #include "storage/kv.h"
 #include "storage/operation.h"
 #include "storage/write_unit.h"
@@ -47,6 +48,10 @@ class Storage {
   const Clock& clock() const;
   /// How writers tell the reaper of earlier deadlines.
   ExpiryWaker& expiry_waker();
+  /// What hides and removes documents besides their deadlines.
+  ExpiryPolicy& expiry_policy();
+  /// Puts another in its place. Before the first client.
+  void set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy);
   const StorageOptions& options() const;
 
   // --- reads ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "storage/catalog_open.h"
+#include "storage/expiry_policy.h"
 #include "storage/lock_table.h"
 #include "storage/storage.h"
 
@@ -20,6 +21,8 @@ struct Storage::Impl {
   /// it up again once they hold the gate.
   std::unique_ptr<OpenedCatalog> catalog;
   ExpiryWaker expiry_waker;
+  std::unique_ptr<ExpiryPolicy> expiry_policy = std::make_unique<ExpiryPolicy>();
+  Storage* self = nullptr;
   std::atomic<uint64_t> next_owner{1};
   std::atomic<bool> closing{
       false};  ///< set first thing when the Storage goes: background work stops

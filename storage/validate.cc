@@ -174,10 +174,14 @@ class Validation {
   /// Calls `f(key, value)` for all keys of `ks` that start with this id.
   template <class F>
   Result<void> Scan(Keyspace ks, uint32_t id, F&& f) {
+    return Scan(ks, IdPrefix(id), IdPrefixEnd(id), std::forward<F>(f));
+  }
+  template <class F>
+  Result<void> Scan(Keyspace ks, std::string lower, std::string upper, F&& f) {
     KvIterOptions o;
     o.snapshot = snapshot_;
-    o.lower = IdPrefix(id);
-    o.upper = IdPrefixEnd(id);
+    o.lower = std::move(lower);
+    o.upper = std::move(upper);
     o.fill_cache = false;
     auto it = storage_.kv().NewIterator(ks, std::move(o));
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
@@ -268,12 +272,8 @@ class Validation {
 
   Result<void> ScanDeadlines() {
     return Scan(
-        Keyspace::kExpiry, kDeadlineQueueId, [&](std::string_view key, std::string_view value) {
-          Instant deadline;
-          std::string_view record_key;
-          if (DecodeDeadlineKey(key, &deadline, &record_key) && KeyId(record_key) == coll_->id)
-            actual_deadlines_.Add(key, value);
-        });
+        Keyspace::kExpiry, DeadlinePrefix(coll_->id), DeadlinePrefixEnd(coll_->id),
+        [&](std::string_view key, std::string_view value) { actual_deadlines_.Add(key, value); });
   }
 
   BsonDocument DescribeEntry(const IndexInfo& index, std::string_view record_id, BsonValue id,

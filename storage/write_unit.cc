@@ -5,6 +5,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
 #include "storage/capped.h"
+#include "storage/tombstone.h"
 #include "storage/write_unit_impl.h"
 
 namespace mayfly {
@@ -192,8 +193,8 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
     const StagedOp* own;
     MAYFLY_TRY(bool exists, u.Read(Keyspace::kRecords, u.record_key, &u.pinned, &own));
     if (exists) {
-      u.pinned.Reset();
-      return DuplicateKeyError(
+      MAYFLY_TRY(bool gone, u.RemoveIfExpired(*this, coll, u.record_key, own));
+      if (!gone) return DuplicateKeyError(
           coll, coll.clustered ? std::string_view(coll.clustered_index_name) : "_id_",
           BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }),
           BuildBson([&](BsonBuilder& b) { b.Append("_id", id); }));
@@ -209,7 +210,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
     MAYFLY_TRY(ExtractKeys(index, doc, &keys));
     if (!index.unique && !index.prepare_unique) continue;
     for (size_t k = 0; k < keys.size(); ++k) {
-      MAYFLY_TRY(u.CheckUnique(coll, index, keys.values(k), keys.type_bits(k), record_id));
+      MAYFLY_TRY(u.CheckUnique(this, coll, index, keys.values(k), keys.type_bits(k), record_id));
     }
   }
 
@@ -224,11 +225,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
       u.StageIndexPut(index, keys.values(k), keys.type_bits(k), record_id);
     if (keys.multikey()) u.StageMultikey(index, keys.multikey());
   }
-  if (expire_at) {
-    u.index_key.clear();
-    AppendDeadlineKey(*expire_at, u.record_key, u.index_key);
-    u.StagePut(Keyspace::kExpiry, u.index_key, {}, {}, false);
-  }
+  u.StageDeadlineChange(coll, u.record_key, std::nullopt, expire_at);
   if (coll.clustered && id.IsDate())
     u.expiry_notes.push_back({coll.expiry.get(), id.Date().millis,
                               SaturatingDeadline(id.Date().millis, coll.expire_after_seconds.value_or(INT64_MAX / 1000))});
@@ -236,7 +233,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
   touched->documents += 1;
   touched->bytes += doc.size();
   if (sequence) touched->last_sequence = sequence;
-  u.changes.push_back({DocumentChange::kInsert, DeleteReason::kDeleted,
+  u.changes.push_back({DocumentChange::kInsert, DeleteCause(),
                        static_cast<uint16_t>(touched - u.collections.data()), staged_key, doc});
   for (const Locked& victim : victims) {
     MAYFLY_TRY(Delete(coll, victim, DeleteReason::kCapped));
@@ -346,7 +343,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
         u.before[i], u.after[i], [](size_t) {},
         [&](size_t k) {
           if (unique)
-            unique = u.CheckUnique(coll, index, u.after[i].values(k), u.after[i].type_bits(k),
+            unique = u.CheckUnique(this, coll, index, u.after[i].values(k), u.after[i].type_bits(k),
                                    record_id);
         });
     MAYFLY_TRY(std::move(unique));
@@ -365,16 +362,16 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   size_t head_size = EncodeRecordHeader(expire_at, head);
   u.StagePut(Keyspace::kRecords, current.record_key, {head, head_size}, next.bytes(), true);
   std::string_view staged_key = u.ops[static_cast<size_t>(Keyspace::kRecords)].back().key();
-  u.StageDeadlineChange(current.record_key, current.expire_at, expire_at);
+  u.StageDeadlineChange(coll, current.record_key, current.expire_at, expire_at);
   touched->counted = true;
   touched->bytes += static_cast<int64_t>(next.size()) - static_cast<int64_t>(current.doc.size());
-  u.changes.push_back({DocumentChange::kUpdate, DeleteReason::kDeleted,
+  u.changes.push_back({DocumentChange::kUpdate, DeleteCause(),
                        static_cast<uint16_t>(touched - u.collections.data()), staged_key, next});
   return Ok();
 }
 
 Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& current,
-                               DeleteReason reason) {
+                               const DeleteCause& cause) {
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
   const CollectionInfo& coll = *touched->coll;
@@ -390,11 +387,12 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
   MAYFLY_TRY(u.StageRemovals(coll, RecordIdOf(current.record_key)));
   u.StageDelete(Keyspace::kRecords, current.record_key, true);
   std::string_view staged_key = u.ops[static_cast<size_t>(Keyspace::kRecords)].back().key();
-  u.StageDeadlineChange(current.record_key, current.expire_at, std::nullopt);
+  u.StageDeadlineChange(coll, current.record_key, current.expire_at, std::nullopt);
+  u.StageTombstone(coll, current.record_key, current.doc, cause);
   touched->counted = true;
   touched->documents -= 1;
   touched->bytes -= current.doc.size();
-  u.changes.push_back({DocumentChange::kDelete, reason,
+  u.changes.push_back({DocumentChange::kDelete, cause,
                        static_cast<uint16_t>(touched - u.collections.data()), staged_key,
                        BsonView()});
   return Ok();
@@ -449,8 +447,8 @@ Result<void> WriteUnit::Impl::StageRemovals(const CollectionInfo& coll,
   return Ok();
 }
 
-void WriteUnit::Impl::StageDeadlineChange(std::string_view key, std::optional<Instant> was,
-                                          std::optional<Instant> is) {
+void WriteUnit::Impl::StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
+                                          std::optional<Instant> was, std::optional<Instant> is) {
   if (was == is) return;
   if (was) {
     index_key.clear();
@@ -461,7 +459,28 @@ void WriteUnit::Impl::StageDeadlineChange(std::string_view key, std::optional<In
     index_key.clear();
     AppendDeadlineKey(*is, key, index_key);
     StagePut(Keyspace::kExpiry, index_key, {}, {}, false);
+    expiry_notes.push_back(
+        {coll.document_expiry.get(), is->millis,
+         SaturatingDeadline(is->millis, coll.expiry_options.recover_seconds)});
   }
+}
+
+void WriteUnit::Impl::StageTombstone(const CollectionInfo& coll, std::string_view record_key,
+                                     BsonView doc, const DeleteCause& cause) {
+  // What a capped collection pushes out is neither deleted nor expired.
+  if (cause.reason == DeleteReason::kCapped ||
+      storage->expiry_policy->tombstone_seconds.load(std::memory_order_relaxed) <= 0)
+    return;
+  BsonValue id = doc["_id"];
+  index_key.clear();
+  index_value.clear();
+  AppendTombstoneKey(op->now, coll.id, index_key);
+  if (coll.capped)
+    EncodeKeyValue(id, false, index_key);
+  else
+    index_key.append(RecordIdOf(record_key));
+  AppendTombstoneValue(cause, id, index_value);
+  StagePut(Keyspace::kTombstones, index_key, {}, arena.Copy(index_value), false);
 }
 
 void WriteUnit::Put(Keyspace ks, std::string_view key, std::string_view value) {

@@ -20,6 +20,16 @@ class Storage;
 /// Why a document goes. Carried to the log entry and the tombstone.
 enum class DeleteReason : uint8_t { kDeleted = 0, kExpiredTtlIndex = 1, kExpiredDocument = 2, kExpiredClustered = 3, kCapped = 4 };
 
+/// The reason with what a tombstone and a log entry say of it.
+struct DeleteCause {
+  DeleteCause() = default;
+  DeleteCause(DeleteReason r) : reason(r) {}  // NOLINT: a reason alone is a cause
+  DeleteReason reason = DeleteReason::kDeleted;
+  uint32_t index = 0;  ///< kExpiredTtlIndex: its id
+  Instant deadline{};  ///< of an expiry: since when it was due
+  bool expired() const { return reason >= DeleteReason::kExpiredTtlIndex && reason <= DeleteReason::kExpiredClustered; }
+};
+
 /// Everything one command (or one batch of it) changes: documents, index entries, counters, catalog rows and, on a
 /// replica set, log entries. It holds its locks, sees its own writes, and commits as one batch through the Committer.
 /// All or nothing: destroying an uncommitted unit changes nothing.
@@ -40,6 +50,8 @@ class WriteUnit {
   /// Adds the document with its index entries. `doc` must have an `_id` as first field and have passed validation, and
   /// must live until the unit is committed or destroyed (its bytes are not copied before that). `expire_at`: the
   /// per-document deadline for the record header.
+  /// A document that is past its deadline (storage/visibility.h) and in the way, by `_id` or by a unique index, is
+  /// removed first, as what it is: expired. The same goes for Update.
   /// Errors: DuplicateKey 11000 (details: keyPattern, keyValue), CannotIndexParallelArrays 171, KeyTooLong.
   Result<void> Insert(const CollectionInfo& coll, BsonView doc, std::optional<Instant> expire_at = {});
 
@@ -56,7 +68,7 @@ class WriteUnit {
   /// Replaces a locked document by `next` (same `_id`; lives until commit), changing only the index entries that differ.
   Result<void> Update(const CollectionInfo& coll, const Locked& current, BsonView next,
                       std::optional<Instant> expire_at = {});
-  Result<void> Delete(const CollectionInfo& coll, const Locked& current, DeleteReason reason = DeleteReason::kDeleted);
+  Result<void> Delete(const CollectionInfo& coll, const Locked& current, const DeleteCause& cause = {});
 
   /// Locks and reads many records at once (one MultiGet): what the reaper and multi-deletes use. Keys that are gone are
   /// left out of `out`. With no_wait, keys whose lock is taken are left out too and counted in `*busy`.

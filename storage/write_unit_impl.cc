@@ -1,5 +1,7 @@
 #include "storage/write_unit_impl.h"
 
+#include "storage/visibility.h"
+
 namespace mayfly {
 namespace {
 
@@ -192,9 +194,47 @@ void WriteUnit::Impl::StageMultikey(const IndexInfo& index, uint64_t bits) {
   if (bits) multikey.push_back({&index, bits});
 }
 
-Result<void> WriteUnit::Impl::CheckUnique(const CollectionInfo& coll, const IndexInfo& index,
-                                          std::string_view values, std::string_view bits,
-                                          std::string_view record_id) {
+Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionInfo& coll,
+                                              std::string_view key, const StagedOp* own) {
+  WriteUnit::Locked l;
+  if (own) {
+    l.doc = BsonView(own->tail());
+    if (own->head_size == kMaxRecordHeader) l.expire_at = LoadTime64(own->head_data + 1);
+  } else {
+    l.pinned = std::move(pinned);
+    if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at))
+      return Error{ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
+  }
+  std::optional<DeleteCause> cause =
+      Visibility(*storage->self, coll, op->now).Expired(l.doc, l.expire_at);
+  if (!cause) return false;
+  l.record_key.assign(key);
+  // The keys that the caller has extracted stay his.
+  std::vector<KeySet> callers_before = std::move(before), callers_after = std::move(after);
+  before.clear();
+  after.clear();
+  Result<void> r = unit.Delete(coll, l, *cause);
+  before = std::move(callers_before);
+  after = std::move(callers_after);
+  if (!r) return r.error();
+  return true;
+}
+
+Result<bool> WriteUnit::Impl::RemoveExpiredOwner(WriteUnit& unit, const CollectionInfo& coll,
+                                                 std::string_view record_id) {
+  if (!Visibility(*storage->self, coll, op->now).MayHide()) return false;
+  std::string key = IdPrefix(coll.id);
+  key.append(record_id);
+  MAYFLY_TRY(Lock(Keyspace::kRecords, key));
+  const StagedOp* own;
+  MAYFLY_TRY(bool found, Read(Keyspace::kRecords, key, &pinned, &own));
+  if (!found) return true;
+  return RemoveIfExpired(unit, coll, key, own);
+}
+
+Result<void> WriteUnit::Impl::CheckUnique(WriteUnit* unit, const CollectionInfo& coll,
+                                          const IndexInfo& index, std::string_view values,
+                                          std::string_view bits, std::string_view record_id) {
   index_key.clear();
   AppendBe32(index_key, index.id);
   index_key.append(values);
@@ -209,7 +249,15 @@ Result<void> WriteUnit::Impl::CheckUnique(const CollectionInfo& coll, const Inde
         return Error{ErrorCode::kInternalError, "damaged entry in index " + index.name + " of " +
                                                     coll.ns +
                                                     ": run validate, then drop and build it again"};
-      taken = owner_id != record_id;
+      if (owner_id != record_id) {
+        std::string owner(owner_id);
+        pinned.Reset();
+        bool gone = false;
+        if (unit) {
+          MAYFLY_TRY(gone, RemoveExpiredOwner(*unit, coll, owner));
+        }
+        taken = !gone;
+      }
     }
     pinned.Reset();
   } else {
@@ -223,8 +271,15 @@ Result<void> WriteUnit::Impl::CheckUnique(const CollectionInfo& coll, const Inde
       if (it->key().substr(index_key.size()) == record_id ||
           FindOwn(index.keyspace, it->key(), &own, true) == Own::kAbsent)
         continue;
-      taken = true;
-      break;
+      std::string owner(it->key().substr(index_key.size()));
+      std::string searched = index_key;  // removing uses the buffer
+      bool gone = false;
+      if (unit) {
+        MAYFLY_TRY(gone, RemoveExpiredOwner(*unit, coll, owner));
+      }
+      index_key = std::move(searched);
+      taken = !gone;
+      if (taken) break;
     }
     MAYFLY_TRY(it->status());
     for (const StagedOp& o : ops[static_cast<size_t>(index.keyspace)]) {

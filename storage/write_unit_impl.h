@@ -65,7 +65,7 @@ struct StagedOp {
 struct DocumentChange {
   enum Kind : uint8_t { kInsert, kUpdate, kDelete };
   Kind kind;
-  DeleteReason reason = DeleteReason::kDeleted;
+  DeleteCause cause;    ///< of a kDelete
   uint16_t collection;  ///< index into WriteUnit::Impl::collections
   std::string_view record_key;
   BsonView doc;  ///< as it is now; empty for kDelete
@@ -141,14 +141,24 @@ struct WriteUnit::Impl {
                         std::string_view record_id);
   /// Deletes what is in `before` and not in `after`, index by index.
   Result<void> StageRemovals(const CollectionInfo& coll, std::string_view record_id);
-  void StageDeadlineChange(std::string_view key, std::optional<Instant> was,
-                           std::optional<Instant> is);
+  void StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
+                           std::optional<Instant> was, std::optional<Instant> is);
+  void StageTombstone(const CollectionInfo& coll, std::string_view record_key, BsonView doc,
+                      const DeleteCause& cause);
+  /// Removes a document that is in the way of another when it is past its deadline; false: it is
+  /// not. REQUIRES: its record is locked and just read: into `*own`, or `pinned` when that is null.
+  Result<bool> RemoveIfExpired(WriteUnit& unit, const CollectionInfo& coll,
+                               std::string_view record_key, const StagedOp* own);
+  /// Likewise for the owner of a unique key, which is not locked yet; true also when it is gone.
+  Result<bool> RemoveExpiredOwner(WriteUnit& unit, const CollectionInfo& coll,
+                                  std::string_view record_id);
   /// Notes that these fields of the index met an array: the flag and its row are part of the
   /// commit.
   void StageMultikey(const IndexInfo& index, uint64_t bits);
   /// Errors: DuplicateKey 11000 unless these values are free or belong to `record_id`; locks them.
   /// Works on unique indexes and on those that are to become so (prepareUnique).
-  Result<void> CheckUnique(const CollectionInfo& coll, const IndexInfo& index,
+  /// What holds them and is past its deadline is removed, given the unit (an index build gives none).
+  Result<void> CheckUnique(WriteUnit* unit, const CollectionInfo& coll, const IndexInfo& index,
                            std::string_view values, std::string_view bits,
                            std::string_view record_id);
 

@@ -154,7 +154,7 @@ void TtlMonitor::ReportInvalid() {
   for (const InvalidTtlRule& i : invalid_) {
     metrics_.invalid_index_skips.Add();
     if (!reported_.insert(std::to_string(i.index->id) + i.reason).second) continue;
-    TtlRule rule{i.coll, i.index, 0};
+    TtlRule rule{TtlRule::Kind::kTtlIndex, i.coll, i.index, 0};
     Log('E', "TTL index cannot be worked on and is skipped", &rule,
         [&](BsonBuilder& b) { b.Append("reason", i.reason); });
   }
@@ -228,8 +228,10 @@ TtlMonitor::Visit TtlMonitor::VisitRule(const TtlRule& rule, Instant at, Limits 
     auto d = deletes.OpenDocument();
     {
       auto q = d.OpenDocument("q");
-      auto range = q.OpenDocument(rule.index ? rule.index->fields[0].path : "_id");
-      if (rule.index)
+      auto range = q.OpenDocument(rule.index ? std::string_view(rule.index->fields[0].path)
+                                  : rule.kind == TtlRule::Kind::kClustered ? "_id"
+                                                                           : "$expireAt");
+      if (rule.kind != TtlRule::Kind::kClustered)
         range.Append("$gte", Instant{INT64_MIN});
       else
         range.Append("$gte", Instant{0});
@@ -287,7 +289,10 @@ Result<void> TtlMonitor::Peek(const TtlRule& rule) {
   ExpiryState& state = rule.state();
   state.next_millis.store(INT64_MAX, std::memory_order_release);
   int64_t from = state.resume_millis.load(std::memory_order_acquire);
-  if (from == INT64_MAX) return Ok();
+  if (from == INT64_MAX) {
+    state.Settled();
+    return Ok();
+  }
   TtlCursor cursor(storage_, rule, from, INT64_MAX);
   Result<bool> found = cursor.Next();
   if (!found) {
@@ -295,6 +300,7 @@ Result<void> TtlMonitor::Peek(const TtlRule& rule) {
     return found.error();
   }
   if (found.value()) ExpiryState::LowerTo(state.next_millis, cursor.millis());
+  state.Settled();
   return Ok();
 }
 
@@ -382,9 +388,11 @@ Result<TtlMonitor::Visit> TtlMonitor::Reap(Operation& op, const TtlRule& rule, i
     if (since_breath_ >= kDocumentsPerBreath) Breathe();
   }
   int64_t& uncovered = uncovered_[rule.id()];
-  if (rule.index) uncovered += v.deleted;
-  if (rule.index && !v.more && uncovered >= kCoverAfter) {
-    MAYFLY_TRY(bool covered, CoverReaped(storage_, op, *rule.coll, *rule.index, threshold));
+  if (rule.kind != TtlRule::Kind::kClustered) uncovered += v.deleted;
+  if (!v.more && uncovered >= kCoverAfter) {
+    MAYFLY_TRY(bool covered,
+               rule.index ? CoverReaped(storage_, op, *rule.coll, *rule.index, threshold)
+                          : CoverReapedDeadlines(storage_, op, *rule.coll, threshold));
     if (covered) uncovered = 0;
   }
   return v;
@@ -401,10 +409,9 @@ Result<int64_t> TtlMonitor::DeleteBatch(Operation& op, const TtlRule& rule, int6
   int64_t deleted = 0;
   for (const WriteUnit::Locked& l : locked) {
     ++op.docs_examined;
-    if (!IsDue(rule, l.doc, threshold)) continue;
-    MAYFLY_TRY(
-        unit.Delete(*rule.coll, l,
-                    rule.index ? DeleteReason::kExpiredTtlIndex : DeleteReason::kExpiredClustered));
+    std::optional<DeleteCause> cause = IsDue(rule, l.doc, l.expire_at, threshold);
+    if (!cause) continue;
+    MAYFLY_TRY(unit.Delete(*rule.coll, l, *cause));
     ++deleted;
     batched_.staged_size_bytes.Add(l.doc.size());
   }

@@ -99,7 +99,7 @@ class TtlMonitor {
   std::vector<InvalidTtlRule> invalid_;
   uint64_t rules_version_ = UINT64_MAX;
   std::unordered_set<std::string> reported_;  ///< index and reason: logged once
-  std::unordered_map<uint32_t, int64_t>
+  std::unordered_map<uint64_t, int64_t>
       uncovered_;  ///< deletes in a TTL index since its last range delete
   int64_t next_pass_ = 0;
   int64_t since_breath_ = 0;

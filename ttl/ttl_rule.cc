@@ -6,6 +6,7 @@
 #include "storage/index_keys.h"
 #include "storage/key_encoding.h"
 #include "storage/key_format.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 namespace {
@@ -35,21 +36,17 @@ std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>*
   std::vector<TtlRule> rules;
   for (CollectionInfoPtr& coll : catalog.ListAll()) {
     if (coll->is_view) continue;
+    rules.push_back(
+        {TtlRule::Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
     if (coll->clustered && coll->expire_after_seconds)
-      rules.push_back({coll, nullptr, *coll->expire_after_seconds});
+      rules.push_back({TtlRule::Kind::kClustered, coll, nullptr, *coll->expire_after_seconds});
     for (const IndexInfoPtr& index : coll->indexes) {
       if (!index->expire_after_seconds || index->state != IndexState::kReady) continue;
-      const char* reason = nullptr;
-      if (index->fields.size() != 1)
-        reason = "the key has more than one field";
-      else if (!index->fields[0].special.empty())
-        reason = "a special index type has no order of time";
-      else if (coll->capped)
-        reason = "the collection is capped";
+      const char* reason = WhyNotTtlRule(*coll, *index);
       if (reason)
         invalid->push_back({coll, index, reason});
       else
-        rules.push_back({coll, index, *index->expire_after_seconds});
+        rules.push_back({TtlRule::Kind::kTtlIndex, coll, index, *index->expire_after_seconds});
     }
   }
   return rules;
@@ -57,6 +54,20 @@ std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>*
 
 TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to)
     : descending_(rule.index && rule.index->fields[0].descending) {
+  if (rule.kind == TtlRule::Kind::kDocument) {
+    KvIterOptions o;
+    o.lower = DeadlinePrefix(rule.coll->id);
+    AppendTime64(o.lower, {from});
+    if (to == INT64_MAX) {
+      o.upper = DeadlinePrefixEnd(rule.coll->id);
+    } else {
+      o.upper = DeadlinePrefix(rule.coll->id);
+      AppendTime64(o.upper, {to + 1});
+    }
+    o.fill_cache = false;
+    queue_ = storage.kv().NewIterator(Keyspace::kExpiry, std::move(o));
+    return;
+  }
   if (!rule.index) {
     // EXPIRY rule R6: on clustered collections the scan starts at the epoch.
     RecordScan scan;
@@ -81,6 +92,27 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
 }
 
 Result<bool> TtlCursor::Next() {
+  if (queue_) {
+    if (started_)
+      queue_->Next();
+    else
+      queue_->SeekToFirst();
+    started_ = true;
+    if (!queue_->Valid()) {
+      MAYFLY_TRY(queue_->status());
+      return false;
+    }
+    uint32_t collection;
+    Instant deadline;
+    std::string_view record_id;
+    if (!DecodeDeadlineKey(queue_->key(), &collection, &deadline, &record_id))
+      return Error{ErrorCode::kInternalError, "corrupt entry in a queue of deadlines"};
+    record_key_.clear();
+    AppendBe32(record_key_, collection);
+    record_key_.append(record_id);
+    millis_ = deadline.millis;
+    return true;
+  }
   for (;;) {
     MAYFLY_TRY(bool found, index_ ? index_->Next() : records_->Next());
     if (!found) return false;
@@ -94,29 +126,36 @@ Result<bool> TtlCursor::Next() {
 }
 
 std::string_view TtlCursor::record_key() const {
+  if (queue_) return record_key_;
   return index_ ? index_->record_key() : records_->record_key();
 }
 
-bool IsDue(const TtlRule& rule, BsonView doc, int64_t threshold) {
-  if (!rule.index) {
-    BsonValue id = doc["_id"];
-    return id.IsDate() && id.Date().millis >= 0 && id.Date().millis <= threshold;
+std::optional<DeleteCause> IsDue(const TtlRule& rule, BsonView doc,
+                                 std::optional<Instant> expire_at, int64_t threshold) {
+  DeleteCause cause;
+  int64_t date = 0;
+  switch (rule.kind) {
+    case TtlRule::Kind::kDocument:
+      if (!expire_at) return std::nullopt;
+      cause.reason = DeleteReason::kExpiredDocument;
+      date = expire_at->millis;
+      break;
+    case TtlRule::Kind::kClustered: {
+      BsonValue id = doc["_id"];
+      if (!id.IsDate() || id.Date().millis < 0) return std::nullopt;
+      cause.reason = DeleteReason::kExpiredClustered;
+      date = id.Date().millis;
+      break;
+    }
+    case TtlRule::Kind::kTtlIndex:
+      if (!EarliestDate(*rule.index, doc, &date)) return std::nullopt;
+      cause.reason = DeleteReason::kExpiredTtlIndex;
+      cause.index = rule.index->id;
+      break;
   }
-  const IndexInfo& index = *rule.index;
-  const IndexField& field = index.fields[0];
-  // The plain case: a date in a top-level field, no partial filter.
-  if (!index.has_partial_filter && field.path.find('.') == std::string::npos) {
-    BsonValue v = doc.Find(field.path);
-    if (!v.IsArray()) return v.IsDate() && v.Date().millis <= threshold;
-  }
-  KeySet keys;
-  if (!ExtractKeys(index, doc, &keys)) return false;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    Instant date;
-    if (DecodeDate(keys.values(i), field.descending, &date) && date.millis <= threshold)
-      return true;
-  }
-  return false;
+  if (date > threshold) return std::nullopt;
+  cause.deadline = {rule.kind == TtlRule::Kind::kDocument ? date : rule.Deadline(date)};
+  return cause;
 }
 
 }  // namespace mayfly

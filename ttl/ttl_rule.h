@@ -7,15 +7,29 @@
 
 namespace mayfly {
 
-/// One reason for documents to go: a TTL index, or a clustered collection with expireAfterSeconds.
+/// One reason for documents to go: a TTL index, a clustered collection with expireAfterSeconds, or
+/// the documents' own deadlines.
 struct TtlRule {
+  enum class Kind : uint8_t { kTtlIndex, kClustered, kDocument };
+  Kind kind = Kind::kTtlIndex;
   CollectionInfoPtr coll;
-  IndexInfoPtr index;  ///< null: the clustered collection's own
+  IndexInfoPtr index;  ///< of a kTtlIndex, else null
+  /// From the date (or deadline) of a document to its removal. kDocument: the collection's
+  /// recoverSeconds.
   int64_t seconds = 0;
 
-  ExpiryState& state() const { return index ? *index->expiry : *coll->expiry; }
-  /// Unique among indexes, or among collections for a clustered one.
-  uint32_t id() const { return index ? index->id : coll->id; }
+  ExpiryState& state() const {
+    return index ? *index->expiry
+                 : kind == Kind::kClustered ? *coll->expiry : *coll->document_expiry;
+  }
+  /// Unique among rules.
+  uint64_t id() const {
+    return uint64_t{index ? index->id : coll->id} << 8 | static_cast<uint64_t>(kind);
+  }
+  /// As tombstones and logs say which rule it was: the index's name, "clustered" or "document".
+  std::string_view RuleName() const {
+    return index ? std::string_view(index->name) : kind == Kind::kClustered ? "clustered" : "document";
+  }
   std::string Name() const { return coll->ns + (index ? "." + index->name : ""); }
   /// The latest date that is due at `now` (EXPIRY rule R2: due when field <= now - seconds).
   int64_t Threshold(Instant now) const { return SaturatingDeadline(now.millis, -seconds); }
@@ -46,11 +60,16 @@ class TtlCursor {
   const bool descending_;
   std::unique_ptr<IndexCursor> index_;
   std::unique_ptr<RecordCursor> records_;
+  std::unique_ptr<KvIterator> queue_;
+  bool started_ = false;
+  std::string record_key_;  ///< of the queue's entry
   int64_t millis_ = 0;
 };
 
-/// Whether the document is due by this rule at `threshold`: what a candidate is checked against
-/// once it is locked, so that one changed meanwhile survives (EXPIRY rule T6).
-bool IsDue(const TtlRule& rule, BsonView doc, int64_t threshold);
+/// Whether the document is due by this rule at `threshold`, and then why it goes: what a candidate
+/// is checked against once it is locked, so that one changed meanwhile survives (EXPIRY rule T6).
+/// Holds and a suspended clock are not asked.
+std::optional<DeleteCause> IsDue(const TtlRule& rule, BsonView doc,
+                                 std::optional<Instant> expire_at, int64_t threshold);
 
 }  // namespace mayfly

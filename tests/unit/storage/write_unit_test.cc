@@ -164,8 +164,11 @@ TEST_CASE("Deadlines are in the record and in the queue, and move together", "[w
     auto it = s.storage->kv().NewIterator(Keyspace::kExpiry, {});
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
       Instant at;
-      std::string_view record_key;
-      REQUIRE(DecodeDeadlineKey(it->key(), &at, &record_key));
+      uint32_t collection;
+      std::string_view record_id;
+      REQUIRE(DecodeDeadlineKey(it->key(), &collection, &at, &record_id));
+      CHECK(collection == c.info->id);
+      std::string record_key = IdPrefix(collection).append(record_id);
       Storage::Record r;
       REQUIRE(s.storage->Fetch(*c, record_key, &r).value());
       CHECK(r.expire_at == at);

@@ -1,0 +1,51 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "protocol/bson_view.h"
+#include "protocol/instant.h"
+
+namespace mayfly {
+
+struct CollectionInfo;
+struct IndexInfo;
+
+/// What besides its deadline decides whether a document is hidden or may be removed (EXPIRY C.1,
+/// C.2, C.3). One object a Storage; the layer above may put its own in its place before the first
+/// client. Threads: any; the fields are read at every operation, so a change takes effect at once.
+class ExpiryPolicy {
+ public:
+  virtual ~ExpiryPolicy() = default;
+
+  /// The clock is not to be trusted: nothing is hidden and nothing removed for being past its
+  /// deadline.
+  std::atomic<bool> suspended{false};
+  /// ttlMonitorEnabled: TTL indexes with exact reads hide only while it is on. Per-document
+  /// deadlines always do.
+  std::atomic<bool> monitor_enabled{true};
+  /// ttlReadFilter: TTL indexes that do not say otherwise have exact reads.
+  std::atomic<bool> index_reads_exact_default{false};
+  /// metadataPurgeIntervalSecs: how long tombstones are kept; 0: none are written.
+  std::atomic<int64_t> tombstone_seconds{259'200};
+  /// metrics.ttl.expiredReadsHidden: documents that were there and past their deadline when a read
+  /// met them.
+  std::atomic<int64_t> hidden_reads{0};
+
+  /// Whether the document is held: it neither expires nor hides. Asked only for documents that were
+  /// found past their deadline. Must not block.
+  virtual bool Held(const CollectionInfo& coll, BsonView doc, Instant now) const {
+    (void)coll, (void)doc, (void)now;
+    return false;
+  }
+  /// Whether there may be held documents at all: while false, Held is not worth asking.
+  virtual bool HasHolds() const { return false; }
+  /// Whether a TTL index (null: the clustered collection's own rule) may hide documents now: a rule
+  /// that is held or paused may not. Asked once an operation, for rules with exact reads that are
+  /// overdue.
+  virtual bool RuleActive(const CollectionInfo& coll, const IndexInfo* index) const {
+    (void)coll, (void)index;
+    return true;
+  }
+};
+
+}  // namespace mayfly

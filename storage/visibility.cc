@@ -1,0 +1,177 @@
+#include "storage/visibility.h"
+
+#include <unordered_set>
+
+#include "protocol/value.h"
+#include "storage/expiry_policy.h"
+#include "storage/index_keys.h"
+#include "storage/key_encoding.h"
+#include "storage/key_format.h"
+
+namespace mayfly {
+
+const char* WhyNotTtlRule(const CollectionInfo& coll, const IndexInfo& index) {
+  if (index.fields.size() != 1) return "the key has more than one field";
+  if (!index.fields[0].special.empty()) return "a special index type has no order of time";
+  if (coll.capped) return "the collection is capped";
+  return nullptr;
+}
+
+bool EarliestDate(const IndexInfo& index, BsonView doc, int64_t* millis) {
+  const IndexField& field = index.fields[0];
+  // The plain case: a date in a top-level field, no partial filter.
+  if (!index.has_partial_filter && field.path.find('.') == std::string::npos) {
+    BsonValue v = doc.Find(field.path);
+    if (!v.IsArray()) {
+      if (v.IsDate()) *millis = v.Date().millis;
+      return v.IsDate();
+    }
+  }
+  KeySet keys;
+  if (!ExtractKeys(index, doc, &keys)) return false;
+  bool found = false;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Instant date;
+    if (!DecodeDate(keys.values(i), field.descending, &date)) continue;
+    if (!found || date.millis < *millis) *millis = date.millis;
+    found = true;
+  }
+  return found;
+}
+
+Visibility::Visibility(Storage& storage, const CollectionInfo& coll, Instant now,
+                       bool include_expired)
+    : storage_(&storage) {
+  const ExpiryPolicy& policy = storage.expiry_policy();
+  if (include_expired || policy.suspended.load(std::memory_order_relaxed)) return;
+  coll_ = &coll;
+  now_ = now;
+  if (coll.indexes.empty() && !coll.clustered) return;
+  if (!policy.monitor_enabled.load(std::memory_order_relaxed)) return;
+  const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
+  auto add = [&](const IndexInfo* index, const ExpiryState& state, int64_t seconds) {
+    if (state.Earliest() > SaturatingDeadline(now.millis, -seconds)) return;
+    if (policy.RuleActive(coll, index)) rules_.push_back({index, seconds});
+  };
+  if (by_default && coll.clustered && coll.expire_after_seconds)
+    add(nullptr, *coll.expiry, *coll.expire_after_seconds);
+  for (const IndexInfoPtr& i : coll.indexes) {
+    if (!i->expire_after_seconds || i->state != IndexState::kReady) continue;
+    if (i->expire_reads == ExpireReads::kLazy ||
+        (i->expire_reads == ExpireReads::kDefault && !by_default) || WhyNotTtlRule(coll, *i))
+      continue;
+    add(i.get(), *i->expiry, *i->expire_after_seconds);
+  }
+}
+
+std::optional<DeleteCause> Visibility::Expired(BsonView doc,
+                                               std::optional<Instant> expire_at) const {
+  if (coll_ == nullptr) return std::nullopt;
+  std::optional<DeleteCause> cause;
+  if (expire_at && expire_at->millis <= now_.millis) {
+    cause.emplace(DeleteReason::kExpiredDocument);
+    cause->deadline = *expire_at;
+  }
+  for (const Rule& r : rules_) {
+    int64_t date;
+    if (r.index) {
+      if (!EarliestDate(*r.index, doc, &date)) continue;
+    } else {
+      BsonValue id = doc["_id"];
+      if (!id.IsDate() || id.Date().millis < 0) continue;  // EXPIRY rule R6
+      date = id.Date().millis;
+    }
+    const int64_t deadline = SaturatingDeadline(date, r.seconds);
+    if (deadline > now_.millis || (cause && cause->deadline.millis <= deadline)) continue;
+    cause.emplace(r.index ? DeleteReason::kExpiredTtlIndex : DeleteReason::kExpiredClustered);
+    cause->index = r.index ? r.index->id : 0;
+    cause->deadline = {deadline};
+  }
+  if (cause && storage_->expiry_policy().Held(*coll_, doc, now_)) cause.reset();
+  return cause;
+}
+
+bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
+  std::optional<DeleteCause> cause = Expired(doc, expire_at);
+  if (!cause) return false;
+  storage_->expiry_policy().hidden_reads.fetch_add(1, std::memory_order_relaxed);
+  // Removal is the reaper's; it is woken should it sleep for something later.
+  if (coll_->expiry_options.recover_seconds == 0)
+    storage_->expiry_waker().Note(cause->deadline.millis);
+  return true;
+}
+
+Result<int64_t> Visibility::CountHidden(Operation& op) const {
+  if (!MayHide()) return int64_t{0};
+  // Each record once, whichever of its deadlines is past. Where there is one queue only, and every
+  // record in it once, nothing need be remembered.
+  std::unordered_set<std::string> seen;
+  int64_t hidden = 0;
+  Storage::Record record;
+  auto count = [&](std::string_view record_key) -> Result<void> {
+    MAYFLY_TRY(op.CheckInterrupt());
+    if (!rules_.empty() && !seen.emplace(record_key).second) return Ok();
+    MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record));
+    if (found && Expired(record.doc, record.expire_at)) ++hidden;
+    return Ok();
+  };
+  std::string record_key;
+  if (int64_t first = coll_->document_expiry->Earliest(); first <= now_.millis) {
+    KvIterOptions o;
+    o.lower = DeadlinePrefix(coll_->id);
+    AppendTime64(o.lower, {first});
+    o.upper = DeadlinePrefix(coll_->id);
+    AppendTime64(o.upper, {SaturatingDeadline(now_.millis, 0) + 1});
+    auto it = storage_->kv().NewIterator(Keyspace::kExpiry, std::move(o));
+    const bool plain = rules_.empty() && !storage_->expiry_policy().HasHolds();
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      ++op.keys_examined;
+      if (plain) {
+        MAYFLY_TRY(op.CheckInterrupt());
+        ++hidden;
+        continue;
+      }
+      uint32_t collection;
+      Instant deadline;
+      std::string_view record_id;
+      if (!DecodeDeadlineKey(it->key(), &collection, &deadline, &record_id)) continue;
+      record_key = IdPrefix(coll_->id);
+      record_key.append(record_id);
+      MAYFLY_TRY(count(record_key));
+    }
+    MAYFLY_TRY(it->status());
+  }
+  CollectionInfoPtr coll(std::shared_ptr<const void>(), coll_);
+  for (const Rule& r : rules_) {
+    const int64_t last = SaturatingDeadline(now_.millis, -r.seconds);
+    if (!r.index) {
+      RecordScan scan;
+      scan.lower = scan.upper = IdPrefix(coll_->id);
+      EncodeKeyValue(Value::Date({0}).view(), false, scan.lower);
+      EncodeKeyValue(Value::Date({last + 1}).view(), false, scan.upper);
+      auto cursor = storage_->ScanRecords(coll, std::move(scan));
+      for (;;) {
+        MAYFLY_TRY(bool more, cursor->Next());
+        if (!more) break;
+        MAYFLY_TRY(count(cursor->record_key()));
+      }
+      continue;
+    }
+    const bool descending = r.index->fields[0].descending;
+    const int64_t first = std::max(r.index->expiry->Earliest(), INT64_MIN + 1);
+    IndexScan scan;
+    EncodeKeyValue(Value::Date({descending ? last : first}).view(), descending, scan.lower);
+    EncodeKeyValue(Value::Date({descending ? first - 1 : last + 1}).view(), descending, scan.upper);
+    IndexInfoPtr index(std::shared_ptr<const void>(), r.index);
+    auto cursor = storage_->ScanIndex(coll, index, std::move(scan));
+    for (;;) {
+      MAYFLY_TRY(bool more, cursor->Next());
+      if (!more) break;
+      ++op.keys_examined;
+      MAYFLY_TRY(count(cursor->record_key()));
+    }
+  }
+  return hidden;
+}
+
+}  // namespace mayfly
