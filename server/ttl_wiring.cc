@@ -28,11 +28,7 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   env.may_run = [&server] {
     return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down();
   };
-  // Asked between batches: busy when a request came in since the last time.
-  env.foreground_busy = [&server, last = int64_t{0}]() mutable {
-    const int64_t requests = server.metrics().network.requests;
-    return std::exchange(last, requests) != requests;
-  };
+  env.foreground_requests = [&server] { return server.metrics().network.requests.Get(); };
   env.slow_millis = [&server] { return server.profiler().slow_ms.load(std::memory_order_relaxed); };
   env.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError

@@ -8,7 +8,8 @@
 namespace mayfly {
 
 Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll,
-                         const IndexInfo& index, int64_t through) {
+                         const IndexInfo& index, int64_t through,
+                         std::string_view last_entry) {
   WriteUnit unit(storage, op);
   Result<void> alone = unit.impl().TouchExclusive(coll, 2000);
   if (!alone) {
@@ -17,7 +18,9 @@ Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& 
   }
   // Writers that were inside have lowered the mark by now: it is lowered before the gate is given
   // up.
-  if (index.expiry->resume_millis.load(std::memory_order_acquire) <= through) return false;
+  if (index.expiry->resume_millis.load(std::memory_order_acquire) <= through ||
+      index.expiry->left_millis.load(std::memory_order_acquire) <= through)
+    return false;
   const bool descending = index.fields[0].descending;
   std::string begin = IdPrefix(index.id), end = begin, at;
   EncodeKeyValue(Value::Date({descending ? through : INT64_MIN}).view(), descending, begin);
@@ -27,22 +30,35 @@ Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& 
   } else {
     EncodeKeyValue(Value::Date({through + 1}).view(), false, end);
   }
+  if (!last_entry.empty()) {
+    if (descending)
+      begin = last_entry;
+    else
+      end.assign(last_entry).push_back('\0');
+  }
   unit.EraseRange(index.keyspace, begin, end);
   MAYFLY_TRY(storage.committer().Commit(std::move(unit)));
   return true;
 }
 
 Result<bool> CoverReapedDeadlines(Storage& storage, Operation& op, const CollectionInfo& coll,
-                                  int64_t through) {
+                                  int64_t through, std::string_view last_entry) {
   WriteUnit unit(storage, op);
   Result<void> alone = unit.impl().TouchExclusive(coll, 2000);
   if (!alone) {
     if (alone.error().code == ErrorCode::kWriteConflict) return false;
     return alone.error();
   }
-  if (coll.document_expiry->resume_millis.load(std::memory_order_acquire) <= through) return false;
-  std::string end = DeadlinePrefix(coll.id);
-  AppendTime64(end, {through + 1});
+  if (coll.document_expiry->resume_millis.load(std::memory_order_acquire) <= through ||
+      coll.document_expiry->left_millis.load(std::memory_order_acquire) <= through)
+    return false;
+  std::string end(last_entry);
+  if (last_entry.empty()) {
+    end = DeadlinePrefix(coll.id);
+    AppendTime64(end, {through + 1});
+  } else {
+    end.push_back('\0');
+  }
   unit.EraseRange(Keyspace::kExpiry, DeadlinePrefix(coll.id), end);
   MAYFLY_TRY(storage.committer().Commit(std::move(unit)));
   return true;

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "protocol/instant.h"
 
@@ -24,15 +27,22 @@ struct ExpiryState {
   std::atomic<int64_t> resume_millis{INT64_MIN};
   /// No entry is earlier than this date; INT64_MIN: not known, look; INT64_MAX: there is none.
   std::atomic<int64_t> next_millis{INT64_MIN};
+  /// The earliest date that the reaper left where it is and does not come back to by itself (a hold
+  /// covers the document); INT64_MAX: none. Not below resume_millis, but entries are there.
+  std::atomic<int64_t> left_millis{INT64_MAX};
+  /// In ExpiryWaker's list: the reaper has not looked at next_millis since it was lowered.
+  std::atomic<bool> noted{false};
 
   /// As next_millis, but good while the reaper works.
   std::atomic<int64_t> floor_millis{INT64_MIN};
 
-  /// An entry with this date became visible, or was left where it is. The order matters to Settled().
-  void Lower(int64_t millis) {
+  /// An entry with this date became visible, or was left where it is. True when none was known to be
+  /// as early. The order matters to Settled().
+  bool Lower(int64_t millis) {
     LowerTo(resume_millis, millis);
-    LowerTo(next_millis, millis);
+    const bool earlier = LowerTo(next_millis, millis);
     LowerTo(floor_millis, millis);
+    return earlier;
   }
   /// For readers: no entry is earlier than this date. INT64_MIN: not known; INT64_MAX: there is none.
   int64_t Earliest() const {
@@ -57,10 +67,11 @@ struct ExpiryState {
     next_millis = millis;
     floor_millis = millis;
   }
-  static void LowerTo(std::atomic<int64_t>& mark, int64_t millis) {
+  static bool LowerTo(std::atomic<int64_t>& mark, int64_t millis) {
     int64_t now = mark.load(std::memory_order_acquire);
-    while (millis < now && !mark.compare_exchange_weak(now, millis, std::memory_order_acq_rel)) {
-    }
+    while (millis < now)
+      if (mark.compare_exchange_weak(now, millis, std::memory_order_acq_rel)) return true;
+    return false;
   }
 };
 
@@ -72,14 +83,34 @@ inline int64_t SaturatingDeadline(int64_t millis, int64_t seconds) {
   return sum;
 }
 
-/// Wakes the reaper when something that is due earlier than it sleeps for became visible.
+/// How writers tell the reaper of earlier deadlines: which indexes have got one, and, when it is due
+/// before what the reaper sleeps for, to wake. Entries behind the earliest of their index, which is
+/// nearly all there are, cost nothing here. Threads: any.
 struct ExpiryWaker {
   std::atomic<int64_t> wake_below{
       INT64_MIN};  ///< deadlines (ms) before this one wake; set by the reaper before it sleeps
   std::function<void()> wake;  ///< any thread; must not block. Set once, before the first client
-  void Note(int64_t deadline) {
+
+  /// An entry with this date (and so this deadline) became visible.
+  void Entered(ExpiryState& state, int64_t millis, int64_t deadline) {
+    if (!state.Lower(millis)) return;
+    if (!state.noted.exchange(true, std::memory_order_acq_rel)) {
+      std::lock_guard l(mutex_);
+      noted_.push_back(&state);
+    }
     if (deadline < wake_below.load(std::memory_order_acquire) && wake) wake();
   }
+  /// The states noted since the last call. They may have gone since with their index: whoever
+  /// follows a pointer must know from elsewhere that it lives, and clears `noted` before it reads
+  /// next_millis.
+  std::vector<const ExpiryState*> TakeNoted() {
+    std::lock_guard l(mutex_);
+    return std::exchange(noted_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<const ExpiryState*> noted_;
 };
 
 /// The date in an encoded index value (storage/key_encoding.cc); false when it is of another type.

@@ -470,8 +470,7 @@ void UnitApplier::Applied(std::span<WriteUnit> units) {
       if (t.first_sequence > 0)
         t.coll->counters->first_sequence.store(t.first_sequence, std::memory_order_relaxed);
     for (const WriteUnit::Impl::ExpiryNote& n : u.impl().expiry_notes) {
-      n.state->Lower(n.millis);
-      storage_.expiry_waker.Note(n.deadline);
+      storage_.expiry_waker.Entered(*n.state, n.millis, n.deadline);
     }
     for (auto& f : u.impl().on_commit) f();
     u.impl().ReleaseLocks();

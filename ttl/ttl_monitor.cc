@@ -1,5 +1,6 @@
 #include "ttl/ttl_monitor.h"
 
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -7,7 +8,6 @@
 #include <chrono>
 
 #include "protocol/bson_builder.h"
-#include "storage/expiry_cover.h"
 
 namespace mayfly {
 namespace {
@@ -15,13 +15,11 @@ namespace {
 /// Deadlines that fall due in quick succession are worked off together: no more rounds than this a
 /// second.
 constexpr auto kPromptInterval = std::chrono::milliseconds(20);
-/// Documents between two looks at whether clients need the machine.
-constexpr int64_t kDocumentsPerBreath = 100;
-constexpr auto kBreath = std::chrono::microseconds(200);
-/// So many point deletes at the head of an index are worth one range delete over them.
-constexpr int64_t kCoverAfter = 10'000;
 /// The longest sleep, so that a wall clock that was set forward is noticed.
 constexpr auto kLongestSleep = std::chrono::milliseconds(1000);
+/// All rules that have something due get a turn in about this time; a turn is not shorter than
+/// kShortestTurn.
+constexpr int64_t kRoundMillis = 500, kShortestTurn = 5, kLongestTurn = 50;
 
 }  // namespace
 
@@ -32,23 +30,24 @@ TtlMonitor::TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& para
       clock_(clock),
       parameters_(parameters),
       metrics_(metrics),
-      batched_(batched),
-      env_(std::move(environment)) {}
+      env_(std::move(environment)),
+      schedule_(storage, states_),
+      reaper_(storage, clock, parameters, metrics, batched, env_, [this] { return KeepOn(); }) {}
 
 TtlMonitor::~TtlMonitor() { Stop(); }
 
 void TtlMonitor::Start() {
-  started_ = true;
   next_pass_ = SaturatingDeadline(clock_.Now().millis, parameters_.monitor_sleep_secs);
   storage_.expiry_waker().wake = [this] { Wake(); };
   storage_.catalog().OnChange([this] { Wake(); });
-  clock_.OnJump([this] { Wake(); });
+  clock_.OnJump([this] { ControlsChanged(); });
   thread_ = std::thread([this] { Run(); });
 }
 
 void TtlMonitor::Stop() {
   if (!thread_.joinable()) return;
   stop_ = true;
+  reaper_.Stop();
   {
     std::lock_guard l(mutex_);
     woken_ = true;
@@ -62,6 +61,12 @@ void TtlMonitor::Wake() {
   std::lock_guard l(mutex_);
   if (woken_) return;
   woken_ = true;
+  wake_.notify_all();
+}
+
+void TtlMonitor::ControlsChanged() {
+  std::lock_guard l(mutex_);
+  woken_ = reconsider_ = true;
   wake_.notify_all();
 }
 
@@ -83,18 +88,23 @@ void TtlMonitor::Settle() {
 
 bool TtlMonitor::Enabled() const {
   return parameters_.monitor_enabled.load(std::memory_order_relaxed) &&
+         !storage_.expiry_policy().suspended.load(std::memory_order_relaxed) &&
          (!env_.may_run || env_.may_run());
 }
 
 void TtlMonitor::Run() {
-  // Clients come first where there are fewer cores than threads. Linux: the priority of this thread alone.
+  // Clients come first where there are fewer cores than threads. Linux: the priority of this thread
+  // alone. Its rests are short: the kernel's usual slack would add a quarter to them.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+  prctl(PR_SET_TIMERSLACK, 10'000UL, 0, 0, 0);
   ExpiryWaker& waker = storage_.expiry_waker();
   while (!Stopping()) {
     uint64_t passes, settles;
+    bool reconsider;
     {
       std::lock_guard l(mutex_);
       woken_ = false;
+      reconsider = std::exchange(reconsider_, false);
       passes = passes_wanted_;
       settles = settles_wanted_;
     }
@@ -103,15 +113,28 @@ void TtlMonitor::Run() {
     next_pass_ =
         std::min(next_pass_,
                  clock_.Now().millis + period);  // the period was shortened, or the clock set back
-    if (passes > passes_done_ || clock_.Now().millis >= next_pass_) {
-      if (Enabled()) Pass(clock_.Now());
+    const bool precise = parameters_.monitor_mode.load() == 0;
+    limiter_.SetRate(parameters_.max_docs_per_second.load(), clock_.Now().millis);
+    schedule_.Refresh(clock_.Now().millis);
+    const bool pass = passes > passes_done_ || clock_.Now().millis >= next_pass_;
+    if (reconsider || pass) {
+      limited_until_ = INT64_MIN;
+      schedule_.Reconsider();
+    }
+    schedule_.RetryStalled();
+    if (pass) {
+      if (Enabled()) {
+        if (precise)
+          PrecisePass();
+        else
+          IntervalPass(clock_.Now());
+      }
       next_pass_ = clock_.Now().millis + period;
     }
-    bool prompt = parameters_.monitor_mode.load() == 0;
     int64_t next = INT64_MAX;
-    if (prompt && Enabled()) {
-      Prompt();
-      next = NextDeadline();
+    if (precise && Enabled()) {
+      WorkOff(false);
+      next = std::max(schedule_.Next(), limited_until_);
     }
     {
       std::lock_guard l(mutex_);
@@ -124,34 +147,25 @@ void TtlMonitor::Run() {
     int64_t now = clock_.Now().millis;
     int64_t until = std::min(next, next_pass_);
     std::unique_lock l(mutex_);
-    if (until > now) {
+    auto asked = [&] {
+      return settles_wanted_ > settles_done_ || passes_wanted_ > passes_done_ || Stopping();
+    };
+    if (until > now && !schedule_.HasStalled()) {
       auto sleep = std::min<std::chrono::milliseconds>(
           kLongestSleep, std::chrono::milliseconds(std::min<int64_t>(until - now, 1000)));
       wake_.wait_for(l, sleep, [&] { return woken_ || Stopping(); });
     } else if (!woken_) {
       // Due already: documents that others had locked, or a rule that failed. Try again soon, not
       // at once.
-      wake_.wait_for(l, kPromptInterval, [&] {
-        return passes_wanted_ > passes_done_ || settles_wanted_ > settles_done_ || Stopping();
-      });
+      wake_.wait_for(l, kPromptInterval, asked);
     }
-    if (woken_ && prompt && settles_wanted_ == settles_done_ && passes_wanted_ == passes_done_)
-      wake_.wait_for(l, kPromptInterval, [&] {
-        return settles_wanted_ > settles_done_ || passes_wanted_ > passes_done_ || Stopping();
-      });
+    if (woken_ && precise && settles_wanted_ == settles_done_ && passes_wanted_ == passes_done_)
+      wake_.wait_for(l, kPromptInterval, asked);
   }
 }
 
-void TtlMonitor::RefreshRules() {
-  uint64_t version = storage_.catalog().Version();
-  if (version == rules_version_) return;
-  invalid_.clear();
-  rules_ = ListTtlRules(storage_.catalog(), &invalid_);
-  rules_version_ = version;
-}
-
 void TtlMonitor::ReportInvalid() {
-  for (const InvalidTtlRule& i : invalid_) {
+  for (const InvalidTtlRule& i : schedule_.invalid()) {
     metrics_.invalid_index_skips.Add();
     if (!reported_.insert(std::to_string(i.index->id) + i.reason).second) continue;
     TtlRule rule{TtlRule::Kind::kTtlIndex, i.coll, i.index, 0};
@@ -160,28 +174,40 @@ void TtlMonitor::ReportInvalid() {
   }
 }
 
-void TtlMonitor::Pass(Instant at) {
+void TtlMonitor::PrecisePass() {
+  Log('D', "TTL pass begins", nullptr);
+  ReportInvalid();
+  if (WorkOff(true)) {
+    metrics_.sub_passes.Add();
+    metrics_.passes.Add();
+  } else if (!Stopping()) {
+    Log('W', "TTL pass was interrupted", nullptr);
+  }
+  Log('D', "TTL pass ends", nullptr);
+}
+
+void TtlMonitor::IntervalPass(Instant at) {
   Log('D', "TTL pass begins", nullptr);
   bool interrupted = false, more;
   do {
     // A sub-pass: a fresh list of rules, visited in turn until each has nothing due or the time is
     // up.
-    RefreshRules();
+    schedule_.Refresh(at.millis);
     ReportInvalid();
-    std::vector<TtlRule> pending = rules_;
+    std::vector<TtlSlot*> pending = schedule_.All();
     const int64_t begin = clock_.MonotonicMicros();
     const int64_t target = parameters_.sub_pass_target_secs.load() * 1'000'000;
     do {
-      std::vector<TtlRule> unfinished;
-      for (const TtlRule& rule : pending) {
-        if (Stopping() || !Enabled()) {
+      std::vector<TtlSlot*> unfinished;
+      for (TtlSlot* slot : pending) {
+        if (!KeepOn()) {
           interrupted = true;
           break;
         }
-        Visit v = VisitRule(rule, at,
-                            {parameters_.index_delete_target_docs.load(),
-                             parameters_.index_delete_target_time_ms.load()});
-        if (v.more && !v.failed) unfinished.push_back(rule);
+        VisitLimits limits{parameters_.index_delete_target_docs.load(),
+                           parameters_.index_delete_target_time_ms.load()};
+        Visit v;
+        if (VisitSlot(*slot, at, limits, &v) && v.more && !v.blocked) unfinished.push_back(slot);
       }
       pending = std::move(unfinished);
     } while (!interrupted && !pending.empty() && clock_.MonotonicMicros() - begin < target);
@@ -193,244 +219,113 @@ void TtlMonitor::Pass(Instant at) {
   Log('D', "TTL pass ends", nullptr);
 }
 
-bool TtlMonitor::Prompt() {
-  for (bool again = true; again;) {
-    again = false;
-    RefreshRules();
-    for (size_t i = 0; i < rules_.size(); ++i) {
-      const TtlRule rule = rules_[i];
-      if (rule.state().next_millis == INT64_MIN) (void)Peek(rule);
-      int64_t next = rule.state().next_millis;
-      Instant now = clock_.Now();
-      if (next == INT64_MAX || rule.Deadline(next) > now.millis) continue;
-      if (Stopping() || !Enabled()) return false;
-      // A large backlog of one rule takes turns with the others.
-      Visit v = VisitRule(rule, now,
-                          {parameters_.index_delete_target_docs.load(),
-                           parameters_.index_delete_target_time_ms.load()});
-      if (v.more && !v.failed && v.deleted > 0) again = true;
+bool TtlMonitor::WorkOff(bool pass) {
+  int64_t sub_pass = clock_.MonotonicMicros();
+  for (;;) {
+    const Instant now = clock_.Now();
+    schedule_.Refresh(now.millis);
+    if (limited_until_ > now.millis) {
+      schedule_.DropQueue();
+      return true;
+    }
+    TtlSlot* slot = schedule_.Take(now.millis);
+    if (!slot) return true;
+    bool interrupted = !KeepOn() || parameters_.monitor_mode.load() != 0;
+    if (!pass && !interrupted) {
       std::lock_guard l(mutex_);
-      if (passes_wanted_ > passes_done_) return false;
+      interrupted = passes_wanted_ > passes_done_ || reconsider_ || now.millis >= next_pass_;
     }
-    if (clock_.Now().millis >= next_pass_) return false;
+    if (interrupted) {
+      schedule_.Place(*slot, slot->not_before);
+      schedule_.DropQueue();
+      return false;
+    }
+    // The index is only known to have entries once it has been looked into.
+    if (slot->rule.state().next_millis == INT64_MIN) {
+      if (!reaper_.Peek(slot->rule)) {
+        schedule_.Stall(*slot);
+        continue;
+      }
+      schedule_.Place(*slot);
+      if (slot->key > now.millis) continue;
+    }
+    const int64_t turn = std::clamp(kRoundMillis / static_cast<int64_t>(schedule_.QueueSize() + 1),
+                                    kShortestTurn, kLongestTurn);
+    const int64_t millis = parameters_.index_delete_target_time_ms.load();
+    VisitLimits limits{parameters_.index_delete_target_docs.load(),
+                       millis > 0 ? std::min(millis, turn) : turn};
+    Visit v;
+    VisitSlot(*slot, now, limits, &v);
+    const int64_t target = parameters_.sub_pass_target_secs.load() * 1'000'000;
+    if (pass && clock_.MonotonicMicros() - sub_pass >= std::max<int64_t>(target, 1)) {
+      if (target > 0 && schedule_.Next() <= now.millis) {
+        metrics_.sub_passes.Add();
+        ReportInvalid();
+      }
+      sub_pass = clock_.MonotonicMicros();
+    }
   }
+}
+
+bool TtlMonitor::VisitSlot(TtlSlot& slot, Instant now, VisitLimits limits, Visit* visit) {
+  ExpiryState& state = slot.rule.state();
+  if (slot.left_until <= now.millis) {
+    slot.left_until = INT64_MAX;
+    const int64_t left = state.left_millis.exchange(INT64_MAX, std::memory_order_acq_rel);
+    if (left != INT64_MAX) state.Lower(left);
+  }
+  const int64_t next = state.next_millis.load(std::memory_order_acquire);
+  if (next == INT64_MAX || (next != INT64_MIN && slot.rule.Deadline(next) > now.millis)) {
+    schedule_.Place(slot);
+    return true;
+  }
+  if (!Admit(slot, now, &limits)) return false;
+  *visit = reaper_.Run(slot, now, limits);
+  limiter_.Spend(visit->deleted);
+  slot.limiter.Spend(visit->deleted);
+  if (!visit->error.empty() || visit->blocked)
+    schedule_.Stall(slot);
+  else
+    schedule_.Place(slot);
+  return visit->error.empty();
+}
+
+bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {
+  auto wait = [&](TtlWait why, int64_t until) {
+    slot.figures->Waits(why, until);
+    schedule_.Place(slot, until);
+    return false;
+  };
+  if (env_.may_reap)
+    if (Instant from = env_.may_reap(slot.rule, now); from > now)
+      return wait(TtlWait::kControl, from.millis);
+  auto at_most = [&](int64_t docs) {
+    if (docs != INT64_MAX) limits->docs = limits->docs > 0 ? std::min(limits->docs, docs) : docs;
+  };
+  const int64_t next = slot.rule.state().next_millis.load(std::memory_order_acquire);
+  const bool catch_up =
+      slot.limits.catch_up_seconds > 0 && next != INT64_MIN &&
+      slot.rule.Deadline(next) < now.millis - slot.limits.catch_up_seconds * 1000;
+  if (!catch_up) {
+    // Later than this the rule is not limited any more.
+    const int64_t lifted = slot.limits.catch_up_seconds > 0 && next != INT64_MIN
+                               ? SaturatingDeadline(slot.rule.Deadline(next) + 1,
+                                                    slot.limits.catch_up_seconds)
+                               : INT64_MAX;
+    if (slot.limits.window && !slot.limits.window->Contains(now))
+      return wait(TtlWait::kWindow, std::min(lifted, slot.limits.window->Opens(now).millis));
+    const int64_t may = slot.limiter.Available(now.millis);
+    if (may == 0) return wait(TtlWait::kLimit, std::min(lifted, slot.limiter.NextMillis()));
+    at_most(may);
+  }
+  const int64_t may = limiter_.Available(now.millis);
+  if (may == 0) {
+    limited_until_ = limiter_.NextMillis();
+    return wait(TtlWait::kLimit, limited_until_);
+  }
+  at_most(may);
+  slot.figures->Waits(TtlWait::kNothing, INT64_MIN);
   return true;
-}
-
-TtlMonitor::Visit TtlMonitor::VisitRule(const TtlRule& rule, Instant at, Limits limits) {
-  ExpiryState& state = rule.state();
-  const int64_t threshold = rule.Threshold(at);
-  const int64_t from = state.resume_millis.load(std::memory_order_acquire);
-  if (from > threshold) return {};
-  BsonDocument command = BuildBson([&](BsonBuilder& b) {
-    b.Append("delete", rule.coll->name);
-    auto deletes = b.OpenArray("deletes");
-    auto d = deletes.OpenDocument();
-    {
-      auto q = d.OpenDocument("q");
-      auto range = q.OpenDocument(rule.index ? std::string_view(rule.index->fields[0].path)
-                                  : rule.kind == TtlRule::Kind::kClustered ? "_id"
-                                                                           : "$expireAt");
-      if (rule.kind != TtlRule::Kind::kClustered)
-        range.Append("$gte", Instant{INT64_MIN});
-      else
-        range.Append("$gte", Instant{0});
-      range.Append("$lte", Instant{threshold});
-    }
-    d.Append("limit", 0);
-    if (rule.index) d.Append("hint", rule.index->name);
-    d.Done();
-    deletes.Done();
-    b.Append("$db", rule.coll->db);
-  });
-  std::shared_ptr<Operation> op;
-  if (env_.begin_operation) op = env_.begin_operation(*rule.coll, command);
-  if (!op) op = std::make_shared<Operation>(clock_);
-
-  // Raised before the snapshot is taken: see ExpiryState.
-  state.next_millis.store(INT64_MAX, std::memory_order_release);
-  state.resume_millis.store(threshold == INT64_MAX ? INT64_MAX : threshold + 1,
-                            std::memory_order_release);
-  const int64_t begin = clock_.MonotonicMicros();
-  Result<Visit> r = Reap(*op, rule, from, threshold, limits);
-  Visit v;
-  if (r) {
-    v = r.value();
-  } else {
-    state.Lower(from);
-    v.failed = true;
-    // A dropped collection is not an error; the next list of rules will not have it.
-    if (r.error().code != ErrorCode::kQueryPlanKilled &&
-        r.error().code != ErrorCode::kNamespaceNotFound) {
-      if (r.error().code == ErrorCode::kInterrupted)
-        Log('W', "TTL deletion was interrupted", &rule);
-      else
-        Log('E', "TTL deletion failed", &rule,
-            [&](BsonBuilder& b) { b.Append("error", r.error().message); });
-    }
-  }
-  if (!v.failed) {
-    Result<void> peeked = Peek(rule);
-    if (!peeked) state.Lower(from);
-  }
-  const int64_t took = clock_.MonotonicMicros() - begin;
-  if (v.deleted > 0 && env_.profile) env_.profile(*rule.coll, command, *op, took);
-  if (v.deleted > 0 && env_.slow_millis && took / 1000 >= env_.slow_millis())
-    Log('I', "Deleted expired documents using index", &rule, [&](BsonBuilder& b) {
-      b.Append("numDeleted", v.deleted)
-          .Append("keysExamined", op->keys_examined)
-          .Append("docsExamined", op->docs_examined);
-      b.Append("keysDeleted", op->keys_deleted).Append("durationMillis", took / 1000);
-    });
-  return v;
-}
-
-Result<void> TtlMonitor::Peek(const TtlRule& rule) {
-  ExpiryState& state = rule.state();
-  state.next_millis.store(INT64_MAX, std::memory_order_release);
-  int64_t from = state.resume_millis.load(std::memory_order_acquire);
-  if (from == INT64_MAX) {
-    state.Settled();
-    return Ok();
-  }
-  TtlCursor cursor(storage_, rule, from, INT64_MAX);
-  Result<bool> found = cursor.Next();
-  if (!found) {
-    state.next_millis.store(INT64_MIN, std::memory_order_release);
-    return found.error();
-  }
-  if (found.value()) ExpiryState::LowerTo(state.next_millis, cursor.millis());
-  state.Settled();
-  return Ok();
-}
-
-int64_t TtlMonitor::NextDeadline() {
-  RefreshRules();
-  int64_t next = INT64_MAX;
-  for (const TtlRule& rule : rules_) {
-    if (rule.state().next_millis == INT64_MIN) (void)Peek(rule);
-    int64_t millis = rule.state().next_millis;
-    if (millis == INT64_MAX || millis == INT64_MIN) continue;
-    next = std::min(next, rule.Deadline(millis));
-  }
-  return next;
-}
-
-Result<TtlMonitor::Visit> TtlMonitor::Reap(Operation& op, const TtlRule& rule, int64_t from,
-                                           int64_t threshold, Limits limits) {
-  Visit v;
-  const bool batched = parameters_.batch_deletes.load();
-  const int64_t batch_docs = batched ? parameters_.batch_target_docs.load() : 1;
-  const int64_t batch_micros = parameters_.batch_target_time_ms.load() * 1000;
-  const int64_t batch_bytes = parameters_.batch_target_staged_bytes.load();
-  const size_t most = batch_docs > 0 ? static_cast<size_t>(batch_docs) : 1000;
-  const int64_t end =
-      limits.millis > 0 ? clock_.MonotonicMicros() + limits.millis * 1000 : INT64_MAX;
-  (void)batch_micros;  // a batch of index entries takes microseconds: the document and byte targets
-                       // end it first
-
-  TtlCursor cursor(storage_, rule, from, threshold);
-  std::vector<std::string> keys;
-  std::vector<std::string_view> views;
-  MAYFLY_TRY(bool found, cursor.Next());
-  while (found) {
-    MAYFLY_TRY(op.CheckInterrupt());
-    if (Stopping() || !Enabled() || (limits.docs > 0 && v.deleted >= limits.docs) ||
-        clock_.MonotonicMicros() > end) {
-      rule.state().Lower(cursor.millis());
-      v.more = true;
-      break;
-    }
-    // Gather a batch; the bytes are an estimate by the last one's documents.
-    const int64_t first = cursor.millis();
-    size_t n = 0;
-    for (; found && n < most; ++n) {
-      if (keys.size() <= n) keys.emplace_back();
-      keys[n].assign(cursor.record_key());
-      ++op.keys_examined;
-      MAYFLY_TRY(bool next, cursor.Next());
-      found = next;
-    }
-    // One look-up in the store for all: in order of key, each once (an array has several entries).
-    std::sort(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(n));
-    n = static_cast<size_t>(std::unique(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(n)) -
-                            keys.begin());
-    views.assign(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(n));
-    int busy = 0;
-    std::span<const std::string_view> rest(views);
-    while (!rest.empty()) {
-      // Large documents end a batch early.
-      size_t take = rest.size();
-      if (batch_bytes > 0 && batched_.docs > 0) {
-        int64_t each = std::max<int64_t>(1, batched_.staged_size_bytes / batched_.docs);
-        take = std::clamp<size_t>(static_cast<size_t>(batch_bytes / each), 1, rest.size());
-      }
-      Result<int64_t> deleted = DeleteBatch(op, rule, threshold, rest.first(take), &busy);
-      if (!deleted) {
-        // What was committed stays; what was not is still there.
-        rule.state().Lower(first);
-        metrics_.deleted_documents.Add(0);
-        if (deleted.error().code == ErrorCode::kWriteConflict) {
-          v.more = true;
-          return v;
-        }
-        return deleted.error();
-      }
-      v.deleted += deleted.value();
-      rest = rest.subspan(take);
-    }
-    if (busy > 0) {
-      rule.state().Lower(first);
-      v.more = true;
-      batched_.refetches_due_to_yield.Add(busy);
-    }
-    since_breath_ += static_cast<int64_t>(n);
-    if (since_breath_ >= kDocumentsPerBreath) Breathe();
-  }
-  int64_t& uncovered = uncovered_[rule.id()];
-  if (rule.kind != TtlRule::Kind::kClustered) uncovered += v.deleted;
-  if (!v.more && uncovered >= kCoverAfter) {
-    MAYFLY_TRY(bool covered,
-               rule.index ? CoverReaped(storage_, op, *rule.coll, *rule.index, threshold)
-                          : CoverReapedDeadlines(storage_, op, *rule.coll, threshold));
-    if (covered) uncovered = 0;
-  }
-  return v;
-}
-
-Result<int64_t> TtlMonitor::DeleteBatch(Operation& op, const TtlRule& rule, int64_t threshold,
-                                        std::span<const std::string_view> keys, int* busy) {
-  const int64_t begin = clock_.MonotonicMicros();
-  WriteUnit unit(storage_, op);
-  unit.set_no_wait(true);
-  std::vector<WriteUnit::Locked> locked;
-  locked.reserve(keys.size());
-  MAYFLY_TRY(unit.LockAndReadMany(*rule.coll, keys, &locked, busy));
-  int64_t deleted = 0;
-  for (const WriteUnit::Locked& l : locked) {
-    ++op.docs_examined;
-    std::optional<DeleteCause> cause = IsDue(rule, l.doc, l.expire_at, threshold);
-    if (!cause) continue;
-    MAYFLY_TRY(unit.Delete(*rule.coll, l, *cause));
-    ++deleted;
-    batched_.staged_size_bytes.Add(l.doc.size());
-  }
-  if (deleted == 0) return 0;
-  MAYFLY_TRY(storage_.committer().Commit(std::move(unit)));
-  op.n_deleted += deleted;
-  metrics_.deleted_documents.Add(deleted);
-  batched_.batches.Add();
-  batched_.docs.Add(deleted);
-  batched_.time_in_batch_millis.Add((clock_.MonotonicMicros() - begin) / 1000);
-  return deleted;
-}
-
-void TtlMonitor::Breathe() {
-  since_breath_ = 0;
-  if (env_.foreground_busy && env_.foreground_busy()) {
-    std::unique_lock l(mutex_);
-    done_.wait_for(l, kBreath, [&] { return Stopping(); });
-  }
 }
 
 void TtlMonitor::Log(char severity, std::string_view message, const TtlRule* rule,

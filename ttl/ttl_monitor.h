@@ -1,41 +1,25 @@
 #pragma once
 #include <condition_variable>
-#include <functional>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "storage/storage.h"
+#include "ttl/ttl_environment.h"
 #include "ttl/ttl_parameters.h"
-#include "ttl/ttl_rule.h"
+#include "ttl/ttl_reaper.h"
+#include "ttl/ttl_schedule.h"
 
 namespace mayfly {
-
-/// What the monitor needs of the process around it. Every function may be empty; all are called on
-/// the monitor's thread.
-struct TtlEnvironment {
-  std::function<bool()> may_run;          ///< false: fsync lock, not primary, shutting down
-  std::function<bool()> foreground_busy;  ///< whether clients are being served right now
-  std::function<int64_t()> slow_millis;   ///< a visit slower than this is logged at info
-  std::function<void(char severity, std::string_view message, BsonView attributes)> log;
-  /// An operation for one visit that currentOp shows ({delete: coll, deletes: [{q: …, limit: 0}]},
-  /// desc "TTLMonitor"); released at its end.
-  std::function<std::shared_ptr<Operation>(const CollectionInfo& coll, BsonView command)>
-      begin_operation;
-  /// After a visit that deleted something: what the profiler records.
-  std::function<void(const CollectionInfo& coll, BsonView command, Operation& op, int64_t micros)>
-      profile;
-};
 
 /// Removes what is due. One thread, which sleeps until the next deadline of any rule (precise mode)
 /// and runs MongoDB's passes and sub-passes every ttlMonitorSleepSecs (EXPIRY rules T1-T8). Deletes
 /// go through write units like a client's. The clock is the injected one; a clock moved by hand
 /// wakes it.
+///
+/// In precise mode rules that have something due take turns of some milliseconds, so that a small
+/// one does not wait for a large one; a pass then ends when nothing is due. In interval mode passes
+/// have MongoDB's limits.
 ///
 /// Threads: the public functions, any. Owned by main; stopped before the storage closes.
 class TtlMonitor {
@@ -49,41 +33,34 @@ class TtlMonitor {
 
   /// Looks again: a parameter changed.
   void Wake();
+  /// What TtlEnvironment's may_reap or held answer has changed (a pause, hold or guard was set or
+  /// released): rules that waited and documents that were left behind are looked at again.
+  void ControlsChanged();
   /// Runs one pass and returns when it is over. Blocking; not for io threads.
   void RunPass();
   /// Returns when everything that the clock's present reading makes due has been removed (in
-  /// interval mode: when the passes due by now have run). Blocking.
+  /// interval mode: when the passes due by now have run), but for what must wait (paused, held,
+  /// limited). Blocking.
   void Settle();
 
- private:
-  struct Limits {
-    int64_t docs = 0, millis = 0;  ///< 0: none
-  };
-  struct Visit {
-    int64_t deleted = 0;
-    bool more = false;  ///< stopped by a limit, or some documents were locked by others
-    bool failed = false;
-  };
+  /// What is known of a rule (ListTtlRules names them all).
+  TtlRuleFigures Figures(const TtlRule& rule) const { return states_.Figures(rule, clock_.Now()); }
 
+ private:
   void Run();
   bool Enabled() const;
   bool Stopping() const { return stop_.load(std::memory_order_relaxed); }
-  void Pass(Instant at);
-  /// Removes what is due now, rule by rule, until nothing is. False when the work was interrupted.
-  bool Prompt();
-  Visit VisitRule(const TtlRule& rule, Instant at, Limits limits);
-  Result<Visit> Reap(Operation& op, const TtlRule& rule, int64_t from, int64_t threshold,
-                     Limits limits);
-  /// One write unit. Keys that are locked by others are left and reported in `*busy`.
-  Result<int64_t> DeleteBatch(Operation& op, const TtlRule& rule, int64_t threshold,
-                              std::span<const std::string_view> keys, int* busy);
-  /// The earliest deadline over all rules; INT64_MAX: none. Looks into an index only where that is
-  /// not known.
-  int64_t NextDeadline();
-  Result<void> Peek(const TtlRule& rule);
-  void RefreshRules();
+  bool KeepOn() const { return !Stopping() && Enabled(); }
+  void IntervalPass(Instant at);
+  void PrecisePass();
+  /// Removes what is due, rule by rule in turns, until nothing is. `pass`: it is part of a pass, whose
+  /// sub-passes are counted. False when the work was interrupted.
+  bool WorkOff(bool pass);
+  /// One visit, and where the rule goes from there. False when the rule must wait.
+  bool VisitSlot(TtlSlot& slot, Instant now, VisitLimits limits, Visit* visit);
+  /// Whether the rule may be worked on now; else puts it where it has to wait.
+  bool Admit(TtlSlot& slot, Instant now, VisitLimits* limits);
   void ReportInvalid();
-  void Breathe();
   void Log(char severity, std::string_view message, const TtlRule* rule,
            const std::function<void(BsonBuilder&)>& more = {});
 
@@ -91,25 +68,22 @@ class TtlMonitor {
   Clock& clock_;
   const TtlParameters& parameters_;
   TtlMetrics& metrics_;
-  BatchedDeleteMetrics& batched_;
-  TtlEnvironment env_;
+  const TtlEnvironment env_;
+  TtlRuleStates states_;
 
   // The thread's own.
-  std::vector<TtlRule> rules_;
-  std::vector<InvalidTtlRule> invalid_;
-  uint64_t rules_version_ = UINT64_MAX;
+  TtlSchedule schedule_;
+  TtlReaper reaper_;
+  RateLimiter limiter_;       ///< of ttlMaxDocsPerSecond
+  int64_t limited_until_ = INT64_MIN;  ///< ms
   std::unordered_set<std::string> reported_;  ///< index and reason: logged once
-  std::unordered_map<uint64_t, int64_t>
-      uncovered_;  ///< deletes in a TTL index since its last range delete
   int64_t next_pass_ = 0;
-  int64_t since_breath_ = 0;
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  bool woken_ = false;
+  bool woken_ = false, reconsider_ = false;
   uint64_t passes_wanted_ = 0, passes_done_ = 0, settles_wanted_ = 0, settles_done_ = 0;
   std::atomic<bool> stop_{false};
-  bool started_ = false;
   std::thread thread_;
 };
 

@@ -1,5 +1,8 @@
 #pragma once
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <functional>
 
@@ -22,6 +25,8 @@ struct TtlParameters {
   std::atomic<int64_t> batch_target_staged_bytes{2'097'152};
   std::atomic<int> monitor_mode{0};      ///< 0 precise, 1 interval
   std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
+  std::atomic<int64_t> max_docs_per_second{0};  ///< over all rules; 0: no limit
+  std::atomic<int64_t> max_clock_jump_secs{3600};
   /// Set once, before the first client: runs after each change (any thread, must not block); the
   /// monitor looks again.
   std::function<void()> on_change;
@@ -30,9 +35,54 @@ struct TtlParameters {
   }
 };
 
+/// How late documents went, in milliseconds behind their deadline: counts in eight steps a power of
+/// two, so that a percentile is right to 13%. Since start-up. Threads: any.
+class LagHistogram {
+ public:
+  void Record(int64_t millis, int64_t documents = 1) {
+    if (millis < 0) millis = 0;
+    counts_[Bucket(millis)].Add(documents);
+    for (int64_t m = max_.load(std::memory_order_relaxed);
+         millis > m && !max_.compare_exchange_weak(m, millis, std::memory_order_relaxed);) {
+    }
+  }
+  /// The least lag that a share `p` of the documents did not exceed; 0 when there were none.
+  int64_t Percentile(double p) const {
+    int64_t total = 0, seen = 0;
+    for (const Counter& c : counts_) total += c;
+    if (total == 0) return 0;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      seen += counts_[i];
+      if (static_cast<double>(seen) >= p * static_cast<double>(total))
+        return std::min(Highest(i), Max());
+    }
+    return Max();
+  }
+  int64_t Max() const { return max_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int kSteps = 8;
+  static size_t Bucket(int64_t millis) {
+    if (millis < kSteps) return static_cast<size_t>(millis);
+    int shift = 60 - std::countl_zero(static_cast<uint64_t>(millis));  // leaves 4 bits: 8..15
+    return static_cast<size_t>(shift * kSteps + (millis >> shift));
+  }
+  static int64_t Highest(size_t bucket) {
+    if (bucket < 2 * kSteps) return static_cast<int64_t>(bucket);
+    int shift = static_cast<int>(bucket) / kSteps - 1;
+    return ((static_cast<int64_t>(bucket) - shift * kSteps + 1) << shift) - 1;
+  }
+  std::array<Counter, 63 * kSteps> counts_;
+  std::atomic<int64_t> max_{0};
+};
+
 /// serverStatus.metrics.ttl.
 struct TtlMetrics {
   Counter deleted_documents, invalid_index_skips, passes, sub_passes;
+  Counter bytes_deleted;  ///< BSON bytes of what was deleted
+  Counter archived_documents;
+  Counter clock_holds;    ///< times that the clock guard stepped in
+  LagHistogram lag;
 };
 
 /// serverStatus.batchedDeletes.

@@ -53,7 +53,7 @@ std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>*
 }
 
 TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to)
-    : descending_(rule.index && rule.index->fields[0].descending) {
+    : rule_index_(rule.index), descending_(rule.index && rule.index->fields[0].descending) {
   if (rule.kind == TtlRule::Kind::kDocument) {
     KvIterOptions o;
     o.lower = DeadlinePrefix(rule.coll->id);
@@ -128,6 +128,16 @@ Result<bool> TtlCursor::Next() {
 std::string_view TtlCursor::record_key() const {
   if (queue_) return record_key_;
   return index_ ? index_->record_key() : records_->record_key();
+}
+
+void TtlCursor::EntryKey(std::string* out) const {
+  if (queue_) {
+    *out = queue_->key();
+    return;
+  }
+  *out = IdPrefix(rule_index_->id);
+  out->append(index_->encoded_values());
+  if (!rule_index_->unique) out->append(RecordIdOf(index_->record_key()));
 }
 
 std::optional<DeleteCause> IsDue(const TtlRule& rule, BsonView doc,

@@ -55,8 +55,11 @@ class TtlCursor {
   Result<bool> Next();
   int64_t millis() const { return millis_; }
   std::string_view record_key() const;
+  /// The key of the entry in its keyspace. REQUIRES: the rule is not of a clustered collection.
+  void EntryKey(std::string* out) const;
 
  private:
+  const IndexInfoPtr rule_index_;
   const bool descending_;
   std::unique_ptr<IndexCursor> index_;
   std::unique_ptr<RecordCursor> records_;

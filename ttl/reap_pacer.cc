@@ -1,0 +1,71 @@
+#include "ttl/reap_pacer.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace mayfly {
+namespace {
+
+constexpr int64_t kSliceMicros = 500;      ///< of a group while clients are served
+constexpr int64_t kPauseMicros = 200;      ///< after it
+constexpr int64_t kLongestPause = 5'000;
+constexpr size_t kSmallest = 16;
+constexpr int64_t kBusyFor = 20'000;       ///< a request makes the server busy for so long, microseconds
+
+int64_t Micros(clockid_t id) {
+  timespec t;
+  clock_gettime(id, &t);
+  return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+}
+
+}  // namespace
+
+// Pauses are about the machine, not about the time of the data: the system's clocks, not the
+// injected one.
+ReapPacer::ReapPacer(std::function<int64_t()> requests) : requests_(std::move(requests)) {}
+
+size_t ReapPacer::GroupSize() const {
+  if (!busy_) return kLargest;
+  const double fit = static_cast<double>(kSliceMicros) / micros_per_document_;
+  return std::clamp(static_cast<size_t>(fit), kSmallest, kLargest);
+}
+
+void ReapPacer::Begin() {
+  begin_wall_ = Micros(CLOCK_MONOTONIC);
+  begin_cpu_ = Micros(CLOCK_THREAD_CPUTIME_ID);
+}
+
+void ReapPacer::End(size_t documents) {
+  const int64_t now = Micros(CLOCK_MONOTONIC);
+  const int64_t wall = now - begin_wall_, cpu = Micros(CLOCK_THREAD_CPUTIME_ID) - begin_cpu_;
+  if (documents > 0)
+    micros_per_document_ = 0.8 * micros_per_document_ +
+                           0.2 * std::clamp(static_cast<double>(wall) / static_cast<double>(documents), 1.0, 1000.0);
+  if (requests_) {
+    const int64_t requests = requests_();
+    if (requests != last_requests_) busy_until_ = now + kBusyFor;
+    last_requests_ = requests;
+  }
+  busy_ = now < busy_until_;
+  if (!busy_) return;
+  // Time that passed while this thread did not run: others wanted the processor, or the disk was slow.
+  const int64_t waited = std::max<int64_t>(wall - cpu - 100, 0);
+  Rest(std::min(kPauseMicros + waited, kLongestPause));
+}
+
+void ReapPacer::Stop() {
+  {
+    std::lock_guard l(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+}
+
+void ReapPacer::Rest(int64_t micros) {
+  std::unique_lock l(mutex_);
+  wake_.wait_for(l, std::chrono::microseconds(micros), [this] { return stop_; });
+}
+
+}  // namespace mayfly

@@ -1,0 +1,318 @@
+#include "ttl/ttl_reaper.h"
+
+#include <algorithm>
+
+#include "protocol/bson_builder.h"
+#include "storage/expiry_cover.h"
+
+namespace mayfly {
+namespace {
+
+/// So many point deletes at the head of an index are worth one range delete over them, once the
+/// backlog is gone and while it is worked off.
+constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 250'000;
+
+BsonDocument Command(const TtlRule& rule, int64_t threshold) {
+  return BuildBson([&](BsonBuilder& b) {
+    b.Append("delete", rule.coll->name);
+    auto deletes = b.OpenArray("deletes");
+    auto d = deletes.OpenDocument();
+    {
+      auto q = d.OpenDocument("q");
+      const bool clustered = rule.kind == TtlRule::Kind::kClustered;
+      auto range = q.OpenDocument(rule.index  ? std::string_view(rule.index->fields[0].path)
+                                  : clustered ? "_id"
+                                              : "$expireAt");
+      range.Append("$gte", Instant{clustered ? 0 : INT64_MIN}).Append("$lte", Instant{threshold});
+    }
+    d.Append("limit", 0);
+    if (rule.index) d.Append("hint", rule.index->name);
+    d.Done();
+    deletes.Done();
+    b.Append("$db", rule.coll->db);
+  });
+}
+
+}  // namespace
+
+/// A visit while it runs.
+struct TtlReaper::Work {
+  TtlSlot& slot;
+  const TtlRule& rule;
+  Operation& op;
+  const Instant at;
+  const int64_t from, threshold;
+  const VisitLimits limits;
+  Visit visit;
+  int64_t group_first = 0;  ///< earliest date of the group
+  std::string last_entry;   ///< key of the last index entry dealt with
+};
+
+TtlReaper::TtlReaper(Storage& storage, Clock& clock, const TtlParameters& parameters,
+                     TtlMetrics& metrics, BatchedDeleteMetrics& batched,
+                     const TtlEnvironment& environment, std::function<bool()> keep_on)
+    : storage_(storage),
+      clock_(clock),
+      parameters_(parameters),
+      metrics_(metrics),
+      batched_(batched),
+      env_(environment),
+      keep_on_(std::move(keep_on)),
+      pacer_(environment.foreground_requests) {}
+
+Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
+  const TtlRule rule = slot.rule;  // kept: the list may change while the visit runs
+  ExpiryState& state = rule.state();
+  const int64_t threshold = rule.Threshold(at);
+  const BsonDocument command = Command(rule, threshold);
+  std::shared_ptr<Operation> op;
+  if (env_.begin_operation) op = env_.begin_operation(*rule.coll, command);
+  if (!op) op = std::make_shared<Operation>(clock_);
+
+  // Raised before the snapshot is taken: see ExpiryState. Exchanged, so that an earlier date that a
+  // writer noted in between is not forgotten.
+  state.next_millis.store(INT64_MAX, std::memory_order_release);
+  const int64_t from = state.resume_millis.exchange(
+      threshold == INT64_MAX ? INT64_MAX : threshold + 1, std::memory_order_acq_rel);
+  if (from > threshold) {
+    state.Lower(from);
+    Visit v;
+    if (Result<void> peeked = Peek(rule); !peeked) v.error = peeked.error().message;
+    return v;
+  }
+  const int64_t begin = clock_.MonotonicMicros();
+  Work w{slot, rule, *op, at, from, threshold, limits};
+  Result<void> r = Reap(w);
+  Visit& v = w.visit;
+  if (!r) {
+    state.Lower(from);
+    // A dropped collection is not an error; the next list of rules will not have it.
+    const Error& e = r.error();
+    if (e.code == ErrorCode::kWriteConflict) {
+      v.more = v.blocked = true;
+    } else if (e.code != ErrorCode::kQueryPlanKilled && e.code != ErrorCode::kNamespaceNotFound) {
+      v.error = e.message;
+      if (e.code == ErrorCode::kInterrupted)
+        Log('W', "TTL deletion was interrupted", rule);
+      else
+        Log('E', "TTL deletion failed", rule,
+            [&](BsonBuilder& b) { b.Append("error", e.message); });
+    }
+  }
+  const int64_t took = clock_.MonotonicMicros() - begin;
+  slot.figures->Visited(at.millis, v.deleted, v.bytes, v.error);
+  slot.deleted += v.deleted;
+  slot.micros += took;
+  slot.keys_examined += op->keys_examined;
+  slot.docs_examined += op->docs_examined;
+  slot.keys_deleted += op->keys_deleted;
+  if (v.deleted > 0 && env_.profile) env_.profile(*rule.coll, command, *op, took);
+  // A visit as the log knows it is all the work on a rule while it lasts, up to MongoDB's limits.
+  const int64_t millis = parameters_.index_delete_target_time_ms.load(),
+                docs = parameters_.index_delete_target_docs.load();
+  if (!v.more || (millis > 0 && slot.micros >= millis * 1000) || (docs > 0 && slot.deleted >= docs))
+    LogWork(slot);
+  return std::move(v);
+}
+
+void TtlReaper::LogWork(TtlSlot& slot) {
+  if (slot.deleted > 0 && env_.slow_millis && slot.micros / 1000 >= env_.slow_millis())
+    Log('I', "Deleted expired documents using index", slot.rule, [&](BsonBuilder& b) {
+      b.Append("numDeleted", slot.deleted)
+          .Append("keysExamined", slot.keys_examined)
+          .Append("docsExamined", slot.docs_examined);
+      b.Append("keysDeleted", slot.keys_deleted).Append("durationMillis", slot.micros / 1000);
+    });
+  slot.deleted = slot.keys_examined = slot.docs_examined = slot.keys_deleted = slot.micros = 0;
+}
+
+Result<void> TtlReaper::Peek(const TtlRule& rule) {
+  ExpiryState& state = rule.state();
+  state.next_millis.store(INT64_MAX, std::memory_order_release);
+  int64_t from = state.resume_millis.load(std::memory_order_acquire);
+  if (from == INT64_MAX) {
+    state.Settled();
+    return Ok();
+  }
+  TtlCursor cursor(storage_, rule, from, INT64_MAX);
+  Result<bool> found = cursor.Next();
+  if (!found) {
+    state.next_millis.store(INT64_MIN, std::memory_order_release);
+    return found.error();
+  }
+  if (found.value()) ExpiryState::LowerTo(state.next_millis, cursor.millis());
+  state.Settled();
+  return Ok();
+}
+
+Result<void> TtlReaper::Reap(Work& w) {
+  Visit& v = w.visit;
+  ExpiryState& state = w.rule.state();
+  const int64_t end =
+      w.limits.millis > 0 ? clock_.MonotonicMicros() + w.limits.millis * 1000 : INT64_MAX;
+  const bool batched = parameters_.batch_deletes.load();
+
+  TtlCursor cursor(storage_, w.rule, w.from, INT64_MAX);
+  MAYFLY_TRY(bool found, cursor.Next());
+  while (found && cursor.millis() <= w.threshold) {
+    MAYFLY_TRY(w.op.CheckInterrupt());
+    if (!keep_on_() || (w.limits.docs > 0 && v.deleted >= w.limits.docs) ||
+        clock_.MonotonicMicros() > end) {
+      v.more = true;
+      break;
+    }
+    pacer_.Begin();
+    size_t most = batched ? pacer_.GroupSize() : 1;
+    if (w.limits.docs > 0)
+      most = std::min(most, static_cast<size_t>(w.limits.docs - v.deleted));
+    w.group_first = cursor.millis();
+    dates_.clear();
+    size_t n = 0;
+    for (; found && n < most && cursor.millis() <= w.threshold; ++n) {
+      if (keys_.size() <= n) keys_.emplace_back();
+      keys_[n].assign(cursor.record_key());
+      dates_.push_back(cursor.millis());
+      if (n + 1 == most && w.rule.kind != TtlRule::Kind::kClustered) cursor.EntryKey(&w.last_entry);
+      ++w.op.keys_examined;
+      MAYFLY_TRY(bool next, cursor.Next());
+      found = next;
+    }
+    // In order of key: the store looks them up together. Each once: an array has several entries.
+    std::sort(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n));
+    n = static_cast<size_t>(std::unique(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n)) -
+                            keys_.begin());
+    views_.assign(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n));
+    const int64_t deleted = v.deleted;
+    for (std::span<const std::string_view> rest(views_); !rest.empty();) {
+      Result<size_t> done = DeleteGroup(w, rest);
+      if (!done) {
+        // What was committed stays; what was not is still there.
+        state.Lower(w.group_first);
+        return done.error();
+      }
+      rest = rest.subspan(done.value());
+    }
+    const int64_t now = clock_.Now().millis;
+    for (size_t i = 0; i < dates_.size() && static_cast<int64_t>(i) < v.deleted - deleted;) {
+      size_t same = i + 1;
+      while (same < dates_.size() && dates_[same] == dates_[i]) ++same;
+      metrics_.lag.Record(now - w.rule.Deadline(dates_[i]), static_cast<int64_t>(same - i));
+      i = same;
+    }
+    pacer_.End(n);
+    if (w.slot.uncovered >= kCoverEvery && found && !w.last_entry.empty()) {
+      MAYFLY_TRY(Cover(w));
+    }
+  }
+  if (found) {
+    // Either the first that is not due, or where the next visit goes on.
+    if (v.more)
+      state.Lower(cursor.millis());
+    else
+      ExpiryState::LowerTo(state.next_millis, cursor.millis());
+  }
+  if (!v.more) state.Settled();
+  if (!v.more && w.slot.uncovered >= kCoverAfter) {
+    w.last_entry.clear();
+    MAYFLY_TRY(Cover(w));
+  }
+  return Ok();
+}
+
+Result<void> TtlReaper::Cover(Work& w) {
+  MAYFLY_TRY(bool covered,
+             w.rule.index ? CoverReaped(storage_, w.op, *w.rule.coll, *w.rule.index, w.threshold,
+                                        w.last_entry)
+                          : CoverReapedDeadlines(storage_, w.op, *w.rule.coll, w.threshold,
+                                                 w.last_entry));
+  if (covered) w.slot.uncovered = 0;
+  return Ok();
+}
+
+Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view> keys) {
+  const bool batching = parameters_.batch_deletes.load();
+  const int64_t batch_docs = batching ? parameters_.batch_target_docs.load() : 1;
+  const int64_t batch_micros = batching ? parameters_.batch_target_time_ms.load() * 1000 : 0;
+  const int64_t batch_bytes = batching ? parameters_.batch_target_staged_bytes.load() : 0;
+  const CollectionInfo& coll = *w.rule.coll;
+  ExpiryState& state = w.rule.state();
+  const ExpiryPolicy& policy = storage_.expiry_policy();
+  const bool holds = policy.HasHolds();
+
+  const int64_t begin = clock_.MonotonicMicros();
+  WriteUnit unit(storage_, w.op);
+  unit.set_no_wait(true);
+  locked_.clear();
+  int busy = 0;
+  MAYFLY_TRY(unit.LockAndReadMany(coll, keys, &locked_, &busy));
+  int64_t deleted = 0, bytes = 0, batches = 0, in_batch = 0, bytes_in_batch = 0;
+  size_t taken = 0;
+  bool full = false;
+  while (taken < locked_.size() && !full) {
+    const WriteUnit::Locked& l = locked_[taken++];
+    ++w.op.docs_examined;
+    std::optional<DeleteCause> cause = IsDue(w.rule, l.doc, l.expire_at, w.threshold);
+    if (!cause) continue;
+    if (holds && policy.Held(coll, l.doc, w.at)) {
+      ExpiryState::LowerTo(state.left_millis, w.group_first);
+      if (env_.hold_ends)
+        w.slot.left_until = std::min(w.slot.left_until, env_.hold_ends(coll, w.at).millis);
+      continue;
+    }
+    MAYFLY_TRY(unit.Delete(coll, l, *cause));
+    const int64_t size = l.doc.size();
+    ++deleted;
+    bytes += size;
+    ++in_batch;
+    bytes_in_batch += size;
+    // A batch of MongoDB's ends by documents, bytes or time; the last two end the group with it.
+    if (batch_bytes > 0 && bytes >= batch_bytes) full = true;
+    const bool ends = full || in_batch == batch_docs || (batch_docs == 0 && in_batch % 16 == 0);
+    if (ends && batch_micros > 0 && clock_.MonotonicMicros() - begin >= batch_micros) full = true;
+    if (full || in_batch == batch_docs) {
+      ++batches;
+      in_batch = bytes_in_batch = 0;
+    }
+  }
+  if (in_batch > 0) ++batches;
+  // What a full group has not come to is locked no longer and comes first in the next.
+  size_t done = keys.size();
+  if (taken < locked_.size())
+    done = static_cast<size_t>(
+        std::upper_bound(keys.begin(), keys.end(), std::string_view(locked_[taken - 1].record_key)) -
+        keys.begin());
+  if (busy > 0) {
+    state.Lower(w.group_first);
+    w.visit.more = w.visit.blocked = true;
+    batched_.refetches_due_to_yield.Add(busy);
+  }
+  if (deleted == 0) return done;
+  MAYFLY_TRY(storage_.committer().Commit(std::move(unit)));
+  w.op.n_deleted += deleted;
+  w.visit.deleted += deleted;
+  w.visit.bytes += bytes;
+  if (w.rule.kind != TtlRule::Kind::kClustered) w.slot.uncovered += deleted;
+  metrics_.deleted_documents.Add(deleted);
+  metrics_.bytes_deleted.Add(bytes);
+  if (batching) {
+    batched_.batches.Add(batches);
+    batched_.docs.Add(deleted);
+    batched_.staged_size_bytes.Add(bytes);
+    batch_micros_ += clock_.MonotonicMicros() - begin;
+    batched_.time_in_batch_millis.Add(batch_micros_ / 1000);
+    batch_micros_ %= 1000;
+  }
+  return done;
+}
+
+void TtlReaper::Log(char severity, std::string_view message, const TtlRule& rule,
+                    const std::function<void(BsonBuilder&)>& more) {
+  if (!env_.log) return;
+  env_.log(severity, message, BuildBson([&](BsonBuilder& b) {
+             b.Append("namespace", rule.coll->ns);
+             if (rule.index) b.Append("index", rule.index->name);
+             if (more) more(b);
+           }));
+}
+
+}  // namespace mayfly
