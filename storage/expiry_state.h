@@ -98,6 +98,10 @@ struct ExpiryWaker {
       std::lock_guard l(mutex_);
       noted_.push_back(&state);
     }
+    Note(deadline);
+  }
+  /// Something with this deadline is there: a reader met it, or it came in.
+  void Note(int64_t deadline) {
     if (deadline < wake_below.load(std::memory_order_acquire) && wake) wake();
   }
   /// The states noted since the last call. They may have gone since with their index: whoever
