@@ -9,7 +9,6 @@ namespace mayfly {
 namespace {
 
 constexpr std::string_view kState("\x00", 1), kEntries("\x01", 1), kSegments("\x02", 1);
-constexpr uint64_t kSegmentBytes = 8 << 20;
 constexpr size_t kEntryHead = 13;
 
 std::string StateKey(std::string_view name) { return std::string(kState).append(name); }
@@ -263,7 +262,7 @@ void LogStore::StageAppend(KvBatch& batch, std::span<const LogEntry> entries, In
   }
   uint64_t written = 0;
   for (const LogEntry& e : entries) {
-    if (segments_.back().bytes >= kSegmentBytes && e.index > segments_.back().first) {
+    if (segments_.back().bytes >= segment_bytes_ && e.index > segments_.back().first) {
       segments_.back().ended = now;
       std::string value;
       AppendTime64(value, now);
@@ -324,6 +323,15 @@ void LogStore::StageReset(KvBatch& batch, LogPosition position) {
   bytes_ = 0;
   first_ = position.index + 1;
   last_ = position.index;
+}
+
+void LogStore::StageTruncate(KvBatch& batch, uint64_t index) {
+  batch.DeleteRange(Keyspace::kOplog, IndexKey(kEntries, index), std::string(kSegments));
+  while (segments_.size() > 1 && segments_.back().first >= index) {
+    batch.Delete(Keyspace::kOplog, IndexKey(kSegments, segments_.back().first));
+    segments_.pop_back();
+  }
+  last_ = index - 1;
 }
 
 Result<void> LogStore::Read(uint64_t low, uint64_t high, uint64_t max_bytes,

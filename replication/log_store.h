@@ -80,6 +80,8 @@ class LogStore {
   void Applied(LogPosition position);
   /// Starts the log behind `position` with nothing in it.
   void StageReset(KvBatch& batch, LogPosition position);
+  /// Drops the entries from `index` on.
+  void StageTruncate(KvBatch& batch, uint64_t index);
 
   // --- reading ------------------------------------------------------------------------------------------------------
   /// [low, high), stopping behind `max_bytes` but never before the first. `emit` is called for each in order.
@@ -94,6 +96,7 @@ class LogStore {
   uint64_t TrimPoint(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from, Instant now) const;
   /// Drops what is before `first` (one range). REQUIRES: first - 1 is applied; its term is `term`.
   void StageTrim(KvBatch& batch, uint64_t first, uint64_t term);
+  void set_segment_bytes(uint64_t n) { segment_bytes_ = n; }  ///< for tests
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -113,6 +116,7 @@ class LogStore {
   std::atomic<uint64_t> first_{1}, last_{0}, bytes_{0};
   std::atomic<uint64_t> applied_index_{0}, applied_term_{0};
   std::vector<Segment> segments_;
+  uint64_t segment_bytes_ = 8 << 20;
   std::string key_, head_;
 };
 

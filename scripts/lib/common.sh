@@ -36,6 +36,7 @@ build() {
   local preset=$1
   shift
   install_packages "${BUILD_PACKAGES[@]}"
+  command -v cargo >/dev/null || install_packages cargo   # raft-rs; a newer one than Debian's is as good
   [ "$preset" = fuzz ] && install_packages clang-16 libclang-rt-16-dev llvm-16
   cd "$ROOT"
   [ -f "build/$preset/build.ninja" ] || { say "configuring $preset"; cmake --preset "$preset" >/dev/null; }

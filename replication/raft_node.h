@@ -1,0 +1,139 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "replication/applier.h"
+#include "replication/log_store.h"
+#include "replication/raft/mayfly_raft.h"
+
+namespace mayfly {
+
+/// Where a copy of everything up to an entry can be had: what goes to a member whose next entry is no longer in the log.
+struct SnapshotPointer {
+  LogPosition position;
+  std::string conf_state;  ///< protobuf
+  std::string data;        ///< the engine's: which checkpoint of which node
+};
+
+/// raft-rs with its log in a LogStore, its effects in an Applier, and everything else (time, messages, threads) given from
+/// outside: the engine drives it from its thread, the simulation by hand. One thread at a time.
+class RaftNode {
+ public:
+  struct Options {
+    LogStore* log = nullptr;
+    Applier* applier = nullptr;
+    StateMachine* machine = nullptr;
+    const Clock* clock = nullptr;
+    int election_ticks = 20, heartbeat_ticks = 2;
+    uint64_t seed = 0;  ///< of the election timeouts
+    std::function<void(NodeId to, std::string_view message)> send;
+    /// A member further behind than the log reaches: false: not yet, ask again (the copy is being made).
+    std::function<bool(uint64_t at_least, NodeId to, SnapshotPointer* out)> snapshot;
+    /// This node is further behind than the leader's log reaches.
+    std::function<void(NodeId from, SnapshotPointer pointer)> resync;
+    /// A configuration has become the current one (its address book may have changed).
+    std::function<void(const ConsensusConfiguration&)> configured;
+    std::function<void(std::string_view why)> fatal;  ///< does not return
+    std::function<void(char severity, std::string_view message)> log_line;
+  };
+  struct Member {
+    NodeId id = 0;
+    uint64_t matched = 0;
+    bool voter = false, learner = false, active = false, in_snapshot = false;
+    uint64_t pending_snapshot = 0;
+  };
+
+  explicit RaftNode(Options options);
+  ~RaftNode();  ///< pending proposals fail with InterruptedAtShutdown, through the applier
+
+  /// Starts from what the log store holds; hands committed entries that are not applied to the applier.
+  Result<void> Open();
+
+  void Tick();
+  void Step(NodeId from, std::string_view message);
+  void Propose(std::vector<Proposal> proposals);
+  void Reconfigure(ConsensusConfiguration configuration, Applier::Done done);
+  void ReadIndex(std::function<void(Result<uint64_t>)> done);
+  void StepDown(NodeId to, int64_t timeout_ms, bool force, std::function<void(Result<void>)> done);
+  void Campaign();
+  void ReportUnreachable(NodeId id);
+  void ReportSnapshot(NodeId id, bool ok);
+  /// Writes, sends and applies what the calls above have brought about. Call after one or several of them.
+  void Pump();
+  /// The applier has come so far.
+  void Applied(uint64_t index);
+  /// Drops entries that retention does not ask for (LogStore::TrimPoint).
+  void Trim(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from);
+
+  void set_may_campaign(bool on) { may_campaign_ = on; }
+  /// Whether leadership may go to this member (it is not frozen, has no lower rights); asked before transfers.
+  std::function<bool(NodeId)> may_lead;
+  /// Whether this member is taking a copy right now, by its own word. One that does not although it was told to is told again.
+  std::function<bool(NodeId)> is_copying;
+
+  const mf_status& status();
+  std::vector<Member> members();
+  const ConsensusConfiguration& configuration() const { return configuration_; }
+  bool leads() { return status().role == MF_LEADER; }
+  ConsensusState state() const;  ///< any thread
+  static std::string ConfState(const std::vector<NodeId>& voters, const std::vector<NodeId>& learners);
+
+ private:
+  struct Pending {
+    LogPosition at;
+    Proposal proposal;
+  };
+  struct Handover {
+    NodeId to;
+    int64_t until_us;
+    bool force;
+    std::vector<std::function<void(Result<void>)>> done;
+  };
+
+  void Persist(const mf_ready& ready);
+  void Send(const mf_message* messages, size_t count);
+  void Commit(mf_committed* committed);
+  void CheckState();
+  void Announce(ConsensusState state);
+  void FailPending(ErrorCode code, std::string_view why);
+  /// Once a tick on the leader: promotions, leadership by priority, a step-down under way.
+  void LeaderDuties();
+  bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts
+  NodeId BestSuccessor(double above_priority);
+  void Fatal(std::string_view why);
+
+  Options o_;
+  mf_callbacks callbacks_{};
+  mf_raft* raft_ = nullptr;
+  std::unique_ptr<KvBatch> batch_;
+  std::vector<LogEntry> entries_;
+  std::deque<Pending> pending_;
+  ConsensusConfiguration configuration_;
+  SnapshotPointer snapshot_;  ///< what the callback has handed out points into it
+  std::map<uint64_t, std::function<void(Result<uint64_t>)>> reads_;
+  uint64_t next_read_ = 1;
+  std::unique_ptr<Handover> handover_;
+  bool may_campaign_ = true;
+  int ticks_as_leader_ = 0;
+  uint64_t noop_term_ = 0;
+
+  mutable std::mutex state_mutex_;
+  ConsensusState state_;  ///< as last announced
+};
+
+/// Writes the beginning of a set of this node alone, at once and synced: after it RaftNode::Open finds a voter that has
+/// `configuration` to apply, and takes the other members in once it leads. `data_is_empty`: the log can build a member from
+/// nothing; otherwise it begins behind an entry that nobody has, so that others ask for a copy.
+Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configuration, bool data_is_empty, Instant now);
+
+/// Turns the copy of another member's store into this node's: its applied entries stay as history, what the donor had
+/// promised does not. `own`: this node's promises, which hold.
+Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState& own);
+
+}  // namespace mayfly

@@ -1,0 +1,474 @@
+#include "simulation.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "storage/key_format.h"
+
+namespace mayfly::testing {
+namespace {
+
+class SimBatch final : public KvBatch {
+ public:
+  std::vector<SimKv::Op> ops;
+  size_t bytes = 0;
+  void Put(Keyspace ks, std::string_view k, std::string_view v) override { Put(ks, k, v, {}); }
+  void Put(Keyspace ks, std::string_view k, std::string_view head, std::string_view tail) override {
+    ops.push_back({SimKv::Op::kPut, ks, std::string(k), std::string(head).append(tail)});
+    bytes += k.size() + head.size() + tail.size();
+  }
+  void Delete(Keyspace ks, std::string_view k) override {
+    ops.push_back({SimKv::Op::kDelete, ks, std::string(k), {}});
+  }
+  void DeleteRange(Keyspace ks, std::string_view a, std::string_view b) override {
+    ops.push_back({SimKv::Op::kRange, ks, std::string(a), std::string(b)});
+  }
+  void Clear() override {
+    ops.clear();
+    bytes = 0;
+  }
+  size_t SizeBytes() const override { return bytes; }
+  int Count() const override { return static_cast<int>(ops.size()); }
+};
+
+void ApplyOps(SimKv::Maps& maps, const std::vector<SimKv::Op>& ops) {
+  for (const SimKv::Op& op : ops) {
+    auto& m = maps[static_cast<size_t>(op.ks)];
+    if (op.kind == SimKv::Op::kPut)
+      m[op.key] = op.value;
+    else if (op.kind == SimKv::Op::kDelete)
+      m.erase(op.key);
+    else if (op.key < op.value)
+      m.erase(m.lower_bound(op.key), m.lower_bound(op.value));
+  }
+}
+
+class SimIterator final : public KvIterator {
+ public:
+  using Map = std::map<std::string, std::string>;
+  SimIterator(const Map& map, KvIterOptions o) : o_(std::move(o)) {
+    begin_ = o_.lower.empty() ? map.begin() : map.lower_bound(o_.lower);
+    end_ = o_.upper.empty() ? map.end() : map.lower_bound(o_.upper);
+    if (!o_.lower.empty() && !o_.upper.empty() && o_.upper <= o_.lower) end_ = begin_;
+    at_ = end_;
+  }
+  void Seek(std::string_view key) override {
+    for (at_ = begin_; at_ != end_ && at_->first < key; ++at_) {}
+  }
+  void SeekForPrev(std::string_view) override { std::abort(); }
+  void SeekToFirst() override { at_ = begin_; }
+  void SeekToLast() override { at_ = begin_ == end_ ? end_ : std::prev(end_); }
+  void Next() override { ++at_; }
+  void Prev() override { at_ = at_ == begin_ ? end_ : std::prev(at_); }
+  bool Valid() const override { return at_ != end_; }
+  std::string_view key() const override { return at_->first; }
+  std::string_view value() const override { return at_->second; }
+  Result<void> status() const override { return Ok(); }
+
+ private:
+  KvIterOptions o_;
+  Map::const_iterator begin_, end_, at_;
+};
+
+class SimClock final : public Clock {
+ public:
+  int64_t us = 0;
+  Instant Now() const override { return {1'700'000'000'000 + us / 1000}; }
+  int64_t MonotonicMicros() const override { return us; }
+  void OnJump(std::function<void()>) override {}
+};
+
+struct World;
+
+/// Keeps every entry it applies under its index: what members must agree on.
+class SimMachine final : public StateMachine {
+ public:
+  SimMachine(World& world, NodeId id, uint64_t next) : world_(world), id_(id), next_(next) {}
+  void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override {
+    for (const CommittedEntry& e : entries) {
+      std::string key, value;
+      AppendBe64(key, e.position.index);
+      AppendBe64(value, e.position.term);
+      value.push_back(static_cast<char>(e.kind));
+      value.append(e.data);
+      batch.Put(Keyspace::kRecords, key, value);
+    }
+  }
+  void Applied(std::span<const CommittedEntry> entries) override;
+  void StateChanged(const ConsensusState& state) override;
+
+ private:
+  World& world_;
+  const NodeId id_;
+  uint64_t next_;  ///< index that must come next
+};
+
+struct SimNode {
+  NodeId id = 0;
+  std::unique_ptr<SimKv> kv;
+  std::unique_ptr<LogStore> log;
+  std::unique_ptr<SimMachine> machine;
+  std::unique_ptr<Applier> applier;
+  std::unique_ptr<RaftNode> raft;
+  int down_until = 0;
+  std::optional<std::pair<int, std::string>> copying;  ///< until step, which checkpoint
+  bool up() const { return raft != nullptr; }
+};
+
+struct Packet {
+  int at;
+  uint64_t order;
+  NodeId from, to;
+  std::string bytes;
+};
+
+struct World {
+  SimOptions options;
+  SimResult result;
+  SimClock clock;
+  std::mt19937_64 random;
+  int step = 0;
+  uint64_t packets = 0;
+  std::map<NodeId, SimNode> nodes;
+  std::vector<Packet> network;
+  std::set<std::pair<NodeId, NodeId>> cut;  ///< from, to
+  int cut_until = 0;
+  std::map<std::string, std::unique_ptr<SimKv>> checkpoints;
+  std::map<uint64_t, std::pair<uint64_t, std::string>> truth;  ///< index -> term, kind and data
+  std::map<uint64_t, NodeId> leaders;                           ///< by term
+  std::map<std::string, uint64_t> acknowledged;                 ///< data -> index
+  std::set<std::string> refused;                                ///< told: was not written
+  int proposals = 0;
+  ConsensusConfiguration configuration;
+
+  bool Chance(int percent) { return static_cast<int>(random() % 100) < percent; }
+  int Between(int a, int b) { return a + static_cast<int>(random() % static_cast<uint64_t>(b - a + 1)); }
+  void Fail(const std::string& why) {
+    if (result.failure.empty()) result.failure = why + " (step " + std::to_string(step) + ")";
+  }
+  void Digest(uint64_t v) {
+    result.digest = (result.digest ^ v) * 0x100000001b3ull;
+  }
+
+  void Start(SimNode& n) {
+    n.log = std::move(LogStore::Open(*n.kv).value());
+    if (options.trimming) n.log->set_segment_bytes(512);
+    n.machine = std::make_unique<SimMachine>(*this, n.id, n.log->applied().index + 1);
+    n.applier = std::make_unique<Applier>(*n.log, *n.machine, [this](std::string_view why) {
+      Fail(std::string(why));
+    });
+    RaftNode::Options o;
+    o.log = n.log.get();
+    o.applier = n.applier.get();
+    o.machine = n.machine.get();
+    o.clock = &clock;
+    o.seed = random();
+    NodeId id = n.id;
+    o.send = [this, id](NodeId to, std::string_view bytes) { Send(id, to, bytes); };
+    o.fatal = [this](std::string_view why) {
+      std::fprintf(stderr, "seed %llu: %.*s\n", static_cast<unsigned long long>(options.seed),
+                   static_cast<int>(why.size()), why.data());
+    };
+    o.snapshot = [this, id](uint64_t at_least, NodeId, SnapshotPointer* out) {
+      SimNode& donor = nodes[id];
+      const LogPosition at = donor.log->applied();
+      if (at.index < at_least || Chance(50)) return false;  // "is being made"
+      out->position = at;
+      out->conf_state = donor.log->stored_conf_state();
+      out->data = std::to_string(id) + "@" + std::to_string(at.index);
+      checkpoints[out->data] = donor.kv->Copy();
+      return true;
+    };
+    o.resync = [this, id](NodeId, SnapshotPointer p) {
+      SimNode& n = nodes[id];
+      if (!n.copying) n.copying.emplace(step + Between(1, 100), p.data);
+    };
+    n.raft = std::make_unique<RaftNode>(std::move(o));
+    n.raft->is_copying = [this](NodeId other) { return nodes[other].copying.has_value(); };
+    if (!n.raft->Open()) Fail("cannot open");
+    // Its connections are new: whoever waited for it to take a copy looks again.
+    for (auto& [other, peer] : nodes)
+      if (other != id && peer.up()) peer.raft->ReportSnapshot(id, true);
+  }
+
+  void Stop(SimNode& n) {
+    n.raft.reset();
+    n.applier.reset();
+    n.machine.reset();
+    n.log.reset();
+  }
+
+  void Send(NodeId from, NodeId to, std::string_view bytes) {
+    if (cut.contains({from, to})) return;
+    if (options.faults && Chance(3)) return;
+    const int copies = options.faults && Chance(2) ? 2 : 1;
+    for (int i = 0; i < copies; ++i) {
+      int delay = Between(0, 2);
+      if (options.faults && Chance(5)) delay = Between(3, 60);  // overtaken by what comes later
+      network.push_back({step + delay, ++packets, from, to, std::string(bytes)});
+    }
+  }
+
+  void Deliver() {
+    std::vector<Packet> due;
+    auto later = std::partition(network.begin(), network.end(),
+                                [&](const Packet& p) { return p.at > step; });
+    due.assign(std::make_move_iterator(later), std::make_move_iterator(network.end()));
+    network.erase(later, network.end());
+    std::sort(due.begin(), due.end(), [](auto& a, auto& b) {
+      return std::pair(a.at, a.order) < std::pair(b.at, b.order);
+    });
+    for (Packet& p : due) {
+      auto it = nodes.find(p.to);
+      if (it == nodes.end() || !it->second.up()) continue;
+      it->second.raft->Step(p.from, p.bytes);
+      it->second.raft->Pump();
+    }
+  }
+
+  void Crash(SimNode& n, int for_steps) {
+    ++result.crashes;
+    Stop(n);
+    n.kv->LosePower(random() % (n.kv->unsynced() + 1));
+    n.down_until = step + for_steps;
+  }
+
+  void ProposeSomewhere() {
+    for (auto& [id, n] : nodes) {
+      if (!n.up() || !n.raft->leads()) continue;
+      std::vector<Proposal> batch;
+      for (int i = Between(1, 4); i > 0; --i) {
+        const std::string data = "p" + std::to_string(++proposals) +
+                                 std::string(static_cast<size_t>(Between(0, 40)), 'x');
+        batch.push_back({data, nullptr, [this, data](Result<LogPosition> r) {
+                           if (r) {
+                             acknowledged[data] = r.value().index;
+                             ++result.acknowledged;
+                           } else if (r.error().code == ErrorCode::kNotWritablePrimary) {
+                             refused.insert(data);
+                           }
+                         }});
+      }
+      n.raft->Propose(std::move(batch));
+      n.raft->Pump();
+    }
+  }
+
+  void Faults() {
+    if (step >= cut_until) cut.clear();
+    if (cut.empty() && random() % 150 == 0) {
+      ++result.partitions;
+      cut_until = step + Between(20, 400);
+      const int kind = Between(0, 2);
+      const NodeId lonely = 1 + random() % nodes.size();
+      for (auto& [a, x] : nodes)
+        for (auto& [b, y] : nodes) {
+          if (a == b) continue;
+          const bool across = (a == lonely) != (b == lonely);
+          if (kind == 0 && across) cut.insert({a, b});
+          if (kind == 1 && a == lonely) cut.insert({a, b});  // one way
+          if (kind == 2 && (a % 2) != (b % 2)) cut.insert({a, b});
+        }
+    }
+    if (random() % 200 == 0) {
+      SimNode& n = nodes[1 + random() % nodes.size()];
+      if (n.up()) Crash(n, Between(1, 300));
+    }
+    if (random() % 1500 == 0)
+      for (auto& [id, n] : nodes)
+        if (n.up()) Crash(n, Between(1, 50));
+    if (random() % 400 == 0)
+      for (auto& [id, n] : nodes)
+        if (n.up() && n.raft->leads()) {
+          n.raft->StepDown(0, Between(10, 500), Chance(30), [](Result<void>) {});
+          n.raft->Pump();
+        }
+  }
+
+  void Housekeeping() {
+    for (auto& [id, n] : nodes) {
+      if (!n.up() && step >= n.down_until) Start(n);
+      if (!n.up()) continue;
+      if (n.copying && step >= n.copying->first) {
+        std::unique_ptr<SimKv> copy = checkpoints[n.copying->second]->Copy();
+        n.copying.reset();
+        HardState own = n.log->hard_state();
+        // As the engine does: what came meanwhile may have made the copy useless.
+        auto adopted = AdoptCheckpoint(*copy, id, own);
+        if (!adopted) return Fail("copy: " + adopted.error().message);
+        if (adopted.value().index <= n.raft->status().commit) continue;
+        ++result.copies;
+        Stop(n);
+        n.kv = std::move(copy);
+        Start(n);
+      }
+      if (options.trimming && random() % 60 == 0) n.raft->Trim(4096, 0, UINT64_MAX);
+      if ((step + static_cast<int>(id)) % 5 == 0) n.raft->Tick();
+      if (!options.faults || Chance(70))
+        while (n.applier->Step()) {}
+      n.raft->Applied(n.log->applied().index);
+      n.raft->Pump();
+    }
+  }
+
+  void Run() {
+    random.seed(options.seed);
+    configuration.set_id = std::string(12, 's');
+    configuration.payload = "payload";
+    for (int i = 1; i <= options.nodes; ++i) {
+      ConsensusMember m;
+      m.id = static_cast<NodeId>(i);
+      m.address = "n" + std::to_string(i);
+      m.priority = i == 2 ? 2 : 1;
+      configuration.members.push_back(m);
+      SimNode& n = nodes[m.id];
+      n.id = m.id;
+      n.kv = std::make_unique<SimKv>();
+      auto log = std::move(LogStore::Open(*n.kv).value());
+      if (!log->MakeNodeId(m.id)) Fail("node id");
+    }
+    auto first = std::move(LogStore::Open(*nodes[1].kv).value());
+    if (!BootstrapLog(*first, configuration, options.data_is_empty, clock.Now())) Fail("bootstrap");
+    for (auto& [id, n] : nodes) n.kv->lies = options.lying_disk;
+    for (auto& [id, n] : nodes) Start(n);
+    nodes[1].raft->Campaign();
+    nodes[1].raft->Pump();
+    const int quiet = 1200;  // at the end nothing fails, and everybody has to come to the same
+    for (step = 0; step < options.steps + quiet && result.failure.empty(); ++step) {
+      clock.us += 10'000;
+      if (step == options.steps) {
+        options.faults = false;
+        cut.clear();
+        for (auto& [id, n] : nodes) n.down_until = 0;
+      }
+      if (options.faults && step > 100) Faults();
+      Deliver();
+      Housekeeping();
+      if (step < options.steps && Chance(40)) ProposeSomewhere();
+    }
+    Check();
+    for (auto& [id, n] : nodes) Stop(n);
+  }
+
+  void Check() {
+    uint64_t applied = 0;
+    int leading = 0, voters = 0;
+    for (auto& [id, n] : nodes) {
+      if (!n.up()) return Fail("node " + std::to_string(id) + " is down at the end");
+      applied = std::max(applied, n.log->applied().index);
+      leading += n.raft->leads();
+      if (n.raft->leads())
+        for (const RaftNode::Member& m : n.raft->members()) voters += m.voter;
+    }
+    if (std::getenv("MAYFLY_SIM_SHOW"))
+      for (auto& [id, n] : nodes) {
+        const mf_status st = n.raft->status();
+        std::printf("node %d role %d term %d last %d first %d commit %d applied %d pending %d joint %d\n", (int)id, st.role, (int)st.term, (int)st.last_index, (int)st.first_index, (int)st.commit, (int)st.applied, st.pending_conf, st.joint);
+        if (st.role == 2) for (auto& m : n.raft->members()) std::printf("   %d matched %d voter %d learner %d active %d snap %d %d\n", (int)m.id, (int)m.matched, m.voter, m.learner, m.active, m.in_snapshot, (int)m.pending_snapshot);
+      }
+    if (leading != 1) Fail(std::to_string(leading) + " leaders at the end");
+    if (voters != options.nodes) Fail(std::to_string(voters) + " voters at the end");
+    for (auto& [id, n] : nodes) {
+      if (n.log->applied().index != applied)
+        Fail("node " + std::to_string(id) + " is behind at the end: " +
+             std::to_string(n.log->applied().index) + " of " + std::to_string(applied));
+      // Everything that was ever applied anywhere is here.
+      const auto& records = n.kv->maps()[static_cast<size_t>(Keyspace::kRecords)];
+      for (auto& [index, what] : truth) {
+        std::string key, value;
+        AppendBe64(key, index);
+        AppendBe64(value, what.first);
+        value += what.second;
+        auto it = records.find(key);
+        if (it == records.end() || it->second != value)
+          Fail("node " + std::to_string(id) + " differs at " + std::to_string(index));
+      }
+    }
+    std::map<std::string, int> seen;
+    for (auto& [index, what] : truth) ++seen[what.second.substr(1)];
+    for (auto& [data, index] : acknowledged) {
+      auto it = truth.find(index);
+      if (it == truth.end() || it->second.second.substr(1) != data) Fail("lost: " + data);
+      if (seen[data] != 1) Fail("applied more than once: " + data);
+    }
+    for (const std::string& data : refused)
+      if (seen.contains(data)) Fail("refused and yet written: " + data);
+    if (acknowledged.empty()) Fail("nothing was ever acknowledged");
+  }
+};
+
+void SimMachine::Applied(std::span<const CommittedEntry> entries) {
+  for (const CommittedEntry& e : entries) {
+    const uint64_t index = e.position.index;
+    if (index != next_)
+      world_.Fail("node " + std::to_string(id_) + " applies " + std::to_string(index) +
+                  " where " + std::to_string(next_) + " comes next");
+    next_ = index + 1;
+    std::string what(1, static_cast<char>(e.kind));
+    what.append(e.data);
+    auto [it, fresh] = world_.truth.emplace(index, std::pair(e.position.term, what));
+    if (!fresh && it->second != std::pair(e.position.term, what))
+      world_.Fail("members disagree at " + std::to_string(index));
+    world_.Digest(index * 31 + e.position.term * 7 + id_ + e.data.size());
+  }
+}
+
+void SimMachine::StateChanged(const ConsensusState& state) {
+  if (state.role != ConsensusRole::kLeader) return;
+  auto [it, fresh] = world_.leaders.emplace(state.term, id_);
+  if (fresh) ++world_.result.elections;
+  if (it->second != id_)
+    world_.Fail("two leaders in term " + std::to_string(state.term));
+}
+
+}  // namespace
+
+void SimKv::LosePower(size_t unsynced) {
+  for (size_t i = 0; i < unsynced; ++i) ApplyOps(synced_, pending_[i]);
+  pending_.clear();
+  now_ = synced_;
+}
+std::unique_ptr<SimKv> SimKv::Copy() const {
+  auto copy = std::make_unique<SimKv>();
+  copy->now_ = copy->synced_ = now_;
+  return copy;
+}
+Result<bool> SimKv::Get(Keyspace ks, std::string_view key, PinnedValue* out, const KvSnapshot*) {
+  auto& m = now_[static_cast<size_t>(ks)];
+  auto it = m.find(std::string(key));
+  if (it == m.end()) return false;
+  out->Assign(it->second);
+  return true;
+}
+Result<void> SimKv::MultiGet(Keyspace ks, std::span<const std::string_view> keys,
+                             std::span<PinnedValue> out, const KvSnapshot*) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    MAYFLY_TRY(bool found, Get(ks, keys[i], &out[i], nullptr));
+    if (!found) out[i].Reset();
+  }
+  return Ok();
+}
+std::unique_ptr<KvIterator> SimKv::NewIterator(Keyspace ks, KvIterOptions options) {
+  return std::make_unique<SimIterator>(now_[static_cast<size_t>(ks)], std::move(options));
+}
+std::unique_ptr<KvBatch> SimKv::NewBatch() { return std::make_unique<SimBatch>(); }
+Result<void> SimKv::Write(KvBatch& batch, bool sync) {
+  sync = sync && !lies;
+  auto& b = static_cast<SimBatch&>(batch);
+  ApplyOps(now_, b.ops);
+  pending_.push_back(b.ops);
+  if (sync) {
+    for (auto& ops : pending_) ApplyOps(synced_, ops);
+    pending_.clear();
+  }
+  return Ok();
+}
+
+SimResult Simulate(const SimOptions& options) {
+  World world;
+  world.options = options;
+  world.Run();
+  return world.result;
+}
+
+}  // namespace mayfly::testing
