@@ -3,8 +3,23 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace mayfly {
+
+namespace {
+
+/// Names of codes that have no enumerator because only fail points and other members of a replica
+/// set bring them.
+constexpr std::pair<int32_t, std::string_view> kMoreNames[] = {
+    {63, "StaleShardVersion"},   {133, "FailedToSatisfyReadPreference"},
+    {150, "StaleEpoch"},         {217, "IncompleteTransactionHistory"},
+    {234, "RetryChangeStream"},  {262, "ExceededTimeLimit"},
+    {266, "FailPointSetFailed"}, {9001, "SocketException"},
+    {13388, "StaleConfig"},
+};
+
+}  // namespace
 
 std::string_view ErrorCodeName(ErrorCode code) {
   switch (code) {
@@ -14,6 +29,8 @@ std::string_view ErrorCodeName(ErrorCode code) {
     MAYFLY_ERROR_CODES(X)
 #undef X
   }
+  for (const auto& [number, text] : kMoreNames)
+    if (number == static_cast<int32_t>(code)) return text;
   static std::mutex mutex;
   static auto* names = new std::unordered_map<int32_t, std::string>;  // grows by the few Location codes in use
   std::lock_guard lock(mutex);

@@ -3,6 +3,7 @@
 #include "query/plan/executor.h"
 #include "server/arg_reader.h"
 #include "server/current_op.h"
+#include "server/session_store.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -206,7 +207,11 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
     in.BoolOr("allUsers", false);
     in.OptArray("users");
     MAYFLY_TRY(in.Finish());
-    return Sessions(server);
+    if (stage == "$listLocalSessions") return Sessions(server);
+    if (db != "config" || collection != "system.sessions")
+      return Error{ErrorCode::kInvalidNamespace,
+                   "$listSessions may only be run against config.system.sessions"};
+    return ListSessionRecords(server, op);
   }
   if (stage == "$planCacheStats") {
     if (!spec.empty())

@@ -96,7 +96,7 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
       if (f.name == "apiStrict") return boolean(&g.api_strict);
       if (f.name == "apiDeprecationErrors") return boolean(&g.api_deprecation_errors);
       g.autocommit_given = true;
-      return Ok();
+      return boolean(&g.autocommit);
     case 'c':
       if (f.name == "comment") g.comment = v;
       return Ok();

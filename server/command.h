@@ -52,7 +52,7 @@ struct GenericArguments {
   int64_t max_time_ms = 0;       ///< 0: none
   std::string_view api_version;  ///< empty: none
   bool api_strict = false, api_deprecation_errors = false;
-  bool autocommit_given = false, start_transaction = false;
+  bool autocommit_given = false, autocommit = false, start_transaction = false;
 };
 
 /// One command as it came in. Views point into the connection's buffer and live until the reply is
@@ -159,6 +159,8 @@ struct CommandContext {
   template <class F>
   void EditReport(F&& f);
 
+  std::optional<int64_t> txn_number;  ///< of a retryable write, checked; none: an ordinary command
+  bool close_connection = false;      ///< no reply: the connection closes (fail points)
   bool on_worker = false;
   int64_t waited_micros =
       0;  ///< spent in waits for time or documents: not part of how slow the operation was
@@ -181,6 +183,9 @@ enum CommandFlags : uint32_t {
   kNoProfile = 1 << 9,            ///< never profiled nor logged as slow (hello, awaitable or not)
   kTestOnly = 1 << 10,            ///< only with --testClock
   kAllowedWhileLocked = 1 << 11,  ///< goes on while fsync has locked writes, although kWrites
+  kTestCommand = 1 << 20,         ///< only with enableTestCommands
+  kDeprecatedInV1 = 1 << 21,      ///< refused with apiDeprecationErrors
+  kRetryableWrite = 1 << 22,      ///< may bring a txnNumber outside a transaction
   kHidden = 1 << 13,              ///< not in listCommands: known only to be refused
   kCountsItself = 1 << 12,  ///< keeps opcounters itself; other commands count as opcounters.command
 };

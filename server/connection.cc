@@ -240,6 +240,8 @@ Connection::Step Connection::StartMessage(size_t length) {
     return broken("Unsupported opcode");
   }
   if (!dispatcher.Start(*this, s, out_)) return Step::kAsync;
+  if (s.ctx->close_connection) [[unlikely]]
+    return Step::kClose;
   return s.ctx->more_to_come ? Step::kAsync : Step::kDone;
 }
 
@@ -250,6 +252,10 @@ Awaitable<bool> Connection::FinishAsync() {
   const bool is_hello =
       s.request.name == "hello" || s.request.name == "isMaster" || s.request.name == "ismaster";
   if (s.slot_begun) co_await dispatcher.Run(*this, s, out_);
+  if (s.ctx->close_connection) [[unlikely]] {
+    in_async_ = false;
+    co_return false;
+  }
   // Exhaust: reply after reply, each answering the one before, until the command says that this was
   // the last.
   auto& connections = thread_.server().metrics().connections;

@@ -17,6 +17,60 @@ bool ValidDatabaseName(std::string_view db) {
   return true;
 }
 
+/// Fields that API version 1 leaves out of commands it has (manual: "Stable API", parameters).
+struct StrictRow {
+  std::string_view command;
+  std::initializer_list<std::string_view> refused;
+};
+const StrictRow kStrictRows[] = {
+    {"create", {"autoIndexId", "capped", "indexOptionDefaults", "max", "size", "storageEngine"}},
+    {"find",
+     {"awaitData", "max", "min", "noCursorTimeout", "oplogReplay", "returnKey", "showRecordId",
+      "tailable"}},
+};
+constexpr std::string_view kStrictIndexFields[] = {"background", "bucketSize", "sparse",
+                                                   "storageEngine"};
+
+Error NotInV1(std::string_view command, std::string_view field) {
+  return {ErrorCode::kAPIStrictError, "BSON field '" + std::string(command) + "." +
+                                          std::string(field) +
+                                          "' is not allowed with apiStrict:true."};
+}
+
+Result<void> CheckStrictFields(std::string_view command, const CommandFields& fields) {
+  for (const StrictRow& row : kStrictRows) {
+    if (row.command != command) continue;
+    for (const CommandField& f : fields)
+      for (std::string_view refused : row.refused)
+        if (f.name == refused && (!f.value.Is(BsonType::kBool) || f.value.Truthy()))
+          return NotInV1(command, refused);
+  }
+  if (command != "createIndexes") return Ok();
+  for (const CommandField& f : fields) {
+    if (f.name != "indexes" || !f.value.IsArray()) continue;
+    for (const BsonElement& index : f.value.Document()) {
+      if (!index.value.IsDocument()) continue;
+      for (std::string_view refused : kStrictIndexFields)
+        if (!index.value.Document()[refused].missing())
+          return NotInV1("createIndexes.indexes", refused);
+      if (const BsonValue key = index.value.Document()["key"]; key.IsDocument())
+        for (const BsonElement& k : key.Document())
+          if (k.value.IsString() && k.value.String() == "text")
+            return Error{ErrorCode::kAPIStrictError,
+                         "The index type 'text' is not allowed with apiStrict:true."};
+    }
+  }
+  return Ok();
+}
+
+/// Of the client; in the first hello it is still only in the command.
+std::string AppName(Connection& c, const CommandRequest& req) {
+  if (req.name == "hello" || req.name == "isMaster" || req.name == "ismaster")
+    if (const BsonValue name = req.body.FindPath("client.application.name"); name.IsString())
+      return std::string(name.String());
+  return c.slot().app_name();
+}
+
 /// Replies to these are never compressed: what they carry must be readable before compression is
 /// agreed, or is secret.
 bool MayCompress(std::string_view command) {
@@ -72,6 +126,41 @@ Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
     return Error{ErrorCode::kAPIStrictError, "Provided apiStrict:true, but the command " +
                                                  std::string(s.row->name) +
                                                  " is not in API Version 1"};
+  if (g.api_strict) {
+    MAYFLY_TRY(CheckStrictFields(s.row->name, s.request.fields));
+  }
+  if (g.api_deprecation_errors && (s.row->flags & kDeprecatedInV1))
+    return Error{ErrorCode::kAPIDeprecationError,
+                 "Provided apiDeprecationErrors:true, but the command " + std::string(s.row->name) +
+                     " is deprecated in API Version 1"};
+  return Ok();
+}
+
+Result<void> Dispatcher::CheckTransaction(RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  if (!g.txn_number)
+    return Error{ErrorCode::kInvalidOptions,
+                 "'autocommit' and 'startTransaction' require a transaction number"};
+  if (*g.txn_number < 0)
+    return Error{ErrorCode::kInvalidOptions, "Transaction number cannot be negative"};
+  if (g.start_transaction && !g.autocommit_given)
+    return Error{ErrorCode::kInvalidOptions,
+                 "'startTransaction' field requires 'autocommit' field to also be specified"};
+  if (g.autocommit_given && g.autocommit)
+    return Error{ErrorCode::kInvalidOptions, "Specifying autocommit=true is not allowed."};
+  if (!server_.transaction_numbers())
+    return Error{ErrorCode::kIllegalOperation,
+                 "Transaction numbers are only allowed on a replica set member or mongos"};
+  if (g.autocommit_given)
+    return Error{ErrorCode::kOperationNotSupportedInTransaction,
+                 "multi-document transactions are not supported by this server: " +
+                     std::string(s.row->name) + " cannot run in one"};
+  if (!(s.row->flags & kRetryableWrite))
+    return Error{LocationCode(50768),
+                 "txnNumber may only be provided for multi-document transactions and retryable "
+                 "write commands. autocommit:false was not provided, and " +
+                     std::string(s.row->name) + " is not a retryable write command."};
+  s.ctx->txn_number = g.txn_number;
   return Ok();
 }
 
@@ -111,9 +200,7 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
     c.last_session->Touch(s.op->now);
   }
   s.ctx->session = c.last_session.get();
-  if (g.txn_number)
-    return Error{ErrorCode::kIllegalOperation,
-                 "Transaction numbers are only allowed on a replica set member or mongos"};
+  if (g.txn_number || g.autocommit_given || g.start_transaction) return CheckTransaction(s);
   return Ok();
 }
 
@@ -172,6 +259,8 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if ((flags & kTestOnly) && !server_.config_allows_test_commands())
     return Error{ErrorCode::kCommandNotFound,
                  "no such command: '" + std::string(req.name) + "' (it needs --testClock)"};
+  if ((flags & kTestCommand) && !server_.settings().enable_test_commands)
+    return Error{ErrorCode::kCommandNotFound, "no such command: '" + std::string(req.name) + "'"};
   if ((flags & kAdminOnly) && req.db != "admin")
     return Error{ErrorCode::kUnauthorized,
                  std::string(s.row->name) + " may only be run against the admin database."};
@@ -210,6 +299,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
                                .client = &c.slot(),
                                .report = s.report});
   s.row = nullptr;
+  s.fail.reset();
   CommandRequest& req = s.request;
   Result<void> parsed = Ok();
   if (s.legacy) {
@@ -229,6 +319,11 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   s.slot_begun = true;
   OpenReply(s, out);
   if (parsed) parsed = Check(c, s);
+  if (parsed && server_.fail_points().any()) [[unlikely]] {
+    s.fail =
+        FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.is_internal_client);
+    if (s.fail && s.fail->block_ms == 0) parsed = FailOnPurpose(s);
+  }
   if (s.row != nullptr) {
     s.row->counters->total.fetch_add(1, std::memory_order_relaxed);
     if (!(s.row->flags & kCountsItself)) metrics.opcounters.command.Add();
@@ -237,7 +332,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     Finish(c, s, out, std::move(parsed));
     return true;
   }
-  if (s.row->run == nullptr || (s.row->flags & kWorker) ||
+  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
@@ -248,6 +343,10 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
 Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out) {
   Result<void> result = Ok();
   CommandContext& ctx = *s.ctx;
+  if (s.fail && s.fail->block_ms > 0) {
+    result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + s.fail->block_ms * 1000);
+    if (result) result = FailOnPurpose(s);
+  }
   if ((s.row->flags & kWrites) && !(s.row->flags & kAllowedWhileLocked)) {
     // fsyncUnlock is rare and nobody's latency depends on it: look now and then.
     while (result && server_.fsync_locks.load(std::memory_order_relaxed) > 0)
@@ -276,6 +375,10 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
     s.reply->Abandon();
     s.reply.emplace(out);
     AppendError(*s.reply, result.error());
+    if (s.row != nullptr)
+      AppendLabels(s, result.error().code,
+                   !result.error().details.empty() &&
+                       !BsonView(result.error().details.data())["errorLabels"].missing());
     if (s.row != nullptr) s.row->counters->failed.fetch_add(1, std::memory_order_relaxed);
     const ErrorCode code = result.error().code;
     if (code == ErrorCode::kInterrupted)
@@ -288,6 +391,12 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
       metrics.asserts.user.Add();
     s.ctx->more_to_come = false;
   } else {
+    if (s.fail && !s.fail->write_concern_error.view().empty()) [[unlikely]] {
+      s.reply->Append("writeConcernError", s.fail->write_concern_error);
+      AppendLabels(
+          s, static_cast<ErrorCode>(s.fail->write_concern_error.view()["code"].NumberAsInt64()),
+          false);
+    }
     s.reply->Append("ok", 1.0);
   }
   s.reply->Done();
@@ -297,7 +406,7 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
     char* flags = out.data() + s.reply_start + kMessageHeaderSize;
     StoreLe<uint32_t>(flags, LoadLe<uint32_t>(flags) | kMsgMoreToCome);
   }
-  const bool silent = !s.legacy && (s.msg.flags & kMsgMoreToCome) != 0;
+  const bool silent = (!s.legacy && (s.msg.flags & kMsgMoreToCome) != 0) || s.ctx->close_connection;
   if (silent) {
     out.resize(s.reply_start);
   } else {
@@ -338,6 +447,32 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
   }
   c.slot().End();
   s.slot_begun = false;
+}
+
+Result<void> Dispatcher::FailOnPurpose(RequestState& s) {
+  if (s.fail->close_connection) {
+    s.ctx->close_connection = true;
+    return Error{ErrorCode::kClientDisconnect, "closed by the failpoint failCommand"};
+  }
+  if (s.fail->error) return *s.fail->error;
+  return Ok();
+}
+
+void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) {
+  if (s.fail && s.fail->labels) {
+    if (s.fail->labels->empty()) return;
+    BsonArrayBuilder list = s.reply->OpenArray("errorLabels");
+    for (const std::string& label : *s.fail->labels) list.Append(label);
+    return;
+  }
+  if (has_labels || !s.request.generic.txn_number || !(s.row->flags & kRetryableWrite) ||
+      !IsRetryableWriteCode(code))
+    return;
+  BsonArrayBuilder list = s.reply->OpenArray("errorLabels");
+  list.Append("RetryableWriteError");
+  // Drivers then report an earlier error of the same write rather than this one.
+  const Operation& op = *s.op;
+  if (op.n_inserted + op.n_deleted + op.n_modified == 0) list.Append("NoWritesPerformed");
 }
 
 void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {

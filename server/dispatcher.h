@@ -5,6 +5,7 @@
 #include "protocol/wire_message.h"
 #include "server/command.h"
 #include "server/connection.h"
+#include "server/fail_points.h"
 
 namespace mayfly {
 
@@ -28,6 +29,7 @@ struct RequestState {
   int32_t reply_id = 0;
   int64_t start_micros = 0;
   bool slot_begun = false;
+  std::optional<FailCommandAction> fail;  ///< of the fail point failCommand
   std::string repeat_body;  ///< body of the exhaust command that runs again
 };
 
@@ -50,6 +52,7 @@ class Dispatcher {
  private:
   Result<void> Check(Connection& c, RequestState& s);
   Result<void> CheckApiVersion(const RequestState& s);
+  Result<void> CheckTransaction(RequestState& s);
   Result<void> UseSession(Connection& c, RequestState& s);
   Result<void> ReadConcern(RequestState& s);
   void OpenReply(RequestState& s, std::string& out);
@@ -57,6 +60,10 @@ class Dispatcher {
   void Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
   void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);
   void RecordTop(Connection& c, const RequestState& s, int64_t micros);
+  /// What failCommand says instead of running the command, if it does.
+  Result<void> FailOnPurpose(RequestState& s);
+  /// errorLabels of a failed command, or of one whose write concern failed.
+  static void AppendLabels(RequestState& s, ErrorCode code, bool has_labels);
   static void AppendError(BsonBuilder& reply, const Error& error);
 
   ServerContext& server_;

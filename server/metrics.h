@@ -56,6 +56,7 @@ struct ServerMetrics {
   struct {
     Counter write_conflicts, scan_and_order, killed_ops, timed_out, disconnected;
   } operation;
+  Counter retried_commands, retried_statements;  ///< of retryable writes
   BatchedDeleteMetrics batched_deletes;
   TtlMetrics ttl;
   LatencyHistogram reads, writes, commands, transactions;

@@ -103,9 +103,22 @@ void RegisterParameters(ServerContext& server) {
            "Seconds between looks for idle cursors.");
   p.AddInt("localLogicalSessionTimeoutMinutes", &s.local_session_timeout_minutes, 1, 1'000'000,
            "Minutes after which an unused session ends.");
+  p.AddInt("logicalSessionRefreshMillis", &s.logical_session_refresh_millis, 1000, INT32_MAX,
+           "Milliseconds between writes of sessions to config.system.sessions.");
   p.AddInt("defaultMaxTimeMS", &s.max_time_ms_default, 0, INT32_MAX,
            "maxTimeMS of reads that bring none; 0: no limit.");
   p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
+  p.Add({.name = "enableTestCommands",
+         .help = "Whether commands for tests, such as configureFailPoint, are there.",
+         .at_runtime = false,
+         .get = [&s](BsonBuilder& b,
+                     std::string_view n) { b.Append(n, s.enable_test_commands.load()); },
+         .set = [&s](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool) && !v.IsNumber())
+             return WrongType("enableTestCommands", v, "bool");
+           s.enable_test_commands = v.Truthy();
+           return Ok();
+         }});
   p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",
            &s.internal_query_max_blocking_sort_bytes, 1, INT64_MAX,
            "Memory of one sort before it spills to disk or fails.", {}, false);

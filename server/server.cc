@@ -13,6 +13,8 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/config.h"
+#include "server/retryable_writes.h"
+#include "server/session_store.h"
 
 namespace mayfly {
 
@@ -237,6 +239,26 @@ Result<void> Server::Start() {
   return Ok();
 }
 
+namespace {
+
+/// Writes what is known of sessions, and forgets what was kept for those that are gone.
+void RefreshSessions(ServerContext& server) {
+  Operation op(server.clock());
+  Result<void> done = RefreshSessionRecords(server, op);
+  if (done) {
+    auto swept =
+        SweepTransactions(server, op, server.settings().local_session_timeout_minutes * 60'000);
+    if (!swept) done = swept.error();
+  }
+  if (!done)
+    server.log().Write(
+        LogSeverity::kWarning, LogComponent::kControl, 20710,
+        "Failed to refresh session cache, will try again at the next refresh interval",
+        BuildBson([&](BsonBuilder& b) { b.Append("error", done.error().message); }));
+}
+
+}  // namespace
+
 Awaitable<void> Server::HouseKeeping() {
   auto timer = std::make_shared<Timer>(threads_[0]->executor());
   close_acceptors_.push_back([timer] { timer->cancel(); });
@@ -247,12 +269,19 @@ Awaitable<void> Server::HouseKeeping() {
       if (auto t = weak.lock()) t->cancel();
     });
   });
+  int64_t refreshed = server_.clock().MonotonicMicros();
   while (!server_.shutting_down()) {
     timer->expires_after(
         std::chrono::seconds(server_.settings().client_cursor_monitor_frequency_secs.load()));
     co_await timer->async_wait(asio::as_tuple(kAwait));
     if (server_.shutting_down()) co_return;
-    server_.workers().Post([&server = server_] {
+    const int64_t now = server_.clock().MonotonicMicros();
+    const bool refresh =
+        now - refreshed >= server_.settings().logical_session_refresh_millis * 1000 &&
+        server_.has_storage();
+    if (refresh) refreshed = now;
+    server_.workers().Post([&server = server_, refresh] {
+      if (refresh) RefreshSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
       server.sessions().Sweep(server.clock().Now(),
                               server.settings().local_session_timeout_minutes * 60'000);

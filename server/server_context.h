@@ -8,6 +8,7 @@
 #include "server/collection_notifier.h"
 #include "server/command.h"
 #include "server/cursor_manager.h"
+#include "server/fail_points.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/operation_registry.h"
@@ -50,6 +51,11 @@ class ServerContext {
   CollectionNotifier& notifier() { return notifier_; }
   Profiler& profiler() { return profiler_; }
   Top& top() { return top_; }
+  FailPoints& fail_points() { return fail_points_; }
+
+  /// Started as a member of a replica set: transaction numbers are allowed.
+  bool transaction_numbers() const { return transaction_numbers_; }
+  void set_transaction_numbers(bool on) { transaction_numbers_ = on; }
 
   bool config_allows_test_commands() const;
 
@@ -102,6 +108,8 @@ class ServerContext {
   CollectionNotifier notifier_;
   Profiler profiler_;
   Top top_;
+  FailPoints fail_points_;
+  bool transaction_numbers_ = false;
   const int64_t start_micros_;
   const Instant started_;
   std::string host_and_port_, process_id_;

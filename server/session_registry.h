@@ -7,11 +7,24 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "protocol/error.h"
 #include "storage/clock.h"
 
 namespace mayfly {
+
+/// What the latest transaction number of a session has done so far, as the store has it (a copy of
+/// its row: server/retryable_writes.cc).
+struct TransactionState {
+  int64_t number = -1;
+  std::string entries;        ///< results of its statements that are not in chunk rows
+  size_t last = 0;            ///< where the last entry begins
+  uint32_t chunks = 0;        ///< chunk rows of this number
+  uint32_t stale_chunks = 0;  ///< chunk rows of an earlier number that are still there
+  bool loaded = false;        ///< false: read the row first
+  uint64_t epoch = 0;         ///< SessionRegistry::transaction_epoch() when it was read
+};
 
 /// A logical session (driver specification "Sessions"): known by the 16 bytes of lsid.id, alive
 /// while used.
@@ -22,8 +35,20 @@ class Session {
   void Touch(Instant now) { last_use_.store(now.millis, std::memory_order_relaxed); }
   Instant last_use() const { return {last_use_.load(std::memory_order_relaxed)}; }
   std::atomic<bool> ended{false};
+  /// The last use that config.system.sessions knows; milliseconds, 0: none.
+  int64_t stored_use() const { return stored_use_.load(std::memory_order_relaxed); }
+  void set_stored_use(Instant t) { stored_use_.store(t.millis, std::memory_order_relaxed); }
+
+  /// A write with a txnNumber has the session for itself: false while another one runs.
+  bool TryCheckOut() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void CheckIn() { busy_.store(false, std::memory_order_release); }
+  /// REQUIRES: checked out.
+  TransactionState& transaction() { return transaction_; }
 
  private:
+  std::atomic<bool> busy_{false};
+  std::atomic<int64_t> stored_use_{0};
+  TransactionState transaction_;
   const std::string id_;
   std::atomic<int64_t> last_use_{0};
 };
@@ -52,6 +77,10 @@ class SessionRegistry {
   };
   Totals totals() const;
   std::vector<std::pair<std::string, Instant>> List() const;
+  /// Makes every session read its transaction's row again: when this node becomes primary, others
+  /// may have written it.
+  void InvalidateTransactions() { transaction_epoch_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t transaction_epoch() const { return transaction_epoch_.load(std::memory_order_relaxed); }
 
  private:
   struct Shard {
@@ -66,6 +95,7 @@ class SessionRegistry {
 
   std::array<Shard, kShards> shards_;
   std::atomic<int64_t> count_{0}, ended_{0}, timed_out_{0}, started_{0};
+  std::atomic<uint64_t> transaction_epoch_{0};
   std::function<void(std::string_view)> on_end_;
 };
 

@@ -117,8 +117,12 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
   return ValidationFailed(next);
 }
 
-Result<void> WriteCommand::Commit(WriteUnit unit) {
-  return storage_.committer().Commit(std::move(unit));
+Result<void> WriteCommand::Commit(WriteUnit unit, const UnitResult& r) {
+  if (observer_ == nullptr) return storage_.committer().Commit(std::move(unit));
+  MAYFLY_TRY(observer_->BeforeCommit(unit, r));
+  Result<void> committed = storage_.committer().Commit(std::move(unit));
+  observer_->AfterCommit(committed.has_value());
+  return committed;
 }
 
 std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonView> documents,
@@ -172,7 +176,10 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
         break;
       }
       if (!conflict && staged > 0) {
-        Result<void> committed = Commit(std::move(unit));
+        Result<void> committed =
+            Commit(std::move(unit), {.kind = UnitResult::Kind::kInsert,
+                                     .first_document = next,
+                                     .documents = static_cast<size_t>(staged)});
         if (!committed) {
           if (!IsRetryable(committed.error())) return committed.error();
           conflict = committed.error();
@@ -323,7 +330,7 @@ Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update,
   UpdateResult r;
   r.upserted_id = Value::Copy(ready["_id"]);
   if (want_documents) r.after = BsonDocument(ready);
-  MAYFLY_TRY(Commit(std::move(unit)));
+  MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &r}));
   ++op_.n_inserted;
   NotifyInserted();
   return r;
@@ -376,7 +383,8 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
           MAYFLY_TRY(unit.Update(*coll_, l, after, l.expire_at));
           ++*modified;
         }
-        if (*modified > 0) return Commit(std::move(unit));
+        if (*modified > 0)
+          return Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &result});
         return Ok();
       };
       auto flush = [&]() -> Result<void> {
@@ -465,16 +473,18 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
       int busy = 0;
       MAYFLY_TRY(unit.LockAndReadMany(*coll_, views, &locked, &busy));
       int64_t n = 0;
+      BsonView gone;
       for (const WriteUnit::Locked& l : locked) {
         eval.root = l.doc;
         MAYFLY_TRY(bool matches, match->Matches(l.doc, &eval));
         if (!matches) continue;
         if (deleted_doc) *deleted_doc = BsonDocument(l.doc);
         MAYFLY_TRY(unit.Delete(*coll_, l));
+        gone = l.doc;
         ++n;
       }
       if (n > 0) {
-        MAYFLY_TRY(Commit(std::move(unit)));
+        MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kDelete, .deleted = gone}));
       }
       return n;
     };
@@ -554,7 +564,7 @@ Result<void> WriteCommand::Merge(
         MAYFLY_TRY(unit.Insert(*coll_, after));
         ++op_.n_inserted;
       }
-      return Commit(std::move(unit));
+      return Commit(std::move(unit), {});
     }();
     if (done) return done;
     bool raced = done.error().code == ErrorCode::kDuplicateKey && attempt < 3;

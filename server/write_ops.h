@@ -39,6 +39,22 @@ struct UpdateResult {
   std::optional<BsonDocument> before, after;  ///< findAndModify: the document it changed
 };
 
+/// What a write unit of a command is about to do, for whoever keeps statements' results.
+struct UnitResult {
+  enum class Kind : uint8_t { kInsert, kUpdate, kDelete } kind = Kind::kInsert;
+  size_t first_document = 0, documents = 0;  ///< kInsert: which of Insert's documents
+  const UpdateResult* update = nullptr;      ///< kUpdate: upserted_id; before and after if wanted
+  BsonView deleted;                          ///< kDelete: the document, of a statement for one
+};
+
+/// Sees each unit of a WriteCommand before it commits (and may add to it, or fail it) and after.
+class UnitObserver {
+ public:
+  virtual ~UnitObserver() = default;
+  virtual Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) = 0;
+  virtual void AfterCommit(bool committed) = 0;
+};
+
 /// What the statements of one write command share: the namespace, `let`, how documents are checked.
 /// Runs statements one after another, each document in a write unit of its own or with some
 /// neighbours; retries conflicts with other writers. Blocking: everything but the calls that say
@@ -56,6 +72,8 @@ class WriteCommand {
   Result<void> OpenOrCreate();
   const CollectionInfoPtr& coll() const { return coll_; }
   void set_bypass_validation(bool on) { bypass_validation_ = on; }
+  /// Must outlive the command's statements; null: none.
+  void set_observer(UnitObserver* observer) { observer_ = observer; }
   /// The command's `let`. Before the first statement.
   Result<void> SetLet(BsonView let);
 
@@ -94,7 +112,7 @@ class WriteCommand {
                                              std::shared_ptr<const MatchExpression> match,
                                              BsonView sort, BsonValue hint, int64_t limit);
   Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
-  Result<void> Commit(WriteUnit unit);
+  Result<void> Commit(WriteUnit unit, const UnitResult& r);
   Result<UpdateResult> Upsert(const mayfly::Update& update, const MatchExpression* match,
                               bool want_documents);
   EvalContext MakeEval() const;
@@ -105,6 +123,7 @@ class WriteCommand {
   const std::string db_, collection_;
   CollectionInfoPtr coll_;
   bool bypass_validation_ = false;
+  UnitObserver* observer_ = nullptr;
   VariableScope scope_;
   std::vector<Value> variables_;
   std::deque<std::string> scratch_;  ///< documents that live until their unit is committed

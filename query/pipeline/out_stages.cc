@@ -1,4 +1,5 @@
 #include "protocol/bson_compare.h"
+#include "protocol/extended_json.h"
 #include "protocol/object_id.h"
 #include "query/pipeline/stage.h"
 
@@ -226,6 +227,25 @@ class MergeStage final : public WriterStage {
                                    BsonView(query_bytes.data()), decide);
   }
 
+  /// As an insert of the document would fail: on the unique index of the `on` fields.
+  Error Duplicate(BsonView existing) const {
+    BsonDocument pattern = BuildBson([&](BsonBuilder& b) {
+      for (const std::string& path : spec_.on) b.Append(path, int32_t{1});
+    });
+    BsonDocument value = BuildBson([&](BsonBuilder& b) {
+      for (const std::string& path : spec_.on) b.Append(path, existing.FindPath(path));
+    });
+    std::string index;
+    for (const std::string& path : spec_.on) index += (index.empty() ? "" : "_") + path + "_1";
+    if (spec_.on.size() == 1 && spec_.on[0] == "_id") index = "_id_";
+    BsonDocument details = BuildBson(
+        [&](BsonBuilder& b) { b.Append("keyPattern", pattern).Append("keyValue", value); });
+    return {ErrorCode::kDuplicateKey,
+            "E11000 duplicate key error collection: " + target_.db + "." + target_.collection +
+                " index: " + index + " dup key: " + ToRelaxedJson(value.view().AsValue()),
+            details.bytes()};
+  }
+
   Result<std::optional<BsonDocument>> Decide(
       std::optional<BsonView> existing, const BsonDocument& doc, bool own_id,
       const std::vector<std::pair<std::string, Value>>& variables) {
@@ -250,10 +270,7 @@ class MergeStage final : public WriterStage {
       case WhenMatched::kKeepExisting:
         return Answer();
       case WhenMatched::kFail:
-        return Error{ErrorCode::kDuplicateKey,
-                     "E11000 duplicate key error collection: " + target_.db + "." +
-                         target_.collection +
-                         " $merge with whenMatched: fail found a matching document"};
+        return Duplicate(*existing);
       case WhenMatched::kReplace:
         next = own_id ? doc : BuildBson([&](BsonBuilder& b) {
           b.Append("_id", id);

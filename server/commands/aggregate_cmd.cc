@@ -51,10 +51,46 @@ Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) 
 
 namespace {
 
+/// Stages that API version 1 leaves out (manual: "Stable API"), also inside sub-pipelines.
+Result<void> CheckStrictStages(BsonView pipeline) {
+  static constexpr std::string_view kRefused[] = {
+      "$currentOp",      "$indexStats", "$listLocalSessions", "$listSessions", "$listSearchIndexes",
+      "$planCacheStats", "$search",     "$searchMeta",        "$tombstones",   "$vectorSearch"};
+  auto refused = [](std::string_view stage) {
+    return Error{ErrorCode::kAPIStrictError, "stage " + std::string(stage) +
+                                                 " is not allowed with 'apiStrict: true' in API "
+                                                 "Version 1"};
+  };
+  for (const BsonElement& e : pipeline) {
+    if (!e.value.IsDocument() || e.value.Document().empty()) continue;
+    const BsonElement stage = e.value.Document().First();
+    for (std::string_view name : kRefused)
+      if (stage.name == name) return refused(name);
+    if (!stage.value.IsDocument()) continue;
+    const BsonView args = stage.value.Document();
+    // Of $collStats only the number of documents.
+    if (stage.name == "$collStats")
+      for (const BsonElement& a : args)
+        if (a.name != "count") return refused("$collStats with " + std::string(a.name));
+    if (stage.name == "$facet") {
+      for (const BsonElement& a : args)
+        if (a.value.IsArray()) {
+          MAYFLY_TRY(CheckStrictStages(a.value.Document()));
+        }
+    } else if (const BsonValue inner = args["pipeline"]; inner.IsArray()) {
+      MAYFLY_TRY(CheckStrictStages(inner.Document()));
+    }
+  }
+  return Ok();
+}
+
 Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
   a.spec.ctx = &ctx;
+  if (req.generic.api_strict) {
+    MAYFLY_CO_TRY(CheckStrictStages(a.spec.pipeline));
+  }
   std::string ns = std::string(req.db) + "." +
                    (a.spec.collection.empty() ? "$cmd.aggregate" : std::string(a.spec.collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = ns; });

@@ -11,6 +11,7 @@ struct FindAndModifyArgs {
   BsonView filter, sort, fields, let;
   BsonValue update, hint;
   std::vector<BsonView> array_filters;
+  std::optional<int64_t> statement_id;
   bool remove = false, return_new = false, upsert = false, bypass_validation = false;
 };
 /// Errors: those of ArgReader; FailedToParse 9 for combinations that make no sense.

@@ -1,6 +1,7 @@
 #include "query/projection/projection.h"
 #include "server/arg_reader.h"
 #include "server/commands/find_and_modify.h"
+#include "server/retryable_writes.h"
 #include "server/write_ops.h"
 
 namespace mayfly {
@@ -29,7 +30,7 @@ Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req) {
     }
   a.hint = in.Any("hint");
   a.let = in.DocumentOr("let");
-  in.OptInt64("stmtId");
+  a.statement_id = in.OptInt64("stmtId");
   MAYFLY_TRY(in.Finish());
   auto parse_error = [](const char* why) { return Error{ErrorCode::kFailedToParse, why}; };
   if (a.remove && !a.update.missing())
@@ -60,6 +61,13 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   ctx.server.metrics().opcounters.command.Add();
   WriteCommand command(ctx.server, ctx.op, req.db, a.collection);
   command.set_bypass_validation(a.bypass_validation);
+  RetryableWrite retry(ctx);
+  if (ctx.txn_number) {
+    MAYFLY_CO_TRY(retry.SetStatementIds({}, a.statement_id, 1));
+    MAYFLY_CO_TRY(co_await retry.Begin());
+    retry.KeepDocuments(a.return_new);
+    command.set_observer(&retry);
+  }
   MAYFLY_CO_TRY(command.SetLet(a.let));
   MAYFLY_CO_TRY(command.Open());
 
@@ -72,7 +80,21 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   }
   co_await ctx.MoveToWorker();
   std::optional<BsonDocument> value;
-  {
+  const StatementResult* before = retry.active() ? retry.Find(0) : nullptr;
+  if (before != nullptr) {
+    const BsonView kept = before->document.view();
+    if (before->kind != StatementResult::Kind::kFoundAndModified ||
+        kept["existing"].missing() != a.remove)
+      co_return Error{LocationCode(40606),
+                      "findAndModify retry request: the write of this transaction number was "
+                      "another one"};
+    BsonBuilder last = reply.OpenDocument("lastErrorObject");
+    last.Append("n", kept["n"]);
+    if (!a.remove) last.Append("updatedExisting", kept["existing"]);
+    last.Append("upserted", kept["upserted"]);
+    last.Done();
+    if (const BsonValue v = kept["value"]; v.IsDocument()) value = BsonDocument(v.Document());
+  } else {
     if (a.remove) {
       std::optional<BsonDocument> deleted;
       MAYFLY_CO_TRY(int64_t n,
@@ -116,6 +138,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   } else {
     reply.Append("value", *value);
   }
+  if (before != nullptr) reply.Append("retriedStmtId", retry.retried().front());
   co_return Ok();
 }
 
@@ -124,7 +147,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
 void RegisterFindAndModify(CommandRegistry& registry) {
   registry.Add({.name = "findAndModify",
                 .aliases = {"findandmodify"},
-                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself,
+                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Changes or removes one document and returns it.",
                 .run_async = &RunFindAndModify});
 }

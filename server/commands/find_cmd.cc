@@ -147,6 +147,15 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client,
                 cursors.CheckOut(id_value.Int64(), req.db, collection, session, ctx.op));
+  if (ctx.server.fail_points().any()) [[unlikely]] {
+    if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
+      cursors.CheckIn(std::move(client));
+      const BsonView data = fired->view();
+      ctx.close_connection = data["closeConnection"].Truthy();
+      co_return Error{static_cast<ErrorCode>(data["errorCode"].NumberAsInt64()),
+                      "Failing getMore via 'failGetMoreAfterCursorCheckout' failpoint"};
+    }
+  }
   const bool tailable = client->cursor->tailable();
   const bool await = tailable && client->cursor->await_data();
   if (await_ms > 0 && !await) {
@@ -374,7 +383,7 @@ void RegisterFind(CommandRegistry& registry) {
                 .help = "Counts the documents that match a filter.",
                 .run = &RunCount});
   registry.Add({.name = "distinct",
-                .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kWorker,
+                .flags = kReadOnly | kSecondaryOk | kTakesReadConcern | kWorker,
                 .help = "The different values of a field.",
                 .run = &RunDistinct});
 }

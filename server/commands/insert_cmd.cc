@@ -1,4 +1,5 @@
 #include "server/arg_reader.h"
+#include "server/retryable_writes.h"
 #include "server/write_ops.h"
 
 namespace mayfly {
@@ -15,8 +16,8 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   bool ordered = in.BoolOr("ordered", true);
   bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
   in.OptBool("bypassEmptyTsReplacement");
-  in.OptArray("stmtIds");
-  in.OptInt64("stmtId");
+  const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
+  const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
   MAYFLY_CO_TRY(in.Finish());
   if (documents.empty() || documents.size() > kMaxBatch)
     co_return Error{ErrorCode::kInvalidLength,
@@ -29,18 +30,43 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   ctx.server.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, collection);
   command.set_bypass_validation(bypass);
+  RetryableWrite retry(ctx);
+  if (ctx.txn_number) {
+    MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, documents.size()));
+    MAYFLY_CO_TRY(co_await retry.Begin());
+    command.set_observer(&retry);
+  }
   MAYFLY_CO_TRY(command.Open());
 
   int64_t inserted = 0;
   std::vector<std::pair<int32_t, Error>> errors;
   bool done = false;
-  if (command.coll() && documents.size() <= kInlineDocuments && !ctx.on_worker) {
+  // What a first try has done is not done again: the rest is, run by run.
+  std::vector<std::pair<size_t, size_t>> runs;  // begin, end
+  int64_t done_before = 0;
+  if (retry.active()) {
+    for (size_t i = 0; i < documents.size(); ++i) {
+      if (retry.Find(i) != nullptr)
+        ++done_before;
+      else if (!runs.empty() && runs.back().second == i)
+        ++runs.back().second;
+      else
+        runs.emplace_back(i, i + 1);
+    }
+  }
+  if (done_before == static_cast<int64_t>(documents.size())) {
+    done = true;
+  } else if (done_before == 0 && command.coll() && documents.size() <= kInlineDocuments &&
+             !ctx.on_worker) {
     // All or nothing here; a batch with an error goes the long way, which knows how to stop in the
     // middle.
     WriteUnit unit(ctx.server.storage(), ctx.op);
     std::optional<Result<void>> staged = command.TryStageInsert(documents, unit);
     if (staged && *staged) {
+      MAYFLY_CO_TRY(retry.BeforeCommit(
+          unit, {.kind = UnitResult::Kind::kInsert, .documents = documents.size()}));
       Result<void> committed = co_await ctx.Commit(std::move(unit));
+      retry.AfterCommit(committed.has_value());
       if (committed) {
         inserted = static_cast<int64_t>(documents.size());
         ctx.op.n_inserted += inserted;
@@ -58,22 +84,30 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   if (!done) {
     co_await ctx.MoveToWorker();
     MAYFLY_CO_TRY(command.OpenOrCreate());
-    Result<int64_t> r = command.Insert(documents, [&](size_t index, Error e) {
-      errors.emplace_back(static_cast<int32_t>(index), std::move(e));
-      return !ordered;
-    });
-    if (!r) co_return r.error();
-    inserted = r.value();
+    if (done_before == 0) runs.assign(1, {0, documents.size()});
+    for (auto [begin, end] : runs) {
+      retry.SetStatement(begin);
+      Result<int64_t> r =
+          command.Insert(std::span(documents).subspan(begin, end - begin),
+                         [&, first = begin](size_t index, Error e) {
+                           errors.emplace_back(static_cast<int32_t>(first + index), std::move(e));
+                           return !ordered;
+                         });
+      if (!r) co_return r.error();
+      inserted += r.value();
+      if (ordered && !errors.empty()) break;
+    }
     if (inserted > 0 && ctx.write_concern.journal) {
       MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
     }
   }
   ctx.server.metrics().documents.inserted.Add(inserted);
-  reply.Append("n", static_cast<int32_t>(inserted));
+  reply.Append("n", static_cast<int32_t>(inserted + done_before));
   if (!errors.empty()) {
     BsonArrayBuilder list = reply.OpenArray("writeErrors");
     for (auto& [index, e] : errors) AppendWriteError(list, index, e);
   }
+  retry.AppendRetried(reply);
   co_return Ok();
 }
 
@@ -81,7 +115,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
 
 void RegisterInsert(CommandRegistry& registry) {
   registry.Add({.name = "insert",
-                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself,
+                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Stores documents; creates the collection when it does not exist.",
                 .run_async = &RunInsert});
 }

@@ -4,6 +4,7 @@ namespace mayfly {
 
 void RegisterAggregate(CommandRegistry&);
 void RegisterBuildInfo(CommandRegistry&);
+void RegisterBulkWrite(CommandRegistry&);
 void RegisterClock(CommandRegistry&);
 void RegisterCollMod(CommandRegistry&);
 void RegisterCollectionCommands(CommandRegistry&);
@@ -12,6 +13,7 @@ void RegisterConnectionStatus(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
 void RegisterDelete(CommandRegistry&);
 void RegisterExplain(CommandRegistry&);
+void RegisterFailPoint(CommandRegistry&);
 void RegisterFind(CommandRegistry&);
 void RegisterFindAndModify(CommandRegistry&);
 void RegisterFsync(CommandRegistry&);
@@ -40,6 +42,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   // Alphabetical, one a line.
   RegisterAggregate(registry);
   RegisterBuildInfo(registry);
+  RegisterBulkWrite(registry);
   RegisterClock(registry);
   RegisterCollMod(registry);
   RegisterCollectionCommands(registry);
@@ -48,6 +51,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterCurrentOp(registry);
   RegisterDelete(registry);
   RegisterExplain(registry);
+  RegisterFailPoint(registry);
   RegisterFind(registry);
   RegisterFindAndModify(registry);
   RegisterFsync(registry);

@@ -175,6 +175,12 @@ void OpLatencies(ServerContext& s, bool histograms, BsonBuilder& r) {
   one("transactions", s.metrics().transactions);
 }
 
+void Transactions(ServerContext& s, BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("transactions");
+  d.Append("retriedCommandsCount", s.metrics().retried_commands.Get())
+      .Append("retriedStatementsCount", s.metrics().retried_statements.Get());
+}
+
 void OpCounters(ServerContext& s, BsonBuilder& r) {
   auto& o = s.metrics().opcounters;
   BsonBuilder d = r.OpenDocument("opcounters");
@@ -304,6 +310,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("opcounters")) OpCounters(s, reply);
   if (want.Want("rocksdb")) RocksDb(s, reply);
   if (want.Want("storageEngine")) StorageEngine(reply);
+  if (want.Want("transactions")) Transactions(s, reply);
   for (auto& hook : s.server_status_hooks) hook(reply);
   if (want.Want("mem")) Mem(facts, reply);
   if (want.Want("metrics")) Metrics(s, reply);

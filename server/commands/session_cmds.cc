@@ -1,7 +1,9 @@
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/connection.h"
+#include "server/retryable_writes.h"
 #include "server/server_context.h"
+#include "server/session_store.h"
 
 namespace mayfly {
 
@@ -61,6 +63,20 @@ Result<void> EndSessions(CommandContext& ctx, const CommandRequest& req, BsonBui
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
   for (std::string_view id : ids) ctx.server.sessions().End(id);
+  return RemoveSessionRecords(ctx.server, ctx.op, ids);
+}
+
+Result<void> RefreshCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  ArgReader in(req);
+  MAYFLY_TRY(in.Finish());
+  return RefreshSessionRecords(ctx.server, ctx.op);
+}
+
+Result<void> ReapCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  ArgReader in(req);
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(SweepTransactions(ctx.server, ctx.op,
+                               ctx.server.settings().local_session_timeout_minutes * 60'000));
   return Ok();
 }
 
@@ -151,7 +167,7 @@ void RegisterSessionCommands(CommandRegistry& registry) {
                 .help = "Keeps sessions alive: [{id}, …].",
                 .run = &RefreshSessions});
   registry.Add({.name = "endSessions",
-                .flags = kFlags | kApiV1,
+                .flags = kFlags | kApiV1 | kWorker,
                 .help = "Ends sessions and closes their cursors: [{id}, …].",
                 .run = &EndSessions});
   registry.Add({.name = "killSessions",
@@ -167,6 +183,14 @@ void RegisterSessionCommands(CommandRegistry& registry) {
                 .flags = kFlags,
                 .help = "Ends the operations and cursors of the sessions that match.",
                 .run = &KillAllSessionsByPattern});
+  registry.Add({.name = "refreshLogicalSessionCacheNow",
+                .flags = kFlags | kWorker,
+                .help = "Writes the sessions in use to config.system.sessions now.",
+                .run = &RefreshCacheNow});
+  registry.Add({.name = "reapLogicalSessionCacheNow",
+                .flags = kFlags | kWorker,
+                .help = "Forgets what was kept for retries of sessions that are gone.",
+                .run = &ReapCacheNow});
 }
 
 }  // namespace mayfly

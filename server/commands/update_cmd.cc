@@ -1,5 +1,6 @@
 #include "server/arg_reader.h"
 #include "server/commands/write_statements.h"
+#include "server/retryable_writes.h"
 #include "server/write_ops.h"
 
 namespace mayfly {
@@ -74,8 +75,8 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
   in.OptBool("bypassEmptyTsReplacement");
   BsonView let = in.DocumentOr("let");
-  in.OptArray("stmtIds");
-  in.OptInt64("stmtId");
+  const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
+  const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
   MAYFLY_CO_TRY(in.Finish());
   if (updates.empty() || updates.size() > kMaxBatch) co_return BatchSize(updates.size());
   std::vector<UpdateStatement> statements;
@@ -91,6 +92,12 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(updates.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, collection);
   command.set_bypass_validation(bypass);
+  RetryableWrite retry(ctx);
+  if (ctx.txn_number) {
+    MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, statements.size()));
+    MAYFLY_CO_TRY(co_await retry.Begin());
+    command.set_observer(&retry);
+  }
   MAYFLY_CO_TRY(command.SetLet(let));
   MAYFLY_CO_TRY(command.Open());
 
@@ -100,11 +107,27 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   bool wrote_unsynced = false;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<UpdateResult>> r;
-    if (!ctx.on_worker) {
+    if (retry.active()) {
+      if (const StatementResult* before = retry.Find(i)) {
+        ++n;
+        if (before->kind == StatementResult::Kind::kUpserted)
+          upserted.emplace_back(static_cast<int32_t>(i),
+                                Value::Copy(before->document.view()["_id"]));
+        else
+          ++modified;
+        continue;
+      }
+      retry.SetStatement(i);
+      if (statements[i].multi) r = NotRetryable("multi=true");
+    }
+    if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageUpdate(statements[i], unit);
       if (r && *r && r->value().modified > 0) {
+        MAYFLY_CO_TRY(
+            retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kUpdate, .update = &r->value()}));
         Result<void> committed = co_await ctx.Commit(std::move(unit));
+        retry.AfterCommit(committed.has_value());
         if (!committed) {
           if (IsRetryable(committed.error()))
             r.reset();
@@ -148,6 +171,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
       list.OpenDocument().Append("index", index).Append("_id", id.view());
   }
   reply.Append("nModified", static_cast<int32_t>(modified));
+  retry.AppendRetried(reply);
   co_return Ok();
 }
 
@@ -158,8 +182,8 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   std::vector<BsonView> deletes = in.Documents("deletes");
   bool ordered = in.BoolOr("ordered", true);
   BsonView let = in.DocumentOr("let");
-  in.OptArray("stmtIds");
-  in.OptInt64("stmtId");
+  const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
+  const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
   MAYFLY_CO_TRY(in.Finish());
   if (deletes.empty() || deletes.size() > kMaxBatch) co_return BatchSize(deletes.size());
   std::vector<DeleteStatement> statements;
@@ -174,6 +198,12 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   });
   ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(deletes.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, collection);
+  RetryableWrite retry(ctx);
+  if (ctx.txn_number) {
+    MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, statements.size()));
+    MAYFLY_CO_TRY(co_await retry.Begin());
+    command.set_observer(&retry);
+  }
   MAYFLY_CO_TRY(command.SetLet(let));
   MAYFLY_CO_TRY(command.Open());
 
@@ -182,11 +212,21 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   bool wrote_unsynced = false;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<int64_t>> r;
-    if (!ctx.on_worker) {
+    if (retry.active()) {
+      if (retry.Find(i) != nullptr) {
+        ++n;
+        continue;
+      }
+      retry.SetStatement(i);
+      if (statements[i].multi) r = NotRetryable("limit=0");
+    }
+    if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageDelete(statements[i], unit);
       if (r && *r && r->value() > 0) {
+        MAYFLY_CO_TRY(retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kDelete}));
         Result<void> committed = co_await ctx.Commit(std::move(unit));
+        retry.AfterCommit(committed.has_value());
         if (!committed) {
           if (IsRetryable(committed.error()))
             r.reset();
@@ -217,6 +257,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
     BsonArrayBuilder list = reply.OpenArray("writeErrors");
     for (auto& [index, e] : errors) AppendWriteError(list, index, e);
   }
+  retry.AppendRetried(reply);
   co_return Ok();
 }
 
@@ -224,14 +265,14 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
 
 void RegisterUpdate(CommandRegistry& registry) {
   registry.Add({.name = "update",
-                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself,
+                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Changes documents by operators, replacement or pipeline.",
                 .run_async = &RunUpdate});
 }
 
 void RegisterDelete(CommandRegistry& registry) {
   registry.Add({.name = "delete",
-                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself,
+                .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Removes documents.",
                 .run_async = &RunDelete});
 }

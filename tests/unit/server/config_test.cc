@@ -101,7 +101,7 @@ TEST_CASE("What cannot be understood is refused with a reason", "[config]") {
       {{"--fork"}, "--logpath"},
       {{"--setParameter", "x"}, "name=value"},
       {{"--networkMessageCompressors", "lz4"}, "lz4"},
-      {{"--httpPort", "9000"}, "HTTP endpoint"},
+      {{"--httpPort", "99000"}, "between 0 and 65535"},
       {{"stray"}, "positional"},
       {{"--bind_ip", "::1"}, "--ipv6"},
   }));

@@ -1,0 +1,74 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+
+namespace mayfly {
+
+struct CommandRequest;
+struct CommandRow;
+
+/// Failures on demand, for tests of drivers and applications: `configureFailPoint`, only with
+/// `--setParameter enableTestCommands=1`. Names, modes and data are those the drivers'
+/// specifications use. Threads: any.
+class FailPoints {
+ public:
+  FailPoints();
+
+  /// One relaxed load: what the hot path asks.
+  bool any() const { return active_.load(std::memory_order_relaxed) != 0; }
+
+  /// Sets the mode ("off", "alwaysOn", {times: n}, {skip: n}, {activationProbability: p}) and the
+  /// data. Answers how often it had been met while it was on. Errors: FailPointSetFailed 266 for an
+  /// unknown name; BadValue 2, TypeMismatch 14, FailedToParse 9 for mode and data.
+  Result<int64_t> Configure(std::string_view name, BsonValue mode, BsonView data);
+
+  /// Meets the fail point: its data if it is on, `applies` (may be null) says yes to the data, and
+  /// the mode lets it fire.
+  std::optional<BsonDocument> Fire(std::string_view name,
+                                   const std::function<bool(BsonView data)>& applies = {});
+
+ private:
+  enum class Mode : uint8_t { kOff, kAlwaysOn, kTimes, kSkip, kProbability };
+  struct Point {
+    Mode mode = Mode::kOff;
+    int64_t left = 0;  ///< of times, or still to skip
+    double probability = 0;
+    int64_t met = 0;
+    BsonDocument data;
+  };
+  mutable std::mutex mutex_;
+  std::map<std::string, Point, std::less<>> points_;
+  std::mt19937_64 random_;
+  std::atomic<int> active_{0};
+};
+
+/// What failCommand does to one command.
+struct FailCommandAction {
+  bool close_connection = false;
+  int64_t block_ms = 0;
+  std::optional<Error> error;                      ///< instead of running the command
+  BsonDocument write_concern_error;                ///< added to the reply; empty: none
+  std::optional<std::vector<std::string>> labels;  ///< given: exactly these, even if none
+};
+
+/// The action for this command, if failCommand is on for it. `app_name`: of the client.
+std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const CommandRow& row,
+                                                 const CommandRequest& request,
+                                                 std::string_view app_name, bool internal_client);
+
+/// Codes after which a driver tries a retryable write again (specification "Retryable Writes"):
+/// such errors carry the label RetryableWriteError.
+bool IsRetryableWriteCode(ErrorCode code);
+
+}  // namespace mayfly

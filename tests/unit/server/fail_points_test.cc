@@ -1,0 +1,138 @@
+#include "server/fail_points.h"
+
+#include "tests/unit/server/server_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+
+namespace {
+
+Result<int64_t> Set(FailPoints& points, std::string_view name, std::string_view mode,
+                    std::string_view data = "{}") {
+  const BsonDocument m = ParseJson("{\"m\": " + std::string(mode) + "}").value();
+  const BsonDocument d = ParseJson(data).value();
+  return points.Configure(name, m.view()["m"], d.view());
+}
+
+struct TestCommandsServer : TestServer {
+  TestCommandsServer() { context().settings().enable_test_commands = true; }
+};
+
+}  // namespace
+
+TEST_CASE("A fail point fires as often as its mode says", "[failpoint]") {
+  FailPoints points;
+  CHECK(!points.any());
+  CHECK(!points.Fire("failCommand"));
+  REQUIRE(Set(points, "failCommand", "{\"times\": 2}"));
+  CHECK(points.any());
+  CHECK(points.Fire("failCommand"));
+  // What it does not apply to does not count.
+  CHECK(!points.Fire("failCommand", [](BsonView) { return false; }));
+  CHECK(points.Fire("failCommand"));
+  CHECK(!points.any());
+  CHECK(!points.Fire("failCommand"));
+  CHECK(Set(points, "failCommand", "{\"skip\": 1}").value() == 2);
+  CHECK(!points.Fire("failCommand"));
+  CHECK(points.Fire("failCommand"));
+  CHECK(points.Fire("failCommand"));
+  REQUIRE(Set(points, "failCommand", "{\"activationProbability\": 0.0}"));
+  CHECK(!points.Fire("failCommand"));
+  REQUIRE(Set(points, "failCommand", "{\"activationProbability\": 1.0}"));
+  CHECK(points.Fire("failCommand"));
+  REQUIRE(Set(points, "failCommand", "\"off\""));
+  CHECK(!points.any());
+}
+
+TEST_CASE("A fail point that cannot be is refused and changes nothing", "[failpoint]") {
+  FailPoints points;
+  CHECK(static_cast<int>(Set(points, "noSuchPoint", "\"alwaysOn\"").error().code) == 266);
+  CHECK(Set(points, "failCommand", "\"sometimes\"").error().code == ErrorCode::kBadValue);
+  CHECK(Set(points, "failCommand", "1").error().code == ErrorCode::kTypeMismatch);
+  CHECK(Set(points, "failCommand", "{\"times\": -1}").error().code == ErrorCode::kBadValue);
+  CHECK(Set(points, "failCommand", "{\"times\": 1, \"skip\": 1}").error().code ==
+        ErrorCode::kFailedToParse);
+  CHECK(Set(points, "failCommand", "{\"activationProbability\": 2}").error().code ==
+        ErrorCode::kBadValue);
+  CHECK(Set(points, "failCommand", "\"alwaysOn\"", "{\"errorCod\": 8}").error().code ==
+        ErrorCode::kUnknownField);
+  CHECK(Set(points, "failCommand", "\"alwaysOn\"", "{\"failCommands\": [1]}").error().code ==
+        ErrorCode::kTypeMismatch);
+  CHECK(Set(points, "failCommand", "\"alwaysOn\"", "{\"blockConnection\": true}").error().code ==
+        ErrorCode::kInvalidOptions);
+  CHECK(!points.any());
+}
+
+TEST_CASE("failCommand fails the commands it names", "[failpoint]") {
+  TestCommandsServer server;
+  RawClient c(server.port());
+  auto fail = [&](const std::string& mode, const std::string& data) {
+    REQUIRE(IsOk(c.Command("{\"configureFailPoint\": \"failCommand\", \"mode\": " + mode +
+                           ", \"data\": " + data + ", \"$db\": \"admin\"}")));
+  };
+  const std::string ping = R"({"ping": 1, "$db": "admin"})";
+
+  fail(R"({"times": 1})", R"({"failCommands": ["ping"], "errorCode": 262})");
+  CHECK(IsOk(c.Command(R"({"buildInfo": 1, "$db": "admin"})")));
+  BsonDocument r = c.Command(ping);
+  CHECK(Code(r) == 262);
+  CHECK(r.view()["codeName"].String() == "ExceededTimeLimit");
+  CHECK(r.view()["errorLabels"].missing());
+  CHECK(IsOk(c.Command(ping)));
+
+  SECTION("with labels and more about the error") {
+    fail("\"alwaysOn\"", R"({"failCommands": ["ping"], "errorCode": 8,
+         "errorLabels": ["A", "B"], "errorExtraInfo": {"extra": 1}})");
+    r = c.Command(ping);
+    CHECK(r.view().FindPath("errorLabels.1").String() == "B");
+    CHECK(r.view()["extra"].NumberAsInt64() == 1);
+  }
+  SECTION("only of one application or namespace") {
+    fail("\"alwaysOn\"", R"({"failCommands": ["ping"], "errorCode": 8, "appName": "other"})");
+    CHECK(IsOk(c.Command(ping)));
+    fail("\"alwaysOn\"", R"({"failCommands": ["ping"], "errorCode": 8, "namespace": "a.b"})");
+    CHECK(IsOk(c.Command(ping)));
+  }
+  SECTION("by an alias, and in the handshake by its application") {
+    fail("\"alwaysOn\"", R"({"failCommands": ["isMaster"], "errorCode": 8, "appName": "me"})");
+    CHECK(Code(c.Command(R"({"ismaster": 1, "$db": "admin", "client": {"application":
+          {"name": "me"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "o"}}})")) == 8);
+  }
+  SECTION("all commands but the one that switches it off") {
+    fail("\"alwaysOn\"", R"({"failAllCommands": true, "errorCode": 8})");
+    CHECK(Code(c.Command(R"({"buildInfo": 1, "$db": "admin"})")) == 8);
+    fail("\"off\"", "{}");
+    CHECK(IsOk(c.Command(ping)));
+  }
+  SECTION("by closing the connection") {
+    fail(R"({"times": 1})", R"({"failCommands": ["ping"], "closeConnection": true})");
+    c.Send(RawClient::Message(ping));
+    CHECK(c.Closed());
+    RawClient again(server.port());
+    CHECK(IsOk(again.Command(ping)));
+  }
+  SECTION("by closing the connection in the middle of a slow command") {
+    fail(R"({"times": 1})", R"({"failCommands": ["testWait"], "closeConnection": true,
+         "blockConnection": true, "blockTimeMS": 1})");
+    c.Send(RawClient::Message(R"({"testWait": 1, "ms": 0, "$db": "admin"})"));
+    CHECK(c.Closed());
+  }
+  SECTION("by making it wait first") {
+    fail(R"({"times": 1})",
+         R"({"failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 30})");
+    const int64_t begin = server.clock().MonotonicMicros();
+    CHECK(IsOk(c.Command(ping)));
+    CHECK(server.clock().MonotonicMicros() - begin >= 30'000);
+    // maxTimeMS ends the wait.
+    fail(R"({"times": 1})",
+         R"({"failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 60000})");
+    CHECK(Code(c.Command(R"({"ping": 1, "maxTimeMS": 5, "$db": "admin"})")) == 50);
+  }
+}
+
+TEST_CASE("Without enableTestCommands there are no fail points", "[failpoint]") {
+  TestServer server;
+  RawClient c(server.port());
+  CHECK(Code(c.Command(
+            R"({"configureFailPoint": "failCommand", "mode": "off", "$db": "admin"})")) == 59);
+}
