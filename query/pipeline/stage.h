@@ -126,6 +126,7 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec);  // graph_lo
 Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec);    // source_stages.cc
 Result<void> ParseEnvironmentStage(StageParser& p,
                                    BsonValue spec);  // $collStats $indexStats $currentOp …
+Result<void> ParseTombstonesStage(StageParser& p, BsonValue spec);
 Result<void> ParseOutStage(StageParser& p, BsonValue spec);  // out_stages.cc
 Result<void> ParseMergeStage(StageParser& p, BsonValue spec);
 

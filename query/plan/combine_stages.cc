@@ -39,7 +39,8 @@ Result<StageState> FetchStage::DoWork(Row* row) {
           row->doc = record_.doc;
           row->has_doc = true;
           row->expire_at = record_.expire_at;
-          match = ctx_.Visible(record_.expire_at) && (!row->stale || StillHasKey(*row));
+          match = ctx_.visible.Shows(record_.doc, record_.expire_at) &&
+                  (!row->stale || StillHasKey(*row));
         }
       }
       if (match && !filter_.empty()) {
