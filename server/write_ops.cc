@@ -443,6 +443,8 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
   }
   const bool whole = update && update->kind() == UpdateKind::kReplacement;
   EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  eval.metadata = &metadata;
   UpdateResult result;
   const int per_unit = s.multi ? kMultiDocumentsPerUnit : 1;
   for (int attempt = 0;; ++attempt) {
@@ -470,6 +472,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
           if (s.recover ? !expired || !Recoverable(*expired) : expired.has_value()) continue;
           int position = -1;
           eval.root = l.doc;
+          metadata.expire_at = l.expire_at;
           MAYFLY_TRY(bool matches, update && update->NeedsPosition()
                                        ? match->MatchesWithPosition(l.doc, &eval, &position)
                                        : match->Matches(l.doc, &eval));
@@ -581,6 +584,8 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
   if (!coll_) return int64_t{0};
   EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  eval.metadata = &metadata;
   int64_t total = 0;
   for (int attempt = 0;; ++attempt) {
     MAYFLY_TRY(op_.CheckInterrupt());
@@ -600,6 +605,7 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
       for (const WriteUnit::Locked& l : locked) {
         if (visible.Expired(l.doc, l.expire_at)) continue;
         eval.root = l.doc;
+        metadata.expire_at = l.expire_at;
         MAYFLY_TRY(bool matches, match->Matches(l.doc, &eval));
         if (!matches) continue;
         if (deleted_doc) *deleted_doc = BsonDocument(l.doc);

@@ -44,6 +44,8 @@ Result<StageState> FetchStage::DoWork(Row* row) {
         }
       }
       if (match && !filter_.empty()) {
+        ctx_.scanned.expire_at = row->expire_at;
+        ctx_.eval.metadata = &ctx_.scanned;
         MAYFLY_TRY(match, filter_.Matches(row->doc, ctx_.eval));
       }
       if (match) return StageState::kAdvanced;

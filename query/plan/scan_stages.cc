@@ -95,6 +95,8 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
     if (ctx_.visible.Shows(doc_, expire_at_)) {
       bool match = true;
       if (!filter_.empty()) {
+        ctx_.scanned.expire_at = expire_at_;
+        ctx_.eval.metadata = &ctx_.scanned;
         MAYFLY_TRY(bool m, filter_.Matches(doc_, ctx_.eval));
         match = m;
       }

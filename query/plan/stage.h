@@ -26,6 +26,8 @@ struct PlanContext {
   Visibility visible;
   /// Documents may be hidden now: a scan whose records nobody reads must look at them itself.
   bool check_keys = false;
+  /// What a filter's `$meta` reads: of the record that is tested.
+  DocumentMetadata scanned;
   bool fill_cache = true;
   /// Stages return after each unit of work, so that a trial can be fair; off, they loop until they
   /// have something.
