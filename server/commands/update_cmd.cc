@@ -133,12 +133,14 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageUpdate(statements[i], unit);
       if (r && *r && !unit.empty()) {
-        if (r->value().modified > 0) {
+        // What it met was past its deadline and goes: nothing that a retry should know of.
+        const bool wrote = r->value().modified > 0;
+        if (wrote) {
           MAYFLY_CO_TRY(
               retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kUpdate, .update = &r->value()}));
         }
         Result<void> committed = co_await ctx.Commit(std::move(unit));
-        retry.AfterCommit(committed.has_value());
+        if (wrote) retry.AfterCommit(committed.has_value());
         if (!committed) {
           if (IsRetryable(committed.error()))
             r.reset();
@@ -237,11 +239,12 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageDelete(statements[i], unit);
       if (r && *r && !unit.empty()) {
-        if (r->value() > 0) {
+        const bool wrote = r->value() > 0;
+        if (wrote) {
           MAYFLY_CO_TRY(retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kDelete}));
         }
         Result<void> committed = co_await ctx.Commit(std::move(unit));
-        retry.AfterCommit(committed.has_value());
+        if (wrote) retry.AfterCommit(committed.has_value());
         if (!committed) {
           if (IsRetryable(committed.error()))
             r.reset();
