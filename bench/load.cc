@@ -144,6 +144,7 @@ int main(int argc, char** argv) {
   std::vector<int> connections{1, 8, 64};
   std::string only;
   int64_t reap = 0;
+  std::string callgrind;
   CLI::App app{"Load generator for servers that speak MongoDB's wire protocol"};
   app.add_option("--host", options.host, "IPv4 address");
   app.add_option("--port", options.port);
@@ -151,11 +152,28 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds, "per workload and number of connections");
   app.add_option("--connections", connections, "numbers of connections")->delimiter(',');
   app.add_option("--only", only, "workloads whose name contains this");
+  app.add_option("--operations", options.max_operations, "at most so many a run; 0: as many as the time allows");
+  app.add_option("--instructions", callgrind,
+                 "instead of times: instructions an operation in user space, of a server that runs under callgrind; its --callgrind-out-file");
   app.add_option("--reap", reap, "instead: a mass expiry of this many documents, with reads beside it");
   CLI11_PARSE(app, argc, argv);
   SyncClient client(options.host, options.port);
   if (reap > 0) {
     RunReap(options, reap);
+    return 0;
+  }
+  if (!callgrind.empty()) {
+    if (options.max_operations == 0) options.max_operations = 2000;
+    options.seconds = 8;
+    std::printf("| workload | instructions an operation |\n| --- | ---: |\n");
+    for (Workload& w : MakeWorkloads(client)) {
+      if (std::string(w.name).find(only) == std::string::npos) continue;
+      options.connections = 8;
+      // What the store would tidy up beside the operations is done before them.
+      for (const char* c : {"read", "ins", "many"}) client.Call(Command(kDb, [&](mayfly::BsonBuilder& b) { b.Append("compact", c); }), false);
+      std::printf("| %s | %.0f |\n", w.name, CountInstructions(options, callgrind, w.next));
+      std::fflush(stdout);
+    }
     return 0;
   }
   std::printf("| workload | connections | ops/s | docs/s | p50 us | p99 us | p99.9 us | server CPU us/op | RSS MiB |\n");

@@ -64,6 +64,7 @@ class RocksIterator final : public KvIterator {
     if (!options_.upper.empty()) ro.iterate_upper_bound = &upper_;
     ro.fill_cache = options_.fill_cache;
     ro.readahead_size = options_.readahead;
+    ro.max_skippable_internal_keys = options_.max_skipped;
     it_.reset(db->NewIterator(ro, cf));
   }
   void Seek(std::string_view key) override { it_->Seek(S(key)); }

@@ -38,6 +38,7 @@ Result<StageState> FetchStage::DoWork(Row* row) {
         if (match) {
           row->doc = record_.doc;
           row->has_doc = true;
+          MAYFLY_TRY(ctx_.op->Charge(record_.doc.size()));
           row->expire_at = record_.expire_at;
           match = ctx_.Visible(record_.expire_at) && (!row->stale || StillHasKey(*row));
         }

@@ -28,6 +28,9 @@ struct PlanContext {
   bool step = false;
   bool timing = false;  ///< explain: stages measure the time they take
 
+  /// Deleted entries that a scan may have to pass at once: in a slice few, since no check comes
+  /// between them.
+  size_t MaxSkipped() const { return op->in_slice() ? 1000 : 0; }
   bool Visible(std::optional<Instant> expire_at) const {
     return !expire_at || *expire_at > op->now || include_expired;
   }
