@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
   LoadOptions options;
   std::vector<int> connections{1, 8, 64};
   std::string only;
-  int64_t reap = 0;
+  int64_t reap = 0, scan = 0;
   std::string callgrind;
   CLI::App app{"Load generator for servers that speak MongoDB's wire protocol"};
   app.add_option("--host", options.host, "IPv4 address");
@@ -156,10 +156,15 @@ int main(int argc, char** argv) {
   app.add_option("--instructions", callgrind,
                  "instead of times: instructions an operation in user space, of a server that runs under callgrind; its --callgrind-out-file");
   app.add_option("--reap", reap, "instead: a mass expiry of this many documents, with reads beside it");
+  app.add_option("--scan", scan, "instead: scans and sorts of a collection of this many documents, with the server's peak memory");
   CLI11_PARSE(app, argc, argv);
   SyncClient client(options.host, options.port);
   if (reap > 0) {
     RunReap(options, reap);
+    return 0;
+  }
+  if (scan > 0) {
+    RunScan(options, scan);
     return 0;
   }
   if (!callgrind.empty()) {

@@ -80,5 +80,7 @@ double CountInstructions(LoadOptions options, const std::string& out_file, const
 
 /// The mass expiry (load_reap.cc).
 void RunReap(const LoadOptions& options, int64_t documents);
+/// Scans and sorts of a large collection, with the memory they take (load_scan.cc).
+void RunScan(const LoadOptions& options, int64_t documents);
 
 }  // namespace mayfly::bench
