@@ -74,7 +74,13 @@ struct LoadOptions {
 /// the moment a request was due, so that a stall is not hidden.
 LoadResult RunLoad(const LoadOptions& options, const std::function<void(int64_t n, std::string& message)>& next);
 
+/// Instructions in user space that the server runs for an operation, once warm: exact where times depend on what else the machine does.
+/// The server (`options.pid`) runs under callgrind with instrumentation off and writes its counts to `out_file`.
+double CountInstructions(LoadOptions options, const std::string& out_file, const std::function<void(int64_t n, std::string& message)>& next);
+
 /// The mass expiry (load_reap.cc).
 void RunReap(const LoadOptions& options, int64_t documents);
+/// Scans and sorts of a large collection, with the memory they take (load_scan.cc).
+void RunScan(const LoadOptions& options, int64_t documents);
 
 }  // namespace mayfly::bench

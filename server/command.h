@@ -162,6 +162,7 @@ struct CommandContext {
   std::optional<int64_t> txn_number;  ///< of a retryable write, checked; none: an ordinary command
   bool close_connection = false;      ///< no reply: the connection closes (fail points)
   bool on_worker = false;
+  uint32_t read_shape = 0;  ///< ShortReads knows the read by this; 0: not one
   int64_t waited_micros =
       0;  ///< spent in waits for time or documents: not part of how slow the operation was
 };
@@ -193,6 +194,9 @@ enum CommandFlags : uint32_t {
 /// One row of the command table: exactly one of `run` and `run_async` is set. Both append their
 /// fields to `reply`; the dispatcher adds ok, operationTime, errors. On error whatever was appended
 /// is dropped; the error's `details` join the reply.
+/// `run_now`, if set, is called first: on the io thread, without a coroutine, for requests that can
+/// be answered at once. Without an answer whatever it appended is dropped and the command begins
+/// anew with the other function, so it must leave no trace.
 struct CommandRow {
   std::string_view name;
   std::vector<std::string_view> aliases;
@@ -201,6 +205,8 @@ struct CommandRow {
   Result<void> (*run)(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) = nullptr;
   Awaitable<Result<void>> (*run_async)(CommandContext& ctx, const CommandRequest& req,
                                        BsonBuilder& reply) = nullptr;
+  std::optional<Result<void>> (*run_now)(CommandContext& ctx, const CommandRequest& req,
+                                         BsonBuilder& reply) = nullptr;
   /// serverStatus.metrics.commands.<name>
   struct Counters;
   Counters* counters = nullptr;  ///< made by CommandRegistry::Add

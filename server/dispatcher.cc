@@ -4,6 +4,7 @@
 
 #include "server/arg_reader.h"
 #include "server/server_context.h"
+#include "server/short_reads.h"
 
 namespace mayfly {
 
@@ -332,6 +333,14 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     Finish(c, s, out, std::move(parsed));
     return true;
   }
+  if (s.row->run_now != nullptr && !s.fail) {
+    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
+      Finish(c, s, out, std::move(*answer));
+      return true;
+    }
+    s.reply->Abandon();
+    s.reply.emplace(out);
+  }
   if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
@@ -361,6 +370,9 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       result = s.row->run(ctx, s.request, *s.reply);
     else if (result)
       result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    if (ctx.read_shape != 0)
+      server_.short_reads().Took(ctx.read_shape,
+                                 server_.clock().MonotonicMicros() - s.start_micros);
     if (ctx.on_worker) co_await ctx.MoveToIo();
   }
   Finish(c, s, out, std::move(result));

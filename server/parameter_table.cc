@@ -2,6 +2,7 @@
 
 #include "server/config.h"
 #include "server/server_context.h"
+#include "server/short_reads.h"
 
 namespace mayfly {
 
@@ -113,6 +114,9 @@ void RegisterParameters(ServerContext& server) {
            "Milliseconds between writes of sessions to config.system.sessions.");
   p.AddInt("defaultMaxTimeMS", &s.max_time_ms_default, 0, INT32_MAX,
            "maxTimeMS of reads that bring none; 0: no limit.");
+  p.AddInt("shortReadSliceMicros", &server.short_reads().slice_micros, 0, 100'000,
+           "Microseconds a read may take on the thread that serves its connection before it goes "
+           "to a worker; 0: at once.");
   p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
   p.Add({.name = "enableTestCommands",
          .help = "Whether commands for tests, such as configureFailPoint, are there.",

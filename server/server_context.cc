@@ -4,6 +4,7 @@
 
 #include "protocol/object_id.h"
 #include "server/config.h"
+#include "server/short_reads.h"
 
 namespace mayfly {
 
@@ -13,6 +14,7 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
       log_(log),
       workers_(config.EffectiveWorkerThreads()),
       cursors_(clock),
+      short_reads_(std::make_unique<ShortReads>()),
       start_micros_(clock.MonotonicMicros()),
       started_(clock.Now()),
       process_id_(NewObjectId(clock.Now())) {

@@ -21,6 +21,7 @@
 
 namespace mayfly {
 
+class ShortReads;
 class Storage;
 struct ServerConfig;  // server/config.h
 
@@ -56,6 +57,7 @@ class ServerContext {
   /// Started as a member of a replica set: transaction numbers are allowed.
   bool transaction_numbers() const { return transaction_numbers_; }
   void set_transaction_numbers(bool on) { transaction_numbers_ = on; }
+  ShortReads& short_reads() { return *short_reads_; }
 
   bool config_allows_test_commands() const;
 
@@ -110,6 +112,7 @@ class ServerContext {
   Top top_;
   FailPoints fail_points_;
   bool transaction_numbers_ = false;
+  const std::unique_ptr<ShortReads> short_reads_;
   const int64_t start_micros_;
   const Instant started_;
   std::string host_and_port_, process_id_;

@@ -39,6 +39,7 @@ class RangeWalker {
     if (it_ && it_->Valid() && seek_.empty()) last_.assign(it_->key());
     it_.reset();
     options_.snapshot = std::move(snapshot);
+    options_.max_skipped = 0;
   }
   std::string_view key() const { return it_->key(); }
   std::string_view value() const { return it_->value(); }
@@ -107,6 +108,7 @@ class RecordCursorImpl final : public RecordCursor {
     o.lower = scan.lower.empty() ? IdPrefix(coll.id) : std::move(scan.lower);
     o.upper = scan.upper.empty() ? IdPrefixEnd(coll.id) : std::move(scan.upper);
     o.fill_cache = scan.fill_cache;
+    o.max_skipped = scan.max_skipped;
     return o;
   }
   CollectionInfoPtr coll_;
@@ -167,6 +169,7 @@ class IndexCursorImpl final : public IndexCursor {
     o.lower = IdPrefix(index.id) + scan.lower;
     o.upper = scan.upper.empty() ? IdPrefixEnd(index.id) : IdPrefix(index.id) + scan.upper;
     o.fill_cache = scan.fill_cache;
+    o.max_skipped = scan.max_skipped;
     return o;
   }
   Error Damaged() const {

@@ -64,6 +64,7 @@ class RocksIterator final : public KvIterator {
     if (!options_.upper.empty()) ro.iterate_upper_bound = &upper_;
     ro.fill_cache = options_.fill_cache;
     ro.readahead_size = options_.readahead;
+    ro.max_skippable_internal_keys = options_.max_skipped;
     it_.reset(db->NewIterator(ro, cf));
   }
   void Seek(std::string_view key) override { it_->Seek(S(key)); }
@@ -283,7 +284,7 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
   auto kv = std::make_unique<RocksKv>();
   kv->path_ = options.path;
-  kv->memory_ = MakeRocksMemory(options.cache_bytes);
+  kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
   rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
   RocksKv* self = kv.get();
   db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {

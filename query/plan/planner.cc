@@ -134,7 +134,11 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
   PlanStagePtr stage = std::move(leaf.stage);
   if (covered && !leaf.has_docs) stage->SetKeysOnly();
   if (!leaf.has_docs && !covered) {
-    stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual));
+    // A sort takes all there is; without one a limit says how many are wanted, if each one counts.
+    const int64_t wanted = !sorted || in_.limit == 0 ? INT64_MAX
+                           : residual.empty()        ? in_.limit + in_.skip
+                                                     : 0;
+    stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual), wanted);
     plan.has_fetch = true;
   }
   if (!sorted) {

@@ -61,7 +61,8 @@ Result<bool> RecordScanStage::NextRecord() {
                                                       .backward = backward_,
                                                       .lower = r.lower,
                                                       .upper = r.upper,
-                                                      .fill_cache = ctx_.fill_cache});
+                                                      .fill_cache = ctx_.fill_cache,
+                                                      .max_skipped = ctx_.MaxSkipped()});
     }
     MAYFLY_TRY(bool more, cursor_->Next());
     if (more) {
@@ -91,6 +92,7 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
     started_ = true;
     ++docs_examined_;
     ++ctx_.op->docs_examined;
+    MAYFLY_TRY(ctx_.op->Charge(doc_.size()));
     if (kind_ == Kind::kIdIndex || kind_ == Kind::kIdLookup) ++ctx_.op->keys_examined;
     if (ctx_.visible.Shows(doc_, expire_at_)) {
       bool match = true;
@@ -241,14 +243,15 @@ void IndexScanStage::SkipValue(std::string_view encoded_first_value) {
 Result<StageState> IndexScanStage::DoWork(Row* row) {
   if (done_) return StageState::kEof;
   if (!cursor_) {
-    params_.index->accesses.fetch_add(1, std::memory_order_relaxed);
+    ctx_.op->CountUse(params_.index, params_.index->accesses);
     ++seeks_;
     cursor_ = ctx_.storage->ScanIndex(ctx_.coll, params_.index,
                                       {.snapshot = ctx_.snapshot,
                                        .backward = params_.backward,
                                        .lower = encoded_.lower(),
                                        .upper = encoded_.upper(),
-                                       .fill_cache = ctx_.fill_cache});
+                                       .fill_cache = ctx_.fill_cache,
+                                       .max_skipped = ctx_.MaxSkipped()});
   }
   while (true) {
     MAYFLY_TRY(ctx_.op->CheckInterrupt());

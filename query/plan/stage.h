@@ -33,6 +33,10 @@ struct PlanContext {
   /// have something.
   bool step = false;
   bool timing = false;  ///< explain: stages measure the time they take
+
+  /// Deleted entries that a scan may have to pass at once: in a slice few, since no check comes
+  /// between them.
+  size_t MaxSkipped() const { return op->in_slice() ? 1000 : 0; }
 };
 
 /// One record on its way up a plan. Views belong to the stages below and are valid until the next
