@@ -8,6 +8,7 @@
 #include "server/commands/collection_options.h"
 #include "server/cursor_manager.h"
 #include "server/server_context.h"
+#include "storage/archive.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
 #include "storage/visibility.h"
@@ -152,6 +153,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   BsonValue clustered = in.Any("clusteredIndex");
   BsonValue expire = in.Any("expireAfterSeconds");
   auto expiry = in.OptDocument("expiry");
+  BsonValue on_expire = in.Any("onExpire");
   in.NotSupported("collation");
   in.NotSupported("timeseries");
   in.NotSupported("encryptedFields");
@@ -181,10 +183,10 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     return Error{ErrorCode::kFailedToParse, "The 'key' field of idIndex must be an object"};
   if (view_on) {
     if (c.capped || size || max || validator || !clustered.missing() || !expire.missing() ||
-        expiry || id_index)
+        !on_expire.missing() || expiry || id_index)
       return invalid(
-          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expiry or idIndex "
-          "on a view");
+          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expiry, "
+          "onExpire or idIndex on a view");
     if (view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
     c.is_view = true;
     c.view_on = *view_on;
@@ -240,7 +242,14 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, ctx.op.now));
     c.expire_after_seconds = n;
   }
+  std::optional<ArchiveTarget> archive;
+  if (!on_expire.missing()) {
+    if (c.capped) return invalid("onExpire is not supported on capped collections");
+    MAYFLY_TRY(archive,
+               ParseOnExpire(on_expire, ctx.server.storage().catalog(), req.db, c.name));
+  }
   c.options = BuildBson([&](BsonBuilder& b) {
+    if (archive) b.Append("onExpire", on_expire);
     if (c.capped) {
       b.Append("capped", true).Append("size", c.capped_bytes);
       if (c.capped_documents > 0) b.Append("max", c.capped_documents);
