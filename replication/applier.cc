@@ -36,6 +36,19 @@ void Applier::Push(Work work) {
   wake_.notify_one();
 }
 
+void Applier::Drain() {
+  std::mutex m;
+  std::condition_variable done;
+  bool idle = false;
+  PushCall([&] {
+    std::lock_guard l(m);
+    idle = true;
+    done.notify_one();
+  });
+  std::unique_lock l(m);
+  done.wait(l, [&] { return idle; });
+}
+
 void Applier::WhenApplied(uint64_t index, std::function<void(Result<void>)> done) {
   bool closed = false;
   {
@@ -123,7 +136,6 @@ void Applier::Apply(std::vector<Work>& group) {
     for (size_t i = 0; i < w.done.size(); ++i)
       if (w.done[i]) w.done[i](w.entries[i].position);
   for (auto& done : due) done(Ok());
-  if (on_applied_) on_applied_(last);
 }
 
 }  // namespace mayfly

@@ -38,10 +38,10 @@ class Applier {
   void Push(Work work);
   void PushCall(std::function<void()> call) { Push({.call = std::move(call)}); }
   void WhenApplied(uint64_t index, std::function<void(Result<void>)> done);
+  /// Returns when everything pushed so far is done. REQUIRES: the thread runs and is not this one.
+  void Drain();
   /// Does what is there, without a thread. False: nothing was.
   bool Step();
-  /// Called on the applier's thread whenever the applied index has moved.
-  void set_on_applied(std::function<void(LogPosition)> f) { on_applied_ = std::move(f); }
 
  private:
   void Run();
@@ -50,7 +50,6 @@ class Applier {
   LogStore& log_;
   StateMachine& machine_;
   const std::function<void(std::string_view)> fatal_;
-  std::function<void(LogPosition)> on_applied_;
 
   std::mutex mutex_;
   std::condition_variable wake_;

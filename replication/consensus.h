@@ -85,10 +85,10 @@ class StateMachine {
   /// Role, term, leader or readiness changed. On the applier's thread, in order with the entries: what was applied
   /// before the change has been seen before it. When the node stops leading, pending proposals fail first.
   virtual void StateChanged(const ConsensusState& state) = 0;
-  /// Somewhere a member's position, reachability or heartbeat changed: look at Status() again. Consensus thread; must
-  /// not block.
+  /// Somewhere a member's position, reachability or heartbeat changed: look at Status() again. Any thread; must not
+  /// block.
   virtual void Progressed() {}
-  /// What this node tells the others in each heartbeat (opaque, at most 64 KiB). Consensus thread; must not block.
+  /// What this node tells the others in each heartbeat (opaque, at most 64 KiB). Any thread; must not block.
   virtual std::string HeartbeatPayload() { return {}; }
 };
 

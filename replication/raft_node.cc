@@ -180,7 +180,8 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
   }
 }
 
-void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done) {
+void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
+                           std::vector<NodeId> gone) {
   if (!leads()) {
     done(NotPrimary());
     return;
@@ -202,6 +203,9 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done) {
   for (const ConsensusMember& m : next.members)
     if (std::none_of(now.begin(), now.end(), [&](const Member& n) { return n.id == m.id; }))
       changes.push_back({2, m.id});
+  for (NodeId id : gone)
+    if (std::none_of(changes.begin(), changes.end(), [id](const mf_change& c) { return c.node == id; }))
+      changes.push_back({1, id});
   const std::string context = EncodeConfiguration(next);
   uint64_t index = 0;
   const mf_status& s = status();

@@ -58,7 +58,8 @@ class RaftNode {
   void Tick();
   void Step(NodeId from, std::string_view message);
   void Propose(std::vector<Proposal> proposals);
-  void Reconfigure(ConsensusConfiguration configuration, Applier::Done done);
+  /// `gone`: removed even if this node does not know them any more (after a forced configuration others still do).
+  void Reconfigure(ConsensusConfiguration configuration, Applier::Done done, std::vector<NodeId> gone = {});
   void ReadIndex(std::function<void(Result<uint64_t>)> done);
   void StepDown(NodeId to, int64_t timeout_ms, bool force, std::function<void(Result<void>)> done);
   void Campaign();

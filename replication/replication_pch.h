@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <boost/asio.hpp>
 #include <boost/outcome/basic_result.hpp>
 #include <boost/outcome/policy/all_narrow.hpp>
 #include <boost/outcome/try.hpp>

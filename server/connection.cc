@@ -110,7 +110,7 @@ Awaitable<void> Connection::Loop() {
   ServerMetrics& metrics = thread_.server().metrics();
   while (true) {
     FrameStatus frame;
-    if (in_end_ > in_begin_) {
+    if (in_end_ > in_begin_ && !hand_over) {
       frame = CheckFrame({in_.get() + in_begin_, in_end_ - in_begin_});
       if (frame.kind == FrameStatus::kBroken) {
         thread_.server().log().Write(
@@ -125,7 +125,8 @@ Awaitable<void> Connection::Loop() {
         break;
       }
     }
-    if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes) {
+    if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes &&
+        !hand_over) {
       metrics.network.physical_bytes_in.Add(static_cast<int64_t>(frame.length));
       metrics.network.requests.Add();
       bool more = true;
@@ -151,6 +152,11 @@ Awaitable<void> Connection::Loop() {
       continue;
     }
     if (draining_) break;
+    if (hand_over) {
+      const int socket = socket_.release(ec);
+      if (!ec) hand_over(socket, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+      co_return;
+    }
     if (in_begin_ == in_end_ && in_capacity_ > kSmallBuffer) {
       // Waits without needing the buffer, so that Tick may take it away from a client that has gone
       // quiet.

@@ -43,6 +43,8 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool is_internal_client = false;
   Top::Entry* top_entry = nullptr;  ///< of the namespace used last, and its name
   std::string top_ns, top_scratch;
+  /// Set by a command: after its reply the socket is no client's any more. Gets it with the bytes read behind the command.
+  std::function<void(int socket, std::string early)> hand_over;
   SessionPtr last_session;  ///< saves the look-up for the next operation of the same session
 
   /// The life of the connection. Destroys it at the end.

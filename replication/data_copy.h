@@ -1,0 +1,71 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "replication/member_link.h"
+#include "replication/raft_node.h"
+
+/// Initial sync: a member that the log no longer reaches pulls a checkpoint of the store, file by file, and takes it in the place of its
+/// own at the next start. On a fetch link (member_link.h):
+///   20 list      body := checkpoint id                       21 files  body := n:le32 (size:le64 text(name))*
+///   22 read      body := offset:le64 size:le32 name          23 data   body := crc32:le32 bytes
+///   24 done      body := empty: the donor may forget the checkpoint     04 refusal (member_link.h)
+namespace mayfly {
+
+/// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use and at start.
+class CheckpointStore {
+ public:
+  CheckpointStore(KvStore& kv, std::string data_directory, const Clock& clock);
+  /// Makes one that holds at least `position`. Blocks (hard links and a flush). Its id.
+  Result<std::string> Make(LogPosition position);
+  /// Serves one joiner until it has all. On the thread for copies.
+  LinkTask<void> Serve(std::shared_ptr<MemberLink> link);
+  void RemoveStale();
+  /// Entries from here on are still wanted by somebody who copies; UINT64_MAX: nobody does.
+  uint64_t KeepFrom() const;
+
+ private:
+  struct Entry {
+    std::string directory;
+    LogPosition position;
+    int64_t used_us = 0;
+  };
+  void Touch(const std::string& id);
+  std::string DirectoryOf(const std::string& id);
+
+  KvStore& kv_;
+  const std::string root_;
+  const Clock& clock_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Entry> entries_;
+  int made_ = 0;
+};
+
+/// The joiner's side. Files land in DATA/.resync/incoming; what is there of the same checkpoint is not fetched again.
+class DataCopy {
+ public:
+  struct Progress {
+    std::atomic<uint64_t> done{0}, total{0};
+  };
+  DataCopy(std::string data_directory, std::string checkpoint, Progress& progress)
+      : root_(std::move(data_directory) + "/.resync"), checkpoint_(std::move(checkpoint)), progress_(progress) {}
+
+  /// Pulls what is missing over the link. Errors: HostUnreachable (try again, it goes on where it was), InitialSyncFailure (the checkpoint
+  /// is gone: ask for another), OutOfDiskSpace.
+  LinkTask<Result<void>> Fetch(MemberLink& link);
+  /// With the copy complete: makes it this node's. Blocks.
+  Result<LogPosition> Adopt(NodeId self, const HardState& own);
+  /// Says that it may be put in place (ApplyPendingResync).
+  Result<void> MarkReady();
+
+ private:
+  Result<void> Begin();
+  const std::string root_, checkpoint_;
+  Progress& progress_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,379 @@
+#include "replication/transport.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <algorithm>
+#include <chrono>
+
+namespace mayfly {
+namespace asio = boost::asio;
+namespace {
+
+constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
+constexpr size_t kMaxQueuedBytes = 96 << 20;  // to one member; one largest entry must fit
+constexpr size_t kMaxQueued = 16384;
+constexpr size_t kMaxCallers = 16;  // members that called before any configuration named them
+constexpr size_t kFlushBytes = 1 << 20;
+constexpr int64_t kHandshakeMs = 5000, kFirstPauseMs = 50, kLastPauseMs = 1000;
+/// A stream that has been silent for so long is broken although nobody said so.
+constexpr int64_t kSilentMs = 5000;
+
+using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
+                                         asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>;
+
+/// Closes the link unless it is cancelled in time.
+class Watchdog {
+ public:
+  Watchdog(LinkExecutor executor, std::shared_ptr<MemberLink> link, int64_t ms)
+      : timer_(std::make_shared<Timer>(executor, std::chrono::milliseconds(ms))) {
+    timer_->async_wait([link, timer = timer_](boost::system::error_code ec) {
+      if (!ec) link->Close();
+    });
+  }
+  ~Watchdog() { timer_->cancel(); }
+  Watchdog(const Watchdog&) = delete;
+
+ private:
+  std::shared_ptr<Timer> timer_;
+};
+
+}  // namespace
+
+struct Transport::Peer {
+  Peer(NodeId id, std::string address, asio::io_context& context)
+      : id(id), address(std::move(address)), wake(context.get_executor()) {}
+  const NodeId id;
+  std::string address;       ///< mutex
+  bool listed = false;       ///< mutex: a member, not only a caller
+  std::atomic<bool> gone{false};
+
+  std::mutex mutex;
+  std::deque<std::pair<uint8_t, std::string>> queue;
+  size_t queued_bytes = 0;
+
+  // Net thread.
+  Timer wake;
+  std::shared_ptr<MemberLink> link;
+  bool writing = false;
+  std::string last_error;
+  int64_t heard_ms = 0;
+};
+
+namespace {
+int64_t NowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+}  // namespace
+
+Transport::Transport(Options options)
+    : o_(std::move(options)),
+      net_work_(net_.get_executor()),
+      bulk_work_(bulk_.get_executor()) {}
+
+Transport::~Transport() { Stop(); }
+
+void Transport::Start() {
+  net_thread_ = std::thread([this] { net_.run(); });
+  bulk_thread_ = std::thread([this] { bulk_.run(); });
+}
+
+void Transport::Stop() {
+  if (stopped_.exchange(true)) return;
+  net_.stop();
+  bulk_.stop();
+  if (net_thread_.joinable()) net_thread_.join();
+  if (bulk_thread_.joinable()) bulk_thread_.join();
+}
+
+void Transport::AddPeer(const Address& a, bool listed) {
+  std::lock_guard l(mutex_);
+  if (!listed && !peers_.contains(a.id)) {
+    size_t callers = 0;
+    for (auto& [id, p] : peers_) callers += !p->listed;
+    if (callers >= kMaxCallers) return;
+  }
+  auto& slot = peers_[a.id];
+  if (slot && slot->address == a.address) {
+    slot->listed |= listed;
+    return;
+  }
+  if (slot) {
+    if (!listed) return;  // the configuration knows better than the caller
+    slot->gone = true;
+    asio::post(net_, [old = slot] {
+      if (old->link) old->link->Close();
+      old->wake.cancel();
+    });
+  }
+  slot = std::make_shared<Peer>(a.id, a.address, net_);
+  slot->listed = listed;
+  asio::co_spawn(net_.get_executor(), Stream(slot), asio::detached);
+}
+
+void Transport::SetPeers(std::vector<Address> peers) {
+  for (const Address& a : peers) AddPeer(a, true);
+  std::lock_guard l(mutex_);
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    const bool keep = std::any_of(peers.begin(), peers.end(),
+                                  [&](const Address& a) { return a.id == it->first; });
+    if (keep || !it->second->listed) {
+      ++it;
+      continue;
+    }
+    it->second->gone = true;
+    asio::post(net_, [old = it->second] {
+      if (old->link) old->link->Close();
+      old->wake.cancel();
+    });
+    it = peers_.erase(it);
+  }
+}
+
+std::optional<std::string> Transport::AddressOf(NodeId id) {
+  std::lock_guard l(mutex_);
+  auto it = peers_.find(id);
+  if (it == peers_.end()) return {};
+  return it->second->address;
+}
+
+bool Transport::Send(NodeId to, uint8_t type, std::string_view body) {
+  std::shared_ptr<Peer> peer;
+  {
+    std::lock_guard l(mutex_);
+    auto it = peers_.find(to);
+    if (it == peers_.end()) return false;
+    peer = it->second;
+  }
+  bool wake = false;
+  {
+    std::lock_guard l(peer->mutex);
+    if (peer->queue.size() >= kMaxQueued || peer->queued_bytes + body.size() > kMaxQueuedBytes)
+      return false;
+    wake = peer->queue.empty();
+    peer->queue.emplace_back(type, std::string(body));
+    peer->queued_bytes += body.size();
+  }
+  if (wake) asio::post(net_, [peer] { peer->wake.cancel(); });
+  return true;
+}
+
+LinkTask<void> Transport::Pause(std::shared_ptr<Peer> peer, int64_t ms) {
+  peer->wake.expires_after(std::chrono::milliseconds(ms));
+  co_await peer->wake.async_wait(asio::as_tuple(kAwait));
+}
+
+LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
+  int64_t pause = kFirstPauseMs;
+  while (!peer->gone && !stopped_) {
+    std::string address;
+    {
+      std::lock_guard l(mutex_);
+      address = peer->address;
+    }
+    auto opened = co_await OpenLink(address);
+    std::string why;
+    if (opened) {
+      std::shared_ptr<MemberLink> link = std::move(opened).value();
+      Result<LinkPeer> greeted = Error{};
+      {
+        Watchdog dog(net_.get_executor(), link, kHandshakeMs);
+        greeted = co_await link->Dial(o_.identity(), LinkPurpose::kStream, peer->id);
+      }
+      if (greeted) {
+        pause = kFirstPauseMs;
+        peer->link = link;
+        peer->heard_ms = NowMs();
+        peer->last_error.clear();
+        {
+          // What waited for a connection is old: the engine has sent it again or given up.
+          std::lock_guard l(peer->mutex);
+          peer->queue.clear();
+          peer->queued_bytes = 0;
+        }
+        o_.link_changed(peer->id, true, {});
+        peer->writing = true;
+        asio::co_spawn(net_.get_executor(), Writer(peer, link), asio::detached);
+        for (;;) {
+          auto frame = co_await link->Read();
+          if (!frame) {
+            why = frame.error().message;
+            break;
+          }
+          peer->heard_ms = NowMs();
+          if (frame.value().type == kHeartbeatAnswer)
+            o_.received(peer->id, kHeartbeatAnswer, frame.value().body);
+        }
+        link->Close();
+        peer->link.reset();
+        while (peer->writing) {  // it has the link too
+          peer->wake.cancel();
+          co_await Pause(peer, 1);
+        }
+      } else {
+        why = greeted.error().message;
+        link->Close();
+      }
+    } else {
+      why = opened.error().message;
+    }
+    if (peer->gone || stopped_) break;
+    if (why != peer->last_error) Log('W', "Member " + address + " cannot be reached: " + why);
+    peer->last_error = why;
+    o_.link_changed(peer->id, false, why);
+    const int64_t until = NowMs() + pause;
+    while (!peer->gone && NowMs() < until) co_await Pause(peer, until - NowMs() + 1);
+    pause = std::min(pause * 2, kLastPauseMs);
+  }
+}
+
+LinkTask<void> Transport::Writer(std::shared_ptr<Peer> peer, std::shared_ptr<MemberLink> link) {
+  int64_t next_heartbeat = 0;
+  while (!peer->gone && peer->link == link) {
+    const int64_t now = NowMs();
+    if (now >= next_heartbeat) {
+      if (now - peer->heard_ms > kSilentMs) {
+        link->Close();
+        break;
+      }
+      link->Add(kHeartbeat, o_.heartbeat(peer->id));
+      next_heartbeat = now + o_.heartbeat_ms;
+    }
+    for (;;) {
+      std::pair<uint8_t, std::string> next;
+      {
+        std::lock_guard l(peer->mutex);
+        if (peer->queue.empty() || link->unsent() >= kFlushBytes) break;
+        next = std::move(peer->queue.front());
+        peer->queue.pop_front();
+        peer->queued_bytes -= next.second.size();
+      }
+      link->Add(next.first, next.second);
+    }
+    if (link->unsent() > 0) {
+      auto flushed = co_await link->Flush();
+      if (!flushed) {
+        link->Close();
+        break;
+      }
+      continue;
+    }
+    bool empty = false;
+    {
+      std::lock_guard l(peer->mutex);
+      empty = peer->queue.empty();
+      // From here on a Send finds the queue empty and posts a wake-up, which runs after the wait below has begun.
+    }
+    if (empty) co_await Pause(peer, std::max<int64_t>(next_heartbeat - now, 1));
+  }
+  peer->writing = false;
+}
+
+void Transport::Adopt(int socket, std::string early) {
+  if (stopped_) {
+    ::close(socket);
+    return;
+  }
+  asio::post(net_, [this, socket, early = std::move(early)]() mutable {
+    asio::co_spawn(net_.get_executor(), Serve(socket, std::move(early)), asio::detached);
+  });
+}
+
+LinkTask<void> Transport::Serve(int socket, std::string early) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &size);
+  const int family = name.ss_family;
+  auto link = std::make_shared<MemberLink>(LinkSocket(
+      net_.get_executor(), asio::generic::stream_protocol(family, 0), socket));
+  link->Unread(early);
+  Result<LinkPeer> greeted = Error{};
+  {
+    Watchdog dog(net_.get_executor(), link, kHandshakeMs);
+    greeted = co_await link->Accept(o_.identity());
+  }
+  if (!greeted) {
+    if (greeted.error().code != ErrorCode::kHostUnreachable)
+      Log('W', "A connection that asked to be a member's was refused: " + greeted.error().message);
+    link->Close();
+    co_return;
+  }
+  const LinkPeer peer = greeted.value();
+  if (peer.purpose == LinkPurpose::kProbe) {
+    link->Close();
+    co_return;
+  }
+  if (peer.purpose == LinkPurpose::kFetch) {
+    // On the other thread: reading files must not hold up messages.
+    auto moved = std::make_shared<MemberLink>(LinkSocket(
+        bulk_.get_executor(), asio::generic::stream_protocol(family, 0),
+        link->socket().release()));
+    moved->TakeKeys(*link);
+    asio::co_spawn(bulk_.get_executor(), o_.serve_fetch(moved, peer.info.id), asio::detached);
+    co_return;
+  }
+  if (!peer.address.empty()) AddPeer({peer.info.id, peer.address}, false);
+  for (;;) {
+    auto frame = co_await link->Read();
+    if (!frame) {
+      if (frame.error().code != ErrorCode::kHostUnreachable)
+        Log('W', "The stream of a member was cut: " + frame.error().message);
+      break;
+    }
+    if (frame.value().type == kHeartbeat) {
+      link->Add(kHeartbeatAnswer, o_.answer(peer.info.id, frame.value().body));
+      auto flushed = co_await link->Flush();
+      if (!flushed) break;
+    } else if (frame.value().type == kRaft) {
+      o_.received(peer.info.id, kRaft, frame.value().body);
+    }
+  }
+  link->Close();
+}
+
+void Transport::Probe(std::string address, int64_t timeout_ms,
+                      std::function<void(Result<NodeInfo>)> done) {
+  auto once = std::make_shared<std::function<void(Result<NodeInfo>)>>(std::move(done));
+  auto finish = [once](Result<NodeInfo> r) {
+    if (!*once) return;
+    auto f = std::move(*once);
+    *once = nullptr;
+    f(std::move(r));
+  };
+  asio::post(net_, [this, address, timeout_ms, finish] {
+    auto timer = std::make_shared<Timer>(net_.get_executor(), std::chrono::milliseconds(timeout_ms));
+    timer->async_wait([timer, finish, address](boost::system::error_code ec) {
+      if (!ec)
+        finish(Error{ErrorCode::kHostUnreachable, address + " does not answer in time"});
+    });
+    asio::co_spawn(
+        net_.get_executor(),
+        [](Transport* self, std::string address, decltype(finish) finish,
+           std::shared_ptr<Timer> timer) -> LinkTask<void> {
+          auto opened = co_await OpenLink(address);
+          if (!opened) {
+            timer->cancel();
+            finish(opened.error());
+            co_return;
+          }
+          std::shared_ptr<MemberLink> link = std::move(opened).value();
+          Watchdog dog(self->net_.get_executor(), link, kHandshakeMs);
+          auto greeted = co_await link->Dial(self->o_.identity(), LinkPurpose::kProbe, 0);
+          link->Close();
+          timer->cancel();
+          if (greeted)
+            finish(greeted.value().info);
+          else
+            finish(greeted.error());
+        }(this, address, finish, timer),
+        asio::detached);
+  });
+}
+
+}  // namespace mayfly

@@ -1,0 +1,83 @@
+#pragma once
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "replication/member_link.h"
+
+namespace mayfly {
+
+/// The connections between members. Each member opens one stream to every other and sends its messages on it; the answers come on
+/// the stream of the other. Nothing here waits for a member: queues are bounded, what does not fit is dropped (the engine sends
+/// again), and what is broken is opened again after a pause that grows from 50 ms to 1 s.
+/// Threads: its own two (one for messages, one for copies of data files); calls from any.
+class Transport {
+ public:
+  enum Message : uint8_t { kRaft = 10, kHeartbeat = 11, kHeartbeatAnswer = 12 };
+  struct Options {
+    std::function<LinkIdentity()> identity;  ///< as it is now; any thread
+    /// A message of an authenticated member; its thread, must not block.
+    std::function<void(NodeId from, uint8_t type, std::string_view body)> received;
+    /// A heartbeat to be sent to this member, and the answer to one.
+    std::function<std::string(NodeId to)> heartbeat;
+    std::function<std::string(NodeId from, std::string_view heartbeat)> answer;
+    /// The stream to this member was opened, or broke (why).
+    std::function<void(NodeId peer, bool up, std::string_view why)> link_changed;
+    /// Serves a copy of the data: runs on the thread for copies as long as the link lasts.
+    std::function<LinkTask<void>(std::shared_ptr<MemberLink>, NodeId peer)> serve_fetch;
+    std::function<void(char severity, std::string_view message)> log;
+    int heartbeat_ms = 250;
+  };
+  struct Address {
+    NodeId id;
+    std::string address;
+  };
+
+  explicit Transport(Options options);
+  ~Transport();  ///< Stop
+  void Start();
+  void Stop();
+
+  /// Whom to talk to. Streams to others are closed; members that called themselves and are not listed keep theirs.
+  void SetPeers(std::vector<Address> peers);
+  /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
+  bool Send(NodeId to, uint8_t type, std::string_view body);
+  void Adopt(int socket, std::string early);
+  void Probe(std::string address, int64_t timeout_ms, std::function<void(Result<NodeInfo>)> done);
+
+  /// Where copies of data files are taken and given.
+  boost::asio::io_context& bulk() { return bulk_; }
+  std::optional<std::string> AddressOf(NodeId id);
+
+ private:
+  struct Peer;
+  LinkTask<void> Stream(std::shared_ptr<Peer> peer);
+  LinkTask<void> Writer(std::shared_ptr<Peer> peer, std::shared_ptr<MemberLink> link);
+  LinkTask<void> Serve(int socket, std::string early);
+  LinkTask<void> Pause(std::shared_ptr<Peer> peer, int64_t ms);
+  void AddPeer(const Address& a, bool listed);
+  void Log(char severity, const std::string& message) {
+    if (o_.log) o_.log(severity, message);
+  }
+
+  Options o_;
+  boost::asio::io_context net_{1}, bulk_{1};
+  boost::asio::executor_work_guard<LinkExecutor> net_work_, bulk_work_;
+  std::thread net_thread_, bulk_thread_;
+  std::mutex mutex_;
+  std::map<NodeId, std::shared_ptr<Peer>> peers_;
+  std::vector<std::weak_ptr<MemberLink>> inbound_;  ///< net thread
+  std::atomic<bool> stopped_{false};
+};
+
+}  // namespace mayfly

@@ -1,0 +1,212 @@
+#pragma once
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "../storage/storage_fixture.h"
+#include "protocol/bson_builder.h"
+#include "replication/consensus.h"
+#include "storage/key_format.h"
+#include "storage/rocks_kv.h"
+
+namespace mayfly::testing {
+
+/// Waits for something that other threads bring about. The deadline is for a broken engine, not for a slow one.
+inline bool Eventually(const std::function<bool()>& what, int seconds = 60) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  while (!what()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+/// Keeps what it applies under its index.
+class RecordingMachine final : public StateMachine {
+ public:
+  void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override {
+    for (const CommittedEntry& e : entries) {
+      std::string key;
+      AppendBe64(key, e.position.index);
+      std::string value(1, static_cast<char>(e.kind));
+      batch.Put(Keyspace::kRecords, key, value, e.data);
+    }
+  }
+  void Applied(std::span<const CommittedEntry> entries) override { applied += entries.size(); }
+  void StateChanged(const ConsensusState& s) override {
+    std::lock_guard l(mutex);
+    states.push_back(s);
+  }
+  std::atomic<size_t> applied{0};
+  std::mutex mutex;
+  std::vector<ConsensusState> states;
+};
+
+/// One member: store, machine, engine, and a port that does what the server's `_mayflyMember` does.
+class TestMember {
+ public:
+  explicit TestMember(std::string key = {}, std::string set_name = "rs0")
+      : key_(std::move(key)), set_name_(std::move(set_name)) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::bind(listener_, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
+    REQUIRE(::listen(listener_, 64) == 0);
+    socklen_t n = sizeof a;
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&a), &n);
+    port_ = ntohs(a.sin_port);
+    Open();
+    thread_ = std::thread([this] { Accept(); });
+  }
+  ~TestMember() {
+    stop_ = true;
+    thread_.join();
+    ::close(listener_);
+    Close();
+  }
+
+  void Open() {
+    REQUIRE(ApplyPendingResync(dir_.path()));
+    RocksKvOptions k;
+    k.path = dir_.path();
+    k.cache_bytes = 16 << 20;
+    kv_ = std::move(OpenRocksKv(k).value());
+    machine_ = std::make_unique<RecordingMachine>();
+    ConsensusOptions o;
+    o.kv = kv_.get();
+    o.clock = &clock_;
+    o.machine = machine_.get();
+    o.set_name = set_name_;
+    o.key = key_;
+    o.data_directory = dir_.path();
+    o.tick_ms = 10;
+    o.election_ticks = 30;
+    o.log_max_bytes = log_max_bytes;
+    o.restart = [this] { restart_wanted_ = true; };
+    auto opened = OpenConsensus(std::move(o));
+    if (!opened) FAIL(opened.error().message);
+    std::lock_guard l(mutex_);
+    engine_ = std::move(opened).value();
+    REQUIRE(engine_->Start());
+  }
+  void Close() {
+    std::shared_ptr<Consensus> old;
+    {
+      std::lock_guard l(mutex_);
+      old = std::move(engine_);
+    }
+    old.reset();
+    machine_.reset();
+    kv_.reset();
+  }
+  void Restart() {
+    Close();
+    restart_wanted_ = false;
+    Open();
+  }
+
+  bool up() {
+    std::lock_guard l(mutex_);
+    return engine_ != nullptr;
+  }
+  Consensus& engine() { return *engine_; }
+  KvStore& kv() { return *kv_; }
+  RecordingMachine& machine() { return *machine_; }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  int port() const { return port_; }
+  bool restart_wanted() const { return restart_wanted_; }
+  ConsensusMember AsMember(double priority = 1, bool voter = true) {
+    return {engine_->self(), address(), voter, priority};
+  }
+  bool Leads() { return up() && engine_->state().ready; }
+  std::map<uint64_t, std::string> Records() {
+    std::map<uint64_t, std::string> out;
+    auto it = kv_->NewIterator(Keyspace::kRecords, {});
+    for (it->SeekToFirst(); it->Valid(); it->Next())
+      out[LoadBe64(it->key().data())] = std::string(it->value());
+    return out;
+  }
+  Result<LogPosition> Propose(const std::string& data) {
+    auto p = std::make_shared<std::promise<Result<LogPosition>>>();
+    auto f = p->get_future();
+    engine_->Propose({data, nullptr, [p](Result<LogPosition> r) { p->set_value(std::move(r)); }});
+    if (f.wait_for(std::chrono::seconds(60)) != std::future_status::ready)
+      return Error{ErrorCode::kInternalError, "no answer"};
+    return f.get();
+  }
+  /// Runs one of the engine's calls and waits for its answer.
+  template <class R, class F>
+  Result<R> Wait(F&& call) {
+    auto p = std::make_shared<std::promise<Result<R>>>();
+    auto f = p->get_future();
+    call([p](Result<R> r) { p->set_value(std::move(r)); });
+    if (f.wait_for(std::chrono::seconds(60)) != std::future_status::ready)
+      return Error{ErrorCode::kInternalError, "no answer"};
+    return f.get();
+  }
+  uint64_t log_max_bytes = 1 << 30;
+
+ private:
+  void Accept() {
+    while (!stop_) {
+      pollfd p{listener_, POLLIN, 0};
+      if (::poll(&p, 1, 20) <= 0) continue;
+      const int s = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (s < 0) continue;
+      char head[4];
+      int32_t size = 0;
+      if (::recv(s, head, 4, MSG_WAITALL) == 4) std::memcpy(&size, head, 4);
+      std::string rest(size > 4 && size < 4096 ? static_cast<size_t>(size) - 4 : 0, '\0');
+      if (rest.empty() || ::recv(s, rest.data(), rest.size(), MSG_WAITALL) !=
+                              static_cast<ssize_t>(rest.size())) {
+        ::close(s);
+        continue;
+      }
+      std::string reply;
+      const BsonDocument body = BuildBson([](BsonBuilder& b) { b.Append("ok", 1.0); });
+      for (int32_t v : {static_cast<int32_t>(21 + body.view().size()), 1, 1, 2013, 0})
+        reply.append(reinterpret_cast<const char*>(&v), 4);
+      reply.push_back('\0');
+      reply.append(body.view().data(), body.view().size());
+      std::lock_guard l(mutex_);
+      if (!engine_ || ::send(s, reply.data(), reply.size(), MSG_NOSIGNAL) < 0) {
+        ::close(s);
+        continue;
+      }
+      engine_->AdoptConnection(s, {});
+    }
+  }
+
+  TempDir dir_;
+  SystemClock clock_;
+  const std::string key_, set_name_;
+  int listener_ = -1, port_ = 0;
+  std::unique_ptr<KvStore> kv_;
+  std::unique_ptr<RecordingMachine> machine_;
+  std::mutex mutex_;
+  std::shared_ptr<Consensus> engine_;
+  std::atomic<bool> stop_{false}, restart_wanted_{false};
+  std::thread thread_;
+};
+
+inline ConsensusConfiguration ConfigurationOf(std::vector<ConsensusMember> members,
+                                              std::string payload = "config") {
+  ConsensusConfiguration c;
+  c.set_id = "twelve bytes";
+  c.members = std::move(members);
+  c.payload = std::move(payload);
+  return c;
+}
+
+}  // namespace mayfly::testing

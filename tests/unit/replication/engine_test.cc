@@ -1,0 +1,255 @@
+#include "engine_fixture.h"
+
+#include <random>
+
+namespace mayfly {
+using testing::ConfigurationOf;
+using testing::Eventually;
+using testing::TestMember;
+
+namespace {
+
+Result<LogPosition> Initiate(TestMember& m, ConsensusConfiguration c, bool empty = true) {
+  return m.Wait<LogPosition>([&](auto done) { m.engine().Initiate(c, empty, done); });
+}
+
+struct ThreeMembers {
+  explicit ThreeMembers(const std::string& key = {}) : all{TestMember(key), TestMember(key), TestMember(key)} {
+    auto done = Initiate(all[0], ConfigurationOf({all[0].AsMember(), all[1].AsMember(), all[2].AsMember()}));
+    if (!done) FAIL(done.error().message);
+    REQUIRE(Eventually([&] { return Voters() == 3; }));
+  }
+  int Voters() {
+    int n = 0;
+    for (const MemberStatus& m : Leader().engine().Status().members) n += m.voter;
+    return n;
+  }
+  TestMember& Leader() {
+    TestMember* found = nullptr;
+    REQUIRE(Eventually([&] {
+      for (TestMember& m : all)
+        if (m.Leads()) found = &m;
+      return found != nullptr;
+    }));
+    return *found;
+  }
+  TestMember& Follower() {
+    TestMember& leader = Leader();
+    return &leader == &all[0] ? all[1] : all[0];
+  }
+  bool Same() {
+    auto first = all[0].Records();
+    return all[1].Records() == first && all[2].Records() == first;
+  }
+  std::array<TestMember, 3> all;
+};
+
+}  // namespace
+
+TEST_CASE("A set of one: initiated once, writes at once, remembers", "[engine]") {
+  TestMember m;
+  CHECK_FALSE(m.engine().initialised());
+  CHECK(m.Propose("too early").error().code == ErrorCode::kNotWritablePrimary);
+  REQUIRE(Initiate(m, ConfigurationOf({m.AsMember()})));
+  CHECK(Initiate(m, ConfigurationOf({m.AsMember()})).error().code == ErrorCode::kAlreadyInitialized);
+  REQUIRE(Eventually([&] { return m.Leads(); }));
+  auto one = m.Propose("one");
+  REQUIRE(one);
+  CHECK(m.Records()[one.value().index] == std::string(1, '\0') + "one");
+  auto read = m.Wait<uint64_t>([&](auto done) { m.engine().ReadIndex(done); });
+  REQUIRE(read);
+  CHECK(read.value() >= one.value().index);
+  const NodeId self = m.engine().self();
+  m.Restart();
+  CHECK(m.engine().self() == self);
+  CHECK(m.engine().Status().configuration.payload == "config");
+  REQUIRE(Eventually([&] { return m.Leads(); }));
+  auto two = m.Propose("two");
+  REQUIRE(two);
+  CHECK(two.value().index > one.value().index);
+  CHECK(two.value().term > one.value().term);
+
+  auto log = m.engine().ReadLog();
+  std::vector<std::string> seen;
+  for (log->Seek(1); log->Valid(); log->Next())
+    if (log->entry().kind == CommittedEntry::Kind::kData) seen.emplace_back(log->entry().data);
+  CHECK(seen == std::vector<std::string>{"one", "two"});
+  log->SeekToLast();
+  REQUIRE(log->Valid());
+  CHECK(log->entry().position == two.value());
+}
+
+TEST_CASE("Three members agree, and go on without the leader", "[engine]") {
+  ThreeMembers set("some shared key");
+  for (int i = 0; i < 50; ++i) REQUIRE(set.Leader().Propose("before " + std::to_string(i)));
+  REQUIRE(Eventually([&] { return set.Same(); }));
+  TestMember& follower = set.Follower();
+  CHECK(follower.Propose("not here").error().code == ErrorCode::kNotWritablePrimary);
+  CHECK(follower.engine().state().leader_address == set.Leader().address());
+
+  TestMember& old = set.Leader();
+  const uint64_t term = old.engine().state().term;
+  old.Close();
+  REQUIRE(set.Leader().engine().state().term > term);
+  for (int i = 0; i < 50; ++i) REQUIRE(set.Leader().Propose("after " + std::to_string(i)));
+  old.Open();
+  REQUIRE(Eventually([&] { return set.Same(); }));
+  // Who is far and who is near is known.
+  REQUIRE(Eventually([&] {
+    int reachable = 0;
+    for (const MemberStatus& m : set.Leader().engine().Status().members)
+      reachable += m.reachable && m.durable.index > 0 && m.wall_clock.millis > 0;
+    return reachable == 3;
+  }));
+}
+
+TEST_CASE("Leadership can be handed over, and goes to the higher priority by itself", "[engine]") {
+  ThreeMembers set;
+  TestMember& first = set.Leader();
+  TestMember& second = set.Follower();
+  REQUIRE(first.Propose("x"));
+  auto handed = first.Wait<void>([&](auto done) {
+    first.engine().StepDown(second.engine().self(), 10'000, false, done);
+  });
+  REQUIRE(handed);
+  REQUIRE(Eventually([&] { return second.Leads(); }));
+  REQUIRE(Eventually([&] { return !first.Leads(); }));
+
+  auto c = second.engine().Status().configuration;
+  for (ConsensusMember& m : c.members) m.priority = m.id == first.engine().self() ? 5 : 1;
+  auto changed = second.Wait<LogPosition>([&](auto done) { second.engine().Reconfigure(c, done); });
+  REQUIRE(changed);
+  REQUIRE(Eventually([&] { return first.Leads(); }));
+}
+
+TEST_CASE("A member can be left out and another taken in", "[engine]") {
+  ThreeMembers set;
+  TestMember& leader = set.Leader();
+  REQUIRE(leader.Propose("x"));
+  TestMember fourth;
+  auto c = leader.engine().Status().configuration;
+  const NodeId gone = set.Follower().engine().self();
+  std::erase_if(c.members, [&](const ConsensusMember& m) { return m.id == gone; });
+  c.members.push_back(fourth.AsMember());
+  c.payload = "second";
+  REQUIRE(leader.Wait<LogPosition>([&](auto done) { leader.engine().Reconfigure(c, done); }));
+  REQUIRE(Eventually([&] {
+    auto s = fourth.engine().Status();
+    return s.configuration.payload == "second" && fourth.Records() == leader.Records();
+  }));
+  REQUIRE(Eventually([&] {
+    int voters = 0;
+    for (const MemberStatus& m : leader.engine().Status().members) voters += m.voter;
+    return voters == 3;
+  }));
+}
+
+TEST_CASE("A member that the log does not reach takes a copy and goes on from there", "[engine]") {
+  TestMember first, second;
+  REQUIRE(Initiate(first, ConfigurationOf({first.AsMember()}), false));
+  REQUIRE(Eventually([&] { return first.Leads(); }));
+  for (int i = 0; i < 20; ++i) REQUIRE(first.Propose(std::string(200'000, 'a' + i)));
+  auto c = first.engine().Status().configuration;
+  c.members.push_back(second.AsMember());
+  REQUIRE(first.Wait<LogPosition>([&](auto done) { first.engine().Reconfigure(c, done); }));
+  REQUIRE(Eventually([&] { return second.restart_wanted(); }));
+  const NodeId self = second.engine().self();
+  second.Restart();
+  CHECK(second.engine().self() == self);  // what the donor promised is not taken over
+  REQUIRE(first.Propose("after the copy"));
+  REQUIRE(Eventually([&] { return second.Records() == first.Records(); }));
+  // Once a voter it counts.
+  REQUIRE(Eventually([&] {
+    int voters = 0;
+    for (const MemberStatus& m : first.engine().Status().members) voters += m.voter;
+    return voters == 2;
+  }));
+}
+
+TEST_CASE("Probes tell who lives at an address; strangers and wrong keys get nowhere", "[engine]") {
+  TestMember a("the key"), b("the key"), stranger("another key"), other("the key", "rs1");
+  auto probe = [&](TestMember& who) {
+    return a.Wait<NodeInfo>([&](auto done) { a.engine().Probe(who.address(), 5000, done); });
+  };
+  auto info = probe(b);
+  REQUIRE(info);
+  CHECK(info.value().id == b.engine().self());
+  CHECK(info.value().set_name == "rs0");
+  CHECK(info.value().set_id.empty());
+  CHECK(probe(stranger).error().code == ErrorCode::kAuthenticationFailed);
+  auto elsewhere = probe(other);
+  REQUIRE(elsewhere);
+  CHECK(elsewhere.value().set_name == "rs1");
+  auto nobody = a.Wait<NodeInfo>([&](auto done) { a.engine().Probe("127.0.0.1:1", 5000, done); });
+  CHECK(nobody.error().code == ErrorCode::kHostUnreachable);
+}
+
+TEST_CASE("Hostile bytes on the member port disturb nobody", "[engine]") {
+  ThreeMembers set("key");
+  std::mt19937 random(7);
+  for (int round = 0; round < 60; ++round) {
+    TestMember& target = set.all[static_cast<size_t>(round) % 3];
+    const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    a.sin_port = htons(static_cast<uint16_t>(target.port()));
+    REQUIRE(::connect(s, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
+    // The command, then what no member sends: sizes of all kinds, cut frames, garbage.
+    const BsonDocument body = BuildBson([](BsonBuilder& b) { b.Append("_mayflyMember", 1); });
+    std::string bytes;
+    for (int32_t v : {static_cast<int32_t>(21 + body.view().size()), 1, 0, 2013, 0})
+      bytes.append(reinterpret_cast<const char*>(&v), 4);
+    bytes.push_back('\0');
+    bytes.append(body.view().data(), body.view().size());
+    const uint32_t size = round % 3 == 0 ? 0xFFFF'FFFF : random() % 300;
+    bytes.append(reinterpret_cast<const char*>(&size), 4);
+    bytes.push_back(static_cast<char>(round % 5));
+    for (unsigned i = 0; i < random() % 400; ++i) bytes.push_back(static_cast<char>(random()));
+    (void)!::send(s, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ::close(s);
+    if (round % 10 == 0) REQUIRE(set.Leader().Propose("still here"));
+  }
+  REQUIRE(Eventually([&] { return set.Same(); }));
+}
+
+TEST_CASE("The log is cut by size and what is applied stays", "[engine]") {
+  TestMember m;
+  REQUIRE(Initiate(m, ConfigurationOf({m.AsMember()})));
+  REQUIRE(Eventually([&] { return m.Leads(); }));
+  for (int i = 0; i < 40; ++i) REQUIRE(m.Propose(std::string(1 << 20, 'x')));
+  const size_t records = m.Records().size();
+  m.engine().SetRetention(16 << 20, 0);
+  REQUIRE(Eventually([&] { return m.engine().Status().first.index > 10; }));
+  const ConsensusStatus s = m.engine().Status();
+  CHECK(s.log_bytes <= (17 << 20) + (8 << 20));
+  CHECK(m.Records().size() == records);
+  auto log = m.engine().ReadLog();
+  log->Seek(0);
+  REQUIRE(log->Valid());
+  CHECK(log->entry().position.index == s.first.index);
+  m.Restart();
+  REQUIRE(Eventually([&] { return m.Leads(); }));
+  CHECK(m.engine().Status().first.index == s.first.index);
+  REQUIRE(m.Propose("goes on"));
+}
+
+TEST_CASE("Without a majority one that is left can be forced to lead", "[engine]") {
+  ThreeMembers set;
+  REQUIRE(set.Leader().Propose("x"));
+  REQUIRE(Eventually([&] { return set.Same(); }));
+  TestMember& left = set.all[2];
+  set.all[0].Close();
+  set.all[1].Close();
+  REQUIRE(Eventually([&] { return !left.Leads(); }));
+  auto c = left.engine().Status().configuration;
+  std::erase_if(c.members, [&](const ConsensusMember& m) { return m.id != left.engine().self(); });
+  c.payload = "forced";
+  auto forced = left.Wait<LogPosition>([&](auto done) { left.engine().ForceReconfigure(c, done); });
+  if (!forced) FAIL(forced.error().message);
+  REQUIRE(Eventually([&] { return left.Leads(); }));
+  REQUIRE(left.Propose("alone"));
+  CHECK(left.engine().Status().configuration.payload == "forced");
+}
+
+}  // namespace mayfly
