@@ -1,3 +1,4 @@
+#include "replication/replica_set.h"
 #include "server/connection.h"
 
 #include <poll.h>
@@ -110,7 +111,7 @@ Awaitable<void> Connection::Loop() {
   ServerMetrics& metrics = thread_.server().metrics();
   while (true) {
     FrameStatus frame;
-    if (in_end_ > in_begin_) {
+    if (in_end_ > in_begin_ && !hand_over) {
       frame = CheckFrame({in_.get() + in_begin_, in_end_ - in_begin_});
       if (frame.kind == FrameStatus::kBroken) {
         thread_.server().log().Write(
@@ -149,6 +150,13 @@ Awaitable<void> Connection::Loop() {
       }
       if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
       continue;
+    }
+    if (hand_over) [[unlikely]] {
+      ReplicaSet* set = thread_.server().replica_set();
+      const int fd = socket_.release(ec);
+      if (!ec && set != nullptr)
+        set->consensus().AdoptConnection(fd, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+      co_return;
     }
     if (draining_) break;
     if (in_begin_ == in_end_ && in_capacity_ > kSmallBuffer) {

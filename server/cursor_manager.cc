@@ -245,6 +245,8 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
   op.n_returned = n;
   std::string ns = cursor->ns;
   int64_t id = 0;
+  cursor->snapshot = op.read_snapshot;
+  if (op.read_ts != 0) out.AppendTimestamp("atClusterTime", op.read_ts);
   if (!cursor->single_batch && !cursor->cursor->Exhausted()) {
     cursor->documents_returned = n;
     cursor->batches = 1;

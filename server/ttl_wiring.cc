@@ -1,5 +1,6 @@
 #include "server/ttl_wiring.h"
 
+#include "replication/replica_set.h"
 #include "server/arg_reader.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
@@ -26,7 +27,8 @@ void Profile(ServerContext& server, const CollectionInfo& coll, BsonView command
 std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   TtlEnvironment env;
   env.may_run = [&server] {
-    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down();
+    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down() &&
+           (server.replica_set() == nullptr || server.replica_set()->writable());
   };
   env.foreground_requests = [&server] { return server.metrics().network.requests.Get(); };
   env.slow_millis = [&server] { return server.profiler().slow_ms.load(std::memory_order_relaxed); };

@@ -69,6 +69,8 @@ Result<void> WriteCommand::Open() {
   if (coll_->is_view)
     return Error{ErrorCode::kCommandNotSupportedOnView,
                  "Namespace " + coll_->ns + " is a view, not a collection"};
+  if (coll_->source || (coll_->unreplicated && coll_->ns == "local.system.replset"))
+    return Error{ErrorCode::kInvalidNamespace, "cannot write to '" + coll_->ns + "'"};
   if (collection_ == "system.profile" || collection_ == "system.views")
     return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll_->ns};
   return Ok();

@@ -58,7 +58,7 @@ Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
   spec.memory_limit = static_cast<uint64_t>(
       ctx.server.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
   BsonValue id;
-  if (coll && !coll->is_view && IsPointRead(spec, &id)) {
+  if (coll && !coll->is_view && ctx.op.read_snapshot == nullptr && IsPointRead(spec, &id)) {
     // The shortest way there is: one look-up, on the io thread, straight into the reply.
     int found = 0;
     {
@@ -147,6 +147,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client,
                 cursors.CheckOut(id_value.Int64(), req.db, collection, session, ctx.op));
+  ctx.op.read_snapshot = client->snapshot;
   if (ctx.server.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
       cursors.CheckIn(std::move(client));
@@ -354,6 +355,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(ctx.server.storage(), ctx.op, spec, a.key));
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = distinct->PlanSummary(); });
+  if (ctx.op.read_ts != 0) reply.AppendTimestamp("atClusterTime", ctx.op.read_ts);
   BsonArrayBuilder values = reply.OpenArray("values");
   return distinct->Run([&](BsonValue v) -> Result<void> {
     if (values.size() + v.size() > static_cast<size_t>(kMaxBsonUserSize))
