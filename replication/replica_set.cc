@@ -213,8 +213,46 @@ void ReplicaSet::SetConfig(std::string_view payload) {
         [&](BsonBuilder& b) { b.Append("error", parsed.error().message); });
     return;
   }
-  std::lock_guard l(mutex_);
-  config_ = std::make_shared<const ReplConfig>(std::move(parsed).value());
+  auto config = std::make_shared<const ReplConfig>(std::move(parsed).value());
+  {
+    std::lock_guard l(mutex_);
+    config_ = config;
+  }
+  Post([this, config] {
+    if (auto stored = StoreConfigDocument(*config); !stored)
+      Log('W', "local.system.replset could not be written",
+          [&](BsonBuilder& b) { b.Append("error", stored.error().message); });
+  });
+}
+
+Result<void> ReplicaSet::StoreConfigDocument(const ReplConfig& config) {
+  Operation op(storage_.clock());
+  MAYFLY_TRY(CollectionInfoPtr coll, storage_.catalog().GetOrCreate(op, "local", "system.replset"));
+  const BsonDocument doc = config.ToBson();
+  std::string key;
+  Storage::AppendRecordKey(*coll, doc.view()["_id"], key);
+  WriteUnit unit(storage_, op);
+  WriteUnit::Locked locked;
+  MAYFLY_TRY(bool there, unit.LockAndRead(*coll, key, &locked));
+  if (there) {
+    MAYFLY_TRY(unit.Update(*coll, locked, doc));
+  } else {
+    MAYFLY_TRY(unit.Insert(*coll, doc));
+  }
+  return storage_.committer().Commit(std::move(unit));
+}
+
+void ReplicaSet::CheckClocks() {
+  constexpr int64_t kTolerableMillis = 1000;
+  for (const MemberStatus& m : consensus_->Status().members) {
+    if (m.self || !m.reachable || m.wall_clock.millis == 0) continue;
+    const bool skewed = m.skew_ms > kTolerableMillis || m.skew_ms < -kTolerableMillis;
+    if (std::exchange(skewed_[m.id], skewed) == skewed) continue;
+    Log(skewed ? 'W' : 'I',
+        skewed ? "Another member's clock is more than a second from this one's: expiry goes by the primary's clock"
+               : "The clocks of the members agree again",
+        [&](BsonBuilder& b) { b.Append("member", m.address).Append("skewMillis", m.skew_ms); });
+  }
 }
 
 void ReplicaSet::Refresh() {
@@ -260,6 +298,8 @@ void ReplicaSet::Refresh() {
     if (was == MemberState::kPrimary && is != MemberState::kPrimary)
       stepped_down_millis_ = storage_.clock().Now().millis;
     topology_ = std::move(next);
+    if (is == MemberState::kPrimary && was != is && options_.becoming_primary)
+      options_.becoming_primary();
     readable_ = is == MemberState::kPrimary || is == MemberState::kSecondary;
     committer_->SetWritable(is == MemberState::kPrimary);
   }
@@ -376,6 +416,11 @@ void ReplicaSet::StateChanged(const ConsensusState& state) {
 }
 
 void ReplicaSet::Progressed() {
+  constexpr int64_t kClocksEveryMicros = 5'000'000;
+  const int64_t now = storage_.clock().MonotonicMicros();
+  int64_t last = clocks_checked_micros_.load(std::memory_order_relaxed);
+  if (now - last > kClocksEveryMicros && clocks_checked_micros_.compare_exchange_strong(last, now))
+    Post([this] { CheckClocks(); });
   if (options_.event) options_.event(ReplEvent::kProgress);
 }
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,6 +72,8 @@ struct ReplicaSetOptions {
   std::function<void(uint32_t collection)> collection_grew;
   /// Another member changed this setting of the catalog.
   std::function<void(std::string_view name)> setting_changed;
+  /// This member is about to take writes: what is cached of earlier times as primary is out of date. Must not block.
+  std::function<void()> becoming_primary;
   /// This member became primary (on a thread of its own), or ceased to be.
   std::function<void(bool primary)> primary_changed;
   std::function<void(std::string_view why)> fatal;
@@ -145,6 +148,10 @@ class ReplicaSet final : public StateMachine {
   void Refresh();
   Result<ConsensusConfiguration> ToConsensus(const ReplConfig& config, std::string_view command);
   bool IsSelf(std::string_view host) const;
+  /// Puts the configuration where tools look for it: `local.system.replset`, one document, each member's own.
+  Result<void> StoreConfigDocument(const ReplConfig& config);
+  /// Logs whose clock is more than a second from this one's, once a member until that has changed.
+  void CheckClocks();
   void WaitForDelay(const CommittedEntry& entry);
   void Log(char severity, std::string_view message,
            const std::function<void(BsonBuilder&)>& fill = {}) const;
@@ -172,6 +179,9 @@ class ReplicaSet final : public StateMachine {
   std::atomic<int64_t> stepped_down_millis_{0};
   std::atomic<uint64_t> applied_ts_{0}, applied_index_{0};
   std::atomic<bool> readable_{false}, stopping_{false};
+
+  std::atomic<int64_t> clocks_checked_micros_{0};
+  std::map<NodeId, bool> skewed_;  ///< of the tasks' thread
 
   // What must not be done on the engine's threads.
   std::mutex tasks_mutex_;

@@ -391,7 +391,7 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       result = co_await s.row->run_async(ctx, s.request, *s.reply);
     if (ctx.on_worker) co_await ctx.MoveToIo();
     if (result && set != nullptr && (s.row->flags & kTakesWriteConcern) &&
-        !ctx.write_concern.unacknowledged)
+        replication_gate::MustWaitAfter(ctx))
       co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
   }
   Finish(c, s, out, std::move(result));

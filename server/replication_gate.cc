@@ -99,6 +99,7 @@ void RWConcernDefaults::Load(ServerContext& server) {
     v->update_wall_millis = doc.view()["updateWallClockTime"].Date().millis;
   v->local_wall_millis = server.clock().Now().millis;
   std::lock_guard l(mutex_);
+  custom_ = !v->write.view().empty();
   values_ = std::move(v);
 }
 
@@ -114,11 +115,10 @@ Result<void> RWConcernDefaults::Set(ServerContext& server, Operation& op, Values
   return Ok();
 }
 
-WriteConcern RWConcernDefaults::write_concern() const {
+WriteConcern RWConcernDefaults::CustomWriteConcern() const {
   const auto v = get();
   WriteConcern wc;
-  wc.majority = true;  // the implicit default
-  if (v->write.view().empty()) return wc;
+  wc.majority = true;
   auto parsed = ParseWriteConcern(v->write.view().AsValue(), true);
   if (parsed) wc = std::move(parsed).value();
   wc.given = false;

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,10 +26,19 @@ class RWConcernDefaults {
   void Load(ServerContext& server);
   /// Errors: as PutSetting.
   Result<void> Set(ServerContext& server, Operation& op, Values values);
-  /// What a write without a write concern gets.
-  WriteConcern write_concern() const;
+  /// What a write without a write concern gets: the majority, unless somebody has set something else.
+  WriteConcern write_concern() const {
+    if (custom_.load(std::memory_order_relaxed)) [[unlikely]]
+      return CustomWriteConcern();
+    WriteConcern wc;
+    wc.majority = true;
+    return wc;
+  }
 
  private:
+  WriteConcern CustomWriteConcern() const;
+
+  std::atomic<bool> custom_{false};
   mutable std::mutex mutex_;
   std::shared_ptr<const Values> values_ = std::make_shared<Values>();
 };
@@ -73,6 +83,11 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
 bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);
 /// afterClusterTime, linearizable. Errors: as CommandContext::CheckNow, and the consensus engine's.
 Awaitable<Result<void>> WaitBefore(CommandContext& ctx);
+/// Whether the write concern asks for more than the majority that every write has when it is done.
+inline bool MustWaitAfter(const CommandContext& ctx) {
+  const WriteConcern& wc = ctx.write_concern;
+  return !wc.unacknowledged && ((!wc.majority && (wc.w > 1 || !wc.mode.empty())) || ctx.op.commit_timed_out);
+}
 /// Waits for what the write concern asks beyond the majority, and says in `reply` (a writeConcernError) what was not reached.
 Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
 /// $clusterTime and operationTime.

@@ -87,6 +87,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   o.setting_changed = [&server](std::string_view name) {
     if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server);
   };
+  o.becoming_primary = [&server] { server.sessions().InvalidateTransactions(); };
   o.primary_changed = [&server](bool primary) {
     if (server.repl_primary_changed) server.repl_primary_changed(primary);
   };
@@ -111,6 +112,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
     MAYFLY_TRY(server.storage().catalog().PutLocalSetting(op, kStandaloneSetting, "0"));
   }
   server.rw_defaults().Load(server);
+  server.set_transaction_numbers(true);
   server.server_status_hooks.push_back(
       [&server, s = set.get()](BsonBuilder& reply) { AppendServerStatusRepl(server, *s, reply); });
   return set;

@@ -280,6 +280,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   if (!changed.value()) return r;
   BsonView after(next);
   Result<void> ok = Validate(after, &locked.doc);
+  unit.SetReplacement(update.value()->kind() == UpdateKind::kReplacement);
   if (ok) ok = unit.Update(*coll_, locked, after, locked.expire_at);
   if (!ok) {
     if (IsRetryable(ok.error())) return std::nullopt;
@@ -382,6 +383,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
           BsonView after(next);
           MAYFLY_TRY(Validate(after, &l.doc));
           if (want_documents) result.after = BsonDocument(after);
+          unit.SetReplacement(update->kind() == UpdateKind::kReplacement);
           MAYFLY_TRY(unit.Update(*coll_, l, after, l.expire_at));
           ++*modified;
         }

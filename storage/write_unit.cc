@@ -537,7 +537,15 @@ void WriteUnit::SetLogSession(BsonView lsid, int64_t txn_number) {
   impl_->log_session = impl_->arena.Copy(lsid.bytes());
   impl_->txn_number = txn_number;
 }
-void WriteUnit::SetStatement(int32_t stmt_id) { impl_->stmt_id = stmt_id; }
+void WriteUnit::SetStatements(std::span<const int32_t> ids) {
+  size_t n = 0;
+  for (DocumentChange& c : impl_->changes) {
+    // What goes by the way (expired, pushed out of a capped collection) is nobody's statement.
+    if (c.kind == DocumentChange::kDelete && c.cause.reason != DeleteReason::kDeleted) continue;
+    if (ids.empty()) return;
+    c.stmt_id = ids[std::min(n++, ids.size() - 1)];
+  }
+}
 void WriteUnit::SetReplacement(bool on) { impl_->replacement = on; }
 void WriteUnit::LogCommand(std::string_view db, const CollectionInfo* collection, BsonView o,
                            BsonView o2) {

@@ -88,8 +88,8 @@ class WriteUnit {
   // --- what the log entry says besides the changes themselves; without effect unless the store is a member of a replica set ---------
   /// The session and transaction number of a retryable write; `lsid` is the oplog's {id, uid}. Copied.
   void SetLogSession(BsonView lsid, int64_t txn_number);
-  /// The statement that the following changes belong to; -1: none.
-  void SetStatement(int32_t stmt_id);
+  /// The statements that the changes so far belong to, one a document in order; the last is also that of all further ones.
+  void SetStatements(std::span<const int32_t> ids);
   /// The following updates put a whole document in place of another (`o` is the document, not a diff).
   void SetReplacement(bool on);
   /// An entry `c` in `db`.$cmd: {create: …}, {drop: …} and the like. `collection`: whose uuid it carries; may be null. Copied.

@@ -396,7 +396,6 @@ void WriteUnit::Impl::Reset() {
   commands.clear();
   log_session = {};
   txn_number = 0;
-  stmt_id = -1;
   multikey.clear();
   on_commit.clear();
   expiry_notes.clear();

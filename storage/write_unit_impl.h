@@ -110,7 +110,6 @@ struct WriteUnit::Impl {
   std::vector<LoggedCommand> commands;
   std::string_view log_session;  ///< BSON, in the arena; empty: none
   int64_t txn_number = 0;
-  int32_t stmt_id = -1;
   bool replacement = false;
   std::string log_scratch;
   struct MultikeyChange {
@@ -165,7 +164,6 @@ struct WriteUnit::Impl {
   void NoteChange() {
     changes.back().effect =
         static_cast<uint32_t>(ops[static_cast<size_t>(Keyspace::kRecords)].size()) - 1;
-    changes.back().stmt_id = stmt_id;
   }
   void StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
                            std::optional<Instant> was, std::optional<Instant> is);
