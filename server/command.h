@@ -86,6 +86,7 @@ struct WriteConcern {
   bool majority = false;
   bool journal = false;  ///< j: true
   int64_t w = 1;
+  std::string mode;  ///< a replica set's getLastErrorModes
   int64_t wtimeout_ms = 0;
   CommitOptions commit_options() const { return {.journal = journal}; }
 };
@@ -129,6 +130,7 @@ struct CommandContext {
   Session* session = nullptr;    ///< of `lsid`; null if none was sent
   WriteConcern write_concern;
   ReadConcernLevel read_concern = ReadConcernLevel::kLocal;
+  uint64_t after_cluster_time = 0, at_cluster_time = 0;  ///< of `readConcern`; 0: none
   OperationReport& report;  ///< read freely; change with EditReport
 
   /// Set by an exhaust command (getMore, hello) whose reply is one of a stream: the dispatcher sets
@@ -187,6 +189,7 @@ enum CommandFlags : uint32_t {
   kTestCommand = 1 << 20,         ///< only with enableTestCommands
   kDeprecatedInV1 = 1 << 21,      ///< refused with apiDeprecationErrors
   kRetryableWrite = 1 << 22,      ///< may bring a txnNumber outside a transaction
+  kSecondaryOptIn = 1 << 14,  ///< on a secondary only with a read preference that allows it
   kHidden = 1 << 13,              ///< not in listCommands: known only to be refused
   kCountsItself = 1 << 12,  ///< keeps opcounters itself; other commands count as opcounters.command
 };
@@ -222,6 +225,8 @@ class CommandRegistry {
   CommandRegistry();
   ~CommandRegistry();
   void Add(CommandRow row);
+  /// More flags for rows that are there. REQUIRES: the row exists.
+  void AddFlags(std::string_view name, uint32_t flags);
   /// By name or alias, exact case; null if there is none. One hash look-up.
   const CommandRow* Find(std::string_view name) const;
   const std::vector<CommandRow>& rows() const { return rows_; }  ///< in order of registration
@@ -247,9 +252,10 @@ void CommandContext::EditReport(F&& f) {
   f(report);
 }
 
-/// Reads `writeConcern` (missing: the default) as a standalone understands it.
+/// Reads `writeConcern` (missing: the default) as a standalone understands it, or a replica set's member (`replicated`), which also takes
+/// numbers above 1 and the names of modes.
 /// Errors: FailedToParse 9, TypeMismatch 14, BadValue 2 ("cannot use 'w' > 1 when a host is not
 /// replicated").
-Result<WriteConcern> ParseWriteConcern(BsonValue value);
+Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated = false);
 
 }  // namespace mayfly

@@ -143,7 +143,6 @@ Result<void> SetPermissions(ServerConfig& c, const Values& v) {
   return Ok();
 }
 
-constexpr std::string_view kReplication = "replication is not part of this version";
 constexpr std::string_view kSecurity = "access control is not part of this version";
 constexpr std::string_view kTls = "TLS is not part of this version";
 constexpr std::string_view kSharding = "this server is not a member of a sharded cluster";
@@ -221,7 +220,13 @@ std::vector<OptionRow> MakeOptions() {
   no("--storageEngine", "storage.engine", Kind::kString,
      "the storage engine is RocksDB and cannot be chosen", "rocksdb");
   no("--repair", "", Kind::kSwitch, "opening the data directory repairs what can be repaired");
-  no("--oplogMinRetentionHours", "storage.oplogMinRetentionHours", Kind::kDouble, kReplication);
+  add({"--oplogMinRetentionHours", "storage.oplogMinRetentionHours", Kind::kDouble,
+       "hours that entries stay in the replication log whatever its size (0)",
+       [](C& c, const Values& v) -> Result<void> {
+         MAYFLY_TRY(c.oplog_min_retention_hours,
+                    ParseDouble("oplogMinRetentionHours", v.back(), 0, 24 * 366));
+         return Ok();
+       }});
   // Log and process
   add({"--logpath", "systemLog.path", Kind::kString, "log file (standard output)",
        [](C& c, const Values& v) -> Result<void> {
@@ -337,15 +342,29 @@ std::vector<OptionRow> MakeOptions() {
          return Ok();
        }});
   // Not part of this version
-  no("--replSet", "replication.replSetName", Kind::kString, kReplication);
-  no("--oplogSize", "replication.oplogSizeMB", Kind::kInt, kReplication);
+  // Replication
+  add({"--replSet", "replication.replSetName", Kind::kString,
+       "take part in the replica set of this name",
+       [](C& c, const Values& v) -> Result<void> {
+         c.repl_set = v.back();
+         if (c.repl_set.empty() || c.repl_set.find('/') != std::string::npos)
+           return Bad("replSet must be a name without '/'");
+         return Ok();
+       }});
+  add({"--oplogSize,--oplogSizeMB", "replication.oplogSizeMB", Kind::kInt,
+       "megabytes of the replication log (5% of the disk)", [](C& c, const Values& v) -> Result<void> {
+         MAYFLY_TRY(int64_t n, ParseInt("oplogSize", v.back(), 1, 1 << 30));
+         c.oplog_size_mb = static_cast<uint64_t>(n);
+         return Ok();
+       }});
   no("--enableMajorityReadConcern", "replication.enableMajorityReadConcern", Kind::kString,
-     kReplication, "true");
+     "majority reads are always possible: only what a majority has is visible", "true");
   no("--auth", "", Kind::kSwitch, kSecurity);
   add({"--noauth", "", Kind::kSwitch, "run without access control (as this version always does)",
        SetBool("noauth", &C::no_auth)});
   no("", "security.authorization", Kind::kString, kSecurity, "disabled");
-  no("--keyFile", "security.keyFile", Kind::kString, kSecurity);
+  add({"--keyFile", "security.keyFile", Kind::kString,
+       "file with the secret that members of the set share", SetString(&C::key_file)});
   no("--clusterAuthMode", "security.clusterAuthMode", Kind::kString, kSecurity);
   no("--transitionToAuth", "security.transitionToAuth", Kind::kSwitch, kSecurity, "false");
   no("--noscripting", "", Kind::kSwitch, "there is no server-side JavaScript in this version");
@@ -541,6 +560,14 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
     config.log.verbosity = static_cast<int>(std::min<size_t>(5, verbose_option->count()));
     tree["systemLog.verbosity"] = {FindKey(options, "systemLog.verbosity"),
                                    {std::to_string(config.log.verbosity)}};
+  }
+  if (config.repl_set.empty()) {
+    if (!config.key_file.empty())
+      return Bad("--keyFile is how members of a replica set know each other: it needs --replSet");
+    if (config.oplog_size_mb != 0 || config.oplog_min_retention_hours != 0)
+      return Bad("--oplogSize and --oplogMinRetentionHours need --replSet");
+  } else if (config.port == 0) {
+    return Bad("--replSet needs a --port that the other members know");
   }
   if (config.fork && config.log.path.empty())
     return Bad(

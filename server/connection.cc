@@ -1,3 +1,4 @@
+#include "replication/replica_set.h"
 #include "server/connection.h"
 
 #include <poll.h>
@@ -150,6 +151,13 @@ Awaitable<void> Connection::Loop() {
       }
       if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
       continue;
+    }
+    if (hand_over) [[unlikely]] {
+      ReplicaSet* set = thread_.server().replica_set();
+      const int fd = socket_.release(ec);
+      if (!ec && set != nullptr)
+        set->consensus().AdoptConnection(fd, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+      co_return;
     }
     if (draining_) break;
     if (hand_over) {

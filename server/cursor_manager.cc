@@ -256,9 +256,11 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
   batch.Done();
   op.n_returned = n;
   int64_t id = 0;
+  if (op.read_ts != 0) out.AppendTimestamp("atClusterTime", op.read_ts);
   if (!single_batch && !source->Exhausted()) {
     std::unique_ptr<ClientCursor> cursor = make_client();
     cursor->cursor = std::move(source);
+    cursor->snapshot = op.read_snapshot;
     cursor->documents_returned = n;
     cursor->batches = 1;
     id = cursors.Register(std::move(cursor));

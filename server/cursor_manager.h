@@ -54,6 +54,7 @@ struct ClientCursor {
   bool no_timeout = false;
   int64_t max_time_ms = 0;  ///< not used by tailable cursors: their getMore brings its own
   bool allow_partial = false, single_batch = false;
+  std::shared_ptr<const KvSnapshot> snapshot;  ///< of a snapshot read: what its getMores read
   BsonDocument originating_command;  ///< for currentOp and the profiler
   std::string plan_summary;
   std::string_view read_concern;  ///< literal

@@ -3,6 +3,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/arg_reader.h"
+#include "server/replication_gate.h"
 #include "server/server_context.h"
 #include "server/short_reads.h"
 
@@ -208,6 +209,8 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
 Result<void> Dispatcher::ReadConcern(RequestState& s) {
   const BsonValue rc = s.request.generic.read_concern;
   if (rc.missing()) return Ok();
+  if (server_.replica_set() != nullptr)
+    return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
   for (const BsonElement& e : rc.Document()) {
     if (e.name == "level") {
       if (!e.value.IsString())
@@ -270,6 +273,13 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   const GenericArguments& g = req.generic;
   MAYFLY_TRY(CheckApiVersion(s));
   MAYFLY_TRY(UseSession(c, s));
+  ReplicaSet* set = server_.replica_set();
+  if (set != nullptr) {
+    if (!g.cluster_time.missing()) {
+      MAYFLY_TRY(replication_gate::SeeClusterTime(*set, g.cluster_time.Document(), s.op->now));
+    }
+    MAYFLY_TRY(replication_gate::CheckState(*set, *s.row, req, s.legacy && (s.query.flags & 4)));
+  }
   if (!g.read_concern.missing()) {
     MAYFLY_TRY(ReadConcern(s));
   }
@@ -277,7 +287,19 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
     if (!(flags & kTakesWriteConcern))
       return Error{ErrorCode::kInvalidOptions,
                    "Command " + std::string(s.row->name) + " does not support writeConcern"};
-    MAYFLY_TRY(s.ctx->write_concern, ParseWriteConcern(g.write_concern));
+    MAYFLY_TRY(s.ctx->write_concern, ParseWriteConcern(g.write_concern, set != nullptr));
+  }
+  if (set != nullptr && (flags & kTakesWriteConcern)) {
+    WriteConcern& wc = s.ctx->write_concern;
+    // `{wtimeout: 100}` alone, or `{j: true}`: the rest is the default's.
+    if (g.write_concern.missing() || !g.write_concern.Document().Has("w")) {
+      WriteConcern defaults = server_.rw_defaults().write_concern();
+      defaults.given = wc.given;
+      defaults.journal = defaults.journal || wc.journal;
+      if (wc.wtimeout_ms != 0) defaults.wtimeout_ms = wc.wtimeout_ms;
+      wc = std::move(defaults);
+    }
+    if (wc.wtimeout_ms > 0) s.op->commit_deadline_micros = s.start_micros + wc.wtimeout_ms * 1000;
   }
   int64_t limit = g.max_time_ms;
   if (limit == 0 && (flags & kReadOnly))
@@ -342,6 +364,9 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.reply.emplace(out);
   }
   if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
+      (server_.replica_set() != nullptr &&
+       ((s.row->flags & kTakesWriteConcern) ||
+        replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx))) ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
@@ -361,6 +386,9 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
     while (result && server_.fsync_locks.load(std::memory_order_relaxed) > 0)
       result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 20'000);
   }
+  ReplicaSet* const set = server_.replica_set();
+  if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
+    result = co_await replication_gate::WaitBefore(ctx);
   if (result) {
     if (s.row->flags & kWorker) {
       co_await ctx.MoveToWorker();
@@ -374,6 +402,9 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       server_.short_reads().Took(ctx.read_shape,
                                  server_.clock().MonotonicMicros() - s.start_micros);
     if (ctx.on_worker) co_await ctx.MoveToIo();
+    if (result && set != nullptr && (s.row->flags & kTakesWriteConcern) &&
+        replication_gate::MustWaitAfter(ctx))
+      co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
   }
   Finish(c, s, out, std::move(result));
 }
@@ -391,6 +422,8 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
       AppendLabels(s, result.error().code,
                    !result.error().details.empty() &&
                        !BsonView(result.error().details.data())["errorLabels"].missing());
+    if (ReplicaSet* set = server_.replica_set(); set != nullptr)
+      replication_gate::AppendErrorDetails(server_, *set, result.error().code, *s.reply);
     if (s.row != nullptr) s.row->counters->failed.fetch_add(1, std::memory_order_relaxed);
     const ErrorCode code = result.error().code;
     if (code == ErrorCode::kInterrupted)
@@ -411,6 +444,8 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
     }
     s.reply->Append("ok", 1.0);
   }
+  if (ReplicaSet* set = server_.replica_set(); set != nullptr)
+    replication_gate::AppendTimes(*set, *s.op, *s.reply);
   s.reply->Done();
   s.reply.reset();
   if (s.ctx->more_to_come && !s.legacy) {

@@ -16,6 +16,8 @@
 #include "server/http/http_server.h"
 #include "server/parameter_table.h"
 #include "server/server.h"
+#include "server/replication_gate.h"
+#include "server/replication_wiring.h"
 #include "server/server_context.h"
 #include "server/ttl_wiring.h"
 #include "storage/storage.h"
@@ -143,6 +145,7 @@ int RunServer(const std::vector<std::string>& argv) {
   storage_options.compile_filter = [&clock](BsonView filter, bool for_index) {
     return CompileRecordFilter(filter, for_index, &clock);
   };
+  storage_options.logged = !config.repl_set.empty();
   storage_options.log = [&log = *log](char severity, std::string_view component,
                                       std::string_view message, BsonView attr) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError
@@ -156,6 +159,16 @@ int RunServer(const std::vector<std::string>& argv) {
   if (!storage)
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());
+
+  std::unique_ptr<ReplicaSet> replica_set;
+  if (!config.repl_set.empty()) {
+    auto made = MakeReplicaSet(context);
+    if (!made) return Fail(*log, kExitBadOptions, "Cannot take part in the set", made.error());
+    replica_set = std::move(made).value();
+    context.set_replica_set(replica_set.get());
+  } else if (auto checked = CheckStandaloneStart(context); !checked) {
+    return Fail(*log, kExitDataDirectory, "Cannot open the data directory", checked.error());
+  }
 
   std::unique_ptr<TtlMonitor> ttl = MakeTtlMonitor(context);
 
@@ -175,8 +188,14 @@ int RunServer(const std::vector<std::string>& argv) {
   Server server(context);
   auto started = server.Start();
   if (!started) {
+    replica_set.reset();
     context.set_storage(nullptr);
     return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
+  }
+  if (replica_set) {
+    context.repl_primary_changed = [m = ttl.get()](bool) { m->Wake(); };
+    if (auto joined = replica_set->Start(); !joined)
+      return Fail(*log, kExitDataDirectory, "Cannot take part in the set", joined.error());
   }
   ttl->Start();
   HttpServer http(context);
@@ -227,13 +246,27 @@ int RunServer(const std::vector<std::string>& argv) {
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
   http.Stop();
+  if (replica_set) replica_set->Stop();
   ttl->Stop();
   server.Stop(kGraceMillis);
   ::pthread_kill(signal_thread.native_handle(), SIGHUP);
   signal_thread.join();
+  replica_set.reset();
+  context.set_replica_set(nullptr);
+  context.snapshot_reads().Clear();
   context.set_storage(nullptr);
   storage.value().reset();
   if (!config.pid_file.empty()) ::unlink(config.pid_file.c_str());
+  if (exit_code == kExitRestart) {
+    // A copy of another member's data waits beside ours: what opens it is the start-up.
+    log->Write(LogSeverity::kInfo, LogComponent::kControl, 9000303, "Starting again with new data");
+    log.reset();
+    std::vector<char*> args;
+    for (const std::string& a : config.argv) args.push_back(const_cast<char*>(a.c_str()));
+    args.push_back(nullptr);
+    ::execv("/proc/self/exe", args.data());
+    return kExitDataDirectory;
+  }
   log->Write(LogSeverity::kInfo, LogComponent::kControl, 23138, "Shutting down",
              BuildBson([&](BsonBuilder& b) { b.Append("exitCode", exit_code); }));
   return exit_code;

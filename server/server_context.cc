@@ -4,6 +4,7 @@
 
 #include "protocol/object_id.h"
 #include "server/config.h"
+#include "server/replication_gate.h"
 #include "server/short_reads.h"
 
 namespace mayfly {
@@ -12,6 +13,8 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
     : config_(config),
       clock_(clock),
       log_(log),
+      rw_defaults_(std::make_unique<RWConcernDefaults>()),
+      snapshot_reads_(std::make_unique<SnapshotReads>()),
       workers_(config.EffectiveWorkerThreads()),
       cursors_(clock),
       short_reads_(std::make_unique<ShortReads>()),

@@ -21,6 +21,9 @@
 
 namespace mayfly {
 
+class ReplicaSet;  // replication/replica_set.h
+class RWConcernDefaults;
+class SnapshotReads;
 class ShortReads;
 class Storage;
 class TtlMonitor;
@@ -40,6 +43,12 @@ class ServerContext {
   Storage& storage() { return *storage_; }
   bool has_storage() const { return storage_ != nullptr; }
   void set_storage(Storage* s) { storage_ = s; }
+
+  /// Null on a standalone.
+  ReplicaSet* replica_set() { return replica_set_; }
+  void set_replica_set(ReplicaSet* set) { replica_set_ = set; }
+  RWConcernDefaults& rw_defaults() { return *rw_defaults_; }
+  SnapshotReads& snapshot_reads() { return *snapshot_reads_; }
 
   WorkerPool& workers() { return workers_; }
   CommandRegistry& commands() { return commands_; }
@@ -83,6 +92,9 @@ class ServerContext {
   /// monitor rests.
   std::atomic<int> fsync_locks{0};
 
+  /// This member became primary or ceased to be; on a thread of the replica set's own.
+  std::function<void(bool primary)> repl_primary_changed;
+
   /// Other layers' sections of serverStatus (ttl metrics, replication): appended in order.
   std::vector<std::function<void(BsonBuilder& reply)>> server_status_hooks;
   /// Set once there is storage, before the first client; stopped before it goes.
@@ -101,6 +113,9 @@ class ServerContext {
   SystemClock& clock_;
   Log& log_;
   Storage* storage_ = nullptr;
+  ReplicaSet* replica_set_ = nullptr;
+  std::unique_ptr<RWConcernDefaults> rw_defaults_;
+  std::unique_ptr<SnapshotReads> snapshot_reads_;
   WorkerPool workers_;
   CommandRegistry commands_;
   ParameterRegistry parameters_;

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "replication/replica_set.h"
 #include "server/arg_reader.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
@@ -28,7 +29,8 @@ void Profile(ServerContext& server, const CollectionInfo& coll, BsonView command
 std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   TtlEnvironment env;
   env.may_run = [&server] {
-    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down();
+    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down() &&
+           (server.replica_set() == nullptr || server.replica_set()->writable());
   };
   env.foreground_requests = [&server] { return server.metrics().network.requests.Get(); };
   // Not CLOCK_MONOTONIC: that stands still while the machine sleeps, and waking up is no jump.

@@ -69,6 +69,8 @@ Result<void> WriteCommand::Open() {
   if (coll_->is_view)
     return Error{ErrorCode::kCommandNotSupportedOnView,
                  "Namespace " + coll_->ns + " is a view, not a collection"};
+  if (coll_->source || (coll_->unreplicated && coll_->ns == "local.system.replset"))
+    return Error{ErrorCode::kInvalidNamespace, "cannot write to '" + coll_->ns + "'"};
   if (collection_ == "system.profile" || collection_ == "system.views")
     return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll_->ns};
   return Ok();
@@ -361,6 +363,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
     return r;
   }
   Result<void> ok = changed.value() ? Validate(after, &locked.doc) : Ok();
+  unit.SetReplacement(whole);
   if (ok) ok = unit.Update(*coll_, locked, after, deadline.at);
   if (ok) clamped_ += deadline.clamped;
   if (!ok) {
@@ -503,6 +506,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
           if (changed) {
             MAYFLY_TRY(Validate(after, &l.doc));
           }
+          unit.SetReplacement(whole);
           MAYFLY_TRY(unit.Update(*coll_, l, after, deadline.at));
           ++*modified;
         }

@@ -103,6 +103,12 @@ struct ExpiryOptions {
   int64_t recover_seconds = 0;  ///< past its deadline a document is hidden, and kept so long
   bool set() const { return !field.empty() || max_ttl != 0 || preserve || recover_seconds != 0; }
 };
+/// Ids of what is not replicated begin here, so that those that are replicated are the same on every member.
+inline constexpr uint32_t kFirstLocalId = 0x8000'0000;
+/// Whether the collection of this name is each member's own.
+inline bool IsUnreplicated(std::string_view db, std::string_view collection) {
+  return db == "local" || collection == "system.profile";
+}
 
 /// One collection (or view) as the catalog has it. Immutable: a change makes a new one, so an operation that
 /// holds the pointer sees one definition throughout.
@@ -123,6 +129,11 @@ struct CollectionInfo {
   /// The database's default and cap in seconds (setDatabaseExpiry); 0: none. One for all its collections. Null only in
   /// tests that make a definition by hand.
   std::shared_ptr<std::atomic<int64_t>> database_max_ttl;
+  /// Each member of a replica set has its own: `local` and profiles. Ids of these begin at kFirstLocalId.
+  bool unreplicated = false;
+  /// Where the documents come from when they are not records; read-only then. Null otherwise.
+  std::shared_ptr<class RecordSource> source;
+  std::string source_key;              ///< of type timestamp: the documents are in its order
   bool is_view = false;
   std::string view_on;                 ///< same database
   BsonDocument view_pipeline;          ///< array bytes

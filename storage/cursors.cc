@@ -1,4 +1,5 @@
 #include "storage/key_format.h"
+#include "storage/record_source.h"
 #include "storage/storage_impl.h"
 
 namespace mayfly {
@@ -187,6 +188,7 @@ class IndexCursorImpl final : public IndexCursor {
 }  // namespace
 
 std::unique_ptr<RecordCursor> Storage::ScanRecords(CollectionInfoPtr coll, RecordScan scan) {
+  if (coll->source) return coll->source->Scan(std::move(scan));
   return std::make_unique<RecordCursorImpl>(*impl_->kv, std::move(coll), std::move(scan));
 }
 

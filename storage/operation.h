@@ -10,6 +10,8 @@
 
 namespace mayfly {
 
+class KvSnapshot;
+
 /// One client operation (or one pass of the reaper) as the layers below the server see it: its single
 /// clock reading, how to stop it, and what it has cost so far. Owned by whoever runs the operation;
 /// killOp, maxTimeMS and shutdown reach it from other threads through the atomics only.
@@ -54,6 +56,16 @@ class Operation {
   const uint64_t id;                       ///< as currentOp shows it
   std::atomic<int32_t> kill_code{0};       ///< 0, or the ErrorCode to stop with
   int64_t deadline_micros = 0;             ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
+
+  /// On a replica set: when the client no longer waits for its write concern (Clock::MonotonicMicros()); 0: never. A commit whose wait ends
+  /// there reports success and sets `commit_timed_out`: its outcome is not known yet.
+  int64_t commit_deadline_micros = 0;
+  bool commit_timed_out = false;
+  /// Read everything at this point (readConcern snapshot), which is the set's time `read_ts`; null: now.
+  std::shared_ptr<const KvSnapshot> read_snapshot;
+  uint64_t read_ts = 0;
+  /// Timestamp of the last unit this operation submitted to the log; 0: none. Its operationTime.
+  uint64_t commit_ts = 0;
 
   // What currentOp, the profiler and explain report. Written by the thread that runs the operation.
   int64_t keys_examined = 0;

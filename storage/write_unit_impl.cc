@@ -90,6 +90,12 @@ Result<TouchedCollection*> WriteUnit::Impl::Touch(const CollectionInfo& coll) {
   } else {
     touched->coll = CollectionInfoPtr(std::shared_ptr<const void>(), &coll);
   }
+  if (logged && touched->coll->unreplicated) [[unlikely]] {
+    if (touched->coll->source)
+      return Error{ErrorCode::kInvalidNamespace,
+                   "cannot write to '" + touched->coll->ns + "': it shows the replication log"};
+    local = true;
+  }
   return touched;
 }
 
@@ -387,6 +393,10 @@ void WriteUnit::Impl::Reset() {
   collections.clear();
   for (auto& list : ops) list.clear();
   changes.clear();
+  logged = local = replacement = false;
+  commands.clear();
+  log_session = {};
+  txn_number = 0;
   multikey.clear();
   on_commit.clear();
   expiry_notes.clear();

@@ -107,7 +107,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   return_key_ = spec.return_key;
   show_record_id_ = spec.show_record_id;
   batch_hint_ = spec.batch_hint;
-  pinned_ = spec.snapshot;
+  pinned_ = spec.snapshot != nullptr ? spec.snapshot : ctx_.op->read_snapshot;
   input_ = std::make_unique<PlannerInput>(ctx_);
   PlannerInput& in = *input_;
 

@@ -132,6 +132,15 @@ IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates) {
   return access;
 }
 
+IntervalList BoundsOnPath(std::string_view path, const std::vector<PathPredicate>& predicates) {
+  IntervalList list = IntervalList::Full();
+  for (const auto& p : predicates) {
+    if (p.path != path) continue;
+    if (auto b = BoundsOf(*p.node, false)) list.Intersect(b->list);
+  }
+  return list;
+}
+
 SortProvision ProvidesSort(const IndexAccess& access, const SortPattern& sort, size_t* explode) {
   *explode = 0;
   const auto& parts = sort.parts();

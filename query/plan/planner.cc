@@ -192,8 +192,12 @@ void PlanBuilder::AddAccess(const IndexAccess& access, bool forced) {
 
 void PlanBuilder::AddCollectionScan(int direction) {
   Leaf leaf;
+  // A collection that is in the order of one field: only the part that the filter leaves.
+  IntervalList bounds = IntervalList::Full();
+  if (in_.ctx.coll->source)
+    bounds = BoundsOnPath(in_.ctx.coll->source_key, CollectPredicates(clauses_));
   leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, RecordScanStage::Kind::kCollection,
-                                                 IntervalList::Full(), direction < 0,
+                                                 std::move(bounds), direction < 0,
                                                  ResidualFilter{clauses_}, in_.tailable);
   leaf.has_docs = true;
   leaf.signature = direction < 0 ? "$natural-" : "$natural";

@@ -1,6 +1,7 @@
 #include "protocol/bson_compare.h"
 #include "query/plan/stages.h"
 #include "storage/key_encoding.h"
+#include "storage/key_format.h"
 
 namespace mayfly {
 
@@ -22,6 +23,10 @@ RecordScanStage::RecordScanStage(PlanContext& ctx, Kind kind, IntervalList id_bo
 
 void RecordScanStage::BuildRanges() {
   built_ = true;
+  if (kind_ == Kind::kCollection && !bounds_.IsFull()) {
+    BuildSourceRanges();
+    return;
+  }
   if (kind_ == Kind::kCollection || (kind_ != Kind::kIdLookup && bounds_.IsFull())) {
     ranges_.push_back({"", "", false});
     return;
@@ -34,6 +39,29 @@ void RecordScanStage::BuildRanges() {
       // No key is the beginning of another, so one more byte is the next place.
       if (!i.low_inclusive) r.lower.push_back('\0');
       Storage::AppendRecordKey(*ctx_.coll, i.high.view(), r.upper);
+      if (i.high_inclusive) r.upper.push_back('\0');
+    }
+    ranges_.push_back(std::move(r));
+  }
+  if (backward_) std::reverse(ranges_.begin(), ranges_.end());
+}
+
+void RecordScanStage::BuildSourceRanges() {
+  // Timestamps as they are in the keys; what is below or above all of them is left open.
+  auto key = [this](uint64_t ts) {
+    std::string k;
+    AppendBe32(k, ctx_.coll->id);
+    AppendBe64(k, ts);
+    return k;
+  };
+  for (const auto& i : bounds_.intervals) {
+    Range r{"", "", false};
+    if (i.low.view().Is(BsonType::kTimestamp)) {
+      r.lower = key(i.low.view().Timestamp());
+      if (!i.low_inclusive) r.lower.push_back('\0');
+    }
+    if (i.high.view().Is(BsonType::kTimestamp)) {
+      r.upper = key(i.high.view().Timestamp());
       if (i.high_inclusive) r.upper.push_back('\0');
     }
     ranges_.push_back(std::move(r));

@@ -56,6 +56,7 @@ class RecordScanStage final : public PlanStage {
   };
   Result<bool> NextRecord();
   void BuildRanges();
+  void BuildSourceRanges();  ///< of CollectionInfo::source_key
   void AppendIdIndex(BsonBuilder& out) const;
 
   Kind kind_;

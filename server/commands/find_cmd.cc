@@ -152,7 +152,8 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   };
   const FindArgs& a = find.args;
   BsonValue id;
-  if (find.coll && !find.coll->is_view && IsPointRead(find.spec, &id))
+  if (find.coll && !find.coll->is_view && ctx.op.read_snapshot == nullptr &&
+      IsPointRead(find.spec, &id))
     return counted(AnswerPointRead(ctx, find, id, reply));
   if ((find.coll && find.coll->is_view) || a.tailable || !a.let.empty()) return std::nullopt;
   const uint32_t shape =
@@ -199,6 +200,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client,
                 cursors.CheckOut(id_value.Int64(), req.db, collection, session, ctx.op));
+  ctx.op.read_snapshot = client->snapshot;
   if (ctx.server.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
       cursors.CheckIn(std::move(client));
@@ -411,6 +413,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(ctx.server.storage(), ctx.op, spec, a.key));
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = distinct->PlanSummary(); });
+  if (ctx.op.read_ts != 0) reply.AppendTimestamp("atClusterTime", ctx.op.read_ts);
   BsonArrayBuilder values = reply.OpenArray("values");
   return distinct->Run([&](BsonValue v) -> Result<void> {
     if (values.size() + v.size() > static_cast<size_t>(kMaxBsonUserSize))

@@ -1,5 +1,7 @@
 #include "server/commands/register.h"
 
+#include "server/command.h"
+
 namespace mayfly {
 
 void RegisterAggregate(CommandRegistry&);
@@ -11,6 +13,7 @@ void RegisterCollectionCommands(CommandRegistry&);
 void RegisterCompact(CommandRegistry&);
 void RegisterConnectionStatus(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
+void RegisterDbHash(CommandRegistry&);
 void RegisterDelete(CommandRegistry&);
 void RegisterExpiryCommands(CommandRegistry&);
 void RegisterExplain(CommandRegistry&);
@@ -31,6 +34,8 @@ void RegisterListCommands(CommandRegistry&);
 void RegisterLogRotate(CommandRegistry&);
 void RegisterPing(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
+void RegisterReplicationCommands(CommandRegistry&);
+void RegisterReplicationConcerns(CommandRegistry&);
 void RegisterServerStatus(CommandRegistry&);
 void RegisterSessionCommands(CommandRegistry&);
 void RegisterSetParameter(CommandRegistry&);
@@ -50,6 +55,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterCompact(registry);
   RegisterConnectionStatus(registry);
   RegisterCurrentOp(registry);
+  RegisterDbHash(registry);
   RegisterDelete(registry);
   RegisterExpiryCommands(registry);
   RegisterExplain(registry);
@@ -70,6 +76,8 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterLogRotate(registry);
   RegisterPing(registry);
   RegisterProfile(registry);
+  RegisterReplicationCommands(registry);
+  RegisterReplicationConcerns(registry);
   RegisterServerStatus(registry);
   RegisterSessionCommands(registry);
   RegisterSetParameter(registry);
@@ -77,6 +85,11 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterTop(registry);
   RegisterUnavailableCommands(registry);
   RegisterWhatsMyUri(registry);
+  // What reads data: a secondary answers only to those who ask for secondaries.
+  for (std::string_view name :
+       {"aggregate", "collStats", "count", "dataSize", "dbHash", "dbStats", "distinct", "explain",
+        "find", "listCollections", "listDatabases", "listIndexes", "validate"})
+    registry.AddFlags(name, kSecondaryOptIn);
 }
 
 }  // namespace mayfly

@@ -3,6 +3,8 @@
 
   tests/golden/run.py [--binary build/release/mayflyd | --uri HOST:PORT] [FILE_OR_FOLDER ...]
 
+Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not initiated at first).
+
 A golden file is a list of directives; every file gets a fresh database, named in texts as <db>.
 
   # text                      a comment (the first lines say name, description, group)
@@ -312,7 +314,12 @@ def main():
         server = Server(a.binary)
         client = server.client
     passed = failed = 0
+    standalone = server
+    paths.sort(key=lambda p: p.parent.name == "replication")  # last, on another server
     for n, path in enumerate(paths):
+        if standalone and server is standalone and path.parent.name == "replication":
+            server = Server(a.binary, ("--replSet", "rs0", "--oplogSize", "990"))
+            client = server.client
         f = File(path, f"golden_{n}", client, not a.reference)
         try:
             f.run()
@@ -327,6 +334,8 @@ def main():
             client.command(f.db, {"dropDatabase": 1})
             client.command("admin", {"clock": "real"})
         passed, failed = passed + f.passed, failed + f.failed
+    if standalone and server is not standalone and not standalone.stop():
+        failed += 1
     if server and not server.stop():
         failed += 1
         print("FAIL the server did not stop cleanly")
