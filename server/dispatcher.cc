@@ -99,6 +99,15 @@ void Dispatcher::OpenReply(RequestState& s, std::string& out) {
   s.reply.emplace(out);
 }
 
+Error Dispatcher::Unexpected(const RequestState& s) {
+  const std::string what = CurrentExceptionText();
+  server_.log().Write(
+      LogSeverity::kError, LogComponent::kCommand, 9000103, "A command ended by an exception",
+      BuildBson([&](BsonBuilder& b) { b.Append("command", s.request.name).Append("error", what); }),
+      s.ctx && s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
+  return {ErrorCode::kInternalError, "an unexpected failure of the server: " + what};
+}
+
 void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& error) {
   s.reply_id = static_cast<int32_t>(server_.operations().NextOperationId());
   OpenReply(s, out);
@@ -336,7 +345,12 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
-  Finish(c, s, out, s.row->run(*s.ctx, req, *s.reply));
+  try {
+    parsed = s.row->run(*s.ctx, req, *s.reply);
+  } catch (...) {
+    parsed = Unexpected(s);
+  }
+  Finish(c, s, out, std::move(parsed));
   return true;
 }
 
@@ -357,10 +371,14 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       co_await ctx.MoveToWorker();
       result = ctx.CheckNow();  // it may have waited long for its turn
     }
-    if (result && s.row->run != nullptr)
-      result = s.row->run(ctx, s.request, *s.reply);
-    else if (result)
-      result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    try {
+      if (result && s.row->run != nullptr)
+        result = s.row->run(ctx, s.request, *s.reply);
+      else if (result)
+        result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    } catch (...) {
+      result = Unexpected(s);
+    }
     if (ctx.on_worker) co_await ctx.MoveToIo();
   }
   Finish(c, s, out, std::move(result));

@@ -11,7 +11,7 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
     : config_(config),
       clock_(clock),
       log_(log),
-      workers_(config.EffectiveWorkerThreads()),
+      workers_(config.EffectiveWorkerThreads(), [&log] { LogException(log, "worker"); }),
       cursors_(clock),
       start_micros_(clock.MonotonicMicros()),
       started_(clock.Now()),

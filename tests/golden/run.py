@@ -21,7 +21,7 @@ In expected replies "<any>" stands for any value, "<number>", "<string>", "<date
 field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"} and the like also check the type.
 Replies lose operationTime and $clusterTime before they are compared.
 """
-import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, threading
 from pathlib import Path
 
 import bson
@@ -66,27 +66,37 @@ class Client:
         return out
 
 
+def launch(binary, args, log_path, limit=60):
+    """Starts a mayflyd on a free port with its output in a file; returns (process, port) once it listens, (process, None) if it ended."""
+    proc = subprocess.Popen([binary, "--port", "0", "--nounixsocket",
+                             *([] if "--httpPort" in args else ["--httpPort", "0"]), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    ready, port = threading.Event(), []
+
+    def drain():
+        with open(log_path, "ab", buffering=0) as log:
+            for line in proc.stdout:
+                log.write(line)
+                if not port and b'"id":23016' in line:  # "Waiting for connections"
+                    port.append(json.loads(line)["attr"]["port"])
+                    ready.set()
+        ready.set()
+
+    proc.drain = threading.Thread(target=drain, daemon=True)
+    proc.drain.start()
+    ready.wait(limit)
+    return proc, port[0] if port else None
+
+
 class Server:
     """A mayflyd of our own on a free port, with a movable clock."""
 
     def __init__(self, binary, extra=()):
         self.dir = tempfile.mkdtemp(prefix="mayfly-golden-")
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
-        self.log = open(f"{self.dir}/out.log", "wb")
-        self.proc = subprocess.Popen([binary, "--port", str(self.port), "--dbpath", f"{self.dir}/data", "--testClock",
-                                      "--nounixsocket", *([] if "--httpPort" in extra else ["--httpPort", "0"]), *extra],
-                                     stdout=self.log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                self.client = Client("127.0.0.1", self.port)
-                break
-            except OSError:
-                if self.proc.poll() is not None or time.monotonic() > deadline:
-                    sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
-                time.sleep(0.02)
+        self.proc, self.port = launch(binary, ["--dbpath", f"{self.dir}/data", "--testClock", *extra], f"{self.dir}/out.log")
+        if self.port is None:
+            self.proc.kill()
+            sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
+        self.client = Client("127.0.0.1", self.port)
 
     def stop(self):
         self.proc.send_signal(signal.SIGTERM)
@@ -95,7 +105,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.proc.kill()
             code = "killed after 30 s"
-        self.log.close()
+        self.proc.drain.join(10)
         if code != 0:
             print(f"server exit: {code}\n" + open(f"{self.dir}/out.log", errors="replace").read()[-6000:])
         shutil.rmtree(self.dir, ignore_errors=True)

@@ -30,8 +30,9 @@ struct Reaping : CatalogStore {
     monitor.reset();
     storage.reset();
   }
-  void Start() {
+  void Start(std::function<bool()> may_run = {}) {
     TtlEnvironment env;
+    env.may_run = std::move(may_run);
     env.log = [this](char severity, std::string_view message, BsonView) {
       std::lock_guard l(log_mutex);
       logged.push_back(std::string(1, severity) + " " + std::string(message));
@@ -68,6 +69,23 @@ TEST_CASE("A document goes at its deadline, not before", "[ttl]") {
   }
   CHECK(r.metrics.deleted_documents == 3);
   r.RequireValid(r.Coll());
+}
+
+TEST_CASE("An exception ends a round of the monitor, not its thread", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  REQUIRE(r.Insert(*c, r.Doc(1, kStart - 1)));
+  std::atomic<int> asked{0};
+  r.Start([&asked]() -> bool {
+    if (asked++ == 0) throw std::runtime_error("as the test asked");
+    return true;
+  });
+  r.monitor->Settle();
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+  std::lock_guard l(r.log_mutex);
+  CHECK(std::count(r.logged.begin(), r.logged.end(),
+                   "E TTL monitor: what it was doing ended by an exception") == 1);
 }
 
 TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "[ttl]") {
