@@ -527,6 +527,11 @@ void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros)
                          : op == "remove"  ? Top::kRemove
                                            : Top::kCommands;
   c.top_entry->Record(kind, (s.row->flags & kWrites) != 0, micros);
+  if (s.report.plan_summary.starts_with("COLLSCAN")) {
+    c.top_entry->collection_scans.Add();
+    for (const CommandField& f : s.request.fields)
+      if (f.name == "tailable" && f.value.Truthy()) c.top_entry->tailable_scans.Add();
+  }
 }
 
 }  // namespace mayfly

@@ -23,6 +23,7 @@ struct UpdateStatement {
   std::vector<BsonView> array_filters;
   BsonView sort;
   BsonValue hint;
+  std::optional<BsonView> constants;  ///< `c`: variables of the pipeline, taken literally
   bool multi = false, upsert = false;
 };
 
@@ -113,6 +114,7 @@ class WriteCommand {
                                              BsonView sort, BsonValue hint, int64_t limit);
   Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
   Result<void> Commit(WriteUnit unit, const UnitResult& r);
+  Result<std::unique_ptr<mayfly::Update>> ParseUpdate(const UpdateStatement& s);
   Result<UpdateResult> Upsert(const mayfly::Update& update, const MatchExpression* match,
                               bool want_documents);
   EvalContext MakeEval() const;

@@ -278,7 +278,9 @@ void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
 Result<void> CatalogImpl::Commit(WriteUnit unit, std::vector<Replacement> changes,
                                  std::vector<GarbageRow> garbage) {
   unit.OnCommit([this, changes = std::move(changes)] { Publish(changes); });
-  MAYFLY_TRY(storage_.committer().Commit(std::move(unit)));
+  // On disk before anybody is told: what a write finds must not be gone after losing power, and
+  // changes of the catalog are rare.
+  MAYFLY_TRY(storage_.committer().Commit(std::move(unit), {.journal = true}));
   for (auto& g : garbage) garbage_.Add(std::move(g));
   return Ok();
 }
@@ -487,6 +489,8 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     next->name = std::string(to_collection);
     next->ns = JoinNamespace(to_db, to_collection);
     next->database_max_ttl = DatabaseMaxTtlOf(next->db);
+    // In MongoDB a rename into another database copies: the collection there is a new one.
+    if (to_db != now->db) next->uuid = NewUuid();
     StageRow(unit, *next);
     changes.push_back({now, next});
     return Commit(std::move(unit), std::move(changes), std::move(garbage));
@@ -579,7 +583,7 @@ Result<std::optional<std::string>> CatalogImpl::GetSetting(std::string_view name
 Result<void> CatalogImpl::PutSetting(Operation& op, std::string_view name, std::string_view value) {
   WriteUnit unit(storage_, op);
   unit.Put(Keyspace::kCatalog, std::string(kSettingPrefix) + std::string(name), value);
-  return storage_.committer().Commit(std::move(unit));
+  return storage_.committer().Commit(std::move(unit), {.journal = true});
 }
 
 }  // namespace mayfly

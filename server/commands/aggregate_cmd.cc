@@ -84,6 +84,13 @@ Result<void> CheckStrictStages(BsonView pipeline) {
   return Ok();
 }
 
+/// The last stage is $out or $merge (anywhere else they are refused).
+bool EndsInWrite(BsonView pipeline) {
+  std::string_view last;
+  for (const BsonElement& e : pipeline) last = e.value.Document().First().name;
+  return last == "$out" || last == "$merge";
+}
+
 Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
@@ -94,6 +101,9 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
   std::string ns = std::string(req.db) + "." +
                    (a.spec.collection.empty() ? "$cmd.aggregate" : std::string(a.spec.collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = ns; });
+  if (!a.explain && EndsInWrite(a.spec.pipeline)) {
+    MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
+  }
   co_await ctx.MoveToWorker();
   if (a.explain) {
     MAYFLY_CO_TRY(

@@ -29,11 +29,11 @@ Result<UpdateStatement> ParseUpdateStatement(BsonView doc) {
     }
   s.hint = in.Any("hint");
   s.sort = in.DocumentOr("sort");
-  BsonView constants = in.DocumentOr("c");
+  s.constants = in.OptDocument("c");
   MAYFLY_TRY(in.Finish());
   if (!s.hint.missing() && !s.hint.IsString() && !s.hint.IsDocument())
     return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
-  if (!constants.empty())
+  if (s.constants && !s.update.IsArray())
     return Error{LocationCode(51198), "Constant values may only be specified for pipeline updates"};
   if (s.multi && !s.sort.empty())
     return Error{ErrorCode::kFailedToParse, "Cannot specify sort with multi=true"};
