@@ -1,5 +1,5 @@
-#include "query/plan/executor.h"
 #include "query/expression/operator.h"
+#include "query/plan/executor.h"
 #include "query/projection/projection.h"
 #include "storage/storage.h"
 
