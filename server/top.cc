@@ -6,6 +6,9 @@
 namespace mayfly {
 
 Top::Entry* Top::Find(std::string_view ns) {
+  // What a client calls a collection need not be a name: one with a NUL cannot name a field of the
+  // reply.
+  if (ns.find('\0') != std::string_view::npos) ns = "(others)";
   std::lock_guard l(mutex_);
   std::string key(ns);
   auto it = entries_.find(key);
