@@ -52,12 +52,10 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   std::vector<std::pair<std::string, int64_t>> sizes;
   // The _id index of a collection that is not capped is its record keys: no bytes of its own.
   if (!coll.capped && !coll.clustered) sizes.emplace_back("_id_", 0);
-  int building = 0;
   for (const IndexInfoPtr& i : coll.indexes) {
     auto n = static_cast<int64_t>(storage.IndexBytes(coll, *i));
     index_bytes += n;
     sizes.emplace_back(i->name, n);
-    building += i->state == IndexState::kBuilding;
   }
   out.Append("size", size(bytes)).Append("count", count);
   if (count > 0) out.Append("avgObjSize", bytes / count);
@@ -107,6 +105,13 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
   auto query_exec = in.OptDocument("queryExecStats");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr coll, Existing(server, db, collection));
+  const Top::Entry* used = server.top().Peek(coll->ns);
+  bool histograms = false;
+  if (latency) {
+    ArgReader l("$collStats.latencyStats", *latency);
+    histograms = l.BoolOr("histograms", false);
+    MAYFLY_TRY(l.Finish());
+  }
   int64_t scale = 1;
   if (storage_stats) {
     ArgReader s("$collStats.storageStats", *storage_stats);
@@ -123,15 +128,11 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
     b.Append("ns", coll->ns).Append("host", server.host_and_port()).Append("localTime", op.now);
     if (latency) {
       auto l = b.OpenDocument("latencyStats");
-      auto row = [&](const char* name, const LatencyHistogram& h) {
-        l.OpenDocument(name)
-            .Append("latency", h.total_micros.Get())
-            .Append("ops", h.operations.Get());
-      };
-      row("reads", server.metrics().reads);
-      row("writes", server.metrics().writes);
-      row("commands", server.metrics().commands);
-      row("transactions", server.metrics().transactions);
+      static const LatencyHistogram kNone;
+      AppendLatency(l, "reads", used ? used->reads : kNone, histograms);
+      AppendLatency(l, "writes", used ? used->writes : kNone, histograms);
+      AppendLatency(l, "commands", kNone, histograms);
+      AppendLatency(l, "transactions", kNone, histograms);
     }
     if (storage_stats) {
       auto s = b.OpenDocument("storageStats");
@@ -141,8 +142,9 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
     if (query_exec) {
       auto q = b.OpenDocument("queryExecStats");
       q.OpenDocument("collectionScans")
-          .Append("total", server.metrics().query_executor.collection_scans.Get())
-          .Append("nonTailable", server.metrics().query_executor.collection_scans.Get());
+          .Append("total", used ? used->collection_scans.Get() : 0)
+          .Append("nonTailable",
+                  used ? used->collection_scans.Get() - used->tailable_scans.Get() : 0);
     }
   }));
   return out;

@@ -131,6 +131,17 @@ Awaitable<Result<void>> CommandContext::SleepUntil(int64_t monotonic_micros) {
   co_return CheckNow();
 }
 
+Awaitable<Result<void>> CommandContext::WaitToWrite() {
+  for (;;) {
+    // Said before it is asked, so that a lock that comes between the two sees it.
+    if (client != nullptr) client->SetWrites(true);
+    if (server.fsync_locks.load() == 0) co_return Ok();
+    if (client != nullptr) client->SetWrites(false);
+    Result<void> slept = co_await SleepUntil(server.clock().MonotonicMicros() + 20'000);
+    if (!slept) co_return slept;
+  }
+}
+
 Result<void> CommandContext::CheckNow() {
   int32_t none = 0;
   if (op.deadline_micros != 0 && server.clock().MonotonicMicros() >= op.deadline_micros)

@@ -152,6 +152,9 @@ struct CommandContext {
   /// Waits until the deadline (Clock::MonotonicMicros) or until the operation is killed; then
   /// CheckInterrupt's answer.
   Awaitable<Result<void>> SleepUntil(int64_t monotonic_micros);
+  /// Returns when no fsync lock holds writes back; from then on such a lock waits for this
+  /// operation. For what writes although its row has no kWrites.
+  Awaitable<Result<void>> WaitToWrite();
   /// Operation::CheckInterrupt, but certain to look at the clock: after a wait, and before
   /// something long.
   Result<void> CheckNow();

@@ -61,7 +61,18 @@ IoExecutor Connection::io_executor() { return thread_.executor(); }
 Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
   IoThread& thread = self->thread_;
   thread.connections_.push_back(*self);
-  co_await self->Loop();
+  try {
+    co_await self->Loop();
+  } catch (...) {
+    // A command that throws is answered (Dispatcher); this came from around it, so what the client
+    // has been sent is not known: only its connection ends.
+    thread.server().log().Write(
+        LogSeverity::kError, LogComponent::kNetwork, 9000104, "A connection ended by an exception",
+        BuildBson([&](BsonBuilder& b) {
+          b.Append("remote", self->slot_.address).Append("error", CurrentExceptionText());
+        }),
+        self->slot_.desc);
+  }
   thread.connections_.erase(thread.connections_.iterator_to(*self));
 }
 

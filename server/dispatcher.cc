@@ -101,6 +101,15 @@ void Dispatcher::OpenReply(RequestState& s, std::string& out) {
   s.reply.emplace(out);
 }
 
+Error Dispatcher::Unexpected(const RequestState& s) {
+  const std::string what = CurrentExceptionText();
+  server_.log().Write(
+      LogSeverity::kError, LogComponent::kCommand, 9000103, "A command ended by an exception",
+      BuildBson([&](BsonBuilder& b) { b.Append("command", s.request.name).Append("error", what); }),
+      s.ctx && s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
+  return {ErrorCode::kInternalError, "an unexpected failure of the server: " + what};
+}
+
 void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& error) {
   s.reply_id = static_cast<int32_t>(server_.operations().NextOperationId());
   OpenReply(s, out);
@@ -370,7 +379,12 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
-  Finish(c, s, out, s.row->run(*s.ctx, req, *s.reply));
+  try {
+    parsed = s.row->run(*s.ctx, req, *s.reply);
+  } catch (...) {
+    parsed = Unexpected(s);
+  }
+  Finish(c, s, out, std::move(parsed));
   return true;
 }
 
@@ -394,10 +408,14 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       co_await ctx.MoveToWorker();
       result = ctx.CheckNow();  // it may have waited long for its turn
     }
-    if (result && s.row->run != nullptr)
-      result = s.row->run(ctx, s.request, *s.reply);
-    else if (result)
-      result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    try {
+      if (result && s.row->run != nullptr)
+        result = s.row->run(ctx, s.request, *s.reply);
+      else if (result)
+        result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    } catch (...) {
+      result = Unexpected(s);
+    }
     if (ctx.read_shape != 0)
       server_.short_reads().Took(ctx.read_shape,
                                  server_.clock().MonotonicMicros() - s.start_micros);
@@ -556,6 +574,11 @@ void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros)
                          : op == "remove"  ? Top::kRemove
                                            : Top::kCommands;
   c.top_entry->Record(kind, (s.row->flags & kWrites) != 0, micros);
+  if (s.report.plan_summary.starts_with("COLLSCAN")) {
+    c.top_entry->collection_scans.Add();
+    for (const CommandField& f : s.request.fields)
+      if (f.name == "tailable" && f.value.Truthy()) c.top_entry->tailable_scans.Add();
+  }
 }
 
 }  // namespace mayfly

@@ -82,6 +82,13 @@ Result<std::unique_ptr<Log>> Log::Open(const LogOptions& options, const Clock& c
   return log;
 }
 
+void LogException(Log& log, std::string_view where) {
+  log.Write(LogSeverity::kError, LogComponent::kControl, 9000105,
+            "An exception ended what a thread was doing", BuildBson([&](BsonBuilder& b) {
+              b.Append("where", where).Append("error", CurrentExceptionText());
+            }));
+}
+
 void Log::SetThreadContext(std::string name) { thread_context = std::move(name); }
 
 void Log::Write(LogSeverity s, LogComponent c, int id, std::string_view msg, BsonView attr,

@@ -95,7 +95,7 @@ class Signals {
 
 }  // namespace
 
-int RunServer(const std::vector<std::string>& argv) {
+int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   auto parsed = ParseConfig(argv);
   if (!parsed) {
     std::fprintf(stderr, "%s\n", parsed.error().message.c_str());
@@ -142,6 +142,7 @@ int RunServer(const std::vector<std::string>& argv) {
   storage_options.cache_bytes = config.cache_bytes;
   storage_options.sync_interval_ms = config.sync_interval_ms;
   storage_options.clock = &clock;
+  storage_options.rocksdb_env = rocksdb_env;
   storage_options.compile_filter = [&clock](BsonView filter, bool for_index) {
     return CompileRecordFilter(filter, for_index, &clock);
   };

@@ -15,7 +15,7 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
       log_(log),
       rw_defaults_(std::make_unique<RWConcernDefaults>()),
       snapshot_reads_(std::make_unique<SnapshotReads>()),
-      workers_(config.EffectiveWorkerThreads()),
+      workers_(config.EffectiveWorkerThreads(), [&log] { LogException(log, "worker"); }),
       cursors_(clock),
       short_reads_(std::make_unique<ShortReads>()),
       start_micros_(clock.MonotonicMicros()),

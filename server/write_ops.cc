@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "query/expression/operator.h"
+#include "query/match/explain_mismatch.h"
 #include "query/update/insert_prepare.h"
 #include "storage/namespace.h"
 
@@ -23,15 +25,13 @@ void BackOff(Operation& op, int attempt) {
         std::chrono::microseconds(std::min(50 << std::min(attempt - 4, 6), 3000)));
 }
 
-Error ValidationFailed(BsonView doc) {
-  BsonDocument details = BuildBson([&](BsonBuilder& b) {
+/// {errInfo: {failingDocumentId, details}}
+BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
+  return BuildBson([&](BsonBuilder& b) {
     auto info = b.OpenDocument("errInfo");
     info.Append("failingDocumentId", doc["_id"]);
-    auto d = info.OpenDocument("details");
-    d.Append("operatorName", "validator")
-        .Append("reason", "the document does not match the collection's validator");
+    info.Append("details", ExplainMismatch(coll.validator, doc, now));
   });
-  return {ErrorCode::kDocumentValidationFailure, "Document failed validation", details.bytes()};
 }
 
 }  // namespace
@@ -112,11 +112,13 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
   if (coll_->validation_warn_only) {
     server_.log().Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
                         "Document would fail validation", BuildBson([&](BsonBuilder& b) {
-                          b.Append("namespace", coll_->ns).Append("id", next["_id"]);
+                          b.Append("namespace", coll_->ns).Append("document", next);
+                          b.AppendAll(ValidationFailure(*coll_, next, op_.now));
                         }));
     return Ok();
   }
-  return ValidationFailed(next);
+  return Error{ErrorCode::kDocumentValidationFailure, "Document failed validation",
+               ValidationFailure(*coll_, next, op_.now).bytes()};
 }
 
 Result<void> WriteCommand::Commit(WriteUnit unit, const UnitResult& r) {
@@ -248,6 +250,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
 Result<std::shared_ptr<const MatchExpression>> WriteCommand::ParseFilter(BsonView filter) {
   MatchParseOptions o;
   o.scope = &scope_;
+  o.allow_where = true;
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, o));
   return std::shared_ptr<const MatchExpression>(std::move(match));
 }
@@ -302,13 +305,31 @@ bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, Bson
 
 }  // namespace
 
+Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateStatement& s) {
+  // The names of `c` end with the statement; their values stay in their slots for the evaluation.
+  std::vector<VariableId> names;
+  if (s.constants) {
+    for (const BsonElement& e : *s.constants) {
+      MAYFLY_TRY(CheckVariableName(e.name));
+    }
+    for (const BsonElement& e : *s.constants) {
+      names.push_back(scope_.Define(e.name));
+      variables_.resize(static_cast<size_t>(scope_.slots()));
+      variables_[static_cast<size_t>(names.back())] = Value::Copy(e.value);
+    }
+  }
+  Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
+      s.update, s.array_filters, scope_, {.multi = s.multi, .upsert = s.upsert});
+  for (VariableId id : names) scope_.Undefine(id);
+  return update;
+}
+
 std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateStatement& s,
                                                                  WriteUnit& unit) {
   BsonValue id;
   if (!coll_ || s.multi || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
-  Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
-      s.update, s.array_filters, scope_, {.multi = s.multi, .upsert = s.upsert});
+  Result<std::unique_ptr<mayfly::Update>> update = ParseUpdate(s);
   if (!update) return update.error();
   if (update.value()->NeedsPosition()) return std::nullopt;
   Result<ExpirySetting> setting = CombineExpiry(s, *update.value());
@@ -440,8 +461,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
   std::unique_ptr<mayfly::Update> update;
   ExpirySetting setting = s.expiry;
   if (!s.update.missing()) {
-    MAYFLY_TRY(update, mayfly::Update::Parse(s.update, s.array_filters, scope_,
-                                             {.multi = s.multi, .upsert = s.upsert}));
+    MAYFLY_TRY(update, ParseUpdate(s));
     MAYFLY_TRY(setting, CombineExpiry(s, *update));
   }
   const bool whole = update && update->kind() == UpdateKind::kReplacement;

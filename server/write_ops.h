@@ -24,6 +24,7 @@ struct UpdateStatement {
   std::vector<BsonView> array_filters;
   BsonView sort;
   BsonValue hint;
+  std::optional<BsonView> constants;  ///< `c`: variables of the pipeline, taken literally
   bool multi = false, upsert = false;
   ExpirySetting expiry;  ///< the statement's, or else the command's; not with `$expire`
   // Of touch, persist and ttlRecover, which have no `update`:
@@ -126,6 +127,7 @@ class WriteCommand {
                                              bool include_expired = false);
   Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
   Result<void> Commit(WriteUnit unit, const UnitResult& r);
+  Result<std::unique_ptr<mayfly::Update>> ParseUpdate(const UpdateStatement& s);
   Result<UpdateResult> Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
                               const MatchExpression* match, bool want_documents);
   /// The deadline of a document to insert; `*clamped` goes up when maxTTL lowers it.

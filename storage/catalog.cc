@@ -245,10 +245,11 @@ void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
 Result<void> CatalogImpl::Commit(WriteUnit unit, std::vector<Replacement> changes,
                                  std::vector<GarbageRow> garbage) {
   unit.OnCommit([this, changes = std::move(changes)] { Publish(changes); });
-  // A change of the catalog is waited for: what comes next needs to know whether it happened.
+  // On disk before anybody is told: what a write finds must not be gone after losing power, and
+  // changes of the catalog are rare. A change of the catalog is waited for: what comes next needs to know whether it happened.
   Operation& op = *unit.impl().op;
   const int64_t deadline = std::exchange(op.commit_deadline_micros, 0);
-  Result<void> committed = storage_.committer().Commit(std::move(unit));
+  Result<void> committed = storage_.committer().Commit(std::move(unit), {.journal = true});
   op.commit_deadline_micros = deadline;
   MAYFLY_TRY(std::move(committed));
   for (auto& g : garbage) garbage_.Add(std::move(g));
@@ -487,6 +488,8 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     next->name = std::string(to_collection);
     next->ns = JoinNamespace(to_db, to_collection);
     next->database_max_ttl = DatabaseMaxTtlOf(next->db);
+    // In MongoDB a rename into another database copies: the collection there is a new one.
+    if (to_db != now->db) next->uuid = NewUuid();
     StageRow(unit, *next);
     LogRename(unit, *now, *next, target_now.get());
     changes.push_back({now, next});
@@ -581,7 +584,7 @@ Result<std::optional<std::string>> CatalogImpl::GetSetting(std::string_view name
 Result<void> CatalogImpl::PutSetting(Operation& op, std::string_view name, std::string_view value) {
   WriteUnit unit(storage_, op);
   unit.Put(Keyspace::kCatalog, std::string(kSettingPrefix) + std::string(name), value);
-  return storage_.committer().Commit(std::move(unit));
+  return storage_.committer().Commit(std::move(unit), {.journal = true});
 }
 
 Result<void> CatalogImpl::PutLocalSetting(Operation& op, std::string_view name,

@@ -16,6 +16,8 @@ namespace {
 /// Deadlines that fall due in quick succession are worked off together: no more rounds than this a
 /// second.
 constexpr auto kPromptInterval = std::chrono::milliseconds(20);
+/// How long the thread waits before it tries again what ended by an exception.
+constexpr auto kAfterException = std::chrono::milliseconds(1000);
 /// The longest sleep, so that a wall clock that was set forward is noticed.
 constexpr auto kLongestSleep = std::chrono::milliseconds(1000);
 /// A rule that failed is tried again after this time, or when the catalog changes.
@@ -132,31 +134,39 @@ void TtlMonitor::Run() {
         std::min(next_pass_,
                  clock_.Now().millis + period);  // the period was shortened, or the clock set back
     const bool precise = parameters_.monitor_mode.load() == 0;
-    schedule_.Refresh(clock_.Now().millis);
-    if (int64_t rate = parameters_.max_docs_per_second.load(); rate != limiter_.rate()) {
-      limiter_.SetRate(rate, clock_.Now().millis);
-      reconsider = true;
-    }
-    const bool pass = passes > passes_done_ || clock_.Now().millis >= next_pass_;
-    if (reconsider || pass) {
-      limited_until_ = INT64_MIN;
-      schedule_.Reconsider();
-    }
-    schedule_.RetryStalled();
-    if (pass) {
-      if (Enabled()) {
-        if (precise)
-          PrecisePass();
-        else
-          IntervalPass(clock_.Now());
-      }
-      if (!env_.may_run || env_.may_run()) Purge();
-      next_pass_ = clock_.Now().millis + period;
-    }
     int64_t next = INT64_MAX;
-    if (precise && Enabled()) {
-      WorkOff(false);
-      next = std::max(schedule_.Next(), limited_until_);
+    try {
+      schedule_.Refresh(clock_.Now().millis);
+      if (int64_t rate = parameters_.max_docs_per_second.load(); rate != limiter_.rate()) {
+        limiter_.SetRate(rate, clock_.Now().millis);
+        reconsider = true;
+      }
+      const bool pass = passes > passes_done_ || clock_.Now().millis >= next_pass_;
+      if (reconsider || pass) {
+        limited_until_ = INT64_MIN;
+        schedule_.Reconsider();
+      }
+      schedule_.RetryStalled();
+      if (pass) {
+        next_pass_ = clock_.Now().millis + period;  // also when what follows throws
+        if (Enabled()) {
+          if (precise)
+            PrecisePass();
+          else
+            IntervalPass(clock_.Now());
+        }
+        if (!env_.may_run || env_.may_run()) Purge();
+        next_pass_ = clock_.Now().millis + period;
+      }
+      if (precise && Enabled()) {
+        WorkOff(false);
+        next = std::max(schedule_.Next(), limited_until_);
+      }
+    } catch (const std::exception& e) {
+      // A bug; the thread goes on, or nothing would expire any more.
+      Log('E', "TTL monitor: what it was doing ended by an exception", nullptr,
+          [&](BsonBuilder& b) { b.Append("error", e.what()); });
+      next = clock_.Now().millis + kAfterException.count();
     }
     {
       std::lock_guard l(mutex_);

@@ -142,12 +142,22 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
   });
 }
 
+/// The last stage is $out or $merge (anywhere else they are refused).
+bool EndsInWrite(BsonView pipeline) {
+  std::string_view last;
+  for (const BsonElement& e : pipeline) last = e.value.Document().First().name;
+  return last == "$out" || last == "$merge";
+}
+
 Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
   a.spec.ctx = &ctx;
   if (req.generic.api_strict) {
     MAYFLY_CO_TRY(CheckStrictStages(a.spec.pipeline));
+  }
+  if (!a.explain && EndsInWrite(a.spec.pipeline)) {
+    MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
   }
   co_await ctx.MoveToWorker();
   if (a.explain) {

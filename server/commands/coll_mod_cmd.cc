@@ -72,6 +72,51 @@ void SetReap(IndexInfo& index, BsonView reap) {
   });
 }
 
+/// What stands in the way of a unique index: {violations: [{ids: […]}, …]}, one entry a key that
+/// several documents have; empty when there is none. At most about 8 MiB of it, as in MongoDB.
+Result<BsonDocument> FindDuplicates(CommandContext& ctx, const CollectionInfoPtr& coll,
+                                    const IndexInfoPtr& index) {
+  constexpr size_t kMaxBytes = 8 << 20;
+  Storage& storage = ctx.server.storage();
+  auto cursor = storage.ScanIndex(coll, index, {});
+  std::string values, bytes;
+  std::vector<std::string> group;
+  int found = 0;
+  BsonBuilder out(bytes);
+  auto list = out.OpenArray("violations");
+  auto end_group = [&]() -> Result<void> {
+    if (group.size() > 1) {
+      ++found;
+      auto entry = list.OpenDocument();
+      auto ids = entry.OpenArray("ids");
+      for (const std::string& key : group) {
+        Storage::Record record;
+        MAYFLY_TRY(bool there, storage.Fetch(*coll, key, &record));
+        if (there) ids.Append(record.doc["_id"]);
+      }
+    }
+    group.clear();
+    return Ok();
+  };
+  while (bytes.size() < kMaxBytes) {
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+    MAYFLY_TRY(bool more, cursor->Next());
+    if (!more) break;
+    if (cursor->encoded_values() != values) {
+      MAYFLY_TRY(end_group());
+      values = cursor->encoded_values();
+    }
+    // A document that has the key twice (in an array) is no conflict with itself.
+    if (group.empty() || group.back() != cursor->record_key())
+      group.emplace_back(cursor->record_key());
+  }
+  MAYFLY_TRY(end_group());
+  list.Done();
+  out.Done();
+  if (found == 0) return BsonDocument();
+  return BsonDocument(BsonView(bytes.data()));
+}
+
 Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView spec, bool dry_run,
                          BsonBuilder& reply) {
   ArgReader in("collMod.index", spec);
@@ -136,42 +181,12 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
     if (!index->prepare_unique && !dry_run)
       return Invalid(
           "Cannot make index unique with 'prepareUnique=false'. Run collMod to set it first.");
-    // What stands in the way is told, nothing is changed.
-    std::vector<BsonDocument> violations;
-    auto cursor = ctx.server.storage().ScanIndex(coll, index, {});
-    std::string last_values, last_key;
-    for (;;) {
-      MAYFLY_TRY(ctx.op.CheckInterrupt());
-      MAYFLY_TRY(bool found, cursor->Next());
-      if (!found) break;
-      if (cursor->encoded_values() == last_values && cursor->record_key() != last_key &&
-          violations.size() < 1000) {
-        Storage::Record a, b;
-        MAYFLY_TRY(bool x, ctx.server.storage().Fetch(*coll, last_key, &a));
-        MAYFLY_TRY(bool y, ctx.server.storage().Fetch(*coll, cursor->record_key(), &b));
-        if (x && y)
-          violations.push_back(BuildBson([&](BsonBuilder& o) {
-            auto ids = o.OpenArray("ids");
-            ids.Append(a.doc["_id"]).Append(b.doc["_id"]);
-          }));
-      }
-      last_values = cursor->encoded_values();
-      last_key = cursor->record_key();
-    }
-    if (!violations.empty()) {
-      BsonDocument details = BuildBson([&](BsonBuilder& o) {
-        auto list = o.OpenArray("violations");
-        for (const BsonDocument& v : violations) list.Append(v);
-      });
-      return Error{LocationCode(359),
+    MAYFLY_TRY(BsonDocument violations, FindDuplicates(ctx, coll, index));
+    if (!violations.view().empty())
+      return Error{ErrorCode::kCannotConvertIndexToUnique,
                    "Cannot convert the index to unique. Please resolve conflicting documents "
                    "before running collMod again.",
-                   details.bytes()};
-    }
-    if (!dry_run)
-      return Error{ErrorCode::kNotImplemented, "converting index '" + index->name +
-                                                   "' to unique is not supported by this server: "
-                                                   "build a unique index and drop this one"};
+                   violations.bytes()};
   }
   if (dry_run) {
     if (!c.unique)
@@ -183,7 +198,8 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
     return Invalid("index '" + index->name + "': expireReads is for TTL indexes");
   const std::optional<int32_t> old_seconds = index->expire_after_seconds;
   const ExpireReads old_reads = index->expire_reads;
-  const bool old_hidden = index->hidden, old_prepare = index->prepare_unique;
+  const bool old_hidden = index->hidden, old_prepare = index->prepare_unique,
+             old_unique = index->unique;
   MAYFLY_TRY(ctx.server.storage().catalog().ModifyIndex(ctx.op, *coll, index->name,
                                                         [&](IndexInfo& i) -> Result<void> {
                                                           if (!c.expire.missing())
@@ -194,6 +210,10 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
                                                           if (c.hidden) i.hidden = *c.hidden;
                                                           if (c.prepare_unique)
                                                             i.prepare_unique = *c.prepare_unique;
+                                                          if (c.unique) {
+                                                            i.unique = true;
+                                                            i.prepare_unique = false;
+                                                          }
                                                           return Ok();
                                                         }));
   if (!c.expire.missing()) {
@@ -214,6 +234,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
     reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
   if (c.prepare_unique && *c.prepare_unique != old_prepare)
     reply.Append("prepareUnique_old", old_prepare).Append("prepareUnique_new", *c.prepare_unique);
+  if (c.unique && !old_unique) reply.Append("unique_new", true);
   return Ok();
 }
 

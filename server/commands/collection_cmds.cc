@@ -119,10 +119,6 @@ BsonDocument DescribeExpiryOptions(const ExpiryOptions& o) {
 
 namespace {
 
-Error NotFound(std::string_view db, std::string_view collection) {
-  return {ErrorCode::kNamespaceNotFound, "ns does not exist: " + JoinNamespace(db, collection)};
-}
-
 Result<void> CheckViewPipeline(std::string_view db, std::string_view on, BsonView stages) {
   PipelineOptions options;
   options.db = db;
@@ -411,9 +407,7 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
     MAYFLY_TRY(match, ParseMatch(filter));
   }
   std::vector<BsonDocument> docs;
-  bool views = false;
   for (const CollectionInfoPtr& c : ctx.server.storage().catalog().List(req.db)) {
-    views |= c->is_view;
     BsonDocument whole = DescribeCollection(*c, false);
     if (match) {
       MAYFLY_TRY(bool matches, match->Matches(whole));

@@ -347,6 +347,7 @@ Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     spec.ns = ns;
     spec.filter = a.query;
     spec.hint = a.hint;
+    spec.allow_where = true;
     spec.skip = a.skip;
     spec.limit = a.limit;
     MAYFLY_TRY(std::unique_ptr<CountExecutor> count,
@@ -410,6 +411,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   spec.ns = ns;
   spec.filter = a.query;
   spec.hint = a.hint;
+  spec.allow_where = true;
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(ctx.server.storage(), ctx.op, spec, a.key));
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = distinct->PlanSummary(); });

@@ -155,19 +155,27 @@ void Network(ServerContext& s, BsonBuilder& r) {
   one("zlib", n.zlib);
 }
 
+}  // namespace
+
+void AppendLatency(BsonBuilder& out, std::string_view name, const LatencyHistogram& h,
+                   bool histogram) {
+  BsonBuilder e = out.OpenDocument(name);
+  e.Append("latency", h.total_micros.Get()).Append("ops", h.operations.Get());
+  if (!histogram) return;
+  BsonArrayBuilder list = e.OpenArray("histogram");
+  for (int i = 0; i < LatencyHistogram::kBuckets; ++i) {
+    if (h.buckets[i] == 0) continue;
+    BsonBuilder b = list.OpenDocument();
+    b.Append("micros", int64_t{1} << i).Append("count", h.buckets[i].Get());
+  }
+}
+
+namespace {
+
 void OpLatencies(ServerContext& s, bool histograms, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("opLatencies");
   auto one = [&](std::string_view name, const LatencyHistogram& h) {
-    BsonBuilder e = d.OpenDocument(name);
-    e.Append("latency", h.total_micros.Get()).Append("ops", h.operations.Get());
-    if (histograms) {
-      BsonArrayBuilder list = e.OpenArray("histogram");
-      for (int i = 0; i < LatencyHistogram::kBuckets; ++i) {
-        if (h.buckets[i] == 0) continue;
-        BsonBuilder b = list.OpenDocument();
-        b.Append("micros", int64_t{1} << i).Append("count", h.buckets[i].Get());
-      }
-    }
+    AppendLatency(d, name, h, histograms);
   };
   one("reads", s.metrics().reads);
   one("writes", s.metrics().writes);

@@ -30,7 +30,7 @@ Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
     }
   s.hint = in.Any("hint");
   s.sort = in.DocumentOr("sort");
-  BsonView constants = in.DocumentOr("c");
+  s.constants = in.OptDocument("c");
   BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
   std::optional<bool> preserve = in.OptBool("preserveExpiry");
   MAYFLY_TRY(in.Finish());
@@ -39,7 +39,7 @@ Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
   if (after.missing() && at.missing() && !preserve) s.expiry = command;
   if (!s.hint.missing() && !s.hint.IsString() && !s.hint.IsDocument())
     return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
-  if (!constants.empty())
+  if (s.constants && !s.update.IsArray())
     return Error{LocationCode(51198), "Constant values may only be specified for pipeline updates"};
   if (s.multi && !s.sort.empty())
     return Error{ErrorCode::kFailedToParse, "Cannot specify sort with multi=true"};

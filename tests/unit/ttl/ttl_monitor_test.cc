@@ -71,6 +71,24 @@ TEST_CASE("Documents are kept for recoverSeconds", "[ttl]") {
   CHECK(r.Count() == 0);
 }
 
+TEST_CASE("An exception ends a round of the monitor, not its thread", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  REQUIRE(r.Insert(*c, r.Doc(1, kStart - 1)));
+  std::atomic<int> asked{0};
+  r.environment.may_run = [&asked]() -> bool {
+    if (asked++ == 0) throw std::runtime_error("as the test asked");
+    return true;
+  };
+  r.Start();
+  r.monitor->Settle();
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+  std::lock_guard l(r.log_mutex);
+  CHECK(std::count(r.logged.begin(), r.logged.end(),
+                   "E TTL monitor: what it was doing ended by an exception") == 1);
+}
+
 TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "[ttl]") {
   Reaping r;
   auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
