@@ -7,6 +7,7 @@
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
 #include "server/server_context.h"
+#include "server/ttl_preview.h"
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
@@ -24,6 +25,10 @@ void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total) {
 namespace {
 
 Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
+
+constexpr std::string_view kDryRunIsFor =
+    "The 'dryRun' option is only supported for a change of 'expireAfterSeconds' and for the "
+    "conversion of an index to unique";
 
 /// The `index` document of collMod.
 struct IndexChange {
@@ -150,10 +155,18 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
                                                    "build a unique index and drop this one"};
   }
   if (dry_run) {
-    if (!c.unique)
-      return Invalid(
-          "The 'dryRun' option is only supported for the conversion of an index to unique");
+    if (c.expire.missing() && !c.unique) return Invalid(std::string(kDryRunIsFor));
+    if (!c.expire.missing()) {
+      MAYFLY_TRY(DryRun(ctx, TtlRule{coll, index, seconds}, reply));
+    }
     return Ok();
+  }
+  RuleGuard guard(ctx);
+  if (!c.expire.missing()) {
+    MAYFLY_TRY(guard.Begin(*coll, {index->name}));
+    if (guard.active()) {
+      MAYFLY_TRY(guard.Judge(TtlRule{coll, index, seconds}));
+    }
   }
   const std::optional<int32_t> old_seconds = index->expire_after_seconds;
   const bool old_hidden = index->hidden, old_prepare = index->prepare_unique;
@@ -169,11 +182,13 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (!c.expire.missing()) {
     if (old_seconds) reply.Append("expireAfterSeconds_old", int64_t{*old_seconds});
     reply.Append("expireAfterSeconds_new", int64_t{seconds});
+    AuditRule(ctx, "collMod", coll->ns, index->name, old_seconds, seconds);
   }
   if (c.hidden && *c.hidden != old_hidden)
     reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
   if (c.prepare_unique && *c.prepare_unique != old_prepare)
     reply.Append("prepareUnique_old", old_prepare).Append("prepareUnique_new", *c.prepare_unique);
+  guard.AppendTo(reply);
   return Ok();
 }
 
@@ -206,10 +221,9 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
               "changeStreamPreAndPostImages need a replica set, which this server is not"});
     MAYFLY_TRY(p.Finish());
   }
-  if (dry_run &&
-      (!index || !expire.missing() || validator || level || action || view_on || pipeline))
-    return Invalid(
-        "The 'dryRun' option is only supported for the conversion of an index to unique");
+  if (dry_run && ((index && !expire.missing()) || (!index && expire.missing()) || validator ||
+                  level || action || view_on || pipeline || capped_size || capped_max))
+    return Invalid(std::string(kDryRunIsFor));
   if (coll->is_view) {
     if (index || !expire.missing() || validator || level || action || capped_size || capped_max)
       return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
@@ -244,6 +258,21 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     } else {
       MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, ctx.op.now));
       seconds = n;
+    }
+  }
+  RuleGuard guard(ctx);
+  if (!expire.missing()) {
+    const TtlRule rule{coll, nullptr, seconds.value_or(0)};
+    if (dry_run) {
+      if (seconds) return DryRun(ctx, rule, reply);
+      AppendDryRun(RuleCensus(), reply);  // "off": nothing expires
+      return Ok();
+    }
+    if (seconds) {
+      MAYFLY_TRY(guard.Begin(*coll, {coll->clustered_index_name}));
+      if (guard.active()) {
+        MAYFLY_TRY(guard.Judge(rule));
+      }
     }
   }
   if ((capped_size || capped_max) && !coll->capped)
@@ -282,11 +311,15 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       });
       return SetValidator(ctx.server, c, validator, level, action);
     }));
+    if (!expire.missing())
+      AuditRule(ctx, "collMod", coll->ns, coll->clustered_index_name, coll->expire_after_seconds,
+                seconds);
     coll = catalog.Find(req.db, name);
     if (!coll)
       return Error{ErrorCode::kNamespaceNotFound,
                    "ns does not exist: " + JoinNamespace(req.db, name)};
   }
+  guard.AppendTo(reply);
   if (index) return ChangeIndex(ctx, coll, *index, dry_run, reply);
   return Ok();
 }
