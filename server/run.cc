@@ -162,7 +162,9 @@ int RunServer(const std::vector<std::string>& argv) {
   auto audit = AuditLog::Open(config.EffectiveAuditPath(), config.log.rename_on_rotate, clock);
   if (!audit) return Fail(*log, kExitBadOptions, "Cannot open the audit log", audit.error());
   context.set_audit(audit.value().get());
-  TtlControls controls(*storage.value());
+  auto made_controls = std::make_unique<TtlControls>(*storage.value());
+  TtlControls& controls = *made_controls;
+  storage.value()->set_expiry_policy(std::move(made_controls));
   {
     Operation op(clock);
     auto loaded = controls.Load(op);

@@ -68,22 +68,22 @@ Result<void> RuleGuard::Begin(const CollectionInfo& coll, std::vector<std::strin
 Result<void> RuleGuard::Judge(const TtlRule& rule) {
   const TtlParameters& p = ctx_.server.ttl_settings();
   TtlControls& controls = ctx_.server.ttl_controls();
-  const std::string name(RuleName(rule));
-  const bool hold = std::erase(provisional_, name) > 0;
+  const std::string name(rule.RuleName()), identity = RuleIdentity(rule);
+  const bool hold = std::erase(provisional_, identity) > 0;
   const int64_t documents = Storage::DocumentCount(*rule.coll);
   // Held: left so when it cannot be told.
   MAYFLY_TRY(Counted due, CountDue(ctx_.server.storage(), ctx_.op, rule));
   const double n = std::min(due.n, static_cast<double>(documents));
   if (!GuardTrips(n, documents, p.guard_max_fraction, p.guard_min_docs)) {
     // Also what an earlier change of the rule left held: as it is now, it is harmless.
-    MAYFLY_TRY(controls.ReleaseGuard(ctx_.op, uuid_, name));
+    MAYFLY_TRY(controls.ReleaseGuard(ctx_.op, uuid_, identity));
     return Ok();
   }
   Verdict v{name, hold, static_cast<int64_t>(std::llround(n)),
             n / static_cast<double>(documents)};
   if (hold) {
     MAYFLY_TRY(controls.HoldByGuard(ctx_.op,
-                                    {uuid_, db_, name, ctx_.op.now, v.would_expire, v.fraction}));
+                                    {uuid_, db_, identity, ctx_.op.now, v.would_expire, v.fraction}));
   }
   BsonDocument facts = BuildBson([&](BsonBuilder& b) {
     b.Append("namespace", ns_).Append("index", name).Append("wouldExpireNow", v.would_expire);
@@ -130,7 +130,7 @@ void AuditRule(CommandContext& ctx, std::string_view atype, std::string_view ns,
 
 void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll) {
   if (coll.clustered && coll.expire_after_seconds)
-    AuditRule(ctx, "dropCollection", coll.ns, coll.clustered_index_name, coll.expire_after_seconds,
+    AuditRule(ctx, "dropCollection", coll.ns, "clustered", coll.expire_after_seconds,
               {});
   for (const IndexInfoPtr& i : coll.indexes)
     if (i->expire_after_seconds)

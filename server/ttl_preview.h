@@ -23,7 +23,7 @@ class RuleGuard {
  public:
   explicit RuleGuard(CommandContext& ctx) : ctx_(ctx) {}
   ~RuleGuard();
-  /// Before the change. Nothing happens when the guard is off or the collection is too small.
+  /// Before the change; `rules`: RuleIdentity of each. Nothing happens when the guard is off or the collection is too small.
   Result<void> Begin(const CollectionInfo& coll, std::vector<std::string> rules);
   bool active() const { return evaluation_ != nullptr; }
   /// Counts what the rule (as it is after the change) would remove at once, and warns or holds.

@@ -23,6 +23,15 @@ void AppendDeadline(BsonBuilder& out, std::string_view name, int64_t millis) {
     out.Append(name, Instant{millis});
 }
 
+/// Every collection has the rule of its documents' own deadlines; it is shown where there are some
+/// or where the collection or its database gives some.
+bool InUse(const TtlRule& r) {
+  if (r.kind != TtlRule::Kind::kDocument || r.state().next_millis != INT64_MAX) return true;
+  const ExpiryOptions& o = r.coll->expiry_options;
+  return !o.field.empty() || o.max_ttl > 0 || o.recover_seconds > 0 ||
+         (r.coll->database_max_ttl && *r.coll->database_max_ttl > 0);
+}
+
 int64_t Whole(double d) { return static_cast<int64_t>(std::llround(d)); }
 
 /// The earliest deadline, looked up when the reaper has not done so; INT64_MAX: none.
@@ -41,7 +50,7 @@ Result<int64_t> NextDeadline(ServerContext& server, const TtlRule& rule) {
 }  // namespace
 
 std::vector<ListedTtlRule> ListRulesFor(ServerContext& server, std::string_view db,
-                                        std::string_view collection) {
+                                        std::string_view collection, bool used_only) {
   std::vector<ListedTtlRule> out;
   auto wanted = [&](const CollectionInfo& c) {
     return (db.empty() || c.db == db) && (collection.empty() || c.name == collection);
@@ -49,16 +58,16 @@ std::vector<ListedTtlRule> ListRulesFor(ServerContext& server, std::string_view 
   std::vector<InvalidTtlRule> invalid;
   Catalog& catalog = server.storage().catalog();
   for (TtlRule& r : ListTtlRules(catalog, &invalid))
-    if (wanted(*r.coll)) out.push_back({std::move(r)});
+    if (wanted(*r.coll) && (!used_only || InUse(r))) out.push_back({std::move(r)});
   for (const InvalidTtlRule& i : invalid)
     if (wanted(*i.coll))
-      out.push_back({TtlRule{i.coll, i.index, i.index->expire_after_seconds.value_or(0)}, "invalid",
+      out.push_back({TtlRule{TtlRule::Kind::kTtlIndex, i.coll, i.index, i.index->expire_after_seconds.value_or(0)}, "invalid",
                      i.reason});
   for (const CollectionInfoPtr& c : catalog.ListAll()) {
     if (!wanted(*c)) continue;
     for (const IndexInfoPtr& i : c->indexes)
       if (i->expire_after_seconds && i->state == IndexState::kBuilding)
-        out.push_back({TtlRule{c, i, *i->expire_after_seconds}, "building"});
+        out.push_back({TtlRule{TtlRule::Kind::kTtlIndex, c, i, *i->expire_after_seconds}, "building"});
   }
   std::stable_sort(out.begin(), out.end(), [](const ListedTtlRule& a, const ListedTtlRule& b) {
     return a.rule.coll->ns < b.rule.coll->ns;
@@ -70,7 +79,7 @@ std::vector<TtlRule> WorkingRulesOf(ServerContext& server, const CollectionInfo&
   std::vector<TtlRule> out;
   std::vector<InvalidTtlRule> invalid;
   for (TtlRule& r : ListTtlRules(server.storage().catalog(), &invalid))
-    if (r.coll->id == coll.id) out.push_back(std::move(r));
+    if (r.coll->id == coll.id && InUse(r)) out.push_back(std::move(r));
   return out;
 }
 
@@ -114,7 +123,7 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
       MAYFLY_TRY(op.CheckInterrupt());
       BsonBuilder d = rules.OpenDocument();
       d.Append("ns", r.rule.coll->ns).Append("kind", RuleKindName(r.rule));
-      d.Append("index", RuleName(r.rule));
+      d.Append("index", r.rule.RuleName());
       MAYFLY_TRY(AppendRuleFacts(server, op, r, d));
       if (auto g = server.ttl_controls().GuardHoldOf(r.rule)) {
         BsonBuilder guard = d.OpenDocument("guard");
@@ -188,6 +197,42 @@ Result<Forecast> ForecastCollection(ServerContext& server, Operation& op, std::s
                       &server.ttl_controls());
 }
 
+Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_view db,
+                             const ForecastOptions& options) {
+  Forecast all;
+  double counted = 0, weighted = 0;
+  for (const CollectionInfoPtr& coll : server.storage().catalog().ListAll()) {
+    if (coll->is_view || (!db.empty() && coll->db != db)) continue;
+    MAYFLY_TRY(op.CheckInterrupt());
+    MAYFLY_TRY(Forecast f, MakeForecast(server.storage(), op, coll, WorkingRulesOf(server, *coll),
+                                        options, &server.ttl_controls()));
+    if (all.intervals.empty()) {
+      all.intervals = f.intervals;
+      for (Forecast::Interval& x : all.intervals) {
+        x.count = 0;
+        x.by_rule.clear();
+      }
+    }
+    int64_t here = f.overdue + f.beyond;
+    for (const std::string& r : f.rules) all.rules.push_back(coll->ns + "." + r);
+    for (size_t i = 0; i < f.intervals.size(); ++i) {
+      Forecast::Interval& x = all.intervals[i];
+      x.count += f.intervals[i].count;
+      x.by_rule.insert(x.by_rule.end(), f.intervals[i].by_rule.begin(),
+                       f.intervals[i].by_rule.end());
+      here += f.intervals[i].count;
+    }
+    all.overdue += f.overdue;
+    all.beyond += f.beyond;
+    all.never += f.never;
+    all.exact = all.exact && f.exact;
+    counted += static_cast<double>(here);
+    weighted += static_cast<double>(here) * f.error_fraction;
+  }
+  if (counted > 0) all.error_fraction = weighted / counted;
+  return all;
+}
+
 Result<CollectionInfoPtr> TtlCollection(ServerContext& server, std::string_view db,
                                         std::string_view collection) {
   MAYFLY_TRY(ValidateNamespace(db, collection));
@@ -203,7 +248,7 @@ Result<CollectionInfoPtr> TtlCollection(ServerContext& server, std::string_view 
 
 Result<TtlRule> FindTtlRule(ServerContext& server, const CollectionInfoPtr& coll,
                             std::string_view name) {
-  std::vector<ListedTtlRule> rules = ListRulesFor(server, coll->db, coll->name);
+  std::vector<ListedTtlRule> rules = ListRulesFor(server, coll->db, coll->name, name.empty());
   if (name.empty()) {
     if (rules.size() == 1) return rules[0].rule;
     if (rules.empty())
@@ -211,12 +256,14 @@ Result<TtlRule> FindTtlRule(ServerContext& server, const CollectionInfoPtr& coll
                                                    ": it has no TTL index and no expiry of its own"};
     std::string names;
     for (const ListedTtlRule& r : rules)
-      names += (names.empty() ? "'" : ", '") + std::string(RuleName(r.rule)) + "'";
+      names += (names.empty() ? "'" : ", '") + std::string(r.rule.RuleName()) + "'";
     return Error{ErrorCode::kInvalidOptions,
                  coll->ns + " has several rules: name one with 'index': " + names};
   }
   for (const ListedTtlRule& r : rules)
-    if (RuleName(r.rule) == name) return r.rule;
+    if (r.rule.RuleName() == name || (r.rule.kind == TtlRule::Kind::kClustered &&
+                                      name == coll->clustered_index_name))
+      return r.rule;
   if (coll->FindIndex(name) || name == "_id_")
     return Error{ErrorCode::kInvalidOptions,
                  "index '" + std::string(name) + "' of " + coll->ns + " is not a TTL index"};

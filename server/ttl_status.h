@@ -17,8 +17,9 @@ struct ListedTtlRule {
 };
 
 /// All rules, or those of a database (`db` not empty) or of a collection, sorted by namespace.
+/// `used_only`: not the documents' own deadlines where no document has one.
 std::vector<ListedTtlRule> ListRulesFor(ServerContext& server, std::string_view db,
-                                        std::string_view collection);
+                                        std::string_view collection, bool used_only = true);
 /// The rules of one collection that work, as forecasts want them.
 std::vector<TtlRule> WorkingRulesOf(ServerContext& server, const CollectionInfo& coll);
 /// "active", "paused", "held", "building" or "invalid".
@@ -34,6 +35,9 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
 
 /// ttlForecast's and $ttlForecast's fields.
 void AppendForecast(const Forecast& f, BsonBuilder& out);
+/// Of all collections of a database, or (`db` empty) of the server: rules are named "ns.rule".
+Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_view db,
+                             const ForecastOptions& options);
 /// Reads horizonSeconds and buckets. Errors: TypeMismatch 14, BadValue 2.
 class ArgReader;
 ForecastOptions ReadForecastOptions(ArgReader& in);

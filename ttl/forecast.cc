@@ -5,7 +5,6 @@
 
 #include "storage/key_format.h"
 #include "ttl/rule_date.h"
-#include "ttl/rule_range.h"
 #include "ttl/ttl_controls.h"
 
 namespace mayfly {
@@ -35,6 +34,7 @@ double Bytes(Storage& storage, const RuleRange& r) {
 }  // namespace
 
 bool RangeCounter::KnownTotal(int64_t* total) const {
+  if (rule_.kind == TtlRule::Kind::kDocument) return false;
   if (rule_.index && (rule_.index->sparse || rule_.index->has_partial_filter ||
                       rule_.index->is_multikey()))
     return false;
@@ -195,7 +195,7 @@ Deciding Decide(const std::vector<TtlRule>& rules, BsonView doc, std::optional<I
   for (size_t r = 0; r < rules.size(); ++r) {
     std::optional<int64_t> date = DateByRule(rules[r], doc, header, nullptr);
     if (!date) continue;
-    const int64_t deadline = rules[r].Deadline(*date);
+    const int64_t deadline = ExpiryOf(rules[r], *date);
     if (d.rule < 0 || deadline < d.deadline) d = {static_cast<int>(r), deadline};
   }
   return d;
@@ -248,7 +248,7 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
   Forecast f;
   const int64_t now = op.now.millis, horizon = options.horizon_seconds * 1000;
   const auto buckets = static_cast<size_t>(options.buckets);
-  for (const TtlRule& r : rules) f.rules.emplace_back(RuleName(r));
+  for (const TtlRule& r : rules) f.rules.emplace_back(r.RuleName());
   for (size_t i = 0; i < buckets; ++i) {
     Forecast::Interval x;
     auto bound = [&](size_t k) {
@@ -274,7 +274,9 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
     // A deadline in (from, to] is a date in [from + 1 - seconds, to + 1 - seconds).
     std::vector<int64_t> bounds = {INT64_MIN};
     auto date = [&](int64_t deadline) {
-      const int64_t d = SaturatingDeadline(deadline, -rule.seconds);
+      const int64_t d = rule.kind == TtlRule::Kind::kDocument
+                            ? deadline
+                            : SaturatingDeadline(deadline, -rule.seconds);
       return d == INT64_MAX ? d : d + 1;
     };
     bounds.push_back(date(now));

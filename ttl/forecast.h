@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "storage/storage.h"
-#include "ttl/ttl_rule.h"
+#include "ttl/rule_range.h"
 
 namespace mayfly {
 

@@ -1,6 +1,6 @@
 #include "ttl/rule_date.h"
 
-#include "storage/index_keys.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 namespace {
@@ -68,18 +68,28 @@ std::string_view NeverExpiresName(NeverExpires why) {
   return kNames[static_cast<size_t>(why)];
 }
 
-std::string_view RuleName(const TtlRule& rule) {
-  return rule.index ? std::string_view(rule.index->name)
-                    : std::string_view(rule.coll->clustered_index_name);
+std::string_view RuleKindName(const TtlRule& rule) {
+  switch (rule.kind) {
+    case TtlRule::Kind::kTtlIndex:
+      return "ttlIndex";
+    case TtlRule::Kind::kClustered:
+      return "clustered";
+    case TtlRule::Kind::kDocument:
+      return "document";
+  }
+  return "";
 }
 
-std::string_view RuleKindName(const TtlRule& rule) { return rule.index ? "ttlIndex" : "clustered"; }
-
-std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc, std::optional<Instant>,
-                                  NeverExpires* why) {
+std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
+                                  std::optional<Instant> header_deadline, NeverExpires* why) {
   NeverExpires ignored;
   if (!why) why = &ignored;
   *why = NeverExpires::kNo;
+  if (rule.kind == TtlRule::Kind::kDocument) {
+    if (header_deadline) return header_deadline->millis;
+    *why = NeverExpires::kMissing;
+    return {};
+  }
   if (!rule.index) {
     BsonValue id = doc["_id"];
     if (id.IsDate()) {
@@ -104,18 +114,10 @@ std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc, std::option
       return {};
     }
   }
-  std::optional<int64_t> earliest;
-  KeySet keys;
-  if (ExtractKeys(index, doc, &keys)) {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      Instant date;
-      if (DecodeDate(keys.values(i), field.descending, &date) &&
-          (!earliest || date.millis < *earliest))
-        earliest = date.millis;
-    }
-  }
-  if (!earliest) *why = ReasonAt(doc, field.path);
-  return earliest;
+  int64_t earliest;
+  if (EarliestDate(index, doc, &earliest)) return earliest;
+  *why = ReasonAt(doc, field.path);
+  return {};
 }
 
 Result<RuleCensus> TakeCensus(Storage& storage, Operation& op, const TtlRule& rule,
@@ -142,7 +144,7 @@ Result<RuleCensus> TakeCensus(Storage& storage, Operation& op, const TtlRule& ru
     ++c.will_expire;
     if (!c.oldest || *date < *c.oldest) c.oldest = *date;
     if (!c.newest || *date > *c.newest) c.newest = *date;
-    const int64_t deadline = rule.Deadline(*date);
+    const int64_t deadline = ExpiryOf(rule, *date);
     if (deadline <= op.now.millis)
       ++c.now;
     else if (deadline <= op.now.millis + kHour)

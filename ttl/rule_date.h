@@ -38,10 +38,13 @@ std::string_view NeverExpiresName(NeverExpires why);
 std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
                                   std::optional<Instant> header_deadline, NeverExpires* why);
 
-/// A rule's name in replies: of the index, of the clustered index, or "$document".
-std::string_view RuleName(const TtlRule& rule);
 /// "ttlIndex", "clustered" or "document".
 std::string_view RuleKindName(const TtlRule& rule);
+/// When a document with this date expires: what reads and forecasts mean, not its removal, which
+/// comes later where there is a time to recover it.
+inline int64_t ExpiryOf(const TtlRule& rule, int64_t date) {
+  return rule.kind == TtlRule::Kind::kDocument ? date : rule.Deadline(date);
+}
 
 /// What a rule means for the documents that there are: one scan of the collection.
 struct RuleCensus {

@@ -20,8 +20,16 @@ constexpr size_t kEncodedDate = 9;
 
 RuleRange DatesOf(const TtlRule& rule, int64_t from, int64_t to) {
   RuleRange r;
-  std::string prefix = IdPrefix(rule.id());
-  r.begin = r.end = prefix;
+  if (rule.kind == TtlRule::Kind::kDocument) {
+    r.begin = r.end = DeadlinePrefix(rule.coll->id);
+    AppendTime64(r.begin, {from});
+    if (to == INT64_MAX)
+      r.end = DeadlinePrefixEnd(rule.coll->id);
+    else
+      AppendTime64(r.end, {to});
+    return r;
+  }
+  r.begin = r.end = IdPrefix(rule.index ? rule.index->id : rule.coll->id);
   if (!rule.index) {
     r.keyspace = Keyspace::kRecords;
     // EXPIRY rule R6: on clustered collections the range starts at the epoch.
@@ -58,19 +66,25 @@ RuleRange DatesOf(const TtlRule& rule, int64_t from, int64_t to) {
 
 RuleRange EverythingOf(const TtlRule& rule) {
   RuleRange r;
+  if (rule.kind == TtlRule::Kind::kDocument) return DatesOf(rule, INT64_MIN, INT64_MAX);
+  const uint32_t id = rule.index ? rule.index->id : rule.coll->id;
   r.keyspace = rule.index ? rule.index->keyspace : Keyspace::kRecords;
-  r.begin = IdPrefix(rule.id());
-  r.end = IdPrefixEnd(rule.id());
+  r.begin = IdPrefix(id);
+  r.end = IdPrefixEnd(id);
   return r;
 }
 
 void RecordKeyOfEntry(const TtlRule& rule, std::string_view key, std::string_view value,
                       std::string* out) {
-  if (!rule.index) {
+  if (rule.kind == TtlRule::Kind::kClustered) {
     *out = key;
     return;
   }
   *out = IdPrefix(rule.coll->id);
+  if (!rule.index) {
+    out->append(key.substr(kDeadlinePrefixSize + 8));
+    return;
+  }
   if (rule.index->unique) {
     std::string_view record_id, type_bits;
     if (DecodeUniqueIndexValue(value, &record_id, &type_bits)) out->append(record_id);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
-#include "ttl/rule_date.h"
 
 namespace mayfly {
 namespace {
@@ -201,7 +200,7 @@ Result<void> TtlControls::Load(Operation& op) {
     CollectionInfoPtr coll = catalog.FindByUuid(uuid);
     if (!coll) return true;
     if (rule.empty() || rule.front() == '$') return false;
-    return !coll->FindIndex(rule) && !(coll->clustered && rule == coll->clustered_index_name);
+    return !coll->FindIndex(rule);
   };
   std::erase_if(next->pauses, [&](auto& p) {
     return p.second.scope.level >= TtlScope::Level::kCollection &&
@@ -246,24 +245,43 @@ Result<void> TtlControls::Change(Operation& op, const std::function<bool(State&)
   return Ok();
 }
 
+std::string RuleIdentity(const TtlRule& rule) {
+  return rule.index ? rule.index->name : "$" + std::string(rule.RuleName());
+}
+
+std::string_view RuleNameOf(std::string_view identity) {
+  return identity.starts_with('$') ? identity.substr(1) : identity;
+}
+
 TtlRuleState TtlControls::StateOf(const TtlRule& rule, Instant now) const {
   if (!any_rules_.load(std::memory_order_acquire)) return TtlRuleState::kActive;
+  return StateOf(*rule.coll, RuleIdentity(rule), now);
+}
+
+bool TtlControls::RuleActive(const CollectionInfo& coll, const IndexInfo* index) const {
+  if (!any_rules_.load(std::memory_order_acquire)) return true;
+  return StateOf(coll, index ? std::string_view(index->name) : "$clustered",
+                 storage_.clock().Now()) == TtlRuleState::kActive;
+}
+
+TtlRuleState TtlControls::StateOf(const CollectionInfo& coll, std::string_view identity,
+                                  Instant now) const {
   StatePtr s;
-  const std::string key = RuleKey(rule.coll->uuid, RuleName(rule));
+  const std::string key = RuleKey(coll.uuid, identity);
   {
     std::lock_guard l(mutex_);
     if (evaluating_.contains(key)) return TtlRuleState::kHeld;
     s = state_;
   }
   if (s->guards.contains(key)) return TtlRuleState::kHeld;
-  return PausedUntil(*s, rule, now).millis > now.millis ? TtlRuleState::kPaused
-                                                        : TtlRuleState::kActive;
+  return PausedUntil(*s, coll, identity, now).millis > now.millis ? TtlRuleState::kPaused
+                                                                  : TtlRuleState::kActive;
 }
 
-Instant TtlControls::PausedUntil(const State& s, const TtlRule& rule, Instant now) {
+Instant TtlControls::PausedUntil(const State& s, const CollectionInfo& coll,
+                                 std::string_view identity, Instant now) {
   if (s.pauses.empty()) return now;
-  TtlScope scope{TtlScope::Level::kServer, rule.coll->db, rule.coll->uuid,
-                 std::string(RuleName(rule))};
+  TtlScope scope{TtlScope::Level::kServer, coll.db, coll.uuid, std::string(identity)};
   Instant until = now;
   for (auto level : {TtlScope::Level::kServer, TtlScope::Level::kDatabase,
                      TtlScope::Level::kCollection, TtlScope::Level::kRule}) {
@@ -278,14 +296,14 @@ Instant TtlControls::PausedUntil(const State& s, const TtlRule& rule, Instant no
 Instant TtlControls::MayReapFrom(const TtlRule& rule, Instant now) const {
   if (!any_rules_.load(std::memory_order_acquire)) return now;
   StatePtr s;
-  const std::string key = RuleKey(rule.coll->uuid, RuleName(rule));
+  const std::string identity = RuleIdentity(rule), key = RuleKey(rule.coll->uuid, identity);
   {
     std::lock_guard l(mutex_);
     if (evaluating_.contains(key)) return {INT64_MAX};
     s = state_;
   }
   if (s->guards.contains(key)) return {INT64_MAX};
-  return PausedUntil(*s, rule, now);
+  return PausedUntil(*s, *rule.coll, identity, now);
 }
 
 bool TtlControls::PausedAbove(const TtlScope& scope, Instant now) const {
@@ -349,7 +367,7 @@ std::vector<TtlGuardHold> TtlControls::GuardHolds() const {
 
 std::optional<TtlGuardHold> TtlControls::GuardHoldOf(const TtlRule& rule) const {
   StatePtr s = Get();
-  auto it = s->guards.find(RuleKey(rule.coll->uuid, RuleName(rule)));
+  auto it = s->guards.find(RuleKey(rule.coll->uuid, RuleIdentity(rule)));
   return it == s->guards.end() ? std::nullopt : std::optional(it->second);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "storage/expiry_policy.h"
 #include "storage/storage.h"
 #include "ttl/ttl_rule.h"
 
@@ -21,8 +22,13 @@ struct TtlScope {
   Level level = Level::kServer;
   std::string db;     ///< from kDatabase on
   Uuid uuid{};        ///< from kCollection on: a renamed collection keeps what it has
-  std::string rule;   ///< kRule: as RuleName has it
+  std::string rule;   ///< kRule: RuleIdentity
 };
+
+/// Names a rule within its collection: an index's name, "$clustered" or "$document".
+std::string RuleIdentity(const TtlRule& rule);
+/// TtlRule::RuleName of the rule so named.
+std::string_view RuleNameOf(std::string_view identity);
 
 struct TtlPause {
   TtlScope scope;
@@ -58,7 +64,8 @@ std::string_view TtlRuleStateName(TtlRuleState s);
 /// Pauses, holds and the guard's decisions: what keeps rules from acting (EXPIRY C.2, C.3). Kept in
 /// one catalog row (setting "ttl/controls"), written before a change takes effect, so that it
 /// survives a crash at any moment whole. What has an end simply stops to count when the clock
-/// reaches it, and leaves the row with the next change.
+/// reaches it, and leaves the row with the next change. A rule that is paused or held does not hide
+/// documents either; per-document deadlines stay exact while only their removal is paused.
 ///
 ///   row   := BSON {v: 1, pauses: [pause …], holds: [hold …], guards: [guard …]}
 ///   pause := {level: 0…3, db, uuid: binary(4), rule, since: date, until: date if there is one}
@@ -67,7 +74,7 @@ std::string_view TtlRuleStateName(TtlRuleState s);
 ///
 /// Threads: any. Questions (StateOf, HeldUntil …) neither block nor allocate when nothing is set;
 /// changes block for one commit.
-class TtlControls {
+class TtlControls final : public ExpiryPolicy {
  public:
   explicit TtlControls(Storage& storage);
   /// Reads the row; what belongs to collections and indexes that are gone is left out. At start-up,
@@ -84,9 +91,11 @@ class TtlControls {
   Instant MayReapFrom(const TtlRule& rule, Instant now) const;
   /// Nothing: not held. INT64_MAX: held until it is released.
   std::optional<Instant> HeldUntil(const CollectionInfo& coll, BsonView doc, Instant now) const;
-  bool Held(const CollectionInfo& coll, BsonView doc, Instant now) const {
+  bool Held(const CollectionInfo& coll, BsonView doc, Instant now) const override {
     return any_holds_.load(std::memory_order_acquire) && HeldUntil(coll, doc, now).has_value();
   }
+  bool HasHolds() const override { return any_holds_.load(std::memory_order_acquire); }
+  bool RuleActive(const CollectionInfo& coll, const IndexInfo* index) const override;
   bool HasHolds(const CollectionInfo& coll) const;
   /// When the first hold of the collection ends by itself; INT64_MAX: none does.
   Instant HoldEnds(const CollectionInfo& coll, Instant now) const;
@@ -135,7 +144,9 @@ class TtlControls {
 
   StatePtr Get() const;
   /// Not after `now`: it is not.
-  static Instant PausedUntil(const State& s, const TtlRule& rule, Instant now);
+  static Instant PausedUntil(const State& s, const CollectionInfo& coll, std::string_view identity,
+                             Instant now);
+  TtlRuleState StateOf(const CollectionInfo& coll, std::string_view identity, Instant now) const;
   /// Writes and publishes what `change` makes of a copy; false from it: nothing changed.
   Result<void> Change(Operation& op, const std::function<bool(State&)>& change);
   void Publish(std::shared_ptr<State> next);

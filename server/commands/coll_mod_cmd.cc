@@ -157,7 +157,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (dry_run) {
     if (c.expire.missing() && !c.unique) return Invalid(std::string(kDryRunIsFor));
     if (!c.expire.missing()) {
-      MAYFLY_TRY(DryRun(ctx, TtlRule{coll, index, seconds}, reply));
+      MAYFLY_TRY(DryRun(ctx, TtlRule{TtlRule::Kind::kTtlIndex, coll, index, seconds}, reply));
     }
     return Ok();
   }
@@ -165,7 +165,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (!c.expire.missing()) {
     MAYFLY_TRY(guard.Begin(*coll, {index->name}));
     if (guard.active()) {
-      MAYFLY_TRY(guard.Judge(TtlRule{coll, index, seconds}));
+      MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, coll, index, seconds}));
     }
   }
   const std::optional<int32_t> old_seconds = index->expire_after_seconds;
@@ -262,14 +262,14 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   }
   RuleGuard guard(ctx);
   if (!expire.missing()) {
-    const TtlRule rule{coll, nullptr, seconds.value_or(0)};
+    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, seconds.value_or(0)};
     if (dry_run) {
       if (seconds) return DryRun(ctx, rule, reply);
       AppendDryRun(RuleCensus(), reply);  // "off": nothing expires
       return Ok();
     }
     if (seconds) {
-      MAYFLY_TRY(guard.Begin(*coll, {coll->clustered_index_name}));
+      MAYFLY_TRY(guard.Begin(*coll, {RuleIdentity(rule)}));
       if (guard.active()) {
         MAYFLY_TRY(guard.Judge(rule));
       }
@@ -312,7 +312,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       return SetValidator(ctx.server, c, validator, level, action);
     }));
     if (!expire.missing())
-      AuditRule(ctx, "collMod", coll->ns, coll->clustered_index_name, coll->expire_after_seconds,
+      AuditRule(ctx, "collMod", coll->ns, "clustered", coll->expire_after_seconds,
                 seconds);
     coll = catalog.Find(req.db, name);
     if (!coll)

@@ -219,7 +219,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   }
   MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(c)));
   if (made->clustered && made->expire_after_seconds)
-    AuditRule(ctx, "createCollection", made->ns, made->clustered_index_name, {},
+    AuditRule(ctx, "createCollection", made->ns, "clustered", {},
               made->expire_after_seconds);
   return Ok();
 }

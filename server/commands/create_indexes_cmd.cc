@@ -50,7 +50,7 @@ Result<void> DryRunIndexes(CommandContext& ctx, const CollectionInfoPtr& coll,
       AppendDryRun(RuleCensus(), out);
       return Ok();
     }
-    return DryRun(ctx, TtlRule{coll, i, *i->expire_after_seconds}, out);
+    return DryRun(ctx, TtlRule{TtlRule::Kind::kTtlIndex, coll, i, *i->expire_after_seconds}, out);
   };
   if (rules.size() == 1) return one(rules[0], reply);
   BsonArrayBuilder list = reply.OpenArray("indexes");
@@ -124,7 +124,7 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     if (!i || !i->expire_after_seconds) continue;
     AuditRule(ctx, "createIndex", now->ns, name, {}, *i->expire_after_seconds);
     if (guard.active()) {
-      MAYFLY_TRY(guard.Judge(TtlRule{now, i, *i->expire_after_seconds}));
+      MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, now, i, *i->expire_after_seconds}));
     }
   }
   const int after = now ? IndexCount(*now) : before;

@@ -76,7 +76,7 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
   const auto held = ctx.server.ttl_controls().HeldUntil(*coll, record.doc, ctx.op.now);
   if (deciding) {
     reply.Append("deadline", Instant{*deciding->deadline});
-    reply.Append("rule", RuleName(deciding->rule->rule));
+    reply.Append("rule", deciding->rule->rule.RuleName());
     reply.Append("state", held ? "held" : StateOf(ctx.server, *deciding->rule, ctx.op.now));
   } else {
     reply.AppendNull("deadline").AppendNull("rule").AppendNull("state");
@@ -85,7 +85,7 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
     BsonArrayBuilder list = reply.OpenArray("candidates");
     for (const Candidate& c : candidates) {
       BsonBuilder d = list.OpenDocument();
-      d.Append("rule", RuleName(c.rule->rule));
+      d.Append("rule", c.rule->rule.RuleName());
       if (c.deadline)
         d.Append("deadline", Instant{*c.deadline});
       else

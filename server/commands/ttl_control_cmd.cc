@@ -60,7 +60,7 @@ Result<Scoped> ReadScope(CommandContext& ctx, const CommandRequest& req,
     return Error{ErrorCode::kBadValue, "'index' must be the name of a TTL index, not empty"};
   MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, *index));
   s.scope.level = TtlScope::Level::kRule;
-  s.scope.rule = RuleName(rule);
+  s.scope.rule = RuleIdentity(rule);
   s.rules = 1;
   return s;
 }
@@ -94,7 +94,7 @@ Result<void> RunResume(CommandContext& ctx, const CommandRequest& req, BsonBuild
   int paused = 0;
   for (const ListedTtlRule& r : ListRulesFor(ctx.server, s.scope.db, {})) {
     if (s.scope.level >= TtlScope::Level::kCollection && r.rule.coll->uuid != s.scope.uuid) continue;
-    if (s.scope.level == TtlScope::Level::kRule && RuleName(r.rule) != s.scope.rule) continue;
+    if (s.scope.level == TtlScope::Level::kRule && RuleIdentity(r.rule) != s.scope.rule) continue;
     paused += controls.StateOf(r.rule, ctx.op.now) == TtlRuleState::kPaused;
   }
   MAYFLY_TRY(int ended, controls.Resume(ctx.op, s.scope));
@@ -192,7 +192,7 @@ Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuil
   std::string rule_name;
   if (index) {
     MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, *index));
-    rule_name = RuleName(rule);
+    rule_name = RuleIdentity(rule);
   }
   TtlControls& controls = ctx.server.ttl_controls();
   if (!confirm) {
@@ -207,7 +207,7 @@ Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuil
              controls.ReleaseGuard(ctx.op, coll->uuid, rule_name));
   for (const TtlGuardHold& g : released)
     Audit(ctx, "ttlRelease", [&](BsonBuilder& p) {
-      p.Append("ns", coll->ns).Append("index", g.rule).Append("wouldExpireNow", g.would_expire);
+      p.Append("ns", coll->ns).Append("index", RuleNameOf(g.rule)).Append("wouldExpireNow", g.would_expire);
       p.Append("fractionOfCollection", g.fraction);
     });
   reply.Append("rules", static_cast<int32_t>(released.size()));

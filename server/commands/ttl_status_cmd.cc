@@ -17,10 +17,15 @@ Result<void> RunStatus(CommandContext& ctx, const CommandRequest& req, BsonBuild
 
 Result<void> RunForecast(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
-  const std::string_view collection = in.Collection();
   const ForecastOptions options = ReadForecastOptions(in);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(Forecast f, ForecastCollection(ctx.server, ctx.op, req.db, collection, options));
+  MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
+  if (t.all) {
+    MAYFLY_TRY(Forecast f, ForecastAll(ctx.server, ctx.op, t.db, options));
+    AppendForecast(f, reply);
+    return Ok();
+  }
+  MAYFLY_TRY(Forecast f, ForecastCollection(ctx.server, ctx.op, t.db, t.collection, options));
   AppendForecast(f, reply);
   return Ok();
 }
@@ -35,7 +40,7 @@ void RegisterTtlStatus(CommandRegistry& registry) {
                 .run = &RunStatus});
   registry.Add({.name = "ttlForecast",
                 .flags = kReadOnly | kSecondaryOk | kWorker,
-                .help = "How many documents of a collection will expire when, by rule.",
+                .help = "How many documents of a collection (or, with 1, of all) will expire when, by rule.",
                 .run = &RunForecast});
 }
 
