@@ -85,7 +85,7 @@ std::vector<TtlRule> WorkingRulesOf(ServerContext& server, const CollectionInfo&
 
 std::string_view StateOf(ServerContext& server, const ListedTtlRule& r, Instant now) {
   if (r.special) return r.special;
-  return TtlRuleStateName(server.ttl_controls().StateOf(r.rule, now));
+  return TtlStandingName(server.ttl_controls().StateOf(r.rule, now));
 }
 
 Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedTtlRule& r,

@@ -82,8 +82,8 @@ std::optional<Instant> Date(BsonView v, std::string_view name) {
 
 }  // namespace
 
-std::string_view TtlRuleStateName(TtlRuleState s) {
-  return s == TtlRuleState::kActive ? "active" : s == TtlRuleState::kPaused ? "paused" : "held";
+std::string_view TtlStandingName(TtlStanding s) {
+  return s == TtlStanding::kActive ? "active" : s == TtlStanding::kPaused ? "paused" : "held";
 }
 
 TtlControls::TtlControls(Storage& storage)
@@ -253,29 +253,29 @@ std::string_view RuleNameOf(std::string_view identity) {
   return identity.starts_with('$') ? identity.substr(1) : identity;
 }
 
-TtlRuleState TtlControls::StateOf(const TtlRule& rule, Instant now) const {
-  if (!any_rules_.load(std::memory_order_acquire)) return TtlRuleState::kActive;
+TtlStanding TtlControls::StateOf(const TtlRule& rule, Instant now) const {
+  if (!any_rules_.load(std::memory_order_acquire)) return TtlStanding::kActive;
   return StateOf(*rule.coll, RuleIdentity(rule), now);
 }
 
 bool TtlControls::RuleActive(const CollectionInfo& coll, const IndexInfo* index) const {
   if (!any_rules_.load(std::memory_order_acquire)) return true;
   return StateOf(coll, index ? std::string_view(index->name) : "$clustered",
-                 storage_.clock().Now()) == TtlRuleState::kActive;
+                 storage_.clock().Now()) == TtlStanding::kActive;
 }
 
-TtlRuleState TtlControls::StateOf(const CollectionInfo& coll, std::string_view identity,
+TtlStanding TtlControls::StateOf(const CollectionInfo& coll, std::string_view identity,
                                   Instant now) const {
   StatePtr s;
   const std::string key = RuleKey(coll.uuid, identity);
   {
     std::lock_guard l(mutex_);
-    if (evaluating_.contains(key)) return TtlRuleState::kHeld;
+    if (evaluating_.contains(key)) return TtlStanding::kHeld;
     s = state_;
   }
-  if (s->guards.contains(key)) return TtlRuleState::kHeld;
-  return PausedUntil(*s, coll, identity, now).millis > now.millis ? TtlRuleState::kPaused
-                                                                  : TtlRuleState::kActive;
+  if (s->guards.contains(key)) return TtlStanding::kHeld;
+  return PausedUntil(*s, coll, identity, now).millis > now.millis ? TtlStanding::kPaused
+                                                                  : TtlStanding::kActive;
 }
 
 Instant TtlControls::PausedUntil(const State& s, const CollectionInfo& coll,

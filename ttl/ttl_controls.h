@@ -58,8 +58,8 @@ struct TtlGuardHold {
 };
 
 /// "active", "paused" or "held" of a rule that could work.
-enum class TtlRuleState : uint8_t { kActive, kPaused, kHeld };
-std::string_view TtlRuleStateName(TtlRuleState s);
+enum class TtlStanding : uint8_t { kActive, kPaused, kHeld };
+std::string_view TtlStandingName(TtlStanding s);
 
 /// Pauses, holds and the guard's decisions: what keeps rules from acting (EXPIRY C.2, C.3). Kept in
 /// one catalog row (setting "ttl/controls"), written before a change takes effect, so that it
@@ -85,7 +85,7 @@ class TtlControls final : public ExpiryPolicy {
   std::function<void()> on_change;
 
   // --- questions
-  TtlRuleState StateOf(const TtlRule& rule, Instant now) const;
+  TtlStanding StateOf(const TtlRule& rule, Instant now) const;
   /// From when on the reaper may work on the rule: at or before `now`: yes; INT64_MAX: not before
   /// something changes.
   Instant MayReapFrom(const TtlRule& rule, Instant now) const;
@@ -146,7 +146,7 @@ class TtlControls final : public ExpiryPolicy {
   /// Not after `now`: it is not.
   static Instant PausedUntil(const State& s, const CollectionInfo& coll, std::string_view identity,
                              Instant now);
-  TtlRuleState StateOf(const CollectionInfo& coll, std::string_view identity, Instant now) const;
+  TtlStanding StateOf(const CollectionInfo& coll, std::string_view identity, Instant now) const;
   /// Writes and publishes what `change` makes of a copy; false from it: nothing changed.
   Result<void> Change(Operation& op, const std::function<bool(State&)>& change);
   void Publish(std::shared_ptr<State> next);

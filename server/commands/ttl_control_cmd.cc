@@ -95,7 +95,7 @@ Result<void> RunResume(CommandContext& ctx, const CommandRequest& req, BsonBuild
   for (const ListedTtlRule& r : ListRulesFor(ctx.server, s.scope.db, {})) {
     if (s.scope.level >= TtlScope::Level::kCollection && r.rule.coll->uuid != s.scope.uuid) continue;
     if (s.scope.level == TtlScope::Level::kRule && RuleIdentity(r.rule) != s.scope.rule) continue;
-    paused += controls.StateOf(r.rule, ctx.op.now) == TtlRuleState::kPaused;
+    paused += controls.StateOf(r.rule, ctx.op.now) == TtlStanding::kPaused;
   }
   MAYFLY_TRY(int ended, controls.Resume(ctx.op, s.scope));
   if (ended > 0)

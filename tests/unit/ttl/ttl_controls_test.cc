@@ -50,7 +50,7 @@ struct Controlled : CatalogStore {
   TtlScope Scope(TtlScope::Level level, std::string rule = {}) {
     return {level, "db", Coll()->uuid, std::move(rule)};
   }
-  TtlRuleState State(std::string_view index, int64_t at = kStart) {
+  TtlStanding State(std::string_view index, int64_t at = kStart) {
     return controls->StateOf(Rule(index), {at});
   }
   TtlHold HoldOf(std::string_view filter, std::optional<Instant> until = {}) {
@@ -75,9 +75,9 @@ TEST_CASE("A pause covers its scope, until its end", "[ttl]") {
   struct Case {
     L level;
     const char* rule;
-    TtlRuleState at, b;
+    TtlStanding at, b;
   };
-  constexpr auto kPaused = TtlRuleState::kPaused, kActive = TtlRuleState::kActive;
+  constexpr auto kPaused = TtlStanding::kPaused, kActive = TtlStanding::kActive;
   for (Case x : {Case{L::kServer, "", kPaused, kPaused}, {L::kDatabase, "", kPaused, kPaused}, {L::kCollection, "", kPaused, kPaused},
                  {L::kRule, "at_1", kPaused, kActive}}) {
     CAPTURE(static_cast<int>(x.level));
@@ -106,8 +106,8 @@ TEST_CASE("Pauses, holds and the guard's decisions survive closing and kill -9",
   for (const std::string& path : {std::string(), killed}) {
     CAPTURE(path);
     c.Reopen(path);
-    CHECK(c.State("at_1") == TtlRuleState::kPaused);
-    CHECK(c.State("b_1") == TtlRuleState::kHeld);
+    CHECK(c.State("at_1") == TtlStanding::kPaused);
+    CHECK(c.State("b_1") == TtlStanding::kHeld);
     CHECK(c.controls->MayReapFrom(c.Rule("b_1"), {kStart}).millis == INT64_MAX);
     auto g = c.controls->GuardHoldOf(c.Rule("b_1"));
     REQUIRE(g);
@@ -173,10 +173,10 @@ TEST_CASE("While a rule is looked at by the guard it does not act", "[ttl]") {
   Controlled c;
   {
     TtlControls::Evaluation e(*c.controls, c.Coll()->uuid, {"at_1"});
-    CHECK(c.State("at_1") == TtlRuleState::kHeld);
+    CHECK(c.State("at_1") == TtlStanding::kHeld);
     CHECK_FALSE(c.controls->RuleActive(*c.Coll(), c.Rule("at_1").index.get()));
-    CHECK(c.State("b_1") == TtlRuleState::kActive);
+    CHECK(c.State("b_1") == TtlStanding::kActive);
   }
-  CHECK(c.State("at_1") == TtlRuleState::kActive);
+  CHECK(c.State("at_1") == TtlStanding::kActive);
   CHECK(c.changes > 0);
 }
