@@ -21,12 +21,16 @@
 
 namespace mayfly {
 
+class AuditLog;
 class ReplicaSet;  // replication/replica_set.h
 class RWConcernDefaults;
 class SnapshotReads;
 class ShortReads;
 class Storage;
 class TtlMonitor;
+class TtlControls;
+struct TtlRule;
+struct TtlRuleFigures;
 struct ServerConfig;  // server/config.h
 
 /// What the server consists of, for commands: made by main, outlives every connection. The members
@@ -49,6 +53,12 @@ class ServerContext {
   void set_replica_set(ReplicaSet* set) { replica_set_ = set; }
   RWConcernDefaults& rw_defaults() { return *rw_defaults_; }
   SnapshotReads& snapshot_reads() { return *snapshot_reads_; }
+  /// Null where there is none (tests).
+  AuditLog* audit() { return audit_; }
+  /// REQUIRES: set_ttl_controls was called.
+  TtlControls& ttl_controls() { return *ttl_controls_; }
+  void set_audit(AuditLog* a) { audit_ = a; }
+  void set_ttl_controls(TtlControls* c) { ttl_controls_ = c; }
 
   WorkerPool& workers() { return workers_; }
   CommandRegistry& commands() { return commands_; }
@@ -101,12 +111,23 @@ class ServerContext {
   TtlMonitor* ttl_monitor = nullptr;
   /// Appended inside serverStatus.metrics.ttl after MongoDB's four.
   std::function<void(BsonBuilder& ttl)> ttl_metrics_hook;
+  /// What the TTL monitor knows of a rule; empty without one (tests).
+  std::function<TtlRuleFigures(const TtlRule& rule)> ttl_figures;
+  /// A figure of serverStatus that takes long to find in a large server.
+  struct SlowFigure {
+    std::mutex mutex;
+    int64_t good_until = 0;  ///< Clock::MonotonicMicros
+    double value = 0;
+  } ttl_beyond_horizon;
   /// Runs before {clock: …} replies: returns once everything due at the clock's time is gone. May
   /// block (worker).
   std::function<void(Operation& op)> settle_hook;
   /// {clock: {pass: true}}: one pass of the TTL monitor, now; returns when it is over. May block
   /// (worker).
   std::function<void(Operation& op)> ttl_pass_hook;
+  /// {ttlRelease: 1, confirm: true}: the clock is right although it jumped. True when it was in
+  /// doubt.
+  std::function<bool()> confirm_clock_hook;
 
  private:
   const ServerConfig& config_;
@@ -116,6 +137,8 @@ class ServerContext {
   ReplicaSet* replica_set_ = nullptr;
   std::unique_ptr<RWConcernDefaults> rw_defaults_;
   std::unique_ptr<SnapshotReads> snapshot_reads_;
+  AuditLog* audit_ = nullptr;
+  TtlControls* ttl_controls_ = nullptr;
   WorkerPool workers_;
   CommandRegistry commands_;
   ParameterRegistry parameters_;

@@ -61,6 +61,8 @@ constexpr StageRow kStages[] = {
     {"$sortByCount", 0, &ParseSortByCountStage, "Counts of distinct values, greatest first."},
     {"$tombstones", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless, &ParseTombstonesStage,
      "What was deleted or has expired, and why."},
+    {"$ttlForecast", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+     "How many documents of the collection will expire when."},
     {"$unionWith", 0, &ParseUnionWithStage, "The documents, and those of another collection."},
     {"$unset", 0, &ParseProjectStage, "Removes fields."},
     {"$unwind", 0, &ParseUnwindStage, "One document for each element of an array."},
