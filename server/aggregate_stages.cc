@@ -5,6 +5,8 @@
 #include "server/current_op.h"
 #include "server/session_store.h"
 #include "storage/storage.h"
+#include "storage/tombstone.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 
@@ -29,6 +31,8 @@ void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBui
   if (index->sparse) out.Append("sparse", true);
   if (index->has_partial_filter) out.Append("partialFilterExpression", index->partial_filter);
   if (index->expire_after_seconds) out.Append("expireAfterSeconds", *index->expire_after_seconds);
+  if (index->expire_reads != ExpireReads::kDefault)
+    out.Append("expireReads", index->expire_reads == ExpireReads::kExact ? "exact" : "lazy");
   out.AppendAll(index->extra);
 }
 
@@ -38,7 +42,11 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   auto size = [&](int64_t bytes) { return bytes / scale; };
   if (with_ns) out.Append("ns", coll.ns);
   if (coll.is_view) return;
-  const int64_t count = coll.counters->documents, bytes = coll.counters->bytes;
+  // Expired documents that are still stored count as bytes only.
+  const int64_t bytes = coll.counters->bytes;
+  Operation op(server.clock());
+  Result<int64_t> visible = Visibility(storage, coll, op.now).CountVisible(op);
+  const int64_t count = visible ? visible.value() : coll.counters->documents.load();
   const auto stored = static_cast<int64_t>(storage.StorageBytes(coll));
   int64_t index_bytes = 0;
   std::vector<std::pair<std::string, int64_t>> sizes;
@@ -106,6 +114,10 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
     MAYFLY_TRY(s.Finish());
     if (scale < 1) return Error{ErrorCode::kBadValue, "scale has to be >= 1"};
   }
+  int64_t documents = 0;
+  if (count && !coll->is_view) {
+    MAYFLY_TRY(documents, Visibility(server.storage(), *coll, op.now).CountVisible(op));
+  }
   std::vector<BsonDocument> out;
   out.push_back(BuildBson([&](BsonBuilder& b) {
     b.Append("ns", coll->ns).Append("host", server.host_and_port()).Append("localTime", op.now);
@@ -125,7 +137,7 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
       auto s = b.OpenDocument("storageStats");
       AppendCollectionStats(server, *coll, scale, false, s);
     }
-    if (count) b.Append("count", coll->is_view ? int64_t{0} : coll->counters->documents.load());
+    if (count) b.Append("count", documents);
     if (query_exec) {
       auto q = b.OpenDocument("queryExecStats");
       q.OpenDocument("collectionScans")
@@ -223,6 +235,43 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
   }
   return Error{ErrorCode::kUnknownPipelineStage,
                "Unrecognized pipeline stage name: '" + std::string(stage) + "'"};
+}
+
+Result<std::vector<BsonDocument>> AggregateTombstones(ServerContext& server, Operation& op,
+                                                      std::string_view db,
+                                                      std::string_view collection, BsonView spec,
+                                                      std::string* position) {
+  constexpr size_t kPage = 1000;
+  Catalog& catalog = server.storage().catalog();
+  std::vector<BsonDocument> out;
+  uint32_t only = 0;
+  if (!collection.empty()) {
+    CollectionInfoPtr coll = catalog.Find(db, collection);
+    if (!coll) return out;
+    only = coll->id;
+  }
+  if (position->empty() && spec["since"].IsDate()) AppendTime64(*position, spec["since"].Date());
+  CollectionInfoPtr coll;
+  MAYFLY_TRY(ForEachTombstone(
+      server.storage(), op, only, position, [&](const Tombstone& t) -> Result<bool> {
+        if (!coll || coll->id != t.collection) coll = catalog.FindById(t.collection);
+        if (!coll || (coll->db != db && db != "admin")) return true;
+        out.push_back(BuildBson([&](BsonBuilder& b) {
+          b.Append("ns", coll->ns).Append("id", t.id.view()).Append("at", t.at);
+          b.Append("reason", t.cause.expired() ? "expired" : "deleted");
+          if (!t.cause.expired()) return;
+          std::string rule = "document";
+          if (t.cause.reason == DeleteReason::kExpiredClustered) rule = "clustered";
+          if (t.cause.reason == DeleteReason::kExpiredTtlIndex) {
+            rule = "ttlIndex";  // of an index that was dropped since
+            for (const IndexInfoPtr& i : coll->indexes)
+              if (i->id == t.cause.index) rule = i->name;
+          }
+          b.Append("rule", rule).Append("expireAt", t.cause.deadline);
+        }));
+        return out.size() < kPage;
+      }));
+  return out;
 }
 
 }  // namespace mayfly

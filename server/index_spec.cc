@@ -65,6 +65,19 @@ Error WrongType(std::string_view option, BsonType got, const char* expected) {
 
 }  // namespace
 
+Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where) {
+  if (!v.IsString()) return WrongType(where, v.type(), "string");
+  if (v.String() == "exact") return ExpireReads::kExact;
+  if (v.String() == "lazy") return ExpireReads::kLazy;
+  return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(v.String()) +
+                                         "' for field '" + std::string(where) +
+                                         "' is not a valid value: it is exact or lazy"};
+}
+
+std::string_view ExpireReadsName(ExpireReads r) {
+  return r == ExpireReads::kExact ? "exact" : "lazy";
+}
+
 Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {
   std::string where = "TTL index '" + std::string(name) + "': 'expireAfterSeconds' ";
   if (!v.IsNumber())
@@ -131,6 +144,8 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
       MAYFLY_TRY(clustered, boolean(o, e.value));
     } else if (o == "expireAfterSeconds") {
       expire = e.value;
+    } else if (o == "expireReads") {
+      MAYFLY_TRY(i.expire_reads, ParseExpireReads(e.value, o));
     } else if (o == "partialFilterExpression") {
       if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
       i.has_partial_filter = true;
@@ -190,6 +205,9 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
                      ToRelaxedJson(i.key.view())};
   if (i.sparse && i.has_partial_filter)
     return Cannot("cannot mix \"partialFilterExpression\" and \"sparse\" options");
+  if (expire.missing() && i.expire_reads != ExpireReads::kDefault)
+    return Cannot("expireReads is for TTL indexes: index '" + i.name +
+                  "' has no expireAfterSeconds");
   if (!expire.missing()) {
     // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
     MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));

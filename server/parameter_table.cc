@@ -84,6 +84,12 @@ void RegisterTtl(ServerContext& server) {
            "Milliseconds a batch of deletes; 0: no limit.", changed, false);
   p.AddInt("batchedDeletesTargetStagedDocBytes", &t.batch_target_staged_bytes, 0, INT64_MAX,
            "Bytes of documents a batch of deletes; 0: no limit.", changed, false);
+  p.AddBool("ttlReadFilter", &t.read_filter,
+            "TTL indexes hide what is past its deadline before it is removed, unless they have "
+            "expireReads: 'lazy'.",
+            changed);
+  p.AddInt("metadataPurgeIntervalSecs", &t.metadata_purge_secs, 0, kMax,
+           "Seconds a tombstone of a removed document is kept; 0: none are written.", changed);
   p.AddEnum("ttlMonitorMode", &t.monitor_mode, {"precise", "interval"},
             "precise: the reaper wakes at each deadline; interval: passes only.", changed);
   p.AddEnum("ttlCompoundIndexes", &t.compound_indexes, {"reject", "ignore"},

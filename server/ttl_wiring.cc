@@ -47,7 +47,18 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   auto monitor = std::make_unique<TtlMonitor>(server.storage(), server.clock(),
                                               server.ttl_settings(), server.metrics().ttl,
                                               server.metrics().batched_deletes, std::move(env));
-  server.ttl_settings().on_change = [m = monitor.get()] { m->Wake(); };
+  auto hand_on = [&server] {
+    const TtlParameters& t = server.ttl_settings();
+    ExpiryPolicy& policy = server.storage().expiry_policy();
+    policy.monitor_enabled = t.monitor_enabled.load();
+    policy.index_reads_exact_default = t.read_filter.load();
+    policy.tombstone_seconds = t.metadata_purge_secs.load();
+  };
+  hand_on();
+  server.ttl_settings().on_change = [m = monitor.get(), hand_on] {
+    hand_on();
+    m->Wake();
+  };
   server.ttl_pass_hook = [m = monitor.get()](Operation&) { m->RunPass(); };
   server.settle_hook = [m = monitor.get()](Operation&) { m->Settle(); };
   return monitor;

@@ -27,6 +27,16 @@ struct CopyableAtomic : std::atomic<T> {
   }
 };
 
+/// A yes or no that is worked out when first asked for and forgotten by copies.
+struct CachedFlag : std::atomic<int8_t> {
+  CachedFlag() : std::atomic<int8_t>(-1) {}
+  CachedFlag(const CachedFlag&) : std::atomic<int8_t>(-1) {}
+  CachedFlag& operator=(const CachedFlag&) {
+    store(-1, std::memory_order_relaxed);
+    return *this;
+  }
+};
+
 /// A compiled filter over one document: partial indexes and validators. Made by the FilterCompiler that the
 /// layer above gives to Storage at open (storage itself does not know what a filter means). Immutable; any thread.
 class RecordFilter {
@@ -123,6 +133,18 @@ struct CollectionInfo {
   /// The `_id_` index is implicit (the record key is its key) and not in here, except on capped collections.
   std::vector<IndexInfoPtr> indexes;
   std::shared_ptr<CollectionCounters> counters;
+
+  mutable CachedFlag has_ttl_rules;
+  /// Whether a TTL index or the clustered collection's own rule expires documents. Hot.
+  bool HasTtlRules() const {
+    int8_t known = has_ttl_rules.load(std::memory_order_relaxed);
+    if (known < 0) [[unlikely]] {
+      known = clustered && expire_after_seconds;
+      for (auto& i : indexes) known |= i->expire_after_seconds.has_value();
+      has_ttl_rules.store(known, std::memory_order_relaxed);
+    }
+    return known != 0;
+  }
 
   /// By name; null if none.
   IndexInfoPtr FindIndex(std::string_view index_name) const {

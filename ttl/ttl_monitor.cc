@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "protocol/bson_builder.h"
+#include "storage/tombstone.h"
 
 namespace mayfly {
 namespace {
@@ -129,6 +130,7 @@ void TtlMonitor::Run() {
         else
           IntervalPass(clock_.Now());
       }
+      if (!env_.may_run || env_.may_run()) Purge();
       next_pass_ = clock_.Now().millis + period;
     }
     int64_t next = INT64_MAX;
@@ -326,6 +328,14 @@ bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {
   at_most(may);
   slot.figures->Waits(TtlWait::kNothing, INT64_MIN);
   return true;
+}
+
+void TtlMonitor::Purge() {
+  Operation op(clock_);
+  Result<bool> purged = PurgeTombstones(storage_, op);
+  if (!purged)
+    Log('E', "Tombstones could not be purged", nullptr,
+        [&](BsonBuilder& b) { b.Append("error", purged.error().message); });
 }
 
 void TtlMonitor::Log(char severity, std::string_view message, const TtlRule* rule,

@@ -61,6 +61,8 @@ class TtlMonitor {
   /// Whether the rule may be worked on now; else puts it where it has to wait.
   bool Admit(TtlSlot& slot, Instant now, VisitLimits* limits);
   void ReportInvalid();
+  /// Drops the tombstones that are old enough.
+  void Purge();
   void Log(char severity, std::string_view message, const TtlRule* rule,
            const std::function<void(BsonBuilder&)>& more = {});
 

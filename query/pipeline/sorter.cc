@@ -30,7 +30,7 @@ Result<SortPattern> SortPattern::Parse(BsonView spec) {
         part.meta = Meta::kTextScore;
       else if (what == "randVal")
         part.meta = Meta::kRandom;
-      else if (what == "expireAt")
+      else if (what == "expireAt" || what == "ttlMillis")  // one follows from the other
         part.meta = Meta::kExpireAt;
       else
         return LocationError(31138, "Illegal $meta sort: " + ValueText(e.value));

@@ -39,10 +39,13 @@ Result<StageState> FetchStage::DoWork(Row* row) {
           row->doc = record_.doc;
           row->has_doc = true;
           row->expire_at = record_.expire_at;
-          match = ctx_.Visible(record_.expire_at) && (!row->stale || StillHasKey(*row));
+          match = ctx_.visible.Shows(record_.doc, record_.expire_at) &&
+                  (!row->stale || StillHasKey(*row));
         }
       }
       if (match && !filter_.empty()) {
+        ctx_.scanned.expire_at = row->expire_at;
+        ctx_.eval.metadata = &ctx_.scanned;
         MAYFLY_TRY(match, filter_.Matches(row->doc, ctx_.eval));
       }
       if (match) return StageState::kAdvanced;

@@ -132,6 +132,7 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
   plan.signature = std::move(leaf.signature);
   plan.score = score;
   PlanStagePtr stage = std::move(leaf.stage);
+  if (covered && !leaf.has_docs) stage->SetKeysOnly();
   if (!leaf.has_docs && !covered) {
     stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual));
     plan.has_fetch = true;

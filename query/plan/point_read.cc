@@ -1,6 +1,7 @@
 #include "query/plan/executor.h"
 #include "query/projection/projection.h"
 #include "storage/storage.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 namespace {
@@ -74,7 +75,9 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
   ++op.keys_examined;
   if (!found) return 0;
   ++op.docs_examined;
-  if (record.expire_at && *record.expire_at <= op.now && !spec.include_expired) return 0;
+  if (!Visibility(storage, *spec.coll, op.now, spec.include_expired)
+           .Shows(record.doc, record.expire_at))
+    return 0;
   if (spec.projection.empty() || spec.projection_is_hint) {
     batch.Append(record.doc);
     ++op.n_returned;

@@ -92,9 +92,11 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
     ++docs_examined_;
     ++ctx_.op->docs_examined;
     if (kind_ == Kind::kIdIndex || kind_ == Kind::kIdLookup) ++ctx_.op->keys_examined;
-    if (ctx_.Visible(expire_at_)) {
+    if (ctx_.visible.Shows(doc_, expire_at_)) {
       bool match = true;
       if (!filter_.empty()) {
+        ctx_.scanned.expire_at = expire_at_;
+        ctx_.eval.metadata = &ctx_.scanned;
         MAYFLY_TRY(bool m, filter_.Matches(doc_, ctx_.eval));
         match = m;
       }
@@ -281,6 +283,13 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
           fresh = seen_.emplace(cursor_->record_key()).second;
           if (!fresh) ++dups_dropped_;
         }
+        if (fresh && keys_only_ && ctx_.check_keys) {
+          ++docs_examined_;
+          ++ctx_.op->docs_examined;
+          MAYFLY_TRY(fresh, ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_,
+                                                ctx_.snapshot.get()));
+          fresh = fresh && ctx_.visible.Shows(record_.doc, record_.expire_at);
+        }
         if (fresh) {
           *row = {};
           row->record_key = cursor_->record_key();
@@ -298,6 +307,7 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
 }
 
 void IndexScanStage::DoSave() {
+  record_.pinned.Reset();
   if (cursor_) cursor_->Reposition(nullptr);
 }
 

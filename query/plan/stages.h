@@ -88,11 +88,12 @@ class IndexScanStage final : public PlanStage {
 
   std::string Summary() const override;
   void AddExamined(int64_t* keys, int64_t* docs) const override {
-    (void)docs;
     *keys += keys_examined_;
+    *docs += docs_examined_;
   }
   const IndexInfo* index() const override { return params_.index.get(); }
   const Params& params() const { return params_; }
+  void SetKeysOnly() override { keys_only_ = true; }
   /// The next Work() goes on behind every entry that has this value in the first field.
   void SkipValue(std::string_view encoded_first_value);
 
@@ -106,12 +107,14 @@ class IndexScanStage final : public PlanStage {
  private:
   Params params_;
   EncodedBounds encoded_;
+  Storage::Record record_;
   bool dedup_;
+  bool keys_only_ = false;
   bool done_ = false;
   std::unique_ptr<IndexCursor> cursor_;
   std::string seek_, last_seek_;
   std::unordered_set<std::string> seen_;
-  int64_t keys_examined_ = 0, seeks_ = 0, dups_tested_ = 0, dups_dropped_ = 0;
+  int64_t keys_examined_ = 0, docs_examined_ = 0, seeks_ = 0, dups_tested_ = 0, dups_dropped_ = 0;
 };
 
 /// Looks up the record of a key, and tests what the bounds could not.

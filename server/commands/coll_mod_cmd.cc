@@ -6,6 +6,7 @@
 #include "query/pipeline/pipeline.h"
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
+#include "server/index_spec.h"
 #include "server/server_context.h"
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
@@ -30,6 +31,7 @@ struct IndexChange {
   std::optional<std::string_view> name;
   std::optional<BsonView> key;
   BsonValue expire;
+  std::optional<ExpireReads> reads;
   std::optional<bool> hidden, unique, prepare_unique;
 };
 
@@ -66,12 +68,16 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   c.name = in.OptString("name");
   c.key = in.OptDocument("keyPattern");
   c.expire = in.Any("expireAfterSeconds");
+  BsonValue reads = in.Any("expireReads");
   c.hidden = in.OptBool("hidden");
   c.unique = in.OptBool("unique");
   c.prepare_unique = in.OptBool("prepareUnique");
   MAYFLY_TRY(in.Finish());
+  if (!reads.missing()) {
+    MAYFLY_TRY(c.reads, ParseExpireReads(reads, "collMod.index.expireReads"));
+  }
   if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
-  if (c.expire.missing() && !c.hidden && !c.unique && !c.prepare_unique)
+  if (c.expire.missing() && !c.reads && !c.hidden && !c.unique && !c.prepare_unique)
     return Invalid("no expireAfterSeconds, hidden, unique, or prepareUnique field");
   if (!c.expire.missing() && !c.expire.IsNumber())
     return Error{ErrorCode::kTypeMismatch,
@@ -155,12 +161,16 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
           "The 'dryRun' option is only supported for the conversion of an index to unique");
     return Ok();
   }
+  if (c.reads && !index->expire_after_seconds && c.expire.missing())
+    return Invalid("index '" + index->name + "': expireReads is for TTL indexes");
   const std::optional<int32_t> old_seconds = index->expire_after_seconds;
+  const ExpireReads old_reads = index->expire_reads;
   const bool old_hidden = index->hidden, old_prepare = index->prepare_unique;
   MAYFLY_TRY(ctx.server.storage().catalog().ModifyIndex(ctx.op, *coll, index->name,
                                                         [&](IndexInfo& i) -> Result<void> {
                                                           if (!c.expire.missing())
                                                             i.expire_after_seconds = seconds;
+                                                          if (c.reads) i.expire_reads = *c.reads;
                                                           if (c.hidden) i.hidden = *c.hidden;
                                                           if (c.prepare_unique)
                                                             i.prepare_unique = *c.prepare_unique;
@@ -169,6 +179,11 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (!c.expire.missing()) {
     if (old_seconds) reply.Append("expireAfterSeconds_old", int64_t{*old_seconds});
     reply.Append("expireAfterSeconds_new", int64_t{seconds});
+  }
+  if (c.reads && *c.reads != old_reads) {
+    if (old_reads != ExpireReads::kDefault)
+      reply.Append("expireReads_old", ExpireReadsName(old_reads));
+    reply.Append("expireReads_new", ExpireReadsName(*c.reads));
   }
   if (c.hidden && *c.hidden != old_hidden)
     reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
@@ -182,6 +197,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   std::string_view name = in.Collection();
   auto index = in.OptDocument("index");
   BsonValue expire = in.Any("expireAfterSeconds");
+  auto expiry = in.OptDocument("expiry");
   auto validator = in.OptDocument("validator");
   auto level = in.OptString("validationLevel");
   auto action = in.OptString("validationAction");
@@ -210,8 +226,13 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       (!index || !expire.missing() || validator || level || action || view_on || pipeline))
     return Invalid(
         "The 'dryRun' option is only supported for the conversion of an index to unique");
+  ExpiryOptions expiry_options = coll->expiry_options;
+  if (expiry) {
+    if (coll->capped) return Invalid("the 'expiry' option is not supported on capped collections");
+    MAYFLY_TRY(ParseExpiryOptions(*expiry, true, &expiry_options));
+  }
   if (coll->is_view) {
-    if (index || !expire.missing() || validator || level || action || capped_size || capped_max)
+    if (expiry || index || !expire.missing() || validator || level || action || capped_size || capped_max)
       return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
     if (!view_on || !pipeline)
       return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
@@ -250,9 +271,10 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     return Invalid("cappedSize and cappedMax can only be set on a capped collection");
   if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
     return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
-  if (!expire.missing() || validator || level || action || capped_size || capped_max) {
+  if (!expire.missing() || expiry || validator || level || action || capped_size || capped_max) {
     MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
       if (!expire.missing()) c.expire_after_seconds = seconds;
+      if (expiry) c.expiry_options = expiry_options;
       if (capped_size) c.capped_bytes = (*capped_size + 255) / 256 * 256;
       if (capped_max) c.capped_documents = std::max<int64_t>(*capped_max, 0);
       // The new settings become part of what listCollections shows.
@@ -261,9 +283,12 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
           bool replaced = (validator && e.name == "validator") ||
                           ((validator || level) && e.name == "validationLevel") ||
                           ((validator || action) && e.name == "validationAction") ||
+                          (expiry && e.name == "expiry") ||
                           (c.capped && (e.name == "size" || e.name == "max"));
           if (!replaced) b.Append(e);
         }
+        if (expiry && c.expiry_options.set())
+          b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
         if (c.capped) {
           b.Append("size", c.capped_bytes);
           if (c.capped_documents > 0) b.Append("max", c.capped_documents);

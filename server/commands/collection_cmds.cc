@@ -1,6 +1,7 @@
 #include "protocol/extended_json.h"
 #include "query/match/record_filter.h"
 #include "query/pipeline/pipeline.h"
+#include "query/update/expire.h"
 #include "server/aggregate.h"
 #include "server/aggregate_stages.h"
 #include "server/arg_reader.h"
@@ -9,6 +10,7 @@
 #include "server/server_context.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 
@@ -64,6 +66,56 @@ Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now) {
   return n;
 }
 
+Result<void> ParseExpiryOptions(BsonView given, bool change, ExpiryOptions* options) {
+  const char* where = change ? "collMod.expiry" : "create.expiry";
+  const std::string prefix = std::string(where) + ".";
+  ArgReader in(where, given);
+  BsonValue field = in.Any("field"), max = in.Any("maxTTL"), recover = in.Any("recoverSeconds");
+  auto on_update = in.OptString("onUpdate");
+  MAYFLY_TRY(in.Finish());
+  if (change && !max.missing())
+    return Error{ErrorCode::kInvalidOptions,
+                 "a collection's maxTTL is fixed when it is created: make another collection, or "
+                 "set one for the database with setDatabaseExpiry"};
+  ExpiryOptions o = *options;
+  if (change && field.IsNull()) {
+    o.field.clear();
+  } else if (!field.missing()) {
+    if (!field.IsString()) return in.WrongType("field", field.type(), "string");
+    std::string_view name = field.String();
+    if (name.empty() || name == "_id" || name.starts_with('$') ||
+        name.find('.') != std::string_view::npos || name.find('\0') != std::string_view::npos)
+      return Error{ErrorCode::kBadValue,
+                   prefix + "field must be the name of a top-level field other than _id, but it is '" +
+                       std::string(name) + "'"};
+    o.field = name;
+  }
+  if (!max.missing()) {
+    MAYFLY_TRY(o.max_ttl, ParseWholeSeconds(max, INT32_MAX, prefix + "maxTTL"));
+  }
+  if (!recover.missing()) {
+    MAYFLY_TRY(o.recover_seconds, ParseWholeSeconds(recover, INT32_MAX, prefix + "recoverSeconds"));
+  }
+  if (on_update) {
+    if (*on_update != "preserve" && *on_update != "reset")
+      return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(*on_update) +
+                                             "' for field '" + prefix +
+                                             "onUpdate' is not a valid value: it is reset or preserve"};
+    o.preserve = *on_update == "preserve";
+  }
+  *options = std::move(o);
+  return Ok();
+}
+
+BsonDocument DescribeExpiryOptions(const ExpiryOptions& o) {
+  return BuildBson([&](BsonBuilder& b) {
+    if (!o.field.empty()) b.Append("field", o.field);
+    if (o.max_ttl != 0) b.Append("maxTTL", o.max_ttl);
+    if (o.preserve) b.Append("onUpdate", "preserve");
+    if (o.recover_seconds != 0) b.Append("recoverSeconds", o.recover_seconds);
+  });
+}
+
 namespace {
 
 Error NotFound(std::string_view db, std::string_view collection) {
@@ -99,6 +151,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   auto pipeline = in.OptArray("pipeline");
   BsonValue clustered = in.Any("clusteredIndex");
   BsonValue expire = in.Any("expireAfterSeconds");
+  auto expiry = in.OptDocument("expiry");
   in.NotSupported("collation");
   in.NotSupported("timeseries");
   in.NotSupported("encryptedFields");
@@ -128,9 +181,9 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     return Error{ErrorCode::kFailedToParse, "The 'key' field of idIndex must be an object"};
   if (view_on) {
     if (c.capped || size || max || validator || !clustered.missing() || !expire.missing() ||
-        id_index)
+        expiry || id_index)
       return invalid(
-          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds or idIndex "
+          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expiry or idIndex "
           "on a view");
     if (view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
     c.is_view = true;
@@ -175,6 +228,10 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
                    "The clusteredIndex option requires unique: true to be specified"};
     c.clustered = true;
   }
+  if (expiry) {
+    if (c.capped) return invalid("the 'expiry' option is not supported with 'capped'");
+    MAYFLY_TRY(ParseExpiryOptions(*expiry, false, &c.expiry_options));
+  }
   if (!expire.missing()) {
     if (!c.clustered)
       return invalid(
@@ -188,6 +245,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
       b.Append("capped", true).Append("size", c.capped_bytes);
       if (c.capped_documents > 0) b.Append("max", c.capped_documents);
     }
+    if (c.expiry_options.set()) b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
     if (validator) b.Append("validator", *validator);
     if (level)
       b.Append("validationLevel", *level);
@@ -446,7 +504,8 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
       continue;
     }
     ++collections;
-    objects += c->counters->documents;
+    MAYFLY_TRY(int64_t documents, Visibility(storage, *c, ctx.op.now).CountVisible(ctx.op));
+    objects += documents;
     data += c->counters->bytes;
     stored += storage.StorageBytes(*c);
     indexes += static_cast<int64_t>(c->indexes.size()) + (c->capped || c->clustered ? 0 : 1);
@@ -518,7 +577,8 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   if (coll && !coll->is_view) {
     if (!min && !max) {
       bytes = coll->counters->bytes;
-      objects = coll->counters->documents;
+      MAYFLY_TRY(objects,
+                 Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
     } else {
       if (!min || !max) return Error{ErrorCode::kBadValue, "only one of min or max specified"};
       QuerySpec spec;

@@ -102,6 +102,7 @@ Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
     view.collection = a.collection;
     view.pipeline = pipeline;
     view.let = a.let;
+    view.include_expired = a.include_expired;
     MAYFLY_CO_TRY(client->cursor, OpenPipeline(ctx.server, ctx.op, view, &client->plan_summary));
   } else {
     MAYFLY_CO_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(storage, ctx.op, spec));

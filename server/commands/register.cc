@@ -12,6 +12,7 @@ void RegisterCompact(CommandRegistry&);
 void RegisterConnectionStatus(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
 void RegisterDelete(CommandRegistry&);
+void RegisterExpiryCommands(CommandRegistry&);
 void RegisterExplain(CommandRegistry&);
 void RegisterFailPoint(CommandRegistry&);
 void RegisterFind(CommandRegistry&);
@@ -50,6 +51,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterConnectionStatus(registry);
   RegisterCurrentOp(registry);
   RegisterDelete(registry);
+  RegisterExpiryCommands(registry);
   RegisterExplain(registry);
   RegisterFailPoint(registry);
   RegisterFind(registry);

@@ -70,6 +70,49 @@ TEST_CASE("A document goes at its deadline, not before", "[ttl]") {
   r.RequireValid(r.Coll());
 }
 
+TEST_CASE("Documents go at their own deadlines, and a collection without any costs nothing", "[ttl]") {
+  Reaping r;
+  auto c = r.Make();
+  auto other = r.Make("other");
+  r.Start();
+  for (int64_t i = 0; i < 3; ++i)
+    REQUIRE(r.Insert(*c, R"({"_id": )" + std::to_string(i) + "}", Instant{kStart + 60'000 + i}));
+  REQUIRE(r.Insert(*c, R"({"_id": "never"})"));
+  struct Step {
+    int64_t to, left;
+  };
+  for (Step s : {Step{59'999, 4}, {60'000, 3}, {60'001, 2}, {60'002, 1}, {900'000'000, 1}}) {
+    r.clock.Set({kStart + s.to});
+    r.monitor->Settle();
+    CHECK(r.Count() == s.left);
+  }
+  CHECK(r.metrics.deleted_documents == 3);
+  CHECK(c->document_expiry->Earliest() == INT64_MAX);
+  CHECK(other->document_expiry->Earliest() == INT64_MAX);
+  // Earlier than what was reaped already.
+  REQUIRE(r.Insert(*c, R"({"_id": 9})", Instant{kStart}));
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+  r.RequireValid(r.Coll());
+}
+
+TEST_CASE("Documents are kept for recoverSeconds", "[ttl]") {
+  Reaping r;
+  CollectionInfo wanted;
+  wanted.db = "db";
+  wanted.name = "c";
+  wanted.expiry_options.recover_seconds = 10;
+  auto c = r.catalog().Create(*r.op, wanted).value();
+  r.Start();
+  REQUIRE(r.Insert(*c, R"({"_id": 1})", Instant{kStart}));
+  r.clock.Advance(9'999);
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+  r.clock.Advance(1);
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+}
+
 TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "[ttl]") {
   Reaping r;
   auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
