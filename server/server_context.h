@@ -62,6 +62,8 @@ class ServerContext {
   Top& top() { return top_; }
   FailPoints& fail_points() { return fail_points_; }
 
+  /// A standalone, or a primary.
+  bool writable() const;
   /// Started as a member of a replica set: transaction numbers are allowed.
   bool transaction_numbers() const { return transaction_numbers_; }
   void set_transaction_numbers(bool on) { transaction_numbers_ = on; }

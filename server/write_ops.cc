@@ -130,7 +130,10 @@ Result<void> WriteCommand::Commit(WriteUnit unit, const UnitResult& r) {
 std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonView> documents,
                                                          WriteUnit& unit) {
   unit.set_no_wait(true);
-  for (BsonView doc : documents) {
+  if (observer_ != nullptr) observer_->BeginUnit(unit);
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const BsonView doc = documents[i];
+    if (observer_ != nullptr) observer_->BeginDocument(unit, i);
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
     Result<void> r = Validate(ready.value(), nullptr);
@@ -157,9 +160,11 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       int64_t staged = 0;
       scratch_.clear();
       WriteUnit unit(storage_, op_);
+      if (observer_ != nullptr) observer_->BeginUnit(unit);
       for (; i < documents.size() && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
            ++i) {
         MAYFLY_TRY(op_.CheckInterrupt());
+        if (observer_ != nullptr) observer_->BeginDocument(unit, i);
         Result<BsonView> ready = Prepare(documents[i]);
         Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
         if (r) r = unit.Insert(*coll_, ready.value());
@@ -256,6 +261,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   if (!update) return update.error();
   if (update.value()->NeedsPosition()) return std::nullopt;
   unit.set_no_wait(true);
+  Observe(unit);
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
@@ -296,6 +302,7 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   if (!coll_ || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   unit.set_no_wait(true);
+  Observe(unit);
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
@@ -328,6 +335,7 @@ Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update,
   BsonView ready(scratch_.front());
   MAYFLY_TRY(Validate(ready, nullptr));
   WriteUnit unit(storage_, op_);
+  Observe(unit);
   MAYFLY_TRY(unit.Insert(*coll_, ready));
   UpdateResult r;
   r.upserted_id = Value::Copy(ready["_id"]);
@@ -360,6 +368,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
         scratch_.clear();
         *matched = *modified = 0;
         WriteUnit unit(storage_, op_);
+        Observe(unit);
         std::vector<WriteUnit::Locked> locked(batch.size());
         for (size_t i = 0; i < batch.size(); ++i) {
           WriteUnit::Locked& l = locked[i];
@@ -470,6 +479,7 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
     std::vector<std::string> keys;
     auto remove = [&](std::span<const std::string> batch) -> Result<int64_t> {
       WriteUnit unit(storage_, op_);
+      Observe(unit);
       std::vector<std::string_view> views(batch.begin(), batch.end());
       std::vector<WriteUnit::Locked> locked;
       int busy = 0;

@@ -51,6 +51,9 @@ struct UnitResult {
 class UnitObserver {
  public:
   virtual ~UnitObserver() = default;
+  virtual void BeginUnit(WriteUnit& unit) = 0;
+  /// What follows is done for this one of Insert's documents (0 for other statements).
+  virtual void BeginDocument(WriteUnit& unit, size_t document) = 0;
   virtual Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) = 0;
   virtual void AfterCommit(bool committed) = 0;
 };
@@ -113,6 +116,11 @@ class WriteCommand {
                                              BsonView sort, BsonValue hint, int64_t limit);
   Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
   Result<void> Commit(WriteUnit unit, const UnitResult& r);
+  void Observe(WriteUnit& unit) {
+    if (observer_ == nullptr) return;
+    observer_->BeginUnit(unit);
+    observer_->BeginDocument(unit, 0);
+  }
   Result<UpdateResult> Upsert(const mayfly::Update& update, const MatchExpression* match,
                               bool want_documents);
   EvalContext MakeEval() const;
