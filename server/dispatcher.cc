@@ -531,7 +531,7 @@ void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) 
     return;
   }
   if (has_labels || !s.request.generic.txn_number || !(s.row->flags & kRetryableWrite) ||
-      !IsRetryableWriteCode(code))
+      !IsRetryableWriteError(code))
     return;
   BsonArrayBuilder list = s.reply->OpenArray("errorLabels");
   list.Append("RetryableWriteError");

@@ -4,6 +4,7 @@
 
 #include "server/fail_points.h"
 #include "server/server_context.h"
+#include "server/session_store.h"
 #include "storage/key_format.h"
 #include "storage/storage.h"
 
@@ -217,6 +218,18 @@ const StatementResult* RetryableWrite::Find(size_t statement) {
   return &*it;
 }
 
+void RetryableWrite::BeginUnit(WriteUnit& unit) {
+  if (!active()) return;
+  const BsonDocument lsid = BuildBson([&](BsonBuilder& b) {
+    b.AppendBinary("id", 4, ctx_.session->id()).AppendBinary("uid", 0, UserDigest());
+  });
+  unit.SetLogSession(lsid.view(), *ctx_.txn_number);
+}
+
+void RetryableWrite::BeginDocument(WriteUnit& unit, size_t document) {
+  if (active()) unit.SetStatement(id(statement_ + document));
+}
+
 Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) {
   if (!active()) return Ok();
   if (ctx_.server.fail_points().any()) [[unlikely]] {
@@ -325,6 +338,7 @@ void RetryableWrite::AppendRetried(BsonBuilder& reply) const {
 }
 
 Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t timeout_millis) {
+  if (!server.writable()) return 0;
   Storage& storage = server.storage();
   SessionRegistry& sessions = server.sessions();
   std::string upper(kPrefix);

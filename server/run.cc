@@ -211,7 +211,11 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
   }
   if (replica_set) {
-    context.repl_primary_changed = [m = ttl.get()](bool) { m->Wake(); };
+    context.set_transaction_numbers(true);
+    context.repl_primary_changed = [m = ttl.get(), &context](bool) {
+      m->Wake();
+      context.sessions().InvalidateTransactions();
+    };
     if (auto joined = replica_set->Start(); !joined)
       return Fail(*log, kExitDataDirectory, "Cannot take part in the set", joined.error());
   }

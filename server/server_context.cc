@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "protocol/object_id.h"
+#include "replication/replica_set.h"
 #include "server/config.h"
 #include "server/replication_gate.h"
 #include "server/short_reads.h"
@@ -39,6 +40,10 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
 ServerContext::~ServerContext() = default;
 
 bool ServerContext::config_allows_test_commands() const { return config_.test_clock; }
+
+bool ServerContext::writable() const {
+  return replica_set_ == nullptr || replica_set_->writable();
+}
 
 void ServerContext::RequestShutdown(bool force, int exit_code) {
   if (shutdown_hook_) shutdown_hook_(force, exit_code);

@@ -74,6 +74,8 @@ class ServerContext {
   Top& top() { return top_; }
   FailPoints& fail_points() { return fail_points_; }
 
+  /// A standalone, or a primary.
+  bool writable() const;
   /// Started as a member of a replica set: transaction numbers are allowed.
   bool transaction_numbers() const { return transaction_numbers_; }
   void set_transaction_numbers(bool on) { transaction_numbers_ = on; }
@@ -109,8 +111,6 @@ class ServerContext {
   std::vector<std::function<void(BsonBuilder& reply)>> server_status_hooks;
   /// Set once there is storage, before the first client; stopped before it goes.
   TtlMonitor* ttl_monitor = nullptr;
-  /// Appended inside serverStatus.metrics.ttl after MongoDB's four.
-  std::function<void(BsonBuilder& ttl)> ttl_metrics_hook;
   /// What the TTL monitor knows of a rule; empty without one (tests).
   std::function<TtlRuleFigures(const TtlRule& rule)> ttl_figures;
   /// A figure of serverStatus that takes long to find in a large server.

@@ -157,7 +157,10 @@ std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonVie
                                                          WriteUnit& unit) {
   unit.set_no_wait(true);
   int64_t clamped = 0;
-  for (BsonView doc : documents) {
+  if (observer_ != nullptr) observer_->BeginUnit(unit);
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const BsonView doc = documents[i];
+    if (observer_ != nullptr) observer_->BeginDocument(unit, i);
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
     Result<void> r = Validate(ready.value(), nullptr);
@@ -189,9 +192,11 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       int64_t staged = 0, clamped = 0;
       scratch_.clear();
       WriteUnit unit(storage_, op_);
+      if (observer_ != nullptr) observer_->BeginUnit(unit);
       for (; i < documents.size() && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
            ++i) {
         MAYFLY_TRY(op_.CheckInterrupt());
+        if (observer_ != nullptr) observer_->BeginDocument(unit, i);
         Result<BsonView> ready = Prepare(documents[i]);
         Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
         if (r) {
@@ -335,6 +340,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   Result<ExpirySetting> setting = CombineExpiry(s, *update.value());
   if (!setting) return setting.error();
   unit.set_no_wait(true);
+  Observe(unit);
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
@@ -402,6 +408,7 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   if (!coll_ || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   unit.set_no_wait(true);
+  Observe(unit);
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
@@ -444,6 +451,7 @@ Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update, const Ex
   int64_t clamped = 0;
   MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline(expiry, ready, &clamped));
   WriteUnit unit(storage_, op_);
+  Observe(unit);
   MAYFLY_TRY(unit.Insert(*coll_, ready, deadline));
   UpdateResult r;
   r.upserted_id = Value::Copy(ready["_id"]);
@@ -486,6 +494,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
         *matched = *modified = 0;
         int64_t clamped = 0;
         WriteUnit unit(storage_, op_);
+        Observe(unit);
         std::vector<WriteUnit::Locked> locked(batch.size());
         for (size_t i = 0; i < batch.size(); ++i) {
           WriteUnit::Locked& l = locked[i];
@@ -620,6 +629,7 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
     const Visibility visible = Visible();
     auto remove = [&](std::span<const std::string> batch) -> Result<int64_t> {
       WriteUnit unit(storage_, op_);
+      Observe(unit);
       std::vector<std::string_view> views(batch.begin(), batch.end());
       std::vector<WriteUnit::Locked> locked;
       int busy = 0;

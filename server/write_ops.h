@@ -58,6 +58,9 @@ struct UnitResult {
 class UnitObserver {
  public:
   virtual ~UnitObserver() = default;
+  virtual void BeginUnit(WriteUnit& unit) = 0;
+  /// What follows is done for this one of Insert's documents (0 for other statements).
+  virtual void BeginDocument(WriteUnit& unit, size_t document) = 0;
   virtual Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) = 0;
   virtual void AfterCommit(bool committed) = 0;
 };
@@ -139,6 +142,11 @@ class WriteCommand {
   /// Of a locked document by a point write: true when it is past its deadline, which stages its
   /// removal unless it may still be recovered.
   Result<bool> RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked);
+  void Observe(WriteUnit& unit) {
+    if (observer_ == nullptr) return;
+    observer_->BeginUnit(unit);
+    observer_->BeginDocument(unit, 0);
+  }
   EvalContext MakeEval() const;
 
   ServerContext& server_;
