@@ -93,7 +93,7 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   c.log = [log = o.log](char severity, std::string_view message, std::string_view attributes) {
     if (log) log(severity, message, attributes.empty() ? BsonView() : BsonView(attributes));
   };
-  MAYFLY_TRY(set->consensus_, OpenSingleMemberConsensus(std::move(c)));
+  MAYFLY_TRY(set->consensus_, OpenConsensus(std::move(c)));
   set->committer_->set_consensus(set->consensus_.get());
   {
     auto oplog = std::make_shared<CollectionInfo>();

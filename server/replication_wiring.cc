@@ -11,6 +11,7 @@
 #include "server/replication_gate.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 namespace {
@@ -86,6 +87,12 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   o.collection_grew = [&server](uint32_t id) { server.notifier().Notify(id); };
   o.setting_changed = [&server](std::string_view name) {
     if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server);
+    // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them waits for the log.
+    if (name == kTtlControlsSetting)
+      server.workers().Post([&server] {
+        Operation op(server.clock());
+        (void)server.ttl_controls().Load(op);
+      });
   };
   o.becoming_primary = [&server] { server.sessions().InvalidateTransactions(); };
   o.primary_changed = [&server](bool primary) {

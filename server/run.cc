@@ -149,6 +149,9 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     return CompileRecordFilter(filter, for_index, &clock);
   };
   storage_options.logged = !config.repl_set.empty();
+  auto resynced = ApplyPendingResync(config.db_path);
+  if (!resynced)
+    return Fail(*log, kExitDataDirectory, "Cannot put a copy of the set's data in place", resynced.error());
   storage_options.log = [&log = *log](char severity, std::string_view component,
                                       std::string_view message, BsonView attr) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError
@@ -162,6 +165,12 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   if (!storage)
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());
+  if (resynced.value()) {
+    // The copy is of another member: what was its own is not this one's.
+    Operation op(clock);
+    for (const CollectionInfoPtr& coll : storage.value()->catalog().ListAll())
+      if (coll->unreplicated) (void)storage.value()->catalog().Drop(op, coll->db, coll->name);
+  }
 
   auto audit = AuditLog::Open(config.EffectiveAuditPath(), config.log.rename_on_rotate, clock);
   if (!audit) return Fail(*log, kExitBadOptions, "Cannot open the audit log", audit.error());

@@ -7,7 +7,7 @@
 namespace mayfly {
 namespace {
 
-constexpr std::string_view kSetting = "ttl/controls";
+constexpr std::string_view kSetting = kTtlControlsSetting;
 constexpr int kVersion = 1;
 
 std::string_view UuidBytes(const Uuid& u) {

@@ -15,6 +15,9 @@
 
 namespace mayfly {
 
+/// The setting of the catalog that keeps all of this: replicated.
+inline constexpr std::string_view kTtlControlsSetting = "ttl/controls";
+
 /// What a pause, or its end, is about: all rules of the server, of a database, of a collection, or
 /// one rule.
 struct TtlScope {
