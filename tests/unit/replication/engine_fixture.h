@@ -22,7 +22,7 @@
 namespace mayfly::testing {
 
 /// Waits for something that other threads bring about. The deadline is for a broken engine, not for a slow one.
-inline bool Eventually(const std::function<bool()>& what, int seconds = 60) {
+inline bool Eventually(const std::function<bool()>& what, int seconds = 30) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (!what()) {
     if (std::chrono::steady_clock::now() > until) return false;
@@ -94,6 +94,10 @@ class TestMember {
     o.election_ticks = 30;
     o.log_max_bytes = log_max_bytes;
     o.restart = [this] { restart_wanted_ = true; };
+    if (std::getenv("MAYFLY_TEST_LOG"))
+      o.log = [this](char severity, std::string_view m, std::string_view) {
+        std::fprintf(stderr, "%d %c %.*s\n", port_, severity, static_cast<int>(m.size()), m.data());
+      };
     auto opened = OpenConsensus(std::move(o));
     if (!opened) FAIL(opened.error().message);
     std::lock_guard l(mutex_);
