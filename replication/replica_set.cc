@@ -15,6 +15,7 @@ namespace {
 constexpr std::string_view kAppliedRow = "replication/applied";
 constexpr int64_t kProbeMillis = 5'000;
 constexpr int64_t kHandOverMillis = 2'000;
+constexpr int64_t kNoopMillis = 10'000;  ///< periodicNoopIntervalSecs
 
 Error NotSecondary(std::string message) { return {LocationCode(95), std::move(message)}; }
 
@@ -54,6 +55,7 @@ std::string ReplicaSet::ElectionId(uint64_t term) {
 ReplicaSet::ReplicaSet(ReplicaSetOptions options)
     : options_(std::move(options)),
       storage_(*options_.storage),
+      clock_(*options_.clock),
       applier_(storage_),
       log_max_bytes_(options_.log_max_bytes),
       log_min_hours_(options_.log_min_hours),
@@ -157,6 +159,7 @@ Result<void> ReplicaSet::LoadApplied() {
   applied_.wall_millis = LoadLe<int64_t>(v.view().data() + 8);
   applied_.term = LoadLe<int64_t>(v.view().data() + 16);
   applied_ts_ = applied_.ts;
+  clock_.Applied(applied_.wall_millis);
   committer_->AdvanceTo(applied_.ts);
   return Ok();
 }
@@ -172,7 +175,17 @@ void ReplicaSet::Log(char severity, std::string_view message,
 void ReplicaSet::RunTasks() {
   std::unique_lock l(tasks_mutex_);
   for (;;) {
-    tasks_wake_.wait(l, [this] { return tasks_stop_ || !tasks_.empty(); });
+    const bool called = tasks_wake_.wait_for(l, std::chrono::milliseconds(kNoopMillis), [this] {
+      return tasks_stop_ || !tasks_.empty();
+    });
+    if (!called) {
+      // An idle primary: its time goes on for those who read on secondaries.
+      if (committer_ != nullptr && committer_->writable() &&
+          storage_.clock().Now().millis - last_applied().wall_millis >= kNoopMillis)
+        committer_->SubmitNoop(BuildBson([](BsonBuilder& b) { b.Append("msg", "periodic noop"); }),
+                               [](Result<void>) {});
+      continue;
+    }
     if (tasks_.empty()) return;
     std::vector<std::function<void()>> now = std::move(tasks_);
     tasks_.clear();
@@ -297,10 +310,12 @@ void ReplicaSet::Refresh() {
       election_ = Election{storage_.clock().Now().millis, state_.term, "electionTimeout"};
     if (was == MemberState::kPrimary && is != MemberState::kPrimary)
       stepped_down_millis_ = storage_.clock().Now().millis;
+    const bool next_has_config = next->config != nullptr;
     topology_ = std::move(next);
     if (is == MemberState::kPrimary && was != is && options_.becoming_primary)
       options_.becoming_primary();
     readable_ = is == MemberState::kPrimary || is == MemberState::kSecondary;
+    clock_.set_follows(is != MemberState::kPrimary && next_has_config);
     committer_->SetWritable(is == MemberState::kPrimary);
   }
   if (!changed) return;
@@ -390,6 +405,7 @@ void ReplicaSet::Applied(std::span<const CommittedEntry> entries) {
     for (const CommittedEntry& e : entries)
       if (e.kind == CommittedEntry::Kind::kData)
         applied_.term = static_cast<int64_t>(e.position.term);
+    clock_.Applied(applied_.wall_millis);
     applied_ts_.store(applied_.ts, std::memory_order_release);
     applied_wake_.notify_all();
   }

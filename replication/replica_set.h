@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -57,6 +58,34 @@ struct WriteConcernTarget {
   bool journal = false;
 };
 
+/// The time that operations on a set's member go by. A secondary's is that of the newest record it has applied: it hides what the primary's clock
+/// has made due and nothing more. A primary's is its own clock, but never before what was applied: what one member has hidden, the next
+/// primary does not show again. Threads: any.
+class ReplicatedClock final : public Clock {
+ public:
+  explicit ReplicatedClock(Clock& clock) : clock_(clock) {}
+  Instant Now() const override {
+    const int64_t applied = applied_.load(std::memory_order_relaxed);
+    if (follows_.load(std::memory_order_relaxed) && applied != 0) return {applied};
+    return {std::max(clock_.Now().millis, floor_ ? applied : INT64_MIN)};
+  }
+  int64_t MonotonicMicros() const override { return clock_.MonotonicMicros(); }
+  void OnJump(std::function<void()> wake) override { clock_.OnJump(std::move(wake)); }
+
+  void Applied(int64_t wall_millis) {
+    if (wall_millis > applied_.load(std::memory_order_relaxed)) applied_ = wall_millis;
+  }
+  void set_follows(bool on) { follows_ = on; }
+  /// Off where the clock may be set back by hand (--testClock). Before Start.
+  void set_floor(bool on) { floor_ = on; }
+
+ private:
+  Clock& clock_;
+  std::atomic<int64_t> applied_{0};
+  std::atomic<bool> follows_{false};
+  bool floor_ = true;
+};
+
 struct ReplicaSetOptions {
   Storage* storage = nullptr;
   Clock* clock = nullptr;
@@ -96,6 +125,8 @@ class ReplicaSet final : public StateMachine {
   ReplicatedCommitter& committer() { return *committer_; }
   const std::string& set_name() const { return options_.set_name; }
   const std::string& self_host() const { return options_.self_host; }
+  /// Once the port is known. Before Start.
+  void set_self_host(std::string host) { options_.self_host = std::move(host); }
 
   TopologyPtr topology() const;
   bool writable() const { return committer_->writable(); }
@@ -105,6 +136,8 @@ class ReplicaSet final : public StateMachine {
   OpTime last_applied() const;
   uint64_t applied_ts() const { return applied_ts_.load(std::memory_order_acquire); }
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
+  /// What an operation's `now` is read from.
+  ReplicatedClock& clock() { return clock_; }
   uint64_t cluster_time() const { return std::max(committer_->last_ts(), applied_ts()); }
 
   // --- commands; blocking ----------------------------------------------------------------------------
@@ -158,8 +191,9 @@ class ReplicaSet final : public StateMachine {
   void RunTasks();
   void Post(std::function<void()> task);
 
-  const ReplicaSetOptions options_;
+  ReplicaSetOptions options_;
   Storage& storage_;
+  ReplicatedClock clock_;
   ReplicatedCommitter* committer_ = nullptr;  ///< owned by the storage
   std::unique_ptr<Consensus> consensus_;
   LogApplier applier_;

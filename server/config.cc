@@ -590,8 +590,6 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
       return Bad("--keyFile is how members of a replica set know each other: it needs --replSet");
     if (config.oplog_size_mb != 0 || config.oplog_min_retention_hours != 0)
       return Bad("--oplogSize and --oplogMinRetentionHours need --replSet");
-  } else if (config.port == 0) {
-    return Bad("--replSet needs a --port that the other members know");
   }
   if (config.fork && config.log.path.empty())
     return Bad(

@@ -322,7 +322,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   s.start_micros = server_.clock().MonotonicMicros();
   const uint64_t id = server_.operations().NextOperationId();
   s.reply_id = static_cast<int32_t>(id);
-  s.op.emplace(server_.clock(), id);
+  ReplicaSet* const set = server_.replica_set();
+  s.op.emplace(set != nullptr ? static_cast<const Clock&>(set->clock()) : server_.clock(), id);
   s.report.Reset();
   s.ctx.emplace(CommandContext{.server = server_,
                                .op = *s.op,

@@ -45,21 +45,20 @@ Result<std::string> ReadKeyFile(const std::string& path) {
   return key;
 }
 
-/// What others reach this member at when nobody has said: the host's name, or the loopback address when it listens to nothing else.
-std::string SelfHost(const ServerConfig& config) {
+}  // namespace
+
+std::string SelfHost(const ServerConfig& config, int port) {
   for (const std::string& ip : config.bind_ips)
     if (!ip.starts_with("127.") && ip != "localhost" && ip != "::1") {
       if (ip != "0.0.0.0" && ip != "::" && ip != "*")
-        return (ip.find(':') == std::string::npos ? ip : "[" + ip + "]") + ":" + std::to_string(config.port);
+        return (ip.find(':') == std::string::npos ? ip : "[" + ip + "]") + ":" + std::to_string(port);
       char name[256] = "localhost";
       ::gethostname(name, sizeof name - 1);
-      return std::string(name) + ":" + std::to_string(config.port);
+      return std::string(name) + ":" + std::to_string(port);
     }
   return (config.bind_ips.empty() || config.bind_ips[0] == "::1" ? "127.0.0.1" : config.bind_ips[0]) + ":" +
-         std::to_string(config.port);
+         std::to_string(port);
 }
-
-}  // namespace
 
 Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   const ServerConfig& config = server.config();
@@ -71,7 +70,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
     MAYFLY_TRY(o.key, ReadKeyFile(config.key_file));
   }
   o.data_directory = config.db_path;
-  o.self_host = SelfHost(config);
+  o.self_host = SelfHost(config, config.port);
   o.port = config.port;
   o.sync_interval_ms = config.sync_interval_ms;
   o.log_max_bytes = config.oplog_size_mb << 20;
@@ -107,6 +106,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   };
   o.restart = [&server] { server.RequestShutdown(true, kExitRestart); };
   MAYFLY_TRY(auto set, ReplicaSet::Open(std::move(o)));
+  set->clock().set_floor(!config.test_clock);
   const TopologyPtr t = set->topology();
   if (t->config && t->config->name != config.repl_set)
     return Bad("the data directory belongs to the set " + t->config->name + ", not to " + config.repl_set);

@@ -220,7 +220,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
   }
   if (replica_set) {
-    context.set_transaction_numbers(true);
+    replica_set->set_self_host(SelfHost(config, server.port()));
     context.repl_primary_changed = [m = ttl.get(), &context](bool) {
       m->Wake();
       context.sessions().InvalidateTransactions();

@@ -169,7 +169,7 @@ void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, Bson
   if (set != nullptr) AppendSet(*set, *topology, legacy_name, reply);
   reply.Append("maxBsonObjectSize", kMaxBsonUserSize)
       .Append("maxMessageSizeBytes", kMaxMessageSize);
-  reply.Append("maxWriteBatchSize", int32_t{100'000}).Append("localTime", ctx.op.now);
+  reply.Append("maxWriteBatchSize", int32_t{100'000}).Append("localTime", ctx.server.clock().Now());
   reply.Append("logicalSessionTimeoutMinutes",
                static_cast<int32_t>(ctx.server.settings().local_session_timeout_minutes.load()));
   reply.Append("connectionId", static_cast<int32_t>(c.id()));
