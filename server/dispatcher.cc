@@ -365,7 +365,9 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     Finish(c, s, out, std::move(parsed));
     return true;
   }
-  if (s.row->run_now != nullptr && !s.fail) {
+  const bool waits = set != nullptr && ((s.row->flags & kTakesWriteConcern) ||
+                                        replication_gate::MustWaitBefore(*set, *s.ctx));
+  if (s.row->run_now != nullptr && !s.fail && !waits) {
     if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
       Finish(c, s, out, std::move(*answer));
       return true;
@@ -373,10 +375,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.reply->Abandon();
     s.reply.emplace(out);
   }
-  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
-      (server_.replica_set() != nullptr &&
-       ((s.row->flags & kTakesWriteConcern) ||
-        replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx))) ||
+  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail || waits ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
