@@ -338,7 +338,10 @@ void RaftNode::LeaderDuties() {
       return;
     }
     for (const Member& m : all) {
-      if (!m.learner || !m.active || m.in_snapshot || m.matched + kCaughtUp < s.last_index) continue;
+      // A new member counts as active before it has ever answered.
+      if (!m.learner || !m.active || m.in_snapshot || m.matched == 0 ||
+          m.matched + kCaughtUp < s.last_index)
+        continue;
       const bool wanted = std::any_of(
           configuration_.members.begin(), configuration_.members.end(),
           [&](const ConsensusMember& c) { return c.id == m.id && c.voter; });

@@ -114,7 +114,10 @@ void Transport::AddPeer(const Address& a, bool listed) {
   }
   slot = std::make_shared<Peer>(a.id, a.address, net_);
   slot->listed = listed;
-  asio::co_spawn(net_.get_executor(), Stream(slot), asio::detached);
+  // Not at once: on the net thread it would run right here, under the lock.
+  asio::post(net_, [this, peer = slot] {
+    asio::co_spawn(net_.get_executor(), Stream(peer), asio::detached);
+  });
 }
 
 void Transport::SetPeers(std::vector<Address> peers) {
@@ -177,6 +180,7 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
       std::lock_guard l(mutex_);
       address = peer->address;
     }
+    Log('D', "Member " + address + ": connecting");
     auto opened = co_await OpenLink(address);
     std::string why;
     if (opened) {
@@ -197,6 +201,7 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
           peer->queue.clear();
           peer->queued_bytes = 0;
         }
+        Log('D', "Member " + address + ": connected");
         o_.link_changed(peer->id, true, {});
         peer->writing = true;
         asio::co_spawn(net_.get_executor(), Writer(peer, link), asio::detached);
@@ -305,6 +310,7 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
     co_return;
   }
   const LinkPeer peer = greeted.value();
+  Log('D', "A member's connection of purpose " + std::to_string(static_cast<int>(peer.purpose)));
   if (peer.purpose == LinkPurpose::kProbe) {
     link->Close();
     co_return;

@@ -94,6 +94,10 @@ class TestMember {
     o.election_ticks = 30;
     o.log_max_bytes = log_max_bytes;
     o.restart = [this] { restart_wanted_ = true; };
+    if (std::getenv("MAYFLY_TEST_LOG"))
+      o.log = [this](char severity, std::string_view m, std::string_view) {
+        std::fprintf(stderr, "%d %c %.*s\n", port_, severity, static_cast<int>(m.size()), m.data());
+      };
     auto opened = OpenConsensus(std::move(o));
     if (!opened) FAIL(opened.error().message);
     std::lock_guard l(mutex_);

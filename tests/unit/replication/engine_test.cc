@@ -228,6 +228,7 @@ TEST_CASE("The log is cut by size and what is applied stays", "[engine]") {
   log->Seek(0);
   REQUIRE(log->Valid());
   CHECK(log->entry().position.index == s.first.index);
+  log.reset();
   m.Restart();
   REQUIRE(Eventually([&] { return m.Leads(); }));
   CHECK(m.engine().Status().first.index == s.first.index);
