@@ -22,7 +22,7 @@
 namespace mayfly::testing {
 
 /// Waits for something that other threads bring about. The deadline is for a broken engine, not for a slow one.
-inline bool Eventually(const std::function<bool()>& what, int seconds = 60) {
+inline bool Eventually(const std::function<bool()>& what, int seconds = 30) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (!what()) {
     if (std::chrono::steady_clock::now() > until) return false;

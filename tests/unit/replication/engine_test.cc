@@ -157,7 +157,14 @@ TEST_CASE("A member that the log does not reach takes a copy and goes on from th
   second.Restart();
   CHECK(second.engine().self() == self);  // what the donor promised is not taken over
   REQUIRE(first.Propose("after the copy"));
-  REQUIRE(Eventually([&] { return second.Records() == first.Records(); }));
+  const bool same = Eventually([&] { return second.Records() == first.Records(); });
+  const ConsensusStatus one = first.engine().Status(), two = second.engine().Status();
+  INFO("first: term " << one.state.term << " last " << one.last.index << " applied " << one.applied.index
+                      << "; second: term " << two.state.term << " first " << two.first.index << " last "
+                      << two.last.index << " committed " << two.committed.index << " applied "
+                      << two.applied.index << " records " << second.Records().size() << " of "
+                      << first.Records().size());
+  REQUIRE(same);
   // Once a voter it counts.
   REQUIRE(Eventually([&] {
     int voters = 0;
