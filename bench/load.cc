@@ -152,10 +152,26 @@ int main(int argc, char** argv) {
   app.add_option("--connections", connections, "numbers of connections")->delimiter(',');
   app.add_option("--only", only, "workloads whose name contains this");
   app.add_option("--reap", reap, "instead: a mass expiry of this many documents, with reads beside it");
+  int64_t redis = 0, trickle = 0, head = 0;
+  app.add_option("--redis-reap", redis, "instead: the same on a Redis server on that port");
+  app.add_option("--trickle", trickle, "instead: 1000 documents a second fall due for so many seconds; how late each is gone");
+  app.add_option("--head", head, "instead: this many pending deadlines, their bytes, and the head of the index once they are reaped");
   CLI11_PARSE(app, argc, argv);
+  if (redis > 0) {
+    RunRedisReap(options, redis);
+    return 0;
+  }
   SyncClient client(options.host, options.port);
   if (reap > 0) {
     RunReap(options, reap);
+    return 0;
+  }
+  if (trickle > 0) {
+    RunTrickle(options, 1000, trickle);
+    return 0;
+  }
+  if (head > 0) {
+    RunHead(options, head);
     return 0;
   }
   std::printf("| workload | connections | ops/s | docs/s | p50 us | p99 us | p99.9 us | server CPU us/op | RSS MiB |\n");

@@ -5,6 +5,7 @@
 #include "protocol/extended_json.h"
 #include "query/match/record_filter.h"
 #include "storage/storage.h"
+#include "ttl/reap_limits.h"
 
 namespace mayfly {
 namespace {
@@ -105,7 +106,7 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
     return v.Truthy();
   };
   BsonValue expire;
-  bool clustered = false;
+  bool clustered = false, reap = false;
   std::string extra;
   BsonBuilder more(extra);
   for (const BsonElement& e : spec) {
@@ -131,6 +132,10 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
       MAYFLY_TRY(clustered, boolean(o, e.value));
     } else if (o == "expireAfterSeconds") {
       expire = e.value;
+    } else if (o == "reap") {
+      MAYFLY_TRY(ParseReapLimits(e.value, ErrorCode::kCannotCreateIndex, i.name));
+      reap = true;
+      if (!e.value.Document().empty()) more.Append(e);
     } else if (o == "partialFilterExpression") {
       if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
       i.has_partial_filter = true;
@@ -188,6 +193,9 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
                  "The index name '_id_' is reserved for the _id index, which must have key pattern "
                  "{_id: 1}, found key: " +
                      ToRelaxedJson(i.key.view())};
+  if (reap && (expire.missing() || i.fields.size() > 1))
+    return Cannot("index '" + i.name +
+                  "': reap is an option of TTL indexes: it needs expireAfterSeconds and one field");
   if (i.sparse && i.has_partial_filter)
     return Cannot("cannot mix \"partialFilterExpression\" and \"sparse\" options");
   if (!expire.missing()) {

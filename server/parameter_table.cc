@@ -86,6 +86,12 @@ void RegisterTtl(ServerContext& server) {
            "Bytes of documents a batch of deletes; 0: no limit.", changed, false);
   p.AddEnum("ttlMonitorMode", &t.monitor_mode, {"precise", "interval"},
             "precise: the reaper wakes at each deadline; interval: passes only.", changed);
+  p.AddInt("ttlMaxDocsPerSecond", &t.max_docs_per_second, 0, kMax,
+           "Documents a second that the TTL monitor deletes, over all rules; 0: no limit.", changed,
+           false);
+  p.AddInt("ttlMaxClockJumpSecs", &t.max_clock_jump_secs, 0, kMax,
+           "A jump of the clock beyond this suspends expiry until it is confirmed; 0: none does.",
+           changed, false);
   p.AddEnum("ttlCompoundIndexes", &t.compound_indexes, {"reject", "ignore"},
             "What expireAfterSeconds on a compound index does.", changed);
 }

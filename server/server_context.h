@@ -22,6 +22,7 @@
 namespace mayfly {
 
 class Storage;
+class TtlMonitor;
 struct ServerConfig;  // server/config.h
 
 /// What the server consists of, for commands: made by main, outlives every connection. The members
@@ -82,6 +83,8 @@ class ServerContext {
 
   /// Other layers' sections of serverStatus (ttl metrics, replication): appended in order.
   std::vector<std::function<void(BsonBuilder& reply)>> server_status_hooks;
+  /// Set once there is storage, before the first client; stopped before it goes.
+  TtlMonitor* ttl_monitor = nullptr;
   /// Appended inside serverStatus.metrics.ttl after MongoDB's four.
   std::function<void(BsonBuilder& ttl)> ttl_metrics_hook;
   /// Runs before {clock: …} replies: returns once everything due at the clock's time is gone. May

@@ -1,5 +1,7 @@
 #include "server/ttl_wiring.h"
 
+#include <time.h>
+
 #include "server/arg_reader.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
@@ -29,6 +31,12 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
     return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down();
   };
   env.foreground_requests = [&server] { return server.metrics().network.requests.Get(); };
+  // Not CLOCK_MONOTONIC: that stands still while the machine sleeps, and waking up is no jump.
+  env.elapsed_micros = [] {
+    timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+  };
   env.slow_millis = [&server] { return server.profiler().slow_ms.load(std::memory_order_relaxed); };
   env.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError
@@ -49,6 +57,7 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
                                               server.metrics().batched_deletes, std::move(env));
   server.ttl_settings().on_change = [m = monitor.get()] { m->Wake(); };
   server.ttl_pass_hook = [m = monitor.get()](Operation&) { m->RunPass(); };
+  server.ttl_monitor = monitor.get();
   server.settle_hook = [m = monitor.get()](Operation&) { m->Settle(); };
   return monitor;
 }

@@ -4,6 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
+#include "storage/archive.h"
 #include "storage/capped.h"
 #include "storage/tombstone.h"
 #include "storage/write_unit_impl.h"
@@ -374,6 +375,13 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
                                const DeleteCause& cause) {
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  if (cause.expired()) {
+    if (std::optional<ArchiveTarget> archive = ArchiveTargetOf(*touched->coll)) {
+      CollectionInfoPtr from = touched->coll;
+      MAYFLY_TRY(CopyToArchive(*this, *archive, *from, current.doc));
+      MAYFLY_TRY(touched, u.Touch(given));
+    }
+  }
   const CollectionInfo& coll = *touched->coll;
   size_t n = coll.indexes.size();
   if (u.before.size() < n) u.before.resize(n);

@@ -221,6 +221,7 @@ class UnitApplier {
   };
   Storage::Impl& storage_;
   std::vector<Count> counts_;
+  std::vector<const StagedOp*> sorted_;
   /// Flags set in memory whose rows were in a batch that failed: they go with the next one, because
   /// units that found the flag set have not written it again.
   std::vector<std::string> multikey_owed_;

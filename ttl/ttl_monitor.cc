@@ -17,6 +17,8 @@ namespace {
 constexpr auto kPromptInterval = std::chrono::milliseconds(20);
 /// The longest sleep, so that a wall clock that was set forward is noticed.
 constexpr auto kLongestSleep = std::chrono::milliseconds(1000);
+/// A rule that failed is tried again after this time, or when the catalog changes.
+constexpr int64_t kRetryMillis = 10'000;
 /// All rules that have something due get a turn in about this time; a turn is not shorter than
 /// kShortestTurn.
 constexpr int64_t kRoundMillis = 500, kShortestTurn = 5, kLongestTurn = 50;
@@ -31,6 +33,9 @@ TtlMonitor::TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& para
       parameters_(parameters),
       metrics_(metrics),
       env_(std::move(environment)),
+      guard_(storage, clock, parameters, metrics,
+             env_.elapsed_micros ? env_.elapsed_micros : [&clock] { return clock.MonotonicMicros(); },
+             env_.log),
       schedule_(storage, states_),
       reaper_(storage, clock, parameters, metrics, batched, env_, [this] { return KeepOn(); }) {}
 
@@ -40,7 +45,11 @@ void TtlMonitor::Start() {
   next_pass_ = SaturatingDeadline(clock_.Now().millis, parameters_.monitor_sleep_secs);
   storage_.expiry_waker().wake = [this] { Wake(); };
   storage_.catalog().OnChange([this] { Wake(); });
-  clock_.OnJump([this] { ControlsChanged(); });
+  guard_.Open();
+  clock_.OnJump([this] {
+    guard_.MovedByHand();
+    ControlsChanged();
+  });
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -68,6 +77,12 @@ void TtlMonitor::ControlsChanged() {
   std::lock_guard l(mutex_);
   woken_ = reconsider_ = true;
   wake_.notify_all();
+}
+
+bool TtlMonitor::ConfirmClock() {
+  const bool was = guard_.Confirm();
+  ControlsChanged();
+  return was;
 }
 
 void TtlMonitor::RunPass() {
@@ -109,13 +124,17 @@ void TtlMonitor::Run() {
       settles = settles_wanted_;
     }
     waker.wake_below = INT64_MAX;  // whatever comes in from here on is looked at
+    guard_.Check();
     const int64_t period = parameters_.monitor_sleep_secs.load() * 1000;
     next_pass_ =
         std::min(next_pass_,
                  clock_.Now().millis + period);  // the period was shortened, or the clock set back
     const bool precise = parameters_.monitor_mode.load() == 0;
-    limiter_.SetRate(parameters_.max_docs_per_second.load(), clock_.Now().millis);
     schedule_.Refresh(clock_.Now().millis);
+    if (int64_t rate = parameters_.max_docs_per_second.load(); rate != limiter_.rate()) {
+      limiter_.SetRate(rate, clock_.Now().millis);
+      reconsider = true;
+    }
     const bool pass = passes > passes_done_ || clock_.Now().millis >= next_pass_;
     if (reconsider || pass) {
       limited_until_ = INT64_MIN;
@@ -222,6 +241,7 @@ void TtlMonitor::IntervalPass(Instant at) {
 bool TtlMonitor::WorkOff(bool pass) {
   int64_t sub_pass = clock_.MonotonicMicros();
   for (;;) {
+    guard_.Check();
     const Instant now = clock_.Now();
     schedule_.Refresh(now.millis);
     if (limited_until_ > now.millis) {
@@ -283,11 +303,13 @@ bool TtlMonitor::VisitSlot(TtlSlot& slot, Instant now, VisitLimits limits, Visit
   *visit = reaper_.Run(slot, now, limits);
   limiter_.Spend(visit->deleted);
   slot.limiter.Spend(visit->deleted);
-  if (!visit->error.empty() || visit->blocked)
+  if (visit->failed)
+    schedule_.Place(slot, now.millis + kRetryMillis);
+  else if (visit->blocked)
     schedule_.Stall(slot);
   else
     schedule_.Place(slot);
-  return visit->error.empty();
+  return !visit->failed;
 }
 
 bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "storage/storage.h"
+#include "ttl/clock_guard.h"
 #include "ttl/ttl_environment.h"
 #include "ttl/ttl_parameters.h"
 #include "ttl/ttl_reaper.h"
@@ -45,6 +46,9 @@ class TtlMonitor {
 
   /// What is known of a rule (ListTtlRules names them all).
   TtlRuleFigures Figures(const TtlRule& rule) const { return states_.Figures(rule, clock_.Now()); }
+  ClockGuard& clock_guard() { return guard_; }
+  /// Takes the clock as right after it had jumped; false when expiry was not suspended.
+  bool ConfirmClock();
 
  private:
   void Run();
@@ -70,6 +74,7 @@ class TtlMonitor {
   TtlMetrics& metrics_;
   const TtlEnvironment env_;
   TtlRuleStates states_;
+  ClockGuard guard_;
 
   // The thread's own.
   TtlSchedule schedule_;

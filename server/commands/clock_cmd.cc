@@ -1,6 +1,7 @@
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/server_context.h"
+#include "ttl/ttl_monitor.h"
 
 namespace mayfly {
 
@@ -8,7 +9,7 @@ namespace {
 
 /// {clock: 1} reads it; {clock: "real"}, {clock: {advanceSeconds | advanceMillis: n}}, {clock:
 /// {set: date}}, {clock: {freeze: bool}} change it; {clock: {pass: true}} runs a pass of the TTL
-/// monitor. When the command returns, everything due by then is gone: a test needs no waiting.
+/// monitor; with jump: true the clock guard sees the change as it would see a clock gone wrong. When the command returns, everything due by then is gone: a test needs no waiting.
 Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
@@ -27,8 +28,10 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     const BsonValue set = args.Any("set");
     const auto freeze = args.OptBool("freeze");
     pass = args.BoolOr("pass", false);
+    const bool jump = args.BoolOr("jump", false);
     if (!set.missing() && !set.IsDate()) args.Fail(args.WrongType("set", set.type(), "date"));
     MAYFLY_TRY(args.Finish());
+    if (jump && ctx.server.ttl_monitor) ctx.server.ttl_monitor->clock_guard().TakeNextAsJump();
     if (freeze && *freeze) clock.Freeze(true);
     if (!set.missing()) clock.Set(set.Date());
     if (seconds) clock.Advance(static_cast<int64_t>(*seconds * 1000));

@@ -7,9 +7,11 @@
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
 #include "server/server_context.h"
+#include "storage/archive.h"
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
+#include "ttl/reap_limits.h"
 
 namespace mayfly {
 
@@ -29,7 +31,7 @@ Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(w
 struct IndexChange {
   std::optional<std::string_view> name;
   std::optional<BsonView> key;
-  BsonValue expire;
+  BsonValue expire, reap;
   std::optional<bool> hidden, unique, prepare_unique;
 };
 
@@ -59,6 +61,15 @@ Result<IndexInfoPtr> FindIndex(const CollectionInfo& coll, const IndexChange& c)
   return found;
 }
 
+/// An empty document: no limits any more.
+void SetReap(IndexInfo& index, BsonView reap) {
+  index.extra = BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : index.extra.view())
+      if (e.name != "reap") b.Append(e);
+    if (!reap.empty()) b.Append("reap", reap);
+  });
+}
+
 Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView spec, bool dry_run,
                          BsonBuilder& reply) {
   ArgReader in("collMod.index", spec);
@@ -66,13 +77,14 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   c.name = in.OptString("name");
   c.key = in.OptDocument("keyPattern");
   c.expire = in.Any("expireAfterSeconds");
+  c.reap = in.Any("reap");
   c.hidden = in.OptBool("hidden");
   c.unique = in.OptBool("unique");
   c.prepare_unique = in.OptBool("prepareUnique");
   MAYFLY_TRY(in.Finish());
   if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
-  if (c.expire.missing() && !c.hidden && !c.unique && !c.prepare_unique)
-    return Invalid("no expireAfterSeconds, hidden, unique, or prepareUnique field");
+  if (c.expire.missing() && c.reap.missing() && !c.hidden && !c.unique && !c.prepare_unique)
+    return Invalid("no expireAfterSeconds, reap, hidden, unique, or prepareUnique field");
   if (!c.expire.missing() && !c.expire.IsNumber())
     return Error{ErrorCode::kTypeMismatch,
                  "BSON field 'collMod.index.expireAfterSeconds' is the wrong type '" +
@@ -81,7 +93,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (c.unique && !*c.unique) return Invalid("collMod does not support 'unique: false'");
   MAYFLY_TRY(IndexInfoPtr index, FindIndex(*coll, c));
   if (!index) {
-    if (!c.expire.missing())
+    if (!c.expire.missing() || !c.reap.missing())
       return Invalid("the _id field does not support TTL indexes: use a clustered collection");
     return Invalid(c.hidden ? "can't hide _id index" : "cannot change the _id index");
   }
@@ -107,6 +119,12 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
     if (!index->fields[0].special.empty())
       return Invalid("index '" + index->name +
                      "': only ascending and descending indexes can be TTL indexes");
+  }
+  if (!c.reap.missing()) {
+    if (c.expire.missing() && !index->expire_after_seconds)
+      return Invalid("index '" + index->name +
+                     "': reap is an option of TTL indexes: give expireAfterSeconds too");
+    MAYFLY_TRY(ParseReapLimits(c.reap, ErrorCode::kInvalidOptions, index->name));
   }
   if (c.unique && !index->unique) {
     if (!index->prepare_unique && !dry_run)
@@ -161,6 +179,8 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
                                                         [&](IndexInfo& i) -> Result<void> {
                                                           if (!c.expire.missing())
                                                             i.expire_after_seconds = seconds;
+                                                          if (!c.reap.missing())
+                                                            SetReap(i, c.reap.Document());
                                                           if (c.hidden) i.hidden = *c.hidden;
                                                           if (c.prepare_unique)
                                                             i.prepare_unique = *c.prepare_unique;
@@ -169,6 +189,11 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (!c.expire.missing()) {
     if (old_seconds) reply.Append("expireAfterSeconds_old", int64_t{*old_seconds});
     reply.Append("expireAfterSeconds_new", int64_t{seconds});
+  }
+  if (!c.reap.missing()) {
+    if (BsonValue old = index->extra.view()["reap"]; old.IsDocument())
+      reply.Append("reap_old", old);
+    reply.Append("reap_new", c.reap);
   }
   if (c.hidden && *c.hidden != old_hidden)
     reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
@@ -182,6 +207,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   std::string_view name = in.Collection();
   auto index = in.OptDocument("index");
   BsonValue expire = in.Any("expireAfterSeconds");
+  BsonValue on_expire = in.Any("onExpire");
   auto validator = in.OptDocument("validator");
   auto level = in.OptString("validationLevel");
   auto action = in.OptString("validationAction");
@@ -211,7 +237,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     return Invalid(
         "The 'dryRun' option is only supported for the conversion of an index to unique");
   if (coll->is_view) {
-    if (index || !expire.missing() || validator || level || action || capped_size || capped_max)
+    if (index || !expire.missing() || !on_expire.missing() || validator || level || action || capped_size || capped_max)
       return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
     if (!view_on || !pipeline)
       return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
@@ -246,12 +272,22 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       seconds = n;
     }
   }
+  if (!on_expire.missing()) {
+    if (coll->capped) return Invalid("onExpire is not supported on capped collections");
+    MAYFLY_TRY(ParseOnExpire(on_expire, catalog, req.db, name));
+  }
   if ((capped_size || capped_max) && !coll->capped)
     return Invalid("cappedSize and cappedMax can only be set on a capped collection");
   if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
     return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
-  if (!expire.missing() || validator || level || action || capped_size || capped_max) {
+  if (!expire.missing() || !on_expire.missing() || validator || level || action || capped_size ||
+      capped_max) {
     MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
+      std::optional<ArchiveTarget> archive;
+      if (!on_expire.missing()) {
+        // Again, now that nobody else can change a collection: two changes at once make no cycle.
+        MAYFLY_TRY(archive, ParseOnExpire(on_expire, catalog, c.db, c.name));
+      }
       if (!expire.missing()) c.expire_after_seconds = seconds;
       if (capped_size) c.capped_bytes = (*capped_size + 255) / 256 * 256;
       if (capped_max) c.capped_documents = std::max<int64_t>(*capped_max, 0);
@@ -261,6 +297,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
           bool replaced = (validator && e.name == "validator") ||
                           ((validator || level) && e.name == "validationLevel") ||
                           ((validator || action) && e.name == "validationAction") ||
+                          (!on_expire.missing() && e.name == "onExpire") ||
                           (c.capped && (e.name == "size" || e.name == "max"));
           if (!replaced) b.Append(e);
         }
@@ -268,6 +305,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
           b.Append("size", c.capped_bytes);
           if (c.capped_documents > 0) b.Append("max", c.capped_documents);
         }
+        if (archive) b.Append("onExpire", on_expire);
         auto keep = [&](const char* field, const char* fallback) {
           BsonValue v = coll->options.view()[field];
           return v.IsString() ? std::string(v.String()) : std::string(fallback);

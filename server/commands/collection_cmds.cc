@@ -7,6 +7,7 @@
 #include "server/commands/collection_options.h"
 #include "server/cursor_manager.h"
 #include "server/server_context.h"
+#include "storage/archive.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
 
@@ -99,6 +100,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   auto pipeline = in.OptArray("pipeline");
   BsonValue clustered = in.Any("clusteredIndex");
   BsonValue expire = in.Any("expireAfterSeconds");
+  BsonValue on_expire = in.Any("onExpire");
   in.NotSupported("collation");
   in.NotSupported("timeseries");
   in.NotSupported("encryptedFields");
@@ -128,10 +130,10 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     return Error{ErrorCode::kFailedToParse, "The 'key' field of idIndex must be an object"};
   if (view_on) {
     if (c.capped || size || max || validator || !clustered.missing() || !expire.missing() ||
-        id_index)
+        !on_expire.missing() || id_index)
       return invalid(
-          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds or idIndex "
-          "on a view");
+          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, onExpire "
+          "or idIndex on a view");
     if (view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
     c.is_view = true;
     c.view_on = *view_on;
@@ -183,7 +185,14 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, ctx.op.now));
     c.expire_after_seconds = n;
   }
+  std::optional<ArchiveTarget> archive;
+  if (!on_expire.missing()) {
+    if (c.capped) return invalid("onExpire is not supported on capped collections");
+    MAYFLY_TRY(archive,
+               ParseOnExpire(on_expire, ctx.server.storage().catalog(), req.db, c.name));
+  }
   c.options = BuildBson([&](BsonBuilder& b) {
+    if (archive) b.Append("onExpire", on_expire);
     if (c.capped) {
       b.Append("capped", true).Append("size", c.capped_bytes);
       if (c.capped_documents > 0) b.Append("max", c.capped_documents);

@@ -5,52 +5,10 @@
 #include <thread>
 
 #include "storage/expiry_cover.h"
-#include "tests/unit/storage/catalog_fixture.h"
+#include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
 using namespace mayfly::testing;
-
-namespace {
-
-constexpr int64_t kStart = 1'900'000'000'000;
-
-struct Reaping : CatalogStore {
-  TtlParameters parameters;
-  TtlMetrics metrics;
-  BatchedDeleteMetrics batched;
-  std::vector<std::string> logged;
-  std::mutex log_mutex;
-  std::unique_ptr<TtlMonitor> monitor;
-
-  Reaping() {
-    clock.Set({kStart});
-    clock.Freeze(true);
-  }
-  ~Reaping() {
-    monitor.reset();
-    storage.reset();
-  }
-  void Start() {
-    TtlEnvironment env;
-    env.log = [this](char severity, std::string_view message, BsonView) {
-      std::lock_guard l(log_mutex);
-      logged.push_back(std::string(1, severity) + " " + std::string(message));
-    };
-    monitor = std::make_unique<TtlMonitor>(*storage, clock, parameters, metrics, batched, std::move(env));
-    monitor->Start();
-  }
-  CollectionInfoPtr WithIndex(std::string_view spec, std::string_view name = "c") {
-    CollectionInfoPtr c = Make(name);
-    REQUIRE(catalog().CreateIndexes(*op, *c, {Spec(spec)}));
-    return Coll(name);
-  }
-  BsonDocument Doc(int64_t id, int64_t at) {
-    return BuildBson([&](BsonBuilder& b) { b.Append("_id", id).Append("at", Instant{at}); });
-  }
-  int64_t Count(std::string_view name = "c") { return Storage::DocumentCount(*Coll(name)); }
-};
-
-}  // namespace
 
 TEST_CASE("A document goes at its deadline, not before", "[ttl]") {
   Reaping r;
