@@ -2,6 +2,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
+#include "storage/catalog_format.h"
 
 namespace mayfly {
 namespace {
@@ -46,7 +47,7 @@ void ClockGuard::Open() {
   }
 }
 
-void ClockGuard::Check() {
+void ClockGuard::Check(bool may_write) {
   std::lock_guard l(mutex_);
   const Instant now = clock_.Now();
   if (jumped_) jumped_ = take_as_jump_ = false;
@@ -62,15 +63,14 @@ void ClockGuard::Check() {
   const int64_t off = now.millis > expected ? now.millis - expected : expected - now.millis;
   if (suspended_) {
     if (limit == 0 || off <= limit) Release("Expiry goes on: the clock is back");
-    return;
-  }
-  if (limit > 0 && off > limit) {
+  } else if (limit > 0 && off > limit) {
     Suspend(now, expected);
-    return;
+  } else {
+    base_wall_ = now.millis;
+    base_elapsed_ = elapsed_();
+    if (!moved_ && (saved_ == INT64_MIN || now.millis - saved_ >= kSaveEvery)) dirty_ = true;
   }
-  base_wall_ = now.millis;
-  base_elapsed_ = elapsed_();
-  if (!moved_ && (saved_ == INT64_MIN || now.millis - saved_ >= kSaveEvery)) Save();
+  if (dirty_ && may_write) Save();
 }
 
 bool ClockGuard::Confirm() {
@@ -114,7 +114,7 @@ void ClockGuard::Suspend(Instant now, int64_t expected) {
       expected);
   // The mark stays at what was right.
   saved_ = std::max(saved_, expected);
-  Save();
+  dirty_ = true;
 }
 
 void ClockGuard::Release(const char* why) {
@@ -124,19 +124,21 @@ void ClockGuard::Release(const char* why) {
   base_elapsed_ = elapsed_();
   storage_.expiry_policy().suspended = false;
   Log('I', why, expected);
-  Save();
+  dirty_ = true;
 }
 
 // REQUIRES: mutex_. A suspension keeps the mark where it was.
 void ClockGuard::Save() {
   if (!suspended_) saved_ = base_wall_;
-  Operation op(clock_);
   const BsonDocument row = BuildBson([&](BsonBuilder& b) {
     b.Append("highWater", Instant{saved_}).Append("suspended", suspended_);
     if (suspended_) b.Append("since", since_);
   });
-  // A store that cannot be written to says so elsewhere; the guard in memory holds all the same.
-  (void)storage_.catalog().PutSetting(op, kSetting, row.bytes());
+  // This node's own: not through the committer, which tells the other members. A store that cannot be
+  // written to says so elsewhere; then the next Check tries again.
+  auto batch = storage_.kv().NewBatch();
+  batch->Put(Keyspace::kCatalog, std::string(kSettingPrefix).append(kSetting), row.bytes());
+  if (storage_.kv().Write(*batch, false)) dirty_ = false;
 }
 
 void ClockGuard::Log(char severity, std::string_view message, int64_t expected) {

@@ -23,9 +23,11 @@ class ClockGuard {
              std::function<void(char severity, std::string_view message, BsonView)> log);
 
   void Open();
-  /// Compares; to be called at least every second or so. Writes the high-water mark once a minute.
-  void Check();
-  /// The clock is right as it is now. False when nothing was suspended.
+  /// Compares; to be called at least every second or so. Writes the high-water mark once a minute and
+  /// what has changed, unless the store is not to be written to now (`may_write`).
+  void Check(bool may_write);
+  /// The clock is right as it is now; the next Check() makes it permanent. False when nothing was
+  /// suspended.
   bool Confirm();
   /// The clock was moved by hand (--testClock): this is no jump, unless TakeNextAsJump was called.
   void MovedByHand();
@@ -55,6 +57,7 @@ class ClockGuard {
   mutable std::mutex mutex_;
   int64_t base_wall_ = 0, base_elapsed_ = 0;  ///< a time that was right; ms and us
   int64_t saved_ = INT64_MIN;                 ///< the mark as it is stored, ms
+  bool dirty_ = false;                        ///< what is stored is not how it is
   bool suspended_ = false;
   Instant since_{};
   bool moved_ = false;           ///< the time is not the system's any more: it leaves no mark

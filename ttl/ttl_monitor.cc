@@ -125,7 +125,7 @@ void TtlMonitor::Run() {
       settles = settles_wanted_;
     }
     waker.wake_below = INT64_MAX;  // whatever comes in from here on is looked at
-    guard_.Check();
+    guard_.Check(!env_.may_run || env_.may_run());
     const int64_t period = parameters_.monitor_sleep_secs.load() * 1000;
     next_pass_ =
         std::min(next_pass_,
@@ -242,7 +242,7 @@ void TtlMonitor::IntervalPass(Instant at) {
 bool TtlMonitor::WorkOff(bool pass) {
   int64_t sub_pass = clock_.MonotonicMicros();
   for (;;) {
-    guard_.Check();
+    guard_.Check(!env_.may_run || env_.may_run());
     const Instant now = clock_.Now();
     schedule_.Refresh(now.millis);
     if (limited_until_ > now.millis) {

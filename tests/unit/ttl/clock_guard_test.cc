@@ -102,7 +102,7 @@ TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock
     store.Open(dir.path());
     ClockGuard guard(*store.storage, clock, parameters, metrics, [&] { return elapsed; }, {});
     guard.Open();
-    guard.Check();
+    guard.Check(true);
     with(guard);
   };
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
@@ -123,12 +123,13 @@ TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
   run([&](ClockGuard& g) {
     clock.Advance(4'000'000);
-    g.Check();
+    g.Check(true);
     CHECK(g.state().suspended);
   });
   run([&](ClockGuard& g) {
     CHECK(g.state().suspended);
     CHECK(g.Confirm());
+    g.Check(true);
   });
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
 }
