@@ -10,7 +10,6 @@
 #include <rocksdb/transaction_log.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -129,10 +128,6 @@ class Listener final : public rocksdb::EventListener {
     if (log_) log_('E', "Storage error: writes may be refused until it is over. " + s->ToString());
     failed_();
   }
-  /// Background work gives way to those who wait for an answer. Flushes less so: writers wait for
-  /// them in the end. Linux: the priority of the calling thread alone.
-  void OnCompactionBegin(rocksdb::DB*, const rocksdb::CompactionJobInfo&) override { GiveWay(10); }
-  void OnFlushBegin(rocksdb::DB*, const rocksdb::FlushJobInfo&) override { GiveWay(5); }
   /// RocksDB's own recovery goes by the free space that the file system reports; when it then meets
   /// a full disk again, the error becomes final. RocksKv tries the disk first.
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
@@ -141,11 +136,6 @@ class Listener final : public rocksdb::EventListener {
   }
 
  private:
-  static void GiveWay(int nice) {
-    thread_local const bool done =
-        setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice) == 0;
-    (void)done;
-  }
   std::function<void(char, std::string_view)> log_;
   std::function<void()> failed_;
 };
