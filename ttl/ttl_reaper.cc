@@ -10,7 +10,7 @@ namespace {
 
 /// So many point deletes at the head of an index are worth one range delete over them, once the
 /// backlog is gone and while it is worked off.
-constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 250'000;
+constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 50'000;
 
 BsonDocument Command(const TtlRule& rule, int64_t threshold) {
   return BuildBson([&](BsonBuilder& b) {
