@@ -126,7 +126,6 @@ void TtlMonitor::Run() {
       settles = settles_wanted_;
     }
     waker.wake_below = INT64_MAX;  // whatever comes in from here on is looked at
-    guard_.Check(!env_.may_run || env_.may_run());
     const int64_t period = parameters_.monitor_sleep_secs.load() * 1000;
     next_pass_ =
         std::min(next_pass_,
@@ -134,6 +133,7 @@ void TtlMonitor::Run() {
     const bool precise = parameters_.monitor_mode.load() == 0;
     int64_t next = INT64_MAX;
     try {
+      guard_.Check(!env_.may_run || env_.may_run());
       schedule_.Refresh(clock_.Now().millis);
       if (int64_t rate = parameters_.max_docs_per_second.load(); rate != limiter_.rate()) {
         limiter_.SetRate(rate, clock_.Now().millis);
