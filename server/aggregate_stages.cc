@@ -4,6 +4,7 @@
 #include "server/arg_reader.h"
 #include "server/current_op.h"
 #include "server/session_store.h"
+#include "server/ttl_status.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -136,14 +137,17 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
   return out;
 }
 
-Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, std::string_view db,
-                                             std::string_view collection, BsonView spec) {
+Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, Operation& op,
+                                             std::string_view db, std::string_view collection,
+                                             BsonView spec) {
   if (!spec.empty())
     return Error{LocationCode(28803),
                  "The $indexStats stage specification must be an empty object"};
   std::vector<BsonDocument> out;
   CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
   if (!coll || coll->is_view) return out;
+  const std::vector<ListedTtlRule> rules = ListRulesFor(server, coll->db, coll->name);
+  Result<void> failed = Ok();
   auto add = [&](const IndexInfo* i) {
     out.push_back(BuildBson([&](BsonBuilder& b) {
       b.Append("name", i                 ? std::string_view(i->name)
@@ -161,10 +165,17 @@ Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, std::string_
       AppendIndexSpec(*coll, i, s);
       s.Done();
       if (i && i->state == IndexState::kBuilding) b.Append("building", true);
+      // Of a rule, what ttlStatus says of it.
+      for (const ListedTtlRule& r : rules) {
+        if (r.rule.index.get() != i || r.rule.kind == TtlRule::Kind::kDocument) continue;
+        BsonBuilder ttl = b.OpenDocument("ttl");
+        if (failed = AppendRuleFacts(server, op, r, ttl); !failed) return;
+      }
     }));
   };
   if (!coll->capped) add(nullptr);
   for (const IndexInfoPtr& i : coll->indexes) add(i.get());
+  MAYFLY_TRY(failed);
   return out;
 }
 
@@ -184,7 +195,14 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
     ServerContext& server, const CommandContext* ctx, Operation& op, std::string_view stage,
     std::string_view db, std::string_view collection, BsonView spec) {
   if (stage == "$collStats") return CollStats(server, op, db, collection, spec);
-  if (stage == "$indexStats") return IndexStats(server, db, collection, spec);
+  if (stage == "$indexStats") return IndexStats(server, op, db, collection, spec);
+  if (stage == "$ttlForecast") {
+    ArgReader in("$ttlForecast", spec);
+    const ForecastOptions options = ReadForecastOptions(in);
+    MAYFLY_TRY(in.Finish());
+    MAYFLY_TRY(Forecast f, ForecastCollection(server, op, db, collection, options));
+    return std::vector<BsonDocument>{BuildBson([&](BsonBuilder& b) { AppendForecast(f, b); })};
+  }
   if (stage == "$currentOp") {
     ArgReader in("$currentOp", spec);
     CurrentOpOptions options;

@@ -318,6 +318,30 @@ std::vector<OptionRow> MakeOptions() {
        }});
   no("", "operationProfiling.filter", Kind::kString,
      "set a profiling filter with the profile command");
+  // Audit
+  add({"--auditDestination", "auditLog.destination", Kind::kString,
+       "file (default), or none: no audit log", [](C& c, const Values& v) -> Result<void> {
+         if (v.back() == "console" || v.back() == "syslog")
+           return Bad("auditDestination: " + v.back() +
+                      " is not part of this version; use file, or none");
+         if (v.back() != "file" && v.back() != "none")
+           return Bad("auditDestination must be file or none, not '" + v.back() + "'");
+         c.audit = v.back() == "file";
+         return Ok();
+       }});
+  add({"--auditPath", "auditLog.path", Kind::kString,
+       "audit log file (audit/audit.json in the data directory)", SetString(&C::audit_path)});
+  add({"--auditFormat", "auditLog.format", Kind::kString, "JSON, the only one",
+       [](C&, const Values& v) -> Result<void> {
+         if (v.back() == "BSON")
+           return Bad("auditFormat: BSON is not part of this version; use JSON");
+         if (v.back() != "JSON") return Bad("auditFormat must be JSON, not '" + v.back() + "'");
+         return Ok();
+       }});
+  no("--auditFilter", "auditLog.filter", Kind::kString,
+     "the audit log has every event it knows; filters are not part of this version");
+  no("", "auditLog.runtimeConfiguration", Kind::kSwitch,
+     "the audit log is configured at start-up only", "false");
   // Mayfly's own
   add({"--testClock", "mayfly.testClock", Kind::kSwitch,
        "enables the clock command (for tests: time travel)", SetBool("testClock", &C::test_clock)});
@@ -545,6 +569,8 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
   if (config.fork && config.log.path.empty())
     return Bad(
         "--fork has to be used with --logpath: in the background there is no terminal to write to");
+  if (!config.audit && !config.audit_path.empty())
+    return Bad("auditPath is given, but auditDestination is none: leave one of them out");
   if (config.log.append && config.log.path.empty() && config.fork)
     return Bad("--logappend needs --logpath");
   for (const std::string& ip : config.bind_ips)

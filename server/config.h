@@ -34,6 +34,14 @@ struct ServerConfig {
   int sync_interval_ms = 100;
 
   LogOptions log;
+  /// auditLog.destination: false ("none"): no audit log. The file: auditLog.path, else audit/audit.json in the data
+  /// directory.
+  bool audit = true;
+  std::string audit_path;
+  std::string EffectiveAuditPath() const {
+    if (!audit) return {};
+    return audit_path.empty() ? db_path + "/audit/audit.json" : audit_path;
+  }
   std::string pid_file;
   bool fork = false;
   bool test_clock = false;

@@ -94,6 +94,12 @@ void RegisterTtl(ServerContext& server) {
            changed, false);
   p.AddEnum("ttlCompoundIndexes", &t.compound_indexes, {"reject", "ignore"},
             "What expireAfterSeconds on a compound index does.", changed);
+  p.AddDouble("ttlGuardMaxFraction", &t.guard_max_fraction, 0, 1,
+              "Share of a collection that a new or changed rule may remove at once.");
+  p.AddInt("ttlGuardMinDocs", &t.guard_min_docs, 0, INT64_MAX,
+           "Documents below which the guard says nothing.", {}, false);
+  p.AddEnum("ttlGuardAction", &t.guard_action, {"warn", "hold", "off"},
+            "What the guard does with a rule that would remove more: log, hold, or nothing.");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "query/match/record_filter.h"
+#include "server/audit_log.h"
 #include "server/commands/register.h"
 #include "server/config.h"
 #include "server/http/http_server.h"
@@ -19,6 +20,7 @@
 #include "server/server_context.h"
 #include "server/ttl_wiring.h"
 #include "storage/storage.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 
@@ -157,6 +159,21 @@ int RunServer(const std::vector<std::string>& argv) {
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());
 
+  auto audit = AuditLog::Open(config.EffectiveAuditPath(), config.log.rename_on_rotate, clock);
+  if (!audit) return Fail(*log, kExitBadOptions, "Cannot open the audit log", audit.error());
+  context.set_audit(audit.value().get());
+  auto made_controls = std::make_unique<TtlControls>(*storage.value());
+  TtlControls& controls = *made_controls;
+  storage.value()->set_expiry_policy(std::move(made_controls));
+  {
+    Operation op(clock);
+    auto loaded = controls.Load(op);
+    if (!loaded) {
+      context.set_storage(nullptr);
+      return Fail(*log, kExitDataDirectory, "Cannot read the TTL controls", loaded.error());
+    }
+  }
+  context.set_ttl_controls(&controls);
   std::unique_ptr<TtlMonitor> ttl = MakeTtlMonitor(context);
 
   std::mutex mutex;
@@ -205,8 +222,9 @@ int RunServer(const std::vector<std::string>& argv) {
     while (true) {
       const int s = signals.Wait();
       if (s == SIGUSR1) {
-        if (auto rotated = log->Rotate(); !rotated)
-          log->Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
+        for (auto rotated : {log->Rotate(), audit.value()->Rotate()})
+          if (!rotated)
+            log->Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
         continue;
       }
       {

@@ -21,8 +21,12 @@
 
 namespace mayfly {
 
+class AuditLog;
 class Storage;
+class TtlControls;
 class TtlMonitor;
+struct TtlRule;
+struct TtlRuleFigures;
 struct ServerConfig;  // server/config.h
 
 /// What the server consists of, for commands: made by main, outlives every connection. The members
@@ -39,6 +43,13 @@ class ServerContext {
   Storage& storage() { return *storage_; }
   bool has_storage() const { return storage_ != nullptr; }
   void set_storage(Storage* s) { storage_ = s; }
+
+  /// Null where there is none (tests).
+  AuditLog* audit() { return audit_; }
+  /// REQUIRES: set_ttl_controls was called.
+  TtlControls& ttl_controls() { return *ttl_controls_; }
+  void set_audit(AuditLog* a) { audit_ = a; }
+  void set_ttl_controls(TtlControls* c) { ttl_controls_ = c; }
 
   WorkerPool& workers() { return workers_; }
   CommandRegistry& commands() { return commands_; }
@@ -85,8 +96,14 @@ class ServerContext {
   std::vector<std::function<void(BsonBuilder& reply)>> server_status_hooks;
   /// Set once there is storage, before the first client; stopped before it goes.
   TtlMonitor* ttl_monitor = nullptr;
-  /// Appended inside serverStatus.metrics.ttl after MongoDB's four.
-  std::function<void(BsonBuilder& ttl)> ttl_metrics_hook;
+  /// What the TTL monitor knows of a rule; empty without one (tests).
+  std::function<TtlRuleFigures(const TtlRule& rule)> ttl_figures;
+  /// A figure of serverStatus that takes long to find in a large server.
+  struct SlowFigure {
+    std::mutex mutex;
+    int64_t good_until = 0;  ///< Clock::MonotonicMicros
+    double value = 0;
+  } ttl_beyond_horizon;
   /// Runs before {clock: …} replies: returns once everything due at the clock's time is gone. May
   /// block (worker).
   std::function<void(Operation& op)> settle_hook;
@@ -99,6 +116,8 @@ class ServerContext {
   SystemClock& clock_;
   Log& log_;
   Storage* storage_ = nullptr;
+  AuditLog* audit_ = nullptr;
+  TtlControls* ttl_controls_ = nullptr;
   WorkerPool workers_;
   CommandRegistry commands_;
   ParameterRegistry parameters_;

@@ -5,6 +5,7 @@
 #include "server/arg_reader.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 
@@ -52,10 +53,19 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   };
   env.profile = [&server](const CollectionInfo& coll, BsonView command, Operation& op,
                           int64_t micros) { Profile(server, coll, command, op, micros); };
+  TtlControls& controls = server.ttl_controls();
+  env.may_reap = [&controls](const TtlRule& rule, Instant now) {
+    return controls.MayReapFrom(rule, now);
+  };
+  env.hold_ends = [&controls](const CollectionInfo& coll, Instant now) {
+    return controls.HoldEnds(coll, now);
+  };
   auto monitor = std::make_unique<TtlMonitor>(server.storage(), server.clock(),
                                               server.ttl_settings(), server.metrics().ttl,
                                               server.metrics().batched_deletes, std::move(env));
   server.ttl_settings().on_change = [m = monitor.get()] { m->Wake(); };
+  controls.on_change = [m = monitor.get()] { m->ControlsChanged(); };
+  server.ttl_figures = [m = monitor.get()](const TtlRule& rule) { return m->Figures(rule); };
   server.ttl_pass_hook = [m = monitor.get()](Operation&) { m->RunPass(); };
   server.ttl_monitor = monitor.get();
   server.settle_hook = [m = monitor.get()](Operation&) { m->Settle(); };

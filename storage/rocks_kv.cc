@@ -530,7 +530,7 @@ uint64_t RocksKv::ApproximateBytes(Keyspace ks, std::string_view begin, std::str
   rocksdb::SizeApproximationOptions so;
   so.include_memtables = true;
   so.include_files = true;
-  so.files_size_error_margin = 0.1;
+  so.files_size_error_margin = -1;  // as exact as the files' indexes are
   rocksdb::Range range(S(begin), S(end));
   uint64_t size = 0;
   db_->GetApproximateSizes(so, Cf(ks), &range, 1, &size).PermitUncheckedError();

@@ -59,6 +59,8 @@ constexpr StageRow kStages[] = {
     {"$skip", 0, &ParseSkipStage, "All but the first n documents."},
     {"$sort", 0, &ParseSortStage, "Documents in order."},
     {"$sortByCount", 0, &ParseSortByCountStage, "Counts of distinct values, greatest first."},
+    {"$ttlForecast", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+     "How many documents of the collection will expire when."},
     {"$unionWith", 0, &ParseUnionWithStage, "The documents, and those of another collection."},
     {"$unset", 0, &ParseProjectStage, "Removes fields."},
     {"$unwind", 0, &ParseUnwindStage, "One document for each element of an array."},

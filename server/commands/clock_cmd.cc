@@ -7,6 +7,8 @@ namespace mayfly {
 
 namespace {
 
+constexpr int64_t kLatest = 253'402'300'799'999;  ///< the end of the year 9999
+
 /// {clock: 1} reads it; {clock: "real"}, {clock: {advanceSeconds | advanceMillis: n}}, {clock:
 /// {set: date}}, {clock: {freeze: bool}} change it; {clock: {pass: true}} runs a pass of the TTL
 /// monitor; with jump: true the clock guard sees the change as it would see a clock gone wrong. When the command returns, everything due by then is gone: a test needs no waiting.
@@ -31,6 +33,15 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     const bool jump = args.BoolOr("jump", false);
     if (!set.missing() && !set.IsDate()) args.Fail(args.WrongType("set", set.type(), "date"));
     MAYFLY_TRY(args.Finish());
+    if (v.Document().empty())
+      return Error{ErrorCode::kBadValue,
+                   "clock: {} does nothing: give set, advanceSeconds, advanceMillis, freeze or pass"};
+    // Checked before anything moves.
+    double to = static_cast<double>(set.missing() ? clock.Now().millis : set.Date().millis);
+    if (seconds) to += *seconds * 1000;
+    if (millis) to += static_cast<double>(*millis);
+    if (!(to >= 0 && to <= static_cast<double>(kLatest)))
+      return Error{ErrorCode::kBadValue, "the clock can be moved within the years 1970 to 9999"};
     if (jump && ctx.server.ttl_monitor) ctx.server.ttl_monitor->clock_guard().TakeNextAsJump();
     if (freeze && *freeze) clock.Freeze(true);
     if (!set.missing()) clock.Set(set.Date());
@@ -38,8 +49,9 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     if (millis) clock.Advance(*millis);
     if (freeze && !*freeze) clock.Freeze(false);
     moved = freeze || !set.missing() || seconds || millis;
-  } else if (!v.IsNumber()) {
-    return Error{ErrorCode::kTypeMismatch, "clock takes 1, \"real\" or a document"};
+  } else if (!v.IsNumber() || v.NumberAsDouble() != 1) {
+    return Error{v.IsNumber() ? ErrorCode::kBadValue : ErrorCode::kTypeMismatch,
+                 "clock takes 1, \"real\" or a document"};
   }
   if (moved || pass) {
     Operation now(clock, ctx.op.id);

@@ -7,6 +7,7 @@
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
 #include "server/server_context.h"
+#include "server/ttl_preview.h"
 #include "storage/archive.h"
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
@@ -26,6 +27,10 @@ void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total) {
 namespace {
 
 Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
+
+constexpr std::string_view kDryRunIsFor =
+    "The 'dryRun' option is only supported for a change of 'expireAfterSeconds' and for the "
+    "conversion of an index to unique";
 
 /// The `index` document of collMod.
 struct IndexChange {
@@ -168,10 +173,18 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
                                                    "build a unique index and drop this one"};
   }
   if (dry_run) {
-    if (!c.unique)
-      return Invalid(
-          "The 'dryRun' option is only supported for the conversion of an index to unique");
+    if (c.expire.missing() && !c.unique) return Invalid(std::string(kDryRunIsFor));
+    if (!c.expire.missing()) {
+      MAYFLY_TRY(DryRun(ctx, TtlRule{TtlRule::Kind::kTtlIndex, coll, index, seconds}, reply));
+    }
     return Ok();
+  }
+  RuleGuard guard(ctx);
+  if (!c.expire.missing()) {
+    MAYFLY_TRY(guard.Begin(*coll, {index->name}));
+    if (guard.active()) {
+      MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, coll, index, seconds}));
+    }
   }
   const std::optional<int32_t> old_seconds = index->expire_after_seconds;
   const bool old_hidden = index->hidden, old_prepare = index->prepare_unique;
@@ -189,6 +202,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (!c.expire.missing()) {
     if (old_seconds) reply.Append("expireAfterSeconds_old", int64_t{*old_seconds});
     reply.Append("expireAfterSeconds_new", int64_t{seconds});
+    AuditRule(ctx, "collMod", coll->ns, index->name, old_seconds, seconds);
   }
   if (!c.reap.missing()) {
     if (BsonValue old = index->extra.view()["reap"]; old.IsDocument())
@@ -199,6 +213,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
     reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
   if (c.prepare_unique && *c.prepare_unique != old_prepare)
     reply.Append("prepareUnique_old", old_prepare).Append("prepareUnique_new", *c.prepare_unique);
+  guard.AppendTo(reply);
   return Ok();
 }
 
@@ -232,10 +247,10 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
               "changeStreamPreAndPostImages need a replica set, which this server is not"});
     MAYFLY_TRY(p.Finish());
   }
-  if (dry_run &&
-      (!index || !expire.missing() || validator || level || action || view_on || pipeline))
-    return Invalid(
-        "The 'dryRun' option is only supported for the conversion of an index to unique");
+  if (dry_run && ((index && !expire.missing()) || (!index && expire.missing()) || validator ||
+                  level || action || view_on || pipeline || capped_size || capped_max ||
+                  !on_expire.missing()))
+    return Invalid(std::string(kDryRunIsFor));
   if (coll->is_view) {
     if (index || !expire.missing() || !on_expire.missing() || validator || level || action || capped_size || capped_max)
       return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
@@ -275,6 +290,21 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   if (!on_expire.missing()) {
     if (coll->capped) return Invalid("onExpire is not supported on capped collections");
     MAYFLY_TRY(ParseOnExpire(on_expire, catalog, req.db, name));
+  }
+  RuleGuard guard(ctx);
+  if (!expire.missing()) {
+    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, seconds.value_or(0)};
+    if (dry_run) {
+      if (seconds) return DryRun(ctx, rule, reply);
+      AppendDryRun(RuleCensus(), reply);  // "off": nothing expires
+      return Ok();
+    }
+    if (seconds) {
+      MAYFLY_TRY(guard.Begin(*coll, {RuleIdentity(rule)}));
+      if (guard.active()) {
+        MAYFLY_TRY(guard.Judge(rule));
+      }
+    }
   }
   if ((capped_size || capped_max) && !coll->capped)
     return Invalid("cappedSize and cappedMax can only be set on a capped collection");
@@ -320,11 +350,15 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       });
       return SetValidator(ctx.server, c, validator, level, action);
     }));
+    if (!expire.missing())
+      AuditRule(ctx, "collMod", coll->ns, "clustered", coll->expire_after_seconds,
+                seconds);
     coll = catalog.Find(req.db, name);
     if (!coll)
       return Error{ErrorCode::kNamespaceNotFound,
                    "ns does not exist: " + JoinNamespace(req.db, name)};
   }
+  guard.AppendTo(reply);
   if (index) return ChangeIndex(ctx, coll, *index, dry_run, reply);
   return Ok();
 }

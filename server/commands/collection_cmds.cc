@@ -7,6 +7,7 @@
 #include "server/commands/collection_options.h"
 #include "server/cursor_manager.h"
 #include "server/server_context.h"
+#include "server/ttl_preview.h"
 #include "storage/archive.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
@@ -85,7 +86,6 @@ Result<void> CheckViewPipeline(std::string_view db, std::string_view on, BsonVie
 }
 
 Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  (void)reply;
   ArgReader in(req);
   CollectionInfo c;
   c.db = req.db;
@@ -110,6 +110,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   auto id_index = in.OptDocument("idIndex");
   auto auto_index = in.OptBool("autoIndexId");
   in.OptInt64("flags");
+  const bool dry_run = in.BoolOr("dryRun", false);
   MAYFLY_TRY(in.Finish());
   auto invalid = [](std::string why) { return Error{ErrorCode::kInvalidOptions, std::move(why)}; };
   MAYFLY_TRY(ValidateNewNamespace(req.db, c.name));
@@ -215,12 +216,20 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
         old->is_view == c.is_view && old->options.bytes() == c.options.bytes() &&
         old->clustered == c.clustered && old->expire_after_seconds == c.expire_after_seconds &&
         old->view_on == c.view_on && old->view_pipeline.bytes() == c.view_pipeline.bytes();
-    if (same) return Ok();
+    if (same && !dry_run) return Ok();
     return Error{ErrorCode::kNamespaceExists,
                  old->is_view ? "A view already exists. NS: " + old->ns
                               : "Collection " + old->ns + " already exists with other options"};
   }
-  MAYFLY_TRY(catalog.Create(ctx.op, std::move(c)));
+  if (dry_run) {
+    // There is nothing in it yet.
+    AppendDryRun(RuleCensus(), reply);
+    return Ok();
+  }
+  MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(c)));
+  if (made->clustered && made->expire_after_seconds)
+    AuditRule(ctx, "createCollection", made->ns, "clustered", {},
+              made->expire_after_seconds);
   return Ok();
 }
 
@@ -244,6 +253,8 @@ Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   Result<void> dropped = catalog.Drop(ctx.op, req.db, name);
   if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
   CloseCursors(ctx.server, req.db, name);
+  AuditDroppedRules(ctx, *coll);
+  MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, coll->uuid));
   if (!coll->is_view) reply.Append("nIndexesWas", indexes);
   reply.Append("ns", coll->ns);
   return Ok();
@@ -259,8 +270,13 @@ Result<void> RunDropDatabase(CommandContext& ctx, const CommandRequest& req, Bso
     return Error{ErrorCode::kIllegalOperation,
                  "Dropping the '" + std::string(req.db) + "' database is prohibited."};
   Catalog& catalog = ctx.server.storage().catalog();
-  const bool existed = !catalog.List(req.db).empty();
+  const std::vector<CollectionInfoPtr> there = catalog.List(req.db);
+  const bool existed = !there.empty();
   MAYFLY_TRY(catalog.DropDatabase(ctx.op, req.db));
+  for (const CollectionInfoPtr& c : there) {
+    AuditDroppedRules(ctx, *c);
+    MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, c->uuid));
+  }
   CloseCursors(ctx.server, req.db, {});
   if (existed) reply.Append("dropped", req.db);
   return Ok();
@@ -294,7 +310,12 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
     return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + coll->ns};
   if (source.second.starts_with("system."))
     return Error{ErrorCode::kIllegalOperation, "Renaming system collections is not allowed"};
+  CollectionInfoPtr replaced = drop.Truthy() ? catalog.Find(target.first, target.second) : nullptr;
   MAYFLY_TRY(catalog.Rename(ctx.op, *coll, target.first, target.second, drop.Truthy()));
+  if (replaced) {
+    AuditDroppedRules(ctx, *replaced);
+    MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, replaced->uuid));
+  }
   CloseCursors(ctx.server, source.first, source.second);
   if (drop.Truthy()) CloseCursors(ctx.server, target.first, target.second);
   return Ok();

@@ -35,6 +35,9 @@ void RegisterSessionCommands(CommandRegistry&);
 void RegisterSetParameter(CommandRegistry&);
 void RegisterShutdown(CommandRegistry&);
 void RegisterTop(CommandRegistry&);
+void RegisterTtlCheck(CommandRegistry&);
+void RegisterTtlControl(CommandRegistry&);
+void RegisterTtlStatus(CommandRegistry&);
 void RegisterUnavailableCommands(CommandRegistry&);
 void RegisterWhatsMyUri(CommandRegistry&);
 
@@ -73,6 +76,9 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterSetParameter(registry);
   RegisterShutdown(registry);
   RegisterTop(registry);
+  RegisterTtlCheck(registry);
+  RegisterTtlControl(registry);
+  RegisterTtlStatus(registry);
   RegisterUnavailableCommands(registry);
   RegisterWhatsMyUri(registry);
 }

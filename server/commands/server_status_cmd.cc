@@ -5,6 +5,7 @@
 #include "server/commands/info_cmds.h"
 #include "server/config.h"
 #include "server/server_context.h"
+#include "server/ttl_status.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -221,7 +222,7 @@ void Mem(const ProcessFacts& f, BsonBuilder& r) {
   d.Append("virtual", static_cast<int32_t>(f.virtual_bytes >> 20)).Append("supported", true);
 }
 
-void Metrics(ServerContext& s, BsonBuilder& r) {
+void Metrics(ServerContext& s, Operation& op, BsonBuilder& r) {
   ServerMetrics& m = s.metrics();
   BsonBuilder d = r.OpenDocument("metrics");
   {
@@ -271,7 +272,7 @@ void Metrics(ServerContext& s, BsonBuilder& r) {
   t.Append("deletedDocuments", m.ttl.deleted_documents.Get());
   t.Append("invalidTTLIndexSkips", m.ttl.invalid_index_skips.Get());
   t.Append("passes", m.ttl.passes.Get()).Append("subPasses", m.ttl.sub_passes.Get());
-  if (s.ttl_metrics_hook) s.ttl_metrics_hook(t);
+  AppendTtlMetrics(s, op, t);
 }
 
 Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -313,7 +314,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("transactions")) Transactions(s, reply);
   for (auto& hook : s.server_status_hooks) hook(reply);
   if (want.Want("mem")) Mem(facts, reply);
-  if (want.Want("metrics")) Metrics(s, reply);
+  if (want.Want("metrics")) Metrics(s, ctx.op, reply);
   return Ok();
 }
 
