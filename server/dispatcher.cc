@@ -364,7 +364,10 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     Finish(c, s, out, std::move(parsed));
     return true;
   }
-  if (s.row->run_now != nullptr && !s.fail) {
+  // A read at a point in time, or behind one, waits for it first.
+  const bool waits = server_.replica_set() != nullptr &&
+                     replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx);
+  if (s.row->run_now != nullptr && !s.fail && !waits) {
     if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
       Finish(c, s, out, std::move(*answer));
       return true;
@@ -373,9 +376,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.reply.emplace(out);
   }
   if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
-      (server_.replica_set() != nullptr &&
-       ((s.row->flags & kTakesWriteConcern) ||
-        replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx))) ||
+      waits || (server_.replica_set() != nullptr && (s.row->flags & kTakesWriteConcern)) ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
