@@ -209,6 +209,10 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
     MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now));
   } else {
     c.last_session->Touch(s.op->now);
+    // It timed out in the same moment.
+    if (c.last_session->ended.load()) [[unlikely]] {
+      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now));
+    }
   }
   s.ctx->session = c.last_session.get();
   if (g.txn_number || g.autocommit_given || g.start_transaction) return CheckTransaction(s);
