@@ -18,6 +18,7 @@ constexpr std::pair<int32_t, std::string_view> kMoreNames[] = {
     {234, "RetryChangeStream"},  {262, "ExceededTimeLimit"},
     {266, "FailPointSetFailed"}, {9001, "SocketException"},
     {13388, "StaleConfig"},
+    {31082, "SearchNotEnabled"},
 };
 
 }  // namespace

@@ -209,6 +209,10 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
     MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now));
   } else {
     c.last_session->Touch(s.op->now);
+    // It timed out in the same moment.
+    if (c.last_session->ended.load()) [[unlikely]] {
+      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now));
+    }
   }
   s.ctx->session = c.last_session.get();
   if (g.txn_number || g.autocommit_given || g.start_transaction) return CheckTransaction(s);
@@ -365,8 +369,9 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     Finish(c, s, out, std::move(parsed));
     return true;
   }
-  const bool waits = set != nullptr && ((s.row->flags & kTakesWriteConcern) ||
-                                        replication_gate::MustWaitBefore(*set, *s.ctx));
+  // A read at a point in time, or behind one, waits for it first.
+  const bool waits = server_.replica_set() != nullptr &&
+                     replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx);
   if (s.row->run_now != nullptr && !s.fail && !waits) {
     if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
       Finish(c, s, out, std::move(*answer));
@@ -375,7 +380,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.reply->Abandon();
     s.reply.emplace(out);
   }
-  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail || waits ||
+  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
+      waits || (server_.replica_set() != nullptr && (s.row->flags & kTakesWriteConcern)) ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;

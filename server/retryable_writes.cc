@@ -231,11 +231,13 @@ Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) 
   if (ctx_.server.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx_.server.fail_points().Fire("onPrimaryTransactionalWrite")) {
       const BsonView data = fired->view();
-      if (const BsonValue code = data["failBeforeCommitExceptionCode"]; code.IsNumber())
-        return Error{static_cast<ErrorCode>(code.NumberAsInt64()),
-                     "Failing write for onPrimaryTransactionalWrite failpoint"};
       const BsonValue close = data["closeConnection"];
       close_after_commit_ = close.missing() || close.Truthy();
+      if (const BsonValue code = data["failBeforeCommitExceptionCode"]; code.IsNumber()) {
+        ctx_.close_connection = close_after_commit_;
+        return Error{static_cast<ErrorCode>(code.NumberAsInt64()),
+                     "Failing write for onPrimaryTransactionalWrite failpoint"};
+      }
     }
   }
   using Kind = StatementResult::Kind;

@@ -222,7 +222,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   if (replica_set) {
     replica_set->set_self_host(SelfHost(config, server.port()));
     context.repl_primary_changed = [m = ttl.get(), &context](bool) {
-      m->Wake();
+      m->ControlsChanged();  // what is due may have come by the log: every rule is looked at anew
       context.sessions().InvalidateTransactions();
     };
     if (auto joined = replica_set->Start(); !joined)

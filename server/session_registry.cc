@@ -48,17 +48,24 @@ SessionPtr SessionRegistry::Find(std::string_view id) const {
 
 Result<SessionPtr> SessionRegistry::Start(Instant now) { return Use(NewUuidBytes(), now); }
 
-bool SessionRegistry::End(std::string_view id) {
+bool SessionRegistry::End(std::string_view id) { return EndUnused(id, INT64_MAX); }
+
+bool SessionRegistry::EndUnused(std::string_view id, int64_t since_millis) {
   SessionPtr dead;
   {
     Shard& s = shard(id);
     std::lock_guard l(s.mutex);
     auto it = s.sessions.find(std::string(id));
-    if (it == s.sessions.end()) return false;
+    if (it == s.sessions.end() || it->second->last_use().millis > since_millis) return false;
     dead = it->second;
+    // Seen by who uses it from now on (the dispatcher looks after it has touched it).
+    dead->ended = true;
+    if (dead->last_use().millis > since_millis) {
+      dead->ended = false;
+      return false;
+    }
     s.sessions.erase(it);
   }
-  dead->ended = true;
   count_.fetch_sub(1, std::memory_order_relaxed);
   ended_.fetch_add(1, std::memory_order_relaxed);
   if (on_end_) on_end_(id);
@@ -74,7 +81,7 @@ int SessionRegistry::EndAll() {
 int SessionRegistry::Sweep(Instant now, int64_t timeout_millis) {
   int n = 0;
   for (const auto& [id, last] : List())
-    if (last.millis + timeout_millis <= now.millis && End(id)) ++n;
+    if (last.millis + timeout_millis <= now.millis && EndUnused(id, now.millis - timeout_millis)) ++n;
   timed_out_.fetch_add(n, std::memory_order_relaxed);
   return n;
 }

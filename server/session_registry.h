@@ -32,8 +32,8 @@ class Session {
  public:
   explicit Session(std::string id) : id_(std::move(id)) {}
   const std::string& id() const { return id_; }
-  void Touch(Instant now) { last_use_.store(now.millis, std::memory_order_relaxed); }
-  Instant last_use() const { return {last_use_.load(std::memory_order_relaxed)}; }
+  void Touch(Instant now) { last_use_.store(now.millis); }
+  Instant last_use() const { return {last_use_.load()}; }
   std::atomic<bool> ended{false};
   /// The last use that config.system.sessions knows; milliseconds, 0: none.
   int64_t stored_use() const { return stored_use_.load(std::memory_order_relaxed); }
@@ -83,6 +83,8 @@ class SessionRegistry {
   uint64_t transaction_epoch() const { return transaction_epoch_.load(std::memory_order_relaxed); }
 
  private:
+  /// Ends it unless it was used after that time.
+  bool EndUnused(std::string_view id, int64_t since_millis);
   struct Shard {
     mutable std::mutex mutex;
     std::unordered_map<std::string, SessionPtr> sessions;

@@ -72,7 +72,7 @@ Result<void> RuleGuard::Judge(const TtlRule& rule) {
   const bool hold = std::erase(provisional_, identity) > 0;
   const int64_t documents = Storage::DocumentCount(*rule.coll);
   // Held: left so when it cannot be told.
-  MAYFLY_TRY(Counted due, CountDue(ctx_.server.storage(), ctx_.op, rule));
+  MAYFLY_TRY(Counted due, CountDue(ctx_.server.storage(), ctx_.op, rule, false));
   const double n = std::min(due.n, static_cast<double>(documents));
   if (!GuardTrips(n, documents, p.guard_max_fraction, p.guard_min_docs)) {
     // Also what an earlier change of the rule left held: as it is now, it is harmless.

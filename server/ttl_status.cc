@@ -7,7 +7,7 @@
 #include "server/server_context.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
-#include "ttl/ttl_rule_state.h"
+#include "ttl/ttl_monitor.h"
 
 namespace mayfly {
 namespace {
@@ -101,7 +101,7 @@ Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedT
   out.Append("lagMillis", lag);
   Counted due;
   if (next <= op.now.millis) {
-    MAYFLY_TRY(due, CountDue(server.storage(), op, r.rule));
+    MAYFLY_TRY(due, CountDue(server.storage(), op, r.rule, true));
   }
   out.Append("pending", Whole(due.n));
   const TtlRuleFigures f = server.ttl_figures ? server.ttl_figures(r.rule) : TtlRuleFigures();
@@ -131,6 +131,14 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
         guard.Append("fractionOfCollection", g->fraction);
       }
     }
+  }
+  if (server.ttl_monitor) {
+    const ClockGuard::State clock = server.ttl_monitor->clock_guard().state();
+    if (clock.suspended)
+      reply.OpenDocument("clock")
+          .Append("suspended", true)
+          .Append("since", clock.since)
+          .Append("expected", clock.expected);
   }
   Catalog& catalog = server.storage().catalog();
   {
@@ -315,15 +323,12 @@ void AppendTtlMetrics(ServerContext& server, Operation& op, BsonBuilder& ttl) {
   double pending = 0;
   for (const ListedTtlRule& r : ListRulesFor(server, {}, {})) {
     if (r.special || !op.CheckInterrupt()) continue;
-    const int64_t threshold = r.rule.Threshold(op.now);
-    if (threshold == INT64_MIN || r.rule.state().resume_millis > threshold) continue;
-    auto n = RangeCounter(server.storage(), op, r.rule)
-                 .CountRoughly(INT64_MIN, threshold == INT64_MAX ? threshold : threshold + 1);
-    if (n) pending += n.value();
+    if (auto due = CountDue(server.storage(), op, r.rule, true)) pending += due.value().n;
   }
   ttl.Append("pendingDocuments", Whole(pending));
   ttl.Append("expiredReadsHidden", server.storage().expiry_policy().hidden_reads.load());
   ttl.Append("bytesDeleted", m.bytes_deleted.Get()).Append("clockHolds", m.clock_holds.Get());
+  ttl.Append("archivedDocuments", m.archived_documents.Get());
   ServerContext::SlowFigure& f = server.ttl_beyond_horizon;
   std::lock_guard l(f.mutex);
   const int64_t begin = server.clock().MonotonicMicros();

@@ -119,8 +119,7 @@ void LogApplier::Applied(std::span<const Entry> entries) {
       WriteUnit::Impl& impl = u.impl();
       impl.applied = true;
       for (const WriteUnit::Impl::ExpiryNote& n : impl.expiry_notes) {
-        n.state->Lower(n.millis);
-        storage_.impl().expiry_waker.Note(n.deadline);
+        storage_.impl().expiry_waker.Entered(*n.state, n.millis, n.deadline);
       }
       for (auto& f : impl.on_commit) f();
       impl.ReleaseLocks();

@@ -10,16 +10,21 @@
 namespace mayfly {
 namespace {
 
-/// A rule with no more entries than this is counted.
-constexpr int64_t kCountAll = 50'000;
 /// An interval that is estimated at less is counted instead, as long as the allowance for that
 /// lasts: near the size of a block of the store's files, bytes say little.
-constexpr double kCountSmall = 3'000;
+constexpr double kCountSmall = 6'000;
 constexpr int64_t kSmallAllowance = 60'000;
-/// Stretches counted to calibrate, and entries of each.
-constexpr int kStretches = 8;
-constexpr int64_t kStretch = 4'000;
+/// Stretches counted to calibrate, and entries of each: some blocks long.
+constexpr int kStretches = 16;
+constexpr int64_t kStretch = 8'000;
 constexpr size_t kSamples = 256;
+constexpr int64_t kSampleEvery = kStretch * kStretches / static_cast<int64_t>(kSamples);
+/// Entries between two looks at where a block ends.
+constexpr int64_t kBlockCheck = 64;
+/// The least error that is claimed of an estimate.
+constexpr double kLeastError = 0.05;
+/// Memtables with more than this share of a rule's bytes are flushed before they are estimated.
+constexpr double kMemtableShare = 0.02;
 
 int64_t Middle(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) +
@@ -63,63 +68,67 @@ Result<int64_t> RangeCounter::Scan(const RuleRange& range, int64_t most, size_t 
   return n;
 }
 
-Result<void> RangeCounter::Calibrate(const std::vector<int64_t>& bounds,
-                                     const std::vector<double>& bytes) {
-  double total = 0;
-  for (double b : bytes) total += b;
-  std::vector<double> ratios;
-  double entries = 0, measured = 0;
-  const RuleRange all = DatesOf(rule_, INT64_MIN, INT64_MAX);
-  for (int k = 0; k < kStretches; ++k) {
-    // The date below which this share of the bytes lies.
-    double target = total * (k + 0.5) / kStretches;
-    size_t i = 0;
-    while (i + 1 < bytes.size() && target > bytes[i]) target -= bytes[i++];
-    int64_t low = bounds[i], high = bounds[i + 1];
-    for (int step = 0; step < 64 && low < high - 1; ++step) {
-      const int64_t mid = Middle(low, high);
-      if (Bytes(storage_, DatesOf(rule_, bounds[i], mid)) < target)
-        low = mid;
-      else
-        high = mid;
+Result<void> RangeCounter::FlushIfNeeded() {
+  const RuleRange all = EverythingOf(rule_);
+  const auto memory = static_cast<double>(storage_.kv().Stats(all.keyspace).memtable_bytes);
+  if (memory <= kMemtableShare * Bytes(storage_, all)) return Ok();
+  return storage_.kv().Flush();
+}
+
+Result<RangeCounter::Stretch> RangeCounter::Measure(int64_t from, int64_t to, double bytes,
+                                                    double share) {
+  int64_t low = from, high = to;
+  const double target = bytes * share;
+  for (int step = 0; step < 64 && low < high - 1; ++step) {
+    const int64_t mid = Middle(low, high);
+    if (Bytes(storage_, DatesOf(rule_, from, mid)) < target)
+      low = mid;
+    else
+      high = mid;
+  }
+  // In the order of the keys, which begins with the latest date in a descending index.
+  RuleRange range = DatesOf(rule_, from, to);
+  const bool descending = rule_.index && rule_.index->fields[0].descending;
+  range.begin = (descending ? DatesOf(rule_, from, high) : DatesOf(rule_, low, to)).begin;
+  KvIterOptions options;
+  options.lower = range.begin;
+  options.upper = range.end;
+  options.fill_cache = false;
+  auto it = storage_.kv().NewIterator(range.keyspace, std::move(options));
+  // Sizes go by whole blocks of the files: the stretch begins and ends where one does, or it would
+  // be taken for up to a block shorter than it is.
+  RuleRange upto{range.keyspace, {}, {}};
+  double before = 0, at_length = -1, size = 0;
+  int64_t looked = 0, n = 0;
+  bool begun = false, ended = false;
+  for (it->SeekToFirst(); it->Valid() && looked < 4 * kStretch; it->Next(), ++looked) {
+    MAYFLY_TRY(op_.CheckInterrupt());
+    if (looked == 0) upto.begin = it->key();
+    if (looked % kSampleEvery == 0 && looked < kStretch) {
+      samples_.emplace_back();
+      RecordKeyOfEntry(rule_, it->key(), it->value(), &samples_.back());
     }
-    RuleRange from = DatesOf(rule_, low, low == INT64_MAX ? low : low + 1);
-    KvIterOptions options;
-    options.lower = from.begin;
-    options.upper = all.end;
-    options.fill_cache = false;
-    auto it = storage_.kv().NewIterator(all.keyspace, std::move(options));
-    RuleRange stretch{all.keyspace, {}, {}};
-    int64_t n = 0;
-    for (it->SeekToFirst(); it->Valid() && n < kStretch; it->Next(), ++n) {
-      MAYFLY_TRY(op_.CheckInterrupt());
-      if (n == 0) stretch.begin = it->key();
-      stretch.end = it->key();
-      if (n % (kStretch * kStretches / static_cast<int64_t>(kSamples)) == 0) {
-        samples_.emplace_back();
-        RecordKeyOfEntry(rule_, it->key(), it->value(), &samples_.back());
+    if (looked % kBlockCheck == 0) {
+      upto.end = it->key();
+      size = Bytes(storage_, upto);
+      if (!begun && size > 0) {
+        begun = true;
+        before = size;
+        n = 0;
+      } else if (begun && n >= kStretch) {
+        if (at_length < 0) at_length = size;
+        ended = size > at_length;
+        if (ended) break;
       }
     }
-    MAYFLY_TRY(it->status());
-    op_.keys_examined += n;
-    const double b = Bytes(storage_, stretch);
-    if (n < kStretch / 2 || b <= 0) continue;
-    entries += static_cast<double>(n);
-    measured += b;
-    ratios.push_back(static_cast<double>(n) / b);
+    ++n;
   }
-  int64_t known = 0;
-  const double everything = Bytes(storage_, EverythingOf(rule_));
-  if (KnownTotal(&known) && everything > 0)
-    per_byte_ = static_cast<double>(known) / everything;
-  else
-    per_byte_ = measured > 0 ? entries / measured : 0;
-  double squares = 0;
-  for (double r : ratios) squares += (r / per_byte_ - 1) * (r / per_byte_ - 1);
-  error_ = ratios.empty() ? 1
-                          : std::clamp(2 * std::sqrt(squares / static_cast<double>(ratios.size())),
-                                       0.01, 1.0);
-  return Ok();
+  MAYFLY_TRY(it->status());
+  op_.keys_examined += looked;
+  if (begun && ended) return Stretch{static_cast<double>(n), size - before};
+  // The range ends first: all of it that was looked at.
+  upto.end = it->Valid() ? std::string(it->key()) : range.end;
+  return Stretch{static_cast<double>(looked), Bytes(storage_, upto)};
 }
 
 Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bounds) {
@@ -130,11 +139,12 @@ Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bou
   std::vector<RuleRange> ranges;
   for (size_t i = 0; i < n; ++i) ranges.push_back(DatesOf(rule_, bounds[i], bounds[i + 1]));
   int64_t known = 0;
-  if (!KnownTotal(&known) || known <= kCountAll) {
-    int64_t left = kCountAll;
+  const bool is_known = KnownTotal(&known);
+  if (!is_known || known <= count_all_) {
+    int64_t left = count_all_;
     bool all = true;
     for (size_t i = 0; i < n && all; ++i) {
-      MAYFLY_TRY(int64_t found, Scan(ranges[i], left, kCountAll / kSamples));
+      MAYFLY_TRY(int64_t found, Scan(ranges[i], left, static_cast<size_t>(count_all_) / kSamples + 1));
       out[i] = {static_cast<double>(found), true};
       left -= found;
       all = left >= 0;
@@ -142,43 +152,98 @@ Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bou
     if (all) return out;
     samples_.clear();
   }
-  std::vector<double> bytes;
-  for (const RuleRange& r : ranges) {
+  MAYFLY_TRY(FlushIfNeeded());
+  std::vector<double> bytes(n);
+  double total = 0;
+  for (size_t i = 0; i < n; ++i) {
     MAYFLY_TRY(op_.CheckInterrupt());
-    bytes.push_back(Bytes(storage_, r));
+    total += bytes[i] = Bytes(storage_, ranges[i]);
   }
-  MAYFLY_TRY(Calibrate(bounds, bytes));
+  // Every range gets stretches by its share of the bytes; small ones borrow the average.
+  std::vector<Stretch> of_range(n);
+  Stretch sum;
+  double squares = 0;
+  int measured = 0;
+  for (size_t i = 0; i < n && total > 0; ++i) {
+    const auto stretches = static_cast<int>(std::lround(kStretches * bytes[i] / total));
+    std::vector<Stretch> here;
+    for (int k = 0; k < stretches; ++k) {
+      MAYFLY_TRY(Stretch s, Measure(bounds[i], bounds[i + 1], bytes[i], (k + 0.5) / stretches));
+      if (s.bytes <= 0 || s.entries < 1) continue;
+      here.push_back(s);
+      of_range[i].entries += s.entries;
+      of_range[i].bytes += s.bytes;
+    }
+    if (here.empty()) continue;
+    sum.entries += of_range[i].entries;
+    sum.bytes += of_range[i].bytes;
+    const double ratio = of_range[i].entries / of_range[i].bytes;
+    for (const Stretch& s : here) {
+      const double off = s.entries / s.bytes / ratio - 1;
+      squares += off * off / static_cast<double>(here.size());
+      ++measured;
+    }
+  }
+  if (measured == 0) {
+    for (size_t i = 0; i < n; ++i) out[i] = {0, false};
+    error_ = 1;
+    return out;
+  }
+  error_ = std::clamp(2 * std::sqrt(squares / measured), kLeastError, 1.0);
   int64_t allowance = kSmallAllowance;
   for (size_t i = 0; i < n; ++i) {
-    const double estimate = bytes[i] * per_byte_;
+    const Stretch& s = of_range[i].bytes > 0 ? of_range[i] : sum;
+    const double estimate = bytes[i] * s.entries / s.bytes;
     out[i] = {estimate, false};
     if (estimate > kCountSmall || allowance <= 0) continue;
     const int64_t most = std::min<int64_t>(allowance, static_cast<int64_t>(2 * kCountSmall));
     MAYFLY_TRY(int64_t found, Scan(ranges[i], most, 0));
     allowance -= found;
-    out[i] = {static_cast<double>(found), found <= most};
+    if (found <= most) out[i] = {static_cast<double>(found), true};
+  }
+  // There cannot be more entries than documents where each has one.
+  double all = 0, estimated = 0;
+  for (const Counted& c : out) {
+    all += c.n;
+    if (!c.exact) estimated += c.n;
+  }
+  if (is_known && all > static_cast<double>(known) && estimated > 0) {
+    const double shrink =
+        std::max(0.0, (static_cast<double>(known) - (all - estimated)) / estimated);
+    for (Counted& c : out)
+      if (!c.exact) c.n *= shrink;
   }
   return out;
 }
 
 Result<double> RangeCounter::CountRoughly(int64_t from, int64_t to) {
-  constexpr int64_t kFew = 2'000;
+  constexpr int64_t kFew = 20'000;
   const RuleRange range = DatesOf(rule_, from, to);
   MAYFLY_TRY(int64_t n, Scan(range, kFew, 0));
   if (n <= kFew) return static_cast<double>(n);
-  int64_t known = 0;
-  double bytes = Bytes(storage_, range), all = Bytes(storage_, EverythingOf(rule_));
-  if (KnownTotal(&known) && all > 0) return bytes * static_cast<double>(known) / all;
-  MAYFLY_TRY(Calibrate({from, to}, {bytes}));
-  return std::max(bytes * per_byte_, static_cast<double>(kFew));
+  int64_t known = Storage::DocumentCount(*rule_.coll);
+  const double bytes = Bytes(storage_, range);
+  double estimate = 0;
+  if (const double all = Bytes(storage_, EverythingOf(rule_)); KnownTotal(&known) && all > 0) {
+    estimate = bytes * static_cast<double>(known) / all;
+  } else {
+    MAYFLY_TRY(Stretch s, Measure(from, to, bytes, 0.5));
+    if (s.bytes > 0) estimate = bytes * s.entries / s.bytes;
+  }
+  return std::clamp(estimate, static_cast<double>(kFew),
+                    std::max(static_cast<double>(kFew), static_cast<double>(known)));
 }
 
-Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule) {
+Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule, bool roughly) {
   const int64_t threshold = rule.Threshold(op.now);
   if (rule.state().resume_millis.load() > threshold || threshold == INT64_MIN)
     return Counted{};
   RangeCounter counter(storage, op, rule);
   const int64_t end = threshold == INT64_MAX ? threshold : threshold + 1;
+  if (roughly) {
+    MAYFLY_TRY(double n, counter.CountRoughly(INT64_MIN, end));
+    return Counted{n, false};
+  }
   MAYFLY_TRY(std::vector<Counted> c, counter.Count({INT64_MIN, end}));
   return c[0];
 }
@@ -282,7 +347,7 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
     bounds.push_back(date(now));
     for (const Forecast::Interval& x : f.intervals) bounds.push_back(date(x.to.millis));
     bounds.push_back(INT64_MAX);
-    RangeCounter counter(storage, op, rule);
+    RangeCounter counter(storage, op, rule, options.count_all);
     MAYFLY_TRY(std::vector<Counted> counts, counter.Count(bounds));
     // Entries that do not decide when their document goes are not counted for it: an array's later
     // dates, documents that another rule takes first, held ones.

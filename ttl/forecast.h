@@ -15,19 +15,25 @@ struct Counted {
   bool exact = true;
 };
 
-/// Counts what a rule has between given dates. Few entries are counted; many are estimated from the
-/// bytes that the store's files and memtables have between the keys, calibrated by stretches that
-/// are counted, which also measure the error. Not thread-safe; for one use. Blocking: at most some
-/// tens of milliseconds, however large the index is.
+/// Up to so many entries of a rule are counted; more are estimated.
+inline constexpr int64_t kCountAllEntries = 300'000;
+
+/// Counts what a rule has between given dates. Many entries are estimated from the bytes that the
+/// store's files have between the keys, calibrated range by range by stretches that are counted,
+/// which also measure the error. What memtables hold cannot be told that way: where it matters
+/// (some percent of the rule's bytes) they are flushed first. Not thread-safe; for one use.
+/// Blocking: about a tenth of a second at most, however large the index is.
 class RangeCounter {
  public:
-  RangeCounter(Storage& storage, Operation& op, const TtlRule& rule)
-      : storage_(storage), op_(op), rule_(rule) {}
+  RangeCounter(Storage& storage, Operation& op, const TtlRule& rule,
+               int64_t count_all = kCountAllEntries)
+      : storage_(storage), op_(op), rule_(rule), count_all_(count_all) {}
 
   /// `bounds`: ascending dates (milliseconds); answers one number for each [bounds[i],
   /// bounds[i+1]). INT64_MIN and INT64_MAX: no bound.
   Result<std::vector<Counted>> Count(const std::vector<int64_t>& bounds);
-  /// One range, from a few look-ups: for figures that are asked for again and again.
+  /// One range, from a few look-ups and without a flush: for figures that are asked for again and
+  /// again.
   Result<double> CountRoughly(int64_t from, int64_t to);
   /// The relative error to expect of the estimates of the last Count; 0 when all were exact.
   double error_fraction() const { return error_; }
@@ -35,25 +41,32 @@ class RangeCounter {
   const std::vector<std::string>& samples() const { return samples_; }
 
  private:
+  struct Stretch {
+    double entries = 0, bytes = 0;
+  };
   Result<int64_t> Scan(const RuleRange& range, int64_t most, size_t samples_every);
-  Result<void> Calibrate(const std::vector<int64_t>& bounds, const std::vector<double>& bytes);
+  /// Counts some thousand entries that begin where `share` of the range's bytes lie before them.
+  Result<Stretch> Measure(int64_t from, int64_t to, double bytes, double share);
   /// How many entries there are, when that follows from the number of documents.
   bool KnownTotal(int64_t* total) const;
+  Result<void> FlushIfNeeded();
 
   Storage& storage_;
   Operation& op_;
   const TtlRule& rule_;
+  const int64_t count_all_;
   std::vector<std::string> samples_;
-  double per_byte_ = 0, error_ = 0;
+  double error_ = 0;
 };
 
 /// Entries that are due at op.now and not removed. An answer without a look into the index when
-/// nothing is.
-Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule);
+/// nothing is. `roughly`: as CountRoughly.
+Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule, bool roughly);
 
 struct ForecastOptions {
   int64_t horizon_seconds = 86'400;
   int buckets = 24;
+  int64_t count_all = kCountAllEntries;  ///< as RangeCounter has it
 };
 struct Forecast {
   struct Interval {

@@ -12,7 +12,8 @@ constexpr int64_t kSliceMicros = 500;      ///< of a group while clients are ser
 constexpr int64_t kPauseMicros = 200;      ///< after it
 constexpr int64_t kLongestPause = 1'000;
 constexpr size_t kSmallest = 32;
-constexpr int64_t kBusyFor = 20'000;       ///< a request makes the server busy for so long, microseconds
+constexpr int64_t kWindow = 20'000;        ///< so often it is looked whether clients are served, microseconds
+constexpr int64_t kBusyRate = 200;         ///< requests a second from which on they are
 
 int64_t Micros(clockid_t id) {
   timespec t;
@@ -46,11 +47,13 @@ void ReapPacer::End(size_t documents) {
         0.8 * micros_per_document_ +
         0.2 * std::clamp(static_cast<double>(cpu) / static_cast<double>(documents), 1.0, 1000.0);
   if (requests_) {
-    const int64_t requests = requests_();
-    if (requests != last_requests_) busy_until_ = now + kBusyFor;
-    last_requests_ = requests;
+    if (const int64_t passed = now - window_begin_; passed >= kWindow) {
+      const int64_t requests = requests_();
+      busy_ = (requests - window_requests_) * 1'000'000 >= kBusyRate * passed;
+      window_begin_ = now;
+      window_requests_ = requests;
+    }
   }
-  busy_ = now < busy_until_;
   if (!busy_) return;
   // Time that passed while this thread did not run: others wanted the processor, or the disk was slow.
   const int64_t waited = std::max<int64_t>(wall - cpu - 100, 0);

@@ -6,8 +6,8 @@
 
 namespace mayfly {
 
-/// How much the reaper does at once, and how long it rests in between. While clients are served, a
-/// group of deletes lasts about half a millisecond and a pause follows; on a machine with more work
+/// How much the reaper does at once, and how long it rests in between. While clients are served (some
+/// hundred requests a second), a group of deletes lasts about half a millisecond and a pause follows; on a machine with more work
 /// than cores, where the group took longer than its own CPU time, the pause grows with that. While
 /// nobody else is there, groups are large and there are no pauses. Rests are outside any lock, batch
 /// or write unit. The monitor thread's own, but for Stop().
@@ -29,7 +29,7 @@ class ReapPacer {
   void Rest(int64_t micros);
   std::function<int64_t()> requests_;
   bool busy_ = false;
-  int64_t last_requests_ = 0, busy_until_ = 0;
+  int64_t window_begin_ = 0, window_requests_ = 0;
   int64_t begin_wall_ = 0, begin_cpu_ = 0;
   double micros_per_document_ = 10;
   std::mutex mutex_;

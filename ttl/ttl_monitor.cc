@@ -1,8 +1,6 @@
 #include "ttl/ttl_monitor.h"
 
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -111,10 +109,10 @@ bool TtlMonitor::Enabled() const {
 }
 
 void TtlMonitor::Run() {
-  // Clients come first where there are fewer cores than threads, but not so that a backlog stands
-  // still: this thread counts for a third of another. Linux: the priority of this thread alone. Its
-  // rests are short: the kernel's usual slack would add a quarter to them.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 5);
+  // Clients come first by the pauses that the pacer makes, not by a lower priority of this thread: it
+  // holds locks of the store that they need (its cache, its versions), and one that is kept from the
+  // processor with such a lock keeps them waiting for tens of milliseconds. The pauses are short: the
+  // kernel's usual slack would add a quarter to them.
   prctl(PR_SET_TIMERSLACK, 10'000UL, 0, 0, 0);
   ExpiryWaker& waker = storage_.expiry_waker();
   while (!Stopping()) {
@@ -128,7 +126,6 @@ void TtlMonitor::Run() {
       settles = settles_wanted_;
     }
     waker.wake_below = INT64_MAX;  // whatever comes in from here on is looked at
-    guard_.Check(!env_.may_run || env_.may_run());
     const int64_t period = parameters_.monitor_sleep_secs.load() * 1000;
     next_pass_ =
         std::min(next_pass_,
@@ -136,6 +133,7 @@ void TtlMonitor::Run() {
     const bool precise = parameters_.monitor_mode.load() == 0;
     int64_t next = INT64_MAX;
     try {
+      guard_.Check(!env_.may_run || env_.may_run());
       schedule_.Refresh(clock_.Now().millis);
       if (int64_t rate = parameters_.max_docs_per_second.load(); rate != limiter_.rate()) {
         limiter_.SetRate(rate, clock_.Now().millis);
@@ -307,7 +305,7 @@ bool TtlMonitor::VisitSlot(TtlSlot& slot, Instant now, VisitLimits limits, Visit
     const int64_t left = state.left_millis.exchange(INT64_MAX, std::memory_order_acq_rel);
     if (left != INT64_MAX) state.Lower(left);
   }
-  const int64_t next = state.next_millis.load(std::memory_order_acquire);
+  const int64_t next = slot.NextMillis();
   if (next == INT64_MAX || (next != INT64_MIN && slot.rule.Deadline(next) > now.millis)) {
     schedule_.Place(slot);
     return true;
@@ -337,7 +335,7 @@ bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {
   auto at_most = [&](int64_t docs) {
     if (docs != INT64_MAX) limits->docs = limits->docs > 0 ? std::min(limits->docs, docs) : docs;
   };
-  const int64_t next = slot.rule.state().next_millis.load(std::memory_order_acquire);
+  const int64_t next = slot.NextMillis();
   const bool catch_up =
       slot.limits.catch_up_seconds > 0 && next != INT64_MIN &&
       slot.rule.Deadline(next) < now.millis - slot.limits.catch_up_seconds * 1000;

@@ -10,7 +10,7 @@ namespace {
 
 /// So many point deletes at the head of an index are worth one range delete over them, once the
 /// backlog is gone and while it is worked off.
-constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 250'000;
+constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 50'000;
 
 BsonDocument Command(const TtlRule& rule, int64_t threshold) {
   return BuildBson([&](BsonBuilder& b) {
@@ -43,6 +43,7 @@ struct TtlReaper::Work {
   const Instant at;
   const int64_t from, threshold;
   const VisitLimits limits;
+  const std::string entry;  ///< to begin at; empty: at `from`
   Visit visit;
   int64_t group_first = 0;  ///< earliest date of the group
   std::string last_entry;   ///< key of the last index entry dealt with
@@ -72,8 +73,15 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
   // Raised before the snapshot is taken: see ExpiryState. Exchanged, so that an earlier date that a
   // writer noted in between is not forgotten.
   state.next_millis.store(INT64_MAX, std::memory_order_release);
-  const int64_t from = state.resume_millis.exchange(
-      threshold == INT64_MAX ? INT64_MAX : threshold + 1, std::memory_order_acq_rel);
+  int64_t from = state.resume_millis.exchange(threshold == INT64_MAX ? INT64_MAX : threshold + 1,
+                                              std::memory_order_acq_rel);
+  // Goes on where the last visit ended, unless something came in behind that.
+  std::string entry = std::exchange(slot.resume_entry, {});
+  if (from <= slot.resume_date)
+    entry.clear();
+  else
+    from = slot.resume_date;
+  slot.resume_date = INT64_MAX;
   if (from > threshold) {
     state.Lower(from);
     Visit v;
@@ -84,7 +92,7 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
     return v;
   }
   const int64_t begin = clock_.MonotonicMicros();
-  Work w{slot, rule, *op, at, from, threshold, limits};
+  Work w{slot, rule, *op, at, from, threshold, limits, std::move(entry)};
   Result<void> r = Reap(w);
   locked_.clear();  // pins blocks of the store
   Visit& v = w.visit;
@@ -160,7 +168,7 @@ Result<void> TtlReaper::Reap(Work& w) {
       w.limits.millis > 0 ? clock_.MonotonicMicros() + w.limits.millis * 1000 : INT64_MAX;
   const bool batched = parameters_.batch_deletes.load();
 
-  TtlCursor cursor(storage_, w.rule, w.from, INT64_MAX);
+  TtlCursor cursor(storage_, w.rule, w.from, INT64_MAX, w.entry);
   MAYFLY_TRY(bool found, cursor.Next());
   while (found && cursor.millis() <= w.threshold) {
     MAYFLY_TRY(w.op.CheckInterrupt());
@@ -214,10 +222,12 @@ Result<void> TtlReaper::Reap(Work& w) {
   }
   if (found) {
     // Either the first that is not due, or where the next visit goes on.
-    if (v.more)
-      state.Lower(cursor.millis());
-    else
+    if (cursor.millis() <= w.threshold) {
+      cursor.EntryKey(&w.slot.resume_entry);
+      w.slot.resume_date = cursor.millis();
+    } else {
       ExpiryState::LowerTo(state.next_millis, cursor.millis());
+    }
   }
   if (!v.more) state.Settled();
   if (!v.more && w.slot.uncovered >= kCoverAfter) {

@@ -55,12 +55,14 @@ std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>*
   return rules;
 }
 
-TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to)
+TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to,
+                     std::string_view at_entry)
     : rule_index_(rule.index), descending_(rule.index && rule.index->fields[0].descending) {
   if (rule.kind == TtlRule::Kind::kDocument) {
     KvIterOptions o;
     o.lower = DeadlinePrefix(rule.coll->id);
     AppendTime64(o.lower, {from});
+    if (!at_entry.empty()) o.lower = at_entry;
     if (to == INT64_MAX) {
       o.upper = DeadlinePrefixEnd(rule.coll->id);
     } else {
@@ -77,6 +79,7 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
     scan.lower = IdPrefix(rule.coll->id) + EncodeDate(std::max<int64_t>(from, 0), false);
     scan.upper =
         IdPrefix(rule.coll->id) + (to == INT64_MAX ? DatesEnd() : EncodeDate(to + 1, false));
+    if (!at_entry.empty()) scan.lower = at_entry;
     scan.fill_cache = false;
     records_ = storage.ScanRecords(rule.coll, std::move(scan));
     return;
@@ -90,6 +93,13 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
   } else {
     scan.lower = EncodeDate(from, false);
     scan.upper = to == INT64_MAX ? DatesEnd() : EncodeDate(to + 1, false);
+  }
+  if (!at_entry.empty()) {
+    at_entry.remove_prefix(kIdPrefixSize);
+    if (descending_)
+      (scan.upper = at_entry).push_back('\0');
+    else
+      scan.lower = at_entry;
   }
   index_ = storage.ScanIndex(rule.coll, rule.index, std::move(scan));
 }
@@ -136,6 +146,10 @@ std::string_view TtlCursor::record_key() const {
 void TtlCursor::EntryKey(std::string* out) const {
   if (queue_) {
     *out = queue_->key();
+    return;
+  }
+  if (records_) {
+    *out = records_->record_key();
     return;
   }
   *out = IdPrefix(rule_index_->id);

@@ -54,11 +54,13 @@ void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
 class TtlCursor {
  public:
   /// Dates in [from, to], both inclusive (milliseconds), as of now.
-  TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to);
+  /// `at_entry` (as EntryKey gave it): begins there instead of at the first entry of `from`.
+  TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to,
+            std::string_view at_entry = {});
   Result<bool> Next();
   int64_t millis() const { return millis_; }
   std::string_view record_key() const;
-  /// The key of the entry in its keyspace. REQUIRES: the rule is not of a clustered collection.
+  /// The key of the entry in its keyspace (a record for a clustered collection).
   void EntryKey(std::string* out) const;
 
  private:

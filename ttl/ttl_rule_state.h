@@ -1,5 +1,7 @@
 #pragma once
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,6 +45,9 @@ class TtlRuleState {
     Second& s = SecondOf(now);
     s.count += deleted;
   }
+  /// Where a visit that is not finished goes on (a date, ms); INT64_MAX: none is.
+  void Unfinished(int64_t date) { unfinished_.store(date, std::memory_order_relaxed); }
+  int64_t unfinished() const { return unfinished_.load(std::memory_order_relaxed); }
   void Waits(TtlWait why, int64_t until) {
     std::lock_guard l(mutex_);
     figures_.waits_for = why;
@@ -70,6 +75,7 @@ class TtlRuleState {
     if (s.second != second) s = {second, 0};
     return s;
   }
+  std::atomic<int64_t> unfinished_{INT64_MAX};
   mutable std::mutex mutex_;
   TtlRuleFigures figures_;
   std::array<Second, kSeconds> seconds_;
@@ -93,7 +99,8 @@ class TtlRuleStates {
     }
     TtlRuleFigures f;
     if (s) f = s->Read(now.millis);
-    const int64_t next = rule.state().next_millis.load(std::memory_order_acquire);
+    int64_t next = rule.state().next_millis.load(std::memory_order_acquire);
+    if (s) next = std::min(next, s->unfinished());
     f.next_deadline = next == INT64_MIN || next == INT64_MAX ? next : rule.Deadline(next);
     if (next != INT64_MIN && f.next_deadline < now.millis) f.lag_millis = now.millis - f.next_deadline;
     f.left_behind = rule.state().left_millis.load(std::memory_order_acquire) != INT64_MAX;

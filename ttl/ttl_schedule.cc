@@ -29,6 +29,7 @@ bool TtlSchedule::Refresh(int64_t now) {
     }
     std::erase_if(slots_, [&](const auto& e) {
       if (e.second->seen == generation_) return false;
+      e.second->DropResume();
       SetKey(*e.second, INT64_MAX);
       return true;
     });
@@ -47,7 +48,8 @@ bool TtlSchedule::Refresh(int64_t now) {
 void TtlSchedule::Place(TtlSlot& slot, int64_t not_before) {
   slot.not_before = not_before;
   if (slot.queued) return;
-  const int64_t next = slot.rule.state().next_millis.load(std::memory_order_acquire);
+  const int64_t next = slot.NextMillis();
+  slot.figures->Unfinished(slot.resume_date);
   int64_t key = next == INT64_MIN || next == INT64_MAX ? next : slot.rule.Deadline(next);
   key = std::max(key, not_before);
   SetKey(slot, std::min(key, slot.left_until));

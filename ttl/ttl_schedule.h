@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <set>
@@ -19,6 +20,22 @@ struct TtlSlot {
   int64_t uncovered = 0;      ///< deletes since the last range delete over the head of its index
   int64_t left_until = INT64_MAX;  ///< ms; when documents that were left behind are looked at again
 
+  /// A visit that ended before all that is due was done: where the next one goes on, entry and date.
+  /// The marks of the rule's ExpiryState stay raised meanwhile, as during a visit; what comes in
+  /// behind lowers them. Empty: the last visit was finished.
+  std::string resume_entry;
+  int64_t resume_date = INT64_MAX;
+  /// The earliest date there is; INT64_MIN: not known, INT64_MAX: none.
+  int64_t NextMillis() const {
+    return std::min(rule.state().next_millis.load(std::memory_order_acquire), resume_date);
+  }
+  /// Forgets where it was: the next visit begins at the earliest date again.
+  void DropResume() {
+    if (resume_date != INT64_MAX) rule.state().Lower(resume_date);
+    resume_entry.clear();
+    resume_date = INT64_MAX;
+  }
+
   std::string last_error;     ///< of the last visit: logged once
   // Work since the last log line.
   int64_t deleted = 0, keys_examined = 0, docs_examined = 0, keys_deleted = 0, micros = 0;
@@ -35,6 +52,9 @@ struct TtlSlot {
 class TtlSchedule {
  public:
   TtlSchedule(Storage& storage, TtlRuleStates& states) : storage_(storage), states_(states) {}
+  ~TtlSchedule() {
+    for (auto& [state, slot] : slots_) slot->DropResume();
+  }
 
   /// Lists the rules again when the catalog has changed, and takes in what writers noted. True when
   /// slots may have gone: pointers to them are to be dropped.

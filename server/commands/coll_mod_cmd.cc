@@ -5,6 +5,7 @@
 #include "protocol/extended_json.h"
 #include "query/pipeline/pipeline.h"
 #include "server/arg_reader.h"
+#include "server/audit_log.h"
 #include "server/commands/collection_options.h"
 #include "server/index_spec.h"
 #include "server/server_context.h"
@@ -399,6 +400,12 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     if (!expire.missing())
       AuditRule(ctx, "collMod", coll->ns, "clustered", coll->expire_after_seconds,
                 seconds);
+    if (expiry)
+      Audit(ctx, "collMod", [&](BsonBuilder& p) {
+        p.Append("ns", coll->ns);
+        p.OpenDocument("old").Append("expiry", DescribeExpiryOptions(coll->expiry_options));
+        p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(expiry_options));
+      });
     coll = catalog.Find(req.db, name);
     if (!coll)
       return Error{ErrorCode::kNamespaceNotFound,

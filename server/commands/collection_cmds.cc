@@ -5,6 +5,7 @@
 #include "server/aggregate.h"
 #include "server/aggregate_stages.h"
 #include "server/arg_reader.h"
+#include "server/audit_log.h"
 #include "server/commands/collection_options.h"
 #include "server/cursor_manager.h"
 #include "server/server_context.h"
@@ -284,6 +285,11 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   if (made->clustered && made->expire_after_seconds)
     AuditRule(ctx, "createCollection", made->ns, "clustered", {},
               made->expire_after_seconds);
+  if (made->expiry_options.set())
+    Audit(ctx, "createCollection", [&](BsonBuilder& p) {
+      p.Append("ns", made->ns);
+      p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(made->expiry_options));
+    });
   return Ok();
 }
 

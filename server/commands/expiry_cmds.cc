@@ -1,4 +1,5 @@
 #include "server/arg_reader.h"
+#include "server/audit_log.h"
 #include "server/write_ops.h"
 #include "storage/namespace.h"
 
@@ -121,6 +122,11 @@ Result<void> RunSetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req
   Catalog& catalog = ctx.server.storage().catalog();
   const int64_t was = catalog.DatabaseMaxTtl(req.db);
   MAYFLY_TRY(catalog.SetDatabaseMaxTtl(ctx.op, req.db, seconds));
+  Audit(ctx, "setDatabaseExpiry", [&](BsonBuilder& p) {
+    p.Append("db", req.db);
+    p.OpenDocument("old").Append("maxTTL", was);
+    p.OpenDocument("new").Append("maxTTL", seconds);
+  });
   reply.Append("was", was).Append("maxTTL", seconds);
   return Ok();
 }

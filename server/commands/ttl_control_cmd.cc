@@ -5,6 +5,7 @@
 #include "server/server_context.h"
 #include "server/ttl_status.h"
 #include "storage/storage.h"
+#include "ttl/ttl_monitor.h"
 
 namespace mayfly {
 namespace {
@@ -182,7 +183,7 @@ Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuil
       return Error{ErrorCode::kInvalidOptions,
                    "ttlRelease: 1 confirms the clock, after which everything due by it is removed: "
                    "give confirm: true"};
-    const bool was = ctx.server.confirm_clock_hook && ctx.server.confirm_clock_hook();
+    const bool was = ctx.server.ttl_monitor && ctx.server.ttl_monitor->ConfirmClock();
     if (was) Audit(ctx, "ttlConfirmClock", [&](BsonBuilder& p) { p.Append("clock", ctx.op.now); });
     const auto rules = ListRulesFor(ctx.server, {}, {});
     reply.Append("rules", was ? static_cast<int32_t>(rules.size()) : 0);

@@ -14,6 +14,8 @@ struct Unavailable {
   std::string_view message;
 };
 
+constexpr std::string_view kNoSearch =
+    "search indexes are a service of MongoDB Atlas, which this server does not have";
 constexpr std::string_view kNoUsers =
     "there are no users in this version: it runs without access control";
 constexpr std::string_view kNoAuthentication =
@@ -26,10 +28,12 @@ constexpr Unavailable kUnavailable[] = {
     {"authenticate", ErrorCode::kAuthenticationFailed, kNoAuthentication},
     {"commitTransaction", ErrorCode::kCommandFailed,
      "commitTransaction must be run within a transaction"},
+    {"createSearchIndexes", LocationCode(31082), kNoSearch},
     {"createRole", ErrorCode::kNotImplemented, kNoUsers},
     {"createUser", ErrorCode::kNotImplemented, kNoUsers},
     {"dropAllRolesFromDatabase", ErrorCode::kNotImplemented, kNoUsers},
     {"dropAllUsersFromDatabase", ErrorCode::kNotImplemented, kNoUsers},
+    {"dropSearchIndex", LocationCode(31082), kNoSearch},
     {"dropRole", ErrorCode::kNotImplemented, kNoUsers},
     {"dropUser", ErrorCode::kNotImplemented, kNoUsers},
     {"grantPrivilegesToRole", ErrorCode::kNotImplemented, kNoUsers},
@@ -40,6 +44,7 @@ constexpr Unavailable kUnavailable[] = {
     {"revokeRolesFromUser", ErrorCode::kNotImplemented, kNoUsers},
     {"saslContinue", ErrorCode::kProtocolError, "No SASL session state found"},
     {"saslStart", ErrorCode::kAuthenticationFailed, kNoAuthentication},
+    {"updateSearchIndex", LocationCode(31082), kNoSearch},
     {"updateRole", ErrorCode::kNotImplemented, kNoUsers},
     {"updateUser", ErrorCode::kNotImplemented, kNoUsers},
 };

@@ -3,11 +3,11 @@
 Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…: runs COMMAND with MONGODB_URI set against such servers; they must
 also stop cleanly.
 """
-import os, subprocess, sys, time
+import os, socket, subprocess, sys, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client, Server
+from run import ROOT, Client, Server, launch
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
@@ -34,9 +34,16 @@ class Single:
         return all([m.stop() for m in self.members])
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 class ReplicaSet(Single):
     def __init__(self, members):
-        self.members = [Server(BINARY, (*TEST_COMMANDS, "--replSet", "rs0")) for _ in range(members)]
+        # Others must know a member's port, also before it is there again.
+        self.members = [Server(BINARY, (*TEST_COMMANDS, "--replSet", "rs0", "--port", str(free_port()))) for _ in range(members)]
         first = self.members[0].client
         reply = first.command("admin", {"replSetInitiate": {
             "_id": "rs0", "members": [{"_id": i, "host": f"127.0.0.1:{m.port}"} for i, m in enumerate(self.members)]}})
@@ -62,17 +69,10 @@ class ReplicaSet(Single):
     @staticmethod
     def restart(member):
         """A killed member again, on its port and directory."""
-        member.proc = subprocess.Popen(member.proc.args, stdout=member.log, stderr=subprocess.STDOUT)
-
-        def connected():
-            if member.proc.poll() is not None:
-                raise AssertionError("the server did not start:\n" + open(f"{member.dir}/out.log", errors="replace").read()[-4000:])
-            try:
-                member.client = Client("127.0.0.1", member.port)
-            except OSError:
-                return False
-            return True
-        until("the server to start", connected)
+        member.proc, port = launch(BINARY, member.proc.args[1:], f"{member.dir}/out.log")
+        if port is None:
+            raise AssertionError("the server did not start:\n" + open(f"{member.dir}/out.log", errors="replace").read()[-4000:])
+        member.client = Client("127.0.0.1", port)
 
     def primary(self):
         return next((m for m in self.members if m.proc.poll() is None and self.state(m) == "primary"), None)

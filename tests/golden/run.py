@@ -73,7 +73,12 @@ class Client:
 
 def launch(binary, args, log_path, limit=60, stdin=None):
     """Starts a mayflyd on a free port with its output in a file; returns (process, port) once it listens, (process, None) if it ended."""
-    proc = subprocess.Popen([binary, "--port", "0", "--nounixsocket",
+    wanted = 0
+    if "--replSet" in args:  # its members must know the port beforehand
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            wanted = free.getsockname()[1]
+    proc = subprocess.Popen([binary, "--port", str(wanted), "--nounixsocket",
                              *([] if "--httpPort" in args else ["--httpPort", "0"]), *args], stdin=stdin, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT)
     ready, port = threading.Event(), []

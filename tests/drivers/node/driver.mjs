@@ -187,4 +187,36 @@ test('expiry.field through inserts and replacements', async () => {
   assert.deepEqual((await db.listCollections({ name: 'field' }).toArray())[0].options.expiry, { field: 'ttl', maxTTL: 3600 });
 });
 
+test('client.bulkWrite on two collections', async () => {
+  const c = await fresh('cb'), d = await fresh('cb2');
+  const ns = (x) => `${db.databaseName}.${x.collectionName}`;
+  const r = await client.bulkWrite([
+    { name: 'insertOne', namespace: ns(c), document: { _id: 1, x: 1 } }, { name: 'insertOne', namespace: ns(d), document: { _id: 1 } },
+    { name: 'updateOne', namespace: ns(c), filter: { _id: 1 }, update: { $inc: { x: 1 } } },
+    { name: 'replaceOne', namespace: ns(c), filter: { _id: 2 }, replacement: { y: 1 }, upsert: true },
+    { name: 'deleteOne', namespace: ns(d), filter: { _id: 1 } }], { verboseResults: true });
+  assert.deepEqual([r.insertedCount, r.matchedCount, r.modifiedCount, r.upsertedCount, r.deletedCount], [2, 1, 1, 1, 1]);
+  assert.equal(r.updateResults.get(3).upsertedId, 2);
+  assert.deepEqual(await c.find().sort({ _id: 1 }).toArray(), [{ _id: 1, x: 2 }, { _id: 2, y: 1 }]);
+  const e = await client.bulkWrite([{ name: 'insertOne', namespace: ns(c), document: { _id: 1 } },
+    { name: 'insertOne', namespace: ns(c), document: { _id: 9 } }], { ordered: false }).then(() => null, (x) => x);
+  assert.equal(e.writeErrors.get(0).code, 11000);
+  assert.equal(e.partialResult.insertedCount, 1);
+});
+
+// On a set: the first try of each write fails in one of several ways, and the write is there once.
+if ((await db.command({ hello: 1 })).setName) test('writes that are retried happen once', async () => {
+  const c = await fresh('retries');
+  const point = (name, data) => client.db('admin').command({ configureFailPoint: name, mode: { times: 1 }, data });
+  await c.insertOne({ _id: 'sum', n: 0 });
+  for (let i = 0; i < 60; i++) {
+    if (i % 3 === 0) await point('onPrimaryTransactionalWrite', { closeConnection: true });
+    else if (i % 3 === 1) await point('failCommand', { failCommands: ['insert', 'findAndModify'], closeConnection: true });
+    else await point('failCommand', { failCommands: ['insert', 'findAndModify'], errorCode: 11600, errorLabels: ['RetryableWriteError'] });
+    if (i % 2 === 0) await c.insertOne({ v: i });
+    else assert.equal((await c.findOneAndUpdate({ _id: 'sum' }, { $inc: { n: 1 } }, { returnDocument: 'after' })).n, (i + 1) / 2);
+  }
+  assert.equal(await c.countDocuments({ v: { $exists: true } }), 30);
+});
+
 await run(() => client.close());

@@ -52,9 +52,12 @@ test('$expire and expiry.field', async () => {
   const a = await Session.findById('a');
   a.set('data.user', 3); a.markModified('data'); await a.save();
   assert.ok((await left('a')) > 1790e3);
-  await Session.updateOne({ _id: 'a' }, { $expire: { afterSeconds: 10 } }, { strict: false });
+  // Models let only MongoDB's own operators through; their collection lets all.
+  await Session.collection.updateOne({ _id: 'a' }, { $expire: { afterSeconds: 10 } });
   assert.ok((await left('a')) <= 10e3);
-  await Session.findOneAndUpdate({ _id: 'b' }, { $set: { data: {} }, $expire: { at: new Date(0) } }, { strict: false });
+  await Session.updateOne({ _id: 'a' }, { $set: { ttl: 900 } });
+  assert.ok((await left('a')) > 890e3);
+  await Session.collection.findOneAndUpdate({ _id: 'b' }, { $set: { data: {} }, $expire: { at: new Date(0) } });
   assert.equal(await Session.findById('b'), null);
   assert.equal(await Session.countDocuments({}), 1);
   await Session.create({ _id: 'b', ttl: -1 });

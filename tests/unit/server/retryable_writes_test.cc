@@ -290,12 +290,22 @@ TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
                               ", \"$db\": \"admin\"}")));
   };
   SECTION("an error before the commit leaves nothing behind") {
-    fail("onPrimaryTransactionalWrite", R"({"failBeforeCommitExceptionCode": 11602})");
+    fail("onPrimaryTransactionalWrite", R"({"failBeforeCommitExceptionCode": 11602, "closeConnection": false})");
     const BsonDocument r = server.Run(insert, 1);
     CHECK(Code(r) == 11602);
     CHECK(r.view().FindPath("errorLabels.0").String() == "RetryableWriteError");
     CHECK(server.Count() == 0);
     CHECK(N(server.Run(insert, 1)) == 1);
+  }
+  SECTION("a connection that closes before the commit: the retry does it") {
+    fail("onPrimaryTransactionalWrite", R"({"failBeforeCommitExceptionCode": 1})");
+    RawClient doomed(server.port());
+    doomed.Send(RawClient::Message(RetryServer::Text(insert, 1)));
+    CHECK(doomed.Closed());
+    CHECK(server.Count() == 0);
+    const BsonDocument r = server.Run(insert, 1);
+    CHECK(N(r) == 1);
+    CHECK(Retried(r).empty());
   }
   SECTION("a connection that closes after the commit: the retry knows") {
     fail("onPrimaryTransactionalWrite", "{}");

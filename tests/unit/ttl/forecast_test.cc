@@ -130,7 +130,7 @@ TEST_CASE("A large index is estimated within the error that is stated", "[ttl]")
   const bool flushed = GENERATE(false, true);
   if (flushed) REQUIRE(f.storage->kv().Flush());
   CAPTURE(descending, flushed);
-  auto r = MakeForecast(*f.storage, *f.op, f.Coll(), f.Rules(), {86'400, 24}, nullptr);
+  auto r = MakeForecast(*f.storage, *f.op, f.Coll(), f.Rules(), {86'400, 24, 50'000}, nullptr);
   REQUIRE(r);
   const Forecast& x = r.value();
   CHECK_FALSE(x.exact);
@@ -145,6 +145,14 @@ TEST_CASE("A large index is estimated within the error that is stated", "[ttl]")
   near(static_cast<double>(x.intervals[12].count), 0.4 * kDocuments / 24);
   near(static_cast<double>(x.beyond), 0.1 * kDocuments);
   CHECK(x.overdue == 0);
+
+  // With the usual limit these are counted.
+  auto counted = MakeForecast(*f.storage, *f.op, f.Coll(), f.Rules(), {86'400, 24}, nullptr);
+  REQUIRE(counted);
+  CHECK(counted.value().exact);
+  CHECK(counted.value().error_fraction == 0);
+  CHECK(counted.value().beyond == kDocuments / 10);
+  CHECK(counted.value().never == kDocuments / 10);
 }
 
 TEST_CASE("Reasons why documents never expire, by type and place", "[ttl]") {

@@ -119,6 +119,8 @@ TEST_CASE("Pauses, holds and the guard's decisions survive closing and kill -9",
     CHECK_FALSE(c.controls->Held(*c.Coll(), Json(R"({"_id": 7})"), {kStart + 5000}));
     CHECK(c.controls->Holds({kStart})[0].reason == "because");
   }
+  c.controls.reset();
+  c.storage.reset();
   std::filesystem::remove_all(killed);
 }
 

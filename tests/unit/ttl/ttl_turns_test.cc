@@ -63,6 +63,31 @@ TEST_CASE("A small rule does not wait for a large backlog", "[ttl][turns]") {
   CHECK(std::count(visits.begin(), visits.begin() + 2, "b") == 1);
 }
 
+TEST_CASE("What comes in behind the place a visit ended at is not missed", "[ttl][turns]") {
+  Reaping r;
+  const char* key = GENERATE("1", "-1");
+  auto c = r.WithIndex(std::string("{\"key\": {\"at\": ") + key + "}, \"expireAfterSeconds\": 0}");
+  r.parameters.monitor_enabled = false;
+  r.parameters.index_delete_target_docs = 100;
+  int visits = 0;
+  r.environment.begin_operation = [&](const CollectionInfo&, BsonView) {
+    // All of one date: ids before and behind those that are gone, and an earlier date.
+    if (++visits == 3) {
+      REQUIRE(r.Insert(*c, r.Doc(-1, kStart)));
+      REQUIRE(r.Insert(*c, r.Doc(5000, kStart)));
+    }
+    if (visits == 5) REQUIRE(r.Insert(*c, r.Doc(-2, kStart - 1000)));
+    return std::shared_ptr<Operation>();
+  };
+  for (int64_t i = 0; i < 1000; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart)));
+  r.Start();
+  r.parameters.monitor_enabled = true;
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+  CHECK(visits >= 11);
+  r.RequireValid(r.Coll());
+}
+
 TEST_CASE("With thousands of rules only the one that is due is visited", "[ttl][turns]") {
   Reaping r;
   for (int i = 0; i < 300; ++i)
