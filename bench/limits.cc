@@ -1,6 +1,7 @@
 // The floor: what a bare Asio echo and a bare RocksDB do on this machine. Prints rows for RESULTS.md.
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/perf_level.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <sys/resource.h>
@@ -9,8 +10,11 @@
 #include <boost/asio.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <random>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 namespace {
 namespace asio = boost::asio;
@@ -54,7 +58,7 @@ asio::awaitable<void> Ask(tcp::endpoint to, double until, long& done) {
   }
 }
 
-void EchoLimit(int connections) {
+void EchoLimit(int connections, double seconds) {
   asio::io_context server(1), client(1);
   tcp::acceptor acceptor(server, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
   asio::co_spawn(server, Listen(acceptor), asio::detached);
@@ -65,7 +69,7 @@ void EchoLimit(int connections) {
   });
   long done = 0;
   const double begin = Seconds();
-  for (int i = 0; i < connections; ++i) asio::co_spawn(client, Ask(acceptor.local_endpoint(), begin + 2, done), asio::detached);
+  for (int i = 0; i < connections; ++i) asio::co_spawn(client, Ask(acceptor.local_endpoint(), begin + seconds, done), asio::detached);
   client.run();
   const double took = Seconds() - begin;
   server.stop();
@@ -73,56 +77,94 @@ void EchoLimit(int connections) {
   std::printf("| Asio coroutine echo of 100 bytes, %d connections | %.0f | %.2f |\n", connections, static_cast<double>(done) / took, cpu * 1e6 / static_cast<double>(done));
 }
 
-void RocksLimits(const std::string& path) {
+/// Prints one row: `count` times `work`, which runs `each` operations.
+template <class F>
+void Measure(const char* name, int count, int each, F&& work) {
+  const double cpu = ThreadCpu(), begin = Seconds();
+  for (int i = 0; i < count; ++i) work(i);
+  const double n = static_cast<double>(count) * each;
+  std::printf("| %s | %.0f | %.2f |\n", name, n / (Seconds() - begin), (ThreadCpu() - cpu) * 1e6 / n);
+  std::fflush(stdout);
+}
+
+void RocksLimits(const std::string& path, bool brief) {
   std::filesystem::remove_all(path);
+  // Perf counters cost as much as what they count; the server has them off too.
+  rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
   rocksdb::Options o;
-  o.create_if_missing = true;
+  o.create_if_missing = o.create_missing_column_families = true;
   rocksdb::BlockBasedTableOptions table;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.block_cache = rocksdb::NewLRUCache(1 << 30);
   o.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (const char* name : {"default", "records", "indexes"}) families.emplace_back(name, o);
+  std::vector<rocksdb::ColumnFamilyHandle*> cf;
   rocksdb::DB* db = nullptr;
-  if (!rocksdb::DB::Open(o, path, &db).ok()) return;
-  constexpr int kCount = 1000000;
+  if (!rocksdb::DB::Open(o, path, families, &cf, &db).ok()) return;
+  const int documents = brief ? 300000 : 1000000, few = brief ? 100000 : 300000;
   const std::string value(200, 'v');
   auto key = [](int i) {
     char k[17];
     std::snprintf(k, sizeof k, "%016d", i);
     return std::string(k, 16);
   };
-  double cpu = ThreadCpu();
-  double begin = Seconds();
-  for (int i = 0; i < kCount; i += 1000) {
+  rocksdb::ColumnFamilyHandle* records = cf[1];
+  Measure("RocksDB batch of 1000 puts, 200 bytes, per document", documents / 1000, 1000, [&](int n) {
     rocksdb::WriteBatch b;
-    for (int j = i; j < i + 1000; ++j) b.Put(key(j), value);
+    for (int j = n * 1000; j < n * 1000 + 1000; ++j) b.Put(records, key(j), value);
     db->Write({}, &b);
-  }
-  std::printf("| RocksDB batch of 1000 puts, 200 bytes, per document | %.0f | %.2f |\n", kCount / (Seconds() - begin), (ThreadCpu() - cpu) * 1e6 / kCount);
+  });
   std::mt19937 random(1);
-  std::string out;
-  for (int i = 0; i < 200000; ++i) db->Get({}, key(static_cast<int>(random() % kCount)), &out);
-  cpu = ThreadCpu();
-  begin = Seconds();
-  for (int i = 0; i < 300000; ++i) db->Get({}, key(static_cast<int>(random() % kCount)), &out);
-  std::printf("| RocksDB get, warm, 1M documents | %.0f | %.2f |\n", 300000 / (Seconds() - begin), (ThreadCpu() - cpu) * 1e6 / 300000);
-  cpu = ThreadCpu();
-  begin = Seconds();
-  for (int i = 0; i < 300000; ++i) db->Put({}, key(static_cast<int>(random() % kCount)), value);
-  std::printf("| RocksDB put, 200 bytes, log written | %.0f | %.2f |\n", 300000 / (Seconds() - begin), (ThreadCpu() - cpu) * 1e6 / 300000);
+  auto any = [&] { return static_cast<int>(random() % static_cast<unsigned>(documents)); };
+  rocksdb::PinnableSlice out;
+  auto get = [&](int) {
+    out.Reset();
+    db->Get({}, records, key(any()), &out);
+  };
+  for (int i = 0; i < few; ++i) get(i);
+  Measure("RocksDB get, warm", few, 1, get);
+  Measure("RocksDB iterator, seek and one entry, warm", few / 2, 1, [&](int) {
+    const std::string upper = key(documents);
+    const rocksdb::Slice bound = upper;
+    rocksdb::ReadOptions ro;
+    ro.iterate_upper_bound = &bound;
+    std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(ro, records));
+    it->Seek(key(any()));
+  });
+  {
+    std::unique_ptr<rocksdb::Iterator> it(db->NewIterator({}, records));
+    it->SeekToFirst();
+    Measure("RocksDB iterator, next", few, 1, [&](int) { it->Next(); });
+  }
+  Measure("RocksDB get of 100 neighbours, each", few / 100, 100, [&](int) {
+    const int first = any();
+    for (int j = 0; j < 100; ++j) {
+      out.Reset();
+      db->Get({}, records, key(first + j), &out);
+    }
+  });
+  Measure("RocksDB put, 200 bytes, log written", few, 1, [&](int) { db->Put({}, records, key(any()), value); });
+  Measure("RocksDB one document and two index entries in one batch, log written", few, 1, [&](int n) {
+    rocksdb::WriteBatch b;
+    b.Put(records, key(documents + n), value);
+    b.Put(cf[2], "a" + key(n % 1000) + key(n), "");
+    b.Put(cf[2], "b" + key(n) + key(n), "");
+    db->Write({}, &b);
+  });
   rocksdb::WriteOptions sync;
   sync.sync = true;
-  cpu = ThreadCpu();
-  begin = Seconds();
-  for (int i = 0; i < 3000; ++i) db->Put(sync, key(i), value);
-  std::printf("| RocksDB put, 200 bytes, synced, one writer | %.0f | %.2f |\n", 3000 / (Seconds() - begin), (ThreadCpu() - cpu) * 1e6 / 3000);
+  Measure("RocksDB put, 200 bytes, synced, one writer", brief ? 1000 : 3000, 1, [&](int n) { db->Put(sync, records, key(n), value); });
+  for (auto* h : cf) db->DestroyColumnFamilyHandle(h);
   delete db;
   std::filesystem::remove_all(path);
 }
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool brief = argc > 2 && std::string_view(argv[2]) == "--short";
   std::printf("| limit | per second | CPU us each |\n| --- | ---: | ---: |\n");
-  for (int n : {1, 8, 64}) EchoLimit(n);
-  RocksLimits(argc > 1 ? argv[1] : "/tmp/mayfly-limits");
+  for (int n : {1, 8, 64}) EchoLimit(n, brief ? 1 : 2);
+  RocksLimits(argc > 1 ? argv[1] : "/tmp/mayfly-limits", brief);
   return 0;
 }

@@ -2,6 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <map>
 #include <random>
 
 #include "bench/load_client.h"
@@ -53,8 +55,42 @@ struct Workload {
   const char* name;
   int64_t documents_per_operation;
   std::function<void(int64_t n, std::string&)> next;
-  double seconds = 0;  // 0: as the command line says
+  /// What no server could do without: rows of mayfly_limits and how often; "echo" is that of the same number of connections.
+  std::vector<std::pair<const char*, double>> floor;
 };
+
+/// CPU microseconds by row, out of a file that mayfly_limits has printed.
+std::map<std::string, double> ReadLimits(const std::string& file) {
+  std::map<std::string, double> limits;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const size_t a = line.find('|'), b = line.find(" |", a + 1), c = line.rfind(" |"), d = line.rfind("| ", c);
+    if (a != 0 || b == std::string::npos || d == std::string::npos || d <= b) continue;
+    limits[line.substr(2, b - 2)] = std::strtod(line.c_str() + d + 1, nullptr);
+  }
+  return limits;
+}
+
+/// The floor in microseconds; 0: not known.
+double Floor(const Workload& w, const std::map<std::string, double>& limits, int connections) {
+  double sum = 0;
+  for (auto [name, times] : w.floor) {
+    std::string row = name;
+    if (row == "echo") row = "Asio coroutine echo of 100 bytes, " + std::to_string(connections) + " connections";
+    auto it = limits.find(row);
+    if (it == limits.end()) return 0;
+    sum += it->second * times;
+  }
+  return sum;
+}
+
+constexpr const char* kGet = "RocksDB get, warm";
+constexpr const char* kSeek = "RocksDB iterator, seek and one entry, warm";
+constexpr const char* kNext = "RocksDB iterator, next";
+constexpr const char* kNeighbour = "RocksDB get of 100 neighbours, each";
+constexpr const char* kPut = "RocksDB put, 200 bytes, log written";
+constexpr const char* kInsert = "RocksDB one document and two index entries in one batch, log written";
+constexpr const char* kBatched = "RocksDB batch of 1000 puts, 200 bytes, per document";
 
 std::vector<Workload> MakeWorkloads(SyncClient& client) {
   client.Call(Drop("read"), false);
@@ -83,7 +119,7 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
          AppendDocument(d, (*counter)++);
          d.Done();
          docs.Done();
-       }); }},
+       }); }, {{"echo", 1}, {kInsert, 1}}},
       {"insertOne, two indexes, j:true", 1, [counter](int64_t, std::string& m) { m = Command(kDb, [&](BsonBuilder& b) {
          b.Append("insert", "ins");
          auto docs = b.OpenArray("documents");
@@ -94,26 +130,26 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
          auto wc = b.OpenDocument("writeConcern");
          wc.Append("w", 1).Append("j", true);
        }); }},
-      {"insertMany(1000), no index", 1000, [many](int64_t, std::string& m) { m = InsertMany("many", (*many += 1000) - 1000, 1000); }},
-      {"find by _id", 1, [=](int64_t, std::string& m) { m = find("_id", any(), 1); }},
-      {"find by secondary index", 1, [=](int64_t, std::string& m) { m = find("b", any(), 0); }},
+      {"insertMany(1000), no index", 1000, [many](int64_t, std::string& m) { m = InsertMany("many", (*many += 1000) - 1000, 1000); }, {{"echo", 1}, {kBatched, 1000}}},
+      {"find by _id", 1, [=](int64_t, std::string& m) { m = find("_id", any(), 1); }, {{"echo", 1}, {kGet, 1}}},
+      {"find by secondary index", 1, [=](int64_t, std::string& m) { m = find("b", any(), 0); }, {{"echo", 1}, {kSeek, 1}, {kGet, 1}}},
       {"range of 100 by secondary index", 1, [=](int64_t, std::string& m) { int64_t v = any(); m = Command(kDb, [&](BsonBuilder& b) {
          b.Append("find", "read");
          { auto f = b.OpenDocument("filter"); auto r = f.OpenDocument("b"); r.Append("$gte", v).Append("$lt", v + 100); }
          b.Append("batchSize", 101);
-       }); }},
+       }); }, {{"echo", 1}, {kSeek, 1}, {kNext, 100}, {kNeighbour, 100}}},
       {"updateOne $inc", 1, [=](int64_t, std::string& m) { int64_t v = any(); m = Command(kDb, [&](BsonBuilder& b) {
          b.Append("update", "read");
          auto us = b.OpenArray("updates");
          auto u = us.OpenDocument();
          { auto q = u.OpenDocument("q"); q.Append("_id", v); }
          { auto c = u.OpenDocument("u"); auto inc = c.OpenDocument("$inc"); inc.Append("n", 1); }
-       }); }},
+       }); }, {{"echo", 1}, {kGet, 1}, {kPut, 1}}},
       {"count by index (200)", 1, [=](int64_t n, std::string& m) { m = Command(kDb, [&](BsonBuilder& b) {
          b.Append("count", "read");
          auto q = b.OpenDocument("query");
          q.Append("a", static_cast<int32_t>(n % 1000));
-       }); }},
+       }); }, {{"echo", 1}, {kSeek, 1}, {kNext, 200}}},
       {"group of 2000 documents", 1, [=](int64_t, std::string& m) { int64_t v = any() % (kDocuments - 2000); m = Command(kDb, [&](BsonBuilder& b) {
          b.Append("aggregate", "read");
          {
@@ -123,15 +159,15 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
          }
          auto c = b.OpenDocument("cursor");
          c.Append("batchSize", 10000);
-       }); }},
+       }); }, {{"echo", 1}, {kSeek, 1}, {kNext, 2000}}},
       {"deleteOne", 1, [doomed](int64_t, std::string& m) { int64_t v = (*doomed)++; m = Command(kDb, [&](BsonBuilder& b) {
          b.Append("delete", "ins");
          auto ds = b.OpenArray("deletes");
          auto d = ds.OpenDocument();
          { auto q = d.OpenDocument("q"); q.Append("_id", v); }
          d.Append("limit", 1);
-       }); }},
-      {"ping", 1, [](int64_t, std::string& m) { m = Command("admin", [](BsonBuilder& b) { b.Append("ping", 1); }); }},
+       }); }, {{"echo", 1}, {kGet, 1}, {kInsert, 1}}},
+      {"ping", 1, [](int64_t, std::string& m) { m = Command("admin", [](BsonBuilder& b) { b.Append("ping", 1); }); }, {{"echo", 1}}},
   };
 }
 
@@ -143,7 +179,8 @@ int main(int argc, char** argv) {
   LoadOptions options;
   std::vector<int> connections{1, 8, 64};
   std::string only;
-  int64_t reap = 0;
+  int64_t reap = 0, scan = 0;
+  std::string callgrind, limits_file;
   CLI::App app{"Load generator for servers that speak MongoDB's wire protocol"};
   app.add_option("--host", options.host, "IPv4 address");
   app.add_option("--port", options.port);
@@ -151,24 +188,68 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds, "per workload and number of connections");
   app.add_option("--connections", connections, "numbers of connections")->delimiter(',');
   app.add_option("--only", only, "workloads whose name contains this");
+  app.add_option("--operations", options.max_operations, "at most so many a run; 0: as many as the time allows");
+  app.add_option("--instructions", callgrind,
+                 "instead of times: instructions an operation in user space, of a server that runs under callgrind; its --callgrind-out-file");
+  app.add_option("--limits", limits_file, "what mayfly_limits has printed: the floor of each workload is then shown beside it");
   app.add_option("--reap", reap, "instead: a mass expiry of this many documents, with reads beside it");
+  app.add_option("--scan", scan, "instead: scans and sorts of a collection of this many documents, with the server's peak memory");
+  int64_t redis = 0, trickle = 0, head = 0;
+  app.add_option("--redis-reap", redis, "instead: the same on a Redis server on that port");
+  app.add_option("--trickle", trickle, "instead: 1000 documents a second fall due for so many seconds; how late each is gone");
+  app.add_option("--head", head, "instead: this many pending deadlines, their bytes, and the head of the index once they are reaped");
   CLI11_PARSE(app, argc, argv);
+  if (redis > 0) {
+    RunRedisReap(options, redis);
+    return 0;
+  }
   SyncClient client(options.host, options.port);
   if (reap > 0) {
     RunReap(options, reap);
     return 0;
   }
-  std::printf("| workload | connections | ops/s | docs/s | p50 us | p99 us | p99.9 us | server CPU us/op | RSS MiB |\n");
-  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  if (trickle > 0) {
+    RunTrickle(options, 1000, trickle);
+    return 0;
+  }
+  if (head > 0) {
+    RunHead(options, head);
+    return 0;
+  }
+  if (scan > 0) {
+    RunScan(options, scan);
+    return 0;
+  }
+  if (!callgrind.empty()) {
+    if (options.max_operations == 0) options.max_operations = 2000;
+    options.seconds = 8;
+    std::printf("| workload | instructions an operation |\n| --- | ---: |\n");
+    for (Workload& w : MakeWorkloads(client)) {
+      if (std::string(w.name).find(only) == std::string::npos) continue;
+      options.connections = 8;
+      // What the store would tidy up beside the operations is done before them.
+      for (const char* c : {"read", "ins", "many"}) client.Call(Command(kDb, [&](mayfly::BsonBuilder& b) { b.Append("compact", c); }), false);
+      std::printf("| %s | %.0f |\n", w.name, CountInstructions(options, callgrind, w.next));
+      std::fflush(stdout);
+    }
+    return 0;
+  }
+  const std::map<std::string, double> limits = ReadLimits(limits_file);
+  std::printf("| workload | connections | ops/s | docs/s | p50 us | p99 us | p99.9 us | server CPU us/op | floor us/op | floor / CPU | RSS MiB |\n");
+  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (Workload& w : MakeWorkloads(client)) {
     if (std::string(w.name).find(only) == std::string::npos) continue;
     for (int n : connections) {
       options.connections = n;
       LoadResult r = RunLoad(options, w.next);
       double ops = static_cast<double>(r.operations);
-      std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %ld | %.2f | %.0f |\n", w.name, n, ops / r.seconds,
+      const double cpu = r.server_cpu_seconds * 1e6 / ops, floor = Floor(w, limits, n);
+      std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %ld | %.2f |", w.name, n, ops / r.seconds,
                   ops / r.seconds * static_cast<double>(w.documents_per_operation), r.latency.Percentile(0.5), r.latency.Percentile(0.99),
-                  r.latency.Percentile(0.999), r.server_cpu_seconds * 1e6 / ops, static_cast<double>(r.resident_bytes) / 1048576);
+                  r.latency.Percentile(0.999), cpu);
+      if (floor > 0 && cpu > 0) std::printf(" %.2f | %.0f%% |", floor, 100 * floor / cpu);
+      else std::printf("  |  |");
+      std::printf(" %.0f |\n", static_cast<double>(r.resident_bytes) / 1048576);
       std::fflush(stdout);
       if (r.errors > 0) std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, w.name);
     }

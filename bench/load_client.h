@@ -68,13 +68,26 @@ struct LoadOptions {
   int64_t max_operations = 0;   ///< 0: no limit
   double rate = 0;              ///< operations a second over all connections; 0: as fast as they come back
   const bool* stop = nullptr;   ///< ends the run early when it becomes true
+  bool redis = false;           ///< requests and replies are Redis's (RESP bulk strings)
 };
 
 /// Runs `next` (writes the n-th request into the string) closed-loop on every connection, or paced by `rate`, where latency counts from
 /// the moment a request was due, so that a stall is not hidden.
 LoadResult RunLoad(const LoadOptions& options, const std::function<void(int64_t n, std::string& message)>& next);
 
+/// Instructions in user space that the server runs for an operation, once warm: exact where times depend on what else the machine does.
+/// The server (`options.pid`) runs under callgrind with instrumentation off and writes its counts to `out_file`.
+double CountInstructions(LoadOptions options, const std::string& out_file, const std::function<void(int64_t n, std::string& message)>& next);
+
 /// The mass expiry (load_reap.cc).
 void RunReap(const LoadOptions& options, int64_t documents);
+/// Scans and sorts of a large collection, with the memory they take (load_scan.cc).
+void RunScan(const LoadOptions& options, int64_t documents);
+/// The same on a Redis server, with keys (load_redis.cc).
+void RunRedisReap(const LoadOptions& options, int64_t keys);
+/// Documents that fall due one after the other: how long after its deadline each is gone (load_expiry.cc).
+void RunTrickle(const LoadOptions& options, int64_t per_second, int64_t seconds);
+/// What a pending deadline costs, and what a look at the head of the index costs after as many have been reaped.
+void RunHead(const LoadOptions& options, int64_t documents);
 
 }  // namespace mayfly::bench

@@ -76,6 +76,11 @@ class Environment final : public PipelineEnvironment {
         include_expired_(spec.include_expired),
         bypass_validation_(spec.bypass_validation) {}
   ~Environment() override { AbandonOut(); }
+  /// Documents past their deadline are shown: by wish, or because the clock is not trusted.
+  bool ShowsExpired() const {
+    return include_expired_ || server_.storage().expiry_policy().suspended ||
+           server_.storage().expiry_policy().HasHolds();
+  }
 
   Result<std::unique_ptr<DocumentSource>> OpenSource(Operation& op, std::string_view db,
                                                      std::string_view collection,
@@ -151,6 +156,12 @@ class Environment final : public PipelineEnvironment {
                                                    std::string_view db, std::string_view collection,
                                                    BsonView spec) override {
     return AggregateStageDocuments(server_, ctx_, op, stage, db, collection, spec);
+  }
+
+  Result<std::vector<BsonDocument>> Tombstones(Operation& op, std::string_view db,
+                                               std::string_view collection, BsonView spec,
+                                               std::string* position) override {
+    return AggregateTombstones(server_, op, db, collection, spec, position);
   }
 
   Result<void> BeginOut(Operation& op, std::string_view db, std::string_view collection) override {
@@ -316,6 +327,10 @@ class PipelineCursor final : public ServerCursor {
       MAYFLY_TRY(StreamState state, pipeline_->Next(&d));
       if (state == StreamState::kEof) exhausted_ = true;
       if (state != StreamState::kAdvanced) break;
+      // What a stage has kept since an earlier batch may be past its deadline by now.
+      if (d.metadata && d.metadata->expire_at && d.metadata->expire_at->millis <= op.now.millis &&
+          !env_->ShowsExpired())
+        continue;
       if (d.doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
         return Error{ErrorCode::kBSONObjectTooLarge,
                      "BSONObj size: " + std::to_string(d.doc.size()) +

@@ -4,7 +4,10 @@
 #include "server/arg_reader.h"
 #include "server/current_op.h"
 #include "server/session_store.h"
+#include "server/ttl_status.h"
 #include "storage/storage.h"
+#include "storage/tombstone.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 
@@ -29,6 +32,8 @@ void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBui
   if (index->sparse) out.Append("sparse", true);
   if (index->has_partial_filter) out.Append("partialFilterExpression", index->partial_filter);
   if (index->expire_after_seconds) out.Append("expireAfterSeconds", *index->expire_after_seconds);
+  if (index->expire_reads != ExpireReads::kDefault)
+    out.Append("expireReads", index->expire_reads == ExpireReads::kExact ? "exact" : "lazy");
   out.AppendAll(index->extra);
 }
 
@@ -38,18 +43,20 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   auto size = [&](int64_t bytes) { return bytes / scale; };
   if (with_ns) out.Append("ns", coll.ns);
   if (coll.is_view) return;
-  const int64_t count = coll.counters->documents, bytes = coll.counters->bytes;
+  // Expired documents that are still stored count as bytes only.
+  const int64_t bytes = coll.counters->bytes;
+  Operation op(server.clock());
+  Result<int64_t> visible = Visibility(storage, coll, op.now).CountVisible(op);
+  const int64_t count = visible ? visible.value() : coll.counters->documents.load();
   const auto stored = static_cast<int64_t>(storage.StorageBytes(coll));
   int64_t index_bytes = 0;
   std::vector<std::pair<std::string, int64_t>> sizes;
   // The _id index of a collection that is not capped is its record keys: no bytes of its own.
   if (!coll.capped && !coll.clustered) sizes.emplace_back("_id_", 0);
-  int building = 0;
   for (const IndexInfoPtr& i : coll.indexes) {
     auto n = static_cast<int64_t>(storage.IndexBytes(coll, *i));
     index_bytes += n;
     sizes.emplace_back(i->name, n);
-    building += i->state == IndexState::kBuilding;
   }
   out.Append("size", size(bytes)).Append("count", count);
   if (count > 0) out.Append("avgObjSize", bytes / count);
@@ -99,6 +106,13 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
   auto query_exec = in.OptDocument("queryExecStats");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr coll, Existing(server, db, collection));
+  const Top::Entry* used = server.top().Peek(coll->ns);
+  bool histograms = false;
+  if (latency) {
+    ArgReader l("$collStats.latencyStats", *latency);
+    histograms = l.BoolOr("histograms", false);
+    MAYFLY_TRY(l.Finish());
+  }
   int64_t scale = 1;
   if (storage_stats) {
     ArgReader s("$collStats.storageStats", *storage_stats);
@@ -106,44 +120,48 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
     MAYFLY_TRY(s.Finish());
     if (scale < 1) return Error{ErrorCode::kBadValue, "scale has to be >= 1"};
   }
+  int64_t documents = 0;
+  if (count && !coll->is_view) {
+    MAYFLY_TRY(documents, Visibility(server.storage(), *coll, op.now).CountVisible(op));
+  }
   std::vector<BsonDocument> out;
   out.push_back(BuildBson([&](BsonBuilder& b) {
     b.Append("ns", coll->ns).Append("host", server.host_and_port()).Append("localTime", op.now);
     if (latency) {
       auto l = b.OpenDocument("latencyStats");
-      auto row = [&](const char* name, const LatencyHistogram& h) {
-        l.OpenDocument(name)
-            .Append("latency", h.total_micros.Get())
-            .Append("ops", h.operations.Get());
-      };
-      row("reads", server.metrics().reads);
-      row("writes", server.metrics().writes);
-      row("commands", server.metrics().commands);
-      row("transactions", server.metrics().transactions);
+      static const LatencyHistogram kNone;
+      AppendLatency(l, "reads", used ? used->reads : kNone, histograms);
+      AppendLatency(l, "writes", used ? used->writes : kNone, histograms);
+      AppendLatency(l, "commands", kNone, histograms);
+      AppendLatency(l, "transactions", kNone, histograms);
     }
     if (storage_stats) {
       auto s = b.OpenDocument("storageStats");
       AppendCollectionStats(server, *coll, scale, false, s);
     }
-    if (count) b.Append("count", coll->is_view ? int64_t{0} : coll->counters->documents.load());
+    if (count) b.Append("count", documents);
     if (query_exec) {
       auto q = b.OpenDocument("queryExecStats");
       q.OpenDocument("collectionScans")
-          .Append("total", server.metrics().query_executor.collection_scans.Get())
-          .Append("nonTailable", server.metrics().query_executor.collection_scans.Get());
+          .Append("total", used ? used->collection_scans.Get() : 0)
+          .Append("nonTailable",
+                  used ? used->collection_scans.Get() - used->tailable_scans.Get() : 0);
     }
   }));
   return out;
 }
 
-Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, std::string_view db,
-                                             std::string_view collection, BsonView spec) {
+Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, Operation& op,
+                                             std::string_view db, std::string_view collection,
+                                             BsonView spec) {
   if (!spec.empty())
     return Error{LocationCode(28803),
                  "The $indexStats stage specification must be an empty object"};
   std::vector<BsonDocument> out;
   CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
   if (!coll || coll->is_view) return out;
+  const std::vector<ListedTtlRule> rules = ListRulesFor(server, coll->db, coll->name);
+  Result<void> failed = Ok();
   auto add = [&](const IndexInfo* i) {
     out.push_back(BuildBson([&](BsonBuilder& b) {
       b.Append("name", i                 ? std::string_view(i->name)
@@ -161,10 +179,17 @@ Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, std::string_
       AppendIndexSpec(*coll, i, s);
       s.Done();
       if (i && i->state == IndexState::kBuilding) b.Append("building", true);
+      // Of a rule, what ttlStatus says of it.
+      for (const ListedTtlRule& r : rules) {
+        if (r.rule.index.get() != i) continue;
+        BsonBuilder ttl = b.OpenDocument("ttl");
+        if (failed = AppendRuleFacts(server, op, r, ttl); !failed) return;
+      }
     }));
   };
   if (!coll->capped) add(nullptr);
   for (const IndexInfoPtr& i : coll->indexes) add(i.get());
+  MAYFLY_TRY(failed);
   return out;
 }
 
@@ -184,7 +209,14 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
     ServerContext& server, const CommandContext* ctx, Operation& op, std::string_view stage,
     std::string_view db, std::string_view collection, BsonView spec) {
   if (stage == "$collStats") return CollStats(server, op, db, collection, spec);
-  if (stage == "$indexStats") return IndexStats(server, db, collection, spec);
+  if (stage == "$indexStats") return IndexStats(server, op, db, collection, spec);
+  if (stage == "$ttlForecast") {
+    ArgReader in("$ttlForecast", spec);
+    const ForecastOptions options = ReadForecastOptions(in);
+    MAYFLY_TRY(in.Finish());
+    MAYFLY_TRY(Forecast f, ForecastCollection(server, op, db, collection, options));
+    return std::vector<BsonDocument>{BuildBson([&](BsonBuilder& b) { AppendForecast(f, b); })};
+  }
   if (stage == "$currentOp") {
     ArgReader in("$currentOp", spec);
     CurrentOpOptions options;
@@ -223,6 +255,43 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
   }
   return Error{ErrorCode::kUnknownPipelineStage,
                "Unrecognized pipeline stage name: '" + std::string(stage) + "'"};
+}
+
+Result<std::vector<BsonDocument>> AggregateTombstones(ServerContext& server, Operation& op,
+                                                      std::string_view db,
+                                                      std::string_view collection, BsonView spec,
+                                                      std::string* position) {
+  constexpr size_t kPage = 1000;
+  Catalog& catalog = server.storage().catalog();
+  std::vector<BsonDocument> out;
+  uint32_t only = 0;
+  if (!collection.empty()) {
+    CollectionInfoPtr coll = catalog.Find(db, collection);
+    if (!coll) return out;
+    only = coll->id;
+  }
+  if (position->empty() && spec["since"].IsDate()) AppendTime64(*position, spec["since"].Date());
+  CollectionInfoPtr coll;
+  MAYFLY_TRY(ForEachTombstone(
+      server.storage(), op, only, position, [&](const Tombstone& t) -> Result<bool> {
+        if (!coll || coll->id != t.collection) coll = catalog.FindById(t.collection);
+        if (!coll || (coll->db != db && db != "admin")) return true;
+        out.push_back(BuildBson([&](BsonBuilder& b) {
+          b.Append("ns", coll->ns).Append("id", t.id.view()).Append("at", t.at);
+          b.Append("reason", t.cause.expired() ? "expired" : "deleted");
+          if (!t.cause.expired()) return;
+          std::string rule = "document";
+          if (t.cause.reason == DeleteReason::kExpiredClustered) rule = "clustered";
+          if (t.cause.reason == DeleteReason::kExpiredTtlIndex) {
+            rule = "ttlIndex";  // of an index that was dropped since
+            for (const IndexInfoPtr& i : coll->indexes)
+              if (i->id == t.cause.index) rule = i->name;
+          }
+          b.Append("rule", rule).Append("expireAt", t.cause.deadline);
+        }));
+        return out.size() < kPage;
+      }));
+  return out;
 }
 
 }  // namespace mayfly

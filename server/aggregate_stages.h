@@ -14,6 +14,13 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
     ServerContext& server, const CommandContext* ctx, Operation& op, std::string_view stage,
     std::string_view db, std::string_view collection, BsonView spec);
 
+/// The next documents of `$tombstones`; see PipelineEnvironment::Tombstones. Tombstones of
+/// collections that were dropped are not shown.
+Result<std::vector<BsonDocument>> AggregateTombstones(ServerContext& server, Operation& op,
+                                                      std::string_view db,
+                                                      std::string_view collection, BsonView spec,
+                                                      std::string* position);
+
 /// collStats' numbers, also of `$collStats: {storageStats: …}`. `scale` divides sizes.
 void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, int64_t scale,
                            bool with_ns, BsonBuilder& out);

@@ -52,6 +52,11 @@ void CommandRegistry::Add(CommandRow row) {
   Rehash(std::bit_ceil(std::max<size_t>(256, names * 2)));
 }
 
+void CommandRegistry::AddFlags(std::string_view name, uint32_t flags) {
+  for (CommandRow& r : rows_)
+    if (r.name == name) r.flags |= flags;
+}
+
 const CommandRow* CommandRegistry::Find(std::string_view name) const {
   const uint32_t h = Hash(name);
   for (size_t at = h & (table_.size() - 1); table_[at].row >= 0;
@@ -89,6 +94,8 @@ Awaitable<Result<void>> CommandContext::Commit(WriteUnit unit) {
 
 Awaitable<Result<void>> CommandContext::Commit(WriteUnit unit, CommitOptions options) {
   Committer& committer = server.storage().committer();
+  // A wait that may end before the outcome is known is the blocking one's.
+  if (op.commit_deadline_micros != 0) co_await MoveToWorker();
   if (on_worker) co_return committer.Commit(std::move(unit), options);
   auto state = std::make_shared<CommitState>();
   committer.Submit(std::move(unit), options, [state](Result<void> r) {
@@ -124,6 +131,17 @@ Awaitable<Result<void>> CommandContext::SleepUntil(int64_t monotonic_micros) {
   co_return CheckNow();
 }
 
+Awaitable<Result<void>> CommandContext::WaitToWrite() {
+  for (;;) {
+    // Said before it is asked, so that a lock that comes between the two sees it.
+    if (client != nullptr) client->SetWrites(true);
+    if (server.fsync_locks.load() == 0) co_return Ok();
+    if (client != nullptr) client->SetWrites(false);
+    Result<void> slept = co_await SleepUntil(server.clock().MonotonicMicros() + 20'000);
+    if (!slept) co_return slept;
+  }
+}
+
 Result<void> CommandContext::CheckNow() {
   int32_t none = 0;
   if (op.deadline_micros != 0 && server.clock().MonotonicMicros() >= op.deadline_micros)
@@ -131,7 +149,7 @@ Result<void> CommandContext::CheckNow() {
   return op.CheckInterrupt();
 }
 
-Result<WriteConcern> ParseWriteConcern(BsonValue value) {
+Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated) {
   WriteConcern wc;
   if (value.missing()) return wc;
   wc.given = true;
@@ -149,6 +167,8 @@ Result<WriteConcern> ParseWriteConcern(BsonValue value) {
       } else if (v.IsString()) {
         if (v.String() == "majority") {
           wc.majority = true;
+        } else if (replicated) {
+          wc.mode = std::string(v.String());
         } else {
           return Error{ErrorCode::kBadValue, "cannot use non-majority 'w' mode " +
                                                  std::string(v.String()) +
@@ -188,7 +208,7 @@ Result<WriteConcern> ParseWriteConcern(BsonValue value) {
     return Error{ErrorCode::kFailedToParse, "fsync and j options cannot be used together"};
   if (fsync)
     wc.journal = true;  // both ask for the disk, and syncing the log is how this server gets there
-  if (wc.w > 1)
+  if (wc.w > 1 && !replicated)
     return Error{ErrorCode::kBadValue, "cannot use 'w' > 1 when a host is not replicated"};
   if (wc.unacknowledged && wc.journal)
     return Error{ErrorCode::kFailedToParse, "cannot have w: 0 with j: true"};

@@ -86,6 +86,7 @@ struct WriteConcern {
   bool majority = false;
   bool journal = false;  ///< j: true
   int64_t w = 1;
+  std::string mode;  ///< a replica set's getLastErrorModes
   int64_t wtimeout_ms = 0;
   CommitOptions commit_options() const { return {.journal = journal}; }
 };
@@ -129,6 +130,7 @@ struct CommandContext {
   Session* session = nullptr;    ///< of `lsid`; null if none was sent
   WriteConcern write_concern;
   ReadConcernLevel read_concern = ReadConcernLevel::kLocal;
+  uint64_t after_cluster_time = 0, at_cluster_time = 0;  ///< of `readConcern`; 0: none
   OperationReport& report;  ///< read freely; change with EditReport
 
   /// Set by an exhaust command (getMore, hello) whose reply is one of a stream: the dispatcher sets
@@ -150,6 +152,9 @@ struct CommandContext {
   /// Waits until the deadline (Clock::MonotonicMicros) or until the operation is killed; then
   /// CheckInterrupt's answer.
   Awaitable<Result<void>> SleepUntil(int64_t monotonic_micros);
+  /// Returns when no fsync lock holds writes back; from then on such a lock waits for this
+  /// operation. For what writes although its row has no kWrites.
+  Awaitable<Result<void>> WaitToWrite();
   /// Operation::CheckInterrupt, but certain to look at the clock: after a wait, and before
   /// something long.
   Result<void> CheckNow();
@@ -162,6 +167,7 @@ struct CommandContext {
   std::optional<int64_t> txn_number;  ///< of a retryable write, checked; none: an ordinary command
   bool close_connection = false;      ///< no reply: the connection closes (fail points)
   bool on_worker = false;
+  uint32_t read_shape = 0;  ///< ShortReads knows the read by this; 0: not one
   int64_t waited_micros =
       0;  ///< spent in waits for time or documents: not part of how slow the operation was
 };
@@ -186,6 +192,7 @@ enum CommandFlags : uint32_t {
   kTestCommand = 1 << 20,         ///< only with enableTestCommands
   kDeprecatedInV1 = 1 << 21,      ///< refused with apiDeprecationErrors
   kRetryableWrite = 1 << 22,      ///< may bring a txnNumber outside a transaction
+  kSecondaryOptIn = 1 << 14,  ///< on a secondary only with a read preference that allows it
   kHidden = 1 << 13,              ///< not in listCommands: known only to be refused
   kCountsItself = 1 << 12,  ///< keeps opcounters itself; other commands count as opcounters.command
 };
@@ -193,6 +200,9 @@ enum CommandFlags : uint32_t {
 /// One row of the command table: exactly one of `run` and `run_async` is set. Both append their
 /// fields to `reply`; the dispatcher adds ok, operationTime, errors. On error whatever was appended
 /// is dropped; the error's `details` join the reply.
+/// `run_now`, if set, is called first: on the io thread, without a coroutine, for requests that can
+/// be answered at once. Without an answer whatever it appended is dropped and the command begins
+/// anew with the other function, so it must leave no trace.
 struct CommandRow {
   std::string_view name;
   std::vector<std::string_view> aliases;
@@ -201,6 +211,8 @@ struct CommandRow {
   Result<void> (*run)(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) = nullptr;
   Awaitable<Result<void>> (*run_async)(CommandContext& ctx, const CommandRequest& req,
                                        BsonBuilder& reply) = nullptr;
+  std::optional<Result<void>> (*run_now)(CommandContext& ctx, const CommandRequest& req,
+                                         BsonBuilder& reply) = nullptr;
   /// serverStatus.metrics.commands.<name>
   struct Counters;
   Counters* counters = nullptr;  ///< made by CommandRegistry::Add
@@ -216,6 +228,8 @@ class CommandRegistry {
   CommandRegistry();
   ~CommandRegistry();
   void Add(CommandRow row);
+  /// More flags for rows that are there. REQUIRES: the row exists.
+  void AddFlags(std::string_view name, uint32_t flags);
   /// By name or alias, exact case; null if there is none. One hash look-up.
   const CommandRow* Find(std::string_view name) const;
   const std::vector<CommandRow>& rows() const { return rows_; }  ///< in order of registration
@@ -241,9 +255,10 @@ void CommandContext::EditReport(F&& f) {
   f(report);
 }
 
-/// Reads `writeConcern` (missing: the default) as a standalone understands it.
+/// Reads `writeConcern` (missing: the default) as a standalone understands it, or a replica set's member (`replicated`), which also takes
+/// numbers above 1 and the names of modes.
 /// Errors: FailedToParse 9, TypeMismatch 14, BadValue 2 ("cannot use 'w' > 1 when a host is not
 /// replicated").
-Result<WriteConcern> ParseWriteConcern(BsonValue value);
+Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated = false);
 
 }  // namespace mayfly

@@ -143,7 +143,6 @@ Result<void> SetPermissions(ServerConfig& c, const Values& v) {
   return Ok();
 }
 
-constexpr std::string_view kReplication = "replication is not part of this version";
 constexpr std::string_view kSecurity = "access control is not part of this version";
 constexpr std::string_view kTls = "TLS is not part of this version";
 constexpr std::string_view kSharding = "this server is not a member of a sharded cluster";
@@ -221,7 +220,13 @@ std::vector<OptionRow> MakeOptions() {
   no("--storageEngine", "storage.engine", Kind::kString,
      "the storage engine is RocksDB and cannot be chosen", "rocksdb");
   no("--repair", "", Kind::kSwitch, "opening the data directory repairs what can be repaired");
-  no("--oplogMinRetentionHours", "storage.oplogMinRetentionHours", Kind::kDouble, kReplication);
+  add({"--oplogMinRetentionHours", "storage.oplogMinRetentionHours", Kind::kDouble,
+       "hours that entries stay in the replication log whatever its size (0)",
+       [](C& c, const Values& v) -> Result<void> {
+         MAYFLY_TRY(c.oplog_min_retention_hours,
+                    ParseDouble("oplogMinRetentionHours", v.back(), 0, 24 * 366));
+         return Ok();
+       }});
   // Log and process
   add({"--logpath", "systemLog.path", Kind::kString, "log file (standard output)",
        [](C& c, const Values& v) -> Result<void> {
@@ -318,6 +323,30 @@ std::vector<OptionRow> MakeOptions() {
        }});
   no("", "operationProfiling.filter", Kind::kString,
      "set a profiling filter with the profile command");
+  // Audit
+  add({"--auditDestination", "auditLog.destination", Kind::kString,
+       "file (default), or none: no audit log", [](C& c, const Values& v) -> Result<void> {
+         if (v.back() == "console" || v.back() == "syslog")
+           return Bad("auditDestination: " + v.back() +
+                      " is not part of this version; use file, or none");
+         if (v.back() != "file" && v.back() != "none")
+           return Bad("auditDestination must be file or none, not '" + v.back() + "'");
+         c.audit = v.back() == "file";
+         return Ok();
+       }});
+  add({"--auditPath", "auditLog.path", Kind::kString,
+       "audit log file (audit/audit.json in the data directory)", SetString(&C::audit_path)});
+  add({"--auditFormat", "auditLog.format", Kind::kString, "JSON, the only one",
+       [](C&, const Values& v) -> Result<void> {
+         if (v.back() == "BSON")
+           return Bad("auditFormat: BSON is not part of this version; use JSON");
+         if (v.back() != "JSON") return Bad("auditFormat must be JSON, not '" + v.back() + "'");
+         return Ok();
+       }});
+  no("--auditFilter", "auditLog.filter", Kind::kString,
+     "the audit log has every event it knows; filters are not part of this version");
+  no("", "auditLog.runtimeConfiguration", Kind::kSwitch,
+     "the audit log is configured at start-up only", "false");
   // Mayfly's own
   add({"--testClock", "mayfly.testClock", Kind::kSwitch,
        "enables the clock command (for tests: time travel)", SetBool("testClock", &C::test_clock)});
@@ -337,15 +366,29 @@ std::vector<OptionRow> MakeOptions() {
          return Ok();
        }});
   // Not part of this version
-  no("--replSet", "replication.replSetName", Kind::kString, kReplication);
-  no("--oplogSize", "replication.oplogSizeMB", Kind::kInt, kReplication);
+  // Replication
+  add({"--replSet", "replication.replSetName", Kind::kString,
+       "take part in the replica set of this name",
+       [](C& c, const Values& v) -> Result<void> {
+         c.repl_set = v.back();
+         if (c.repl_set.empty() || c.repl_set.find('/') != std::string::npos)
+           return Bad("replSet must be a name without '/'");
+         return Ok();
+       }});
+  add({"--oplogSize,--oplogSizeMB", "replication.oplogSizeMB", Kind::kInt,
+       "megabytes of the replication log (5% of the disk)", [](C& c, const Values& v) -> Result<void> {
+         MAYFLY_TRY(int64_t n, ParseInt("oplogSize", v.back(), 1, 1 << 30));
+         c.oplog_size_mb = static_cast<uint64_t>(n);
+         return Ok();
+       }});
   no("--enableMajorityReadConcern", "replication.enableMajorityReadConcern", Kind::kString,
-     kReplication, "true");
+     "majority reads are always possible: only what a majority has is visible", "true");
   no("--auth", "", Kind::kSwitch, kSecurity);
   add({"--noauth", "", Kind::kSwitch, "run without access control (as this version always does)",
        SetBool("noauth", &C::no_auth)});
   no("", "security.authorization", Kind::kString, kSecurity, "disabled");
-  no("--keyFile", "security.keyFile", Kind::kString, kSecurity);
+  add({"--keyFile", "security.keyFile", Kind::kString,
+       "file with the secret that members of the set share", SetString(&C::key_file)});
   no("--clusterAuthMode", "security.clusterAuthMode", Kind::kString, kSecurity);
   no("--transitionToAuth", "security.transitionToAuth", Kind::kSwitch, kSecurity, "false");
   no("--noscripting", "", Kind::kSwitch, "there is no server-side JavaScript in this version");
@@ -542,9 +585,19 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
     tree["systemLog.verbosity"] = {FindKey(options, "systemLog.verbosity"),
                                    {std::to_string(config.log.verbosity)}};
   }
+  if (config.repl_set.empty()) {
+    if (!config.key_file.empty())
+      return Bad("--keyFile is how members of a replica set know each other: it needs --replSet");
+    if (config.oplog_size_mb != 0 || config.oplog_min_retention_hours != 0)
+      return Bad("--oplogSize and --oplogMinRetentionHours need --replSet");
+  } else if (config.port == 0) {
+    return Bad("--replSet needs a --port that the other members know");
+  }
   if (config.fork && config.log.path.empty())
     return Bad(
         "--fork has to be used with --logpath: in the background there is no terminal to write to");
+  if (!config.audit && !config.audit_path.empty())
+    return Bad("auditPath is given, but auditDestination is none: leave one of them out");
   if (config.log.append && config.log.path.empty() && config.fork)
     return Bad("--logappend needs --logpath");
   for (const std::string& ip : config.bind_ips)

@@ -33,7 +33,20 @@ struct ServerConfig {
   uint64_t cache_bytes = 0;  ///< 0: 25% of the memory the cgroup allows
   int sync_interval_ms = 100;
 
+  std::string repl_set;           ///< the set's name; empty: a standalone
+  std::string key_file;           ///< members of the set prove themselves with what is in it
+  uint64_t oplog_size_mb = 0;     ///< 0: 5% of the disk, from 990 MB to 50 GB
+  double oplog_min_retention_hours = 0;
+
   LogOptions log;
+  /// auditLog.destination: false ("none"): no audit log. The file: auditLog.path, else audit/audit.json in the data
+  /// directory.
+  bool audit = true;
+  std::string audit_path;
+  std::string EffectiveAuditPath() const {
+    if (!audit) return {};
+    return audit_path.empty() ? db_path + "/audit/audit.json" : audit_path;
+  }
   std::string pid_file;
   bool fork = false;
   bool test_clock = false;

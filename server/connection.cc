@@ -1,3 +1,4 @@
+#include "replication/replica_set.h"
 #include "server/connection.h"
 
 #include <poll.h>
@@ -60,7 +61,18 @@ IoExecutor Connection::io_executor() { return thread_.executor(); }
 Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
   IoThread& thread = self->thread_;
   thread.connections_.push_back(*self);
-  co_await self->Loop();
+  try {
+    co_await self->Loop();
+  } catch (...) {
+    // A command that throws is answered (Dispatcher); this came from around it, so what the client
+    // has been sent is not known: only its connection ends.
+    thread.server().log().Write(
+        LogSeverity::kError, LogComponent::kNetwork, 9000104, "A connection ended by an exception",
+        BuildBson([&](BsonBuilder& b) {
+          b.Append("remote", self->slot_.address).Append("error", CurrentExceptionText());
+        }),
+        self->slot_.desc);
+  }
   thread.connections_.erase(thread.connections_.iterator_to(*self));
 }
 
@@ -150,6 +162,13 @@ Awaitable<void> Connection::Loop() {
       }
       if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
       continue;
+    }
+    if (hand_over) [[unlikely]] {
+      ReplicaSet* set = thread_.server().replica_set();
+      const int fd = socket_.release(ec);
+      if (!ec && set != nullptr)
+        set->consensus().AdoptConnection(fd, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+      co_return;
     }
     if (draining_) break;
     if (hand_over) {

@@ -235,17 +235,32 @@ void CursorManager::ForEachIdle(const std::function<void(const ClientCursor&)>& 
 Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
                              std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
                              BsonBuilder& reply) {
+  const std::string ns = cursor->ns;
+  std::unique_ptr<ServerCursor> source = std::move(cursor->cursor);
+  return ReplyFirstBatch(
+      cursors, op, std::move(source), ns, batch_size, cursor->single_batch,
+      [&] { return std::move(cursor); }, reply);
+}
+
+Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                             std::unique_ptr<ServerCursor> source, std::string_view ns,
+                             int64_t batch_size, bool single_batch,
+                             const std::function<std::unique_ptr<ClientCursor>()>& make_client,
+                             BsonBuilder& reply) {
   BsonBuilder out = reply.OpenDocument("cursor");
   BsonArrayBuilder batch = out.OpenArray("firstBatch");
   if (batch_size > 0) {
-    MAYFLY_TRY(cursor->cursor->NextBatch(op, batch_size, kMaxBatchBytes, batch));
+    MAYFLY_TRY(source->NextBatch(op, batch_size, kMaxBatchBytes, batch));
   }
   const int64_t n = batch.count();
   batch.Done();
   op.n_returned = n;
-  std::string ns = cursor->ns;
   int64_t id = 0;
-  if (!cursor->single_batch && !cursor->cursor->Exhausted()) {
+  if (op.read_ts != 0) out.AppendTimestamp("atClusterTime", op.read_ts);
+  if (!single_batch && !source->Exhausted()) {
+    std::unique_ptr<ClientCursor> cursor = make_client();
+    cursor->cursor = std::move(source);
+    cursor->snapshot = op.read_snapshot;
     cursor->documents_returned = n;
     cursor->batches = 1;
     id = cursors.Register(std::move(cursor));

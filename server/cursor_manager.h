@@ -54,6 +54,7 @@ struct ClientCursor {
   bool no_timeout = false;
   int64_t max_time_ms = 0;  ///< not used by tailable cursors: their getMore brings its own
   bool allow_partial = false, single_batch = false;
+  std::shared_ptr<const KvSnapshot> snapshot;  ///< of a snapshot read: what its getMores read
   BsonDocument originating_command;  ///< for currentOp and the profiler
   std::string plan_summary;
   std::string_view read_concern;  ///< literal
@@ -128,12 +129,18 @@ class CursorManager {
       more_than_one_batch_{0};
 };
 
-/// `{cursor: {firstBatch: […], id, ns}}` around `fill`: the first reply of every command that
-/// answers a cursor. Takes one batch from `cursor.cursor`; registers it when there is more (and
-/// batch_size and single_batch allow), else drops it. `ns`, db, collection and the other facts of
-/// `cursor` are set by the caller.
+/// `{cursor: {firstBatch: […], id, ns}}`: the first reply of every command that answers a cursor.
+/// Takes one batch from `cursor.cursor`; registers it when there is more (and batch_size and
+/// single_batch allow), else drops it. `ns`, db, collection and the other facts of `cursor` are set
+/// by the caller.
 Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
                              std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
+                             BsonBuilder& reply);
+/// The same, with the facts of the cursor asked for only when it is kept: most have one batch.
+Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                             std::unique_ptr<ServerCursor> source, std::string_view ns,
+                             int64_t batch_size, bool single_batch,
+                             const std::function<std::unique_ptr<ClientCursor>()>& make_client,
                              BsonBuilder& reply);
 
 /// A ServerCursor over documents that are already there (listCollections, listIndexes, …).

@@ -3,7 +3,9 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/arg_reader.h"
+#include "server/replication_gate.h"
 #include "server/server_context.h"
+#include "server/short_reads.h"
 
 namespace mayfly {
 
@@ -97,6 +99,15 @@ void Dispatcher::OpenReply(RequestState& s, std::string& out) {
                            : BeginOpMsg(out, s.reply_id, s.header.request_id,
                                         s.checksum ? kMsgChecksumPresent : 0);
   s.reply.emplace(out);
+}
+
+Error Dispatcher::Unexpected(const RequestState& s) {
+  const std::string what = CurrentExceptionText();
+  server_.log().Write(
+      LogSeverity::kError, LogComponent::kCommand, 9000103, "A command ended by an exception",
+      BuildBson([&](BsonBuilder& b) { b.Append("command", s.request.name).Append("error", what); }),
+      s.ctx && s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
+  return {ErrorCode::kInternalError, "an unexpected failure of the server: " + what};
 }
 
 void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& error) {
@@ -207,6 +218,8 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
 Result<void> Dispatcher::ReadConcern(RequestState& s) {
   const BsonValue rc = s.request.generic.read_concern;
   if (rc.missing()) return Ok();
+  if (server_.replica_set() != nullptr)
+    return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
   for (const BsonElement& e : rc.Document()) {
     if (e.name == "level") {
       if (!e.value.IsString())
@@ -269,6 +282,13 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   const GenericArguments& g = req.generic;
   MAYFLY_TRY(CheckApiVersion(s));
   MAYFLY_TRY(UseSession(c, s));
+  ReplicaSet* set = server_.replica_set();
+  if (set != nullptr) {
+    if (!g.cluster_time.missing()) {
+      MAYFLY_TRY(replication_gate::SeeClusterTime(*set, g.cluster_time.Document(), s.op->now));
+    }
+    MAYFLY_TRY(replication_gate::CheckState(*set, *s.row, req, s.legacy && (s.query.flags & 4)));
+  }
   if (!g.read_concern.missing()) {
     MAYFLY_TRY(ReadConcern(s));
   }
@@ -276,7 +296,19 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
     if (!(flags & kTakesWriteConcern))
       return Error{ErrorCode::kInvalidOptions,
                    "Command " + std::string(s.row->name) + " does not support writeConcern"};
-    MAYFLY_TRY(s.ctx->write_concern, ParseWriteConcern(g.write_concern));
+    MAYFLY_TRY(s.ctx->write_concern, ParseWriteConcern(g.write_concern, set != nullptr));
+  }
+  if (set != nullptr && (flags & kTakesWriteConcern)) {
+    WriteConcern& wc = s.ctx->write_concern;
+    // `{wtimeout: 100}` alone, or `{j: true}`: the rest is the default's.
+    if (g.write_concern.missing() || !g.write_concern.Document().Has("w")) {
+      WriteConcern defaults = server_.rw_defaults().write_concern();
+      defaults.given = wc.given;
+      defaults.journal = defaults.journal || wc.journal;
+      if (wc.wtimeout_ms != 0) defaults.wtimeout_ms = wc.wtimeout_ms;
+      wc = std::move(defaults);
+    }
+    if (wc.wtimeout_ms > 0) s.op->commit_deadline_micros = s.start_micros + wc.wtimeout_ms * 1000;
   }
   int64_t limit = g.max_time_ms;
   if (limit == 0 && (flags & kReadOnly))
@@ -332,11 +364,27 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     Finish(c, s, out, std::move(parsed));
     return true;
   }
+  if (s.row->run_now != nullptr && !s.fail) {
+    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
+      Finish(c, s, out, std::move(*answer));
+      return true;
+    }
+    s.reply->Abandon();
+    s.reply.emplace(out);
+  }
   if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
+      (server_.replica_set() != nullptr &&
+       ((s.row->flags & kTakesWriteConcern) ||
+        replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx))) ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
-  Finish(c, s, out, s.row->run(*s.ctx, req, *s.reply));
+  try {
+    parsed = s.row->run(*s.ctx, req, *s.reply);
+  } catch (...) {
+    parsed = Unexpected(s);
+  }
+  Finish(c, s, out, std::move(parsed));
   return true;
 }
 
@@ -352,16 +400,29 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
     while (result && server_.fsync_locks.load(std::memory_order_relaxed) > 0)
       result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 20'000);
   }
+  ReplicaSet* const set = server_.replica_set();
+  if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
+    result = co_await replication_gate::WaitBefore(ctx);
   if (result) {
     if (s.row->flags & kWorker) {
       co_await ctx.MoveToWorker();
       result = ctx.CheckNow();  // it may have waited long for its turn
     }
-    if (result && s.row->run != nullptr)
-      result = s.row->run(ctx, s.request, *s.reply);
-    else if (result)
-      result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    try {
+      if (result && s.row->run != nullptr)
+        result = s.row->run(ctx, s.request, *s.reply);
+      else if (result)
+        result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    } catch (...) {
+      result = Unexpected(s);
+    }
+    if (ctx.read_shape != 0)
+      server_.short_reads().Took(ctx.read_shape,
+                                 server_.clock().MonotonicMicros() - s.start_micros);
     if (ctx.on_worker) co_await ctx.MoveToIo();
+    if (result && set != nullptr && (s.row->flags & kTakesWriteConcern) &&
+        replication_gate::MustWaitAfter(ctx))
+      co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
   }
   Finish(c, s, out, std::move(result));
 }
@@ -379,6 +440,8 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
       AppendLabels(s, result.error().code,
                    !result.error().details.empty() &&
                        !BsonView(result.error().details.data())["errorLabels"].missing());
+    if (ReplicaSet* set = server_.replica_set(); set != nullptr)
+      replication_gate::AppendErrorDetails(server_, *set, result.error().code, *s.reply);
     if (s.row != nullptr) s.row->counters->failed.fetch_add(1, std::memory_order_relaxed);
     const ErrorCode code = result.error().code;
     if (code == ErrorCode::kInterrupted)
@@ -399,6 +462,8 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
     }
     s.reply->Append("ok", 1.0);
   }
+  if (ReplicaSet* set = server_.replica_set(); set != nullptr)
+    replication_gate::AppendTimes(*set, *s.op, *s.reply);
   s.reply->Done();
   s.reply.reset();
   if (s.ctx->more_to_come && !s.legacy) {
@@ -466,7 +531,7 @@ void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) 
     return;
   }
   if (has_labels || !s.request.generic.txn_number || !(s.row->flags & kRetryableWrite) ||
-      !IsRetryableWriteCode(code))
+      !IsRetryableWriteError(code))
     return;
   BsonArrayBuilder list = s.reply->OpenArray("errorLabels");
   list.Append("RetryableWriteError");
@@ -509,6 +574,11 @@ void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros)
                          : op == "remove"  ? Top::kRemove
                                            : Top::kCommands;
   c.top_entry->Record(kind, (s.row->flags & kWrites) != 0, micros);
+  if (s.report.plan_summary.starts_with("COLLSCAN")) {
+    c.top_entry->collection_scans.Add();
+    for (const CommandField& f : s.request.fields)
+      if (f.name == "tailable" && f.value.Truthy()) c.top_entry->tailable_scans.Add();
+  }
 }
 
 }  // namespace mayfly

@@ -56,6 +56,9 @@ class Dispatcher {
   Result<void> UseSession(Connection& c, RequestState& s);
   Result<void> ReadConcern(RequestState& s);
   void OpenReply(RequestState& s, std::string& out);
+  /// Inside a catch block: logs the exception, which is a bug of ours, and makes it the answer
+  /// InternalError.
+  Error Unexpected(const RequestState& s);
   /// Ends the reply and the bookkeeping of the operation.
   void Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
   void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);

@@ -57,26 +57,6 @@ Result<void> CheckData(std::string_view name, BsonView data) {
 
 }  // namespace
 
-bool IsRetryableWriteCode(ErrorCode code) {
-  switch (static_cast<int32_t>(code)) {
-    case 6:      // HostUnreachable
-    case 7:      // HostNotFound
-    case 89:     // NetworkTimeout
-    case 91:     // ShutdownInProgress
-    case 189:    // PrimarySteppedDown
-    case 262:    // ExceededTimeLimit
-    case 9001:   // SocketException
-    case 10107:  // NotWritablePrimary
-    case 11600:  // InterruptedAtShutdown
-    case 11602:  // InterruptedDueToReplStateChange
-    case 13435:  // NotPrimaryNoSecondaryOk
-    case 13436:  // NotPrimaryOrSecondary
-      return true;
-    default:
-      return false;
-  }
-}
-
 FailPoints::FailPoints() : random_(std::random_device{}()) {
   for (std::string_view n : kNames) points_.emplace(n, Point());
 }

@@ -67,8 +67,4 @@ std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const Comma
                                                  const CommandRequest& request,
                                                  std::string_view app_name, bool internal_client);
 
-/// Codes after which a driver tries a retryable write again (specification "Retryable Writes"):
-/// such errors carry the label RetryableWriteError.
-bool IsRetryableWriteCode(ErrorCode code);
-
 }  // namespace mayfly

@@ -62,6 +62,7 @@ QuerySpec FindArgs::ToSpec(CollectionInfoPtr coll, std::string_view ns) const {
   s.allow_disk_use = allow_disk_use;
   s.include_expired = include_expired;
   s.let = let;
+  s.allow_where = true;
   return s;
 }
 

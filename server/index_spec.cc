@@ -5,6 +5,7 @@
 #include "protocol/extended_json.h"
 #include "query/match/record_filter.h"
 #include "storage/storage.h"
+#include "ttl/reap_limits.h"
 
 namespace mayfly {
 namespace {
@@ -65,6 +66,19 @@ Error WrongType(std::string_view option, BsonType got, const char* expected) {
 
 }  // namespace
 
+Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where) {
+  if (!v.IsString()) return WrongType(where, v.type(), "string");
+  if (v.String() == "exact") return ExpireReads::kExact;
+  if (v.String() == "lazy") return ExpireReads::kLazy;
+  return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(v.String()) +
+                                         "' for field '" + std::string(where) +
+                                         "' is not a valid value: it is exact or lazy"};
+}
+
+std::string_view ExpireReadsName(ExpireReads r) {
+  return r == ExpireReads::kExact ? "exact" : "lazy";
+}
+
 Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {
   std::string where = "TTL index '" + std::string(name) + "': 'expireAfterSeconds' ";
   if (!v.IsNumber())
@@ -105,7 +119,7 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
     return v.Truthy();
   };
   BsonValue expire;
-  bool clustered = false;
+  bool clustered = false, reap = false;
   std::string extra;
   BsonBuilder more(extra);
   for (const BsonElement& e : spec) {
@@ -131,6 +145,12 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
       MAYFLY_TRY(clustered, boolean(o, e.value));
     } else if (o == "expireAfterSeconds") {
       expire = e.value;
+    } else if (o == "expireReads") {
+      MAYFLY_TRY(i.expire_reads, ParseExpireReads(e.value, o));
+    } else if (o == "reap") {
+      MAYFLY_TRY(ParseReapLimits(e.value, ErrorCode::kCannotCreateIndex, i.name));
+      reap = true;
+      if (!e.value.Document().empty()) more.Append(e);
     } else if (o == "partialFilterExpression") {
       if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
       i.has_partial_filter = true;
@@ -188,8 +208,14 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
                  "The index name '_id_' is reserved for the _id index, which must have key pattern "
                  "{_id: 1}, found key: " +
                      ToRelaxedJson(i.key.view())};
+  if (reap && (expire.missing() || i.fields.size() > 1))
+    return Cannot("index '" + i.name +
+                  "': reap is an option of TTL indexes: it needs expireAfterSeconds and one field");
   if (i.sparse && i.has_partial_filter)
     return Cannot("cannot mix \"partialFilterExpression\" and \"sparse\" options");
+  if (expire.missing() && i.expire_reads != ExpireReads::kDefault)
+    return Cannot("expireReads is for TTL indexes: index '" + i.name +
+                  "' has no expireAfterSeconds");
   if (!expire.missing()) {
     // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
     MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));

@@ -14,6 +14,10 @@ namespace mayfly {
 Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
                                  std::string* note);
 
+/// `expireReads` of an index: "exact" or "lazy" (EXPIRY C.2). Errors: TypeMismatch 14, BadValue 2.
+Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where);
+std::string_view ExpireReadsName(ExpireReads r);
+
 /// The reading of a TTL index's seconds at creation. Errors: CannotCreateIndex 67.
 Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view index_name);
 

@@ -48,8 +48,9 @@ Result<std::shared_ptr<spdlog::sinks::sink>> OpenFile(const std::string& path, b
   }
 }
 
-/// "mayfly.log.2024-05-01T12-00-00", as mongod names them.
-Result<void> RenameAway(const std::string& path, Instant now) {
+}  // namespace
+
+Result<void> RenameLogAway(const std::string& path, Instant now) {
   std::error_code ec;
   if (!std::filesystem::exists(path, ec) || std::filesystem::file_size(path, ec) == 0) return Ok();
   std::string stamp = FormatTimestamp(now, TimestampFormat::kIso8601Utc).substr(0, 19);
@@ -65,8 +66,6 @@ Result<void> RenameAway(const std::string& path, Instant now) {
   return Ok();
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Log>> Log::Open(const LogOptions& options, const Clock& clock) {
   std::unique_ptr<Log> log(new Log(options, clock));
   if (options.path.empty()) {
@@ -75,11 +74,18 @@ Result<std::unique_ptr<Log>> Log::Open(const LogOptions& options, const Clock& c
     log->sink_->out = std::move(sink);
   } else {
     if (!options.append) {
-      MAYFLY_TRY(RenameAway(options.path, clock.Now()));
+      MAYFLY_TRY(RenameLogAway(options.path, clock.Now()));
     }
     MAYFLY_TRY(log->sink_->out, OpenFile(options.path, false));
   }
   return log;
+}
+
+void LogException(Log& log, std::string_view where) {
+  log.Write(LogSeverity::kError, LogComponent::kControl, 9000105,
+            "An exception ended what a thread was doing", BuildBson([&](BsonBuilder& b) {
+              b.Append("where", where).Append("error", CurrentExceptionText());
+            }));
 }
 
 void Log::SetThreadContext(std::string name) { thread_context = std::move(name); }
@@ -121,7 +127,7 @@ Result<void> Log::Rotate() {
   std::lock_guard l(sink_->mutex);
   sink_->out->flush();
   if (options_.rename_on_rotate) {
-    MAYFLY_TRY(RenameAway(options_.path, clock_.Now()));
+    MAYFLY_TRY(RenameLogAway(options_.path, clock_.Now()));
   }
   MAYFLY_TRY(sink_->out, OpenFile(options_.path, false));
   return Ok();

@@ -148,6 +148,14 @@ std::string FormatLogJson(Instant t, TimestampFormat format, LogSeverity s, LogC
                           std::string_view ctx, std::string_view msg, BsonView attr);
 std::string FormatLogText(Instant t, TimestampFormat format, LogSeverity s, LogComponent c, int id,
                           std::string_view ctx, std::string_view msg, BsonView attr);
+/// Inside a catch block: what the exception says.
+std::string CurrentExceptionText();
+/// Inside a catch block: an error line for an exception that belongs to no command. `where`: the
+/// thread or job.
+void LogException(Log& log, std::string_view where);
+/// Renames a log file to "mayfly.log.2024-05-01T12-00-00", as mongod names them; an empty or absent
+/// one stays. Errors: FileRenameFailed 37.
+Result<void> RenameLogAway(const std::string& path, Instant now);
 /// "2024-05-01T12:00:00.000+00:00"
 std::string FormatTimestamp(Instant t, TimestampFormat format);
 

@@ -82,6 +82,16 @@ LogComponent LogComponentByName(std::string_view name) {
   return LogComponent::kDefault;
 }
 
+std::string CurrentExceptionText() {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
 std::string FormatTimestamp(Instant t, TimestampFormat format) {
   int64_t seconds = t.millis / 1000, millis = t.millis % 1000;
   if (millis < 0) {

@@ -21,6 +21,10 @@ struct LatencyHistogram {
   }
 };
 
+/// {name: {latency, ops[, histogram: [{micros, count}]]}} as serverStatus and $collStats show it.
+void AppendLatency(class BsonBuilder& out, std::string_view name, const LatencyHistogram& h,
+                   bool histogram);
+
 /// What serverStatus counts. Threads: any; relaxed atomics.
 struct ServerMetrics {
   struct Compression {

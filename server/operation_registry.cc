@@ -36,6 +36,7 @@ void ClientSlot::End() {
   report_ = nullptr;
   command_ = BsonView();
   command_name_ = db_ = session_ = {};
+  writes_ = false;
   if (kill_waker_) kill_waker_ = {};
 }
 
@@ -44,6 +45,11 @@ bool ClientSlot::SetKillWaker(std::function<void()> wake) {
   if (wake && op_ != nullptr && op_->kill_code.load(std::memory_order_relaxed) != 0) return false;
   kill_waker_ = std::move(wake);
   return true;
+}
+
+void ClientSlot::SetWrites(bool on) {
+  std::lock_guard l(lock_);
+  writes_ = on;
 }
 
 bool ClientSlot::Kill(uint64_t op_id, ErrorCode code) {
@@ -80,7 +86,8 @@ ClientSlot::View ClientSlot::MakeView() const {
   const bool kill_pending = op_ != nullptr && op_->kill_code.load(std::memory_order_relaxed) != 0;
   return {*this,     op_,       command_name_, db_,
           session_,  command_,  report_,       start_micros_,
-          app_name_, metadata_, kill_pending,  static_cast<bool>(kill_waker_)};
+          app_name_, metadata_, kill_pending,  static_cast<bool>(kill_waker_),
+          writes_};
 }
 
 void OperationRegistry::ForEach(const std::function<void(const ClientSlot::View&)>& f) const {

@@ -46,6 +46,9 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   bool SetKillWaker(std::function<void()> wake);
   /// Stops the running operation, if `op_id` is 0 or its id. True when there was one.
   bool Kill(uint64_t op_id, ErrorCode code);
+  /// The running operation writes although its command as such does not (aggregate with $out).
+  /// Until End.
+  void SetWrites(bool on);
 
   /// What the client said of itself in its first hello; and its address ("127.0.0.1:5000", empty
   /// for internal ones).
@@ -71,6 +74,7 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
     BsonView metadata;
     bool kill_pending;
     bool waiting;  ///< only waits (for documents, a change, time): has a kill waker
+    bool writes;   ///< SetWrites
   };
 
  private:
@@ -83,6 +87,7 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   BsonView command_;
   OperationReport* report_ = nullptr;
   int64_t start_micros_ = 0;
+  bool writes_ = false;
   std::function<void()> kill_waker_;
   BsonDocument metadata_;
   std::string app_name_;

@@ -2,6 +2,7 @@
 
 #include "server/config.h"
 #include "server/server_context.h"
+#include "server/short_reads.h"
 
 namespace mayfly {
 
@@ -84,10 +85,28 @@ void RegisterTtl(ServerContext& server) {
            "Milliseconds a batch of deletes; 0: no limit.", changed, false);
   p.AddInt("batchedDeletesTargetStagedDocBytes", &t.batch_target_staged_bytes, 0, INT64_MAX,
            "Bytes of documents a batch of deletes; 0: no limit.", changed, false);
+  p.AddBool("ttlReadFilter", &t.read_filter,
+            "TTL indexes hide what is past its deadline before it is removed, unless they have "
+            "expireReads: 'lazy'.",
+            changed);
+  p.AddInt("metadataPurgeIntervalSecs", &t.metadata_purge_secs, 0, kMax,
+           "Seconds a tombstone of a removed document is kept; 0: none are written.", changed);
   p.AddEnum("ttlMonitorMode", &t.monitor_mode, {"precise", "interval"},
             "precise: the reaper wakes at each deadline; interval: passes only.", changed);
+  p.AddInt("ttlMaxDocsPerSecond", &t.max_docs_per_second, 0, kMax,
+           "Documents a second that the TTL monitor deletes, over all rules; 0: no limit.", changed,
+           false);
+  p.AddInt("ttlMaxClockJumpSecs", &t.max_clock_jump_secs, 0, kMax,
+           "A jump of the clock beyond this suspends expiry until it is confirmed; 0: none does.",
+           changed, false);
   p.AddEnum("ttlCompoundIndexes", &t.compound_indexes, {"reject", "ignore"},
             "What expireAfterSeconds on a compound index does.", changed);
+  p.AddDouble("ttlGuardMaxFraction", &t.guard_max_fraction, 0, 1,
+              "Share of a collection that a new or changed rule may remove at once.");
+  p.AddInt("ttlGuardMinDocs", &t.guard_min_docs, 0, INT64_MAX,
+           "Documents below which the guard says nothing.", {}, false);
+  p.AddEnum("ttlGuardAction", &t.guard_action, {"warn", "hold", "off"},
+            "What the guard does with a rule that would remove more: log, hold, or nothing.");
 }
 
 }  // namespace
@@ -107,6 +126,9 @@ void RegisterParameters(ServerContext& server) {
            "Milliseconds between writes of sessions to config.system.sessions.");
   p.AddInt("defaultMaxTimeMS", &s.max_time_ms_default, 0, INT32_MAX,
            "maxTimeMS of reads that bring none; 0: no limit.");
+  p.AddInt("shortReadSliceMicros", &server.short_reads().slice_micros, 0, 100'000,
+           "Microseconds a read may take on the thread that serves its connection before it goes "
+           "to a worker; 0: at once.");
   p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
   p.Add({.name = "enableTestCommands",
          .help = "Whether commands for tests, such as configureFailPoint, are there.",

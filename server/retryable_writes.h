@@ -63,6 +63,8 @@ class RetryableWrite final : public UnitObserver {
     return_new_ = return_new;
   }
 
+  void BeginUnit(WriteUnit& unit) override;
+  void BeginDocument(WriteUnit& unit, size_t document) override;
   Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) override;
   void AfterCommit(bool committed) override;
 

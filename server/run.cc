@@ -11,14 +11,18 @@
 #include <thread>
 
 #include "query/match/record_filter.h"
+#include "server/audit_log.h"
 #include "server/commands/register.h"
 #include "server/config.h"
 #include "server/http/http_server.h"
 #include "server/parameter_table.h"
 #include "server/server.h"
+#include "server/replication_gate.h"
+#include "server/replication_wiring.h"
 #include "server/server_context.h"
 #include "server/ttl_wiring.h"
 #include "storage/storage.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 
@@ -93,7 +97,7 @@ class Signals {
 
 }  // namespace
 
-int RunServer(const std::vector<std::string>& argv) {
+int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   auto parsed = ParseConfig(argv);
   if (!parsed) {
     std::fprintf(stderr, "%s\n", parsed.error().message.c_str());
@@ -140,9 +144,14 @@ int RunServer(const std::vector<std::string>& argv) {
   storage_options.cache_bytes = config.cache_bytes;
   storage_options.sync_interval_ms = config.sync_interval_ms;
   storage_options.clock = &clock;
+  storage_options.rocksdb_env = rocksdb_env;
   storage_options.compile_filter = [&clock](BsonView filter, bool for_index) {
     return CompileRecordFilter(filter, for_index, &clock);
   };
+  storage_options.logged = !config.repl_set.empty();
+  auto resynced = ApplyPendingResync(config.db_path);
+  if (!resynced)
+    return Fail(*log, kExitDataDirectory, "Cannot put a copy of the set's data in place", resynced.error());
   storage_options.log = [&log = *log](char severity, std::string_view component,
                                       std::string_view message, BsonView attr) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError
@@ -156,6 +165,37 @@ int RunServer(const std::vector<std::string>& argv) {
   if (!storage)
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());
+  if (resynced.value()) {
+    // The copy is of another member: what was its own is not this one's.
+    Operation op(clock);
+    for (const CollectionInfoPtr& coll : storage.value()->catalog().ListAll())
+      if (coll->unreplicated) (void)storage.value()->catalog().Drop(op, coll->db, coll->name);
+  }
+
+  auto audit = AuditLog::Open(config.EffectiveAuditPath(), config.log.rename_on_rotate, clock);
+  if (!audit) return Fail(*log, kExitBadOptions, "Cannot open the audit log", audit.error());
+  context.set_audit(audit.value().get());
+  auto made_controls = std::make_unique<TtlControls>(*storage.value());
+  TtlControls& controls = *made_controls;
+  storage.value()->set_expiry_policy(std::move(made_controls));
+  {
+    Operation op(clock);
+    auto loaded = controls.Load(op);
+    if (!loaded) {
+      context.set_storage(nullptr);
+      return Fail(*log, kExitDataDirectory, "Cannot read the TTL controls", loaded.error());
+    }
+  }
+  context.set_ttl_controls(&controls);
+  std::unique_ptr<ReplicaSet> replica_set;
+  if (!config.repl_set.empty()) {
+    auto made = MakeReplicaSet(context);
+    if (!made) return Fail(*log, kExitBadOptions, "Cannot take part in the set", made.error());
+    replica_set = std::move(made).value();
+    context.set_replica_set(replica_set.get());
+  } else if (auto checked = CheckStandaloneStart(context); !checked) {
+    return Fail(*log, kExitDataDirectory, "Cannot open the data directory", checked.error());
+  }
 
   std::unique_ptr<TtlMonitor> ttl = MakeTtlMonitor(context);
 
@@ -175,8 +215,18 @@ int RunServer(const std::vector<std::string>& argv) {
   Server server(context);
   auto started = server.Start();
   if (!started) {
+    replica_set.reset();
     context.set_storage(nullptr);
     return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
+  }
+  if (replica_set) {
+    context.set_transaction_numbers(true);
+    context.repl_primary_changed = [m = ttl.get(), &context](bool) {
+      m->Wake();
+      context.sessions().InvalidateTransactions();
+    };
+    if (auto joined = replica_set->Start(); !joined)
+      return Fail(*log, kExitDataDirectory, "Cannot take part in the set", joined.error());
   }
   ttl->Start();
   HttpServer http(context);
@@ -205,8 +255,9 @@ int RunServer(const std::vector<std::string>& argv) {
     while (true) {
       const int s = signals.Wait();
       if (s == SIGUSR1) {
-        if (auto rotated = log->Rotate(); !rotated)
-          log->Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
+        for (auto rotated : {log->Rotate(), audit.value()->Rotate()})
+          if (!rotated)
+            log->Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
         continue;
       }
       {
@@ -227,13 +278,27 @@ int RunServer(const std::vector<std::string>& argv) {
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
   http.Stop();
+  if (replica_set) replica_set->Stop();
   ttl->Stop();
   server.Stop(kGraceMillis);
   ::pthread_kill(signal_thread.native_handle(), SIGHUP);
   signal_thread.join();
+  replica_set.reset();
+  context.set_replica_set(nullptr);
+  context.snapshot_reads().Clear();
   context.set_storage(nullptr);
   storage.value().reset();
   if (!config.pid_file.empty()) ::unlink(config.pid_file.c_str());
+  if (exit_code == kExitRestart) {
+    // A copy of another member's data waits beside ours: what opens it is the start-up.
+    log->Write(LogSeverity::kInfo, LogComponent::kControl, 9000303, "Starting again with new data");
+    log.reset();
+    std::vector<char*> args;
+    for (const std::string& a : config.argv) args.push_back(const_cast<char*>(a.c_str()));
+    args.push_back(nullptr);
+    ::execv("/proc/self/exe", args.data());
+    return kExitDataDirectory;
+  }
   log->Write(LogSeverity::kInfo, LogComponent::kControl, 23138, "Shutting down",
              BuildBson([&](BsonBuilder& b) { b.Append("exitCode", exit_code); }));
   return exit_code;

@@ -51,7 +51,16 @@ IoThread::~IoThread() { Join(); }
 void IoThread::Start() {
   thread_ = std::thread([this] {
     Log::SetThreadContext("io" + std::to_string(index_));
-    context_.run();
+    // What reaches here came from a timer or an acceptor; connections keep their exceptions to
+    // themselves.
+    for (bool done = false; !done;) {
+      try {
+        context_.run();
+        done = true;
+      } catch (...) {
+        LogException(server().log(), "io thread");
+      }
+    }
   });
 }
 

@@ -65,6 +65,8 @@ class Server {
   void Stop(int grace_millis);
   /// The port in use: differs from the configured one when that was 0.
   int port() const { return port_; }
+  /// The first io thread's: timers and whatever else belongs to no connection.
+  IoExecutor executor() { return threads_[0]->executor(); }
 
  private:
   template <class Acceptor>

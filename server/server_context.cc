@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include "protocol/object_id.h"
+#include "replication/replica_set.h"
 #include "server/config.h"
+#include "server/replication_gate.h"
+#include "server/short_reads.h"
 
 namespace mayfly {
 
@@ -11,8 +14,11 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
     : config_(config),
       clock_(clock),
       log_(log),
-      workers_(config.EffectiveWorkerThreads()),
+      rw_defaults_(std::make_unique<RWConcernDefaults>()),
+      snapshot_reads_(std::make_unique<SnapshotReads>()),
+      workers_(config.EffectiveWorkerThreads(), [&log] { LogException(log, "worker"); }),
       cursors_(clock),
+      short_reads_(std::make_unique<ShortReads>()),
       start_micros_(clock.MonotonicMicros()),
       started_(clock.Now()),
       process_id_(NewObjectId(clock.Now())) {
@@ -34,6 +40,10 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
 ServerContext::~ServerContext() = default;
 
 bool ServerContext::config_allows_test_commands() const { return config_.test_clock; }
+
+bool ServerContext::writable() const {
+  return replica_set_ == nullptr || replica_set_->writable();
+}
 
 void ServerContext::RequestShutdown(bool force, int exit_code) {
   if (shutdown_hook_) shutdown_hook_(force, exit_code);

@@ -21,7 +21,16 @@
 
 namespace mayfly {
 
+class AuditLog;
+class ReplicaSet;  // replication/replica_set.h
+class RWConcernDefaults;
+class SnapshotReads;
+class ShortReads;
 class Storage;
+class TtlMonitor;
+class TtlControls;
+struct TtlRule;
+struct TtlRuleFigures;
 struct ServerConfig;  // server/config.h
 
 /// What the server consists of, for commands: made by main, outlives every connection. The members
@@ -39,6 +48,18 @@ class ServerContext {
   bool has_storage() const { return storage_ != nullptr; }
   void set_storage(Storage* s) { storage_ = s; }
 
+  /// Null on a standalone.
+  ReplicaSet* replica_set() { return replica_set_; }
+  void set_replica_set(ReplicaSet* set) { replica_set_ = set; }
+  RWConcernDefaults& rw_defaults() { return *rw_defaults_; }
+  SnapshotReads& snapshot_reads() { return *snapshot_reads_; }
+  /// Null where there is none (tests).
+  AuditLog* audit() { return audit_; }
+  /// REQUIRES: set_ttl_controls was called.
+  TtlControls& ttl_controls() { return *ttl_controls_; }
+  void set_audit(AuditLog* a) { audit_ = a; }
+  void set_ttl_controls(TtlControls* c) { ttl_controls_ = c; }
+
   WorkerPool& workers() { return workers_; }
   CommandRegistry& commands() { return commands_; }
   ParameterRegistry& parameters() { return parameters_; }
@@ -53,9 +74,12 @@ class ServerContext {
   Top& top() { return top_; }
   FailPoints& fail_points() { return fail_points_; }
 
+  /// A standalone, or a primary.
+  bool writable() const;
   /// Started as a member of a replica set: transaction numbers are allowed.
   bool transaction_numbers() const { return transaction_numbers_; }
   void set_transaction_numbers(bool on) { transaction_numbers_ = on; }
+  ShortReads& short_reads() { return *short_reads_; }
 
   bool config_allows_test_commands() const;
 
@@ -80,22 +104,41 @@ class ServerContext {
   /// monitor rests.
   std::atomic<int> fsync_locks{0};
 
+  /// This member became primary or ceased to be; on a thread of the replica set's own.
+  std::function<void(bool primary)> repl_primary_changed;
+
   /// Other layers' sections of serverStatus (ttl metrics, replication): appended in order.
   std::vector<std::function<void(BsonBuilder& reply)>> server_status_hooks;
-  /// Appended inside serverStatus.metrics.ttl after MongoDB's four.
-  std::function<void(BsonBuilder& ttl)> ttl_metrics_hook;
+  /// Set once there is storage, before the first client; stopped before it goes.
+  TtlMonitor* ttl_monitor = nullptr;
+  /// What the TTL monitor knows of a rule; empty without one (tests).
+  std::function<TtlRuleFigures(const TtlRule& rule)> ttl_figures;
+  /// A figure of serverStatus that takes long to find in a large server.
+  struct SlowFigure {
+    std::mutex mutex;
+    int64_t good_until = 0;  ///< Clock::MonotonicMicros
+    double value = 0;
+  } ttl_beyond_horizon;
   /// Runs before {clock: …} replies: returns once everything due at the clock's time is gone. May
   /// block (worker).
   std::function<void(Operation& op)> settle_hook;
   /// {clock: {pass: true}}: one pass of the TTL monitor, now; returns when it is over. May block
   /// (worker).
   std::function<void(Operation& op)> ttl_pass_hook;
+  /// {ttlRelease: 1, confirm: true}: the clock is right although it jumped. True when it was in
+  /// doubt.
+  std::function<bool()> confirm_clock_hook;
 
  private:
   const ServerConfig& config_;
   SystemClock& clock_;
   Log& log_;
   Storage* storage_ = nullptr;
+  ReplicaSet* replica_set_ = nullptr;
+  std::unique_ptr<RWConcernDefaults> rw_defaults_;
+  std::unique_ptr<SnapshotReads> snapshot_reads_;
+  AuditLog* audit_ = nullptr;
+  TtlControls* ttl_controls_ = nullptr;
   WorkerPool workers_;
   CommandRegistry commands_;
   ParameterRegistry parameters_;
@@ -110,6 +153,7 @@ class ServerContext {
   Top top_;
   FailPoints fail_points_;
   bool transaction_numbers_ = false;
+  const std::unique_ptr<ShortReads> short_reads_;
   const int64_t start_micros_;
   const Instant started_;
   std::string host_and_port_, process_id_;

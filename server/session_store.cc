@@ -13,13 +13,6 @@ namespace {
 constexpr std::string_view kDb = "config", kCollection = "system.sessions";
 constexpr std::string_view kIndex = "lsidTTLIndex";
 
-/// The digest of the user's name: of nobody's, without access control.
-std::string UserDigest() {
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(nullptr, 0, reinterpret_cast<unsigned char*>(digest.data()));
-  return digest;
-}
-
 BsonDocument Filter(std::string_view id, std::string_view uid) {
   return BuildBson([&](BsonBuilder& b) {
     BsonBuilder lsid = b.OpenDocument("_id");
@@ -55,7 +48,17 @@ Result<void> EnsureCollection(ServerContext& server, Operation& op) {
 
 }  // namespace
 
+const std::string& UserDigest() {
+  static const std::string digest = [] {
+    std::string d(SHA256_DIGEST_LENGTH, '\0');
+    SHA256(nullptr, 0, reinterpret_cast<unsigned char*>(d.data()));
+    return d;
+  }();
+  return digest;
+}
+
 Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
+  if (!server.writable()) return Ok();
   std::vector<SessionPtr> changed;
   for (const auto& [id, last_use] : server.sessions().List()) {
     SessionPtr session = server.sessions().Find(id);
@@ -63,7 +66,7 @@ Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
   }
   if (changed.empty() && !server.storage().catalog().Find(kDb, kCollection)) return Ok();
   MAYFLY_TRY(EnsureCollection(server, op));
-  const std::string uid = UserDigest();
+  const std::string& uid = UserDigest();
   WriteCommand command(server, op, kDb, kCollection);
   MAYFLY_TRY(command.OpenOrCreate());
   for (const SessionPtr& session : changed) {
@@ -71,8 +74,8 @@ Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
     const Instant used = session->last_use();
     const BsonDocument filter = Filter(session->id(), uid);
     // Another member of the set may have seen it later.
-    const BsonDocument update = BuildBson(
-        [&](BsonBuilder& b) { b.OpenDocument("$max").Append("lastUse", used); });
+    const BsonDocument update =
+        BuildBson([&](BsonBuilder& b) { b.OpenDocument("$max").Append("lastUse", used); });
     UpdateStatement s;
     s.filter = filter.view();
     s.update = update.view().AsValue();
@@ -85,8 +88,10 @@ Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
 
 Result<void> RemoveSessionRecords(ServerContext& server, Operation& op,
                                   const std::vector<std::string_view>& ids) {
-  if (!server.has_storage() || !server.storage().catalog().Find(kDb, kCollection)) return Ok();
-  const std::string uid = UserDigest();
+  if (!server.has_storage() || !server.writable() ||
+      !server.storage().catalog().Find(kDb, kCollection))
+    return Ok();
+  const std::string& uid = UserDigest();
   WriteCommand command(server, op, kDb, kCollection);
   MAYFLY_TRY(command.Open());
   for (std::string_view id : ids) {

@@ -13,6 +13,9 @@ Result<void> RefreshSessionRecords(ServerContext& server, Operation& op);
 Result<void> RemoveSessionRecords(ServerContext& server, Operation& op,
                                   const std::vector<std::string_view>& ids);
 
+/// SHA-256 of the user's name, the `uid` of an lsid: of nobody's, without access control.
+const std::string& UserDigest();
+
 /// The documents of config.system.sessions, for $listSessions.
 Result<std::vector<BsonDocument>> ListSessionRecords(ServerContext& server, Operation& op);
 

@@ -6,6 +6,9 @@
 namespace mayfly {
 
 Top::Entry* Top::Find(std::string_view ns) {
+  // What a client calls a collection need not be a name: one with a NUL cannot name a field of the
+  // reply.
+  if (ns.find('\0') != std::string_view::npos) ns = "(others)";
   std::lock_guard l(mutex_);
   std::string key(ns);
   auto it = entries_.find(key);
@@ -15,6 +18,12 @@ Top::Entry* Top::Find(std::string_view ns) {
     if (!it->second) it->second = std::make_unique<Entry>();
   }
   return it->second.get();
+}
+
+const Top::Entry* Top::Peek(std::string_view ns) const {
+  std::lock_guard l(mutex_);
+  auto it = entries_.find(std::string(ns));
+  return it == entries_.end() ? nullptr : it->second.get();
 }
 
 void Top::Append(BsonBuilder& totals) const {
@@ -30,14 +39,14 @@ void Top::Append(BsonBuilder& totals) const {
       BsonBuilder x = d.OpenDocument(name);
       x.Append("time", u.micros.Get()).Append("count", u.count.Get());
     };
-    Entry::Usage const* locks[] = {&e->reads, &e->writes};
-    {
-      BsonBuilder x = d.OpenDocument("total");
-      x.Append("time", locks[0]->micros.Get() + locks[1]->micros.Get());
-      x.Append("count", locks[0]->count.Get() + locks[1]->count.Get());
-    }
-    put("readLock", *locks[0]);
-    put("writeLock", *locks[1]);
+    const LatencyHistogram &r = e->reads, &w = e->writes;
+    auto put_lock = [&](std::string_view name, int64_t micros, int64_t count) {
+      d.OpenDocument(name).Append("time", micros).Append("count", count);
+    };
+    put_lock("total", r.total_micros.Get() + w.total_micros.Get(),
+             r.operations.Get() + w.operations.Get());
+    put_lock("readLock", r.total_micros.Get(), r.operations.Get());
+    put_lock("writeLock", w.total_micros.Get(), w.operations.Get());
     for (int k = 0; k < kKinds; ++k) put(kNames[k], e->usage[k]);
   }
 }

@@ -22,17 +22,18 @@ class Top {
       Counter micros, count;
     };
     std::array<Usage, kKinds> usage;
-    Usage reads, writes;
+    LatencyHistogram reads, writes;  ///< also $collStats.latencyStats
+    Counter collection_scans, tailable_scans;
     void Record(Kind kind, bool write, int64_t micros) {
       usage[kind].micros.Add(micros);
       usage[kind].count.Add();
-      Usage& lock = write ? writes : reads;
-      lock.micros.Add(micros);
-      lock.count.Add();
+      (write ? writes : reads).Record(micros);
     }
   };
   /// Valid for ever: callers keep it.
   Entry* Find(std::string_view ns);
+  /// Null when no operation has used it yet.
+  const Entry* Peek(std::string_view ns) const;
   void Append(BsonBuilder& totals) const;
 
  private:

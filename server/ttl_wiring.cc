@@ -1,8 +1,12 @@
 #include "server/ttl_wiring.h"
 
+#include <time.h>
+
+#include "replication/replica_set.h"
 #include "server/arg_reader.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 
@@ -26,9 +30,16 @@ void Profile(ServerContext& server, const CollectionInfo& coll, BsonView command
 std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   TtlEnvironment env;
   env.may_run = [&server] {
-    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down();
+    return server.fsync_locks.load(std::memory_order_relaxed) == 0 && !server.shutting_down() &&
+           (server.replica_set() == nullptr || server.replica_set()->writable());
   };
   env.foreground_requests = [&server] { return server.metrics().network.requests.Get(); };
+  // Not CLOCK_MONOTONIC: that stands still while the machine sleeps, and waking up is no jump.
+  env.elapsed_micros = [] {
+    timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+  };
   env.slow_millis = [&server] { return server.profiler().slow_ms.load(std::memory_order_relaxed); };
   env.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError
@@ -44,11 +55,32 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   };
   env.profile = [&server](const CollectionInfo& coll, BsonView command, Operation& op,
                           int64_t micros) { Profile(server, coll, command, op, micros); };
+  TtlControls& controls = server.ttl_controls();
+  env.may_reap = [&controls](const TtlRule& rule, Instant now) {
+    return controls.MayReapFrom(rule, now);
+  };
+  env.hold_ends = [&controls](const CollectionInfo& coll, Instant now) {
+    return controls.HoldEnds(coll, now);
+  };
   auto monitor = std::make_unique<TtlMonitor>(server.storage(), server.clock(),
                                               server.ttl_settings(), server.metrics().ttl,
                                               server.metrics().batched_deletes, std::move(env));
-  server.ttl_settings().on_change = [m = monitor.get()] { m->Wake(); };
+  auto hand_on = [&server] {
+    const TtlParameters& t = server.ttl_settings();
+    ExpiryPolicy& policy = server.storage().expiry_policy();
+    policy.monitor_enabled = t.monitor_enabled.load();
+    policy.index_reads_exact_default = t.read_filter.load();
+    policy.tombstone_seconds = t.metadata_purge_secs.load();
+  };
+  hand_on();
+  server.ttl_settings().on_change = [m = monitor.get(), hand_on] {
+    hand_on();
+    m->Wake();
+  };
+  controls.on_change = [m = monitor.get()] { m->ControlsChanged(); };
+  server.ttl_figures = [m = monitor.get()](const TtlRule& rule) { return m->Figures(rule); };
   server.ttl_pass_hook = [m = monitor.get()](Operation&) { m->RunPass(); };
+  server.ttl_monitor = monitor.get();
   server.settle_hook = [m = monitor.get()](Operation&) { m->Settle(); };
   return monitor;
 }

@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "query/expression/operator.h"
+#include "query/match/explain_mismatch.h"
 #include "query/update/insert_prepare.h"
 #include "storage/namespace.h"
 
@@ -23,15 +25,13 @@ void BackOff(Operation& op, int attempt) {
         std::chrono::microseconds(std::min(50 << std::min(attempt - 4, 6), 3000)));
 }
 
-Error ValidationFailed(BsonView doc) {
-  BsonDocument details = BuildBson([&](BsonBuilder& b) {
+/// {errInfo: {failingDocumentId, details}}
+BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
+  return BuildBson([&](BsonBuilder& b) {
     auto info = b.OpenDocument("errInfo");
     info.Append("failingDocumentId", doc["_id"]);
-    auto d = info.OpenDocument("details");
-    d.Append("operatorName", "validator")
-        .Append("reason", "the document does not match the collection's validator");
+    info.Append("details", ExplainMismatch(coll.validator, doc, now));
   });
-  return {ErrorCode::kDocumentValidationFailure, "Document failed validation", details.bytes()};
 }
 
 }  // namespace
@@ -69,6 +69,8 @@ Result<void> WriteCommand::Open() {
   if (coll_->is_view)
     return Error{ErrorCode::kCommandNotSupportedOnView,
                  "Namespace " + coll_->ns + " is a view, not a collection"};
+  if (coll_->source || (coll_->unreplicated && coll_->ns == "local.system.replset"))
+    return Error{ErrorCode::kInvalidNamespace, "cannot write to '" + coll_->ns + "'"};
   if (collection_ == "system.profile" || collection_ == "system.views")
     return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll_->ns};
   return Ok();
@@ -110,11 +112,13 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
   if (coll_->validation_warn_only) {
     server_.log().Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
                         "Document would fail validation", BuildBson([&](BsonBuilder& b) {
-                          b.Append("namespace", coll_->ns).Append("id", next["_id"]);
+                          b.Append("namespace", coll_->ns).Append("document", next);
+                          b.AppendAll(ValidationFailure(*coll_, next, op_.now));
                         }));
     return Ok();
   }
-  return ValidationFailed(next);
+  return Error{ErrorCode::kDocumentValidationFailure, "Document failed validation",
+               ValidationFailure(*coll_, next, op_.now).bytes()};
 }
 
 Result<void> WriteCommand::Commit(WriteUnit unit, const UnitResult& r) {
@@ -125,19 +129,52 @@ Result<void> WriteCommand::Commit(WriteUnit unit, const UnitResult& r) {
   return committed;
 }
 
+Result<std::optional<Instant>> WriteCommand::InsertDeadline(const ExpirySetting& setting,
+                                                            BsonView doc, int64_t* clamped) const {
+  if (!setting.given() && HasNoExpiry(*coll_)) return std::optional<Instant>();
+  MAYFLY_TRY(Deadline d, ResolveDeadline(setting, *coll_, op_.now, doc, nullptr));
+  *clamped += d.clamped;
+  return d.at;
+}
+
+bool WriteCommand::Recoverable(const DeleteCause& cause) const {
+  // Also while it is still stored for another reason: how long is said, not how fast the reaper is.
+  return cause.reason == DeleteReason::kExpiredDocument &&
+         SaturatingDeadline(cause.deadline.millis, coll_->expiry_options.recover_seconds) >
+             op_.now.millis;
+}
+
+Result<bool> WriteCommand::RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked) {
+  std::optional<DeleteCause> cause = Visible().Expired(locked.doc, locked.expire_at);
+  if (!cause) return false;
+  if (coll_->expiry_options.recover_seconds == 0) {
+    MAYFLY_TRY(unit.Delete(*coll_, locked, *cause));
+  }
+  return true;
+}
+
 std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonView> documents,
                                                          WriteUnit& unit) {
   unit.set_no_wait(true);
-  for (BsonView doc : documents) {
+  int64_t clamped = 0;
+  if (observer_ != nullptr) observer_->BeginUnit(unit);
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const BsonView doc = documents[i];
+    if (observer_ != nullptr) observer_->BeginDocument(unit, i);
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
     Result<void> r = Validate(ready.value(), nullptr);
-    if (r) r = unit.Insert(*coll_, ready.value());
+    if (r) {
+      Result<std::optional<Instant>> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
+      r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
+                   : Result<void>(deadline.error());
+    }
     if (!r) {
       if (IsRetryable(r.error())) return std::nullopt;
       return r;
     }
   }
+  clamped_ = clamped;
   return Ok();
 }
 
@@ -152,15 +189,22 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       std::vector<std::pair<size_t, Error>> errors;
       std::optional<Error> conflict;
       size_t i = next;
-      int64_t staged = 0;
+      int64_t staged = 0, clamped = 0;
       scratch_.clear();
       WriteUnit unit(storage_, op_);
+      if (observer_ != nullptr) observer_->BeginUnit(unit);
       for (; i < documents.size() && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
            ++i) {
         MAYFLY_TRY(op_.CheckInterrupt());
+        if (observer_ != nullptr) observer_->BeginDocument(unit, i);
         Result<BsonView> ready = Prepare(documents[i]);
         Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
-        if (r) r = unit.Insert(*coll_, ready.value());
+        if (r) {
+          Result<std::optional<Instant>> deadline =
+              InsertDeadline(expiry_, ready.value(), &clamped);
+          r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
+                       : Result<void>(deadline.error());
+        }
         if (r) {
           ++staged;
           continue;
@@ -195,6 +239,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
         continue;
       }
       inserted += staged;
+      clamped_ += clamped;
       op_.n_inserted += staged;
       next = i;
       for (auto& [index, error] : errors)
@@ -210,13 +255,14 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
 Result<std::shared_ptr<const MatchExpression>> WriteCommand::ParseFilter(BsonView filter) {
   MatchParseOptions o;
   o.scope = &scope_;
+  o.allow_where = true;
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, o));
   return std::shared_ptr<const MatchExpression>(std::move(match));
 }
 
 Result<std::unique_ptr<PlanExecutor>> WriteCommand::Find(
     BsonView filter, std::shared_ptr<const MatchExpression> match, BsonView sort, BsonValue hint,
-    int64_t limit) {
+    int64_t limit, bool include_expired) {
   QuerySpec spec;
   spec.coll = coll_;
   spec.filter = filter;
@@ -224,12 +270,32 @@ Result<std::unique_ptr<PlanExecutor>> WriteCommand::Find(
   spec.sort = sort;
   spec.hint = hint;
   spec.batch_hint = limit;
+  spec.include_expired = include_expired;
   spec.scope = &scope_;
   spec.variables = &variables_;
   return MakeFindExecutor(storage_, op_, std::move(spec));
 }
 
 namespace {
+
+/// The expiration of a statement: its own, or `$expire` in its update. Errors: InvalidOptions 72.
+Result<ExpirySetting> CombineExpiry(const UpdateStatement& s, const Update& update) {
+  if (!update.expiry().given()) return s.expiry;
+  if (s.expiry.given())
+    return Error{ErrorCode::kInvalidOptions,
+                 "$expire and the command's expireAfterSeconds, expireAt or preserveExpiry exclude "
+                 "each other, give one of them"};
+  return update.expiry();
+}
+
+/// Whether a write that leaves the document's bytes as they are can move its deadline: one that says
+/// so, and a replacement, which is a mutation whatever it brings. Operators that change nothing are
+/// none.
+bool MayMoveDeadline(const ExpirySetting& setting, bool whole, std::optional<Instant> current,
+                     const CollectionInfo& coll) {
+  if (setting.given()) return true;
+  return whole && (current || !HasNoExpiry(coll));
+}
 
 /// The `_id` a statement names, when it is nothing but {_id: value}.
 bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, BsonValue hint,
@@ -244,16 +310,37 @@ bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, Bson
 
 }  // namespace
 
+Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateStatement& s) {
+  // The names of `c` end with the statement; their values stay in their slots for the evaluation.
+  std::vector<VariableId> names;
+  if (s.constants) {
+    for (const BsonElement& e : *s.constants) {
+      MAYFLY_TRY(CheckVariableName(e.name));
+    }
+    for (const BsonElement& e : *s.constants) {
+      names.push_back(scope_.Define(e.name));
+      variables_.resize(static_cast<size_t>(scope_.slots()));
+      variables_[static_cast<size_t>(names.back())] = Value::Copy(e.value);
+    }
+  }
+  Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
+      s.update, s.array_filters, scope_, {.multi = s.multi, .upsert = s.upsert});
+  for (VariableId id : names) scope_.Undefine(id);
+  return update;
+}
+
 std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateStatement& s,
                                                                  WriteUnit& unit) {
   BsonValue id;
   if (!coll_ || s.multi || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
-  Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
-      s.update, s.array_filters, scope_, {.multi = s.multi, .upsert = s.upsert});
+  Result<std::unique_ptr<mayfly::Update>> update = ParseUpdate(s);
   if (!update) return update.error();
   if (update.value()->NeedsPosition()) return std::nullopt;
+  Result<ExpirySetting> setting = CombineExpiry(s, *update.value());
+  if (!setting) return setting.error();
   unit.set_no_wait(true);
+  Observe(unit);
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
@@ -261,6 +348,15 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   if (!found) {
     if (IsRetryable(found.error())) return std::nullopt;
     return found.error();
+  }
+  if (found.value() && (locked.expire_at || coll_->HasTtlRules())) {
+    if (s.upsert && Visible().Expired(locked.doc, locked.expire_at)) return std::nullopt;
+    Result<bool> expired = RemoveIfExpired(unit, locked);
+    if (!expired) {
+      if (IsRetryable(expired.error())) return std::nullopt;
+      return expired.error();
+    }
+    if (expired.value()) found = false;
   }
   if (!found.value()) {
     if (s.upsert) return std::nullopt;
@@ -275,10 +371,28 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   UpdateResult r;
   r.matched = 1;
   ++op_.n_matched;
-  if (!changed.value()) return r;
+  const bool whole = update.value()->kind() == UpdateKind::kReplacement;
+  if (!changed.value()) {
+    if (!MayMoveDeadline(setting.value(), whole, locked.expire_at, *coll_)) return r;
+    next.assign(locked.doc.bytes());
+  }
   BsonView after(next);
-  Result<void> ok = Validate(after, &locked.doc);
-  if (ok) ok = unit.Update(*coll_, locked, after, locked.expire_at);
+  Replaced before{locked.doc, locked.expire_at, whole};
+  Deadline deadline;
+  if (setting.value().given() || !HasNoExpiry(*coll_)) {
+    Result<Deadline> resolved =
+        ResolveDeadline(setting.value(), *coll_, op_.now, after, &before);
+    if (!resolved) return resolved.error();
+    deadline = resolved.value();
+  }
+  if (!changed.value() && deadline.at == locked.expire_at) {
+    clamped_ += deadline.clamped;
+    return r;
+  }
+  Result<void> ok = changed.value() ? Validate(after, &locked.doc) : Ok();
+  unit.SetReplacement(whole);
+  if (ok) ok = unit.Update(*coll_, locked, after, deadline.at);
+  if (ok) clamped_ += deadline.clamped;
   if (!ok) {
     if (IsRetryable(ok.error())) return std::nullopt;
     return ok.error();
@@ -294,6 +408,7 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   if (!coll_ || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   unit.set_no_wait(true);
+  Observe(unit);
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
@@ -301,6 +416,14 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   if (!found) {
     if (IsRetryable(found.error())) return std::nullopt;
     return found.error();
+  }
+  if (found.value() && (locked.expire_at || coll_->HasTtlRules())) {
+    Result<bool> expired = RemoveIfExpired(unit, locked);
+    if (!expired) {
+      if (IsRetryable(expired.error())) return std::nullopt;
+      return expired.error();
+    }
+    if (expired.value()) found = false;
   }
   if (!found.value()) return int64_t{0};
   ++op_.docs_examined;
@@ -314,7 +437,7 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   return int64_t{1};
 }
 
-Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update,
+Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
                                           const MatchExpression* match, bool want_documents) {
   if (!coll_) {
     MAYFLY_TRY(OpenOrCreate());
@@ -325,12 +448,17 @@ Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update,
   scratch_.push_back(std::move(made));
   BsonView ready(scratch_.front());
   MAYFLY_TRY(Validate(ready, nullptr));
+  int64_t clamped = 0;
+  MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline(expiry, ready, &clamped));
   WriteUnit unit(storage_, op_);
-  MAYFLY_TRY(unit.Insert(*coll_, ready));
+  Observe(unit);
+  MAYFLY_TRY(unit.Insert(*coll_, ready, deadline));
   UpdateResult r;
   r.upserted_id = Value::Copy(ready["_id"]);
   if (want_documents) r.after = BsonDocument(ready);
+  r.after_expires = deadline;
   MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &r}));
+  clamped_ += clamped;
   ++op_.n_inserted;
   NotifyInserted();
   return r;
@@ -338,10 +466,16 @@ Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update,
 
 Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_documents) {
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
-  MAYFLY_TRY(std::unique_ptr<mayfly::Update> update,
-             mayfly::Update::Parse(s.update, s.array_filters, scope_,
-                                   {.multi = s.multi, .upsert = s.upsert}));
+  std::unique_ptr<mayfly::Update> update;
+  ExpirySetting setting = s.expiry;
+  if (!s.update.missing()) {
+    MAYFLY_TRY(update, ParseUpdate(s));
+    MAYFLY_TRY(setting, CombineExpiry(s, *update));
+  }
+  const bool whole = update && update->kind() == UpdateKind::kReplacement;
   EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  eval.metadata = &metadata;
   UpdateResult result;
   const int per_unit = s.multi ? kMultiDocumentsPerUnit : 1;
   for (int attempt = 0;; ++attempt) {
@@ -349,42 +483,66 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
     bool again = false;
     if (coll_) {
       MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
-                 Find(s.filter, match, s.sort, s.hint, s.multi ? 0 : 1));
+                 Find(s.filter, match, s.sort, s.hint, s.multi ? 0 : 1, s.recover));
       std::vector<std::string> keys;
+      const Visibility visible = Visible();
       // One unit: locks each record, looks again whether it still matches, applies. On a conflict
       // the unit is dropped and its records are tried one by one.
       auto apply = [&](std::span<const std::string> batch, int64_t* matched,
                        int64_t* modified) -> Result<void> {
         scratch_.clear();
         *matched = *modified = 0;
+        int64_t clamped = 0;
         WriteUnit unit(storage_, op_);
+        Observe(unit);
         std::vector<WriteUnit::Locked> locked(batch.size());
         for (size_t i = 0; i < batch.size(); ++i) {
           WriteUnit::Locked& l = locked[i];
           MAYFLY_TRY(bool there, unit.LockAndRead(*coll_, batch[i], &l));
           if (!there) continue;
+          std::optional<DeleteCause> expired = visible.Expired(l.doc, l.expire_at);
+          if (s.recover ? !expired || !Recoverable(*expired) : expired.has_value()) continue;
           int position = -1;
           eval.root = l.doc;
-          MAYFLY_TRY(bool matches, update->NeedsPosition()
+          metadata.expire_at = l.expire_at;
+          MAYFLY_TRY(bool matches, update && update->NeedsPosition()
                                        ? match->MatchesWithPosition(l.doc, &eval, &position)
                                        : match->Matches(l.doc, &eval));
           if (!matches) continue;
           std::string& next = scratch_.emplace_back();
-          MAYFLY_TRY(bool changed, update->ApplyTo(l.doc, position, false, eval, &next));
-          ++*matched;
-          if (want_documents) result.before = BsonDocument(l.doc);
-          if (!changed) {
-            if (want_documents) result.after = result.before;
-            continue;
+          bool changed = false;
+          if (update) {
+            MAYFLY_TRY(changed, update->ApplyTo(l.doc, position, false, eval, &next));
           }
-          BsonView after(next);
-          MAYFLY_TRY(Validate(after, &l.doc));
-          if (want_documents) result.after = BsonDocument(after);
-          MAYFLY_TRY(unit.Update(*coll_, l, after, l.expire_at));
+          ++*matched;
+          BsonView after = changed ? BsonView(next) : l.doc;
+          Deadline deadline;
+          if (!changed && !MayMoveDeadline(setting, whole || !update, l.expire_at, *coll_)) {
+            deadline.at = l.expire_at;
+          } else if (setting.given() || !HasNoExpiry(*coll_)) {
+            const Replaced before{l.doc, l.expire_at, whole};
+            MAYFLY_TRY(deadline, ResolveDeadline(setting, *coll_, op_.now, after, &before));
+          }
+          clamped += deadline.clamped;
+          if (!changed && !Allows(s.when, l.expire_at, deadline.at)) deadline.at = l.expire_at;
+          if (want_documents) {
+            result.before = BsonDocument(l.doc);
+            result.after = BsonDocument(after);
+            result.before_expires = l.expire_at;
+            result.after_expires = deadline.at;
+          }
+          if (!changed && deadline.at == l.expire_at) continue;
+          if (changed) {
+            MAYFLY_TRY(Validate(after, &l.doc));
+          }
+          unit.SetReplacement(whole);
+          MAYFLY_TRY(unit.Update(*coll_, l, after, deadline.at));
           ++*modified;
         }
-        if (*modified > 0)
-          return Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &result});
+        if (*modified > 0) {
+          MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &result}));
+        }
+        clamped_ += clamped;
         return Ok();
       };
       auto flush = [&]() -> Result<void> {
@@ -438,7 +596,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
       continue;
     }
     if (!s.upsert) break;
-    Result<UpdateResult> up = Upsert(*update, match.get(), want_documents);
+    Result<UpdateResult> up = Upsert(*update, setting, match.get(), want_documents);
     if (up) return up;
     // Another client may have inserted it first: then there is something to update.
     bool raced = up.error().code == ErrorCode::kDuplicateKey && attempt < 3;
@@ -459,6 +617,8 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
   if (!coll_) return int64_t{0};
   EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  eval.metadata = &metadata;
   int64_t total = 0;
   for (int attempt = 0;; ++attempt) {
     MAYFLY_TRY(op_.CheckInterrupt());
@@ -466,8 +626,10 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
     MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
                Find(s.filter, match, s.sort, s.hint, s.multi ? 0 : 1));
     std::vector<std::string> keys;
+    const Visibility visible = Visible();
     auto remove = [&](std::span<const std::string> batch) -> Result<int64_t> {
       WriteUnit unit(storage_, op_);
+      Observe(unit);
       std::vector<std::string_view> views(batch.begin(), batch.end());
       std::vector<WriteUnit::Locked> locked;
       int busy = 0;
@@ -475,7 +637,9 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
       int64_t n = 0;
       BsonView gone;
       for (const WriteUnit::Locked& l : locked) {
+        if (visible.Expired(l.doc, l.expire_at)) continue;
         eval.root = l.doc;
+        metadata.expire_at = l.expire_at;
         MAYFLY_TRY(bool matches, match->Matches(l.doc, &eval));
         if (!matches) continue;
         if (deleted_doc) *deleted_doc = BsonDocument(l.doc);
@@ -539,6 +703,7 @@ Result<void> WriteCommand::Merge(
       MAYFLY_TRY(PlanExecutor::State state, found->Next());
       if (state == PlanExecutor::State::kAdvanced) {
         MAYFLY_TRY(there, unit.LockAndRead(*coll_, found->record_key(), &locked));
+        there = there && !Visible().Expired(locked.doc, locked.expire_at);
         if (there) {
           MAYFLY_TRY(bool still, match->Matches(locked.doc, &eval));
           if (!still) return Error{ErrorCode::kWriteConflict, "write conflict, retry"};
@@ -549,19 +714,26 @@ Result<void> WriteCommand::Merge(
       if (!next) return Ok();
       BsonView after = next->view();
       if (there) {
-        if (after.bytes() == locked.doc.bytes()) return Ok();
+        // What $merge stores is a mutation like a replacement, with nothing said about expiration.
+        Deadline deadline;
+        if (!HasNoExpiry(*coll_)) {
+          const Replaced before{locked.doc, locked.expire_at, true};
+          MAYFLY_TRY(deadline, ResolveDeadline({}, *coll_, op_.now, after, &before));
+        }
+        if (after.bytes() == locked.doc.bytes() && deadline.at == locked.expire_at) return Ok();
         if (!after["_id"].BinaryEquals(locked.doc["_id"]))
           return Error{
               ErrorCode::kImmutableField,
               "$merge failed to update the matching document: the '_id' field is immutable"};
         MAYFLY_TRY(Validate(after, &locked.doc));
-        MAYFLY_TRY(unit.Update(*coll_, locked, after, locked.expire_at));
+        MAYFLY_TRY(unit.Update(*coll_, locked, after, deadline.at));
         ++op_.n_modified;
       } else {
         scratch_.clear();
         MAYFLY_TRY(after, Prepare(after));
         MAYFLY_TRY(Validate(after, nullptr));
-        MAYFLY_TRY(unit.Insert(*coll_, after));
+        MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline({}, after, &clamped_));
+        MAYFLY_TRY(unit.Insert(*coll_, after, deadline));
         ++op_.n_inserted;
       }
       return Commit(std::move(unit), {});

@@ -12,6 +12,7 @@
 #include "query/update/update.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 
@@ -23,7 +24,12 @@ struct UpdateStatement {
   std::vector<BsonView> array_filters;
   BsonView sort;
   BsonValue hint;
+  std::optional<BsonView> constants;  ///< `c`: variables of the pipeline, taken literally
   bool multi = false, upsert = false;
+  ExpirySetting expiry;  ///< the statement's, or else the command's; not with `$expire`
+  // Of touch, persist and ttlRecover, which have no `update`:
+  ExpireWhen when = ExpireWhen::kAlways;
+  bool recover = false;  ///< only documents that are past their own deadline, and hidden
 };
 
 struct DeleteStatement {
@@ -37,6 +43,7 @@ struct UpdateResult {
   int64_t matched = 0, modified = 0;
   Value upserted_id;                          ///< missing: nothing was upserted
   std::optional<BsonDocument> before, after;  ///< findAndModify: the document it changed
+  std::optional<Instant> before_expires, after_expires;  ///< and its deadlines
 };
 
 /// What a write unit of a command is about to do, for whoever keeps statements' results.
@@ -51,6 +58,9 @@ struct UnitResult {
 class UnitObserver {
  public:
   virtual ~UnitObserver() = default;
+  virtual void BeginUnit(WriteUnit& unit) = 0;
+  /// What follows is done for this one of Insert's documents (0 for other statements).
+  virtual void BeginDocument(WriteUnit& unit, size_t document) = 0;
   virtual Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) = 0;
   virtual void AfterCommit(bool committed) = 0;
 };
@@ -74,6 +84,10 @@ class WriteCommand {
   void set_bypass_validation(bool on) { bypass_validation_ = on; }
   /// Must outlive the command's statements; null: none.
   void set_observer(UnitObserver* observer) { observer_ = observer; }
+  /// The command's expiration for all documents that Insert stores.
+  void set_expiry(const ExpirySetting& e) { expiry_ = e; }
+  /// How many of the documents written got an earlier deadline than was asked for (maxTTL).
+  int64_t expiry_clamped() const { return clamped_; }
   /// The command's `let`. Before the first statement.
   Result<void> SetLet(BsonView let);
 
@@ -94,6 +108,8 @@ class WriteCommand {
 
   // --- for io threads: never wait. nullopt: not possible here, call the blocking one on a worker
   // -----------------------------------
+  // What they have staged is to be committed also when nothing was matched: documents past their
+  // deadline that were met are removed.
   /// Stages the whole batch into `unit`, which the caller commits.
   std::optional<Result<void>> TryStageInsert(std::span<const BsonView> documents, WriteUnit& unit);
   /// An update of one document by `_id`.
@@ -110,11 +126,27 @@ class WriteCommand {
   Result<void> Validate(BsonView next, const BsonView* before);
   Result<std::unique_ptr<PlanExecutor>> Find(BsonView filter,
                                              std::shared_ptr<const MatchExpression> match,
-                                             BsonView sort, BsonValue hint, int64_t limit);
+                                             BsonView sort, BsonValue hint, int64_t limit,
+                                             bool include_expired = false);
   Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
   Result<void> Commit(WriteUnit unit, const UnitResult& r);
-  Result<UpdateResult> Upsert(const mayfly::Update& update, const MatchExpression* match,
-                              bool want_documents);
+  Result<std::unique_ptr<mayfly::Update>> ParseUpdate(const UpdateStatement& s);
+  Result<UpdateResult> Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
+                              const MatchExpression* match, bool want_documents);
+  /// The deadline of a document to insert; `*clamped` goes up when maxTTL lowers it.
+  Result<std::optional<Instant>> InsertDeadline(const ExpirySetting& setting, BsonView doc,
+                                                int64_t* clamped) const;
+  Visibility Visible() const { return Visibility(storage_, *coll_, op_.now); }
+  /// Whether a document past its deadline may be brought back.
+  bool Recoverable(const DeleteCause& cause) const;
+  /// Of a locked document by a point write: true when it is past its deadline, which stages its
+  /// removal unless it may still be recovered.
+  Result<bool> RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked);
+  void Observe(WriteUnit& unit) {
+    if (observer_ == nullptr) return;
+    observer_->BeginUnit(unit);
+    observer_->BeginDocument(unit, 0);
+  }
   EvalContext MakeEval() const;
 
   ServerContext& server_;
@@ -124,6 +156,8 @@ class WriteCommand {
   CollectionInfoPtr coll_;
   bool bypass_validation_ = false;
   UnitObserver* observer_ = nullptr;
+  ExpirySetting expiry_;
+  int64_t clamped_ = 0;
   VariableScope scope_;
   std::vector<Value> variables_;
   std::deque<std::string> scratch_;  ///< documents that live until their unit is committed

@@ -2,6 +2,7 @@
 
 #include "protocol/bson_builder.h"
 #include "storage/catalog_impl.h"
+#include "storage/catalog_log.h"
 #include "storage/index_keys.h"
 #include "storage/key_format.h"
 #include "storage/namespace.h"
@@ -54,9 +55,12 @@ Result<std::unique_ptr<OpenedCatalog>> OpenCatalog(Storage& storage) {
 Result<void> CatalogImpl::Load() {
   KvStore& kv = storage_.kv();
   PinnedValue pinned;
-  uint32_t highest = 0;
+  uint32_t highest = 0, highest_local = kFirstLocalId - 1;
+  auto used = [&](uint32_t id) {
+    uint32_t& mark = id < kFirstLocalId ? highest : highest_local;
+    mark = std::max(mark, id);
+  };
   std::unordered_map<uint32_t, const IndexInfo*> indexes;
-  std::vector<std::shared_ptr<IndexBuild>> builds;
 
   MAYFLY_TRY(ForEachRow(
       kv, kCollectionPrefix, [&](std::string_view key, std::string_view value) -> Result<void> {
@@ -65,9 +69,9 @@ Result<void> CatalogImpl::Load() {
         coll->counters = std::make_shared<CollectionCounters>();
         coll->document_expiry->SetEmpty();
         coll->database_max_ttl = DatabaseMaxTtlOf(coll->db);
-        highest = std::max(highest, coll->id);
+        used(coll->id);
         for (auto& i : coll->indexes) {
-          highest = std::max(highest, i->id);
+          used(i->id);
           indexes[i->id] = i.get();
         }
         InsertLocked(coll);
@@ -135,7 +139,11 @@ Result<void> CatalogImpl::Load() {
 
   MAYFLY_TRY(bool has_next, kv.Get(Keyspace::kCatalog, kNextIdKey, &pinned));
   if (has_next && pinned.view().size() == 4) next_id_ = LoadLe<uint32_t>(pinned.view().data());
-  next_id_ = std::max(next_id_, highest + 1);
+  next_id_ = std::max(next_id_.load(), highest + 1);
+  MAYFLY_TRY(bool has_next_local, kv.Get(Keyspace::kCatalog, kNextLocalIdKey, &pinned));
+  if (has_next_local && pinned.view().size() == 4)
+    next_local_id_ = LoadLe<uint32_t>(pinned.view().data());
+  next_local_id_ = std::max(next_local_id_.load(), highest_local + 1);
 
   MAYFLY_TRY(ForEachRow(kv, kGarbagePrefix,
                         [&](std::string_view key, std::string_view value) -> Result<void> {
@@ -144,47 +152,6 @@ Result<void> CatalogImpl::Load() {
                           return Ok();
                         }));
 
-  // Unfinished builds: those with a position go on behind it, the others begin again.
-  std::set<uint32_t> resumed;
-  std::unordered_map<uint32_t, CollectionInfoPtr> building;
-  for (auto& [id, coll] : by_id_)
-    for (auto& i : coll->indexes)
-      if (i->state == IndexState::kBuilding) building[i->id] = coll;
-  MAYFLY_TRY(
-      ForEachRow(kv, kBuildPrefix, [&](std::string_view, std::string_view value) -> Result<void> {
-        MAYFLY_TRY(BuildRow row, DecodeBuildRow(value));
-        auto build = std::make_shared<IndexBuild>();
-        for (uint32_t id : row.indexes) {
-          auto it = building.find(id);
-          if (it == building.end() || !resumed.insert(id).second) continue;
-          build->collection = it->second->id;
-          build->ids.push_back(id);
-        }
-        build->position = row.position;
-        if (!build->ids.empty()) builds.push_back(std::move(build));
-        return Ok();
-      }));
-  std::map<uint32_t, std::shared_ptr<IndexBuild>> from_start;
-  for (auto& [id, coll] : building) {
-    if (resumed.contains(id)) continue;
-    auto& b = from_start[coll->id];
-    if (!b) {
-      b = std::make_shared<IndexBuild>();
-      b->collection = coll->id;
-      builds.push_back(b);
-    }
-    b->ids.push_back(id);
-  }
-  for (auto& b : builds) {
-    CollectionInfoPtr coll = by_id_.at(b->collection);
-    b->ns = coll->ns;
-    std::sort(b->ids.begin(), b->ids.end());
-    for (uint32_t id : b->ids)
-      for (auto& i : coll->indexes)
-        if (i->id == id) b->names.push_back(i->name);
-  }
-  builds_ = builds;
-  to_resume_ = std::move(builds);
   return Ok();
 }
 
@@ -278,12 +245,20 @@ void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
 Result<void> CatalogImpl::Commit(WriteUnit unit, std::vector<Replacement> changes,
                                  std::vector<GarbageRow> garbage) {
   unit.OnCommit([this, changes = std::move(changes)] { Publish(changes); });
-  MAYFLY_TRY(storage_.committer().Commit(std::move(unit)));
+  // On disk before anybody is told: what a write finds must not be gone after losing power, and
+  // changes of the catalog are rare. A change of the catalog is waited for: what comes next needs to know whether it happened.
+  Operation& op = *unit.impl().op;
+  const int64_t deadline = std::exchange(op.commit_deadline_micros, 0);
+  Result<void> committed = storage_.committer().Commit(std::move(unit), {.journal = true});
+  op.commit_deadline_micros = deadline;
+  MAYFLY_TRY(std::move(committed));
   for (auto& g : garbage) garbage_.Add(std::move(g));
   return Ok();
 }
 
 Result<void> CatalogImpl::Gate(WriteUnit& unit, Operation& op, const CollectionInfo& coll) {
+  if (coll.source)
+    return Error{ErrorCode::kIllegalOperation, coll.ns + " cannot be changed: it shows the replication log"};
   for (;;) {
     Result<void> r = unit.impl().TouchExclusive(coll, kGateWaitMicros);
     if (r) return r;
@@ -305,10 +280,11 @@ void CatalogImpl::StageRow(WriteUnit& unit, const CollectionInfo& coll) {
   unit.Put(Keyspace::kCatalog, CollectionRowKey(coll.id), EncodeCollectionRow(coll).bytes());
 }
 
-void CatalogImpl::StageNextId(WriteUnit& unit) {
+void CatalogImpl::StageNextId(WriteUnit& unit, bool local) {
   char b[4];
-  StoreLe<uint32_t>(b, next_id_);
-  unit.Put(Keyspace::kCatalog, kNextIdKey, {b, 4});
+  StoreLe<uint32_t>(b, NextId(local));
+  unit.Put(Keyspace::kCatalog, local ? kNextLocalIdKey : kNextIdKey, {b, 4});
+  if (local) unit.SetLocal();
 }
 
 void CatalogImpl::StageDropIndex(WriteUnit& unit, const CollectionInfo& coll,
@@ -367,11 +343,13 @@ Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo defi
   MAYFLY_TRY(CheckFree(coll->db, coll->name));
   if (FindByUuid(coll->uuid))
     return Error{ErrorCode::kNamespaceExists, "A collection with this UUID already exists."};
-  coll->id = next_id_++;
+  coll->unreplicated = IsUnreplicated(coll->db, coll->name);
+  std::atomic<uint32_t>& next_id = NextId(coll->unreplicated);
+  coll->id = next_id++;
   if (coll->capped) {
     // Keyed by insertion order, so `_id` needs an index of its own.
     auto id_index = std::make_shared<IndexInfo>();
-    id_index->id = next_id_++;
+    id_index->id = next_id++;
     id_index->name = "_id_";
     id_index->key = BuildBson([](BsonBuilder& b) { b.Append("_id", 1); });
     id_index->fields = {{"_id", false, ""}};
@@ -381,7 +359,8 @@ Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo defi
   }
   WriteUnit unit(storage_, op);
   StageRow(unit, *coll);
-  StageNextId(unit);
+  StageNextId(unit, coll->unreplicated);
+  LogCreate(unit, *coll);
   MAYFLY_TRY(Commit(std::move(unit), {{nullptr, coll}}));
   return CollectionInfoPtr(std::move(coll));
 }
@@ -409,6 +388,7 @@ Result<void> CatalogImpl::Drop(Operation& op, std::string_view db, std::string_v
   if (now->db != db || now->name != collection) return NotFound();  // renamed meanwhile
   std::vector<GarbageRow> garbage;
   StageDrop(unit, *now, &garbage);
+  LogDrop(unit, *now);
   return Commit(std::move(unit), {{now, nullptr}}, std::move(garbage));
 }
 
@@ -438,10 +418,28 @@ Result<void> CatalogImpl::DropDatabase(Operation& op, std::string_view db) {
     if (changed) continue;
     std::vector<GarbageRow> garbage;
     std::vector<Replacement> changes;
+    // Profiles are each member's own, and so are their rows: they go by a unit of their own.
     for (auto& c : now) {
-      StageDrop(unit, *c, &garbage);
-      changes.push_back({c, nullptr});
+      if (c->unreplicated == (db == "local")) {
+        StageDrop(unit, *c, &garbage);
+        LogDrop(unit, *c);
+        changes.push_back({c, nullptr});
+      }
     }
+    if (changes.size() < now.size()) {
+      if (changes.empty()) {
+        for (auto& c : now) {
+          StageDrop(unit, *c, &garbage);
+          changes.push_back({c, nullptr});
+        }
+        unit.SetLocal();
+        return Commit(std::move(unit), std::move(changes), std::move(garbage));
+      }
+      LogDropDatabase(unit, db);
+      MAYFLY_TRY(Commit(std::move(unit), std::move(changes), std::move(garbage)));
+      continue;
+    }
+    LogDropDatabase(unit, db);
     unit.Erase(Keyspace::kCatalog, DatabaseExpiryKey(db));
     unit.OnCommit([max = DatabaseMaxTtlOf(db)] { *max = 0; });
     return Commit(std::move(unit), std::move(changes), std::move(garbage));
@@ -453,6 +451,9 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
   MAYFLY_TRY(ValidateNewNamespace(to_db, to_collection));
   if (from.is_view)
     return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + from.ns};
+  if (from.unreplicated != IsUnreplicated(to_db, to_collection))
+    return Error{ErrorCode::kIllegalOperation,
+                 "Cannot rename collections between a replicated and an unreplicated database"};
   if (from.db == to_db && from.name == to_collection)
     return Error{ErrorCode::kIllegalOperation, "Can't rename a collection to itself"};
   for (;;) {
@@ -487,7 +488,10 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     next->name = std::string(to_collection);
     next->ns = JoinNamespace(to_db, to_collection);
     next->database_max_ttl = DatabaseMaxTtlOf(next->db);
+    // In MongoDB a rename into another database copies: the collection there is a new one.
+    if (to_db != now->db) next->uuid = NewUuid();
     StageRow(unit, *next);
+    LogRename(unit, *now, *next, target_now.get());
     changes.push_back({now, next});
     return Commit(std::move(unit), std::move(changes), std::move(garbage));
   }
@@ -507,6 +511,7 @@ Result<CollectionInfoPtr> CatalogImpl::Modify(Operation& op, const CollectionInf
     return Error{ErrorCode::kInternalError,
                  "a modification may not change the identity of a collection"};
   StageRow(unit, *next);
+  LogModify(unit, *now, *next);
   MAYFLY_TRY(Commit(std::move(unit), {{now, next}}));
   return CollectionInfoPtr(std::move(next));
 }
@@ -578,6 +583,14 @@ Result<std::optional<std::string>> CatalogImpl::GetSetting(std::string_view name
 
 Result<void> CatalogImpl::PutSetting(Operation& op, std::string_view name, std::string_view value) {
   WriteUnit unit(storage_, op);
+  unit.Put(Keyspace::kCatalog, std::string(kSettingPrefix) + std::string(name), value);
+  return storage_.committer().Commit(std::move(unit), {.journal = true});
+}
+
+Result<void> CatalogImpl::PutLocalSetting(Operation& op, std::string_view name,
+                                          std::string_view value) {
+  WriteUnit unit(storage_, op);
+  unit.SetLocal();
   unit.Put(Keyspace::kCatalog, std::string(kSettingPrefix) + std::string(name), value);
   return storage_.committer().Commit(std::move(unit));
 }

@@ -72,6 +72,8 @@ class Catalog {
   /// Small values the server keeps across restarts (cluster parameters, TTL state …), by name.
   virtual Result<std::optional<std::string>> GetSetting(std::string_view name) = 0;
   virtual Result<void> PutSetting(Operation& op, std::string_view name, std::string_view value) = 0;
+  /// One that each member of a replica set has for itself; possible on secondaries. Names begin with "local/".
+  virtual Result<void> PutLocalSetting(Operation& op, std::string_view name, std::string_view value) = 0;
 };
 
 }  // namespace mayfly

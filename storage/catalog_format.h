@@ -22,6 +22,7 @@
 ///   of
 ///                                      these indexes, the first of which names the row, has
 ///                                      covered the records up to this key
+///   "next_local_id"                    val := le32: likewise for collections that are not replicated
 ///   "setting/" name                    val := any bytes
 ///   "setting/databaseExpiry/" db       val := le64: maxTTL of the database in seconds
 ///
@@ -43,6 +44,7 @@ namespace mayfly {
 
 inline constexpr std::string_view kCollectionPrefix = "collection/";
 inline constexpr std::string_view kNextIdKey = "next_id";
+inline constexpr std::string_view kNextLocalIdKey = "next_local_id";
 inline constexpr std::string_view kGarbagePrefix = "garbage/";
 inline constexpr std::string_view kBuildPrefix = "build/";
 inline constexpr std::string_view kSettingPrefix = "setting/";

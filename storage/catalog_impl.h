@@ -66,10 +66,18 @@ class CatalogImpl final : public OpenedCatalog {
   Result<void> SetDatabaseMaxTtl(Operation& op, std::string_view db, int64_t seconds) override;
   Result<std::optional<std::string>> GetSetting(std::string_view name) override;
   Result<void> PutSetting(Operation& op, std::string_view name, std::string_view value) override;
+  Result<void> PutLocalSetting(Operation& op, std::string_view name,
+                               std::string_view value) override;
 
   void StartBackground() override;
   void StopBackground() override;
   void WaitForGarbage() override { garbage_.WaitIdle(); }
+  void AddSource(CollectionInfoPtr coll) override { Publish({{nullptr, std::move(coll)}}); }
+  void ApplyLogged(const std::vector<LogEffect>& effects,
+                   const std::vector<LogMultikey>& multikeys) override;
+  void MarkMultikey(uint32_t index, uint64_t fields) override;
+  void BecomePrimary() override;
+  void ForgetReaped() override;
 
  private:
   struct NsView {
@@ -102,7 +110,14 @@ class CatalogImpl final : public OpenedCatalog {
                       std::vector<GarbageRow> garbage = {});
 
   void StageRow(WriteUnit& unit, const CollectionInfo& coll);
-  void StageNextId(WriteUnit& unit);
+  void StageNextId(WriteUnit& unit, bool local);
+  /// The counter that ids of this collection (or of its indexes) come from. REQUIRES: ddl_mutex_.
+  std::atomic<uint32_t>& NextId(bool unreplicated) {
+    return unreplicated ? next_local_id_ : next_id_;
+  }
+  void ResumeBuilds();
+  /// Registers the builds that are not finished, with the position each has reached.
+  Result<std::vector<std::shared_ptr<IndexBuild>>> FindUnfinishedBuilds();
   void StageDrop(WriteUnit& unit, const CollectionInfo& coll, std::vector<GarbageRow>* garbage);
   void StageDropIndex(WriteUnit& unit, const CollectionInfo& coll, const IndexInfo& index,
                       std::vector<GarbageRow>* garbage);
@@ -139,12 +154,12 @@ class CatalogImpl final : public OpenedCatalog {
   std::map<std::string, std::shared_ptr<std::atomic<int64_t>>, std::less<>> max_ttl_;
 
   std::mutex ddl_mutex_;
-  uint32_t next_id_ = 1;
+  std::atomic<uint32_t> next_id_{1};  ///< raised by the log too
+  std::atomic<uint32_t> next_local_id_{kFirstLocalId};
 
   std::mutex builds_mutex_;
   std::condition_variable builds_changed_;
   std::vector<std::shared_ptr<IndexBuild>> builds_;
-  std::vector<std::shared_ptr<IndexBuild>> to_resume_;
   std::thread resume_thread_;
 };
 

@@ -1,5 +1,6 @@
 #include "protocol/bson_builder.h"
 #include "storage/catalog_impl.h"
+#include "storage/catalog_log.h"
 #include "storage/index_conflict.h"
 #include "storage/index_keys.h"
 #include "storage/key_format.h"
@@ -29,12 +30,13 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
       // Exact: no writer is inside the gate.
       bool empty = now->counters->documents == 0;
       build = nullptr;
-      uint32_t id = next_id_;
+      std::atomic<uint32_t>& next_id = NextId(now->unreplicated);
+      uint32_t id = next_id;
       for (IndexInfo& spec : specs) {
         if (IsIdIndexKey(spec.key)) continue;
         MAYFLY_TRY(IndexInfoPtr existing, MatchExistingIndex(*next, spec));
         if (existing) {
-          wait = wait || (existing->state == IndexState::kBuilding && existing->id < next_id_);
+          wait = wait || (existing->state == IndexState::kBuilding && existing->id < next_id);
           continue;
         }
         if (next->indexes.size() + (next->capped ? 0 : 1) >= kMaxIndexes)
@@ -56,9 +58,10 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
       }
       if (!wait) {
         if (next->indexes.size() == now->indexes.size()) return Ok();
-        next_id_ = id;
+        next_id = id;
         StageRow(unit, *next);
-        StageNextId(unit);
+        StageNextId(unit, now->unreplicated);
+        LogCreateIndexes(unit, *now, *next);
         if (build) {
           build->collection = now->id;
           build->ns = now->ns;
@@ -99,7 +102,7 @@ Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const Collect
                    "cannot find index " + wanted.name + " for ns " + now->ns};
     auto next = std::make_shared<CollectionInfo>(*now);
     auto index = std::make_shared<IndexInfo>(wanted);
-    index->id = next_id_++;
+    index->id = NextId(now->unreplicated)++;
     index->replaces = old->id;
     index->keyspace = index->expire_after_seconds ? Keyspace::kExpiry : Keyspace::kIndexes;
     index->state = IndexState::kBuilding;
@@ -112,7 +115,8 @@ Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const Collect
     build->op_id = op.id;
     build->total = now->counters->documents.load();
     StageRow(unit, *next);
-    StageNextId(unit);
+    StageNextId(unit, now->unreplicated);
+    LogCreateIndexes(unit, *now, *next);
     {
       std::lock_guard b(builds_mutex_);
       builds_.push_back(build);
@@ -158,6 +162,7 @@ Result<void> CatalogImpl::DropIndexes(Operation& op, const CollectionInfo& coll,
   }
   if (garbage.empty()) return Ok();
   StageRow(unit, *next);
+  LogDropIndexes(unit, *now, *next);
   return Commit(std::move(unit), {{now, next}}, std::move(garbage));
 }
 
@@ -176,6 +181,7 @@ Result<void> CatalogImpl::DropIndexIds(Operation& op, const CollectionInfo& coll
   });
   if (garbage.empty()) return Ok();
   StageRow(unit, *next);
+  LogDropIndexes(unit, *now, *next);
   return Commit(std::move(unit), {{now, next}}, std::move(garbage));
 }
 
@@ -212,6 +218,7 @@ Result<void> CatalogImpl::FinishBuild(Operation& op, const IndexBuild& build) {
                  "Index build aborted: an index was dropped while it was built"};
   unit.Erase(Keyspace::kCatalog, BuildRowKey(build.ids[0]));
   StageRow(unit, *next);
+  LogCommitBuild(unit, *next, build.ids);
   return Commit(std::move(unit), {{now, next}}, std::move(garbage));
 }
 
@@ -230,9 +237,20 @@ std::vector<Catalog::BuildProgress> CatalogImpl::Builds() {
 
 void CatalogImpl::StartBackground() {
   garbage_.Start();
-  if (to_resume_.empty()) return;
-  resume_thread_ = std::thread([this] {
-    for (auto& build : to_resume_) {
+  // A member of a replica set waits until it is primary.
+  if (!storage_.impl().logged) ResumeBuilds();
+}
+
+void CatalogImpl::ResumeBuilds() {
+  if (resume_thread_.joinable()) resume_thread_.join();
+  auto found = FindUnfinishedBuilds();
+  if (!found) {
+    storage_.impl().Log('E', "Unfinished index builds cannot be resumed: " + found.error().message);
+    return;
+  }
+  if (found.value().empty()) return;
+  resume_thread_ = std::thread([this, builds = std::move(found).value()] {
+    for (auto& build : builds) {
       Operation op(storage_.clock());
       (void)RunBuild(op, build);  // it logs how it ended
     }

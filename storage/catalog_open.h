@@ -17,6 +17,22 @@ class OpenedCatalog : public Catalog {
   virtual void StopBackground() = 0;
   /// For tests: waits until what dropped collections and indexes left is gone.
   virtual void WaitForGarbage() = 0;
+
+  /// A collection that is not on disk (CollectionInfo::source): found and listed like any other, never changed.
+  virtual void AddSource(CollectionInfoPtr coll) = 0;
+
+  // --- on a replica set's member -----------------------------------------------------------------
+  /// Brings the maps up to date with rows that an entry of the log has put or erased. The applier's
+  /// thread, after they are visible; waits for nothing but the maps' lock.
+  virtual void ApplyLogged(const std::vector<struct LogEffect>& effects,
+                           const std::vector<struct LogMultikey>& multikeys) = 0;
+  /// Sets the flags of an index; nothing when it is not known (yet).
+  virtual void MarkMultikey(uint32_t index, uint64_t fields) = 0;
+  /// This member became primary: forgets how far each index was reaped (the log moved on without
+  /// the reaper), and goes on with the builds that the last primary began. Blocking.
+  virtual void BecomePrimary() = 0;
+  /// The reaper no longer works here: what it knew of each index is not kept up to date.
+  virtual void ForgetReaped() = 0;
 };
 
 /// Reads all catalog rows: collections with their indexes, counters, multikey marks, what is left

@@ -143,6 +143,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   c->name = Text(row, "name");
   if (c->db.empty() || c->name.empty()) return Corrupt(key, "no name");
   c->ns = c->db + "." + c->name;
+  c->unreplicated = IsUnreplicated(c->db, c->name);
   c->options = SubDocument(row, "options");
   c->capped = True(row, "capped");
   if (c->capped) {

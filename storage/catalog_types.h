@@ -27,6 +27,16 @@ struct CopyableAtomic : std::atomic<T> {
   }
 };
 
+/// A yes or no that is worked out when first asked for and forgotten by copies.
+struct CachedFlag : std::atomic<int8_t> {
+  CachedFlag() : std::atomic<int8_t>(-1) {}
+  CachedFlag(const CachedFlag&) : std::atomic<int8_t>(-1) {}
+  CachedFlag& operator=(const CachedFlag&) {
+    store(-1, std::memory_order_relaxed);
+    return *this;
+  }
+};
+
 /// A compiled filter over one document: partial indexes and validators. Made by the FilterCompiler that the
 /// layer above gives to Storage at open (storage itself does not know what a filter means). Immutable; any thread.
 class RecordFilter {
@@ -93,6 +103,12 @@ struct ExpiryOptions {
   int64_t recover_seconds = 0;  ///< past its deadline a document is hidden, and kept so long
   bool set() const { return !field.empty() || max_ttl != 0 || preserve || recover_seconds != 0; }
 };
+/// Ids of what is not replicated begin here, so that those that are replicated are the same on every member.
+inline constexpr uint32_t kFirstLocalId = 0x8000'0000;
+/// Whether the collection of this name is each member's own.
+inline bool IsUnreplicated(std::string_view db, std::string_view collection) {
+  return db == "local" || collection == "system.profile";
+}
 
 /// One collection (or view) as the catalog has it. Immutable: a change makes a new one, so an operation that
 /// holds the pointer sees one definition throughout.
@@ -113,6 +129,11 @@ struct CollectionInfo {
   /// The database's default and cap in seconds (setDatabaseExpiry); 0: none. One for all its collections. Null only in
   /// tests that make a definition by hand.
   std::shared_ptr<std::atomic<int64_t>> database_max_ttl;
+  /// Each member of a replica set has its own: `local` and profiles. Ids of these begin at kFirstLocalId.
+  bool unreplicated = false;
+  /// Where the documents come from when they are not records; read-only then. Null otherwise.
+  std::shared_ptr<class RecordSource> source;
+  std::string source_key;              ///< of type timestamp: the documents are in its order
   bool is_view = false;
   std::string view_on;                 ///< same database
   BsonDocument view_pipeline;          ///< array bytes
@@ -123,6 +144,18 @@ struct CollectionInfo {
   /// The `_id_` index is implicit (the record key is its key) and not in here, except on capped collections.
   std::vector<IndexInfoPtr> indexes;
   std::shared_ptr<CollectionCounters> counters;
+
+  mutable CachedFlag has_ttl_rules;
+  /// Whether a TTL index or the clustered collection's own rule expires documents. Hot.
+  bool HasTtlRules() const {
+    int8_t known = has_ttl_rules.load(std::memory_order_relaxed);
+    if (known < 0) [[unlikely]] {
+      known = clustered && expire_after_seconds;
+      for (auto& i : indexes) known |= i->expire_after_seconds.has_value();
+      has_ttl_rules.store(known, std::memory_order_relaxed);
+    }
+    return known != 0;
+  }
 
   /// By name; null if none.
   IndexInfoPtr FindIndex(std::string_view index_name) const {

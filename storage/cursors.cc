@@ -1,4 +1,5 @@
 #include "storage/key_format.h"
+#include "storage/record_source.h"
 #include "storage/storage_impl.h"
 
 namespace mayfly {
@@ -39,6 +40,7 @@ class RangeWalker {
     if (it_ && it_->Valid() && seek_.empty()) last_.assign(it_->key());
     it_.reset();
     options_.snapshot = std::move(snapshot);
+    options_.max_skipped = 0;
   }
   std::string_view key() const { return it_->key(); }
   std::string_view value() const { return it_->value(); }
@@ -107,6 +109,7 @@ class RecordCursorImpl final : public RecordCursor {
     o.lower = scan.lower.empty() ? IdPrefix(coll.id) : std::move(scan.lower);
     o.upper = scan.upper.empty() ? IdPrefixEnd(coll.id) : std::move(scan.upper);
     o.fill_cache = scan.fill_cache;
+    o.max_skipped = scan.max_skipped;
     return o;
   }
   CollectionInfoPtr coll_;
@@ -167,6 +170,7 @@ class IndexCursorImpl final : public IndexCursor {
     o.lower = IdPrefix(index.id) + scan.lower;
     o.upper = scan.upper.empty() ? IdPrefixEnd(index.id) : IdPrefix(index.id) + scan.upper;
     o.fill_cache = scan.fill_cache;
+    o.max_skipped = scan.max_skipped;
     return o;
   }
   Error Damaged() const {
@@ -184,6 +188,7 @@ class IndexCursorImpl final : public IndexCursor {
 }  // namespace
 
 std::unique_ptr<RecordCursor> Storage::ScanRecords(CollectionInfoPtr coll, RecordScan scan) {
+  if (coll->source) return coll->source->Scan(std::move(scan));
   return std::make_unique<RecordCursorImpl>(*impl_->kv, std::move(coll), std::move(scan));
 }
 

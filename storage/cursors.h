@@ -18,6 +18,7 @@ struct RecordScan {
   std::string lower;               ///< full record key, inclusive; empty: from the first record
   std::string upper;               ///< full record key, exclusive; empty: to the last record
   bool fill_cache = true;
+  size_t max_skipped = 0;          ///< as KvIterOptions::max_skipped, until the first Reposition
 };
 
 /// Walks records. Views are valid until the next call. Not thread-safe; may be used by one thread after another
@@ -42,6 +43,7 @@ struct IndexScan {
   std::string lower;               ///< encoded values; inclusive
   std::string upper;               ///< encoded values; exclusive; empty: to the end
   bool fill_cache = true;
+  size_t max_skipped = 0;          ///< as KvIterOptions::max_skipped, until the first Reposition
 };
 
 class IndexCursor {

@@ -217,6 +217,11 @@ Result<void> CatalogImpl::RunBuild(Operation& op, std::shared_ptr<IndexBuild> bu
         [&](BsonBuilder& b) {
           b.Append("done", build->done.load()).Append("total", build->total.load());
         });
+  } else if (r.error().code == ErrorCode::kNotWritablePrimary ||
+             r.error().code == ErrorCode::kPrimarySteppedDown ||
+             r.error().code == ErrorCode::kInterruptedDueToReplStateChange) {
+    log('I', "Index build: this member is no longer primary, the next one goes on",
+        [&](BsonBuilder& b) { b.Append("done", build->done.load()); });
   } else {
     log('E', "Index build: failed", [&](BsonBuilder& b) {
       b.Append("error", r.error().message).Append("durationMillis", millis);

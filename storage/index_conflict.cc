@@ -27,7 +27,8 @@ bool SameIndex(const IndexInfo& a, const IndexInfo& b) {
 }
 
 bool SameOptions(const IndexInfo& a, const IndexInfo& b) {
-  return a.expire_after_seconds == b.expire_after_seconds && a.hidden == b.hidden &&
+  return a.expire_after_seconds == b.expire_after_seconds &&
+         a.expire_reads == b.expire_reads && a.hidden == b.hidden &&
          a.prepare_unique == b.prepare_unique && a.extra.bytes() == b.extra.bytes();
 }
 

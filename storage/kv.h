@@ -48,6 +48,8 @@ struct KvIterOptions {
   std::string upper;            ///< exclusive; empty: none
   bool fill_cache = true;       ///< false for scans that would wash the block cache
   size_t readahead = 0;         ///< bytes; 0: automatic
+  /// A move that would have to pass more deleted entries than this fails (status()); 0: never.
+  size_t max_skipped = 0;
 };
 
 /// Keys in byte order. Not thread-safe. key() and value() are valid until the next move.

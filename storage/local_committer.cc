@@ -134,15 +134,29 @@ Result<void> Committer::Commit(WriteUnit unit, CommitOptions options) {
     std::mutex mutex;
     std::condition_variable wake;
     std::optional<Result<void>> result;
-  } w;
-  Submit(std::move(unit), options, [&w](Result<void> r) {
-    std::lock_guard l(w.mutex);
-    w.result.emplace(std::move(r));
-    w.wake.notify_one();
-  });
-  std::unique_lock l(w.mutex);
-  w.wake.wait(l, [&w] { return w.result.has_value(); });
-  return std::move(*w.result);
+    void Set(Result<void> r) {
+      std::lock_guard l(mutex);
+      result.emplace(std::move(r));
+      wake.notify_one();
+    }
+  };
+  Operation* op = unit.impl().op;
+  if (op == nullptr || op->commit_deadline_micros == 0) {
+    Waiter w;
+    Submit(std::move(unit), options, [&w](Result<void> r) { w.Set(std::move(r)); });
+    std::unique_lock l(w.mutex);
+    w.wake.wait(l, [&w] { return w.result.has_value(); });
+    return std::move(*w.result);
+  }
+  auto w = std::make_shared<Waiter>();  // may outlive this call
+  const auto until = std::chrono::steady_clock::time_point(
+      std::chrono::microseconds(op->commit_deadline_micros));
+  Submit(std::move(unit), options, [w](Result<void> r) { w->Set(std::move(r)); });
+  std::unique_lock l(w->mutex);
+  if (w->wake.wait_until(l, until, [&w] { return w->result.has_value(); }))
+    return std::move(*w->result);
+  op->commit_timed_out = true;
+  return Ok();
 }
 
 }  // namespace mayfly

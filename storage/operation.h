@@ -1,12 +1,16 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "protocol/error.h"
 #include "protocol/instant.h"
 #include "storage/clock.h"
 
 namespace mayfly {
+
+class KvSnapshot;
 
 /// One client operation (or one pass of the reaper) as the layers below the server see it: its single
 /// clock reading, how to stop it, and what it has cost so far. Owned by whoever runs the operation;
@@ -16,21 +20,52 @@ class Operation {
   Operation(const Clock& clock, uint64_t id = 0) : now(clock.Now()), id(id), clock_(clock) {}
   Operation(const Operation&) = delete;
 
-  /// Ok, or why the work must stop: Interrupted 11601, MaxTimeMSExpired 50, InterruptedAtShutdown 11600.
-  /// Cheap (two relaxed loads; the clock is read every 64th call): call it once a document in every loop.
+  /// Ok, or why the work must stop: Interrupted 11601, MaxTimeMSExpired 50, InterruptedAtShutdown 11600, or
+  /// an error without a meaning of its own when a slice is spent.
+  /// Cheap (a relaxed load and a count; the clock is read every 64th call): call it once a document in every loop.
   Result<void> CheckInterrupt() {
     int32_t k = kill_code.load(std::memory_order_relaxed);
     if (k != 0) [[unlikely]] return Killed(static_cast<ErrorCode>(k));
-    if (deadline_micros != 0 && (++checks_ & 63) == 0 && clock_.MonotonicMicros() > deadline_micros) [[unlikely]]
-      return Killed(ErrorCode::kMaxTimeMSExpired);
+    if (--checks_left_ <= 0) [[unlikely]] return CheckTime();
     return Ok();
   }
   const Clock& clock() const { return clock_; }
+
+  // --- a slice: work that is tried on a thread others wait for, and begun anew elsewhere when it proves long.
+  // By the thread that runs the operation only.
+
+  /// From now on CheckInterrupt fails once `micros` (of Clock::MonotonicMicros) have passed, and goes on failing.
+  void BeginSlice(int64_t micros);
+  /// The work is not bounded any more. `finished` false: what it has counted is taken back, for it begins anew.
+  void EndSlice(bool finished);
+  bool in_slice() const { return slice_end_ != 0; }
+  /// Before a document is looked into: in a slice a large one lets the clock be looked at sooner, and a
+  /// very large one, on which a single step may take long, ends the slice.
+  Result<void> Charge(size_t bytes) {
+    if (bytes < kLargeDocument || !in_slice()) [[likely]] return Ok();
+    return ChargeLarge(bytes);
+  }
+  /// Adds one to `counter`, a member of `*owner`; in a slice, once it has finished.
+  template <class Owner>
+  void CountUse(const std::shared_ptr<Owner>& owner, std::atomic<int64_t>& counter) {
+    if (!in_slice()) counter.fetch_add(1, std::memory_order_relaxed);
+    else uses_.emplace_back(owner, &counter);
+  }
 
   const Instant now;                       ///< the clock reading for all this operation does
   const uint64_t id;                       ///< as currentOp shows it
   std::atomic<int32_t> kill_code{0};       ///< 0, or the ErrorCode to stop with
   int64_t deadline_micros = 0;             ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
+
+  /// On a replica set: when the client no longer waits for its write concern (Clock::MonotonicMicros()); 0: never. A commit whose wait ends
+  /// there reports success and sets `commit_timed_out`: its outcome is not known yet.
+  int64_t commit_deadline_micros = 0;
+  bool commit_timed_out = false;
+  /// Read everything at this point (readConcern snapshot), which is the set's time `read_ts`; null: now.
+  std::shared_ptr<const KvSnapshot> read_snapshot;
+  uint64_t read_ts = 0;
+  /// Timestamp of the last unit this operation submitted to the log; 0: none. Its operationTime.
+  uint64_t commit_ts = 0;
 
   // What currentOp, the profiler and explain report. Written by the thread that runs the operation.
   int64_t keys_examined = 0;
@@ -42,9 +77,15 @@ class Operation {
   int64_t yields = 0;
 
  private:
+  static constexpr int32_t kChecks = 64, kChecksInSlice = 8;  ///< between looks at the clock
   static Error Killed(ErrorCode code);
+  static constexpr size_t kLargeDocument = 8 << 10, kVeryLargeDocument = 64 << 10;
+  Result<void> CheckTime();
+  Result<void> ChargeLarge(size_t bytes);
   const Clock& clock_;
-  uint32_t checks_ = 0;
+  int32_t checks_left_ = kChecks;
+  int64_t slice_end_ = 0;  ///< Clock::MonotonicMicros(); 0: no slice
+  std::vector<std::shared_ptr<std::atomic<int64_t>>> uses_;
 };
 
 }  // namespace mayfly

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <shared_mutex>
 
 namespace mayfly {
 namespace {
@@ -64,6 +65,7 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   IOStatus NewWritableFile(const std::string& f, const rocksdb::FileOptions& o,
                            std::unique_ptr<rocksdb::FSWritableFile>* r,
                            rocksdb::IODebugContext* d) override {
+    std::shared_lock under_power(power_mutex);
     if (IOStatus s = Check(); !s.ok()) return s;
     std::unique_ptr<rocksdb::FSWritableFile> file;
     if (IOStatus s = target()->NewWritableFile(f, o, &file, d); !s.ok()) return s;
@@ -77,6 +79,7 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   IOStatus ReopenWritableFile(const std::string& f, const rocksdb::FileOptions& o,
                               std::unique_ptr<rocksdb::FSWritableFile>* r,
                               rocksdb::IODebugContext* d) override {
+    std::shared_lock under_power(power_mutex);
     if (IOStatus s = Check(); !s.ok()) return s;
     uint64_t size = 0;
     bool existed = target()->GetFileSize(f, o.io_options, &size, d).ok();
@@ -105,6 +108,7 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   }
   IOStatus DeleteFile(const std::string& f, const rocksdb::IOOptions& o,
                       rocksdb::IODebugContext* d) override {
+    std::shared_lock under_power(power_mutex);
     if (IOStatus s = CheckPower(); !s.ok()) return s;  // a full disk still deletes
     {
       std::lock_guard l(mutex_);
@@ -114,6 +118,7 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   }
   IOStatus RenameFile(const std::string& from, const std::string& to, const rocksdb::IOOptions& o,
                       rocksdb::IODebugContext* d) override {
+    std::shared_lock under_power(power_mutex);
     if (IOStatus s = CheckPower(); !s.ok()) return s;
     {
       std::lock_guard l(mutex_);
@@ -183,6 +188,9 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
     return Ok();
   }
 
+  /// Held shared by whatever is on its way to the disk: the power goes between two such things, so
+  /// that nothing is acknowledged, or arrives, after what was not synced has been dropped.
+  std::shared_mutex power_mutex;
   std::atomic<bool> power_cut{false}, fail_writes{false}, fail_syncs{false}, limited{false};
   std::atomic<int64_t> free_bytes{0};
   std::atomic<uint64_t> syncs{0};
@@ -198,6 +206,7 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
 
 IOStatus FaultFile::Append(const rocksdb::Slice& data, const rocksdb::IOOptions& o,
                            rocksdb::IODebugContext* d) {
+  std::shared_lock under_power(fs_->power_mutex);
   if (IOStatus s = fs_->Check(); !s.ok()) return s;
   size_t fits = fs_->Take(data.size());
   IOStatus s = target()->Append(rocksdb::Slice(data.data(), fits), o, d);
@@ -208,6 +217,7 @@ IOStatus FaultFile::Append(const rocksdb::Slice& data, const rocksdb::IOOptions&
 
 IOStatus FaultFile::Truncate(uint64_t size, const rocksdb::IOOptions& o,
                              rocksdb::IODebugContext* d) {
+  std::shared_lock under_power(fs_->power_mutex);
   if (IOStatus s = fs_->CheckPower(); !s.ok()) return s;
   IOStatus s = target()->Truncate(size, o, d);
   if (s.ok()) fs_->Truncated(name_, size);
@@ -215,6 +225,7 @@ IOStatus FaultFile::Truncate(uint64_t size, const rocksdb::IOOptions& o,
 }
 
 IOStatus FaultFile::Sync(const rocksdb::IOOptions& o, rocksdb::IODebugContext* d) {
+  std::shared_lock under_power(fs_->power_mutex);
   if (IOStatus s = fs_->CheckPower(); !s.ok()) return s;
   if (fs_->fail_syncs) return IOStatus::IOError("injected sync error");
   uint64_t size = fs_->SizeOf(name_);  // before: what is appended meanwhile may miss it
@@ -224,6 +235,7 @@ IOStatus FaultFile::Sync(const rocksdb::IOOptions& o, rocksdb::IODebugContext* d
 }
 
 IOStatus FaultDirectory::Fsync(const rocksdb::IOOptions& o, rocksdb::IODebugContext* d) {
+  std::shared_lock under_power(fs_->power_mutex);
   if (IOStatus s = fs_->CheckPower(); !s.ok()) return s;
   IOStatus s = target_->Fsync(o, d);
   if (s.ok()) fs_->DirectorySynced(name_);
@@ -241,7 +253,10 @@ class FaultDiskImpl final : public FaultDisk {
   void FailWrites(bool on) override { fs_->fail_writes = on; }
   void FailSyncs(bool on) override { fs_->fail_syncs = on; }
   uint64_t Syncs() const override { return fs_->syncs; }
-  void CutPower() override { fs_->power_cut = true; }
+  void CutPower() override {
+    std::unique_lock l(fs_->power_mutex);
+    fs_->power_cut = true;
+  }
   Result<void> DropUnsynced() override { return fs_->DropUnsynced(); }
   void RestorePower() override { fs_->power_cut = false; }
 

@@ -10,6 +10,7 @@
 #include <rocksdb/transaction_log.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -64,6 +65,7 @@ class RocksIterator final : public KvIterator {
     if (!options_.upper.empty()) ro.iterate_upper_bound = &upper_;
     ro.fill_cache = options_.fill_cache;
     ro.readahead_size = options_.readahead;
+    ro.max_skippable_internal_keys = options_.max_skipped;
     it_.reset(db->NewIterator(ro, cf));
   }
   void Seek(std::string_view key) override { it_->Seek(S(key)); }
@@ -128,6 +130,10 @@ class Listener final : public rocksdb::EventListener {
     if (log_) log_('E', "Storage error: writes may be refused until it is over. " + s->ToString());
     failed_();
   }
+  /// Background work gives way to those who wait for an answer. Flushes less so: writers wait for
+  /// them in the end. Linux: the priority of the calling thread alone.
+  void OnCompactionBegin(rocksdb::DB*, const rocksdb::CompactionJobInfo&) override { GiveWay(10); }
+  void OnFlushBegin(rocksdb::DB*, const rocksdb::FlushJobInfo&) override { GiveWay(5); }
   /// RocksDB's own recovery goes by the free space that the file system reports; when it then meets
   /// a full disk again, the error becomes final. RocksKv tries the disk first.
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
@@ -136,6 +142,11 @@ class Listener final : public rocksdb::EventListener {
   }
 
  private:
+  static void GiveWay(int nice) {
+    thread_local const bool done =
+        setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice) == 0;
+    (void)done;
+  }
   std::function<void(char, std::string_view)> log_;
   std::function<void()> failed_;
 };
@@ -283,7 +294,7 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
   auto kv = std::make_unique<RocksKv>();
   kv->path_ = options.path;
-  kv->memory_ = MakeRocksMemory(options.cache_bytes);
+  kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
   rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
   RocksKv* self = kv.get();
   db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {
@@ -515,7 +526,7 @@ uint64_t RocksKv::ApproximateBytes(Keyspace ks, std::string_view begin, std::str
   rocksdb::SizeApproximationOptions so;
   so.include_memtables = true;
   so.include_files = true;
-  so.files_size_error_margin = 0.1;
+  so.files_size_error_margin = -1;  // as exact as the files' indexes are
   rocksdb::Range range(S(begin), S(end));
   uint64_t size = 0;
   db_->GetApproximateSizes(so, Cf(ks), &range, 1, &size).PermitUncheckedError();

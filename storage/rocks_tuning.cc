@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 namespace mayfly {
@@ -22,6 +23,19 @@ uint64_t LimitIn(const char* file) {
   std::ifstream in(file);
   uint64_t n = 0;
   return in >> n ? n : UINT64_MAX;
+}
+
+constexpr uint64_t kMaxPinnedTableBytes = uint64_t{8} << 30;
+
+uint64_t TableBytes(const std::string& path) {
+  uint64_t bytes = 0;
+  std::error_code ec;
+  for (const auto& file : std::filesystem::directory_iterator(path, ec)) {
+    if (file.path().extension() != ".sst") continue;
+    const uint64_t size = file.file_size(ec);
+    if (!ec) bytes += size;
+  }
+  return bytes;
 }
 
 int MaxOpenFiles() {
@@ -62,7 +76,7 @@ const char* ColumnFamilyName(Keyspace ks) {
   return "";
 }
 
-RocksMemory MakeRocksMemory(uint64_t cache_bytes) {
+RocksMemory MakeRocksMemory(uint64_t cache_bytes, const std::string& path) {
   rocksdb::LRUCacheOptions c;
   c.capacity = cache_bytes;
   c.high_pri_pool_ratio = 0.4;  // index and filter blocks stay when a scan passes through
@@ -70,6 +84,9 @@ RocksMemory MakeRocksMemory(uint64_t cache_bytes) {
   m.cache = rocksdb::NewLRUCache(c);
   m.write_buffers = std::make_shared<rocksdb::WriteBufferManager>(
       std::clamp(cache_bytes / 3, 24 * kMiB, 192 * kMiB), m.cache);
+  // Metadata is about 1.5% of the tables: pinned as long as it is a small part of the cache and soon
+  // read at open.
+  m.pin_metadata = TableBytes(path) <= std::min(8 * cache_bytes, kMaxPinnedTableBytes);
   return m;
 }
 
@@ -136,12 +153,16 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
   t.block_size = queue ? 16 << 10 : 8 << 10;
   t.cache_index_and_filter_blocks = true;
   t.cache_index_and_filter_blocks_with_high_priority = true;
-  t.pin_l0_filter_and_index_blocks_in_cache = true;
+  t.metadata_cache_options.unpartitioned_pinning =
+      memory.pin_metadata ? rocksdb::PinningTier::kAll : rocksdb::PinningTier::kFlushedAndSimilar;
   t.whole_key_filtering = looked_up;
   if (looked_up) t.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   if (ks == Keyspace::kRecords) {
     t.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
     t.data_block_hash_table_util_ratio = 0.75;
+    // The hash leads to a restart point, and from there entries are parsed one by one: few of them.
+    // Keys are short beside documents, so that what their shared prefixes would save is little.
+    t.block_restart_interval = 4;
   }
   o.table_factory.reset(rocksdb::NewBlockBasedTableFactory(t));
 

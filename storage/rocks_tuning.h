@@ -15,8 +15,11 @@ const char* ColumnFamilyName(Keyspace ks);
 struct RocksMemory {
   std::shared_ptr<rocksdb::Cache> cache;
   std::shared_ptr<rocksdb::WriteBufferManager> write_buffers;
+  /// Index and filter blocks stay in the cache: two look-ups in it fewer for each file that is read.
+  bool pin_metadata = false;
 };
-RocksMemory MakeRocksMemory(uint64_t cache_bytes);
+/// `path`: the data directory, whose size decides whether metadata is pinned.
+RocksMemory MakeRocksMemory(uint64_t cache_bytes, const std::string& path);
 
 rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemory& memory);
 rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory);

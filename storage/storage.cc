@@ -2,6 +2,7 @@
 
 #include "storage/key_format.h"
 #include "storage/local_committer.h"
+#include "storage/record_source.h"
 #include "storage/rocks_kv.h"
 #include "storage/storage_impl.h"
 
@@ -45,6 +46,7 @@ Result<std::unique_ptr<Storage>> Storage::Open(StorageOptions options) {
   Impl& impl = *storage->impl_;
   impl.options = std::move(options);
   impl.self = storage.get();
+  impl.logged = impl.options.logged;
   RocksKvOptions kv_options;
   kv_options.path = impl.options.path;
   kv_options.cache_bytes = impl.options.cache_bytes;
@@ -95,6 +97,7 @@ Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record*
     AppendRecordKeyOfId(coll.id, id, key);
     return Fetch(coll, key, out, at);
   }
+  if (coll.source) return false;  // its documents have no `_id`
   for (const IndexInfoPtr& index : coll.indexes) {
     if (!index->is_id()) continue;
     AppendBe32(key, index->id);
@@ -114,6 +117,8 @@ Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record*
 
 Result<bool> Storage::Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
                             const KvSnapshot* at) {
+  if (coll.source) [[unlikely]]
+    return coll.source->Fetch(record_key, out);
   MAYFLY_TRY(bool found, impl_->kv->Get(Keyspace::kRecords, record_key, &out->pinned, at));
   if (!found) return false;
   if (!DecodeRecord(out->pinned.view(), &out->doc, &out->expire_at)) [[unlikely]]
@@ -122,6 +127,7 @@ Result<bool> Storage::Fetch(const CollectionInfo& coll, std::string_view record_
 }
 
 uint64_t Storage::StorageBytes(const CollectionInfo& coll) {
+  if (coll.source) return coll.source->Bytes();
   return impl_->kv->ApproximateBytes(Keyspace::kRecords, IdPrefix(coll.id), IdPrefixEnd(coll.id));
 }
 

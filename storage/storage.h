@@ -27,6 +27,9 @@ struct StorageOptions {
   int sync_interval_ms = 100;      ///< how long an acknowledged write without j:true may stay unsynced
   FilterCompiler compile_filter;
   Clock* clock = nullptr;          ///< required; outlives the Storage
+  /// A replica set's member: units are described for its log, unfinished index builds wait until it is primary. The committer is to be
+  /// replaced by one that knows the log (set_committer).
+  bool logged = false;
   void* rocksdb_env = nullptr;     ///< a rocksdb::Env*, for tests with a faulty file layer
   /// Structured log: severity 'D' 'I' 'W' 'E', message, attributes as BSON. Any thread. May be null.
   std::function<void(char severity, std::string_view component, std::string_view message, BsonView attributes)> log;

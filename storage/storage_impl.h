@@ -20,6 +20,7 @@ struct Storage::Impl {
   /// hand): write units then take the CollectionInfo they are given as it is. Otherwise they look
   /// it up again once they hold the gate.
   std::unique_ptr<OpenedCatalog> catalog;
+  bool logged = false;  ///< units are described for a replica set's log; set before the first client
   ExpiryWaker expiry_waker;
   std::unique_ptr<ExpiryPolicy> expiry_policy = std::make_unique<ExpiryPolicy>();
   Storage* self = nullptr;

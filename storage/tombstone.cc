@@ -42,18 +42,22 @@ Result<Tombstone> DecodeTombstone(std::string_view key, std::string_view value) 
   return t;
 }
 
-Result<void> ForEachTombstone(Storage& storage, Operation& op, uint32_t collection, Instant since,
+Result<void> ForEachTombstone(Storage& storage, Operation& op, uint32_t collection,
+                              std::string* position,
                               const std::function<Result<bool>(const Tombstone&)>& each) {
   KvIterOptions o;
-  AppendTime64(o.lower, since);
+  o.lower = *position;
   o.fill_cache = false;
   auto it = storage.kv().NewIterator(Keyspace::kTombstones, std::move(o));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     MAYFLY_TRY(op.CheckInterrupt());
+    ++op.keys_examined;
+    if (it->key() == *position) continue;
     if (collection != 0 && it->key().size() > kHeadSize &&
         LoadBe32(it->key().data() + 8) != collection)
       continue;
     MAYFLY_TRY(Tombstone t, DecodeTombstone(it->key(), it->value()));
+    position->assign(it->key());
     MAYFLY_TRY(bool more, each(t));
     if (!more) return Ok();
   }

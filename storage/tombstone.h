@@ -37,9 +37,10 @@ struct Tombstone {
 /// Errors: InternalError 1 on bytes that cannot be a tombstone.
 Result<Tombstone> DecodeTombstone(std::string_view key, std::string_view value);
 
-/// Calls `each` for every tombstone from `since` on, oldest first, until it answers false.
-/// `collection`: 0 for all. Blocking.
-Result<void> ForEachTombstone(Storage& storage, Operation& op, uint32_t collection, Instant since,
+/// Calls `each` for the tombstones behind `*position` (a key; empty: all), oldest first, until it
+/// answers false. `*position` is then the key of the last one. `collection`: 0 for all. Blocking.
+Result<void> ForEachTombstone(Storage& storage, Operation& op, uint32_t collection,
+                              std::string* position,
                               const std::function<Result<bool>(const Tombstone&)>& each);
 
 /// Drops all tombstones that are older than ExpiryPolicy::tombstone_seconds at `op.now`, as one

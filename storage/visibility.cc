@@ -39,18 +39,12 @@ bool EarliestDate(const IndexInfo& index, BsonView doc, int64_t* millis) {
   return found;
 }
 
-Visibility::Visibility(Storage& storage, const CollectionInfo& coll, Instant now,
-                       bool include_expired)
-    : storage_(&storage) {
-  const ExpiryPolicy& policy = storage.expiry_policy();
-  if (include_expired || policy.suspended.load(std::memory_order_relaxed)) return;
-  coll_ = &coll;
-  now_ = now;
-  if (coll.indexes.empty() && !coll.clustered) return;
+void Visibility::AddRules(const ExpiryPolicy& policy) {
+  const CollectionInfo& coll = *coll_;
   if (!policy.monitor_enabled.load(std::memory_order_relaxed)) return;
   const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
   auto add = [&](const IndexInfo* index, const ExpiryState& state, int64_t seconds) {
-    if (state.Earliest() > SaturatingDeadline(now.millis, -seconds)) return;
+    if (state.Earliest() > SaturatingDeadline(now_.millis, -seconds)) return;
     if (policy.RuleActive(coll, index)) rules_.push_back({index, seconds});
   };
   if (by_default && coll.clustered && coll.expire_after_seconds)
@@ -101,8 +95,21 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
   return true;
 }
 
-Result<int64_t> Visibility::CountHidden(Operation& op) const {
-  if (!MayHide()) return int64_t{0};
+Result<int64_t> Visibility::CountVisible(Operation& op) const {
+  if (!MayHide()) return Storage::DocumentCount(*counted_);
+  // The counter is written with each change, so that it agrees with the entries at one point in time.
+  KvSnapshotPtr snapshot = storage_->kv().Snapshot();
+  PinnedValue pinned;
+  CounterRow row;
+  MAYFLY_TRY(bool found, storage_->kv().Get(Keyspace::kCatalog, CountersKey(coll_->id), &pinned,
+                                            snapshot.get()));
+  if (found && !DecodeCounterRow(pinned.view(), &row))
+    return Error{ErrorCode::kInternalError, "corrupt counters of collection " + coll_->ns};
+  MAYFLY_TRY(int64_t hidden, CountHidden(op, snapshot));
+  return std::max<int64_t>(0, row.documents - hidden);
+}
+
+Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snapshot) const {
   // Each record once, whichever of its deadlines is past. Where there is one queue only, and every
   // record in it once, nothing need be remembered.
   std::unordered_set<std::string> seen;
@@ -111,13 +118,14 @@ Result<int64_t> Visibility::CountHidden(Operation& op) const {
   auto count = [&](std::string_view record_key) -> Result<void> {
     MAYFLY_TRY(op.CheckInterrupt());
     if (!rules_.empty() && !seen.emplace(record_key).second) return Ok();
-    MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record));
+    MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record, snapshot.get()));
     if (found && Expired(record.doc, record.expire_at)) ++hidden;
     return Ok();
   };
   std::string record_key;
   if (int64_t first = coll_->document_expiry->Earliest(); first <= now_.millis) {
     KvIterOptions o;
+    o.snapshot = snapshot;
     o.lower = DeadlinePrefix(coll_->id);
     AppendTime64(o.lower, {first});
     o.upper = DeadlinePrefix(coll_->id);
@@ -146,6 +154,7 @@ Result<int64_t> Visibility::CountHidden(Operation& op) const {
     const int64_t last = SaturatingDeadline(now_.millis, -r.seconds);
     if (!r.index) {
       RecordScan scan;
+      scan.snapshot = snapshot;
       scan.lower = scan.upper = IdPrefix(coll_->id);
       EncodeKeyValue(Value::Date({0}).view(), false, scan.lower);
       EncodeKeyValue(Value::Date({last + 1}).view(), false, scan.upper);
@@ -160,6 +169,7 @@ Result<int64_t> Visibility::CountHidden(Operation& op) const {
     const bool descending = r.index->fields[0].descending;
     const int64_t first = std::max(r.index->expiry->Earliest(), INT64_MIN + 1);
     IndexScan scan;
+    scan.snapshot = snapshot;
     EncodeKeyValue(Value::Date({descending ? last : first}).view(), descending, scan.lower);
     EncodeKeyValue(Value::Date({descending ? first - 1 : last + 1}).view(), descending, scan.upper);
     IndexInfoPtr index(std::shared_ptr<const void>(), r.index);

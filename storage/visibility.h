@@ -14,8 +14,14 @@ class Visibility {
  public:
   /// Shows everything.
   Visibility() = default;
-  Visibility(Storage& storage, const CollectionInfo& coll, Instant now,
-             bool include_expired = false);
+  Visibility(Storage& storage, const CollectionInfo& coll, Instant now, bool include_expired = false)
+      : storage_(&storage), counted_(&coll) {
+    const ExpiryPolicy& policy = storage.expiry_policy();
+    if (include_expired || policy.suspended.load(std::memory_order_relaxed)) return;
+    coll_ = &coll;
+    now_ = now;
+    if (coll.HasTtlRules()) AddRules(policy);
+  }
 
   /// Whether a document is there for this operation. Hot: two comparisons where nothing is overdue.
   bool Shows(BsonView doc, std::optional<Instant> expire_at) const {
@@ -32,8 +38,9 @@ class Visibility {
   /// For writers, of a locked document: why it is absent; nullopt when it is there.
   std::optional<DeleteCause> Expired(BsonView doc, std::optional<Instant> expire_at) const;
 
-  /// How many documents are hidden. Reads the overdue entries only.
-  Result<int64_t> CountHidden(Operation& op) const;
+  /// How many documents are there: the collection's counter, less what is hidden. Reads the overdue
+  /// entries only.
+  Result<int64_t> CountVisible(Operation& op) const;
 
  private:
   struct Rule {
@@ -41,9 +48,13 @@ class Visibility {
     int64_t seconds;
   };
   bool Hides(BsonView doc, std::optional<Instant> expire_at) const;
+  Result<int64_t> CountHidden(Operation& op, const KvSnapshotPtr& snapshot) const;
+
+  void AddRules(const ExpiryPolicy& policy);
 
   Storage* storage_ = nullptr;
-  const CollectionInfo* coll_ = nullptr;
+  const CollectionInfo* counted_ = nullptr;
+  const CollectionInfo* coll_ = nullptr;  ///< null: everything shows
   Instant now_{INT64_MIN};
   std::vector<Rule> rules_;  ///< exact ones that may be overdue
 };

@@ -4,7 +4,9 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
+#include "storage/archive.h"
 #include "storage/capped.h"
+#include "storage/document_diff.h"
 #include "storage/tombstone.h"
 #include "storage/write_unit_impl.h"
 
@@ -155,6 +157,7 @@ WriteUnit::WriteUnit(Storage& storage, Operation& op) : impl_(Pool().Take()) {
   impl_->storage = &storage.impl();
   impl_->op = &op;
   impl_->owner = impl_->storage->NewOwner();
+  impl_->logged = impl_->storage->logged;
 }
 WriteUnit::~WriteUnit() {
   if (!impl_) return;
@@ -235,6 +238,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
   if (sequence) touched->last_sequence = sequence;
   u.changes.push_back({DocumentChange::kInsert, DeleteCause(),
                        static_cast<uint16_t>(touched - u.collections.data()), staged_key, doc});
+  if (u.logged) u.NoteChange();
   for (const Locked& victim : victims) {
     MAYFLY_TRY(Delete(coll, victim, DeleteReason::kCapped));
     touched->first_sequence = CappedSequenceOf(victim.record_key) + 1;
@@ -367,6 +371,12 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   touched->bytes += static_cast<int64_t>(next.size()) - static_cast<int64_t>(current.doc.size());
   u.changes.push_back({DocumentChange::kUpdate, DeleteCause(),
                        static_cast<uint16_t>(touched - u.collections.data()), staged_key, next});
+  if (u.logged) {
+    u.NoteChange();
+    u.log_scratch.clear();
+    if (!u.replacement && AppendDocumentDiff(current.doc, next, u.log_scratch))
+      u.changes.back().detail = u.arena.Copy(u.log_scratch);
+  }
   return Ok();
 }
 
@@ -374,6 +384,13 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
                                const DeleteCause& cause) {
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  if (cause.expired()) {
+    if (std::optional<ArchiveTarget> archive = ArchiveTargetOf(*touched->coll)) {
+      CollectionInfoPtr from = touched->coll;
+      MAYFLY_TRY(CopyToArchive(*this, *archive, *from, current.doc));
+      MAYFLY_TRY(touched, u.Touch(given));
+    }
+  }
   const CollectionInfo& coll = *touched->coll;
   size_t n = coll.indexes.size();
   if (u.before.size() < n) u.before.resize(n);
@@ -395,6 +412,14 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
   u.changes.push_back({DocumentChange::kDelete, cause,
                        static_cast<uint16_t>(touched - u.collections.data()), staged_key,
                        BsonView()});
+  if (u.logged) {
+    u.NoteChange();
+    u.log_scratch.clear();
+    BsonBuilder(u.log_scratch).Append("_id", current.doc["_id"]).Done();
+    u.changes.back().detail = u.arena.Copy(u.log_scratch);
+    for (const IndexInfoPtr& i : coll.indexes)
+      if (cause.expired() && i->id == cause.index) u.changes.back().rule = u.arena.Copy(i->name);
+  }
   return Ok();
 }
 
@@ -514,6 +539,36 @@ Result<bool> WriteUnit::Get(Keyspace ks, std::string_view key, PinnedValue* out)
   }
   return found;
 }
+
+void WriteUnit::SetLogSession(BsonView lsid, int64_t txn_number) {
+  if (!impl_->logged) return;
+  impl_->log_session = impl_->arena.Copy(lsid.bytes());
+  impl_->txn_number = txn_number;
+}
+void WriteUnit::SetStatements(std::span<const int32_t> ids) {
+  size_t n = 0;
+  for (DocumentChange& c : impl_->changes) {
+    // What goes by the way (expired, pushed out of a capped collection) is nobody's statement.
+    if (c.kind == DocumentChange::kDelete && c.cause.reason != DeleteReason::kDeleted) continue;
+    if (ids.empty()) return;
+    c.stmt_id = ids[std::min(n++, ids.size() - 1)];
+  }
+}
+void WriteUnit::SetReplacement(bool on) { impl_->replacement = on; }
+void WriteUnit::LogCommand(std::string_view db, const CollectionInfo* collection, BsonView o,
+                           BsonView o2) {
+  if (!impl_->logged) return;
+  LoggedCommand& c = impl_->commands.emplace_back();
+  c.db = impl_->arena.Copy(db);
+  c.o = impl_->arena.Copy(o.bytes());
+  if (!o2.empty()) c.o2 = impl_->arena.Copy(o2.bytes());
+  if (collection != nullptr) {
+    c.uuid = collection->uuid;
+    c.has_uuid = true;
+    if (collection->unreplicated) impl_->local = true;
+  }
+}
+void WriteUnit::SetLocal() { impl_->local = true; }
 
 void WriteUnit::OnCommit(std::function<void()> f) { impl_->on_commit.push_back(std::move(f)); }
 bool WriteUnit::empty() const { return impl_->empty(); }

@@ -81,8 +81,21 @@ class WriteUnit {
   void EraseRange(Keyspace ks, std::string_view begin, std::string_view end);
   Result<bool> Get(Keyspace ks, std::string_view key, PinnedValue* out);  ///< sees own writes
 
-  /// Runs after the batch is applied, before locks are released.
+  /// Runs after the batch is applied, before locks are released. Not on other members of a replica set, and not when this one ceased to
+  /// be primary before the outcome was known: what has to happen there too follows from the rows (storage/log_apply.h).
   void OnCommit(std::function<void()> f);
+
+  // --- what the log entry says besides the changes themselves; without effect unless the store is a member of a replica set ---------
+  /// The session and transaction number of a retryable write; `lsid` is the oplog's {id, uid}. Copied.
+  void SetLogSession(BsonView lsid, int64_t txn_number);
+  /// The statements that the changes so far belong to, one a document in order; the last is also that of all further ones.
+  void SetStatements(std::span<const int32_t> ids);
+  /// The following updates put a whole document in place of another (`o` is the document, not a diff).
+  void SetReplacement(bool on);
+  /// An entry `c` in `db`.$cmd: {create: …}, {drop: …} and the like. `collection`: whose uuid it carries; may be null. Copied.
+  void LogCommand(std::string_view db, const CollectionInfo* collection, BsonView o, BsonView o2 = {});
+  /// This unit's changes stay on this member and are in no log: rows that differ from member to member.
+  void SetLocal();
 
   bool empty() const;
   size_t SizeBytes() const;   ///< staged so far
@@ -108,7 +121,7 @@ class Committer {
   /// `done` runs exactly once: before Submit returns when nothing has to be waited for, else on another thread. It must
   /// not block. Locks are released once the unit is visible, before a journal sync is waited for.
   virtual void Submit(WriteUnit unit, CommitOptions options, std::function<void(Result<void>)> done) = 0;
-  /// Submit and wait. Not for io threads.
+  /// Submit and wait, for no longer than the unit's Operation::commit_deadline_micros. Not for io threads.
   Result<void> Commit(WriteUnit unit, CommitOptions options = {});
 };
 

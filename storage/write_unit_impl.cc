@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kLockWaitMicros = 100'000;
 constexpr int64_t kGateWaitMicros = 2'000'000;
+constexpr size_t kSortFrom = 32;  ///< a unit with so many changes in a keyspace is sorted by key
 
 Error LockConflict() {
   return {ErrorCode::kWriteConflict,
@@ -88,6 +89,12 @@ Result<TouchedCollection*> WriteUnit::Impl::Touch(const CollectionInfo& coll) {
     }
   } else {
     touched->coll = CollectionInfoPtr(std::shared_ptr<const void>(), &coll);
+  }
+  if (logged && touched->coll->unreplicated) [[unlikely]] {
+    if (touched->coll->source)
+      return Error{ErrorCode::kInvalidNamespace,
+                   "cannot write to '" + touched->coll->ns + "': it shows the replication log"};
+    local = true;
   }
   return touched;
 }
@@ -386,6 +393,10 @@ void WriteUnit::Impl::Reset() {
   collections.clear();
   for (auto& list : ops) list.clear();
   changes.clear();
+  logged = local = replacement = false;
+  commands.clear();
+  log_session = {};
+  txn_number = 0;
   multikey.clear();
   on_commit.clear();
   expiry_notes.clear();
@@ -406,23 +417,36 @@ void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
   counts_.clear();
   for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
     auto keyspace = static_cast<Keyspace>(ks);
-    for (WriteUnit& u : units) {
-      for (const StagedOp& o : u.impl().ops[ks]) {
-        switch (o.kind) {
-          case StagedOp::kPut:
-            if (o.head_size == 0)
-              batch.Put(keyspace, o.key(), o.tail());
-            else
-              batch.Put(keyspace, o.key(), o.head(), o.tail());
-            break;
-          case StagedOp::kDelete:
-            batch.Delete(keyspace, o.key());
-            break;
-          case StagedOp::kDeleteRange:
-            batch.DeleteRange(keyspace, o.key(), o.tail());
-            break;
-        }
+    auto add = [&](const StagedOp& o) {
+      switch (o.kind) {
+        case StagedOp::kPut:
+          if (o.head_size == 0)
+            batch.Put(keyspace, o.key(), o.tail());
+          else
+            batch.Put(keyspace, o.key(), o.head(), o.tail());
+          break;
+        case StagedOp::kDelete:
+          batch.Delete(keyspace, o.key());
+          break;
+        case StagedOp::kDeleteRange:
+          batch.DeleteRange(keyspace, o.key(), o.tail());
+          break;
       }
+    };
+    for (WriteUnit& u : units) {
+      const auto& ops = u.impl().ops[ks];
+      if (ops.size() < kSortFrom || !u.impl().ranges.empty()) {
+        for (const StagedOp& o : ops) add(o);
+        continue;
+      }
+      // In order of key the store finds each place from the one before: a third less for many at
+      // once. Several of one key stay in their order.
+      sorted_.clear();
+      for (const StagedOp& o : ops) sorted_.push_back(&o);
+      std::stable_sort(sorted_.begin(), sorted_.end(), [](const StagedOp* a, const StagedOp* b) {
+        return a->key() < b->key();
+      });
+      for (const StagedOp* o : sorted_) add(*o);
     }
   }
   for (WriteUnit& u : units) {

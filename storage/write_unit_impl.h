@@ -69,6 +69,18 @@ struct DocumentChange {
   uint16_t collection;  ///< index into WriteUnit::Impl::collections
   std::string_view record_key;
   BsonView doc;  ///< as it is now; empty for kDelete
+  // For the log only, in the unit's arena.
+  uint32_t effect = 0;        ///< kInsert, kUpdate: which of ops[kRecords] holds the document
+  int32_t stmt_id = -1;
+  std::string_view detail{};  ///< kUpdate: the diff, empty: a replacement; kDelete: {_id: …}
+  std::string_view rule{};    ///< kDelete by a TTL index: its name
+};
+
+/// An entry `c` of the log. Views are into the unit's arena.
+struct LoggedCommand {
+  std::string_view db, o, o2;
+  Uuid uuid{};
+  bool has_uuid = false;
 };
 
 /// A collection the unit has touched: its gate is held, and this is its definition as long as it
@@ -93,6 +105,13 @@ struct WriteUnit::Impl {
   std::vector<TouchedCollection> collections;
   std::array<std::vector<StagedOp>, kKeyspaceCount> ops;
   std::vector<DocumentChange> changes;
+  bool logged = false;  ///< the store is a replica set's member: changes carry what the log shows of them
+  bool local = false;   ///< but this unit stays out of it
+  std::vector<LoggedCommand> commands;
+  std::string_view log_session;  ///< BSON, in the arena; empty: none
+  int64_t txn_number = 0;
+  bool replacement = false;
+  std::string log_scratch;
   struct MultikeyChange {
     const IndexInfo* index;  ///< kept alive by `collections`
     uint64_t bits;
@@ -141,6 +160,11 @@ struct WriteUnit::Impl {
                         std::string_view record_id);
   /// Deletes what is in `before` and not in `after`, index by index.
   Result<void> StageRemovals(const CollectionInfo& coll, std::string_view record_id);
+  /// Completes the newest of `changes` for the log.
+  void NoteChange() {
+    changes.back().effect =
+        static_cast<uint32_t>(ops[static_cast<size_t>(Keyspace::kRecords)].size()) - 1;
+  }
   void StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
                            std::optional<Instant> was, std::optional<Instant> is);
   void StageTombstone(const CollectionInfo& coll, std::string_view record_key, BsonView doc,
@@ -221,6 +245,7 @@ class UnitApplier {
   };
   Storage::Impl& storage_;
   std::vector<Count> counts_;
+  std::vector<const StagedOp*> sorted_;
   /// Flags set in memory whose rows were in a batch that failed: they go with the next one, because
   /// units that found the flag set have not written it again.
   std::vector<std::string> multikey_owed_;

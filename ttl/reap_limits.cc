@@ -136,7 +136,9 @@ int64_t RateLimiter::Available(int64_t now_millis) {
   // A clock that was set back starts anew.
   const double passed = static_cast<double>(std::max<int64_t>(now_millis - last_, 0));
   last_ = now_millis;
-  tokens_ = std::min(Burst(), tokens_ + passed * static_cast<double>(rate_) / 1000);
+  tokens_ += passed * static_cast<double>(rate_) / 1000;
+  if (!waiting_) tokens_ = std::min(tokens_, Burst());
+  waiting_ = tokens_ < 1;
   return static_cast<int64_t>(tokens_);
 }
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kSliceMicros = 500;      ///< of a group while clients are served
 constexpr int64_t kPauseMicros = 200;      ///< after it
-constexpr int64_t kLongestPause = 5'000;
-constexpr size_t kSmallest = 16;
+constexpr int64_t kLongestPause = 1'000;
+constexpr size_t kSmallest = 32;
 constexpr int64_t kBusyFor = 20'000;       ///< a request makes the server busy for so long, microseconds
 
 int64_t Micros(clockid_t id) {
@@ -40,9 +40,11 @@ void ReapPacer::Begin() {
 void ReapPacer::End(size_t documents) {
   const int64_t now = Micros(CLOCK_MONOTONIC);
   const int64_t wall = now - begin_wall_, cpu = Micros(CLOCK_THREAD_CPUTIME_ID) - begin_cpu_;
+  // By the time on the processor: a group that was kept waiting is not shorter for being smaller.
   if (documents > 0)
-    micros_per_document_ = 0.8 * micros_per_document_ +
-                           0.2 * std::clamp(static_cast<double>(wall) / static_cast<double>(documents), 1.0, 1000.0);
+    micros_per_document_ =
+        0.8 * micros_per_document_ +
+        0.2 * std::clamp(static_cast<double>(cpu) / static_cast<double>(documents), 1.0, 1000.0);
   if (requests_) {
     const int64_t requests = requests_();
     if (requests != last_requests_) busy_until_ = now + kBusyFor;

@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "protocol/bson_builder.h"
+#include "storage/tombstone.h"
 
 namespace mayfly {
 namespace {
@@ -15,8 +16,12 @@ namespace {
 /// Deadlines that fall due in quick succession are worked off together: no more rounds than this a
 /// second.
 constexpr auto kPromptInterval = std::chrono::milliseconds(20);
+/// How long the thread waits before it tries again what ended by an exception.
+constexpr auto kAfterException = std::chrono::milliseconds(1000);
 /// The longest sleep, so that a wall clock that was set forward is noticed.
 constexpr auto kLongestSleep = std::chrono::milliseconds(1000);
+/// A rule that failed is tried again after this time, or when the catalog changes.
+constexpr int64_t kRetryMillis = 10'000;
 /// All rules that have something due get a turn in about this time; a turn is not shorter than
 /// kShortestTurn.
 constexpr int64_t kRoundMillis = 500, kShortestTurn = 5, kLongestTurn = 50;
@@ -31,6 +36,9 @@ TtlMonitor::TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& para
       parameters_(parameters),
       metrics_(metrics),
       env_(std::move(environment)),
+      guard_(storage, clock, parameters, metrics,
+             env_.elapsed_micros ? env_.elapsed_micros : [&clock] { return clock.MonotonicMicros(); },
+             env_.log),
       schedule_(storage, states_),
       reaper_(storage, clock, parameters, metrics, batched, env_, [this] { return KeepOn(); }) {}
 
@@ -40,7 +48,11 @@ void TtlMonitor::Start() {
   next_pass_ = SaturatingDeadline(clock_.Now().millis, parameters_.monitor_sleep_secs);
   storage_.expiry_waker().wake = [this] { Wake(); };
   storage_.catalog().OnChange([this] { Wake(); });
-  clock_.OnJump([this] { ControlsChanged(); });
+  guard_.Open();
+  clock_.OnJump([this] {
+    guard_.MovedByHand();
+    ControlsChanged();
+  });
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -70,6 +82,12 @@ void TtlMonitor::ControlsChanged() {
   wake_.notify_all();
 }
 
+bool TtlMonitor::ConfirmClock() {
+  const bool was = guard_.Confirm();
+  ControlsChanged();
+  return was;
+}
+
 void TtlMonitor::RunPass() {
   std::unique_lock l(mutex_);
   uint64_t mine = ++passes_wanted_;
@@ -93,9 +111,10 @@ bool TtlMonitor::Enabled() const {
 }
 
 void TtlMonitor::Run() {
-  // Clients come first where there are fewer cores than threads. Linux: the priority of this thread
-  // alone. Its rests are short: the kernel's usual slack would add a quarter to them.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+  // Clients come first where there are fewer cores than threads, but not so that a backlog stands
+  // still: this thread counts for a third of another. Linux: the priority of this thread alone. Its
+  // rests are short: the kernel's usual slack would add a quarter to them.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 5);
   prctl(PR_SET_TIMERSLACK, 10'000UL, 0, 0, 0);
   ExpiryWaker& waker = storage_.expiry_waker();
   while (!Stopping()) {
@@ -109,32 +128,45 @@ void TtlMonitor::Run() {
       settles = settles_wanted_;
     }
     waker.wake_below = INT64_MAX;  // whatever comes in from here on is looked at
+    guard_.Check(!env_.may_run || env_.may_run());
     const int64_t period = parameters_.monitor_sleep_secs.load() * 1000;
     next_pass_ =
         std::min(next_pass_,
                  clock_.Now().millis + period);  // the period was shortened, or the clock set back
     const bool precise = parameters_.monitor_mode.load() == 0;
-    limiter_.SetRate(parameters_.max_docs_per_second.load(), clock_.Now().millis);
-    schedule_.Refresh(clock_.Now().millis);
-    const bool pass = passes > passes_done_ || clock_.Now().millis >= next_pass_;
-    if (reconsider || pass) {
-      limited_until_ = INT64_MIN;
-      schedule_.Reconsider();
-    }
-    schedule_.RetryStalled();
-    if (pass) {
-      if (Enabled()) {
-        if (precise)
-          PrecisePass();
-        else
-          IntervalPass(clock_.Now());
-      }
-      next_pass_ = clock_.Now().millis + period;
-    }
     int64_t next = INT64_MAX;
-    if (precise && Enabled()) {
-      WorkOff(false);
-      next = std::max(schedule_.Next(), limited_until_);
+    try {
+      schedule_.Refresh(clock_.Now().millis);
+      if (int64_t rate = parameters_.max_docs_per_second.load(); rate != limiter_.rate()) {
+        limiter_.SetRate(rate, clock_.Now().millis);
+        reconsider = true;
+      }
+      const bool pass = passes > passes_done_ || clock_.Now().millis >= next_pass_;
+      if (reconsider || pass) {
+        limited_until_ = INT64_MIN;
+        schedule_.Reconsider();
+      }
+      schedule_.RetryStalled();
+      if (pass) {
+        next_pass_ = clock_.Now().millis + period;  // also when what follows throws
+        if (Enabled()) {
+          if (precise)
+            PrecisePass();
+          else
+            IntervalPass(clock_.Now());
+        }
+        if (!env_.may_run || env_.may_run()) Purge();
+        next_pass_ = clock_.Now().millis + period;
+      }
+      if (precise && Enabled()) {
+        WorkOff(false);
+        next = std::max(schedule_.Next(), limited_until_);
+      }
+    } catch (const std::exception& e) {
+      // A bug; the thread goes on, or nothing would expire any more.
+      Log('E', "TTL monitor: what it was doing ended by an exception", nullptr,
+          [&](BsonBuilder& b) { b.Append("error", e.what()); });
+      next = clock_.Now().millis + kAfterException.count();
     }
     {
       std::lock_guard l(mutex_);
@@ -222,6 +254,7 @@ void TtlMonitor::IntervalPass(Instant at) {
 bool TtlMonitor::WorkOff(bool pass) {
   int64_t sub_pass = clock_.MonotonicMicros();
   for (;;) {
+    guard_.Check(!env_.may_run || env_.may_run());
     const Instant now = clock_.Now();
     schedule_.Refresh(now.millis);
     if (limited_until_ > now.millis) {
@@ -283,11 +316,13 @@ bool TtlMonitor::VisitSlot(TtlSlot& slot, Instant now, VisitLimits limits, Visit
   *visit = reaper_.Run(slot, now, limits);
   limiter_.Spend(visit->deleted);
   slot.limiter.Spend(visit->deleted);
-  if (!visit->error.empty() || visit->blocked)
+  if (visit->failed)
+    schedule_.Place(slot, now.millis + kRetryMillis);
+  else if (visit->blocked)
     schedule_.Stall(slot);
   else
     schedule_.Place(slot);
-  return visit->error.empty();
+  return !visit->failed;
 }
 
 bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {
@@ -326,6 +361,14 @@ bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {
   at_most(may);
   slot.figures->Waits(TtlWait::kNothing, INT64_MIN);
   return true;
+}
+
+void TtlMonitor::Purge() {
+  Operation op(clock_);
+  Result<bool> purged = PurgeTombstones(storage_, op);
+  if (!purged)
+    Log('E', "Tombstones could not be purged", nullptr,
+        [&](BsonBuilder& b) { b.Append("error", purged.error().message); });
 }
 
 void TtlMonitor::Log(char severity, std::string_view message, const TtlRule* rule,

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "storage/storage.h"
+#include "ttl/clock_guard.h"
 #include "ttl/ttl_environment.h"
 #include "ttl/ttl_parameters.h"
 #include "ttl/ttl_reaper.h"
@@ -45,6 +46,9 @@ class TtlMonitor {
 
   /// What is known of a rule (ListTtlRules names them all).
   TtlRuleFigures Figures(const TtlRule& rule) const { return states_.Figures(rule, clock_.Now()); }
+  ClockGuard& clock_guard() { return guard_; }
+  /// Takes the clock as right after it had jumped; false when expiry was not suspended.
+  bool ConfirmClock();
 
  private:
   void Run();
@@ -61,6 +65,8 @@ class TtlMonitor {
   /// Whether the rule may be worked on now; else puts it where it has to wait.
   bool Admit(TtlSlot& slot, Instant now, VisitLimits* limits);
   void ReportInvalid();
+  /// Drops the tombstones that are old enough.
+  void Purge();
   void Log(char severity, std::string_view message, const TtlRule* rule,
            const std::function<void(BsonBuilder&)>& more = {});
 
@@ -70,6 +76,7 @@ class TtlMonitor {
   TtlMetrics& metrics_;
   const TtlEnvironment env_;
   TtlRuleStates states_;
+  ClockGuard guard_;
 
   // The thread's own.
   TtlSchedule schedule_;

@@ -23,10 +23,17 @@ struct TtlParameters {
   std::atomic<int64_t> batch_target_docs{10};
   std::atomic<int64_t> batch_target_time_ms{5};
   std::atomic<int64_t> batch_target_staged_bytes{2'097'152};
+  // Handed on to storage's ExpiryPolicy, which says what they mean.
+  std::atomic<bool> read_filter{false};
+  std::atomic<int64_t> metadata_purge_secs{259'200};
   std::atomic<int> monitor_mode{0};      ///< 0 precise, 1 interval
   std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
   std::atomic<int64_t> max_docs_per_second{0};  ///< over all rules; 0: no limit
   std::atomic<int64_t> max_clock_jump_secs{3600};
+  // The guard (EXPIRY C.3): ttl_guard.h says what they mean.
+  std::atomic<double> guard_max_fraction{0.5};
+  std::atomic<int64_t> guard_min_docs{10'000};
+  std::atomic<int> guard_action{0};  ///< TtlGuardAction
   /// Set once, before the first client: runs after each change (any thread, must not block); the
   /// monitor looks again.
   std::function<void()> on_change;

@@ -77,12 +77,16 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
   if (from > threshold) {
     state.Lower(from);
     Visit v;
-    if (Result<void> peeked = Peek(rule); !peeked) v.error = peeked.error().message;
+    if (Result<void> peeked = Peek(rule); !peeked) {
+      v.failed = true;
+      v.error = peeked.error().message;
+    }
     return v;
   }
   const int64_t begin = clock_.MonotonicMicros();
   Work w{slot, rule, *op, at, from, threshold, limits};
   Result<void> r = Reap(w);
+  locked_.clear();  // pins blocks of the store
   Visit& v = w.visit;
   if (!r) {
     state.Lower(from);
@@ -91,14 +95,18 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
     if (e.code == ErrorCode::kWriteConflict) {
       v.more = v.blocked = true;
     } else if (e.code != ErrorCode::kQueryPlanKilled && e.code != ErrorCode::kNamespaceNotFound) {
+      v.failed = true;
       v.error = e.message;
-      if (e.code == ErrorCode::kInterrupted)
+      if (e.code == ErrorCode::kInterrupted) {
         Log('W', "TTL deletion was interrupted", rule);
-      else
-        Log('E', "TTL deletion failed", rule,
-            [&](BsonBuilder& b) { b.Append("error", e.message); });
+        slot.last_error = v.error;
+      }
     }
   }
+  // Once for each reason, not at each try.
+  if (!v.error.empty() && v.error != slot.last_error)
+    Log('E', "TTL deletion failed", rule, [&](BsonBuilder& b) { b.Append("error", v.error); });
+  slot.last_error = v.error;
   const int64_t took = clock_.MonotonicMicros() - begin;
   slot.figures->Visited(at.millis, v.deleted, v.bytes, v.error);
   slot.deleted += v.deleted;
@@ -259,7 +267,21 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
         w.slot.left_until = std::min(w.slot.left_until, env_.hold_ends(coll, w.at).millis);
       continue;
     }
-    MAYFLY_TRY(unit.Delete(coll, l, *cause));
+    if (Result<void> gone = unit.Delete(coll, l, *cause); !gone) {
+      const ErrorCode code = gone.error().code;
+      // One document that cannot go (the archive has its unique key) does not keep the others: they
+      // are found by halves. What is wrong with the rule as a whole ends the visit.
+      if (code == ErrorCode::kWriteConflict || code == ErrorCode::kIllegalOperation ||
+          code == ErrorCode::kQueryPlanKilled || code == ErrorCode::kInternalError)
+        return gone.error();
+      if (keys.size() > 1) {
+        { WriteUnit dropped(std::move(unit)); }  // gives up its locks
+        return DeleteGroup(w, keys.first(keys.size() / 2));
+      }
+      w.visit.error = gone.error().message;
+      ExpiryState::LowerTo(state.left_millis, w.group_first);
+      continue;
+    }
     const int64_t size = l.doc.size();
     ++deleted;
     bytes += size;

@@ -20,7 +20,8 @@ struct Visit {
   int64_t deleted = 0, bytes = 0;
   bool more = false;     ///< stopped by a limit, or some documents were locked by others
   bool blocked = false;  ///< the latter: at once again is no use
-  std::string error;     ///< empty: none
+  bool failed = false;   ///< it cannot go on
+  std::string error;     ///< empty: none; also of a single document that had to stay
 };
 
 /// Deletes what is due by one rule, in order of time. Documents are locked, read again, checked and

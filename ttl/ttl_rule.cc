@@ -32,23 +32,26 @@ std::string DatesEndDescending() {
 
 }  // namespace
 
+void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
+                    std::vector<InvalidTtlRule>* invalid) {
+  using Kind = TtlRule::Kind;
+  if (coll->is_view) return;
+  if (!coll->capped)
+    rules->push_back({Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
+  if (coll->clustered && coll->expire_after_seconds)
+    rules->push_back({Kind::kClustered, coll, nullptr, *coll->expire_after_seconds});
+  for (const IndexInfoPtr& index : coll->indexes) {
+    if (!index->expire_after_seconds || index->state != IndexState::kReady) continue;
+    if (const char* reason = WhyNotTtlRule(*coll, *index))
+      invalid->push_back({coll, index, reason});
+    else
+      rules->push_back({Kind::kTtlIndex, coll, index, *index->expire_after_seconds});
+  }
+}
+
 std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>* invalid) {
   std::vector<TtlRule> rules;
-  for (CollectionInfoPtr& coll : catalog.ListAll()) {
-    if (coll->is_view) continue;
-    rules.push_back(
-        {TtlRule::Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
-    if (coll->clustered && coll->expire_after_seconds)
-      rules.push_back({TtlRule::Kind::kClustered, coll, nullptr, *coll->expire_after_seconds});
-    for (const IndexInfoPtr& index : coll->indexes) {
-      if (!index->expire_after_seconds || index->state != IndexState::kReady) continue;
-      const char* reason = WhyNotTtlRule(*coll, *index);
-      if (reason)
-        invalid->push_back({coll, index, reason});
-      else
-        rules.push_back({TtlRule::Kind::kTtlIndex, coll, index, *index->expire_after_seconds});
-    }
-  }
+  for (CollectionInfoPtr& coll : catalog.ListAll()) ListTtlRulesOf(coll, &rules, invalid);
   return rules;
 }
 

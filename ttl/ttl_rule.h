@@ -46,6 +46,9 @@ struct InvalidTtlRule {
 /// All rules there are now. Indexes that are being built are left out; special index types come
 /// back in `invalid`.
 std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>* invalid);
+/// Those of one collection, appended.
+void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
+                    std::vector<InvalidTtlRule>* invalid);
 
 /// Walks what a rule covers in order of date, earliest first. Not thread-safe.
 class TtlCursor {

@@ -19,6 +19,7 @@ struct TtlSlot {
   int64_t uncovered = 0;      ///< deletes since the last range delete over the head of its index
   int64_t left_until = INT64_MAX;  ///< ms; when documents that were left behind are looked at again
 
+  std::string last_error;     ///< of the last visit: logged once
   // Work since the last log line.
   int64_t deleted = 0, keys_examined = 0, docs_examined = 0, keys_deleted = 0, micros = 0;
 

@@ -54,7 +54,7 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid " + what + " target namespace, " + t.db + "." + t.collection};
   if (t.collection.starts_with("system.") || t.db == "local" || t.db == "config")
-    return LocationError(what == "$out" ? 17017 : 31319,
+    return LocationError(what == "$out" ? 17385 : 31319,
                          "Cannot " + what + " to special collection: " + t.db + "." + t.collection);
   return t;
 }

@@ -59,6 +59,10 @@ constexpr StageRow kStages[] = {
     {"$skip", 0, &ParseSkipStage, "All but the first n documents."},
     {"$sort", 0, &ParseSortStage, "Documents in order."},
     {"$sortByCount", 0, &ParseSortByCountStage, "Counts of distinct values, greatest first."},
+    {"$tombstones", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless, &ParseTombstonesStage,
+     "What was deleted or has expired, and why."},
+    {"$ttlForecast", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
+     "How many documents of the collection will expire when."},
     {"$unionWith", 0, &ParseUnionWithStage, "The documents, and those of another collection."},
     {"$unset", 0, &ParseProjectStage, "Removes fields."},
     {"$unwind", 0, &ParseUnwindStage, "One document for each element of an array."},
@@ -162,7 +166,8 @@ class PipelineParser {
     if ((row.flags & kStageCollectionless) && !collectionless)
       return Error{ErrorCode::kInvalidNamespace,
                    "'" + name + "' can only be run with {aggregate: 1}"};
-    if (collectionless && !(sub && sub->in_facet) && !(row.flags & kStageCollectionless))
+    if (collectionless && !(sub && sub->in_facet) &&
+        !(row.flags & (kStageCollectionless | kStageAlsoCollectionless)))
       return Error{ErrorCode::kInvalidNamespace,
                    "{aggregate: 1} is not valid for '" + name + "'; a collection is required."};
     return Ok();

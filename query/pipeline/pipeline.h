@@ -69,6 +69,15 @@ class PipelineEnvironment {
                                                            std::string_view collection,
                                                            BsonView spec) = 0;
 
+  /// The next documents of `$tombstones`, oldest first; none: the end. `position` is empty at first
+  /// and the environment's between calls. `collection` empty: the whole database.
+  virtual Result<std::vector<BsonDocument>> Tombstones(Operation& op, std::string_view db,
+                                                       std::string_view collection, BsonView spec,
+                                                       std::string* position) {
+    (void)op, (void)db, (void)collection, (void)spec, (void)position;
+    return std::vector<BsonDocument>();
+  }
+
   // $out: replaces a collection as a whole. Written to a temporary collection that CommitOut
   // renames (indexes and options of the old one kept); a failed or killed pipeline calls
   // AbandonOut.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <random>
 
@@ -30,7 +31,7 @@ Result<SortPattern> SortPattern::Parse(BsonView spec) {
         part.meta = Meta::kTextScore;
       else if (what == "randVal")
         part.meta = Meta::kRandom;
-      else if (what == "expireAt")
+      else if (what == "expireAt" || what == "ttlMillis")  // one follows from the other
         part.meta = Meta::kExpireAt;
       else
         return LocationError(31138, "Illegal $meta sort: " + ValueText(e.value));
@@ -267,7 +268,21 @@ void Pack(std::string& out, BsonView doc, const DocumentMetadata* m, const Value
   out.append(extra);
 }
 
+/// What a string of this capacity takes on the heap: allocators round up to a quarter of a power of
+/// two.
+size_t HeapBytes(const std::string& s) {
+  const size_t n = s.capacity() + 1;
+  if (n <= 16) return 0;  // inside the string
+  const size_t step = std::max<size_t>(16, std::bit_ceil(n) / 8);
+  return (n + step - 1) / step * step;
+}
+
 }  // namespace
+
+/// Twice its own size, because a vector that grows has its old entries and room for as many more.
+size_t Sorter::Cost(const Entry& e) {
+  return 2 * sizeof(Entry) + HeapBytes(e.key) + HeapBytes(e.payload);
+}
 
 Sorter::Sorter(SortPattern pattern, SorterOptions options)
     : pattern_(std::move(pattern)), options_(std::move(options)) {}

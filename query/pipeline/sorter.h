@@ -114,9 +114,7 @@ class Sorter {
   };
   struct Run;
   static bool Less(const Entry& a, const Entry& b) { return a.key < b.key; }
-  static size_t Cost(const Entry& e) {
-    return sizeof(Entry) + e.key.capacity() + e.payload.capacity();
-  }
+  static size_t Cost(const Entry& e);
   Result<void> Spill();
   Result<void> MergeRuns();
   Result<bool> NextMerged(Entry* out);

@@ -73,7 +73,59 @@ class EnvironmentStage final : public PipelineStage {
   bool started_ = false;
 };
 
+/// $tombstones: as many at a time as the environment hands out.
+class TombstonesStage final : public PipelineStage {
+ public:
+  TombstonesStage(PipelineContext& context, BsonDocument spec)
+      : PipelineStage(context), spec_(std::move(spec)) {}
+  std::string_view name() const override { return "$tombstones"; }
+  void Serialize(BsonBuilder& out) const override { out.Append("$tombstones", spec_); }
+  StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kOnly; }
+  bool is_source() const override { return true; }
+
+ protected:
+  Result<StreamState> GetNext(StreamDocument* out) override {
+    if (next_ == docs_.size()) {
+      if (!context_->env || !context_->op)
+        return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
+      if (ended_) return StreamState::kEof;
+      next_ = 0;
+      MAYFLY_TRY(docs_, context_->env->Tombstones(*context_->op, options().db,
+                                                  options().collection, spec_, &position_));
+      ended_ = docs_.empty();
+      if (ended_) return StreamState::kEof;
+    }
+    *out = {docs_[next_++].view(), nullptr};
+    return StreamState::kAdvanced;
+  }
+
+ private:
+  BsonDocument spec_;
+  std::vector<BsonDocument> docs_;
+  size_t next_ = 0;
+  std::string position_;
+  bool ended_ = false;
+};
+
 }  // namespace
+
+Result<void> ParseTombstonesStage(StageParser& p, BsonValue spec) {
+  if (!spec.IsDocument())
+    return Error{ErrorCode::kTypeMismatch,
+                 "The $tombstones stage specification must be an object, but found: " +
+                     TypeText(spec)};
+  for (const BsonElement& e : spec.Document()) {
+    if (e.name != "since")
+      return Error{ErrorCode::kFailedToParse,
+                   "unrecognized option to $tombstones: " + std::string(e.name) +
+                       "; it takes {} or {since: <date>}"};
+    if (!e.value.IsDate())
+      return Error{ErrorCode::kTypeMismatch,
+                   "$tombstones.since must be a date, but found: " + TypeText(e.value)};
+  }
+  p.out.push_back(std::make_unique<TombstonesStage>(p.context, BsonDocument(spec.Document())));
+  return Ok();
+}
 
 Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec) {
   MAYFLY_TRY(ExpressionPtr array, ParseExpression(spec, p.scope));

@@ -88,6 +88,7 @@ enum StageFlags : uint32_t {
   kStageLast = 1 << 1,   ///< only as the last one, and not in sub-pipelines
   kStageNotInFacet = 1 << 2,
   kStageCollectionless = 1 << 3,  ///< works with (only) `aggregate: 1`
+  kStageAlsoCollectionless = 1 << 6,  ///< works with `aggregate: 1` too
   kStageAdmin = 1 << 4,           ///< only against the admin database
 };
 
@@ -126,6 +127,7 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec);  // graph_lo
 Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec);    // source_stages.cc
 Result<void> ParseEnvironmentStage(StageParser& p,
                                    BsonValue spec);  // $collStats $indexStats $currentOp …
+Result<void> ParseTombstonesStage(StageParser& p, BsonValue spec);
 Result<void> ParseOutStage(StageParser& p, BsonValue spec);  // out_stages.cc
 Result<void> ParseMergeStage(StageParser& p, BsonValue spec);
 

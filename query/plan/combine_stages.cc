@@ -3,60 +3,6 @@
 
 namespace mayfly {
 
-// --- FetchStage ----------------------------------------------------------------------------------
-
-FetchStage::FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter)
-    : PlanStage(ctx, "FETCH"), filter_(std::move(filter)) {
-  children_.push_back(std::move(child));
-}
-
-void FetchStage::AddExamined(int64_t* keys, int64_t* docs) const {
-  *docs += docs_examined_;
-  PlanStage::AddExamined(keys, docs);
-}
-
-bool FetchStage::StillHasKey(const Row& row) {
-  if (row.index == nullptr || !ExtractKeys(*row.index, row.doc, &keys_)) return false;
-  for (size_t i = 0; i < keys_.size(); ++i)
-    if (keys_.values(i) == row.key_values) return true;
-  return false;
-}
-
-Result<StageState> FetchStage::DoWork(Row* row) {
-  while (true) {
-    MAYFLY_TRY(StageState state, children_[0]->Work(row));
-    if (state == StageState::kEof) return state;
-    if (state == StageState::kAdvanced) {
-      bool match = true;
-      if (row->has_doc) {
-        ++already_has_doc_;
-      } else {
-        ++docs_examined_;
-        ++ctx_.op->docs_examined;
-        MAYFLY_TRY(match,
-                   ctx_.storage->Fetch(*ctx_.coll, row->record_key, &record_, ctx_.snapshot.get()));
-        if (match) {
-          row->doc = record_.doc;
-          row->has_doc = true;
-          row->expire_at = record_.expire_at;
-          match = ctx_.Visible(record_.expire_at) && (!row->stale || StillHasKey(*row));
-        }
-      }
-      if (match && !filter_.empty()) {
-        MAYFLY_TRY(match, filter_.Matches(row->doc, ctx_.eval));
-      }
-      if (match) return StageState::kAdvanced;
-    }
-    if (ctx_.step) return StageState::kNeedTime;
-    CountLoop();
-  }
-}
-
-void FetchStage::ExplainStats(BsonBuilder& out) const {
-  out.Append("docsExamined", docs_examined_);
-  out.Append("alreadyHasObj", already_has_doc_);
-}
-
 // --- OrStage -------------------------------------------------------------------------------------
 
 OrStage::OrStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs) : PlanStage(ctx, "OR") {

@@ -21,7 +21,8 @@ bool NoHint(const QuerySpec& spec) {
 
 class CountExecutorImpl final : public CountExecutor {
  public:
-  CountExecutorImpl(Storage& storage, Operation& op) : op_(op), find_(storage, op) {}
+  CountExecutorImpl(Storage& storage, Operation& op)
+      : storage_(storage), op_(op), find_(storage, op) {}
 
   Result<void> Open(QuerySpec spec) {
     skip_ = spec.skip;
@@ -32,7 +33,7 @@ class CountExecutorImpl final : public CountExecutor {
     spec.sort = spec.projection = BsonView();
     // A snapshot's count may differ from the counter of now.
     if (spec.coll != nullptr && MatchesAll(spec) && NoHint(spec) && spec.min.empty() &&
-        spec.max.empty() && spec.snapshot == nullptr) {
+        spec.max.empty() && spec.snapshot == nullptr && !spec.include_expired) {
       fast_ = spec.coll;
       ns_ = spec.coll->ns;
       return Ok();
@@ -43,7 +44,7 @@ class CountExecutorImpl final : public CountExecutor {
   Result<int64_t> Count() override {
     int64_t found = 0;
     if (fast_ != nullptr) {
-      found = Storage::DocumentCount(*fast_);
+      MAYFLY_TRY(found, Visibility(storage_, *fast_, op_.now).CountVisible(op_));
     } else {
       int64_t enough = limit_ > 0 ? skip_ + limit_ : INT64_MAX;
       while (found < enough) {
@@ -97,6 +98,7 @@ class CountExecutorImpl final : public CountExecutor {
   }
 
  private:
+  Storage& storage_;
   Operation& op_;
   FindExecutor find_;
   CollectionInfoPtr fast_;
@@ -161,6 +163,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
       params.distinct = true;
       arrays_ = arrays;
       auto scan = std::make_unique<IndexScanStage>(in.ctx, std::move(params));
+      scan->SetKeysOnly();
       scan_ = scan.get();
       CandidatePlan plan;
       plan.signature = index->name + "^";

@@ -95,7 +95,8 @@ Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint) {
 
 Result<void> FindExecutor::Parse(QuerySpec& spec) {
   ctx_.coll = spec.coll;
-  ctx_.include_expired = spec.include_expired;
+  include_expired_ = spec.include_expired;
+  SetVisibility();
   ctx_.fill_cache = spec.fill_cache;
   ctx_.timing = spec.explain;
   ctx_.eval.now = ctx_.op->now;
@@ -106,7 +107,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   return_key_ = spec.return_key;
   show_record_id_ = spec.show_record_id;
   batch_hint_ = spec.batch_hint;
-  pinned_ = spec.snapshot;
+  pinned_ = spec.snapshot != nullptr ? spec.snapshot : ctx_.op->read_snapshot;
   input_ = std::make_unique<PlannerInput>(ctx_);
   PlannerInput& in = *input_;
 
@@ -348,23 +349,30 @@ Result<PlanExecutor::State> FindExecutor::Next() {
     return State::kAdvanced;
   }
   projected_valid_ = false;
-  if (!buffer_.empty()) {
-    held_ = std::move(buffer_.front());
-    buffer_.pop_front();
-    row_ = held_.View();
-  } else if (trial_eof_) {
-    eof_ = true;
-    return State::kEof;
-  } else {
-    while (true) {
-      Result<StageState> state = winner_.root->Work(&row_);
-      if (!state) return std::move(state).error();
-      if (state.value() == StageState::kEof) {
-        if (!tailable_) eof_ = true;
-        return State::kEof;
+  for (;;) {
+    if (!buffer_.empty()) {
+      held_ = std::move(buffer_.front());
+      buffer_.pop_front();
+      row_ = held_.View();
+    } else if (trial_eof_) {
+      eof_ = true;
+      return State::kEof;
+    } else {
+      while (true) {
+        Result<StageState> state = winner_.root->Work(&row_);
+        if (!state) return std::move(state).error();
+        if (state.value() == StageState::kEof) {
+          if (!tailable_) eof_ = true;
+          return State::kEof;
+        }
+        if (state.value() == StageState::kAdvanced) break;
       }
-      if (state.value() == StageState::kAdvanced) break;
     }
+    // What a trial or a sort has kept since an earlier batch.
+    if (!resumed_) break;
+    MAYFLY_TRY(bool there, StillVisible());
+    if (there) break;
+    MAYFLY_TRY(ctx_.op->CheckInterrupt());
   }
   ++returned_;
   ++ctx_.op->n_returned;
@@ -373,6 +381,20 @@ Result<PlanExecutor::State> FindExecutor::Next() {
   }
   SetMetadata();
   return State::kAdvanced;
+}
+
+void FindExecutor::SetVisibility() {
+  if (ctx_.coll == nullptr) return;
+  ctx_.visible = Visibility(storage_, *ctx_.coll, ctx_.op->now, include_expired_);
+  ctx_.check_keys = ctx_.visible.MayHide();
+}
+
+Result<bool> FindExecutor::StillVisible() {
+  if (row_.has_doc) return ctx_.visible.Shows(row_.doc, row_.expire_at);
+  if (!ctx_.check_keys || ctx_.coll == nullptr) return true;
+  MAYFLY_TRY(bool found,
+             storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.snapshot.get()));
+  return found && ctx_.visible.Shows(covered_record_.doc, covered_record_.expire_at);
 }
 
 void FindExecutor::SetMetadata() {
@@ -516,6 +538,8 @@ void FindExecutor::SaveState() {
 Result<void> FindExecutor::RestoreState(Operation& op, KvSnapshotPtr snapshot) {
   ctx_.op = &op;
   ctx_.eval.op = &op;
+  resumed_ = true;
+  SetVisibility();
   if (snapshot != nullptr)
     ctx_.snapshot = std::move(snapshot);
   else if (pinned_ != nullptr)

@@ -82,6 +82,9 @@ class FindExecutor final : public PlanExecutor {
   Result<void> Race(std::vector<CandidatePlan> plans);
   void MakeShape();
   Result<void> LoadCovered();
+  void SetVisibility();
+  /// Of a row that was found by an earlier operation: whether it is there for this one.
+  Result<bool> StillVisible();
   void SetMetadata();
   void AppendPlan(const CandidatePlan& plan, const std::vector<ExplainStage>& on_top, size_t at,
                   bool stats, bool first, BsonBuilder& out) const;
@@ -105,6 +108,8 @@ class FindExecutor final : public PlanExecutor {
   int64_t batch_hint_ = 0;
   bool tailable_ = false, return_key_ = false, show_record_id_ = false, explain_ = false;
   bool point_read_ = false, from_cache_ = false;
+  bool include_expired_ = false;
+  bool resumed_ = false;  ///< RestoreState was called: what was found earlier may be past its deadline by now
 
   CandidatePlan winner_;
   std::vector<CandidatePlan> rejected_;

@@ -29,6 +29,17 @@ bool MayCombine(const PathPredicate& a, const PathPredicate& b) {
          FirstPart(std::string_view(b.path).substr(b.elem_match_path + 1));
 }
 
+/// Whether a part of the path is a number: a place in an array.
+bool HasArrayPosition(std::string_view path) {
+  while (!path.empty()) {
+    const size_t dot = path.find('.');
+    const std::string_view part = path.substr(0, dot);
+    if (part.find_first_not_of("0123456789") == std::string_view::npos) return true;
+    path.remove_prefix(dot == std::string_view::npos ? path.size() : dot + 1);
+  }
+  return false;
+}
+
 struct Chosen {
   const PathPredicate* predicate = nullptr;
   bool multikey = false;
@@ -55,7 +66,11 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index,
   for (size_t i = 0; i < n; ++i) {
     IntervalList& list = access.bounds.fields[i];
     list = IntervalList::Full();
-    bool multikey = access.multikey >> std::min<size_t>(i, 63) & 1;
+    // "a.0.b" reaches into an array without making the index multikey; the entry of {a: [2]} is
+    // null then, although {"a.0.b": null} does not match it. So no bounds from the negation of
+    // null.
+    bool multikey =
+        (access.multikey >> std::min<size_t>(i, 63) & 1) || HasArrayPosition(index->fields[i].path);
     bool exists = false, bounded = false;
     if (!multikey) {
       std::vector<const MatchExpression*> exact;
@@ -130,6 +145,15 @@ IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates) {
   if (access.useful) access.score = ListScore(list) + 0.2;
   if (list.IsPoint()) access.score += 100;
   return access;
+}
+
+IntervalList BoundsOnPath(std::string_view path, const std::vector<PathPredicate>& predicates) {
+  IntervalList list = IntervalList::Full();
+  for (const auto& p : predicates) {
+    if (p.path != path) continue;
+    if (auto b = BoundsOf(*p.node, false)) list.Intersect(b->list);
+  }
+  return list;
 }
 
 SortProvision ProvidesSort(const IndexAccess& access, const SortPattern& sort, size_t* explode) {

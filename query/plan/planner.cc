@@ -132,8 +132,13 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
   plan.signature = std::move(leaf.signature);
   plan.score = score;
   PlanStagePtr stage = std::move(leaf.stage);
+  if (covered && !leaf.has_docs) stage->SetKeysOnly();
   if (!leaf.has_docs && !covered) {
-    stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual));
+    // A sort takes all there is; without one a limit says how many are wanted, if each one counts.
+    const int64_t wanted = !sorted || in_.limit == 0 ? INT64_MAX
+                           : residual.empty()        ? in_.limit + in_.skip
+                                                     : 0;
+    stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual), wanted);
     plan.has_fetch = true;
   }
   if (!sorted) {
@@ -187,8 +192,12 @@ void PlanBuilder::AddAccess(const IndexAccess& access, bool forced) {
 
 void PlanBuilder::AddCollectionScan(int direction) {
   Leaf leaf;
+  // A collection that is in the order of one field: only the part that the filter leaves.
+  IntervalList bounds = IntervalList::Full();
+  if (in_.ctx.coll->source)
+    bounds = BoundsOnPath(in_.ctx.coll->source_key, CollectPredicates(clauses_));
   leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, RecordScanStage::Kind::kCollection,
-                                                 IntervalList::Full(), direction < 0,
+                                                 std::move(bounds), direction < 0,
                                                  ResidualFilter{clauses_}, in_.tailable);
   leaf.has_docs = true;
   leaf.signature = direction < 0 ? "$natural-" : "$natural";

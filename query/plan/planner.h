@@ -60,6 +60,8 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index,
                              const std::vector<PathPredicate>& predicates);
 /// The same for records keyed by `_id`.
 IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates);
+/// What the predicates leave of a field that documents have once and never as an array.
+IntervalList BoundsOnPath(std::string_view path, const std::vector<PathPredicate>& predicates);
 
 enum class SortProvision : uint8_t { kNo, kForward, kBackward };
 /// Whether a scan comes in the order wanted. `*explode`: how many leading fields have several

@@ -1,6 +1,8 @@
+#include "query/expression/operator.h"
 #include "query/plan/executor.h"
 #include "query/projection/projection.h"
 #include "storage/storage.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 namespace {
@@ -74,7 +76,9 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
   ++op.keys_examined;
   if (!found) return 0;
   ++op.docs_examined;
-  if (record.expire_at && *record.expire_at <= op.now && !spec.include_expired) return 0;
+  if (!Visibility(storage, *spec.coll, op.now, spec.include_expired)
+           .Shows(record.doc, record.expire_at))
+    return 0;
   if (spec.projection.empty() || spec.projection_is_hint) {
     batch.Append(record.doc);
     ++op.n_returned;
@@ -113,13 +117,7 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
 Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
                          std::vector<Value>* variables) {
   for (const auto& e : let) {
-    unsigned char first = e.name.empty() ? 0 : static_cast<unsigned char>(e.name[0]);
-    if (e.name.empty())
-      return Error{ErrorCode::kFailedToParse, "empty variable names are not allowed"};
-    if (!((first >= 'a' && first <= 'z') || first >= 0x80))
-      return Error{ErrorCode::kFailedToParse,
-                   "'" + std::string(e.name) +
-                       "' starts with an invalid character for a user variable name"};
+    MAYFLY_TRY(CheckVariableName(e.name));
     MAYFLY_TRY(auto expression, ParseExpression(e.value, *scope));
     std::set<std::string> paths;
     expression->AddDependencies(&paths);

@@ -1,6 +1,7 @@
 #include "protocol/bson_compare.h"
 #include "query/plan/stages.h"
 #include "storage/key_encoding.h"
+#include "storage/key_format.h"
 
 namespace mayfly {
 
@@ -22,6 +23,10 @@ RecordScanStage::RecordScanStage(PlanContext& ctx, Kind kind, IntervalList id_bo
 
 void RecordScanStage::BuildRanges() {
   built_ = true;
+  if (kind_ == Kind::kCollection && !bounds_.IsFull()) {
+    BuildSourceRanges();
+    return;
+  }
   if (kind_ == Kind::kCollection || (kind_ != Kind::kIdLookup && bounds_.IsFull())) {
     ranges_.push_back({"", "", false});
     return;
@@ -34,6 +39,29 @@ void RecordScanStage::BuildRanges() {
       // No key is the beginning of another, so one more byte is the next place.
       if (!i.low_inclusive) r.lower.push_back('\0');
       Storage::AppendRecordKey(*ctx_.coll, i.high.view(), r.upper);
+      if (i.high_inclusive) r.upper.push_back('\0');
+    }
+    ranges_.push_back(std::move(r));
+  }
+  if (backward_) std::reverse(ranges_.begin(), ranges_.end());
+}
+
+void RecordScanStage::BuildSourceRanges() {
+  // Timestamps as they are in the keys; what is below or above all of them is left open.
+  auto key = [this](uint64_t ts) {
+    std::string k;
+    AppendBe32(k, ctx_.coll->id);
+    AppendBe64(k, ts);
+    return k;
+  };
+  for (const auto& i : bounds_.intervals) {
+    Range r{"", "", false};
+    if (i.low.view().Is(BsonType::kTimestamp)) {
+      r.lower = key(i.low.view().Timestamp());
+      if (!i.low_inclusive) r.lower.push_back('\0');
+    }
+    if (i.high.view().Is(BsonType::kTimestamp)) {
+      r.upper = key(i.high.view().Timestamp());
       if (i.high_inclusive) r.upper.push_back('\0');
     }
     ranges_.push_back(std::move(r));
@@ -61,7 +89,8 @@ Result<bool> RecordScanStage::NextRecord() {
                                                       .backward = backward_,
                                                       .lower = r.lower,
                                                       .upper = r.upper,
-                                                      .fill_cache = ctx_.fill_cache});
+                                                      .fill_cache = ctx_.fill_cache,
+                                                      .max_skipped = ctx_.MaxSkipped()});
     }
     MAYFLY_TRY(bool more, cursor_->Next());
     if (more) {
@@ -91,10 +120,13 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
     started_ = true;
     ++docs_examined_;
     ++ctx_.op->docs_examined;
+    MAYFLY_TRY(ctx_.op->Charge(doc_.size()));
     if (kind_ == Kind::kIdIndex || kind_ == Kind::kIdLookup) ++ctx_.op->keys_examined;
-    if (ctx_.Visible(expire_at_)) {
+    if (ctx_.visible.Shows(doc_, expire_at_)) {
       bool match = true;
       if (!filter_.empty()) {
+        ctx_.scanned.expire_at = expire_at_;
+        ctx_.eval.metadata = &ctx_.scanned;
         MAYFLY_TRY(bool m, filter_.Matches(doc_, ctx_.eval));
         match = m;
       }
@@ -239,14 +271,15 @@ void IndexScanStage::SkipValue(std::string_view encoded_first_value) {
 Result<StageState> IndexScanStage::DoWork(Row* row) {
   if (done_) return StageState::kEof;
   if (!cursor_) {
-    params_.index->accesses.fetch_add(1, std::memory_order_relaxed);
+    ctx_.op->CountUse(params_.index, params_.index->accesses);
     ++seeks_;
     cursor_ = ctx_.storage->ScanIndex(ctx_.coll, params_.index,
                                       {.snapshot = ctx_.snapshot,
                                        .backward = params_.backward,
                                        .lower = encoded_.lower(),
                                        .upper = encoded_.upper(),
-                                       .fill_cache = ctx_.fill_cache});
+                                       .fill_cache = ctx_.fill_cache,
+                                       .max_skipped = ctx_.MaxSkipped()});
   }
   while (true) {
     MAYFLY_TRY(ctx_.op->CheckInterrupt());
@@ -281,6 +314,13 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
           fresh = seen_.emplace(cursor_->record_key()).second;
           if (!fresh) ++dups_dropped_;
         }
+        if (fresh && keys_only_ && ctx_.check_keys) {
+          ++docs_examined_;
+          ++ctx_.op->docs_examined;
+          MAYFLY_TRY(fresh, ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_,
+                                                ctx_.snapshot.get()));
+          fresh = fresh && ctx_.visible.Shows(record_.doc, record_.expire_at);
+        }
         if (fresh) {
           *row = {};
           row->record_key = cursor_->record_key();
@@ -298,6 +338,7 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
 }
 
 void IndexScanStage::DoSave() {
+  record_.pinned.Reset();
   if (cursor_) cursor_->Reposition(nullptr);
 }
 

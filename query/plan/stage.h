@@ -11,6 +11,7 @@
 #include "storage/catalog_types.h"
 #include "storage/cursors.h"
 #include "storage/storage.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 
@@ -21,16 +22,21 @@ struct PlanContext {
   CollectionInfoPtr coll;
   KvSnapshotPtr snapshot;  ///< of the batch that runs; null: none taken
   EvalContext eval;        ///< variables for $expr
-  bool include_expired = false;
+  /// Which documents the operation sees; of the batch that runs.
+  Visibility visible;
+  /// Documents may be hidden now: a scan whose records nobody reads must look at them itself.
+  bool check_keys = false;
+  /// What a filter's `$meta` reads: of the record that is tested.
+  DocumentMetadata scanned;
   bool fill_cache = true;
   /// Stages return after each unit of work, so that a trial can be fair; off, they loop until they
   /// have something.
   bool step = false;
   bool timing = false;  ///< explain: stages measure the time they take
 
-  bool Visible(std::optional<Instant> expire_at) const {
-    return !expire_at || *expire_at > op->now || include_expired;
-  }
+  /// Deleted entries that a scan may have to pass at once: in a slice few, since no check comes
+  /// between them.
+  size_t MaxSkipped() const { return op->in_slice() ? 1000 : 0; }
 };
 
 /// One record on its way up a plan. Views belong to the stages below and are valid until the next
@@ -106,6 +112,11 @@ class PlanStage {
     ++stats_.restore_state;
     DoRestore();
     for (auto& c : children_) c->Restore();
+  }
+
+  /// Tells index scans here and below that nothing above reads the records of their keys.
+  virtual void SetKeysOnly() {
+    for (auto& c : children_) c->SetKeysOnly();
   }
 
   /// Appends `stage` and the stage's own fields, its statistics when asked, and its inputs.

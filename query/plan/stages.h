@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <deque>
 #include <string>
 #include <unordered_set>
@@ -7,6 +8,7 @@
 #include "query/pipeline/sorter.h"
 #include "query/plan/index_bounds.h"
 #include "query/plan/stage.h"
+#include "storage/fetch_many.h"
 #include "storage/index_keys.h"
 
 namespace mayfly {
@@ -54,6 +56,7 @@ class RecordScanStage final : public PlanStage {
   };
   Result<bool> NextRecord();
   void BuildRanges();
+  void BuildSourceRanges();  ///< of CollectionInfo::source_key
   void AppendIdIndex(BsonBuilder& out) const;
 
   Kind kind_;
@@ -88,11 +91,12 @@ class IndexScanStage final : public PlanStage {
 
   std::string Summary() const override;
   void AddExamined(int64_t* keys, int64_t* docs) const override {
-    (void)docs;
     *keys += keys_examined_;
+    *docs += docs_examined_;
   }
   const IndexInfo* index() const override { return params_.index.get(); }
   const Params& params() const { return params_; }
+  void SetKeysOnly() override { keys_only_ = true; }
   /// The next Work() goes on behind every entry that has this value in the first field.
   void SkipValue(std::string_view encoded_first_value);
 
@@ -106,32 +110,56 @@ class IndexScanStage final : public PlanStage {
  private:
   Params params_;
   EncodedBounds encoded_;
+  Storage::Record record_;
   bool dedup_;
+  bool keys_only_ = false;
   bool done_ = false;
   std::unique_ptr<IndexCursor> cursor_;
   std::string seek_, last_seek_;
   std::unordered_set<std::string> seen_;
-  int64_t keys_examined_ = 0, seeks_ = 0, dups_tested_ = 0, dups_dropped_ = 0;
+  int64_t keys_examined_ = 0, docs_examined_ = 0, seeks_ = 0, dups_tested_ = 0, dups_dropped_ = 0;
 };
 
 /// Looks up the record of a key, and tests what the bounds could not.
 class FetchStage final : public PlanStage {
  public:
-  FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter);
+  /// `wanted`: so many rows of the input will be asked for, and keys may be read ahead up to that
+  /// (INT64_MAX: all of them); 0: nobody knows.
+  FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted);
   void AddExamined(int64_t* keys, int64_t* docs) const override;
   const ResidualFilter* filter() const override { return &filter_; }
 
  protected:
   Result<StageState> DoWork(Row* row) override;
-  void DoSave() override { record_.pinned.Reset(); }
+  void DoSave() override;
   void ExplainStats(BsonBuilder& out) const override;
 
  private:
+  static constexpr int64_t kMaxAhead = 16;
+  static constexpr size_t kMaxBytesAhead = 128 << 10;  ///< of records held at once
+  static constexpr size_t kNone = SIZE_MAX;
+  struct KeyAhead {
+    std::string record_key, key_values, type_bits;
+    const IndexInfo* index = nullptr;
+    bool stale = false;  ///< read before a pause
+  };
   bool StillHasKey(const Row& row);
+  Result<StageState> NextOne(Row* row, bool* found);
+  Result<StageState> NextAhead(Row* row, bool* found);
+  Result<void> ReadAhead();
+  Result<void> LookUpAhead();
 
   ResidualFilter filter_;
   Storage::Record record_;
   KeySet keys_;
+  int64_t wanted_;
+  int64_t ahead_ = 1;  ///< how many to read the next time
+  std::vector<KeyAhead> keys_ahead_;
+  size_t next_ = 0,
+         kept_ = 0;  ///< of keys_ahead_: the first not returned yet, and how many there are
+  size_t looked_up_from_ = kNone;  ///< records_[0] belongs to this one; kNone: not looked up
+  bool scan_ended_ = false;
+  RecordBatch records_;
   int64_t docs_examined_ = 0, already_has_doc_ = 0;
 };
 

@@ -47,6 +47,11 @@ class OperatorUpdate final : public Update {
     MAYFLY_TRY(filters_, update::ParseArrayFilters(array_filters, scope));
     filter_used_.resize(filters_.size());
     for (const BsonElement& modifier : storage_.view()) {
+      if (modifier.name == "$expire") {
+        // Whether it reaches too far from now is looked at when it is applied.
+        MAYFLY_TRY(expiry_, ParseExpireOperator(modifier.value, Instant{0}));
+        continue;
+      }
       const update::OperatorRow* row = update::FindOperator(modifier.name);
       bool rename = modifier.name == "$rename";
       if (!row && !rename)

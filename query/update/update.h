@@ -10,6 +10,7 @@
 #include "protocol/instant.h"
 #include "query/expression/expression.h"
 #include "query/match/match_expression.h"
+#include "query/update/expire.h"
 
 namespace mayfly {
 
@@ -61,6 +62,8 @@ class Update {
                                  EvalContext& ctx) const;
 
   UpdateKind kind() const { return kind_; }
+  /// What `$expire` says; kUnset without it. Applied by the caller: the deadline is no part of the document.
+  const ExpirySetting& expiry() const { return expiry_; }
   /// True when a path uses `$`: the caller must match with MatchesWithPosition.
   bool NeedsPosition() const { return needs_position_; }
   /// True when the update may change what an index on the dotted path `indexed_path` holds. Array
@@ -77,6 +80,7 @@ class Update {
 
   UpdateKind kind_;
   bool needs_position_ = false;
+  ExpirySetting expiry_;
   std::vector<std::string> touched_paths_;
 };
 

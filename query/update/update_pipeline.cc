@@ -104,6 +104,7 @@ constexpr std::array kOtherStages = {"$bucket",
                                      "$skip",
                                      "$sort",
                                      "$sortByCount",
+                                     "$tombstones",
                                      "$unionWith",
                                      "$unwind",
                                      "$vectorSearch"};

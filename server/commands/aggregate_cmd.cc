@@ -2,6 +2,7 @@
 #include "server/arg_reader.h"
 #include "server/commands/aggregate_args.h"
 #include "server/server_context.h"
+#include "server/short_reads.h"
 #include "storage/namespace.h"
 
 namespace mayfly {
@@ -84,6 +85,70 @@ Result<void> CheckStrictStages(BsonView pipeline) {
   return Ok();
 }
 
+std::string_view CursorCollection(const AggregateArgs& a) {
+  return a.spec.collection.empty() ? std::string_view("$cmd.aggregate") : a.spec.collection;
+}
+
+/// The pipeline up to its first batch. Blocking. `*writes`: it ended in $out or $merge.
+Result<void> AnswerAggregate(CommandContext& ctx, const CommandRequest& req, const AggregateArgs& a,
+                             bool* writes, BsonBuilder& reply) {
+  std::string ns = JoinNamespace(req.db, CursorCollection(a));
+  ctx.EditReport([&](OperationReport& r) { r.ns = ns; });
+  std::string plan_summary;
+  MAYFLY_TRY(std::unique_ptr<ServerCursor> source,
+             OpenPipeline(ctx.server, ctx.op, a.spec, &plan_summary, writes));
+  ctx.EditReport([&](OperationReport& r) { r.plan_summary = plan_summary; });
+  if (*writes) {
+    // Such a pipeline does all its work at once, whatever the batch size, and answers nothing.
+    std::string none;
+    BsonArrayBuilder batch(none);
+    MAYFLY_TRY(source->NextBatch(ctx.op, 1, kMaxBatchBytes, batch));
+    batch.Done();
+  }
+  MAYFLY_TRY(ReplyFirstBatch(
+      ctx.server.cursors(), ctx.op, std::move(source), ns,
+      a.batch_size.value_or(kDefaultFirstBatch), false,
+      [&] {
+        auto client = std::make_unique<ClientCursor>();
+        client->ns = ns;
+        client->db = req.db;
+        client->collection = CursorCollection(a);
+        client->max_time_ms = req.generic.max_time_ms;
+        client->plan_summary = std::move(plan_summary);
+        client->originating_command = BsonDocument(req.body);
+        if (ctx.session) client->session = ctx.session->id();
+        return client;
+      },
+      reply));
+  ctx.server.metrics().documents.returned.Add(ctx.op.n_returned);
+  return Ok();
+}
+
+/// On an io thread, when it is short there.
+std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandRequest& req,
+                                         BsonBuilder& reply) {
+  MAYFLY_TRY(AggregateArgs a, ParseAggregate(req, false));
+  if (req.generic.api_strict) {
+    MAYFLY_TRY(CheckStrictStages(a.spec.pipeline));
+  }
+  if (a.explain || a.spec.collection.empty() || !a.spec.let.empty()) return std::nullopt;
+  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, a.spec.collection);
+  if (coll && coll->is_view) return std::nullopt;
+  a.spec.ctx = &ctx;
+  const uint32_t shape = ReadShape("aggregate", req.db, a.spec.collection, {a.spec.pipeline});
+  return TryShortRead(ctx, shape, [&] {
+    bool writes = false;  // no shape has a stage that does
+    return AnswerAggregate(ctx, req, a, &writes, reply);
+  });
+}
+
+/// The last stage is $out or $merge (anywhere else they are refused).
+bool EndsInWrite(BsonView pipeline) {
+  std::string_view last;
+  for (const BsonElement& e : pipeline) last = e.value.Document().First().name;
+  return last == "$out" || last == "$merge";
+}
+
 Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
@@ -91,40 +156,19 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
   if (req.generic.api_strict) {
     MAYFLY_CO_TRY(CheckStrictStages(a.spec.pipeline));
   }
-  std::string ns = std::string(req.db) + "." +
-                   (a.spec.collection.empty() ? "$cmd.aggregate" : std::string(a.spec.collection));
-  ctx.EditReport([&](OperationReport& r) { r.ns = ns; });
+  if (!a.explain && EndsInWrite(a.spec.pipeline)) {
+    MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
+  }
   co_await ctx.MoveToWorker();
   if (a.explain) {
-    MAYFLY_CO_TRY(
-        ExplainPipeline(ctx.server, ctx.op, a.spec, ExplainVerbosity::kQueryPlanner, reply));
-    co_return Ok();
+    ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, CursorCollection(a)); });
+    co_return ExplainPipeline(ctx.server, ctx.op, a.spec, ExplainVerbosity::kQueryPlanner, reply);
   }
-  auto client = std::make_unique<ClientCursor>();
-  client->ns = ns;
-  client->db = req.db;
-  client->collection =
-      a.spec.collection.empty() ? "$cmd.aggregate" : std::string(a.spec.collection);
-  client->max_time_ms = req.generic.max_time_ms;
-  client->originating_command = BsonDocument(req.body);
-  if (ctx.session) client->session = ctx.session->id();
   bool writes = false;
-  MAYFLY_CO_TRY(client->cursor,
-                OpenPipeline(ctx.server, ctx.op, a.spec, &client->plan_summary, &writes));
-  ctx.EditReport([&](OperationReport& r) { r.plan_summary = client->plan_summary; });
-  if (writes) {
-    // Such a pipeline does all its work at once, whatever the batch size, and answers nothing.
-    std::string none;
-    BsonArrayBuilder batch(none);
-    MAYFLY_CO_TRY(client->cursor->NextBatch(ctx.op, 1, kMaxBatchBytes, batch));
-    batch.Done();
-    if (ctx.write_concern.journal) {
-      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
-    }
+  MAYFLY_CO_TRY(AnswerAggregate(ctx, req, a, &writes, reply));
+  if (writes && ctx.write_concern.journal) {
+    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
   }
-  MAYFLY_CO_TRY(ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client),
-                                a.batch_size.value_or(kDefaultFirstBatch), reply));
-  ctx.server.metrics().documents.returned.Add(ctx.op.n_returned);
   co_return Ok();
 }
 
@@ -134,7 +178,8 @@ void RegisterAggregate(CommandRegistry& registry) {
   registry.Add({.name = "aggregate",
                 .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kTakesWriteConcern,
                 .help = "Runs a pipeline of stages and answers a cursor.",
-                .run_async = &RunAggregate});
+                .run_async = &RunAggregate,
+                .run_now = &AggregateNow});
 }
 
 }  // namespace mayfly

@@ -15,10 +15,15 @@ constexpr std::string_view kNamespace = "admin.$cmd.bulkWrite";
 struct BulkOp {
   enum class Kind : uint8_t { kInsert, kUpdate, kDelete } kind = Kind::kInsert;
   size_t ns = 0;
-  BsonView document;  ///< kInsert
+  BsonView document;     ///< kInsert
+  ExpirySetting expiry;  ///< kInsert; an update has its own
   UpdateStatement update;
   DeleteStatement remove;
 };
+
+bool SameExpiry(const ExpirySetting& a, const ExpirySetting& b) {
+  return a.kind == b.kind && a.seconds == b.seconds && a.at == b.at;
+}
 
 struct BulkCounts {
   int64_t errors = 0, inserted = 0, matched = 0, modified = 0, upserted = 0, deleted = 0;
@@ -30,7 +35,7 @@ Result<void> CheckHint(BsonValue hint) {
   return Ok();
 }
 
-Result<BulkOp> ParseOp(BsonView doc, size_t namespaces) {
+Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
   ArgReader in("bulkWrite.ops", doc);
   BulkOp op;
   std::string_view kind = doc.empty() ? std::string_view() : doc.First().name;
@@ -39,12 +44,20 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces) {
                  "an entry of bulkWrite.ops must begin with insert, update or delete, not '" +
                      std::string(kind) + "'"};
   const int64_t ns = in.Int64(kind);
+  ExpirySetting expiry;
+  if (kind != "delete") {
+    BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
+    const bool preserve = kind == "update" && in.BoolOr("preserveExpiry", false);
+    MAYFLY_TRY(expiry, ParseExpiryFields(after, at, preserve, now, "bulkWrite.ops"));
+  }
   if (kind == "insert") {
     op.kind = BulkOp::Kind::kInsert;
     op.document = in.Document("document");
+    op.expiry = expiry;
   } else if (kind == "update") {
     op.kind = BulkOp::Kind::kUpdate;
     UpdateStatement& u = op.update;
+    u.expiry = expiry;
     u.filter = in.Document("filter");
     u.update = in.Any("updateMods");
     if (u.update.missing())
@@ -201,8 +214,10 @@ Result<void> RunOps(CommandContext& ctx, std::vector<BulkOp>& ops,
       size_t end = i + 1;
       documents.assign(1, op.document);
       while (end < ops.size() && ops[end].kind == BulkOp::Kind::kInsert && ops[end].ns == op.ns &&
+             SameExpiry(ops[end].expiry, op.expiry) &&
              !(retry.active() && retry.Find(end) != nullptr))
         documents.push_back(ops[end++].document);
+      command.set_expiry(op.expiry);
       if (Result<void> open = command.OpenOrCreate(); !open) {
         if (EndsCommand(open.error())) return open.error();
         for (; i < end && !(failed && ordered); ++i) fail(i, open.error());
@@ -288,7 +303,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   ops.reserve(op_documents.size());
   int64_t inserts = 0, updates = 0, deletes = 0;
   for (BsonView doc : op_documents) {
-    MAYFLY_CO_TRY(BulkOp op, ParseOp(doc, namespaces.size()));
+    MAYFLY_CO_TRY(BulkOp op, ParseOp(doc, namespaces.size(), ctx.op.now));
     inserts += op.kind == BulkOp::Kind::kInsert;
     updates += op.kind == BulkOp::Kind::kUpdate;
     deletes += op.kind == BulkOp::Kind::kDelete;
@@ -333,6 +348,9 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
       .Append("nModified", static_cast<int32_t>(c.modified))
       .Append("nUpserted", static_cast<int32_t>(c.upserted))
       .Append("nDeleted", static_cast<int32_t>(c.deleted));
+  int64_t clamped = 0;
+  for (const BulkNamespace& n : namespaces) clamped += n.command->expiry_clamped();
+  if (clamped > 0) reply.Append("expiryClamped", static_cast<int32_t>(clamped));
   retry.AppendRetried(reply);
   co_return Ok();
 }

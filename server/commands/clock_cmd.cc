@@ -1,14 +1,17 @@
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/server_context.h"
+#include "ttl/ttl_monitor.h"
 
 namespace mayfly {
 
 namespace {
 
+constexpr int64_t kLatest = 253'402'300'799'999;  ///< the end of the year 9999
+
 /// {clock: 1} reads it; {clock: "real"}, {clock: {advanceSeconds | advanceMillis: n}}, {clock:
 /// {set: date}}, {clock: {freeze: bool}} change it; {clock: {pass: true}} runs a pass of the TTL
-/// monitor. When the command returns, everything due by then is gone: a test needs no waiting.
+/// monitor; with jump: true the clock guard sees the change as it would see a clock gone wrong. When the command returns, everything due by then is gone: a test needs no waiting.
 Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
@@ -27,16 +30,28 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     const BsonValue set = args.Any("set");
     const auto freeze = args.OptBool("freeze");
     pass = args.BoolOr("pass", false);
+    const bool jump = args.BoolOr("jump", false);
     if (!set.missing() && !set.IsDate()) args.Fail(args.WrongType("set", set.type(), "date"));
     MAYFLY_TRY(args.Finish());
+    if (v.Document().empty())
+      return Error{ErrorCode::kBadValue,
+                   "clock: {} does nothing: give set, advanceSeconds, advanceMillis, freeze or pass"};
+    // Checked before anything moves.
+    double to = static_cast<double>(set.missing() ? clock.Now().millis : set.Date().millis);
+    if (seconds) to += *seconds * 1000;
+    if (millis) to += static_cast<double>(*millis);
+    if (!(to >= 0 && to <= static_cast<double>(kLatest)))
+      return Error{ErrorCode::kBadValue, "the clock can be moved within the years 1970 to 9999"};
+    if (jump && ctx.server.ttl_monitor) ctx.server.ttl_monitor->clock_guard().TakeNextAsJump();
     if (freeze && *freeze) clock.Freeze(true);
     if (!set.missing()) clock.Set(set.Date());
     if (seconds) clock.Advance(static_cast<int64_t>(*seconds * 1000));
     if (millis) clock.Advance(*millis);
     if (freeze && !*freeze) clock.Freeze(false);
     moved = freeze || !set.missing() || seconds || millis;
-  } else if (!v.IsNumber()) {
-    return Error{ErrorCode::kTypeMismatch, "clock takes 1, \"real\" or a document"};
+  } else if (!v.IsNumber() || v.NumberAsDouble() != 1) {
+    return Error{v.IsNumber() ? ErrorCode::kBadValue : ErrorCode::kTypeMismatch,
+                 "clock takes 1, \"real\" or a document"};
   }
   if (moved || pass) {
     Operation now(clock, ctx.op.id);

@@ -6,10 +6,14 @@
 #include "query/pipeline/pipeline.h"
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
+#include "server/index_spec.h"
 #include "server/server_context.h"
+#include "server/ttl_preview.h"
+#include "storage/archive.h"
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
+#include "ttl/reap_limits.h"
 
 namespace mayfly {
 
@@ -25,11 +29,16 @@ namespace {
 
 Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
 
+constexpr std::string_view kDryRunIsFor =
+    "The 'dryRun' option is only supported for a change of 'expireAfterSeconds' and for the "
+    "conversion of an index to unique";
+
 /// The `index` document of collMod.
 struct IndexChange {
   std::optional<std::string_view> name;
   std::optional<BsonView> key;
-  BsonValue expire;
+  BsonValue expire, reap;
+  std::optional<ExpireReads> reads;
   std::optional<bool> hidden, unique, prepare_unique;
 };
 
@@ -59,6 +68,60 @@ Result<IndexInfoPtr> FindIndex(const CollectionInfo& coll, const IndexChange& c)
   return found;
 }
 
+/// An empty document: no limits any more.
+void SetReap(IndexInfo& index, BsonView reap) {
+  index.extra = BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : index.extra.view())
+      if (e.name != "reap") b.Append(e);
+    if (!reap.empty()) b.Append("reap", reap);
+  });
+}
+
+/// What stands in the way of a unique index: {violations: [{ids: […]}, …]}, one entry a key that
+/// several documents have; empty when there is none. At most about 8 MiB of it, as in MongoDB.
+Result<BsonDocument> FindDuplicates(CommandContext& ctx, const CollectionInfoPtr& coll,
+                                    const IndexInfoPtr& index) {
+  constexpr size_t kMaxBytes = 8 << 20;
+  Storage& storage = ctx.server.storage();
+  auto cursor = storage.ScanIndex(coll, index, {});
+  std::string values, bytes;
+  std::vector<std::string> group;
+  int found = 0;
+  BsonBuilder out(bytes);
+  auto list = out.OpenArray("violations");
+  auto end_group = [&]() -> Result<void> {
+    if (group.size() > 1) {
+      ++found;
+      auto entry = list.OpenDocument();
+      auto ids = entry.OpenArray("ids");
+      for (const std::string& key : group) {
+        Storage::Record record;
+        MAYFLY_TRY(bool there, storage.Fetch(*coll, key, &record));
+        if (there) ids.Append(record.doc["_id"]);
+      }
+    }
+    group.clear();
+    return Ok();
+  };
+  while (bytes.size() < kMaxBytes) {
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+    MAYFLY_TRY(bool more, cursor->Next());
+    if (!more) break;
+    if (cursor->encoded_values() != values) {
+      MAYFLY_TRY(end_group());
+      values = cursor->encoded_values();
+    }
+    // A document that has the key twice (in an array) is no conflict with itself.
+    if (group.empty() || group.back() != cursor->record_key())
+      group.emplace_back(cursor->record_key());
+  }
+  MAYFLY_TRY(end_group());
+  list.Done();
+  out.Done();
+  if (found == 0) return BsonDocument();
+  return BsonDocument(BsonView(bytes.data()));
+}
+
 Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView spec, bool dry_run,
                          BsonBuilder& reply) {
   ArgReader in("collMod.index", spec);
@@ -66,13 +129,18 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   c.name = in.OptString("name");
   c.key = in.OptDocument("keyPattern");
   c.expire = in.Any("expireAfterSeconds");
+  BsonValue reads = in.Any("expireReads");
+  c.reap = in.Any("reap");
   c.hidden = in.OptBool("hidden");
   c.unique = in.OptBool("unique");
   c.prepare_unique = in.OptBool("prepareUnique");
   MAYFLY_TRY(in.Finish());
+  if (!reads.missing()) {
+    MAYFLY_TRY(c.reads, ParseExpireReads(reads, "collMod.index.expireReads"));
+  }
   if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
-  if (c.expire.missing() && !c.hidden && !c.unique && !c.prepare_unique)
-    return Invalid("no expireAfterSeconds, hidden, unique, or prepareUnique field");
+  if (c.expire.missing() && c.reap.missing() && !c.reads && !c.hidden && !c.unique && !c.prepare_unique)
+    return Invalid("no expireAfterSeconds, reap, hidden, unique, or prepareUnique field");
   if (!c.expire.missing() && !c.expire.IsNumber())
     return Error{ErrorCode::kTypeMismatch,
                  "BSON field 'collMod.index.expireAfterSeconds' is the wrong type '" +
@@ -81,7 +149,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
   if (c.unique && !*c.unique) return Invalid("collMod does not support 'unique: false'");
   MAYFLY_TRY(IndexInfoPtr index, FindIndex(*coll, c));
   if (!index) {
-    if (!c.expire.missing())
+    if (!c.expire.missing() || !c.reap.missing())
       return Invalid("the _id field does not support TTL indexes: use a clustered collection");
     return Invalid(c.hidden ? "can't hide _id index" : "cannot change the _id index");
   }
@@ -108,72 +176,80 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
       return Invalid("index '" + index->name +
                      "': only ascending and descending indexes can be TTL indexes");
   }
+  if (!c.reap.missing()) {
+    if (c.expire.missing() && !index->expire_after_seconds)
+      return Invalid("index '" + index->name +
+                     "': reap is an option of TTL indexes: give expireAfterSeconds too");
+    MAYFLY_TRY(ParseReapLimits(c.reap, ErrorCode::kInvalidOptions, index->name));
+  }
   if (c.unique && !index->unique) {
     if (!index->prepare_unique && !dry_run)
       return Invalid(
           "Cannot make index unique with 'prepareUnique=false'. Run collMod to set it first.");
-    // What stands in the way is told, nothing is changed.
-    std::vector<BsonDocument> violations;
-    auto cursor = ctx.server.storage().ScanIndex(coll, index, {});
-    std::string last_values, last_key;
-    for (;;) {
-      MAYFLY_TRY(ctx.op.CheckInterrupt());
-      MAYFLY_TRY(bool found, cursor->Next());
-      if (!found) break;
-      if (cursor->encoded_values() == last_values && cursor->record_key() != last_key &&
-          violations.size() < 1000) {
-        Storage::Record a, b;
-        MAYFLY_TRY(bool x, ctx.server.storage().Fetch(*coll, last_key, &a));
-        MAYFLY_TRY(bool y, ctx.server.storage().Fetch(*coll, cursor->record_key(), &b));
-        if (x && y)
-          violations.push_back(BuildBson([&](BsonBuilder& o) {
-            auto ids = o.OpenArray("ids");
-            ids.Append(a.doc["_id"]).Append(b.doc["_id"]);
-          }));
-      }
-      last_values = cursor->encoded_values();
-      last_key = cursor->record_key();
-    }
-    if (!violations.empty()) {
-      BsonDocument details = BuildBson([&](BsonBuilder& o) {
-        auto list = o.OpenArray("violations");
-        for (const BsonDocument& v : violations) list.Append(v);
-      });
-      return Error{LocationCode(359),
+    MAYFLY_TRY(BsonDocument violations, FindDuplicates(ctx, coll, index));
+    if (!violations.view().empty())
+      return Error{ErrorCode::kCannotConvertIndexToUnique,
                    "Cannot convert the index to unique. Please resolve conflicting documents "
                    "before running collMod again.",
-                   details.bytes()};
-    }
-    if (!dry_run)
-      return Error{ErrorCode::kNotImplemented, "converting index '" + index->name +
-                                                   "' to unique is not supported by this server: "
-                                                   "build a unique index and drop this one"};
+                   violations.bytes()};
   }
   if (dry_run) {
-    if (!c.unique)
-      return Invalid(
-          "The 'dryRun' option is only supported for the conversion of an index to unique");
+    if (c.expire.missing() && !c.unique) return Invalid(std::string(kDryRunIsFor));
+    if (!c.expire.missing()) {
+      MAYFLY_TRY(DryRun(ctx, TtlRule{TtlRule::Kind::kTtlIndex, coll, index, seconds}, reply));
+    }
     return Ok();
   }
+  if (c.reads && !index->expire_after_seconds && c.expire.missing())
+    return Invalid("index '" + index->name + "': expireReads is for TTL indexes");
+  RuleGuard guard(ctx);
+  if (!c.expire.missing()) {
+    MAYFLY_TRY(guard.Begin(*coll, {index->name}));
+    if (guard.active()) {
+      MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, coll, index, seconds}));
+    }
+  }
   const std::optional<int32_t> old_seconds = index->expire_after_seconds;
-  const bool old_hidden = index->hidden, old_prepare = index->prepare_unique;
+  const ExpireReads old_reads = index->expire_reads;
+  const bool old_hidden = index->hidden, old_prepare = index->prepare_unique,
+             old_unique = index->unique;
   MAYFLY_TRY(ctx.server.storage().catalog().ModifyIndex(ctx.op, *coll, index->name,
                                                         [&](IndexInfo& i) -> Result<void> {
                                                           if (!c.expire.missing())
                                                             i.expire_after_seconds = seconds;
+                                                          if (c.reads) i.expire_reads = *c.reads;
+                                                          if (!c.reap.missing())
+                                                            SetReap(i, c.reap.Document());
                                                           if (c.hidden) i.hidden = *c.hidden;
                                                           if (c.prepare_unique)
                                                             i.prepare_unique = *c.prepare_unique;
+                                                          if (c.unique) {
+                                                            i.unique = true;
+                                                            i.prepare_unique = false;
+                                                          }
                                                           return Ok();
                                                         }));
   if (!c.expire.missing()) {
     if (old_seconds) reply.Append("expireAfterSeconds_old", int64_t{*old_seconds});
     reply.Append("expireAfterSeconds_new", int64_t{seconds});
+    AuditRule(ctx, "collMod", coll->ns, index->name, old_seconds, seconds);
+  }
+  if (c.reads && *c.reads != old_reads) {
+    if (old_reads != ExpireReads::kDefault)
+      reply.Append("expireReads_old", ExpireReadsName(old_reads));
+    reply.Append("expireReads_new", ExpireReadsName(*c.reads));
+  }
+  if (!c.reap.missing()) {
+    if (BsonValue old = index->extra.view()["reap"]; old.IsDocument())
+      reply.Append("reap_old", old);
+    reply.Append("reap_new", c.reap);
   }
   if (c.hidden && *c.hidden != old_hidden)
     reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
   if (c.prepare_unique && *c.prepare_unique != old_prepare)
     reply.Append("prepareUnique_old", old_prepare).Append("prepareUnique_new", *c.prepare_unique);
+  if (c.unique && !old_unique) reply.Append("unique_new", true);
+  guard.AppendTo(reply);
   return Ok();
 }
 
@@ -182,6 +258,8 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   std::string_view name = in.Collection();
   auto index = in.OptDocument("index");
   BsonValue expire = in.Any("expireAfterSeconds");
+  auto expiry = in.OptDocument("expiry");
+  BsonValue on_expire = in.Any("onExpire");
   auto validator = in.OptDocument("validator");
   auto level = in.OptString("validationLevel");
   auto action = in.OptString("validationAction");
@@ -207,11 +285,16 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     MAYFLY_TRY(p.Finish());
   }
   if (dry_run &&
-      (!index || !expire.missing() || validator || level || action || view_on || pipeline))
-    return Invalid(
-        "The 'dryRun' option is only supported for the conversion of an index to unique");
+      ((index && !expire.missing()) || (!index && expire.missing()) || validator || level ||
+       action || view_on || pipeline || capped_size || capped_max || expiry || !on_expire.missing()))
+    return Invalid(std::string(kDryRunIsFor));
+  ExpiryOptions expiry_options = coll->expiry_options;
+  if (expiry) {
+    if (coll->capped) return Invalid("the 'expiry' option is not supported on capped collections");
+    MAYFLY_TRY(ParseExpiryOptions(*expiry, true, &expiry_options));
+  }
   if (coll->is_view) {
-    if (index || !expire.missing() || validator || level || action || capped_size || capped_max)
+    if (expiry || index || !expire.missing() || !on_expire.missing() || validator || level || action || capped_size || capped_max)
       return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
     if (!view_on || !pipeline)
       return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
@@ -246,13 +329,39 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       seconds = n;
     }
   }
+  if (!on_expire.missing()) {
+    if (coll->capped) return Invalid("onExpire is not supported on capped collections");
+    MAYFLY_TRY(ParseOnExpire(on_expire, catalog, req.db, name));
+  }
+  RuleGuard guard(ctx);
+  if (!expire.missing()) {
+    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, seconds.value_or(0)};
+    if (dry_run) {
+      if (seconds) return DryRun(ctx, rule, reply);
+      AppendDryRun(RuleCensus(), reply);  // "off": nothing expires
+      return Ok();
+    }
+    if (seconds) {
+      MAYFLY_TRY(guard.Begin(*coll, {RuleIdentity(rule)}));
+      if (guard.active()) {
+        MAYFLY_TRY(guard.Judge(rule));
+      }
+    }
+  }
   if ((capped_size || capped_max) && !coll->capped)
     return Invalid("cappedSize and cappedMax can only be set on a capped collection");
   if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
     return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
-  if (!expire.missing() || validator || level || action || capped_size || capped_max) {
+  if (!expire.missing() || !on_expire.missing() || expiry || validator || level || action || capped_size ||
+      capped_max) {
     MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
+      std::optional<ArchiveTarget> archive;
+      if (!on_expire.missing()) {
+        // Again, now that nobody else can change a collection: two changes at once make no cycle.
+        MAYFLY_TRY(archive, ParseOnExpire(on_expire, catalog, c.db, c.name));
+      }
       if (!expire.missing()) c.expire_after_seconds = seconds;
+      if (expiry) c.expiry_options = expiry_options;
       if (capped_size) c.capped_bytes = (*capped_size + 255) / 256 * 256;
       if (capped_max) c.capped_documents = std::max<int64_t>(*capped_max, 0);
       // The new settings become part of what listCollections shows.
@@ -261,13 +370,18 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
           bool replaced = (validator && e.name == "validator") ||
                           ((validator || level) && e.name == "validationLevel") ||
                           ((validator || action) && e.name == "validationAction") ||
+                          (expiry && e.name == "expiry") ||
+                          (!on_expire.missing() && e.name == "onExpire") ||
                           (c.capped && (e.name == "size" || e.name == "max"));
           if (!replaced) b.Append(e);
         }
+        if (expiry && c.expiry_options.set())
+          b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
         if (c.capped) {
           b.Append("size", c.capped_bytes);
           if (c.capped_documents > 0) b.Append("max", c.capped_documents);
         }
+        if (archive) b.Append("onExpire", on_expire);
         auto keep = [&](const char* field, const char* fallback) {
           BsonValue v = coll->options.view()[field];
           return v.IsString() ? std::string(v.String()) : std::string(fallback);
@@ -282,11 +396,15 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       });
       return SetValidator(ctx.server, c, validator, level, action);
     }));
+    if (!expire.missing())
+      AuditRule(ctx, "collMod", coll->ns, "clustered", coll->expire_after_seconds,
+                seconds);
     coll = catalog.Find(req.db, name);
     if (!coll)
       return Error{ErrorCode::kNamespaceNotFound,
                    "ns does not exist: " + JoinNamespace(req.db, name)};
   }
+  guard.AppendTo(reply);
   if (index) return ChangeIndex(ctx, coll, *index, dry_run, reply);
   return Ok();
 }

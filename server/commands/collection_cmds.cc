@@ -1,14 +1,18 @@
 #include "protocol/extended_json.h"
 #include "query/match/record_filter.h"
 #include "query/pipeline/pipeline.h"
+#include "query/update/expire.h"
 #include "server/aggregate.h"
 #include "server/aggregate_stages.h"
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
 #include "server/cursor_manager.h"
 #include "server/server_context.h"
+#include "server/ttl_preview.h"
+#include "storage/archive.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
+#include "storage/visibility.h"
 
 namespace mayfly {
 
@@ -64,11 +68,57 @@ Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now) {
   return n;
 }
 
-namespace {
-
-Error NotFound(std::string_view db, std::string_view collection) {
-  return {ErrorCode::kNamespaceNotFound, "ns does not exist: " + JoinNamespace(db, collection)};
+Result<void> ParseExpiryOptions(BsonView given, bool change, ExpiryOptions* options) {
+  const char* where = change ? "collMod.expiry" : "create.expiry";
+  const std::string prefix = std::string(where) + ".";
+  ArgReader in(where, given);
+  BsonValue field = in.Any("field"), max = in.Any("maxTTL"), recover = in.Any("recoverSeconds");
+  auto on_update = in.OptString("onUpdate");
+  MAYFLY_TRY(in.Finish());
+  if (change && !max.missing())
+    return Error{ErrorCode::kInvalidOptions,
+                 "a collection's maxTTL is fixed when it is created: make another collection, or "
+                 "set one for the database with setDatabaseExpiry"};
+  ExpiryOptions o = *options;
+  if (change && field.IsNull()) {
+    o.field.clear();
+  } else if (!field.missing()) {
+    if (!field.IsString()) return in.WrongType("field", field.type(), "string");
+    std::string_view name = field.String();
+    if (name.empty() || name == "_id" || name.starts_with('$') ||
+        name.find('.') != std::string_view::npos || name.find('\0') != std::string_view::npos)
+      return Error{ErrorCode::kBadValue,
+                   prefix + "field must be the name of a top-level field other than _id, but it is '" +
+                       std::string(name) + "'"};
+    o.field = name;
+  }
+  if (!max.missing()) {
+    MAYFLY_TRY(o.max_ttl, ParseWholeSeconds(max, INT32_MAX, prefix + "maxTTL"));
+  }
+  if (!recover.missing()) {
+    MAYFLY_TRY(o.recover_seconds, ParseWholeSeconds(recover, INT32_MAX, prefix + "recoverSeconds"));
+  }
+  if (on_update) {
+    if (*on_update != "preserve" && *on_update != "reset")
+      return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(*on_update) +
+                                             "' for field '" + prefix +
+                                             "onUpdate' is not a valid value: it is reset or preserve"};
+    o.preserve = *on_update == "preserve";
+  }
+  *options = std::move(o);
+  return Ok();
 }
+
+BsonDocument DescribeExpiryOptions(const ExpiryOptions& o) {
+  return BuildBson([&](BsonBuilder& b) {
+    if (!o.field.empty()) b.Append("field", o.field);
+    if (o.max_ttl != 0) b.Append("maxTTL", o.max_ttl);
+    if (o.preserve) b.Append("onUpdate", "preserve");
+    if (o.recover_seconds != 0) b.Append("recoverSeconds", o.recover_seconds);
+  });
+}
+
+namespace {
 
 Result<void> CheckViewPipeline(std::string_view db, std::string_view on, BsonView stages) {
   PipelineOptions options;
@@ -84,7 +134,6 @@ Result<void> CheckViewPipeline(std::string_view db, std::string_view on, BsonVie
 }
 
 Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  (void)reply;
   ArgReader in(req);
   CollectionInfo c;
   c.db = req.db;
@@ -99,6 +148,8 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   auto pipeline = in.OptArray("pipeline");
   BsonValue clustered = in.Any("clusteredIndex");
   BsonValue expire = in.Any("expireAfterSeconds");
+  auto expiry = in.OptDocument("expiry");
+  BsonValue on_expire = in.Any("onExpire");
   in.NotSupported("collation");
   in.NotSupported("timeseries");
   in.NotSupported("encryptedFields");
@@ -108,6 +159,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   auto id_index = in.OptDocument("idIndex");
   auto auto_index = in.OptBool("autoIndexId");
   in.OptInt64("flags");
+  const bool dry_run = in.BoolOr("dryRun", false);
   MAYFLY_TRY(in.Finish());
   auto invalid = [](std::string why) { return Error{ErrorCode::kInvalidOptions, std::move(why)}; };
   MAYFLY_TRY(ValidateNewNamespace(req.db, c.name));
@@ -128,10 +180,10 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     return Error{ErrorCode::kFailedToParse, "The 'key' field of idIndex must be an object"};
   if (view_on) {
     if (c.capped || size || max || validator || !clustered.missing() || !expire.missing() ||
-        id_index)
+        !on_expire.missing() || expiry || id_index)
       return invalid(
-          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds or idIndex "
-          "on a view");
+          "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expiry, "
+          "onExpire or idIndex on a view");
     if (view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
     c.is_view = true;
     c.view_on = *view_on;
@@ -175,6 +227,10 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
                    "The clusteredIndex option requires unique: true to be specified"};
     c.clustered = true;
   }
+  if (expiry) {
+    if (c.capped) return invalid("the 'expiry' option is not supported with 'capped'");
+    MAYFLY_TRY(ParseExpiryOptions(*expiry, false, &c.expiry_options));
+  }
   if (!expire.missing()) {
     if (!c.clustered)
       return invalid(
@@ -183,11 +239,19 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, ctx.op.now));
     c.expire_after_seconds = n;
   }
+  std::optional<ArchiveTarget> archive;
+  if (!on_expire.missing()) {
+    if (c.capped) return invalid("onExpire is not supported on capped collections");
+    MAYFLY_TRY(archive,
+               ParseOnExpire(on_expire, ctx.server.storage().catalog(), req.db, c.name));
+  }
   c.options = BuildBson([&](BsonBuilder& b) {
+    if (archive) b.Append("onExpire", on_expire);
     if (c.capped) {
       b.Append("capped", true).Append("size", c.capped_bytes);
       if (c.capped_documents > 0) b.Append("max", c.capped_documents);
     }
+    if (c.expiry_options.set()) b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
     if (validator) b.Append("validator", *validator);
     if (level)
       b.Append("validationLevel", *level);
@@ -206,12 +270,20 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
         old->is_view == c.is_view && old->options.bytes() == c.options.bytes() &&
         old->clustered == c.clustered && old->expire_after_seconds == c.expire_after_seconds &&
         old->view_on == c.view_on && old->view_pipeline.bytes() == c.view_pipeline.bytes();
-    if (same) return Ok();
+    if (same && !dry_run) return Ok();
     return Error{ErrorCode::kNamespaceExists,
                  old->is_view ? "A view already exists. NS: " + old->ns
                               : "Collection " + old->ns + " already exists with other options"};
   }
-  MAYFLY_TRY(catalog.Create(ctx.op, std::move(c)));
+  if (dry_run) {
+    // There is nothing in it yet.
+    AppendDryRun(RuleCensus(), reply);
+    return Ok();
+  }
+  MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(c)));
+  if (made->clustered && made->expire_after_seconds)
+    AuditRule(ctx, "createCollection", made->ns, "clustered", {},
+              made->expire_after_seconds);
   return Ok();
 }
 
@@ -235,6 +307,8 @@ Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   Result<void> dropped = catalog.Drop(ctx.op, req.db, name);
   if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
   CloseCursors(ctx.server, req.db, name);
+  AuditDroppedRules(ctx, *coll);
+  MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, coll->uuid));
   if (!coll->is_view) reply.Append("nIndexesWas", indexes);
   reply.Append("ns", coll->ns);
   return Ok();
@@ -250,8 +324,13 @@ Result<void> RunDropDatabase(CommandContext& ctx, const CommandRequest& req, Bso
     return Error{ErrorCode::kIllegalOperation,
                  "Dropping the '" + std::string(req.db) + "' database is prohibited."};
   Catalog& catalog = ctx.server.storage().catalog();
-  const bool existed = !catalog.List(req.db).empty();
+  const std::vector<CollectionInfoPtr> there = catalog.List(req.db);
+  const bool existed = !there.empty();
   MAYFLY_TRY(catalog.DropDatabase(ctx.op, req.db));
+  for (const CollectionInfoPtr& c : there) {
+    AuditDroppedRules(ctx, *c);
+    MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, c->uuid));
+  }
   CloseCursors(ctx.server, req.db, {});
   if (existed) reply.Append("dropped", req.db);
   return Ok();
@@ -285,7 +364,12 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
     return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + coll->ns};
   if (source.second.starts_with("system."))
     return Error{ErrorCode::kIllegalOperation, "Renaming system collections is not allowed"};
+  CollectionInfoPtr replaced = drop.Truthy() ? catalog.Find(target.first, target.second) : nullptr;
   MAYFLY_TRY(catalog.Rename(ctx.op, *coll, target.first, target.second, drop.Truthy()));
+  if (replaced) {
+    AuditDroppedRules(ctx, *replaced);
+    MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, replaced->uuid));
+  }
   CloseCursors(ctx.server, source.first, source.second);
   if (drop.Truthy()) CloseCursors(ctx.server, target.first, target.second);
   return Ok();
@@ -344,9 +428,7 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
     MAYFLY_TRY(match, ParseMatch(filter));
   }
   std::vector<BsonDocument> docs;
-  bool views = false;
   for (const CollectionInfoPtr& c : ctx.server.storage().catalog().List(req.db)) {
-    views |= c->is_view;
     BsonDocument whole = DescribeCollection(*c, false);
     if (match) {
       MAYFLY_TRY(bool matches, match->Matches(whole));
@@ -446,7 +528,8 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
       continue;
     }
     ++collections;
-    objects += c->counters->documents;
+    MAYFLY_TRY(int64_t documents, Visibility(storage, *c, ctx.op.now).CountVisible(ctx.op));
+    objects += documents;
     data += c->counters->bytes;
     stored += storage.StorageBytes(*c);
     indexes += static_cast<int64_t>(c->indexes.size()) + (c->capped || c->clustered ? 0 : 1);
@@ -518,7 +601,8 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   if (coll && !coll->is_view) {
     if (!min && !max) {
       bytes = coll->counters->bytes;
-      objects = coll->counters->documents;
+      MAYFLY_TRY(objects,
+                 Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
     } else {
       if (!min || !max) return Error{ErrorCode::kBadValue, "only one of min or max specified"};
       QuerySpec spec;

@@ -18,6 +18,13 @@ Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
 /// since the epoch. Errors: InvalidOptions 72 (EXPIRY.md A.3).
 Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now);
 
+/// `expiry: {field, maxTTL, onUpdate, recoverSeconds}` of create and collMod: sets what is given. With
+/// `change`, maxTTL is refused (it is fixed at creation) and `field: null` takes the field away.
+/// Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72, unknown field 40415.
+Result<void> ParseExpiryOptions(BsonView given, bool change, ExpiryOptions* options);
+/// As listCollections shows it: what is not the default.
+BsonDocument DescribeExpiryOptions(const ExpiryOptions& options);
+
 /// Used and total bytes of the file system that `path` is on; zeros when it cannot be asked.
 void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total);
 

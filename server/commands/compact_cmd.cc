@@ -3,6 +3,7 @@
 #include "server/server_context.h"
 #include "storage/key_format.h"
 #include "storage/storage.h"
+#include "ttl/remove_due.h"
 
 namespace mayfly {
 
@@ -31,6 +32,9 @@ Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder
     reply.Append("estimatedBytesFreed", estimate);
     return Ok();
   }
+  // What is due goes first, so that its space comes back too.
+  MAYFLY_TRY(int64_t removed, RemoveDue(storage, ctx.op, coll));
+  ctx.server.metrics().ttl.deleted_documents.Add(removed);
   if (target_mb && estimate < *target_mb << 20) {
     reply.Append("bytesFreed", int64_t{0});
     return Ok();
@@ -42,6 +46,8 @@ Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder
     MAYFLY_TRY(ctx.op.CheckInterrupt());
     MAYFLY_TRY(storage.kv().Compact(i->keyspace, IdPrefix(i->id), IdPrefixEnd(i->id)));
   }
+  MAYFLY_TRY(storage.kv().Compact(Keyspace::kExpiry, DeadlinePrefix(coll->id),
+                                  DeadlinePrefixEnd(coll->id)));
   reply.Append("bytesFreed", std::max<int64_t>(0, before - bytes()));
   return Ok();
 }

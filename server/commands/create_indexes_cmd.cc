@@ -4,6 +4,7 @@
 #include "server/cursor_manager.h"
 #include "server/index_spec.h"
 #include "server/server_context.h"
+#include "server/ttl_preview.h"
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
@@ -29,11 +30,44 @@ Result<CollectionInfoPtr> Existing(ServerContext& server, std::string_view db,
   return coll;
 }
 
+/// dryRun: what the TTL indexes among `indexes` would remove. Nothing is made, not even the
+/// collection.
+Result<void> DryRunIndexes(CommandContext& ctx, const CollectionInfoPtr& coll,
+                           std::vector<IndexInfo> indexes, BsonBuilder& reply) {
+  std::vector<IndexInfoPtr> rules;
+  for (IndexInfo& i : indexes) {
+    if (coll && !IsIdIndexKey(i.key)) {
+      MAYFLY_TRY(MatchExistingIndex(*coll, i));
+    }
+    if (i.expire_after_seconds) rules.push_back(std::make_shared<IndexInfo>(std::move(i)));
+  }
+  if (rules.empty())
+    return Error{ErrorCode::kInvalidOptions,
+                 "'dryRun' tells what a TTL index would remove: none of the indexes has "
+                 "'expireAfterSeconds'"};
+  auto one = [&](const IndexInfoPtr& i, BsonBuilder& out) -> Result<void> {
+    if (!coll) {
+      AppendDryRun(RuleCensus(), out);
+      return Ok();
+    }
+    return DryRun(ctx, TtlRule{TtlRule::Kind::kTtlIndex, coll, i, *i->expire_after_seconds}, out);
+  };
+  if (rules.size() == 1) return one(rules[0], reply);
+  BsonArrayBuilder list = reply.OpenArray("indexes");
+  for (const IndexInfoPtr& i : rules) {
+    BsonBuilder d = list.OpenDocument();
+    d.Append("name", i->name);
+    MAYFLY_TRY(one(i, d));
+  }
+  return Ok();
+}
+
 Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   std::string_view collection = in.Collection();
   std::vector<BsonView> specs = in.Documents("indexes");
-  in.Any("commitQuorum");  // how many members must be ready: there is this one
+  const BsonValue quorum = in.Any("commitQuorum");  // members that must be ready: there is this one
+  const bool dry_run = in.BoolOr("dryRun", false);
   in.LooseBoolOr("ignoreUnknownIndexOptions", false);
   MAYFLY_TRY(in.Finish());
   if (specs.empty())
@@ -60,13 +94,39 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
             "Identical index name '" + i.name + "' with different keys in one createIndexes"};
     indexes.push_back(std::move(i));
   }
+  // A manual's example passes the seconds as a third argument of createIndex, which is the quorum
+  // (EXPIRY rule R24).
+  if (quorum.IsDocument() && quorum.Document().Has("expireAfterSeconds")) {
+    note =
+        "commitQuorum holds expireAfterSeconds: give it among the options of the index, in the same "
+        "document as partialFilterExpression; as it is, this is no TTL index";
+    ctx.server.log().Warn(LogComponent::kIndex, 9000300,
+                          "expireAfterSeconds given as commitQuorum has no effect",
+                          BuildBson([&](BsonBuilder& b) {
+                            b.Append("namespace", JoinNamespace(req.db, collection));
+                          }));
+  }
+  if (dry_run) return DryRunIndexes(ctx, coll, std::move(indexes), reply);
   const bool created = !coll;
   if (!coll) {
     MAYFLY_TRY(coll, catalog.GetOrCreate(ctx.op, req.db, collection));
   }
   const int before = IndexCount(*coll);
+  std::vector<std::string> new_rules;
+  for (const IndexInfo& i : indexes)
+    if (i.expire_after_seconds && !coll->FindIndex(i.name)) new_rules.push_back(i.name);
+  RuleGuard guard(ctx);
+  MAYFLY_TRY(guard.Begin(*coll, new_rules));
   MAYFLY_TRY(catalog.CreateIndexes(ctx.op, *coll, std::move(indexes)));
   CollectionInfoPtr now = catalog.Find(req.db, collection);
+  for (const std::string& name : new_rules) {
+    IndexInfoPtr i = now ? now->FindIndex(name) : nullptr;
+    if (!i || !i->expire_after_seconds) continue;
+    AuditRule(ctx, "createIndex", now->ns, name, {}, *i->expire_after_seconds);
+    if (guard.active()) {
+      MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, now, i, *i->expire_after_seconds}));
+    }
+  }
   const int after = now ? IndexCount(*now) : before;
   reply.Append("numIndexesBefore", before).Append("numIndexesAfter", after);
   reply.Append("createdCollectionAutomatically", created);
@@ -74,6 +134,7 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     reply.Append("note", note);
   else if (after == before)
     reply.Append("note", "all indexes already exist");
+  guard.AppendTo(reply);
   return Ok();
 }
 
@@ -181,6 +242,10 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
       if (!i->is_id()) names.push_back(i->name);
   if (!names.empty()) {
     MAYFLY_TRY(ctx.server.storage().catalog().DropIndexes(ctx.op, *coll, names));
+    for (const std::string& name : names)
+      if (IndexInfoPtr i = coll->FindIndex(name); i && i->expire_after_seconds)
+        AuditRule(ctx, "dropIndex", coll->ns, name, *i->expire_after_seconds, {});
+    MAYFLY_TRY(ctx.server.ttl_controls().Forget(ctx.op, coll->uuid, names));
   }
   reply.Append("nIndexesWas", was);
   if (all) reply.Append("msg", "non-_id indexes dropped for collection");

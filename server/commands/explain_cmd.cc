@@ -147,7 +147,7 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
     if (statements.size() != 1)
       co_return Error{ErrorCode::kInvalidLength, "explained write batches must be of size 1"};
     if (sub.name == "update") {
-      MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(statements[0]));
+      MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(statements[0], ctx.op.now));
       VariableScope scope;
       MAYFLY_CO_TRY(
           Update::Parse(s.update, s.array_filters, scope, {.multi = s.multi, .upsert = s.upsert}));
@@ -160,7 +160,7 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
                        s.multi ? "BATCHED_DELETE" : "DELETE", false, false, let, verbosity, reply);
     }
   } else if (sub.name == "findAndModify" || sub.name == "findandmodify") {
-    MAYFLY_CO_TRY(FindAndModifyArgs a, ParseFindAndModify(sub));
+    MAYFLY_CO_TRY(FindAndModifyArgs a, ParseFindAndModify(sub, ctx.op.now));
     done =
         ExplainWrite(server, op, req.db, a.collection, a.filter, a.sort, a.hint, false,
                      a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let, verbosity, reply);

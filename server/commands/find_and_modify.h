@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "query/update/expire.h"
 #include "server/command.h"
 
 namespace mayfly {
@@ -12,9 +13,10 @@ struct FindAndModifyArgs {
   BsonValue update, hint;
   std::vector<BsonView> array_filters;
   std::optional<int64_t> statement_id;
+  ExpirySetting expiry;
   bool remove = false, return_new = false, upsert = false, bypass_validation = false;
 };
 /// Errors: those of ArgReader; FailedToParse 9 for combinations that make no sense.
-Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req);
+Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant now);
 
 }  // namespace mayfly

@@ -6,7 +6,7 @@
 
 namespace mayfly {
 
-Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req) {
+Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant now) {
   ArgReader in(req);
   FindAndModifyArgs a;
   a.collection = in.Collection();
@@ -31,7 +31,13 @@ Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req) {
   a.hint = in.Any("hint");
   a.let = in.DocumentOr("let");
   a.statement_id = in.OptInt64("stmtId");
+  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
+  bool preserve = in.BoolOr("preserveExpiry", false);
   MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(a.expiry, ParseExpiryFields(after, at, preserve, now, "findAndModify"));
+  if (a.remove && a.expiry.given())
+    return Error{ErrorCode::kInvalidOptions,
+                 "expireAfterSeconds, expireAt and preserveExpiry have no meaning with remove=true"};
   auto parse_error = [](const char* why) { return Error{ErrorCode::kFailedToParse, why}; };
   if (a.remove && !a.update.missing())
     return parse_error("Cannot specify both an update and remove=true");
@@ -53,7 +59,7 @@ namespace {
 
 Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandRequest& req,
                                          BsonBuilder& reply) {
-  MAYFLY_CO_TRY(FindAndModifyArgs a, ParseFindAndModify(req));
+  MAYFLY_CO_TRY(FindAndModifyArgs a, ParseFindAndModify(req, ctx.op.now));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "command";
     r.ns = std::string(req.db) + "." + std::string(a.collection);
@@ -80,6 +86,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   }
   co_await ctx.MoveToWorker();
   std::optional<BsonDocument> value;
+  DocumentMetadata metadata;
   const StatementResult* before = retry.active() ? retry.Find(0) : nullptr;
   if (before != nullptr) {
     const BsonView kept = before->document.view();
@@ -110,6 +117,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
       s.sort = a.sort;
       s.hint = a.hint;
       s.upsert = a.upsert;
+      s.expiry = a.expiry;
       MAYFLY_CO_TRY(UpdateResult r, command.Update(s, true));
       const bool upserted = !r.upserted_id.missing();
       ctx.server.metrics().documents.updated.Add(r.modified);
@@ -118,10 +126,13 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
           .Append("updatedExisting", r.matched > 0);
       if (upserted) last.Append("upserted", r.upserted_id.view());
       last.Done();
-      if (a.return_new)
+      if (a.return_new) {
         value = std::move(r.after);
-      else if (r.matched > 0)
+        metadata.expire_at = r.after_expires;
+      } else if (r.matched > 0) {
         value = std::move(r.before);
+        metadata.expire_at = r.before_expires;
+      }
     }
     if (ctx.write_concern.journal) {
       MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
@@ -133,11 +144,14 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
     EvalContext eval;
     eval.variables.resize(static_cast<size_t>(scope.slots()));
     eval.now = ctx.op.now;
+    eval.metadata = &metadata;
     MAYFLY_CO_TRY(BsonDocument shown, projection->Apply(*value, eval));
     reply.Append("value", shown);
   } else {
     reply.Append("value", *value);
   }
+  if (command.expiry_clamped() > 0)
+    reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
   if (before != nullptr) reply.Append("retriedStmtId", retry.retried().front());
   co_return Ok();
 }

@@ -3,6 +3,7 @@
 #include "server/cursor_manager.h"
 #include "server/find_args.h"
 #include "server/server_context.h"
+#include "server/short_reads.h"
 #include "storage/namespace.h"
 
 namespace mayfly {
@@ -44,77 +45,129 @@ class FindCursor final : public ServerCursor {
   bool parked_ = false, exhausted_ = false;
 };
 
-Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
-                                BsonBuilder& reply) {
-  MAYFLY_CO_TRY(FindArgs a, ParseFind(req));
-  MAYFLY_CO_TRY(ValidateNamespace(req.db, a.collection));
-  ctx.server.metrics().opcounters.query.Add();
-  Storage& storage = ctx.server.storage();
-  CollectionInfoPtr coll = storage.catalog().Find(req.db, a.collection);
-  std::string ns;
-  ns.reserve(req.db.size() + 1 + a.collection.size());
-  ns.append(req.db).append(".").append(a.collection);
-  QuerySpec spec = a.ToSpec(coll, ns);
-  spec.memory_limit = static_cast<uint64_t>(
+/// A find that has been read and whose collection was looked up.
+struct PreparedFind {
+  FindArgs args;
+  CollectionInfoPtr coll;  ///< null while it does not exist
+  std::string absent_ns;   ///< then
+  QuerySpec spec;
+  std::string_view ns() const { return coll ? std::string_view(coll->ns) : absent_ns; }
+};
+
+Result<void> PrepareFind(CommandContext& ctx, const CommandRequest& req, PreparedFind* find) {
+  MAYFLY_TRY(find->args, ParseFind(req));
+  const FindArgs& a = find->args;
+  MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
+  find->coll = ctx.server.storage().catalog().Find(req.db, a.collection);
+  if (!find->coll) find->absent_ns = JoinNamespace(req.db, a.collection);
+  find->spec = a.ToSpec(find->coll, find->ns());
+  find->spec.memory_limit = static_cast<uint64_t>(
       ctx.server.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
-  BsonValue id;
-  if (coll && !coll->is_view && IsPointRead(spec, &id)) {
-    // The shortest way there is: one look-up, on the io thread, straight into the reply.
-    int found = 0;
-    {
-      BsonBuilder cursor = reply.OpenDocument("cursor");
-      BsonArrayBuilder batch = cursor.OpenArray("firstBatch");
-      if (!a.batch_size || *a.batch_size > 0) {
-        MAYFLY_CO_TRY(found, RunPointRead(storage, ctx.op, spec, id, batch));
-      }
-      batch.Done();
-      cursor.Append("id", int64_t{0}).Append("ns", ns);
+  return Ok();
+}
+
+/// The shortest way there is: one look-up, straight into the reply.
+Result<void> AnswerPointRead(CommandContext& ctx, const PreparedFind& find, BsonValue id,
+                             BsonBuilder& reply) {
+  const FindArgs& a = find.args;
+  int found = 0;
+  {
+    BsonBuilder cursor = reply.OpenDocument("cursor");
+    BsonArrayBuilder batch = cursor.OpenArray("firstBatch");
+    if (!a.batch_size || *a.batch_size > 0) {
+      MAYFLY_TRY(found, RunPointRead(ctx.server.storage(), ctx.op, find.spec, id, batch));
     }
-    ctx.op.n_returned = found;
-    ctx.server.metrics().documents.returned.Add(found);
-    ctx.EditReport([&](OperationReport& r) {
-      r.op = "query";
-      r.ns = std::move(ns);
-      r.plan_summary = "IDHACK";
-      r.reply_documents = found;
-      r.cursor_exhausted = true;
-    });
-    co_return Ok();
+    batch.Done();
+    cursor.Append("id", int64_t{0}).Append("ns", find.ns());
   }
+  ctx.op.n_returned = found;
+  ctx.server.metrics().documents.returned.Add(found);
   ctx.EditReport([&](OperationReport& r) {
     r.op = "query";
-    r.ns = ns;
+    r.ns.assign(find.ns());
+    r.plan_summary = "IDHACK";
+    r.reply_documents = found;
+    r.cursor_exhausted = true;
   });
-  co_await ctx.MoveToWorker();
-  auto client = std::make_unique<ClientCursor>();
-  client->ns = ns;
-  client->db = req.db;
-  client->collection = a.collection;
-  client->no_timeout = a.no_cursor_timeout;
-  client->single_batch = a.single_batch;
-  client->max_time_ms = req.generic.max_time_ms;
-  client->originating_command = BsonDocument(req.body);
-  if (ctx.session) client->session = ctx.session->id();
+  return Ok();
+}
+
+/// Every other find, up to its first batch. Blocking.
+Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, PreparedFind& find,
+                        BsonBuilder& reply) {
+  const FindArgs& a = find.args;
+  const CollectionInfoPtr& coll = find.coll;
+  ctx.EditReport([&](OperationReport& r) {
+    r.op = "query";
+    r.ns.assign(find.ns());
+  });
+  std::unique_ptr<ServerCursor> source;
+  std::string plan_summary;
   if (coll && coll->is_view) {
-    MAYFLY_CO_TRY(BsonDocument pipeline, a.ToPipeline());
+    MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
     AggregateSpec view;
     view.db = req.db;
     view.collection = a.collection;
     view.pipeline = pipeline;
     view.let = a.let;
-    MAYFLY_CO_TRY(client->cursor, OpenPipeline(ctx.server, ctx.op, view, &client->plan_summary));
+    view.include_expired = a.include_expired;
+    MAYFLY_TRY(source, OpenPipeline(ctx.server, ctx.op, view, &plan_summary));
   } else {
-    MAYFLY_CO_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(storage, ctx.op, spec));
-    client->plan_summary = executor->PlanSummary();
-    client->cursor = std::make_unique<FindCursor>(std::move(executor), coll, a.await_data);
+    MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+               MakeFindExecutor(ctx.server.storage(), ctx.op, std::move(find.spec)));
+    plan_summary = executor->PlanSummary();
+    source = std::make_unique<FindCursor>(std::move(executor), coll, a.await_data);
   }
-  ctx.EditReport([&](OperationReport& r) { r.plan_summary = client->plan_summary; });
+  ctx.EditReport([&](OperationReport& r) { r.plan_summary = plan_summary; });
   int64_t batch =
       a.batch_size.value_or(a.single_batch || a.limit > 0 ? INT64_MAX : kDefaultFirstBatch);
   if (a.single_batch && a.batch_size && a.limit > 0 && *a.batch_size > a.limit) batch = a.limit;
-  MAYFLY_CO_TRY(ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client), batch, reply));
+  MAYFLY_TRY(ReplyFirstBatch(
+      ctx.server.cursors(), ctx.op, std::move(source), find.ns(), batch, a.single_batch,
+      [&] {
+        auto client = std::make_unique<ClientCursor>();
+        client->ns = find.ns();
+        client->db = req.db;
+        client->collection = a.collection;
+        client->no_timeout = a.no_cursor_timeout;
+        client->single_batch = a.single_batch;
+        client->max_time_ms = req.generic.max_time_ms;
+        client->plan_summary = std::move(plan_summary);
+        client->originating_command = BsonDocument(req.body);
+        if (ctx.session) client->session = ctx.session->id();
+        return client;
+      },
+      reply));
   ctx.server.metrics().documents.returned.Add(ctx.op.n_returned);
-  co_return Ok();
+  return Ok();
+}
+
+std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& req,
+                                    BsonBuilder& reply) {
+  PreparedFind find;
+  MAYFLY_TRY(PrepareFind(ctx, req, &find));
+  auto counted = [&](std::optional<Result<void>> answer) {
+    if (answer) ctx.server.metrics().opcounters.query.Add();
+    return answer;
+  };
+  const FindArgs& a = find.args;
+  BsonValue id;
+  if (find.coll && !find.coll->is_view && ctx.op.read_snapshot == nullptr &&
+      IsPointRead(find.spec, &id))
+    return counted(AnswerPointRead(ctx, find, id, reply));
+  if ((find.coll && find.coll->is_view) || a.tailable || !a.let.empty()) return std::nullopt;
+  const uint32_t shape =
+      ReadShape("find", req.db, a.collection, {a.filter, a.sort, a.projection, a.min, a.max});
+  return counted(TryShortRead(ctx, shape, [&] { return AnswerFind(ctx, req, find, reply); }));
+}
+
+Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
+                                BsonBuilder& reply) {
+  PreparedFind find;
+  MAYFLY_CO_TRY(PrepareFind(ctx, req, &find));
+  ctx.server.metrics().opcounters.query.Add();
+  co_await ctx.MoveToWorker();
+  co_return AnswerFind(ctx, req, find, reply);
 }
 
 Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& req,
@@ -147,6 +200,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client,
                 cursors.CheckOut(id_value.Int64(), req.db, collection, session, ctx.op));
+  ctx.op.read_snapshot = client->snapshot;
   if (ctx.server.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
       cursors.CheckIn(std::move(client));
@@ -254,6 +308,11 @@ Result<void> RunKillCursors(CommandContext& ctx, const CommandRequest& req, Bson
   return Ok();
 }
 
+bool OnView(CommandContext& ctx, std::string_view db, std::string_view collection) {
+  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(db, collection);
+  return coll && coll->is_view;
+}
+
 Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(CountArgs a, ParseCount(req));
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
@@ -288,6 +347,7 @@ Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     spec.ns = ns;
     spec.filter = a.query;
     spec.hint = a.hint;
+    spec.allow_where = true;
     spec.skip = a.skip;
     spec.limit = a.limit;
     MAYFLY_TRY(std::unique_ptr<CountExecutor> count,
@@ -351,9 +411,11 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   spec.ns = ns;
   spec.filter = a.query;
   spec.hint = a.hint;
+  spec.allow_where = true;
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(ctx.server.storage(), ctx.op, spec, a.key));
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = distinct->PlanSummary(); });
+  if (ctx.op.read_ts != 0) reply.AppendTimestamp("atClusterTime", ctx.op.read_ts);
   BsonArrayBuilder values = reply.OpenArray("values");
   return distinct->Run([&](BsonValue v) -> Result<void> {
     if (values.size() + v.size() > static_cast<size_t>(kMaxBsonUserSize))
@@ -363,13 +425,31 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   });
 }
 
+/// count and distinct on an io thread, when they are short there.
+std::optional<Result<void>> CountNow(CommandContext& ctx, const CommandRequest& req,
+                                     BsonBuilder& reply) {
+  MAYFLY_TRY(CountArgs a, ParseCount(req));
+  if (OnView(ctx, req.db, a.collection)) return std::nullopt;
+  const uint32_t shape = ReadShape("count", req.db, a.collection, {a.query});
+  return TryShortRead(ctx, shape, [&] { return RunCount(ctx, req, reply); });
+}
+
+std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandRequest& req,
+                                        BsonBuilder& reply) {
+  MAYFLY_TRY(DistinctArgs a, ParseDistinct(req));
+  if (OnView(ctx, req.db, a.collection)) return std::nullopt;
+  const uint32_t shape = ReadShape("distinct", req.db, a.collection, {a.query});
+  return TryShortRead(ctx, shape, [&] { return RunDistinct(ctx, req, reply); });
+}
+
 }  // namespace
 
 void RegisterFind(CommandRegistry& registry) {
   registry.Add({.name = "find",
                 .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kCountsItself,
                 .help = "Finds documents and answers a cursor.",
-                .run_async = &RunFind});
+                .run_async = &RunFind,
+                .run_now = &FindNow});
   registry.Add({.name = "getMore",
                 .flags = kReadOnly | kSecondaryOk | kApiV1 | kCountsItself,
                 .help = "The next batch of a cursor.",
@@ -381,11 +461,13 @@ void RegisterFind(CommandRegistry& registry) {
   registry.Add({.name = "count",
                 .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kWorker,
                 .help = "Counts the documents that match a filter.",
-                .run = &RunCount});
+                .run = &RunCount,
+                .run_now = &CountNow});
   registry.Add({.name = "distinct",
                 .flags = kReadOnly | kSecondaryOk | kTakesReadConcern | kWorker,
                 .help = "The different values of a field.",
-                .run = &RunDistinct});
+                .run = &RunDistinct,
+                .run_now = &DistinctNow});
 }
 
 }  // namespace mayfly

@@ -15,7 +15,7 @@ int RunningWrites(ServerContext& server) {
   server.operations().ForEach([&](const ClientSlot::View& v) {
     if (v.op == nullptr || v.waiting) return;
     const CommandRow* row = server.commands().Find(v.command_name);
-    if (row != nullptr && (row->flags & kWrites)) ++n;
+    if (v.writes || (row != nullptr && (row->flags & kWrites))) ++n;
   });
   return n;
 }

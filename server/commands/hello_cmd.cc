@@ -4,6 +4,7 @@
 #include "server/command.h"
 #include "server/config.h"
 #include "server/connection.h"
+#include "server/replication_gate.h"
 #include "server/server_context.h"
 
 namespace mayfly {
@@ -102,14 +103,70 @@ Result<HelloArgs> Parse(const CommandRequest& req) {
   return a;
 }
 
+/// The counter of the topology that hello tells of; a standalone's never changes.
+int64_t TopologyCounter(ServerContext& server) {
+  return server.replica_set() != nullptr ? server.replica_set()->topology()->counter : 0;
+}
+
+void AppendOpTime(BsonBuilder& out, std::string_view name, const OpTime& t) {
+  BsonBuilder o = out.OpenDocument(name);
+  o.AppendTimestamp("ts", t.ts).Append("t", t.term);
+}
+
+/// What a replica set's member says of the set (driver specification "Server Discovery And Monitoring").
+void AppendSet(ReplicaSet& set, const Topology& t, bool legacy_name, BsonBuilder& reply) {
+  const std::string_view primary_field = legacy_name ? "ismaster" : "isWritablePrimary";
+  if (!t.config || t.self < 0) {
+    reply.Append(primary_field, false).Append("secondary", false);
+    reply.Append("info", "Does not have a valid replica set config").Append("isreplicaset", true);
+    return;
+  }
+  auto list = [&](std::string_view name, bool passive) {
+    std::vector<std::string_view> hosts;
+    for (const MemberConfig& m : t.config->members)
+      if (!m.hidden && (m.priority == 0) == passive) hosts.push_back(m.host);
+    if (hosts.empty()) return;
+    BsonArrayBuilder a = reply.OpenArray(name);
+    for (std::string_view h : hosts) a.Append(h);
+  };
+  list("hosts", false);
+  list("passives", true);
+  const MemberConfig& self = t.config->members[static_cast<size_t>(t.self)];
+  reply.Append("setName", t.config->name)
+      .Append("setVersion", static_cast<int32_t>(t.config->version));
+  reply.Append(primary_field, t.state == MemberState::kPrimary)
+      .Append("secondary", t.state == MemberState::kSecondary);
+  if (!t.primary.empty()) reply.Append("primary", t.primary);
+  if (self.priority == 0) reply.Append("passive", true);
+  if (self.hidden) reply.Append("hidden", true);
+  if (self.secondary_delay_secs > 0) reply.Append("secondaryDelaySecs", self.secondary_delay_secs);
+  if (!self.tags.empty()) {
+    BsonBuilder tags = reply.OpenDocument("tags");
+    for (const auto& [tag, value] : self.tags) tags.Append(tag, value);
+  }
+  reply.Append("me", self.host);
+  if (t.state == MemberState::kPrimary)
+    reply.AppendObjectId("electionId", ReplicaSet::ElectionId(t.term));
+  const OpTime applied = set.last_applied();
+  BsonBuilder w = reply.OpenDocument("lastWrite");
+  AppendOpTime(w, "opTime", applied);
+  w.Append("lastWriteDate", Instant{applied.wall_millis / 1000 * 1000});
+  AppendOpTime(w, "majorityOpTime", applied);
+  w.Append("majorityWriteDate", Instant{applied.wall_millis / 1000 * 1000});
+}
+
 void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, BsonBuilder& reply) {
   Connection& c = *ctx.connection;
   if (a.hello_ok) reply.Append("helloOk", true);
-  reply.Append(legacy_name ? "ismaster" : "isWritablePrimary", true);
+  ReplicaSet* set = ctx.server.replica_set();
+  const TopologyPtr topology = set != nullptr ? set->topology() : nullptr;
+  if (set == nullptr) reply.Append(legacy_name ? "ismaster" : "isWritablePrimary", true);
   {
     BsonBuilder t = reply.OpenDocument("topologyVersion");
-    t.AppendObjectId("processId", ctx.server.process_id()).Append("counter", int64_t{0});
+    t.AppendObjectId("processId", ctx.server.process_id())
+        .Append("counter", topology ? topology->counter : int64_t{0});
   }
+  if (set != nullptr) AppendSet(*set, *topology, legacy_name, reply);
   reply.Append("maxBsonObjectSize", kMaxBsonUserSize)
       .Append("maxMessageSizeBytes", kMaxMessageSize);
   reply.Append("maxWriteBatchSize", int32_t{100'000}).Append("localTime", ctx.op.now);
@@ -117,7 +174,7 @@ void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, Bson
                static_cast<int32_t>(ctx.server.settings().local_session_timeout_minutes.load()));
   reply.Append("connectionId", static_cast<int32_t>(c.id()));
   reply.Append("minWireVersion", kMinWireVersion).Append("maxWireVersion", kMaxWireVersion);
-  reply.Append("readOnly", false);
+  reply.Append("readOnly", false);  // writes are refused by state, not by this
   if (a.compression) {
     uint8_t agreed = 0;
     std::vector<std::string_view> names;
@@ -148,27 +205,36 @@ Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, Bs
   ctx.connection->hello_seen = true;
   ctx.connection->metadata_seen = true;
   if (args.topology) {
-    // This server's topology never changes: only another process' version is news.
+    // Another process' version is news at once; this one's, when the counter has moved on.
     const bool same = (*args.topology)["processId"].ObjectId() == ctx.server.process_id();
-    if (same && (*args.topology)["counter"].Int64() > 0)
+    const int64_t known = (*args.topology)["counter"].Int64();
+    std::optional<CollectionNotifier::Watch> watch;
+    if (same) watch.emplace(ctx.server.notifier(), static_cast<uint32_t>(ReplEvent::kTopology));
+    if (same && known > TopologyCounter(ctx.server))
       co_return Error{LocationCode(31382),
                       "Received a topology version with a counter greater than the server's"};
-    if (same) {
+    if (same && known == TopologyCounter(ctx.server)) {
       Counter& waiting = ctx.server.metrics().connections.awaiting_topology;
       waiting.Add();
-      auto slept =
-          co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + *args.max_await_ms * 1000);
+      const int64_t until = ctx.server.clock().MonotonicMicros() + *args.max_await_ms * 1000;
+      Result<void> waited = Ok();
+      while (waited && known == TopologyCounter(ctx.server) &&
+             ctx.server.clock().MonotonicMicros() < until) {
+        Result<bool> woken = co_await watch->WaitFor(ctx, until);
+        if (!woken) waited = woken.error();
+      }
       waiting.Add(-1);
-      if (!slept) co_return std::move(slept).error();
+      if (!waited) co_return std::move(waited).error();
     }
     ctx.more_to_come = req.exhaust_allowed;
-    if (!same && req.exhaust_allowed) {
+    const int64_t counter = TopologyCounter(ctx.server);
+    if ((!same || counter != known) && req.exhaust_allowed) {
       // The stream goes on from what this reply says, not from what the client asked with.
       ctx.next_body = BuildBson([&](BsonBuilder& b) {
         for (const CommandField& f : req.fields) {
           if (f.name == "topologyVersion") {
             BsonBuilder t = b.OpenDocument("topologyVersion");
-            t.AppendObjectId("processId", ctx.server.process_id()).Append("counter", int64_t{0});
+            t.AppendObjectId("processId", ctx.server.process_id()).Append("counter", counter);
           } else if (f.name != "client") {
             b.Append(f.name, f.value);
           }

@@ -18,7 +18,9 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   in.OptBool("bypassEmptyTsReplacement");
   const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
   const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
+  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
   MAYFLY_CO_TRY(in.Finish());
+  MAYFLY_CO_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, false, ctx.op.now, "insert"));
   if (documents.empty() || documents.size() > kMaxBatch)
     co_return Error{ErrorCode::kInvalidLength,
                     "Write batch sizes must be between 1 and 100000. Got " +
@@ -30,6 +32,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   ctx.server.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, collection);
   command.set_bypass_validation(bypass);
+  command.set_expiry(expiry);
   RetryableWrite retry(ctx);
   if (ctx.txn_number) {
     MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, documents.size()));
@@ -103,6 +106,8 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   }
   ctx.server.metrics().documents.inserted.Add(inserted);
   reply.Append("n", static_cast<int32_t>(inserted + done_before));
+  if (command.expiry_clamped() > 0)
+    reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
   if (!errors.empty()) {
     BsonArrayBuilder list = reply.OpenArray("writeErrors");
     for (auto& [index, e] : errors) AppendWriteError(list, index, e);

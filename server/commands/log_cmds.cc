@@ -1,4 +1,5 @@
 #include "server/arg_reader.h"
+#include "server/audit_log.h"
 #include "server/command.h"
 #include "server/config.h"
 #include "server/server_context.h"
@@ -36,17 +37,29 @@ Result<void> GetLog(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   return Ok();
 }
 
+/// {logRotate: 1}: all there are; "server" or "audit": that one (manual "logRotate").
 Result<void> LogRotate(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
   const BsonValue v = req.fields[0].value;
-  if (v.IsString() && v.String() != "server")
-    return Error{ErrorCode::kBadValue,
-                 "Unknown log type '" + std::string(v.String()) + "': there is only 'server'"};
-  if (ctx.server.config().log.path.empty())
+  const std::string_view type = v.IsString() ? v.String() : "";
+  if (v.IsString() && type != "server" && type != "audit")
+    return Error{ErrorCode::kBadValue, "Unknown log type '" + std::string(type) +
+                                           "': there are 'server' and 'audit'"};
+  if (!v.IsString() && !v.IsNumber())
+    return Error{ErrorCode::kTypeMismatch, "logRotate takes 1, 'server' or 'audit'"};
+  const bool server = !ctx.server.config().log.path.empty(), audit = ctx.server.audit() && ctx.server.audit()->enabled();
+  if (type == "server" ? !server : type == "audit" ? !audit : !server && !audit)
     return Error{ErrorCode::kIllegalOperation,
-                 "the log goes to standard output, there is no file to rotate"};
-  return ctx.server.log().Rotate();
+                 type == "audit" ? "there is no audit log to rotate"
+                                 : "the log goes to standard output, there is no file to rotate"};
+  if (server && type != "audit") {
+    MAYFLY_TRY(ctx.server.log().Rotate());
+  }
+  if (audit && type != "server") {
+    MAYFLY_TRY(ctx.server.audit()->Rotate());
+  }
+  return Ok();
 }
 
 Result<void> GetCmdLineOpts(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -73,7 +86,7 @@ void RegisterGetLog(CommandRegistry& registry) {
 void RegisterLogRotate(CommandRegistry& registry) {
   registry.Add({.name = "logRotate",
                 .flags = kAdminOnly | kSecondaryOk | kWorker,
-                .help = "Starts a new log file.",
+                .help = "Starts new log files: 1, 'server' or 'audit'.",
                 .run = &LogRotate});
 }
 

@@ -1,4 +1,5 @@
 #include "server/arg_reader.h"
+#include "server/audit_log.h"
 #include "server/command.h"
 #include "server/server_context.h"
 
@@ -67,8 +68,20 @@ Result<void> SetParameter(CommandContext& ctx, const CommandRequest& req, BsonBu
       if (ctx.server.parameters().Find(f->name) == nullptr)
         return ctx.server.parameters().Set(f->name, f->value, false, nullptr);
   for (size_t i = 0; i < given.size(); ++i) {
+    // What decides about expiry is audited.
+    const bool audited =
+        given[i]->name.starts_with("ttl") || given[i]->name == "metadataPurgeIntervalSecs";
+    const BsonDocument old = audited ? BuildBson([&](BsonBuilder& b) {
+      const ParameterRow* row = ctx.server.parameters().Find(given[i]->name);
+      if (row && row->get) row->get(b, "old");
+    })
+                                     : BsonDocument();
     MAYFLY_TRY(ctx.server.parameters().Set(given[i]->name, given[i]->value, false,
                                            i == 0 ? &reply : nullptr));
+    if (audited)
+      Audit(ctx, "setParameter", [&](BsonBuilder& p) {
+        p.Append("parameter", given[i]->name).AppendAll(old).Append("new", given[i]->value);
+      });
     ctx.server.log().Write(
         LogSeverity::kInfo, LogComponent::kControl, 23435, "Successfully set parameter",
         BuildBson([&](BsonBuilder& b) {

@@ -1,5 +1,7 @@
 #include "server/commands/register.h"
 
+#include "server/command.h"
+
 namespace mayfly {
 
 void RegisterAggregate(CommandRegistry&);
@@ -11,7 +13,9 @@ void RegisterCollectionCommands(CommandRegistry&);
 void RegisterCompact(CommandRegistry&);
 void RegisterConnectionStatus(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
+void RegisterDbHash(CommandRegistry&);
 void RegisterDelete(CommandRegistry&);
+void RegisterExpiryCommands(CommandRegistry&);
 void RegisterExplain(CommandRegistry&);
 void RegisterFailPoint(CommandRegistry&);
 void RegisterFind(CommandRegistry&);
@@ -30,11 +34,16 @@ void RegisterListCommands(CommandRegistry&);
 void RegisterLogRotate(CommandRegistry&);
 void RegisterPing(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
+void RegisterReplicationCommands(CommandRegistry&);
+void RegisterReplicationConcerns(CommandRegistry&);
 void RegisterServerStatus(CommandRegistry&);
 void RegisterSessionCommands(CommandRegistry&);
 void RegisterSetParameter(CommandRegistry&);
 void RegisterShutdown(CommandRegistry&);
 void RegisterTop(CommandRegistry&);
+void RegisterTtlCheck(CommandRegistry&);
+void RegisterTtlControl(CommandRegistry&);
+void RegisterTtlStatus(CommandRegistry&);
 void RegisterUnavailableCommands(CommandRegistry&);
 void RegisterWhatsMyUri(CommandRegistry&);
 
@@ -49,7 +58,9 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterCompact(registry);
   RegisterConnectionStatus(registry);
   RegisterCurrentOp(registry);
+  RegisterDbHash(registry);
   RegisterDelete(registry);
+  RegisterExpiryCommands(registry);
   RegisterExplain(registry);
   RegisterFailPoint(registry);
   RegisterFind(registry);
@@ -68,13 +79,23 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterLogRotate(registry);
   RegisterPing(registry);
   RegisterProfile(registry);
+  RegisterReplicationCommands(registry);
+  RegisterReplicationConcerns(registry);
   RegisterServerStatus(registry);
   RegisterSessionCommands(registry);
   RegisterSetParameter(registry);
   RegisterShutdown(registry);
   RegisterTop(registry);
+  RegisterTtlCheck(registry);
+  RegisterTtlControl(registry);
+  RegisterTtlStatus(registry);
   RegisterUnavailableCommands(registry);
   RegisterWhatsMyUri(registry);
+  // What reads data: a secondary answers only to those who ask for secondaries.
+  for (std::string_view name :
+       {"aggregate", "collStats", "count", "dataSize", "dbHash", "dbStats", "distinct", "explain",
+        "find", "listCollections", "listDatabases", "listIndexes", "validate"})
+    registry.AddFlags(name, kSecondaryOptIn);
 }
 
 }  // namespace mayfly

@@ -5,6 +5,7 @@
 #include "server/commands/info_cmds.h"
 #include "server/config.h"
 #include "server/server_context.h"
+#include "server/ttl_status.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -155,19 +156,27 @@ void Network(ServerContext& s, BsonBuilder& r) {
   one("zlib", n.zlib);
 }
 
+}  // namespace
+
+void AppendLatency(BsonBuilder& out, std::string_view name, const LatencyHistogram& h,
+                   bool histogram) {
+  BsonBuilder e = out.OpenDocument(name);
+  e.Append("latency", h.total_micros.Get()).Append("ops", h.operations.Get());
+  if (!histogram) return;
+  BsonArrayBuilder list = e.OpenArray("histogram");
+  for (int i = 0; i < LatencyHistogram::kBuckets; ++i) {
+    if (h.buckets[i] == 0) continue;
+    BsonBuilder b = list.OpenDocument();
+    b.Append("micros", int64_t{1} << i).Append("count", h.buckets[i].Get());
+  }
+}
+
+namespace {
+
 void OpLatencies(ServerContext& s, bool histograms, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("opLatencies");
   auto one = [&](std::string_view name, const LatencyHistogram& h) {
-    BsonBuilder e = d.OpenDocument(name);
-    e.Append("latency", h.total_micros.Get()).Append("ops", h.operations.Get());
-    if (histograms) {
-      BsonArrayBuilder list = e.OpenArray("histogram");
-      for (int i = 0; i < LatencyHistogram::kBuckets; ++i) {
-        if (h.buckets[i] == 0) continue;
-        BsonBuilder b = list.OpenDocument();
-        b.Append("micros", int64_t{1} << i).Append("count", h.buckets[i].Get());
-      }
-    }
+    AppendLatency(d, name, h, histograms);
   };
   one("reads", s.metrics().reads);
   one("writes", s.metrics().writes);
@@ -221,7 +230,7 @@ void Mem(const ProcessFacts& f, BsonBuilder& r) {
   d.Append("virtual", static_cast<int32_t>(f.virtual_bytes >> 20)).Append("supported", true);
 }
 
-void Metrics(ServerContext& s, BsonBuilder& r) {
+void Metrics(ServerContext& s, Operation& op, BsonBuilder& r) {
   ServerMetrics& m = s.metrics();
   BsonBuilder d = r.OpenDocument("metrics");
   {
@@ -271,7 +280,7 @@ void Metrics(ServerContext& s, BsonBuilder& r) {
   t.Append("deletedDocuments", m.ttl.deleted_documents.Get());
   t.Append("invalidTTLIndexSkips", m.ttl.invalid_index_skips.Get());
   t.Append("passes", m.ttl.passes.Get()).Append("subPasses", m.ttl.sub_passes.Get());
-  if (s.ttl_metrics_hook) s.ttl_metrics_hook(t);
+  AppendTtlMetrics(s, op, t);
 }
 
 Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -313,7 +322,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("transactions")) Transactions(s, reply);
   for (auto& hook : s.server_status_hooks) hook(reply);
   if (want.Want("mem")) Mem(facts, reply);
-  if (want.Want("metrics")) Metrics(s, reply);
+  if (want.Want("metrics")) Metrics(s, ctx.op, reply);
   return Ok();
 }
 

@@ -14,7 +14,6 @@ struct Unavailable {
   std::string_view message;
 };
 
-constexpr std::string_view kNotReplSet = "not running with --replSet";
 constexpr std::string_view kNoUsers =
     "there are no users in this version: it runs without access control";
 constexpr std::string_view kNoAuthentication =
@@ -33,33 +32,14 @@ constexpr Unavailable kUnavailable[] = {
     {"dropAllUsersFromDatabase", ErrorCode::kNotImplemented, kNoUsers},
     {"dropRole", ErrorCode::kNotImplemented, kNoUsers},
     {"dropUser", ErrorCode::kNotImplemented, kNoUsers},
-    {"getDefaultRWConcern", LocationCode(51300),
-     "'getDefaultRWConcern' is not supported on standalone nodes."},
     {"grantPrivilegesToRole", ErrorCode::kNotImplemented, kNoUsers},
     {"grantRolesToRole", ErrorCode::kNotImplemented, kNoUsers},
     {"grantRolesToUser", ErrorCode::kNotImplemented, kNoUsers},
-    {"replSetAbortPrimaryCatchUp", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetFreeze", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetGetConfig", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetGetStatus", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetHeartbeat", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetInitiate", ErrorCode::kNoReplicationEnabled,
-     "This node was not started with replication enabled."},
-    {"replSetMaintenance", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetReconfig", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetRequestVotes", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetResizeOplog", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetStepDown", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetStepUp", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetSyncFrom", ErrorCode::kNoReplicationEnabled, kNotReplSet},
-    {"replSetUpdatePosition", ErrorCode::kNoReplicationEnabled, kNotReplSet},
     {"revokePrivilegesFromRole", ErrorCode::kNotImplemented, kNoUsers},
     {"revokeRolesFromRole", ErrorCode::kNotImplemented, kNoUsers},
     {"revokeRolesFromUser", ErrorCode::kNotImplemented, kNoUsers},
     {"saslContinue", ErrorCode::kProtocolError, "No SASL session state found"},
     {"saslStart", ErrorCode::kAuthenticationFailed, kNoAuthentication},
-    {"setDefaultRWConcern", LocationCode(51301),
-     "'setDefaultRWConcern' is not supported on standalone nodes."},
     {"updateRole", ErrorCode::kNotImplemented, kNoUsers},
     {"updateUser", ErrorCode::kNotImplemented, kNoUsers},
 };
@@ -102,8 +82,7 @@ Result<void> Logout(CommandContext&, const CommandRequest& req, BsonBuilder&) {
 
 void RegisterUnavailableCommands(CommandRegistry& registry) {
   for (const Unavailable& u : kUnavailable) {
-    const bool admin = u.name.starts_with("replSet") || u.name.ends_with("RWConcern") ||
-                       u.name.ends_with("Transaction");
+    const bool admin = u.name.ends_with("Transaction");
     registry.Add({.name = u.name,
                   .flags = kNoAuth | kSecondaryOk | kHidden | (admin ? kAdminOnly : 0u) |
                            (u.name.ends_with("Transaction") ? kApiV1 | kTakesWriteConcern : 0u),

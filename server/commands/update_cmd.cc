@@ -5,7 +5,8 @@
 
 namespace mayfly {
 
-Result<UpdateStatement> ParseUpdateStatement(BsonView doc) {
+Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
+                                             const ExpirySetting& command) {
   ArgReader in("update.updates", doc);
   UpdateStatement s;
   s.filter = in.Document("q");
@@ -29,11 +30,16 @@ Result<UpdateStatement> ParseUpdateStatement(BsonView doc) {
     }
   s.hint = in.Any("hint");
   s.sort = in.DocumentOr("sort");
-  BsonView constants = in.DocumentOr("c");
+  s.constants = in.OptDocument("c");
+  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
+  std::optional<bool> preserve = in.OptBool("preserveExpiry");
   MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(s.expiry, ParseExpiryFields(after, at, preserve.value_or(false), now, in.where()));
+  // A statement that says anything says it all.
+  if (after.missing() && at.missing() && !preserve) s.expiry = command;
   if (!s.hint.missing() && !s.hint.IsString() && !s.hint.IsDocument())
     return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
-  if (!constants.empty())
+  if (s.constants && !s.update.IsArray())
     return Error{LocationCode(51198), "Constant values may only be specified for pipeline updates"};
   if (s.multi && !s.sort.empty())
     return Error{ErrorCode::kFailedToParse, "Cannot specify sort with multi=true"};
@@ -77,12 +83,15 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   BsonView let = in.DocumentOr("let");
   const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
   const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
+  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
+  bool preserve = in.BoolOr("preserveExpiry", false);
   MAYFLY_CO_TRY(in.Finish());
+  MAYFLY_CO_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, preserve, ctx.op.now, "update"));
   if (updates.empty() || updates.size() > kMaxBatch) co_return BatchSize(updates.size());
   std::vector<UpdateStatement> statements;
   statements.reserve(updates.size());
   for (BsonView u : updates) {
-    MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(u));
+    MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(u, ctx.op.now, expiry));
     statements.push_back(std::move(s));
   }
   ctx.EditReport([&](OperationReport& r) {
@@ -123,11 +132,15 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
     if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageUpdate(statements[i], unit);
-      if (r && *r && r->value().modified > 0) {
-        MAYFLY_CO_TRY(
-            retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kUpdate, .update = &r->value()}));
+      if (r && *r && !unit.empty()) {
+        // What it met was past its deadline and goes: nothing that a retry should know of.
+        const bool wrote = r->value().modified > 0;
+        if (wrote) {
+          MAYFLY_CO_TRY(
+              retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kUpdate, .update = &r->value()}));
+        }
         Result<void> committed = co_await ctx.Commit(std::move(unit));
-        retry.AfterCommit(committed.has_value());
+        if (wrote) retry.AfterCommit(committed.has_value());
         if (!committed) {
           if (IsRetryable(committed.error()))
             r.reset();
@@ -171,6 +184,8 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
       list.OpenDocument().Append("index", index).Append("_id", id.view());
   }
   reply.Append("nModified", static_cast<int32_t>(modified));
+  if (command.expiry_clamped() > 0)
+    reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
   retry.AppendRetried(reply);
   co_return Ok();
 }
@@ -223,10 +238,13 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
     if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageDelete(statements[i], unit);
-      if (r && *r && r->value() > 0) {
-        MAYFLY_CO_TRY(retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kDelete}));
+      if (r && *r && !unit.empty()) {
+        const bool wrote = r->value() > 0;
+        if (wrote) {
+          MAYFLY_CO_TRY(retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kDelete}));
+        }
         Result<void> committed = co_await ctx.Commit(std::move(unit));
-        retry.AfterCommit(committed.has_value());
+        if (wrote) retry.AfterCommit(committed.has_value());
         if (!committed) {
           if (IsRetryable(committed.error()))
             r.reset();

@@ -5,7 +5,9 @@ namespace mayfly {
 
 /// One entry of `updates` and of `deletes`; explain reads them too. Errors: those of ArgReader,
 /// FailedToParse 9.
-Result<UpdateStatement> ParseUpdateStatement(BsonView doc);
+/// `command`: the expiration of those that do not say their own.
+Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
+                                             const ExpirySetting& command = {});
 Result<DeleteStatement> ParseDeleteStatement(BsonView doc);
 
 }  // namespace mayfly

@@ -176,7 +176,7 @@ void Ttl(ServerContext& s, BsonView ttl, BsonView rules, Families& f) {
             Number(ttl, "bytesDeleted"));
   f.Counter("mayfly_ttl_clock_holds_total", "Times the clock guard stopped expiry.",
             Number(ttl, "clockHolds"));
-  f.Gauge("mayfly_ttl_beyond_horizon", "Deadlines too far away to be kept as a time.",
+  f.Gauge("mayfly_ttl_beyond_horizon", "Documents that expire more than 30 days from now.",
           Number(ttl, "beyondHorizon"));
   if (const BsonValue lag = ttl.Find("lagMillis"); lag.IsDocument()) {
     f.Open("mayfly_ttl_lag_seconds", "From deadline to removal, recently.", MetricType::Gauge);

@@ -1,22 +1,99 @@
-"""Servers for tests: a standalone, or a replica set on free ports."""
-import os
+"""Servers for tests: a standalone, or a replica set of one or three members on free ports of this machine.
+
+Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…: runs COMMAND with MONGODB_URI set against such servers; they must
+also stop cleanly.
+"""
+import os, subprocess, sys, time
 from pathlib import Path
 
-from run import Server
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from run import ROOT, Client, Server
 
-ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
 
 
+def until(what, f, seconds=60):
+    """Waits for a condition; the bound is a failure, not a pause."""
+    end = time.monotonic() + seconds
+    while True:
+        v = f()
+        if v:
+            return v
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds} s for {what}")
+        time.sleep(0.01)
+
+
 class Single:
     def __init__(self):
-        self.server = Server(BINARY, TEST_COMMANDS)
-        self.uri = f"mongodb://127.0.0.1:{self.server.port}/"
+        self.members = [Server(BINARY, TEST_COMMANDS)]
+        self.uri = f"mongodb://127.0.0.1:{self.members[0].port}/"
 
     def stop(self):
-        return self.server.stop()
+        return all([m.stop() for m in self.members])
+
+
+class ReplicaSet(Single):
+    def __init__(self, members):
+        self.members = [Server(BINARY, (*TEST_COMMANDS, "--replSet", "rs0")) for _ in range(members)]
+        first = self.members[0].client
+        reply = first.command("admin", {"replSetInitiate": {
+            "_id": "rs0", "members": [{"_id": i, "host": f"127.0.0.1:{m.port}"} for i, m in enumerate(self.members)]}})
+        if reply.get("ok") != 1:
+            self.stop()
+            raise AssertionError(f"replSetInitiate: {reply}")
+        until("a primary", self.primary)
+        until("all members", lambda: all(self.state(m) in ("primary", "secondary") for m in self.members))
+        self.uri = "mongodb://" + ",".join(f"127.0.0.1:{m.port}" for m in self.members) + "/?replicaSet=rs0"
+
+    @staticmethod
+    def state(member):
+        hello = member.client.command("admin", {"hello": 1})
+        return "primary" if hello.get("isWritablePrimary") else "secondary" if hello.get("secondary") else None
+
+    @staticmethod
+    def kill(member):
+        """kill -9."""
+        member.proc.kill()
+        member.proc.wait()
+        member.client.sock.close()
+
+    @staticmethod
+    def restart(member):
+        """A killed member again, on its port and directory."""
+        member.proc = subprocess.Popen(member.proc.args, stdout=member.log, stderr=subprocess.STDOUT)
+
+        def connected():
+            if member.proc.poll() is not None:
+                raise AssertionError("the server did not start:\n" + open(f"{member.dir}/out.log", errors="replace").read()[-4000:])
+            try:
+                member.client = Client("127.0.0.1", member.port)
+            except OSError:
+                return False
+            return True
+        until("the server to start", connected)
+
+    def primary(self):
+        return next((m for m in self.members if m.proc.poll() is None and self.state(m) == "primary"), None)
 
 
 def start(topology):
-    return {"single": Single}[topology]()
+    return Single() if topology == "single" else ReplicaSet(3 if topology == "replicaset3" else 1)
+
+
+def main():
+    servers = start(sys.argv[1])
+    try:
+        env = dict(os.environ, MONGODB_URI=servers.uri)
+        status = subprocess.run(sys.argv[2:], env=env, timeout=900).returncode
+        alive = all(m.proc.poll() is None for m in servers.members)
+    finally:
+        clean = servers.stop()
+    if not alive or not clean:
+        print("a server died\n0 passed, 1 failed" if not alive else "a server did not stop cleanly\n0 passed, 1 failed")
+    return status if alive and clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

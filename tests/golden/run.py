@@ -3,6 +3,8 @@
 
   tests/golden/run.py [--binary build/release/mayflyd | --uri HOST:PORT] [FILE_OR_FOLDER ...]
 
+Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not initiated at first).
+
 A golden file is a list of directives; every file gets a fresh database, named in texts as <db>.
 
   # text                      a comment (the first lines say name, description, group)
@@ -14,14 +16,16 @@ A golden file is a list of directives; every file gets a fresh database, named i
   command [db=NAME] {command} the command, on one or several lines, then one of
   ---- [has]                  the whole reply follows (has: the reply must contain at least this)
   ---- rows [unordered]       the documents of cursor.firstBatch follow, one a line
-  command error CODE [NAME] {command}   must fail with this code; in a write reply the first writeErrors entry counts
+  eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in the background
+  command error [CODE] [NAME] {command}   must fail with this code; in a write reply the first writeErrors entry counts
+  keep NAME PATH              what the last reply has at the dotted path is <NAME> from here on (a cursor's id, say)
   expect-fail TEXT            the next command is known to fail: reported, and an error once it passes
 
 In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the type, "<missing>" for a
 field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"} and the like also check the type.
 Replies lose operationTime and $clusterTime before they are compared.
 """
-import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, time
+import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 import bson
@@ -31,6 +35,7 @@ from bson.int64 import Int64
 
 ROOT = Path(__file__).resolve().parents[2]
 JSON = json_util.JSONOptions(json_mode=json_util.JSONMode.CANONICAL, tz_aware=True,
+                             uuid_representation=bson.binary.UuidRepresentation.STANDARD,
                              datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO)
 CODEC = CodecOptions(tz_aware=True, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO,
                      uuid_representation=bson.binary.UuidRepresentation.STANDARD)
@@ -66,27 +71,38 @@ class Client:
         return out
 
 
+def launch(binary, args, log_path, limit=60, stdin=None):
+    """Starts a mayflyd on a free port with its output in a file; returns (process, port) once it listens, (process, None) if it ended."""
+    proc = subprocess.Popen([binary, "--port", "0", "--nounixsocket",
+                             *([] if "--httpPort" in args else ["--httpPort", "0"]), *args], stdin=stdin, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT)
+    ready, port = threading.Event(), []
+
+    def drain():
+        with open(log_path, "ab", buffering=0) as log:
+            for line in proc.stdout:
+                log.write(line)
+                if not port and b'"id":23016' in line:  # "Waiting for connections"
+                    port.append(json.loads(line)["attr"]["port"])
+                    ready.set()
+        ready.set()
+
+    proc.drain = threading.Thread(target=drain, daemon=True)
+    proc.drain.start()
+    ready.wait(limit)
+    return proc, port[0] if port else None
+
+
 class Server:
     """A mayflyd of our own on a free port, with a movable clock."""
 
     def __init__(self, binary, extra=()):
         self.dir = tempfile.mkdtemp(prefix="mayfly-golden-")
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
-        self.log = open(f"{self.dir}/out.log", "wb")
-        self.proc = subprocess.Popen([binary, "--port", str(self.port), "--dbpath", f"{self.dir}/data", "--testClock",
-                                      "--nounixsocket", *([] if "--httpPort" in extra else ["--httpPort", "0"]), *extra],
-                                     stdout=self.log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                self.client = Client("127.0.0.1", self.port)
-                break
-            except OSError:
-                if self.proc.poll() is not None or time.monotonic() > deadline:
-                    sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
-                time.sleep(0.02)
+        self.proc, self.port = launch(binary, ["--dbpath", f"{self.dir}/data", "--testClock", *extra], f"{self.dir}/out.log")
+        if self.port is None:
+            self.proc.kill()
+            sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
+        self.client = Client("127.0.0.1", self.port)
 
     def stop(self):
         self.proc.send_signal(signal.SIGTERM)
@@ -95,7 +111,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.proc.kill()
             code = "killed after 30 s"
-        self.log.close()
+        self.proc.drain.join(10)
         if code != 0:
             print(f"server exit: {code}\n" + open(f"{self.dir}/out.log", errors="replace").read()[-6000:])
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -161,7 +177,7 @@ def canonical_numbers(text):
 
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-KEYWORDS = ("only ", "clock ", "advance ", "sweep", "setup ", "command ", "command\n", "expect-fail")
+KEYWORDS = ("only ", "clock ", "advance ", "sweep", "setup ", "command ", "command\n", "keep ", "eventually ", "expect-fail")
 
 
 def parse(path):
@@ -174,12 +190,12 @@ def parse(path):
             i += 1
             continue
         start, keyword = i + 1, line.split(" ", 1)[0]
-        if keyword not in ("only", "clock", "advance", "sweep", "setup", "command", "expect-fail"):
+        if keyword not in ("only", "clock", "advance", "sweep", "setup", "command", "keep", "eventually", "expect-fail"):
             sys.exit(f"{path}:{start}: unknown directive: {line}")
         text = line[len(keyword):]
         i += 1
         kind = expected = None
-        if keyword in ("setup", "command"):
+        if keyword in ("setup", "command", "eventually"):
             while i < len(lines) and lines[i].strip() and not lines[i].startswith("----") and not (lines[i] + "\n").startswith(KEYWORDS):
                 text += "\n" + lines[i]
                 i += 1
@@ -202,6 +218,7 @@ class File:
     def __init__(self, path, db, client, mayfly):
         self.path, self.db, self.client, self.mayfly = path, db, client, mayfly
         self.passed = self.failed = 0
+        self.kept, self.last = {}, {}
 
     def fail(self, line, why):
         self.failed += 1
@@ -212,7 +229,15 @@ class File:
         m = re.match(r"db=(\S+)\s+", text)
         if m:
             db, text = m.group(1).replace("<db>", self.db), text[m.end():]
-        return self.client.command(db, canonical_numbers(text.replace("<db>", self.db)))
+        self.last = self.client.command(db, canonical_numbers(self.fill(text)))
+        return dict(self.last)
+
+    def fill(self, text):
+        """<db> and what was kept, as JSON: write "<NAME>" with its quotes."""
+        text = text.replace("<db>", self.db)
+        for name, value in self.kept.items():
+            text = text.replace(f'"<{name}>"', json_util.dumps(value, json_options=JSON))
+        return text
 
     def run(self):
         expect_fail = None
@@ -234,10 +259,19 @@ class File:
                     r = self.send(text)
                     if r.get("ok") != 1 or r.get("writeErrors"):
                         self.fail(line, f"setup failed: {show(r)}")
+                elif keyword == "keep":
+                    name, path = text.split()
+                    value = self.last
+                    for part in path.split("."):
+                        value = value[int(part)] if isinstance(value, list) else value[part]
+                    self.kept[name] = value
                 elif keyword == "expect-fail":
                     expect_fail = text
                 else:
+                    deadline = time.monotonic() + (10 if keyword == "eventually" else 0)
                     why = self.command(text, kind, expected)
+                    while why and time.monotonic() < deadline:
+                        why = self.command(text, kind, expected)
                     if expect_fail is not None:
                         if why is None:
                             why = f"passes now, but is marked expect-fail {expect_fail}"
@@ -262,15 +296,15 @@ class File:
 
     def command(self, text, kind, expected):
         want_code = None
-        m = re.match(r"error\s+(\d+)(?:\s+([A-Za-z]\w*))?\s*", text)
+        m = re.match(r"error(?:\s+(\d+))?(?:\s+(?!db=)([A-Za-z]\w*))?\s+", text)
         if m:
-            want_code, text = int(m.group(1)), text[m.end():]
+            want_code, text = int(m.group(1) or 0), text[m.end():]
         reply = self.send(text)
         for k in ("operationTime", "$clusterTime"):
             reply.pop(k, None)
         if want_code is not None:
             error = reply if reply.get("ok") != 1 else (reply.get("writeErrors") or [reply.get("writeConcernError") or {}])[0]
-            if error.get("code") != want_code:
+            if want_code and error.get("code") != want_code or not error.get("code"):
                 return f"want error {want_code}, got {show(reply)}"
             if m.group(2) and reply.get("ok") != 1 and error.get("codeName") != m.group(2):
                 return f"want code name {m.group(2)}, got {error.get('codeName')}"
@@ -282,7 +316,7 @@ class File:
             return f"failed: {show(reply)}"
         if expected is None:
             return None
-        expected = expected.replace("<db>", self.db)
+        expected = self.fill(expected)
         if kind.startswith("rows"):
             want = [canonical_numbers(l) for l in expected.split("\n") if l.strip()]
             got = reply["cursor"]["firstBatch"]
@@ -312,7 +346,12 @@ def main():
         server = Server(a.binary)
         client = server.client
     passed = failed = 0
+    standalone = server
+    paths.sort(key=lambda p: p.parent.name == "replication")  # last, on another server
     for n, path in enumerate(paths):
+        if standalone and server is standalone and path.parent.name == "replication":
+            server = Server(a.binary, ("--replSet", "rs0", "--oplogSize", "990"))
+            client = server.client
         f = File(path, f"golden_{n}", client, not a.reference)
         try:
             f.run()
@@ -327,6 +366,8 @@ def main():
             client.command(f.db, {"dropDatabase": 1})
             client.command("admin", {"clock": "real"})
         passed, failed = passed + f.passed, failed + f.failed
+    if standalone and server is not standalone and not standalone.stop():
+        failed += 1
     if server and not server.stop():
         failed += 1
         print("FAIL the server did not stop cleanly")

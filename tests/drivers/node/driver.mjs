@@ -150,4 +150,41 @@ test('sessions and many connections', async () => {
   assert.ok((await db.listCollections().toArray()).some((x) => x.name === 'many'));
 });
 
+test('$expire through the helpers', async () => {
+  const c = await fresh('expire');
+  const left = async (_id) => (await c.findOne({ _id }, { projection: { left: { $meta: 'ttlMillis' } } }))?.left;
+  await c.insertMany([{ _id: 1 }, { _id: 2 }, { _id: 3 }]);
+  await c.updateOne({ _id: 1 }, { $set: { a: 1 }, $expire: { afterSeconds: 3600 } });
+  const l = await left(1);
+  assert.ok(l > 3590e3 && l <= 3600e3, `${l}`);
+  await c.updateOne({ _id: 1 }, { $set: { a: 2 }, $expire: { preserve: true } });
+  assert.ok((await left(1)) > 3590e3);
+  await c.updateOne({ _id: 1 }, { $set: { a: 3 } });
+  assert.equal(await left(1), undefined);
+  const at = new Date(Date.now() + 86400e3);
+  const r = await c.findOneAndUpdate({ _id: 2 }, { $expire: { at } }, { returnDocument: 'after', projection: { at: { $meta: 'expireAt' } } });
+  assert.equal(r.at.getTime(), at.getTime());
+  await c.bulkWrite([{ updateOne: { filter: { _id: 3 }, update: { $expire: { at: new Date(Date.now() - 1) } } } },
+    { updateOne: { filter: { _id: 4 }, update: { $set: { new: true }, $expire: { afterSeconds: 60 } }, upsert: true } }]);
+  assert.equal(await c.findOne({ _id: 3 }), null);
+  assert.equal(await c.countDocuments({}), 3);
+  assert.equal(await c.estimatedDocumentCount(), 3);
+  await c.insertOne({ _id: 3, again: true });
+  await assert.rejects(c.updateOne({ _id: 1 }, { $expire: { afterSeconds: -1 } }), (e) => e.code === 2);
+  const [t] = await c.aggregate([{ $tombstones: {} }]).toArray();
+  assert.equal(t.id, 3); assert.equal(t.reason, 'expired'); assert.equal(t.rule, 'document');
+});
+
+test('expiry.field through inserts and replacements', async () => {
+  await db.dropCollection('field').catch(() => {});
+  const c = await db.createCollection('field', { expiry: { field: 'ttl', maxTTL: 3600 } });
+  await c.insertMany([{ _id: 1, ttl: 60 }, { _id: 2, ttl: new Date(Date.now() - 5) }, { _id: 3 }]);
+  await c.replaceOne({ _id: 4 }, { ttl: 9e6 }, { upsert: true });
+  const rows = await c.find({}, { projection: { left: { $meta: 'ttlMillis' } } }).toArray();
+  assert.deepEqual(rows.map((d) => d._id), [1, 3, 4]);
+  assert.ok(rows[0].left <= 60e3 && rows[1].left > 3590e3 && rows[2].left > 3590e3 && rows[2].left <= 3600e3);
+  await assert.rejects(c.insertOne({ ttl: 'soon' }), (e) => e.code === 121);
+  assert.deepEqual((await db.listCollections({ name: 'field' }).toArray())[0].options.expiry, { field: 'ttl', maxTTL: 3600 });
+});
+
 await run(() => client.close());

@@ -42,4 +42,22 @@ test('a token expires', async () => {
   await Token.create({ value: 'new', expiresAt: new Date(Date.now() + 1e7) });
   await until('the old token to go', async () => (await Token.countDocuments({})) === 1);
 });
+test('$expire and expiry.field', async () => {
+  const Session = mongoose.model('Session', new Schema({ _id: String, data: Object, ttl: Number }, { autoCreate: false }));
+  await Session.createCollection({ expiry: { field: 'ttl', onUpdate: 'preserve' } });
+  await Session.create({ _id: 'a', data: { user: 1 }, ttl: 1800 });
+  await Session.create({ _id: 'b', data: { user: 2 }, ttl: 1800 });
+  const left = async (_id) => (await Session.collection.findOne({ _id }, { projection: { left: { $meta: 'ttlMillis' } } }))?.left;
+  assert.ok((await left('a')) > 1790e3);
+  const a = await Session.findById('a');
+  a.set('data.user', 3); a.markModified('data'); await a.save();
+  assert.ok((await left('a')) > 1790e3);
+  await Session.updateOne({ _id: 'a' }, { $expire: { afterSeconds: 10 } }, { strict: false });
+  assert.ok((await left('a')) <= 10e3);
+  await Session.findOneAndUpdate({ _id: 'b' }, { $set: { data: {} }, $expire: { at: new Date(0) } }, { strict: false });
+  assert.equal(await Session.findById('b'), null);
+  assert.equal(await Session.countDocuments({}), 1);
+  await Session.create({ _id: 'b', ttl: -1 });
+  assert.equal(await left('b'), undefined);
+});
 await run(() => mongoose.disconnect());

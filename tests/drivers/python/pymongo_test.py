@@ -177,6 +177,39 @@ def threads():
     assert sum(d["n"] for d in db.threads.find()) == 400
 
 
+@test
+def expire_operator():
+    c = db.expire
+    left = lambda i: (c.find_one({"_id": i}, {"left": {"$meta": "ttlMillis"}}) or {}).get("left")
+    c.insert_many([{"_id": i} for i in range(4)])
+    c.update_one({"_id": 1}, {"$set": {"a": 1}, "$expire": {"afterSeconds": 3600}})
+    assert 3_590_000 < left(1) <= 3_600_000, left(1)
+    c.update_one({"_id": 1}, {"$set": {"a": 2}, "$expire": {"preserve": True}})
+    assert left(1) > 3_590_000
+    c.update_one({"_id": 1}, {"$set": {"a": 3}})
+    assert left(1) is None
+    at = datetime.datetime(2100, 1, 1)
+    assert c.find_one_and_update({"_id": 2}, {"$expire": {"at": at}}, projection={"at": {"$meta": "expireAt"}}, return_document=True)["at"] == at
+    c.bulk_write([UpdateOne({"_id": 3}, {"$expire": {"at": datetime.datetime(2020, 1, 1)}}), UpdateMany({"_id": {"$lt": 1}}, {"$expire": {"afterSeconds": 60}})])
+    assert c.find_one({"_id": 3}) is None and c.count_documents({}) == c.estimated_document_count() == 3
+    c.insert_one({"_id": 3})
+    raises(14, c.update_one, {"_id": 1}, {"$expire": {"afterSeconds": "1"}})
+    assert db.command({"touch": "expire", "q": {}, "expireAfterSeconds": 30, "when": "nx", "multi": True})["nModified"] == 2
+    assert db.command({"persist": "expire", "q": {}, "multi": True})["nModified"] == 4
+    assert [(t["id"], t["reason"]) for t in c.aggregate([{"$tombstones": {}}])] == [(3, "expired")]
+
+
+@test
+def expiry_field():
+    c = db.create_collection("field", expiry={"field": "ttl", "maxTTL": 3600})
+    c.insert_many([{"_id": 1, "ttl": 60}, {"_id": 2, "ttl": datetime.datetime(2020, 1, 1)}, {"_id": 3}])
+    c.replace_one({"_id": 4}, {"ttl": 10**7}, upsert=True)
+    rows = list(c.find({}, {"left": {"$meta": "ttlMillis"}}))
+    assert [d["_id"] for d in rows] == [1, 3, 4]
+    assert rows[0]["left"] <= 60_000 < 3_590_000 < rows[1]["left"] <= 3_600_000 and rows[2]["left"] <= 3_600_000
+    raises(121, c.insert_one, {"ttl": "soon"})
+
+
 passed = failed = 0
 for t in tests:
     try:

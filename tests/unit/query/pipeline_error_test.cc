@@ -52,7 +52,7 @@ TEST_CASE("Bad pipelines get MongoDB's codes", "[pipeline]") {
           {R"([{"$out": "x"}, {"$limit": 1}])", 40601},
           {R"([{"$limit": 1}, {"$collStats": {}}])", 40602},
           {R"([{"$out": 1}])", 16990},
-          {R"([{"$out": "system.x"}])", 17017},
+          {R"([{"$out": "system.x"}])", 17385},
           {R"([{"$merge": {"into": "t", "whenMatched": "fail", "whenNotMatched": "fail"}}])",
            51181},
           {R"([{"$merge": {"into": "t", "whenMatched": "x"}}])", 2},

@@ -585,3 +585,8 @@ TEST_CASE("Every plan gives the answer of a collection scan", "[plan]") {
     first = static_cast<uint32_t>(std::atoi(text));
   for (int i = 0; i < rounds; ++i) Round(store, first + static_cast<uint32_t>(i));
 }
+
+TEST_CASE("Every plan gives the answer of a collection scan: seeds that once did not", "[plan]") {
+  PlanStore store;
+  Round(store, 100386);  // {"n.0.x": {$ne: null}} on an index on "n.0.x", {n: [2]}
+}

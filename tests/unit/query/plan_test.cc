@@ -485,6 +485,80 @@ TEST_CASE("A getMore never returns a document that has left the bounds", "[plan]
   }
 }
 
+TEST_CASE("No more keys and documents are looked at than a limit needs", "[plan]") {
+  PlanStore store;
+  store.CreateIndex(R"({"key": {"b": 1}})");
+  Fill(store, 40);
+  struct Case {
+    Query query;
+    int examined;
+  };
+  for (const auto& c : std::vector<Case>{
+           {{.filter = R"({"b": {"$gte": 0}})", .limit = 5}, 5},
+           {{.filter = R"({"b": {"$gte": 0}})", .skip = 3, .limit = 6}, 9},
+           {{.filter = R"({"b": {"$gte": 0}, "a": 3})", .limit = 2}, 14},
+           {{.filter = R"({"b": {"$gte": 1}})"}, 39},
+           {{.filter = R"({"b": {"$gte": 1}, "a": 3})"}, 39},
+       }) {
+    CAPTURE(c.query.filter, c.query.limit);
+    OwnedSpec o(c.query);
+    BsonDocument d = store.Explain(o.spec);
+    BsonView stats = d.view()["executionStats"].Document();
+    CHECK(stats["totalKeysExamined"].NumberAsInt64() == c.examined);
+    CHECK(stats["totalDocsExamined"].NumberAsInt64() == c.examined);
+  }
+}
+
+TEST_CASE("Keys that were read ahead of a pause are looked up anew", "[plan]") {
+  PlanStore store;
+  store.CreateIndex(R"({"key": {"b": 1}})");
+  Fill(store, 40);
+  const int pause = GENERATE(1, 2, 3, 4, 5, 8, 16, 20);
+  CAPTURE(pause);
+  OwnedSpec o(Query{.filter = R"({"b": {"$gte": 0}})"});
+  auto e = store.Open(o.spec);
+  std::vector<int64_t> got;
+  auto next = [&] {
+    auto state = e->Next();
+    REQUIRE(state.has_value());
+    if (state.value() == PlanExecutor::State::kEof) return false;
+    got.push_back(e->input_doc()["b"].NumberAsInt64());
+    return true;
+  };
+  for (int i = 0; i < pause; ++i) REQUIRE(next());
+  e->SaveState();
+  // Of those to come: one goes, one leaves the bounds, one moves to the end, one changes otherwise.
+  auto change = [&](int id, const char* to) {
+    BsonDocument named = PlanJson("{\"_id\": " + std::to_string(id) + "}");
+    std::string key;
+    Storage::AppendRecordKey(*store.Coll(), named.view().First().value, key);
+    Operation op(store.clock);
+    WriteUnit unit(*store.storage, op);
+    WriteUnit::Locked locked;
+    REQUIRE(unit.LockAndRead(*store.Coll(), key, &locked).value());
+    BsonDocument next;
+    if (to == nullptr) {
+      REQUIRE(unit.Delete(*store.Coll(), locked).has_value());
+    } else {
+      next = PlanJson("{\"_id\": " + std::to_string(id) + ", \"b\": " + to + "}");
+      REQUIRE(unit.Update(*store.Coll(), locked, next).has_value());
+    }
+    REQUIRE(store.storage->committer().Commit(std::move(unit)).has_value());
+  };
+  change(pause, nullptr);
+  change(pause + 1, "-1");
+  change(pause + 2, "100");
+  change(pause + 3, std::to_string(pause + 3).c_str());
+  REQUIRE(e->RestoreState(*store.op).has_value());
+  while (next()) {
+  }
+  std::vector<int64_t> wanted;
+  for (int i = 0; i < 40; ++i)
+    if (i < pause || i > pause + 2) wanted.push_back(i);
+  wanted.push_back(100);
+  CHECK(got == wanted);
+}
+
 TEST_CASE("A tailable cursor follows a capped collection", "[plan]") {
   PlanStore store;
   QuerySpec plain;

@@ -10,19 +10,27 @@
 namespace mayfly {
 namespace {
 
+struct Field;
+
 /// A document as a tree: an int, an object with ordered names, or an array.
 struct Node {
   enum Kind { kInt, kObject, kArray } kind = kInt;
   int32_t number = 0;
-  std::vector<std::pair<std::string, Node>> fields;  ///< kObject
+  std::vector<Field> fields;                         ///< kObject
   std::vector<std::optional<Node>> items;            ///< kArray; nullopt is null
 
-  Node* Field(const std::string& name) {
-    for (auto& [n, v] : fields)
-      if (n == name) return &v;
-    return nullptr;
-  }
+  Node* Find(const std::string& name);
 };
+struct Field {
+  Field(std::string n, Node v) : name(std::move(n)), value(std::move(v)) {}
+  std::string name;
+  Node value;
+};
+Node* Node::Find(const std::string& name) {
+  for (Field& f : fields)
+    if (f.name == name) return &f.value;
+  return nullptr;
+}
 
 void Write(const Node& node, BsonBuilder& b, std::string_view name);
 void WriteFields(const Node& node, BsonBuilder& b) {
@@ -99,14 +107,14 @@ bool Act(const Op& op, Node* node, size_t i) {
     return true;
   };
   if (node->kind == Node::kObject) {
-    Node* child = node->Field(name);
+    Node* child = node->Find(name);
     if (!child) {
       if (op.modifier != "$unset") node->fields.emplace_back(name, made(i));
       return true;
     }
     if (!last) return Act(op, child, i + 1);
     if (op.modifier != "$unset") return change(child);
-    std::erase_if(node->fields, [&](const auto& f) { return f.first == name; });
+    std::erase_if(node->fields, [&](const auto& f) { return f.name == name; });
     return true;
   }
   bool unset = op.modifier == "$unset";

@@ -12,7 +12,7 @@ template <class F>
 void Eventually(F&& f) {
   for (int i = 0; i < 10'000; ++i) {
     if (f()) return;
-    ::usleep(1000);
+    ::usleep(1000);  // sleeps: polls until a deadline
   }
   FAIL("did not come about");
 }
@@ -34,13 +34,41 @@ TEST_CASE("Requests sent together are answered in order", "[server]") {
   }
 }
 
-TEST_CASE("A message may come in any pieces", "[server]") {
+TEST_CASE("An exception in a command is an InternalError; the connection goes on", "[server]") {
   TestServer server;
   RawClient c(server.port());
+  for (const char* name : {"testThrow", "testThrowOnWorker", "testThrowLater"}) {
+    CAPTURE(name);
+    for (const char* more : {"", R"("x": 1, )"}) {
+      BsonDocument r =
+          c.Command("{\"" + std::string(name) + "\": 1, " + more + R"("$db": "admin"})");
+      CHECK(Code(r) == 1);
+      CHECK(r.view()["codeName"].String() == "InternalError");
+      CHECK(r.view()["halfway"].missing());
+      CHECK(IsOk(c.Command(R"({"ping": 1, "$db": "admin"})")));
+    }
+  }
+  // Jobs and timers that belong to no command.
+  server.context().workers().Post([] { throw std::runtime_error("a worker's job"); });
+  CHECK(IsOk(c.Command(R"({"ping": 1, "$db": "admin"})")));
+  server.PostToIo([] { throw std::runtime_error("an io thread's timer"); });
+  CHECK(IsOk(c.Command(R"({"ping": 1, "$db": "admin"})")));
+  Eventually([&] { return server.context().log().counts(LogSeverity::kError) == 8; });
+  size_t total = 0;
+  std::string lines;
+  for (const std::string& l : server.context().log().RecentLines(&total)) lines += l;
+  for (const char* text : {"as the test asked", "a worker's job", "an io thread's timer"})
+    CHECK(lines.find(text) != std::string::npos);
+}
+
+TEST_CASE("A message may come in any pieces", "[server]") {
+  TestServer server;
+  RawClient c(server.port()), other(server.port());
   const std::string m = RawClient::Message(R"({"ping": 1, "$db": "admin"})");
   for (size_t cut : {size_t{1}, size_t{15}, size_t{17}, m.size() - 1}) {
     c.Send(m.substr(0, cut));
-    ::usleep(2000);
+    // The one io thread has read the piece before it answers the second of these.
+    for (int i = 0; i < 2; ++i) CHECK(IsOk(other.Command(R"({"ping": 1, "$db": "admin"})")));
     c.Send(m.substr(cut) + m);
     CHECK(IsOk(c.Reply()));
     CHECK(IsOk(c.Reply()));

@@ -4,10 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
@@ -46,6 +48,10 @@ class TestServer {
         {.name = "testWait", .flags = kCommandNone, .help = "", .run_async = &Wait});
     context_->commands().Add(
         {.name = "testSpin", .flags = kWorker | kReadOnly, .help = "", .run = &Spin});
+    context_->commands().Add({.name = "testThrow", .help = "", .run = &Throw});
+    context_->commands().Add(
+        {.name = "testThrowOnWorker", .flags = kWorker, .help = "", .run = &Throw});
+    context_->commands().Add({.name = "testThrowLater", .help = "", .run_async = &ThrowLater});
     server_ = std::make_unique<Server>(*context_);
     REQUIRE(server_->Start());
   }
@@ -60,6 +66,10 @@ class TestServer {
   Server& server() { return *server_; }
   ServerContext& context() { return *context_; }
   SystemClock& clock() { return clock_; }
+  template <class F>
+  void PostToIo(F&& f) {
+    boost::asio::post(server_->executor(), std::forward<F>(f));
+  }
 
  private:
   static Awaitable<Result<void>> Wait(CommandContext& ctx, const CommandRequest& req,
@@ -69,10 +79,20 @@ class TestServer {
     MAYFLY_CO_TRY(in.Finish());
     co_return co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + ms * 1000);
   }
+  static Result<void> Throw(CommandContext&, const CommandRequest& req, BsonBuilder& reply) {
+    reply.Append("halfway", 1);
+    if (req.fields.size() > 2) throw 42;
+    throw std::runtime_error("as the test asked");
+  }
+  static Awaitable<Result<void>> ThrowLater(CommandContext& ctx, const CommandRequest& req,
+                                            BsonBuilder& reply) {
+    co_await ctx.MoveToWorker();
+    co_return Throw(ctx, req, reply);
+  }
   static Result<void> Spin(CommandContext& ctx, const CommandRequest&, BsonBuilder&) {
     while (true) {
       MAYFLY_TRY(ctx.op.CheckInterrupt());
-      ::usleep(200);
+      std::this_thread::yield();
     }
   }
 

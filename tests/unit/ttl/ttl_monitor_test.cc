@@ -5,52 +5,10 @@
 #include <thread>
 
 #include "storage/expiry_cover.h"
-#include "tests/unit/storage/catalog_fixture.h"
+#include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
 using namespace mayfly::testing;
-
-namespace {
-
-constexpr int64_t kStart = 1'900'000'000'000;
-
-struct Reaping : CatalogStore {
-  TtlParameters parameters;
-  TtlMetrics metrics;
-  BatchedDeleteMetrics batched;
-  std::vector<std::string> logged;
-  std::mutex log_mutex;
-  std::unique_ptr<TtlMonitor> monitor;
-
-  Reaping() {
-    clock.Set({kStart});
-    clock.Freeze(true);
-  }
-  ~Reaping() {
-    monitor.reset();
-    storage.reset();
-  }
-  void Start() {
-    TtlEnvironment env;
-    env.log = [this](char severity, std::string_view message, BsonView) {
-      std::lock_guard l(log_mutex);
-      logged.push_back(std::string(1, severity) + " " + std::string(message));
-    };
-    monitor = std::make_unique<TtlMonitor>(*storage, clock, parameters, metrics, batched, std::move(env));
-    monitor->Start();
-  }
-  CollectionInfoPtr WithIndex(std::string_view spec, std::string_view name = "c") {
-    CollectionInfoPtr c = Make(name);
-    REQUIRE(catalog().CreateIndexes(*op, *c, {Spec(spec)}));
-    return Coll(name);
-  }
-  BsonDocument Doc(int64_t id, int64_t at) {
-    return BuildBson([&](BsonBuilder& b) { b.Append("_id", id).Append("at", Instant{at}); });
-  }
-  int64_t Count(std::string_view name = "c") { return Storage::DocumentCount(*Coll(name)); }
-};
-
-}  // namespace
 
 TEST_CASE("A document goes at its deadline, not before", "[ttl]") {
   Reaping r;
@@ -68,6 +26,67 @@ TEST_CASE("A document goes at its deadline, not before", "[ttl]") {
   }
   CHECK(r.metrics.deleted_documents == 3);
   r.RequireValid(r.Coll());
+}
+
+TEST_CASE("Documents go at their own deadlines, and a collection without any costs nothing", "[ttl]") {
+  Reaping r;
+  auto c = r.Make();
+  auto other = r.Make("other");
+  r.Start();
+  for (int64_t i = 0; i < 3; ++i)
+    REQUIRE(r.Insert(*c, R"({"_id": )" + std::to_string(i) + "}", Instant{kStart + 60'000 + i}));
+  REQUIRE(r.Insert(*c, R"({"_id": "never"})"));
+  struct Step {
+    int64_t to, left;
+  };
+  for (Step s : {Step{59'999, 4}, {60'000, 3}, {60'001, 2}, {60'002, 1}, {900'000'000, 1}}) {
+    r.clock.Set({kStart + s.to});
+    r.monitor->Settle();
+    CHECK(r.Count() == s.left);
+  }
+  CHECK(r.metrics.deleted_documents == 3);
+  CHECK(c->document_expiry->Earliest() == INT64_MAX);
+  CHECK(other->document_expiry->Earliest() == INT64_MAX);
+  // Earlier than what was reaped already.
+  REQUIRE(r.Insert(*c, R"({"_id": 9})", Instant{kStart}));
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+  r.RequireValid(r.Coll());
+}
+
+TEST_CASE("Documents are kept for recoverSeconds", "[ttl]") {
+  Reaping r;
+  CollectionInfo wanted;
+  wanted.db = "db";
+  wanted.name = "c";
+  wanted.expiry_options.recover_seconds = 10;
+  auto c = r.catalog().Create(*r.op, wanted).value();
+  r.Start();
+  REQUIRE(r.Insert(*c, R"({"_id": 1})", Instant{kStart}));
+  r.clock.Advance(9'999);
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+  r.clock.Advance(1);
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+}
+
+TEST_CASE("An exception ends a round of the monitor, not its thread", "[ttl]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  REQUIRE(r.Insert(*c, r.Doc(1, kStart - 1)));
+  std::atomic<int> asked{0};
+  r.environment.may_run = [&asked]() -> bool {
+    if (asked++ == 0) throw std::runtime_error("as the test asked");
+    return true;
+  };
+  r.Start();
+  r.monitor->Settle();
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+  std::lock_guard l(r.log_mutex);
+  CHECK(std::count(r.logged.begin(), r.logged.end(),
+                   "E TTL monitor: what it was doing ended by an exception") == 1);
 }
 
 TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "[ttl]") {

@@ -1,0 +1,287 @@
+#include <array>
+
+#include "query/match/explain_mismatch.h"
+#include "query/match/match_internal.h"
+
+namespace mayfly::match {
+
+namespace {
+
+bool Fits(BsonView schema, BsonValue v) {
+  Result<std::shared_ptr<const JsonSchema>> parsed = JsonSchema::Parse(schema);
+  if (!parsed) return false;
+  std::optional<Error> error;
+  return parsed.value()->Matches(v, &error) && !error;
+}
+
+/// A schema of one keyword and of those that only change what it means.
+BsonDocument Rule(BsonView schema, std::string_view keyword) {
+  auto also = [&](std::string_view name) {
+    if (keyword == "minimum") return name == "exclusiveMinimum";
+    if (keyword == "maximum") return name == "exclusiveMaximum";
+    if (keyword == "additionalProperties")
+      return name == "properties" || name == "patternProperties";
+    return keyword == "additionalItems" && name == "items";
+  };
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : schema) {
+      if (e.name != keyword && !also(e.name)) continue;
+      if (e.name == keyword || e.name.starts_with("exclusive") || !e.value.IsDocument()) {
+        b.Append(e);
+      } else if (keyword == "additionalProperties") {
+        // The names count, not what their schemas say.
+        BsonBuilder names = b.OpenDocument(e.name);
+        for (const BsonElement& p : e.value.Document()) names.OpenDocument(p.name);
+      }
+    }
+  });
+}
+
+void Head(const BsonElement& rule, BsonView specified, BsonBuilder& out) {
+  out.Append("operatorName", rule.name).Append("specifiedAs", specified);
+}
+
+/// One entry: what a keyword says of a value that breaks it.
+void Simple(const BsonElement& rule, BsonView specified, std::string_view reason, BsonValue v,
+            BsonBuilder& out) {
+  Head(rule, specified, out);
+  out.Append("reason", reason).Append("consideredValue", v);
+}
+
+void Details(BsonView schema, BsonValue v, BsonBuilder& out) {
+  BsonArrayBuilder details = out.OpenArray("details");
+  ExplainSchema(schema, v, details);
+}
+
+void Property(std::string_view name, BsonView schema, BsonValue v, BsonBuilder& out) {
+  out.Append("propertyName", name)
+      .Append("title", schema["title"])
+      .Append("description", schema["description"]);
+  Details(schema, v, out);
+}
+
+bool NamedByPattern(BsonView patterns, std::string_view name) {
+  for (const BsonElement& p : patterns) {
+    Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
+    if (!regex) continue;
+    Result<bool> found = regex.value()->Matches(name);
+    if (found && found.value()) return true;
+  }
+  return false;
+}
+
+BsonView SubDocument(BsonView doc, std::string_view name) {
+  BsonValue v = doc[name];
+  return v.IsDocument() ? v.Document() : BsonView();
+}
+
+/// Keywords whose entries list the parts that fail.
+bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+  const std::string_view k = rule.name;
+  if (k == "properties") {
+    out.Append("operatorName", k);
+    BsonArrayBuilder list = out.OpenArray("propertiesNotSatisfied");
+    for (const BsonElement& p : rule.value.Document()) {
+      BsonValue member = v.Document()[p.name];
+      if (member.missing() || Fits(p.value.Document(), member)) continue;
+      BsonBuilder entry = list.OpenDocument();
+      Property(p.name, p.value.Document(), member, entry);
+    }
+    return true;
+  }
+  if (k == "patternProperties") {
+    out.Append("operatorName", k);
+    BsonArrayBuilder list = out.OpenArray("details");
+    for (const BsonElement& p : rule.value.Document()) {
+      Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
+      if (!regex) continue;
+      for (const BsonElement& member : v.Document()) {
+        Result<bool> named = regex.value()->Matches(member.name);
+        if (!named || !named.value() || Fits(p.value.Document(), member.value)) continue;
+        BsonBuilder entry = list.OpenDocument();
+        entry.Append("propertyName", member.name).Append("regexMatched", p.name);
+        Details(p.value.Document(), member.value, entry);
+      }
+    }
+    return true;
+  }
+  if (k == "additionalProperties") {
+    const BsonView properties = SubDocument(schema, "properties");
+    const BsonView patterns = SubDocument(schema, "patternProperties");
+    out.Append("operatorName", k);
+    out.Append("specifiedAs", BuildBson([&](BsonBuilder& b) { b.Append(rule); }));
+    if (rule.value.IsDocument()) {
+      for (const BsonElement& member : v.Document()) {
+        if (properties.Has(member.name) || NamedByPattern(patterns, member.name) ||
+            Fits(rule.value.Document(), member.value))
+          continue;
+        out.Append("reason", "at least one additional property did not match the subschema")
+            .Append("failingProperty", member.name);
+        Details(rule.value.Document(), member.value, out);
+        return true;
+      }
+      return true;
+    }
+    BsonArrayBuilder list = out.OpenArray("additionalProperties");
+    for (const BsonElement& member : v.Document())
+      if (!properties.Has(member.name) && !NamedByPattern(patterns, member.name))
+        list.Append(member.name);
+    return true;
+  }
+  if (k == "required") {
+    Head(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
+    BsonArrayBuilder list = out.OpenArray("missingProperties");
+    for (const BsonElement& name : rule.value.Document())
+      if (!v.Document().Has(name.value.String())) list.Append(name.value.String());
+    return true;
+  }
+  if (k == "dependencies") {
+    out.Append("operatorName", k);
+    BsonArrayBuilder list = out.OpenArray("failingDependencies");
+    for (const BsonElement& d : rule.value.Document()) {
+      if (!v.Document().Has(d.name)) continue;
+      if (d.value.IsDocument()) {
+        if (Fits(d.value.Document(), v)) continue;
+        BsonBuilder entry = list.OpenDocument();
+        entry.Append("conditionalProperty", d.name);
+        Details(d.value.Document(), v, entry);
+        continue;
+      }
+      std::vector<std::string_view> missing;
+      for (const BsonElement& name : d.value.Document())
+        if (!v.Document().Has(name.value.String())) missing.push_back(name.value.String());
+      if (missing.empty()) continue;
+      BsonBuilder entry = list.OpenDocument();
+      entry.Append("conditionalProperty", d.name);
+      BsonArrayBuilder names = entry.OpenArray("missingProperties");
+      for (std::string_view m : missing) names.Append(m);
+    }
+    return true;
+  }
+  if (k == "items" || k == "additionalItems") {
+    const BsonValue items = schema["items"];
+    const size_t fixed =
+        items.IsArray() ? static_cast<size_t>(items.Document().Count()) : size_t{0};
+    out.Append("operatorName", k);
+    size_t i = 0;
+    for (const BsonElement& member : v.Document()) {
+      const size_t at = i++;
+      BsonValue sub = rule.value;
+      if (k == "items" && items.IsArray()) {
+        if (at >= fixed) break;
+        sub = items.Document()[std::to_string(at)];
+      } else if (k == "additionalItems" && at < fixed) {
+        continue;
+      }
+      if (sub.IsDocument() && Fits(sub.Document(), member.value)) continue;
+      out.Append("reason", k == "items" ? "At least one item did not match the sub-schema"
+                                        : "found additional items");
+      out.Append("itemIndex", static_cast<int32_t>(at));
+      if (sub.IsDocument()) Details(sub.Document(), member.value, out);
+      return true;
+    }
+    return true;
+  }
+  if (k == "allOf" || k == "anyOf" || k == "oneOf") {
+    out.Append("operatorName", k);
+    std::vector<int32_t> fit;
+    int32_t n = 0;
+    for (const BsonElement& s : rule.value.Document()) {
+      if (Fits(s.value.Document(), v)) fit.push_back(n);
+      ++n;
+    }
+    if (k == "oneOf" && fit.size() > 1) {
+      out.Append("reason", "more than one subschema matched");
+      BsonArrayBuilder list = out.OpenArray("matchingSchemaIndexes");
+      for (int32_t i : fit) list.Append(i);
+      return true;
+    }
+    BsonArrayBuilder list = out.OpenArray("schemasNotSatisfied");
+    n = 0;
+    for (const BsonElement& s : rule.value.Document()) {
+      const int32_t at = n++;
+      if (Fits(s.value.Document(), v)) continue;
+      BsonBuilder entry = list.OpenDocument();
+      entry.Append("index", at);
+      Details(s.value.Document(), v, entry);
+    }
+    return true;
+  }
+  return false;
+}
+
+void One(const BsonElement& rule, BsonView schema, BsonView alone, BsonValue v, BsonBuilder& out) {
+  if (Composite(rule, schema, v, out)) return;
+  const std::string_view k = rule.name;
+  if (k == "bsonType" || k == "type") {
+    Simple(rule, alone, "type did not match", v, out);
+    out.Append("consideredType", BsonTypeName(v.type()));
+    return;
+  }
+  if (k == "minProperties" || k == "maxProperties") {
+    Head(rule, alone, out);
+    out.Append("reason", "specified number of properties was not satisfied")
+        .Append("numberOfProperties", static_cast<int32_t>(v.Document().Count()));
+    return;
+  }
+  struct Text {
+    std::string_view keyword, reason;
+  };
+  static constexpr Text kTexts[] = {
+      {"enum", "value was not found in enum"},
+      {"minimum", "comparison failed"},
+      {"maximum", "comparison failed"},
+      {"multipleOf", "considered value is not a multiple of the specified value"},
+      {"minLength", "specified string length was not satisfied"},
+      {"maxLength", "specified string length was not satisfied"},
+      {"pattern", "regular expression did not match"},
+      {"minItems", "array did not match specified length"},
+      {"maxItems", "array did not match specified length"},
+      {"uniqueItems", "found a duplicate item"},
+      {"not", "child expression matched"}};
+  for (const Text& t : kTexts)
+    if (t.keyword == k) return Simple(rule, alone, t.reason, v, out);
+  Simple(rule, alone, "rule was not satisfied", v, out);
+}
+
+/// The order in which rules are reported, whatever the order in which they were written.
+constexpr std::array kOrder = {"type",
+                               "bsonType",
+                               "enum",
+                               "minimum",
+                               "maximum",
+                               "multipleOf",
+                               "minLength",
+                               "maxLength",
+                               "pattern",
+                               "properties",
+                               "required",
+                               "minProperties",
+                               "maxProperties",
+                               "minItems",
+                               "maxItems",
+                               "uniqueItems",
+                               "items",
+                               "additionalItems",
+                               "patternProperties",
+                               "additionalProperties",
+                               "dependencies",
+                               "allOf",
+                               "anyOf",
+                               "oneOf",
+                               "not"};
+
+}  // namespace
+
+void ExplainSchema(BsonView schema, BsonValue value, BsonArrayBuilder& rules) {
+  for (std::string_view keyword : kOrder) {
+    BsonValue rule = schema[keyword];
+    if (rule.missing()) continue;
+    BsonDocument alone = Rule(schema, keyword);
+    if (Fits(alone, value)) continue;
+    BsonBuilder entry = rules.OpenDocument();
+    One({keyword, rule}, schema, alone, value, entry);
+  }
+}
+
+}  // namespace mayfly::match

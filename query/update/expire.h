@@ -1,0 +1,81 @@
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "protocol/instant.h"
+#include "storage/catalog_types.h"
+
+namespace mayfly {
+
+/// What a write says about the expiration of the documents it stores (EXPIRY C.1).
+struct ExpirySetting {
+  enum class Kind : uint8_t {
+    kUnset,     ///< nothing: reset to none, then maxTTL applies (EXPIRY C9)
+    kAfter,     ///< `seconds` from the write
+    kAt,        ///< at `at`
+    kNever,     ///< none, so far as maxTTL allows
+    kPreserve,  ///< what the document had
+  };
+  Kind kind = Kind::kUnset;
+  int64_t seconds = 0;  ///< > 0
+  Instant at{};
+
+  bool given() const { return kind != Kind::kUnset; }
+};
+
+/// Whether a change of a deadline is made, by what there is (Redis EXPIRE; a document that never
+/// expires has the latest deadline of all).
+enum class ExpireWhen : uint8_t { kAlways, kIfNone, kIfAny, kIfLater, kIfEarlier };
+
+/// `expireAfterSeconds: v`; `where` names the field in messages. 0 is kUnset (EXPIRY C.4). Errors:
+/// TypeMismatch 14 when not a number; BadValue 2 when negative, not finite, not whole, or reaching
+/// beyond the year 9999 from `now`.
+Result<ExpirySetting> ParseExpireAfter(BsonValue v, Instant now, std::string_view where);
+/// `expireAt: v`. Errors: TypeMismatch 14 when not a date; BadValue 2 outside the years 0 to 9999.
+Result<ExpirySetting> ParseExpireAt(BsonValue v, std::string_view where);
+/// The argument of `$expire`: {afterSeconds: n} | {at: date} | {never: true} | {preserve: true}.
+/// Errors: as above; FailedToParse 9 for another shape.
+Result<ExpirySetting> ParseExpireOperator(BsonValue v, Instant now);
+/// The fields of a write command or statement, missing where not given. Errors: as above;
+/// InvalidOptions 72 when more than one is given.
+Result<ExpirySetting> ParseExpiryFields(BsonValue after, BsonValue at, bool preserve, Instant now,
+                                        std::string_view where);
+/// "always", "nx", "xx", "gt", "lt". Errors: BadValue 2.
+Result<ExpireWhen> ParseExpireWhen(std::string_view word);
+
+struct Deadline {
+  std::optional<Instant> at;
+  bool clamped = false;  ///< maxTTL made it earlier than asked for
+};
+
+/// The document that a write replaces.
+struct Replaced {
+  BsonView doc;
+  std::optional<Instant> expire_at;
+  bool whole = false;  ///< a replacement: says all there is to say about the document
+};
+
+/// The deadline that a write gives a document (EXPIRY B.1 with the rule for its gap, C3-C9, C.1).
+/// `before`: null for an insert. Errors: DocumentValidationFailure 121 for a value of the
+/// collection's `expiry.field` that says nothing about expiration; InvalidOptions 72 for a setting
+/// on a capped collection.
+Result<Deadline> ResolveDeadline(const ExpirySetting& setting, const CollectionInfo& coll,
+                                 Instant now, BsonView next, const Replaced* before);
+
+/// True while no write to the collection gives a deadline unless it says so itself: the test that
+/// comes first.
+inline bool HasNoExpiry(const CollectionInfo& coll) {
+  return !coll.expiry_options.set() &&
+         (!coll.database_max_ttl || coll.database_max_ttl->load(std::memory_order_relaxed) == 0);
+}
+
+/// Whether `when` lets a document's deadline go from `current` to `next`.
+bool Allows(ExpireWhen when, std::optional<Instant> current, std::optional<Instant> next);
+
+/// A number of seconds that a setting can hold: whole, finite, 0 to `max`. Errors: TypeMismatch 14,
+/// BadValue 2.
+Result<int64_t> ParseWholeSeconds(BsonValue v, int64_t max, std::string_view where);
+
+}  // namespace mayfly

@@ -1,0 +1,316 @@
+#include "replication/oplog.h"
+
+#include <algorithm>
+
+#include "protocol/bson_builder.h"
+#include "storage/key_format.h"
+
+namespace mayfly {
+namespace {
+
+std::string_view ReasonName(DeleteReason r) {
+  switch (r) {
+    case DeleteReason::kExpiredTtlIndex: return "ttlIndex";
+    case DeleteReason::kExpiredDocument: return "document";
+    case DeleteReason::kExpiredClustered: return "clustered";
+    case DeleteReason::kDeleted:
+    case DeleteReason::kCapped: break;
+  }
+  return "deleted";
+}
+
+bool Expired(const LogRecord& r) {
+  return r.reason != DeleteReason::kDeleted && r.reason != DeleteReason::kCapped;
+}
+
+/// Mayfly's own mark of a delete by expiry: which rule and since when the document was due.
+void AppendExpiry(const LogRecord& r, BsonBuilder& out) {
+  if (r.kind != LogRecord::kDelete || !Expired(r)) return;
+  BsonBuilder e = out.OpenDocument("expiry");
+  e.Append("reason", ReasonName(r.reason));
+  if (!r.rule.empty()) e.Append("rule", r.rule);
+  e.Append("expireAt", Instant{r.deadline});
+}
+
+BsonView DocumentOf(const LogUnit& u, const LogRecord& r) {
+  BsonView doc;
+  std::optional<Instant> expire_at;
+  if (!DecodeRecord(u.effects[r.effect].value, &doc, &expire_at)) return BsonView();
+  return doc;
+}
+
+/// op, ns, ui, o, o2: what an entry and an operation inside applyOps have in common.
+void AppendOperation(const LogUnit& u, const LogRecord& r, BsonBuilder& out) {
+  auto names = [&](const LogCollection& c) {
+    out.Append("ns", c.ns);
+    out.AppendBinary("ui", 4, c.uuid);
+  };
+  switch (r.kind) {
+    case LogRecord::kInsert: {
+      const BsonView doc = DocumentOf(u, r);
+      out.Append("op", "i");
+      names(u.collections[r.collection]);
+      out.Append("o", doc);
+      out.OpenDocument("o2").Append("_id", doc["_id"]);
+      break;
+    }
+    case LogRecord::kUpdate: {
+      const BsonView doc = DocumentOf(u, r);
+      out.Append("op", "u");
+      names(u.collections[r.collection]);
+      if (r.detail.empty()) {
+        out.Append("o", doc);
+      } else {
+        BsonBuilder o = out.OpenDocument("o");
+        o.Append("$v", 2).Append("diff", BsonView(r.detail));
+      }
+      out.OpenDocument("o2").Append("_id", doc["_id"]);
+      break;
+    }
+    case LogRecord::kDelete:
+      out.Append("op", "d");
+      names(u.collections[r.collection]);
+      out.Append("o", BsonView(r.detail));
+      AppendExpiry(r, out);
+      break;
+    case LogRecord::kCommand:
+      out.Append("op", "c").Append("ns", std::string(r.db) + ".$cmd");
+      if (!r.uuid.empty()) out.AppendBinary("ui", 4, r.uuid);
+      out.Append("o", BsonView(r.detail));
+      if (!r.o2.empty()) out.Append("o2", BsonView(r.o2));
+      break;
+    case LogRecord::kNoop:
+      out.Append("op", "n").Append("ns", "").Append("o", BsonView(r.detail));
+      break;
+  }
+}
+
+void AppendPlace(uint64_t ts, uint64_t term, int64_t wall, BsonBuilder& out) {
+  out.AppendTimestamp("ts", ts).Append("t", static_cast<int64_t>(term)).Append("v", int64_t{2});
+  out.Append("wall", Instant{wall});
+}
+
+uint64_t TsOfKey(std::string_view key) { return LoadBe64(key.data() + kIdPrefixSize); }
+
+/// First and last timestamp of an entry; false when it has none.
+bool TimesOf(const CommittedEntry& e, uint64_t* first, uint64_t* last) {
+  if (e.kind != CommittedEntry::Kind::kData || e.data.size() < kLogEntryHeader) return false;
+  std::string_view rest = e.data.substr(kLogEntryHeader);
+  bool any = false;
+  for (;;) {
+    uint64_t ts;
+    uint32_t ticks;
+    int64_t wall;
+    auto more = SkipLogUnit(&rest, &ts, &ticks, &wall);
+    if (!more || !more.value()) return any;
+    if (ticks == 0) continue;
+    if (!any) *first = ts;
+    *last = ts + ticks - 1;
+    any = true;
+  }
+}
+
+class OplogCursor final : public RecordCursor {
+ public:
+  OplogCursor(Consensus& consensus, uint32_t collection, RecordScan scan)
+      : consensus_(consensus), collection_(collection), backward_(scan.backward) {
+    // Keys are eight bytes behind the id, or shorter or longer by one where a bound is exclusive.
+    auto bound = [](const std::string& key, uint64_t otherwise) {
+      if (key.size() < kIdPrefixSize + 8) return otherwise;
+      const uint64_t ts = TsOfKey(key);
+      return key.size() > kIdPrefixSize + 8 && ts != UINT64_MAX ? ts + 1 : ts;
+    };
+    lower_ = bound(scan.lower, 0);
+    upper_ = bound(scan.upper, UINT64_MAX);
+  }
+
+  Result<bool> Next() override {
+    for (;;) {
+      // What is left of the entry at hand.
+      if (at_ + 1 < static_cast<int64_t>(documents_.size())) {
+        ++at_;
+        const uint64_t ts = documents_[static_cast<size_t>(at_)].first;
+        last_ = ts;
+        begun_ = true;
+        key_.clear();
+        AppendBe32(key_, collection_);
+        AppendBe64(key_, ts);
+        return true;
+      }
+      documents_.clear();
+      at_ = -1;
+      if (!log_) {
+        log_ = consensus_.ReadLog();
+        MAYFLY_TRY(Seek());
+      } else if (!(first_ && log_->Valid())) {
+        if (!log_->Valid()) return false;
+        if (backward_)
+          log_->Prev();
+        else
+          log_->Next();
+      }
+      first_ = false;
+      // Entries with nothing to show are stepped over.
+      bool loaded = false;
+      for (; log_->Valid() && !loaded; ) {
+        uint64_t first, last;
+        const CommittedEntry e = log_->entry();
+        if (TimesOf(e, &first, &last)) {
+          if (!backward_ && first >= upper_) return false;
+          if (backward_ && last < lower_) return false;
+          MAYFLY_TRY(Load(e));
+          if (!documents_.empty()) {
+            loaded = true;
+            break;
+          }
+        }
+        if (backward_)
+          log_->Prev();
+        else
+          log_->Next();
+      }
+      if (!loaded) {
+        MAYFLY_TRY(log_->status());
+        return false;
+      }
+    }
+  }
+  std::string_view record_key() const override { return key_; }
+  BsonView doc() const override { return documents_[static_cast<size_t>(at_)].second; }
+  std::optional<Instant> expire_at() const override { return std::nullopt; }
+  void Reposition(KvSnapshotPtr) override {
+    log_.reset();
+    documents_.clear();
+    at_ = -1;
+    // The next one is behind the last that was given.
+    if (!begun_) return;
+    if (backward_)
+      upper_ = std::min(upper_, last_);
+    else
+      lower_ = std::max(lower_, last_ + 1);
+  }
+
+ private:
+  /// To the first entry of the range in scan direction. Indexes have no gaps and timestamps go up with them: halving finds the place.
+  Result<void> Seek() {
+    first_ = true;
+    if (backward_ && upper_ == UINT64_MAX) {
+      log_->SeekToLast();
+      return log_->status();
+    }
+    log_->Seek(0);
+    MAYFLY_TRY(log_->status());
+    if (!log_->Valid()) return Ok();
+    const uint64_t target = backward_ ? upper_ : lower_;
+    uint64_t low = log_->entry().position.index;
+    if (target == 0) return Ok();
+    log_->SeekToLast();
+    uint64_t high = log_->Valid() ? log_->entry().position.index + 1 : low;
+    // The first index whose entry (or the next one that has times) ends at or after `target`.
+    while (low < high) {
+      const uint64_t middle = low + (high - low) / 2;
+      log_->Seek(middle);
+      uint64_t first = 0, last = 0;
+      bool found = false;
+      while (log_->Valid() && !(found = TimesOf(log_->entry(), &first, &last))) log_->Next();
+      MAYFLY_TRY(log_->status());
+      if (found && last < target)
+        low = std::max(middle, log_->entry().position.index) + 1;
+      else
+        high = middle;
+    }
+    log_->Seek(low);
+    if (backward_ && !log_->Valid()) log_->SeekToLast();
+    return log_->status();
+  }
+
+  Result<void> Load(const CommittedEntry& e) {
+    documents_.clear();
+    at_ = -1;
+    MAYFLY_TRY(ForEachOplogDocument(e.data, e.position.term, [&](uint64_t ts, BsonDocument doc) {
+      if (ts >= lower_ && ts < upper_) documents_.emplace_back(ts, std::move(doc));
+    }));
+    if (backward_) std::reverse(documents_.begin(), documents_.end());
+    return Ok();
+  }
+
+  Consensus& consensus_;
+  const uint32_t collection_;
+  const bool backward_;
+  uint64_t lower_, upper_;
+  std::unique_ptr<LogCursor> log_;
+  bool first_ = false, begun_ = false;
+  uint64_t last_ = 0;
+  std::vector<std::pair<uint64_t, BsonDocument>> documents_;
+  int64_t at_ = -1;
+  std::string key_;
+};
+
+}  // namespace
+
+Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
+                                  const std::function<void(uint64_t ts, BsonDocument doc)>& f) {
+  MAYFLY_TRY(ReadLogEntryHeader(entry));
+  std::string_view rest = entry.substr(kLogEntryHeader);
+  LogUnit u;
+  for (;;) {
+    MAYFLY_TRY(bool more, ReadLogUnit(&rest, &u));
+    if (!more) return Ok();
+    if (u.ticks == 0) continue;
+    if (u.IsBatch()) {
+      f(u.ts, BuildBson([&](BsonBuilder& b) {
+          b.Append("op", "c").Append("ns", "admin.$cmd");
+          {
+            BsonBuilder o = b.OpenDocument("o");
+            BsonArrayBuilder ops = o.OpenArray("applyOps");
+            for (const LogRecord& r : u.records) {
+              BsonBuilder d = ops.OpenDocument();
+              AppendOperation(u, r, d);
+            }
+          }
+          AppendPlace(u.ts, term, u.wall, b);
+        }));
+      continue;
+    }
+    uint64_t ts = u.ts;
+    for (const LogRecord& r : u.records) {
+      f(ts, BuildBson([&](BsonBuilder& b) {
+          if (!u.lsid.empty() && r.kind <= LogRecord::kDelete)
+            b.Append("lsid", BsonView(u.lsid)).Append("txnNumber", u.txn_number);
+          AppendOperation(u, r, b);
+          if (r.stmt_id) b.Append("stmtId", *r.stmt_id);
+          AppendPlace(ts, term, u.wall, b);
+        }));
+      ++ts;
+    }
+  }
+}
+
+std::unique_ptr<RecordCursor> OplogSource::Scan(RecordScan scan) {
+  return std::make_unique<OplogCursor>(consensus_, collection_id_, std::move(scan));
+}
+
+Result<bool> OplogSource::Fetch(std::string_view record_key, Storage::Record* out) {
+  if (record_key.size() != kIdPrefixSize + 8) return false;
+  RecordScan scan;
+  scan.lower = std::string(record_key);
+  scan.upper = scan.lower + '\0';
+  OplogCursor cursor(consensus_, collection_id_, std::move(scan));
+  MAYFLY_TRY(bool found, cursor.Next());
+  if (!found) return false;
+  out->pinned.Assign(cursor.doc().bytes());
+  out->doc = BsonView(out->pinned.view());
+  out->expire_at.reset();
+  return true;
+}
+
+uint64_t OplogSource::Bytes() { return consensus_.Status().log_bytes; }
+
+int64_t OplogSource::Count() {
+  const ConsensusStatus s = consensus_.Status();
+  return s.last.index >= s.first.index && s.first.index > 0
+             ? static_cast<int64_t>(s.last.index - s.first.index + 1)
+             : 0;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,199 @@
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "replication/consensus.h"
+#include "replication/repl_config.h"
+#include "replication/replicated_committer.h"
+
+namespace mayfly {
+
+/// As replSetGetStatus numbers them. DO NOT RENUMBER.
+enum class MemberState : int32_t {
+  kStartup = 0, kPrimary = 1, kSecondary = 2, kRecovering = 3, kStartup2 = 5, kUnknown = 6, kDown = 8, kRemoved = 10,
+};
+std::string_view MemberStateName(MemberState state);  ///< "PRIMARY", "(not reachable/healthy)" for kDown
+
+/// A place in the oplog as MongoDB has it: timestamp and term; with the primary's clock when it was written.
+struct OpTime {
+  uint64_t ts = 0;
+  int64_t term = -1;
+  int64_t wall_millis = 0;
+};
+
+/// What hello tells of the set. Immutable.
+struct Topology {
+  int64_t counter = 0;  ///< topologyVersion.counter: goes up with every change
+  MemberState state = MemberState::kStartup;
+  std::shared_ptr<const ReplConfig> config;  ///< null: not initiated
+  int self = -1;                             ///< index in config->members; -1: not in it
+  std::string primary;                       ///< host:port; empty: none known
+  uint64_t term = 0;
+};
+using TopologyPtr = std::shared_ptr<const Topology>;
+
+/// What somebody may wait for; the numbers stand for collections in CollectionNotifier, above all real ids.
+enum class ReplEvent : uint32_t {
+  kTopology = 0xFFFF'FF00,  ///< hello has something new to say
+  kApplied = 0xFFFF'FF01,   ///< the log moved here
+  kProgress = 0xFFFF'FF02,  ///< another member moved
+};
+/// `local.oplog.rs` as a collection: its id in the catalog, which no real one has.
+inline constexpr uint32_t kOplogCollectionId = 0xFFFF'FFF0;
+
+/// The parsed value of `w` and what goes with it.
+struct WriteConcernTarget {
+  bool majority = false;
+  int64_t w = 1;
+  std::string mode;                                     ///< settings.getLastErrorModes
+  bool journal = false;
+};
+
+struct ReplicaSetOptions {
+  Storage* storage = nullptr;
+  Clock* clock = nullptr;
+  std::string set_name, key, data_directory;
+  std::string self_host;  ///< host:port that others reach this member at, when a configuration does not say
+  int port = 0;
+  int sync_interval_ms = 100;
+  uint64_t log_max_bytes = 0;
+  double log_min_hours = 0;
+  std::function<void(char severity, std::string_view message, BsonView attributes)> log;
+  /// Any thread; must not block.
+  std::function<void(ReplEvent)> event;
+  std::function<void(uint32_t collection)> collection_grew;
+  /// Another member changed this setting of the catalog.
+  std::function<void(std::string_view name)> setting_changed;
+  /// This member is about to take writes: what is cached of earlier times as primary is out of date. Must not block.
+  std::function<void()> becoming_primary;
+  /// This member became primary (on a thread of its own), or ceased to be.
+  std::function<void(bool primary)> primary_changed;
+  std::function<void(std::string_view why)> fatal;
+  std::function<void()> restart;
+};
+
+/// This process as a member of a replica set: its state, the set's configuration, what is applied. Between the consensus engine and the
+/// commands. Threads: any, unless said otherwise.
+class ReplicaSet final : public StateMachine {
+ public:
+  /// Opens the log of the directory and puts a ReplicatedCommitter into the storage, which must have been opened with `logged`.
+  static Result<std::unique_ptr<ReplicaSet>> Open(ReplicaSetOptions options);
+  ~ReplicaSet() override;
+  /// Applies what is committed, begins to take part. After the server listens.
+  Result<void> Start();
+  /// Writes are refused from now on; leadership is handed over when somebody can take it.
+  void Stop();
+
+  Consensus& consensus() { return *consensus_; }
+  ReplicatedCommitter& committer() { return *committer_; }
+  const std::string& set_name() const { return options_.set_name; }
+  const std::string& self_host() const { return options_.self_host; }
+
+  TopologyPtr topology() const;
+  bool writable() const { return committer_->writable(); }
+  bool readable() const { return readable_.load(std::memory_order_relaxed); }
+
+  /// The newest record applied here: what reads see, and (only what a majority has is applied) what can never be rolled back.
+  OpTime last_applied() const;
+  uint64_t applied_ts() const { return applied_ts_.load(std::memory_order_acquire); }
+  uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
+  uint64_t cluster_time() const { return std::max(committer_->last_ts(), applied_ts()); }
+
+  // --- commands; blocking ----------------------------------------------------------------------------
+  /// `config` empty: a set of this member alone. Errors: 23, 93, 74.
+  Result<void> Initiate(std::optional<BsonView> config);
+  Result<void> Reconfigure(BsonView config, bool force);
+  Result<void> StepDown(int64_t seconds, int64_t catch_up_millis, bool force);
+  Result<std::string> Freeze(int64_t seconds);  ///< the reply's info
+  Result<void> SetMaintenance(bool on);
+  /// replSetResizeOplog; what is not given stays. Not kept over a restart, as MongoDB's option of the same name rules then.
+  void SetRetention(std::optional<uint64_t> bytes, std::optional<double> hours);
+  uint64_t log_max_bytes() const;
+
+  /// Whether enough members have everything up to `index`.
+  bool Satisfied(const WriteConcernTarget& target, uint64_t index) const;
+  /// Errors: UnknownReplWriteConcern 79 (no such mode), UnsatisfiableWriteConcern 100 (more than there are).
+  Result<void> CheckTarget(const WriteConcernTarget& target) const;
+
+  /// 12 bytes: 7fffffff, then the term: greater for every later primary.
+  static std::string ElectionId(uint64_t term);
+  struct Election {
+    int64_t at_millis = 0;
+    uint64_t term = 0;
+    std::string reason;
+  };
+  std::optional<Election> last_election() const;
+  int64_t last_stepped_down_millis() const { return stepped_down_millis_; }
+
+  // --- StateMachine: the engine's threads ------------------------------------------------------------
+  void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override;
+  void Applied(std::span<const CommittedEntry> entries) override;
+  void StateChanged(const ConsensusState& state) override;
+  void Progressed() override;
+  std::string HeartbeatPayload() override;
+
+ private:
+  explicit ReplicaSet(ReplicaSetOptions options);
+  Result<void> LoadApplied();
+  void SetConfig(std::string_view payload);
+  /// Makes the topology anew; if it differs, the counter goes up and waiters wake.
+  void Refresh();
+  Result<ConsensusConfiguration> ToConsensus(const ReplConfig& config, std::string_view command);
+  bool IsSelf(std::string_view host) const;
+  /// Puts the configuration where tools look for it: `local.system.replset`, one document, each member's own.
+  Result<void> StoreConfigDocument(const ReplConfig& config);
+  /// Logs whose clock is more than a second from this one's, once a member until that has changed.
+  void CheckClocks();
+  void WaitForDelay(const CommittedEntry& entry);
+  void Log(char severity, std::string_view message,
+           const std::function<void(BsonBuilder&)>& fill = {}) const;
+  void RunTasks();
+  void Post(std::function<void()> task);
+
+  const ReplicaSetOptions options_;
+  Storage& storage_;
+  ReplicatedCommitter* committer_ = nullptr;  ///< owned by the storage
+  std::unique_ptr<Consensus> consensus_;
+  LogApplier applier_;
+  std::vector<LogApplier::Entry> entries_;  ///< of the applier's thread
+
+  mutable std::mutex mutex_;
+  TopologyPtr topology_;
+  ConsensusState state_;
+  bool started_ = false;  ///< the engine has told its state once
+  std::shared_ptr<const ReplConfig> config_;
+  OpTime applied_;
+  bool maintenance_ = false;
+  uint64_t log_max_bytes_ = 0;
+  double log_min_hours_ = 0;
+  const int64_t started_micros_;
+  std::optional<Election> election_;
+  std::atomic<int64_t> stepped_down_millis_{0};
+  std::atomic<uint64_t> applied_ts_{0}, applied_index_{0};
+  std::atomic<bool> readable_{false}, stopping_{false};
+
+  std::atomic<int64_t> clocks_checked_micros_{0};
+  std::map<NodeId, bool> skewed_;  ///< of the tasks' thread
+
+  // What must not be done on the engine's threads.
+  std::mutex tasks_mutex_;
+  std::condition_variable tasks_wake_;
+  std::vector<std::function<void()>> tasks_;
+  bool tasks_stop_ = false;
+  std::thread tasks_thread_;
+
+  std::condition_variable applied_wake_;  ///< with mutex_
+
+  std::mutex delay_mutex_;
+  std::condition_variable delay_wake_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,148 @@
+#include "replication/replicated_committer.h"
+
+#include <random>
+
+namespace mayfly {
+namespace {
+
+/// So many entries may be on their way; units that come then gather in the next one. Few, so that entries grow with the load.
+constexpr int kEntriesOnTheirWay = 4;
+constexpr size_t kEntryBytes = 1 << 20;  ///< an entry this large takes no more units
+
+Error NotPrimary() { return {ErrorCode::kNotWritablePrimary, "not primary"}; }
+
+}  // namespace
+
+ReplicatedCommitter::ReplicatedCommitter(Storage& storage, int sync_interval_ms)
+    : storage_(storage),
+      local_(storage.impl(), sync_interval_ms),
+      origin_(std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
+
+ReplicatedCommitter::~ReplicatedCommitter() = default;
+
+void ReplicatedCommitter::set_consensus(Consensus* consensus) {
+  std::lock_guard l(mutex_);
+  consensus_ = consensus;
+  if (consensus == nullptr) writable_ = false;
+}
+
+void ReplicatedCommitter::SetWritable(bool on) { writable_ = on; }
+
+void ReplicatedCommitter::AdvanceTo(uint64_t ts) {
+  uint64_t now = last_ts_.load(std::memory_order_relaxed);
+  while (now < ts && !last_ts_.compare_exchange_weak(now, ts, std::memory_order_relaxed)) {
+  }
+}
+
+std::span<WriteUnit> ReplicatedCommitter::UnitsOf(void* context) {
+  return context == nullptr ? std::span<WriteUnit>() : static_cast<Group*>(context)->units;
+}
+
+ReplicatedCommitter::Totals ReplicatedCommitter::totals() const {
+  std::lock_guard l(mutex_);
+  return totals_;
+}
+
+void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
+  WriteUnit::Impl& u = unit.impl();
+  if (u.local) return local_.Submit(std::move(unit), options, std::move(done));
+  if (u.empty() && u.commands.empty()) {
+    // A sync of what was written before: that is on disk, on a majority, since it was acknowledged.
+    for (auto& f : u.on_commit) f();
+    u.ReleaseLocks();
+    return done(Ok());
+  }
+  if (!writable()) {
+    u.ReleaseLocks();
+    return done(NotPrimary());
+  }
+  std::string bytes;
+  bytes.reserve(unit.SizeBytes() + 256);
+  const uint32_t ticks = EncodeLogUnit(unit, bytes);
+  if (bytes.size() + kLogEntryHeader > kMaxProposalBytes) {
+    u.ReleaseLocks();
+    return done(Error{ErrorCode::kBSONObjectTooLarge,
+                      "the changes of one operation take " + std::to_string(bytes.size()) +
+                          " bytes in the log; it takes " + std::to_string(kMaxProposalBytes) +
+                          " at most"});
+  }
+  Operation* op = u.op;
+  Enqueue(std::move(bytes), ticks, std::move(unit), op, std::move(done));
+}
+
+void ReplicatedCommitter::SubmitNoop(BsonView o, Done done) {
+  if (!writable()) return done(NotPrimary());
+  std::string bytes;
+  const uint32_t ticks = EncodeNoopUnit(o, bytes);
+  Enqueue(std::move(bytes), ticks, std::nullopt, nullptr, std::move(done));
+}
+
+void ReplicatedCommitter::Enqueue(std::string bytes, uint32_t ticks, std::optional<WriteUnit> unit,
+                                  Operation* op, Done done) {
+  const int64_t wall = storage_.clock().Now().millis;
+  std::unique_lock l(mutex_);
+  // Timestamps follow the clock and never go back, whatever the clock does.
+  uint64_t first = last_ts_.load(std::memory_order_relaxed);
+  if (ticks > 0) {
+    uint64_t seen = first;
+    do {
+      first = std::max(seen + 1, static_cast<uint64_t>(std::max<int64_t>(wall, 0) / 1000) << 32 | 1);
+    } while (!last_ts_.compare_exchange_weak(seen, first + ticks - 1, std::memory_order_relaxed));
+    if (op != nullptr) op->commit_ts = first + ticks - 1;
+  }
+  SetUnitTime(bytes.data(), first, wall);
+  if (waiting_.empty() || waiting_.back()->data.size() + bytes.size() > kEntryBytes) {
+    auto group = std::make_shared<Group>();
+    BeginLogEntry(origin_, ++sequence_, group->data);
+    waiting_.push_back(std::move(group));
+  }
+  Group& group = *waiting_.back();
+  group.data.append(bytes);
+  if (unit) group.units.push_back(std::move(*unit));
+  group.done.push_back(std::move(done));
+  ++totals_.units;
+  totals_.bytes += static_cast<int64_t>(bytes.size());
+  Send(l);
+}
+
+void ReplicatedCommitter::Send(std::unique_lock<std::mutex>& l) {
+  if (sending_) return;  // whoever sends sees what came meanwhile
+  sending_ = true;
+  while (!waiting_.empty() && on_their_way_ < kEntriesOnTheirWay) {
+    std::shared_ptr<Group> group = std::move(waiting_.front());
+    waiting_.pop_front();
+    ++on_their_way_;
+    ++totals_.entries;
+    Consensus* consensus = consensus_;
+    l.unlock();
+    if (consensus == nullptr) {
+      Finished(*group, Error{ErrorCode::kInterruptedAtShutdown, "the storage is shutting down"});
+    } else {
+      Proposal p;
+      p.data = std::move(group->data);
+      p.context = group;
+      p.done = [this, group](Result<LogPosition> r) { Finished(*group, r); };
+      consensus->Propose(std::move(p));
+    }
+    l.lock();
+  }
+  sending_ = false;
+}
+
+void ReplicatedCommitter::Finished(Group& group, const Result<LogPosition>& result) {
+  if (!result)
+    for (WriteUnit& u : group.units) u.impl().ReleaseLocks();
+  std::vector<Done> done = std::move(group.done);
+  group.units.clear();
+  for (Done& d : done) {
+    if (result)
+      d(Ok());
+    else
+      d(result.error());
+  }
+  std::unique_lock l(mutex_);
+  --on_their_way_;
+  Send(l);
+}
+
+}  // namespace mayfly

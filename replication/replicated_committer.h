@@ -1,0 +1,76 @@
+#pragma once
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "replication/consensus.h"
+#include "storage/local_committer.h"
+#include "storage/log_apply.h"
+
+namespace mayfly {
+
+/// Makes write units permanent through a replica set's log: a unit is visible, its locks are released and its caller is told once a
+/// majority has it on disk. Units that wait while others are on their way become one entry. What is each member's own (collections of
+/// `local`, profiles) goes to this store alone. Threads: any.
+class ReplicatedCommitter final : public Committer {
+ public:
+  ReplicatedCommitter(Storage& storage, int sync_interval_ms);
+  ~ReplicatedCommitter() override;
+  /// Before the first Submit; outlives this, or is taken away again with null (then every unit is refused).
+  void set_consensus(Consensus* consensus);
+
+  /// Errors besides those of the local committer: NotWritablePrimary 10107 (nothing was written), PrimarySteppedDown 189 (it may or may
+  /// not come to be), BSONObjectTooLarge 10334.
+  void Submit(WriteUnit unit, CommitOptions options,
+              std::function<void(Result<void>)> done) override;
+  /// Puts {msg: …} into the log.
+  void SubmitNoop(BsonView o, std::function<void(Result<void>)> done);
+
+  /// This member became primary, or ceased to be. Units of an earlier time as primary fail by the consensus engine.
+  void SetWritable(bool on);
+  bool writable() const { return writable_.load(std::memory_order_relaxed); }
+
+  /// No entry after this gets a timestamp before `ts`: somebody has seen it.
+  void AdvanceTo(uint64_t ts);
+  /// The newest timestamp given out or seen.
+  uint64_t last_ts() const { return last_ts_.load(std::memory_order_relaxed); }
+
+  /// The units that travelled in an entry, as CommittedEntry::context.
+  static std::span<WriteUnit> UnitsOf(void* context);
+
+  struct Totals {
+    int64_t entries = 0, units = 0, bytes = 0;
+  };
+  Totals totals() const;
+
+ private:
+  using Done = std::function<void(Result<void>)>;
+  struct Group {
+    std::string data;
+    std::vector<WriteUnit> units;
+    std::vector<Done> done;
+  };
+  void Enqueue(std::string bytes, uint32_t ticks, std::optional<WriteUnit> unit, Operation* op,
+               Done done);
+  /// Sends what may be sent, in order. REQUIRES: mutex_ held by `l`; may give it up in between.
+  void Send(std::unique_lock<std::mutex>& l);
+  void Finished(Group& group, const Result<LogPosition>& result);
+
+  Storage& storage_;
+  Consensus* consensus_ = nullptr;
+  LocalCommitter local_;
+  const uint64_t origin_;
+
+  std::atomic<bool> writable_{false};
+  std::atomic<uint64_t> last_ts_{0};
+  mutable std::mutex mutex_;
+  std::deque<std::shared_ptr<Group>> waiting_;
+  int on_their_way_ = 0;
+  bool sending_ = false;
+  uint64_t sequence_ = 0;
+  Totals totals_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,163 @@
+#include "server/arg_reader.h"
+#include "server/write_ops.h"
+#include "storage/namespace.h"
+
+namespace mayfly {
+namespace {
+
+/// What touch, persist and ttlRecover come down to.
+struct TouchArgs {
+  std::string_view collection;
+  UpdateStatement statement;
+};
+
+Awaitable<Result<void>> RunTouchStatement(CommandContext& ctx, const CommandRequest& req,
+                                          TouchArgs args, BsonBuilder& reply,
+                                          std::string_view count_name) {
+  ctx.EditReport([&](OperationReport& r) {
+    r.op = "update";
+    r.ns = std::string(req.db) + "." + std::string(args.collection);
+  });
+  WriteCommand command(ctx.server, ctx.op, req.db, args.collection);
+  MAYFLY_CO_TRY(command.Open());
+  UpdateResult result;
+  if (command.coll()) {
+    if (command.coll()->capped)
+      co_return Error{ErrorCode::kInvalidOptions, "documents of the capped collection " +
+                                                      command.coll()->ns +
+                                                      " cannot have an expiration"};
+    co_await ctx.MoveToWorker();
+    MAYFLY_CO_TRY(result, command.Update(args.statement));
+    if (ctx.write_concern.journal) {
+      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
+    }
+  }
+  ctx.server.metrics().documents.updated.Add(result.modified);
+  reply.Append("n", static_cast<int32_t>(result.matched))
+      .Append(count_name, static_cast<int32_t>(result.modified));
+  if (command.expiry_clamped() > 0)
+    reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
+  co_return Ok();
+}
+
+/// {touch: c, q, expireAfterSeconds | expireAt, when, multi}: moves deadlines, leaves the documents
+/// as they are.
+Awaitable<Result<void>> RunTouch(CommandContext& ctx, const CommandRequest& req,
+                                 BsonBuilder& reply) {
+  ArgReader in(req);
+  TouchArgs args;
+  args.collection = in.Collection();
+  args.statement.filter = in.Document("q");
+  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
+  std::string_view when = in.StringOr("when", "always");
+  args.statement.multi = in.BoolOr("multi", false);
+  args.statement.hint = in.Any("hint");
+  MAYFLY_CO_TRY(in.Finish());
+  MAYFLY_CO_TRY(args.statement.when, ParseExpireWhen(when));
+  if (after.missing() && at.missing())
+    co_return Error{ErrorCode::kMissingField,
+                    "touch needs expireAfterSeconds or expireAt; persist takes an expiration away"};
+  MAYFLY_CO_TRY(args.statement.expiry, ParseExpiryFields(after, at, false, ctx.op.now, "touch"));
+  // 0 is unset: what there was goes, and maxTTL applies (EXPIRY C.4).
+  if (!args.statement.expiry.given()) args.statement.expiry.kind = ExpirySetting::Kind::kNever;
+  co_return co_await RunTouchStatement(ctx, req, std::move(args), reply, "nModified");
+}
+
+/// {persist: c, q, multi}: the documents expire no more, so far as maxTTL allows.
+Awaitable<Result<void>> RunPersist(CommandContext& ctx, const CommandRequest& req,
+                                   BsonBuilder& reply) {
+  ArgReader in(req);
+  TouchArgs args;
+  args.collection = in.Collection();
+  args.statement.filter = in.Document("q");
+  args.statement.multi = in.BoolOr("multi", false);
+  args.statement.hint = in.Any("hint");
+  MAYFLY_CO_TRY(in.Finish());
+  args.statement.expiry.kind = ExpirySetting::Kind::kNever;
+  co_return co_await RunTouchStatement(ctx, req, std::move(args), reply, "nModified");
+}
+
+/// {ttlRecover: c, q, expireAfterSeconds | expireAt}: brings back documents that are past their own
+/// deadline and kept by expiry.recoverSeconds.
+Awaitable<Result<void>> RunRecover(CommandContext& ctx, const CommandRequest& req,
+                                   BsonBuilder& reply) {
+  ArgReader in(req);
+  TouchArgs args;
+  args.collection = in.Collection();
+  args.statement.filter = in.Document("q");
+  args.statement.multi = true;
+  args.statement.recover = true;
+  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
+  MAYFLY_CO_TRY(in.Finish());
+  if (after.missing() && at.missing())
+    co_return Error{ErrorCode::kMissingField, "ttlRecover needs expireAfterSeconds or expireAt"};
+  MAYFLY_CO_TRY(args.statement.expiry,
+                ParseExpiryFields(after, at, false, ctx.op.now, "ttlRecover"));
+  if (!args.statement.expiry.given()) args.statement.expiry.kind = ExpirySetting::Kind::kNever;
+  if (args.statement.expiry.kind == ExpirySetting::Kind::kAt &&
+      args.statement.expiry.at.millis <= ctx.op.now.millis)
+    co_return Error{ErrorCode::kBadValue, "ttlRecover.expireAt must lie in the future"};
+  co_return co_await RunTouchStatement(ctx, req, std::move(args), reply, "nRecovered");
+}
+
+Result<void> CheckDatabase(std::string_view db, const char* command) {
+  if (db == "admin" || db == "local" || db == "config")
+    return Error{ErrorCode::kInvalidOptions,
+                 std::string(command) + " is for databases of users, not for " + std::string(db)};
+  return Ok();
+}
+
+Result<void> RunSetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req,
+                                  BsonBuilder& reply) {
+  ArgReader in(req);
+  in.Any("setDatabaseExpiry");
+  BsonValue max = in.Any("maxTTL");
+  MAYFLY_TRY(in.Finish());
+  if (max.missing())
+    return Error{ErrorCode::kMissingField,
+                 "BSON field 'setDatabaseExpiry.maxTTL' is missing but a required field"};
+  MAYFLY_TRY(CheckDatabase(req.db, "setDatabaseExpiry"));
+  MAYFLY_TRY(int64_t seconds, ParseWholeSeconds(max, INT32_MAX, "setDatabaseExpiry.maxTTL"));
+  Catalog& catalog = ctx.server.storage().catalog();
+  const int64_t was = catalog.DatabaseMaxTtl(req.db);
+  MAYFLY_TRY(catalog.SetDatabaseMaxTtl(ctx.op, req.db, seconds));
+  reply.Append("was", was).Append("maxTTL", seconds);
+  return Ok();
+}
+
+Result<void> RunGetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req,
+                                  BsonBuilder& reply) {
+  ArgReader in(req);
+  in.Any("getDatabaseExpiry");
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CheckDatabase(req.db, "getDatabaseExpiry"));
+  reply.Append("maxTTL", ctx.server.storage().catalog().DatabaseMaxTtl(req.db));
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterExpiryCommands(CommandRegistry& registry) {
+  registry.Add({.name = "getDatabaseExpiry",
+                .flags = kReadOnly | kSecondaryOk,
+                .help = "Default and cap of per-document expiry of a database.",
+                .run = &RunGetDatabaseExpiry});
+  registry.Add({.name = "persist",
+                .flags = kWrites | kTakesWriteConcern,
+                .help = "Takes the expiration of documents away.",
+                .run_async = &RunPersist});
+  registry.Add({.name = "setDatabaseExpiry",
+                .flags = kWrites | kWorker | kTakesWriteConcern,
+                .help = "Sets the default and cap of per-document expiry of a database.",
+                .run = &RunSetDatabaseExpiry});
+  registry.Add({.name = "touch",
+                .flags = kWrites | kTakesWriteConcern,
+                .help = "Moves the expiration of documents without changing them.",
+                .run_async = &RunTouch});
+  registry.Add({.name = "ttlRecover",
+                .flags = kWrites | kTakesWriteConcern,
+                .help = "Brings back expired documents within the collection's recoverSeconds.",
+                .run_async = &RunRecover});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,212 @@
+#include "protocol/bson_validate.h"
+#include "server/arg_reader.h"
+#include "server/commands/repl_status.h"
+#include "server/connection.h"
+#include "server/replication_gate.h"
+#include "server/server_context.h"
+
+namespace mayfly {
+namespace {
+
+Error NoReplication(std::string_view message = "not running with --replSet") {
+  return {ErrorCode::kNoReplicationEnabled, std::string(message)};
+}
+
+Result<ReplicaSet*> Set(CommandContext& ctx) {
+  if (ctx.server.replica_set() == nullptr) return NoReplication();
+  return ctx.server.replica_set();
+}
+
+/// The set, once it is initiated. Errors: 76, NotYetInitialized 94.
+Result<ReplicaSet*> InitiatedSet(CommandContext& ctx) {
+  MAYFLY_TRY(ReplicaSet * set, Set(ctx));
+  if (!set->topology()->config)
+    return Error{ErrorCode::kNotYetInitialized, "no replset config has been received"};
+  return set;
+}
+
+Result<void> Initiate(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  if (ctx.server.replica_set() == nullptr)
+    return NoReplication("This node was not started with replication enabled.");
+  ReplicaSet& set = *ctx.server.replica_set();
+  ArgReader in(req);
+  MAYFLY_TRY(in.Finish());
+  const BsonValue v = req.fields[0].value;
+  std::optional<BsonView> config;
+  if (v.IsDocument() && !v.Document().empty())
+    config = v.Document();
+  else if (!v.IsDocument() && !v.IsNullish() && !v.IsNumber() && !v.Is(BsonType::kBool))
+    return Error{ErrorCode::kTypeMismatch,
+                 "BSON field 'replSetInitiate' is the wrong type '" +
+                     std::string(BsonTypeName(v.type())) + "', expected type 'object'"};
+  MAYFLY_TRY(set.Initiate(config));
+  if (!config)
+    reply.Append("info2", "no configuration specified. Using a default configuration for the set")
+        .Append("me", set.self_host());
+  return Ok();
+}
+
+Result<void> Reconfig(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  MAYFLY_TRY(ReplicaSet * set, Set(ctx));
+  ArgReader in(req);
+  const BsonView config = in.Document("replSetReconfig");
+  const bool force = in.LooseBoolOr("force", false);
+  MAYFLY_TRY(in.Finish());
+  return set->Reconfigure(config, force);
+}
+
+Result<void> GetConfig(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
+  ArgReader in(req);
+  const bool majority = in.LooseBoolOr("commitmentStatus", false);
+  MAYFLY_TRY(in.Finish());
+  if (majority && !set->writable())
+    return Error{ErrorCode::kNotWritablePrimary,
+                 "commitmentStatus is only supported on the primary"};
+  reply.Append("config", set->topology()->config->ToBson());
+  // A configuration is in use once a majority has it, never before.
+  if (majority) reply.Append("commitmentStatus", true);
+  return Ok();
+}
+
+Result<void> GetStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  MAYFLY_TRY(ReplicaSet * set, Set(ctx));
+  ArgReader in(req);
+  in.Any("initialSync");
+  MAYFLY_TRY(in.Finish());
+  if (!set->topology()->config)
+    return Error{ErrorCode::kNotYetInitialized, "no replset config has been received"};
+  AppendReplSetStatus(ctx.server, *set, reply);
+  return Ok();
+}
+
+Result<void> StepDown(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  MAYFLY_TRY(ReplicaSet * set, Set(ctx));
+  ArgReader in(req);
+  int64_t seconds = in.Int64Or("replSetStepDown", 60);
+  const bool force = in.LooseBoolOr("force", false);
+  const auto catch_up = in.OptInt64("secondaryCatchUpPeriodSecs");
+  MAYFLY_TRY(in.Finish());
+  const bool use_default = req.fields[0].value.Is(BsonType::kBool);
+  if (use_default) seconds = 60;
+  if (seconds < 0)
+    return Error{ErrorCode::kBadValue, "stepdown period must be a positive integer"};
+  if (catch_up && *catch_up < 0)
+    return Error{ErrorCode::kBadValue,
+                 "secondaryCatchUpPeriodSecs period must be a positive or absent"};
+  const int64_t wait = catch_up.value_or(force ? 0 : 10);
+  if (seconds < wait)
+    return Error{ErrorCode::kBadValue,
+                 "stepdown period must be longer than secondaryCatchUpPeriodSecs"};
+  return set->StepDown(seconds == 0 ? 60 : seconds, wait * 1000, force);
+}
+
+Result<void> Freeze(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
+  ArgReader in(req);
+  const int64_t seconds = in.Int64("replSetFreeze");
+  MAYFLY_TRY(in.Finish());
+  if (seconds < 0)
+    return Error{ErrorCode::kBadValue, "replSetFreeze period must be a non-negative integer"};
+  MAYFLY_TRY(std::string info, set->Freeze(seconds));
+  if (!info.empty()) reply.Append("info", info);
+  if (seconds == 1)
+    reply.Append("warning", "you really want to freeze for only 1 second?");
+  return Ok();
+}
+
+Result<void> Maintenance(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
+  ArgReader in(req);
+  MAYFLY_TRY(in.Finish());
+  return set->SetMaintenance(req.fields[0].value.Truthy());
+}
+
+Result<void> SyncFrom(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
+  ArgReader in(req);
+  const std::string_view target = in.String("replSetSyncFrom");
+  MAYFLY_TRY(in.Finish());
+  const TopologyPtr t = set->topology();
+  if (t->state == MemberState::kPrimary)
+    return Error{LocationCode(95), "primaries don't sync"};
+  const MemberConfig* member = t->config->FindHost(target);
+  if (member == nullptr)
+    return Error{ErrorCode::kNodeNotFound, "Could not find member \"" + std::string(target) +
+                                               "\" in replica set"};
+  if (t->self >= 0 && t->config->members[static_cast<size_t>(t->self)].host == target)
+    return Error{ErrorCode::kInvalidOptions, "I cannot sync from myself"};
+  if (target != t->primary)
+    return Error{ErrorCode::kIllegalOperation,
+                 "members of this set take the log from the primary, " +
+                     (t->primary.empty() ? std::string("which is not known now") : t->primary) +
+                     ", and from nobody else"};
+  reply.Append("syncFromRequested", target).Append("prevSyncTarget", t->primary);
+  return Ok();
+}
+
+Result<void> ResizeOplog(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
+  ArgReader in(req);
+  const auto megabytes = in.OptDouble("size");
+  const auto hours = in.OptDouble("minRetentionHours");
+  MAYFLY_TRY(in.Finish());
+  if (!megabytes && !hours)
+    return Error{ErrorCode::kInvalidOptions,
+                 "one of 'size' or 'minRetentionHours' must be specified"};
+  if (megabytes && !(*megabytes >= 990 && *megabytes <= 1e9))
+    return Error{ErrorCode::kBadValue, "BSON field 'size' must be from 990 megabytes to a petabyte"};
+  if (hours && !(*hours >= 0 && *hours <= 24 * 366))
+    return Error{ErrorCode::kBadValue, "BSON field 'minRetentionHours' must be from 0 to 8784"};
+  set->SetRetention(megabytes ? std::optional(static_cast<uint64_t>(*megabytes * 1048576)) : std::nullopt, hours);
+  return Ok();
+}
+
+Result<void> ElectionById(CommandContext& ctx, const CommandRequest&, BsonBuilder&) {
+  MAYFLY_TRY(Set(ctx));
+  return Error{ErrorCode::kCommandNotSupported,
+               "elections and positions of members are the consensus log's business here; use replSetStepDown to hand over"};
+}
+
+/// Begins the stream between members on this connection: what follows the reply is the consensus engine's.
+Result<void> MemberStream(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  MAYFLY_TRY(Set(ctx));
+  ArgReader in(req);
+  MAYFLY_TRY(in.Finish());
+  if (ctx.connection == nullptr || ctx.connection->unix_socket())
+    return Error{ErrorCode::kIllegalOperation, "_mayflyMember needs a TCP connection"};
+  ctx.connection->hand_over = true;
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterReplicationCommands(CommandRegistry& registry) {
+  constexpr uint32_t kFlags = kAdminOnly | kSecondaryOk;
+  registry.Add({.name = "replSetInitiate", .flags = kFlags | kWorker,
+                .help = "Makes a replica set of this member and those of the configuration.", .run = &Initiate});
+  registry.Add({.name = "replSetReconfig", .flags = kFlags | kWorker,
+                .help = "Changes the configuration of the replica set.", .run = &Reconfig});
+  registry.Add({.name = "replSetGetConfig", .flags = kFlags,
+                .help = "The configuration of the replica set.", .run = &GetConfig});
+  registry.Add({.name = "replSetGetStatus", .flags = kFlags,
+                .help = "The state of the replica set as this member sees it.", .run = &GetStatus});
+  registry.Add({.name = "replSetStepDown", .flags = kFlags | kWorker,
+                .help = "Hands the primary's role to another member.", .run = &StepDown});
+  registry.Add({.name = "replSetFreeze", .flags = kFlags,
+                .help = "Keeps this member from becoming primary for some seconds.", .run = &Freeze});
+  registry.Add({.name = "replSetMaintenance", .flags = kFlags | kWorker,
+                .help = "Takes this secondary out of service (RECOVERING) and back.", .run = &Maintenance});
+  registry.Add({.name = "replSetSyncFrom", .flags = kFlags,
+                .help = "Members take the log from the primary: accepted for it alone.", .run = &SyncFrom});
+  registry.Add({.name = "replSetResizeOplog", .flags = kFlags,
+                .help = "How much of the replication log is kept.", .run = &ResizeOplog});
+  registry.Add({.name = "_mayflyMember", .flags = kFlags | kNoAuth | kHidden | kNoProfile,
+                .help = "Between members of a set.", .run = &MemberStream});
+  for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat", "replSetRequestVotes", "replSetStepUp",
+                                "replSetUpdatePosition"})
+    registry.Add({.name = name, .flags = kFlags | kHidden,
+                  .help = "Between members of MongoDB's own sets.", .run = &ElectionById});
+}
+
+}  // namespace mayfly

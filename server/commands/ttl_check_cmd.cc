@@ -1,0 +1,123 @@
+#include "query/plan/executor.h"
+#include "server/arg_reader.h"
+#include "server/server_context.h"
+#include "server/ttl_status.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+namespace {
+
+constexpr size_t kSamplesAReason = 5;
+
+Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const std::string_view collection = in.Collection();
+  const auto index = in.OptString("index");
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, index.value_or("")));
+  MAYFLY_TRY(RuleCensus c, TakeCensus(ctx.server.storage(), ctx.op, rule, kSamplesAReason));
+  reply.Append("total", c.total).Append("willExpire", c.will_expire);
+  {
+    BsonBuilder never = reply.OpenDocument("neverExpires");
+    for (size_t i = 1; i < c.never.size(); ++i)
+      if (c.never[i] > 0)
+        never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
+  }
+  BsonBuilder samples = reply.OpenDocument("samples");
+  for (size_t i = 1; i < c.never.size(); ++i) {
+    if (c.samples[i].empty()) continue;
+    BsonArrayBuilder list = samples.OpenArray(NeverExpiresName(static_cast<NeverExpires>(i)));
+    for (const Value& id : c.samples[i]) list.Append(id.view());
+  }
+  return Ok();
+}
+
+Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const std::string_view collection = in.Collection();
+  const BsonView q = in.Document("q");
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  QuerySpec spec;
+  spec.coll = coll;
+  spec.filter = q;
+  spec.limit = 1;
+  spec.include_expired = true;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+             MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
+  MAYFLY_TRY(PlanExecutor::State state, executor->Next());
+  if (state == PlanExecutor::State::kEof)
+    return Error{ErrorCode::kNoMatchingDocument,
+                 "no document of " + coll->ns + " matches 'q'"};
+  Storage::Record record;
+  const std::string key(executor->record_key());
+  MAYFLY_TRY(bool there, ctx.server.storage().Fetch(*coll, key, &record));
+  if (!there)
+    return Error{ErrorCode::kNoMatchingDocument, "the document was removed meanwhile"};
+
+  struct Candidate {
+    const ListedTtlRule* rule;
+    std::optional<int64_t> deadline;
+    NeverExpires why;
+  };
+  const std::vector<ListedTtlRule> rules = ListRulesFor(ctx.server, coll->db, coll->name);
+  std::vector<Candidate> candidates;
+  const Candidate* deciding = nullptr;
+  for (const ListedTtlRule& r : rules) {
+    Candidate c{&r, {}, NeverExpires::kNo};
+    if (auto date = DateByRule(r.rule, record.doc, record.expire_at, &c.why))
+      c.deadline = r.rule.Deadline(*date);
+    candidates.push_back(c);
+  }
+  for (const Candidate& c : candidates)
+    if (c.deadline && !c.rule->special && (!deciding || *c.deadline < *deciding->deadline))
+      deciding = &c;
+  const auto held = ctx.server.ttl_controls().HeldUntil(*coll, record.doc, ctx.op.now);
+  if (deciding) {
+    reply.Append("deadline", Instant{*deciding->deadline});
+    reply.Append("rule", deciding->rule->rule.RuleName());
+    reply.Append("state", held ? "held" : StateOf(ctx.server, *deciding->rule, ctx.op.now));
+  } else {
+    reply.AppendNull("deadline").AppendNull("rule").AppendNull("state");
+  }
+  {
+    BsonArrayBuilder list = reply.OpenArray("candidates");
+    for (const Candidate& c : candidates) {
+      BsonBuilder d = list.OpenDocument();
+      d.Append("rule", c.rule->rule.RuleName());
+      if (c.deadline)
+        d.Append("deadline", Instant{*c.deadline});
+      else
+        d.AppendNull("deadline").Append("reason", NeverExpiresName(c.why));
+      const std::string_view s = StateOf(ctx.server, *c.rule, ctx.op.now);
+      if (s != "active") d.Append("state", s);
+    }
+  }
+  if (held) {
+    BsonArrayBuilder holds = reply.OpenArray("holds");
+    for (const TtlHold& h : ctx.server.ttl_controls().Holds(ctx.op.now)) {
+      if (h.uuid != coll->uuid || !h.matches->Matches(record.doc)) continue;
+      BsonBuilder d = holds.OpenDocument();
+      d.AppendObjectId("holdId", h.id);
+      if (h.until) d.Append("until", *h.until);
+      if (!h.reason.empty()) d.Append("reason", h.reason);
+    }
+  }
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterTtlCheck(CommandRegistry& registry) {
+  registry.Add({.name = "ttlCheck",
+                .flags = kReadOnly | kSecondaryOk | kWorker,
+                .help = "Documents that a rule will never remove, by reason, with sample _ids.",
+                .run = &RunCheck});
+  registry.Add({.name = "ttlExplain",
+                .flags = kReadOnly | kSecondaryOk | kWorker,
+                .help = "When the first document that matches 'q' expires, and by which rule.",
+                .run = &RunExplain});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,241 @@
+#include "protocol/extended_json.h"
+#include "protocol/object_id.h"
+#include "server/arg_reader.h"
+#include "server/audit_log.h"
+#include "server/server_context.h"
+#include "server/ttl_status.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+namespace {
+
+constexpr size_t kMaxHoldsACollection = 1000;
+constexpr size_t kMaxReason = 1024;
+
+/// `until`: a date in the future, or nothing.
+std::optional<Instant> Until(ArgReader& in, Instant now) {
+  const BsonValue v = in.Any("until");
+  if (v.IsNullish()) return {};
+  if (!v.IsDate()) {
+    in.Fail(in.WrongType("until", v.type(), "date"));
+    return {};
+  }
+  if (v.Date() <= now)
+    in.Fail({ErrorCode::kBadValue, "BSON field '" + in.where() + ".until' must be in the future, but " +
+                                       ToRelaxedJson(v) + " is not"});
+  return v.Date();
+}
+
+/// What a pause or its end is about, and the rules that are in it now.
+struct Scoped {
+  TtlScope scope;
+  std::string ns;  ///< for the audit log: "*", "db.*" or "db.coll"
+  int rules = 0;
+};
+Result<Scoped> ReadScope(CommandContext& ctx, const CommandRequest& req,
+                         std::optional<std::string_view> index) {
+  Scoped s;
+  MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
+  if (t.all) {
+    if (index)
+      return Error{ErrorCode::kInvalidOptions,
+                   "'index' needs the name of its collection: {" + std::string(req.name) +
+                       ": <collection>, index: '" + std::string(*index) + "'}"};
+    s.scope.level = t.db.empty() ? TtlScope::Level::kServer : TtlScope::Level::kDatabase;
+    s.scope.db = t.db;
+    s.ns = t.db.empty() ? "*" : std::string(t.db) + ".*";
+    s.rules = static_cast<int>(ListRulesFor(ctx.server, t.db, {}).size());
+    return s;
+  }
+  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, t.db, t.collection));
+  s.scope.level = TtlScope::Level::kCollection;
+  s.scope.db = coll->db;
+  s.scope.uuid = coll->uuid;
+  s.ns = coll->ns;
+  if (!index) {
+    s.rules = static_cast<int>(ListRulesFor(ctx.server, coll->db, coll->name).size());
+    return s;
+  }
+  if (index->empty())
+    return Error{ErrorCode::kBadValue, "'index' must be the name of a TTL index, not empty"};
+  MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, *index));
+  s.scope.level = TtlScope::Level::kRule;
+  s.scope.rule = RuleIdentity(rule);
+  s.rules = 1;
+  return s;
+}
+
+Result<void> RunPause(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const auto index = in.OptString("index");
+  const auto until = Until(in, ctx.op.now);
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(Scoped s, ReadScope(ctx, req, index));
+  MAYFLY_TRY(ctx.server.ttl_controls().Pause(ctx.op, {s.scope, ctx.op.now, until}));
+  Audit(ctx, "ttlPause", [&](BsonBuilder& p) {
+    p.Append("ns", s.ns);
+    if (index) p.Append("index", *index);
+    if (until) p.Append("until", *until);
+  });
+  reply.Append("rules", s.rules);
+  return Ok();
+}
+
+Result<void> RunResume(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const auto index = in.OptString("index");
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(Scoped s, ReadScope(ctx, req, index));
+  TtlControls& controls = ctx.server.ttl_controls();
+  if (controls.PausedAbove(s.scope, ctx.op.now))
+    return Error{ErrorCode::kIllegalOperation,
+                 s.ns + " is paused as part of a wider pause: resume that one (ttlStatus lists them)"};
+  // Counted before: the rules that a pause in this scope kept from acting.
+  int paused = 0;
+  for (const ListedTtlRule& r : ListRulesFor(ctx.server, s.scope.db, {})) {
+    if (s.scope.level >= TtlScope::Level::kCollection && r.rule.coll->uuid != s.scope.uuid) continue;
+    if (s.scope.level == TtlScope::Level::kRule && RuleIdentity(r.rule) != s.scope.rule) continue;
+    paused += controls.StateOf(r.rule, ctx.op.now) == TtlStanding::kPaused;
+  }
+  MAYFLY_TRY(int ended, controls.Resume(ctx.op, s.scope));
+  if (ended > 0)
+    Audit(ctx, "ttlResume", [&](BsonBuilder& p) {
+      p.Append("ns", s.ns);
+      if (index) p.Append("index", *index);
+    });
+  reply.Append("rules", paused);
+  return Ok();
+}
+
+Result<void> RunHold(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const std::string_view collection = in.Collection();
+  const BsonView filter = in.Document("filter");
+  const auto until = Until(in, ctx.op.now);
+  const std::string_view reason = in.StringOr("reason");
+  MAYFLY_TRY(in.Finish());
+  if (reason.size() > kMaxReason)
+    return Error{ErrorCode::kBadValue, "'reason' is longer than 1024 bytes"};
+  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  TtlHold h;
+  h.id = NewObjectId(ctx.op.now);
+  h.db = coll->db;
+  h.uuid = coll->uuid;
+  h.filter = BsonDocument(filter);
+  MAYFLY_TRY(h.matches, ctx.server.storage().options().compile_filter(filter, false));
+  h.since = ctx.op.now;
+  h.until = until;
+  h.reason = reason;
+  TtlControls& controls = ctx.server.ttl_controls();
+  size_t there = 0;
+  for (const TtlHold& other : controls.Holds(ctx.op.now)) there += other.uuid == coll->uuid;
+  if (there >= kMaxHoldsACollection)
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 coll->ns + " has 1000 holds: release some, or hold with a wider filter"};
+  MAYFLY_TRY(controls.Hold(ctx.op, h));
+  Audit(ctx, "ttlHold", [&](BsonBuilder& p) {
+    p.Append("ns", coll->ns).AppendObjectId("holdId", h.id).Append("filter", filter);
+    if (until) p.Append("until", *until);
+    if (!reason.empty()) p.Append("reason", reason);
+  });
+  reply.AppendObjectId("holdId", h.id);
+  return Ok();
+}
+
+Result<void> RunHoldRelease(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  (void)reply;
+  ArgReader in(req);
+  const std::string_view collection = in.Collection();
+  const BsonValue id = in.Any("holdId");
+  if (id.missing())
+    in.Fail({ErrorCode::kMissingField,
+             "BSON field 'ttlHoldRelease.holdId' is missing but a required field"});
+  else if (!id.Is(BsonType::kObjectId))
+    in.Fail(in.WrongType("holdId", id.type(), "objectId"));
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  TtlHold was;
+  MAYFLY_TRY(bool released, ctx.server.ttl_controls().ReleaseHold(ctx.op, coll->uuid,
+                                                                  id.ObjectId(), &was));
+  if (!released)
+    return Error{ErrorCode::kNoSuchKey,
+                 coll->ns + " has no hold " + ToRelaxedJson(id) + ": ttlStatus lists them"};
+  Audit(ctx, "ttlHoldRelease", [&](BsonBuilder& p) {
+    p.Append("ns", coll->ns).AppendObjectId("holdId", was.id).Append("filter", was.filter);
+    if (!was.reason.empty()) p.Append("reason", was.reason);
+  });
+  return Ok();
+}
+
+/// {ttlRelease: c, index, confirm: true} lets a rule act that the guard holds; {ttlRelease: 1,
+/// confirm: true} confirms the clock after a jump.
+Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const auto index = in.OptString("index");
+  const bool confirm = in.BoolOr("confirm", false);
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
+  if (t.all) {
+    if (index)
+      return Error{ErrorCode::kInvalidOptions, "'index' needs the name of its collection"};
+    if (!confirm)
+      return Error{ErrorCode::kInvalidOptions,
+                   "ttlRelease: 1 confirms the clock, after which everything due by it is removed: "
+                   "give confirm: true"};
+    const bool was = ctx.server.confirm_clock_hook && ctx.server.confirm_clock_hook();
+    if (was) Audit(ctx, "ttlConfirmClock", [&](BsonBuilder& p) { p.Append("clock", ctx.op.now); });
+    const auto rules = ListRulesFor(ctx.server, {}, {});
+    reply.Append("rules", was ? static_cast<int32_t>(rules.size()) : 0);
+    return Ok();
+  }
+  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, t.db, t.collection));
+  std::string rule_name;
+  if (index) {
+    MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, *index));
+    rule_name = RuleIdentity(rule);
+  }
+  TtlControls& controls = ctx.server.ttl_controls();
+  if (!confirm) {
+    int64_t documents = 0;
+    for (const TtlGuardHold& g : controls.GuardHolds())
+      if (g.uuid == coll->uuid && (!index || g.rule == rule_name)) documents += g.would_expire;
+    return Error{ErrorCode::kInvalidOptions,
+                 "releasing what the guard holds in " + coll->ns + " would at once remove about " +
+                     std::to_string(documents) + " documents: give confirm: true"};
+  }
+  MAYFLY_TRY(std::vector<TtlGuardHold> released,
+             controls.ReleaseGuard(ctx.op, coll->uuid, rule_name));
+  for (const TtlGuardHold& g : released)
+    Audit(ctx, "ttlRelease", [&](BsonBuilder& p) {
+      p.Append("ns", coll->ns).Append("index", RuleNameOf(g.rule)).Append("wouldExpireNow", g.would_expire);
+      p.Append("fractionOfCollection", g.fraction);
+    });
+  reply.Append("rules", static_cast<int32_t>(released.size()));
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterTtlControl(CommandRegistry& registry) {
+  constexpr uint32_t kControl = kWrites | kWorker;
+  registry.Add({.name = "ttlPause",
+                .flags = kControl,
+                .help = "Keeps the rules of a collection (or one of them, or with 1 all) from "
+                        "removing documents.",
+                .run = &RunPause});
+  registry.Add({.name = "ttlResume", .flags = kControl, .help = "Ends ttlPause.", .run = &RunResume});
+  registry.Add({.name = "ttlHold",
+                .flags = kControl,
+                .help = "Documents that match 'filter' neither expire nor hide.",
+                .run = &RunHold});
+  registry.Add({.name = "ttlHoldRelease",
+                .flags = kControl,
+                .help = "Ends ttlHold.",
+                .run = &RunHoldRelease});
+  registry.Add({.name = "ttlRelease",
+                .flags = kControl,
+                .help = "Lets a rule act that the guard holds; with 1, confirms the clock.",
+                .run = &RunRelease});
+}
+
+}  // namespace mayfly

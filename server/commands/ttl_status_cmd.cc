@@ -1,0 +1,47 @@
+#include "server/arg_reader.h"
+#include "server/server_context.h"
+#include "server/ttl_status.h"
+
+namespace mayfly {
+namespace {
+
+Result<void> RunStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
+  if (!t.all) {
+    MAYFLY_TRY(TtlCollection(ctx.server, t.db, t.collection));
+  }
+  return AppendTtlStatus(ctx.server, ctx.op, t.db, t.collection, reply);
+}
+
+Result<void> RunForecast(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  const ForecastOptions options = ReadForecastOptions(in);
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
+  if (t.all) {
+    MAYFLY_TRY(Forecast f, ForecastAll(ctx.server, ctx.op, t.db, options));
+    AppendForecast(f, reply);
+    return Ok();
+  }
+  MAYFLY_TRY(Forecast f, ForecastCollection(ctx.server, ctx.op, t.db, t.collection, options));
+  AppendForecast(f, reply);
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterTtlStatus(CommandRegistry& registry) {
+  registry.Add({.name = "ttlStatus",
+                .flags = kReadOnly | kSecondaryOk | kWorker,
+                .help = "Rules by which documents expire: state, next deadline, lag, backlog; holds "
+                        "and pauses. Of a collection, or 1 for all.",
+                .run = &RunStatus});
+  registry.Add({.name = "ttlForecast",
+                .flags = kReadOnly | kSecondaryOk | kWorker,
+                .help = "How many documents of a collection (or, with 1, of all) will expire when, by rule.",
+                .run = &RunForecast});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,103 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "replication/replica_set.h"
+#include "server/command.h"
+
+namespace mayfly {
+
+struct RequestState;
+
+/// setDefaultRWConcern: kept in the set's catalog, so that every member has the same. Threads: any.
+class RWConcernDefaults {
+ public:
+  static constexpr std::string_view kSetting = "rwConcernDefaults";
+  struct Values {
+    BsonDocument read, write;  ///< empty: not set
+    uint64_t update_op_time = 0;
+    int64_t update_wall_millis = 0, local_wall_millis = 0;
+  };
+  std::shared_ptr<const Values> get() const;
+  /// Reads the setting again.
+  void Load(ServerContext& server);
+  /// Errors: as PutSetting.
+  Result<void> Set(ServerContext& server, Operation& op, Values values);
+  /// What a write without a write concern gets: the majority, unless somebody has set something else.
+  WriteConcern write_concern() const {
+    if (custom_.load(std::memory_order_relaxed)) [[unlikely]]
+      return CustomWriteConcern();
+    WriteConcern wc;
+    wc.majority = true;
+    return wc;
+  }
+
+ private:
+  WriteConcern CustomWriteConcern() const;
+
+  std::atomic<bool> custom_{false};
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Values> values_ = std::make_shared<Values>();
+};
+
+/// The points in time that snapshot reads have begun at, kept for a while so that others can read at the same one. Threads: any.
+class SnapshotReads {
+ public:
+  struct Point {
+    uint64_t ts = 0;
+    KvSnapshotPtr snapshot;
+  };
+  /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when nobody has read there lately.
+  Result<Point> Open(Storage& storage, ReplicaSet& set, uint64_t at, int64_t now_micros);
+  /// Before the storage closes.
+  void Clear() {
+    std::lock_guard l(mutex_);
+    kept_.clear();
+  }
+
+ private:
+  static constexpr int64_t kKeepMicros = 300'000'000;  ///< minSnapshotHistoryWindowInSeconds
+  static constexpr size_t kMost = 256;
+  struct Kept {
+    Point point;
+    int64_t used_micros;
+  };
+  std::mutex mutex_;
+  std::vector<Kept> kept_;
+};
+
+/// What the dispatcher asks of a replica set's member about each command. None of it is called on a standalone.
+namespace replication_gate {
+
+/// Whether this member, as it is now, may run the command. Errors: 10107, 13435, 13436.
+Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandRequest& req,
+                        bool legacy_secondary_ok);
+/// Takes in what the client has seen of the set's time. Errors: BadValue 2, NoSuchKey 4, TypeMismatch 14.
+Result<void> SeeClusterTime(ReplicaSet& set, BsonView cluster_time, Instant now);
+/// Reads `readConcern` into the context. Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72.
+Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc);
+/// Whether WaitBefore has something to wait for.
+bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);
+/// afterClusterTime, linearizable. Errors: as CommandContext::CheckNow, and the consensus engine's.
+Awaitable<Result<void>> WaitBefore(CommandContext& ctx);
+/// Whether the write concern asks for more than the majority that every write has when it is done.
+inline bool MustWaitAfter(const CommandContext& ctx) {
+  const WriteConcern& wc = ctx.write_concern;
+  return !wc.unacknowledged && ((!wc.majority && (wc.w > 1 || !wc.mode.empty())) || ctx.op.commit_timed_out);
+}
+/// Waits for what the write concern asks beyond the majority, and says in `reply` (a writeConcernError) what was not reached.
+Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
+/// $clusterTime and operationTime.
+void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply);
+/// What an error reply says besides: the version of the topology when the client should look at it again.
+void AppendErrorDetails(ServerContext& server, ReplicaSet& set, ErrorCode code, BsonBuilder& reply);
+
+}  // namespace replication_gate
+
+/// An error after which the client may try the write again as it is (driver specification "Retryable Writes").
+bool IsRetryableWriteError(ErrorCode code);
+
+}  // namespace mayfly

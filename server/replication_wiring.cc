@@ -1,0 +1,139 @@
+#include "server/replication_wiring.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "server/commands/repl_status.h"
+#include "server/config.h"
+#include "server/replication_gate.h"
+#include "server/server_context.h"
+#include "storage/storage.h"
+#include "ttl/ttl_controls.h"
+
+namespace mayfly {
+namespace {
+
+/// Each member's own: set while the directory is (or was) used outside of its set.
+constexpr std::string_view kStandaloneSetting = "local/openedAsStandalone";
+constexpr size_t kMinKey = 6, kMaxKey = 1024;
+
+Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
+
+Result<std::string> ReadKeyFile(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return Bad("keyFile: cannot read " + path);
+  if ((st.st_mode & 077) != 0)
+    return Bad("keyFile: permissions on " + path + " are too open: chmod 600 it");
+  std::ifstream in(path);
+  if (!in) return Bad("keyFile: cannot read " + path);
+  std::stringstream text;
+  text << in.rdbuf();
+  std::string key;
+  for (char c : text.str()) {
+    if (c == ' ' || c == '\n' || c == '\r' || c == '\t') continue;
+    const bool base64 = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                        c == '+' || c == '/' || c == '=';
+    if (!base64) return Bad("keyFile: invalid char in key file " + path + ": only base64 is allowed");
+    key += c;
+  }
+  if (key.size() < kMinKey || key.size() > kMaxKey)
+    return Bad("keyFile: security key in " + path + " has length " + std::to_string(key.size()) +
+               ", must be between 6 and 1024 chars");
+  return key;
+}
+
+/// What others reach this member at when nobody has said: the host's name, or the loopback address when it listens to nothing else.
+std::string SelfHost(const ServerConfig& config) {
+  for (const std::string& ip : config.bind_ips)
+    if (!ip.starts_with("127.") && ip != "localhost" && ip != "::1") {
+      if (ip != "0.0.0.0" && ip != "::" && ip != "*")
+        return (ip.find(':') == std::string::npos ? ip : "[" + ip + "]") + ":" + std::to_string(config.port);
+      char name[256] = "localhost";
+      ::gethostname(name, sizeof name - 1);
+      return std::string(name) + ":" + std::to_string(config.port);
+    }
+  return (config.bind_ips.empty() || config.bind_ips[0] == "::1" ? "127.0.0.1" : config.bind_ips[0]) + ":" +
+         std::to_string(config.port);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
+  const ServerConfig& config = server.config();
+  ReplicaSetOptions o;
+  o.storage = &server.storage();
+  o.clock = &server.clock();
+  o.set_name = config.repl_set;
+  if (!config.key_file.empty()) {
+    MAYFLY_TRY(o.key, ReadKeyFile(config.key_file));
+  }
+  o.data_directory = config.db_path;
+  o.self_host = SelfHost(config);
+  o.port = config.port;
+  o.sync_interval_ms = config.sync_interval_ms;
+  o.log_max_bytes = config.oplog_size_mb << 20;
+  o.log_min_hours = config.oplog_min_retention_hours;
+  o.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
+    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
+                          : severity == 'W' ? LogSeverity::kWarning
+                          : severity == 'D' ? LogSeverity::kDebug1
+                                            : LogSeverity::kInfo;
+    log.Write(s, LogComponent::kRepl, 9000300, message, attributes, "ReplCoord");
+  };
+  o.event = [&server](ReplEvent e) { server.notifier().Notify(static_cast<uint32_t>(e)); };
+  o.collection_grew = [&server](uint32_t id) { server.notifier().Notify(id); };
+  o.setting_changed = [&server](std::string_view name) {
+    if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server);
+    // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them waits for the log.
+    if (name == kTtlControlsSetting)
+      server.workers().Post([&server] {
+        Operation op(server.clock());
+        (void)server.ttl_controls().Load(op);
+      });
+  };
+  o.becoming_primary = [&server] { server.sessions().InvalidateTransactions(); };
+  o.primary_changed = [&server](bool primary) {
+    if (server.repl_primary_changed) server.repl_primary_changed(primary);
+  };
+  o.fatal = [&log = server.log()](std::string_view why) {
+    log.Write(LogSeverity::kFatal, LogComponent::kRepl, 9000301,
+              "The replication log cannot go on: the process ends at once",
+              BuildBson([&](BsonBuilder& b) { b.Append("error", why); }));
+    std::fprintf(stderr, "mayflyd: the replication log cannot go on: %s\n", std::string(why).c_str());
+    ::_exit(14);
+  };
+  o.restart = [&server] { server.RequestShutdown(true, kExitRestart); };
+  MAYFLY_TRY(auto set, ReplicaSet::Open(std::move(o)));
+  const TopologyPtr t = set->topology();
+  if (t->config && t->config->name != config.repl_set)
+    return Bad("the data directory belongs to the set " + t->config->name + ", not to " + config.repl_set);
+  MAYFLY_TRY(auto was_standalone, server.storage().catalog().GetSetting(kStandaloneSetting));
+  if (was_standalone && *was_standalone == "1" && t->config) {
+    if (t->config->members.size() > 1)
+      return Bad("the data directory was opened without --replSet and may have been written to: it differs from the other members of " +
+                 t->config->name + " now. Empty it, and it gets a copy from them");
+    Operation op(server.clock());
+    MAYFLY_TRY(server.storage().catalog().PutLocalSetting(op, kStandaloneSetting, "0"));
+  }
+  server.rw_defaults().Load(server);
+  server.set_transaction_numbers(true);
+  server.server_status_hooks.push_back(
+      [&server, s = set.get()](BsonBuilder& reply) { AppendServerStatusRepl(server, *s, reply); });
+  return set;
+}
+
+Result<void> CheckStandaloneStart(ServerContext& server) {
+  MAYFLY_TRY(auto stored, ReadStoredConfiguration(server.storage().kv()));
+  if (!stored) return Ok();
+  Operation op(server.clock());
+  MAYFLY_TRY(server.storage().catalog().PutLocalSetting(op, kStandaloneSetting, "1"));
+  server.log().AddStartupWarning(
+      LogComponent::kRepl, 9000302,
+      "The data directory is of a member of a replica set, opened as a standalone: what is written now is not in the set's log");
+  return Ok();
+}
+
+}  // namespace mayfly

@@ -1,0 +1,21 @@
+#pragma once
+#include <memory>
+
+#include "protocol/error.h"
+#include "replication/replica_set.h"
+
+namespace mayfly {
+
+class ServerContext;
+
+/// Exit code of RequestShutdown that means: end in order, then start this program again with the same arguments.
+inline constexpr int kExitRestart = -1;
+
+/// Opens this process' part in its replica set as the configuration asks and wires it to the rest of the server. REQUIRES: the storage is
+/// open (with `logged`), no client is there yet. Errors: BadValue 2 about the key file, what the data directory says.
+Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server);
+
+/// A data directory that was a member of a set, opened as a standalone: writes are then in no log. Notes that, and warns.
+Result<void> CheckStandaloneStart(ServerContext& server);
+
+}  // namespace mayfly

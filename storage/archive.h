@@ -1,0 +1,34 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "storage/catalog.h"
+#include "storage/write_unit.h"
+
+namespace mayfly {
+
+/// The collection option `onExpire: {action: "archive", into: {db, coll}}` (EXPIRY C.3).
+struct ArchiveTarget {
+  std::string db, collection;
+};
+
+/// Where the expired documents of a collection go; nothing when they are just deleted. Cheap for
+/// collections without options.
+std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll);
+
+/// Reads the option and checks it against the catalog for the collection `db.name` (which need not
+/// exist yet); nothing for {action: "delete"}, which is how it is without the option. Errors:
+/// TypeMismatch 14 and InvalidOptions 72 for what it looks like, and 72 into itself, a capped or a
+/// system collection; NamespaceNotFound 26 for a target that does not exist;
+/// CommandNotSupportedOnView 166; GraphContainsCycle 5 when the target's own archive leads back here.
+Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog& catalog,
+                                                   std::string_view db, std::string_view name);
+
+/// Puts a copy of an expired document into the collection's archive, in the unit that deletes it. One
+/// that is there under the same `_id` is replaced, so doing it twice does no harm. Validators are not
+/// asked. Errors: IllegalOperation 20 when the target is gone or takes no documents; DuplicateKey
+/// 11000 by another unique index; WriteConflict 112. The document then stays where it is.
+Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const CollectionInfo& from,
+                           BsonView doc);
+
+}  // namespace mayfly

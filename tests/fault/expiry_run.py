@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""kill -9 while documents expire, move their deadlines, are recovered, and tombstones are purged: afterwards each document that was
+acknowledged is in exactly one place, in the collection or on record as expired, and indexes, deadlines and counters agree.
+
+MAYFLY_EXPIRY_ROUNDS (20) rounds on one data directory; MAYFLY_SEED replays the random choices.
+"""
+import os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+from pathlib import Path
+
+import bson
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from run import ROOT, Client
+
+BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
+ROUNDS = int(os.environ.get("MAYFLY_EXPIRY_ROUNDS", "20"))
+SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
+rnd = random.Random(SEED)
+passed = failed = 0
+
+
+def check(ok, what):
+    global passed, failed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+        print(f"FAIL {what} (seed {SEED})")
+
+
+def start(data, port):
+    # Nothing is removed until what the kill left behind has been looked at.
+    proc = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", data, "--nounixsocket", "--httpPort", "0",
+                             "--setParameter", "ttlMonitorEnabled=false"], stdout=open(data + ".log", "ab"), stderr=subprocess.STDOUT)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return proc, Client("127.0.0.1", port)
+        except OSError:
+            if proc.poll() is not None or time.monotonic() > end:
+                print(open(data + ".log", errors="replace").read()[-5000:])
+                sys.exit("the server did not start\n0 passed, 1 failed")
+            threading.Event().wait(0.005)
+
+
+def now():
+    return int(time.time() * 1000)
+
+
+class Writer(threading.Thread):
+    """Inserts documents that expire within a moment, by their own deadline or by the TTL index, and moves the deadlines of some."""
+
+    def __init__(self, n, seed):
+        super().__init__()
+        self.n, self.rnd, self.known, self.next = n, random.Random(seed), [], 0
+
+    def run(self):
+        try:
+            c = Client("127.0.0.1", port)
+            while True:
+                r = self.rnd
+                ids = [f"{round_no}-{self.n}-{self.next + i}" for i in range(r.choice([1, 20, 100]))]
+                self.next += len(ids)
+                at = bson.DatetimeMS(now() + r.randrange(60))
+                if r.random() < 0.5:
+                    cmd = {"insert": "docs", "documents": [{"_id": i, "u": i, "t": [i, "x"]} for i in ids], "expireAt": at}
+                else:
+                    cmd = {"insert": "docs", "documents": [{"_id": i, "u": i, "t": [i, "x"], "at": at} for i in ids]}
+                reply = c.command("kill", cmd)
+                if reply["ok"] == 1 and reply["n"] == len(ids):
+                    self.known += ids
+                if r.random() < 0.3:
+                    c.command("kill", {"touch": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1, "multi": True})
+                if r.random() < 0.2:
+                    c.command("kill", {"ttlRecover": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1})
+                if r.random() < 0.05:
+                    c.command("kill", {"collMod": "docs", "index": {"name": "at", "expireAfterSeconds": r.randrange(2)}})
+        except (ConnectionError, OSError):
+            pass
+
+
+def rows(c, cmd):
+    reply = c.command("kill", cmd)
+    assert reply["ok"] == 1, reply
+    out = reply["cursor"]["firstBatch"]
+    while reply["cursor"]["id"]:
+        reply = c.command("kill", {"getMore": reply["cursor"]["id"], "collection": "docs", "batchSize": 100_000})
+        out += reply["cursor"]["nextBatch"]
+    return out
+
+
+data = tempfile.mkdtemp(prefix="mayfly-expiry-kill-") + "/data"
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    port = s.getsockname()[1]
+proc, client = start(data, port)
+client.command("kill", {"create": "docs"})
+client.command("kill", {"createIndexes": "docs", "indexes": [{"key": {"at": 1}, "name": "at", "expireAfterSeconds": 0, "expireReads": "exact"},
+                                                             {"key": {"t": 1}, "name": "t"}, {"key": {"u": 1}, "name": "u", "unique": True}]})
+written = expired = 0
+for round_no in range(ROUNDS):
+    began = now()
+    client.command("admin", {"setParameter": 1, "ttlMonitorEnabled": True})
+    client.command("kill", {"collMod": "docs", "expiry": {"recoverSeconds": rnd.randrange(2)}})
+    writers = [Writer(n, rnd.randrange(1 << 30)) for n in range(3)]
+    for w in writers:
+        w.start()
+    threading.Event().wait(rnd.uniform(0.05, 0.5))  # the kill comes at a random moment: that is the test
+    proc.send_signal(signal.SIGKILL)
+    proc.wait()
+    for w in writers:
+        w.join()
+    proc, client = start(data, port)
+    stored = {d["_id"] for d in rows(client, {"find": "docs", "batchSize": 100_000, "includeExpired": True, "projection": {"_id": 1}})}
+    gone = [d for d in rows(client, {"aggregate": "docs", "pipeline": [{"$tombstones": {"since": bson.DatetimeMS(began - 1000)}}],
+                                     "cursor": {"batchSize": 100_000}})]
+    names = {d["id"] for d in gone}
+    known = {i for w in writers for i in w.known}
+    written, expired = written + len(known), expired + len(gone)
+    check(known <= stored | names, f"round {round_no}: {len(known - stored - names)} acknowledged documents are nowhere")
+    check(not stored & names, f"round {round_no}: {len(stored & names)} documents are stored and on record as gone")
+    check(len(names) == len(gone) and all(d["reason"] == "expired" for d in gone), f"round {round_no}: a document went twice, or for another reason")
+    v = client.command("kill", {"validate": "docs", "full": True})
+    check(v.get("valid") is True and v.get("nrecords") == len(stored), f"round {round_no}: validate: {str(v)[:2000]}")
+    seen = len(rows(client, {"find": "docs", "batchSize": 100_000, "projection": {"_id": 1}}))
+    check(seen >= client.command("kill", {"count": "docs"})["n"], f"round {round_no}: count shows more than find did before it")
+    if round_no % 4 == 3:
+        client.command("admin", {"setParameter": 1, "metadataPurgeIntervalSecs": rnd.choice([1, 259_200])})
+# In the end all of them go.
+client.command("kill", {"collMod": "docs", "expiry": {"recoverSeconds": 0}})
+client.command("admin", {"setParameter": 1, "ttlMonitorEnabled": True})
+end = time.monotonic() + 30
+while client.command("kill", {"find": "docs", "includeExpired": True, "limit": 1})["cursor"]["firstBatch"]:
+    if time.monotonic() > end:
+        check(False, "documents were left")
+        break
+    threading.Event().wait(0.02)
+check(client.command("kill", {"validate": "docs"})["nrecords"] == 0, "records are left")
+proc.send_signal(signal.SIGTERM)
+check(proc.wait(30) == 0, "clean stop")
+shutil.rmtree(os.path.dirname(data), ignore_errors=True)
+print(f"kill -9 during expiry: {ROUNDS} rounds, {written} documents, {expired} expired before the kill, seed {SEED}")
+print(f"expiry kill: {passed} passed, {failed} failed")
+sys.exit(failed != 0)

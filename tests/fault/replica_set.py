@@ -1,0 +1,132 @@
+"""A replica set of real processes on this machine, for fault tests."""
+import os, shutil, signal, socket, subprocess, tempfile, time
+from pathlib import Path
+
+import pymongo
+from pymongo.errors import PyMongoError
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Member:
+    def __init__(self, folder, extra=()):
+        self.port, self.folder, self.extra, self.proc = free_port(), folder, list(extra), None
+        self.client = pymongo.MongoClient("127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=3000, connectTimeoutMS=3000,
+                                          socketTimeoutMS=20000, readPreference="secondaryPreferred", retryWrites=False, retryReads=False)
+
+    @property
+    def host(self):
+        return f"127.0.0.1:{self.port}"
+
+    def start(self):
+        os.makedirs(self.folder, exist_ok=True)
+        log = open(f"{self.folder}/log", "ab")
+        self.proc = subprocess.Popen([BINARY, "--replSet", "rs0", "--port", str(self.port), "--dbpath", f"{self.folder}/data",
+                                      "--nounixsocket", *self.extra], stdout=log, stderr=subprocess.STDOUT)
+        log.close()
+
+    def wait_up(self, seconds=30):
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return self.client.admin.command("hello")
+            except PyMongoError:
+                if self.proc.poll() is not None:
+                    raise AssertionError(f"member {self.port} ended with {self.proc.returncode}:\n" + self.tail())
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def kill(self):
+        self.proc.kill()
+        self.proc.wait()
+
+    def stop(self):
+        self.proc.send_signal(signal.SIGTERM)
+        return self.proc.wait(60)
+
+    def running(self):
+        return self.proc is not None and self.proc.poll() is None
+
+    def pause(self):
+        self.proc.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.proc.send_signal(signal.SIGCONT)
+
+    def hello(self):
+        return self.client.admin.command("hello")
+
+    def tail(self):
+        return open(f"{self.folder}/log", errors="replace").read()[-4000:]
+
+
+class ReplicaSet:
+    def __init__(self, count=3, extra=()):
+        self.folder = tempfile.mkdtemp(prefix="mayfly-set-")
+        self.members = [Member(f"{self.folder}/{i}", extra) for i in range(count)]
+        for m in self.members:
+            m.start()
+        for m in self.members:
+            m.wait_up()
+
+    def config(self):
+        return {"_id": "rs0", "members": [{"_id": i, "host": m.host} for i, m in enumerate(self.members)]}
+
+    def initiate(self):
+        self.members[0].client.admin.command("replSetInitiate", self.config())
+        self.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in self.members), "every member in its place")
+
+    @property
+    def uri(self):
+        return "mongodb://" + ",".join(m.host for m in self.members) + "/?replicaSet=rs0"
+
+    def wait(self, condition, what, seconds=60):
+        """Waits until the condition holds, whatever it raises meanwhile."""
+        deadline, last = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            try:
+                if condition():
+                    return
+            except PyMongoError as e:
+                last = e
+            time.sleep(0.02)
+        raise AssertionError(f"not within {seconds} s: {what} ({last})\n" + "\n".join(m.tail()[-1500:] for m in self.members))
+
+    def primary(self, seconds=60):
+        found = []
+
+        def look():
+            found[:] = []
+            for m in self.members:
+                try:
+                    if m.running() and m.hello().get("isWritablePrimary"):
+                        found.append(m)
+                except PyMongoError:
+                    pass
+            return len(found) == 1
+        self.wait(look, "one primary", seconds)
+        return found[0]
+
+    def settled(self, seconds=90):
+        """Waits until every member has applied the same."""
+        def same():
+            return len({str(m.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]) for m in self.members}) == 1
+        self.wait(same, "the same optime everywhere", seconds)
+
+    def hashes(self, db):
+        return [m.client[db].command("dbHash")["md5"] for m in self.members]
+
+    def close(self):
+        for m in self.members:
+            if m.running():
+                m.resume()
+                m.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)

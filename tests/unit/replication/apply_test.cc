@@ -1,0 +1,297 @@
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "replication/replica_set.h"
+#include "storage/log_apply.h"
+#include "storage/storage_impl.h"
+#include "tests/unit/storage/storage_fixture.h"
+
+namespace mayfly {
+namespace {
+
+using testing::Json;
+using testing::TempDir;
+
+struct NoFilter final : RecordFilter {
+  bool Matches(BsonView) const override { return true; }
+};
+
+/// One member: a store that is described for the log.
+struct Member {
+  TempDir dir;
+  SystemClock clock;
+  std::unique_ptr<Storage> storage;
+  std::unique_ptr<ReplicaSet> set;
+  std::unique_ptr<Operation> op;
+
+  Member() { Open(); }
+  ~Member() { Close(); }
+  void Open() {
+    StorageOptions o;
+    o.path = dir.path() + "/data";
+    o.cache_bytes = 32 << 20;
+    o.clock = &clock;
+    o.logged = true;
+    o.compile_filter = [](BsonView, bool) -> Result<std::shared_ptr<const RecordFilter>> {
+      return std::shared_ptr<const RecordFilter>(std::make_shared<NoFilter>());
+    };
+    storage = std::move(Storage::Open(std::move(o)).value());
+    op = std::make_unique<Operation>(clock);
+  }
+  void Close() {
+    set.reset();
+    storage.reset();
+  }
+  /// A set of this member alone, which is primary when this returns.
+  void Lead() {
+    ReplicaSetOptions o;
+    o.storage = storage.get();
+    o.clock = &clock;
+    o.set_name = "rs0";
+    o.data_directory = dir.path() + "/data";
+    o.self_host = "127.0.0.1:1";
+    auto primary = std::make_shared<std::promise<void>>();
+    o.primary_changed = [primary, told = std::make_shared<bool>()](bool on) {
+      if (on && !std::exchange(*told, true)) primary->set_value();
+    };
+    set = std::move(ReplicaSet::Open(std::move(o)).value());
+    REQUIRE(set->Start());
+    if (!set->topology()->config) REQUIRE(set->Initiate(std::nullopt));
+    REQUIRE(primary->get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  }
+  Catalog& catalog() { return storage->catalog(); }
+  CollectionInfoPtr Coll(std::string_view name) { return catalog().Find("db", name); }
+  CollectionInfoPtr Make(std::string_view name) {
+    return catalog().GetOrCreate(*op, "db", name).value();
+  }
+  Result<void> Insert(const CollectionInfoPtr& c, const std::vector<BsonDocument>& docs,
+                      std::optional<Instant> expire_at = {}) {
+    WriteUnit u(*storage, *op);
+    for (const BsonDocument& d : docs) {
+      MAYFLY_TRY(u.Insert(*c, d, expire_at));
+    }
+    return storage->committer().Commit(std::move(u));
+  }
+  Result<void> Change(const CollectionInfoPtr& c, std::string_view id, const BsonDocument* next,
+                      DeleteCause cause = {}) {
+    WriteUnit u(*storage, *op);
+    std::string key;
+    const BsonDocument id_doc = Json(id);
+    Storage::AppendRecordKey(*c, id_doc.view().First().value, key);
+    WriteUnit::Locked l;
+    MAYFLY_TRY(bool found, u.LockAndRead(*c, key, &l));
+    if (!found) return Error{ErrorCode::kNoMatchingDocument, "gone"};
+    if (next) {
+      MAYFLY_TRY(u.Update(*c, l, *next));
+    } else {
+      MAYFLY_TRY(u.Delete(*c, l, cause));
+    }
+    return storage->committer().Commit(std::move(u));
+  }
+  IndexInfo Spec(std::string_view key, std::string name) {
+    IndexInfo i;
+    i.key = Json(key);
+    i.name = std::move(name);
+    for (const BsonElement& e : i.key.view())
+      i.fields.push_back({std::string(e.name), e.value.NumberAsDouble() < 0, ""});
+    return i;
+  }
+};
+
+/// Every row that members must have in common.
+std::map<std::string, std::string> Contents(Storage& s) {
+  std::map<std::string, std::string> all;
+  for (Keyspace ks : {Keyspace::kCatalog, Keyspace::kRecords, Keyspace::kIndexes, Keyspace::kExpiry,
+                      Keyspace::kTombstones}) {
+    auto it = s.kv().NewIterator(ks, {});
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      const std::string key(it->key());
+      // What each member removes by itself, when it gets to it.
+      if (ks == Keyspace::kCatalog && key.starts_with("garbage/")) continue;
+      if (ks == Keyspace::kCatalog && key.starts_with("replication/")) continue;
+      all[std::to_string(static_cast<int>(ks)) + key] = it->value();
+    }
+    REQUIRE(it->status());
+  }
+  return all;
+}
+
+/// The catalog in memory, as far as it can be written down.
+std::string Memory(Storage& s) {
+  std::string out;
+  for (const CollectionInfoPtr& c : s.catalog().ListAll()) {
+    if (c->unreplicated) continue;
+    out += c->ns + " " + std::to_string(c->id) + " n=" + std::to_string(c->counters->documents) +
+           " b=" + std::to_string(c->counters->bytes) +
+           " s=" + std::to_string(c->counters->last_sequence) + "\n";
+    for (const IndexInfoPtr& i : c->indexes)
+      out += "  " + i->name + " " + std::to_string(i->id) + " " +
+             std::to_string(static_cast<int>(i->state)) + " m=" + std::to_string(i->multikey) + "\n";
+  }
+  return out;
+}
+
+/// Applies `from`'s log to `to`, `batch` entries at a time.
+void Follow(Member& from, Member& to, size_t batch) {
+  LogApplier applier(*to.storage);
+  auto cursor = from.set->consensus().ReadLog();
+  std::vector<std::string> held;
+  auto flush = [&] {
+    if (held.empty()) return;
+    std::vector<LogApplier::Entry> entries;
+    for (const std::string& h : held) entries.push_back({h, {}});
+    auto kv_batch = to.storage->kv().NewBatch();
+    REQUIRE(applier.Prepare(entries, *kv_batch));
+    REQUIRE(to.storage->kv().Write(*kv_batch, false));
+    applier.Applied(entries);
+    held.clear();
+  };
+  for (cursor->Seek(0); cursor->Valid(); cursor->Next()) {
+    const CommittedEntry e = cursor->entry();
+    if (e.kind != CommittedEntry::Kind::kData) continue;
+    held.emplace_back(e.data);
+    if (held.size() == batch) flush();
+  }
+  REQUIRE(cursor->status());
+  flush();
+}
+
+void Workload(Member& m) {
+  CollectionInfoPtr c = m.Make("c");
+  for (int i = 0; i < 300; ++i)
+    REQUIRE(m.Insert(c, {BuildBson([&](BsonBuilder& b) {
+                           b.Append("_id", i).Append("a", i % 7).Append("text", "some words to make it longer");
+                           if (i % 50 == 3) {
+                             auto l = b.OpenArray("l");
+                             l.Append(i).Append(i + 1);
+                           }
+                         })}));
+  REQUIRE(m.catalog().CreateIndexes(*m.op, *c, {m.Spec(R"({"a":1})", "a_1"), m.Spec(R"({"l":1})", "l_1")}));
+  IndexInfo unique = m.Spec(R"({"u":1})", "u_1");
+  unique.unique = unique.sparse = true;
+  REQUIRE(m.catalog().CreateIndexes(*m.op, *m.Coll("c"), {unique}));
+  IndexInfo ttl = m.Spec(R"({"t":1})", "t_1");
+  ttl.expire_after_seconds = 60;
+  REQUIRE(m.catalog().CreateIndexes(*m.op, *m.Coll("c"), {ttl}));
+  c = m.Coll("c");
+  for (int i = 0; i < 100; ++i) {
+    const BsonDocument next = BuildBson([&](BsonBuilder& b) {
+      b.Append("_id", i).Append("a", i).Append("text", "some words to make it longer").Append("u", i);
+      b.Append("t", Instant{1'000'000 + i});
+    });
+    REQUIRE(m.Change(c, R"({"_id":)" + std::to_string(i) + "}", &next));
+  }
+  for (int i = 100; i < 150; ++i)
+    REQUIRE(m.Change(c, R"({"_id":)" + std::to_string(i) + "}", nullptr));
+  REQUIRE(m.Insert(c, {Json(R"({"_id":"dead"})")}, Instant{m.clock.Now().millis + 100'000'000}));
+  DeleteCause expired(DeleteReason::kExpiredDocument);
+  expired.deadline = Instant{5};
+  REQUIRE(m.Change(c, R"({"_id":"dead"})", nullptr, expired));
+  REQUIRE(m.Insert(c, {Json(R"({"_id":"lives"})")}, Instant{m.clock.Now().millis + 100'000'000}));
+  // A statement that fails leaves nothing.
+  REQUIRE_FALSE(m.Insert(c, {Json(R"({"_id":1})")}));
+  CollectionInfo capped;
+  capped.db = "db";
+  capped.name = "capped";
+  capped.capped = true;
+  capped.capped_bytes = 4096;
+  capped.capped_documents = 5;
+  REQUIRE(m.catalog().Create(*m.op, capped));
+  for (int i = 0; i < 12; ++i)
+    REQUIRE(m.Insert(m.Coll("capped"), {BuildBson([&](BsonBuilder& b) { b.Append("_id", i); })}));
+  CollectionInfoPtr gone = m.Make("gone");
+  REQUIRE(m.Insert(gone, {Json(R"({"_id":1})")}));
+  REQUIRE(m.catalog().Drop(*m.op, "db", "gone"));
+  REQUIRE(m.Insert(m.Make("gone"), {Json(R"({"_id":2})"), Json(R"({"_id":3})")}));
+  m.Make("target");
+  REQUIRE(m.catalog().Rename(*m.op, *m.Make("source"), "db", "target", true));
+  REQUIRE(m.catalog().DropIndexes(*m.op, *m.Coll("c"), {"a_1"}));
+  REQUIRE(m.catalog().ModifyIndex(*m.op, *m.Coll("c"), "t_1", [](IndexInfo& i) -> Result<void> {
+    i.expire_after_seconds = 10;
+    return Ok();
+  }));
+  REQUIRE(m.catalog().GetOrCreate(*m.op, "other", "x"));
+  REQUIRE(m.catalog().DropDatabase(*m.op, "other"));
+  REQUIRE(m.catalog().PutSetting(*m.op, "s", "value"));
+}
+
+}  // namespace
+
+TEST_CASE("What the log says makes another member the same, in memory and on disk", "[replication]") {
+  Member a;
+  a.Lead();
+  Workload(a);
+  const size_t batch = GENERATE(1u, 3u, 1000u);
+  Member b;
+  Follow(a, b, batch);
+  CHECK(Memory(*a.storage) == Memory(*b.storage));
+  const auto want = Contents(*a.storage), got = Contents(*b.storage);
+  CHECK(want.size() == got.size());
+  CHECK(want == got);
+  // What a start reads is what was in memory.
+  const std::string before = Memory(*b.storage);
+  b.Close();
+  b.Open();
+  CHECK(Memory(*b.storage) == before);
+  for (const CollectionInfoPtr& c : b.catalog().ListAll()) {
+    std::string bytes;
+    BsonBuilder reply(bytes);
+    REQUIRE(b.storage->Validate(*b.op, c, true, reply));
+    reply.Done();
+    CHECK(BsonView(bytes)["valid"].Bool());
+  }
+}
+
+TEST_CASE("What is each member's own is in no log and has ids apart", "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfoPtr own = a.catalog().GetOrCreate(*a.op, "local", "mine").value();
+  CHECK(own->unreplicated);
+  CHECK(own->id >= kFirstLocalId);
+  REQUIRE(a.Insert(own, {Json(R"({"_id":1})")}));
+  REQUIRE(a.catalog().PutLocalSetting(*a.op, "local/x", "1"));
+  REQUIRE(a.Insert(a.Make("c"), {Json(R"({"_id":1})")}));
+  Member b;
+  Follow(a, b, 1);
+  CHECK(b.catalog().Find("local", "mine") == nullptr);
+  CHECK(b.catalog().GetSetting("local/x").value() == std::nullopt);
+  REQUIRE(b.Coll("c"));
+  CHECK(b.Coll("c")->id == a.Coll("c")->id);
+  auto renamed = a.catalog().Rename(*a.op, *own, "db", "mine", false);
+  REQUIRE_FALSE(renamed);
+  CHECK(renamed.error().code == ErrorCode::kIllegalOperation);
+}
+
+TEST_CASE("A member that does not lead refuses units and leaves nothing behind", "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfoPtr c = a.Make("c");
+  a.set->committer().SetWritable(false);
+  auto refused = a.Insert(c, {Json(R"({"_id":1})")});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kNotWritablePrimary);
+  a.set->committer().SetWritable(true);
+  REQUIRE(a.Insert(c, {Json(R"({"_id":1})")}));
+  CHECK(Storage::DocumentCount(*c) == 1);
+}
+
+TEST_CASE("Everything is there after the process was started again", "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfoPtr c = a.Make("c");
+  for (int i = 0; i < 50; ++i)
+    REQUIRE(a.Insert(c, {BuildBson([&](BsonBuilder& b) { b.Append("_id", i); })}));
+  const OpTime before = a.set->last_applied();
+  a.Close();
+  a.Open();
+  a.Lead();
+  CHECK(Storage::DocumentCount(*a.Coll("c")) == 50);
+  CHECK(a.set->last_applied().ts >= before.ts);
+  // A clock that was set back does not take the timestamps with it.
+  a.clock.Set(Instant{1'000'000'000'000});
+  REQUIRE(a.Insert(a.Coll("c"), {Json(R"({"_id":"later"})")}));
+  CHECK(a.set->last_applied().ts > before.ts);
+}
+
+}  // namespace mayfly

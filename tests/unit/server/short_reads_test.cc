@@ -1,0 +1,70 @@
+#include <catch2/catch.hpp>
+
+#include "protocol/extended_json.h"
+#include "server/short_reads.h"
+
+using namespace mayfly;
+
+namespace {
+
+uint32_t ShapeOf(const char* filter) {
+  auto doc = ParseJson(filter);
+  REQUIRE(doc);
+  return ReadShape("find", "d", "c", {doc.value().view()});
+}
+
+}  // namespace
+
+TEST_CASE("Reads that differ in constants have one shape", "[short_reads]") {
+  CHECK(ShapeOf("{\"a\": 1}") == ShapeOf("{\"a\": \"x\"}"));
+  CHECK(ShapeOf("{\"a\": {\"$in\": [1, 2]}}") == ShapeOf("{\"a\": {\"$in\": [1, 2, 3]}}"));
+  CHECK(ShapeOf("{\"a\": 1}") != ShapeOf("{\"b\": 1}"));
+  CHECK(ShapeOf("{\"a\": {\"$gt\": 1}}") != ShapeOf("{\"a\": {\"$lt\": 1}}"));
+  CHECK(ReadShape("find", "d", "c", {}) != ReadShape("count", "d", "c", {}));
+  CHECK(ReadShape("find", "d", "c", {}) != ReadShape("find", "d", "e", {}));
+}
+
+TEST_CASE("What may take long on one document is never tried on an io thread", "[short_reads]") {
+  CHECK(ShapeOf("{}") != 0);
+  CHECK(ShapeOf("{\"a\": {\"$regularExpression\": {\"pattern\": \"x\", \"options\": \"\"}}}") == 0);
+  CHECK(ShapeOf("{\"a\": {\"$regex\": \"x\"}}") == 0);
+  CHECK(ShapeOf("{\"$or\": [{\"a\": {\"$regex\": \"x\"}}]}") == 0);
+  CHECK(ShapeOf("{\"$expr\": {\"$gt\": [\"$a\", \"$b\"]}}") == 0);
+  CHECK(ShapeOf("{\"$where\": \"true\"}") == 0);
+  CHECK(ShapeOf("{\"$lookup\": {}}") == 0);
+  CHECK(ShapeOf("{\"$out\": \"c\"}") == 0);
+  const std::string large = "{\"a\": \"" + std::string(4000, 'x') + "\"}";
+  CHECK(ShapeOf(large.c_str()) == 0);
+}
+
+TEST_CASE("Reads that did not finish go to a worker, ever longer", "[short_reads]") {
+  ShortReads reads;
+  CHECK_FALSE(reads.ShouldTry(0));
+  REQUIRE(reads.ShouldTry(7));
+  reads.Tried(7, false);
+  CHECK_FALSE(reads.ShouldTry(7));
+  REQUIRE(reads.ShouldTry(7));
+  reads.Tried(7, false);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(reads.ShouldTry(7));
+  REQUIRE(reads.ShouldTry(7));
+  CHECK(reads.ShouldTry(8));  // another shape
+
+  SECTION("a success makes it less so") {
+    reads.Tried(7, true);
+    reads.Tried(7, false);
+    for (int i = 0; i < 3; ++i) CHECK_FALSE(reads.ShouldTry(7));
+    CHECK(reads.ShouldTry(7));
+  }
+  SECTION("one that was short on a worker is tried again") {
+    reads.Tried(7, false);
+    CHECK_FALSE(reads.ShouldTry(7));
+    reads.Took(7, 10'000);
+    CHECK_FALSE(reads.ShouldTry(7));
+    reads.Took(7, 50);
+    CHECK(reads.ShouldTry(7));
+  }
+  SECTION("a slice of nothing") {
+    reads.slice_micros = 0;
+    CHECK_FALSE(reads.ShouldTry(8));
+  }
+}

@@ -1,0 +1,135 @@
+#include "ttl/clock_guard.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+
+#include "tests/unit/ttl/reaping_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::testing;
+
+namespace {
+
+/// A monitor whose clock and elapsed time are moved apart by hand.
+struct Guarded : Reaping {
+  std::atomic<int64_t> elapsed{0};
+  CollectionInfoPtr c;
+  Guarded() {
+    environment.elapsed_micros = [this] { return elapsed.load(); };
+    c = WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  }
+  /// The clock goes wrong: by `millis` more than has passed.
+  void Jump(int64_t millis, int64_t passed_millis = 0) {
+    elapsed += passed_millis * 1000;
+    monitor->clock_guard().TakeNextAsJump();
+    clock.Advance(millis + passed_millis);
+    monitor->Settle();
+  }
+  bool suspended() { return monitor->clock_guard().state().suspended; }
+};
+
+}  // namespace
+
+TEST_CASE("A clock that jumps ahead suspends expiry until it is back or confirmed", "[ttl][clock]") {
+  Guarded r;
+  r.Start();
+  REQUIRE(r.Insert(*r.c, r.Doc(1, kStart + 60'000)));
+  r.Jump(3'600'000);  // as far as allowed
+  CHECK_FALSE(r.suspended());
+  CHECK(r.Count() == 0);
+  REQUIRE(r.Insert(*r.c, r.Doc(1, r.clock.Now().millis + 60'000)));
+  r.Jump(3'600'001);
+  CHECK(r.suspended());
+  CHECK(r.storage->expiry_policy().suspended);
+  CHECK(r.Count() == 1);
+  CHECK(r.metrics.clock_holds == 1);
+  CHECK(r.monitor->clock_guard().state().expected == Instant{r.clock.Now().millis - 3'600'001});
+  r.monitor->RunPass();
+  CHECK(r.Count() == 1);
+
+  SECTION("confirmed") {
+    CHECK(r.monitor->ConfirmClock());
+    r.monitor->Settle();
+    CHECK(r.Count() == 0);
+    CHECK_FALSE(r.monitor->ConfirmClock());
+  }
+  SECTION("back") {
+    r.Jump(-3'600'001);
+    CHECK_FALSE(r.suspended());
+    CHECK(r.Count() == 1);
+    r.Jump(60'000);
+    CHECK(r.Count() == 0);
+    CHECK(r.metrics.clock_holds == 1);
+  }
+  CHECK_FALSE(r.storage->expiry_policy().suspended);
+}
+
+TEST_CASE("A clock that jumps back, and one that moves with the time that passes", "[ttl][clock]") {
+  Guarded r;
+  r.Start();
+  r.monitor->Settle();
+  r.Jump(0, 7'200'000);  // two hours that have really passed
+  CHECK_FALSE(r.suspended());
+  r.Jump(-3'600'001);
+  CHECK(r.suspended());
+  r.monitor->ConfirmClock();
+  r.parameters.max_clock_jump_secs = 0;
+  r.Jump(1'000'000'000);
+  CHECK_FALSE(r.suspended());
+}
+
+TEST_CASE("Time travel is no jump", "[ttl][clock]") {
+  Guarded r;
+  r.Start();
+  REQUIRE(r.Insert(*r.c, r.Doc(1, kStart + 60'000)));
+  r.clock.Advance(86'400'000);
+  r.monitor->Settle();
+  CHECK_FALSE(r.suspended());
+  CHECK(r.Count() == 0);
+  CHECK(r.metrics.clock_holds == 0);
+}
+
+TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock]") {
+  ScratchDir dir;
+  SystemClock clock;
+  clock.Set({kStart});
+  clock.Freeze(true);
+  int64_t elapsed = 0;
+  TtlParameters parameters;
+  TtlMetrics metrics;
+  auto run = [&](auto&& with) {
+    CatalogStore store;
+    store.Open(dir.path());
+    ClockGuard guard(*store.storage, clock, parameters, metrics, [&] { return elapsed; }, {});
+    guard.Open();
+    guard.Check(true);
+    with(guard);
+  };
+  run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
+  clock.Advance(7'200'000);  // while it was off
+  run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
+  clock.Advance(-3'600'000);
+  run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
+  clock.Advance(-3'600'001);
+  run([&](ClockGuard& g) {
+    CHECK(g.state().suspended);
+    CHECK(g.state().expected == Instant{kStart + 7'200'000});  // the latest it has seen
+  });
+  run([&](ClockGuard& g) {
+    CHECK(g.state().suspended);
+    CHECK(metrics.clock_holds == 1);  // the same one
+  });
+  clock.Advance(3'600'001);
+  run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
+  run([&](ClockGuard& g) {
+    clock.Advance(4'000'000);
+    g.Check(true);
+    CHECK(g.state().suspended);
+  });
+  run([&](ClockGuard& g) {
+    CHECK(g.state().suspended);
+    CHECK(g.Confirm());
+    g.Check(true);
+  });
+  run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
+}

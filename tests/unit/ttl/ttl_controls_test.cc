@@ -1,0 +1,182 @@
+#include "ttl/ttl_controls.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/unit/storage/catalog_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::testing;
+
+namespace {
+
+constexpr int64_t kStart = 1'900'000'000'000;
+
+struct Controlled : CatalogStore {
+  std::unique_ptr<TtlControls> controls;
+  int changes = 0;
+
+  Controlled() {
+    clock.Set({kStart});
+    clock.Freeze(true);
+    Fresh();
+    REQUIRE(catalog().CreateIndexes(*op, *Make(), {Spec(R"({"key": {"at": 1}, "expireAfterSeconds": 0})"),
+                                                   Spec(R"({"key": {"b": 1}, "expireAfterSeconds": 0})")}));
+    Load();
+  }
+  ~Controlled() {
+    controls.reset();
+    storage.reset();
+  }
+  void Fresh() { op = std::make_unique<Operation>(clock); }
+  void Load() {
+    controls = std::make_unique<TtlControls>(*storage);
+    controls->on_change = [this] { ++changes; };
+    auto loaded = controls->Load(*op);
+    if (!loaded) FAIL(loaded.error().message);
+  }
+  void Reopen(const std::string& path = {}) {
+    controls.reset();
+    Open(path);
+    Fresh();
+    Load();
+  }
+  TtlRule Rule(std::string_view index) {
+    std::vector<InvalidTtlRule> invalid;
+    for (TtlRule& r : ListTtlRules(catalog(), &invalid))
+      if (r.RuleName() == index) return r;
+    FAIL("no rule " << index);
+    return {};
+  }
+  TtlScope Scope(TtlScope::Level level, std::string rule = {}) {
+    return {level, "db", Coll()->uuid, std::move(rule)};
+  }
+  TtlStanding State(std::string_view index, int64_t at = kStart) {
+    return controls->StateOf(Rule(index), {at});
+  }
+  TtlHold HoldOf(std::string_view filter, std::optional<Instant> until = {}) {
+    TtlHold h;
+    h.id = "123456789012";
+    h.db = "db";
+    h.uuid = Coll()->uuid;
+    h.filter = Json(filter);
+    h.matches = CompileEqualFilter(h.filter, false).value();
+    h.since = {kStart};
+    h.until = until;
+    h.reason = "because";
+    return h;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A pause covers its scope, until its end", "[ttl]") {
+  Controlled c;
+  using L = TtlScope::Level;
+  struct Case {
+    L level;
+    const char* rule;
+    TtlStanding at, b;
+  };
+  constexpr auto kPaused = TtlStanding::kPaused, kActive = TtlStanding::kActive;
+  for (Case x : {Case{L::kServer, "", kPaused, kPaused}, {L::kDatabase, "", kPaused, kPaused}, {L::kCollection, "", kPaused, kPaused},
+                 {L::kRule, "at_1", kPaused, kActive}}) {
+    CAPTURE(static_cast<int>(x.level));
+    REQUIRE(c.controls->Pause(*c.op, {c.Scope(x.level, x.rule), {kStart}, Instant{kStart + 1000}}));
+    CHECK(c.State("at_1") == x.at);
+    CHECK(c.State("b_1") == x.b);
+    CHECK(c.State("at_1", kStart + 999) == x.at);
+    CHECK(c.State("at_1", kStart + 1000) == kActive);
+    CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}).millis == kStart + 1000);
+    CHECK(c.controls->PausedAbove(c.Scope(L::kRule, "at_1"), {kStart}) == (x.level != L::kRule));
+    CHECK(c.controls->Resume(*c.op, c.Scope(L::kServer)).value() == 1);
+    CHECK(c.State("at_1") == kActive);
+    CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}).millis == kStart);
+  }
+  // Another database's, another collection's, is not this one's.
+  REQUIRE(c.controls->Pause(*c.op, {{L::kDatabase, "other", {}, ""}, {kStart}, {}}));
+  CHECK(c.State("at_1") == kActive);
+}
+
+TEST_CASE("Pauses, holds and the guard's decisions survive closing and kill -9", "[ttl]") {
+  Controlled c;
+  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kStart}, {}}));
+  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"_id": 7})", Instant{kStart + 5000})));
+  REQUIRE(c.controls->HoldByGuard(*c.op, {c.Coll()->uuid, "db", "b_1", {kStart}, 12, 0.75}));
+  const std::string killed = c.CopyAsKilled();
+  for (const std::string& path : {std::string(), killed}) {
+    CAPTURE(path);
+    c.Reopen(path);
+    CHECK(c.State("at_1") == TtlStanding::kPaused);
+    CHECK(c.State("b_1") == TtlStanding::kHeld);
+    CHECK(c.controls->MayReapFrom(c.Rule("b_1"), {kStart}).millis == INT64_MAX);
+    auto g = c.controls->GuardHoldOf(c.Rule("b_1"));
+    REQUIRE(g);
+    CHECK(g->would_expire == 12);
+    CHECK(g->fraction == 0.75);
+    CHECK(c.controls->Held(*c.Coll(), Json(R"({"_id": 7})"), {kStart}));
+    CHECK_FALSE(c.controls->Held(*c.Coll(), Json(R"({"_id": 8})"), {kStart}));
+    CHECK(c.controls->HoldEnds(*c.Coll(), {kStart}).millis == kStart + 5000);
+    CHECK_FALSE(c.controls->Held(*c.Coll(), Json(R"({"_id": 7})"), {kStart + 5000}));
+    CHECK(c.controls->Holds({kStart})[0].reason == "because");
+  }
+  std::filesystem::remove_all(killed);
+}
+
+TEST_CASE("Held until the last of the holds that match", "[ttl]") {
+  Controlled c;
+  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})", Instant{kStart + 10})));
+  TtlHold second = c.HoldOf(R"({"b": 1})");
+  second.id = "abcdefghijkl";
+  REQUIRE(c.controls->Hold(*c.op, second));
+  auto until = [&](const char* doc, int64_t at = kStart) { return c.controls->HeldUntil(*c.Coll(), Json(doc), {at}); };
+  CHECK(until(R"({"_id": 1, "a": 1})")->millis == kStart + 10);
+  CHECK_FALSE(until(R"({"_id": 1, "a": 1})", kStart + 10));
+  CHECK(until(R"({"_id": 1, "a": 1, "b": 1})")->millis == INT64_MAX);
+  TtlHold was;
+  CHECK_FALSE(c.controls->ReleaseHold(*c.op, Uuid{}, "abcdefghijkl", &was).value());
+  CHECK(c.controls->ReleaseHold(*c.op, c.Coll()->uuid, "abcdefghijkl", &was).value());
+  CHECK_FALSE(until(R"({"_id": 1, "b": 1})"));
+  CHECK_FALSE(c.controls->ReleaseHold(*c.op, c.Coll()->uuid, "abcdefghijkl", &was).value());
+}
+
+TEST_CASE("What ended or has no collection any more leaves the row", "[ttl]") {
+  Controlled c;
+  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})", Instant{kStart + 10})));
+  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kCollection), {kStart}, {}}));
+  c.clock.Advance(10);
+  c.Fresh();
+  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kServer), {kStart}, {}}));
+  c.Reopen();
+  CHECK(c.controls->Holds({kStart}).empty());
+  CHECK(c.controls->Pauses({kStart}).size() == 2);
+  REQUIRE(c.catalog().DropIndexes(*c.op, *c.Coll(), {"at_1"}));
+  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kStart}, {}}));
+  c.Reopen();
+  CHECK(c.controls->Pauses({kStart}).size() == 2);
+  REQUIRE(c.catalog().Drop(*c.op, "db", "c"));
+  c.Reopen();
+  CHECK(c.controls->Pauses({kStart}).size() == 1);
+}
+
+TEST_CASE("A row of another version is refused, not forgotten", "[ttl]") {
+  Controlled c;
+  const char* row = GENERATE(R"({"v": 2, "pauses": [], "holds": [], "guards": []})", R"({"v": 1, "pauses": [{"level": 9}], "holds": [], "guards": []})",
+                             R"({"v": 1, "pauses": [], "holds": 5, "guards": []})");
+  REQUIRE(c.catalog().PutSetting(*c.op, "ttl/controls", Json(row).view().bytes()));
+  TtlControls fresh(*c.storage);
+  auto loaded = fresh.Load(*c.op);
+  REQUIRE_FALSE(loaded);
+  CHECK(loaded.error().code == ErrorCode::kUnsupportedFormat);
+}
+
+TEST_CASE("While a rule is looked at by the guard it does not act", "[ttl]") {
+  Controlled c;
+  {
+    TtlControls::Evaluation e(*c.controls, c.Coll()->uuid, {"at_1"});
+    CHECK(c.State("at_1") == TtlStanding::kHeld);
+    CHECK_FALSE(c.controls->RuleActive(*c.Coll(), c.Rule("at_1").index.get()));
+    CHECK(c.State("b_1") == TtlStanding::kActive);
+  }
+  CHECK(c.State("at_1") == TtlStanding::kActive);
+  CHECK(c.changes > 0);
+}

@@ -1,0 +1,153 @@
+#include "ttl/clock_guard.h"
+
+#include "protocol/bson_builder.h"
+#include "protocol/bson_validate.h"
+#include "storage/catalog_format.h"
+
+namespace mayfly {
+namespace {
+
+/// {highWater: date, suspended: bool, since: date}
+constexpr std::string_view kSetting = "ttl.clock";
+constexpr int64_t kSaveEvery = 60'000;
+
+}  // namespace
+
+ClockGuard::ClockGuard(Storage& storage, Clock& clock, const TtlParameters& parameters,
+                       TtlMetrics& metrics, std::function<int64_t()> elapsed_micros,
+                       std::function<void(char, std::string_view, BsonView)> log)
+    : storage_(storage),
+      clock_(clock),
+      parameters_(parameters),
+      metrics_(metrics),
+      elapsed_(std::move(elapsed_micros)),
+      log_(std::move(log)) {}
+
+void ClockGuard::Open() {
+  std::lock_guard l(mutex_);
+  const Instant now = clock_.Now();
+  base_wall_ = now.millis;
+  base_elapsed_ = elapsed_();
+  Result<std::optional<std::string>> stored = storage_.catalog().GetSetting(kSetting);
+  if (!stored || !stored.value() || !ValidateBson(*stored.value(), false)) return;
+  const BsonView row(*stored.value());
+  if (!row["highWater"].IsDate()) return;
+  saved_ = row["highWater"].Date().millis;
+  const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
+  if (row["suspended"].Truthy() && row["since"].IsDate()) {
+    // How long the server was off is not known: the clock counts as back when it is near the mark.
+    base_wall_ = saved_;
+    suspended_ = true;
+    since_ = row["since"].Date();
+    storage_.expiry_policy().suspended = true;
+    Log('W', "Expiry is still suspended: the clock had jumped and was not confirmed", saved_);
+  } else if (limit > 0 && now.millis < saved_ - limit) {
+    base_wall_ = saved_;
+    Suspend(now, saved_);
+  }
+}
+
+void ClockGuard::Check(bool may_write) {
+  std::lock_guard l(mutex_);
+  const Instant now = clock_.Now();
+  if (jumped_) jumped_ = take_as_jump_ = false;
+  if (excused_) {
+    excused_ = false;
+    if (!suspended_) {
+      base_wall_ = now.millis;
+      base_elapsed_ = elapsed_();
+    }
+  }
+  const int64_t expected = Expected();
+  const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
+  const int64_t off = now.millis > expected ? now.millis - expected : expected - now.millis;
+  if (suspended_) {
+    if (limit == 0 || off <= limit) Release("Expiry goes on: the clock is back");
+  } else if (limit > 0 && off > limit) {
+    Suspend(now, expected);
+  } else {
+    base_wall_ = now.millis;
+    base_elapsed_ = elapsed_();
+    if (!moved_ && (saved_ == INT64_MIN || now.millis - saved_ >= kSaveEvery)) dirty_ = true;
+  }
+  if (dirty_ && may_write) Save();
+}
+
+bool ClockGuard::Confirm() {
+  std::lock_guard l(mutex_);
+  if (!suspended_) return false;
+  Release("Expiry goes on: the clock was confirmed");
+  return true;
+}
+
+void ClockGuard::MovedByHand() {
+  std::lock_guard l(mutex_);
+  if (take_as_jump_) {
+    jumped_ = true;
+    return;
+  }
+  moved_ = excused_ = true;
+}
+
+void ClockGuard::TakeNextAsJump() {
+  std::lock_guard l(mutex_);
+  take_as_jump_ = true;
+}
+
+ClockGuard::State ClockGuard::state() const {
+  std::lock_guard l(mutex_);
+  State s;
+  s.suspended = suspended_;
+  s.since = since_;
+  s.expected = {Expected()};
+  return s;
+}
+
+void ClockGuard::Suspend(Instant now, int64_t expected) {
+  suspended_ = true;
+  since_ = now;
+  storage_.expiry_policy().suspended = true;
+  metrics_.clock_holds.Add();
+  Log('W',
+      "The clock has jumped: expiry is suspended until it comes back or is confirmed with "
+      "ttlRelease",
+      expected);
+  // The mark stays at what was right.
+  saved_ = std::max(saved_, expected);
+  dirty_ = true;
+}
+
+void ClockGuard::Release(const char* why) {
+  const int64_t expected = Expected();
+  suspended_ = false;
+  base_wall_ = clock_.Now().millis;
+  base_elapsed_ = elapsed_();
+  storage_.expiry_policy().suspended = false;
+  Log('I', why, expected);
+  dirty_ = true;
+}
+
+// REQUIRES: mutex_. A suspension keeps the mark where it was.
+void ClockGuard::Save() {
+  if (!suspended_) saved_ = base_wall_;
+  const BsonDocument row = BuildBson([&](BsonBuilder& b) {
+    b.Append("highWater", Instant{saved_}).Append("suspended", suspended_);
+    if (suspended_) b.Append("since", since_);
+  });
+  // This node's own: not through the committer, which tells the other members. A store that cannot be
+  // written to says so elsewhere; then the next Check tries again.
+  auto batch = storage_.kv().NewBatch();
+  batch->Put(Keyspace::kCatalog, std::string(kSettingPrefix).append(kSetting), row.bytes());
+  if (storage_.kv().Write(*batch, false)) dirty_ = false;
+}
+
+void ClockGuard::Log(char severity, std::string_view message, int64_t expected) {
+  if (!log_) return;
+  const Instant now = clock_.Now();
+  log_(severity, message, BuildBson([&](BsonBuilder& b) {
+         b.Append("clock", now).Append("expected", Instant{expected});
+         b.Append("jumpSeconds", (now.millis - expected) / 1000);
+       }));
+}
+
+}  // namespace mayfly

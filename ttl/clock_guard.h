@@ -1,0 +1,67 @@
+#pragma once
+#include <functional>
+#include <mutex>
+
+#include "storage/storage.h"
+#include "ttl/ttl_parameters.h"
+
+namespace mayfly {
+
+/// Watches the wall clock, by which documents expire. It is compared with the time that has really
+/// passed and, at start-up, with the latest time that an earlier run has seen. A jump in either
+/// direction beyond ttlMaxClockJumpSecs suspends reaping and read filtering
+/// (ExpiryPolicy::suspended), until somebody confirms the new time or the clock comes back (EXPIRY
+/// C.3). That a server was off for long looks like a jump ahead and is none; so at start-up only a
+/// clock behind the mark counts, and a suspension that was there before lasts.
+///
+/// Threads: Open() first, Check() by the monitor; the others by any.
+class ClockGuard {
+ public:
+  /// `elapsed_micros`: time that has really passed, sleep of the machine included; differences only.
+  ClockGuard(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,
+             std::function<int64_t()> elapsed_micros,
+             std::function<void(char severity, std::string_view message, BsonView)> log);
+
+  void Open();
+  /// Compares; to be called at least every second or so. Writes the high-water mark once a minute and
+  /// what has changed, unless the store is not to be written to now (`may_write`).
+  void Check(bool may_write);
+  /// The clock is right as it is now; the next Check() makes it permanent. False when nothing was
+  /// suspended.
+  bool Confirm();
+  /// The clock was moved by hand (--testClock): this is no jump, unless TakeNextAsJump was called.
+  void MovedByHand();
+  void TakeNextAsJump();
+
+  struct State {
+    bool suspended = false;
+    Instant since{};     ///< what the clock read when it was found to have jumped
+    Instant expected{};  ///< what it should read now
+  };
+  State state() const;
+
+ private:
+  void Suspend(Instant now, int64_t expected);
+  void Release(const char* why);
+  void Save();
+  int64_t Expected() const { return base_wall_ + (elapsed_() - base_elapsed_) / 1000; }
+  void Log(char severity, std::string_view message, int64_t expected);
+
+  Storage& storage_;
+  Clock& clock_;
+  const TtlParameters& parameters_;
+  TtlMetrics& metrics_;
+  const std::function<int64_t()> elapsed_;
+  const std::function<void(char, std::string_view, BsonView)> log_;
+
+  mutable std::mutex mutex_;
+  int64_t base_wall_ = 0, base_elapsed_ = 0;  ///< a time that was right; ms and us
+  int64_t saved_ = INT64_MIN;                 ///< the mark as it is stored, ms
+  bool dirty_ = false;                        ///< what is stored is not how it is
+  bool suspended_ = false;
+  Instant since_{};
+  bool moved_ = false;           ///< the time is not the system's any more: it leaves no mark
+  bool excused_ = false, take_as_jump_ = false, jumped_ = false;
+};
+
+}  // namespace mayfly

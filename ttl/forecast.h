@@ -1,0 +1,80 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "storage/storage.h"
+#include "ttl/rule_range.h"
+
+namespace mayfly {
+
+class TtlControls;
+
+/// A number of documents or index entries, and how far to trust it.
+struct Counted {
+  double n = 0;
+  bool exact = true;
+};
+
+/// Counts what a rule has between given dates. Few entries are counted; many are estimated from the
+/// bytes that the store's files and memtables have between the keys, calibrated by stretches that
+/// are counted, which also measure the error. Not thread-safe; for one use. Blocking: at most some
+/// tens of milliseconds, however large the index is.
+class RangeCounter {
+ public:
+  RangeCounter(Storage& storage, Operation& op, const TtlRule& rule)
+      : storage_(storage), op_(op), rule_(rule) {}
+
+  /// `bounds`: ascending dates (milliseconds); answers one number for each [bounds[i],
+  /// bounds[i+1]). INT64_MIN and INT64_MAX: no bound.
+  Result<std::vector<Counted>> Count(const std::vector<int64_t>& bounds);
+  /// One range, from a few look-ups: for figures that are asked for again and again.
+  Result<double> CountRoughly(int64_t from, int64_t to);
+  /// The relative error to expect of the estimates of the last Count; 0 when all were exact.
+  double error_fraction() const { return error_; }
+  /// Record keys of entries met on the way, spread over what was counted: for looking at documents.
+  const std::vector<std::string>& samples() const { return samples_; }
+
+ private:
+  Result<int64_t> Scan(const RuleRange& range, int64_t most, size_t samples_every);
+  Result<void> Calibrate(const std::vector<int64_t>& bounds, const std::vector<double>& bytes);
+  /// How many entries there are, when that follows from the number of documents.
+  bool KnownTotal(int64_t* total) const;
+
+  Storage& storage_;
+  Operation& op_;
+  const TtlRule& rule_;
+  std::vector<std::string> samples_;
+  double per_byte_ = 0, error_ = 0;
+};
+
+/// Entries that are due at op.now and not removed. An answer without a look into the index when
+/// nothing is.
+Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule);
+
+struct ForecastOptions {
+  int64_t horizon_seconds = 86'400;
+  int buckets = 24;
+};
+struct Forecast {
+  struct Interval {
+    Instant from, to;  ///< deadlines in (from, to]
+    int64_t count = 0;
+    std::vector<int64_t> by_rule;  ///< as `rules`
+  };
+  std::vector<std::string> rules;
+  std::vector<Interval> intervals;
+  int64_t overdue = 0, beyond = 0, never = 0;
+  bool exact = true;
+  double error_fraction = 0;  ///< relative, of what is not exact
+};
+
+/// How many documents of a collection will expire when, each counted at its earliest deadline and
+/// for the rule that sets it. Collections of up to kForecastExactDocuments are looked at document
+/// by document; larger ones through their rules' entries in order of time. `controls` may be null;
+/// held documents count at the end of their hold. Errors: CheckInterrupt's, the store's.
+Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionInfoPtr& coll,
+                              const std::vector<TtlRule>& rules, const ForecastOptions& options,
+                              const TtlControls* controls);
+inline constexpr int64_t kForecastExactDocuments = 50'000;
+
+}  // namespace mayfly

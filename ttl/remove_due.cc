@@ -1,0 +1,60 @@
+#include "ttl/remove_due.h"
+
+#include <algorithm>
+
+#include "ttl/ttl_rule.h"
+
+namespace mayfly {
+namespace {
+constexpr size_t kDocumentsPerUnit = 100;
+}
+
+Result<int64_t> RemoveDue(Storage& storage, Operation& op, const CollectionInfoPtr& coll) {
+  const ExpiryPolicy& policy = storage.expiry_policy();
+  if (policy.suspended.load(std::memory_order_relaxed)) return int64_t{0};
+  std::vector<TtlRule> rules;
+  std::vector<InvalidTtlRule> invalid;
+  ListTtlRulesOf(coll, &rules, &invalid);
+  int64_t removed = 0;
+  for (const TtlRule& rule : rules) {
+    if (rule.kind != TtlRule::Kind::kDocument &&
+        (!policy.monitor_enabled.load(std::memory_order_relaxed) ||
+         !policy.RuleActive(*coll, rule.index.get())))
+      continue;
+    const int64_t threshold = rule.Threshold(op.now);
+    const int64_t earliest = rule.state().Earliest();
+    if (earliest > threshold) continue;
+    TtlCursor cursor(storage, rule, earliest, threshold);
+    for (bool more = true; more;) {
+      std::vector<std::string> keys;
+      while (keys.size() < kDocumentsPerUnit) {
+        MAYFLY_TRY(op.CheckInterrupt());
+        MAYFLY_TRY(more, cursor.Next());
+        if (!more) break;
+        keys.emplace_back(cursor.record_key());
+      }
+      // In order of key, each once: an array has several entries.
+      std::sort(keys.begin(), keys.end());
+      keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+      std::vector<std::string_view> views(keys.begin(), keys.end());
+      WriteUnit unit(storage, op);
+      unit.set_no_wait(true);
+      std::vector<WriteUnit::Locked> locked;
+      int busy = 0;
+      MAYFLY_TRY(unit.LockAndReadMany(*coll, views, &locked, &busy));
+      int64_t n = 0;
+      for (const WriteUnit::Locked& l : locked) {
+        std::optional<DeleteCause> cause = IsDue(rule, l.doc, l.expire_at, threshold);
+        if (!cause || policy.Held(*coll, l.doc, op.now)) continue;
+        MAYFLY_TRY(unit.Delete(*coll, l, *cause));
+        ++n;
+      }
+      if (n == 0) continue;
+      MAYFLY_TRY(storage.committer().Commit(std::move(unit)));
+      removed += n;
+    }
+  }
+  return removed;
+}
+
+}  // namespace mayfly

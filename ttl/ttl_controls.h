@@ -1,0 +1,166 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "storage/expiry_policy.h"
+#include "storage/storage.h"
+#include "ttl/ttl_rule.h"
+
+namespace mayfly {
+
+/// The setting of the catalog that keeps all of this: replicated.
+inline constexpr std::string_view kTtlControlsSetting = "ttl/controls";
+
+/// What a pause, or its end, is about: all rules of the server, of a database, of a collection, or
+/// one rule.
+struct TtlScope {
+  enum class Level : uint8_t { kServer = 0, kDatabase = 1, kCollection = 2, kRule = 3 };
+  Level level = Level::kServer;
+  std::string db;     ///< from kDatabase on
+  Uuid uuid{};        ///< from kCollection on: a renamed collection keeps what it has
+  std::string rule;   ///< kRule: RuleIdentity
+};
+
+/// Names a rule within its collection: an index's name, "$clustered" or "$document".
+std::string RuleIdentity(const TtlRule& rule);
+/// TtlRule::RuleName of the rule so named.
+std::string_view RuleNameOf(std::string_view identity);
+
+struct TtlPause {
+  TtlScope scope;
+  Instant since{0};
+  std::optional<Instant> until;
+};
+
+/// Documents of one collection that neither expire nor hide.
+struct TtlHold {
+  std::string id;  ///< 12 bytes of an ObjectId
+  std::string db;
+  Uuid uuid{};
+  BsonDocument filter;
+  std::shared_ptr<const RecordFilter> matches;
+  Instant since{0};
+  std::optional<Instant> until;
+  std::string reason;
+};
+
+/// A rule that the guard keeps from acting until ttlRelease.
+struct TtlGuardHold {
+  Uuid uuid{};
+  std::string db, rule;
+  Instant since{0};
+  int64_t would_expire = 0;
+  double fraction = 0;
+};
+
+/// "active", "paused" or "held" of a rule that could work.
+enum class TtlStanding : uint8_t { kActive, kPaused, kHeld };
+std::string_view TtlStandingName(TtlStanding s);
+
+/// Pauses, holds and the guard's decisions: what keeps rules from acting (EXPIRY C.2, C.3). Kept in
+/// one catalog row (setting "ttl/controls"), written before a change takes effect, so that it
+/// survives a crash at any moment whole. What has an end simply stops to count when the clock
+/// reaches it, and leaves the row with the next change. A rule that is paused or held does not hide
+/// documents either; per-document deadlines stay exact while only their removal is paused.
+///
+///   row   := BSON {v: 1, pauses: [pause …], holds: [hold …], guards: [guard …]}
+///   pause := {level: 0…3, db, uuid: binary(4), rule, since: date, until: date if there is one}
+///   hold  := {id: objectId, db, uuid, filter: {…}, since, until, reason}
+///   guard := {db, uuid, rule, since, wouldExpire: int64, fraction: double}
+///
+/// Threads: any. Questions (StateOf, HeldUntil …) neither block nor allocate when nothing is set;
+/// changes block for one commit.
+class TtlControls final : public ExpiryPolicy {
+ public:
+  explicit TtlControls(Storage& storage);
+  /// Reads the row; what belongs to collections and indexes that are gone is left out. At start-up,
+  /// and when another node has written it. Errors: UnsupportedFormat 12, the store's.
+  Result<void> Load(Operation& op);
+  /// Runs after each change (not when something ends: the reaper knows when that is); any thread,
+  /// must not block. Set before the first client.
+  std::function<void()> on_change;
+
+  // --- questions
+  TtlStanding StateOf(const TtlRule& rule, Instant now) const;
+  /// From when on the reaper may work on the rule: at or before `now`: yes; INT64_MAX: not before
+  /// something changes.
+  Instant MayReapFrom(const TtlRule& rule, Instant now) const;
+  /// Nothing: not held. INT64_MAX: held until it is released.
+  std::optional<Instant> HeldUntil(const CollectionInfo& coll, BsonView doc, Instant now) const;
+  bool Held(const CollectionInfo& coll, BsonView doc, Instant now) const override {
+    return any_holds_.load(std::memory_order_acquire) && HeldUntil(coll, doc, now).has_value();
+  }
+  bool HasHolds() const override { return any_holds_.load(std::memory_order_acquire); }
+  bool RuleActive(const CollectionInfo& coll, const IndexInfo* index) const override;
+  bool HasHolds(const CollectionInfo& coll) const;
+  /// When the first hold of the collection ends by itself; INT64_MAX: none does.
+  Instant HoldEnds(const CollectionInfo& coll, Instant now) const;
+  /// What is set and has not ended.
+  std::vector<TtlPause> Pauses(Instant now) const;
+  std::vector<TtlHold> Holds(Instant now) const;
+  std::vector<TtlGuardHold> GuardHolds() const;
+  std::optional<TtlGuardHold> GuardHoldOf(const TtlRule& rule) const;
+
+  // --- changes; all or nothing
+  Result<void> Pause(Operation& op, TtlPause pause);
+  /// Ends the pauses of this scope and of what lies in it; how many there were.
+  Result<int> Resume(Operation& op, const TtlScope& scope);
+  /// Whether a wider pause covers the scope.
+  bool PausedAbove(const TtlScope& scope, Instant now) const;
+  Result<void> Hold(Operation& op, TtlHold hold);
+  /// False when there is no such hold on the collection.
+  Result<bool> ReleaseHold(Operation& op, const Uuid& uuid, std::string_view id, TtlHold* was);
+  Result<void> HoldByGuard(Operation& op, TtlGuardHold hold);
+  /// Of one rule, or of all of the collection when `rule` is empty; what was released.
+  Result<std::vector<TtlGuardHold>> ReleaseGuard(Operation& op, const Uuid& uuid,
+                                                 std::string_view rule);
+  /// The rule is gone: what concerns it goes too.
+  Result<void> Forget(Operation& op, const Uuid& uuid, const std::vector<std::string>& rules);
+  Result<void> ForgetCollection(Operation& op, const Uuid& uuid);
+
+  /// Keeps a rule from acting while somebody looks whether the guard trips; in memory only.
+  class Evaluation {
+   public:
+    Evaluation(TtlControls& controls, const Uuid& uuid, std::vector<std::string> rules);
+    ~Evaluation();
+    Evaluation(const Evaluation&) = delete;
+
+   private:
+    TtlControls& controls_;
+    std::vector<std::string> keys_;
+  };
+
+ private:
+  struct State {
+    std::map<std::string, TtlPause> pauses;  ///< by ScopeKey
+    std::vector<TtlHold> holds;
+    std::map<std::string, TtlGuardHold> guards;  ///< by RuleKey
+  };
+  using StatePtr = std::shared_ptr<const State>;
+
+  StatePtr Get() const;
+  /// Not after `now`: it is not.
+  static Instant PausedUntil(const State& s, const CollectionInfo& coll, std::string_view identity,
+                             Instant now);
+  TtlStanding StateOf(const CollectionInfo& coll, std::string_view identity, Instant now) const;
+  /// Writes and publishes what `change` makes of a copy; false from it: nothing changed.
+  Result<void> Change(Operation& op, const std::function<bool(State&)>& change);
+  void Publish(std::shared_ptr<State> next);
+  BsonDocument Serialize(const State& s) const;
+  Result<State> Parse(BsonView row) const;
+  Storage& storage_;
+  std::mutex change_mutex_;
+  mutable std::mutex mutex_;  ///< of state_ and evaluating_, for a few instructions
+  StatePtr state_;
+  std::multiset<std::string> evaluating_;
+  std::atomic<bool> any_rules_{false}, any_holds_{false};
+};
+
+}  // namespace mayfly
