@@ -32,6 +32,7 @@ void RegisterHostInfo(CommandRegistry&);
 void RegisterKillOp(CommandRegistry&);
 void RegisterListCommands(CommandRegistry&);
 void RegisterLogRotate(CommandRegistry&);
+void RegisterMemberStream(CommandRegistry&);
 void RegisterPing(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
 void RegisterReplicationCommands(CommandRegistry&);
@@ -77,6 +78,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterKillOp(registry);
   RegisterListCommands(registry);
   RegisterLogRotate(registry);
+  RegisterMemberStream(registry);
   RegisterPing(registry);
   RegisterProfile(registry);
   RegisterReplicationCommands(registry);
