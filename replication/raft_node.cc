@@ -148,8 +148,6 @@ void RaftNode::Step(NodeId from, std::string_view message) {
   p.position = {s.term, s.index};
   p.conf_state = V(s.conf_state);
   p.data = V(s.data);
-  // What is in the log already needs no copy: the message was late.
-  if (p.position.index <= status().commit) return;
   if (o_.resync) o_.resync(from, std::move(p));
 }
 
