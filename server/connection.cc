@@ -163,15 +163,8 @@ Awaitable<void> Connection::Loop() {
       if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
       continue;
     }
-    if (hand_over) [[unlikely]] {
-      ReplicaSet* set = thread_.server().replica_set();
-      const int fd = socket_.release(ec);
-      if (!ec && set != nullptr)
-        set->consensus().AdoptConnection(fd, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
-      co_return;
-    }
     if (draining_) break;
-    if (hand_over) {
+    if (hand_over) [[unlikely]] {
       const int socket = socket_.release(ec);
       if (!ec) hand_over(socket, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
       co_return;

@@ -41,7 +41,6 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool hello_seen = false;
   uint8_t compressors = 0;  ///< bit 1 << Compressor: agreed in hello
   bool is_internal_client = false;
-  bool hand_over = false;  ///< another member of the set: once its command is answered, the socket goes to the consensus engine
   Top::Entry* top_entry = nullptr;  ///< of the namespace used last, and its name
   std::string top_ns, top_scratch;
   /// Set by a command: after its reply the socket is no client's any more. Gets it with the bytes read behind the command.

@@ -226,10 +226,6 @@ void RetryableWrite::BeginUnit(WriteUnit& unit) {
   unit.SetLogSession(lsid.view(), *ctx_.txn_number);
 }
 
-void RetryableWrite::BeginDocument(WriteUnit& unit, size_t document) {
-  if (active()) unit.SetStatement(id(statement_ + document));
-}
-
 Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) {
   if (!active()) return Ok();
   if (ctx_.server.fail_points().any()) [[unlikely]] {
@@ -300,15 +296,6 @@ Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) 
   unit.Put(Keyspace::kCatalog, HeadKey(ctx_.session->id()),
            EncodeHead({state_->number, ctx_.op.now.millis, next_chunks_, next_entries_}));
   if (ctx_.server.replica_set() != nullptr) {
-    // The oplog's {id, uid}; uid is the digest of no user.
-    static constexpr unsigned char kNobody[32] = {
-        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
-        0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55};
-    unit.SetLogSession(BuildBson([&](BsonBuilder& b) {
-                         b.AppendBinary("id", 4, ctx_.session->id());
-                         b.AppendBinary("uid", 0, {reinterpret_cast<const char*>(kNobody), sizeof kNobody});
-                       }),
-                       state_->number);
     std::vector<int32_t> ids;
     for (size_t i = 0; i < std::max<size_t>(1, u.documents); ++i)
       ids.push_back(id(statement_ + u.first_document + (u.kind == UnitResult::Kind::kInsert ? i : 0)));

@@ -64,7 +64,6 @@ class RetryableWrite final : public UnitObserver {
   }
 
   void BeginUnit(WriteUnit& unit) override;
-  void BeginDocument(WriteUnit& unit, size_t document) override;
   Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) override;
   void AfterCommit(bool committed) override;
 

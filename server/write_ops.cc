@@ -160,7 +160,6 @@ std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonVie
   if (observer_ != nullptr) observer_->BeginUnit(unit);
   for (size_t i = 0; i < documents.size(); ++i) {
     const BsonView doc = documents[i];
-    if (observer_ != nullptr) observer_->BeginDocument(unit, i);
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
     Result<void> r = Validate(ready.value(), nullptr);
@@ -196,7 +195,6 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       for (; i < documents.size() && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
            ++i) {
         MAYFLY_TRY(op_.CheckInterrupt());
-        if (observer_ != nullptr) observer_->BeginDocument(unit, i);
         Result<BsonView> ready = Prepare(documents[i]);
         Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
         if (r) {

@@ -59,8 +59,6 @@ class UnitObserver {
  public:
   virtual ~UnitObserver() = default;
   virtual void BeginUnit(WriteUnit& unit) = 0;
-  /// What follows is done for this one of Insert's documents (0 for other statements).
-  virtual void BeginDocument(WriteUnit& unit, size_t document) = 0;
   virtual Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) = 0;
   virtual void AfterCommit(bool committed) = 0;
 };
@@ -145,7 +143,6 @@ class WriteCommand {
   void Observe(WriteUnit& unit) {
     if (observer_ == nullptr) return;
     observer_->BeginUnit(unit);
-    observer_->BeginDocument(unit, 0);
   }
   EvalContext MakeEval() const;
 

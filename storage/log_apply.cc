@@ -96,6 +96,8 @@ void LogApplier::Applied(std::span<const Entry> entries) {
     if (!entries[i].units.empty()) continue;
     for (const LogUnit& u : units_[i]) {
       catalog.ApplyLogged(u.effects, u.multikeys);
+      // Again, for indexes that an earlier entry of this batch made: they were not known before.
+      for (const LogMultikey& m : u.multikeys) catalog.MarkMultikey(m.index, m.fields);
       for (const LogEffect& e : u.effects)
         if (e.keyspace == Keyspace::kCatalog && e.key.starts_with(kSettingPrefix))
           settings_.emplace_back(e.key.substr(kSettingPrefix.size()));

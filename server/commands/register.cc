@@ -37,6 +37,7 @@ void RegisterPing(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
 void RegisterReplicationCommands(CommandRegistry&);
 void RegisterReplicationConcerns(CommandRegistry&);
+void RegisterMemberStream(CommandRegistry&);
 void RegisterServerStatus(CommandRegistry&);
 void RegisterSessionCommands(CommandRegistry&);
 void RegisterSetParameter(CommandRegistry&);
@@ -83,6 +84,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterProfile(registry);
   RegisterReplicationCommands(registry);
   RegisterReplicationConcerns(registry);
+  RegisterMemberStream(registry);
   RegisterServerStatus(registry);
   RegisterSessionCommands(registry);
   RegisterSetParameter(registry);

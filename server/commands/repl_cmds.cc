@@ -168,17 +168,6 @@ Result<void> ElectionById(CommandContext& ctx, const CommandRequest&, BsonBuilde
                "elections and positions of members are the consensus log's business here; use replSetStepDown to hand over"};
 }
 
-/// Begins the stream between members on this connection: what follows the reply is the consensus engine's.
-Result<void> MemberStream(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
-  MAYFLY_TRY(Set(ctx));
-  ArgReader in(req);
-  MAYFLY_TRY(in.Finish());
-  if (ctx.connection == nullptr || ctx.connection->unix_socket())
-    return Error{ErrorCode::kIllegalOperation, "_mayflyMember needs a TCP connection"};
-  ctx.connection->hand_over = true;
-  return Ok();
-}
-
 }  // namespace
 
 void RegisterReplicationCommands(CommandRegistry& registry) {
@@ -201,8 +190,6 @@ void RegisterReplicationCommands(CommandRegistry& registry) {
                 .help = "Members take the log from the primary: accepted for it alone.", .run = &SyncFrom});
   registry.Add({.name = "replSetResizeOplog", .flags = kFlags,
                 .help = "How much of the replication log is kept.", .run = &ResizeOplog});
-  registry.Add({.name = "_mayflyMember", .flags = kFlags | kNoAuth | kHidden | kNoProfile,
-                .help = "Between members of a set.", .run = &MemberStream});
   for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat", "replSetRequestVotes", "replSetStepUp",
                                 "replSetUpdatePosition"})
     registry.Add({.name = name, .flags = kFlags | kHidden,

@@ -110,6 +110,14 @@ std::map<std::string, std::string> Contents(Storage& s) {
       // What each member removes by itself, when it gets to it.
       if (ks == Keyspace::kCatalog && key.starts_with("garbage/")) continue;
       if (ks == Keyspace::kCatalog && key.starts_with("replication/")) continue;
+      // What is its own.
+      if (ks == Keyspace::kCatalog && (key == "next_local_id" || key.starts_with("setting/local/") || key.starts_with("setting/ttl.clock")))
+        continue;
+      const size_t id = ks != Keyspace::kCatalog            ? 0
+                        : key.starts_with("collection/") ? 11
+                        : key.starts_with("counters/")   ? 9
+                                                            : key.size();
+      if (key.size() >= id + 4 && LoadBe32(key.data() + id) >= kFirstLocalId && ks != Keyspace::kTombstones) continue;
       all[std::to_string(static_cast<int>(ks)) + key] = it->value();
     }
     REQUIRE(it->status());
@@ -233,9 +241,14 @@ TEST_CASE("What the log says makes another member the same, in memory and on dis
   Member b;
   Follow(a, b, batch);
   CHECK(Memory(*a.storage) == Memory(*b.storage));
+  a.storage->impl().catalog->WaitForGarbage();
+  b.storage->impl().catalog->WaitForGarbage();
   const auto want = Contents(*a.storage), got = Contents(*b.storage);
+  for (const auto& [key, value] : want) {
+    CAPTURE(key);
+    if (!got.contains(key) || got.at(key) != value) FAIL_CHECK("missing or another value");
+  }
   CHECK(want.size() == got.size());
-  CHECK(want == got);
   // What a start reads is what was in memory.
   const std::string before = Memory(*b.storage);
   b.Close();
