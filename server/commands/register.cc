@@ -32,7 +32,6 @@ void RegisterHostInfo(CommandRegistry&);
 void RegisterKillOp(CommandRegistry&);
 void RegisterListCommands(CommandRegistry&);
 void RegisterLogRotate(CommandRegistry&);
-void RegisterMemberStream(CommandRegistry&);
 void RegisterPing(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
 void RegisterReplicationCommands(CommandRegistry&);
@@ -79,7 +78,6 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterKillOp(registry);
   RegisterListCommands(registry);
   RegisterLogRotate(registry);
-  RegisterMemberStream(registry);
   RegisterPing(registry);
   RegisterProfile(registry);
   RegisterReplicationCommands(registry);
