@@ -193,8 +193,7 @@ Result<void> DataCopy::Begin() {
   }
   if (there != checkpoint_) fs::remove_all(root_, ec);  // of another one
   fs::create_directories(root_ + "/incoming", ec);
-  if (ec)
-    return Error{ErrorCode::kFileNotOpen, "cannot create " + root_ + ": " + ec.message()};
+  if (ec) return Error{ErrorCode::kFileNotOpen, "cannot create " + root_ + ": " + ec.message()};
   std::ofstream(root_ + "/checkpoint") << checkpoint_ << "\n";
   return Ok();
 }
@@ -290,7 +289,7 @@ Result<void> DataCopy::MarkReady() {
 
 Result<bool> ApplyPendingResync(const std::string& data_directory) {
   const fs::path data(data_directory), root = data / ".resync", incoming = root / "incoming",
-                 old = root / "old";
+                                       old = root / "old";
   std::error_code ec;
   const bool ready = fs::exists(root / "ready", ec), moving = fs::exists(root / "moving", ec);
   if (!ready && !moving) return false;
@@ -300,10 +299,11 @@ Result<bool> ApplyPendingResync(const std::string& data_directory) {
     std::vector<fs::path> ours;
     for (auto& f : fs::directory_iterator(data, ec)) {
       const std::string name = f.path().filename().string();
-      const bool store = name == "CURRENT" || name == "IDENTITY" || name == "LOCK" ||
-                         name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-") ||
-                         name.starts_with("LOG") || name.ends_with(".sst") ||
-                         (name.ends_with(".log") && name.find_first_not_of("0123456789") == name.size() - 4);
+      const bool store =
+          name == "CURRENT" || name == "IDENTITY" || name == "LOCK" ||
+          name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-") ||
+          name.starts_with("LOG") || name.ends_with(".sst") ||
+          (name.ends_with(".log") && name.find_first_not_of("0123456789") == name.size() - 4);
       if (store) ours.push_back(f.path());
     }
     std::sort(ours.begin(), ours.end(), [](const fs::path& a, const fs::path& b) {

@@ -41,7 +41,8 @@ uint64_t DefaultLogBytes(const std::string& directory) {
 }
 
 /// heartbeat := version:u8 (1) sent:le64 body      answer := version:u8 echo:le64 body
-/// body := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64 sync_total:le64 payload
+/// body := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64
+/// sync_total:le64 payload
 struct Heartbeat {
   int64_t stamp_us = 0;
   Instant wall;
@@ -100,7 +101,7 @@ class Engine final : public Consensus {
     if (thread_.joinable()) thread_.join();
     if (transport_) transport_->Stop();
     halted_ = true;
-    for (auto& f : calls_) f();  // they answer that it is over
+    for (auto& f : calls_) f();                // they answer that it is over
     if (applier_ && node_) applier_->Drain();  // what it still announces is the node's
     node_.reset();                             // pending proposals fail, on the applier
     if (applier_) applier_->Stop();
@@ -117,8 +118,8 @@ class Engine final : public Consensus {
     if (o_.log_max_bytes == 0) o_.log_max_bytes = DefaultLogBytes(o_.data_directory);
     max_bytes_ = o_.log_max_bytes;
     min_hours_ = o_.log_min_hours;
-    applier_ = std::make_unique<Applier>(*log_, *o_.machine,
-                                         [this](std::string_view why) { Fatal(why); });
+    applier_ =
+        std::make_unique<Applier>(*log_, *o_.machine, [this](std::string_view why) { Fatal(why); });
     checkpoints_ = std::make_unique<CheckpointStore>(*o_.kv, o_.data_directory, *o_.clock);
     return Ok();
   }
@@ -580,7 +581,8 @@ class Engine final : public Consensus {
     making_ = true;
     const LogPosition position = log_->applied();
     std::vector<NodeId> voters, learners;
-    for (const RaftNode::Member& m : node_->members()) (m.voter ? voters : learners).push_back(m.id);
+    for (const RaftNode::Member& m : node_->members())
+      (m.voter ? voters : learners).push_back(m.id);
     std::string conf = RaftNode::ConfState(voters, learners);
     asio::post(transport_->bulk(), [this, position, conf = std::move(conf)] {
       Result<std::string> made = checkpoints_->Make(position);
@@ -685,7 +687,8 @@ class Engine final : public Consensus {
     applier_->Drain();  // it must not write the old state over the new one
     auto batch = o_.kv->NewBatch();
     const LogPosition applied = log_->applied();
-    log_->StageApplied(*batch, applied, RaftNode::ConfState(voters, learners), EncodeConfiguration(c));
+    log_->StageApplied(*batch, applied, RaftNode::ConfState(voters, learners),
+                       EncodeConfiguration(c));
     HardState hard = log_->hard_state();
     ++hard.term;
     hard.vote = 0;

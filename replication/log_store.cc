@@ -360,8 +360,7 @@ Result<uint64_t> LogStore::Term(uint64_t index) {
   PinnedValue v;
   LogEntry e;
   MAYFLY_TRY(bool found, kv_.Get(Keyspace::kOplog, IndexKey(kEntries, index), &v));
-  if (!found)
-    return Error{ErrorCode::kNoSuchKey, "no log entry " + std::to_string(index)};
+  if (!found) return Error{ErrorCode::kNoSuchKey, "no log entry " + std::to_string(index)};
   if (!DecodeLogEntry(v.view(), &e)) return Damaged("entry " + std::to_string(index));
   return e.term;
 }

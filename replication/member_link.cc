@@ -1,10 +1,10 @@
 #include "replication/member_link.h"
 
+#include <netinet/tcp.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
-#include <netinet/tcp.h>
 
 #include <array>
 #include <boost/asio/as_tuple.hpp>
@@ -124,9 +124,9 @@ LinkTask<Result<void>> MemberLink::Fill(size_t size) {
   const size_t have = in_.size();
   const size_t room = std::max<size_t>(size, 64 << 10);
   in_.resize(room);
-  auto [ec, n] = co_await asio::async_read(
-      socket_, asio::buffer(in_.data() + have, room - have),
-      asio::transfer_at_least(size - have), asio::as_tuple(kAwait));
+  auto [ec, n] =
+      co_await asio::async_read(socket_, asio::buffer(in_.data() + have, room - have),
+                                asio::transfer_at_least(size - have), asio::as_tuple(kAwait));
   in_.resize(have + n);
   if (ec) co_return Ended(ec);
   co_return Ok();
@@ -278,8 +278,8 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self) {
   if (peer.info.set_name != self.set_name && peer.purpose != LinkPurpose::kProbe)
     refuse = Error{ErrorCode::kInvalidReplicaSetConfig,
                    "this member is of the set " + self.set_name + ", not " + peer.info.set_name};
-  else if (!peer.info.set_id.empty() && !self.set_id.empty() &&
-           peer.info.set_id != self.set_id && peer.purpose != LinkPurpose::kProbe)
+  else if (!peer.info.set_id.empty() && !self.set_id.empty() && peer.info.set_id != self.set_id &&
+           peer.purpose != LinkPurpose::kProbe)
     refuse = Error{ErrorCode::kInvalidReplicaSetConfig,
                    "this member belongs to another set of the same name"};
   else if (wanted != 0 && wanted != self.node)
@@ -309,8 +309,7 @@ LinkTask<Result<std::unique_ptr<MemberLink>>> OpenLink(std::string address) {
   if (unknown)
     co_return Error{ErrorCode::kHostNotFound, "cannot resolve " + host + ": " + unknown.message()};
   asio::basic_stream_socket<asio::ip::tcp, LinkExecutor> socket(executor);
-  auto [failed, endpoint] =
-      co_await asio::async_connect(socket, found, asio::as_tuple(kAwait));
+  auto [failed, endpoint] = co_await asio::async_connect(socket, found, asio::as_tuple(kAwait));
   if (failed)
     co_return Error{ErrorCode::kHostUnreachable,
                     "cannot connect to " + address + ": " + failed.message()};
@@ -321,9 +320,8 @@ LinkTask<Result<std::unique_ptr<MemberLink>>> OpenLink(std::string address) {
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
   auto link = std::make_unique<MemberLink>(LinkSocket(std::move(socket)));
 
-  const BsonDocument body = BuildBson([](BsonBuilder& b) {
-    b.Append("_mayflyMember", int32_t{1}).Append("$db", "admin");
-  });
+  const BsonDocument body = BuildBson(
+      [](BsonBuilder& b) { b.Append("_mayflyMember", int32_t{1}).Append("$db", "admin"); });
   std::string message;
   for (int32_t v : {static_cast<int32_t>(21 + body.view().size()), 1, 0, 2013, 0})
     Append(message, v);
@@ -346,7 +344,8 @@ LinkTask<Result<std::unique_ptr<MemberLink>>> OpenLink(std::string address) {
   int32_t doc_size = 0;
   std::memcpy(&doc_size, reply.data() + 17, 4);
   if (doc_size < 5 || static_cast<size_t>(doc_size) > reply.size() - 17) co_return Malformed();
-  if (!ValidateBson(std::string_view(reply).substr(17, static_cast<size_t>(doc_size)))) co_return Malformed();
+  if (!ValidateBson(std::string_view(reply).substr(17, static_cast<size_t>(doc_size))))
+    co_return Malformed();
   const BsonView doc(reply.data() + 17);
   bool ok = false;
   std::string why = "it is not a member of a replica set";
@@ -354,8 +353,7 @@ LinkTask<Result<std::unique_ptr<MemberLink>>> OpenLink(std::string address) {
     if (e.name == "ok" && e.value.IsNumber()) ok = e.value.NumberAsDouble() == 1;
     if (e.name == "errmsg" && e.value.IsString()) why = e.value.String();
   }
-  if (!ok)
-    co_return Error{ErrorCode::kNoReplicationEnabled, address + ": " + why};
+  if (!ok) co_return Error{ErrorCode::kNoReplicationEnabled, address + ": " + why};
   co_return link;
 }
 

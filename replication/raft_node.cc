@@ -7,11 +7,11 @@ namespace mayfly {
 namespace {
 
 constexpr uint64_t kMaxMessageBytes = 1 << 20;
-constexpr uint64_t kMaxInFlight = 64;        // messages with entries to one member
-constexpr uint64_t kCacheBytes = 16 << 20;   // of the end of the log
-constexpr uint64_t kCaughtUp = 64;           // entries behind at which a learner is promoted
-constexpr int kTakeOverEveryElections = 1;   // how often a member of higher priority is looked for
-constexpr int kAskAgainElections = 2;        // after how long a member is told again to take a copy
+constexpr uint64_t kMaxInFlight = 64;       // messages with entries to one member
+constexpr uint64_t kCacheBytes = 16 << 20;  // of the end of the log
+constexpr uint64_t kCaughtUp = 64;          // entries behind at which a learner is promoted
+constexpr int kTakeOverEveryElections = 1;  // how often a member of higher priority is looked for
+constexpr int kAskAgainElections = 2;       // after how long a member is told again to take a copy
 constexpr size_t kMaxNodes = 64;
 
 mf_bytes B(std::string_view s) { return {reinterpret_cast<const uint8_t*>(s.data()), s.size()}; }
@@ -148,8 +148,6 @@ void RaftNode::Step(NodeId from, std::string_view message) {
   p.position = {s.term, s.index};
   p.conf_state = V(s.conf_state);
   p.data = V(s.data);
-  // What is in the log already needs no copy: the message was late.
-  if (p.position.index <= status().commit) return;
   if (o_.resync) o_.resync(from, std::move(p));
 }
 
@@ -204,7 +202,8 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
     if (std::none_of(now.begin(), now.end(), [&](const Member& n) { return n.id == m.id; }))
       changes.push_back({2, m.id});
   for (NodeId id : gone)
-    if (std::none_of(changes.begin(), changes.end(), [id](const mf_change& c) { return c.node == id; }))
+    if (std::none_of(changes.begin(), changes.end(),
+                     [id](const mf_change& c) { return c.node == id; }))
       changes.push_back({1, id});
   const std::string context = EncodeConfiguration(next);
   uint64_t index = 0;
@@ -342,9 +341,9 @@ void RaftNode::LeaderDuties() {
       if (!m.learner || !m.active || m.in_snapshot || m.matched == 0 ||
           m.matched + kCaughtUp < s.last_index)
         continue;
-      const bool wanted = std::any_of(
-          configuration_.members.begin(), configuration_.members.end(),
-          [&](const ConsensusMember& c) { return c.id == m.id && c.voter; });
+      const bool wanted =
+          std::any_of(configuration_.members.begin(), configuration_.members.end(),
+                      [&](const ConsensusMember& c) { return c.id == m.id && c.voter; });
       if (!wanted) continue;
       mf_change change{0, m.id};
       uint64_t index = 0;
@@ -392,8 +391,7 @@ void RaftNode::Persist(const mf_ready& ready) {
   entries_.clear();
   for (size_t i = 0; i < ready.entry_count; ++i) entries_.push_back(FromC(ready.entries[i]));
   o_.log->StageAppend(*batch_, entries_, o_.clock->Now());
-  if (ready.has_hard_state)
-    o_.log->StageHardState(*batch_, {ready.term, ready.vote, ready.commit});
+  if (ready.has_hard_state) o_.log->StageHardState(*batch_, {ready.term, ready.vote, ready.commit});
   Result<void> written = o_.log->kv().Write(*batch_, true);
   if (!written) Fatal("the replication log could not be written: " + written.error().message);
   if (batch_->SizeBytes() > (8 << 20)) batch_ = o_.log->kv().NewBatch();
@@ -536,8 +534,8 @@ Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configura
   e.context = context;
   std::string change;
   if (data_is_empty) {
-    // eraftpb.ConfChangeV2 {changes: [{node_id: self}]}: the first voter, so that whoever reads the log from its beginning
-    // knows whose it is.
+    // eraftpb.ConfChangeV2 {changes: [{node_id: self}]}: the first voter, so that whoever reads the
+    // log from its beginning knows whose it is.
     std::string single("\x10", 1);
     for (uint64_t id = self;; id >>= 7) {
       single.push_back(static_cast<char>(id >= 0x80 ? (id & 0x7F) | 0x80 : id));

@@ -3,11 +3,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <algorithm>
 #include <chrono>
 
 namespace mayfly {
@@ -23,8 +23,9 @@ constexpr int64_t kHandshakeMs = 5000, kFirstPauseMs = 50, kLastPauseMs = 1000;
 /// A stream that has been silent for so long is broken although nobody said so.
 constexpr int64_t kSilentMs = 5000;
 
-using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
-                                         asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>;
+using Timer =
+    asio::basic_waitable_timer<std::chrono::steady_clock,
+                               asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>;
 
 /// Closes the link unless it is cancelled in time.
 class Watchdog {
@@ -48,8 +49,8 @@ struct Transport::Peer {
   Peer(NodeId id, std::string address, asio::io_context& context)
       : id(id), address(std::move(address)), wake(context.get_executor()) {}
   const NodeId id;
-  std::string address;       ///< mutex
-  bool listed = false;       ///< mutex: a member, not only a caller
+  std::string address;  ///< mutex
+  bool listed = false;  ///< mutex: a member, not only a caller
   std::atomic<bool> gone{false};
 
   std::mutex mutex;
@@ -73,9 +74,7 @@ int64_t NowMs() {
 }  // namespace
 
 Transport::Transport(Options options)
-    : o_(std::move(options)),
-      net_work_(net_.get_executor()),
-      bulk_work_(bulk_.get_executor()) {}
+    : o_(std::move(options)), net_work_(net_.get_executor()), bulk_work_(bulk_.get_executor()) {}
 
 Transport::~Transport() { Stop(); }
 
@@ -273,7 +272,8 @@ LinkTask<void> Transport::Writer(std::shared_ptr<Peer> peer, std::shared_ptr<Mem
     {
       std::lock_guard l(peer->mutex);
       empty = peer->queue.empty();
-      // From here on a Send finds the queue empty and posts a wake-up, which runs after the wait below has begun.
+      // From here on a Send finds the queue empty and posts a wake-up, which runs after the wait
+      // below has begun.
     }
     if (empty) co_await Pause(peer, std::max<int64_t>(next_heartbeat - now, 1));
   }
@@ -295,8 +295,8 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
   socklen_t size = sizeof name;
   ::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &size);
   const int family = name.ss_family;
-  auto link = std::make_shared<MemberLink>(LinkSocket(
-      net_.get_executor(), asio::generic::stream_protocol(family, 0), socket));
+  auto link = std::make_shared<MemberLink>(
+      LinkSocket(net_.get_executor(), asio::generic::stream_protocol(family, 0), socket));
   link->Unread(early);
   Result<LinkPeer> greeted = Error{};
   {
@@ -318,8 +318,7 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
   if (peer.purpose == LinkPurpose::kFetch) {
     // On the other thread: reading files must not hold up messages.
     auto moved = std::make_shared<MemberLink>(LinkSocket(
-        bulk_.get_executor(), asio::generic::stream_protocol(family, 0),
-        link->socket().release()));
+        bulk_.get_executor(), asio::generic::stream_protocol(family, 0), link->socket().release()));
     moved->TakeKeys(*link);
     asio::co_spawn(bulk_.get_executor(), o_.serve_fetch(moved, peer.info.id), asio::detached);
     co_return;
@@ -353,10 +352,10 @@ void Transport::Probe(std::string address, int64_t timeout_ms,
     f(std::move(r));
   };
   asio::post(net_, [this, address, timeout_ms, finish] {
-    auto timer = std::make_shared<Timer>(net_.get_executor(), std::chrono::milliseconds(timeout_ms));
+    auto timer =
+        std::make_shared<Timer>(net_.get_executor(), std::chrono::milliseconds(timeout_ms));
     timer->async_wait([timer, finish, address](boost::system::error_code ec) {
-      if (!ec)
-        finish(Error{ErrorCode::kHostUnreachable, address + " does not answer in time"});
+      if (!ec) finish(Error{ErrorCode::kHostUnreachable, address + " does not answer in time"});
     });
     asio::co_spawn(
         net_.get_executor(),

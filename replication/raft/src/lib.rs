@@ -431,6 +431,15 @@ pub unsafe extern "C" fn mf_raft_step(
                 if m.term < node.raw.raft.term {
                     return DROPPED;
                 }
+                let (index, term) =
+                    (m.get_snapshot().get_metadata().index, m.get_snapshot().get_metadata().term);
+                let log = &node.raw.raft.raft_log;
+                if index <= log.committed || log.match_term(index, term) {
+                    // Nothing to copy: raft-rs answers how far the log is, so that the leader goes on from there.
+                    let _ = node.raw.step(m);
+                    node.draw_timeout();
+                    return OK;
+                }
                 let s = m.take_snapshot();
                 node.snapshot_data = s.get_data().to_vec();
                 node.scratch = s

@@ -135,7 +135,8 @@ std::string Memory(Storage& s) {
            " s=" + std::to_string(c->counters->last_sequence) + "\n";
     for (const IndexInfoPtr& i : c->indexes)
       out += "  " + i->name + " " + std::to_string(i->id) + " " +
-             std::to_string(static_cast<int>(i->state)) + " m=" + std::to_string(i->multikey) + "\n";
+             std::to_string(static_cast<int>(i->state)) + " m=" + std::to_string(i->multikey) +
+             "\n";
   }
   return out;
 }
@@ -168,14 +169,16 @@ void Follow(Member& from, Member& to, size_t batch) {
 void Workload(Member& m) {
   CollectionInfoPtr c = m.Make("c");
   for (int i = 0; i < 300; ++i)
-    REQUIRE(m.Insert(c, {BuildBson([&](BsonBuilder& b) {
-                           b.Append("_id", i).Append("a", i % 7).Append("text", "some words to make it longer");
-                           if (i % 50 == 3) {
-                             auto l = b.OpenArray("l");
-                             l.Append(i).Append(i + 1);
-                           }
-                         })}));
-  REQUIRE(m.catalog().CreateIndexes(*m.op, *c, {m.Spec(R"({"a":1})", "a_1"), m.Spec(R"({"l":1})", "l_1")}));
+    REQUIRE(m.Insert(
+        c, {BuildBson([&](BsonBuilder& b) {
+          b.Append("_id", i).Append("a", i % 7).Append("text", "some words to make it longer");
+          if (i % 50 == 3) {
+            auto l = b.OpenArray("l");
+            l.Append(i).Append(i + 1);
+          }
+        })}));
+  REQUIRE(m.catalog().CreateIndexes(*m.op, *c,
+                                    {m.Spec(R"({"a":1})", "a_1"), m.Spec(R"({"l":1})", "l_1")}));
   IndexInfo unique = m.Spec(R"({"u":1})", "u_1");
   unique.unique = unique.sparse = true;
   REQUIRE(m.catalog().CreateIndexes(*m.op, *m.Coll("c"), {unique}));
@@ -185,7 +188,10 @@ void Workload(Member& m) {
   c = m.Coll("c");
   for (int i = 0; i < 100; ++i) {
     const BsonDocument next = BuildBson([&](BsonBuilder& b) {
-      b.Append("_id", i).Append("a", i).Append("text", "some words to make it longer").Append("u", i);
+      b.Append("_id", i)
+          .Append("a", i)
+          .Append("text", "some words to make it longer")
+          .Append("u", i);
       b.Append("t", Instant{1'000'000 + i});
     });
     REQUIRE(m.Change(c, R"({"_id":)" + std::to_string(i) + "}", &next));
@@ -226,7 +232,8 @@ void Workload(Member& m) {
 
 }  // namespace
 
-TEST_CASE("What the log says makes another member the same, in memory and on disk", "[replication]") {
+TEST_CASE("What the log says makes another member the same, in memory and on disk",
+          "[replication]") {
   Member a;
   a.Lead();
   Workload(a);

@@ -14,8 +14,10 @@ Result<LogPosition> Initiate(TestMember& m, ConsensusConfiguration c, bool empty
 }
 
 struct ThreeMembers {
-  explicit ThreeMembers(const std::string& key = {}) : all{TestMember(key), TestMember(key), TestMember(key)} {
-    auto done = Initiate(all[0], ConfigurationOf({all[0].AsMember(), all[1].AsMember(), all[2].AsMember()}));
+  explicit ThreeMembers(const std::string& key = {})
+      : all{TestMember(key), TestMember(key), TestMember(key)} {
+    auto done = Initiate(
+        all[0], ConfigurationOf({all[0].AsMember(), all[1].AsMember(), all[2].AsMember()}));
     if (!done) FAIL(done.error().message);
     REQUIRE(Eventually([&] { return Voters() == 3; }));
   }
@@ -51,7 +53,8 @@ TEST_CASE("A set of one: initiated once, writes at once, remembers", "[engine]")
   CHECK_FALSE(m.engine().initialised());
   CHECK(m.Propose("too early").error().code == ErrorCode::kNotWritablePrimary);
   REQUIRE(Initiate(m, ConfigurationOf({m.AsMember()})));
-  CHECK(Initiate(m, ConfigurationOf({m.AsMember()})).error().code == ErrorCode::kAlreadyInitialized);
+  CHECK(Initiate(m, ConfigurationOf({m.AsMember()})).error().code ==
+        ErrorCode::kAlreadyInitialized);
   REQUIRE(Eventually([&] { return m.Leads(); }));
   auto one = m.Propose("one");
   REQUIRE(one);
@@ -108,9 +111,8 @@ TEST_CASE("Leadership can be handed over, and goes to the higher priority by its
   TestMember& first = set.Leader();
   TestMember& second = set.Follower();
   REQUIRE(first.Propose("x"));
-  auto handed = first.Wait<void>([&](auto done) {
-    first.engine().StepDown(second.engine().self(), 10'000, false, done);
-  });
+  auto handed = first.Wait<void>(
+      [&](auto done) { first.engine().StepDown(second.engine().self(), 10'000, false, done); });
   REQUIRE(handed);
   REQUIRE(Eventually([&] { return second.Leads(); }));
   REQUIRE(Eventually([&] { return !first.Leads(); }));
@@ -159,11 +161,11 @@ TEST_CASE("A member that the log does not reach takes a copy and goes on from th
   REQUIRE(first.Propose("after the copy"));
   const bool same = Eventually([&] { return second.Records() == first.Records(); });
   const ConsensusStatus one = first.engine().Status(), two = second.engine().Status();
-  INFO("first: term " << one.state.term << " last " << one.last.index << " applied " << one.applied.index
-                      << "; second: term " << two.state.term << " first " << two.first.index << " last "
-                      << two.last.index << " committed " << two.committed.index << " applied "
-                      << two.applied.index << " records " << second.Records().size() << " of "
-                      << first.Records().size());
+  INFO("first: term " << one.state.term << " last " << one.last.index << " applied "
+                      << one.applied.index << "; second: term " << two.state.term << " first "
+                      << two.first.index << " last " << two.last.index << " committed "
+                      << two.committed.index << " applied " << two.applied.index << " records "
+                      << second.Records().size() << " of " << first.Records().size());
   REQUIRE(same);
   // Once a voter it counts.
   REQUIRE(Eventually([&] {

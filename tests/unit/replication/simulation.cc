@@ -53,7 +53,8 @@ class SimIterator final : public KvIterator {
     at_ = end_;
   }
   void Seek(std::string_view key) override {
-    for (at_ = begin_; at_ != end_ && at_->first < key; ++at_) {}
+    for (at_ = begin_; at_ != end_ && at_->first < key; ++at_) {
+    }
   }
   void SeekForPrev(std::string_view) override { std::abort(); }
   void SeekToFirst() override { at_ = begin_; }
@@ -135,28 +136,27 @@ struct World {
   int cut_until = 0;
   std::map<std::string, std::unique_ptr<SimKv>> checkpoints;
   std::map<uint64_t, std::pair<uint64_t, std::string>> truth;  ///< index -> term, kind and data
-  std::map<uint64_t, NodeId> leaders;                           ///< by term
-  std::map<std::string, uint64_t> acknowledged;                 ///< data -> index
-  std::set<std::string> refused;                                ///< told: was not written
+  std::map<uint64_t, NodeId> leaders;                          ///< by term
+  std::map<std::string, uint64_t> acknowledged;                ///< data -> index
+  std::set<std::string> refused;                               ///< told: was not written
   int proposals = 0;
   ConsensusConfiguration configuration;
 
   bool Chance(int percent) { return static_cast<int>(random() % 100) < percent; }
-  int Between(int a, int b) { return a + static_cast<int>(random() % static_cast<uint64_t>(b - a + 1)); }
+  int Between(int a, int b) {
+    return a + static_cast<int>(random() % static_cast<uint64_t>(b - a + 1));
+  }
   void Fail(const std::string& why) {
     if (result.failure.empty()) result.failure = why + " (step " + std::to_string(step) + ")";
   }
-  void Digest(uint64_t v) {
-    result.digest = (result.digest ^ v) * 0x100000001b3ull;
-  }
+  void Digest(uint64_t v) { result.digest = (result.digest ^ v) * 0x100000001b3ull; }
 
   void Start(SimNode& n) {
     n.log = std::move(LogStore::Open(*n.kv).value());
     if (options.trimming) n.log->set_segment_bytes(512);
     n.machine = std::make_unique<SimMachine>(*this, n.id, n.log->applied().index + 1);
-    n.applier = std::make_unique<Applier>(*n.log, *n.machine, [this](std::string_view why) {
-      Fail(std::string(why));
-    });
+    n.applier = std::make_unique<Applier>(*n.log, *n.machine,
+                                          [this](std::string_view why) { Fail(std::string(why)); });
     RaftNode::Options o;
     o.log = n.log.get();
     o.applier = n.applier.get();
@@ -215,9 +215,8 @@ struct World {
                                 [&](const Packet& p) { return p.at > step; });
     due.assign(std::make_move_iterator(later), std::make_move_iterator(network.end()));
     network.erase(later, network.end());
-    std::sort(due.begin(), due.end(), [](auto& a, auto& b) {
-      return std::pair(a.at, a.order) < std::pair(b.at, b.order);
-    });
+    std::sort(due.begin(), due.end(),
+              [](auto& a, auto& b) { return std::pair(a.at, a.order) < std::pair(b.at, b.order); });
     for (Packet& p : due) {
       auto it = nodes.find(p.to);
       if (it == nodes.end() || !it->second.up()) continue;
@@ -305,7 +304,8 @@ struct World {
       if (options.trimming && random() % 60 == 0) n.raft->Trim(4096, 0, UINT64_MAX);
       if ((step + static_cast<int>(id)) % 5 == 0) n.raft->Tick();
       if (!options.faults || Chance(70))
-        while (n.applier->Step()) {}
+        while (n.applier->Step()) {
+        }
       n.raft->Applied(n.log->applied().index);
       n.raft->Pump();
     }
@@ -363,8 +363,15 @@ struct World {
     if (std::getenv("MAYFLY_SIM_SHOW"))
       for (auto& [id, n] : nodes) {
         const mf_status st = n.raft->status();
-        std::printf("node %d role %d term %d last %d first %d commit %d applied %d pending %d joint %d\n", (int)id, st.role, (int)st.term, (int)st.last_index, (int)st.first_index, (int)st.commit, (int)st.applied, st.pending_conf, st.joint);
-        if (st.role == 2) for (auto& m : n.raft->members()) std::printf("   %d matched %d voter %d learner %d active %d snap %d %d\n", (int)m.id, (int)m.matched, m.voter, m.learner, m.active, m.in_snapshot, (int)m.pending_snapshot);
+        std::printf(
+            "node %d role %d term %d last %d first %d commit %d applied %d pending %d joint %d\n",
+            (int)id, st.role, (int)st.term, (int)st.last_index, (int)st.first_index, (int)st.commit,
+            (int)st.applied, st.pending_conf, st.joint);
+        if (st.role == 2)
+          for (auto& m : n.raft->members())
+            std::printf("   %d matched %d voter %d learner %d active %d snap %d %d\n", (int)m.id,
+                        (int)m.matched, m.voter, m.learner, m.active, m.in_snapshot,
+                        (int)m.pending_snapshot);
       }
     if (leading != 1) Fail(std::to_string(leading) + " leaders at the end");
     if (voters != options.nodes) Fail(std::to_string(voters) + " voters at the end");
@@ -401,8 +408,8 @@ void SimMachine::Applied(std::span<const CommittedEntry> entries) {
   for (const CommittedEntry& e : entries) {
     const uint64_t index = e.position.index;
     if (index != next_)
-      world_.Fail("node " + std::to_string(id_) + " applies " + std::to_string(index) +
-                  " where " + std::to_string(next_) + " comes next");
+      world_.Fail("node " + std::to_string(id_) + " applies " + std::to_string(index) + " where " +
+                  std::to_string(next_) + " comes next");
     next_ = index + 1;
     std::string what(1, static_cast<char>(e.kind));
     what.append(e.data);
@@ -417,8 +424,7 @@ void SimMachine::StateChanged(const ConsensusState& state) {
   if (state.role != ConsensusRole::kLeader) return;
   auto [it, fresh] = world_.leaders.emplace(state.term, id_);
   if (fresh) ++world_.result.elections;
-  if (it->second != id_)
-    world_.Fail("two leaders in term " + std::to_string(state.term));
+  if (it->second != id_) world_.Fail("two leaders in term " + std::to_string(state.term));
 }
 
 }  // namespace

@@ -33,8 +33,11 @@ void RunSeeds(SimOptions options, uint64_t runs) {
     partitions += r.partitions;
     copies += r.copies;
   }
-  std::printf("simulated %llu histories of %d members: %d acknowledged, %d elections, %d crashes, %d partitions, %d copies\n",
-              static_cast<unsigned long long>(last - first + 1), options.nodes, acknowledged, elections, crashes, partitions, copies);
+  std::printf(
+      "simulated %llu histories of %d members: %d acknowledged, %d elections, %d crashes, %d "
+      "partitions, %d copies\n",
+      static_cast<unsigned long long>(last - first + 1), options.nodes, acknowledged, elections,
+      crashes, partitions, copies);
   if (one == 0 && options.faults) {
     // A simulation in which nothing happens proves nothing.
     CHECK(crashes > 0);
