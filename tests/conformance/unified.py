@@ -450,6 +450,7 @@ class Environment:
         self.client = pymongo.MongoClient(uri, serverSelectionTimeoutMS=15000, uuidRepresentation="standard")
         self.admin = self.client.admin
         hello = self.admin.command("hello")
+        self.members = len(hello.get("hosts", []))
         self.topology = "sharded" if hello.get("msg") == "isdbgrid" else "replicaset" if "setName" in hello else "single"
         self.version = self.tuple(self.client.server_info()["version"])
         self.parameters = None
@@ -484,7 +485,7 @@ class Environment:
         return True
 
 
-def load_known(path, topology):
+def load_known(path, topologies):
     """[(pattern, reason)] of lines "pattern = reason", optionally for one topology: "[single] pattern = reason"."""
     rows = []
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -492,7 +493,7 @@ def load_known(path, topology):
         if not line or line.startswith("#"):
             continue
         m = re.match(r"(?:\[(\w+)\] )?(.*?) = (.*)$", line)
-        if m and m.group(1) in (None, topology):
+        if m and m.group(1) in (None, *topologies):
             rows.append([m.group(2), m.group(3), 0])
     return rows
 
@@ -536,7 +537,7 @@ def main():
 
 def run(files, folder, uri, args):
     env = Environment(uri)
-    known = load_known(Path(__file__).parent / "known_failures.txt", env.topology)
+    known = load_known(Path(__file__).parent / "known_failures.txt", (env.topology, f"{env.topology}{env.members}"))
     passed, failed, expected = 0, [], collections.Counter()
     requirements, no_api, skipped_files = 0, collections.Counter(), []
     signal.signal(signal.SIGALRM, alarm)
@@ -594,7 +595,7 @@ def run(files, folder, uri, args):
         print(f"  {n} known to fail: {why}")
     if skipped_files:
         print(f"  files that test a driver alone: {', '.join(skipped_files)}")
-    print(f"conformance {env.topology}: {passed} passed, {len(failed)} failed")
+    print(f"conformance {env.topology}{env.members if env.members > 1 else ''}: {passed} passed, {len(failed)} failed")
     env.client.close()
     return 1 if failed else 0
 
