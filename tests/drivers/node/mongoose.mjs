@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import mongoose from 'mongoose';
 import { test, run, until } from './harness.mjs';
 
-await mongoose.connect(process.env.MONGODB_URI + 'mongoose_app');
+await mongoose.connect(process.env.MONGODB_URI, { dbName: 'mongoose_app' });
 await mongoose.connection.dropDatabase();
 const { Schema } = mongoose;
 
