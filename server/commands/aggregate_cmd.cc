@@ -153,6 +153,12 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
   a.spec.ctx = &ctx;
+  // On a standalone MongoDB's error (40573) comes from the pipeline; on a set that would be untrue.
+  if (ctx.server.replica_set() != nullptr)
+    for (const BsonElement& e : a.spec.pipeline)
+      if (!e.value.Document()["$changeStream"].missing())
+        co_return Error{ErrorCode::kNotImplemented,
+                        "change streams are not part of this version: read local.oplog.rs instead"};
   if (req.generic.api_strict) {
     MAYFLY_CO_TRY(CheckStrictStages(a.spec.pipeline));
   }
