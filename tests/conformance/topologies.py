@@ -22,7 +22,7 @@ def until(what, f, seconds=60):
             return v
         if time.monotonic() > end:
             raise AssertionError(f"waited {seconds} s for {what}")
-        time.sleep(0.01)
+        time.sleep(0.01)  # sleeps: polls until a deadline
 
 
 class Single:
