@@ -15,7 +15,7 @@ check('rs.conf', () => eq([rs.conf()._id, rs.conf().members[0]._id], ['rs0', 0])
 check('rs.config', () => eq(rs.config().version, rs.conf().version));
 check('rs.hello', () => eq([rs.hello().isWritablePrimary, rs.hello().setName], [true, 'rs0']));
 check('rs.isMaster', () => eq(rs.isMaster().ismaster, true));
-check('writes', () => eq(db.c.insertMany([{ _id: 1 }, { _id: 2 }]).insertedCount, 2));
+check('writes', () => eq(Object.keys(db.c.insertMany([{ _id: 1 }, { _id: 2 }]).insertedIds).length, 2));
 check('rs.printReplicationInfo', () => { const t = String(rs.printReplicationInfo()); return true; });
 check('db.getReplicationInfo', () => { const i = db.getReplicationInfo(); if (!(i.logSizeMB >= 990) || !i.tFirst || !i.tLast) throw new Error(EJSON.stringify(i)); });
 check('rs.printSecondaryReplicationInfo', () => { rs.printSecondaryReplicationInfo(); });
