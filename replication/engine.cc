@@ -156,6 +156,7 @@ class Engine final : public Consensus {
     t.heartbeat_ms = std::max(o_.tick_ms, o_.tick_ms * o_.election_ticks / 4);
     transport_ = std::make_unique<Transport>(std::move(t));
     transport_->Start();
+    started_.store(true, std::memory_order_release);
     applier_->StartThread();
     MAYFLY_TRY(OpenNode());
     thread_ = std::thread([this] { Run(); });
@@ -310,6 +311,11 @@ class Engine final : public Consensus {
     transport_->Probe(address, timeout_ms, std::move(done));
   }
   void AdoptConnection(int socket, std::string early) override {
+    // The server listens before Start: another member may be quicker. It tries again.
+    if (!started_.load(std::memory_order_acquire)) {
+      ::close(socket);
+      return;
+    }
     transport_->Adopt(socket, std::move(early));
   }
 
@@ -737,6 +743,7 @@ class Engine final : public Consensus {
   std::vector<std::function<void()>> calls_;
   std::vector<Proposal> proposals_;
   bool stop_ = false, sleeping_ = false;
+  std::atomic<bool> started_{false};  ///< transport_ is there
   std::atomic<bool> halted_{false};  ///< a copy takes this node's place
 
   mutable std::mutex status_mutex_;

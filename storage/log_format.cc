@@ -84,6 +84,13 @@ class Reader {
   bool ok_ = true;
 };
 
+std::string Hex(std::string_view bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string s;
+  for (unsigned char c : bytes) s.append({kDigits[c >> 4], kDigits[c & 15]});
+  return s;
+}
+
 Error Damaged() { return {ErrorCode::kInternalError, "damaged entry in the replication log"}; }
 
 size_t BeginUnit(std::string& out) {
@@ -229,7 +236,8 @@ Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry) {
     return Error{ErrorCode::kUnsupportedFormat,
                  "an entry of the replication log has format " +
                      std::to_string(static_cast<uint8_t>(entry[0])) + "; this version reads " +
-                     std::to_string(kLogEntryVersion)};
+                     std::to_string(kLogEntryVersion) + " (" + std::to_string(entry.size()) +
+                     " bytes, beginning " + Hex(entry.substr(0, 64)) + ")"};
   return LogEntryHeader{LoadLe<uint64_t>(entry.data() + 1), LoadLe<uint64_t>(entry.data() + 9)};
 }
 
