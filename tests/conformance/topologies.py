@@ -44,15 +44,20 @@ class ReplicaSet(Single):
     def __init__(self, members):
         # Others must know a member's port, also before it is there again.
         self.members = [Server(BINARY, (*TEST_COMMANDS, "--replSet", "rs0", "--port", str(free_port()))) for _ in range(members)]
-        first = self.members[0].client
-        reply = first.command("admin", {"replSetInitiate": {
+        try:
+            self.initiate()
+        except BaseException:
+            self.stop()
+            raise
+        self.uri = "mongodb://" + ",".join(f"127.0.0.1:{m.port}" for m in self.members) + "/?replicaSet=rs0"
+
+    def initiate(self):
+        reply = self.members[0].client.command("admin", {"replSetInitiate": {
             "_id": "rs0", "members": [{"_id": i, "host": f"127.0.0.1:{m.port}"} for i, m in enumerate(self.members)]}})
         if reply.get("ok") != 1:
-            self.stop()
             raise AssertionError(f"replSetInitiate: {reply}")
         until("a primary", self.primary)
         until("all members", lambda: all(self.state(m) in ("primary", "secondary") for m in self.members))
-        self.uri = "mongodb://" + ",".join(f"127.0.0.1:{m.port}" for m in self.members) + "/?replicaSet=rs0"
 
     @staticmethod
     def state(member):
