@@ -26,9 +26,22 @@ constexpr double kLeastError = 0.05;
 /// Memtables with more than this share of a rule's bytes are flushed before they are estimated.
 constexpr double kMemtableShare = 0.02;
 
-int64_t Middle(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) +
-                              (static_cast<uint64_t>(b) - static_cast<uint64_t>(a)) / 2);
+/// A key about half-way from `a` to `b`; `a` itself when there is none between that matters.
+std::string MiddleKey(std::string_view a, std::string_view b) {
+  size_t same = 0;
+  while (same < a.size() && same < b.size() && a[same] == b[same]) ++same;
+  auto load = [&](std::string_view s) {
+    uint64_t v = 0;
+    for (size_t i = 0; i < 8; ++i)
+      v = v << 8 | (same + i < s.size() ? static_cast<uint8_t>(s[same + i]) : 0);
+    return v;
+  };
+  const uint64_t low = load(a), high = load(b);
+  if (high - low < 2) return std::string(a);
+  const uint64_t mid = low + (high - low) / 2;
+  std::string out(a.substr(0, same));
+  for (int shift = 56; shift >= 0; shift -= 8) out.push_back(static_cast<char>(mid >> shift & 0xFF));
+  return out;
 }
 
 double Bytes(Storage& storage, const RuleRange& r) {
@@ -75,21 +88,19 @@ Result<void> RangeCounter::FlushIfNeeded() {
   return storage_.kv().Flush();
 }
 
-Result<RangeCounter::Stretch> RangeCounter::Measure(int64_t from, int64_t to, double bytes,
+Result<RangeCounter::Stretch> RangeCounter::Measure(const RuleRange& whole, double bytes,
                                                     double share) {
-  int64_t low = from, high = to;
-  const double target = bytes * share;
-  for (int step = 0; step < 64 && low < high - 1; ++step) {
-    const int64_t mid = Middle(low, high);
-    if (Bytes(storage_, DatesOf(rule_, from, mid)) < target)
-      low = mid;
+  // Keys are halved, not dates: very many entries may have the same date.
+  RuleRange range = whole, before_it = whole;
+  std::string high = whole.end;
+  for (int step = 0; step < 64; ++step) {
+    before_it.end = MiddleKey(range.begin, high);
+    if (before_it.end == range.begin) break;
+    if (Bytes(storage_, before_it) < bytes * share)
+      range.begin = before_it.end;
     else
-      high = mid;
+      high = before_it.end;
   }
-  // In the order of the keys, which begins with the latest date in a descending index.
-  RuleRange range = DatesOf(rule_, from, to);
-  const bool descending = rule_.index && rule_.index->fields[0].descending;
-  range.begin = (descending ? DatesOf(rule_, from, high) : DatesOf(rule_, low, to)).begin;
   KvIterOptions options;
   options.lower = range.begin;
   options.upper = range.end;
@@ -125,10 +136,10 @@ Result<RangeCounter::Stretch> RangeCounter::Measure(int64_t from, int64_t to, do
   }
   MAYFLY_TRY(it->status());
   op_.keys_examined += looked;
-  if (begun && ended) return Stretch{static_cast<double>(n), size - before};
+  if (begun && ended) return Stretch{static_cast<double>(n), size - before, true};
   // The range ends first: all of it that was looked at.
   upto.end = it->Valid() ? std::string(it->key()) : range.end;
-  return Stretch{static_cast<double>(looked), Bytes(storage_, upto)};
+  return Stretch{static_cast<double>(looked), Bytes(storage_, upto), false};
 }
 
 Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bounds) {
@@ -159,41 +170,46 @@ Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bou
     MAYFLY_TRY(op_.CheckInterrupt());
     total += bytes[i] = Bytes(storage_, ranges[i]);
   }
-  // Every range gets stretches by its share of the bytes; small ones borrow the average.
-  std::vector<Stretch> of_range(n);
-  Stretch sum;
-  double squares = 0;
-  int measured = 0;
-  for (size_t i = 0; i < n && total > 0; ++i) {
-    const auto stretches = static_cast<int>(std::lround(kStretches * bytes[i] / total));
-    std::vector<Stretch> here;
-    for (int k = 0; k < stretches; ++k) {
-      MAYFLY_TRY(Stretch s, Measure(bounds[i], bounds[i + 1], bytes[i], (k + 0.5) / stretches));
-      if (s.bytes <= 0 || s.entries < 1) continue;
-      here.push_back(s);
-      of_range[i].entries += s.entries;
-      of_range[i].bytes += s.bytes;
-    }
-    if (here.empty()) continue;
-    sum.entries += of_range[i].entries;
-    sum.bytes += of_range[i].bytes;
-    const double ratio = of_range[i].entries / of_range[i].bytes;
-    for (const Stretch& s : here) {
-      const double off = s.entries / s.bytes / ratio - 1;
-      squares += off * off / static_cast<double>(here.size());
-      ++measured;
+  // Stretches lie at equal distances over all the bytes. A range with several of them is taken by
+  // its own; the others, each too small to say much, by what was measured in their like.
+  std::vector<std::vector<Stretch>> in_range(n);
+  Stretch rest;  // cut short by the end of their range: better than nothing
+  double passed = 0;
+  for (size_t i = 0, k = 0; i < n && total > 0; passed += bytes[i++]) {
+    for (; k < kStretches; ++k) {
+      const double at = total * (static_cast<double>(k) + 0.5) / kStretches;
+      if (at >= passed + bytes[i]) break;
+      MAYFLY_TRY(Stretch s, Measure(ranges[i], bytes[i], (at - passed) / bytes[i]));
+      if (s.bytes <= 0 || s.entries <= 0) continue;
+      if (s.whole)
+        in_range[i].push_back(s);
+      else
+        rest.entries += s.entries, rest.bytes += s.bytes;
     }
   }
-  if (measured == 0) {
+  auto add = [](Stretch* sum, const std::vector<Stretch>& list) {
+    for (const Stretch& s : list) sum->entries += s.entries, sum->bytes += s.bytes;
+  };
+  Stretch light, any;
+  for (const auto& list : in_range) {
+    add(&any, list);
+    if (list.size() == 1) add(&light, list);
+  }
+  if (light.bytes <= 0) light = any.bytes > 0 ? any : rest;
+  std::vector<Stretch> of_range(n, light);
+  if (light.bytes <= 0) {
     for (size_t i = 0; i < n; ++i) out[i] = {0, false};
     error_ = 1;
     return out;
   }
-  error_ = std::clamp(2 * std::sqrt(squares / measured), kLeastError, 1.0);
+  for (size_t i = 0; i < n; ++i) {
+    if (in_range[i].size() < 2) continue;
+    of_range[i] = {};
+    add(&of_range[i], in_range[i]);
+  }
   int64_t allowance = kSmallAllowance;
   for (size_t i = 0; i < n; ++i) {
-    const Stretch& s = of_range[i].bytes > 0 ? of_range[i] : sum;
-    const double estimate = bytes[i] * s.entries / s.bytes;
+    const double estimate = bytes[i] * of_range[i].entries / of_range[i].bytes;
     out[i] = {estimate, false};
     if (estimate > kCountSmall || allowance <= 0) continue;
     const int64_t most = std::min<int64_t>(allowance, static_cast<int64_t>(2 * kCountSmall));
@@ -201,6 +217,31 @@ Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bou
     allowance -= found;
     if (found <= most) out[i] = {static_cast<double>(found), true};
   }
+  // Twice the standard error: of a mean where a range has stretches of its own, of a single range
+  // where others speak for it.
+  auto spread = [](const std::vector<double>& offs) {
+    double squares = 0;
+    for (double off : offs) squares += off * off;
+    return squares / static_cast<double>(std::max<size_t>(1, offs.size() - 1));
+  };
+  std::vector<double> light_offs;
+  double weight = 0, light_weight = 0, weighted = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (out[i].exact) continue;
+    const double ratio = of_range[i].entries / of_range[i].bytes;
+    std::vector<double> offs;
+    for (const Stretch& s : in_range[i]) offs.push_back(s.entries / s.bytes / ratio - 1);
+    weight += out[i].n;
+    if (offs.size() > 1) {
+      weighted += out[i].n * 2 * std::sqrt(spread(offs) / static_cast<double>(offs.size()));
+    } else {
+      light_weight += out[i].n;
+      light_offs.insert(light_offs.end(), offs.begin(), offs.end());
+    }
+  }
+  if (light_weight > 0)
+    weighted += light_weight * (light_offs.size() > 1 ? 2 * std::sqrt(spread(light_offs)) : 0.5);
+  error_ = weight > 0 ? std::clamp(weighted / weight, kLeastError, 1.0) : 0;
   // There cannot be more entries than documents where each has one.
   double all = 0, estimated = 0;
   for (const Counted& c : out) {
@@ -227,7 +268,7 @@ Result<double> RangeCounter::CountRoughly(int64_t from, int64_t to) {
   if (const double all = Bytes(storage_, EverythingOf(rule_)); KnownTotal(&known) && all > 0) {
     estimate = bytes * static_cast<double>(known) / all;
   } else {
-    MAYFLY_TRY(Stretch s, Measure(from, to, bytes, 0.5));
+    MAYFLY_TRY(Stretch s, Measure(range, bytes, 0.5));
     if (s.bytes > 0) estimate = bytes * s.entries / s.bytes;
   }
   return std::clamp(estimate, static_cast<double>(kFew),

@@ -43,10 +43,11 @@ class RangeCounter {
  private:
   struct Stretch {
     double entries = 0, bytes = 0;
+    bool whole = false;  ///< from the beginning of a block to that of another
   };
   Result<int64_t> Scan(const RuleRange& range, int64_t most, size_t samples_every);
   /// Counts some thousand entries that begin where `share` of the range's bytes lie before them.
-  Result<Stretch> Measure(int64_t from, int64_t to, double bytes, double share);
+  Result<Stretch> Measure(const RuleRange& range, double bytes, double share);
   /// How many entries there are, when that follows from the number of documents.
   bool KnownTotal(int64_t* total) const;
   Result<void> FlushIfNeeded();

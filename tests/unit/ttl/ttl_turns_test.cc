@@ -133,6 +133,7 @@ TEST_CASE("batchedDeletesTargetBatchTimeMS, Docs and StagedDocBytes end a batch"
   CHECK(r.batched.batches == row.batches);
   CHECK(r.batched.staged_size_bytes == 100 * each);
   CHECK(r.metrics.bytes_deleted == 100 * each);
+  r.monitor.reset();  // before the clock that its thread reads
 }
 
 TEST_CASE("A rule that may not be reaped waits until it may, or until it is told", "[ttl][turns]") {
