@@ -137,7 +137,10 @@ for round_no in range(ROUNDS):
     seconds = {i["name"]: i.get("expireAfterSeconds") for i in must(client, {"listIndexes": "s"})["cursor"]["firstBatch"]}
     for r in RULES:
         m = models[r]
-        paused = states[("k.s", r)]["state"] == "paused"
+        # Not by the rule's state: the guard may hold it, when the kill came while it looked at a change.
+        paused = any(p.get("ns") == "k.s" and p.get("index") == r for p in status["pauses"])
+        check(states[("k.s", r)]["state"] in ("paused", "held") if paused else states[("k.s", r)]["state"] in ("active", "held"),
+              f"round {round_no}: rule {r} is {states[('k.s', r)]['state']}")
         check(paused in (m["unsure_paused"] or {m["paused"]}), f"round {round_no}: rule {r} is {'' if paused else 'not '}paused")
         check(seconds[r] in (m["unsure_seconds"] or {m["seconds"]}), f"round {round_no}: rule {r} has {seconds[r]} seconds")
         there = {str(h["holdId"]) for h in status["holds"] if h["reason"] == r}
