@@ -7,7 +7,9 @@ namespace mayfly {
 namespace {
 
 constexpr uint64_t kMaxMessageBytes = 1 << 20;
-constexpr uint64_t kMaxInFlight = 64;       // messages with entries to one member
+// Messages with entries to one member. Few, because heartbeats wait behind them: a member that catches up over a slow
+// network must not lose its leader.
+constexpr uint64_t kMaxInFlight = 12;
 constexpr uint64_t kCacheBytes = 16 << 20;  // of the end of the log
 constexpr uint64_t kCaughtUp = 64;          // entries behind at which a learner is promoted
 constexpr int kTakeOverEveryElections = 1;  // how often a member of higher priority is looked for

@@ -345,7 +345,8 @@ pub unsafe extern "C" fn mf_raft_new(config: *const MfConfig, callbacks: *const 
             max_inflight_msgs: c.max_inflight as usize,
             check_quorum: true,
             pre_vote: true,
-            batch_append: true,
+            // Would join all that is on its way to a member that catches up into one message of any size.
+            batch_append: false,
             max_committed_size_per_ready: 16 << 20,
             ..Default::default()
         };
