@@ -264,7 +264,7 @@ NodeId RaftNode::BestSuccessor(double above_priority) {
   NodeId best = 0;
   double best_priority = above_priority;
   uint64_t best_match = 0;
-  for (const Member& m : members()) {
+  for (const Member& m : HeardMembers()) {
     if (!m.voter || !m.active || m.id == o_.log->node() || m.matched + kCaughtUp < last) continue;
     if (may_lead && !may_lead(m.id)) continue;
     for (const ConsensusMember& c : configuration_.members) {
@@ -281,8 +281,18 @@ NodeId RaftNode::BestSuccessor(double above_priority) {
 }
 
 bool RaftNode::EveryElections(int n) const {
-  // Half-way: raft-rs forgets who was active at the end of each election timeout.
   return ticks_as_leader_ % (o_.election_ticks * n) == o_.election_ticks / 2;
+}
+
+std::vector<RaftNode::Member> RaftNode::HeardMembers() {
+  if (ticks_as_leader_ <= 1) heard_.clear();
+  std::vector<Member> all = members();
+  for (Member& m : all) {
+    if (m.active) heard_[m.id] = ticks_as_leader_;
+    auto it = heard_.find(m.id);
+    m.active = it != heard_.end() && ticks_as_leader_ - it->second < o_.election_ticks;
+  }
+  return all;
 }
 
 void RaftNode::LeaderDuties() {
@@ -292,7 +302,7 @@ void RaftNode::LeaderDuties() {
   bool voter = false;
   for (const ConsensusMember& m : configuration_.members)
     if (m.id == o_.log->node()) own_priority = m.priority;
-  const std::vector<Member> all = members();
+  const std::vector<Member> all = HeardMembers();
   for (const Member& m : all) voter |= m.id == o_.log->node() && m.voter;
   if (!voter && !s.pending_conf && !s.joint) {
     mf_raft_step_down(raft_);

@@ -106,6 +106,9 @@ class RaftNode {
   /// Once a tick on the leader: promotions, leadership by priority, a step-down under way.
   void LeaderDuties();
   bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts
+  /// members(), active: within the last election timeout (raft-rs forgets at the end of each who was, so it alone depends on when
+  /// one asks).
+  std::vector<Member> HeardMembers();
   NodeId BestSuccessor(double above_priority);
   void Fatal(std::string_view why);
 
@@ -122,6 +125,7 @@ class RaftNode {
   std::unique_ptr<Handover> handover_;
   bool may_campaign_ = true;
   int ticks_as_leader_ = 0;
+  std::map<NodeId, int> heard_;  ///< tick as leader at which a member was last active
   uint64_t noop_term_ = 0;
 
   mutable std::mutex state_mutex_;
