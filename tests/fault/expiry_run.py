@@ -40,7 +40,7 @@ def start(data, port):
             if proc.poll() is not None or time.monotonic() > end:
                 print(open(data + ".log", errors="replace").read()[-5000:])
                 sys.exit("the server did not start\n0 passed, 1 failed")
-            threading.Event().wait(0.005)
+            threading.Event().wait(0.005)  # sleeps: polls until a deadline
 
 
 def now():
@@ -105,7 +105,7 @@ for round_no in range(ROUNDS):
     writers = [Writer(n, rnd.randrange(1 << 30)) for n in range(3)]
     for w in writers:
         w.start()
-    threading.Event().wait(rnd.uniform(0.05, 0.5))  # the kill comes at a random moment: that is the test
+    threading.Event().wait(rnd.uniform(0.05, 0.5))  # sleeps: a random moment, for that is the test
     proc.send_signal(signal.SIGKILL)
     proc.wait()
     for w in writers:
@@ -134,7 +134,7 @@ while client.command("kill", {"find": "docs", "includeExpired": True, "limit": 1
     if time.monotonic() > end:
         check(False, "documents were left")
         break
-    threading.Event().wait(0.02)
+    threading.Event().wait(0.02)  # sleeps: polls until a deadline
 check(client.command("kill", {"validate": "docs"})["nrecords"] == 0, "records are left")
 proc.send_signal(signal.SIGTERM)
 check(proc.wait(30) == 0, "clean stop")

@@ -86,7 +86,7 @@ def main():
         third = new_member(s)
         add(s, third)
         for _ in range(4):
-            time.sleep(rnd.uniform(0.02, 0.4))  # somewhere in the copy
+            time.sleep(rnd.uniform(0.02, 0.4))  # sleeps: a random moment in the copy
             third.kill()
             third.start()
         follows(s, third, "the killed joiner to follow")
@@ -94,7 +94,7 @@ def main():
 
         fourth = new_member(s)
         add(s, fourth)
-        time.sleep(rnd.uniform(0.05, 0.3))
+        time.sleep(rnd.uniform(0.05, 0.3))  # sleeps: a random moment
         donor = s.primary()
         donor.kill()
         donor.start()

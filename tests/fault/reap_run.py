@@ -40,7 +40,7 @@ def start(data, port, reaping):
             if proc.poll() is not None or time.monotonic() > deadline:
                 print(open(data + ".log", errors="replace").read()[-5000:])
                 sys.exit("the server did not start\n0 passed, 1 failed")
-            threading.Event().wait(0.005)
+            threading.Event().wait(0.005)  # sleeps: polls until a deadline
 
 
 def kill(proc):
@@ -83,7 +83,7 @@ for round_no in range(ROUNDS):
             assert reply["ok"] == 1 and reply["n"] == 1000, reply
     kill(proc)
     proc, c = start(data, port, True)
-    threading.Event().wait(rnd.uniform(0, 0.06))  # the kill comes at a random moment: that is the test
+    threading.Event().wait(rnd.uniform(0, 0.06))  # sleeps: a random moment, for that is the test
     kill(proc)
     proc, c = start(data, port, False)
     moved, old, gone = ids(c, "moved"), ids(c, "old"), ids(c, "gone")
@@ -102,7 +102,7 @@ kill(proc)
 proc, c = start(data, port, True)
 deadline = time.monotonic() + 60
 while c.command("kill", {"count": "moved"})["n"] + c.command("kill", {"count": "gone"})["n"] > 2 * len(kept) and time.monotonic() < deadline:
-    threading.Event().wait(0.02)
+    threading.Event().wait(0.02)  # sleeps: polls until a deadline
 check(set(ids(c, "moved")) == kept and set(ids(c, "gone")) == kept and set(ids(c, "old")) == due, "not everything due has gone")
 check(seen_in_the_middle > 0, "no kill came while documents were moved")
 proc.send_signal(signal.SIGTERM)

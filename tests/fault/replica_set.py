@@ -42,7 +42,7 @@ class Member:
                     raise AssertionError(f"member {self.port} ended with {self.proc.returncode}:\n" + self.tail())
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.02)
+                time.sleep(0.02)  # sleeps: polls until a deadline
 
     def kill(self):
         self.proc.kill()
@@ -97,7 +97,7 @@ class ReplicaSet:
                     return
             except PyMongoError as e:
                 last = e
-            time.sleep(0.02)
+            time.sleep(0.02)  # sleeps: polls until a deadline
         raise AssertionError(f"not within {seconds} s: {what} ({last})\n" + "\n".join(m.tail()[-1500:] for m in self.members))
 
     def primary(self, seconds=60):

@@ -49,6 +49,11 @@ class Writers:
                 with self.lock:
                     self.unknown.add(key)
 
+    def go_on(self, s, documents):
+        """Waits until so many more have been acknowledged."""
+        wanted = len(self.acknowledged) + documents
+        s.wait(lambda: len(self.acknowledged) >= wanted, f"{documents} more writes")
+
     def finish(self):
         self.stop = True
         for t in self.threads:
@@ -95,7 +100,7 @@ def main():
         p.client.test.kept.create_index("n")
         writers, watcher = Writers(s.uri), Watcher(s.uri)
         for r in range(ROUNDS):
-            time.sleep(1.5)  # load between the faults
+            writers.go_on(s, 300)  # load between the faults
             primary = s.primary()
             fault = ["kill primary", "kill secondary", "pause primary", "kill all"][r % 4]
             print(f"     round {r}: {fault}", flush=True)
@@ -108,13 +113,13 @@ def main():
                 victims[0].pause() if "pause" in fault else victims[0].kill()
                 s.wait(lambda: any(m.running() and m not in victims and m.hello().get("isWritablePrimary") for m in s.members),
                        "a primary among those that are left")
-                time.sleep(0.5)
+                writers.go_on(s, 50)
             for m in victims:
                 m.resume() if "pause" in fault else m.start()
             for m in victims:
                 m.wait_up()
             s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "all back")
-        time.sleep(1.5)
+        writers.go_on(s, 300)
         writers.finish()
         watcher.stop = True
         watcher.join()

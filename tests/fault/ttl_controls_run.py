@@ -41,7 +41,7 @@ def start(data, port):
             if proc.poll() is not None or time.monotonic() - began > 60:
                 print(open(data + ".log", errors="replace").read()[-5000:])
                 sys.exit("the server did not start\n0 passed, 1 failed")
-            threading.Event().wait(0.005)
+            threading.Event().wait(0.005)  # sleeps: polls until a deadline
 
 
 def must(c, doc):
@@ -108,7 +108,7 @@ for round_no in range(ROUNDS):
     threads = [Changer(port, r, models[r], rnd.randrange(1 << 30)) for r in RULES]
     for t in threads:
         t.start()
-    threading.Event().wait(rnd.uniform(0.02, 0.25))  # the kill comes at a random moment: that is the test
+    threading.Event().wait(rnd.uniform(0.02, 0.25))  # sleeps: a random moment, for that is the test
     # Sometimes it hits a rule that the guard has to look at.
     guard = f"g{round_no}"
     made = []
@@ -123,7 +123,7 @@ for round_no in range(ROUNDS):
 
     maker = threading.Thread(target=make_rule)
     maker.start()
-    threading.Event().wait(rnd.uniform(0, 0.03))
+    threading.Event().wait(rnd.uniform(0, 0.03))  # sleeps: a random moment
     proc.send_signal(signal.SIGKILL)
     proc.wait()
     maker.join()

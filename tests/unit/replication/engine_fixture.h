@@ -26,7 +26,7 @@ inline bool Eventually(const std::function<bool()>& what, int seconds = 30) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (!what()) {
     if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // sleeps: polls until a deadline
   }
   return true;
 }
