@@ -1,3 +1,5 @@
+#include "replication/repl_config.h"
+#include "replication/replica_set.h"
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/server_context.h"
@@ -9,6 +11,29 @@ namespace {
 
 constexpr int64_t kLatest = 253'402'300'799'999;  ///< the end of the year 9999
 
+/// Members of a set on other machines have clocks that this one does not move: documents would
+/// expire here that are alive there.
+Result<void> CheckOneHost(ServerContext& server) {
+  ReplicaSet* set = server.replica_set();
+  if (set == nullptr) return Ok();
+  const TopologyPtr t = set->topology();
+  if (!t->config) return Ok();
+  auto host_of = [](const std::string& text) {
+    std::string host;
+    int port = 0;
+    if (!SplitHostAndPort(text, &host, &port)) return text;
+    return host == "127.0.0.1" || host == "::1" ? std::string("localhost") : host;
+  };
+  const std::string own = host_of(
+      t->self >= 0 ? t->config->members[static_cast<size_t>(t->self)].host : set->self_host());
+  for (const MemberConfig& m : t->config->members)
+    if (host_of(m.host) != own)
+      return Error{ErrorCode::kIllegalOperation,
+                   "the clock cannot be moved in a replica set with members on other hosts: " +
+                       m.host + " is not on " + own};
+  return Ok();
+}
+
 /// {clock: 1} reads it; {clock: "real"}, {clock: {advanceSeconds | advanceMillis: n}}, {clock:
 /// {set: date}}, {clock: {freeze: bool}} change it; {clock: {pass: true}} runs a pass of the TTL
 /// monitor; with jump: true the clock guard sees the change as it would see a clock gone wrong. When the command returns, everything due by then is gone: a test needs no waiting.
@@ -18,6 +43,9 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   SystemClock& clock = ctx.server.clock();
   const BsonValue v = req.fields[0].value;
   bool moved = false, pass = false;
+  if (v.IsString() || v.IsDocument()) {
+    MAYFLY_TRY(CheckOneHost(ctx.server));
+  }
   if (v.IsString()) {
     if (v.String() != "real")
       return Error{ErrorCode::kBadValue, "clock takes 1, \"real\" or a document"};
