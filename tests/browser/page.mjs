@@ -65,10 +65,10 @@ test("the forecast has a bar for what is due", async () => {
   const summary = await page.locator("#forecast-summary").innerText();
   assert.match(summary, /in this time/);
   assert.ok((await page.locator("#forecast-chart rect").count()) > 30);
-  await page.getByRole("button", { name: "Day" }).click();
+  await page.getByRole("button", { name: "Day", exact: true }).click();
   await until("the day's forecast", async () => (await page.locator("#forecast-summary").innerText()) !== summary);
-  assert.equal(await page.getByRole("button", { name: "Day" }).getAttribute("aria-pressed"), "true");
-  await page.getByRole("button", { name: "Hour" }).click();
+  assert.equal(await page.getByRole("button", { name: "Day", exact: true }).getAttribute("aria-pressed"), "true");
+  await page.getByRole("button", { name: "Hour", exact: true }).click();
   await until("the hour's forecast", async () => (await page.locator("#forecast-summary").innerText()) === summary);
 });
 
@@ -79,6 +79,7 @@ test("pause and resume by keyboard", async () => {
   await page.getByRole("button", { name: "Resume shop.sessions at_1" }).waitFor();
   const status = await db.command({ ttlStatus: "sessions" });
   assert.equal(status.rules[0].state, "paused");
+  await page.locator("#message.good", { hasText: "Paused" }).waitFor();
   await page.locator("#message.good", { hasText: "Paused" }).waitFor();
   // The button is the same one, still focused.
   await page.keyboard.press("Enter");

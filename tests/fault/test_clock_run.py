@@ -33,7 +33,7 @@ while len(clients) < 2:
         if procs[len(clients)].poll() is not None or time.monotonic() > end:
             print(open(f"{folder}/{len(clients)}.log", errors="replace").read()[-5000:])
             sys.exit("the server did not start\n0 passed, 1 failed")
-        threading.Event().wait(0.01)
+        threading.Event().wait(0.01)  # sleeps: polls until a deadline
 client = clients[0]
 clock = lambda change: client.command("admin", {"clock": change})
 # By name: a configuration mixes no localhost with other hosts.
@@ -43,7 +43,7 @@ check(r.get("ok") == 1, f"initiate: {r}")
 while not client.command("admin", {"hello": 1}).get("isWritablePrimary"):
     if time.monotonic() > end:
         sys.exit("no primary\n0 passed, 1 failed")
-    threading.Event().wait(0.01)
+    threading.Event().wait(0.01)  # sleeps: polls until a deadline
 r = clock({"advanceSeconds": 5})
 check(r.get("ok") == 1, f"one member: {r}")
 # Another host as far as names go: this one's address instead of its name.

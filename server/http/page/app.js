@@ -314,7 +314,9 @@ function say(text, kind) {
 }
 
 async function act(request, button, done) {
-  button.disabled = true;
+  // Not `disabled`: that would take the keyboard's focus away.
+  if (button.getAttribute("aria-disabled") === "true") return false;
+  button.setAttribute("aria-disabled", "true");
   try {
     await json("/api/action", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
     say(done, "good");
@@ -323,7 +325,7 @@ async function act(request, button, done) {
     say(`Not done: ${e.message}`, "bad");
     return false;
   } finally {
-    button.disabled = false;
+    button.removeAttribute("aria-disabled");
   }
 }
 
