@@ -103,6 +103,11 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample) {
                                                .Append("ttlMonitorEnabled", 1)
                                                .Append("metadataPurgeIntervalSecs", 1);
                                          }));
+  BsonDocument set;
+  if (server_.replica_set() != nullptr) {
+    auto status = co_await RunLocalCommand(server_, io_, "admin", One("replSetGetStatus"));
+    if (status) set = std::move(status).value();  // else: not initiated yet
+  }
   const ServerMetrics& m = server_.metrics();
   co_return ToRelaxedJson(BuildBson([&](BsonBuilder& b) {
     b.Append("now", server_.clock().Now().millis).Append("uptimeMillis", server_.UptimeMillis());
@@ -117,6 +122,7 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample) {
       BsonBuilder p = b.OpenDocument("parameters");
       p.AppendAll(limits.value());
     }
+    if (!set.view().empty()) b.Append("replicaSet", set.view());
     if (rules)
       b.AppendAll(rules.value());
     else
