@@ -184,7 +184,10 @@ struct ConsensusOptions {
 /// it says so.
 class Consensus {
  public:
-  virtual ~Consensus() = default;  ///< stops; pending proposals fail with InterruptedAtShutdown
+  virtual ~Consensus() = default;  ///< Stop
+  /// Ends the threads; pending proposals fail with InterruptedAtShutdown. The state machine is still called meanwhile and may ask
+  /// for Status; afterwards it is not. Harmless when repeated.
+  virtual void Stop() = 0;
 
   /// Starts the threads: what is committed and not yet applied is applied, then StateChanged comes. Call once, when
   /// the machine is ready.
@@ -251,8 +254,5 @@ Result<void> ForgetSet(KvStore& kv);
 /// Before Storage::Open: puts a copy that initial sync has completed in the place of the data directory's files. Safe to
 /// repeat after a crash at any point. True when it did.
 Result<bool> ApplyPendingResync(const std::string& data_directory);
-
-/// A set of one member that always leads: no elections, no network; the log is real. For tests of what lives above.
-Result<std::unique_ptr<Consensus>> OpenSingleMemberConsensus(ConsensusOptions options);
 
 }  // namespace mayfly

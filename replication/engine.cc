@@ -92,20 +92,33 @@ bool DecodeHeartbeat(std::string_view in, Heartbeat* h) {
 class Engine final : public Consensus {
  public:
   explicit Engine(ConsensusOptions options) : o_(std::move(options)) {}
-  ~Engine() override {
+  ~Engine() override { Stop(); }
+
+  void Stop() override {
     {
       std::lock_guard l(mutex_);
-      stop_ = true;
+      if (std::exchange(stop_, true)) return;
     }
     wake_.notify_one();
     if (thread_.joinable()) thread_.join();
     if (transport_) transport_->Stop();
-    halted_ = true;
-    for (auto& f : calls_) f();                // they answer that it is over
+    std::vector<std::function<void()>> calls;
+    {
+      std::lock_guard l(mutex_);
+      halted_ = true;
+      calls.swap(calls_);
+    }
+    for (auto& f : calls) f();                 // they answer that it is over
     if (applier_ && node_) applier_->Drain();  // what it still announces is the node's
-    node_.reset();                             // pending proposals fail, on the applier
+    std::unique_ptr<RaftNode> node;
+    {
+      std::lock_guard l(status_mutex_);
+      node = std::move(node_);
+    }
+    node.reset();  // pending proposals fail, on the applier
     if (applier_) applier_->Stop();
     for (Proposal& p : proposals_) Interrupted(p);
+    proposals_.clear();
   }
 
   Result<void> Open() {
@@ -345,6 +358,10 @@ class Engine final : public Consensus {
 
   void Call(std::function<void()> f) {
     std::unique_lock l(mutex_);
+    if (stop_ && halted_) {
+      l.unlock();
+      return f();  // answers that it is over
+    }
     calls_.push_back(std::move(f));
     Wake(l);
   }
@@ -744,7 +761,7 @@ class Engine final : public Consensus {
   std::vector<Proposal> proposals_;
   bool stop_ = false, sleeping_ = false;
   std::atomic<bool> started_{false};  ///< transport_ is there
-  std::atomic<bool> halted_{false};  ///< a copy takes this node's place
+  std::atomic<bool> halted_{false};   ///< a copy takes this node's place
 
   mutable std::mutex status_mutex_;
   std::unique_ptr<RaftNode> node_;  ///< consensus thread; replaced under status_mutex_

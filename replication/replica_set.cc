@@ -124,7 +124,9 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
 ReplicaSet::~ReplicaSet() {
   Stop();
   if (committer_ != nullptr) committer_->set_consensus(nullptr);
-  consensus_.reset();  // pending units fail, the engine's threads end
+  // Pending units fail, the engine's threads end. Not by reset alone: what they still announce comes here and asks `consensus_`.
+  if (consensus_) consensus_->Stop();
+  consensus_.reset();
   {
     std::lock_guard l(tasks_mutex_);
     tasks_stop_ = true;

@@ -275,10 +275,13 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
       co_return Error{ErrorCode::kNotWritablePrimary,
                       "cannot satisfy linearizable read concern on non-primary node"};
     auto answer = std::make_shared<std::optional<Result<uint64_t>>>();
+    // References only: GCC 12 destroys what a lambda within a co_await expression has captured twice. A copy of `answer` here was
+    // released once too often, and the count that then went down was another thread's memory (the entry of the replication log that
+    // seemed moved by one byte). scripts/lib/check_coroutines.py looks for more of these.
     co_await asio::async_initiate<const asio::use_awaitable_t<IoExecutor>, void()>(
-        [&set, answer, io = ctx.io](auto handler) {
+        [&set, &answer, &ctx](auto handler) {
           auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-          set.consensus().ReadIndex([answer, shared, io](Result<uint64_t> r) {
+          set.consensus().ReadIndex([answer, shared, io = ctx.io](Result<uint64_t> r) {
             asio::post(io, [answer, shared, r = std::move(r)]() mutable {
               answer->emplace(std::move(r));
               std::move (*shared)();
