@@ -26,9 +26,15 @@ class Applier {
     std::vector<std::shared_ptr<void>> keep;   ///< what the entries and contexts point into
     std::string conf_state, configuration;     ///< rows of the log store as of the last entry; empty: unchanged
     std::function<void()> call;                ///< instead of entries: run in order
+    /// Instead of entries, when the machine holds them back: [from, to] of the log, read when they are due, so that a delay of hours costs
+    /// no memory. 0: not so.
+    uint64_t from = 0, to = 0;
+    uint64_t newest = 0;  ///< of those, the last one that says when it is due, once it is known
   };
 
-  Applier(LogStore& log, StateMachine& machine, std::function<void(std::string_view)> fatal);
+  /// `moved`: something was applied; the applier's thread. May be empty.
+  Applier(LogStore& log, StateMachine& machine, std::function<void(std::string_view)> fatal,
+          std::function<void()> moved = {});
   ~Applier();  ///< Stop
 
   /// Before the first Push.
@@ -38,7 +44,8 @@ class Applier {
   void Push(Work work);
   void PushCall(std::function<void()> call) { Push({.call = std::move(call)}); }
   void WhenApplied(uint64_t index, std::function<void(Result<void>)> done);
-  /// Returns when everything pushed so far is done. REQUIRES: the thread runs and is not this one.
+  /// Returns when everything pushed so far is done; what is held back is forgotten instead (raft-rs gives committed entries again that
+  /// are not applied). REQUIRES: the thread runs and is not this one.
   void Drain();
   /// Does what is there, without a thread. False: nothing was.
   bool Step();
@@ -46,14 +53,19 @@ class Applier {
  private:
   void Run();
   void Apply(std::vector<Work>& group);
+  /// The front of the queue is held back: applies what of it is due. False: nothing is.
+  bool ApplyDue();
+  void ForgetHeld();  ///< REQUIRES: mutex_
 
   LogStore& log_;
   StateMachine& machine_;
   const std::function<void(std::string_view)> fatal_;
+  const std::function<void()> moved_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Work> queue_;
+  size_t calls_ = 0;  ///< in the queue
   std::multimap<uint64_t, std::function<void(Result<void>)>> waiters_;
   bool stop_ = false;
   std::thread thread_;

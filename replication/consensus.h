@@ -60,6 +60,13 @@ struct CommittedEntry {
 
 enum class ConsensusRole : uint8_t { kUninitialised, kFollower, kCandidate, kLeader };
 
+/// What of a configuration's settings the engine goes by. Each member has its own; they need not agree at every moment.
+struct ConsensusTimings {
+  int64_t election_ms = 1000;            ///< so long after the last sign of a leader a member tries to lead, or up to a quarter longer
+  int64_t heartbeat_ms = 250;            ///< how often each member tells the others its clock, state and position
+  int64_t heartbeat_timeout_ms = 10'000; ///< a member that has been silent for so long counts as unreachable
+};
+
 /// Who leads, as this node knows it.
 struct ConsensusState {
   ConsensusRole role = ConsensusRole::kUninitialised;
@@ -85,6 +92,14 @@ class StateMachine {
   /// Role, term, leader or readiness changed. On the applier's thread, in order with the entries: what was applied
   /// before the change has been seen before it. When the node stops leading, pending proposals fail first.
   virtual void StateChanged(const ConsensusState& state) = 0;
+  /// A majority has this configuration (or it is the one at open). It takes effect now; its entry comes to Applied in its turn, which is much
+  /// later on a member that holds entries back. The engine's thread; must not block.
+  virtual void Configured(const ConsensusConfiguration&) {}
+  /// How many milliseconds this entry is still to be held back here (a delayed member); 0: none. Entries behind it wait too, StateChanged
+  /// does not. The applier's thread.
+  virtual int64_t HoldMillis(const CommittedEntry&) { return 0; }
+  /// Whether HoldMillis may be more than 0 at all: then entries that wait stay in the log rather than in memory. Any thread; must not block.
+  virtual bool Holds() { return false; }
   /// Somewhere a member's position, reachability or heartbeat changed: look at Status() again. Any thread; must not
   /// block.
   virtual void Progressed() {}
@@ -111,7 +126,8 @@ struct MemberStatus {
   std::string address;
   bool self = false;
   bool voter = false;             ///< counts in majorities now (a new voter does not until it has caught up)
-  bool reachable = false;         ///< heard of within the election timeout; always true of self
+  /// Heard of within ConsensusTimings::heartbeat_timeout_ms, and since the connection to it last failed. Always true of self.
+  bool reachable = false;
   int64_t last_heard_us = 0;      ///< last heartbeat received from it
   int64_t last_answered_us = 0;   ///< last heartbeat of ours that it answered
   double ping_ms = 0;             ///< smoothed round trip
@@ -165,8 +181,8 @@ struct ConsensusOptions {
   std::string set_name;             ///< --replSet
   std::string key;                  ///< content of the key file, white space taken out; empty: none
   std::string data_directory;       ///< initial sync puts files beside the store's
-  int tick_ms = 50;
-  int heartbeat_ticks = 2, election_ticks = 20;  ///< timeouts are drawn between election_ticks and twice that
+  int tick_ms = 50;  ///< until SetTimings says how long an election timeout is
+  int heartbeat_ticks = 2, election_ticks = 20;  ///< timeouts are drawn between election_ticks and a quarter more
   uint64_t log_max_bytes = 0;       ///< --oplogSizeMB; 0: 990 MiB or 5% of the disk, whichever is more, 50 GB at most
   double log_min_hours = 0;         ///< --oplogMinRetentionHours: kept longer than the size allows
   /// Whether this directory has collections of its own; asked when another node wants to know. Any thread.
@@ -224,9 +240,14 @@ class Consensus {
   /// Leader only: makes `to` (0: the best that has caught up) lead within `timeout_ms`. With `force` the node stops
   /// leading even when nobody could follow. Errors: ExceededTimeLimit 262 (nobody caught up), NotWritablePrimary 10107.
   virtual void StepDown(NodeId to, int64_t timeout_ms, bool force, std::function<void(Result<void>)> done) = 0;
+  /// Makes this node lead: asks the leader to hand over, or calls an election when there is none. Done when it leads and is ready.
+  /// Errors: ExceededTimeLimit 262 when it does not within `timeout_ms`.
+  virtual void StepUp(int64_t timeout_ms, std::function<void(Result<void>)> done) = 0;
   /// Until then (MonotonicMicros) this node does not try to lead: replSetFreeze, replSetStepDown's period. 0: may again.
   virtual void DoNotCampaignUntil(int64_t monotonic_us) = 0;
 
+  /// Takes effect at once.
+  virtual void SetTimings(const ConsensusTimings&) {}
   /// Drops applied entries that retention no longer asks for: by range, never past `keep_from`. Called by itself; here for
   /// tests and replSetResizeOplog. 0 in both: as configured.
   virtual void SetRetention(uint64_t max_bytes, double min_hours) = 0;

@@ -24,6 +24,13 @@ namespace {
 
 constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr int64_t kHousekeepingMicros = 1'000'000;
+/// What is not raft-rs's time (handing over, positions that are told) goes on at least so often, however long an election timeout is.
+constexpr int64_t kPollMicros = 50'000;
+/// A member that has applied something tells the leader at most so often beside its heartbeats: whoever waits for w: N waits for that.
+constexpr int64_t kTellMicros = 10'000;
+constexpr int64_t kAskAgainMicros = 500'000;   ///< the leader to hand over, by who wants to lead
+constexpr int64_t kReplaceAgainMicros = 1'000'000;
+constexpr int64_t kProbeMillis = 3'000;
 constexpr uint64_t kCompactAfterBytes = 64 << 20;
 constexpr size_t kMaxInboxBytes = 256 << 20;
 
@@ -108,6 +115,7 @@ class Engine final : public Consensus {
       halted_ = true;
       calls.swap(calls_);
     }
+    for (Waiting& w : std::exchange(step_ups_, {})) w.done(Halted());
     for (auto& f : calls) f();                 // they answer that it is over
     if (applier_ && node_) applier_->Drain();  // what it still announces is the node's
     std::unique_ptr<RaftNode> node;
@@ -131,8 +139,14 @@ class Engine final : public Consensus {
     if (o_.log_max_bytes == 0) o_.log_max_bytes = DefaultLogBytes(o_.data_directory);
     max_bytes_ = o_.log_max_bytes;
     min_hours_ = o_.log_min_hours;
-    applier_ =
-        std::make_unique<Applier>(*log_, *o_.machine, [this](std::string_view why) { Fatal(why); });
+    applier_ = std::make_unique<Applier>(
+        *log_, *o_.machine, [this](std::string_view why) { Fatal(why); },
+        [this] {
+          if (leads_) return;  // nobody to tell
+          std::unique_lock l(mutex_);
+          moved_ = true;
+          Wake(l);
+        });
     checkpoints_ = std::make_unique<CheckpointStore>(*o_.kv, o_.data_directory, *o_.clock);
     return Ok();
   }
@@ -149,11 +163,14 @@ class Engine final : public Consensus {
       if (DecodeHeartbeat(body, &h)) Heard(from, h, false);
       return EncodeHeartbeat(OwnHeartbeat(h.stamp_us));
     };
-    t.link_changed = [this](NodeId peer, bool up, std::string_view why) {
+    t.link_changed = [this](NodeId peer, bool up, const Error& why) {
       {
         std::lock_guard l(heard_mutex_);
-        heard_[peer].last_error = why;
+        Known& k = heard_[peer];
+        k.last_error = why.message;
+        k.failed_us = up ? 0 : Micros();
       }
+      if (!up && why.code == ErrorCode::kNodeNotFound) ReplaceStranger(peer);
       Call([this, peer, up] {
         if (halted_) return;
         if (up)
@@ -168,6 +185,7 @@ class Engine final : public Consensus {
     t.log = [this](char severity, std::string_view message) { Log(severity, message); };
     t.heartbeat_ms = std::max(o_.tick_ms, o_.tick_ms * o_.election_ticks / 4);
     transport_ = std::make_unique<Transport>(std::move(t));
+    if (const int64_t ms = heartbeat_ms_) transport_->SetHeartbeat(ms);
     transport_->Start();
     started_.store(true, std::memory_order_release);
     applier_->StartThread();
@@ -228,7 +246,8 @@ class Engine final : public Consensus {
       auto it = heard_.find(m.id);
       if (it == heard_.end()) continue;
       const Known& k = it->second;
-      out.reachable = k.heard_us != 0 && now - k.heard_us < ElectionMicros();
+      out.reachable = k.heard_us != 0 && now - k.heard_us < heartbeat_timeout_us_ &&
+                      k.heard_us >= k.failed_us;
       out.last_heard_us = k.heard_us;
       out.last_answered_us = k.answered_us;
       out.ping_ms = k.ping_ms;
@@ -309,7 +328,25 @@ class Engine final : public Consensus {
       node_->StepDown(to, timeout_ms, force, done);
     });
   }
-  void DoNotCampaignUntil(int64_t us) override { frozen_until_us_ = us; }
+  void StepUp(int64_t timeout_ms, std::function<void(Result<void>)> done) override {
+    Call([this, timeout_ms, done = std::move(done)] {
+      if (halted_) return done(Halted());
+      step_ups_.push_back({Micros() + timeout_ms * 1000, done});
+      next_ask_us_ = 0;
+      PushStepUp();
+    });
+  }
+  void DoNotCampaignUntil(int64_t us) override {
+    frozen_until_us_ = us;
+    Call([this] { told_ = UINT64_MAX; });  // the leader hears of it now
+  }
+  void SetTimings(const ConsensusTimings& t) override {
+    tick_us_ = std::max<int64_t>(t.election_ms * 1000 / o_.election_ticks, 1000);
+    heartbeat_ms_ = t.heartbeat_ms;
+    heartbeat_timeout_us_ = t.heartbeat_timeout_ms * 1000;
+    if (transport_) transport_->SetHeartbeat(t.heartbeat_ms);
+    Call([] {});  // the thread sleeps by the old ones
+  }
   void SetRetention(uint64_t max_bytes, double min_hours) override {
     Call([this, max_bytes, min_hours] {
       if (halted_) return;
@@ -335,7 +372,7 @@ class Engine final : public Consensus {
  private:
   struct Known {
     Heartbeat last;
-    int64_t heard_us = 0, answered_us = 0, skew_ms = 0;
+    int64_t heard_us = 0, answered_us = 0, failed_us = 0, skew_ms = 0;
     double ping_ms = 0;
     std::string last_error;
   };
@@ -345,7 +382,6 @@ class Engine final : public Consensus {
     return {ErrorCode::kInterruptedAtShutdown, "the server is shutting down"};
   }
   int64_t Micros() const { return o_.clock->MonotonicMicros(); }
-  int64_t ElectionMicros() const { return int64_t{o_.tick_ms} * o_.election_ticks * 1000 * 2; }
   void Log(char severity, std::string_view message) {
     if (o_.log) o_.log(severity, message, {});
   }
@@ -422,6 +458,7 @@ class Engine final : public Consensus {
     for (const ConsensusMember& m : c.members)
       if (m.id != log_->node()) peers.push_back({m.id, m.address});
     transport_->SetPeers(std::move(peers));
+    o_.machine->Configured(c);
   }
 
   LinkIdentity Identity() const {
@@ -478,6 +515,12 @@ class Engine final : public Consensus {
       if (DecodeHeartbeat(body, &h)) Heard(from, h, true);
       return;
     }
+    if (type == Transport::kStepUp) {
+      Call([this, from] {
+        if (!halted_) node_->HandOver(from);
+      });
+      return;
+    }
     std::unique_lock l(mutex_);
     // More than the log can take: dropped, the leader sends again.
     if (inbox_bytes_ + body.size() > kMaxInboxBytes) return;
@@ -490,12 +533,13 @@ class Engine final : public Consensus {
     std::vector<std::pair<NodeId, std::string>> messages;
     std::vector<std::function<void()>> calls;
     std::vector<Proposal> proposals;
-    int64_t next_tick = Micros(), next_housekeeping = next_tick;
+    int64_t next_tick = Micros(), next_poll = next_tick, next_housekeeping = next_tick, next_tell = 0;
     uint64_t applied = 0;
     std::unique_lock l(mutex_);
     for (;;) {
+      if (std::exchange(moved_, false)) next_poll = std::min(next_poll, next_tell);
       if (inbox_.empty() && calls_.empty() && proposals_.empty() && !stop_) {
-        const int64_t wait = next_tick - Micros();
+        const int64_t wait = std::min(next_tick, next_poll) - Micros();
         if (wait > 0) {
           sleeping_ = true;
           wake_.wait_for(l, std::chrono::microseconds(wait));
@@ -510,8 +554,10 @@ class Engine final : public Consensus {
       l.unlock();
 
       const bool stepped = !messages.empty() || !proposals.empty();
-      if (!halted_)
+      if (!halted_) {
+        node_->set_may_campaign(Micros() >= frozen_until_us_ && !copying_);
         for (auto& [from, bytes] : messages) node_->Step(from, bytes);
+      }
       messages.clear();
       for (auto& f : calls) f();
       calls.clear();
@@ -527,22 +573,36 @@ class Engine final : public Consensus {
           node_->Applied(applied = now);
         node_->Pump();
         const int64_t now = Micros();
-        const bool tick = now >= next_tick;
-        if (tick) {
+        const int64_t tick_us = tick_us_;
+        next_tick = std::min(next_tick, now + tick_us);  // shorter from now on
+        if (now >= next_tick) {
           // After a pause (a stopped process) time goes on from now: no burst of ticks.
-          next_tick = std::max(next_tick + o_.tick_ms * 1000, now);
-          node_->set_may_campaign(now >= frozen_until_us_ && !copying_);
+          next_tick = std::max(next_tick + tick_us, now);
           node_->Tick();
+        }
+        const bool poll = now >= next_poll;
+        if (poll) {
+          next_poll = now + kPollMicros;
+          leads_ = node_->leads();
+          node_->Poll();
           PushForced();
+          PushStepUp();
+        }
+        if (applied != told_ && now >= next_tell) {
+          told_ = applied;
+          next_tell = now + kTellMicros;
+          if (const NodeId leader = node_->status().leader; leader != 0 && leader != log_->node())
+            (void)transport_->Send(leader, Transport::kHeartbeat,
+                                   EncodeHeartbeat(OwnHeartbeat(Micros())));
         }
         for (NodeId id : std::exchange(unreachable_, {})) node_->ReportUnreachable(id);
-        if (stepped || tick) Publish();
+        if (stepped || poll) Publish();
         if (now >= next_housekeeping) {
           next_housekeeping = now + kHousekeepingMicros;
           Housekeeping();
         }
       } else {
-        next_tick = Micros() + o_.tick_ms * 1000;
+        next_tick = next_poll = Micros() + kPollMicros;
       }
       l.lock();
     }
@@ -747,6 +807,67 @@ class Engine final : public Consensus {
     }
   }
 
+  /// Somebody waits for this node to lead.
+  void PushStepUp() {
+    if (step_ups_.empty()) return;
+    const bool leads = node_->leads() && node_->state().ready;
+    const int64_t now = Micros();
+    for (size_t i = 0; i < step_ups_.size();) {
+      if (!leads && now < step_ups_[i].until_us) {
+        ++i;
+        continue;
+      }
+      auto done = std::move(step_ups_[i].done);
+      step_ups_.erase(step_ups_.begin() + static_cast<ptrdiff_t>(i));
+      if (leads)
+        done(Ok());
+      else
+        done(Error{kExceededTimeLimit, "this member did not come to lead in the time given"});
+    }
+    if (step_ups_.empty() || node_->leads() || now < next_ask_us_) return;
+    next_ask_us_ = now + kAskAgainMicros;
+    if (const NodeId leader = node_->status().leader; leader != 0)
+      (void)transport_->Send(leader, Transport::kStepUp, {});
+    else
+      node_->Campaign();
+  }
+
+  /// Another node lives at the address of member `lost`: its data directory was emptied. It must not take the old one's place by itself,
+  /// because it has forgotten how that one voted and what it had promised to keep. The leader takes the old one out and the new one in
+  /// as a learner, in one change that needs a majority of those who are left to count; it votes once it has everything (LeaderDuties).
+  /// Only an empty node that belongs to no set is taken: what it had is nowhere any more, so it cannot come back and be two.
+  void ReplaceStranger(NodeId lost) {
+    if (state().role != ConsensusRole::kLeader || Micros() < next_replace_us_) return;
+    next_replace_us_ = Micros() + kReplaceAgainMicros;
+    const std::optional<std::string> address = transport_->AddressOf(lost);
+    if (!address) return;
+    transport_->Probe(*address, kProbeMillis, [this, lost, address = *address](Result<NodeInfo> found) {
+      if (!found || found.value().id == lost) return;
+      const NodeInfo& node = found.value();
+      if (node.set_name != o_.set_name || !node.set_id.empty() || node.has_data) {
+        if (std::exchange(refused_, node.id) != node.id)
+          Log('W', "Another node lives at " + address +
+                       ", and it is not empty: it is not taken in. Empty its data directory, or remove the member");
+        return;
+      }
+      Call([this, lost, id = node.id, address] {
+        if (halted_ || !node_->leads()) return;
+        ConsensusConfiguration next = node_->configuration();
+        ConsensusMember* place = nullptr;
+        for (ConsensusMember& m : next.members) {
+          if (m.id == id) return;
+          if (m.id == lost && m.address == address) place = &m;
+        }
+        if (place == nullptr) return;
+        place->id = id;
+        Log('W', "The data directory of " + address + " was emptied: the member is taken in anew and copies everything");
+        node_->Reconfigure(std::move(next), [this, address](Result<LogPosition> r) {
+          if (!r) Log('W', address + " could not be taken in anew yet: " + r.error().message);
+        });
+      });
+    });
+  }
+
   ConsensusOptions o_;
   std::unique_ptr<LogStore> log_;
   std::unique_ptr<CheckpointStore> checkpoints_;
@@ -759,7 +880,8 @@ class Engine final : public Consensus {
   size_t inbox_bytes_ = 0;
   std::vector<std::function<void()>> calls_;
   std::vector<Proposal> proposals_;
-  bool stop_ = false, sleeping_ = false;
+  bool stop_ = false, sleeping_ = false, moved_ = false;
+  std::atomic<bool> leads_{false};
   std::atomic<bool> started_{false};  ///< transport_ is there
   std::atomic<bool> halted_{false};   ///< a copy takes this node's place
 
@@ -783,8 +905,19 @@ class Engine final : public Consensus {
   std::atomic<int64_t> frozen_until_us_{0};
   std::vector<NodeId> unreachable_;
   uint64_t max_bytes_ = 0, trimmed_bytes_ = 0;
+  uint64_t told_ = 0;  ///< consensus thread: applied index that the leader was told of last
   double min_hours_ = 0;
   std::optional<Forced> forced_;
+  struct Waiting {
+    int64_t until_us;
+    std::function<void(Result<void>)> done;
+  };
+  std::vector<Waiting> step_ups_;
+  int64_t next_ask_us_ = 0;
+  std::atomic<int64_t> next_replace_us_{0};
+  NodeId refused_ = 0;  ///< transport's thread: whom ReplaceStranger has complained of last
+  std::atomic<int64_t> tick_us_{int64_t{o_.tick_ms} * 1000}, heartbeat_ms_{0};
+  std::atomic<int64_t> heartbeat_timeout_us_{10'000'000};
   std::thread thread_;
 };
 

@@ -145,7 +145,7 @@ void RaftNode::Tick() {
 
 void RaftNode::Step(NodeId from, std::string_view message) {
   mf_snapshot s{};
-  if (mf_raft_step(raft_, from, B(message), &s) != MF_SNAPSHOT) return;
+  if (mf_raft_step(raft_, from, B(message), may_campaign_, &s) != MF_SNAPSHOT) return;
   SnapshotPointer p;
   p.position = {s.term, s.index};
   p.conf_state = V(s.conf_state);
@@ -254,6 +254,49 @@ void RaftNode::StepDown(NodeId to, int64_t timeout_ms, bool force,
   LeaderDuties();
 }
 
+void RaftNode::HandOver(NodeId to) {
+  constexpr int64_t kMicros = 10'000'000;
+  if (!leads() || handover_ || (may_lead && !may_lead(to))) return;
+  const std::vector<Member> all = members();
+  if (std::none_of(all.begin(), all.end(), [&](const Member& m) { return m.id == to && m.voter; }))
+    return;
+  for (const ConsensusMember& m : configuration_.members)
+    if (m.id == to && m.priority <= 0) return;
+  handover_ = std::make_unique<Handover>();
+  handover_->to = to;
+  handover_->until_us = o_.clock->MonotonicMicros() + kMicros;
+  handover_->force = false;
+  ContinueHandover();
+}
+
+void RaftNode::Poll() {
+  if (handover_ && leads()) {
+    ContinueHandover();
+    Pump();
+  }
+}
+
+void RaftNode::ContinueHandover() {
+  if (status().transferee == 0) {
+    NodeId to = handover_->to;
+    if (to == 0) to = BestSuccessor(0);
+    if (to != 0) mf_raft_transfer(raft_, to);
+  }
+  if (o_.clock->MonotonicMicros() < handover_->until_us) return;
+  auto done = std::move(handover_->done);
+  const bool force = handover_->force;
+  handover_.reset();
+  if (force) mf_raft_step_down(raft_);
+  for (auto& d : done) {
+    if (force)
+      d(Ok());
+    else
+      d(Error{kExceededTimeLimit,
+              "No electable secondaries caught up within the time given: use force to step "
+              "down all the same"});
+  }
+}
+
 void RaftNode::Campaign() { mf_raft_campaign(raft_); }
 void RaftNode::ReportUnreachable(NodeId id) { mf_raft_report_unreachable(raft_, id); }
 void RaftNode::ReportSnapshot(NodeId id, bool ok) { mf_raft_report_snapshot(raft_, id, ok); }
@@ -309,25 +352,7 @@ void RaftNode::LeaderDuties() {
     return;
   }
   if (handover_) {
-    if (s.transferee == 0) {
-      NodeId to = handover_->to;
-      if (to == 0) to = BestSuccessor(0);
-      if (to != 0) mf_raft_transfer(raft_, to);
-    }
-    if (o_.clock->MonotonicMicros() >= handover_->until_us) {
-      auto done = std::move(handover_->done);
-      const bool force = handover_->force;
-      handover_.reset();
-      if (force) mf_raft_step_down(raft_);
-      for (auto& d : done) {
-        if (force)
-          d(Ok());
-        else
-          d(Error{kExceededTimeLimit,
-                  "No electable secondaries caught up within the time given: use force to step "
-                  "down all the same"});
-      }
-    }
+    ContinueHandover();
     return;
   }
   // Unanswered reads are asked again: the heartbeat that carried the question may be lost.

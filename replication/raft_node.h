@@ -56,12 +56,16 @@ class RaftNode {
   Result<void> Open();
 
   void Tick();
+  /// Goes on with a step-down that is under way; as often as one likes.
+  void Poll();
   void Step(NodeId from, std::string_view message);
   void Propose(std::vector<Proposal> proposals);
   /// `gone`: removed even if this node does not know them any more (after a forced configuration others still do).
   void Reconfigure(ConsensusConfiguration configuration, Applier::Done done, std::vector<NodeId> gone = {});
   void ReadIndex(std::function<void(Result<uint64_t>)> done);
   void StepDown(NodeId to, int64_t timeout_ms, bool force, std::function<void(Result<void>)> done);
+  /// Moves leadership to `to`, which asked for it, if it may lead. A leader's; nothing elsewhere.
+  void HandOver(NodeId to);
   void Campaign();
   void ReportUnreachable(NodeId id);
   void ReportSnapshot(NodeId id, bool ok);
@@ -105,6 +109,7 @@ class RaftNode {
   void FailPending(ErrorCode code, std::string_view why);
   /// Once a tick on the leader: promotions, leadership by priority, a step-down under way.
   void LeaderDuties();
+  void ContinueHandover();
   bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts
   /// members(), active: within the last election timeout (raft-rs forgets at the end of each who was, so it alone depends on when
   /// one asks).

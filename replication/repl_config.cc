@@ -10,6 +10,9 @@ constexpr size_t kMaxMembers = 50;
 constexpr int kMaxVoters = 7;
 constexpr double kMaxPriority = 1000;
 constexpr int64_t kMaxVersion = INT32_MAX;
+constexpr int64_t kMinElectionMillis = 200;  // below it a busy machine takes its primary for lost
+/// MongoDB's defaults of settings that have no meaning here: nothing else is accepted.
+constexpr int64_t kCatchUpTimeoutMillis = -1, kCatchUpTakeoverDelayMillis = 30'000;
 
 Error Invalid(std::string message) {
   return {ErrorCode::kInvalidReplicaSetConfig, std::move(message)};
@@ -126,12 +129,20 @@ Result<void> ParseSettings(BsonView doc, ReplConfig* c) {
     } else if (e.name == "heartbeatTimeoutSecs") {
       MAYFLY_TRY(c->heartbeat_timeout_secs, Whole("heartbeatTimeoutSecs", v, 1, 3600));
     } else if (e.name == "electionTimeoutMillis") {
-      MAYFLY_TRY(c->election_timeout_ms, Whole("electionTimeoutMillis", v, 1, 3600'000));
+      MAYFLY_TRY(c->election_timeout_ms,
+                 Whole("electionTimeoutMillis", v, kMinElectionMillis, 3600'000));
     } else if (e.name == "catchUpTimeoutMillis") {
-      MAYFLY_TRY(c->catch_up_timeout_ms, Whole("catchUpTimeoutMillis", v, -1, INT32_MAX));
+      MAYFLY_TRY(int64_t n, Whole("catchUpTimeoutMillis", v, -1, INT32_MAX));
+      if (n != kCatchUpTimeoutMillis)
+        return Invalid(
+            "catchUpTimeoutMillis: a new primary has everything that was acknowledged and never waits to catch up: leave it out, or give "
+            "its default, -1");
     } else if (e.name == "catchUpTakeoverDelayMillis") {
-      MAYFLY_TRY(c->catch_up_takeover_delay_ms,
-                 Whole("catchUpTakeoverDelayMillis", v, -1, INT32_MAX));
+      MAYFLY_TRY(int64_t n, Whole("catchUpTakeoverDelayMillis", v, -1, INT32_MAX));
+      if (n != kCatchUpTakeoverDelayMillis)
+        return Invalid(
+            "catchUpTakeoverDelayMillis: no member is ever ahead of the primary, so none takes over for that reason: leave it out, or give "
+            "its default, 30000");
     } else if (e.name == "getLastErrorModes") {
       if (!v.IsDocument()) return WrongType("settings.getLastErrorModes", v, "object");
       for (const BsonElement& mode : v.Document()) {
@@ -194,6 +205,11 @@ Result<void> Validate(const ReplConfig& c) {
   if (electable == 0)
     return Invalid(
         "Replica set configuration must contain at least one non-arbiter member with priority > 0");
+  if (c.heartbeat_interval_ms >= c.heartbeat_timeout_secs * 1000)
+    return Invalid("heartbeatIntervalMillis of " + std::to_string(c.heartbeat_interval_ms) +
+                   " must be less than heartbeatTimeoutSecs of " +
+                   std::to_string(c.heartbeat_timeout_secs) +
+                   " seconds: members would take each other for unreachable between two heartbeats");
   for (const auto& [name, tags] : c.modes) {
     for (const auto& [tag, wanted] : tags) {
       std::set<std::string> values;
@@ -273,8 +289,8 @@ BsonDocument ReplConfig::ToBson() const {
     s.Append("heartbeatIntervalMillis", static_cast<int32_t>(heartbeat_interval_ms));
     s.Append("heartbeatTimeoutSecs", static_cast<int32_t>(heartbeat_timeout_secs));
     s.Append("electionTimeoutMillis", static_cast<int32_t>(election_timeout_ms));
-    s.Append("catchUpTimeoutMillis", static_cast<int32_t>(catch_up_timeout_ms));
-    s.Append("catchUpTakeoverDelayMillis", static_cast<int32_t>(catch_up_takeover_delay_ms));
+    s.Append("catchUpTimeoutMillis", static_cast<int32_t>(kCatchUpTimeoutMillis));
+    s.Append("catchUpTakeoverDelayMillis", static_cast<int32_t>(kCatchUpTakeoverDelayMillis));
     {
       auto all = s.OpenDocument("getLastErrorModes");
       for (const auto& [mode, tags] : modes) {

@@ -32,9 +32,11 @@ struct ReplConfig {
   int64_t term = 0;      ///< of the primary that made it
   std::vector<MemberConfig> members;
   std::string set_id;    ///< 12 bytes: settings.replicaSetId
+  /// Either value: the log comes from the primary, so nothing is chained.
   bool chaining_allowed = true;
-  int64_t heartbeat_interval_ms = 2000, heartbeat_timeout_secs = 10, election_timeout_ms = 10'000;
-  int64_t catch_up_timeout_ms = -1, catch_up_takeover_delay_ms = 30'000;
+  /// Act as in MongoDB; the interval and the election timeout are shorter by default (ConsensusTimings), so that a lost primary is
+  /// replaced within two seconds.
+  int64_t heartbeat_interval_ms = 250, heartbeat_timeout_secs = 10, election_timeout_ms = 1000;
   bool majority_journal = true;
   /// settings.getLastErrorModes: name -> tag -> how many different values of it.
   std::map<std::string, std::map<std::string, int64_t>> modes;

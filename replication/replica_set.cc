@@ -15,6 +15,7 @@ namespace {
 constexpr std::string_view kAppliedRow = "replication/applied";
 constexpr int64_t kProbeMillis = 5'000;
 constexpr int64_t kHandOverMillis = 2'000;
+constexpr int64_t kStepUpMillis = 10'000;
 constexpr int64_t kNoopMillis = 10'000;  ///< periodicNoopIntervalSecs
 
 Error NotSecondary(std::string message) { return {LocationCode(95), std::move(message)}; }
@@ -139,10 +140,6 @@ Result<void> ReplicaSet::Start() { return consensus_->Start(); }
 
 void ReplicaSet::Stop() {
   if (stopping_.exchange(true)) return;
-  {
-    std::lock_guard l(delay_mutex_);
-    delay_wake_.notify_all();
-  }
   if (!consensus_ || committer_ == nullptr || !committer_->writable()) return;
   // Whoever can take over does so now rather than after an election timeout.
   TopologyPtr t = topology();
@@ -222,6 +219,10 @@ std::optional<ReplicaSet::Election> ReplicaSet::last_election() const {
 }
 
 void ReplicaSet::SetConfig(std::string_view payload) {
+  {
+    std::lock_guard l(mutex_);
+    if (config_ && config_payload_ == payload) return;
+  }
   auto parsed = ParseReplConfig(BsonView(payload));
   if (!parsed) {
     Log('E', "The configuration in the log cannot be read",
@@ -231,7 +232,10 @@ void ReplicaSet::SetConfig(std::string_view payload) {
   auto config = std::make_shared<const ReplConfig>(std::move(parsed).value());
   {
     std::lock_guard l(mutex_);
+    // A delayed member comes by entries of older configurations when it knows the newest one already.
+    if (config_ && config_->version > config->version && config_->term >= config->term) return;
     config_ = config;
+    config_payload_ = payload;
   }
   Post([this, config] {
     if (auto stored = StoreConfigDocument(*config); !stored)
@@ -271,11 +275,11 @@ void ReplicaSet::CheckClocks() {
 }
 
 void ReplicaSet::Refresh() {
-  const ConsensusStatus status = consensus_->Status();
   bool changed = false;
   MemberState was, is;
   {
     std::lock_guard l(mutex_);
+    const ConsensusStatus status = consensus_->Status();
     auto next = std::make_shared<Topology>();
     next->config = config_;
     next->term = state_.term;
@@ -348,23 +352,33 @@ void ReplicaSet::Refresh() {
 
 // --- the engine's calls ------------------------------------------------------------------------------
 
-void ReplicaSet::WaitForDelay(const CommittedEntry& entry) {
+void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
+  SetConfig(configuration.payload);
+  ConsensusTimings timings;
   int64_t delay = 0;
   {
     std::lock_guard l(mutex_);
-    if (topology_->self >= 0 && topology_->config)
-      delay = topology_->config->members[static_cast<size_t>(topology_->self)].secondary_delay_secs;
+    if (!config_) return;
+    timings = {config_->election_timeout_ms, config_->heartbeat_interval_ms, config_->heartbeat_timeout_secs * 1000};
+    const auto& members = configuration.members;
+    for (size_t i = 0; i < members.size() && i < config_->members.size(); ++i)
+      if (members[i].id == consensus_->self()) delay = config_->members[i].secondary_delay_secs;
   }
-  if (delay == 0 || entry.context != nullptr) return;
+  delay_secs_ = delay;
+  consensus_->SetTimings(timings);
+  Post([this] { Refresh(); });
+}
+
+int64_t ReplicaSet::HoldMillis(const CommittedEntry& entry) {
+  const int64_t delay = delay_secs_.load(std::memory_order_relaxed);
+  if (delay == 0 || entry.kind != CommittedEntry::Kind::kData) return 0;
   std::string_view rest = entry.data.substr(std::min(kLogEntryHeader, entry.data.size()));
   uint64_t ts;
   uint32_t ticks;
   int64_t wall = 0;
   auto read = SkipLogUnit(&rest, &ts, &ticks, &wall);
-  if (!read || !read.value()) return;
-  std::unique_lock l(delay_mutex_);
-  while (!stopping_ && storage_.clock().Now().millis < wall + delay * 1000)
-    delay_wake_.wait_for(l, std::chrono::milliseconds(100));
+  if (!read || !read.value()) return 0;
+  return std::max<int64_t>(wall + delay * 1000 - storage_.clock().Now().millis, 0);
 }
 
 void ReplicaSet::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) {
@@ -372,7 +386,6 @@ void ReplicaSet::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch
   OpTime last{0, -1, 0};
   for (const CommittedEntry& e : entries) {
     if (e.kind != CommittedEntry::Kind::kData) continue;
-    WaitForDelay(e);
     entries_.push_back({e.data, ReplicatedCommitter::UnitsOf(e.context)});
     last.term = static_cast<int64_t>(e.position.term);
   }
@@ -580,6 +593,16 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
   std::unique_lock l(mutex_);
   applied_wake_.wait_for(l, std::chrono::milliseconds(kProbeMillis),
                          [this] { return applied_.ts != 0 || stopping_.load(); });
+  l.unlock();
+  // The others begin as learners. When they vote, the set can lose this member.
+  const int64_t until = storage_.clock().MonotonicMicros() + kProbeMillis * 1000;
+  auto all_vote = [this, wanted = config.VotingMembers()] {
+    int voters = 0;
+    for (const MemberStatus& m : consensus_->Status().members) voters += m.voter;
+    return voters >= wanted;
+  };
+  while (!all_vote() && !stopping_ && storage_.clock().MonotonicMicros() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return Ok();
 }
 
@@ -614,12 +637,11 @@ Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
 Result<void> ReplicaSet::StepDown(int64_t seconds, int64_t catch_up_millis, bool force) {
   if (topology()->state != MemberState::kPrimary)
     return Error{ErrorCode::kNotWritablePrimary, "not primary so can't step down"};
-  const int64_t until = storage_.clock().MonotonicMicros() + seconds * 1'000'000;
-  consensus_->DoNotCampaignUntil(until);
+  StayOut(storage_.clock().MonotonicMicros() + seconds * 1'000'000);
   Result<void> r =
       Await<void>([&](auto done) { consensus_->StepDown(0, catch_up_millis, force, done); });
   if (!r) {
-    consensus_->DoNotCampaignUntil(0);
+    StayOut(0);
     if (r.error().code == LocationCode(262))
       return Error{LocationCode(262),
                    "No electable secondaries caught up as of " +
@@ -629,16 +651,38 @@ Result<void> ReplicaSet::StepDown(int64_t seconds, int64_t catch_up_millis, bool
   return r;
 }
 
+void ReplicaSet::StayOut(int64_t until_micros) {
+  out_until_micros_ = until_micros;
+  consensus_->DoNotCampaignUntil(until_micros);
+}
+
+Result<void> ReplicaSet::StepUp() {
+  TopologyPtr t = topology();
+  if (t->state == MemberState::kPrimary) return Ok();
+  auto fail = [](std::string why) {
+    return Error{ErrorCode::kCommandFailed, "Election failed: " + why};
+  };
+  if (t->state != MemberState::kSecondary || t->self < 0)
+    return fail("this member is in state " + std::string(MemberStateName(t->state)) + ", not SECONDARY");
+  const MemberConfig& self = t->config->members[static_cast<size_t>(t->self)];
+  if (!self.electable()) return fail("this member has priority 0");
+  if (storage_.clock().MonotonicMicros() < out_until_micros_)
+    return fail("this member is frozen or has stepped down a short time ago; replSetFreeze with 0 ends that");
+  auto r = Await<void>([&](auto done) { consensus_->StepUp(kStepUpMillis, done); });
+  if (!r) return fail(r.error().message);
+  return Ok();
+}
+
 Result<std::string> ReplicaSet::Freeze(int64_t seconds) {
   TopologyPtr t = topology();
   if (t->state == MemberState::kPrimary)
     return NotSecondary(
         "cannot freeze node when primary or running for election. state: Primary");
   if (seconds == 0) {
-    consensus_->DoNotCampaignUntil(0);
+    StayOut(0);
     return std::string("unfreezing");
   }
-  consensus_->DoNotCampaignUntil(storage_.clock().MonotonicMicros() + seconds * 1'000'000);
+  StayOut(storage_.clock().MonotonicMicros() + seconds * 1'000'000);
   return std::string();
 }
 
@@ -652,7 +696,7 @@ Result<void> ReplicaSet::SetMaintenance(bool on) {
       return Error{ErrorCode::kOperationFailed, "already out of maintenance mode"};
     maintenance_ = on;
   }
-  consensus_->DoNotCampaignUntil(on ? INT64_MAX : 0);
+  StayOut(on ? INT64_MAX : 0);
   Refresh();
   return Ok();
 }

@@ -145,6 +145,8 @@ class ReplicaSet final : public StateMachine {
   Result<void> Initiate(std::optional<BsonView> config);
   Result<void> Reconfigure(BsonView config, bool force);
   Result<void> StepDown(int64_t seconds, int64_t catch_up_millis, bool force);
+  /// This member becomes primary. Errors: CommandFailed 125 when it may not, or does not within a few seconds.
+  Result<void> StepUp();
   Result<std::string> Freeze(int64_t seconds);  ///< the reply's info
   Result<void> SetMaintenance(bool on);
   /// replSetResizeOplog; what is not given stays. Not kept over a restart, as MongoDB's option of the same name rules then.
@@ -170,12 +172,16 @@ class ReplicaSet final : public StateMachine {
   void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override;
   void Applied(std::span<const CommittedEntry> entries) override;
   void StateChanged(const ConsensusState& state) override;
+  void Configured(const ConsensusConfiguration& configuration) override;
+  int64_t HoldMillis(const CommittedEntry& entry) override;
+  bool Holds() override { return delay_secs_.load(std::memory_order_relaxed) > 0; }
   void Progressed() override;
   std::string HeartbeatPayload() override;
 
  private:
   explicit ReplicaSet(ReplicaSetOptions options);
   Result<void> LoadApplied();
+  /// Takes the configuration into use, unless it is in use already.
   void SetConfig(std::string_view payload);
   /// Makes the topology anew; if it differs, the counter goes up and waiters wake.
   void Refresh();
@@ -185,9 +191,10 @@ class ReplicaSet final : public StateMachine {
   Result<void> StoreConfigDocument(const ReplConfig& config);
   /// Logs whose clock is more than a second from this one's, once a member until that has changed.
   void CheckClocks();
-  void WaitForDelay(const CommittedEntry& entry);
   void Log(char severity, std::string_view message,
            const std::function<void(BsonBuilder&)>& fill = {}) const;
+  /// Until then (MonotonicMicros) this member does not become primary.
+  void StayOut(int64_t until_micros);
   void RunTasks();
   void Post(std::function<void()> task);
 
@@ -204,8 +211,10 @@ class ReplicaSet final : public StateMachine {
   ConsensusState state_;
   bool started_ = false;  ///< the engine has told its state once
   std::shared_ptr<const ReplConfig> config_;
+  std::string config_payload_;  ///< what config_ was read from
   OpTime applied_;
   bool maintenance_ = false;
+  std::atomic<int64_t> out_until_micros_{0};  ///< replSetFreeze and the like: MonotonicMicros
   uint64_t log_max_bytes_ = 0;
   double log_min_hours_ = 0;
   const int64_t started_micros_;
@@ -225,9 +234,7 @@ class ReplicaSet final : public StateMachine {
   std::thread tasks_thread_;
 
   std::condition_variable applied_wake_;  ///< with mutex_
-
-  std::mutex delay_mutex_;
-  std::condition_variable delay_wake_;
+  std::atomic<int64_t> delay_secs_{0};    ///< of this member, by the newest configuration
 };
 
 }  // namespace mayfly

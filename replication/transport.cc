@@ -20,8 +20,8 @@ constexpr size_t kMaxQueued = 16384;
 constexpr size_t kMaxCallers = 16;  // members that called before any configuration named them
 constexpr size_t kFlushBytes = 1 << 20;
 constexpr int64_t kHandshakeMs = 5000, kFirstPauseMs = 50, kLastPauseMs = 1000;
-/// A stream that has been silent for so long is broken although nobody said so.
-constexpr int64_t kSilentMs = 5000;
+/// A stream that has been silent for so long, and for several heartbeats, is broken although nobody said so.
+constexpr int64_t kSilentMs = 5000, kSilentHeartbeats = 3;
 
 using Timer =
     asio::basic_waitable_timer<std::chrono::steady_clock,
@@ -74,7 +74,10 @@ int64_t NowMs() {
 }  // namespace
 
 Transport::Transport(Options options)
-    : o_(std::move(options)), net_work_(net_.get_executor()), bulk_work_(bulk_.get_executor()) {}
+    : o_(std::move(options)),
+      net_work_(net_.get_executor()),
+      bulk_work_(bulk_.get_executor()),
+      heartbeat_ms_(o_.heartbeat_ms) {}
 
 Transport::~Transport() { Stop(); }
 
@@ -116,6 +119,14 @@ void Transport::AddPeer(const Address& a, bool listed) {
   // Not at once: on the net thread it would run right here, under the lock.
   asio::post(net_, [this, peer = slot] {
     asio::co_spawn(net_.get_executor(), Stream(peer), asio::detached);
+  });
+}
+
+void Transport::SetHeartbeat(int64_t ms) {
+  if (heartbeat_ms_.exchange(ms) == ms) return;
+  asio::post(net_, [this] {
+    std::lock_guard l(mutex_);
+    for (auto& [id, peer] : peers_) peer->wake.cancel();
   });
 }
 
@@ -181,7 +192,7 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
     }
     Log('D', "Member " + address + ": connecting");
     auto opened = co_await OpenLink(address);
-    std::string why;
+    Error why;
     if (opened) {
       std::shared_ptr<MemberLink> link = std::move(opened).value();
       Result<LinkPeer> greeted = Error{};
@@ -207,7 +218,7 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
         for (;;) {
           auto frame = co_await link->Read();
           if (!frame) {
-            why = frame.error().message;
+            why = frame.error();
             break;
           }
           peer->heard_ms = NowMs();
@@ -221,15 +232,16 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
           co_await Pause(peer, 1);
         }
       } else {
-        why = greeted.error().message;
+        why = greeted.error();
         link->Close();
       }
     } else {
-      why = opened.error().message;
+      why = opened.error();
     }
     if (peer->gone || stopped_) break;
-    if (why != peer->last_error) Log('W', "Member " + address + " cannot be reached: " + why);
-    peer->last_error = why;
+    if (why.message != peer->last_error)
+      Log('W', "Member " + address + " cannot be reached: " + why.message);
+    peer->last_error = why.message;
     o_.link_changed(peer->id, false, why);
     const int64_t until = NowMs() + pause;
     while (!peer->gone && NowMs() < until) co_await Pause(peer, until - NowMs() + 1);
@@ -238,16 +250,18 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
 }
 
 LinkTask<void> Transport::Writer(std::shared_ptr<Peer> peer, std::shared_ptr<MemberLink> link) {
-  int64_t next_heartbeat = 0;
+  int64_t last_heartbeat = INT64_MIN / 2, next_heartbeat = 0;
   while (!peer->gone && peer->link == link) {
-    const int64_t now = NowMs();
+    const int64_t now = NowMs(), every = heartbeat_ms_;
+    next_heartbeat = last_heartbeat + every;
     if (now >= next_heartbeat) {
-      if (now - peer->heard_ms > kSilentMs) {
+      if (now - peer->heard_ms > std::max(kSilentMs, every * kSilentHeartbeats)) {
         link->Close();
         break;
       }
       link->Add(kHeartbeat, o_.heartbeat(peer->id));
-      next_heartbeat = now + o_.heartbeat_ms;
+      last_heartbeat = now;
+      next_heartbeat = now + every;
     }
     for (;;) {
       std::pair<uint8_t, std::string> next;
@@ -335,8 +349,8 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
       link->Add(kHeartbeatAnswer, o_.answer(peer.info.id, frame.value().body));
       auto flushed = co_await link->Flush();
       if (!flushed) break;
-    } else if (frame.value().type == kRaft) {
-      o_.received(peer.info.id, kRaft, frame.value().body);
+    } else if (frame.value().type == kRaft || frame.value().type == kStepUp) {
+      o_.received(peer.info.id, frame.value().type, frame.value().body);
     }
   }
   link->Close();

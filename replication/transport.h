@@ -23,7 +23,7 @@ namespace mayfly {
 /// Threads: its own two (one for messages, one for copies of data files); calls from any.
 class Transport {
  public:
-  enum Message : uint8_t { kRaft = 10, kHeartbeat = 11, kHeartbeatAnswer = 12 };
+  enum Message : uint8_t { kRaft = 10, kHeartbeat = 11, kHeartbeatAnswer = 12, kStepUp = 13 };
   struct Options {
     std::function<LinkIdentity()> identity;  ///< as it is now; any thread
     /// A message of an authenticated member; its thread, must not block.
@@ -31,8 +31,8 @@ class Transport {
     /// A heartbeat to be sent to this member, and the answer to one.
     std::function<std::string(NodeId to)> heartbeat;
     std::function<std::string(NodeId from, std::string_view heartbeat)> answer;
-    /// The stream to this member was opened, or broke (why).
-    std::function<void(NodeId peer, bool up, std::string_view why)> link_changed;
+    /// The stream to this member was opened, or broke or could not be opened (why).
+    std::function<void(NodeId peer, bool up, const Error& why)> link_changed;
     /// Serves a copy of the data: runs on the thread for copies as long as the link lasts.
     std::function<LinkTask<void>(std::shared_ptr<MemberLink>, NodeId peer)> serve_fetch;
     std::function<void(char severity, std::string_view message)> log;
@@ -48,6 +48,8 @@ class Transport {
   void Start();
   void Stop();
 
+  /// How often heartbeats go out; from now on. Any thread.
+  void SetHeartbeat(int64_t ms);
   /// Whom to talk to. Streams to others are closed; members that called themselves and are not listed keep theirs.
   void SetPeers(std::vector<Address> peers);
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
@@ -78,6 +80,7 @@ class Transport {
   std::map<NodeId, std::shared_ptr<Peer>> peers_;
   std::vector<std::weak_ptr<MemberLink>> inbound_;  ///< net thread
   std::atomic<bool> stopped_{false};
+  std::atomic<int64_t> heartbeat_ms_;
 };
 
 }  // namespace mayfly

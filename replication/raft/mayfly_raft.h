@@ -114,7 +114,7 @@ void mf_raft_free(mf_raft* node);
 void mf_raft_tick(mf_raft* node, int may_campaign);
 /* A message of member `from`. MF_SNAPSHOT: not stepped, filled into *snapshot; take the state from there and make a new
  * node. MF_DROPPED: of no use here. */
-int mf_raft_step(mf_raft* node, uint64_t from, mf_bytes message, mf_snapshot* snapshot);
+int mf_raft_step(mf_raft* node, uint64_t from, mf_bytes message, int may_campaign, mf_snapshot* snapshot);
 /* Entries of this leader. First index given out in *first_index. MF_DROPPED: not a leader, or one that hands over. */
 int mf_raft_propose(mf_raft* node, const mf_bytes* data, const mf_bytes* context, size_t count, uint64_t* first_index);
 /* MF_BUSY: a change is under way. */

@@ -101,6 +101,14 @@ Result<void> StepDown(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   return set->StepDown(seconds == 0 ? 60 : seconds, wait * 1000, force);
 }
 
+Result<void> StepUp(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
+  ArgReader in(req);
+  in.Any("skipDryRun");  // elections have their dry run always
+  MAYFLY_TRY(in.Finish());
+  return set->StepUp();
+}
+
 Result<void> Freeze(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(ReplicaSet * set, InitiatedSet(ctx));
   ArgReader in(req);
@@ -182,6 +190,8 @@ void RegisterReplicationCommands(CommandRegistry& registry) {
                 .help = "The state of the replica set as this member sees it.", .run = &GetStatus});
   registry.Add({.name = "replSetStepDown", .flags = kFlags | kWorker,
                 .help = "Hands the primary's role to another member.", .run = &StepDown});
+  registry.Add({.name = "replSetStepUp", .flags = kFlags | kWorker,
+                .help = "Makes this member the primary.", .run = &StepUp});
   registry.Add({.name = "replSetFreeze", .flags = kFlags,
                 .help = "Keeps this member from becoming primary for some seconds.", .run = &Freeze});
   registry.Add({.name = "replSetMaintenance", .flags = kFlags | kWorker,
@@ -190,8 +200,7 @@ void RegisterReplicationCommands(CommandRegistry& registry) {
                 .help = "Members take the log from the primary: accepted for it alone.", .run = &SyncFrom});
   registry.Add({.name = "replSetResizeOplog", .flags = kFlags,
                 .help = "How much of the replication log is kept.", .run = &ResizeOplog});
-  for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat", "replSetRequestVotes", "replSetStepUp",
-                                "replSetUpdatePosition"})
+  for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat", "replSetRequestVotes", "replSetUpdatePosition"})
     registry.Add({.name = name, .flags = kFlags | kHidden,
                   .help = "Between members of MongoDB's own sets.", .run = &ElectionById});
 }

@@ -25,10 +25,10 @@ class Member:
     def host(self):
         return f"127.0.0.1:{self.port}"
 
-    def start(self):
+    def start(self, replica_set=True):
         os.makedirs(self.folder, exist_ok=True)
         log = open(f"{self.folder}/log", "ab")
-        self.proc = subprocess.Popen([BINARY, "--replSet", "rs0", "--port", str(self.port), "--dbpath", f"{self.folder}/data",
+        self.proc = subprocess.Popen([BINARY, *(["--replSet", "rs0"] if replica_set else []), "--port", str(self.port), "--dbpath", f"{self.folder}/data",
                                       "--nounixsocket", *self.extra], stdout=log, stderr=subprocess.STDOUT)
         log.close()
 

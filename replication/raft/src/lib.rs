@@ -294,7 +294,9 @@ impl Node {
             self.draws += 1;
         }
         let min = self.raw.raft.election_timeout() as u64;
-        let t = min + mix(self.seed ^ mix(self.raw.raft.id) ^ mix(self.draws)) % min;
+        // A quarter apart is enough for one to be first, and no longer than that is nobody leading.
+        let spread = (min / 4).max(4).min(min);
+        let t = min + mix(self.seed ^ mix(self.raw.raft.id) ^ mix(self.draws)) % spread;
         self.raw.raft.set_randomized_election_timeout(t as usize);
     }
 
@@ -410,6 +412,7 @@ pub unsafe extern "C" fn mf_raft_step(
     node: *mut Node,
     from: u64,
     message: MfBytes,
+    may_campaign: c_int,
     snapshot: *mut MfSnapshot,
 ) -> c_int {
     let node = &mut *node;
@@ -424,6 +427,8 @@ pub unsafe extern "C" fn mf_raft_step(
         }
         match m.get_msg_type() {
             MessageType::MsgPropose | MessageType::MsgTransferLeader => return MALFORMED,
+            // Leadership is offered to somebody who has just been told not to take it.
+            MessageType::MsgTimeoutNow if may_campaign == 0 => return DROPPED,
             // Would be a promise broken by somebody: the log cannot be shorter than what was told.
             MessageType::MsgHeartbeat if m.commit > node.raw.raft.raft_log.last_index() => {
                 return MALFORMED

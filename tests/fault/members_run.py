@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""What members are told to be and to do, on three real processes: settings of the configuration, step-down, step-up, freezing, priorities, votes,
+hidden and delayed members, tags, and a member whose data directory was emptied. The last line says "N passed, N failed".
+"""
+import shutil, sys, time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import pymongo
+from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.read_preferences import Nearest
+from pymongo.write_concern import WriteConcern
+from replica_set import Member, ReplicaSet
+
+passed = failed = 0
+
+
+def check(ok, what):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    print(("ok   " if ok else "FAIL ") + what, flush=True)
+
+
+def code(f):
+    try:
+        f()
+        return 0
+    except PyMongoError as e:
+        return (getattr(e, "details", None) or {}).get("code", str(e))
+
+
+def reconfig(s, change):
+    """As rs.reconfig() from whoever leads; the configuration as it was before."""
+    for _ in range(20):
+        admin = s.primary().client.admin
+        config = admin.command("replSetGetConfig")["config"]
+        config["version"] += 1
+        change(config)
+        try:
+            admin.command("replSetReconfig", config)
+            return
+        except OperationFailure as e:
+            if e.code not in (109, 189, 10107):
+                raise
+    raise AssertionError("no reconfiguration within 20 attempts")
+
+
+def settings(s, **values):
+    reconfig(s, lambda c: c["settings"].update(values))
+
+
+def member_is(s, member, **values):
+    def change(c):
+        next(m for m in c["members"] if m["host"] == member.host).update(values)
+    reconfig(s, change)
+
+
+def others(s, *not_these):
+    return [m for m in s.members if m not in not_these]
+
+
+def failover(s):
+    """Seconds from the end of the primary until another one leads."""
+    dead, began = s.primary(), time.monotonic()
+    dead.kill()
+    s.wait(lambda: any(m.hello()["isWritablePrimary"] for m in others(s, dead)), "another primary", 40)
+    took = time.monotonic() - began
+    dead.start()
+    dead.wait_up()
+    s.wait(lambda: dead.hello()["secondary"], "the old primary to follow")
+    return took
+
+
+def health(primary, member):
+    return next(m["health"] for m in primary.client.admin.command("replSetGetStatus")["members"] if m["name"] == member.host)
+
+
+def timings(s):
+    given = s.primary().client.admin.command("replSetGetConfig")["config"]["settings"]
+    check((given["electionTimeoutMillis"], given["heartbeatIntervalMillis"], given["heartbeatTimeoutSecs"]) == (1000, 250, 10), f"the settings that hold are shown: {given}")
+    version = s.primary().client.admin.command("replSetGetConfig")["config"]["version"]
+    for name, value in (("electionTimeoutMillis", 100), ("electionTimeoutMillis", "x"), ("catchUpTimeoutMillis", 0), ("catchUpTakeoverDelayMillis", 1),
+                        ("heartbeatIntervalMillis", 10000), ("heartbeatTimeoutSecs", 0), ("noSuchSetting", 1)):
+        check(code(lambda: settings(s, **{name: value})) == 93, f"{name}: {value!r} is refused")
+    check(s.primary().client.admin.command("replSetGetConfig")["config"]["version"] == version, "what is refused changes nothing")
+    settings(s, chainingAllowed=False, catchUpTimeoutMillis=-1, catchUpTakeoverDelayMillis=30000)
+    settings(s, electionTimeoutMillis=4000)
+    took = failover(s)
+    check(3 < took < 15, f"electionTimeoutMillis 4000: {took:.1f} s without a primary")
+    settings(s, electionTimeoutMillis=300)
+    took = failover(s)
+    check(took < 3, f"electionTimeoutMillis 300: {took:.1f} s without a primary")
+    settings(s, electionTimeoutMillis=10000, heartbeatIntervalMillis=2000)
+    began = time.monotonic()
+    for _ in range(20):
+        s.primary().client.test.get_collection("w3", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one({})
+    check(time.monotonic() - began < 10, "w: 3 does not wait for heartbeats")
+    settings(s, heartbeatIntervalMillis=100, heartbeatTimeoutSecs=1)
+    primary = s.primary()
+    away = others(s, primary)[0]
+    away.pause()
+    began = time.monotonic()
+    s.wait(lambda: health(primary, away) == 0, "the silent member to be noticed", 30)
+    check(0.5 < time.monotonic() - began < 9, f"heartbeatTimeoutSecs 1: noticed after {time.monotonic() - began:.1f} s")
+    away.resume()
+    s.wait(lambda: health(primary, away) == 1, "the member to be heard of again", 30)
+    settings(s, electionTimeoutMillis=1000, heartbeatIntervalMillis=250, heartbeatTimeoutSecs=10)
+
+
+def leaders(s):
+    p = s.primary()
+    p.client.admin.command("replSetStepDown", 30)
+    q = s.primary()
+    check(q is not p, "a primary that steps down is followed by another one")
+    check(code(lambda: p.client.admin.command("replSetStepUp", 1)) == 125, "it does not lead again within its period")
+    check(code(lambda: p.client.admin.command("replSetStepDown", 30)) == 10107, "a secondary cannot step down")
+    check(code(lambda: q.client.admin.command("replSetFreeze", 30)) == 95, "a primary cannot be frozen")
+    check(code(lambda: q.client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=6)) == 2, "the period is longer than the time to catch up")
+    p.client.admin.command("replSetFreeze", 0)
+    p.client.admin.command("replSetStepUp", 1)
+    check(p.hello()["isWritablePrimary"] and s.primary() is p, "replSetStepUp makes a secondary the primary, when it returns")
+    check(code(lambda: p.client.admin.command("replSetStepUp", 1)) == 0, "on the primary it does nothing")
+    for m in others(s, p):
+        m.client.admin.command("replSetFreeze", 60)
+    s.wait(lambda: code(lambda: p.client.admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=0)) == 262, "nobody who could follow")
+    check(p.hello()["isWritablePrimary"], "it steps down only when somebody can follow")
+    code(lambda: p.client.admin.command("replSetStepDown", 60, force=True, secondaryCatchUpPeriodSecs=0))
+    s.wait(lambda: not any(m.hello()["isWritablePrimary"] for m in s.members), "no primary")
+    check(True, "with force it steps down all the same")
+    q = others(s, p)[0]
+    q.client.admin.command("replSetFreeze", 0)
+    check(s.primary() is q, "the one that is not frozen any more leads")
+    for m in s.members:
+        code(lambda: m.client.admin.command("replSetFreeze", 0))
+
+
+def kinds(s):
+    a, b, c = s.members
+    member_is(s, a, priority=5)
+    s.wait(lambda: a.hello()["isWritablePrimary"], "the member of highest priority to lead")
+    check(True, "leadership goes to the highest priority")
+    member_is(s, c, priority=0, hidden=True, tags={"dc": "west"})
+    s.wait(lambda: c.hello().get("hidden") is True, "the member to know that it is hidden")
+    hello = b.hello()
+    check(c.host not in hello["hosts"] + hello.get("passives", []), "a hidden member is named to nobody")
+    check(c.hello().get("passive") is True and c.hello()["secondary"], "it follows")
+    check(code(lambda: c.client.admin.command("replSetStepUp", 1)) == 125, "priority 0 never leads")
+    seen = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=10000)
+    seen.admin.command("ping")
+    s.wait(lambda: (c.port not in [n[1] for n in seen.nodes]) and len(seen.nodes) == 2, "the driver to drop the hidden member")
+    seen.close()
+    member_is(s, c, hidden=False)
+    s.wait(lambda: c.host in b.hello().get("passives", []), "the member to be a passive one")
+    check(c.host not in b.hello()["hosts"], "priority 0 is a passive member")
+    # Its vote still counts: two of three are left.
+    b.kill()
+    a.client.test.kinds.insert_one({"_id": "with a passive voter"})
+    check(True, "a member of priority 0 counts in majorities")
+    b.start()
+    b.wait_up()
+    s.wait(lambda: b.hello()["secondary"], "it to follow")
+    member_is(s, c, votes=0)
+    status = a.client.admin.command("replSetGetStatus")
+    check((status["votingMembersCount"], status["majorityVoteCount"]) == (2, 2), "votes 0 counts in no majority")
+    s.wait(lambda: next(m for m in a.client.admin.command("replSetGetStatus")["members"] if m["name"] == c.host)["stateStr"] == "SECONDARY", "it follows")
+    b.kill()
+    s.wait(lambda: not a.hello()["isWritablePrimary"], "the primary without a majority to step down")
+    check(True, "without a majority of the voters nobody leads")
+    b.start()
+    b.wait_up()
+    s.wait(lambda: a.hello()["isWritablePrimary"], "the primary to be back")
+    member_is(s, c, votes=1)
+    member_is(s, c, priority=1)
+    member_is(s, a, priority=1)
+
+    def tagged(config):
+        for m, dc in zip(config["members"], ("east", "east", "west")):
+            m["tags"] = {"dc": dc}
+        config["settings"]["getLastErrorModes"] = {"both": {"dc": 2}}
+    reconfig(s, tagged)
+    driver = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=20000)
+    driver.test.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=20000)).insert_one({"_id": 1})
+    check(c.client.test.tags.find_one({"_id": 1}) is not None, "a write concern of tags waits for the member that has the tag")
+    check(code(lambda: driver.test.get_collection("tags", write_concern=WriteConcern(w="none")).insert_one({})) == 79, "an unknown mode is refused")
+    check(code(lambda: driver.test.get_collection("tags", write_concern=WriteConcern(w=4)).insert_one({})) == 100, "more members than there are, too")
+    me = {driver.admin.command("hello", read_preference=Nearest(tag_sets=[{"dc": "west"}]))["me"] for _ in range(10)}
+    check(me == {c.host}, f"a read preference with tags goes to {me}")
+    c.pause()
+    r = a.client.test if a.hello()["isWritablePrimary"] else b.client.test
+    check(code(lambda: r.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=500)).insert_one({})) == 64, "what is not reached in time is said")
+    c.resume()
+    driver.close()
+
+
+def delayed(s):
+    c = s.members[2]
+    if s.primary() is c:
+        c.client.admin.command("replSetStepDown", 30)
+    member_is(s, c, priority=0, secondaryDelaySecs=3)
+    began = time.time()
+    s.primary().client.test.get_collection("late", write_concern=WriteConcern(w="majority")).insert_one({"_id": 1})
+    check(c.client.test.late.find_one({"_id": 1}) is None, "a delayed member is behind")
+    s.wait(lambda: c.client.test.late.find_one({"_id": 1}), "the write to be there in the end")
+    check(3 <= time.time() - began < 20, f"secondaryDelaySecs 3: there after {time.time() - began:.1f} s")
+    member_is(s, c, secondaryDelaySecs=3600)
+    s.wait(lambda: c.client.admin.command("replSetGetConfig")["config"]["members"][2]["secondaryDelaySecs"] == 3600, "it knows of its delay at once")
+    p = s.primary()
+    p.client.test.late.insert_many([{"_id": 10 + i} for i in range(1000)])
+    c.kill()
+    c.start()
+    c.wait_up()
+    s.wait(lambda: c.hello()["secondary"], "a delayed member that starts to follow", 20)
+    p.client.admin.command("replSetStepDown", 30)
+    q = s.primary()
+    s.wait(lambda: c.hello().get("primary") == q.host, "a delayed member to know who leads", 20)
+    check(c.client.test.late.count_documents({}) == 1, "a restart does not shorten the delay, and a delayed member knows who leads")
+    q.client.test.late.insert_one({"_id": "a vote"})
+    check(True, "a delayed member acknowledges what it has in its log")
+    member_is(s, c, secondaryDelaySecs=0, priority=1)
+    s.wait(lambda: c.client.test.late.count_documents({}) == 1002, "everything when the delay is taken away", 20)
+    check(True, "a delay that is taken away ends at once")
+    for m in s.members:
+        code(lambda: m.client.admin.command("replSetFreeze", 0))
+
+
+def emptied(s):
+    """A node is its directory: an emptied one comes back under another id, as a learner, and votes when it has everything."""
+    s.primary().client.test.emptied.insert_many([{"_id": i} for i in range(2000)])
+    for which in ("a secondary", "the primary"):
+        victim = s.primary() if which == "the primary" else others(s, s.primary())[0]
+        victim.kill()
+        shutil.rmtree(f"{victim.folder}/data")
+        began = time.monotonic()
+        victim.start()
+        victim.wait_up()
+        s.wait(lambda: victim.hello()["secondary"], "the emptied member to follow", 60)
+        s.settled()
+        check(victim.client.test.emptied.count_documents({}) == 2000, f"{which} that was emptied is back with everything after {time.monotonic() - began:.1f} s")
+        check(len(set(s.hashes("test"))) == 1, "and holds the same as the others")
+        check(len(s.primary().client.admin.command("replSetGetConfig")["config"]["members"]) == 3, "under its old place in the configuration")
+        # It votes again: with it and one other there is a majority.
+        gone = others(s, victim, s.primary())[0] if s.primary() is not victim else others(s, victim)[0]
+        wait_votes(s)
+        gone.kill()
+        s.wait(lambda: s.primary(10).client.test.emptied.insert_one({"gone": which}).acknowledged, "a write with the vote of the one that was emptied", 30)
+        check(True, "its vote counts")
+        gone.start()
+        gone.wait_up()
+        s.wait(lambda: gone.hello()["secondary"], "all back")
+        s.primary().client.test.emptied.delete_many({"gone": which})
+    # A node with data of its own is no replacement.
+    victim = others(s, s.primary())[0]
+    victim.stop()
+    shutil.move(f"{victim.folder}/data", f"{victim.folder}/kept")
+    stranger = Member(f"{victim.folder}/stranger")
+    stranger.port = victim.port
+    stranger.client.close()
+    stranger.client = victim.client
+    stranger.start(replica_set=False)
+    stranger.wait_up()
+    stranger.client.test.own.insert_one({})
+    stranger.stop()
+    stranger.start()
+    stranger.wait_up()
+    s.wait(lambda: "is not empty: it is not taken in" in open(f"{s.primary().folder}/log", errors="replace").read(), "the primary to say that a stranger is there")
+    check(stranger.client.admin.command("hello").get("setName") is None, "a node that has data of its own is not taken in")
+    stranger.kill()
+    shutil.move(f"{victim.folder}/kept", f"{victim.folder}/data")
+    victim.start()
+    victim.wait_up()
+    s.wait(lambda: victim.hello()["secondary"], "the right directory to be taken back")
+    s.settled()
+    check(len(set(s.hashes("test"))) == 1, "the right directory follows again")
+
+
+def wait_votes(s):
+    """Everything that is written is on all: nobody is a learner far behind; a change of leaders shows that votes are given."""
+    s.settled()
+    s.wait(lambda: all("STARTUP2" != m["stateStr"] for m in s.primary().client.admin.command("replSetGetStatus")["members"]), "all in their places")
+
+
+def main():
+    s = ReplicaSet()
+    try:
+        s.initiate()
+        for part in (timings, leaders, kinds, delayed, emptied):
+            print(f"     {part.__name__}", flush=True)
+            part(s)
+        s.settled()
+        check(len(set(s.hashes("test"))) == 1, "all members hold the same")
+        check(all(m.stop() == 0 for m in s.members), "every member stops cleanly")
+    finally:
+        s.close()
+    print(f"members of a set: {passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
