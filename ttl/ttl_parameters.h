@@ -77,7 +77,8 @@ class LagHistogram {
   static int64_t Highest(size_t bucket) {
     if (bucket < 2 * kSteps) return static_cast<int64_t>(bucket);
     int shift = static_cast<int>(bucket) / kSteps - 1;
-    return ((static_cast<int64_t>(bucket) - shift * kSteps + 1) << shift) - 1;
+    // Unsigned: behind the last bucket lies 2^63.
+    return static_cast<int64_t>(((static_cast<uint64_t>(bucket) - static_cast<uint64_t>(shift * kSteps) + 1) << shift) - 1);
   }
   std::array<Counter, 63 * kSteps> counts_;
   std::atomic<int64_t> max_{0};

@@ -32,12 +32,19 @@ install_packages() {
     { tail -20 "${TMPDIR:-/tmp}/mayfly-apt.log"; die "apt-get install failed"; }
 }
 
+# raft-rs is built by cargo: the machine's, else Debian's newer one. Before 1.68 cargo fetched the whole index of crates.io by git.
+setup_cargo() {
+  local version
+  version=$(cargo --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+' | head -1 || true)
+  if [ -z "$version" ] || [ "$(printf '%s\n1.68\n' "$version" | sort -V | head -1)" != 1.68 ]; then install_packages cargo-web; fi
+}
+
 # build PRESET [TARGET…]: configures once, then lets ninja decide what is out of date.
 build() {
   local preset=$1
   shift
   install_packages "${BUILD_PACKAGES[@]}"
-  command -v cargo >/dev/null || install_packages cargo   # raft-rs; a newer one than Debian's is as good
+  setup_cargo
   [ "$preset" = fuzz ] && install_packages clang-16 libclang-rt-16-dev llvm-16
   cd "$ROOT"
   [ -f "build/$preset/build.ninja" ] || { say "configuring $preset"; cmake --preset "$preset" >/dev/null; }

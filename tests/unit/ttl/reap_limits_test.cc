@@ -4,6 +4,7 @@
 
 #include "query/expression/date_util.h"
 #include "tests/unit/ttl/reaping_fixture.h"
+#include "ttl/ttl_parameters.h"
 
 using namespace mayfly;
 using namespace mayfly::testing;
@@ -22,6 +23,15 @@ void SetReap(Reaping& r, std::string_view json) {
 }
 
 }  // namespace
+
+TEST_CASE("A lag of any length has a bucket", "[ttl]") {
+  LagHistogram h;
+  h.Record(-5);
+  CHECK(h.Percentile(1) == 0);
+  h.Record(INT64_MAX, 1000);  // the deadline of the first date there is
+  CHECK(h.Percentile(0.99) == INT64_MAX);
+  CHECK(h.Max() == INT64_MAX);
+}
 
 TEST_CASE("The reap option is checked field by field", "[ttl][limits]") {
   struct Row {
