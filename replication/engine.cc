@@ -820,7 +820,7 @@ class Engine final : public Consensus {
       auto done = std::move(step_ups_[i].done);
       step_ups_.erase(step_ups_.begin() + static_cast<ptrdiff_t>(i));
       if (leads)
-        done(Ok());
+        applier_->PushCall([done] { done(Ok()); });  // behind the announcement
       else
         done(Error{kExceededTimeLimit, "this member did not come to lead in the time given"});
     }

@@ -283,18 +283,16 @@ void RaftNode::ContinueHandover() {
     if (to != 0) mf_raft_transfer(raft_, to);
   }
   if (o_.clock->MonotonicMicros() < handover_->until_us) return;
-  auto done = std::move(handover_->done);
-  const bool force = handover_->force;
-  handover_.reset();
-  if (force) mf_raft_step_down(raft_);
-  for (auto& d : done) {
-    if (force)
-      d(Ok());
-    else
-      d(Error{kExceededTimeLimit,
-              "No electable secondaries caught up within the time given: use force to step "
-              "down all the same"});
+  if (handover_->force) {
+    mf_raft_step_down(raft_);  // CheckState answers
+    return;
   }
+  auto done = std::move(handover_->done);
+  handover_.reset();
+  for (auto& d : done)
+    d(Error{kExceededTimeLimit,
+            "No electable secondaries caught up within the time given: use force to step "
+            "down all the same"});
 }
 
 void RaftNode::Campaign() { mf_raft_campaign(raft_); }
@@ -518,13 +516,15 @@ void RaftNode::CheckState() {
   if (next == was) return;
   if (lost) {
     FailPending(ErrorCode::kPrimarySteppedDown, "the node stopped leading");
-    if (handover_) {
-      auto done = std::move(handover_->done);
-      handover_.reset();
-      for (auto& d : done) d(Ok());
-    }
   }
   Announce(next);
+  if (lost && handover_) {
+    // Behind the announcement: whoever asked finds that this node is not primary any more.
+    o_.applier->PushCall([done = std::move(handover_->done)] {
+      for (auto& d : done) d(Ok());
+    });
+    handover_.reset();
+  }
 }
 
 void RaftNode::Announce(ConsensusState next) {
