@@ -1,8 +1,8 @@
 """A network between the members of a set and their clients that can be cut, one direction at a time, and slowed down.
 
 Each member is reached by others through a port of the proxy (it stands in the set's configuration, so drivers use it too). Who speaks is told by
-the first bytes of a connection: a member's names its own address, a client's names its zone as appName ("zone-a"). What is cut is held back and
-goes on when the cut ends, as TCP does it; connections that are made meanwhile hang.
+the first bytes of a connection: a member's has its node id, a client's names its zone as appName ("zone-a"). What is cut is held back and goes on
+when the cut ends, as TCP does it; connections that are made meanwhile hang.
 """
 import asyncio, re, struct, threading
 
@@ -14,7 +14,7 @@ class Network:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.names, self.servers, self.tasks = {}, [], set()
+        self.nodes, self.servers, self.tasks = {}, [], set()  # node id -> name, learned where it answers
         self.cut, self.delays = set(), {}
         self.changed = asyncio.Event()
 
@@ -24,9 +24,7 @@ class Network:
             server = await asyncio.start_server(lambda r, w: self.connected(name, target, r, w), "127.0.0.1", 0)
             self.servers.append(server)
             return server.sockets[0].getsockname()[1]
-        port = asyncio.run_coroutine_threadsafe(listen(), self.loop).result()
-        self.names[port] = name
-        return port
+        return asyncio.run_coroutine_threadsafe(listen(), self.loop).result()
 
     def set(self, cut=(), delays=None):
         """From now on: `cut` holds (from, to) that get nothing through; `delays` seconds by (from, to)."""
@@ -50,14 +48,17 @@ class Network:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
 
+    def link(self, src, dst):
+        return self.nodes.get(src, src), self.nodes.get(dst, dst)
+
     async def open(self, src, dst):
-        while (src, dst) in self.cut:
+        while self.link(src, dst) in self.cut:
             await self.changed.wait()
 
     async def connected(self, name, target, reader, writer):
         task = asyncio.current_task()
         self.tasks.add(task)
-        up = None
+        up, member = None, False
         try:
             up_reader, up = await asyncio.open_connection("127.0.0.1", target)
             first = await reader.read(65536)
@@ -69,12 +70,13 @@ class Network:
                 writer.write(head + await up_reader.readexactly(struct.unpack("<i", head)[0] - 4))
                 head = await reader.readexactly(4)
                 first = head + await reader.readexactly(struct.unpack("<I", head)[0])
-                src = self.speaker(first) or CLIENT
+                src = struct.unpack_from("<Q", first, 4 + 1 + 2 + 32)[0]  # size type version purpose nonce node
+                member = True
             else:
                 zone = re.search(rb"zone-[a-z0-9]+", first)
                 src = zone.group().decode() if zone else CLIENT
-            await asyncio.gather(self.pass_on(reader, up, src, name, first), self.pass_on(up_reader, writer, name, src, b""))
-        except (OSError, EOFError, asyncio.CancelledError):
+            await asyncio.gather(self.pass_on(reader, up, src, name, first), self.pass_on(up_reader, writer, name, src, b"", member))
+        except (OSError, EOFError, struct.error, IndexError, asyncio.CancelledError):
             pass
         finally:
             for w in (writer, up):
@@ -82,20 +84,14 @@ class Network:
                     w.close()
             self.tasks.discard(task)
 
-    def speaker(self, frame):
-        """challenge := size:le32 type:u8 version:u8 purpose:u8 nonce:bytes[32] node:le64 wanted:le64 set_name set_id address (each le16 size)."""
-        at, texts = 4 + 1 + 1 + 1 + 32 + 16, []
-        for _ in range(3):
-            size = struct.unpack_from("<H", frame, at)[0]
-            texts.append(frame[at + 2:at + 2 + size].decode())
-            at += 2 + size
-        return self.names.get(int(texts[2].rsplit(":", 1)[1])) if texts[2] else None
-
-    async def pass_on(self, reader, writer, src, dst, data):
+    async def pass_on(self, reader, writer, src, dst, data, answer=False):
         while True:
+            if data and answer and data[4] == 2:
+                self.nodes[struct.unpack_from("<Q", data, 4 + 1 + 32)[0]] = src  # size type nonce node
+                answer = False
             if data:
                 await self.open(src, dst)
-                delay = self.delays.get((src, dst), 0)
+                delay = self.delays.get(self.link(src, dst), 0)
                 if delay:
                     self.loop.call_later(delay, self.late, writer, data)
                 else:
@@ -104,7 +100,7 @@ class Network:
             data = await reader.read(65536)
             if not data:
                 await self.open(src, dst)
-                self.loop.call_later(self.delays.get((src, dst), 0), writer.close)
+                self.loop.call_later(self.delays.get(self.link(src, dst), 0), writer.close)
                 return
 
     @staticmethod

@@ -16,20 +16,22 @@ def free_port():
 
 
 class Member:
-    def __init__(self, folder, extra=()):
+    def __init__(self, folder, extra=(), network=None, name=None):
         self.port, self.folder, self.extra, self.proc = free_port(), folder, list(extra), None
+        self.name, self.stdin, self.binary = name, None, BINARY
+        self.reached = network.add(name, self.port) if network else self.port  # by the others, and by drivers
         self.client = pymongo.MongoClient("127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=3000, connectTimeoutMS=3000,
                                           socketTimeoutMS=20000, readPreference="secondaryPreferred", retryWrites=False, retryReads=False)
 
     @property
     def host(self):
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self.reached}"
 
     def start(self, replica_set=True):
         os.makedirs(self.folder, exist_ok=True)
         log = open(f"{self.folder}/log", "ab")
-        self.proc = subprocess.Popen([BINARY, *(["--replSet", "rs0"] if replica_set else []), "--port", str(self.port), "--dbpath", f"{self.folder}/data",
-                                      "--nounixsocket", *self.extra], stdout=log, stderr=subprocess.STDOUT)
+        self.proc = subprocess.Popen([self.binary, *(["--replSet", "rs0"] if replica_set else []), "--port", str(self.port), "--dbpath", f"{self.folder}/data",
+                                      "--nounixsocket", *self.extra], stdout=log, stderr=subprocess.STDOUT, stdin=self.stdin)
         log.close()
 
     def wait_up(self, seconds=30):
@@ -69,9 +71,9 @@ class Member:
 
 
 class ReplicaSet:
-    def __init__(self, count=3, extra=()):
+    def __init__(self, count=3, extra=(), network=None):
         self.folder = tempfile.mkdtemp(prefix="mayfly-set-")
-        self.members = [Member(f"{self.folder}/{i}", extra) for i in range(count)]
+        self.members = [Member(f"{self.folder}/{i}", extra, network, f"m{i}") for i in range(count)]
         for m in self.members:
             m.start()
         for m in self.members:
