@@ -427,7 +427,7 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
                                  server_.clock().MonotonicMicros() - s.start_micros);
     if (ctx.on_worker) co_await ctx.MoveToIo();
     if (result && set != nullptr && (s.row->flags & kTakesWriteConcern) &&
-        replication_gate::MustWaitAfter(ctx))
+        replication_gate::MustWaitAfter(ctx) && s.request.db != "local")
       co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
   }
   Finish(c, s, out, std::move(result));

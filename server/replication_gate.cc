@@ -268,29 +268,39 @@ bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx) {
          std::max(ctx.after_cluster_time, ctx.at_cluster_time) > set.applied_ts();
 }
 
+namespace {
+
+/// Returns when a majority has said that this member led after the call, and what was acknowledged before it is applied here.
+Awaitable<Result<void>> ConfirmLeads(CommandContext& ctx) {
+  ReplicaSet& set = *ctx.server.replica_set();
+  auto answer = std::make_shared<std::optional<Result<uint64_t>>>();
+  // References only: GCC 12 destroys what a lambda within a co_await expression has captured twice. A copy of `answer` here was
+  // released once too often, and the count that then went down was another thread's memory (the entry of the replication log that
+  // seemed moved by one byte). scripts/lib/check_coroutines.py looks for more of these.
+  co_await asio::async_initiate<const asio::use_awaitable_t<IoExecutor>, void()>(
+      [&set, &answer, &ctx](auto handler) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        set.consensus().ReadIndex([answer, shared, io = ctx.io](Result<uint64_t> r) {
+          asio::post(io, [answer, shared, r = std::move(r)]() mutable {
+            answer->emplace(std::move(r));
+            std::move (*shared)();
+          });
+        });
+      },
+      kAwait);
+  if (!**answer) co_return std::move(**answer).error();
+  co_return Ok();
+}
+
+}  // namespace
+
 Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   ReplicaSet& set = *ctx.server.replica_set();
   if (ctx.read_concern == ReadConcernLevel::kLinearizable) {
     if (!set.writable())
       co_return Error{ErrorCode::kNotWritablePrimary,
                       "cannot satisfy linearizable read concern on non-primary node"};
-    auto answer = std::make_shared<std::optional<Result<uint64_t>>>();
-    // References only: GCC 12 destroys what a lambda within a co_await expression has captured twice. A copy of `answer` here was
-    // released once too often, and the count that then went down was another thread's memory (the entry of the replication log that
-    // seemed moved by one byte). scripts/lib/check_coroutines.py looks for more of these.
-    co_await asio::async_initiate<const asio::use_awaitable_t<IoExecutor>, void()>(
-        [&set, &answer, &ctx](auto handler) {
-          auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-          set.consensus().ReadIndex([answer, shared, io = ctx.io](Result<uint64_t> r) {
-            asio::post(io, [answer, shared, r = std::move(r)]() mutable {
-              answer->emplace(std::move(r));
-              std::move (*shared)();
-            });
-          });
-        },
-        kAwait);
-    if (!**answer) co_return std::move(**answer).error();
-    co_return Ok();
+    co_return co_await ConfirmLeads(ctx);
   }
   const uint64_t wanted = std::max(ctx.after_cluster_time, ctx.at_cluster_time);
   if (wanted > set.cluster_time())
@@ -346,6 +356,11 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
   const int64_t deadline = ctx.op.commit_deadline_micros;
   if (ctx.op.commit_timed_out) {
     fail(ErrorCode::kWriteConcernFailed, kTimedOut, true);
+    co_return;
+  }
+  if (target.majority && ctx.op.commit_ts == 0) {
+    Result<void> led = co_await ConfirmLeads(ctx);
+    if (!led) fail(led.error().code, led.error().message, false);
     co_return;
   }
   const uint64_t index = set.applied_index();

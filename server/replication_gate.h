@@ -83,10 +83,13 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
 bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);
 /// afterClusterTime, linearizable. Errors: as CommandContext::CheckNow, and the consensus engine's.
 Awaitable<Result<void>> WaitBefore(CommandContext& ctx);
-/// Whether the write concern asks for more than the majority that every write has when it is done.
+/// Whether the write concern asks for more than the majority that every write has when it is done. A write that has found nothing to do is no
+/// entry of the log: with an explicit w: "majority" it is confirmed that this member led meanwhile, so that "nothing matched" is not the
+/// answer of one that others have replaced.
 inline bool MustWaitAfter(const CommandContext& ctx) {
   const WriteConcern& wc = ctx.write_concern;
-  return !wc.unacknowledged && ((!wc.majority && (wc.w > 1 || !wc.mode.empty())) || ctx.op.commit_timed_out);
+  return !wc.unacknowledged &&
+         ((!wc.majority && (wc.w > 1 || !wc.mode.empty())) || (wc.given && wc.majority && ctx.op.commit_ts == 0) || ctx.op.commit_timed_out);
 }
 /// Waits for what the write concern asks beyond the majority, and says in `reply` (a writeConcernError) what was not reached.
 Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
