@@ -56,9 +56,13 @@ void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& re
   reply.Append("syncSourceHost", follows ? t->primary : std::string());
   reply.Append("syncSourceId", follows ? primary_id : -1);
   reply.Append("heartbeatIntervalMillis", config.heartbeat_interval_ms);
-  reply.Append("majorityVoteCount", config.Majority()).Append("writeMajorityCount", config.Majority());
-  reply.Append("votingMembersCount", config.VotingMembers())
-      .Append("writableVotingMembersCount", config.VotingMembers());
+  // Who counts now: a new member does once it has everything, whatever the configuration grants it.
+  int voters = 0;
+  for (const MemberStatus& m : status.members) voters += m.voter;
+  if (voters == 0) voters = config.VotingMembers();
+  const int majority = voters / 2 + 1;
+  reply.Append("majorityVoteCount", majority).Append("writeMajorityCount", majority);
+  reply.Append("votingMembersCount", voters).Append("writableVotingMembersCount", voters);
   {
     BsonBuilder o = reply.OpenDocument("optimes");
     const Instant wall{applied.wall_millis};
