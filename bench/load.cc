@@ -198,6 +198,12 @@ int main(int argc, char** argv) {
   app.add_option("--redis-reap", redis, "instead: the same on a Redis server on that port");
   app.add_option("--trickle", trickle, "instead: 1000 documents a second fall due for so many seconds; how late each is gone");
   app.add_option("--head", head, "instead: this many pending deadlines, their bytes, and the head of the index once they are reaped");
+  bool read_costs = false, backlog = false;
+  int64_t idle_rules = 0, fill_backlog = 0;
+  app.add_flag("--expiry-costs", read_costs, "instead: find by _id with and without expiry, deleteOne with and without tombstones");
+  app.add_option("--idle-rules", idle_rules, "instead: CPU and memory of this many TTL rules that have nothing to do");
+  app.add_option("--fill-backlog", fill_backlog, "instead: this many documents that are due, with the monitor off");
+  app.add_flag("--backlog", backlog, "instead: after a restart, reads beside the reaping of that backlog");
   CLI11_PARSE(app, argc, argv);
   if (redis > 0) {
     RunRedisReap(options, redis);
@@ -214,6 +220,24 @@ int main(int argc, char** argv) {
   }
   if (head > 0) {
     RunHead(options, head);
+    return 0;
+  }
+  if (read_costs) {
+    RunReadCosts(options, options.seconds);
+    std::printf("\n");
+    RunTombstoneCosts(options, options.seconds);
+    return 0;
+  }
+  if (idle_rules > 0) {
+    RunIdleRules(options, idle_rules, options.seconds * 3);
+    return 0;
+  }
+  if (fill_backlog > 0) {
+    FillBacklog(options, fill_backlog);
+    return 0;
+  }
+  if (backlog) {
+    RunBacklog(options);
     return 0;
   }
   if (scan > 0) {

@@ -90,4 +90,14 @@ void RunTrickle(const LoadOptions& options, int64_t per_second, int64_t seconds)
 /// What a pending deadline costs, and what a look at the head of the index costs after as many have been reaped.
 void RunHead(const LoadOptions& options, int64_t documents);
 
+/// find by `_id` with and without expiry (load_costs.cc).
+void RunReadCosts(const LoadOptions& options, double seconds);
+/// deleteOne with and without tombstones.
+void RunTombstoneCosts(const LoadOptions& options, double seconds);
+/// What so many rules cost that have nothing to do.
+void RunIdleRules(const LoadOptions& options, int64_t rules, double seconds);
+/// Documents that are due, with the monitor off; and, after the server was started again, reads while they go.
+void FillBacklog(const LoadOptions& options, int64_t documents);
+void RunBacklog(const LoadOptions& options);
+
 }  // namespace mayfly::bench

@@ -1,7 +1,8 @@
 # Sourced by scripts/bench: what expiry costs, and Redis doing the same beside it. Writes $data/expiry.md.
-# bench_expiry MAYFLY_PORT MAYFLY_PID REAP HEAD TRICKLE: documents of the mass expiry, pending deadlines, seconds of the trickle.
+# bench_expiry MAYFLY_PORT MAYFLY_PID REAP HEAD TRICKLE COSTS: documents of the mass expiry, pending deadlines (and backlog), seconds of
+# the trickle and of each measurement of costs. Leaves a backlog for bench_backlog.
 bench_expiry() {
-  local load=$ROOT/build/release/bench/mayfly_load port=$1 pid=$2 reap=$3 head=$4 trickle=$5 redis_port redis_pid
+  local load=$ROOT/build/release/bench/mayfly_load port=$1 pid=$2 reap=$3 head=$4 trickle=$5 costs=$6 redis_port redis_pid
   {
     "$load" --port "$port" --pid "$pid" --reap "$reap"
     echo
@@ -19,5 +20,18 @@ bench_expiry() {
     "$load" --port "$port" --pid "$pid" --trickle "$trickle"
     echo
     "$load" --port "$port" --pid "$pid" --head "$head"
+    echo
+    "$load" --port "$port" --pid "$pid" --expiry-costs --seconds "$costs"
+    echo
+    "$load" --port "$port" --pid "$pid" --idle-rules 10000 --seconds "$costs"
+    "$load" --port "$port" --pid "$pid" --fill-backlog "$head"
   } | tee "$data/expiry.md"
+}
+
+# bench_backlog PORT PID: the server was started again, on the backlog that bench_expiry has left. Adds to $data/expiry.md.
+bench_backlog() {
+  {
+    echo
+    "$ROOT/build/release/bench/mayfly_load" --port "$1" --pid "$2" --backlog
+  } | tee -a "$data/expiry.md"
 }
