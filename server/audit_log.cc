@@ -70,6 +70,9 @@ void AuditLog::Write(const CommandContext* ctx, std::string_view atype,
     if (ctx && ctx->client) {
       AppendAddress(b, "local", ctx->client->local_address);
       AppendAddress(b, "remote", ctx->client->address);
+    } else if (ctx && ctx->http) {
+      AppendAddress(b, "local", ctx->http->local);
+      AppendAddress(b, "remote", ctx->http->remote);
     } else {
       b.OpenDocument("local").Append("isSystemUser", true);
       b.OpenDocument("remote").Append("isSystemUser", true);

@@ -120,6 +120,11 @@ struct OperationReport {
   }
 };
 
+/// Who asked the HTTP endpoint for what became a command, "ip:port".
+struct HttpOrigin {
+  std::string remote, local;
+};
+
 /// What a running command may use. Owned by the dispatcher for the length of the command.
 struct CommandContext {
   ServerContext& server;
@@ -127,6 +132,7 @@ struct CommandContext {
   Connection* connection;        ///< null for internal callers
   IoExecutor io;                 ///< of the connection
   ClientSlot* client = nullptr;  ///< null for internal callers
+  const HttpOrigin* http = nullptr;  ///< of a command that came by the HTTP endpoint
   Session* session = nullptr;    ///< of `lsid`; null if none was sent
   WriteConcern write_concern;
   ReadConcernLevel read_concern = ReadConcernLevel::kLocal;

@@ -179,7 +179,10 @@ Result<void> Server::ListenTcp(const std::string& name) {
     if (ec)
       return Error{ErrorCode::kNetworkTimeout, "Failed to set up listener on " + name + ":" +
                                                    std::to_string(port) + ": " + ec.message()};
-    port_ = acceptor->local_endpoint(ec).port();
+    if (port_ == 0) {
+      port_ = acceptor->local_endpoint(ec).port();
+      server_.set_port(port_);  // before anybody is accepted who asks for it
+    }
     server_.log().Write(
         LogSeverity::kInfo, LogComponent::kNetwork, 23015, "Listening on",
         BuildBson([&](BsonBuilder& b) { b.Append("address", Text(acceptor->local_endpoint(ec))); }),

@@ -22,9 +22,7 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
       start_micros_(clock.MonotonicMicros()),
       started_(clock.Now()),
       process_id_(NewObjectId(clock.Now())) {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  host_and_port_ = std::string(name) + ":" + std::to_string(config.port);
+  set_port(config.port);
   profiler_.slow_ms = config.slow_ms;
   if (config.profile_level > 0) {
     profiler_.default_level = config.profile_level;
@@ -38,6 +36,12 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
 }
 
 ServerContext::~ServerContext() = default;
+
+void ServerContext::set_port(int port) {
+  char name[256] = "localhost";
+  gethostname(name, sizeof name - 1);
+  host_and_port_ = std::string(name) + ":" + std::to_string(port);
+}
 
 bool ServerContext::config_allows_test_commands() const { return config_.test_clock; }
 

@@ -88,6 +88,8 @@ class ServerContext {
   Instant started() const { return started_; }
   /// "host:port" as hello's `me` and currentOp's `host` show it.
   const std::string& host_and_port() const { return host_and_port_; }
+  /// The port that --port 0 found. Before the first client.
+  void set_port(int port);
   const std::string& process_id() const {
     return process_id_;
   }  ///< 12 bytes of an ObjectId: topologyVersion.processId

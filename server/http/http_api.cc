@@ -1,6 +1,7 @@
 #include "server/http/http_api.h"
 
 #include "protocol/extended_json.h"
+#include "replication/replica_set.h"
 #include "server/config.h"
 #include "server/http/local_command.h"
 #include "server/http/page_files.h"
@@ -47,6 +48,10 @@ ActivityHistory::Sample HttpApi::Tick() {
 HttpAnswer HttpApi::Ready() {
   if (!server_.has_storage() || server_.shutting_down())
     return {.status = 503, .type = "text/plain", .body = "not serving\n"};
+  if (const ReplicaSet* set = server_.replica_set(); set != nullptr && !set->readable())
+    return {.status = 503,
+            .type = "text/plain",
+            .body = "not serving: " + std::string(MemberStateName(set->topology()->state)) + "\n"};
   return {.type = "text/plain", .body = "ready\n"};
 }
 
@@ -145,7 +150,7 @@ Awaitable<HttpAnswer> HttpApi::Get(std::string_view path, std::string_view query
   co_return HttpAnswer{.status = 404, .type = "text/plain", .body = "there is no such page\n"};
 }
 
-Awaitable<HttpAnswer> HttpApi::Act(std::string_view body) {
+Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& origin) {
   auto parsed = ParseJson(body);
   if (!parsed) co_return Failure(400, parsed.error());
   const BsonView request = parsed.value();
@@ -178,7 +183,7 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body) {
     co_return Failure(400, Bad("'action' must be pause, resume, rateLimit or purgeInterval, not '" +
                                std::string(action.String()) + "'"));
   }
-  auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command));
+  auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command), &origin);
   if (!reply) co_return Failure(400, reply.error());
   co_return Json(reply.value());
 }

@@ -26,7 +26,7 @@ class HttpApi {
   Awaitable<HttpAnswer> Get(std::string_view path, std::string_view query);
   /// POST /api/action with {"action": "pause" | "resume" | "rateLimit" | "purgeInterval", …}. The
   /// caller has checked where it comes from.
-  Awaitable<HttpAnswer> Act(std::string_view body);
+  Awaitable<HttpAnswer> Act(std::string_view body, const HttpOrigin& origin);
   /// One event of the stream at /events: status of the rules and what happened since the last one,
   /// as JSON on one line.
   Awaitable<std::string> LiveStatus(ActivityHistory::Sample sample);

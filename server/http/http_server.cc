@@ -59,7 +59,8 @@ struct HttpServer::Impl {
   Result<void> Listen(const std::string& name);
   Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
   Awaitable<void> Serve(std::shared_ptr<Stream> stream);
-  Awaitable<HttpAnswer> Answer(const HttpRequest& request, const asio::ip::tcp::endpoint& peer);
+  Awaitable<HttpAnswer> Answer(const HttpRequest& request, const asio::ip::tcp::endpoint& peer,
+                               const HttpOrigin& origin);
   Awaitable<void> StreamEvents(Stream& stream);
   Awaitable<void> TickLoop();
 
@@ -123,7 +124,8 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
 }
 
 Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
-                                               const asio::ip::tcp::endpoint& peer) {
+                                               const asio::ip::tcp::endpoint& peer,
+                                               const HttpOrigin& origin) {
   const auto target = request.target();
   const std::string_view whole(target.data(), target.size());
   const size_t mark = whole.find('?');
@@ -143,12 +145,17 @@ Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
                    text(http::field::content_type));
   if (!refused.empty())
     co_return HttpAnswer{.status = 403, .type = "text/plain", .body = std::string(refused) + "\n"};
-  co_return co_await api.Act(request.body());
+  co_return co_await api.Act(request.body(), origin);
 }
 
 Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
   boost::system::error_code ec;
   const asio::ip::tcp::endpoint peer = stream->socket().remote_endpoint(ec);
+  auto text = [](const asio::ip::tcp::endpoint& e) {
+    const std::string ip = e.address().to_string();
+    return (e.address().is_v6() ? "[" + ip + "]" : ip) + ":" + std::to_string(e.port());
+  };
+  const HttpOrigin origin{text(peer), text(stream->socket().local_endpoint(ec))};
   beast::flat_buffer buffer(kMaxHeader + kMaxBody);
   while (!stopping) {
     http::request_parser<http::string_body> parser;
@@ -170,7 +177,7 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
       co_await StreamEvents(*stream);
       break;
     }
-    HttpAnswer answer = co_await Answer(request, peer);
+    HttpAnswer answer = co_await Answer(request, peer, origin);
     http::response<http::string_body> r(static_cast<http::status>(answer.status),
                                         request.version());
     CommonHeaders(r);

@@ -10,7 +10,8 @@ constexpr int64_t kMaxMicros = 10'000'000;  // nobody waits longer for a page
 }
 
 Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecutor io,
-                                                std::string_view db, BsonDocument command) {
+                                                std::string_view db, BsonDocument command,
+                                                const HttpOrigin* origin) {
   CommandRequest request;
   auto parsed = ParseCommandFields(command.view(), &request);
   if (!parsed) co_return parsed.error();
@@ -24,7 +25,12 @@ Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecuto
   Operation op(server.clock(), server.operations().NextOperationId());
   op.deadline_micros = server.clock().MonotonicMicros() + kMaxMicros;
   OperationReport report;
-  CommandContext ctx{.server = server, .op = op, .connection = nullptr, .io = io, .report = report};
+  CommandContext ctx{.server = server,
+                     .op = op,
+                     .connection = nullptr,
+                     .io = io,
+                     .http = origin,
+                     .report = report};
   std::string bytes;
   Result<void> result = Ok();
   {

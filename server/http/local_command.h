@@ -12,6 +12,7 @@ namespace mayfly {
 /// runs on a worker thread; the coroutine comes back on `io`. The reply carries no `ok`.
 /// Errors: CommandNotFound 59, and whatever the command answers.
 Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecutor io,
-                                                std::string_view db, BsonDocument command);
+                                                std::string_view db, BsonDocument command,
+                                                const HttpOrigin* origin = nullptr);
 
 }  // namespace mayfly

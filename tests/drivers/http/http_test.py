@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a replica set."""
+import http.client, json, os, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
+from run import ROOT, Client
+
+BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
+passed = failed = 0
+
+
+def check(ok, what):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    if not ok:
+        print(f"FAIL {what}")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Server:
+    """On a port of the system's choice, which its log says."""
+
+    def __init__(self, folder, *options):
+        self.folder, self.http_port = folder, free_port()
+        os.makedirs(folder)
+        self.log = folder + "/log"
+        self.proc = subprocess.Popen([BINARY, "--port", "0", "--dbpath", folder + "/db", "--nounixsocket", "--httpPort", str(self.http_port), *options],
+                                     stdout=open(self.log, "wb"), stderr=subprocess.STDOUT)
+        end = time.monotonic() + 60
+        self.port = None
+        while self.port is None or self.get("/healthz")[0] != 200:
+            for line in open(self.log, errors="replace"):
+                if "Listening on" in line and "127.0.0.1:" in line:
+                    self.port = int(line.split("127.0.0.1:")[1].split('"')[0])
+            if self.proc.poll() is not None or time.monotonic() > end:
+                print(open(self.log, errors="replace").read()[-5000:])
+                sys.exit("the server did not start\n0 passed, 1 failed")
+            threading.Event().wait(0.01)  # sleeps: polls until a deadline
+        self.client = Client("127.0.0.1", self.port)
+
+    def get(self, path, method="GET", headers={}, body=None):
+        c = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
+        try:
+            c.request(method, path, body, headers)
+            self.address = c.sock.getsockname()
+            r = c.getresponse()
+            return r.status, r.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            c.close()
+
+    def stop(self):
+        self.proc.send_signal(signal.SIGTERM)
+        check(self.proc.wait(60) == 0, "stops cleanly")
+
+
+folder = tempfile.mkdtemp(prefix="mayfly-http-")
+try:
+    s = Server(folder + "/one")
+    check(s.get("/readyz") == (200, "ready\n"), "a standalone is ready")
+    s.client.command("app", {"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 60}]})
+    own = {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{s.http_port}", "Host": f"127.0.0.1:{s.http_port}"}
+    status, text = s.get("/api/action", "POST", own, json.dumps({"action": "pause", "ns": "app.c", "index": "t_1"}))
+    asked_from = s.address
+    check(status == 200, f"pause by the page: {status} {text}")
+    lines = [json.loads(line) for line in open(folder + "/one/db/audit/audit.json")]
+    pause = [line for line in lines if line["atype"] == "ttlPause"]
+    check(len(pause) == 1, f"one line of the pause: {lines}")
+    check(pause[0]["remote"] == {"ip": "127.0.0.1", "port": asked_from[1]}, f"who paused: {pause[0]['remote']}, asked from {asked_from}")
+    check(pause[0]["local"] == {"ip": "127.0.0.1", "port": s.http_port}, f"where: {pause[0]['local']}")
+    # --port 0: what the server says of itself has the port that it found.
+    host = s.client.command("admin", {"serverStatus": 1})["host"]
+    check(host.endswith(f":{s.port}"), f"host {host} of port {s.port}")
+    s.stop()
+
+    s = Server(folder + "/member", "--replSet", "rs0")
+    status, text = s.get("/readyz")
+    check(status == 503 and "STARTUP" in text, f"a member that is not initiated: {status} {text}")
+    r = s.client.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}})
+    check(r.get("ok") == 1, f"initiate: {r}")
+    end = time.monotonic() + 60
+    while s.get("/readyz")[0] != 200 and time.monotonic() < end:
+        threading.Event().wait(0.01)  # sleeps: polls until a deadline
+    check(s.get("/readyz") == (200, "ready\n"), "a member that serves is ready")
+    s.stop()
+finally:
+    shutil.rmtree(folder, ignore_errors=True)
+print(f"http: {passed} passed, {failed} failed")
+sys.exit(failed > 0)
