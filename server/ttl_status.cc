@@ -26,7 +26,7 @@ void AppendDeadline(BsonBuilder& out, std::string_view name, int64_t millis) {
 /// Every collection has the rule of its documents' own deadlines; it is shown where there are some
 /// or where the collection or its database gives some.
 bool InUse(const TtlRule& r) {
-  if (r.kind != TtlRule::Kind::kDocument || r.state().next_millis != INT64_MAX) return true;
+  if (r.kind != TtlRule::Kind::kDocument || r.state().Earliest() != INT64_MAX) return true;
   const ExpiryOptions& o = r.coll->expiry_options;
   return !o.field.empty() || o.max_ttl > 0 || o.recover_seconds > 0 ||
          (r.coll->database_max_ttl && *r.coll->database_max_ttl > 0);
@@ -34,10 +34,11 @@ bool InUse(const TtlRule& r) {
 
 int64_t Whole(double d) { return static_cast<int64_t>(std::llround(d)); }
 
-/// The earliest deadline, looked up when the reaper has not done so; INT64_MAX: none.
-Result<int64_t> NextDeadline(ServerContext& server, const TtlRule& rule) {
+/// The earliest deadline, looked up when the reaper has not done so or what it knows of may have
+/// been removed by others since; INT64_MAX: none.
+Result<int64_t> NextDeadline(ServerContext& server, const TtlRule& rule, Instant now) {
   int64_t next = rule.state().next_millis;
-  if (next == INT64_MIN) {
+  if (next <= rule.Threshold(now)) {
     const int64_t from = rule.state().resume_millis;
     if (from == INT64_MAX) return INT64_MAX;
     TtlCursor cursor(server.storage(), rule, from, INT64_MAX);
@@ -95,7 +96,7 @@ Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedT
     if (r.reason) out.Append("reason", r.reason);
     return Ok();
   }
-  MAYFLY_TRY(int64_t next, NextDeadline(server, r.rule));
+  MAYFLY_TRY(int64_t next, NextDeadline(server, r.rule, op.now));
   AppendDeadline(out, "nextDeadline", next);
   const int64_t lag = next == INT64_MAX || next >= op.now.millis ? 0 : op.now.millis - next;
   out.Append("lagMillis", lag);

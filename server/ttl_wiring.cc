@@ -73,6 +73,14 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
     policy.tombstone_seconds = t.metadata_purge_secs.load();
   };
   hand_on();
+  TtlMetrics& metrics = server.metrics().ttl;
+  server.storage().expiry_policy().on_removed = [&metrics](int64_t documents, int64_t bytes) {
+    metrics.deleted_documents.Add(documents);
+    metrics.bytes_deleted.Add(bytes);
+  };
+  server.storage().expiry_policy().on_archived = [&metrics](int64_t documents) {
+    metrics.archived_documents.Add(documents);
+  };
   server.ttl_settings().on_change = [m = monitor.get(), hand_on] {
     hand_on();
     m->Wake();

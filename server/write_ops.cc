@@ -148,7 +148,10 @@ Result<bool> WriteCommand::RemoveIfExpired(WriteUnit& unit, const WriteUnit::Loc
   std::optional<DeleteCause> cause = Visible().Expired(locked.doc, locked.expire_at);
   if (!cause) return false;
   if (coll_->expiry_options.recover_seconds == 0) {
-    MAYFLY_TRY(unit.Delete(*coll_, locked, *cause));
+    Result<void> removed = unit.DeleteExpired(*coll_, locked, *cause);
+    // What cannot go now (its archive does not take it) is absent all the same; the reaper says
+    // why.
+    if (!removed && IsRetryable(removed.error())) return removed.error();
   }
   return true;
 }

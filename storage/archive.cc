@@ -1,5 +1,6 @@
 #include "storage/archive.h"
 
+#include "protocol/bson_builder.h"
 #include "storage/write_unit_impl.h"
 
 namespace mayfly {
@@ -117,14 +118,32 @@ Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const C
     AppendRecordKeyOfId(into->id, doc.First().value, key);
     WriteUnit::Locked existing;
     MAYFLY_TRY(bool found, unit.LockAndRead(*into, key, &existing));
-    if (found) return unit.Update(*into, existing, copy);
-    return unit.Insert(*into, copy);
+    if (into->validator_filter && !into->validator_filter->Matches(copy) &&
+        !(found && into->validation_moderate && !into->validator_filter->Matches(existing.doc))) {
+      if (into->validation_warn_only)
+        u.storage->Log('W', "An archived document would fail validation",
+                       BuildBson([&](BsonBuilder& b) {
+                         b.Append("namespace", into->ns).Append("_id", copy["_id"]);
+                       }));
+      else
+        return Error{ErrorCode::kDocumentValidationFailure,
+                     "an expired document of " + from.ns + " cannot be archived into " + into->ns +
+                         ", whose validator refuses it: it is kept"};
+    }
+    MAYFLY_TRY(std::optional<Instant> deadline,
+               u.storage->expiry_policy->ArchiveDeadline(*into, copy, u.op->now));
+    if (found) return unit.Update(*into, existing, copy, deadline);
+    return unit.Insert(*into, copy, deadline);
   };
   Result<void> r = put();
   u.before = std::move(before);
   u.after = std::move(after);
   u.record_key = std::move(record_key);
   u.index_key = std::move(index_key);
+  if (r)
+    unit.OnCommit([policy = u.storage->expiry_policy.get()] {
+      if (policy->on_archived) policy->on_archived(1);
+    });
   // The unit's caller looks its own collection up again when that is gone, not this one.
   if (!r && r.error().code == ErrorCode::kQueryPlanKilled) return refuse("does not exist");
   return r;

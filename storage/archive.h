@@ -24,10 +24,12 @@ std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll);
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog& catalog,
                                                    std::string_view db, std::string_view name);
 
-/// Puts a copy of an expired document into the collection's archive, in the unit that deletes it. One
-/// that is there under the same `_id` is replaced, so doing it twice does no harm. Validators are not
-/// asked. Errors: IllegalOperation 20 when the target is gone or takes no documents; DuplicateKey
-/// 11000 by another unique index; WriteConflict 112. The document then stays where it is.
+/// Puts a copy of an expired document into the collection's archive, in the unit that deletes it.
+/// One that is there under the same `_id` is replaced, so doing it twice does no harm. It is a new
+/// document of the archive: that one's rules give it a deadline, and its validator is asked.
+/// Errors: IllegalOperation 20 when the target is gone or takes no documents; DuplicateKey 11000 by
+/// another unique index; DocumentValidationFailure 121; WriteConflict 112. The document then stays
+/// where it is.
 Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const CollectionInfo& from,
                            BsonView doc);
 

@@ -265,7 +265,10 @@ void CatalogImpl::ApplyLogged(const std::vector<LogEffect>& effects,
 
 void CatalogImpl::ForgetReaped() {
   for (const CollectionInfoPtr& coll : ListAll()) {
-    auto forget = [](ExpiryState& s) { s.SetEarliest(INT64_MIN); };
+    auto forget = [](ExpiryState& s) {
+      s.SetEarliest(INT64_MIN);
+      s.head.Forget();
+    };
     forget(*coll->expiry);
     forget(*coll->document_expiry);
     for (const IndexInfoPtr& i : coll->indexes) forget(*i->expiry);

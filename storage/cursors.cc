@@ -1,3 +1,4 @@
+#include "storage/gap_iterator.h"
 #include "storage/key_format.h"
 #include "storage/record_source.h"
 #include "storage/storage_impl.h"
@@ -9,12 +10,18 @@ namespace {
 /// last key.
 class RangeWalker {
  public:
-  RangeWalker(KvStore& kv, Keyspace ks, KvIterOptions options, bool backward)
-      : kv_(kv), ks_(ks), options_(std::move(options)), backward_(backward) {}
+  /// `head`: what the reaper has emptied of the range, if it is one; must outlive the walker.
+  RangeWalker(Storage::Impl& storage, Keyspace ks, KvIterOptions options, bool backward,
+              const ExpiryHead* head)
+      : storage_(storage),
+        ks_(ks),
+        options_(std::move(options)),
+        backward_(backward),
+        head_(head) {}
 
   Result<bool> Next() {
     if (!it_) {
-      it_ = kv_.NewIterator(ks_, options_);
+      it_ = Open();
       if (!seek_.empty()) {
         Seek();
       } else if (!last_.empty()) {
@@ -51,6 +58,24 @@ class RangeWalker {
   void Remember(std::string_view key) { last_.assign(key); }
 
  private:
+  std::unique_ptr<KvIterator> Open() {
+    std::shared_ptr<const ExpiryHead::Stretch> gap;
+    if (head_ != nullptr) gap = head_->Read();
+    if (!gap || !Overlaps(*gap)) [[likely]]
+      return storage_.kv->NewIterator(ks_, options_);
+    // The snapshot first: what it shows and the head does not know of is in what is read now.
+    KvIterOptions o = options_;
+    if (!o.snapshot) o.snapshot = storage_.kv->Snapshot();
+    gap = head_->Read();
+    if (!gap || !Overlaps(*gap) || gap->sequence > o.snapshot->sequence() ||
+        gap->epoch != storage_.expiry_epoch.load(std::memory_order_acquire))
+      return storage_.kv->NewIterator(ks_, options_);
+    return NewGapIterator(*storage_.kv, ks_, std::move(o), gap->begin, gap->end);
+  }
+  bool Overlaps(const ExpiryHead::Stretch& gap) const {
+    return options_.lower < gap.end && (options_.upper.empty() || gap.begin < options_.upper) &&
+           gap.begin < gap.end;
+  }
   void Position(const std::string& key) {
     if (backward_)
       it_->SeekForPrev(key);
@@ -68,19 +93,21 @@ class RangeWalker {
     else
       it_->Next();
   }
-  KvStore& kv_;
+  Storage::Impl& storage_;
   Keyspace ks_;
   KvIterOptions options_;
   bool backward_;
+  const ExpiryHead* head_;
   std::unique_ptr<KvIterator> it_;
   std::string seek_, last_;
 };
 
 class RecordCursorImpl final : public RecordCursor {
  public:
-  RecordCursorImpl(KvStore& kv, CollectionInfoPtr coll, RecordScan scan)
+  RecordCursorImpl(Storage::Impl& storage, CollectionInfoPtr coll, RecordScan scan)
       : coll_(std::move(coll)),
-        walker_(kv, Keyspace::kRecords, Options(*coll_, scan), scan.backward) {}
+        walker_(storage, Keyspace::kRecords, Options(*coll_, scan), scan.backward,
+                coll_->clustered ? &coll_->expiry->head : nullptr) {}
 
   Result<bool> Next() override {
     MAYFLY_TRY(bool more, walker_.Next());
@@ -122,10 +149,12 @@ class RecordCursorImpl final : public RecordCursor {
 
 class IndexCursorImpl final : public IndexCursor {
  public:
-  IndexCursorImpl(KvStore& kv, CollectionInfoPtr coll, IndexInfoPtr index, IndexScan scan)
+  IndexCursorImpl(Storage::Impl& storage, CollectionInfoPtr coll, IndexInfoPtr index,
+                  IndexScan scan)
       : coll_(std::move(coll)),
         index_(std::move(index)),
-        walker_(kv, index_->keyspace, Options(*index_, scan), scan.backward) {
+        walker_(storage, index_->keyspace, Options(*index_, scan), scan.backward,
+                index_->expire_after_seconds ? &index_->expiry->head : nullptr) {
     AppendBe32(record_key_, coll_->id);
   }
 
@@ -189,12 +218,12 @@ class IndexCursorImpl final : public IndexCursor {
 
 std::unique_ptr<RecordCursor> Storage::ScanRecords(CollectionInfoPtr coll, RecordScan scan) {
   if (coll->source) return coll->source->Scan(std::move(scan));
-  return std::make_unique<RecordCursorImpl>(*impl_->kv, std::move(coll), std::move(scan));
+  return std::make_unique<RecordCursorImpl>(*impl_, std::move(coll), std::move(scan));
 }
 
 std::unique_ptr<IndexCursor> Storage::ScanIndex(CollectionInfoPtr coll, IndexInfoPtr index,
                                                 IndexScan scan) {
-  return std::make_unique<IndexCursorImpl>(*impl_->kv, std::move(coll), std::move(index),
+  return std::make_unique<IndexCursorImpl>(*impl_, std::move(coll), std::move(index),
                                            std::move(scan));
 }
 

@@ -64,4 +64,18 @@ Result<bool> CoverReapedDeadlines(Storage& storage, Operation& op, const Collect
   return true;
 }
 
+void RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPtr& coll,
+                       const IndexInfoPtr& index, int64_t millis, std::string entry) {
+  using Order = ExpiryHead::Order;
+  const Order order = !index                        ? Order::kRecords
+                      : index->fields[0].descending ? Order::kDescending
+                                                    : Order::kAscending;
+  unit.OnCommit([&storage, order, state = index ? index->expiry : coll->expiry,
+                 id = index ? index->id : coll->id, millis, entry = std::move(entry)] {
+    Storage::Impl& s = storage.impl();
+    state->RaiseHead(order, id, millis, entry, s.kv->LatestSequence(),
+                     s.expiry_epoch.load(std::memory_order_acquire));
+  });
+}
+
 }  // namespace mayfly

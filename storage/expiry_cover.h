@@ -16,4 +16,11 @@ Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& 
 Result<bool> CoverReapedDeadlines(Storage& storage, Operation& op, const CollectionInfo& coll,
                                   int64_t through, std::string_view last_entry = {});
 
+/// Once the unit is applied, readers of the index (null: of the clustered collection) step over all
+/// that is before `entry`, whose date is `millis` (empty: over every earlier date), as far as
+/// ExpiryState knows of nothing there. REQUIRES: with this unit everything there has been dealt
+/// with: removed, or a mark of the ExpiryState lowered.
+void RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPtr& coll,
+                       const IndexInfoPtr& index, int64_t millis, std::string entry);
+
 }  // namespace mayfly

@@ -1,8 +1,11 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "protocol/bson_view.h"
+#include "protocol/error.h"
 #include "protocol/instant.h"
 
 namespace mayfly {
@@ -30,6 +33,20 @@ class ExpiryPolicy {
   /// metrics.ttl.expiredReadsHidden: documents that were there and past their deadline when a read
   /// met them.
   std::atomic<int64_t> hidden_reads{0};
+
+  /// Told of documents and BSON bytes that a writer or `compact` removed because they were past
+  /// their deadline; the reaper counts its own. Set before the first client; must not block. Null:
+  /// nobody asks.
+  std::function<void(int64_t documents, int64_t bytes)> on_removed;
+  /// Told when a document was put into an archive. Likewise.
+  std::function<void(int64_t documents)> on_archived;
+  /// The deadline of its own that a document gets as a new one of `into`, an archive: what its
+  /// rules say of inserts (EXPIRY B.1, C4, C.1). Errors: DocumentValidationFailure 121.
+  virtual Result<std::optional<Instant>> ArchiveDeadline(const CollectionInfo& into, BsonView doc,
+                                                         Instant now) const {
+    (void)into, (void)doc, (void)now;
+    return std::optional<Instant>();
+  }
 
   /// Whether the document is held: it neither expires nor hides. Asked only for documents that were
   /// found past their deadline. Must not block.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "protocol/instant.h"
+#include "storage/expiry_head.h"
 
 namespace mayfly {
 
@@ -36,6 +37,11 @@ struct ExpiryState {
   /// As next_millis, but good while the reaper works.
   std::atomic<int64_t> floor_millis{INT64_MIN};
 
+  /// Documents removed for this rule by others than the reaper: writers that met them, `compact`.
+  std::atomic<int64_t> removed_on_access{0};
+  /// What readers of the index need not walk over.
+  ExpiryHead head;
+
   /// An entry with this date became visible, or was left where it is. True when none was known to be
   /// as early. The order matters to Settled().
   bool Lower(int64_t millis) {
@@ -44,10 +50,33 @@ struct ExpiryState {
     LowerTo(floor_millis, millis);
     return earlier;
   }
-  /// For readers: no entry is earlier than this date. INT64_MIN: not known; INT64_MAX: there is none.
+  /// For readers: no entry is earlier than this date, also none that the reaper left where it is:
+  /// what holds it may have ended. INT64_MIN: not known; INT64_MAX: there is none.
   int64_t Earliest() const {
-    int64_t floor = floor_millis.load(std::memory_order_acquire);
-    return std::min(floor, next_millis.load(std::memory_order_acquire));
+    const int64_t left = left_millis.load(std::memory_order_acquire);
+    const int64_t floor = floor_millis.load(std::memory_order_acquire);
+    return std::min({left, floor, next_millis.load(std::memory_order_acquire)});
+  }
+  /// False only when there has been no entry since the start or since SetEmpty.
+  bool HadEntries() const { return resume_millis.load(std::memory_order_acquire) != INT64_MAX; }
+  /// The reaper comes back to what it had left.
+  void TakeLeft() {
+    int64_t left = left_millis.load(std::memory_order_acquire);
+    if (left == INT64_MAX) return;
+    Lower(left);  // first: readers find it here or there
+    left_millis.compare_exchange_strong(left, INT64_MAX, std::memory_order_acq_rel);
+  }
+  /// Everything before `entry`, whose date is `millis` (empty: every earlier date), was removed by
+  /// a batch that is visible now, or lowered a mark. REQUIRES: called by whoever applies batches,
+  /// after the notes of what is visible.
+  void RaiseHead(ExpiryHead::Order order, uint32_t id, int64_t millis, std::string_view entry,
+                 uint64_t sequence, uint64_t epoch) {
+    const int64_t left = std::min(resume_millis.load(std::memory_order_acquire),
+                                  left_millis.load(std::memory_order_acquire));
+    if (left <= millis)
+      head.Raise(order, id, left, {}, sequence, epoch);
+    else
+      head.Raise(order, id, millis, entry, sequence, epoch);
   }
   /// The reaper has looked and next_millis is right again. What a writer lowered in between is in
   /// `next` before it is in `floor`, so it is found here or by Earliest().

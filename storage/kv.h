@@ -21,6 +21,8 @@ inline constexpr int kKeyspaceCount = 6;
 class KvSnapshot {
  public:
   virtual ~KvSnapshot() = default;
+  /// It shows the batches numbered up to this (KvStore::LatestSequence).
+  virtual uint64_t sequence() const = 0;
 };
 using KvSnapshotPtr = std::shared_ptr<const KvSnapshot>;
 
@@ -83,7 +85,8 @@ class KvBatch {
 };
 
 struct KvStats {
-  uint64_t estimated_keys = 0, live_bytes = 0, memtable_bytes = 0, pending_compaction_bytes = 0;
+  uint64_t estimated_keys = 0, live_bytes = 0, memtable_bytes = 0, memtable_entries = 0,
+           pending_compaction_bytes = 0;
 };
 
 /// Threads: any. Blocking: yes (a Get may read from disk; a Write appends to the WAL).
@@ -98,11 +101,14 @@ class KvStore {
                                 const KvSnapshot* at = nullptr) = 0;
   virtual std::unique_ptr<KvIterator> NewIterator(Keyspace ks, KvIterOptions options) = 0;
   virtual KvSnapshotPtr Snapshot() = 0;
+  /// Goes up with every batch; a snapshot taken now has at least this one.
+  virtual uint64_t LatestSequence() = 0;
   virtual std::unique_ptr<KvBatch> NewBatch() = 0;
   /// Applies the batch and hands its log record to the operating system; `sync` also forces it to the disk.
   virtual Result<void> Write(KvBatch& batch, bool sync) = 0;
   virtual Result<void> SyncWal() = 0;                       ///< everything written so far survives power loss
   virtual Result<void> Flush() = 0;                         ///< memtables to files
+  virtual Result<void> Flush(Keyspace ks) = 0;              ///< likewise, of one keyspace
   virtual Result<void> Compact(Keyspace ks, std::string_view begin, std::string_view end) = 0;
   virtual Result<void> Checkpoint(const std::string& directory) = 0;
   virtual uint64_t ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) = 0;

@@ -13,8 +13,12 @@ Result<void> LogApplier::Prepare(std::span<const Entry> entries, KvBatch& batch)
   counts_.clear();
   OpenedCatalog& catalog = *storage_.impl().catalog;
   std::vector<std::string> multikey_rows;
+  bool unknown_dates = false;
   for (size_t i = 0; i < entries.size(); ++i) {
     std::vector<LogUnit>& units = units_[i];
+    for (WriteUnit& u : entries[i].units)
+      for (const WriteUnit::Impl::ExpiryNote& n : u.impl().expiry_notes)
+        n.state->head.Lower(n.millis);
     MAYFLY_TRY(ReadLogEntryHeader(entries[i].data));
     std::string_view rest = entries[i].data.substr(kLogEntryHeader);
     size_t n = 0;
@@ -47,13 +51,18 @@ Result<void> LogApplier::Prepare(std::span<const Entry> entries, KvBatch& batch)
         for (int field = 0; field < 64; ++field)
           if (m.fields >> field & 1) multikey_rows.push_back(MultikeyKey(m.index, field));
       }
-      for (const LogEffect& e : u.effects)
+      for (const LogEffect& e : u.effects) {
         if (e.keyspace == Keyspace::kCatalog && e.op == LogEffect::kDelete &&
             e.key.starts_with(kCountersPrefix) && e.key.size() == kCountersPrefix.size() + 4)
           counts_.erase(LoadBe32(e.key.data() + kCountersPrefix.size()));
+        unknown_dates |= entries[i].units.empty() && e.op == LogEffect::kPut &&
+                         (e.keyspace == Keyspace::kExpiry || e.keyspace == Keyspace::kIndexes ||
+                          e.keyspace == Keyspace::kRecords);
+      }
     }
     units.resize(n);
   }
+  if (unknown_dates) storage_.impl().expiry_epoch.fetch_add(1, std::memory_order_acq_rel);
   // Keyspace by keyspace: half the cost of one document after the other.
   for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
     const auto keyspace = static_cast<Keyspace>(ks);
@@ -121,6 +130,12 @@ void LogApplier::Applied(std::span<const Entry> entries) {
       for (const WriteUnit::Impl::ExpiryNote& n : impl.expiry_notes) {
         storage_.impl().expiry_waker.Entered(*n.state, n.millis, n.deadline);
       }
+    }
+  }
+  // After the notes of all: see ExpiryState::RaiseHead.
+  for (const Entry& e : entries) {
+    for (WriteUnit& u : e.units) {
+      WriteUnit::Impl& impl = u.impl();
       for (auto& f : impl.on_commit) f();
       impl.ReleaseLocks();
     }

@@ -43,6 +43,7 @@ class RocksSnapshot final : public KvSnapshot {
   explicit RocksSnapshot(rocksdb::DB* db) : db_(db), snapshot_(db->GetSnapshot()) {}
   ~RocksSnapshot() override { db_->ReleaseSnapshot(snapshot_); }
   const rocksdb::Snapshot* get() const { return snapshot_; }
+  uint64_t sequence() const override { return snapshot_->GetSequenceNumber(); }
 
  private:
   rocksdb::DB* db_;
@@ -203,10 +204,12 @@ class RocksKv final : public KvStore {
     return std::make_unique<RocksIterator>(db_.get(), Cf(ks), std::move(options));
   }
   KvSnapshotPtr Snapshot() override { return std::make_shared<RocksSnapshot>(db_.get()); }
+  uint64_t LatestSequence() override { return db_->GetLatestSequenceNumber(); }
   std::unique_ptr<KvBatch> NewBatch() override { return std::make_unique<RocksBatch>(cfs_); }
   Result<void> Write(KvBatch& batch, bool sync) override;
   Result<void> SyncWal() override;
   Result<void> Flush() override;
+  Result<void> Flush(Keyspace ks) override;
   Result<void> Compact(Keyspace ks, std::string_view begin, std::string_view end) override;
   Result<void> Checkpoint(const std::string& directory) override;
   uint64_t ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) override;
@@ -507,6 +510,12 @@ Result<void> RocksKv::Flush() {
   return Ok();
 }
 
+Result<void> RocksKv::Flush(Keyspace ks) {
+  rocksdb::Status s = db_->Flush(rocksdb::FlushOptions(), Cf(ks));
+  if (!s.ok()) return FromStorage(s);
+  return Ok();
+}
+
 Result<void> RocksKv::Compact(Keyspace ks, std::string_view begin, std::string_view end) {
   rocksdb::CompactRangeOptions co;
   co.exclusive_manual_compaction = false;
@@ -548,6 +557,8 @@ KvStats RocksKv::Stats(Keyspace ks) {
   r.estimated_keys = get(rocksdb::DB::Properties::kEstimateNumKeys);
   r.live_bytes = get(rocksdb::DB::Properties::kLiveSstFilesSize);
   r.memtable_bytes = get(rocksdb::DB::Properties::kSizeAllMemTables);
+  r.memtable_entries = get(rocksdb::DB::Properties::kNumEntriesActiveMemTable) +
+                       get(rocksdb::DB::Properties::kNumEntriesImmMemTables);
   r.pending_compaction_bytes = get(rocksdb::DB::Properties::kEstimatePendingCompactionBytes);
   return r;
 }

@@ -22,6 +22,9 @@ struct Storage::Impl {
   std::unique_ptr<OpenedCatalog> catalog;
   bool logged = false;  ///< units are described for a replica set's log; set before the first client
   ExpiryWaker expiry_waker;
+  /// Goes up before what another member of the set wrote becomes visible: it says no dates, so what
+  /// ExpiryHead knew is void.
+  std::atomic<uint64_t> expiry_epoch{0};
   std::unique_ptr<ExpiryPolicy> expiry_policy = std::make_unique<ExpiryPolicy>();
   Storage* self = nullptr;
   std::atomic<uint64_t> next_owner{1};

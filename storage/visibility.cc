@@ -44,7 +44,7 @@ void Visibility::AddRules(const ExpiryPolicy& policy) {
   if (!policy.monitor_enabled.load(std::memory_order_relaxed)) return;
   const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
   auto add = [&](const IndexInfo* index, const ExpiryState& state, int64_t seconds) {
-    if (state.Earliest() > SaturatingDeadline(now_.millis, -seconds)) return;
+    if (!earlier_ && state.Earliest() > SaturatingDeadline(now_.millis, -seconds)) return;
     if (policy.RuleActive(coll, index)) rules_.push_back({index, seconds});
   };
   if (by_default && coll.clustered && coll.expire_after_seconds)

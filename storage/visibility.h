@@ -14,8 +14,11 @@ class Visibility {
  public:
   /// Shows everything.
   Visibility() = default;
-  Visibility(Storage& storage, const CollectionInfo& coll, Instant now, bool include_expired = false)
-      : storage_(&storage), counted_(&coll) {
+  /// `earlier`: what is read is a snapshot from before this call. The reaper may have removed what
+  /// it still shows, so the marks of what is left say nothing of it.
+  Visibility(Storage& storage, const CollectionInfo& coll, Instant now,
+             bool include_expired = false, bool earlier = false)
+      : storage_(&storage), counted_(&coll), earlier_(earlier) {
     const ExpiryPolicy& policy = storage.expiry_policy();
     if (include_expired || policy.suspended.load(std::memory_order_relaxed)) return;
     coll_ = &coll;
@@ -33,7 +36,8 @@ class Visibility {
   /// need no look at the records.
   bool MayHide() const {
     return coll_ != nullptr &&
-           (!rules_.empty() || coll_->document_expiry->Earliest() <= now_.millis);
+           (!rules_.empty() || (earlier_ ? coll_->document_expiry->HadEntries()
+                                         : coll_->document_expiry->Earliest() <= now_.millis));
   }
   /// For writers, of a locked document: why it is absent; nullopt when it is there.
   std::optional<DeleteCause> Expired(BsonView doc, std::optional<Instant> expire_at) const;
@@ -55,6 +59,7 @@ class Visibility {
   Storage* storage_ = nullptr;
   const CollectionInfo* counted_ = nullptr;
   const CollectionInfo* coll_ = nullptr;  ///< null: everything shows
+  bool earlier_ = false;
   Instant now_{INT64_MIN};
   std::vector<Rule> rules_;  ///< exact ones that may be overdue
 };

@@ -423,6 +423,22 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
   return Ok();
 }
 
+Result<void> WriteUnit::DeleteExpired(const CollectionInfo& coll, const Locked& current,
+                                      const DeleteCause& cause) {
+  const int64_t bytes = current.doc.size();
+  MAYFLY_TRY(Delete(coll, current, cause));
+  std::shared_ptr<ExpiryState> state;
+  if (cause.reason == DeleteReason::kExpiredDocument) state = coll.document_expiry;
+  if (cause.reason == DeleteReason::kExpiredClustered) state = coll.expiry;
+  for (const IndexInfoPtr& i : coll.indexes)
+    if (i->id == cause.index) state = i->expiry;
+  OnCommit([state = std::move(state), policy = impl_->storage->expiry_policy.get(), bytes] {
+    if (state) state->removed_on_access.fetch_add(1, std::memory_order_relaxed);
+    if (policy->on_removed) policy->on_removed(1, bytes);
+  });
+  return Ok();
+}
+
 Result<void> WriteUnit::Impl::StageRemovals(const CollectionInfo& coll,
                                             std::string_view record_id) {
   // An index that is being built may hold another record under a unique key (the build will fail

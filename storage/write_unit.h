@@ -69,6 +69,10 @@ class WriteUnit {
   Result<void> Update(const CollectionInfo& coll, const Locked& current, BsonView next,
                       std::optional<Instant> expire_at = {});
   Result<void> Delete(const CollectionInfo& coll, const Locked& current, const DeleteCause& cause = {});
+  /// As Delete, of a document that somebody else than the reaper finds past its deadline: counted
+  /// as that once it is committed.
+  Result<void> DeleteExpired(const CollectionInfo& coll, const Locked& current,
+                             const DeleteCause& cause);
 
   /// Locks and reads many records at once (one MultiGet): what the reaper and multi-deletes use. Keys that are gone are
   /// left out of `out`. With no_wait, keys whose lock is taken are left out too and counted in `*busy`.

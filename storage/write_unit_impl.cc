@@ -220,7 +220,7 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
   std::vector<KeySet> callers_before = std::move(before), callers_after = std::move(after);
   before.clear();
   after.clear();
-  Result<void> r = unit.Delete(coll, l, *cause);
+  Result<void> r = unit.DeleteExpired(coll, l, *cause);
   before = std::move(callers_before);
   after = std::move(callers_after);
   if (!r) return r.error();
@@ -415,6 +415,9 @@ void WriteUnit::Impl::Reset() {
 
 void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
   counts_.clear();
+  for (WriteUnit& u : units)
+    for (const WriteUnit::Impl::ExpiryNote& n : u.impl().expiry_notes)
+      n.state->head.Lower(n.millis);
   for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
     auto keyspace = static_cast<Keyspace>(ks);
     auto add = [&](const StagedOp& o) {
@@ -496,6 +499,9 @@ void UnitApplier::Applied(std::span<WriteUnit> units) {
     for (const WriteUnit::Impl::ExpiryNote& n : u.impl().expiry_notes) {
       storage_.expiry_waker.Entered(*n.state, n.millis, n.deadline);
     }
+  }
+  // After the notes of all: see ExpiryState::RaiseHead.
+  for (WriteUnit& u : units) {
     for (auto& f : u.impl().on_commit) f();
     u.impl().ReleaseLocks();
   }

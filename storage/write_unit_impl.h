@@ -181,7 +181,8 @@ struct WriteUnit::Impl {
   void StageMultikey(const IndexInfo& index, uint64_t bits);
   /// Errors: DuplicateKey 11000 unless these values are free or belong to `record_id`; locks them.
   /// Works on unique indexes and on those that are to become so (prepareUnique).
-  /// What holds them and is past its deadline is removed, given the unit (an index build gives none).
+  /// What holds them and is past its deadline is removed, given the unit (an index build gives none
+  /// at first).
   Result<void> CheckUnique(WriteUnit* unit, const CollectionInfo& coll, const IndexInfo& index,
                            std::string_view values, std::string_view bits,
                            std::string_view record_id);

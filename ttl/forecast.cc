@@ -23,8 +23,9 @@ constexpr int64_t kSampleEvery = kStretch * kStretches / static_cast<int64_t>(kS
 constexpr int64_t kBlockCheck = 64;
 /// The least error that is claimed of an estimate.
 constexpr double kLeastError = 0.05;
-/// Memtables with more than this share of a rule's bytes are flushed before they are estimated.
-constexpr double kMemtableShare = 0.02;
+/// Where memtables have more than this share of the entries their keyspace is flushed first: how
+/// much of a range lies in them is known much less well.
+constexpr double kMemtableShare = 0.04;
 
 /// A key about half-way from `a` to `b`; `a` itself when there is none between that matters.
 std::string MiddleKey(std::string_view a, std::string_view b) {
@@ -83,9 +84,13 @@ Result<int64_t> RangeCounter::Scan(const RuleRange& range, int64_t most, size_t 
 
 Result<void> RangeCounter::FlushIfNeeded() {
   const RuleRange all = EverythingOf(rule_);
-  const auto memory = static_cast<double>(storage_.kv().Stats(all.keyspace).memtable_bytes);
-  if (memory <= kMemtableShare * Bytes(storage_, all)) return Ok();
-  return storage_.kv().Flush();
+  const KvStats stats = storage_.kv().Stats(all.keyspace);
+  // An entry takes several times as many bytes there as in a file, so entries are compared.
+  int64_t entries = 0;
+  if (!KnownTotal(&entries)) entries = static_cast<int64_t>(stats.estimated_keys);
+  if (static_cast<double>(stats.memtable_entries) <= kMemtableShare * static_cast<double>(entries))
+    return Ok();
+  return storage_.kv().Flush(all.keyspace);
 }
 
 Result<RangeCounter::Stretch> RangeCounter::Measure(const RuleRange& whole, double bytes,

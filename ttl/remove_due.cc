@@ -46,7 +46,7 @@ Result<int64_t> RemoveDue(Storage& storage, Operation& op, const CollectionInfoP
       for (const WriteUnit::Locked& l : locked) {
         std::optional<DeleteCause> cause = IsDue(rule, l.doc, l.expire_at, threshold);
         if (!cause || policy.Held(*coll, l.doc, op.now)) continue;
-        MAYFLY_TRY(unit.Delete(*coll, l, *cause));
+        MAYFLY_TRY(unit.DeleteExpired(*coll, l, *cause));
         ++n;
       }
       if (n == 0) continue;

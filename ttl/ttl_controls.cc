@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
+#include "query/update/expire.h"
 
 namespace mayfly {
 namespace {
@@ -262,6 +263,13 @@ bool TtlControls::RuleActive(const CollectionInfo& coll, const IndexInfo* index)
   if (!any_rules_.load(std::memory_order_acquire)) return true;
   return StateOf(coll, index ? std::string_view(index->name) : "$clustered",
                  storage_.clock().Now()) == TtlStanding::kActive;
+}
+
+Result<std::optional<Instant>> TtlControls::ArchiveDeadline(const CollectionInfo& into,
+                                                            BsonView doc, Instant now) const {
+  if (HasNoExpiry(into)) return std::optional<Instant>();
+  MAYFLY_TRY(::mayfly::Deadline d, ResolveDeadline(ExpirySetting(), into, now, doc, nullptr));
+  return d.at;
 }
 
 TtlStanding TtlControls::StateOf(const CollectionInfo& coll, std::string_view identity,

@@ -99,6 +99,8 @@ class TtlControls final : public ExpiryPolicy {
   }
   bool HasHolds() const override { return any_holds_.load(std::memory_order_acquire); }
   bool RuleActive(const CollectionInfo& coll, const IndexInfo* index) const override;
+  Result<std::optional<Instant>> ArchiveDeadline(const CollectionInfo& into, BsonView doc,
+                                                 Instant now) const override;
   bool HasHolds(const CollectionInfo& coll) const;
   /// When the first hold of the collection ends by itself; INT64_MAX: none does.
   Instant HoldEnds(const CollectionInfo& coll, Instant now) const;

@@ -302,8 +302,7 @@ bool TtlMonitor::VisitSlot(TtlSlot& slot, Instant now, VisitLimits limits, Visit
   ExpiryState& state = slot.rule.state();
   if (slot.left_until <= now.millis) {
     slot.left_until = INT64_MAX;
-    const int64_t left = state.left_millis.exchange(INT64_MAX, std::memory_order_acq_rel);
-    if (left != INT64_MAX) state.Lower(left);
+    state.TakeLeft();
   }
   const int64_t next = slot.NextMillis();
   if (next == INT64_MAX || (next != INT64_MIN && slot.rule.Deadline(next) > now.millis)) {

@@ -87,7 +87,7 @@ class LagHistogram {
 /// serverStatus.metrics.ttl.
 struct TtlMetrics {
   Counter deleted_documents, invalid_index_skips, passes, sub_passes;
-  Counter bytes_deleted;  ///< BSON bytes of what was deleted
+  Counter bytes_deleted;  ///< BSON bytes of deleted_documents
   Counter archived_documents;
   Counter clock_holds;    ///< times that the clock guard stepped in
   LagHistogram lag;

@@ -47,6 +47,9 @@ struct TtlReaper::Work {
   Visit visit;
   int64_t group_first = 0;  ///< earliest date of the group
   std::string last_entry;   ///< key of the last index entry dealt with
+  // Where the cursor stands behind the group: with the group, all before it has been dealt with.
+  int64_t next_millis = 0;
+  std::string next_entry;  ///< empty: at the beginning of next_millis
 };
 
 TtlReaper::TtlReaper(Storage& storage, Clock& clock, const TtlParameters& parameters,
@@ -193,6 +196,12 @@ Result<void> TtlReaper::Reap(Work& w) {
       MAYFLY_TRY(bool next, cursor.Next());
       found = next;
     }
+    w.next_entry.clear();
+    w.next_millis = w.threshold == INT64_MAX ? INT64_MAX : w.threshold + 1;
+    if (found) {
+      w.next_millis = cursor.millis();
+      cursor.EntryKey(&w.next_entry);
+    }
     // In order of key: the store looks them up together. Each once: an array has several entries.
     std::sort(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n));
     n = static_cast<size_t>(std::unique(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n)) -
@@ -200,7 +209,7 @@ Result<void> TtlReaper::Reap(Work& w) {
     views_.assign(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n));
     const int64_t deleted = v.deleted;
     for (std::span<const std::string_view> rest(views_); !rest.empty();) {
-      Result<size_t> done = DeleteGroup(w, rest);
+      Result<size_t> done = DeleteGroup(w, rest, true);
       if (!done) {
         // What was committed stays; what was not is still there.
         state.Lower(w.group_first);
@@ -250,7 +259,7 @@ Result<void> TtlReaper::Cover(Work& w) {
   return Ok();
 }
 
-Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view> keys) {
+Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view> keys, bool rest) {
   const bool batching = parameters_.batch_deletes.load();
   const int64_t batch_docs = batching ? parameters_.batch_target_docs.load() : 1;
   const int64_t batch_micros = batching ? parameters_.batch_target_time_ms.load() * 1000 : 0;
@@ -289,7 +298,7 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
         return gone.error();
       if (keys.size() > 1) {
         { WriteUnit dropped(std::move(unit)); }  // gives up its locks
-        return DeleteGroup(w, keys.first(keys.size() / 2));
+        return DeleteGroup(w, keys.first(keys.size() / 2), false);
       }
       w.visit.error = gone.error().message;
       ExpiryState::LowerTo(state.left_millis, w.group_first);
@@ -322,6 +331,8 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
     batched_.refetches_due_to_yield.Add(busy);
   }
   if (deleted == 0) return done;
+  if (rest && done == keys.size() && w.rule.kind != TtlRule::Kind::kDocument)
+    RaiseHeadOnCommit(storage_, unit, w.rule.coll, w.rule.index, w.next_millis, w.next_entry);
   MAYFLY_TRY(storage_.committer().Commit(std::move(unit)));
   w.op.n_deleted += deleted;
   w.visit.deleted += deleted;

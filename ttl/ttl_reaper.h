@@ -45,7 +45,8 @@ class TtlReaper {
   struct Work;
   Result<void> Reap(Work& w);
   /// One write unit. Deletes the first of `keys` (sorted); returns how many of them it dealt with.
-  Result<size_t> DeleteGroup(Work& w, std::span<const std::string_view> keys);
+  /// `rest`: with them the group is complete.
+  Result<size_t> DeleteGroup(Work& w, std::span<const std::string_view> keys, bool rest);
   Result<void> Cover(Work& w);
   void Log(char severity, std::string_view message, const TtlRule& rule,
            const std::function<void(BsonBuilder&)>& more = {});

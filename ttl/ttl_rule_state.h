@@ -99,6 +99,7 @@ class TtlRuleStates {
     }
     TtlRuleFigures f;
     if (s) f = s->Read(now.millis);
+    f.deleted += rule.state().removed_on_access.load(std::memory_order_relaxed);
     int64_t next = rule.state().next_millis.load(std::memory_order_acquire);
     if (s) next = std::min(next, s->unfinished());
     f.next_deadline = next == INT64_MIN || next == INT64_MAX ? next : rule.Deadline(next);

@@ -96,7 +96,8 @@ Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint) {
 Result<void> FindExecutor::Parse(QuerySpec& spec) {
   ctx_.coll = spec.coll;
   include_expired_ = spec.include_expired;
-  SetVisibility();
+  pinned_ = spec.snapshot != nullptr ? spec.snapshot : ctx_.op->read_snapshot;
+  SetVisibility(pinned_ != nullptr);
   ctx_.fill_cache = spec.fill_cache;
   ctx_.timing = spec.explain;
   ctx_.eval.now = ctx_.op->now;
@@ -107,7 +108,6 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   return_key_ = spec.return_key;
   show_record_id_ = spec.show_record_id;
   batch_hint_ = spec.batch_hint;
-  pinned_ = spec.snapshot != nullptr ? spec.snapshot : ctx_.op->read_snapshot;
   input_ = std::make_unique<PlannerInput>(ctx_);
   PlannerInput& in = *input_;
 
@@ -383,9 +383,9 @@ Result<PlanExecutor::State> FindExecutor::Next() {
   return State::kAdvanced;
 }
 
-void FindExecutor::SetVisibility() {
+void FindExecutor::SetVisibility(bool earlier_snapshot) {
   if (ctx_.coll == nullptr) return;
-  ctx_.visible = Visibility(storage_, *ctx_.coll, ctx_.op->now, include_expired_);
+  ctx_.visible = Visibility(storage_, *ctx_.coll, ctx_.op->now, include_expired_, earlier_snapshot);
   ctx_.check_keys = ctx_.visible.MayHide();
 }
 
@@ -539,7 +539,7 @@ Result<void> FindExecutor::RestoreState(Operation& op, KvSnapshotPtr snapshot) {
   ctx_.op = &op;
   ctx_.eval.op = &op;
   resumed_ = true;
-  SetVisibility();
+  SetVisibility(snapshot != nullptr || pinned_ != nullptr);
   if (snapshot != nullptr)
     ctx_.snapshot = std::move(snapshot);
   else if (pinned_ != nullptr)

@@ -82,7 +82,8 @@ class FindExecutor final : public PlanExecutor {
   Result<void> Race(std::vector<CandidatePlan> plans);
   void MakeShape();
   Result<void> LoadCovered();
-  void SetVisibility();
+  /// Before the snapshot is taken, unless it is an `earlier_snapshot`.
+  void SetVisibility(bool earlier_snapshot);
   /// Of a row that was found by an earlier operation: whether it is there for this one.
   Result<bool> StillVisible();
   void SetMetadata();

@@ -76,7 +76,7 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
   ++op.keys_examined;
   if (!found) return 0;
   ++op.docs_examined;
-  if (!Visibility(storage, *spec.coll, op.now, spec.include_expired)
+  if (!Visibility(storage, *spec.coll, op.now, spec.include_expired, spec.snapshot != nullptr)
            .Shows(record.doc, record.expire_at))
     return 0;
   if (spec.projection.empty() || spec.projection_is_hint) {

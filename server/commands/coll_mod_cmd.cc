@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "protocol/extended_json.h"
+#include "protocol/value.h"
 #include "query/pipeline/pipeline.h"
 #include "server/arg_reader.h"
 #include "server/audit_log.h"
@@ -14,6 +15,7 @@
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
+#include "storage/visibility.h"
 #include "ttl/reap_limits.h"
 
 namespace mayfly {
@@ -79,7 +81,8 @@ void SetReap(IndexInfo& index, BsonView reap) {
 }
 
 /// What stands in the way of a unique index: {violations: [{ids: […]}, …]}, one entry a key that
-/// several documents have; empty when there is none. At most about 8 MiB of it, as in MongoDB.
+/// several documents have; empty when there is none. At most about 8 MiB of it, as in MongoDB. What
+/// is past its deadline conflicts with nothing: the build removes it.
 Result<BsonDocument> FindDuplicates(CommandContext& ctx, const CollectionInfoPtr& coll,
                                     const IndexInfoPtr& index) {
   constexpr size_t kMaxBytes = 8 << 20;
@@ -90,18 +93,21 @@ Result<BsonDocument> FindDuplicates(CommandContext& ctx, const CollectionInfoPtr
   int found = 0;
   BsonBuilder out(bytes);
   auto list = out.OpenArray("violations");
+  const Visibility visible(storage, *coll, ctx.op.now);
   auto end_group = [&]() -> Result<void> {
-    if (group.size() > 1) {
-      ++found;
-      auto entry = list.OpenDocument();
-      auto ids = entry.OpenArray("ids");
-      for (const std::string& key : group) {
-        Storage::Record record;
-        MAYFLY_TRY(bool there, storage.Fetch(*coll, key, &record));
-        if (there) ids.Append(record.doc["_id"]);
-      }
+    std::vector<Value> ids;
+    for (size_t i = 0; group.size() > 1 && i < group.size(); ++i) {
+      Storage::Record record;
+      MAYFLY_TRY(bool there, storage.Fetch(*coll, group[i], &record));
+      if (there && visible.Shows(record.doc, record.expire_at))
+        ids.push_back(Value::Copy(record.doc["_id"]));
     }
     group.clear();
+    if (ids.size() < 2) return Ok();
+    ++found;
+    auto entry = list.OpenDocument();
+    auto shown = entry.OpenArray("ids");
+    for (const Value& id : ids) shown.Append(id.view());
     return Ok();
   };
   while (bytes.size() < kMaxBytes) {

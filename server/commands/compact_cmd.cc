@@ -33,8 +33,7 @@ Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder
     return Ok();
   }
   // What is due goes first, so that its space comes back too.
-  MAYFLY_TRY(int64_t removed, RemoveDue(storage, ctx.op, coll));
-  ctx.server.metrics().ttl.deleted_documents.Add(removed);
+  MAYFLY_TRY(RemoveDue(storage, ctx.op, coll));
   if (target_mb && estimate < *target_mb << 20) {
     reply.Append("bytesFreed", int64_t{0});
     return Ok();

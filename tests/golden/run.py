@@ -18,7 +18,7 @@ A golden file is a list of directives; every file gets a fresh database, named i
   ---- rows [unordered]       the documents of cursor.firstBatch follow, one a line
   eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in the background
   command error [CODE] [NAME] {command}   must fail with this code; in a write reply the first writeErrors entry counts
-  keep NAME PATH              what the last reply has at the dotted path is <NAME> from here on (a cursor's id, say)
+  keep NAME PATH [+N]         what the last reply has at the dotted path (a number: and N more) is <NAME> from here on
   expect-fail TEXT            the next command is known to fail: reported, and an error once it passes
 
 In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the type, "<missing>" for a
@@ -265,11 +265,11 @@ class File:
                     if r.get("ok") != 1 or r.get("writeErrors"):
                         self.fail(line, f"setup failed: {show(r)}")
                 elif keyword == "keep":
-                    name, path = text.split()
+                    name, path, *more = text.split()
                     value = self.last
                     for part in path.split("."):
                         value = value[int(part)] if isinstance(value, list) else value[part]
-                    self.kept[name] = value
+                    self.kept[name] = value + int(more[0]) if more else value
                 elif keyword == "expect-fail":
                     expect_fail = text
                 else:

@@ -36,10 +36,12 @@ class SimKv final : public KvStore {
   Result<void> MultiGet(Keyspace, std::span<const std::string_view>, std::span<PinnedValue>, const KvSnapshot*) override;
   std::unique_ptr<KvIterator> NewIterator(Keyspace ks, KvIterOptions options) override;
   KvSnapshotPtr Snapshot() override { return nullptr; }
+  uint64_t LatestSequence() override { return 0; }
   std::unique_ptr<KvBatch> NewBatch() override;
   Result<void> Write(KvBatch& batch, bool sync) override;
   Result<void> SyncWal() override { return Ok(); }
   Result<void> Flush() override { return Ok(); }
+  Result<void> Flush(Keyspace) override { return Ok(); }
   Result<void> Compact(Keyspace, std::string_view, std::string_view) override { return Ok(); }
   Result<void> Checkpoint(const std::string&) override { return Ok(); }
   uint64_t ApproximateBytes(Keyspace, std::string_view, std::string_view) override { return 0; }
