@@ -60,7 +60,7 @@ IoExecutor Connection::io_executor() { return thread_.executor(); }
 
 Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
   IoThread& thread = self->thread_;
-  thread.connections_.push_back(*self);
+  thread.Entered(*self);
   try {
     co_await self->Loop();
   } catch (...) {

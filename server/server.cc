@@ -75,20 +75,27 @@ void IoThread::Adopt(ClientSocket socket, std::string remote, std::string local,
     if (draining_) return;
     auto c = std::make_unique<Connection>(*this, std::move(socket), std::move(remote),
                                           std::move(local), unix_socket);
-    const bool first = connections_.empty();
     asio::co_spawn(context_.get_executor(), Connection::Run(std::move(c)), asio::detached);
-    // The timer runs only while there are connections: an idle server sleeps.
-    if (first) asio::co_spawn(context_.get_executor(), TickLoop(), asio::detached);
   });
+}
+
+void IoThread::Entered(Connection& c) {
+  connections_.push_back(c);
+  // The timer runs only while there are connections: an idle server sleeps. One loop: the last
+  // connection may have gone and this one come before it has noticed, and two that share the timer
+  // would wake each other without end.
+  if (!std::exchange(ticking_, true))
+    asio::co_spawn(context_.get_executor(), TickLoop(), asio::detached);
 }
 
 Awaitable<void> IoThread::TickLoop() {
   while (true) {
     timer_.expires_after(kTick);
     co_await timer_.async_wait(asio::as_tuple(kAwait));
-    if (connections_.empty() || draining_) co_return;
+    if (connections_.empty() || draining_) break;
     for (Connection& c : connections_) c.Tick();
   }
+  ticking_ = false;
 }
 
 void IoThread::Drain() {

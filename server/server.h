@@ -35,6 +35,7 @@ class IoThread {
 
  private:
   friend class Connection;
+  void Entered(Connection& c);  ///< it is served from here on; on this thread
   Awaitable<void> TickLoop();
 
   Dispatcher& dispatcher_;
@@ -46,6 +47,7 @@ class IoThread {
       timer_;
   boost::intrusive::list<Connection> connections_;
   bool draining_ = false;
+  bool ticking_ = false;  ///< TickLoop runs
   std::thread thread_;
 };
 

@@ -78,6 +78,18 @@ try:
     # --port 0: what the server says of itself has the port that it found.
     host = s.client.command("admin", {"serverStatus": 1})["host"]
     check(host.endswith(f":{s.port}"), f"host {host} of port {s.port}")
+    # A client that goes and the next that comes while nobody else is there: two ticks of one timer woke each other without end.
+    time_of = lambda: sum(map(int, open(f"/proc/{s.proc.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+    s.client.sock.close()
+    end = time.monotonic() + 60
+    while '"connectionCount":0' not in open(s.log).read() and time.monotonic() < end:
+        threading.Event().wait(0.01)  # sleeps: polls until a deadline
+    s.client = Client("127.0.0.1", s.port)
+    s.client.command("admin", {"ping": 1})
+    used, end = time_of(), time.monotonic() + 1
+    while time.monotonic() < end and time_of() - used < 0.5:
+        threading.Event().wait(0.05)  # sleeps: polls until a deadline
+    check(time_of() - used < 0.5, f"idle with one connection: {time_of() - used:.2f} s of CPU")
     s.stop()
 
     s = Server(folder + "/member", "--replSet", "rs0")
