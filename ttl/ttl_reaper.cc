@@ -9,8 +9,9 @@ namespace mayfly {
 namespace {
 
 /// So many point deletes at the head of an index are worth one range delete over them, once the
-/// backlog is gone and while it is worked off.
-constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 50'000;
+/// backlog is gone and while it is worked off: for readers after a restart and on other members; here
+/// they know the head (ExpiryHead). Not more often, since the store writes its memtable out each time.
+constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 500'000;
 
 BsonDocument Command(const TtlRule& rule, int64_t threshold) {
   return BuildBson([&](BsonBuilder& b) {
