@@ -397,6 +397,19 @@ void ArgReader::NotSupported(std::string_view name) {
   Fail({ErrorCode::kNotImplemented, Quoted(where_, name) + " is not supported by this server"});
 }
 
+void ArgReader::SimpleCollation() {
+  const std::optional<BsonView> collation = OptDocument("collation");
+  if (!collation || collation->empty()) return;
+  const BsonValue locale = (*collation)["locale"];
+  if (locale.missing())
+    return Fail({ErrorCode::kMissingField, Quoted(where_ + ".collation", "locale") + " is missing but a required field"});
+  if (!locale.IsString())
+    return Fail({ErrorCode::kTypeMismatch, Quoted(where_ + ".collation", "locale") + " is the wrong type '" +
+                                               std::string(BsonTypeName(locale.type())) + "', expected type 'string'"});
+  if (locale.String() != "simple")
+    Fail({ErrorCode::kNotImplemented, Quoted(where_, "collation") + " is not supported by this server but for {locale: 'simple'}"});
+}
+
 Result<void> ArgReader::FinishLoose() {
   if (error_) return *error_;
   return Ok();

@@ -69,6 +69,9 @@ class ArgReader {
   void Ignore(std::string_view name) { Any(name); }
   /// Absent, or the error that this server does not have it: NotImplemented 238.
   void NotSupported(std::string_view name);
+  /// `collation`, which may ask for the order that this server has: {} or {locale: "simple"}. Errors: TypeMismatch 14, BSON field
+  /// missing 40414, NotImplemented 238 for any other locale.
+  void SimpleCollation();
 
   bool Has(std::string_view name) const;
 

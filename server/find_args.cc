@@ -26,7 +26,7 @@ Result<FindArgs> ParseFind(const CommandRequest& req) {
   a.min = in.DocumentOr("min");
   a.max = in.DocumentOr("max");
   a.let = in.DocumentOr("let");
-  in.NotSupported("collation");
+  in.SimpleCollation();
   in.LooseBoolOr("allowPartialResults",
                  false);                 // of sharded clusters: this server always has all results
   in.LooseBoolOr("oplogReplay", false);  // deprecated since 4.4, without effect
@@ -96,7 +96,7 @@ Result<CountArgs> ParseCount(const CommandRequest& req) {
   a.hint = in.Any("hint");
   a.limit = in.Int64Or("limit", 0);
   a.skip = in.Int64Or("skip", 0);
-  in.NotSupported("collation");
+  in.SimpleCollation();
   in.Ignore("fields");  // what old clients send; the manual gives it no meaning
   MAYFLY_TRY(in.Finish());
   if (a.skip < 0)
@@ -114,7 +114,7 @@ Result<DistinctArgs> ParseDistinct(const CommandRequest& req) {
   a.key = in.String("key");
   a.query = in.DocumentOr("query");
   a.hint = in.Any("hint");
-  in.NotSupported("collation");
+  in.SimpleCollation();
   MAYFLY_TRY(in.Finish());
   return a;
 }

@@ -199,10 +199,7 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
 
 void FindExecutor::MakeShape() {
   if (!shape_.empty()) return;
-  if (match_ != nullptr) match_->AppendShape(shape_);
-  shape_.push_back('\0');
-  shape_.append(input_->sort.spec().view().bytes());
-  shape_.append(input_->projection_spec.view().bytes());
+  shape_ = QueryShape(match_ != nullptr ? &*match_ : nullptr, input_->sort.spec().view(), input_->projection_spec.view());
   if (input_->count_only) shape_.push_back('c');
 }
 

@@ -1,6 +1,17 @@
 #include "query/plan/plan_cache.h"
 
+#include "query/match/match_expression.h"
+
 namespace mayfly {
+
+std::string QueryShape(const MatchExpression* filter, BsonView sort, BsonView projection) {
+  std::string shape;
+  if (filter != nullptr) filter->AppendShape(shape);
+  shape.push_back('\0');
+  shape.append(sort.bytes());
+  shape.append(projection.bytes());
+  return shape;
+}
 
 PlanCache& PlanCache::Global() {
   static PlanCache cache;

@@ -14,6 +14,11 @@
 
 namespace mayfly {
 
+class MatchExpression;
+
+/// What queries with the same candidates have in common: filter without its constants (null: none), sort, projection.
+std::string QueryShape(const MatchExpression* filter, BsonView sort, BsonView projection);
+
 /// Which candidate won the last trial, by collection and query shape. An entry is good for the very
 /// definition of the collection it was made with: any change of indexes or options makes a new
 /// CollectionInfo and so ends it. One a process; bounded; threads: any.

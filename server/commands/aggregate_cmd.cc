@@ -26,7 +26,7 @@ Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) 
   a.spec.include_expired = in.LooseBoolOr("includeExpired", false);
   a.spec.hint = in.Any("hint");
   a.spec.let = in.DocumentOr("let");
-  in.NotSupported("collation");
+  in.SimpleCollation();
   a.explain = in.LooseBoolOr("explain", false);
   auto cursor = in.OptDocument("cursor");
   MAYFLY_TRY(in.Finish());

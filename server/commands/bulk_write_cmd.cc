@@ -78,7 +78,7 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
         else
           u.array_filters.push_back(e.value.Document());
       }
-    in.NotSupported("collation");
+    in.SimpleCollation();
     const BsonView constants = in.DocumentOr("constants");
     if (in.ok() && !constants.empty())
       return Error{LocationCode(51198),
@@ -91,7 +91,7 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
     op.remove.filter = in.Document("filter");
     op.remove.multi = in.BoolOr("multi", false);
     op.remove.hint = in.Any("hint");
-    in.NotSupported("collation");
+    in.SimpleCollation();
     MAYFLY_TRY(CheckHint(op.remove.hint));
   }
   MAYFLY_TRY(in.Finish());

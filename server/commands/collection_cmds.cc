@@ -151,7 +151,7 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   BsonValue expire = in.Any("expireAfterSeconds");
   auto expiry = in.OptDocument("expiry");
   BsonValue on_expire = in.Any("onExpire");
-  in.NotSupported("collation");
+  in.SimpleCollation();
   in.NotSupported("timeseries");
   in.NotSupported("encryptedFields");
   auto pre_images = in.OptDocument("changeStreamPreAndPostImages");

@@ -19,7 +19,7 @@ Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant 
   a.fields = in.DocumentOr("fields");
   a.bypass_validation = in.LooseBoolOr("bypassDocumentValidation", false);
   in.OptBool("bypassEmptyTsReplacement");
-  in.NotSupported("collation");
+  in.SimpleCollation();
   if (auto filters = in.OptArray("arrayFilters"))
     for (const BsonElement& e : *filters) {
       if (!e.value.IsDocument())

@@ -33,6 +33,7 @@ void RegisterKillOp(CommandRegistry&);
 void RegisterListCommands(CommandRegistry&);
 void RegisterLogRotate(CommandRegistry&);
 void RegisterPing(CommandRegistry&);
+void RegisterPlanCacheClear(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
 void RegisterReplicationCommands(CommandRegistry&);
 void RegisterReplicationConcerns(CommandRegistry&);
@@ -79,6 +80,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterListCommands(registry);
   RegisterLogRotate(registry);
   RegisterPing(registry);
+  RegisterPlanCacheClear(registry);
   RegisterProfile(registry);
   RegisterReplicationCommands(registry);
   RegisterReplicationConcerns(registry);

@@ -17,7 +17,7 @@ Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
   s.multi = in.BoolOr("multi", false);
   s.upsert = in.BoolOr("upsert", false);
   in.BoolOr("upsertSupplied", false);
-  in.NotSupported("collation");
+  in.SimpleCollation();
   if (auto filters = in.OptArray("arrayFilters"))
     for (const BsonElement& e : *filters) {
       if (!e.value.IsDocument())
@@ -51,7 +51,7 @@ Result<DeleteStatement> ParseDeleteStatement(BsonView doc) {
   DeleteStatement s;
   s.filter = in.Document("q");
   int64_t limit = in.Int64("limit");
-  in.NotSupported("collation");
+  in.SimpleCollation();
   s.hint = in.Any("hint");
   MAYFLY_TRY(in.Finish());
   if (limit != 0 && limit != 1)
