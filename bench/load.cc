@@ -204,7 +204,20 @@ int main(int argc, char** argv) {
   app.add_option("--idle-rules", idle_rules, "instead: CPU and memory of this many TTL rules that have nothing to do");
   app.add_option("--fill-backlog", fill_backlog, "instead: this many documents that are due, with the monitor off");
   app.add_flag("--backlog", backlog, "instead: after a restart, reads beside the reaping of that backlog");
+  std::vector<int> set_ports, set_pids;
+  app.add_option("--set-ports", set_ports, "instead: what replica sets cost: the primary of a set, its secondaries, a set of one member, a standalone server")
+      ->delimiter(',');
+  app.add_option("--set-pids", set_pids, "their process ids, in the same order; --operations: documents of the mass expiry")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
+  if (set_ports.size() >= 4 && set_ports.size() == set_pids.size()) {
+    auto part = [&](size_t from, size_t to) {
+      return SetMembers{{set_ports.begin() + static_cast<ptrdiff_t>(from), set_ports.begin() + static_cast<ptrdiff_t>(to)},
+                        {set_pids.begin() + static_cast<ptrdiff_t>(from), set_pids.begin() + static_cast<ptrdiff_t>(to)}};
+    };
+    const size_t n = set_ports.size();
+    RunSets(options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
+    return 0;
+  }
   if (redis > 0) {
     RunRedisReap(options, redis);
     return 0;

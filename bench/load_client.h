@@ -100,4 +100,12 @@ void RunIdleRules(const LoadOptions& options, int64_t rules, double seconds);
 void FillBacklog(const LoadOptions& options, int64_t documents);
 void RunBacklog(const LoadOptions& options);
 
+/// The members of a replica set, its primary first; or one server alone.
+struct SetMembers {
+  std::vector<int> ports, pids;
+};
+/// A set of three, a set of one and a standalone server side by side, then a mass expiry of `options.max_operations` documents on the set of
+/// three (load_sets.cc).
+void RunSets(const LoadOptions& options, const SetMembers& set, const SetMembers& one, const SetMembers& alone);
+
 }  // namespace mayfly::bench

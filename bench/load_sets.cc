@@ -1,0 +1,231 @@
+// A replica set on one machine: what a write, a read and a mass expiry cost there, and how far the secondaries are behind.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "bench/load_client.h"
+
+namespace mayfly::bench {
+namespace {
+
+constexpr std::string_view kDb = "bench";
+constexpr int64_t kReadable = 100000;
+
+void AppendDocument(BsonBuilder& b, int64_t id, Instant at) {
+  b.Append("_id", id).Append("user", id * 2654435761 % 1000003).Append("at", at);
+  b.Append("text", std::string_view("The quick brown mayfly dances over the quiet stream for the one evening that it has, and then is gone."));
+}
+
+std::string Insert(std::string_view collection, int64_t first, int64_t count, bool journal, Instant at) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("insert", collection);
+    auto docs = b.OpenArray("documents");
+    for (int64_t i = first; i < first + count; ++i) {
+      auto d = docs.OpenDocument();
+      AppendDocument(d, i, at);
+    }
+    docs.Done();
+    if (!journal) return;
+    auto wc = b.OpenDocument("writeConcern");
+    wc.Append("w", 1).Append("j", true);
+  });
+}
+
+/// The log of a set's primary: entries, write units and bytes since it began.
+struct LogTotals {
+  int64_t entries = 0, bytes = 0;
+};
+LogTotals ReadTotals(SyncClient& client) {
+  const BsonDocument s = client.Call(Command("admin", [](BsonBuilder& b) { b.Append("serverStatus", 1); }));
+  const BsonValue log = s.view()["repl"].IsDocument() ? s.view()["repl"].Document()["log"] : BsonValue();
+  if (!log.IsDocument()) return {};
+  return {log.Document()["entries"].NumberAsInt64(), log.Document()["bytes"].NumberAsInt64()};
+}
+
+/// Seconds and increment of the newest write that a member has applied, as one number.
+uint64_t AppliedTime(SyncClient& client) {
+  const BsonDocument h = client.Call(Command("admin", [](BsonBuilder& b) { b.Append("hello", 1); }));
+  return h.view()["lastWrite"].Document()["opTime"].Document()["ts"].Timestamp();
+}
+
+/// How long ago the primary was where each secondary is, looked at every few milliseconds.
+class LagWatch {
+ public:
+  explicit LagWatch(const SetMembers& set) : thread_([this, set] { Run(set); }) {}
+  Histogram Stop() {
+    stop_ = true;
+    thread_.join();
+    return lag_;
+  }
+
+ private:
+  void Run(const SetMembers& set) {
+    SyncClient primary("127.0.0.1", set.ports[0]);
+    std::vector<std::unique_ptr<SyncClient>> secondaries;
+    for (size_t i = 1; i < set.ports.size(); ++i) secondaries.push_back(std::make_unique<SyncClient>("127.0.0.1", set.ports[i]));
+    struct Seen {
+      int64_t micros;
+      uint64_t ts;
+    };
+    std::deque<Seen> seen;
+    while (!stop_) {
+      seen.push_back({NowMicros(), AppliedTime(primary)});
+      if (seen.size() > 20000) seen.pop_front();
+      for (auto& s : secondaries) {
+        const uint64_t ts = AppliedTime(*s);
+        const int64_t now = NowMicros();
+        // The first time at which the primary was seen to have more than this member has now.
+        auto ahead = std::upper_bound(seen.begin(), seen.end(), ts, [](uint64_t t, const Seen& x) { return t < x.ts; });
+        lag_.Add(ahead == seen.end() ? 0 : now - ahead->micros);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  std::atomic<bool> stop_{false};
+  Histogram lag_;
+  std::thread thread_;
+};
+
+double CpuOf(const std::vector<int>& pids, size_t from, size_t to) {
+  double sum = 0;
+  for (size_t i = from; i < std::min(to, pids.size()); ++i) sum += CpuSeconds(pids[i]);
+  return sum;
+}
+
+}  // namespace
+
+void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& one, const SetMembers& alone) {
+  std::mt19937_64 random(11);
+  const Instant never{32503680000000};
+  auto client = [](const SetMembers& m) { return std::make_unique<SyncClient>("127.0.0.1", m.ports[0]); };
+  auto fill = [&](const SetMembers& m, std::string_view collection, int64_t count, Instant at) {
+    auto c = client(m);
+    for (int64_t i = 0; i < count; i += 1000) c->Call(Insert(collection, i, 1000, false, at));
+  };
+  int64_t next_id = 0;
+  auto run = [&](const char* name, const SetMembers& m, size_t member, int connections, int64_t documents, const char* writes, bool journal) {
+    auto log = client(m);
+    LoadOptions o = base;
+    o.port = m.ports[member];
+    o.pid = m.pids[member];
+    o.connections = connections;
+    const LogTotals before = ReadTotals(*log);
+    const double others = CpuOf(m.pids, 1, m.pids.size());
+    LoadResult r = RunLoad(o, [&](int64_t, std::string& message) {
+      if (writes != nullptr) {
+        message = Insert(writes, next_id, documents, journal, never);
+        next_id += documents;
+        return;
+      }
+      message = Command(kDb, [&](BsonBuilder& b) {
+        b.Append("find", "kept");
+        { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % kReadable)); }
+        b.Append("limit", 1).Append("singleBatch", true);
+        if (member == 0) return;
+        auto p = b.OpenDocument("$readPreference");
+        p.Append("mode", "secondary");
+      });
+    });
+    const LogTotals after = ReadTotals(*log);
+    const double secondaries = m.pids.size() > 1 && writes != nullptr ? (CpuOf(m.pids, 1, m.pids.size()) - others) / static_cast<double>(m.pids.size() - 1) : 0;
+    const double ops = static_cast<double>(r.operations), docs = ops * static_cast<double>(documents);
+    std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %.2f |", name, connections, ops / r.seconds, docs / r.seconds, r.latency.Percentile(0.5),
+                r.latency.Percentile(0.99), r.server_cpu_seconds * 1e6 / ops);
+    const int64_t entries = after.entries - before.entries;
+    if (entries > 0) {
+      const double e = static_cast<double>(entries);
+      std::printf(" %.2f | %.0f | %.1f | %.1f |", secondaries * 1e6 / ops, static_cast<double>(after.bytes - before.bytes) / docs, docs / e,
+                  r.server_cpu_seconds * 1e6 / e);
+    } else {
+      std::printf("  |  |  |  |");
+    }
+    std::printf(" %.0f |\n", static_cast<double>(r.resident_bytes) / 1048576);
+    std::fflush(stdout);
+    if (r.errors > 0) std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, name);
+  };
+  for (const SetMembers* m : {&set, &one, &alone}) fill(*m, "kept", kReadable, never);
+  std::printf("| workload | connections | ops/s | docs/s | p50 us | p99 us | primary CPU us/op | CPU us/op of each secondary | log bytes/document "
+              "| documents/log entry | primary CPU us/log entry | RSS MiB |\n");
+  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  for (int n : {1, 64, 512}) run("three members: insertOne, w:majority", set, 0, n, 1, "ins", false);
+  for (int n : {1, 8}) run("three members: insertMany(1000), w:majority", set, 0, n, 1000, "many", false);
+  run("three members: find by _id, primary", set, 0, 64, 1, nullptr, false);
+  run("three members: find by _id, secondary", set, 1, 64, 1, nullptr, false);
+  for (int n : {1, 64}) run("one member: insertOne, j:true", one, 0, n, 1, "ins", true);
+  for (int n : {1, 64}) run("standalone: insertOne, j:true", alone, 0, n, 1, "ins", true);
+  run("one member: find by _id", one, 0, 64, 1, nullptr, false);
+  run("standalone: find by _id", alone, 0, 64, 1, nullptr, false);
+
+  // The same amount of the same work on a member and a standalone server, and what they hold afterwards.
+  for (const SetMembers* m : {&set, &alone}) fill(*m, "same", 100000, never);
+  std::printf("\nResident memory after the same 100,000 documents more: primary %.0f MiB", static_cast<double>(ResidentBytes(set.pids[0])) / 1048576);
+  for (size_t i = 1; i < set.pids.size(); ++i) std::printf(", secondary %.0f MiB", static_cast<double>(ResidentBytes(set.pids[i])) / 1048576);
+  std::printf(", standalone %.0f MiB\n\n", static_cast<double>(ResidentBytes(alone.pids[0])) / 1048576);
+
+  auto primary = client(set);
+  auto monitor = [&](bool on) {
+    primary->Call(Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append("ttlMonitorEnabled", on); }));
+  };
+  monitor(false);
+  primary->Call(Command(kDb, [&](BsonBuilder& b) {
+    b.Append("createIndexes", "sessions");
+    auto indexes = b.OpenArray("indexes");
+    { auto i = indexes.OpenDocument(); { auto k = i.OpenDocument("key"); k.Append("at", 1); } i.Append("name", "at_1").Append("expireAfterSeconds", 0); }
+    { auto i = indexes.OpenDocument(); { auto k = i.OpenDocument("key"); k.Append("user", 1); } i.Append("name", "user_1"); }
+  }));
+  const int64_t documents = base.max_operations;
+  fill(set, "sessions", documents, Instant{1000000000000});
+  LoadOptions o = base;
+  o.max_operations = 0;
+  o.port = set.ports[0];
+  o.pid = set.pids[0];
+  o.connections = 16;
+  o.rate = 5000;
+  o.seconds = 5;
+  auto read = [&](int64_t, std::string& m) {
+    m = Command(kDb, [&](BsonBuilder& b) {
+      b.Append("find", "kept");
+      { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % kReadable)); }
+      b.Append("limit", 1).Append("singleBatch", true);
+    });
+  };
+  LoadResult before = RunLoad(o, read);
+  bool stop = false;
+  double seconds = 0;
+  const double cpu = CpuSeconds(set.pids[0]), others = CpuOf(set.pids, 1, set.pids.size());
+  const LogTotals log = ReadTotals(*primary);
+  LagWatch lag(set);
+  const int64_t begin = NowMicros();
+  monitor(true);
+  std::thread watch([&] {
+    SyncClient w("127.0.0.1", set.ports[0]);
+    while (w.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("count", "sessions"); })).view()["n"].NumberAsInt64() > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    seconds = static_cast<double>(NowMicros() - begin) / 1e6;
+    stop = true;
+  });
+  o.seconds = 600;
+  o.stop = &stop;
+  LoadResult during = RunLoad(o, read);
+  watch.join();
+  const Histogram lags = lag.Stop();
+  const LogTotals after = ReadTotals(*primary);
+  const double n = static_cast<double>(documents);
+  std::printf("| mass expiry of %ld documents with two indexes, three members | documents/s | primary CPU us/document | each secondary | log bytes/document "
+              "| documents/log entry | lag of secondaries p50 ms | p99 ms | max ms | read p50 us | p99 us | max us |\n",
+              documents);
+  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  std::printf("| before: reads at 5k/s |  |  |  |  |  |  |  |  | %ld | %ld | %ld |\n", before.latency.Percentile(0.5), before.latency.Percentile(0.99),
+              before.latency.max());
+  std::printf("| during | %.0f | %.2f (reads included) | %.2f | %.0f | %.0f | %.1f | %.1f | %.1f | %ld | %ld | %ld |\n", n / seconds,
+              (CpuSeconds(set.pids[0]) - cpu) * 1e6 / n, (CpuOf(set.pids, 1, set.pids.size()) - others) * 1e6 / n / static_cast<double>(set.pids.size() - 1),
+              static_cast<double>(after.bytes - log.bytes) / n, n / static_cast<double>(std::max<int64_t>(after.entries - log.entries, 1)),
+              static_cast<double>(lags.Percentile(0.5)) / 1000, static_cast<double>(lags.Percentile(0.99)) / 1000, static_cast<double>(lags.max()) / 1000,
+              during.latency.Percentile(0.5), during.latency.Percentile(0.99), during.latency.max());
+}
+
+}  // namespace mayfly::bench
