@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace mayfly {
 namespace {
@@ -30,6 +31,7 @@ Error NotPrimary() { return {ErrorCode::kNotWritablePrimary, "not primary"}; }
 RaftNode::RaftNode(Options options) : o_(std::move(options)), batch_(o_.log->kv().NewBatch()) {}
 
 RaftNode::~RaftNode() {
+  Refuse(std::exchange(held_, {}));
   FailPending(ErrorCode::kInterruptedAtShutdown, "the server is shutting down");
   if (raft_) mf_raft_free(raft_);
 }
@@ -167,10 +169,16 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
     taken.push_back(std::move(p));
   }
   if (taken.empty()) return;
+  // Leadership is moving: raft-rs takes nothing now. Whoever writes waits for how that ends; an error would send a driver back here, because
+  // this node still says that it is the primary.
+  if (leads() && status().transferee != 0) {
+    for (Proposal& p : taken) held_.push_back(std::move(p));
+    return;
+  }
   uint64_t first = 0;
   for (size_t i = 0; i < taken.size(); ++i) data[i] = B(taken[i].data);  // short strings have moved
   if (mf_raft_propose(raft_, data.data(), context.data(), data.size(), &first) != MF_OK) {
-    for (Proposal& p : taken) p.done(NotPrimary());
+    Refuse(std::move(taken));
     return;
   }
   const uint64_t term = status().term;
@@ -178,6 +186,15 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
     std::string().swap(p.data);
     pending_.push_back({{term, first++}, std::move(p)});
   }
+}
+
+void RaftNode::Refuse(std::vector<Proposal> proposals) {
+  if (proposals.empty()) return;
+  // Behind what was announced: who is told finds that this node does not say any more that it is the primary.
+  auto refused = std::make_shared<std::vector<Proposal>>(std::move(proposals));
+  o_.applier->PushCall([refused] {
+    for (Proposal& p : *refused) p.done(NotPrimary());
+  });
 }
 
 void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
@@ -272,6 +289,10 @@ void RaftNode::HandOver(NodeId to) {
 void RaftNode::Poll() {
   if (handover_ && leads()) {
     ContinueHandover();
+    Pump();
+  }
+  if (!held_.empty() && leads() && status().transferee == 0) {
+    Propose(std::exchange(held_, {}));  // nobody took over
     Pump();
   }
 }
@@ -518,6 +539,7 @@ void RaftNode::CheckState() {
     FailPending(ErrorCode::kPrimarySteppedDown, "the node stopped leading");
   }
   Announce(next);
+  if (!held_.empty() && next.role != ConsensusRole::kLeader) Refuse(std::exchange(held_, {}));
   if (lost && handover_) {
     // Behind the announcement: whoever asked finds that this node is not primary any more.
     o_.applier->PushCall([done = std::move(handover_->done)] {

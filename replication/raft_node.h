@@ -110,6 +110,8 @@ class RaftNode {
   /// Once a tick on the leader: promotions, leadership by priority, a step-down under way.
   void LeaderDuties();
   void ContinueHandover();
+  /// Fails them as not written, behind what has been announced.
+  void Refuse(std::vector<Proposal> proposals);
   bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts
   /// members(), active: within the last election timeout (raft-rs forgets at the end of each who was, so it alone depends on when
   /// one asks).
@@ -123,6 +125,7 @@ class RaftNode {
   std::unique_ptr<KvBatch> batch_;
   std::vector<LogEntry> entries_;
   std::deque<Pending> pending_;
+  std::vector<Proposal> held_;  ///< while leadership is moving
   ConsensusConfiguration configuration_;
   SnapshotPointer snapshot_;  ///< what the callback has handed out points into it
   std::map<uint64_t, std::function<void(Result<uint64_t>)>> reads_;

@@ -4,10 +4,12 @@
 #include <rocksdb/file_system.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <thread>
 
 namespace mayfly {
 namespace {
@@ -192,6 +194,7 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   /// that nothing is acknowledged, or arrives, after what was not synced has been dropped.
   std::shared_mutex power_mutex;
   std::atomic<bool> power_cut{false}, fail_writes{false}, fail_syncs{false}, limited{false};
+  std::atomic<int64_t> slow_millis{0};
   std::atomic<int64_t> free_bytes{0};
   std::atomic<uint64_t> syncs{0};
 
@@ -228,6 +231,8 @@ IOStatus FaultFile::Sync(const rocksdb::IOOptions& o, rocksdb::IODebugContext* d
   std::shared_lock under_power(fs_->power_mutex);
   if (IOStatus s = fs_->CheckPower(); !s.ok()) return s;
   if (fs_->fail_syncs) return IOStatus::IOError("injected sync error");
+  if (const int64_t ms = fs_->slow_millis; ms > 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
   uint64_t size = fs_->SizeOf(name_);  // before: what is appended meanwhile may miss it
   IOStatus s = target()->Sync(o, d);
   if (s.ok()) fs_->Synced(name_, size);
@@ -252,6 +257,7 @@ class FaultDiskImpl final : public FaultDisk {
   }
   void FailWrites(bool on) override { fs_->fail_writes = on; }
   void FailSyncs(bool on) override { fs_->fail_syncs = on; }
+  void SlowSyncs(int64_t millis) override { fs_->slow_millis = millis; }
   uint64_t Syncs() const override { return fs_->syncs; }
   void CutPower() override {
     std::unique_lock l(fs_->power_mutex);

@@ -23,6 +23,8 @@ class FaultDisk {
   /// Every append, or every sync, fails with an I/O error while set.
   virtual void FailWrites(bool on) = 0;
   virtual void FailSyncs(bool on) = 0;
+  /// Every sync takes so much longer; 0: none does.
+  virtual void SlowSyncs(int64_t millis) = 0;
   virtual uint64_t Syncs() const = 0;  ///< file syncs so far
 
   /// The process dies here: nothing reaches the files any more, whatever the store still tries.

@@ -1,9 +1,10 @@
-// mayflyd on a disk that can fail, for the process-level fault tests (disk_run.py). It takes
+// mayflyd on a disk that can fail, for the process-level fault tests (disk_run.py, member_faults_run.py). It takes
 // mayflyd's flags, and on standard input
 //
 //   power        the power goes: whatever was not synced is gone, and the process with it
 //   free BYTES   the disk has room for so many more bytes
 //   free none    … for as many as there are
+//   slow MILLIS  every sync takes so much longer
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -33,6 +34,8 @@ int main(int argc, char** argv) {
         disk->SetFreeBytes(std::nullopt);
       else if (line.starts_with("free "))
         disk->SetFreeBytes(std::atoll(line.c_str() + 5));
+      else if (line.starts_with("slow "))
+        disk->SlowSyncs(std::atoll(line.c_str() + 5));
       std::cout << "done: " << line << std::endl;
     }
   }).detach();

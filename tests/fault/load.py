@@ -8,16 +8,16 @@ from pymongo.errors import PyMongoError
 class Writers:
     """Threads that write and note what was acknowledged."""
 
-    def __init__(self, uri, threads=3, name="", timeout=15):
-        self.name, self.timeout = name, timeout
-        self.stop, self.acknowledged, self.unknown, self.gaps = False, set(), set(), []
+    def __init__(self, uri, threads=3, name="", timeout=15, retry=False):
+        self.name, self.timeout, self.retry = name, timeout, retry
+        self.stop, self.acknowledged, self.unknown, self.gaps, self.errors = False, set(), set(), [], []
         self.lock = threading.Lock()
         self.threads = [threading.Thread(target=self.run, args=(uri, i)) for i in range(threads)]
         for t in self.threads:
             t.start()
 
     def run(self, uri, number):
-        client = pymongo.MongoClient(uri, serverSelectionTimeoutMS=1000 * self.timeout, connectTimeoutMS=1000 * self.timeout, retryWrites=False,
+        client = pymongo.MongoClient(uri, serverSelectionTimeoutMS=1000 * self.timeout, connectTimeoutMS=1000 * self.timeout, retryWrites=self.retry,
                                      socketTimeoutMS=1000 * self.timeout, heartbeatFrequencyMS=500)
         n, last = 0, time.monotonic()
         while not self.stop:
@@ -33,9 +33,10 @@ class Writers:
                     gap, last = time.monotonic() - last, time.monotonic()
                     if gap > 1:
                         self.gaps.append(gap)
-            except PyMongoError:
+            except PyMongoError as e:
                 with self.lock:
                     self.unknown.add(key)
+                    self.errors.append(e)
 
     def go_on(self, s, documents):
         """Waits until so many more have been acknowledged."""

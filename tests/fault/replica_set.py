@@ -54,6 +54,11 @@ class Member:
         self.proc.send_signal(signal.SIGTERM)
         return self.proc.wait(60)
 
+    def tell(self, line):
+        """fault_server alone."""
+        self.proc.stdin.write(line.encode() + b"\n")
+        self.proc.stdin.flush()
+
     def running(self):
         return self.proc is not None and self.proc.poll() is None
 
@@ -71,10 +76,12 @@ class Member:
 
 
 class ReplicaSet:
-    def __init__(self, count=3, extra=(), network=None):
+    def __init__(self, count=3, extra=(), network=None, binary=BINARY):
         self.folder = tempfile.mkdtemp(prefix="mayfly-set-")
         self.members = [Member(f"{self.folder}/{i}", extra, network, f"m{i}") for i in range(count)]
         for m in self.members:
+            m.binary = binary
+            m.stdin = subprocess.PIPE if binary != BINARY else None
             m.start()
         for m in self.members:
             m.wait_up()

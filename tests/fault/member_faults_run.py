@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""What befalls members one by one or all at once, under load: a rolling restart, slow and full disks, power that fails everywhere, a log that was
+trimmed while a member was away, clocks that jump. Afterwards as in replica_set_run.py. The last line says "N passed, N failed".
+"""
+import datetime, os, random, sys, time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from load import Watcher, Writers, verdict
+from replica_set import ROOT, ReplicaSet
+
+FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
+passed = failed = 0
+
+
+def check(ok, what):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    print(("ok   " if ok else "FAIL ") + what, flush=True)
+
+
+def others(s, *not_these):
+    return [m for m in s.members if m not in not_these]
+
+
+def back(s, *members):
+    for m in members:
+        if not m.running():
+            m.start()
+            m.wait_up()
+    s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "all in their places")
+
+
+def rolling_restart(s, writers):
+    calm = Writers(s.uri, 3, "calm", 30, retry=True)
+    calm.go_on(s, 100)
+    first = s.primary()
+    clean = True
+    for m in [*others(s, first), first]:
+        clean &= m.stop() == 0
+        calm.go_on(s, 50)
+        back(s, m)
+        calm.go_on(s, 50)
+    calm.finish()
+    check(clean, "every member stops cleanly under load")
+    check(not calm.unknown, f"a rolling restart costs a driver that retries no write: {len(calm.acknowledged)} were acknowledged, {len(calm.unknown)} failed, "
+          f"longest gap {max(calm.gaps, default=0):.1f} s {[repr(e)[:300] for e in calm.errors[:3]]}")
+    writers.append(calm)
+
+
+def slow_disk(s, load):
+    secondary = others(s, s.primary())[0]
+    secondary.tell("slow 400")
+    began = time.monotonic()
+    load.go_on(s, 200)
+    check(time.monotonic() - began < 40, f"a secondary with a slow disk holds nobody up: 200 writes in {time.monotonic() - began:.1f} s")
+    secondary.tell("slow 0")
+    primary = s.primary()
+    primary.tell("slow 100")
+    began = time.monotonic()
+    load.go_on(s, 100)
+    check(True, f"with a primary whose every sync takes 100 ms: 100 writes in {time.monotonic() - began:.1f} s")
+    primary.tell("slow 0")
+    load.go_on(s, 100)
+
+
+def full_disk(s, load):
+    for which in ("secondary", "primary"):
+        primary = s.primary()
+        full = primary if which == "primary" else others(s, primary)[0]
+        full.tell("free 0")
+        s.wait(lambda: not full.running(), f"the {which} without space to end", 40)
+        check("could not be written" in full.tail() or "space" in full.tail(), f"a {which} whose disk is full stops and says why")
+        load.go_on(s, 100)
+        back(s, full)
+        check(True, "the others go on, and with space it is back")
+
+
+def power(s, load):
+    for _ in range(2):
+        load.go_on(s, 200)
+        for m in s.members:
+            m.tell("power")
+        codes = [m.proc.wait(30) for m in s.members]
+        # 9: what was not synced is dropped; 14: the server has noticed that its disk is gone a moment before that.
+        check(set(codes) <= {9, 14}, f"the power failed everywhere at once: {codes}")
+        back(s, *s.members)
+    load.go_on(s, 100)
+
+
+def trimmed(s, load):
+    away = others(s, s.primary())[0]
+    away.kill()
+    had = Path(f"{away.folder}/log").read_text(errors="replace").count("Initial sync: the copy is complete")
+    rnd = random.Random(1)
+    for i in range(60):
+        s.primary().client.test.big.insert_many([{"_id": i * 10 + n, "bytes": rnd.randbytes(100_000)} for n in range(10)])
+    back(s, away)
+    s.wait(lambda: Path(f"{away.folder}/log").read_text(errors="replace").count("Initial sync: the copy is complete") > had, "the member to copy everything", 60)
+    back(s, away)
+    load.go_on(s, 100)
+    check(True, "a member that was away longer than the log reaches copies everything by itself")
+
+
+def clocks(s):
+    """No writers here: their times are real."""
+    primary = s.primary()
+    secondary = others(s, primary)[0]
+    soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=30)
+    primary.client.test.short.insert_many([{"_id": f"clock {i}", "at": soon} for i in range(100)])
+    s.settled()
+
+    def count(m):
+        return m.client.test.short.count_documents({"_id": {"$regex": "^clock"}})
+    secondary.client.admin.command("clock", {"advanceSeconds": 3000})
+    s.wait(lambda: next(m for m in primary.client.admin.command("replSetGetStatus")["members"] if m["name"] == secondary.host)["clockSkewMillis"] > 2_990_000, "the skew to be shown", 30)
+    s.wait(lambda: "clock is more than a second" in Path(f"{primary.folder}/log").read_text(errors="replace"), "the skew to be logged", 30)
+    primary.client.test.kept.update_one({"_id": "nobody"}, {"$set": {"n": 1}}, upsert=True)
+    primary.client.test.kept.delete_one({"_id": "nobody"})
+    s.settled()
+    check([count(m) for m in s.members] == [100] * 3, "a secondary whose clock is ahead deletes and hides nothing")
+    secondary.client.admin.command("clock", "real")
+    # The primary's clock goes wrong, by more than the guard takes for real.
+    primary.client.admin.command("clock", {"advanceSeconds": 7200, "jump": True})
+    s.wait(lambda: primary.client.admin.command("serverStatus")["metrics"]["ttl"]["clockHolds"] > 0, "the guard to hold", 30)
+    primary.client.test.kept.update_one({"_id": "nobody"}, {"$set": {"n": 1}}, upsert=True)
+    primary.client.test.kept.delete_one({"_id": "nobody"})
+    s.settled()
+    check([count(m) for m in s.members] == [100] * 3, "a primary whose clock jumps two hours deletes and hides nothing")
+    primary.client.admin.command("clock", "real")
+    # Backwards: the oplog's times never do.
+    primary.client.admin.command("clock", {"advanceSeconds": -1800})
+    before = primary.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]["ts"]
+    primary.client.test.kept.update_one({"_id": "nobody"}, {"$set": {"n": 1}}, upsert=True)
+    primary.client.test.kept.delete_one({"_id": "nobody"})
+    check(primary.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]["ts"] > before, "a clock that goes back takes the log's time on")
+    primary.client.admin.command("clock", "real")
+    s.settled()
+    check([count(m) for m in s.members] == [100] * 3, "and nothing is lost by it")
+    primary.client.test.short.delete_many({"_id": {"$regex": "^clock"}})
+
+
+def main():
+    s = ReplicaSet(extra=["--testClock", "--oplogSize", "8"], binary=FAULTY)
+    writers = []
+    try:
+        s.initiate()
+        p = s.primary()
+        p.client.test.short.create_index("at", expireAfterSeconds=0)
+        p.client.test.kept.create_index("n")
+        load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)
+        writers.append(load)
+        for part in (rolling_restart, slow_disk, full_disk, power, trimmed):
+            print(f"     {part.__name__}", flush=True)
+            part(s, writers if part is rolling_restart else load)
+        load.finish()
+        watcher.stop = True
+        watcher.join()
+        print("     clocks", flush=True)
+        clocks(s)
+        verdict(s, check, writers, [watcher], "faults of members")
+    finally:
+        for w in writers:
+            w.stop = True
+        s.close()
+    print(f"faults of members: {passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
