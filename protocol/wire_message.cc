@@ -346,7 +346,6 @@ bool CompressMessage(std::string& out, size_t start, Compressor compressor, int 
     case Compressor::kNone:
       return false;
   }
-  if (kHead + n >= message.size()) return false;
   packed.resize(kHead + n);
   char* p = packed.data();
   StoreLe<int32_t>(p, static_cast<int32_t>(packed.size()));

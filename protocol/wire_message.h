@@ -96,8 +96,8 @@ size_t BeginOpReply(std::string& out, int32_t request_id, int32_t response_to);
 /// Writes the length of the message that starts at `start` and ends at the end of `out`; with
 /// kMsgChecksumPresent set in its flags appends the checksum first.
 void FinishMessage(std::string& out, size_t start);
-/// Replaces the finished message at `start` by its OP_COMPRESSED form when that is smaller. False
-/// leaves it as it was.
+/// Replaces the finished message at `start` by its OP_COMPRESSED form, also when that is no
+/// smaller: drivers expect a compressed reply to a compressed request. False leaves it as it was.
 bool CompressMessage(std::string& out, size_t start, Compressor compressor, int zlib_level = -1);
 
 /// CRC-32C as OP_MSG's checksum uses it.

@@ -303,6 +303,8 @@ Awaitable<bool> Connection::FinishAsync() {
     }
     s.header.request_id = s.reply_id;
     if (!dispatcher.Start(*this, s, out_)) co_await dispatcher.Run(*this, s, out_);
+    if (s.ctx->close_connection) [[unlikely]]
+      open = false;
   }
   if (stream) streams.Add(-1);
   in_async_ = false;

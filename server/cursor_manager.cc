@@ -262,6 +262,9 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
     cursor->cursor = std::move(source);
     cursor->snapshot = op.read_snapshot;
     cursor->documents_returned = n;
+    if (op.deadline_micros > 0 && !cursor->cursor->tailable())
+      cursor->time_left_micros =
+          std::max<int64_t>(1, op.deadline_micros - op.clock().MonotonicMicros());
     cursor->batches = 1;
     id = cursors.Register(std::move(cursor));
   }

@@ -52,7 +52,9 @@ struct ClientCursor {
   std::string session;         ///< 16 bytes of lsid.id; empty: none
   std::unique_ptr<ServerCursor> cursor;
   bool no_timeout = false;
-  int64_t max_time_ms = 0;  ///< not used by tailable cursors: their getMore brings its own
+  /// What is left of the maxTimeMS of the command that opened it, for all its getMores together;
+  /// 0: no limit. Not used by tailable cursors: their getMore brings its own.
+  int64_t time_left_micros = 0;
   bool allow_partial = false, single_batch = false;
   std::shared_ptr<const KvSnapshot> snapshot;  ///< of a snapshot read: what its getMores read
   BsonDocument originating_command;  ///< for currentOp and the profiler

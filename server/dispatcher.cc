@@ -321,6 +321,11 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   return Ok();
 }
 
+/// Whether the command is about <db>.system.profile.
+static bool OnProfile(const CommandRequest& req) {
+  return req.fields[0].value.IsString() && req.fields[0].value.String() == "system.profile";
+}
+
 bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   ServerMetrics& metrics = server_.metrics();
   s.start_micros = server_.clock().MonotonicMicros();
@@ -360,6 +365,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.fail =
         FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.is_internal_client);
     if (s.fail && s.fail->block_ms == 0) parsed = FailOnPurpose(s);
+    if (parsed) parsed = FireMaxTime(server_.fail_points(), *s.op);
   }
   if (s.row != nullptr) {
     s.row->counters->total.fetch_add(1, std::memory_order_relaxed);
@@ -370,8 +376,9 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     return true;
   }
   // A read at a point in time, or behind one, waits for it first.
-  const bool waits = server_.replica_set() != nullptr &&
-                     replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx);
+  const bool waits = (server_.replica_set() != nullptr &&
+                      replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx)) ||
+                     (server_.profiler().writing() && OnProfile(req));
   if (s.row->run_now != nullptr && !s.fail && !waits) {
     if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
       Finish(c, s, out, std::move(*answer));
@@ -405,6 +412,12 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
     // fsyncUnlock is rare and nobody's latency depends on it: look now and then.
     while (result && server_.fsync_locks.load(std::memory_order_relaxed) > 0)
       result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 20'000);
+  }
+  if (result && server_.profiler().writing() && OnProfile(s.request)) [[unlikely]] {
+    // Whoever got an answer finds its entry, as on MongoDB, although it is written behind it.
+    const uint64_t mark = server_.profiler().Mark();
+    while (result && !server_.profiler().Written(mark))
+      result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 1000);
   }
   ReplicaSet* const set = server_.replica_set();
   if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))

@@ -10,6 +10,7 @@ namespace {
 constexpr ErrorCode kFailPointSetFailed = LocationCode(266);
 
 constexpr std::string_view kNames[] = {"failCommand", "failGetMoreAfterCursorCheckout",
+                                       "maxTimeAlwaysTimeOut", "maxTimeNeverTimeOut",
                                        "onPrimaryTransactionalWrite"};
 
 Result<void> CheckStrings(std::string_view field, std::optional<BsonView> list) {
@@ -24,6 +25,7 @@ Result<void> CheckStrings(std::string_view field, std::optional<BsonView> list) 
 /// Refuses data that would do nothing, so that a test cannot pass because of a misspelt field.
 Result<void> CheckData(std::string_view name, BsonView data) {
   ArgReader in("configureFailPoint.data", data);
+  if (name.starts_with("maxTime")) return in.Finish();
   in.OptInt64("errorCode");
   in.OptBool("closeConnection");
   if (name == "failCommand") {
@@ -77,19 +79,25 @@ Result<int64_t> FailPoints::Configure(std::string_view name, BsonValue mode, Bso
     const auto times = in.OptInt64("times"), skip = in.OptInt64("skip");
     const auto probability = in.OptDouble("activationProbability");
     MAYFLY_TRY(in.Finish());
-    if (int{times.has_value()} + int{skip.has_value()} + int{probability.has_value()} != 1)
+    // Drivers that fill in a structure send {times: 2, skip: 0}: a zero beside another is none.
+    const int given = int{times.has_value()} + int{skip.has_value()} + int{probability.has_value()};
+    const int set = int{times.value_or(0) != 0} + int{skip.value_or(0) != 0} +
+                    int{probability.value_or(0) != 0};
+    if (given == 0 || set > 1)
       return Error{ErrorCode::kFailedToParse,
                    "a fail point's mode takes exactly one of times, skip and "
                    "activationProbability"};
-    const int64_t n = times.value_or(skip.value_or(0));
+    const bool is_times = set == 1 ? times.value_or(0) != 0 : times.has_value();
+    const bool is_skip = set == 1 ? skip.value_or(0) != 0 : !is_times && skip.has_value();
+    const int64_t n = is_times ? *times : is_skip ? *skip : 0;
     if (n < 0 || n > INT32_MAX)
       return Error{ErrorCode::kBadValue, "'times' and 'skip' must be from 0 to 2147483647"};
     if (probability && !(*probability >= 0 && *probability <= 1))
       return Error{ErrorCode::kBadValue, "activationProbability must be between 0.0 and 1.0"};
     next.left = n;
     next.probability = probability.value_or(0);
-    next.mode =
-        times ? (n == 0 ? Mode::kOff : Mode::kTimes) : (skip ? Mode::kSkip : Mode::kProbability);
+    next.mode = is_times ? (n == 0 ? Mode::kOff : Mode::kTimes)
+                         : (is_skip ? Mode::kSkip : Mode::kProbability);
   } else {
     return Error{ErrorCode::kTypeMismatch,
                  "BSON field 'configureFailPoint.mode' is the wrong type '" +
@@ -137,6 +145,14 @@ std::optional<BsonDocument> FailPoints::Fire(std::string_view name,
       break;
   }
   return p.data;
+}
+
+Result<void> FireMaxTime(FailPoints& points, Operation& op) {
+  if (op.deadline_micros == 0 || !points.any()) return Ok();
+  if (points.Fire("maxTimeAlwaysTimeOut"))
+    return Error{ErrorCode::kMaxTimeMSExpired, "operation exceeded time limit"};
+  if (points.Fire("maxTimeNeverTimeOut")) op.deadline_micros = 0;
+  return Ok();
 }
 
 std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const CommandRow& row,

@@ -17,6 +17,7 @@ namespace mayfly {
 
 struct CommandRequest;
 struct CommandRow;
+class Operation;
 
 /// Failures on demand, for tests of drivers and applications: `configureFailPoint`, only with
 /// `--setParameter enableTestCommands=1`. Names, modes and data are those the drivers'
@@ -52,6 +53,10 @@ class FailPoints {
   std::mt19937_64 random_;
   std::atomic<int> active_{0};
 };
+
+/// `maxTimeAlwaysTimeOut` and `maxTimeNeverTimeOut`, for an operation that has a time limit: the
+/// first is MaxTimeMSExpired 50, the second takes the limit away. Call it once the limit is set.
+Result<void> FireMaxTime(FailPoints& points, Operation& op);
 
 /// What failCommand does to one command.
 struct FailCommandAction {

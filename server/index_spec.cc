@@ -21,6 +21,8 @@ Result<std::vector<IndexField>> ParseKey(BsonView key) {
         e.name.find("..") != std::string_view::npos)
       return Cannot("Index key contains an illegal field name: an empty part in '" +
                     std::string(e.name) + "'");
+    if (e.name == "$**" || e.name.ends_with(".$**"))
+      return Cannot("wildcard indexes are not supported by this server");
     if (e.name.front() == '$' || e.name.find(".$") != std::string_view::npos) {
       bool dbref =
           e.name.ends_with(".$id") || e.name.ends_with(".$ref") || e.name.ends_with(".$db");
@@ -39,7 +41,6 @@ Result<std::vector<IndexField>> ParseKey(BsonView key) {
     } else if (e.value.IsString()) {
       std::string_view type = e.value.String();
       if (type.empty()) return Cannot("Values in the index key pattern cannot be empty strings");
-      if (e.name == "$**") return Cannot("wildcard indexes are not supported by this server");
       if (type == "text" || type == "2d" || type == "2dsphere" || type == "hashed" ||
           type == "geoHaystack")
         return Cannot("Index type '" + std::string(type) + "' of field '" + std::string(e.name) +
@@ -50,8 +51,6 @@ Result<std::vector<IndexField>> ParseKey(BsonView key) {
                     std::string(BsonTypeName(e.value.type())) +
                     ". Only numbers > 0, numbers < 0, and strings are allowed.");
     }
-    if (e.name == "$**" || e.name.ends_with(".$**"))
-      return Cannot("wildcard indexes are not supported by this server");
     fields.push_back(std::move(f));
   }
   if (fields.size() > 32) return Cannot("Index key pattern has more than 32 fields");
@@ -131,8 +130,11 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
       if (v != 1 && v != 2)
         return Cannot("Invalid index specification: index version v=" + std::to_string(v) +
                       " is not supported");
-    } else if (o == "ns" || o == "background") {
-      // Both are accepted and without meaning since MongoDB 4.2 (manual "createIndexes").
+    } else if (o == "ns" || o == "dropDups") {
+      // Accepted and without meaning since MongoDB 3.0 and 4.2: not kept.
+    } else if (o == "background") {
+      // Without meaning since MongoDB 4.2 (manual "createIndexes"), but shown by listIndexes.
+      more.Append(e);
     } else if (o == "unique") {
       MAYFLY_TRY(i.unique, boolean(o, e.value));
     } else if (o == "sparse") {

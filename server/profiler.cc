@@ -187,14 +187,36 @@ Result<void> InsertProfile(ServerContext& server, const std::string& db, const B
 void Profiler::Write(ServerContext& server, const FinishedOperation& f) {
   if (!server.has_storage()) return;
   auto doc = std::make_shared<BsonDocument>(Describe(f, server.clock().Now()));
-  server.workers().Post([&server, doc, db = std::string(f.request.db)] {
+  uint64_t entry = 0;
+  {
+    std::lock_guard l(mutex_);
+    entry = next_entry_++;
+    being_written_.insert(entry);
+    outstanding_ = being_written_.size();
+  }
+  server.workers().Post([this, &server, doc, entry, db = std::string(f.request.db)] {
     auto done = InsertProfile(server, db, *doc);
+    {
+      std::lock_guard l(mutex_);
+      being_written_.erase(entry);
+      outstanding_ = being_written_.size();
+    }
     if (!done)
       server.log().Write(LogSeverity::kWarning, LogComponent::kCommand, 9000101,
                          "Could not write to system.profile", BuildBson([&](BsonBuilder& b) {
                            b.Append("db", db).Append("error", done.error().message);
                          }));
   });
+}
+
+uint64_t Profiler::Mark() const {
+  std::lock_guard l(mutex_);
+  return next_entry_;
+}
+
+bool Profiler::Written(uint64_t mark) const {
+  std::lock_guard l(mutex_);
+  return being_written_.empty() || *being_written_.begin() >= mark;
 }
 
 }  // namespace mayfly

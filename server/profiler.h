@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -58,9 +59,19 @@ class Profiler {
   /// worker thread. What cannot be written is logged: profiling never fails an operation.
   void Write(ServerContext& server, const FinishedOperation& f);
 
+  /// True while entries wait to be written: one relaxed load on the fast path.
+  bool writing() const { return outstanding_.load(std::memory_order_relaxed) != 0; }
+  /// For who reads system.profile: the entries of what was answered before are below `Mark()`, and
+  /// `Written(mark)` says when they are all there (or could not be written).
+  uint64_t Mark() const;
+  bool Written(uint64_t mark) const;
+
  private:
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Settings> settings_;
+  uint64_t next_entry_ = 0;             ///< guarded by mutex_
+  std::set<uint64_t> being_written_;    ///< guarded by mutex_
+  std::atomic<size_t> outstanding_{0};  ///< being_written_.size()
   std::atomic<bool> active_{false};
 };
 

@@ -25,8 +25,6 @@ bool IsNotPrimary(ErrorCode code) {
     case ErrorCode::kNotPrimaryOrSecondary:
     case ErrorCode::kInterruptedDueToReplStateChange:
     case ErrorCode::kPrimarySteppedDown:
-    case ErrorCode::kInterruptedAtShutdown:
-    case ErrorCode::kShutdownInProgress:
       return true;
     default:
       return false;
@@ -240,6 +238,13 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
                    "BSON field 'readConcern." + std::string(e.name) + "' is an unknown field."};
     }
   }
+  if (row.name == "getMore" || row.name == "killCursors") {
+    // Drivers repeat the read concern of a snapshot session there: a cursor goes on reading what
+    // the command that opened it read.
+    ctx.read_concern = ReadConcernLevel::kLocal;
+    ctx.at_cluster_time = 0;
+    return Ok();
+  }
   if (!(row.flags & kTakesReadConcern) && !rc.empty()) {
     // Drivers send afterClusterTime within a causally consistent session to more than reads.
     if (ctx.read_concern != ReadConcernLevel::kLocal || ctx.at_cluster_time != 0)
@@ -397,6 +402,8 @@ void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
 
 void AppendErrorDetails(ServerContext& server, ReplicaSet& set, ErrorCode code,
                         BsonBuilder& reply) {
+  // Not with a shutdown: its topology is the one the client knows, and it would take the error for
+  // an old one and go on sending.
   if (!IsNotPrimary(code)) return;
   BsonBuilder t = reply.OpenDocument("topologyVersion");
   t.AppendObjectId("processId", server.process_id()).Append("counter", set.topology()->counter);

@@ -26,10 +26,19 @@ bool SameIndex(const IndexInfo& a, const IndexInfo& b) {
          a.extra.view()["collation"].BinaryEquals(b.extra.view()["collation"]);
 }
 
+/// The further options without `background`, which makes no difference between indexes.
+std::string ExtraOptions(const IndexInfo& i) {
+  return BuildBson([&](BsonBuilder& b) {
+           for (const BsonElement& e : i.extra.view())
+             if (e.name != "background") b.Append(e);
+         })
+      .bytes();
+}
+
 bool SameOptions(const IndexInfo& a, const IndexInfo& b) {
-  return a.expire_after_seconds == b.expire_after_seconds &&
-         a.expire_reads == b.expire_reads && a.hidden == b.hidden &&
-         a.prepare_unique == b.prepare_unique && a.extra.bytes() == b.extra.bytes();
+  return a.expire_after_seconds == b.expire_after_seconds && a.expire_reads == b.expire_reads &&
+         a.hidden == b.hidden && a.prepare_unique == b.prepare_unique &&
+         ExtraOptions(a) == ExtraOptions(b);
 }
 
 std::string Describe(const IndexInfo& i) {

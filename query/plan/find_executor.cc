@@ -478,8 +478,9 @@ Result<void> FindExecutor::Project(BsonBuilder& out) {
   } else {
     out.AppendAll(row_.doc);
   }
-  // Behind the collection's number: the encoded `_id`, or the insertion number when capped.
-  if (show_record_id_) {
+  // Behind the collection's number: the encoded `_id`, or the insertion number when capped. Not
+  // beside the fields of a key: returnKey wins over showRecordId, as in MongoDB.
+  if (show_record_id_ && !return_key_) {
     std::string_view id = row_.record_key.substr(std::min<size_t>(4, row_.record_key.size()));
     if (ctx_.coll->capped && id.size() == 8) {
       uint64_t n = 0;

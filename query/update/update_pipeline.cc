@@ -109,6 +109,14 @@ constexpr std::array kOtherStages = {"$bucket",
                                      "$unwind",
                                      "$vectorSearch"};
 
+constexpr std::array<std::string_view, 6> kUpdateStages = {
+    "$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"};
+
+Error UnknownStage(std::string_view name) {
+  return {ErrorCode::kUnknownPipelineStage,
+          "Unrecognized pipeline stage name: '" + std::string(name) + "'"};
+}
+
 Result<StagePtr> ParseReplaceRoot(BsonValue spec, VariableScope& scope) {
   if (!spec.IsDocument())
     return Error{LocationCode(40229),
@@ -158,11 +166,21 @@ Result<StagePtr> ParseStage(std::string_view name, BsonValue spec, VariableScope
   if (std::find(kOtherStages.begin(), kOtherStages.end(), name) != kOtherStages.end())
     return Error{ErrorCode::kInvalidOptions,
                  std::string(name) + " is not allowed to be used within an update"};
-  return Error{ErrorCode::kUnknownPipelineStage,
-               "Unrecognized pipeline stage name: '" + std::string(name) + "'"};
+  return UnknownStage(name);
 }
 
 }  // namespace
+
+Result<void> CheckStageNames(BsonView array) {
+  for (const BsonElement& e : array) {
+    if (!e.value.IsDocument() || e.value.Document().empty()) continue;
+    const std::string_view name = e.value.Document().First().name;
+    if (std::find(kUpdateStages.begin(), kUpdateStages.end(), name) == kUpdateStages.end() &&
+        std::find(kOtherStages.begin(), kOtherStages.end(), name) == kOtherStages.end())
+      return UnknownStage(name);
+  }
+  return Ok();
+}
 
 Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
                                                                VariableScope& scope) {

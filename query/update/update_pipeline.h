@@ -17,6 +17,11 @@ class DocumentTransform {
   virtual Result<std::string> Apply(BsonView in, EvalContext& ctx) const = 0;
 };
 
+/// Whether every stage's name is that of a stage, allowed in an update or not: an update command
+/// with an unknown one fails as a whole, where other mistakes fail the statement. Errors:
+/// Location40324.
+Result<void> CheckStageNames(BsonView array);
+
 /// Parses the pipeline of an update: $set, $addFields, $unset, $project, $replaceWith and
 /// $replaceRoot, one after another. Errors: Location40324 "Unrecognized pipeline stage name: '$x'",
 /// InvalidOptions 72 "$match is not allowed to be used within an update", Location40323 when a

@@ -113,7 +113,6 @@ Result<void> AnswerAggregate(CommandContext& ctx, const CommandRequest& req, con
         client->ns = ns;
         client->db = req.db;
         client->collection = CursorCollection(a);
-        client->max_time_ms = req.generic.max_time_ms;
         client->plan_summary = std::move(plan_summary);
         client->originating_command = BsonDocument(req.body);
         if (ctx.session) client->session = ctx.session->id();

@@ -79,8 +79,8 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
           u.array_filters.push_back(e.value.Document());
       }
     in.SimpleCollation();
-    const BsonView constants = in.DocumentOr("constants");
-    if (in.ok() && !constants.empty())
+    u.constants = in.OptDocument("constants");
+    if (in.ok() && u.constants && !u.update.IsArray())
       return Error{LocationCode(51198),
                    "Constant values may only be specified for pipeline updates"};
     if (in.ok() && u.multi && !u.sort.empty())

@@ -249,8 +249,16 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   c.options = BuildBson([&](BsonBuilder& b) {
     if (archive) b.Append("onExpire", on_expire);
     if (c.capped) {
-      b.Append("capped", true).Append("size", c.capped_bytes);
-      if (c.capped_documents > 0) b.Append("max", c.capped_documents);
+      // As an int where it fits: drivers compare what listCollections shows byte by byte.
+      auto number = [&](std::string_view name, int64_t n) {
+        if (n <= INT32_MAX)
+          b.Append(name, static_cast<int32_t>(n));
+        else
+          b.Append(name, n);
+      };
+      b.Append("capped", true);
+      number("size", c.capped_bytes);
+      if (c.capped_documents > 0) number("max", c.capped_documents);
     }
     if (c.expiry_options.set()) b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
     if (validator) b.Append("validator", *validator);
@@ -641,6 +649,7 @@ Result<void> RunValidate(CommandContext& ctx, const CommandRequest& req, BsonBui
   ArgReader in(req);
   std::string_view name = in.Collection();
   bool full = in.LooseBoolOr("full", false);
+  in.LooseBoolOr("scandata", false);  // sent by drivers since 2.0; documents are read anyway
   if (in.LooseBoolOr("repair", false) || in.LooseBoolOr("fixMultikey", false))
     in.Fail({ErrorCode::kNotImplemented,
              "validate cannot repair on this server: drop and build the index anew, or restore the "

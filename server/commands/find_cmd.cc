@@ -1,6 +1,7 @@
 #include "server/aggregate.h"
 #include "server/arg_reader.h"
 #include "server/cursor_manager.h"
+#include "server/fail_points.h"
 #include "server/find_args.h"
 #include "server/server_context.h"
 #include "server/short_reads.h"
@@ -131,7 +132,6 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
         client->collection = a.collection;
         client->no_timeout = a.no_cursor_timeout;
         client->single_batch = a.single_batch;
-        client->max_time_ms = req.generic.max_time_ms;
         client->plan_summary = std::move(plan_summary);
         client->originating_command = BsonDocument(req.body);
         if (ctx.session) client->session = ctx.session->id();
@@ -221,8 +221,15 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     r.plan_summary = client->plan_summary;
     r.originating_command = client->originating_command;
   });
-  // The time a find was given is for all its batches; a tailable cursor's getMore brings its own,
-  // which is how long it waits.
+  // The time a find was given is for all its batches together; a tailable cursor's getMore brings
+  // its own, which is how long it waits.
+  if (client->time_left_micros > 0 && !tailable) {
+    ctx.op.deadline_micros = ctx.server.clock().MonotonicMicros() + client->time_left_micros;
+    if (Result<void> time = FireMaxTime(ctx.server.fail_points(), ctx.op); !time) {
+      cursors.Discard(std::move(client));
+      co_return time;
+    }
+  }
   const int64_t deadline =
       ctx.server.clock().MonotonicMicros() + (await_ms > 0 ? await_ms : 1000) * 1000;
   if (await) ctx.op.deadline_micros = 0;
@@ -264,6 +271,9 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   const std::string ns = client->ns;
   ++client->batches;
   client->documents_returned += count;
+  if (client->time_left_micros > 0 && !tailable && ctx.op.deadline_micros > 0)
+    client->time_left_micros =
+        std::max<int64_t>(1, ctx.op.deadline_micros - ctx.server.clock().MonotonicMicros());
   client->cursor->Park();
   const bool alive = cursors.CheckIn(std::move(client));
   BsonBuilder cursor = reply.OpenDocument("cursor");

@@ -1,3 +1,4 @@
+#include "query/update/update_pipeline.h"
 #include "server/arg_reader.h"
 #include "server/commands/write_statements.h"
 #include "server/retryable_writes.h"
@@ -92,6 +93,9 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   statements.reserve(updates.size());
   for (BsonView u : updates) {
     MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(u, ctx.op.now, expiry));
+    if (s.update.IsArray()) {
+      MAYFLY_CO_TRY(CheckStageNames(s.update.Document()));
+    }
     statements.push_back(std::move(s));
   }
   ctx.EditReport([&](OperationReport& r) {

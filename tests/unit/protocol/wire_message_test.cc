@@ -296,8 +296,14 @@ TEST_CASE("What is compressed comes out as it went in", "[wire]") {
   BsonBuilder(tiny).Append("ok", 1.0).Done();
   FinishMessage(tiny, start);
   const std::string before = tiny;
-  CHECK_FALSE(CompressMessage(tiny, start, compressor));  // would grow
-  CHECK(tiny == before);
+  REQUIRE(CompressMessage(tiny, start, compressor));  // though it grows
+  std::string inside;
+  Compressor used = Compressor::kNone;
+  const char* reason = nullptr;
+  REQUIRE(Decompress(tiny, &inside, &used, &reason));
+  CHECK(inside == before);
+  CHECK_FALSE(CompressMessage(inside, 0, Compressor::kNone));
+  CHECK(inside == before);
 }
 
 TEST_CASE("Compressed bombs and nonsense are refused before they cost memory", "[wire]") {

@@ -1,6 +1,8 @@
 #include "server/fail_points.h"
 
+#include "storage/storage.h"
 #include "tests/unit/server/server_fixture.h"
+#include "tests/unit/storage/storage_fixture.h"
 
 using namespace mayfly;
 using namespace mayfly::test;
@@ -42,6 +44,86 @@ TEST_CASE("A fail point fires as often as its mode says", "[failpoint]") {
   CHECK(points.Fire("failCommand"));
   REQUIRE(Set(points, "failCommand", "\"off\""));
   CHECK(!points.any());
+  // The Go driver's tests send every field of the mode.
+  REQUIRE(Set(points, "failCommand", "{\"times\": 1, \"skip\": 0}"));
+  CHECK(points.Fire("failCommand"));
+  CHECK(!points.Fire("failCommand"));
+  REQUIRE(Set(points, "failCommand", "{\"times\": 0, \"skip\": 1}"));
+  CHECK(!points.Fire("failCommand"));
+  CHECK(points.Fire("failCommand"));
+  REQUIRE(Set(points, "failCommand", "{\"times\": 0, \"skip\": 0}"));
+  CHECK(!points.any());
+}
+
+TEST_CASE("maxTimeAlwaysTimeOut ends what has a time limit, maxTimeNeverTimeOut lets it run",
+          "[failpoint]") {
+  TestCommandsServer server;
+  RawClient c(server.port());
+  auto mode = [&](const std::string& name, const std::string& mode) {
+    REQUIRE(IsOk(c.Command("{\"configureFailPoint\": \"" + name + "\", \"mode\": \"" + mode +
+                           "\", \"$db\": \"admin\"}")));
+  };
+  mode("maxTimeAlwaysTimeOut", "alwaysOn");
+  CHECK(IsOk(c.Command(R"({"ping": 1, "$db": "admin"})")));
+  CHECK(Code(c.Command(R"({"ping": 1, "maxTimeMS": 100000, "$db": "admin"})")) == 50);
+  mode("maxTimeAlwaysTimeOut", "off");
+  mode("maxTimeNeverTimeOut", "alwaysOn");
+  CHECK(IsOk(c.Command(R"({"testWait": 1, "ms": 30, "maxTimeMS": 1, "$db": "admin"})")));
+  mode("maxTimeNeverTimeOut", "off");
+  CHECK(Code(c.Command(R"({"testWait": 1, "ms": 30000, "maxTimeMS": 1, "$db": "admin"})")) == 50);
+}
+
+TEST_CASE("The time limit of a find holds for its getMores too", "[failpoint]") {
+  TestCommandsServer server;
+  mayfly::testing::TempDir dir;
+  StorageOptions o;
+  o.path = dir.path();
+  o.clock = &server.clock();
+  std::unique_ptr<Storage> storage = Storage::Open(std::move(o)).value();
+  server.context().set_storage(storage.get());
+  {
+    RawClient c(server.port());
+    REQUIRE(IsOk(c.Command(R"({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}, {"_id": 3}],
+                               "$db": "d"})")));
+    auto always = [&](const std::string& mode) {
+      REQUIRE(IsOk(c.Command(R"({"configureFailPoint": "maxTimeAlwaysTimeOut", "mode": ")" + mode +
+                             R"(", "$db": "admin"})")));
+    };
+    for (const std::string limit : {R"(, "maxTimeMS": 100000)", ""}) {
+      const BsonDocument first =
+          c.Command(R"({"find": "c", "batchSize": 1)" + limit + R"(, "$db": "d"})");
+      const int64_t id = first.view().FindPath("cursor.id").NumberAsInt64();
+      REQUIRE(id != 0);
+      const std::string more = R"({"getMore": {"$numberLong": ")" + std::to_string(id) +
+                               R"("}, "collection": "c", "batchSize": 1, "$db": "d"})";
+      CHECK(IsOk(c.Command(more)));
+      always("alwaysOn");
+      CHECK(Code(c.Command(more)) == (limit.empty() ? 0 : 50));
+      always("off");
+      // A cursor that ran out of time is gone.
+      CHECK(Code(c.Command(more)) == (limit.empty() ? 0 : 43));
+    }
+  }
+  server.server().Stop(1000);
+  server.context().set_storage(nullptr);
+}
+
+TEST_CASE("failCommand ends the stream of an exhaust hello", "[failpoint]") {
+  TestCommandsServer server;
+  RawClient stream(server.port()), c(server.port());
+  const BsonDocument first = stream.Command(R"({"hello": 1, "$db": "admin"})");
+  const std::string version = ToCanonicalJson(first.view()["topologyVersion"].Document());
+  stream.Send(RawClient::Message(R"({"hello": 1, "topologyVersion": )" + version +
+                                     R"(, "maxAwaitTimeMS": 30, "$db": "admin"})",
+                                 kMsgExhaustAllowed, 7));
+  CHECK(IsOk(stream.Reply()));
+  REQUIRE(IsOk(c.Command(R"({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data":
+                             {"failCommands": ["hello"], "closeConnection": true},
+                             "$db": "admin"})")));
+  // At most one reply was on its way; then the end instead of a silence.
+  bool closed = false;
+  for (int i = 0; i < 3 && !closed; ++i) closed = stream.Closed();
+  CHECK(closed);
 }
 
 TEST_CASE("A fail point that cannot be is refused and changes nothing", "[failpoint]") {
