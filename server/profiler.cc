@@ -113,9 +113,8 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
   } else {
     v.profile = s.level >= 2 || (s.level == 1 && is_slow);
   }
-  // Reading the profile is not itself profiled: it would never end.
-  if (v.profile && (NamespaceOf(f).ends_with(".system.profile") || db == "local" || db == "config"))
-    v.profile = false;
+  // Reads of the profile itself are in it too, as in MongoDB: mongoengine's query counter counts on it.
+  if (v.profile && (db == "local" || db == "config")) v.profile = false;
   return v;
 }
 
@@ -186,37 +185,45 @@ Result<void> InsertProfile(ServerContext& server, const std::string& db, const B
 
 void Profiler::Write(ServerContext& server, const FinishedOperation& f) {
   if (!server.has_storage()) return;
-  auto doc = std::make_shared<BsonDocument>(Describe(f, server.clock().Now()));
-  uint64_t entry = 0;
-  {
-    std::lock_guard l(mutex_);
-    entry = next_entry_++;
-    being_written_.insert(entry);
-    outstanding_ = being_written_.size();
-  }
-  server.workers().Post([this, &server, doc, entry, db = std::string(f.request.db)] {
-    auto done = InsertProfile(server, db, *doc);
+  BsonDocument doc = Describe(f, server.clock().Now());
+  std::lock_guard l(mutex_);
+  queue_.push_back({std::string(f.request.db), std::move(doc)});
+  outstanding_ = ++accepted_ - written_;
+  if (std::exchange(write_queue_runs_, true)) return;
+  server.workers().Post([this, &server] { WriteQueue(server); });
+}
+
+void Profiler::WriteQueue(ServerContext& server) {
+  for (;;) {
+    Entry entry;
     {
       std::lock_guard l(mutex_);
-      being_written_.erase(entry);
-      outstanding_ = being_written_.size();
+      if (queue_.empty()) {
+        write_queue_runs_ = false;
+        return;
+      }
+      entry = std::move(queue_.front());
+      queue_.pop_front();
     }
+    const Result<void> done = InsertProfile(server, entry.db, entry.document);
     if (!done)
       server.log().Write(LogSeverity::kWarning, LogComponent::kCommand, 9000101,
                          "Could not write to system.profile", BuildBson([&](BsonBuilder& b) {
-                           b.Append("db", db).Append("error", done.error().message);
+                           b.Append("db", entry.db).Append("error", done.error().message);
                          }));
-  });
+    std::lock_guard l(mutex_);
+    outstanding_ = accepted_ - ++written_;
+  }
 }
 
 uint64_t Profiler::Mark() const {
   std::lock_guard l(mutex_);
-  return next_entry_;
+  return accepted_;
 }
 
 bool Profiler::Written(uint64_t mark) const {
   std::lock_guard l(mutex_);
-  return being_written_.empty() || *being_written_.begin() >= mark;
+  return written_ >= mark;
 }
 
 }  // namespace mayfly

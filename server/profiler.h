@@ -1,9 +1,9 @@
 #pragma once
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -61,17 +61,25 @@ class Profiler {
 
   /// True while entries wait to be written: one relaxed load on the fast path.
   bool writing() const { return outstanding_.load(std::memory_order_relaxed) != 0; }
-  /// For who reads system.profile: the entries of what was answered before are below `Mark()`, and
-  /// `Written(mark)` says when they are all there (or could not be written).
+  /// For who reads system.profile: `Written(mark)` says when what was answered before `Mark()` is
+  /// all there (or could not be written).
   uint64_t Mark() const;
   bool Written(uint64_t mark) const;
 
  private:
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Settings> settings_;
-  uint64_t next_entry_ = 0;             ///< guarded by mutex_
-  std::set<uint64_t> being_written_;    ///< guarded by mutex_
-  std::atomic<size_t> outstanding_{0};  ///< being_written_.size()
+  struct Entry {
+    std::string db;
+    BsonDocument document;
+  };
+  void WriteQueue(ServerContext& server);
+
+  // Guarded by mutex_. One worker at a time writes, so that entries are in the order of the answers.
+  std::deque<Entry> queue_;
+  bool write_queue_runs_ = false;
+  uint64_t accepted_ = 0, written_ = 0;
+  std::atomic<uint64_t> outstanding_{0};  ///< accepted_ - written_
   std::atomic<bool> active_{false};
 };
 

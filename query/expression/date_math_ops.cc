@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "query/expression/date_util.h"
+#include "query/expression/date_unit.h"
 #include "query/expression/operator.h"
 
 namespace mayfly {
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kHour = 3600000, kDay = 24 * kHour;
 
-enum class Unit { kYear, kQuarter, kMonth, kWeek, kDay, kHour, kMinute, kSecond, kMillisecond };
+using Unit = DateUnit;
 constexpr std::string_view kUnits[] = {"year", "quarter", "month",  "week",       "day",
                                        "hour", "minute",  "second", "millisecond"};
 constexpr int64_t kUnitMillis[] = {0, 0, 0, 7 * kDay, kDay, kHour, 60000, 1000, 1};
@@ -20,10 +20,9 @@ Result<Unit> ParseUnit(const EvalArgs& a, size_t i, int type_code) {
     return LocationError(
         type_code,
         std::string(a.def.name) + " requires 'unit' to be a string, but got " + TypeText(a[i]));
-  BsonValue v = a.view(i);
-  for (size_t u = 0; u < std::size(kUnits); ++u)
-    if (kUnits[u] == v.String()) return static_cast<Unit>(u);
-  return Error{ErrorCode::kFailedToParse, "unknown time unit value: " + std::string(v.String())};
+  const std::string_view name = a.view(i).String();
+  if (std::optional<Unit> unit = ParseDateUnit(name)) return *unit;
+  return Error{ErrorCode::kFailedToParse, "unknown time unit value: " + std::string(name)};
 }
 
 Result<ZoneInfo> ParseZone(const EvalArgs& a, size_t i) {
@@ -77,35 +76,9 @@ Result<Value> AddUnits(const EvalArgs& a, int sign) {
   Error overflow = LocationError(5166406, op + " overflowed");
   if (amount == INT64_MIN) return overflow;
   amount *= sign;
-  int64_t result;
-  if (unit >= Unit::kHour) {
-    if (__builtin_mul_overflow(amount, kUnitMillis[static_cast<int>(unit)], &result) ||
-        __builtin_add_overflow(result, start->millis, &result))
-      return overflow;
-    return Value::Date({result});
-  }
-  // Years to days are counted on the calendar of the time zone.
-  int64_t local = zone.ToLocal(start->millis);
-  if (unit >= Unit::kWeek) {
-    if (__builtin_mul_overflow(amount, kUnitMillis[static_cast<int>(unit)], &result) ||
-        __builtin_add_overflow(result, local, &result))
-      return overflow;
-  } else {
-    int64_t months = amount;
-    int per = unit == Unit::kYear ? 12 : unit == Unit::kQuarter ? 3 : 1;
-    if (__builtin_mul_overflow(amount, per, &months) ||
-        std::abs(months) > 12 * int64_t{400'000'000})
-      return overflow;
-    CivilTime t = CivilFromMillis(local);
-    if (std::abs(t.year) > 200'000'000) return overflow;
-    int64_t month = t.year * 12 + t.month - 1 + months;
-    t.year = FloorDiv(month, 12);
-    t.month = static_cast<int>(month - t.year * 12) + 1;
-    if (std::abs(t.year) > 290'000'000) return overflow;
-    t.day = std::min(t.day, DaysInMonth(t.year, t.month));
-    result = MillisFromCivil(t);
-  }
-  return Value::Date({zone.ToUtc(result)});
+  std::optional<Instant> result = AddDateUnits(*start, unit, amount, zone);
+  if (!result) return overflow;
+  return Value::Date(*result);
 }
 Result<Value> DateAdd(const EvalArgs& a) { return AddUnits(a, 1); }
 Result<Value> DateSubtract(const EvalArgs& a) { return AddUnits(a, -1); }
@@ -263,6 +236,49 @@ constexpr OperatorDef kOps[] = {
 };
 
 }  // namespace
+
+std::optional<DateUnit> ParseDateUnit(std::string_view name) {
+  for (size_t u = 0; u < std::size(kUnits); ++u)
+    if (kUnits[u] == name) return static_cast<DateUnit>(u);
+  return std::nullopt;
+}
+
+std::string_view DateUnitName(DateUnit unit) { return kUnits[static_cast<int>(unit)]; }
+
+int64_t DateUnitMillis(DateUnit unit) { return kUnitMillis[static_cast<int>(unit)]; }
+
+std::optional<Instant> AddDateUnits(Instant start, DateUnit unit, int64_t amount,
+                                    const ZoneInfo& zone) {
+  int64_t result;
+  if (unit >= Unit::kHour) {
+    if (__builtin_mul_overflow(amount, DateUnitMillis(unit), &result) ||
+        __builtin_add_overflow(result, start.millis, &result))
+      return std::nullopt;
+    return Instant{result};
+  }
+  // Years to days are counted on the calendar of the time zone.
+  int64_t local = zone.ToLocal(start.millis);
+  if (unit >= Unit::kWeek) {
+    if (__builtin_mul_overflow(amount, DateUnitMillis(unit), &result) ||
+        __builtin_add_overflow(result, local, &result))
+      return std::nullopt;
+  } else {
+    int64_t months = amount;
+    int per = unit == Unit::kYear ? 12 : unit == Unit::kQuarter ? 3 : 1;
+    if (__builtin_mul_overflow(amount, per, &months) ||
+        std::abs(months) > 12 * int64_t{400'000'000})
+      return std::nullopt;
+    CivilTime t = CivilFromMillis(local);
+    if (std::abs(t.year) > 200'000'000) return std::nullopt;
+    int64_t month = t.year * 12 + t.month - 1 + months;
+    t.year = FloorDiv(month, 12);
+    t.month = static_cast<int>(month - t.year * 12) + 1;
+    if (std::abs(t.year) > 290'000'000) return std::nullopt;
+    t.day = std::min(t.day, DaysInMonth(t.year, t.month));
+    result = MillisFromCivil(t);
+  }
+  return Instant{zone.ToUtc(result)};
+}
 
 std::span<const OperatorDef> DateMathOperators() { return kOps; }
 

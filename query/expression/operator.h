@@ -62,6 +62,7 @@ std::span<const OperatorDef> CompareOperators();     ///< and the boolean and co
 std::span<const OperatorDef> DateMathOperators();
 std::span<const OperatorDef> DateOperators();
 std::span<const OperatorDef> ObjectOperators();
+std::span<const OperatorDef> PercentileOperators();  ///< $median, $percentile
 std::span<const OperatorDef> SetOperators();
 std::span<const OperatorDef> StringOperators();
 std::span<const OperatorDef> StringSearchOperators();

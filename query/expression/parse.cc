@@ -438,7 +438,7 @@ std::vector<std::span<const OperatorDef>> AllOperatorTables() {
           CompareOperators(),      DateMathOperators(),     DateOperators(),
           ObjectOperators(),       SetOperators(),          StringOperators(),
           StringSearchOperators(), TrigonometryOperators(), TypeOperators(),
-          VariadicOperators()};
+          VariadicOperators(),     PercentileOperators()};
 }
 
 const OperatorDef* FindOperator(std::string_view name) {

@@ -6,6 +6,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/expression/number_sum.h"
+#include "query/expression/percentile.h"
 
 namespace mayfly {
 namespace {
@@ -333,6 +334,38 @@ class TopAccumulator final : public Accumulator {
   std::vector<Item> items_;
 };
 
+class PercentileAccumulator final : public Accumulator {
+ public:
+  PercentileAccumulator(bool median, std::vector<double> p) : median_(median), p_(std::move(p)) {}
+  Result<void> Add(const Value& v, std::string_view, int64_t* memory) override {
+    if (!v.view().IsNumber()) return Ok();
+    numbers_.Add(v.view());
+    *memory += sizeof(double);
+    if (numbers_.size() * sizeof(double) > kMaxAccumulatorBytes)
+      return TooMuchMemory(median_ ? "$median" : "$percentile");
+    return Ok();
+  }
+  Result<Value> Finish() override { return numbers_.Answer(median_, p_); }
+  Value Save() override {
+    return BuildArray([&](BsonArrayBuilder& out) {
+      const std::vector<double>& n = numbers_.numbers();
+      out.raw().AppendBinary(out.NextName(), 0,
+                             {reinterpret_cast<const char*>(n.data()), n.size() * sizeof(double)});
+    });
+  }
+  Result<void> Merge(BsonValue saved, int64_t* memory) override {
+    const std::string_view raw = saved.Document().First().value.BinaryData();
+    numbers_.Merge(raw);
+    *memory += static_cast<int64_t>(raw.size());
+    return Ok();
+  }
+
+ private:
+  bool median_;
+  std::vector<double> p_;
+  Percentiles numbers_;
+};
+
 using Keep = OneAccumulator::Keep;
 template <Keep keep>
 AccumulatorPtr MakeOne(const AccumulatorArgs&) {
@@ -353,6 +386,11 @@ AccumulatorPtr MakeFlag(const AccumulatorArgs&) {
 template <bool bottom, bool many>
 AccumulatorPtr MakeTop(const AccumulatorArgs& a) {
   return std::make_unique<TopAccumulator>(bottom, many, a.n);
+}
+
+template <bool median>
+AccumulatorPtr MakePercentile(const AccumulatorArgs& a) {
+  return std::make_unique<PercentileAccumulator>(median, a.p);
 }
 
 using Syntax = AccumulatorSyntax;
@@ -380,12 +418,17 @@ constexpr AccumulatorDef kAccumulators[] = {
      R"("$x" over [{"x": 3}, {"x": null}, {"x": 4}] => 4)"},
     {"$maxN", Syntax::kInputN, &MakeMany<Keep::kMax>, "The n greatest values.",
      R"({"input": "$x", "n": 2} over [{"x": 3}, {"x": 1}, {"x": 5}] => [5, 3])"},
+    {"$median", Syntax::kMedian, &MakePercentile<true>, "The number in the middle.",
+     R"({"input": "$x", "method": "approximate"} over [{"x": 5}, {"x": "a"}, {"x": 1}, {"x": 2}] => 2.0)"},
     {"$mergeObjects", Syntax::kExpression, &MakePlain<MergeObjectsAccumulator>, "Documents in one.",
      R"("$x" over [{"x": {"a": 1}}, {"x": {"b": 2}}, {"x": {"a": 3}}] => {"a": 3, "b": 2})"},
     {"$min", Syntax::kExpression, &MakeOne<Keep::kMin>, "The least value that is not null.",
      R"("$x" over [{"x": 3}, {"x": null}, {"x": 4}] => 3)"},
     {"$minN", Syntax::kInputN, &MakeMany<Keep::kMin>, "The n least values.",
      R"({"input": "$x", "n": 2} over [{"x": 3}, {"x": 1}, {"x": 5}] => [1, 3])"},
+    {"$percentile", Syntax::kPercentile, &MakePercentile<false>,
+     "The numbers below which shares of the numbers lie.",
+     R"({"input": "$x", "p": [0.5, 1], "method": "approximate"} over [{"x": 3}, {"x": 1}, {"x": 2}, {"x": 4}] => [2.0, 4.0])"},
     {"$push", Syntax::kExpression, &MakePlain<PushAccumulator>, "All values in an array.",
      R"("$x" over [{"x": 3}, {}, {"x": 3}] => [3, 3])"},
     {"$stdDevPop", Syntax::kExpression, &MakeFlag<DeviationAccumulator, false>,
@@ -434,8 +477,6 @@ Result<AccumulatorField> AccumulatorField::Parse(std::string_view name, BsonValu
     if (op_name == "$accumulator" || op_name == "$function")
       return LocationError(
           31264, op_name + " cannot be used: server-side JavaScript execution is disabled");
-    if (op_name == "$median" || op_name == "$percentile")
-      return Error{ErrorCode::kNotImplemented, op_name + " is not implemented"};
     return LocationError(15952, "unknown group operator '" + op_name + "'");
   }
   switch (field.def->syntax) {
@@ -453,6 +494,37 @@ Result<AccumulatorField> AccumulatorField::Parse(std::string_view name, BsonValu
       if (!op.value.IsDocument() || !op.value.Document().empty())
         return TypeError("$count takes no arguments, i.e. $count:{}");
       return field;
+    case Syntax::kMedian:
+    case Syntax::kPercentile: {
+      const bool median = field.def->syntax == Syntax::kMedian;
+      if (!op.value.IsDocument())
+        return LocationError(7429703, "specification must be an object; found " + op_name + ": " +
+                                          ValueText(op.value));
+      BsonValue method;
+      for (const BsonElement& e : op.value.Document()) {
+        if (e.name == "input") {
+          MAYFLY_TRY(field.argument, ParseExpression(e.value, scope));
+        } else if (e.name == "p" && !median) {
+          MAYFLY_TRY(field.n, ParseExpression(e.value, scope));
+        } else if (e.name == "method") {
+          method = e.value;
+        } else {
+          return Error{ErrorCode::kUnknownField, "BSON field '" + op_name + "." +
+                                                     std::string(e.name) +
+                                                     "' is an unknown field."};
+        }
+      }
+      if (!field.argument || (!median && !field.n) || method.missing())
+        return Error{ErrorCode::kMissingField,
+                     "BSON field '" + op_name + "." +
+                         (!field.argument ? "input" : method.missing() ? "method" : "p") +
+                         "' is missing but a required field"};
+      MAYFLY_TRY(CheckPercentileMethod(method, op_name));
+      if (field.n && field.n->Constant()) {
+        MAYFLY_TRY(ParsePercentiles(field.n->Constant()->view()));
+      }
+      return field;
+    }
     default:
       break;
   }
@@ -494,6 +566,12 @@ void AccumulatorField::Serialize(BsonBuilder& out) const {
     return;
   }
   BsonBuilder args = sub.OpenDocument(def->name);
+  if (def->syntax == Syntax::kMedian || def->syntax == Syntax::kPercentile) {
+    argument->Serialize(args, "input");
+    if (n) n->Serialize(args, "p");
+    args.Append("method", "approximate");
+    return;
+  }
   if (n) n->Serialize(args, "n");
   if (argument) argument->Serialize(args, sort_by ? "output" : "input");
   if (sort_by) args.Append("sortBy", sort_by->spec());
@@ -514,6 +592,10 @@ Result<AccumulatorPtr> AccumulatorField::Make(BsonValue group_id, EvalContext& c
     Result<Value> v = n->Evaluate(ctx);
     ctx.root = root;
     if (!v) return v.error();
+    if (def->syntax == Syntax::kPercentile) {
+      MAYFLY_TRY(args.p, ParsePercentiles(v.value().view()));
+      return def->make(args);
+    }
     if (!v.value().view().IsNumber())
       return LocationError(
           5787902, "Value for 'n' must be of integral type, but found " + ValueText(v.value()));

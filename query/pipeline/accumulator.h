@@ -23,7 +23,8 @@ class Accumulator {
 using AccumulatorPtr = std::unique_ptr<Accumulator>;
 
 struct AccumulatorArgs {
-  int64_t n = 1;  ///< of $firstN and its like
+  int64_t n = 1;             ///< of $firstN and its like
+  std::vector<double> p;     ///< of $percentile
 };
 
 /// What an accumulator's argument looks like.
@@ -33,6 +34,8 @@ enum class AccumulatorSyntax : uint8_t {
   kInputN,      ///< $firstN: {input, n}
   kTop,         ///< $top: {sortBy, output}
   kTopN,        ///< $topN: {sortBy, output, n}
+  kMedian,      ///< $median: {input, method}
+  kPercentile,  ///< $percentile: {input, p, method}
 };
 
 /// One accumulator is one row, sorted by name.
@@ -52,7 +55,7 @@ struct AccumulatorField {
   std::string name;
   const AccumulatorDef* def = nullptr;
   ExpressionPtr argument;  ///< input, output or the only expression; null for $count
-  ExpressionPtr n;         ///< may use the fields of the group's `_id`
+  ExpressionPtr n;         ///< may use the fields of the group's `_id`; `p` of $percentile
   std::optional<SortPattern> sort_by;
 
   /// {name: {$op: argument}}. Errors: 40234, 40235, 40236, 40237, 40238, 15952 and those of the

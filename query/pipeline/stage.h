@@ -120,6 +120,9 @@ Result<void> ParseGroupStage(StageParser& p, BsonValue spec);        // group_st
 Result<void> ParseSortByCountStage(StageParser& p, BsonValue spec);  // bucket_stages.cc
 Result<void> ParseBucketStage(StageParser& p, BsonValue spec);
 Result<void> ParseBucketAutoStage(StageParser& p, BsonValue spec);
+Result<void> ParseSetWindowFieldsStage(StageParser& p, BsonValue spec);  // window_stage.cc
+Result<void> ParseFillStage(StageParser& p, BsonValue spec);
+Result<void> ParseDensifyStage(StageParser& p, BsonValue spec);      // densify_stage.cc
 Result<void> ParseFacetStage(StageParser& p, BsonValue spec);        // facet_stage.cc
 Result<void> ParseLookupStage(StageParser& p, BsonValue spec);       // lookup_stage.cc
 Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec);    // union_stage.cc

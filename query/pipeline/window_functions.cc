@@ -1,0 +1,697 @@
+#include "query/pipeline/window_functions.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "protocol/bson_compare.h"
+#include "protocol/decimal128.h"
+#include "storage/operation.h"
+
+namespace mayfly {
+namespace {
+
+Error Malformed(std::string message) { return {ErrorCode::kFailedToParse, std::move(message)}; }
+
+Result<void> CheckInterrupt(EvalContext& ctx) {
+  return ctx.op ? ctx.op->CheckInterrupt() : Result<void>(Ok());
+}
+
+/// A number that stays decimal once a decimal came in, else a double.
+class Real {
+ public:
+  explicit Real(double v) : double_(v) {}
+  explicit Real(BsonValue v) {
+    if (v.Is(BsonType::kDecimal128)) {
+      is_decimal_ = true;
+      decimal_ = v.Decimal();
+    } else {
+      double_ = v.NumberAsDouble();
+    }
+  }
+  Real operator+(const Real& o) const { return Do(o, &decimal128::Add, double_ + o.double_); }
+  Real operator-(const Real& o) const { return Do(o, &decimal128::Subtract, double_ - o.double_); }
+  Real operator*(const Real& o) const { return Do(o, &decimal128::Multiply, double_ * o.double_); }
+  Real operator/(const Real& o) const { return Do(o, &decimal128::Divide, double_ / o.double_); }
+  Value value() const { return is_decimal_ ? Value::Decimal(decimal_) : Value::Double(double_); }
+  bool zero() const { return is_decimal_ ? decimal128::IsZero(decimal_) : double_ == 0; }
+
+ private:
+  Decimal128Bits decimal() const {
+    return is_decimal_ ? decimal_ : decimal128::FromDouble(double_);
+  }
+  Real Do(const Real& o, Decimal128Bits (*f)(Decimal128Bits, Decimal128Bits), double plain) const {
+    Real r(plain);
+    if (is_decimal_ || o.is_decimal_) {
+      r.is_decimal_ = true;
+      r.decimal_ = f(decimal(), o.decimal());
+    }
+    return r;
+  }
+  bool is_decimal_ = false;
+  double double_ = 0;
+  Decimal128Bits decimal_{};
+};
+
+/// A sort value as a number: dates count in milliseconds.
+std::optional<Real> SortNumber(BsonValue v) {
+  if (v.IsNumber()) return Real(v);
+  if (v.Is(BsonType::kDate)) return Real(static_cast<double>(v.Date().millis));
+  return std::nullopt;
+}
+
+/// `v` and the offset of a range's end.
+Result<Value> Shifted(BsonValue v, const WindowBounds::End& end,
+                      const std::optional<DateUnit>& unit) {
+  const BsonValue by = end.offset.view();
+  if (unit) {
+    std::optional<Instant> t = AddDateUnits(v.Date(), *unit, by.NumberAsInt64());
+    if (!t) return LocationError(5166406, "the end of a window's range is no date");
+    return Value::Date(*t);
+  }
+  int64_t a = 0, b = 0, sum = 0;
+  if (!v.Is(BsonType::kDouble) && !by.Is(BsonType::kDouble) && v.ExactInt64(&a) &&
+      by.ExactInt64(&b) && !__builtin_add_overflow(a, b, &sum))
+    return Value::Int64(sum);
+  return (Real(v) + Real(by)).value();
+}
+
+/// Finds the documents of the window of each document, in order.
+class WindowFinder {
+ public:
+  WindowFinder(WindowBounds bounds, const SortPattern& sort, VariableScope& scope)
+      : bounds_(std::move(bounds)) {
+    if (bounds_.kind == WindowBounds::Kind::kRange) {
+      const Value path = Value::String("$" + sort.parts()[0].path);
+      sort_value_ = std::move(ParseExpression(path.view(), scope)).value();
+    }
+  }
+  const WindowBounds& bounds() const { return bounds_; }
+  void AddDependencies(std::set<std::string>* fields) const {
+    if (sort_value_) sort_value_->AddDependencies(fields);
+  }
+
+  Result<void> Begin(const WindowPartition& partition, EvalContext& ctx) {
+    n_ = partition.size();
+    first_ = last_ = 0;
+    values_.clear();
+    if (!sort_value_) return Ok();
+    for (const BsonDocument& doc : partition.documents) {
+      ctx.root = doc.view();
+      MAYFLY_TRY(Value v, sort_value_->Evaluate(ctx));
+      if (bounds_.unit ? !v.view().Is(BsonType::kDate) : !v.view().IsNumber())
+        return LocationError(bounds_.unit ? 5429513 : 5429414,
+                             std::string("Invalid range: Expected the sortBy field to be a ") +
+                                 (bounds_.unit ? "Date" : "number") + ", but it was " +
+                                 TypeText(v));
+      values_.push_back(v.Own());
+    }
+    return Ok();
+  }
+
+  /// Documents [*first, *last) of the partition; both never go back from one document to the next.
+  Result<void> Find(size_t i, size_t* first, size_t* last) {
+    if (bounds_.kind == WindowBounds::Kind::kDocuments) {
+      auto place = [&](const WindowBounds::End& end, int64_t more) {
+        const int64_t at = static_cast<int64_t>(i) + end.offset.view().NumberAsInt64() + more;
+        return static_cast<size_t>(std::clamp<int64_t>(at, 0, static_cast<int64_t>(n_)));
+      };
+      *first = bounds_.low.unbounded ? 0 : place(bounds_.low, 0);
+      *last = bounds_.high.unbounded ? n_ : place(bounds_.high, 1);
+    } else {
+      const BsonValue v = values_[i].view();
+      if (!bounds_.low.unbounded) {
+        MAYFLY_TRY(Value low, Shifted(v, bounds_.low, bounds_.unit));
+        while (first_ < n_ && CompareValues(values_[first_].view(), low.view()) < 0) ++first_;
+      }
+      if (bounds_.high.unbounded) {
+        last_ = n_;
+      } else {
+        MAYFLY_TRY(Value high, Shifted(v, bounds_.high, bounds_.unit));
+        while (last_ < n_ && CompareValues(values_[last_].view(), high.view()) <= 0) ++last_;
+      }
+      *first = first_;
+      *last = last_;
+    }
+    *last = std::max(*first, *last);
+    return Ok();
+  }
+
+ private:
+  const WindowBounds bounds_;
+  ExpressionPtr sort_value_;  ///< of a range
+  std::vector<Value> values_;
+  size_t n_ = 0, first_ = 0, last_ = 0;
+};
+
+/// The values of an expression for all documents of a partition.
+Result<void> EvaluateAll(const Expression* expression, const WindowPartition& partition,
+                         EvalContext& ctx, std::vector<Value>* out) {
+  out->clear();
+  out->reserve(partition.size());
+  for (const BsonDocument& doc : partition.documents) {
+    MAYFLY_TRY(CheckInterrupt(ctx));
+    ctx.root = doc.view();
+    Value v;
+    if (expression) {
+      MAYFLY_TRY(v, expression->Evaluate(ctx));
+    }
+    // What is borrowed from the document stays where it is: the partition holds it.
+    out->push_back(std::move(v));
+  }
+  return Ok();
+}
+
+/// The accumulators of $group over a window. A window that only grows goes on with the state it
+/// has; any other begins anew.
+class AccumulatorWindow final : public WindowFunction {
+ public:
+  AccumulatorWindow(AccumulatorField field, WindowFinder finder)
+      : field_(std::move(field)), finder_(std::move(finder)) {
+    grows_ = finder_.bounds().low.unbounded && field_.def->name != "$push";
+  }
+  void AddDependencies(std::set<std::string>* fields) const override {
+    field_.AddDependencies(fields);
+    if (field_.n) field_.n->AddDependencies(fields);
+    finder_.AddDependencies(fields);
+  }
+  Result<void> Begin(const WindowPartition& partition, EvalContext& ctx) override {
+    partition_ = &partition;
+    state_.reset();
+    has_value_ = false;
+    first_ = last_ = 0;
+    MAYFLY_TRY(finder_.Begin(partition, ctx));
+    return EvaluateAll(field_.argument.get(), partition, ctx, &values_);
+  }
+  Result<Value> At(size_t i, EvalContext& ctx) override {
+    size_t first = 0, last = 0;
+    MAYFLY_TRY(finder_.Find(i, &first, &last));
+    if (has_value_ && first == first_ && last == last_) return value_;
+    if (!state_ || !grows_) {
+      MAYFLY_TRY(state_, field_.Make(BsonValue(), ctx));
+      last_ = first;
+    }
+    for (size_t d = last_; d < last; ++d) {
+      MAYFLY_TRY(CheckInterrupt(ctx));
+      key_.clear();
+      if (field_.sort_by) {
+        MAYFLY_TRY(field_.sort_by->AppendKey(partition_->documents[d].view(), nullptr, key_));
+      }
+      MAYFLY_TRY(state_->Add(values_[d], key_, &memory_));
+    }
+    first_ = first;
+    last_ = last;
+    MAYFLY_TRY(value_, state_->Finish());
+    value_ = value_.Own();
+    has_value_ = true;
+    return value_;
+  }
+
+ private:
+  const AccumulatorField field_;
+  WindowFinder finder_;
+  bool grows_ = false, has_value_ = false;
+  const WindowPartition* partition_ = nullptr;
+  std::vector<Value> values_;
+  AccumulatorPtr state_;
+  Value value_;
+  size_t first_ = 0, last_ = 0;
+  int64_t memory_ = 0;
+  std::string key_;
+};
+
+/// $rank, $denseRank and $documentNumber.
+class RankWindow final : public WindowFunction {
+ public:
+  enum class Kind { kRank, kDense, kNumber };
+  RankWindow(Kind kind, const SortPattern& sort) : kind_(kind), sort_(sort) {}
+  void AddDependencies(std::set<std::string>* fields) const override {
+    for (const SortPattern::Part& part : sort_.parts()) fields->insert(part.path);
+  }
+  Result<void> Begin(const WindowPartition& partition, EvalContext&) override {
+    partition_ = &partition;
+    rank_ = 0;
+    return Ok();
+  }
+  Result<Value> At(size_t i, EvalContext&) override {
+    if (kind_ == Kind::kNumber) return MakeInteger(static_cast<int64_t>(i) + 1, false);
+    std::string key;
+    MAYFLY_TRY(sort_.AppendKey(partition_->documents[i].view(), nullptr, key));
+    if (i == 0 || key != key_)
+      rank_ = kind_ == Kind::kDense ? rank_ + 1 : static_cast<int64_t>(i) + 1;
+    key_ = std::move(key);
+    return MakeInteger(rank_, false);
+  }
+
+ private:
+  const Kind kind_;
+  const SortPattern sort_;
+  const WindowPartition* partition_ = nullptr;
+  std::string key_;
+  int64_t rank_ = 0;
+};
+
+class ShiftWindow final : public WindowFunction {
+ public:
+  ShiftWindow(ExpressionPtr output, int64_t by, Value otherwise)
+      : output_(std::move(output)), by_(by), otherwise_(std::move(otherwise)) {}
+  void AddDependencies(std::set<std::string>* fields) const override {
+    output_->AddDependencies(fields);
+  }
+  Result<void> Begin(const WindowPartition& partition, EvalContext&) override {
+    partition_ = &partition;
+    return Ok();
+  }
+  Result<Value> At(size_t i, EvalContext& ctx) override {
+    const int64_t at = static_cast<int64_t>(i) + by_;
+    if (at < 0 || at >= static_cast<int64_t>(partition_->size())) return otherwise_;
+    ctx.root = partition_->documents[static_cast<size_t>(at)].view();
+    MAYFLY_TRY(Value v, output_->Evaluate(ctx));
+    return v.missing() ? Value::Null() : v.Own();
+  }
+
+ private:
+  const ExpressionPtr output_;
+  const int64_t by_;
+  const Value otherwise_;
+  const WindowPartition* partition_ = nullptr;
+};
+
+class MovingAverageWindow final : public WindowFunction {
+ public:
+  MovingAverageWindow(ExpressionPtr input, Value alpha)
+      : input_(std::move(input)), alpha_(std::move(alpha)) {}
+  void AddDependencies(std::set<std::string>* fields) const override {
+    input_->AddDependencies(fields);
+  }
+  Result<void> Begin(const WindowPartition& partition, EvalContext&) override {
+    partition_ = &partition;
+    last_.reset();
+    return Ok();
+  }
+  Result<Value> At(size_t i, EvalContext& ctx) override {
+    ctx.root = partition_->documents[i].view();
+    MAYFLY_TRY(Value v, input_->Evaluate(ctx));
+    if (v.view().IsNumber()) {
+      const Real now(v.view()), alpha(alpha_.view());
+      last_ = last_ ? now * alpha + *last_ * (Real(1.0) - alpha) : now;
+    }
+    return last_ ? last_->value() : Value::Null();
+  }
+
+ private:
+  const ExpressionPtr input_;
+  const Value alpha_;
+  const WindowPartition* partition_ = nullptr;
+  std::optional<Real> last_;
+};
+
+/// $derivative and $integral: over the sort value, which may be a date with a unit.
+class SlopeWindow final : public WindowFunction {
+ public:
+  SlopeWindow(bool integral, ExpressionPtr input, std::optional<DateUnit> unit,
+              const SortPattern& sort, WindowFinder finder, VariableScope& scope)
+      : integral_(integral), input_(std::move(input)), unit_(unit), finder_(std::move(finder)) {
+    const Value path = Value::String("$" + sort.parts()[0].path);
+    x_ = std::move(ParseExpression(path.view(), scope)).value();
+  }
+  void AddDependencies(std::set<std::string>* fields) const override {
+    input_->AddDependencies(fields);
+    x_->AddDependencies(fields);
+    finder_.AddDependencies(fields);
+  }
+  Result<void> Begin(const WindowPartition& partition, EvalContext& ctx) override {
+    MAYFLY_TRY(finder_.Begin(partition, ctx));
+    MAYFLY_TRY(EvaluateAll(x_.get(), partition, ctx, &xs_));
+    MAYFLY_TRY(EvaluateAll(input_.get(), partition, ctx, &ys_));
+    const std::string name = integral_ ? "$integral" : "$derivative";
+    for (const Value& x : xs_) {
+      const BsonValue v = x.view();
+      if (unit_ && !v.Is(BsonType::kDate))
+        return LocationError(5429513,
+                             name +
+                                 " with 'unit' expects the sortBy field to be a Date, but it "
+                                 "was " +
+                                 TypeText(x));
+      if (!unit_ && !v.IsNumber())
+        return LocationError(
+            5624902, name + (v.Is(BsonType::kDate) ? " over dates requires a 'unit'"
+                                                   : " expects the sortBy field to be a number, "
+                                                     "but it was " +
+                                                         TypeText(x)));
+    }
+    return Ok();
+  }
+  Result<Value> At(size_t i, EvalContext& ctx) override {
+    size_t first = 0, last = 0;
+    MAYFLY_TRY(finder_.Find(i, &first, &last));
+    const double scale = unit_ ? static_cast<double>(DateUnitMillis(*unit_)) : 1;
+    if (integral_) {
+      // The trapezoids between neighbours; what is no number has none.
+      Real sum(0.0);
+      for (size_t d = first + 1; d < last; ++d) {
+        MAYFLY_TRY(CheckInterrupt(ctx));
+        if (!ys_[d - 1].view().IsNumber() || !ys_[d].view().IsNumber()) continue;
+        sum = sum + (Real(ys_[d - 1].view()) + Real(ys_[d].view())) * Width(d - 1, d) / Real(2.0);
+      }
+      if (last == first) return Value::Null();
+      return (unit_ ? sum / Real(scale) : sum).value();
+    }
+    if (last - first < 2) return Value::Null();
+    const BsonValue y0 = ys_[first].view(), y1 = ys_[last - 1].view();
+    if (y0.IsNullish() || y1.IsNullish()) return Value::Null();
+    if (!y0.IsNumber() || !y1.IsNumber())
+      return LocationError(5624903, "$derivative's 'input' must be a number");
+    const Real width = Width(first, last - 1);
+    if (width.zero()) return Value::Null();
+    return ((Real(y1) - Real(y0)) / (unit_ ? width / Real(scale) : width)).value();
+  }
+
+ private:
+  Real Width(size_t a, size_t b) const {
+    return *SortNumber(xs_[b].view()) - *SortNumber(xs_[a].view());
+  }
+  const bool integral_;
+  const ExpressionPtr input_;
+  ExpressionPtr x_;
+  const std::optional<DateUnit> unit_;
+  WindowFinder finder_;
+  std::vector<Value> xs_, ys_;
+};
+
+class CovarianceWindow final : public WindowFunction {
+ public:
+  CovarianceWindow(bool sample, ExpressionPtr pair, WindowFinder finder)
+      : sample_(sample), pair_(std::move(pair)), finder_(std::move(finder)) {}
+  void AddDependencies(std::set<std::string>* fields) const override {
+    pair_->AddDependencies(fields);
+    finder_.AddDependencies(fields);
+  }
+  Result<void> Begin(const WindowPartition& partition, EvalContext& ctx) override {
+    MAYFLY_TRY(finder_.Begin(partition, ctx));
+    return EvaluateAll(pair_.get(), partition, ctx, &values_);
+  }
+  Result<Value> At(size_t i, EvalContext& ctx) override {
+    size_t first = 0, last = 0;
+    MAYFLY_TRY(finder_.Find(i, &first, &last));
+    Real mean_x(0.0), mean_y(0.0), moment(0.0);
+    int64_t n = 0;
+    for (size_t d = first; d < last; ++d) {
+      MAYFLY_TRY(CheckInterrupt(ctx));
+      if (!values_[d].view().IsArray()) continue;
+      const std::vector<BsonValue> pair = Elements(values_[d].view());
+      if (pair.size() != 2 || !pair[0].IsNumber() || !pair[1].IsNumber()) continue;
+      ++n;
+      const Real count(static_cast<double>(n)), x(pair[0]), y(pair[1]), dx = x - mean_x;
+      mean_x = mean_x + dx / count;
+      mean_y = mean_y + (y - mean_y) / count;
+      moment = moment + dx * (y - mean_y);
+    }
+    const int64_t over = n - (sample_ ? 1 : 0);
+    if (over <= 0) return Value::Null();
+    return (moment / Real(static_cast<double>(over))).value();
+  }
+
+ private:
+  const bool sample_;
+  const ExpressionPtr pair_;
+  WindowFinder finder_;
+  std::vector<Value> values_;
+};
+
+/// $locf (the last value that was there) and $linearFill (on the line between those around).
+class FillWindow final : public WindowFunction {
+ public:
+  FillWindow(ExpressionPtr input, const SortPattern* linear_by, VariableScope& scope)
+      : input_(std::move(input)) {
+    if (!linear_by) return;
+    const Value path = Value::String("$" + linear_by->parts()[0].path);
+    x_ = std::move(ParseExpression(path.view(), scope)).value();
+  }
+  void AddDependencies(std::set<std::string>* fields) const override {
+    input_->AddDependencies(fields);
+    if (x_) x_->AddDependencies(fields);
+  }
+  Result<void> Begin(const WindowPartition& partition, EvalContext& ctx) override {
+    before_.reset();
+    after_ = 0;
+    MAYFLY_TRY(EvaluateAll(input_.get(), partition, ctx, &ys_));
+    if (!x_) return Ok();
+    MAYFLY_TRY(EvaluateAll(x_.get(), partition, ctx, &xs_));
+    for (size_t i = 0; i < xs_.size(); ++i) {
+      if (!SortNumber(xs_[i].view()))
+        return LocationError(605001,
+                             "$linearFill expects the sortBy field to be a number or a date, but "
+                             "it was " +
+                                 TypeText(xs_[i]));
+      if (i > 0 && CompareValues(xs_[i - 1].view(), xs_[i].view()) == 0)
+        return LocationError(6050106,
+                             "There can be no repeated values in the sort field of $linearFill");
+      if (!ys_[i].view().IsNullish() && !ys_[i].view().IsNumber())
+        return LocationError(605001, "Value to be filled must be numeric or nullish, but it was " +
+                                         TypeText(ys_[i]));
+    }
+    return Ok();
+  }
+  Result<Value> At(size_t i, EvalContext&) override {
+    if (!ys_[i].view().IsNullish()) {
+      before_ = i;
+      return ys_[i].Own();
+    }
+    if (!before_) return Value::Null();
+    if (!x_) return ys_[*before_].Own();
+    for (after_ = std::max(after_, i); after_ < ys_.size() && ys_[after_].view().IsNullish();)
+      ++after_;
+    if (after_ >= ys_.size()) return Value::Null();
+    const Real x0 = *SortNumber(xs_[*before_].view()), x1 = *SortNumber(xs_[after_].view()),
+               x = *SortNumber(xs_[i].view()), y0(ys_[*before_].view()), y1(ys_[after_].view());
+    return (y0 + (y1 - y0) * (x - x0) / (x1 - x0)).value();
+  }
+
+ private:
+  const ExpressionPtr input_;
+  ExpressionPtr x_;
+  std::vector<Value> xs_, ys_;
+  std::optional<size_t> before_;
+  size_t after_ = 0;
+};
+
+Result<Value> ConstantOf(BsonValue v, VariableScope& scope, std::string_view what) {
+  MAYFLY_TRY(ExpressionPtr e, ParseExpression(v, scope));
+  if (!e->Constant())
+    return LocationError(5787901, std::string(what) + " must be a constant expression");
+  return e->Constant()->Own();
+}
+
+/// Reads {name: value, …}, each of `names` at most once and nothing else.
+Result<std::vector<BsonValue>> NamedArguments(std::string_view op, BsonValue v,
+                                              std::initializer_list<std::string_view> names) {
+  if (!v.IsDocument()) return Malformed("Argument to " + std::string(op) + " must be an object");
+  std::vector<BsonValue> out(names.size());
+  for (const BsonElement& e : v.Document()) {
+    auto it = std::find(names.begin(), names.end(), e.name);
+    if (it == names.end())
+      return Malformed(std::string(op) + " got unexpected argument: " + std::string(e.name));
+    out[static_cast<size_t>(it - names.begin())] = e.value;
+  }
+  return out;
+}
+
+/// Reads a bound of a window.
+Result<WindowBounds::End> ParseEnd(BsonValue v, bool range, bool dates) {
+  WindowBounds::End end;
+  if (v.IsString() && v.String() == "unbounded") return end;
+  end.unbounded = false;
+  if (v.IsString() && v.String() == "current") {
+    end.offset = Value::Int32(0);
+    return end;
+  }
+  int64_t whole = 0;
+  if (!v.IsNumber() || ((!range || dates) && !v.ExactInt64(&whole)))
+    return Malformed(std::string(range ? "Range" : "Numeric document") +
+                     "-based bounds must be 'unbounded', 'current' or " +
+                     (range && !dates ? "a number" : "an integer") + ", but found " + ValueText(v));
+  end.offset = Value::Copy(v);
+  return end;
+}
+
+}  // namespace
+
+Result<WindowBounds> WindowBounds::Parse(BsonValue spec, const SortPattern& sort) {
+  WindowBounds b;
+  if (spec.missing()) return b;
+  if (!spec.IsDocument()) return Malformed("'window' field must be an object");
+  BsonValue documents, range, unit;
+  for (const BsonElement& e : spec.Document()) {
+    if (e.name == "documents")
+      documents = e.value;
+    else if (e.name == "range")
+      range = e.value;
+    else if (e.name == "unit")
+      unit = e.value;
+    else
+      return Malformed("'window' field can only contain 'documents', 'range' and 'unit', not '" +
+                       std::string(e.name) + "'");
+  }
+  if (!documents.missing() && !range.missing())
+    return Malformed("Window bounds can specify either 'documents' or 'range', not both");
+  if (!unit.missing()) {
+    if (range.missing()) return Malformed("Window bounds can only specify 'unit' with 'range'");
+    if (!unit.IsString()) return Malformed("'unit' must be a string");
+    b.unit = ParseDateUnit(unit.String());
+    if (!b.unit) return Malformed("unknown time unit value: " + std::string(unit.String()));
+  }
+  const BsonValue ends = documents.missing() ? range : documents;
+  if (ends.missing()) return b;
+  const bool is_range = documents.missing();
+  if (!ends.IsArray() || ends.Document().Count() != 2)
+    return Malformed("Window bounds must be a 2-element array: " + ValueText(ends));
+  const std::vector<BsonValue> both = Elements(ends);
+  b.kind = is_range ? Kind::kRange : Kind::kDocuments;
+  MAYFLY_TRY(b.low, ParseEnd(both[0], is_range, b.unit.has_value()));
+  MAYFLY_TRY(b.high, ParseEnd(both[1], is_range, b.unit.has_value()));
+  if (!b.low.unbounded && !b.high.unbounded &&
+      CompareValues(b.low.offset.view(), b.high.offset.view()) > 0)
+    return LocationError(5339900, "Lower bound must not exceed upper bound: " + ValueText(ends));
+  if (is_range) {
+    if (sort.parts().size() != 1)
+      return LocationError(5339902, "Range-based bounds require sortBy a single field");
+    if (sort.parts()[0].descending)
+      return LocationError(8947401, "Range-based bounds require an ascending sortBy");
+  } else if (sort.empty() && !b.whole()) {
+    return LocationError(5339901, "Document-based bounds require a sortBy");
+  }
+  return b;
+}
+
+Result<std::unique_ptr<WindowFunction>> WindowFunction::Parse(std::string_view field,
+                                                              BsonValue spec,
+                                                              const SortPattern& sort,
+                                                              VariableScope& scope) {
+  using Made = std::unique_ptr<WindowFunction>;
+  const std::string quoted = "The field '" + std::string(field) + "'";
+  if (!spec.IsDocument()) return Malformed(quoted + " must be an object with a window function");
+  BsonElement function;
+  BsonValue window;
+  for (const BsonElement& e : spec.Document()) {
+    if (e.name == "window") {
+      window = e.value;
+    } else if (e.name.starts_with('$')) {
+      if (!function.name.empty())
+        return Malformed("Cannot specify two functions in window function spec: " +
+                         ValueText(spec));
+      function = e;
+    } else {
+      return Malformed("Window function found an unknown argument: " + std::string(e.name));
+    }
+  }
+  if (function.name.empty())
+    return Malformed("Expected a $-prefixed window function, " + ValueText(spec));
+  const std::string name(function.name);
+  auto bounds = [&]() -> Result<WindowFinder> {
+    MAYFLY_TRY(WindowBounds b, WindowBounds::Parse(window, sort));
+    return WindowFinder(std::move(b), sort, scope);
+  };
+  auto needs_sort = [&](int code, bool one) -> Result<void> {
+    if (sort.empty() || (one && sort.parts().size() != 1))
+      return LocationError(code, name + " must be specified with a top level sortBy expression" +
+                                     (one ? " with exactly one element" : ""));
+    return Ok();
+  };
+  auto no_window = [&](int code) -> Result<void> {
+    if (!window.missing()) return LocationError(code, name + " does not accept a 'window' field");
+    return Ok();
+  };
+
+  if (name == "$rank" || name == "$denseRank" || name == "$documentNumber") {
+    const bool number = name == "$documentNumber";
+    MAYFLY_TRY(no_window(5371601));
+    MAYFLY_TRY(needs_sort(5371602, !number));
+    if (!function.value.IsDocument() || !function.value.Document().empty())
+      return LocationError(5371603, name + " must be specified with '{}' as the value");
+    return Made(std::make_unique<RankWindow>(number            ? RankWindow::Kind::kNumber
+                                             : name == "$rank" ? RankWindow::Kind::kRank
+                                                               : RankWindow::Kind::kDense,
+                                             sort));
+  }
+  if (name == "$shift") {
+    MAYFLY_TRY(no_window(9));
+    MAYFLY_TRY(needs_sort(9, false));
+    MAYFLY_TRY(std::vector<BsonValue> a,
+               NamedArguments(name, function.value, {"output", "by", "default"}));
+    if (a[0].missing() || a[1].missing()) return Malformed("$shift requires 'output' and 'by'");
+    int64_t by = 0;
+    if (!a[1].IsNumber() || !a[1].ExactInt64(&by) || std::abs(by) > INT32_MAX)
+      return Malformed("'$shift:by' field must be an integer, but found by: " + ValueText(a[1]));
+    Value otherwise = Value::Null();
+    if (!a[2].missing()) {
+      MAYFLY_TRY(otherwise, ConstantOf(a[2], scope, "'$shift:default'"));
+    }
+    MAYFLY_TRY(ExpressionPtr output, ParseExpression(a[0], scope));
+    return Made(std::make_unique<ShiftWindow>(std::move(output), by, std::move(otherwise)));
+  }
+  if (name == "$expMovingAvg") {
+    MAYFLY_TRY(no_window(9));
+    MAYFLY_TRY(needs_sort(9, false));
+    MAYFLY_TRY(std::vector<BsonValue> a,
+               NamedArguments(name, function.value, {"input", "N", "alpha"}));
+    if (a[0].missing() || a[1].missing() == a[2].missing())
+      return Malformed("$expMovingAvg requires 'input' and exactly one of 'N' and 'alpha'");
+    Value alpha;
+    if (!a[1].missing()) {
+      int64_t n = 0;
+      if (!a[1].IsNumber() || !a[1].ExactInt64(&n) || n <= 0)
+        return Malformed("'N' must be a positive integer, but found " + ValueText(a[1]));
+      alpha = Value::Double(2.0 / (static_cast<double>(n) + 1));
+    } else {
+      if (!a[2].IsNumber() || !(a[2].NumberAsDouble() > 0 && a[2].NumberAsDouble() < 1))
+        return Malformed("'alpha' must be between 0 and 1 (exclusive), but found " +
+                         ValueText(a[2]));
+      alpha = Value::Copy(a[2]);
+    }
+    MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], scope));
+    return Made(std::make_unique<MovingAverageWindow>(std::move(input), std::move(alpha)));
+  }
+  if (name == "$derivative" || name == "$integral") {
+    const bool integral = name == "$integral";
+    if (!integral && window.missing())
+      return Malformed("$derivative requires explicit window bounds");
+    MAYFLY_TRY(needs_sort(9, true));
+    MAYFLY_TRY(std::vector<BsonValue> a, NamedArguments(name, function.value, {"input", "unit"}));
+    if (a[0].missing()) return Malformed(name + " requires an 'input' expression");
+    std::optional<DateUnit> unit;
+    if (!a[1].missing()) {
+      if (a[1].IsString()) unit = ParseDateUnit(a[1].String());
+      if (!unit || DateUnitMillis(*unit) == 0)
+        return LocationError(5490704,
+                             "unit must be 'week' or smaller, but found " + ValueText(a[1]));
+    }
+    MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], scope));
+    MAYFLY_TRY(WindowFinder finder, bounds());
+    return Made(std::make_unique<SlopeWindow>(integral, std::move(input), unit, sort,
+                                              std::move(finder), scope));
+  }
+  if (name == "$covariancePop" || name == "$covarianceSamp") {
+    MAYFLY_TRY(ExpressionPtr pair, ParseExpression(function.value, scope));
+    MAYFLY_TRY(WindowFinder finder, bounds());
+    return Made(std::make_unique<CovarianceWindow>(name == "$covarianceSamp", std::move(pair),
+                                                   std::move(finder)));
+  }
+  if (name == "$linearFill" || name == "$locf") {
+    const bool linear = name == "$linearFill";
+    MAYFLY_TRY(no_window(9));
+    if (linear) {
+      MAYFLY_TRY(needs_sort(605001, true));
+    }
+    MAYFLY_TRY(ExpressionPtr input, ParseExpression(function.value, scope));
+    return Made(std::make_unique<FillWindow>(std::move(input), linear ? &sort : nullptr, scope));
+  }
+  if (!FindAccumulator(name) || name == "$mergeObjects")
+    return Malformed("Unrecognized window function, " + name);
+  const BsonDocument accumulator = BuildBson([&](BsonBuilder& b) { b.Append(function); });
+  MAYFLY_TRY(AccumulatorField parsed,
+             AccumulatorField::Parse("window", accumulator.view().AsValue(), scope));
+  MAYFLY_TRY(WindowFinder finder, bounds());
+  return Made(std::make_unique<AccumulatorWindow>(std::move(parsed), std::move(finder)));
+}
+
+}  // namespace mayfly
