@@ -9,13 +9,13 @@ namespace mayfly {
 
 namespace {
 
-/// Names of codes that have no enumerator because only fail points and other members of a replica
-/// set bring them.
+/// Names of codes that have no enumerator: only fail points, other members of a replica set or one
+/// place bring them.
 constexpr std::pair<int32_t, std::string_view> kMoreNames[] = {
     {63, "StaleShardVersion"},   {95, "NotSecondary"},
     {109, "ConfigurationInProgress"}, {133, "FailedToSatisfyReadPreference"},
     {150, "StaleEpoch"},         {217, "IncompleteTransactionHistory"},
-    {234, "RetryChangeStream"},  {262, "ExceededTimeLimit"},
+    {234, "RetryChangeStream"},  {260, "InvalidResumeToken"},  {262, "ExceededTimeLimit"},
     {266, "FailPointSetFailed"}, {9001, "SocketException"},
     {13388, "StaleConfig"},
     {31082, "SearchNotEnabled"},

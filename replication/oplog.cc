@@ -8,35 +8,13 @@
 namespace mayfly {
 namespace {
 
-std::string_view ReasonName(DeleteReason r) {
-  switch (r) {
-    case DeleteReason::kExpiredTtlIndex: return "ttlIndex";
-    case DeleteReason::kExpiredDocument: return "document";
-    case DeleteReason::kExpiredClustered: return "clustered";
-    case DeleteReason::kDeleted:
-    case DeleteReason::kCapped: break;
-  }
-  return "deleted";
-}
-
-bool Expired(const LogRecord& r) {
-  return r.reason != DeleteReason::kDeleted && r.reason != DeleteReason::kCapped;
-}
-
 /// Mayfly's own mark of a delete by expiry: which rule and since when the document was due.
 void AppendExpiry(const LogRecord& r, BsonBuilder& out) {
-  if (r.kind != LogRecord::kDelete || !Expired(r)) return;
+  if (r.kind != LogRecord::kDelete || !IsExpiry(r)) return;
   BsonBuilder e = out.OpenDocument("expiry");
-  e.Append("reason", ReasonName(r.reason));
+  e.Append("reason", ExpiryReasonName(r.reason));
   if (!r.rule.empty()) e.Append("rule", r.rule);
   e.Append("expireAt", Instant{r.deadline});
-}
-
-BsonView DocumentOf(const LogUnit& u, const LogRecord& r) {
-  BsonView doc;
-  std::optional<Instant> expire_at;
-  if (!DecodeRecord(u.effects[r.effect].value, &doc, &expire_at)) return BsonView();
-  return doc;
 }
 
 /// op, ns, ui, o, o2: what an entry and an operation inside applyOps have in common.
@@ -47,7 +25,7 @@ void AppendOperation(const LogUnit& u, const LogRecord& r, BsonBuilder& out) {
   };
   switch (r.kind) {
     case LogRecord::kInsert: {
-      const BsonView doc = DocumentOf(u, r);
+      const BsonView doc = LoggedDocument(u, r);
       out.Append("op", "i");
       names(u.collections[r.collection]);
       out.Append("o", doc);
@@ -55,7 +33,7 @@ void AppendOperation(const LogUnit& u, const LogRecord& r, BsonBuilder& out) {
       break;
     }
     case LogRecord::kUpdate: {
-      const BsonView doc = DocumentOf(u, r);
+      const BsonView doc = LoggedDocument(u, r);
       out.Append("op", "u");
       names(u.collections[r.collection]);
       if (r.detail.empty()) {
@@ -91,24 +69,6 @@ void AppendPlace(uint64_t ts, uint64_t term, int64_t wall, BsonBuilder& out) {
 }
 
 uint64_t TsOfKey(std::string_view key) { return LoadBe64(key.data() + kIdPrefixSize); }
-
-/// First and last timestamp of an entry; false when it has none.
-bool TimesOf(const CommittedEntry& e, uint64_t* first, uint64_t* last) {
-  if (e.kind != CommittedEntry::Kind::kData || e.data.size() < kLogEntryHeader) return false;
-  std::string_view rest = e.data.substr(kLogEntryHeader);
-  bool any = false;
-  for (;;) {
-    uint64_t ts;
-    uint32_t ticks;
-    int64_t wall;
-    auto more = SkipLogUnit(&rest, &ts, &ticks, &wall);
-    if (!more || !more.value()) return any;
-    if (ticks == 0) continue;
-    if (!any) *first = ts;
-    *last = ts + ticks - 1;
-    any = true;
-  }
-}
 
 class OplogCursor final : public RecordCursor {
  public:
@@ -155,7 +115,7 @@ class OplogCursor final : public RecordCursor {
       for (; log_->Valid() && !loaded; ) {
         uint64_t first, last;
         const CommittedEntry e = log_->entry();
-        if (TimesOf(e, &first, &last)) {
+        if (TimesOfEntry(e, &first, &last)) {
           if (!backward_ && first >= upper_) return false;
           if (backward_ && last < lower_) return false;
           MAYFLY_TRY(Load(e));
@@ -191,35 +151,14 @@ class OplogCursor final : public RecordCursor {
   }
 
  private:
-  /// To the first entry of the range in scan direction. Indexes have no gaps and timestamps go up with them: halving finds the place.
+  /// To the first entry of the range in scan direction.
   Result<void> Seek() {
     first_ = true;
     if (backward_ && upper_ == UINT64_MAX) {
       log_->SeekToLast();
       return log_->status();
     }
-    log_->Seek(0);
-    MAYFLY_TRY(log_->status());
-    if (!log_->Valid()) return Ok();
-    const uint64_t target = backward_ ? upper_ : lower_;
-    uint64_t low = log_->entry().position.index;
-    if (target == 0) return Ok();
-    log_->SeekToLast();
-    uint64_t high = log_->Valid() ? log_->entry().position.index + 1 : low;
-    // The first index whose entry (or the next one that has times) ends at or after `target`.
-    while (low < high) {
-      const uint64_t middle = low + (high - low) / 2;
-      log_->Seek(middle);
-      uint64_t first = 0, last = 0;
-      bool found = false;
-      while (log_->Valid() && !(found = TimesOf(log_->entry(), &first, &last))) log_->Next();
-      MAYFLY_TRY(log_->status());
-      if (found && last < target)
-        low = std::max(middle, log_->entry().position.index) + 1;
-      else
-        high = middle;
-    }
-    log_->Seek(low);
+    MAYFLY_TRY(SeekOplog(*log_, backward_ ? upper_ : lower_));
     if (backward_ && !log_->Valid()) log_->SeekToLast();
     return log_->status();
   }
@@ -247,6 +186,70 @@ class OplogCursor final : public RecordCursor {
 };
 
 }  // namespace
+
+std::string_view ExpiryReasonName(DeleteReason r) {
+  switch (r) {
+    case DeleteReason::kExpiredTtlIndex: return "ttlIndex";
+    case DeleteReason::kExpiredDocument: return "document";
+    case DeleteReason::kExpiredClustered: return "clustered";
+    case DeleteReason::kDeleted:
+    case DeleteReason::kCapped: break;
+  }
+  return "deleted";
+}
+
+bool IsExpiry(const LogRecord& r) {
+  return r.reason != DeleteReason::kDeleted && r.reason != DeleteReason::kCapped;
+}
+
+BsonView LoggedDocument(const LogUnit& u, const LogRecord& r) {
+  BsonView doc;
+  std::optional<Instant> expire_at;
+  if (!DecodeRecord(u.effects[r.effect].value, &doc, &expire_at)) return BsonView();
+  return doc;
+}
+
+bool TimesOfEntry(const CommittedEntry& e, uint64_t* first, uint64_t* last) {
+  if (e.kind != CommittedEntry::Kind::kData || e.data.size() < kLogEntryHeader) return false;
+  std::string_view rest = e.data.substr(kLogEntryHeader);
+  bool any = false;
+  for (;;) {
+    uint64_t ts;
+    uint32_t ticks;
+    int64_t wall;
+    auto more = SkipLogUnit(&rest, &ts, &ticks, &wall);
+    if (!more || !more.value()) return any;
+    if (ticks == 0) continue;
+    if (!any) *first = ts;
+    *last = ts + ticks - 1;
+    any = true;
+  }
+}
+
+Result<void> SeekOplog(LogCursor& log, uint64_t target) {
+  log.Seek(0);
+  MAYFLY_TRY(log.status());
+  if (!log.Valid()) return Ok();
+  uint64_t low = log.entry().position.index;
+  if (target == 0) return Ok();
+  log.SeekToLast();
+  uint64_t high = log.Valid() ? log.entry().position.index + 1 : low;
+  // The first index whose entry (or the next one that has times) ends at or after `target`.
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    log.Seek(middle);
+    uint64_t first = 0, last = 0;
+    bool found = false;
+    while (log.Valid() && !(found = TimesOfEntry(log.entry(), &first, &last))) log.Next();
+    MAYFLY_TRY(log.status());
+    if (found && last < target)
+      low = std::max(middle, log.entry().position.index) + 1;
+    else
+      high = middle;
+  }
+  log.Seek(low);
+  return log.status();
+}
 
 Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
                                   const std::function<void(uint64_t ts, BsonDocument doc)>& f) {

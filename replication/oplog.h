@@ -14,6 +14,18 @@ namespace mayfly {
 Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
                                   const std::function<void(uint64_t ts, BsonDocument doc)>& f);
 
+/// "ttlIndex", "document" or "clustered".
+std::string_view ExpiryReasonName(DeleteReason r);
+/// Whether a delete is one by expiry.
+bool IsExpiry(const LogRecord& r);
+/// The document that an insert or update left.
+BsonView LoggedDocument(const LogUnit& u, const LogRecord& r);
+/// First and last timestamp of an entry; false when it has none.
+bool TimesOfEntry(const CommittedEntry& e, uint64_t* first, uint64_t* last);
+/// To the first entry that ends at or after `target`; invalid when there is none. Indexes have no gaps and timestamps go up with them:
+/// halving finds the place.
+Result<void> SeekOplog(LogCursor& log, uint64_t target);
+
 /// The replication log as the documents of `local.oplog.rs`: nothing is stored for it. Threads: any.
 class OplogSource final : public RecordSource {
  public:

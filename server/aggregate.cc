@@ -3,6 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
 #include "server/aggregate_stages.h"
+#include "server/change_stream_cursor.h"
 #include "server/write_ops.h"
 #include "storage/namespace.h"
 
@@ -434,6 +435,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
 Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operation& op,
                                                    const AggregateSpec& spec,
                                                    std::string* plan_summary, bool* writes) {
+  if (IsChangeStream(server, spec.pipeline)) return OpenChangeStream(server, op, spec);
   auto env = std::make_unique<Environment>(server, spec);
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
              Prepare(server, op, spec, *env, false, nullptr, plan_summary));
@@ -444,6 +446,7 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operat
 
 Result<void> ExplainPipeline(ServerContext& server, Operation& op, const AggregateSpec& spec,
                              ExplainVerbosity verbosity, BsonBuilder& reply) {
+  if (IsChangeStream(server, spec.pipeline)) return ExplainChangeStream(server, op, spec, reply);
   Environment env(server, spec);
   std::unique_ptr<PlanExecutor> executor;
   std::string summary;

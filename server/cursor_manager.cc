@@ -40,6 +40,7 @@ int64_t CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
   e.collection = cursor->collection;
   e.session = cursor->session;
   e.no_timeout = cursor->no_timeout;
+  e.change_stream = cursor->cursor->change_stream();
   e.idle = std::move(cursor);
   return id;
 }
@@ -185,7 +186,7 @@ int CursorManager::KillNamespace(std::string_view db, std::string_view collectio
   return KillWhere(
       shards_,
       [&](const Entry& e) {
-        return e.db == db && (collection.empty() || e.collection == collection);
+        return !e.change_stream && e.db == db && (collection.empty() || e.collection == collection);
       },
       [&](const Entry& e) {
         open_.fetch_sub(1, std::memory_order_relaxed);
@@ -256,6 +257,7 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
   batch.Done();
   op.n_returned = n;
   int64_t id = 0;
+  source->AppendPosition(out);
   if (op.read_ts != 0) out.AppendTimestamp("atClusterTime", op.read_ts);
   if (!single_batch && !source->Exhausted()) {
     std::unique_ptr<ClientCursor> cursor = make_client();

@@ -36,6 +36,12 @@ class ServerCursor {
   virtual bool await_data() const { return false; }
   /// What CollectionNotifier::WaitFor waits on, for awaitData.
   virtual uint32_t collection_id() const { return 0; }
+  /// A change stream: its errors have labels, and it outlives its collection, whose end it is to tell.
+  virtual bool change_stream() const { return false; }
+  /// For awaitData: an empty batch is not the end of what there is; the client is to ask again at once.
+  virtual bool behind() const { return false; }
+  /// Fields of the reply's `cursor` besides the batch, after NextBatch: postBatchResumeToken.
+  virtual void AppendPosition(BsonBuilder& cursor) const { (void)cursor; }
 };
 
 /// Bytes of documents a reply may hold, so that the reply with its other fields stays a valid
@@ -95,7 +101,7 @@ class CursorManager {
   int KillSession(
       std::string_view session);  ///< endSessions, killSessions, session expiry; how many
   int KillNamespace(std::string_view db,
-                    std::string_view collection);  ///< drop; empty collection: all of the db
+                    std::string_view collection);  ///< drop; empty collection: all of the db. Not change streams
   void KillAll();
   /// Closes what has been idle too long.
   int Sweep(int64_t timeout_millis);
@@ -114,7 +120,7 @@ class CursorManager {
     Operation* running = nullptr;
     bool kill = false;
     std::string db, collection, session;
-    bool no_timeout = false;
+    bool no_timeout = false, change_stream = false;
   };
   struct Shard {
     mutable std::mutex mutex;

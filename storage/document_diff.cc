@@ -89,15 +89,9 @@ void DiffArrays(BsonView before, BsonView after, BsonBuilder& out) {
 
 }  // namespace
 
-bool AppendDocumentDiff(BsonView before, BsonView after, std::string& out) {
-  const size_t start = out.size();
-  {
-    BsonBuilder b(out);
-    DiffDocuments(before, after, b);
-  }
-  if (out.size() - start < after.size()) return true;
-  out.resize(start);
-  return false;
+void AppendDocumentDiff(BsonView before, BsonView after, std::string& out) {
+  BsonBuilder b(out);
+  DiffDocuments(before, after, b);
 }
 
 }  // namespace mayfly

@@ -11,7 +11,7 @@ namespace mayfly {
 ///   array_diff := {a: true, l: new length, u<index>: value, s<index>: diff | array_diff, …}
 ///
 /// d: fields to remove, u: values to replace in place, i: fields to add at the end, in order; each part only if there is something in it.
-/// False, with nothing appended, when the diff would not be smaller than `after` itself.
-bool AppendDocumentDiff(BsonView before, BsonView after, std::string& out);
+/// Also where the diff is larger than `after`: change streams are to show an update as one, however small the document.
+void AppendDocumentDiff(BsonView before, BsonView after, std::string& out);
 
 }  // namespace mayfly

@@ -374,8 +374,10 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   if (u.logged) {
     u.NoteChange();
     u.log_scratch.clear();
-    if (!u.replacement && AppendDocumentDiff(current.doc, next, u.log_scratch))
+    if (!u.replacement) {
+      AppendDocumentDiff(current.doc, next, u.log_scratch);
       u.changes.back().detail = u.arena.Copy(u.log_scratch);
+    }
   }
   return Ok();
 }

@@ -11,13 +11,16 @@ constexpr int kMaxDepth = 20;  ///< of pipelines within pipelines
 
 constexpr StageRow kStages[] = {
     {"$_internalInhibitOptimization", 0, nullptr, "Internal."},
-    {"$addFields", 0, &ParseProjectStage, "Adds fields, or replaces their values."},
+    {"$addFields", kStageChangeStream, &ParseProjectStage, "Adds fields, or replaces their values."},
     {"$bucket", 0, &ParseBucketStage, "Groups by ranges of a value."},
     {"$bucketAuto", 0, &ParseBucketAutoStage, "Groups into a number of ranges of about one size."},
-    {"$changeStream", kStageFirst, nullptr, "Changes of a collection.", LocationCode(40573),
-     "The $changeStream stage is only supported on replica sets"},
-    {"$changeStreamSplitLargeEvent", kStageLast, nullptr, "Splits large change events.",
-     LocationCode(40573), "The $changeStream stage is only supported on replica sets"},
+    {"$changeStream", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless, nullptr,
+     "Changes of a collection, a database or all.", LocationCode(40573),
+     "The $changeStream stage is only supported on replica sets, as the first stage of an aggregate command"},
+    {"$changeStreamSplitLargeEvent", kStageLast | kStageChangeStream, nullptr,
+     "Splits large change events.", ErrorCode::kIllegalOperation,
+     "$changeStreamSplitLargeEvent can only be used in a pipeline that begins with $changeStream, and "
+     "is not part of this version: take fields away with $project instead"},
     {"$collStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
      "Statistics of the collection."},
     {"$count", 0, &ParseCountStage, "Number of documents."},
@@ -38,23 +41,23 @@ constexpr StageRow kStages[] = {
      &ParseEnvironmentStage, "Sessions this server knows."},
     {"$listSessions", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage, "Sessions on disk."},
     {"$lookup", 0, &ParseLookupStage, "Documents of another collection that belong to each."},
-    {"$match", 0, &ParseMatchStage, "Documents that a filter matches."},
+    {"$match", kStageChangeStream, &ParseMatchStage, "Documents that a filter matches."},
     {"$merge", kStageLast | kStageNotInFacet, &ParseMergeStage,
      "Writes into a collection, document by document."},
     {"$out", kStageLast | kStageNotInFacet, &ParseOutStage, "Replaces a collection."},
     {"$planCacheStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
      "The collection's cached plans."},
-    {"$project", 0, &ParseProjectStage, "Fields kept, left out or computed."},
-    {"$redact", 0, &ParseRedactStage, "Keeps or removes parts of documents by what is in them."},
-    {"$replaceRoot", 0, &ParseReplaceRootStage, "Replaces the document by a sub-document."},
-    {"$replaceWith", 0, &ParseReplaceRootStage, "A shorter $replaceRoot."},
+    {"$project", kStageChangeStream, &ParseProjectStage, "Fields kept, left out or computed."},
+    {"$redact", kStageChangeStream, &ParseRedactStage, "Keeps or removes parts of documents by what is in them."},
+    {"$replaceRoot", kStageChangeStream, &ParseReplaceRootStage, "Replaces the document by a sub-document."},
+    {"$replaceWith", kStageChangeStream, &ParseReplaceRootStage, "A shorter $replaceRoot."},
     {"$sample", 0, &ParseSampleStage, "Documents at random."},
     {"$search", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.", LocationCode(31082),
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
     {"$searchMeta", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.",
      LocationCode(31082),
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
-    {"$set", 0, &ParseProjectStage, "The same as $addFields."},
+    {"$set", kStageChangeStream, &ParseProjectStage, "The same as $addFields."},
     {"$setWindowFields", 0, &ParseSetWindowFieldsStage, "Computations over windows of documents."},
     {"$skip", 0, &ParseSkipStage, "All but the first n documents."},
     {"$sort", 0, &ParseSortStage, "Documents in order."},
@@ -64,7 +67,7 @@ constexpr StageRow kStages[] = {
     {"$ttlForecast", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
      "How many documents of the collection will expire when."},
     {"$unionWith", 0, &ParseUnionWithStage, "The documents, and those of another collection."},
-    {"$unset", 0, &ParseProjectStage, "Removes fields."},
+    {"$unset", kStageChangeStream, &ParseProjectStage, "Removes fields."},
     {"$unwind", 0, &ParseUnwindStage, "One document for each element of an array."},
     {"$vectorSearch", kStageFirst | kStageNotInFacet, nullptr, "Vector search.",
      LocationCode(31082),
@@ -133,7 +136,7 @@ class PipelineParser {
       StageParser parser{*pipeline, context, pipeline->scope_, pipeline->stages_, row->name};
       MAYFLY_TRY(row->parse(parser, spec.value));
     }
-    if (count == 0 && options.collection.empty() && !sub)
+    if (count == 0 && options.collection.empty() && !sub && !options.change_stream)
       return Error{ErrorCode::kInvalidNamespace,
                    "{aggregate: 1} is not valid for an empty pipeline."};
     MAYFLY_TRY(OptimizeStages(pipeline->stages_, context, pipeline->scope_));
@@ -146,6 +149,14 @@ class PipelineParser {
   static Result<void> CheckPlace(const StageRow& row, int position, const StageRow* before,
                                  const SubPipelineSpec* sub, const PipelineOptions& options) {
     std::string name(row.name);
+    if (options.change_stream) {
+      if (row.flags & kStageFirst)
+        return LocationError(40602, name + " is only valid as the first stage in a pipeline.");
+      if (!(row.flags & kStageChangeStream))
+        return Error{ErrorCode::kIllegalOperation,
+                     name + " is not permitted in a $changeStream pipeline"};
+      return Ok();
+    }
     if (sub && sub->in_facet && (row.flags & (kStageNotInFacet | kStageFirst)))
       return LocationError(40600, name + " is not allowed to be used within a $facet stage");
     if (sub && (row.flags & kStageLast))

@@ -113,6 +113,7 @@ struct PipelineOptions {
   /// a view.
   std::vector<std::pair<std::string, Value>> variables;
   bool allow_writes = true;  ///< $out, $merge
+  bool change_stream = false;  ///< the stages behind $changeStream, which is the source
 };
 
 /// State that the stages of a pipeline share while it runs.

@@ -90,6 +90,7 @@ enum StageFlags : uint32_t {
   kStageCollectionless = 1 << 3,  ///< works with (only) `aggregate: 1`
   kStageAlsoCollectionless = 1 << 6,  ///< works with `aggregate: 1` too
   kStageAdmin = 1 << 4,           ///< only against the admin database
+  kStageChangeStream = 1 << 5,    ///< may stand behind $changeStream
 };
 
 /// One row of the stage table, sorted by name. A row without `parse` is known and refused.

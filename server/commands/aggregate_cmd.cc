@@ -1,5 +1,6 @@
 #include "server/aggregate.h"
 #include "server/arg_reader.h"
+#include "server/change_stream_cursor.h"
 #include "server/commands/aggregate_args.h"
 #include "server/server_context.h"
 #include "server/short_reads.h"
@@ -130,7 +131,9 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
   if (req.generic.api_strict) {
     MAYFLY_TRY(CheckStrictStages(a.spec.pipeline));
   }
-  if (a.explain || a.spec.collection.empty() || !a.spec.let.empty()) return std::nullopt;
+  if (a.explain || a.spec.collection.empty() || !a.spec.let.empty() ||
+      IsChangeStream(ctx.server, a.spec.pipeline))
+    return std::nullopt;
   CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, a.spec.collection);
   if (coll && coll->is_view) return std::nullopt;
   a.spec.ctx = &ctx;
@@ -152,12 +155,11 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
   a.spec.ctx = &ctx;
-  // On a standalone MongoDB's error (40573) comes from the pipeline; on a set that would be untrue.
-  if (ctx.server.replica_set() != nullptr)
-    for (const BsonElement& e : a.spec.pipeline)
-      if (!e.value.Document()["$changeStream"].missing())
-        co_return Error{ErrorCode::kNotImplemented,
-                        "change streams are not part of this version: read local.oplog.rs instead"};
+  if (IsChangeStream(ctx.server, a.spec.pipeline) &&
+      (ctx.read_concern == ReadConcernLevel::kLinearizable ||
+       ctx.read_concern == ReadConcernLevel::kSnapshot))
+    co_return Error{ErrorCode::kInvalidOptions,
+                    "$changeStream cannot run with a readConcern other than 'majority' or 'local'"};
   if (req.generic.api_strict) {
     MAYFLY_CO_TRY(CheckStrictStages(a.spec.pipeline));
   }

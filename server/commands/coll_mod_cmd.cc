@@ -288,7 +288,8 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     ArgReader p("collMod.changeStreamPreAndPostImages", *pre_images);
     if (p.BoolOr("enabled", false))
       p.Fail({ErrorCode::kNotImplemented,
-              "changeStreamPreAndPostImages need a replica set, which this server is not"});
+              "changeStreamPreAndPostImages: documents before a change are not kept; those after an "
+              "update are in the log, so fullDocument: 'whenAvailable' needs no such option"});
     MAYFLY_TRY(p.Finish());
   }
   if (dry_run &&
@@ -359,8 +360,10 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     return Invalid("cappedSize and cappedMax can only be set on a capped collection");
   if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
     return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
+  // One that asks for nothing is in the oplog all the same: change streams show it.
+  const bool bare = ctx.server.replica_set() != nullptr && !index && !coll->is_view && !dry_run;
   if (!expire.missing() || !on_expire.missing() || expiry || validator || level || action || capped_size ||
-      capped_max) {
+      capped_max || bare) {
     MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
       std::optional<ArchiveTarget> archive;
       if (!on_expire.missing()) {

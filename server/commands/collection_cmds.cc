@@ -168,7 +168,8 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
     ArgReader p("create.changeStreamPreAndPostImages", *pre_images);
     if (p.BoolOr("enabled", false))
       p.Fail({ErrorCode::kNotImplemented,
-              "changeStreamPreAndPostImages need a replica set, which this server is not"});
+              "changeStreamPreAndPostImages: documents before a change are not kept; those after an "
+              "update are in the log, so fullDocument: 'whenAvailable' needs no such option"});
     MAYFLY_TRY(p.Finish());
   }
   if (storage_engine && !storage_engine->empty())

@@ -1,5 +1,6 @@
 #include "server/aggregate.h"
 #include "server/arg_reader.h"
+#include "server/change_stream_cursor.h"
 #include "server/cursor_manager.h"
 #include "server/fail_points.h"
 #include "server/find_args.h"
@@ -170,6 +171,12 @@ Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
   co_return AnswerFind(ctx, req, find, reply);
 }
 
+/// A waiting change stream is woken by every entry of the log, whosever it is. The first one is
+/// read at once; when that was nothing for it, it reads on no sooner than this after the last look.
+constexpr int64_t kStreamRestMicros = 5000;
+/// Nobody notifies this one: no collection and no ReplEvent has the id.
+constexpr uint32_t kNobody = 0xFFFF'FEFF;
+
 Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& req,
                                    BsonBuilder& reply) {
   ArgReader in(req);
@@ -201,13 +208,16 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client,
                 cursors.CheckOut(id_value.Int64(), req.db, collection, session, ctx.op));
   ctx.op.read_snapshot = client->snapshot;
+  const bool stream = client->cursor->change_stream();
   if (ctx.server.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
       cursors.CheckIn(std::move(client));
       const BsonView data = fired->view();
       ctx.close_connection = data["closeConnection"].Truthy();
-      co_return Error{static_cast<ErrorCode>(data["errorCode"].NumberAsInt64()),
-                      "Failing getMore via 'failGetMoreAfterCursorCheckout' failpoint"};
+      Error failed{static_cast<ErrorCode>(data["errorCode"].NumberAsInt64()),
+                   "Failing getMore via 'failGetMoreAfterCursorCheckout' failpoint"};
+      if (stream) LabelStreamError(&failed);
+      co_return failed;
     }
   }
   const bool tailable = client->cursor->tailable();
@@ -236,8 +246,19 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   std::string bytes;
   int count = 0;
   Result<void> result = Ok();
+  int64_t rest_until = 0, reads = 0;
   for (bool again = true; again;) {
     again = false;
+    if (ctx.server.clock().MonotonicMicros() < std::min(rest_until, deadline)) {
+      CollectionNotifier::Watch rest(ctx.server.notifier(), kNobody);
+      Result<bool> rested = co_await rest.WaitFor(ctx, std::min(rest_until, deadline));
+      if (!rested) {
+        result = rested.error();
+        break;
+      }
+    }
+    if (stream && ++reads > 1)
+      rest_until = ctx.server.clock().MonotonicMicros() + kStreamRestMicros;
     std::optional<CollectionNotifier::Watch> watch;
     if (await) watch.emplace(ctx.server.notifier(), client->cursor->collection_id());
     co_await ctx.MoveToWorker();
@@ -249,7 +270,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
       count = batch.count();
     }
     if (!result) break;
-    if (await && count == 0 && !client->cursor->Exhausted() &&
+    if (await && count == 0 && !client->cursor->Exhausted() && !client->cursor->behind() &&
         ctx.server.clock().MonotonicMicros() < deadline) {
       client->cursor->Park();
       co_await ctx.MoveToIo();
@@ -263,7 +284,10 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   }
   if (!result) {
     cursors.Discard(std::move(client));
-    co_return result;
+    if (!stream) co_return result;
+    Error failed = result.error();
+    LabelStreamError(&failed);
+    co_return failed;
   }
   ctx.op.n_returned = count;
   ctx.server.metrics().documents.returned.Add(count);
@@ -275,9 +299,10 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     client->time_left_micros =
         std::max<int64_t>(1, ctx.op.deadline_micros - ctx.server.clock().MonotonicMicros());
   client->cursor->Park();
-  const bool alive = cursors.CheckIn(std::move(client));
   BsonBuilder cursor = reply.OpenDocument("cursor");
   cursor.AppendArray("nextBatch", BsonView(bytes));
+  client->cursor->AppendPosition(cursor);
+  const bool alive = cursors.CheckIn(std::move(client));
   cursor.Append("id", alive ? id : int64_t{0}).Append("ns", ns);
   cursor.Done();
   ctx.EditReport([&](OperationReport& r) {

@@ -1,0 +1,58 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "replication/resume_token.h"
+#include "storage/log_format.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+/// What a change stream shows, as `$changeStream` asks (manual: Change Streams, Change Events; the
+/// expiry options: EXPIRY C.2 "events").
+struct ChangeStreamSpec {
+  enum class Scope : uint8_t { kCollection, kDatabase, kCluster };
+  enum class FullDocument : uint8_t { kDefault, kUpdateLookup, kWhenAvailable, kRequired };
+  enum class BeforeChange : uint8_t { kOff, kWhenAvailable, kRequired };
+  Scope scope = Scope::kCollection;
+  std::string db, collection;
+  FullDocument full_document = FullDocument::kDefault;
+  BeforeChange before_change = BeforeChange::kOff;
+  bool expanded = false;  ///< showExpandedEvents
+  bool expiry = false;    ///< showExpiryEvents
+};
+
+/// Which records of the log a stream shows. Looks at names only. Threads: one.
+class ChangeStreamFilter {
+ public:
+  explicit ChangeStreamFilter(const ChangeStreamSpec& spec);
+  /// "db.collection".
+  bool Watches(std::string_view ns) const;
+  bool WatchesDatabase(std::string_view db) const;
+
+ private:
+  const ChangeStreamSpec::Scope scope_;
+  const std::string ns_;  ///< kDatabase: "db."
+};
+
+struct ChangeEvent {
+  StreamPosition position;
+  BsonDocument document;
+};
+
+/// Appends the events of one record of a unit: none, one, or one and the `invalidate` behind it.
+/// `at`: the record's place, kind kEvent. `op`: whose clock decides what fullDocument
+/// "updateLookup" sees. Views into the log are good as long as the call. Errors: NoMatchingDocument
+/// 47 (a required image that is not there); the storage's.
+Result<void> AppendChangeEvents(const ChangeStreamSpec& spec, const ChangeStreamFilter& filter,
+                                Storage& storage, Operation& op, const LogUnit& unit,
+                                const LogRecord& record, StreamPosition at,
+                                std::vector<ChangeEvent>* out);
+
+/// `updateDescription` of a diff as storage/document_diff.h writes it. `expanded`: with
+/// disambiguatedPaths.
+void AppendUpdateDescription(BsonView diff, bool expanded, BsonBuilder& out);
+
+}  // namespace mayfly

@@ -1,0 +1,40 @@
+#pragma once
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "protocol/error.h"
+
+namespace mayfly {
+
+/// A resume token that is none of ours, or none to resume from.
+inline constexpr ErrorCode kInvalidResumeToken = LocationCode(260);
+
+/// A place in a change stream, which is a place in the set's log: the same on every member,
+/// whatever the stream watches. In order.
+///
+///   token := version:u8 (1) ts:be64 step:be32 kind:u8      as 28 hexadecimal digits in `_data`, so
+///   that tokens compare as text
+///     ts    of the log's record: seconds since 1970 << 32 | increment
+///     step  which of the events with this ts (deletes by expiry share one), from 0; FFFFFFFF in
+///     kind 2 kind  0 an event, 1 the `invalidate` behind it, 2 everything up to `ts` (a high-water
+///     mark, no event)
+///
+/// The same grammar is in docs/on-disk-format.md. DO NOT RENUMBER: change kVersion instead.
+struct StreamPosition {
+  static constexpr uint8_t kVersion = 1;
+  enum Kind : uint8_t { kEvent = 0, kInvalidate = 1, kHighWater = 2 };
+  uint64_t ts = 0;
+  uint32_t step = 0;
+  Kind kind = kEvent;
+  auto operator<=>(const StreamPosition&) const = default;
+
+  /// Behind everything up to `ts`.
+  static StreamPosition After(uint64_t ts) { return {ts, UINT32_MAX, kHighWater}; }
+  std::string ToToken() const;
+  /// Errors: InvalidResumeToken 260.
+  static Result<StreamPosition> FromToken(std::string_view token);
+};
+
+}  // namespace mayfly
