@@ -531,7 +531,7 @@ Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
         fail("its set name of " + info.set_name + " does not match ours of " + config.name);
       else if (!info.set_id.empty() && info.set_id != config.set_id && info.id != consensus_->self())
         fail("it is a member of another replica set");
-      else if (info.has_data && !known && info.id != consensus_->self())
+      else if (info.has_data && !known && info.set_id != config.set_id && info.id != consensus_->self())
         fail("'" + m.host + "' has data already, cannot initiate set");
     }
     for (const ConsensusMember& other : out.members)

@@ -47,6 +47,7 @@ def reconfig(s, change):
 
 def settings(s, **values):
     reconfig(s, lambda c: c["settings"].update(values))
+    s.wait(lambda: all(m.client.admin.command("replSetGetConfig")["config"]["settings"].items() >= values.items() for m in s.members), "all to know")
 
 
 def member_is(s, member, **values):
@@ -160,8 +161,8 @@ def kinds(s):
     b.wait_up()
     s.wait(lambda: b.hello()["secondary"], "it to follow")
     member_is(s, c, votes=0)
-    status = a.client.admin.command("replSetGetStatus")
-    check((status["votingMembersCount"], status["majorityVoteCount"]) == (2, 2), "votes 0 counts in no majority")
+    s.wait(lambda: [a.client.admin.command("replSetGetStatus")[n] for n in ("votingMembersCount", "majorityVoteCount")] == [2, 2], "two to vote")
+    check(True, "votes 0 counts in no majority")
     s.wait(lambda: next(m for m in a.client.admin.command("replSetGetStatus")["members"] if m["name"] == c.host)["stateStr"] == "SECONDARY", "it follows")
     b.kill()
     s.wait(lambda: not a.hello()["isWritablePrimary"], "the primary without a majority to step down")

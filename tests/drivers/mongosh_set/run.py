@@ -1,18 +1,34 @@
-import os, subprocess, sys, tempfile
+"""mongosh's rs.* helpers: on a set of one member (set.js), and on one of three (three.js)."""
+import os, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here.parents[1] / "golden"))
 from run import ROOT, Server
 
-server = Server(os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")), ("--replSet", "rs0"))
-home = tempfile.mkdtemp()
-try:
-    out = subprocess.run(["node", os.environ["NODE_MODULES"] + "/mongosh/bin/mongosh.js", "--quiet",
-                          f"mongodb://127.0.0.1:{server.port}/set_test?directConnection=true", "--file", str(here / "set.js")],
-                         env=dict(os.environ, HOME=home), capture_output=True, text=True, timeout=120)
-    print(out.stdout, out.stderr)
-finally:
-    clean = server.stop()
-last = (out.stdout.strip().split("\n") or [""])[-1]
-sys.exit(0 if clean and last.endswith(" 0 failed") else 1)
+BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
+
+
+def run(script, count):
+    """Whether the script on so many servers, and their end, went well; and what it counted."""
+    servers = [Server(BINARY, ("--replSet", "rs0")) for _ in range(count)]
+    home = tempfile.mkdtemp()
+    try:
+        out = subprocess.run(["node", os.environ["NODE_MODULES"] + "/mongosh/bin/mongosh.js", "--quiet",
+                              f"mongodb://127.0.0.1:{servers[0].port}/set_test?directConnection=true", "--file", str(here / script)],
+                             env=dict(os.environ, HOME=home, HOSTS=",".join(f"127.0.0.1:{s.port}" for s in servers)), capture_output=True, text=True,
+                             timeout=180)
+        print(out.stdout, out.stderr)
+    finally:
+        clean = all([s.stop() for s in servers])
+        shutil.rmtree(home, ignore_errors=True)
+    last = (out.stdout.strip().split("\n") or [""])[-1].split()
+    if len(last) < 4 or last[2] != "passed," or not clean:
+        return 0, 1
+    return int(last[1]), int(last[3])
+
+
+results = [run("set.js", 1), run("three.js", 3)]
+passed, failed = (sum(r[i] for r in results) for i in (0, 1))
+print(f"mongosh_set: {passed} passed, {failed} failed")
+sys.exit(failed > 0)

@@ -1,0 +1,42 @@
+// Runs inside mongosh on the first of three members that are not initiated yet (their hosts in HOSTS): the rs helpers on a set.
+let passed = 0, failed = 0;
+function check(name, f) {
+  try { const r = f(); if (r === false) throw new Error('false'); passed++; }
+  catch (e) { failed++; print(`FAIL ${name}: ${e.message}`); }
+}
+const eq = (a, b) => { const x = EJSON.stringify(a), y = EJSON.stringify(b); if (x !== y) throw new Error(`${x} is not ${y}`); };
+const fails = (code, f) => { try { f(); } catch (e) { if (e.code !== code) throw new Error(`want ${code}, got ${e.code}: ${e.message}`); return; } throw new Error(`want error ${code}`); };
+const hosts = process.env.HOSTS.split(',');
+const at = host => new Mongo(`mongodb://${host}/?directConnection=true`).getDB('admin');
+const until = (what, f) => { const end = Date.now() + 30000; for (;;) { try { if (f()) return; } catch (e) { } if (Date.now() > end) throw new Error(`not in time: ${what}`); sleep(20); } };  // sleeps: polls until a deadline
+const states = () => rs.status().members.map(m => m.stateStr);
+const leader = () => hosts.find(h => at(h).hello().isWritablePrimary);
+
+check('rs.initiate', () => eq(rs.initiate({ _id: 'rs0', members: [{ _id: 0, host: hosts[0] }] }).ok, 1));
+check('rs.add', () => { eq(rs.add(hosts[1]).ok, 1); eq(rs.add({ host: hosts[2], priority: 0, votes: 0 }).ok, 1); });
+check('all follow', () => until('two secondaries', () => states().filter(s => s === 'SECONDARY').length === 2));
+check('rs.status', () => { const s = rs.status(); eq(s.members.map(m => [m._id, m.name, m.health]), hosts.map((h, i) => [i, h, 1])); eq(s.members.filter(m => m.self).length, 1); });
+check('votes 0', () => until('two voters', () => rs.status().votingMembersCount === 2 && rs.status().majorityVoteCount === 2));
+check('rs.reconfig of votes and priority', () => { const c = rs.conf(); c.members[2].votes = 1; c.members[2].priority = 0.5; eq(rs.reconfig(c).ok, 1); until('three voters', () => rs.status().votingMembersCount === 3); });
+check('rs.reconfigForPSASet', () => fails(93, () => { const c = rs.conf(); c.members[2].arbiterOnly = true; rs.reconfig(c); }));
+check('settings', () => { const c = rs.conf(); c.settings.electionTimeoutMillis = 2000; c.settings.heartbeatIntervalMillis = 500; eq(rs.reconfig(c).ok, 1); eq(rs.status().heartbeatIntervalMillis, Long.fromNumber(500)); });
+check('hidden and delayed', () => { const c = rs.conf(); Object.assign(c.members[2], { priority: 0, hidden: true, secondaryDelaySecs: 5 }); eq(rs.reconfig(c).ok, 1); until('hidden', () => at(hosts[2]).hello().hidden === true); eq(db.hello().hosts.includes(hosts[2]), false); eq(Number(at(hosts[2]).hello().secondaryDelaySecs), 5); });
+check('rs.printSecondaryReplicationInfo', () => { rs.printSecondaryReplicationInfo(); });
+check('not delayed any more', () => { const c = rs.conf(); Object.assign(c.members[2], { priority: 1, hidden: false, secondaryDelaySecs: 0 }); eq(rs.reconfig(c).ok, 1); });
+check('writes', () => eq(db.getSiblingDB('shell').c.insertOne({ _id: 1 }, { writeConcern: { w: 3, wtimeout: 20000 } }).acknowledged, true));
+check('rs.freeze and rs.stepDown', () => {
+  at(hosts[2]).runCommand({ replSetFreeze: 60 });
+  eq(rs.stepDown(30).ok, 1);
+  until('the other one leads', () => leader() === hosts[1]);
+  eq(rs.hello().secondary, true);
+});
+check('rs.stepDown on a secondary', () => fails(10107, () => rs.stepDown(5, 1)));
+check('rs.freeze(0)', () => { eq(rs.freeze(0).info, 'unfreezing'); eq(rs.freeze(5).ok, 1); rs.freeze(0); });
+check('rs.syncFrom', () => { eq(rs.syncFrom(leader()).ok, 1); fails(20, () => rs.syncFrom(hosts[2])); });
+check('replSetStepUp', () => { eq(db.adminCommand({ replSetStepUp: 1 }).ok, 1); eq(db.hello().isWritablePrimary, true); });
+check('replSetMaintenance', () => { const a = at(hosts[1]); eq(a.runCommand({ replSetMaintenance: true }).ok, 1); eq(a.hello().secondary, false); until('RECOVERING', () => states()[1] === 'RECOVERING'); eq(a.runCommand({ replSetMaintenance: false }).ok, 1); until('SECONDARY', () => states()[1] === 'SECONDARY'); });
+check('reads on a secondary', () => { const m = new Mongo(`mongodb://${hosts.join(',')}/?replicaSet=rs0`); m.setReadPref('secondary'); eq(m.getDB('shell').c.findOne(), { _id: 1 }); });
+check('rs.remove', () => { eq(rs.remove(hosts[2]).ok, 1); eq(rs.conf().members.length, 2); until('it is not in the list', () => rs.status().members.length === 2); });
+check('rs.add again', () => { eq(rs.add(hosts[2]).ok, 1); until('SECONDARY', () => states()[2] === 'SECONDARY'); });
+check('rs.printReplicationInfo', () => { rs.printReplicationInfo(); });
+print(`mongosh_set: ${passed} passed, ${failed} failed`);
