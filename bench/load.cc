@@ -269,6 +269,10 @@ int main(int argc, char** argv) {
       std::printf("| %s | %.0f |\n", w.name, CountInstructions(options, callgrind, w.next));
       std::fflush(stdout);
     }
+    if (only.empty()) {
+      std::printf("\n");
+      RunReadInstructions(options, callgrind);
+    }
     return 0;
   }
   const std::map<std::string, double> limits = ReadLimits(limits_file);

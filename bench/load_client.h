@@ -92,6 +92,8 @@ void RunHead(const LoadOptions& options, int64_t documents);
 
 /// find by `_id` with and without expiry (load_costs.cc).
 void RunReadCosts(const LoadOptions& options, double seconds);
+/// Likewise, in instructions: of a server that runs under callgrind.
+void RunReadInstructions(const LoadOptions& options, const std::string& out_file);
 /// deleteOne with and without tombstones.
 void RunTombstoneCosts(const LoadOptions& options, double seconds);
 /// What so many rules cost that have nothing to do.

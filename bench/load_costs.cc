@@ -74,29 +74,28 @@ void CreateTtlIndex(SyncClient& client, std::string_view name, bool exact) {
   }));
 }
 
-}  // namespace
+struct Variant {
+  const char* name;
+  const char* collection;
+};
+constexpr Variant kVariants[] = {{"a collection without expiry", "plain"},
+                                 {"every document has a deadline of its own", "own"},
+                                 {"a TTL index, lazy", "lazy"},
+                                 {"a TTL index with exact reads", "exact"},
+                                 {"likewise, and something is overdue", "overdue"}};
 
-void RunReadCosts(const LoadOptions& base, double seconds) {
-  SyncClient client(base.host, base.port);
+/// Makes the collections; finds by `_id` in each of them.
+std::vector<std::function<void(int64_t, std::string&)>> MakeReads(SyncClient& client, int64_t documents) {
   const Instant far{32503680000000}, past{1'000'000'000'000};
-  struct Variant {
-    const char* name;
-    const char* collection;
-  };
-  const Variant variants[] = {{"a collection without expiry", "plain"},
-                              {"every document has a deadline of its own", "own"},
-                              {"a TTL index, lazy", "lazy"},
-                              {"a TTL index with exact reads", "exact"},
-                              {"likewise, and something is overdue", "overdue"}};
-  for (const Variant& v : variants) Drop(client, v.collection);
-  Fill(client, "plain", kDocuments, 0, far);
-  Fill(client, "own", kDocuments, 100'000'000, far);
+  for (const Variant& v : kVariants) Drop(client, v.collection);
+  Fill(client, "plain", documents, 0, far);
+  Fill(client, "own", documents, 100'000'000, far);
   CreateTtlIndex(client, "lazy", false);
-  Fill(client, "lazy", kDocuments, 0, far);
+  Fill(client, "lazy", documents, 0, far);
   CreateTtlIndex(client, "exact", true);
-  Fill(client, "exact", kDocuments, 0, far);
+  Fill(client, "exact", documents, 0, far);
   CreateTtlIndex(client, "overdue", true);
-  Fill(client, "overdue", kDocuments, 0, far);
+  Fill(client, "overdue", documents, 0, far);
   // Held for ever, so that every read has to look at its document's date.
   client.Call(Command(kDb, [&](BsonBuilder& b) {
     b.Append("ttlHold", "overdue");
@@ -108,24 +107,44 @@ void RunReadCosts(const LoadOptions& base, double seconds) {
     auto docs = b.OpenArray("documents");
     docs.OpenDocument().Append("_id", "late").Append("at", past);
   }));
-  for (const Variant& v : variants) client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("compact", v.collection); }), false);
-  std::mt19937_64 random(7);
+  for (const Variant& v : kVariants) client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("compact", v.collection); }), false);
   std::vector<std::function<void(int64_t, std::string&)>> reads;
-  for (const Variant& v : variants)
-    reads.emplace_back([&random, c = v.collection](int64_t, std::string& m) {
+  for (const Variant& v : kVariants)
+    reads.emplace_back([random = std::mt19937_64(7), documents, c = v.collection](int64_t, std::string& m) mutable {
       m = Command(kDb, [&](BsonBuilder& b) {
         b.Append("find", c);
-        { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % kDocuments)); }
+        { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % static_cast<uint64_t>(documents))); }
         b.Append("limit", 1).Append("singleBatch", true);
       });
     });
+  return reads;
+}
+
+}  // namespace
+
+void RunReadInstructions(const LoadOptions& base, const std::string& out_file) {
+  SyncClient client(base.host, base.port);
+  const auto reads = MakeReads(client, 2000);
+  double plain = 0;
+  std::printf("| find by `_id` of | instructions an operation | against without expiry |\n| --- | ---: | ---: |\n");
+  for (size_t v = 0; v < reads.size(); ++v) {
+    const double n = CountInstructions(base, out_file, reads[v]);
+    if (v == 0) plain = n;
+    std::printf("| %s | %.0f | %+.1f%% |\n", kVariants[v].name, n, 100 * (n / plain - 1));
+    std::fflush(stdout);
+  }
+}
+
+void RunReadCosts(const LoadOptions& base, double seconds) {
+  SyncClient client(base.host, base.port);
+  const auto reads = MakeReads(client, kDocuments);
   LoadOptions o = base;
   o.connections = 16;
   o.seconds = seconds / 2;
   const std::vector<double> cpu = TakeTurns(o, 9, reads);
   std::printf("| find by `_id` of | server CPU us | against without expiry |\n| --- | ---: | ---: |\n");
-  for (size_t v = 0; v < cpu.size(); ++v) std::printf("| %s | %.2f | %+.1f%% |\n", variants[v].name, cpu[v], 100 * (cpu[v] / cpu[0] - 1));
-  for (const Variant& v : variants) Drop(client, v.collection);
+  for (size_t v = 0; v < cpu.size(); ++v) std::printf("| %s | %.2f | %+.1f%% |\n", kVariants[v].name, cpu[v], 100 * (cpu[v] / cpu[0] - 1));
+  for (const Variant& v : kVariants) Drop(client, v.collection);
   std::fflush(stdout);
 }
 

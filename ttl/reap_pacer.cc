@@ -8,10 +8,8 @@
 namespace mayfly {
 namespace {
 
-// More than half of a core while clients are served, in pieces well below a slice of the kernel's: on
-// two cores the store's own flushing and compacting want their part too.
-constexpr int64_t kSliceMicros = 400;      ///< of a group while clients are served
-constexpr int64_t kPauseMicros = 300;      ///< after it
+constexpr int64_t kSliceMicros = 500;      ///< of a group while clients are served
+constexpr int64_t kPauseMicros = 200;      ///< after it
 constexpr int64_t kLongestPause = 1'000;
 constexpr size_t kSmallest = 32;
 constexpr int64_t kWindow = 20'000;        ///< so often it is looked whether clients are served, microseconds

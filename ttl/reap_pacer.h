@@ -7,7 +7,7 @@
 namespace mayfly {
 
 /// How much the reaper does at once, and how long it rests in between. While clients are served (some
-/// hundred requests a second), a group of deletes lasts some four tenths of a millisecond and a pause follows; on a machine with more work
+/// hundred requests a second), a group of deletes lasts about half a millisecond and a pause follows; on a machine with more work
 /// than cores, where the group took longer than its own CPU time, the pause grows with that. While
 /// nobody else is there, groups are large and there are no pauses. Rests are outside any lock, batch
 /// or write unit. The monitor thread's own, but for Stop().
