@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSliceMicros = 500;      ///< of a group while clients are served
 constexpr int64_t kPauseMicros = 200;      ///< after it
-constexpr int64_t kLongestPause = 1'000;
+constexpr int64_t kLongestPause = 3'000;
 constexpr size_t kSmallest = 32;
 constexpr int64_t kWindow = 20'000;        ///< so often it is looked whether clients are served, microseconds
 constexpr int64_t kBusyRate = 200;         ///< requests a second from which on they are
@@ -57,7 +57,13 @@ void ReapPacer::End(size_t documents) {
   if (!busy_) return;
   // Time that passed while this thread did not run: others wanted the processor, or the disk was slow.
   const int64_t waited = std::max<int64_t>(wall - cpu - 100, 0);
-  Rest(std::min(kPauseMicros + waited, kLongestPause));
+  const int64_t pause = std::min(kPauseMicros + waited + 2 * late_, kLongestPause);
+  Rest(pause);
+  // A thread that serves clients waits for its turn as this one has just done. What it waits for
+  // is, on a machine with few cores, mostly the store's writing out and compacting of what is
+  // deleted here.
+  const int64_t late = std::max<int64_t>(Micros(CLOCK_MONOTONIC) - now - pause - 100, 0);
+  late_ = (3 * late_ + late) / 4;
 }
 
 void ReapPacer::Stop() {

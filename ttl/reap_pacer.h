@@ -6,11 +6,12 @@
 
 namespace mayfly {
 
-/// How much the reaper does at once, and how long it rests in between. While clients are served (some
-/// hundred requests a second), a group of deletes lasts about half a millisecond and a pause follows; on a machine with more work
-/// than cores, where the group took longer than its own CPU time, the pause grows with that. While
-/// nobody else is there, groups are large and there are no pauses. Rests are outside any lock, batch
-/// or write unit. The monitor thread's own, but for Stop().
+/// How much the reaper does at once, and how long it rests in between. While clients are served
+/// (some hundred requests a second), a group of deletes lasts about half a millisecond and a pause
+/// follows; on a machine with more work than cores, where the group took longer than its own CPU
+/// time or the rest ended late, the pause grows with that. While nobody else is there, groups are
+/// large and there are no pauses. Rests are outside any lock, batch or write unit. The monitor
+/// thread's own, but for Stop().
 class ReapPacer {
  public:
   /// `requests`: of clients so far; empty: nobody is there.
@@ -32,6 +33,7 @@ class ReapPacer {
   int64_t window_begin_ = 0, window_requests_ = 0;
   int64_t begin_wall_ = 0, begin_cpu_ = 0;
   double micros_per_document_ = 10;
+  int64_t late_ = 0;  ///< how much longer than asked for the latest rests were, microseconds
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;
