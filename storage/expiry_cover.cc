@@ -64,8 +64,9 @@ Result<bool> CoverReapedDeadlines(Storage& storage, Operation& op, const Collect
   return true;
 }
 
-void RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPtr& coll,
+bool RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPtr& coll,
                        const IndexInfoPtr& index, int64_t millis, std::string entry) {
+  if (unit.impl().logged && unit.empty()) return false;
   using Order = ExpiryHead::Order;
   const Order order = !index                        ? Order::kRecords
                       : index->fields[0].descending ? Order::kDescending
@@ -76,6 +77,7 @@ void RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPt
     state->RaiseHead(order, id, millis, entry, s.kv->LatestSequence(),
                      s.expiry_epoch.load(std::memory_order_acquire));
   });
+  return true;
 }
 
 }  // namespace mayfly

@@ -19,8 +19,9 @@ Result<bool> CoverReapedDeadlines(Storage& storage, Operation& op, const Collect
 /// Once the unit is applied, readers of the index (null: of the clustered collection) step over all
 /// that is before `entry`, whose date is `millis` (empty: over every earlier date), as far as
 /// ExpiryState knows of nothing there. REQUIRES: with this unit everything there has been dealt
-/// with: removed, or a mark of the ExpiryState lowered.
-void RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPtr& coll,
+/// with: removed, or a mark of the ExpiryState lowered. False for an empty unit where
+/// it could not be done exactly: those of a replica set's member do not go through its log.
+bool RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPtr& coll,
                        const IndexInfoPtr& index, int64_t millis, std::string entry);
 
 }  // namespace mayfly

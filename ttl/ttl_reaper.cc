@@ -149,7 +149,8 @@ void TtlReaper::LogWork(TtlSlot& slot) {
 Result<void> TtlReaper::Peek(const TtlRule& rule) {
   ExpiryState& state = rule.state();
   state.next_millis.store(INT64_MAX, std::memory_order_release);
-  int64_t from = state.resume_millis.load(std::memory_order_acquire);
+  // Raised before the snapshot is taken: see ExpiryState.
+  const int64_t from = state.resume_millis.exchange(INT64_MAX, std::memory_order_acq_rel);
   if (from == INT64_MAX) {
     state.Settled();
     return Ok();
@@ -157,10 +158,26 @@ Result<void> TtlReaper::Peek(const TtlRule& rule) {
   TtlCursor cursor(storage_, rule, from, INT64_MAX);
   Result<bool> found = cursor.Next();
   if (!found) {
+    ExpiryState::LowerTo(state.resume_millis, from);
     state.next_millis.store(INT64_MIN, std::memory_order_release);
     return found.error();
   }
-  if (found.value()) ExpiryState::LowerTo(state.next_millis, cursor.millis());
+  ExpiryState::LowerTo(state.resume_millis, found.value() ? cursor.millis() : from);
+  if (found.value()) {
+    ExpiryState::LowerTo(state.next_millis, cursor.millis());
+    // After a start nothing is known of the head, and the documents of before may have left a long
+    // way to it.
+    if (from < cursor.millis() && rule.kind != TtlRule::Kind::kDocument) {
+      Operation op(clock_);
+      WriteUnit unit(storage_, op);
+      std::string entry;
+      cursor.EntryKey(&entry);
+      // Should it fail, readers walk.
+      if (RaiseHeadOnCommit(storage_, unit, rule.coll, rule.index, cursor.millis(),
+                            std::move(entry)))
+        (void)storage_.committer().Commit(std::move(unit));
+    }
+  }
   state.Settled();
   return Ok();
 }

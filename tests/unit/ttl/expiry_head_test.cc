@@ -118,6 +118,30 @@ TEST_CASE("All due in one instant: the head follows within it", "[ttl]") {
   CHECK(Scan(r, c, c->indexes[0], false).value() == Plain(r, c, *c->indexes[0], false));
 }
 
+TEST_CASE("After a start the reaper finds the head again", "[ttl]") {
+  Reaping r;
+  const char* key = GENERATE("1", "-1");
+  auto c = r.WithIndex(std::string("{\"key\": {\"at\": ") + key + "}, \"expireAfterSeconds\": 0}");
+  for (int64_t i = 0; i < 3000; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - 10'000 + i)));
+  REQUIRE(r.Insert(*c, r.Doc(5000, kStart + 1000)));
+  r.Start();
+  r.monitor->Settle();
+  REQUIRE(r.Count() == 1);
+  r.Stop();
+  r.Open();
+  c = r.Coll();
+  CHECK_FALSE(Scan(r, c, c->indexes[0], *key == '-', nullptr, kFew));
+  r.Start();
+  r.monitor->Settle();
+  auto seen = Scan(r, c, c->indexes[0], *key == '-', nullptr, kFew);
+  REQUIRE(seen);
+  CHECK(seen.value().size() == 1);
+  REQUIRE(r.Insert(*c, r.Doc(6000, kStart - 20'000)));
+  CHECK(Scan(r, c, c->indexes[0], false).value() == Plain(r, c, *c->indexes[0], false));
+  r.monitor->Settle();
+  CHECK(r.Count() == 1);
+}
+
 TEST_CASE("A snapshot from before sees what has been reaped since", "[ttl]") {
   Reaping r;
   auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
