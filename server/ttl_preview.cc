@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "server/audit_log.h"
+#include "server/commands/collection_options.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
 #include "ttl/forecast.h"
@@ -128,7 +129,30 @@ void AuditRule(CommandContext& ctx, std::string_view atype, std::string_view ns,
   });
 }
 
+void AuditOnExpire(CommandContext& ctx, std::string_view atype, const CollectionInfo& coll,
+                   BsonValue old, BsonValue now) {
+  Audit(ctx, atype, [&](BsonBuilder& p) {
+    p.Append("ns", coll.ns);
+    auto side = [&](std::string_view name, BsonValue v) {
+      if (v.missing())
+        p.AppendNull(name);
+      else
+        p.OpenDocument(name).Append("onExpire", v);
+    };
+    side("old", old);
+    side("new", now);
+  });
+}
+
 void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll) {
+  if (coll.expiry_options.set())
+    Audit(ctx, "dropCollection", [&](BsonBuilder& p) {
+      p.Append("ns", coll.ns);
+      p.OpenDocument("old").Append("expiry", DescribeExpiryOptions(coll.expiry_options));
+      p.AppendNull("new");
+    });
+  if (const BsonValue archive = coll.options.view()["onExpire"]; !archive.missing())
+    AuditOnExpire(ctx, "dropCollection", coll, archive, {});
   if (coll.clustered && coll.expire_after_seconds)
     AuditRule(ctx, "dropCollection", coll.ns, "clustered", coll.expire_after_seconds,
               {});

@@ -50,6 +50,9 @@ class RuleGuard {
 /// Lines of the audit log for what a command does to rules. `old`, `now`: seconds; nothing: no rule.
 void AuditRule(CommandContext& ctx, std::string_view atype, std::string_view ns,
                std::string_view rule, std::optional<int64_t> old, std::optional<int64_t> now);
+/// Likewise of the collection option onExpire; missing: there was none, or is none any more.
+void AuditOnExpire(CommandContext& ctx, std::string_view atype, const CollectionInfo& coll,
+                   BsonValue old, BsonValue now);
 /// One for each rule that goes with the collection.
 void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll);
 

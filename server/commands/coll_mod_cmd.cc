@@ -251,6 +251,25 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
       reply.Append("reap_old", old);
     reply.Append("reap_new", c.reap);
   }
+  const BsonValue old_reap = index->extra.view()["reap"];
+  if ((c.reads && *c.reads != old_reads) || !c.reap.missing())
+    Audit(ctx, "collMod", [&](BsonBuilder& p) {
+      p.Append("ns", coll->ns).Append("index", index->name);
+      auto side = [&](std::string_view name, ExpireReads reads, BsonValue reap) {
+        BsonBuilder d = p.OpenDocument(name);
+        if (c.reads && reads == ExpireReads::kDefault)
+          d.AppendNull("expireReads");
+        else if (c.reads)
+          d.Append("expireReads", ExpireReadsName(reads));
+        if (c.reap.missing()) return;
+        if (reap.IsDocument())
+          d.Append("reap", reap);
+        else
+          d.AppendNull("reap");
+      };
+      side("old", old_reads, old_reap);
+      side("new", c.reads.value_or(old_reads), c.reap);
+    });
   if (c.hidden && *c.hidden != old_hidden)
     reply.Append("hidden_old", old_hidden).Append("hidden_new", *c.hidden);
   if (c.prepare_unique && *c.prepare_unique != old_prepare)
@@ -415,6 +434,8 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
         p.OpenDocument("old").Append("expiry", DescribeExpiryOptions(coll->expiry_options));
         p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(expiry_options));
       });
+    if (!on_expire.missing())
+      AuditOnExpire(ctx, "collMod", *coll, coll->options.view()["onExpire"], on_expire);
     coll = catalog.Find(req.db, name);
     if (!coll)
       return Error{ErrorCode::kNamespaceNotFound,

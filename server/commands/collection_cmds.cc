@@ -294,6 +294,8 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   if (made->clustered && made->expire_after_seconds)
     AuditRule(ctx, "createCollection", made->ns, "clustered", {},
               made->expire_after_seconds);
+  if (const BsonValue archive = made->options.view()["onExpire"]; !archive.missing())
+    AuditOnExpire(ctx, "createCollection", *made, {}, archive);
   if (made->expiry_options.set())
     Audit(ctx, "createCollection", [&](BsonBuilder& p) {
       p.Append("ns", made->ns);
@@ -341,7 +343,14 @@ Result<void> RunDropDatabase(CommandContext& ctx, const CommandRequest& req, Bso
   Catalog& catalog = ctx.server.storage().catalog();
   const std::vector<CollectionInfoPtr> there = catalog.List(req.db);
   const bool existed = !there.empty();
+  const int64_t max_ttl = catalog.DatabaseMaxTtl(req.db);
   MAYFLY_TRY(catalog.DropDatabase(ctx.op, req.db));
+  if (max_ttl > 0)
+    Audit(ctx, "dropDatabase", [&](BsonBuilder& p) {
+      p.Append("db", req.db);
+      p.OpenDocument("old").Append("maxTTL", max_ttl);
+      p.AppendNull("new");
+    });
   for (const CollectionInfoPtr& c : there) {
     AuditDroppedRules(ctx, *c);
     MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, c->uuid));

@@ -75,6 +75,21 @@ try:
     check(len(pause) == 1, f"one line of the pause: {lines}")
     check(pause[0]["remote"] == {"ip": "127.0.0.1", "port": asked_from[1]}, f"who paused: {pause[0]['remote']}, asked from {asked_from}")
     check(pause[0]["local"] == {"ip": "127.0.0.1", "port": s.http_port}, f"where: {pause[0]['local']}")
+    # Whatever ends a rule or a maxTTL leaves a line.
+    s.client.command("app", {"setDatabaseExpiry": 1, "maxTTL": 50})
+    s.client.command("app", {"create": "d", "expiry": {"maxTTL": 5}})
+    s.client.command("app", {"collMod": "c", "index": {"name": "t_1", "expireReads": "exact", "reap": {"maxDocsPerSecond": 5}}})
+    s.client.command("app", {"collMod": "c", "onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}})
+    changed = [l["param"] for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"] == "collMod"]
+    check(changed == [{"ns": "app.c", "index": "t_1", "old": {"expireReads": None, "reap": None}, "new": {"expireReads": "exact", "reap": {"maxDocsPerSecond": 5}}},
+                      {"ns": "app.c", "old": None, "new": {"onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}}}], f"what was changed: {changed}")
+    s.client.command("app", {"drop": "d"})
+    s.client.command("app", {"dropDatabase": 1})
+    dropped = [(l["atype"], l["param"].get("ns", l["param"].get("db")), l["param"]["old"], l["param"]["new"])
+               for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"].startswith("drop")]
+    check(sorted(dropped, key=str) == sorted([("dropCollection", "app.d", {"expiry": {"maxTTL": 5}}, None), ("dropDatabase", "app", {"maxTTL": 50}, None),
+                                              ("dropCollection", "app.c", {"expireAfterSeconds": 60}, None),
+                                              ("dropCollection", "app.c", {"onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}}, None)], key=str), f"what was dropped: {dropped}")
     # --port 0: what the server says of itself has the port that it found.
     host = s.client.command("admin", {"serverStatus": 1})["host"]
     check(host.endswith(f":{s.port}"), f"host {host} of port {s.port}")
