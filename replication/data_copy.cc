@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "replication/byte_text.h"
 #include "storage/rocks_kv.h"
 
 namespace mayfly {
@@ -20,17 +21,6 @@ enum : uint8_t { kRefusal = 4, kList = 20, kFiles = 21, kRead = 22, kData = 23, 
 constexpr uint32_t kChunk = 1 << 20;
 constexpr int64_t kKeepMicros = 600'000'000;
 
-template <class T>
-void Append(std::string& out, T v) {
-  out.append(reinterpret_cast<const char*>(&v), sizeof v);
-}
-template <class T>
-bool Take(std::string_view* in, T* v) {
-  if (in->size() < sizeof *v) return false;
-  std::memcpy(v, in->data(), sizeof *v);
-  in->remove_prefix(sizeof *v);
-  return true;
-}
 uint32_t Crc(std::string_view s) {
   return static_cast<uint32_t>(
       crc32(0, reinterpret_cast<const Bytef*>(s.data()), static_cast<uInt>(s.size())));
@@ -138,9 +128,9 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
       directory = DirectoryOf(id);
       if (directory.empty()) {
         std::string text;
-        Append(text, static_cast<uint32_t>(ErrorCode::kInitialSyncFailure));
+        AppendNumber(text, static_cast<uint32_t>(ErrorCode::kInitialSyncFailure));
         const std::string_view why = "the copy asked for is no longer kept";
-        Append(text, static_cast<uint16_t>(why.size()));
+        AppendNumber(text, static_cast<uint16_t>(why.size()));
         link->Add(kRefusal, text, why);
       } else {
         std::string body;
@@ -148,8 +138,8 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
         std::error_code ec;
         for (auto& f : fs::directory_iterator(directory, ec)) {
           const std::string name = f.path().filename().string();
-          Append(body, static_cast<uint64_t>(f.file_size(ec)));
-          Append(body, static_cast<uint16_t>(name.size()));
+          AppendNumber(body, static_cast<uint64_t>(f.file_size(ec)));
+          AppendNumber(body, static_cast<uint16_t>(name.size()));
           body += name;
           ++n;
         }
@@ -158,7 +148,7 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
     } else if (frame.value().type == kRead && !directory.empty()) {
       uint64_t offset = 0;
       uint32_t size = 0;
-      if (!Take(&in, &offset) || !Take(&in, &size) || size > kChunk || !PlainName(in)) break;
+      if (!TakeNumber(&in, &offset) || !TakeNumber(&in, &size) || size > kChunk || !PlainName(in)) break;
       std::ifstream file(directory + "/" + std::string(in), std::ios::binary);
       std::string bytes(size, '\0');
       file.seekg(static_cast<std::streamoff>(offset));
@@ -214,11 +204,11 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
     uint32_t n = 0;
     if (frame.type == kRefusal)
       co_return Error{ErrorCode::kInitialSyncFailure, "the copy asked for is no longer kept"};
-    if (frame.type != kFiles || !Take(&in, &n)) co_return Malformed();
+    if (frame.type != kFiles || !TakeNumber(&in, &n)) co_return Malformed();
     for (uint32_t i = 0; i < n; ++i) {
       File f;
       uint16_t size = 0;
-      if (!Take(&in, &f.size) || !Take(&in, &size) || in.size() < size) co_return Malformed();
+      if (!TakeNumber(&in, &f.size) || !TakeNumber(&in, &size) || in.size() < size) co_return Malformed();
       f.name = in.substr(0, size);
       in.remove_prefix(size);
       if (!PlainName(f.name)) co_return Malformed();
@@ -245,14 +235,14 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
     for (uint64_t offset = have; offset < f.size;) {
       const uint32_t want = static_cast<uint32_t>(std::min<uint64_t>(kChunk, f.size - offset));
       std::string ask;
-      Append(ask, offset);
-      Append(ask, want);
+      AppendNumber(ask, offset);
+      AppendNumber(ask, want);
       link.Add(kRead, ask, f.name);
       MAYFLY_CO_TRY(co_await link.Flush());
       MAYFLY_CO_TRY(MemberLink::Frame frame, co_await link.Read());
       std::string_view in = frame.body;
       uint32_t crc = 0;
-      if (frame.type != kData || !Take(&in, &crc) || in.size() != want) co_return Malformed();
+      if (frame.type != kData || !TakeNumber(&in, &crc) || in.size() != want) co_return Malformed();
       if (Crc(in) != crc)
         co_return Error{ErrorCode::kHostUnreachable,
                         "a piece of " + f.name + " was damaged on its way"};

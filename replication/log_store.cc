@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "replication/byte_text.h"
 #include "storage/key_format.h"
 
 namespace mayfly {
@@ -16,19 +17,6 @@ std::string IndexKey(std::string_view prefix, uint64_t index) {
   std::string k(prefix);
   AppendBe64(k, index);
   return k;
-}
-
-template <class T>
-void AppendLe(std::string& out, T v) {
-  out.append(reinterpret_cast<const char*>(&v), sizeof v);
-}
-/// Takes a little-endian number off the front. False when too short.
-template <class T>
-bool TakeLe(std::string_view* in, T* v) {
-  if (in->size() < sizeof *v) return false;
-  std::memcpy(v, in->data(), sizeof *v);
-  in->remove_prefix(sizeof *v);
-  return true;
 }
 
 Error Damaged(std::string_view what) {
@@ -91,8 +79,8 @@ bool DecodeLogEntry(std::string_view value, LogEntry* out) {
   if (value.empty()) return false;
   out->type = static_cast<uint8_t>(value[0]);
   value.remove_prefix(1);
-  if (out->type > LogEntry::kConfChangeV2 || !TakeLe(&value, &out->term) ||
-      !TakeLe(&value, &size) || size > value.size())
+  if (out->type > LogEntry::kConfChangeV2 || !TakeNumber(&value, &out->term) ||
+      !TakeNumber(&value, &size) || size > value.size())
     return false;
   out->context = value.substr(0, size);
   out->data = value.substr(size);
@@ -121,12 +109,12 @@ std::string EncodeConfiguration(const ConsensusConfiguration& c) {
   std::string id = c.set_id;
   id.resize(12, '\0');
   out.append(id);
-  AppendLe(out, static_cast<uint16_t>(c.members.size()));
+  AppendNumber(out, static_cast<uint16_t>(c.members.size()));
   for (const ConsensusMember& m : c.members) {
-    AppendLe(out, m.id);
+    AppendNumber(out, m.id);
     out.push_back(m.voter ? 1 : 0);
-    AppendLe(out, std::bit_cast<uint64_t>(m.priority));
-    AppendLe(out, static_cast<uint16_t>(m.address.size()));
+    AppendNumber(out, std::bit_cast<uint64_t>(m.priority));
+    AppendNumber(out, static_cast<uint16_t>(m.address.size()));
     out.append(m.address);
   }
   return out.append(c.payload);
@@ -137,16 +125,16 @@ bool DecodeConfiguration(std::string_view in, ConsensusConfiguration* out) {
   if (in.size() < 15 || in[0] != 1) return false;
   out->set_id = in.substr(1, 12);
   in.remove_prefix(13);
-  if (!TakeLe(&in, &n)) return false;
+  if (!TakeNumber(&in, &n)) return false;
   out->members.clear();
   for (uint16_t i = 0; i < n; ++i) {
     ConsensusMember m;
     uint64_t bits = 0;
     uint16_t size = 0;
-    if (!TakeLe(&in, &m.id) || in.empty()) return false;
+    if (!TakeNumber(&in, &m.id) || in.empty()) return false;
     m.voter = in[0] != 0;
     in.remove_prefix(1);
-    if (!TakeLe(&in, &bits) || !TakeLe(&in, &size) || size > in.size()) return false;
+    if (!TakeNumber(&in, &bits) || !TakeNumber(&in, &size) || size > in.size()) return false;
     m.priority = std::bit_cast<double>(bits);
     m.address = in.substr(0, size);
     in.remove_prefix(size);
@@ -176,18 +164,18 @@ Result<void> LogStore::Load() {
                  "the replication log has format " + std::string(in) +
                      ", this version knows format 1: run the version that wrote it"};
   MAYFLY_TRY(bool has_node, row("node"));
-  if (has_node && !TakeLe(&in, &node_)) return Damaged("node");
+  if (has_node && !TakeNumber(&in, &node_)) return Damaged("node");
   MAYFLY_TRY(bool has_hard, row("hard_state"));
   if (has_hard &&
-      !(TakeLe(&in, &hard_.term) && TakeLe(&in, &hard_.vote) && TakeLe(&in, &hard_.commit)))
+      !(TakeNumber(&in, &hard_.term) && TakeNumber(&in, &hard_.vote) && TakeNumber(&in, &hard_.commit)))
     return Damaged("hard_state");
   MAYFLY_TRY(bool has_trimmed, row("trimmed"));
-  if (has_trimmed && !(TakeLe(&in, &trimmed_.index) && TakeLe(&in, &trimmed_.term)))
+  if (has_trimmed && !(TakeNumber(&in, &trimmed_.index) && TakeNumber(&in, &trimmed_.term)))
     return Damaged("trimmed");
   MAYFLY_TRY(bool has_applied, row("applied"));
   if (has_applied) {
     LogPosition p;
-    if (!(TakeLe(&in, &p.index) && TakeLe(&in, &p.term))) return Damaged("applied");
+    if (!(TakeNumber(&in, &p.index) && TakeNumber(&in, &p.term))) return Damaged("applied");
     conf_state_ = in;
     Applied(p);
   }
@@ -242,7 +230,7 @@ LogPosition LogStore::applied() const {
 Result<void> LogStore::MakeNodeId(NodeId id) {
   auto batch = kv_.NewBatch();
   std::string value;
-  AppendLe(value, id);
+  AppendNumber(value, id);
   batch->Put(Keyspace::kOplog, StateKey("format"), kLogFormatVersion);
   batch->Put(Keyspace::kOplog, StateKey("node"), value);
   MAYFLY_TRY(kv_.Write(*batch, true));
@@ -266,15 +254,15 @@ void LogStore::StageAppend(KvBatch& batch, std::span<const LogEntry> entries, In
       segments_.back().ended = now;
       std::string value;
       AppendTime64(value, now);
-      AppendLe(value, segments_.back().bytes);
+      AppendNumber(value, segments_.back().bytes);
       batch.Put(Keyspace::kOplog, IndexKey(kSegments, e.index), value);
       segments_.push_back({e.index, 0, now});
     }
     key_.assign(kEntries);
     AppendBe64(key_, e.index);
     head_.assign(1, static_cast<char>(e.type));
-    AppendLe(head_, e.term);
-    AppendLe(head_, static_cast<uint32_t>(e.context.size()));
+    AppendNumber(head_, e.term);
+    AppendNumber(head_, static_cast<uint32_t>(e.context.size()));
     head_.append(e.context);
     batch.Put(Keyspace::kOplog, key_, head_, e.data);
     const uint64_t size = key_.size() + head_.size() + e.data.size();
@@ -287,9 +275,9 @@ void LogStore::StageAppend(KvBatch& batch, std::span<const LogEntry> entries, In
 
 void LogStore::StageHardState(KvBatch& batch, const HardState& hard) {
   std::string value;
-  AppendLe(value, hard.term);
-  AppendLe(value, hard.vote);
-  AppendLe(value, hard.commit);
+  AppendNumber(value, hard.term);
+  AppendNumber(value, hard.vote);
+  AppendNumber(value, hard.commit);
   batch.Put(Keyspace::kOplog, StateKey("hard_state"), value);
   hard_ = hard;
 }
@@ -302,8 +290,8 @@ void LogStore::StageApplied(KvBatch& batch, LogPosition position, std::string_vi
     batch.Put(Keyspace::kOplog, StateKey("configuration"), configuration_);
   }
   std::string value;
-  AppendLe(value, position.index);
-  AppendLe(value, position.term);
+  AppendNumber(value, position.index);
+  AppendNumber(value, position.term);
   batch.Put(Keyspace::kOplog, StateKey("applied"), value, conf_state_);
 }
 
@@ -315,8 +303,8 @@ void LogStore::Applied(LogPosition position) {
 void LogStore::StageReset(KvBatch& batch, LogPosition position) {
   batch.DeleteRange(Keyspace::kOplog, kEntries, "\x03");
   std::string value;
-  AppendLe(value, position.index);
-  AppendLe(value, position.term);
+  AppendNumber(value, position.index);
+  AppendNumber(value, position.term);
   batch.Put(Keyspace::kOplog, StateKey("trimmed"), value);
   trimmed_ = position;
   segments_.assign(1, {position.index + 1, 0, {}});
@@ -385,8 +373,8 @@ void LogStore::StageTrim(KvBatch& batch, uint64_t first, uint64_t term) {
   batch.DeleteRange(Keyspace::kOplog, IndexKey(kEntries, first_), IndexKey(kEntries, first));
   batch.DeleteRange(Keyspace::kOplog, std::string(kSegments), IndexKey(kSegments, first + 1));
   std::string value;
-  AppendLe(value, first - 1);
-  AppendLe(value, term);
+  AppendNumber(value, first - 1);
+  AppendNumber(value, term);
   batch.Put(Keyspace::kOplog, StateKey("trimmed"), value);
   while (segments_.size() > 1 && segments_[1].first <= first) {
     bytes_.fetch_sub(std::min(bytes_.load(), segments_.front().bytes), std::memory_order_relaxed);

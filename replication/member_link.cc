@@ -15,6 +15,7 @@
 #include <boost/asio/write.hpp>
 #include <cstring>
 
+#include "replication/byte_text.h"
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 
@@ -38,24 +39,13 @@ std::string Hmac(std::string_view key, std::initializer_list<std::string_view> p
   return {reinterpret_cast<char*>(out), n};
 }
 
-template <class T>
-void Append(std::string& out, T v) {
-  out.append(reinterpret_cast<const char*>(&v), sizeof v);
-}
-template <class T>
-bool Take(std::string_view* in, T* v) {
-  if (in->size() < sizeof *v) return false;
-  std::memcpy(v, in->data(), sizeof *v);
-  in->remove_prefix(sizeof *v);
-  return true;
-}
 void AppendText(std::string& out, std::string_view s) {
-  Append(out, static_cast<uint16_t>(s.size()));
+  AppendNumber(out, static_cast<uint16_t>(s.size()));
   out.append(s);
 }
 bool TakeText(std::string_view* in, std::string* s) {
   uint16_t n = 0;
-  if (!Take(in, &n) || in->size() < n) return false;
+  if (!TakeNumber(in, &n) || in->size() < n) return false;
   *s = in->substr(0, n);
   in->remove_prefix(n);
   return true;
@@ -156,7 +146,7 @@ LinkTask<Result<MemberLink::Frame>> MemberLink::Read(size_t max) {
 
 void MemberLink::Add(uint8_t type, std::string_view body, std::string_view more) {
   const size_t mac = write_key_.empty() ? 0 : kMacSize, begin = out_.size();
-  Append(out_, static_cast<uint32_t>(1 + body.size() + more.size() + mac));
+  AppendNumber(out_, static_cast<uint32_t>(1 + body.size() + more.size() + mac));
   out_.push_back(static_cast<char>(type));
   out_.append(body).append(more);
   if (mac) {
@@ -193,8 +183,8 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
   if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), kNonceSize) != 1)
     co_return Error{ErrorCode::kInternalError, "no random bytes"};
   challenge += nonce;
-  Append(challenge, self.node);
-  Append(challenge, wanted);
+  AppendNumber(challenge, self.node);
+  AppendNumber(challenge, wanted);
   AppendText(challenge, self.set_name);
   AppendText(challenge, self.set_id);
   AppendText(challenge, self.address);
@@ -206,7 +196,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
   if (frame.type == kRefusal) {
     uint32_t code = 0;
     std::string why;
-    if (!Take(&in, &code) || !TakeText(&in, &why)) co_return Malformed();
+    if (!TakeNumber(&in, &code) || !TakeText(&in, &why)) co_return Malformed();
     co_return Error{static_cast<ErrorCode>(code), why};
   }
   LinkPeer peer;
@@ -214,8 +204,8 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
   uint8_t has_data = 0;
   if (frame.type != kAnswer || frame.body.size() < kProofSize) co_return Malformed();
   const std::string answer(frame.body.substr(0, frame.body.size() - kProofSize));
-  if (!TakeBytes(&in, kNonceSize, &their_nonce) || !Take(&in, &peer.info.id) ||
-      !Take(&in, &has_data) || !TakeText(&in, &peer.info.set_name) ||
+  if (!TakeBytes(&in, kNonceSize, &their_nonce) || !TakeNumber(&in, &peer.info.id) ||
+      !TakeNumber(&in, &has_data) || !TakeText(&in, &peer.info.set_name) ||
       !TakeText(&in, &peer.info.set_id) || !TakeBytes(&in, kProofSize, &proof) || !in.empty())
     co_return Malformed();
   peer.info.has_data = has_data != 0;
@@ -231,7 +221,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
     std::string_view text = verdict.body;
     uint32_t code = 0;
     std::string why;
-    if (!Take(&text, &code) || !TakeText(&text, &why)) co_return Malformed();
+    if (!TakeNumber(&text, &code) || !TakeText(&text, &why)) co_return Malformed();
     co_return Error{static_cast<ErrorCode>(code), why};
   }
   if (verdict.type != kProof) co_return Malformed();
@@ -246,9 +236,9 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self) {
   LinkPeer peer;
   uint8_t version = 0, purpose = 0;
   NodeId wanted = 0;
-  if (!Take(&in, &version) || version != kVersion || !Take(&in, &purpose) ||
-      !TakeBytes(&in, kNonceSize, &their_nonce) || !Take(&in, &peer.info.id) ||
-      !Take(&in, &wanted) || !TakeText(&in, &peer.info.set_name) ||
+  if (!TakeNumber(&in, &version) || version != kVersion || !TakeNumber(&in, &purpose) ||
+      !TakeBytes(&in, kNonceSize, &their_nonce) || !TakeNumber(&in, &peer.info.id) ||
+      !TakeNumber(&in, &wanted) || !TakeText(&in, &peer.info.set_name) ||
       !TakeText(&in, &peer.info.set_id) || !TakeText(&in, &peer.address) || !in.empty() ||
       purpose < 1 || purpose > 3)
     co_return Malformed();
@@ -258,7 +248,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self) {
   if (RAND_bytes(reinterpret_cast<unsigned char*>(answer.data()), kNonceSize) != 1)
     co_return Error{ErrorCode::kInternalError, "no random bytes"};
   const std::string nonces = std::string(their_nonce) + answer;
-  Append(answer, self.node);
+  AppendNumber(answer, self.node);
   answer.push_back(self.has_data ? 1 : 0);
   AppendText(answer, self.set_name);
   AppendText(answer, self.set_id);
@@ -267,7 +257,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self) {
   MAYFLY_CO_TRY(Frame proof, co_await Read(kMaxHandshake));
   if (proof.type != kProof || !Same(proof.body, Hmac(self.key, {"dialler", challenge, answer}))) {
     std::string text;
-    Append(text, static_cast<uint32_t>(ErrorCode::kAuthenticationFailed));
+    AppendNumber(text, static_cast<uint32_t>(ErrorCode::kAuthenticationFailed));
     AppendText(text, OtherKey().message);
     Add(kRefusal, text);
     MAYFLY_CO_TRY(co_await Flush());
@@ -288,7 +278,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self) {
                    "joined the set"};
   if (refuse) {
     std::string text;
-    Append(text, static_cast<uint32_t>(refuse->code));
+    AppendNumber(text, static_cast<uint32_t>(refuse->code));
     AppendText(text, refuse->message);
     Add(kRefusal, text);
     MAYFLY_CO_TRY(co_await Flush());
@@ -324,7 +314,7 @@ LinkTask<Result<std::unique_ptr<MemberLink>>> OpenLink(std::string address) {
       [](BsonBuilder& b) { b.Append("_mayflyMember", int32_t{1}).Append("$db", "admin"); });
   std::string message;
   for (int32_t v : {static_cast<int32_t>(21 + body.view().size()), 1, 0, 2013, 0})
-    Append(message, v);
+    AppendNumber(message, v);
   message.push_back('\0');
   message.append(body.view().data(), body.view().size());
   auto [write_failed, sent] =

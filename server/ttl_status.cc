@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "server/arg_reader.h"
+#include "server/existing_collection.h"
 #include "server/server_context.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
@@ -201,7 +202,7 @@ void AppendForecast(const Forecast& f, BsonBuilder& out) {
 
 Result<Forecast> ForecastCollection(ServerContext& server, Operation& op, std::string_view db,
                                     std::string_view collection, const ForecastOptions& options) {
-  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(server, db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(server, db, collection));
   return MakeForecast(server.storage(), op, coll, WorkingRulesOf(server, *coll), options,
                       &server.ttl_controls());
 }
@@ -240,19 +241,6 @@ Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_v
   }
   if (counted > 0) all.error_fraction = weighted / counted;
   return all;
-}
-
-Result<CollectionInfoPtr> TtlCollection(ServerContext& server, std::string_view db,
-                                        std::string_view collection) {
-  MAYFLY_TRY(ValidateNamespace(db, collection));
-  CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
-  if (!coll)
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "ns does not exist: " + JoinNamespace(db, collection)};
-  if (coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + coll->ns + " is a view, not a collection"};
-  return coll;
 }
 
 Result<TtlRule> FindTtlRule(ServerContext& server, const CollectionInfoPtr& coll,

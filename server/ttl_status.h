@@ -45,10 +45,6 @@ ForecastOptions ReadForecastOptions(ArgReader& in);
 Result<Forecast> ForecastCollection(ServerContext& server, Operation& op, std::string_view db,
                                     std::string_view collection, const ForecastOptions& options);
 
-/// The collection that a TTL command is about. Errors: NamespaceNotFound 26,
-/// CommandNotSupportedOnView 166.
-Result<CollectionInfoPtr> TtlCollection(ServerContext& server, std::string_view db,
-                                        std::string_view collection);
 /// The rule by its name, or the only one when `name` is empty. Errors: IndexNotFound 27 (no such
 /// index), InvalidOptions 72 (it is no TTL index; there is none, or there are several).
 Result<TtlRule> FindTtlRule(ServerContext& server, const CollectionInfoPtr& coll,

@@ -145,6 +145,27 @@ Result<void> ParseCountStage(StageParser& p, BsonValue spec) {
   return Ok();
 }
 
+namespace {
+
+/// Takes everything into the sorter first, then one after the other out of it.
+template <class Pull>
+Result<StreamState> NextSorted(Pull pull, Sorter& sorter, bool* sorted, StreamDocument* out) {
+  while (!*sorted) {
+    MAYFLY_TRY(StreamState state, pull());
+    if (state == StreamState::kPaused) return state;
+    if (state == StreamState::kEof) {
+      MAYFLY_TRY(sorter.Finish());
+      *sorted = true;
+    } else {
+      MAYFLY_TRY(sorter.Add(out->doc, out->metadata));
+    }
+  }
+  MAYFLY_TRY(bool more, sorter.Next(out));
+  return more ? StreamState::kAdvanced : StreamState::kEof;
+}
+
+}  // namespace
+
 // --- $sort, $sample ---
 
 void PipelineSort::Serialize(BsonBuilder& out) const {
@@ -183,18 +204,7 @@ Result<StreamState> PipelineSort::GetNext(StreamDocument* out) {
                                                          .allow_disk_use = options().allow_disk_use,
                                                          .temp_dir = options().temp_dir,
                                                          .want_sort_key = want_sort_key_});
-  while (!sorted_) {
-    MAYFLY_TRY(StreamState state, Pull(out));
-    if (state == StreamState::kPaused) return state;
-    if (state == StreamState::kEof) {
-      MAYFLY_TRY(sorter_->Finish());
-      sorted_ = true;
-    } else {
-      MAYFLY_TRY(sorter_->Add(out->doc, out->metadata));
-    }
-  }
-  MAYFLY_TRY(bool more, sorter_->Next(out));
-  return more ? StreamState::kAdvanced : StreamState::kEof;
+  return NextSorted([&] { return Pull(out); }, *sorter_, &sorted_, out);
 }
 
 Result<void> ParseSortStage(StageParser& p, BsonValue spec) {
@@ -242,18 +252,7 @@ class SampleStage final : public PipelineStage {
                                                        .allow_disk_use = options().allow_disk_use,
                                                        .temp_dir = options().temp_dir});
     }
-    while (!sorted_) {
-      MAYFLY_TRY(StreamState state, Pull(out));
-      if (state == StreamState::kPaused) return state;
-      if (state == StreamState::kEof) {
-        MAYFLY_TRY(sorter_->Finish());
-        sorted_ = true;
-      } else {
-        MAYFLY_TRY(sorter_->Add(out->doc, out->metadata));
-      }
-    }
-    MAYFLY_TRY(bool more, sorter_->Next(out));
-    return more ? StreamState::kAdvanced : StreamState::kEof;
+    return NextSorted([&] { return Pull(out); }, *sorter_, &sorted_, out);
   }
 
  private:
@@ -331,7 +330,8 @@ bool PipelineUnwind::Touches(std::string_view path) const {
 
 /// Hands out the document being unwound with `replacement` at the path (as it is when that is
 /// missing).
-void PipelineUnwind::Emit(BsonValue replacement, std::optional<int64_t> index, StreamDocument* out) {
+void PipelineUnwind::Emit(BsonValue replacement, std::optional<int64_t> index,
+                          StreamDocument* out) {
   BsonView doc(input_copy_.data());
   buffer_.clear();
   {
@@ -457,7 +457,7 @@ Result<void> ParseUnwindStage(StageParser& p, BsonValue spec) {
   std::string dotted(path.String().substr(1));
   MAYFLY_TRY(auto parts, ParseFieldPath(dotted));
   p.out.push_back(std::make_unique<PipelineUnwind>(p.context, std::move(parts), std::move(dotted),
-                                                std::move(index), preserve));
+                                                   std::move(index), preserve));
   return Ok();
 }
 

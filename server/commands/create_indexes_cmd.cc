@@ -2,6 +2,7 @@
 #include "server/aggregate_stages.h"
 #include "server/arg_reader.h"
 #include "server/cursor_manager.h"
+#include "server/existing_collection.h"
 #include "server/index_spec.h"
 #include "server/server_context.h"
 #include "server/ttl_preview.h"
@@ -15,19 +16,6 @@ namespace {
 /// The `_id` index of a capped collection is in its list; of others it is the record key.
 int IndexCount(const CollectionInfo& coll) {
   return static_cast<int>(coll.indexes.size()) + (coll.capped || coll.clustered ? 0 : 1);
-}
-
-Result<CollectionInfoPtr> Existing(ServerContext& server, std::string_view db,
-                                   std::string_view collection) {
-  MAYFLY_TRY(ValidateNamespace(db, collection));
-  CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
-  if (!coll)
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "ns does not exist: " + JoinNamespace(db, collection)};
-  if (coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + coll->ns + " is a view, not a collection"};
-  return coll;
 }
 
 /// dryRun: what the TTL indexes among `indexes` would remove. Nothing is made, not even the
@@ -166,7 +154,7 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     if (c.Has("batchSize")) batch = c.NonNegativeOr("batchSize", 0);
     MAYFLY_TRY(c.Finish());
   }
-  MAYFLY_TRY(CollectionInfoPtr coll, Existing(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   std::vector<BsonDocument> docs;
   auto add = [&](const IndexInfo* i) {
     docs.push_back(BuildBson([&](BsonBuilder& b) { AppendIndexSpec(*coll, i, b); }));
@@ -191,7 +179,7 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   if (which.missing())
     return Error{ErrorCode::kMissingField,
                  "BSON field 'dropIndexes.index' is missing but a required field"};
-  MAYFLY_TRY(CollectionInfoPtr coll, Existing(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   const int was = IndexCount(*coll);
   std::vector<std::string> names;
   auto by_name = [&](std::string_view name) -> Result<void> {
@@ -256,7 +244,7 @@ Result<void> RunReIndex(CommandContext& ctx, const CommandRequest& req, BsonBuil
   ArgReader in(req);
   std::string_view collection = in.Collection();
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, Existing(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   const int was = IndexCount(*coll);
   std::vector<IndexInfo> specs;
   std::vector<std::string> names;
@@ -269,7 +257,7 @@ Result<void> RunReIndex(CommandContext& ctx, const CommandRequest& req, BsonBuil
   Catalog& catalog = ctx.server.storage().catalog();
   if (!names.empty()) {
     MAYFLY_TRY(catalog.DropIndexes(ctx.op, *coll, names));
-    MAYFLY_TRY(CollectionInfoPtr now, Existing(ctx.server, req.db, collection));
+    MAYFLY_TRY(CollectionInfoPtr now, ExistingCollection(ctx.server, req.db, collection));
     MAYFLY_TRY(catalog.CreateIndexes(ctx.op, *now, std::move(specs)));
   }
   reply.Append("nIndexesWas", was).Append("nIndexes", was);

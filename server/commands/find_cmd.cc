@@ -348,6 +348,21 @@ bool OnView(CommandContext& ctx, std::string_view db, std::string_view collectio
   return coll && coll->is_view;
 }
 
+/// The first document that a pipeline over a view gives, as an array of at most one.
+Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db, std::string_view collection, BsonView pipeline) {
+  AggregateSpec spec;
+  spec.db = db;
+  spec.collection = collection;
+  spec.pipeline = pipeline;
+  MAYFLY_TRY(std::unique_ptr<ServerCursor> cursor, OpenPipeline(ctx.server, ctx.op, spec, nullptr));
+  std::string out;
+  {
+    BsonArrayBuilder batch(out);
+    MAYFLY_TRY(cursor->NextBatch(ctx.op, 1, kMaxBatchBytes, batch));
+  }
+  return out;
+}
+
 Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(CountArgs a, ParseCount(req));
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
@@ -363,17 +378,7 @@ Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     if (a.limit > 0) stages.OpenDocument().Append("$limit", a.limit);
     stages.OpenDocument().Append("$count", "n");
     stages.Done();
-    AggregateSpec spec;
-    spec.db = req.db;
-    spec.collection = a.collection;
-    spec.pipeline = BsonView(bytes);
-    MAYFLY_TRY(std::unique_ptr<ServerCursor> cursor,
-               OpenPipeline(ctx.server, ctx.op, spec, nullptr));
-    std::string out;
-    {
-      BsonArrayBuilder batch(out);
-      MAYFLY_TRY(cursor->NextBatch(ctx.op, 1, kMaxBatchBytes, batch));
-    }
+    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, BsonView(bytes)));
     n = BsonView(out).FindPath("0.n").NumberAsInt64();
   } else {
     QuerySpec spec;
@@ -422,17 +427,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
       d.Append("$addToSet", path);
     }
     stages.Done();
-    AggregateSpec spec;
-    spec.db = req.db;
-    spec.collection = a.collection;
-    spec.pipeline = BsonView(bytes);
-    MAYFLY_TRY(std::unique_ptr<ServerCursor> cursor,
-               OpenPipeline(ctx.server, ctx.op, spec, nullptr));
-    std::string out;
-    {
-      BsonArrayBuilder batch(out);
-      MAYFLY_TRY(cursor->NextBatch(ctx.op, 1, kMaxBatchBytes, batch));
-    }
+    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, BsonView(bytes)));
     BsonValue values = BsonView(out).FindPath("0.values");
     if (values.IsArray())
       reply.Append("values", values);

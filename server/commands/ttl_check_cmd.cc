@@ -1,5 +1,6 @@
 #include "query/plan/executor.h"
 #include "server/arg_reader.h"
+#include "server/existing_collection.h"
 #include "server/server_context.h"
 #include "server/ttl_status.h"
 #include "storage/storage.h"
@@ -14,7 +15,7 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   const std::string_view collection = in.Collection();
   const auto index = in.OptString("index");
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, index.value_or("")));
   MAYFLY_TRY(RuleCensus c, TakeCensus(ctx.server.storage(), ctx.op, rule, kSamplesAReason));
   reply.Append("total", c.total).Append("willExpire", c.will_expire);
@@ -38,7 +39,7 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
   const std::string_view collection = in.Collection();
   const BsonView q = in.Document("q");
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   QuerySpec spec;
   spec.coll = coll;
   spec.filter = q;

@@ -2,6 +2,7 @@
 #include "protocol/object_id.h"
 #include "server/arg_reader.h"
 #include "server/audit_log.h"
+#include "server/existing_collection.h"
 #include "server/server_context.h"
 #include "server/ttl_status.h"
 #include "storage/storage.h"
@@ -48,7 +49,7 @@ Result<Scoped> ReadScope(CommandContext& ctx, const CommandRequest& req,
     s.rules = static_cast<int>(ListRulesFor(ctx.server, t.db, {}).size());
     return s;
   }
-  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, t.db, t.collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, t.db, t.collection));
   s.scope.level = TtlScope::Level::kCollection;
   s.scope.db = coll->db;
   s.scope.uuid = coll->uuid;
@@ -117,7 +118,7 @@ Result<void> RunHold(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   MAYFLY_TRY(in.Finish());
   if (reason.size() > kMaxReason)
     return Error{ErrorCode::kBadValue, "'reason' is longer than 1024 bytes"};
-  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   TtlHold h;
   h.id = NewObjectId(ctx.op.now);
   h.db = coll->db;
@@ -154,7 +155,7 @@ Result<void> RunHoldRelease(CommandContext& ctx, const CommandRequest& req, Bson
   else if (!id.Is(BsonType::kObjectId))
     in.Fail(in.WrongType("holdId", id.type(), "objectId"));
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   TtlHold was;
   MAYFLY_TRY(bool released, ctx.server.ttl_controls().ReleaseHold(ctx.op, coll->uuid,
                                                                   id.ObjectId(), &was));
@@ -189,7 +190,7 @@ Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuil
     reply.Append("rules", was ? static_cast<int32_t>(rules.size()) : 0);
     return Ok();
   }
-  MAYFLY_TRY(CollectionInfoPtr coll, TtlCollection(ctx.server, t.db, t.collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, t.db, t.collection));
   std::string rule_name;
   if (index) {
     MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, *index));

@@ -1,4 +1,5 @@
 #include "server/arg_reader.h"
+#include "server/existing_collection.h"
 #include "server/server_context.h"
 #include "server/ttl_status.h"
 
@@ -10,7 +11,7 @@ Result<void> RunStatus(CommandContext& ctx, const CommandRequest& req, BsonBuild
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
   if (!t.all) {
-    MAYFLY_TRY(TtlCollection(ctx.server, t.db, t.collection));
+    MAYFLY_TRY(ExistingCollection(ctx.server, t.db, t.collection));
   }
   return AppendTtlStatus(ctx.server, ctx.op, t.db, t.collection, reply);
 }
