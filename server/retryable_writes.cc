@@ -229,7 +229,11 @@ void RetryableWrite::BeginUnit(WriteUnit& unit) {
 Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) {
   if (!active()) return Ok();
   if (ctx_.server.fail_points().any()) [[unlikely]] {
-    if (auto fired = ctx_.server.fail_points().Fire("onPrimaryTransactionalWrite")) {
+    // `times` and `skip` count documents, also those that are committed together.
+    std::optional<BsonDocument> fired;
+    for (size_t n = std::max<size_t>(u.documents, 1); n > 0 && !fired; --n)
+      fired = ctx_.server.fail_points().Fire("onPrimaryTransactionalWrite");
+    if (fired) {
       const BsonView data = fired->view();
       const BsonValue close = data["closeConnection"];
       close_after_commit_ = close.missing() || close.Truthy();

@@ -297,6 +297,15 @@ TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
     CHECK(server.Count() == 0);
     CHECK(N(server.Run(insert, 1)) == 1);
   }
+  SECTION("documents are counted, not units of them") {
+    const std::string mode = R"({"configureFailPoint": "onPrimaryTransactionalWrite", "mode": )";
+    REQUIRE(IsOk(server.Plain(mode + R"({"skip": 2}, "data": {"failBeforeCommitExceptionCode": 8,
+                                        "closeConnection": false}, "$db": "admin"})")));
+    CHECK(N(server.Run(R"({"insert": "c", "documents": [{"_id": 1}, {"_id": 2}]})", 1)) == 2);
+    CHECK(Code(server.Run(R"({"insert": "c", "documents": [{"_id": 3}]})", 2)) == 8);
+    REQUIRE(IsOk(server.Plain(mode + R"("off", "$db": "admin"})")));
+    CHECK(server.Count() == 2);
+  }
   SECTION("a connection that closes before the commit: the retry does it") {
     fail("onPrimaryTransactionalWrite", R"({"failBeforeCommitExceptionCode": 1})");
     RawClient doomed(server.port());
