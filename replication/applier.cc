@@ -48,7 +48,8 @@ void Applier::Push(Work work) {
       work.keep.clear();
       Work* last = queue_.empty() ? nullptr : &queue_.back();
       const bool plain = work.conf_state.empty() && work.configuration.empty();
-      if (plain && last && last->from != 0 && last->conf_state.empty() && last->configuration.empty())
+      if (plain && last && last->from != 0 && last->conf_state.empty() &&
+          last->configuration.empty())
         last->to = work.to;
       else
         queue_.push_back(std::move(work));
@@ -117,7 +118,8 @@ bool Applier::Step() {
     size_t bytes = 0;
     if (!queue_.empty() && queue_.front().from != 0) {
       // Who leads, and the like, does not wait for hours.
-      auto it = std::find_if(queue_.begin(), queue_.end(), [](const Work& w) { return w.call != nullptr; });
+      auto it = std::find_if(queue_.begin(), queue_.end(),
+                             [](const Work& w) { return w.call != nullptr; });
       if (it == queue_.end()) {
         l.unlock();
         return ApplyDue();
@@ -162,7 +164,8 @@ bool Applier::ApplyDue() {
     // The rows are as of the last entry and must not come before it, nor behind.
     whole = !now.conf_state.empty() || !now.configuration.empty();
   }
-  auto read = [&](uint64_t from, uint64_t to, size_t bytes, const std::function<void(const LogEntry&)>& each) {
+  auto read = [&](uint64_t from, uint64_t to, size_t bytes,
+                  const std::function<void(const LogEntry&)>& each) {
     Result<void> r = log_.Read(from, to + 1, bytes, each);
     if (!r) fatal_(r.error().message);
   };

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "replication/data_copy.h"
+#include "replication/heartbeat.h"
 #include "replication/raft_node.h"
 #include "replication/transport.h"
 
@@ -24,11 +25,13 @@ namespace {
 
 constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr int64_t kHousekeepingMicros = 1'000'000;
-/// What is not raft-rs's time (handing over, positions that are told) goes on at least so often, however long an election timeout is.
+/// What is not raft-rs's time (handing over, positions that are told) goes on at least so often,
+/// however long an election timeout is.
 constexpr int64_t kPollMicros = 50'000;
-/// A member that has applied something tells the leader at most so often beside its heartbeats: whoever waits for w: N waits for that.
+/// A member that has applied something tells the leader at most so often beside its heartbeats:
+/// whoever waits for w: N waits for that.
 constexpr int64_t kTellMicros = 10'000;
-constexpr int64_t kAskAgainMicros = 500'000;   ///< the leader to hand over, by who wants to lead
+constexpr int64_t kAskAgainMicros = 500'000;  ///< the leader to hand over, by who wants to lead
 constexpr int64_t kReplaceAgainMicros = 1'000'000;
 constexpr int64_t kProbeMillis = 3'000;
 constexpr uint64_t kCompactAfterBytes = 64 << 20;
@@ -45,54 +48,6 @@ uint64_t DefaultLogBytes(const std::string& directory) {
   const auto space = std::filesystem::space(directory, ec);
   const uint64_t part = ec ? 0 : space.available / 20;
   return std::clamp<uint64_t>(part, 990ull << 20, 50ull << 30);
-}
-
-/// heartbeat := version:u8 (1) sent:le64 body      answer := version:u8 echo:le64 body
-/// body := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64
-/// sync_total:le64 payload
-struct Heartbeat {
-  int64_t stamp_us = 0;
-  Instant wall;
-  uint8_t role = 0;
-  bool electable = true, copying = false;
-  uint64_t term = 0;
-  LogPosition applied, durable;
-  uint64_t sync_done = 0, sync_total = 0;
-  std::string payload;
-};
-constexpr size_t kHeartbeatHead = 1 + 8 + 8 + 2 + 8 * 7;
-
-std::string EncodeHeartbeat(const Heartbeat& h) {
-  std::string out(1, '\x01');
-  auto put = [&out](auto v) { out.append(reinterpret_cast<const char*>(&v), sizeof v); };
-  put(h.stamp_us);
-  put(h.wall.millis);
-  put(h.role);
-  put(static_cast<uint8_t>((h.electable ? 1 : 0) | (h.copying ? 2 : 0)));
-  for (uint64_t v : {h.term, h.applied.term, h.applied.index, h.durable.term, h.durable.index,
-                     h.sync_done, h.sync_total})
-    put(v);
-  return out.append(h.payload);
-}
-bool DecodeHeartbeat(std::string_view in, Heartbeat* h) {
-  if (in.size() < kHeartbeatHead || in[0] != 1) return false;
-  const char* p = in.data() + 1;
-  auto take = [&p](auto* v) {
-    std::memcpy(v, p, sizeof *v);
-    p += sizeof *v;
-  };
-  uint8_t flags = 0;
-  take(&h->stamp_us);
-  take(&h->wall.millis);
-  take(&h->role);
-  take(&flags);
-  for (uint64_t* v : {&h->term, &h->applied.term, &h->applied.index, &h->durable.term,
-                      &h->durable.index, &h->sync_done, &h->sync_total})
-    take(v);
-  h->electable = flags & 1;
-  h->copying = flags & 2;
-  h->payload = in.substr(kHeartbeatHead);
-  return h->role <= static_cast<uint8_t>(ConsensusRole::kLeader);
 }
 
 /// RaftNode on a thread, with a clock, a network and initial sync.
@@ -246,8 +201,8 @@ class Engine final : public Consensus {
       auto it = heard_.find(m.id);
       if (it == heard_.end()) continue;
       const Known& k = it->second;
-      out.reachable = k.heard_us != 0 && now - k.heard_us < heartbeat_timeout_us_ &&
-                      k.heard_us >= k.failed_us;
+      out.reachable =
+          k.heard_us != 0 && now - k.heard_us < heartbeat_timeout_us_ && k.heard_us >= k.failed_us;
       out.last_heard_us = k.heard_us;
       out.last_answered_us = k.answered_us;
       out.ping_ms = k.ping_ms;
@@ -533,7 +488,8 @@ class Engine final : public Consensus {
     std::vector<std::pair<NodeId, std::string>> messages;
     std::vector<std::function<void()>> calls;
     std::vector<Proposal> proposals;
-    int64_t next_tick = Micros(), next_poll = next_tick, next_housekeeping = next_tick, next_tell = 0;
+    int64_t next_tick = Micros(), next_poll = next_tick, next_housekeeping = next_tick,
+            next_tell = 0;
     uint64_t applied = 0;
     std::unique_lock l(mutex_);
     for (;;) {
@@ -832,40 +788,45 @@ class Engine final : public Consensus {
       node_->Campaign();
   }
 
-  /// Another node lives at the address of member `lost`: its data directory was emptied. It must not take the old one's place by itself,
-  /// because it has forgotten how that one voted and what it had promised to keep. The leader takes the old one out and the new one in
-  /// as a learner, in one change that needs a majority of those who are left to count; it votes once it has everything (LeaderDuties).
-  /// Only an empty node that belongs to no set is taken: what it had is nowhere any more, so it cannot come back and be two.
+  /// Another node lives at the address of member `lost`: its data directory was emptied. It must
+  /// not take the old one's place by itself, because it has forgotten how that one voted and what
+  /// it had promised to keep. The leader takes the old one out and the new one in as a learner, in
+  /// one change that needs a majority of those who are left to count; it votes once it has
+  /// everything (LeaderDuties). Only an empty node that belongs to no set is taken: what it had is
+  /// nowhere any more, so it cannot come back and be two.
   void ReplaceStranger(NodeId lost) {
     if (state().role != ConsensusRole::kLeader || Micros() < next_replace_us_) return;
     next_replace_us_ = Micros() + kReplaceAgainMicros;
     const std::optional<std::string> address = transport_->AddressOf(lost);
     if (!address) return;
-    transport_->Probe(*address, kProbeMillis, [this, lost, address = *address](Result<NodeInfo> found) {
-      if (!found || found.value().id == lost) return;
-      const NodeInfo& node = found.value();
-      if (node.set_name != o_.set_name || !node.set_id.empty() || node.has_data) {
-        if (std::exchange(refused_, node.id) != node.id)
-          Log('W', "Another node lives at " + address +
-                       ", and it is not empty: it is not taken in. Empty its data directory, or remove the member");
-        return;
-      }
-      Call([this, lost, id = node.id, address] {
-        if (halted_ || !node_->leads()) return;
-        ConsensusConfiguration next = node_->configuration();
-        ConsensusMember* place = nullptr;
-        for (ConsensusMember& m : next.members) {
-          if (m.id == id) return;
-          if (m.id == lost && m.address == address) place = &m;
-        }
-        if (place == nullptr) return;
-        place->id = id;
-        Log('W', "The data directory of " + address + " was emptied: the member is taken in anew and copies everything");
-        node_->Reconfigure(std::move(next), [this, address](Result<LogPosition> r) {
-          if (!r) Log('W', address + " could not be taken in anew yet: " + r.error().message);
+    transport_->Probe(
+        *address, kProbeMillis, [this, lost, address = *address](Result<NodeInfo> found) {
+          if (!found || found.value().id == lost) return;
+          const NodeInfo& node = found.value();
+          if (node.set_name != o_.set_name || !node.set_id.empty() || node.has_data) {
+            if (std::exchange(refused_, node.id) != node.id)
+              Log('W', "Another node lives at " + address +
+                           ", and it is not empty: it is not taken in. Empty its data directory, "
+                           "or remove the member");
+            return;
+          }
+          Call([this, lost, id = node.id, address] {
+            if (halted_ || !node_->leads()) return;
+            ConsensusConfiguration next = node_->configuration();
+            ConsensusMember* place = nullptr;
+            for (ConsensusMember& m : next.members) {
+              if (m.id == id) return;
+              if (m.id == lost && m.address == address) place = &m;
+            }
+            if (place == nullptr) return;
+            place->id = id;
+            Log('W', "The data directory of " + address +
+                         " was emptied: the member is taken in anew and copies everything");
+            node_->Reconfigure(std::move(next), [this, address](Result<LogPosition> r) {
+              if (!r) Log('W', address + " could not be taken in anew yet: " + r.error().message);
+            });
+          });
         });
-      });
-    });
   }
 
   ConsensusOptions o_;

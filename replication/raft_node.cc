@@ -169,8 +169,8 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
     taken.push_back(std::move(p));
   }
   if (taken.empty()) return;
-  // Leadership is moving: raft-rs takes nothing now. Whoever writes waits for how that ends; an error would send a driver back here, because
-  // this node still says that it is the primary.
+  // Leadership is moving: raft-rs takes nothing now. Whoever writes waits for how that ends; an
+  // error would send a driver back here, because this node still says that it is the primary.
   if (leads() && status().transferee != 0) {
     for (Proposal& p : taken) held_.push_back(std::move(p));
     return;
@@ -190,7 +190,8 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
 
 void RaftNode::Refuse(std::vector<Proposal> proposals) {
   if (proposals.empty()) return;
-  // Behind what was announced: who is told finds that this node does not say any more that it is the primary.
+  // Behind what was announced: who is told finds that this node does not say any more that it is
+  // the primary.
   auto refused = std::make_shared<std::vector<Proposal>>(std::move(proposals));
   o_.applier->PushCall([refused] {
     for (Proposal& p : *refused) p.done(NotPrimary());

@@ -20,7 +20,8 @@ constexpr size_t kMaxQueued = 16384;
 constexpr size_t kMaxCallers = 16;  // members that called before any configuration named them
 constexpr size_t kFlushBytes = 1 << 20;
 constexpr int64_t kHandshakeMs = 5000, kFirstPauseMs = 50, kLastPauseMs = 1000;
-/// A stream that has been silent for so long, and for several heartbeats, is broken although nobody said so.
+/// A stream that has been silent for so long, and for several heartbeats, is broken although nobody
+/// said so.
 constexpr int64_t kSilentMs = 5000, kSilentHeartbeats = 3;
 
 using Timer =

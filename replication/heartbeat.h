@@ -1,0 +1,30 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "replication/consensus.h"
+
+namespace mayfly {
+
+/// What members tell each other again and again beside the log, and what they answer:
+/// heartbeat := version:u8 (1) sent:le64 body      answer := version:u8 echo:le64 body
+/// body := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64
+/// sync_total:le64 payload
+struct Heartbeat {
+  int64_t stamp_us = 0;  ///< the sender's monotonic clock; an answer has that of its question
+  Instant wall;
+  uint8_t role = 0;
+  bool electable = true, copying = false;
+  uint64_t term = 0;
+  LogPosition applied, durable;
+  uint64_t sync_done = 0, sync_total = 0;
+  std::string payload;
+};
+
+std::string EncodeHeartbeat(const Heartbeat& h);
+/// False when the bytes are not one; `h` is then of no use.
+bool DecodeHeartbeat(std::string_view in, Heartbeat* h);
+
+}  // namespace mayfly
