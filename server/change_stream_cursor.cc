@@ -87,7 +87,7 @@ class ChangeStreamCursor final : public ServerCursor {
       if (!plain_) {
         MAYFLY_TRY(CheckId(event, d.doc));
       }
-      if (d.doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
+      if (d.doc.size() > static_cast<uint32_t>(kMaxBsonInternalSize))
         return Labelled({ErrorCode::kBSONObjectTooLarge,
                          "BSONObj size: " + std::to_string(d.doc.size()) +
                              " is invalid. Size must be between 0 and 16793600(16MB): take fields "

@@ -124,7 +124,7 @@ CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db
                                               std::string_view ns_collection) {
   std::unique_ptr<ClientCursor> dead;
   Shard& s = shard(id);
-  std::lock_guard l(s.mutex);
+  std::unique_lock l(s.mutex);
   auto it = s.entries.find(id);
   if (it == s.entries.end() || it->second.kill) return KillResult::kNotFound;
   Entry& e = it->second;
@@ -132,7 +132,10 @@ CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db
     return KillResult::kWrongNamespace;
   if (!e.idle) {
     e.kill = true;
+    const uint64_t op = e.running != nullptr ? e.running->id : 0;
     if (e.running != nullptr) e.running->kill_code = static_cast<int32_t>(ErrorCode::kCursorKilled);
+    l.unlock();
+    if (op != 0 && kill_operation_) kill_operation_(op);
     return KillResult::kKilled;
   }
   dead = std::move(e.idle);
@@ -146,11 +149,13 @@ namespace {
 /// Removes from every shard what `which` picks; what a getMore has is interrupted instead. Closes
 /// outside the locks.
 template <class Shards, class Which, class OnIdle>
-int KillWhere(Shards& shards, Which which, OnIdle on_idle) {
+int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operation, Which which,
+              OnIdle on_idle) {
   int n = 0;
   for (auto& s : shards) {
     std::vector<std::unique_ptr<ClientCursor>> dead;
-    std::lock_guard l(s.mutex);
+    std::vector<uint64_t> running;
+    std::unique_lock l(s.mutex);
     for (auto it = s.entries.begin(); it != s.entries.end();) {
       auto& e = it->second;
       if (e.kill || !which(e)) {
@@ -164,10 +169,16 @@ int KillWhere(Shards& shards, Which which, OnIdle on_idle) {
         it = s.entries.erase(it);
       } else {
         e.kill = true;
-        if (e.running) e.running->kill_code = static_cast<int32_t>(ErrorCode::kCursorKilled);
+        if (e.running) {
+          e.running->kill_code = static_cast<int32_t>(ErrorCode::kCursorKilled);
+          running.push_back(e.running->id);
+        }
         ++it;
       }
     }
+    l.unlock();
+    if (kill_operation)
+      for (uint64_t op : running) kill_operation(op);
   }
   return n;
 }
@@ -175,7 +186,7 @@ int KillWhere(Shards& shards, Which which, OnIdle on_idle) {
 
 int CursorManager::KillSession(std::string_view session) {
   return KillWhere(
-      shards_, [&](const Entry& e) { return e.session == session; },
+      shards_, kill_operation_, [&](const Entry& e) { return e.session == session; },
       [&](const Entry& e) {
         open_.fetch_sub(1, std::memory_order_relaxed);
         if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
@@ -184,7 +195,7 @@ int CursorManager::KillSession(std::string_view session) {
 
 int CursorManager::KillNamespace(std::string_view db, std::string_view collection) {
   return KillWhere(
-      shards_,
+      shards_, kill_operation_,
       [&](const Entry& e) {
         return !e.change_stream && e.db == db && (collection.empty() || e.collection == collection);
       },
@@ -196,7 +207,7 @@ int CursorManager::KillNamespace(std::string_view db, std::string_view collectio
 
 void CursorManager::KillAll() {
   KillWhere(
-      shards_, [](const Entry&) { return true; },
+      shards_, kill_operation_, [](const Entry&) { return true; },
       [&](const Entry& e) {
         open_.fetch_sub(1, std::memory_order_relaxed);
         if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
@@ -208,7 +219,7 @@ int CursorManager::Sweep(int64_t timeout_millis) {
   // The wall clock too: tests move it, and a cursor is as idle as its user's clock says.
   const int64_t wall_limit = clock_.Now().millis - timeout_millis;
   int n = KillWhere(
-      shards_,
+      shards_, kill_operation_,
       [&](const Entry& e) {
         // Cursors of a session live as long as the session.
         return e.idle && !e.no_timeout && e.session.empty() &&

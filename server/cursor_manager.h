@@ -79,6 +79,9 @@ class CursorManager {
  public:
   explicit CursorManager(const Clock& clock);
   ~CursorManager();
+  /// Ends the operation with this id with CursorKilled, also one that only waits: the getMore of a cursor that was killed. Before the first
+  /// client.
+  void set_kill_operation(std::function<void(uint64_t op_id)> f) { kill_operation_ = std::move(f); }
 
   /// Takes the cursor and returns its id: positive, unguessable, unique.
   int64_t Register(std::unique_ptr<ClientCursor> cursor);
@@ -131,6 +134,7 @@ class CursorManager {
   Shard& shard(int64_t id) { return shards_[static_cast<uint64_t>(id) % kShards]; }
 
   const Clock& clock_;
+  std::function<void(uint64_t op_id)> kill_operation_;
   std::array<Shard, kShards> shards_;
   std::atomic<uint64_t> next_shard_{0};
   std::atomic<int64_t> open_{0}, pinned_{0}, no_timeout_{0}, timed_out_{0}, total_opened_{0},

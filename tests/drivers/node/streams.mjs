@@ -70,6 +70,28 @@ if (!onSet) {
     assert.ok(Date.now() - begin < 30000);
     await stream.close();
   });
+  test('killing the cursor ends a getMore that waits, at once', async () => {
+    const session = client.startSession();
+    const r = await db.command({ aggregate: 'waiting', pipeline: [{ $changeStream: {} }], cursor: {} }, { session, promoteLongs: false });
+    const begin = Date.now();
+    const more = db.command({ getMore: r.cursor.id, collection: 'waiting', maxTimeMS: 60000 }, { session }).then(() => null, (e) => e);
+    await until('the getMore to wait', async () =>
+      (await admin.command({ currentOp: 1, op: 'getmore', ns: 'node_streams.waiting' })).inprog.length > 0);
+    await db.command({ killCursors: 'waiting', cursors: [r.cursor.id] });
+    assert.equal((await more)?.code, 237);
+    assert.ok(Date.now() - begin < 30000);
+    await session.endSession();
+  });
+  test('a document of 16 MB fits into an event', async () => {
+    const c = db.collection('large');
+    await c.insertOne({ _id: 0 });
+    const stream = c.watch();
+    await stream.tryNext();
+    await c.insertOne({ _id: 1, bytes: Buffer.alloc(16 * 1024 * 1024 - 100) });
+    assert.equal((await stream.next()).fullDocument.bytes.length(), 16 * 1024 * 1024 - 100);
+    await stream.close();
+    await c.drop();
+  });
   test('a broken connection is resumed by the driver', async () => {
     const c = db.collection('broken');
     await c.insertOne({ _id: 0 });
