@@ -155,11 +155,15 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
   a.spec.ctx = &ctx;
-  if (IsChangeStream(ctx.server, a.spec.pipeline) &&
-      (ctx.read_concern == ReadConcernLevel::kLinearizable ||
-       ctx.read_concern == ReadConcernLevel::kSnapshot))
-    co_return Error{ErrorCode::kInvalidOptions,
-                    "$changeStream cannot run with a readConcern other than 'majority' or 'local'"};
+  if (IsChangeStream(ctx.server, a.spec.pipeline) && !req.generic.read_concern.missing()) {
+    // Without a level, as with a time to read after alone, it is majority (manual: Change Streams).
+    const BsonValue level = req.generic.read_concern.Document()["level"];
+    if (!level.missing() && ctx.read_concern != ReadConcernLevel::kMajority)
+      co_return Error{
+          ErrorCode::kInvalidOptions,
+          "$changeStream cannot run with a readConcern other than 'majority', but got '" +
+              std::string(level.String()) + "'"};
+  }
   if (req.generic.api_strict) {
     MAYFLY_CO_TRY(CheckStrictStages(a.spec.pipeline));
   }
