@@ -274,6 +274,19 @@ void ReplicaSet::CheckClocks() {
   }
 }
 
+int64_t ReplicaSet::NewTopologyVersion() {
+  int64_t between = 0;
+  {
+    std::lock_guard l(mutex_);
+    auto next = std::make_shared<Topology>(*topology_);
+    between = static_cast<int64_t>(++next->counter);
+    ++next->counter;
+    topology_ = std::move(next);
+  }
+  if (options_.event) options_.event(ReplEvent::kTopology);
+  return between;
+}
+
 void ReplicaSet::Refresh() {
   bool changed = false;
   MemberState was, is;

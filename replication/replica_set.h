@@ -129,6 +129,9 @@ class ReplicaSet final : public StateMachine {
   void set_self_host(std::string host) { options_.self_host = std::move(host); }
 
   TopologyPtr topology() const;
+  /// The same topology under a newer version: hellos that wait for a change are answered. Any thread. Returns a version newer than the one
+  /// before and older than the new one: a client that has it from an error and asks hello for what is newer is answered at once, too.
+  int64_t NewTopologyVersion();
   bool writable() const { return committer_->writable(); }
   bool readable() const { return readable_.load(std::memory_order_relaxed); }
 

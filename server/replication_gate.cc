@@ -402,11 +402,13 @@ void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
 
 void AppendErrorDetails(ServerContext& server, ReplicaSet& set, ErrorCode code,
                         BsonBuilder& reply) {
-  // Not with a shutdown: its topology is the one the client knows, and it would take the error for
-  // an old one and go on sending.
-  if (!IsNotPrimary(code)) return;
+  // A shutdown is news: with the version that the client knows it would take the error for an old one and go on sending; without one it
+  // would wait for the hello that is under way, up to ten seconds.
+  const bool shutdown = code == ErrorCode::kInterruptedAtShutdown || code == ErrorCode::kShutdownInProgress;
+  if (!shutdown && !IsNotPrimary(code)) return;
+  const auto version = shutdown ? set.NewTopologyVersion() : static_cast<int64_t>(set.topology()->counter);
   BsonBuilder t = reply.OpenDocument("topologyVersion");
-  t.AppendObjectId("processId", server.process_id()).Append("counter", set.topology()->counter);
+  t.AppendObjectId("processId", server.process_id()).Append("counter", version);
 }
 
 }  // namespace replication_gate
