@@ -15,7 +15,7 @@ from proxy import Network
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
-from replica_set import ReplicaSet
+from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
 SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
@@ -102,12 +102,7 @@ def verdict(program, history, path, picture=None):
 
 def main():
     print(f"seed {SEED}")
-    passed, failed = 0, 0
-
-    def check(ok, what):
-        nonlocal passed, failed
-        passed, failed = passed + bool(ok), failed + (not ok)
-        print(("ok   " if ok else "FAIL ") + what, flush=True)
+    check = Checks()
 
     program = checker()
     rnd = random.Random(SEED)
@@ -165,8 +160,8 @@ def main():
         registers.stop = True
         s.close()
         net.close()
-    print(f"linearizability: {passed} passed, {failed} failed")
-    return 1 if failed else 0
+    print(f"linearizability: {check.passed} passed, {check.failed} failed")
+    return 1 if check.failed else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from load import Watcher, Writers, verdict
 from proxy import Network
-from replica_set import ReplicaSet
+from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "8"))
 SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
@@ -69,12 +69,7 @@ KINDS = [primary_alone, primary_mute, primary_deaf, primary_with_its_clients, fl
 
 def main():
     print(f"seed {SEED}")
-    passed, failed = 0, 0
-
-    def check(ok, what):
-        nonlocal passed, failed
-        passed, failed = passed + bool(ok), failed + (not ok)
-        print(("ok   " if ok else "FAIL ") + what, flush=True)
+    check = Checks()
 
     net = Network()
     s = ReplicaSet(network=net)
@@ -117,8 +112,8 @@ def main():
     finally:
         s.close()
         net.close()
-    print(f"partitions: {passed} passed, {failed} failed")
-    return 1 if failed else 0
+    print(f"partitions: {check.passed} passed, {check.failed} failed")
+    return 1 if check.failed else 0
 
 
 if __name__ == "__main__":

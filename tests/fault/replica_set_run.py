@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from load import Watcher, Writers, verdict
-from replica_set import ReplicaSet
+from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
 SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
@@ -21,12 +21,7 @@ SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
 def main():
     random.seed(SEED)
     print(f"seed {SEED}")
-    passed, failed = 0, 0
-
-    def check(ok, what):
-        nonlocal passed, failed
-        passed, failed = passed + bool(ok), failed + (not ok)
-        print(("ok   " if ok else "FAIL ") + what, flush=True)
+    check = Checks()
 
     s = ReplicaSet()
     try:
@@ -62,8 +57,8 @@ def main():
         verdict(s, check, [writers], [watcher], f"{ROUNDS} faults")
     finally:
         s.close()
-    print(f"replica set faults: {passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    print(f"replica set faults: {check.passed} passed, {check.failed} failed")
+    sys.exit(check.failed > 0)
 
 
 if __name__ == "__main__":
