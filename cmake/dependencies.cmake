@@ -8,7 +8,6 @@ find_package(RocksDB REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
-find_package(ICU 72 REQUIRED COMPONENTS uc i18n data)
 find_package(prometheus-cpp CONFIG REQUIRED)
 
 pkg_check_modules(BSON REQUIRED IMPORTED_TARGET libbson-1.0)
@@ -19,6 +18,11 @@ pkg_check_modules(JEMALLOC REQUIRED IMPORTED_TARGET jemalloc)
 find_library(SNAPPY_LIBRARY snappy REQUIRED)
 add_library(mayfly_dep_snappy INTERFACE)
 target_link_libraries(mayfly_dep_snappy INTERFACE ${SNAPPY_LIBRARY})
+
+# Time zones, by the system's zone files.
+find_library(CCTZ_LIBRARY cctz REQUIRED)
+add_library(mayfly_dep_time_zones INTERFACE)
+target_link_libraries(mayfly_dep_time_zones INTERFACE ${CCTZ_LIBRARY})
 
 # IEEE 754-2008 decimal arithmetic (BID encoding, the one BSON stores).
 find_library(BID_LIBRARY bidgcc000 REQUIRED)

@@ -1,7 +1,7 @@
 #include "query/expression/date_util.h"
 
-#include <unicode/basictz.h>
-#include <unicode/timezone.h>
+#include <cctz/civil_time.h>
+#include <cctz/time_zone.h>
 
 #include <array>
 #include <cctype>
@@ -102,44 +102,36 @@ Result<ZoneInfo> ZoneInfo::Find(std::string_view name) {
     zone.fixed_ = minutes * 60000 * (name[0] == '-' ? -1 : 1);
     return zone;
   }
-  // ICU's zones are slow to make; only names that exist get in, so the cache is bounded.
-  thread_local std::unordered_map<std::string, std::unique_ptr<icu::TimeZone>> cache;
+  // The system's zone files, by the names users know: not by a path, nor by the other names that the
+  // library and its folder have. Only what exists gets in, so the cache is bounded.
+  thread_local std::unordered_map<std::string, cctz::time_zone> cache;
   auto it = cache.find(std::string(name));
   if (it == cache.end()) {
-    if (name.starts_with("GMT") && name.size() > 4) return unknown();  // ICU would take "GMT+5:30"
-    auto text = icu::UnicodeString::fromUTF8({name.data(), static_cast<int32_t>(name.size())});
-    std::unique_ptr<icu::TimeZone> made(icu::TimeZone::createTimeZone(text));
-    icu::UnicodeString id;
-    made->getID(id);
-    if (*made == icu::TimeZone::getUnknown() || id != text) return unknown();
-    it = cache.emplace(std::string(name), std::move(made)).first;
+    for (std::string_view not_a_zone : {"/", ".", "posix", "right/", "libc:", "file:", "Fixed/"})
+      if (name.starts_with(not_a_zone)) return unknown();
+    if (name.find("..") != name.npos || name.find('\0') != name.npos) return unknown();
+    cctz::time_zone made;
+    if (!cctz::load_time_zone(std::string(name), &made)) return unknown();
+    it = cache.emplace(std::string(name), made).first;
   }
-  zone.zone_ = it->second.get();
+  zone.zone_ = &it->second;
   return zone;
 }
 
 int64_t ZoneInfo::OffsetMillis(int64_t utc) const {
   if (!zone_) return fixed_;
-  int32_t raw = 0, dst = 0;
-  UErrorCode status = U_ZERO_ERROR;
-  static_cast<const icu::TimeZone*>(zone_)->getOffset(static_cast<double>(utc), false, raw, dst,
-                                                      status);
-  return int64_t{raw} + dst;
+  const cctz::time_point<cctz::seconds> at{cctz::seconds(FloorDiv(utc, 1000))};
+  return int64_t{static_cast<const cctz::time_zone*>(zone_)->lookup(at).offset} * 1000;
 }
 
 int64_t ZoneInfo::ToUtc(int64_t local) const {
   if (!zone_) return local - fixed_;
-  int32_t raw = 0, dst = 0;
-  UErrorCode status = U_ZERO_ERROR;
-  auto* zone = static_cast<const icu::TimeZone*>(zone_);
   // A skipped hour is read with the offset before the gap (so it lands behind it), a repeated one
   // as its first pass.
-  if (auto* basic = dynamic_cast<const icu::BasicTimeZone*>(zone))
-    basic->getOffsetFromLocal(static_cast<double>(local), UCAL_TZ_LOCAL_FORMER,
-                              UCAL_TZ_LOCAL_FORMER, raw, dst, status);
-  else
-    zone->getOffset(static_cast<double>(local), true, raw, dst, status);
-  return local - raw - dst;
+  const int64_t seconds = FloorDiv(local, 1000);
+  const auto found = static_cast<const cctz::time_zone*>(zone_)->lookup(
+      cctz::civil_second(1970, 1, 1) + seconds);
+  return found.pre.time_since_epoch().count() * 1000 + (local - seconds * 1000);
 }
 
 std::optional<Instant> CoerceToDate(BsonValue v) {

@@ -27,8 +27,8 @@ void IsoWeek(const CivilTime& t, int64_t* year, int* week);
 /// Milliseconds of Monday of week 1 of an ISO year.
 int64_t IsoYearStart(int64_t year);
 
-/// A time zone: UTC, a fixed offset ("+05:30", "-0400", "+03") or a name of the tz database, by
-/// ICU. Cheap to copy. A value is used by the thread that made it.
+/// A time zone: UTC, a fixed offset ("+05:30", "-0400", "+03") or a name of the tz database, as
+/// the system's zone files have it. Cheap to copy. A value is used by the thread that made it.
 class ZoneInfo {
  public:
   ZoneInfo() = default;  ///< UTC
@@ -40,7 +40,7 @@ class ZoneInfo {
   bool utc() const { return !zone_ && fixed_ == 0; }
 
  private:
-  const void* zone_ = nullptr;  ///< icu::TimeZone of this thread's cache
+  const void* zone_ = nullptr;  ///< cctz::time_zone of this thread's cache
   int64_t fixed_ = 0;
 };
 
