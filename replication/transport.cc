@@ -10,6 +10,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 
+#include "storage/thread_scheduling.h"
+
 namespace mayfly {
 namespace asio = boost::asio;
 namespace {
@@ -83,7 +85,10 @@ Transport::Transport(Options options)
 Transport::~Transport() { Stop(); }
 
 void Transport::Start() {
-  net_thread_ = std::thread([this] { net_.run(); });
+  net_thread_ = std::thread([this] {
+    UseShortTimeSlices();
+    net_.run();
+  });
   bulk_thread_ = std::thread([this] { bulk_.run(); });
 }
 

@@ -15,6 +15,7 @@
 #include "server/config.h"
 #include "server/retryable_writes.h"
 #include "server/session_store.h"
+#include "storage/thread_scheduling.h"
 
 namespace mayfly {
 
@@ -51,6 +52,7 @@ IoThread::~IoThread() { Join(); }
 void IoThread::Start() {
   thread_ = std::thread([this] {
     Log::SetThreadContext("io" + std::to_string(index_));
+    UseShortTimeSlices();
     // What reaches here came from a timer or an acceptor; connections keep their exceptions to
     // themselves.
     for (bool done = false; !done;) {

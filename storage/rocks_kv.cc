@@ -10,6 +10,7 @@
 #include <rocksdb/transaction_log.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
@@ -20,10 +21,12 @@
 #include <filesystem>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "storage/rocks_log_check.h"
 #include "storage/rocks_status.h"
 #include "storage/rocks_tuning.h"
+#include "storage/thread_scheduling.h"
 
 namespace mayfly {
 namespace {
@@ -142,8 +145,18 @@ class Listener final : public rocksdb::EventListener {
                             bool* auto_recovery) override {
     *auto_recovery = false;
   }
+  void OnFlushBegin(rocksdb::DB*, const rocksdb::FlushJobInfo&) override { Background(); }
+  void OnCompactionBegin(rocksdb::DB*, const rocksdb::CompactionJobInfo&) override { Background(); }
 
  private:
+  /// Once for each thread of RocksDB's own; a flush may also be done by whoever asks for it.
+  static void Background() {
+    thread_local bool done = false;
+    if (std::exchange(done, true)) return;
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    if (std::string_view(name).starts_with("rocksdb:")) LetOthersGoFirst();
+  }
   std::function<void(char, std::string_view)> log_;
   std::function<void()> failed_;
 };

@@ -9,7 +9,7 @@ namespace mayfly {
 namespace {
 
 constexpr int64_t kSliceMicros = 500;      ///< of a group while clients are served
-constexpr int64_t kPauseMicros = 200;      ///< after it
+constexpr int64_t kPauseMicros = 300;      ///< after it
 constexpr int64_t kLongestPause = 3'000;
 constexpr size_t kSmallest = 32;
 constexpr int64_t kWindow = 20'000;        ///< so often it is looked whether clients are served, microseconds
