@@ -4,41 +4,20 @@
 MAYFLY_POWER_ROUNDS (12) power losses; MAYFLY_SEED replays the random choices. Mounting a small file system needs root; without it those cases
 are skipped, and say so.
 """
-import os, random, shutil, signal, subprocess, sys, tempfile, threading, time
+import os, shutil, signal, subprocess, tempfile, threading, time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client, launch
+import fault_test
+from fault_test import BINARY, ROOT, Checks, launch, rnd, stop
 
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 ROUNDS = int(os.environ.get("MAYFLY_POWER_ROUNDS", "12"))
-SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
-rnd = random.Random(SEED)
-passed = failed = 0
+check = Checks(quiet=True)
 work = tempfile.mkdtemp(prefix="mayfly-disk-")
 
 
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what} (seed {SEED})")
-
-
 def start(data, binary=BINARY, extra=()):
-    proc, port = launch(binary, ["--dbpath", data, *extra], data + ".log", stdin=subprocess.PIPE)
-    if port is None:
-        print(open(data + ".log", errors="replace").read()[-5000:])
-        sys.exit("the server did not start\n0 passed, 1 failed")
-    return proc, Client("127.0.0.1", port)
-
-
-def stop(proc):
-    proc.send_signal(signal.SIGTERM)
-    return proc.wait(60)
+    return fault_test.start(data, *extra, binary=binary, stdin=subprocess.PIPE)  # by which a faulty disk is told what to do
 
 
 def tell(proc, line):
@@ -261,5 +240,4 @@ try:
     damaged_files()
 finally:
     shutil.rmtree(work, ignore_errors=True)
-print(f"disk: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+check.end("disk")

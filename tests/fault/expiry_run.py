@@ -4,43 +4,16 @@ acknowledged is in exactly one place, in the collection or on record as expired,
 
 MAYFLY_EXPIRY_ROUNDS (20) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
-import os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
-from pathlib import Path
+import os, random, shutil, tempfile, threading, time
 
 import bson
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client
+from fault_test import SEED, Checks, Client, kill, rnd, start, stop
 
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 ROUNDS = int(os.environ.get("MAYFLY_EXPIRY_ROUNDS", "20"))
-SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
-rnd = random.Random(SEED)
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what} (seed {SEED})")
-
-
-def start(data, port):
-    # Nothing is removed until what the kill left behind has been looked at.
-    proc = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", data, "--nounixsocket", "--httpPort", "0",
-                             "--setParameter", "ttlMonitorEnabled=false"], stdout=open(data + ".log", "ab"), stderr=subprocess.STDOUT)
-    end = time.monotonic() + 60
-    while True:
-        try:
-            return proc, Client("127.0.0.1", port)
-        except OSError:
-            if proc.poll() is not None or time.monotonic() > end:
-                print(open(data + ".log", errors="replace").read()[-5000:])
-                sys.exit("the server did not start\n0 passed, 1 failed")
-            threading.Event().wait(0.005)  # sleeps: polls until a deadline
+# Nothing is removed until what a kill has left behind has been looked at.
+RESTING = ("--setParameter", "ttlMonitorEnabled=false")
+check = Checks(quiet=True)
 
 
 def now():
@@ -56,7 +29,7 @@ class Writer(threading.Thread):
 
     def run(self):
         try:
-            c = Client("127.0.0.1", port)
+            c = Client("127.0.0.1", proc.port)
             while True:
                 r = self.rnd
                 ids = [f"{round_no}-{self.n}-{self.next + i}" for i in range(r.choice([1, 20, 100]))]
@@ -90,10 +63,7 @@ def rows(c, cmd):
 
 
 data = tempfile.mkdtemp(prefix="mayfly-expiry-kill-") + "/data"
-with socket.socket() as s:
-    s.bind(("127.0.0.1", 0))
-    port = s.getsockname()[1]
-proc, client = start(data, port)
+proc, client = start(data, *RESTING)
 client.command("kill", {"create": "docs"})
 client.command("kill", {"createIndexes": "docs", "indexes": [{"key": {"at": 1}, "name": "at", "expireAfterSeconds": 0, "expireReads": "exact"},
                                                              {"key": {"t": 1}, "name": "t"}, {"key": {"u": 1}, "name": "u", "unique": True}]})
@@ -106,11 +76,10 @@ for round_no in range(ROUNDS):
     for w in writers:
         w.start()
     threading.Event().wait(rnd.uniform(0.05, 0.5))  # sleeps: a random moment, for that is the test
-    proc.send_signal(signal.SIGKILL)
-    proc.wait()
+    kill(proc)
     for w in writers:
         w.join()
-    proc, client = start(data, port)
+    proc, client = start(data, *RESTING)
     stored = {d["_id"] for d in rows(client, {"find": "docs", "batchSize": 100_000, "includeExpired": True, "projection": {"_id": 1}})}
     gone = [d for d in rows(client, {"aggregate": "docs", "pipeline": [{"$tombstones": {"since": bson.DatetimeMS(began - 1000)}}],
                                      "cursor": {"batchSize": 100_000}})]
@@ -136,9 +105,7 @@ while client.command("kill", {"find": "docs", "includeExpired": True, "limit": 1
         break
     threading.Event().wait(0.02)  # sleeps: polls until a deadline
 check(client.command("kill", {"validate": "docs"})["nrecords"] == 0, "records are left")
-proc.send_signal(signal.SIGTERM)
-check(proc.wait(30) == 0, "clean stop")
+check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)
 print(f"kill -9 during expiry: {ROUNDS} rounds, {written} documents, {expired} expired before the kill, seed {SEED}")
-print(f"expiry kill: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+check.end("expiry kill")

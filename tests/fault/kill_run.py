@@ -3,35 +3,12 @@
 
 MAYFLY_KILL_ROUNDS (50) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
-import os, random, shutil, signal, sys, tempfile, threading, time
-from pathlib import Path
+import os, random, shutil, tempfile, threading, time
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client, launch
+from fault_test import SEED, Checks, Client, kill, rnd, start, stop
 
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "50"))
-SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
-rnd = random.Random(SEED)
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what}")
-
-
-def start(data):
-    began = time.monotonic()
-    proc, port = launch(BINARY, ["--dbpath", data], data + ".log")
-    if port is None:
-        print(open(data + ".log", errors="replace").read()[-5000:])
-        sys.exit("the server did not start\n0 passed, 1 failed")
-    return proc, port, Client("127.0.0.1", port), time.monotonic() - began
+check = Checks(quiet=True)
 
 
 class Writer(threading.Thread):
@@ -100,7 +77,7 @@ def read_all(c):
 
 data = tempfile.mkdtemp(prefix="mayfly-kill-") + "/data"
 models = [{"known": {}, "unsure": {}, "gone": set(), "next": 0, "recent": []} for _ in range(4)]
-proc, port, client, _ = start(data)
+proc, client = start(data)
 client.command("kill", {"createIndexes": "docs", "indexes": [
     {"key": {"w": 1, "v": -1}, "name": "wv"}, {"key": {"t": 1}, "name": "t"}, {"key": {"u": 1}, "name": "u", "unique": True}]})
 acknowledged, slowest = 0, 0.0
@@ -108,7 +85,7 @@ acknowledged, slowest = 0, 0.0
 
 def build_and_drop():
     try:
-        k = Client("127.0.0.1", port)
+        k = Client("127.0.0.1", proc.port)
         k.command("kill", {"createIndexes": "docs", "indexes": [{"key": {"v": 1}, "name": "v_later"}]})
         k.command("kill", {"dropIndexes": "docs", "index": "v_later"})
     except (ConnectionError, OSError):
@@ -116,20 +93,20 @@ def build_and_drop():
 
 
 for round_no in range(ROUNDS):
-    writers = [Writer(port, n, models[n], rnd.randrange(1 << 30)) for n in range(len(models))]
+    writers = [Writer(proc.port, n, models[n], rnd.randrange(1 << 30)) for n in range(len(models))]
     for w in writers:
         w.start()
     threading.Event().wait(rnd.uniform(0.02, 0.35))  # sleeps: a random moment for the kill is the test
     if rnd.random() < 0.2:  # sometimes it hits an index build or a drop
         threading.Thread(target=build_and_drop).start()
         threading.Event().wait(rnd.uniform(0, 0.05))  # sleeps: a random moment
-    proc.send_signal(signal.SIGKILL)
-    proc.wait()
+    kill(proc)
     for w in writers:
         w.join()
         acknowledged += w.acknowledged
-    proc, port, client, took = start(data)
-    slowest = max(slowest, took)
+    began = time.monotonic()
+    proc, client = start(data)
+    slowest = max(slowest, time.monotonic() - began)
     there = read_all(client)
     lost = wrong = back = 0
     for m in models:
@@ -143,14 +120,12 @@ for round_no in range(ROUNDS):
                 m["known"][b] = there[b]
         m["unsure"].clear()
         m["gone"].clear()
-    check(lost == wrong == back == 0, f"round {round_no}: {lost} lost, {wrong} wrong, {back} came back after a delete (seed {SEED})")
-    check(client.command("kill", {"count": "docs"})["n"] == len(there), f"round {round_no}: count differs from the documents (seed {SEED})")
+    check(lost == wrong == back == 0, f"round {round_no}: {lost} lost, {wrong} wrong, {back} came back after a delete")
+    check(client.command("kill", {"count": "docs"})["n"] == len(there), f"round {round_no}: count differs from the documents")
     if round_no % 5 == 4 or round_no == ROUNDS - 1:
         v = client.command("kill", {"validate": "docs", "full": True})
-        check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]} (seed {SEED})")
-proc.send_signal(signal.SIGTERM)
-check(proc.wait(30) == 0, "clean stop")
+        check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]}")
+check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)
 print(f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, slowest reopening {slowest * 1000:.0f} ms, seed {SEED}")
-print(f"kill: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+check.end("kill")

@@ -4,48 +4,15 @@
 MAYFLY_REAP_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices. What is due is so by the hour, so
 nothing here depends on how fast the machine is.
 """
-import datetime, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
-from pathlib import Path
+import datetime, os, shutil, tempfile, threading, time
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client
+from fault_test import SEED, Checks, kill, rnd, start, stop
 
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 ROUNDS = int(os.environ.get("MAYFLY_REAP_KILL_ROUNDS", "12"))
-SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
-rnd = random.Random(SEED)
-passed = failed = 0
+REAPING, RESTING = ("--setParameter", "ttlMonitorEnabled=true"), ("--setParameter", "ttlMonitorEnabled=false")
+check = Checks(quiet=True)
 NOW = datetime.datetime.now(datetime.timezone.utc)
 DUE, LATER = NOW - datetime.timedelta(hours=1), NOW + datetime.timedelta(days=1)
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what} (seed {SEED})")
-
-
-def start(data, port, reaping):
-    proc = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", data, "--nounixsocket", "--httpPort", "0",
-                             "--setParameter", f"ttlMonitorEnabled={'true' if reaping else 'false'}"],
-                            stdout=open(data + ".log", "ab"), stderr=subprocess.STDOUT)
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return proc, Client("127.0.0.1", port)
-        except OSError:
-            if proc.poll() is not None or time.monotonic() > deadline:
-                print(open(data + ".log", errors="replace").read()[-5000:])
-                sys.exit("the server did not start\n0 passed, 1 failed")
-            threading.Event().wait(0.005)  # sleeps: polls until a deadline
-
-
-def kill(proc):
-    proc.send_signal(signal.SIGKILL)
-    proc.wait()
 
 
 def ids(c, coll):
@@ -59,10 +26,7 @@ def ids(c, coll):
 
 
 data = tempfile.mkdtemp(prefix="mayfly-reap-kill-") + "/data"
-with socket.socket() as s:
-    s.bind(("127.0.0.1", 0))
-    port = s.getsockname()[1]
-proc, c = start(data, port, False)
+proc, c = start(data, *RESTING)
 c.command("kill", {"create": "old"})
 c.command("kill", {"createIndexes": "old", "indexes": [{"key": {"u": 1}, "name": "u"}]})
 for coll, options in (("moved", {"onExpire": {"action": "archive", "into": {"db": "kill", "coll": "old"}}}), ("gone", {})):
@@ -82,10 +46,10 @@ for round_no in range(ROUNDS):
             reply = c.command("kill", {"insert": coll, "documents": docs})
             assert reply["ok"] == 1 and reply["n"] == 1000, reply
     kill(proc)
-    proc, c = start(data, port, True)
+    proc, c = start(data, *REAPING)
     threading.Event().wait(rnd.uniform(0, span))  # sleeps: a random moment, for that is the test
     kill(proc)
-    proc, c = start(data, port, False)
+    proc, c = start(data, *RESTING)
     moved, old, gone = ids(c, "moved"), ids(c, "old"), ids(c, "gone")
     left = len(set(moved) & due)
     seen_in_the_middle += 0 < left < len(due)
@@ -101,15 +65,13 @@ for round_no in range(ROUNDS):
         check(v.get("valid") is True, f"round {round_no}: validate {coll}: {str(v)[:2000]}")
 # What is left goes in the end, all of it.
 kill(proc)
-proc, c = start(data, port, True)
+proc, c = start(data, *REAPING)
 deadline = time.monotonic() + 60
 while c.command("kill", {"count": "moved"})["n"] + c.command("kill", {"count": "gone"})["n"] > 2 * len(kept) and time.monotonic() < deadline:
     threading.Event().wait(0.02)  # sleeps: polls until a deadline
 check(set(ids(c, "moved")) == kept and set(ids(c, "gone")) == kept and set(ids(c, "old")) == due, "not everything due has gone")
 check(seen_in_the_middle > 0, "no kill came while documents were moved")
-proc.send_signal(signal.SIGTERM)
-check(proc.wait(30) == 0, "clean stop")
+check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)
 print(f"reap and kill -9: {ROUNDS} rounds, {next_id} documents, {seen_in_the_middle} kills in the middle, seed {SEED}")
-print(f"reap: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+check.end("reap")

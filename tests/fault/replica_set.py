@@ -1,29 +1,10 @@
 """A replica set of real processes on this machine, for fault tests."""
-import os, shutil, signal, socket, subprocess, tempfile, time
-from pathlib import Path
+import os, shutil, signal, subprocess, tempfile, time
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
-
-
-class Checks:
-    """Counts what was looked at, and prints it as it comes."""
-
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def __call__(self, ok, what):
-        self.passed, self.failed = self.passed + bool(ok), self.failed + (not ok)
-        print(("ok   " if ok else "FAIL ") + what, flush=True)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+from fault_test import BINARY, ROOT, Checks, free_port
 
 
 class Member:

@@ -1,39 +1,14 @@
 #!/usr/bin/env python3
 """--testClock in a replica set: the clock moves while all members are on this host, and is refused once one is elsewhere."""
-import os, shutil, signal, socket, subprocess, sys, tempfile, threading, time
-from pathlib import Path
+import shutil, socket, sys, tempfile, threading, time
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client
+from fault_test import Checks, start, stop
 
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f"FAIL {what}")
-
-
+check = Checks(quiet=True)
 folder = tempfile.mkdtemp(prefix="mayfly-clock-")
-ports, procs, clients = [], [], []
-for n in range(2):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        ports.append(s.getsockname()[1])
-    procs.append(subprocess.Popen([BINARY, "--port", str(ports[n]), "--dbpath", f"{folder}/{n}", "--nounixsocket", "--httpPort", "0", "--testClock",
-                                   "--replSet", "rs0", "--bind_ip_all"], stdout=open(f"{folder}/{n}.log", "ab"), stderr=subprocess.STDOUT))
+procs, clients = zip(*(start(f"{folder}/{n}", "--testClock", "--replSet", "rs0", "--bind_ip_all") for n in range(2)))
+ports = [p.port for p in procs]
 end = time.monotonic() + 60
-while len(clients) < 2:
-    try:
-        clients.append(Client("127.0.0.1", ports[len(clients)]))
-    except OSError:
-        if procs[len(clients)].poll() is not None or time.monotonic() > end:
-            print(open(f"{folder}/{len(clients)}.log", errors="replace").read()[-5000:])
-            sys.exit("the server did not start\n0 passed, 1 failed")
-        threading.Event().wait(0.01)  # sleeps: polls until a deadline
 client = clients[0]
 clock = lambda change: client.command("admin", {"clock": change})
 # By name: a configuration mixes no localhost with other hosts.
@@ -61,8 +36,6 @@ for change in ({"advanceSeconds": 5}, {"freeze": True}, "real"):
 r = clock(1)
 check(r.get("ok") == 1 and r["frozen"] is False, f"reading the clock: {r}")
 for p in reversed(procs):
-    p.send_signal(signal.SIGTERM)
-    check(p.wait(30) == 0, "clean stop")
+    check(stop(p) == 0, "clean stop")
 shutil.rmtree(folder, ignore_errors=True)
-print(f"test clock: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+check.end("test clock")

@@ -4,44 +4,18 @@ in flight is there whole or not at all, and the rules act (or rest) accordingly.
 
 MAYFLY_TTL_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
-import json, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import json, os, random, shutil, tempfile, threading
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client
+from bson import ObjectId
 
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
+from fault_test import SEED, Checks, Client, kill, rnd, start, stop
+
 ROUNDS = int(os.environ.get("MAYFLY_TTL_KILL_ROUNDS", "12"))
-SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
-rnd = random.Random(SEED)
-passed = failed = 0
+GUARDED = ("--setParameter", "ttlGuardMinDocs=1", "--setParameter", "ttlGuardAction=hold")
+check = Checks(quiet=True)
 RULES = ["a", "b", "c"]
 PAST = datetime.now(timezone.utc) - timedelta(days=1)
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAIL {what} (seed {SEED})")
-
-
-def start(data, port):
-    began = time.monotonic()
-    proc = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", data, "--nounixsocket", "--httpPort", "0",
-                             "--setParameter", "ttlGuardMinDocs=1", "--setParameter", "ttlGuardAction=hold"],
-                            stdout=open(data + ".log", "ab"), stderr=subprocess.STDOUT)
-    while True:
-        try:
-            return proc, Client("127.0.0.1", port)
-        except OSError:
-            if proc.poll() is not None or time.monotonic() - began > 60:
-                print(open(data + ".log", errors="replace").read()[-5000:])
-                sys.exit("the server did not start\n0 passed, 1 failed")
-            threading.Event().wait(0.005)  # sleeps: polls until a deadline
 
 
 def must(c, doc):
@@ -88,24 +62,20 @@ class Changer(threading.Thread):
             h = self.rnd.choice(sorted(m["holds"]))
             m["holds"].discard(h)
             m["release_in_flight"] = h
-            from bson import ObjectId
             must(c, {"ttlHoldRelease": "s", "holdId": ObjectId(h)})
             m["release_in_flight"] = None
         self.acknowledged += 1
 
 
 data = tempfile.mkdtemp(prefix="mayfly-ttl-kill-") + "/data"
-with socket.socket() as s:
-    s.bind(("127.0.0.1", 0))
-    port = s.getsockname()[1]
-proc, client = start(data, port)
+proc, client = start(data, *GUARDED)
 must(client, {"insert": "s", "documents": [{"_id": i, "a": PAST, "b": PAST, "c": PAST} for i in range(50)]})
 must(client, {"createIndexes": "s", "indexes": [{"key": {r: 1}, "name": r, "expireAfterSeconds": 10**9} for r in RULES]})
 models = {r: {"paused": False, "unsure_paused": None, "seconds": 10**9, "unsure_seconds": None, "holds": set(), "hold_in_flight": False,
               "release_in_flight": None} for r in RULES}
 acknowledged = audited = 0
 for round_no in range(ROUNDS):
-    threads = [Changer(port, r, models[r], rnd.randrange(1 << 30)) for r in RULES]
+    threads = [Changer(proc.port, r, models[r], rnd.randrange(1 << 30)) for r in RULES]
     for t in threads:
         t.start()
     threading.Event().wait(rnd.uniform(0.02, 0.25))  # sleeps: a random moment, for that is the test
@@ -115,7 +85,7 @@ for round_no in range(ROUNDS):
 
     def make_rule():
         try:
-            k = Client("127.0.0.1", port)
+            k = Client("127.0.0.1", proc.port)
             k.command("k", {"insert": guard, "documents": [{"t": PAST} for _ in range(20)]})
             made.append(k.command("k", {"createIndexes": guard, "indexes": [{"key": {"t": 1}, "name": "t", "expireAfterSeconds": 0}]}))
         except (ConnectionError, OSError):
@@ -124,14 +94,13 @@ for round_no in range(ROUNDS):
     maker = threading.Thread(target=make_rule)
     maker.start()
     threading.Event().wait(rnd.uniform(0, 0.03))  # sleeps: a random moment
-    proc.send_signal(signal.SIGKILL)
-    proc.wait()
+    kill(proc)
     maker.join()
     for t in threads:
         t.join()
         check(t.error is None, f"round {round_no}: {t.error}")
         acknowledged += t.acknowledged
-    proc, client = start(data, port)
+    proc, client = start(data, *GUARDED)
     status = must(client, {"ttlStatus": 1})
     states = {(r["ns"], r["index"]): r for r in status["rules"]}
     seconds = {i["name"]: i.get("expireAfterSeconds") for i in must(client, {"listIndexes": "s"})["cursor"]["firstBatch"]}
@@ -163,9 +132,7 @@ with open(data + "/audit/audit.json") as f:
     lines = [json.loads(line) for line in f]
 check(len(lines) >= acknowledged // 3, f"{len(lines)} audit lines for {acknowledged} changes")
 check(all(l["remote"].get("ip") == "127.0.0.1" and l["atype"] for l in lines), "audit lines say who and what")
-proc.send_signal(signal.SIGTERM)
-check(proc.wait(30) == 0, "clean stop")
+check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)
 print(f"ttl controls: {ROUNDS} rounds, {acknowledged} acknowledged changes, {len(lines)} audit lines, seed {SEED}")
-print(f"ttl_controls: {passed} passed, {failed} failed")
-sys.exit(failed != 0)
+check.end("ttl_controls")

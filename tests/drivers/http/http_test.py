@@ -1,48 +1,27 @@
 #!/usr/bin/env python3
 """The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a replica set."""
-import http.client, json, os, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import http.client, json, os, shutil, sys, tempfile, threading, time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
-from run import ROOT, Client
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fault"))
+from fault_test import Checks, Client, free_port, start, stop
 
-BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f"FAIL {what}")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+check = Checks(quiet=True)
 
 
 class Server:
-    """On a port of the system's choice, which its log says."""
+    """On a port of the system's choice, with its HTTP port."""
 
     def __init__(self, folder, *options):
-        self.folder, self.http_port = folder, free_port()
+        self.http_port = free_port()
         os.makedirs(folder)
-        self.log = folder + "/log"
-        self.proc = subprocess.Popen([BINARY, "--port", "0", "--dbpath", folder + "/db", "--nounixsocket", "--httpPort", str(self.http_port), *options],
-                                     stdout=open(self.log, "wb"), stderr=subprocess.STDOUT)
+        self.proc, self.client = start(folder + "/db", "--httpPort", str(self.http_port), *options)
+        self.port, self.log = self.proc.port, folder + "/db.log"
         end = time.monotonic() + 60
-        self.port = None
-        while self.port is None or self.get("/healthz")[0] != 200:
-            for line in open(self.log, errors="replace"):
-                if "Listening on" in line and "127.0.0.1:" in line:
-                    self.port = int(line.split("127.0.0.1:")[1].split('"')[0])
-            if self.proc.poll() is not None or time.monotonic() > end:
-                print(open(self.log, errors="replace").read()[-5000:])
-                sys.exit("the server did not start\n0 passed, 1 failed")
+        while self.get("/healthz")[0] != 200:
+            if time.monotonic() > end:
+                sys.exit("no answer on the HTTP port\n0 passed, 1 failed")
             threading.Event().wait(0.01)  # sleeps: polls until a deadline
-        self.client = Client("127.0.0.1", self.port)
 
     def get(self, path, method="GET", headers={}, body=None):
         c = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
@@ -57,8 +36,7 @@ class Server:
             c.close()
 
     def stop(self):
-        self.proc.send_signal(signal.SIGTERM)
-        check(self.proc.wait(60) == 0, "stops cleanly")
+        check(stop(self.proc) == 0, "stops cleanly")
 
 
 folder = tempfile.mkdtemp(prefix="mayfly-http-")
@@ -119,5 +97,4 @@ try:
     s.stop()
 finally:
     shutil.rmtree(folder, ignore_errors=True)
-print(f"http: {passed} passed, {failed} failed")
-sys.exit(failed > 0)
+check.end("http")

@@ -1,0 +1,60 @@
+"""What every fault test has: the server under test, a seed for its random choices, a count of what was looked at, the start of a server.
+
+MAYFLYD names another binary; MAYFLY_SEED replays the random choices of a run.
+"""
+import os, random, signal, socket, sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from run import ROOT, Client, launch
+
+BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
+SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
+rnd = random.Random(SEED)
+
+
+class Checks:
+    """Counts what was looked at and prints it as it comes; `quiet`: only what failed, with the seed."""
+
+    def __init__(self, quiet=False):
+        self.passed = self.failed = 0
+        self.quiet = quiet
+
+    def __call__(self, ok, what):
+        self.passed, self.failed = self.passed + bool(ok), self.failed + (not ok)
+        if not self.quiet:
+            print(("ok   " if ok else "FAIL ") + what, flush=True)
+        elif not ok:
+            print(f"FAIL {what} (seed {SEED})", flush=True)
+
+    def end(self, name):
+        """Prints the line that scripts/test reads, and ends the program."""
+        print(f"{name}: {self.passed} passed, {self.failed} failed")
+        sys.exit(self.failed != 0)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(data, *options, binary=BINARY, stdin=None):
+    """A server on a data directory, with its output beside it in `data`.log: the process, which knows its `port`, and a client."""
+    proc, proc_port = launch(binary, ["--dbpath", data, *options], data + ".log", stdin=stdin)
+    if proc_port is None:
+        print(open(data + ".log", errors="replace").read()[-5000:])
+        sys.exit("the server did not start\n0 passed, 1 failed")
+    proc.port = proc_port
+    return proc, Client("127.0.0.1", proc_port)
+
+
+def kill(proc):
+    proc.send_signal(signal.SIGKILL)
+    proc.wait()
+
+
+def stop(proc):
+    """By SIGTERM; the exit code."""
+    proc.send_signal(signal.SIGTERM)
+    return proc.wait(60)
