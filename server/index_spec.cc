@@ -1,5 +1,6 @@
 #include "server/index_spec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "protocol/extended_json.h"
@@ -93,7 +94,7 @@ Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {
 }
 
 Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
-                                 std::string* note) {
+                                 std::string* note, bool ignore_unknown) {
   IndexInfo i;
   BsonValue key = spec["key"], name = spec["name"];
   if (key.missing())
@@ -119,6 +120,7 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
   };
   BsonValue expire;
   bool clustered = false, reap = false;
+  std::vector<std::string_view> ignored;
   std::string extra;
   BsonBuilder more(extra);
   for (const BsonElement& e : spec) {
@@ -177,6 +179,8 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
                        "' is not valid for this kind of index, or not supported by this server. "
                        "Specification: " +
                        ToRelaxedJson(spec)};
+    } else if (ignore_unknown) {
+      ignored.push_back(o);
     } else {
       return Error{
           ErrorCode::kInvalidIndexSpecificationOption,
@@ -194,6 +198,7 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
     for (const BsonElement& e : spec)
       if (e.name != "key" && e.name != "name" && e.name != "v" && e.name != "ns" &&
           e.name != "background" && e.name != "collation" &&
+          std::find(ignored.begin(), ignored.end(), e.name) == ignored.end() &&
           !(e.name == "unique" && coll && coll->clustered))
         return Error{ErrorCode::kInvalidIndexSpecificationOption,
                      "The field '" + std::string(e.name) +

@@ -10,9 +10,10 @@ namespace mayfly {
 /// Reads and checks one entry of createIndexes' `indexes` for the collection (null: it does not
 /// exist yet). `note` gets a remark for the reply, if there is one. Errors: CannotCreateIndex 67,
 /// InvalidIndexSpecificationOption 197, FailedToParse 9, TypeMismatch 14, BadValue 2 (manual
-/// "createIndexes"; EXPIRY.md A.3).
+/// "createIndexes"; EXPIRY.md A.3). `ignore_unknown`: options that no index has are left out
+/// (createIndexes' ignoreUnknownIndexOptions, which mongorestore sends), rather than refused.
 Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
-                                 std::string* note);
+                                 std::string* note, bool ignore_unknown = false);
 
 /// `expireReads` of an index: "exact" or "lazy" (EXPIRY C.2). Errors: TypeMismatch 14, BadValue 2.
 Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where);

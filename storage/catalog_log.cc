@@ -33,6 +33,8 @@ void AppendIndexSpec(const IndexInfo& index, BsonBuilder& out) {
   if (index.hidden) out.Append("hidden", true);
   if (index.prepare_unique) out.Append("prepareUnique", true);
   if (index.expire_after_seconds) out.Append("expireAfterSeconds", *index.expire_after_seconds);
+  if (index.expire_reads != ExpireReads::kDefault)
+    out.Append("expireReads", index.expire_reads == ExpireReads::kExact ? "exact" : "lazy");
   if (index.has_partial_filter) out.Append("partialFilterExpression", index.partial_filter);
   out.AppendAll(index.extra);
 }
@@ -44,6 +46,15 @@ void LogCreate(WriteUnit& unit, const CollectionInfo& coll) {
                     if (coll.is_view) {
                       b.Append("viewOn", coll.view_on);
                       b.AppendArray("pipeline", coll.view_pipeline.view());
+                    }
+                    if (coll.clustered) {
+                      auto clustered = b.OpenDocument("clusteredIndex");
+                      clustered.Append("v", 2);
+                      clustered.OpenDocument("key").Append("_id", 1);
+                      clustered.Append("name", coll.clustered_index_name).Append("unique", true);
+                      clustered.Done();
+                      if (coll.expire_after_seconds)
+                        b.Append("expireAfterSeconds", *coll.expire_after_seconds);
                     }
                     if (coll.is_view || coll.clustered) return;
                     auto id = b.OpenDocument("idIndex");
@@ -110,7 +121,9 @@ void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionIn
   }
   unit.LogCommand(after.db, after.is_view ? nullptr : &after, BuildBson([&](BsonBuilder& b) {
                     b.Append("collMod", after.name).AppendAll(after.options);
-                    if (before.expire_after_seconds && !after.expire_after_seconds)
+                    if (after.expire_after_seconds)
+                      b.Append("expireAfterSeconds", *after.expire_after_seconds);
+                    else if (before.expire_after_seconds)
                       b.Append("expireAfterSeconds", "off");
                   }),
                   BuildBson([&](BsonBuilder& b) {

@@ -1,5 +1,7 @@
 #include "storage/document_diff.h"
 
+#include <charconv>
+#include <map>
 #include <vector>
 
 #include "protocol/bson_builder.h"
@@ -87,7 +89,124 @@ void DiffArrays(BsonView before, BsonView after, BsonBuilder& out) {
   }
 }
 
+Error NoDiff(std::string why) { return {ErrorCode::kFailedToParse, "an oplog entry's diff " + std::move(why)}; }
+
+Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out);
+Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out);
+
+/// `value` changed by `diff`, under the name that `open` gives it.
+template <class OpenDocument, class OpenArray>
+Result<void> ApplyNested(BsonValue value, BsonValue diff, OpenDocument open_document, OpenArray open_array) {
+  if (!diff.IsDocument()) return NoDiff("has a part that is no document");
+  const bool of_array = diff.Document()["a"].Is(BsonType::kBool);
+  if (of_array ? !value.IsArray() : !value.IsDocument())
+    return Error{ErrorCode::kTypeMismatch, "an oplog entry's diff changes parts of a value that is no " +
+                                               std::string(of_array ? "array" : "document")};
+  if (of_array) {
+    BsonArrayBuilder sub = open_array();
+    return ApplyToArray(value.Document(), diff.Document(), sub);
+  }
+  BsonBuilder sub = open_document();
+  return ApplyToDocument(value.Document(), diff.Document(), sub);
+}
+
+Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
+  BsonView removed, replaced, added;
+  std::map<std::string_view, BsonValue> nested;
+  for (const BsonElement& part : diff) {
+    if (!part.value.IsDocument()) return NoDiff("has the part '" + std::string(part.name) + "', which is no document");
+    if (part.name == "d")
+      removed = part.value.Document();
+    else if (part.name == "u")
+      replaced = part.value.Document();
+    else if (part.name == "i")
+      added = part.value.Document();
+    else if (part.name.starts_with('s'))
+      nested[part.name.substr(1)] = part.value;
+    else
+      return NoDiff("has the part '" + std::string(part.name) + "', which this server does not know");
+  }
+  std::map<std::string_view, BsonValue> next;
+  for (const BsonElement& e : replaced) next[e.name] = e.value;
+  for (const BsonElement& e : before) {
+    if (removed.Has(e.name) || added.Has(e.name)) continue;
+    if (auto u = next.find(e.name); u != next.end()) {
+      out.Append(e.name, u->second);
+      next.erase(u);
+    } else if (auto s = nested.find(e.name); s != nested.end()) {
+      MAYFLY_TRY(ApplyNested(
+          e.value, s->second, [&] { return out.OpenDocument(e.name); }, [&] { return out.OpenArray(e.name); }));
+      nested.erase(s);
+    } else {
+      out.Append(e);
+    }
+  }
+  if (!nested.empty())
+    return Error{ErrorCode::kTypeMismatch,
+                 "an oplog entry's diff changes parts of '" + std::string(nested.begin()->first) + "', which is not there"};
+  for (const BsonElement& e : replaced)
+    if (next.contains(e.name)) out.Append(e);
+  for (const BsonElement& e : added) out.Append(e);
+  return Ok();
+}
+
+Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out) {
+  constexpr int kMostElements = 16 * 1024 * 1024 / 3;  // of a document of the largest size
+  int length = -1;
+  std::map<int, BsonElement> changes;
+  for (const BsonElement& part : diff) {
+    if (part.name == "a") continue;
+    if (part.name == "l") {
+      if (!part.value.IsNumber() || part.value.NumberAsInt64() < 0 || part.value.NumberAsInt64() > kMostElements)
+        return NoDiff("has a length that is no array's");
+      length = static_cast<int>(part.value.NumberAsInt64());
+      continue;
+    }
+    int index = -1;
+    const char* end = part.name.data() + part.name.size();
+    if (part.name.size() < 2 || (part.name[0] != 'u' && part.name[0] != 's') ||
+        std::from_chars(part.name.data() + 1, end, index).ptr != end || index < 0 || index >= kMostElements)
+      return NoDiff("has the part '" + std::string(part.name) + "', which this server does not know");
+    changes[index] = part;
+  }
+  int at = 0;
+  auto change = changes.begin();
+  auto one = [&](const BsonValue* value) -> Result<void> {
+    if (change == changes.end() || change->first != at) {
+      if (value != nullptr)
+        out.Append(*value);
+      else
+        out.AppendNull();
+    } else {
+      const BsonElement part = (change++)->second;
+      if (part.name[0] == 'u') {
+        out.Append(part.value);
+      } else if (value == nullptr) {
+        return Error{ErrorCode::kTypeMismatch, "an oplog entry's diff changes parts of an element that is not there"};
+      } else {
+        MAYFLY_TRY(ApplyNested(
+            *value, part.value, [&] { return out.OpenDocument(); }, [&] { return out.OpenArray(); }));
+      }
+    }
+    ++at;
+    return Ok();
+  };
+  for (const BsonElement& e : before) {
+    if (length >= 0 && at >= length) return Ok();
+    MAYFLY_TRY(one(&e.value));
+  }
+  while (change != changes.end() && (length < 0 || at < length)) {
+    MAYFLY_TRY(one(nullptr));
+  }
+  return Ok();
+}
+
 }  // namespace
+
+Result<void> ApplyDocumentDiff(BsonView before, BsonView diff, std::string& out) {
+  BsonBuilder b(out);
+  return ApplyToDocument(before, diff, b);
+}
 
 void AppendDocumentDiff(BsonView before, BsonView after, std::string& out) {
   BsonBuilder b(out);

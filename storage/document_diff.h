@@ -2,6 +2,7 @@
 #include <string>
 
 #include "protocol/bson_view.h"
+#include "protocol/error.h"
 
 namespace mayfly {
 
@@ -13,5 +14,10 @@ namespace mayfly {
 /// d: fields to remove, u: values to replace in place, i: fields to add at the end, in order; each part only if there is something in it.
 /// Also where the diff is larger than `after`: change streams are to show an update as one, however small the document.
 void AppendDocumentDiff(BsonView before, BsonView after, std::string& out);
+
+/// Appends what a diff makes of `before`. A field of `u` that is not there is added at the end, one of `i` that is there moves to the end; an
+/// array grows with nulls up to the index of a `u`. Errors: FailedToParse 9 for what is no diff (with part names this server does not know),
+/// TypeMismatch 14 where `s` meets a value that is no document or array.
+Result<void> ApplyDocumentDiff(BsonView before, BsonView diff, std::string& out);
 
 }  // namespace mayfly

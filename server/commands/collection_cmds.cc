@@ -134,9 +134,13 @@ Result<void> CheckViewPipeline(std::string_view db, std::string_view on, BsonVie
   return Ok();
 }
 
-Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+}  // namespace
+
+Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
+                              std::optional<Uuid> uuid) {
   ArgReader in(req);
   CollectionInfo c;
+  if (uuid) c.uuid = *uuid;
   c.db = req.db;
   c.name = in.Collection();
   c.capped = in.LooseBoolOr("capped", false);
@@ -302,6 +306,12 @@ Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuild
       p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(made->expiry_options));
     });
   return Ok();
+}
+
+namespace {
+
+Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  return CreateCollection(ctx, req, reply, std::nullopt);
 }
 
 void CloseCursors(ServerContext& server, std::string_view db, std::string_view collection) {

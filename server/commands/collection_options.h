@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/command.h"
 #include "server/server_context.h"
 #include "storage/catalog_types.h"
 
@@ -24,6 +25,11 @@ Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now);
 Result<void> ParseExpiryOptions(BsonView given, bool change, ExpiryOptions* options);
 /// As listCollections shows it: what is not the default.
 BsonDocument DescribeExpiryOptions(const ExpiryOptions& options);
+
+/// The `create` command. `uuid`: of the new collection, which a replayed oplog names; none: a new
+/// one. Errors: NamespaceExists 48 (also for a UUID that is taken) and those of the options.
+Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
+                              std::optional<Uuid> uuid);
 
 /// Used and total bytes of the file system that `path` is on; zeros when it cannot be asked.
 void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total);

@@ -56,14 +56,10 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
   std::vector<BsonView> specs = in.Documents("indexes");
   const BsonValue quorum = in.Any("commitQuorum");  // members that must be ready: there is this one
   const bool dry_run = in.BoolOr("dryRun", false);
-  in.LooseBoolOr("ignoreUnknownIndexOptions", false);
+  const bool ignore_unknown = in.LooseBoolOr("ignoreUnknownIndexOptions", false);
   MAYFLY_TRY(in.Finish());
   if (specs.empty())
     return Error{ErrorCode::kBadValue, "Must specify at least one index to create"};
-  if (in.Has("ignoreUnknownIndexOptions"))
-    return Error{
-        ErrorCode::kNotImplemented,
-        "ignoreUnknownIndexOptions is not supported by this server: leave out the unknown options"};
   MAYFLY_TRY(ValidateNewNamespace(req.db, collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
   Catalog& catalog = ctx.server.storage().catalog();
@@ -74,7 +70,7 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
   std::vector<IndexInfo> indexes;
   std::string note;
   for (BsonView s : specs) {
-    MAYFLY_TRY(IndexInfo i, ParseIndexSpec(ctx.server, coll.get(), s, &note));
+    MAYFLY_TRY(IndexInfo i, ParseIndexSpec(ctx.server, coll.get(), s, &note, ignore_unknown));
     for (const IndexInfo& other : indexes)
       if (other.name == i.name && other.key.bytes() != i.key.bytes())
         return Error{

@@ -5,6 +5,7 @@
 namespace mayfly {
 
 void RegisterAggregate(CommandRegistry&);
+void RegisterApplyOps(CommandRegistry&);
 void RegisterBuildInfo(CommandRegistry&);
 void RegisterBulkWrite(CommandRegistry&);
 void RegisterClock(CommandRegistry&);
@@ -52,6 +53,7 @@ void RegisterWhatsMyUri(CommandRegistry&);
 void RegisterAllCommands(CommandRegistry& registry) {
   // Alphabetical, one a line.
   RegisterAggregate(registry);
+  RegisterApplyOps(registry);
   RegisterBuildInfo(registry);
   RegisterBulkWrite(registry);
   RegisterClock(registry);

@@ -12,42 +12,11 @@ namespace {
 
 BsonDocument J(std::string_view json) { return ParseJson(json).value(); }
 
-/// What the oplog's readers do with `diff`: the manual of $v: 2 entries, in a few lines.
+/// What ApplyDocumentDiff makes of `before`.
 BsonDocument Patch(BsonView before, BsonView diff) {
-  return BuildBson([&](BsonBuilder& b) {
-    const bool array = diff["a"].Is(BsonType::kBool);
-    if (array) {
-      int n = before.Count();
-      if (diff.Has("l")) n = static_cast<int>(diff["l"].NumberAsInt64());
-      for (const BsonElement& e : diff)
-        if (e.name[0] == 'u' || e.name[0] == 's')
-          n = std::max(n, std::stoi(std::string(e.name.substr(1))) + 1);
-      for (int i = 0; i < n; ++i) {
-        const std::string k = std::to_string(i);
-        if (diff.Has("u" + k))
-          b.Append(k, diff["u" + k]);
-        else if (diff.Has("s" + k))
-          b.Append(k, Patch(before[k].Document(), diff["s" + k].Document()).view().AsValue(before[k].type()));
-        else
-          b.Append(k, before[k]);
-      }
-      return;
-    }
-    auto part = [&](const char* name) {
-      return diff[name].IsDocument() ? diff[name].Document() : BsonView();
-    };
-    for (const BsonElement& e : before) {
-      const std::string sub = "s" + std::string(e.name);
-      if (part("d").Has(e.name) || part("i").Has(e.name)) continue;
-      if (part("u").Has(e.name))
-        b.Append(e.name, part("u")[e.name]);
-      else if (diff.Has(sub))
-        b.Append(e.name, Patch(e.value.Document(), diff[sub].Document()).view().AsValue(e.value.type()));
-      else
-        b.Append(e);
-    }
-    for (const BsonElement& e : part("i")) b.Append(e);
-  });
+  std::string out;
+  REQUIRE(ApplyDocumentDiff(before, diff, out));
+  return BsonDocument(std::move(out));
 }
 
 TEST_CASE("A diff of two documents makes the second of the first", "[replication]") {
@@ -80,6 +49,37 @@ TEST_CASE("What is no replacement is a diff, however small the document", "[repl
   std::string diff;
   AppendDocumentDiff(a, b, diff);
   CHECK(BsonView(diff).bytes() == J(R"({"d":{"a":false},"i":{"b":"something else entirely"}})").view().bytes());
+}
+
+std::string Text(std::string_view json) { return ToRelaxedJson(J(json).view().AsValue()); }
+
+TEST_CASE("Diffs of other servers", "[replication]") {
+  const BsonDocument before = J(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})");
+  auto apply = [&](const char* diff) {
+    std::string out;
+    Result<void> done = ApplyDocumentDiff(before, J(diff), out);
+    return done ? ToRelaxedJson(BsonView(out).AsValue())
+                : "error " + std::to_string(static_cast<int>(done.error().code));
+  };
+  CHECK(apply(R"({})") == Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})"));
+  CHECK(apply(R"({"u":{"new":5,"z":2}})") == Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":2,"new":5})"));
+  CHECK(apply(R"({"i":{"a":7}})") == Text(R"({"_id":1,"l":[1,2,3],"z":1,"a":7})"));
+  CHECK(apply(R"({"sl":{"a":true,"u5":6}})") ==
+        Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3,null,null,6],"z":1})"));
+  CHECK(apply(R"({"sl":{"a":true,"l":2,"u0":9}})") == Text(R"({"_id":1,"a":{"b":1},"l":[9,2],"z":1})"));
+  // What is no diff, or does not fit the document.
+  for (const char* diff : {R"({"x":{}})", R"({"u":1})", R"({"sa":1})", R"({"sl":{"a":true,"l":-1}})",
+                           R"({"sl":{"a":true,"q":1}})", R"({"sl":{"a":true,"u99999999999":1}})",
+                           R"({"sl":{"a":true,"u1x":1}})", R"({"b":{}})"}) {
+    CAPTURE(diff);
+    CHECK(apply(diff) == "error 9");
+  }
+  for (const char* diff : {R"({"sz":{"u":{"b":1}}})", R"({"snone":{"u":{"b":1}}})",
+                           R"({"sa":{"a":true}})", R"({"sl":{"a":true,"s0":{"u":{"x":1}}}})",
+                           R"({"sl":{"a":true,"s7":{"u":{"x":1}}}})"}) {
+    CAPTURE(diff);
+    CHECK(apply(diff) == "error 14");
+  }
 }
 
 TEST_CASE("A damaged entry of the log is an error wherever it ends", "[replication]") {

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "server/arg_reader.h"
+#include "server/commands/collection_options.h"
+#include "server/server_context.h"
+#include "server/write_ops.h"
+#include "storage/document_diff.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+namespace {
+
+/// One entry of the oplog as applyOps takes it; what else an entry has (ts, t, v, wall, lsid …) is
+/// about where it was. Views live as long as the command.
+struct OplogEntry {
+  enum class Kind : uint8_t { kInsert, kUpdate, kDelete, kCommand, kNoop } kind = Kind::kNoop;
+  std::string db, collection;  ///< kCommand: collection is "$cmd"
+  BsonView o, o2;
+  std::optional<Uuid> uuid;
+};
+
+Error Malformed(std::string why) {
+  return {ErrorCode::kFailedToParse, "applyOps: " + std::move(why)};
+}
+
+Result<OplogEntry> ParseEntry(BsonView doc) {
+  ArgReader in("applyOps.applyOps", doc);
+  OplogEntry e;
+  const std::string_view op = in.String("op"), ns = in.StringOr("ns");
+  const auto o = in.OptDocument("o");
+  e.o2 = in.DocumentOr("o2");
+  const BsonValue ui = in.Any("ui");
+  MAYFLY_TRY(in.FinishLoose());
+  constexpr std::string_view kOps = "iudcn";
+  const size_t at = op.size() == 1 ? kOps.find(op[0]) : std::string_view::npos;
+  if (at == std::string_view::npos)
+    return Malformed("an entry's op is i, u, d, c or n, but not '" + std::string(op) + "'");
+  e.kind = static_cast<OplogEntry::Kind>(at);
+  if (e.kind == OplogEntry::Kind::kNoop) return e;
+  if (!o) return Malformed("an entry with op '" + std::string(op) + "' needs a document 'o'");
+  e.o = *o;
+  const size_t dot = ns.find('.');
+  if (dot == std::string_view::npos || dot == 0 || dot + 1 == ns.size())
+    return Error{ErrorCode::kInvalidNamespace, "applyOps: an entry's ns must be database.collection, "
+                                               "but it is '" + std::string(ns) + "'"};
+  e.db = ns.substr(0, dot);
+  e.collection = ns.substr(dot + 1);
+  if (e.kind == OplogEntry::Kind::kCommand) {
+    if (e.collection != "$cmd")
+      return Error{ErrorCode::kInvalidNamespace,
+                   "applyOps: the ns of a command is database.$cmd, but it is '" + std::string(ns) + "'"};
+    if (e.o.empty()) return Malformed("a command's 'o' is empty");
+  } else if (e.kind == OplogEntry::Kind::kUpdate ? e.o2["_id"].missing() && e.o["_id"].missing()
+                                                 : e.o["_id"].missing()) {
+    return Error{ErrorCode::kNoSuchKey, "applyOps: an entry with op '" + std::string(op) +
+                                            "' must name its document by _id"};
+  }
+  if (ui.Is(BsonType::kBinary) && ui.BinarySubtype() == 4 && ui.BinaryData().size() == 16) {
+    e.uuid.emplace();
+    std::memcpy(e.uuid->data(), ui.BinaryData().data(), 16);
+  } else if (!ui.missing()) {
+    return Error{ErrorCode::kTypeMismatch, "BSON field 'applyOps.applyOps.ui' must be a UUID"};
+  }
+  return e;
+}
+
+/// By `_id` alone, whatever its type.
+BsonDocument ById(BsonValue id) {
+  return BuildBson([&](BsonBuilder& b) { b.OpenDocument("_id").Append("$eq", id); });
+}
+
+Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) {
+  const BsonDocument query = ById(e.o2["_id"].missing() ? e.o["_id"] : e.o2["_id"]);
+  const BsonElement first = e.o.First();
+  const bool diff = first.name == "$v" && first.value.IsNumber() && first.value.NumberAsInt64() == 2;
+  if (diff) {
+    const BsonValue changes = e.o["diff"];
+    if (!changes.IsDocument()) return Malformed("an update of version 2 has no document 'diff'");
+    return write.Merge(query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
+      if (!now)
+        return Error{ErrorCode::kNoMatchingDocument,
+                     "applyOps: the document that an update changes is not there"};
+      std::string next;
+      MAYFLY_TRY(ApplyDocumentDiff(*now, changes.Document(), next));
+      return std::optional(BsonDocument(std::move(next)));
+    });
+  }
+  if (!first.name.starts_with('$'))
+    return write.Merge(query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
+      if (!now && !upsert) return std::optional<BsonDocument>();
+      if (!e.o["_id"].missing()) return std::optional(BsonDocument(e.o));
+      return std::optional(BuildBson([&](BsonBuilder& b) {
+        b.Append("_id", e.o2["_id"]).AppendAll(e.o);
+      }));
+    });
+  // Operators, as servers before 5.0 wrote them: {$v: 1, $set: …}.
+  const BsonDocument operators = BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& f : e.o)
+      if (f.name != "$v") b.Append(f);
+  });
+  UpdateStatement s;
+  s.filter = query;
+  s.update = operators.view().AsValue();
+  s.upsert = upsert;
+  MAYFLY_TRY(write.Update(s));
+  return Ok();
+}
+
+Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
+  std::string db = e.db, collection = e.collection;
+  if (e.uuid) {
+    const CollectionInfoPtr named = ctx.server.storage().catalog().FindByUuid(*e.uuid);
+    if (!named)
+      return Error{ErrorCode::kNamespaceNotFound,
+                   "applyOps: no collection has the UUID of an entry for " + db + "." + collection};
+    db = named->db;
+    collection = named->name;
+  }
+  WriteCommand write(ctx.server, ctx.op, db, collection);
+  write.set_bypass_validation(true);  // it was valid where it was written
+  MAYFLY_TRY(write.Open());
+  if (!write.coll())
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "applyOps: cannot apply insert, delete, or update operation on a non-existent "
+                 "namespace " + db + "." + collection};
+  if (e.kind == OplogEntry::Kind::kUpdate) return ApplyUpdate(write, e, upsert);
+  const BsonDocument query = ById(e.o["_id"]);
+  if (e.kind == OplogEntry::Kind::kInsert) {
+    MAYFLY_TRY(write.Merge(query, [&](std::optional<BsonView>) -> Result<std::optional<BsonDocument>> {
+      return std::optional(BsonDocument(e.o));
+    }));
+    write.NotifyInserted();
+    return Ok();
+  }
+  DeleteStatement s;
+  s.filter = query;
+  MAYFLY_TRY(write.Delete(s));
+  return Ok();
+}
+
+/// The command that does what an oplog's command says; empty: there is nothing to do.
+Result<BsonDocument> AsCommand(const OplogEntry& e) {
+  const BsonElement first = e.o.First();
+  if (first.name == "startIndexBuild" || first.name == "abortIndexBuild") return BsonDocument();
+  if (first.name == "commitIndexBuild" || first.name == "createIndexes") {
+    if (!first.value.IsString()) return Malformed("a command on indexes names no collection");
+    const BsonValue list = e.o["indexes"];
+    return BuildBson([&](BsonBuilder& b) {
+      b.Append("createIndexes", first.value);
+      if (list.IsArray()) {
+        b.Append("indexes", list);
+      } else {
+        // One index an entry: {createIndexes: collection, v: 2, key: …, name: …}.
+        BsonArrayBuilder indexes = b.OpenArray("indexes");
+        BsonBuilder spec = indexes.OpenDocument();
+        for (const BsonElement& f : e.o)
+          if (f.name != "createIndexes") spec.Append(f);
+      }
+      b.Append("ignoreUnknownIndexOptions", true);
+    });
+  }
+  if (first.name == "create") {
+    // Of the server that wrote it alone: a collection of this one is never temporary.
+    return BuildBson([&](BsonBuilder& b) {
+      for (const BsonElement& f : e.o)
+        if (f.name != "temp") b.Append(f);
+    });
+  }
+  if (first.name == "collMod") {
+    // An entry has all options of the collection; those that were fixed when it was made are the
+    // same.
+    return BuildBson([&](BsonBuilder& b) {
+      for (const BsonElement& f : e.o) {
+        if (f.name == "capped" || f.name == "size" || f.name == "max" || f.name == "clusteredIndex")
+          continue;
+        if (f.name == "expiry" && f.value.IsDocument()) {
+          BsonBuilder expiry = b.OpenDocument("expiry");
+          for (const BsonElement& x : f.value.Document())
+            if (x.name != "maxTTL") expiry.Append(x);
+        } else {
+          b.Append(f);
+        }
+      }
+    });
+  }
+  for (std::string_view name : {"drop", "dropDatabase", "dropIndexes", "deleteIndexes", "renameCollection"})
+    if (first.name == name) return BsonDocument(e.o);
+  return Error{ErrorCode::kCommandNotFound,
+               "applyOps: the command '" + std::string(first.name) + "' cannot be applied"};
+}
+
+Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
+  MAYFLY_CO_TRY(BsonDocument body, AsCommand(e));
+  if (body.view().empty()) co_return Ok();
+  CommandRequest sub;
+  sub.body = body;
+  sub.name = body.view().First().name;
+  sub.db = e.db;
+  MAYFLY_CO_TRY(ParseCommandFields(body, &sub));
+  std::string scratch;
+  BsonBuilder reply(scratch);
+  Result<void> done = Ok();
+  if (sub.name == "create" && e.uuid) {
+    done = CreateCollection(ctx, sub, reply, e.uuid);
+  } else {
+    const CommandRow* row = ctx.server.commands().Find(sub.name);
+    if (row->run != nullptr)
+      done = row->run(ctx, sub, reply);
+    else
+      done = co_await row->run_async(ctx, sub, reply);
+  }
+  // What is to go may be gone already: entries may be applied to data that is newer than they are.
+  if (!done && sub.name != "renameCollection" && sub.name != "create" &&
+      (done.error().code == ErrorCode::kNamespaceNotFound || done.error().code == ErrorCode::kIndexNotFound))
+    co_return Ok();
+  co_return done;
+}
+
+struct Progress {
+  bool upsert = true;
+  std::vector<bool> results;
+};
+
+Awaitable<Result<void>> ApplyAll(CommandContext& ctx, std::vector<BsonView> docs, Progress& progress,
+                                 bool nested) {
+  std::vector<OplogEntry> entries;
+  for (BsonView doc : docs) {
+    MAYFLY_CO_TRY(OplogEntry e, ParseEntry(doc));
+    entries.push_back(std::move(e));
+  }
+  for (const OplogEntry& e : entries) {
+    MAYFLY_CO_TRY(ctx.op.CheckInterrupt());
+    Result<void> done = Ok();
+    if (e.kind == OplogEntry::Kind::kCommand && e.o.First().name == "applyOps") {
+      std::vector<BsonView> inner;
+      if (!e.o.First().value.IsArray()) done = Malformed("'applyOps' of an entry is no array");
+      if (done)
+        for (const BsonElement& d : e.o.First().value.Document()) {
+          if (!d.value.IsDocument()) done = Malformed("an entry is no document");
+          if (!done) break;
+          inner.push_back(d.value.Document());
+        }
+      if (done) done = co_await ApplyAll(ctx, std::move(inner), progress, true);
+    } else if (e.kind == OplogEntry::Kind::kCommand) {
+      done = co_await ApplyCommand(ctx, e);
+    } else if (e.kind != OplogEntry::Kind::kNoop) {
+      done = ApplyWrite(ctx, e, progress.upsert);
+    }
+    if (!nested) progress.results.push_back(done.has_value());
+    if (!done) co_return done;
+  }
+  co_return Ok();
+}
+
+Awaitable<Result<void>> RunApplyOps(CommandContext& ctx, const CommandRequest& req,
+                                    BsonBuilder& reply) {
+  ArgReader in(req);
+  std::vector<BsonView> docs = in.Documents("applyOps");
+  Progress progress;
+  progress.upsert = in.BoolOr("alwaysUpsert", true);
+  if (in.BoolOr("allowAtomic", false))
+    in.Fail({ErrorCode::kNotImplemented,
+             "applyOps applies entry by entry on this server: leave out allowAtomic"});
+  in.NotSupported("preCondition");
+  in.NotSupported("oplogApplicationMode");
+  MAYFLY_CO_TRY(in.Finish());
+  co_await ctx.MoveToWorker();
+  Result<void> done = co_await ApplyAll(ctx, std::move(docs), progress, false);
+  const auto applied = static_cast<int32_t>(
+      std::count(progress.results.begin(), progress.results.end(), true));
+  auto report = [&](BsonBuilder& b) {
+    b.Append("applied", applied);
+    BsonArrayBuilder results = b.OpenArray("results");
+    for (bool ok : progress.results) results.Append(ok);
+  };
+  if (!done) {
+    // Besides what the entry's own error says.
+    Error error = std::move(done).error();
+    BsonDocument details = BuildBson([&](BsonBuilder& b) {
+      report(b);
+      if (!error.details.empty()) b.AppendAll(BsonView(error.details.data()));
+    });
+    error.details = details.bytes();
+    co_return error;
+  }
+  report(reply);
+  co_return Ok();
+}
+
+}  // namespace
+
+void RegisterApplyOps(CommandRegistry& registry) {
+  registry.Add({.name = "applyOps",
+                .flags = kWrites | kTakesWriteConcern,
+                .help = "Applies entries of an oplog one after another: what mongorestore "
+                        "--oplogReplay sends.",
+                .run_async = &RunApplyOps});
+}
+
+}  // namespace mayfly
