@@ -245,7 +245,7 @@ func retries(c *mongo.Collection) error {
 	if _, err := c.InsertOne(ctx, bson.D{{"_id", "sum"}, {"n", 0}}); err != nil {
 		return err
 	}
-	for i := 0; i < 60; i++ {
+	for i := 0; i < 18; i++ {
 		var err error
 		switch i % 3 {
 		case 0: // done, but the client does not hear of it
@@ -268,10 +268,10 @@ func retries(c *mongo.Collection) error {
 		}
 	}
 	n, err := c.CountDocuments(ctx, bson.D{{"v", bson.D{{"$exists", true}}}})
-	if err != nil || n != 30 {
-		return first(err, want(false, "%d documents instead of 30", n))
+	if err != nil || n != 9 {
+		return first(err, want(false, "%d documents instead of 9", n))
 	}
-	n, err = c.CountDocuments(ctx, bson.D{{"_id", "sum"}, {"n", 30}})
+	n, err = c.CountDocuments(ctx, bson.D{{"_id", "sum"}, {"n", 9}})
 	return first(err, want(n == 1, "an increment was lost or done twice"))
 }
 

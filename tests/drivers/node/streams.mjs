@@ -9,6 +9,12 @@ const db = client.db('node_streams');
 await db.dropDatabase();
 const onSet = (await admin.command({ hello: 1 })).setName !== undefined;
 
+// A stream that has begun. Its getMores wait shortly, because the first one, which finds nothing, does so too.
+const open = async (of, stages = [], options = {}) => {
+  const stream = of.watch(stages, { maxAwaitTimeMS: 20, ...options });
+  assert.equal(await stream.tryNext(), null);
+  return stream;
+};
 // The next n events of a stream.
 const take = async (stream, n) => {
   const out = [];
@@ -23,8 +29,7 @@ if (!onSet) {
 } else {
   test('a collection', async () => {
     const c = await db.createCollection('c');
-    const stream = c.watch([], { fullDocument: 'updateLookup' });
-    await stream.tryNext();
+    const stream = await open(c, [], { fullDocument: 'updateLookup' });
     await c.insertOne({ _id: 1, a: 1 });
     await c.updateOne({ _id: 1 }, { $set: { a: 2 } });
     await c.replaceOne({ _id: 1 }, { b: 1 });
@@ -39,8 +44,7 @@ if (!onSet) {
     await stream.close();
   });
   test('a database, and all', async () => {
-    const streams = [db.watch([{ $match: { operationType: 'insert' } }]), client.watch([{ $match: { 'ns.db': 'node_streams', operationType: 'insert' } }])];
-    for (const s of streams) await s.tryNext();
+    const streams = [await open(db, [{ $match: { operationType: 'insert' } }]), await open(client, [{ $match: { 'ns.db': 'node_streams', operationType: 'insert' } }])];
     await db.collection('x').insertOne({ _id: 1 });
     await db.collection('y').insertOne({ _id: 2 });
     for (const s of streams) {
@@ -50,8 +54,7 @@ if (!onSet) {
   });
   test('a dropped collection ends its stream', async () => {
     const c = await db.createCollection('gone');
-    const stream = c.watch();
-    await stream.tryNext();
+    const stream = await open(c);
     await c.drop();
     assert.deepEqual((await take(stream, 2)).map((e) => e.operationType), ['drop', 'invalidate']);
     await stream.close();
@@ -59,9 +62,9 @@ if (!onSet) {
   test('a waiting stream hears of a write when it is there', async () => {
     const c = db.collection('waiting');
     await c.insertOne({ _id: 0 });
-    const stream = c.watch([], { maxAwaitTimeMS: 60000 });
-    await stream.tryNext();
     const begin = Date.now();
+    // Not tryNext: the driver asks once for more when the stream begins, and that would wait as long.
+    const stream = c.watch([], { maxAwaitTimeMS: 60000 });
     const next = stream.next();
     await until('the getMore to wait', async () =>
       (await admin.command({ currentOp: 1, op: 'getmore', ns: 'node_streams.waiting' })).inprog.length > 0);
@@ -85,8 +88,7 @@ if (!onSet) {
   test('a document of 16 MB fits into an event', async () => {
     const c = db.collection('large');
     await c.insertOne({ _id: 0 });
-    const stream = c.watch();
-    await stream.tryNext();
+    const stream = await open(c);
     await c.insertOne({ _id: 1, bytes: Buffer.alloc(16 * 1024 * 1024 - 100) });
     assert.equal((await stream.next()).fullDocument.bytes.length(), 16 * 1024 * 1024 - 100);
     await stream.close();
@@ -95,8 +97,7 @@ if (!onSet) {
   test('a broken connection is resumed by the driver', async () => {
     const c = db.collection('broken');
     await c.insertOne({ _id: 0 });
-    const stream = c.watch();
-    await stream.tryNext();
+    const stream = await open(c);
     await admin.command({ configureFailPoint: 'failCommand', mode: { times: 1 }, data: { failCommands: ['getMore'], closeConnection: true } });
     await c.insertMany([{ _id: 1 }, { _id: 2 }]);
     assert.deepEqual((await take(stream, 2)).map((e) => e.documentKey._id), [1, 2]);
@@ -105,7 +106,7 @@ if (!onSet) {
   test('what expires says why', async () => {
     const c = await db.createCollection('sessions');
     await c.createIndex({ at: 1 }, { expireAfterSeconds: 0, name: 'at_1' });
-    const stream = db.aggregate([{ $changeStream: { showExpiryEvents: true } }, { $match: { operationType: 'expire' } }], { maxAwaitTimeMS: 1000 });
+    const stream = db.aggregate([{ $changeStream: { showExpiryEvents: true } }, { $match: { operationType: 'expire' } }], { maxAwaitTimeMS: 20 });
     assert.equal(await stream.tryNext(), null);
     await c.insertOne({ _id: 7, at: new Date(Date.now() - 1000) });
     const event = await until('the event', () => stream.tryNext());
