@@ -126,6 +126,10 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
   for (const BsonElement& e : spec) {
     std::string_view o = e.name;
     if (o == "key" || o == "name") continue;
+    // Not given: what TypeORM, for one, sends for options that were left out.
+    if (e.value.IsNull() && (o == "unique" || o == "sparse" || o == "background" || o == "hidden" ||
+                             o == "prepareUnique"))
+      continue;
     if (o == "v") {
       if (!e.value.IsNumber()) return WrongType(o, e.value.type(), "int");
       int64_t v = e.value.NumberAsInt64();

@@ -67,7 +67,8 @@ Result<std::vector<std::string>> ParseFieldPath(std::string_view path) {
     std::string_view part = path.substr(start, dot == path.npos ? dot : dot - start);
     if (part.empty())
       return LocationError(15998, "FieldPath field names may not be empty strings.");
-    if (part[0] == '$')
+    // The fields of a DBRef may: {$lookup: {localField: "house.$id"}}.
+    if (part[0] == '$' && part != "$id" && part != "$ref" && part != "$db")
       return LocationError(
           16410,
           "FieldPath field names may not start with '$'. Consider using $getField or $setField.");

@@ -105,6 +105,8 @@ TEST_CASE("Field paths go through documents and arrays", "[expression]") {
                                   {"\"$a.\"", "error 40353"},
                                   {"\"$a..b\"", "error 15998"},
                                   {"\"$a.$b\"", "error 16410"},
+                                  {"\"$e.$id\"", "[  ]"},
+                                  {"\"$a.$ref.$db\"", "missing"},
                                   {"\"$$unknown\"", "error 17276"},
                                   {"{\"k\": \"$none\", \"a\": \"$a\"}", "{ \"a\" : 1 }"},
                                   {"[\"$none\", \"$a\"]", "[ null, 1 ]"},
