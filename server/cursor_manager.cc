@@ -1,5 +1,6 @@
 #include "server/cursor_manager.h"
 
+#include "server/command.h"
 #include "server/session_registry.h"
 
 namespace mayfly {
@@ -242,6 +243,17 @@ void CursorManager::ForEachIdle(const std::function<void(const ClientCursor&)>& 
     for (const auto& [id, e] : s.entries)
       if (e.idle) f(*e.idle);
   }
+}
+
+std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const CommandRequest& req,
+                                               std::string_view ns) {
+  auto client = std::make_unique<ClientCursor>();
+  client->ns = ns;
+  client->db = req.db;
+  client->collection = ns.substr(req.db.size() + 1);
+  client->originating_command = BsonDocument(req.body);
+  if (ctx.session) client->session = ctx.session->id();
+  return client;
 }
 
 Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,

@@ -36,9 +36,11 @@ class ServerCursor {
   virtual bool await_data() const { return false; }
   /// What CollectionNotifier::WaitFor waits on, for awaitData.
   virtual uint32_t collection_id() const { return 0; }
-  /// A change stream: its errors have labels, and it outlives its collection, whose end it is to tell.
+  /// A change stream: its errors have labels, and it outlives its collection, whose end it is to
+  /// tell.
   virtual bool change_stream() const { return false; }
-  /// For awaitData: an empty batch is not the end of what there is; the client is to ask again at once.
+  /// For awaitData: an empty batch is not the end of what there is; the client is to ask again at
+  /// once.
   virtual bool behind() const { return false; }
   /// Fields of the reply's `cursor` besides the batch, after NextBatch: postBatchResumeToken.
   virtual void AppendPosition(BsonBuilder& cursor) const { (void)cursor; }
@@ -63,7 +65,7 @@ struct ClientCursor {
   int64_t time_left_micros = 0;
   bool allow_partial = false, single_batch = false;
   std::shared_ptr<const KvSnapshot> snapshot;  ///< of a snapshot read: what its getMores read
-  BsonDocument originating_command;  ///< for currentOp and the profiler
+  BsonDocument originating_command;            ///< for currentOp and the profiler
   std::string plan_summary;
   std::string_view read_concern;  ///< literal
   int64_t batches = 0, documents_returned = 0;
@@ -79,8 +81,8 @@ class CursorManager {
  public:
   explicit CursorManager(const Clock& clock);
   ~CursorManager();
-  /// Ends the operation with this id with CursorKilled, also one that only waits: the getMore of a cursor that was killed. Before the first
-  /// client.
+  /// Ends the operation with this id with CursorKilled, also one that only waits: the getMore of a
+  /// cursor that was killed. Before the first client.
   void set_kill_operation(std::function<void(uint64_t op_id)> f) { kill_operation_ = std::move(f); }
 
   /// Takes the cursor and returns its id: positive, unguessable, unique.
@@ -103,8 +105,9 @@ class CursorManager {
   KillResult Kill(int64_t id, std::string_view ns_db, std::string_view ns_collection);
   int KillSession(
       std::string_view session);  ///< endSessions, killSessions, session expiry; how many
-  int KillNamespace(std::string_view db,
-                    std::string_view collection);  ///< drop; empty collection: all of the db. Not change streams
+  int KillNamespace(
+      std::string_view db,
+      std::string_view collection);  ///< drop; empty collection: all of the db. Not change streams
   void KillAll();
   /// Closes what has been idle too long.
   int Sweep(int64_t timeout_millis);
@@ -140,6 +143,15 @@ class CursorManager {
   std::atomic<int64_t> open_{0}, pinned_{0}, no_timeout_{0}, timed_out_{0}, total_opened_{0},
       more_than_one_batch_{0};
 };
+
+struct CommandContext;
+struct CommandRequest;
+
+/// What is known of every cursor a command opens: its namespace ("db.coll"; `collection` is what
+/// comes after the command's database), its session and the command itself. The source of documents
+/// is the caller's.
+std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const CommandRequest& req,
+                                               std::string_view ns);
 
 /// `{cursor: {firstBatch: […], id, ns}}`: the first reply of every command that answers a cursor.
 /// Takes one batch from `cursor.cursor`; registers it when there is more (and batch_size and

@@ -53,10 +53,15 @@ bool EndsCommand(const Error& e) {
   }
 }
 
-void AppendWriteError(BsonArrayBuilder& out, int32_t index, const Error& e) {
-  BsonBuilder b = out.OpenDocument();
-  b.Append("index", index).Append("code", static_cast<int32_t>(e.code)).Append("errmsg", e.message);
-  if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
+void AppendWriteErrors(BsonBuilder& reply, const std::vector<std::pair<int32_t, Error>>& errors) {
+  if (errors.empty()) return;
+  BsonArrayBuilder list = reply.OpenArray("writeErrors");
+  for (const auto& [index, e] : errors) {
+    BsonBuilder b = list.OpenDocument();
+    b.Append("index", index).Append("code", static_cast<int32_t>(e.code));
+    b.Append("errmsg", e.message);
+    if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
+  }
 }
 
 WriteCommand::WriteCommand(ServerContext& server, Operation& op, std::string_view db,
@@ -289,9 +294,9 @@ Result<ExpirySetting> CombineExpiry(const UpdateStatement& s, const Update& upda
   return update.expiry();
 }
 
-/// Whether a write that leaves the document's bytes as they are can move its deadline: one that says
-/// so, and a replacement, which is a mutation whatever it brings. Operators that change nothing are
-/// none.
+/// Whether a write that leaves the document's bytes as they are can move its deadline: one that
+/// says so, and a replacement, which is a mutation whatever it brings. Operators that change
+/// nothing are none.
 bool MayMoveDeadline(const ExpirySetting& setting, bool whole, std::optional<Instant> current,
                      const CollectionInfo& coll) {
   if (setting.given()) return true;
@@ -381,8 +386,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   Replaced before{locked.doc, locked.expire_at, whole};
   Deadline deadline;
   if (setting.value().given() || !HasNoExpiry(*coll_)) {
-    Result<Deadline> resolved =
-        ResolveDeadline(setting.value(), *coll_, op_.now, after, &before);
+    Result<Deadline> resolved = ResolveDeadline(setting.value(), *coll_, op_.now, after, &before);
     if (!resolved) return resolved.error();
     deadline = resolved.value();
   }
@@ -541,7 +545,8 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
           ++*modified;
         }
         if (*modified > 0) {
-          MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &result}));
+          MAYFLY_TRY(
+              Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &result}));
         }
         clamped_ += clamped;
         return Ok();

@@ -41,8 +41,8 @@ struct DeleteStatement {
 
 struct UpdateResult {
   int64_t matched = 0, modified = 0;
-  Value upserted_id;                          ///< missing: nothing was upserted
-  std::optional<BsonDocument> before, after;  ///< findAndModify: the document it changed
+  Value upserted_id;                                     ///< missing: nothing was upserted
+  std::optional<BsonDocument> before, after;             ///< findAndModify: the document it changed
   std::optional<Instant> before_expires, after_expires;  ///< and its deadlines
 };
 
@@ -163,8 +163,8 @@ class WriteCommand {
 /// True for a conflict that another try may not meet.
 bool IsRetryable(const Error& e);
 
-/// `{index, code, errmsg, …}` as writeErrors has it.
-void AppendWriteError(BsonArrayBuilder& out, int32_t index, const Error& e);
+/// `writeErrors: [{index, code, errmsg, …}]`, if there are any.
+void AppendWriteErrors(BsonBuilder& reply, const std::vector<std::pair<int32_t, Error>>& errors);
 
 /// True when the error concerns the whole command, not one statement: the command fails with it.
 bool EndsCommand(const Error& e);

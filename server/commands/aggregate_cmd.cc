@@ -110,13 +110,8 @@ Result<void> AnswerAggregate(CommandContext& ctx, const CommandRequest& req, con
       ctx.server.cursors(), ctx.op, std::move(source), ns,
       a.batch_size.value_or(kDefaultFirstBatch), false,
       [&] {
-        auto client = std::make_unique<ClientCursor>();
-        client->ns = ns;
-        client->db = req.db;
-        client->collection = CursorCollection(a);
+        auto client = MakeClientCursor(ctx, req, ns);
         client->plan_summary = std::move(plan_summary);
-        client->originating_command = BsonDocument(req.body);
-        if (ctx.session) client->session = ctx.session->id();
         return client;
       },
       reply));

@@ -333,12 +333,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   documents.updated.Add(c.modified);
   documents.deleted.Add(c.deleted);
 
-  auto client = std::make_unique<ClientCursor>();
-  client->ns = kNamespace;
-  client->db = "admin";
-  client->collection = kNamespace.substr(6);
-  client->originating_command = BsonDocument(req.body);
-  if (ctx.session) client->session = ctx.session->id();
+  auto client = MakeClientCursor(ctx, req, kNamespace);
   client->cursor = std::make_unique<ListCursor>(out.TakeItems());
   MAYFLY_CO_TRY(
       ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client), batch_size, reply));

@@ -89,7 +89,8 @@ Result<void> ParseExpiryOptions(BsonView given, bool change, ExpiryOptions* opti
     if (name.empty() || name == "_id" || name.starts_with('$') ||
         name.find('.') != std::string_view::npos || name.find('\0') != std::string_view::npos)
       return Error{ErrorCode::kBadValue,
-                   prefix + "field must be the name of a top-level field other than _id, but it is '" +
+                   prefix +
+                       "field must be the name of a top-level field other than _id, but it is '" +
                        std::string(name) + "'"};
     o.field = name;
   }
@@ -101,9 +102,9 @@ Result<void> ParseExpiryOptions(BsonView given, bool change, ExpiryOptions* opti
   }
   if (on_update) {
     if (*on_update != "preserve" && *on_update != "reset")
-      return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(*on_update) +
-                                             "' for field '" + prefix +
-                                             "onUpdate' is not a valid value: it is reset or preserve"};
+      return Error{ErrorCode::kBadValue,
+                   "Enumeration value '" + std::string(*on_update) + "' for field '" + prefix +
+                       "onUpdate' is not a valid value: it is reset or preserve"};
     o.preserve = *on_update == "preserve";
   }
   *options = std::move(o);
@@ -171,9 +172,10 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   if (pre_images) {
     ArgReader p("create.changeStreamPreAndPostImages", *pre_images);
     if (p.BoolOr("enabled", false))
-      p.Fail({ErrorCode::kNotImplemented,
-              "changeStreamPreAndPostImages: documents before a change are not kept; those after an "
-              "update are in the log, so fullDocument: 'whenAvailable' needs no such option"});
+      p.Fail(
+          {ErrorCode::kNotImplemented,
+           "changeStreamPreAndPostImages: documents before a change are not kept; those after an "
+           "update are in the log, so fullDocument: 'whenAvailable' needs no such option"});
     MAYFLY_TRY(p.Finish());
   }
   if (storage_engine && !storage_engine->empty())
@@ -248,8 +250,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   std::optional<ArchiveTarget> archive;
   if (!on_expire.missing()) {
     if (c.capped) return invalid("onExpire is not supported on capped collections");
-    MAYFLY_TRY(archive,
-               ParseOnExpire(on_expire, ctx.server.storage().catalog(), req.db, c.name));
+    MAYFLY_TRY(archive, ParseOnExpire(on_expire, ctx.server.storage().catalog(), req.db, c.name));
   }
   c.options = BuildBson([&](BsonBuilder& b) {
     if (archive) b.Append("onExpire", on_expire);
@@ -296,8 +297,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   }
   MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(c)));
   if (made->clustered && made->expire_after_seconds)
-    AuditRule(ctx, "createCollection", made->ns, "clustered", {},
-              made->expire_after_seconds);
+    AuditRule(ctx, "createCollection", made->ns, "clustered", {}, made->expire_after_seconds);
   if (const BsonValue archive = made->options.view()["onExpire"]; !archive.missing())
     AuditOnExpire(ctx, "createCollection", *made, {}, archive);
   if (made->expiry_options.set())
@@ -470,11 +470,7 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
     }
     docs.push_back(name_only ? DescribeCollection(*c, true) : std::move(whole));
   }
-  auto client = std::make_unique<ClientCursor>();
-  client->ns = std::string(req.db) + ".$cmd.listCollections";
-  client->db = req.db;
-  client->collection = "$cmd.listCollections";
-  if (ctx.session) client->session = ctx.session->id();
+  auto client = MakeClientCursor(ctx, req, std::string(req.db) + ".$cmd.listCollections");
   client->cursor = std::make_unique<ListCursor>(std::move(docs));
   std::string bytes;
   BsonBuilder b(bytes);
@@ -635,8 +631,7 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   if (coll && !coll->is_view) {
     if (!min && !max) {
       bytes = coll->counters->bytes;
-      MAYFLY_TRY(objects,
-                 Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
+      MAYFLY_TRY(objects, Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
     } else {
       if (!min || !max) return Error{ErrorCode::kBadValue, "only one of min or max specified"};
       QuerySpec spec;

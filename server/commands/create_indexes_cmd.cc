@@ -82,7 +82,8 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
   // (EXPIRY rule R24).
   if (quorum.IsDocument() && quorum.Document().Has("expireAfterSeconds")) {
     note =
-        "commitQuorum holds expireAfterSeconds: give it among the options of the index, in the same "
+        "commitQuorum holds expireAfterSeconds: give it among the options of the index, in the "
+        "same "
         "document as partialFilterExpression; as it is, this is no TTL index";
     ctx.server.log().Warn(LogComponent::kIndex, 9000300,
                           "expireAfterSeconds given as commitQuorum has no effect",
@@ -158,11 +159,7 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   if (!coll->capped) add(nullptr);
   for (const IndexInfoPtr& i : coll->indexes)
     if (i->state == IndexState::kReady || i->replaces == 0) add(i.get());
-  auto client = std::make_unique<ClientCursor>();
-  client->ns = coll->ns;
-  client->db = coll->db;
-  client->collection = coll->name;
-  if (ctx.session) client->session = ctx.session->id();
+  auto client = MakeClientCursor(ctx, req, coll->ns);
   client->cursor = std::make_unique<ListCursor>(std::move(docs));
   return ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client), batch, reply);
 }

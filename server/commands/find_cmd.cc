@@ -127,15 +127,10 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
   MAYFLY_TRY(ReplyFirstBatch(
       ctx.server.cursors(), ctx.op, std::move(source), find.ns(), batch, a.single_batch,
       [&] {
-        auto client = std::make_unique<ClientCursor>();
-        client->ns = find.ns();
-        client->db = req.db;
-        client->collection = a.collection;
+        auto client = MakeClientCursor(ctx, req, find.ns());
         client->no_timeout = a.no_cursor_timeout;
         client->single_batch = a.single_batch;
         client->plan_summary = std::move(plan_summary);
-        client->originating_command = BsonDocument(req.body);
-        if (ctx.session) client->session = ctx.session->id();
         return client;
       },
       reply));
@@ -349,7 +344,8 @@ bool OnView(CommandContext& ctx, std::string_view db, std::string_view collectio
 }
 
 /// The first document that a pipeline over a view gives, as an array of at most one.
-Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db, std::string_view collection, BsonView pipeline) {
+Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db,
+                                    std::string_view collection, BsonView pipeline) {
   AggregateSpec spec;
   spec.db = db;
   spec.collection = collection;

@@ -108,10 +108,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   reply.Append("n", static_cast<int32_t>(inserted + done_before));
   if (command.expiry_clamped() > 0)
     reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
-  if (!errors.empty()) {
-    BsonArrayBuilder list = reply.OpenArray("writeErrors");
-    for (auto& [index, e] : errors) AppendWriteError(list, index, e);
-  }
+  AppendWriteErrors(reply, errors);
   retry.AppendRetried(reply);
   co_return Ok();
 }

@@ -178,10 +178,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   ctx.server.metrics().documents.updated.Add(modified);
   ctx.server.metrics().documents.inserted.Add(static_cast<int64_t>(upserted.size()));
   reply.Append("n", static_cast<int32_t>(n));
-  if (!errors.empty()) {
-    BsonArrayBuilder list = reply.OpenArray("writeErrors");
-    for (auto& [index, e] : errors) AppendWriteError(list, index, e);
-  }
+  AppendWriteErrors(reply, errors);
   if (!upserted.empty()) {
     BsonArrayBuilder list = reply.OpenArray("upserted");
     for (auto& [index, id] : upserted)
@@ -275,10 +272,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   }
   ctx.server.metrics().documents.deleted.Add(n);
   reply.Append("n", static_cast<int32_t>(n));
-  if (!errors.empty()) {
-    BsonArrayBuilder list = reply.OpenArray("writeErrors");
-    for (auto& [index, e] : errors) AppendWriteError(list, index, e);
-  }
+  AppendWriteErrors(reply, errors);
   retry.AppendRetried(reply);
   co_return Ok();
 }
