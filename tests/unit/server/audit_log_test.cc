@@ -26,8 +26,8 @@ std::vector<std::string> Lines(const std::string& path) {
 TEST_CASE("The audit log makes its folder, appends whole JSON lines, and keeps them when opened again", "[audit]") {
   ScratchDir dir;
   SystemClock clock;
+  clock.Freeze(true);  // first: no millisecond passes in between
   clock.Set({1'900'000'000'000});
-  clock.Freeze(true);
   const std::string path = dir.path() + "/a/b/audit.json";
   for (int i = 0; i < 2; ++i) {
     auto log = AuditLog::Open(path, true, clock);

@@ -14,8 +14,8 @@ constexpr int64_t kStart = 1'900'000'000'000;
 
 struct Expiring : CatalogStore {
   Expiring() {
+    clock.Freeze(true);  // first: no millisecond passes in between
     clock.Set({kStart});
-    clock.Freeze(true);
     op = std::make_unique<Operation>(clock);
   }
   void Advance(int64_t ms) {

@@ -18,8 +18,8 @@ constexpr int64_t kStart = 1'900'000'000'000;
 
 struct Forecasting : CatalogStore {
   Forecasting() {
+    clock.Freeze(true);  // first: no millisecond passes in between
     clock.Set({kStart});
-    clock.Freeze(true);
     op = std::make_unique<Operation>(clock);
   }
   std::vector<TtlRule> Rules(std::string_view name = "c") {

@@ -23,8 +23,8 @@ struct Reaping : CatalogStore {
   std::unique_ptr<TtlMonitor> monitor;
 
   Reaping() {
+    clock.Freeze(true);  // first: no millisecond passes in between
     clock.Set({kStart});
-    clock.Freeze(true);
   }
   ~Reaping() {
     monitor.reset();

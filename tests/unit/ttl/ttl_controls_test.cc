@@ -16,8 +16,8 @@ struct Controlled : CatalogStore {
   int changes = 0;
 
   Controlled() {
+    clock.Freeze(true);  // first: no millisecond passes in between
     clock.Set({kStart});
-    clock.Freeze(true);
     Fresh();
     REQUIRE(catalog().CreateIndexes(*op, *Make(), {Spec(R"({"key": {"at": 1}, "expireAfterSeconds": 0})"),
                                                    Spec(R"({"key": {"b": 1}, "expireAfterSeconds": 0})")}));
