@@ -197,6 +197,8 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   std::string_view collection = in.Collection();
   std::vector<BsonView> deletes = in.Documents("deletes");
   bool ordered = in.BoolOr("ordered", true);
+  // Of every write command, also where there is nothing to validate: PyMongo's bulk writes send it.
+  in.LooseBoolOr("bypassDocumentValidation", false);
   BsonView let = in.DocumentOr("let");
   const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
   const std::optional<int64_t> statement_id = in.OptInt64("stmtId");

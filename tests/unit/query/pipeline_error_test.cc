@@ -113,6 +113,7 @@ TEST_CASE("Bad pipelines get MongoDB's codes", "[pipeline]") {
           {R"([{"$group": {"_id": 1, "a": {"$percentile": {"input": "$x", "p": [2], "method": "approximate"}}}}])",
            7750303},
           {R"([{"$search": {}}])", 31082},
+          {R"([{"$listSearchIndexes": {}}])", 31082},
           {R"([{"$currentOp": {}}])", 73},
           {R"([{"$documents": []}])", 73},
           {R"([{"$addFields": {"a": {"$foo": 1}}}])", 168}}) {
