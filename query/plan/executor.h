@@ -181,8 +181,8 @@ Result<std::unique_ptr<CountExecutor>> MakeCountExecutor(Storage& storage, Opera
 class DistinctExecutor {
  public:
   virtual ~DistinctExecutor() = default;
-  /// Calls `each` once a value; the value is valid during the call. An error from `each` ends the
-  /// run.
+  /// Calls `each` once a value, in no particular order; the value is valid as long as the executor.
+  /// An error from `each` ends the run.
   virtual Result<void> Run(const std::function<Result<void>(BsonValue)>& each) = 0;
   virtual Result<void> Explain(ExplainVerbosity verbosity, BsonBuilder& out) = 0;
   virtual std::string PlanSummary() const = 0;

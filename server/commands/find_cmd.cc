@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "protocol/bson_compare.h"
 #include "server/aggregate.h"
 #include "server/arg_reader.h"
 #include "server/change_stream_cursor.h"
@@ -398,6 +401,15 @@ Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   return Ok();
 }
 
+/// The values of distinct come in their order, also those that no index gives in it: as users of
+/// MongoDB see them, and count on (Beanie's tests do).
+void AppendInOrder(std::vector<BsonValue> values, BsonBuilder& reply) {
+  std::sort(values.begin(), values.end(),
+            [](BsonValue a, BsonValue b) { return CompareValues(a, b) < 0; });
+  BsonArrayBuilder list = reply.OpenArray("values");
+  for (BsonValue v : values) list.Append(v);
+}
+
 Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(req));
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
@@ -424,11 +436,10 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
     }
     stages.Done();
     MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, BsonView(bytes)));
-    BsonValue values = BsonView(out).FindPath("0.values");
-    if (values.IsArray())
-      reply.Append("values", values);
-    else
-      reply.OpenArray("values").Done();
+    std::vector<BsonValue> values;
+    if (const BsonValue list = BsonView(out).FindPath("0.values"); list.IsArray())
+      for (const BsonElement& e : list.Document()) values.push_back(e.value);
+    AppendInOrder(std::move(values), reply);
     return Ok();
   }
   QuerySpec spec;
@@ -442,13 +453,18 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
              MakeDistinctExecutor(ctx.server.storage(), ctx.op, spec, a.key));
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = distinct->PlanSummary(); });
   if (ctx.op.read_ts != 0) reply.AppendTimestamp("atClusterTime", ctx.op.read_ts);
-  BsonArrayBuilder values = reply.OpenArray("values");
-  return distinct->Run([&](BsonValue v) -> Result<void> {
-    if (values.size() + v.size() > static_cast<size_t>(kMaxBsonUserSize))
+  std::vector<BsonValue> values;
+  size_t bytes = 0;
+  MAYFLY_TRY(distinct->Run([&](BsonValue v) -> Result<void> {
+    // As an element of the array: its type, and its index as a name of up to seven digits.
+    bytes += v.size() + 9;
+    if (bytes > static_cast<size_t>(kMaxBsonUserSize))
       return Error{LocationCode(17217), "distinct too big, 16mb cap"};
-    values.Append(v);
+    values.push_back(v);
     return Ok();
-  });
+  }));
+  AppendInOrder(std::move(values), reply);
+  return Ok();
 }
 
 /// count and distinct on an io thread, when they are short there.
