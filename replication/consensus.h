@@ -43,6 +43,12 @@ struct ConsensusConfiguration {
   std::string set_id;                    ///< 12 bytes (replicaSetId): which set this is, so that none joins another
   std::vector<ConsensusMember> members;
   std::string payload;                   ///< the user's configuration document; opaque here
+
+  const ConsensusMember* Find(NodeId id) const {
+    for (const ConsensusMember& m : members)
+      if (m.id == id) return &m;
+    return nullptr;
+  }
 };
 
 /// One entry of the log that a majority has on disk.
@@ -218,7 +224,7 @@ class Consensus {
   /// Makes a set of this node alone, which leads it; `configuration` must contain it, and whoever else is in it is taken
   /// in at once as Reconfigure does. `data_is_empty`: nothing was ever stored here, so members can be built from the log alone;
   /// otherwise they get a copy first. Done when the configuration is applied.
-  /// Errors: AlreadyInitialized 23.
+  /// Errors: AlreadyInitialized 23; ConfigurationInProgress 109: another set has claimed this node.
   virtual void Initiate(ConsensusConfiguration configuration, bool data_is_empty,
                         std::function<void(Result<LogPosition>)> done) = 0;
   /// Leader only. Nodes that are new join as learners and are promoted by the leader when they have caught up; who is
@@ -254,9 +260,15 @@ class Consensus {
   virtual std::unique_ptr<LogCursor> ReadLog() = 0;
 
   /// Asks the node at `address`; answers within `timeout_ms`. Own thread or the transport's; must not block.
-  /// Errors: HostUnreachable 6, AuthenticationFailed 18 (another key file), InvalidReplicaSetConfig 93.
-  virtual void Probe(const std::string& address, int64_t timeout_ms,
+  /// `claim`: the set (12 bytes) that it is asked for; empty: the one this node belongs to, if any. A node that belongs to no set keeps
+  /// itself for the set that has asked for some seconds, or for the one with the lower id, so that of two sets that begin at the same moment
+  /// with the same members one gets them all.
+  /// Errors: HostUnreachable 6, AuthenticationFailed 18 (another key file), InvalidReplicaSetConfig 93, ConfigurationInProgress 109
+  /// (another set has asked).
+  virtual void Probe(const std::string& address, const std::string& claim, int64_t timeout_ms,
                      std::function<void(Result<NodeInfo>)> done) = 0;
+  /// The same of this node, before Initiate. False: another set has asked for it.
+  virtual bool Claim(const std::string& set_id) = 0;
 
   /// The connection of another member, after its internal command asked for the member stream: takes the socket over
   /// (closes it in the end). `early`: bytes that were read behind the command. Nothing a stranger sends here disturbs

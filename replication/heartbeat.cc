@@ -13,7 +13,7 @@ std::string EncodeHeartbeat(const Heartbeat& h) {
   put(h.stamp_us);
   put(h.wall.millis);
   put(h.role);
-  put(static_cast<uint8_t>((h.electable ? 1 : 0) | (h.copying ? 2 : 0)));
+  put(static_cast<uint8_t>((h.electable ? 1 : 0) | (h.copying ? 2 : 0) | (h.without_you ? 4 : 0)));
   for (uint64_t v : {h.term, h.applied.term, h.applied.index, h.durable.term, h.durable.index,
                      h.sync_done, h.sync_total})
     put(v);
@@ -36,6 +36,7 @@ bool DecodeHeartbeat(std::string_view in, Heartbeat* h) {
     take(v);
   h->electable = flags & 1;
   h->copying = flags & 2;
+  h->without_you = flags & 4;
   h->payload = in.substr(kHeartbeatHead);
   return h->role <= static_cast<uint8_t>(ConsensusRole::kLeader);
 }

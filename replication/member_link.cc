@@ -15,9 +15,9 @@
 #include <boost/asio/write.hpp>
 #include <cstring>
 
-#include "replication/byte_text.h"
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
+#include "replication/byte_text.h"
 
 namespace mayfly {
 namespace asio = boost::asio;
@@ -228,7 +228,8 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
   co_return peer;
 }
 
-LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self) {
+LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
+                                              std::function<Result<void>(const LinkPeer&)> admit) {
   MAYFLY_CO_TRY(Frame frame, co_await Read(kMaxHandshake));
   if (frame.type != kChallenge) co_return Malformed();
   const std::string challenge(frame.body);
@@ -276,6 +277,10 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self) {
     refuse = Error{ErrorCode::kNodeNotFound,
                    "another node lives at this address: its data directory is not the one that "
                    "joined the set"};
+  if (!refuse && admit) {
+    Result<void> admitted = admit(peer);
+    if (!admitted) refuse = admitted.error();
+  }
   if (refuse) {
     std::string text;
     AppendNumber(text, static_cast<uint32_t>(refuse->code));

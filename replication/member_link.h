@@ -4,6 +4,7 @@
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -75,7 +76,9 @@ class MemberLink {
   /// Errors: AuthenticationFailed 18 (other key file), InvalidReplicaSetConfig 93 (other set), NodeNotFound 74 (another node than
   /// `wanted` lives there).
   LinkTask<Result<LinkPeer>> Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted);
-  LinkTask<Result<LinkPeer>> Accept(LinkIdentity self);
+  /// `admit`: whether who has proved to have the key is let in; an error is told to it and is the result.
+  LinkTask<Result<LinkPeer>> Accept(LinkIdentity self,
+                                    std::function<Result<void>(const LinkPeer&)> admit = {});
 
  private:
   LinkTask<Result<void>> Fill(size_t size);

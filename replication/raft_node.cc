@@ -199,7 +199,7 @@ void RaftNode::Refuse(std::vector<Proposal> proposals) {
 }
 
 void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
-                           std::vector<NodeId> gone) {
+                           std::vector<mf_change> besides) {
   if (!leads()) {
     done(NotPrimary());
     return;
@@ -213,18 +213,18 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
   for (const Member& m : now) {
     auto it = find(m.id);
     if (it == next.members.end())
-      changes.push_back({1, m.id});
+      changes.push_back({MF_REMOVE, m.id});
     else if (m.voter && !it->voter)
-      changes.push_back({2, m.id});
+      changes.push_back({MF_ADD_LEARNER, m.id});
   }
   // A new voter would count at once although it has nothing yet: it learns first (LeaderDuties).
   for (const ConsensusMember& m : next.members)
     if (std::none_of(now.begin(), now.end(), [&](const Member& n) { return n.id == m.id; }))
-      changes.push_back({2, m.id});
-  for (NodeId id : gone)
+      changes.push_back({MF_ADD_LEARNER, m.id});
+  for (const mf_change& b : besides)
     if (std::none_of(changes.begin(), changes.end(),
-                     [id](const mf_change& c) { return c.node == id; }))
-      changes.push_back({1, id});
+                     [&](const mf_change& c) { return c.node == b.node; }))
+      changes.push_back(b);
   const std::string context = EncodeConfiguration(next);
   uint64_t index = 0;
   const mf_status& s = status();
@@ -387,7 +387,7 @@ void RaftNode::LeaderDuties() {
     std::vector<mf_change> missing;  // after BootstrapLog
     for (const ConsensusMember& c : configuration_.members)
       if (std::none_of(all.begin(), all.end(), [&](const Member& m) { return m.id == c.id; }))
-        missing.push_back({2, c.id});
+        missing.push_back({MF_ADD_LEARNER, c.id});
     if (!missing.empty()) {
       uint64_t index = 0;
       mf_raft_propose_change(raft_, missing.data(), missing.size(), {nullptr, 0}, &index);
@@ -402,7 +402,7 @@ void RaftNode::LeaderDuties() {
           std::any_of(configuration_.members.begin(), configuration_.members.end(),
                       [&](const ConsensusMember& c) { return c.id == m.id && c.voter; });
       if (!wanted) continue;
-      mf_change change{0, m.id};
+      mf_change change{MF_ADD_VOTER, m.id};
       uint64_t index = 0;
       mf_raft_propose_change(raft_, &change, 1, {nullptr, 0}, &index);
       return;

@@ -60,8 +60,8 @@ class RaftNode {
   void Poll();
   void Step(NodeId from, std::string_view message);
   void Propose(std::vector<Proposal> proposals);
-  /// `gone`: removed even if this node does not know them any more (after a forced configuration others still do).
-  void Reconfigure(ConsensusConfiguration configuration, Applier::Done done, std::vector<NodeId> gone = {});
+  /// `besides`: in the change even if nothing of it is new to this node (after a forced configuration it is to the others).
+  void Reconfigure(ConsensusConfiguration configuration, Applier::Done done, std::vector<mf_change> besides = {});
   void ReadIndex(std::function<void(Result<uint64_t>)> done);
   void StepDown(NodeId to, int64_t timeout_ms, bool force, std::function<void(Result<void>)> done);
   /// Moves leadership to `to`, which asked for it, if it may lead. A leader's; nothing elsewhere.

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <future>
 
-#include "protocol/object_id.h"
+#include "protocol/bson_validate.h"
+#include "replication/await.h"
 #include "replication/oplog.h"
 #include "storage/storage_impl.h"
 
@@ -13,21 +13,8 @@ namespace {
 
 /// The newest record that is applied: ts:le64 wall:le64 term:le64. In the batch that applied it.
 constexpr std::string_view kAppliedRow = "replication/applied";
-constexpr int64_t kProbeMillis = 5'000;
 constexpr int64_t kHandOverMillis = 2'000;
-constexpr int64_t kStepUpMillis = 10'000;
 constexpr int64_t kNoopMillis = 10'000;  ///< periodicNoopIntervalSecs
-
-Error NotSecondary(std::string message) { return {LocationCode(95), std::move(message)}; }
-
-/// Waits for a call of the engine that answers once.
-template <class T, class F>
-Result<T> Await(F&& start) {
-  auto promise = std::make_shared<std::promise<Result<T>>>();
-  std::future<Result<T>> future = promise->get_future();
-  start([promise](Result<T> r) { promise->set_value(std::move(r)); });
-  return future.get();
-}
 
 }  // namespace
 
@@ -180,7 +167,7 @@ void ReplicaSet::RunTasks() {
     if (!called) {
       // An idle primary: its time goes on for those who read on secondaries.
       if (committer_ != nullptr && committer_->writable() &&
-          storage_.clock().Now().millis - last_applied().wall_millis >= kNoopMillis)
+          clock_.Now().millis - last_applied().wall_millis >= kNoopMillis)
         committer_->SubmitNoop(BuildBson([](BsonBuilder& b) { b.Append("msg", "periodic noop"); }),
                                [](Result<void>) {});
       continue;
@@ -297,20 +284,22 @@ void ReplicaSet::Refresh() {
     next->config = config_;
     next->term = state_.term;
     if (config_) {
-      const auto& members = status.configuration.members;
-      for (size_t i = 0; i < members.size() && i < config_->members.size(); ++i) {
-        if (members[i].id == consensus_->self()) next->self = static_cast<int>(i);
-        if (state_.leader != 0 && members[i].id == state_.leader)
-          next->primary = config_->members[i].host;
-      }
+      // By address: the engine may be at another configuration than the newest that is known here (SetConfig).
+      auto place = [&](NodeId id) {
+        const ConsensusMember* m = status.configuration.Find(id);
+        return m != nullptr ? config_->FindHost(m->address) : nullptr;
+      };
+      if (const MemberConfig* m = place(consensus_->self()))
+        next->self = static_cast<int>(m - config_->members.data());
+      if (const MemberConfig* m = state_.leader != 0 ? place(state_.leader) : nullptr) next->primary = m->host;
     }
     const bool primary = state_.role == ConsensusRole::kLeader && state_.ready && !stopping_;
     if (!config_)
       next->state = MemberState::kStartup;
-    else if (next->self < 0)
-      next->state = MemberState::kRemoved;
     else if (!started_ || status.sync_source)
       next->state = MemberState::kStartup2;
+    else if (next->self < 0)
+      next->state = MemberState::kRemoved;
     else if (primary)
       next->state = MemberState::kPrimary;
     else if (maintenance_)
@@ -334,6 +323,7 @@ void ReplicaSet::Refresh() {
     if (is == MemberState::kPrimary && was != is && options_.becoming_primary)
       options_.becoming_primary();
     readable_ = is == MemberState::kPrimary || is == MemberState::kSecondary;
+    if (was == MemberState::kPrimary && is != was) clock_.KeepFloor(clock_.Now().millis);
     clock_.set_follows(is != MemberState::kPrimary && next_has_config);
     committer_->SetWritable(is == MemberState::kPrimary);
   }
@@ -373,9 +363,9 @@ void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
     std::lock_guard l(mutex_);
     if (!config_) return;
     timings = {config_->election_timeout_ms, config_->heartbeat_interval_ms, config_->heartbeat_timeout_secs * 1000};
-    const auto& members = configuration.members;
-    for (size_t i = 0; i < members.size() && i < config_->members.size(); ++i)
-      if (members[i].id == consensus_->self()) delay = config_->members[i].secondary_delay_secs;
+    const ConsensusMember* self = configuration.Find(consensus_->self());
+    const MemberConfig* m = self != nullptr ? config_->FindHost(self->address) : nullptr;
+    if (m != nullptr) delay = m->secondary_delay_secs;
   }
   delay_secs_ = delay;
   consensus_->SetTimings(timings);
@@ -391,7 +381,7 @@ int64_t ReplicaSet::HoldMillis(const CommittedEntry& entry) {
   int64_t wall = 0;
   auto read = SkipLogUnit(&rest, &ts, &ticks, &wall);
   if (!read || !read.value()) return 0;
-  return std::max<int64_t>(wall + delay * 1000 - storage_.clock().Now().millis, 0);
+  return std::max<int64_t>(wall + delay * 1000 - clock_.RightTime().millis, 0);
 }
 
 void ReplicaSet::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) {
@@ -451,12 +441,31 @@ void ReplicaSet::Applied(std::span<const CommittedEntry> entries) {
 }
 
 void ReplicaSet::StateChanged(const ConsensusState& state) {
+  NodeId follow = 0;
   {
     std::lock_guard l(mutex_);
+    if (state.role == ConsensusRole::kLeader && state_.role != ConsensusRole::kLeader) follow = last_leader_;
+    if (state.leader != 0 && state.leader != consensus_->self()) last_leader_ = state.leader;
     state_ = state;
     started_ = true;
   }
+  if (follow != 0) FollowTimeOf(follow);
   Refresh();
+}
+
+void ReplicaSet::FollowTimeOf(NodeId last_primary) {
+  const int64_t now = storage_.clock().MonotonicMicros();
+  for (const MemberStatus& m : consensus_->Status().members) {
+    if (m.id != last_primary || m.last_heard_us == 0 || !ValidateBson(m.payload, false)) continue;
+    // It may have gone on since its last heartbeat, until a moment ago.
+    const BsonValue its = BsonView(m.payload)["now"];
+    if (its.Is(BsonType::kInt64)) clock_.KeepFloor(its.Int64() + (now - m.last_heard_us) / 1000);
+  }
+}
+
+void ReplicaSet::set_right_time(std::function<Instant()> right) {
+  clock_.set_right_time(std::move(right));
+  committer_->set_wall([this] { return clock_.Now().millis; });
 }
 
 void ReplicaSet::Progressed() {
@@ -473,7 +482,7 @@ std::string ReplicaSet::HeartbeatPayload() {
   return BuildBson([&](BsonBuilder& b) {
            b.Append("state", static_cast<int32_t>(topology_->state));
            b.AppendTimestamp("ts", applied_.ts).Append("t", applied_.term);
-           b.Append("wall", applied_.wall_millis);
+           b.Append("wall", applied_.wall_millis).Append("now", clock_.Now().millis);
            b.Append("uptime", (storage_.clock().MonotonicMicros() - started_micros_) / 1'000'000);
            if (config_)
              b.Append("configVersion", config_->version).Append("configTerm", config_->term);
@@ -482,298 +491,6 @@ std::string ReplicaSet::HeartbeatPayload() {
                  .Append("electionTerm", static_cast<int64_t>(election_->term));
          })
       .bytes();
-}
-
-// --- commands ----------------------------------------------------------------------------------------
-
-bool ReplicaSet::IsSelf(std::string_view text) const {
-  if (text == options_.self_host) return true;
-  std::string host, self;
-  int port = 0, self_port = 0;
-  if (!SplitHostAndPort(text, &host, &port) || !SplitHostAndPort(options_.self_host, &self, &self_port))
-    return false;
-  return port == self_port && (host == self || host == "localhost" || host == "127.0.0.1" || host == "::1");
-}
-
-Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
-                                                       std::string_view command) {
-  ConsensusConfiguration out;
-  out.set_id = config.set_id;
-  const ConsensusConfiguration now = consensus_->Status().configuration;
-  // All at the same time: one that does not answer costs its timeout once.
-  std::vector<std::future<Result<NodeInfo>>> answers;
-  for (const MemberConfig& m : config.members) {
-    auto promise = std::make_shared<std::promise<Result<NodeInfo>>>();
-    answers.push_back(promise->get_future());
-    if (IsSelf(m.host)) {
-      NodeInfo self;
-      self.id = consensus_->self();
-      self.set_name = options_.set_name;
-      self.set_id = now.set_id;
-      promise->set_value(std::move(self));
-    } else {
-      consensus_->Probe(m.host, kProbeMillis,
-                        [promise](Result<NodeInfo> r) { promise->set_value(std::move(r)); });
-    }
-  }
-  bool found_self = false;
-  std::string failures;
-  for (size_t i = 0; i < config.members.size(); ++i) {
-    const MemberConfig& m = config.members[i];
-    Result<NodeInfo> answer = answers[i].get();
-    ConsensusMember member;
-    member.address = m.host;
-    member.voter = m.voter();
-    member.priority = m.priority;
-    auto fail = [&](std::string why) {
-      if (!failures.empty()) failures += ", ";
-      failures += m.host + " failed with " + why;
-    };
-    if (!answer) {
-      // A known member that is away stays who it is.
-      for (const ConsensusMember& old : now.members)
-        if (old.address == m.host) member.id = old.id;
-      if (member.id == 0) fail(answer.error().message);
-    } else {
-      const NodeInfo& info = answer.value();
-      member.id = info.id;
-      const bool known = std::any_of(now.members.begin(), now.members.end(), [&](const auto& old) { return old.id == info.id; });
-      if (info.set_name.empty())
-        fail("it was not started with --replSet");
-      else if (info.set_name != config.name)
-        fail("its set name of " + info.set_name + " does not match ours of " + config.name);
-      else if (!info.set_id.empty() && info.set_id != config.set_id && info.id != consensus_->self())
-        fail("it is a member of another replica set");
-      else if (info.has_data && !known && info.set_id != config.set_id && info.id != consensus_->self())
-        fail("'" + m.host + "' has data already, cannot initiate set");
-    }
-    for (const ConsensusMember& other : out.members)
-      if (member.id != 0 && other.id == member.id)
-        return Error{ErrorCode::kInvalidReplicaSetConfig,
-                     "The hosts " + other.address + " and " + m.host +
-                         " all map to this node in new configuration version " +
-                         std::to_string(config.version) + " for replica set " + config.name};
-    found_self = found_self || member.id == consensus_->self();
-    out.members.push_back(std::move(member));
-  }
-  if (!failures.empty())
-    return Error{ErrorCode::kNodeNotFound,
-                 std::string(command) +
-                     " quorum check failed because not all proposed set members responded affirmatively: " +
-                     failures};
-  if (!found_self)
-    return Error{command == "replSetInitiate" ? ErrorCode::kInvalidReplicaSetConfig
-                                              : ErrorCode::kNodeNotFound,
-                 "No host described in new configuration with {version: " + std::to_string(config.version) +
-                     ", term: " + std::to_string(config.term) + "} for replica set " + config.name +
-                     " maps to this node"};
-  out.payload = config.ToBson().bytes();
-  return out;
-}
-
-Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
-  if (topology()->config || consensus_->initialised())
-    return Error{ErrorCode::kAlreadyInitialized, "already initialized"};
-  ReplConfig config;
-  if (given) {
-    MAYFLY_TRY(config, ParseReplConfig(*given));
-    if (config.name != options_.set_name)
-      return Error{ErrorCode::kInvalidReplicaSetConfig,
-                   "Attempting to initiate a replica set with name " + config.name +
-                       ", but command line reports " + options_.set_name + "; rejecting"};
-    if (!config.set_id.empty())
-      return Error{ErrorCode::kInvalidReplicaSetConfig,
-                   "replica set configuration cannot contain 'replicaSetId' field when calling replSetInitiate"};
-    if (config.version != 1)
-      return Error{ErrorCode::kInvalidReplicaSetConfig,
-                   "Configuration used to initiate a replica set must  have version 1, but found " +
-                       std::to_string(config.version)};
-  } else {
-    config.name = options_.set_name;
-    MemberConfig self;
-    self.host = options_.self_host;
-    config.members.push_back(std::move(self));
-  }
-  config.term = 1;
-  config.set_id = NewObjectId(storage_.clock().Now());
-  MAYFLY_TRY(ConsensusConfiguration consensus, ToConsensus(config, "replSetInitiate"));
-  bool empty = true;
-  for (const CollectionInfoPtr& coll : storage_.catalog().ListAll())
-    empty = empty && coll->unreplicated;
-  MAYFLY_TRY(Await<LogPosition>(
-      [&](auto done) { consensus_->Initiate(std::move(consensus), empty, done); }));
-  // This member leads the new set: when the command returns, it can be written to.
-  std::unique_lock l(mutex_);
-  applied_wake_.wait_for(l, std::chrono::milliseconds(kProbeMillis),
-                         [this] { return applied_.ts != 0 || stopping_.load(); });
-  l.unlock();
-  // The others begin as learners. When they vote, the set can lose this member.
-  const int64_t until = storage_.clock().MonotonicMicros() + kProbeMillis * 1000;
-  auto all_vote = [this, wanted = config.VotingMembers()] {
-    int voters = 0;
-    for (const MemberStatus& m : consensus_->Status().members) voters += m.voter;
-    return voters >= wanted;
-  };
-  while (!all_vote() && !stopping_ && storage_.clock().MonotonicMicros() < until)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return Ok();
-}
-
-Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
-  TopologyPtr t = topology();
-  if (!t->config)
-    return Error{ErrorCode::kNotYetInitialized,
-                 "Node not yet initialized; use the replSetInitiate command"};
-  if (!force && t->state != MemberState::kPrimary)
-    return Error{ErrorCode::kNotWritablePrimary,
-                 "Safe reconfig is only allowed on a writable PRIMARY. Current state " +
-                     std::string(MemberStateName(t->state))};
-  MAYFLY_TRY(ReplConfig config, ParseReplConfig(doc));
-  if (force && config.version <= t->config->version) config.version = t->config->version + 1;
-  MAYFLY_TRY(CheckReconfig(*t->config, config, force));
-  config.set_id = t->config->set_id;
-  config.term = static_cast<int64_t>(t->term);
-  MAYFLY_TRY(ConsensusConfiguration consensus, ToConsensus(config, "replSetReconfig"));
-  MAYFLY_TRY(Await<LogPosition>([&](auto done) {
-    if (force)
-      consensus_->ForceReconfigure(std::move(consensus), done);
-    else
-      consensus_->Reconfigure(std::move(consensus), done);
-  }));
-  committer_->SubmitNoop(BuildBson([&](BsonBuilder& b) {
-                           b.Append("msg", "Reconfig set").Append("version", config.version);
-                         }),
-                         [](Result<void>) {});
-  return Ok();
-}
-
-Result<void> ReplicaSet::StepDown(int64_t seconds, int64_t catch_up_millis, bool force) {
-  if (topology()->state != MemberState::kPrimary)
-    return Error{ErrorCode::kNotWritablePrimary, "not primary so can't step down"};
-  StayOut(storage_.clock().MonotonicMicros() + seconds * 1'000'000);
-  Result<void> r =
-      Await<void>([&](auto done) { consensus_->StepDown(0, catch_up_millis, force, done); });
-  if (!r) {
-    StayOut(0);
-    if (r.error().code == LocationCode(262))
-      return Error{LocationCode(262),
-                   "No electable secondaries caught up as of " +
-                       std::to_string(storage_.clock().Now().millis) +
-                       ". Please use the replSetStepDown command with the argument {force: true} to force node to step down."};
-  }
-  return r;
-}
-
-void ReplicaSet::StayOut(int64_t until_micros) {
-  out_until_micros_ = until_micros;
-  consensus_->DoNotCampaignUntil(until_micros);
-}
-
-Result<void> ReplicaSet::StepUp() {
-  TopologyPtr t = topology();
-  if (t->state == MemberState::kPrimary) return Ok();
-  auto fail = [](std::string why) {
-    return Error{ErrorCode::kCommandFailed, "Election failed: " + why};
-  };
-  if (t->state != MemberState::kSecondary || t->self < 0)
-    return fail("this member is in state " + std::string(MemberStateName(t->state)) + ", not SECONDARY");
-  const MemberConfig& self = t->config->members[static_cast<size_t>(t->self)];
-  if (!self.electable()) return fail("this member has priority 0");
-  if (storage_.clock().MonotonicMicros() < out_until_micros_)
-    return fail("this member is frozen or has stepped down a short time ago; replSetFreeze with 0 ends that");
-  auto r = Await<void>([&](auto done) { consensus_->StepUp(kStepUpMillis, done); });
-  if (!r) return fail(r.error().message);
-  return Ok();
-}
-
-Result<std::string> ReplicaSet::Freeze(int64_t seconds) {
-  TopologyPtr t = topology();
-  if (t->state == MemberState::kPrimary)
-    return NotSecondary(
-        "cannot freeze node when primary or running for election. state: Primary");
-  if (seconds == 0) {
-    StayOut(0);
-    return std::string("unfreezing");
-  }
-  StayOut(storage_.clock().MonotonicMicros() + seconds * 1'000'000);
-  return std::string();
-}
-
-Result<void> ReplicaSet::SetMaintenance(bool on) {
-  TopologyPtr t = topology();
-  if (t->state == MemberState::kPrimary)
-    return NotSecondary("primaries can't modify maintenance mode");
-  {
-    std::lock_guard l(mutex_);
-    if (!on && !maintenance_)
-      return Error{ErrorCode::kOperationFailed, "already out of maintenance mode"};
-    maintenance_ = on;
-  }
-  StayOut(on ? INT64_MAX : 0);
-  Refresh();
-  return Ok();
-}
-
-void ReplicaSet::SetRetention(std::optional<uint64_t> bytes, std::optional<double> hours) {
-  std::unique_lock l(mutex_);
-  if (bytes) log_max_bytes_ = *bytes;
-  if (hours) log_min_hours_ = *hours;
-  const uint64_t b = log_max_bytes_;
-  const double h = log_min_hours_;
-  l.unlock();
-  consensus_->SetRetention(b, h);
-}
-
-uint64_t ReplicaSet::log_max_bytes() const {
-  std::lock_guard l(mutex_);
-  return log_max_bytes_;
-}
-
-// --- write concern -----------------------------------------------------------------------------------
-
-Result<void> ReplicaSet::CheckTarget(const WriteConcernTarget& target) const {
-  std::shared_ptr<const ReplConfig> config = topology()->config;
-  if (!config) return Ok();
-  if (!target.mode.empty()) {
-    if (!config->modes.contains(target.mode))
-      return Error{ErrorCode::kUnknownReplWriteConcern,
-                   "No write concern mode named '" + target.mode +
-                       "' found in replica set configuration"};
-    return Ok();
-  }
-  if (!target.majority && target.w > static_cast<int64_t>(config->members.size()))
-    return Error{ErrorCode::kUnsatisfiableWriteConcern, "Not enough data-bearing nodes"};
-  return Ok();
-}
-
-bool ReplicaSet::Satisfied(const WriteConcernTarget& target, uint64_t index) const {
-  std::shared_ptr<const ReplConfig> config = topology()->config;
-  // A majority has it already: it is applied here.
-  if (!config || target.majority) return true;
-  if (target.mode.empty() && target.w <= 1) return true;
-  const ConsensusStatus status = consensus_->Status();
-  auto reached = [&](const MemberStatus& m) {
-    if (m.self) return true;
-    return (target.journal ? m.durable.index : m.applied.index) >= index;
-  };
-  if (target.mode.empty()) {
-    int64_t n = 0;
-    for (const MemberStatus& m : status.members) n += reached(m);
-    return n >= target.w;
-  }
-  auto mode = config->modes.find(target.mode);
-  if (mode == config->modes.end()) return true;
-  for (const auto& [tag, wanted] : mode->second) {
-    std::vector<std::string> values;
-    for (size_t i = 0; i < status.members.size() && i < config->members.size(); ++i) {
-      auto value = config->members[i].tags.find(tag);
-      if (value == config->members[i].tags.end() || !reached(status.members[i])) continue;
-      if (std::find(values.begin(), values.end(), value->second) == values.end())
-        values.push_back(value->second);
-    }
-    if (static_cast<int64_t>(values.size()) < wanted) return false;
-  }
-  return true;
 }
 
 }  // namespace mayfly

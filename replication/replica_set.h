@@ -59,31 +59,49 @@ struct WriteConcernTarget {
 };
 
 /// The time that operations on a set's member go by. A secondary's is that of the newest record it has applied: it hides what the primary's clock
-/// has made due and nothing more. A primary's is its own clock, but never before what was applied: what one member has hidden, the next
-/// primary does not show again. Threads: any.
+/// has made due and nothing more. A primary's is its own clock, but never before what was applied, nor before what it said last: what one member
+/// has hidden, neither it nor the next primary shows again. Threads: any.
 class ReplicatedClock final : public Clock {
  public:
   explicit ReplicatedClock(Clock& clock) : clock_(clock) {}
   Instant Now() const override {
-    const int64_t applied = applied_.load(std::memory_order_relaxed);
-    if (follows_.load(std::memory_order_relaxed) && applied != 0) return {applied};
-    return {std::max(clock_.Now().millis, floor_ ? applied : INT64_MIN)};
+    if (follows_.load(std::memory_order_relaxed)) {
+      const int64_t applied = floor_.load(std::memory_order_relaxed);
+      if (applied != 0) return {applied};
+    }
+    const int64_t now = RightTime().millis;
+    return {keeps_floor_ ? Raise(now) : now};
   }
   int64_t MonotonicMicros() const override { return clock_.MonotonicMicros(); }
   void OnJump(std::function<void()> wake) override { clock_.OnJump(std::move(wake)); }
+  /// This member's own clock, unless that has gone wrong (`set_right_time`).
+  Instant RightTime() const { return right_ ? right_() : clock_.Now(); }
 
-  void Applied(int64_t wall_millis) {
-    if (wall_millis > applied_.load(std::memory_order_relaxed)) applied_ = wall_millis;
+  void Applied(int64_t wall_millis) { Raise(wall_millis); }
+  /// What was shown by this time, or may have been, is not taken back.
+  void KeepFloor(int64_t millis) {
+    if (keeps_floor_) Raise(millis);
   }
   void set_follows(bool on) { follows_ = on; }
+  /// Any thread. Before Start.
+  void set_right_time(std::function<Instant()> right) { right_ = std::move(right); }
   /// Off where the clock may be set back by hand (--testClock). Before Start.
-  void set_floor(bool on) { floor_ = on; }
+  void set_keeps_floor(bool on) { keeps_floor_ = on; }
 
  private:
+  /// The later of the two, which is the floor from now on.
+  int64_t Raise(int64_t millis) const {
+    int64_t had = floor_.load(std::memory_order_relaxed);
+    while (had < millis && !floor_.compare_exchange_weak(had, millis, std::memory_order_relaxed)) {
+    }
+    return std::max(had, millis);
+  }
+
   Clock& clock_;
-  std::atomic<int64_t> applied_{0};
+  std::function<Instant()> right_;
+  mutable std::atomic<int64_t> floor_{0};
   std::atomic<bool> follows_{false};
-  bool floor_ = true;
+  bool keeps_floor_ = true;
 };
 
 struct ReplicaSetOptions {
@@ -141,6 +159,9 @@ class ReplicaSet final : public StateMachine {
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
   /// What an operation's `now` is read from.
   ReplicatedClock& clock() { return clock_; }
+  /// Where time comes from when the clock has gone wrong (ClockGuard::RightTime): for what this member shows as primary and what it tells
+  /// the others. Before Start.
+  void set_right_time(std::function<Instant()> right);
   uint64_t cluster_time() const { return std::max(committer_->last_ts(), applied_ts()); }
 
   // --- commands; blocking ----------------------------------------------------------------------------
@@ -189,9 +210,13 @@ class ReplicaSet final : public StateMachine {
   /// Makes the topology anew; if it differs, the counter goes up and waiters wake.
   void Refresh();
   Result<ConsensusConfiguration> ToConsensus(const ReplConfig& config, std::string_view command);
+  /// ToConsensus of a set that begins. When another one begins at the same moment with the same members, only one of the two gets them.
+  Result<ConsensusConfiguration> ClaimMembers(const ReplConfig& config);
   bool IsSelf(std::string_view host) const;
   /// Puts the configuration where tools look for it: `local.system.replset`, one document, each member's own.
   Result<void> StoreConfigDocument(const ReplConfig& config);
+  /// This member has come to lead: its time does not go behind what the last primary may have shown.
+  void FollowTimeOf(NodeId last_primary);
   /// Logs whose clock is more than a second from this one's, once a member until that has changed.
   void CheckClocks();
   void Log(char severity, std::string_view message,
@@ -212,6 +237,7 @@ class ReplicaSet final : public StateMachine {
   mutable std::mutex mutex_;
   TopologyPtr topology_;
   ConsensusState state_;
+  NodeId last_leader_ = 0;  ///< other than this one
   bool started_ = false;  ///< the engine has told its state once
   std::shared_ptr<const ReplConfig> config_;
   std::string config_payload_;  ///< what config_ was read from

@@ -79,7 +79,7 @@ void ReplicatedCommitter::SubmitNoop(BsonView o, Done done) {
 
 void ReplicatedCommitter::Enqueue(std::string bytes, uint32_t ticks, std::optional<WriteUnit> unit,
                                   Operation* op, Done done) {
-  const int64_t wall = storage_.clock().Now().millis;
+  const int64_t wall = wall_ ? wall_() : storage_.clock().Now().millis;
   std::unique_lock l(mutex_);
   // Timestamps follow the clock and never go back, whatever the clock does.
   uint64_t first = last_ts_.load(std::memory_order_relaxed);

@@ -37,6 +37,9 @@ class ReplicatedCommitter final : public Committer {
   /// The newest timestamp given out or seen.
   uint64_t last_ts() const { return last_ts_.load(std::memory_order_relaxed); }
 
+  /// Where the time of entries (milliseconds) comes from instead of the storage's clock; any thread. Before the first Submit.
+  void set_wall(std::function<int64_t()> wall) { wall_ = std::move(wall); }
+
   /// The units that travelled in an entry, as CommittedEntry::context.
   static std::span<WriteUnit> UnitsOf(void* context);
 
@@ -62,6 +65,7 @@ class ReplicatedCommitter final : public Committer {
   Consensus* consensus_ = nullptr;
   LocalCommitter local_;
   const uint64_t origin_;
+  std::function<int64_t()> wall_;
 
   std::atomic<bool> writable_{false};
   std::atomic<uint64_t> last_ts_{0};

@@ -321,7 +321,7 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
   Result<LinkPeer> greeted = Error{};
   {
     Watchdog dog(net_.get_executor(), link, kHandshakeMs);
-    greeted = co_await link->Accept(o_.identity());
+    greeted = co_await link->Accept(o_.identity(), o_.admit);
   }
   if (!greeted) {
     if (greeted.error().code != ErrorCode::kHostUnreachable)
@@ -362,7 +362,7 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
   link->Close();
 }
 
-void Transport::Probe(std::string address, int64_t timeout_ms,
+void Transport::Probe(std::string address, std::string set_id, int64_t timeout_ms,
                       std::function<void(Result<NodeInfo>)> done) {
   auto once = std::make_shared<std::function<void(Result<NodeInfo>)>>(std::move(done));
   auto finish = [once](Result<NodeInfo> r) {
@@ -371,7 +371,7 @@ void Transport::Probe(std::string address, int64_t timeout_ms,
     *once = nullptr;
     f(std::move(r));
   };
-  asio::post(net_, [this, address, timeout_ms, finish] {
+  asio::post(net_, [this, address, set_id, timeout_ms, finish] {
     auto timer =
         std::make_shared<Timer>(net_.get_executor(), std::chrono::milliseconds(timeout_ms));
     timer->async_wait([timer, finish, address](boost::system::error_code ec) {
@@ -379,7 +379,7 @@ void Transport::Probe(std::string address, int64_t timeout_ms,
     });
     asio::co_spawn(
         net_.get_executor(),
-        [](Transport* self, std::string address, decltype(finish) finish,
+        [](Transport* self, std::string address, std::string set_id, decltype(finish) finish,
            std::shared_ptr<Timer> timer) -> LinkTask<void> {
           auto opened = co_await OpenLink(address);
           if (!opened) {
@@ -389,14 +389,16 @@ void Transport::Probe(std::string address, int64_t timeout_ms,
           }
           std::shared_ptr<MemberLink> link = std::move(opened).value();
           Watchdog dog(self->net_.get_executor(), link, kHandshakeMs);
-          auto greeted = co_await link->Dial(self->o_.identity(), LinkPurpose::kProbe, 0);
+          LinkIdentity identity = self->o_.identity();
+          if (!set_id.empty()) identity.set_id = set_id;
+          auto greeted = co_await link->Dial(identity, LinkPurpose::kProbe, 0);
           link->Close();
           timer->cancel();
           if (greeted)
             finish(greeted.value().info);
           else
             finish(greeted.error());
-        }(this, address, finish, timer),
+        }(this, address, set_id, finish, timer),
         asio::detached);
   });
 }

@@ -26,6 +26,8 @@ class Transport {
   enum Message : uint8_t { kRaft = 10, kHeartbeat = 11, kHeartbeatAnswer = 12, kStepUp = 13 };
   struct Options {
     std::function<LinkIdentity()> identity;  ///< as it is now; any thread
+    /// Another node that has the key and asks for a connection: whether it is let in. Its thread, must not block.
+    std::function<Result<void>(const LinkPeer& peer)> admit;
     /// A message of an authenticated member; its thread, must not block.
     std::function<void(NodeId from, uint8_t type, std::string_view body)> received;
     /// A heartbeat to be sent to this member, and the answer to one.
@@ -55,7 +57,9 @@ class Transport {
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
   bool Send(NodeId to, uint8_t type, std::string_view body);
   void Adopt(int socket, std::string early);
-  void Probe(std::string address, int64_t timeout_ms, std::function<void(Result<NodeInfo>)> done);
+  /// `set_id`: told instead of this node's own, unless empty.
+  void Probe(std::string address, std::string set_id, int64_t timeout_ms,
+             std::function<void(Result<NodeInfo>)> done);
 
   /// Where copies of data files are taken and given.
   boost::asio::io_context& bulk() { return bulk_; }

@@ -106,7 +106,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   };
   o.restart = [&server] { server.RequestShutdown(true, kExitRestart); };
   MAYFLY_TRY(auto set, ReplicaSet::Open(std::move(o)));
-  set->clock().set_floor(!config.test_clock);
+  set->clock().set_keeps_floor(!config.test_clock);
   const TopologyPtr t = set->topology();
   if (t->config && t->config->name != config.repl_set)
     return Bad("the data directory belongs to the set " + t->config->name + ", not to " + config.repl_set);

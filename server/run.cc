@@ -187,6 +187,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     }
   }
   context.set_ttl_controls(&controls);
+  std::unique_ptr<TtlMonitor> ttl;  // outlives the set, which asks its guard for the time
   std::unique_ptr<ReplicaSet> replica_set;
   if (!config.repl_set.empty()) {
     auto made = MakeReplicaSet(context);
@@ -197,7 +198,8 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", checked.error());
   }
 
-  std::unique_ptr<TtlMonitor> ttl = MakeTtlMonitor(context);
+  ttl = MakeTtlMonitor(context);
+  if (replica_set) replica_set->set_right_time([&guard = ttl->clock_guard()] { return guard.RightTime(); });
 
   std::mutex mutex;
   std::condition_variable stop_wanted;

@@ -23,11 +23,26 @@ ClockGuard::ClockGuard(Storage& storage, Clock& clock, const TtlParameters& para
       elapsed_(std::move(elapsed_micros)),
       log_(std::move(log)) {}
 
+void ClockGuard::SetBase(int64_t wall_millis) {
+  base_wall_ = wall_millis;
+  base_elapsed_ = elapsed_();
+  base_us_.store(base_wall_ * 1000 - base_elapsed_, std::memory_order_relaxed);
+}
+
+Instant ClockGuard::RightTime() const {
+  const Instant now = clock_.Now();
+  const int64_t base = base_us_.load(std::memory_order_relaxed);
+  const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
+  if (base == kNoBase || limit == 0) return now;
+  const int64_t expected = (base + elapsed_()) / 1000;
+  const int64_t off = now.millis > expected ? now.millis - expected : expected - now.millis;
+  return off > limit ? Instant{expected} : now;
+}
+
 void ClockGuard::Open() {
   std::lock_guard l(mutex_);
   const Instant now = clock_.Now();
-  base_wall_ = now.millis;
-  base_elapsed_ = elapsed_();
+  SetBase(now.millis);
   Result<std::optional<std::string>> stored = storage_.catalog().GetSetting(kSetting);
   if (!stored || !stored.value() || !ValidateBson(*stored.value(), false)) return;
   const BsonView row(*stored.value());
@@ -36,13 +51,13 @@ void ClockGuard::Open() {
   const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
   if (row["suspended"].Truthy() && row["since"].IsDate()) {
     // How long the server was off is not known: the clock counts as back when it is near the mark.
-    base_wall_ = saved_;
+    SetBase(saved_);
     suspended_ = true;
     since_ = row["since"].Date();
     storage_.expiry_policy().suspended = true;
     Log('W', "Expiry is still suspended: the clock had jumped and was not confirmed", saved_);
   } else if (limit > 0 && now.millis < saved_ - limit) {
-    base_wall_ = saved_;
+    SetBase(saved_);
     Suspend(now, saved_);
   }
 }
@@ -53,10 +68,7 @@ void ClockGuard::Check(bool may_write) {
   if (jumped_) jumped_ = take_as_jump_ = false;
   if (excused_) {
     excused_ = false;
-    if (!suspended_) {
-      base_wall_ = now.millis;
-      base_elapsed_ = elapsed_();
-    }
+    if (!suspended_) SetBase(now.millis);
   }
   const int64_t expected = Expected();
   const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
@@ -66,8 +78,7 @@ void ClockGuard::Check(bool may_write) {
   } else if (limit > 0 && off > limit) {
     Suspend(now, expected);
   } else {
-    base_wall_ = now.millis;
-    base_elapsed_ = elapsed_();
+    SetBase(now.millis);
     if (!moved_ && (saved_ == INT64_MIN || now.millis - saved_ >= kSaveEvery)) dirty_ = true;
   }
   if (dirty_ && may_write) Save();
@@ -87,6 +98,7 @@ void ClockGuard::MovedByHand() {
     return;
   }
   moved_ = excused_ = true;
+  if (!suspended_) base_us_.store(kNoBase, std::memory_order_relaxed);  // until Check
 }
 
 void ClockGuard::TakeNextAsJump() {
@@ -120,8 +132,7 @@ void ClockGuard::Suspend(Instant now, int64_t expected) {
 void ClockGuard::Release(const char* why) {
   const int64_t expected = Expected();
   suspended_ = false;
-  base_wall_ = clock_.Now().millis;
-  base_elapsed_ = elapsed_();
+  SetBase(clock_.Now().millis);
   storage_.expiry_policy().suspended = false;
   Log('I', why, expected);
   dirty_ = true;

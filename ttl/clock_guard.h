@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <functional>
 #include <mutex>
 
@@ -33,6 +34,11 @@ class ClockGuard {
   void MovedByHand();
   void TakeNextAsJump();
 
+  /// The time to go by where a wrong one could not be taken back, that is, in what a replica set's
+  /// members are told: the clock's, or while that is beyond the limit (also before Check() has found
+  /// it) where it would be by the time that has passed. Any thread; no lock.
+  Instant RightTime() const;
+
   struct State {
     bool suspended = false;
     Instant since{};     ///< what the clock read when it was found to have jumped
@@ -45,6 +51,7 @@ class ClockGuard {
   void Release(const char* why);
   void Save();
   int64_t Expected() const { return base_wall_ + (elapsed_() - base_elapsed_) / 1000; }
+  void SetBase(int64_t wall_millis);
   void Log(char severity, std::string_view message, int64_t expected);
 
   Storage& storage_;
@@ -56,6 +63,8 @@ class ClockGuard {
 
   mutable std::mutex mutex_;
   int64_t base_wall_ = 0, base_elapsed_ = 0;  ///< a time that was right; ms and us
+  static constexpr int64_t kNoBase = INT64_MIN;
+  std::atomic<int64_t> base_us_{kNoBase};     ///< base_wall_ less base_elapsed_
   int64_t saved_ = INT64_MIN;                 ///< the mark as it is stored, ms
   bool dirty_ = false;                        ///< what is stored is not how it is
   bool suspended_ = false;

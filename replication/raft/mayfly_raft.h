@@ -102,8 +102,9 @@ typedef struct {
   mf_bytes data, conf_state;
 } mf_snapshot;
 
+enum { MF_ADD_VOTER = 0, MF_REMOVE = 1, MF_ADD_LEARNER = 2 };
 typedef struct {
-  uint32_t type; /* 0 add voter, 1 remove, 2 add learner */
+  uint32_t type;
   uint64_t node;
 } mf_change;
 

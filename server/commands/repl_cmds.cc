@@ -76,6 +76,9 @@ Result<void> GetStatus(CommandContext& ctx, const CommandRequest& req, BsonBuild
   MAYFLY_TRY(in.Finish());
   if (!set->topology()->config)
     return Error{ErrorCode::kNotYetInitialized, "no replset config has been received"};
+  if (set->topology()->state == MemberState::kRemoved)
+    return Error{ErrorCode::kInvalidReplicaSetConfig,
+                 "Our replica set config is invalid or we are not a member of it"};
   AppendReplSetStatus(ctx.server, *set, reply);
   return Ok();
 }

@@ -96,7 +96,9 @@ void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& re
   BsonArrayBuilder list = reply.OpenArray("members");
   for (size_t i = 0; i < config.members.size(); ++i) {
     const MemberConfig& m = config.members[i];
-    const MemberStatus* s = i < status.members.size() ? &status.members[i] : nullptr;
+    const MemberStatus* s = nullptr;
+    for (const MemberStatus& known : status.members)
+      if (known.address == m.host) s = &known;
     const bool self = static_cast<int>(i) == t->self;
     BsonBuilder d = list.OpenDocument();
     d.Append("_id", m.id).Append("name", m.host);

@@ -5,10 +5,14 @@
 //   free BYTES   the disk has room for so many more bytes
 //   free none    … for as many as there are
 //   slow MILLIS  every sync takes so much longer
+//   clock MILLIS the wall clock is so much ahead of the machine's (negative: behind)
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -16,6 +20,18 @@
 
 #include "server/run.h"
 #include "storage/rocks_fault_env.h"
+
+static std::atomic<long long> drift_millis{0};
+
+/// In the place of the C library's: the whole process, std::chrono included, reads a clock that is wrong.
+extern "C" int clock_gettime(clockid_t id, timespec* t) {
+  const int failed = static_cast<int>(::syscall(SYS_clock_gettime, id, t));
+  if (failed != 0 || id != CLOCK_REALTIME) return failed;
+  const long long nanos = t->tv_sec * 1'000'000'000LL + t->tv_nsec + drift_millis * 1'000'000LL;
+  t->tv_sec = nanos / 1'000'000'000;
+  t->tv_nsec = nanos % 1'000'000'000;
+  return 0;
+}
 
 int main(int argc, char** argv) {
   // For ever: the thread below may still use it when the server has stopped.
@@ -36,6 +52,8 @@ int main(int argc, char** argv) {
         disk->SetFreeBytes(std::atoll(line.c_str() + 5));
       else if (line.starts_with("slow "))
         disk->SlowSyncs(std::atoll(line.c_str() + 5));
+      else if (line.starts_with("clock "))
+        drift_millis = std::atoll(line.c_str() + 6);
       std::cout << "done: " << line << std::endl;
     }
   }).detach();

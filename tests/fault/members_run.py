@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What members are told to be and to do, on three real processes: settings of the configuration, step-down, step-up, freezing, priorities, votes,
-hidden and delayed members, tags, and a member whose data directory was emptied. The last line says "N passed, N failed".
+hidden and delayed members, tags, a member whose data directory was emptied (also one of two), and one that was removed while it was away. The last
+line says "N passed, N failed".
 """
 import shutil, sys, time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pymongo.read_preferences import Nearest
 from pymongo.write_concern import WriteConcern
 from replica_set import Member, ReplicaSet
 
+ONLY = sys.argv[1:]  # names of parts; none: all
 passed = failed = 0
 
 
@@ -274,6 +276,83 @@ def emptied(s):
     check(len(set(s.hashes("test"))) == 1, "the right directory follows again")
 
 
+def removed(s):
+    """Who is removed while it is away hears of it from the others when it is back."""
+    gone = others(s, s.primary())[0]
+    gone.kill()
+    reconfig(s, lambda c: c.update(members=[m for m in c["members"] if m["host"] != gone.host]))
+    s.primary().client.test.removed.insert_one({"_id": "without it"})
+    gone.start()
+    gone.wait_up()
+    s.wait(lambda: code(lambda: gone.client.admin.command("replSetGetStatus")) == 93, "the removed member to know", 20)
+    h = gone.hello()
+    check(not h["isWritablePrimary"] and not h["secondary"] and h.get("isreplicaset") is True and "setName" not in h, "a member that was removed while it was away is in no set")
+    check(code(lambda: gone.client.test.removed.find_one()) == 13436, "and is not read from")
+    check('"newState":"REMOVED"' in open(f"{gone.folder}/log", errors="replace").read(), "its state is REMOVED")
+    for m in (gone, gone):
+        m.kill()
+        m.start()
+        m.wait_up()
+        s.wait(lambda: code(lambda: gone.client.admin.command("replSetGetStatus")) == 93, "the removed member to know after a restart", 20)
+    check(s.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == 2, "it disturbs nobody")
+    number = s.members.index(gone)
+    reconfig(s, lambda c: c["members"].append({"_id": number, "host": gone.host}))
+    s.wait(lambda: gone.hello()["secondary"], "the member to follow again", 30)
+    wait_votes(s)
+    s.settled()
+    check(gone.client.test.removed.find_one({"_id": "without it"}) is not None, "it can be added again with what it has")
+
+
+def both_vote(s):
+    """And know it: one that dies before has left the other without a vote."""
+    s.wait(lambda: all(m.client.admin.command("replSetGetStatus")["votingMembersCount"] == 2 for m in s.members), "both to vote")
+
+
+def two():
+    """Two members: whatever was acknowledged both have, so the one that is left takes an emptied one in by itself."""
+    s = ReplicaSet(2)
+    try:
+        s.initiate()
+        both_vote(s)
+        for which in ("secondary", "primary", "secondary"):
+            p = s.primary()
+            p.client.test.two.insert_many([{"n": i} for i in range(200)])
+            count = p.client.test.two.count_documents({})
+            victim = p if which == "primary" else others(s, p)[0]
+            victim.kill()
+            shutil.rmtree(f"{victim.folder}/kept", ignore_errors=True)
+            shutil.move(f"{victim.folder}/data", f"{victim.folder}/kept")
+            victim.start()
+            victim.wait_up()
+            s.wait(lambda: victim.hello()["secondary"] or victim.hello()["isWritablePrimary"], f"the emptied {which} of two to be back", 60)
+            both_vote(s)
+            s.settled()
+            check(victim.client.test.two.count_documents({}) == count, f"an emptied {which} of two members comes back by itself, with everything")
+            check(len(set(s.hashes("test"))) == 1, "both hold the same")
+        # The old directory turns up again: it has no place any more, and takes none.
+        other = others(s, victim)[0]
+        s.wait(lambda: other.client.test.two.insert_one({"n": -1}).acknowledged if other.hello()["isWritablePrimary"] else victim.client.test.two.insert_one({"n": -1}).acknowledged, "a write")
+        victim.kill()
+        shutil.move(f"{victim.folder}/data", f"{victim.folder}/now")
+        shutil.move(f"{victim.folder}/kept", f"{victim.folder}/data")
+        victim.start()
+        victim.wait_up()
+        s.wait(lambda: code(lambda: victim.client.admin.command("replSetGetStatus")) == 93, "the old directory to hear that it is out", 30)
+        s.wait(lambda: not other.hello()["isWritablePrimary"], "the primary to miss the vote of the right one", 20)
+        check(True, "a directory that was replaced does not vote when it turns up again")
+        victim.kill()
+        shutil.move(f"{victim.folder}/data", f"{victim.folder}/kept")
+        shutil.move(f"{victim.folder}/now", f"{victim.folder}/data")
+        victim.start()
+        victim.wait_up()
+        s.wait(lambda: s.primary(2).client.test.two.insert_one({"n": -2}).acknowledged, "the set to go on with the right one")
+        s.settled()
+        check(len(set(s.hashes("test"))) == 1, "with the right one the set goes on")
+        check(all(m.stop() == 0 for m in s.members), "both stop cleanly")
+    finally:
+        s.close()
+
+
 def wait_votes(s):
     """A member that is taken in votes once it has everything."""
     s.wait(lambda: s.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == 3, "all three to vote")
@@ -283,7 +362,9 @@ def main():
     s = ReplicaSet()
     try:
         s.initiate()
-        for part in (timings, leaders, kinds, delayed, emptied):
+        for part in (timings, leaders, kinds, delayed, emptied, removed):
+            if ONLY and part.__name__ not in ONLY:
+                continue
             print(f"     {part.__name__}", flush=True)
             part(s)
         s.settled()
@@ -291,6 +372,9 @@ def main():
         check(all(m.stop() == 0 for m in s.members), "every member stops cleanly")
     finally:
         s.close()
+    if not ONLY or "two" in ONLY:
+        print("     two", flush=True)
+        two()
     print(f"members of a set: {passed} passed, {failed} failed")
     return 1 if failed else 0
 

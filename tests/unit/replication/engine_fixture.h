@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <future>
 #include <map>
 #include <mutex>
@@ -117,6 +118,14 @@ class TestMember {
   void Restart() {
     Close();
     restart_wanted_ = false;
+    Open();
+  }
+
+  /// As if the directory had been emptied while it was down.
+  void Empty() {
+    Close();
+    std::filesystem::remove_all(dir_.path());
+    std::filesystem::create_directories(dir_.path());
     Open();
   }
 

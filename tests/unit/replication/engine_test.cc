@@ -1,6 +1,7 @@
 #include "engine_fixture.h"
 
 #include <random>
+#include <set>
 
 namespace mayfly {
 using testing::ConfigurationOf;
@@ -178,7 +179,7 @@ TEST_CASE("A member that the log does not reach takes a copy and goes on from th
 TEST_CASE("Probes tell who lives at an address; strangers and wrong keys get nowhere", "[engine]") {
   TestMember a("the key"), b("the key"), stranger("another key"), other("the key", "rs1");
   auto probe = [&](TestMember& who) {
-    return a.Wait<NodeInfo>([&](auto done) { a.engine().Probe(who.address(), 5000, done); });
+    return a.Wait<NodeInfo>([&](auto done) { a.engine().Probe(who.address(), {}, 5000, done); });
   };
   auto info = probe(b);
   REQUIRE(info);
@@ -189,7 +190,8 @@ TEST_CASE("Probes tell who lives at an address; strangers and wrong keys get now
   auto elsewhere = probe(other);
   REQUIRE(elsewhere);
   CHECK(elsewhere.value().set_name == "rs1");
-  auto nobody = a.Wait<NodeInfo>([&](auto done) { a.engine().Probe("127.0.0.1:1", 5000, done); });
+  auto nobody =
+      a.Wait<NodeInfo>([&](auto done) { a.engine().Probe("127.0.0.1:1", {}, 5000, done); });
   CHECK(nobody.error().code == ErrorCode::kHostUnreachable);
 }
 
@@ -260,6 +262,121 @@ TEST_CASE("Without a majority one that is left can be forced to lead", "[engine]
   REQUIRE(Eventually([&] { return left.Leads(); }));
   REQUIRE(left.Propose("alone"));
   CHECK(left.engine().Status().configuration.payload == "forced");
+}
+
+TEST_CASE("A forced configuration makes the same set on every member", "[engine]") {
+  ThreeMembers set;
+  REQUIRE(set.Leader().Propose("x"));
+  REQUIRE(Eventually([&] { return set.Same(); }));
+  TestMember& left = set.all[1];
+  set.all[0].Close();
+  set.all[2].Close();
+  REQUIRE(Eventually([&] { return !left.Leads(); }));
+  // One of the lost stays in it, one goes, one is new, one does not vote.
+  TestMember fresh, silent;
+  auto c = left.engine().Status().configuration;
+  auto& gone = c.members[left.engine().self() == c.members[0].id ? 1 : 0];
+  gone = fresh.AsMember();
+  c.members.push_back(silent.AsMember(0, false));
+  for (ConsensusMember& m : c.members)
+    if (m.id != left.engine().self() && m.id != fresh.engine().self()) m.voter = false;
+  c.payload = "forced";
+  auto forced = left.Wait<LogPosition>([&](auto done) { left.engine().ForceReconfigure(c, done); });
+  if (!forced) FAIL(forced.error().message);
+  auto voters = [](TestMember& m) {
+    std::set<NodeId> out;
+    for (const MemberStatus& s : m.engine().Status().members)
+      if (s.voter) out.insert(s.id);
+    return out;
+  };
+  const std::set<NodeId> two{left.engine().self(), fresh.engine().self()};
+  REQUIRE(Eventually(
+      [&] { return voters(left) == two && voters(fresh) == two && voters(silent) == two; }));
+  // Both have to agree from now on.
+  REQUIRE(left.Propose("with both"));
+  REQUIRE(Eventually([&] { return fresh.Records() == left.Records(); }));
+  TestMember* leader = left.Leads() ? &left : &fresh;
+  (leader == &left ? fresh : left).Close();
+  REQUIRE(Eventually([&] { return !leader->Leads(); }));
+  // The one that was away and stays comes to the same. (Together with the one that was left out it
+  // would be a majority of the old set: that is the danger of force.)
+  (leader == &left ? fresh : left).Open();
+  set.all[2].Open();
+  REQUIRE(c.Find(set.all[2].engine().self()) != nullptr);
+  CHECK(Eventually([&] { return voters(set.all[2]) == two; }));
+}
+
+TEST_CASE("Of two voters the one that is left takes an empty node in the other's place",
+          "[engine]") {
+  TestMember a;
+  auto b = std::make_unique<TestMember>();
+  REQUIRE(Initiate(a, ConfigurationOf({a.AsMember(), b->AsMember()})));
+  auto votes = [](TestMember& m, size_t n) {
+    return Eventually([&] {
+      size_t voters = 0;
+      for (const MemberStatus& s : m.engine().Status().members) voters += s.voter;
+      return voters == n;
+    });
+  };
+  REQUIRE((votes(a, 2) && votes(*b, 2)));
+  REQUIRE(a.Propose("x"));
+  const NodeId had = b->engine().self();
+  b->Empty();
+  REQUIRE(b->engine().self() != had);
+  REQUIRE(Eventually(
+      [&] { return a.engine().Status().configuration.Find(b->engine().self()) != nullptr; }));
+  REQUIRE((votes(a, 2) && votes(*b, 2)));
+  REQUIRE(Eventually([&] { return a.Leads() || b->Leads(); }));
+  REQUIRE((a.Leads() ? a : *b).Propose("y"));
+  REQUIRE(Eventually([&] { return a.Records() == b->Records(); }));
+}
+
+TEST_CASE("A member that was removed while it was away hears of it", "[engine]") {
+  ThreeMembers set;
+  TestMember& gone = set.Follower();
+  const NodeId id = gone.engine().self();
+  gone.Close();
+  auto c = set.Leader().engine().Status().configuration;
+  std::erase_if(c.members, [&](const ConsensusMember& m) { return m.id == id; });
+  TestMember& leader = set.Leader();
+  REQUIRE(leader.Wait<LogPosition>([&](auto done) { leader.engine().Reconfigure(c, done); }));
+  REQUIRE(leader.Propose("without it"));
+  const uint64_t term = leader.engine().state().term;
+  gone.Open();
+  REQUIRE(Eventually([&] { return gone.engine().Status().configuration.Find(id) == nullptr; }));
+  CHECK(leader.engine().state().term == term);
+  // It can be taken in again with what it has.
+  c.members.push_back(gone.AsMember());
+  REQUIRE(leader.Wait<LogPosition>([&](auto done) { leader.engine().Reconfigure(c, done); }));
+  REQUIRE(Eventually(
+      [&] { return set.Same() && gone.engine().Status().configuration.Find(id) != nullptr; }));
+}
+
+TEST_CASE("Of two sets that begin with the same members one gets them", "[engine]") {
+  TestMember a("key"), b("key"), c("key");
+  auto of = [&](const char* id) {
+    auto x = ConfigurationOf({a.AsMember(), b.AsMember(), c.AsMember()});
+    x.set_id = id;
+    return x;
+  };
+  auto probe = [](TestMember& who, TestMember& whom, const char* id) {
+    return who.Wait<NodeInfo>(
+        [&](auto done) { who.engine().Probe(whom.address(), id, 5000, done); });
+  };
+  CHECK(a.engine().Claim("set number 1"));
+  CHECK(b.engine().Claim("set number 2"));
+  CHECK(probe(b, a, "set number 2").error().code == kConfigurationInProgress);
+  CHECK(probe(b, c, "set number 2"));
+  // The lower one takes what the other has asked for, and the other finds out before it begins.
+  CHECK(probe(a, b, "set number 1"));
+  CHECK(probe(a, c, "set number 1"));
+  CHECK(Initiate(b, of("set number 2")).error().code == kConfigurationInProgress);
+  REQUIRE(Initiate(a, of("set number 1")));
+  REQUIRE(Eventually([&] {
+    return b.engine().Status().configuration.set_id == "set number 1" &&
+           c.engine().Status().configuration.set_id == "set number 1";
+  }));
+  CHECK(probe(c, a, "set number 0").value().set_id == "set number 1");
 }
 
 }  // namespace mayfly

@@ -1,0 +1,146 @@
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+
+#include "replication/engine.h"
+
+namespace mayfly {
+namespace asio = boost::asio;
+namespace {
+
+constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
+constexpr uint64_t kCompactAfterBytes = 64 << 20;
+
+}  // namespace
+
+void Engine::Housekeeping() {
+  if (initialised()) {
+    const uint64_t had = log_->bytes();
+    node_->Trim(max_bytes_, static_cast<int64_t>(min_hours_ * 3'600'000), checkpoints_->KeepFrom());
+    trimmed_bytes_ += had - std::min(had, log_->bytes());
+    if (trimmed_bytes_ >= kCompactAfterBytes) {
+      trimmed_bytes_ = 0;
+      // Gives the space back; on the thread for copies, because it reads and writes files.
+      asio::post(transport_->bulk(), [this, first = log_->first_index()] {
+        std::string begin("\x01\0\0\0\0\0\0\0\0", 9), end("\x01", 1);
+        for (int shift = 56; shift >= 0; shift -= 8)
+          end.push_back(static_cast<char>(first >> shift));
+        Result<void> r = o_.kv->Compact(Keyspace::kOplog, begin, end);
+        if (!r) Log('W', "The trimmed log could not be compacted: " + r.error().message);
+      });
+    }
+  }
+  asio::post(transport_->bulk(), [this] { checkpoints_->RemoveStale(); });
+}
+
+bool Engine::Snapshot(uint64_t at_least, SnapshotPointer* out) {
+  std::lock_guard l(snapshot_mutex_);
+  const int64_t now = Micros();
+  // One that is about to be forgotten, or that lies before the log's beginning, helps nobody.
+  if (ready_ && ready_->position.index >= at_least &&
+      ready_->position.index + 1 >= log_->first_index() && now - ready_us_ < 60'000'000) {
+    *out = *ready_;
+    return true;
+  }
+  if (making_) return false;
+  making_ = true;
+  const LogPosition position = log_->applied();
+  std::vector<NodeId> voters, learners;
+  for (const RaftNode::Member& m : node_->members()) (m.voter ? voters : learners).push_back(m.id);
+  std::string conf = RaftNode::ConfState(voters, learners);
+  asio::post(transport_->bulk(), [this, position, conf = std::move(conf)] {
+    Result<std::string> made = checkpoints_->Make(position);
+    std::lock_guard l(snapshot_mutex_);
+    making_ = false;
+    if (!made) return Log('E', "A copy of the data could not be made: " + made.error().message);
+    Log('I', "A copy of the data is ready for a member that needs it");
+    ready_ = SnapshotPointer{position, conf, made.value()};
+    ready_us_ = Micros();
+  });
+  return false;
+}
+
+void Engine::Resync(NodeId from, SnapshotPointer p) {
+  if (copying_.exchange(true)) return;
+  std::optional<std::string> address = transport_->AddressOf(from);
+  if (!address) {
+    copying_ = false;
+    return;
+  }
+  {
+    std::lock_guard l(status_mutex_);
+    sync_source_ = *address;
+  }
+  progress_.done = progress_.total = 0;
+  Log('I', "Initial sync: copying the data of " + *address);
+  asio::co_spawn(transport_->bulk().get_executor(), Pull(*address, from, std::move(p)),
+                 asio::detached);
+}
+
+LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p) {
+  DataCopy copy(o_.data_directory, p.data, progress_);
+  Result<void> fetched = Error{};
+  for (int attempt = 0; attempt < 30; ++attempt) {
+    auto opened = co_await OpenLink(address);
+    if (!opened) {
+      fetched = opened.error();
+    } else {
+      MemberLink& link = *opened.value();
+      auto greeted = co_await link.Dial(Identity(), LinkPurpose::kFetch, from);
+      if (greeted)
+        fetched = co_await copy.Fetch(link);
+      else
+        fetched = greeted.error();
+      link.Close();
+    }
+    if (fetched || fetched.error().code == ErrorCode::kInitialSyncFailure) break;
+    Log('W', "Initial sync is interrupted and goes on: " + fetched.error().message);
+    boost::asio::basic_waitable_timer<std::chrono::steady_clock,
+                                      asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>
+        timer(transport_->bulk().get_executor(), std::chrono::seconds(1));
+    co_await timer.async_wait(asio::as_tuple(kAwait));
+  }
+  if (!fetched) {
+    Log('W', "Initial sync begins anew: " + fetched.error().message);
+    EndSync();
+    co_return;
+  }
+  // From here on this node promises nothing any more: what it has promised goes with the copy.
+  Call([this, p] {
+    if (halted_) return;
+    if (p.position.index <= node_->status().commit) {
+      Log('I', "Initial sync is not needed any more: the log has caught up");
+      EndSync();
+      return;
+    }
+    halted_ = true;
+    const HardState own = log_->hard_state();
+    asio::post(transport_->bulk(), [this, p, own] {
+      DataCopy copy(o_.data_directory, p.data, progress_);
+      Result<LogPosition> adopted = copy.Adopt(log_->node(), own);
+      Result<void> marked = Ok();
+      if (adopted) marked = copy.MarkReady();
+      if (!adopted || !marked)
+        Fatal("the copy of another member's data cannot be used: " +
+              (adopted ? marked.error().message : adopted.error().message));
+      Log('I', "Initial sync: the copy is complete and waits for the start");
+      if (o_.restart)
+        o_.restart();
+      else
+        Fatal("the copied data is used after a restart: start the server again");
+    });
+  });
+}
+
+void Engine::EndSync() {
+  {
+    std::lock_guard l(status_mutex_);
+    sync_source_.clear();
+  }
+  copying_ = false;
+}
+
+}  // namespace mayfly
