@@ -212,6 +212,8 @@ class ReplicaSet final : public StateMachine {
   Result<ConsensusConfiguration> ToConsensus(const ReplConfig& config, std::string_view command);
   /// ToConsensus of a set that begins. When another one begins at the same moment with the same members, only one of the two gets them.
   Result<ConsensusConfiguration> ClaimMembers(const ReplConfig& config);
+  /// The version that is in use now. Errors besides: ConfigurationInProgress 109.
+  Result<int64_t> ReconfigureOnce(BsonView config, bool force);
   bool IsSelf(std::string_view host) const;
   /// Puts the configuration where tools look for it: `local.system.replset`, one document, each member's own.
   Result<void> StoreConfigDocument(const ReplConfig& config);

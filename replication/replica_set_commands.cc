@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kProbeMillis = 5'000;
 constexpr int64_t kStepUpMillis = 10'000;
+constexpr int64_t kReconfigMillis = 10'000;
 
 Error NotSecondary(std::string message) { return {LocationCode(95), std::move(message)}; }
 
@@ -169,6 +170,24 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
 }
 
 Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
+  // The primary changes memberships by itself, too: a new member's vote, for one. Whoever comes in between waits, and is looked at anew.
+  const int64_t until = storage_.clock().MonotonicMicros() + kReconfigMillis * 1000;
+  for (;;) {
+    Result<int64_t> version = ReconfigureOnce(doc, force);
+    if (version) {
+      committer_->SubmitNoop(BuildBson([&](BsonBuilder& b) {
+                               b.Append("msg", "Reconfig set").Append("version", version.value());
+                             }),
+                             [](Result<void>) {});
+      return Ok();
+    }
+    if (version.error().code != kConfigurationInProgress || stopping_ || storage_.clock().MonotonicMicros() > until)
+      return version.error();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+Result<int64_t> ReplicaSet::ReconfigureOnce(BsonView doc, bool force) {
   TopologyPtr t = topology();
   if (!t->config)
     return Error{ErrorCode::kNotYetInitialized,
@@ -189,11 +208,7 @@ Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
     else
       consensus_->Reconfigure(std::move(consensus), done);
   }));
-  committer_->SubmitNoop(BuildBson([&](BsonBuilder& b) {
-                           b.Append("msg", "Reconfig set").Append("version", config.version);
-                         }),
-                         [](Result<void>) {});
-  return Ok();
+  return config.version;
 }
 
 Result<void> ReplicaSet::StepDown(int64_t seconds, int64_t catch_up_millis, bool force) {
