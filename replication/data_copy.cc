@@ -87,10 +87,33 @@ void CheckpointStore::Touch(const std::string& id) {
   if (it != entries_.end()) it->second.used_us = clock_.MonotonicMicros();
 }
 
-std::string CheckpointStore::DirectoryOf(const std::string& id) {
+std::string CheckpointStore::Begin(const std::string& id) {
   std::lock_guard l(mutex_);
   auto it = entries_.find(id);
-  return it == entries_.end() ? std::string() : it->second.directory;
+  if (it == entries_.end() || it->second.done) return {};
+  ++it->second.users;
+  return it->second.directory;
+}
+
+void CheckpointStore::End(const std::string& id, bool done) {
+  std::string gone;
+  {
+    std::lock_guard l(mutex_);
+    auto it = entries_.find(id);
+    if (it == entries_.end()) return;
+    it->second.done |= done;
+    if (--it->second.users > 0 || !it->second.done) return;
+    gone = it->second.directory;
+    entries_.erase(it);
+  }
+  std::error_code ec;
+  fs::remove_all(gone, ec);
+}
+
+bool CheckpointStore::Has(const std::string& id) const {
+  std::lock_guard l(mutex_);
+  auto it = entries_.find(id);
+  return it != entries_.end() && !it->second.done;
 }
 
 void CheckpointStore::RemoveStale() {
@@ -98,7 +121,7 @@ void CheckpointStore::RemoveStale() {
   {
     std::lock_guard l(mutex_);
     for (auto it = entries_.begin(); it != entries_.end();) {
-      if (clock_.MonotonicMicros() - it->second.used_us < kKeepMicros) {
+      if (it->second.users > 0 || clock_.MonotonicMicros() - it->second.used_us < kKeepMicros) {
         ++it;
         continue;
       }
@@ -119,13 +142,14 @@ uint64_t CheckpointStore::KeepFrom() const {
 
 LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
   std::string id, directory;
+  bool done = false;
   for (;;) {
     auto frame = co_await link->Read(4096);
     if (!frame) break;
     std::string_view in = frame.value().body;
-    if (frame.value().type == kList) {
+    if (frame.value().type == kList && directory.empty()) {
       id = in;
-      directory = DirectoryOf(id);
+      directory = Begin(id);
       if (directory.empty()) {
         std::string text;
         AppendNumber(text, static_cast<uint32_t>(ErrorCode::kInitialSyncFailure));
@@ -158,12 +182,7 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
       link->Add(kData, std::string_view(reinterpret_cast<const char*>(&crc), 4), bytes);
       Touch(id);
     } else if (frame.value().type == kDone) {
-      {
-        std::lock_guard l(mutex_);
-        entries_.erase(id);
-      }
-      std::error_code ec;
-      if (!directory.empty()) fs::remove_all(directory, ec);
+      done = true;
       break;
     } else {
       break;
@@ -171,6 +190,7 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
     auto flushed = co_await link->Flush();
     if (!flushed) break;
   }
+  if (!directory.empty()) End(id, done);
   link->Close();
 }
 

@@ -25,6 +25,8 @@ class CheckpointStore {
   /// Serves one joiner until it has all. On the thread for copies.
   LinkTask<void> Serve(std::shared_ptr<MemberLink> link);
   void RemoveStale();
+  /// Whether it is still there for somebody who begins now.
+  bool Has(const std::string& id) const;
   /// Entries from here on are still wanted by somebody who copies; UINT64_MAX: nobody does.
   uint64_t KeepFrom() const;
 
@@ -33,9 +35,13 @@ class CheckpointStore {
     std::string directory;
     LogPosition position;
     int64_t used_us = 0;
+    int users = 0;      ///< joiners that copy it now
+    bool done = false;  ///< one of them has it all: it goes with the last
   };
   void Touch(const std::string& id);
-  std::string DirectoryOf(const std::string& id);
+  /// Its directory, for one more joiner; empty: it is not there any more.
+  std::string Begin(const std::string& id);
+  void End(const std::string& id, bool done);
 
   KvStore& kv_;
   const std::string root_;

@@ -39,8 +39,8 @@ void Engine::Housekeeping() {
 bool Engine::Snapshot(uint64_t at_least, SnapshotPointer* out) {
   std::lock_guard l(snapshot_mutex_);
   const int64_t now = Micros();
-  // One that is about to be forgotten, or that lies before the log's beginning, helps nobody.
-  if (ready_ && ready_->position.index >= at_least &&
+  // One that is or is about to be forgotten, or that lies before the log's beginning, helps nobody.
+  if (ready_ && checkpoints_->Has(ready_->data) && ready_->position.index >= at_least &&
       ready_->position.index + 1 >= log_->first_index() && now - ready_us_ < 60'000'000) {
     *out = *ready_;
     return true;

@@ -64,7 +64,8 @@ class Member:
         return self.client.admin.command("hello")
 
     def tail(self):
-        return open(f"{self.folder}/log", errors="replace").read()[-4000:]
+        """The end of the log, without who came and went."""
+        return "".join([l for l in open(f"{self.folder}/log", errors="replace") if '"NETWORK"' not in l][-40:])[-4000:]
 
 
 class ReplicaSet:

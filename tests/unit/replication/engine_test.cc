@@ -176,6 +176,26 @@ TEST_CASE("A member that the log does not reach takes a copy and goes on from th
   }));
 }
 
+TEST_CASE(
+    "A second member that needs a copy gets one although the first has made the donor forget its "
+    "own",
+    "[engine]") {
+  TestMember first, second, third;
+  REQUIRE(Initiate(first, ConfigurationOf({first.AsMember()}), false));
+  REQUIRE(Eventually([&] { return first.Leads(); }));
+  REQUIRE(first.Propose("x"));
+  for (TestMember* joiner : {&second, &third}) {
+    auto c = first.engine().Status().configuration;
+    c.members.push_back(joiner->AsMember(1, false));
+    REQUIRE(first.Wait<LogPosition>([&](auto done) { first.engine().Reconfigure(c, done); }));
+    REQUIRE(Eventually([&] { return joiner->restart_wanted(); },
+                       20));  // less than a copy is offered for
+    joiner->Restart();
+  }
+  REQUIRE(Eventually(
+      [&] { return second.Records() == first.Records() && third.Records() == first.Records(); }));
+}
+
 TEST_CASE("Probes tell who lives at an address; strangers and wrong keys get nowhere", "[engine]") {
   TestMember a("the key"), b("the key"), stranger("another key"), other("the key", "rs1");
   auto probe = [&](TestMember& who) {
