@@ -55,6 +55,7 @@ Result<void> Engine::Open() {
         Wake(l);
       });
   checkpoints_ = std::make_unique<CheckpointStore>(*o_.kv, o_.data_directory, *o_.clock);
+  durable_ = {0, log_->last_index()};
   return Ok();
 }
 
@@ -247,6 +248,11 @@ Result<void> Engine::OpenNode() {
     std::lock_guard l(heard_mutex_);
     auto it = heard_.find(id);
     return it != heard_.end() && it->second.last.copying;
+  };
+  next->log_of = [this](NodeId id) {
+    std::lock_guard l(heard_mutex_);
+    auto it = heard_.find(id);
+    return it != heard_.end() ? it->second.last.durable.index : 0;
   };
   std::unique_ptr<RaftNode> old;
   {

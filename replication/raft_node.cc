@@ -382,7 +382,7 @@ void RaftNode::LeaderDuties() {
   if (EveryElections(kAskAgainElections))
     for (const Member& m : all)
       if (m.in_snapshot && m.active && !(is_copying && is_copying(m.id)))
-        mf_raft_report_snapshot(raft_, m.id, 0);
+        mf_raft_report_snapshot(raft_, m.id, log_of && log_of(m.id) >= m.pending_snapshot);
   if (!s.pending_conf && !s.joint) {
     std::vector<mf_change> missing;  // after BootstrapLog
     for (const ConsensusMember& c : configuration_.members)

@@ -81,6 +81,8 @@ class RaftNode {
   std::function<bool(NodeId)> may_lead;
   /// Whether this member is taking a copy right now, by its own word. One that does not although it was told to is told again.
   std::function<bool(NodeId)> is_copying;
+  /// How far the log of this member is, by its own word; 0: not known. One that has taken its copy goes on from there.
+  std::function<uint64_t(NodeId)> log_of;
 
   const mf_status& status();
   std::vector<Member> members();
