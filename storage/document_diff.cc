@@ -89,19 +89,23 @@ void DiffArrays(BsonView before, BsonView after, BsonBuilder& out) {
   }
 }
 
-Error NoDiff(std::string why) { return {ErrorCode::kFailedToParse, "an oplog entry's diff " + std::move(why)}; }
+Error NoDiff(std::string why) {
+  return {ErrorCode::kFailedToParse, "an oplog entry's diff " + std::move(why)};
+}
 
 Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out);
 Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out);
 
 /// `value` changed by `diff`, under the name that `open` gives it.
 template <class OpenDocument, class OpenArray>
-Result<void> ApplyNested(BsonValue value, BsonValue diff, OpenDocument open_document, OpenArray open_array) {
+Result<void> ApplyNested(BsonValue value, BsonValue diff, OpenDocument open_document,
+                         OpenArray open_array) {
   if (!diff.IsDocument()) return NoDiff("has a part that is no document");
   const bool of_array = diff.Document()["a"].Is(BsonType::kBool);
   if (of_array ? !value.IsArray() : !value.IsDocument())
-    return Error{ErrorCode::kTypeMismatch, "an oplog entry's diff changes parts of a value that is no " +
-                                               std::string(of_array ? "array" : "document")};
+    return Error{ErrorCode::kTypeMismatch,
+                 "an oplog entry's diff changes parts of a value that is no " +
+                     std::string(of_array ? "array" : "document")};
   if (of_array) {
     BsonArrayBuilder sub = open_array();
     return ApplyToArray(value.Document(), diff.Document(), sub);
@@ -114,7 +118,8 @@ Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
   BsonView removed, replaced, added;
   std::map<std::string_view, BsonValue> nested;
   for (const BsonElement& part : diff) {
-    if (!part.value.IsDocument()) return NoDiff("has the part '" + std::string(part.name) + "', which is no document");
+    if (!part.value.IsDocument())
+      return NoDiff("has the part '" + std::string(part.name) + "', which is no document");
     if (part.name == "d")
       removed = part.value.Document();
     else if (part.name == "u")
@@ -124,7 +129,8 @@ Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
     else if (part.name.starts_with('s'))
       nested[part.name.substr(1)] = part.value;
     else
-      return NoDiff("has the part '" + std::string(part.name) + "', which this server does not know");
+      return NoDiff("has the part '" + std::string(part.name) +
+                    "', which this server does not know");
   }
   std::map<std::string_view, BsonValue> next;
   for (const BsonElement& e : replaced) next[e.name] = e.value;
@@ -135,15 +141,17 @@ Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
       next.erase(u);
     } else if (auto s = nested.find(e.name); s != nested.end()) {
       MAYFLY_TRY(ApplyNested(
-          e.value, s->second, [&] { return out.OpenDocument(e.name); }, [&] { return out.OpenArray(e.name); }));
+          e.value, s->second, [&] { return out.OpenDocument(e.name); },
+          [&] { return out.OpenArray(e.name); }));
       nested.erase(s);
     } else {
       out.Append(e);
     }
   }
   if (!nested.empty())
-    return Error{ErrorCode::kTypeMismatch,
-                 "an oplog entry's diff changes parts of '" + std::string(nested.begin()->first) + "', which is not there"};
+    return Error{ErrorCode::kTypeMismatch, "an oplog entry's diff changes parts of '" +
+                                               std::string(nested.begin()->first) +
+                                               "', which is not there"};
   for (const BsonElement& e : replaced)
     if (next.contains(e.name)) out.Append(e);
   for (const BsonElement& e : added) out.Append(e);
@@ -157,7 +165,8 @@ Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out)
   for (const BsonElement& part : diff) {
     if (part.name == "a") continue;
     if (part.name == "l") {
-      if (!part.value.IsNumber() || part.value.NumberAsInt64() < 0 || part.value.NumberAsInt64() > kMostElements)
+      if (!part.value.IsNumber() || part.value.NumberAsInt64() < 0 ||
+          part.value.NumberAsInt64() > kMostElements)
         return NoDiff("has a length that is no array's");
       length = static_cast<int>(part.value.NumberAsInt64());
       continue;
@@ -165,8 +174,10 @@ Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out)
     int index = -1;
     const char* end = part.name.data() + part.name.size();
     if (part.name.size() < 2 || (part.name[0] != 'u' && part.name[0] != 's') ||
-        std::from_chars(part.name.data() + 1, end, index).ptr != end || index < 0 || index >= kMostElements)
-      return NoDiff("has the part '" + std::string(part.name) + "', which this server does not know");
+        std::from_chars(part.name.data() + 1, end, index).ptr != end || index < 0 ||
+        index >= kMostElements)
+      return NoDiff("has the part '" + std::string(part.name) +
+                    "', which this server does not know");
     changes[index] = part;
   }
   int at = 0;
@@ -182,10 +193,12 @@ Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out)
       if (part.name[0] == 'u') {
         out.Append(part.value);
       } else if (value == nullptr) {
-        return Error{ErrorCode::kTypeMismatch, "an oplog entry's diff changes parts of an element that is not there"};
+        return Error{ErrorCode::kTypeMismatch,
+                     "an oplog entry's diff changes parts of an element that is not there"};
       } else {
         MAYFLY_TRY(ApplyNested(
-            *value, part.value, [&] { return out.OpenDocument(); }, [&] { return out.OpenArray(); }));
+            *value, part.value, [&] { return out.OpenDocument(); },
+            [&] { return out.OpenArray(); }));
       }
     }
     ++at;

@@ -43,14 +43,17 @@ Result<OplogEntry> ParseEntry(BsonView doc) {
   e.o = *o;
   const size_t dot = ns.find('.');
   if (dot == std::string_view::npos || dot == 0 || dot + 1 == ns.size())
-    return Error{ErrorCode::kInvalidNamespace, "applyOps: an entry's ns must be database.collection, "
-                                               "but it is '" + std::string(ns) + "'"};
+    return Error{ErrorCode::kInvalidNamespace,
+                 "applyOps: an entry's ns must be database.collection, "
+                 "but it is '" +
+                     std::string(ns) + "'"};
   e.db = ns.substr(0, dot);
   e.collection = ns.substr(dot + 1);
   if (e.kind == OplogEntry::Kind::kCommand) {
     if (e.collection != "$cmd")
-      return Error{ErrorCode::kInvalidNamespace,
-                   "applyOps: the ns of a command is database.$cmd, but it is '" + std::string(ns) + "'"};
+      return Error{
+          ErrorCode::kInvalidNamespace,
+          "applyOps: the ns of a command is database.$cmd, but it is '" + std::string(ns) + "'"};
     if (e.o.empty()) return Malformed("a command's 'o' is empty");
   } else if (e.kind == OplogEntry::Kind::kUpdate ? e.o2["_id"].missing() && e.o["_id"].missing()
                                                  : e.o["_id"].missing()) {
@@ -74,27 +77,29 @@ BsonDocument ById(BsonValue id) {
 Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) {
   const BsonDocument query = ById(e.o2["_id"].missing() ? e.o["_id"] : e.o2["_id"]);
   const BsonElement first = e.o.First();
-  const bool diff = first.name == "$v" && first.value.IsNumber() && first.value.NumberAsInt64() == 2;
+  const bool diff =
+      first.name == "$v" && first.value.IsNumber() && first.value.NumberAsInt64() == 2;
   if (diff) {
     const BsonValue changes = e.o["diff"];
     if (!changes.IsDocument()) return Malformed("an update of version 2 has no document 'diff'");
-    return write.Merge(query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
-      if (!now)
-        return Error{ErrorCode::kNoMatchingDocument,
-                     "applyOps: the document that an update changes is not there"};
-      std::string next;
-      MAYFLY_TRY(ApplyDocumentDiff(*now, changes.Document(), next));
-      return std::optional(BsonDocument(std::move(next)));
-    });
+    return write.Merge(
+        query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
+          if (!now)
+            return Error{ErrorCode::kNoMatchingDocument,
+                         "applyOps: the document that an update changes is not there"};
+          std::string next;
+          MAYFLY_TRY(ApplyDocumentDiff(*now, changes.Document(), next));
+          return std::optional(BsonDocument(std::move(next)));
+        });
   }
   if (!first.name.starts_with('$'))
-    return write.Merge(query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
-      if (!now && !upsert) return std::optional<BsonDocument>();
-      if (!e.o["_id"].missing()) return std::optional(BsonDocument(e.o));
-      return std::optional(BuildBson([&](BsonBuilder& b) {
-        b.Append("_id", e.o2["_id"]).AppendAll(e.o);
-      }));
-    });
+    return write.Merge(
+        query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
+          if (!now && !upsert) return std::optional<BsonDocument>();
+          if (!e.o["_id"].missing()) return std::optional(BsonDocument(e.o));
+          return std::optional(
+              BuildBson([&](BsonBuilder& b) { b.Append("_id", e.o2["_id"]).AppendAll(e.o); }));
+        });
   // Operators, as servers before 5.0 wrote them: {$v: 1, $set: …}.
   const BsonDocument operators = BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& f : e.o)
@@ -124,13 +129,15 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
   if (!write.coll())
     return Error{ErrorCode::kNamespaceNotFound,
                  "applyOps: cannot apply insert, delete, or update operation on a non-existent "
-                 "namespace " + db + "." + collection};
+                 "namespace " +
+                     db + "." + collection};
   if (e.kind == OplogEntry::Kind::kUpdate) return ApplyUpdate(write, e, upsert);
   const BsonDocument query = ById(e.o["_id"]);
   if (e.kind == OplogEntry::Kind::kInsert) {
-    MAYFLY_TRY(write.Merge(query, [&](std::optional<BsonView>) -> Result<std::optional<BsonDocument>> {
-      return std::optional(BsonDocument(e.o));
-    }));
+    MAYFLY_TRY(
+        write.Merge(query, [&](std::optional<BsonView>) -> Result<std::optional<BsonDocument>> {
+          return std::optional(BsonDocument(e.o));
+        }));
     write.NotifyInserted();
     return Ok();
   }
@@ -185,7 +192,8 @@ Result<BsonDocument> AsCommand(const OplogEntry& e) {
       }
     });
   }
-  for (std::string_view name : {"drop", "dropDatabase", "dropIndexes", "deleteIndexes", "renameCollection"})
+  for (std::string_view name :
+       {"drop", "dropDatabase", "dropIndexes", "deleteIndexes", "renameCollection"})
     if (first.name == name) return BsonDocument(e.o);
   return Error{ErrorCode::kCommandNotFound,
                "applyOps: the command '" + std::string(first.name) + "' cannot be applied"};
@@ -213,7 +221,8 @@ Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
   }
   // What is to go may be gone already: entries may be applied to data that is newer than they are.
   if (!done && sub.name != "renameCollection" && sub.name != "create" &&
-      (done.error().code == ErrorCode::kNamespaceNotFound || done.error().code == ErrorCode::kIndexNotFound))
+      (done.error().code == ErrorCode::kNamespaceNotFound ||
+       done.error().code == ErrorCode::kIndexNotFound))
     co_return Ok();
   co_return done;
 }
@@ -223,8 +232,8 @@ struct Progress {
   std::vector<bool> results;
 };
 
-Awaitable<Result<void>> ApplyAll(CommandContext& ctx, std::vector<BsonView> docs, Progress& progress,
-                                 bool nested) {
+Awaitable<Result<void>> ApplyAll(CommandContext& ctx, std::vector<BsonView> docs,
+                                 Progress& progress, bool nested) {
   std::vector<OplogEntry> entries;
   for (BsonView doc : docs) {
     MAYFLY_CO_TRY(OplogEntry e, ParseEntry(doc));
@@ -268,8 +277,8 @@ Awaitable<Result<void>> RunApplyOps(CommandContext& ctx, const CommandRequest& r
   MAYFLY_CO_TRY(in.Finish());
   co_await ctx.MoveToWorker();
   Result<void> done = co_await ApplyAll(ctx, std::move(docs), progress, false);
-  const auto applied = static_cast<int32_t>(
-      std::count(progress.results.begin(), progress.results.end(), true));
+  const auto applied =
+      static_cast<int32_t>(std::count(progress.results.begin(), progress.results.end(), true));
   auto report = [&](BsonBuilder& b) {
     b.Append("applied", applied);
     BsonArrayBuilder results = b.OpenArray("results");
