@@ -8,8 +8,8 @@ namespace mayfly {
 namespace {
 
 constexpr uint64_t kMaxMessageBytes = 1 << 20;
-// Messages with entries to one member. Few, because heartbeats wait behind them: a member that catches up over a slow
-// network must not lose its leader.
+// Messages with entries to one member. Few, because heartbeats wait behind them: a member that
+// catches up over a slow network must not lose its leader.
 constexpr uint64_t kMaxInFlight = 12;
 constexpr uint64_t kCacheBytes = 16 << 20;  // of the end of the log
 constexpr uint64_t kCaughtUp = 64;          // entries behind at which a learner is promoted
@@ -230,6 +230,17 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
   const mf_status& s = status();
   int result = s.pending_conf || s.joint ? MF_BUSY : MF_OK;
   const uint64_t term = s.term;
+  // Who votes from then on; a new member does so only later.
+  const bool some = std::any_of(now.begin(), now.end(), [&](const Member& m) {
+    auto it = find(m.id);
+    return m.voter && it != next.members.end() && it->voter;
+  });
+  if (result == MF_OK && !some) {
+    done(Error{kConfigurationInProgress,
+               "no member would be left that votes: those that are to vote have not copied "
+               "everything yet"});
+    return;
+  }
   if (result == MF_OK && changes.empty()) {
     mf_bytes data{nullptr, 0}, ctx = B(context);
     result = mf_raft_propose(raft_, &data, &ctx, 1, &index);
@@ -473,6 +484,12 @@ void RaftNode::Commit(mf_committed* committed) {
     if (e.type != LogEntry::kNormal) {
       mf_bytes state = mf_raft_apply_change(raft_, &views[i]);
       work.conf_state = V(state);
+      // A change of an earlier leader's that takes this one out: it must not do a leader's work any
+      // more, for which it has no place.
+      const std::vector<Member> left = members();
+      if (leads() && std::none_of(left.begin(), left.end(),
+                                  [&](const Member& m) { return m.id == o_.log->node(); }))
+        mf_raft_step_down(raft_);
     }
     if (!e.context.empty() && DecodeConfiguration(e.context, &configuration_)) {
       work.configuration = e.context;

@@ -445,7 +445,50 @@ def jumps():
         s.close()
 
 
-PARTS = (beginning, changing, sleeping, there_and_back, seven, addresses, concerns, cut_off, jumps)
+def memory():
+    """A member needs at most 50 MB more than a standalone that has the same done to it."""
+    def resident(m):
+        return next(int(l.split()[1]) // 1024 for l in open(f"/proc/{m.proc.pid}/status") if l.startswith("VmRSS"))
+
+    def work(client):
+        client.test.c.create_index("n")
+        some = random.Random(1)
+        for i in range(100):
+            client.test.c.insert_many([{"_id": i * 1000 + n, "n": n, "bytes": some.randbytes(200)} for n in range(1000)])
+
+        def singly(k):
+            for i in range(1000):
+                client.test.one.insert_one({"_id": f"{k} {i}", "pad": "y" * 200})
+        threads = [threading.Thread(target=singly, args=(k,)) for k in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        list(client.test.c.aggregate([{"$group": {"_id": None, "sum": {"$sum": "$n"}}}]))
+    cache = ["--wiredTigerCacheSizeGB", "0.25"]
+    s = ReplicaSet(0)
+    try:
+        alone = Member(f"{s.folder}/alone", cache)
+        alone.start(replica_set=False)
+        alone.wait_up()
+        work(alone.client)
+        one = resident(alone)
+        alone.stop()
+    finally:
+        s.close()
+    s = ReplicaSet(3, cache)
+    try:
+        s.initiate()
+        work(s.primary().client)
+        s.settled()
+        p = s.primary()
+        many = [resident(m) for m in (p, *others(s, p))]
+        check(max(many) <= one + 50, f"resident: standalone {one} MB, primary {many[0]} MB, secondaries {many[1:]} MB")
+    finally:
+        s.close()
+
+
+PARTS = (beginning, changing, sleeping, there_and_back, seven, addresses, concerns, cut_off, jumps, memory)
 
 
 def main():

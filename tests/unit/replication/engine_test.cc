@@ -351,6 +351,24 @@ TEST_CASE("Of two voters the one that is left takes an empty node in the other's
   REQUIRE(Eventually([&] { return a.Records() == b->Records(); }));
 }
 
+TEST_CASE("The last vote is not taken away while the next one is still to come", "[engine]") {
+  TestMember a, b;
+  REQUIRE(Initiate(a, ConfigurationOf({a.AsMember()})));
+  REQUIRE(Eventually([&] { return a.Leads(); }));
+  auto c = a.engine().Status().configuration;
+  // It can never copy anything, because it is not there: it is wanted as a voter and is none.
+  b.Close();
+  c.members.push_back({12345, b.address(), true, 1});
+  REQUIRE(a.Wait<LogPosition>([&](auto done) { a.engine().Reconfigure(c, done); }));
+  c.members[0].voter = false;
+  REQUIRE(Eventually([&] {
+    auto r = a.Wait<LogPosition>([&](auto done) { a.engine().Reconfigure(c, done); });
+    return !r && r.error().message.find("no member would be left that votes") != std::string::npos;
+  }));
+  CHECK(a.Propose("still there"));
+  b.Open();
+}
+
 TEST_CASE("A member that was removed while it was away hears of it", "[engine]") {
   ThreeMembers set;
   TestMember& gone = set.Follower();

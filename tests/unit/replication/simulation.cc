@@ -73,8 +73,8 @@ class SimIterator final : public KvIterator {
 
 class SimClock final : public Clock {
  public:
-  int64_t us = 0;
-  Instant Now() const override { return {1'700'000'000'000 + us / 1000}; }
+  int64_t us = 0, wall_off_ms = 0;
+  Instant Now() const override { return {1'700'000'000'000 + us / 1000 + wall_off_ms}; }
   int64_t MonotonicMicros() const override { return us; }
   void OnJump(std::function<void()>) override {}
 };
@@ -112,6 +112,7 @@ struct SimNode {
   std::unique_ptr<Applier> applier;
   std::unique_ptr<RaftNode> raft;
   int down_until = 0;
+  int asleep_until = 0;  ///< a stopped process: nothing is lost, nothing moves
   std::optional<std::pair<int, std::string>> copying;  ///< until step, which checkpoint
   bool up() const { return raft != nullptr; }
 };
@@ -140,7 +141,8 @@ struct World {
   std::map<std::string, uint64_t> acknowledged;                ///< data -> index
   std::set<std::string> refused;                               ///< told: was not written
   int proposals = 0;
-  ConsensusConfiguration configuration;
+  ConsensusConfiguration configuration;       ///< that all are to come to in the end
+  std::pair<NodeId, NodeId> replacing{0, 0};  ///< was emptied; the node that lives there now
 
   bool Chance(int percent) { return static_cast<int>(random() % 100) < percent; }
   int Between(int a, int b) {
@@ -180,11 +182,18 @@ struct World {
       return true;
     };
     o.resync = [this, id](NodeId, SnapshotPointer p) {
-      SimNode& n = nodes[id];
+      SimNode& n = nodes.at(id);
       if (!n.copying) n.copying.emplace(step + Between(1, 100), p.data);
     };
     n.raft = std::make_unique<RaftNode>(std::move(o));
-    n.raft->is_copying = [this](NodeId other) { return nodes[other].copying.has_value(); };
+    n.raft->is_copying = [this](NodeId other) {
+      auto it = nodes.find(other);
+      return it != nodes.end() && it->second.copying.has_value();
+    };
+    n.raft->log_of = [this](NodeId other) {
+      auto it = nodes.find(other);
+      return it != nodes.end() && it->second.up() ? it->second.log->last_index() : 0;
+    };
     if (!n.raft->Open()) Fail("cannot open");
     // Its connections are new: whoever waited for it to take a copy looks again.
     for (auto& [other, peer] : nodes)
@@ -220,6 +229,11 @@ struct World {
     for (Packet& p : due) {
       auto it = nodes.find(p.to);
       if (it == nodes.end() || !it->second.up()) continue;
+      if (step < it->second.asleep_until) {
+        p.at = it->second.asleep_until;
+        network.push_back(std::move(p));
+        continue;
+      }
       it->second.raft->Step(p.from, p.bytes);
       it->second.raft->Pump();
     }
@@ -234,7 +248,7 @@ struct World {
 
   void ProposeSomewhere() {
     for (auto& [id, n] : nodes) {
-      if (!n.up() || !n.raft->leads()) continue;
+      if (!n.up() || step < n.asleep_until || !n.raft->leads()) continue;
       std::vector<Proposal> batch;
       for (int i = Between(1, 4); i > 0; --i) {
         const std::string data = "p" + std::to_string(++proposals) +
@@ -259,7 +273,7 @@ struct World {
       ++result.partitions;
       cut_until = step + Between(20, 400);
       const int kind = Between(0, 2);
-      const NodeId lonely = 1 + random() % nodes.size();
+      const NodeId lonely = Any().id;
       for (auto& [a, x] : nodes)
         for (auto& [b, y] : nodes) {
           if (a == b) continue;
@@ -270,9 +284,14 @@ struct World {
         }
     }
     if (random() % 200 == 0) {
-      SimNode& n = nodes[1 + random() % nodes.size()];
+      SimNode& n = Any();
       if (n.up()) Crash(n, Between(1, 300));
     }
+    if (random() % 300 == 0) {
+      ++result.sleeps;
+      Any().asleep_until = step + Between(10, 400);
+    }
+    if (random() % 500 == 0) clock.wall_off_ms += Between(-7'200'000, 7'200'000);
     if (random() % 1500 == 0)
       for (auto& [id, n] : nodes)
         if (n.up()) Crash(n, Between(1, 50));
@@ -284,10 +303,114 @@ struct World {
         }
   }
 
+  SimNode& Any() {
+    return std::next(nodes.begin(), static_cast<int>(random() % nodes.size()))->second;
+  }
+
+  SimNode* Leader() {
+    for (auto& [id, n] : nodes)
+      if (n.up() && step >= n.asleep_until && n.raft->leads()) return &n;
+    return nullptr;
+  }
+
+  void Reconfigure(SimNode& leader, const ConsensusConfiguration& c) {
+    leader.raft->Reconfigure(c, [this](Result<LogPosition> r) { result.changes += r.has_value(); });
+    leader.raft->Pump();
+  }
+
+  /// What people do to a configuration, one voter at a time.
+  void ChangeSomething() {
+    SimNode* leader = Leader();
+    // Taking a vote from the others while one has lost everything takes more than people should do.
+    if (!leader || replacing.second != 0) return;
+    ConsensusConfiguration c = leader->raft->configuration();
+    const int kind = Between(0, 2);
+    if (kind == 0 && c.members.size() > 2) {
+      c.members.erase(c.members.begin() + Between(0, static_cast<int>(c.members.size()) - 1));
+    } else if (kind == 1) {
+      for (const ConsensusMember& m : configuration.members)
+        if (!c.Find(m.id)) {
+          c.members.push_back(m);
+          break;
+        }
+    } else {
+      ConsensusMember& m = c.members[random() % c.members.size()];
+      int voters = 0;
+      for (const ConsensusMember& x : c.members) voters += x.voter;
+      if (m.voter && voters <= 2) return;
+      m.voter = !m.voter;
+    }
+    Reconfigure(*leader, c);
+  }
+
+  /// The data directory of a follower is emptied: another node lives there from now on
+  /// (Engine::ReplaceStranger). Only where everybody counts: two that are emptied at the same time
+  /// may be all that had something.
+  void EmptySomebody() {
+    SimNode* leader = Leader();
+    if (!leader || replacing.second != 0 ||
+        leader->raft->configuration().members.size() != configuration.members.size())
+      return;
+    if (leader->raft->status().pending_conf || leader->raft->status().joint) return;
+    for (const RaftNode::Member& m : leader->raft->members())
+      if (!m.voter || m.matched + 200 < leader->raft->status().last_index) return;
+    SimNode& lost = Any();
+    if (lost.id == leader->id || !lost.up() || !leader->raft->configuration().Find(lost.id)) return;
+    ++result.emptied;
+    replacing = {lost.id, 100 + static_cast<NodeId>(result.emptied)};
+    Stop(lost);
+    nodes.erase(replacing.first);
+    SimNode& n = nodes[replacing.second];
+    n.id = replacing.second;
+    n.kv = std::make_unique<SimKv>();
+    if (!std::move(LogStore::Open(*n.kv).value())->MakeNodeId(n.id)) Fail("node id");
+    for (ConsensusMember& m : configuration.members)
+      if (m.id == replacing.first) m.id = n.id;
+    n.kv->lies = options.lying_disk;
+    Start(n);
+  }
+
+  void Changes() {
+    if (step < options.steps && random() % 120 == 0) ChangeSomething();
+    if (step < options.steps && random() % 150 == 0) EmptySomebody();
+    SimNode* leader = step % 20 == 0 ? Leader() : nullptr;
+    if (!leader) return;
+    ConsensusConfiguration c = leader->raft->configuration();
+    if (replacing.second != 0) {
+      if (c.Find(replacing.second)) {
+        replacing = {0, 0};
+        return;
+      }
+      bool there = false;
+      for (ConsensusMember& m : c.members)
+        if (m.id == replacing.first) {
+          m.id = replacing.second;
+          there = true;
+        }
+      if (!there) {
+        replacing = {0, 0};  // removed meanwhile
+        return;
+      }
+      Reconfigure(*leader, c);
+    } else if (step > options.steps) {
+      // All back, all with their votes.
+      for (const ConsensusMember& m : configuration.members) {
+        auto now = std::find_if(c.members.begin(), c.members.end(),
+                                [&](const ConsensusMember& x) { return x.id == m.id; });
+        if (now != c.members.end() && now->voter) continue;
+        if (now == c.members.end())
+          c.members.push_back(m);
+        else
+          now->voter = true;
+        return Reconfigure(*leader, c);
+      }
+    }
+  }
+
   void Housekeeping() {
     for (auto& [id, n] : nodes) {
       if (!n.up() && step >= n.down_until) Start(n);
-      if (!n.up()) continue;
+      if (!n.up() || step < n.asleep_until) continue;
       if (n.copying && step >= n.copying->first) {
         std::unique_ptr<SimKv> copy = checkpoints[n.copying->second]->Copy();
         n.copying.reset();
@@ -333,17 +456,20 @@ struct World {
     for (auto& [id, n] : nodes) Start(n);
     nodes[1].raft->Campaign();
     nodes[1].raft->Pump();
-    const int quiet = 1200;  // at the end nothing fails, and everybody has to come to the same
+    const int quiet =
+        options.changes ? 3000
+                        : 1200;  // at the end nothing fails, and everybody has to come to the same
     for (step = 0; step < options.steps + quiet && result.failure.empty(); ++step) {
       clock.us += 10'000;
       if (step == options.steps) {
         options.faults = false;
         cut.clear();
-        for (auto& [id, n] : nodes) n.down_until = 0;
+        for (auto& [id, n] : nodes) n.down_until = n.asleep_until = 0;
       }
       if (options.faults && step > 100) Faults();
       Deliver();
       Housekeeping();
+      if (options.changes && step > 300) Changes();
       if (step < options.steps && Chance(40)) ProposeSomewhere();
     }
     Check();

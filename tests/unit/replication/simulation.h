@@ -11,8 +11,9 @@
 
 #include "replication/raft_node.h"
 
-/// A replica set in one thread: its network, clock, disks and crashes come from one seed, so a history that fails can be run
-/// again. What runs is the engine's own RaftNode, LogStore and Applier; only threads, sockets and RocksDB are not.
+/// A replica set in one thread: its network, clock, disks and crashes come from one seed, so a
+/// history that fails can be run again. What runs is the engine's own RaftNode, LogStore and
+/// Applier; only threads, sockets and RocksDB are not.
 namespace mayfly::testing {
 
 /// An ordered store in memory that forgets what was not synced when its machine loses power.
@@ -33,7 +34,8 @@ class SimKv final : public KvStore {
   bool lies = false;  ///< says that it has synced and has not
 
   Result<bool> Get(Keyspace ks, std::string_view key, PinnedValue* out, const KvSnapshot*) override;
-  Result<void> MultiGet(Keyspace, std::span<const std::string_view>, std::span<PinnedValue>, const KvSnapshot*) override;
+  Result<void> MultiGet(Keyspace, std::span<const std::string_view>, std::span<PinnedValue>,
+                        const KvSnapshot*) override;
   std::unique_ptr<KvIterator> NewIterator(Keyspace ks, KvIterOptions options) override;
   KvSnapshotPtr Snapshot() override { return nullptr; }
   uint64_t LatestSequence() override { return 0; }
@@ -58,7 +60,8 @@ struct SimOptions {
   uint64_t seed = 1;
   int nodes = 3;
   int steps = 4000;      ///< of 10 ms
-  bool faults = true;    ///< loss, partitions, crashes
+  bool faults = true;    ///< loss, partitions, crashes, nodes that sleep, wall clocks that jump
+  bool changes = false;  ///< members leave and come back, lose and get their votes, are emptied
   bool trimming = true;  ///< logs are cut short, so members need copies
   bool data_is_empty = true;
   bool lying_disk = false;
@@ -66,7 +69,8 @@ struct SimOptions {
 
 struct SimResult {
   std::string failure;  ///< empty: every invariant held
-  int acknowledged = 0, elections = 0, crashes = 0, partitions = 0, copies = 0;
+  int acknowledged = 0, elections = 0, crashes = 0, partitions = 0, copies = 0, sleeps = 0;
+  int changes = 0, emptied = 0;
   uint64_t digest = 0;  ///< of the whole history: equal seeds, equal digests
 };
 

@@ -20,7 +20,8 @@ void RunSeeds(SimOptions options, uint64_t runs) {
   const uint64_t one = FromEnvironment("MAYFLY_SIM_SEED", 0);
   const uint64_t first = one ? one : 1;
   const uint64_t last = one ? one : FromEnvironment("MAYFLY_SIM_RUNS", runs);
-  int acknowledged = 0, elections = 0, crashes = 0, partitions = 0, copies = 0;
+  int acknowledged = 0, elections = 0, crashes = 0, partitions = 0, copies = 0, sleeps = 0,
+      changes = 0, emptied = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     options.seed = seed;
     const SimResult r = Simulate(options);
@@ -32,17 +33,23 @@ void RunSeeds(SimOptions options, uint64_t runs) {
     crashes += r.crashes;
     partitions += r.partitions;
     copies += r.copies;
+    sleeps += r.sleeps;
+    changes += r.changes;
+    emptied += r.emptied;
   }
   std::printf(
       "simulated %llu histories of %d members: %d acknowledged, %d elections, %d crashes, %d "
-      "partitions, %d copies\n",
+      "partitions, %d copies, %d sleeps, %d changes of members, %d emptied\n",
       static_cast<unsigned long long>(last - first + 1), options.nodes, acknowledged, elections,
-      crashes, partitions, copies);
+      crashes, partitions, copies, sleeps, changes, emptied);
   if (one == 0 && options.faults) {
     // A simulation in which nothing happens proves nothing.
     CHECK(crashes > 0);
     CHECK(partitions > 0);
     CHECK(elections > static_cast<int>(last));
+    CHECK(sleeps > 0);
+    CHECK((changes > 0) == options.changes);
+    CHECK((emptied > 0) == options.changes);
   }
 }
 
@@ -85,6 +92,20 @@ TEST_CASE("Five members, faults, short logs, data from before the set", "[simula
   o.nodes = 5;
   o.data_is_empty = false;
   RunSeeds(o, 6);
+}
+
+TEST_CASE("Three members that leave, come back, lose their votes and are emptied", "[simulation]") {
+  SimOptions o;
+  o.changes = true;
+  RunSeeds(o, 8);
+}
+
+TEST_CASE("Five members that leave, come back, lose their votes and are emptied", "[simulation]") {
+  SimOptions o;
+  o.nodes = 5;
+  o.changes = true;
+  o.data_is_empty = false;
+  RunSeeds(o, 4);
 }
 
 }  // namespace mayfly
