@@ -1,0 +1,449 @@
+#!/usr/bin/env python3
+"""Random filters and sorts over documents full of arrays, nulls and missing fields: every plan against a matcher of a few dozen lines.
+
+  tests/model/query_model.py [--rounds 60] [--seed N] [--binary build/release/mayflyd | --uri HOST:PORT]
+
+A round makes a collection with indexes of its own and asks many questions. Each is answered by the planner's choice, by every index as a
+hint, by $natural, by count and by an aggregation; all must agree with the matcher here, which knows MongoDB's rules for arrays on the path,
+null and missing (manual: "Query for Null or Missing Fields", "Query an Array", "Multikey Indexes") and no plans. Sorted answers must also
+be in order, as the manual's "Comparison/Sort Order" says. The seed is printed; the same seed asks the same.
+"""
+import argparse, os, random, sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+from run import ROOT, Client, Server
+
+ARGS = argparse.ArgumentParser()
+ARGS.add_argument("--rounds", type=int, default=60)
+ARGS.add_argument("--questions", type=int, default=60)
+ARGS.add_argument("--seed", type=int, default=None)
+ARGS.add_argument("--uri", default=None)
+ARGS.add_argument("--binary", default=os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")))
+
+MISSING = object()
+
+
+# --- the model: what a filter means ---------------------------------------------------------------------------------------------------
+
+def rank(v):
+    """Place of a value's type in the comparison order."""
+    if v is MISSING or v is None:
+        return 1
+    if isinstance(v, bool):
+        return 6
+    if isinstance(v, (int, float)):
+        return 2
+    if isinstance(v, str):
+        return 3
+    if isinstance(v, dict):
+        return 4
+    return 5  # array
+
+
+def compare(a, b):
+    if rank(a) != rank(b):
+        return -1 if rank(a) < rank(b) else 1
+    if rank(a) == 1:
+        return 0
+    if isinstance(a, dict):
+        for (ka, va), (kb, vb) in zip(a.items(), b.items()):
+            if rank(va) != rank(vb):
+                return -1 if rank(va) < rank(vb) else 1
+            if ka != kb:
+                return -1 if ka < kb else 1
+            c = compare(va, vb)
+            if c:
+                return c
+        return (len(a) > len(b)) - (len(a) < len(b))
+    if isinstance(a, list):
+        for x, y in zip(a, b):
+            c = compare(x, y)
+            if c:
+                return c
+        return (len(a) > len(b)) - (len(a) < len(b))
+    return (a > b) - (a < b)
+
+
+def walk(doc, path):
+    """The values at the end of a path. Arrays on the way are entered; a number is an index as well as a field's name."""
+    head, _, rest = path.partition(".")
+    v = doc.get(head, MISSING)
+    if not rest:
+        yield v
+    elif isinstance(v, dict):
+        yield from walk(v, rest)
+    elif isinstance(v, list):
+        yield from walk_array(v, rest)
+    else:
+        yield MISSING
+
+
+def walk_array(array, path):
+    head, _, rest = path.partition(".")
+    for v in array:
+        if isinstance(v, dict) and not (head.isdigit() and head not in v):
+            yield from walk(v, path)
+    if head.isdigit() and int(head) < len(array):
+        v = array[int(head)]
+        if not rest:
+            yield v
+        elif isinstance(v, dict):
+            yield from walk(v, rest)
+        elif isinstance(v, list):
+            yield from walk_array(v, rest)
+
+
+def leaves(doc, path):
+    """As walk, and the elements of arrays at the end."""
+    for v in walk(doc, path):
+        if isinstance(v, list):
+            yield from v
+        yield v
+
+
+def test(op, want, v):
+    """One comparison on one value."""
+    if op == "$eq":
+        return compare(v, want) == 0 if want is not None else (v is MISSING or v is None)
+    if op == "$in":
+        return any(test("$eq", w, v) for w in want)
+    if op == "$type":
+        names = {"null": None, "number": (int, float), "string": str, "object": dict, "array": list}
+        if want == "null":
+            return v is None
+        return v is not MISSING and not isinstance(v, bool) and isinstance(v, names[want])
+    if v is MISSING:
+        v = None
+    if rank(v) != rank(want):
+        return False
+    c = compare(v, want)
+    return {"$gt": c > 0, "$gte": c >= 0, "$lt": c < 0, "$lte": c <= 0}[op]
+
+
+def predicate(doc, path, op, want):
+    if op == "$ne":
+        return not predicate(doc, path, "$eq", want)
+    if op == "$nin":
+        return not predicate(doc, path, "$in", want)
+    if op == "$not":
+        return not all(predicate(doc, path, o, w) for o, w in want.items())
+    if op == "$exists":
+        return any(v is not MISSING for v in walk(doc, path)) == want
+    if op == "$size":
+        return any(isinstance(v, list) and len(v) == want for v in walk(doc, path))
+    if op == "$all":
+        return bool(want) and all(predicate(doc, path, "$elemMatch", w["$elemMatch"]) if isinstance(w, dict) and "$elemMatch" in w
+                                  else predicate(doc, path, "$eq", w) for w in want)
+    if op == "$elemMatch":
+        return any(isinstance(v, list) and any(element(e, want) for e in v) for v in walk(doc, path))
+    return any(test(op, want, v) for v in leaves(doc, path))
+
+
+def element(e, want):
+    """Whether an array's element matches what is inside $elemMatch."""
+    if next(iter(want)).startswith("$") and next(iter(want)) not in ("$and", "$or", "$nor"):
+        return all(value_predicate(e, o, w) for o, w in want.items())
+    if isinstance(e, dict):
+        return matches(e, want)
+    if isinstance(e, list):
+        return matches({str(i): x for i, x in enumerate(e)}, want)
+    return False
+
+
+def value_predicate(v, op, want):
+    """An operator inside $elemMatch: on the element itself, which is not taken apart."""
+    if op == "$ne":
+        return not test("$eq", want, v)
+    if op == "$nin":
+        return not test("$in", want, v)
+    if op == "$not":
+        return not all(value_predicate(v, o, w) for o, w in want.items())
+    if op == "$exists":
+        return want
+    if op == "$size":
+        return isinstance(v, list) and len(v) == want
+    if op == "$all":
+        return bool(want) and all(test("$eq", w, v) for w in want)
+    if op == "$elemMatch":
+        return isinstance(v, list) and any(element(e, want) for e in v)
+    return test(op, want, v)
+
+
+def matches(doc, filter):
+    for name, want in filter.items():
+        if name == "$and":
+            ok = all(matches(doc, f) for f in want)
+        elif name == "$or":
+            ok = any(matches(doc, f) for f in want)
+        elif name == "$nor":
+            ok = not any(matches(doc, f) for f in want)
+        elif isinstance(want, dict) and want and next(iter(want)).startswith("$"):
+            ok = all(predicate(doc, name, o, w) for o, w in want.items())
+        else:
+            ok = predicate(doc, name, "$eq", want)
+        if not ok:
+            return False
+    return True
+
+
+EMPTY = object()
+
+
+def sort_key(doc, sort):
+    """The least element of an array for an ascending sort, the greatest for a descending one; an empty array is below null."""
+    out = []
+    for path, sign in sort.items():
+        values = list(sort_values(doc, path))
+        best = None
+        for v in values:
+            k = v if v is not EMPTY else MINIMUM
+            if best is None or order(k, best[0]) * sign < 0:
+                best = (k,)
+        out.append((best[0], sign))
+    return out
+
+
+class Minimum:
+    pass
+
+
+MINIMUM = Minimum()
+
+
+def order(a, b):
+    if isinstance(a, Minimum) or isinstance(b, Minimum):
+        return (not isinstance(a, Minimum)) - (not isinstance(b, Minimum))
+    return compare(a, b)
+
+
+def sort_values(doc, path):
+    """The keys an index on the path alone would have."""
+    head, _, rest = path.partition(".")
+    v = doc.get(head, MISSING)
+    yield from key_values(v, rest)
+
+
+def key_values(v, rest):
+    if not rest:
+        if isinstance(v, list):
+            if not v:
+                yield EMPTY
+            yield from v
+        else:
+            yield v
+    elif isinstance(v, dict):
+        yield from sort_values(v, rest)
+    elif isinstance(v, list):
+        head, _, more = rest.partition(".")
+        if head.isdigit() and int(head) < len(v) and not any(isinstance(e, dict) and head in e for e in v):
+            yield from key_values(v[int(head)], more)
+            return
+        found = False
+        for e in v:
+            if isinstance(e, dict):
+                found = True
+                yield from sort_values(e, rest)
+            else:
+                found = True
+                yield MISSING
+        if not found:
+            yield MISSING
+    else:
+        yield MISSING
+
+
+# --- the questions --------------------------------------------------------------------------------------------------------------------
+
+FIELDS = ["a", "b", "a.b", "b.c", "a.0", "a.1.b", "a.b.c", "a.b.0"]
+SCALARS = [None, 0, 1, 2, 3, 2.5, "x", "y", True, False]
+
+
+def value(r, depth=0):
+    kind = r.random()
+    if kind < 0.5 or depth > 2:
+        return r.choice(SCALARS)
+    if kind < 0.75:
+        return [value(r, depth + 1) for _ in range(r.randint(0, 3))]
+    return {k: value(r, depth + 1) for k in r.sample(["a", "b", "c", "0"], r.randint(0, 2))}
+
+
+def document(r, i):
+    d = {"_id": i}
+    for f in ("a", "b", "c"):
+        if r.random() < 0.75:
+            d[f] = value(r)
+    return d
+
+
+def comparison(r, depth=0):
+    op = r.choice(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$type", "$size", "$all", "$not", "$elemMatch"])
+    if op in ("$in", "$nin", "$all"):
+        return {op: [value(r, 1) for _ in range(r.randint(0, 3))]}
+    if op == "$exists":
+        return {op: r.random() < 0.5}
+    if op == "$type":
+        return {op: r.choice(["null", "number", "string", "object", "array"])}
+    if op == "$size":
+        return {op: r.randint(0, 3)}
+    if op == "$not":
+        return {op: comparison(r, depth + 1)}
+    if op == "$elemMatch":
+        if r.random() < 0.5 and depth < 2:
+            return {op: filter_of(r, depth + 1, ["a", "b", "c", "0"])}
+        inner = {}
+        for _ in range(r.randint(1, 2)):
+            inner.update(comparison(r, depth + 1))
+        return {op: inner}
+    return {op: value(r, 1)}
+
+
+def filter_of(r, depth=0, fields=FIELDS):
+    f = {}
+    for _ in range(r.randint(1, 2)):
+        if depth < 2 and r.random() < 0.2:
+            f[r.choice(["$and", "$or", "$nor"])] = [filter_of(r, depth + 1, fields) for _ in range(r.randint(1, 3))]
+        elif r.random() < 0.25:
+            f[r.choice(fields)] = value(r, 1)
+        else:
+            c = comparison(r, depth)
+            if r.random() < 0.3:
+                c.update(comparison(r, depth))
+            f[r.choice(fields)] = c
+    return f
+
+
+INDEXES = [{"a": 1}, {"b": -1}, {"a": 1, "b": 1}, {"a.b": 1}, {"b.c": 1, "a": -1}, {"a.0": 1}, {"a.b.c": 1}, {"c": 1, "a.b": -1}, {"a.b": 1, "a.c": 1}, {"a.b.0": 1}]
+
+
+# Indexes that leave documents out: the planner may take them only where that changes nothing.
+PARTS = [{"sparse": True}] + [{"partialFilterExpression": f} for f in (
+    {"a": {"$exists": True}}, {"b": {"$gt": 1}}, {"a": {"$gte": 0}, "b": {"$lt": 3}}, {"c": {"$type": "string"}}, {"b": {"$in": [1, "x", None]}})]
+
+
+def documents(client, db, command):
+    reply = client.command(db, command)
+    if not reply.get("ok"):
+        return reply
+    out = reply["cursor"]["firstBatch"]
+    while reply["cursor"]["id"]:
+        reply = client.command(db, {"getMore": reply["cursor"]["id"], "collection": "q"})
+        out += reply["cursor"]["nextBatch"]
+    return out
+
+
+class Difference(Exception):
+    pass
+
+
+def check_answer(what, got, want, docs):
+    if isinstance(got, dict):
+        raise Difference(f"{what}: error {got.get('code')}: {got.get('errmsg')}")
+    ids = sorted(d["_id"] for d in got)
+    if ids != want:
+        extra, lost = [i for i in ids if i not in want], [i for i in want if i not in ids]
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        raise Difference(f"{what}:" + (f" too many {[docs[i] for i in extra[:3]]}" if extra else "") +
+                         (f" missing {[docs[i] for i in lost[:3]]}" if lost else "") + (f" twice {twice}" if twice else ""))
+
+
+def check_order(what, got, sort):
+    for x, y in zip(got, got[1:]):
+        for (kx, sign), (ky, _) in zip(sort_key(x, sort), sort_key(y, sort)):
+            c = order(kx, ky) * sign
+            if c < 0:
+                break
+            if c > 0:
+                raise Difference(f"{what}: {x} before {y}")
+
+
+def ask(client, db, r, docs, indexes):
+    f = filter_of(r)
+    want = sorted(i for i, d in docs.items() if matches(d, f))
+    sort = None
+    if r.random() < 0.5:
+        # Two paths into one array have their keys together, element by element: not in this model.
+        sort = {r.choice(paths): r.choice([1, -1]) for paths in r.sample([["a", "a.b"], ["b", "b.c"], ["c"]], r.randint(1, 2))}
+    find = {"find": "q", "filter": f}
+    if sort:
+        find["sort"] = sort
+    try:
+        for hint in [None, {"$natural": 1}] + indexes:
+            command = dict(find, hint=hint) if hint else find
+            got = documents(client, db, command)
+            what = f"{command}"
+            if isinstance(got, dict) and got.get("code") == 2 and "parallel" in got.get("errmsg", "").lower():
+                continue  # a sort on two arrays
+            check_answer(what, got, want, docs)
+            if sort:
+                check_order(what, got, sort)
+        # From an index alone, where one has it all.
+        field = r.choice(["a", "b", "c"])
+        got = documents(client, db, {"find": "q", "filter": f, "projection": {field: 1, "_id": 0}})
+        if isinstance(got, dict) or sorted(map(repr, got)) != sorted(repr({k: v for k, v in docs[i].items() if k == field}) for i in want):
+            raise Difference(f"find {f} with only {field}: {got}")
+        n = client.command(db, {"count": "q", "query": f})
+        if n.get("n") != len(want):
+            raise Difference(f"count {f}: {n}, want {len(want)}")
+        got = documents(client, db, {"aggregate": "q", "pipeline": [{"$match": f}, {"$project": {"_id": 1}}], "cursor": {}})
+        check_answer(f"aggregate {f}", got, want, docs)
+    except Difference as e:
+        return str(e)
+    return None
+
+
+def main():
+    args = ARGS.parse_args()
+    seed = args.seed if args.seed is not None else random.randrange(1 << 32)
+    print(f"seed {seed}", flush=True)
+    r = random.Random(seed)
+    server = None
+    if args.uri:
+        host, port = args.uri.split(":")
+        client = Client(host, int(port))
+    else:
+        server = Server(args.binary)
+        client = server.client
+    failed = asked = 0
+    for n in range(args.rounds):
+        db = f"model{n % 8}"
+        client.command(db, {"dropDatabase": 1})
+        docs = {i: document(r, i) for i in range(r.randint(1, 40))}
+        specs = r.sample(INDEXES, r.randint(1, 4))
+        late = r.random() < 0.5
+        made = []
+
+        def index():
+            for spec in specs:
+                name = "_".join(f"{k}_{v}" for k, v in spec.items())
+                part = r.choice(PARTS) if r.random() < 0.3 else {}
+                reply = client.command(db, {"createIndexes": "q", "indexes": [{"key": spec, "name": name, **part}]})
+                if reply["ok"] and not part:  # a hint at one that leaves documents out leaves them out
+                    made.append(spec)
+
+        if not late:
+            client.command(db, {"create": "q"})
+            index()
+        for i, d in list(docs.items()):
+            reply = client.command(db, {"insert": "q", "documents": [d]})
+            if "writeErrors" in reply:  # two arrays in one compound index, or a number that is an index and a name
+                if reply["writeErrors"][0]["code"] not in (171, 16746):
+                    sys.exit(f"insert {d}: {reply}")
+                del docs[i]
+        if late:
+            index()
+        for _ in range(args.questions):
+            asked += 1
+            why = ask(client, db, r, docs, made)
+            if why:
+                failed += 1
+                print(f"round {n}: {why}", flush=True)
+                if failed >= 20:
+                    sys.exit(f"{failed} differences, seed {seed}")
+    ok = server.stop() if server else True
+    print(f"{asked} questions, {failed} differences (seed {seed})")
+    sys.exit(1 if failed or not ok else 0)
+
+
+if __name__ == "__main__":
+    main()
