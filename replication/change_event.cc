@@ -165,17 +165,22 @@ Result<void> AppendLookup(Storage& storage, Operation& op, uint32_t collection, 
   return Ok();
 }
 
-Result<void> AppendBefore(const Spec& spec, StreamPosition at, BsonBuilder& out) {
+Result<void> AppendBefore(const Spec& spec, const ImageLife& images, const LogUnit& u,
+                          const LogRecord& r, StreamPosition at, BsonBuilder& out) {
+  if (spec.before_change == Spec::BeforeChange::kOff) return Ok();
+  if (!r.before.empty() && images.Kept(u.wall)) {
+    out.Append("fullDocumentBeforeChange", BsonView(r.before));
+    return Ok();
+  }
   if (spec.before_change == Spec::BeforeChange::kRequired)
     return NoImage("pre-image", "update, delete and replace", at);
-  if (spec.before_change == Spec::BeforeChange::kWhenAvailable)
-    out.AppendNull("fullDocumentBeforeChange");
+  out.AppendNull("fullDocumentBeforeChange");
   return Ok();
 }
 
 Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& op,
-                                 const LogUnit& u, const LogRecord& r, StreamPosition at,
-                                 BsonBuilder& out) {
+                                 const ImageLife& images, const LogUnit& u, const LogRecord& r,
+                                 StreamPosition at, BsonBuilder& out) {
   const LogCollection& c = u.collections[r.collection];
   if (r.kind == LogRecord::kInsert) {
     const BsonView doc = LoggedDocument(u, r);
@@ -194,7 +199,7 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
       out.Append("expireAt", Instant{r.deadline}).Append("expiredAt", Instant{u.wall});
       out.Append("rule", RuleName(r)).Append("reason", ExpiryReasonName(r.reason));
     }
-    return AppendBefore(spec, at, out);
+    return AppendBefore(spec, images, u, r, at, out);
   }
   const BsonView doc = LoggedDocument(u, r);
   const bool replaced = r.detail.empty();
@@ -212,7 +217,7 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
     BsonBuilder d = out.OpenDocument("updateDescription");
     AppendUpdateDescription(BsonView(r.detail), spec.expanded, d);
   }
-  return AppendBefore(spec, at, out);
+  return AppendBefore(spec, images, u, r, at, out);
 }
 
 /// The fields of `o` behind the first one.
@@ -357,8 +362,8 @@ bool ChangeStreamFilter::WatchesDatabase(std::string_view db) const {
 }
 
 Result<void> AppendChangeEvents(const Spec& spec, const ChangeStreamFilter& filter,
-                                Storage& storage, Operation& op, const LogUnit& unit,
-                                const LogRecord& record, StreamPosition at,
+                                Storage& storage, Operation& op, const ImageLife& images,
+                                const LogUnit& unit, const LogRecord& record, StreamPosition at,
                                 std::vector<ChangeEvent>* out) {
   if (record.kind == LogRecord::kNoop) return Ok();
   if (record.kind == LogRecord::kCommand) {
@@ -369,7 +374,7 @@ Result<void> AppendChangeEvents(const Spec& spec, const ChangeStreamFilter& filt
   std::string bytes;
   {
     BsonBuilder b(bytes);
-    MAYFLY_TRY(AppendDocumentEvent(spec, storage, op, unit, record, at, b));
+    MAYFLY_TRY(AppendDocumentEvent(spec, storage, op, images, unit, record, at, b));
   }
   out->push_back({at, BsonDocument(std::move(bytes))});
   return Ok();

@@ -24,6 +24,16 @@ struct ChangeStreamSpec {
   bool expiry = false;    ///< showExpiryEvents
 };
 
+/// How long documents as they were before a change are shown (cluster parameter changeStreamOptions). They are part of the
+/// log and go with it; one that is older than this by the time of the set's log is absent at once, on every member alike.
+struct ImageLife {
+  int64_t expire_after_seconds = -1;  ///< -1: as long as the log has them
+  int64_t now_millis = 0;             ///< of the newest record applied
+  bool Kept(int64_t wall_millis) const {
+    return expire_after_seconds < 0 || now_millis - wall_millis < expire_after_seconds * 1000;
+  }
+};
+
 /// Which records of the log a stream shows. Looks at names only. Threads: one.
 class ChangeStreamFilter {
  public:
@@ -47,8 +57,8 @@ struct ChangeEvent {
 /// "updateLookup" sees. Views into the log are good as long as the call. Errors: NoMatchingDocument
 /// 47 (a required image that is not there); the storage's.
 Result<void> AppendChangeEvents(const ChangeStreamSpec& spec, const ChangeStreamFilter& filter,
-                                Storage& storage, Operation& op, const LogUnit& unit,
-                                const LogRecord& record, StreamPosition at,
+                                Storage& storage, Operation& op, const ImageLife& images,
+                                const LogUnit& unit, const LogRecord& record, StreamPosition at,
                                 std::vector<ChangeEvent>* out);
 
 /// `updateDescription` of a diff as storage/document_diff.h writes it. `expanded`: with

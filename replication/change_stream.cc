@@ -117,8 +117,10 @@ Result<bool> ChangeStream::Advance(Operation& op) {
         if (last <= position_) continue;
         events_.clear();
         next_event_ = 0;
-        MAYFLY_TRY(AppendChangeEvents(spec_, filter_, storage_, op, unit_, unit_.records[i], at,
-                                      &events_));
+        const ImageLife images{log_->image_expiry_seconds(),
+                               static_cast<int64_t>(log_->applied_ts() >> 32) * 1000};
+        MAYFLY_TRY(AppendChangeEvents(spec_, filter_, storage_, op, images, unit_, unit_.records[i],
+                                      at, &events_));
         std::erase_if(events_, [&](const ChangeEvent& e) { return e.position <= position_; });
         if (!events_.empty()) return true;
       }

@@ -16,6 +16,8 @@ class StreamLog {
   /// Of the newest entry that is applied here, and of the newest record in it or before it.
   virtual uint64_t applied_index() const = 0;
   virtual uint64_t applied_ts() const = 0;
+  /// How long documents as they were before a change are shown.
+  virtual int64_t image_expiry_seconds() const { return -1; }
   /// Up to applied_index() at least.
   virtual std::unique_ptr<LogCursor> Read() = 0;
 };

@@ -157,6 +157,8 @@ class ReplicaSet final : public StateMachine {
   OpTime last_applied() const;
   uint64_t applied_ts() const { return applied_ts_.load(std::memory_order_acquire); }
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
+  /// What came from other members. Any thread.
+  const LogApplier::Counts& applied_counts() const { return applier_.counts(); }
   /// What an operation's `now` is read from.
   ReplicatedClock& clock() { return clock_; }
   /// Where time comes from when the clock has gone wrong (ClockGuard::RightTime): for what this member shows as primary and what it tells
@@ -169,6 +171,8 @@ class ReplicaSet final : public StateMachine {
   Result<void> Initiate(std::optional<BsonView> config);
   Result<void> Reconfigure(BsonView config, bool force);
   Result<void> StepDown(int64_t seconds, int64_t catch_up_millis, bool force);
+  /// An entry of the log that changes nothing: `o` in the oplog. Errors: NotWritablePrimary 10107 and the log's.
+  Result<void> AppendNote(BsonView o);
   /// This member becomes primary. Errors: CommandFailed 125 when it may not, or does not within a few seconds.
   Result<void> StepUp();
   Result<std::string> Freeze(int64_t seconds);  ///< the reply's info

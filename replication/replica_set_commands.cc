@@ -211,6 +211,10 @@ Result<int64_t> ReplicaSet::ReconfigureOnce(BsonView doc, bool force) {
   return config.version;
 }
 
+Result<void> ReplicaSet::AppendNote(BsonView o) {
+  return Await<void>([&](auto done) { committer_->SubmitNoop(o, done); });
+}
+
 Result<void> ReplicaSet::StepDown(int64_t seconds, int64_t catch_up_millis, bool force) {
   if (topology()->state != MemberState::kPrimary)
     return Error{ErrorCode::kNotWritablePrimary, "not primary so can't step down"};

@@ -4,7 +4,7 @@
 
 namespace mayfly {
 namespace {
-constexpr size_t kTokenBytes = 14;
+constexpr size_t kTokenBytes = 14, kFragmentTokenBytes = 16;
 
 int DigitOf(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -23,9 +23,13 @@ std::string StreamPosition::ToToken() const {
   AppendBe64(bytes, ts);
   AppendBe32(bytes, step);
   bytes.push_back(static_cast<char>(kind));
+  if (fragment != 0) {
+    bytes.push_back(static_cast<char>(fragment >> 8));
+    bytes.push_back(static_cast<char>(fragment));
+  }
   static constexpr char kDigits[] = "0123456789ABCDEF";
   std::string out;
-  out.reserve(2 * kTokenBytes);
+  out.reserve(2 * bytes.size());
   for (unsigned char c : bytes) out.append({kDigits[c >> 4], kDigits[c & 15]});
   return out;
 }
@@ -40,13 +44,19 @@ Result<StreamPosition> StreamPosition::FromToken(std::string_view token) {
   }
   if (bytes.empty() || static_cast<uint8_t>(bytes[0]) != kVersion)
     return Bad("_data is of another server or of a newer version of this one");
-  if (bytes.size() != kTokenBytes) return Bad("_data is cut off or too long");
+  if (bytes.size() != kTokenBytes && bytes.size() != kFragmentTokenBytes)
+    return Bad("_data is cut off or too long");
   StreamPosition p;
   p.ts = LoadBe64(bytes.data() + 1);
   p.step = LoadBe32(bytes.data() + 9);
   const auto kind = static_cast<uint8_t>(bytes[13]);
   if (kind > kHighWater) return Bad("_data is of a newer version of this server");
   p.kind = static_cast<Kind>(kind);
+  if (bytes.size() == kFragmentTokenBytes) {
+    p.fragment = static_cast<uint16_t>(static_cast<uint8_t>(bytes[14]) << 8 |
+                                       static_cast<uint8_t>(bytes[15]));
+    if (p.fragment == 0 || p.kind != kEvent) return Bad("_data names a fragment that cannot be");
+  }
   return p;
 }
 

@@ -14,12 +14,13 @@ inline constexpr ErrorCode kInvalidResumeToken = LocationCode(260);
 /// A place in a change stream, which is a place in the set's log: the same on every member,
 /// whatever the stream watches. In order.
 ///
-///   token := version:u8 (1) ts:be64 step:be32 kind:u8      as 28 hexadecimal digits in `_data`, so
-///   that tokens compare as text
+///   token := version:u8 (1) ts:be64 step:be32 kind:u8 [fragment:be16]      as 28 (or 32) hexadecimal
+///   digits in `_data`, so that tokens compare as text
 ///     ts    of the log's record: seconds since 1970 << 32 | increment
 ///     step  which of the events with this ts (deletes by expiry share one), from 0; FFFFFFFF in
 ///     kind 2 kind  0 an event, 1 the `invalidate` behind it, 2 everything up to `ts` (a high-water
 ///     mark, no event)
+///     fragment  of an event that was split ($changeStreamSplitLargeEvent): the last one given, from 1
 ///
 /// The same grammar is in docs/on-disk-format.md. DO NOT RENUMBER: change kVersion instead.
 struct StreamPosition {
@@ -28,6 +29,7 @@ struct StreamPosition {
   uint64_t ts = 0;
   uint32_t step = 0;
   Kind kind = kEvent;
+  uint16_t fragment = 0;  ///< 0: the whole event
   auto operator<=>(const StreamPosition&) const = default;
 
   /// Behind everything up to `ts`.

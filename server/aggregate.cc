@@ -289,6 +289,7 @@ class Environment final : public PipelineEnvironment {
     options.collection = view.view_on;
     options.allow_writes = false;
     options.now = op.now;
+    options.cluster_time = op.cluster_time;
     options.variables = std::move(request.named_variables);
     MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(BsonView(bytes), options));
     if (pipeline->NeedsSource()) {
@@ -408,6 +409,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
       static_cast<size_t>(server.settings().internal_document_source_group_max_bytes.load());
   options.let = spec.let;
   options.now = op.now;
+  options.cluster_time = op.cluster_time;
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(stages, options));
   pipeline->Attach(&op, &env);
   if (pipeline->NeedsSource()) {
@@ -452,18 +454,35 @@ Result<void> ExplainPipeline(ServerContext& server, Operation& op, const Aggrega
   std::string summary;
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
              Prepare(server, op, spec, env, true, &executor, &summary));
-  if (executor && verbosity != ExplainVerbosity::kQueryPlanner) {
-    MAYFLY_TRY(executor->RunToEnd());
+  const bool run = verbosity != ExplainVerbosity::kQueryPlanner;
+  if (executor && pipeline->empty()) {
+    if (run) {
+      MAYFLY_TRY(executor->RunToEnd());
+    }
+    return executor->Explain(verbosity, {}, reply);
   }
-  if (executor && pipeline->empty()) return executor->Explain(verbosity, {}, reply);
+  if (run && pipeline->WritesTo(nullptr, nullptr))
+    return Error{LocationCode(51029),
+                 "explain of a pipeline that ends in $out or $merge is possible with verbosity "
+                 "'queryPlanner' only: the others would write"};
+  PlanExecutor* plan = executor.get();
+  if (run) {
+    // All of it, so that every stage has its figures.
+    if (executor) pipeline->SetSource(std::make_unique<ExecutorSource>(std::move(executor), &op));
+    for (;;) {
+      StreamDocument d;
+      MAYFLY_TRY(StreamState state, pipeline->Next(&d));
+      if (state != StreamState::kAdvanced) break;
+    }
+  }
   reply.Append("explainVersion", "1");
   BsonArrayBuilder stages = reply.OpenArray("stages");
-  if (executor) {
+  if (plan) {
     BsonBuilder first = stages.OpenDocument();
     BsonBuilder cursor = first.OpenDocument("$cursor");
-    MAYFLY_TRY(executor->AppendQueryPlanner({}, verbosity, cursor));
-    if (verbosity != ExplainVerbosity::kQueryPlanner) {
-      MAYFLY_TRY(executor->AppendExecutionStats({}, verbosity, cursor));
+    MAYFLY_TRY(plan->AppendQueryPlanner({}, verbosity, cursor));
+    if (run) {
+      MAYFLY_TRY(plan->AppendExecutionStats({}, verbosity, cursor));
     }
   }
   pipeline->ExplainStages(stages, static_cast<int>(verbosity));

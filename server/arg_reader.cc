@@ -33,6 +33,8 @@ bool IsGenericField(std::string_view name) {
              name == "autocommit";
     case 'c':
       return name == "comment" || name == "clientOperationKey";
+    case 'h':
+      return name == "help";
     case 'l':
       return name == "lsid";
     case 'm':
@@ -99,6 +101,8 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
       return boolean(&g.autocommit);
     case 'c':
       if (f.name == "comment") g.comment = v;
+      return Ok();
+    case 'h':
       return Ok();
     case 'l':
       return document(&g.lsid);

@@ -1,9 +1,13 @@
 #include "server/change_stream_cursor.h"
 
+#include <algorithm>
+#include <deque>
+
 #include "protocol/extended_json.h"
 #include "replication/change_stream.h"
 #include "replication/replica_set.h"
 #include "server/arg_reader.h"
+#include "server/cluster_parameters.h"
 #include "server/server_context.h"
 #include "storage/namespace.h"
 
@@ -24,12 +28,16 @@ Error Labelled(Error e, std::string_view label) {
 /// This member's log.
 class MemberLog final : public StreamLog {
  public:
-  explicit MemberLog(ReplicaSet& set) : set_(set) {}
+  explicit MemberLog(ServerContext& server) : server_(server), set_(*server.replica_set()) {}
   uint64_t applied_index() const override { return set_.applied_index(); }
   uint64_t applied_ts() const override { return set_.applied_ts(); }
+  int64_t image_expiry_seconds() const override {
+    return server_.cluster_parameters().image_expiry_seconds();
+  }
   std::unique_ptr<LogCursor> Read() override { return set_.consensus().ReadLog(); }
 
  private:
+  ServerContext& server_;
   ReplicaSet& set_;
 };
 
@@ -56,54 +64,142 @@ class StreamSource final : public DocumentSource {
   const ChangeEvent* event_ = nullptr;
 };
 
+/// An event that is larger than a document may be, as several (manual:
+/// $changeStreamSplitLargeEvent): top-level fields go whole, the small ones first, so that the
+/// first fragment has as many of them as it can.
+class EventSplitter {
+ public:
+  /// An event below this is left as it is. What it adds to a fragment fits into the room above.
+  static constexpr uint32_t kMaxFragment = kMaxBsonUserSize + 8 * 1024;
+
+  struct Fragment {
+    StreamPosition position;
+    BsonDocument doc;
+  };
+  /// Errors: BSONObjectTooLarge 10334 when a single field is too large.
+  static Result<std::vector<Fragment>> Split(StreamPosition at, BsonView event) {
+    std::vector<BsonElement> fields;
+    for (const BsonElement& e : event)
+      if (e.name != "_id") fields.push_back(e);
+    auto size = [](const BsonElement& e) { return e.name.size() + 2 + e.value.size(); };
+    std::stable_sort(fields.begin(), fields.end(),
+                     [&](const BsonElement& a, const BsonElement& b) { return size(a) < size(b); });
+    constexpr size_t kHead = 256;  // _id and splitEvent
+    std::vector<std::vector<BsonElement>> parts(1);
+    size_t bytes = kHead;
+    for (const BsonElement& e : fields) {
+      if (kHead + size(e) > kMaxFragment)
+        return Error{ErrorCode::kBSONObjectTooLarge,
+                     "the field '" + std::string(e.name) + "' of a change event has " +
+                         std::to_string(e.value.size()) +
+                         " bytes, more than a fragment may have: take it away with $project"};
+      if (bytes + size(e) > kMaxFragment) {
+        parts.emplace_back();
+        bytes = kHead;
+      }
+      parts.back().push_back(e);
+      bytes += size(e);
+    }
+    std::vector<Fragment> out;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      at.fragment = static_cast<uint16_t>(i + 1);
+      out.push_back({at, BuildBson([&](BsonBuilder& b) {
+                       b.OpenDocument("_id").Append("_data", at.ToToken());
+                       b.OpenDocument("splitEvent")
+                           .Append("fragment", static_cast<int32_t>(i + 1))
+                           .Append("of", static_cast<int32_t>(parts.size()));
+                       for (const BsonElement& e : parts[i]) b.Append(e);
+                     })});
+    }
+    return out;
+  }
+};
+
 class ChangeStreamCursor final : public ServerCursor {
  public:
-  ChangeStreamCursor(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<StreamSource> source)
+  /// `resume`: where the client goes on; `split`: large events come in fragments.
+  ChangeStreamCursor(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<StreamSource> source,
+                     bool split, std::optional<StreamPosition> resume)
       : pipeline_(std::move(pipeline)),
         source_(source.get()),
         plain_(pipeline_->empty()),
+        split_(split),
         position_(source_->stream().position()) {
+    if (resume && resume->fragment != 0) {
+      given_ = *resume;
+      position_ = *resume;
+    }
     pipeline_->SetSource(std::move(source));
   }
 
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) override {
     pipeline_->Attach(&op, nullptr);
-    for (int64_t n = 0; n < batch_size; ++n) {
-      if (held_) {
-        batch.Append(*held_);
-        held_.reset();
-        position_ = held_position_;
+    auto fits = [&](BsonView doc) {
+      return batch.count() == 0 || batch.size() + doc.size() + 64 <= max_bytes;
+    };
+    for (int64_t n = 0; n < batch_size;) {
+      if (!held_.empty()) {
+        if (!fits(held_.front().doc)) break;
+        batch.Append(held_.front().doc);
+        position_ = held_.front().position;
+        held_.pop_front();
+        ++n;
         continue;
       }
       StreamDocument d;
       MAYFLY_TRY(StreamState state, pipeline_->Next(&d));
       if (state != StreamState::kAdvanced) {
         exhausted_ = state == StreamState::kEof;
-        position_ = source_->stream().position();
+        // While an event is owed in part, that is where to resume.
+        if (!given_ || *given_ < source_->stream().position()) {
+          position_ = source_->stream().position();
+          given_.reset();
+        }
         return Ok();
       }
       const ChangeEvent& event = *source_->event();
       if (!plain_) {
         MAYFLY_TRY(CheckId(event, d.doc));
       }
+      size_t skip = 0;
+      if (given_) {
+        StreamPosition whole = *given_;
+        whole.fragment = 0;
+        if (whole == event.position) skip = given_->fragment;
+        given_.reset();
+      }
+      if (split_ && (d.doc.size() > EventSplitter::kMaxFragment || skip > 0)) {
+        Result<std::vector<EventSplitter::Fragment>> parts =
+            EventSplitter::Split(event.position, d.doc);
+        if (!parts) return Labelled(parts.error(), "NonResumableChangeStreamError");
+        if (skip > parts.value().size())
+          return Labelled({ErrorCode::kChangeStreamFatalError,
+                           "the resume token is of fragment " + std::to_string(skip) +
+                               " of an event that now has " + std::to_string(parts.value().size()) +
+                               ": resume with the pipeline that the token came from"},
+                          "NonResumableChangeStreamError");
+        for (size_t i = skip; i < parts.value().size(); ++i)
+          held_.push_back(std::move(parts.value()[i]));
+        continue;
+      }
       if (d.doc.size() > static_cast<uint32_t>(kMaxBsonInternalSize))
         return Labelled({ErrorCode::kBSONObjectTooLarge,
                          "BSONObj size: " + std::to_string(d.doc.size()) +
-                             " is invalid. Size must be between 0 and 16793600(16MB): take fields "
-                             "of the change event away with "
-                             "$project"},
+                             " is invalid. Size must be between 0 and 16793600(16MB): let the "
+                             "stream end with $changeStreamSplitLargeEvent, or take fields of the "
+                             "change event away with $project"},
                         "NonResumableChangeStreamError");
-      if (batch.count() > 0 && batch.size() + d.doc.size() + 64 > max_bytes) {
-        held_ = BsonDocument(d.doc);
-        held_position_ = event.position;
+      if (!fits(d.doc)) {
+        held_.push_back({event.position, BsonDocument(d.doc)});
         break;
       }
       batch.Append(d.doc);
       position_ = event.position;
+      ++n;
     }
     // The invalidate event is the last one: no further getMore is needed to learn that.
-    exhausted_ = source_->stream().closed() && !held_;
+    exhausted_ = source_->stream().closed() && held_.empty();
     return Ok();
   }
   bool Exhausted() const override { return exhausted_; }
@@ -133,11 +229,12 @@ class ChangeStreamCursor final : public ServerCursor {
   }
 
   const std::unique_ptr<Pipeline> pipeline_;
-  StreamSource* const source_;        ///< the pipeline's
-  const bool plain_;                  ///< nothing behind $changeStream
-  StreamPosition position_;           ///< where to resume after the batch
-  std::optional<BsonDocument> held_;  ///< did not fit into the batch before
-  StreamPosition held_position_;
+  StreamSource* const source_;  ///< the pipeline's
+  const bool plain_;            ///< nothing behind $changeStream
+  const bool split_;
+  StreamPosition position_;                   ///< where to resume after the batch
+  std::deque<EventSplitter::Fragment> held_;  ///< did not fit into the batch before
+  std::optional<StreamPosition> given_;       ///< of the event to come, so much was given before
   bool exhausted_ = false;
 };
 
@@ -168,8 +265,18 @@ void ReadChoice(ArgReader& in, std::string_view name,
 struct StreamArgs {
   Spec spec;
   std::optional<StreamPosition> after;
-  BsonDocument rest;  ///< the stages behind, an array
+  BsonDocument rest;   ///< the stages behind, an array, without the last one if that is
+                       ///< $changeStreamSplitLargeEvent
+  bool split = false;  ///< it is
 };
+
+constexpr std::string_view kSplitStage = "$changeStreamSplitLargeEvent";
+
+/// Whether a stage is the one that splits events.
+bool IsSplitStage(BsonValue stage) {
+  return stage.IsDocument() && stage.Document().Count() == 1 &&
+         stage.Document().First().name == kSplitStage;
+}
 
 Result<void> CheckWhere(ServerContext& server, const AggregateSpec& spec, bool cluster, Spec* out) {
   out->db = spec.db;
@@ -256,13 +363,28 @@ Result<StreamArgs> ParseStream(ServerContext& server, const AggregateSpec& spec)
                    "'startAtOperationTime' of a $changeStream stage cannot be the null timestamp"};
     a.after = StreamPosition::After(at.Timestamp() - 1);
   }
+  std::vector<BsonValue> stages;
+  for (const BsonElement& e : spec.pipeline) stages.push_back(e.value);
+  stages.erase(stages.begin());
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (!IsSplitStage(stages[i])) continue;
+    const BsonValue argument = stages[i].Document().First().value;
+    if (!argument.IsDocument() || !argument.Document().empty())
+      return Error{LocationCode(7182800),
+                   std::string(kSplitStage) + " spec should be an empty object"};
+    if (i + 1 < stages.size())
+      return Error{LocationCode(7182802),
+                   std::string(kSplitStage) + " must be the last stage in the pipeline"};
+    a.split = true;
+  }
+  if (a.split) stages.pop_back();
+  if (a.after && a.after->fragment != 0 && !a.split)
+    return Error{ErrorCode::kChangeStreamFatalError,
+                 "To resume from a split event, the resumed pipeline must end with " +
+                     std::string(kSplitStage)};
   std::string bytes;
   BsonArrayBuilder rest(bytes);
-  bool behind = false;
-  for (const BsonElement& e : spec.pipeline) {
-    if (behind) rest.Append(e.value);
-    behind = true;
-  }
+  for (BsonValue stage : stages) rest.Append(stage);
   rest.Done();
   a.rest = BsonDocument(std::move(bytes));
   return a;
@@ -277,6 +399,7 @@ Result<std::unique_ptr<Pipeline>> ParseRest(ServerContext& server, Operation& op
       static_cast<size_t>(server.settings().internal_document_source_group_max_bytes.load());
   options.let = spec.let;
   options.now = op.now;
+  options.cluster_time = op.cluster_time;
   options.allow_writes = false;
   options.change_stream = true;
   return Pipeline::Parse(a.rest, options);
@@ -294,12 +417,19 @@ Result<std::unique_ptr<ServerCursor>> OpenChangeStream(ServerContext& server, Op
                                                        const AggregateSpec& spec) {
   MAYFLY_TRY(StreamArgs a, ParseStream(server, spec));
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, ParseRest(server, op, spec, a));
-  MAYFLY_TRY(
-      std::unique_ptr<ChangeStream> stream,
-      ChangeStream::Open(server.storage(), std::make_unique<MemberLog>(*server.replica_set()),
-                         std::move(a.spec), a.after, op));
+  std::optional<StreamPosition> begin = a.after;
+  if (begin && begin->fragment != 0) {
+    // The event is made again, for the fragments that are left of it.
+    if (begin->step == 0)
+      begin = StreamPosition::After(begin->ts - 1);
+    else
+      begin = StreamPosition{begin->ts, begin->step - 1, StreamPosition::kEvent};
+  }
+  MAYFLY_TRY(std::unique_ptr<ChangeStream> stream,
+             ChangeStream::Open(server.storage(), std::make_unique<MemberLog>(server),
+                                std::move(a.spec), begin, op));
   return std::unique_ptr<ServerCursor>(std::make_unique<ChangeStreamCursor>(
-      std::move(pipeline), std::make_unique<StreamSource>(std::move(stream))));
+      std::move(pipeline), std::make_unique<StreamSource>(std::move(stream)), a.split, a.after));
 }
 
 Result<void> ExplainChangeStream(ServerContext& server, Operation& op, const AggregateSpec& spec,
@@ -310,6 +440,7 @@ Result<void> ExplainChangeStream(ServerContext& server, Operation& op, const Agg
   BsonArrayBuilder stages = reply.OpenArray("stages");
   stages.Append(spec.pipeline.First().value);
   pipeline->ExplainStages(stages, 0);
+  if (a.split) stages.OpenDocument().OpenDocument(kSplitStage).Done();
   return Ok();
 }
 

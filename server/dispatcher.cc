@@ -288,6 +288,7 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   MAYFLY_TRY(UseSession(c, s));
   ReplicaSet* set = server_.replica_set();
   if (set != nullptr) {
+    s.op->cluster_time = set->cluster_time();
     if (!g.cluster_time.missing()) {
       MAYFLY_TRY(replication_gate::SeeClusterTime(*set, g.cluster_time.Document(), s.op->now));
     }
@@ -324,6 +325,13 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
 /// Whether the command is about <db>.system.profile.
 static bool OnProfile(const CommandRequest& req) {
   return req.fields[0].value.IsString() && req.fields[0].value.String() == "system.profile";
+}
+
+/// Whether the command is to say what it is for, and not to do it.
+static bool AsksForHelp(const CommandRequest& req) {
+  for (const CommandField& f : req.fields)
+    if (f.generic && f.name == "help") return f.value.Truthy();
+  return false;
 }
 
 bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
@@ -373,6 +381,12 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   }
   if (!parsed) {
     Finish(c, s, out, std::move(parsed));
+    return true;
+  }
+  if (AsksForHelp(req)) [[unlikely]] {
+    s.reply->Append("help",
+                    "help for: " + std::string(s.row->name) + " " + std::string(s.row->help));
+    Finish(c, s, out, Ok());
     return true;
   }
   // A read at a point in time, or behind one, waits for it first.

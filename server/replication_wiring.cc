@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "server/cluster_parameters.h"
 #include "server/commands/repl_status.h"
 #include "server/config.h"
 #include "server/replication_gate.h"
@@ -86,6 +87,8 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   o.collection_grew = [&server](uint32_t id) { server.notifier().Notify(id); };
   o.setting_changed = [&server](std::string_view name) {
     if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server);
+    if (name.starts_with(ClusterParameters::kSettingPrefix))
+      server.cluster_parameters().Load(server);
     // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them waits for the log.
     if (name == kTtlControlsSetting)
       server.workers().Post([&server] {

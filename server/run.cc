@@ -12,13 +12,14 @@
 
 #include "query/match/record_filter.h"
 #include "server/audit_log.h"
+#include "server/cluster_parameters.h"
 #include "server/commands/register.h"
 #include "server/config.h"
 #include "server/http/http_server.h"
 #include "server/parameter_table.h"
-#include "server/server.h"
 #include "server/replication_gate.h"
 #include "server/replication_wiring.h"
+#include "server/server.h"
 #include "server/server_context.h"
 #include "server/ttl_wiring.h"
 #include "storage/storage.h"
@@ -187,6 +188,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     }
   }
   context.set_ttl_controls(&controls);
+  context.cluster_parameters().Load(context);
   std::unique_ptr<TtlMonitor> ttl;  // outlives the set, which asks its guard for the time
   std::unique_ptr<ReplicaSet> replica_set;
   if (!config.repl_set.empty()) {

@@ -4,6 +4,7 @@
 
 #include "protocol/object_id.h"
 #include "replication/replica_set.h"
+#include "server/cluster_parameters.h"
 #include "server/config.h"
 #include "server/replication_gate.h"
 #include "server/short_reads.h"
@@ -16,6 +17,7 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
       log_(log),
       rw_defaults_(std::make_unique<RWConcernDefaults>()),
       snapshot_reads_(std::make_unique<SnapshotReads>()),
+      cluster_parameters_(std::make_unique<ClusterParameters>()),
       workers_(config.EffectiveWorkerThreads(), [&log] { LogException(log, "worker"); }),
       cursors_(clock),
       short_reads_(std::make_unique<ShortReads>()),

@@ -22,6 +22,7 @@
 namespace mayfly {
 
 class AuditLog;
+class ClusterParameters;
 class ReplicaSet;  // replication/replica_set.h
 class RWConcernDefaults;
 class SnapshotReads;
@@ -52,6 +53,7 @@ class ServerContext {
   ReplicaSet* replica_set() { return replica_set_; }
   void set_replica_set(ReplicaSet* set) { replica_set_ = set; }
   RWConcernDefaults& rw_defaults() { return *rw_defaults_; }
+  ClusterParameters& cluster_parameters() { return *cluster_parameters_; }
   SnapshotReads& snapshot_reads() { return *snapshot_reads_; }
   /// Null where there is none (tests).
   AuditLog* audit() { return audit_; }
@@ -139,6 +141,7 @@ class ServerContext {
   ReplicaSet* replica_set_ = nullptr;
   std::unique_ptr<RWConcernDefaults> rw_defaults_;
   std::unique_ptr<SnapshotReads> snapshot_reads_;
+  std::unique_ptr<ClusterParameters> cluster_parameters_;
   AuditLog* audit_ = nullptr;
   TtlControls* ttl_controls_ = nullptr;
   WorkerPool workers_;

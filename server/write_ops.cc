@@ -98,6 +98,7 @@ EvalContext WriteCommand::MakeEval() const {
   ctx.variables = variables_;
   ctx.variables.resize(static_cast<size_t>(scope_.slots()));
   ctx.now = op_.now;
+  ctx.cluster_time = op_.cluster_time;
   ctx.op = &op_;
   return ctx;
 }
@@ -279,7 +280,10 @@ Result<std::unique_ptr<PlanExecutor>> WriteCommand::Find(
   spec.include_expired = include_expired;
   spec.scope = &scope_;
   spec.variables = &variables_;
-  return MakeFindExecutor(storage_, op_, std::move(spec));
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+             MakeFindExecutor(storage_, op_, std::move(spec)));
+  if (plan_summary_.empty()) plan_summary_ = executor->PlanSummary();
+  return executor;
 }
 
 namespace {

@@ -86,6 +86,8 @@ class WriteCommand {
   void set_expiry(const ExpirySetting& e) { expiry_ = e; }
   /// How many of the documents written got an earlier deadline than was asked for (maxTTL).
   int64_t expiry_clamped() const { return clamped_; }
+  /// How the first statement that needed a plan found its documents; empty: none did.
+  const std::string& plan_summary() const { return plan_summary_; }
   /// The command's `let`. Before the first statement.
   Result<void> SetLet(BsonView let);
 
@@ -155,6 +157,7 @@ class WriteCommand {
   UnitObserver* observer_ = nullptr;
   ExpirySetting expiry_;
   int64_t clamped_ = 0;
+  std::string plan_summary_;
   VariableScope scope_;
   std::vector<Value> variables_;
   std::deque<std::string> scratch_;  ///< documents that live until their unit is committed

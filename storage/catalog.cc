@@ -447,7 +447,8 @@ Result<void> CatalogImpl::DropDatabase(Operation& op, std::string_view db) {
 }
 
 Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
-                                 std::string_view to_collection, bool drop_target) {
+                                 std::string_view to_collection, bool drop_target,
+                                 const std::function<Result<void>()>& fill) {
   MAYFLY_TRY(ValidateNewNamespace(to_db, to_collection));
   if (from.is_view)
     return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + from.ns};
@@ -466,6 +467,11 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     if (target && target->id < from.id) {
       MAYFLY_TRY(Gate(unit, op, *target));
     }
+    if (fill) {
+      // What is filled is newer than what it replaces, so its gate comes second and is still open.
+      if (!target || target->id > from.id) return NotFound();
+      MAYFLY_TRY(fill());
+    }
     MAYFLY_TRY(Gate(unit, op, from));
     if (target && target->id > from.id) {
       MAYFLY_TRY(Gate(unit, op, *target));
@@ -474,7 +480,10 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     MAYFLY_TRY(CollectionInfoPtr now, Current(from));
     if (now->ns != from.ns) return NotFound();
     CollectionInfoPtr target_now = Find(to_db, to_collection);
-    if ((target_now ? target_now->id : 0) != (target ? target->id : 0)) continue;
+    if ((target_now ? target_now->id : 0) != (target ? target->id : 0)) {
+      if (fill) return NotFound();
+      continue;
+    }
     std::vector<Replacement> changes;
     std::vector<GarbageRow> garbage;
     if (target_now) {

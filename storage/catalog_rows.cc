@@ -127,6 +127,11 @@ BsonDocument EncodeCollectionRow(const CollectionInfo& c) {
   });
 }
 
+bool KeepsPreImages(BsonView options) {
+  const BsonValue images = options["changeStreamPreAndPostImages"];
+  return images.IsDocument() && images.Document()["enabled"].Truthy();
+}
+
 Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key,
                                                             std::string_view value,
                                                             const FilterCompiler& compile,
@@ -145,6 +150,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   c->ns = c->db + "." + c->name;
   c->unreplicated = IsUnreplicated(c->db, c->name);
   c->options = SubDocument(row, "options");
+  c->pre_images = KeepsPreImages(c->options);
   c->capped = True(row, "capped");
   if (c->capped) {
     c->capped_bytes = row["cappedBytes"].NumberAsInt64();

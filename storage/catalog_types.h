@@ -141,6 +141,8 @@ struct CollectionInfo {
   std::shared_ptr<const RecordFilter> validator_filter;
   bool validation_warn_only = false;   ///< validationAction: "warn"
   bool validation_moderate = false;    ///< validationLevel: "moderate"; "off" leaves validator_filter null
+  /// `changeStreamPreAndPostImages`: the log carries what a document was before it was changed or removed.
+  bool pre_images = false;
   /// The `_id_` index is implicit (the record key is its key) and not in here, except on capped collections.
   std::vector<IndexInfoPtr> indexes;
   std::shared_ptr<CollectionCounters> counters;
@@ -164,5 +166,8 @@ struct CollectionInfo {
   }
 };
 using CollectionInfoPtr = std::shared_ptr<const CollectionInfo>;
+
+/// Whether a collection's options say `changeStreamPreAndPostImages: {enabled: true}`: CollectionInfo::pre_images.
+bool KeepsPreImages(BsonView options);
 
 }  // namespace mayfly

@@ -112,6 +112,14 @@ void LogApplier::Applied(std::span<const Entry> entries) {
           settings_.emplace_back(e.key.substr(kSettingPrefix.size()));
       for (const LogCount& c : u.counts)
         if (c.last_sequence > 0) grown_.push_back(c.id);
+      for (const LogRecord& r : u.records) {
+        std::atomic<int64_t>* count = r.kind == LogRecord::kInsert    ? &applied_counts_.inserts
+                                      : r.kind == LogRecord::kUpdate  ? &applied_counts_.updates
+                                      : r.kind == LogRecord::kDelete  ? &applied_counts_.deletes
+                                      : r.kind == LogRecord::kCommand ? &applied_counts_.commands
+                                                                      : nullptr;
+        if (count != nullptr) count->fetch_add(1, std::memory_order_relaxed);
+      }
     }
   }
   for (const auto& [id, c] : counts_) {

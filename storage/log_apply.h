@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -27,6 +28,12 @@ class LogApplier {
   /// process' own units and releases their locks.
   void Applied(std::span<const Entry> entries);
 
+  /// Changes that came from other members, since the process began. Any thread.
+  struct Counts {
+    std::atomic<int64_t> inserts{0}, updates{0}, deletes{0}, commands{0};
+  };
+  const Counts& counts() const { return applied_counts_; }
+
   /// Of the last record applied; 0 when there was none.
   uint64_t last_ts() const { return last_ts_; }
   int64_t last_wall() const { return last_wall_; }
@@ -43,6 +50,7 @@ class LogApplier {
   Storage& storage_;
   std::vector<std::vector<LogUnit>> units_;  ///< of the entries of the last Prepare
   std::unordered_map<uint32_t, Counted> counts_;
+  Counts applied_counts_;
   std::vector<uint32_t> grown_;
   std::vector<std::string> settings_;
   uint64_t last_ts_ = 0;

@@ -7,7 +7,7 @@
 namespace mayfly {
 namespace {
 
-constexpr uint8_t kHasStatement = 0x80;
+constexpr uint8_t kHasStatement = 0x80, kHasBefore = 0x40;
 
 void PutVarint(std::string& out, uint64_t v) {
   for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>(v | 0x80));
@@ -183,7 +183,8 @@ uint32_t EncodeLogUnit(const WriteUnit& unit, std::string& out) {
     const LogRecord::Kind kind = c.kind == DocumentChange::kInsert   ? LogRecord::kInsert
                                  : c.kind == DocumentChange::kUpdate ? LogRecord::kUpdate
                                                                      : LogRecord::kDelete;
-    out.push_back(static_cast<char>(kind | (c.stmt_id >= 0 ? kHasStatement : 0)));
+    out.push_back(static_cast<char>(kind | (c.stmt_id >= 0 ? kHasStatement : 0) |
+                                    (c.before.empty() ? 0 : kHasBefore)));
     if (c.stmt_id >= 0) PutZigzag(out, c.stmt_id);
     PutVarint(out, c.collection);
     if (kind != LogRecord::kDelete) PutVarint(out, before_records + c.effect);
@@ -196,6 +197,7 @@ uint32_t EncodeLogUnit(const WriteUnit& unit, std::string& out) {
         PutZigzag(out, c.cause.deadline.millis);
       }
     }
+    if (!c.before.empty()) PutText(out, c.before);
   }
   for (const LoggedCommand& c : u.commands) {
     out.push_back(static_cast<char>(LogRecord::kCommand));
@@ -302,7 +304,7 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
   for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
     LogRecord c;
     const uint8_t kind = r.Byte();
-    c.kind = static_cast<LogRecord::Kind>(kind & ~kHasStatement);
+    c.kind = static_cast<LogRecord::Kind>(kind & ~(kHasStatement | kHasBefore));
     if (kind & kHasStatement) c.stmt_id = static_cast<int32_t>(r.Zigzag());
     switch (c.kind) {
       case LogRecord::kInsert:
@@ -333,6 +335,10 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
         break;
       default:
         return Damaged();
+    }
+    if (kind & kHasBefore) {
+      if (c.kind != LogRecord::kUpdate && c.kind != LogRecord::kDelete) return Damaged();
+      c.before = r.Text();
     }
     if (c.kind <= LogRecord::kDelete && c.collection >= unit->collections.size()) return Damaged();
     unit->records.push_back(c);

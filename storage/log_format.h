@@ -26,7 +26,8 @@
 ///   multikeys   := n:varint (index:varint fields:varint)*                  bit i: field i has met an array
 ///   session     := 0:u8 | 1:u8 lsid:text txn_number:zigzag
 ///   records     := n:varint record*
-///   record      := kind:u8 (| 80: a statement number follows the kind) [stmt_id:zigzag] body
+///   record      := kind:u8 (| 80: a statement number follows the kind, | 40: the document as it was before ends the record)
+///                  [stmt_id:zigzag] body [before:text]
 ///     01 insert  body := collection:varint effect:varint                   places in the lists above
 ///     02 update  body := collection:varint effect:varint diff:text         empty: a replacement
 ///     03 delete  body := collection:varint id:text reason:u8 [rule:text deadline:zigzag if expired]
@@ -74,6 +75,7 @@ struct LogRecord {
   uint32_t collection = 0, effect = 0;
   std::string_view detail;  ///< diff, id, o
   std::string_view o2, db, uuid, rule;
+  std::string_view before;  ///< of an update or delete: the document as it was; empty: not kept
   DeleteReason reason = DeleteReason::kDeleted;
   int64_t deadline = 0;  ///< of a delete by expiry
 };

@@ -64,6 +64,8 @@ class Operation {
   /// Read everything at this point (readConcern snapshot), which is the set's time `read_ts`; null: now.
   std::shared_ptr<const KvSnapshot> read_snapshot;
   uint64_t read_ts = 0;
+  /// On a replica set: its time when the operation began ($$CLUSTER_TIME); 0: a standalone.
+  uint64_t cluster_time = 0;
   /// Timestamp of the last unit this operation submitted to the log; 0: none. Its operationTime.
   uint64_t commit_ts = 0;
 

@@ -378,6 +378,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
       AppendDocumentDiff(current.doc, next, u.log_scratch);
       u.changes.back().detail = u.arena.Copy(u.log_scratch);
     }
+    u.NoteBefore(coll, current.doc);
   }
   return Ok();
 }
@@ -421,6 +422,7 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
     u.changes.back().detail = u.arena.Copy(u.log_scratch);
     for (const IndexInfoPtr& i : coll.indexes)
       if (cause.expired() && i->id == cause.index) u.changes.back().rule = u.arena.Copy(i->name);
+    u.NoteBefore(coll, current.doc);
   }
   return Ok();
 }

@@ -74,6 +74,7 @@ struct DocumentChange {
   int32_t stmt_id = -1;
   std::string_view detail{};  ///< kUpdate: the diff, empty: a replacement; kDelete: {_id: …}
   std::string_view rule{};    ///< kDelete by a TTL index: its name
+  std::string_view before{};  ///< kUpdate, kDelete: the document as it was, if the collection keeps that
 };
 
 /// An entry `c` of the log. Views are into the unit's arena.
@@ -160,6 +161,13 @@ struct WriteUnit::Impl {
                         std::string_view record_id);
   /// Deletes what is in `before` and not in `after`, index by index.
   Result<void> StageRemovals(const CollectionInfo& coll, std::string_view record_id);
+  /// The document before the newest of `changes`, where the collection keeps that: for change streams. Copied: who
+  /// changes it may let go of it before the unit is encoded.
+  void NoteBefore(const CollectionInfo& coll, BsonView doc) {
+    if (!coll.pre_images) [[likely]] return;
+    changes.back().before = arena.Copy(doc.bytes());
+    staged_bytes += doc.size();
+  }
   /// Completes the newest of `changes` for the log.
   void NoteChange() {
     changes.back().effect =

@@ -50,6 +50,7 @@ struct EvalContext {
   const DocumentMetadata* metadata = nullptr;
   std::vector<Value> variables;  ///< by VariableId; sized VariableScope::slots()
   Instant now;                   ///< $$NOW: the operation's clock reading
+  uint64_t cluster_time = 0;     ///< $$CLUSTER_TIME: Operation::cluster_time; 0: there is none
   Operation* op = nullptr;       ///< for interrupt checks in long evaluations; may be null
 };
 

@@ -164,8 +164,11 @@ class FieldPathExpression final : public Expression {
     }
     auto slot = static_cast<size_t>(variable_);
     bool set = slot < ctx.variables.size() && !ctx.variables[slot].missing();
-    if (variable_ == VariableScope::kClusterTime && !set)
-      return LocationError(51144, "Builtin variable '$$CLUSTER_TIME' is not available");
+    if (variable_ == VariableScope::kClusterTime && !set) {
+      if (ctx.cluster_time == 0)
+        return LocationError(51144, "Builtin variable '$$CLUSTER_TIME' is not available");
+      return path_.empty() ? Value::Timestamp(ctx.cluster_time) : Value();
+    }
     if (variable_ == VariableScope::kUserRoles && !set) return BuildArray([](BsonArrayBuilder&) {});
     if (!set) return Value();
     return Read(ctx.variables[slot]);

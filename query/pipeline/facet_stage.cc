@@ -96,6 +96,7 @@ class FacetStage final : public PipelineStage {
     for (auto& f : facets_) {
       MAYFLY_TRY(buffer_.Rewind());
       f.pipeline->context().eval.now = context_->eval.now;
+      f.pipeline->context().eval.cluster_time = context_->eval.cluster_time;
       f.pipeline->SetSource(std::make_unique<FacetSource>(buffer_));
       f.pipeline->Attach(context_->op, context_->env);
       BsonArrayBuilder documents = b.OpenArray(f.name);

@@ -297,6 +297,7 @@ class MergeStage final : public WriterStage {
         std::vector<BsonDocument> input;
         input.emplace_back(*existing);
         pipeline->context().eval.now = context_->eval.now;
+        pipeline->context().eval.cluster_time = context_->eval.cluster_time;
         pipeline->SetSource(std::make_unique<VectorSource>(std::move(input)));
         pipeline->Attach(context_->op, context_->env);
         StreamDocument result;

@@ -11,16 +11,17 @@ constexpr int kMaxDepth = 20;  ///< of pipelines within pipelines
 
 constexpr StageRow kStages[] = {
     {"$_internalInhibitOptimization", 0, nullptr, "Internal."},
-    {"$addFields", kStageChangeStream, &ParseProjectStage, "Adds fields, or replaces their values."},
+    {"$addFields", kStageChangeStream, &ParseProjectStage,
+     "Adds fields, or replaces their values."},
     {"$bucket", 0, &ParseBucketStage, "Groups by ranges of a value."},
     {"$bucketAuto", 0, &ParseBucketAutoStage, "Groups into a number of ranges of about one size."},
     {"$changeStream", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless, nullptr,
      "Changes of a collection, a database or all.", LocationCode(40573),
-     "The $changeStream stage is only supported on replica sets, as the first stage of an aggregate command"},
+     "The $changeStream stage is only supported on replica sets, as the first stage of an "
+     "aggregate command"},
     {"$changeStreamSplitLargeEvent", kStageLast | kStageChangeStream, nullptr,
      "Splits large change events.", ErrorCode::kIllegalOperation,
-     "$changeStreamSplitLargeEvent can only be used in a pipeline that begins with $changeStream, and "
-     "is not part of this version: take fields away with $project instead"},
+     "$changeStreamSplitLargeEvent can only be used in a $changeStream pipeline"},
     {"$collStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
      "Statistics of the collection."},
     {"$count", 0, &ParseCountStage, "Number of documents."},
@@ -39,6 +40,10 @@ constexpr StageRow kStages[] = {
     {"$limit", 0, &ParseLimitStage, "The first n documents."},
     {"$listLocalSessions", kStageFirst | kStageNotInFacet | kStageCollectionless,
      &ParseEnvironmentStage, "Sessions this server knows."},
+    {"$listSearchIndexes", kStageFirst | kStageNotInFacet, nullptr, "Search indexes.",
+     LocationCode(31082),
+     "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires "
+     "additional configuration."},
     {"$listSessions", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage, "Sessions on disk."},
     {"$lookup", 0, &ParseLookupStage, "Documents of another collection that belong to each."},
     {"$match", kStageChangeStream, &ParseMatchStage, "Documents that a filter matches."},
@@ -52,8 +57,10 @@ constexpr StageRow kStages[] = {
     {"$planCacheStats", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
      "The collection's cached plans."},
     {"$project", kStageChangeStream, &ParseProjectStage, "Fields kept, left out or computed."},
-    {"$redact", kStageChangeStream, &ParseRedactStage, "Keeps or removes parts of documents by what is in them."},
-    {"$replaceRoot", kStageChangeStream, &ParseReplaceRootStage, "Replaces the document by a sub-document."},
+    {"$redact", kStageChangeStream, &ParseRedactStage,
+     "Keeps or removes parts of documents by what is in them."},
+    {"$replaceRoot", kStageChangeStream, &ParseReplaceRootStage,
+     "Replaces the document by a sub-document."},
     {"$replaceWith", kStageChangeStream, &ParseReplaceRootStage, "A shorter $replaceRoot."},
     {"$sample", 0, &ParseSampleStage, "Documents at random."},
     {"$search", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.", LocationCode(31082),
@@ -66,8 +73,8 @@ constexpr StageRow kStages[] = {
     {"$skip", 0, &ParseSkipStage, "All but the first n documents."},
     {"$sort", 0, &ParseSortStage, "Documents in order."},
     {"$sortByCount", 0, &ParseSortByCountStage, "Counts of distinct values, greatest first."},
-    {"$tombstones", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless, &ParseTombstonesStage,
-     "What was deleted or has expired, and why."},
+    {"$tombstones", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless,
+     &ParseTombstonesStage, "What was deleted or has expired, and why."},
     {"$ttlForecast", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage,
      "How many documents of the collection will expire when."},
     {"$unionWith", 0, &ParseUnionWithStage, "The documents, and those of another collection."},
@@ -219,6 +226,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const Pipelin
                            "Expressions run before the query examines any documents.");
     EvalContext ctx;
     ctx.now = options.now;
+    ctx.cluster_time = options.cluster_time;
     ctx.variables.resize(static_cast<size_t>(scope.slots()));
     MAYFLY_TRY(Value v, expression->Evaluate(ctx));
     variables.emplace_back(e.name, std::move(v).Own());
@@ -241,6 +249,7 @@ Result<void> OpenSubPipeline(Pipeline& pipeline, const PipelineContext& parent) 
   if (!parent.env || !parent.op)
     return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
   pipeline.context().eval.now = parent.eval.now;
+  pipeline.context().eval.cluster_time = parent.eval.cluster_time;
   if (pipeline.NeedsSource()) {
     const PipelineOptions& o = pipeline.context().options;
     MAYFLY_TRY(auto source,
@@ -336,8 +345,11 @@ void Pipeline::Link() {
 }
 
 void Pipeline::Attach(Operation* op, PipelineEnvironment* env) {
-  // $$NOW is one reading for all batches of a cursor.
-  if (!context_->op && op && context_->eval.now == Instant{}) context_->eval.now = op->now;
+  // $$NOW and $$CLUSTER_TIME are one reading for all batches of a cursor.
+  if (!context_->op && op && context_->eval.now == Instant{}) {
+    context_->eval.now = op->now;
+    context_->eval.cluster_time = op->cluster_time;
+  }
   context_->op = op;
   context_->env = env;
   context_->eval.op = op;

@@ -108,6 +108,7 @@ struct PipelineOptions {
                         << 20;  ///< bytes a blocking stage may hold before it spills or fails
   std::string temp_dir;         ///< spill files; empty: the system's
   Instant now;                  ///< $$NOW while `let` is evaluated
+  uint64_t cluster_time = 0;    ///< $$CLUSTER_TIME likewise
   BsonView let;                 ///< the command's `let`: name → constant expression
   /// Variables with values, beside those of `let`: SourceRequest::named_variables of a pipeline on
   /// a view.

@@ -104,6 +104,7 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
   metadata.expire_at = record.expire_at;
   ctx.metadata = &metadata;
   ctx.now = op.now;
+  ctx.cluster_time = op.cluster_time;
   ctx.op = &op;
   ctx.variables = std::move(variables);
   ctx.variables.resize(static_cast<size_t>(scope->slots()));
@@ -128,6 +129,7 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
           "command let expressions run before the query examines any documents."};
     EvalContext ctx;
     ctx.now = op.now;
+    ctx.cluster_time = op.cluster_time;
     ctx.op = &op;
     variables->resize(static_cast<size_t>(scope->slots()));
     ctx.variables = *variables;

@@ -303,17 +303,13 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   if (!coll)
     return Error{ErrorCode::kNamespaceNotFound,
                  "ns does not exist: " + JoinNamespace(req.db, name)};
+  bool keep_images = coll->pre_images;
   if (pre_images) {
-    ArgReader p("collMod.changeStreamPreAndPostImages", *pre_images);
-    if (p.BoolOr("enabled", false))
-      p.Fail({ErrorCode::kNotImplemented,
-              "changeStreamPreAndPostImages: documents before a change are not kept; those after an "
-              "update are in the log, so fullDocument: 'whenAvailable' needs no such option"});
-    MAYFLY_TRY(p.Finish());
+    MAYFLY_TRY(keep_images, ParsePreImages("collMod", req.db, *pre_images));
   }
-  if (dry_run &&
-      ((index && !expire.missing()) || (!index && expire.missing()) || validator || level ||
-       action || view_on || pipeline || capped_size || capped_max || expiry || !on_expire.missing()))
+  if (dry_run && ((index && !expire.missing()) || (!index && expire.missing()) || validator ||
+                  level || action || view_on || pipeline || capped_size || capped_max || expiry ||
+                  pre_images || !on_expire.missing()))
     return Invalid(std::string(kDryRunIsFor));
   ExpiryOptions expiry_options = coll->expiry_options;
   if (expiry) {
@@ -321,7 +317,8 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     MAYFLY_TRY(ParseExpiryOptions(*expiry, true, &expiry_options));
   }
   if (coll->is_view) {
-    if (expiry || index || !expire.missing() || !on_expire.missing() || validator || level || action || capped_size || capped_max)
+    if (pre_images || expiry || index || !expire.missing() || !on_expire.missing() || validator ||
+        level || action || capped_size || capped_max)
       return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
     if (!view_on || !pipeline)
       return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
@@ -381,8 +378,8 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
   // One that asks for nothing is in the oplog all the same: change streams show it.
   const bool bare = ctx.server.replica_set() != nullptr && !index && !coll->is_view && !dry_run;
-  if (!expire.missing() || !on_expire.missing() || expiry || validator || level || action || capped_size ||
-      capped_max || bare) {
+  if (!expire.missing() || !on_expire.missing() || expiry || validator || level || action ||
+      capped_size || capped_max || pre_images || bare) {
     MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
       std::optional<ArchiveTarget> archive;
       if (!on_expire.missing()) {
@@ -391,6 +388,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       }
       if (!expire.missing()) c.expire_after_seconds = seconds;
       if (expiry) c.expiry_options = expiry_options;
+      if (pre_images) c.pre_images = keep_images;
       if (capped_size) c.capped_bytes = (*capped_size + 255) / 256 * 256;
       if (capped_max) c.capped_documents = std::max<int64_t>(*capped_max, 0);
       // The new settings become part of what listCollections shows.
@@ -400,10 +398,12 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
                           ((validator || level) && e.name == "validationLevel") ||
                           ((validator || action) && e.name == "validationAction") ||
                           (expiry && e.name == "expiry") ||
+                          e.name == "changeStreamPreAndPostImages" ||
                           (!on_expire.missing() && e.name == "onExpire") ||
                           (c.capped && (e.name == "size" || e.name == "max"));
           if (!replaced) b.Append(e);
         }
+        if (c.pre_images) AppendPreImages(b);
         if (expiry && c.expiry_options.set())
           b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
         if (c.capped) {

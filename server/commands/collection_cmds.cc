@@ -120,6 +120,24 @@ BsonDocument DescribeExpiryOptions(const ExpiryOptions& o) {
   });
 }
 
+Result<bool> ParsePreImages(std::string_view command, std::string_view db, BsonView given) {
+  const std::string where = std::string(command) + ".changeStreamPreAndPostImages";
+  ArgReader in(where, given);
+  const std::optional<bool> enabled = in.OptBool("enabled");
+  MAYFLY_TRY(in.Finish());
+  if (!enabled)
+    return Error{ErrorCode::kMissingField,
+                 "BSON field '" + where + ".enabled' is missing but a required field"};
+  if (*enabled && (db == "admin" || db == "local" || db == "config"))
+    return Error{ErrorCode::kInvalidOptions, "Cannot create pre-images in the '" + std::string(db) +
+                                                 "' database: it has no change streams"};
+  return *enabled;
+}
+
+void AppendPreImages(BsonBuilder& options) {
+  options.OpenDocument("changeStreamPreAndPostImages").Append("enabled", true);
+}
+
 namespace {
 
 Result<void> CheckViewPipeline(std::string_view db, std::string_view on, BsonView stages) {
@@ -170,13 +188,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   auto invalid = [](std::string why) { return Error{ErrorCode::kInvalidOptions, std::move(why)}; };
   MAYFLY_TRY(ValidateNewNamespace(req.db, c.name));
   if (pre_images) {
-    ArgReader p("create.changeStreamPreAndPostImages", *pre_images);
-    if (p.BoolOr("enabled", false))
-      p.Fail(
-          {ErrorCode::kNotImplemented,
-           "changeStreamPreAndPostImages: documents before a change are not kept; those after an "
-           "update are in the log, so fullDocument: 'whenAvailable' needs no such option"});
-    MAYFLY_TRY(p.Finish());
+    MAYFLY_TRY(c.pre_images, ParsePreImages("create", req.db, *pre_images));
   }
   if (storage_engine && !storage_engine->empty())
     return invalid("storageEngine options are not known to this server's storage engine");
@@ -192,6 +204,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
       return invalid(
           "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expiry, "
           "onExpire or idIndex on a view");
+    if (pre_images) return invalid("option not supported on a view: changeStreamPreAndPostImages");
     if (view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
     c.is_view = true;
     c.view_on = *view_on;
@@ -266,6 +279,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
       number("size", c.capped_bytes);
       if (c.capped_documents > 0) number("max", c.capped_documents);
     }
+    if (c.pre_images) AppendPreImages(b);
     if (c.expiry_options.set()) b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
     if (validator) b.Append("validator", *validator);
     if (level)
@@ -547,7 +561,7 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
   in.Any("dbStats");
   in.Any("dbstats");
   MAYFLY_TRY(int64_t scale, Scale(in));
-  in.LooseBoolOr("freeStorage", false);
+  const bool free_storage = in.LooseBoolOr("freeStorage", false);
   MAYFLY_TRY(in.Finish());
   Storage& storage = ctx.server.storage();
   int64_t collections = 0, views = 0, objects = 0, data = 0, indexes = 0;
@@ -574,9 +588,13 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
                objects > 0 ? static_cast<double>(data) / static_cast<double>(objects) : 0.0);
   reply.Append("dataSize", static_cast<double>(data) / s)
       .Append("storageSize", static_cast<double>(stored) / s);
+  // The store's files hold no free room: what is removed goes with the next compaction.
+  if (free_storage) reply.Append("freeStorageSize", 0.0);
   reply.Append("indexes", indexes).Append("indexSize", static_cast<double>(index_bytes) / s);
-  reply.Append("totalSize", static_cast<double>(stored + index_bytes) / s)
-      .Append("scaleFactor", scale);
+  if (free_storage) reply.Append("indexFreeStorageSize", 0.0);
+  reply.Append("totalSize", static_cast<double>(stored + index_bytes) / s);
+  if (free_storage) reply.Append("totalFreeStorageSize", 0.0);
+  reply.Append("scaleFactor", scale);
   uint64_t used = 0, total = 0;
   FileSystemBytes(storage.options().path, &used, &total);
   reply.Append("fsUsedSize", static_cast<double>(used) / s)

@@ -31,6 +31,12 @@ BsonDocument DescribeExpiryOptions(const ExpiryOptions& options);
 Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
                               std::optional<Uuid> uuid);
 
+/// `changeStreamPreAndPostImages: {enabled: bool}` of create and collMod: whether it is on. `command`: for messages. Errors:
+/// InvalidOptions 72 in databases that have no change streams, TypeMismatch 14, missing field 40414, unknown field 40415.
+Result<bool> ParsePreImages(std::string_view command, std::string_view db, BsonView given);
+/// `enabled` as listCollections shows it.
+void AppendPreImages(BsonBuilder& options);
+
 /// Used and total bytes of the file system that `path` is on; zeros when it cannot be asked.
 void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total);
 

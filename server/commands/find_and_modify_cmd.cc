@@ -144,6 +144,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
     EvalContext eval;
     eval.variables.resize(static_cast<size_t>(scope.slots()));
     eval.now = ctx.op.now;
+    eval.cluster_time = ctx.op.cluster_time;
     eval.metadata = &metadata;
     MAYFLY_CO_TRY(BsonDocument shown, projection->Apply(*value, eval));
     reply.Append("value", shown);

@@ -173,6 +173,18 @@ Result<void> ResizeOplog(CommandContext& ctx, const CommandRequest& req, BsonBui
   return Ok();
 }
 
+/// {appendOplogNote: 1, data: {…}}: a no-op entry, by which tools mark a place in the oplog.
+Result<void> AppendOplogNote(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
+  ArgReader in(req);
+  const BsonView data = in.Document("data");
+  MAYFLY_TRY(in.Finish());
+  ReplicaSet* set = ctx.server.replica_set();
+  if (set == nullptr)
+    return Error{ErrorCode::kNoReplicationEnabled,
+                 "Must have replication set up to run \"appendOplogNote\""};
+  return set->AppendNote(data);
+}
+
 Result<void> ElectionById(CommandContext& ctx, const CommandRequest&, BsonBuilder&) {
   MAYFLY_TRY(Set(ctx));
   return Error{ErrorCode::kCommandNotSupported,
@@ -203,6 +215,10 @@ void RegisterReplicationCommands(CommandRegistry& registry) {
                 .help = "Members take the log from the primary: accepted for it alone.", .run = &SyncFrom});
   registry.Add({.name = "replSetResizeOplog", .flags = kFlags,
                 .help = "How much of the replication log is kept.", .run = &ResizeOplog});
+  registry.Add({.name = "appendOplogNote",
+                .flags = kAdminOnly | kWrites | kWorker | kTakesWriteConcern,
+                .help = "Writes a note into the oplog.",
+                .run = &AppendOplogNote});
   for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat", "replSetRequestVotes", "replSetUpdatePosition"})
     registry.Add({.name = name, .flags = kFlags | kHidden,
                   .help = "Between members of MongoDB's own sets.", .run = &ElectionById});

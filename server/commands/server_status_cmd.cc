@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include "replication/replica_set.h"
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/commands/info_cmds.h"
@@ -201,6 +202,19 @@ void OpCounters(ServerContext& s, BsonBuilder& r) {
       .Append("command", o.command.Get());
 }
 
+/// What a member has applied of the changes of others; a standalone has none.
+void OpCountersRepl(ServerContext& s, BsonBuilder& r) {
+  static const LogApplier::Counts kNone;
+  const LogApplier::Counts& c = s.replica_set() ? s.replica_set()->applied_counts() : kNone;
+  BsonBuilder d = r.OpenDocument("opcountersRepl");
+  d.Append("insert", c.inserts.load())
+      .Append("query", int64_t{0})
+      .Append("update", c.updates.load());
+  d.Append("delete", c.deletes.load())
+      .Append("getmore", int64_t{0})
+      .Append("command", c.commands.load());
+}
+
 void StorageEngine(BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("storageEngine");
   d.Append("name", "rocksdb").Append("supportsCommittedReads", true);
@@ -317,6 +331,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
     OpLatencies(s, histograms, reply);
   }
   if (want.Want("opcounters")) OpCounters(s, reply);
+  if (want.Want("opcountersRepl")) OpCountersRepl(s, reply);
   if (want.Want("rocksdb")) RocksDb(s, reply);
   if (want.Want("storageEngine")) StorageEngine(reply);
   if (want.Want("transactions")) Transactions(s, reply);

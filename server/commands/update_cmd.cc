@@ -177,6 +177,10 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   }
   ctx.server.metrics().documents.updated.Add(modified);
   ctx.server.metrics().documents.inserted.Add(static_cast<int64_t>(upserted.size()));
+  ctx.EditReport([&](OperationReport& r) {
+    r.plan_summary = command.plan_summary();
+    r.upsert = !upserted.empty();
+  });
   reply.Append("n", static_cast<int32_t>(n));
   AppendWriteErrors(reply, errors);
   if (!upserted.empty()) {
@@ -273,6 +277,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
     MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
   }
   ctx.server.metrics().documents.deleted.Add(n);
+  ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
   reply.Append("n", static_cast<int32_t>(n));
   AppendWriteErrors(reply, errors);
   retry.AppendRetried(reply);

@@ -111,6 +111,9 @@ TEST_CASE("Resume tokens are in the order of events, as text too, and come back 
           "[replication][streams]") {
   const std::vector<StreamPosition> ordered = {
       {1, 0, StreamPosition::kEvent},
+      {1, 0, StreamPosition::kEvent, 1},
+      {1, 0, StreamPosition::kEvent, 2},
+      {1, 0, StreamPosition::kEvent, 300},
       {1, 0, StreamPosition::kInvalidate},
       {1, 1, StreamPosition::kEvent},
       {1, 300, StreamPosition::kEvent},
@@ -137,7 +140,7 @@ TEST_CASE("What is no resume token is refused", "[replication][streams]") {
   for (const char* token :
        {"", "0", "01", "zz00000000000000010000000000", "0200000000000000010000000000",
         "0100000000000000010000000003", "010000000000000001000000000000",
-        "8265A5B5F5000000012B022C0100296E5A1004"}) {
+        "8265A5B5F5000000012B022C0100296E5A1004", "01000000000000000100000000000000"}) {
     CAPTURE(token);
     auto r = StreamPosition::FromToken(token);
     REQUIRE_FALSE(r);
