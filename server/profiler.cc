@@ -50,7 +50,10 @@ void AppendCosts(const FinishedOperation& f, BsonBuilder& out) {
   if (op.write_conflicts) out.Append("writeConflicts", op.write_conflicts);
   if (r.cursor_exhausted) out.Append("cursorExhausted", true);
   out.Append("numYield", op.yields);
-  if (op.n_returned || r.op == "query" || r.op == "getmore") out.Append("nreturned", op.n_returned);
+  // Of a write, what its search has handed on is nothing that was returned.
+  const bool write = r.op == "update" || r.op == "remove";
+  if ((op.n_returned && !write) || r.op == "query" || r.op == "getmore")
+    out.Append("nreturned", op.n_returned);
   if (error != nullptr) {
     out.Append("ok", 0.0).Append("errMsg", error->message);
     out.Append("errName", ErrorCodeName(error->code))
@@ -59,7 +62,34 @@ void AppendCosts(const FinishedOperation& f, BsonBuilder& out) {
   out.Append("responseLength", f.reply_bytes);
 }
 
-void AppendCommand(const CommandRequest& req, BsonBuilder& out) {
+/// The statements of an update or delete; empty: the command has none.
+std::vector<BsonView> StatementsOf(const FinishedOperation& f, std::string_view* field) {
+  *field = f.report.op == "update" ? "updates" : f.report.op == "remove" ? "deletes" : "";
+  if (field->empty()) return {};
+  Result<std::vector<BsonView>> statements = f.request.Documents(*field);
+  return statements ? std::move(statements).value() : std::vector<BsonView>();
+}
+
+void AppendCommand(const FinishedOperation& f, BsonBuilder& out) {
+  const CommandRequest& req = f.request;
+  std::string_view field;
+  const std::vector<BsonView> statements = StatementsOf(f, &field);
+  // An update or delete of one statement is shown as that statement (manual: "Database Profiler
+  // Output").
+  if (statements.size() == 1 && statements[0].size() <= kMaxCommandBytes) {
+    out.Append("command", statements[0]);
+    return;
+  }
+  size_t bytes = req.body.size();
+  if (req.Sequence(field) != nullptr)
+    for (BsonView s : statements) bytes += s.size();
+  if (bytes <= kMaxCommandBytes && req.Sequence(field) != nullptr) {
+    BsonBuilder command = out.OpenDocument("command");
+    command.AppendAll(req.body);
+    BsonArrayBuilder list = command.OpenArray(field);
+    for (BsonView s : statements) list.Append(s);
+    return;
+  }
   if (req.body.size() <= kMaxCommandBytes) {
     out.Append("command", req.body);
     return;
@@ -122,7 +152,7 @@ BsonDocument Profiler::Describe(const FinishedOperation& f, Instant now) {
   return BuildBson([&](BsonBuilder& b) {
     b.AppendObjectId("_id", NewObjectId(f.op.now));
     b.Append("op", f.report.op).Append("ns", NamespaceOf(f));
-    AppendCommand(f.request, b);
+    AppendCommand(f, b);
     if (!f.report.originating_command.view().empty())
       b.Append("originatingCommand", f.report.originating_command);
     AppendCosts(f, b);
@@ -144,7 +174,7 @@ BsonDocument Profiler::LogAttributes(const FinishedOperation& f) {
     if (f.client != nullptr) {
       if (std::string app = f.client->app_name(); !app.empty()) b.Append("appName", app);
     }
-    AppendCommand(f.request, b);
+    AppendCommand(f, b);
     if (!f.report.originating_command.view().empty())
       b.Append("originatingCommand", f.report.originating_command);
     if (!f.report.plan_summary.empty()) b.Append("planSummary", f.report.plan_summary);

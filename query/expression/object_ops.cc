@@ -249,7 +249,11 @@ Result<Value> ArrayToObject(const EvalArgs& a) {
   return Value::Document(std::move(bytes));
 }
 
-Result<Value> Rand(const EvalArgs&) {
+Result<Value> Rand(const EvalArgs& a) {
+  if (a.size() != 0 && !a.view(0).IsDocument())
+    return LocationError(10065, "invalid parameter: expected an object ($rand)");
+  if (a.size() != 0 && !a.view(0).Document().empty())
+    return LocationError(3040501, "$rand does not currently accept arguments");
   thread_local std::mt19937_64 generator{std::random_device{}()};
   return Value::Double(std::uniform_real_distribution<double>(0, 1)(generator));
 }

@@ -1,8 +1,11 @@
+#include <bit>
 #include <charconv>
 #include <cmath>
 
+#include "protocol/base64.h"
 #include "protocol/decimal128.h"
 #include "protocol/object_id.h"
+#include "protocol/utf8.h"
 #include "query/expression/convert.h"
 #include "query/expression/date_util.h"
 #include "query/expression/operator.h"
@@ -247,39 +250,330 @@ std::optional<BsonType> ParseTypeName(BsonValue v) {
 
 namespace {
 
-// {input, to, onError, onNull}; evaluated lazily, so that onError may fail too.
-enum { kInput, kTo, kOnError, kOnNull };
-constexpr std::string_view kConvertNames[] = {"input", "to", "onError", "onNull"};
+// Binary values as text and back, and as numbers (manual: "$convert", "Convert to BinData").
+
+enum class BinaryFormat : uint8_t { kNone, kAuto, kBase64, kBase64Url, kHex, kUtf8, kUuid };
+constexpr std::pair<std::string_view, BinaryFormat> kBinaryFormats[] = {
+    {"auto", BinaryFormat::kAuto},           {"base64", BinaryFormat::kBase64},
+    {"base64url", BinaryFormat::kBase64Url}, {"hex", BinaryFormat::kHex},
+    {"utf8", BinaryFormat::kUtf8},           {"uuid", BinaryFormat::kUuid}};
+constexpr uint8_t kUuidSubtype = 4;
+
+struct ConvertOptions {
+  uint8_t subtype = 0;
+  BinaryFormat format = BinaryFormat::kNone;
+  bool big_endian = false;
+  int base = 0;  ///< 0: not given
+};
+
+Error FormatMismatch(std::string_view what) {
+  return Error{ErrorCode::kConversionFailure,
+               std::string(what) + " in $convert with no onError value"};
+}
+
+void AppendHex(std::string_view bytes, const char* digits, std::string& out) {
+  for (unsigned char c : bytes) {
+    out += digits[c >> 4];
+    out += digits[c & 15];
+  }
+}
+
+bool DecodeHex(std::string_view text, std::string& out) {
+  if (text.size() % 2 != 0) return false;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    uint8_t byte = 0;
+    auto [end, error] = std::from_chars(text.data() + i, text.data() + i + 2, byte, 16);
+    if (error != std::errc() || end != text.data() + i + 2) return false;
+    out += static_cast<char>(byte);
+  }
+  return true;
+}
+
+constexpr size_t kUuidBytes = 16, kUuidChars = 36;
+bool IsUuidDash(size_t i) { return i == 8 || i == 13 || i == 18 || i == 23; }
+
+Result<Value> BinaryToText(BsonValue v, const ConvertOptions& o) {
+  BinaryFormat format = o.format;
+  if (format == BinaryFormat::kNone)
+    return LocationError(4341115,
+                         "Format must be specified when converting from 'binData' to 'string'");
+  const bool uuid = v.BinarySubtype() == kUuidSubtype && v.BinaryData().size() == kUuidBytes;
+  if (format == BinaryFormat::kAuto) format = uuid ? BinaryFormat::kUuid : BinaryFormat::kBase64;
+  const std::string_view bytes = v.BinaryData();
+  std::string text;
+  switch (format) {
+    case BinaryFormat::kHex:
+      AppendHex(bytes, "0123456789ABCDEF", text);
+      break;
+    case BinaryFormat::kUtf8:
+      if (!IsUtf8(bytes.data(), bytes.size()))
+        return FormatMismatch("BinData does not represent a valid UTF-8 string");
+      text = bytes;
+      break;
+    case BinaryFormat::kUuid:
+      if (!uuid)
+        return FormatMismatch("BinData is not a UUID: its subtype must be 4 and its length 16");
+      for (size_t i = 0; i < kUuidBytes; ++i) {
+        if (IsUuidDash(text.size())) text += '-';
+        AppendHex(bytes.substr(i, 1), "0123456789abcdef", text);
+      }
+      break;
+    default:
+      AppendBase64(bytes, text);
+      if (format == BinaryFormat::kBase64Url) {
+        for (char& c : text) c = c == '+' ? '-' : c == '/' ? '_' : c;
+        text.resize(text.find_last_not_of('=') + 1);
+      }
+  }
+  return Value::String(text);
+}
+
+Value BinaryValue(uint8_t subtype, std::string_view bytes) {
+  const BsonDocument d = BuildBson([&](BsonBuilder& b) { b.AppendBinary("b", subtype, bytes); });
+  return Value::Copy(d.view().First().value);
+}
+
+Result<Value> TextToBinary(BsonValue v, const ConvertOptions& o) {
+  const std::string_view text = v.String();
+  auto bad = [&](std::string_view format) {
+    return FormatMismatch("Input string '" + std::string(text) + "' is not valid " +
+                          std::string(format));
+  };
+  if ((o.format == BinaryFormat::kUuid) != (o.subtype == kUuidSubtype) &&
+      o.format != BinaryFormat::kNone)
+    return FormatMismatch(
+        "Only the UUID string format is allowed with the UUID binData subtype, and no other "
+        "subtype "
+        "is with that format");
+  std::string bytes;
+  switch (o.format) {
+    case BinaryFormat::kNone:
+      return LocationError(4341115,
+                           "Format must be specified when converting from 'string' to 'binData'");
+    case BinaryFormat::kHex:
+      if (!DecodeHex(text, bytes)) return bad("hex");
+      break;
+    case BinaryFormat::kUtf8:
+      bytes = text;
+      break;
+    case BinaryFormat::kUuid: {
+      std::string digits;
+      for (size_t i = 0; i < text.size(); ++i) {
+        if (IsUuidDash(i) != (text[i] == '-')) return bad("uuid");
+        if (text[i] != '-') digits += text[i];
+      }
+      if (text.size() != kUuidChars || !DecodeHex(digits, bytes)) return bad("uuid");
+      break;
+    }
+    case BinaryFormat::kBase64Url: {
+      std::string plain(text);
+      for (char& c : plain) {
+        if (c == '+' || c == '/') return bad("base64url");
+        c = c == '-' ? '+' : c == '_' ? '/' : c;
+      }
+      plain.resize((plain.size() + 3) / 4 * 4, '=');
+      if (!DecodeBase64(plain, bytes)) return bad("base64url");
+      break;
+    }
+    default:
+      if (!DecodeBase64(text, bytes)) return bad("base64");
+  }
+  return BinaryValue(o.subtype, bytes);
+}
+
+/// The bytes of a number, in the order asked for.
+std::string NumberBytes(uint64_t bits, size_t size, bool big_endian) {
+  std::string bytes;
+  for (size_t i = 0; i < size; ++i)
+    bytes += static_cast<char>(bits >> 8 * (big_endian ? size - 1 - i : i));
+  return bytes;
+}
+
+Result<Value> BinaryToNumber(BsonValue v, BsonType to, const ConvertOptions& o) {
+  const std::string_view bytes = v.BinaryData();
+  const size_t n = bytes.size();
+  uint64_t bits = 0;
+  for (size_t i = 0; i < std::min<size_t>(n, 8); ++i)
+    bits |= uint64_t{static_cast<uint8_t>(bytes[o.big_endian ? n - 1 - i : i])} << 8 * i;
+  const int unused = 64 - 8 * static_cast<int>(n);
+  const bool right_size = to == BsonType::kDouble  ? n == 4 || n == 8
+                          : to == BsonType::kInt32 ? n == 1 || n == 2 || n == 4
+                                                   : n == 1 || n == 2 || n == 4 || n == 8;
+  if (!right_size)
+    return FormatMismatch("Failed to convert '" + ValueText(v) + "' to " +
+                          std::string(BsonTypeName(to)) +
+                          ": its length is invalid: " + std::to_string(n));
+  if (to == BsonType::kDouble)
+    return Value::Double(n == 4 ? std::bit_cast<float>(static_cast<uint32_t>(bits))
+                                : std::bit_cast<double>(bits));
+  const int64_t whole = static_cast<int64_t>(bits << unused) >> unused;
+  return to == BsonType::kInt32 ? Value::Int32(static_cast<int32_t>(whole)) : Value::Int64(whole);
+}
+
+Result<Value> ToBinary(BsonValue v, const ConvertOptions& o) {
+  switch (v.type()) {
+    case BsonType::kBinary:
+      if (v.BinarySubtype() != o.subtype)
+        return FormatMismatch("Conversions between different binData subtypes are not supported");
+      return Value::Copy(v);
+    case BsonType::kString:
+      return TextToBinary(v, o);
+    case BsonType::kInt32:
+    case BsonType::kInt64:
+    case BsonType::kDouble: {
+      if (o.subtype != 0) return Unsupported(v, BsonType::kBinary);
+      const uint64_t bits = v.Is(BsonType::kDouble) ? std::bit_cast<uint64_t>(v.Double())
+                                                    : static_cast<uint64_t>(v.NumberAsInt64());
+      return BinaryValue(0, NumberBytes(bits, v.Is(BsonType::kInt32) ? 4 : 8, o.big_endian));
+    }
+    default:
+      return Unsupported(v, BsonType::kBinary);
+  }
+}
+
+/// A whole number written in a base, or read from it.
+Result<Value> ConvertInBase(BsonValue v, BsonType to, int base) {
+  if (to == BsonType::kString) {
+    MAYFLY_TRY(int64_t n, ToWhole(v, BsonType::kInt64, INT64_MIN, INT64_MAX));
+    if (v.Is(BsonType::kDouble) && v.Double() != static_cast<double>(n))
+      return FormatMismatch("Conversion of a number with a fraction to a string in a base");
+    char text[72];
+    auto [end, error] = std::to_chars(text, text + sizeof text, n, base);
+    std::string digits(text, end);
+    for (char& c : digits) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    return Value::String(digits);
+  }
+  const std::string_view s = v.String();
+  int64_t n = 0;
+  const std::string_view digits = s.starts_with('+') ? s.substr(1) : s;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n, base);
+  if (error == std::errc::result_out_of_range) return BadText(s, "Overflow");
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.starts_with('+'))
+    return BadText(s, s.empty() ? "No digits" : "Did not consume whole string.");
+  return ConvertValue(Value::Int64(n).view(), to);
+}
+
+Result<Value> ConvertWith(BsonValue v, BsonType to, const ConvertOptions& o) {
+  const bool number = to == BsonType::kInt32 || to == BsonType::kInt64 || to == BsonType::kDouble;
+  if (to == BsonType::kBinary) return ToBinary(v, o);
+  if (v.Is(BsonType::kBinary) && to == BsonType::kString) return BinaryToText(v, o);
+  if (v.Is(BsonType::kBinary) && number) return BinaryToNumber(v, to, o);
+  if (o.base != 0 && ((v.IsNumber() && to == BsonType::kString) ||
+                      (v.IsString() && (number || to == BsonType::kDecimal128))))
+    return ConvertInBase(v, to, o.base);
+  return ConvertValue(v, to);
+}
+
+// {input, to, onError, onNull, …}; evaluated lazily, so that onError may fail too.
+enum { kInput, kTo, kOnError, kOnNull, kFormat, kByteOrder, kBase };
+constexpr std::string_view kConvertNames[] = {"input",  "to",        "onError", "onNull",
+                                              "format", "byteOrder", "base"};
+
+Result<void> ReadConvertOptions(EvalContext& ctx, Children c, BsonValue subtype,
+                                ConvertOptions* o) {
+  auto wrong = [](std::string_view name, std::string_view want, BsonValue v) {
+    return LocationError(4341114, "$convert requires that '" + std::string(name) + "' be " +
+                                      std::string(want) + ", found: " + TypeText(v) +
+                                      " with value " + ValueText(v));
+  };
+  if (!subtype.missing()) {
+    int64_t n = 0;
+    if (!subtype.IsNumber() || !subtype.ExactInt64(&n))
+      return wrong("to.subtype", "a whole number", subtype);
+    if (n < 0 || n > 255 || (n > 9 && n < 128))
+      return LocationError(4341107,
+                           "In $convert, numeric value for 'subtype' does not correspond to "
+                           "a BinData type: " +
+                               std::to_string(n));
+    o->subtype = static_cast<uint8_t>(n);
+  }
+  if (c[kFormat]) {
+    MAYFLY_TRY(Value format, c[kFormat]->Evaluate(ctx));
+    if (!format.view().IsNullish()) {
+      if (!format.view().IsString()) return wrong("format", "a string", format.view());
+      for (const auto& [name, value] : kBinaryFormats)
+        if (format.view().String() == name) o->format = value;
+      if (o->format == BinaryFormat::kNone)
+        return LocationError(4341125, "Invalid 'format' argument for $convert: " +
+                                          std::string(format.view().String()));
+    }
+  }
+  if (c[kByteOrder]) {
+    MAYFLY_TRY(Value order, c[kByteOrder]->Evaluate(ctx));
+    if (!order.view().IsString()) return wrong("byteOrder", "a string", order.view());
+    if (order.view().String() != "little" && order.view().String() != "big")
+      return LocationError(9130002,
+                           "$convert requires that 'byteOrder' be either 'big' or 'little', "
+                           "found: " +
+                               std::string(order.view().String()));
+    o->big_endian = order.view().String() == "big";
+  }
+  if (c[kBase]) {
+    MAYFLY_TRY(Value base, c[kBase]->Evaluate(ctx));
+    int32_t n = 0;
+    if (!base.view().IsNullish()) {
+      if (!base.view().IsNumber() || !ExactInt32(base.view(), &n) ||
+          (n != 2 && n != 8 && n != 10 && n != 16))
+        return LocationError(3501301,
+                             "In $convert, 'base' argument is not a valid value: it is 2, 8, "
+                             "10 or 16, found: " +
+                                 ValueText(base));
+      o->base = n;
+    }
+  }
+  return Ok();
+}
 
 Result<Value> Convert(EvalContext& ctx, Children c) {
   MAYFLY_TRY(Value input, c[kInput]->Evaluate(ctx));
   MAYFLY_TRY(Value to, c[kTo]->Evaluate(ctx));
   std::optional<BsonType> type;
+  ConvertOptions options;
+  BsonValue subtype;
   if (!to.view().IsNullish()) {
     BsonValue name = to.view();
-    if (name.IsDocument()) name = name.Document()["type"];
-    if (!name.IsString() && !name.IsNumber())
-      return Error{ErrorCode::kFailedToParse,
-                   "$convert's 'to' argument must be a string or number, but is " + TypeText(name)};
-    type = ParseTypeName(name);
-    if (!type)
-      return Error{
-          ErrorCode::kBadValue,
-          "Unknown type name: " + (name.IsString() ? std::string(name.String()) : ValueText(name))};
+    if (name.IsDocument()) {
+      const BsonView fields = name.Document();
+      for (const BsonElement& e : fields)
+        if (e.name != "type" && e.name != "subtype")
+          return Error{ErrorCode::kFailedToParse,
+                       "Unrecognized field in $convert's 'to' argument: " + std::string(e.name)};
+      subtype = fields["subtype"];
+      name = fields["type"];
+    }
+    if (!name.IsNullish()) {
+      if (!name.IsString() && !name.IsNumber())
+        return Error{
+            ErrorCode::kFailedToParse,
+            "$convert's 'to' argument must be a string or number, but is " + TypeText(name)};
+      type = ParseTypeName(name);
+      if (!type)
+        return Error{ErrorCode::kBadValue,
+                     "Unknown type name: " +
+                         (name.IsString() ? std::string(name.String()) : ValueText(name))};
+    }
   }
+  MAYFLY_TRY(ReadConvertOptions(ctx, c, subtype, &options));
   if (input.view().IsNullish())
     return c[kOnNull] ? c[kOnNull]->Evaluate(ctx) : Result<Value>(Value::Null());
   if (!type) return Value::Null();
-  Result<Value> r = ConvertValue(input.view(), *type);
+  Result<Value> r = ConvertWith(input.view(), *type, options);
   if (!r && c[kOnError] && r.error().code == ErrorCode::kConversionFailure)
     return c[kOnError]->Evaluate(ctx);
   return r;
 }
 
+/// {$toUUID: x} is {$convert: {input: x, to: {type: "binData", subtype: 4}, format: "uuid"}}.
+Result<Value> ToUuid(const EvalArgs& a) {
+  if (a.nullish(0)) return Value::Null();
+  return ConvertWith(a.view(0), BsonType::kBinary,
+                     {.subtype = kUuidSubtype, .format = BinaryFormat::kUuid});
+}
+
 template <BsonType to>
 Result<Value> To(const EvalArgs& a) {
   if (a.nullish(0)) return Value::Null();
-  return ConvertValue(a.view(0), to);
+  return ConvertWith(a.view(0), to, {.format = BinaryFormat::kAuto});
 }
 
 Result<Value> Type(const EvalArgs& a) { return Value::String(BsonTypeName(a.view(0).type())); }
@@ -351,6 +645,13 @@ constexpr OperatorDef kOps[] = {
      .eval = &To<BsonType::kString>,
      .text = "As text.",
      .example = R"({"$toString": 2.5} => "2.5")"},
+    {.name = "$toUUID",
+     .min_args = 1,
+     .max_args = 1,
+     .eval = &ToUuid,
+     .text = "As a UUID.",
+     .example =
+         R"({"$toUUID": "00112233-4455-6677-8899-aabbccddeeff"} => {"$uuid": "00112233-4455-6677-8899-aabbccddeeff"})"},
     {.name = "$type",
      .min_args = 1,
      .max_args = 1,

@@ -132,6 +132,19 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
       return Error{ErrorCode::kFailedToParse, std::string(name) + " must be an integer value of 1"};
     return Node(name == "$alwaysTrue" ? MatchKind::kAlwaysTrue : MatchKind::kAlwaysFalse, "");
   }
+  if (name == "$sampleRate") {
+    if (!e.value.IsNumber()) return Bad("argument to $sampleRate must be a numeric type");
+    const double rate = e.value.NumberAsDouble();
+    if (!(rate >= 0 && rate <= 1)) return Bad("numeric argument to $sampleRate must be in [0, 1]");
+    if (rate == 0 || rate == 1)
+      return Node(rate == 1 ? MatchKind::kAlwaysTrue : MatchKind::kAlwaysFalse, "");
+    const BsonDocument drawn = BuildBson([&](BsonBuilder& b) {
+      BsonArrayBuilder less = b.OpenArray("$lt");
+      less.OpenDocument().OpenDocument("$rand").Done();
+      less.Append(rate);
+    });
+    return ParseExprMatch(drawn.view().AsValue(), options);
+  }
   if (name == "$where") {
     if (!options.allow_where) return Bad("$where is not allowed in this context");
     return Error{LocationCode(6108304), "no globalScriptEngine in $where parsing"};

@@ -2,6 +2,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/pipeline/accumulator.h"
+#include "query/pipeline/granularity.h"
 #include "query/pipeline/stage.h"
 
 namespace mayfly {
@@ -166,13 +167,18 @@ namespace {
 class BucketAutoStage final : public PipelineStage {
  public:
   BucketAutoStage(PipelineContext& context, ExpressionPtr by, int32_t buckets,
-                  std::vector<AccumulatorField> fields)
-      : PipelineStage(context), by_(std::move(by)), buckets_(buckets), fields_(std::move(fields)) {}
+                  std::vector<AccumulatorField> fields, std::optional<Granularity> granularity)
+      : PipelineStage(context),
+        by_(std::move(by)),
+        buckets_(buckets),
+        fields_(std::move(fields)),
+        granularity_(granularity) {}
   std::string_view name() const override { return "$bucketAuto"; }
   void Serialize(BsonBuilder& out) const override {
     BsonBuilder sub = out.OpenDocument("$bucketAuto");
     by_->Serialize(sub, "groupBy");
     sub.Append("buckets", buckets_);
+    if (granularity_) sub.Append("granularity", granularity_->name());
     BsonBuilder output = sub.OpenDocument("output");
     for (auto& f : fields_) f.Serialize(output);
   }
@@ -203,6 +209,9 @@ class BucketAutoStage final : public PipelineStage {
         break;
       }
       MAYFLY_TRY(Value key, by_->Evaluate(Eval(in)));
+      if (granularity_) {
+        MAYFLY_TRY(Granularity::Check(key.view()));
+      }
       // An array is one value here, not its elements: it is kept in a document of its own.
       BsonDocument wrapped = BuildBson([&](BsonBuilder& b) {
         BsonBuilder k = b.OpenDocument("k");
@@ -221,6 +230,9 @@ class BucketAutoStage final : public PipelineStage {
     // The sizes differ by one at most, the greater ones in front.
     int64_t size = std::max<int64_t>(
         1, (total - taken_by_plan_ + (buckets_ - made_)) / (buckets_ - made_ + 1));
+    // Boundaries of a series shift documents from bucket to bucket; the size they begin with stays
+    // (manual).
+    if (granularity_) size = std::max<int64_t>(1, (total + buckets_ / 2) / buckets_);
     bool last = made_ == buckets_;
     std::vector<AccumulatorPtr> states;
     Value low = next_key_, high = next_key_;
@@ -229,7 +241,15 @@ class BucketAutoStage final : public PipelineStage {
       states.push_back(std::move(state));
     }
     int64_t n = 0, memory = 0;
-    while (has_next_ && (last || n < size || CompareValues(next_key_.view(), high.view()) == 0)) {
+    Value end;  // of a bucket whose boundaries keep to a series: the first value behind it
+    auto belongs = [&] {
+      if (last || n < size) return true;
+      if (CompareValues(next_key_.view(), high.view()) == 0) return true;
+      if (!granularity_) return false;
+      if (end.missing()) end = granularity_->RoundUp(high.view());
+      return CompareValues(next_key_.view(), end.view()) < 0;
+    };
+    while (has_next_ && belongs()) {
       BsonDocument doc(next_doc_);
       StreamDocument in{doc.view(), nullptr};
       EvalContext& ctx = Eval(in);
@@ -253,9 +273,15 @@ class BucketAutoStage final : public PipelineStage {
     buffer_.clear();
     BsonBuilder b(buffer_);
     BsonBuilder id = b.OpenDocument("_id");
-    id.Append("min", low.view());
-    id.Append("max", has_next_ ? next_key_.view()
-                               : high.view());  // the next bucket's least, but for the last
+    if (granularity_) {
+      id.Append("min", made_ == 1 ? granularity_->RoundDown(low.view()).view() : last_end_.view());
+      last_end_ = granularity_->RoundUp(high.view());
+      id.Append("max", last_end_.view());
+    } else {
+      id.Append("min", low.view());
+      id.Append("max", has_next_ ? next_key_.view()
+                                 : high.view());  // the next bucket's least, but for the last
+    }
     id.Done();
     for (size_t i = 0; i < fields_.size(); ++i) {
       MAYFLY_TRY(Value v, states[i]->Finish());
@@ -278,6 +304,8 @@ class BucketAutoStage final : public PipelineStage {
   ExpressionPtr by_;
   int32_t buckets_;
   std::vector<AccumulatorField> fields_;
+  std::optional<Granularity> granularity_;
+  Value last_end_;  ///< where the bucket before ends
   std::unique_ptr<Sorter> sorter_;
   bool sorted_ = false, has_next_ = false;
   Value next_key_;
@@ -294,6 +322,7 @@ Result<void> ParseBucketAutoStage(StageParser& p, BsonValue spec) {
                                     TypeText(spec) + ".");
   ExpressionPtr by;
   std::optional<int32_t> buckets;
+  std::optional<Granularity> granularity;
   std::vector<AccumulatorField> fields;
   bool output = false;
   for (const BsonElement& e : spec.Document()) {
@@ -331,7 +360,11 @@ Result<void> ParseBucketAutoStage(StageParser& p, BsonValue spec) {
         fields.push_back(std::move(field));
       }
     } else if (e.name == "granularity") {
-      return Error{ErrorCode::kNotImplemented, "$bucketAuto 'granularity' is not implemented"};
+      if (!e.value.IsString())
+        return LocationError(
+            40261, "The $bucketAuto 'granularity' field must be a string, but found type: " +
+                       TypeText(e.value));
+      MAYFLY_TRY(granularity, Granularity::Parse(e.value.String()));
     } else {
       return LocationError(40245,
                            "Unrecognized option to $bucketAuto: " + std::string(e.name) + ".");
@@ -348,8 +381,8 @@ Result<void> ParseBucketAutoStage(StageParser& p, BsonValue spec) {
                AccumulatorField::Parse("count", count.view()["count"], p.scope));
     fields.push_back(std::move(field));
   }
-  p.out.push_back(
-      std::make_unique<BucketAutoStage>(p.context, std::move(by), *buckets, std::move(fields)));
+  p.out.push_back(std::make_unique<BucketAutoStage>(p.context, std::move(by), *buckets,
+                                                    std::move(fields), granularity));
   return Ok();
 }
 

@@ -47,10 +47,6 @@ constexpr StageRow kStages[] = {
     {"$listSessions", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage, "Sessions on disk."},
     {"$lookup", 0, &ParseLookupStage, "Documents of another collection that belong to each."},
     {"$match", kStageChangeStream, &ParseMatchStage, "Documents that a filter matches."},
-    {"$listSearchIndexes", kStageFirst | kStageNotInFacet, nullptr, "Search indexes.",
-     LocationCode(31082),
-     "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires "
-     "additional configuration."},
     {"$merge", kStageLast | kStageNotInFacet, &ParseMergeStage,
      "Writes into a collection, document by document."},
     {"$out", kStageLast | kStageNotInFacet, &ParseOutStage, "Replaces a collection."},

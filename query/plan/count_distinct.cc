@@ -144,7 +144,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
     if (in.filter != nullptr) clauses = Clauses(*in.filter);
     auto predicates = CollectPredicates(clauses);
     for (const auto& index : in.ctx.coll->indexes) {
-      if (!IsUsable(*index) || index->fields[0].path != key_) continue;
+      if (!in.MayUse(*index) || index->fields[0].path != key_) continue;
       IndexAccess access = BuildIndexAccess(index, clauses, predicates);
       // What a sparse index leaves out has no value to show.
       bool complete = access.safe || (clauses.empty() && !index->has_partial_filter);

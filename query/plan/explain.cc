@@ -83,7 +83,7 @@ Result<void> FindExecutor::AppendQueryPlanner(const std::vector<ExplainStage>& o
     auto query = planner.OpenDocument("parsedQuery");
     if (match_ != nullptr) match_->Serialize(query);
   }
-  planner.Append("indexFilterSet", false);
+  planner.Append("indexFilterSet", input_->allowed != nullptr);
   std::string shape = HashText(ShapeHash(shape_));
   planner.Append("queryHash", shape).Append("planCacheShapeHash", shape);
   planner.Append("planCacheKey", HashText(ShapeHash(key)));

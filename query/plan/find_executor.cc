@@ -101,6 +101,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   ctx_.fill_cache = spec.fill_cache;
   ctx_.timing = spec.explain;
   ctx_.eval.now = ctx_.op->now;
+  ctx_.eval.cluster_time = ctx_.op->cluster_time;
   ctx_.eval.op = ctx_.op;
   ns_ = spec.coll != nullptr ? spec.coll->ns : std::string(spec.ns);
   explain_ = spec.explain;
@@ -189,6 +190,11 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
     winner_.root = std::move(stage);
   } else {
     if (ctx_.snapshot == nullptr) ctx_.snapshot = storage_.kv().Snapshot();
+    if (IndexFilters::Global().any()) [[unlikely]]
+      input_->allowed = IndexFilters::Global().Find(
+          ctx_.coll->uuid,
+          QueryShape(match_.get(), input_->sort.spec().view(),
+                     spec.projection_is_hint ? BsonView() : input_->projection_spec.view()));
     if (!choose || !choose(*this)) {
       MAYFLY_TRY(Plan());
     }

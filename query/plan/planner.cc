@@ -218,12 +218,12 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
   all.insert(all.end(), siblings.begin(), siblings.end());
   auto predicates = CollectPredicates(all);
   std::optional<IndexAccess> best;
-  if (!capped()) {
+  if (!capped() && in_.MayUseId()) {
     IndexAccess id = BuildIdAccess(predicates);
     if (id.useful) best = std::move(id);
   }
   for (const auto& index : in_.ctx.coll->indexes) {
-    if (!IsUsable(*index)) continue;
+    if (!in_.MayUse(*index)) continue;
     IndexAccess access = BuildIndexAccess(index, all, predicates);
     if (!access.useful || !access.safe || access.bounds.fields[0].IsFull()) continue;
     if (!best || access.score > best->score) best = std::move(access);
@@ -320,7 +320,7 @@ Result<void> PlanBuilder::UseMinMax(const IndexInfoPtr& index) {
 Result<void> PlanBuilder::UseHint(bool* done) {
   *done = false;
   bool has_range = !in_.min.view().empty() || !in_.max.view().empty();
-  if (in_.hint.missing()) {
+  if (in_.hint.missing() || (in_.allowed != nullptr && !has_range)) {
     if (!has_range) return Ok();
     return Error{LocationCode(51173),
                  "When using min()/max() a hint of which index to use must be provided"};
@@ -376,13 +376,13 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
 
   bool any = !clauses_.empty() || !in_.sort.empty();
   if (any) {
-    if (!capped()) {
+    if (!capped() && in_.MayUseId()) {
       IndexAccess id = BuildIdAccess(predicates_);
       AddAccess(id, false);
       if (id.bounds.fields[0].IsPoint() && !plans_.empty()) return std::move(plans_);
     }
     for (const auto& index : in_.ctx.coll->indexes) {
-      if (!IsUsable(*index)) continue;
+      if (!in_.MayUse(*index)) continue;
       IndexAccess access = BuildIndexAccess(index, clauses_, predicates_);
       size_t before = plans_.size();
       AddAccess(access, false);
@@ -404,6 +404,17 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
 }
 
 }  // namespace
+
+bool PlannerInput::MayUse(const IndexInfo& index) const {
+  return IsUsable(index) && (allowed == nullptr || allowed->Allows(index.name, index.key));
+}
+
+bool PlannerInput::MayUseId() const {
+  return allowed == nullptr ||
+         allowed->Allows(ctx.coll->clustered ? std::string_view(ctx.coll->clustered_index_name)
+                                             : std::string_view("_id_"),
+                         BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }));
+}
 
 Result<std::vector<CandidatePlan>> EnumeratePlans(PlannerInput& in) {
   return PlanBuilder(in).Run();

@@ -5,6 +5,7 @@
 #include "query/match/match_expression.h"
 #include "query/pipeline/sorter.h"
 #include "query/plan/bounds_builder.h"
+#include "query/plan/index_filter.h"
 #include "query/plan/stages.h"
 #include "query/projection/projection.h"
 
@@ -22,6 +23,11 @@ struct PlannerInput {
   bool simple_projection = false;   ///< for explain: top-level fields only
   BsonDocument projection_spec;
   BsonValue hint;  ///< not $natural
+  std::shared_ptr<const IndexFilter> allowed;  ///< null: every index; else hints count for nothing
+  /// Whether the planner may choose the index.
+  bool MayUse(const IndexInfo& index) const;
+  /// Likewise the order of `_id` that the records have.
+  bool MayUseId() const;
   BsonDocument min, max;
   int64_t skip = 0, limit = 0;
   bool tailable = false;

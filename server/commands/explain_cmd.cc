@@ -164,6 +164,8 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
     done =
         ExplainWrite(server, op, req.db, a.collection, a.filter, a.sort, a.hint, false,
                      a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let, verbosity, reply);
+  } else if (server.commands().Find(sub.name) != nullptr) {
+    co_return Error{ErrorCode::kIllegalOperation, "Cannot explain cmd: " + std::string(sub.name)};
   } else {
     co_return Error{ErrorCode::kCommandNotFound,
                     "Explain failed due to unknown command: " + std::string(sub.name)};

@@ -1,0 +1,44 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "storage/catalog_types.h"
+
+namespace mayfly {
+
+/// Which indexes the planner may use for queries of one shape (manual: "Index Filters"). Set by planCacheSetFilter, in
+/// memory only: gone with the process.
+struct IndexFilter {
+  BsonDocument query, sort, projection;
+  BsonDocument indexes;  ///< an array of names and key patterns
+  /// Whether the index is one of them.
+  bool Allows(std::string_view name, BsonView key) const;
+};
+
+/// All index filters of the process. Threads: any.
+class IndexFilters {
+ public:
+  static IndexFilters& Global();
+
+  /// Whether there is any: queries ask no further while there is none.
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  /// `shape`: as QueryShape makes it. Null: none.
+  std::shared_ptr<const IndexFilter> Find(const Uuid& collection, std::string_view shape) const;
+  void Set(const Uuid& collection, std::string_view shape, IndexFilter filter);
+  /// Of one shape, or all of the collection's.
+  void Clear(const Uuid& collection, const std::string* shape);
+  void ForEach(const Uuid& collection, const std::function<void(const IndexFilter&)>& f) const;
+
+ private:
+  std::atomic<size_t> count_{0};
+  mutable std::mutex mutex_;
+  std::map<Uuid, std::map<std::string, std::shared_ptr<const IndexFilter>, std::less<>>> filters_;
+};
+
+}  // namespace mayfly
