@@ -147,6 +147,7 @@ class PipelineParser {
       return Error{ErrorCode::kInvalidNamespace,
                    "{aggregate: 1} is not valid for an empty pipeline."};
     MAYFLY_TRY(OptimizeStages(pipeline->stages_, context, pipeline->scope_));
+    MAYFLY_TRY(CheckTextScore(pipeline->stages_));
     NoteSortKeys(pipeline->stages_);
     context.eval.variables.resize(static_cast<size_t>(pipeline->scope_.slots()));
     return pipeline;
@@ -188,6 +189,18 @@ class PipelineParser {
         !(row.flags & (kStageCollectionless | kStageAlsoCollectionless)))
       return Error{ErrorCode::kInvalidNamespace,
                    "{aggregate: 1} is not valid for '" + name + "'; a collection is required."};
+    return Ok();
+  }
+
+  /// Only a $text query gives documents a score, and there is none that is not refused.
+  static Result<void> CheckTextScore(const std::vector<StagePtr>& stages) {
+    for (const StagePtr& stage : stages) {
+      std::set<std::string> fields;
+      stage->AddDependencies(&fields);
+      if (fields.contains(std::string(kMetaDependency) + "textScore"))
+        return LocationError(40218,
+                             "query requires text score metadata, but it is not available");
+    }
     return Ok();
   }
 
