@@ -1,8 +1,8 @@
 //! raft-rs behind the C interface of mayfly_raft.h. No threads, no time, no I/O: those are the caller's.
 
+mod c;
 mod store;
 
-use std::ffi::c_void;
 use std::os::raw::{c_char, c_int};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::{mem, ptr, slice};
@@ -10,196 +10,14 @@ use std::{mem, ptr, slice};
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{
-    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType,
+    ConfChange, ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry,
     HardState, Message, MessageType,
 };
 use raft::{Config, ProgressState, RawNode, Ready, SnapshotStatus, StateRole};
 use raft_proto::ConfChangeI;
 
+use c::*;
 use store::Store;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct MfBytes {
-    data: *const u8,
-    size: usize,
-}
-
-impl MfBytes {
-    const EMPTY: MfBytes = MfBytes { data: ptr::null(), size: 0 };
-    fn of(b: &[u8]) -> MfBytes {
-        MfBytes { data: b.as_ptr(), size: b.len() }
-    }
-    /// The caller's memory, for as long as the call.
-    unsafe fn get<'a>(self) -> &'a [u8] {
-        if self.size == 0 {
-            &[]
-        } else {
-            slice::from_raw_parts(self.data, self.size)
-        }
-    }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct MfEntry {
-    term: u64,
-    index: u64,
-    kind: u32,
-    data: MfBytes,
-    context: MfBytes,
-}
-
-impl MfEntry {
-    fn of(e: &Entry) -> MfEntry {
-        MfEntry {
-            term: e.term,
-            index: e.index,
-            kind: e.get_entry_type() as u32,
-            data: MfBytes::of(&e.data),
-            context: MfBytes::of(&e.context),
-        }
-    }
-    unsafe fn to_entry(self) -> Entry {
-        let mut e = Entry::default();
-        e.set_entry_type(match self.kind {
-            1 => EntryType::EntryConfChange,
-            2 => EntryType::EntryConfChangeV2,
-            _ => EntryType::EntryNormal,
-        });
-        e.term = self.term;
-        e.index = self.index;
-        e.data = Bytes::copy_from_slice(self.data.get());
-        e.context = Bytes::copy_from_slice(self.context.get());
-        e
-    }
-}
-
-#[repr(C)]
-pub struct MfMessage {
-    to: u64,
-    kind: u32,
-    bytes: MfBytes,
-}
-
-#[repr(C)]
-pub struct MfRead {
-    index: u64,
-    request: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct MfCallbacks {
-    this: *mut c_void,
-    entries: extern "C" fn(
-        *mut c_void,
-        u64,
-        u64,
-        u64,
-        *mut c_void,
-        extern "C" fn(*mut c_void, *const MfEntry),
-    ) -> c_int,
-    term: extern "C" fn(*mut c_void, u64, *mut u64) -> c_int,
-    snapshot: extern "C" fn(
-        *mut c_void,
-        u64,
-        u64,
-        *mut u64,
-        *mut u64,
-        *mut MfBytes,
-        *mut MfBytes,
-    ) -> c_int,
-    log: extern "C" fn(*mut c_void, c_int, *const c_char, usize),
-    fatal: extern "C" fn(*mut c_void, *const c_char, usize),
-}
-// The caller promises that they may be called wherever the node is used.
-unsafe impl Send for MfCallbacks {}
-unsafe impl Sync for MfCallbacks {}
-
-#[repr(C)]
-pub struct MfConfig {
-    id: u64,
-    election_ticks: u64,
-    heartbeat_ticks: u64,
-    term: u64,
-    vote: u64,
-    commit: u64,
-    trimmed_index: u64,
-    trimmed_term: u64,
-    last_index: u64,
-    applied: u64,
-    conf_state: MfBytes,
-    max_message_bytes: u64,
-    max_inflight: u64,
-    cache_bytes: u64,
-    seed: u64,
-}
-
-#[repr(C)]
-pub struct MfReady {
-    has_hard_state: c_int,
-    must_sync: c_int,
-    term: u64,
-    vote: u64,
-    commit: u64,
-    entries: *const MfEntry,
-    entry_count: usize,
-    messages: *const MfMessage,
-    message_count: usize,
-    reads: *const MfRead,
-    read_count: usize,
-    committed: *mut Committed,
-}
-
-#[repr(C)]
-pub struct MfLightReady {
-    messages: *const MfMessage,
-    message_count: usize,
-    committed: *mut Committed,
-}
-
-#[repr(C)]
-pub struct MfStatus {
-    term: u64,
-    vote: u64,
-    leader: u64,
-    commit: u64,
-    applied: u64,
-    last_index: u64,
-    first_index: u64,
-    role: c_int,
-    pending_conf: c_int,
-    joint: c_int,
-    transferee: u64,
-}
-
-#[repr(C)]
-pub struct MfProgress {
-    id: u64,
-    matched: u64,
-    next: u64,
-    state: c_int,
-    recent_active: c_int,
-    voter: c_int,
-    learner: c_int,
-    pending_snapshot: u64,
-}
-
-#[repr(C)]
-pub struct MfSnapshot {
-    index: u64,
-    term: u64,
-    from: u64,
-    data: MfBytes,
-    conf_state: MfBytes,
-}
-
-#[repr(C)]
-pub struct MfChange {
-    kind: u32,
-    node: u64,
-}
 
 const OK: c_int = 0;
 const DROPPED: c_int = 1;

@@ -7,7 +7,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Result, Storage, StorageError};
 
-use crate::{MfBytes, MfCallbacks, MfEntry};
+use crate::c::{MfBytes, MfCallbacks, MfEntry};
 
 pub struct Store {
     callbacks: MfCallbacks,
