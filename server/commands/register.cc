@@ -18,6 +18,7 @@ void RegisterConnectionStatus(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
 void RegisterDbHash(CommandRegistry&);
 void RegisterDelete(CommandRegistry&);
+void RegisterDiagnosticData(CommandRegistry&);
 void RegisterExpiryCommands(CommandRegistry&);
 void RegisterExplain(CommandRegistry&);
 void RegisterFailPoint(CommandRegistry&);
@@ -68,6 +69,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterCurrentOp(registry);
   RegisterDbHash(registry);
   RegisterDelete(registry);
+  RegisterDiagnosticData(registry);
   RegisterExpiryCommands(registry);
   RegisterExplain(registry);
   RegisterFailPoint(registry);
