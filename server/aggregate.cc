@@ -315,8 +315,22 @@ class PipelineCursor final : public ServerCursor {
  public:
   PipelineCursor(std::unique_ptr<Environment> env, std::unique_ptr<Pipeline> pipeline)
       : env_(std::move(env)), pipeline_(std::move(pipeline)) {}
+  /// Errors say, as MongoDB's do, whether they came up in the aggregation's own batch or in a later one.
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) override {
+    Result<void> done = FillBatch(op, batch_size, max_bytes, batch);
+    if (!done)
+      done.error().message.insert(0, later_ ? "Executor error during getMore :: caused by :: "
+                                            : "PlanExecutor error during aggregation :: caused by :: ");
+    later_ = true;
+    return done;
+  }
+  bool Exhausted() const override { return exhausted_ && !held_; }
+  void Park() override { pipeline_->SaveState(); }
+
+ private:
+  Result<void> FillBatch(Operation& op, int64_t batch_size, size_t max_bytes,
+                         BsonArrayBuilder& batch) {
     pipeline_->Attach(&op, env_.get());
     for (int64_t n = 0; n < batch_size;) {
       if (held_) {
@@ -346,14 +360,11 @@ class PipelineCursor final : public ServerCursor {
     }
     return Ok();
   }
-  bool Exhausted() const override { return exhausted_ && !held_; }
-  void Park() override { pipeline_->SaveState(); }
 
- private:
   std::unique_ptr<Environment> env_;
   std::unique_ptr<Pipeline> pipeline_;
   std::optional<BsonDocument> held_;
-  bool exhausted_ = false;
+  bool exhausted_ = false, later_ = false;
 };
 
 }  // namespace
