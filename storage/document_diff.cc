@@ -96,22 +96,22 @@ Error NoDiff(std::string why) {
 Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out);
 Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out);
 
-/// `value` changed by `diff`, under the name that `open` gives it.
-template <class OpenDocument, class OpenArray>
-Result<void> ApplyNested(BsonValue value, BsonValue diff, OpenDocument open_document,
-                         OpenArray open_array) {
+/// Whether a nested diff is for values of this type.
+Result<bool> Fits(BsonValue value, BsonValue diff) {
   if (!diff.IsDocument()) return NoDiff("has a part that is no document");
-  const bool of_array = diff.Document()["a"].Is(BsonType::kBool);
-  if (of_array ? !value.IsArray() : !value.IsDocument())
-    return Error{ErrorCode::kTypeMismatch,
-                 "an oplog entry's diff changes parts of a value that is no " +
-                     std::string(of_array ? "array" : "document")};
-  if (of_array) {
+  return diff.Document()["a"].Is(BsonType::kBool) ? value.IsArray() : value.IsDocument();
+}
+
+/// `value`, which fits, changed by `diff`, under the name that `open_…` gives it.
+template <class OpenDocument, class OpenArray>
+Result<void> ApplyNested(BsonValue value, BsonView diff, OpenDocument open_document,
+                         OpenArray open_array) {
+  if (value.IsArray()) {
     BsonArrayBuilder sub = open_array();
-    return ApplyToArray(value.Document(), diff.Document(), sub);
+    return ApplyToArray(value.Document(), diff, sub);
   }
   BsonBuilder sub = open_document();
-  return ApplyToDocument(value.Document(), diff.Document(), sub);
+  return ApplyToDocument(value.Document(), diff, sub);
 }
 
 Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
@@ -140,18 +140,18 @@ Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
       out.Append(e.name, u->second);
       next.erase(u);
     } else if (auto s = nested.find(e.name); s != nested.end()) {
+      MAYFLY_TRY(const bool fits, Fits(e.value, s->second));
+      if (!fits) {
+        out.Append(e);
+        continue;
+      }
       MAYFLY_TRY(ApplyNested(
-          e.value, s->second, [&] { return out.OpenDocument(e.name); },
+          e.value, s->second.Document(), [&] { return out.OpenDocument(e.name); },
           [&] { return out.OpenArray(e.name); }));
-      nested.erase(s);
     } else {
       out.Append(e);
     }
   }
-  if (!nested.empty())
-    return Error{ErrorCode::kTypeMismatch, "an oplog entry's diff changes parts of '" +
-                                               std::string(nested.begin()->first) +
-                                               "', which is not there"};
   for (const BsonElement& e : replaced)
     if (next.contains(e.name)) out.Append(e);
   for (const BsonElement& e : added) out.Append(e);
@@ -190,15 +190,20 @@ Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out)
         out.AppendNull();
     } else {
       const BsonElement part = (change++)->second;
+      bool fits = false;
+      if (part.name[0] == 's') {
+        MAYFLY_TRY(fits, Fits(value != nullptr ? *value : BsonValue(), part.value));
+      }
       if (part.name[0] == 'u') {
         out.Append(part.value);
-      } else if (value == nullptr) {
-        return Error{ErrorCode::kTypeMismatch,
-                     "an oplog entry's diff changes parts of an element that is not there"};
-      } else {
+      } else if (fits) {
         MAYFLY_TRY(ApplyNested(
-            *value, part.value, [&] { return out.OpenDocument(); },
+            *value, part.value.Document(), [&] { return out.OpenDocument(); },
             [&] { return out.OpenArray(); }));
+      } else if (value != nullptr) {
+        out.Append(*value);
+      } else {
+        out.AppendNull();
       }
     }
     ++at;

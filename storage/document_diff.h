@@ -19,9 +19,10 @@ namespace mayfly {
 void AppendDocumentDiff(BsonView before, BsonView after, std::string& out);
 
 /// Appends what a diff makes of `before`. A field of `u` that is not there is added at the end, one
-/// of `i` that is there moves to the end; an array grows with nulls up to the index of a `u`.
-/// Errors: FailedToParse 9 for what is no diff (with part names this server does not know),
-/// TypeMismatch 14 where `s` meets a value that is no document or array.
+/// of `i` that is there moves to the end; an array grows with nulls up to the index of a `u`. What
+/// an `s` cannot be applied to stays as it is: `before` may be newer than the diff (a dump that its
+/// oplog is replayed on), and then a later entry says what the value is. Errors: FailedToParse 9 for
+/// what is no diff (with part names this server does not know).
 Result<void> ApplyDocumentDiff(BsonView before, BsonView diff, std::string& out);
 
 }  // namespace mayfly

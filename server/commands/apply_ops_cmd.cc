@@ -74,32 +74,35 @@ BsonDocument ById(BsonValue id) {
   return BuildBson([&](BsonBuilder& b) { b.OpenDocument("_id").Append("$eq", id); });
 }
 
+Error NotThere() {
+  return {ErrorCode::kNoMatchingDocument,
+          "applyOps: the document that an update changes is not there, and alwaysUpsert is false"};
+}
+
+/// With `upsert` an update of a document that is not there makes it, also of a diff alone: it was
+/// deleted by an entry that follows.
 Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) {
-  const BsonDocument query = ById(e.o2["_id"].missing() ? e.o["_id"] : e.o2["_id"]);
+  const BsonValue id = e.o2["_id"].missing() ? e.o["_id"] : e.o2["_id"];
+  const BsonDocument query = ById(id);
   const BsonElement first = e.o.First();
-  const bool diff =
-      first.name == "$v" && first.value.IsNumber() && first.value.NumberAsInt64() == 2;
-  if (diff) {
+  using Decided = Result<std::optional<BsonDocument>>;
+  if (first.name == "$v" && first.value.IsNumber() && first.value.NumberAsInt64() == 2) {
     const BsonValue changes = e.o["diff"];
     if (!changes.IsDocument()) return Malformed("an update of version 2 has no document 'diff'");
-    return write.Merge(
-        query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
-          if (!now)
-            return Error{ErrorCode::kNoMatchingDocument,
-                         "applyOps: the document that an update changes is not there"};
-          std::string next;
-          MAYFLY_TRY(ApplyDocumentDiff(*now, changes.Document(), next));
-          return std::optional(BsonDocument(std::move(next)));
-        });
+    const BsonDocument only_id = BuildBson([&](BsonBuilder& b) { b.Append("_id", id); });
+    return write.Merge(query, [&](std::optional<BsonView> now) -> Decided {
+      if (!now && !upsert) return NotThere();
+      std::string next;
+      MAYFLY_TRY(ApplyDocumentDiff(now ? *now : only_id.view(), changes.Document(), next));
+      return std::optional(BsonDocument(std::move(next)));
+    });
   }
   if (!first.name.starts_with('$'))
-    return write.Merge(
-        query, [&](std::optional<BsonView> now) -> Result<std::optional<BsonDocument>> {
-          if (!now && !upsert) return std::optional<BsonDocument>();
-          if (!e.o["_id"].missing()) return std::optional(BsonDocument(e.o));
-          return std::optional(
-              BuildBson([&](BsonBuilder& b) { b.Append("_id", e.o2["_id"]).AppendAll(e.o); }));
-        });
+    return write.Merge(query, [&](std::optional<BsonView> now) -> Decided {
+      if (!now && !upsert) return NotThere();
+      if (!e.o["_id"].missing()) return std::optional(BsonDocument(e.o));
+      return std::optional(BuildBson([&](BsonBuilder& b) { b.Append("_id", id).AppendAll(e.o); }));
+    });
   // Operators, as servers before 5.0 wrote them: {$v: 1, $set: …}.
   const BsonDocument operators = BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& f : e.o)
@@ -109,7 +112,8 @@ Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) 
   s.filter = query;
   s.update = operators.view().AsValue();
   s.upsert = upsert;
-  MAYFLY_TRY(write.Update(s));
+  MAYFLY_TRY(UpdateResult done, write.Update(s));
+  if (done.matched == 0 && !upsert) return NotThere();
   return Ok();
 }
 
