@@ -15,7 +15,15 @@ class BsonBuilder {
   BsonBuilder(BsonBuilder&& o) noexcept : out_(o.out_), start_(o.start_), done_(o.done_) { o.done_ = true; }
   BsonBuilder(const BsonBuilder&) = delete;
   BsonBuilder& operator=(const BsonBuilder&) = delete;
-  ~BsonBuilder() { Done(); }
+  /// An allocation that fails while another one's failure unwinds must not end the process: what is being
+  /// built is lost then anyway.
+  ~BsonBuilder() {
+    if (done_) return;
+    try {
+      Done();
+    } catch (...) {
+    }
+  }
 
   /// Ends the document: writes its end marker and its length. Further calls do nothing.
   void Done() {

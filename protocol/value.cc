@@ -1,6 +1,26 @@
 #include "protocol/value.h"
 
+#include "protocol/large_memory.h"
+
 namespace mayfly {
+namespace {
+
+/// The bytes of a large value, which count as long as anybody shares them.
+struct CountedBytes {
+  explicit CountedBytes(std::string b) : bytes(std::move(b)) { (void)hold.Set(bytes.capacity()); }
+  const std::string bytes;
+  large_memory::Hold hold;
+};
+
+std::shared_ptr<const std::string> Share(std::string bytes) {
+  if (bytes.size() < large_memory::kLarge) [[likely]]
+    return std::make_shared<const std::string>(std::move(bytes));
+  auto counted = std::make_shared<const CountedBytes>(std::move(bytes));
+  const std::string* p = &counted->bytes;
+  return {std::move(counted), p};
+}
+
+}  // namespace
 
 Value Value::String(std::string_view s) {
   std::string bytes;
@@ -13,7 +33,7 @@ Value Value::String(std::string_view s) {
 Value Value::Owned(BsonType type, std::string value_bytes) {
   if (value_bytes.size() <= sizeof(inline_) && type != BsonType::kDocument && type != BsonType::kArray)
     return Scalar(type, value_bytes.data(), static_cast<uint32_t>(value_bytes.size()));
-  auto owner = std::make_shared<const std::string>(std::move(value_bytes));
+  std::shared_ptr<const std::string> owner = Share(std::move(value_bytes));
   Value r;
   r.type_ = type;
   r.size_ = static_cast<uint32_t>(owner->size());

@@ -29,6 +29,11 @@ class Operation {
     if (--checks_left_ <= 0) [[unlikely]] return CheckTime();
     return Ok();
   }
+  /// The same with a look at the clock: before or behind a step that took long.
+  Result<void> CheckInterruptNow() {
+    checks_left_ = 0;
+    return CheckInterrupt();
+  }
   const Clock& clock() const { return clock_; }
 
   // --- a slice: work that is tried on a thread others wait for, and begun anew elsewhere when it proves long.

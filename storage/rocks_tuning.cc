@@ -49,12 +49,23 @@ int MaxOpenFiles() {
   return static_cast<int>(std::max<rlim_t>(r.rlim_cur / 2, 128));
 }
 
+/// What `ulimit -v` or `-d` allow.
+uint64_t ProcessLimit() {
+  uint64_t least = UINT64_MAX;
+  for (auto what : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit r{};
+    if (getrlimit(what, &r) == 0 && r.rlim_cur != RLIM_INFINITY)
+      least = std::min<uint64_t>(least, r.rlim_cur);
+  }
+  return least;
+}
+
 }  // namespace
 
 uint64_t DefaultCacheBytes() {
   uint64_t host =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  uint64_t limit = std::min({host, LimitIn("/sys/fs/cgroup/memory.max"),
+  uint64_t limit = std::min({host, ProcessLimit(), LimitIn("/sys/fs/cgroup/memory.max"),
                              LimitIn("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
   return std::max(limit / 4, 32 * kMiB);
 }

@@ -2,6 +2,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/expression/operator.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 namespace {
@@ -204,7 +205,8 @@ Result<Value> Range(const EvalArgs& a) {
   int64_t count = (step > 0) == (distance > 0) && distance != 0
                       ? (std::abs(distance) + std::abs(step) - 1) / std::abs(step)
                       : 0;
-  if (count > (int64_t{64} << 20) / 8)
+  constexpr int64_t kMost = (int64_t{64} << 20) / 8, kMostFolded = 4096;
+  if (count > (a.ctx.folding ? kMostFolded : kMost))
     return Error{ErrorCode::kExceededMemoryLimit,
                  "$range would use too much memory and cannot spill to disk"};
   return BuildArray([&](BsonArrayBuilder& out) {
@@ -267,7 +269,9 @@ Result<Value> SortArray(const EvalArgs& a) {
     std::vector<Value> keys;
   };
   std::vector<Item> items;
+  large_memory::Hold hold;
   for (const BsonElement& e : a.view(0).Document()) {
+    MAYFLY_TRY(hold.Set(items.size() * (2 * sizeof(Item) + parts.size() * sizeof(Value))));
     Item item{e.value, {}};
     for (auto& part : parts) {
       Value key = part.path.empty()      ? Value::Borrow(e.value)
@@ -332,11 +336,14 @@ class ZipExpression final : public ParentExpression {
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
     std::vector<Value> inputs;
+    size_t bytes_in = 0;
     std::vector<std::vector<BsonValue>> columns;
     size_t rows = longest_ ? 0 : SIZE_MAX;
     for (size_t i = 0; i < inputs_; ++i) {
       MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
       if (v.view().IsNullish()) return Value::Null();
+      bytes_in += v.view().size();
+      if (bytes_in > kMaxValueBytes) return ValueTooLarge(bytes_in);
       if (!v.view().IsArray())
         return LocationError(34468, "$zip found a non-array expression in input: " + ValueText(v));
       inputs.push_back(std::move(v));
@@ -344,6 +351,8 @@ class ZipExpression final : public ParentExpression {
     std::vector<Value> defaults(inputs_, Value::Null());
     for (size_t i = inputs_; i < children_.size(); ++i) {
       MAYFLY_TRY(defaults[i - inputs_], children_[i]->Evaluate(ctx));
+      bytes_in += defaults[i - inputs_].view().size();
+      if (bytes_in > kMaxValueBytes) return ValueTooLarge(bytes_in);
     }
     for (auto& v : inputs) {
       columns.push_back(Elements(v.view()));
@@ -351,16 +360,23 @@ class ZipExpression final : public ParentExpression {
           longest_ ? std::max(rows, columns.back().size()) : std::min(rows, columns.back().size());
     }
     std::string bytes;
+    large_memory::Hold hold;
     BsonArrayBuilder out(bytes);
     for (size_t r = 0; r < rows; ++r) {
+      if (ctx.op) {
+        MAYFLY_TRY(ctx.op->CheckInterrupt());
+      }
       BsonArrayBuilder row = out.OpenArray();
-      for (size_t i = 0; i < inputs_; ++i)
+      for (size_t i = 0; i < inputs_; ++i) {
         AppendOrNull(row, r < columns[i].size() ? columns[i][r] : defaults[i].view());
+        if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
+      }
       row.Done();
-      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
+      MAYFLY_TRY(hold.Set(bytes.capacity()));
     }
     out.Done();
-    return Value::Array(std::move(bytes));
+    hold.Release();
+    return Made(ctx, Value::Array(std::move(bytes)));
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder outer = out.OpenDocument(name);

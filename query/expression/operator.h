@@ -6,6 +6,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "protocol/value.h"
 #include "query/expression/expression.h"
 
@@ -124,6 +125,13 @@ inline constexpr size_t kMaxValueBytes = size_t{64} << 20;
 inline Error ValueTooLarge(size_t bytes) {
   return LocationError(13548, "BufBuilder attempted to grow() to " + std::to_string(bytes) +
                                   " bytes, past the 64MB limit.");
+}
+
+/// What an operator made, unless it is more than a value or all large ones together may be.
+Result<Value> MadeLarge(EvalContext& ctx, Value v);
+inline Result<Value> Made(EvalContext& ctx, Value v) {
+  if (v.view().size() < large_memory::kLarge) [[likely]] return v;
+  return MadeLarge(ctx, std::move(v));
 }
 
 /// The elements of an array.

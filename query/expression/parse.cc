@@ -3,6 +3,7 @@
 #include "protocol/extended_json.h"
 #include "query/expression/operator.h"
 #include "query/expression/utf8.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 
@@ -46,6 +47,17 @@ bool ExactInt32(BsonValue v, int32_t* out) {
   if (!v.ExactInt64(&wide) || wide < INT32_MIN || wide > INT32_MAX) return false;
   *out = static_cast<int32_t>(wide);
   return true;
+}
+
+Result<Value> MadeLarge(EvalContext& ctx, Value v) {
+  const size_t n = v.view().size();
+  if (n > 2 * kMaxValueBytes) return ValueTooLarge(n);
+  MAYFLY_TRY(large_memory::Check(n));
+  // It took long, and there may be thousands of them in one expression.
+  if (ctx.op) {
+    MAYFLY_TRY(ctx.op->CheckInterruptNow());
+  }
+  return v;
 }
 
 std::vector<BsonValue> Elements(BsonValue array) {
@@ -218,14 +230,17 @@ class ObjectExpression final : public ParentExpression {
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
     std::string bytes;
+    large_memory::Hold hold;
     BsonBuilder b(bytes);
     for (size_t i = 0; i < names_.size(); ++i) {
       MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
       b.Append(names_[i], v.view());
       if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
+      MAYFLY_TRY(hold.Set(bytes.capacity()));
     }
     b.Done();
-    return Value::Document(std::move(bytes));
+    hold.Release();
+    return Made(ctx, Value::Document(std::move(bytes)));
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder sub = out.OpenDocument(name);
@@ -241,14 +256,17 @@ class ArrayExpression final : public ParentExpression {
   explicit ArrayExpression(std::vector<ExpressionPtr> values) { children_ = std::move(values); }
   Result<Value> Evaluate(EvalContext& ctx) const override {
     std::string bytes;
+    large_memory::Hold hold;
     BsonArrayBuilder b(bytes);
     for (auto& c : children_) {
       MAYFLY_TRY(Value v, c->Evaluate(ctx));
       AppendOrNull(b, v.view());
       if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
+      MAYFLY_TRY(hold.Set(bytes.capacity()));
     }
     b.Done();
-    return Value::Array(std::move(bytes));
+    hold.Release();
+    return Made(ctx, Value::Array(std::move(bytes)));
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonArrayBuilder sub = out.OpenArray(name);
@@ -270,10 +288,11 @@ class CallExpression final : public ParentExpression {
       if (!children_[i]) continue;
       MAYFLY_TRY(values[i], children_[i]->Evaluate(ctx));
       bytes += values[i].view().size();
+      // What comes out of an operator is about as large as what went in, or it checks itself.
+      if (bytes > kMaxValueBytes) return ValueTooLarge(bytes);
     }
-    // What comes out of an operator is about as large as what went in, or it checks itself.
-    if (bytes > kMaxValueBytes) return ValueTooLarge(bytes);
-    return def_.eval({ctx, {values.data(), values.size()}, given_, def_});
+    MAYFLY_TRY(Value result, def_.eval({ctx, {values.data(), values.size()}, given_, def_}));
+    return Made(ctx, std::move(result));
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder sub = out.OpenDocument(name);
@@ -387,6 +406,9 @@ Result<ExpressionPtr> ParseNamedCall(const OperatorDef& def, BsonValue arg, Vari
 
 }  // namespace
 
+/// The largest value that stands in for the expression it was made from.
+constexpr size_t kMaxFolded = 64 << 10;
+
 ExpressionPtr MakeConstant(Value v) { return std::make_unique<ConstantExpression>(std::move(v)); }
 
 ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> children, uint32_t given,
@@ -396,8 +418,11 @@ ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> childr
   auto call = std::make_unique<CallExpression>(def, std::move(children), given);
   if (constant) {
     EvalContext ctx;
+    ctx.folding = true;
     Result<Value> v = call->Evaluate(ctx);
-    if (v) return MakeConstant(std::move(v).value());
+    // What is much larger than its description is made when it is needed: a command may have many
+    // of them.
+    if (v && v.value().view().size() <= kMaxFolded) return MakeConstant(std::move(v).value());
     // Not folded: the error is told when a document needs the value.
   }
   return call;

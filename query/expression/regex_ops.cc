@@ -1,6 +1,7 @@
 #include "query/expression/operator.h"
 #include "query/expression/utf8.h"
 #include "query/match/regex.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 namespace {
@@ -100,6 +101,9 @@ Result<Value> RegexFindAll(const EvalArgs& a) {
   size_t counted = 0;
   int64_t characters = 0;
   for (size_t start = 0; has && start <= text.size();) {
+    if (a.ctx.op) {
+      MAYFLY_TRY(a.ctx.op->CheckInterrupt());
+    }
     MAYFLY_TRY(bool matched, regex->Find(text, start, &groups));
     if (!matched) break;
     characters +=

@@ -1,4 +1,6 @@
+#include "protocol/bson_view.h"
 #include "query/expression/operator.h"
+#include "query/update/insert_prepare.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -103,12 +105,14 @@ class EachExpression final : public ParentExpression {
       }
     }
     std::string bytes;
+    large_memory::Hold hold;
     BsonArrayBuilder out(bytes);
     for (const BsonElement& e : input.view().Document()) {
       if (ctx.op) {
         MAYFLY_TRY(ctx.op->CheckInterrupt());
       }
       if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
+      MAYFLY_TRY(hold.Set(bytes.capacity()));
       SetVariable(ctx, id_, input.Member(e.value));
       MAYFLY_TRY(Value v, children_[1]->Evaluate(ctx));
       if (!filter_) {
@@ -119,7 +123,8 @@ class EachExpression final : public ParentExpression {
       }
     }
     out.Done();
-    return Value::Array(std::move(bytes));
+    hold.Release();
+    return Made(ctx, Value::Array(std::move(bytes)));
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder outer = out.OpenDocument(name);
@@ -201,6 +206,7 @@ class ReduceExpression final : public ParentExpression {
       return LocationError(40080,
                            "$reduce requires that 'input' be an array, found: " + ValueText(input));
     MAYFLY_TRY(Value value, children_[1]->Evaluate(ctx));
+    int until_depth_check = kDepthChecks;
     for (const BsonElement& e : input.view().Document()) {
       if (ctx.op) {
         MAYFLY_TRY(ctx.op->CheckInterrupt());
@@ -209,6 +215,14 @@ class ReduceExpression final : public ParentExpression {
       SetVariable(ctx, value_, std::move(value));
       MAYFLY_TRY(value, children_[2]->Evaluate(ctx));
       if (value.view().size() > kMaxValueBytes) return ValueTooLarge(value.view().size());
+      // Each round may put the value into another document: what walks a value goes as deep as it
+      // is.
+      if (--until_depth_check == 0) {
+        until_depth_check = kDepthChecks;
+        if (NestingDepth(value.view(), kMaxDepth + 1) > kMaxDepth)
+          return Error{ErrorCode::kOverflow, "$reduce made a value nested deeper than " +
+                                                 std::to_string(kMaxDepth) + " levels"};
+      }
     }
     return value;
   }
@@ -221,6 +235,8 @@ class ReduceExpression final : public ParentExpression {
   }
 
  private:
+  /// A value never becomes deeper than this and what kDepthChecks rounds can add.
+  static constexpr int kMaxDepth = 2 * kMaxBsonDepth, kDepthChecks = 16;
   VariableId this_, value_;
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <boost/unordered/unordered_flat_set.hpp>
 
 #include "protocol/bson_compare.h"
 #include "query/expression/operator.h"
@@ -69,13 +70,10 @@ Result<Value> Difference(const EvalArgs& a) {
                          (i == 0 ? "First" : "Second") + " argument is of type: " + TypeText(a[i]));
   std::vector<BsonValue> remove = SetOf(a.view(1)), kept;
   // Keeps the order of the first operand, each value once.
-  std::vector<BsonValue> seen;
+  boost::unordered_flat_set<BsonValue, BsonValueHash, BsonValueEqual> seen;
   for (const BsonElement& e : a.view(0).Document()) {
     if (std::binary_search(remove.begin(), remove.end(), e.value, &Less)) continue;
-    auto at = std::lower_bound(seen.begin(), seen.end(), e.value, &Less);
-    if (at != seen.end() && Same(*at, e.value)) continue;
-    seen.insert(at, e.value);
-    kept.push_back(e.value);
+    if (seen.insert(e.value).second) kept.push_back(e.value);
   }
   return ToArray(kept);
 }

@@ -165,7 +165,7 @@ class AddToSetAccumulator final : public Accumulator {
     if (v.missing() || set_.contains(v)) return Ok();
     Value own = v.Own();
     *memory += Bytes(own) + 16;
-    bytes_ += own.view().size();
+    bytes_ += static_cast<size_t>(Bytes(own));
     if (bytes_ > kMaxAccumulatorBytes) return TooMuchMemory("$addToSet");
     order_.push_back(own);
     set_.insert(std::move(own));
@@ -210,9 +210,13 @@ class MergeObjectsAccumulator final : public Accumulator {
       auto [it, fresh] = places_.try_emplace(std::string(e.name), fields_.size());
       if (fresh) fields_.emplace_back(e.name, Value());
       Value& field = fields_[it->second].second;
-      *memory += static_cast<int64_t>(e.value.size()) - field.view().size() + (fresh ? 64 : 0);
+      const int64_t more =
+          static_cast<int64_t>(e.value.size()) - field.view().size() + (fresh ? 64 : 0);
+      *memory += more;
+      bytes_ += more;
       field = Value::Copy(e.value);
     }
+    if (bytes_ > static_cast<int64_t>(kMaxAccumulatorBytes)) return TooMuchMemory("$mergeObjects");
     return Ok();
   }
   Result<Value> Finish() override { return Save(); }
@@ -230,6 +234,7 @@ class MergeObjectsAccumulator final : public Accumulator {
  private:
   std::vector<std::pair<std::string, Value>> fields_;
   std::unordered_map<std::string, size_t> places_;
+  int64_t bytes_ = 0;
 };
 
 /// $firstN, $lastN, $minN, $maxN.
@@ -250,13 +255,16 @@ class ManyAccumulator final : public Accumulator {
       if (at == values_.end() && values_.size() >= n_) return Ok();
     }
     Value own = v.missing() ? Value::Null() : v.Own();
-    *memory += Bytes(own);
+    int64_t more = Bytes(own);
     values_.insert(at, std::move(own));
     if (values_.size() > n_) {
       auto victim = keep_ == Keep::kLast ? values_.begin() : values_.end() - 1;
-      *memory -= Bytes(*victim);
+      more -= Bytes(*victim);
       values_.erase(victim);
     }
+    *memory += more;
+    bytes_ += more;
+    if (bytes_ > static_cast<int64_t>(kMaxAccumulatorBytes)) return TooMuchMemory(Name());
     return Ok();
   }
   Result<Value> Finish() override { return Save(); }
@@ -273,9 +281,23 @@ class ManyAccumulator final : public Accumulator {
   }
 
  private:
+  std::string_view Name() const {
+    switch (keep_) {
+      case Keep::kMin:
+        return "$minN";
+      case Keep::kMax:
+        return "$maxN";
+      case Keep::kFirst:
+        return "$firstN";
+      case Keep::kLast:
+        return "$lastN";
+    }
+    return "";
+  }
   Keep keep_;
   size_t n_;
   std::deque<Value> values_;
+  int64_t bytes_ = 0;
 };
 
 /// $top, $topN, $bottom, $bottomN: values by the sort key that comes with them.
@@ -290,13 +312,17 @@ class TopAccumulator final : public Accumulator {
         [](std::string_view k, const Item& item) { return k < std::string_view(item.key); });
     if (items_.size() >= n_ && (bottom_ ? at == items_.begin() : at == items_.end())) return Ok();
     Item item{std::string(key), v.missing() ? Value::Null() : v.Own()};
-    *memory += Cost(item);
+    int64_t more = Cost(item);
     items_.insert(at, std::move(item));
     if (items_.size() > n_) {
       auto victim = bottom_ ? items_.begin() : items_.end() - 1;
-      *memory -= Cost(*victim);
+      more -= Cost(*victim);
       items_.erase(victim);
     }
+    *memory += more;
+    bytes_ += more;
+    if (bytes_ > static_cast<int64_t>(kMaxAccumulatorBytes))
+      return TooMuchMemory(bottom_ ? "$bottomN" : "$topN");
     return Ok();
   }
   Result<Value> Finish() override {
@@ -332,6 +358,7 @@ class TopAccumulator final : public Accumulator {
   bool bottom_, many_;
   size_t n_;
   std::vector<Item> items_;
+  int64_t bytes_ = 0;
 };
 
 class PercentileAccumulator final : public Accumulator {

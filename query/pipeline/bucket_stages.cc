@@ -286,6 +286,7 @@ class BucketAutoStage final : public PipelineStage {
     for (size_t i = 0; i < fields_.size(); ++i) {
       MAYFLY_TRY(Value v, states[i]->Finish());
       b.Append(fields_[i].name, v.view());
+      if (buffer_.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(buffer_.size());
     }
     b.Done();
     *out = {BsonView(buffer_.data()), nullptr};

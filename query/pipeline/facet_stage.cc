@@ -8,7 +8,8 @@ namespace {
 class FacetBuffer {
  public:
   Result<void> Add(BsonView doc, const PipelineOptions& options) {
-    if (!file_ && memory_.size() + doc.size() > options.memory_limit) {
+    const bool room = hold_.Set(memory_.capacity()).has_value();
+    if (!file_ && (!room || memory_.size() + doc.size() > options.memory_limit)) {
       if (!options.allow_disk_use)
         return Error{ErrorCode::kQueryExceededMemoryLimitNoDiskUseAllowed,
                      "Exceeded memory limit for $facet, but didn't allow disk use. Pass "
@@ -42,6 +43,7 @@ class FacetBuffer {
 
  private:
   std::string memory_;
+  large_memory::Hold hold_;
   std::optional<SpillFile> file_;
   std::string key_, read_;
   size_t at_ = 0;
@@ -92,6 +94,7 @@ class FacetStage final : public PipelineStage {
       MAYFLY_TRY(buffer_.Add(in.doc, options()));
     }
     done_ = true;
+    large_memory::Hold hold;
     BsonBuilder b(result_);
     for (auto& f : facets_) {
       MAYFLY_TRY(buffer_.Rewind());
@@ -105,6 +108,7 @@ class FacetStage final : public PipelineStage {
         MAYFLY_TRY(StreamState state, f.pipeline->Next(&in));
         if (state != StreamState::kAdvanced) break;
         documents.Append(in.doc);
+        MAYFLY_TRY(hold.Set(result_.capacity()));
         if (result_.size() > options().memory_limit)
           return Error{ErrorCode::kExceededMemoryLimit,
                        "document constructed by $facet is larger than " +

@@ -61,6 +61,8 @@ class GroupStage final : public PipelineStage {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
+  /// What comes back from disk of one group, all its accumulators together.
+  static constexpr int64_t kMaxMerged = int64_t{4} * kMaxValueBytes;
   struct Group {
     Value id;
     uint32_t next = kNone;  ///< another group with the same hash
@@ -114,7 +116,12 @@ class GroupStage final : public PipelineStage {
       MAYFLY_TRY(group->states[i]->Add(v, key_, &memory_));
     }
     most_memory_ = std::max(most_memory_, memory_);
-    if (memory_ <= static_cast<int64_t>(options().memory_limit)) return Ok();
+    const auto limit = static_cast<int64_t>(options().memory_limit);
+    // With others using much it spills earlier, but not so early that runs become many.
+    const bool room = hold_.Set(static_cast<size_t>(std::max<int64_t>(memory_, 0))).has_value() ||
+                      memory_ < limit / 8;
+    if (room && memory_ <= limit) return Ok();
+    if (!options().allow_disk_use && !room) return large_memory::TooMuch();
     if (!options().allow_disk_use)
       return Error{ErrorCode::kQueryExceededMemoryLimitNoDiskUseAllowed,
                    "Exceeded memory limit for $group, but didn't allow external sort. Pass "
@@ -142,6 +149,7 @@ class GroupStage final : public PipelineStage {
     groups_.clear();
     index_.clear();
     memory_ = 0;
+    hold_.Release();
     runs_.push_back(Run{std::move(file), {}, {}, false});
     if (runs_.size() >= 64) {
       // Merged into one, so that a small limit cannot use up the process's files.
@@ -206,6 +214,12 @@ class GroupStage final : public PipelineStage {
       for (auto& state : merged_.states) {
         ++it;
         MAYFLY_TRY(state->Merge((*it).value, &memory));
+        if (memory > kMaxMerged)
+          return Error{ErrorCode::kExceededMemoryLimit,
+                       "one group of $group used too much memory and cannot spill to disk. "
+                       "Memory limit: " +
+                           std::to_string(kMaxMerged) + " bytes"};
+        MAYFLY_TRY(hold_.Set(static_cast<size_t>(std::max<int64_t>(memory, 0))));
       }
       MAYFLY_TRY(run.Advance());
     }
@@ -219,9 +233,9 @@ class GroupStage final : public PipelineStage {
     for (size_t i = 0; i < fields_.size(); ++i) {
       MAYFLY_TRY(Value v, group.states[i]->Finish());
       b.Append(fields_[i].name, v.view());
+      if (buffer_.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(buffer_.size());
     }
     b.Done();
-    if (buffer_.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(buffer_.size());
     *out = {BsonView(buffer_.data()), nullptr};
     return Ok();
   }
@@ -234,6 +248,7 @@ class GroupStage final : public PipelineStage {
   Group merged_;
   std::string merged_key_, key_, buffer_;
   int64_t memory_ = 0, most_memory_ = 0, spills_ = 0;
+  large_memory::Hold hold_;
   size_t next_ = 0;
   bool read_ = false;
 };

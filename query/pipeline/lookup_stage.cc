@@ -26,6 +26,7 @@ class HashedCollection {
  public:
   explicit HashedCollection(std::string path) : path_(std::move(path)) {}
   size_t memory() const { return memory_; }
+  large_memory::Hold hold;
   void Add(BsonView doc) {
     auto index = static_cast<uint32_t>(docs_.size());
     docs_.emplace_back(doc);
@@ -39,27 +40,41 @@ class HashedCollection {
   }
   /// Calls `f` with the candidates for `local` (an array stands for each of its elements), in the
   /// collection's order.
-  template <class F>
-  Result<void> ForEachCandidate(BsonValue local, F&& f) const {
-    std::vector<uint32_t> found;
-    auto collect = [&](BsonValue v) {
-      auto [begin, end] = by_hash_.equal_range(Hash(v));
-      for (auto it = begin; it != end; ++it) found.push_back(it->second);
-    };
+  template <class Check, class F>
+  Result<void> ForEachCandidate(BsonValue local, Check&& check, F&& f) const {
+    // Each value once: a document would be found by every one of a thousand equal elements.
+    boost::container::small_vector<uint64_t, 8> hashes;
     if (local.IsArray()) {
-      for (const BsonElement& e : local.Document()) collect(e.value);
+      for (const BsonElement& e : local.Document()) {
+        MAYFLY_TRY(check());
+        hashes.push_back(Hash(e.value));
+      }
+      std::sort(hashes.begin(), hashes.end());
+      hashes.erase(std::unique(hashes.begin(), hashes.end()), hashes.end());
     } else {
-      collect(local);
+      hashes.push_back(Hash(local));
     }
-    std::sort(found.begin(), found.end());
-    found.erase(std::unique(found.begin(), found.end()), found.end());
+    std::vector<uint32_t> found;
+    for (uint64_t hash : hashes) {
+      auto [begin, end] = by_hash_.equal_range(hash);
+      for (auto it = begin; it != end; ++it) found.push_back(it->second);
+      // An array in a document is found by each of its elements.
+      if (found.size() > 2 * docs_.size() + 1024) Tidy(found);
+      MAYFLY_TRY(check());
+    }
+    Tidy(found);
     for (uint32_t i : found) {
+      MAYFLY_TRY(check());
       MAYFLY_TRY(f(docs_[i].view()));
     }
     return Ok();
   }
 
  private:
+  static void Tidy(std::vector<uint32_t>& found) {
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+  }
   /// Null, undefined and missing are one.
   static uint64_t Hash(BsonValue v) { return v.IsNullish() ? 0 : HashValue(v); }
   std::string path_;
@@ -200,6 +215,7 @@ class LookupStage final : public PipelineStage {
       source = std::move(pipeline);
     }
     std::string bytes;
+    large_memory::Hold hold;
     BsonArrayBuilder array(bytes);
     while (true) {
       StreamDocument doc;
@@ -208,8 +224,10 @@ class LookupStage final : public PipelineStage {
       if (state != StreamState::kAdvanced) break;
       array.Append(doc.doc);
       if (bytes.size() > options().memory_limit) return TooMuch();
+      MAYFLY_TRY(hold.Set(bytes.capacity()));
     }
     array.Done();
+    hold.Release();
     found_ = Value::Array(std::move(bytes));
     found_key_ = std::move(key);
     have_found_ = true;
@@ -230,7 +248,9 @@ class LookupStage final : public PipelineStage {
       MAYFLY_TRY(StreamState state, source->Next(&doc));
       if (state != StreamState::kAdvanced) break;
       table->Add(doc.doc);
-      if (table->memory() > options().memory_limit) return false;
+      // Then it asks the collection for each document.
+      if (table->memory() > options().memory_limit || !table->hold.Set(table->memory()))
+        return false;
     }
     hashed_ = std::move(table);
     return true;
@@ -241,13 +261,17 @@ class LookupStage final : public PipelineStage {
     MAYFLY_TRY(MatchPtr match, ParseMatch(filter));
     std::string bytes;
     BsonArrayBuilder array(bytes);
-    MAYFLY_TRY(hashed_->ForEachCandidate(local.view(), [&](BsonView doc) -> Result<void> {
-      MAYFLY_TRY(bool matched, match->Matches(doc));
-      if (matched) array.Append(doc);
-      return Ok();
-    }));
+    large_memory::Hold hold;
+    MAYFLY_TRY(hashed_->ForEachCandidate(
+        local.view(), [&] { return Check(); },
+        [&](BsonView doc) -> Result<void> {
+          MAYFLY_TRY(bool matched, match->Matches(doc));
+          if (matched) array.Append(doc);
+          if (bytes.size() > options().memory_limit) return TooMuch();
+          return hold.Set(bytes.capacity());
+        }));
     array.Done();
-    if (bytes.size() > options().memory_limit) return TooMuch();
+    hold.Release();
     found_ = Value::Array(std::move(bytes));
     found_key_ = std::move(key);
     have_found_ = true;

@@ -2,6 +2,7 @@
 #include "protocol/extended_json.h"
 #include "protocol/object_id.h"
 #include "query/pipeline/stage.h"
+#include "query/update/insert_prepare.h"
 
 namespace mayfly {
 namespace {
@@ -59,6 +60,13 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
   return t;
 }
 
+/// Expressions can nest deeper than what a client could send or read.
+Result<void> CheckDepth(BsonView doc) {
+  if (NestingDepth(doc.AsValue()) <= kMaxBsonDepth) return Ok();
+  return Error{ErrorCode::kOverflow,
+               "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
+}
+
 class WriterStage : public PipelineStage {
  public:
   WriterStage(PipelineContext& context, Target target)
@@ -113,6 +121,7 @@ class OutStage final : public WriterStage {
       StreamDocument in;
       MAYFLY_TRY(StreamState state, Pull(&in));
       if (state != StreamState::kAdvanced) break;
+      MAYFLY_TRY(CheckDepth(in.doc));
       batch.push_back(WithId(in.doc, context_->eval.now));
       bytes += in.doc.size();
       if (batch.size() >= kBatchDocuments || bytes >= kBatchBytes) {
@@ -189,6 +198,7 @@ class MergeStage final : public WriterStage {
 
  private:
   Result<void> MergeDocument(const StreamDocument& in) {
+    MAYFLY_TRY(CheckDepth(in.doc));
     BsonDocument doc = WithId(in.doc, context_->eval.now);
     bool own_id = in.doc.Has("_id");
     std::string query_bytes;
@@ -303,6 +313,7 @@ class MergeStage final : public WriterStage {
         StreamDocument result;
         MAYFLY_TRY(StreamState state, pipeline->Next(&result));
         if (state != StreamState::kAdvanced) return Answer();
+        MAYFLY_TRY(CheckDepth(result.doc));
         next = BsonDocument(result.doc);
         if (!next.view().Has("_id"))
           next = BuildBson([&](BsonBuilder& b) {

@@ -316,7 +316,10 @@ Result<void> Sorter::Add(BsonView doc, const DocumentMetadata* metadata, std::st
   memory_ += Cost(entry);
   entries_.push_back(std::move(entry));
   if (full) std::push_heap(entries_.begin(), entries_.end(), &Less);
-  if (memory_ <= options_.memory_limit) return Ok();
+  // With others using much it spills earlier, but not so early that runs become many.
+  const bool room = hold_.Set(memory_).has_value() || memory_ < options_.memory_limit / 8;
+  if (room && memory_ <= options_.memory_limit) return Ok();
+  if (!options_.allow_disk_use && !room) return large_memory::TooMuch();
   if (!options_.allow_disk_use)
     return Error{ErrorCode::kQueryExceededMemoryLimitNoDiskUseAllowed,
                  "Sort exceeded memory limit of " + std::to_string(options_.memory_limit) +
@@ -336,6 +339,7 @@ Result<void> Sorter::Spill() {
   entries_.clear();
   heap_ = false;
   memory_ = 0;
+  hold_.Release();
   runs_.push_back(std::make_unique<Run>(std::move(file)));
   return runs_.size() >= kMaxRuns ? MergeRuns() : Result<void>(Ok());
 }
@@ -389,6 +393,7 @@ Result<bool> Sorter::Next(StreamDocument* out) {
     if (next_ >= entries_.size()) return false;
     current_ = std::move(entries_[next_++]);
     memory_ -= std::min(memory_, Cost(current_));
+    (void)hold_.Set(memory_);
   } else {
     MAYFLY_TRY(bool more, NextMerged(&current_));
     if (!more) return false;

@@ -8,6 +8,7 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "query/expression/expression.h"
 #include "query/pipeline/document_source.h"
 
@@ -126,6 +127,7 @@ class Sorter {
   bool heap_ = false;
   std::vector<std::unique_ptr<Run>> runs_;
   size_t memory_ = 0, next_ = 0;
+  large_memory::Hold hold_;
   int64_t added_ = 0, returned_ = 0, bytes_sorted_ = 0, spilled_bytes_ = 0, spills_ = 0;
   bool finished_ = false;
   std::string scratch_key_;

@@ -43,7 +43,11 @@ class PipelineStage : public DocumentSource {
   void SetOperation(Operation*) final {}  // the context has it
   Result<StreamState> Next(StreamDocument* out) final {
     Result<StreamState> r = GetNext(out);
-    if (r && r.value() == StreamState::kAdvanced) ++returned_;
+    if (r && r.value() == StreamState::kAdvanced) {
+      ++returned_;
+      if (out->doc.size() >= large_memory::kLarge) [[unlikely]]
+        return Large(out->doc.size());
+    }
     return r;
   }
   int64_t returned() const { return returned_; }
@@ -69,6 +73,22 @@ class PipelineStage : public DocumentSource {
   PipelineContext* context_;
   DocumentSource* input_ = nullptr;
   int64_t returned_ = 0;
+
+ private:
+  /// Every stage may have a copy of a document that comes by: the largest of each stage counts.
+  Result<StreamState> Large(size_t bytes) {
+    if (bytes > kMaxDocument) return ValueTooLarge(bytes);
+    if (bytes > largest_) {
+      MAYFLY_TRY(hold_.Set(bytes));
+      largest_ = bytes;
+    }
+    return StreamState::kAdvanced;
+  }
+  /// Between stages documents may be larger than a stored one (manual: "Aggregation Pipeline Limits"). What two
+  /// stages can put together still has a length that BSON can say.
+  static constexpr size_t kMaxDocument = 4 * kMaxValueBytes;
+  large_memory::Hold hold_;
+  size_t largest_ = 0;
 };
 using StagePtr = std::unique_ptr<PipelineStage>;
 

@@ -115,16 +115,29 @@ class GraphLookupStage final : public PipelineStage {
   }
 
  private:
-  static void Follow(const Value& v, ValueSet& searched, ValueSet& frontier) {
+  /// Takes in the values to look for next. They count as the documents found do.
+  Result<void> Follow(const Value& v, ValueSet& searched, ValueSet& frontier, size_t* memory) {
+    auto add = [&](Value own) -> Result<void> {
+      MAYFLY_TRY(Check());
+      const size_t bytes = own.view().size() + 2 * sizeof(Value);
+      if (!searched.insert(own).second) return Ok();
+      *memory += bytes;
+      if (*memory > options().memory_limit) return TooMuch();
+      frontier.insert(std::move(own));
+      return Ok();
+    };
     if (v.view().IsArray()) {
       for (const BsonElement& e : v.view().Document()) {
-        Value own = Value::Copy(e.value);
-        if (searched.insert(own).second) frontier.insert(std::move(own));
+        MAYFLY_TRY(add(Value::Copy(e.value)));
       }
     } else if (!v.view().IsNullish()) {
-      Value own = v.Own();
-      if (searched.insert(own).second) frontier.insert(std::move(own));
+      MAYFLY_TRY(add(v.Own()));
     }
+    return Ok();
+  }
+
+  static Error TooMuch() {
+    return LocationError(40099, "$graphLookup reached maximum memory consumption");
   }
 
   Result<Value> Search(const StreamDocument& in) {
@@ -132,10 +145,11 @@ class GraphLookupStage final : public PipelineStage {
       return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
     MAYFLY_TRY(Value start, spec_.start->Evaluate(Eval(in)));
     ValueSet searched, visited, frontier;
-    Follow(start, searched, frontier);
-    std::string bytes;
-    BsonArrayBuilder out(bytes);
     size_t memory = 0;
+    MAYFLY_TRY(Follow(start, searched, frontier, &memory));
+    std::string bytes;
+    large_memory::Hold hold;
+    BsonArrayBuilder out(bytes);
     for (int64_t depth = 0; !frontier.empty() && (!spec_.max_depth || depth <= *spec_.max_depth);
          ++depth) {
       SourceRequest request;
@@ -159,9 +173,9 @@ class GraphLookupStage final : public PipelineStage {
         MAYFLY_TRY(StreamState state, source->Next(&doc));
         if (state != StreamState::kAdvanced) break;
         if (!visited.insert(Value::Copy(doc.doc["_id"])).second) continue;
-        memory += doc.doc.size();
-        if (memory > options().memory_limit)
-          return LocationError(40099, "$graphLookup reached maximum memory consumption");
+        memory += doc.doc.size() + 2 * sizeof(Value);
+        if (memory > options().memory_limit) return TooMuch();
+        MAYFLY_TRY(hold.Set(memory));
         if (spec_.depth_field.empty()) {
           out.Append(doc.doc);
         } else {
@@ -170,7 +184,8 @@ class GraphLookupStage final : public PipelineStage {
           Value level = Value::Int64(depth);
           SetPath(doc.doc, path, level.view(), b);
         }
-        Follow(ReadFieldPath(doc.doc.AsValue(), spec_.from_path), searched, frontier);
+        MAYFLY_TRY(
+            Follow(ReadFieldPath(doc.doc.AsValue(), spec_.from_path), searched, frontier, &memory));
       }
     }
     out.Done();

@@ -112,8 +112,10 @@ class WindowFinder {
   Result<void> Find(size_t i, size_t* first, size_t* last) {
     if (bounds_.kind == WindowBounds::Kind::kDocuments) {
       auto place = [&](const WindowBounds::End& end, int64_t more) {
-        const int64_t at = static_cast<int64_t>(i) + end.offset.view().NumberAsInt64() + more;
-        return static_cast<size_t>(std::clamp<int64_t>(at, 0, static_cast<int64_t>(n_)));
+        // An offset of more than the partition is as good as none, and adds up.
+        const auto n = static_cast<int64_t>(n_);
+        const int64_t by = std::clamp<int64_t>(end.offset.view().NumberAsInt64(), -n - 1, n + 1);
+        return static_cast<size_t>(std::clamp<int64_t>(static_cast<int64_t>(i) + by + more, 0, n));
       };
       *first = bounds_.low.unbounded ? 0 : place(bounds_.low, 0);
       *last = bounds_.high.unbounded ? n_ : place(bounds_.high, 1);
@@ -143,11 +145,15 @@ class WindowFinder {
   size_t n_ = 0, first_ = 0, last_ = 0;
 };
 
+/// The most bytes that the values of one function may have which are not a part of the documents.
+constexpr size_t kMaxComputedBytes = size_t{100} << 20;
+
 /// The values of an expression for all documents of a partition.
 Result<void> EvaluateAll(const Expression* expression, const WindowPartition& partition,
                          EvalContext& ctx, std::vector<Value>* out) {
   out->clear();
   out->reserve(partition.size());
+  size_t made = 0;
   for (const BsonDocument& doc : partition.documents) {
     MAYFLY_TRY(CheckInterrupt(ctx));
     ctx.root = doc.view();
@@ -156,6 +162,11 @@ Result<void> EvaluateAll(const Expression* expression, const WindowPartition& pa
       MAYFLY_TRY(v, expression->Evaluate(ctx));
     }
     // What is borrowed from the document stays where it is: the partition holds it.
+    if (v.owns()) made += v.view().size();
+    if (made > kMaxComputedBytes)
+      return Error{ErrorCode::kExceededMemoryLimit,
+                   "the values of a window function used too much memory. Memory limit: " +
+                       std::to_string(kMaxComputedBytes) + " bytes"};
     out->push_back(std::move(v));
   }
   return Ok();
@@ -262,7 +273,8 @@ class ShiftWindow final : public WindowFunction {
     return Ok();
   }
   Result<Value> At(size_t i, EvalContext& ctx) override {
-    const int64_t at = static_cast<int64_t>(i) + by_;
+    const auto n = static_cast<int64_t>(partition_->size());
+    const int64_t at = static_cast<int64_t>(i) + std::clamp(by_, -n - 1, n + 1);
     if (at < 0 || at >= static_cast<int64_t>(partition_->size())) return otherwise_;
     ctx.root = partition_->documents[static_cast<size_t>(at)].view();
     MAYFLY_TRY(Value v, output_->Evaluate(ctx));

@@ -71,8 +71,8 @@ class WindowStage final : public PipelineStage {
       SetPath(BsonView(bytes.data()), o.path, v.missing() ? Value::Null().view() : v.view(), b);
       b.Done();
       std::swap(bytes, buffer_);
+      if (bytes.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(bytes.size());
     }
-    if (bytes.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(bytes.size());
     std::swap(bytes, buffer_);
     *out = {BsonView(buffer_.data()), nullptr};
     return StreamState::kAdvanced;
@@ -81,12 +81,14 @@ class WindowStage final : public PipelineStage {
  private:
   Result<void> ReadPartition() {
     partition_.documents.clear();
+    hold_.Release();
     next_ = 0;
     size_t memory = 0;
     for (bool same = true; sorter_.has_next();) {
       MAYFLY_TRY(Check());
       partition_.documents.emplace_back(sorter_.document());
       memory += sorter_.document().size() + sizeof(BsonDocument);
+      MAYFLY_TRY(hold_.Set(memory));
       if (memory > options().memory_limit)
         return Error{ErrorCode::kExceededMemoryLimit,
                      "a partition of $setWindowFields used too much memory. Memory limit: " +
@@ -102,6 +104,7 @@ class WindowStage final : public PipelineStage {
   const std::vector<WindowOutput> outputs_;
   PartitionSorter sorter_;
   WindowPartition partition_;
+  large_memory::Hold hold_;
   size_t next_ = 0;
   std::string buffer_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
+#include "query/expression/operator.h"
 #include "query/match/match_internal.h"
 #include "query/projection/projection_node.h"
 
@@ -63,6 +64,9 @@ struct Applier {
   Result<void> Compute(const ProjectionField& f, BsonBuilder& out) {
     MAYFLY_TRY(Value v, f.expr->Evaluate(ctx));
     out.Append(f.name, v.view());
+    // In every document of an array, or under many names.
+    if (const size_t n = out.buffer().size(); n > size_t{3} * kMaxValueBytes) [[unlikely]]
+      return ValueTooLarge(n);
     return Ok();
   }
 

@@ -2,6 +2,7 @@
 
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
+#include "protocol/large_memory.h"
 #include "query/expression/operator.h"
 
 using namespace mayfly;
@@ -299,4 +300,26 @@ TEST_CASE("Errors and null of the operators", "[expression]") {
     INFO(c.expression);
     CHECK(Squeeze(Run(c.expression)) == Squeeze(c.value));
   }
+}
+
+TEST_CASE("Large values of all operations together have a limit", "[expression][limits]") {
+  // A stage or operator has a limit of its own, but there may be a thousand of them: it took 7 GB.
+  REQUIRE(large_memory::Used() == 0);
+  const int64_t before = large_memory::Limit();
+  large_memory::SetLimit(10 << 20);
+  const std::string range = R"({"$range": [0, 300000]})";  // 3.5 MB
+  CHECK(Run("{\"$size\": " + range + "}") == "300000");
+  const std::string three = "{\"a\": " + range + ", \"b\": " + range + ", \"c\": " + range + "}";
+  CHECK(Run("{\"$let\": {\"vars\": " + three + ", \"in\": 1}}") == "error 146");
+  CHECK(large_memory::Used() == 0);
+  large_memory::SetLimit(before);
+  CHECK(Run("{\"$let\": {\"vars\": " + three + ", \"in\": 1}}") == "1");
+  CHECK(large_memory::Used() == 0);
+}
+
+TEST_CASE("A value never becomes deeper than what walks it can go", "[expression][limits]") {
+  CHECK(Run(R"({"$reduce": {"input": {"$range": [0, 100]}, "initialValue": 1, "in": {"a": "$$value"}}})")
+            .starts_with("{ \"a\""));
+  CHECK(Run(R"({"$reduce": {"input": {"$range": [0, 100000]}, "initialValue": 1, "in": {"a": "$$value"}}})") ==
+        "error 15");
 }
