@@ -148,6 +148,7 @@ namespace mayfly {
   X(kBSONObjectTooLarge, 10334, "BSONObjectTooLarge")                \
   X(kDuplicateKey, 11000, "DuplicateKey")                            \
   X(kExceededMemoryLimit, 146, "ExceededMemoryLimit")                \
+  X(kCannotBuildIndexKeys, 201, "CannotBuildIndexKeys")              \
   X(kOutOfDiskSpace, 14031, "OutOfDiskSpace")                        \
   X(kKeyTooLong, 17280, "KeyTooLong")                                \
   X(kNotWritablePrimary, 10107, "NotWritablePrimary")                \

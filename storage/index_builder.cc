@@ -142,7 +142,7 @@ class BuildScan {
       if (!DecodeRecord(it->value(), &doc, &expire_at))
         return Error{ErrorCode::kInternalError, "damaged record in " + coll->ns + ": run validate"};
       for (uint32_t i = 0; i < indexes.size(); ++i) {
-        MAYFLY_TRY(ExtractKeys(*indexes[i], doc, &set_));
+        MAYFLY_TRY(ExtractNewKeys(*indexes[i], doc, &set_));
         if (set_.multikey()) u.StageMultikey(*indexes[i], set_.multikey());
         for (size_t k = 0; k < set_.size(); ++k) {
           entries_.push_back({i, static_cast<uint32_t>(at),

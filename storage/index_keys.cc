@@ -141,6 +141,12 @@ class KeyExtraction {
     }
     if (at_array.empty()) {
       Emit(fields);
+      if (out_.buffer_.size() > kMaxKeyBytes) [[unlikely]]
+        return Error{
+            ErrorCode::kCannotBuildIndexKeys,
+            "the keys of one document for " + Subject() + " take more than " +
+                std::to_string(kMaxKeyBytes >> 20) +
+                " MB: every element of an array is stored with the values of all other fields"};
       return Ok();
     }
 
@@ -212,6 +218,9 @@ class KeyExtraction {
     EndKey();
   }
 
+  std::string Subject() const {
+    return index_.name.empty() ? std::string("a sort") : "index " + index_.name;
+  }
   void BeginKey() { begin_ = out_.buffer_.size(); }
   void AppendValue(size_t field, BsonValue v) {
     EncodeKeyValue(v.missing() ? kNullValue : v, index_.fields[field].descending, out_.buffer_);
@@ -257,6 +266,18 @@ Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
   Result<void> r = KeyExtraction(index, *out).Run(doc);
   if (!r) out->Clear();
   return r;
+}
+
+Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
+  MAYFLY_TRY(ExtractKeys(index, doc, out));
+  if (out->size() <= kMaxKeysPerDocument) [[likely]]
+    return Ok();
+  Error e{ErrorCode::kCannotBuildIndexKeys,
+          "a document has " + std::to_string(out->size()) + " keys in index " + index.name +
+              ", more than the " + std::to_string(kMaxKeysPerDocument) +
+              " there may be: keep long arrays out of indexes, or in several documents"};
+  out->Clear();
+  return e;
 }
 
 Result<BsonDocument> DecodeIndexKey(const IndexInfo& index, std::string_view values,

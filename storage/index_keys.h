@@ -63,8 +63,14 @@ bool IsMaintained(const IndexInfo& index);
 /// - a document outside a partial index has no keys.
 /// Errors: CannotIndexParallelArrays 171 (two fields go through different arrays), Location16746 (a
 /// numeric path part is both a position in an array and a field name in one of its elements). On
-/// error `out` is empty.
+/// error `out` is empty. CannotBuildIndexKeys 201: the keys take more than kMaxKeyBytes.
+inline constexpr size_t kMaxKeyBytes = size_t{32} << 20;
 Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
+
+/// The same for a document on its way in, which may have so many keys (manual: "indexMaxNumGeneratedKeysPerDocument").
+/// Errors besides: CannotBuildIndexKeys 201.
+Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out);
+inline constexpr size_t kMaxKeysPerDocument = 100'000;
 
 /// Calls `removed(i)` for every key of `before` that is not in `after`, and `added(j)` for the
 /// reverse. A key that is in both but with other type bits counts as removed and added. Linear in

@@ -210,7 +210,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
     KeySet& keys = u.after[i];
     keys.Clear();
     if (!IsMaintained(index)) continue;
-    MAYFLY_TRY(ExtractKeys(index, doc, &keys));
+    MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
     if (!index.unique && !index.prepare_unique) continue;
     for (size_t k = 0; k < keys.size(); ++k) {
       MAYFLY_TRY(u.CheckUnique(this, coll, index, keys.values(k), keys.type_bits(k), record_id));
@@ -340,7 +340,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     if (!index.has_partial_filter && FieldsUnchanged(index, current.doc, next)) continue;
     // What cannot be indexed (it came before the index) has no entries to remove.
     (void)ExtractKeys(index, current.doc, &u.before[i]);
-    MAYFLY_TRY(ExtractKeys(index, next, &u.after[i]));
+    MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
     if (!index.unique && !index.prepare_unique) continue;
     Result<void> unique = Ok();
     DiffKeys(

@@ -45,6 +45,23 @@ bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
   return f(v, position);
 }
 
+/// Counts the steps of a walk whose numbers are positions in arrays as well as names of fields in their elements: each level may
+/// double the ways through the document. While one is alive, walks of this thread end behind kMost.
+class AmbiguousSteps {
+ public:
+  static constexpr uint32_t kMost = 1'000'000;
+  AmbiguousSteps() : outer_(current_) { current_ = this; }
+  ~AmbiguousSteps() { current_ = outer_; }
+  AmbiguousSteps(const AmbiguousSteps&) = delete;
+  bool TooMany() const { return n_ > kMost; }
+  static bool Count() { return current_ != nullptr && ++current_->n_ > kMost; }
+
+ private:
+  inline static thread_local AmbiguousSteps* current_ = nullptr;
+  AmbiguousSteps* const outer_;
+  uint32_t n_ = 0;
+};
+
 template <class F>
 bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f);
 
@@ -69,6 +86,8 @@ bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int posi
   size_t dot = path.find('.');
   std::string_view name = path.substr(0, dot);
   bool index = IsAllDigits(name);
+  if (index && AmbiguousSteps::Count()) [[unlikely]]
+    return true;
   int i = 0;
   for (const BsonElement& e : array) {
     int at = position < 0 ? i : position;
@@ -101,6 +120,13 @@ struct Run {
   bool Wrapped(const MatchExpression& e, BsonValue v);    ///< paths begin at `v`; "" is `v`
   bool Single(const MatchExpression& e, BsonValue v);     ///< predicates apply to `v` itself
  private:
+  /// `walk()` with an end; the path that led too many ways is named by `error`.
+  template <class Walk>
+  bool Bounded(const MatchExpression& e, Walk&& walk);
+  /// True when the operation is to stop, which `error` then says. For what may take long on one document.
+  bool Stopped();
+  /// Whether to ask before an array of this many bytes is walked: a filter may have many predicates on it.
+  static constexpr size_t kLongArray = 4096;
   template <class F>
   bool Logical(const MatchExpression& e, F&& child);
   bool Leaf(const MatchExpression& e, BsonValue v, int position);

@@ -3,6 +3,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/match/match_internal.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 
@@ -108,6 +109,15 @@ bool Run::Regex(const CompiledRegex& regex, BsonValue v) {
          v.RegexOptions() == regex.options();
 }
 
+bool Run::Stopped() {
+  if (error) return true;
+  if (ctx == nullptr || ctx->op == nullptr) return false;
+  Result<void> r = ctx->op->CheckInterrupt();
+  if (r) return false;
+  error = std::move(r).error();
+  return true;
+}
+
 bool Run::In(const MatchExpression& e, BsonValue v) {
   // A missing value sorts as undefined does, and matches null only.
   static constexpr BsonValue kNullValue(BsonType::kNull, "", 0);
@@ -117,7 +127,7 @@ bool Run::In(const MatchExpression& e, BsonValue v) {
   });
   if (it != e.list.end() && CompareValues(it->view(), key) == 0) return true;
   for (const auto& regex : e.regexes)
-    if (Regex(*regex, v)) return true;
+    if (Stopped() || Regex(*regex, v)) return true;
   return false;
 }
 
@@ -298,6 +308,19 @@ bool Run::Leaf(const MatchExpression& e, BsonValue v, int at) {
   return found;
 }
 
+template <class Walk>
+bool Run::Bounded(const MatchExpression& e, Walk&& walk) {
+  AmbiguousSteps steps;
+  const bool found = walk();
+  if (steps.TooMany() && !error) [[unlikely]]
+    error = Error{ErrorCode::kBadValue, "the path '" + e.path +
+                                            "' leads through a document in more than " +
+                                            std::to_string(AmbiguousSteps::kMost) +
+                                            " ways: its numbers are positions in arrays as well as "
+                                            "names of fields in their elements"};
+  return found;
+}
+
 bool Run::Document(const MatchExpression& e, BsonView doc) {
   switch (e.kind) {
     case MatchKind::kAlwaysTrue:
@@ -323,15 +346,18 @@ bool Run::Document(const MatchExpression& e, BsonView doc) {
     BsonValue v = doc.Find(e.path);
     if (!v.IsArray()) return Leaf(e, v, -1);
     if (HasExistsFalse(e)) return false;
+    if (v.size() > kLongArray && Stopped()) return false;
     auto f = [&](BsonValue x, int at) { return Leaf(e, x, at) || error.has_value(); };
     return WalkLeaf(v, TraversesLeafArrays(e.kind), -1, f) && !error;
   }
+  if (doc.size() > kLongArray && Stopped()) return false;
   if (HasExistsFalse(e)) {
     auto f = [](BsonValue x, int) { return !x.missing(); };
-    return !WalkPath(doc, e.path, false, -1, f);
+    return !Bounded(e, [&] { return WalkPath(doc, e.path, false, -1, f); }) && !error;
   }
   auto f = [&](BsonValue x, int at) { return Leaf(e, x, at) || error.has_value(); };
-  return WalkPath(doc, e.path, TraversesLeafArrays(e.kind), -1, f) && !error;
+  return Bounded(e, [&] { return WalkPath(doc, e.path, TraversesLeafArrays(e.kind), -1, f); }) &&
+         !error;
 }
 
 bool Run::Wrapped(const MatchExpression& e, BsonValue v) {
@@ -361,9 +387,9 @@ bool Run::Wrapped(const MatchExpression& e, BsonValue v) {
   if (e.path.empty()) {
     found = WalkLeaf(v, leaf_arrays, -1, f);
   } else if (v.IsDocument()) {
-    found = WalkPath(v.Document(), e.path, leaf_arrays, -1, f);
+    found = Bounded(e, [&] { return WalkPath(v.Document(), e.path, leaf_arrays, -1, f); });
   } else if (v.IsArray()) {
-    found = WalkArray(v.Document(), e.path, leaf_arrays, -1, f);
+    found = Bounded(e, [&] { return WalkArray(v.Document(), e.path, leaf_arrays, -1, f); });
   } else {
     found = f(BsonValue(), -1);
   }

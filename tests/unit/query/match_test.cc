@@ -650,3 +650,25 @@ TEST_CASE("$jsonSchema", "[match]") {
        {"{'a': 1}", "{'b': 1}"}},
   });
 }
+
+TEST_CASE("A path of numbers that are names too does not lead through a document for ever", "[match][limits]") {
+  // Each level can be entered as a position and as a field's name: 2^40 ways.
+  std::string nested = "1";
+  for (int i = 0; i < 40; ++i) nested = "[{\"0\": " + nested + "}]";
+  std::string path = "a";
+  for (int i = 0; i < 60; ++i) path += ".0";
+  BsonDocument filter = ParseJson("{\"" + path + "\": 5}").value();
+  BsonDocument doc = ParseJson("{\"a\": " + nested + "}").value();
+  MatchPtr match = ParseMatch(filter).value();
+  Result<bool> r = match->Matches(doc);
+  REQUIRE(!r);
+  CHECK(r.error().code == ErrorCode::kBadValue);
+  // Where there are few ways each is taken: by name twice, or by position and name twice; not by more.
+  BsonDocument one = ParseJson(R"({"a": [{"0": [{"0": 5}]}]})").value();
+  BsonDocument way = ParseJson(R"({"a.0.0": 5})").value();
+  CHECK(ParseMatch(way).value()->Matches(one).value());
+  BsonDocument all = ParseJson(R"({"a.0.0.0.0": 5})").value();
+  CHECK(ParseMatch(all).value()->Matches(one).value());
+  BsonDocument longer = ParseJson(R"({"a.0.0.0.0.0": 5})").value();
+  CHECK_FALSE(ParseMatch(longer).value()->Matches(one).value());
+}
