@@ -82,6 +82,15 @@ enum class Compressor : uint8_t { kNone = 0, kSnappy = 1, kZlib = 2, kZstd = 3 }
 Compressor CompressorFromName(std::string_view name);
 std::string_view CompressorName(Compressor c);
 
+/// How many bytes an OP_COMPRESSED frame says that it holds, as far as a message may have so many; 0 for others.
+inline size_t UnpackedSize(std::string_view frame) {
+  if (frame.size() < kMessageHeaderSize + 9 ||
+      LoadLe<int32_t>(frame.data() + 12) != static_cast<int32_t>(Opcode::kCompressed))
+    return 0;
+  const int32_t n = LoadLe<int32_t>(frame.data() + 20);
+  return n < 0 || n > kMaxMessageSize ? 0 : static_cast<size_t>(n);
+}
+
 /// Turns an OP_COMPRESSED frame into the frame inside, written to `*out` (replaced). The announced
 /// size is checked before anything is allocated, against the limit and against what so many bytes
 /// of the format can hold; the output never grows past it. A false return is a broken frame:

@@ -67,7 +67,14 @@ const CommandRow* CommandRegistry::Find(std::string_view name) const {
 
 Awaitable<void> CommandContext::MoveToWorker() {
   if (on_worker) co_return;
-  co_await asio::post(asio::bind_executor(server.workers().executor(), kAwait));
+  server.workers().Queued();
+  try {
+    co_await asio::post(asio::bind_executor(server.workers().executor(), kAwait));
+  } catch (...) {
+    server.workers().Started();  // no memory to wait in
+    throw;
+  }
+  server.workers().Started();
   on_worker = true;
 }
 

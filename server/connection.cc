@@ -4,11 +4,14 @@
 #include <poll.h>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 
 #include "server/dispatcher.h"
+#include "server/network_buffers.h"
 #include "server/server.h"
 
 namespace mayfly {
@@ -21,7 +24,19 @@ constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
 constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much
 constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
 constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
+using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
+                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
+/// How much of a message has to come behind NetworkBuffers::stuck_micros while others wait for
+/// room.
+constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
+constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
+constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
 }  // namespace
+
+NetworkBuffers& TheNetworkBuffers() {
+  static NetworkBuffers buffers;
+  return buffers;
+}
 
 Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
                        bool unix_socket)
@@ -44,6 +59,7 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 }
 
 Connection::~Connection() {
+  TheNetworkBuffers().Give(in_counted_ + out_counted_ + unpacked_counted_);
   ServerMetrics& m = thread_.server().metrics();
   m.connections.current.Add(-1);
   Log& log = thread_.server().log();
@@ -90,16 +106,99 @@ void Connection::MakeRoom(size_t wanted) {
     if (have > 0) std::memcpy(next.get(), in_.get() + in_begin_, have);
     in_ = std::move(next);
     in_capacity_ = capacity;
+    if (capacity <= NetworkBuffers::kSmall && in_counted_ != 0) {
+      TheNetworkBuffers().Give(in_counted_);
+      in_counted_ = 0;
+    }
   }
   in_begin_ = 0;
   in_end_ = have;
 }
 
-void Connection::ReleaseBuffers() {
+void Connection::ReleaseIn() {
   in_.reset();
   in_capacity_ = in_begin_ = in_end_ = 0;
+  TheNetworkBuffers().Give(in_counted_);
+  in_counted_ = 0;
+}
+
+void Connection::ReleaseUnpacked() {
+  if (state_) std::string().swap(state_->decompressed);
+  TheNetworkBuffers().Give(unpacked_counted_);
+  unpacked_counted_ = 0;
+}
+
+void Connection::ReleaseBuffers() {
+  ReleaseIn();
   std::string().swap(out_);
+  CountOut();
   state_.reset();
+}
+
+void Connection::CountOut() {
+  const size_t n = out_.capacity() > kKeptBuffer ? out_.capacity() : 0;
+  if (n == out_counted_) return;
+  TheNetworkBuffers().Give(out_counted_);
+  TheNetworkBuffers().Take(n);
+  out_counted_ = n;
+}
+
+Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
+  NetworkBuffers& buffers = TheNetworkBuffers();
+  const size_t more = bytes - *counted;
+  if (!buffers.TryTake(more)) {
+    Timer pause(thread_.executor());
+    bool room = false;
+    buffers.AddWaiter(1);
+    while (!room && !draining_) {
+      pause.expires_after(kAdmitPoll);
+      co_await pause.async_wait(asio::as_tuple(kAwait));
+      room = buffers.TryTake(more);
+    }
+    buffers.AddWaiter(-1);
+    if (!room) co_return false;
+  }
+  *counted = bytes;
+  co_return !draining_;  // nobody would wake what begins to read now
+}
+
+Awaitable<bool> Connection::WriteAll() {
+  CountOut();
+  write_since_ = thread_.server().clock().MonotonicMicros();
+  bool good = true;
+  while (good && !out_.empty()) {
+    auto [error] =
+        co_await socket_.async_wait(asio::socket_base::wait_write, asio::as_tuple(kAwait));
+    const size_t before = out_sent_;
+    good = !error && WriteSome();
+    if (out_sent_ != before) write_since_ = thread_.server().clock().MonotonicMicros();
+  }
+  write_since_ = 0;
+  co_return good;
+}
+
+void Connection::CloseIfStuck() {
+  if (large_since_ == 0 && write_since_ == 0) return;
+  if (!TheNetworkBuffers().Short()) return;
+  const int64_t now = thread_.server().clock().MonotonicMicros();
+  const int64_t stuck = TheNetworkBuffers().stuck_micros();
+  const int64_t late = now - large_since_ - stuck;
+  const bool slow_in =
+      large_since_ != 0 && reading_ && late > 0 &&
+      static_cast<int64_t>(in_end_ - in_begin_) < late / 1000 * kSlowBytesPerSecond / 1000;
+  const bool stuck_out = write_since_ != 0 && out_counted_ != 0 && now - write_since_ > stuck;
+  if (!slow_in && !stuck_out) return;
+  thread_.server().log().Write(
+      LogSeverity::kWarning, LogComponent::kNetwork, 9000112,
+      "Ending a connection that holds much memory and does not get on, while others wait for it",
+      BuildBson([&](BsonBuilder& b) {
+        b.Append("remote", slot_.address).Append("connectionId", id());
+        b.Append("bytes", static_cast<int64_t>(in_counted_ + out_counted_));
+        b.Append("reason", slow_in ? "a message that does not arrive" : "a reply that is not read");
+      }),
+      slot_.desc);
+  boost::system::error_code ec;
+  socket_.shutdown(asio::socket_base::shutdown_both, ec);
 }
 
 bool Connection::WriteSome() {
@@ -142,25 +241,38 @@ Awaitable<void> Connection::Loop() {
       metrics.network.physical_bytes_in.Add(static_cast<int64_t>(frame.length));
       metrics.network.requests.Add();
       bool more = true;
-      Step step = StartMessage(frame.length);
+      large_since_ = 0;
+      const size_t unpacked = UnpackedSize({in_.get() + in_begin_, frame.length});
+      if (unpacked > NetworkBuffers::kSmall) [[unlikely]] {
+        const bool admitted = co_await Admit(unpacked, &unpacked_counted_);
+        if (!admitted) break;
+      }
+      Parsed parsed;
+      if (frame.length + unpacked > kLongParse) [[unlikely]]
+        parsed = co_await ParseOnWorker(frame.length);
+      else
+        parsed = ParseMessage(frame.length);
+      if (parsed == Parsed::kBroken) break;
+      const Step step = parsed == Parsed::kRequest ? StartRequest() : Step::kDone;
       if (step == Step::kClose) break;
       if (step == Step::kAsync) more = co_await FinishAsync();
       if (!more) break;
       in_begin_ += frame.length;
+      if (unpacked_counted_ != 0) [[unlikely]]
+        ReleaseUnpacked();
       continue;
     }
     if (!out_.empty()) {
       metrics.network.physical_bytes_out.Add(static_cast<int64_t>(out_.size()));
       if (!WriteSome()) break;
       if (!out_.empty()) {
-        auto [error, n] = co_await asio::async_write(
-            socket_, asio::buffer(out_.data() + out_sent_, out_.size() - out_sent_),
-            asio::as_tuple(kAwait));
-        if (error) break;
-        out_.clear();
-        out_sent_ = 0;
+        // A request that has been answered is not kept while its reply waits for the client.
+        if (in_begin_ == in_end_ && in_capacity_ > kKeptBuffer) ReleaseIn();
+        const bool written = co_await WriteAll();
+        if (!written) break;
       }
       if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
+      CountOut();
       continue;
     }
     if (draining_) break;
@@ -169,6 +281,7 @@ Awaitable<void> Connection::Loop() {
       if (!ec) hand_over(socket, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
       co_return;
     }
+    if (in_begin_ == in_end_ && in_capacity_ > kKeptBuffer) ReleaseIn();
     if (in_begin_ == in_end_ && in_capacity_ > kSmallBuffer) {
       // Waits without needing the buffer, so that Tick may take it away from a client that has gone
       // quiet.
@@ -178,6 +291,13 @@ Awaitable<void> Connection::Loop() {
           co_await socket_.async_wait(asio::socket_base::wait_read, asio::as_tuple(kAwait));
       idle_wait_ = false;
       if (error || draining_) break;
+    }
+    if (frame.length > NetworkBuffers::kSmall) {
+      if (frame.length > in_counted_) {
+        const bool admitted = co_await Admit(frame.length, &in_counted_);
+        if (!admitted) break;
+      }
+      if (large_since_ == 0) large_since_ = thread_.server().clock().MonotonicMicros();
     }
     MakeRoom(frame.length);
     reading_ = true;
@@ -196,7 +316,7 @@ Awaitable<void> Connection::Loop() {
   socket_.close(ec);
 }
 
-Connection::Step Connection::StartMessage(size_t length) {
+Connection::Parsed Connection::ParseMessage(size_t length) {
   if (!state_) state_ = std::make_unique<RequestState>();
   RequestState& s = *state_;
   Dispatcher& dispatcher = thread_.dispatcher();
@@ -214,7 +334,7 @@ Connection::Step Connection::StartMessage(size_t length) {
           b.Append("error", why).Append("remote", slot_.address).Append("connectionId", id());
         }),
         slot_.desc);
-    return Step::kClose;
+    return Parsed::kBroken;
   };
   if (s.header.opcode == static_cast<int32_t>(Opcode::kCompressed)) {
     const char* reason = nullptr;
@@ -234,7 +354,7 @@ Connection::Step Connection::StartMessage(size_t length) {
       if (failure.broken_frame) return broken(failure.error.message.c_str());
       s.checksum = false;
       dispatcher.ReplyError(s, out_, failure.error);
-      return Step::kDone;
+      return Parsed::kAnswered;
     }
     s.checksum = (s.msg.flags & kMsgChecksumPresent) != 0;
   } else if (s.header.opcode == static_cast<int32_t>(Opcode::kQuery)) {
@@ -242,7 +362,7 @@ Connection::Step Connection::StartMessage(size_t length) {
     if (!ParseOpQuery(frame, &s.query, &failure)) {
       if (failure.broken_frame) return broken(failure.error.message.c_str());
       dispatcher.ReplyError(s, out_, failure.error);
-      return Step::kDone;
+      return Parsed::kAnswered;
     }
     const std::string_view name = s.query.query.First().name;
     if (!s.query.ns.ends_with(".$cmd") ||
@@ -252,12 +372,40 @@ Connection::Step Connection::StartMessage(size_t length) {
                              "Unsupported OP_QUERY command: " + std::string(name) +
                                  ". The client driver may require an upgrade. For more details see "
                                  "https://dochub.mongodb.org/core/legacy-opcode-removal"});
-      return Step::kDone;
+      return Parsed::kAnswered;
     }
   } else {
     return broken("Unsupported opcode");
   }
-  if (!dispatcher.Start(*this, s, out_)) return Step::kAsync;
+  return Parsed::kRequest;
+}
+
+Awaitable<Connection::Parsed> Connection::ParseOnWorker(size_t length) {
+  WorkerPool& workers = thread_.server().workers();
+  workers.Queued();
+  try {
+    co_await asio::post(asio::bind_executor(workers.executor(), kAwait));
+  } catch (...) {
+    workers.Started();
+    throw;
+  }
+  workers.Started();
+  // What goes wrong here ends the connection, but on its own thread.
+  Parsed parsed = Parsed::kBroken;
+  std::exception_ptr failed;
+  try {
+    parsed = ParseMessage(length);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  co_await asio::post(asio::bind_executor(thread_.executor(), kAwait));
+  if (failed) std::rethrow_exception(failed);
+  co_return parsed;
+}
+
+Connection::Step Connection::StartRequest() {
+  RequestState& s = *state_;
+  if (!thread_.dispatcher().Start(*this, s, out_)) return Step::kAsync;
   if (s.ctx->close_connection) [[unlikely]]
     return Step::kClose;
   return s.ctx->more_to_come ? Step::kAsync : Step::kDone;
@@ -285,15 +433,8 @@ Awaitable<bool> Connection::FinishAsync() {
   while (open && s.ctx->more_to_come && !draining_) {
     if (!WriteSome()) break;
     if (!out_.empty()) {
-      auto [error, n] = co_await asio::async_write(
-          socket_, asio::buffer(out_.data() + out_sent_, out_.size() - out_sent_),
-          asio::as_tuple(kAwait));
-      out_.clear();
-      out_sent_ = 0;
-      if (error) {
-        open = false;
-        break;
-      }
+      open = co_await WriteAll();
+      if (!open) break;
     }
     if (!s.ctx->next_body.view().empty()) {
       s.repeat_body = std::move(s.ctx->next_body.bytes());
@@ -312,6 +453,7 @@ Awaitable<bool> Connection::FinishAsync() {
 }
 
 void Connection::Tick() {
+  CloseIfStuck();
   if (idle_wait_) {
     if (++idle_ticks_ >= 2) ReleaseBuffers();
     return;
@@ -330,6 +472,12 @@ void Connection::Tick() {
     if (slot_.Kill(0, ErrorCode::kClientDisconnect))
       thread_.server().metrics().operation.disconnected.Add();
   }
+}
+
+void Connection::Abort() {
+  boost::system::error_code ec;
+  socket_.shutdown(asio::socket_base::shutdown_both, ec);
+  socket_.cancel(ec);
 }
 
 void Connection::Drain() {

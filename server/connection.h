@@ -55,17 +55,34 @@ class Connection : public boost::intrusive::list_base_hook<> {
   void Tick();
   /// Closes at once when idle, else after the running operation.
   void Drain();
+  /// Waits no longer for the client to take its replies.
+  void Abort();
 
  private:
   enum class Step { kDone, kAsync, kClose };
+  enum class Parsed { kRequest, kAnswered, kBroken };
   Awaitable<void> Loop();
-  /// Parses and starts the message that is complete at the front of the read buffer.
-  Step StartMessage(size_t length);
+  /// Takes the message that is complete at the front of the read buffer apart, into state_. An error about a sound frame is
+  /// answered, in out_. Any thread, while nobody else has the connection.
+  Parsed ParseMessage(size_t length);
+  /// The same on a worker: what is large takes longer than other clients of the io thread should wait.
+  Awaitable<Parsed> ParseOnWorker(size_t length);
+  /// Starts the request that was parsed.
+  Step StartRequest();
   Awaitable<bool> FinishAsync();
   /// Sends what it can without waiting: false on error.
   bool WriteSome();
   void MakeRoom(size_t wanted);
   void ReleaseBuffers();
+  /// Waits until `bytes` may be held, which `*counted` then says; false when the connection is to end.
+  Awaitable<bool> Admit(size_t bytes, size_t* counted);
+  /// Sends all that is in out_, a piece whenever the client has taken the last; false on error.
+  Awaitable<bool> WriteAll();
+  void ReleaseIn();
+  void ReleaseUnpacked();
+  void CountOut();
+  /// Ends a connection that holds much and does not get on, when others wait for room.
+  void CloseIfStuck();
 
   IoThread& thread_;
   ClientSocket socket_;
@@ -76,6 +93,10 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool draining_ = false;
   bool in_async_ = false;  // an operation runs that may suspend
   uint8_t idle_ticks_ = 0;
+  /// Of in_, out_ and what a compressed message holds: counted with the NetworkBuffers.
+  size_t in_counted_ = 0, out_counted_ = 0, unpacked_counted_ = 0;
+  int64_t large_since_ = 0;  ///< MonotonicMicros when the large message at the front began; 0: none
+  int64_t write_since_ = 0;  ///< MonotonicMicros when the client last took something of a reply; 0: it has all
   std::unique_ptr<char[]> in_;
   size_t in_capacity_ = 0, in_begin_ = 0, in_end_ = 0;
   std::string out_;

@@ -108,6 +108,12 @@ void IoThread::Drain() {
   });
 }
 
+void IoThread::Abort() {
+  asio::post(context_, [this] {
+    for (Connection& c : connections_) c.Abort();
+  });
+}
+
 Server::Server(ServerContext& context) : server_(context), dispatcher_(context) {
   const unsigned n = server_.config().EffectiveIoThreads();
   for (unsigned i = 0; i < n; ++i)
@@ -116,46 +122,57 @@ Server::Server(ServerContext& context) : server_(context), dispatcher_(context) 
 
 Server::~Server() { Stop(0); }
 
+template <class Socket>
+void Server::Welcome(IoThread& target, Socket socket) {
+  if (server_.metrics().connections.current >= server_.config().max_connections) {
+    server_.metrics().connections.rejected.Add();
+    server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
+                        "Connection refused because there are too many open connections",
+                        BuildBson([&](BsonBuilder& b) {
+                          b.Append("connectionCount", server_.metrics().connections.current.Get());
+                        }),
+                        "listener");
+    return;  // the socket closes here
+  }
+  constexpr bool kTcp = std::is_same_v<typename Socket::protocol_type, asio::ip::tcp>;
+  boost::system::error_code ec;
+  std::string remote, local;
+  if constexpr (kTcp) {
+    socket.set_option(asio::ip::tcp::no_delay(true), ec);
+    socket.set_option(asio::socket_base::keep_alive(true), ec);
+    remote = Text(socket.remote_endpoint(ec));
+    local = Text(socket.local_endpoint(ec));
+  } else {
+    remote = "anonymous unix socket";
+    local = unix_path_;
+  }
+  target.Adopt(ClientSocket(std::move(socket)), std::move(remote), std::move(local), !kTcp);
+}
+
 template <class Acceptor>
-Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor, bool unix_socket) {
+Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor) {
   while (acceptor->is_open()) {
     IoThread& target = *threads_[next_thread_++ % threads_.size()];
     auto [error, socket] =
         co_await acceptor->async_accept(target.context(), asio::as_tuple(kAwait));
     if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
-    if (error) {
+    if (!error) {
+      // Without memory for it nobody is accepted now, but later again.
+      try {
+        Welcome(target, std::move(socket));
+        continue;
+      } catch (...) {
+        LogException(server_.log(), "listener");
+      }
+    } else {
       // Out of file descriptors, mostly: what is connected goes on, others wait in the backlog.
       server_.log().Write(
           LogSeverity::kError, LogComponent::kNetwork, 22970, "Error accepting new connection",
           BuildBson([&](BsonBuilder& b) { b.Append("error", error.message()); }), "listener");
-      Timer pause(threads_[0]->executor());
-      pause.expires_after(std::chrono::milliseconds(100));
-      co_await pause.async_wait(asio::as_tuple(kAwait));
-      continue;
     }
-    if (server_.metrics().connections.current >= server_.config().max_connections) {
-      server_.metrics().connections.rejected.Add();
-      server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
-                          "Connection refused because there are too many open connections",
-                          BuildBson([&](BsonBuilder& b) {
-                            b.Append("connectionCount",
-                                     server_.metrics().connections.current.Get());
-                          }),
-                          "listener");
-      continue;  // the socket closes here
-    }
-    boost::system::error_code ec;
-    std::string remote, local;
-    if constexpr (std::is_same_v<Acceptor, TcpAcceptor>) {
-      socket.set_option(asio::ip::tcp::no_delay(true), ec);
-      socket.set_option(asio::socket_base::keep_alive(true), ec);
-      remote = Text(socket.remote_endpoint(ec));
-      local = Text(socket.local_endpoint(ec));
-    } else {
-      remote = "anonymous unix socket";
-      local = unix_path_;
-    }
-    target.Adopt(ClientSocket(std::move(socket)), std::move(remote), std::move(local), unix_socket);
+    Timer pause(threads_[0]->executor());
+    pause.expires_after(std::chrono::milliseconds(100));
+    co_await pause.async_wait(asio::as_tuple(kAwait));
   }
 }
 
@@ -200,7 +217,7 @@ Result<void> Server::ListenTcp(const std::string& name) {
       boost::system::error_code ignored;
       acceptor->close(ignored);
     });
-    asio::co_spawn(threads_[0]->executor(), Accept(acceptor, false), asio::detached);
+    asio::co_spawn(threads_[0]->executor(), Accept(acceptor), asio::detached);
   }
   return Ok();
 }
@@ -238,7 +255,7 @@ Result<void> Server::ListenUnix() {
     boost::system::error_code ignored;
     acceptor->close(ignored);
   });
-  asio::co_spawn(threads_[0]->executor(), Accept(acceptor, true), asio::detached);
+  asio::co_spawn(threads_[0]->executor(), Accept(acceptor), asio::detached);
   return Ok();
 }
 
@@ -328,6 +345,8 @@ void Server::Stop(int grace_millis) {
                                    ErrorCode::kInterruptedAtShutdown);
   }
   server_.operations().KillAll(ErrorCode::kInterruptedAtShutdown);
+  // A client that does not read its replies would keep the process for ever.
+  for (auto& t : threads_) t->Abort();
   for (auto& t : threads_) t->Join();
   server_.workers().Join();
   server_.cursors().KillAll();

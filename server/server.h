@@ -31,6 +31,8 @@ class IoThread {
   /// From any thread.
   void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket);
   void Drain();
+  /// Behind Drain: who is still there is not waited for.
+  void Abort();
   bool draining() const { return draining_; }
 
  private:
@@ -72,7 +74,10 @@ class Server {
 
  private:
   template <class Acceptor>
-  Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor, bool unix_socket);
+  Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
+  /// Gives a new client to an io thread, unless there are too many.
+  template <class Socket>
+  void Welcome(IoThread& target, Socket socket);
   Awaitable<void> HouseKeeping();
   Result<void> ListenTcp(const std::string& address);
   Result<void> ListenUnix();

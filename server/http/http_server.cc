@@ -1,5 +1,6 @@
 #include "server/http/http_server.h"
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -12,6 +13,7 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <list>
+#include <set>
 #include <thread>
 
 #include "server/config.h"
@@ -36,6 +38,7 @@ constexpr auto kIdle = std::chrono::seconds(30);
 constexpr auto kTick = std::chrono::seconds(1);
 constexpr uint64_t kMaxBody = 16 * 1024, kMaxHeader = 16 * 1024;
 constexpr size_t kMaxConnections = 128;
+constexpr size_t kMaxEventStreams = kMaxConnections / 2;  ///< the rest is for those who only ask
 
 /// What every answer says: no other site may frame the page or read it, and the page loads nothing
 /// from elsewhere.
@@ -68,7 +71,8 @@ struct HttpServer::Impl {
   asio::io_context io{1};
   HttpApi api;
   std::vector<std::shared_ptr<Acceptor>> acceptors;
-  std::list<std::weak_ptr<Stream>> streams;
+  std::list<std::weak_ptr<Stream>> streams;  ///< the oldest first
+  std::set<const Stream*> asking;            ///< those of which the next request is awaited
   std::shared_ptr<Timer> tick;
   ActivityHistory::Sample last_sample;
   uint64_t ticks = 0;
@@ -117,7 +121,15 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
       continue;
     }
     streams.remove_if([](const std::weak_ptr<Stream>& s) { return s.expired(); });
-    if (streams.size() >= kMaxConnections) continue;
+    if (streams.size() >= kMaxConnections) {
+      // Who has come first and asks nothing makes room.
+      const auto silent = std::find_if(
+          streams.begin(), streams.end(),
+          [&](const std::weak_ptr<Stream>& s) { return asking.contains(s.lock().get()); });
+      if (silent == streams.end()) continue;
+      silent->lock()->close();
+      streams.erase(silent);
+    }
     streams.push_back(stream);
     asio::co_spawn(io.get_executor(), Serve(std::move(stream)), asio::detached);
   }
@@ -162,7 +174,9 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
     parser.body_limit(kMaxBody);
     parser.header_limit(kMaxHeader);
     stream->expires_after(kIdle);
+    asking.insert(stream.get());
     auto [failed, n] = co_await http::async_read(*stream, buffer, parser, asio::as_tuple(kAwait));
+    asking.erase(stream.get());
     if (failed == http::error::body_limit || failed == http::error::header_limit) {
       http::response<http::string_body> r(http::status::payload_too_large, 11);
       CommonHeaders(r);
@@ -173,16 +187,18 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
     }
     if (failed) break;
     const HttpRequest request = parser.release();
-    if (request.target() == "/events" && request.method() == http::verb::get) {
+    const bool events = request.target() == "/events" && request.method() == http::verb::get;
+    if (events && event_timers.size() < kMaxEventStreams) {
       co_await StreamEvents(*stream);
       break;
     }
-    HttpAnswer answer = co_await Answer(request, peer, origin);
+    HttpAnswer answer{.status = 503, .type = "text/plain", .body = "too many event streams\n"};
+    if (!events) answer = co_await Answer(request, peer, origin);
     http::response<http::string_body> r(static_cast<http::status>(answer.status),
                                         request.version());
     CommonHeaders(r);
     r.set(http::field::content_type, answer.type);
-    r.keep_alive(request.keep_alive());
+    r.keep_alive(request.keep_alive() && !events);
     r.body() = std::move(answer.body);
     r.prepare_payload();
     if (request.method() == http::verb::head) r.body().clear();
@@ -253,7 +269,15 @@ Result<void> HttpServer::Start() {
   asio::co_spawn(i.io.get_executor(), i.TickLoop(), asio::detached);
   i.thread = std::thread([&i] {
     Log::SetThreadContext("http");
-    i.io.run();
+    // An exception ends the connection it came from, never the process.
+    for (bool done = false; !done;) {
+      try {
+        i.io.run();
+        done = true;
+      } catch (...) {
+        LogException(i.server.log(), "http");
+      }
+    }
   });
   return Ok();
 }

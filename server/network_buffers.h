@@ -1,0 +1,54 @@
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mayfly {
+
+/// What messages on their way in and replies on their way out take, beyond a small buffer a
+/// connection, over the whole process: a hundred clients that send 48 MB each, or that do not read
+/// what they asked for, must not end it. Threads: any.
+///
+/// A message waits in the client's socket until there is room for all of it. Clients that make
+/// others wait and do not get on with their own are disconnected (Connection::Tick).
+class NetworkBuffers {
+ public:
+  static constexpr size_t kSmall = 64 * 1024;  ///< a buffer up to this does not count
+
+  /// Whether `bytes` more may be held; then they are counted. Always when nothing is held yet.
+  bool TryTake(size_t bytes) {
+    const auto n = static_cast<int64_t>(bytes);
+    const int64_t before = used_.fetch_add(n, std::memory_order_relaxed);
+    if (before == 0 || before + n <= limit_.load(std::memory_order_relaxed)) return true;
+    used_.fetch_sub(n, std::memory_order_relaxed);
+    return false;
+  }
+  /// What is there already, room or not.
+  void Take(size_t bytes) {
+    used_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  }
+  void Give(size_t bytes) {
+    used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  }
+  void AddWaiter(int n) { waiting_.fetch_add(n, std::memory_order_relaxed); }
+  /// Somebody waits for room, or replies have taken more than there is.
+  bool Short() const {
+    return waiting_.load(std::memory_order_relaxed) > 0 ||
+           used() > limit_.load(std::memory_order_relaxed);
+  }
+  int64_t used() const { return used_.load(std::memory_order_relaxed); }
+  int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
+  void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
+  int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  /// While others wait for room: how long a client may take nothing of a reply or send nothing of a
+  /// message.
+  int64_t stuck_micros() const { return stuck_micros_.load(std::memory_order_relaxed); }
+  void SetStuckMicros(int64_t n) { stuck_micros_.store(n, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> used_{0}, waiting_{0}, limit_{int64_t{512} << 20}, stuck_micros_{5'000'000};
+};
+
+NetworkBuffers& TheNetworkBuffers();
+
+}  // namespace mayfly

@@ -1,0 +1,158 @@
+#include <future>
+#include <thread>
+
+#include "server/network_buffers.h"
+#include "server/worker_pool.h"
+#include "tests/unit/server/server_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+
+namespace {
+
+/// Waits for a condition that another thread brings about; fails after ten seconds.
+template <class F>
+void Eventually(F&& f) {
+  for (int i = 0; i < 10'000; ++i) {
+    if (f()) return;
+    ::usleep(1000);  // sleeps: polls until a deadline
+  }
+  FAIL("did not come about");
+}
+
+/// Little room and little patience, for one test.
+struct SmallBuffers {
+  explicit SmallBuffers(int64_t limit) {
+    buffers.SetLimit(limit);
+    buffers.SetStuckMicros(100'000);
+  }
+  ~SmallBuffers() {
+    buffers.SetLimit(int64_t{512} << 20);
+    buffers.SetStuckMicros(5'000'000);
+  }
+  NetworkBuffers& buffers = TheNetworkBuffers();
+};
+
+/// testLarge: 12 MB.
+void AddLarge(TestServer& server) {
+  server.context().commands().Add(
+      {.name = "testLarge",
+       .help = "",
+       .run = [](CommandContext&, const CommandRequest&, BsonBuilder& reply) -> Result<void> {
+         reply.Append("x", std::string(12'000'000, 'x'));
+         return Ok();
+       }});
+}
+
+constexpr std::string_view kPing = R"({"ping": 1, "$db": "admin"})";
+
+std::string LongPing(size_t bytes) {
+  return RawClient::Message(R"({"ping": 1, "comment": ")" + std::string(bytes, 'x') +
+                            R"(", "$db": "admin"})");
+}
+
+/// The front of a message of `bytes` bytes.
+std::string HalfMessage(int32_t bytes) {
+  std::string head(20, '\0');
+  StoreLe<int32_t>(head.data(), bytes);
+  StoreLe<int32_t>(head.data() + 12, static_cast<int32_t>(Opcode::kMsg));
+  return head;
+}
+
+}  // namespace
+
+TEST_CASE("Long jobs on every worker do not keep others waiting", "[server][limits]") {
+  WorkerPool pool(2, [] {});
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> held{0}, ran{0};
+  for (int i = 0; i < 40; ++i)
+    pool.Post([&] {
+      ++held;
+      released.wait();
+    });
+  for (int i = 0; i < 10; ++i) pool.Post([&] { ++ran; });
+  Eventually([&] { return held == 40 && ran == 10; });
+  CHECK(pool.extra_threads() >= 38);
+  release.set_value();
+  pool.Join();
+}
+
+TEST_CASE("Operations that hold every worker do not keep other clients waiting",
+          "[server][limits]") {
+  TestServer server;  // with two workers
+  std::vector<std::unique_ptr<RawClient>> spinning;
+  for (int i = 0; i < 6; ++i) {
+    spinning.push_back(std::make_unique<RawClient>(server.port()));
+    spinning.back()->Send(RawClient::Message(R"({"testSpin": 1, "$db": "admin"})"));
+  }
+  RawClient c(server.port());
+  CHECK(Code(c.Command(R"({"testThrowOnWorker": 1, "$db": "admin"})")) == 1);
+  server.context().operations().KillAll(ErrorCode::kInterrupted);
+  for (auto& s : spinning) CHECK(Code(s->Reply()) == 11601);
+}
+
+TEST_CASE("Messages that never arrive make room for those that do", "[server][limits]") {
+  TestServer server;
+  SmallBuffers small(200'000);
+  RawClient half(server.port()), other(server.port()), c(server.port());
+  half.Send(HalfMessage(40'000'000));
+  CHECK(IsOk(other.Command(kPing)));  // it has been read
+  CHECK(small.buffers.used() >= 40'000'000);
+  // Small messages need no room.
+  CHECK(IsOk(c.Command(kPing)));
+  // A large one gets it when the one that does not get on has been ended.
+  c.Send(LongPing(150'000));
+  CHECK(IsOk(c.Reply()));
+  CHECK(half.Closed());
+  // Nobody is ended as long as nobody waits.
+  RawClient patient(server.port());
+  const std::string message = LongPing(150'000);
+  patient.Send(message.substr(0, 1000));
+  ::usleep(700'000);  // sleeps: a random moment, behind the next look
+  patient.Send(message.substr(1000));
+  CHECK(IsOk(patient.Reply()));
+}
+
+TEST_CASE("Compressed messages wait for the room of what is in them", "[server][limits]") {
+  TestServer server;
+  SmallBuffers small(200'000);
+  RawClient half(server.port()), c(server.port());
+  CHECK(IsOk(c.Command(R"({"hello": 1, "compression": ["zlib"], "$db": "admin"})")));
+  half.Send(HalfMessage(40'000'000));
+  CHECK(IsOk(RawClient(server.port()).Command(kPing)));
+  std::string packed = LongPing(1'000'000);
+  REQUIRE(CompressMessage(packed, 0, Compressor::kZlib));
+  CHECK(packed.size() < 10'000);
+  c.Send(packed);
+  CHECK(IsOk(c.Reply()));
+  CHECK(half.Closed());
+  Eventually([&] { return small.buffers.used() == 0; });
+}
+
+TEST_CASE("A client that does not read does not keep the server from stopping",
+          "[server][limits]") {
+  auto server = std::make_unique<TestServer>();
+  AddLarge(*server);
+  RawClient deaf(server->port()), c(server->port());
+  for (int i = 0; i < 4; ++i) deaf.Send(RawClient::Message(R"({"testLarge": 1, "$db": "admin"})"));
+  CHECK(IsOk(c.Command(kPing)));
+  server.reset();  // it waited for ever
+  CHECK(c.Closed());
+}
+
+TEST_CASE("Replies that nobody reads are given up when they take too much", "[server][limits]") {
+  TestServer server;
+  AddLarge(server);
+  SmallBuffers small(1'000'000);
+  RawClient deaf(server.port()), c(server.port());
+  std::string many;
+  for (int i = 0; i < 4; ++i) many += RawClient::Message(R"({"testLarge": 1, "$db": "admin"})");
+  deaf.Send(many);
+  Eventually([&] { return server.context().metrics().connections.current.Get() == 1; });
+  CHECK(IsOk(c.Command(kPing)));
+  // A client that reads gets all of it, however large.
+  BsonDocument r = c.Command(R"({"testLarge": 1, "$db": "admin"})");
+  CHECK(r.view()["x"].String().size() == 12'000'000);
+  Eventually([&] { return small.buffers.used() == 0; });
+}
