@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "protocol/micros.h"
+
 namespace mayfly {
 namespace {
 
@@ -277,7 +279,7 @@ void RaftNode::StepDown(NodeId to, int64_t timeout_ms, bool force,
   }
   if (!handover_) handover_ = std::make_unique<Handover>();
   handover_->to = to;
-  handover_->until_us = o_.clock->MonotonicMicros() + timeout_ms * 1000;
+  handover_->until_us = o_.clock->MonotonicMicros() + MicrosOf(timeout_ms);
   handover_->force = force;
   handover_->done.push_back(std::move(done));
   LeaderDuties();

@@ -11,6 +11,7 @@ namespace mayfly {
 namespace {
 
 constexpr int kMaxViewDepth = 20;
+constexpr std::string_view kOutPrefix = "tmp.agg_out.";
 
 /// A plan's executor as the source of a pipeline.
 class ExecutorSource final : public DocumentSource {
@@ -75,6 +76,7 @@ class Environment final : public PipelineEnvironment {
       : server_(server),
         ctx_(spec.ctx),
         include_expired_(spec.include_expired),
+        allow_disk_use_(spec.allow_disk_use),
         bypass_validation_(spec.bypass_validation) {}
   ~Environment() override { AbandonOut(); }
   /// Documents past their deadline are shown: by wish, or because the clock is not trusted.
@@ -120,6 +122,7 @@ class Environment final : public PipelineEnvironment {
     spec.limit = request.limit;
     spec.hint = hint;
     spec.include_expired = include_expired_;
+    spec.allow_disk_use = allow_disk_use_;
     spec.explain = explain_;
     // The variables are evaluated already; a scope of the right size stands for their names.
     VariableScope scope;
@@ -179,7 +182,7 @@ class Environment final : public PipelineEnvironment {
     CollectionInfo temporary;
     if (old) temporary = *old;
     temporary.db = db;
-    temporary.name = "tmp.agg_out." + ObjectIdToHex(NewObjectId(op.now));
+    temporary.name = std::string(kOutPrefix) + ObjectIdToHex(NewObjectId(op.now));
     temporary.id = 0;
     temporary.uuid = {};
     temporary.counters = nullptr;
@@ -288,6 +291,7 @@ class Environment final : public PipelineEnvironment {
     options.db = view.db;
     options.collection = view.view_on;
     options.allow_writes = false;
+    options.allow_disk_use = allow_disk_use_;
     options.now = op.now;
     options.cluster_time = op.cluster_time;
     options.variables = std::move(request.named_variables);
@@ -304,7 +308,7 @@ class Environment final : public PipelineEnvironment {
 
   ServerContext& server_;
   const CommandContext* const ctx_;
-  const bool include_expired_, bypass_validation_;
+  const bool include_expired_, allow_disk_use_, bypass_validation_;
   bool explain_ = false;
   std::optional<WriteCommand> out_;
   std::string out_db_, out_name_, out_target_;
@@ -368,6 +372,25 @@ class PipelineCursor final : public ServerCursor {
 };
 
 }  // namespace
+
+std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog) {
+  std::vector<CollectionInfoPtr> left = catalog.ListAll();
+  std::erase_if(left, [](const CollectionInfoPtr& c) { return !c->name.starts_with(kOutPrefix); });
+  return left;
+}
+
+void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoPtr>& left) {
+  for (const CollectionInfoPtr& coll : left) {
+    Operation op(server.clock());
+    auto dropped = server.storage().catalog().Drop(op, coll->db, coll->name);
+    server.log().Write(LogSeverity::kInfo, LogComponent::kStorage, 9000113,
+                       "Dropped the temporary collection of a $out that did not finish",
+                       BuildBson([&](BsonBuilder& b) {
+                         b.Append("namespace", coll->ns);
+                         if (!dropped) b.Append("error", dropped.error().message);
+                       }));
+  }
+}
 
 Result<ResolvedView> ResolveView(Catalog& catalog, std::string_view db,
                                  std::string_view collection) {

@@ -41,6 +41,11 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operat
                                                    std::string* plan_summary,
                                                    bool* writes = nullptr);
 
+/// The temporary collections of every $out there is. Whoever calls knows that none runs: what a process that died, or a
+/// primary that was, has left behind.
+std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog);
+void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoPtr>& left);
+
 /// explain of a pipeline, appended to `reply`.
 Result<void> ExplainPipeline(ServerContext& server, Operation& op, const AggregateSpec& spec,
                              ExplainVerbosity verbosity, BsonBuilder& reply);

@@ -9,6 +9,9 @@ namespace mayfly {
 namespace {
 
 constexpr uint32_t kTruncateAt = 1000;
+/// With whole commands asked for: when those so far have this many bytes, the others are cut all
+/// the same.
+constexpr size_t kMaxWholeCommands = size_t{32} << 20;
 
 void AppendCommand(BsonView command, bool truncate, BsonBuilder& b) {
   if (!truncate || command.size() <= kTruncateAt) {
@@ -42,6 +45,7 @@ std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
                                             const CurrentOpOptions& options) {
   ServerContext& server = ctx.server;
   std::vector<BsonDocument> out;
+  size_t whole = 0;
   const int64_t now_micros = server.clock().MonotonicMicros();
   const Instant now = server.clock().Now();
   const std::string now_text = FormatTimestamp(now, TimestampFormat::kIso8601Local);
@@ -74,7 +78,8 @@ std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
                                                                : std::string_view("$cmd"));
       }
       b.Append("ns", ns).Append("redacted", false);
-      AppendCommand(v.command, options.truncate, b);
+      whole += v.command.size();
+      AppendCommand(v.command, options.truncate || whole > kMaxWholeCommands, b);
       if (r != nullptr && !r->originating_command.view().empty())
         b.Append("originatingCommand", r->originating_command);
       if (r != nullptr && !r->plan_summary.empty()) b.Append("planSummary", r->plan_summary);

@@ -1,5 +1,6 @@
 #include "server/cursor_manager.h"
 
+#include "protocol/micros.h"
 #include "server/command.h"
 #include "server/session_registry.h"
 
@@ -10,6 +11,20 @@ Error NotFound(int64_t id) {
   return {ErrorCode::kCursorNotFound, "cursor id " + std::to_string(id) + " not found"};
 }
 }  // namespace
+
+BsonDocument OriginatingCommand(BsonView command) {
+  constexpr uint32_t kMost = 16 * 1024, kMostField = 1024;
+  if (command.size() <= kMost) return BsonDocument(command);
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : command) {
+      if (b.size() > kMost) break;
+      if (e.value.size() <= kMostField)
+        b.Append(e);
+      else
+        b.Append(e.name, "(" + std::to_string(e.value.size()) + " bytes left out)");
+    }
+  });
+}
 
 CursorManager::CursorManager(const Clock& clock) : clock_(clock) {
   std::random_device device;
@@ -216,9 +231,9 @@ void CursorManager::KillAll() {
 }
 
 int CursorManager::Sweep(int64_t timeout_millis) {
-  const int64_t limit = clock_.MonotonicMicros() - timeout_millis * 1000;
+  const int64_t limit = clock_.MonotonicMicros() - MicrosOf(timeout_millis);
   // The wall clock too: tests move it, and a cursor is as idle as its user's clock says.
-  const int64_t wall_limit = clock_.Now().millis - timeout_millis;
+  const int64_t wall_limit = clock_.Now().millis - MicrosOf(timeout_millis) / 1000;
   int n = KillWhere(
       shards_, kill_operation_,
       [&](const Entry& e) {
@@ -251,7 +266,7 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   client->ns = ns;
   client->db = req.db;
   client->collection = ns.substr(req.db.size() + 1);
-  client->originating_command = BsonDocument(req.body);
+  client->originating_command = OriginatingCommand(req.body);
   if (ctx.session) client->session = ctx.session->id();
   return client;
 }

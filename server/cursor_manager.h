@@ -51,6 +51,10 @@ class ServerCursor {
 inline constexpr size_t kMaxBatchBytes = 16 * 1024 * 1024;
 inline constexpr int64_t kDefaultFirstBatch = 101;
 
+/// A command as a cursor keeps it for currentOp and the profiler: of a long one only the fields that are short, as long
+/// as the cursor is not to be as large as the command that made it.
+BsonDocument OriginatingCommand(BsonView command);
+
 /// A cursor between batches, with what getMore, killCursors, currentOp and serverStatus need to
 /// know.
 struct ClientCursor {

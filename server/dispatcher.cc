@@ -2,6 +2,7 @@
 
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/micros.h"
 #include "server/arg_reader.h"
 #include "server/replication_gate.h"
 #include "server/server_context.h"
@@ -313,7 +314,8 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
       if (wc.wtimeout_ms != 0) defaults.wtimeout_ms = wc.wtimeout_ms;
       wc = std::move(defaults);
     }
-    if (wc.wtimeout_ms > 0) s.op->commit_deadline_micros = s.start_micros + wc.wtimeout_ms * 1000;
+    if (wc.wtimeout_ms > 0)
+      s.op->commit_deadline_micros = s.start_micros + MicrosOf(wc.wtimeout_ms);
   }
   int64_t limit = g.max_time_ms;
   if (limit == 0 && (flags & kReadOnly))
@@ -419,7 +421,8 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   Result<void> result = Ok();
   CommandContext& ctx = *s.ctx;
   if (s.fail && s.fail->block_ms > 0) {
-    result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + s.fail->block_ms * 1000);
+    result =
+        co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + MicrosOf(s.fail->block_ms));
     if (result) result = FailOnPurpose(s);
   }
   if ((s.row->flags & kWrites) && !(s.row->flags & kAllowedWhileLocked)) {
@@ -537,7 +540,7 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
       h.Record(micros);
       if (s.row->flags & (kWrites | kTakesReadConcern)) RecordTop(c, s, micros);
       const Profiler& p = server_.profiler();
-      if (micros >= p.slow_ms.load(std::memory_order_relaxed) * 1000 || p.active() ||
+      if (micros >= MicrosOf(p.slow_ms.load(std::memory_order_relaxed)) || p.active() ||
           server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand)) [[unlikely]]
         Report(s, result ? nullptr : &result.error(), micros,
                static_cast<int64_t>(out.size() - s.reply_start));

@@ -1,5 +1,6 @@
 #include "server/profiler.h"
 
+#include "protocol/micros.h"
 #include "protocol/object_id.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
@@ -8,6 +9,7 @@ namespace mayfly {
 
 namespace {
 constexpr int64_t kProfileBytes = 1024 * 1024;
+constexpr size_t kMaxQueue = 4096;  // entries that wait to be written
 constexpr std::string_view kProfileCollection = "system.profile";
 constexpr uint32_t kMaxCommandBytes = 50 * 1024;  // longer commands are shown as text, cut
 
@@ -131,7 +133,7 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
   const std::string_view db = f.request.db;
   const int64_t slow = slow_ms.load(std::memory_order_relaxed);
   const bool is_slow =
-      f.micros >= slow * 1000 && Sampled(sample_rate.load(std::memory_order_relaxed));
+      f.micros >= MicrosOf(slow) && Sampled(sample_rate.load(std::memory_order_relaxed));
   v.log = is_slow;
   if (!active()) return v;
   const Settings s = Get(db);
@@ -216,11 +218,30 @@ Result<void> InsertProfile(ServerContext& server, const std::string& db, const B
 void Profiler::Write(ServerContext& server, const FinishedOperation& f) {
   if (!server.has_storage()) return;
   BsonDocument doc = Describe(f, server.clock().Now());
+  Entry entry{std::string(f.request.db), std::move(doc)};
+  {
+    std::lock_guard l(mutex_);
+    outstanding_ = ++accepted_ - written_;
+    if (queue_.size() < kMaxQueue) {
+      queue_.push_back(std::move(entry));
+      if (std::exchange(write_queue_runs_, true)) return;
+      server.workers().Post([this, &server] { WriteQueue(server); });
+      return;
+    }
+  }
+  // More comes than the writer can take: who adds to it does the work, as on MongoDB.
+  WriteEntry(server, entry);
+}
+
+void Profiler::WriteEntry(ServerContext& server, const Entry& entry) {
+  const Result<void> done = InsertProfile(server, entry.db, entry.document);
+  if (!done)
+    server.log().Write(LogSeverity::kWarning, LogComponent::kCommand, 9000101,
+                       "Could not write to system.profile", BuildBson([&](BsonBuilder& b) {
+                         b.Append("db", entry.db).Append("error", done.error().message);
+                       }));
   std::lock_guard l(mutex_);
-  queue_.push_back({std::string(f.request.db), std::move(doc)});
-  outstanding_ = ++accepted_ - written_;
-  if (std::exchange(write_queue_runs_, true)) return;
-  server.workers().Post([this, &server] { WriteQueue(server); });
+  outstanding_ = accepted_ - ++written_;
 }
 
 void Profiler::WriteQueue(ServerContext& server) {
@@ -235,14 +256,7 @@ void Profiler::WriteQueue(ServerContext& server) {
       entry = std::move(queue_.front());
       queue_.pop_front();
     }
-    const Result<void> done = InsertProfile(server, entry.db, entry.document);
-    if (!done)
-      server.log().Write(LogSeverity::kWarning, LogComponent::kCommand, 9000101,
-                         "Could not write to system.profile", BuildBson([&](BsonBuilder& b) {
-                           b.Append("db", entry.db).Append("error", done.error().message);
-                         }));
-    std::lock_guard l(mutex_);
-    outstanding_ = accepted_ - ++written_;
+    WriteEntry(server, entry);
   }
 }
 

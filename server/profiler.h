@@ -74,6 +74,7 @@ class Profiler {
     BsonDocument document;
   };
   void WriteQueue(ServerContext& server);
+  void WriteEntry(ServerContext& server, const Entry& entry);
 
   // Guarded by mutex_. One worker at a time writes, so that entries are in the order of the answers.
   std::deque<Entry> queue_;

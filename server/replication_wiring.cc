@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <mutex>
 #include <sstream>
 
+#include "server/aggregate.h"
 #include "server/cluster_parameters.h"
 #include "server/commands/repl_status.h"
 #include "server/config.h"
@@ -96,8 +98,24 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
         (void)server.ttl_controls().Load(op);
       });
   };
-  o.becoming_primary = [&server] { server.sessions().InvalidateTransactions(); };
-  o.primary_changed = [&server](bool primary) {
+  // What the primary before this one had begun: looked up before anybody can begin anew here,
+  // dropped as soon as that may be written.
+  struct Leftovers {
+    std::mutex mutex;
+    std::vector<CollectionInfoPtr> of_out;
+  };
+  auto left = std::make_shared<Leftovers>();
+  o.becoming_primary = [&server, left] {
+    server.sessions().InvalidateTransactions();
+    std::lock_guard l(left->mutex);
+    left->of_out = LeftoversOfOut(server.storage().catalog());
+  };
+  o.primary_changed = [&server, left](bool primary) {
+    std::lock_guard l(left->mutex);
+    if (primary && !left->of_out.empty())
+      server.workers().Post(
+          [&server, of_out = std::move(left->of_out)] { DropLeftoversOfOut(server, of_out); });
+    left->of_out.clear();
     if (server.repl_primary_changed) server.repl_primary_changed(primary);
   };
   o.fatal = [&log = server.log()](std::string_view why) {

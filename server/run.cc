@@ -10,18 +10,22 @@
 #include <mutex>
 #include <thread>
 
+#include "protocol/large_memory.h"
 #include "query/match/record_filter.h"
+#include "server/aggregate.h"
 #include "server/audit_log.h"
 #include "server/cluster_parameters.h"
 #include "server/commands/register.h"
 #include "server/config.h"
 #include "server/http/http_server.h"
+#include "server/network_buffers.h"
 #include "server/parameter_table.h"
 #include "server/replication_gate.h"
 #include "server/replication_wiring.h"
 #include "server/server.h"
 #include "server/server_context.h"
 #include "server/ttl_wiring.h"
+#include "storage/rocks_kv.h"
 #include "storage/storage.h"
 #include "ttl/ttl_controls.h"
 
@@ -31,6 +35,9 @@ namespace {
 
 constexpr int kExitBadOptions = 2, kExitAddressInUse = 48, kExitDataDirectory = 100;
 constexpr int kGraceMillis = 15'000;
+/// What large values may take, and as much again what is on its way over the network: a quarter of
+/// the memory there is, but never less than one operation needs.
+constexpr int64_t kLeastLargeMemory = int64_t{256} << 20, kMostLargeMemory = int64_t{4} << 30;
 
 int Fail(Log& log, int code, std::string_view what, const Error& error) {
   log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
@@ -132,6 +139,10 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
              BuildBson([&](BsonBuilder& b) { b.Append("options", config.parsed); }));
   RaiseFileLimit(*log);
 
+  const int64_t large =
+      std::clamp(static_cast<int64_t>(DefaultCacheBytes()), kLeastLargeMemory, kMostLargeMemory);
+  large_memory::SetLimit(large);
+  TheNetworkBuffers().SetLimit(large);
   ServerContext context(config, clock, *log);
   RegisterParameters(context);
   RegisterAllCommands(context.commands());
@@ -199,6 +210,8 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   } else if (auto checked = CheckStandaloneStart(context); !checked) {
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", checked.error());
   }
+
+  if (!replica_set) DropLeftoversOfOut(context, LeftoversOfOut(storage.value()->catalog()));
 
   ttl = MakeTtlMonitor(context);
   if (replica_set) replica_set->set_right_time([&guard = ttl->clock_guard()] { return guard.RightTime(); });

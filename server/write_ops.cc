@@ -53,10 +53,20 @@ bool EndsCommand(const Error& e) {
   }
 }
 
-void AppendWriteErrors(BsonBuilder& reply, const std::vector<std::pair<int32_t, Error>>& errors) {
-  if (errors.empty()) return;
+void WriteErrors::Add(size_t index, Error e) {
+  constexpr size_t kMostBytes = 1 << 20;
+  bytes_ += e.message.size() + e.details.size();
+  if (bytes_ > kMostBytes) {
+    e.message = {};
+    e.details = {};
+  }
+  errors_.emplace_back(static_cast<int32_t>(index), std::move(e));
+}
+
+void WriteErrors::AppendTo(BsonBuilder& reply) const {
+  if (errors_.empty()) return;
   BsonArrayBuilder list = reply.OpenArray("writeErrors");
-  for (const auto& [index, e] : errors) {
+  for (const auto& [index, e] : errors_) {
     BsonBuilder b = list.OpenDocument();
     b.Append("index", index).Append("code", static_cast<int32_t>(e.code));
     b.Append("errmsg", e.message);

@@ -166,8 +166,19 @@ class WriteCommand {
 /// True for a conflict that another try may not meet.
 bool IsRetryable(const Error& e);
 
-/// `writeErrors: [{index, code, errmsg, …}]`, if there are any.
-void AppendWriteErrors(BsonBuilder& reply, const std::vector<std::pair<int32_t, Error>>& errors);
+/// The failed statements of a command. Beyond 1 MB of texts and details only the code of each is kept: a hundred thousand
+/// of them have room in one reply.
+class WriteErrors {
+ public:
+  void Add(size_t index, Error e);
+  bool empty() const { return errors_.empty(); }
+  /// `writeErrors: [{index, code, errmsg, …}]`, if there are any.
+  void AppendTo(BsonBuilder& reply) const;
+
+ private:
+  std::vector<std::pair<int32_t, Error>> errors_;
+  size_t bytes_ = 0;
+};
 
 /// True when the error concerns the whole command, not one statement: the command fails with it.
 bool EndsCommand(const Error& e);

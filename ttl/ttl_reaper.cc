@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
+#include "protocol/micros.h"
 #include "storage/expiry_cover.h"
 
 namespace mayfly {
@@ -130,7 +131,8 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
   // A visit as the log knows it is all the work on a rule while it lasts, up to MongoDB's limits.
   const int64_t millis = parameters_.index_delete_target_time_ms.load(),
                 docs = parameters_.index_delete_target_docs.load();
-  if (!v.more || (millis > 0 && slot.micros >= millis * 1000) || (docs > 0 && slot.deleted >= docs))
+  if (!v.more || (millis > 0 && slot.micros >= MicrosOf(millis)) ||
+      (docs > 0 && slot.deleted >= docs))
     LogWork(slot);
   return std::move(v);
 }
@@ -186,7 +188,7 @@ Result<void> TtlReaper::Reap(Work& w) {
   Visit& v = w.visit;
   ExpiryState& state = w.rule.state();
   const int64_t end =
-      w.limits.millis > 0 ? clock_.MonotonicMicros() + w.limits.millis * 1000 : INT64_MAX;
+      w.limits.millis > 0 ? clock_.MonotonicMicros() + MicrosOf(w.limits.millis) : INT64_MAX;
   const bool batched = parameters_.batch_deletes.load();
 
   TtlCursor cursor(storage_, w.rule, w.from, INT64_MAX, w.entry);
@@ -280,7 +282,7 @@ Result<void> TtlReaper::Cover(Work& w) {
 Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view> keys, bool rest) {
   const bool batching = parameters_.batch_deletes.load();
   const int64_t batch_docs = batching ? parameters_.batch_target_docs.load() : 1;
-  const int64_t batch_micros = batching ? parameters_.batch_target_time_ms.load() * 1000 : 0;
+  const int64_t batch_micros = batching ? MicrosOf(parameters_.batch_target_time_ms.load()) : 0;
   const int64_t batch_bytes = batching ? parameters_.batch_target_staged_bytes.load() : 0;
   const CollectionInfo& coll = *w.rule.coll;
   ExpiryState& state = w.rule.state();

@@ -1,5 +1,6 @@
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/micros.h"
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/server_context.h"
@@ -30,7 +31,7 @@ Awaitable<Result<void>> Fsync(CommandContext& ctx, const CommandRequest& req, Bs
   if (lock) {
     server.fsync_locks.fetch_add(1);
     // What writes already finishes first; what comes waits from here on.
-    const int64_t deadline = server.clock().MonotonicMicros() + timeout * 1000;
+    const int64_t deadline = server.clock().MonotonicMicros() + MicrosOf(timeout);
     while (RunningWrites(server) > 0) {
       Result<void> slept = co_await ctx.SleepUntil(server.clock().MonotonicMicros() + 2'000);
       if (slept && server.clock().MonotonicMicros() > deadline)

@@ -1,5 +1,6 @@
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/micros.h"
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/config.h"
@@ -216,7 +217,7 @@ Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, Bs
     if (same && known == TopologyCounter(ctx.server)) {
       Counter& waiting = ctx.server.metrics().connections.awaiting_topology;
       waiting.Add();
-      const int64_t until = ctx.server.clock().MonotonicMicros() + *args.max_await_ms * 1000;
+      const int64_t until = ctx.server.clock().MonotonicMicros() + MicrosOf(*args.max_await_ms);
       Result<void> waited = Ok();
       while (waited && known == TopologyCounter(ctx.server) &&
              ctx.server.clock().MonotonicMicros() < until) {

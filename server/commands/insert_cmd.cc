@@ -42,7 +42,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   MAYFLY_CO_TRY(command.Open());
 
   int64_t inserted = 0;
-  std::vector<std::pair<int32_t, Error>> errors;
+  WriteErrors errors;
   bool done = false;
   // What a first try has done is not done again: the rest is, run by run.
   std::vector<std::pair<size_t, size_t>> runs;  // begin, end
@@ -80,7 +80,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
       }
     } else if (staged && documents.size() == 1) {
       if (EndsCommand(staged->error())) co_return staged->error();
-      errors.emplace_back(0, staged->error());
+      errors.Add(0, staged->error());
       done = true;
     }
   }
@@ -90,12 +90,11 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
     if (done_before == 0) runs.assign(1, {0, documents.size()});
     for (auto [begin, end] : runs) {
       retry.SetStatement(begin);
-      Result<int64_t> r =
-          command.Insert(std::span(documents).subspan(begin, end - begin),
-                         [&, first = begin](size_t index, Error e) {
-                           errors.emplace_back(static_cast<int32_t>(first + index), std::move(e));
-                           return !ordered;
-                         });
+      Result<int64_t> r = command.Insert(std::span(documents).subspan(begin, end - begin),
+                                         [&, first = begin](size_t index, Error e) {
+                                           errors.Add(first + index, std::move(e));
+                                           return !ordered;
+                                         });
       if (!r) co_return r.error();
       inserted += r.value();
       if (ordered && !errors.empty()) break;
@@ -108,7 +107,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   reply.Append("n", static_cast<int32_t>(inserted + done_before));
   if (command.expiry_clamped() > 0)
     reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
-  AppendWriteErrors(reply, errors);
+  errors.AppendTo(reply);
   retry.AppendRetried(reply);
   co_return Ok();
 }

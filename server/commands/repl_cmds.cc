@@ -1,4 +1,5 @@
 #include "protocol/bson_validate.h"
+#include "protocol/micros.h"
 #include "server/arg_reader.h"
 #include "server/commands/repl_status.h"
 #include "server/connection.h"
@@ -101,7 +102,7 @@ Result<void> StepDown(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   if (seconds < wait)
     return Error{ErrorCode::kBadValue,
                  "stepdown period must be longer than secondaryCatchUpPeriodSecs"};
-  return set->StepDown(seconds == 0 ? 60 : seconds, wait * 1000, force);
+  return set->StepDown(seconds == 0 ? 60 : seconds, MicrosOf(wait), force);
 }
 
 Result<void> StepUp(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {

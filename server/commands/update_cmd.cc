@@ -116,7 +116,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
 
   int64_t n = 0, modified = 0;
   std::vector<std::pair<int32_t, Value>> upserted;
-  std::vector<std::pair<int32_t, Error>> errors;
+  WriteErrors errors;
   bool wrote_unsynced = false;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<UpdateResult>> r;
@@ -169,7 +169,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
       continue;
     }
     if (EndsCommand(r->error())) co_return r->error();
-    errors.emplace_back(static_cast<int32_t>(i), r->error());
+    errors.Add(i, r->error());
     if (ordered) break;
   }
   if (wrote_unsynced && ctx.write_concern.journal) {
@@ -182,7 +182,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
     r.upsert = !upserted.empty();
   });
   reply.Append("n", static_cast<int32_t>(n));
-  AppendWriteErrors(reply, errors);
+  errors.AppendTo(reply);
   if (!upserted.empty()) {
     BsonArrayBuilder list = reply.OpenArray("upserted");
     for (auto& [index, id] : upserted)
@@ -230,7 +230,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   MAYFLY_CO_TRY(command.Open());
 
   int64_t n = 0;
-  std::vector<std::pair<int32_t, Error>> errors;
+  WriteErrors errors;
   bool wrote_unsynced = false;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<int64_t>> r;
@@ -270,7 +270,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
       continue;
     }
     if (EndsCommand(r->error())) co_return r->error();
-    errors.emplace_back(static_cast<int32_t>(i), r->error());
+    errors.Add(i, r->error());
     if (ordered) break;
   }
   if (wrote_unsynced && ctx.write_concern.journal) {
@@ -279,7 +279,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   ctx.server.metrics().documents.deleted.Add(n);
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
   reply.Append("n", static_cast<int32_t>(n));
-  AppendWriteErrors(reply, errors);
+  errors.AppendTo(reply);
   retry.AppendRetried(reply);
   co_return Ok();
 }
