@@ -108,6 +108,13 @@ Error Dispatcher::Unexpected(const RequestState& s) {
       LogSeverity::kError, LogComponent::kCommand, 9000103, "A command ended by an exception",
       BuildBson([&](BsonBuilder& b) { b.Append("command", s.request.name).Append("error", what); }),
       s.ctx && s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kExceededMemoryLimit,
+            "there is not enough memory for this operation now: ask for less at once, or try again later"};
+  } catch (...) {
+  }
   return {ErrorCode::kInternalError, "an unexpected failure of the server: " + what};
 }
 

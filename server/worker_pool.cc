@@ -1,6 +1,5 @@
 #include "server/worker_pool.h"
 
-#include <algorithm>
 #include <chrono>
 #include <system_error>
 
@@ -56,9 +55,9 @@ void WorkerPool::WatchLoop() {
       continue;
     }
     if (started_.load(std::memory_order_relaxed) != before) continue;
-    // Half as many again, so that a crowd that comes at once does not wait for long.
-    const auto more = std::min<int64_t>(waiting_.load(), 1 + extra_.load() / 2);
-    for (int64_t i = 0; i < more && extra_.load() < kMaxExtra; ++i) AddExtra();
+    // One at a time: jobs that only want the processor get no more of it by more threads, which would take
+    // it from those that serve the connections.
+    if (extra_.load() < kMaxExtra) AddExtra();
   }
 }
 
