@@ -74,6 +74,7 @@ class ReplicatedClock final : public Clock {
   }
   int64_t MonotonicMicros() const override { return clock_.MonotonicMicros(); }
   void OnJump(std::function<void()> wake) override { clock_.OnJump(std::move(wake)); }
+  void BeforeJump(std::function<void()> about_to) override { clock_.BeforeJump(std::move(about_to)); }
   /// This member's own clock, unless that has gone wrong (`set_right_time`).
   Instant RightTime() const { return right_ ? right_() : clock_.Now(); }
 

@@ -21,6 +21,8 @@ class Clock {
   /// Calls `wake` (from any thread, must not block) whenever Now() was moved by hand, so that whoever
   /// sleeps until a deadline looks again. Registered for the life of the process.
   virtual void OnJump(std::function<void()> wake) = 0;
+  /// Calls `about_to` before Now() is moved by hand; each call is followed by one of OnJump's.
+  virtual void BeforeJump(std::function<void()> about_to) { (void)about_to; }
 };
 
 /// The system's clocks, optionally shifted or frozen: `--testClock` and tests move it, production never does.
@@ -39,21 +41,32 @@ class SystemClock final : public Clock {
     std::lock_guard l(mutex_);
     listeners_.push_back(std::move(wake));
   }
+  void BeforeJump(std::function<void()> about_to) override {
+    std::lock_guard l(mutex_);
+    before_.push_back(std::move(about_to));
+  }
   bool frozen() const { return frozen_ != kRunning; }
   /// Sets the wall clock to `t`; it stays frozen if it was.
   void Set(Instant t) {
+    Notify(before_);
     if (frozen()) frozen_ = t.millis;
     offset_ = t.millis - RealMillis();
-    Notify();
+    Notify(listeners_);
   }
   void Advance(int64_t millis) { Set({Now().millis + millis}); }
   void Freeze(bool on) {
+    Notify(before_);
     if (on && !frozen()) frozen_ = Now().millis;
     else if (!on && frozen()) { offset_ = frozen_ - RealMillis(); frozen_ = kRunning; }
-    Notify();
+    Notify(listeners_);
   }
   /// Back to the system's time.
-  void Reset() { frozen_ = kRunning; offset_ = 0; Notify(); }
+  void Reset() {
+    Notify(before_);
+    frozen_ = kRunning;
+    offset_ = 0;
+    Notify(listeners_);
+  }
 
  private:
   static constexpr int64_t kRunning = INT64_MIN;
@@ -61,15 +74,15 @@ class SystemClock final : public Clock {
     return std::chrono::duration_cast<std::chrono::milliseconds>(
                std::chrono::system_clock::now().time_since_epoch()).count();
   }
-  void Notify() {
+  void Notify(const std::vector<std::function<void()>>& whom) {
     std::vector<std::function<void()>> copy;
-    { std::lock_guard l(mutex_); copy = listeners_; }
+    { std::lock_guard l(mutex_); copy = whom; }
     for (auto& f : copy) f();
   }
   std::atomic<int64_t> offset_{0};
   std::atomic<int64_t> frozen_{kRunning};
   std::mutex mutex_;
-  std::vector<std::function<void()>> listeners_;
+  std::vector<std::function<void()>> listeners_, before_;
 };
 
 }  // namespace mayfly

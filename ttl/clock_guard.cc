@@ -1,5 +1,7 @@
 #include "ttl/clock_guard.h"
 
+#include <algorithm>
+
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "storage/catalog_format.h"
@@ -64,6 +66,7 @@ void ClockGuard::Open() {
 
 void ClockGuard::Check(bool may_write) {
   std::lock_guard l(mutex_);
+  if (moving_ > 0) return;  // whoever moves it wakes the monitor again
   const Instant now = clock_.Now();
   if (jumped_) jumped_ = take_as_jump_ = false;
   if (excused_) {
@@ -91,8 +94,14 @@ bool ClockGuard::Confirm() {
   return true;
 }
 
+void ClockGuard::AboutToMove() {
+  std::lock_guard l(mutex_);
+  ++moving_;
+}
+
 void ClockGuard::MovedByHand() {
   std::lock_guard l(mutex_);
+  moving_ = std::max(moving_ - 1, 0);
   if (take_as_jump_) {
     jumped_ = true;
     return;

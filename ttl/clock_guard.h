@@ -30,7 +30,9 @@ class ClockGuard {
   /// The clock is right as it is now; the next Check() makes it permanent. False when nothing was
   /// suspended.
   bool Confirm();
-  /// The clock was moved by hand (--testClock): this is no jump, unless TakeNextAsJump was called.
+  /// The clock is about to be moved by hand (--testClock); until MovedByHand() nothing is compared.
+  void AboutToMove();
+  /// It was moved: this is no jump, unless TakeNextAsJump was called.
   void MovedByHand();
   void TakeNextAsJump();
 
@@ -69,7 +71,8 @@ class ClockGuard {
   bool dirty_ = false;                        ///< what is stored is not how it is
   bool suspended_ = false;
   Instant since_{};
-  bool moved_ = false;           ///< the time is not the system's any more: it leaves no mark
+  int moving_ = 0;      ///< threads that move the clock just now
+  bool moved_ = false;  ///< the time is not the system's any more: it leaves no mark
   bool excused_ = false, take_as_jump_ = false, jumped_ = false;
 };
 

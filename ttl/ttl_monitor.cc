@@ -47,6 +47,7 @@ void TtlMonitor::Start() {
   storage_.expiry_waker().wake = [this] { Wake(); };
   storage_.catalog().OnChange([this] { Wake(); });
   guard_.Open();
+  clock_.BeforeJump([this] { guard_.AboutToMove(); });
   clock_.OnJump([this] {
     guard_.MovedByHand();
     ControlsChanged();

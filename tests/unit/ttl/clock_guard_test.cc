@@ -89,6 +89,26 @@ TEST_CASE("Time travel is no jump", "[ttl][clock]") {
   CHECK(r.metrics.clock_holds == 0);
 }
 
+// A check between the clock's new time and the word that it was moved took it for a jump.
+TEST_CASE("A clock that is being moved by hand is not compared", "[ttl][clock]") {
+  Reaping r;
+  SystemClock clock;
+  clock.Freeze(true);
+  clock.Set({kStart});
+  ClockGuard guard(*r.storage, clock, r.parameters, r.metrics, [] { return int64_t{0}; }, {});
+  guard.Open();
+  clock.BeforeJump([&] { guard.AboutToMove(); });
+  clock.OnJump([&] { guard.Check(false); });  // the monitor's own, as early as it can come
+  clock.OnJump([&] { guard.MovedByHand(); });
+  clock.Advance(86'400'000);
+  guard.Check(false);
+  CHECK_FALSE(guard.state().suspended);
+  guard.TakeNextAsJump();
+  clock.Advance(86'400'000);
+  guard.Check(false);
+  CHECK(guard.state().suspended);
+}
+
 TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock]") {
   ScratchDir dir;
   SystemClock clock;
