@@ -6,6 +6,7 @@
 #include "server/change_stream_cursor.h"
 #include "server/write_ops.h"
 #include "storage/namespace.h"
+#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 namespace {
@@ -222,7 +223,14 @@ class Environment final : public PipelineEnvironment {
     CollectionInfoPtr temporary = catalog.Find(out_db_, out_name_);
     if (!temporary)
       return Error{ErrorCode::kNamespaceNotFound, "the temporary collection of $out was dropped"};
-    MAYFLY_TRY(catalog.Rename(op, *temporary, out_db_, out_target_, true));
+    auto replace = [&] { return catalog.Rename(op, *temporary, out_db_, out_target_, true); };
+    // What it replaces has the same rules: they stay paused, and what is held is held.
+    CollectionInfoPtr old = catalog.Find(out_db_, out_target_);
+    if (old) {
+      MAYFLY_TRY(server_.ttl_controls().CarryOver(op, old->uuid, temporary->uuid, out_db_, replace));
+    } else {
+      MAYFLY_TRY(replace());
+    }
     out_.reset();
     return Ok();
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "server/arg_reader.h"
 #include "server/existing_collection.h"
@@ -77,11 +78,11 @@ std::vector<ListedTtlRule> ListRulesFor(ServerContext& server, std::string_view 
   return out;
 }
 
-std::vector<TtlRule> WorkingRulesOf(ServerContext& server, const CollectionInfo& coll) {
+std::vector<TtlRule> WorkingRulesOf(const CollectionInfoPtr& coll) {
   std::vector<TtlRule> out;
   std::vector<InvalidTtlRule> invalid;
-  for (TtlRule& r : ListTtlRules(server.storage().catalog(), &invalid))
-    if (r.coll->id == coll.id && InUse(r)) out.push_back(std::move(r));
+  ListTtlRulesOf(coll, &out, &invalid);
+  std::erase_if(out, [](const TtlRule& r) { return !InUse(r); });
   return out;
 }
 
@@ -193,7 +194,20 @@ void AppendForecast(const Forecast& f, BsonBuilder& out) {
       BsonBuilder d = list.OpenDocument();
       d.Append("from", x.from).Append("to", x.to).Append("count", x.count);
       BsonBuilder by = d.OpenDocument("byRule");
-      for (size_t r = 0; r < f.rules.size(); ++r) by.Append(f.rules[r], x.by_rule[r]);
+      if (f.rules.size() <= kForecastRulesNamed) {
+        for (size_t r = 0; r < f.rules.size(); ++r) by.Append(f.rules[r], x.by_rule[r]);
+        continue;
+      }
+      // Thousands of rules would make the reply too large for a document.
+      std::vector<size_t> most;
+      for (size_t r = 0; r < f.rules.size(); ++r)
+        if (x.by_rule[r] > 0) most.push_back(r);
+      const size_t n = std::min(most.size(), kForecastRulesNamed);
+      std::partial_sort(most.begin(), most.begin() + static_cast<ptrdiff_t>(n), most.end(),
+                        [&](size_t a, size_t b) {
+                          return x.by_rule[a] != x.by_rule[b] ? x.by_rule[a] > x.by_rule[b] : a < b;
+                        });
+      for (size_t k = 0; k < n; ++k) by.Append(f.rules[most[k]], x.by_rule[most[k]]);
     }
   }
   out.Append("overdue", f.overdue).Append("beyond", f.beyond).Append("never", f.never);
@@ -203,19 +217,33 @@ void AppendForecast(const Forecast& f, BsonBuilder& out) {
 Result<Forecast> ForecastCollection(ServerContext& server, Operation& op, std::string_view db,
                                     std::string_view collection, const ForecastOptions& options) {
   MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(server, db, collection));
-  return MakeForecast(server.storage(), op, coll, WorkingRulesOf(server, *coll), options,
+  return MakeForecast(server.storage(), op, coll, WorkingRulesOf(coll), options,
                       &server.ttl_controls());
 }
 
 Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_view db,
                              const ForecastOptions& options) {
+  // So many documents are looked at, however many collections they are in; what follows is estimated.
+  constexpr int64_t kLookedAt = 500'000;
   Forecast all;
   double counted = 0, weighted = 0;
-  for (const CollectionInfoPtr& coll : server.storage().catalog().ListAll()) {
+  Catalog& catalog = server.storage().catalog();
+  std::unordered_map<uint32_t, std::vector<TtlRule>> rules;
+  std::vector<InvalidTtlRule> invalid;
+  for (TtlRule& r : ListTtlRules(catalog, &invalid))
+    if (InUse(r)) rules[r.coll->id].push_back(std::move(r));
+  ForecastOptions here_options = options;
+  int64_t looked_at = 0;
+  for (const CollectionInfoPtr& coll : catalog.ListAll()) {
     if (coll->is_view || (!db.empty() && coll->db != db)) continue;
     MAYFLY_TRY(op.CheckInterrupt());
-    MAYFLY_TRY(Forecast f, MakeForecast(server.storage(), op, coll, WorkingRulesOf(server, *coll),
-                                        options, &server.ttl_controls()));
+    here_options.exact_documents = std::min(options.exact_documents, kLookedAt - looked_at);
+    const std::vector<TtlRule>& here_rules = rules[coll->id];
+    if (const int64_t n = Storage::DocumentCount(*coll);
+        !here_rules.empty() && n <= here_options.exact_documents)
+      looked_at += n;
+    MAYFLY_TRY(Forecast f, MakeForecast(server.storage(), op, coll, here_rules, here_options,
+                                        &server.ttl_controls()));
     if (all.intervals.empty()) {
       all.intervals = f.intervals;
       for (Forecast::Interval& x : all.intervals) {

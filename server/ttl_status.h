@@ -21,7 +21,7 @@ struct ListedTtlRule {
 std::vector<ListedTtlRule> ListRulesFor(ServerContext& server, std::string_view db,
                                         std::string_view collection, bool used_only = true);
 /// The rules of one collection that work, as forecasts want them.
-std::vector<TtlRule> WorkingRulesOf(ServerContext& server, const CollectionInfo& coll);
+std::vector<TtlRule> WorkingRulesOf(const CollectionInfoPtr& coll);
 /// "active", "paused", "held", "building" or "invalid".
 std::string_view StateOf(ServerContext& server, const ListedTtlRule& rule, Instant now);
 
@@ -33,7 +33,9 @@ Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedT
 Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_view db,
                              std::string_view collection, BsonBuilder& reply);
 
-/// ttlForecast's and $ttlForecast's fields.
+/// ttlForecast's and $ttlForecast's fields. With more rules than kForecastRulesNamed an interval names
+/// those that have the most in it.
+inline constexpr size_t kForecastRulesNamed = 100;
 void AppendForecast(const Forecast& f, BsonBuilder& out);
 /// Of all collections of a database, or (`db` empty) of the server: rules are named "ns.rule".
 Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_view db,

@@ -385,6 +385,9 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   ++op_.docs_examined;
   ++op_.keys_examined;
   EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  metadata.expire_at = locked.expire_at;
+  eval.metadata = &metadata;
   std::string& next = scratch_.emplace_back();
   Result<bool> changed = update.value()->ApplyTo(locked.doc, -1, false, eval, &next);
   if (!changed) return changed.error();

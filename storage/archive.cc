@@ -9,6 +9,18 @@ namespace {
 /// A chain of archives is not longer than this; what is, counts as a cycle.
 constexpr int kLongestChain = 64;
 
+/// Whether what expires into `next` comes to db.name in the end.
+bool LeadsTo(Catalog& catalog, std::optional<ArchiveTarget> next, std::string_view db,
+             std::string_view name) {
+  for (int length = 0; next; ++length) {
+    if ((next->db == db && next->collection == name) || length > kLongestChain) return true;
+    CollectionInfoPtr at = catalog.Find(next->db, next->collection);
+    if (!at) return false;
+    next = ArchiveTargetOf(*at);
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll) {
@@ -82,17 +94,21 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   if (at->capped)
     return invalid("onExpire cannot archive into " + to +
                    ": it is capped and would drop documents");
-  int length = 0;
-  for (std::optional<ArchiveTarget> next = ArchiveTargetOf(*at); next;) {
-    if ((next->db == db && next->collection == name) || ++length > kLongestChain)
-      return Error{ErrorCode::kGraphContainsCycle, "onExpire cannot archive " + ns + " into " + to +
-                                                       ": expired documents of " + to +
-                                                       " come back to " + ns};
-    at = catalog.Find(next->db, next->collection);
-    if (!at) break;
-    next = ArchiveTargetOf(*at);
-  }
+  if (LeadsTo(catalog, ArchiveTargetOf(*at), db, name))
+    return Error{ErrorCode::kGraphContainsCycle, "onExpire cannot archive " + ns + " into " + to +
+                                                     ": expired documents of " + to +
+                                                     " come back to " + ns};
   return std::optional(std::move(target));
+}
+
+Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
+                                   std::string_view db, std::string_view name) {
+  if (!LeadsTo(catalog, ArchiveTargetOf(coll), db, name)) return Ok();
+  const std::string ns = std::string(db) + "." + std::string(name);
+  return Error{ErrorCode::kGraphContainsCycle,
+               "cannot rename " + coll.ns + " to " + ns +
+                   ": its onExpire archives documents that would come back to " + ns +
+                   "; change onExpire with collMod first"};
 }
 
 Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const CollectionInfo& from,

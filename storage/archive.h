@@ -24,6 +24,11 @@ std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll);
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog& catalog,
                                                    std::string_view db, std::string_view name);
 
+/// Whether the collection may have this name, as far as its archive goes. Errors: GraphContainsCycle
+/// 5 when expired documents would come back to it.
+Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
+                                   std::string_view db, std::string_view name);
+
 /// Puts a copy of an expired document into the collection's archive, in the unit that deletes it.
 /// One that is there under the same `_id` is replaced, so doing it twice does no harm. It is a new
 /// document of the archive: that one's rules give it a deadline, and its validator is asked.

@@ -14,15 +14,6 @@ namespace {
 
 constexpr int64_t kGateWaitMicros = 200'000;
 
-Uuid NewUuid() {
-  Uuid u;
-  while (getrandom(u.data(), u.size(), 0) != static_cast<ssize_t>(u.size())) {
-  }
-  u[6] = (u[6] & 0x0F) | 0x40;  // version 4, variant 1 (RFC 4122)
-  u[8] = (u[8] & 0x3F) | 0x80;
-  return u;
-}
-
 Error NotFound() { return {ErrorCode::kNamespaceNotFound, "ns not found"}; }
 
 bool EqualIgnoringCase(std::string_view a, std::string_view b) {
@@ -45,6 +36,15 @@ Result<void> ForEachRow(KvStore& kv, std::string_view prefix, F&& f) {
 }
 
 }  // namespace
+
+Uuid RandomUuid() {
+  Uuid u;
+  while (getrandom(u.data(), u.size(), 0) != static_cast<ssize_t>(u.size())) {
+  }
+  u[6] = (u[6] & 0x0F) | 0x40;  // version 4, variant 1 (RFC 4122)
+  u[8] = (u[8] & 0x3F) | 0x80;
+  return u;
+}
 
 Result<std::unique_ptr<OpenedCatalog>> OpenCatalog(Storage& storage) {
   auto catalog = std::make_unique<CatalogImpl>(storage);
@@ -73,6 +73,11 @@ Result<void> CatalogImpl::Load() {
         for (auto& i : coll->indexes) {
           used(i->id);
           indexes[i->id] = i.get();
+          if (i->expiry_repaired)
+            storage_.impl().Log('W', "TTL index with an invalid expireAfterSeconds: it is inactive, as with 2147483647; set it with collMod",
+                         BuildBson([&](BsonBuilder& b) {
+                           b.Append("namespace", coll->ns).Append("index", i->name);
+                         }));
         }
         InsertLocked(coll);
         return Ok();
@@ -338,7 +343,7 @@ Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo defi
   coll->document_expiry->SetEmpty();
   coll->database_max_ttl = DatabaseMaxTtlOf(coll->db);
   coll->indexes.clear();
-  if (coll->uuid == Uuid{}) coll->uuid = NewUuid();
+  if (coll->uuid == Uuid{}) coll->uuid = RandomUuid();
   std::lock_guard l(ddl_mutex_);
   MAYFLY_TRY(CheckFree(coll->db, coll->name));
   if (FindByUuid(coll->uuid))
@@ -448,7 +453,7 @@ Result<void> CatalogImpl::DropDatabase(Operation& op, std::string_view db) {
 
 Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
                                  std::string_view to_collection, bool drop_target,
-                                 const std::function<Result<void>()>& fill) {
+                                 const Uuid* uuid, const std::function<Result<void>()>& fill) {
   MAYFLY_TRY(ValidateNewNamespace(to_db, to_collection));
   if (from.is_view)
     return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + from.ns};
@@ -498,7 +503,7 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     next->ns = JoinNamespace(to_db, to_collection);
     next->database_max_ttl = DatabaseMaxTtlOf(next->db);
     // In MongoDB a rename into another database copies: the collection there is a new one.
-    if (to_db != now->db) next->uuid = NewUuid();
+    if (to_db != now->db) next->uuid = uuid != nullptr ? *uuid : RandomUuid();
     StageRow(unit, *next);
     LogRename(unit, *now, *next, target_now.get());
     changes.push_back({now, next});

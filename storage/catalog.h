@@ -38,9 +38,11 @@ class Catalog {
   virtual Result<CollectionInfoPtr> GetOrCreate(Operation& op, std::string_view db, std::string_view collection) = 0;
   virtual Result<void> Drop(Operation& op, std::string_view db, std::string_view collection) = 0;  ///< NamespaceNotFound 26
   virtual Result<void> DropDatabase(Operation& op, std::string_view db) = 0;
-  /// Atomic, also with `drop_target`. Same or other database. Errors: 26, 48.
+  /// Atomic, also with `drop_target`. Same or other database. Errors: 26, 48. In another database it is
+  /// a new collection with a uuid of its own: `uuid`, or a random one.
   virtual Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
-                              std::string_view to_collection, bool drop_target) = 0;
+                              std::string_view to_collection, bool drop_target,
+                              const Uuid* uuid = nullptr) = 0;
   /// Replaces options, validator, expiry, view definition, or the options of one index (by name) at once.
   /// `change` edits a copy; ids, uuid and keys may not change. Making an index unique builds a new one in its place.
   /// Errors: NamespaceNotFound 26, IndexNotFound 27, CannotConvertIndexToUnique 359.

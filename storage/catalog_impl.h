@@ -51,13 +51,14 @@ class CatalogImpl final : public OpenedCatalog {
   Result<void> Drop(Operation& op, std::string_view db, std::string_view collection) override;
   Result<void> DropDatabase(Operation& op, std::string_view db) override;
   Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
-                      std::string_view to_collection, bool drop_target) override {
-    return Rename(op, from, to_db, to_collection, drop_target, {});
+                      std::string_view to_collection, bool drop_target,
+                      const Uuid* uuid) override {
+    return Rename(op, from, to_db, to_collection, drop_target, uuid, {});
   }
   /// storage/replace_collection.h.
   Result<void> ReplaceBy(Operation& op, const CollectionInfo& target, const CollectionInfo& by,
                          const std::function<Result<void>()>& fill) {
-    return Rename(op, by, target.db, target.name, true, fill);
+    return Rename(op, by, target.db, target.name, true, nullptr, fill);
   }
   Result<CollectionInfoPtr> Modify(Operation& op, const CollectionInfo& coll,
                                    std::function<Result<void>(CollectionInfo&)> change) override;
@@ -90,7 +91,7 @@ class CatalogImpl final : public OpenedCatalog {
   /// `fill`: may be empty; runs while the target's gate is held.
   Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
                       std::string_view to_collection, bool drop_target,
-                      const std::function<Result<void>()>& fill);
+                      const Uuid* uuid, const std::function<Result<void>()>& fill);
   struct NsView {
     std::string_view db, collection;
     bool operator==(const NsView&) const = default;

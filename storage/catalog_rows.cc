@@ -71,8 +71,12 @@ Result<std::shared_ptr<IndexInfo>> DecodeIndex(std::string_view row_key, BsonVie
   i->prepare_unique = True(b, "prepareUnique");
   if (BsonValue v = b["replaces"]; v.Is(BsonType::kInt32))
     i->replaces = static_cast<uint32_t>(v.Int32());
-  if (BsonValue v = b["expireAfterSeconds"]; v.Is(BsonType::kInt32))
-    i->expire_after_seconds = v.Int32();
+  if (BsonValue v = b["expireAfterSeconds"]; !v.missing()) {
+    // What no index can have does not make one that removes everything (EXPIRY.md R22, R23).
+    const bool valid = v.Is(BsonType::kInt32) && v.Int32() >= 0;
+    i->expire_after_seconds = valid ? v.Int32() : INT32_MAX;
+    i->expiry_repaired = !valid;
+  }
   if (b["partialFilter"].IsDocument()) {
     i->partial_filter = SubDocument(b, "partialFilter");
     i->has_partial_filter = true;

@@ -14,6 +14,7 @@
 namespace mayfly {
 
 using Uuid = std::array<uint8_t, 16>;
+Uuid RandomUuid();
 
 /// An atomic that copies by value, so that what holds it can be copied.
 template <class T>
@@ -64,6 +65,7 @@ struct IndexInfo {
   std::vector<IndexField> fields;
   bool unique = false, sparse = false, hidden = false;
   std::optional<int32_t> expire_after_seconds;  ///< a TTL index when set
+  bool expiry_repaired = false;                 ///< what was stored for it could not be used
   BsonDocument partial_filter;         ///< empty document: none (see has_partial_filter)
   bool has_partial_filter = false;
   std::shared_ptr<const RecordFilter> filter;   ///< compiled partial_filter

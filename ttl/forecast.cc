@@ -375,7 +375,7 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
     f.never = documents;
     return f;
   }
-  if (documents <= kForecastExactDocuments) {
+  if (documents <= options.exact_documents) {
     MAYFLY_TRY(CountDocuments(storage, op, coll, rules, controls, horizon, &f));
     return f;
   }

@@ -64,10 +64,13 @@ class RangeCounter {
 /// nothing is. `roughly`: as CountRoughly.
 Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule, bool roughly);
 
+inline constexpr int64_t kForecastExactDocuments = 50'000;
+
 struct ForecastOptions {
   int64_t horizon_seconds = 86'400;
   int buckets = 24;
-  int64_t count_all = kCountAllEntries;  ///< as RangeCounter has it
+  int64_t count_all = kCountAllEntries;                 ///< as RangeCounter has it
+  int64_t exact_documents = kForecastExactDocuments;    ///< collections of so many are looked at document by document
 };
 struct Forecast {
   struct Interval {
@@ -83,12 +86,11 @@ struct Forecast {
 };
 
 /// How many documents of a collection will expire when, each counted at its earliest deadline and
-/// for the rule that sets it. Collections of up to kForecastExactDocuments are looked at document
+/// for the rule that sets it. Collections of up to options.exact_documents are looked at document
 /// by document; larger ones through their rules' entries in order of time. `controls` may be null;
 /// held documents count at the end of their hold. Errors: CheckInterrupt's, the store's.
 Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionInfoPtr& coll,
                               const std::vector<TtlRule>& rules, const ForecastOptions& options,
                               const TtlControls* controls);
-inline constexpr int64_t kForecastExactDocuments = 50'000;
 
 }  // namespace mayfly

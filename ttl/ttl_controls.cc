@@ -237,11 +237,16 @@ Result<void> TtlControls::Change(Operation& op, const std::function<bool(State&)
   });
   std::erase_if(next->holds, [&](auto& h) { return !catalog.FindByUuid(h.uuid); });
   std::erase_if(next->guards, [&](auto& g) { return !catalog.FindByUuid(g.second.uuid); });
+  return Write(op, std::move(next));
+}
+
+/// With change_mutex_.
+Result<void> TtlControls::Write(Operation& op, std::shared_ptr<State> next) {
   BsonDocument row = Serialize(*next);
   if (row.view().size() > kMaxBsonUserSize)
     return Error{ErrorCode::kExceededMemoryLimit,
                  "too many TTL pauses and holds: release some first"};
-  MAYFLY_TRY(catalog.PutSetting(op, kSetting, row.view().bytes()));
+  MAYFLY_TRY(storage_.catalog().PutSetting(op, kSetting, row.view().bytes()));
   Publish(std::move(next));
   return Ok();
 }
@@ -462,6 +467,47 @@ Result<void> TtlControls::ForgetCollection(Operation& op, const Uuid& uuid) {
     n += std::erase_if(s.holds, [&](auto& h) { return h.uuid == uuid; });
     return n > 0;
   });
+}
+
+Result<void> TtlControls::CarryOver(Operation& op, const Uuid& from, const Uuid& to,
+                                    std::string_view db,
+                                    const std::function<Result<void>()>& replace) {
+  std::lock_guard changing(change_mutex_);
+  const StatePtr was = Get();
+  auto both = std::make_shared<State>(*was), after = std::make_shared<State>(*was);
+  bool any = false;
+  for (const auto& [key, p] : was->pauses) {
+    if (p.scope.level < TtlScope::Level::kCollection || p.scope.uuid != from) continue;
+    any = true;
+    TtlPause copy = p;
+    copy.scope.uuid = to;
+    copy.scope.db = db;
+    after->pauses.erase(key);
+    after->pauses[ScopeKey(copy.scope)] = both->pauses[ScopeKey(copy.scope)] = copy;
+  }
+  for (TtlHold& h : after->holds) {
+    if (h.uuid != from) continue;
+    any = true;
+    h.uuid = to;
+    h.db = db;
+    both->holds.push_back(h);
+  }
+  for (const auto& [key, g] : was->guards) {
+    if (g.uuid != from) continue;
+    any = true;
+    TtlGuardHold copy = g;
+    copy.uuid = to;
+    copy.db = db;
+    after->guards.erase(key);
+    after->guards[RuleKey(to, g.rule)] = both->guards[RuleKey(to, g.rule)] = copy;
+  }
+  if (!any) return replace();
+  MAYFLY_TRY(Write(op, std::move(both)));
+  Result<void> replaced = replace();
+  // What is set on a collection that is not there leaves the row with the next change, should this
+  // one fail.
+  Result<void> cleaned = Write(op, replaced ? std::move(after) : std::make_shared<State>(*was));
+  return replaced ? cleaned : replaced;
 }
 
 TtlControls::Evaluation::Evaluation(TtlControls& controls, const Uuid& uuid,

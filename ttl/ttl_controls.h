@@ -126,6 +126,11 @@ class TtlControls final : public ExpiryPolicy {
   /// The rule is gone: what concerns it goes too.
   Result<void> Forget(Operation& op, const Uuid& uuid, const std::vector<std::string>& rules);
   Result<void> ForgetCollection(Operation& op, const Uuid& uuid);
+  /// `replace` makes the collection `to` of `db` take the place of `from`, which is gone then: what is
+  /// set on `from` is set on `to` before, so that nothing acts in between, and stays as it was when
+  /// `replace` fails.
+  Result<void> CarryOver(Operation& op, const Uuid& from, const Uuid& to, std::string_view db,
+                         const std::function<Result<void>()>& replace);
 
   /// Keeps a rule from acting while somebody looks whether the guard trips; in memory only.
   class Evaluation {
@@ -154,6 +159,7 @@ class TtlControls final : public ExpiryPolicy {
   TtlStanding StateOf(const CollectionInfo& coll, std::string_view identity, Instant now) const;
   /// Writes and publishes what `change` makes of a copy; false from it: nothing changed.
   Result<void> Change(Operation& op, const std::function<bool(State&)>& change);
+  Result<void> Write(Operation& op, std::shared_ptr<State> next);
   void Publish(std::shared_ptr<State> next);
   BsonDocument Serialize(const State& s) const;
   Result<State> Parse(BsonView row) const;

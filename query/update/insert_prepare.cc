@@ -72,6 +72,11 @@ Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) 
       id_first = first;
     } else if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0) {
       empty_timestamp = true;
+    } else if (e.name == "$expire") {
+      // Stored as a field, it would do nothing, and nobody would notice.
+      return Error{ErrorCode::kDollarPrefixedFieldName,
+                   "a document to insert cannot have the field '$expire': give the command "
+                   "expireAfterSeconds or expireAt, or the collection the option expiry.field"};
     }
     first = false;
   }

@@ -236,6 +236,10 @@ class ReplacementUpdate final : public Update {
         id_ = Value::Copy(e.value);
         continue;
       }
+      if (e.name == "$expire")
+        return Error{ErrorCode::kDollarPrefixedFieldName,
+                     "$expire goes with update operators, not with a replacement document: give "
+                     "the statement expireAfterSeconds or expireAt, or use $set"};
       if (e.name.starts_with('$'))
         return Error{ErrorCode::kDollarPrefixedFieldName,
                      "The dollar ($) prefixed field " + DottedName(e.name) + " in " +

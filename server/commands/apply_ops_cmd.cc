@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "server/index_spec.h"
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
 #include "server/server_context.h"
@@ -151,6 +152,19 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
   return Ok();
 }
 
+/// An index of an oplog, or of older versions. Seconds that no TTL index can have (NaN, of which
+/// versions before 5.0 made some) make an inactive one, not none or one that removes everything
+/// (EXPIRY.md R22, R23).
+void AppendRepairedIndex(BsonView spec, std::string_view without, BsonBuilder out) {
+  for (const BsonElement& f : spec) {
+    if (f.name == without) continue;
+    if (f.name == "expireAfterSeconds" && !ParseExpireAfterSeconds(f.value, ""))
+      out.Append(f.name, INT32_MAX);
+    else
+      out.Append(f);
+  }
+}
+
 /// The command that does what an oplog's command says; empty: there is nothing to do.
 Result<BsonDocument> AsCommand(const OplogEntry& e) {
   const BsonElement first = e.o.First();
@@ -160,14 +174,19 @@ Result<BsonDocument> AsCommand(const OplogEntry& e) {
     const BsonValue list = e.o["indexes"];
     return BuildBson([&](BsonBuilder& b) {
       b.Append("createIndexes", first.value);
-      if (list.IsArray()) {
-        b.Append("indexes", list);
-      } else {
-        // One index an entry: {createIndexes: collection, v: 2, key: …, name: …}.
+      {
         BsonArrayBuilder indexes = b.OpenArray("indexes");
-        BsonBuilder spec = indexes.OpenDocument();
-        for (const BsonElement& f : e.o)
-          if (f.name != "createIndexes") spec.Append(f);
+        // One index an entry: {createIndexes: collection, v: 2, key: …, name: …}.
+        if (!list.IsArray()) {
+          AppendRepairedIndex(e.o, "createIndexes", indexes.OpenDocument());
+        } else {
+          for (const BsonElement& i : list.Document()) {
+            if (i.value.IsDocument())
+              AppendRepairedIndex(i.value.Document(), "", indexes.OpenDocument());
+            else
+              indexes.Append(i.value);
+          }
+        }
       }
       b.Append("ignoreUnknownIndexOptions", true);
     });

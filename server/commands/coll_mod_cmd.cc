@@ -43,6 +43,8 @@ struct IndexChange {
   BsonValue expire, reap;
   std::optional<ExpireReads> reads;
   std::optional<bool> hidden, unique, prepare_unique;
+  IndexInfoPtr index;   ///< what it is about
+  int32_t seconds = 0;  ///< what `expire` comes to
 };
 
 Result<IndexInfoPtr> FindIndex(const CollectionInfo& coll, const IndexChange& c) {
@@ -129,8 +131,9 @@ Result<BsonDocument> FindDuplicates(CommandContext& ctx, const CollectionInfoPtr
   return BsonDocument(BsonView(bytes.data()));
 }
 
-Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView spec, bool dry_run,
-                         BsonBuilder& reply) {
+/// Everything that can be wrong with the `index` document, before anything is changed.
+Result<IndexChange> CheckIndexChange(CommandContext& ctx, const CollectionInfoPtr& coll,
+                                     BsonView spec, bool dry_run) {
   ArgReader in("collMod.index", spec);
   IndexChange c;
   c.name = in.OptString("name");
@@ -160,7 +163,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
       return Invalid("the _id field does not support TTL indexes: use a clustered collection");
     return Invalid(c.hidden ? "can't hide _id index" : "cannot change the _id index");
   }
-  int32_t seconds = 0;
+  c.index = index;
   if (!c.expire.missing()) {
     double d = c.expire.NumberAsDouble();
     if (std::isnan(d))
@@ -171,7 +174,7 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
                      "': expireAfterSeconds cannot be negative, but it is " +
                      ToRelaxedJson(c.expire));
     // Beyond int32 it is the largest there is, and said to be so (EXPIRY.md R21).
-    seconds = d >= 2147483647.0 ? INT32_MAX : static_cast<int32_t>(c.expire.NumberAsInt64());
+    c.seconds = d >= 2147483647.0 ? INT32_MAX : static_cast<int32_t>(c.expire.NumberAsInt64());
     if (index->fields.size() != 1)
       return Invalid(
           "index '" + index->name +
@@ -200,15 +203,26 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, BsonView s
                    "before running collMod again.",
                    violations.bytes()};
   }
+  if (dry_run && c.expire.missing() && !c.unique) return Invalid(std::string(kDryRunIsFor));
+  if (!dry_run && c.reads && !index->expire_after_seconds && c.expire.missing())
+    return Invalid("index '" + index->name + "': expireReads is for TTL indexes");
+  return c;
+}
+
+Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, const IndexChange& c,
+                         bool dry_run, BsonBuilder& reply) {
+  // As it is now: other options of the same command may have changed the collection.
+  IndexInfoPtr index = coll->FindIndex(c.index->name);
+  if (!index)
+    return Error{ErrorCode::kIndexNotFound,
+                 "cannot find index " + c.index->name + " for ns " + coll->ns};
+  const int32_t seconds = c.seconds;
   if (dry_run) {
-    if (c.expire.missing() && !c.unique) return Invalid(std::string(kDryRunIsFor));
     if (!c.expire.missing()) {
       MAYFLY_TRY(DryRun(ctx, TtlRule{TtlRule::Kind::kTtlIndex, coll, index, seconds}, reply));
     }
     return Ok();
   }
-  if (c.reads && !index->expire_after_seconds && c.expire.missing())
-    return Invalid("index '" + index->name + "': expireReads is for TTL indexes");
   RuleGuard guard(ctx);
   if (!c.expire.missing()) {
     MAYFLY_TRY(guard.Begin(*coll, {index->name}));
@@ -357,6 +371,15 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     if (coll->capped) return Invalid("onExpire is not supported on capped collections");
     MAYFLY_TRY(ParseOnExpire(on_expire, catalog, req.db, name));
   }
+  if ((capped_size || capped_max) && !coll->capped)
+    return Invalid("cappedSize and cappedMax can only be set on a capped collection");
+  if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
+    return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
+  // All of the command is looked at before the first part of it changes anything.
+  IndexChange index_change;
+  if (index) {
+    MAYFLY_TRY(index_change, CheckIndexChange(ctx, coll, *index, dry_run));
+  }
   RuleGuard guard(ctx);
   if (!expire.missing()) {
     const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, seconds.value_or(0)};
@@ -372,10 +395,6 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       }
     }
   }
-  if ((capped_size || capped_max) && !coll->capped)
-    return Invalid("cappedSize and cappedMax can only be set on a capped collection");
-  if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
-    return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
   // One that asks for nothing is in the oplog all the same: change streams show it.
   const bool bare = ctx.server.replica_set() != nullptr && !index && !coll->is_view && !dry_run;
   if (!expire.missing() || !on_expire.missing() || expiry || validator || level || action ||
@@ -442,7 +461,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
                    "ns does not exist: " + JoinNamespace(req.db, name)};
   }
   guard.AppendTo(reply);
-  if (index) return ChangeIndex(ctx, coll, *index, dry_run, reply);
+  if (index) return ChangeIndex(ctx, coll, index_change, dry_run, reply);
   return Ok();
 }
 

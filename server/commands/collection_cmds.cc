@@ -412,8 +412,17 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
     return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + coll->ns};
   if (source.second.starts_with("system."))
     return Error{ErrorCode::kIllegalOperation, "Renaming system collections is not allowed"};
+  MAYFLY_TRY(CheckArchiveUnderName(catalog, *coll, target.first, target.second));
   CollectionInfoPtr replaced = drop.Truthy() ? catalog.Find(target.first, target.second) : nullptr;
-  MAYFLY_TRY(catalog.Rename(ctx.op, *coll, target.first, target.second, drop.Truthy()));
+  if (source.first == target.first) {
+    MAYFLY_TRY(catalog.Rename(ctx.op, *coll, target.first, target.second, drop.Truthy()));
+  } else {
+    // A new collection there, with the pauses and holds of this one.
+    const Uuid uuid = RandomUuid();
+    MAYFLY_TRY(ctx.server.ttl_controls().CarryOver(ctx.op, coll->uuid, uuid, target.first, [&] {
+      return catalog.Rename(ctx.op, *coll, target.first, target.second, drop.Truthy(), &uuid);
+    }));
+  }
   if (replaced) {
     AuditDroppedRules(ctx, *replaced);
     MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, replaced->uuid));

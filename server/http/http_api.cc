@@ -6,6 +6,7 @@
 #include "server/http/local_command.h"
 #include "server/http/page_files.h"
 #include "server/http/prometheus_text.h"
+#include "server/http/rule_selection.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
 
@@ -34,6 +35,9 @@ int Range(std::string_view query) {
   if (query == "range=month") return 2;
   return -1;
 }
+
+/// So long an answer that takes work is given again.
+constexpr int64_t kStatusMicros = 500'000, kForecastMicros = 2'000'000;
 
 BsonDocument One(std::string_view command) {
   return BuildBson([&](BsonBuilder& b) { b.Append(command, int32_t{1}); });
@@ -74,6 +78,9 @@ Awaitable<HttpAnswer> HttpApi::Metrics() {
 Awaitable<HttpAnswer> HttpApi::Forecast(std::string_view query) {
   const int width = Range(query);
   if (width < 0) co_return Failure(400, Bad("range must be hour, day or month"));
+  Kept& kept = forecasts_[width];
+  const int64_t began = server_.clock().MonotonicMicros();
+  if (kept.at > began - kForecastMicros) co_return Json(kept.reply);
   auto reply = co_await RunLocalCommand(
       server_, io_, "admin", BuildBson([&](BsonBuilder& b) {
         b.Append("ttlForecast", 1)
@@ -82,7 +89,9 @@ Awaitable<HttpAnswer> HttpApi::Forecast(std::string_view query) {
             .Append("buckets", static_cast<int32_t>(ActivityHistory::kSlots));
       }));
   if (!reply) co_return Failure(500, reply.error());
-  co_return Json(reply.value());
+  HttpAnswer answer = Json(reply.value());
+  kept = {std::move(reply).value(), server_.clock().MonotonicMicros()};
+  co_return answer;
 }
 
 Awaitable<HttpAnswer> HttpApi::History(std::string_view query) {
@@ -100,8 +109,17 @@ Awaitable<HttpAnswer> HttpApi::History(std::string_view query) {
   }));
 }
 
-Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample) {
-  auto rules = co_await RunLocalCommand(server_, io_, "admin", One("ttlStatus"));
+Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample,
+                                           std::string_view query) {
+  const std::string filter = QueryValue(query, "filter");
+  std::string failed;
+  if (status_.at <= server_.clock().MonotonicMicros() - kStatusMicros) {
+    auto rules = co_await RunLocalCommand(server_, io_, "admin", One("ttlStatus"));
+    if (rules)
+      status_ = {std::move(rules).value(), server_.clock().MonotonicMicros()};
+    else
+      failed = rules.error().message;
+  }
   auto limits = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
                                            b.Append("getParameter", 1)
                                                .Append("ttlMaxDocsPerSecond", 1)
@@ -128,10 +146,16 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample) {
       p.AppendAll(limits.value());
     }
     if (!set.view().empty()) b.Append("replicaSet", set.view());
-    if (rules)
-      b.AppendAll(rules.value());
-    else
-      b.Append("error", rules.error().message);
+    if (!failed.empty()) {
+      b.Append("error", failed);
+      return;
+    }
+    for (const BsonElement& e : status_.reply.view()) {
+      if (e.name == "rules")
+        AppendRuleSelection(e.value.Document(), filter, b);
+      else
+        b.Append(e);
+    }
   }));
 }
 
@@ -142,7 +166,7 @@ Awaitable<HttpAnswer> HttpApi::Get(std::string_view path, std::string_view query
   if (path == "/api/forecast") co_return co_await Forecast(query);
   if (path == "/api/history") co_return co_await History(query);
   if (path == "/api/status") {
-    const std::string json = co_await LiveStatus({});
+    const std::string json = co_await LiveStatus({}, query);
     co_return HttpAnswer{.body = json};
   }
   if (const PageFile* file = FindPageFile(path))
@@ -185,6 +209,7 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
   }
   auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command), &origin);
   if (!reply) co_return Failure(400, reply.error());
+  status_ = {};  // the next event shows what was done
   co_return Json(reply.value());
 }
 

@@ -28,8 +28,8 @@ class HttpApi {
   /// caller has checked where it comes from.
   Awaitable<HttpAnswer> Act(std::string_view body, const HttpOrigin& origin);
   /// One event of the stream at /events: status of the rules and what happened since the last one,
-  /// as JSON on one line.
-  Awaitable<std::string> LiveStatus(ActivityHistory::Sample sample);
+  /// as JSON on one line. `query`: filter=TEXT, see AppendRuleSelection.
+  Awaitable<std::string> LiveStatus(ActivityHistory::Sample sample, std::string_view query);
 
   /// Reads the counters into the history; call it about once a second.
   ActivityHistory::Sample Tick();
@@ -43,6 +43,12 @@ class HttpApi {
   ServerContext& server_;
   IoExecutor io_;
   ActivityHistory history_;
+  // Several viewers, and one with several tabs, cost no more than one.
+  struct Kept {
+    BsonDocument reply;
+    int64_t at = INT64_MIN;  ///< monotonic microseconds
+  };
+  Kept status_, forecasts_[3];
 };
 
 }  // namespace mayfly

@@ -64,7 +64,7 @@ struct HttpServer::Impl {
   Awaitable<void> Serve(std::shared_ptr<Stream> stream);
   Awaitable<HttpAnswer> Answer(const HttpRequest& request, const asio::ip::tcp::endpoint& peer,
                                const HttpOrigin& origin);
-  Awaitable<void> StreamEvents(Stream& stream);
+  Awaitable<void> StreamEvents(Stream& stream, std::string query);
   Awaitable<void> TickLoop();
 
   ServerContext& server;
@@ -187,9 +187,13 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
     }
     if (failed) break;
     const HttpRequest request = parser.release();
-    const bool events = request.target() == "/events" && request.method() == http::verb::get;
+    const auto target = request.target();
+    const std::string_view whole(target.data(), target.size());
+    const size_t mark = std::min(whole.find('?'), whole.size());
+    const bool events =
+        whole.substr(0, mark) == "/events" && request.method() == http::verb::get;
     if (events && event_timers.size() < kMaxEventStreams) {
-      co_await StreamEvents(*stream);
+      co_await StreamEvents(*stream, std::string(whole.substr(std::min(mark + 1, whole.size()))));
       break;
     }
     HttpAnswer answer{.status = 503, .type = "text/plain", .body = "too many event streams\n"};
@@ -209,7 +213,7 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
   stream->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
 }
 
-Awaitable<void> HttpServer::Impl::StreamEvents(Stream& stream) {
+Awaitable<void> HttpServer::Impl::StreamEvents(Stream& stream, std::string query) {
   http::response<http::empty_body> r(http::status::ok, 11);
   CommonHeaders(r);
   r.set(http::field::content_type, "text/event-stream");
@@ -221,7 +225,7 @@ Awaitable<void> HttpServer::Impl::StreamEvents(Stream& stream) {
   Timer timer(io.get_executor());
   const auto place = event_timers.insert(event_timers.end(), &timer);
   while (!stopping) {
-    const std::string json = co_await api.LiveStatus(last_sample);
+    const std::string json = co_await api.LiveStatus(last_sample, query);
     const std::string event = "data: " + json + "\n\n";
     stream.expires_after(kIdle);
     auto [write_failed, written] =

@@ -29,34 +29,63 @@ class Doc:
 
 
 class Model:
-    """What the three collections hold. p: plain, a unique index, an exact TTL index; k: expiry.field, maxTTL, onUpdate preserve;
-    r: recoverSeconds. Documents that are hidden stay here as long as they may come back."""
+    """What the collections hold. p: plain, a unique index, an exact TTL index; k: expiry.field, maxTTL, onUpdate preserve;
+    r: recoverSeconds; t: clustered, expires by its _id, a date, and by a lazy TTL index; a: what expires goes to o, which has a
+    maxTTL. Documents that are hidden stay here as long as they may come back."""
 
     def __init__(self):
         self.now, self.monitor, self.seconds, self.database_max = START, True, 20, 0
-        self.data = {"p": {}, "k": {}, "r": {}}
-        self.max = {"p": 0, "k": 50, "r": 0}
-        self.recover = {"p": 0, "k": 0, "r": 20}
+        self.data = {"p": {}, "k": {}, "r": {}, "t": {}, "a": {}, "o": {}}
+        self.max = {"p": 0, "k": 50, "r": 0, "t": 0, "a": 0, "o": 300}
+        self.recover = {"p": 0, "k": 0, "r": 20, "t": 0, "a": 0, "o": 0}
+        self.holds = {}   # id: (collection, value of a)
+        self.paused = {"p": False, "t": False}  # the TTL index of p, all of t
+
+    def held(self, c, d):
+        return any(h == (c, d.body["a"]) for h in self.holds.values())
 
     def past(self, d):
         return d.deadline is not None and d.deadline <= self.now
 
-    def due(self, c, d):
-        """By the TTL index of p."""
-        return c == "p" and "at" in d.body and d.body["at"] + self.seconds * 1000 <= self.now
+    def due(self, c, i, d):
+        """By a TTL index or the clustered collection's own rule; of t in passes only, so never while the model looks."""
+        if c == "p":
+            return "at" in d.body and d.body["at"] + self.seconds * 1000 <= self.now
+        if c == "t":
+            return self.instant(i) + 60_000 <= self.now or ("at" in d.body and d.body["at"] + 30_000 <= self.now)
+        return False
 
-    def hidden(self, c, d):
-        return self.past(d) or (self.monitor and self.due(c, d))
+    @staticmethod
+    def instant(i):
+        """The _id of t that stands for i."""
+        return START + i * 10_000
+
+    def hidden(self, c, i, d):
+        if self.held(c, d):
+            return False
+        return self.past(d) or (c == "p" and self.monitor and not self.paused["p"] and self.due(c, i, d))
 
     def visible(self, c):
-        return {i: d for i, d in sorted(self.data[c].items()) if not self.hidden(c, d)}
+        return {i: d for i, d in sorted(self.data[c].items()) if not self.hidden(c, i, d)}
+
+    def gone(self, c, i):
+        """Removed for being past a deadline."""
+        d = self.data[c].pop(i)
+        if c == "a":
+            self.data["o"].pop(i, None)
+            self.data["o"][i] = Doc(d.body, self.resolve("o", None, d.body))
 
     def settle(self):
         """The reaper has removed what it may."""
+        if not self.monitor:
+            return
         for c, docs in self.data.items():
-            for i in [i for i, d in docs.items()
-                      if self.monitor and (self.due(c, d) or (d.deadline is not None and d.deadline + self.recover[c] * 1000 <= self.now))]:
-                del docs[i]
+            for i, d in list(docs.items()):
+                if self.held(c, d):
+                    continue
+                own = d.deadline is not None and d.deadline + self.recover[c] * 1000 <= self.now
+                if (own and not (c == "t" and self.paused["t"])) or (self.due(c, i, d) and not self.paused.get(c)):
+                    self.gone(c, i)
 
     def resolve(self, c, said, body, before=None, whole=False):
         """said: None, ("after", s), ("at", ms), ("never",), ("preserve",). The table B.1 and rules C3-C9."""
@@ -85,11 +114,11 @@ class Model:
         """Whether a visible document is in the way; hidden ones go."""
         for j, d in list(self.data[c].items()):
             if j == i or (c == "p" and "u" in body and d.body.get("u") == body["u"]):
-                if not self.hidden(c, d):
+                if not self.hidden(c, j, d):
                     if j != i:
                         return True
                     continue
-                del self.data[c][j]
+                self.gone(c, j)
         return False
 
 
@@ -104,8 +133,12 @@ class Run:
                                                    {"key": {"at": 1}, "name": "at", "expireAfterSeconds": 20, "expireReads": "exact"}]})
         self.ok({"create": "k", "expiry": {"field": "ttl", "maxTTL": 50, "onUpdate": "preserve"}})
         self.ok({"create": "r", "expiry": {"recoverSeconds": 20}})
-        for c in "kr":
+        self.ok({"create": "t", "clusteredIndex": {"key": {"_id": 1}, "unique": True}, "expireAfterSeconds": 60})
+        self.ok({"create": "o", "expiry": {"maxTTL": 300}})
+        self.ok({"create": "a", "onExpire": {"action": "archive", "into": {"db": "model", "coll": "o"}}})
+        for c in "krtao":
             self.ok({"createIndexes": c, "indexes": [{"key": {"a": 1}, "name": "a"}]})
+        self.ok({"createIndexes": "t", "indexes": [{"key": {"at": -1}, "name": "at", "expireAfterSeconds": 30}]})
 
     def send(self, cmd, db="model"):
         self.last = f"{cmd}"
@@ -139,24 +172,31 @@ class Run:
         b["a"] = self.rng.randrange(5)
         if c == "p" and self.rng.random() < 0.6:
             b["u"] = self.rng.randrange(40)
-        if c == "p" and self.rng.random() < 0.4:
+        if c in "pt" and self.rng.random() < 0.4:
             b["at"] = self.m.now + self.rng.randint(-30, 30) * 1000
         if c == "k" and self.rng.random() < 0.6:
             b["ttl"] = self.rng.choice([0, -1, None, 5, 20, 100])
         return b
 
-    def wire(self, b):
-        return {k: bson.DatetimeMS(v) if k == "at" else v for k, v in b.items()}
+    def wire(self, b, c="p"):
+        return {k: bson.DatetimeMS(v) if k == "at" else self.id(c, v) if k == "_id" else v for k, v in b.items()}
+
+    def id(self, c, i):
+        return bson.DatetimeMS(Model.instant(i)) if c == "t" else i
+
+    def number(self, c, value):
+        return (ms(value) - START) // 10_000 if c == "t" else value
 
     def insert(self, c):
         m, i = self.m, self.rng.randrange(30)
         b, (said, fields) = self.body(c, i), self.said()
-        r = self.send({"insert": c, "documents": [self.wire(b)], **fields})
+        r = self.send({"insert": c, "documents": [self.wire(b, c)], **fields})
         there = i in m.visible(c)
         if there or m.conflict(c, i, b):
             return self.same("insert over a living document", (0, 11000), (r["n"], r.get("writeErrors", [{}])[0].get("code")))
         self.same("insert", 1, r["n"])
-        m.data[c].pop(i, None)
+        if i in m.data[c]:
+            m.gone(c, i)
         m.data[c][i] = Doc(b, m.resolve(c, said, b))
 
     def insert_many(self, c):
@@ -166,9 +206,11 @@ class Run:
             d.pop("u", None)
         said, fields = self.said()
         want = 0
-        r = self.send({"insert": c, "documents": [self.wire(d) for d in b], "ordered": False, **fields})
+        r = self.send({"insert": c, "documents": [self.wire(d, c) for d in b], "ordered": False, **fields})
         for d in b:
             if d["_id"] not in m.visible(c):
+                if d["_id"] in m.data[c]:
+                    m.gone(c, d["_id"])
                 m.data[c][d["_id"]] = Doc(d, m.resolve(c, said, d))
                 want += 1
         self.same("insert of several", want, r["n"])
@@ -186,18 +228,30 @@ class Run:
             fields = {}
         upsert = self.rng.random() < 0.3
         # by _id, the short way; by another condition, the long one
-        q = {"_id": i} if self.rng.random() < 0.6 else {"_id": i, "a": {"$gte": 0}}
-        r = self.send({"update": c, "updates": [{"q": q, "u": u, "upsert": upsert, **fields}]})
+        q = {"_id": self.id(c, i)} if self.rng.random() < 0.6 else {"_id": self.id(c, i), "a": {"$gte": 0}}
+        how = self.rng.random()
+        if how < 0.6:
+            r = self.send({"update": c, "updates": [{"q": q, "u": u, "upsert": upsert, **fields}]})
+            n, code = r["n"], r.get("writeErrors", [{}])[0].get("code")
+        elif how < 0.8:
+            r = self.send({"findAndModify": c, "query": q, "update": u, "upsert": upsert, **fields})
+            n, code = r.get("lastErrorObject", {}).get("n", 0), r.get("code")
+        else:
+            r = self.send({"bulkWrite": 1, "nsInfo": [{"ns": f"model.{c}"}],
+                           "ops": [{"update": 0, "filter": q, "updateMods": u, "upsert": upsert, **fields}]}, "admin")
+            row = r["cursor"]["firstBatch"][0]
+            n, code = row["n"], row.get("code")
         before = m.visible(c).get(i)
         if before is not None and not whole:
             new = {**before.body, **b}
         if before is None and not upsert:
-            return self.same("update of nothing", 0, r["n"])
+            self.same("update of nothing", 0, n)
+            return self.met(c, i, q)
         if m.conflict(c, i, new):
-            return self.same("update into a unique key", 11000, r.get("writeErrors", [{}])[0].get("code"))
-        self.same("update", (1, None), (r["n"], r.get("writeErrors")))
-        if before is None:
-            m.data[c].pop(i, None)
+            return self.same("update into a unique key", 11000, code)
+        self.same("update", (1, None), (n, code))
+        if before is None and i in m.data[c]:
+            m.gone(c, i)
         changed = before is None or new != before.body
         if not changed and not whole and said is None:
             return
@@ -220,11 +274,60 @@ class Run:
 
     def remove(self, c):
         m, i = self.m, self.rng.randrange(30)
-        r = self.ok({"delete": c, "deletes": [{"q": {"_id": i}, "limit": 1}]})
+        q = {"_id": self.id(c, i)}
         there = i in m.visible(c)
-        self.same("delete", int(there), r["n"])
+        if self.rng.random() < 0.7:
+            self.same("delete", int(there), self.ok({"delete": c, "deletes": [{"q": q, "limit": 1}]})["n"])
+        else:
+            r = self.ok({"findAndModify": c, "query": q, "remove": True})
+            self.same("findAndModify remove", there, r.get("value") is not None)
         if there:
             del m.data[c][i]
+        else:
+            self.met(c, i, q)
+
+    def met(self, c, i, q):
+        """A write may remove what it meets past its deadline, or leave it to the reaper: of a, whose documents go somewhere, either
+        is right, so long as they are in one place."""
+        if c == "a" and i in self.m.data[c] and not self.rows({"find": c, "filter": {"_id": i}, "includeExpired": True}):
+            self.m.gone(c, i)
+
+    def merge(self, c):
+        """All of p that can be seen into r."""
+        m = self.m
+        mode = self.rng.choice(["replace", "merge", "keepExisting"])
+        self.ok({"aggregate": "p", "pipeline": [{"$project": {"a": 1}}, {"$merge": {"into": "r", "on": "_id", "whenMatched": mode}}], "cursor": {}})
+        for i, d in m.visible("p").items():
+            b, before = {"_id": i, "a": d.body["a"]}, m.visible("r").get(i)
+            if before is None:
+                m.data["r"].pop(i, None)
+                m.data["r"][i] = Doc(b, m.resolve("r", None, b))
+            elif mode != "keepExisting":
+                b = b if mode == "replace" else {**before.body, **b}
+                m.data["r"][i] = Doc(b, m.resolve("r", None, b, before, True))
+
+    def hold(self, c):
+        m = self.m
+        if m.holds and self.rng.random() < 0.6:
+            held = self.rng.choice(list(m.holds))
+            self.ok({"ttlHoldRelease": m.holds[held][0], "holdId": held})
+            del m.holds[held]
+        elif len(m.holds) < 2:
+            a = self.rng.randrange(5)
+            m.holds[self.ok({"ttlHold": c, "filter": {"a": a}})["holdId"]] = (c, a)
+        self.advance(seconds=0)
+
+    def pause(self, c):
+        m, c = self.m, self.rng.choice("pt")
+        self.ok({"ttlResume" if m.paused[c] else "ttlPause": c, **({"index": "at"} if c == "p" else {})})
+        m.paused[c] = not m.paused[c]
+        self.advance(seconds=0)
+
+    def out(self, c):
+        """o over itself: rules, holds and index stay, deadlines begin anew."""
+        m = self.m
+        self.ok({"aggregate": "o", "pipeline": [{"$out": "o"}], "cursor": {}})
+        m.data["o"] = {i: Doc(d.body, m.resolve("o", None, d.body)) for i, d in m.visible("o").items()}
 
     def touch(self, c):
         m = self.m
@@ -296,7 +399,8 @@ class Run:
     def read_all(self, c, v, full):
         got = self.rows({"find": c, "batchSize": 1000, "projection": {"deadline": {"$meta": "expireAt"}}})
         self.same("deadlines", {i: d.deadline for i, d in v.items()},
-                  {d["_id"]: ms(d.get("deadline")) for d in got})
+                  {self.number(c, d["_id"]): ms(d.get("deadline")) for d in got})
+        got = [{**d, "_id": self.number(c, d["_id"])} for d in got]
         self.same("documents", {i: norm(d) for i, d in full.items()}, {d["_id"]: norm({k: x for k, x in d.items() if k != "deadline"}) for d in got})
         self.same("order by time", sorted((d.deadline or -1) for d in v.values()),
                   [ms(d.get("t")) or -1 for d in self.rows({"find": c, "batchSize": 1000, "sort": {"x": {"$meta": "expireAt"}}, "projection": {"t": {"$meta": "expireAt"}}})])
@@ -321,9 +425,10 @@ class Run:
 
     def read_ids(self, c, v, full):
         for i in self.rng.sample(range(30), 3):
-            self.same(f"_id {i}", [norm(full[i])] if i in full else [], [norm(d) for d in self.rows({"find": c, "filter": {"_id": i}})])
-        got = self.rows({"find": c, "filter": {"_id": {"$gte": 10, "$lt": 20}}})
-        self.same("range of _id", [i for i in full if 10 <= i < 20], [d["_id"] for d in got])
+            self.same(f"_id {i}", [norm(full[i])] if i in full else [],
+                      [norm({**d, "_id": self.number(c, d["_id"])}) for d in self.rows({"find": c, "filter": {"_id": self.id(c, i)}})])
+        got = self.rows({"find": c, "filter": {"_id": {"$gte": self.id(c, 10), "$lt": self.id(c, 20)}}})
+        self.same("range of _id", [i for i in full if 10 <= i < 20], [self.number(c, d["_id"]) for d in got])
 
     def read_pipeline(self, c, v, full):
         got = self.rows({"aggregate": c, "pipeline": [{"$group": {"_id": "$a", "n": {"$sum": 1}}}], "cursor": {}})
@@ -338,9 +443,9 @@ class Run:
             self.same("$lookup", len(v), got[0]["n"])
 
     def step(self, n):
-        c = self.rng.choice("ppkr")
+        c = self.rng.choice("pppkkrrtaao")
         op = self.rng.choices([self.insert, self.insert_many, self.update, self.update_many, self.remove, self.touch, self.advance, lambda _: self.recover(),
-                               lambda _: self.rule()], [24, 4, 24, 4, 8, 10, 16, 5, 3])[0]
+                               lambda _: self.rule(), self.merge, self.hold, self.pause, self.out], [24, 4, 24, 4, 8, 10, 16, 5, 3, 2, 2, 1, 1])[0]
         op(c)
         done = self.last
         try:

@@ -43,6 +43,10 @@ function when(ms, now) {
   return `in ${duration(ms - now)}`;
 }
 
+function moment(ms) {
+  return new Date(ms).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+}
+
 function clockTime(ms) {
   const d = new Date(ms);
   const hour = d.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
@@ -206,8 +210,11 @@ function ruleRow(key) {
     if (label) td.dataset.label = label;
     if (i >= 4 && i <= 7) td.className = "num";
   });
-  const state = document.createElement("span");
-  tr.cells[2].appendChild(state);
+  const state = document.createElement("span"), note = document.createElement("span");
+  note.className = "note";
+  const both = document.createElement("div");
+  both.append(state, note);
+  tr.cells[2].appendChild(both);
   const button = document.createElement("button");
   button.type = "button";
   button.addEventListener("click", () => {
@@ -221,8 +228,23 @@ function ruleRow(key) {
   return tr;
 }
 
+// Why a rule does not do its work, if there is something to say.
+function ruleNote(r, s) {
+  if (r.lastError) return r.lastError;
+  if (r.reason) return r.reason;
+  if (r.guard) return `held by the guard: ${count(r.guard.wouldExpireNow)} documents at once, ${Math.round(r.guard.fractionOfCollection * 100)} % of all; ttlRelease lets it act`;
+  if (r.state === "paused") {
+    const p = s.pauses.filter((x) => (!x.ns || x.ns === r.ns) && (!x.db || r.ns.startsWith(`${x.db}.`)) && (!x.index || x.index === r.index));
+    const end = Math.max(...p.map((x) => (x.until ? millis(x.until) : Infinity)));
+    return Number.isFinite(end) ? `until ${moment(end)}` : "until it is resumed";
+  }
+  if (r.waitsFor === "window") return r.waitsUntil ? `waits for its window, ${moment(millis(r.waitsUntil))}` : "waits for its window";
+  if (r.waitsFor === "limit") return "at its limit of documents a second";
+  return "";
+}
+
 // Rows are kept and changed in place, so that a button does not lose the keyboard's focus.
-function drawRules(rules, now) {
+function drawRules(rules, now, s) {
   const body = $("rules").tBodies[0];
   const old = new Map([...body.rows].map((tr) => [tr.dataset.key, tr]));
   rules.forEach((r, position) => {
@@ -233,9 +255,12 @@ function drawRules(rules, now) {
     const texts = [r.ns, ruleName(r), null, when(millis(r.nextDeadline), now), duration(r.lagMillis), count(r.pending),
       count(r.deleted), count(r.ratePerSecond)];
     texts.forEach((t, i) => { if (t !== null && tr.cells[i].textContent !== t) tr.cells[i].textContent = t; });
-    const state = tr.cells[2].firstChild;
+    const [state, note] = tr.cells[2].firstChild.children;
     state.textContent = r.state;
     state.className = `state state-${r.state}`;
+    const why = ruleNote(r, s);
+    if (note.textContent !== why) note.textContent = note.title = why;
+    note.classList.toggle("bad", Boolean(r.lastError));
     const button = tr.cells[8].firstChild;
     button.textContent = r.state === "paused" ? "Resume" : "Pause";
     button.hidden = !["active", "paused"].includes(r.state);
@@ -243,8 +268,34 @@ function drawRules(rules, now) {
     if (body.rows[position] !== tr) body.insertBefore(tr, body.rows[position] || null);
   });
   old.forEach((tr) => tr.remove());
+  const t = s.ruleTotals;
   $("rules").hidden = rules.length === 0;
   $("rules-empty").hidden = rules.length !== 0;
+  $("rules-empty").textContent = t.rules ? "No rule has this in its name." : "No collection has a TTL index or documents with an expiry.";
+  $("rules-tools").hidden = t.rules <= 10;
+  const states = Object.entries(t.states).map(([state, n]) => `${count(n)} ${state}`).join(", ");
+  const text = t.shown < t.matching ? `${count(t.shown)} of ${count(t.matching)}, those that need looking at first (${states})`
+    : t.matching < t.rules ? `${count(t.matching)} of ${count(t.rules)} rules` : `${count(t.rules)} rules: ${states}`;
+  if ($("rules-count").textContent !== text) $("rules-count").textContent = text;
+}
+
+// What keeps all of it, or documents of it, from expiring.
+function drawNotices(s) {
+  const lines = [];
+  if (s.clock) lines.push(`The clock has jumped: nothing expires until it is back or the time is confirmed (ttlRelease: 1, confirm: true). Expected about ${moment(millis(s.clock.expected))}.`);
+  if (s.parameters && s.parameters.ttlMonitorEnabled === false) lines.push("The TTL monitor is off (ttlMonitorEnabled): nothing is removed.");
+  for (const p of s.pauses || [])
+    if (!p.ns) lines.push(`${p.db ? `All rules of ${p.db} are` : "Everything is"} paused ${p.until ? `until ${moment(millis(p.until))}` : "until it is resumed"}.`);
+  const holds = s.holds || [];
+  for (const h of holds.slice(0, 5))
+    lines.push(`Held in ${h.ns}: documents with ${JSON.stringify(h.filter)}${h.reason ? ` (${h.reason})` : ""}${h.until ? `, until ${moment(millis(h.until))}` : ""}.`);
+  if (holds.length > 5) lines.push(`And ${count(holds.length - 5)} more holds (ttlStatus lists them).`);
+  const box = $("notices"), text = lines.join("\n");
+  if (box.dataset.text !== text) {
+    box.dataset.text = text;
+    box.replaceChildren(...lines.map((l) => { const p = document.createElement("p"); p.textContent = l; return p; }));
+  }
+  box.hidden = lines.length === 0;
 }
 
 function drawMembers(set) {
@@ -283,14 +334,17 @@ function draw(s) {
   lastStatus = s;
   const rules = s.rules || [];
   $("server").textContent = `${s.host} · ${s.version} · up ${duration(s.uptimeMillis)} · ${count(s.connections)} connections`;
-  $("tile-pending").textContent = count(rules.reduce((n, r) => n + (r.pending || 0), 0));
-  $("tile-lag").textContent = duration(Math.max(0, ...rules.map((r) => r.lagMillis || 0)));
+  if (s.ruleTotals) {
+    $("tile-pending").textContent = count(s.ruleTotals.pending);
+    $("tile-lag").textContent = duration(s.ruleTotals.lagMillis);
+  }
   $("tile-rate").textContent = count(s.reaped);
   $("tile-deleted").textContent = count(s.deletedDocuments);
   $("tile-reads").textContent = count(s.reads);
   $("tile-p99").textContent = s.reads ? duration(s.readP99Micros / 1000) : "–";
   if (s.error) say(s.error, "bad");
-  drawRules(rules, s.now);
+  if (s.ruleTotals) drawRules(rules, s.now, s);
+  drawNotices(s);
   drawMembers(s.replicaSet);
   if (s.parameters) {
     fill($("rate"), s.parameters.ttlMaxDocsPerSecond);
@@ -298,13 +352,23 @@ function draw(s) {
   }
 }
 
+let events = null, heard = 0;
+
 function listen() {
-  const events = new EventSource("/events");
+  if (events) events.close();
+  const filter = $("filter").value.trim();
+  events = new EventSource(filter ? `/events?filter=${encodeURIComponent(filter)}` : "/events");
   const badge = $("connection");
-  events.onopen = () => { badge.textContent = "live"; badge.className = "badge live"; drawCharts(); };
-  events.onmessage = (e) => draw(JSON.parse(e.data));
-  // EventSource tries again by itself.
+  events.onopen = () => { heard = Date.now(); badge.textContent = "live"; badge.className = "badge live"; drawCharts(); };
+  events.onmessage = (e) => { heard = Date.now(); draw(JSON.parse(e.data)); };
   events.onerror = () => { badge.textContent = "no connection, trying again"; badge.className = "badge lost"; };
+}
+
+// EventSource tries again by itself, but not after an answer that was none (a proxy's), nor when the other side is
+// gone without a word.
+function relisten() {
+  if (document.hidden || !events) return;
+  if (events.readyState === EventSource.CLOSED || Date.now() - heard > 10000) { heard = Date.now(); listen(); }
 }
 
 // --- actions ----------------------------------------------------------------------------------------
@@ -347,7 +411,10 @@ for (const button of document.querySelectorAll("[data-range]"))
   });
 setting($("rate-form"), $("rate"), "rateLimit", "Documents a second");
 setting($("purge-form"), $("purge"), "purgeInterval", "Seconds that tombstones are kept");
+let typed = 0;
+$("filter").addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(listen, 250); });
 let resized = 0;
 window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawCharts, 150); });
 setInterval(() => { if (!document.hidden) drawCharts(); }, 5000);
+setInterval(relisten, 2000);
 listen();
