@@ -1,6 +1,8 @@
 // The expiry page as a user sees it: what it shows, what its buttons do, by keyboard, on a phone, in the dark; and the HTTP endpoint.
 import assert from "node:assert/strict";
-import { mkdirSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import http from "node:http";
 import { MongoClient } from "mongodb";
 import { chromium } from "playwright-core";
@@ -140,6 +142,82 @@ test("everything can be reached with the tab key", async () => {
   for (const name of ["Skip to the rules", "Hour", "Day", "30 days", "Pause shop.carts touched_1", "rate", "purge"])
     assert.ok(reached.has(name), `${name} was not reached; there were ${[...reached].join(", ")}`);
   await p.context().close();
+});
+
+test("what keeps documents from expiring is said: a held rule, a paused one, a hold, the monitor off", async () => {
+  await admin.command({ setParameter: 1, ttlGuardMinDocs: 10, ttlGuardAction: "hold" });
+  const at = (await admin.command({ clock: 1 })).now, day = 86_400_000;
+  await db.collection("mails").insertMany(Array.from({ length: 50 }, () => ({ received: new Date(+at - 9 * day) })));
+  await db.command({ createIndexes: "mails", indexes: [{ key: { received: 1 }, name: "received_1", expireAfterSeconds: 86400 }] });
+  await db.command({ ttlPause: "carts", index: "touched_1", until: new Date(+at + 3 * day) });
+  await db.command({ ttlHold: "sessions", filter: { user: 17 }, reason: "case 17" });
+  await admin.command({ setParameter: 1, ttlMonitorEnabled: false });
+  await page.locator("#rules tr", { hasText: "shop.mails" }).locator(".note", { hasText: "held by the guard: 50 documents at once, 100 %" }).waitFor();
+  await page.locator("#rules tr", { hasText: "shop.carts" }).locator(".note", { hasText: /until \d/ }).waitFor();
+  assert.equal(await page.getByRole("button", { name: "Pause shop.mails received_1" }).count(), 0);
+  await page.locator("#notices", { hasText: "TTL monitor is off" }).waitFor();
+  assert.match(await page.locator("#notices").innerText(), /Held in shop\.sessions: documents with \{"user":17\} \(case 17\)/);
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.ok(overflow <= 0, `the page is ${overflow} pixels too wide`);
+  await page.screenshot({ path: `${shots}/expiry-held.png`, fullPage: true });
+  await admin.command({ setParameter: 1, ttlMonitorEnabled: true });
+  await db.command({ ttlHoldRelease: "sessions", holdId: (await db.command({ ttlStatus: "sessions" })).holds[0].holdId });
+  await page.locator("#notices").waitFor({ state: "hidden" });
+  await db.command({ ttlResume: "carts", index: "touched_1" });
+  await db.collection("mails").drop();
+  await admin.command({ setParameter: 1, ttlGuardMinDocs: 10000, ttlGuardAction: "warn" });
+});
+
+test("ten thousand rules: those that need looking at are shown, the others are found", async () => {
+  const tenants = client.db("tenants");
+  for (let i = 0; i < 1000; ++i)
+    await tenants.command({ createIndexes: `tenant_${String(i).padStart(3, "0")}`, indexes: Array.from({ length: 10 }, (_, k) =>
+      ({ key: { [`f${k}`]: 1 }, name: `f${k}_1`, expireAfterSeconds: 100 + k })) });
+  await tenants.command({ ttlPause: "tenant_777", index: "f3_1" });
+  await page.locator("#rules-count", { hasText: "200 of 10,002" }).waitFor();
+  await page.getByRole("button", { name: "Resume tenants.tenant_777 f3_1" }).waitFor();
+  assert.equal(await page.locator("#rules tbody tr").count(), 200);
+  await page.locator("#filter").fill("TENANT_042.f5");
+  await page.locator("#rules-count", { hasText: "1 of 10,002" }).waitFor();
+  assert.equal(await page.locator("#rules tbody tr").count(), 1);
+  await page.locator("#filter").fill("no such & thing");
+  await page.locator("#rules-empty", { hasText: "No rule has this" }).waitFor();
+  assert.ok(await page.locator("#filter").isVisible());
+  await page.locator("#filter").fill("");
+  await page.locator("#rules-count", { hasText: "200 of" }).waitFor();
+  const status = await (await fetch(`${base}/api/status`)).text();
+  assert.ok(status.length < 200_000, `an event of ${status.length} bytes`);
+  const forecast = await (await fetch(`${base}/api/forecast?range=hour`)).json();
+  assert.ok(Object.keys(forecast.intervals[0].byRule).length <= 100);
+  await client.db("tenants").dropDatabase();
+  await page.locator("#rules-tools").waitFor({ state: "hidden" });
+});
+
+test("after a server was killed and started again the page goes on by itself", async () => {
+  const data = mkdtempSync(`${tmpdir()}/mayfly-page-`);
+  const port = new URL(base).port - 1;
+  const start = () => spawn(process.env.MAYFLYD ?? "build/release/mayflyd",
+    ["--dbpath", `${data}/data`, "--port", "0", "--nounixsocket", "--httpPort", String(port)], { stdio: "ignore" });
+  const up = () => until("the server", async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => ({ ok: false }))).ok);
+  let server = start();
+  try {
+    await up();
+    const p = await (await browser.newContext()).newPage();
+    await p.goto(`http://127.0.0.1:${port}/`);
+    await p.locator("#connection.live").waitFor();
+    server.kill("SIGKILL");
+    await p.locator("#connection.lost").waitFor();
+    server = start();
+    await up();
+    await p.locator("#connection.live").waitFor();
+    const uptime = async () => (await p.locator("#server").innerText()).match(/up (.*?) ·/)?.[1];
+    const first = await uptime();
+    await until("events of the new server", async () => (await uptime()) !== first);
+    await p.context().close();
+  } finally {
+    server.kill("SIGKILL");
+    rmSync(data, { recursive: true, force: true });
+  }
 });
 
 test("no errors, nothing asked of other hosts", async () => {

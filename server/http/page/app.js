@@ -67,7 +67,7 @@ function svg(name, attributes, parent, text) {
 function ceiling(max) {
   if (max <= 0) return 1;
   const power = Math.pow(10, Math.floor(Math.log10(max)));
-  return [1, 2, 2.5, 5, 10].map((f) => f * power).find((v) => v >= max - 1e-9);
+  return [1, 2, 2.5, 4, 5, 10].map((f) => f * power).find((v) => v >= max - 1e-9);
 }
 
 function frame(holder, label, max, format, from, to) {
@@ -92,8 +92,8 @@ function frame(holder, label, max, format, from, to) {
 
 // items: [{from, to, value, title}]
 function bars(holder, label, items, kind, from, to) {
-  const max = ceiling(Math.max(0, ...items.map((i) => i.value)));
-  const f = frame(holder, label, max, count, from, to);
+  const max = ceiling(Math.max(4, ...items.map((i) => i.value)));
+  const f = frame(holder, label, max, (v) => (Number.isInteger(v) || v >= 100 ? count(v) : v.toFixed(1)), from, to);
   for (const item of items) {
     if (item.value <= 0) continue;
     const x = f.x(item.from), w = Math.max(1.5, f.x(item.to) - x - 1);
@@ -152,7 +152,7 @@ function topRules(byRule) {
 
 function drawForecast(f) {
   const items = f.intervals.map((i) => ({ from: millis(i.from), to: millis(i.to), value: i.count }));
-  items.forEach((i, n) => { i.title = `${new Date(i.from).toLocaleString()}: ${count(i.value)}${topRules(f.intervals[n].byRule)}`; });
+  items.forEach((i, n) => { i.title = `${moment(i.from)}: ${count(i.value)}${topRules(f.intervals[n].byRule)}`; });
   const total = items.reduce((sum, i) => sum + i.value, 0);
   const approximate = f.exact ? "" : `about (±${Math.round((f.errorFraction || 0) * 100)} %) `;
   $("forecast-summary").textContent = `${approximate}${count(total)} in this time, ${count(f.overdue)} overdue, ` +
@@ -160,7 +160,7 @@ function drawForecast(f) {
   if (items.length === 0) return;
   bars($("forecast-chart"), `Documents that will expire: ${$("forecast-summary").textContent}`, items, "expire",
     items[0].from, items[items.length - 1].to);
-  table($("forecast-table"), ["From", "Documents"], items.filter((i) => i.value > 0).map((i) => [new Date(i.from).toLocaleString(), count(i.value)]));
+  table($("forecast-table"), ["From", "Documents"], items.filter((i) => i.value > 0).map((i) => [moment(i.from), count(i.value)]));
 }
 
 function drawHistory(h) {
@@ -168,17 +168,17 @@ function drawHistory(h) {
   const to = lastStatus ? lastStatus.now : Date.now(), from = to - h.slotMillis * 60;
   const slots = h.slots.filter((s) => s.from + h.slotMillis > from && s.from <= to);
   const items = slots.map((s) => ({ from: Math.max(from, s.from), to: Math.min(to, s.from + h.slotMillis), value: s.reaped,
-    title: `${new Date(s.from).toLocaleString()}: ${count(s.reaped)}` }));
+    title: `${moment(s.from)}: ${count(s.reaped)}` }));
   const total = items.reduce((sum, i) => sum + i.value, 0);
-  $("history-summary").textContent = `${count(total)} documents since ${slots.length ? new Date(slots[0].from).toLocaleString() : "now"}`;
+  $("history-summary").textContent = `${count(total)} documents since ${moment(slots.length ? slots[0].from : to)}`;
   bars($("history-chart"), `Documents removed: ${$("history-summary").textContent}`, items, "reaped", from, to);
   table($("history-table"), ["From", "Removed", "Read p99", "Write p99"], slots.filter((s) => s.reaped > 0).map((s) =>
-    [new Date(s.from).toLocaleString(), count(s.reaped), duration(s.readP99Micros / 1000), duration(s.writeP99Micros / 1000)]));
+    [moment(s.from), count(s.reaped), duration(s.readP99Micros / 1000), duration(s.writeP99Micros / 1000)]));
   const line = (name, label, field, ops) => ({ name, label, points: slots.filter((s) => s[ops] > 0).map((s) =>
     ({ at: Math.min(to, Math.max(from, s.from + h.slotMillis / 2)), value: s[field] / 1000 })) });
   const series = [line("read", "reads", "readP99Micros", "reads"), line("write", "writes", "writeP99Micros", "writes")];
   const worst = Math.max(0, ...series[0].points.map((p) => p.value));
-  $("latency-summary").textContent = `worst second of reads: ${duration(worst)}`;
+  $("latency-summary").textContent = series[0].points.length ? `worst second of reads: ${duration(worst)}` : "no reads in this time";
   lines($("latency-chart"), `p99 latency of reads and writes; ${$("latency-summary").textContent}`, series, from, to);
 }
 
@@ -257,7 +257,7 @@ function drawRules(rules, now, s) {
     texts.forEach((t, i) => { if (t !== null && tr.cells[i].textContent !== t) tr.cells[i].textContent = t; });
     const [state, note] = tr.cells[2].firstChild.children;
     state.textContent = r.state;
-    state.className = `state state-${r.state}`;
+    state.className = `state state-${r.lastError ? "failing" : r.state}`;
     const why = ruleNote(r, s);
     if (note.textContent !== why) note.textContent = note.title = why;
     note.classList.toggle("bad", Boolean(r.lastError));
