@@ -227,7 +227,8 @@ class Environment final : public PipelineEnvironment {
     // What it replaces has the same rules: they stay paused, and what is held is held.
     CollectionInfoPtr old = catalog.Find(out_db_, out_target_);
     if (old) {
-      MAYFLY_TRY(server_.ttl_controls().CarryOver(op, old->uuid, temporary->uuid, out_db_, replace));
+      MAYFLY_TRY(
+          server_.ttl_controls().CarryOver(op, old->uuid, temporary->uuid, out_db_, replace));
     } else {
       MAYFLY_TRY(replace());
     }

@@ -223,7 +223,8 @@ Result<Forecast> ForecastCollection(ServerContext& server, Operation& op, std::s
 
 Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_view db,
                              const ForecastOptions& options) {
-  // So many documents are looked at, however many collections they are in; what follows is estimated.
+  // So many documents are looked at, however many collections they are in; what follows is
+  // estimated.
   constexpr int64_t kLookedAt = 500'000;
   Forecast all;
   double counted = 0, weighted = 0;

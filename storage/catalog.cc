@@ -74,10 +74,12 @@ Result<void> CatalogImpl::Load() {
           used(i->id);
           indexes[i->id] = i.get();
           if (i->expiry_repaired)
-            storage_.impl().Log('W', "TTL index with an invalid expireAfterSeconds: it is inactive, as with 2147483647; set it with collMod",
-                         BuildBson([&](BsonBuilder& b) {
-                           b.Append("namespace", coll->ns).Append("index", i->name);
-                         }));
+            storage_.impl().Log('W',
+                                "TTL index with an invalid expireAfterSeconds: it is inactive, as "
+                                "with 2147483647; set it with collMod",
+                                BuildBson([&](BsonBuilder& b) {
+                                  b.Append("namespace", coll->ns).Append("index", i->name);
+                                }));
         }
         InsertLocked(coll);
         return Ok();

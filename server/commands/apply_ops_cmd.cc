@@ -2,9 +2,9 @@
 #include <array>
 #include <cstring>
 
-#include "server/index_spec.h"
 #include "server/arg_reader.h"
 #include "server/commands/collection_options.h"
+#include "server/index_spec.h"
 #include "server/server_context.h"
 #include "server/write_ops.h"
 #include "storage/document_diff.h"

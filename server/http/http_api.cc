@@ -109,8 +109,7 @@ Awaitable<HttpAnswer> HttpApi::History(std::string_view query) {
   }));
 }
 
-Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample,
-                                           std::string_view query) {
+Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample, std::string_view query) {
   const std::string filter = QueryValue(query, "filter");
   std::string failed;
   if (status_.at <= server_.clock().MonotonicMicros() - kStatusMicros) {

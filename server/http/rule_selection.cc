@@ -42,8 +42,12 @@ void AppendRuleSelection(BsonView rules, std::string_view filter, BsonBuilder& o
   for (const BsonElement& e : rules) {
     const BsonView r = e.value.Document();
     const std::string_view state = r["state"].String();
-    Ranked k{r, chosen.size(), state == "active" && r["lastError"].missing(),
-             r["pending"].NumberAsInt64(), r["lagMillis"].NumberAsInt64(), INT64_MAX};
+    Ranked k{r,
+             chosen.size(),
+             state == "active" && r["lastError"].missing(),
+             r["pending"].NumberAsInt64(),
+             r["lagMillis"].NumberAsInt64(),
+             INT64_MAX};
     if (r["nextDeadline"].IsDate()) k.next = r["nextDeadline"].Date().millis;
     ++total;
     ++states[state];

@@ -47,4 +47,20 @@ check('cursor with many batches', () => {
   eq(db.m.find().batchSize(20).toArray().length, 500);
   eq(db.m.find().sort({ _id: -1 }).limit(1).next()._id, 499);
 });
+// What docs/expiry.md tells people to type, line by line as it stands there.
+check('recipes', () => {
+  const fs = require('fs'), file = `${process.env.HOME}/recipes.js`;
+  const text = fs.readFileSync(require('path').join(__dirname, '../../../docs/expiry.md'), 'utf8');
+  fs.writeFileSync(file, "var sid = 's1', key = 'k1', value = 42;\n" + text.split('## Recipes')[1].split('```js')[1].split('```')[0]);
+  db.mails.createIndex({ received: 1 });
+  load(file);
+  eq(db.cache.findOne({ _id: 'k1' }).value, 42);
+  const left = (c) => Number(db[c].find({}, { left: { $meta: 'ttlMillis' } }).next().left);
+  if (!(left('cache') > 80_000 && left('cache') <= 90_000)) throw new Error(`cache: ${left('cache')} ms`);
+  if (!(left('logins') > 3_500_000 && left('logins') <= 3_600_000)) throw new Error(`logins: ${left('logins')} ms`);
+  eq(db.log.countDocuments(), 1);
+  eq([db.jobs.countDocuments(), db.jobs_late.countDocuments()], [0, 0]);
+  const seconds = (c, name) => db[c].getIndexes().find((i) => i.name === name).expireAfterSeconds;
+  eq([seconds('sessions', 'lastSeen_1'), seconds('mails', 'received_1'), seconds('tokens', 'issued_1')], [600, 86400, 3600]);
+});
 print(`mongosh: ${passed} passed, ${failed} failed`);
