@@ -212,8 +212,9 @@ def main():
         print("FAIL", f[:3000])
     shutil.rmtree(data, ignore_errors=True)
     print(f"command fuzz: seed {args.seed}, {sent} commands, {answered} of them done")
-    print(f"command fuzz: {sent - len(failures)} passed, {len(failures)} failed")
-    sys.exit(bool(failures) or answered == 0)
+    bad = bool(failures) or answered == 0
+    print(f"command fuzz, {sent} commands: {int(not bad)} passed, {max(len(failures), int(bad))} failed")
+    sys.exit(bad)
 
 
 main()
