@@ -44,8 +44,16 @@ def all_vote(s, count=None):
 
 
 def same(s, db="test"):
-    s.settled()
-    return len(set(s.hashes(db))) == 1
+    """What no majority had may still be on its way between one member's hash and the next one's: asked again, until a deadline."""
+    def equal():
+        s.settled()
+        return len(set(s.hashes(db))) == 1
+    try:
+        s.wait(equal, "the same on all members", 60)
+        return True
+    except AssertionError as e:
+        print(e, flush=True)
+        return False
 
 
 def beginning():
