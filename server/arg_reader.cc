@@ -103,6 +103,7 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
       if (f.name == "comment") g.comment = v;
       return Ok();
     case 'h':
+      g.help = v.Truthy();
       return Ok();
     case 'l':
       return document(&g.lsid);

@@ -52,6 +52,7 @@ struct GenericArguments {
   int64_t max_time_ms = 0;       ///< 0: none
   std::string_view api_version;  ///< empty: none
   bool api_strict = false, api_deprecation_errors = false;
+  bool help = false;  ///< say what the command is for, and do not do it
   bool autocommit_given = false, autocommit = false, start_transaction = false;
 };
 

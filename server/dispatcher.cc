@@ -336,13 +336,6 @@ static bool OnProfile(const CommandRequest& req) {
   return req.fields[0].value.IsString() && req.fields[0].value.String() == "system.profile";
 }
 
-/// Whether the command is to say what it is for, and not to do it.
-static bool AsksForHelp(const CommandRequest& req) {
-  for (const CommandField& f : req.fields)
-    if (f.generic && f.name == "help") return f.value.Truthy();
-  return false;
-}
-
 bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   ServerMetrics& metrics = server_.metrics();
   s.start_micros = server_.clock().MonotonicMicros();
@@ -392,7 +385,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     Finish(c, s, out, std::move(parsed));
     return true;
   }
-  if (AsksForHelp(req)) [[unlikely]] {
+  if (req.generic.help) [[unlikely]] {
     s.reply->Append("help",
                     "help for: " + std::string(s.row->name) + " " + std::string(s.row->help));
     Finish(c, s, out, Ok());

@@ -13,22 +13,13 @@ import bson
 import pymongo
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
-from replica_set import Checks, Member, ReplicaSet
+from replica_set import Checks, Member, ReplicaSet, code
 from run import Client
 
 SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
 CONNECTIONS = int(os.environ.get("MAYFLY_FAULT_CONNECTIONS", "600"))
 rnd = random.Random(SEED)
 check = Checks()
-
-
-def code(f):
-    """The error's code, 0 for none."""
-    try:
-        f()
-        return 0
-    except PyMongoError as e:
-        return (getattr(e, "details", None) or {}).get("code", repr(e))
 
 
 def refused(what, want, f):

@@ -14,21 +14,13 @@ from proxy import Network
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
-from replica_set import ROOT, Checks, Member, ReplicaSet
+from replica_set import ROOT, Checks, Member, ReplicaSet, code
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "5"))
 SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 rnd = random.Random(SEED)
 check = Checks()
-
-
-def code(f):
-    try:
-        f()
-        return 0
-    except PyMongoError as e:
-        return (getattr(e, "details", None) or {}).get("code", repr(e))
 
 
 def others(s, *not_these):
@@ -387,7 +379,8 @@ def cut_off():
         net.set({(x.name, away.name) for x in others(s, away)} | {(away.name, x.name) for x in others(s, away)})
         for i in range(60):
             p.client.test.big.insert_many([{"_id": i * 10 + n, "bytes": rnd.randbytes(100_000)} for n in range(10)])
-        time.sleep(5)  # sleeps: a random moment
+        seen = lambda: {m["name"]: m["health"] for m in away.client.admin.command("replSetGetStatus")["members"]}
+        s.wait(lambda: sum(seen().values()) == 1, "it to have given up on all others, several election timeouts long")
         check(p.hello()["isWritablePrimary"] and p.client.admin.command("replSetGetStatus")["term"] == term, "a member that is cut off disturbs nobody")
         net.heal()
         s.wait(lambda: p.client.admin.command("replSetGetStatus")["term"] == term and away.hello().get("secondary") and away.client.test.big.count_documents({}) == 600, "it to have everything", 90)

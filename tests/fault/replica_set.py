@@ -7,6 +7,15 @@ from pymongo.errors import PyMongoError
 from fault_test import BINARY, ROOT, Checks, free_port
 
 
+def code(f):
+    """The error's code, 0 for none."""
+    try:
+        f()
+        return 0
+    except PyMongoError as e:
+        return (getattr(e, "details", None) or {}).get("code", repr(e))
+
+
 class Member:
     def __init__(self, folder, extra=(), network=None, name=None):
         self.port, self.folder, self.extra, self.proc = free_port(), folder, list(extra), None
