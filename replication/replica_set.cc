@@ -112,15 +112,16 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
 ReplicaSet::~ReplicaSet() {
   Stop();
   if (committer_ != nullptr) committer_->set_consensus(nullptr);
-  // Pending units fail, the engine's threads end. Not by reset alone: what they still announce comes here and asks `consensus_`.
+  // Pending units fail, the engine's threads end. Not by reset alone: what they still announce comes here and asks `consensus_`, as do
+  // the tasks that they left.
   if (consensus_) consensus_->Stop();
-  consensus_.reset();
   {
     std::lock_guard l(tasks_mutex_);
     tasks_stop_ = true;
     tasks_wake_.notify_one();
   }
   tasks_thread_.join();
+  consensus_.reset();
 }
 
 Result<void> ReplicaSet::Start() { return consensus_->Start(); }

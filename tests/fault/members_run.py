@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What members are told to be and to do, on three real processes: settings of the configuration, step-down, step-up, freezing, priorities, votes,
-hidden and delayed members, tags, a member whose data directory was emptied (also one of two), and one that was removed while it was away. The last
+hidden and delayed members, tags, a member whose data directory was emptied (also one of two), and one that was removed while it was away; members that end as they begin. The last
 line says "N passed, N failed".
 """
-import shutil, sys, time
+import shutil, sys, threading, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -353,6 +353,28 @@ def two():
         s.close()
 
 
+def young():
+    """A member that is told to end while its first configuration arrives ends in order: what its engine had announced was still looked at when the
+    engine was gone."""
+    s = ReplicaSet(9)
+    try:
+        first, *rest = s.members
+        first.client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": first.host}]})
+        s.wait(lambda: first.hello()["isWritablePrimary"], "a primary")
+        codes = []
+        for i, m in enumerate(rest):
+            config = first.client.admin.command("replSetGetConfig")["config"]
+            config["version"] += 1
+            config["members"] = config["members"][:1] + [{"_id": i + 1, "host": m.host, "votes": 0, "priority": 0}]
+            first.client.admin.command("replSetReconfig", config)
+            threading.Event().wait(0.013 * i)  # sleeps: a random moment of joining
+            codes.append(m.stop())
+        check(codes == [0] * len(rest), f"members end in order while they join: {codes}")
+        check(first.stop() == 0, "and the primary")
+    finally:
+        s.close()
+
+
 def wait_votes(s):
     """A member that is taken in votes once it has everything."""
     s.wait(lambda: s.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == 3, "all three to vote")
@@ -375,6 +397,9 @@ def main():
     if not ONLY or "two" in ONLY:
         print("     two", flush=True)
         two()
+    if not ONLY or "young" in ONLY:
+        print("     young", flush=True)
+        young()
     print(f"members of a set: {passed} passed, {failed} failed")
     return 1 if failed else 0
 
