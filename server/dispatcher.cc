@@ -112,7 +112,8 @@ Error Dispatcher::Unexpected(const RequestState& s) {
     throw;
   } catch (const std::bad_alloc&) {
     return {ErrorCode::kExceededMemoryLimit,
-            "there is not enough memory for this operation now: ask for less at once, or try again later"};
+            "there is not enough memory for this operation now: ask for less at once, or try again "
+            "later"};
   } catch (...) {
   }
   return {ErrorCode::kInternalError, "an unexpected failure of the server: " + what};
@@ -230,44 +231,7 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
 Result<void> Dispatcher::ReadConcern(RequestState& s) {
   const BsonValue rc = s.request.generic.read_concern;
   if (rc.missing()) return Ok();
-  if (server_.replica_set() != nullptr)
-    return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
-  for (const BsonElement& e : rc.Document()) {
-    if (e.name == "level") {
-      if (!e.value.IsString())
-        return Error{ErrorCode::kTypeMismatch,
-                     "BSON field 'readConcern.level' is the wrong type '" +
-                         std::string(BsonTypeName(e.value.type())) + "', expected type 'string'"};
-      const std::string_view level = e.value.String();
-      if (level == "local")
-        s.ctx->read_concern = ReadConcernLevel::kLocal;
-      else if (level == "available")
-        s.ctx->read_concern = ReadConcernLevel::kAvailable;
-      // Whatever a standalone has committed is with the majority of its one member.
-      else if (level == "majority")
-        s.ctx->read_concern = ReadConcernLevel::kMajority;
-      else if (level == "linearizable" || level == "snapshot")
-        return Error{
-            ErrorCode::kNotAReplicaSet,
-            "node needs to be a replica set member to use readConcern: " + std::string(level)};
-      else
-        return Error{ErrorCode::kBadValue,
-                     "Enumeration value '" + std::string(level) +
-                         "' for field 'readConcern.level' is not a valid value."};
-    } else if (e.name == "afterClusterTime" || e.name == "atClusterTime" ||
-               e.name == "afterOpTime") {
-      return Error{
-          ErrorCode::kNotAReplicaSet,
-          "node needs to be a replica set member to use readConcern: " + std::string(e.name)};
-    } else if (e.name != "provenance") {
-      return Error{ErrorCode::kUnknownField,
-                   "BSON field 'readConcern." + std::string(e.name) + "' is an unknown field."};
-    }
-  }
-  if (!(s.row->flags & kTakesReadConcern) && !rc.Document().empty())
-    return Error{ErrorCode::kInvalidOptions,
-                 "Command " + std::string(s.row->name) + " does not support readConcern"};
-  return Ok();
+  return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
 }
 
 Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
@@ -403,8 +367,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.reply->Abandon();
     s.reply.emplace(out);
   }
-  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail ||
-      waits || (server_.replica_set() != nullptr && (s.row->flags & kTakesWriteConcern)) ||
+  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail || waits ||
+      (server_.replica_set() != nullptr && (s.row->flags & kTakesWriteConcern)) ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;

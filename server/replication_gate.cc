@@ -75,7 +75,8 @@ bool IsRetryableWriteError(ErrorCode code) {
   }
 }
 
-// --- defaults ----------------------------------------------------------------------------------------
+// --- defaults
+// ----------------------------------------------------------------------------------------
 
 std::shared_ptr<const RWConcernDefaults::Values> RWConcernDefaults::get() const {
   std::lock_guard l(mutex_);
@@ -123,7 +124,8 @@ WriteConcern RWConcernDefaults::CustomWriteConcern() const {
   return wc;
 }
 
-// --- snapshot reads ------------------------------------------------------------------------------------
+// --- snapshot reads
+// ------------------------------------------------------------------------------------
 
 Result<SnapshotReads::Point> SnapshotReads::Open(Storage& storage, ReplicaSet& set, uint64_t at,
                                                  int64_t now_micros) {
@@ -134,7 +136,8 @@ Result<SnapshotReads::Point> SnapshotReads::Open(Storage& storage, ReplicaSet& s
     k.used_micros = now_micros;
     return k.point;
   }
-  // The time first: what the snapshot has beyond it is in every read at this time, because all of them share it.
+  // The time first: what the snapshot has beyond it is in every read at this time, because all of
+  // them share it.
   const uint64_t now = set.applied_ts();
   if (at != 0 && at != now)
     return Error{ErrorCode::kSnapshotTooOld,
@@ -179,8 +182,7 @@ Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandReq
 
 Result<void> SeeClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
   const BsonValue t = doc["clusterTime"];
-  if (t.missing())
-    return Error{ErrorCode::kNoSuchKey, "Missing expected field \"clusterTime\""};
+  if (t.missing()) return Error{ErrorCode::kNoSuchKey, "Missing expected field \"clusterTime\""};
   if (!t.Is(BsonType::kTimestamp))
     return Error{ErrorCode::kTypeMismatch,
                  "\"clusterTime\" had the wrong type. Expected timestamp, found " +
@@ -188,11 +190,30 @@ Result<void> SeeClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
   const uint64_t ts = t.Timestamp();
   if (ts <= set.committer().last_ts()) return Ok();
   if ((ts >> 32) > static_cast<uint64_t>(now.millis / 1000) + kMaxDriftSeconds)
-    return Error{ErrorCode::kBadValue,
-                 "New cluster time, " + std::to_string(ts >> 32) +
-                     ", is too far from this node's wall clock time, " +
-                     std::to_string(now.millis / 1000) + "."};
+    return Error{ErrorCode::kBadValue, "New cluster time, " + std::to_string(ts >> 32) +
+                                           ", is too far from this node's wall clock time, " +
+                                           std::to_string(now.millis / 1000) + "."};
   if (set.topology()->config) set.committer().AdvanceTo(ts);
+  return Ok();
+}
+
+/// Of a server that belongs to no set. Whatever it has committed is with the majority of its one
+/// member.
+static Result<void> CheckStandaloneReadConcern(const CommandContext& ctx, const CommandRow& row,
+                                               BsonView rc) {
+  const bool level = ctx.read_concern == ReadConcernLevel::kLinearizable ||
+                     ctx.read_concern == ReadConcernLevel::kSnapshot;
+  if (level || ctx.after_cluster_time != 0 || ctx.at_cluster_time != 0) {
+    const std::string_view what = level                          ? rc["level"].String()
+                                  : !rc["afterOpTime"].missing() ? "afterOpTime"
+                                  : ctx.at_cluster_time != 0     ? "atClusterTime"
+                                                                 : "afterClusterTime";
+    return Error{ErrorCode::kNotAReplicaSet,
+                 "node needs to be a replica set member to use readConcern: " + std::string(what)};
+  }
+  if (!(row.flags & kTakesReadConcern) && !rc.empty())
+    return Error{ErrorCode::kInvalidOptions,
+                 "Command " + std::string(row.name) + " does not support readConcern"};
   return Ok();
 }
 
@@ -220,10 +241,10 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
                          "' for field 'readConcern.level' is not a valid value."};
     } else if (e.name == "afterClusterTime" || e.name == "atClusterTime") {
       if (!e.value.Is(BsonType::kTimestamp))
-        return Error{ErrorCode::kTypeMismatch,
-                     "BSON field 'readConcern." + std::string(e.name) + "' is the wrong type '" +
-                         std::string(BsonTypeName(e.value.type())) +
-                         "', expected type 'timestamp'"};
+        return Error{ErrorCode::kTypeMismatch, "BSON field 'readConcern." + std::string(e.name) +
+                                                   "' is the wrong type '" +
+                                                   std::string(BsonTypeName(e.value.type())) +
+                                                   "', expected type 'timestamp'"};
       if (e.value.Timestamp() == 0)
         return Error{ErrorCode::kInvalidOptions,
                      "readConcern." + std::string(e.name) + " cannot be null"};
@@ -238,6 +259,7 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
                    "BSON field 'readConcern." + std::string(e.name) + "' is an unknown field."};
     }
   }
+  if (ctx.server.replica_set() == nullptr) return CheckStandaloneReadConcern(ctx, row, rc);
   if (row.name == "getMore" || row.name == "killCursors") {
     // Drivers repeat the read concern of a snapshot session there: a cursor goes on reading what
     // the command that opened it read.
@@ -254,16 +276,19 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
   if (ctx.read_concern == ReadConcernLevel::kSnapshot && row.name != "find" &&
       row.name != "aggregate" && row.name != "distinct")
     return Error{ErrorCode::kInvalidOptions,
-                 "readConcern level snapshot is only valid for find, aggregate and distinct outside of a transaction"};
+                 "readConcern level snapshot is only valid for find, aggregate and distinct "
+                 "outside of a transaction"};
   if (ctx.after_cluster_time != 0 && ctx.at_cluster_time != 0)
-    return Error{ErrorCode::kInvalidOptions,
-                 "Specifying a timestamp for both 'atClusterTime' and 'afterClusterTime' is not allowed"};
+    return Error{
+        ErrorCode::kInvalidOptions,
+        "Specifying a timestamp for both 'atClusterTime' and 'afterClusterTime' is not allowed"};
   if (ctx.at_cluster_time != 0 && ctx.read_concern != ReadConcernLevel::kSnapshot)
     return Error{ErrorCode::kInvalidOptions,
                  "readConcern.atClusterTime is only allowed with readConcern level 'snapshot'"};
   if (ctx.read_concern == ReadConcernLevel::kLinearizable && ctx.after_cluster_time != 0)
-    return Error{ErrorCode::kInvalidOptions,
-                 "afterClusterTime field can be set only if level is equal to majority, local, or snapshot"};
+    return Error{
+        ErrorCode::kInvalidOptions,
+        "afterClusterTime field can be set only if level is equal to majority, local, or snapshot"};
   return Ok();
 }
 
@@ -275,13 +300,15 @@ bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx) {
 
 namespace {
 
-/// Returns when a majority has said that this member led after the call, and what was acknowledged before it is applied here.
+/// Returns when a majority has said that this member led after the call, and what was acknowledged
+/// before it is applied here.
 Awaitable<Result<void>> ConfirmLeads(CommandContext& ctx) {
   ReplicaSet& set = *ctx.server.replica_set();
   auto answer = std::make_shared<std::optional<Result<uint64_t>>>();
-  // References only: GCC 12 destroys what a lambda within a co_await expression has captured twice. A copy of `answer` here was
-  // released once too often, and the count that then went down was another thread's memory (the entry of the replication log that
-  // seemed moved by one byte). scripts/lib/check_coroutines.py looks for more of these.
+  // References only: GCC 12 destroys what a lambda within a co_await expression has captured twice.
+  // A copy of `answer` here was released once too often, and the count that then went down was
+  // another thread's memory (the entry of the replication log that seemed moved by one byte).
+  // scripts/lib/check_coroutines.py looks for more of these.
   co_await asio::async_initiate<const asio::use_awaitable_t<IoExecutor>, void()>(
       [&set, &answer, &ctx](auto handler) {
         auto shared = std::make_shared<decltype(handler)>(std::move(handler));
@@ -309,8 +336,9 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   }
   const uint64_t wanted = std::max(ctx.after_cluster_time, ctx.at_cluster_time);
   if (wanted > set.cluster_time())
-    co_return Error{ErrorCode::kInvalidOptions,
-                    "readConcern afterClusterTime value must not be greater than the current clusterTime"};
+    co_return Error{
+        ErrorCode::kInvalidOptions,
+        "readConcern afterClusterTime value must not be greater than the current clusterTime"};
   bool nudged = false;
   while (set.applied_ts() < wanted) {
     CollectionNotifier::Watch watch(ctx.server.notifier(),
@@ -324,8 +352,7 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
                                  }),
                                  [](Result<void>) {});
     }
-    MAYFLY_CO_TRY(co_await watch.WaitFor(
-        ctx, ctx.server.clock().MonotonicMicros() + 10'000'000));
+    MAYFLY_CO_TRY(co_await watch.WaitFor(ctx, ctx.server.clock().MonotonicMicros() + 10'000'000));
   }
   if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
     MAYFLY_CO_TRY(SnapshotReads::Point point,
@@ -402,11 +429,14 @@ void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
 
 void AppendErrorDetails(ServerContext& server, ReplicaSet& set, ErrorCode code,
                         BsonBuilder& reply) {
-  // A shutdown is news: with the version that the client knows it would take the error for an old one and go on sending; without one it
-  // would wait for the hello that is under way, up to ten seconds.
-  const bool shutdown = code == ErrorCode::kInterruptedAtShutdown || code == ErrorCode::kShutdownInProgress;
+  // A shutdown is news: with the version that the client knows it would take the error for an old
+  // one and go on sending; without one it would wait for the hello that is under way, up to ten
+  // seconds.
+  const bool shutdown =
+      code == ErrorCode::kInterruptedAtShutdown || code == ErrorCode::kShutdownInProgress;
   if (!shutdown && !IsNotPrimary(code)) return;
-  const auto version = shutdown ? set.NewTopologyVersion() : static_cast<int64_t>(set.topology()->counter);
+  const auto version =
+      shutdown ? set.NewTopologyVersion() : static_cast<int64_t>(set.topology()->counter);
   BsonBuilder t = reply.OpenDocument("topologyVersion");
   t.AppendObjectId("processId", server.process_id()).Append("counter", version);
 }

@@ -77,7 +77,8 @@ Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandReq
                         bool legacy_secondary_ok);
 /// Takes in what the client has seen of the set's time. Errors: BadValue 2, NoSuchKey 4, TypeMismatch 14.
 Result<void> SeeClusterTime(ReplicaSet& set, BsonView cluster_time, Instant now);
-/// Reads `readConcern` into the context. Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72.
+/// Reads `readConcern` into the context. Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72; of a server that belongs to no set,
+/// NotAReplicaSet 123 for what only a set can do.
 Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc);
 /// Whether WaitBefore has something to wait for.
 bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);

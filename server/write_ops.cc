@@ -349,6 +349,22 @@ Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateSt
   return update;
 }
 
+std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool upsert,
+                                                      WriteUnit& unit, WriteUnit::Locked* locked) {
+  unit.set_no_wait(true);
+  Observe(unit);
+  std::string key;
+  Storage::AppendRecordKey(*coll_, id, key);
+  Result<bool> current = unit.LockAndRead(*coll_, key, locked);
+  if (current && current.value() && (locked->expire_at || coll_->HasTtlRules())) {
+    if (upsert && Visible().Expired(locked->doc, locked->expire_at)) return std::nullopt;
+    current = RemoveIfExpired(unit, *locked);
+    if (current) current = !current.value();
+  }
+  if (!current && IsRetryable(current.error())) return std::nullopt;
+  return current;
+}
+
 std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateStatement& s,
                                                                  WriteUnit& unit) {
   BsonValue id;
@@ -359,26 +375,11 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   if (update.value()->NeedsPosition()) return std::nullopt;
   Result<ExpirySetting> setting = CombineExpiry(s, *update.value());
   if (!setting) return setting.error();
-  unit.set_no_wait(true);
-  Observe(unit);
-  std::string key;
-  Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
-  Result<bool> found = unit.LockAndRead(*coll_, key, &locked);
-  if (!found) {
-    if (IsRetryable(found.error())) return std::nullopt;
-    return found.error();
-  }
-  if (found.value() && (locked.expire_at || coll_->HasTtlRules())) {
-    if (s.upsert && Visible().Expired(locked.doc, locked.expire_at)) return std::nullopt;
-    Result<bool> expired = RemoveIfExpired(unit, locked);
-    if (!expired) {
-      if (IsRetryable(expired.error())) return std::nullopt;
-      return expired.error();
-    }
-    if (expired.value()) found = false;
-  }
-  if (!found.value()) {
+  const std::optional<Result<bool>> found = LockCurrent(id, s.upsert, unit, &locked);
+  if (!found) return std::nullopt;
+  if (!*found) return found->error();
+  if (!found->value()) {
     if (s.upsert) return std::nullopt;
     return UpdateResult{};
   }
@@ -429,25 +430,11 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   BsonValue id;
   if (!coll_ || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
-  unit.set_no_wait(true);
-  Observe(unit);
-  std::string key;
-  Storage::AppendRecordKey(*coll_, id, key);
   WriteUnit::Locked locked;
-  Result<bool> found = unit.LockAndRead(*coll_, key, &locked);
-  if (!found) {
-    if (IsRetryable(found.error())) return std::nullopt;
-    return found.error();
-  }
-  if (found.value() && (locked.expire_at || coll_->HasTtlRules())) {
-    Result<bool> expired = RemoveIfExpired(unit, locked);
-    if (!expired) {
-      if (IsRetryable(expired.error())) return std::nullopt;
-      return expired.error();
-    }
-    if (expired.value()) found = false;
-  }
-  if (!found.value()) return int64_t{0};
+  const std::optional<Result<bool>> found = LockCurrent(id, false, unit, &locked);
+  if (!found) return std::nullopt;
+  if (!*found) return found->error();
+  if (!found->value()) return int64_t{0};
   ++op_.docs_examined;
   ++op_.keys_examined;
   Result<void> ok = unit.Delete(*coll_, locked);

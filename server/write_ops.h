@@ -142,6 +142,11 @@ class WriteCommand {
   /// Of a locked document by a point write: true when it is past its deadline, which stages its
   /// removal unless it may still be recovered.
   Result<bool> RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked);
+  /// What TryStageUpdate and TryStageDelete begin with: locks the document with that `_id` without
+  /// waiting, and stages its removal when it is past its deadline. Whether it is there and current;
+  /// nothing: only a worker can go on, as when an `upsert` would take its place.
+  std::optional<Result<bool>> LockCurrent(const BsonValue& id, bool upsert, WriteUnit& unit,
+                                          WriteUnit::Locked* locked);
   void Observe(WriteUnit& unit) {
     if (observer_ == nullptr) return;
     observer_->BeginUnit(unit);
@@ -166,8 +171,8 @@ class WriteCommand {
 /// True for a conflict that another try may not meet.
 bool IsRetryable(const Error& e);
 
-/// The failed statements of a command. Beyond 1 MB of texts and details only the code of each is kept: a hundred thousand
-/// of them have room in one reply.
+/// The failed statements of a command. Beyond 1 MB of texts and details only the code of each is
+/// kept: a hundred thousand of them have room in one reply.
 class WriteErrors {
  public:
   void Add(size_t index, Error e);
