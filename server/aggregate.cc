@@ -125,6 +125,7 @@ class Environment final : public PipelineEnvironment {
     spec.include_expired = include_expired_;
     spec.allow_disk_use = allow_disk_use_;
     spec.explain = explain_;
+    spec.want_sort_key = request.needs_sort_key;
     // The variables are evaluated already; a scope of the right size stands for their names.
     VariableScope scope;
     while (static_cast<size_t>(scope.slots()) < request.variables.size()) scope.Define("_");
@@ -328,13 +329,15 @@ class PipelineCursor final : public ServerCursor {
  public:
   PipelineCursor(std::unique_ptr<Environment> env, std::unique_ptr<Pipeline> pipeline)
       : env_(std::move(env)), pipeline_(std::move(pipeline)) {}
-  /// Errors say, as MongoDB's do, whether they came up in the aggregation's own batch or in a later one.
+  /// Errors say, as MongoDB's do, whether they came up in the aggregation's own batch or in a later
+  /// one.
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) override {
     Result<void> done = FillBatch(op, batch_size, max_bytes, batch);
     if (!done)
-      done.error().message.insert(0, later_ ? "Executor error during getMore :: caused by :: "
-                                            : "PlanExecutor error during aggregation :: caused by :: ");
+      done.error().message.insert(
+          0, later_ ? "Executor error during getMore :: caused by :: "
+                    : "PlanExecutor error during aggregation :: caused by :: ");
     later_ = true;
     return done;
   }

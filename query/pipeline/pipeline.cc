@@ -198,8 +198,7 @@ class PipelineParser {
       std::set<std::string> fields;
       stage->AddDependencies(&fields);
       if (fields.contains(std::string(kMetaDependency) + "textScore"))
-        return LocationError(40218,
-                             "query requires text score metadata, but it is not available");
+        return LocationError(40218, "query requires text score metadata, but it is not available");
     }
     return Ok();
   }
@@ -328,9 +327,11 @@ SourceRequest Pipeline::TakeSource() {
   // there means.
   std::set<std::string> names;
   for (auto& field : fields) {
-    if (field.starts_with(kMetaDependency))
+    if (field.starts_with(kMetaDependency)) {
       request.needs_metadata = true;
-    else
+      if (field == std::string(kMetaDependency) + "sortKey")
+        request.needs_sort_key = !request.sort.view().empty();
+    } else
       names.insert(field.substr(0, field.find('.')));
   }
   if (!whole) request.fields = std::move(names);

@@ -31,6 +31,7 @@ struct SourceRequest {
   /// A licence to answer from an index alone, not a demand to cut documents down.
   std::optional<std::set<std::string>> fields;
   bool needs_metadata = false;  ///< `$meta` is used: the source fills DocumentMetadata
+  bool needs_sort_key = false;  ///< likewise with what it was sorted by
   /// Values of the variables that `match` may use ($expr), by VariableId.
   std::vector<Value> variables;
   /// The same with their names, for a source that parses `filter` again (a view).
@@ -113,7 +114,7 @@ struct PipelineOptions {
   /// Variables with values, beside those of `let`: SourceRequest::named_variables of a pipeline on
   /// a view.
   std::vector<std::pair<std::string, Value>> variables;
-  bool allow_writes = true;  ///< $out, $merge
+  bool allow_writes = true;    ///< $out, $merge
   bool change_stream = false;  ///< the stages behind $changeStream, which is the source
 };
 

@@ -47,6 +47,7 @@ struct QuerySpec {
   bool allow_disk_use = true;
   /// True: documents past their own deadline are found too (the reaper and validate).
   bool include_expired = false;
+  bool want_sort_key = false;  ///< metadata() tells it, beside what the projection asks for
   /// The command's `let`: evaluated once, with no document.
   BsonView let;
   /// Variables that are evaluated already (pipelines, $lookup): names in `scope`, values by
@@ -138,9 +139,9 @@ class PlanExecutor {
 
   // --- explain and statistics
   // ---------------------------------------------------------------------------------------
-  /// Runs to the end and drops the results: explain does so before kExecutionStats and
-  /// kAllPlansExecution.
-  Result<int64_t> RunToEnd();
+  /// Runs to the end, or to that many results (0: all), and drops them: explain does so before
+  /// kExecutionStats and kAllPlansExecution. Answers how many there were.
+  Result<int64_t> RunToEnd(int64_t limit = 0);
   /// Appends explainVersion, queryPlanner and, by verbosity, executionStats. `on_top`: the
   /// command's own stages.
   Result<void> Explain(ExplainVerbosity verbosity, const std::vector<ExplainStage>& on_top,

@@ -11,13 +11,14 @@ Result<ExplainVerbosity> ParseVerbosity(std::string_view name) {
                                          "' for field 'explain.verbosity' is not a valid value."};
 }
 
-Result<int64_t> PlanExecutor::RunToEnd() {
+Result<int64_t> PlanExecutor::RunToEnd(int64_t limit) {
   int64_t n = 0;
-  while (true) {
+  while (limit == 0 || n < limit) {
     MAYFLY_TRY(State state, Next());
-    if (state == State::kEof) return n;
+    if (state == State::kEof) break;
     ++n;
   }
+  return n;
 }
 
 Result<bool> PlanExecutor::FillBatch(BsonArrayBuilder& batch, int64_t max_documents,

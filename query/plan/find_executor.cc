@@ -154,7 +154,9 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   in.sorter.memory_limit = spec.memory_limit;
   in.sorter.allow_disk_use = spec.allow_disk_use;
   in.sorter.temp_dir = std::move(spec.spill_directory);
-  in.sorter.want_sort_key = projection_ != nullptr && projection_->needs().sort_key;
+  want_sort_key_ = spec.want_sort_key || (projection_ != nullptr && projection_->needs().sort_key);
+  if (want_sort_key_ && in.sort.empty())
+    return Error{LocationCode(40218), "query requires sort key metadata, but it is not available"};
   if (tailable_) {
     if (!in.sort.empty() || in.natural < 0)
       return Error{ErrorCode::kBadValue,
@@ -205,7 +207,8 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
 
 void FindExecutor::MakeShape() {
   if (!shape_.empty()) return;
-  shape_ = QueryShape(match_ != nullptr ? &*match_ : nullptr, input_->sort.spec().view(), input_->projection_spec.view());
+  shape_ = QueryShape(match_ != nullptr ? &*match_ : nullptr, input_->sort.spec().view(),
+                      input_->projection_spec.view());
   if (input_->count_only) shape_.push_back('c');
 }
 
@@ -382,7 +385,7 @@ Result<PlanExecutor::State> FindExecutor::Next() {
   if (!row_.has_doc && !input_->count_only) {
     MAYFLY_TRY(LoadCovered());
   }
-  SetMetadata();
+  MAYFLY_TRY(SetMetadata());
   return State::kAdvanced;
 }
 
@@ -400,9 +403,13 @@ Result<bool> FindExecutor::StillVisible() {
   return found && ctx_.visible.Shows(covered_record_.doc, covered_record_.expire_at);
 }
 
-void FindExecutor::SetMetadata() {
+Result<void> FindExecutor::SetMetadata() {
   if (row_.metadata != nullptr) metadata_ = *row_.metadata;
   metadata_.expire_at = row_.expire_at;
+  // Here and not by the sort: an index may have brought the order.
+  if (want_sort_key_) {
+    MAYFLY_TRY(metadata_.sort_key, input_->sort.KeyValues(row_.doc, &metadata_));
+  }
   if (projection_ != nullptr && projection_->needs().record_id) {
     std::string bytes;
     BsonBuilder b(bytes);
@@ -410,6 +417,7 @@ void FindExecutor::SetMetadata() {
     b.Done();
     metadata_.record_id = Value::Copy(BsonView(bytes).First().value);
   }
+  return Ok();
 }
 
 /// The document that a covered projection sees: the fields of the key. What is null there may be

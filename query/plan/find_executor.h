@@ -86,7 +86,7 @@ class FindExecutor final : public PlanExecutor {
   void SetVisibility(bool earlier_snapshot);
   /// Of a row that was found by an earlier operation: whether it is there for this one.
   Result<bool> StillVisible();
-  void SetMetadata();
+  Result<void> SetMetadata();
   void AppendPlan(const CandidatePlan& plan, const std::vector<ExplainStage>& on_top, size_t at,
                   bool stats, bool first, BsonBuilder& out) const;
   Result<void> Project(BsonBuilder& out);
@@ -107,10 +107,12 @@ class FindExecutor final : public PlanExecutor {
   std::string shape_;
   KvSnapshotPtr pinned_;  ///< the caller's own point in time
   int64_t batch_hint_ = 0;
+  bool want_sort_key_ = false;
   bool tailable_ = false, return_key_ = false, show_record_id_ = false, explain_ = false;
   bool point_read_ = false, from_cache_ = false;
   bool include_expired_ = false;
-  bool resumed_ = false;  ///< RestoreState was called: what was found earlier may be past its deadline by now
+  bool resumed_ =
+      false;  ///< RestoreState was called: what was found earlier may be past its deadline by now
 
   CandidatePlan winner_;
   std::vector<CandidatePlan> rejected_;

@@ -25,13 +25,16 @@ Result<void> ExplainWrite(ServerContext& server, Operation& op, std::string_view
   spec.filter = filter;
   spec.sort = sort;
   spec.hint = hint;
-  spec.limit = multi ? 0 : 1;
+  // The one that is first by the sort; without a sort the command itself stops at the first, as in
+  // MongoDB's plans.
+  spec.limit = multi || sort.empty() ? 0 : 1;
+  spec.batch_hint = multi ? 0 : 1;
   spec.let = let;
   spec.explain = true;
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(server.storage(), op, spec));
   int64_t n = 0;
   if (verbosity != ExplainVerbosity::kQueryPlanner) {
-    MAYFLY_TRY(n, executor->RunToEnd());
+    MAYFLY_TRY(n, executor->RunToEnd(multi ? 0 : 1));
   }
   ExplainStage top;
   top.stage = stage;
