@@ -55,7 +55,8 @@ Result<void> Engine::Open() {
         Wake(l);
       });
   checkpoints_ = std::make_unique<CheckpointStore>(*o_.kv, o_.data_directory, *o_.clock);
-  durable_ = {0, log_->last_index()};
+  MAYFLY_TRY(const uint64_t term, log_->Term(log_->last_index()));
+  durable_ = {term, log_->last_index()};
   return Ok();
 }
 
@@ -74,14 +75,13 @@ Result<void> Engine::Start() {
       Known& k = heard_[peer];
       k.last_error = why.message;
       k.failed_us = up ? 0 : Micros();
+      if (up) k.up_us = Micros();
     }
     if (!up && why.code == ErrorCode::kNodeNotFound) ReplaceStranger(peer);
-    Call([this, peer, up] {
+    if (up) return;
+    Call([this, peer] {
       if (halted_) return;
-      if (up)
-        node_->ReportSnapshot(peer, true);
-      else
-        node_->ReportUnreachable(peer);
+      node_->ReportUnreachable(peer);
     });
   };
   t.serve_fetch = [this](std::shared_ptr<MemberLink> link, NodeId) {
@@ -247,12 +247,12 @@ Result<void> Engine::OpenNode() {
   next->is_copying = [this](NodeId id) {
     std::lock_guard l(heard_mutex_);
     auto it = heard_.find(id);
-    return it != heard_.end() && it->second.last.copying;
+    return it != heard_.end() && (it->second.last.copying || !it->second.current());
   };
   next->log_of = [this](NodeId id) {
     std::lock_guard l(heard_mutex_);
     auto it = heard_.find(id);
-    return it != heard_.end() ? it->second.last.durable.index : 0;
+    return it != heard_.end() && it->second.current() ? it->second.last.durable : LogPosition{};
   };
   std::unique_ptr<RaftNode> old;
   {

@@ -58,6 +58,8 @@ class Engine final : public Consensus {
   struct Known {
     Heartbeat last;
     int64_t heard_us = 0, answered_us = 0, failed_us = 0, skew_ms = 0;
+    int64_t up_us = 0;  ///< when the stream to it was opened: what it said before may be of another process
+    bool current() const { return heard_us >= up_us; }
     double ping_ms = 0;
     std::string last_error;
   };

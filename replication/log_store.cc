@@ -159,10 +159,12 @@ Result<void> LogStore::Load() {
     return found;
   };
   MAYFLY_TRY(bool known, row("format"));
-  if (known && in != kLogFormatVersion)
+  if (known && in != kLogFormatVersion && in != kLogFormatBefore)
     return Error{ErrorCode::kUnsupportedFormat,
-                 "the replication log has format " + std::string(in) +
-                     ", this version knows format 1: run the version that wrote it"};
+                 "the replication log has format " + std::string(in.substr(0, 32)) +
+                     ", this version knows " + std::string(kLogFormatBefore) + " and " +
+                     std::string(kLogFormatVersion) + ": run the version that wrote it"};
+  const bool upgrade = known && in == kLogFormatBefore;
   MAYFLY_TRY(bool has_node, row("node"));
   if (has_node && !TakeNumber(&in, &node_)) return Damaged("node");
   MAYFLY_TRY(bool has_hard, row("hard_state"));
@@ -219,7 +221,10 @@ Result<void> LogStore::Load() {
   segments_.back().bytes = kv_.ApproximateBytes(
       Keyspace::kOplog, IndexKey(kEntries, segments_.back().first), std::string(kSegments));
   bytes_ = total + segments_.back().bytes;
-  return Ok();
+  if (!upgrade) return Ok();
+  auto batch = kv_.NewBatch();
+  batch->Put(Keyspace::kOplog, StateKey("format"), kLogFormatVersion);
+  return kv_.Write(*batch, true);
 }
 
 LogPosition LogStore::applied() const {

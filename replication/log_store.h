@@ -13,7 +13,8 @@
 /// Layout of Keyspace::kOplog: the log of a replica set and what its engine must remember. The same grammar is in
 /// docs/on-disk-format.md. DO NOT RENUMBER: change kLogFormatVersion instead.
 ///
-///   00 "format"         val := "1"
+///   00 "format"         val := "2"                                    "1": no entry of version 2 (storage/log_format.h) can be in it; read,
+///                                                                     and turned into "2" at open
 ///   00 "node"           val := id:le64                                this directory's node id, never 0
 ///   00 "hard_state"     val := term:le64 vote:le64 commit:le64        what this node promised; synced before it is told
 ///   00 "trimmed"        val := index:le64 term:le64                   the entry before the first one; absent: 0 0
@@ -31,7 +32,7 @@
 ///   member        := id:le64 voter:u8 priority:le64 (bits of a double) size:le16 address:bytes[size]
 namespace mayfly {
 
-inline constexpr std::string_view kLogFormatVersion = "1";
+inline constexpr std::string_view kLogFormatVersion = "2", kLogFormatBefore = "1";
 
 struct HardState {
   uint64_t term = 0, vote = 0, commit = 0;
@@ -53,6 +54,7 @@ bool DecodeConfiguration(std::string_view bytes, ConsensusConfiguration* out);
 /// The rows above. Writes come from one thread (the engine's); First, Last, Applied and cursors from any.
 class LogStore {
  public:
+  /// A log of the format before becomes one of this format, so that the version that wrote it does not open it any more.
   /// Errors: UnsupportedFormat 12 for a newer version, InternalError for damage, the store's own.
   static Result<std::unique_ptr<LogStore>> Open(KvStore& kv);
 

@@ -76,6 +76,8 @@ Result<void> RaftNode::Open() {
   callbacks_.snapshot = [](void* self, uint64_t at_least, uint64_t to, uint64_t* index,
                            uint64_t* term, mf_bytes* conf_state, mf_bytes* data) {
     auto* n = static_cast<RaftNode*>(self);
+    // One that copies has been told; one that has what it needs goes on from there (LeaderDuties).
+    if ((n->is_copying && n->is_copying(to)) || n->GoesOnFrom(to) != 0) return 0;
     if (!n->o_.snapshot || !n->o_.snapshot(at_least, to, &n->snapshot_)) return 0;
     *index = n->snapshot_.position.index;
     *term = n->snapshot_.position.term;
@@ -122,8 +124,9 @@ std::vector<RaftNode::Member> RaftNode::members() {
   const size_t n = std::min(mf_raft_progress(raft_, rows, kMaxNodes), kMaxNodes);
   std::vector<Member> out;
   for (size_t i = 0; i < n; ++i)
-    out.push_back({rows[i].id, rows[i].matched, rows[i].voter != 0, rows[i].learner != 0,
-                   rows[i].recent_active != 0, rows[i].state == 2, rows[i].pending_snapshot});
+    out.push_back({rows[i].id, rows[i].matched, rows[i].next, rows[i].voter != 0,
+                   rows[i].learner != 0, rows[i].recent_active != 0, rows[i].state == 2,
+                   rows[i].pending_snapshot, rows[i].state == 1});
   std::sort(out.begin(), out.end(), [](auto& a, auto& b) { return a.id < b.id; });
   return out;
 }
@@ -332,7 +335,6 @@ void RaftNode::ContinueHandover() {
 
 void RaftNode::Campaign() { mf_raft_campaign(raft_); }
 void RaftNode::ReportUnreachable(NodeId id) { mf_raft_report_unreachable(raft_, id); }
-void RaftNode::ReportSnapshot(NodeId id, bool ok) { mf_raft_report_snapshot(raft_, id, ok); }
 void RaftNode::Applied(uint64_t index) { mf_raft_applied(raft_, index); }
 
 NodeId RaftNode::BestSuccessor(double above_priority) {
@@ -371,6 +373,16 @@ std::vector<RaftNode::Member> RaftNode::HeardMembers() {
   return all;
 }
 
+uint64_t RaftNode::GoesOnFrom(NodeId id) {
+  if (!log_of || (is_copying && is_copying(id))) return 0;
+  const LogPosition end = log_of(id);
+  if (end.index == 0 || end.term == 0 || end.index + 1 < o_.log->first_index() ||
+      end.index > o_.log->last_index())
+    return 0;
+  Result<uint64_t> term = o_.log->Term(end.index);
+  return term && term.value() == end.term ? end.index : 0;
+}
+
 void RaftNode::LeaderDuties() {
   const mf_status s = status();
   // Whoever is not a voter any more does not lead.
@@ -391,11 +403,17 @@ void RaftNode::LeaderDuties() {
   // Unanswered reads are asked again: the heartbeat that carried the question may be lost.
   if (ticks_as_leader_ % o_.heartbeat_ticks == 0)
     for (auto& [id, done] : reads_) mf_raft_read_index(raft_, id);
-  // The message that pointed to the copy may be lost, or the copy may have failed.
-  if (EveryElections(kAskAgainElections))
-    for (const Member& m : all)
-      if (m.in_snapshot && m.active && !(is_copying && is_copying(m.id)))
-        mf_raft_report_snapshot(raft_, m.id, log_of && log_of(m.id) >= m.pending_snapshot);
+  for (const Member& m : all) {
+    if (m.id == o_.log->node() || m.follows_log ||
+        (!m.in_snapshot && m.next >= o_.log->first_index()))
+      continue;
+    if (const uint64_t index = GoesOnFrom(m.id); index != 0)
+      mf_raft_probe_from(raft_, m.id, index);
+    // The message that pointed to the copy may be lost, or the copy may have failed.
+    else if (m.in_snapshot && m.active && EveryElections(kAskAgainElections) &&
+             !(is_copying && is_copying(m.id)))
+      mf_raft_report_snapshot(raft_, m.id, false);
+  }
   if (!s.pending_conf && !s.joint) {
     std::vector<mf_change> missing;  // after BootstrapLog
     for (const ConsensusMember& c : configuration_.members)

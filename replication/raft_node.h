@@ -44,9 +44,10 @@ class RaftNode {
   };
   struct Member {
     NodeId id = 0;
-    uint64_t matched = 0;
+    uint64_t matched = 0, next = 0;
     bool voter = false, learner = false, active = false, in_snapshot = false;
     uint64_t pending_snapshot = 0;
+    bool follows_log = false;  ///< neither is asked to take a copy nor looked for the place where its log leaves ours
   };
 
   explicit RaftNode(Options options);
@@ -68,7 +69,6 @@ class RaftNode {
   void HandOver(NodeId to);
   void Campaign();
   void ReportUnreachable(NodeId id);
-  void ReportSnapshot(NodeId id, bool ok);
   /// Writes, sends and applies what the calls above have brought about. Call after one or several of them.
   void Pump();
   /// The applier has come so far.
@@ -79,10 +79,11 @@ class RaftNode {
   void set_may_campaign(bool on) { may_campaign_ = on; }
   /// Whether leadership may go to this member (it is not frozen, has no lower rights); asked before transfers.
   std::function<bool(NodeId)> may_lead;
-  /// Whether this member is taking a copy right now, by its own word. One that does not although it was told to is told again.
+  /// Whether this member is taking a copy right now, by its own word, or has said nothing yet since it can be reached. One that does not
+  /// although it was told to is told again.
   std::function<bool(NodeId)> is_copying;
-  /// How far the log of this member is, by its own word; 0: not known. One that has taken its copy goes on from there.
-  std::function<uint64_t(NodeId)> log_of;
+  /// The end of this member's log, by its own word; {}: not known.
+  std::function<LogPosition(NodeId)> log_of;
 
   const mf_status& status();
   std::vector<Member> members();
@@ -112,6 +113,9 @@ class RaftNode {
   /// Once a tick on the leader: promotions, leadership by priority, a step-down under way.
   void LeaderDuties();
   void ContinueHandover();
+  /// Where to go on with a member that is to take a copy although its log ends where ours goes on (it has just taken one, by an earlier
+  /// request); 0: it needs the copy.
+  uint64_t GoesOnFrom(NodeId id);
   /// Fails them as not written, behind what has been announced.
   void Refuse(std::vector<Proposal> proposals);
   bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts

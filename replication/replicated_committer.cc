@@ -58,7 +58,7 @@ void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done don
   }
   std::string bytes;
   bytes.reserve(unit.SizeBytes() + 256);
-  const uint32_t ticks = EncodeLogUnit(unit, bytes);
+  const EncodedUnit encoded = EncodeLogUnit(unit, bytes);
   if (bytes.size() + kLogEntryHeader > kMaxProposalBytes) {
     u.ReleaseLocks();
     return done(Error{ErrorCode::kBSONObjectTooLarge,
@@ -67,23 +67,23 @@ void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done don
                           " at most"});
   }
   Operation* op = u.op;
-  Enqueue(std::move(bytes), ticks, std::move(unit), op, std::move(done));
+  Enqueue(std::move(bytes), encoded, std::move(unit), op, std::move(done));
 }
 
 void ReplicatedCommitter::SubmitNoop(BsonView o, Done done) {
   if (!writable()) return done(NotPrimary());
   std::string bytes;
-  const uint32_t ticks = EncodeNoopUnit(o, bytes);
-  Enqueue(std::move(bytes), ticks, std::nullopt, nullptr, std::move(done));
+  const EncodedUnit encoded = EncodeNoopUnit(o, bytes);
+  Enqueue(std::move(bytes), encoded, std::nullopt, nullptr, std::move(done));
 }
 
-void ReplicatedCommitter::Enqueue(std::string bytes, uint32_t ticks, std::optional<WriteUnit> unit,
+void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded, std::optional<WriteUnit> unit,
                                   Operation* op, Done done) {
   const int64_t wall = wall_ ? wall_() : storage_.clock().Now().millis;
   std::unique_lock l(mutex_);
   // Timestamps follow the clock and never go back, whatever the clock does.
   uint64_t first = last_ts_.load(std::memory_order_relaxed);
-  if (ticks > 0) {
+  if (const uint32_t ticks = encoded.ticks; ticks > 0) {
     uint64_t seen = first;
     do {
       first = std::max(seen + 1, static_cast<uint64_t>(std::max<int64_t>(wall, 0) / 1000) << 32 | 1);
@@ -98,6 +98,7 @@ void ReplicatedCommitter::Enqueue(std::string bytes, uint32_t ticks, std::option
   }
   Group& group = *waiting_.back();
   group.data.append(bytes);
+  RequireLogEntryVersion(group.data, encoded.version);
   if (unit) group.units.push_back(std::move(*unit));
   group.done.push_back(std::move(done));
   ++totals_.units;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "replication/consensus.h"
+#include "storage/log_format.h"
 #include "storage/local_committer.h"
 #include "storage/log_apply.h"
 
@@ -55,7 +56,7 @@ class ReplicatedCommitter final : public Committer {
     std::vector<WriteUnit> units;
     std::vector<Done> done;
   };
-  void Enqueue(std::string bytes, uint32_t ticks, std::optional<WriteUnit> unit, Operation* op,
+  void Enqueue(std::string bytes, EncodedUnit encoded, std::optional<WriteUnit> unit, Operation* op,
                Done done);
   /// Sends what may be sent, in order. REQUIRES: mutex_ held by `l`; may give it up in between.
   void Send(std::unique_lock<std::mutex>& l);

@@ -420,9 +420,23 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       server_.short_reads().Took(ctx.read_shape,
                                  server_.clock().MonotonicMicros() - s.start_micros);
     if (ctx.on_worker) co_await ctx.MoveToIo();
-    if (result && set != nullptr && (s.row->flags & kTakesWriteConcern) &&
-        replication_gate::MustWaitAfter(ctx) && s.request.db != "local")
-      co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
+    if (set != nullptr && (s.row->flags & kTakesWriteConcern) &&
+        replication_gate::MustWaitAfter(ctx) && s.request.db != "local") {
+      if (result) {
+        co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
+      } else if (replication_gate::CountsAlthough(*s.op, result.error().code)) {
+        Error error = result.error();
+        std::string details;
+        {
+          BsonBuilder b(details);
+          if (!error.details.empty()) b.AppendAll(BsonView(error.details.data()));
+          co_await replication_gate::WaitForWriteConcern(ctx, b);
+          b.Done();
+        }
+        error.details = std::move(details);
+        result = std::move(error);
+      }
+    }
   }
   Finish(c, s, out, std::move(result));
 }

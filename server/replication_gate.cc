@@ -364,6 +364,28 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   co_return Ok();
 }
 
+bool CountsAlthough(const Operation& op, ErrorCode code) {
+  if (IsRetryableWriteError(code)) return false;
+  switch (code) {
+    case ErrorCode::kInterrupted:
+    case ErrorCode::kMaxTimeMSExpired:
+    case ErrorCode::kInternalError:
+      return false;
+    // Of parsing, mostly.
+    case ErrorCode::kBadValue:
+    case ErrorCode::kFailedToParse:
+    case ErrorCode::kTypeMismatch:
+    case ErrorCode::kInvalidOptions:
+    case ErrorCode::kInvalidNamespace:
+    case ErrorCode::kMissingField:
+    case ErrorCode::kUnknownField:
+    case ErrorCode::kCommandNotFound:
+      return op.commit_ts != 0;
+    default:
+      return true;
+  }
+}
+
 Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
   ReplicaSet& set = *ctx.server.replica_set();
   const WriteConcern& wc = ctx.write_concern;

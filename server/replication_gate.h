@@ -92,6 +92,9 @@ inline bool MustWaitAfter(const CommandContext& ctx) {
   return !wc.unacknowledged &&
          ((!wc.majority && (wc.w > 1 || !wc.mode.empty())) || (wc.given && wc.majority && ctx.op.commit_ts == 0) || ctx.op.commit_timed_out);
 }
+/// Whether the write concern counts for a command that has failed: it may have changed something before, and what it ran into (a duplicate
+/// key) may be on too few members yet. Not for one that was never tried, or was interrupted.
+bool CountsAlthough(const Operation& op, ErrorCode code);
 /// Waits for what the write concern asks beyond the majority, and says in `reply` (a writeConcernError) what was not reached.
 Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
 /// $clusterTime and operationTime.

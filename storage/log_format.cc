@@ -1,5 +1,7 @@
 #include "storage/log_format.h"
 
+#include <algorithm>
+
 #include "protocol/bson_builder.h"
 #include "storage/key_format.h"
 #include "storage/write_unit_impl.h"
@@ -105,9 +107,13 @@ void EndUnit(std::string& out, size_t start) {
 }  // namespace
 
 void BeginLogEntry(uint64_t origin, uint64_t sequence, std::string& out) {
-  out.push_back(static_cast<char>(kLogEntryVersion));
+  out.push_back(static_cast<char>(kLogEntryPlain));
   PutLe(out, origin);
   PutLe(out, sequence);
+}
+
+void RequireLogEntryVersion(std::string& entry, uint8_t version) {
+  entry[0] = static_cast<char>(std::max(static_cast<uint8_t>(entry[0]), version));
 }
 
 void SetUnitTime(char* unit, uint64_t ts, int64_t wall_millis) {
@@ -115,7 +121,7 @@ void SetUnitTime(char* unit, uint64_t ts, int64_t wall_millis) {
   StoreLe<int64_t>(unit + 12, wall_millis);
 }
 
-uint32_t EncodeLogUnit(const WriteUnit& unit, std::string& out) {
+EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
   const WriteUnit::Impl& u = const_cast<WriteUnit&>(unit).impl();
   const size_t start = BeginUnit(out);
   size_t expired = 0;
@@ -123,8 +129,8 @@ uint32_t EncodeLogUnit(const WriteUnit& unit, std::string& out) {
     expired += c.kind == DocumentChange::kDelete && c.cause.expired();
   const size_t records = u.changes.size() + u.commands.size();
   const bool batch = expired == records && records > 1;
-  const auto ticks = static_cast<uint32_t>(batch ? 1 : records);
-  PutVarint(out, ticks);
+  EncodedUnit encoded{static_cast<uint32_t>(batch ? 1 : records)};
+  PutVarint(out, encoded.ticks);
   PutVarint(out, u.collections.size());
   for (const TouchedCollection& t : u.collections) {
     PutVarint(out, t.id);
@@ -197,7 +203,10 @@ uint32_t EncodeLogUnit(const WriteUnit& unit, std::string& out) {
         PutZigzag(out, c.cause.deadline.millis);
       }
     }
-    if (!c.before.empty()) PutText(out, c.before);
+    if (!c.before.empty()) {
+      PutText(out, c.before);
+      encoded.version = kLogEntryWithBefore;
+    }
   }
   for (const LoggedCommand& c : u.commands) {
     out.push_back(static_cast<char>(LogRecord::kCommand));
@@ -208,10 +217,10 @@ uint32_t EncodeLogUnit(const WriteUnit& unit, std::string& out) {
     PutText(out, c.o2);
   }
   EndUnit(out, start);
-  return ticks;
+  return encoded;
 }
 
-uint32_t EncodeNoopUnit(BsonView o, std::string& out) {
+EncodedUnit EncodeNoopUnit(BsonView o, std::string& out) {
   const size_t start = BeginUnit(out);
   PutVarint(out, 1);  // ticks
   for (int i = 0; i < 4; ++i) PutVarint(out, 0);
@@ -220,7 +229,7 @@ uint32_t EncodeNoopUnit(BsonView o, std::string& out) {
   out.push_back(static_cast<char>(LogRecord::kNoop));
   PutText(out, o.bytes());
   EndUnit(out, start);
-  return 1;
+  return {1};
 }
 
 void LogUnit::Clear() {
@@ -234,11 +243,12 @@ void LogUnit::Clear() {
 
 Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry) {
   if (entry.size() < kLogEntryHeader) return Damaged();
-  if (static_cast<uint8_t>(entry[0]) != kLogEntryVersion)
+  const auto version = static_cast<uint8_t>(entry[0]);
+  if (version < kLogEntryPlain || version > kLogEntryWithBefore)
     return Error{ErrorCode::kUnsupportedFormat,
-                 "an entry of the replication log has format " +
-                     std::to_string(static_cast<uint8_t>(entry[0])) + "; this version reads " +
-                     std::to_string(kLogEntryVersion) + " (" + std::to_string(entry.size()) +
+                 "an entry of the replication log has format " + std::to_string(version) +
+                     "; this version reads " + std::to_string(kLogEntryPlain) + " to " +
+                     std::to_string(kLogEntryWithBefore) + " (" + std::to_string(entry.size()) +
                      " bytes, beginning " + Hex(entry.substr(0, 64)) + ")"};
   return LogEntryHeader{LoadLe<uint64_t>(entry.data() + 1), LoadLe<uint64_t>(entry.data() + 9)};
 }

@@ -12,9 +12,9 @@
 
 /// An entry of a replica set's log: the effects of one or several write units on the keyspaces, and what `local.oplog.rs` shows of them.
 /// A document is in it once: the oplog's `o` of an insert is the value of the effect. Applying needs no look-up in the store. The same
-/// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: change kLogEntryVersion instead.
+/// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
 ///
-///   entry       := version:u8 (1)  origin:le64 sequence:le64  unit*
+///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, or 2 if a record has its `before`
 ///                                      origin: random, of the process that proposed it; sequence: its count of proposals
 ///   unit        := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  collections effects counts multikeys session records
 ///                                      ts: seconds since 1970 << 32 | increment, of the first record; the n-th has ts + n; ticks: how many
@@ -38,16 +38,24 @@
 ///   varint      := little-endian base 128; zigzag: signed, as 2n or -2n - 1
 namespace mayfly {
 
-inline constexpr uint8_t kLogEntryVersion = 1;
+/// An entry has the lowest version that can say what it says, so that members of the version before read what they know; what they do not
+/// know they refuse by this number.
+inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2;
 inline constexpr size_t kLogEntryHeader = 17;
 
-/// Appends the unit (with `size`). `ts` is to be set with SetUnitTime before it is proposed. Returns how many ticks it takes.
-uint32_t EncodeLogUnit(const WriteUnit& unit, std::string& out);
+struct EncodedUnit {
+  uint32_t ticks = 0;
+  uint8_t version = kLogEntryPlain;  ///< that its entry must have at least: RequireLogEntryVersion
+};
+/// Appends the unit (with `size`). `ts` is to be set with SetUnitTime before it is proposed.
+EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out);
 /// A unit that changes nothing: {msg: …} in the oplog.
-uint32_t EncodeNoopUnit(BsonView o, std::string& out);
+EncodedUnit EncodeNoopUnit(BsonView o, std::string& out);
 /// `unit`: where EncodeLogUnit began to append.
 void SetUnitTime(char* unit, uint64_t ts, int64_t wall_millis);
 void BeginLogEntry(uint64_t origin, uint64_t sequence, std::string& out);
+/// A unit that needs `version` is in this entry.
+void RequireLogEntryVersion(std::string& entry, uint8_t version);
 
 /// Views into the entry.
 struct LogEffect {
@@ -98,7 +106,7 @@ struct LogUnit {
 struct LogEntryHeader {
   uint64_t origin = 0, sequence = 0;
 };
-/// Errors: InternalError 1 when it is damaged or of another version.
+/// Errors: InternalError 1 when it is damaged, UnsupportedFormat 12 of a version that is not known here.
 Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry);
 /// Takes the next unit off `rest` (what follows the header). False at the end. Checks every length, not the BSON.
 Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit);

@@ -129,6 +129,9 @@ void mf_raft_campaign(mf_raft* node);
 void mf_raft_step_down(mf_raft* node);
 void mf_raft_report_unreachable(mf_raft* node, uint64_t id);
 void mf_raft_report_snapshot(mf_raft* node, uint64_t id, int ok);
+/* A leader that wants a member to take a copy, or is about to, goes on behind `index` of the log instead, which that member has. Nothing for one
+ * that follows the log already. */
+void mf_raft_probe_from(mf_raft* node, uint64_t id, uint64_t index);
 
 int mf_raft_has_ready(mf_raft* node);
 const mf_ready* mf_raft_ready(mf_raft* node);

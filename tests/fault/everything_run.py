@@ -63,14 +63,14 @@ class Stream(threading.Thread):
             where = {"resume_after": self.token} if self.token else {"start_at_operation_time": self.start_}
             try:
                 with coll.watch([{"$match": {"operationType": "insert"}}], max_await_time_ms=200, **where) as stream:
-                    while True:
+                    # Looked at without an event too: the last one may have come before anybody said that it is the last.
+                    while self.stop is None or self.stop not in self.seen[-1:]:
                         event = stream.try_next()
                         if event:
                             self.seen.append(event["documentKey"]["_id"])
                             self.token = event["_id"]
-                            if self.seen[-1] == self.stop:
-                                client.close()
-                                return
+                client.close()
+                return
             except PyMongoError:
                 self.resumed += 1
 

@@ -461,6 +461,28 @@ pub unsafe extern "C" fn mf_raft_report_snapshot(node: *mut Node, id: u64, ok: c
 /// # Safety
 /// Pointers as mayfly_raft.h says.
 #[no_mangle]
+pub unsafe extern "C" fn mf_raft_probe_from(node: *mut Node, id: u64, index: u64) {
+    let node = &mut *node;
+    let callbacks = node.callbacks;
+    guard(&callbacks, || {
+        let raft = &mut node.raw.raft;
+        if raft.state != StateRole::Leader {
+            return;
+        }
+        let last = raft.raft_log.last_index();
+        if let Some(pr) = raft.mut_prs().get_mut(id) {
+            if pr.state == ProgressState::Replicate {
+                return;
+            }
+            pr.become_probe();
+            pr.next_idx = index.min(last).max(pr.matched) + 1;
+        }
+    })
+}
+
+/// # Safety
+/// Pointers as mayfly_raft.h says.
+#[no_mangle]
 pub unsafe extern "C" fn mf_raft_has_ready(node: *mut Node) -> c_int {
     let node = &mut *node;
     let callbacks = node.callbacks;

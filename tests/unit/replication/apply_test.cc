@@ -283,6 +283,40 @@ TEST_CASE("What is each member's own is in no log and has ids apart", "[replicat
   CHECK(renamed.error().code == ErrorCode::kIllegalOperation);
 }
 
+TEST_CASE("An entry has the version of what is in it: documents as they were need 2", "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfo with;
+  with.db = "db";
+  with.name = "with";
+  with.options = Json(R"({"changeStreamPreAndPostImages":{"enabled":true}})");
+  with.pre_images = true;
+  REQUIRE(a.catalog().Create(*a.op, with));
+  const BsonDocument next = Json(R"({"_id":1,"a":2})");
+  for (const char* name : {"without", "with"}) {
+    REQUIRE(a.Insert(a.Make(name), {Json(R"({"_id":1})")}));
+    REQUIRE(a.Change(a.Coll(name), R"({"_id":1})", &next));
+    REQUIRE(a.Change(a.Coll(name), R"({"_id":1})", nullptr));
+  }
+  int plain = 0, images = 0;
+  auto cursor = a.set->consensus().ReadLog();
+  for (cursor->Seek(0); cursor->Valid(); cursor->Next()) {
+    const CommittedEntry e = cursor->entry();
+    if (e.kind != CommittedEntry::Kind::kData) continue;
+    REQUIRE(ReadLogEntryHeader(e.data));
+    std::string_view rest = e.data.substr(kLogEntryHeader);
+    LogUnit u;
+    bool before = false;
+    while (ReadLogUnit(&rest, &u).value())
+      for (const LogRecord& r : u.records) before |= !r.before.empty();
+    CHECK(e.data[0] == (before ? 2 : 1));
+    ++(before ? images : plain);
+  }
+  REQUIRE(cursor->status());
+  CHECK(images == 2);
+  CHECK(plain > 4);
+}
+
 TEST_CASE("A member that does not lead refuses units and leaves nothing behind", "[replication]") {
   Member a;
   a.Lead();

@@ -119,11 +119,26 @@ TEST_CASE("Rows that nobody wrote are refused", "[log]") {
   CHECK(broken(std::string("\x00hard_state", 11), "short") == ErrorCode::kInternalError);
   CHECK(broken(std::string("\x00trimmed", 8), "short") == ErrorCode::kInternalError);
   CHECK(broken(std::string("\x01odd", 4), "key") == ErrorCode::kInternalError);
-  CHECK(broken(std::string("\0format", 7), "2") == ErrorCode::kUnsupportedFormat);
+  CHECK(broken(std::string("\0format", 7), "3") == ErrorCode::kUnsupportedFormat);
+  CHECK(broken(std::string("\0format", 7), "0") == ErrorCode::kUnsupportedFormat);
   // Promises beyond the end of the log: entries were lost.
   std::string promised(16, '\0');
   promised += std::string("\x09\0\0\0\0\0\0\0", 8);
   CHECK(broken(std::string("\x00hard_state", 11), promised) == ErrorCode::kInternalError);
+}
+
+TEST_CASE("A log of the format before becomes one that the version before does not open", "[log]") {
+  SimKv kv;
+  Append(kv, *MustOpen(kv), 1, 3, 1, "x");
+  const std::string key("\0format", 7);
+  auto batch = kv.NewBatch();
+  batch->Put(Keyspace::kOplog, key, "1");
+  REQUIRE(kv.Write(*batch, true));
+  auto log = MustOpen(kv);
+  CHECK(log->last_index() == 3);
+  PinnedValue v;
+  REQUIRE(kv.Get(Keyspace::kOplog, key, &v, nullptr).value());
+  CHECK(v.view() == "2");
 }
 
 TEST_CASE("Configurations survive their encoding; cut ones are refused", "[log]") {

@@ -192,12 +192,11 @@ struct World {
     };
     n.raft->log_of = [this](NodeId other) {
       auto it = nodes.find(other);
-      return it != nodes.end() && it->second.up() ? it->second.log->last_index() : 0;
+      if (it == nodes.end() || !it->second.up()) return LogPosition{};
+      const uint64_t last = it->second.log->last_index();
+      return LogPosition{it->second.log->Term(last).value(), last};
     };
     if (!n.raft->Open()) Fail("cannot open");
-    // Its connections are new: whoever waited for it to take a copy looks again.
-    for (auto& [other, peer] : nodes)
-      if (other != id && peer.up()) peer.raft->ReportSnapshot(id, true);
   }
 
   void Stop(SimNode& n) {

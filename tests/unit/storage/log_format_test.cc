@@ -107,8 +107,10 @@ TEST_CASE("A damaged entry of the log is an error wherever it ends", "[replicati
     CAPTURE(n);
     CHECK_FALSE(ReadLogUnit(&cut, &u).has_value());
   }
-  entry[0] = 2;
-  CHECK(ReadLogEntryHeader(entry).error().code == ErrorCode::kUnsupportedFormat);
+  for (const char version : {0, 3, 127}) {
+    entry[0] = version;
+    CHECK(ReadLogEntryHeader(entry).error().code == ErrorCode::kUnsupportedFormat);
+  }
 }
 
 }  // namespace

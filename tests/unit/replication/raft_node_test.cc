@@ -1,0 +1,164 @@
+#include "replication/raft_node.h"
+
+#include <catch2/catch.hpp>
+
+#include "simulation.h"
+
+namespace mayfly {
+namespace {
+
+using testing::SimKv;
+
+class HandClock final : public Clock {
+ public:
+  Instant Now() const override { return {1'700'000'000'000}; }
+  int64_t MonotonicMicros() const override { return micros; }
+  void OnJump(std::function<void()>) override {}
+  int64_t micros = 1'000'000;
+};
+
+class NoMachine final : public StateMachine {
+ public:
+  void Prepare(std::span<const CommittedEntry>, KvBatch&) override {}
+  void Applied(std::span<const CommittedEntry>) override {}
+  void StateChanged(const ConsensusState&) override {}
+};
+
+/// One node driven by hand; what it sends waits in `sent`.
+struct HandNode {
+  explicit HandNode(std::unique_ptr<SimKv> store, NodeId id = 0) : kv(std::move(store)) {
+    log = std::move(LogStore::Open(*kv).value());
+    if (id != 0) REQUIRE(log->MakeNodeId(id));
+  }
+  void Open() {
+    applier = std::make_unique<Applier>(*log, machine,
+                                        [](std::string_view why) { FAIL(std::string(why)); });
+    RaftNode::Options o;
+    o.log = log.get();
+    o.applier = applier.get();
+    o.machine = &machine;
+    o.clock = &clock;
+    o.seed = log->node();
+    o.send = [this](NodeId, std::string_view m) { sent.emplace_back(m); };
+    o.fatal = [](std::string_view why) { FAIL(std::string(why)); };
+    o.snapshot = [this](uint64_t, NodeId, SnapshotPointer* out) {
+      ++copies_offered;
+      out->position = log->applied();
+      out->conf_state = conf_state;
+      out->data = "copy";
+      return true;
+    };
+    o.resync = [this](NodeId, SnapshotPointer p) { told_to_copy.push_back(p.position.index); };
+    raft = std::make_unique<RaftNode>(std::move(o));
+    REQUIRE(raft->Open());
+  }
+  ~HandNode() {
+    raft.reset();
+    if (applier) applier->Stop();
+  }
+  void Tick() {
+    clock.micros += 50'000;
+    raft->Tick();
+    Settle();
+  }
+  void Settle() {
+    do {
+      raft->Applied(log->applied().index);
+      raft->Pump();
+    } while (applier->Step());
+  }
+  void Propose(const std::string& data) {
+    std::vector<Proposal> p;
+    p.push_back({data, nullptr, [](Result<LogPosition>) {}});
+    raft->Propose(std::move(p));
+    Settle();
+  }
+  void Receive(HandNode& from) {
+    for (const std::string& m : std::exchange(from.sent, {})) {
+      raft->Step(from.log->node(), m);
+      Settle();
+    }
+  }
+
+  HandClock clock;
+  NoMachine machine;
+  std::unique_ptr<SimKv> kv;
+  std::unique_ptr<LogStore> log;
+  std::unique_ptr<Applier> applier;
+  std::unique_ptr<RaftNode> raft;
+  std::vector<std::string> sent;
+  std::string conf_state;
+  std::vector<uint64_t> told_to_copy;
+  int copies_offered = 0;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "A member that has taken its copy goes on from there although it was asked to take a newer one "
+    "meanwhile",
+    "[log]") {
+  constexpr NodeId kLeader = 1, kJoiner = 2;
+  ConsensusConfiguration c;
+  c.set_id = "twelve bytes";
+  c.members = {{kLeader, "a:1", true, 1}};
+  c.payload = "config";
+  HandNode leader(std::make_unique<SimKv>(), kLeader);
+  // The log begins behind what nobody has: whoever joins needs a copy.
+  REQUIRE(BootstrapLog(*leader.log, c, false, leader.clock.Now()));
+  leader.Open();
+  leader.conf_state = RaftNode::ConfState({kLeader}, {kJoiner});
+  for (int i = 0; i < 200 && !leader.raft->state().ready; ++i) leader.Tick();
+  REQUIRE(leader.raft->state().ready);
+  leader.Propose("one");
+
+  auto joiner = std::make_unique<HandNode>(std::make_unique<SimKv>(), kJoiner);
+  joiner->Open();
+  bool copying = false;
+  LogPosition end;
+  leader.raft->is_copying = [&](NodeId) { return copying; };
+  leader.raft->log_of = [&](NodeId) { return end; };
+  auto talk = [&](int ticks) {
+    for (int i = 0; i < ticks; ++i) {
+      leader.Tick();
+      joiner->Receive(leader);
+      leader.Receive(*joiner);
+    }
+  };
+  c.members.push_back({kJoiner, "b:1", false, 1});
+  leader.raft->Reconfigure(c, [](Result<LogPosition>) {});
+  leader.Settle();
+  talk(20);
+  REQUIRE(joiner->told_to_copy.size() >= 1);
+  const uint64_t first_copy = joiner->told_to_copy.front();
+  auto copy = leader.kv->Copy();
+
+  // It takes the copy and lets go of it, while the leader has not heard that it copies: it is asked to take another one, of now.
+  leader.Propose("two");
+  const int offered = leader.copies_offered;
+  for (int i = 0; i < 100 && leader.copies_offered == offered; ++i) talk(1);
+  REQUIRE(leader.copies_offered > offered);
+  bool waits = false;
+  for (const RaftNode::Member& m : leader.raft->members())
+    waits |= m.id == kJoiner && m.in_snapshot && m.pending_snapshot > first_copy;
+  REQUIRE(waits);
+
+  // It is back with the first one, and says so.
+  joiner.reset();
+  leader.sent.clear();
+  REQUIRE(AdoptCheckpoint(*copy, kJoiner, {}));
+  joiner = std::make_unique<HandNode>(std::move(copy));
+  joiner->Open();
+  end = {joiner->log->Term(joiner->log->last_index()).value(), joiner->log->last_index()};
+  CHECK(end.index == first_copy);
+  const int before = leader.copies_offered;
+  talk(40);
+  CHECK(joiner->told_to_copy.empty());
+  CHECK(leader.copies_offered == before);
+  CHECK(joiner->log->applied().index == leader.log->applied().index);
+  leader.Propose("three");
+  talk(5);
+  CHECK(joiner->log->applied().index == leader.log->applied().index);
+}
+
+}  // namespace mayfly
