@@ -58,6 +58,23 @@ class FaultDirectory final : public rocksdb::FSDirectory {
   FaultFileSystem* fs_;
 };
 
+thread_local uint64_t reads_here = 0;
+
+class CountingFile final : public rocksdb::FSRandomAccessFileOwnerWrapper {
+ public:
+  using FSRandomAccessFileOwnerWrapper::FSRandomAccessFileOwnerWrapper;
+  IOStatus Read(uint64_t offset, size_t n, const rocksdb::IOOptions& o, rocksdb::Slice* result,
+                char* scratch, rocksdb::IODebugContext* d) const override {
+    ++reads_here;
+    return target()->Read(offset, n, o, result, scratch, d);
+  }
+  IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t n, const rocksdb::IOOptions& o,
+                     rocksdb::IODebugContext* d) override {
+    reads_here += n;
+    return target()->MultiRead(requests, n, o, d);
+  }
+};
+
 class FaultFileSystem final : public rocksdb::FileSystemWrapper {
  public:
   FaultFileSystem() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
@@ -99,6 +116,14 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
                              std::unique_ptr<rocksdb::FSWritableFile>* r,
                              rocksdb::IODebugContext* d) override {
     return NewWritableFile(f, o, r, d);
+  }
+  IOStatus NewRandomAccessFile(const std::string& f, const rocksdb::FileOptions& o,
+                               std::unique_ptr<rocksdb::FSRandomAccessFile>* r,
+                               rocksdb::IODebugContext* d) override {
+    std::unique_ptr<rocksdb::FSRandomAccessFile> file;
+    if (IOStatus s = target()->NewRandomAccessFile(f, o, &file, d); !s.ok()) return s;
+    r->reset(new CountingFile(std::move(file)));
+    return IOStatus::OK();
   }
   IOStatus NewDirectory(const std::string& name, const rocksdb::IOOptions& o,
                         std::unique_ptr<rocksdb::FSDirectory>* r,
@@ -259,6 +284,7 @@ class FaultDiskImpl final : public FaultDisk {
   void FailSyncs(bool on) override { fs_->fail_syncs = on; }
   void SlowSyncs(int64_t millis) override { fs_->slow_millis = millis; }
   uint64_t Syncs() const override { return fs_->syncs; }
+  uint64_t ReadsHere() const override { return reads_here; }
   void CutPower() override {
     std::unique_lock l(fs_->power_mutex);
     fs_->power_cut = true;

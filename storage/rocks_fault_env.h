@@ -26,6 +26,8 @@ class FaultDisk {
   /// Every sync takes so much longer; 0: none does.
   virtual void SlowSyncs(int64_t millis) = 0;
   virtual uint64_t Syncs() const = 0;  ///< file syncs so far
+  /// Blocks that the calling thread has read from tables so far, of all disks.
+  virtual uint64_t ReadsHere() const = 0;
 
   /// The process dies here: nothing reaches the files any more, whatever the store still tries.
   /// Close it, then choose: RestorePower alone is `kill -9` (the operating system had everything);

@@ -165,6 +165,9 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
   t.block_cache = memory.cache;
   t.format_version = 5;
   t.block_size = queue ? 16 << 10 : 8 << 10;
+  // The first key of each block is in the index: a seek that ends before it, at the bound of a scan
+  // or behind what was reaped, leaves the block where it is.
+  if (queue) t.index_type = rocksdb::BlockBasedTableOptions::kBinarySearchWithFirstKey;
   t.cache_index_and_filter_blocks = true;
   t.cache_index_and_filter_blocks_with_high_priority = true;
   t.metadata_cache_options.unpartitioned_pinning =

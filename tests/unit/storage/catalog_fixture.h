@@ -91,9 +91,11 @@ struct CatalogStore {
   std::unique_ptr<Operation> op;
 
   CatalogStore() { Open(); }
-  void Open(const std::string& path = {}) {
+  /// `disk`: a FaultDisk's env(), which outlives the store.
+  void Open(const std::string& path = {}, void* disk = nullptr) {
     storage.reset();
     StorageOptions o;
+    o.rocksdb_env = disk;
     o.path = path.empty() ? dir.path() : path;
     o.cache_bytes = 32 << 20;
     o.clock = &clock;

@@ -8,6 +8,7 @@
 #include "protocol/value.h"
 #include "storage/key_encoding.h"
 #include "storage/key_format.h"
+#include "storage/rocks_fault_env.h"
 #include "storage/storage_impl.h"
 #include "storage/visibility.h"
 #include "tests/unit/ttl/reaping_fixture.h"
@@ -54,6 +55,32 @@ std::vector<std::string> Plain(Reaping& r, const CollectionInfoPtr& c, const Ind
 constexpr size_t kFew = 50;
 
 }  // namespace
+
+TEST_CASE("The first look behind what was reaped reads the block with the entry and no other",
+          "[ttl]") {
+  std::unique_ptr<FaultDisk> disk = FaultDisk::Make();
+  Reaping r;
+  r.storage.reset();
+  ScratchDir elsewhere;
+  r.Open(elsewhere.path(), disk->env());
+  const char* key = GENERATE("1", "-1");
+  CAPTURE(key);
+  auto c = r.WithIndex(std::string("{\"key\": {\"at\": ") + key + "}, \"expireAfterSeconds\": 0}");
+  for (int64_t i = 0; i < 10'000; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - 10'000 + i)));
+  REQUIRE(r.Insert(*c, r.Doc(20'000, kStart + 1000)));
+  REQUIRE(r.storage->kv().Flush());  // in files, of which nothing is in the cache
+  r.Start();
+  r.monitor->Settle();
+  REQUIRE(r.Count() == 1);
+  REQUIRE(r.storage->kv().Flush());
+  c = r.Coll();
+  const uint64_t before = disk->ReadsHere();
+  REQUIRE(Scan(r, c, c->indexes[0], key[0] == '-', nullptr, kFew, 1).value().size() == 1);
+  // Backward the store must look into the block before the end of what is there besides dates.
+  CHECK(disk->ReadsHere() - before <= (key[0] == '-' ? 2 : 1));
+  r.Stop();
+  r.storage.reset();
+}
 
 TEST_CASE("The head of an index is reached without a step for each document that was reaped", "[ttl]") {
   Reaping r;
