@@ -133,8 +133,8 @@ void AppendHead(StreamPosition at, std::string_view type, std::string_view uuid,
 
 /// The name of an event's rule, as pauses, forecasts and explanations name it.
 std::string_view RuleName(const LogRecord& r) {
-  if (r.reason == DeleteReason::kExpiredDocument) return "$document";
-  if (r.reason == DeleteReason::kExpiredClustered) return "$clustered";
+  if (r.reason == DeleteReason::kExpiredDocument) return "document";
+  if (r.reason == DeleteReason::kExpiredClustered) return "clustered";
   return r.rule;
 }
 

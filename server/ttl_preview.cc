@@ -144,21 +144,20 @@ void AuditOnExpire(CommandContext& ctx, std::string_view atype, const Collection
   });
 }
 
-void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll) {
+void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll, std::string_view atype) {
   if (coll.expiry_options.set())
-    Audit(ctx, "dropCollection", [&](BsonBuilder& p) {
+    Audit(ctx, atype, [&](BsonBuilder& p) {
       p.Append("ns", coll.ns);
       p.OpenDocument("old").Append("expiry", DescribeExpiryOptions(coll.expiry_options));
       p.AppendNull("new");
     });
   if (const BsonValue archive = coll.options.view()["onExpire"]; !archive.missing())
-    AuditOnExpire(ctx, "dropCollection", coll, archive, {});
+    AuditOnExpire(ctx, atype, coll, archive, {});
   if (coll.clustered && coll.expire_after_seconds)
-    AuditRule(ctx, "dropCollection", coll.ns, "clustered", coll.expire_after_seconds,
-              {});
+    AuditRule(ctx, atype, coll.ns, "clustered", coll.expire_after_seconds, {});
   for (const IndexInfoPtr& i : coll.indexes)
     if (i->expire_after_seconds)
-      AuditRule(ctx, "dropCollection", coll.ns, i->name, *i->expire_after_seconds, {});
+      AuditRule(ctx, atype, coll.ns, i->name, *i->expire_after_seconds, {});
 }
 
 }  // namespace mayfly

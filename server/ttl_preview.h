@@ -53,7 +53,8 @@ void AuditRule(CommandContext& ctx, std::string_view atype, std::string_view ns,
 /// Likewise of the collection option onExpire; missing: there was none, or is none any more.
 void AuditOnExpire(CommandContext& ctx, std::string_view atype, const CollectionInfo& coll,
                    BsonValue old, BsonValue now);
-/// One for each rule that goes with the collection.
-void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll);
+/// One for each rule that goes with the collection. `atype`: by which command.
+void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll,
+                       std::string_view atype = "dropCollection");
 
 }  // namespace mayfly

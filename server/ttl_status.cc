@@ -50,6 +50,22 @@ Result<int64_t> NextDeadline(ServerContext& server, const TtlRule& rule, Instant
   return next == INT64_MAX ? next : rule.Deadline(next);
 }
 
+/// What is due and still there: known to the reaper's marks, or left where it is because its
+/// archive does not take it.
+Result<int64_t> Pending(ServerContext& server, Operation& op, const TtlRule& rule,
+                        const TtlRuleFigures& figures) {
+  MAYFLY_TRY(Counted due, CountDue(server.storage(), op, rule, true));
+  int64_t n = Whole(due.n);
+  const int64_t threshold = rule.Threshold(op.now);
+  if (figures.refused_earliest <= threshold && rule.state().resume_millis.load() > threshold)
+    n += figures.refused;
+  return n;
+}
+
+TtlRuleFigures FiguresOf(ServerContext& server, const TtlRule& rule) {
+  return server.ttl_figures ? server.ttl_figures(rule) : TtlRuleFigures();
+}
+
 }  // namespace
 
 std::vector<ListedTtlRule> ListRulesFor(ServerContext& server, std::string_view db,
@@ -98,16 +114,17 @@ Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedT
     if (r.reason) out.Append("reason", r.reason);
     return Ok();
   }
+  const TtlRuleFigures f = FiguresOf(server, r.rule);
   MAYFLY_TRY(int64_t next, NextDeadline(server, r.rule, op.now));
+  if (f.refused_earliest != INT64_MAX) next = std::min(next, r.rule.Deadline(f.refused_earliest));
   AppendDeadline(out, "nextDeadline", next);
   const int64_t lag = next == INT64_MAX || next >= op.now.millis ? 0 : op.now.millis - next;
   out.Append("lagMillis", lag);
-  Counted due;
+  int64_t pending = 0;
   if (next <= op.now.millis) {
-    MAYFLY_TRY(due, CountDue(server.storage(), op, r.rule, true));
+    MAYFLY_TRY(pending, Pending(server, op, r.rule, f));
   }
-  out.Append("pending", Whole(due.n));
-  const TtlRuleFigures f = server.ttl_figures ? server.ttl_figures(r.rule) : TtlRuleFigures();
+  out.Append("pending", pending);
   out.Append("deleted", f.deleted).Append("ratePerSecond", f.rate_per_second);
   AppendDeadline(out, "lastPass", f.last_visit == INT64_MIN ? INT64_MAX : f.last_visit);
   if (!f.last_error.empty()) out.Append("lastError", f.last_error);
@@ -119,11 +136,25 @@ Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedT
 }
 
 Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_view db,
-                             std::string_view collection, BsonBuilder& reply) {
+                             std::string_view collection, const TtlStatusPart& part,
+                             BsonBuilder& reply) {
+  const std::vector<ListedTtlRule> all = ListRulesFor(server, db, collection);
+  const auto skip = static_cast<size_t>(part.skip);
+  if (part.skip > 0 || part.limit > 0) reply.Append("total", static_cast<int64_t>(all.size()));
+  auto too_large = [&] {
+    return Error{ErrorCode::kBSONObjectTooLarge,
+                 "ttlStatus: " + std::to_string(all.size()) +
+                     " rules, and what holds or pauses them, do not fit in one reply: give 'limit' "
+                     "and 'skip', or ask "
+                     "for one database or collection"};
+  };
   {
     BsonArrayBuilder rules = reply.OpenArray("rules");
-    for (const ListedTtlRule& r : ListRulesFor(server, db, collection)) {
+    for (size_t i = skip; i < all.size(); ++i) {
+      if (part.limit > 0 && i - skip >= static_cast<size_t>(part.limit)) break;
+      const ListedTtlRule& r = all[i];
       MAYFLY_TRY(op.CheckInterrupt());
+      if (reply.size() > part.most_bytes) return too_large();
       BsonBuilder d = rules.OpenDocument();
       d.Append("ns", r.rule.coll->ns).Append("kind", RuleKindName(r.rule));
       d.Append("index", r.rule.RuleName());
@@ -150,6 +181,7 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
       CollectionInfoPtr c = catalog.FindByUuid(h.uuid);
       if (!c || (!db.empty() && c->db != db) || (!collection.empty() && c->name != collection))
         continue;
+      if (reply.size() > part.most_bytes) return too_large();
       BsonBuilder d = holds.OpenDocument();
       d.AppendObjectId("holdId", h.id).Append("ns", c->ns).Append("filter", h.filter);
       d.Append("since", h.since);
@@ -167,6 +199,7 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
     } else if (p.scope.level == TtlScope::Level::kDatabase && !db.empty() && p.scope.db != db) {
       continue;
     }
+    if (reply.size() > part.most_bytes) return too_large();
     BsonBuilder d = pauses.OpenDocument();
     if (c)
       d.Append("ns", c->ns);
@@ -188,13 +221,22 @@ ForecastOptions ReadForecastOptions(ArgReader& in) {
 }
 
 void AppendForecast(const Forecast& f, BsonBuilder& out) {
+  // Names of rules of all collections are long; a thousand intervals of a hundred of them must fit.
+  size_t names = 0, longest = 1;
+  for (const std::string& r : f.rules) {
+    names += r.size() + 10;
+    longest = std::max(longest, r.size() + 10);
+  }
+  const size_t room = kMostTtlReplyBytes / (f.intervals.size() + 1) - 100;
+  const bool all_named = f.rules.size() <= kForecastRulesNamed && names <= room;
+  const size_t most_named = std::min(kForecastRulesNamed, room / longest);
   {
     BsonArrayBuilder list = out.OpenArray("intervals");
     for (const Forecast::Interval& x : f.intervals) {
       BsonBuilder d = list.OpenDocument();
       d.Append("from", x.from).Append("to", x.to).Append("count", x.count);
       BsonBuilder by = d.OpenDocument("byRule");
-      if (f.rules.size() <= kForecastRulesNamed) {
+      if (all_named) {
         for (size_t r = 0; r < f.rules.size(); ++r) by.Append(f.rules[r], x.by_rule[r]);
         continue;
       }
@@ -202,7 +244,7 @@ void AppendForecast(const Forecast& f, BsonBuilder& out) {
       std::vector<size_t> most;
       for (size_t r = 0; r < f.rules.size(); ++r)
         if (x.by_rule[r] > 0) most.push_back(r);
-      const size_t n = std::min(most.size(), kForecastRulesNamed);
+      const size_t n = std::min(most.size(), most_named);
       std::partial_sort(most.begin(), most.begin() + static_cast<ptrdiff_t>(n), most.end(),
                         [&](size_t a, size_t b) {
                           return x.by_rule[a] != x.by_rule[b] ? x.by_rule[a] > x.by_rule[b] : a < b;
@@ -338,12 +380,12 @@ void AppendTtlMetrics(ServerContext& server, Operation& op, BsonBuilder& ttl) {
     lag.Append("p50", m.lag.Percentile(0.5)).Append("p99", m.lag.Percentile(0.99));
     lag.Append("max", m.lag.Max());
   }
-  double pending = 0;
+  int64_t pending = 0;
   for (const ListedTtlRule& r : ListRulesFor(server, {}, {})) {
     if (r.special || !op.CheckInterrupt()) continue;
-    if (auto due = CountDue(server.storage(), op, r.rule, true)) pending += due.value().n;
+    if (auto n = Pending(server, op, r.rule, FiguresOf(server, r.rule))) pending += n.value();
   }
-  ttl.Append("pendingDocuments", Whole(pending));
+  ttl.Append("pendingDocuments", pending);
   ttl.Append("expiredReadsHidden", server.storage().expiry_policy().hidden_reads.load());
   ttl.Append("bytesDeleted", m.bytes_deleted.Get()).Append("clockHolds", m.clock_holds.Get());
   ttl.Append("archivedDocuments", m.archived_documents.Get());

@@ -29,9 +29,20 @@ std::string_view StateOf(ServerContext& server, const ListedTtlRule& rule, Insta
 /// pending, deleted, ratePerSecond, lastPass. May look into the rule's index.
 Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedTtlRule& rule,
                              BsonBuilder& out);
-/// ttlStatus' reply: rules, holds and pauses of all, of a database or of a collection.
+/// A client's reply must fit in a document; what is left is for its other fields.
+inline constexpr size_t kMostTtlReplyBytes = 15 << 20;
+
+/// Which of the rules ttlStatus lists: they are in order of namespace, so that one page follows the
+/// other.
+struct TtlStatusPart {
+  int64_t skip = 0, limit = 0;  ///< limit 0: all
+  size_t most_bytes = kMostTtlReplyBytes;
+};
+/// ttlStatus' reply: rules, holds and pauses of all, of a database or of a collection; `total`
+/// rules where not all are asked for. Errors: BSONObjectTooLarge 10334.
 Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_view db,
-                             std::string_view collection, BsonBuilder& reply);
+                             std::string_view collection, const TtlStatusPart& part,
+                             BsonBuilder& reply);
 
 /// ttlForecast's and $ttlForecast's fields. With more rules than kForecastRulesNamed an interval names
 /// those that have the most in it.

@@ -5,6 +5,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/micros.h"
 #include "storage/expiry_cover.h"
+#include "ttl/rule_date.h"
 
 namespace mayfly {
 namespace {
@@ -87,6 +88,7 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
   else
     from = slot.resume_date;
   slot.resume_date = INT64_MAX;
+  if (entry.empty()) slot.figures->Begins(from);
   if (from > threshold) {
     state.Lower(from);
     Visit v;
@@ -119,7 +121,7 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
   // Once for each reason, not at each try.
   if (!v.error.empty() && v.error != slot.last_error)
     Log('E', "TTL deletion failed", rule, [&](BsonBuilder& b) { b.Append("error", v.error); });
-  slot.last_error = v.error;
+  if (!v.error.empty() || !slot.figures->HasRefused()) slot.last_error = v.error;
   const int64_t took = clock_.MonotonicMicros() - begin;
   slot.figures->Visited(at.millis, v.deleted, v.bytes, v.error);
   slot.deleted += v.deleted;
@@ -321,6 +323,8 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
         return DeleteGroup(w, keys.first(keys.size() / 2), false);
       }
       w.visit.error = gone.error().message;
+      w.slot.figures->Refused(
+          DateByRule(w.rule, l.doc, l.expire_at, nullptr).value_or(w.group_first), w.visit.error);
       ExpiryState::LowerTo(state.left_millis, w.group_first);
       continue;
     }

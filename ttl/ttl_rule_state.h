@@ -26,10 +26,12 @@ struct TtlRuleFigures {
   int64_t deleted = 0, bytes_deleted = 0;  ///< since start-up
   double rate_per_second = 0;         ///< documents deleted, over the last ten seconds
   int64_t last_visit = INT64_MIN;     ///< ms, when it was last worked on; INT64_MIN: never
-  std::string last_error;             ///< of the last visit; empty: it went well
+  std::string last_error;  ///< of the last visit, or of what it had to leave; empty: it went well
   TtlWait waits_for = TtlWait::kNothing;
   int64_t waits_until = INT64_MIN;    ///< ms; INT64_MAX: until something changes
-  bool left_behind = false;           ///< held documents past their deadline were passed over
+  bool left_behind = false;           ///< documents past their deadline were passed over
+  int64_t refused = 0;  ///< of those: what the archive does not take, as of the last look at them
+  int64_t refused_earliest = INT64_MAX;  ///< their earliest date, ms
 };
 
 /// What is known of one rule since start-up beyond its ExpiryState. Survives changes of the rule's
@@ -45,6 +47,25 @@ class TtlRuleState {
     Second& s = SecondOf(now);
     s.count += deleted;
   }
+  /// A visit begins at this date (ms): what was refused from there on is seen again.
+  void Begins(int64_t from) {
+    std::lock_guard l(mutex_);
+    if (from > figures_.refused_earliest) return;
+    figures_.refused = 0;
+    figures_.refused_earliest = INT64_MAX;
+    refused_error_.clear();
+  }
+  /// A document with this date has to stay.
+  void Refused(int64_t date, std::string_view error) {
+    std::lock_guard l(mutex_);
+    ++figures_.refused;
+    figures_.refused_earliest = std::min(figures_.refused_earliest, date);
+    refused_error_ = error;
+  }
+  bool HasRefused() const {
+    std::lock_guard l(mutex_);
+    return figures_.refused > 0;
+  }
   /// Where a visit that is not finished goes on (a date, ms); INT64_MAX: none is.
   void Unfinished(int64_t date) { unfinished_.store(date, std::memory_order_relaxed); }
   int64_t unfinished() const { return unfinished_.load(std::memory_order_relaxed); }
@@ -57,6 +78,7 @@ class TtlRuleState {
   TtlRuleFigures Read(int64_t now) const {
     std::lock_guard l(mutex_);
     TtlRuleFigures f = figures_;
+    if (f.last_error.empty()) f.last_error = refused_error_;
     int64_t recent = 0;
     for (const Second& s : seconds_)
       if (s.second > now / 1000 - kSeconds && s.second <= now / 1000) recent += s.count;
@@ -78,6 +100,7 @@ class TtlRuleState {
   std::atomic<int64_t> unfinished_{INT64_MAX};
   mutable std::mutex mutex_;
   TtlRuleFigures figures_;
+  std::string refused_error_;
   std::array<Second, kSeconds> seconds_;
 };
 
@@ -101,7 +124,7 @@ class TtlRuleStates {
     if (s) f = s->Read(now.millis);
     f.deleted += rule.state().removed_on_access.load(std::memory_order_relaxed);
     int64_t next = rule.state().next_millis.load(std::memory_order_acquire);
-    if (s) next = std::min(next, s->unfinished());
+    if (s) next = std::min({next, s->unfinished(), f.refused_earliest});
     f.next_deadline = next == INT64_MIN || next == INT64_MAX ? next : rule.Deadline(next);
     if (next != INT64_MIN && f.next_deadline < now.millis) f.lag_millis = now.millis - f.next_deadline;
     f.left_behind = rule.state().left_millis.load(std::memory_order_acquire) != INT64_MAX;

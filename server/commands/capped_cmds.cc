@@ -4,7 +4,9 @@
 #include "server/command.h"
 #include "server/cursor_manager.h"
 #include "server/server_context.h"
+#include "server/ttl_preview.h"
 #include "server/write_ops.h"
+#include "storage/archive.h"
 #include "storage/namespace.h"
 #include "storage/replace_collection.h"
 #include "storage/storage.h"
@@ -92,13 +94,27 @@ Result<CollectionInfoPtr> Source(CommandContext& ctx, std::string_view db, std::
 }
 
 /// {convertToCapped: c, size: bytes}: its indexes go, but for that on _id (manual:
-/// "convertToCapped").
+/// "convertToCapped"), and with the TTL indexes all other rules of expiry: documents that have not
+/// expired stay without a deadline.
 Result<void> ConvertToCapped(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   const std::string_view name = in.Collection();
   const int64_t size = in.Int64("size");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr from, Source(ctx, req.db, name, size));
+  // What is past its deadline is not copied; where it is to be kept, that would lose it.
+  if (ArchiveTargetOf(*from))
+    return Error{ErrorCode::kInvalidOptions,
+                 "expired documents of " + from->ns +
+                     " are archived, which those of a capped collection cannot be: end that first "
+                     "with {collMod: '" +
+                     from->name + "', onExpire: {action: 'delete'}}"};
+  if (from->expiry_options.recover_seconds > 0)
+    return Error{ErrorCode::kInvalidOptions,
+                 "expired documents of " + from->ns +
+                     " can be recovered, which those of a capped collection cannot: end that first "
+                     "with {collMod: '" +
+                     from->name + "', expiry: {recoverSeconds: 0}}"};
   Catalog& catalog = ctx.server.storage().catalog();
   CollectionInfo definition = CappedDefinition(
       req.db, "tmp.convertToCapped." + ObjectIdToHex(NewObjectId(ctx.op.now)), size);
@@ -110,6 +126,7 @@ Result<void> ConvertToCapped(CommandContext& ctx, const CommandRequest& req, Bso
     (void)catalog.Drop(op, made->db, made->name);
     return done;
   }
+  AuditDroppedRules(ctx, *from, "convertToCapped");
   ctx.server.cursors().KillNamespace(req.db, name);
   return ctx.server.ttl_controls().ForgetCollection(ctx.op, from->uuid);
 }

@@ -8,12 +8,16 @@ namespace {
 
 Result<void> RunStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
+  TtlStatusPart part;
+  part.skip = in.OptInRange("skip", 0, INT32_MAX).value_or(0);
+  part.limit = in.OptInRange("limit", 0, INT32_MAX).value_or(0);
   MAYFLY_TRY(in.Finish());
+  if (ctx.connection == nullptr) part.most_bytes = SIZE_MAX;  // the expiry page chooses from all
   MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
   if (!t.all) {
     MAYFLY_TRY(ExistingCollection(ctx.server, t.db, t.collection));
   }
-  return AppendTtlStatus(ctx.server, ctx.op, t.db, t.collection, reply);
+  return AppendTtlStatus(ctx.server, ctx.op, t.db, t.collection, part, reply);
 }
 
 Result<void> RunForecast(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {

@@ -65,7 +65,9 @@ Awaitable<HttpAnswer> HttpApi::Metrics() {
                                            b.Append("metrics", 1);
                                          }));
   if (!status) co_return Failure(500, status.error());
-  auto rules = co_await RunLocalCommand(server_, io_, "admin", One("ttlStatus"));
+  auto rules = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
+                                          b.Append("ttlStatus", 1).Append("limit", kMaxRules);
+                                        }));
   const BsonValue ttl = status.value().view().FindPath("metrics.ttl");
   // Without the rules the rest is still worth having.
   const BsonValue list = rules ? rules.value().view().Find("rules") : BsonValue();

@@ -55,6 +55,29 @@ def crud():
 
 
 @test
+def replies_about_very_many_rules():
+    """ttlStatus and ttlForecast of more rules than fit in a reply: pages, fewer names, or an error that says what to do."""
+    many = client["many_rules"]
+    client.drop_database(many.name)
+    for c in range(26):
+        many.command("createIndexes", f"c{c:02}", indexes=[{"key": {f"f{i}": 1}, "name": f"{i:02}" + "n" * 10_000, "expireAfterSeconds": 60} for i in range(63)])
+    e = raises(10334, many.command, "ttlStatus", 1)
+    assert "1638 rules" in str(e) and "'limit' and 'skip'" in str(e)
+    seen, page = [], {"total": 1}
+    while len(seen) < page["total"]:
+        page = many.command("ttlStatus", 1, skip=len(seen), limit=1000)
+        seen += [(r["ns"], r["index"]) for r in page["rules"]]
+    assert page["total"] == 1638 and len(set(seen)) == 1638 and seen == sorted(seen)
+    assert len(many.command("ttlStatus", "c07")["rules"]) == 63
+    now = datetime.datetime.now(datetime.timezone.utc)
+    many.c00.insert_many([{f"f{i}": now for i in range(63)} for _ in range(10)])
+    f = many.command("ttlForecast", 1, horizonSeconds=1000, buckets=1000)
+    assert sum(x["count"] for x in f["intervals"]) + f["overdue"] == 10
+    assert all(sum(x["byRule"].values()) == x["count"] for x in f["intervals"])
+    client.drop_database(many.name)
+
+
+@test
 def array_updates():
     c = db.arrays
     c.insert_one({"_id": 1, "g": [1, 5, 9], "o": [{"k": 1, "v": 1}, {"k": 2, "v": 2}]})

@@ -1,0 +1,41 @@
+#include "server/index_spec.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/unit/server/server_fixture.h"
+
+using namespace mayfly;
+
+TEST_CASE("A TTL index is refused where nothing expires by one", "[index][ttl]") {
+  struct Case {
+    const char* name;
+    bool capped, clustered;
+    int code;
+  };
+  // create takes capped and clusteredIndex together from nobody; the code of that collection is its
+  // own (EXPIRY.md A.3).
+  const auto c = GENERATE(values<Case>({{"plain", false, false, 0},
+                                        {"clustered", false, true, 0},
+                                        {"capped", true, false, 67},
+                                        {"capped and clustered", true, true, 6049202}}));
+  CAPTURE(c.name);
+  test::TestServer server;
+  CollectionInfo coll;
+  coll.ns = "db.c";
+  coll.capped = c.capped;
+  coll.clustered = c.clustered;
+  std::string note;
+  const BsonDocument ttl =
+      ParseJson(R"({"key": {"at": 1}, "name": "at_1", "expireAfterSeconds": 60})").value();
+  Result<IndexInfo> made = ParseIndexSpec(server.context(), &coll, ttl, &note);
+  if (c.code == 0) {
+    REQUIRE(made);
+    CHECK(made.value().expire_after_seconds == 60);
+  } else {
+    REQUIRE(!made);
+    CHECK(static_cast<int>(made.error().code) == c.code);
+  }
+  // Without the seconds it is an index like any other everywhere.
+  const BsonDocument plain = ParseJson(R"({"key": {"at": 1}, "name": "at_1"})").value();
+  CHECK(ParseIndexSpec(server.context(), &coll, plain, &note));
+}
