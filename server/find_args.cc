@@ -22,7 +22,7 @@ Result<FindArgs> ParseFind(const CommandRequest& req) {
   a.return_key = in.LooseBoolOr("returnKey", false);
   a.show_record_id = in.LooseBoolOr("showRecordId", false);
   a.allow_disk_use = in.LooseBoolOr("allowDiskUse", true);
-  a.include_expired = in.LooseBoolOr("includeExpired", false);
+  a.include_expired = in.BoolOr("includeExpired", false);
   a.min = in.DocumentOr("min");
   a.max = in.DocumentOr("max");
   a.let = in.DocumentOr("let");

@@ -205,7 +205,7 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
       d.Append("ns", c->ns);
     else if (p.scope.level == TtlScope::Level::kDatabase)
       d.Append("db", p.scope.db);
-    if (!p.scope.rule.empty()) d.Append("index", p.scope.rule);
+    if (!p.scope.rule.empty()) d.Append("index", RuleNameOf(p.scope.rule));
     d.Append("since", p.since);
     if (p.until) d.Append("until", *p.until);
   }

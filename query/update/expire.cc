@@ -93,7 +93,12 @@ Result<ExpirySetting> ParseExpireOperator(BsonValue v, Instant now) {
   if (!v.IsDocument()) return WrongType("$expire", v, "object");
   if (v.Document().Count() != 1) return shape();
   BsonElement e = v.Document().First();
-  if (e.name == "afterSeconds") return ParseExpireAfter(e.value, now, "$expire.afterSeconds");
+  if (e.name == "afterSeconds") {
+    MAYFLY_TRY(ExpirySetting s, ParseExpireAfter(e.value, now, "$expire.afterSeconds"));
+    // 0 is "unset", said by an operator: not an update that changes nothing (as with touch).
+    if (!s.given()) s.kind = ExpirySetting::Kind::kNever;
+    return s;
+  }
   if (e.name == "at") return ParseExpireAt(e.value, "$expire.at");
   if (e.name != "never" && e.name != "preserve") return shape();
   if (!e.value.Is(BsonType::kBool))

@@ -24,7 +24,7 @@ Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) 
   a.spec.pipeline = in.Array("pipeline");
   a.spec.allow_disk_use = in.LooseBoolOr("allowDiskUse", true);
   a.spec.bypass_validation = in.LooseBoolOr("bypassDocumentValidation", false);
-  a.spec.include_expired = in.LooseBoolOr("includeExpired", false);
+  a.spec.include_expired = in.BoolOr("includeExpired", false);
   a.spec.hint = in.Any("hint");
   a.spec.let = in.DocumentOr("let");
   in.SimpleCollation();

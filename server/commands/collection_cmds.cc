@@ -305,6 +305,10 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
                               : "Collection " + old->ns + " already exists with other options"};
   }
   if (dry_run) {
+    if (!c.expire_after_seconds)
+      return Error{
+          ErrorCode::kInvalidOptions,
+          "'dryRun' tells what a rule would remove: the collection has no 'expireAfterSeconds'"};
     // There is nothing in it yet.
     AppendDryRun(RuleCensus(), reply);
     return Ok();

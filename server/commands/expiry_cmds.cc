@@ -108,10 +108,20 @@ Result<void> CheckDatabase(std::string_view db, const char* command) {
   return Ok();
 }
 
+/// Not a collection's name, which would be taken for the whole database.
+Result<void> TakesOne(ArgReader& in, const CommandRequest& req) {
+  const BsonValue v = in.Any(req.name);
+  if (v.IsNumber() && v.NumberAsDouble() == 1) return Ok();
+  return Error{v.IsNumber() ? ErrorCode::kBadValue : ErrorCode::kTypeMismatch,
+               std::string(req.name) +
+                   " takes 1: it is about the database it is sent to; a collection's maxTTL "
+                   "is an option of create"};
+}
+
 Result<void> RunSetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
   ArgReader in(req);
-  in.Any("setDatabaseExpiry");
+  MAYFLY_TRY(TakesOne(in, req));
   BsonValue max = in.Any("maxTTL");
   MAYFLY_TRY(in.Finish());
   if (max.missing())
@@ -134,7 +144,7 @@ Result<void> RunSetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req
 Result<void> RunGetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
   ArgReader in(req);
-  in.Any("getDatabaseExpiry");
+  MAYFLY_TRY(TakesOne(in, req));
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CheckDatabase(req.db, "getDatabaseExpiry"));
   reply.Append("maxTTL", ctx.server.storage().catalog().DatabaseMaxTtl(req.db));
