@@ -204,10 +204,18 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
   const BsonView doc = LoggedDocument(u, r);
   const bool replaced = r.detail.empty();
   AppendHead(at, replaced ? "replace" : "update", c.uuid, spec.expanded, u.wall, out);
-  if (replaced || spec.full_document == Spec::FullDocument::kWhenAvailable ||
-      spec.full_document == Spec::FullDocument::kRequired) {
-    // The log has the document as the update left it.
+  if (replaced) {
     out.Append("fullDocument", doc);
+  } else if (spec.full_document == Spec::FullDocument::kWhenAvailable ||
+             spec.full_document == Spec::FullDocument::kRequired) {
+    // The log has the document as the update left it; it is shown where MongoDB could make it of the
+    // one before and the change.
+    if (!r.before.empty() && images.Kept(u.wall))
+      out.Append("fullDocument", doc);
+    else if (spec.full_document == Spec::FullDocument::kRequired)
+      return NoImage("post-image", "update", at);
+    else
+      out.AppendNull("fullDocument");
   } else if (spec.full_document == Spec::FullDocument::kUpdateLookup) {
     MAYFLY_TRY(AppendLookup(storage, op, c.id, doc["_id"], out));
   }

@@ -125,7 +125,9 @@ Result<bool> ChangeStream::Advance(Operation& op) {
         if (!events_.empty()) return true;
       }
       in_unit_ = false;
-      position_ = std::max(position_, StreamPosition::After(unit_.ts + unit_.ticks - 1));
+      // The token of an event stays the last one until there is something newer than it.
+      const uint64_t end = unit_.ts + unit_.ticks - 1;
+      if (end > position_.ts) position_ = StreamPosition::After(end);
     }
     if (in_entry_) {
       std::string_view peek = rest_;

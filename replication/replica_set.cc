@@ -262,17 +262,20 @@ void ReplicaSet::CheckClocks() {
   }
 }
 
-int64_t ReplicaSet::NewTopologyVersion() {
-  int64_t between = 0;
+int64_t ReplicaSet::VersionOfNews(bool* announce) {
+  *announce = !announcing_.exchange(true);
+  return topology()->counter + 1;
+}
+
+void ReplicaSet::NewTopologyVersion() {
+  announcing_ = false;
   {
     std::lock_guard l(mutex_);
     auto next = std::make_shared<Topology>(*topology_);
-    between = static_cast<int64_t>(++next->counter);
-    ++next->counter;
+    next->counter += 2;  // newer than VersionOfNews: who has that and asks hello for what is newer is answered too
     topology_ = std::move(next);
   }
   if (options_.event) options_.event(ReplEvent::kTopology);
-  return between;
 }
 
 void ReplicaSet::Refresh() {
@@ -375,6 +378,7 @@ void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
 
 int64_t ReplicaSet::HoldMillis(const CommittedEntry& entry) {
   const int64_t delay = delay_secs_.load(std::memory_order_relaxed);
+  if (stopped_ && entry.kind == CommittedEntry::Kind::kData) return 1;
   if (delay == 0 || entry.kind != CommittedEntry::Kind::kData) return 0;
   std::string_view rest = entry.data.substr(std::min(kLogEntryHeader, entry.data.size()));
   uint64_t ts;

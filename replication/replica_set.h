@@ -148,9 +148,13 @@ class ReplicaSet final : public StateMachine {
   void set_self_host(std::string host) { options_.self_host = std::move(host); }
 
   TopologyPtr topology() const;
-  /// The same topology under a newer version: hellos that wait for a change are answered. Any thread. Returns a version newer than the one
-  /// before and older than the new one: a client that has it from an error and asks hello for what is newer is answered at once, too.
-  int64_t NewTopologyVersion();
+  /// A version that no hello has shown yet, for an error that is news: a client takes one with a version that it knows for old. `announce`:
+  /// the caller is to call NewTopologyVersion once the client has had time to read the error; false when another caller is about to. Any thread.
+  int64_t VersionOfNews(bool* announce);
+  /// The same topology under a newer version than VersionOfNews said: hellos that wait for a change are answered. Any thread.
+  void NewTopologyVersion();
+  /// While it is on, this member as a secondary applies nothing of what the primary sends, though it keeps it: for tests of write concerns.
+  void StopApplying(bool on) { stopped_ = on; }
   bool writable() const { return committer_->writable(); }
   bool readable() const { return readable_.load(std::memory_order_relaxed); }
 
@@ -203,7 +207,7 @@ class ReplicaSet final : public StateMachine {
   void StateChanged(const ConsensusState& state) override;
   void Configured(const ConsensusConfiguration& configuration) override;
   int64_t HoldMillis(const CommittedEntry& entry) override;
-  bool Holds() override { return delay_secs_.load(std::memory_order_relaxed) > 0; }
+  bool Holds() override { return delay_secs_.load(std::memory_order_relaxed) > 0 || stopped_; }
   void Progressed() override;
   std::string HeartbeatPayload() override;
 
@@ -271,6 +275,8 @@ class ReplicaSet final : public StateMachine {
 
   std::condition_variable applied_wake_;  ///< with mutex_
   std::atomic<int64_t> delay_secs_{0};    ///< of this member, by the newest configuration
+  std::atomic<bool> stopped_{false};      ///< StopApplying
+  std::atomic<bool> announcing_{false};   ///< somebody has the duty to call NewTopologyVersion
 };
 
 }  // namespace mayfly

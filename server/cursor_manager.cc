@@ -68,7 +68,15 @@ Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::s
   Shard& s = shard(id);
   std::lock_guard l(s.mutex);
   auto it = s.entries.find(id);
-  if (it == s.entries.end() || it->second.kill) return NotFound(id);
+  if (it == s.entries.end() || it->second.kill) {
+    const auto gone = s.gone.find(id);
+    if (gone == s.gone.end() || gone->second.db != db || gone->second.collection != collection ||
+        gone->second.session != session)
+      return NotFound(id);
+    Error e{ErrorCode::kQueryPlanKilled, std::move(gone->second.why)};
+    s.gone.erase(gone);
+    return e;
+  }
   Entry& e = it->second;
   if (e.db != db || e.collection != collection)
     return Error{ErrorCode::kUnauthorized, "Requested getMore on namespace '" + std::string(db) +
@@ -142,6 +150,12 @@ CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db
   Shard& s = shard(id);
   std::unique_lock l(s.mutex);
   auto it = s.entries.find(id);
+  if (const auto gone = s.gone.find(id);
+      gone != s.gone.end() &&
+      (ns_db.empty() || (gone->second.db == ns_db && gone->second.collection == ns_collection))) {
+    s.gone.erase(gone);
+    return KillResult::kKilled;
+  }
   if (it == s.entries.end() || it->second.kill) return KillResult::kNotFound;
   Entry& e = it->second;
   if (!ns_db.empty() && (e.db != ns_db || e.collection != ns_collection))
@@ -166,7 +180,7 @@ namespace {
 /// outside the locks.
 template <class Shards, class Which, class OnIdle>
 int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operation, Which which,
-              OnIdle on_idle) {
+              OnIdle on_idle, ErrorCode code = ErrorCode::kCursorKilled) {
   int n = 0;
   for (auto& s : shards) {
     std::vector<std::unique_ptr<ClientCursor>> dead;
@@ -180,13 +194,13 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
       }
       ++n;
       if (e.idle) {
-        on_idle(e);
+        on_idle(s, it->first, e);
         dead.push_back(std::move(e.idle));
         it = s.entries.erase(it);
       } else {
         e.kill = true;
         if (e.running) {
-          e.running->kill_code = static_cast<int32_t>(ErrorCode::kCursorKilled);
+          e.running->kill_code = static_cast<int32_t>(code);
           running.push_back(e.running->id);
         }
         ++it;
@@ -203,28 +217,33 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
 int CursorManager::KillSession(std::string_view session) {
   return KillWhere(
       shards_, kill_operation_, [&](const Entry& e) { return e.session == session; },
-      [&](const Entry& e) {
+      [&](Shard&, int64_t, const Entry& e) {
         open_.fetch_sub(1, std::memory_order_relaxed);
         if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
       });
 }
 
-int CursorManager::KillNamespace(std::string_view db, std::string_view collection) {
+int CursorManager::KillNamespace(std::string_view db, std::string_view collection,
+                                 std::string_view why) {
+  const int64_t now = clock_.MonotonicMicros();
   return KillWhere(
       shards_, kill_operation_,
       [&](const Entry& e) {
         return !e.change_stream && e.db == db && (collection.empty() || e.collection == collection);
       },
-      [&](const Entry& e) {
+      [&](Shard& s, int64_t id, const Entry& e) {
         open_.fetch_sub(1, std::memory_order_relaxed);
         if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
-      });
+        if (s.gone.size() < kMaxGone)
+          s.gone[id] = {e.db, e.collection, e.session, std::string(why), now};
+      },
+      ErrorCode::kQueryPlanKilled);
 }
 
 void CursorManager::KillAll() {
   KillWhere(
       shards_, kill_operation_, [](const Entry&) { return true; },
-      [&](const Entry& e) {
+      [&](Shard&, int64_t, const Entry& e) {
         open_.fetch_sub(1, std::memory_order_relaxed);
         if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
       });
@@ -234,6 +253,10 @@ int CursorManager::Sweep(int64_t timeout_millis) {
   const int64_t limit = clock_.MonotonicMicros() - MicrosOf(timeout_millis);
   // The wall clock too: tests move it, and a cursor is as idle as its user's clock says.
   const int64_t wall_limit = clock_.Now().millis - MicrosOf(timeout_millis) / 1000;
+  for (Shard& s : shards_) {
+    std::lock_guard l(s.mutex);
+    std::erase_if(s.gone, [&](const auto& g) { return g.second.since_micros < limit; });
+  }
   int n = KillWhere(
       shards_, kill_operation_,
       [&](const Entry& e) {
@@ -241,7 +264,7 @@ int CursorManager::Sweep(int64_t timeout_millis) {
         return e.idle && !e.no_timeout && e.session.empty() &&
                (e.idle->last_used_micros < limit || e.idle->last_used.millis < wall_limit);
       },
-      [&](const Entry&) { open_.fetch_sub(1, std::memory_order_relaxed); });
+      [&](Shard&, int64_t, const Entry&) { open_.fetch_sub(1, std::memory_order_relaxed); });
   timed_out_.fetch_add(n, std::memory_order_relaxed);
   return n;
 }

@@ -92,8 +92,9 @@ class CursorManager {
   /// Takes the cursor and returns its id: positive, unguessable, unique.
   int64_t Register(std::unique_ptr<ClientCursor> cursor);
 
-  /// Gives the cursor to a getMore for one batch. Errors: CursorNotFound 43, CursorInUse 12051,
-  /// Unauthorized 13 (another namespace or session). `op` is what killCursors interrupts.
+  /// Gives the cursor to a getMore for one batch. Errors: CursorNotFound 43, QueryPlanKilled 175 (its
+  /// collection is gone), CursorInUse 12051, Unauthorized 13 (another namespace or session). `op` is
+  /// what killCursors interrupts.
   Result<std::unique_ptr<ClientCursor>> CheckOut(int64_t id, std::string_view db,
                                                  std::string_view collection,
                                                  std::string_view session, Operation& op);
@@ -109,9 +110,10 @@ class CursorManager {
   KillResult Kill(int64_t id, std::string_view ns_db, std::string_view ns_collection);
   int KillSession(
       std::string_view session);  ///< endSessions, killSessions, session expiry; how many
-  int KillNamespace(
-      std::string_view db,
-      std::string_view collection);  ///< drop; empty collection: all of the db. Not change streams
+  /// Closes the cursors on a collection that is gone (empty: on all of the db), but not change
+  /// streams; how many. The next getMore of each is told 175 with the reason `why`, once.
+  int KillNamespace(std::string_view db, std::string_view collection,
+                    std::string_view why = "collection dropped");
   void KillAll();
   /// Closes what has been idle too long.
   int Sweep(int64_t timeout_millis);
@@ -132,12 +134,18 @@ class CursorManager {
     std::string db, collection, session;
     bool no_timeout = false, change_stream = false;
   };
+  /// What is left of a cursor whose collection has gone, until its client hears of it.
+  struct Gone {
+    std::string db, collection, session, why;
+    int64_t since_micros = 0;
+  };
   struct Shard {
     mutable std::mutex mutex;
     std::unordered_map<int64_t, Entry> entries;
+    std::unordered_map<int64_t, Gone> gone;  ///< kMaxGone at most
     std::mt19937_64 random;
   };
-  static constexpr size_t kShards = 16;
+  static constexpr size_t kShards = 16, kMaxGone = 256;
   Shard& shard(int64_t id) { return shards_[static_cast<uint64_t>(id) % kShards]; }
 
   const Clock& clock_;

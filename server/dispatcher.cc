@@ -454,8 +454,8 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
       AppendLabels(s, result.error().code,
                    !result.error().details.empty() &&
                        !BsonView(result.error().details.data())["errorLabels"].missing());
-    if (ReplicaSet* set = server_.replica_set(); set != nullptr)
-      replication_gate::AppendErrorDetails(server_, *set, result.error().code, *s.reply);
+    if (server_.replica_set() != nullptr)
+      replication_gate::AppendErrorDetails(*s.ctx, result.error().code, *s.reply);
     if (s.row != nullptr) s.row->counters->failed.fetch_add(1, std::memory_order_relaxed);
     const ErrorCode code = result.error().code;
     if (code == ErrorCode::kInterrupted)

@@ -9,9 +9,17 @@ namespace {
 
 constexpr ErrorCode kFailPointSetFailed = LocationCode(266);
 
-constexpr std::string_view kNames[] = {"failCommand", "failGetMoreAfterCursorCheckout",
-                                       "maxTimeAlwaysTimeOut", "maxTimeNeverTimeOut",
-                                       "onPrimaryTransactionalWrite"};
+constexpr std::string_view kNames[] = {"failCommand",
+                                       "failGetMoreAfterCursorCheckout",
+                                       "maxTimeAlwaysTimeOut",
+                                       "maxTimeNeverTimeOut",
+                                       "onPrimaryTransactionalWrite",
+                                       "rsSyncApplyStop",
+                                       "stopReplProducer"};
+
+bool StopsReplication(std::string_view name) {
+  return name == "stopReplProducer" || name == "rsSyncApplyStop";
+}
 
 Result<void> CheckStrings(std::string_view field, std::optional<BsonView> list) {
   if (!list) return Ok();
@@ -25,7 +33,7 @@ Result<void> CheckStrings(std::string_view field, std::optional<BsonView> list) 
 /// Refuses data that would do nothing, so that a test cannot pass because of a misspelt field.
 Result<void> CheckData(std::string_view name, BsonView data) {
   ArgReader in("configureFailPoint.data", data);
-  if (name.starts_with("maxTime")) return in.Finish();
+  if (name.starts_with("maxTime") || StopsReplication(name)) return in.Finish();
   in.OptInt64("errorCode");
   in.OptBool("closeConnection");
   if (name == "failCommand") {
@@ -107,12 +115,23 @@ Result<int64_t> FailPoints::Configure(std::string_view name, BsonValue mode, Bso
   std::lock_guard l(mutex_);
   auto it = points_.find(name);
   if (it == points_.end()) return Error{kFailPointSetFailed, std::string(name) + " not found"};
+  if (StopsReplication(name)) {
+    if (!stop_applying_)
+      return Error{kFailPointSetFailed, std::string(name) + " is for members of replica sets"};
+    if (next.mode != Mode::kOff && next.mode != Mode::kAlwaysOn)
+      return Error{ErrorCode::kBadValue,
+                   std::string(name) + " is \"alwaysOn\" or \"off\" on this server"};
+  }
   if (next.mode != Mode::kOff) {
     MAYFLY_TRY(CheckData(name, data));
   }
   const int64_t met = it->second.met;
   active_.fetch_add(int{next.mode != Mode::kOff} - int{it->second.mode != Mode::kOff});
   it->second = std::move(next);
+  if (StopsReplication(name)) {
+    stop_applying_(points_.find("stopReplProducer")->second.mode != Mode::kOff ||
+                   points_.find("rsSyncApplyStop")->second.mode != Mode::kOff);
+  }
   return met;
 }
 

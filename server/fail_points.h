@@ -25,6 +25,8 @@ class Operation;
 class FailPoints {
  public:
   FailPoints();
+  /// What `stopReplProducer` and `rsSyncApplyStop` do, on a member of a set. Before the first client.
+  void set_stop_applying(std::function<void(bool on)> f) { stop_applying_ = std::move(f); }
 
   /// One relaxed load: what the hot path asks.
   bool any() const { return active_.load(std::memory_order_relaxed) != 0; }
@@ -51,6 +53,7 @@ class FailPoints {
   mutable std::mutex mutex_;
   std::map<std::string, Point, std::less<>> points_;
   std::mt19937_64 random_;
+  std::function<void(bool)> stop_applying_;
   std::atomic<int> active_{0};
 };
 

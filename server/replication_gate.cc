@@ -4,6 +4,7 @@
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/server_context.h"
@@ -16,6 +17,8 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr asio::use_awaitable_t<IoExecutor> kAwait;
+/// How long a client has to read an error that is news before hellos tell of it too.
+constexpr std::chrono::milliseconds kNewsBeforeHello(25);
 constexpr uint64_t kMaxDriftSeconds = 365ull * 24 * 3600;  ///< maxAcceptableLogicalClockDriftSecs
 
 bool IsNotPrimary(ErrorCode code) {
@@ -211,7 +214,8 @@ static Result<void> CheckStandaloneReadConcern(const CommandContext& ctx, const 
     return Error{ErrorCode::kNotAReplicaSet,
                  "node needs to be a replica set member to use readConcern: " + std::string(what)};
   }
-  if (!(row.flags & kTakesReadConcern) && !rc.empty())
+  // What MongoDB reads with by itself may be said with every command.
+  if (!(row.flags & kTakesReadConcern) && ctx.read_concern != ReadConcernLevel::kLocal)
     return Error{ErrorCode::kInvalidOptions,
                  "Command " + std::string(row.name) + " does not support readConcern"};
   return Ok();
@@ -449,18 +453,26 @@ void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
   reply.AppendTimestamp("operationTime", op.commit_ts != 0 ? op.commit_ts : applied);
 }
 
-void AppendErrorDetails(ServerContext& server, ReplicaSet& set, ErrorCode code,
-                        BsonBuilder& reply) {
+void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply) {
+  ReplicaSet& set = *ctx.server.replica_set();
   // A shutdown is news: with the version that the client knows it would take the error for an old
   // one and go on sending; without one it would wait for the hello that is under way, up to ten
-  // seconds.
+  // seconds. The hello comes a moment later than the error: the other way round the client would know
+  // the version from the hello, and take the error for an old one after all.
   const bool shutdown =
       code == ErrorCode::kInterruptedAtShutdown || code == ErrorCode::kShutdownInProgress;
   if (!shutdown && !IsNotPrimary(code)) return;
-  const auto version =
-      shutdown ? set.NewTopologyVersion() : static_cast<int64_t>(set.topology()->counter);
+  auto version = static_cast<int64_t>(set.topology()->counter);
+  if (shutdown) {
+    bool announce = false;
+    version = set.VersionOfNews(&announce);
+    if (announce) {
+      auto timer = std::make_shared<asio::steady_timer>(ctx.io, kNewsBeforeHello);
+      timer->async_wait([timer, &set](boost::system::error_code) { set.NewTopologyVersion(); });
+    }
+  }
   BsonBuilder t = reply.OpenDocument("topologyVersion");
-  t.AppendObjectId("processId", server.process_id()).Append("counter", version);
+  t.AppendObjectId("processId", ctx.server.process_id()).Append("counter", version);
 }
 
 }  // namespace replication_gate

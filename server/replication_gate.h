@@ -100,7 +100,7 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
 /// $clusterTime and operationTime.
 void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply);
 /// What an error reply says besides: the version of the topology when the client should look at it again.
-void AppendErrorDetails(ServerContext& server, ReplicaSet& set, ErrorCode code, BsonBuilder& reply);
+void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply);
 
 }  // namespace replication_gate
 

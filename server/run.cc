@@ -207,6 +207,8 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     if (!made) return Fail(*log, kExitBadOptions, "Cannot take part in the set", made.error());
     replica_set = std::move(made).value();
     context.set_replica_set(replica_set.get());
+    context.fail_points().set_stop_applying(
+        [set = replica_set.get()](bool on) { set->StopApplying(on); });
   } else if (auto checked = CheckStandaloneStart(context); !checked) {
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", checked.error());
   }

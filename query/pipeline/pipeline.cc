@@ -17,8 +17,7 @@ constexpr StageRow kStages[] = {
     {"$bucketAuto", 0, &ParseBucketAutoStage, "Groups into a number of ranges of about one size."},
     {"$changeStream", kStageFirst | kStageNotInFacet | kStageAlsoCollectionless, nullptr,
      "Changes of a collection, a database or all.", LocationCode(40573),
-     "The $changeStream stage is only supported on replica sets, as the first stage of an "
-     "aggregate command"},
+     "The $changeStream stage is only supported on replica sets"},
     {"$changeStreamSplitLargeEvent", kStageLast | kStageChangeStream, nullptr,
      "Splits large change events.", ErrorCode::kIllegalOperation,
      "$changeStreamSplitLargeEvent can only be used in a $changeStream pipeline"},

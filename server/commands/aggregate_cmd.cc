@@ -139,11 +139,11 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
   });
 }
 
-/// The last stage is $out or $merge (anywhere else they are refused).
-bool EndsInWrite(BsonView pipeline) {
+/// The last stage when it is $out or $merge (anywhere else they are refused), or empty.
+std::string_view EndsInWrite(BsonView pipeline) {
   std::string_view last;
   for (const BsonElement& e : pipeline) last = e.value.Document().First().name;
-  return last == "$out" || last == "$merge";
+  return last == "$out" || last == "$merge" ? last : std::string_view();
 }
 
 Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& req,
@@ -162,7 +162,12 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
   if (req.generic.api_strict) {
     MAYFLY_CO_TRY(CheckStrictStages(a.spec.pipeline));
   }
-  if (!a.explain && EndsInWrite(a.spec.pipeline)) {
+  const std::string_view last = EndsInWrite(a.spec.pipeline);
+  if (!last.empty() && ctx.read_concern == ReadConcernLevel::kLinearizable)
+    co_return Error{ErrorCode::kInvalidOptions,
+                    std::string(last) +
+                        " cannot be used with a 'linearizable' read concern level"};
+  if (!a.explain && !last.empty()) {
     MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
   }
   co_await ctx.MoveToWorker();

@@ -431,7 +431,10 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
     AuditDroppedRules(ctx, *replaced);
     MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, replaced->uuid));
   }
-  CloseCursors(ctx.server, source.first, source.second);
+  ctx.server.cursors().KillNamespace(
+      source.first, source.second,
+      "collection renamed from '" + JoinNamespace(source.first, source.second) + "' to '" +
+          JoinNamespace(target.first, target.second) + "'");
   if (drop.Truthy()) CloseCursors(ctx.server, target.first, target.second);
   return Ok();
 }

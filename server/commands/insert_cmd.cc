@@ -104,6 +104,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
     }
   }
   ctx.server.metrics().documents.inserted.Add(inserted);
+  if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
   reply.Append("n", static_cast<int32_t>(inserted + done_before));
   if (command.expiry_clamped() > 0)
     reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));

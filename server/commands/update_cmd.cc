@@ -181,6 +181,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
     r.plan_summary = command.plan_summary();
     r.upsert = !upserted.empty();
   });
+  if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
   reply.Append("n", static_cast<int32_t>(n));
   errors.AppendTo(reply);
   if (!upserted.empty()) {
@@ -278,6 +279,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   }
   ctx.server.metrics().documents.deleted.Add(n);
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
+  if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
   reply.Append("n", static_cast<int32_t>(n));
   errors.AppendTo(reply);
   retry.AppendRetried(reply);

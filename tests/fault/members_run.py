@@ -226,6 +226,22 @@ def delayed(s):
         code(lambda: m.client.admin.command("replSetFreeze", 0))
 
 
+def stopped(s):
+    """stopReplProducer and rsSyncApplyStop, with which drivers' tests make write concerns time out."""
+    p = s.primary()
+    behind = others(s, p)
+    for name, m in zip(("stopReplProducer", "rsSyncApplyStop"), behind):
+        m.client.admin.command("configureFailPoint", name, mode="alwaysOn")
+    rows = p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=100))
+    check(code(lambda: rows.insert_one({"_id": 1})) == 64, "w: 3 times out while secondaries have stopped applying")
+    check(all(m.client.test.get_collection("stopped", read_preference=Nearest()).count_documents({}) == 0 for m in behind), "they do not show the write")
+    check(p.client.test.stopped.count_documents({}) == 1, "the primary does")
+    check(code(lambda: behind[0].client.admin.command("configureFailPoint", "stopReplProducer", mode={"times": 1})) == 2, "it is on or off")
+    for name, m in zip(("stopReplProducer", "rsSyncApplyStop"), behind):
+        m.client.admin.command("configureFailPoint", name, mode="off")
+    check(p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one({"_id": 2}).acknowledged, "then it holds")
+
+
 def emptied(s):
     """A node is its directory: an emptied one comes back under another id, as a learner, and votes when it has everything."""
     s.primary().client.test.emptied.insert_many([{"_id": i} for i in range(2000)])
@@ -381,10 +397,10 @@ def wait_votes(s):
 
 
 def main():
-    s = ReplicaSet()
+    s = ReplicaSet(extra=("--setParameter", "enableTestCommands=1"))
     try:
         s.initiate()
-        for part in (timings, leaders, kinds, delayed, emptied, removed):
+        for part in (timings, leaders, kinds, delayed, stopped, emptied, removed):
             if ONLY and part.__name__ not in ONLY:
                 continue
             print(f"     {part.__name__}", flush=True)

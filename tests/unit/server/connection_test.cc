@@ -230,7 +230,7 @@ TEST_CASE("Every command is checked alike before it runs", "[server]") {
           {R"({"ping": 1, "apiStrict": true, "$db": "admin"})", 4886600},
           {R"({"getLog": "*", "apiVersion": "1", "apiStrict": true, "$db": "admin"})", 323},
           {R"({"ping": 1, "writeConcern": {"w": 1}, "$db": "admin"})", 72},
-          {R"({"ping": 1, "readConcern": {"level": "local"}, "$db": "admin"})", 72},
+          {R"({"ping": 1, "readConcern": {"level": "majority"}, "$db": "admin"})", 72},
           {R"({"ping": 1, "readConcern": {"level": "snapshot"}, "$db": "admin"})", 123},
           {R"({"ping": 1, "readConcern": {"level": "x"}, "$db": "admin"})", 2},
           {R"({"ping": 1, "lsid": {"id": 5}, "$db": "admin"})", 14},
