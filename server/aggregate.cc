@@ -514,6 +514,7 @@ Result<void> ExplainPipeline(ServerContext& server, Operation& op, const Aggrega
   PlanExecutor* plan = executor.get();
   if (run) {
     // All of it, so that every stage has its figures.
+    pipeline->MeasureTime();
     if (executor) pipeline->SetSource(std::make_unique<ExecutorSource>(std::move(executor), &op));
     for (;;) {
       StreamDocument d;

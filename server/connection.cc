@@ -1,5 +1,5 @@
-#include "replication/replica_set.h"
 #include "server/connection.h"
+#include "replication/replica_set.h"
 
 #include <poll.h>
 
@@ -24,6 +24,7 @@ constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
 constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much
 constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
 constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
+constexpr size_t kMostRead = 256 * 1024;  // of a large message at once: then others have their turn
 using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
                                          asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
 /// How much of a message has to come behind NetworkBuffers::stuck_micros while others wait for
@@ -303,7 +304,8 @@ Awaitable<void> Connection::Loop() {
     reading_ = true;
     idle_ticks_ = 0;
     auto [error, n] = co_await socket_.async_read_some(
-        asio::buffer(in_.get() + in_end_, in_capacity_ - in_end_), asio::as_tuple(kAwait));
+        asio::buffer(in_.get() + in_end_, std::min(in_capacity_ - in_end_, kMostRead)),
+        asio::as_tuple(kAwait));
     reading_ = false;
     if (error) break;
     in_end_ += n;

@@ -6,6 +6,7 @@ namespace mayfly {
 namespace {
 constexpr int kRoundsOfALeader = 8;
 constexpr size_t kKeepBatchBytes = 4 << 20;
+constexpr size_t kLargeUnit = 1 << 20;
 }  // namespace
 
 LocalCommitter::LocalCommitter(Storage::Impl& storage, int sync_interval_ms)
@@ -13,6 +14,7 @@ LocalCommitter::LocalCommitter(Storage::Impl& storage, int sync_interval_ms)
       sync_interval_ms_(sync_interval_ms),
       batch_(storage.kv->NewBatch()),
       applier_(storage),
+      writer_thread_([this] { WriterLoop(); }),
       sync_thread_([this] { SyncLoop(); }) {}
 
 LocalCommitter::~LocalCommitter() {
@@ -20,6 +22,8 @@ LocalCommitter::~LocalCommitter() {
     std::lock_guard l(queue_mutex_);
     closed_ = true;
   }
+  writer_wake_.notify_all();
+  writer_thread_.join();
   {
     std::lock_guard l(sync_mutex_);
     stop_ = true;
@@ -36,9 +40,10 @@ void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
       done(Error{ErrorCode::kInterruptedAtShutdown, "the storage is shutting down"});
       return;
     }
-    waiting_.units.push_back(std::move(unit));
-    waiting_.done.push_back(std::move(done));
-    waiting_.journal.push_back(options.journal);
+    if (unit.SizeBytes() > kLargeUnit)
+      large_.push_back({std::move(unit), std::move(done), options.journal});
+    else
+      waiting_.Push(std::move(unit), std::move(done), options.journal);
     if (leading_) return;
     leading_ = true;
   }
@@ -46,22 +51,41 @@ void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
 }
 
 void LocalCommitter::Lead(int rounds) {
-  for (;; --rounds) {
+  const bool writer = rounds == kWithoutEnd;
+  for (;;) {
     {
       std::lock_guard l(queue_mutex_);
-      if (waiting_.units.empty()) {
+      if (waiting_.units.empty() && large_.empty()) {
         leading_ = false;
+        if (closed_) writer_wake_.notify_all();
         return;
       }
-      if (rounds > 0) std::swap(waiting_, working_);
-    }
-    if (rounds <= 0) {
-      std::lock_guard l(sync_mutex_);
-      take_lead_ = true;
-      sync_wake_.notify_one();
-      return;
+      if (!writer && (rounds <= 0 || waiting_.units.empty())) {
+        take_lead_ = true;
+        writer_wake_.notify_all();
+        return;
+      }
+      std::swap(waiting_, working_);
+      if (writer && !large_.empty()) {
+        Large one = std::move(large_.front());
+        large_.pop_front();
+        working_.Push(std::move(one.unit), std::move(one.done), one.journal);
+      }
     }
     WriteBatch(working_);
+    if (!writer) --rounds;
+  }
+}
+
+void LocalCommitter::WriterLoop() {
+  std::unique_lock l(queue_mutex_);
+  for (;;) {
+    writer_wake_.wait(l, [&] { return take_lead_ || (closed_ && !leading_); });
+    if (!take_lead_) return;
+    take_lead_ = false;
+    l.unlock();
+    Lead(kWithoutEnd);
+    l.lock();
   }
 }
 
@@ -103,17 +127,10 @@ void LocalCommitter::SyncLoop() {
   using std::chrono::milliseconds;
   std::vector<Done> waiters;
   std::unique_lock l(sync_mutex_);
-  auto urgent = [&] { return stop_ || take_lead_ || !sync_waiters_.empty(); };
+  auto urgent = [&] { return stop_ || !sync_waiters_.empty(); };
   for (;;) {
     sync_wake_.wait(l, [&] { return urgent() || dirty_; });
     if (!urgent()) sync_wake_.wait_for(l, milliseconds(sync_interval_ms_), urgent);
-    if (take_lead_) {
-      take_lead_ = false;
-      l.unlock();
-      Lead(1 << 20);
-      l.lock();
-      continue;
-    }
     bool stopping = stop_;
     waiters.swap(sync_waiters_);
     l.unlock();
@@ -125,7 +142,7 @@ void LocalCommitter::SyncLoop() {
       waiters.clear();
     }
     l.lock();
-    if (stopping && sync_waiters_.empty() && !take_lead_) return;
+    if (stopping && sync_waiters_.empty()) return;
   }
 }
 
@@ -149,8 +166,8 @@ Result<void> Committer::Commit(WriteUnit unit, CommitOptions options) {
     return std::move(*w.result);
   }
   auto w = std::make_shared<Waiter>();  // may outlive this call
-  const auto until = std::chrono::steady_clock::time_point(
-      std::chrono::microseconds(op->commit_deadline_micros));
+  const auto until =
+      std::chrono::steady_clock::time_point(std::chrono::microseconds(op->commit_deadline_micros));
   Submit(std::move(unit), options, [w](Result<void> r) { w->Set(std::move(r)); });
   std::unique_lock l(w->mutex);
   if (w->wake.wait_until(l, until, [&w] { return w->result.has_value(); }))

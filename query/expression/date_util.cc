@@ -102,8 +102,8 @@ Result<ZoneInfo> ZoneInfo::Find(std::string_view name) {
     zone.fixed_ = minutes * 60000 * (name[0] == '-' ? -1 : 1);
     return zone;
   }
-  // The system's zone files, by the names users know: not by a path, nor by the other names that the
-  // library and its folder have. Only what exists gets in, so the cache is bounded.
+  // The system's zone files, by the names users know: not by a path, nor by the other names that
+  // the library and its folder have. Only what exists gets in, so the cache is bounded.
   thread_local std::unordered_map<std::string, cctz::time_zone> cache;
   auto it = cache.find(std::string(name));
   if (it == cache.end()) {
@@ -129,8 +129,8 @@ int64_t ZoneInfo::ToUtc(int64_t local) const {
   // A skipped hour is read with the offset before the gap (so it lands behind it), a repeated one
   // as its first pass.
   const int64_t seconds = FloorDiv(local, 1000);
-  const auto found = static_cast<const cctz::time_zone*>(zone_)->lookup(
-      cctz::civil_second(1970, 1, 1) + seconds);
+  const auto found =
+      static_cast<const cctz::time_zone*>(zone_)->lookup(cctz::civil_second(1970, 1, 1) + seconds);
   return found.pre.time_since_epoch().count() * 1000 + (local - seconds * 1000);
 }
 
@@ -204,18 +204,76 @@ struct Reader {
       }
     return false;
   }
-  /// What is left as a time zone: "Z", an offset or a name.
+  /// The word that is next, if it is one of `words` (in any case): its place among them.
+  template <size_t N>
+  std::optional<size_t> Word(const std::string_view (&words)[N]) {
+    size_t n = 0;
+    while (std::isalpha(static_cast<unsigned char>(peek(n)))) ++n;
+    for (size_t w = 0; w < N; ++w) {
+      if (words[w].size() != n) continue;
+      bool same = true;
+      for (size_t k = 0; k < n; ++k)
+        same = same && std::tolower(static_cast<unsigned char>(s[i + k])) == words[w][k];
+      if (!same) continue;
+      i += n;
+      return w;
+    }
+    return std::nullopt;
+  }
+  /// "Thu, ", "thursday": says nothing that the date does not.
+  void Weekday() {
+    static constexpr std::string_view kDays[] = {
+        "sun",    "mon",    "tue",     "wed",       "thu",      "fri",    "sat",
+        "sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"};
+    if (!Word(kDays)) return;
+    Take(',');
+    Spaces();
+  }
+  /// "am" or "pm" behind an hour of 1 to 12; false for another hour.
+  bool HalfOfDay(int* hour, bool* found) {
+    static constexpr std::string_view kHalves[] = {"am", "pm"};
+    const size_t before = i;
+    Spaces();
+    auto half = Word(kHalves);
+    *found = half.has_value();
+    if (!half) {
+      i = before;
+      return true;
+    }
+    if (*hour < 1 || *hour > 12) return false;
+    *hour = *hour % 12 + (*half == 1 ? 12 : 0);
+    return true;
+  }
+  /// What is left as a time zone: "Z", an offset, a name, the usual abbreviation of one, or
+  /// "GMT+0200".
   Result<ZoneInfo> Zone() {
-    size_t start = i;
+    static constexpr std::string_view kShort[] = {"est",  "edt", "cst",  "cdt", "mst",
+                                                  "mdt",  "pst", "pdt",  "bst", "cet",
+                                                  "cest", "eet", "eest", "jst"};
+    static constexpr std::string_view kOffsets[] = {"-05", "-04", "-06", "-05", "-07",
+                                                    "-06", "-08", "-07", "+01", "+01",
+                                                    "+02", "+02", "+03", "+09"};
+    static constexpr std::string_view kUtc[] = {"gmt", "utc"};
+    const size_t start = i;
+    if (auto zone = Word(kShort); zone && (done() || peek() == ' '))
+      return ZoneInfo::Find(kOffsets[*zone]);
+    i = start;
+    const bool offset = Word(kUtc) && (peek() == '+' || peek() == '-');
+    if (!offset) i = start;
+    const size_t name_start = i;
     while (!done() && peek() != ' ') ++i;
-    std::string_view name = s.substr(start, i - start);
+    std::string_view name = s.substr(name_start, i - name_start);
     if (name == "z") name = "Z";
     return ZoneInfo::Find(name);
   }
 };
 
 bool ReadClock(Reader& in, CivilTime& t) {
-  if (!in.Number(1, 2, &t.hour) || !in.Take(':') || !in.Number(2, 2, &t.minute)) return false;
+  bool half;
+  if (!in.Number(1, 2, &t.hour)) return false;
+  if (in.peek() != ':') return in.HalfOfDay(&t.hour, &half) && half;
+  ++in.i;
+  if (!in.Number(2, 2, &t.minute)) return false;
   if (in.Take(':')) {
     if (!in.Number(2, 2, &t.second)) return false;
     if (in.Take('.') || in.Take(',')) {
@@ -225,7 +283,7 @@ bool ReadClock(Reader& in, CivilTime& t) {
       for (; n > 0; --n, ++in.i, scale /= 10) t.millis += (in.peek() - '0') * scale;
     }
   }
-  return true;
+  return in.HalfOfDay(&t.hour, &half);
 }
 
 bool InRange(const CivilTime& t) {
@@ -239,6 +297,14 @@ Result<Instant> ParseDateText(std::string_view text, const ZoneInfo* zone) {
   Reader in{text};
   in.Spaces();
   CivilTime t;
+  if (in.Take('@')) {  // seconds since 1970
+    const bool negative = in.Take('-');
+    int64_t seconds;
+    if (!in.Number(1, 12, &seconds) || !in.done())
+      return ParseFailure(text, "Unexpected character");
+    return Instant{(negative ? -seconds : seconds) * 1000};
+  }
+  in.Weekday();
   size_t digits = in.DigitsAhead();
   if (digits == 0) {
     // "July 4, 2017", "Jul 4 2017"
@@ -543,8 +609,7 @@ Result<std::string> FormatDate(Instant t, const ZoneInfo& zone, std::string_view
       case 'Z': {
         int64_t minutes = zone.OffsetMillis(t.millis) / 60000;
         if (format[i] == 'Z') {
-          out += (minutes < 0 ? "-" : "+");
-          AppendPadded(out, std::abs(minutes), 1);
+          out += std::to_string(minutes);
         } else {
           out += minutes < 0 ? '-' : '+';
           AppendPadded(out, std::abs(minutes) / 60, 2);

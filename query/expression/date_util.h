@@ -45,8 +45,9 @@ class ZoneInfo {
 };
 
 /// Reads a date in ISO 8601 and the forms next to it: "2030-01-31", "2030-01-31T10:00:00.5Z",
-/// "2030-01-31 10:00 +0200", "20300131", "01/31/2030", with a time zone or (then in `zone`)
-/// without. Errors: ConversionFailure 241.
+/// "2030-01-31 10:00 +0200", "20300131", "01/31/2030", "Thu, 31 Jan 2030 10:00:00 GMT", "July 4th,
+/// 2030 11:30 am", "@1900000000", with a time zone or (then in `zone`) without. Errors:
+/// ConversionFailure 241.
 Result<Instant> ParseDateText(std::string_view text, const ZoneInfo* zone = nullptr);
 /// The same by a format of $dateFromString.
 Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format,

@@ -2,6 +2,7 @@
 
 #include "protocol/extended_json.h"
 #include "query/expression/operator.h"
+#include "query/expression/readable.h"
 #include "query/expression/utf8.h"
 #include "storage/operation.h"
 
@@ -151,7 +152,7 @@ class ConstantExpression final : public Expression {
   Value value_;
 };
 
-class FieldPathExpression final : public Expression {
+class FieldPathExpression final : public ReadableExpression {
  public:
   FieldPathExpression(VariableId variable, std::string name, std::vector<std::string> path)
       : variable_(variable), name_(std::move(name)), path_(std::move(path)) {}
@@ -201,16 +202,23 @@ class FieldPathExpression final : public Expression {
     out.Append(name, text);
   }
   void AddDependencies(std::set<std::string>* paths) const override {
-    if (variable_ != VariableScope::kRoot && variable_ != VariableScope::kCurrent) return;
+    if (OfDocument()) paths->insert(Joined());
+  }
+  bool Fixed() const override { return !OfDocument(); }
+  std::string DocumentPath() const override { return OfDocument() ? Joined() : std::string(); }
+
+ private:
+  bool OfDocument() const {
+    return variable_ == VariableScope::kRoot || variable_ == VariableScope::kCurrent;
+  }
+  std::string Joined() const {
     std::string text;
     for (auto& part : path_) {
       if (!text.empty()) text += '.';
       text += part;
     }
-    paths->insert(text);
+    return text;
   }
-
- private:
   Value Read(const Value& base) const {
     if (path_.empty()) return base;
     Value r = ReadFieldPath(base.view(), path_);
@@ -274,11 +282,13 @@ class ArrayExpression final : public ParentExpression {
   }
 };
 
-class CallExpression final : public ParentExpression {
+class CallExpression final : public ReadableExpression {
  public:
   CallExpression(const OperatorDef& def, std::vector<ExpressionPtr> children, uint32_t given)
-      : def_(def), given_(given) {
-    children_ = std::move(children);
+      : def_(def), children_(std::move(children)), given_(given) {}
+  void AddDependencies(std::set<std::string>* paths) const override {
+    for (const auto& c : children_)
+      if (c) c->AddDependencies(paths);
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
     if (def_.lazy) return def_.lazy(ctx, children_);
@@ -305,9 +315,20 @@ class CallExpression final : public ParentExpression {
         if (children_[i]) children_[i]->Serialize(object, def_.names[i]);
     }
   }
+  bool Fixed() const override {
+    if (def_.volatile_result) return false;
+    for (const auto& c : children_)
+      if (c && !IsFixed(*c)) return false;
+    return true;
+  }
+  std::string_view Operator() const override {
+    return def_.names.empty() ? def_.name : std::string_view();
+  }
+  std::span<const ExpressionPtr> Operands() const override { return children_; }
 
  private:
   const OperatorDef& def_;
+  std::vector<ExpressionPtr> children_;
   uint32_t given_;
 };
 
@@ -367,6 +388,21 @@ Error ArityError(const OperatorDef& def, int given) {
                                   " were passed in.");
 }
 
+/// Most operators have one code for a parameter that is missing; these count from it, up or down.
+int MissingCode(const OperatorDef& def, size_t parameter) {
+  struct Counted {
+    int code, step;
+  };
+  static constexpr Counted kCounted[] = {{31022, 1},     // $regexMatch, $regexFind, $regexFindAll
+                                         {51749, -1},    // $replaceOne, $replaceAll
+                                         {5166303, 1},   // $dateDiff
+                                         {5439009, 1},   // $dateTrunc
+                                         {5787906, 1}};  // $firstN, $lastN, $maxN, $minN
+  for (const Counted& c : kCounted)
+    if (c.code == def.missing_code) return c.code + c.step * static_cast<int>(parameter);
+  return def.missing_code;
+}
+
 Result<ExpressionPtr> ParseNamedCall(const OperatorDef& def, BsonValue arg, VariableScope& scope) {
   std::string op(def.name);
   std::vector<ExpressionPtr> children(def.names.size());
@@ -399,7 +435,7 @@ Result<ExpressionPtr> ParseNamedCall(const OperatorDef& def, BsonValue arg, Vari
   }
   for (size_t i = 0; i < def.names.size(); ++i)
     if ((def.required >> i & 1) && !(given >> i & 1))
-      return LocationError(def.missing_code,
+      return LocationError(MissingCode(def, i),
                            "Missing '" + std::string(def.names[i]) + "' parameter to " + op);
   return MakeCall(def, std::move(children), given, scope);
 }

@@ -100,7 +100,8 @@ Result<Value> RegexFindAll(const EvalArgs& a) {
   std::vector<CompiledRegex::Span> groups;
   size_t counted = 0;
   int64_t characters = 0;
-  for (size_t start = 0; has && start <= text.size();) {
+  // The end of the text is a place for an empty match only when the text is empty.
+  for (size_t start = 0; has && (start < text.size() || start == 0);) {
     if (a.ctx.op) {
       MAYFLY_TRY(a.ctx.op->CheckInterrupt());
     }

@@ -1,6 +1,10 @@
+#include <openssl/evp.h>
+
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+#include <optional>
 
 #include "protocol/base64.h"
 #include "protocol/decimal128.h"
@@ -579,6 +583,75 @@ Result<Value> To(const EvalArgs& a) {
 Result<Value> Type(const EvalArgs& a) { return Value::String(BsonTypeName(a.view(0).type())); }
 Result<Value> IsNumber(const EvalArgs& a) { return Value::Bool(a.view(0).IsNumber()); }
 
+/// What the hash of a value begins with: the same number for types that compare as one.
+std::optional<int32_t> HashClass(BsonType type) {
+  switch (type) {
+    case BsonType::kMissing:
+    case BsonType::kUndefined:
+    case BsonType::kNull:
+      return 5;
+    case BsonType::kDouble:
+    case BsonType::kInt32:
+    case BsonType::kInt64:
+    case BsonType::kDecimal128:
+      return 10;
+    case BsonType::kString:
+    case BsonType::kSymbol:
+      return 15;
+    case BsonType::kBinary:
+      return 30;
+    case BsonType::kObjectId:
+      return 35;
+    case BsonType::kBool:
+      return 40;
+    case BsonType::kDate:
+      return 45;
+    case BsonType::kTimestamp:
+      return 47;
+    case BsonType::kRegex:
+      return 50;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// Numbers that are equal hash alike: by their whole part, as far as 64 bits go.
+int64_t HashedNumber(BsonValue v) {
+  if (v.Is(BsonType::kInt32) || v.Is(BsonType::kInt64)) return v.NumberAsInt64();
+  const double d = v.NumberAsDouble();
+  if (std::isnan(d)) return 0;
+  if (d >= 9223372036854775808.0) return INT64_MAX;
+  if (d < -9223372036854775808.0) return INT64_MIN;
+  return static_cast<int64_t>(d);
+}
+
+/// The first eight bytes of the MD5 of a seed of zero, the class of the type and the value: read
+/// off the values that the manual shows for $toHashedIndexKey and _hashBSONElement.
+Result<Value> ToHashedIndexKey(const EvalArgs& a) {
+  const BsonValue v = a.view(0);
+  const std::optional<int32_t> type = HashClass(v.type());
+  if (!type)
+    return Error{ErrorCode::kNotImplemented,
+                 "$toHashedIndexKey takes no value of type " + TypeText(v) + " in this version"};
+  std::string bytes;
+  auto append = [&](auto number) {
+    bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  append(int32_t{0});
+  append(*type);
+  if (v.IsNumber())
+    append(HashedNumber(v));
+  else if (*type != 5)
+    bytes.append(v.data(), v.size());
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int n = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), digest, &n, EVP_md5(), nullptr) != 1 || n < 8)
+    return Error{ErrorCode::kInternalError, "MD5 is not available"};
+  int64_t hash;
+  std::memcpy(&hash, digest, sizeof hash);
+  return Value::Int64(hash);
+}
+
 constexpr OperatorDef kOps[] = {
     {.name = "$convert",
      .lazy = &Convert,
@@ -620,6 +693,13 @@ constexpr OperatorDef kOps[] = {
      .eval = &To<BsonType::kDouble>,
      .text = "As a double.",
      .example = R"({"$toDouble": "-1.5"} => -1.5)"},
+    {.name = "$toHashedIndexKey",
+     .min_args = 1,
+     .max_args = 1,
+     .eval = &ToHashedIndexKey,
+     .text = "The hash that a hashed index would have for the value.",
+     .example =
+         R"({"$toHashedIndexKey": "string to hash"} => {"$numberLong": "763543691661428748"})"},
     {.name = "$toInt",
      .min_args = 1,
      .max_args = 1,

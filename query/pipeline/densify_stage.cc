@@ -353,6 +353,11 @@ Result<void> ParseDensifyStage(StageParser& p, BsonValue spec) {
     by.Done();
     MAYFLY_TRY(partition, ParseExpression(BsonView(bytes.data()).AsValue(), p.scope));
   }
+  if (s.bounds == Bounds::kPartition && !partition)
+    return LocationError(5733408,
+                         "one may not specify the bounds as 'partition' without specifying a "
+                         "non-empty array of partitionByFields. You may have meant to specify "
+                         "'full' bounds.");
   const Value path = Value::String("$" + s.field);
   MAYFLY_TRY(ExpressionPtr field, ParseExpression(path.view(), p.scope));
   p.out.push_back(std::make_unique<DensifyStage>(p.context, BsonDocument(spec.Document()),

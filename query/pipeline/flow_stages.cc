@@ -134,7 +134,7 @@ class CountStage final : public PipelineStage {
 Result<void> ParseCountStage(StageParser& p, BsonValue spec) {
   if (!spec.IsString()) return LocationError(40156, "the count field must be a non-empty string");
   std::string_view field = spec.String();
-  if (field.empty()) return LocationError(40156, "the count field must be a non-empty string");
+  if (field.empty()) return LocationError(40157, "the count field must be a non-empty string");
   if (field.starts_with('$'))
     return LocationError(40158, "the count field cannot be a $-prefixed path");
   if (field.find('\0') != field.npos)

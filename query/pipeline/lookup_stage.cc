@@ -110,13 +110,20 @@ class LookupStage final : public PipelineStage {
   void AddNamespaces(std::set<std::string>* namespaces) const override {
     namespaces->insert(spec_.namespaces.begin(), spec_.namespaces.end());
   }
+  void ExplainStats(BsonBuilder& out) const override {
+    out.Append("totalDocsExamined", docs_examined_).Append("totalKeysExamined", keys_examined_);
+  }
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override {
     StreamDocument in;
     MAYFLY_TRY(StreamState state, Pull(&in));
     if (state != StreamState::kAdvanced) return state;
+    const int64_t docs = context_->op ? context_->op->docs_examined : 0;
+    const int64_t keys = context_->op ? context_->op->keys_examined : 0;
     MAYFLY_TRY(Find(in));
+    docs_examined_ += context_->op->docs_examined - docs;
+    keys_examined_ += context_->op->keys_examined - keys;
     buffer_.clear();
     BsonBuilder b(buffer_);
     SetPath(in.doc, spec_.as_path, found_.view(), b);
@@ -290,6 +297,7 @@ class LookupStage final : public PipelineStage {
   Value found_;
   std::string found_key_, buffer_;
   bool have_found_ = false;
+  int64_t docs_examined_ = 0, keys_examined_ = 0;  ///< of the foreign collection
 };
 
 }  // namespace

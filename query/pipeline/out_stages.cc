@@ -1,7 +1,7 @@
 #include "protocol/bson_compare.h"
-#include "protocol/extended_json.h"
 #include "protocol/object_id.h"
 #include "query/pipeline/stage.h"
+#include "query/update/element_text.h"
 #include "query/update/insert_prepare.h"
 
 namespace mayfly {
@@ -252,7 +252,7 @@ class MergeStage final : public WriterStage {
         [&](BsonBuilder& b) { b.Append("keyPattern", pattern).Append("keyValue", value); });
     return {ErrorCode::kDuplicateKey,
             "E11000 duplicate key error collection: " + target_.db + "." + target_.collection +
-                " index: " + index + " dup key: " + ToRelaxedJson(value.view().AsValue()),
+                " index: " + index + " dup key: " + update::ValueText(value.view().AsValue()),
             details.bytes()};
   }
 
@@ -411,9 +411,11 @@ Result<void> ParseMergeStage(StageParser& p, BsonValue spec) {
         size_t i = 0;
         while (i < 3 && !(e.value.IsString() && kNotMatchedNames[i] == e.value.String())) ++i;
         if (i == 3)
-          return Error{ErrorCode::kBadValue,
-                       "Enumeration value '" + ValueText(e.value) +
-                           "' for field '$merge.whenNotMatched' is not a valid value."};
+          return Error{
+              ErrorCode::kBadValue,
+              "Enumeration value '" +
+                  (e.value.IsString() ? std::string(e.value.String()) : ValueText(e.value)) +
+                  "' for field '$merge.whenNotMatched' is not a valid value."};
         merge.not_matched = static_cast<WhenNotMatched>(i);
       } else {
         return Error{ErrorCode::kUnknownField,

@@ -406,6 +406,7 @@ void Pipeline::ExplainStages(BsonArrayBuilder& out, int verbosity) const {
     if (verbosity > 0) {
       stage->ExplainStats(b);
       b.Append("nReturned", stage->returned());
+      b.Append("executionTimeMillisEstimate", stage->micros() / 1000);
     }
   }
 }

@@ -126,7 +126,8 @@ struct PipelineContext {
   PipelineOptions options;
   /// Variables given from outside: the command's `let`, and in a sub-pipeline those around it.
   std::vector<std::pair<std::string, Value>> variables;
-  int depth = 0;  ///< of sub-pipelines
+  int depth = 0;       ///< of sub-pipelines
+  bool timed = false;  ///< explain: stages measure the time they take
 };
 
 /// A parsed pipeline, and then a running one. Parse, TakeSource, SetSource, Attach, Next … One
@@ -171,6 +172,8 @@ class Pipeline final : public DocumentSource {
   bool empty() const { return stages_.empty(); }
   /// The stages that are left, one document each, as explain's `stages` shows them after `$cursor`.
   void ExplainStages(BsonArrayBuilder& out, int verbosity) const;
+  /// Stages measure from now on the time they take, for ExplainStages. Before the first Next().
+  void MeasureTime() { context_->timed = true; }
   /// The stages as a pipeline again.
   void Serialize(BsonArrayBuilder& out) const;
 

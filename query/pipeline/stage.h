@@ -42,7 +42,7 @@ class PipelineStage : public DocumentSource {
   void SetInput(DocumentSource* input) { input_ = input; }
   void SetOperation(Operation*) final {}  // the context has it
   Result<StreamState> Next(StreamDocument* out) final {
-    Result<StreamState> r = GetNext(out);
+    Result<StreamState> r = context_->timed ? TimedNext(out) : GetNext(out);
     if (r && r.value() == StreamState::kAdvanced) {
       ++returned_;
       if (out->doc.size() >= large_memory::kLarge) [[unlikely]]
@@ -51,6 +51,7 @@ class PipelineStage : public DocumentSource {
     return r;
   }
   int64_t returned() const { return returned_; }
+  int64_t micros() const { return micros_; }  ///< with its inputs; measured for explain only
 
  protected:
   virtual Result<StreamState> GetNext(StreamDocument* out) = 0;
@@ -72,9 +73,15 @@ class PipelineStage : public DocumentSource {
 
   PipelineContext* context_;
   DocumentSource* input_ = nullptr;
-  int64_t returned_ = 0;
+  int64_t returned_ = 0, micros_ = 0;
 
  private:
+  Result<StreamState> TimedNext(StreamDocument* out) {
+    const int64_t begin = context_->op->clock().MonotonicMicros();
+    Result<StreamState> r = GetNext(out);
+    micros_ += context_->op->clock().MonotonicMicros() - begin;
+    return r;
+  }
   /// Every stage may have a copy of a document that comes by: the largest of each stage counts.
   Result<StreamState> Large(size_t bytes) {
     if (bytes > kMaxDocument) return ValueTooLarge(bytes);
@@ -84,8 +91,8 @@ class PipelineStage : public DocumentSource {
     }
     return StreamState::kAdvanced;
   }
-  /// Between stages documents may be larger than a stored one (manual: "Aggregation Pipeline Limits"). What two
-  /// stages can put together still has a length that BSON can say.
+  /// Between stages documents may be larger than a stored one (manual: "Aggregation Pipeline
+  /// Limits"). What two stages can put together still has a length that BSON can say.
   static constexpr size_t kMaxDocument = 4 * kMaxValueBytes;
   large_memory::Hold hold_;
   size_t largest_ = 0;
@@ -107,10 +114,10 @@ enum StageFlags : uint32_t {
   kStageFirst = 1 << 0,  ///< only as the first one
   kStageLast = 1 << 1,   ///< only as the last one, and not in sub-pipelines
   kStageNotInFacet = 1 << 2,
-  kStageCollectionless = 1 << 3,  ///< works with (only) `aggregate: 1`
+  kStageCollectionless = 1 << 3,      ///< works with (only) `aggregate: 1`
   kStageAlsoCollectionless = 1 << 6,  ///< works with `aggregate: 1` too
-  kStageAdmin = 1 << 4,           ///< only against the admin database
-  kStageChangeStream = 1 << 5,    ///< may stand behind $changeStream
+  kStageAdmin = 1 << 4,               ///< only against the admin database
+  kStageChangeStream = 1 << 5,        ///< may stand behind $changeStream
 };
 
 /// One row of the stage table, sorted by name. A row without `parse` is known and refused.
@@ -237,7 +244,7 @@ class PipelineSkip final : public PipelineStage {
 class PipelineUnwind final : public PipelineStage {
  public:
   PipelineUnwind(PipelineContext& context, std::vector<std::string> path, std::string dotted,
-              std::optional<std::string> index, bool preserve)
+                 std::optional<std::string> index, bool preserve)
       : PipelineStage(context),
         path_(std::move(path)),
         dotted_(std::move(dotted)),

@@ -1,9 +1,11 @@
 #include "query/plan/bounds_builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/readable.h"
 #include "query/match/match_internal.h"
 #include "query/match/regex.h"
 
@@ -307,6 +309,110 @@ std::vector<PathPredicate> CollectPredicates(const std::vector<const MatchExpres
   std::vector<PathPredicate> out;
   for (const auto* c : clauses) Collect(*c, c, "", nullptr, 0, &out);
   return out;
+}
+
+std::optional<PredicateBounds> BoundsOf(const PathPredicate& p, bool multikey) {
+  if (!p.without_arrays) return BoundsOf(*p.node, multikey);
+  if (multikey) return std::nullopt;
+  return p.without_arrays;
+}
+
+namespace {
+
+/// Expressions compare across types, and what is missing is less than everything: its key is null.
+std::optional<IntervalList> ComparisonKeys(std::string_view op, BsonValue v) {
+  switch (v.type()) {
+    case BsonType::kMissing:
+    case BsonType::kUndefined:
+    case BsonType::kMinKey:
+    case BsonType::kMaxKey:
+      return std::nullopt;
+    default:
+      break;
+  }
+  Value value = Value::Copy(v);
+  const bool with_null = v.type() == BsonType::kNull;
+  if (op == "$eq") return IntervalList::Point(std::move(value));
+  if (op == "$gt" || op == "$gte")
+    return IntervalList::Range(std::move(value), op == "$gte", MinOfType(BsonType::kMaxKey), true);
+  return IntervalList::Range(MinOfType(BsonType::kMinKey), true, std::move(value),
+                             op == "$lte" || with_null);
+}
+
+std::string_view Mirrored(std::string_view op) {
+  if (op == "$gt") return "$lt";
+  if (op == "$gte") return "$lte";
+  if (op == "$lt") return "$gt";
+  if (op == "$lte") return "$gte";
+  return op;
+}
+
+void CollectComparisons(const Expression& e, const MatchExpression& clause, EvalContext& eval,
+                        std::vector<PathPredicate>* out) {
+  const ReadableExpression* call = AsReadable(e);
+  if (call == nullptr) return;
+  const std::string_view op = call->Operator();
+  const auto operands = call->Operands();
+  if (op == "$and") {
+    for (const auto& o : operands) CollectComparisons(*o, clause, eval, out);
+    return;
+  }
+  const bool comparison = op == "$eq" || op == "$gt" || op == "$gte" || op == "$lt" || op == "$lte";
+  if (!comparison || operands.size() != 2) return;
+  for (size_t side = 0; side < 2; ++side) {
+    const ReadableExpression* field = AsReadable(*operands[side]);
+    std::string path = field != nullptr ? field->DocumentPath() : std::string();
+    if (path.empty() || !IsFixed(*operands[1 - side])) continue;
+    // What fails to evaluate says nothing here; the matcher tells of it.
+    Result<Value> v = operands[1 - side]->Evaluate(eval);
+    if (!v) return;
+    auto keys = ComparisonKeys(side == 0 ? op : Mirrored(op), v.value().view());
+    if (!keys) return;
+    PathPredicate p{std::move(path), &clause, &clause};
+    p.without_arrays = Inexact(std::move(*keys));
+    out->push_back(std::move(p));
+    return;
+  }
+}
+
+}  // namespace
+
+void CollectFromExpr(const MatchExpression& clause, EvalContext& eval,
+                     std::vector<PathPredicate>* out) {
+  if (clause.kind == MatchKind::kExpr) CollectComparisons(*clause.extra->expr, clause, eval, out);
+}
+
+MatchPtr DisjunctionAsIn(const MatchExpression& clause) {
+  if (clause.kind != MatchKind::kOr || clause.children.size() < 2) return nullptr;
+  const std::string& path = clause.children[0]->path;
+  if (path.empty()) return nullptr;
+  auto in = std::make_unique<MatchExpression>();
+  in->kind = MatchKind::kIn;
+  in->path = path;
+  auto add = [&](BsonValue v) {
+    if (v.Is(BsonType::kRegex) || v.Is(BsonType::kUndefined)) return false;
+    in->list.push_back(Value::Copy(v));
+    return true;
+  };
+  for (const auto& c : clause.children) {
+    if (c->path != path) return nullptr;
+    if (c->kind == MatchKind::kEq) {
+      if (!add(c->operand.view())) return nullptr;
+    } else if (c->kind == MatchKind::kIn && c->regexes.empty()) {
+      for (const auto& v : c->list)
+        if (!add(v.view())) return nullptr;
+    } else {
+      return nullptr;
+    }
+  }
+  std::sort(in->list.begin(), in->list.end(),
+            [](const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; });
+  in->list.erase(std::unique(in->list.begin(), in->list.end(),
+                             [](const Value& a, const Value& b) {
+                               return CompareValues(a.view(), b.view()) == 0;
+                             }),
+                 in->list.end());
+  return in;
 }
 
 bool Implies(const std::vector<const MatchExpression*>& clauses, const MatchExpression& partial) {

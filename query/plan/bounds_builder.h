@@ -33,13 +33,33 @@ struct PathPredicate {
   const MatchExpression* clause;  ///< the member of the conjunction that it belongs to
   const MatchExpression* elem_match = nullptr;  ///< the innermost $elemMatch it is inside of
   size_t elem_match_path = 0;  ///< length of the part of `path` that leads to that $elemMatch
+  /// Set: these are the bounds, where no array is on the path, and there are none where one is
+  /// ($expr).
+  std::optional<PredicateBounds> without_arrays = {};
+  /// The node stands for the whole clause although it is another one: bounds that are exact for it
+  /// are for the clause.
+  bool whole = false;
+
+  bool SaysAll() const { return whole || node == clause; }
 };
+
+std::optional<PredicateBounds> BoundsOf(const PathPredicate& predicate, bool multikey);
 
 /// The members of a conjunction: the children of $and, or the filter itself.
 std::vector<const MatchExpression*> Clauses(const MatchExpression& filter);
 
 /// All indexable predicates of the clauses, those inside $elemMatch too.
 std::vector<PathPredicate> CollectPredicates(const std::vector<const MatchExpression*>& clauses);
+
+/// Adds what an `$expr` clause says about the keys of indexes: comparisons of a field with what
+/// every document gets the same value of ({$gt: ["$at", {$subtract: ["$$NOW", 1000]}]}), alone or
+/// in an $and. Manual: "$expr supports indexes".
+void CollectFromExpr(const MatchExpression& clause, EvalContext& eval,
+                     std::vector<PathPredicate>* out);
+
+/// {$or: [{a: 1}, {a: 2}]} as {a: {$in: [1, 2]}}, which one scan serves; null when `clause` is not
+/// of that form.
+MatchPtr DisjunctionAsIn(const MatchExpression& clause);
 
 /// True when every document that satisfies all of `clauses` satisfies `partial`: then a partial
 /// index on `partial` may serve them. Errs on the side of false.

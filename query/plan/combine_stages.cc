@@ -33,14 +33,28 @@ void OrStage::ExplainStats(BsonBuilder& out) const {
 
 // --- SortMergeStage ------------------------------------------------------------------------------
 
-SortMergeStage::SortMergeStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs, size_t prefix,
-                               bool backward, BsonDocument sort)
-    : PlanStage(ctx, "SORT_MERGE"),
-      inputs_(inputs.size()),
-      prefix_(prefix),
-      backward_(backward),
-      sort_(std::move(sort)) {
+SortMergeStage::SortMergeStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs, SortPattern sort)
+    : PlanStage(ctx, "SORT_MERGE"), inputs_(inputs.size()), sort_(std::move(sort)) {
   children_ = std::move(inputs);
+}
+
+void SortMergeStage::MakeKey(Input& in) const {
+  const auto& fields = in.row.index->fields;
+  in.key.clear();
+  for (const auto& part : sort_.parts()) {
+    std::string_view rest = in.key_values;
+    for (const auto& field : fields) {
+      const size_t n = std::min(rest.size(), EncodedValueLength(rest, field.descending));
+      if (field.path == part.path) {
+        const size_t from = in.key.size();
+        in.key.append(rest, 0, n);
+        if (field.descending != part.descending)
+          for (size_t i = from; i < in.key.size(); ++i) in.key[i] = static_cast<char>(~in.key[i]);
+        break;
+      }
+      rest.remove_prefix(n);
+    }
+  }
 }
 
 Result<StageState> SortMergeStage::DoWork(Row* row) {
@@ -58,11 +72,7 @@ Result<StageState> SortMergeStage::DoWork(Row* row) {
       in.record_key = in.row.record_key;
       in.key_values = in.row.key_values;
       in.type_bits = in.row.type_bits;
-      std::string_view rest = in.key_values;
-      for (size_t f = 0; f < prefix_; ++f)
-        rest.remove_prefix(
-            std::min(rest.size(), EncodedValueLength(rest, in.row.index->fields[f].descending)));
-      in.key.assign(rest);
+      MakeKey(in);
       in.loaded = true;
       in.stale = false;
       if (ctx_.step) return StageState::kNeedTime;
@@ -70,7 +80,7 @@ Result<StageState> SortMergeStage::DoWork(Row* row) {
     Input* best = nullptr;
     for (Input& in : inputs_) {
       if (!in.loaded) continue;
-      if (best == nullptr || (backward_ ? in.key > best->key : in.key < best->key)) best = &in;
+      if (best == nullptr || in.key < best->key) best = &in;
     }
     if (best == nullptr) return StageState::kEof;
     best->loaded = false;

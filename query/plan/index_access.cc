@@ -76,12 +76,12 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index,
       std::vector<const MatchExpression*> exact;
       for (const auto& p : predicates) {
         if (p.path != index->fields[i].path) continue;
-        auto b = BoundsOf(*p.node, false);
+        auto b = BoundsOf(p, false);
         if (!b) continue;
         bounded = true;
         exists = exists || b->requires_existence;
         list.Intersect(b->list);
-        if (b->exact && p.node == p.clause) exact.push_back(p.clause);
+        if (b->exact && p.SaysAll()) exact.push_back(p.clause);
       }
       access.exact.insert(access.exact.end(), exact.begin(), exact.end());
     } else {
@@ -91,7 +91,7 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index,
       double best_score = -1;
       for (const auto& p : predicates) {
         if (p.path != index->fields[i].path) continue;
-        auto b = BoundsOf(*p.node, true);
+        auto b = BoundsOf(p, true);
         if (!b) continue;
         exists = exists || b->requires_existence || !IncludesMissing(b->list);
         bool allowed = true;
@@ -110,7 +110,7 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index,
       if (best != nullptr) {
         bounded = true;
         list = std::move(best_bounds.list);
-        if (best_bounds.exact && best->node == best->clause) access.exact.push_back(best->clause);
+        if (best_bounds.exact && best->SaysAll()) access.exact.push_back(best->clause);
         chosen[i] = {best, true};
       }
     }
@@ -136,10 +136,10 @@ IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates) {
   IntervalList& list = access.bounds.fields[0];
   for (const auto& p : predicates) {
     if (p.path != "_id") continue;
-    auto b = BoundsOf(*p.node, false);
+    auto b = BoundsOf(p, false);
     if (!b) continue;
     list.Intersect(b->list);
-    if (b->exact && p.node == p.clause) access.exact.push_back(p.clause);
+    if (b->exact && p.SaysAll()) access.exact.push_back(p.clause);
   }
   access.useful = !list.IsFull();
   if (access.useful) access.score = ListScore(list) + 0.2;
@@ -151,7 +151,7 @@ IntervalList BoundsOnPath(std::string_view path, const std::vector<PathPredicate
   IntervalList list = IntervalList::Full();
   for (const auto& p : predicates) {
     if (p.path != path) continue;
-    if (auto b = BoundsOf(*p.node, false)) list.Intersect(b->list);
+    if (auto b = BoundsOf(p, false)) list.Intersect(b->list);
   }
   return list;
 }

@@ -21,7 +21,9 @@ class PlanBuilder {
  public:
   explicit PlanBuilder(PlannerInput& in) : in_(in) {
     if (in.filter != nullptr) clauses_ = Clauses(*in.filter);
-    predicates_ = CollectPredicates(clauses_);
+    for (const auto* c : clauses_)
+      if (auto as_in = DisjunctionAsIn(*c)) as_in_.emplace_back(c, std::move(as_in));
+    predicates_ = Predicates(clauses_);
   }
 
   Result<std::vector<CandidatePlan>> Run();
@@ -44,21 +46,50 @@ class PlanBuilder {
       if (std::find(exact.begin(), exact.end(), c) == exact.end()) out.push_back(c);
     return out;
   }
+  /// Those of CollectPredicates, and what can be read off $expr and disjunctions on one field.
+  std::vector<PathPredicate> Predicates(const std::vector<const MatchExpression*>& clauses) const {
+    auto out = CollectPredicates(clauses);
+    for (const auto* c : clauses) {
+      CollectFromExpr(*c, in_.ctx.eval, &out);
+      if (const MatchExpression* in = AsIn(*c)) {
+        PathPredicate p{in->path, in, c};
+        p.whole = true;
+        out.push_back(std::move(p));
+      }
+    }
+    return out;
+  }
+  const MatchExpression* AsIn(const MatchExpression& clause) const {
+    for (const auto& [from, in] : as_in_)
+      if (from == &clause) return in.get();
+    return nullptr;
+  }
   bool CanCover(const IndexAccess& access) const;
   Leaf MakeLeaf(const IndexAccess& access, bool backward, ResidualFilter filter, bool keys_only);
-  PlanStagePtr MakeMerge(const IndexAccess& access, size_t explode, bool backward);
+  /// One scan for each combination of the points of the first `explode` fields.
+  void AddScans(const IndexAccess& access, size_t explode, bool backward,
+                std::vector<PlanStagePtr>* scans);
   void Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool covered, double score);
   void AddAccess(const IndexAccess& access, bool forced);
   void AddCollectionScan(int direction);
   void AddDisjunctions();
+  /// How a disjunction is served: a scan for each of its branches.
+  struct Branches {
+    bool in_order = false;  ///< asked for: every scan comes in the order of the sort
+    std::vector<PlanStagePtr> scans;
+    std::string signature;
+    bool exact = true;
+  };
+  bool HasAllSortFields(const IndexInfo& index) const;
   bool AddBranches(const MatchExpression& branch,
-                   const std::vector<const MatchExpression*>& siblings, std::vector<Leaf>* leaves,
-                   bool* exact);
+                   const std::vector<const MatchExpression*>& siblings, Branches* out);
+  void AddDisjunction(const MatchExpression& clause, bool in_order);
   Result<void> UseHint(bool* done);
   Result<void> UseMinMax(const IndexInfoPtr& index);
 
   PlannerInput& in_;
   std::vector<const MatchExpression*> clauses_;
+  std::vector<std::pair<const MatchExpression*, MatchPtr>> as_in_;
   std::vector<PathPredicate> predicates_;
   std::vector<CandidatePlan> plans_;
 };
@@ -106,8 +137,8 @@ PlanBuilder::Leaf PlanBuilder::MakeLeaf(const IndexAccess& access, bool backward
   return leaf;
 }
 
-PlanStagePtr PlanBuilder::MakeMerge(const IndexAccess& access, size_t explode, bool backward) {
-  std::vector<PlanStagePtr> scans;
+void PlanBuilder::AddScans(const IndexAccess& access, size_t explode, bool backward,
+                           std::vector<PlanStagePtr>* scans) {
   std::vector<size_t> at(explode, 0);
   while (true) {
     IndexScanStage::Params params;
@@ -117,13 +148,11 @@ PlanStagePtr PlanBuilder::MakeMerge(const IndexAccess& access, size_t explode, b
     params.backward = backward;
     for (size_t i = 0; i < explode; ++i)
       params.bounds.fields[i].intervals = {access.bounds.fields[i].intervals[at[i]]};
-    scans.push_back(std::make_unique<IndexScanStage>(in_.ctx, std::move(params)));
+    scans->push_back(std::make_unique<IndexScanStage>(in_.ctx, std::move(params)));
     size_t i = explode;
     while (i > 0 && ++at[i - 1] == access.bounds.fields[i - 1].intervals.size()) at[--i] = 0;
     if (i == 0) break;
   }
-  return std::make_unique<SortMergeStage>(in_.ctx, std::move(scans), explode, backward,
-                                          in_.sort.spec());
 }
 
 void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool covered,
@@ -181,7 +210,9 @@ void PlanBuilder::AddAccess(const IndexAccess& access, bool forced) {
   bool covered = keys_only || (residual.empty() && sorted && CanCover(access));
   if (explode > 0) {
     Leaf leaf;
-    leaf.stage = MakeMerge(access, explode, backward);
+    std::vector<PlanStagePtr> scans;
+    AddScans(access, explode, backward, &scans);
+    leaf.stage = std::make_unique<SortMergeStage>(in_.ctx, std::move(scans), in_.sort);
     leaf.signature = access.index->name + (backward ? "-*" : "*");
     Finish(std::move(leaf), {residual}, true, covered, score);
     return;
@@ -194,8 +225,7 @@ void PlanBuilder::AddCollectionScan(int direction) {
   Leaf leaf;
   // A collection that is in the order of one field: only the part that the filter leaves.
   IntervalList bounds = IntervalList::Full();
-  if (in_.ctx.coll->source)
-    bounds = BoundsOnPath(in_.ctx.coll->source_key, CollectPredicates(clauses_));
+  if (in_.ctx.coll->source) bounds = BoundsOnPath(in_.ctx.coll->source_key, predicates_);
   leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, RecordScanStage::Kind::kCollection,
                                                  std::move(bounds), direction < 0,
                                                  ResidualFilter{clauses_}, in_.tailable);
@@ -204,21 +234,31 @@ void PlanBuilder::AddCollectionScan(int direction) {
   Finish(std::move(leaf), {}, in_.sort.empty(), false, 0);
 }
 
+bool PlanBuilder::HasAllSortFields(const IndexInfo& index) const {
+  for (const auto& part : in_.sort.parts()) {
+    bool found = false;
+    for (const auto& f : index.fields) found = found || f.path == part.path;
+    if (!found) return false;
+  }
+  return true;
+}
+
 bool PlanBuilder::AddBranches(const MatchExpression& branch,
-                              const std::vector<const MatchExpression*>& siblings,
-                              std::vector<Leaf>* leaves, bool* exact) {
+                              const std::vector<const MatchExpression*>& siblings, Branches* out) {
   if (branch.kind == MatchKind::kAlwaysFalse) return true;
   if (branch.kind == MatchKind::kOr) {
     for (const auto& c : branch.children)
-      if (!AddBranches(*c, siblings, leaves, exact)) return false;
+      if (!AddBranches(*c, siblings, out)) return false;
     return true;
   }
   auto own = Clauses(branch);
   auto all = own;
   all.insert(all.end(), siblings.begin(), siblings.end());
-  auto predicates = CollectPredicates(all);
+  auto predicates = Predicates(all);
   std::optional<IndexAccess> best;
-  if (!capped() && in_.MayUseId()) {
+  size_t best_explode = 0;
+  bool best_backward = false;
+  if (!capped() && !out->in_order && in_.MayUseId()) {
     IndexAccess id = BuildIdAccess(predicates);
     if (id.useful) best = std::move(id);
   }
@@ -226,43 +266,66 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
     if (!in_.MayUse(*index)) continue;
     IndexAccess access = BuildIndexAccess(index, all, predicates);
     if (!access.useful || !access.safe || access.bounds.fields[0].IsFull()) continue;
-    if (!best || access.score > best->score) best = std::move(access);
+    size_t explode = 0;
+    SortProvision order = SortProvision::kForward;
+    if (out->in_order) {
+      order = ProvidesSort(access, in_.sort, &explode);
+      if (order == SortProvision::kNo || !HasAllSortFields(*index)) continue;
+    }
+    if (best && access.score <= best->score) continue;
+    best = std::move(access);
+    best_explode = explode;
+    best_backward = order == SortProvision::kBackward;
   }
   if (!best) return false;
   for (const auto* c : own)
-    if (std::find(best->exact.begin(), best->exact.end(), c) == best->exact.end()) *exact = false;
-  leaves->push_back(MakeLeaf(*best, false, {}, false));
+    if (std::find(best->exact.begin(), best->exact.end(), c) == best->exact.end())
+      out->exact = false;
+  if (best->index == nullptr) {
+    Leaf leaf = MakeLeaf(*best, false, {}, false);
+    out->scans.push_back(std::move(leaf.stage));
+    out->signature += leaf.signature;
+  } else {
+    AddScans(*best, best_explode, best_backward, &out->scans);
+    out->signature += best->index->name;
+    if (best_backward) out->signature += '-';
+    if (best_explode > 0) out->signature += '*';
+  }
+  out->signature += ',';
   return true;
+}
+
+void PlanBuilder::AddDisjunction(const MatchExpression& clause, bool in_order) {
+  constexpr size_t kMostMerged = 200;
+  std::vector<const MatchExpression*> siblings;
+  for (const auto* s : clauses_)
+    if (s != &clause) siblings.push_back(s);
+  Branches branches;
+  branches.in_order = in_order;
+  if (!AddBranches(clause, siblings, &branches) || branches.scans.empty()) return;
+  if (in_order && branches.scans.size() > kMostMerged) return;
+  ResidualFilter residual;
+  for (const auto* s : clauses_)
+    if (s != &clause || !branches.exact) residual.clauses.push_back(s);
+  Leaf leaf;
+  leaf.signature = (in_order ? "merge(" : "or(") + branches.signature + ")";
+  const double score = 1.2 / static_cast<double>(branches.scans.size()) + (in_order ? 0.4 : 0);
+  if (in_order)
+    leaf.stage = std::make_unique<SortMergeStage>(in_.ctx, std::move(branches.scans), in_.sort);
+  else
+    leaf.stage = std::make_unique<OrStage>(in_.ctx, std::move(branches.scans));
+  Finish(std::move(leaf), std::move(residual), in_order || in_.sort.empty(), false, score);
+  if (clauses_.size() == 1) {
+    auto& plan = plans_.back();
+    plan.root = std::make_unique<SubplanStage>(in_.ctx, std::move(plan.root));
+  }
 }
 
 void PlanBuilder::AddDisjunctions() {
   for (const auto* c : clauses_) {
-    if (c->kind != MatchKind::kOr) continue;
-    std::vector<const MatchExpression*> siblings;
-    for (const auto* s : clauses_)
-      if (s != c) siblings.push_back(s);
-    std::vector<Leaf> leaves;
-    bool exact = true;
-    if (!AddBranches(*c, siblings, &leaves, &exact) || leaves.empty()) continue;
-    ResidualFilter residual;
-    for (const auto* s : clauses_)
-      if (s != c || !exact) residual.clauses.push_back(s);
-    Leaf leaf;
-    leaf.signature = "or(";
-    std::vector<PlanStagePtr> inputs;
-    for (auto& l : leaves) {
-      leaf.signature += l.signature + ",";
-      inputs.push_back(std::move(l.stage));
-    }
-    leaf.signature += ")";
-    double score = 1.2 / static_cast<double>(inputs.size());
-    leaf.stage = std::make_unique<OrStage>(in_.ctx, std::move(inputs));
-    bool rooted = clauses_.size() == 1;
-    Finish(std::move(leaf), std::move(residual), in_.sort.empty(), false, score);
-    if (rooted) {
-      auto& plan = plans_.back();
-      plan.root = std::make_unique<SubplanStage>(in_.ctx, std::move(plan.root));
-    }
+    if (c->kind != MatchKind::kOr || AsIn(*c) != nullptr) continue;
+    if (!in_.sort.empty()) AddDisjunction(*c, true);
+    AddDisjunction(*c, false);
   }
 }
 

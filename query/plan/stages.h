@@ -178,32 +178,32 @@ class OrStage final : public PlanStage {
   int64_t dups_tested_ = 0, dups_dropped_ = 0;
 };
 
-/// Merges scans of one index that each come in the order wanted behind their first `prefix` fields.
+/// Merges index scans, of one index or of several, that each come in the order of `sort`. REQUIRES:
+/// every part of the sort is a field of each index.
 class SortMergeStage final : public PlanStage {
  public:
-  SortMergeStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs, size_t prefix, bool backward,
-                 BsonDocument sort);
+  SortMergeStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs, SortPattern sort);
 
  protected:
   Result<StageState> DoWork(Row* row) override;
   void DoRestore() override {
     for (Input& in : inputs_) in.stale = in.loaded;
   }
-  void ExplainFields(BsonBuilder& out) const override { out.Append("sortPattern", sort_); }
+  void ExplainFields(BsonBuilder& out) const override { out.Append("sortPattern", sort_.spec()); }
   void ExplainStats(BsonBuilder& out) const override;
 
  private:
   struct Input {
     Row row;
-    std::string key;  ///< the encoded values behind the prefix
+    std::string key;  ///< the encoded values of the sort's parts; memcmp order is the order wanted
     bool loaded = false, eof = false;
     std::string record_key, key_values, type_bits;  ///< survive Save
     bool stale = false;
   };
+  void MakeKey(Input& in) const;
+
   std::vector<Input> inputs_;
-  size_t prefix_;
-  bool backward_;
-  BsonDocument sort_;
+  SortPattern sort_;
   std::unordered_set<std::string> seen_;
   int64_t dups_tested_ = 0, dups_dropped_ = 0;
 };

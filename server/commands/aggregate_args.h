@@ -14,4 +14,8 @@ struct AggregateArgs {
 /// FailedToParse 9.
 Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained);
 
+/// Stages that API version 1 leaves out (manual: "Stable API"), also inside sub-pipelines. Errors:
+/// APIStrictError 323.
+Result<void> CheckStrictStages(BsonView pipeline);
+
 }  // namespace mayfly

@@ -51,9 +51,6 @@ Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) 
   return a;
 }
 
-namespace {
-
-/// Stages that API version 1 leaves out (manual: "Stable API"), also inside sub-pipelines.
 Result<void> CheckStrictStages(BsonView pipeline) {
   static constexpr std::string_view kRefused[] = {
       "$currentOp",      "$indexStats", "$listLocalSessions", "$listSessions", "$listSearchIndexes",
@@ -85,6 +82,8 @@ Result<void> CheckStrictStages(BsonView pipeline) {
   }
   return Ok();
 }
+
+namespace {
 
 std::string_view CursorCollection(const AggregateArgs& a) {
   return a.spec.collection.empty() ? std::string_view("$cmd.aggregate") : a.spec.collection;

@@ -1,4 +1,4 @@
-#include "protocol/extended_json.h"
+#include "query/plan/stage.h"
 #include "server/aggregate_stages.h"
 #include "server/arg_reader.h"
 #include "server/cursor_manager.h"
@@ -172,7 +172,12 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   if (which.missing())
     return Error{ErrorCode::kMissingField,
                  "BSON field 'dropIndexes.index' is missing but a required field"};
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
+  Result<CollectionInfoPtr> found = ExistingCollection(ctx.server, req.db, collection);
+  // Drivers that are older than codes look for this text.
+  if (!found && found.error().code == ErrorCode::kNamespaceNotFound)
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "ns not found " + JoinNamespace(req.db, collection)};
+  MAYFLY_TRY(CollectionInfoPtr coll, std::move(found));
   const int was = IndexCount(*coll);
   std::vector<std::string> names;
   auto by_name = [&](std::string_view name) -> Result<void> {
@@ -212,7 +217,8 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
       names.push_back(i->name);
     }
     if (names.empty())
-      return Error{ErrorCode::kIndexNotFound, "can't find index with key: " + ToRelaxedJson(which)};
+      return Error{ErrorCode::kIndexNotFound,
+                   "can't find index with key: " + KeyPatternText(which.Document())};
   } else {
     return Error{ErrorCode::kTypeMismatch, "BSON field 'dropIndexes.index' is the wrong type '" +
                                                std::string(BsonTypeName(which.type())) +

@@ -1,9 +1,8 @@
-#include <openssl/evp.h>
-
 #include <map>
 #include <set>
 
 #include "server/arg_reader.h"
+#include "server/md5.h"
 #include "server/server_context.h"
 #include "storage/catalog_format.h"
 #include "storage/key_format.h"
@@ -12,33 +11,8 @@
 namespace mayfly {
 namespace {
 
-/// MD5 as a running sum, because that is the field's name and what tools compare; nothing depends on its strength.
-class Md5 {
- public:
-  Md5() : context_(EVP_MD_CTX_new()) { EVP_DigestInit_ex(context_, EVP_md5(), nullptr); }
-  ~Md5() { EVP_MD_CTX_free(context_); }
-  Md5(const Md5&) = delete;
-  /// With its length, so that two neighbours cannot be mistaken for one.
-  void Add(std::string_view bytes) {
-    const auto n = static_cast<uint32_t>(bytes.size());
-    EVP_DigestUpdate(context_, &n, sizeof n);
-    EVP_DigestUpdate(context_, bytes.data(), bytes.size());
-  }
-  std::string Hex() {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned int n = 0;
-    EVP_DigestFinal_ex(context_, digest, &n);
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string s;
-    for (unsigned int i = 0; i < n; ++i) s.append({kHex[digest[i] >> 4], kHex[digest[i] & 15]});
-    return s;
-  }
-
- private:
-  EVP_MD_CTX* context_;
-};
-
-/// Every row of the keyspace that begins with the prefix, without the prefix (ids say nothing about the content).
+/// Every row of the keyspace that begins with the prefix, without the prefix (ids say nothing about
+/// the content).
 Result<void> AddRange(KvStore& kv, Operation& op, const KvSnapshotPtr& snapshot, Keyspace ks,
                       const std::string& begin, const std::string& end, Md5& md5) {
   KvIterOptions o;
@@ -49,8 +23,8 @@ Result<void> AddRange(KvStore& kv, Operation& op, const KvSnapshotPtr& snapshot,
   auto it = kv.NewIterator(ks, std::move(o));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     MAYFLY_TRY(op.CheckInterrupt());
-    md5.Add(it->key().substr(begin.size()));
-    md5.Add(it->value());
+    md5.AddWithLength(it->key().substr(begin.size()));
+    md5.AddWithLength(it->value());
   }
   return it->status();
 }
@@ -59,15 +33,17 @@ Result<std::string> HashCollection(Storage& storage, Operation& op, const KvSnap
                                    const CollectionInfo& coll) {
   KvStore& kv = storage.kv();
   Md5 md5;
-  md5.Add(coll.options.bytes());
-  MAYFLY_TRY(AddRange(kv, op, snapshot, Keyspace::kRecords, IdPrefix(coll.id), IdPrefixEnd(coll.id), md5));
-  MAYFLY_TRY(AddRange(kv, op, snapshot, Keyspace::kExpiry, DeadlinePrefix(coll.id), DeadlinePrefixEnd(coll.id), md5));
+  md5.AddWithLength(coll.options.bytes());
+  MAYFLY_TRY(
+      AddRange(kv, op, snapshot, Keyspace::kRecords, IdPrefix(coll.id), IdPrefixEnd(coll.id), md5));
+  MAYFLY_TRY(AddRange(kv, op, snapshot, Keyspace::kExpiry, DeadlinePrefix(coll.id),
+                      DeadlinePrefixEnd(coll.id), md5));
   std::map<std::string, IndexInfoPtr> indexes;
   for (const IndexInfoPtr& i : coll.indexes) indexes[i->name] = i;
   for (const auto& [name, i] : indexes) {
-    md5.Add(name);
-    md5.Add(i->key.bytes());
-    md5.Add(std::to_string(i->expire_after_seconds.value_or(-1)));
+    md5.AddWithLength(name);
+    md5.AddWithLength(i->key.bytes());
+    md5.AddWithLength(std::to_string(i->expire_after_seconds.value_or(-1)));
     MAYFLY_TRY(AddRange(kv, op, snapshot, i->keyspace, IdPrefix(i->id), IdPrefixEnd(i->id), md5));
   }
   return md5.Hex();
@@ -82,9 +58,8 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   if (only) {
     for (const BsonElement& e : *only) {
       if (!e.value.IsString())
-        return Error{ErrorCode::kBadValue,
-                     "collections entries have to be strings, not " +
-                         std::string(BsonTypeName(e.value.type()))};
+        return Error{ErrorCode::kBadValue, "collections entries have to be strings, not " +
+                                               std::string(BsonTypeName(e.value.type()))};
       wanted.insert(e.value.String());
     }
   }
@@ -104,8 +79,8 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
     for (const CollectionInfoPtr& coll : list) {
       MAYFLY_TRY(std::string hash, HashCollection(storage, ctx.op, snapshot, *coll));
       hashes.Append(coll->name, hash);
-      all.Add(coll->name);
-      all.Add(hash);
+      all.AddWithLength(coll->name);
+      all.AddWithLength(hash);
     }
   }
   {
@@ -116,7 +91,8 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   {
     BsonBuilder uuids = reply.OpenDocument("uuids");
     for (const CollectionInfoPtr& coll : list)
-      uuids.AppendBinary(coll->name, 4, {reinterpret_cast<const char*>(coll->uuid.data()), coll->uuid.size()});
+      uuids.AppendBinary(coll->name, 4,
+                         {reinterpret_cast<const char*>(coll->uuid.data()), coll->uuid.size()});
   }
   reply.Append("md5", all.Hex());
   reply.Append("timeMillis",
@@ -130,7 +106,8 @@ void RegisterDbHash(CommandRegistry& registry) {
   registry.Add({.name = "dbHash",
                 .aliases = {"dbhash"},
                 .flags = kReadOnly | kSecondaryOk | kWorker,
-                .help = "Hashes of the database's collections with their indexes and deadlines: equal on members that agree.",
+                .help = "Hashes of the database's collections with their indexes and deadlines: "
+                        "equal on members that agree.",
                 .run = &DbHash});
 }
 

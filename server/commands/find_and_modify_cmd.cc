@@ -36,12 +36,13 @@ Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant 
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(a.expiry, ParseExpiryFields(after, at, preserve, now, "findAndModify"));
   if (a.remove && a.expiry.given())
-    return Error{ErrorCode::kInvalidOptions,
-                 "expireAfterSeconds, expireAt and preserveExpiry have no meaning with remove=true"};
+    return Error{
+        ErrorCode::kInvalidOptions,
+        "expireAfterSeconds, expireAt and preserveExpiry have no meaning with remove=true"};
   auto parse_error = [](const char* why) { return Error{ErrorCode::kFailedToParse, why}; };
   if (a.remove && !a.update.missing())
     return parse_error("Cannot specify both an update and remove=true");
-  if (a.remove && a.upsert) return parse_error("Cannot specify both upsert=true and remove=true");
+  if (a.remove && a.upsert) return parse_error("Cannot specify both upsert=true and remove=true ");
   if (a.remove && a.return_new)
     return parse_error(
         "Cannot specify both new=true and remove=true; 'remove' always returns the deleted "

@@ -6,7 +6,15 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kMaxBatch = 100'000;
-constexpr size_t kInlineDocuments = 16;  ///< more than that goes to a worker
+constexpr size_t kInlineDocuments = 16,
+                 kInlineBytes = 256 << 10;  ///< more than that goes to a worker
+
+bool IsShort(const std::vector<BsonView>& documents) {
+  if (documents.size() > kInlineDocuments) return false;
+  size_t bytes = 0;
+  for (const BsonView& d : documents) bytes += d.size();
+  return bytes <= kInlineBytes;
+}
 
 Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
@@ -59,8 +67,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   }
   if (done_before == static_cast<int64_t>(documents.size())) {
     done = true;
-  } else if (done_before == 0 && command.coll() && documents.size() <= kInlineDocuments &&
-             !ctx.on_worker) {
+  } else if (done_before == 0 && command.coll() && !ctx.on_worker && IsShort(documents)) {
     // All or nothing here; a batch with an error goes the long way, which knows how to stop in the
     // middle.
     WriteUnit unit(ctx.server.storage(), ctx.op);

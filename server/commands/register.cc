@@ -22,6 +22,7 @@ void RegisterDiagnosticData(CommandRegistry&);
 void RegisterExpiryCommands(CommandRegistry&);
 void RegisterExplain(CommandRegistry&);
 void RegisterFailPoint(CommandRegistry&);
+void RegisterFileMd5(CommandRegistry&);
 void RegisterFind(CommandRegistry&);
 void RegisterFindAndModify(CommandRegistry&);
 void RegisterFsync(CommandRegistry&);
@@ -51,6 +52,7 @@ void RegisterTtlCheck(CommandRegistry&);
 void RegisterTtlControl(CommandRegistry&);
 void RegisterTtlStatus(CommandRegistry&);
 void RegisterUnavailableCommands(CommandRegistry&);
+void RegisterValidateMetadata(CommandRegistry&);
 void RegisterWhatsMyUri(CommandRegistry&);
 
 void RegisterAllCommands(CommandRegistry& registry) {
@@ -73,6 +75,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterExpiryCommands(registry);
   RegisterExplain(registry);
   RegisterFailPoint(registry);
+  RegisterFileMd5(registry);
   RegisterFind(registry);
   RegisterFindAndModify(registry);
   RegisterFsync(registry);
@@ -102,11 +105,12 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterTtlControl(registry);
   RegisterTtlStatus(registry);
   RegisterUnavailableCommands(registry);
+  RegisterValidateMetadata(registry);
   RegisterWhatsMyUri(registry);
   // What reads data: a secondary answers only to those who ask for secondaries.
   for (std::string_view name :
        {"aggregate", "collStats", "count", "dataSize", "dbHash", "dbStats", "distinct", "explain",
-        "find", "listCollections", "listDatabases", "listIndexes", "validate"})
+        "filemd5", "find", "listCollections", "listDatabases", "listIndexes", "validate"})
     registry.AddFlags(name, kSecondaryOptIn);
 }
 

@@ -42,6 +42,9 @@ constexpr Unavailable kUnavailable[] = {
     {"revokePrivilegesFromRole", ErrorCode::kNotImplemented, kNoUsers},
     {"revokeRolesFromRole", ErrorCode::kNotImplemented, kNoUsers},
     {"revokeRolesFromUser", ErrorCode::kNotImplemented, kNoUsers},
+    {"mapReduce", LocationCode(31264),
+     "mapReduce cannot be used: server-side JavaScript execution is disabled; an aggregation with "
+     "$group does the same"},
     {"saslContinue", ErrorCode::kProtocolError, "No SASL session state found"},
     {"saslStart", ErrorCode::kAuthenticationFailed, kNoAuthentication},
     {"updateSearchIndex", LocationCode(31082), kNoSearch},

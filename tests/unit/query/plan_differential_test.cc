@@ -248,9 +248,42 @@ void AppendPredicate(Random& r, BsonBuilder& b, std::string_view path, int depth
   AppendOperators(r, d, depth, false);
 }
 
+/// A comparison in the language of expressions: a field with a constant on either side, or
+/// something no index can serve.
+void AppendComparison(Random& r, BsonBuilder& b, int depth) {
+  static const std::vector<std::string> kOps = {"$eq", "$eq", "$gt", "$gte", "$lt", "$lte", "$ne"};
+  if (depth == 0 && r.Chance(20)) {
+    auto all = b.OpenArray(r.Chance(70) ? "$and" : "$or");
+    for (int n = 1 + r.Int(2); n > 0; --n) {
+      auto d = all.OpenDocument();
+      AppendComparison(r, d, 1);
+    }
+    return;
+  }
+  auto operands = b.OpenArray(r.Pick(kOps));
+  auto constant = [&] {
+    auto d = operands.OpenDocument();
+    AppendAny(r, d, "$literal", 5);
+  };
+  const bool first = r.Chance(30);
+  if (first) constant();
+  operands.Append("$" + r.Pick(kPaths));
+  if (!first) constant();
+}
+
+/// {$or: [{a: 1}, {a: 2}]}, which is an $in, and branches that may come in the order of a sort.
+void AppendDisjunctionOnFields(Random& r, BsonBuilder& b) {
+  const std::string path = r.Pick(kPaths);
+  auto list = b.OpenArray("$or");
+  for (int k = 2 + r.Int(2); k > 0; --k) {
+    auto d = list.OpenDocument();
+    AppendScalar(r, d, r.Chance(75) ? path : r.Pick(kPaths));
+  }
+}
+
 void FillFilter(Random& r, BsonBuilder& b, int depth) {
   int n = 1 + r.Int(3);
-  bool used_or = false;
+  bool used_or = false, used_expr = false;
   std::vector<std::string> used;
   for (int i = 0; i < n; ++i) {
     if (depth < 2 && !used_or && r.Chance(18)) {
@@ -261,6 +294,17 @@ void FillFilter(Random& r, BsonBuilder& b, int depth) {
         auto d = list.OpenDocument();
         FillFilter(r, d, depth + 1);
       }
+      continue;
+    }
+    if (depth < 2 && !used_or && r.Chance(8)) {
+      used_or = true;
+      AppendDisjunctionOnFields(r, b);
+      continue;
+    }
+    if (!used_expr && r.Chance(12)) {
+      used_expr = true;
+      auto d = b.OpenDocument("$expr");
+      AppendComparison(r, d, 0);
       continue;
     }
     if (r.Chance(6)) {

@@ -130,6 +130,21 @@ TEST_CASE("The plan that is chosen", "[plan]") {
       {{.filter = R"({"$or": [{"a": 1}, {"z": 5}]})"}, "COLLSCAN"},
       {{.filter = R"({"z": 1, "$or": [{"a": 1}, {"c": "s5"}]})"},
        "FETCH OR [IXSCAN(a_1_b_1), IXSCAN(c_1)]"},
+      // Branches on one field are one scan; those that come in the order wanted are merged.
+      {{.filter = R"({"$or": [{"a": 1}, {"a": {"$in": [2, 3]}}]})"}, "FETCH IXSCAN(a_1_b_1)"},
+      {{.filter = R"({"$or": [{"a": 1}, {"a": 2}]})", .sort = R"({"b": 1})"},
+       "FETCH SORT_MERGE [IXSCAN(a_1_b_1), IXSCAN(a_1_b_1)]"},
+      {{.filter = R"({"$or": [{"a": 1}, {"m": 3}]})", .sort = R"({"b": 1})"},
+       "SUBPLAN SORT FETCH OR [IXSCAN(a_1_b_1), IXSCAN(m_1)]"},
+      // Comparisons in expressions, with the constant on either side; not on arrays.
+      {{.filter = R"({"$expr": {"$eq": ["$a", 1]}})"}, "FETCH IXSCAN(a_1_b_1)"},
+      {{.filter = R"({"$expr": {"$gt": ["s3", "$c"]}})"}, "FETCH IXSCAN(c_1)"},
+      {{.filter =
+            R"({"$expr": {"$and": [{"$eq": ["$a", {"$add": [1, 1]}]}, {"$lt": ["$b", 20]}]}})"},
+       "FETCH IXSCAN(a_1_b_1)"},
+      {{.filter = R"({"$expr": {"$eq": ["$m", 1]}})"}, "COLLSCAN"},
+      {{.filter = R"({"$expr": {"$eq": ["$a", "$b"]}})"}, "COLLSCAN"},
+      {{.filter = R"({"$expr": {"$lt": ["$a", {"$rand": {}}]}})"}, "COLLSCAN"},
       {{.filter = R"({"a": 1})", .hint = R"({"$natural": 1})"}, "COLLSCAN"},
       {{.filter = R"({"a": 1})", .hint = R"({"c": 1})"}, "FETCH IXSCAN(c_1)"},
       {{.filter = R"({"a": 1})", .sort = R"({"$natural": -1})"}, "COLLSCAN"},

@@ -135,7 +135,7 @@ TEST_CASE("$densify adds what is missing in a sequence", "[pipeline][window]") {
        R"([{"_id": 4}, {"_id": 1, "v": 1}, {"v": 2}, {"v": 3}, {"_id": 2, "v": 4}, {"_id": 3, "v": 4}])"},
       {"between what is off the steps",
        R"([{"_id": 1, "v": 0}, {"_id": 2, "v": 2.5}, {"_id": 3, "v": 4}])",
-       R"([{"$densify": {"field": "v", "range": {"step": 2, "bounds": "partition"}}}])",
+       R"([{"$densify": {"field": "v", "range": {"step": 2, "bounds": "full"}}}])",
        R"([{"_id": 1, "v": 0}, {"v": 2}, {"_id": 2, "v": 2.5}, {"_id": 3, "v": 4}])"},
       {"in each partition, over the whole range",
        R"([{"_id": 1, "k": "a", "v": 1}, {"_id": 2, "k": "a", "v": 2}, {"_id": 3, "k": "b", "v": 3}])",

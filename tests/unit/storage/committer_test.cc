@@ -59,6 +59,44 @@ TEST_CASE("Unjournaled commits are done before Submit returns when nobody else c
   CHECK(s.Commit(s.Unit(), true));
 }
 
+TEST_CASE("Large units are written by another thread than their client's, between small ones",
+          "[commit]") {
+  TestStore s;
+  TestCollection c;
+  constexpr int kThreads = 3, kEach = 8;
+  std::vector<BsonDocument> docs;
+  for (int i = 0; i < kThreads * kEach; ++i)
+    docs.push_back(BuildBson([&](BsonBuilder& b) {
+      b.Append("_id", i).Append("x", std::string(i % 2 == 0 ? size_t{2} << 20 : 10, 'x'));
+    }));
+  std::mutex m;
+  std::condition_variable cv;
+  int finished = 0, failed = 0, large_here = 0;
+  auto run = [&](int t) {
+    for (int i = t * kEach; i < (t + 1) * kEach; ++i) {
+      WriteUnit u = s.Unit();
+      const bool staged = u.Insert(*c, docs[static_cast<size_t>(i)]).has_value();
+      const auto here = std::this_thread::get_id();
+      s.storage->committer().Submit(
+          std::move(u), {i % 5 == 0}, [&, i, staged, here](Result<void> r) {
+            std::lock_guard l(m);
+            ++finished;
+            failed += !r || !staged;
+            large_here += i % 2 == 0 && std::this_thread::get_id() == here;
+            cv.notify_one();
+          });
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) threads.emplace_back(run, t);
+  for (auto& t : threads) t.join();
+  std::unique_lock l(m);
+  CHECK(cv.wait_for(l, std::chrono::seconds(60), [&] { return finished == kThreads * kEach; }));
+  CHECK(failed == 0);
+  CHECK(large_here == 0);
+  CHECK(s.Scan(c).size() == docs.size());
+}
+
 TEST_CASE("Locks are free once the unit is visible, before its journal sync", "[commit]") {
   TestStore s;
   TestCollection c;
