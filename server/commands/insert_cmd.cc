@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include "server/arg_reader.h"
 #include "server/retryable_writes.h"
 #include "server/write_ops.h"
@@ -8,13 +10,41 @@ namespace {
 constexpr size_t kMaxBatch = 100'000;
 constexpr size_t kInlineDocuments = 16,
                  kInlineBytes = 256 << 10;  ///< more than that goes to a worker
+constexpr size_t kLargeBytes = 4 << 20;     ///< more than that takes turns
 
-bool IsShort(const std::vector<BsonView>& documents) {
-  if (documents.size() > kInlineDocuments) return false;
+size_t TotalBytes(const std::vector<BsonView>& documents) {
   size_t bytes = 0;
   for (const BsonView& d : documents) bytes += d.size();
-  return bytes <= kInlineBytes;
+  return bytes;
 }
+
+/// A few large inserts are under way at once: each holds its documents several times over, and a
+/// worker, until they are written, and more of them at once are not sooner done.
+class LargeTurn {
+ public:
+  LargeTurn() = default;
+  LargeTurn(const LargeTurn&) = delete;
+  ~LargeTurn() {
+    if (held_) taken_.fetch_sub(1);
+  }
+  Awaitable<Result<void>> Take(CommandContext& ctx) {
+    constexpr int kMost = 2;
+    constexpr int64_t kPollMicros = 5000;
+    for (;;) {
+      int n = taken_.load();
+      while (n < kMost && !taken_.compare_exchange_weak(n, n + 1)) {
+      }
+      if (n < kMost) break;
+      MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
+    }
+    held_ = true;
+    co_return Ok();
+  }
+
+ private:
+  inline static std::atomic<int> taken_{0};
+  bool held_ = false;
+};
 
 Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
@@ -49,6 +79,12 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   }
   MAYFLY_CO_TRY(command.Open());
 
+  const size_t bytes = TotalBytes(documents);
+  LargeTurn turn;
+  if (bytes > kLargeBytes) {
+    MAYFLY_CO_TRY(co_await turn.Take(ctx));
+  }
+
   int64_t inserted = 0;
   WriteErrors errors;
   bool done = false;
@@ -67,7 +103,8 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   }
   if (done_before == static_cast<int64_t>(documents.size())) {
     done = true;
-  } else if (done_before == 0 && command.coll() && !ctx.on_worker && IsShort(documents)) {
+  } else if (done_before == 0 && command.coll() && !ctx.on_worker &&
+             documents.size() <= kInlineDocuments && bytes <= kInlineBytes) {
     // All or nothing here; a batch with an error goes the long way, which knows how to stop in the
     // middle.
     WriteUnit unit(ctx.server.storage(), ctx.op);

@@ -1,5 +1,5 @@
 """pymongo against a real server: CRUD, bulk, cursors, indexes, TTL, errors, compression, threads."""
-import datetime, os, sys, threading, time, traceback
+import datetime, os, resource, socket, struct, sys, threading, time, traceback
 
 import bson, pymongo
 from bson import Decimal128, Int64, ObjectId, Regex, Timestamp
@@ -231,6 +231,57 @@ def expiry_field():
     assert [d["_id"] for d in rows] == [1, 3, 4]
     assert rows[0]["left"] <= 60_000 < 3_590_000 < rows[1]["left"] <= 3_600_000 and rows[2]["left"] <= 3_600_000
     raises(121, c.insert_one, {"ttl": "soon"})
+
+
+@test
+def index_build_is_seen():
+    """A build that takes a while shows how far it is in currentOp; reads and writes go on meanwhile."""
+    c = db.build
+    pad = "x" * 100
+    for k in range(0, 200_000, 20_000):
+        c.insert_many([{"_id": i, "a": i % 97, "b": pad, "c": [i, i + 1]} for i in range(k, k + 20_000)])
+    built = []
+    builder = threading.Thread(target=lambda: built.append(c.create_indexes([IndexModel([(f, 1)]) for f in "abc"])))
+    builder.start()
+    seen = wrote = 0
+    while not built:
+        for op in client.admin.aggregate([{"$currentOp": {}}, {"$match": {"progress": {"$exists": True}}}]):
+            assert op["msg"].startswith("Index Build: ") and op["progress"]["total"] >= 200_000, op
+            seen += 1
+        c.insert_one({"a": -1, "b": pad, "c": []})
+        wrote += 1
+    builder.join()
+    assert seen > 0 and wrote > 0
+    assert c.count_documents({"a": -1}, hint="a_1") == wrote and db.command("validate", "build")["valid"]
+    c.drop()
+
+
+@test
+def idle_connections():
+    """Connections that wait cost no thread and little memory each."""
+    status = lambda: client.admin.command("serverStatus")
+    host, port = client.address
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = 2000
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, count + 500), hard), hard))
+    before = status()
+    body = struct.pack("<I", 0) + b"\0" + bson.encode({"hello": 1, "$db": "admin"})
+    message = struct.pack("<iiii", 16 + len(body), 1, 0, 2013) + body
+    sockets = []
+    try:
+        for _ in range(count):
+            s = socket.create_connection((host, port))
+            sockets.append(s)
+            s.sendall(message)
+            assert s.recv(1 << 16)
+        during = status()
+    finally:
+        for s in sockets:
+            s.close()
+    assert during["connections"]["current"] >= count
+    assert during["extra_info"]["threads"] - before["extra_info"]["threads"] < 20
+    assert during["mem"]["resident"] - before["mem"]["resident"] < 100, (before["mem"], during["mem"])
+    until("the connections to end", lambda: status()["connections"]["current"] < count)
 
 
 passed = failed = 0
