@@ -1,5 +1,6 @@
 #include "server/dispatcher.h"
 
+#include <boost/algorithm/string/predicate.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/micros.h"
@@ -242,8 +243,13 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (!ValidDatabaseName(req.db) && req.db != "$external")
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid database name: '" + std::string(req.db) + "'"};
-  if (s.row == nullptr)
-    return Error{ErrorCode::kCommandNotFound, "no such command: '" + std::string(req.name) + "'"};
+  if (s.row == nullptr) {
+    std::string message = "no such command: '" + std::string(req.name) + "'";
+    for (const CommandRow& row : server_.commands().rows())
+      if (!(row.flags & (kTestOnly | kTestCommand)) && boost::iequals(row.name, req.name))
+        message += "; did you mean '" + std::string(row.name) + "'?";
+    return Error{ErrorCode::kCommandNotFound, std::move(message)};
+  }
   const uint32_t flags = s.row->flags;
   if ((flags & kTestOnly) && !server_.config_allows_test_commands())
     return Error{ErrorCode::kCommandNotFound,

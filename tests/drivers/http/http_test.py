@@ -61,6 +61,10 @@ try:
     changed = [l["param"] for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"] == "collMod"]
     check(changed == [{"ns": "app.c", "index": "t_1", "old": {"expireReads": None, "reap": None}, "new": {"expireReads": "exact", "reap": {"maxDocsPerSecond": 5}}},
                       {"ns": "app.c", "old": None, "new": {"onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}}}], f"what was changed: {changed}")
+    s.client.command("app", {"createIndexes": "v", "indexes": [{"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 9}]})
+    s.client.command("app", {"convertToCapped": "v", "size": 4096})
+    converted = [l["param"] for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"] == "convertToCapped"]
+    check(converted == [{"ns": "app.v", "index": "t_1", "old": {"expireAfterSeconds": 9}, "new": None}], f"a rule that convertToCapped ends: {converted}")
     s.client.command("app", {"drop": "d"})
     s.client.command("app", {"dropDatabase": 1})
     dropped = [(l["atype"], l["param"].get("ns", l["param"].get("db")), l["param"]["old"], l["param"]["new"])

@@ -41,6 +41,15 @@ check('capped', () => { db.createCollection('c', { capped: true, size: 4096 }); 
 check('rename', () => { eq(db.s.renameCollection('s2').ok, 1); eq(db.s2.countDocuments(), 2); });
 check('bulk', () => { const b = db.b.initializeUnorderedBulkOp(); b.insert({ _id: 1 }); b.find({ _id: 1 }).update({ $set: { x: 1 } }); eq(b.execute().modifiedCount, 1); });
 check('errors', () => { fails(59, () => db.runCommand({ nonsense: 1 }).ok || (() => { throw Object.assign(new Error(), db.runCommand({ nonsense: 1 })); })()); });
+check('a command in another case', () => {
+  try {
+    db.runCommand({ttlstatus: 1});
+  } catch (e) {
+    eq([e.code, e.message], [59, 'no such command: \'ttlstatus\'; did you mean \'ttlStatus\'?']);
+    return;
+  }
+  throw new Error('it exists');
+});
 check('distinct, count, map', () => { eq(db.s2.distinct('a').length, 2); eq(db.s2.find().map((d) => d._id).toArray(), [1, 2]); });
 check('cursor with many batches', () => {
   db.m.insertMany(Array.from({ length: 500 }, (_, i) => ({ _id: i })));
@@ -59,7 +68,11 @@ check('recipes', () => {
   if (!(left('cache') > 80_000 && left('cache') <= 90_000)) throw new Error(`cache: ${left('cache')} ms`);
   if (!(left('logins') > 3_500_000 && left('logins') <= 3_600_000)) throw new Error(`logins: ${left('logins')} ms`);
   eq(db.log.countDocuments(), 1);
-  eq([db.jobs.countDocuments(), db.jobs_late.countDocuments()], [0, 0]);
+  eq([db.jobs.countDocuments(), db.jobs_late.countDocuments(), db.locks.countDocuments()],
+     [0, 0, 0]);
+  eq([hits, db.hits.countDocuments()], [1, 1]);
+  db.locks.insertOne({_id: 'report', owner: 'a', ttl: 30});
+  fails(11000, () => db.locks.insertOne({_id: 'report', owner: 'b', ttl: 30}));
   const seconds = (c, name) => db[c].getIndexes().find((i) => i.name === name).expireAfterSeconds;
   eq([seconds('sessions', 'lastSeen_1'), seconds('mails', 'received_1'), seconds('tokens', 'issued_1')], [600, 86400, 3600]);
 });
