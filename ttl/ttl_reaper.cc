@@ -26,7 +26,10 @@ BsonDocument Command(const TtlRule& rule, int64_t threshold) {
       auto range = q.OpenDocument(rule.index  ? std::string_view(rule.index->fields[0].path)
                                   : clustered ? "_id"
                                               : "$expireAt");
-      range.Append("$gte", Instant{clustered ? 0 : INT64_MIN}).Append("$lte", Instant{threshold});
+      // Without the earliest date there is: not every driver can show it, and none would be left
+      // out.
+      if (clustered) range.Append("$gte", Instant{0});
+      range.Append("$lte", Instant{threshold});
     }
     d.Append("limit", 0);
     if (rule.index) d.Append("hint", rule.index->name);

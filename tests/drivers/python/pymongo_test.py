@@ -55,6 +55,35 @@ def crud():
 
 
 @test
+def ttl_deletes_are_in_current_op():
+    """Manual "TTL Indexes": the deletes of the background thread show in db.currentOp() and in the profiler."""
+    c, admin = db.seen, client.admin
+    admin.command("setParameter", 1, ttlMonitorEnabled=False)
+    c.create_index("at", expireAfterSeconds=0)
+    old = datetime.datetime(2001, 1, 1)
+    for i in range(5):
+        c.insert_many([{"_id": 10_000 * i + j, "at": old} for j in range(10_000)])
+    db.command("profile", 1, slowms=0)
+    was = admin.command("setParameter", 1, ttlMonitorBatchDeletes=False)["was"]  # one by one: slow enough to be seen
+    admin.command("setParameter", 1, ttlMonitorEnabled=True)
+    seen = []
+
+    def look():
+        seen.extend(o for o in admin.command("currentOp", 1, desc="TTLMonitor")["inprog"] if o["ns"] == c.full_name)
+        return seen or c.estimated_document_count() == 0
+
+    until("the monitor's delete in currentOp", look, 60)
+    admin.command("setParameter", 1, ttlMonitorBatchDeletes=was)
+    assert seen, "all of them went unseen"
+    op = seen[0]
+    assert op["op"] == "remove" and op["active"] and op["command"]["delete"] == "seen" and op["command"]["deletes"][0]["hint"] == "at_1"
+    until("the documents to go", lambda: c.estimated_document_count() == 0, 60)
+    db.command("profile", 0)
+    assert db["system.profile"].find_one({"op": "remove", "ns": c.full_name})["ndeleted"] > 0
+    db.drop_collection("system.profile")
+
+
+@test
 def replies_about_very_many_rules():
     """ttlStatus and ttlForecast of more rules than fit in a reply: pages, fewer names, or an error that says what to do."""
     many = client["many_rules"]
