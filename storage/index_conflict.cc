@@ -54,6 +54,20 @@ std::string Describe(const IndexInfo& i) {
   return ToRelaxedJson(d.view());
 }
 
+/// What to do when it is the seconds that differ (EXPIRY A.3); empty otherwise.
+std::string HowToChange(const CollectionInfo& coll, const IndexInfo& is, const IndexInfo& wanted) {
+  if (is.expire_after_seconds == wanted.expire_after_seconds) return {};
+  if (!wanted.expire_after_seconds)
+    return ". It is a TTL index: drop it first to have it without expireAfterSeconds";
+  const BsonDocument change = BuildBson([&](BsonBuilder& b) {
+    b.Append("collMod", coll.name);
+    b.OpenDocument("index")
+        .Append("name", is.name)
+        .Append("expireAfterSeconds", *wanted.expire_after_seconds);
+  });
+  return ". Change expireAfterSeconds with " + ToRelaxedJson(change.view());
+}
+
 }  // namespace
 
 bool SameIndexKey(BsonView a, BsonView b) { return SameKey(a, b); }
@@ -79,7 +93,8 @@ Result<IndexInfoPtr> MatchExistingIndex(const CollectionInfo& coll, const IndexI
         return Error{ErrorCode::kIndexOptionsConflict,
                      "An equivalent index already exists with the same name but different options. "
                      "Requested index: " +
-                         Describe(spec) + ", existing index: " + Describe(*i)};
+                         Describe(spec) + ", existing index: " + Describe(*i) +
+                         HowToChange(coll, *i, spec)};
       return i;
     }
   }
@@ -89,7 +104,8 @@ Result<IndexInfoPtr> MatchExistingIndex(const CollectionInfo& coll, const IndexI
       return Error{ErrorCode::kIndexOptionsConflict,
                    "An equivalent index already exists with a different name and options. "
                    "Requested index: " +
-                       Describe(spec) + ", existing index: " + Describe(*i)};
+                       Describe(spec) + ", existing index: " + Describe(*i) +
+                       HowToChange(coll, *i, spec)};
     return Error{ErrorCode::kIndexOptionsConflict,
                  "Index already exists with a different name: " + i->name};
   }

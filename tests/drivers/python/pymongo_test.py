@@ -55,6 +55,19 @@ def crud():
 
 
 @test
+def another_expire_after_seconds_points_to_coll_mod():
+    c = db.life
+    c.create_index("at", expireAfterSeconds=5)
+    for options in ({"expireAfterSeconds": 6}, {"expireAfterSeconds": 6, "name": "other"}):
+        message = str(raises(85, c.create_index, "at", **options))
+        assert '{ "collMod" : "life", "index" : { "name" : "at_1", "expireAfterSeconds" : 6 } }' in message, message
+    assert "drop it first" in str(raises(85, c.create_index, "at"))
+    c.create_index("plain")
+    assert '"collMod"' in str(raises(85, c.create_index, "plain", expireAfterSeconds=6))
+    assert "collMod" not in str(raises(85, c.create_index, "plain", name="other"))
+
+
+@test
 def ttl_deletes_are_in_current_op():
     """Manual "TTL Indexes": the deletes of the background thread show in db.currentOp() and in the profiler."""
     c, admin = db.seen, client.admin
