@@ -4,6 +4,7 @@
 #include "protocol/object_id.h"
 #include "server/aggregate_stages.h"
 #include "server/change_stream_cursor.h"
+#include "server/view_definition.h"
 #include "server/write_ops.h"
 #include "storage/namespace.h"
 #include "ttl/ttl_controls.h"
@@ -11,7 +12,6 @@
 namespace mayfly {
 namespace {
 
-constexpr int kMaxViewDepth = 20;
 constexpr std::string_view kOutPrefix = "tmp.agg_out.";
 
 /// A plan's executor as the source of a pipeline.

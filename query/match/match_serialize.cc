@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
+#include "query/expression/readable.h"
 #include "query/match/match_internal.h"
 
 namespace mayfly {
@@ -208,6 +209,27 @@ char TypeClass(BsonValue v) {
   }
 }
 
+/// Operators and fields of an expression, without what is constant in it.
+void AppendExpressionShape(const Expression& e, std::string& out) {
+  if (IsFixed(e)) {
+    out.push_back('?');
+    return;
+  }
+  const ReadableExpression* r = AsReadable(e);
+  if (r == nullptr) {
+    out.push_back('*');
+    return;
+  }
+  if (const std::string path = r->DocumentPath(); !path.empty()) {
+    out.append(path).push_back('\0');
+    return;
+  }
+  out.append(r->Operator()).push_back('(');
+  for (const ExpressionPtr& o : r->Operands())
+    if (o) AppendExpressionShape(*o, out);
+  out.push_back(')');
+}
+
 }  // namespace
 
 void MatchExpression::Serialize(BsonBuilder& out) const {
@@ -247,6 +269,9 @@ void MatchExpression::AppendShape(std::string& out) const {
       break;
     case MatchKind::kType:
       for (const Value& v : list) out.append(std::to_string(v.view().Int32())).push_back(',');
+      break;
+    case MatchKind::kExpr:
+      AppendExpressionShape(*extra->expr, out);
       break;
     default:
       break;

@@ -4,13 +4,13 @@
 
 #include "protocol/extended_json.h"
 #include "protocol/value.h"
-#include "query/pipeline/pipeline.h"
 #include "server/arg_reader.h"
 #include "server/audit_log.h"
 #include "server/commands/collection_options.h"
 #include "server/index_spec.h"
 #include "server/server_context.h"
 #include "server/ttl_preview.h"
+#include "server/view_definition.h"
 #include "storage/archive.h"
 #include "storage/index_conflict.h"
 #include "storage/namespace.h"
@@ -336,12 +336,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
     if (!view_on || !pipeline)
       return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
-    PipelineOptions options;
-    options.db = req.db;
-    options.collection = *view_on;
-    options.allow_writes = false;
-    Result<std::unique_ptr<Pipeline>> parsed = Pipeline::Parse(*pipeline, options);
-    if (!parsed) return parsed.error();
+    MAYFLY_TRY(CheckViewDefinition(catalog, req.db, coll->name, *view_on, *pipeline));
     MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
       c.view_on = *view_on;
       c.view_pipeline = BsonDocument(*pipeline);

@@ -1,6 +1,5 @@
 #include "protocol/extended_json.h"
 #include "query/match/record_filter.h"
-#include "query/pipeline/pipeline.h"
 #include "query/update/expire.h"
 #include "server/aggregate.h"
 #include "server/aggregate_stages.h"
@@ -10,6 +9,7 @@
 #include "server/cursor_manager.h"
 #include "server/server_context.h"
 #include "server/ttl_preview.h"
+#include "server/view_definition.h"
 #include "storage/archive.h"
 #include "storage/namespace.h"
 #include "storage/storage.h"
@@ -138,23 +138,6 @@ void AppendPreImages(BsonBuilder& options) {
   options.OpenDocument("changeStreamPreAndPostImages").Append("enabled", true);
 }
 
-namespace {
-
-Result<void> CheckViewPipeline(std::string_view db, std::string_view on, BsonView stages) {
-  PipelineOptions options;
-  options.db = db;
-  options.collection = on;
-  options.allow_writes = false;
-  Result<std::unique_ptr<Pipeline>> p = Pipeline::Parse(stages, options);
-  if (!p) return p.error();
-  if (p.value()->WritesTo(nullptr, nullptr))
-    return Error{ErrorCode::kOptionNotSupportedOnView,
-                 "The aggregation stages $out and $merge cannot be used in a view definition"};
-  return Ok();
-}
-
-}  // namespace
-
 Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
                               std::optional<Uuid> uuid) {
   ArgReader in(req);
@@ -209,7 +192,8 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
     c.is_view = true;
     c.view_on = *view_on;
     c.view_pipeline = BsonDocument(pipeline ? *pipeline : BsonView());
-    MAYFLY_TRY(CheckViewPipeline(req.db, c.view_on, c.view_pipeline));
+    MAYFLY_TRY(CheckViewDefinition(ctx.server.storage().catalog(), req.db, c.name, c.view_on,
+                                   c.view_pipeline));
   } else if (pipeline) {
     return invalid("'pipeline' requires 'viewOn' to also be specified");
   }
