@@ -191,6 +191,9 @@ struct ConsensusOptions {
   int heartbeat_ticks = 2, election_ticks = 20;  ///< timeouts are drawn between election_ticks and a quarter more
   uint64_t log_max_bytes = 0;       ///< --oplogSizeMB; 0: 990 MiB or 5% of the disk, whichever is more, 50 GB at most
   double log_min_hours = 0;         ///< --oplogMinRetentionHours: kept longer than the size allows
+  /// The data was changed past the log: what it holds is not how the data came about any more, so it begins anew behind what is applied, and
+  /// whoever joins gets a copy.
+  bool history_lost = false;
   /// Whether this directory has collections of its own; asked when another node wants to know. Any thread.
   std::function<bool()> has_data;
   /// The engine cannot go on (disk error on the log, a panic): log it and end the process, at once, without tidying

@@ -43,6 +43,12 @@ Result<void> Engine::Open() {
   }
   if (!log_->stored_configuration().empty())
     DecodeConfiguration(log_->stored_configuration(), &configuration_);
+  if (const LogPosition applied = log_->applied();
+      o_.history_lost && applied.index >= log_->first_index()) {
+    auto batch = o_.kv->NewBatch();
+    log_->StageTrim(*batch, applied.index + 1, applied.term);
+    MAYFLY_TRY(o_.kv->Write(*batch, true));
+  }
   if (o_.log_max_bytes == 0) o_.log_max_bytes = DefaultLogBytes(o_.data_directory);
   max_bytes_ = o_.log_max_bytes;
   min_hours_ = o_.log_min_hours;

@@ -275,8 +275,11 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
                    "this member belongs to another set of the same name"};
   else if (wanted != 0 && wanted != self.node)
     refuse = Error{ErrorCode::kNodeNotFound,
-                   "another node lives at this address: its data directory is not the one that "
-                   "joined the set"};
+                   std::string("another node lives at this address: its data directory is not the "
+                               "one that joined the set") +
+                       (self.set_id.empty() ? ""
+                                            : "; it is a copy of another member's: empty it, and "
+                                              "this member gets its own from the set")};
   if (!refuse && admit) {
     Result<void> admitted = admit(peer);
     if (!admitted) refuse = admitted.error();

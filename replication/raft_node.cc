@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "protocol/micros.h"
+#include "storage/catalog_format.h"
+#include "storage/key_format.h"
 
 namespace mayfly {
 namespace {
@@ -653,6 +655,26 @@ Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configura
   return log.kv().Write(*batch, true);
 }
 
+namespace {
+
+/// What of the donor's is its own and not the set's: its `local` collections, profiles and settings.
+void DropWhatIsTheDonors(KvBatch& batch) {
+  std::string first, end(4, '\xFF');
+  AppendBe32(first, kFirstLocalId);
+  end.push_back('\xFF');  // no key is behind it: ids go up from the first one
+  for (std::string_view prefix :
+       {kCollectionPrefix, kCountersPrefix, kMultikeyPrefix, kBuildPrefix})
+    batch.DeleteRange(Keyspace::kCatalog, std::string(prefix) + first, std::string(prefix) + end);
+  const std::string settings = std::string(kSettingPrefix) + "local";
+  batch.DeleteRange(Keyspace::kCatalog, settings + "/", settings + "0");
+  for (Keyspace ks : {Keyspace::kRecords, Keyspace::kIndexes, Keyspace::kExpiry})
+    batch.DeleteRange(ks, first, end);
+  const std::string queues(4, '\0');
+  batch.DeleteRange(Keyspace::kExpiry, queues + first, queues + end);
+}
+
+}  // namespace
+
 Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState& own) {
   MAYFLY_TRY(std::unique_ptr<LogStore> log, LogStore::Open(copy));
   const LogPosition applied = log->applied();
@@ -665,6 +687,7 @@ Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState&
   if (hard.term < applied.term) hard = {applied.term, 0, 0};
   hard.commit = applied.index;
   log->StageHardState(*batch, hard);
+  DropWhatIsTheDonors(*batch);
   MAYFLY_TRY(copy.Write(*batch, true));
   MAYFLY_TRY(log->MakeNodeId(self));
   return applied;

@@ -40,6 +40,13 @@ std::string ReplicaSet::ElectionId(uint64_t term) {
   return id;
 }
 
+void ReplicaSet::SetOplogBytes(CollectionInfo& oplog, uint64_t bytes) {
+  oplog.capped_bytes = static_cast<int64_t>(bytes);
+  oplog.options = BuildBson([&](BsonBuilder& b) {
+    b.Append("capped", true).Append("size", oplog.capped_bytes).Append("autoIndexId", false);
+  });
+}
+
 ReplicaSet::ReplicaSet(ReplicaSetOptions options)
     : options_(std::move(options)),
       storage_(*options_.storage),
@@ -55,6 +62,10 @@ ReplicaSet::ReplicaSet(ReplicaSetOptions options)
 Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) {
   std::unique_ptr<ReplicaSet> set(new ReplicaSet(std::move(options)));
   const ReplicaSetOptions& o = set->options_;
+  if (set->log_max_bytes_ == 0) {
+    MAYFLY_TRY(auto resized, o.storage->catalog().GetSetting(kOplogBytesSetting));
+    if (resized && resized->size() == 8) set->log_max_bytes_ = LoadBe64(resized->data());
+  }
   if (set->log_max_bytes_ == 0) {
     std::error_code ec;
     const auto space = std::filesystem::space(o.data_directory, ec);
@@ -73,6 +84,7 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   c.data_directory = o.data_directory;
   c.log_max_bytes = set->log_max_bytes_;
   c.log_min_hours = o.log_min_hours;
+  c.history_lost = o.history_lost;
   c.has_data = [s = o.storage] {
     for (const CollectionInfoPtr& coll : s->catalog().ListAll())
       if (!coll->unreplicated) return true;
@@ -93,13 +105,11 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
     oplog->name = "oplog.rs";
     oplog->ns = "local.oplog.rs";
     oplog->capped = oplog->unreplicated = true;
-    oplog->capped_bytes = static_cast<int64_t>(set->log_max_bytes_);
-    oplog->options = BuildBson([&](BsonBuilder& b) {
-      b.Append("capped", true).Append("size", oplog->capped_bytes).Append("autoIndexId", false);
-    });
+    SetOplogBytes(*oplog, set->log_max_bytes_);
     oplog->counters = std::make_shared<CollectionCounters>();
     oplog->source = std::make_shared<OplogSource>(*set->consensus_, kOplogCollectionId);
     oplog->source_key = "ts";
+    set->oplog_ = oplog;
     o.storage->impl().catalog->AddSource(std::move(oplog));
   }
   const ConsensusStatus status = set->consensus_->Status();

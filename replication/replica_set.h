@@ -114,6 +114,7 @@ struct ReplicaSetOptions {
   int sync_interval_ms = 100;
   uint64_t log_max_bytes = 0;
   double log_min_hours = 0;
+  bool history_lost = false;  ///< ConsensusOptions
   std::function<void(char severity, std::string_view message, BsonView attributes)> log;
   /// Any thread; must not block.
   std::function<void(ReplEvent)> event;
@@ -182,9 +183,11 @@ class ReplicaSet final : public StateMachine {
   Result<void> StepUp();
   Result<std::string> Freeze(int64_t seconds);  ///< the reply's info
   Result<void> SetMaintenance(bool on);
-  /// replSetResizeOplog; what is not given stays. Not kept over a restart, as MongoDB's option of the same name rules then.
-  void SetRetention(std::optional<uint64_t> bytes, std::optional<double> hours);
+  /// replSetResizeOplog; what is not given stays. The size is kept over a restart, unless an option names another one then; the hours are
+  /// not (manual: replSetResizeOplog). Errors: the store's.
+  Result<void> SetRetention(Operation& op, std::optional<uint64_t> bytes, std::optional<double> hours);
   uint64_t log_max_bytes() const;
+  double log_min_hours() const;
 
   /// Whether enough members have everything up to `index`.
   bool Satisfied(const WriteConcernTarget& target, uint64_t index) const;
@@ -253,6 +256,10 @@ class ReplicaSet final : public StateMachine {
   std::shared_ptr<const ReplConfig> config_;
   std::string config_payload_;  ///< what config_ was read from
   OpTime applied_;
+  /// replSetResizeOplog's size in bytes: be64.
+  static constexpr std::string_view kOplogBytesSetting = "local/oplogBytes";
+  static void SetOplogBytes(CollectionInfo& oplog, uint64_t bytes);
+  CollectionInfoPtr oplog_;
   bool maintenance_ = false;
   std::atomic<int64_t> out_until_micros_{0};  ///< replSetFreeze and the like: MonotonicMicros
   uint64_t log_max_bytes_ = 0;

@@ -282,14 +282,29 @@ Result<void> ReplicaSet::SetMaintenance(bool on) {
   return Ok();
 }
 
-void ReplicaSet::SetRetention(std::optional<uint64_t> bytes, std::optional<double> hours) {
-  std::unique_lock l(mutex_);
-  if (bytes) log_max_bytes_ = *bytes;
+Result<void> ReplicaSet::SetRetention(Operation& op, std::optional<uint64_t> bytes,
+                                      std::optional<double> hours) {
+  if (bytes) {
+    std::string value;
+    AppendBe64(value, *bytes);
+    MAYFLY_TRY(storage_.catalog().PutLocalSetting(op, kOplogBytesSetting, value));
+  }
+  std::lock_guard l(mutex_);
+  if (bytes) {
+    log_max_bytes_ = *bytes;
+    auto resized = std::make_shared<CollectionInfo>(*oplog_);
+    SetOplogBytes(*resized, *bytes);
+    storage_.impl().catalog->ReplaceSource(oplog_, resized);
+    oplog_ = std::move(resized);
+  }
   if (hours) log_min_hours_ = *hours;
-  const uint64_t b = log_max_bytes_;
-  const double h = log_min_hours_;
-  l.unlock();
-  consensus_->SetRetention(b, h);
+  consensus_->SetRetention(log_max_bytes_, log_min_hours_);
+  return Ok();
+}
+
+double ReplicaSet::log_min_hours() const {
+  std::lock_guard l(mutex_);
+  return log_min_hours_;
 }
 
 uint64_t ReplicaSet::log_max_bytes() const {

@@ -21,6 +21,9 @@ constexpr size_t kMaxQueuedBytes = 96 << 20;  // to one member; one largest entr
 constexpr size_t kMaxQueued = 16384;
 constexpr size_t kMaxCallers = 16;  // members that called before any configuration named them
 constexpr size_t kFlushBytes = 1 << 20;
+/// Whoever is refused asks again and again: the same reason is told once a minute.
+constexpr int64_t kTellAgainMs = 60'000;
+constexpr size_t kMaxRefusals = 64;
 constexpr int64_t kHandshakeMs = 5000, kFirstPauseMs = 50, kLastPauseMs = 1000;
 /// A stream that has been silent for so long, and for several heartbeats, is broken although nobody
 /// said so.
@@ -310,6 +313,13 @@ void Transport::Adopt(int socket, std::string early) {
   });
 }
 
+void Transport::LogRefusal(const std::string& why) {
+  const int64_t now = NowMs();
+  std::erase_if(refusals_, [&](const auto& r) { return now - r.second > kTellAgainMs; });
+  if (refusals_.size() < kMaxRefusals && !refusals_.emplace(why, now).second) return;
+  Log('W', "A connection that asked to be a member's was refused: " + why);
+}
+
 LinkTask<void> Transport::Serve(int socket, std::string early) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;
@@ -324,8 +334,7 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
     greeted = co_await link->Accept(o_.identity(), o_.admit);
   }
   if (!greeted) {
-    if (greeted.error().code != ErrorCode::kHostUnreachable)
-      Log('W', "A connection that asked to be a member's was refused: " + greeted.error().message);
+    if (greeted.error().code != ErrorCode::kHostUnreachable) LogRefusal(greeted.error().message);
     link->Close();
     co_return;
   }

@@ -72,6 +72,7 @@ class Transport {
   LinkTask<void> Serve(int socket, std::string early);
   LinkTask<void> Pause(std::shared_ptr<Peer> peer, int64_t ms);
   void AddPeer(const Address& a, bool listed);
+  void LogRefusal(const std::string& why);
   void Log(char severity, const std::string& message) {
     if (o_.log) o_.log(severity, message);
   }
@@ -83,6 +84,7 @@ class Transport {
   std::mutex mutex_;
   std::map<NodeId, std::shared_ptr<Peer>> peers_;
   std::vector<std::weak_ptr<MemberLink>> inbound_;  ///< net thread
+  std::map<std::string, int64_t> refusals_;          ///< net thread: reasons and when they were told
   std::atomic<bool> stopped_{false};
   std::atomic<int64_t> heartbeat_ms_;
 };

@@ -181,6 +181,9 @@ Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated) {
                                                  std::string(v.String()) +
                                                  " when a host is not a member of a replica set"};
         }
+      } else if (v.IsDocument() && replicated) {
+        return Error{ErrorCode::kBadValue,
+                     "w: name a mode of the configuration's settings.getLastErrorModes instead of its tags"};
       } else if (v.IsDocument()) {
         return Error{ErrorCode::kBadValue,
                      "cannot use tag sets as 'w' when a host is not a member of a replica set"};

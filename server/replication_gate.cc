@@ -88,8 +88,8 @@ std::shared_ptr<const RWConcernDefaults::Values> RWConcernDefaults::get() const 
 
 void RWConcernDefaults::Load(ServerContext& server) {
   auto row = server.storage().catalog().GetSetting(kSetting);
-  if (!row || !row.value()) return;
-  const BsonDocument doc(*row.value());
+  if (!row) return;
+  const BsonDocument doc = row.value() ? BsonDocument(*row.value()) : BsonDocument();
   auto v = std::make_shared<Values>();
   if (doc.view()["defaultReadConcern"].IsDocument())
     v->read = BsonDocument(doc.view()["defaultReadConcern"].Document());

@@ -78,6 +78,9 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   o.sync_interval_ms = config.sync_interval_ms;
   o.log_max_bytes = config.oplog_size_mb << 20;
   o.log_min_hours = config.oplog_min_retention_hours;
+  MAYFLY_TRY(auto was_standalone, server.storage().catalog().GetSetting(kStandaloneSetting));
+  // Of a set of this member alone: what was written meanwhile is in no log, so no member may be built from it.
+  o.history_lost = was_standalone && *was_standalone == "1";
   o.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError
                           : severity == 'W' ? LogSeverity::kWarning
@@ -131,7 +134,6 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   const TopologyPtr t = set->topology();
   if (t->config && t->config->name != config.repl_set)
     return Bad("the data directory belongs to the set " + t->config->name + ", not to " + config.repl_set);
-  MAYFLY_TRY(auto was_standalone, server.storage().catalog().GetSetting(kStandaloneSetting));
   if (was_standalone && *was_standalone == "1" && t->config) {
     if (t->config->members.size() > 1)
       return Bad("the data directory was opened without --replSet and may have been written to: it differs from the other members of " +

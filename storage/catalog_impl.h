@@ -81,6 +81,9 @@ class CatalogImpl final : public OpenedCatalog {
   void StopBackground() override;
   void WaitForGarbage() override { garbage_.WaitIdle(); }
   void AddSource(CollectionInfoPtr coll) override { Publish({{nullptr, std::move(coll)}}); }
+  void ReplaceSource(CollectionInfoPtr was, CollectionInfoPtr now) override {
+    Publish({{std::move(was), std::move(now)}});
+  }
   void ApplyLogged(const std::vector<LogEffect>& effects,
                    const std::vector<LogMultikey>& multikeys) override;
   void MarkMultikey(uint32_t index, uint64_t fields) override;

@@ -20,6 +20,8 @@ class OpenedCatalog : public Catalog {
 
   /// A collection that is not on disk (CollectionInfo::source): found and listed like any other, never changed.
   virtual void AddSource(CollectionInfoPtr coll) = 0;
+  /// The same one with other options.
+  virtual void ReplaceSource(CollectionInfoPtr was, CollectionInfoPtr now) = 0;
 
   // --- on a replica set's member -----------------------------------------------------------------
   /// Brings the maps up to date with rows that an entry of the log has put or erased. The applier's

@@ -47,12 +47,28 @@ Result<void> Initiate(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   return Ok();
 }
 
+/// A mode that is the default write concern cannot go: every write would answer that it is not known.
+Result<void> KeepsDefaultMode(ServerContext& server, ReplicaSet& set, BsonView next) {
+  const std::string mode = server.rw_defaults().write_concern().mode;
+  const TopologyPtr t = set.topology();
+  if (mode.empty() || !t->config || !t->config->modes.contains(mode)) return Ok();
+  if (const BsonValue modes = next.FindPath("settings.getLastErrorModes");
+      modes.IsDocument() && modes.Document().Has(mode))
+    return Ok();
+  return Error{LocationCode(103),
+               "the new configuration has no getLastErrorModes." + mode +
+                   ", which is the default write concern: set another one with setDefaultRWConcern first"};
+}
+
 Result<void> Reconfig(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   MAYFLY_TRY(ReplicaSet * set, Set(ctx));
   ArgReader in(req);
   const BsonView config = in.Document("replSetReconfig");
   const bool force = in.LooseBoolOr("force", false);
   MAYFLY_TRY(in.Finish());
+  if (!force) {
+    MAYFLY_TRY(KeepsDefaultMode(ctx.server, *set, config));
+  }
   return set->Reconfigure(config, force);
 }
 
@@ -170,8 +186,9 @@ Result<void> ResizeOplog(CommandContext& ctx, const CommandRequest& req, BsonBui
     return Error{ErrorCode::kBadValue, "BSON field 'size' must be from 990 megabytes to a petabyte"};
   if (hours && !(*hours >= 0 && *hours <= 24 * 366))
     return Error{ErrorCode::kBadValue, "BSON field 'minRetentionHours' must be from 0 to 8784"};
-  set->SetRetention(megabytes ? std::optional(static_cast<uint64_t>(*megabytes * 1048576)) : std::nullopt, hours);
-  return Ok();
+  return set->SetRetention(
+      ctx.op,
+      megabytes ? std::optional(static_cast<uint64_t>(*megabytes * 1048576)) : std::nullopt, hours);
 }
 
 /// {appendOplogNote: 1, data: {…}}: a no-op entry, by which tools mark a place in the oplog.
@@ -214,7 +231,7 @@ void RegisterReplicationCommands(CommandRegistry& registry) {
                 .help = "Takes this secondary out of service (RECOVERING) and back.", .run = &Maintenance});
   registry.Add({.name = "replSetSyncFrom", .flags = kFlags,
                 .help = "Members take the log from the primary: accepted for it alone.", .run = &SyncFrom});
-  registry.Add({.name = "replSetResizeOplog", .flags = kFlags,
+  registry.Add({.name = "replSetResizeOplog", .flags = kFlags | kWorker,
                 .help = "How much of the replication log is kept.", .run = &ResizeOplog});
   registry.Add({.name = "appendOplogNote",
                 .flags = kAdminOnly | kWrites | kWorker | kTakesWriteConcern,

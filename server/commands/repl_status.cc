@@ -156,6 +156,10 @@ void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& re
 
 void AppendServerStatusRepl(ServerContext& server, ReplicaSet& set, BsonBuilder& reply) {
   const TopologyPtr t = set.topology();
+  {
+    BsonBuilder o = reply.OpenDocument("oplogTruncation");
+    o.Append("oplogMinRetentionHours", set.log_min_hours());
+  }
   BsonBuilder r = reply.OpenDocument("repl");
   {
     BsonBuilder v = r.OpenDocument("topologyVersion");

@@ -43,6 +43,11 @@ Result<void> SetDefaults(CommandContext& ctx, const CommandRequest& req, BsonBui
   if (set == nullptr)
     return Error{LocationCode(51301),
                  "'setDefaultRWConcern' is not supported on standalone nodes."};
+  // Not the default that it changes, which may be one that cannot be reached any more.
+  if (!ctx.write_concern.given) {
+    ctx.write_concern = {};
+    ctx.write_concern.majority = true;
+  }
   ArgReader in(req);
   const auto read = in.OptDocument("defaultReadConcern");
   const auto write = in.OptDocument("defaultWriteConcern");

@@ -4,6 +4,7 @@
 //   power        the power goes: whatever was not synced is gone, and the process with it
 //   free BYTES   the disk has room for so many more bytes
 //   free none    … for as many as there are
+//   fail writes  every append answers with an I/O error; fail syncs: every sync; fail none
 //   slow MILLIS  every sync takes so much longer
 //   clock MILLIS the wall clock is so much ahead of the machine's (negative: behind)
 #include <pthread.h>
@@ -50,7 +51,10 @@ int main(int argc, char** argv) {
         disk->SetFreeBytes(std::nullopt);
       else if (line.starts_with("free "))
         disk->SetFreeBytes(std::atoll(line.c_str() + 5));
-      else if (line.starts_with("slow "))
+      else if (line.starts_with("fail ")) {
+        disk->FailWrites(line == "fail writes");
+        disk->FailSyncs(line == "fail syncs");
+      } else if (line.starts_with("slow "))
         disk->SlowSyncs(std::atoll(line.c_str() + 5));
       else if (line.starts_with("clock "))
         drift_millis = std::atoll(line.c_str() + 6);

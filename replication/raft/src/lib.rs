@@ -47,6 +47,7 @@ pub struct Node {
     seed: u64,
     draws: u64,
     last_seen: (u64, StateRole),
+    lost_told: bool, // that the log is shorter than was promised
     ready: Option<Ready>,
     // What the pointers handed out point into.
     out_ready: MfReady,
@@ -179,6 +180,7 @@ pub unsafe extern "C" fn mf_raft_new(config: *const MfConfig, callbacks: *const 
             seed: c.seed,
             draws: 0,
             last_seen,
+            lost_told: false,
             ready: None,
             out_ready: mem::zeroed(),
             out_light: mem::zeroed(),
@@ -247,9 +249,17 @@ pub unsafe extern "C" fn mf_raft_step(
             MessageType::MsgPropose | MessageType::MsgTransferLeader => return MALFORMED,
             // Leadership is offered to somebody who has just been told not to take it.
             MessageType::MsgTimeoutNow if may_campaign == 0 => return DROPPED,
-            // Would be a promise broken by somebody: the log cannot be shorter than what was told.
+            // The log is shorter than what this node has told that it has: its files were put back from before, or its disk
+            // loses what it has synced. Nothing is taken for committed by it, but it is answered: the leader waits for that before it
+            // looks where to go on.
             MessageType::MsgHeartbeat if m.commit > node.raw.raft.raft_log.last_index() => {
-                return MALFORMED
+                m.commit = node.raw.raft.raft_log.committed;
+                if !node.lost_told {
+                    node.lost_told = true;
+                    let text = "the log ends before what this member has acknowledged: its directory was put back from before, or its disk loses \
+                                what it has written. What is missing comes from the primary";
+                    (callbacks.log)(callbacks.this, 3, text.as_ptr() as *const c_char, text.len());
+                }
             }
             MessageType::MsgSnapshot => {
                 if m.term < node.raw.raft.term {

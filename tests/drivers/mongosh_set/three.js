@@ -34,6 +34,25 @@ check('rs.reconfigForPSASet', () => {
 check('settings', () => { const c = rs.conf(); c.settings.electionTimeoutMillis = 2000; c.settings.heartbeatIntervalMillis = 500; eq(rs.reconfig(c).ok, 1); eq(rs.status().heartbeatIntervalMillis, Long.fromNumber(500)); });
 check('hidden and delayed', () => { const c = rs.conf(); Object.assign(c.members[2], { priority: 0, hidden: true, secondaryDelaySecs: 5 }); eq(rs.reconfig(c).ok, 1); until('hidden', () => at(hosts[2]).hello().hidden === true); eq(db.hello().hosts.includes(hosts[2]), false); eq(Number(at(hosts[2]).hello().secondaryDelaySecs), 5); });
 check('rs.printSecondaryReplicationInfo', () => { const v = rs.printSecondaryReplicationInfo().value; eq(Object.keys(v).sort(), [hosts[1], hosts[2]].sort().map(h => `source: ${h}`)); for (const s of Object.values(v)) eq(typeof s.syncedTo, 'string'); });
+check('getLastErrorModes', () => {
+  let c = rs.conf();
+  c.members.forEach((m, i) => { m.tags = { dc: i ? 'west' : 'east' }; });
+  c.settings.getLastErrorModes = { both: { dc: 2 } };
+  eq(rs.reconfig(c).ok, 1);
+  const admin = db.getSiblingDB('admin');
+  eq(admin.runCommand({ setDefaultRWConcern: 1, defaultWriteConcern: { w: 'both' } }).ok, 1);
+  // A mode that is the default stays; set back to another one, it may go.
+  c = rs.conf();
+  c.settings.getLastErrorModes = {};
+  fails(103, () => rs.reconfig(c));
+  eq(admin.runCommand({ setDefaultRWConcern: 1, defaultWriteConcern: { w: 'majority' } }).writeConcernError, undefined);
+  eq(rs.reconfig(c).ok, 1);
+});
+check('replSetResizeOplog', () => {
+  eq(db.adminCommand({ replSetResizeOplog: 1, size: Double(1500), minRetentionHours: 1.5 }).ok, 1);
+  eq(Math.round(db.getReplicationInfo().logSizeMB), 1500);
+  eq(db.serverStatus().oplogTruncation.oplogMinRetentionHours, 1.5);
+});
 check('not delayed any more', () => { const c = rs.conf(); Object.assign(c.members[2], { priority: 1, hidden: false, secondaryDelaySecs: 0 }); eq(rs.reconfig(c).ok, 1); });
 check('writes', () => eq(db.getSiblingDB('shell').c.insertOne({ _id: 1 }, { writeConcern: { w: 3, wtimeout: 20000 } }).acknowledged, true));
 check('rs.freeze and rs.stepDown', () => {
