@@ -67,6 +67,7 @@ struct Transport::Peer {
   Timer wake;
   std::shared_ptr<MemberLink> link;
   bool writing = false;
+  bool silent = false;  ///< the link was closed for that
   std::string last_error;
   int64_t heard_ms = 0;
 };
@@ -213,6 +214,7 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
         pause = kFirstPauseMs;
         peer->link = link;
         peer->heard_ms = NowMs();
+        peer->silent = false;
         peer->last_error.clear();
         {
           // What waited for a connection is old: the engine has sent it again or given up.
@@ -228,6 +230,7 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
           auto frame = co_await link->Read();
           if (!frame) {
             why = frame.error();
+            if (peer->silent) why.message = "it is connected and does not answer";
             break;
           }
           peer->heard_ms = NowMs();
@@ -265,6 +268,7 @@ LinkTask<void> Transport::Writer(std::shared_ptr<Peer> peer, std::shared_ptr<Mem
     next_heartbeat = last_heartbeat + every;
     if (now >= next_heartbeat) {
       if (now - peer->heard_ms > std::max(kSilentMs, every * kSilentHeartbeats)) {
+        peer->silent = true;
         link->Close();
         break;
       }

@@ -298,30 +298,61 @@ function drawNotices(s) {
   box.hidden = lines.length === 0;
 }
 
+const DOWN = 8;
+
+// What a member does besides its state, if there is something to say.
+function memberNote(m) {
+  if (m.state === DOWN) return m.lastHeartbeatMessage || "";
+  const notes = [];
+  if (m.initialSync) notes.push(`copies the data, ${Math.floor(100 * m.initialSync.bytesCopied / Math.max(1, m.initialSync.bytesTotal))} %`);
+  if (Math.abs(m.clockSkewMillis || 0) > 1000) notes.push(`its clock is ${duration(Math.abs(m.clockSkewMillis))} ${m.clockSkewMillis > 0 ? "ahead of" : "behind"} this one's`);
+  return notes.join("; ");
+}
+
+function memberRow(key) {
+  const tr = document.createElement("tr");
+  tr.dataset.key = key;
+  ["Member", "State", "Lag", "Last heartbeat", "Leads since"].forEach((label, i) => {
+    const td = tr.insertCell();
+    td.dataset.label = label;
+    if (i === 2) td.className = "num";
+  });
+  const state = document.createElement("span"), note = document.createElement("span"), both = document.createElement("div");
+  note.className = "note";
+  both.append(state, note);
+  tr.cells[1].appendChild(both);
+  return tr;
+}
+
 function drawMembers(set) {
   $("members-section").hidden = !set;
   if (!set) return;
   $("set-name").textContent = set.set;
-  const newest = Math.max(...set.members.map((m) => millis(m.optimeDate) || 0));
-  const body = $("members").tBodies[0];
-  body.replaceChildren(...set.members.map((m) => {
-    const tr = document.createElement("tr");
-    const cells = [m.name + (m.self ? " (this one)" : ""), m.stateStr, m.health ? "up" : "down",
-      m.optimeDate ? duration(Math.max(0, newest - millis(m.optimeDate))) : "–",
-      m.optime && m.optime.t !== undefined ? String(m.optime.t) : "–",
-      m.self ? "" : m.lastHeartbeatRecv ? `${duration(Math.max(0, millis(set.date) - millis(m.lastHeartbeatRecv)))} ago` : "never"];
-    cells.forEach((c, i) => {
-      const td = tr.insertCell();
-      if (i === 1) {
-        const s = document.createElement("span");
-        s.className = `state state-${c}`;
-        s.textContent = c;
-        td.appendChild(s);
-      } else td.textContent = c;
-      if (i === 3 || i === 4) td.className = "num";
-    });
-    return tr;
-  }));
+  const now = millis(set.date), primary = set.members.find((m) => m.stateStr === "PRIMARY");
+  const elected = primary && primary.electionDate ? `, elected ${duration(Math.max(0, now - millis(primary.electionDate)))} ago` : "";
+  const line = `${primary ? `${primary.name} leads${elected} (term ${set.term})` : "No member leads: writes wait for an election"}. ` +
+    `${count(set.majorityVoteCount)} of ${count(set.votingMembersCount)} voting members are a majority.`;
+  if ($("members-line").textContent !== line) $("members-line").textContent = line;
+  $("members-line").className = primary ? "muted" : "bad";
+  // How far behind whoever has applied most: the word of members that cannot be reached is no word.
+  const at = (m) => (m.state === DOWN ? 0 : millis(m.lastAppliedWallTime) || 0);
+  const newest = Math.max(...set.members.map(at));
+  const body = $("members").tBodies[0], old = new Map([...body.rows].map((tr) => [tr.dataset.key, tr]));
+  set.members.forEach((m, position) => {
+    const tr = old.get(m.name) || memberRow(m.name);
+    old.delete(m.name);
+    const texts = [m.name + (m.self ? " (this one)" : ""), null, at(m) ? duration(Math.max(0, newest - at(m))) : "–",
+      m.self ? "–" : millis(m.lastHeartbeatRecv) ? `${duration(Math.max(0, now - millis(m.lastHeartbeatRecv)))} ago` : "never",
+      m.stateStr === "PRIMARY" && m.electionDate ? moment(millis(m.electionDate)) : "–"];
+    texts.forEach((t, i) => { if (t !== null && tr.cells[i].textContent !== t) tr.cells[i].textContent = t; });
+    const [state, note] = tr.cells[1].firstChild.children, down = m.state === DOWN;
+    state.textContent = down ? "not reachable" : m.stateStr;
+    state.className = `state state-${down ? "failing" : m.stateStr}`;
+    const text = memberNote(m);
+    if (note.textContent !== text) note.textContent = note.title = text;
+    if (body.rows[position] !== tr) body.insertBefore(tr, body.rows[position] || null);
+  });
+  old.forEach((tr) => tr.remove());
 }
 
 // --- live -------------------------------------------------------------------------------------------

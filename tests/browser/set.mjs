@@ -1,0 +1,99 @@
+// The members of a set on the page: who leads and since when, how far behind the others are, what cannot be reached; on a phone too.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import net from "node:net";
+import { tmpdir } from "node:os";
+import { MongoClient } from "mongodb";
+import { chromium } from "playwright-core";
+import { run, test, until } from "../drivers/node/harness.mjs";
+
+const shots = process.env.MAYFLY_SCREENSHOTS ?? "build/screenshots";
+mkdirSync(shots, { recursive: true });
+const folder = mkdtempSync(`${tmpdir()}/mayfly-set-page-`);
+const free = () => new Promise((resolve) => { const s = net.createServer().listen(0, "127.0.0.1", () => { const { port } = s.address(); s.close(() => resolve(port)); }); });
+const members = [];
+for (let i = 0; i < 3; i++) {
+  const port = await free(), web = await free();
+  members.push({ port, name: `127.0.0.1:${port}`, url: `http://127.0.0.1:${web}/`, process: spawn(process.env.MAYFLYD ?? "build/release/mayflyd",
+    ["--replSet", "rs0", "--dbpath", `${folder}/${i}`, "--port", String(port), "--nounixsocket", "--httpPort", String(web)], { stdio: "ignore" }) });
+}
+const direct = (m) => new MongoClient(`mongodb://${m.name}/?directConnection=true&serverSelectionTimeoutMS=20000`).connect();
+const first = await direct(members[0]);
+await first.db("admin").command({ replSetInitiate: { _id: "rs0", members: members.map((m, _id) => ({ _id, host: m.name })) } });
+const client = await new MongoClient(`mongodb://${members.map((m) => m.name).join(",")}/?replicaSet=rs0`).connect();
+await client.db("shop").collection("sessions").createIndex({ at: 1 }, { expireAfterSeconds: 600 });
+await client.db("shop").collection("sessions").insertMany(Array.from({ length: 500 }, (_, i) => ({ user: i, at: new Date(Date.now() - 60_000 * (i % 9)) })));
+const status = async (m) => { const c = await direct(m); try { return await c.db("admin").command({ replSetGetStatus: 1 }); } finally { await c.close(); } };
+await until("all to follow", async () => (await status(members[0])).members.filter((m) => m.stateStr === "SECONDARY").length === 2, 60_000);
+const leader = async () => { for (const m of members) if (!m.asleep) { const s = (await status(m)).members.find((x) => x.stateStr === "PRIMARY"); if (s) return s.name; } return null; };
+
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"] });
+const problems = [];
+async function open(url, options = {}) {
+  const page = await (await browser.newContext({ viewport: { width: 1200, height: 1000 }, ...options })).newPage();
+  page.on("pageerror", (e) => problems.push(String(e)));
+  page.on("console", (m) => { if (m.type() === "error") problems.push(m.text()); });
+  await page.goto(url);
+  await page.locator("#connection.live").waitFor();
+  await page.locator("#members tbody tr").nth(2).waitFor();
+  return page;
+}
+const rows = async (page) => Object.fromEntries((await page.locator("#members tbody tr").evaluateAll((all) => all.map((tr) => [...tr.cells].map((td) => td.innerText.trim()))))
+  .map(([name, ...rest]) => [name.split(" ")[0], rest]));
+
+const was = await until("a primary", leader, 60_000);
+const old = members.find((m) => m.name === was), [watched, third] = members.filter((m) => m !== old);
+const page = await open(watched.url);
+
+test("every member shows the set, and who leads since when", async () => {
+  for (const m of members) {
+    const p = m === watched ? page : await open(m.url);
+    await until("both to follow", async () => Object.values(await rows(p)).filter((r) => r[0] === "SECONDARY").length === 2);
+    const all = await rows(p);
+    assert.deepEqual(Object.keys(all).sort(), members.map((x) => x.name).sort());
+    assert.equal(all[was][0], "PRIMARY");
+    assert.match(all[was][3], /\d\d:\d\d/);
+    for (const r of Object.values(all)) assert.match(r[1], /^[\d.]+ (ms|s)$/);
+    assert.match(await p.locator("#members-line").innerText(), new RegExp(`^${was} leads, elected .* ago \\(term \\d+\\)\\. 2 of 3 voting members are a majority\\.$`));
+    assert.match(await p.locator(`#members tr[data-key="${m.name}"]`).innerText(), /this one/);
+  }
+  await page.locator("#members-section").screenshot({ path: `${shots}/members.png` });
+});
+
+test("after a failover the page shows who leads now, and that the old one is not reachable", async () => {
+  old.asleep = true;
+  old.process.kill("SIGSTOP");
+  await until("another primary on the page", async () => { const all = await rows(page); return all[watched.name]?.[0] === "PRIMARY" || all[third.name]?.[0] === "PRIMARY"; }, 60_000);
+  await until("the old one to be down", async () => (await rows(page))[was][0].startsWith("not reachable"), 60_000);
+  const down = (await rows(page))[was];
+  assert.equal(down[1], "–");
+  assert.match(down[2], /ago$/);
+  assert.equal(down[3], "–");
+  await page.locator("#members-section").screenshot({ path: `${shots}/members-failover.png` });
+});
+
+test("on a phone nothing runs over the edge and every figure has its name", async () => {
+  const p = await open(watched.url, { viewport: { width: 360, height: 800 }, isMobile: true, colorScheme: "dark" });
+  assert.ok(await p.evaluate(() => document.documentElement.scrollWidth <= document.documentElement.clientWidth), "the page is wider than the phone");
+  assert.ok(await p.locator("#members").evaluate((t) => t.getBoundingClientRect().right <= document.documentElement.clientWidth));
+  assert.match(await p.locator("#members tbody tr").first().evaluate((tr) => getComputedStyle(tr.cells[2], "::before").content), /Lag/);
+  await p.locator("#members-section").screenshot({ path: `${shots}/members-phone.png` });
+});
+
+test("when it is back, all is well again", async () => {
+  old.process.kill("SIGCONT");
+  old.asleep = false;
+  await until("two to follow", async () => Object.values(await rows(page)).filter((r) => r[0] === "SECONDARY").length === 2, 60_000);
+  assert.notEqual((await rows(page))[was][1], "–");
+  assert.deepEqual(problems, []);
+});
+
+await run(async () => {
+  await browser.close();
+  await first.close();
+  await client.close();
+  for (const m of members) m.process.kill("SIGKILL");
+  rmSync(folder, { recursive: true, force: true, maxRetries: 10 });
+});
