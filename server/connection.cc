@@ -25,6 +25,7 @@ constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends muc
 constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
 constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
 constexpr size_t kMostRead = 256 * 1024;  // of a large message at once: then others have their turn
+constexpr size_t kMostWritten = 512 * 1024;  // of replies at once, likewise
 using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
                                          asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
 /// How much of a message has to come behind NetworkBuffers::stuck_micros while others wait for
@@ -204,13 +205,16 @@ void Connection::CloseIfStuck() {
 
 bool Connection::WriteSome() {
   boost::system::error_code ec;
-  while (out_sent_ < out_.size()) {
-    const size_t n =
-        socket_.write_some(asio::buffer(out_.data() + out_sent_, out_.size() - out_sent_), ec);
+  size_t written = 0;
+  while (out_sent_ < out_.size() && written < kMostWritten) {
+    const size_t n = socket_.write_some(
+        asio::buffer(out_.data() + out_sent_, std::min(out_.size() - out_sent_, kMostWritten)), ec);
     if (ec == asio::error::would_block) return true;
     if (ec) return false;
     out_sent_ += n;
+    written += n;
   }
+  if (out_sent_ < out_.size()) return true;
   out_.clear();
   out_sent_ = 0;
   return true;

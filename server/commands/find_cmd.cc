@@ -141,6 +141,15 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
   return Ok();
 }
 
+/// Documents so large on average that even one takes longer to read and copy than an io thread may
+/// be held.
+bool HasLargeDocuments(const CollectionInfo& coll) {
+  constexpr int64_t kLarge = 1 << 20;
+  const int64_t bytes = coll.counters->bytes.load(std::memory_order_relaxed);
+  return bytes > kLarge &&
+         bytes / kLarge >= coll.counters->documents.load(std::memory_order_relaxed);
+}
+
 std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& req,
                                     BsonBuilder& reply) {
   PreparedFind find;
@@ -152,8 +161,11 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   const FindArgs& a = find.args;
   BsonValue id;
   if (find.coll && !find.coll->is_view && ctx.op.read_snapshot == nullptr &&
-      IsPointRead(find.spec, &id))
+      IsPointRead(find.spec, &id)) {
+    if (HasLargeDocuments(*find.coll)) [[unlikely]]
+      return std::nullopt;
     return counted(AnswerPointRead(ctx, find, id, reply));
+  }
   if ((find.coll && find.coll->is_view) || a.tailable || !a.let.empty()) return std::nullopt;
   const uint32_t shape =
       ReadShape("find", req.db, a.collection, {a.filter, a.sort, a.projection, a.min, a.max});
