@@ -399,12 +399,19 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
   target.mode = wc.mode;
   target.journal = wc.journal;
   auto fail = [&](ErrorCode code, std::string_view message, bool timed_out) {
-    BsonBuilder e = reply.OpenDocument("writeConcernError");
-    e.Append("code", static_cast<int32_t>(code)).Append("codeName", ErrorCodeName(code));
-    e.Append("errmsg", message);
-    BsonBuilder info = e.OpenDocument("errInfo");
-    if (timed_out) info.Append("wtimeout", true);
-    AppendWriteConcern(wc, info);
+    {
+      BsonBuilder e = reply.OpenDocument("writeConcernError");
+      e.Append("code", static_cast<int32_t>(code)).Append("codeName", ErrorCodeName(code));
+      e.Append("errmsg", message);
+      BsonBuilder info = e.OpenDocument("errInfo");
+      if (timed_out) info.Append("wtimeout", true);
+      AppendWriteConcern(wc, info);
+    }
+    // The write is done once whoever asks again (driver specification "Retryable Writes").
+    if (ctx.txn_number && IsRetryableWriteError(code)) {
+      BsonArrayBuilder labels = reply.OpenArray("errorLabels");
+      labels.Append("RetryableWriteError");
+    }
   };
   if (auto known = set.CheckTarget(target); !known) {
     fail(known.error().code, known.error().message, false);

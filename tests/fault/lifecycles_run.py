@@ -7,13 +7,15 @@ MAYFLY_FAULT_ROUNDS (5). The last line says "N passed, N failed".
 import datetime, os, random, shutil, socket, sys, threading, time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "golden")]
 import pymongo
+from bson import Binary, Int64
 from load import Writers
 from proxy import Network
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
+from run import Client
 from replica_set import ROOT, Checks, Member, ReplicaSet, code
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "5"))
@@ -347,6 +349,20 @@ def concerns():
         check(p.client.test.c.find_one({"_id": 4}) is not None, "the write is there all the same")
         check([insert(5, w=2), insert(6, w="majority", wtimeout=5000)] == [0, 0], "w: 2 and majority go on")
         check([insert(7, w=4), insert(8, w=50)] == [100, 100], "more than there are members: 100, and the write is done")
+        # The primary goes while a retryable write waits for the third: done, not as asked, and safe to ask for again.
+        write = {"insert": "c", "documents": [{"_id": "again"}], "lsid": {"id": Binary(os.urandom(16), 4)}, "txnNumber": Int64(1), "writeConcern": {"w": 3, "wtimeout": 20000}}
+        answers = []
+        t = threading.Thread(target=lambda: answers.append(Client("127.0.0.1", p.port).command("test", write)))
+        t.start()
+        s.wait(lambda: p.client.test.c.count_documents({"_id": "again"}) == 1, "the write to be there")
+        check(code(lambda: p.client.admin.command("replSetStepDown", 15)) == 0, "the primary hands over")
+        t.join(30)
+        r = answers[0]
+        check((r["ok"], r["n"], r.get("writeConcernError", {}).get("code"), r.get("errorLabels")) == (1, 1, 189, ["RetryableWriteError"]),
+              f"a primary that steps down says so with the label for drivers: {r}")
+        p = s.primary()
+        r = Client("127.0.0.1", p.port).command("test", {**write, "writeConcern": {"w": "majority"}})
+        check(r["n"] == 1 and "writeConcernError" not in r and p.client.test.c.count_documents({"_id": "again"}) == 1, "asked again it is answered as the first time, once")
         t = threading.Thread(target=lambda: insert(9, w=3))
         t.start()
         a.start()
@@ -354,6 +370,8 @@ def concerns():
         t.join(30)
         check(not t.is_alive(), "w: 3 without a limit is met when the member is back")
         # Nobody else: what is not on a majority is not acknowledged, w: 1 or not.
+        p = s.primary()
+        a, b = others(s, p)
         for m in (a, b):
             m.pause()
         got = insert(10, w=1, wtimeout=1000)
