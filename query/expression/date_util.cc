@@ -403,7 +403,7 @@ Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format
   std::optional<int64_t> iso_year, day_of_year;
   int64_t iso_week = 1, iso_day = 1;
   ZoneInfo own;
-  bool zoned = false, iso = false;
+  bool zoned = false, iso = false, has_year = false, has_month = false, has_day = false;
   for (size_t i = 0; i < format.size(); ++i) {
     bool ok = true;
     int64_t n = 0;
@@ -413,12 +413,15 @@ Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format
       switch (format[++i]) {
         case 'd':
           ok = in.Number(1, 2, &t.day);
+          has_day = true;
           break;
         case 'm':
           ok = in.Number(1, 2, &t.month);
+          has_month = true;
           break;
         case 'Y':
           ok = in.Number(4, 4, &t.year);
+          has_year = true;
           break;
         case 'H':
           ok = in.Number(1, 2, &t.hour);
@@ -452,6 +455,7 @@ Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format
         case 'b':
         case 'B':
           ok = in.Month(&t.month);
+          has_month = true;
           break;
         case '%':
           ok = in.Take('%');
@@ -483,6 +487,10 @@ Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format
       return ParseFailure(text, "the string does not fit the format '" + std::string(format) + "'");
   }
   if (!in.done()) return ParseFailure(text, "Trailing data");
+  if (!iso && !(has_year && (day_of_year || (has_month && has_day))))
+    return Error{ErrorCode::kConversionFailure,
+                 "an incomplete date/time string has been found, with elements missing: \"" +
+                     std::string(text) + "\""};
   int64_t local;
   int64_t clock =
       t.hour * int64_t{3600000} + t.minute * int64_t{60000} + t.second * int64_t{1000} + t.millis;
