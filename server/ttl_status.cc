@@ -118,8 +118,7 @@ Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedT
   MAYFLY_TRY(int64_t next, NextDeadline(server, r.rule, op.now));
   if (f.refused_earliest != INT64_MAX) next = std::min(next, r.rule.Deadline(f.refused_earliest));
   AppendDeadline(out, "nextDeadline", next);
-  const int64_t lag = next == INT64_MAX || next >= op.now.millis ? 0 : op.now.millis - next;
-  out.Append("lagMillis", lag);
+  out.Append("lagMillis", LagMillis(next, op.now.millis));
   int64_t pending = 0;
   if (next <= op.now.millis) {
     MAYFLY_TRY(pending, Pending(server, op, r.rule, f));

@@ -112,6 +112,14 @@ inline int64_t SaturatingDeadline(int64_t millis, int64_t seconds) {
   return sum;
 }
 
+/// By how much `now` is past the deadline, both ms; 0: not at all. Without overflow: a date may be
+/// the first there is.
+inline int64_t LagMillis(int64_t deadline, int64_t now) {
+  int64_t lag;
+  if (deadline >= now) return 0;
+  return __builtin_sub_overflow(now, deadline, &lag) ? INT64_MAX : lag;
+}
+
 /// How writers tell the reaper of earlier deadlines: which indexes have got one, and, when it is due
 /// before what the reaper sleeps for, to wake. Entries behind the earliest of their index, which is
 /// nearly all there are, cost nothing here. Threads: any.

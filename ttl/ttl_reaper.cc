@@ -246,10 +246,8 @@ Result<void> TtlReaper::Reap(Work& w) {
     for (size_t i = 0; i < dates_.size() && static_cast<int64_t>(i) < v.deleted - deleted;) {
       size_t same = i + 1;
       while (same < dates_.size() && dates_[same] == dates_[i]) ++same;
-      int64_t late = 0;
-      // A date may be the first there is.
-      if (__builtin_sub_overflow(now, w.rule.Deadline(dates_[i]), &late)) late = INT64_MAX;
-      metrics_.lag.Record(late, static_cast<int64_t>(same - i));
+      metrics_.lag.Record(LagMillis(w.rule.Deadline(dates_[i]), now),
+                          static_cast<int64_t>(same - i));
       i = same;
     }
     pacer_.End(n);

@@ -126,7 +126,7 @@ class TtlRuleStates {
     int64_t next = rule.state().next_millis.load(std::memory_order_acquire);
     if (s) next = std::min({next, s->unfinished(), f.refused_earliest});
     f.next_deadline = next == INT64_MIN || next == INT64_MAX ? next : rule.Deadline(next);
-    if (next != INT64_MIN && f.next_deadline < now.millis) f.lag_millis = now.millis - f.next_deadline;
+    if (next != INT64_MIN) f.lag_millis = LagMillis(f.next_deadline, now.millis);
     f.left_behind = rule.state().left_millis.load(std::memory_order_acquire) != INT64_MAX;
     return f;
   }
