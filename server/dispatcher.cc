@@ -550,6 +550,13 @@ void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) 
     for (const std::string& label : *s.fail->labels) list.Append(label);
     return;
   }
+  // These two say it whatever the cursor: drivers look at the label alone.
+  if (!has_labels &&
+      (code == ErrorCode::kChangeStreamFatalError || code == ErrorCode::kChangeStreamHistoryLost) &&
+      (s.row->name == "getMore" || s.row->name == "aggregate")) {
+    s.reply->OpenArray("errorLabels").Append("NonResumableChangeStreamError");
+    return;
+  }
   if (has_labels || !s.request.generic.txn_number || !(s.row->flags & kRetryableWrite) ||
       !IsRetryableWriteError(code))
     return;

@@ -169,6 +169,13 @@ TEST_CASE("failCommand fails the commands it names", "[failpoint]") {
     CHECK(r.view().FindPath("errorLabels.1").String() == "B");
     CHECK(r.view()["extra"].NumberAsInt64() == 1);
   }
+  SECTION("an error that ends change streams for good says so, also of another cursor") {
+    fail("\"alwaysOn\"", R"({"failCommands": ["getMore", "ping"], "errorCode": 280})");
+    r = c.Command(R"({"getMore": {"$numberLong": "1"}, "collection": "c", "$db": "d"})");
+    CHECK(Code(r) == 280);
+    CHECK(r.view().FindPath("errorLabels.0").String() == "NonResumableChangeStreamError");
+    CHECK(c.Command(ping).view()["errorLabels"].missing());
+  }
   SECTION("only of one application or namespace") {
     fail("\"alwaysOn\"", R"({"failCommands": ["ping"], "errorCode": 8, "appName": "other"})");
     CHECK(IsOk(c.Command(ping)));
