@@ -27,18 +27,22 @@ bool SameIndex(const IndexInfo& a, const IndexInfo& b) {
 }
 
 /// The further options without `background`, which makes no difference between indexes.
-std::string ExtraOptions(const IndexInfo& i) {
+std::string ExtraOptions(const IndexInfo& i, bool with_reap) {
   return BuildBson([&](BsonBuilder& b) {
            for (const BsonElement& e : i.extra.view())
-             if (e.name != "background") b.Append(e);
+             if (e.name != "background" && (with_reap || e.name != "reap")) b.Append(e);
          })
       .bytes();
 }
 
-bool SameOptions(const IndexInfo& a, const IndexInfo& b) {
-  return a.expire_after_seconds == b.expire_after_seconds && a.expire_reads == b.expire_reads &&
-         a.hidden == b.hidden && a.prepare_unique == b.prepare_unique &&
-         ExtraOptions(a) == ExtraOptions(b);
+/// Options of Mayfly's own that are not asked for stay as they are: an app that makes its indexes
+/// at each start knows nothing of what was set with collMod since.
+bool SameOptions(const IndexInfo& is, const IndexInfo& wanted) {
+  const bool with_reap = wanted.extra.view().Has("reap");
+  return is.expire_after_seconds == wanted.expire_after_seconds &&
+         (wanted.expire_reads == ExpireReads::kDefault || is.expire_reads == wanted.expire_reads) &&
+         is.hidden == wanted.hidden && is.prepare_unique == wanted.prepare_unique &&
+         ExtraOptions(is, with_reap) == ExtraOptions(wanted, with_reap);
 }
 
 std::string Describe(const IndexInfo& i) {
@@ -48,6 +52,8 @@ std::string Describe(const IndexInfo& i) {
     if (i.sparse) b.Append("sparse", true);
     if (i.hidden) b.Append("hidden", true);
     if (i.expire_after_seconds) b.Append("expireAfterSeconds", *i.expire_after_seconds);
+    if (i.expire_reads != ExpireReads::kDefault)
+      b.Append("expireReads", i.expire_reads == ExpireReads::kExact ? "exact" : "lazy");
     if (i.has_partial_filter) b.Append("partialFilterExpression", i.partial_filter);
     b.AppendAll(i.extra);
   });
