@@ -283,8 +283,12 @@ class MetaExpression final : public Expression {
     const DocumentMetadata* m = ctx.metadata;
     if (!m) return Value();
     if (what_ == "expireAt") return m->expire_at ? Value::Date(*m->expire_at) : Value();
-    if (what_ == "ttlMillis")
-      return m->expire_at ? Value::Int64(m->expire_at->millis - ctx.now.millis) : Value();
+    if (what_ == "ttlMillis") {
+      if (!m->expire_at) return Value();
+      int64_t left;
+      if (__builtin_sub_overflow(m->expire_at->millis, ctx.now.millis, &left)) left = INT64_MIN;
+      return Value::Int64(left);
+    }
     if (what_ == "textScore") return m->text_score ? Value::Double(*m->text_score) : Value();
     if (what_ == "sortKey") return m->sort_key;
     return m->record_id;

@@ -6,7 +6,7 @@ tests/model/command_fuzz.py [--seconds 20] [--seed N] [--replica-set]
 Names of commands come from listCommands; operators, arguments and stages from the sources. MAYFLYD names another binary. What fails is printed with
 the command and the seed that gives it again.
 """
-import argparse, datetime, os, random, re, shutil, sys, tempfile, time
+import argparse, datetime, os, random, re, shutil, subprocess, sys, tempfile, time
 from pathlib import Path
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, encode
@@ -192,6 +192,10 @@ def main():
             reply = c.command(db, doc)
         except (ConnectionError, OSError) as e:
             failures.append(f"{e!r}: {db}: {doc}")
+            try:
+                proc.wait(5)  # its end may come after that of the connection
+            except subprocess.TimeoutExpired:
+                pass
             if proc.poll() is not None:
                 failures.append(f"the server ended with {proc.returncode}: " + open(data + "/log", errors="replace").read()[-3000:])
                 break
