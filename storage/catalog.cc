@@ -563,7 +563,15 @@ Result<CollectionInfoPtr> CatalogImpl::ModifyIndex(Operation& op, const Collecti
     i = std::move(next);
     return Ok();
   });
-  if (rebuild) return ReplaceIndex(op, coll, *rebuild);
+  if (!rebuild) return r;
+  r = ReplaceIndex(op, coll, *rebuild);
+  if (!r && r.error().code == ErrorCode::kDuplicateKey)
+    return Error{ErrorCode::kCannotConvertIndexToUnique,
+                 "Cannot convert the index to unique. Please resolve conflicting documents before "
+                 "running collMod "
+                 "again. :: caused by :: " +
+                     r.error().message,
+                 r.error().details};
   return r;
 }
 

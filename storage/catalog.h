@@ -57,6 +57,9 @@ class Catalog {
   /// Errors: DuplicateKey 11000, CannotIndexParallelArrays 171, CannotCreateIndex 67 (64 indexes).
   virtual Result<void> CreateIndexes(Operation& op, const CollectionInfo& coll, std::vector<IndexInfo> specs) = 0;
   virtual Result<void> DropIndexes(Operation& op, const CollectionInfo& coll, const std::vector<std::string>& names) = 0;
+  /// Builds every ready index anew, one after the other; the old one serves until the new one takes its place, and stays where that fails.
+  /// Survives a crash as CreateIndexes. Errors: its, ConflictingOperationInProgress 117 for an index that is being built.
+  virtual Result<void> RebuildIndexes(Operation& op, const CollectionInfo& coll) = 0;
 
   struct BuildProgress {
     std::string ns;

@@ -51,8 +51,7 @@ class CatalogImpl final : public OpenedCatalog {
   Result<void> Drop(Operation& op, std::string_view db, std::string_view collection) override;
   Result<void> DropDatabase(Operation& op, std::string_view db) override;
   Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
-                      std::string_view to_collection, bool drop_target,
-                      const Uuid* uuid) override {
+                      std::string_view to_collection, bool drop_target, const Uuid* uuid) override {
     return Rename(op, from, to_db, to_collection, drop_target, uuid, {});
   }
   /// storage/replace_collection.h.
@@ -69,6 +68,7 @@ class CatalogImpl final : public OpenedCatalog {
                              std::vector<IndexInfo> specs) override;
   Result<void> DropIndexes(Operation& op, const CollectionInfo& coll,
                            const std::vector<std::string>& names) override;
+  Result<void> RebuildIndexes(Operation& op, const CollectionInfo& coll) override;
   std::vector<BuildProgress> Builds() override;
   int64_t DatabaseMaxTtl(std::string_view db) override;
   Result<void> SetDatabaseMaxTtl(Operation& op, std::string_view db, int64_t seconds) override;
@@ -93,8 +93,8 @@ class CatalogImpl final : public OpenedCatalog {
  private:
   /// `fill`: may be empty; runs while the target's gate is held.
   Result<void> Rename(Operation& op, const CollectionInfo& from, std::string_view to_db,
-                      std::string_view to_collection, bool drop_target,
-                      const Uuid* uuid, const std::function<Result<void>()>& fill);
+                      std::string_view to_collection, bool drop_target, const Uuid* uuid,
+                      const std::function<Result<void>()>& fill);
   struct NsView {
     std::string_view db, collection;
     bool operator==(const NsView&) const = default;

@@ -100,6 +100,10 @@ Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const Collect
     if (!old || old->id != wanted.id)
       return Error{ErrorCode::kIndexNotFound,
                    "cannot find index " + wanted.name + " for ns " + now->ns};
+    for (const IndexInfoPtr& i : now->indexes)
+      if (i->name == wanted.name && i->state == IndexState::kBuilding)
+        return Error{ErrorCode::kConflictingOperationInProgress,
+                     "index " + i->name + " of " + now->ns + " is being built"};
     auto next = std::make_shared<CollectionInfo>(*now);
     auto index = std::make_shared<IndexInfo>(wanted);
     index->id = NextId(now->unreplicated)++;
@@ -127,17 +131,18 @@ Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const Collect
       return r.error();
     }
   }
-  Result<void> r = RunBuild(op, build);
-  if (!r) {
-    if (r.error().code != ErrorCode::kDuplicateKey) return r.error();
-    return Error{ErrorCode::kCannotConvertIndexToUnique,
-                 "Cannot convert the index to unique. Please resolve conflicting documents before "
-                 "running collMod "
-                 "again. :: caused by :: " +
-                     r.error().message,
-                 r.error().details};
-  }
+  MAYFLY_TRY(RunBuild(op, build));
   return Current(coll);
+}
+
+Result<void> CatalogImpl::RebuildIndexes(Operation& op, const CollectionInfo& coll) {
+  for (const IndexInfoPtr& i : coll.indexes) {
+    if (i->is_id() || !IsMaintained(*i)) continue;
+    IndexInfo anew = *i;
+    anew.expiry = std::make_shared<ExpiryState>();
+    MAYFLY_TRY(ReplaceIndex(op, coll, anew));
+  }
+  return Ok();
 }
 
 Result<void> CatalogImpl::DropIndexes(Operation& op, const CollectionInfo& coll,

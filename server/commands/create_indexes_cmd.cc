@@ -245,20 +245,8 @@ Result<void> RunReIndex(CommandContext& ctx, const CommandRequest& req, BsonBuil
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   const int was = IndexCount(*coll);
-  std::vector<IndexInfo> specs;
-  std::vector<std::string> names;
-  for (const IndexInfoPtr& i : coll->indexes) {
-    if (i->is_id()) continue;
-    specs.push_back(*i);
-    specs.back().expiry = std::make_shared<ExpiryState>();
-    names.push_back(i->name);
-  }
   Catalog& catalog = ctx.server.storage().catalog();
-  if (!names.empty()) {
-    MAYFLY_TRY(catalog.DropIndexes(ctx.op, *coll, names));
-    MAYFLY_TRY(CollectionInfoPtr now, ExistingCollection(ctx.server, req.db, collection));
-    MAYFLY_TRY(catalog.CreateIndexes(ctx.op, *now, std::move(specs)));
-  }
+  MAYFLY_TRY(catalog.RebuildIndexes(ctx.op, *coll));
   reply.Append("nIndexesWas", was).Append("nIndexes", was);
   BsonArrayBuilder list = reply.OpenArray("indexes");
   if (CollectionInfoPtr now = catalog.Find(req.db, collection)) {
