@@ -105,7 +105,7 @@ Result<Value> DateDiff(const EvalArgs& a) {
   }
   // How many boundaries of the unit lie between the two.
   auto index = [&](int64_t utc) -> int64_t {
-    int64_t offset = zone.OffsetMillis(utc), local = utc + offset;
+    int64_t offset = zone.OffsetMillis(utc), local = MillisOf(utc, 1, offset);
     CivilTime t = CivilFromMillis(local);
     switch (unit) {
       case Unit::kYear:
@@ -121,10 +121,13 @@ Result<Value> DateDiff(const EvalArgs& a) {
       // Of the zone only the part below an hour matters: a change of the clock does not add or
       // remove hours.
       default:
-        return FloorDiv(utc + offset % kHour, kUnitMillis[static_cast<int>(unit)]);
+        return FloorDiv(MillisOf(utc, 1, offset % kHour), kUnitMillis[static_cast<int>(unit)]);
     }
   };
-  return Value::Int64(index(end->millis) - index(start->millis));
+  int64_t difference;
+  if (__builtin_sub_overflow(index(end->millis), index(start->millis), &difference))
+    return LocationError(5166308, "dateDiff overflowed");
+  return Value::Int64(difference);
 }
 
 // --- $dateTrunc ---
@@ -159,7 +162,7 @@ Result<Value> DateTrunc(const EvalArgs& a) {
   // Bins are counted from the start of the year 2000 (weeks: from the first week that begins in
   // it).
   const int64_t epoch = DaysFromCivil(2000, 1, 1);
-  int64_t offset = zone.OffsetMillis(date->millis), local = date->millis + offset;
+  int64_t offset = zone.OffsetMillis(date->millis), local = MillisOf(date->millis, 1, offset);
   CivilTime t = CivilFromMillis(local);
   switch (unit) {
     case Unit::kYear:
@@ -180,14 +183,19 @@ Result<Value> DateTrunc(const EvalArgs& a) {
         size *= 7;
       }
       int64_t day = FloorDiv(FloorDiv(local, kDay) - origin, size) * size + origin;
-      return Value::Date({zone.ToUtc(day * kDay)});
+      return Value::Date({zone.ToUtc(MillisOf(day, kDay, 0))});
     }
     default: {
       int64_t size;
       if (__builtin_mul_overflow(bin, kUnitMillis[static_cast<int>(unit)], &size))
         return LocationError(5439018, "$dateTrunc: 'binSize' is too large: " + std::to_string(bin));
-      int64_t origin = epoch * kDay;
-      return Value::Date({FloorDiv(local - origin, size) * size + origin - offset});
+      const int64_t origin = epoch * kDay;
+      // Counted from the epoch's own place within a bin, so that nothing on the way is beyond 64
+      // bits.
+      const int64_t shift = origin % size;
+      int64_t bins = FloorDiv(local, size);
+      if ((local % size + size) % size < shift) --bins;
+      return Value::Date({MillisOf(bins, size, shift - offset)});
     }
   }
 }

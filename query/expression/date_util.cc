@@ -20,7 +20,22 @@ constexpr std::string_view kMonths[] = {"January",   "February", "March",    "Ap
 
 int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
 
+int64_t FloorMod(int64_t a, int64_t b) { return (a % b + b) % b; }
+
+/// The Monday of a year's first week, in days.
+int64_t IsoYearStartDay(int64_t year) {
+  const int64_t fourth = DaysFromCivil(year, 1, 4);  // always in week 1
+  return fourth - (DayOfWeek(fourth) + 6) % 7;
+}
+
 }  // namespace
+
+int64_t MillisOf(int64_t n, int64_t unit, int64_t rest) {
+  const __int128 millis = static_cast<__int128>(n) * unit + rest;
+  if (millis > INT64_MAX) return INT64_MAX;
+  if (millis < INT64_MIN) return INT64_MIN;
+  return static_cast<int64_t>(millis);
+}
 
 // Days and civil dates: the well-known shift of the year's start to March, which puts the leap day
 // last.
@@ -34,7 +49,7 @@ int64_t DaysFromCivil(int64_t year, int month, int day) {
 
 CivilTime CivilFromMillis(int64_t millis) {
   CivilTime t;
-  int64_t days = FloorDiv(millis, kDay), rest = millis - days * kDay;
+  int64_t days = FloorDiv(millis, kDay), rest = FloorMod(millis, kDay);
   int64_t z = days + 719468, era = FloorDiv(z, 146097), day_of_era = z - era * 146097;
   int64_t year_of_era =
       (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
@@ -51,8 +66,9 @@ CivilTime CivilFromMillis(int64_t millis) {
 }
 
 int64_t MillisFromCivil(const CivilTime& t) {
-  return DaysFromCivil(t.year, t.month, t.day) * kDay + t.hour * int64_t{3600000} +
-         t.minute * int64_t{60000} + t.second * int64_t{1000} + t.millis;
+  return MillisOf(
+      DaysFromCivil(t.year, t.month, t.day), kDay,
+      t.hour * int64_t{3600000} + t.minute * int64_t{60000} + t.second * int64_t{1000} + t.millis);
 }
 
 int DaysInMonth(int64_t year, int month) {
@@ -67,19 +83,16 @@ int DayOfYear(const CivilTime& t) {
   return static_cast<int>(DaysFromCivil(t.year, t.month, t.day) - DaysFromCivil(t.year, 1, 1)) + 1;
 }
 
-int64_t IsoYearStart(int64_t year) {
-  int64_t fourth = DaysFromCivil(year, 1, 4);  // always in week 1
-  return (fourth - (DayOfWeek(fourth) + 6) % 7) * kDay;
-}
+int64_t IsoYearStart(int64_t year) { return MillisOf(IsoYearStartDay(year), kDay, 0); }
 
 void IsoWeek(const CivilTime& t, int64_t* year, int* week) {
-  int64_t day = DaysFromCivil(t.year, t.month, t.day) * kDay;
+  const int64_t day = DaysFromCivil(t.year, t.month, t.day);
   *year = t.year;
-  if (day < IsoYearStart(t.year))
+  if (day < IsoYearStartDay(t.year))
     --*year;
-  else if (day >= IsoYearStart(t.year + 1))
+  else if (day >= IsoYearStartDay(t.year + 1))
     ++*year;
-  *week = static_cast<int>((day - IsoYearStart(*year)) / (7 * kDay)) + 1;
+  *week = static_cast<int>((day - IsoYearStartDay(*year)) / 7) + 1;
 }
 
 Result<ZoneInfo> ZoneInfo::Find(std::string_view name) {
@@ -125,13 +138,13 @@ int64_t ZoneInfo::OffsetMillis(int64_t utc) const {
 }
 
 int64_t ZoneInfo::ToUtc(int64_t local) const {
-  if (!zone_) return local - fixed_;
+  if (!zone_) return MillisOf(local, 1, -fixed_);
   // A skipped hour is read with the offset before the gap (so it lands behind it), a repeated one
   // as its first pass.
   const int64_t seconds = FloorDiv(local, 1000);
   const auto found =
       static_cast<const cctz::time_zone*>(zone_)->lookup(cctz::civil_second(1970, 1, 1) + seconds);
-  return found.pre.time_since_epoch().count() * 1000 + (local - seconds * 1000);
+  return MillisOf(found.pre.time_since_epoch().count(), 1000, FloorMod(local, 1000));
 }
 
 std::optional<Instant> CoerceToDate(BsonValue v) {

@@ -16,6 +16,9 @@ struct CivilTime {
   int month = 1, day = 1, hour = 0, minute = 0, second = 0, millis = 0;
 };
 
+/// `n` units and a rest, in milliseconds, or the end of 64 bits that it is beyond: dates reach to
+/// both.
+int64_t MillisOf(int64_t n, int64_t unit, int64_t rest);
 int64_t DaysFromCivil(int64_t year, int month, int day);  ///< since 1970-01-01
 CivilTime CivilFromMillis(int64_t millis);
 int64_t MillisFromCivil(const CivilTime& t);
@@ -35,7 +38,9 @@ class ZoneInfo {
   /// Errors: Location40485 for a name that is none.
   static Result<ZoneInfo> Find(std::string_view name);
   int64_t OffsetMillis(int64_t utc_millis) const;
-  int64_t ToLocal(int64_t utc_millis) const { return utc_millis + OffsetMillis(utc_millis); }
+  int64_t ToLocal(int64_t utc_millis) const {
+    return MillisOf(utc_millis, 1, OffsetMillis(utc_millis));
+  }
   int64_t ToUtc(int64_t local_millis) const;
   bool utc() const { return !zone_ && fixed_ == 0; }
 
