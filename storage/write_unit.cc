@@ -92,7 +92,7 @@ void AppendShellValue(BsonValue v, std::string& out) {
     }
     case BsonType::kDouble: {
       double d = v.Double();
-      if (d == static_cast<double>(static_cast<int64_t>(d)) && d > -1e15 && d < 1e15)
+      if (d > -1e15 && d < 1e15 && d == static_cast<double>(static_cast<int64_t>(d)))
         out.append(std::to_string(static_cast<int64_t>(d))).append(".0");
       else
         out += ToRelaxedJson(v);
