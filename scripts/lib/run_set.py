@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """run_set.py BINARY COUNT PORT [mayflyd flags…]: COUNT members of the replica set rs0 on this machine, from PORT on; initiates them once.
 
-Data: ./mayfly-data-PORT of each. Ends them all on Ctrl-C. Needs no packages: it speaks the little of the protocol that it uses.
+Data: ./mayfly-data-PORT of each, or DIR-PORT with --dbpath DIR. Ends them all on Ctrl-C. Needs no packages: it speaks the little of the protocol that it uses.
 """
 import os, signal, socket, struct, subprocess, sys, time
 
@@ -43,8 +43,17 @@ def succeeded(reply):
 
 binary, count, port, flags = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 ports = [port + i for i in range(count)]
-members = [subprocess.Popen([binary, "--replSet", "rs0", "--port", str(p), "--dbpath", f"./mayfly-data-{p}", "--logpath", f"./mayfly-{p}.log",
-                             "--logappend", "--httpPort", str(p + 1000), *flags]) for p in ports]
+data, rest = "./mayfly-data", []
+while flags:
+    flag = flags.pop(0)
+    if flag.startswith("--dbpath="):
+        data = flag[len("--dbpath="):]
+    elif flag == "--dbpath" and flags:
+        data = flags.pop(0)
+    else:
+        rest.append(flag)
+members = [subprocess.Popen([binary, "--replSet", "rs0", "--port", str(p), "--dbpath", f"{data}-{p}", "--logpath", f"./mayfly-{p}.log",
+                             "--logappend", "--httpPort", str(p + 1000), *rest]) for p in ports]
 
 
 def stop(*_):
