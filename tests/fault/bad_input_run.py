@@ -2,7 +2,7 @@
 """What must not get through, on real processes: configurations that are wrong, sets that begin twice, members of other sets, other key files, bytes on
 the member port that nobody sends or that were sent before, writes where none may be, write concerns nobody can meet. Each is answered with MongoDB's
 error, changes nothing, and disturbs nobody else: the set keeps its primary, its term and its data. The last line says "N passed, N failed".
-MAYFLY_FAULT_SEED, MAYFLY_FAULT_CONNECTIONS (600).
+MAYFLY_SEED, MAYFLY_FAULT_CONNECTIONS (600).
 """
 import os, random, socket, struct, sys, threading, time
 from pathlib import Path
@@ -16,7 +16,7 @@ from pymongo.write_concern import WriteConcern
 from replica_set import Checks, Member, ReplicaSet, code
 from run import Client
 
-SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
+SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 CONNECTIONS = int(os.environ.get("MAYFLY_FAULT_CONNECTIONS", "600"))
 rnd = random.Random(SEED)
 check = Checks()

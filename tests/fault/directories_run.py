@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
 """Data directories of members that are not what they were: disks that answer errors, kills while the log is cut, an older copy put back, another
 member's copied, one that was written to outside of its set, and what of a directory is its member's own. Names of parts as arguments: only these.
-MAYFLY_FAULT_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N passed, N failed".
+MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N passed, N failed".
 """
-import os, random, shutil, sys, time
+import os, shutil, sys, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pymongo
 from load import Watcher, Writers, verdict
-from pymongo.errors import PyMongoError
+from fault_test import rnd, run_parts
 from replica_set import ROOT, Checks, Member, ReplicaSet, code
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
-SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
-rnd = random.Random(SEED)
 check = Checks()
 
 
@@ -266,19 +264,4 @@ def its_own():
 PARTS = (failing_disks, cut_logs, older, somebody_elses, written_outside, its_own)
 
 
-def main():
-    print(f"seed {SEED}")
-    for part in PARTS:
-        if len(sys.argv) > 1 and part.__name__ not in sys.argv[1:]:
-            continue
-        print(f"     {part.__name__}", flush=True)
-        try:
-            part()
-        except (AssertionError, PyMongoError) as e:
-            check(False, f"{part.__name__} ended: {e!r}"[:3000])
-    print(f"directories: {check.passed} passed, {check.failed} failed")
-    return 1 if check.failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_parts("directories", PARTS, check)

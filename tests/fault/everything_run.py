@@ -4,7 +4,7 @@
 Each round draws two or three faults that overlap: kill -9, SIGSTOP beyond the election timeout, power loss, SIGTERM, a data directory that is
 emptied, partitions, slow links and disks, clocks that are seconds ahead or behind, thousands of documents that expire in one moment, step-downs, and
 changes of the configuration (a member removed and added again, votes, priorities). MAYFLY_FAULT_ROUNDS (8), MAYFLY_FAULT_MEMBERS (5),
-MAYFLY_FAULT_SEED draws the same again.
+MAYFLY_SEED draws the same again.
 
 Looked at afterwards: no acknowledged write is lost, none came from nowhere, each increment counted once, nothing that expired was seen again, each
 change stream has shown every acknowledged write once and in order, nothing is in the log as deleted twice, all members hold the same. The last line
@@ -23,7 +23,7 @@ from replica_set import ROOT, Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "8"))
 MEMBERS = int(os.environ.get("MAYFLY_FAULT_MEMBERS", "5"))
-SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
+SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 rnd = random.Random(SEED)
 ALIVE = (PyMongoError, AssertionError)

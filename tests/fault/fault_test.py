@@ -33,6 +33,20 @@ class Checks:
         sys.exit(self.failed != 0)
 
 
+def run_parts(name, parts, check):
+    """Runs the parts (functions) that the command line names, or all of them; one that ends early has failed. Ends the program."""
+    print(f"seed {SEED}")
+    for part in parts:
+        if len(sys.argv) > 1 and part.__name__ not in sys.argv[1:]:
+            continue
+        print(f"     {part.__name__}", flush=True)
+        try:
+            part()
+        except Exception as e:
+            check(False, f"{part.__name__} ended: {e!r}"[:3000])
+    check.end(name)
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -64,6 +64,7 @@ class Other(threading.Thread):
 
 
 def flood(name, f, slowest=10):
+    global other
     other = Other()
     other.start()
     try:
@@ -79,16 +80,25 @@ def flood(name, f, slowest=10):
     print(f"{name}: another client's slowest round {other.slowest * 1000:.0f} ms of {other.n}, {memory()} MB at most so far", flush=True)
 
 
+def served(connections):
+    """All of them are connected, and then somebody else has been answered some times."""
+    end, before = time.monotonic() + 20, other.n
+    while client.command("admin", {"serverStatus": 1})["connections"]["current"] < connections and time.monotonic() < end:
+        pass
+    while other.n < before + 20 and other.is_alive() and time.monotonic() < end:
+        client.command("admin", {"ping": 1})
+
+
 def half_messages():
     sockets = [connect(struct.pack("<iiiiI", 47_000_000, 1, 0, 2013, 0)) for _ in range(200)]
-    threading.Event().wait(1)  # sleeps: a random moment, while they do nothing
+    served(200)
     for s in sockets:
         s.close()
 
 
 def unread_replies():
     sockets = [connect(message({"find": "large", "$db": "t"}) * 5) for _ in range(150)]
-    threading.Event().wait(2)  # sleeps: a random moment, while they do nothing
+    served(150)
     for s in sockets:
         s.close()
 

@@ -17,7 +17,7 @@ from replica_set import Member, ReplicaSet
 
 MEGABYTES = int(os.environ.get("MAYFLY_SYNC_MB", "64"))
 LONG = os.environ.get("MAYFLY_SYNC_LONG") == "1"
-rnd = random.Random(int(os.environ.get("MAYFLY_FAULT_SEED", "11")))
+rnd = random.Random(int(os.environ.get("MAYFLY_SEED", "11")))
 passed = failed = 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What happens to sets and members in their lives, on real processes: killed while a set begins or its configuration changes, a primary that sleeps,
 a standalone with a backlog of expired documents that becomes a set and goes back, seven members of all kinds, addresses of all kinds, write concerns
-while members are away, a member that is cut off for long, clocks that jump. Names of parts as arguments: only these. MAYFLY_FAULT_SEED,
+while members are away, a member that is cut off for long, clocks that jump. Names of parts as arguments: only these. MAYFLY_SEED,
 MAYFLY_FAULT_ROUNDS (5). The last line says "N passed, N failed".
 """
 import datetime, os, random, shutil, socket, sys, threading, time
@@ -16,12 +16,11 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 from run import Client
+from fault_test import rnd, run_parts
 from replica_set import ROOT, Checks, Member, ReplicaSet, code
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "5"))
-SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
-rnd = random.Random(SEED)
 check = Checks()
 
 
@@ -510,19 +509,4 @@ def memory():
 PARTS = (beginning, changing, sleeping, there_and_back, seven, addresses, concerns, cut_off, jumps, memory)
 
 
-def main():
-    print(f"seed {SEED}")
-    for part in PARTS:
-        if len(sys.argv) > 1 and part.__name__ not in sys.argv[1:]:
-            continue
-        print(f"     {part.__name__}", flush=True)
-        try:
-            part()
-        except (AssertionError, PyMongoError) as e:
-            check(False, f"{part.__name__} ended: {e!r}"[:3000])
-    print(f"lifecycles: {check.passed} passed, {check.failed} failed")
-    return 1 if check.failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_parts("lifecycles", PARTS, check)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records what clients read, write and compare-and-set on a few registers while members are killed and the network is cut, and has the history
-checked for linearizability by porcupine (linearizability/main.go). MAYFLY_FAULT_ROUNDS (6), MAYFLY_FAULT_SEED.
+checked for linearizability by porcupine (linearizability/main.go). MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED.
 
 The checker is checked too: the same history with one answer changed must be refused. The last line says "N passed, N failed".
 """
@@ -18,7 +18,7 @@ from pymongo.write_concern import WriteConcern
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
-SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
+SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 OPERATIONS = 250  # on a register, until the next one takes its place: histories stay short enough to check
 TOOLS = Path(os.environ.get("MAYFLY_TOOLS", Path.home() / ".cache/mayfly-tools"))
 NOTHING_WRITTEN = {10107, 13435}  # by what they say

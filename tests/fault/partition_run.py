@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cuts the network of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 8; MAYFLY_FAULT_SEED), and looks afterwards as
+"""Cuts the network of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 8; MAYFLY_SEED), and looks afterwards as
 replica_set_run.py does: no acknowledged write is lost, nothing that expired comes back, all members hold the same.
 
 Members and clients reach each other through proxy.py. Some clients live beside the primary ("near"), the others elsewhere ("far"); when the primary
@@ -15,7 +15,7 @@ from proxy import Network
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "8"))
-SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
+SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 NEAR, FAR = "zone-near", "zone-far"
 rnd = random.Random(SEED)
 

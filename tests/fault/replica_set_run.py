@@ -15,7 +15,7 @@ from load import Watcher, Writers, verdict
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
-SEED = int(os.environ.get("MAYFLY_FAULT_SEED", str(random.randrange(1 << 30))))
+SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 
 
 def main():

@@ -5,20 +5,6 @@
 using namespace mayfly;
 using namespace mayfly::test;
 
-namespace {
-
-/// Waits for a condition that another thread brings about; fails after ten seconds.
-template <class F>
-void Eventually(F&& f) {
-  for (int i = 0; i < 10'000; ++i) {
-    if (f()) return;
-    ::usleep(1000);  // sleeps: polls until a deadline
-  }
-  FAIL("did not come about");
-}
-
-}  // namespace
-
 TEST_CASE("Requests sent together are answered in order", "[server]") {
   TestServer server;
   RawClient c(server.port());

@@ -10,16 +10,6 @@ using namespace mayfly::test;
 
 namespace {
 
-/// Waits for a condition that another thread brings about; fails after ten seconds.
-template <class F>
-void Eventually(F&& f) {
-  for (int i = 0; i < 10'000; ++i) {
-    if (f()) return;
-    ::usleep(1000);  // sleeps: polls until a deadline
-  }
-  FAIL("did not come about");
-}
-
 /// Little room and little patience, for one test.
 struct SmallBuffers {
   explicit SmallBuffers(int64_t limit) {

@@ -23,6 +23,16 @@
 
 namespace mayfly::test {
 
+/// Waits for a condition that another thread brings about; fails after ten seconds.
+template <class F>
+void Eventually(F&& f) {
+  for (int i = 0; i < 10'000; ++i) {
+    if (f()) return;
+    ::usleep(1000);  // sleeps: polls until a deadline
+  }
+  FAIL("did not come about");
+}
+
 /// A server without storage on a free port of the loopback address, with two commands of its own:
 /// testWait {ms} waits without a thread, testSpin runs on a worker until it is interrupted.
 class TestServer {
