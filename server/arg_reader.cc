@@ -185,13 +185,18 @@ Result<std::vector<BsonView>> CommandRequest::Documents(std::string_view field) 
 ArgReader::ArgReader(const CommandRequest& req)
     : request_(&req), fields_(&req.fields), where_(req.name) {
   if (!fields_->empty()) fields_->front().used = true;
+  for (const CommandField& f : *fields_) names_ |= NameBit(f.name);
 }
 
 ArgReader::ArgReader(std::string_view where, BsonView doc) : fields_(&own_), where_(where) {
-  for (const BsonElement& e : doc) own_.push_back({e.name, e.value, false, false});
+  for (const BsonElement& e : doc) {
+    own_.push_back({e.name, e.value, false, false});
+    names_ |= NameBit(e.name);
+  }
 }
 
 BsonValue ArgReader::Take(std::string_view name) {
+  if (!MayHave(name)) return {};
   for (const CommandField& f : *fields_) {
     if (f.name == name) {
       f.used = true;
@@ -207,8 +212,9 @@ BsonValue ArgReader::TakePresent(std::string_view name) {
 }
 
 bool ArgReader::Has(std::string_view name) const {
-  for (const CommandField& f : *fields_)
-    if (f.name == name) return true;
+  if (MayHave(name))
+    for (const CommandField& f : *fields_)
+      if (f.name == name) return true;
   return request_ != nullptr && request_->Sequence(name) != nullptr;
 }
 
@@ -407,12 +413,16 @@ void ArgReader::SimpleCollation() {
   if (!collation || collation->empty()) return;
   const BsonValue locale = (*collation)["locale"];
   if (locale.missing())
-    return Fail({ErrorCode::kMissingField, Quoted(where_ + ".collation", "locale") + " is missing but a required field"});
+    return Fail({ErrorCode::kMissingField,
+                 Quoted(where_ + ".collation", "locale") + " is missing but a required field"});
   if (!locale.IsString())
-    return Fail({ErrorCode::kTypeMismatch, Quoted(where_ + ".collation", "locale") + " is the wrong type '" +
-                                               std::string(BsonTypeName(locale.type())) + "', expected type 'string'"});
+    return Fail({ErrorCode::kTypeMismatch,
+                 Quoted(where_ + ".collation", "locale") + " is the wrong type '" +
+                     std::string(BsonTypeName(locale.type())) + "', expected type 'string'"});
   if (locale.String() != "simple")
-    Fail({ErrorCode::kNotImplemented, Quoted(where_, "collation") + " is not supported by this server but for {locale: 'simple'}"});
+    Fail({ErrorCode::kNotImplemented,
+          Quoted(where_, "collation") +
+              " is not supported by this server but for {locale: 'simple'}"});
 }
 
 Result<void> ArgReader::FinishLoose() {

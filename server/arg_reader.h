@@ -69,8 +69,8 @@ class ArgReader {
   void Ignore(std::string_view name) { Any(name); }
   /// Absent, or the error that this server does not have it: NotImplemented 238.
   void NotSupported(std::string_view name);
-  /// `collation`, which may ask for the order that this server has: {} or {locale: "simple"}. Errors: TypeMismatch 14, BSON field
-  /// missing 40414, NotImplemented 238 for any other locale.
+  /// `collation`, which may ask for the order that this server has: {} or {locale: "simple"}.
+  /// Errors: TypeMismatch 14, BSON field missing 40414, NotImplemented 238 for any other locale.
   void SimpleCollation();
 
   bool Has(std::string_view name) const;
@@ -89,6 +89,11 @@ class ArgReader {
   Error WrongType(std::string_view name, BsonType got, std::string_view expected) const;
 
  private:
+  /// Most options are absent: one bit each for the names that are there says so at once.
+  static uint64_t NameBit(std::string_view name) {
+    return uint64_t{1} << ((name.size() * 7 + (name.empty() ? 0 : name[0])) % 64);
+  }
+  bool MayHave(std::string_view name) const { return (names_ & NameBit(name)) != 0; }
   BsonValue Take(std::string_view name);         ///< marks it used; missing if absent
   BsonValue TakePresent(std::string_view name);  ///< the same; null counts as absent
   BsonValue Require(std::string_view name);
@@ -97,6 +102,7 @@ class ArgReader {
   const CommandRequest* request_ = nullptr;
   CommandFields own_;
   const CommandFields* fields_;
+  uint64_t names_ = 0;  ///< of the fields, by NameBit
   std::string where_;
   std::optional<Error> error_;
 };

@@ -14,6 +14,8 @@ namespace {
 /// backlog is gone and while it is worked off: for readers after a restart and on other members; here
 /// they know the head (ExpiryHead). Not more often, since the store writes its memtable out each time.
 constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 500'000;
+/// So many entries may have taken the head of the index out of the blocks in memory.
+constexpr int64_t kWarmAfter = 100;
 
 BsonDocument Command(const TtlRule& rule, int64_t threshold) {
   return BuildBson([&](BsonBuilder& b) {
@@ -269,7 +271,16 @@ Result<void> TtlReaper::Reap(Work& w) {
     w.last_entry.clear();
     MAYFLY_TRY(Cover(w));
   }
+  if (found && !v.more && w.rule.index && v.deleted >= kWarmAfter)
+    WarmHead(w.rule, cursor.millis());
   return Ok();
+}
+
+void TtlReaper::WarmHead(const TtlRule& rule, int64_t millis) {
+  TtlCursor head(storage_, rule, millis, INT64_MAX, {}, true);
+  Result<bool> found = head.Next();
+  Storage::Record record;
+  if (found && found.value()) (void)storage_.Fetch(*rule.coll, head.record_key(), &record);
 }
 
 Result<void> TtlReaper::Cover(Work& w) {

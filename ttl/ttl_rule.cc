@@ -56,7 +56,7 @@ std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>*
 }
 
 TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to,
-                     std::string_view at_entry)
+                     std::string_view at_entry, bool fill_cache)
     : rule_index_(rule.index), descending_(rule.index && rule.index->fields[0].descending) {
   if (rule.kind == TtlRule::Kind::kDocument) {
     KvIterOptions o;
@@ -69,7 +69,7 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
       o.upper = DeadlinePrefix(rule.coll->id);
       AppendTime64(o.upper, {to + 1});
     }
-    o.fill_cache = false;
+    o.fill_cache = fill_cache;
     queue_ = storage.kv().NewIterator(Keyspace::kExpiry, std::move(o));
     return;
   }
@@ -80,12 +80,12 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
     scan.upper =
         IdPrefix(rule.coll->id) + (to == INT64_MAX ? DatesEnd() : EncodeDate(to + 1, false));
     if (!at_entry.empty()) scan.lower = at_entry;
-    scan.fill_cache = false;
+    scan.fill_cache = fill_cache;
     records_ = storage.ScanRecords(rule.coll, std::move(scan));
     return;
   }
   IndexScan scan;
-  scan.fill_cache = false;
+  scan.fill_cache = fill_cache;
   scan.backward = descending_;
   if (descending_) {
     scan.lower = EncodeDate(to, true);

@@ -55,8 +55,9 @@ class TtlCursor {
  public:
   /// Dates in [from, to], both inclusive (milliseconds), as of now.
   /// `at_entry` (as EntryKey gave it): begins there instead of at the first entry of `from`.
+  /// `fill_cache`: what it reads stays in the block cache; not for what is about to go.
   TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to,
-            std::string_view at_entry = {});
+            std::string_view at_entry = {}, bool fill_cache = false);
   Result<bool> Next();
   int64_t millis() const { return millis_; }
   std::string_view record_key() const;

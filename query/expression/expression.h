@@ -27,10 +27,9 @@ struct DocumentMetadata {
 using VariableId = int32_t;
 
 /// Names in scope while parsing. Nested scopes shadow. Made once a command; user variables come
-/// from its `let`.
+/// from its `let`; ROOT, CURRENT, REMOVE, NOW, CLUSTER_TIME and USER_ROLES are always there.
 class VariableScope {
  public:
-  VariableScope();  ///< with ROOT, CURRENT, REMOVE, NOW, CLUSTER_TIME, USER_ROLES
   VariableId Define(std::string_view name);  ///< a new slot that shadows an older one of that name
   void Undefine(VariableId id);              ///< the end of the scope of `id`
   std::optional<VariableId> Lookup(std::string_view name) const;
@@ -40,8 +39,8 @@ class VariableScope {
                               kUserRoles = 5;
 
  private:
-  std::vector<std::pair<std::string, VariableId>> names_;
-  int slots_ = 6;
+  std::vector<std::pair<std::string, VariableId>> names_;  ///< those defined
+  int slots_ = kUserRoles + 1;
 };
 
 /// State of one evaluation: the document and the variables' values. One thread.

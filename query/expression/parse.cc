@@ -8,11 +8,6 @@
 
 namespace mayfly {
 
-VariableScope::VariableScope() {
-  for (std::string_view name : {"ROOT", "CURRENT", "REMOVE", "NOW", "CLUSTER_TIME", "USER_ROLES"})
-    names_.emplace_back(name, static_cast<VariableId>(names_.size()));
-}
-
 VariableId VariableScope::Define(std::string_view name) {
   names_.emplace_back(name, slots_);
   return slots_++;
@@ -25,7 +20,12 @@ void VariableScope::Undefine(VariableId id) {
 std::optional<VariableId> VariableScope::Lookup(std::string_view name) const {
   for (auto it = names_.rbegin(); it != names_.rend(); ++it)
     if (it->first == name) return it->second;
-  return std::nullopt;
+  // By VariableId.
+  constexpr std::string_view kSystem[] = {"ROOT", "CURRENT",      "REMOVE",
+                                          "NOW",  "CLUSTER_TIME", "USER_ROLES"};
+  const auto found = std::find(std::begin(kSystem), std::end(kSystem), name);
+  if (found == std::end(kSystem)) return std::nullopt;
+  return static_cast<VariableId>(found - std::begin(kSystem));
 }
 
 std::string ValueText(BsonValue v) {

@@ -162,6 +162,12 @@ void CollectSummaries(const PlanStage& stage, std::vector<std::string>* summarie
 }  // namespace
 
 std::string FindExecutor::PlanSummary() const {
+  // Nearly every plan is one access below stages that add nothing.
+  const PlanStage* stage = winner_.root.get();
+  while (stage->children().size() == 1 && stage->index() == nullptr)
+    stage = stage->children()[0].get();
+  if (stage->children().empty())
+    if (std::string s = stage->Summary(); !s.empty()) return s;
   std::vector<std::string> summaries, indexes;
   CollectSummaries(*winner_.root, &summaries, &indexes);
   if (summaries.empty()) return "EOF";

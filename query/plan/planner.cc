@@ -1,5 +1,7 @@
 #include "query/plan/planner.h"
 
+#include <algorithm>
+
 #include "protocol/bson_compare.h"
 
 namespace mayfly {
@@ -65,12 +67,12 @@ class PlanBuilder {
     return nullptr;
   }
   bool CanCover(const IndexAccess& access) const;
-  Leaf MakeLeaf(const IndexAccess& access, bool backward, ResidualFilter filter, bool keys_only);
+  Leaf MakeLeaf(IndexAccess access, bool backward, ResidualFilter filter, bool keys_only);
   /// One scan for each combination of the points of the first `explode` fields.
   void AddScans(const IndexAccess& access, size_t explode, bool backward,
                 std::vector<PlanStagePtr>* scans);
   void Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool covered, double score);
-  void AddAccess(const IndexAccess& access, bool forced);
+  void AddAccess(IndexAccess access, bool forced);
   void AddCollectionScan(int direction);
   void AddDisjunctions();
   /// How a disjunction is served: a scan for each of its branches.
@@ -81,6 +83,13 @@ class PlanBuilder {
     bool exact = true;
   };
   bool HasAllSortFields(const IndexInfo& index) const;
+  /// False: neither the filter nor the sort begins where the index does.
+  bool Concerns(const IndexInfo& index) const {
+    const std::string& first = index.fields[0].path;
+    if (!in_.sort.empty() && in_.sort.parts()[0].path == first) return true;
+    return std::any_of(predicates_.begin(), predicates_.end(),
+                       [&](const PathPredicate& p) { return p.path == first; });
+  }
   bool AddBranches(const MatchExpression& branch,
                    const std::vector<const MatchExpression*>& siblings, Branches* out);
   void AddDisjunction(const MatchExpression& clause, bool in_order);
@@ -115,19 +124,19 @@ bool PlanBuilder::CanCover(const IndexAccess& access) const {
   return true;
 }
 
-PlanBuilder::Leaf PlanBuilder::MakeLeaf(const IndexAccess& access, bool backward,
-                                        ResidualFilter filter, bool keys_only) {
+PlanBuilder::Leaf PlanBuilder::MakeLeaf(IndexAccess access, bool backward, ResidualFilter filter,
+                                        bool keys_only) {
   Leaf leaf;
   if (access.index == nullptr) {
-    leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, IdKind(), access.bounds.fields[0],
-                                                   backward, std::move(filter), false);
+    leaf.stage = std::make_unique<RecordScanStage>(
+        in_.ctx, IdKind(), std::move(access.bounds.fields[0]), backward, std::move(filter), false);
     leaf.has_docs = true;
     leaf.signature = "_id_";
   } else {
     IndexScanStage::Params params;
     params.index = access.index;
     params.multikey = access.multikey;
-    params.bounds = access.bounds;
+    params.bounds = std::move(access.bounds);
     params.backward = backward;
     params.count_only = keys_only;
     leaf.stage = std::make_unique<IndexScanStage>(in_.ctx, std::move(params));
@@ -192,7 +201,7 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
   plans_.push_back(std::move(plan));
 }
 
-void PlanBuilder::AddAccess(const IndexAccess& access, bool forced) {
+void PlanBuilder::AddAccess(IndexAccess access, bool forced) {
   size_t explode = 0;
   SortProvision sort = ProvidesSort(access, in_.sort, &explode);
   bool wants_sort = !in_.sort.empty();
@@ -202,7 +211,7 @@ void PlanBuilder::AddAccess(const IndexAccess& access, bool forced) {
   auto residual = Residual(access.exact);
   double score = access.score + (wants_sort && sorted ? 0.4 : 0);
   if (access.index == nullptr) {
-    Leaf leaf = MakeLeaf(access, backward, {residual}, false);
+    Leaf leaf = MakeLeaf(std::move(access), backward, {std::move(residual)}, false);
     Finish(std::move(leaf), {}, sorted, false, score);
     return;
   }
@@ -214,11 +223,11 @@ void PlanBuilder::AddAccess(const IndexAccess& access, bool forced) {
     AddScans(access, explode, backward, &scans);
     leaf.stage = std::make_unique<SortMergeStage>(in_.ctx, std::move(scans), in_.sort);
     leaf.signature = access.index->name + (backward ? "-*" : "*");
-    Finish(std::move(leaf), {residual}, true, covered, score);
+    Finish(std::move(leaf), {std::move(residual)}, true, covered, score);
     return;
   }
-  Leaf leaf = MakeLeaf(access, backward, {}, keys_only);
-  Finish(std::move(leaf), {residual}, sorted, covered, score + (covered ? 0.4 : 0));
+  Leaf leaf = MakeLeaf(std::move(access), backward, {}, keys_only);
+  Finish(std::move(leaf), {std::move(residual)}, sorted, covered, score + (covered ? 0.4 : 0));
 }
 
 void PlanBuilder::AddCollectionScan(int direction) {
@@ -282,7 +291,7 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
     if (std::find(best->exact.begin(), best->exact.end(), c) == best->exact.end())
       out->exact = false;
   if (best->index == nullptr) {
-    Leaf leaf = MakeLeaf(*best, false, {}, false);
+    Leaf leaf = MakeLeaf(std::move(*best), false, {}, false);
     out->scans.push_back(std::move(leaf.stage));
     out->signature += leaf.signature;
   } else {
@@ -376,7 +385,7 @@ Result<void> PlanBuilder::UseMinMax(const IndexInfoPtr& index) {
   if (!ordered)
     return PlannerError(in_, "The value of min() must be less than the value of max()",
                         LocationCode(51175));
-  AddAccess(access, true);
+  AddAccess(std::move(access), true);
   return Ok();
 }
 
@@ -441,17 +450,18 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
   if (any) {
     if (!capped() && in_.MayUseId()) {
       IndexAccess id = BuildIdAccess(predicates_);
-      AddAccess(id, false);
-      if (id.bounds.fields[0].IsPoint() && !plans_.empty()) return std::move(plans_);
+      const bool point = id.bounds.fields[0].IsPoint();
+      AddAccess(std::move(id), false);
+      if (point && !plans_.empty()) return std::move(plans_);
     }
     for (const auto& index : in_.ctx.coll->indexes) {
-      if (!in_.MayUse(*index)) continue;
+      if (!Concerns(*index) || !in_.MayUse(*index)) continue;
       IndexAccess access = BuildIndexAccess(index, clauses_, predicates_);
-      size_t before = plans_.size();
-      AddAccess(access, false);
-      // One entry at most: nothing can be better.
-      if (plans_.size() > before && index->unique && access.bounds.AllSinglePoints() &&
-          access.multikey == 0) {
+      const size_t before = plans_.size();
+      const bool one_at_most =
+          index->unique && access.bounds.AllSinglePoints() && access.multikey == 0;
+      AddAccess(std::move(access), false);
+      if (one_at_most && plans_.size() > before) {  // nothing can be better
         plans_.erase(plans_.begin(), plans_.end() - 1);
         return std::move(plans_);
       }
