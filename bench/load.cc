@@ -208,6 +208,9 @@ int main(int argc, char** argv) {
   app.add_option("--set-ports", set_ports, "instead: what replica sets cost: the primary of a set, its secondaries, a set of one member, a standalone server")
       ->delimiter(',');
   app.add_option("--set-pids", set_pids, "their process ids, in the same order; --operations: documents of the mass expiry")->delimiter(',');
+  bool set_memory = false;
+  app.add_flag("--set-memory", set_memory,
+               "with --set-ports: only what they have resident after the same writes and reads");
   CLI11_PARSE(app, argc, argv);
   if (set_ports.size() >= 4 && set_ports.size() == set_pids.size()) {
     auto part = [&](size_t from, size_t to) {
@@ -215,7 +218,8 @@ int main(int argc, char** argv) {
                         {set_pids.begin() + static_cast<ptrdiff_t>(from), set_pids.begin() + static_cast<ptrdiff_t>(to)}};
     };
     const size_t n = set_ports.size();
-    RunSets(options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
+    RunSetMemory(options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
+    if (!set_memory) RunSets(options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
     return 0;
   }
   if (redis > 0) {

@@ -109,5 +109,9 @@ struct SetMembers {
 /// A set of three, a set of one and a standalone server side by side, then a mass expiry of `options.max_operations` documents on the set of
 /// three (load_sets.cc).
 void RunSets(const LoadOptions& options, const SetMembers& set, const SetMembers& one, const SetMembers& alone);
+/// What each of them has resident after the same writes and reads; on servers that have done
+/// nothing before (load_set_memory.cc).
+void RunSetMemory(const LoadOptions& options, const SetMembers& set, const SetMembers& one,
+                  const SetMembers& alone);
 
 }  // namespace mayfly::bench

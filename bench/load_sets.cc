@@ -160,12 +160,7 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
   run("one member: find by _id", one, 0, 64, 1, nullptr, false);
   run("standalone: find by _id", alone, 0, 64, 1, nullptr, false);
 
-  // The same amount of the same work on a member and a standalone server, and what they hold afterwards.
-  for (const SetMembers* m : {&set, &alone}) fill(*m, "same", 100000, never);
-  std::printf("\nResident memory after the same 100,000 documents more: primary %.0f MiB", static_cast<double>(ResidentBytes(set.pids[0])) / 1048576);
-  for (size_t i = 1; i < set.pids.size(); ++i) std::printf(", secondary %.0f MiB", static_cast<double>(ResidentBytes(set.pids[i])) / 1048576);
-  std::printf(", standalone %.0f MiB\n\n", static_cast<double>(ResidentBytes(alone.pids[0])) / 1048576);
-
+  std::printf("\n");
   auto primary = client(set);
   auto monitor = [&](bool on) {
     primary->Call(Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append("ttlMonitorEnabled", on); }));

@@ -6,7 +6,7 @@
 namespace mayfly {
 namespace {
 constexpr size_t kGroupBytes = 4 << 20;  // of one batch of the store
-constexpr size_t kKeepBatchBytes = 8 << 20;
+constexpr size_t kKeepBatchBytes = 2 << 20;
 constexpr auto kLookAgain = std::chrono::milliseconds(50);  // whether what is held back is due
 }  // namespace
 

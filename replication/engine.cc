@@ -19,6 +19,8 @@ constexpr int64_t kHousekeepingMicros = 1'000'000;
 /// A member that has applied something tells the leader at most so often beside its heartbeats:
 /// whoever waits for w: N waits for that.
 constexpr int64_t kTellMicros = 10'000;
+/// A member whose log is not written for so many election timeouts counts as gone: its disk hangs.
+constexpr int64_t kStuckElections = 5;
 constexpr size_t kMaxInboxBytes = 256 << 20;
 
 uint64_t RandomId() {
@@ -75,6 +77,7 @@ Result<void> Engine::Start() {
   };
   t.heartbeat = [this](NodeId) { return EncodeHeartbeat(OwnHeartbeat(Micros())); };
   t.answer = [this](NodeId from, std::string_view body) { return AnswerTo(from, body); };
+  t.moved = [this](NodeId peer, bool sent) { Moved(peer, sent); };
   t.link_changed = [this](NodeId peer, bool up, const Error& why) {
     {
       std::lock_guard l(heard_mutex_);
@@ -238,6 +241,7 @@ Result<void> Engine::OpenNode() {
     return Snapshot(at_least, out);
   };
   n.resync = [this](NodeId from, SnapshotPointer p) { Resync(from, std::move(p)); };
+  n.goes_on = [this] { round_us_ = Micros(); };
   n.configured = [this](const ConsensusConfiguration& c) { Configured(c); };
   n.fatal = [this](std::string_view why) { Fatal(why); };
   n.log_line = [this](char severity, std::string_view m) { Log(severity, m); };
@@ -290,6 +294,7 @@ Heartbeat Engine::OwnHeartbeat(int64_t stamp) {
   h.term = s.term;
   h.electable = Micros() >= frozen_until_us_;
   h.copying = copying_;
+  h.works = Micros() - round_us_ < kStuckElections * o_.election_ticks * tick_us_;
   h.applied = log_->applied();
   h.sync_done = progress_.done;
   h.sync_total = copying_ ? progress_.total.load() : 0;
@@ -315,8 +320,10 @@ void Engine::Heard(NodeId from, const Heartbeat& h, bool answer) {
   {
     std::lock_guard l(heard_mutex_);
     Known& k = heard_[from];
-    const int64_t now = Micros();
+    const int64_t now = Micros(), election_us = o_.election_ticks * tick_us_;
     k.heard_us = now;
+    if (h.works && (answer ? now - h.stamp_us < election_us : now - k.sent_us < election_us / 2))
+      k.follows_us = now;
     if (answer) {
       k.answered_us = now;
       const double ms = static_cast<double>(now - h.stamp_us) / 1000;
@@ -326,6 +333,29 @@ void Engine::Heard(NodeId from, const Heartbeat& h, bool answer) {
     k.last = h;
   }
   o_.machine->Progressed();
+}
+
+void Engine::Moved(NodeId peer, bool sent) {
+  std::lock_guard l(heard_mutex_);
+  Known& k = heard_[peer];
+  (sent ? k.sent_us : k.received_us) = Micros();
+}
+
+void Engine::TellAlive(int64_t since) {
+  const mf_status s = node_->status();
+  if (s.role != MF_LEADER && s.role != MF_FOLLOWER) return;
+  std::lock_guard l(heard_mutex_);
+  if (s.role == MF_LEADER) {
+    for (const auto& [id, k] : heard_)
+      if (k.follows_us > since && k.last.term == s.term) node_->MemberAlive(id);
+    return;
+  }
+  auto it = heard_.find(s.leader);
+  if (it == heard_.end()) return;
+  const Known& k = it->second;
+  const bool says = k.heard_us > since && k.last.works && k.last.term == s.term &&
+                    k.last.role == static_cast<uint8_t>(ConsensusRole::kLeader);
+  if (says || k.received_us > since) node_->LeaderAlive();
 }
 
 void Engine::Received(NodeId from, uint8_t type, std::string_view body) {
@@ -358,7 +388,8 @@ void Engine::Run() {
   std::vector<std::pair<NodeId, std::string>> messages;
   std::vector<std::function<void()>> calls;
   std::vector<Proposal> proposals;
-  int64_t next_tick = Micros(), next_poll = next_tick, next_housekeeping = next_tick, next_tell = 0;
+  int64_t next_tick = Micros(), last_tick = next_tick, next_poll = next_tick,
+          next_housekeeping = next_tick, next_tell = 0;
   uint64_t applied = 0;
   std::unique_lock l(mutex_);
   for (;;) {
@@ -372,6 +403,7 @@ void Engine::Run() {
       }
     }
     if (stop_) return;
+    round_us_ = Micros();
     messages.swap(inbox_);
     calls.swap(calls_);
     proposals.swap(proposals_);
@@ -402,6 +434,7 @@ void Engine::Run() {
       if (now >= next_tick) {
         // After a pause (a stopped process) time goes on from now: no burst of ticks.
         next_tick = std::max(next_tick + tick_us, now);
+        TellAlive(std::exchange(last_tick, now));
         node_->Tick();
       }
       const bool poll = now >= next_poll;

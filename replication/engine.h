@@ -58,6 +58,10 @@ class Engine final : public Consensus {
   struct Known {
     Heartbeat last;
     int64_t heard_us = 0, answered_us = 0, failed_us = 0, skew_ms = 0;
+    /// It has answered a heartbeat of ours, or taken a part of what is on its way to it while its
+    /// own heartbeats come: it follows the leader of `last.term`, if it says so.
+    int64_t follows_us = 0;
+    int64_t sent_us = 0, received_us = 0;  ///< a part of a large frame to it or from it
     int64_t up_us = 0;  ///< when the stream to it was opened: what it said before may be of another process
     bool current() const { return heard_us >= up_us; }
     double ping_ms = 0;
@@ -96,6 +100,12 @@ class Engine final : public Consensus {
   std::string AnswerTo(NodeId from, std::string_view body);
   void Heard(NodeId from, const Heartbeat& h, bool answer);
   void Received(NodeId from, uint8_t type, std::string_view body);
+  /// A part of a large message has gone or come.
+  void Moved(NodeId peer, bool sent);
+  /// Tells raft-rs who is there, since `since`, by other ways than its messages. Those wait behind
+  /// large entries, on the network and while a thread writes them: that is no reason to look for
+  /// another leader.
+  void TellAlive(int64_t since);
   /// What Status tells, when it has changed.
   void Publish();
 
@@ -149,6 +159,8 @@ class Engine final : public Consensus {
   std::vector<Proposal> proposals_;
   bool stop_ = false, sleeping_ = false, moved_ = false;
   std::atomic<bool> leads_{false};
+  std::atomic<int64_t> round_us_{
+      0};  ///< when the engine's thread began its round, or its last write in it
   std::atomic<bool> started_{false};  ///< transport_ is there
   std::atomic<bool> halted_{false};   ///< a copy takes this node's place
 

@@ -13,7 +13,8 @@ std::string EncodeHeartbeat(const Heartbeat& h) {
   put(h.stamp_us);
   put(h.wall.millis);
   put(h.role);
-  put(static_cast<uint8_t>((h.electable ? 1 : 0) | (h.copying ? 2 : 0) | (h.without_you ? 4 : 0)));
+  put(static_cast<uint8_t>((h.electable ? 1 : 0) | (h.copying ? 2 : 0) | (h.without_you ? 4 : 0) |
+                           (h.works ? 8 : 0)));
   for (uint64_t v : {h.term, h.applied.term, h.applied.index, h.durable.term, h.durable.index,
                      h.sync_done, h.sync_total})
     put(v);
@@ -37,6 +38,7 @@ bool DecodeHeartbeat(std::string_view in, Heartbeat* h) {
   h->electable = flags & 1;
   h->copying = flags & 2;
   h->without_you = flags & 4;
+  h->works = flags & 8;
   h->payload = in.substr(kHeartbeatHead);
   return h->role <= static_cast<uint8_t>(ConsensusRole::kLeader);
 }

@@ -12,12 +12,14 @@ namespace mayfly {
 /// heartbeat := version:u8 (1) sent:le64 body      answer := version:u8 echo:le64 body
 /// body := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64
 /// sync_total:le64 payload
-/// flags: 1 electable, 2 copying, 4 without you
+/// flags: 1 electable, 2 copying, 4 without you, 8 works
 struct Heartbeat {
   int64_t stamp_us = 0;  ///< the sender's monotonic clock; an answer has that of its question
   Instant wall;
   uint8_t role = 0;
   bool electable = true, copying = false;
+  /// The thread that has the log is not stuck: it writes to disk at most, and not for too long.
+  bool works = false;
   /// Of an answer: the sender's configuration has no place for who asked, and `payload` is that
   /// configuration (log_store.h).
   bool without_you = false;

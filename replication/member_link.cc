@@ -27,6 +27,8 @@ constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr size_t kMacSize = 16, kNonceSize = 32, kProofSize = 32;
 constexpr uint8_t kVersion = 1;
 constexpr size_t kMaxHandshake = 4096;
+constexpr size_t kKeepBytes =
+    1280 << 10;  ///< a message of the usual largest size; the memory for larger ones is given back
 enum : uint8_t { kChallenge = 1, kAnswer = 2, kProof = 3, kRefusal = 4 };
 
 std::string Hmac(std::string_view key, std::initializer_list<std::string_view> parts) {
@@ -111,15 +113,26 @@ LinkTask<Result<void>> MemberLink::Fill(size_t size) {
   if (in_.size() - in_used_ >= size) co_return Ok();
   in_.erase(0, in_used_);
   in_used_ = 0;
-  const size_t have = in_.size();
+  size_t have = in_.size();
   const size_t room = std::max<size_t>(size, 64 << 10);
+  if (in_.capacity() > 2 * kKeepBytes && room <= kKeepBytes) {
+    std::string smaller;
+    smaller.reserve(kKeepBytes);
+    in_.swap(smaller.append(in_));
+  }
   in_.resize(room);
-  auto [ec, n] =
-      co_await asio::async_read(socket_, asio::buffer(in_.data() + have, room - have),
-                                asio::transfer_at_least(size - have), asio::as_tuple(kAwait));
-  in_.resize(have + n);
-  if (ec) co_return Ended(ec);
-  co_return Ok();
+  for (;;) {
+    auto [ec, n] = co_await socket_.async_read_some(asio::buffer(in_.data() + have, room - have),
+                                                    asio::as_tuple(kAwait));
+    have += n;
+    if (!ec && have < size) {
+      if (moved) moved();
+      continue;
+    }
+    in_.resize(have);
+    if (ec) co_return Ended(ec);
+    co_return Ok();
+  }
 }
 
 LinkTask<Result<MemberLink::Frame>> MemberLink::Read(size_t max) {
@@ -159,8 +172,13 @@ void MemberLink::Add(uint8_t type, std::string_view body, std::string_view more)
 LinkTask<Result<void>> MemberLink::Flush() {
   std::string sending = std::move(out_);
   out_.clear();
-  auto [ec, n] = co_await asio::async_write(socket_, asio::buffer(sending), asio::as_tuple(kAwait));
-  if (ec) co_return Ended(ec);
+  for (size_t sent = 0; sent < sending.size();) {
+    auto [ec, n] = co_await socket_.async_write_some(
+        asio::buffer(sending.data() + sent, sending.size() - sent), asio::as_tuple(kAwait));
+    if (ec) co_return Ended(ec);
+    sent += n;
+    if (moved && sent < sending.size()) moved();
+  }
   if (out_.empty() && sending.capacity() <= (1 << 20)) {
     sending.clear();
     out_ = std::move(sending);  // its memory

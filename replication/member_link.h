@@ -70,6 +70,9 @@ class MemberLink {
   /// Appends a frame to what Flush sends. `body` in two pieces.
   void Add(uint8_t type, std::string_view body, std::string_view more = {});
   LinkTask<Result<void>> Flush();
+  /// Called when a part of a frame has come or gone and more is to follow: a large one takes its
+  /// time on a slow network.
+  std::function<void()> moved;
   size_t unsent() const { return out_.size(); }
 
   /// The two sides of the handshake; the acceptor's begins behind the OP_MSG.

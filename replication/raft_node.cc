@@ -15,7 +15,10 @@ constexpr uint64_t kMaxMessageBytes = 1 << 20;
 // Messages with entries to one member. Few, because heartbeats wait behind them: a member that
 // catches up over a slow network must not lose its leader.
 constexpr uint64_t kMaxInFlight = 12;
-constexpr uint64_t kCacheBytes = 16 << 20;  // of the end of the log
+// Of the end of the log: what waits to be applied, and what is applied but may be behind still on
+// its way to members. More is read from the store.
+constexpr uint64_t kCacheBytes = 16 << 20, kKeepBytes = 4 << 20;
+constexpr size_t kKeepBatchBytes = 1 << 20;
 constexpr uint64_t kCaughtUp = 64;          // entries behind at which a learner is promoted
 constexpr int kTakeOverEveryElections = 1;  // how often a member of higher priority is looked for
 constexpr int kAskAgainElections = 2;       // after how long a member is told again to take a copy
@@ -111,6 +114,7 @@ Result<void> RaftNode::Open() {
   c.max_message_bytes = kMaxMessageBytes;
   c.max_inflight = kMaxInFlight;
   c.cache_bytes = kCacheBytes;
+  c.keep_bytes = kKeepBytes;
   c.seed = o_.seed;
   raft_ = mf_raft_new(&c, &callbacks_);
   if (o_.configured && !configuration_.set_id.empty()) o_.configured(configuration_);
@@ -449,6 +453,7 @@ void RaftNode::Pump() {
   CheckState();
   while (mf_raft_has_ready(raft_)) {
     CheckState();
+    if (o_.goes_on) o_.goes_on();
     const mf_ready& ready = *mf_raft_ready(raft_);
     mf_committed* committed = ready.committed;
     std::vector<mf_read> reads(ready.reads, ready.reads + ready.read_count);
@@ -484,7 +489,7 @@ void RaftNode::Persist(const mf_ready& ready) {
   if (ready.has_hard_state) o_.log->StageHardState(*batch_, {ready.term, ready.vote, ready.commit});
   Result<void> written = o_.log->kv().Write(*batch_, true);
   if (!written) Fatal("the replication log could not be written: " + written.error().message);
-  if (batch_->SizeBytes() > (8 << 20)) batch_ = o_.log->kv().NewBatch();
+  if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = o_.log->kv().NewBatch();
 }
 
 void RaftNode::Send(const mf_message* messages, size_t count) {

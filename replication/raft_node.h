@@ -37,6 +37,8 @@ class RaftNode {
     std::function<bool(uint64_t at_least, NodeId to, SnapshotPointer* out)> snapshot;
     /// This node is further behind than the leader's log reaches.
     std::function<void(NodeId from, SnapshotPointer pointer)> resync;
+    /// Before each write to the log: the thread is not stuck. May be empty.
+    std::function<void()> goes_on;
     /// A configuration has become the current one (its address book may have changed).
     std::function<void(const ConsensusConfiguration&)> configured;
     std::function<void(std::string_view why)> fatal;  ///< does not return
@@ -60,6 +62,10 @@ class RaftNode {
   /// Goes on with a step-down that is under way; as often as one likes.
   void Poll();
   void Step(NodeId from, std::string_view message);
+  /// What is known beside raft-rs's messages, which may be stuck behind a large entry: before Tick.
+  /// A leader's: this member follows it. A follower's: its leader leads.
+  void MemberAlive(NodeId id) { mf_raft_member_alive(raft_, id); }
+  void LeaderAlive() { mf_raft_leader_alive(raft_); }
   void Propose(std::vector<Proposal> proposals);
   /// `besides`: in the change even if nothing of it is new to this node (after a forced configuration it is to the others).
   void Reconfigure(ConsensusConfiguration configuration, Applier::Done done, std::vector<mf_change> besides = {});

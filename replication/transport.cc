@@ -25,6 +25,8 @@ constexpr size_t kFlushBytes = 1 << 20;
 constexpr int64_t kTellAgainMs = 60'000;
 constexpr size_t kMaxRefusals = 64;
 constexpr int64_t kHandshakeMs = 5000, kFirstPauseMs = 50, kLastPauseMs = 1000;
+constexpr int kProbeAttempts = 3;
+constexpr int64_t kProbeAgainMs = 200;
 /// A stream that has been silent for so long, and for several heartbeats, is broken although nobody
 /// said so.
 constexpr int64_t kSilentMs = 5000, kSilentHeartbeats = 3;
@@ -216,6 +218,11 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
         peer->heard_ms = NowMs();
         peer->silent = false;
         peer->last_error.clear();
+        // It takes what it is sent, so it is there; its answers wait behind that.
+        link->moved = [this, p = peer.get()] {
+          p->heard_ms = NowMs();
+          o_.moved(p->id, true);
+        };
         {
           // What waited for a connection is old: the engine has sent it again or given up.
           std::lock_guard l(peer->mutex);
@@ -357,6 +364,7 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
     co_return;
   }
   if (!peer.address.empty()) AddPeer({peer.info.id, peer.address}, false);
+  link->moved = [this, id = peer.info.id] { o_.moved(id, false); };
   for (;;) {
     auto frame = co_await link->Read();
     if (!frame) {
@@ -375,6 +383,19 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
   link->Close();
 }
 
+LinkTask<Result<NodeInfo>> Transport::AskWho(std::string address, std::string set_id) {
+  auto opened = co_await OpenLink(address);
+  if (!opened) co_return opened.error();
+  std::shared_ptr<MemberLink> link = std::move(opened).value();
+  Watchdog dog(net_.get_executor(), link, kHandshakeMs);
+  LinkIdentity identity = o_.identity();
+  if (!set_id.empty()) identity.set_id = set_id;
+  auto greeted = co_await link->Dial(identity, LinkPurpose::kProbe, 0);
+  link->Close();
+  if (!greeted) co_return greeted.error();
+  co_return greeted.value().info;
+}
+
 void Transport::Probe(std::string address, std::string set_id, int64_t timeout_ms,
                       std::function<void(Result<NodeInfo>)> done) {
   auto once = std::make_shared<std::function<void(Result<NodeInfo>)>>(std::move(done));
@@ -384,7 +405,7 @@ void Transport::Probe(std::string address, std::string set_id, int64_t timeout_m
     *once = nullptr;
     f(std::move(r));
   };
-  asio::post(net_, [this, address, set_id, timeout_ms, finish] {
+  asio::post(net_, [this, address, set_id, timeout_ms, finish, once] {
     auto timer =
         std::make_shared<Timer>(net_.get_executor(), std::chrono::milliseconds(timeout_ms));
     timer->async_wait([timer, finish, address](boost::system::error_code ec) {
@@ -393,25 +414,20 @@ void Transport::Probe(std::string address, std::string set_id, int64_t timeout_m
     asio::co_spawn(
         net_.get_executor(),
         [](Transport* self, std::string address, std::string set_id, decltype(finish) finish,
-           std::shared_ptr<Timer> timer) -> LinkTask<void> {
-          auto opened = co_await OpenLink(address);
-          if (!opened) {
-            timer->cancel();
-            finish(opened.error());
-            co_return;
+           decltype(once) once, std::shared_ptr<Timer> timer) -> LinkTask<void> {
+          Result<NodeInfo> answer = Error{};
+          for (int attempt = 1;; ++attempt) {
+            answer = co_await self->AskWho(address, set_id);
+            // A server that is just starting, or has too much to do to accept, is asked again.
+            if (answer || answer.error().code != ErrorCode::kHostUnreachable ||
+                attempt == kProbeAttempts || !*once || self->stopped_)
+              break;
+            Timer pause(self->net_.get_executor(), std::chrono::milliseconds(kProbeAgainMs));
+            co_await pause.async_wait(asio::as_tuple(kAwait));
           }
-          std::shared_ptr<MemberLink> link = std::move(opened).value();
-          Watchdog dog(self->net_.get_executor(), link, kHandshakeMs);
-          LinkIdentity identity = self->o_.identity();
-          if (!set_id.empty()) identity.set_id = set_id;
-          auto greeted = co_await link->Dial(identity, LinkPurpose::kProbe, 0);
-          link->Close();
           timer->cancel();
-          if (greeted)
-            finish(greeted.value().info);
-          else
-            finish(greeted.error());
-        }(this, address, set_id, finish, timer),
+          finish(std::move(answer));
+        }(this, address, set_id, finish, once, timer),
         asio::detached);
   });
 }

@@ -35,6 +35,9 @@ class Transport {
     std::function<std::string(NodeId from, std::string_view heartbeat)> answer;
     /// The stream to this member was opened, or broke or could not be opened (why).
     std::function<void(NodeId peer, bool up, const Error& why)> link_changed;
+    /// Part of a frame has gone to this member (`sent`) or come from it, the rest follows; its
+    /// thread.
+    std::function<void(NodeId peer, bool sent)> moved;
     /// Serves a copy of the data: runs on the thread for copies as long as the link lasts.
     std::function<LinkTask<void>(std::shared_ptr<MemberLink>, NodeId peer)> serve_fetch;
     std::function<void(char severity, std::string_view message)> log;
@@ -57,7 +60,8 @@ class Transport {
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
   bool Send(NodeId to, uint8_t type, std::string_view body);
   void Adopt(int socket, std::string early);
-  /// `set_id`: told instead of this node's own, unless empty.
+  /// Asks who lives at an address; one that cannot be reached is asked three times, within
+  /// `timeout_ms`. `set_id`: told instead of this node's own, unless empty.
   void Probe(std::string address, std::string set_id, int64_t timeout_ms,
              std::function<void(Result<NodeInfo>)> done);
 
@@ -70,6 +74,8 @@ class Transport {
   LinkTask<void> Stream(std::shared_ptr<Peer> peer);
   LinkTask<void> Writer(std::shared_ptr<Peer> peer, std::shared_ptr<MemberLink> link);
   LinkTask<void> Serve(int socket, std::string early);
+  /// Connects and asks who lives there; once.
+  LinkTask<Result<NodeInfo>> AskWho(std::string address, std::string set_id);
   LinkTask<void> Pause(std::shared_ptr<Peer> peer, int64_t ms);
   void AddPeer(const Address& a, bool listed);
   void LogRefusal(const std::string& why);

@@ -430,6 +430,13 @@ Result<void> ArgReader::FinishLoose() {
   return Ok();
 }
 
+std::vector<std::string> ArgReader::Unread() const {
+  std::vector<std::string> names;
+  for (const CommandField& f : *fields_)
+    if (!f.used && !f.generic) names.emplace_back(f.name);
+  return names;
+}
+
 Result<void> ArgReader::Finish() {
   if (error_) return *error_;
   for (const CommandField& f : *fields_) {

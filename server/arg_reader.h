@@ -84,6 +84,8 @@ class ArgReader {
   Result<void> Finish();
   /// The first error only: for readers that take any field.
   Result<void> FinishLoose();
+  /// Fields that nobody has read.
+  std::vector<std::string> Unread() const;
 
   const std::string& where() const { return where_; }
   Error WrongType(std::string_view name, BsonType got, std::string_view expected) const;

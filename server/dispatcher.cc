@@ -342,8 +342,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   OpenReply(s, out);
   if (parsed) parsed = Check(c, s);
   if (parsed && server_.fail_points().any()) [[unlikely]] {
-    s.fail =
-        FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.is_internal_client);
+    s.fail = FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.slot().desc,
+                             c.is_internal_client);
     if (s.fail && s.fail->block_ms == 0) parsed = FailOnPurpose(s);
     if (parsed) parsed = FireMaxTime(server_.fail_points(), *s.op);
   }

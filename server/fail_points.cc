@@ -30,10 +30,10 @@ Result<void> CheckStrings(std::string_view field, std::optional<BsonView> list) 
   return Ok();
 }
 
-/// Refuses data that would do nothing, so that a test cannot pass because of a misspelt field.
-Result<void> CheckData(std::string_view name, BsonView data) {
+/// The types of the fields that a fail point has; the names of those that it has not.
+Result<std::vector<std::string>> CheckData(std::string_view name, BsonView data) {
   ArgReader in("configureFailPoint.data", data);
-  if (name.starts_with("maxTime") || StopsReplication(name)) return in.Finish();
+  if (name.starts_with("maxTime") || StopsReplication(name)) return in.Unread();
   in.OptInt64("errorCode");
   in.OptBool("closeConnection");
   if (name == "failCommand") {
@@ -46,8 +46,9 @@ Result<void> CheckData(std::string_view name, BsonView data) {
     const auto wc = in.OptDocument("writeConcernError");
     in.OptDocument("errorExtraInfo");
     in.OptString("appName");
+    in.OptString("threadName");
     in.OptString("namespace");
-    MAYFLY_TRY(in.Finish());
+    MAYFLY_TRY(in.FinishLoose());
     MAYFLY_TRY(CheckStrings("failCommands", commands));
     MAYFLY_TRY(CheckStrings("errorLabels", labels));
     if (wc && !(*wc)["code"].IsNumber())
@@ -59,10 +60,11 @@ Result<void> CheckData(std::string_view name, BsonView data) {
           "must specify 'blockTimeMS' when 'blockConnection' is true in the failCommand data"};
     if (!data["blockTimeMS"].missing() && data["blockTimeMS"].NumberAsInt64() < 0)
       return Error{ErrorCode::kInvalidOptions, "'blockTimeMS' must not be negative"};
-    return Ok();
+    return in.Unread();
   }
   if (name == "onPrimaryTransactionalWrite") in.OptInt64("failBeforeCommitExceptionCode");
-  return in.Finish();
+  MAYFLY_TRY(in.FinishLoose());
+  return in.Unread();
 }
 
 }  // namespace
@@ -71,7 +73,8 @@ FailPoints::FailPoints() : random_(std::random_device{}()) {
   for (std::string_view n : kNames) points_.emplace(n, Point());
 }
 
-Result<int64_t> FailPoints::Configure(std::string_view name, BsonValue mode, BsonView data) {
+Result<FailPoints::Configured> FailPoints::Configure(std::string_view name, BsonValue mode,
+                                                     BsonView data) {
   Point next;
   next.data = BsonDocument(data);
   if (mode.IsString()) {
@@ -122,17 +125,25 @@ Result<int64_t> FailPoints::Configure(std::string_view name, BsonValue mode, Bso
       return Error{ErrorCode::kBadValue,
                    std::string(name) + " is \"alwaysOn\" or \"off\" on this server"};
   }
+  Configured out;
   if (next.mode != Mode::kOff) {
-    MAYFLY_TRY(CheckData(name, data));
+    MAYFLY_TRY(out.ignored, CheckData(name, data));
   }
-  const int64_t met = it->second.met;
+  out.entered = next.entered = it->second.entered;
   active_.fetch_add(int{next.mode != Mode::kOff} - int{it->second.mode != Mode::kOff});
   it->second = std::move(next);
   if (StopsReplication(name)) {
     stop_applying_(points_.find("stopReplProducer")->second.mode != Mode::kOff ||
                    points_.find("rsSyncApplyStop")->second.mode != Mode::kOff);
   }
-  return met;
+  return out;
+}
+
+Result<int64_t> FailPoints::Entered(std::string_view name) const {
+  std::lock_guard l(mutex_);
+  auto it = points_.find(name);
+  if (it == points_.end()) return Error{kFailPointSetFailed, std::string(name) + " not found"};
+  return it->second.entered;
 }
 
 std::optional<BsonDocument> FailPoints::Fire(std::string_view name,
@@ -143,7 +154,6 @@ std::optional<BsonDocument> FailPoints::Fire(std::string_view name,
   if (it == points_.end()) return std::nullopt;
   Point& p = it->second;
   if (p.mode == Mode::kOff || (applies && !applies(p.data.view()))) return std::nullopt;
-  ++p.met;
   switch (p.mode) {
     case Mode::kTimes:
       if (--p.left == 0) {
@@ -163,6 +173,7 @@ std::optional<BsonDocument> FailPoints::Fire(std::string_view name,
     default:
       break;
   }
+  ++p.entered;
   return p.data;
 }
 
@@ -176,7 +187,9 @@ Result<void> FireMaxTime(FailPoints& points, Operation& op) {
 
 std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const CommandRow& row,
                                                  const CommandRequest& request,
-                                                 std::string_view app_name, bool internal_client) {
+                                                 std::string_view app_name,
+                                                 std::string_view thread_name,
+                                                 bool internal_client) {
   // Otherwise nobody could switch it off.
   if (row.name == "configureFailPoint") return std::nullopt;
   auto named = [&](std::string_view name) {
@@ -188,6 +201,7 @@ std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const Comma
   std::optional<BsonDocument> fired = points.Fire("failCommand", [&](BsonView data) {
     if (internal_client && !data["failInternalCommands"].Truthy()) return false;
     if (data["appName"].IsString() && data["appName"].String() != app_name) return false;
+    if (data["threadName"].IsString() && data["threadName"].String() != thread_name) return false;
     if (data["namespace"].IsString()) {
       const std::string_view ns = data["namespace"].String();
       const BsonValue first = request.fields[0].value;

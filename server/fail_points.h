@@ -31,10 +31,18 @@ class FailPoints {
   /// One relaxed load: what the hot path asks.
   bool any() const { return active_.load(std::memory_order_relaxed) != 0; }
 
+  struct Configured {
+    int64_t entered = 0;               ///< as Entered, before the change
+    std::vector<std::string> ignored;  ///< fields of the data that this fail point does not have
+  };
   /// Sets the mode ("off", "alwaysOn", {times: n}, {skip: n}, {activationProbability: p}) and the
-  /// data. Answers how often it had been met while it was on. Errors: FailPointSetFailed 266 for an
-  /// unknown name; BadValue 2, TypeMismatch 14, FailedToParse 9 for mode and data.
-  Result<int64_t> Configure(std::string_view name, BsonValue mode, BsonView data);
+  /// data. Fields of the data that mean nothing are taken, as MongoDB takes them (SERVER-51712:
+  /// data has no schema; drivers' tests rely on it), and named so that they can be logged. Errors:
+  /// FailPointSetFailed 266 for an unknown name; BadValue 2, TypeMismatch 14, FailedToParse 9 for
+  /// mode and known fields.
+  Result<Configured> Configure(std::string_view name, BsonValue mode, BsonView data);
+  /// How often it has fired since the server was started. Errors: FailPointSetFailed 266.
+  Result<int64_t> Entered(std::string_view name) const;
 
   /// Meets the fail point: its data if it is on, `applies` (may be null) says yes to the data, and
   /// the mode lets it fire.
@@ -47,7 +55,7 @@ class FailPoints {
     Mode mode = Mode::kOff;
     int64_t left = 0;  ///< of times, or still to skip
     double probability = 0;
-    int64_t met = 0;
+    int64_t entered = 0;
     BsonDocument data;
   };
   mutable std::mutex mutex_;
@@ -70,9 +78,12 @@ struct FailCommandAction {
   std::optional<std::vector<std::string>> labels;  ///< given: exactly these, even if none
 };
 
-/// The action for this command, if failCommand is on for it. `app_name`: of the client.
+/// The action for this command, if failCommand is on for it. `app_name`: of the client;
+/// `thread_name`: of its connection, as currentOp shows it ("conn12").
 std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const CommandRow& row,
                                                  const CommandRequest& request,
-                                                 std::string_view app_name, bool internal_client);
+                                                 std::string_view app_name,
+                                                 std::string_view thread_name,
+                                                 bool internal_client);
 
 }  // namespace mayfly

@@ -232,11 +232,10 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   });
 
   Server server(context);
-  auto started = server.Start();
-  if (!started) {
+  if (auto listening = server.Listen(); !listening) {
     replica_set.reset();
     context.set_storage(nullptr);
-    return Fail(*log, kExitAddressInUse, "Cannot listen", started.error());
+    return Fail(*log, kExitAddressInUse, "Cannot listen", listening.error());
   }
   if (replica_set) {
     replica_set->set_self_host(SelfHost(config, server.port()));
@@ -247,6 +246,8 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     if (auto joined = replica_set->Start(); !joined)
       return Fail(*log, kExitDataDirectory, "Cannot take part in the set", joined.error());
   }
+  // Not before: a command, or another member, would meet a set that has not started.
+  server.Start();
   ttl->Start();
   HttpServer http(context);
   if (auto listening = http.Start(); !listening) {

@@ -259,7 +259,7 @@ Result<void> Server::ListenUnix() {
   return Ok();
 }
 
-Result<void> Server::Start() {
+Result<void> Server::Listen() {
   for (const std::string& address : server_.config().bind_ips) {
     MAYFLY_TRY(ListenTcp(address));
   }
@@ -269,12 +269,15 @@ Result<void> Server::Start() {
       server_.log().AddStartupWarning(LogComponent::kNetwork, 9000102,
                                       "No unix socket: " + made.error().message);
   }
+  return Ok();
+}
+
+void Server::Start() {
   asio::co_spawn(threads_[0]->executor(), HouseKeeping(), asio::detached);
   for (auto& t : threads_) t->Start();
   server_.log().Write(
       LogSeverity::kInfo, LogComponent::kNetwork, 23016, "Waiting for connections",
       BuildBson([&](BsonBuilder& b) { b.Append("port", port_).Append("ssl", "off"); }), "listener");
-  return Ok();
 }
 
 namespace {

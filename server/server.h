@@ -60,9 +60,12 @@ class Server {
   explicit Server(ServerContext& context);
   ~Server();
 
-  /// Binds every address and starts the threads. Errors: a TCP address that cannot be bound (with
+  /// Binds every address; who connects waits. Errors: a TCP address that cannot be bound (with
   /// the reason); a unix socket that cannot be bound is only a warning.
-  Result<void> Start();
+  Result<void> Listen();
+  /// Starts the threads: connections are accepted and served. REQUIRES: Listen has succeeded, and
+  /// what commands ask (the replica set) has started.
+  void Start();
   /// Stops accepting, lets running operations finish (those that only wait are ended with
   /// InterruptedAtShutdown; after `grace_millis` all of them), closes every connection, and returns
   /// when all threads are done.

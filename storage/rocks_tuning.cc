@@ -146,6 +146,16 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
   o.level0_file_num_compaction_trigger = 4;
   o.level0_slowdown_writes_trigger = 32;
   o.level0_stop_writes_trigger = 64;
+  if (ks == Keyspace::kOplog) {
+    // Written in order and hardly ever read back: it gains nothing from a large memtable, which
+    // would be the largest part of what a member needs more than a standalone server. As much
+    // gathers in level 0, and may wait for a flush that is behind one of another family.
+    o.write_buffer_size = 4 * kMiB;
+    o.max_write_buffer_number = 8;
+    o.level0_file_num_compaction_trigger = 16;
+    o.level0_slowdown_writes_trigger = 64;
+    o.level0_stop_writes_trigger = 128;
+  }
   o.soft_pending_compaction_bytes_limit = uint64_t{64} << 30;
   o.hard_pending_compaction_bytes_limit = uint64_t{256} << 30;
   o.level_compaction_dynamic_level_bytes = true;

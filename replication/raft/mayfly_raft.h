@@ -58,7 +58,9 @@ typedef struct {
   uint64_t term, vote, commit;  /* hard state */
   uint64_t trimmed_index, trimmed_term, last_index, applied;
   mf_bytes conf_state;          /* protobuf; empty: none */
-  uint64_t max_message_bytes, max_inflight, cache_bytes;
+  uint64_t max_message_bytes, max_inflight;
+  uint64_t cache_bytes,
+      keep_bytes; /* of the end of the log in memory: what is not applied yet; what is */
   uint64_t seed;                /* of the election timeouts: equal seeds, equal runs */
 } mf_config;
 
@@ -122,6 +124,10 @@ int mf_raft_propose(mf_raft* node, const mf_bytes* data, const mf_bytes* context
 int mf_raft_propose_change(mf_raft* node, const mf_change* changes, size_t count, mf_bytes context, uint64_t* index);
 /* Takes a committed change of membership into account; the new eraftpb.ConfState comes back. */
 mf_bytes mf_raft_apply_change(mf_raft* node, const mf_entry* entry);
+/* By other ways than raft-rs's messages: `id` follows this leader (no follower: nothing); this
+ * follower's leader leads. */
+void mf_raft_member_alive(mf_raft* node, uint64_t id);
+void mf_raft_leader_alive(mf_raft* node);
 void mf_raft_read_index(mf_raft* node, uint64_t request);
 void mf_raft_transfer(mf_raft* node, uint64_t to);
 void mf_raft_campaign(mf_raft* node);

@@ -6,6 +6,7 @@ import datetime, os, random, sys, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from pymongo.write_concern import WriteConcern
 from load import Watcher, Writers, verdict
 from replica_set import ROOT, ReplicaSet
 
@@ -64,6 +65,24 @@ def slow_disk(s, load):
     load.go_on(s, 100)
 
 
+def stalled_disk(s):
+    """Syncs that take longer than an election timeout: the members still hear of each other, so nobody else has to lead."""
+    for which in ("primary", "secondaries", "set"):
+        primary = s.primary()
+        term = primary.client.admin.command("replSetGetStatus")["term"]
+        stalled = {"primary": [primary], "secondaries": others(s, primary), "set": s.members}[which]
+        for m in stalled:
+            m.tell("slow 2500")
+        began = time.monotonic()
+        primary.client.test.get_collection("stalled", write_concern=WriteConcern(w="majority", wtimeout=60000)).insert_one({"_id": which})
+        took = time.monotonic() - began
+        for m in stalled:
+            m.tell("slow 0")
+        now = primary.client.admin.command("replSetGetStatus")
+        check(took > 2 and now["term"] == term and now["myState"] == 1, f"each sync of the {which} takes 2.5 s, the election timeout is "
+              f"{primary.client.admin.command('replSetGetConfig')['config']['settings']['electionTimeoutMillis']} ms: a write in {took:.1f} s, term {term} -> {now['term']}")
+
+
 def full_disk(s, load):
     for which in ("secondary", "primary"):
         primary = s.primary()
@@ -103,7 +122,7 @@ def trimmed(s, load):
 
 
 def clocks(s):
-    """No writers here: their times are real."""
+    """No writers beside it: their times are real."""
     primary = s.primary()
     secondary = others(s, primary)[0]
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=30)
@@ -156,8 +175,9 @@ def main():
         load.finish()
         watcher.stop = True
         watcher.join()
-        print("     clocks", flush=True)
-        clocks(s)
+        for part in (stalled_disk, clocks):
+            print(f"     {part.__name__}", flush=True)
+            part(s)
         verdict(s, check, writers, [watcher], "faults of members")
     finally:
         for w in writers:

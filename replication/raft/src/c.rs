@@ -124,6 +124,7 @@ pub struct MfConfig {
     pub max_message_bytes: u64,
     pub max_inflight: u64,
     pub cache_bytes: u64,
+    pub keep_bytes: u64,
     pub seed: u64,
 }
 

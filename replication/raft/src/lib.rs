@@ -155,7 +155,9 @@ pub unsafe extern "C" fn mf_raft_new(config: *const MfConfig, callbacks: *const 
             conf,
             (c.trimmed_index, c.trimmed_term),
             c.last_index,
+            c.applied,
             c.cache_bytes as usize,
+            c.keep_bytes as usize,
         );
         let config = Config {
             id: c.id,
@@ -405,6 +407,36 @@ pub unsafe extern "C" fn mf_raft_apply_change(node: *mut Node, entry: *const MfE
 /// # Safety
 /// Pointers as mayfly_raft.h says.
 #[no_mangle]
+pub unsafe extern "C" fn mf_raft_member_alive(node: *mut Node, id: u64) {
+    let node = &mut *node;
+    let callbacks = node.callbacks;
+    guard(&callbacks, || {
+        let raft = &mut node.raw.raft;
+        if raft.state == StateRole::Leader {
+            if let Some(pr) = raft.mut_prs().get_mut(id) {
+                pr.recent_active = true;
+            }
+        }
+    })
+}
+
+/// # Safety
+/// Pointers as mayfly_raft.h says.
+#[no_mangle]
+pub unsafe extern "C" fn mf_raft_leader_alive(node: *mut Node) {
+    let node = &mut *node;
+    let callbacks = node.callbacks;
+    guard(&callbacks, || {
+        let raft = &mut node.raw.raft;
+        if raft.state == StateRole::Follower && raft.leader_id != 0 {
+            raft.election_elapsed = 0;
+        }
+    })
+}
+
+/// # Safety
+/// Pointers as mayfly_raft.h says.
+#[no_mangle]
 pub unsafe extern "C" fn mf_raft_read_index(node: *mut Node, request: u64) {
     let node = &mut *node;
     let callbacks = node.callbacks;
@@ -572,7 +604,8 @@ pub unsafe extern "C" fn mf_raft_applied(node: *mut Node, index: u64) {
     let callbacks = node.callbacks;
     guard(&callbacks, || {
         if index > node.raw.raft.raft_log.applied {
-            node.raw.advance_apply_to(index)
+            node.raw.advance_apply_to(index);
+            node.raw.mut_store().applied(index);
         }
     })
 }

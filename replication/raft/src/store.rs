@@ -1,6 +1,7 @@
 //! What raft-rs reads: positions in memory, the newest entries in a bounded cache, everything else from the caller.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::os::raw::c_void;
 
 use protobuf::Message as _;
@@ -18,11 +19,15 @@ pub struct Store {
     /// The end of the log without gaps; its bytes are shared with whoever sends or applies them.
     cache: VecDeque<Entry>,
     cached_bytes: usize,
+    /// What is still to be applied stays up to `max_bytes`; what is applied, for members that are a little behind, up to `keep_bytes`.
     max_bytes: usize,
+    keep_bytes: usize,
+    applied: u64,
 }
 
+/// Memory of an entry: itself, its bytes, and what is counted beside them when they are shared.
 fn size_of(e: &Entry) -> usize {
-    e.data.len() + e.context.len() + 32
+    e.data.len() + e.context.len() + mem::size_of::<Entry>() + 32
 }
 
 extern "C" fn emit(sink: *mut c_void, entry: *const MfEntry) {
@@ -37,9 +42,11 @@ impl Store {
         conf: ConfState,
         trimmed: (u64, u64),
         last: u64,
+        applied: u64,
         max_bytes: usize,
+        keep_bytes: usize,
     ) -> Store {
-        Store { callbacks, hard, conf, trimmed, last, cache: VecDeque::new(), cached_bytes: 0, max_bytes }
+        Store { callbacks, hard, conf, trimmed, last, cache: VecDeque::new(), cached_bytes: 0, max_bytes, keep_bytes, applied }
     }
 
     pub fn set_conf_state(&mut self, conf: ConfState) {
@@ -66,7 +73,20 @@ impl Store {
             self.cached_bytes += size_of(&e);
             self.cache.push_back(e);
         }
-        while self.cached_bytes > self.max_bytes && self.cache.len() > 1 {
+        self.shrink();
+    }
+
+    /// Entries up to this one have been applied.
+    pub fn applied(&mut self, index: u64) {
+        self.applied = index;
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
+        while self.cache.front().map_or(false, |e| {
+            let limit = if e.index <= self.applied { self.keep_bytes } else { self.max_bytes };
+            self.cached_bytes > limit && self.cache.len() > 1
+        }) {
             if let Some(e) = self.cache.pop_front() {
                 self.cached_bytes -= size_of(&e);
             }

@@ -20,6 +20,15 @@ TEST_CASE("Requests sent together are answered in order", "[server]") {
   }
 }
 
+TEST_CASE("Who connects before the server has started is served once it has", "[server]") {
+  TestServer server([](ServerConfig&) {}, true);
+  RawClient c(server.port());
+  c.Send(RawClient::Message(R"({"ping": 1, "$db": "admin"})"));
+  CHECK(server.context().metrics().connections.current == 0);
+  server.server().Start();
+  CHECK(IsOk(c.Reply()));
+}
+
 TEST_CASE("An exception in a command is an InternalError; the connection goes on", "[server]") {
   TestServer server;
   RawClient c(server.port());

@@ -38,7 +38,8 @@ void Eventually(F&& f) {
 class TestServer {
  public:
   TestServer() : TestServer([](ServerConfig&) {}) {}
-  explicit TestServer(const std::function<void(ServerConfig&)>& change) {
+  /// `late`: it listens, the test starts it.
+  explicit TestServer(const std::function<void(ServerConfig&)>& change, bool late = false) {
     config_.port = 0;
     config_.unix_socket = false;
     config_.test_clock = true;
@@ -63,7 +64,8 @@ class TestServer {
         {.name = "testThrowOnWorker", .flags = kWorker, .help = "", .run = &Throw});
     context_->commands().Add({.name = "testThrowLater", .help = "", .run_async = &ThrowLater});
     server_ = std::make_unique<Server>(*context_);
-    REQUIRE(server_->Start());
+    REQUIRE(server_->Listen());
+    if (!late) server_->Start();
   }
   ~TestServer() {
     server_->Stop(1000);
