@@ -6,22 +6,15 @@ acknowledged write, once, in order; both have shown the same; and from one token
 stream sees one document change, with what it was before and after each change: every "before" is the "after" before it, and every member, also
 those that were killed and copied, has the same ones. The last line says "N passed, N failed".
 """
-import sys, threading, time
-from pathlib import Path
+import threading
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pymongo
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_preferences import ReadPreference
-from replica_set import ReplicaSet
 
-passed = failed = 0
+from replica_set import Checks, ReplicaSet
 
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print(("ok   " if ok else "FAIL ") + what, flush=True)
+check = Checks()
 
 
 class Stream(threading.Thread):
@@ -155,8 +148,7 @@ def main():
             check(rest == list(zip(streams[0].seen, streams[0].tokens))[middle + 1:], f"{m.host} goes on from a token in the middle")
     finally:
         s.close()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed or not passed else 0)
+    check.end("change streams")
 
 
 main()

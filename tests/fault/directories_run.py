@@ -3,27 +3,17 @@
 member's copied, one that was written to outside of its set, and what of a directory is its member's own. Names of parts as arguments: only these.
 MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N passed, N failed".
 """
-import os, shutil, sys, time
+import os, shutil, time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pymongo
-from load import Watcher, Writers, verdict
+
 from fault_test import rnd, run_parts
-from replica_set import ROOT, Checks, Member, ReplicaSet, code
+from load import Watcher, Writers, verdict
+from replica_set import FAULTY, Checks, Member, ReplicaSet, code
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
-FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 check = Checks()
-
-
-def others(s, *not_these):
-    return [m for m in s.members if m not in not_these]
-
-
-def in_place(s, seconds=60):
-    s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "every member in its place", seconds)
-    s.wait(lambda: s.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == len(s.members), "all to vote", seconds)
 
 
 def again(s, *members):
@@ -31,21 +21,14 @@ def again(s, *members):
         m.start()
     for m in members:
         m.wait_up(60)
-    in_place(s)
+    s.in_place()
+    s.all_vote()
 
 
 def insert(s, n):
     client = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=20000)
     client.test.kept.insert_many([{"_id": f"{time.monotonic_ns()}-{i}", "n": i} for i in range(n)])
     client.close()
-
-
-def same(s):
-    def equal():
-        s.settled()
-        return len(set(s.hashes("test"))) == 1
-    s.wait(equal, "the same on all members")
-    return True
 
 
 def log_of(m):
@@ -58,7 +41,8 @@ def failing_disks():
     writers = []
     try:
         s.initiate()
-        in_place(s)
+        s.in_place()
+        s.all_vote()
         p = s.primary()
         p.client.test.short.create_index("at", expireAfterSeconds=0)
         p.client.test.kept.create_index("n")
@@ -67,7 +51,7 @@ def failing_disks():
         for which, what in (("secondary", "writes"), ("primary", "syncs"), ("primary", "writes"), ("secondary", "syncs")):
             load.go_on(s, 100)
             p = s.primary()
-            m = p if which == "primary" else others(s, p)[0]
+            m = p if which == "primary" else s.others(p)[0]
             m.tell(f"fail {what}")
             s.wait(lambda: not m.running(), f"the {which} whose {what} fail to end", 40)
             check("could not be" in m.tail() or "I/O error" in m.tail() or "IO error" in m.tail(), f"a {which} whose {what} fail stops and says why")
@@ -89,7 +73,8 @@ def cut_logs():
     writers = []
     try:
         s.initiate()
-        in_place(s)
+        s.in_place()
+        s.all_vote()
         p = s.primary()
         p.client.test.short.create_index("at", expireAfterSeconds=0)
         p.client.test.kept.create_index("n")
@@ -113,7 +98,7 @@ def cut_logs():
         s.settled()
         check(s.primary().client.test.big.count_documents({}) == written, f"{written} large documents are there")
         first = [next(iter(m.client.local["oplog.rs"].find().sort("$natural", 1).limit(1)))["ts"] for m in s.members]
-        check(all(ts > first[0].__class__(0, 1) for ts in first) and all("Initial sync begins anew" not in log_of(m) for m in s.members), "logs were cut")
+        check(all(ts > first[0].__class__(0, 1) for ts in first) and all("Initial sync starts over" not in log_of(m) for m in s.members), "logs were cut")
         verdict(s, check, [load], [watcher], f"killed {ROUNDS} times while logs are cut")
     finally:
         for w in writers:
@@ -126,9 +111,10 @@ def older():
     s = ReplicaSet(3)
     try:
         s.initiate()
-        in_place(s)
+        s.in_place()
+        s.all_vote()
         insert(s, 200)
-        m = others(s, s.primary())[0]
+        m = s.others(s.primary())[0]
         m.stop()
         shutil.copytree(f"{m.folder}/data", f"{m.folder}/older")
         again(s, m)
@@ -139,7 +125,7 @@ def older():
         shutil.move(f"{m.folder}/older", f"{m.folder}/data")
         again(s, m)
         insert(s, 50)
-        check(same(s) and m.client.test.kept.count_documents({}) == 650, "a directory that was put back from before catches up")
+        check(s.same() and m.client.test.kept.count_documents({}) == 650, "a directory that was put back from before catches up")
     finally:
         s.close()
 
@@ -149,10 +135,11 @@ def somebody_elses():
     s = ReplicaSet(3)
     try:
         s.initiate()
-        in_place(s)
+        s.in_place()
+        s.all_vote()
         insert(s, 200)
         p = s.primary()
-        m, o = others(s, p)
+        m, o = s.others(p)
         m.stop()
         o.stop()
         shutil.rmtree(f"{m.folder}/data")
@@ -173,7 +160,7 @@ def somebody_elses():
         m.kill()
         shutil.rmtree(f"{m.folder}/data")
         again(s, m)
-        check(same(s) and m.client.test.kept.count_documents({}) == n, "emptied it gets a copy")
+        check(s.same() and m.client.test.kept.count_documents({}) == n, "emptied it gets a copy")
     finally:
         s.close()
 
@@ -206,8 +193,9 @@ def written_outside():
         c["version"] += 1
         c["members"].append({"_id": 1, "host": b.host})
         a.client.admin.command("replSetReconfig", c)
-        in_place(s)
-        check(same(s) and b.client.test.kept.count_documents({}) == 3, "a member that joins has what was written outside")
+        s.in_place()
+        s.all_vote()
+        check(s.same() and b.client.test.kept.count_documents({}) == 3, "a member that joins has what was written outside")
     finally:
         s.close()
 
@@ -236,8 +224,9 @@ def its_own():
         c["version"] += 1
         c["members"].append({"_id": 1, "host": b.host})
         a.client.admin.command("replSetReconfig", c)
-        in_place(s)
-        check(same(s) and "Initial sync: the copy is complete" in log_of(b), "a joiner has a copy")
+        s.in_place()
+        s.all_vote()
+        check(s.same() and "Initial sync: the copy is complete" in log_of(b), "a joiner has a copy")
 
         def size(m):
             return m.client.local.command("collStats", "oplog.rs")["maxSize"]

@@ -7,24 +7,15 @@
 
 Afterwards all members hold the same (dbHash). The last line says "N passed, N failed". MAYFLY_SYNC_MB (64): data to copy.
 """
-import os, random, subprocess, sys, time
-from pathlib import Path
+import os, random, subprocess, time
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 import replica_set
-from pymongo.errors import PyMongoError
-from replica_set import Member, ReplicaSet
+from replica_set import Checks, Member, ReplicaSet
 
 MEGABYTES = int(os.environ.get("MAYFLY_SYNC_MB", "64"))
 LONG = os.environ.get("MAYFLY_SYNC_LONG") == "1"
 rnd = random.Random(int(os.environ.get("MAYFLY_SEED", "11")))
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print(("ok   " if ok else "FAIL ") + what, flush=True)
+check = Checks()
 
 
 def fill(coll, megabytes, start=0, size=10_000):
@@ -117,9 +108,8 @@ def main():
         check(all(m.client.test.kept.find_one({"_id": "after"}) for m in s.members), "what was written after the copies is everywhere")
     finally:
         s.close()
-    print(f"initial sync: {passed} passed, {failed} failed")
-    return 1 if failed else 0
+    check.end("initial sync")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,49 +4,22 @@ a standalone with a backlog of expired documents that becomes a set and goes bac
 while members are away, a member that is cut off for long, clocks that jump. Names of parts as arguments: only these. MAYFLY_SEED,
 MAYFLY_FAULT_ROUNDS (5). The last line says "N passed, N failed".
 """
-import datetime, os, random, shutil, socket, sys, threading, time
-from pathlib import Path
+import datetime, os, random, shutil, socket, threading, time
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "golden")]
-import pymongo
 from bson import Binary, Int64
-from load import Writers
-from proxy import Network
+import pymongo
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
-from run import Client
+
 from fault_test import rnd, run_parts
-from replica_set import ROOT, Checks, Member, ReplicaSet, code
+from load import Writers
+from proxy import Network
+from replica_set import FAULTY, Checks, Member, ReplicaSet, code
+from run import Client
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "5"))
-FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 check = Checks()
-
-
-def others(s, *not_these):
-    return [m for m in s.members if m not in not_these]
-
-
-def in_place(s, seconds=60):
-    s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "every member in its place", seconds)
-
-
-def all_vote(s, count=None):
-    s.wait(lambda: s.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == (count or len(s.members)), "all to vote")
-
-
-def same(s, db="test"):
-    """What no majority had may still be on its way between one member's hash and the next one's: asked again, until a deadline."""
-    def equal():
-        s.settled()
-        return len(set(s.hashes(db))) == 1
-    try:
-        s.wait(equal, "the same on all members", 60)
-        return True
-    except AssertionError as e:
-        print(e, flush=True)
-        return False
 
 
 def beginning():
@@ -68,11 +41,11 @@ def beginning():
             for m in s.members:
                 m.wait_up()
             s.wait(lambda: code(lambda: s.members[0].client.admin.command("replSetInitiate", s.config())) in (0, 23), "the set to be begun, now or before", 30)
-            in_place(s)
-            all_vote(s)
+            s.in_place()
+            s.all_vote()
             s.primary().client.test.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one({"_id": r})
             ids = {str(m.client.admin.command("replSetGetConfig")["config"]["settings"]["replicaSetId"]) for m in s.members}
-            check(len(ids) == 1 and same(s), f"killed while it began ({'all' if r % 2 else 'the first'}): one set")
+            check(len(ids) == 1 and s.same(), f"killed while it began ({'all' if r % 2 else 'the first'}): one set")
         finally:
             s.close()
 
@@ -82,7 +55,7 @@ def changing():
     s = ReplicaSet(3)
     try:
         s.initiate()
-        all_vote(s)
+        s.all_vote()
         load = Writers(s.uri, 2, "load", 8)
         for r in range(ROUNDS * 2):
             p = s.primary()
@@ -107,7 +80,7 @@ def changing():
             t.join()
             for m in s.members:
                 m.wait_up()
-            in_place(s)
+            s.in_place()
             load.go_on(s, 30)
         load.finish()
         s.settled()
@@ -115,7 +88,7 @@ def changing():
         check(load.acknowledged <= have, f"{ROUNDS * 2} changes with a death in the middle: no acknowledged write is lost ({len(load.acknowledged)})")
         check(len({str(m.client.admin.command("replSetGetConfig")["config"]) for m in s.members}) == 1, "all have the same configuration")
         check(len({m.client.admin.command("replSetGetStatus")["votingMembersCount"] for m in s.members}) == 1, "and count the same votes")
-        check(same(s), "all hold the same")
+        check(s.same(), "all hold the same")
     finally:
         s.close()
 
@@ -125,7 +98,7 @@ def sleeping():
     s = ReplicaSet(3)
     try:
         s.initiate()
-        all_vote(s)
+        s.all_vote()
         acknowledged, stale, answered = set(), [], 0
         for r in range(ROUNDS * 2):
             p = s.primary()
@@ -163,8 +136,8 @@ def sleeping():
                 t.start()
             s.wait(lambda: len(acknowledged) > had + 20, "writes")
             p.pause()
-            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in others(s, p)), "another primary")
-            q = next(m for m in others(s, p) if m.hello().get("isWritablePrimary"))
+            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(p)), "another primary")
+            q = next(m for m in s.others(p) if m.hello().get("isWritablePrimary"))
             q.client.test.c.update_one({"_id": "x"}, {"$set": {"v": f"new {r}"}})
             renewed.set()
             p.resume()
@@ -172,12 +145,12 @@ def sleeping():
             over.set()
             for t in threads:
                 t.join()
-            in_place(s)
+            s.in_place()
         s.settled()
         have = {d["_id"] for d in s.primary().client.test.d.find({}, {"_id": 1})}
         check(acknowledged <= have, f"a primary that slept {ROUNDS * 2} times: none of {len(acknowledged)} acknowledged writes is lost")
         check(not stale and answered > 0, f"no linearizable read shows what was before ({answered} answered, {stale[:3]})")
-        check(same(s), "all hold the same")
+        check(s.same(), "all hold the same")
     finally:
         s.close()
 
@@ -222,20 +195,20 @@ def there_and_back():
             c["members"].append({"_id": i, "host": m.host})
             first.client.admin.command("replSetReconfig", c)
             s.members.append(m)
-        in_place(s)
-        all_vote(s)
-        check(same(s), "new members get it all, deadlines included")
+        s.in_place()
+        s.all_vote()
+        check(s.same(), "new members get it all, deadlines included")
         check([m.client.test.backlog.count_documents({}) for m in s.members] == [6001] * 3, "due and not removed, on every member")
         for m in s.members:
             m.client.admin.command("setParameter", 1, ttlMonitorEnabled=True)
         s.wait(lambda: s.primary().client.test.backlog.count_documents({}) == 2001, "the backlog to be removed")
         s.settled()
-        check([m.client.test.backlog.count_documents({}) for m in s.members] == [2001] * 3 and same(s), "the backlog is removed everywhere")
+        check([m.client.test.backlog.count_documents({}) for m in s.members] == [2001] * 3 and s.same(), "the backlog is removed everywhere")
         deletes = [op["o"]["_id"] for e in s.primary().client.local["oplog.rs"].find({"op": "c", "o.applyOps.op": "d"}) for op in e["o"]["applyOps"] if op["ns"] == "test.backlog"]
         deletes += [e["o"]["_id"] for e in s.primary().client.local["oplog.rs"].find({"op": "d", "ns": "test.backlog"})]
         check(len(deletes) == len(set(deletes)) == 4000, f"each delete is in the log once: {len(deletes)}")
         # A member of several that was written to outside of the set is not let in again.
-        m = others(s, s.primary())[0]
+        m = s.others(s.primary())[0]
         m.stop()
         m.start(replica_set=False)
         m.wait_up()
@@ -247,8 +220,8 @@ def there_and_back():
         shutil.rmtree(f"{m.folder}/data")
         m.start()
         m.wait_up()
-        in_place(s)
-        check(same(s) and m.client.test.backlog.find_one({"_id": "strange"}) is None, "emptied it gets everything again")
+        s.in_place()
+        check(s.same() and m.client.test.backlog.find_one({"_id": "strange"}) is None, "emptied it gets everything again")
     finally:
         s.close()
 
@@ -262,16 +235,16 @@ def seven():
         config["members"][5].update(priority=0, hidden=True)
         config["members"][6].update(priority=0, secondaryDelaySecs=2)
         s.members[0].client.admin.command("replSetInitiate", config)
-        in_place(s)
-        all_vote(s)
+        s.in_place()
+        s.all_vote()
         load = Writers(s.uri, 2, "seven", 15, retry=True)
         load.go_on(s, 100)
         for r in range(max(2, ROUNDS // 2)):
             dead = rnd.sample(s.members, 3)
             for m in dead:
                 m.kill()
-            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in others(s, *dead)), "a primary among four of seven")
-            leader = next(m for m in others(s, *dead) if m.hello().get("isWritablePrimary"))
+            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(*dead)), "a primary among four of seven")
+            leader = next(m for m in s.others(*dead) if m.hello().get("isWritablePrimary"))
             check(s.members.index(leader) < 4, "nobody of priority 0 leads")
             load.go_on(s, 50)
             rnd.shuffle(dead)
@@ -279,21 +252,21 @@ def seven():
                 m.start()
             for m in dead:
                 m.wait_up()
-            in_place(s)
+            s.in_place()
         for m in s.members:
             m.stop()
         for m in rnd.sample(s.members, 7):
             m.start()
         for m in s.members:
             m.wait_up()
-        in_place(s)
+        s.in_place()
         load.go_on(s, 50)
         load.finish()
         s.primary().client.test.get_collection("w7", write_concern=WriteConcern(w=7, wtimeout=30000)).insert_one({})
         check(True, "w: 7 waits for all, the delayed one too")
         have = {d["_id"] for d in s.primary().client.test.kept.find({}, {"_id": 1})}
         check(load.acknowledged <= have and not load.unknown, f"none of {len(load.acknowledged)} writes is lost, and none failed a driver that retries ({len(load.unknown)})")
-        check(same(s), "all seven hold the same")
+        check(s.same(), "all seven hold the same")
     finally:
         s.close()
 
@@ -313,8 +286,8 @@ def addresses():
             names = [f"{host}:{m.port}" for m in s.members]
             got = code(lambda: s.members[0].client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": i, "host": n} for i, n in enumerate(names)]}))
             check(got == 0, f"initiated by {what}: {got}")
-            in_place(s)
-            all_vote(s)
+            s.in_place()
+            s.all_vote()
             check([m.hello()["me"] for m in s.members] == names, f"every member knows itself by {what}")
             driver = pymongo.MongoClient(names, replicaSet="rs0", serverSelectionTimeoutMS=20000)
             driver.test.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one({})
@@ -323,7 +296,7 @@ def addresses():
             driver.test.c.insert_one({})
             p.start()
             p.wait_up()
-            in_place(s)
+            s.in_place()
             check(driver.test.c.count_documents({}) == 2, "a driver fails over by these names")
             driver.close()
         finally:
@@ -335,9 +308,9 @@ def concerns():
     s = ReplicaSet(3)
     try:
         s.initiate()
-        all_vote(s)
+        s.all_vote()
         p = s.primary()
-        a, b = others(s, p)
+        a, b = s.others(p)
 
         def insert(key, **wc):
             return code(lambda: p.client.test.get_collection("c", write_concern=WriteConcern(**wc)).insert_one({"_id": key}))
@@ -370,15 +343,15 @@ def concerns():
         check(not t.is_alive(), "w: 3 without a limit is met when the member is back")
         # Nobody else: what is not on a majority is not acknowledged, w: 1 or not.
         p = s.primary()
-        a, b = others(s, p)
+        a, b = s.others(p)
         for m in (a, b):
             m.pause()
         got = insert(10, w=1, wtimeout=1000)
         check(got in (64, 189, 11602, 10107), f"w: 1 without a majority is not acknowledged: {got}")
         for m in (a, b):
             m.resume()
-        in_place(s)
-        check(same(s), "all hold the same")
+        s.in_place()
+        check(s.same(), "all hold the same")
     finally:
         s.close()
 
@@ -389,11 +362,11 @@ def cut_off():
     s = ReplicaSet(3, ["--oplogSize", "8"], network=net)
     try:
         s.initiate()
-        all_vote(s)
+        s.all_vote()
         p = s.primary()
-        away = others(s, p)[0]
+        away = s.others(p)[0]
         term = p.client.admin.command("replSetGetStatus")["term"]
-        net.set({(x.name, away.name) for x in others(s, away)} | {(away.name, x.name) for x in others(s, away)})
+        net.set({(x.name, away.name) for x in s.others(away)} | {(away.name, x.name) for x in s.others(away)})
         for i in range(60):
             p.client.test.big.insert_many([{"_id": i * 10 + n, "bytes": rnd.randbytes(100_000)} for n in range(10)])
         seen = lambda: {m["name"]: m["health"] for m in away.client.admin.command("replSetGetStatus")["members"]}
@@ -402,8 +375,8 @@ def cut_off():
         net.heal()
         s.wait(lambda: p.client.admin.command("replSetGetStatus")["term"] == term and away.hello().get("secondary") and away.client.test.big.count_documents({}) == 600, "it to have everything", 90)
         check(True, "it comes back without an election and has everything")
-        in_place(s)
-        check(same(s), "all hold the same")
+        s.in_place()
+        check(s.same(), "all hold the same")
     finally:
         s.close()
         net.close()
@@ -415,7 +388,7 @@ def jumps():
     s = ReplicaSet(3, binary=FAULTY)
     try:
         s.initiate()
-        all_vote(s)
+        s.all_vote()
         p = s.primary()
         soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=30)
         p.client.test.command("insert", "own", documents=[{"_id": i} for i in range(100)], expireAt=soon)
@@ -436,15 +409,15 @@ def jumps():
             off = abs((wall - datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)).total_seconds())
             check(off < 60, f"the log's time goes on evenly ({off:.1f} s from the right one)")
             p.kill()
-            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in others(s, p)), "another primary")
-            q = next(m for m in others(s, p) if m.hello().get("isWritablePrimary"))
+            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(p)), "another primary")
+            q = next(m for m in s.others(p) if m.hello().get("isWritablePrimary"))
             q.client.test.log.insert_one({"by": "the next"})
             check(q.client.test.own.count_documents({}) == 100, "nor does the next primary hide anything")
             check(q.client.test.own.update_many({}, {"$inc": {"n": 1}}).matched_count == 100, "or take it for gone when it writes")
             q.client.test.command({"touch": "own", "q": {}, "expireAt": soon, "multi": True})
             p.start()
             p.wait_up()
-            in_place(s)
+            s.in_place()
         # By seconds: what was hidden once is not shown by the next one, whose clock is right.
         p = s.primary()
         p.tell("clock 15000")
@@ -458,7 +431,7 @@ def jumps():
         q = s.primary()
         seen = [m.client.test.short.count_documents({}) for m in s.members]
         check(time.monotonic() - hidden < 10 and seen == [0, 0, 0], f"what one primary has hidden the next does not show again, though its clock is 15 s behind: {seen}")
-        check(q.client.test.short.find_one({}) is None and same(s), "and all hold the same")
+        check(q.client.test.short.find_one({}) is None and s.same(), "and all hold the same")
     finally:
         s.close()
 
@@ -500,7 +473,7 @@ def memory():
         work(s.primary().client)
         s.settled()
         p = s.primary()
-        many = [resident(m) for m in (p, *others(s, p))]
+        many = [resident(m) for m in (p, *s.others(p))]
         check(max(many) <= one + 50, f"resident: standalone {one} MB, primary {many[0]} MB, secondaries {many[1:]} MB")
     finally:
         s.close()

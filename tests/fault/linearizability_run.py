@@ -7,18 +7,18 @@ The checker is checked too: the same history with one answer changed must be ref
 import hashlib, json, os, random, shutil, subprocess, sys, threading, time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
 import pymongo
-from partition_run import FAR, KINDS, NEAR
-from proxy import Network
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
+
+from fault_test import SEED, rnd
+from partition_run import FAR, KINDS, NEAR
+from proxy import Network
 from replica_set import Checks, ReplicaSet
 
+HERE = Path(__file__).resolve().parent
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
-SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 OPERATIONS = 250  # on a register, until the next one takes its place: histories stay short enough to check
 TOOLS = Path(os.environ.get("MAYFLY_TOOLS", Path.home() / ".cache/mayfly-tools"))
 NOTHING_WRITTEN = {10107, 13435}  # by what they say
@@ -139,7 +139,7 @@ def main():
                 primary.wait_up()
             elif fault == "pause":
                 primary.resume()
-            s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "all in their places")
+            s.in_place()
         go_on(200)
         registers.stop = True
         for c in clients:
@@ -160,9 +160,8 @@ def main():
         registers.stop = True
         s.close()
         net.close()
-    print(f"linearizability: {check.passed} passed, {check.failed} failed")
-    return 1 if check.failed else 0
+    check.end("linearizability")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,26 +2,15 @@
 """What befalls members one by one or all at once, under load: a rolling restart, slow and full disks, power that fails everywhere, a log that was
 trimmed while a member was away, clocks that jump. Afterwards as in replica_set_run.py. The last line says "N passed, N failed".
 """
-import datetime, os, random, sys, time
+import datetime, random, time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pymongo.write_concern import WriteConcern
+
 from load import Watcher, Writers, verdict
-from replica_set import ROOT, ReplicaSet
+from replica_set import FAULTY, Checks, ReplicaSet
 
-FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print(("ok   " if ok else "FAIL ") + what, flush=True)
-
-
-def others(s, *not_these):
-    return [m for m in s.members if m not in not_these]
+check = Checks()
 
 
 def back(s, *members):
@@ -29,7 +18,7 @@ def back(s, *members):
         if not m.running():
             m.start()
             m.wait_up()
-    s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "all in their places")
+    s.in_place()
 
 
 def rolling_restart(s, writers):
@@ -37,7 +26,7 @@ def rolling_restart(s, writers):
     calm.go_on(s, 100)
     first = s.primary()
     clean = True
-    for m in [*others(s, first), first]:
+    for m in [*s.others(first), first]:
         clean &= m.stop() == 0
         calm.go_on(s, 50)
         back(s, m)
@@ -50,7 +39,7 @@ def rolling_restart(s, writers):
 
 
 def slow_disk(s, load):
-    secondary = others(s, s.primary())[0]
+    secondary = s.others(s.primary())[0]
     secondary.tell("slow 400")
     began = time.monotonic()
     load.go_on(s, 200)
@@ -70,7 +59,7 @@ def stalled_disk(s):
     for which in ("primary", "secondaries", "set"):
         primary = s.primary()
         term = primary.client.admin.command("replSetGetStatus")["term"]
-        stalled = {"primary": [primary], "secondaries": others(s, primary), "set": s.members}[which]
+        stalled = {"primary": [primary], "secondaries": s.others(primary), "set": s.members}[which]
         for m in stalled:
             m.tell("slow 2500")
         began = time.monotonic()
@@ -86,7 +75,7 @@ def stalled_disk(s):
 def full_disk(s, load):
     for which in ("secondary", "primary"):
         primary = s.primary()
-        full = primary if which == "primary" else others(s, primary)[0]
+        full = primary if which == "primary" else s.others(primary)[0]
         full.tell("free 0")
         s.wait(lambda: not full.running(), f"the {which} without space to end", 40)
         check("could not be written" in full.tail() or "space" in full.tail(), f"a {which} whose disk is full stops and says why")
@@ -108,7 +97,7 @@ def power(s, load):
 
 
 def trimmed(s, load):
-    away = others(s, s.primary())[0]
+    away = s.others(s.primary())[0]
     away.kill()
     had = Path(f"{away.folder}/log").read_text(errors="replace").count("Initial sync: the copy is complete")
     rnd = random.Random(1)
@@ -124,7 +113,7 @@ def trimmed(s, load):
 def clocks(s):
     """No writers beside it: their times are real."""
     primary = s.primary()
-    secondary = others(s, primary)[0]
+    secondary = s.others(primary)[0]
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=30)
     primary.client.test.short.insert_many([{"_id": f"clock {i}", "at": soon} for i in range(100)])
     s.settled()
@@ -183,9 +172,8 @@ def main():
         for w in writers:
             w.stop = True
         s.close()
-    print(f"faults of members: {passed} passed, {failed} failed")
-    return 1 if failed else 0
+    check.end("faults of members")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,31 +4,16 @@ hidden and delayed members, tags, a member whose data directory was emptied (als
 line says "N passed, N failed".
 """
 import shutil, sys, threading, time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pymongo
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure
 from pymongo.read_preferences import Nearest
 from pymongo.write_concern import WriteConcern
-from replica_set import Member, ReplicaSet
+
+from replica_set import Checks, Member, ReplicaSet, code
 
 ONLY = sys.argv[1:]  # names of parts; none: all
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print(("ok   " if ok else "FAIL ") + what, flush=True)
-
-
-def code(f):
-    try:
-        f()
-        return 0
-    except PyMongoError as e:
-        return (getattr(e, "details", None) or {}).get("code", str(e))
+check = Checks()
 
 
 def reconfig(s, change):
@@ -58,15 +43,11 @@ def member_is(s, member, **values):
     reconfig(s, change)
 
 
-def others(s, *not_these):
-    return [m for m in s.members if m not in not_these]
-
-
 def failover(s):
     """Seconds from the end of the primary until another one leads."""
     dead, began = s.primary(), time.monotonic()
     dead.kill()
-    s.wait(lambda: any(m.hello()["isWritablePrimary"] for m in others(s, dead)), "another primary", 40)
+    s.wait(lambda: any(m.hello()["isWritablePrimary"] for m in s.others(dead)), "another primary", 40)
     took = time.monotonic() - began
     dead.start()
     dead.wait_up()
@@ -100,7 +81,7 @@ def timings(s):
     check(time.monotonic() - began < 10, "w: 3 does not wait for heartbeats")
     settings(s, heartbeatIntervalMillis=100, heartbeatTimeoutSecs=1)
     primary = s.primary()
-    away = others(s, primary)[0]
+    away = s.others(primary)[0]
     away.pause()
     began = time.monotonic()
     s.wait(lambda: health(primary, away) == 0, "the silent member to be noticed", 30)
@@ -123,14 +104,14 @@ def leaders(s):
     p.client.admin.command("replSetStepUp", 1)
     check(p.hello()["isWritablePrimary"] and s.primary() is p, "replSetStepUp makes a secondary the primary, when it returns")
     check(code(lambda: p.client.admin.command("replSetStepUp", 1)) == 0, "on the primary it does nothing")
-    for m in others(s, p):
+    for m in s.others(p):
         m.client.admin.command("replSetFreeze", 60)
     s.wait(lambda: code(lambda: p.client.admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=0)) == 262, "nobody who could follow")
     check(p.hello()["isWritablePrimary"], "it steps down only when somebody can follow")
     code(lambda: p.client.admin.command("replSetStepDown", 60, force=True, secondaryCatchUpPeriodSecs=0))
     s.wait(lambda: not any(m.hello()["isWritablePrimary"] for m in s.members), "no primary")
     check(True, "with force it steps down all the same")
-    q = others(s, p)[0]
+    q = s.others(p)[0]
     q.client.admin.command("replSetFreeze", 0)
     check(s.primary() is q, "the one that is not frozen any more leads")
     for m in s.members:
@@ -229,7 +210,7 @@ def delayed(s):
 def stopped(s):
     """stopReplProducer and rsSyncApplyStop, with which drivers' tests make write concerns time out."""
     p = s.primary()
-    behind = others(s, p)
+    behind = s.others(p)
     for name, m in zip(("stopReplProducer", "rsSyncApplyStop"), behind):
         m.client.admin.command("configureFailPoint", name, mode="alwaysOn")
     rows = p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=100))
@@ -246,7 +227,7 @@ def emptied(s):
     """A node is its directory: an emptied one comes back under another id, as a learner, and votes when it has everything."""
     s.primary().client.test.emptied.insert_many([{"_id": i} for i in range(2000)])
     for which in ("a secondary", "the primary"):
-        victim = s.primary() if which == "the primary" else others(s, s.primary())[0]
+        victim = s.primary() if which == "the primary" else s.others(s.primary())[0]
         victim.kill()
         shutil.rmtree(f"{victim.folder}/data")
         began = time.monotonic()
@@ -258,7 +239,7 @@ def emptied(s):
         check(len(set(s.hashes("test"))) == 1, "and holds the same as the others")
         check(len(s.primary().client.admin.command("replSetGetConfig")["config"]["members"]) == 3, "under its old place in the configuration")
         # It votes again: with it and one other there is a majority.
-        gone = others(s, victim, s.primary())[0] if s.primary() is not victim else others(s, victim)[0]
+        gone = s.others(victim, s.primary())[0] if s.primary() is not victim else s.others(victim)[0]
         wait_votes(s)
         gone.kill()
         s.wait(lambda: s.primary(10).client.test.emptied.insert_one({"gone": which}).acknowledged, "a write with the vote of the one that was emptied", 30)
@@ -268,7 +249,7 @@ def emptied(s):
         s.wait(lambda: gone.hello()["secondary"], "all back")
         s.primary().client.test.emptied.delete_many({"gone": which})
     # A node with data of its own is no replacement.
-    victim = others(s, s.primary())[0]
+    victim = s.others(s.primary())[0]
     victim.stop()
     shutil.move(f"{victim.folder}/data", f"{victim.folder}/kept")
     stranger = Member(f"{victim.folder}/stranger")
@@ -294,7 +275,7 @@ def emptied(s):
 
 def removed(s):
     """Who is removed while it is away hears of it from the others when it is back."""
-    gone = others(s, s.primary())[0]
+    gone = s.others(s.primary())[0]
     gone.kill()
     reconfig(s, lambda c: c.update(members=[m for m in c["members"] if m["host"] != gone.host]))
     s.primary().client.test.removed.insert_one({"_id": "without it"})
@@ -334,7 +315,7 @@ def two():
             p = s.primary()
             p.client.test.two.insert_many([{"n": i} for i in range(200)])
             count = p.client.test.two.count_documents({})
-            victim = p if which == "primary" else others(s, p)[0]
+            victim = p if which == "primary" else s.others(p)[0]
             victim.kill()
             shutil.rmtree(f"{victim.folder}/kept", ignore_errors=True)
             shutil.move(f"{victim.folder}/data", f"{victim.folder}/kept")
@@ -346,7 +327,7 @@ def two():
             check(victim.client.test.two.count_documents({}) == count, f"an emptied {which} of two members comes back by itself, with everything")
             check(len(set(s.hashes("test"))) == 1, "both hold the same")
         # The old directory turns up again: it has no place any more, and takes none.
-        other = others(s, victim)[0]
+        other = s.others(victim)[0]
         s.wait(lambda: other.client.test.two.insert_one({"n": -1}).acknowledged if other.hello()["isWritablePrimary"] else victim.client.test.two.insert_one({"n": -1}).acknowledged, "a write")
         victim.kill()
         shutil.move(f"{victim.folder}/data", f"{victim.folder}/now")
@@ -416,9 +397,8 @@ def main():
     if not ONLY or "young" in ONLY:
         print("     young", flush=True)
         young()
-    print(f"members of a set: {passed} passed, {failed} failed")
-    return 1 if failed else 0
+    check.end("members of a set")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

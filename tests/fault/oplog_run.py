@@ -4,21 +4,18 @@
 another server that gets the entries by `applyOps`, as restoring tools send them. MAYFLY_SEED, MAYFLY_OPLOG_CHANGES (4000). The last line says
 "N passed, N failed".
 """
-import datetime, os, random, sys
-from pathlib import Path
+import datetime, os
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "golden")]
 import bson
-import pymongo
 from bson.codec_options import CodecOptions
 from bson.son import SON
+import pymongo
 from pymongo.errors import PyMongoError
+
+from fault_test import SEED, rnd
 from replica_set import Checks, Member, ReplicaSet
 
-SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 CHANGES = int(os.environ.get("MAYFLY_OPLOG_CHANGES", "4000"))
-rnd = random.Random(SEED)
 check = Checks()
 ORDERED = CodecOptions(document_class=SON)
 FIELDS = ["a", "b", "c", "d.x", "d.y", "d.z.q", "e.0", "e.2", "e.1.k", "f"]
@@ -215,9 +212,8 @@ def main():
         if other.running():
             other.kill()
         s.close()
-    print(f"oplog: {check.passed} passed, {check.failed} failed")
-    return 1 if check.failed else 0
+    check.end("oplog")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,18 +6,15 @@ Members and clients reach each other through proxy.py. Some clients live beside 
 is cut off together with its clients, those elsewhere go on. Rounds beyond the eighth choose at random and sometimes kill a member besides.
 The last line says "N passed, N failed".
 """
-import os, random, sys, time
-from pathlib import Path
+import os, time
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from fault_test import SEED, rnd
 from load import Watcher, Writers, verdict
 from proxy import Network
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "8"))
-SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 NEAR, FAR = "zone-near", "zone-far"
-rnd = random.Random(SEED)
 
 
 def both(a, b):
@@ -98,7 +95,7 @@ def main():
             if dead:
                 dead.start()
                 dead.wait_up()
-            s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "all in their places")
+            s.in_place()
             check(s.primary() is not None, f"one primary after round {r}: {kind.__name__}")
         for w in (near, far):
             w.go_on(s, 50)
@@ -112,9 +109,8 @@ def main():
     finally:
         s.close()
         net.close()
-    print(f"partitions: {check.passed} passed, {check.failed} failed")
-    return 1 if check.failed else 0
+    check.end("partitions")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,6 +6,8 @@ from pymongo.errors import PyMongoError
 
 from fault_test import BINARY, ROOT, Checks, free_port
 
+FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))  # disks and clocks that can be made to fail
+
 
 def code(f):
     """The error's code, 0 for none."""
@@ -93,7 +95,18 @@ class ReplicaSet:
 
     def initiate(self):
         self.members[0].client.admin.command("replSetInitiate", self.config())
-        self.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in self.members), "every member in its place")
+        self.in_place()
+
+    def others(self, *not_these):
+        return [m for m in self.members if m not in not_these]
+
+    def in_place(self, seconds=60):
+        """Waits until every member is primary or secondary."""
+        self.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in self.members), "every member in its place", seconds)
+
+    def all_vote(self, count=None, seconds=60):
+        """Waits until so many members vote; all of them unless `count` says otherwise."""
+        self.wait(lambda: self.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == (count or len(self.members)), "all to vote", seconds)
 
     @property
     def uri(self):
@@ -134,6 +147,19 @@ class ReplicaSet:
 
     def hashes(self, db):
         return [m.client[db].command("dbHash")["md5"] for m in self.members]
+
+    def same(self, db="test"):
+        """Whether all members hold the same. What no majority had may still be on its way between one member's hash and the next one's: asked again,
+        until a deadline."""
+        def equal():
+            self.settled()
+            return len(set(self.hashes(db))) == 1
+        try:
+            self.wait(equal, "the same on all members")
+            return True
+        except AssertionError as e:
+            print(e, flush=True)
+            return False
 
     def close(self):
         for m in self.members:

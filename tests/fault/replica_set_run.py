@@ -7,19 +7,16 @@
 
 The last line says "N passed, N failed".
 """
-import os, random, sys
-from pathlib import Path
+import os
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from fault_test import SEED, rnd
 from load import Watcher, Writers, verdict
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
-SEED = int(os.environ.get("MAYFLY_SEED", str(random.randrange(1 << 30))))
 
 
 def main():
-    random.seed(SEED)
     print(f"seed {SEED}")
     check = Checks()
 
@@ -40,7 +37,7 @@ def main():
                     m.kill()
                 victims = s.members
             else:
-                victims = [primary] if "primary" in fault else [random.choice([m for m in s.members if m is not primary])]
+                victims = [primary] if "primary" in fault else [rnd.choice([m for m in s.members if m is not primary])]
                 victims[0].pause() if "pause" in fault else victims[0].kill()
                 s.wait(lambda: any(m.running() and m not in victims and m.hello().get("isWritablePrimary") for m in s.members),
                        "a primary among those that are left")
@@ -49,7 +46,7 @@ def main():
                 m.resume() if "pause" in fault else m.start()
             for m in victims:
                 m.wait_up()
-            s.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in s.members), "all back")
+            s.in_place()
         writers.go_on(s, 300)
         writers.finish()
         watcher.stop = True
@@ -57,8 +54,7 @@ def main():
         verdict(s, check, [writers], [watcher], f"{ROUNDS} faults")
     finally:
         s.close()
-    print(f"replica set faults: {check.passed} passed, {check.failed} failed")
-    sys.exit(check.failed > 0)
+    check.end("replica set faults")
 
 
 if __name__ == "__main__":
