@@ -4,9 +4,8 @@
 #include <string>
 
 #include "protocol/bson_builder.h"
-#include "protocol/bson_validate.h"
-#include "protocol/extended_json.h"
 #include "query/match/match_expression.h"
+#include "fuzz_util.h"
 
 using namespace mayfly;
 
@@ -38,19 +37,6 @@ void Check(BsonView filter, BsonView doc) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  std::string_view input(reinterpret_cast<const char*>(data), size);
-  if (input.starts_with('{')) {
-    size_t line = input.find('\n');
-    if (line == std::string_view::npos) return 0;
-    auto filter = ParseJson(input.substr(0, line));
-    auto doc = ParseJson(input.substr(line + 1));
-    if (filter.has_value() && doc.has_value()) Check(filter.value(), doc.value());
-    return 0;
-  }
-  auto first = ValidateBsonPrefix(input, false);
-  if (!first.has_value()) return 0;
-  auto rest = input.substr(first.value());
-  if (!ValidateBson(rest, false).has_value()) return 0;
-  Check(BsonView(input), BsonView(rest));
+  WithTwoDocuments({reinterpret_cast<const char*>(data), size}, Check);
   return 0;
 }

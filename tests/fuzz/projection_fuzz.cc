@@ -5,8 +5,8 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
-#include "protocol/extended_json.h"
 #include "query/projection/projection.h"
+#include "fuzz_util.h"
 
 using namespace mayfly;
 
@@ -39,19 +39,6 @@ void Check(BsonView spec, BsonView doc) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  std::string_view input(reinterpret_cast<const char*>(data), size);
-  if (input.starts_with('{')) {
-    size_t line = input.find('\n');
-    if (line == std::string_view::npos) return 0;
-    auto spec = ParseJson(input.substr(0, line));
-    auto doc = ParseJson(input.substr(line + 1));
-    if (spec.has_value() && doc.has_value()) Check(spec.value(), doc.value());
-    return 0;
-  }
-  auto first = ValidateBsonPrefix(input, false);
-  if (!first.has_value()) return 0;
-  auto rest = input.substr(first.value());
-  if (!ValidateBson(rest, false).has_value()) return 0;
-  Check(BsonView(input), BsonView(rest));
+  WithTwoDocuments({reinterpret_cast<const char*>(data), size}, Check);
   return 0;
 }

@@ -1,8 +1,5 @@
 #pragma once
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +10,7 @@
 #include "storage/catalog.h"
 #include "storage/catalog_format.h"
 #include "storage/storage.h"
+#include "tests/unit/scratch_dir.h"
 
 namespace mayfly::testing {
 
@@ -24,12 +22,12 @@ inline BsonDocument PlanJson(std::string_view text) {
 
 /// A store with one collection "db.c" for queries to run on.
 class PlanStore {
+  ScratchDir dir_;  // removed last
+
  public:
   PlanStore() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mayfly-plan-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
     StorageOptions o;
-    o.path = path_;
+    o.path = dir_.path();
     o.cache_bytes = 32 << 20;
     o.clock = &clock;
     o.compile_filter = [](BsonView f, bool i) { return CompileRecordFilter(f, i); };
@@ -39,11 +37,6 @@ class PlanStore {
     op = std::make_unique<Operation>(clock);
     auto made = storage->catalog().GetOrCreate(*op, "db", "c");
     if (!made) FAIL(made.error().message);
-  }
-  ~PlanStore() {
-    storage.reset();
-    std::error_code ec;
-    std::filesystem::remove_all(path_, ec);
   }
 
   CollectionInfoPtr Coll() { return storage->catalog().Find("db", "c"); }
@@ -142,9 +135,6 @@ class PlanStore {
   SystemClock clock;
   std::unique_ptr<Storage> storage;
   std::unique_ptr<Operation> op;
-
- private:
-  std::string path_;
 };
 
 }  // namespace mayfly::testing

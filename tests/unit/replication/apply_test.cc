@@ -11,7 +11,7 @@ namespace mayfly {
 namespace {
 
 using testing::Json;
-using testing::TempDir;
+using testing::ScratchDir;
 
 struct NoFilter final : RecordFilter {
   bool Matches(BsonView) const override { return true; }
@@ -19,7 +19,7 @@ struct NoFilter final : RecordFilter {
 
 /// One member: a store that is described for the log.
 struct Member {
-  TempDir dir;
+  ScratchDir dir;
   SystemClock clock;
   std::unique_ptr<Storage> storage;
   std::unique_ptr<ReplicaSet> set;

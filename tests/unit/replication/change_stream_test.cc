@@ -11,7 +11,7 @@ namespace mayfly {
 namespace {
 
 using testing::Json;
-using testing::TempDir;
+using testing::ScratchDir;
 
 std::string Describe(const char* diff, bool expanded) {
   const BsonDocument d = Json(diff);
@@ -80,7 +80,7 @@ class FakeStreamLog final : public StreamLog {
 };
 
 struct Fixture {
-  TempDir dir;
+  ScratchDir dir;
   SystemClock clock;
   std::unique_ptr<Storage> storage;
   FakeLog log;

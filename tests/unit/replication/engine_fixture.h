@@ -201,7 +201,7 @@ class TestMember {
     }
   }
 
-  TempDir dir_;
+  ScratchDir dir_;
   SystemClock clock_;
   const std::string key_, set_name_;
   int listener_ = -1, port_ = 0;

@@ -76,7 +76,7 @@ TEST_CASE("maxTimeAlwaysTimeOut ends what has a time limit, maxTimeNeverTimeOut 
 
 TEST_CASE("The time limit of a find holds for its getMores too", "[failpoint]") {
   TestCommandsServer server;
-  mayfly::testing::TempDir dir;
+  mayfly::testing::ScratchDir dir;
   StorageOptions o;
   o.path = dir.path();
   o.clock = &server.clock();

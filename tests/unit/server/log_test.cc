@@ -15,13 +15,13 @@ namespace {
 
 const Instant kTime{1'700'000'000'123};  // 2023-11-14T22:13:20.123Z
 
-struct TempDir {
-  TempDir()
+struct ScratchDir {
+  ScratchDir()
       : path(std::filesystem::temp_directory_path() /
              ("mayfly-log-" + std::to_string(::getpid()))) {
     std::filesystem::create_directories(path);
   }
-  ~TempDir() { std::filesystem::remove_all(path); }
+  ~ScratchDir() { std::filesystem::remove_all(path); }
   std::filesystem::path path;
 };
 
@@ -75,7 +75,7 @@ TEST_CASE("Text lines carry the same for people", "[log]") {
 
 TEST_CASE("Verbosity is by component, and a component without its own inherits", "[log]") {
   SystemClock clock;
-  TempDir dir;
+  ScratchDir dir;
   LogOptions options;
   options.path = dir.path / "a.log";
   auto log = Log::Open(options, clock).value();
@@ -91,7 +91,7 @@ TEST_CASE("Verbosity is by component, and a component without its own inherits",
 
 TEST_CASE("Rotation renames the file and goes on in a new one", "[log]") {
   SystemClock clock;
-  TempDir dir;
+  ScratchDir dir;
   LogOptions options;
   options.path = dir.path / "a.log";
   auto log = Log::Open(options, clock).value();

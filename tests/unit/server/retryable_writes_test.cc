@@ -6,7 +6,7 @@
 
 using namespace mayfly;
 using namespace mayfly::test;
-using mayfly::testing::TempDir;
+using mayfly::testing::ScratchDir;
 
 namespace {
 
@@ -104,7 +104,7 @@ TEST_CASE("Statement results are kept in runs", "[retryable]") {
 
 TEST_CASE("A retried write happens once and answers as the first time, also after a restart",
           "[retryable]") {
-  TempDir dir;
+  ScratchDir dir;
   const std::string insert = R"({"insert": "c", "documents": [{"_id": 1, "x": 0}, {"_id": 2, "x": 0}]})";
   const std::string inc =
       R"({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"x": 1}}},
@@ -186,7 +186,7 @@ TEST_CASE("A retried write happens once and answers as the first time, also afte
 }
 
 TEST_CASE("A retry does what the first try did not come to", "[retryable]") {
-  TempDir dir;
+  ScratchDir dir;
   RetryServer server(dir.path());
   // The second document fails at first; then what stood in its way is gone.
   REQUIRE(IsOk(server.Plain(R"({"insert": "c", "documents": [{"_id": 2}], "$db": "d"})")));
@@ -207,7 +207,7 @@ TEST_CASE("A retry does what the first try did not come to", "[retryable]") {
 }
 
 TEST_CASE("Many statements of one number stay retryable and cheap", "[retryable]") {
-  TempDir dir;
+  ScratchDir dir;
   auto server = std::make_unique<RetryServer>(dir.path());
   // Upserts are kept one by one: they fill chunk rows.
   std::string update = R"({"update": "c", "updates": [)";
@@ -240,7 +240,7 @@ TEST_CASE("Many statements of one number stay retryable and cheap", "[retryable]
 }
 
 TEST_CASE("What is kept for a session goes when nobody has used it for long", "[retryable]") {
-  TempDir dir;
+  ScratchDir dir;
   RetryServer server(dir.path());
   REQUIRE(IsOk(server.Run(R"({"insert": "c", "documents": [{"_id": 1}]})", 1)));
   ServerContext& context = server.context();
@@ -260,7 +260,7 @@ TEST_CASE("What is kept for a session goes when nobody has used it for long", "[
 }
 
 TEST_CASE("Writes that change many documents cannot be retried", "[retryable]") {
-  TempDir dir;
+  ScratchDir dir;
   RetryServer server(dir.path());
   REQUIRE(IsOk(server.Run(R"({"insert": "c", "documents": [{"_id": 1}]})", 1)));
   BsonDocument r = server.Run(
@@ -280,7 +280,7 @@ TEST_CASE("Writes that change many documents cannot be retried", "[retryable]") 
 }
 
 TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
-  TempDir dir;
+  ScratchDir dir;
   RetryServer server(dir.path());
   const std::string insert = R"({"insert": "c", "documents": [{"_id": 1}]})";
   REQUIRE(IsOk(server.Plain(R"({"create": "c", "$db": "d"})")));
@@ -351,7 +351,7 @@ TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
 
 TEST_CASE("Tries of one write at the same time: one does it, the other answers from it",
           "[retryable]") {
-  TempDir dir;
+  ScratchDir dir;
   RetryServer server(dir.path());
   REQUIRE(IsOk(server.Plain(R"({"insert": "c", "documents": [{"_id": 1, "x": 0}], "$db": "d"})")));
   constexpr int kClients = 4;

@@ -1,8 +1,5 @@
 #pragma once
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
@@ -11,27 +8,11 @@
 #include "storage/index_keys.h"
 #include "storage/key_format.h"
 #include "storage/storage_impl.h"
+#include "tests/unit/scratch_dir.h"
 
 namespace mayfly::testing {
 
 inline BsonDocument Json(std::string_view text) { return ParseJson(text).value(); }
-
-/// A directory of its own that goes with it.
-class ScratchDir {
- public:
-  ScratchDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mayfly-test-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~ScratchDir() {
-    std::error_code ec;
-    std::filesystem::remove_all(path_, ec);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// A filter that storage's tests can compile: {f: v, …}, each by equal bytes; {f: {$exists: true}}.
 class EqualFilter final : public RecordFilter {

@@ -5,7 +5,7 @@
 
 namespace mayfly {
 using testing::Json;
-using testing::TempDir;
+using testing::ScratchDir;
 using testing::TestCollection;
 using testing::TestStore;
 
@@ -122,7 +122,7 @@ TEST_CASE("Locks are free once the unit is visible, before its journal sync", "[
 }
 
 TEST_CASE("A unit works with the collection as it is, not as it was when looked up", "[commit]") {
-  TempDir dir;
+  ScratchDir dir;
   SystemClock clock;
   StorageOptions o;
   o.path = dir.path();

@@ -5,7 +5,7 @@
 #include "storage_fixture.h"
 
 namespace mayfly {
-using testing::TempDir;
+using testing::ScratchDir;
 using testing::TestStore;
 namespace fs = std::filesystem;
 
@@ -66,7 +66,7 @@ void ZeroBytes(const std::string& file, uint64_t offset, size_t n) {
 }  // namespace
 
 TEST_CASE("The store keeps keyspaces apart and snapshots fixed", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   auto kv = MustOpen(dir.path());
   PutOne(*kv, "a", "1");
   PutOne(*kv, "a", "index", Keyspace::kIndexes);
@@ -92,7 +92,7 @@ TEST_CASE("The store keeps keyspaces apart and snapshots fixed", "[kv]") {
 }
 
 TEST_CASE("A pinned value moves with its bytes", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   auto kv = MustOpen(dir.path());
   bool flushed = GENERATE(false, true);  // copied out of a memtable, or pinned in the cache
   PutOne(*kv, "k", "short");
@@ -113,7 +113,7 @@ TEST_CASE("A pinned value moves with its bytes", "[kv]") {
 }
 
 TEST_CASE("Iterators respect bounds both ways", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   auto kv = MustOpen(dir.path());
   for (const char* k : {"a", "b", "c", "d"}) PutOne(*kv, k, k);
   KvIterOptions o;
@@ -137,7 +137,7 @@ TEST_CASE("Iterators respect bounds both ways", "[kv]") {
 }
 
 TEST_CASE("A second process on the directory is refused", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   auto kv = MustOpen(dir.path());
   Error e = MustFail(dir.path());
   CHECK(e.code == ErrorCode::kLockBusy);
@@ -146,7 +146,7 @@ TEST_CASE("A second process on the directory is refused", "[kv]") {
 }
 
 TEST_CASE("A directory that cannot be used is refused by name", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   std::ofstream(dir.path() + "/file") << "x";
   CHECK_THAT(MustFail(dir.path() + "/file").message, Catch::Contains(dir.path() + "/file"));
   CHECK_THAT(MustFail(dir.path() + "/file/sub").message,
@@ -169,7 +169,7 @@ TEST_CASE("Another format version is refused", "[kv]") {
 }
 
 TEST_CASE("Damaged files are refused by name", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   {
     auto kv = MustOpen(dir.path());
     PutOne(*kv, "k", std::string(5000, 'x'));
@@ -195,7 +195,7 @@ TEST_CASE("Damaged files are refused by name", "[kv]") {
 }
 
 TEST_CASE("A damaged block is reported with its file when it is read", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   {
     auto kv = MustOpen(dir.path());
     for (int i = 0; i < 50; ++i)
@@ -213,7 +213,7 @@ TEST_CASE("A damaged block is reported with its file when it is read", "[kv]") {
 }
 
 TEST_CASE("A log that ends where the power went is cut there; damage inside is refused", "[kv]") {
-  TempDir dir;
+  ScratchDir dir;
   std::string log;
   constexpr int kRecords = 400;
   {

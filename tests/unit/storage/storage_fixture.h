@@ -1,8 +1,5 @@
 #pragma once
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <map>
 
 #include "protocol/bson_builder.h"
@@ -11,25 +8,9 @@
 #include "storage/rocks_fault_env.h"
 #include "storage/storage_impl.h"
 #include "storage/write_unit_impl.h"
+#include "tests/unit/scratch_dir.h"
 
 namespace mayfly::testing {
-
-/// A directory of its own that goes with it.
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mayfly-test-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TempDir() {
-    std::error_code ec;
-    std::filesystem::remove_all(path_, ec);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 inline BsonDocument Json(std::string_view text) { return ParseJson(text).value(); }
 
@@ -79,7 +60,7 @@ struct TestCollection {
 
 /// An open store with a disk that can fail.
 struct TestStore {
-  TempDir dir;
+  ScratchDir dir;
   SystemClock clock;
   std::unique_ptr<FaultDisk> disk = FaultDisk::Make();
   std::unique_ptr<Storage> storage;

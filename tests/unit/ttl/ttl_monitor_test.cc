@@ -86,7 +86,7 @@ TEST_CASE("An exception ends a round of the monitor, not its thread", "[ttl]") {
   CHECK(r.Count() == 0);
   std::lock_guard l(r.log_mutex);
   CHECK(std::count(r.logged.begin(), r.logged.end(),
-                   "E TTL monitor: what it was doing ended by an exception") == 1);
+                   "E TTL monitor: an exception ended this round") == 1);
 }
 
 TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "[ttl]") {
@@ -283,7 +283,7 @@ TEST_CASE("A special index with expireAfterSeconds is skipped, counted every pas
   CHECK(r.metrics.invalid_index_skips == 2);
   CHECK(r.Count() == 1);
   std::lock_guard l(r.log_mutex);
-  CHECK(std::count(r.logged.begin(), r.logged.end(), "E TTL index cannot be worked on and is skipped") == 1);
+  CHECK(std::count(r.logged.begin(), r.logged.end(), "E TTL index cannot be processed and is skipped") == 1);
 }
 
 TEST_CASE("A range delete over what was reaped takes nothing else along", "[ttl]") {
