@@ -235,9 +235,7 @@ class LookupStage final : public PipelineStage {
     }
     array.Done();
     hold.Release();
-    found_ = Value::Array(std::move(bytes));
-    found_key_ = std::move(key);
-    have_found_ = true;
+    Keep(std::move(bytes), std::move(key));
     return Ok();
   }
 
@@ -279,10 +277,15 @@ class LookupStage final : public PipelineStage {
         }));
     array.Done();
     hold.Release();
-    found_ = Value::Array(std::move(bytes));
+    Keep(std::move(bytes), std::move(key));
+    return Ok();
+  }
+
+  /// The array found for the local key `key`: the next document often has the same one.
+  void Keep(std::string array, std::string key) {
+    found_ = Value::Array(std::move(array));
     found_key_ = std::move(key);
     have_found_ = true;
-    return Ok();
   }
 
   Error TooMuch() const {

@@ -341,6 +341,126 @@ Result<void> CheckWritesAllowed(StageParser& p) {
   return Error{ErrorCode::kInvalidOptions, std::string(p.stage) + " cannot be used here"};
 }
 
+/// `on`: a field or a list of fields.
+Result<void> ParseOn(BsonValue v, MergeSpec* merge) {
+  merge->on.clear();
+  merge->on_given = true;
+  auto add = [&](BsonValue field) -> Result<void> {
+    if (!field.IsString())
+      return LocationError(
+          51134, "$merge 'on' array elements must be strings, but found " + TypeText(field));
+    MAYFLY_TRY(ParseFieldPath(field.String()));
+    if (std::find(merge->on.begin(), merge->on.end(), field.String()) != merge->on.end())
+      return LocationError(
+          31465, "Found a duplicate field '" + std::string(field.String()) + "' in $merge 'on'");
+    merge->on.emplace_back(field.String());
+    return Ok();
+  };
+  if (v.IsString()) return add(v);
+  if (!v.IsArray())
+    return LocationError(
+        51186, "$merge 'on' field  must be either a string or an array of strings, but found " +
+                   TypeText(v));
+  for (const BsonElement& field : v.Document()) {
+    MAYFLY_TRY(add(field.value));
+  }
+  if (merge->on.empty())
+    return LocationError(51187,
+                         "If explicitly specifying $merge 'on', must include at least one field");
+  return Ok();
+}
+
+Result<void> ParseWhenMatched(BsonValue v, MergeSpec* merge) {
+  if (v.IsArray()) {
+    merge->matched = WhenMatched::kPipeline;
+    merge->pipeline = BsonDocument(v.Document());
+    return Ok();
+  }
+  if (!v.IsString())
+    return LocationError(
+        51191, "$merge 'whenMatched' field  must be either a string or an array, but found " +
+                   TypeText(v));
+  size_t i = 0;
+  while (i < 4 && kMatchedNames[i] != v.String()) ++i;
+  if (i == 4)
+    return Error{ErrorCode::kBadValue,
+                 "Enumeration value '" + std::string(v.String()) +
+                     "' for field '$merge.whenMatched' is not a valid value."};
+  merge->matched = static_cast<WhenMatched>(i);
+  return Ok();
+}
+
+Result<void> ParseWhenNotMatched(BsonValue v, MergeSpec* merge) {
+  size_t i = 0;
+  while (i < 3 && !(v.IsString() && kNotMatchedNames[i] == v.String())) ++i;
+  if (i == 3)
+    return Error{ErrorCode::kBadValue,
+                 "Enumeration value '" + (v.IsString() ? std::string(v.String()) : ValueText(v)) +
+                     "' for field '$merge.whenNotMatched' is not a valid value."};
+  merge->not_matched = static_cast<WhenNotMatched>(i);
+  return Ok();
+}
+
+Result<void> ParseMergeFields(BsonView spec, MergeSpec* merge, BsonValue* into, BsonValue* let) {
+  for (const BsonElement& e : spec) {
+    if (e.name == "into") {
+      *into = e.value;
+    } else if (e.name == "on") {
+      MAYFLY_TRY(ParseOn(e.value, merge));
+    } else if (e.name == "let") {
+      *let = e.value;
+    } else if (e.name == "whenMatched") {
+      MAYFLY_TRY(ParseWhenMatched(e.value, merge));
+    } else if (e.name == "whenNotMatched") {
+      MAYFLY_TRY(ParseWhenNotMatched(e.value, merge));
+    } else {
+      return Error{ErrorCode::kUnknownField,
+                   "BSON field '$merge." + std::string(e.name) + "' is an unknown field."};
+    }
+  }
+  if (into->missing())
+    return Error{ErrorCode::kMissingField,
+                 "BSON field '$merge.into' is missing but a required field"};
+  return Ok();
+}
+
+std::string NameOf(WhenMatched m) { return std::string(kMatchedNames[static_cast<size_t>(m)]); }
+
+Result<void> ParseMergeVariables(BsonValue let, VariableScope& scope, MergeSpec* merge) {
+  if (let.missing()) return Ok();
+  if (merge->matched != WhenMatched::kPipeline)
+    return LocationError(51199, "Cannot use 'let' variables with 'whenMatched: " +
+                                    NameOf(merge->matched) + "' mode");
+  if (!let.IsDocument())
+    return TypeError("BSON field '$merge.let' is the wrong type '" + TypeText(let) +
+                     "', expected type 'object'");
+  for (const BsonElement& e : let.Document()) {
+    MAYFLY_TRY(CheckVariableName(e.name));
+    MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, scope));
+    merge->let.emplace_back(e.name, std::move(x));
+  }
+  return Ok();
+}
+
+/// That whenMatched's pipeline could run; it is parsed anew for each document.
+Result<void> CheckMergePipeline(const MergeSpec& merge, const PipelineContext& context) {
+  if (merge.matched != WhenMatched::kPipeline) return Ok();
+  constexpr std::string_view kAllowed[] = {"$addFields", "$set",         "$project",
+                                           "$unset",     "$replaceRoot", "$replaceWith"};
+  for (const BsonElement& e : merge.pipeline.view()) {
+    std::string_view name = e.value.IsDocument() ? e.value.Document().First().name : "";
+    if (std::find(std::begin(kAllowed), std::end(kAllowed), name) == std::end(kAllowed))
+      return Error{ErrorCode::kInvalidOptions,
+                   std::string(name) + " is not allowed to be used within an update"};
+  }
+  SubPipelineSpec sub{
+      .stage = "$merge", .db = merge.target.db, .collection = merge.target.collection};
+  for (auto& [name, e] : merge.let) sub.variables.emplace_back(name, Value());
+  sub.variables.emplace_back("new", Value());
+  MAYFLY_TRY(ParseSubPipeline(merge.pipeline, context, sub));
+  return Ok();
+}
+
 }  // namespace
 
 Result<void> ParseOutStage(StageParser& p, BsonValue spec) {
@@ -356,119 +476,21 @@ Result<void> ParseMergeStage(StageParser& p, BsonValue spec) {
   BsonValue into = spec, let;
   if (spec.IsDocument()) {
     into = {};
-    for (const BsonElement& e : spec.Document()) {
-      if (e.name == "into") {
-        into = e.value;
-      } else if (e.name == "on") {
-        merge.on.clear();
-        merge.on_given = true;
-        auto add = [&](BsonValue v) -> Result<void> {
-          if (!v.IsString())
-            return LocationError(
-                51134, "$merge 'on' array elements must be strings, but found " + TypeText(v));
-          MAYFLY_TRY(ParseFieldPath(v.String()));
-          if (std::find(merge.on.begin(), merge.on.end(), v.String()) != merge.on.end())
-            return LocationError(
-                31465, "Found a duplicate field '" + std::string(v.String()) + "' in $merge 'on'");
-          merge.on.emplace_back(v.String());
-          return Ok();
-        };
-        if (e.value.IsArray()) {
-          for (const BsonElement& field : e.value.Document()) {
-            MAYFLY_TRY(add(field.value));
-          }
-          if (merge.on.empty())
-            return LocationError(
-                51187, "If explicitly specifying $merge 'on', must include at least one field");
-        } else if (e.value.IsString()) {
-          MAYFLY_TRY(add(e.value));
-        } else {
-          return LocationError(
-              51186,
-              "$merge 'on' field  must be either a string or an array of strings, but found " +
-                  TypeText(e.value));
-        }
-      } else if (e.name == "let") {
-        let = e.value;
-      } else if (e.name == "whenMatched") {
-        if (e.value.IsArray()) {
-          merge.matched = WhenMatched::kPipeline;
-          merge.pipeline = BsonDocument(e.value.Document());
-          continue;
-        }
-        if (!e.value.IsString())
-          return LocationError(
-              51191, "$merge 'whenMatched' field  must be either a string or an array, but found " +
-                         TypeText(e.value));
-        size_t i = 0;
-        while (i < 4 && kMatchedNames[i] != e.value.String()) ++i;
-        if (i == 4)
-          return Error{ErrorCode::kBadValue,
-                       "Enumeration value '" + std::string(e.value.String()) +
-                           "' for field '$merge.whenMatched' is not a valid value."};
-        merge.matched = static_cast<WhenMatched>(i);
-      } else if (e.name == "whenNotMatched") {
-        size_t i = 0;
-        while (i < 3 && !(e.value.IsString() && kNotMatchedNames[i] == e.value.String())) ++i;
-        if (i == 3)
-          return Error{
-              ErrorCode::kBadValue,
-              "Enumeration value '" +
-                  (e.value.IsString() ? std::string(e.value.String()) : ValueText(e.value)) +
-                  "' for field '$merge.whenNotMatched' is not a valid value."};
-        merge.not_matched = static_cast<WhenNotMatched>(i);
-      } else {
-        return Error{ErrorCode::kUnknownField,
-                     "BSON field '$merge." + std::string(e.name) + "' is an unknown field."};
-      }
-    }
-    if (into.missing())
-      return Error{ErrorCode::kMissingField,
-                   "BSON field '$merge.into' is missing but a required field"};
+    MAYFLY_TRY(ParseMergeFields(spec.Document(), &merge, &into, &let));
   } else if (!spec.IsString()) {
     return LocationError(
         51182, "$merge requires a string or object argument, but found " + TypeText(spec));
   }
   MAYFLY_TRY(merge.target, ParseTarget(into, p.context.options, "$merge"));
-  bool keeps = merge.matched == WhenMatched::kKeepExisting || merge.matched == WhenMatched::kFail;
+  const bool keeps =
+      merge.matched == WhenMatched::kKeepExisting || merge.matched == WhenMatched::kFail;
   if (keeps && merge.not_matched != WhenNotMatched::kInsert)
-    return LocationError(51181,
-                         "Combination of {whenMatched: " +
-                             std::string(kMatchedNames[static_cast<size_t>(merge.matched)]) +
-                             ", whenNotMatched: " +
-                             std::string(kNotMatchedNames[static_cast<size_t>(merge.not_matched)]) +
-                             "} is not supported");
-  if (!let.missing()) {
-    if (merge.matched != WhenMatched::kPipeline)
-      return LocationError(
-          51199, "Cannot use 'let' variables with 'whenMatched: " +
-                     std::string(kMatchedNames[static_cast<size_t>(merge.matched)]) + "' mode");
-    if (!let.IsDocument())
-      return TypeError("BSON field '$merge.let' is the wrong type '" + TypeText(let) +
-                       "', expected type 'object'");
-    for (const BsonElement& e : let.Document()) {
-      MAYFLY_TRY(CheckVariableName(e.name));
-      MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, p.scope));
-      merge.let.emplace_back(e.name, std::move(x));
-    }
-  }
-  if (merge.matched == WhenMatched::kPipeline) {
-    for (const BsonElement& e : merge.pipeline.view()) {
-      std::string_view name = e.value.IsDocument() ? e.value.Document().First().name : "";
-      bool ok = false;
-      for (std::string_view allowed :
-           {"$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"})
-        ok = ok || name == allowed;
-      if (!ok)
-        return Error{ErrorCode::kInvalidOptions,
-                     std::string(name) + " is not allowed to be used within an update"};
-    }
-    SubPipelineSpec sub{
-        .stage = "$merge", .db = merge.target.db, .collection = merge.target.collection};
-    for (auto& [name, e] : merge.let) sub.variables.emplace_back(name, Value());
-    sub.variables.emplace_back("new", Value());
-    MAYFLY_TRY(ParseSubPipeline(merge.pipeline, p.context, sub));
-  }
+    return LocationError(
+        51181, "Combination of {whenMatched: " + NameOf(merge.matched) + ", whenNotMatched: " +
+                   std::string(kNotMatchedNames[static_cast<size_t>(merge.not_matched)]) +
+                   "} is not supported");
+  MAYFLY_TRY(ParseMergeVariables(let, p.scope, &merge));
+  MAYFLY_TRY(CheckMergePipeline(merge, p.context));
   p.out.push_back(std::make_unique<MergeStage>(p.context, std::move(merge)));
   return Ok();
 }

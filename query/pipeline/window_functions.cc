@@ -575,11 +575,152 @@ Result<WindowBounds> WindowBounds::Parse(BsonValue spec, const SortPattern& sort
   return b;
 }
 
+namespace {
+
+using Made = std::unique_ptr<WindowFunction>;
+
+/// What the parser of one window function works with.
+struct FunctionParser {
+  const std::string name;
+  BsonElement function;  ///< its name and argument
+  BsonValue window;      ///< missing: not given
+  const SortPattern& sort;
+  VariableScope& scope;
+
+  Result<WindowFinder> Bounds() const {
+    MAYFLY_TRY(WindowBounds b, WindowBounds::Parse(window, sort));
+    return WindowFinder(std::move(b), sort, scope);
+  }
+  /// `one`: a sortBy of exactly one field.
+  Result<void> NeedsSort(int code, bool one) const {
+    if (sort.empty() || (one && sort.parts().size() != 1))
+      return LocationError(code, name + " must be specified with a top level sortBy expression" +
+                                     (one ? " with exactly one element" : ""));
+    return Ok();
+  }
+  Result<void> NoWindow(int code) const {
+    if (!window.missing()) return LocationError(code, name + " does not accept a 'window' field");
+    return Ok();
+  }
+};
+
+Result<Made> ParseRank(const FunctionParser& p) {
+  const bool number = p.name == "$documentNumber";
+  MAYFLY_TRY(p.NoWindow(5371601));
+  MAYFLY_TRY(p.NeedsSort(5371602, !number));
+  if (!p.function.value.IsDocument() || !p.function.value.Document().empty())
+    return LocationError(5371603, p.name + " must be specified with '{}' as the value");
+  return Made(std::make_unique<RankWindow>(number              ? RankWindow::Kind::kNumber
+                                           : p.name == "$rank" ? RankWindow::Kind::kRank
+                                                               : RankWindow::Kind::kDense,
+                                           p.sort));
+}
+
+Result<Made> ParseShift(const FunctionParser& p) {
+  MAYFLY_TRY(p.NoWindow(9));
+  MAYFLY_TRY(p.NeedsSort(9, false));
+  MAYFLY_TRY(std::vector<BsonValue> a,
+             NamedArguments(p.name, p.function.value, {"output", "by", "default"}));
+  if (a[0].missing() || a[1].missing()) return Malformed("$shift requires 'output' and 'by'");
+  int64_t by = 0;
+  if (!a[1].IsNumber() || !a[1].ExactInt64(&by) || std::abs(by) > INT32_MAX)
+    return Malformed("'$shift:by' field must be an integer, but found by: " + ValueText(a[1]));
+  Value otherwise = Value::Null();
+  if (!a[2].missing()) {
+    MAYFLY_TRY(otherwise, ConstantOf(a[2], p.scope, "'$shift:default'"));
+  }
+  MAYFLY_TRY(ExpressionPtr output, ParseExpression(a[0], p.scope));
+  return Made(std::make_unique<ShiftWindow>(std::move(output), by, std::move(otherwise)));
+}
+
+Result<Made> ParseMovingAverage(const FunctionParser& p) {
+  MAYFLY_TRY(p.NoWindow(9));
+  MAYFLY_TRY(p.NeedsSort(9, false));
+  MAYFLY_TRY(std::vector<BsonValue> a,
+             NamedArguments(p.name, p.function.value, {"input", "N", "alpha"}));
+  if (a[0].missing() || a[1].missing() == a[2].missing())
+    return Malformed("$expMovingAvg requires 'input' and exactly one of 'N' and 'alpha'");
+  Value alpha;
+  if (!a[1].missing()) {
+    int64_t n = 0;
+    if (!a[1].IsNumber() || !a[1].ExactInt64(&n) || n <= 0)
+      return Malformed("'N' must be a positive integer, but found " + ValueText(a[1]));
+    alpha = Value::Double(2.0 / (static_cast<double>(n) + 1));
+  } else {
+    if (!a[2].IsNumber() || !(a[2].NumberAsDouble() > 0 && a[2].NumberAsDouble() < 1))
+      return Malformed("'alpha' must be between 0 and 1 (exclusive), but found " + ValueText(a[2]));
+    alpha = Value::Copy(a[2]);
+  }
+  MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], p.scope));
+  return Made(std::make_unique<MovingAverageWindow>(std::move(input), std::move(alpha)));
+}
+
+Result<Made> ParseSlope(const FunctionParser& p) {
+  const bool integral = p.name == "$integral";
+  if (!integral && p.window.missing())
+    return Malformed("$derivative requires explicit window bounds");
+  MAYFLY_TRY(p.NeedsSort(9, true));
+  MAYFLY_TRY(std::vector<BsonValue> a, NamedArguments(p.name, p.function.value, {"input", "unit"}));
+  if (a[0].missing()) return Malformed(p.name + " requires an 'input' expression");
+  std::optional<DateUnit> unit;
+  if (!a[1].missing()) {
+    if (a[1].IsString()) unit = ParseDateUnit(a[1].String());
+    if (!unit || DateUnitMillis(*unit) == 0)
+      return LocationError(5490704, "unit must be 'week' or smaller, but found " + ValueText(a[1]));
+  }
+  MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], p.scope));
+  MAYFLY_TRY(WindowFinder finder, p.Bounds());
+  return Made(std::make_unique<SlopeWindow>(integral, std::move(input), unit, p.sort,
+                                            std::move(finder), p.scope));
+}
+
+Result<Made> ParseCovariance(const FunctionParser& p) {
+  MAYFLY_TRY(ExpressionPtr pair, ParseExpression(p.function.value, p.scope));
+  MAYFLY_TRY(WindowFinder finder, p.Bounds());
+  return Made(std::make_unique<CovarianceWindow>(p.name == "$covarianceSamp", std::move(pair),
+                                                 std::move(finder)));
+}
+
+Result<Made> ParseFill(const FunctionParser& p) {
+  const bool linear = p.name == "$linearFill";
+  MAYFLY_TRY(p.NoWindow(9));
+  if (linear) {
+    MAYFLY_TRY(p.NeedsSort(605001, true));
+  }
+  MAYFLY_TRY(ExpressionPtr input, ParseExpression(p.function.value, p.scope));
+  return Made(std::make_unique<FillWindow>(std::move(input), linear ? &p.sort : nullptr, p.scope));
+}
+
+Result<Made> ParseAccumulatorWindow(const FunctionParser& p) {
+  if (!FindAccumulator(p.name) || p.name == "$mergeObjects")
+    return Malformed("Unrecognized window function, " + p.name);
+  const BsonDocument accumulator = BuildBson([&](BsonBuilder& b) { b.Append(p.function); });
+  MAYFLY_TRY(AccumulatorField parsed,
+             AccumulatorField::Parse("window", accumulator.view().AsValue(), p.scope));
+  MAYFLY_TRY(WindowFinder finder, p.Bounds());
+  return Made(std::make_unique<AccumulatorWindow>(std::move(parsed), std::move(finder)));
+}
+
+/// The functions that are for windows alone; every other name is that of an accumulator.
+constexpr std::pair<std::string_view, Result<Made> (*)(const FunctionParser&)> kFunctions[] = {
+    {"$covariancePop", &ParseCovariance},
+    {"$covarianceSamp", &ParseCovariance},
+    {"$denseRank", &ParseRank},
+    {"$derivative", &ParseSlope},
+    {"$documentNumber", &ParseRank},
+    {"$expMovingAvg", &ParseMovingAverage},
+    {"$integral", &ParseSlope},
+    {"$linearFill", &ParseFill},
+    {"$locf", &ParseFill},
+    {"$rank", &ParseRank},
+    {"$shift", &ParseShift}};
+
+}  // namespace
+
 Result<std::unique_ptr<WindowFunction>> WindowFunction::Parse(std::string_view field,
                                                               BsonValue spec,
                                                               const SortPattern& sort,
                                                               VariableScope& scope) {
-  using Made = std::unique_ptr<WindowFunction>;
   const std::string quoted = "The field '" + std::string(field) + "'";
   if (!spec.IsDocument()) return Malformed(quoted + " must be an object with a window function");
   BsonElement function;
@@ -598,112 +739,10 @@ Result<std::unique_ptr<WindowFunction>> WindowFunction::Parse(std::string_view f
   }
   if (function.name.empty())
     return Malformed("Expected a $-prefixed window function, " + ValueText(spec));
-  const std::string name(function.name);
-  auto bounds = [&]() -> Result<WindowFinder> {
-    MAYFLY_TRY(WindowBounds b, WindowBounds::Parse(window, sort));
-    return WindowFinder(std::move(b), sort, scope);
-  };
-  auto needs_sort = [&](int code, bool one) -> Result<void> {
-    if (sort.empty() || (one && sort.parts().size() != 1))
-      return LocationError(code, name + " must be specified with a top level sortBy expression" +
-                                     (one ? " with exactly one element" : ""));
-    return Ok();
-  };
-  auto no_window = [&](int code) -> Result<void> {
-    if (!window.missing()) return LocationError(code, name + " does not accept a 'window' field");
-    return Ok();
-  };
-
-  if (name == "$rank" || name == "$denseRank" || name == "$documentNumber") {
-    const bool number = name == "$documentNumber";
-    MAYFLY_TRY(no_window(5371601));
-    MAYFLY_TRY(needs_sort(5371602, !number));
-    if (!function.value.IsDocument() || !function.value.Document().empty())
-      return LocationError(5371603, name + " must be specified with '{}' as the value");
-    return Made(std::make_unique<RankWindow>(number            ? RankWindow::Kind::kNumber
-                                             : name == "$rank" ? RankWindow::Kind::kRank
-                                                               : RankWindow::Kind::kDense,
-                                             sort));
-  }
-  if (name == "$shift") {
-    MAYFLY_TRY(no_window(9));
-    MAYFLY_TRY(needs_sort(9, false));
-    MAYFLY_TRY(std::vector<BsonValue> a,
-               NamedArguments(name, function.value, {"output", "by", "default"}));
-    if (a[0].missing() || a[1].missing()) return Malformed("$shift requires 'output' and 'by'");
-    int64_t by = 0;
-    if (!a[1].IsNumber() || !a[1].ExactInt64(&by) || std::abs(by) > INT32_MAX)
-      return Malformed("'$shift:by' field must be an integer, but found by: " + ValueText(a[1]));
-    Value otherwise = Value::Null();
-    if (!a[2].missing()) {
-      MAYFLY_TRY(otherwise, ConstantOf(a[2], scope, "'$shift:default'"));
-    }
-    MAYFLY_TRY(ExpressionPtr output, ParseExpression(a[0], scope));
-    return Made(std::make_unique<ShiftWindow>(std::move(output), by, std::move(otherwise)));
-  }
-  if (name == "$expMovingAvg") {
-    MAYFLY_TRY(no_window(9));
-    MAYFLY_TRY(needs_sort(9, false));
-    MAYFLY_TRY(std::vector<BsonValue> a,
-               NamedArguments(name, function.value, {"input", "N", "alpha"}));
-    if (a[0].missing() || a[1].missing() == a[2].missing())
-      return Malformed("$expMovingAvg requires 'input' and exactly one of 'N' and 'alpha'");
-    Value alpha;
-    if (!a[1].missing()) {
-      int64_t n = 0;
-      if (!a[1].IsNumber() || !a[1].ExactInt64(&n) || n <= 0)
-        return Malformed("'N' must be a positive integer, but found " + ValueText(a[1]));
-      alpha = Value::Double(2.0 / (static_cast<double>(n) + 1));
-    } else {
-      if (!a[2].IsNumber() || !(a[2].NumberAsDouble() > 0 && a[2].NumberAsDouble() < 1))
-        return Malformed("'alpha' must be between 0 and 1 (exclusive), but found " +
-                         ValueText(a[2]));
-      alpha = Value::Copy(a[2]);
-    }
-    MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], scope));
-    return Made(std::make_unique<MovingAverageWindow>(std::move(input), std::move(alpha)));
-  }
-  if (name == "$derivative" || name == "$integral") {
-    const bool integral = name == "$integral";
-    if (!integral && window.missing())
-      return Malformed("$derivative requires explicit window bounds");
-    MAYFLY_TRY(needs_sort(9, true));
-    MAYFLY_TRY(std::vector<BsonValue> a, NamedArguments(name, function.value, {"input", "unit"}));
-    if (a[0].missing()) return Malformed(name + " requires an 'input' expression");
-    std::optional<DateUnit> unit;
-    if (!a[1].missing()) {
-      if (a[1].IsString()) unit = ParseDateUnit(a[1].String());
-      if (!unit || DateUnitMillis(*unit) == 0)
-        return LocationError(5490704,
-                             "unit must be 'week' or smaller, but found " + ValueText(a[1]));
-    }
-    MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], scope));
-    MAYFLY_TRY(WindowFinder finder, bounds());
-    return Made(std::make_unique<SlopeWindow>(integral, std::move(input), unit, sort,
-                                              std::move(finder), scope));
-  }
-  if (name == "$covariancePop" || name == "$covarianceSamp") {
-    MAYFLY_TRY(ExpressionPtr pair, ParseExpression(function.value, scope));
-    MAYFLY_TRY(WindowFinder finder, bounds());
-    return Made(std::make_unique<CovarianceWindow>(name == "$covarianceSamp", std::move(pair),
-                                                   std::move(finder)));
-  }
-  if (name == "$linearFill" || name == "$locf") {
-    const bool linear = name == "$linearFill";
-    MAYFLY_TRY(no_window(9));
-    if (linear) {
-      MAYFLY_TRY(needs_sort(605001, true));
-    }
-    MAYFLY_TRY(ExpressionPtr input, ParseExpression(function.value, scope));
-    return Made(std::make_unique<FillWindow>(std::move(input), linear ? &sort : nullptr, scope));
-  }
-  if (!FindAccumulator(name) || name == "$mergeObjects")
-    return Malformed("Unrecognized window function, " + name);
-  const BsonDocument accumulator = BuildBson([&](BsonBuilder& b) { b.Append(function); });
-  MAYFLY_TRY(AccumulatorField parsed,
-             AccumulatorField::Parse("window", accumulator.view().AsValue(), scope));
-  MAYFLY_TRY(WindowFinder finder, bounds());
-  return Made(std::make_unique<AccumulatorWindow>(std::move(parsed), std::move(finder)));
+  const FunctionParser parser{std::string(function.name), function, window, sort, scope};
+  for (const auto& [name, parse] : kFunctions)
+    if (name == function.name) return parse(parser);
+  return ParseAccumulatorWindow(parser);
 }
 
 }  // namespace mayfly
