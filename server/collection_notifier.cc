@@ -5,18 +5,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "server/io_timer.h"
 #include "server/operation_registry.h"
 #include "server/server_context.h"
 
 namespace mayfly {
 
 namespace asio = boost::asio;
-
-namespace {
-constexpr asio::use_awaitable_t<IoExecutor> kAwait;
-using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
-                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
-}  // namespace
 
 CollectionNotifier::Watch::Watch(CollectionNotifier& n, uint32_t collection_id)
     : n_(n), id_(collection_id) {
@@ -48,7 +43,7 @@ Awaitable<Result<bool>> CollectionNotifier::Watch::WaitFor(CommandContext& ctx,
   const int64_t begin = ctx.server.clock().MonotonicMicros();
   if (ctx.op.deadline_micros != 0)
     deadline_micros = std::min(deadline_micros, ctx.op.deadline_micros);
-  auto timer = std::make_shared<Timer>(ctx.io);
+  auto timer = std::make_shared<IoTimer>(ctx.io);
   timer->expires_at(
       std::chrono::steady_clock::time_point(std::chrono::microseconds(deadline_micros)));
   // Posted, so that it runs on the io thread and after the wait below has begun.

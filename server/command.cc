@@ -6,6 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "server/io_timer.h"
 #include "server/operation_registry.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
@@ -13,12 +14,6 @@
 namespace mayfly {
 
 namespace asio = boost::asio;
-
-namespace {
-constexpr asio::use_awaitable_t<IoExecutor> kAwait;
-using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
-                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
-}  // namespace
 
 CommandRegistry::CommandRegistry() { Rehash(256); }
 CommandRegistry::~CommandRegistry() = default;
@@ -50,11 +45,6 @@ void CommandRegistry::Add(CommandRow row) {
   size_t names = 0;
   for (const CommandRow& r : rows_) names += 1 + r.aliases.size();
   Rehash(std::bit_ceil(std::max<size_t>(256, names * 2)));
-}
-
-void CommandRegistry::AddFlags(std::string_view name, uint32_t flags) {
-  for (CommandRow& r : rows_)
-    if (r.name == name) r.flags |= flags;
 }
 
 const CommandRow* CommandRegistry::Find(std::string_view name) const {
@@ -126,7 +116,7 @@ Awaitable<Result<void>> CommandContext::SleepUntil(int64_t monotonic_micros) {
   if (on_worker) co_await MoveToIo();
   const int64_t begin = server.clock().MonotonicMicros();
   if (op.deadline_micros != 0) monotonic_micros = std::min(monotonic_micros, op.deadline_micros);
-  auto timer = std::make_shared<Timer>(io);
+  auto timer = std::make_shared<IoTimer>(io);
   timer->expires_at(
       std::chrono::steady_clock::time_point(std::chrono::microseconds(monotonic_micros)));
   if (client != nullptr &&

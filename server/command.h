@@ -185,23 +185,22 @@ enum CommandFlags : uint32_t {
   kCommandNone = 0,
   kReadOnly = 1 << 0,
   kWrites = 1 << 1,
-  kAdminOnly =
-      1 << 2,  ///< elsewhere: Unauthorized 13 "… may only be run against the admin database."
-  kNoAuth = 1 << 3,  ///< allowed before authentication
-  kSecondaryOk = 1 << 4,
-  kWorker = 1 << 5,  ///< `run` goes to a worker thread (it may take long or block)
-  kApiV1 = 1 << 6,   ///< part of Stable API version 1
-  kTakesWriteConcern = 1 << 7,
-  kTakesReadConcern = 1 << 8,
-  kNoProfile = 1 << 9,            ///< never profiled nor logged as slow (hello, awaitable or not)
-  kTestOnly = 1 << 10,            ///< only with --testClock
-  kAllowedWhileLocked = 1 << 11,  ///< goes on while fsync has locked writes, although kWrites
-  kTestCommand = 1 << 20,         ///< only with enableTestCommands
-  kDeprecatedInV1 = 1 << 21,      ///< refused with apiDeprecationErrors
-  kRetryableWrite = 1 << 22,      ///< may bring a txnNumber outside a transaction
-  kSecondaryOptIn = 1 << 14,  ///< on a secondary only with a read preference that allows it
-  kHidden = 1 << 13,              ///< not in listCommands: known only to be refused
-  kCountsItself = 1 << 12,  ///< keeps opcounters itself; other commands count as opcounters.command
+  kAdminOnly = 1 << 2,    ///< on another database: Unauthorized 13
+  kNoAuth = 1 << 3,       ///< allowed before authentication
+  kSecondaryOk = 1 << 4,  ///< a secondary answers it
+  kSecondaryOptIn = 1 << 5,  ///< with kSecondaryOk: only to a read preference that allows secondaries
+  kWorker = 1 << 6,          ///< `run` goes to a worker thread (it may take long or block)
+  kApiV1 = 1 << 7,           ///< part of Stable API version 1
+  kDeprecatedInV1 = 1 << 8,  ///< refused with apiDeprecationErrors
+  kTakesWriteConcern = 1 << 9,
+  kTakesReadConcern = 1 << 10,
+  kRetryableWrite = 1 << 11,      ///< may bring a txnNumber outside a transaction
+  kAllowedWhileLocked = 1 << 12,  ///< goes on while fsync has locked writes, although kWrites
+  kNoProfile = 1 << 13,     ///< never profiled nor logged as slow (hello, awaitable or not)
+  kCountsItself = 1 << 14,  ///< keeps opcounters itself; others count as opcounters.command
+  kTestOnly = 1 << 15,      ///< only with --testClock
+  kTestCommand = 1 << 16,   ///< only with enableTestCommands
+  kHidden = 1 << 17,        ///< not in listCommands: known only to be refused
 };
 
 /// One row of the command table: exactly one of `run` and `run_async` is set. Both append their
@@ -225,6 +224,7 @@ struct CommandRow {
   Counters* counters = nullptr;  ///< made by CommandRegistry::Add
 };
 
+/// Counted by the dispatcher; relaxed atomics.
 struct CommandRow::Counters {
   std::atomic<int64_t> total{0}, failed{0};
 };
@@ -235,8 +235,6 @@ class CommandRegistry {
   CommandRegistry();
   ~CommandRegistry();
   void Add(CommandRow row);
-  /// More flags for rows that are there. REQUIRES: the row exists.
-  void AddFlags(std::string_view name, uint32_t flags);
   /// By name or alias, exact case; null if there is none. One hash look-up.
   const CommandRow* Find(std::string_view name) const;
   const std::vector<CommandRow>& rows() const { return rows_; }  ///< in order of registration

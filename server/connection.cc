@@ -11,6 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/dispatcher.h"
+#include "server/io_timer.h"
 #include "server/network_buffers.h"
 #include "server/server.h"
 
@@ -19,15 +20,12 @@ namespace mayfly {
 namespace asio = boost::asio;
 
 namespace {
-constexpr asio::use_awaitable_t<IoExecutor> kAwait;
 constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
 constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much
 constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
 constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
 constexpr size_t kMostRead = 256 * 1024;  // of a large message at once: then others have their turn
 constexpr size_t kMostWritten = 512 * 1024;  // of replies at once, likewise
-using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
-                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
 /// How much of a message has to come behind NetworkBuffers::stuck_micros while others wait for
 /// room.
 constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
@@ -149,7 +147,7 @@ Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   NetworkBuffers& buffers = TheNetworkBuffers();
   const size_t more = bytes - *counted;
   if (!buffers.TryTake(more)) {
-    Timer pause(thread_.executor());
+    IoTimer pause(thread_.executor());
     bool room = false;
     buffers.AddWaiter(1);
     while (!room && !draining_) {

@@ -93,10 +93,16 @@ Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {
   return static_cast<int32_t>(v.NumberAsInt64());
 }
 
-Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
-                                 std::string* note, bool ignore_unknown) {
-  IndexInfo i;
-  BsonValue key = spec["key"], name = spec["name"];
+namespace {
+
+/// The options of an index specification besides what IndexInfo keeps.
+struct SpecOptions {
+  BsonValue expire;  ///< expireAfterSeconds
+  bool clustered = false, reap = false;
+  std::vector<std::string_view> ignored;  ///< names that no index has
+};
+
+Result<void> CheckName(BsonValue key, BsonValue name) {
   if (key.missing())
     return Error{ErrorCode::kFailedToParse,
                  "The 'key' field is a required property of an index specification"};
@@ -109,20 +115,43 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
   if (name.String() == "*") return Error{ErrorCode::kBadValue, "The index name '*' is not valid."};
   if (name.String().find('\0') != std::string_view::npos)
     return Cannot("The index name cannot contain NUL bytes");
-  i.name = name.String();
-  i.key = BsonDocument(key.Document());
-  MAYFLY_TRY(i.fields, ParseKey(key.Document()));
-  const bool is_id_key =
-      i.fields.size() == 1 && i.fields[0].path == "_id" && !i.fields[0].descending;
-  auto boolean = [](std::string_view option, BsonValue v) -> Result<bool> {
-    if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType(option, v.type(), "bool");
-    return v.Truthy();
-  };
-  BsonValue expire;
-  bool clustered = false, reap = false;
-  std::vector<std::string_view> ignored;
-  std::string extra;
-  BsonBuilder more(extra);
+  return Ok();
+}
+
+Result<bool> Boolean(std::string_view option, BsonValue v) {
+  if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType(option, v.type(), "bool");
+  return v.Truthy();
+}
+
+Result<void> CheckCollation(BsonValue v) {
+  if (!v.IsDocument()) return WrongType("collation", v.type(), "object");
+  BsonValue locale = v.Document()["locale"];
+  if (!locale.IsString() || locale.String() != "simple")
+    return Error{
+        ErrorCode::kNotImplemented,
+        "collation is not supported by this server: leave it out or use {locale: 'simple'}"};
+  return Ok();
+}
+
+/// Options of kinds of index, or of storage engines, that this server does not have.
+bool IsOptionOfOthers(std::string_view o) {
+  constexpr std::string_view kOthers[] = {"2dsphereIndexVersion",
+                                          "bits",
+                                          "bucketSize",
+                                          "default_language",
+                                          "language_override",
+                                          "max",
+                                          "min",
+                                          "storageEngine",
+                                          "textIndexVersion",
+                                          "weights",
+                                          "wildcardProjection"};
+  return std::find(std::begin(kOthers), std::end(kOthers), o) != std::end(kOthers);
+}
+
+/// Reads the options into `i` and `out`. `more` gets those that only listIndexes shows.
+Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unknown, IndexInfo& i,
+                         SpecOptions* out, BsonBuilder& more) {
   for (const BsonElement& e : spec) {
     std::string_view o = e.name;
     if (o == "key" || o == "name") continue;
@@ -142,22 +171,22 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
       // Without meaning since MongoDB 4.2 (manual "createIndexes"), but shown by listIndexes.
       more.Append(e);
     } else if (o == "unique") {
-      MAYFLY_TRY(i.unique, boolean(o, e.value));
+      MAYFLY_TRY(i.unique, Boolean(o, e.value));
     } else if (o == "sparse") {
-      MAYFLY_TRY(i.sparse, boolean(o, e.value));
+      MAYFLY_TRY(i.sparse, Boolean(o, e.value));
     } else if (o == "hidden") {
-      MAYFLY_TRY(i.hidden, boolean(o, e.value));
+      MAYFLY_TRY(i.hidden, Boolean(o, e.value));
     } else if (o == "prepareUnique") {
-      MAYFLY_TRY(i.prepare_unique, boolean(o, e.value));
+      MAYFLY_TRY(i.prepare_unique, Boolean(o, e.value));
     } else if (o == "clustered") {
-      MAYFLY_TRY(clustered, boolean(o, e.value));
+      MAYFLY_TRY(out->clustered, Boolean(o, e.value));
     } else if (o == "expireAfterSeconds") {
-      expire = e.value;
+      out->expire = e.value;
     } else if (o == "expireReads") {
       MAYFLY_TRY(i.expire_reads, ParseExpireReads(e.value, o));
     } else if (o == "reap") {
       MAYFLY_TRY(ParseReapLimits(e.value, ErrorCode::kCannotCreateIndex, i.name));
-      reap = true;
+      out->reap = true;
       if (!e.value.Document().empty()) more.Append(e);
     } else if (o == "partialFilterExpression") {
       if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
@@ -168,23 +197,15 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
       if (!f) return f.error();
       i.filter = f.value();
     } else if (o == "collation") {
-      if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
-      BsonValue locale = e.value.Document()["locale"];
-      if (!locale.IsString() || locale.String() != "simple")
-        return Error{
-            ErrorCode::kNotImplemented,
-            "collation is not supported by this server: leave it out or use {locale: 'simple'}"};
-    } else if (o == "storageEngine" || o == "wildcardProjection" || o == "weights" ||
-               o == "default_language" || o == "language_override" || o == "textIndexVersion" ||
-               o == "2dsphereIndexVersion" || o == "bits" || o == "min" || o == "max" ||
-               o == "bucketSize") {
+      MAYFLY_TRY(CheckCollation(e.value));
+    } else if (IsOptionOfOthers(o)) {
       return Error{ErrorCode::kInvalidIndexSpecificationOption,
                    "The field '" + std::string(o) +
                        "' is not valid for this kind of index, or not supported by this server. "
                        "Specification: " +
                        ToRelaxedJson(spec)};
     } else if (ignore_unknown) {
-      ignored.push_back(o);
+      out->ignored.push_back(o);
     } else {
       return Error{
           ErrorCode::kInvalidIndexSpecificationOption,
@@ -192,25 +213,86 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
               "' is not valid for an index specification. Specification: " + ToRelaxedJson(spec)};
     }
   }
+  return Ok();
+}
+
+/// The specification of {_id: 1}, which every collection has already.
+Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecOptions& options,
+                          const IndexInfo& i) {
+  for (const BsonElement& e : spec)
+    if (e.name != "key" && e.name != "name" && e.name != "v" && e.name != "ns" &&
+        e.name != "background" && e.name != "collation" &&
+        std::find(options.ignored.begin(), options.ignored.end(), e.name) ==
+            options.ignored.end() &&
+        !(e.name == "unique" && coll && coll->clustered))
+      return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                   "The field '" + std::string(e.name) +
+                       "' is not valid for an _id index specification. Specification: " +
+                       ToRelaxedJson(spec)};
+  if (i.name != "_id_" && !(coll && coll->clustered && i.name == coll->clustered_index_name))
+    return Error{ErrorCode::kBadValue, "The index name '" + i.name +
+                                           "' is not valid for an _id index. It must be '_id_'"};
+  return Ok();
+}
+
+/// Rules R11 to R13 and R20 of TTL indexes. `*note`: what the reply says of an option that was left
+/// out.
+Result<void> SetExpireAfterSeconds(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+                                   BsonValue expire, IndexInfo& i, std::string* note) {
+  // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
+  MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));
+  if (coll && coll->capped) {
+    if (coll->clustered)
+      return Error{LocationCode(6049202),
+                   "Cannot create a TTL index on a capped clustered collection: " + coll->ns};
+    return Cannot("TTL index '" + i.name + "': Cannot create TTL index on a capped collection");
+  }
+  for (const IndexField& f : i.fields)
+    if (f.path == "_id")
+      return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                   "The field 'expireAfterSeconds' is not valid for an index on _id"};
+  if (i.fields.size() > 1) {
+    if (server.ttl_settings().compound_indexes.load() == 0)
+      return Cannot("TTL index '" + i.name +
+                    "': TTL indexes are single-field indexes, compound indexes do not support "
+                    "TTL. Index spec: " +
+                    ToRelaxedJson(spec));
+    *note = "index '" + i.name +
+            "' has a compound key: expireAfterSeconds has no effect and was left out "
+            "(ttlCompoundIndexes)";
+    server.log().Write(LogSeverity::kWarning, LogComponent::kIndex, 5479201,
+                       "expireAfterSeconds left out of a compound index",
+                       BuildBson([&](BsonBuilder& b) { b.Append("index", i.name); }));
+  } else {
+    i.expire_after_seconds = seconds;
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+                                 std::string* note, bool ignore_unknown) {
+  BsonValue key = spec["key"], name = spec["name"];
+  MAYFLY_TRY(CheckName(key, name));
+  IndexInfo i;
+  i.name = name.String();
+  i.key = BsonDocument(key.Document());
+  MAYFLY_TRY(i.fields, ParseKey(key.Document()));
+  const bool is_id_key =
+      i.fields.size() == 1 && i.fields[0].path == "_id" && !i.fields[0].descending;
+  SpecOptions options;
+  std::string extra;
+  BsonBuilder more(extra);
+  MAYFLY_TRY(ReadOptions(server, spec, ignore_unknown, i, &options, more));
   more.Done();
   i.extra = BsonDocument(std::move(extra));
-  if (clustered)
+  if (options.clustered)
     return Cannot(
         "Cannot create a clustered index with createIndexes: it is an option of the create "
         "command");
   if (is_id_key) {
-    for (const BsonElement& e : spec)
-      if (e.name != "key" && e.name != "name" && e.name != "v" && e.name != "ns" &&
-          e.name != "background" && e.name != "collation" &&
-          std::find(ignored.begin(), ignored.end(), e.name) == ignored.end() &&
-          !(e.name == "unique" && coll && coll->clustered))
-        return Error{ErrorCode::kInvalidIndexSpecificationOption,
-                     "The field '" + std::string(e.name) +
-                         "' is not valid for an _id index specification. Specification: " +
-                         ToRelaxedJson(spec)};
-    if (i.name != "_id_" && !(coll && coll->clustered && i.name == coll->clustered_index_name))
-      return Error{ErrorCode::kBadValue, "The index name '" + i.name +
-                                             "' is not valid for an _id index. It must be '_id_'"};
+    MAYFLY_TRY(CheckIdIndex(coll, spec, options, i));
     i.name = "_id_";
     return i;
   }
@@ -219,42 +301,16 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
                  "The index name '_id_' is reserved for the _id index, which must have key pattern "
                  "{_id: 1}, found key: " +
                      ToRelaxedJson(i.key.view())};
-  if (reap && (expire.missing() || i.fields.size() > 1))
+  if (options.reap && (options.expire.missing() || i.fields.size() > 1))
     return Cannot("index '" + i.name +
                   "': reap is an option of TTL indexes: it needs expireAfterSeconds and one field");
   if (i.sparse && i.has_partial_filter)
     return Cannot("cannot mix \"partialFilterExpression\" and \"sparse\" options");
-  if (expire.missing() && i.expire_reads != ExpireReads::kDefault)
+  if (options.expire.missing() && i.expire_reads != ExpireReads::kDefault)
     return Cannot("expireReads is for TTL indexes: index '" + i.name +
                   "' has no expireAfterSeconds");
-  if (!expire.missing()) {
-    // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
-    MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));
-    if (coll && coll->capped) {
-      if (coll->clustered)
-        return Error{LocationCode(6049202),
-                     "Cannot create a TTL index on a capped clustered collection: " + coll->ns};
-      return Cannot("TTL index '" + i.name + "': Cannot create TTL index on a capped collection");
-    }
-    for (const IndexField& f : i.fields)
-      if (f.path == "_id")
-        return Error{ErrorCode::kInvalidIndexSpecificationOption,
-                     "The field 'expireAfterSeconds' is not valid for an index on _id"};
-    if (i.fields.size() > 1) {
-      if (server.ttl_settings().compound_indexes.load() == 0)
-        return Cannot("TTL index '" + i.name +
-                      "': TTL indexes are single-field indexes, compound indexes do not support "
-                      "TTL. Index spec: " +
-                      ToRelaxedJson(spec));
-      *note = "index '" + i.name +
-              "' has a compound key: expireAfterSeconds has no effect and was left out "
-              "(ttlCompoundIndexes)";
-      server.log().Write(LogSeverity::kWarning, LogComponent::kIndex, 5479201,
-                         "expireAfterSeconds left out of a compound index",
-                         BuildBson([&](BsonBuilder& b) { b.Append("index", i.name); }));
-    } else {
-      i.expire_after_seconds = seconds;
-    }
+  if (!options.expire.missing()) {
+    MAYFLY_TRY(SetExpireAfterSeconds(server, coll, spec, options.expire, i, note));
   }
   return i;
 }

@@ -103,6 +103,112 @@ class Signals {
   sigset_t set_;
 };
 
+/// How the process is told to end, by a signal or the shutdown command. Any thread.
+class StopRequest {
+ public:
+  /// The first request counts. False when there was one before.
+  bool Ask(int exit_code) {
+    {
+      std::lock_guard l(mutex_);
+      if (asked_) return false;
+      asked_ = true;
+      exit_code_ = exit_code;
+    }
+    asked_changed_.notify_all();
+    return true;
+  }
+  /// Blocks until the process is to end; returns its exit code.
+  int Wait() {
+    std::unique_lock l(mutex_);
+    asked_changed_.wait(l, [&] { return asked_; });
+    return exit_code_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable asked_changed_;
+  bool asked_ = false;
+  int exit_code_ = 0;
+};
+
+/// The body of the thread for signals: SIGUSR1 rotates the logs, any other ends the process.
+/// Returns when the process is to end.
+void HandleSignals(Signals& signals, Log& log, AuditLog& audit, StopRequest& stop) {
+  Log::SetThreadContext("SignalHandler");
+  for (;;) {
+    const int s = signals.Wait();
+    if (s == SIGUSR1) {
+      for (const Result<void>& rotated : {log.Rotate(), audit.Rotate()})
+        if (!rotated)
+          log.Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
+      continue;
+    }
+    if (stop.Ask(0))  // else: woken by RunServer, which stops already
+      log.Write(LogSeverity::kInfo, LogComponent::kControl, 23377, "Received signal",
+                BuildBson([&](BsonBuilder& b) { b.Append("signal", s); }));
+    return;
+  }
+}
+
+void LogStart(Log& log, const ServerConfig& config) {
+  log.Write(LogSeverity::kInfo, LogComponent::kControl, 4615611, "Mayfly starting",
+            BuildBson([&](BsonBuilder& b) {
+              b.Append("pid", static_cast<int32_t>(::getpid())).Append("port", config.port);
+              b.Append("dbPath", config.db_path)
+                  .Append("architecture", "64-bit")
+                  .Append("version", kMayflyVersion);
+            }));
+  log.Write(LogSeverity::kInfo, LogComponent::kControl, 21951, "Options set by command line",
+            BuildBson([&](BsonBuilder& b) { b.Append("options", config.parsed); }));
+}
+
+StorageOptions MakeStorageOptions(const ServerConfig& config, Clock& clock, Log& log,
+                                  void* rocksdb_env) {
+  StorageOptions o;
+  o.path = config.db_path;
+  o.cache_bytes = config.cache_bytes;
+  o.sync_interval_ms = config.sync_interval_ms;
+  o.clock = &clock;
+  o.rocksdb_env = rocksdb_env;
+  o.compile_filter = [&clock](BsonView filter, bool for_index) {
+    return CompileRecordFilter(filter, for_index, &clock);
+  };
+  o.logged = !config.repl_set.empty();
+  o.log = [&log](char severity, std::string_view component, std::string_view message,
+                 BsonView attr) {
+    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
+                          : severity == 'W' ? LogSeverity::kWarning
+                          : severity == 'D' ? LogSeverity::kDebug1
+                                            : LogSeverity::kInfo;
+    LogComponent c = LogComponentByName(component);
+    log.Write(s, c == LogComponent::kDefault ? LogComponent::kStorage : c, 9000200, message, attr);
+  };
+  return o;
+}
+
+/// A data directory copied from another member holds what was that member's own.
+void DropUnreplicated(Storage& storage, const Clock& clock) {
+  Operation op(clock);
+  for (const CollectionInfoPtr& coll : storage.catalog().ListAll())
+    if (coll->unreplicated) (void)storage.catalog().Drop(op, coll->db, coll->name);
+}
+
+Result<void> WritePidFile(const std::string& path) {
+  std::FILE* f = std::fopen(path.c_str(), "w");
+  if (f == nullptr) return Error{ErrorCode::kFileNotOpen, path};
+  std::fprintf(f, "%d\n", ::getpid());
+  std::fclose(f);
+  return Ok();
+}
+
+/// Starts the program anew in this process. Returns only if that fails.
+void ExecAgain(const ServerConfig& config) {
+  std::vector<char*> args;
+  for (const std::string& a : config.argv) args.push_back(const_cast<char*>(a.c_str()));
+  args.push_back(nullptr);
+  ::execv("/proc/self/exe", args.data());
+}
+
 }  // namespace
 
 int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
@@ -128,15 +234,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     return kExitBadOptions;
   }
   std::unique_ptr<Log> log = std::move(opened).value();
-  log->Write(LogSeverity::kInfo, LogComponent::kControl, 4615611, "Mayfly starting",
-             BuildBson([&](BsonBuilder& b) {
-               b.Append("pid", static_cast<int32_t>(::getpid())).Append("port", config.port);
-               b.Append("dbPath", config.db_path)
-                   .Append("architecture", "64-bit")
-                   .Append("version", kMayflyVersion);
-             }));
-  log->Write(LogSeverity::kInfo, LogComponent::kControl, 21951, "Options set by command line",
-             BuildBson([&](BsonBuilder& b) { b.Append("options", config.parsed); }));
+  LogStart(*log, config);
   RaiseFileLimit(*log);
 
   const int64_t large =
@@ -151,38 +249,15 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     if (!set) return Fail(*log, kExitBadOptions, "Bad --setParameter", set.error());
   }
 
-  StorageOptions storage_options;
-  storage_options.path = config.db_path;
-  storage_options.cache_bytes = config.cache_bytes;
-  storage_options.sync_interval_ms = config.sync_interval_ms;
-  storage_options.clock = &clock;
-  storage_options.rocksdb_env = rocksdb_env;
-  storage_options.compile_filter = [&clock](BsonView filter, bool for_index) {
-    return CompileRecordFilter(filter, for_index, &clock);
-  };
-  storage_options.logged = !config.repl_set.empty();
   auto resynced = ApplyPendingResync(config.db_path);
   if (!resynced)
-    return Fail(*log, kExitDataDirectory, "Cannot put a copy of the set's data in place", resynced.error());
-  storage_options.log = [&log = *log](char severity, std::string_view component,
-                                      std::string_view message, BsonView attr) {
-    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
-                          : severity == 'W' ? LogSeverity::kWarning
-                          : severity == 'D' ? LogSeverity::kDebug1
-                                            : LogSeverity::kInfo;
-    LogComponent c = LogComponentByName(component);
-    log.Write(s, c == LogComponent::kDefault ? LogComponent::kStorage : c, 9000200, message, attr);
-  };
-  auto storage = Storage::Open(std::move(storage_options));
+    return Fail(*log, kExitDataDirectory, "Cannot put a copy of the set's data in place",
+                resynced.error());
+  auto storage = Storage::Open(MakeStorageOptions(config, clock, *log, rocksdb_env));
   if (!storage)
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());
-  if (resynced.value()) {
-    // The copy is of another member: what was its own is not this one's.
-    Operation op(clock);
-    for (const CollectionInfoPtr& coll : storage.value()->catalog().ListAll())
-      if (coll->unreplicated) (void)storage.value()->catalog().Drop(op, coll->db, coll->name);
-  }
+  if (resynced.value()) DropUnreplicated(*storage.value(), clock);
 
   auto audit = AuditLog::Open(config.EffectiveAuditPath(), config.log.rename_on_rotate, clock);
   if (!audit) return Fail(*log, kExitBadOptions, "Cannot open the audit log", audit.error());
@@ -216,20 +291,11 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   if (!replica_set) DropLeftoversOfOut(context, LeftoversOfOut(storage.value()->catalog()));
 
   ttl = MakeTtlMonitor(context);
-  if (replica_set) replica_set->set_right_time([&guard = ttl->clock_guard()] { return guard.RightTime(); });
+  if (replica_set)
+    replica_set->set_right_time([&guard = ttl->clock_guard()] { return guard.RightTime(); });
 
-  std::mutex mutex;
-  std::condition_variable stop_wanted;
-  bool stop = false;
-  int exit_code = 0;
-  context.set_shutdown_hook([&](bool, int code) {
-    {
-      std::lock_guard l(mutex);
-      stop = true;
-      exit_code = code;
-    }
-    stop_wanted.notify_all();
-  });
+  StopRequest stop;
+  context.set_shutdown_hook([&stop](bool, int code) { stop.Ask(code); });
 
   Server server(context);
   if (auto listening = server.Listen(); !listening) {
@@ -257,44 +323,16 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     return Fail(*log, kExitAddressInUse, "Cannot listen", listening.error());
   }
   if (!config.pid_file.empty()) {
-    if (std::FILE* f = std::fopen(config.pid_file.c_str(), "w")) {
-      std::fprintf(f, "%d\n", ::getpid());
-      std::fclose(f);
-    } else {
-      return Fail(*log, kExitBadOptions, "Cannot write the pid file",
-                  Error{ErrorCode::kFileNotOpen, config.pid_file});
-    }
+    if (auto written = WritePidFile(config.pid_file); !written)
+      return Fail(*log, kExitBadOptions, "Cannot write the pid file", written.error());
   }
   if (ready_fd >= 0) {
     [[maybe_unused]] auto n = ::write(ready_fd, "1", 1);
     ::close(ready_fd);
   }
 
-  std::thread signal_thread([&] {
-    Log::SetThreadContext("SignalHandler");
-    while (true) {
-      const int s = signals.Wait();
-      if (s == SIGUSR1) {
-        for (auto rotated : {log->Rotate(), audit.value()->Rotate()})
-          if (!rotated)
-            log->Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
-        continue;
-      }
-      {
-        std::lock_guard l(mutex);
-        if (stop && s == SIGHUP) return;  // sent by ourselves, below
-        stop = true;
-      }
-      log->Write(LogSeverity::kInfo, LogComponent::kControl, 23377, "Received signal",
-                 BuildBson([&](BsonBuilder& b) { b.Append("signal", s); }));
-      stop_wanted.notify_all();
-      return;
-    }
-  });
-  {
-    std::unique_lock l(mutex);
-    stop_wanted.wait(l, [&] { return stop; });
-  }
+  std::thread signal_thread([&] { HandleSignals(signals, *log, *audit.value(), stop); });
+  const int exit_code = stop.Wait();
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
   http.Stop();
@@ -313,10 +351,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     // A copy of another member's data waits beside ours: what opens it is the start-up.
     log->Write(LogSeverity::kInfo, LogComponent::kControl, 9000303, "Starting again with new data");
     log.reset();
-    std::vector<char*> args;
-    for (const std::string& a : config.argv) args.push_back(const_cast<char*>(a.c_str()));
-    args.push_back(nullptr);
-    ::execv("/proc/self/exe", args.data());
+    ExecAgain(config);
     return kExitDataDirectory;
   }
   log->Write(LogSeverity::kInfo, LogComponent::kControl, 23138, "Shutting down",

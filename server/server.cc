@@ -13,6 +13,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/config.h"
+#include "server/io_timer.h"
 #include "server/retryable_writes.h"
 #include "server/session_store.h"
 #include "storage/thread_scheduling.h"
@@ -23,12 +24,9 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr asio::use_awaitable_t<IoExecutor> kAwait;
 constexpr auto kTick = std::chrono::milliseconds(500);
 using TcpAcceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, IoExecutor>;
-using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
-                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
 
 std::string Text(const asio::ip::tcp::endpoint& e) {
   std::string host = e.address().to_string();
@@ -170,10 +168,21 @@ Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor) {
           LogSeverity::kError, LogComponent::kNetwork, 22970, "Error accepting new connection",
           BuildBson([&](BsonBuilder& b) { b.Append("error", error.message()); }), "listener");
     }
-    Timer pause(threads_[0]->executor());
+    IoTimer pause(threads_[0]->executor());
     pause.expires_after(std::chrono::milliseconds(100));
     co_await pause.async_wait(asio::as_tuple(kAwait));
   }
+}
+
+template <class Acceptor>
+void Server::Serve(std::shared_ptr<Acceptor> acceptor, std::string_view address) {
+  server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 23015, "Listening on",
+                      BuildBson([&](BsonBuilder& b) { b.Append("address", address); }), "listener");
+  close_acceptors_.push_back([acceptor] {
+    boost::system::error_code ignored;
+    acceptor->close(ignored);
+  });
+  asio::co_spawn(threads_[0]->executor(), Accept(acceptor), asio::detached);
 }
 
 Result<void> Server::ListenTcp(const std::string& name) {
@@ -209,15 +218,7 @@ Result<void> Server::ListenTcp(const std::string& name) {
       port_ = acceptor->local_endpoint(ec).port();
       server_.set_port(port_);  // before anybody is accepted who asks for it
     }
-    server_.log().Write(
-        LogSeverity::kInfo, LogComponent::kNetwork, 23015, "Listening on",
-        BuildBson([&](BsonBuilder& b) { b.Append("address", Text(acceptor->local_endpoint(ec))); }),
-        "listener");
-    close_acceptors_.push_back([acceptor] {
-      boost::system::error_code ignored;
-      acceptor->close(ignored);
-    });
-    asio::co_spawn(threads_[0]->executor(), Accept(acceptor), asio::detached);
+    Serve(acceptor, Text(acceptor->local_endpoint(ec)));
   }
   return Ok();
 }
@@ -248,14 +249,7 @@ Result<void> Server::ListenUnix() {
   if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
   if (ec) return fail(ec.message());
   ::chmod(unix_path_.c_str(), static_cast<mode_t>(server_.config().unix_socket_permissions));
-  server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 23015, "Listening on",
-                      BuildBson([&](BsonBuilder& b) { b.Append("address", unix_path_); }),
-                      "listener");
-  close_acceptors_.push_back([acceptor] {
-    boost::system::error_code ignored;
-    acceptor->close(ignored);
-  });
-  asio::co_spawn(threads_[0]->executor(), Accept(acceptor), asio::detached);
+  Serve(acceptor, unix_path_);
   return Ok();
 }
 
@@ -301,10 +295,10 @@ void RefreshSessions(ServerContext& server) {
 }  // namespace
 
 Awaitable<void> Server::HouseKeeping() {
-  auto timer = std::make_shared<Timer>(threads_[0]->executor());
+  auto timer = std::make_shared<IoTimer>(threads_[0]->executor());
   close_acceptors_.push_back([timer] { timer->cancel(); });
   // When somebody moves the clock, what it made old goes at once.
-  server_.clock().OnJump([weak = std::weak_ptr<Timer>(timer), ex = threads_[0]->executor()] {
+  server_.clock().OnJump([weak = std::weak_ptr<IoTimer>(timer), ex = threads_[0]->executor()] {
     if (weak.expired()) return;
     asio::post(ex, [weak] {
       if (auto t = weak.lock()) t->cancel();

@@ -78,6 +78,9 @@ class Server {
  private:
   template <class Acceptor>
   Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
+  /// Accepts from now on; `address` is for the log.
+  template <class Acceptor>
+  void Serve(std::shared_ptr<Acceptor> acceptor, std::string_view address);
   /// Gives a new client to an io thread, unless there are too many.
   template <class Socket>
   void Welcome(IoThread& target, Socket socket);

@@ -186,7 +186,7 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
 
 void RegisterAggregate(CommandRegistry& registry) {
   registry.Add({.name = "aggregate",
-                .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kTakesWriteConcern,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kTakesWriteConcern,
                 .help = "Runs a pipeline of stages and answers a cursor.",
                 .run_async = &RunAggregate,
                 .run_now = &AggregateNow});

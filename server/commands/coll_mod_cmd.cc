@@ -1,5 +1,3 @@
-#include <sys/statvfs.h>
-
 #include <cmath>
 
 #include "protocol/extended_json.h"
@@ -19,14 +17,6 @@
 #include "ttl/reap_limits.h"
 
 namespace mayfly {
-
-void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total) {
-  struct statvfs s;
-  *used = *total = 0;
-  if (statvfs(path.c_str(), &s) != 0) return;
-  *total = s.f_blocks * s.f_frsize;
-  *used = (s.f_blocks - s.f_bfree) * s.f_frsize;
-}
 
 namespace {
 
@@ -149,7 +139,8 @@ Result<IndexChange> CheckIndexChange(CommandContext& ctx, const CollectionInfoPt
     MAYFLY_TRY(c.reads, ParseExpireReads(reads, "collMod.index.expireReads"));
   }
   if (!c.name && !c.key) return Invalid("Must specify either index name or key pattern.");
-  if (c.expire.missing() && c.reap.missing() && !c.reads && !c.hidden && !c.unique && !c.prepare_unique)
+  if (c.expire.missing() && c.reap.missing() && !c.reads && !c.hidden && !c.unique &&
+      !c.prepare_unique)
     return Invalid("no expireAfterSeconds, reap, hidden, unique, or prepareUnique field");
   if (!c.expire.missing() && !c.expire.IsNumber())
     return Error{ErrorCode::kTypeMismatch,
@@ -293,97 +284,204 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, const Inde
   return Ok();
 }
 
-Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+/// The fields of `collMod`, as given. Views point into the request.
+struct CollModArgs {
+  std::string_view name;
+  std::optional<BsonView> index, expiry, validator, pipeline, pre_images;
+  BsonValue expire, on_expire;
+  std::optional<std::string_view> level, action, view_on;
+  std::optional<int64_t> capped_size, capped_max;
+  bool dry_run = false;
+
+  /// Anything but `index`, `expireAfterSeconds` and what views have.
+  bool ChangesOthers() const {
+    return validator || level || action || capped_size || capped_max || expiry || pre_images ||
+           !on_expire.missing();
+  }
+};
+
+Result<CollModArgs> ReadArgs(const CommandRequest& req) {
   ArgReader in(req);
-  std::string_view name = in.Collection();
-  auto index = in.OptDocument("index");
-  BsonValue expire = in.Any("expireAfterSeconds");
-  auto expiry = in.OptDocument("expiry");
-  BsonValue on_expire = in.Any("onExpire");
-  auto validator = in.OptDocument("validator");
-  auto level = in.OptString("validationLevel");
-  auto action = in.OptString("validationAction");
-  auto view_on = in.OptString("viewOn");
-  auto pipeline = in.OptArray("pipeline");
-  auto capped_size = in.OptInt64("cappedSize");
-  auto capped_max = in.OptInt64("cappedMax");
-  bool dry_run = in.BoolOr("dryRun", false);
+  CollModArgs a;
+  a.name = in.Collection();
+  a.index = in.OptDocument("index");
+  a.expire = in.Any("expireAfterSeconds");
+  a.expiry = in.OptDocument("expiry");
+  a.on_expire = in.Any("onExpire");
+  a.validator = in.OptDocument("validator");
+  a.level = in.OptString("validationLevel");
+  a.action = in.OptString("validationAction");
+  a.view_on = in.OptString("viewOn");
+  a.pipeline = in.OptArray("pipeline");
+  a.capped_size = in.OptInt64("cappedSize");
+  a.capped_max = in.OptInt64("cappedMax");
+  a.dry_run = in.BoolOr("dryRun", false);
   in.NotSupported("timeseries");
-  auto pre_images = in.OptDocument("changeStreamPreAndPostImages");
+  a.pre_images = in.OptDocument("changeStreamPreAndPostImages");
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(ValidateNamespace(req.db, name));
+  return a;
+}
+
+Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const CollModArgs& a) {
+  if (a.index || !a.expire.missing() || a.ChangesOthers())
+    return Invalid("option not supported on a view: " + view.ns);
+  if (!a.view_on || !a.pipeline)
+    return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
   Catalog& catalog = ctx.server.storage().catalog();
-  CollectionInfoPtr coll = catalog.Find(req.db, name);
-  if (!coll)
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "ns does not exist: " + JoinNamespace(req.db, name)};
-  bool keep_images = coll->pre_images;
-  if (pre_images) {
-    MAYFLY_TRY(keep_images, ParsePreImages("collMod", req.db, *pre_images));
-  }
-  if (dry_run && ((index && !expire.missing()) || (!index && expire.missing()) || validator ||
-                  level || action || view_on || pipeline || capped_size || capped_max || expiry ||
-                  pre_images || !on_expire.missing()))
-    return Invalid(std::string(kDryRunIsFor));
-  ExpiryOptions expiry_options = coll->expiry_options;
-  if (expiry) {
-    if (coll->capped) return Invalid("the 'expiry' option is not supported on capped collections");
-    MAYFLY_TRY(ParseExpiryOptions(*expiry, true, &expiry_options));
-  }
-  if (coll->is_view) {
-    if (pre_images || expiry || index || !expire.missing() || !on_expire.missing() || validator ||
-        level || action || capped_size || capped_max)
-      return Error{ErrorCode::kInvalidOptions, "option not supported on a view: " + coll->ns};
-    if (!view_on || !pipeline)
-      return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
-    MAYFLY_TRY(CheckViewDefinition(catalog, req.db, coll->name, *view_on, *pipeline));
-    MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
-      c.view_on = *view_on;
-      c.view_pipeline = BsonDocument(*pipeline);
-      return Ok();
-    }));
+  MAYFLY_TRY(CheckViewDefinition(catalog, view.db, view.name, *a.view_on, *a.pipeline));
+  MAYFLY_TRY(catalog.Modify(ctx.op, view, [&](CollectionInfo& c) -> Result<void> {
+    c.view_on = *a.view_on;
+    c.view_pipeline = BsonDocument(*a.pipeline);
     return Ok();
+  }));
+  return Ok();
+}
+
+/// `expireAfterSeconds` of a clustered collection; nothing for "off", or when it is not given.
+Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, BsonValue expire,
+                                                    Instant now) {
+  if (expire.missing()) return std::optional<int64_t>();
+  if (!coll.clustered)
+    return Invalid(
+        "'expireAfterSeconds' is only supported on clustered collections: change a TTL index "
+        "with index: {keyPattern, expireAfterSeconds}");
+  if (expire.IsString()) {
+    if (expire.String() != "off")
+      return Invalid("the only string allowed for 'expireAfterSeconds' is 'off', not '" +
+                     std::string(expire.String()) + "'");
+    return std::optional<int64_t>();
   }
-  if (view_on || pipeline)
+  MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, now));
+  return std::optional(n);
+}
+
+Result<void> CheckCappedSize(const CollectionInfo& coll, const CollModArgs& a) {
+  if ((a.capped_size || a.capped_max) && !coll.capped)
+    return Invalid("cappedSize and cappedMax can only be set on a capped collection");
+  if (a.capped_size && (*a.capped_size <= 0 || *a.capped_size > (int64_t{1} << 50)))
+    return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
+  return Ok();
+}
+
+/// What listCollections shows of `next`, whose other members are as they will be. `was`: the
+/// options so far.
+BsonDocument DescribeOptions(BsonView was, const CollModArgs& a, bool archives,
+                             const CollectionInfo& next) {
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : was) {
+      const bool replaced = (a.validator && e.name == "validator") ||
+                            ((a.validator || a.level) && e.name == "validationLevel") ||
+                            ((a.validator || a.action) && e.name == "validationAction") ||
+                            (a.expiry && e.name == "expiry") ||
+                            e.name == "changeStreamPreAndPostImages" ||
+                            (!a.on_expire.missing() && e.name == "onExpire") ||
+                            (next.capped && (e.name == "size" || e.name == "max"));
+      if (!replaced) b.Append(e);
+    }
+    if (next.pre_images) AppendPreImages(b);
+    if (a.expiry && next.expiry_options.set())
+      b.Append("expiry", DescribeExpiryOptions(next.expiry_options));
+    if (next.capped) {
+      b.Append("size", next.capped_bytes);
+      if (next.capped_documents > 0) b.Append("max", next.capped_documents);
+    }
+    if (archives) b.Append("onExpire", a.on_expire);
+    auto as_it_was = [&](const char* field, const char* otherwise) {
+      BsonValue v = was[field];
+      return v.IsString() ? std::string(v.String()) : std::string(otherwise);
+    };
+    if (a.validator && !a.validator->empty()) b.Append("validator", *a.validator);
+    if (a.validator || a.level)
+      b.Append("validationLevel",
+               a.level ? std::string(*a.level) : as_it_was("validationLevel", "strict"));
+    if (a.validator || a.action)
+      b.Append("validationAction",
+               a.action ? std::string(*a.action) : as_it_was("validationAction", "error"));
+  });
+}
+
+/// What collMod makes of a collection, besides one of its indexes.
+struct NewSettings {
+  std::optional<int64_t> seconds;  ///< of a clustered collection; with CollModArgs::expire
+  ExpiryOptions expiry;
+  bool pre_images = false;
+};
+
+Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, const CollModArgs& a,
+                              const NewSettings& to) {
+  Catalog& catalog = ctx.server.storage().catalog();
+  MAYFLY_TRY(catalog.Modify(ctx.op, coll, [&](CollectionInfo& c) -> Result<void> {
+    std::optional<ArchiveTarget> archive;
+    if (!a.on_expire.missing()) {
+      // Again, now that nobody else can change a collection: two changes at once make no cycle.
+      MAYFLY_TRY(archive, ParseOnExpire(a.on_expire, catalog, c.db, c.name));
+    }
+    if (!a.expire.missing()) c.expire_after_seconds = to.seconds;
+    if (a.expiry) c.expiry_options = to.expiry;
+    if (a.pre_images) c.pre_images = to.pre_images;
+    if (a.capped_size) c.capped_bytes = (*a.capped_size + 255) / 256 * 256;
+    if (a.capped_max) c.capped_documents = std::max<int64_t>(*a.capped_max, 0);
+    c.options = DescribeOptions(coll.options, a, archive.has_value(), c);
+    return SetValidator(ctx.server, c, a.validator, a.level, a.action);
+  }));
+  if (!a.expire.missing())
+    AuditRule(ctx, "collMod", coll.ns, "clustered", coll.expire_after_seconds, to.seconds);
+  if (a.expiry)
+    Audit(ctx, "collMod", [&](BsonBuilder& p) {
+      p.Append("ns", coll.ns);
+      p.OpenDocument("old").Append("expiry", DescribeExpiryOptions(coll.expiry_options));
+      p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(to.expiry));
+    });
+  if (!a.on_expire.missing())
+    AuditOnExpire(ctx, "collMod", coll, coll.options.view()["onExpire"], a.on_expire);
+  return Ok();
+}
+
+Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  MAYFLY_TRY(const CollModArgs a, ReadArgs(req));
+  MAYFLY_TRY(ValidateNamespace(req.db, a.name));
+  Catalog& catalog = ctx.server.storage().catalog();
+  const auto missing = [&] {
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "ns does not exist: " + JoinNamespace(req.db, a.name)};
+  };
+  CollectionInfoPtr coll = catalog.Find(req.db, a.name);
+  if (!coll) return missing();
+  NewSettings to{.seconds = {}, .expiry = coll->expiry_options, .pre_images = coll->pre_images};
+  if (a.pre_images) {
+    MAYFLY_TRY(to.pre_images, ParsePreImages("collMod", req.db, *a.pre_images));
+  }
+  if (a.dry_run &&
+      (a.index.has_value() != a.expire.missing() || a.view_on || a.pipeline || a.ChangesOthers()))
+    return Invalid(std::string(kDryRunIsFor));
+  if (a.expiry) {
+    if (coll->capped) return Invalid("the 'expiry' option is not supported on capped collections");
+    MAYFLY_TRY(ParseExpiryOptions(*a.expiry, true, &to.expiry));
+  }
+  if (coll->is_view) return ModifyView(ctx, *coll, a);
+  if (a.view_on || a.pipeline)
     return Invalid("'viewOn' and 'pipeline' are only valid for views, not for collection " +
                    coll->ns);
-  std::optional<int64_t> seconds;
-  if (!expire.missing()) {
-    if (!coll->clustered)
-      return Invalid(
-          "'expireAfterSeconds' is only supported on clustered collections: change a TTL index "
-          "with index: {keyPattern, expireAfterSeconds}");
-    if (expire.IsString()) {
-      if (expire.String() != "off")
-        return Invalid("the only string allowed for 'expireAfterSeconds' is 'off', not '" +
-                       std::string(expire.String()) + "'");
-    } else {
-      MAYFLY_TRY(int64_t n, ParseClusteredExpiry(expire, ctx.op.now));
-      seconds = n;
-    }
-  }
-  if (!on_expire.missing()) {
+  MAYFLY_TRY(to.seconds, ReadClusteredSeconds(*coll, a.expire, ctx.op.now));
+  if (!a.on_expire.missing()) {
     if (coll->capped) return Invalid("onExpire is not supported on capped collections");
-    MAYFLY_TRY(ParseOnExpire(on_expire, catalog, req.db, name));
+    MAYFLY_TRY(ParseOnExpire(a.on_expire, catalog, req.db, a.name));
   }
-  if ((capped_size || capped_max) && !coll->capped)
-    return Invalid("cappedSize and cappedMax can only be set on a capped collection");
-  if (capped_size && (*capped_size <= 0 || *capped_size > (int64_t{1} << 50)))
-    return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
+  MAYFLY_TRY(CheckCappedSize(*coll, a));
   // All of the command is looked at before the first part of it changes anything.
   IndexChange index_change;
-  if (index) {
-    MAYFLY_TRY(index_change, CheckIndexChange(ctx, coll, *index, dry_run));
+  if (a.index) {
+    MAYFLY_TRY(index_change, CheckIndexChange(ctx, coll, *a.index, a.dry_run));
   }
   RuleGuard guard(ctx);
-  if (!expire.missing()) {
-    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, seconds.value_or(0)};
-    if (dry_run) {
-      if (seconds) return DryRun(ctx, rule, reply);
+  if (!a.expire.missing()) {
+    const TtlRule rule{TtlRule::Kind::kClustered, coll, nullptr, to.seconds.value_or(0)};
+    if (a.dry_run) {
+      if (to.seconds) return DryRun(ctx, rule, reply);
       AppendDryRun(RuleCensus(), reply);  // "off": nothing expires
       return Ok();
     }
-    if (seconds) {
+    if (to.seconds) {
       MAYFLY_TRY(guard.Begin(*coll, {RuleIdentity(rule)}));
       if (guard.active()) {
         MAYFLY_TRY(guard.Judge(rule));
@@ -391,72 +489,14 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     }
   }
   // One that asks for nothing is in the oplog all the same: change streams show it.
-  const bool bare = ctx.server.replica_set() != nullptr && !index && !coll->is_view && !dry_run;
-  if (!expire.missing() || !on_expire.missing() || expiry || validator || level || action ||
-      capped_size || capped_max || pre_images || bare) {
-    MAYFLY_TRY(catalog.Modify(ctx.op, *coll, [&](CollectionInfo& c) -> Result<void> {
-      std::optional<ArchiveTarget> archive;
-      if (!on_expire.missing()) {
-        // Again, now that nobody else can change a collection: two changes at once make no cycle.
-        MAYFLY_TRY(archive, ParseOnExpire(on_expire, catalog, c.db, c.name));
-      }
-      if (!expire.missing()) c.expire_after_seconds = seconds;
-      if (expiry) c.expiry_options = expiry_options;
-      if (pre_images) c.pre_images = keep_images;
-      if (capped_size) c.capped_bytes = (*capped_size + 255) / 256 * 256;
-      if (capped_max) c.capped_documents = std::max<int64_t>(*capped_max, 0);
-      // The new settings become part of what listCollections shows.
-      c.options = BuildBson([&](BsonBuilder& b) {
-        for (const BsonElement& e : coll->options.view()) {
-          bool replaced = (validator && e.name == "validator") ||
-                          ((validator || level) && e.name == "validationLevel") ||
-                          ((validator || action) && e.name == "validationAction") ||
-                          (expiry && e.name == "expiry") ||
-                          e.name == "changeStreamPreAndPostImages" ||
-                          (!on_expire.missing() && e.name == "onExpire") ||
-                          (c.capped && (e.name == "size" || e.name == "max"));
-          if (!replaced) b.Append(e);
-        }
-        if (c.pre_images) AppendPreImages(b);
-        if (expiry && c.expiry_options.set())
-          b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
-        if (c.capped) {
-          b.Append("size", c.capped_bytes);
-          if (c.capped_documents > 0) b.Append("max", c.capped_documents);
-        }
-        if (archive) b.Append("onExpire", on_expire);
-        auto keep = [&](const char* field, const char* fallback) {
-          BsonValue v = coll->options.view()[field];
-          return v.IsString() ? std::string(v.String()) : std::string(fallback);
-        };
-        if (validator && !validator->empty()) b.Append("validator", *validator);
-        if (validator || level)
-          b.Append("validationLevel",
-                   level ? std::string(*level) : keep("validationLevel", "strict"));
-        if (validator || action)
-          b.Append("validationAction",
-                   action ? std::string(*action) : keep("validationAction", "error"));
-      });
-      return SetValidator(ctx.server, c, validator, level, action);
-    }));
-    if (!expire.missing())
-      AuditRule(ctx, "collMod", coll->ns, "clustered", coll->expire_after_seconds,
-                seconds);
-    if (expiry)
-      Audit(ctx, "collMod", [&](BsonBuilder& p) {
-        p.Append("ns", coll->ns);
-        p.OpenDocument("old").Append("expiry", DescribeExpiryOptions(coll->expiry_options));
-        p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(expiry_options));
-      });
-    if (!on_expire.missing())
-      AuditOnExpire(ctx, "collMod", *coll, coll->options.view()["onExpire"], on_expire);
-    coll = catalog.Find(req.db, name);
-    if (!coll)
-      return Error{ErrorCode::kNamespaceNotFound,
-                   "ns does not exist: " + JoinNamespace(req.db, name)};
+  const bool bare = ctx.server.replica_set() != nullptr && !a.index && !a.dry_run;
+  if (!a.expire.missing() || a.ChangesOthers() || bare) {
+    MAYFLY_TRY(ModifyCollection(ctx, *coll, a, to));
+    coll = catalog.Find(req.db, a.name);
+    if (!coll) return missing();
   }
   guard.AppendTo(reply);
-  if (index) return ChangeIndex(ctx, coll, index_change, dry_run, reply);
+  if (a.index) return ChangeIndex(ctx, coll, index_change, a.dry_run, reply);
   return Ok();
 }
 

@@ -19,9 +19,9 @@ Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
 /// since the epoch. Errors: InvalidOptions 72 (EXPIRY.md A.3).
 Result<int64_t> ParseClusteredExpiry(BsonValue v, Instant now);
 
-/// `expiry: {field, maxTTL, onUpdate, recoverSeconds}` of create and collMod: sets what is given. With
-/// `change`, maxTTL is refused (it is fixed at creation) and `field: null` takes the field away.
-/// Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72, unknown field 40415.
+/// `expiry: {field, maxTTL, onUpdate, recoverSeconds}` of create and collMod: sets what is given.
+/// With `change`, maxTTL is refused (it is fixed at creation) and `field: null` takes the field
+/// away. Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72, unknown field 40415.
 Result<void> ParseExpiryOptions(BsonView given, bool change, ExpiryOptions* options);
 /// As listCollections shows it: what is not the default.
 BsonDocument DescribeExpiryOptions(const ExpiryOptions& options);
@@ -31,13 +31,11 @@ BsonDocument DescribeExpiryOptions(const ExpiryOptions& options);
 Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
                               std::optional<Uuid> uuid);
 
-/// `changeStreamPreAndPostImages: {enabled: bool}` of create and collMod: whether it is on. `command`: for messages. Errors:
-/// InvalidOptions 72 in databases that have no change streams, TypeMismatch 14, missing field 40414, unknown field 40415.
+/// `changeStreamPreAndPostImages: {enabled: bool}` of create and collMod: whether it is on.
+/// `command`: for messages. Errors: InvalidOptions 72 in databases that have no change streams,
+/// TypeMismatch 14, missing field 40414, unknown field 40415.
 Result<bool> ParsePreImages(std::string_view command, std::string_view db, BsonView given);
 /// `enabled` as listCollections shows it.
 void AppendPreImages(BsonBuilder& options);
-
-/// Used and total bytes of the file system that `path` is on; zeros when it cannot be asked.
-void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total);
 
 }  // namespace mayfly

@@ -270,7 +270,7 @@ void RegisterIndexCommands(CommandRegistry& registry) {
                 .help = "Builds indexes; creates the collection when it does not exist.",
                 .run = &RunCreateIndexes});
   registry.Add({.name = "listIndexes",
-                .flags = kReadOnly | kSecondaryOk | kApiV1,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1,
                 .help = "The indexes of a collection.",
                 .run = &RunListIndexes});
   registry.Add({.name = "dropIndexes",

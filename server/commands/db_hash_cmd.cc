@@ -105,7 +105,7 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
 void RegisterDbHash(CommandRegistry& registry) {
   registry.Add({.name = "dbHash",
                 .aliases = {"dbhash"},
-                .flags = kReadOnly | kSecondaryOk | kWorker,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kWorker,
                 .help = "Hashes of the database's collections with their indexes and deadlines: "
                         "equal on members that agree.",
                 .run = &DbHash});

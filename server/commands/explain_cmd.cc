@@ -49,6 +49,141 @@ Result<void> ExplainWrite(ServerContext& server, Operation& op, std::string_view
   return executor->Explain(verbosity, {top}, reply);
 }
 
+/// What the explainers of the single commands work with.
+struct Explained {
+  CommandContext& ctx;
+  const CommandRequest& command;  ///< the one to explain
+  ExplainVerbosity verbosity;
+  BsonBuilder& reply;
+
+  Storage& storage() const { return ctx.server.storage(); }
+  bool runs() const { return verbosity != ExplainVerbosity::kQueryPlanner; }
+};
+
+Result<void> ExplainFind(const Explained& e) {
+  MAYFLY_TRY(FindArgs a, ParseFind(e.command));
+  MAYFLY_TRY(ValidateNamespace(e.command.db, a.collection));
+  CollectionInfoPtr coll = e.storage().catalog().Find(e.command.db, a.collection);
+  if (coll && coll->is_view) {
+    MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
+    AggregateSpec spec;
+    spec.db = e.command.db;
+    spec.collection = a.collection;
+    spec.pipeline = pipeline;
+    spec.let = a.let;
+    return ExplainPipeline(e.ctx.server, e.ctx.op, spec, e.verbosity, e.reply);
+  }
+  const std::string ns = JoinNamespace(e.command.db, a.collection);
+  QuerySpec spec = a.ToSpec(coll, ns);
+  spec.explain = true;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(e.storage(), e.ctx.op, spec));
+  if (e.runs()) {
+    MAYFLY_TRY(executor->RunToEnd());
+  }
+  return executor->Explain(e.verbosity, {}, e.reply);
+}
+
+Result<void> ExplainAggregate(const Explained& e) {
+  MAYFLY_TRY(AggregateArgs a, ParseAggregate(e.command, true));
+  a.spec.ctx = &e.ctx;
+  return ExplainPipeline(e.ctx.server, e.ctx.op, a.spec, e.verbosity, e.reply);
+}
+
+/// Of count and distinct. `ns` must outlive the specification. Errors: CommandNotSupportedOnView
+/// 166; `instead`: the stage to explain a pipeline with.
+Result<QuerySpec> ExplainedQuery(const Explained& e, const std::string& ns, BsonView filter,
+                                 BsonValue hint, std::string_view instead) {
+  QuerySpec spec;
+  spec.explain = true;
+  spec.coll = e.storage().catalog().Find(e.command.db, ns.substr(e.command.db.size() + 1));
+  spec.ns = ns;
+  spec.filter = filter;
+  spec.hint = hint;
+  if (spec.coll && spec.coll->is_view)
+    return Error{ErrorCode::kCommandNotSupportedOnView,
+                 "explain of " + std::string(e.command.name) +
+                     " on a view: explain the pipeline with " + std::string(instead)};
+  return spec;
+}
+
+Result<void> ExplainCount(const Explained& e) {
+  MAYFLY_TRY(CountArgs a, ParseCount(e.command));
+  const std::string ns = JoinNamespace(e.command.db, a.collection);
+  MAYFLY_TRY(QuerySpec spec, ExplainedQuery(e, ns, a.query, a.hint, "$count"));
+  spec.skip = a.skip;
+  spec.limit = a.limit;
+  MAYFLY_TRY(std::unique_ptr<CountExecutor> count, MakeCountExecutor(e.storage(), e.ctx.op, spec));
+  if (e.runs()) {
+    MAYFLY_TRY(count->Count());
+  }
+  return count->Explain(e.verbosity, e.reply);
+}
+
+Result<void> ExplainDistinct(const Explained& e) {
+  MAYFLY_TRY(DistinctArgs a, ParseDistinct(e.command));
+  const std::string ns = JoinNamespace(e.command.db, a.collection);
+  MAYFLY_TRY(const QuerySpec spec, ExplainedQuery(e, ns, a.query, a.hint, "$group"));
+  MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
+             MakeDistinctExecutor(e.storage(), e.ctx.op, spec, a.key));
+  if (e.runs()) {
+    MAYFLY_TRY(distinct->Run([](BsonValue) -> Result<void> { return Ok(); }));
+  }
+  return distinct->Explain(e.verbosity, e.reply);
+}
+
+/// update and delete.
+Result<void> ExplainStatement(const Explained& e) {
+  const bool update = e.command.name == "update";
+  ArgReader in(e.command);
+  std::string_view collection = in.Collection();
+  std::vector<BsonView> statements = in.Documents(update ? "updates" : "deletes");
+  in.BoolOr("ordered", true);
+  in.LooseBoolOr("bypassDocumentValidation", false);
+  BsonView let = in.DocumentOr("let");
+  MAYFLY_TRY(in.Finish());
+  if (statements.size() != 1)
+    return Error{ErrorCode::kInvalidLength, "explained write batches must be of size 1"};
+  if (update) {
+    MAYFLY_TRY(UpdateStatement s, ParseUpdateStatement(statements[0], e.ctx.op.now));
+    VariableScope scope;
+    MAYFLY_TRY(
+        Update::Parse(s.update, s.array_filters, scope, {.multi = s.multi, .upsert = s.upsert}));
+    return ExplainWrite(e.ctx.server, e.ctx.op, e.command.db, collection, s.filter, s.sort, s.hint,
+                        s.multi, "UPDATE", true, s.upsert, let, e.verbosity, e.reply);
+  }
+  MAYFLY_TRY(DeleteStatement s, ParseDeleteStatement(statements[0]));
+  return ExplainWrite(e.ctx.server, e.ctx.op, e.command.db, collection, s.filter, s.sort, s.hint,
+                      s.multi, s.multi ? "BATCHED_DELETE" : "DELETE", false, false, let,
+                      e.verbosity, e.reply);
+}
+
+Result<void> ExplainFindAndModify(const Explained& e) {
+  MAYFLY_TRY(FindAndModifyArgs a, ParseFindAndModify(e.command, e.ctx.op.now));
+  return ExplainWrite(e.ctx.server, e.ctx.op, e.command.db, a.collection, a.filter, a.sort, a.hint,
+                      false, a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let,
+                      e.verbosity, e.reply);
+}
+
+constexpr std::pair<std::string_view, Result<void> (*)(const Explained&)> kExplainers[] = {
+    {"aggregate", &ExplainAggregate},
+    {"count", &ExplainCount},
+    {"delete", &ExplainStatement},
+    {"distinct", &ExplainDistinct},
+    {"find", &ExplainFind},
+    {"findAndModify", &ExplainFindAndModify},
+    {"findandmodify", &ExplainFindAndModify},
+    {"update", &ExplainStatement}};
+
+Result<void> ExplainCommand(const Explained& e) {
+  for (const auto& [name, explain] : kExplainers)
+    if (name == e.command.name) return explain(e);
+  if (e.ctx.server.commands().Find(e.command.name) != nullptr)
+    return Error{ErrorCode::kIllegalOperation,
+                 "Cannot explain cmd: " + std::string(e.command.name)};
+  return Error{ErrorCode::kCommandNotFound,
+               "Explain failed due to unknown command: " + std::string(e.command.name)};
+}
+
 Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& req,
                                    BsonBuilder& reply) {
   ArgReader in(req);
@@ -69,115 +204,12 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
                                                       std::string(db.String())};
   MAYFLY_CO_TRY(ParseCommandFields(inner, &sub));
   co_await ctx.MoveToWorker();
-  ServerContext& server = ctx.server;
-  Operation& op = ctx.op;
-  Catalog& catalog = server.storage().catalog();
-  Result<void> done = Ok();
-  if (sub.name == "find") {
-    MAYFLY_CO_TRY(FindArgs a, ParseFind(sub));
-    MAYFLY_CO_TRY(ValidateNamespace(req.db, a.collection));
-    CollectionInfoPtr coll = catalog.Find(req.db, a.collection);
-    std::string ns = JoinNamespace(req.db, a.collection);
-    if (coll && coll->is_view) {
-      MAYFLY_CO_TRY(BsonDocument pipeline, a.ToPipeline());
-      AggregateSpec spec;
-      spec.db = req.db;
-      spec.collection = a.collection;
-      spec.pipeline = pipeline;
-      spec.let = a.let;
-      done = ExplainPipeline(server, op, spec, verbosity, reply);
-    } else {
-      QuerySpec spec = a.ToSpec(coll, ns);
-      spec.explain = true;
-      MAYFLY_CO_TRY(std::unique_ptr<PlanExecutor> executor,
-                    MakeFindExecutor(server.storage(), op, spec));
-      if (verbosity != ExplainVerbosity::kQueryPlanner) {
-        MAYFLY_CO_TRY(executor->RunToEnd());
-      }
-      done = executor->Explain(verbosity, {}, reply);
-    }
-  } else if (sub.name == "aggregate") {
-    MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(sub, true));
-    a.spec.ctx = &ctx;
-    done = ExplainPipeline(server, op, a.spec, verbosity, reply);
-  } else if (sub.name == "count" || sub.name == "distinct") {
-    QuerySpec spec;
-    std::string ns;
-    spec.explain = true;
-    if (sub.name == "count") {
-      MAYFLY_CO_TRY(CountArgs a, ParseCount(sub));
-      ns = JoinNamespace(req.db, a.collection);
-      spec.coll = catalog.Find(req.db, a.collection);
-      spec.ns = ns;
-      spec.filter = a.query;
-      spec.hint = a.hint;
-      spec.skip = a.skip;
-      spec.limit = a.limit;
-      if (spec.coll && spec.coll->is_view)
-        co_return Error{ErrorCode::kCommandNotSupportedOnView,
-                        "explain of count on a view: explain the pipeline with $count"};
-      MAYFLY_CO_TRY(std::unique_ptr<CountExecutor> count,
-                    MakeCountExecutor(server.storage(), op, spec));
-      if (verbosity != ExplainVerbosity::kQueryPlanner) {
-        MAYFLY_CO_TRY(count->Count());
-      }
-      done = count->Explain(verbosity, reply);
-    } else {
-      MAYFLY_CO_TRY(DistinctArgs a, ParseDistinct(sub));
-      ns = JoinNamespace(req.db, a.collection);
-      spec.coll = catalog.Find(req.db, a.collection);
-      spec.ns = ns;
-      spec.filter = a.query;
-      spec.hint = a.hint;
-      if (spec.coll && spec.coll->is_view)
-        co_return Error{ErrorCode::kCommandNotSupportedOnView,
-                        "explain of distinct on a view: explain the pipeline with $group"};
-      MAYFLY_CO_TRY(std::unique_ptr<DistinctExecutor> distinct,
-                    MakeDistinctExecutor(server.storage(), op, spec, a.key));
-      if (verbosity != ExplainVerbosity::kQueryPlanner) {
-        MAYFLY_CO_TRY(distinct->Run([](BsonValue) -> Result<void> { return Ok(); }));
-      }
-      done = distinct->Explain(verbosity, reply);
-    }
-  } else if (sub.name == "update" || sub.name == "delete") {
-    ArgReader w(sub);
-    std::string_view collection = w.Collection();
-    std::vector<BsonView> statements = w.Documents(sub.name == "update" ? "updates" : "deletes");
-    w.BoolOr("ordered", true);
-    w.LooseBoolOr("bypassDocumentValidation", false);
-    BsonView let = w.DocumentOr("let");
-    MAYFLY_CO_TRY(w.Finish());
-    if (statements.size() != 1)
-      co_return Error{ErrorCode::kInvalidLength, "explained write batches must be of size 1"};
-    if (sub.name == "update") {
-      MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(statements[0], ctx.op.now));
-      VariableScope scope;
-      MAYFLY_CO_TRY(
-          Update::Parse(s.update, s.array_filters, scope, {.multi = s.multi, .upsert = s.upsert}));
-      done = ExplainWrite(server, op, req.db, collection, s.filter, s.sort, s.hint, s.multi,
-                          "UPDATE", true, s.upsert, let, verbosity, reply);
-    } else {
-      MAYFLY_CO_TRY(DeleteStatement s, ParseDeleteStatement(statements[0]));
-      done =
-          ExplainWrite(server, op, req.db, collection, s.filter, s.sort, s.hint, s.multi,
-                       s.multi ? "BATCHED_DELETE" : "DELETE", false, false, let, verbosity, reply);
-    }
-  } else if (sub.name == "findAndModify" || sub.name == "findandmodify") {
-    MAYFLY_CO_TRY(FindAndModifyArgs a, ParseFindAndModify(sub, ctx.op.now));
-    done =
-        ExplainWrite(server, op, req.db, a.collection, a.filter, a.sort, a.hint, false,
-                     a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let, verbosity, reply);
-  } else if (server.commands().Find(sub.name) != nullptr) {
-    co_return Error{ErrorCode::kIllegalOperation, "Cannot explain cmd: " + std::string(sub.name)};
-  } else {
-    co_return Error{ErrorCode::kCommandNotFound,
-                    "Explain failed due to unknown command: " + std::string(sub.name)};
-  }
-  if (!done) co_return done;
+  const Explained explained{ctx, sub, verbosity, reply};
+  MAYFLY_CO_TRY(ExplainCommand(explained));
   reply.Append("command", inner);
   {
     BsonBuilder info = reply.OpenDocument("serverInfo");
-    const std::string& where = server.host_and_port();
+    const std::string& where = ctx.server.host_and_port();
     size_t colon = where.rfind(':');
     info.Append("host", where.substr(0, colon))
         .Append("port", std::atoi(where.c_str() + colon + 1));
@@ -190,7 +222,7 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
 
 void RegisterExplain(CommandRegistry& registry) {
   registry.Add({.name = "explain",
-                .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern,
                 .help = "How a find, aggregate, count, distinct, update, delete or findAndModify "
                         "is carried out.",
                 .run_async = &RunExplain});

@@ -52,7 +52,7 @@ Result<void> FileMd5(CommandContext& ctx, const CommandRequest& req, BsonBuilder
 
 void RegisterFileMd5(CommandRegistry& registry) {
   registry.Add({.name = "filemd5",
-                .flags = kReadOnly | kSecondaryOk | kWorker,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kWorker,
                 .help = "The MD5 of a GridFS file.",
                 .run = &FileMd5});
 }

@@ -500,7 +500,7 @@ std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandReques
 
 void RegisterFind(CommandRegistry& registry) {
   registry.Add({.name = "find",
-                .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kCountsItself,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kCountsItself,
                 .help = "Finds documents and answers a cursor.",
                 .run_async = &RunFind,
                 .run_now = &FindNow});
@@ -513,12 +513,12 @@ void RegisterFind(CommandRegistry& registry) {
                 .help = "Closes cursors.",
                 .run = &RunKillCursors});
   registry.Add({.name = "count",
-                .flags = kReadOnly | kSecondaryOk | kApiV1 | kTakesReadConcern | kWorker,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kWorker,
                 .help = "Counts the documents that match a filter.",
                 .run = &RunCount,
                 .run_now = &CountNow});
   registry.Add({.name = "distinct",
-                .flags = kReadOnly | kSecondaryOk | kTakesReadConcern | kWorker,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kTakesReadConcern | kWorker,
                 .help = "The different values of a field.",
                 .run = &RunDistinct,
                 .run_now = &DistinctNow});

@@ -1,13 +1,12 @@
 #include <atomic>
 
-#include "server/arg_reader.h"
+#include "server/commands/write_statements.h"
 #include "server/retryable_writes.h"
 #include "server/write_ops.h"
 
 namespace mayfly {
 namespace {
 
-constexpr size_t kMaxBatch = 100'000;
 constexpr size_t kInlineDocuments = 16,
                  kInlineBytes = 256 << 10;  ///< more than that goes to a worker
 constexpr size_t kLargeBytes = 4 << 20;     ///< more than that takes turns
@@ -49,31 +48,24 @@ class LargeTurn {
 Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
   ArgReader in(req);
-  std::string_view collection = in.Collection();
+  const WriteBatchFields batch = ReadWriteBatchFields(in);
   std::vector<BsonView> documents = in.Documents("documents");
-  bool ordered = in.BoolOr("ordered", true);
-  bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
   in.OptBool("bypassEmptyTsReplacement");
-  const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
-  const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
   BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
   MAYFLY_CO_TRY(in.Finish());
   MAYFLY_CO_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, false, ctx.op.now, "insert"));
-  if (documents.empty() || documents.size() > kMaxBatch)
-    co_return Error{ErrorCode::kInvalidLength,
-                    "Write batch sizes must be between 1 and 100000. Got " +
-                        std::to_string(documents.size()) + " operations."};
+  MAYFLY_CO_TRY(CheckWriteBatchSize(documents.size()));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "insert";
-    r.ns = std::string(req.db) + "." + std::string(collection);
+    r.ns = std::string(req.db) + "." + std::string(batch.collection);
   });
   ctx.server.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
-  WriteCommand command(ctx.server, ctx.op, req.db, collection);
-  command.set_bypass_validation(bypass);
+  WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
+  command.set_bypass_validation(batch.bypass_validation);
   command.set_expiry(expiry);
   RetryableWrite retry(ctx);
   if (ctx.txn_number) {
-    MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, documents.size()));
+    MAYFLY_CO_TRY(retry.SetStatementIds(batch.statement_ids, batch.statement_id, documents.size()));
     MAYFLY_CO_TRY(co_await retry.Begin());
     command.set_observer(&retry);
   }
@@ -137,11 +129,11 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
       Result<int64_t> r = command.Insert(std::span(documents).subspan(begin, end - begin),
                                          [&, first = begin](size_t index, Error e) {
                                            errors.Add(first + index, std::move(e));
-                                           return !ordered;
+                                           return !batch.ordered;
                                          });
       if (!r) co_return r.error();
       inserted += r.value();
-      if (ordered && !errors.empty()) break;
+      if (batch.ordered && !errors.empty()) break;
     }
     if (inserted > 0 && ctx.write_concern.journal) {
       MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));

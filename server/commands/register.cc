@@ -15,6 +15,7 @@ void RegisterCollMod(CommandRegistry&);
 void RegisterCollectionCommands(CommandRegistry&);
 void RegisterCompact(CommandRegistry&);
 void RegisterConnectionStatus(CommandRegistry&);
+void RegisterCreate(CommandRegistry&);
 void RegisterCurrentOp(CommandRegistry&);
 void RegisterDbHash(CommandRegistry&);
 void RegisterDelete(CommandRegistry&);
@@ -29,29 +30,30 @@ void RegisterFsync(CommandRegistry&);
 void RegisterGetCmdLineOpts(CommandRegistry&);
 void RegisterGetLog(CommandRegistry&);
 void RegisterGetParameter(CommandRegistry&);
-void RegisterIndexCommands(CommandRegistry&);
-void RegisterInsert(CommandRegistry&);
-void RegisterUpdate(CommandRegistry&);
 void RegisterHello(CommandRegistry&);
 void RegisterHostInfo(CommandRegistry&);
+void RegisterIndexCommands(CommandRegistry&);
+void RegisterInsert(CommandRegistry&);
 void RegisterKillOp(CommandRegistry&);
 void RegisterListCommands(CommandRegistry&);
 void RegisterLogRotate(CommandRegistry&);
+void RegisterMemberStream(CommandRegistry&);
 void RegisterPing(CommandRegistry&);
 void RegisterPlanCacheClear(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
 void RegisterReplicationCommands(CommandRegistry&);
 void RegisterReplicationConcerns(CommandRegistry&);
-void RegisterMemberStream(CommandRegistry&);
 void RegisterServerStatus(CommandRegistry&);
 void RegisterSessionCommands(CommandRegistry&);
 void RegisterSetParameter(CommandRegistry&);
 void RegisterShutdown(CommandRegistry&);
+void RegisterStatsCommands(CommandRegistry&);
 void RegisterTop(CommandRegistry&);
 void RegisterTtlCheck(CommandRegistry&);
 void RegisterTtlControl(CommandRegistry&);
 void RegisterTtlStatus(CommandRegistry&);
 void RegisterUnavailableCommands(CommandRegistry&);
+void RegisterUpdate(CommandRegistry&);
 void RegisterValidateMetadata(CommandRegistry&);
 void RegisterWhatsMyUri(CommandRegistry&);
 
@@ -68,6 +70,7 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterCollectionCommands(registry);
   RegisterCompact(registry);
   RegisterConnectionStatus(registry);
+  RegisterCreate(registry);
   RegisterCurrentOp(registry);
   RegisterDbHash(registry);
   RegisterDelete(registry);
@@ -82,36 +85,32 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterGetCmdLineOpts(registry);
   RegisterGetLog(registry);
   RegisterGetParameter(registry);
-  RegisterIndexCommands(registry);
-  RegisterInsert(registry);
-  RegisterUpdate(registry);
   RegisterHello(registry);
   RegisterHostInfo(registry);
+  RegisterIndexCommands(registry);
+  RegisterInsert(registry);
   RegisterKillOp(registry);
   RegisterListCommands(registry);
   RegisterLogRotate(registry);
+  RegisterMemberStream(registry);
   RegisterPing(registry);
   RegisterPlanCacheClear(registry);
   RegisterProfile(registry);
   RegisterReplicationCommands(registry);
   RegisterReplicationConcerns(registry);
-  RegisterMemberStream(registry);
   RegisterServerStatus(registry);
   RegisterSessionCommands(registry);
   RegisterSetParameter(registry);
   RegisterShutdown(registry);
+  RegisterStatsCommands(registry);
   RegisterTop(registry);
   RegisterTtlCheck(registry);
   RegisterTtlControl(registry);
   RegisterTtlStatus(registry);
   RegisterUnavailableCommands(registry);
+  RegisterUpdate(registry);
   RegisterValidateMetadata(registry);
   RegisterWhatsMyUri(registry);
-  // What reads data: a secondary answers only to those who ask for secondaries.
-  for (std::string_view name :
-       {"aggregate", "collStats", "count", "dataSize", "dbHash", "dbStats", "distinct", "explain",
-        "filemd5", "find", "listCollections", "listDatabases", "listIndexes", "validate"})
-    registry.AddFlags(name, kSecondaryOptIn);
 }
 
 }  // namespace mayfly

@@ -6,6 +6,24 @@
 
 namespace mayfly {
 
+WriteBatchFields ReadWriteBatchFields(ArgReader& in) {
+  WriteBatchFields f;
+  f.collection = in.Collection();
+  f.ordered = in.BoolOr("ordered", true);
+  // Delete takes it too, although it has nothing to validate: PyMongo's bulk writes send it.
+  f.bypass_validation = in.LooseBoolOr("bypassDocumentValidation", false);
+  f.statement_ids = in.OptArray("stmtIds");
+  f.statement_id = in.OptInt64("stmtId");
+  return f;
+}
+
+Result<void> CheckWriteBatchSize(size_t writes) {
+  constexpr size_t kMost = 100'000;
+  if (writes >= 1 && writes <= kMost) return Ok();
+  return Error{ErrorCode::kInvalidLength, "Write batch sizes must be between 1 and 100000. Got " +
+                                              std::to_string(writes) + " operations."};
+}
+
 Result<UpdateStatement> ParseUpdateStatement(BsonView doc, Instant now,
                                              const ExpirySetting& command) {
   ArgReader in("update.updates", doc);
@@ -66,48 +84,82 @@ Result<DeleteStatement> ParseDeleteStatement(BsonView doc) {
 
 namespace {
 
-constexpr size_t kMaxBatch = 100'000;
+struct UpdateArgs {
+  WriteBatchFields batch;
+  BsonView let;
+  std::vector<UpdateStatement> statements;
+};
 
-Error BatchSize(size_t n) {
-  return {ErrorCode::kInvalidLength, "Write batch sizes must be between 1 and 100000. Got " +
-                                         std::to_string(n) + " operations."};
+Result<UpdateArgs> ReadUpdate(const CommandRequest& req, Instant now) {
+  ArgReader in(req);
+  UpdateArgs a;
+  a.batch = ReadWriteBatchFields(in);
+  std::vector<BsonView> updates = in.Documents("updates");
+  in.OptBool("bypassEmptyTsReplacement");
+  a.let = in.DocumentOr("let");
+  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
+  bool preserve = in.BoolOr("preserveExpiry", false);
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, preserve, now, "update"));
+  MAYFLY_TRY(CheckWriteBatchSize(updates.size()));
+  a.statements.reserve(updates.size());
+  for (BsonView u : updates) {
+    MAYFLY_TRY(UpdateStatement s, ParseUpdateStatement(u, now, expiry));
+    if (s.update.IsArray()) {
+      MAYFLY_TRY(CheckStageNames(s.update.Document()));
+    }
+    a.statements.push_back(std::move(s));
+  }
+  return a;
+}
+
+struct DeleteArgs {
+  WriteBatchFields batch;
+  BsonView let;
+  std::vector<DeleteStatement> statements;
+};
+
+Result<DeleteArgs> ReadDelete(const CommandRequest& req) {
+  ArgReader in(req);
+  DeleteArgs a;
+  a.batch = ReadWriteBatchFields(in);
+  std::vector<BsonView> deletes = in.Documents("deletes");
+  a.let = in.DocumentOr("let");
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CheckWriteBatchSize(deletes.size()));
+  a.statements.reserve(deletes.size());
+  for (BsonView d : deletes) {
+    MAYFLY_TRY(DeleteStatement s, ParseDeleteStatement(d));
+    a.statements.push_back(s);
+  }
+  return a;
+}
+
+/// A staged write could not be committed: it is to be done again on a worker, or the error is its
+/// result.
+template <class T>
+void AfterFailedCommit(const Error& e, std::optional<Result<T>>* result) {
+  if (IsRetryable(e))
+    result->reset();
+  else
+    *result = e;
 }
 
 Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
-  ArgReader in(req);
-  std::string_view collection = in.Collection();
-  std::vector<BsonView> updates = in.Documents("updates");
-  bool ordered = in.BoolOr("ordered", true);
-  bool bypass = in.LooseBoolOr("bypassDocumentValidation", false);
-  in.OptBool("bypassEmptyTsReplacement");
-  BsonView let = in.DocumentOr("let");
-  const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
-  const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
-  BsonValue after = in.Any("expireAfterSeconds"), at = in.Any("expireAt");
-  bool preserve = in.BoolOr("preserveExpiry", false);
-  MAYFLY_CO_TRY(in.Finish());
-  MAYFLY_CO_TRY(ExpirySetting expiry, ParseExpiryFields(after, at, preserve, ctx.op.now, "update"));
-  if (updates.empty() || updates.size() > kMaxBatch) co_return BatchSize(updates.size());
-  std::vector<UpdateStatement> statements;
-  statements.reserve(updates.size());
-  for (BsonView u : updates) {
-    MAYFLY_CO_TRY(UpdateStatement s, ParseUpdateStatement(u, ctx.op.now, expiry));
-    if (s.update.IsArray()) {
-      MAYFLY_CO_TRY(CheckStageNames(s.update.Document()));
-    }
-    statements.push_back(std::move(s));
-  }
+  MAYFLY_CO_TRY(const UpdateArgs args, ReadUpdate(req, ctx.op.now));
+  const auto& [batch, let, statements] = args;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "update";
-    r.ns = std::string(req.db) + "." + std::string(collection);
+    r.ns = std::string(req.db) + "." + std::string(batch.collection);
   });
-  ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(updates.size()));
-  WriteCommand command(ctx.server, ctx.op, req.db, collection);
-  command.set_bypass_validation(bypass);
+  ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(statements.size()));
+  WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
+  command.set_bypass_validation(batch.bypass_validation);
   RetryableWrite retry(ctx);
   if (ctx.txn_number) {
-    MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, statements.size()));
+    MAYFLY_CO_TRY(
+        retry.SetStatementIds(batch.statement_ids, batch.statement_id, statements.size()));
     MAYFLY_CO_TRY(co_await retry.Begin());
     command.set_observer(&retry);
   }
@@ -145,12 +197,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
         }
         Result<void> committed = co_await ctx.Commit(std::move(unit));
         if (wrote) retry.AfterCommit(committed.has_value());
-        if (!committed) {
-          if (IsRetryable(committed.error()))
-            r.reset();
-          else
-            r = committed.error();
-        }
+        if (!committed) AfterFailedCommit(committed.error(), &r);
       }
     }
     if (!r) {
@@ -170,7 +217,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
     }
     if (EndsCommand(r->error())) co_return r->error();
     errors.Add(i, r->error());
-    if (ordered) break;
+    if (batch.ordered) break;
   }
   if (wrote_unsynced && ctx.write_concern.journal) {
     MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
@@ -198,32 +245,18 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
 
 Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
-  ArgReader in(req);
-  std::string_view collection = in.Collection();
-  std::vector<BsonView> deletes = in.Documents("deletes");
-  bool ordered = in.BoolOr("ordered", true);
-  // Of every write command, also where there is nothing to validate: PyMongo's bulk writes send it.
-  in.LooseBoolOr("bypassDocumentValidation", false);
-  BsonView let = in.DocumentOr("let");
-  const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
-  const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
-  MAYFLY_CO_TRY(in.Finish());
-  if (deletes.empty() || deletes.size() > kMaxBatch) co_return BatchSize(deletes.size());
-  std::vector<DeleteStatement> statements;
-  statements.reserve(deletes.size());
-  for (BsonView d : deletes) {
-    MAYFLY_CO_TRY(DeleteStatement s, ParseDeleteStatement(d));
-    statements.push_back(s);
-  }
+  MAYFLY_CO_TRY(const DeleteArgs args, ReadDelete(req));
+  const auto& [batch, let, statements] = args;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "remove";
-    r.ns = std::string(req.db) + "." + std::string(collection);
+    r.ns = std::string(req.db) + "." + std::string(batch.collection);
   });
-  ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(deletes.size()));
-  WriteCommand command(ctx.server, ctx.op, req.db, collection);
+  ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(statements.size()));
+  WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
   RetryableWrite retry(ctx);
   if (ctx.txn_number) {
-    MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, statements.size()));
+    MAYFLY_CO_TRY(
+        retry.SetStatementIds(batch.statement_ids, batch.statement_id, statements.size()));
     MAYFLY_CO_TRY(co_await retry.Begin());
     command.set_observer(&retry);
   }
@@ -253,12 +286,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
         }
         Result<void> committed = co_await ctx.Commit(std::move(unit));
         if (wrote) retry.AfterCommit(committed.has_value());
-        if (!committed) {
-          if (IsRetryable(committed.error()))
-            r.reset();
-          else
-            r = committed.error();
-        }
+        if (!committed) AfterFailedCommit(committed.error(), &r);
       }
     }
     if (!r) {
@@ -272,7 +300,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
     }
     if (EndsCommand(r->error())) co_return r->error();
     errors.Add(i, r->error());
-    if (ordered) break;
+    if (batch.ordered) break;
   }
   if (wrote_unsynced && ctx.write_concern.journal) {
     MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));

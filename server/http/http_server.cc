@@ -19,6 +19,7 @@
 #include "server/config.h"
 #include "server/http/http_api.h"
 #include "server/http/request_origin.h"
+#include "server/io_timer.h"
 #include "server/server_context.h"
 
 namespace mayfly {
@@ -29,11 +30,8 @@ namespace http = beast::http;
 
 namespace {
 
-constexpr asio::use_awaitable_t<IoExecutor> kAwait;
 using Stream = beast::basic_stream<asio::ip::tcp, IoExecutor>;
 using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
-using Timer = asio::basic_waitable_timer<std::chrono::steady_clock,
-                                         asio::wait_traits<std::chrono::steady_clock>, IoExecutor>;
 constexpr auto kIdle = std::chrono::seconds(30);
 constexpr auto kTick = std::chrono::seconds(1);
 constexpr uint64_t kMaxBody = 16 * 1024, kMaxHeader = 16 * 1024;
@@ -73,10 +71,10 @@ struct HttpServer::Impl {
   std::vector<std::shared_ptr<Acceptor>> acceptors;
   std::list<std::weak_ptr<Stream>> streams;  ///< the oldest first
   std::set<const Stream*> asking;            ///< those of which the next request is awaited
-  std::shared_ptr<Timer> tick;
+  std::shared_ptr<IoTimer> tick;
   ActivityHistory::Sample last_sample;
   uint64_t ticks = 0;
-  std::list<Timer*> event_timers;  ///< of streams that wait for their next event
+  std::list<IoTimer*> event_timers;  ///< of streams that wait for their next event
   std::thread thread;
   int port = 0;
   bool stopping = false;
@@ -116,7 +114,7 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
     if (ec == asio::error::operation_aborted || stopping) co_return;
     if (ec) {
       // Out of descriptors: give those who hold them time to end.
-      Timer pause(io.get_executor(), std::chrono::milliseconds(100));
+      IoTimer pause(io.get_executor(), std::chrono::milliseconds(100));
       co_await pause.async_wait(asio::as_tuple(kAwait));
       continue;
     }
@@ -222,7 +220,7 @@ Awaitable<void> HttpServer::Impl::StreamEvents(Stream& stream, std::string query
   stream.expires_after(kIdle);
   auto [failed, n] = co_await http::async_write_header(stream, head, asio::as_tuple(kAwait));
   if (failed) co_return;
-  Timer timer(io.get_executor());
+  IoTimer timer(io.get_executor());
   const auto place = event_timers.insert(event_timers.end(), &timer);
   while (!stopping) {
     const std::string json = co_await api.LiveStatus(last_sample, query);
@@ -269,7 +267,7 @@ Result<void> HttpServer::Start() {
                                              std::to_string(i.port) + "/");
                        }));
   for (auto& a : i.acceptors) asio::co_spawn(i.io.get_executor(), i.Accept(a), asio::detached);
-  i.tick = std::make_shared<Timer>(i.io.get_executor());
+  i.tick = std::make_shared<IoTimer>(i.io.get_executor());
   asio::co_spawn(i.io.get_executor(), i.TickLoop(), asio::detached);
   i.thread = std::thread([&i] {
     Log::SetThreadContext("http");
@@ -294,7 +292,7 @@ void HttpServer::Stop() {
     boost::system::error_code ignored;
     for (auto& a : i.acceptors) a->close(ignored);
     i.tick->cancel();
-    for (Timer* t : i.event_timers) t->cancel();
+    for (IoTimer* t : i.event_timers) t->cancel();
     for (auto& weak : i.streams)
       if (auto stream = weak.lock()) stream->close();
   });

@@ -1,0 +1,263 @@
+#include "server/aggregate.h"
+#include "server/arg_reader.h"
+#include "server/audit_log.h"
+#include "server/commands/collection_options.h"
+#include "server/server_context.h"
+#include "server/ttl_preview.h"
+#include "server/view_definition.h"
+#include "storage/archive.h"
+#include "storage/namespace.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+namespace {
+
+Error Invalid(std::string why) { return {ErrorCode::kInvalidOptions, std::move(why)}; }
+
+/// The fields of `create`, as given. Views point into the request.
+struct CreateArgs {
+  std::string_view name;
+  bool capped = false, dry_run = false;
+  std::optional<int64_t> size, max;
+  std::optional<BsonView> validator, pipeline, expiry, pre_images, storage_engine, index_defaults,
+      id_index;
+  std::optional<std::string_view> level, action, view_on;
+  std::optional<bool> auto_index;
+  BsonValue clustered, expire, on_expire;
+};
+
+Result<CreateArgs> ReadArgs(ArgReader& in) {
+  CreateArgs a;
+  a.name = in.Collection();
+  a.capped = in.LooseBoolOr("capped", false);
+  a.size = in.OptInt64("size");
+  a.max = in.OptInt64("max");
+  a.validator = in.OptDocument("validator");
+  a.level = in.OptString("validationLevel");
+  a.action = in.OptString("validationAction");
+  a.view_on = in.OptString("viewOn");
+  a.pipeline = in.OptArray("pipeline");
+  a.clustered = in.Any("clusteredIndex");
+  a.expire = in.Any("expireAfterSeconds");
+  a.expiry = in.OptDocument("expiry");
+  a.on_expire = in.Any("onExpire");
+  in.SimpleCollation();
+  in.NotSupported("timeseries");
+  in.NotSupported("encryptedFields");
+  a.pre_images = in.OptDocument("changeStreamPreAndPostImages");
+  a.storage_engine = in.OptDocument("storageEngine");
+  a.index_defaults = in.OptDocument("indexOptionDefaults");
+  a.id_index = in.OptDocument("idIndex");
+  a.auto_index = in.OptBool("autoIndexId");
+  in.OptInt64("flags");
+  a.dry_run = in.BoolOr("dryRun", false);
+  MAYFLY_TRY(in.Finish());
+  return a;
+}
+
+/// Options that MongoDB has and that may only say what is so anyway.
+Result<void> CheckFixedOptions(const CreateArgs& a) {
+  if (a.storage_engine && !a.storage_engine->empty())
+    return Invalid("storageEngine options are not known to this server's storage engine");
+  if (a.index_defaults && !a.index_defaults->empty())
+    return Invalid("indexOptionDefaults are not known to this server's storage engine");
+  if (a.auto_index && !*a.auto_index)
+    return Invalid("autoIndexId: false is not allowed: every collection has an _id index");
+  if (a.id_index && !(*a.id_index)["key"].IsDocument())
+    return Error{ErrorCode::kFailedToParse, "The 'key' field of idIndex must be an object"};
+  return Ok();
+}
+
+Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {
+  if (!a.view_on) {
+    if (a.pipeline) return Invalid("'pipeline' requires 'viewOn' to also be specified");
+    return Ok();
+  }
+  if (a.capped || a.size || a.max || a.validator || !a.clustered.missing() || !a.expire.missing() ||
+      !a.on_expire.missing() || a.expiry || a.id_index)
+    return Invalid(
+        "Cannot set capped, size, max, validator, clusteredIndex, expireAfterSeconds, expiry, "
+        "onExpire or idIndex on a view");
+  if (a.pre_images) return Invalid("option not supported on a view: changeStreamPreAndPostImages");
+  if (a.view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
+  c.is_view = true;
+  c.view_on = *a.view_on;
+  c.view_pipeline = BsonDocument(a.pipeline ? *a.pipeline : BsonView());
+  return CheckViewDefinition(catalog, c.db, c.name, c.view_on, c.view_pipeline);
+}
+
+Result<void> SetCapped(const CreateArgs& a, CollectionInfo& c) {
+  if (!a.capped) {
+    if (a.size || a.max)
+      return Invalid(
+          "the 'capped' field needs to be true when either the 'size' or 'max' fields are present");
+    return Ok();
+  }
+  if (!a.size) return Invalid("the 'size' field is required when 'capped' is true");
+  if (*a.size <= 0 || *a.size > (int64_t{1} << 50))
+    return Error{ErrorCode::kBadValue,
+                 "BSON field 'create.size' must be between 1 and 1125899906842624"};
+  if (a.max && *a.max > INT32_MAX)
+    return Error{ErrorCode::kBadValue, "max in a capped collection has to be < 2^31 or not set"};
+  c.capped = true;
+  c.capped_bytes = (*a.size + 255) / 256 * 256;
+  c.capped_documents = a.max && *a.max > 0 ? *a.max : 0;
+  if (!a.clustered.missing())
+    return Invalid("The 'clusteredIndex' option is not supported with 'capped'");
+  return Ok();
+}
+
+Result<void> SetClustered(ArgReader& in, BsonValue clustered, CollectionInfo& c) {
+  if (clustered.missing()) return Ok();
+  if (clustered.Is(BsonType::kBool))
+    return Invalid(
+        "clusteredIndex: true is for the server's own collections; give {key: {_id: 1}, unique: "
+        "true}");
+  if (!clustered.IsDocument()) return in.WrongType("clusteredIndex", clustered.type(), "object");
+  ArgReader k("create.clusteredIndex", clustered.Document());
+  BsonView key = k.Document("key");
+  bool unique = k.BoolOr("unique", false);
+  c.clustered_index_name = k.StringOr("name", "_id_");
+  k.OptInt64("v");
+  MAYFLY_TRY(k.Finish());
+  BsonElement e = key.First();
+  if (key.Count() != 1 || e.name != "_id" || !e.value.IsNumber() || e.value.NumberAsDouble() != 1)
+    return Error{LocationCode(5979701), "The clusteredIndex key must be {_id: 1}"};
+  if (!unique)
+    return Error{ErrorCode::kBadValue,
+                 "The clusteredIndex option requires unique: true to be specified"};
+  c.clustered = true;
+  return Ok();
+}
+
+/// `expiry`, `expireAfterSeconds` and `onExpire`. `*archives`: whether onExpire names an archive.
+Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, CollectionInfo& c,
+                       bool* archives) {
+  if (a.expiry) {
+    if (c.capped) return Invalid("the 'expiry' option is not supported with 'capped'");
+    MAYFLY_TRY(ParseExpiryOptions(*a.expiry, false, &c.expiry_options));
+  }
+  if (!a.expire.missing()) {
+    if (!c.clustered)
+      return Invalid(
+          "'expireAfterSeconds' is only supported on clustered collections: make a TTL index on a "
+          "date field, or give clusteredIndex");
+    MAYFLY_TRY(int64_t seconds, ParseClusteredExpiry(a.expire, now));
+    c.expire_after_seconds = seconds;
+  }
+  if (!a.on_expire.missing()) {
+    if (c.capped) return Invalid("onExpire is not supported on capped collections");
+    MAYFLY_TRY(std::optional<ArchiveTarget> archive,
+               ParseOnExpire(a.on_expire, catalog, c.db, c.name));
+    *archives = archive.has_value();
+  }
+  return Ok();
+}
+
+/// What listCollections shows as options, as far as they are not kept elsewhere.
+BsonDocument DescribeOptions(const CreateArgs& a, bool archives, const CollectionInfo& c) {
+  return BuildBson([&](BsonBuilder& b) {
+    if (archives) b.Append("onExpire", a.on_expire);
+    if (c.capped) {
+      // As an int where it fits: drivers compare what listCollections shows byte by byte.
+      auto number = [&](std::string_view name, int64_t n) {
+        if (n <= INT32_MAX)
+          b.Append(name, static_cast<int32_t>(n));
+        else
+          b.Append(name, n);
+      };
+      b.Append("capped", true);
+      number("size", c.capped_bytes);
+      if (c.capped_documents > 0) number("max", c.capped_documents);
+    }
+    if (c.pre_images) AppendPreImages(b);
+    if (c.expiry_options.set()) b.Append("expiry", DescribeExpiryOptions(c.expiry_options));
+    if (a.validator) b.Append("validator", *a.validator);
+    if (a.level)
+      b.Append("validationLevel", *a.level);
+    else if (a.validator)
+      b.Append("validationLevel", "strict");
+    if (a.action)
+      b.Append("validationAction", *a.action);
+    else if (a.validator)
+      b.Append("validationAction", "error");
+  });
+}
+
+void AuditCreated(CommandContext& ctx, const CollectionInfo& made) {
+  if (made.clustered && made.expire_after_seconds)
+    AuditRule(ctx, "createCollection", made.ns, "clustered", {}, made.expire_after_seconds);
+  if (const BsonValue archive = made.options.view()["onExpire"]; !archive.missing())
+    AuditOnExpire(ctx, "createCollection", made, {}, archive);
+  if (made.expiry_options.set())
+    Audit(ctx, "createCollection", [&](BsonBuilder& p) {
+      p.Append("ns", made.ns);
+      p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(made.expiry_options));
+    });
+}
+
+bool SameDefinition(const CollectionInfo& a, const CollectionInfo& b) {
+  return a.is_view == b.is_view && a.options.bytes() == b.options.bytes() &&
+         a.clustered == b.clustered && a.expire_after_seconds == b.expire_after_seconds &&
+         a.view_on == b.view_on && a.view_pipeline.bytes() == b.view_pipeline.bytes();
+}
+
+}  // namespace
+
+Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply,
+                              std::optional<Uuid> uuid) {
+  ArgReader in(req);
+  MAYFLY_TRY(const CreateArgs a, ReadArgs(in));
+  Catalog& catalog = ctx.server.storage().catalog();
+  CollectionInfo c;
+  if (uuid) c.uuid = *uuid;
+  c.db = req.db;
+  c.name = a.name;
+  MAYFLY_TRY(ValidateNewNamespace(req.db, c.name));
+  if (a.pre_images) {
+    MAYFLY_TRY(c.pre_images, ParsePreImages("create", req.db, *a.pre_images));
+  }
+  MAYFLY_TRY(CheckFixedOptions(a));
+  MAYFLY_TRY(SetView(catalog, a, c));
+  MAYFLY_TRY(SetCapped(a, c));
+  MAYFLY_TRY(SetClustered(in, a.clustered, c));
+  bool archives = false;
+  MAYFLY_TRY(SetExpiry(a, catalog, ctx.op.now, c, &archives));
+  c.options = DescribeOptions(a, archives, c);
+  MAYFLY_TRY(SetValidator(ctx.server, c, a.validator, a.level, a.action));
+  if (CollectionInfoPtr old = catalog.Find(req.db, c.name)) {
+    if (SameDefinition(*old, c) && !a.dry_run) return Ok();
+    return Error{ErrorCode::kNamespaceExists,
+                 old->is_view ? "A view already exists. NS: " + old->ns
+                              : "Collection " + old->ns + " already exists with other options"};
+  }
+  if (a.dry_run) {
+    if (!c.expire_after_seconds)
+      return Error{
+          ErrorCode::kInvalidOptions,
+          "'dryRun' tells what a rule would remove: the collection has no 'expireAfterSeconds'"};
+    // There is nothing in it yet.
+    AppendDryRun(RuleCensus(), reply);
+    return Ok();
+  }
+  MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(c)));
+  AuditCreated(ctx, *made);
+  return Ok();
+}
+
+namespace {
+
+Result<void> RunCreate(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  return CreateCollection(ctx, req, reply, std::nullopt);
+}
+
+}  // namespace
+
+void RegisterCreate(CommandRegistry& registry) {
+  registry.Add({.name = "create",
+                .flags = kWrites | kWorker | kTakesWriteConcern | kApiV1,
+                .help = "Creates a collection or view.",
+                .run = &RunCreate});
+}
+
+}  // namespace mayfly

@@ -1,0 +1,174 @@
+#include <sys/statvfs.h>
+
+#include "query/plan/find_executor.h"
+#include "server/aggregate_stages.h"
+#include "server/arg_reader.h"
+#include "server/server_context.h"
+#include "storage/namespace.h"
+#include "storage/storage.h"
+#include "storage/visibility.h"
+
+namespace mayfly {
+namespace {
+
+Result<int64_t> Scale(ArgReader& in) {
+  int64_t scale = in.Int64Or("scale", 1);
+  if (scale < 1)
+    return Error{ErrorCode::kBadValue, "BSON field 'scale' value must be >= 1, actual value '" +
+                                           std::to_string(scale) + "'"};
+  return scale;
+}
+
+/// Used and total bytes of the file system that `path` is on; zeros when it cannot be asked.
+void FileSystemBytes(const std::string& path, uint64_t* used, uint64_t* total) {
+  struct statvfs s;
+  *used = *total = 0;
+  if (statvfs(path.c_str(), &s) != 0) return;
+  *total = s.f_blocks * s.f_frsize;
+  *used = (s.f_blocks - s.f_bfree) * s.f_frsize;
+}
+
+Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  in.Any("dbStats");
+  in.Any("dbstats");
+  MAYFLY_TRY(int64_t scale, Scale(in));
+  const bool free_storage = in.LooseBoolOr("freeStorage", false);
+  MAYFLY_TRY(in.Finish());
+  Storage& storage = ctx.server.storage();
+  int64_t collections = 0, views = 0, objects = 0, data = 0, indexes = 0;
+  uint64_t stored = 0, index_bytes = 0;
+  for (const CollectionInfoPtr& c : storage.catalog().List(req.db)) {
+    if (c->is_view) {
+      ++views;
+      continue;
+    }
+    ++collections;
+    MAYFLY_TRY(int64_t documents, Visibility(storage, *c, ctx.op.now).CountVisible(ctx.op));
+    objects += documents;
+    data += c->counters->bytes;
+    stored += storage.StorageBytes(*c);
+    indexes += static_cast<int64_t>(c->indexes.size()) + (c->capped || c->clustered ? 0 : 1);
+    for (const IndexInfoPtr& i : c->indexes) index_bytes += storage.IndexBytes(*c, *i);
+  }
+  const double s = static_cast<double>(scale);
+  reply.Append("db", req.db)
+      .Append("collections", collections)
+      .Append("views", views)
+      .Append("objects", objects);
+  reply.Append("avgObjSize",
+               objects > 0 ? static_cast<double>(data) / static_cast<double>(objects) : 0.0);
+  reply.Append("dataSize", static_cast<double>(data) / s)
+      .Append("storageSize", static_cast<double>(stored) / s);
+  // The store's files hold no free room: what is removed goes with the next compaction.
+  if (free_storage) reply.Append("freeStorageSize", 0.0);
+  reply.Append("indexes", indexes).Append("indexSize", static_cast<double>(index_bytes) / s);
+  if (free_storage) reply.Append("indexFreeStorageSize", 0.0);
+  reply.Append("totalSize", static_cast<double>(stored + index_bytes) / s);
+  if (free_storage) reply.Append("totalFreeStorageSize", 0.0);
+  reply.Append("scaleFactor", scale);
+  uint64_t used = 0, total = 0;
+  FileSystemBytes(storage.options().path, &used, &total);
+  reply.Append("fsUsedSize", static_cast<double>(used) / s)
+      .Append("fsTotalSize", static_cast<double>(total) / s);
+  return Ok();
+}
+
+Result<void> RunCollStats(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view name = in.Collection();
+  MAYFLY_TRY(int64_t scale, Scale(in));
+  MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(ValidateNamespace(req.db, name));
+  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, name);
+  if (coll) {
+    if (coll->is_view)
+      return Error{ErrorCode::kCommandNotSupportedOnView,
+                   "Namespace " + coll->ns + " is a view, not a collection"};
+    AppendCollectionStats(ctx.server, *coll, scale, true, reply);
+    return Ok();
+  }
+  reply.Append("ns", JoinNamespace(req.db, name))
+      .Append("size", int32_t{0})
+      .Append("count", int32_t{0})
+      .Append("numOrphanDocs", int32_t{0});
+  reply.Append("storageSize", int32_t{0})
+      .Append("totalSize", int32_t{0})
+      .Append("nindexes", int32_t{0})
+      .Append("totalIndexSize", int32_t{0});
+  reply.Append("indexDetails", BsonView())
+      .Append("indexSizes", BsonView())
+      .Append("scaleFactor", static_cast<int32_t>(scale));
+  return Ok();
+}
+
+Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
+  ArgReader in(req);
+  std::string_view ns = in.String("dataSize");
+  BsonView pattern = in.DocumentOr("keyPattern");
+  auto min = in.OptDocument("min");
+  auto max = in.OptDocument("max");
+  bool estimate = in.LooseBoolOr("estimate", false);
+  MAYFLY_TRY(in.Finish());
+  size_t dot = ns.find('.');
+  if (dot == std::string_view::npos)
+    return Error{ErrorCode::kInvalidNamespace,
+                 "Invalid namespace specified '" + std::string(ns) + "'"};
+  const int64_t begin = ctx.server.clock().MonotonicMicros();
+  CollectionInfoPtr coll =
+      ctx.server.storage().catalog().Find(ns.substr(0, dot), ns.substr(dot + 1));
+  int64_t bytes = 0, objects = 0;
+  if (coll && !coll->is_view) {
+    if (!min && !max) {
+      bytes = coll->counters->bytes;
+      MAYFLY_TRY(objects, Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
+    } else {
+      if (!min || !max) return Error{ErrorCode::kBadValue, "only one of min or max specified"};
+      QuerySpec spec;
+      spec.coll = coll;
+      spec.min = *min;
+      spec.max = *max;
+      BsonDocument hint = pattern.empty() ? BuildBson([&](BsonBuilder& b) {
+        for (const BsonElement& e : *min) b.Append(e.name, 1);
+      })
+                                          : BsonDocument(pattern);
+      spec.hint = hint.view().AsValue();
+      MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+                 MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
+      for (;;) {
+        MAYFLY_TRY(PlanExecutor::State state, executor->Next());
+        if (state == PlanExecutor::State::kEof) break;
+        MAYFLY_TRY(BsonView doc, executor->doc());
+        bytes += doc.size();
+        ++objects;
+      }
+    }
+  }
+  reply.Append("estimate", estimate).Append("size", bytes).Append("numObjects", objects);
+  reply.Append("millis", (ctx.server.clock().MonotonicMicros() - begin) / 1000)
+      .Append("maxReached", false);
+  return Ok();
+}
+
+}  // namespace
+
+void RegisterStatsCommands(CommandRegistry& registry) {
+  constexpr uint32_t kStats = kReadOnly | kSecondaryOk | kSecondaryOptIn | kWorker;
+  registry.Add({.name = "collStats",
+                .aliases = {"collstats"},
+                .flags = kStats,
+                .help = "Sizes of a collection and its indexes.",
+                .run = &RunCollStats});
+  registry.Add({.name = "dataSize",
+                .aliases = {"datasize"},
+                .flags = kStats,
+                .help = "Bytes of the documents of a collection or a range of it.",
+                .run = &RunDataSize});
+  registry.Add({.name = "dbStats",
+                .aliases = {"dbstats"},
+                .flags = kStats,
+                .help = "Sizes of a database.",
+                .run = &RunDbStats});
+}
+
+}  // namespace mayfly
