@@ -22,6 +22,7 @@ inline bool ValuesEqual(BsonValue a, BsonValue b) { return CompareValues(a, b) =
 /// A hash that agrees with CompareValues: equal values hash equal, whatever their numeric type.
 uint64_t HashValue(BsonValue v, uint64_t seed = 0);
 
+/// For hash tables keyed by values: equal numbers of different types are one key.
 struct BsonValueHash {
   size_t operator()(const BsonValue& v) const { return HashValue(v); }
 };

@@ -143,6 +143,7 @@ class BsonView {
   bool empty() const { return size() == 5; }
   std::string ToString() const { return std::string(bytes()); }  ///< owned copy of the bytes
 
+  /// Over the elements in their order. Valid as long as the bytes are.
   class Iterator {
    public:
     using value_type = BsonElement;

@@ -16,6 +16,7 @@ inline constexpr int32_t kMaxMessageSize = 48'000'000;
 
 enum class Opcode : int32_t { kReply = 1, kQuery = 2004, kCompressed = 2012, kMsg = 2013 };
 
+/// The header of every message (manual: "MongoDB Wire Protocol"), in host byte order.
 struct MessageHeader {
   int32_t length = 0;
   int32_t request_id = 0;
@@ -42,6 +43,7 @@ inline constexpr uint32_t kMsgExhaustAllowed = 1u << 16;
 struct OpMsg {
   uint32_t flags = 0;
   BsonView body;
+  /// A kind-1 section: documents that stand for a field of the body.
   struct Sequence {
     std::string_view name;
     std::vector<BsonView> documents;

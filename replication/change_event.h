@@ -47,6 +47,7 @@ class ChangeStreamFilter {
   const std::string ns_;  ///< kDatabase: "db."
 };
 
+/// One event of a change stream, and where the stream can go on behind it.
 struct ChangeEvent {
   StreamPosition position;
   BsonDocument document;

@@ -31,6 +31,7 @@ struct LogPosition {
 /// is another node, because it has forgotten what it voted for. Never 0.
 using NodeId = uint64_t;
 
+/// One member as the configuration lists it.
 struct ConsensusMember {
   NodeId id = 0;
   std::string address;    ///< host:port, the host a name or an IP (IPv6 in brackets)
@@ -147,6 +148,7 @@ struct MemberStatus {
   std::string last_error;         ///< why it cannot be reached
 };
 
+/// All that replSetGetStatus and the page want to know, at one moment. A copy; nothing in it changes.
 struct ConsensusStatus {
   ConsensusState state;
   NodeId self = 0;

@@ -9,11 +9,13 @@
 #include "replication/member_link.h"
 #include "replication/raft_node.h"
 
+// clang-format off
 /// Initial sync: a member that the log no longer reaches pulls a checkpoint of the store, file by file, and takes it in the place of its
 /// own at the next start. On a fetch link (member_link.h):
 ///   20 list      body := checkpoint id                       21 files  body := n:le32 (size:le64 text(name))*
 ///   22 read      body := offset:le64 size:le32 name          23 data   body := crc32:le32 bytes
 ///   24 done      body := empty: the donor may forget the checkpoint     04 refusal (member_link.h)
+// clang-format on
 namespace mayfly {
 
 /// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use and at start.

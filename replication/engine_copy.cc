@@ -97,14 +97,14 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
       link.Close();
     }
     if (fetched || fetched.error().code == ErrorCode::kInitialSyncFailure) break;
-    Log('W', "Initial sync is interrupted and goes on: " + fetched.error().message);
+    Log('W', "Initial sync was interrupted and continues: " + fetched.error().message);
     boost::asio::basic_waitable_timer<std::chrono::steady_clock,
                                       asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>
         timer(transport_->bulk().get_executor(), std::chrono::seconds(1));
     co_await timer.async_wait(asio::as_tuple(kAwait));
   }
   if (!fetched) {
-    Log('W', "Initial sync begins anew: " + fetched.error().message);
+    Log('W', "Initial sync starts over: " + fetched.error().message);
     EndSync();
     co_return;
   }
@@ -126,7 +126,7 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
       if (!adopted || !marked)
         Fatal("the copy of another member's data cannot be used: " +
               (adopted ? marked.error().message : adopted.error().message));
-      Log('I', "Initial sync: the copy is complete and waits for the start");
+      Log('I', "Initial sync: the copy is complete; it is put in place when the server starts again");
       if (o_.restart)
         o_.restart();
       else

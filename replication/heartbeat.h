@@ -8,11 +8,14 @@
 
 namespace mayfly {
 
+// clang-format off
 /// What members tell each other again and again beside the log, and what they answer:
-/// heartbeat := version:u8 (1) sent:le64 body      answer := version:u8 echo:le64 body
-/// body := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64
-/// sync_total:le64 payload
-/// flags: 1 electable, 2 copying, 4 without you, 8 works
+///
+///   heartbeat := version:u8 (1) sent:le64 body
+///   answer    := version:u8 (1) echo:le64 body
+///   body      := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64 sync_total:le64 payload
+///   flags     := 1 electable | 2 copying | 4 without you | 8 works
+// clang-format on
 struct Heartbeat {
   int64_t stamp_us = 0;  ///< the sender's monotonic clock; an answer has that of its question
   Instant wall;

@@ -10,6 +10,7 @@
 
 #include "replication/consensus.h"
 
+// clang-format off
 /// Layout of Keyspace::kOplog: the log of a replica set and what its engine must remember. The same grammar is in
 /// docs/on-disk-format.md. DO NOT RENUMBER: change kLogFormatVersion instead.
 ///
@@ -30,10 +31,12 @@
 ///
 ///   configuration := 1:u8 set_id:bytes[12] members:le16 member* payload
 ///   member        := id:le64 voter:u8 priority:le64 (bits of a double) size:le16 address:bytes[size]
+// clang-format on
 namespace mayfly {
 
 inline constexpr std::string_view kLogFormatVersion = "2", kLogFormatBefore = "1";
 
+/// What this node has promised (raft): never forgotten, never copied from another node.
 struct HardState {
   uint64_t term = 0, vote = 0, commit = 0;
   bool operator==(const HardState&) const = default;

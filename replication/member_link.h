@@ -11,6 +11,7 @@
 
 #include "replication/consensus.h"
 
+// clang-format off
 /// One authenticated connection between two members: both have proved that they have the key file, every frame is numbered and
 /// signed, so that nothing can be put in, left out, repeated or sent to another connection. Not secret: TLS is for that.
 ///
@@ -24,6 +25,7 @@
 ///   text     := size:le16 bytes
 ///   proof    := HMAC-SHA256(key, side || challenge body || answer body without its proof)     side: "acceptor" | "dialler"
 ///   direction key := HMAC-SHA256(key, side || both nonces)
+// clang-format on
 namespace mayfly {
 
 using LinkExecutor = boost::asio::io_context::executor_type;
@@ -61,6 +63,7 @@ class MemberLink {
   /// Goes on where `other` is: its socket now belongs to this one.
   void TakeKeys(MemberLink& other);
 
+  /// One frame as received, checked. The body is owned.
   struct Frame {
     uint8_t type = 0;
     std::string_view body;  ///< until the next Read

@@ -25,6 +25,7 @@ struct SnapshotPointer {
 /// outside: the engine drives it from its thread, the simulation by hand. One thread at a time.
 class RaftNode {
  public:
+  /// What the node works with; all pointers outlive it. The functions are called on the thread that drives the node and must not block.
   struct Options {
     LogStore* log = nullptr;
     Applier* applier = nullptr;
@@ -44,6 +45,7 @@ class RaftNode {
     std::function<void(std::string_view why)> fatal;  ///< does not return
     std::function<void(char severity, std::string_view message)> log_line;
   };
+  /// How far raft-rs thinks another member is. Only the leader knows.
   struct Member {
     NodeId id = 0;
     uint64_t matched = 0, next = 0;

@@ -105,6 +105,7 @@ class ReplicatedClock final : public Clock {
   bool keeps_floor_ = true;
 };
 
+/// What a ReplicaSet works with; pointers outlive it.
 struct ReplicaSetOptions {
   Storage* storage = nullptr;
   Clock* clock = nullptr;
@@ -196,6 +197,7 @@ class ReplicaSet final : public StateMachine {
 
   /// 12 bytes: 7fffffff, then the term: greater for every later primary.
   static std::string ElectionId(uint64_t term);
+  /// How this member became primary, for replSetGetStatus.
   struct Election {
     int64_t at_millis = 0;
     uint64_t term = 0;

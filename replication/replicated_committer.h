@@ -44,6 +44,7 @@ class ReplicatedCommitter final : public Committer {
   /// The units that travelled in an entry, as CommittedEntry::context.
   static std::span<WriteUnit> UnitsOf(void* context);
 
+  /// What was proposed since the process began; bytes as encoded.
   struct Totals {
     int64_t entries = 0, units = 0, bytes = 0;
   };

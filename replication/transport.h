@@ -43,6 +43,7 @@ class Transport {
     std::function<void(char severity, std::string_view message)> log;
     int heartbeat_ms = 250;
   };
+  /// Another member to talk to, "host:port".
   struct Address {
     NodeId id;
     std::string address;

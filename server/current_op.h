@@ -7,6 +7,7 @@
 
 namespace mayfly {
 
+/// The options of currentOp and $currentOp.
 struct CurrentOpOptions {
   bool idle_connections = false;
   bool idle_cursors = false;

@@ -118,6 +118,7 @@ class CursorManager {
   /// Closes what has been idle too long.
   int Sweep(int64_t timeout_millis);
 
+  /// For serverStatus.metrics.cursor.
   struct Totals {
     int64_t open = 0, pinned = 0, no_timeout = 0, timed_out = 0, total_opened = 0,
             more_than_one_batch = 0;

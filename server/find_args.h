@@ -21,7 +21,7 @@ struct FindArgs {
 /// Errors: those of ArgReader; InvalidOptions 72, FailedToParse 9, Location51024.
 Result<FindArgs> ParseFind(const CommandRequest& req);
 
-/// count's and distinct's arguments.
+/// count's arguments. Views live as long as the request.
 struct CountArgs {
   std::string_view collection;
   BsonView query;
@@ -29,6 +29,7 @@ struct CountArgs {
   int64_t skip = 0, limit = 0;
 };
 Result<CountArgs> ParseCount(const CommandRequest& req);
+/// distinct's arguments. Views live as long as the request.
 struct DistinctArgs {
   std::string_view collection, key;
   BsonView query;

@@ -27,6 +27,7 @@ void AppendLatency(class BsonBuilder& out, std::string_view name, const LatencyH
 
 /// What serverStatus counts. Threads: any; relaxed atomics.
 struct ServerMetrics {
+  /// Bytes of one compressor, before and after, in both directions.
   struct Compression {
     Counter compressed_in, compressed_out, decompressed_in, decompressed_out;
   };

@@ -63,6 +63,7 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   /// Held while the report of the running operation is changed; for a few instructions only.
   SpinLock& lock() const { return lock_; }
 
+  /// A client and what it runs, as currentOp shows it. Views are valid while the client's lock is held.
   struct View {
     const ClientSlot& slot;
     const Operation* op;  ///< null: idle

@@ -32,6 +32,7 @@ struct FinishedOperation {
 /// slow ones, 2 all); slowms and sampleRate are the server's. Threads: any.
 class Profiler {
  public:
+  /// What the profile command has set for a database.
   struct Settings {
     int level = 0;
     std::shared_ptr<const MatchExpression> filter;  ///< replaces slowms and sampleRate; null: none
@@ -47,6 +48,7 @@ class Profiler {
   bool active() const { return active_.load(std::memory_order_relaxed); }
   void Activate() { active_ = true; }
 
+  /// What is to be done with a finished operation.
   struct Verdict {
     bool log = false, profile = false;
   };

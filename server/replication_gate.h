@@ -46,6 +46,7 @@ class RWConcernDefaults {
 /// The points in time that snapshot reads have begun at, kept for a while so that others can read at the same one. Threads: any.
 class SnapshotReads {
  public:
+  /// A point in time and the snapshot that shows it.
   struct Point {
     uint64_t ts = 0;
     KvSnapshotPtr snapshot;

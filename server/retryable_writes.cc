@@ -10,6 +10,7 @@
 
 namespace mayfly {
 
+// clang-format off
 // Rows of Keyspace::kCatalog (docs/on-disk-format.md "Sessions"):
 //
 //   "txn/" id:16             := 01 number:le64 last_write:le64 chunks:le32 entry*
@@ -18,6 +19,7 @@ namespace mayfly {
 //
 // The first row is rewritten with each statement; what grows beyond kInlineBytes moves to chunk
 // rows, so that a batch of n statements writes O(n) bytes.
+// clang-format on
 
 namespace {
 

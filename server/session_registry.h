@@ -72,6 +72,7 @@ class SessionRegistry {
   int EndAll();
   int Sweep(Instant now, int64_t timeout_millis);
   size_t size() const;
+  /// For serverStatus.logicalSessionRecordCache.
   struct Totals {
     int64_t active = 0, ended = 0, timed_out = 0, started = 0;
   };

@@ -17,6 +17,7 @@ class Top {
  public:
   static constexpr size_t kMaxNamespaces = 20'000;
   enum Kind { kQueries, kGetMore, kInsert, kUpdate, kRemove, kCommands, kKinds };
+  /// One namespace. Times are microseconds.
   struct Entry {
     struct Usage {
       Counter micros, count;

@@ -32,6 +32,7 @@ struct UpdateStatement {
   bool recover = false;  ///< only documents that are past their own deadline, and hidden
 };
 
+/// One statement of `delete`, or findAndModify with `remove`. Views live as long as the command.
 struct DeleteStatement {
   BsonView filter;
   BsonView sort;
@@ -39,6 +40,7 @@ struct DeleteStatement {
   bool multi = false;
 };
 
+/// What an update statement has done.
 struct UpdateResult {
   int64_t matched = 0, modified = 0;
   Value upserted_id;                                     ///< missing: nothing was upserted

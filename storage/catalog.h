@@ -61,6 +61,7 @@ class Catalog {
   /// Survives a crash as CreateIndexes. Errors: its, ConflictingOperationInProgress 117 for an index that is being built.
   virtual Result<void> RebuildIndexes(Operation& op, const CollectionInfo& coll) = 0;
 
+  /// An index build under way: `done` of `total` records of `ns` have been scanned.
   struct BuildProgress {
     std::string ns;
     std::vector<std::string> indexes;

@@ -8,23 +8,23 @@
 #include "storage/catalog_types.h"
 #include "storage/storage.h"
 
-/// Rows of Keyspace::kCatalog that describe collections and what is left to do for them. The same
-/// grammar is in docs/on-disk-format.md.
+// clang-format off
+/// Rows of Keyspace::kCatalog that describe collections and what is left to do for them. The same grammar is in
+/// docs/on-disk-format.md.
 ///
-///   "collection/" collection:be32      val := BSON, see EncodeCollectionRow
-///   "next_id"                          val := le32: the first collection or index id never given
-///   out "garbage/" kind:u8 id:be32         val := BSON {ns, keyspace}: keys that start with this
-///   id are
-///                                      to be removed; written in the batch that made them
-///                                      unreachable kind := 1 records of a collection | 2 entries
-///                                      of an index
-///   "build/" index:be32                val := BSON {indexes: [id …], position: binary}: the build
-///   of
-///                                      these indexes, the first of which names the row, has
-///                                      covered the records up to this key
-///   "next_local_id"                    val := le32: likewise for collections that are not replicated
-///   "setting/" name                    val := any bytes
-///   "setting/databaseExpiry/" db       val := le64: maxTTL of the database in seconds
+///   "collection/" collection:be32   val := BSON, see EncodeCollectionRow
+///   "next_id"                       val := le32: the lowest collection or index id not yet given out
+///   "next_local_id"                 val := le32: likewise for collections that are not replicated
+///   "garbage/" kind:u8 id:be32      val := BSON {ns, keyspace}: keys that start with this id are to be removed; written in the
+///                                   batch that made them unreachable. kind := 1 records of a collection | 2 entries of an index
+///   "build/" index:be32             val := BSON {indexes: [id …], position: binary}: the build of these indexes (the first of
+///                                   them names the row) has covered the records up to this record key
+///   "setting/" name                 val := any bytes. Names that begin with local/ are not replicated
+///   "setting/databaseExpiry/" db    val := le64: maxTTL of the database in seconds
+///   "setting/ttl/controls"          ttl/ttl_controls.h
+///   "setting/local/oplogBytes"      val := be64: replSetResizeOplog's size
+///   "replication/applied"           val := ts:le64 wall:le64 term:le64: the newest record of the log that was applied
+///   "txn/" …                        server/retryable_writes.cc
 ///
 /// collection row := {uuid: binary(4), db, name, options: {…},
 ///                    capped: bool, cappedBytes: int64, cappedDocuments: int64,       if capped
@@ -33,13 +33,14 @@
 ///                    expiry: {field: string, maxTTL: int64, preserve: bool,
 ///                             recoverSeconds: int64},                                if it has one
 ///                    viewOn: string, pipeline: [ … ],                                if a view
-///                    validator: {…}, validate: bool, warnOnly: bool, moderate: bool, if there is
-///                    one indexes: [index …]}
+///                    validator: {…}, validate: bool, warnOnly: bool, moderate: bool, if there is one
+///                    indexes: [index …]}
 /// index          := {id: int32, name, key: {…}, keyspace: int32, building: bool,
 ///                    unique, sparse, hidden, prepareUnique: true,                    if so
-///                    replaces: int32,                                if it is to take an index's
-///                    place expireAfterSeconds: int32, partialFilter: {…}, extra: {…},
+///                    replaces: int32,                                                if it is to take that index's place
+///                    expireAfterSeconds: int32, partialFilter: {…}, extra: {…},
 ///                    expireReads: int32 (1 lazy, 2 exact)}                           if there is one
+// clang-format on
 namespace mayfly {
 
 inline constexpr std::string_view kCollectionPrefix = "collection/";
@@ -66,6 +67,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
                                                             Instant now);
 
 enum class GarbageKind : uint8_t { kCollection = 1, kIndex = 2 };
+/// A "garbage/" row.
 struct GarbageRow {
   GarbageKind kind = GarbageKind::kCollection;
   uint32_t id = 0;
@@ -76,6 +78,7 @@ std::string GarbageRowKey(GarbageKind kind, uint32_t id);
 BsonDocument EncodeGarbageRow(const GarbageRow& row);
 Result<GarbageRow> DecodeGarbageRow(std::string_view key, std::string_view value);
 
+/// A "build/" row.
 struct BuildRow {
   std::vector<uint32_t> indexes;
   std::string position;  ///< full record key of the last record covered

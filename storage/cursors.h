@@ -46,6 +46,7 @@ struct IndexScan {
   size_t max_skipped = 0;          ///< as KvIterOptions::max_skipped, until the first Reposition
 };
 
+/// Index entries in key order, or backward. Not thread-safe. What it shows is valid until the next move.
 class IndexCursor {
  public:
   virtual ~IndexCursor() = default;

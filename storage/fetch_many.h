@@ -11,6 +11,7 @@ namespace mayfly {
 /// thread-safe.
 class RecordBatch {
  public:
+  /// One record of the batch.
   struct Entry {
     bool found = false;
     BsonView doc;  ///< valid until Reset or the next Fetch

@@ -242,7 +242,7 @@ Result<void> CatalogImpl::RunBuild(Operation& op, std::shared_ptr<IndexBuild> bu
   } else if (r.error().code == ErrorCode::kNotWritablePrimary ||
              r.error().code == ErrorCode::kPrimarySteppedDown ||
              r.error().code == ErrorCode::kInterruptedDueToReplStateChange) {
-    log('I', "Index build: this member is no longer primary, the next one goes on",
+    log('I', "Index build: this member is no longer primary, the next primary continues the build",
         [&](BsonBuilder& b) { b.Append("done", build->done.load()); });
   } else {
     log('E', "Index build: failed", [&](BsonBuilder& b) {

@@ -8,6 +8,7 @@
 #include "protocol/decimal128.h"
 #include "storage/key_classes.h"
 
+// clang-format off
 // Order-preserving encoding of one value: memcmp order is CompareValues order. On disk; DO NOT
 // RENUMBER. docs/on-disk-format.md repeats this.
 //
@@ -48,6 +49,7 @@
 //             | 02 int64 | 05 double | 04 double -0.0
 //             | 03 16 bytes of decimal as BSON has them, 01 | 06 8 bytes of a double NaN, 01
 //   string   := 00 string | 01 symbol
+// clang-format on
 
 namespace mayfly {
 namespace {

@@ -205,6 +205,7 @@ inline std::string MultikeyKey(uint32_t index, int field) {
   k.push_back(static_cast<char>(field));
   return k;
 }
+/// A "counters/" row, in the order it has on disk (little-endian, as the machine).
 struct CounterRow {
   int64_t documents = 0, bytes = 0, last_sequence = 0;
 };

@@ -44,6 +44,7 @@ class PinnedValue {
   std::string_view view_;
 };
 
+/// How to scan one keyspace.
 struct KvIterOptions {
   KvSnapshotPtr snapshot;       ///< null: the state when the iterator was made
   std::string lower;            ///< inclusive; empty: none
@@ -84,6 +85,7 @@ class KvBatch {
   virtual int Count() const = 0;
 };
 
+/// Of one keyspace; estimates of the store.
 struct KvStats {
   uint64_t estimated_keys = 0, live_bytes = 0, memtable_bytes = 0, memtable_entries = 0,
            pending_compaction_bytes = 0;

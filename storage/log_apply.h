@@ -17,6 +17,7 @@ class LogApplier {
  public:
   explicit LogApplier(Storage& storage) : storage_(storage) {}
 
+  /// One committed entry of the log.
   struct Entry {
     std::string_view data;
     /// The units it was made of, when this process still waits for them; else empty.

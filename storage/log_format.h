@@ -10,6 +10,7 @@
 #include "storage/kv.h"
 #include "storage/write_unit.h"
 
+// clang-format off
 /// An entry of a replica set's log: the effects of one or several write units on the keyspaces, and what `local.oplog.rs` shows of them.
 /// A document is in it once: the oplog's `o` of an insert is the value of the effect. Applying needs no look-up in the store. The same
 /// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
@@ -36,6 +37,7 @@
 ///     05 no-op   body := o:text
 ///   text        := size:varint bytes
 ///   varint      := little-endian base 128; zigzag: signed, as 2n or -2n - 1
+// clang-format on
 namespace mayfly {
 
 /// An entry has the lowest version that can say what it says, so that members of the version before read what they know; what they do not
@@ -43,6 +45,7 @@ namespace mayfly {
 inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2;
 inline constexpr size_t kLogEntryHeader = 17;
 
+/// What EncodeLogUnit says of the unit that it appended.
 struct EncodedUnit {
   uint32_t ticks = 0;
   uint8_t version = kLogEntryPlain;  ///< that its entry must have at least: RequireLogEntryVersion
@@ -64,18 +67,22 @@ struct LogEffect {
   Keyspace keyspace;
   std::string_view key, value;
 };
+/// A collection that the unit's records name by its position.
 struct LogCollection {
   uint32_t id;
   std::string_view uuid, ns;
 };
+/// What is added to the counters of a collection.
 struct LogCount {
   uint32_t id;
   int64_t documents, bytes, last_sequence, first_sequence;
 };
+/// Fields of an index that have met an array, as bits.
 struct LogMultikey {
   uint32_t index;
   uint64_t fields;
 };
+/// What the oplog shows of one change. Which members count depends on `kind`.
 struct LogRecord {
   enum Kind : uint8_t { kInsert = 1, kUpdate = 2, kDelete = 3, kCommand = 4, kNoop = 5 };
   Kind kind;
@@ -87,6 +94,7 @@ struct LogRecord {
   DeleteReason reason = DeleteReason::kDeleted;
   int64_t deadline = 0;  ///< of a delete by expiry
 };
+/// One unit, decoded; views into the entry.
 struct LogUnit {
   uint64_t ts = 0;
   int64_t wall = 0;
@@ -103,6 +111,7 @@ struct LogUnit {
   bool IsBatch() const { return ticks == 1 && records.size() > 1; }
 };
 
+/// Who proposed the entry, and as which of its proposals.
 struct LogEntryHeader {
   uint64_t origin = 0, sequence = 0;
 };

@@ -136,7 +136,7 @@ class Listener final : public rocksdb::EventListener {
       : log_(std::move(log)), failed_(std::move(failed)) {}
   void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* s) override {
     if (s->IsShutdownInProgress()) return;
-    if (log_) log_('E', "Storage error: writes may be refused until it is over. " + s->ToString());
+    if (log_) log_('E', "Storage error: writes may be refused until it is resolved. " + s->ToString());
     failed_();
   }
   /// RocksDB's own recovery goes by the free space that the file system reports; when it then meets
@@ -614,7 +614,7 @@ Result<void> RocksKv::Resume() {
   l.lock();
   recover_ = write_failed_ = false;
   l.unlock();
-  if (log_line_) log_line_('I', "Storage error is over: writes go on.");
+  if (log_line_) log_line_('I', "The storage error is over: writing continues");
   return Ok();
 }
 

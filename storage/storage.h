@@ -21,6 +21,7 @@ namespace mayfly {
 /// (CannotCreateIndex 67).
 using FilterCompiler = std::function<Result<std::shared_ptr<const RecordFilter>>(BsonView filter, bool for_index)>;
 
+/// How to open a data directory.
 struct StorageOptions {
   std::string path;                ///< data directory; created if absent
   uint64_t cache_bytes = 0;        ///< block cache + memtables; 0: 25% of the memory the cgroup allows
@@ -61,6 +62,7 @@ class Storage {
   /// Full record key of `_id` in a collection that is not capped.
   static void AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::string& out);
 
+  /// A record as found; the document is valid as long as this is and is not used again.
   struct Record {
     PinnedValue pinned;
     BsonView doc;

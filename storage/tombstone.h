@@ -12,6 +12,7 @@ namespace mayfly {
 
 class Storage;
 
+// clang-format off
 /// What is left of a document that was deleted or expired, so long as metadataPurgeIntervalSecs
 /// says (EXPIRY C.1). Written in the batch that removes the document. Ordered by time, so that
 /// purging drops one range.
@@ -22,12 +23,14 @@ class Storage;
 ///   reason := 0 deleted | 1 by a TTL index | 2 by its own deadline | 3 clustered collection
 ///
 /// Of two removals of one `_id` in the same millisecond the later one's is kept.
+// clang-format on
 inline void AppendTombstoneKey(Instant at, uint32_t collection, std::string& out) {
   AppendTime64(out, at);
   AppendBe32(out, collection);
 }
 void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string& out);
 
+/// A decoded tombstone.
 struct Tombstone {
   Instant at;
   uint32_t collection = 0;

@@ -96,6 +96,7 @@ struct TouchedCollection {
   int64_t last_sequence = 0;   ///< capped: the newest number given out; 0: none
 };
 
+/// All of a unit's state until it is committed: locks, staged changes by keyspace, what readers of the unit see.
 struct WriteUnit::Impl {
   Storage::Impl* storage = nullptr;
   Operation* op = nullptr;

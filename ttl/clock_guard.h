@@ -41,6 +41,7 @@ class ClockGuard {
   /// it) where it would be by the time that has passed. Any thread; no lock.
   Instant RightTime() const;
 
+  /// For ttlStatus and the page.
   struct State {
     bool suspended = false;
     Instant since{};     ///< what the clock read when it was found to have jumped

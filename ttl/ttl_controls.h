@@ -33,6 +33,7 @@ std::string RuleIdentity(const TtlRule& rule);
 /// TtlRule::RuleName of the rule so named.
 std::string_view RuleNameOf(std::string_view identity);
 
+/// One ttlPause; without `until` it lasts until ttlResume.
 struct TtlPause {
   TtlScope scope;
   Instant since{0};

@@ -163,7 +163,7 @@ void TtlMonitor::Run() {
       }
     } catch (const std::exception& e) {
       // A bug; the thread goes on, or nothing would expire any more.
-      Log('E', "TTL monitor: what it was doing ended by an exception", nullptr,
+      Log('E', "TTL monitor: an exception ended this round", nullptr,
           [&](BsonBuilder& b) { b.Append("error", e.what()); });
       next = clock_.Now().millis + kAfterException.count();
     }
@@ -200,7 +200,7 @@ void TtlMonitor::ReportInvalid() {
     metrics_.invalid_index_skips.Add();
     if (!reported_.insert(std::to_string(i.index->id) + i.reason).second) continue;
     TtlRule rule{TtlRule::Kind::kTtlIndex, i.coll, i.index, 0};
-    Log('E', "TTL index cannot be worked on and is skipped", &rule,
+    Log('E', "TTL index cannot be processed and is skipped", &rule,
         [&](BsonBuilder& b) { b.Append("reason", i.reason); });
   }
 }

@@ -16,6 +16,7 @@ struct VisitLimits {
   int64_t docs = 0, millis = 0;  ///< 0: none
 };
 
+/// What a visit to a rule has done.
 struct Visit {
   int64_t deleted = 0, bytes = 0;
   bool more = false;     ///< stopped by a limit, or some documents were locked by others

@@ -21,6 +21,7 @@ struct IndexInfo;
 class SortPattern {
  public:
   enum class Meta : uint8_t { kNone, kTextScore, kRandom, kExpireAt };
+  /// One field of the sort, or one kind of metadata (then `path` is the name it was given).
   struct Part {
     std::string path;
     bool descending = false;

@@ -29,6 +29,7 @@ class PipelineStage : public DocumentSource {
   virtual std::string_view name() const = 0;
   /// Appends `$name: specification` to an open document.
   virtual void Serialize(BsonBuilder& out) const = 0;
+  /// Adds the dotted paths that the stage reads; says whether those are all it needs.
   virtual StageNeeds AddDependencies(std::set<std::string>* fields) const = 0;
   /// Makes its own documents (has no input).
   virtual bool is_source() const { return false; }
@@ -133,12 +134,12 @@ const StageRow* FindStage(std::string_view name);
 std::span<const StageRow> AllStages();
 
 // Parsers of the table's rows, by file.
-Result<void> ParseMatchStage(StageParser& p, BsonValue spec);  // match_stage.cc
+Result<void> ParseMatchStage(StageParser& p, BsonValue spec);  // flow_stages.cc
 Result<void> ParseProjectStage(
     StageParser& p, BsonValue spec);  // project_stages.cc: $project $addFields $set $unset
 Result<void> ParseReplaceRootStage(StageParser& p, BsonValue spec);  // $replaceRoot $replaceWith
 Result<void> ParseRedactStage(StageParser& p, BsonValue spec);
-Result<void> ParseLimitStage(StageParser& p, BsonValue spec);  // flow_stages.cc
+Result<void> ParseLimitStage(StageParser& p, BsonValue spec);
 Result<void> ParseSkipStage(StageParser& p, BsonValue spec);
 Result<void> ParseCountStage(StageParser& p, BsonValue spec);
 Result<void> ParseSortStage(StageParser& p, BsonValue spec);
@@ -154,7 +155,7 @@ Result<void> ParseDensifyStage(StageParser& p, BsonValue spec);      // densify_
 Result<void> ParseFacetStage(StageParser& p, BsonValue spec);        // facet_stage.cc
 Result<void> ParseLookupStage(StageParser& p, BsonValue spec);       // lookup_stage.cc
 Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec);    // union_stage.cc
-Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec);  // graph_lookup_stage.cc
+Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec);
 Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec);    // source_stages.cc
 Result<void> ParseEnvironmentStage(StageParser& p,
                                    BsonValue spec);  // $collStats $indexStats $currentOp …
@@ -164,6 +165,7 @@ Result<void> ParseMergeStage(StageParser& p, BsonValue spec);
 
 // --- stages that the optimiser knows ---
 
+/// $match. Owns the filter's bytes, which the compiled filter refers to.
 class PipelineMatch final : public PipelineStage {
  public:
   PipelineMatch(PipelineContext& context, BsonDocument filter, MatchPtr match)
@@ -186,6 +188,7 @@ class PipelineMatch final : public PipelineStage {
 /// read).
 bool MatchDependencies(const MatchExpression& match, std::set<std::string>* fields);
 
+/// $sort: reads all of its input before the first document comes out. `limit`: only so many are kept, 0: all.
 class PipelineSort final : public PipelineStage {
  public:
   PipelineSort(PipelineContext& context, SortPattern pattern)
@@ -197,6 +200,7 @@ class PipelineSort final : public PipelineStage {
   const SortPattern& pattern() const { return pattern_; }
   int64_t limit() const { return limit_; }
   void set_limit(int64_t n) { limit_ = n; }
+  /// Documents come with their sort key as metadata: something behind reads {$meta: "sortKey"}.
   void WantSortKey() { want_sort_key_ = true; }
 
  protected:
@@ -209,6 +213,7 @@ class PipelineSort final : public PipelineStage {
   std::unique_ptr<Sorter> sorter_;
 };
 
+/// $limit.
 class PipelineLimit final : public PipelineStage {
  public:
   PipelineLimit(PipelineContext& context, int64_t limit) : PipelineStage(context), limit_(limit) {}
@@ -225,6 +230,7 @@ class PipelineLimit final : public PipelineStage {
   int64_t limit_, seen_ = 0;
 };
 
+/// $skip.
 class PipelineSkip final : public PipelineStage {
  public:
   PipelineSkip(PipelineContext& context, int64_t skip) : PipelineStage(context), skip_(skip) {}
@@ -241,6 +247,8 @@ class PipelineSkip final : public PipelineStage {
   int64_t skip_, seen_ = 0;
 };
 
+/// $unwind of the array at `path` (`dotted`: the same, joined). `index`: the field that gets the element's position;
+/// `preserve`: preserveNullAndEmptyArrays.
 class PipelineUnwind final : public PipelineStage {
  public:
   PipelineUnwind(PipelineContext& context, std::vector<std::string> path, std::string dotted,

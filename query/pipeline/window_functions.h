@@ -19,6 +19,7 @@ struct WindowPartition {
 /// "$setWindowFields", `window`).
 struct WindowBounds {
   enum class Kind : uint8_t { kDocuments, kRange } kind = Kind::kDocuments;
+  /// One end of the window, seen from the current document.
   struct End {
     bool unbounded = true;
     Value offset;  ///< a whole number of documents; with kRange any number, 0 for "current"

@@ -56,6 +56,7 @@ struct Row {
 
 enum class StageState : uint8_t { kAdvanced, kNeedTime, kEof };
 
+/// What a stage has done, as executionStats shows it. Counts of calls; micros of time.
 struct StageStats {
   int64_t works = 0, advanced = 0, need_time = 0, save_state = 0, restore_state = 0;
   int64_t micros = 0;  ///< with its inputs; measured for explain only

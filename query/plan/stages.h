@@ -13,6 +13,7 @@
 
 namespace mayfly {
 
+/// Finds nothing: the collection does not exist, or the filter cannot match.
 class EofStage final : public PlanStage {
  public:
   explicit EofStage(PlanContext& ctx, const char* type = "nonExistentNamespace")
@@ -79,6 +80,7 @@ class RecordScanStage final : public PlanStage {
 /// Index entries within bounds; each record once.
 class IndexScanStage final : public PlanStage {
  public:
+  /// What to scan and how.
   struct Params {
     IndexInfoPtr index;
     uint64_t multikey = 0;  ///< as the planner saw it
@@ -227,6 +229,7 @@ class SortStage final : public PlanStage {
   DocumentMetadata metadata_;
 };
 
+/// Drops the first `skip` rows.
 class SkipStage final : public PlanStage {
  public:
   SkipStage(PlanContext& ctx, PlanStagePtr child, int64_t skip);
@@ -239,6 +242,7 @@ class SkipStage final : public PlanStage {
   int64_t amount_, left_;
 };
 
+/// Ends after `limit` rows.
 class LimitStage final : public PlanStage {
  public:
   LimitStage(PlanContext& ctx, PlanStagePtr child, int64_t limit);

@@ -20,6 +20,7 @@ enum class ProjectionAction : uint8_t {
 
 struct ProjectionNode;
 
+/// One field of a projection. Which members count depends on `action`.
 struct ProjectionField {
   std::string name;
   ProjectionAction action = ProjectionAction::kInclude;

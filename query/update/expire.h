@@ -45,6 +45,7 @@ Result<ExpirySetting> ParseExpiryFields(BsonValue after, BsonValue at, bool pres
 /// "always", "nx", "xx", "gt", "lt". Errors: BadValue 2.
 Result<ExpireWhen> ParseExpireWhen(std::string_view word);
 
+/// What a document gets.
 struct Deadline {
   std::optional<Instant> at;
   bool clamped = false;  ///< maxTTL made it earlier than asked for

@@ -36,6 +36,7 @@ class Update {
                                                const UpdateOptions& options = {});
   virtual ~Update() = default;
 
+  /// What Apply has made of a document.
   struct Outcome {
     bool modified =
         false;  ///< false: the update leaves every byte as it was (nModified does not count it)

@@ -73,6 +73,7 @@ class Leaf {
 };
 using LeafPtr = std::unique_ptr<Leaf>;
 
+/// One part of an operator's dotted path: a name, `$`, or `$[name]`.
 struct PathPart {
   enum class Kind : uint8_t { kField, kPositional, kFiltered };
   Kind kind = Kind::kField;
@@ -94,6 +95,7 @@ bool CreatedBefore(std::string_view a, std::string_view b);
 /// A node of the tree of paths. Nodes are owned by a NodePool and never change after parsing.
 struct Node {
   enum class Kind : uint8_t { kNew, kLeaf, kObject, kFiltered };
+  /// A node below this one, by the name or array filter that leads to it. Does not own it.
   struct Child {
     std::string name;
     const Node* node;

@@ -165,7 +165,7 @@ void Ttl(ServerContext& s, BsonView ttl, BsonView rules, Families& f) {
   f.Counter("mayfly_ttl_passes_total", "Passes of the TTL monitor.", Number(ttl, "passes"));
   f.Counter("mayfly_ttl_sub_passes_total", "Sub-passes of the TTL monitor.",
             Number(ttl, "subPasses"));
-  f.Counter("mayfly_ttl_invalid_index_skips_total", "Visits to indexes that cannot be worked on.",
+  f.Counter("mayfly_ttl_invalid_index_skips_total", "Visits to indexes that cannot be processed.",
             Number(ttl, "invalidTTLIndexSkips"));
   f.Gauge("mayfly_ttl_pending_documents", "Documents that are due and not removed yet.",
           Number(ttl, "pendingDocuments"));
