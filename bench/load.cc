@@ -11,7 +11,6 @@
 namespace mayfly::bench {
 namespace {
 
-constexpr std::string_view kDb = "bench";
 constexpr int64_t kDocuments = 200000;  // what reads and updates work on
 
 /// The document all workloads use: about 200 bytes with two indexed fields.

@@ -16,6 +16,7 @@
 #include <deque>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "storage/thread_scheduling.h"
 
@@ -230,6 +231,26 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
   for (Connection& c : connections) close(c.fd);
   close(epoll);
   return r;
+}
+
+LoadResult RunLoadUntil(LoadOptions o, const std::function<void(int64_t, std::string&)>& next, const std::function<bool()>& over, double* seconds) {
+  constexpr int64_t kMostSeconds = 600;
+  std::atomic<bool> stop{false};
+  const int64_t begin = NowMicros();
+  std::thread watch([&] {
+    while (!over() && NowMicros() - begin < kMostSeconds * 1'000'000) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    *seconds = static_cast<double>(NowMicros() - begin) / 1e6;
+    stop = true;
+  });
+  o.seconds = kMostSeconds;
+  o.stop = &stop;
+  LoadResult r = RunLoad(o, next);
+  watch.join();
+  return r;
+}
+
+int64_t Count(SyncClient& client, std::string_view collection) {
+  return client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("count", collection); })).view()["n"].NumberAsInt64();
 }
 
 }  // namespace mayfly::bench

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -39,6 +40,11 @@ class SyncClient {
   int fd_;
 };
 
+inline constexpr std::string_view kDb = "bench";  ///< the benchmarks' database
+
+/// Documents in a collection of the benchmark's database, by the `count` command.
+int64_t Count(SyncClient& client, std::string_view collection);
+
 /// Latencies of one run, in microseconds, exact up to 1 ms and to 1% above.
 class Histogram {
  public:
@@ -67,13 +73,16 @@ struct LoadOptions {
   double seconds = 3;
   int64_t max_operations = 0;   ///< 0: no limit
   double rate = 0;              ///< operations a second over all connections; 0: as fast as they come back
-  const bool* stop = nullptr;   ///< ends the run early when it becomes true
+  const std::atomic<bool>* stop = nullptr;  ///< ends the run early when it becomes true; any thread
   bool redis = false;           ///< requests and replies are Redis's (RESP bulk strings)
 };
 
 /// Runs `next` (writes the n-th request into the string) closed-loop on every connection, or paced by `rate`, where latency counts from
 /// the moment a request was due, so that a stall is not hidden.
 LoadResult RunLoad(const LoadOptions& options, const std::function<void(int64_t n, std::string& message)>& next);
+/// RunLoad until `over` says so, which is asked every 20 ms on a thread of its own (ten minutes at most). `*seconds`: how long that took.
+LoadResult RunLoadUntil(LoadOptions options, const std::function<void(int64_t n, std::string& message)>& next, const std::function<bool()>& over,
+                        double* seconds);
 
 /// Instructions in user space that the server runs for an operation, once warm: exact where times depend on what else the machine does.
 /// The server (`options.pid`) runs under callgrind with instrumentation off and writes its counts to `out_file`.

@@ -10,7 +10,6 @@
 namespace mayfly::bench {
 namespace {
 
-constexpr std::string_view kDb = "bench";
 constexpr int64_t kDocuments = 100'000;
 constexpr std::string_view kText = "The quick brown mayfly dances over the quiet stream for the one evening that it has, and then is gone.";
 
@@ -247,23 +246,12 @@ void RunBacklog(const LoadOptions& base) {
   LoadOptions o = base;
   o.connections = 16;
   o.rate = 10'000;
-  o.seconds = 600;
   // The server has found it at its start and is at work.
   const int64_t found = left();
-  const int64_t begin = NowMicros();
-  bool stop = false;
   int64_t rest = 0;
   double took = 0;
-  std::thread watch([&] {
-    while ((rest = left()) > 0 && NowMicros() - begin < 590'000'000) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    took = static_cast<double>(NowMicros() - begin) / 1e6;
-    stop = true;
-  });
-  o.stop = &stop;
-  const LoadResult during = RunLoad(o, read);
-  watch.join();
+  const LoadResult during = RunLoadUntil(o, read, [&] { return (rest = left()) == 0; }, &took);
   std::this_thread::sleep_for(std::chrono::seconds(5));  // what the store tidies up
-  o.stop = nullptr;
   o.seconds = 5;
   const LoadResult after = RunLoad(o, read);
   std::printf("| a backlog found at start-up, reads at 10k/s beside it | documents/s | read p50 us | p99 us | p99.9 us | max us |\n");

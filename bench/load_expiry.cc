@@ -11,7 +11,6 @@
 namespace mayfly::bench {
 namespace {
 
-constexpr std::string_view kDb = "bench";
 
 int64_t WallMicros() {
   timespec t;

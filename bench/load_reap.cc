@@ -10,7 +10,6 @@
 namespace mayfly::bench {
 
 void RunReap(const LoadOptions& base, int64_t documents) {
-  constexpr std::string_view kDb = "bench";
   constexpr int64_t kReadable = 100000;
   SyncClient client(base.host, base.port);
   auto set = [&](const char* name, bool value) {
@@ -28,9 +27,6 @@ void RunReap(const LoadOptions& base, int64_t documents) {
         }
       }));
     }
-  };
-  auto count = [&] {
-    return client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("count", "sessions"); })).view()["n"].NumberAsInt64();
   };
   set("ttlMonitorEnabled", false);
   for (const char* c : {"sessions", "kept"}) client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("drop", c); }), false);
@@ -57,22 +53,11 @@ void RunReap(const LoadOptions& base, int64_t documents) {
   LoadResult before = RunLoad(o, read);
 
   // How many go by themselves, without reads beside them, is the second run; this one has the reads.
-  bool stop = false;
   double seconds = 0;
   const double cpu = CpuSeconds(base.pid);
-  const int64_t begin = NowMicros();
   set("ttlMonitorEnabled", true);
-  std::thread watch([&] {
-    SyncClient w(base.host, base.port);
-    while (w.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("count", "sessions"); })).view()["n"].NumberAsInt64() > 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    seconds = static_cast<double>(NowMicros() - begin) / 1e6;
-    stop = true;
-  });
-  o.seconds = 600;
-  o.stop = &stop;
-  LoadResult during = RunLoad(o, read);
-  watch.join();
+  SyncClient watcher(base.host, base.port);
+  LoadResult during = RunLoadUntil(o, read, [&] { return Count(watcher, "sessions") == 0; }, &seconds);
   const double used = CpuSeconds(base.pid) - cpu;
 
   set("ttlMonitorEnabled", false);
@@ -80,7 +65,7 @@ void RunReap(const LoadOptions& base, int64_t documents) {
   const double cpu2 = CpuSeconds(base.pid);
   const int64_t begin2 = NowMicros();
   set("ttlMonitorEnabled", true);
-  while (count() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (Count(client, "sessions") > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const double alone = static_cast<double>(NowMicros() - begin2) / 1e6;
   const double used2 = CpuSeconds(base.pid) - cpu2;
 

@@ -99,19 +99,9 @@ void RunRedisReap(const LoadOptions& base, int64_t keys) {
   auto now = [] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count(); };
   if (now() >= at) std::printf("ERROR: the load was not in before the deadline\n");
   while (now() < at) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  bool stop = false;
   const double cpu = CpuSeconds(base.pid);
-  const int64_t begin = NowMicros();
   double seconds = 0;
-  std::thread watch([&] {
-    while (size() > kReadable) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    seconds = static_cast<double>(NowMicros() - begin) / 1e6;
-    stop = true;
-  });
-  o.seconds = 600;
-  o.stop = &stop;
-  LoadResult during = RunLoad(o, read);
-  watch.join();
+  LoadResult during = RunLoadUntil(o, read, [&] { return size() <= kReadable; }, &seconds);
   const double used = CpuSeconds(base.pid) - cpu;
   std::printf("| Redis, mass expiry of %ld keys | keys/s | server CPU us/key | read p50 us | p99 us | p99.9 us | max us |\n", keys);
   std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n");

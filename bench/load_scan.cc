@@ -21,7 +21,6 @@ void ResetPeak(int pid) { std::ofstream("/proc/" + std::to_string(pid) + "/clear
 }  // namespace
 
 void RunScan(const LoadOptions& o, int64_t documents) {
-  constexpr std::string_view kDb = "bench";
   SyncClient client(o.host, o.port);
   client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("drop", "large"); }), false);
   std::printf("| %ld documents, 230 bytes each | seconds | documents/s | server CPU s | peak RSS MiB |\n| --- | ---: | ---: | ---: | ---: |\n", documents);

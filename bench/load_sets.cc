@@ -12,7 +12,6 @@
 namespace mayfly::bench {
 namespace {
 
-constexpr std::string_view kDb = "bench";
 constexpr int64_t kReadable = 100000;
 
 void AppendDocument(BsonBuilder& b, int64_t id, Instant at) {
@@ -189,24 +188,13 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
     });
   };
   LoadResult before = RunLoad(o, read);
-  bool stop = false;
   double seconds = 0;
   const double cpu = CpuSeconds(set.pids[0]), others = CpuOf(set.pids, 1, set.pids.size());
   const LogTotals log = ReadTotals(*primary);
   LagWatch lag(set);
-  const int64_t begin = NowMicros();
   monitor(true);
-  std::thread watch([&] {
-    SyncClient w("127.0.0.1", set.ports[0]);
-    while (w.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("count", "sessions"); })).view()["n"].NumberAsInt64() > 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    seconds = static_cast<double>(NowMicros() - begin) / 1e6;
-    stop = true;
-  });
-  o.seconds = 600;
-  o.stop = &stop;
-  LoadResult during = RunLoad(o, read);
-  watch.join();
+  SyncClient watcher("127.0.0.1", set.ports[0]);
+  LoadResult during = RunLoadUntil(o, read, [&] { return Count(watcher, "sessions") == 0; }, &seconds);
   const Histogram lags = lag.Stop();
   const LogTotals after = ReadTotals(*primary);
   const double n = static_cast<double>(documents);

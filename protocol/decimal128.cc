@@ -1,30 +1,17 @@
-#define DECIMAL_CALL_BY_REFERENCE 0
-#define DECIMAL_GLOBAL_ROUNDING 0
-#define DECIMAL_GLOBAL_EXCEPTION_FLAGS 0
 #include "protocol/decimal128.h"
 
-extern "C" {
-#include <bid_conf.h>
-#include <bid_functions.h>
-}
 #include <bson/bson.h>
 
 #include <cmath>
 #include <cstdio>
+
+#include "protocol/bid128.h"
 
 namespace mayfly::decimal128 {
 namespace {
 
 constexpr _IDEC_round kNearestEven = 0;
 constexpr _IDEC_round kTowardZero = 3;
-
-BID_UINT128 In(Decimal128Bits v) {
-  BID_UINT128 r;
-  r.w[0] = v.low;
-  r.w[1] = v.high;
-  return r;
-}
-Decimal128Bits Out(BID_UINT128 v) { return {v.w[0], v.w[1]}; }
 
 }  // namespace
 

@@ -22,7 +22,11 @@
 ///   "setting/" name                 val := any bytes. Names that begin with local/ are not replicated
 ///   "setting/databaseExpiry/" db    val := le64: maxTTL of the database in seconds
 ///   "setting/ttl/controls"          ttl/ttl_controls.h
+///   "setting/ttl.clock"             ttl/clock_guard.cc; not replicated
+///   "setting/rwConcernDefaults"     server/replication_gate.h
+///   "setting/clusterParameter/" …   server/cluster_parameters.h
 ///   "setting/local/oplogBytes"      val := be64: replSetResizeOplog's size
+///   "setting/local/openedAsStandalone"   val := "1" if a member's directory was opened without --replSet since, else "0"
 ///   "replication/applied"           val := ts:le64 wall:le64 term:le64: the newest record of the log that was applied
 ///   "txn/" …                        server/retryable_writes.cc
 ///

@@ -1,27 +1,13 @@
-#define DECIMAL_CALL_BY_REFERENCE 0
-#define DECIMAL_GLOBAL_ROUNDING 0
-#define DECIMAL_GLOBAL_EXCEPTION_FLAGS 0
 #include <cmath>
 #include <numbers>
 
-#include "protocol/decimal128.h"
+#include "protocol/bid128.h"
 #include "query/expression/operator.h"
-
-extern "C" {
-#include <bid_conf.h>
-#include <bid_functions.h>
-}
 
 namespace mayfly {
 namespace {
 
-BID_UINT128 In(Decimal128Bits v) {
-  BID_UINT128 r;
-  r.w[0] = v.low;
-  r.w[1] = v.high;
-  return r;
-}
-Decimal128Bits Out(BID_UINT128 v) { return {v.w[0], v.w[1]}; }
+using decimal128::In, decimal128::Out;
 
 /// The least and greatest argument, both allowed.
 struct Domain {

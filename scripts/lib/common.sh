@@ -2,6 +2,13 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${MAYFLY_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/mayfly-tools}   # node modules and Python environment, kept between runs
+
+# --help of every script is the comment it begins with.
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit 0 ;;
+esac
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
 export npm_config_fund=false npm_config_audit=false npm_config_update_notifier=false
 
