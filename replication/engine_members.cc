@@ -135,7 +135,16 @@ void Engine::Initiate(ConsensusConfiguration c, bool data_is_empty, Applier::Don
     if (!begun) Fatal(begun.error().message);
     const uint64_t index = log_->last_index();
     if (Result<void> opened = OpenNode(); !opened) Fatal(opened.error().message);
-    node_->Campaign();
+    // Not before its configuration is applied: raft-rs would refuse, and the set begin an election
+    // timeout later.
+    applier_->WhenApplied(index, [this](const Result<void>& r) {
+      if (!r) return;
+      Call([this] {
+        if (halted_) return;
+        node_->Applied(log_->applied().index);
+        node_->Campaign();
+      });
+    });
     // With the first entry of the term it may be written to.
     applier_->WhenApplied(index + 1, [done, index](Result<void> r) {
       if (r)

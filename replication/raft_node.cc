@@ -580,6 +580,15 @@ void RaftNode::CheckState() {
   const bool lost = led && (next.role != ConsensusRole::kLeader || next.term != was.term);
   if (lost || next.role != ConsensusRole::kLeader) next.ready = false;
   if (next == was) return;
+  if (o_.log_line && next.role == ConsensusRole::kCandidate && !was.leader_address.empty() &&
+      was.role == ConsensusRole::kFollower)
+    o_.log_line('I', "The primary " + was.leader_address +
+                         " has gone or hands over: this member stands for election");
+  if (o_.log_line && lost && next.role == ConsensusRole::kFollower && next.term == was.term &&
+      !handover_)
+    o_.log_line('W',
+                "This member stops leading: no majority of the voting members has answered within "
+                "an election timeout, or it votes no more");
   if (lost) {
     FailPending(ErrorCode::kPrimarySteppedDown, "the node stopped leading");
   }

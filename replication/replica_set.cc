@@ -206,6 +206,13 @@ TopologyPtr ReplicaSet::topology() const {
   return topology_;
 }
 
+uint64_t ReplicaSet::OperationTime() {
+  const int64_t hidden = storage_.expiry_policy().hidden_deadline.load(std::memory_order_relaxed);
+  if (hidden <= applied_wall_.load(std::memory_order_acquire) || !committer_->writable())
+    return applied_ts();
+  return std::max(committer_->TimestampBehind(hidden), applied_ts());
+}
+
 OpTime ReplicaSet::last_applied() const {
   std::lock_guard l(mutex_);
   return applied_;
@@ -440,6 +447,7 @@ void ReplicaSet::Applied(std::span<const CommittedEntry> entries) {
         applied_.term = static_cast<int64_t>(e.position.term);
     clock_.Applied(applied_.wall_millis);
     applied_ts_.store(applied_.ts, std::memory_order_release);
+    applied_wall_.store(applied_.wall_millis, std::memory_order_release);
     applied_wake_.notify_all();
   }
   applied_index_.store(entries.back().position.index, std::memory_order_release);

@@ -162,6 +162,10 @@ class ReplicaSet final : public StateMachine {
 
   /// The newest record applied here: what reads see, and (only what a majority has is applied) what can never be rolled back.
   OpTime last_applied() const;
+  /// What the reply of a read says of when it was: what is applied; on the primary, which hides by
+  /// its clock, also behind what reads have hidden (a note takes the log there), so that no member
+  /// shows it to a session that goes on from here.
+  uint64_t OperationTime();
   uint64_t applied_ts() const { return applied_ts_.load(std::memory_order_acquire); }
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
   /// What came from other members. Any thread.
@@ -270,6 +274,7 @@ class ReplicaSet final : public StateMachine {
   std::optional<Election> election_;
   std::atomic<int64_t> stepped_down_millis_{0};
   std::atomic<uint64_t> applied_ts_{0}, applied_index_{0};
+  std::atomic<int64_t> applied_wall_{INT64_MIN};  ///< stored behind applied_ts_
   std::atomic<bool> readable_{false}, stopping_{false};
 
   std::atomic<int64_t> clocks_checked_micros_{0};

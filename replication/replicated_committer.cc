@@ -77,6 +77,17 @@ void ReplicatedCommitter::SubmitNoop(BsonView o, Done done) {
   Enqueue(std::move(bytes), encoded, std::nullopt, nullptr, std::move(done));
 }
 
+uint64_t ReplicatedCommitter::TimestampBehind(int64_t millis) {
+  {
+    std::lock_guard l(mutex_);
+    if (last_wall_ >= millis) return last_ts();
+  }
+  if ((wall_ ? wall_() : storage_.clock().Now().millis) >= millis)
+    SubmitNoop(BuildBson([](BsonBuilder& b) { b.Append("msg", "reads have hidden what expired"); }),
+               [](Result<void>) {});
+  return last_ts();
+}
+
 void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded, std::optional<WriteUnit> unit,
                                   Operation* op, Done done) {
   const int64_t wall = wall_ ? wall_() : storage_.clock().Now().millis;
@@ -91,6 +102,7 @@ void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded, std::o
     if (op != nullptr) op->commit_ts = first + ticks - 1;
   }
   SetUnitTime(bytes.data(), first, wall);
+  last_wall_ = std::max(last_wall_, wall);
   if (waiting_.empty() || waiting_.back()->data.size() + bytes.size() > kEntryBytes) {
     auto group = std::make_shared<Group>();
     BeginLogEntry(origin_, ++sequence_, group->data);

@@ -35,6 +35,10 @@ class ReplicatedCommitter final : public Committer {
 
   /// No entry after this gets a timestamp before `ts`: somebody has seen it.
   void AdvanceTo(uint64_t ts);
+  /// A timestamp that no member comes to before its time is `millis`: the newest one if this
+  /// primary has logged that time already, else that of a note in the log, which is then on its
+  /// way. Where the clock has gone back behind `millis`, the newest one.
+  uint64_t TimestampBehind(int64_t millis);
   /// The newest timestamp given out or seen.
   uint64_t last_ts() const { return last_ts_.load(std::memory_order_relaxed); }
 
@@ -76,6 +80,7 @@ class ReplicatedCommitter final : public Committer {
   int on_their_way_ = 0;
   bool sending_ = false;
   uint64_t sequence_ = 0;
+  int64_t last_wall_ = INT64_MIN;  ///< the latest time that was given to an entry
   Totals totals_;
 };
 

@@ -454,10 +454,10 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
 }
 
 void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
-  const uint64_t applied = set.applied_ts();
-  if (applied == 0) return;
-  AppendClusterTime(std::max(set.committer().last_ts(), applied), reply);
-  reply.AppendTimestamp("operationTime", op.commit_ts != 0 ? op.commit_ts : applied);
+  if (set.applied_ts() == 0) return;
+  const uint64_t time = op.commit_ts != 0 ? op.commit_ts : set.OperationTime();
+  AppendClusterTime(std::max(set.committer().last_ts(), set.applied_ts()), reply);
+  reply.AppendTimestamp("operationTime", time);
 }
 
 void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply) {

@@ -33,6 +33,16 @@ class ExpiryPolicy {
   /// metrics.ttl.expiredReadsHidden: documents that were there and past their deadline when a read
   /// met them.
   std::atomic<int64_t> hidden_reads{0};
+  /// The newest deadline for which a read has hidden a document, in milliseconds: a replica set
+  /// takes its log's time behind it, so that a session does not see the document again on another
+  /// member.
+  std::atomic<int64_t> hidden_deadline{INT64_MIN};
+  void NoteHidden(int64_t deadline) {
+    int64_t newest = hidden_deadline.load(std::memory_order_relaxed);
+    while (newest < deadline &&
+           !hidden_deadline.compare_exchange_weak(newest, deadline, std::memory_order_relaxed)) {
+    }
+  }
 
   /// Told of documents and BSON bytes that a writer or `compact` removed because they were past
   /// their deadline; the reaper counts its own. Set before the first client; must not block. Null:

@@ -89,6 +89,7 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
   std::optional<DeleteCause> cause = Expired(doc, expire_at);
   if (!cause) return false;
   storage_->expiry_policy().hidden_reads.fetch_add(1, std::memory_order_relaxed);
+  storage_->expiry_policy().NoteHidden(cause->deadline.millis);
   // Removal is the reaper's; it is woken should it sleep for something later.
   if (coll_->expiry_options.recover_seconds == 0)
     storage_->expiry_waker().Note(cause->deadline.millis);
@@ -119,7 +120,11 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snap
     MAYFLY_TRY(op.CheckInterrupt());
     if (!rules_.empty() && !seen.emplace(record_key).second) return Ok();
     MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record, snapshot.get()));
-    if (found && Expired(record.doc, record.expire_at)) ++hidden;
+    if (!found) return Ok();
+    if (auto cause = Expired(record.doc, record.expire_at)) {
+      storage_->expiry_policy().NoteHidden(cause->deadline.millis);
+      ++hidden;
+    }
     return Ok();
   };
   std::string record_key;
@@ -132,16 +137,18 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snap
     AppendTime64(o.upper, {SaturatingDeadline(now_.millis, 0) + 1});
     auto it = storage_->kv().NewIterator(Keyspace::kExpiry, std::move(o));
     const bool plain = rules_.empty() && !storage_->expiry_policy().HasHolds();
+    uint32_t collection;
+    Instant deadline;
+    std::string_view record_id;
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
       ++op.keys_examined;
       if (plain) {
         MAYFLY_TRY(op.CheckInterrupt());
         ++hidden;
+        if (DecodeDeadlineKey(it->key(), &collection, &deadline, &record_id))
+          storage_->expiry_policy().NoteHidden(deadline.millis);
         continue;
       }
-      uint32_t collection;
-      Instant deadline;
-      std::string_view record_id;
       if (!DecodeDeadlineKey(it->key(), &collection, &deadline, &record_id)) continue;
       record_key = IdPrefix(coll_->id);
       record_key.append(record_id);
