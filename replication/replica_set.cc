@@ -209,8 +209,9 @@ TopologyPtr ReplicaSet::topology() const {
 uint64_t ReplicaSet::OperationTime() {
   const int64_t hidden = storage_.expiry_policy().hidden_deadline.load(std::memory_order_relaxed);
   if (hidden <= applied_wall_.load(std::memory_order_acquire) || !committer_->writable())
-    return applied_ts();
-  return std::max(committer_->TimestampBehind(hidden), applied_ts());
+    return std::max(applying_ts_.load(std::memory_order_acquire), applied_ts());
+  return std::max({committer_->TimestampBehind(hidden),
+                   applying_ts_.load(std::memory_order_acquire), applied_ts()});
 }
 
 OpTime ReplicaSet::last_applied() const {
@@ -423,6 +424,7 @@ void ReplicaSet::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch
     std::abort();
   }
   if (applier_.last_ts() == before) return;
+  applying_ts_.store(applier_.last_ts(), std::memory_order_release);
   char row[24];
   StoreLe<uint64_t>(row, applier_.last_ts());
   StoreLe<int64_t>(row + 8, applier_.last_wall());

@@ -274,6 +274,9 @@ class ReplicaSet final : public StateMachine {
   std::optional<Election> election_;
   std::atomic<int64_t> stepped_down_millis_{0};
   std::atomic<uint64_t> applied_ts_{0}, applied_index_{0};
+  /// Set before the entries up to it can be seen; applied_ts_ is set behind that. A read may have
+  /// met what lies between.
+  std::atomic<uint64_t> applying_ts_{0};
   std::atomic<int64_t> applied_wall_{INT64_MIN};  ///< stored behind applied_ts_
   std::atomic<bool> readable_{false}, stopping_{false};
 

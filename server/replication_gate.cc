@@ -456,7 +456,7 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
 void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
   if (set.applied_ts() == 0) return;
   const uint64_t time = op.commit_ts != 0 ? op.commit_ts : set.OperationTime();
-  AppendClusterTime(std::max(set.committer().last_ts(), set.applied_ts()), reply);
+  AppendClusterTime(std::max({set.committer().last_ts(), set.applied_ts(), time}), reply);
   reply.AppendTimestamp("operationTime", time);
 }
 
