@@ -217,8 +217,7 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
 }
 
 /// The specification of {_id: 1}, which every collection has already.
-Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecOptions& options,
-                          const IndexInfo& i) {
+Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecOptions& options) {
   for (const BsonElement& e : spec)
     if (e.name != "key" && e.name != "name" && e.name != "v" && e.name != "ns" &&
         e.name != "background" && e.name != "collation" &&
@@ -229,9 +228,6 @@ Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecO
                    "The field '" + std::string(e.name) +
                        "' is not valid for an _id index specification. Specification: " +
                        ToRelaxedJson(spec)};
-  if (i.name != "_id_" && !(coll && coll->clustered && i.name == coll->clustered_index_name))
-    return Error{ErrorCode::kBadValue, "The index name '" + i.name +
-                                           "' is not valid for an _id index. It must be '_id_'"};
   return Ok();
 }
 
@@ -292,8 +288,11 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
         "Cannot create a clustered index with createIndexes: it is an option of the create "
         "command");
   if (is_id_key) {
-    MAYFLY_TRY(CheckIdIndex(coll, spec, options, i));
+    MAYFLY_TRY(CheckIdIndex(coll, spec, options));
+    // The index is there already, under its own name: drivers send the name that they make of any
+    // key, `_id_1`.
     i.name = "_id_";
+    i.extra = BsonDocument();
     return i;
   }
   if (i.name == "_id_")

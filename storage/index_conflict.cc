@@ -30,18 +30,20 @@ bool SameIndex(const IndexInfo& a, const IndexInfo& b) {
 std::string ExtraOptions(const IndexInfo& i, bool with_reap) {
   return BuildBson([&](BsonBuilder& b) {
            for (const BsonElement& e : i.extra.view())
-             if (e.name != "background" && (with_reap || e.name != "reap")) b.Append(e);
+             if (e.name != "background" && (with_reap || e.name != "reap"))
+               b.Append(e);
          })
       .bytes();
 }
 
 /// Options of Mayfly's own that are not asked for stay as they are: an app that makes its indexes
-/// at each start knows nothing of what was set with collMod since.
+/// at each start knows nothing of what was set with collMod since. So does `hidden`: whether an
+/// index is hidden makes it no other index.
 bool SameOptions(const IndexInfo& is, const IndexInfo& wanted) {
   const bool with_reap = wanted.extra.view().Has("reap");
   return is.expire_after_seconds == wanted.expire_after_seconds &&
          (wanted.expire_reads == ExpireReads::kDefault || is.expire_reads == wanted.expire_reads) &&
-         is.hidden == wanted.hidden && is.prepare_unique == wanted.prepare_unique &&
+         is.prepare_unique == wanted.prepare_unique &&
          ExtraOptions(is, with_reap) == ExtraOptions(wanted, with_reap);
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <boost/container/small_vector.hpp>
 #include <cmath>
 
 #include "protocol/bson_compare.h"
@@ -260,10 +261,57 @@ bool Run::Single(const MatchExpression& e, BsonValue v) {
   return false;
 }
 
+namespace {
+/// Where several conditions go through arrays the last one's element is what the positional
+/// operator means (manual: "$ (update)" leaves it open). Which is the last does not depend on how
+/// the filter is written: they are in the order in which explain's parsedQuery shows them, by kind,
+/// then by path.
+boost::container::small_vector<const MatchExpression*, 8> InPositionOrder(
+    const MatchExpression& e) {
+  auto rank = [](const MatchExpression* c) {
+    switch (c->kind) {
+      case MatchKind::kAnd:
+      case MatchKind::kOr:
+        return 0;
+      case MatchKind::kElemMatchObject:
+      case MatchKind::kElemMatchValue:
+        return 1;
+      case MatchKind::kSize:
+        return 2;
+      case MatchKind::kEq:
+        return 3;
+      case MatchKind::kLte:
+        return 4;
+      case MatchKind::kLt:
+        return 5;
+      case MatchKind::kGt:
+        return 6;
+      case MatchKind::kGte:
+        return 7;
+      default:
+        return 8;
+    }
+  };
+  boost::container::small_vector<const MatchExpression*, 8> order;
+  for (const MatchPtr& c : e.children) order.push_back(c.get());
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const MatchExpression* a, const MatchExpression* b) {
+                     return std::pair<int, std::string_view>(rank(a), a->path) <
+                            std::pair<int, std::string_view>(rank(b), b->path);
+                   });
+  return order;
+}
+}  // namespace
+
 template <class F>
 bool Run::Logical(const MatchExpression& e, F&& child) {
   switch (e.kind) {
     case MatchKind::kAnd:
+      if (position != nullptr && e.children.size() > 1) {
+        for (const MatchExpression* c : InPositionOrder(e))
+          if (!child(*c)) return false;
+        return !error;
+      }
       for (const MatchPtr& c : e.children)
         if (!child(*c)) return false;
       return !error;

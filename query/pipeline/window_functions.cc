@@ -33,6 +33,7 @@ class Real {
   Real operator*(const Real& o) const { return Do(o, &decimal128::Multiply, double_ * o.double_); }
   Real operator/(const Real& o) const { return Do(o, &decimal128::Divide, double_ / o.double_); }
   Value value() const { return is_decimal_ ? Value::Decimal(decimal_) : Value::Double(double_); }
+  double AsDouble() const { return is_decimal_ ? decimal128::ToDouble(decimal_) : double_; }
   bool zero() const { return is_decimal_ ? decimal128::IsZero(decimal_) : double_ == 0; }
 
  private:
@@ -288,16 +289,19 @@ class ShiftWindow final : public WindowFunction {
   const WindowPartition* partition_ = nullptr;
 };
 
+/// With N the weight is 2 / (N + 1), which most often is no whole number of binary digits: it is
+/// reckoned with in decimal, and the result is a decimal only when a value was.
 class MovingAverageWindow final : public WindowFunction {
  public:
-  MovingAverageWindow(ExpressionPtr input, Value alpha)
-      : input_(std::move(input)), alpha_(std::move(alpha)) {}
+  MovingAverageWindow(ExpressionPtr input, Value alpha, bool by_n)
+      : input_(std::move(input)), alpha_(std::move(alpha)), by_n_(by_n) {}
   void AddDependencies(std::set<std::string>* fields) const override {
     input_->AddDependencies(fields);
   }
   Result<void> Begin(const WindowPartition& partition, EvalContext&) override {
     partition_ = &partition;
     last_.reset();
+    decimal_ = alpha_.view().Is(BsonType::kDecimal128) && !by_n_;
     return Ok();
   }
   Result<Value> At(size_t i, EvalContext& ctx) override {
@@ -305,16 +309,20 @@ class MovingAverageWindow final : public WindowFunction {
     MAYFLY_TRY(Value v, input_->Evaluate(ctx));
     if (v.view().IsNumber()) {
       const Real now(v.view()), alpha(alpha_.view());
+      decimal_ = decimal_ || v.view().Is(BsonType::kDecimal128);
       last_ = last_ ? now * alpha + *last_ * (Real(1.0) - alpha) : now;
     }
-    return last_ ? last_->value() : Value::Null();
+    if (!last_) return Value::Null();
+    return decimal_ ? last_->value() : Value::Double(last_->AsDouble());
   }
 
  private:
   const ExpressionPtr input_;
   const Value alpha_;
+  const bool by_n_;
   const WindowPartition* partition_ = nullptr;
   std::optional<Real> last_;
+  bool decimal_ = false;  ///< a decimal has come by
 };
 
 /// $derivative and $integral: over the sort value, which may be a date with a unit.
@@ -375,7 +383,9 @@ class SlopeWindow final : public WindowFunction {
       return LocationError(5624903, "$derivative's 'input' must be a number");
     const Real width = Width(first, last - 1);
     if (width.zero()) return Value::Null();
-    return ((Real(y1) - Real(y0)) / (unit_ ? width / Real(scale) : width)).value();
+    // By milliseconds first, then to the unit: the order shows in the last digit.
+    const Real slope = (Real(y1) - Real(y0)) / width;
+    return (unit_ ? slope * Real(scale) : slope).value();
   }
 
  private:
@@ -645,14 +655,17 @@ Result<Made> ParseMovingAverage(const FunctionParser& p) {
     int64_t n = 0;
     if (!a[1].IsNumber() || !a[1].ExactInt64(&n) || n <= 0)
       return Malformed("'N' must be a positive integer, but found " + ValueText(a[1]));
-    alpha = Value::Double(2.0 / (static_cast<double>(n) + 1));
+    alpha = Value::Decimal(
+        decimal128::Divide(decimal128::FromInt64(2),
+                           decimal128::Add(decimal128::FromInt64(n), decimal128::FromInt64(1))));
   } else {
     if (!a[2].IsNumber() || !(a[2].NumberAsDouble() > 0 && a[2].NumberAsDouble() < 1))
       return Malformed("'alpha' must be between 0 and 1 (exclusive), but found " + ValueText(a[2]));
     alpha = Value::Copy(a[2]);
   }
   MAYFLY_TRY(ExpressionPtr input, ParseExpression(a[0], p.scope));
-  return Made(std::make_unique<MovingAverageWindow>(std::move(input), std::move(alpha)));
+  return Made(
+      std::make_unique<MovingAverageWindow>(std::move(input), std::move(alpha), !a[1].missing()));
 }
 
 Result<Made> ParseSlope(const FunctionParser& p) {
