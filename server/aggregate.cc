@@ -12,8 +12,6 @@
 namespace mayfly {
 namespace {
 
-constexpr std::string_view kOutPrefix = "tmp.agg_out.";
-
 /// A plan's executor as the source of a pipeline.
 class ExecutorSource final : public DocumentSource {
  public:

@@ -6,6 +6,7 @@
 #include "storage/index_keys.h"
 #include "storage/key_encoding.h"
 #include "storage/key_format.h"
+#include "storage/namespace.h"
 #include "storage/visibility.h"
 
 namespace mayfly {
@@ -36,6 +37,9 @@ void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
                     std::vector<InvalidTtlRule>* invalid) {
   using Kind = TtlRule::Kind;
   if (coll->is_view) return;
+  // What is paused or held on the target of an $out is so on this one from the moment that it takes
+  // its place; removed before then it would be lost.
+  if (coll->name.starts_with(kOutPrefix)) return;
   if (!coll->capped)
     rules->push_back({Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
   if (coll->clustered && coll->expire_after_seconds)
