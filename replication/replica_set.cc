@@ -56,7 +56,6 @@ ReplicaSet::ReplicaSet(ReplicaSetOptions options)
       log_min_hours_(options_.log_min_hours),
       started_micros_(options_.clock->MonotonicMicros()) {
   topology_ = std::make_shared<Topology>();
-  tasks_thread_ = std::thread([this] { RunTasks(); });
 }
 
 Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) {
@@ -116,6 +115,8 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   set->applied_index_ = status.applied.index;
   if (!status.configuration.set_id.empty()) set->SetConfig(status.configuration.payload);
   set->Refresh();
+  // Only now: it asks for what has been set above.
+  set->tasks_thread_ = std::thread([s = set.get()] { s->RunTasks(); });
   return set;
 }
 
@@ -130,7 +131,7 @@ ReplicaSet::~ReplicaSet() {
     tasks_stop_ = true;
     tasks_wake_.notify_one();
   }
-  tasks_thread_.join();
+  if (tasks_thread_.joinable()) tasks_thread_.join();
   consensus_.reset();
 }
 
