@@ -7,6 +7,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "server/io_timer.h"
+#include "server/network_buffers.h"
 #include "server/operation_registry.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
@@ -66,6 +67,21 @@ Awaitable<void> CommandContext::MoveToWorker() {
   }
   server.workers().Started();
   on_worker = true;
+}
+
+Awaitable<Result<void>> CommandContext::MoveToWorkerWithRoom() {
+  constexpr int64_t kPollMicros = 10'000, kLongestMicros = 30'000'000;
+  int64_t until = 0;
+  for (;;) {
+    // Asked on the worker: what was asked for at the same time has had its turn before.
+    co_await MoveToWorker();
+    if (!TheNetworkBuffers().Full()) [[likely]]
+      co_return Ok();
+    const int64_t now = server.clock().MonotonicMicros();
+    if (until == 0) until = now + kLongestMicros;
+    if (now >= until) co_return Ok();
+    MAYFLY_CO_TRY(co_await SleepUntil(now + kPollMicros));
+  }
 }
 
 Awaitable<void> CommandContext::MoveToIo() {
@@ -172,8 +188,9 @@ Result<WriteConcern> ParseWriteConcern(BsonValue value, bool replicated) {
                                                  " when a host is not a member of a replica set"};
         }
       } else if (v.IsDocument() && replicated) {
-        return Error{ErrorCode::kBadValue,
-                     "w: name a mode of the configuration's settings.getLastErrorModes instead of its tags"};
+        return Error{
+            ErrorCode::kBadValue,
+            "w: name a mode of the configuration's settings.getLastErrorModes instead of its tags"};
       } else if (v.IsDocument()) {
         return Error{ErrorCode::kBadValue,
                      "cannot use tag sets as 'w' when a host is not a member of a replica set"};

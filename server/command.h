@@ -149,6 +149,11 @@ struct CommandContext {
   /// Moves the coroutine to the worker pool: anything that may scan, sort, wait for a lock or
   /// build. No-op when there.
   Awaitable<void> MoveToWorker();
+  /// The same for a read whose reply may be large: only once the replies under way leave room for
+  /// another one (NetworkBuffers), so that a crowd of clients that ask for 16 MB each, or do not read
+  /// what they asked for, takes no more memory than there is. After half a minute without room the
+  /// read goes on all the same. Errors: those of SleepUntil.
+  Awaitable<Result<void>> MoveToWorkerWithRoom();
   /// Moves it back to the connection's io thread. The dispatcher does so itself before it writes
   /// the reply.
   Awaitable<void> MoveToIo();

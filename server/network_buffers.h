@@ -36,6 +36,7 @@ class NetworkBuffers {
     return waiting_.load(std::memory_order_relaxed) > 0 ||
            used() > limit_.load(std::memory_order_relaxed);
   }
+  bool Full() const { return used() >= limit_.load(std::memory_order_relaxed); }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
   int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
   void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }

@@ -35,9 +35,13 @@ namespace {
 
 constexpr int kExitBadOptions = 2, kExitAddressInUse = 48, kExitDataDirectory = 100;
 constexpr int kGraceMillis = 15'000;
-/// What large values may take, and as much again what is on its way over the network: a quarter of
-/// the memory there is, but never less than one operation needs.
-constexpr int64_t kLeastLargeMemory = int64_t{256} << 20, kMostLargeMemory = int64_t{4} << 30;
+constexpr int64_t kMiB = int64_t{1} << 20;
+/// What large values may take: a quarter of the memory there is, but never less than one operation
+/// needs.
+constexpr int64_t kLeastLargeMemory = 128 * kMiB, kMostLargeMemory = 4096 * kMiB;
+/// Messages on their way: an eighth, since what is being done for one of them takes its size three
+/// or four times over. The least is room for the largest message.
+constexpr int64_t kLeastNetworkMemory = 64 * kMiB, kMostNetworkMemory = 1024 * kMiB;
 
 int Fail(Log& log, int code, std::string_view what, const Error& error) {
   log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
@@ -237,10 +241,9 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   LogStart(*log, config);
   RaiseFileLimit(*log);
 
-  const int64_t large =
-      std::clamp(static_cast<int64_t>(DefaultCacheBytes()), kLeastLargeMemory, kMostLargeMemory);
-  large_memory::SetLimit(large);
-  TheNetworkBuffers().SetLimit(large);
+  const int64_t memory = static_cast<int64_t>(MemoryLimit());
+  large_memory::SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));
+  TheNetworkBuffers().SetLimit(std::clamp(memory / 8, kLeastNetworkMemory, kMostNetworkMemory));
   ServerContext context(config, clock, *log);
   RegisterParameters(context);
   RegisterAllCommands(context.commands());

@@ -16,7 +16,9 @@ struct RocksKvOptions {
   std::function<void(char severity, std::string_view message)> log;
 };
 
-/// 25% of the memory that the cgroup (or the host) allows.
+/// Bytes that the process may have: by the cgroup, by `ulimit`, or all that the machine has.
+uint64_t MemoryLimit();
+/// 25% of it, at least 32 MiB.
 uint64_t DefaultCacheBytes();
 
 /// Opens or creates the store. Errors, each naming the directory or the file at fault: another

@@ -62,13 +62,14 @@ uint64_t ProcessLimit() {
 
 }  // namespace
 
-uint64_t DefaultCacheBytes() {
+uint64_t MemoryLimit() {
   uint64_t host =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  uint64_t limit = std::min({host, ProcessLimit(), LimitIn("/sys/fs/cgroup/memory.max"),
-                             LimitIn("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
-  return std::max(limit / 4, 32 * kMiB);
+  return std::min({host, ProcessLimit(), LimitIn("/sys/fs/cgroup/memory.max"),
+                   LimitIn("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
 }
+
+uint64_t DefaultCacheBytes() { return std::max(MemoryLimit() / 4, 32 * kMiB); }
 
 const char* ColumnFamilyName(Keyspace ks) {
   switch (ks) {

@@ -164,12 +164,11 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
   const std::string_view last = EndsInWrite(a.spec.pipeline);
   if (!last.empty() && ctx.read_concern == ReadConcernLevel::kLinearizable)
     co_return Error{ErrorCode::kInvalidOptions,
-                    std::string(last) +
-                        " cannot be used with a 'linearizable' read concern level"};
+                    std::string(last) + " cannot be used with a 'linearizable' read concern level"};
   if (!a.explain && !last.empty()) {
     MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
   }
-  co_await ctx.MoveToWorker();
+  MAYFLY_CO_TRY(co_await ctx.MoveToWorkerWithRoom());
   if (a.explain) {
     ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, CursorCollection(a)); });
     co_return ExplainPipeline(ctx.server, ctx.op, a.spec, ExplainVerbosity::kQueryPlanner, reply);

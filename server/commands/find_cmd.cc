@@ -177,7 +177,7 @@ Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
   PreparedFind find;
   MAYFLY_CO_TRY(PrepareFind(ctx, req, &find));
   ctx.server.metrics().opcounters.query.Add();
-  co_await ctx.MoveToWorker();
+  MAYFLY_CO_TRY(co_await ctx.MoveToWorkerWithRoom());
   co_return AnswerFind(ctx, req, find, reply);
 }
 
@@ -271,7 +271,8 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
       rest_until = ctx.server.clock().MonotonicMicros() + kStreamRestMicros;
     std::optional<CollectionNotifier::Watch> watch;
     if (await) watch.emplace(ctx.server.notifier(), client->cursor->collection_id());
-    co_await ctx.MoveToWorker();
+    result = co_await ctx.MoveToWorkerWithRoom();
+    if (!result) break;
     bytes.clear();
     {
       BsonArrayBuilder batch(bytes);

@@ -1,6 +1,7 @@
 #include <atomic>
 
 #include "server/commands/write_statements.h"
+#include "server/network_buffers.h"
 #include "server/retryable_writes.h"
 #include "server/write_ops.h"
 
@@ -27,13 +28,14 @@ class LargeTurn {
     if (held_) taken_.fetch_sub(1);
   }
   Awaitable<Result<void>> Take(CommandContext& ctx) {
-    constexpr int kMost = 2;
     constexpr int64_t kPollMicros = 5000;
+    // One after the other where memory is short.
+    const int most = TheNetworkBuffers().limit() < int64_t{256} << 20 ? 1 : 2;
     for (;;) {
       int n = taken_.load();
-      while (n < kMost && !taken_.compare_exchange_weak(n, n + 1)) {
+      while (n < most && !taken_.compare_exchange_weak(n, n + 1)) {
       }
-      if (n < kMost) break;
+      if (n < most) break;
       MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
     }
     held_ = true;

@@ -76,7 +76,7 @@ def flood(name, f, slowest=10):
     check(proc.poll() is None, f"{name}: the server ended with {proc.returncode}")
     check(other.failed is None and other.n > 0, f"{name}: another client failed: {other.failed}")
     check(other.slowest < slowest, f"{name}: another client waited for {other.slowest:.1f} s")
-    check(memory() < 2500, f"{name}: {memory()} MB")
+    check(memory() < 1500, f"{name}: {memory()} MB")
     print(f"{name}: another client's slowest round {other.slowest * 1000:.0f} ms of {other.n}, {memory()} MB at most so far", flush=True)
 
 
