@@ -358,6 +358,9 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
     }
     MAYFLY_CO_TRY(co_await watch.WaitFor(ctx, ctx.server.clock().MonotonicMicros() + 10'000'000));
   }
+  // What this secondary has caught up with may have been hidden from the session before: it has to be
+  // hidden here too.
+  ctx.op.ReadClock();
   if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
     MAYFLY_CO_TRY(SnapshotReads::Point point,
                   ctx.server.snapshot_reads().Open(ctx.server.storage(), set, ctx.at_cluster_time,

@@ -5,6 +5,7 @@
 #include "query/expression/operator.h"
 #include "query/match/explain_mismatch.h"
 #include "query/update/insert_prepare.h"
+#include "server/replication_gate.h"
 #include "storage/namespace.h"
 
 namespace mayfly {
@@ -41,16 +42,9 @@ bool IsRetryable(const Error& e) {
 }
 
 bool EndsCommand(const Error& e) {
-  switch (e.code) {
-    case ErrorCode::kInterrupted:
-    case ErrorCode::kInterruptedAtShutdown:
-    case ErrorCode::kMaxTimeMSExpired:
-    case ErrorCode::kInterruptedDueToReplStateChange:
-    case ErrorCode::kNotWritablePrimary:
-      return true;
-    default:
-      return false;
-  }
+  // Of those that a driver retries it must see the command fail: in `writeErrors` it does not.
+  return e.code == ErrorCode::kInterrupted || e.code == ErrorCode::kMaxTimeMSExpired ||
+         IsRetryableWriteError(e.code);
 }
 
 void WriteErrors::Add(size_t index, Error e) {

@@ -35,6 +35,9 @@ class Operation {
     return CheckInterrupt();
   }
   const Clock& clock() const { return clock_; }
+  /// After a wait for something that comes before the operation, which has done nothing yet: its time is
+  /// that of now. By the thread that runs it.
+  void ReadClock() { now = clock_.Now(); }
 
   // --- a slice: work that is tried on a thread others wait for, and begun anew elsewhere when it proves long.
   // By the thread that runs the operation only.
@@ -57,7 +60,7 @@ class Operation {
     else uses_.emplace_back(owner, &counter);
   }
 
-  const Instant now;                       ///< the clock reading for all this operation does
+  Instant now;                             ///< the clock reading for all this operation does; set by ReadClock alone
   const uint64_t id;                       ///< as currentOp shows it
   std::atomic<int32_t> kill_code{0};       ///< 0, or the ErrorCode to stop with
   int64_t deadline_micros = 0;             ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
