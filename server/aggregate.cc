@@ -455,6 +455,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
   options.now = op.now;
   options.cluster_time = op.cluster_time;
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(stages, options));
+  MAYFLY_TRY(pipeline->CheckConstants());
   pipeline->Attach(&op, &env);
   if (pipeline->NeedsSource()) {
     if (spec.collection.empty())

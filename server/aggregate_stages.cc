@@ -12,7 +12,7 @@
 namespace mayfly {
 
 void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBuilder& out) {
-  out.Append("v", 2);
+  out.Append("v", index == nullptr ? 2 : index->version());
   if (index == nullptr || index->is_id()) {
     BsonDocument key = BuildBson([](BsonBuilder& b) { b.Append("_id", 1); });
     out.Append("key", key);
@@ -34,7 +34,7 @@ void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBui
   if (index->expire_after_seconds) out.Append("expireAfterSeconds", *index->expire_after_seconds);
   if (index->expire_reads != ExpireReads::kDefault)
     out.Append("expireReads", index->expire_reads == ExpireReads::kExact ? "exact" : "lazy");
-  out.AppendAll(index->extra);
+  index->AppendExtra(out);
 }
 
 void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, int64_t scale,

@@ -179,6 +179,7 @@ Awaitable<bool> Connection::WriteAll() {
 
 void Connection::CloseIfStuck() {
   if (large_since_ == 0 && write_since_ == 0) return;
+  TheNetworkBuffers().AddLook();
   if (!TheNetworkBuffers().Short()) return;
   const int64_t now = thread_.server().clock().MonotonicMicros();
   const int64_t stuck = TheNetworkBuffers().stuck_micros();

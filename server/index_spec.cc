@@ -165,6 +165,9 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
       if (v != 1 && v != 2)
         return Cannot("Invalid index specification: index version v=" + std::to_string(v) +
                       " is not supported");
+      // An index of version 1 is like any other here; that it was asked for is shown (manual:
+      // "createIndexes", `v`).
+      if (v == 1) more.Append("v", 1);
     } else if (o == "ns" || o == "dropDups") {
       // Accepted and without meaning since MongoDB 3.0 and 4.2: not kept.
     } else if (o == "background") {

@@ -45,9 +45,13 @@ class NetworkBuffers {
   /// message.
   int64_t stuck_micros() const { return stuck_micros_.load(std::memory_order_relaxed); }
   void SetStuckMicros(int64_t n) { stuck_micros_.store(n, std::memory_order_relaxed); }
+  /// How often it was looked whether a client that holds something gets on (tests wait for it).
+  int64_t looks() const { return looks_.load(std::memory_order_relaxed); }
+  void AddLook() { looks_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  std::atomic<int64_t> used_{0}, waiting_{0}, limit_{int64_t{512} << 20}, stuck_micros_{5'000'000};
+  std::atomic<int64_t> used_{0}, waiting_{0}, limit_{int64_t{512} << 20}, stuck_micros_{5'000'000},
+      looks_{0};
 };
 
 NetworkBuffers& TheNetworkBuffers();

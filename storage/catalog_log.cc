@@ -27,7 +27,7 @@ void AppendBuildId(const CollectionInfo& coll, uint32_t first_index, BsonBuilder
 }  // namespace
 
 void AppendIndexSpec(const IndexInfo& index, BsonBuilder& out) {
-  out.Append("v", 2).Append("key", index.key).Append("name", index.name);
+  out.Append("v", index.version()).Append("key", index.key).Append("name", index.name);
   if (index.unique) out.Append("unique", true);
   if (index.sparse) out.Append("sparse", true);
   if (index.hidden) out.Append("hidden", true);
@@ -36,7 +36,7 @@ void AppendIndexSpec(const IndexInfo& index, BsonBuilder& out) {
   if (index.expire_reads != ExpireReads::kDefault)
     out.Append("expireReads", index.expire_reads == ExpireReads::kExact ? "exact" : "lazy");
   if (index.has_partial_filter) out.Append("partialFilterExpression", index.partial_filter);
-  out.AppendAll(index.extra);
+  index.AppendExtra(out);
 }
 
 void LogCreate(WriteUnit& unit, const CollectionInfo& coll) {
@@ -108,7 +108,7 @@ void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionIn
                       if (now->hidden != (*was)->hidden) i.Append("hidden", now->hidden);
                       if (now->prepare_unique != (*was)->prepare_unique)
                         i.Append("prepareUnique", now->prepare_unique);
-                      if (now->extra.bytes() != (*was)->extra.bytes()) i.AppendAll(now->extra);
+                      if (now->extra.bytes() != (*was)->extra.bytes()) now->AppendExtra(i);
                     }),
                     BuildBson([&](BsonBuilder& b) {
                       b.Append("collectionOptions_old", before.options);

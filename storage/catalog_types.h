@@ -13,6 +13,7 @@
 
 namespace mayfly {
 
+class BsonBuilder;
 using Uuid = std::array<uint8_t, 16>;
 Uuid RandomUuid();
 
@@ -85,6 +86,10 @@ struct IndexInfo {
   std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();
 
   bool is_id() const { return name == "_id_"; }
+  /// As listIndexes shows it: 1 where that was asked for (it is among `extra`), with no other meaning.
+  int32_t version() const { return extra.view().Has("v") ? 1 : 2; }
+  /// The options of `extra` but for the version, which stands first in a specification.
+  void AppendExtra(BsonBuilder& out) const;
   bool is_multikey() const { return multikey.load(std::memory_order_relaxed) != 0; }
 };
 using IndexInfoPtr = std::shared_ptr<const IndexInfo>;

@@ -26,11 +26,12 @@ bool SameIndex(const IndexInfo& a, const IndexInfo& b) {
          a.extra.view()["collation"].BinaryEquals(b.extra.view()["collation"]);
 }
 
-/// The further options without `background`, which makes no difference between indexes.
+/// The further options without `background` and the version, which make no difference between
+/// indexes.
 std::string ExtraOptions(const IndexInfo& i, bool with_reap) {
   return BuildBson([&](BsonBuilder& b) {
            for (const BsonElement& e : i.extra.view())
-             if (e.name != "background" && (with_reap || e.name != "reap"))
+             if (e.name != "background" && e.name != "v" && (with_reap || e.name != "reap"))
                b.Append(e);
          })
       .bytes();
@@ -49,7 +50,7 @@ bool SameOptions(const IndexInfo& is, const IndexInfo& wanted) {
 
 std::string Describe(const IndexInfo& i) {
   BsonDocument d = BuildBson([&](BsonBuilder& b) {
-    b.Append("v", 2).Append("key", i.key).Append("name", i.name);
+    b.Append("v", i.version()).Append("key", i.key).Append("name", i.name);
     if (i.unique) b.Append("unique", true);
     if (i.sparse) b.Append("sparse", true);
     if (i.hidden) b.Append("hidden", true);
@@ -57,7 +58,7 @@ std::string Describe(const IndexInfo& i) {
     if (i.expire_reads != ExpireReads::kDefault)
       b.Append("expireReads", i.expire_reads == ExpireReads::kExact ? "exact" : "lazy");
     if (i.has_partial_filter) b.Append("partialFilterExpression", i.partial_filter);
-    b.AppendAll(i.extra);
+    i.AppendExtra(b);
   });
   return ToRelaxedJson(d.view());
 }
@@ -77,6 +78,11 @@ std::string HowToChange(const CollectionInfo& coll, const IndexInfo& is, const I
 }
 
 }  // namespace
+
+void IndexInfo::AppendExtra(BsonBuilder& out) const {
+  for (const BsonElement& e : extra.view())
+    if (e.name != "v") out.Append(e);
+}
 
 bool SameIndexKey(BsonView a, BsonView b) { return SameKey(a, b); }
 

@@ -35,12 +35,28 @@ class VariableScope {
   std::optional<VariableId> Lookup(std::string_view name) const;
   int slots() const { return slots_; }
 
+  /// An expression of constants in this scope has no value: `{$divide: [1, 0]}`. MongoDB computes
+  /// such expressions before it looks at a document, whatever is around them. The first one counts.
+  void NoteConstantError(Error error) {
+    if (!constant_error_) constant_error_ = std::move(error);
+  }
+  /// The error that was noted, which is then forgotten. To be asked when all has been parsed: what
+  /// cannot be parsed comes first.
+  Result<void> CheckConstants() {
+    if (!constant_error_) [[likely]]
+      return Ok();
+    Error e = std::move(*constant_error_);
+    constant_error_.reset();
+    return e;
+  }
+
   static constexpr VariableId kRoot = 0, kCurrent = 1, kRemove = 2, kNow = 3, kClusterTime = 4,
                               kUserRoles = 5;
 
  private:
   std::vector<std::pair<std::string, VariableId>> names_;  ///< those defined
   int slots_ = kUserRoles + 1;
+  std::optional<Error> constant_error_;
 };
 
 /// State of one evaluation: the document and the variables' values. One thread.

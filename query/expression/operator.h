@@ -141,7 +141,7 @@ std::vector<BsonValue> Elements(BsonValue array);
 ExpressionPtr MakeConstant(Value v);
 /// {$op: …} as `def` says, with children made already; folds constants.
 ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> children, uint32_t given,
-                       const VariableScope& scope);
+                       VariableScope& scope);
 /// Parses the arguments of a row without a syntax of its own.
 Result<ExpressionPtr> ParseCall(const OperatorDef& def, BsonValue arg, VariableScope& scope);
 /// Checks the name a user gives to a variable. Errors: FailedToParse 9.

@@ -448,7 +448,7 @@ constexpr size_t kMaxFolded = 64 << 10;
 ExpressionPtr MakeConstant(Value v) { return std::make_unique<ConstantExpression>(std::move(v)); }
 
 ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> children, uint32_t given,
-                       const VariableScope&) {
+                       VariableScope& scope) {
   bool constant = !def.volatile_result;
   for (auto& c : children) constant = constant && (!c || c->Constant());
   auto call = std::make_unique<CallExpression>(def, std::move(children), given);
@@ -459,7 +459,9 @@ ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> childr
     // What is much larger than its description is made when it is needed: a command may have many
     // of them.
     if (v && v.value().view().size() <= kMaxFolded) return MakeConstant(std::move(v).value());
-    // Not folded: the error is told when a document needs the value.
+    // An error of a constant is an error of the whole, but not that something would be too large.
+    if (!v && v.error().code != ErrorCode::kExceededMemoryLimit)
+      scope.NoteConstantError(std::move(v).error());
   }
   return call;
 }

@@ -146,6 +146,8 @@ Result<void> ParseFacetStage(StageParser& p, BsonValue spec) {
                         .collection = p.context.options.collection,
                         .in_facet = true};
     MAYFLY_TRY(auto pipeline, ParseSubPipeline(e.value.Document(), p.context, sub));
+    if (Result<void> r = pipeline->scope().CheckConstants(); !r)
+      p.scope.NoteConstantError(std::move(r).error());
     facets.push_back({std::string(e.name), std::move(pipeline)});
   }
   p.out.push_back(std::make_unique<FacetStage>(p.context, std::move(facets)));

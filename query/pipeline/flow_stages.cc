@@ -328,6 +328,15 @@ bool PipelineUnwind::Touches(std::string_view path) const {
   return PathsOverlap(path, dotted_) || (index_ && PathsOverlap(path, *index_));
 }
 
+std::vector<std::string> PipelineUnwind::index_path() const {
+  std::vector<std::string> parts;
+  size_t from = 0;
+  for (size_t dot; (dot = index_->find('.', from)) != index_->npos; from = dot + 1)
+    parts.push_back(index_->substr(from, dot - from));
+  parts.push_back(index_->substr(from));
+  return parts;
+}
+
 /// Hands out the document being unwound with `replacement` at the path (as it is when that is
 /// missing).
 void PipelineUnwind::Emit(BsonValue replacement, std::optional<int64_t> index,
@@ -346,12 +355,7 @@ void PipelineUnwind::Emit(BsonValue replacement, std::optional<int64_t> index,
     {
       Value n = index ? Value::Int64(*index) : Value::Null();
       BsonBuilder b(with_index);
-      std::vector<std::string> parts;
-      size_t from = 0;
-      for (size_t dot; (dot = index_->find('.', from)) != index_->npos; from = dot + 1)
-        parts.push_back(index_->substr(from, dot - from));
-      parts.push_back(index_->substr(from));
-      SetPath(BsonView(buffer_.data()), parts, n.view(), b);
+      SetPath(BsonView(buffer_.data()), index_path(), n.view(), b);
     }
     buffer_.swap(with_index);
   }

@@ -38,10 +38,11 @@ class HashedCollection {
     };
     match::WalkPath(docs_.back().view(), path_, true, -1, add);
   }
-  /// Calls `f` with the candidates for `local` (an array stands for each of its elements), in the
-  /// collection's order.
-  template <class Check, class F>
-  Result<void> ForEachCandidate(BsonValue local, Check&& check, F&& f) const {
+  BsonView document(uint32_t i) const { return docs_[i].view(); }
+  /// The candidates for `local` (an array stands for each of its elements), in the collection's
+  /// order.
+  template <class Check>
+  Result<std::vector<uint32_t>> Candidates(BsonValue local, Check&& check) const {
     // Each value once: a document would be found by every one of a thousand equal elements.
     boost::container::small_vector<uint64_t, 8> hashes;
     if (local.IsArray()) {
@@ -63,11 +64,7 @@ class HashedCollection {
       MAYFLY_TRY(check());
     }
     Tidy(found);
-    for (uint32_t i : found) {
-      MAYFLY_TRY(check());
-      MAYFLY_TRY(f(docs_[i].view()));
-    }
-    return Ok();
+    return found;
   }
 
  private:
@@ -83,8 +80,63 @@ class HashedCollection {
   size_t memory_ = 0;
 };
 
+/// The foreign documents for one document, one after the other.
+class Matches {
+ public:
+  virtual ~Matches() = default;
+  /// Null at the end. Valid until the next call.
+  virtual Result<std::optional<BsonView>> Next() = 0;
+  virtual void Attach(Operation*, PipelineEnvironment*) {}
+  virtual void SaveState() {}
+};
+
+class SourceMatches final : public Matches {
+ public:
+  /// `pipeline`: null, or what `source` is.
+  SourceMatches(std::unique_ptr<DocumentSource> source, Pipeline* pipeline)
+      : source_(std::move(source)), pipeline_(pipeline) {}
+  Result<std::optional<BsonView>> Next() override {
+    StreamDocument doc;
+    MAYFLY_TRY(StreamState state, source_->Next(&doc));
+    if (state != StreamState::kAdvanced) return std::optional<BsonView>();
+    return std::optional<BsonView>(doc.doc);
+  }
+  void Attach(Operation* op, PipelineEnvironment* env) override {
+    if (pipeline_)
+      pipeline_->Attach(op, env);
+    else
+      source_->SetOperation(op);
+  }
+  void SaveState() override { source_->SaveState(); }
+
+ private:
+  std::unique_ptr<DocumentSource> source_;
+  Pipeline* pipeline_;
+};
+
+class HashedMatches final : public Matches {
+ public:
+  HashedMatches(const HashedCollection& collection, std::vector<uint32_t> candidates,
+                MatchPtr match)
+      : collection_(collection), candidates_(std::move(candidates)), match_(std::move(match)) {}
+  Result<std::optional<BsonView>> Next() override {
+    while (next_ < candidates_.size()) {
+      const BsonView doc = collection_.document(candidates_[next_++]);
+      MAYFLY_TRY(bool matched, match_->Matches(doc));
+      if (matched) return std::optional<BsonView>(doc);
+    }
+    return std::optional<BsonView>();
+  }
+
+ private:
+  const HashedCollection& collection_;
+  std::vector<uint32_t> candidates_;
+  size_t next_ = 0;
+  MatchPtr match_;
+};
+
 /// For each document: the foreign documents whose field equals the local one's, or what a pipeline
-/// gives, or both.
+/// gives, or both. An $unwind of `as` behind it becomes part of it: the array is never made.
 class LookupStage final : public PipelineStage {
  public:
   LookupStage(PipelineContext& context, LookupSpec spec)
@@ -101,6 +153,28 @@ class LookupStage final : public PipelineStage {
       for (auto& [name, e] : spec_.let) e->Serialize(let, name);
     }
     if (spec_.pipeline) sub.AppendArray("pipeline", *spec_.pipeline);
+    if (unwind_) {
+      BsonBuilder unwinding = sub.OpenDocument("unwinding");
+      unwinding.Append("preserveNullAndEmptyArrays", unwind_->preserve);
+      if (unwind_->index) unwinding.Append("includeArrayIndex", *unwind_->index);
+    }
+  }
+  bool Absorb(const PipelineUnwind& unwind) {
+    if (unwind_ || unwind.dotted() != spec_.as) return false;
+    unwind_ = Unwinding{unwind.index(), {}, unwind.preserve()};
+    if (unwind_->index) unwind_->index_path = unwind.index_path();
+    return true;
+  }
+  /// May it change what is at `path`?
+  bool Touches(std::string_view path) const {
+    return PathsOverlap(path, spec_.as) ||
+           (unwind_ && unwind_->index && PathsOverlap(path, *unwind_->index));
+  }
+  void OnAttach() override {
+    if (matches_) matches_->Attach(context_->op, context_->env);
+  }
+  void SaveState() override {
+    if (matches_) matches_->SaveState();
   }
   StageNeeds AddDependencies(std::set<std::string>* fields) const override {
     if (!spec_.local.empty()) fields->insert(spec_.local);
@@ -116,14 +190,12 @@ class LookupStage final : public PipelineStage {
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override {
+    if (unwind_) return NextUnwound(out);
     StreamDocument in;
     MAYFLY_TRY(StreamState state, Pull(&in));
     if (state != StreamState::kAdvanced) return state;
-    const int64_t docs = context_->op ? context_->op->docs_examined : 0;
-    const int64_t keys = context_->op ? context_->op->keys_examined : 0;
+    const Examined examined(*this);
     MAYFLY_TRY(Find(in));
-    docs_examined_ += context_->op->docs_examined - docs;
-    keys_examined_ += context_->op->keys_examined - keys;
     buffer_.clear();
     BsonBuilder b(buffer_);
     SetPath(in.doc, spec_.as_path, found_.view(), b);
@@ -164,9 +236,118 @@ class LookupStage final : public PipelineStage {
   /// Fills found_ with the array for one document. What depends on the same values is not asked for
   /// twice in a row.
   Result<void> Find(const StreamDocument& in) {
+    std::string key;
+    MAYFLY_TRY(std::unique_ptr<Matches> matches, Open(in, &key));
+    if (!matches) return Ok();
+    std::string bytes;
+    large_memory::Hold hold;
+    BsonArrayBuilder array(bytes);
+    while (true) {
+      MAYFLY_TRY(Check());
+      MAYFLY_TRY(std::optional<BsonView> doc, matches->Next());
+      if (!doc) break;
+      array.Append(*doc);
+      if (bytes.size() > options().memory_limit) return TooMuch();
+      MAYFLY_TRY(hold.Set(bytes.capacity()));
+    }
+    array.Done();
+    hold.Release();
+    found_ = Value::Array(std::move(bytes));
+    found_key_ = std::move(key);
+    have_found_ = true;
+    return Ok();
+  }
+
+  /// One document for each that belongs to the one that came in, which are read as they are asked
+  /// for. A few of them are kept for the next document with the same values.
+  Result<StreamState> NextUnwound(StreamDocument* out) {
+    while (true) {
+      MAYFLY_TRY(Check());
+      if (unwinding_) {
+        const Examined examined(*this);
+        MAYFLY_TRY(std::optional<BsonView> doc, NextMatch());
+        if (doc) {
+          Emit(doc->AsValue(), position_++, out);
+          return StreamState::kAdvanced;
+        }
+        unwinding_ = false;
+        matches_.reset();
+        if (position_ == 0 && unwind_->preserve) {
+          Emit(BsonValue(), std::nullopt, out);
+          return StreamState::kAdvanced;
+        }
+      }
+      StreamDocument in;
+      MAYFLY_TRY(StreamState state, Pull(&in));
+      if (state != StreamState::kAdvanced) return state;
+      std::string key;
+      const Examined examined(*this);
+      MAYFLY_TRY(matches_, Open(in, &key));
+      if (matches_) {
+        keeping_ = true;
+        kept_.clear();
+        found_key_ = std::move(key);
+        kept_builder_.emplace(kept_);
+      } else {
+        next_found_ = found_.view().Document().begin();
+      }
+      input_copy_.assign(in.doc.data(), in.doc.size());
+      has_metadata_ = in.metadata != nullptr;
+      if (has_metadata_) metadata_ = *in.metadata;
+      unwinding_ = true;
+      position_ = 0;
+    }
+  }
+
+  Result<std::optional<BsonView>> NextMatch() {
+    if (!matches_) {
+      if (next_found_ == std::default_sentinel) return std::optional<BsonView>();
+      const BsonView doc = (*next_found_).value.Document();
+      ++next_found_;
+      return std::optional<BsonView>(doc);
+    }
+    MAYFLY_TRY(std::optional<BsonView> doc, matches_->Next());
+    if (!keeping_) return doc;
+    if (doc && kept_.size() + doc->size() <= kMostKept) {
+      kept_builder_->Append(*doc);
+      return doc;
+    }
+    keeping_ = false;
+    kept_builder_->Done();
+    kept_builder_.reset();
+    if (!doc) {
+      found_ = Value::Array(std::move(kept_));
+      have_found_ = true;
+    }
+    kept_.clear();
+    return doc;
+  }
+
+  /// Hands out the document that came in with `value` at `as`; without `as` when that is missing.
+  void Emit(BsonValue value, std::optional<int64_t> index, StreamDocument* out) {
+    buffer_.clear();
+    {
+      BsonBuilder b(buffer_);
+      SetPath(BsonView(input_copy_.data()), spec_.as_path, value, b);
+    }
+    if (unwind_->index) {
+      std::string with_index;
+      {
+        const Value n = index ? Value::Int64(*index) : Value::Null();
+        BsonBuilder b(with_index);
+        SetPath(BsonView(buffer_.data()), unwind_->index_path, n.view(), b);
+      }
+      buffer_.swap(with_index);
+    }
+    *out = {BsonView(buffer_.data()), has_metadata_ ? &metadata_ : nullptr};
+  }
+
+  /// What is to be read for one document, and by which values that is known again. Null when it is
+  /// what is in found_.
+  Result<std::unique_ptr<Matches>> Open(const StreamDocument& in, std::string* key_out) {
     EvalContext& ctx = Eval(in);
     std::vector<std::pair<std::string, Value>> variables;
-    std::string key;
+    std::string& key = *key_out;
     BsonDocument filter;
     if (!spec_.local.empty()) {
       Value local = ReadFieldPath(in.doc.AsValue(), spec_.local_path);
@@ -179,19 +360,20 @@ class LookupStage final : public PipelineStage {
       key += static_cast<char>(variables.back().second.type());
       key += variables.back().second.view().bytes();
     }
-    if (have_found_ && key == found_key_) return Ok();
+    if (have_found_ && key == found_key_) return std::unique_ptr<Matches>();
     have_found_ = false;
     if (!context_->env || !context_->op)
       return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
     std::unique_ptr<DocumentSource> source;
     if (!spec_.pipeline) {
       MAYFLY_TRY(bool hashed, Hashed());
-      if (hashed) return FindHashed(in, filter, std::move(key));
+      if (hashed) return OpenHashed(in, filter);
       SourceRequest request;
       MAYFLY_TRY(request.match, ParseMatch(filter));
       request.filter = std::move(filter);
       MAYFLY_TRY(source, context_->env->OpenSource(*context_->op, options().db, spec_.from,
                                                    std::move(request)));
+      return std::unique_ptr<Matches>(std::make_unique<SourceMatches>(std::move(source), nullptr));
     } else {
       BsonDocument stages;
       if (!spec_.local.empty()) {
@@ -219,24 +401,10 @@ class LookupStage final : public PipelineStage {
                  ParseSubPipeline(spec_.local.empty() ? spec_.pipeline->view() : stages.view(),
                                   *context_, sub));
       MAYFLY_TRY(OpenSubPipeline(*pipeline, *context_));
-      source = std::move(pipeline);
+      Pipeline* attached = pipeline.get();
+      return std::unique_ptr<Matches>(
+          std::make_unique<SourceMatches>(std::move(pipeline), attached));
     }
-    std::string bytes;
-    large_memory::Hold hold;
-    BsonArrayBuilder array(bytes);
-    while (true) {
-      StreamDocument doc;
-      MAYFLY_TRY(Check());
-      MAYFLY_TRY(StreamState state, source->Next(&doc));
-      if (state != StreamState::kAdvanced) break;
-      array.Append(doc.doc);
-      if (bytes.size() > options().memory_limit) return TooMuch();
-      MAYFLY_TRY(hold.Set(bytes.capacity()));
-    }
-    array.Done();
-    hold.Release();
-    Keep(std::move(bytes), std::move(key));
-    return Ok();
   }
 
   /// Reads the foreign collection into memory when there is no index to ask and it fits.
@@ -261,31 +429,14 @@ class LookupStage final : public PipelineStage {
     return true;
   }
 
-  Result<void> FindHashed(const StreamDocument& in, const BsonDocument& filter, std::string key) {
+  Result<std::unique_ptr<Matches>> OpenHashed(const StreamDocument& in,
+                                              const BsonDocument& filter) {
     Value local = ReadFieldPath(in.doc.AsValue(), spec_.local_path);
     MAYFLY_TRY(MatchPtr match, ParseMatch(filter));
-    std::string bytes;
-    BsonArrayBuilder array(bytes);
-    large_memory::Hold hold;
-    MAYFLY_TRY(hashed_->ForEachCandidate(
-        local.view(), [&] { return Check(); },
-        [&](BsonView doc) -> Result<void> {
-          MAYFLY_TRY(bool matched, match->Matches(doc));
-          if (matched) array.Append(doc);
-          if (bytes.size() > options().memory_limit) return TooMuch();
-          return hold.Set(bytes.capacity());
-        }));
-    array.Done();
-    hold.Release();
-    Keep(std::move(bytes), std::move(key));
-    return Ok();
-  }
-
-  /// The array found for the local key `key`: the next document often has the same one.
-  void Keep(std::string array, std::string key) {
-    found_ = Value::Array(std::move(array));
-    found_key_ = std::move(key);
-    have_found_ = true;
+    MAYFLY_TRY(std::vector<uint32_t> candidates,
+               hashed_->Candidates(local.view(), [&] { return Check(); }));
+    return std::unique_ptr<Matches>(
+        std::make_unique<HashedMatches>(*hashed_, std::move(candidates), std::move(match)));
   }
 
   Error TooMuch() const {
@@ -294,7 +445,42 @@ class LookupStage final : public PipelineStage {
                                    std::to_string(options().memory_limit) + " bytes");
   }
 
+  /// Counts what is examined in its scope.
+  class Examined {
+   public:
+    explicit Examined(LookupStage& stage)
+        : stage_(stage),
+          docs_(stage.context_->op ? stage.context_->op->docs_examined : 0),
+          keys_(stage.context_->op ? stage.context_->op->keys_examined : 0) {}
+    ~Examined() {
+      if (!stage_.context_->op) return;
+      stage_.docs_examined_ += stage_.context_->op->docs_examined - docs_;
+      stage_.keys_examined_ += stage_.context_->op->keys_examined - keys_;
+    }
+    Examined(const Examined&) = delete;
+    Examined& operator=(const Examined&) = delete;
+
+   private:
+    LookupStage& stage_;
+    const int64_t docs_, keys_;
+  };
+  struct Unwinding {
+    std::optional<std::string> index;
+    std::vector<std::string> index_path;
+    bool preserve = false;
+  };
+  static constexpr size_t kMostKept = size_t{1} << 20;
+
   LookupSpec spec_;
+  std::optional<Unwinding> unwind_;
+  // The document that is being unwound, and where it stands.
+  bool unwinding_ = false, keeping_ = false, has_metadata_ = false;
+  int64_t position_ = 0;
+  std::string input_copy_, kept_;
+  std::optional<BsonArrayBuilder> kept_builder_;
+  DocumentMetadata metadata_;
+  std::unique_ptr<Matches> matches_;  ///< null: next_found_ goes through found_
+  BsonView::Iterator next_found_;
   bool tried_hash_ = false;
   std::unique_ptr<HashedCollection> hashed_;
   Value found_;
@@ -304,6 +490,16 @@ class LookupStage final : public PipelineStage {
 };
 
 }  // namespace
+
+bool AbsorbUnwind(PipelineStage& lookup, const PipelineUnwind& unwind) {
+  auto* stage = dynamic_cast<LookupStage*>(&lookup);
+  return stage && stage->Absorb(unwind);
+}
+
+std::optional<bool> LookupTouches(const PipelineStage& stage, std::string_view path) {
+  auto* lookup = dynamic_cast<const LookupStage*>(&stage);
+  return lookup ? std::optional(lookup->Touches(path)) : std::nullopt;
+}
 
 Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
   if (!spec.IsDocument())

@@ -41,7 +41,7 @@ Result<StagePtr> MakeMatch(const std::vector<BsonDocument>& conjuncts, PipelineC
 std::optional<bool> Touches(const PipelineStage& stage, std::string_view path) {
   if (auto touched = ProjectionTouches(stage, path)) return touched;
   if (auto* unwind = dynamic_cast<const PipelineUnwind*>(&stage)) return unwind->Touches(path);
-  return std::nullopt;
+  return LookupTouches(stage, path);
 }
 
 class Optimizer {
@@ -97,6 +97,10 @@ class Optimizer {
         }
         return false;
       }
+    }
+    if (auto* unwind = As<PipelineUnwind>(b); unwind && AbsorbUnwind(*a, *unwind)) {
+      Erase(i + 1);
+      return true;
     }
     if (auto* skip = As<PipelineSkip>(b)) {
       if (auto* first = As<PipelineSkip>(a)) {

@@ -253,6 +253,7 @@ Result<std::unique_ptr<Pipeline>> ParseSubPipeline(BsonView stages, const Pipeli
 }
 
 Result<void> OpenSubPipeline(Pipeline& pipeline, const PipelineContext& parent) {
+  MAYFLY_TRY(pipeline.CheckConstants());
   if (!parent.env || !parent.op)
     return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
   pipeline.context().eval.now = parent.eval.now;
@@ -265,6 +266,14 @@ Result<void> OpenSubPipeline(Pipeline& pipeline, const PipelineContext& parent) 
   }
   pipeline.Attach(parent.op, parent.env);
   return Ok();
+}
+
+Result<void> Pipeline::CheckConstants() {
+  Result<void> r = scope_.CheckConstants();
+  if (!r)
+    return Error{r.error().code,
+                 "Failed to optimize pipeline :: caused by :: " + r.error().message};
+  return r;
 }
 
 bool Pipeline::NeedsSource() const { return stages_.empty() || !stages_[0]->is_source(); }

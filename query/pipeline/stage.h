@@ -266,6 +266,11 @@ class PipelineUnwind final : public PipelineStage {
   }
   /// May it change what is at `path`?
   bool Touches(std::string_view path) const;
+  const std::string& dotted() const { return dotted_; }
+  const std::optional<std::string>& index() const { return index_; }
+  /// REQUIRES: index().
+  std::vector<std::string> index_path() const;
+  bool preserve() const { return preserve_; }
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override;
@@ -289,6 +294,11 @@ class PipelineUnwind final : public PipelineStage {
 class PipelineProject;
 /// As a PipelineProject: may it change what is at `path`? Nothing when the stage is none.
 std::optional<bool> ProjectionTouches(const PipelineStage& stage, std::string_view path);
+
+/// A $lookup takes the $unwind of its `as` behind it over. False when it is none of that.
+bool AbsorbUnwind(PipelineStage& lookup, const PipelineUnwind& unwind);
+/// As a $lookup: may it change what is at `path`? Nothing when the stage is none.
+std::optional<bool> LookupTouches(const PipelineStage& stage, std::string_view path);
 
 /// Whether one dotted path is the other or lies in it, either way.
 bool PathsOverlap(std::string_view a, std::string_view b);

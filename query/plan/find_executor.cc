@@ -139,6 +139,9 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
       in.simple_projection = IsSimpleProjection(spec.projection);
     }
   }
+  if (scope != nullptr) {
+    MAYFLY_TRY(scope->CheckConstants());
+  }
   // Even without a `let`, filters handed in parsed may use the system variables.
   size_t slots = scope != nullptr ? static_cast<size_t>(scope->slots()) : 6;
   if (ctx_.eval.variables.size() < slots) ctx_.eval.variables.resize(slots);

@@ -196,6 +196,7 @@ Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
     MAYFLY_TRY(StagePtr parsed, ParseStage(stage.First().name, stage.First().value, scope));
     stages.push_back(std::move(parsed));
   }
+  MAYFLY_TRY(scope.CheckConstants());
   return std::unique_ptr<DocumentTransform>(std::make_unique<StageList>(std::move(stages)));
 }
 

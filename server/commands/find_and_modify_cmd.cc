@@ -84,6 +84,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   if (!a.fields.empty()) {
     MAYFLY_CO_TRY(filter, ParseMatch(a.filter, {.scope = &scope}));
     MAYFLY_CO_TRY(projection, ParseFindProjection(a.fields, filter.get(), scope));
+    MAYFLY_CO_TRY(scope.CheckConstants());
   }
   co_await ctx.MoveToWorker();
   std::optional<BsonDocument> value;
