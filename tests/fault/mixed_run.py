@@ -3,7 +3,7 @@
 
 Looked at: findAndModify gives out each number once; an unordered bulk that a unique index refuses in part counts right; collections that are made,
 indexed, renamed and dropped are there or not as acknowledged; documents with their own deadline are seen to leave once by a change stream that is
-resumed, and do not come back on the primary; what one session has written it reads everywhere, at
+resumed, and do not come back to a session, wherever it reads; what one session has written it reads everywhere, at
 every read concern; documents of 5 MB; no command takes longer than 30 s; memory does not grow from round to round. In the end all
 members hold the same and every index fits. MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED. The last line says "N passed, N failed".
 """
@@ -122,7 +122,7 @@ class Collections(Worker):
 
 
 class Leaving(Worker):
-    """Documents with their own deadline; one session of the primary: gone is gone. A primary that loses its place in the meantime may
+    """Documents with their own deadline; one session, wherever it reads: gone is gone. A primary that loses its place in the meantime may
     have hidden by its own clock what the others do not know to be due: only sessions in which nothing befell a member count."""
 
     def begin(self):
@@ -136,7 +136,7 @@ class Leaving(Worker):
                 ids = [f"{self.n}-{i}" for i in range(4)]
                 self.db.command("insert", "leaving", documents=[{"_id": i} for i in ids], expireAfterSeconds=1, session=session)
                 self.sent.update(ids)
-                for preference, level in ((Primary(), "local"), (Primary(), "majority"), (Primary(), "local")):
+                for preference, level in ((Primary(), "local"), (SecondaryPreferred(), "local"), (SecondaryPreferred(), "majority"), (Primary(), "majority")):
                     coll = self.db.get_collection("leaving", read_preference=preference, read_concern=ReadConcern(level))
                     now = {d["_id"] for d in coll.find({}, {"_id": 1}, session=session)}
                     if gone & now and before % 2 == 0 and before == faults:

@@ -1,5 +1,6 @@
 #include "server/retryable_writes.h"
 
+#include "server/write_ops.h"
 #include "storage/storage.h"
 #include "tests/unit/server/server_fixture.h"
 #include "tests/unit/storage/storage_fixture.h"
@@ -372,4 +373,13 @@ TEST_CASE("Tries of one write at the same time: one does it, the other answers f
     }
     CHECK(done == 1);
   }
+}
+
+// A driver retries the command that failed, not a statement within one that did not.
+TEST_CASE("errors that drivers retry end a write command", "[retryable]") {
+  for (int32_t code : {6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+    CHECK(EndsCommand({static_cast<ErrorCode>(code), ""}));
+  CHECK(EndsCommand({ErrorCode::kMaxTimeMSExpired, ""}));
+  CHECK_FALSE(EndsCommand({ErrorCode::kDuplicateKey, ""}));
+  CHECK_FALSE(EndsCommand({ErrorCode::kBadValue, ""}));
 }
