@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import http from "node:http";
 import { MongoClient } from "mongodb";
 import { chromium } from "playwright-core";
-import { run, test, until } from "../drivers/node/harness.mjs";
+import { freePort, run, test, until } from "../drivers/node/harness.mjs";
 
 const base = process.env.HTTP_URL;
 const shots = process.env.MAYFLY_SCREENSHOTS ?? "build/screenshots";
@@ -195,7 +195,7 @@ test("ten thousand rules: those that need looking at are shown, the others are f
 
 test("after a server was killed and started again the page goes on by itself", async () => {
   const data = mkdtempSync(`${tmpdir()}/mayfly-page-`);
-  const port = new URL(base).port - 1;
+  const port = await freePort();
   const start = () => spawn(process.env.MAYFLYD ?? "build/release/mayflyd",
     ["--dbpath", `${data}/data`, "--port", "0", "--nounixsocket", "--httpPort", String(port)], { stdio: "ignore" });
   const up = () => until("the server", async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => ({ ok: false }))).ok);

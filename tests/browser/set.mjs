@@ -2,19 +2,17 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
-import net from "node:net";
 import { tmpdir } from "node:os";
 import { MongoClient } from "mongodb";
 import { chromium } from "playwright-core";
-import { run, test, until } from "../drivers/node/harness.mjs";
+import { freePort, run, test, until } from "../drivers/node/harness.mjs";
 
 const shots = process.env.MAYFLY_SCREENSHOTS ?? "build/screenshots";
 mkdirSync(shots, { recursive: true });
 const folder = mkdtempSync(`${tmpdir()}/mayfly-set-page-`);
-const free = () => new Promise((resolve) => { const s = net.createServer().listen(0, "127.0.0.1", () => { const { port } = s.address(); s.close(() => resolve(port)); }); });
 const members = [];
 for (let i = 0; i < 3; i++) {
-  const port = await free(), web = await free();
+  const port = await freePort(), web = await freePort();
   members.push({ port, name: `127.0.0.1:${port}`, url: `http://127.0.0.1:${web}/`, process: spawn(process.env.MAYFLYD ?? "build/release/mayflyd",
     ["--replSet", "rs0", "--dbpath", `${folder}/${i}`, "--port", String(port), "--nounixsocket", "--httpPort", String(web)], { stdio: "ignore" }) });
 }

@@ -1,3 +1,5 @@
+import net from "node:net";
+
 // A test is a name and an async function; the last line printed counts them.
 const tests = [];
 export const test = (name, fn) => tests.push([name, fn]);
@@ -21,3 +23,10 @@ export async function until(what, fn, ms = 15000) {
     await new Promise((r) => setImmediate(r));
   }
 }
+// A TCP port of the loopback interface that nobody listens on now.
+export const freePort = () => new Promise((resolve) => {
+  const server = net.createServer().listen(0, "127.0.0.1", () => {
+    const { port } = server.address();
+    server.close(() => resolve(port));
+  });
+});
