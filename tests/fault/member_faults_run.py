@@ -62,9 +62,13 @@ def stalled_disk(s):
         stalled = {"primary": [primary], "secondaries": s.others(primary), "set": s.members}[which]
         for m in stalled:
             m.tell("slow 2500")
-        began = time.monotonic()
-        primary.client.test.get_collection("stalled", write_concern=WriteConcern(w="majority", wtimeout=60000)).insert_one({"_id": which})
-        took = time.monotonic() - began
+        coll, took = primary.client.test.get_collection("stalled", write_concern=WriteConcern(w="majority", wtimeout=60000)), 0
+        for n in range(20):  # what a member is told it takes in a moment later
+            began = time.monotonic()
+            coll.insert_one({"_id": f"{which} {n}"})
+            took = time.monotonic() - began
+            if took > 2:
+                break
         for m in stalled:
             m.tell("slow 0")
         now = primary.client.admin.command("replSetGetStatus")
