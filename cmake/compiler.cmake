@@ -33,6 +33,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1")
 endif()
 
+# protocol/bson_check.h: what the server makes is checked as if it came from outside.
+if(MAYFLY_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  add_compile_definitions(MAYFLY_CHECK_BSON)
+endif()
 if(MAYFLY_SANITIZE)
   add_compile_options(-fsanitize=${MAYFLY_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${MAYFLY_SANITIZE})

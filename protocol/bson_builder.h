@@ -6,6 +6,21 @@
 
 namespace mayfly {
 
+/// What is left of a name or another C string that has a NUL in it: the part before. Whoever takes
+/// names from a client refuses them with an error of its own; where bson_check is on, coming here ends
+/// the process.
+std::string_view BeforeNul(std::string_view text);
+
+/// Writes `name` as BSON's C strings are: the one place where a name becomes bytes. A NUL in it would
+/// make the reader take what follows for types and lengths. Of literals the compiler knows that there
+/// is none.
+inline void AppendCString(std::string& out, std::string_view name) {
+  if (!__builtin_constant_p(name.size()) && !name.empty() &&
+      std::memchr(name.data(), 0, name.size()) != nullptr) [[unlikely]]
+    name = BeforeNul(name);
+  out.append(name).push_back('\0');
+}
+
 /// Writes one BSON document at the end of `out`, in place: replies are built directly in a connection's
 /// write buffer. A builder for a sub-document writes into the same buffer; until its Done() (or its
 /// destructor) the parent must not be used. Not thread-safe; does not own `out`.
@@ -76,8 +91,8 @@ class BsonBuilder {
   }
   BsonBuilder& AppendRegex(std::string_view name, std::string_view pattern, std::string_view options) {
     Header(BsonType::kRegex, name);
-    out_->append(pattern).push_back('\0');
-    out_->append(options).push_back('\0');
+    AppendCString(*out_, pattern);
+    AppendCString(*out_, options);
     return *this;
   }
   BsonBuilder& AppendStringLike(BsonType type, std::string_view name, std::string_view v) {
@@ -105,7 +120,7 @@ class BsonBuilder {
   friend class BsonArrayBuilder;
   void Header(BsonType type, std::string_view name) {
     out_->push_back(static_cast<char>(type));
-    out_->append(name).push_back('\0');
+    AppendCString(*out_, name);
   }
   template <class T>
   BsonBuilder& Raw(BsonType type, std::string_view name, T v) {

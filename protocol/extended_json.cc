@@ -9,6 +9,7 @@
 #include "protocol/base64.h"
 #include "protocol/decimal128.h"
 #include "protocol/object_id.h"
+#include "protocol/utf8.h"
 
 namespace mayfly {
 namespace {
@@ -196,6 +197,9 @@ class Writer {
   }
 
   void Quote(std::string_view s) {
+    // Stored strings may be any bytes; JSON is UTF-8.
+    if (!IsUtf8(s)) [[unlikely]]
+      return Quote(PrintableUtf8(s));
     out_.push_back('"');
     for (char c : s) {
       switch (c) {

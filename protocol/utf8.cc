@@ -32,4 +32,22 @@ bool IsUtf8Slow(const char* text, size_t n) {
   return true;
 }
 
+std::string PrintableUtf8(std::string_view s) {
+  std::string out;
+  out.reserve(s.size() + 16);
+  while (!s.empty()) {
+    // The longest sequence is 4 bytes; one of them is whole, or its first byte is replaced.
+    size_t n = 1;
+    while (n <= 4 && n <= s.size() && !IsUtf8(s.data(), n)) ++n;
+    if (n <= 4 && n <= s.size()) {
+      out.append(s.substr(0, n));
+      s.remove_prefix(n);
+    } else {
+      out += "\xEF\xBF\xBD";
+      s.remove_prefix(1);
+    }
+  }
+  return out;
+}
+
 }  // namespace mayfly

@@ -2,6 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 namespace mayfly {
 
@@ -24,5 +26,10 @@ inline bool IsUtf8(const char* p, size_t n) {
     if (static_cast<uint8_t>(p[i]) >= 0x80) return IsUtf8Slow(p + i, n - i);
   return true;
 }
+inline bool IsUtf8(std::string_view s) { return IsUtf8(s.data(), s.size()); }
+
+/// `s` with U+FFFD in place of each byte that is no part of well-formed UTF-8: for errors, logs and JSON, whose readers
+/// refuse anything else. Threads: any.
+std::string PrintableUtf8(std::string_view s);
 
 }  // namespace mayfly

@@ -22,6 +22,9 @@ constexpr uint32_t kKnownFlags = kMsgChecksumPresent | kMsgMoreToCome;
 constexpr size_t kMaxSequences = 16;
 constexpr size_t kMaxSequenceDocuments = 1'000'000;
 
+/// Names and strings may hold any bytes, as with MongoDB: they are stored, compared and returned as they are.
+constexpr bool kCheckUtf8 = false;
+
 bool Broken(WireError* failure, const char* why) {
   failure->broken_frame = true;
   failure->error = {ErrorCode::kProtocolError, why};
@@ -88,7 +91,7 @@ bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure) {
     rest.remove_prefix(1);
     if (kind == 0) {
       if (have_body) return Broken(failure, "OP_MSG with two body sections");
-      auto size = ValidateBsonPrefix(rest);
+      auto size = ValidateBsonPrefix(rest, kCheckUtf8);
       if (!size) {
         // The length decides whether the frame still adds up: if it does, only the document is bad.
         int32_t n = rest.size() >= 4 ? LoadLe<int32_t>(rest.data()) : -1;
@@ -122,7 +125,7 @@ bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure) {
         if (sequence.documents.size() >= kMaxSequenceDocuments)
           return Bad(failure, {ErrorCode::kInvalidLength,
                                "too many documents in sequence " + std::string(sequence.name)});
-        auto size = ValidateBsonPrefix(section);
+        auto size = ValidateBsonPrefix(section, kCheckUtf8);
         if (!size) {
           int32_t d = section.size() >= 4 ? LoadLe<int32_t>(section.data()) : -1;
           if (d < 5 || static_cast<size_t>(d) > section.size())
@@ -158,7 +161,7 @@ bool ParseOpQuery(std::string_view frame, OpQuery* out, WireError* failure) {
   out->number_to_skip = LoadLe<int32_t>(rest.data());
   out->number_to_return = LoadLe<int32_t>(rest.data() + 4);
   rest.remove_prefix(8);
-  auto size = ValidateBsonPrefix(rest);
+  auto size = ValidateBsonPrefix(rest, kCheckUtf8);
   if (!size) {
     int32_t d = LoadLe<int32_t>(rest.data());
     if (d < 5 || static_cast<size_t>(d) > rest.size())
@@ -168,7 +171,7 @@ bool ParseOpQuery(std::string_view frame, OpQuery* out, WireError* failure) {
   out->query = BsonView(rest.data());
   rest.remove_prefix(size.value());
   if (!rest.empty()) {  // returnFieldsSelector, unused by commands
-    auto fields = ValidateBsonPrefix(rest);
+    auto fields = ValidateBsonPrefix(rest, kCheckUtf8);
     if (!fields || fields.value() != rest.size())
       return Broken(failure, "OP_QUERY has bytes behind its documents");
   }

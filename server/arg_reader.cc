@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "protocol/utf8.h"
+
 namespace mayfly {
 
 namespace {
@@ -82,6 +84,7 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
     case '$':
       if (f.name == "$db") {
         if (!v.IsString()) return GenericWrongType(*r, f, "string");
+        // check_names: Dispatcher::Check looks
         r->db = v.String();
       } else if (f.name == "$clusterTime") {
         return document(&g.cluster_time);
@@ -252,7 +255,8 @@ std::string_view ArgReader::Collection() {
     return {};
   }
   const std::string_view name = v.String();
-  if (name.empty() || name.find('\0') != std::string_view::npos || name.front() == '.') {
+  if (name.empty() || name.find('\0') != std::string_view::npos || name.front() == '.' ||
+      !IsUtf8(name)) {
     std::string ns = request_ ? std::string(request_->db) + "." : std::string();
     Fail({ErrorCode::kInvalidNamespace,
           "Invalid namespace specified '" + ns + std::string(name) + "'"});
@@ -455,7 +459,7 @@ Result<std::string> MakeNamespace(std::string_view db, std::string_view collecti
   if (db.empty() || db.size() > 63 ||
       db.find_first_of(std::string_view("/\\. \"$\0", 7)) != std::string_view::npos ||
       collection.empty() || collection.front() == '.' ||
-      collection.find('\0') != std::string_view::npos)
+      collection.find('\0') != std::string_view::npos || !IsUtf8(ns))
     return Error{ErrorCode::kInvalidNamespace, "Invalid namespace specified '" + ns + "'"};
   return ns;
 }

@@ -3,7 +3,9 @@
 #include <boost/algorithm/string/predicate.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/bson_check.h"
 #include "protocol/micros.h"
+#include "protocol/utf8.h"
 #include "server/arg_reader.h"
 #include "server/replication_gate.h"
 #include "server/server_context.h"
@@ -14,7 +16,7 @@ namespace mayfly {
 namespace {
 
 bool ValidDatabaseName(std::string_view db) {
-  if (db.empty() || db.size() > 63) return false;
+  if (db.empty() || db.size() > 63 || !IsUtf8(db)) return false;
   for (char c : db)
     if (c == '/' || c == '\\' || c == '.' || c == ' ' || c == '"' || c == '$' || c == '\0')
       return false;
@@ -71,7 +73,7 @@ Result<void> CheckStrictFields(std::string_view command, const CommandFields& fi
 std::string AppName(Connection& c, const CommandRequest& req) {
   if (req.name == "hello" || req.name == "isMaster" || req.name == "ismaster")
     if (const BsonValue name = req.body.FindPath("client.application.name"); name.IsString())
-      return std::string(name.String());
+      return PrintableUtf8(name.String());  // others see it in currentOp
   return c.slot().app_name();
 }
 
@@ -88,9 +90,18 @@ bool MayCompress(std::string_view command) {
 
 }  // namespace
 
+namespace {
+
+/// A message may quote what a client sent; drivers decode it strictly.
+std::string Printable(const std::string& message) {
+  return IsUtf8(message) ? message : PrintableUtf8(message);
+}
+
+}  // namespace
+
 void Dispatcher::AppendError(BsonBuilder& reply, const Error& error) {
   reply.Append("ok", 0.0)
-      .Append("errmsg", error.message)
+      .Append("errmsg", Printable(error.message))
       .Append("code", static_cast<int32_t>(error.code));
   reply.Append("codeName", ErrorCodeName(error.code));
   if (!error.details.empty()) reply.AppendAll(BsonView(error.details.data()));
@@ -124,7 +135,9 @@ void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& erro
   s.reply_id = static_cast<int32_t>(server_.operations().NextOperationId());
   OpenReply(s, out);
   AppendError(*s.reply, error);
+  const size_t reply_size = s.reply->size() + 1;
   s.reply->Done();
+  bson_check::Document({out.data() + out.size() - reply_size, reply_size}, "a reply");
   s.reply.reset();
   FinishMessage(out, s.reply_start);
 }

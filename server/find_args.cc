@@ -112,6 +112,8 @@ Result<DistinctArgs> ParseDistinct(const CommandRequest& req) {
   DistinctArgs a;
   a.collection = in.Collection();
   a.key = in.String("key");
+  if (a.key.find('\0') != std::string_view::npos)
+    in.Fail({LocationCode(31032), "Key field cannot contain an embedded null byte"});
   a.query = in.DocumentOr("query");
   a.hint = in.Any("hint");
   in.SimpleCollation();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "protocol/extended_json.h"
+#include "protocol/utf8.h"
 #include "query/match/record_filter.h"
 #include "storage/storage.h"
 #include "ttl/reap_limits.h"
@@ -66,6 +67,16 @@ Error WrongType(std::string_view option, BsonType got, const char* expected) {
 
 }  // namespace
 
+Result<void> CheckIndexName(std::string_view name) {
+  if (name.empty()) return Cannot("The index name cannot be empty");
+  if (name == "*") return Error{ErrorCode::kBadValue, "The index name '*' is not valid."};
+  if (name.find('\0') != std::string_view::npos)
+    return Cannot("The index name cannot contain NUL bytes");
+  // Statistics and the metrics page show it.
+  if (!IsUtf8(name)) return Cannot("The index name must be valid UTF-8");
+  return Ok();
+}
+
 Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where) {
   if (!v.IsString()) return WrongType(where, v.type(), "string");
   if (v.String() == "exact") return ExpireReads::kExact;
@@ -111,11 +122,7 @@ Result<void> CheckName(BsonValue key, BsonValue name) {
     return Error{ErrorCode::kFailedToParse,
                  "The 'name' field is a required property of an index specification"};
   if (!name.IsString()) return WrongType("name", name.type(), "string");
-  if (name.String().empty()) return Cannot("The index name cannot be empty");
-  if (name.String() == "*") return Error{ErrorCode::kBadValue, "The index name '*' is not valid."};
-  if (name.String().find('\0') != std::string_view::npos)
-    return Cannot("The index name cannot contain NUL bytes");
-  return Ok();
+  return CheckIndexName(name.String());
 }
 
 Result<bool> Boolean(std::string_view option, BsonValue v) {

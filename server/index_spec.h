@@ -15,6 +15,9 @@ namespace mayfly {
 Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
                                  std::string* note, bool ignore_unknown = false);
 
+/// What any index may be called, that of a clustered collection too. Errors: CannotCreateIndex 67, BadValue 2 for "*".
+Result<void> CheckIndexName(std::string_view name);
+
 /// `expireReads` of an index: "exact" or "lazy" (EXPIRY C.2). Errors: TypeMismatch 14, BadValue 2.
 Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where);
 std::string_view ExpireReadsName(ExpireReads r);

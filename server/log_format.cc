@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "protocol/extended_json.h"
+#include "protocol/utf8.h"
 #include "server/log.h"
 
 namespace mayfly {
@@ -31,6 +32,7 @@ std::string_view SeverityText(LogSeverity s) {
 }
 
 void AppendJsonString(std::string& out, std::string_view s) {
+  if (!IsUtf8(s)) return AppendJsonString(out, PrintableUtf8(s));
   out.push_back('"');
   for (char c : s) {
     switch (c) {
@@ -167,7 +169,7 @@ std::string FormatLogText(Instant t, TimestampFormat format, LogSeverity s, LogC
   for (const BsonElement& e : attr) {
     line.append(1, ' ').append(e.name).append(1, '=');
     if (e.value.IsString() && e.value.String().find(' ') == std::string_view::npos) {
-      for (char ch : e.value.String()) line.push_back(static_cast<uint8_t>(ch) < 0x20 ? '?' : ch);
+      for (char ch : PrintableUtf8(e.value.String())) line.push_back(static_cast<uint8_t>(ch) < 0x20 ? '?' : ch);
     } else {
       line.append(Prefix(ToRelaxedJson(e.value), kMaxAttributeBytes));
     }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/utf8.h"
+
 namespace mayfly {
 
 Top::Entry* Top::Find(std::string_view ns) {
   // What a client calls a collection need not be a name: one with a NUL cannot name a field of the
-  // reply.
-  if (ns.find('\0') != std::string_view::npos) ns = "(others)";
+  // reply, and one that is no UTF-8 could not be read by others.
+  if (ns.find('\0') != std::string_view::npos || !IsUtf8(ns)) ns = "(others)";
   std::lock_guard l(mutex_);
   std::string key(ns);
   auto it = entries_.find(key);

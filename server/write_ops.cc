@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "protocol/utf8.h"
 #include "query/expression/operator.h"
 #include "query/match/explain_mismatch.h"
 #include "query/update/insert_prepare.h"
@@ -63,7 +64,7 @@ void WriteErrors::AppendTo(BsonBuilder& reply) const {
   for (const auto& [index, e] : errors_) {
     BsonBuilder b = list.OpenDocument();
     b.Append("index", index).Append("code", static_cast<int32_t>(e.code));
-    b.Append("errmsg", e.message);
+    b.Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
     if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
   }
 }
@@ -391,6 +392,10 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   ++op_.n_matched;
   const bool whole = update.value()->kind() == UpdateKind::kReplacement;
   if (!changed.value()) {
+    if (whole) {
+      // As with MongoDB: a replacement is a write although it stores what is there.
+      if (Result<void> valid = Validate(locked.doc, &locked.doc); !valid) return valid.error();
+    }
     if (!MayMoveDeadline(setting.value(), whole, locked.expire_at, *coll_)) return r;
     next.assign(locked.doc.bytes());
   }
@@ -533,6 +538,10 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
             result.after = BsonDocument(after);
             result.before_expires = l.expire_at;
             result.after_expires = deadline.at;
+          }
+          if (!changed && whole) {
+            // As with MongoDB: a replacement is a write although it stores what is there.
+            MAYFLY_TRY(Validate(l.doc, &l.doc));
           }
           if (!changed && deadline.at == l.expire_at) continue;
           if (changed) {

@@ -1,6 +1,7 @@
 #include "storage/archive.h"
 
 #include "protocol/bson_builder.h"
+#include "storage/namespace.h"
 #include "storage/write_unit_impl.h"
 
 namespace mayfly {
@@ -35,7 +36,8 @@ std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll) {
 }
 
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog,
-                                                   std::string_view db, std::string_view name) {
+                                                   std::string_view db, std::string_view name,
+                                                   bool new_collection) {
   const std::string ns = std::string(db) + "." + std::string(name);
   auto type = [](std::string_view field, BsonValue got, const char* expected) {
     return Error{ErrorCode::kTypeMismatch, "BSON field '" + std::string(field) +
@@ -79,12 +81,14 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   if (!to_db.IsString()) return type("onExpire.into.db", to_db, "string");
   if (!to_coll.IsString()) return type("onExpire.into.coll", to_coll, "string");
   ArchiveTarget target{std::string(to_db.String()), std::string(to_coll.String())};
+  MAYFLY_TRY(ValidateNamespace(target.db, target.collection));
   const std::string to = target.db + "." + target.collection;
   if (to == ns) return invalid("onExpire cannot archive " + ns + " into itself");
   if (target.collection.starts_with("system.") || target.db == "admin" || target.db == "config" ||
       target.db == "local")
     return invalid("onExpire cannot archive into the system's " + to);
   CollectionInfoPtr at = catalog.Find(target.db, target.collection);
+  if (!at && new_collection) return std::optional(std::move(target));
   if (!at)
     return Error{ErrorCode::kNamespaceNotFound,
                  "onExpire cannot archive into " + to + ": it does not exist; create it first"};
@@ -99,6 +103,16 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
                                                      ": expired documents of " + to +
                                                      " come back to " + ns};
   return std::optional(std::move(target));
+}
+
+std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll) {
+  const std::optional<ArchiveTarget> target = ArchiveTargetOf(coll);
+  if (!target) return {};
+  const CollectionInfoPtr into = catalog.Find(target->db, target->collection);
+  if (!into) return "it does not exist";
+  if (into->is_view) return "it is a view";
+  if (into->capped) return "it is capped";
+  return {};
 }
 
 Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,

@@ -17,12 +17,17 @@ struct ArchiveTarget {
 std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll);
 
 /// Reads the option and checks it against the catalog for the collection `db.name` (which need not
-/// exist yet); nothing for {action: "delete"}, which is how it is without the option. Errors:
+/// exist yet); nothing for {action: "delete"}, which is how it is without the option. `new_collection`: a target that
+/// does not exist (yet) is taken, as a dump names it before it is restored; see ArchiveProblem. Errors:
 /// TypeMismatch 14 and InvalidOptions 72 for what it looks like, and 72 into itself, a capped or a
-/// system collection; NamespaceNotFound 26 for a target that does not exist;
+/// system collection; InvalidNamespace 73 for a name that no collection can have; NamespaceNotFound 26 for a target that does not exist;
 /// CommandNotSupportedOnView 166; GraphContainsCycle 5 when the target's own archive leads back here.
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog& catalog,
-                                                   std::string_view db, std::string_view name);
+                                                   std::string_view db, std::string_view name,
+                                                   bool new_collection = false);
+
+/// Why the archive of the collection takes no documents now; empty when it does, or there is none.
+std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll);
 
 /// Whether the collection may have this name, as far as its archive goes. Errors: GraphContainsCycle
 /// 5 when expired documents would come back to it.

@@ -1,5 +1,7 @@
 #include "storage/namespace.h"
 
+#include "protocol/utf8.h"
+
 namespace mayfly {
 namespace {
 
@@ -34,6 +36,7 @@ Result<void> ValidateDatabaseName(std::string_view db) {
   if (db.empty()) return Invalid("Invalid database name: '' (it must not be empty)");
   if (db.size() > kMaxDatabaseName)
     return Invalid("Invalid database name: '" + std::string(db) + "' (at most 63 bytes)");
+  if (!IsUtf8(db)) return Invalid("Invalid database name: it is not valid UTF-8");
   static constexpr std::string_view kForbidden("/\\. \"$*<>:|?\0", 13);
   if (db.find_first_of(kForbidden) != std::string_view::npos)
     return Invalid("Invalid database name: '" + std::string(db.substr(0, db.find('\0'))) + "'");
@@ -49,6 +52,7 @@ Result<void> ValidateNamespace(std::string_view db, std::string_view c) {
   if (c.empty()) return bad("");
   if (c.find('\0') != std::string_view::npos)
     return bad(" (collection names cannot contain a null byte)");
+  if (!IsUtf8(c)) return bad(" (collection names must be valid UTF-8)");
   if (c.front() == '.') return bad(" (collection names cannot start with '.')");
   if (c.back() == '.') return bad(" (collection names cannot end with '.')");
   if (c.find('$') != std::string_view::npos && c != "oplog.$main")

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "protocol/bson_builder.h"
+#include "protocol/bson_check.h"
 #include "protocol/extended_json.h"
 #include "storage/archive.h"
 #include "storage/capped.h"
@@ -173,6 +174,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
   const CollectionInfo& coll = *touched->coll;
+  bson_check::Document(doc.bytes(), "an insert");
   BsonValue id = doc.First().value;
 
   // Everything that can fail comes first; then it is staged, which cannot.
@@ -328,6 +330,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
   const CollectionInfo& coll = *touched->coll;
+  bson_check::Document(next.bytes(), "a write");
   std::string_view record_id = RecordIdOf(current.record_key);
   size_t n = coll.indexes.size();
   if (u.before.size() < n) u.before.resize(n);

@@ -85,6 +85,10 @@ Result<ExpressionPtr> ParseFieldName(BsonValue v, std::string_view op, bool cons
     return LocationError(5654602, std::string(op) +
                                       " requires 'field' to evaluate to type String, but got " +
                                       TypeText(*e->Constant()));
+  // Also of one that is only read: no field has such a name.
+  if (e->Constant() && e->Constant()->view().String().find('\0') != std::string_view::npos)
+    return LocationError(16411, "FieldPath field names may not contain '\\0'. (the 'field' of " +
+                                    std::string(op) + ")");
   if (constant && !e->Constant())
     return LocationError(4161106,
                          std::string(op) + " requires 'field' to evaluate to a constant String");
@@ -131,10 +135,12 @@ Result<Value> SetField(const EvalArgs& a) {
     if (e.name != name) {
       b.Append(e);
     } else {
+      // check_names: ParseFieldName has looked
       b.Append(name, value);
       found = true;
     }
   }
+  // check_names: ParseFieldName has looked
   if (!found) b.Append(name, value);
   b.Done();
   return Value::Document(std::move(bytes));

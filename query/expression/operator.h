@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "protocol/bson_builder.h"
+#include "protocol/bson_check.h"
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
 #include "protocol/value.h"
@@ -130,6 +131,7 @@ inline Error ValueTooLarge(size_t bytes) {
 /// What an operator made, unless it is more than a value or all large ones together may be.
 Result<Value> MadeLarge(EvalContext& ctx, Value v);
 inline Result<Value> Made(EvalContext& ctx, Value v) {
+  bson_check::Value(v.view(), "an expression");
   if (v.view().size() < large_memory::kLarge) [[likely]] return v;
   return MadeLarge(ctx, std::move(v));
 }

@@ -291,7 +291,11 @@ class CallExpression final : public ReadableExpression {
       if (c) c->AddDependencies(paths);
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
-    if (def_.lazy) return def_.lazy(ctx, children_);
+    if (def_.lazy) {
+      Result<Value> chosen = def_.lazy(ctx, children_);
+      if (chosen) bson_check::Value(chosen.value().view(), "an expression");
+      return chosen;
+    }
     boost::container::small_vector<Value, 4> values(children_.size());
     size_t bytes = 0;
     for (size_t i = 0; i < children_.size(); ++i) {

@@ -221,6 +221,7 @@ void AppendExpressionShape(const Expression& e, std::string& out) {
     return;
   }
   if (const std::string path = r->DocumentPath(); !path.empty()) {
+    // check_names: a key of the plan cache, no BSON
     out.append(path).push_back('\0');
     return;
   }
@@ -238,6 +239,7 @@ void MatchExpression::Serialize(BsonBuilder& out) const {
 
 void MatchExpression::AppendShape(std::string& out) const {
   out.push_back(static_cast<char>('A' + static_cast<int>(kind)));
+  // check_names: a key of the plan cache, no BSON
   out.append(path).push_back('\0');
   switch (kind) {
     case MatchKind::kEq:

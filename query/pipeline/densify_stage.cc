@@ -213,6 +213,8 @@ class DensifyStage final : public PipelineStage {
 
 Result<std::vector<std::string>> SplitPath(std::string_view path, std::string_view what) {
   std::vector<std::string> parts;
+  if (path.find('\0') != path.npos)
+    return LocationError(16411, "FieldPath field names may not contain '\\0'.");
   for (size_t from = 0;;) {
     const size_t dot = std::min(path.find('.', from), path.size());
     const std::string_view part = path.substr(from, dot - from);
@@ -347,7 +349,8 @@ Result<void> ParseDensifyStage(StageParser& p, BsonValue spec) {
         return LocationError(8993000,
                              "BSON field '$densify.partitionByFields' must not contain "
                              "the field to densify, nor a part of it");
-      by.Append(e.name, "$" + std::string(e.value.String()));
+      // An array's own names are what the client says: "0", "1" … need not be among them.
+      by.Append(std::to_string(s.partition_paths.size()), "$" + std::string(e.value.String()));
       s.partition_paths.push_back(std::move(path));
     }
     by.Done();

@@ -3,6 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "query/match/match_internal.h"
 #include "query/pipeline/stage.h"
+#include "storage/namespace.h"
 
 namespace mayfly {
 namespace {
@@ -535,6 +536,7 @@ Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
       if (text.empty())
         return Error{ErrorCode::kInvalidNamespace,
                      "Invalid namespace specified '" + p.context.options.db + ".'"};
+      MAYFLY_TRY(ValidateNamespace(p.context.options.db, text));
       lookup.from = text;
       has_from = true;
     } else if (e.name == "as") {

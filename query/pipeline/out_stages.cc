@@ -3,6 +3,7 @@
 #include "query/pipeline/stage.h"
 #include "query/update/element_text.h"
 #include "query/update/insert_prepare.h"
+#include "storage/namespace.h"
 
 namespace mayfly {
 namespace {
@@ -50,8 +51,7 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
         what == "$out" ? 16990 : 51178,
         what + " only supports a string or object argument, but found " + TypeText(v));
   }
-  if (t.db.empty() || t.collection.empty() || t.db.find('.') != t.db.npos ||
-      t.collection.find('$') != t.collection.npos || t.collection.find('\0') != t.collection.npos)
+  if (!ValidateNamespace(t.db, t.collection))
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid " + what + " target namespace, " + t.db + "." + t.collection};
   if (t.collection.starts_with("system.") || t.db == "local" || t.db == "config")

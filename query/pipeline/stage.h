@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/bson_check.h"
 #include "query/expression/operator.h"
 #include "query/pipeline/pipeline.h"
 #include "storage/operation.h"
@@ -46,6 +47,7 @@ class PipelineStage : public DocumentSource {
     Result<StreamState> r = context_->timed ? TimedNext(out) : GetNext(out);
     if (r && r.value() == StreamState::kAdvanced) {
       ++returned_;
+      bson_check::Document(out->doc.bytes(), "a stage");
       if (out->doc.size() >= large_memory::kLarge) [[unlikely]]
         return Large(out->doc.size());
     }

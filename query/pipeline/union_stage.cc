@@ -1,5 +1,6 @@
 #include "protocol/bson_compare.h"
 #include "query/pipeline/stage.h"
+#include "storage/namespace.h"
 
 #include <unordered_set>
 
@@ -233,6 +234,9 @@ Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec) {
     return Bad(
         "$unionWith stage without explicit collection must have a pipeline with $documents as "
         "first stage");
+  if (!collection.empty()) {
+    MAYFLY_TRY(ValidateNamespace(p.context.options.db, collection));
+  }
   SubPipelineSpec sub{.stage = "$unionWith", .db = p.context.options.db, .collection = collection};
   MAYFLY_TRY(auto pipeline, ParseSubPipeline(stages, p.context, sub));
   p.out.push_back(std::make_unique<UnionWithStage>(p.context, std::move(collection),
@@ -303,6 +307,7 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec) {
     return LocationError(40105,
                          "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and "
                          "'connectToField' to be specified.");
+  MAYFLY_TRY(ValidateNamespace(p.context.options.db, graph.from));
   p.out.push_back(std::make_unique<GraphLookupStage>(p.context, std::move(graph)));
   return Ok();
 }

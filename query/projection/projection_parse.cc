@@ -24,6 +24,8 @@ bool IsOperator(BsonValue v) {
 Result<std::vector<std::string_view>> SplitPath(std::string_view path) {
   if (path.empty()) return Located(40352, "FieldPath cannot be constructed with empty string");
   if (path.back() == '.') return Located(40353, "FieldPath must not end with a '.'.");
+  if (path.find('\0') != path.npos)
+    return Located(16411, "FieldPath field names may not contain '\\0'.");
   std::vector<std::string_view> parts;
   while (true) {
     size_t dot = path.find('.');
@@ -418,6 +420,7 @@ Result<ProjectionPtr> ParseAddFields(BsonView spec, VariableScope& scope, std::s
 Result<ProjectionPtr> ParseUnset(BsonValue spec, VariableScope& scope) {
   ProjectionParser parser(ProjectionParser::Dialect::kProject, nullptr, scope);
   auto exclude = [&](BsonValue path) -> Result<void> {
+    // check_names: SplitPath looks
     Result<void> r = parser.Exclude(path.String());
     if (r.has_value()) return Ok();
     return InStage("$unset", std::move(r).error());

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "protocol/bson_builder.h"
+#include "protocol/bson_check.h"
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
 #include "query/update/element_text.h"
@@ -20,7 +21,9 @@ Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(me
 
 std::string DottedName(std::string_view s) { return "'" + std::string(s) + "'"; }
 
+/// Of what an update has made, which every kind of it passes.
 Result<void> CheckSize(const std::string& bytes) {
+  bson_check::Document(bytes, "an update");
   if (bytes.size() <= static_cast<size_t>(kMaxBsonUserSize)) return Ok();
   return Error{LocationCode(17419), "Resulting document after update is larger than " +
                                                    std::to_string(kMaxBsonUserSize)};

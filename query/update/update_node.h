@@ -47,7 +47,7 @@ struct Target {
 
 inline void EmitHeader(std::string& out, BsonType type, std::string_view name) {
   out.push_back(static_cast<char>(type));
-  out.append(name).push_back('\0');
+  AppendCString(out, name);
 }
 inline void Emit(std::string& out, std::string_view name, BsonValue v) {
   EmitHeader(out, v.type(), name);

@@ -17,6 +17,11 @@ Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) 
   else if (!first.IsNumber() || first.NumberAsInt64() != 1)
     in.Fail({ErrorCode::kFailedToParse,
              "Invalid command format: the 'aggregate' field must specify a collection name or 1"});
+  if (first.IsString() && !a.spec.collection.empty()) {
+    // The same rules for a name as everywhere; "" has its own message.
+    if (Result<std::string> ns = MakeNamespace(req.db, a.spec.collection); !ns)
+      in.Fail(ns.error());
+  }
   if (first.IsString() && a.spec.collection.empty())
     in.Fail({ErrorCode::kInvalidNamespace,
              "Invalid namespace specified '" + std::string(req.db) + ".'"});

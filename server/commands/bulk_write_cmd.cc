@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "protocol/utf8.h"
 #include "server/arg_reader.h"
 #include "server/retryable_writes.h"
 #include "server/write_ops.h"
@@ -152,7 +153,7 @@ class BulkReply {
   void Failed(size_t index, BulkOp::Kind kind, const Error& e) {
     ++counts.errors;
     Add(index, false, [&](BsonBuilder& b) {
-      b.Append("code", static_cast<int32_t>(e.code)).Append("errmsg", e.message);
+      b.Append("code", static_cast<int32_t>(e.code)).Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
       if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
       b.Append("n", int32_t{0});
       if (kind == BulkOp::Kind::kUpdate) b.Append("nModified", int32_t{0});

@@ -311,6 +311,7 @@ Result<CollModArgs> ReadArgs(const CommandRequest& req) {
   a.validator = in.OptDocument("validator");
   a.level = in.OptString("validationLevel");
   a.action = in.OptString("validationAction");
+  // check_names: ModifyView looks
   a.view_on = in.OptString("viewOn");
   a.pipeline = in.OptArray("pipeline");
   a.capped_size = in.OptInt64("cappedSize");
@@ -328,6 +329,7 @@ Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const C
   if (!a.view_on || !a.pipeline)
     return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
   Catalog& catalog = ctx.server.storage().catalog();
+  MAYFLY_TRY(ValidateNamespace(view.db, *a.view_on));
   MAYFLY_TRY(CheckViewDefinition(catalog, view.db, view.name, *a.view_on, *a.pipeline));
   MAYFLY_TRY(catalog.Modify(ctx.op, view, [&](CollectionInfo& c) -> Result<void> {
     c.view_on = *a.view_on;

@@ -35,6 +35,7 @@ Result<CreateArgs> ReadArgs(ArgReader& in) {
   a.validator = in.OptDocument("validator");
   a.level = in.OptString("validationLevel");
   a.action = in.OptString("validationAction");
+  // check_names: SetView looks
   a.view_on = in.OptString("viewOn");
   a.pipeline = in.OptArray("pipeline");
   a.clustered = in.Any("clusteredIndex");
@@ -80,6 +81,7 @@ Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {
         "onExpire or idIndex on a view");
   if (a.pre_images) return Invalid("option not supported on a view: changeStreamPreAndPostImages");
   if (a.view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
+  MAYFLY_TRY(ValidateNamespace(c.db, *a.view_on));
   c.is_view = true;
   c.view_on = *a.view_on;
   c.view_pipeline = BsonDocument(a.pipeline ? *a.pipeline : BsonView());
@@ -120,6 +122,7 @@ Result<void> SetClustered(ArgReader& in, BsonValue clustered, CollectionInfo& c)
   c.clustered_index_name = k.StringOr("name", "_id_");
   k.OptInt64("v");
   MAYFLY_TRY(k.Finish());
+  MAYFLY_TRY(CheckIndexName(c.clustered_index_name));
   BsonElement e = key.First();
   if (key.Count() != 1 || e.name != "_id" || !e.value.IsNumber() || e.value.NumberAsDouble() != 1)
     return Error{LocationCode(5979701), "The clusteredIndex key must be {_id: 1}"};
@@ -148,7 +151,7 @@ Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, Colle
   if (!a.on_expire.missing()) {
     if (c.capped) return Invalid("onExpire is not supported on capped collections");
     MAYFLY_TRY(std::optional<ArchiveTarget> archive,
-               ParseOnExpire(a.on_expire, catalog, c.db, c.name));
+               ParseOnExpire(a.on_expire, catalog, c.db, c.name, true));
     *archives = archive.has_value();
   }
   return Ok();

@@ -191,6 +191,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
                                    BsonBuilder& reply) {
   ArgReader in(req);
   BsonValue id_value = in.Any("getMore");
+  // check_names: compared with the cursor's
   std::string_view collection = in.String("collection");
   int64_t batch_size = in.NonNegativeOr("batchSize", 0);
   int64_t await_ms = req.generic.max_time_ms;

@@ -1,6 +1,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/micros.h"
+#include "protocol/utf8.h"
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/config.h"
@@ -47,7 +48,7 @@ Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
                  "Missing required field 'type' of os in the client metadata document"};
   std::string app;
   if (application.IsDocument()) {
-    if (BsonValue name = application.Document()["name"]; name.IsString()) app = name.String();
+    if (BsonValue name = application.Document()["name"]; name.IsString()) app = PrintableUtf8(name.String());
     if (app.size() > kMaxAppNameBytes)
       return Error{ErrorCode::kClientMetadataAppNameTooLarge,
                    "The 'application.name' field must be less than or equal to 128 bytes"};

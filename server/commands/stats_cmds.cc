@@ -114,6 +114,7 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   if (dot == std::string_view::npos)
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid namespace specified '" + std::string(ns) + "'"};
+  MAYFLY_TRY(ValidateNamespace(ns.substr(0, dot), ns.substr(dot + 1)));
   const int64_t begin = ctx.server.clock().MonotonicMicros();
   CollectionInfoPtr coll =
       ctx.server.storage().catalog().Find(ns.substr(0, dot), ns.substr(dot + 1));

@@ -3,6 +3,7 @@
 #include "server/existing_collection.h"
 #include "server/server_context.h"
 #include "server/ttl_status.h"
+#include "storage/archive.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -24,6 +25,13 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     for (size_t i = 1; i < c.never.size(); ++i)
       if (c.never[i] > 0)
         never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
+  }
+  if (const std::string problem = ArchiveProblem(ctx.server.storage().catalog(), *coll);
+      !problem.empty()) {
+    // It may have been named before it was there, as a dump does: nothing is removed until it is.
+    const std::optional<ArchiveTarget> target = ArchiveTargetOf(*coll);
+    BsonBuilder archive = reply.OpenDocument("archive");
+    archive.Append("into", target->db + "." + target->collection).Append("problem", problem);
   }
   BsonBuilder samples = reply.OpenDocument("samples");
   for (size_t i = 1; i < c.never.size(); ++i) {

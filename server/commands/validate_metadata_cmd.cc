@@ -13,6 +13,7 @@ Result<void> ValidateMetadata(CommandContext& ctx, const CommandRequest& req, Bs
   constexpr size_t kMostBytes = 4 << 20;
   ArgReader in(req);
   const BsonView parameters = in.Document("apiParameters");
+  // check_names: only compared
   const auto db = in.OptString("db");
   const auto only = in.OptArray("collections");
   MAYFLY_TRY(in.Finish());

@@ -8,6 +8,7 @@
 #include "server/http/prometheus_text.h"
 #include "server/http/rule_selection.h"
 #include "server/server_context.h"
+#include "storage/namespace.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -191,6 +192,8 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
       co_return Failure(400, Bad("'ns' must name a collection as database.collection"));
     const size_t dot = ns.String().find('.');
     db = ns.String().substr(0, dot);
+    if (Result<void> named = ValidateNamespace(db, ns.String().substr(dot + 1)); !named)
+      co_return Failure(400, named.error());
     command = BuildBson([&](BsonBuilder& b) {
       b.Append(pause ? "ttlPause" : "ttlResume", ns.String().substr(dot + 1));
       if (!index.missing()) b.Append("index", index);

@@ -76,6 +76,7 @@ void AppendRuleSelection(BsonView rules, std::string_view filter, BsonBuilder& o
   t.Append("shown", static_cast<int64_t>(chosen.size()));
   {
     BsonBuilder s = t.OpenDocument("states");
+    // check_names: the server's own words
     for (const auto& [state, n] : states) s.Append(state, n);
   }
   t.Append("pending", pending).Append("lagMillis", lag);

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""scripts/lib/check_names.py finds the faults it was made for, as they once stood in the code, and nothing in how they stand there now."""
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts/lib/check_names.py"
+FAULTS = {
+    "a computed name": '''Result<Value> SetField(const EvalArgs& a) {
+  std::string_view name = a.view(0).String();
+  b.Append(name, value);
+}''',
+    "the string itself": '''void F(BsonBuilder& b, BsonValue v) { b.OpenDocument(v.String()); }''',
+    "an element made by hand": '''void F() { fields.push_back({key.String(), value}); }''',
+    "the source of a stage": '''Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec) {
+  std::string collection;
+  collection = spec.String();
+}''',
+    "by way of a variable, beside paths that are checked": '''Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
+  std::string text(e.value.String());
+  if (e.name == "from") {
+    lookup.from = text;
+  } else {
+    MAYFLY_TRY(lookup.as_path, ParseFieldPath(text));
+  }
+}''',
+    "the name of an index": '''Result<void> SetClustered() {
+  c.clustered_index_name = k.StringOr("name", "_id_");
+}''',
+    "what a view reads": '''void F() { a.view_on = in.OptString("viewOn"); }''',
+    "a path to a parser": '''void F() { Result<void> r = parser.Exclude(path.String()); }''',
+    "past the door": '''void F() { out.append(name).push_back('\\0'); }''',
+}
+CLEAN = {
+    "looked at": '''Result<void> F() {
+  std::string_view name = v.String();
+  if (name.find('\\0') != name.npos) return Bad();
+  b.Append(name, 1);
+}''',
+    "a namespace that is validated": '''Result<void> F() {
+  collection = spec.String();
+  MAYFLY_TRY(ValidateNamespace(db, collection));
+}''',
+    "a value": '''void F() { b.Append("name", v.String()); array.Append(v.String()); }''',
+    "said to be checked": '''void F() {
+  std::string_view name = v.String();
+  // check_names: Parse has looked
+  b.Append(name, 1);
+}''',
+    "a comparison": '''void F() { b.Append(v.String() == "x" ? "a" : "b", 1); }''',
+}
+
+passed = failed = 0
+with tempfile.TemporaryDirectory() as folder:
+    for cases, want in ((FAULTS, 1), (CLEAN, 0)):
+        for what, text in cases.items():
+            file = Path(folder) / "case.cc"
+            file.write_text("namespace mayfly {\nnamespace {\n" + text + "\n}\n}\n")
+            got = subprocess.run([sys.executable, SCRIPT, file], capture_output=True, text=True)
+            if got.returncode == want:
+                passed += 1
+            else:
+                failed += 1
+                print(f"FAIL {what}: {'not found' if want else got.stdout}")
+print(f"check_names: {passed} passed, {failed} failed")
+sys.exit(failed > 0)
