@@ -1,5 +1,6 @@
 #include <array>
 
+#include "protocol/bson_check.h"
 #include "protocol/extended_json.h"
 #include "query/expression/operator.h"
 #include "query/expression/readable.h"

@@ -112,6 +112,70 @@ class Generator {
       }
     });
   }
+  /// Text as a client sends it, also what no name may hold.
+  std::string Text() {
+    std::string text = Pick({"a", "b", "$a", "$$ROOT", "", ".", "$"});
+    if (in_.ConsumeIntegralInRange(0, 3) == 0) text += in_.ConsumeRandomLengthString(6);
+    if (in_.ConsumeIntegralInRange(0, 3) == 0) text.push_back('\0');
+    return text;
+  }
+  /// Expressions that make names out of text.
+  void Expression(BsonBuilder& b, std::string_view name, int depth) {
+    switch (depth > 0 ? in_.ConsumeIntegralInRange(0, 6) : 0) {
+      case 1:
+      case 2: {
+        const char* op = Pick({"$setField", "$unsetField", "$getField"});
+        BsonBuilder call = b.OpenDocument(name);
+        BsonBuilder args = call.OpenDocument(op);
+        Expression(args, "field", depth - 1);
+        Expression(args, "input", depth - 1);
+        if (in_.ConsumeBool()) Expression(args, "value", depth - 1);
+        return;
+      }
+      case 3: {
+        BsonBuilder call = b.OpenDocument(name);
+        BsonArrayBuilder outer = call.OpenArray("$arrayToObject");
+        BsonArrayBuilder pairs = outer.OpenArray();
+        for (int n = in_.ConsumeIntegralInRange(0, 3); n > 0; --n) {
+          BsonArrayBuilder pair = pairs.OpenArray();
+          Expression(pair.raw(), pair.NextName(), depth - 1);
+          Expression(pair.raw(), pair.NextName(), depth - 1);
+        }
+        return;
+      }
+      case 4: {
+        const char* op = Pick({"$mergeObjects", "$concat", "$objectToArray", "$concatArrays",
+                               "$ifNull", "$literal", "$toString", "$split"});
+        BsonBuilder call = b.OpenDocument(name);
+        BsonArrayBuilder args = call.OpenArray(op);
+        for (int n = in_.ConsumeIntegralInRange(0, 3); n > 0; --n)
+          Expression(args.raw(), args.NextName(), depth - 1);
+        return;
+      }
+      case 5:
+        return Any(b, name, 2);
+      default:
+        b.Append(name, Text());
+    }
+  }
+  /// The stages of an update pipeline, under "u".
+  BsonDocument Stages() {
+    return BuildBson([&](BsonBuilder& b) {
+      BsonArrayBuilder list = b.OpenArray("u");
+      for (int n = in_.ConsumeIntegralInRange(1, 3); n > 0; --n) {
+        BsonBuilder stage = list.OpenDocument();
+        const char* name = Pick({"$set", "$unset", "$project", "$replaceWith", "$replaceRoot"});
+        if (std::string_view(name) == "$unset") {
+          stage.Append(name, Text());
+        } else if (std::string_view(name) == "$replaceWith") {
+          Expression(stage, name, 4);
+        } else {
+          BsonBuilder spec = stage.OpenDocument(name);
+          Expression(spec, std::string_view(name) == "$replaceRoot" ? "newRoot" : Pick({"a", "b.c", "d"}), 4);
+        }
+      }
+    });
+  }
   BsonDocument ArrayFilter() {
     return BuildBson([&](BsonBuilder& b) { Any(b, Pick({"e", "f", "e.a", "E", "$or"}), 3); });
   }
@@ -169,6 +233,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   BsonDocument old = generate.Document();
+  if (in.ConsumeIntegralInRange(0, 2) == 0) {
+    const BsonDocument stages = generate.Stages();
+    Run(old, stages.view()["u"], {}, nullptr, -1);
+    return 0;
+  }
   BsonDocument update =
       in.ConsumeIntegralInRange(0, 7) == 0 ? generate.Document() : generate.Operators();
   std::vector<BsonDocument> filters;

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "protocol/bson_builder.h"
+#include "protocol/bson_check.h"
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
 #include "protocol/utf8.h"
@@ -167,4 +168,40 @@ TEST_CASE("UTF-8 is what Unicode says it is", "[utf8]") {
     CAPTURE(c.text);
     CHECK(IsUtf8(c.text, std::strlen(c.text)) == c.valid);
   }
+}
+
+TEST_CASE("What is not UTF-8 is shown as replacement characters", "[utf8]") {
+  const std::string r = "\xEF\xBF\xBD";
+  CHECK(PrintableUtf8("").empty());
+  CHECK(PrintableUtf8("plain é☆😀") == "plain é☆😀");
+  CHECK(PrintableUtf8("a\xff"
+                      "b") == "a" + r + "b");
+  CHECK(PrintableUtf8("\xe2\x98") == r + r);          // cut short
+  CHECK(PrintableUtf8("\xc3\x28") == r + "(");        // the second byte stands for itself
+  CHECK(PrintableUtf8("\xed\xa0\x80") == r + r + r);  // a surrogate
+  CHECK(PrintableUtf8(std::string("\0\xff", 2)) == std::string("\0", 1) + r);
+  std::mt19937 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::string s(random() % 12, '\0');
+    for (char& c : s) c = static_cast<char>(random());
+    const std::string shown = PrintableUtf8(s);
+    CHECK(IsUtf8(shown));
+    if (IsUtf8(s)) CHECK(shown == s);
+  }
+}
+
+TEST_CASE("A NUL in a name makes no malformed document", "[bson]") {
+  if (bson_check::enabled) return;  // it ends the process there
+  const std::string name("a\0\x10\0\0\0more", 10);
+  auto valid = [](const BsonDocument& d) { return ValidateBson(d.bytes()).has_value(); };
+  const BsonDocument doc = BuildBson([&](BsonBuilder& b) {
+    b.Append(name, 1).AppendNull(name).AppendRegex("r", name, name);
+    b.Append(BsonElement{name, BsonView().AsValue()});
+    b.OpenDocument(name).Append("x", true);
+    b.OpenArray(std::string(3, '\0')).Append(1);
+  });
+  REQUIRE(valid(doc));
+  CHECK(doc.view().Count() == 6);
+  CHECK(doc.view().First().name == "a");
+  CHECK(doc.view()["r"].RegexPattern() == "a");
 }
