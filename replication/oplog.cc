@@ -138,7 +138,7 @@ class OplogCursor final : public RecordCursor {
   std::string_view record_key() const override { return key_; }
   BsonView doc() const override { return documents_[static_cast<size_t>(at_)].second; }
   std::optional<Instant> expire_at() const override { return std::nullopt; }
-  void Reposition(KvSnapshotPtr) override {
+  void Reposition(ReadView) override {
     log_.reset();
     documents_.clear();
     at_ = -1;

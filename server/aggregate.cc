@@ -102,7 +102,8 @@ class Environment final : public PipelineEnvironment {
                                                std::string_view collection, SourceRequest request,
                                                BsonValue hint, int depth,
                                                std::unique_ptr<PlanExecutor>* taken) {
-    CollectionInfoPtr coll = server_.storage().catalog().Find(db, collection);
+    MAYFLY_TRY(CollectionInfoPtr coll,
+               FindCollection(server_.storage().catalog(), op, db, collection));
     if (coll && coll->is_view) {
       if (depth >= kMaxViewDepth)
         return Error{ErrorCode::kViewDepthLimitExceeded,
@@ -402,13 +403,13 @@ void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoP
   }
 }
 
-Result<ResolvedView> ResolveView(Catalog& catalog, std::string_view db,
+Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
                                  std::string_view collection) {
   ResolvedView r;
   r.collection = collection;
   std::vector<BsonDocument> pipelines;
   for (int depth = 0;; ++depth) {
-    CollectionInfoPtr coll = catalog.Find(db, r.collection);
+    MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, op, db, r.collection));
     if (!coll || !coll->is_view) break;
     if (depth >= kMaxViewDepth)
       return Error{ErrorCode::kViewDepthLimitExceeded,
@@ -435,7 +436,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
                                           std::unique_ptr<PlanExecutor>* taken,
                                           std::string* plan_summary) {
   MAYFLY_TRY(ResolvedView resolved,
-             ResolveView(server.storage().catalog(), spec.db, spec.collection));
+             ResolveView(server.storage().catalog(), op, spec.db, spec.collection));
   std::string joined;
   BsonView stages = spec.pipeline;
   if (resolved.is_view) {

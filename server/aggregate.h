@@ -19,7 +19,7 @@ struct ResolvedView {
   BsonDocument pipeline;  ///< array bytes; empty for a collection
   bool is_view = false;
 };
-Result<ResolvedView> ResolveView(Catalog& catalog, std::string_view db,
+Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
                                  std::string_view collection);
 
 struct AggregateSpec {

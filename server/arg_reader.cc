@@ -121,6 +121,7 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
         return Error{ErrorCode::kBadValue,
                      std::to_string(n) + " value for maxTimeMS is out of range [0, 2147483647]"};
       g.max_time_ms = n;
+      g.max_time_given = true;
       return Ok();
     }
     case 'r':

@@ -50,6 +50,7 @@ struct GenericArguments {
   BsonValue lsid, comment, read_preference, read_concern, write_concern, cluster_time;
   std::optional<int64_t> txn_number;
   int64_t max_time_ms = 0;       ///< 0: none
+  bool max_time_given = false;   ///< even when it is 0
   std::string_view api_version;  ///< empty: none
   bool api_strict = false, api_deprecation_errors = false;
   bool help = false;  ///< say what the command is for, and do not do it

@@ -323,7 +323,7 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
   if (!single_batch && !source->Exhausted()) {
     std::unique_ptr<ClientCursor> cursor = make_client();
     cursor->cursor = std::move(source);
-    cursor->snapshot = op.read_snapshot;
+    if (op.view != nullptr) cursor->point = op.view->point();
     cursor->documents_returned = n;
     if (op.deadline_micros > 0 && !cursor->cursor->tailable())
       cursor->time_left_micros =

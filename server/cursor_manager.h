@@ -14,6 +14,7 @@
 #include "protocol/error.h"
 #include "storage/clock.h"
 #include "storage/operation.h"
+#include "storage/read/read_view.h"
 
 namespace mayfly {
 
@@ -68,7 +69,7 @@ struct ClientCursor {
   /// 0: no limit. Not used by tailable cursors: their getMore brings its own.
   int64_t time_left_micros = 0;
   bool allow_partial = false, single_batch = false;
-  std::shared_ptr<const KvSnapshot> snapshot;  ///< of a snapshot read: what its getMores read
+  std::shared_ptr<ReadPoint> point;  ///< of a snapshot read: what its getMores read
   BsonDocument originating_command;            ///< for currentOp and the profiler
   std::string plan_summary;
   std::string_view read_concern;  ///< literal

@@ -310,7 +310,8 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   int64_t limit = g.max_time_ms;
   if (limit == 0 && (flags & kReadOnly))
     limit = server_.settings().max_time_ms_default.load(std::memory_order_relaxed);
-  if (limit != 0) s.op->deadline_micros = s.start_micros + limit * 1000;
+  // A getMore's is how long it waits for data; the rest of the time is its cursor's.
+  if (limit != 0 && s.row->name != "getMore") s.op->deadline_micros = s.start_micros + limit * 1000;
   return Ok();
 }
 

@@ -120,6 +120,9 @@ void RegisterParameters(ServerContext& server) {
            "Milliseconds after which an idle cursor closes.", {}, false);
   p.AddInt("clientCursorMonitorFrequencySecs", &s.client_cursor_monitor_frequency_secs, 1, 3600,
            "Seconds between looks for idle cursors.");
+  p.AddInt("minSnapshotHistoryWindowInSeconds", &s.min_snapshot_history_window_secs, 0, 86'400,
+           "Seconds that a point in time is kept for reads with read concern snapshot, and for the "
+           "cursors they opened.");
   p.AddInt("localLogicalSessionTimeoutMinutes", &s.local_session_timeout_minutes, 1, 1'000'000,
            "Minutes after which an unused session ends.");
   p.AddInt("logicalSessionRefreshMillis", &s.logical_session_refresh_millis, 1000, INT32_MAX,

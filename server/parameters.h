@@ -67,6 +67,7 @@ struct ServerParameters {
   std::atomic<int64_t> local_session_timeout_minutes{30};
   std::atomic<int64_t> logical_session_refresh_millis{300'000};
   std::atomic<int64_t> max_time_ms_default{0};
+  std::atomic<int64_t> min_snapshot_history_window_secs{300};
   std::atomic<bool> require_api_version{false};
   std::atomic<bool> enable_test_commands{false};
   std::atomic<int64_t> internal_query_max_blocking_sort_bytes{100 * 1024 * 1024};

@@ -130,34 +130,89 @@ WriteConcern RWConcernDefaults::CustomWriteConcern() const {
 // --- snapshot reads
 // ------------------------------------------------------------------------------------
 
-Result<SnapshotReads::Point> SnapshotReads::Open(Storage& storage, ReplicaSet& set, uint64_t at,
-                                                 int64_t now_micros) {
-  std::lock_guard l(mutex_);
-  std::erase_if(kept_, [&](const Kept& k) { return now_micros - k.used_micros > kKeepMicros; });
-  for (Kept& k : kept_) {
-    if (k.point.ts != at) continue;
-    k.used_micros = now_micros;
-    return k.point;
-  }
+Error SnapshotReads::TooOld(const ServerContext& server, uint64_t ts) {
+  too_old_.fetch_add(1, std::memory_order_relaxed);
+  return {ErrorCode::kSnapshotTooOld,
+          "Read timestamp " + std::to_string(ts >> 32) + ":" + std::to_string(ts & 0xFFFFFFFF) +
+              " is not one that a snapshot read has begun at in the last " +
+              std::to_string(server.settings().min_snapshot_history_window_secs.load()) +
+              " seconds (minSnapshotHistoryWindowInSeconds)"};
+}
+
+void SnapshotReads::SweepLocked(ServerContext& server, std::vector<Kept>* gone) {
+  const int64_t window = server.settings().min_snapshot_history_window_secs.load();
+  const int64_t micros = server.clock().MonotonicMicros() - window * 1'000'000;
+  const int64_t millis = server.clock().Now().millis - window * 1000;
+  size_t unused = 0;
+  for (const Kept& k : kept_) unused += k.point.use_count() == 1;
+  std::erase_if(kept_, [&](Kept& k) {
+    const bool used = k.point.use_count() > 1;
+    const bool over = k.taken_micros < micros || k.taken.millis < millis;
+    if (!over && (used || unused <= kMost) && kept_.size() - gone->size() <= kMostOfAll)
+      return false;
+    unused -= !used;
+    gone->push_back(std::move(k));
+    return true;
+  });
+}
+
+Result<ReadViewPtr> SnapshotReads::Open(ServerContext& server, ReplicaSet& set, uint64_t at) {
+  std::vector<Kept> gone;  // let go of outside the lock
+  std::unique_lock l(mutex_);
+  SweepLocked(server, &gone);
+  auto find = [&](uint64_t ts) -> ReadViewPtr {
+    for (Kept& k : kept_)
+      if (k.point->ts() == ts) return k.point->View();
+    return nullptr;
+  };
+  ReadViewPtr view;
+  if (at != 0) view = find(at);
   // The time first: what the snapshot has beyond it is in every read at this time, because all of
   // them share it.
   const uint64_t now = set.applied_ts();
-  if (at != 0 && at != now)
-    return Error{ErrorCode::kSnapshotTooOld,
-                 "Read timestamp " + std::to_string(at >> 32) + ":" +
-                     std::to_string(at & 0xFFFFFFFF) +
-                     " is not one that a snapshot read has begun at in the last 300 seconds"};
-  for (Kept& k : kept_) {
-    if (k.point.ts != now) continue;
-    k.used_micros = now_micros;
-    return k.point;
+  if (view == nullptr && (at == 0 || at == now)) {
+    view = find(now);
+    if (view == nullptr) {
+      kept_.push_back({ReadPoint::Take(server.storage(), now), server.clock().MonotonicMicros(),
+                       server.clock().Now()});
+      view = kept_.back().point->View();
+    }
   }
-  if (kept_.size() >= kMost)
-    kept_.erase(std::min_element(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) {
-      return a.used_micros < b.used_micros;
-    }));
-  kept_.push_back({{now, storage.kv().Snapshot()}, now_micros});
-  return kept_.back().point;
+  l.unlock();
+  for (Kept& k : gone) k.point->LetGo();
+  if (view == nullptr) return TooOld(server, at);
+  return view;
+}
+
+Result<ReadViewPtr> SnapshotReads::Continue(ServerContext& server, ReadPoint& point) {
+  Sweep(server);
+  if (ReadViewPtr view = point.View()) return view;
+  return TooOld(server, point.ts());
+}
+
+void SnapshotReads::Sweep(ServerContext& server) {
+  std::vector<Kept> gone;
+  {
+    std::lock_guard l(mutex_);
+    SweepLocked(server, &gone);
+  }
+  for (Kept& k : gone) k.point->LetGo();
+}
+
+void SnapshotReads::Clear() {
+  std::lock_guard l(mutex_);
+  for (Kept& k : kept_) k.point->LetGo();
+  kept_.clear();
+}
+
+SnapshotReads::Totals SnapshotReads::totals(const ServerContext& server) const {
+  Totals t;
+  t.too_old = too_old_.load(std::memory_order_relaxed);
+  std::lock_guard l(mutex_);
+  t.points = static_cast<int64_t>(kept_.size());
+  if (!kept_.empty())
+    t.oldest_seconds = (server.clock().MonotonicMicros() - kept_.front().taken_micros) / 1'000'000;
+  return t;
 }
 
 namespace replication_gate {
@@ -362,11 +417,9 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   // hidden here too.
   ctx.op.ReadClock();
   if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
-    MAYFLY_CO_TRY(SnapshotReads::Point point,
-                  ctx.server.snapshot_reads().Open(ctx.server.storage(), set, ctx.at_cluster_time,
-                                                   ctx.server.clock().MonotonicMicros()));
-    ctx.op.read_snapshot = std::move(point.snapshot);
-    ctx.op.read_ts = point.ts;
+    MAYFLY_CO_TRY(ctx.op.view,
+                  ctx.server.snapshot_reads().Open(ctx.server, set, ctx.at_cluster_time));
+    ctx.op.read_ts = ctx.op.view->point()->ts();
   }
   co_return Ok();
 }

@@ -43,31 +43,38 @@ class RWConcernDefaults {
   std::shared_ptr<const Values> values_ = std::make_shared<Values>();
 };
 
-/// The points in time that snapshot reads have begun at, kept for a while so that others can read at the same one. Threads: any.
+/// The points in time that snapshot reads have begun at, kept for a while so that others, and the later batches of their cursors, can read at
+/// the same one. What a point shows stays in the store, also what was removed since: each is let go of when the window
+/// (minSnapshotHistoryWindowInSeconds) since it was taken is over, whoever reads there. Threads: any.
 class SnapshotReads {
  public:
-  /// A point in time and the snapshot that shows it.
-  struct Point {
-    uint64_t ts = 0;
-    KvSnapshotPtr snapshot;
-  };
-  /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when nobody has read there lately.
-  Result<Point> Open(Storage& storage, ReplicaSet& set, uint64_t at, int64_t now_micros);
+  /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when no read has begun there within the window.
+  Result<ReadViewPtr> Open(ServerContext& server, ReplicaSet& set, uint64_t at);
+  /// What a cursor that was opened at `point` goes on reading. Errors: SnapshotTooOld 239.
+  Result<ReadViewPtr> Continue(ServerContext& server, ReadPoint& point);
+  /// Ends the windows that are over.
+  void Sweep(ServerContext& server);
   /// Before the storage closes.
-  void Clear() {
-    std::lock_guard l(mutex_);
-    kept_.clear();
-  }
+  void Clear();
+  /// For serverStatus: points kept, age of the oldest in seconds, reads that came too late.
+  struct Totals {
+    int64_t points = 0, oldest_seconds = 0, too_old = 0;
+  };
+  Totals totals(const ServerContext& server) const;
 
  private:
-  static constexpr int64_t kKeepMicros = 300'000'000;  ///< minSnapshotHistoryWindowInSeconds
-  static constexpr size_t kMost = 256;
+  static constexpr size_t kMost = 256;        ///< that no cursor uses
+  static constexpr size_t kMostOfAll = 4096;  ///< and together with those that cursors use
   struct Kept {
-    Point point;
-    int64_t used_micros;
+    std::shared_ptr<ReadPoint> point;
+    int64_t taken_micros;  ///< Clock::MonotonicMicros()
+    Instant taken;         ///< tests move this clock
   };
-  std::mutex mutex_;
-  std::vector<Kept> kept_;
+  void SweepLocked(ServerContext& server, std::vector<Kept>* gone);
+  Error TooOld(const ServerContext& server, uint64_t ts);
+  mutable std::mutex mutex_;
+  std::vector<Kept> kept_;  ///< the oldest first
+  std::atomic<int64_t> too_old_{0};
 };
 
 /// What the dispatcher asks of a replica set's member about each command. None of it is called on a standalone.

@@ -14,6 +14,7 @@
 
 #include "server/config.h"
 #include "server/io_timer.h"
+#include "server/replication_gate.h"
 #include "server/retryable_writes.h"
 #include "server/session_store.h"
 #include "storage/thread_scheduling.h"
@@ -318,6 +319,7 @@ Awaitable<void> Server::HouseKeeping() {
     server_.workers().Post([&server = server_, refresh] {
       if (refresh) RefreshSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
+      server.snapshot_reads().Sweep(server);
       server.sessions().Sweep(server.clock().Now(),
                               server.settings().local_session_timeout_minutes * 60'000);
     });

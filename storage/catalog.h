@@ -12,6 +12,15 @@ namespace mayfly {
 
 class Storage;
 
+/// The catalog as it was at one moment; releasing the last one lets the past go. Threads: any. Not to outlive the catalog.
+class CatalogMoment {
+ public:
+  virtual ~CatalogMoment() = default;
+  virtual uint64_t version() const = 0;  ///< Catalog::Version() then
+  /// As Catalog::Find, of that moment. Errors: SnapshotUnavailable 246 when the catalog has changed too often since.
+  virtual Result<CollectionInfoPtr> Find(std::string_view db, std::string_view collection) const = 0;
+};
+
 /// Databases, collections and indexes: what there is. Reads return immutable snapshots and never wait for changes.
 /// Changes are one write unit each, serialised per namespace, and instant: dropped data goes by range drop, and what a
 /// crash left half-dropped is finished at the next open. Threads: any. Blocking: changes, yes.
@@ -28,6 +37,9 @@ class Catalog {
   virtual std::vector<std::string> Databases() = 0;                      ///< those with at least one collection, sorted
   /// Goes up with every change of the catalog; what is derived from it (plan caches, TTL rules) watches it.
   virtual uint64_t Version() const = 0;
+  /// Keeps what the catalog is now. Changes are recorded as long as somebody holds a moment, at most kMaxPast of them.
+  virtual std::shared_ptr<const CatalogMoment> PinMoment() = 0;
+  static constexpr size_t kMaxPast = 10'000;
   /// Called (any thread, must not block) after each change.
   virtual void OnChange(std::function<void()> f) = 0;
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -43,6 +44,7 @@ class CatalogImpl final : public OpenedCatalog {
   std::vector<CollectionInfoPtr> ListAll() override;
   std::vector<std::string> Databases() override;
   uint64_t Version() const override { return version_.load(std::memory_order_acquire); }
+  std::shared_ptr<const CatalogMoment> PinMoment() override;
   void OnChange(std::function<void()> f) override;
 
   Result<CollectionInfoPtr> Create(Operation& op, CollectionInfo definition) override;
@@ -110,6 +112,10 @@ class CatalogImpl final : public OpenedCatalog {
     CollectionInfoPtr before, after;
   };
 
+  class Moment;
+  Result<CollectionInfoPtr> FindAt(uint64_t version, std::string_view db, std::string_view collection);
+  void Unpin(uint64_t version);
+
   void InsertLocked(const CollectionInfoPtr& coll);
   void EraseLocked(const CollectionInfo& coll);
   void Publish(const std::vector<Replacement>& changes);
@@ -162,6 +168,14 @@ class CatalogImpl final : public OpenedCatalog {
   std::map<std::string, std::map<std::string, CollectionInfoPtr, std::less<>>, std::less<>>
       by_name_;
   std::atomic<uint64_t> version_{1};
+  /// The changes since the oldest moment that somebody holds, in order; `version`: the catalog's after it.
+  struct Past {
+    uint64_t version;
+    Replacement change;
+  };
+  std::deque<Past> past_;
+  std::multiset<uint64_t> moments_;
+  uint64_t past_lost_ = 0;  ///< of moments before this one not all changes are known any more
   std::mutex listeners_mutex_;
   std::vector<std::function<void()>> listeners_;
 

@@ -39,6 +39,13 @@ struct CachedFlag : std::atomic<int8_t> {
   }
 };
 
+/// A mark that copies do not take over.
+struct OwnMark : std::atomic<bool> {
+  OwnMark() : std::atomic<bool>(false) {}
+  OwnMark(const OwnMark&) : std::atomic<bool>(false) {}
+  OwnMark& operator=(const OwnMark&) { return *this; }
+};
+
 /// A compiled filter over one document: partial indexes and validators. Made by the FilterCompiler that the
 /// layer above gives to Storage at open (storage itself does not know what a filter means). Immutable; any thread.
 class RecordFilter {
@@ -154,6 +161,8 @@ struct CollectionInfo {
   std::vector<IndexInfoPtr> indexes;
   std::shared_ptr<CollectionCounters> counters;
 
+  /// The catalog has another version in its place, or none. Set before anything that this version names leaves the store.
+  mutable OwnMark superseded;
   mutable CachedFlag has_ttl_rules;
   /// Whether a TTL index or the clustered collection's own rule expires documents. Hot.
   bool HasTtlRules() const {

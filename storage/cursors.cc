@@ -11,10 +11,11 @@ namespace {
 class RangeWalker {
  public:
   /// `head`: what the reaper has emptied of the range, if it is one; must outlive the walker.
-  RangeWalker(Storage::Impl& storage, Keyspace ks, KvIterOptions options, bool backward,
-              const ExpiryHead* head)
+  RangeWalker(Storage::Impl& storage, Keyspace ks, ReadView view, KvIterOptions options,
+              bool backward, const ExpiryHead* head)
       : storage_(storage),
         ks_(ks),
+        view_(std::move(view)),
         options_(std::move(options)),
         backward_(backward),
         head_(head) {}
@@ -43,10 +44,10 @@ class RangeWalker {
   }
   /// The next Next() returns the first key at or behind this one; backward, the last one below it.
   void SeekTo(std::string key) { seek_ = std::move(key); }
-  void Reposition(KvSnapshotPtr snapshot) {
+  void Reposition(ReadView view) {
     if (it_ && it_->Valid() && seek_.empty()) last_.assign(it_->key());
     it_.reset();
-    options_.snapshot = std::move(snapshot);
+    view_ = std::move(view);
     options_.max_skipped = 0;
   }
   std::string_view key() const { return it_->key(); }
@@ -62,15 +63,17 @@ class RangeWalker {
     std::shared_ptr<const ExpiryHead::Stretch> gap;
     if (head_ != nullptr) gap = head_->Read();
     if (!gap || !Overlaps(*gap)) [[likely]]
-      return storage_.kv->NewIterator(ks_, options_);
+      return view_.NewIterator(*storage_.kv, ks_, options_);
     // The snapshot first: what it shows and the head does not know of is in what is read now.
     KvIterOptions o = options_;
+    o.snapshot = view_.snapshot();
     if (!o.snapshot) o.snapshot = storage_.kv->Snapshot();
     gap = head_->Read();
     if (!gap || !Overlaps(*gap) || gap->sequence > o.snapshot->sequence() ||
         gap->epoch != storage_.expiry_epoch.load(std::memory_order_acquire))
-      return storage_.kv->NewIterator(ks_, options_);
-    return NewGapIterator(*storage_.kv, ks_, std::move(o), gap->begin, gap->end);
+      return view_.NewIterator(*storage_.kv, ks_, options_);
+    return view_.Merge(NewGapIterator(*storage_.kv, ks_, std::move(o), gap->begin, gap->end), ks_,
+                       options_.lower, options_.upper);
   }
   bool Overlaps(const ExpiryHead::Stretch& gap) const {
     return options_.lower < gap.end && (options_.upper.empty() || gap.begin < options_.upper) &&
@@ -95,6 +98,7 @@ class RangeWalker {
   }
   Storage::Impl& storage_;
   Keyspace ks_;
+  ReadView view_;
   KvIterOptions options_;
   bool backward_;
   const ExpiryHead* head_;
@@ -106,7 +110,7 @@ class RecordCursorImpl final : public RecordCursor {
  public:
   RecordCursorImpl(Storage::Impl& storage, CollectionInfoPtr coll, RecordScan scan)
       : coll_(std::move(coll)),
-        walker_(storage, Keyspace::kRecords, Options(*coll_, scan), scan.backward,
+        walker_(storage, Keyspace::kRecords, std::move(scan.view), Options(*coll_, scan), scan.backward,
                 coll_->clustered ? &coll_->expiry->head : nullptr) {}
 
   Result<bool> Next() override {
@@ -127,12 +131,11 @@ class RecordCursorImpl final : public RecordCursor {
   std::string_view record_key() const override { return walker_.key(); }
   BsonView doc() const override { return doc_; }
   std::optional<Instant> expire_at() const override { return expire_at_; }
-  void Reposition(KvSnapshotPtr snapshot) override { walker_.Reposition(std::move(snapshot)); }
+  void Reposition(ReadView view) override { walker_.Reposition(std::move(view)); }
 
  private:
   static KvIterOptions Options(const CollectionInfo& coll, RecordScan& scan) {
     KvIterOptions o;
-    o.snapshot = std::move(scan.snapshot);
     o.lower = scan.lower.empty() ? IdPrefix(coll.id) : std::move(scan.lower);
     o.upper = scan.upper.empty() ? IdPrefixEnd(coll.id) : std::move(scan.upper);
     o.fill_cache = scan.fill_cache;
@@ -153,7 +156,7 @@ class IndexCursorImpl final : public IndexCursor {
                   IndexScan scan)
       : coll_(std::move(coll)),
         index_(std::move(index)),
-        walker_(storage, index_->keyspace, Options(*index_, scan), scan.backward,
+        walker_(storage, index_->keyspace, std::move(scan.view), Options(*index_, scan), scan.backward,
                 index_->expire_after_seconds ? &index_->expiry->head : nullptr) {
     AppendBe32(record_key_, coll_->id);
   }
@@ -190,12 +193,11 @@ class IndexCursorImpl final : public IndexCursor {
   std::string_view encoded_values() const override { return values_; }
   std::string_view type_bits() const override { return type_bits_; }
   std::string_view record_key() const override { return record_key_; }
-  void Reposition(KvSnapshotPtr snapshot) override { walker_.Reposition(std::move(snapshot)); }
+  void Reposition(ReadView view) override { walker_.Reposition(std::move(view)); }
 
  private:
   static KvIterOptions Options(const IndexInfo& index, IndexScan& scan) {
     KvIterOptions o;
-    o.snapshot = std::move(scan.snapshot);
     o.lower = IdPrefix(index.id) + scan.lower;
     o.upper = scan.upper.empty() ? IdPrefixEnd(index.id) : IdPrefix(index.id) + scan.upper;
     o.fill_cache = scan.fill_cache;

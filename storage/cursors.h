@@ -8,12 +8,13 @@
 #include "protocol/error.h"
 #include "storage/catalog_types.h"
 #include "storage/kv.h"
+#include "storage/read/read_view.h"
 
 namespace mayfly {
 
 /// Part of a collection in record-key order (`_id` order; insertion order when capped).
 struct RecordScan {
-  KvSnapshotPtr snapshot;          ///< null: now
+  ReadView view;
   bool backward = false;
   std::string lower;               ///< full record key, inclusive; empty: from the first record
   std::string upper;               ///< full record key, exclusive; empty: to the last record
@@ -32,13 +33,13 @@ class RecordCursor {
   virtual BsonView doc() const = 0;
   virtual std::optional<Instant> expire_at() const = 0;
   /// Gives up the iterator and snapshot at once but remembers the position; the next Next() opens anew and continues behind
-  /// it. With a new snapshot (null: now) for tailable cursors, which see what was written since.
-  virtual void Reposition(KvSnapshotPtr snapshot) = 0;
+  /// it. With a new view (null: now) for tailable cursors, which see what was written since.
+  virtual void Reposition(ReadView view) = 0;
 };
 
 /// A range of encoded index keys (without the index's prefix).
 struct IndexScan {
-  KvSnapshotPtr snapshot;
+  ReadView view;
   bool backward = false;
   std::string lower;               ///< encoded values; inclusive
   std::string upper;               ///< encoded values; exclusive; empty: to the end
@@ -58,9 +59,9 @@ class IndexCursor {
   virtual std::string_view type_bits() const = 0;
   virtual std::string_view record_key() const = 0;      ///< full key in Keyspace::kRecords
   /// As RecordCursor::Reposition: gives up the iterator and snapshot at once, remembers the last entry returned, and the
-  /// next Next() (or SeekTo) opens anew at `snapshot` (null: now) and goes on behind that entry in scan direction. A getMore
+  /// next Next() (or SeekTo) opens anew at `view` (null: now) and goes on behind that entry in scan direction. A getMore
   /// in the middle of many equal keys so costs one seek.
-  virtual void Reposition(KvSnapshotPtr snapshot) = 0;
+  virtual void Reposition(ReadView view) = 0;
 };
 
 }  // namespace mayfly

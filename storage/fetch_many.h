@@ -20,7 +20,7 @@ class RecordBatch {
   /// `record_keys`: full keys in Keyspace::kRecords. Errors: those of the store; InternalError 1
   /// for a damaged record.
   Result<void> Fetch(Storage& storage, const CollectionInfo& coll,
-                     std::span<const std::string_view> record_keys, const KvSnapshot* at);
+                     std::span<const std::string_view> record_keys, const ReadView& view);
   size_t size() const { return entries_.size(); }
   const Entry& operator[](size_t i) const { return entries_[i]; }
   /// Lets go of the records.

@@ -91,6 +91,11 @@ struct KvStats {
            pending_compaction_bytes = 0;
 };
 
+/// Snapshots that somebody holds.
+struct KvSnapshotStats {
+  uint64_t held = 0, oldest_age_seconds = 0;
+};
+
 /// Threads: any. Blocking: yes (a Get may read from disk; a Write appends to the WAL).
 /// Errors: storage failures come back as OutOfDiskSpace 14031, InternalError 1 or InterruptedAtShutdown 11600.
 class KvStore {
@@ -103,6 +108,7 @@ class KvStore {
                                 const KvSnapshot* at = nullptr) = 0;
   virtual std::unique_ptr<KvIterator> NewIterator(Keyspace ks, KvIterOptions options) = 0;
   virtual KvSnapshotPtr Snapshot() = 0;
+  virtual KvSnapshotStats Snapshots() { return {}; }
   /// Goes up with every batch; a snapshot taken now has at least this one.
   virtual uint64_t LatestSequence() = 0;
   virtual std::unique_ptr<KvBatch> NewBatch() = 0;

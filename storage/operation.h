@@ -10,7 +10,7 @@
 
 namespace mayfly {
 
-class KvSnapshot;
+class ReadView;
 
 /// One client operation (or one pass of the reaper) as the layers below the server see it: its single
 /// clock reading, how to stop it, and what it has cost so far. Owned by whoever runs the operation;
@@ -69,8 +69,9 @@ class Operation {
   /// there reports success and sets `commit_timed_out`: its outcome is not known yet.
   int64_t commit_deadline_micros = 0;
   bool commit_timed_out = false;
-  /// Read everything at this point (readConcern snapshot), which is the set's time `read_ts`; null: now.
-  std::shared_ptr<const KvSnapshot> read_snapshot;
+  /// What all reads of this operation see (read concern snapshot, transactions), which is the set's time `read_ts`; null: each
+  /// takes the latest there is.
+  std::shared_ptr<const ReadView> view;
   uint64_t read_ts = 0;
   /// On a replica set: its time when the operation began ($$CLUSTER_TIME); 0: a standalone.
   uint64_t cluster_time = 0;

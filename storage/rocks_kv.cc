@@ -217,6 +217,15 @@ class RocksKv final : public KvStore {
     return std::make_unique<RocksIterator>(db_.get(), Cf(ks), std::move(options));
   }
   KvSnapshotPtr Snapshot() override { return std::make_shared<RocksSnapshot>(db_.get()); }
+  KvSnapshotStats Snapshots() override {
+    KvSnapshotStats s;
+    uint64_t oldest = 0;
+    db_->GetIntProperty(rocksdb::DB::Properties::kNumSnapshots, &s.held);
+    db_->GetIntProperty(rocksdb::DB::Properties::kOldestSnapshotTime, &oldest);
+    const auto now = static_cast<uint64_t>(time(nullptr));
+    if (s.held != 0 && oldest != 0 && oldest < now) s.oldest_age_seconds = now - oldest;
+    return s;
+  }
   uint64_t LatestSequence() override { return db_->GetLatestSequenceNumber(); }
   std::unique_ptr<KvBatch> NewBatch() override { return std::make_unique<RocksBatch>(cfs_); }
   Result<void> Write(KvBatch& batch, bool sync) override;

@@ -39,6 +39,8 @@ Error DamagedRecord(const CollectionInfo& coll) {
 
 }  // namespace
 
+const ReadView Storage::kNow;
+
 Storage::Storage() : impl_(std::make_unique<Impl>()) {}
 
 Result<std::unique_ptr<Storage>> Storage::Open(StorageOptions options) {
@@ -90,19 +92,19 @@ void Storage::AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::str
 }
 
 Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record* out,
-                               const KvSnapshot* at) {
+                               const ReadView& view) {
   thread_local std::string key;  // keeps its memory from one call to the next
   key.clear();
   if (!coll.capped) {
     AppendRecordKeyOfId(coll.id, id, key);
-    return Fetch(coll, key, out, at);
+    return Fetch(coll, key, out, view);
   }
   if (coll.source) return false;  // its documents have no `_id`
   for (const IndexInfoPtr& index : coll.indexes) {
     if (!index->is_id()) continue;
     AppendBe32(key, index->id);
     EncodeKeyValue(id, index->fields[0].descending, key);
-    MAYFLY_TRY(bool found, impl_->kv->Get(index->keyspace, key, &out->pinned, at));
+    MAYFLY_TRY(bool found, view.Get(*impl_->kv, index->keyspace, key, &out->pinned));
     if (!found) return false;
     std::string_view record_id, type_bits;
     if (!DecodeUniqueIndexValue(out->pinned.view(), &record_id, &type_bits))
@@ -110,16 +112,16 @@ Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record*
     key.clear();
     AppendBe32(key, coll.id);
     key.append(record_id);
-    return Fetch(coll, key, out, at);
+    return Fetch(coll, key, out, view);
   }
   return Error{ErrorCode::kInternalError, "the capped collection " + coll.ns + " has no _id index"};
 }
 
 Result<bool> Storage::Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
-                            const KvSnapshot* at) {
+                            const ReadView& view) {
   if (coll.source) [[unlikely]]
     return coll.source->Fetch(record_key, out);
-  MAYFLY_TRY(bool found, impl_->kv->Get(Keyspace::kRecords, record_key, &out->pinned, at));
+  MAYFLY_TRY(bool found, view.Get(*impl_->kv, Keyspace::kRecords, record_key, &out->pinned));
   if (!found) return false;
   if (!DecodeRecord(out->pinned.view(), &out->doc, &out->expire_at)) [[unlikely]]
     return DamagedRecord(coll);

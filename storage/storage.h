@@ -13,6 +13,7 @@
 #include "storage/expiry_policy.h"
 #include "storage/kv.h"
 #include "storage/operation.h"
+#include "storage/read/read_view.h"
 #include "storage/write_unit.h"
 
 namespace mayfly {
@@ -69,9 +70,9 @@ class Storage {
     std::optional<Instant> expire_at;
   };
   /// By `_id`: one store look-up (two on capped collections). False when absent. Hot path: no allocation beyond the key.
-  Result<bool> FindById(const CollectionInfo& coll, BsonValue id, Record* out, const KvSnapshot* at = nullptr);
+  Result<bool> FindById(const CollectionInfo& coll, BsonValue id, Record* out, const ReadView& view = kNow);
   /// By full record key.
-  Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out, const KvSnapshot* at = nullptr);
+  Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out, const ReadView& view = kNow);
 
   std::unique_ptr<RecordCursor> ScanRecords(CollectionInfoPtr coll, RecordScan scan);
   std::unique_ptr<IndexCursor> ScanIndex(CollectionInfoPtr coll, IndexInfoPtr index, IndexScan scan);
@@ -84,6 +85,8 @@ class Storage {
   /// Checks every record (BSON, header, key) and every index against its documents; appends MongoDB's `validate` fields
   /// (valid, nrecords, keysPerIndex, indexDetails, errors, warnings …) to `reply`.
   Result<void> Validate(Operation& op, CollectionInfoPtr coll, bool full, class BsonBuilder& reply);
+
+  static const ReadView kNow;  ///< each look-up sees the latest
 
   struct Impl;
   Impl& impl() { return *impl_; }

@@ -96,21 +96,25 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
   return true;
 }
 
-Result<int64_t> Visibility::CountVisible(Operation& op) const {
-  if (!MayHide()) return Storage::DocumentCount(*counted_);
+Result<int64_t> Visibility::CountVisible(Operation& op, const ReadView& given) const {
+  const bool may_hide = MayHide();
+  if (!may_hide && given.snapshot() == nullptr) return Storage::DocumentCount(*counted_);
   // The counter is written with each change, so that it agrees with the entries at one point in time.
-  KvSnapshotPtr snapshot = storage_->kv().Snapshot();
+  const ReadView view = given.snapshot() ? given : ReadView(storage_->kv().Snapshot());
   PinnedValue pinned;
   CounterRow row;
-  MAYFLY_TRY(bool found, storage_->kv().Get(Keyspace::kCatalog, CountersKey(coll_->id), &pinned,
-                                            snapshot.get()));
+  MAYFLY_TRY(bool found,
+             view.Get(storage_->kv(), Keyspace::kCatalog, CountersKey(counted_->id), &pinned));
   if (found && !DecodeCounterRow(pinned.view(), &row))
-    return Error{ErrorCode::kInternalError, "corrupt counters of collection " + coll_->ns};
-  MAYFLY_TRY(int64_t hidden, CountHidden(op, snapshot));
-  return std::max<int64_t>(0, row.documents - hidden);
+    return Error{ErrorCode::kInternalError, "corrupt counters of collection " + counted_->ns};
+  int64_t hidden = 0;
+  if (may_hide) {
+    MAYFLY_TRY(hidden, CountHidden(op, view));
+  }
+  return std::max<int64_t>(0, row.documents + view.OwnDocuments(*counted_) - hidden);
 }
 
-Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snapshot) const {
+Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) const {
   // Each record once, whichever of its deadlines is past. Where there is one queue only, and every
   // record in it once, nothing need be remembered.
   std::unordered_set<std::string> seen;
@@ -119,7 +123,7 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snap
   auto count = [&](std::string_view record_key) -> Result<void> {
     MAYFLY_TRY(op.CheckInterrupt());
     if (!rules_.empty() && !seen.emplace(record_key).second) return Ok();
-    MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record, snapshot.get()));
+    MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record, view));
     if (!found) return Ok();
     if (auto cause = Expired(record.doc, record.expire_at)) {
       storage_->expiry_policy().NoteHidden(cause->deadline.millis);
@@ -128,14 +132,15 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snap
     return Ok();
   };
   std::string record_key;
-  if (int64_t first = coll_->document_expiry->Earliest(); first <= now_.millis) {
+  // What an earlier view shows may lie before what is left now.
+  if (int64_t first = earlier_ ? INT64_MIN + 1 : coll_->document_expiry->Earliest();
+      first <= now_.millis) {
     KvIterOptions o;
-    o.snapshot = snapshot;
     o.lower = DeadlinePrefix(coll_->id);
     AppendTime64(o.lower, {first});
     o.upper = DeadlinePrefix(coll_->id);
     AppendTime64(o.upper, {SaturatingDeadline(now_.millis, 0) + 1});
-    auto it = storage_->kv().NewIterator(Keyspace::kExpiry, std::move(o));
+    auto it = view.NewIterator(storage_->kv(), Keyspace::kExpiry, std::move(o));
     const bool plain = rules_.empty() && !storage_->expiry_policy().HasHolds();
     uint32_t collection;
     Instant deadline;
@@ -161,7 +166,7 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snap
     const int64_t last = SaturatingDeadline(now_.millis, -r.seconds);
     if (!r.index) {
       RecordScan scan;
-      scan.snapshot = snapshot;
+      scan.view = view;
       scan.lower = scan.upper = IdPrefix(coll_->id);
       EncodeKeyValue(Value::Date({0}).view(), false, scan.lower);
       EncodeKeyValue(Value::Date({last + 1}).view(), false, scan.upper);
@@ -174,9 +179,10 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const KvSnapshotPtr& snap
       continue;
     }
     const bool descending = r.index->fields[0].descending;
-    const int64_t first = std::max(r.index->expiry->Earliest(), INT64_MIN + 1);
+    const int64_t first =
+        earlier_ ? INT64_MIN + 1 : std::max(r.index->expiry->Earliest(), INT64_MIN + 1);
     IndexScan scan;
-    scan.snapshot = snapshot;
+    scan.view = view;
     EncodeKeyValue(Value::Date({descending ? last : first}).view(), descending, scan.lower);
     EncodeKeyValue(Value::Date({descending ? first - 1 : last + 1}).view(), descending, scan.upper);
     IndexInfoPtr index(std::shared_ptr<const void>(), r.index);

@@ -14,15 +14,16 @@ class Visibility {
  public:
   /// Shows everything.
   Visibility() = default;
-  /// `earlier`: what is read is a snapshot from before this call. The reaper may have removed what
-  /// it still shows, so the marks of what is left say nothing of it.
+  /// `view`: what is read. With an earlier one the marks of what is left say nothing: the reaper may
+  /// have removed what it still shows, and the marks do not know what is not committed.
   Visibility(Storage& storage, const CollectionInfo& coll, Instant now,
-             bool include_expired = false, bool earlier = false)
-      : storage_(&storage), counted_(&coll), earlier_(earlier) {
+             bool include_expired = false, const ReadView& view = Storage::kNow)
+      : storage_(&storage), counted_(&coll), earlier_(view.earlier()) {
     const ExpiryPolicy& policy = storage.expiry_policy();
     if (include_expired || policy.suspended.load(std::memory_order_relaxed)) return;
     coll_ = &coll;
     now_ = now;
+    if (earlier_) own_deadlines_ = view.OwnDeadlines(coll);
     if (coll.HasTtlRules()) AddRules(policy);
   }
 
@@ -36,15 +37,15 @@ class Visibility {
   /// need no look at the records.
   bool MayHide() const {
     return coll_ != nullptr &&
-           (!rules_.empty() || (earlier_ ? coll_->document_expiry->HadEntries()
+           (!rules_.empty() || (earlier_ ? own_deadlines_ || coll_->document_expiry->HadEntries()
                                          : coll_->document_expiry->Earliest() <= now_.millis));
   }
   /// For writers, of a locked document: why it is absent; nullopt when it is there.
   std::optional<DeleteCause> Expired(BsonView doc, std::optional<Instant> expire_at) const;
 
   /// How many documents are there: the collection's counter, less what is hidden. Reads the overdue
-  /// entries only.
-  Result<int64_t> CountVisible(Operation& op) const;
+  /// entries only. `view`: the one it was made for, or the state of now.
+  Result<int64_t> CountVisible(Operation& op, const ReadView& view = Storage::kNow) const;
 
  private:
   struct Rule {
@@ -52,14 +53,14 @@ class Visibility {
     int64_t seconds;
   };
   bool Hides(BsonView doc, std::optional<Instant> expire_at) const;
-  Result<int64_t> CountHidden(Operation& op, const KvSnapshotPtr& snapshot) const;
+  Result<int64_t> CountHidden(Operation& op, const ReadView& view) const;
 
   void AddRules(const ExpiryPolicy& policy);
 
   Storage* storage_ = nullptr;
   const CollectionInfo* counted_ = nullptr;
   const CollectionInfo* coll_ = nullptr;  ///< null: everything shows
-  bool earlier_ = false;
+  bool earlier_ = false, own_deadlines_ = false;
   Instant now_{INT64_MIN};
   std::vector<Rule> rules_;  ///< exact ones that may be overdue
 };

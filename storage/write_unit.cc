@@ -169,10 +169,11 @@ WriteUnit::WriteUnit(WriteUnit&&) noexcept = default;
 
 void WriteUnit::set_no_wait(bool on) { impl_->no_wait = on; }
 
-Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView doc,
+Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
                                std::optional<Instant> expire_at) {
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  const BsonView doc = u.Keep(given_doc);
   const CollectionInfo& coll = *touched->coll;
   bson_check::Document(doc.bytes(), "an insert");
   BsonValue id = doc.First().value;
@@ -325,10 +326,11 @@ Result<void> WriteUnit::LockAndReadMany(const CollectionInfo& coll,
   return Ok();
 }
 
-Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& current, BsonView next,
-                               std::optional<Instant> expire_at) {
+Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& current,
+                               BsonView given_next, std::optional<Instant> expire_at) {
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  const BsonView next = u.Keep(given_next);
   const CollectionInfo& coll = *touched->coll;
   bson_check::Document(next.bytes(), "a write");
   std::string_view record_id = RecordIdOf(current.record_key);
@@ -592,6 +594,71 @@ void WriteUnit::LogCommand(std::string_view db, const CollectionInfo* collection
   }
 }
 void WriteUnit::SetLocal() { impl_->local = true; }
+
+void WriteUnit::OwnDocuments() { impl_->owns_documents = true; }
+void WriteUnit::Attach(Operation& op) { impl_->op = &op; }
+
+std::shared_ptr<OwnWrites> WriteUnit::own_writes() {
+  if (!impl_->own_writes) impl_->own_writes = std::make_shared<OwnWrites>(*impl_);
+  return impl_->own_writes;
+}
+
+WriteUnit::Savepoint WriteUnit::Mark() const {
+  const Impl& u = *impl_;
+  Savepoint s;
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) s.ops[ks] = static_cast<uint32_t>(u.ops[ks].size());
+  s.sequence = u.sequence;
+  s.changes = u.changes.size();
+  s.commands = u.commands.size();
+  s.multikey = u.multikey.size();
+  s.on_commit = u.on_commit.size();
+  s.expiry_notes = u.expiry_notes.size();
+  s.ranges = u.ranges.size();
+  s.staged_bytes = u.staged_bytes;
+  for (const TouchedCollection& t : u.collections)
+    s.collections.push_back({t.counted, t.documents, t.bytes, t.first_sequence, t.last_sequence});
+  s.local = u.local;
+  return s;
+}
+
+void WriteUnit::RollBackTo(const Savepoint& s) {
+  Impl& u = *impl_;
+  std::array<uint32_t, kKeyspaceCount> sizes;
+  std::copy(std::begin(s.ops), std::end(s.ops), sizes.begin());
+  if (u.own_writes) u.own_writes->Truncate(sizes);
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) u.ops[ks].resize(sizes[ks]);
+  u.sequence = s.sequence;
+  u.changes.erase(u.changes.begin() + static_cast<ptrdiff_t>(s.changes), u.changes.end());
+  u.commands.resize(s.commands);
+  u.multikey.resize(s.multikey);
+  u.on_commit.resize(s.on_commit);
+  u.expiry_notes.resize(s.expiry_notes);
+  u.ranges.resize(s.ranges);
+  u.staged_bytes = s.staged_bytes;
+  // Gates of collections that came later stay shut for others; nothing changes in them.
+  for (size_t i = 0; i < u.collections.size(); ++i) {
+    TouchedCollection& t = u.collections[i];
+    const Savepoint::Counts c =
+        i < s.collections.size() ? s.collections[i] : Savepoint::Counts{false, 0, 0, 0, 0};
+    t.counted = c.counted;
+    t.documents = c.documents;
+    t.bytes = c.bytes;
+    t.first_sequence = c.first_sequence;
+    t.last_sequence = c.last_sequence;
+  }
+  u.local = s.local;
+  // Positions of what is gone are in it: it is filled again by the next look-up.
+  u.slots.clear();
+  u.slots_used = 0;
+  u.indexed.fill(0);
+}
+
+size_t WriteUnit::MemoryBytes() const {
+  size_t bytes = impl_->arena.used() + impl_->slots.capacity() * sizeof(Impl::Slot);
+  for (const auto& list : impl_->ops) bytes += list.capacity() * sizeof(StagedOp);
+  return bytes + impl_->changes.capacity() * sizeof(DocumentChange) +
+         impl_->locks.capacity() * sizeof(uint64_t);
+}
 
 void WriteUnit::OnCommit(std::function<void()> f) { impl_->on_commit.push_back(std::move(f)); }
 bool WriteUnit::empty() const { return impl_->empty(); }

@@ -89,6 +89,30 @@ class WriteUnit {
   /// be primary before the outcome was known: what has to happen there too follows from the rows (storage/log_apply.h).
   void OnCommit(std::function<void()> f);
 
+  // --- a unit of several statements: a transaction --------------------------------------------------------------------
+  /// From now on documents are copied into the unit, which may so outlive whoever gave them.
+  void OwnDocuments();
+  /// Goes on for another operation: its clock reading, its interrupts, its counts.
+  void Attach(Operation& op);
+  /// What it has staged so far in key order; for ReadView::With. The same object for the unit's life.
+  std::shared_ptr<class OwnWrites> own_writes();
+  /// How far the unit has come.
+  struct Savepoint {
+    struct Counts {
+      bool counted;
+      int64_t documents, bytes, first_sequence, last_sequence;
+    };
+    uint32_t ops[kKeyspaceCount], sequence;
+    size_t changes, commands, multikey, on_commit, expiry_notes, ranges, staged_bytes;
+    std::vector<Counts> collections;
+    bool local;
+  };
+  Savepoint Mark() const;
+  /// Takes back what was staged since. Locks stay with the unit, and what it has copied stays in its memory.
+  void RollBackTo(const Savepoint& savepoint);
+  /// Bytes it holds, for whoever counts memory: more than SizeBytes once something was taken back.
+  size_t MemoryBytes() const;
+
   // --- what the log entry says besides the changes themselves; without effect unless the store is a member of a replica set ---------
   /// The session and transaction number of a retryable write; `lsid` is the oplog's {id, uid}. Copied.
   void SetLogSession(BsonView lsid, int64_t txn_number);

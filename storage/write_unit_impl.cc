@@ -29,6 +29,7 @@ void Arena::Reset() {
   blocks_.clear();
   next_ = first_;
   left_ = sizeof first_;
+  used_ = 0;
 }
 
 // --- locks
@@ -388,6 +389,11 @@ bool WriteUnit::Impl::empty() const {
 
 void WriteUnit::Impl::Reset() {
   ReleaseLocks();
+  if (own_writes) {
+    own_writes->Close();
+    own_writes.reset();
+  }
+  owns_documents = false;
   op = nullptr;
   no_wait = applied = false;
   collections.clear();

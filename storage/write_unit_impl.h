@@ -11,6 +11,7 @@
 #include "storage/key_format.h"
 #include "storage/lock_table.h"
 #include "storage/storage_impl.h"
+#include "storage/read/own_writes.h"
 #include "storage/write_unit.h"
 
 namespace mayfly {
@@ -20,6 +21,7 @@ class Arena {
  public:
   char* Allocate(size_t n) {
     if (n > left_) Grow(n);
+    used_ += n;
     char* p = next_;
     next_ += n;
     left_ -= n;
@@ -32,12 +34,14 @@ class Arena {
     return {p, s.size()};
   }
   void Reset();
+  size_t used() const { return used_; }
 
  private:
   void Grow(size_t n);
   char first_[2048];
   char* next_ = first_;
   size_t left_ = sizeof first_;
+  size_t used_ = 0;
   std::vector<std::unique_ptr<char[]>> blocks_;
 };
 
@@ -130,6 +134,12 @@ struct WriteUnit::Impl {
   uint32_t sequence = 0;
   size_t staged_bytes = 0;
   std::vector<StagedOp> ranges;  ///< the kDeleteRange ones again, for look-ups
+  bool owns_documents = false;   ///< WriteUnit::OwnDocuments
+  std::shared_ptr<OwnWrites> own_writes;
+  /// The document as the unit keeps it.
+  BsonView Keep(BsonView doc) {
+    return owns_documents ? BsonView(arena.Copy(doc.bytes())) : doc;
+  }
 
   // --- locks
   // ---------------------------------------------------------------------------------------------------------

@@ -31,9 +31,8 @@ class CountExecutorImpl final : public CountExecutor {
       return Error{ErrorCode::kBadValue, "skip and limit must be non-negative"};
     spec.skip = spec.limit = 0;
     spec.sort = spec.projection = BsonView();
-    // A snapshot's count may differ from the counter of now.
     if (spec.coll != nullptr && MatchesAll(spec) && NoHint(spec) && spec.min.empty() &&
-        spec.max.empty() && spec.snapshot == nullptr && !spec.include_expired) {
+        spec.max.empty() && !spec.include_expired) {
       fast_ = spec.coll;
       ns_ = spec.coll->ns;
       return Ok();
@@ -44,7 +43,8 @@ class CountExecutorImpl final : public CountExecutor {
   Result<int64_t> Count() override {
     int64_t found = 0;
     if (fast_ != nullptr) {
-      MAYFLY_TRY(found, Visibility(storage_, *fast_, op_.now).CountVisible(op_));
+      const ReadView& view = op_.view == nullptr ? Storage::kNow : *op_.view;
+      MAYFLY_TRY(found, Visibility(storage_, *fast_, op_.now, false, view).CountVisible(op_, view));
     } else {
       int64_t enough = limit_ > 0 ? skip_ + limit_ : INT64_MAX;
       while (found < enough) {
@@ -145,7 +145,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
     auto predicates = CollectPredicates(clauses);
     for (const auto& index : in.ctx.coll->indexes) {
       if (!in.MayUse(*index) || index->fields[0].path != key_) continue;
-      IndexAccess access = BuildIndexAccess(index, clauses, predicates);
+      IndexAccess access = BuildIndexAccess(index, in.ctx.view.Multikey(*index), clauses, predicates);
       // What a sparse index leaves out has no value to show.
       bool complete = access.safe || (clauses.empty() && !index->has_partial_filter);
       bool exact = std::all_of(clauses.begin(), clauses.end(), [&](const auto* c) {
@@ -190,7 +190,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
         // Null, missing or an empty array: the documents know.
         Storage::Record record;
         MAYFLY_TRY(bool found, storage_.Fetch(*find_.context().coll, find_.record_key(), &record,
-                                              find_.context().snapshot.get()));
+                                              find_.context().view));
         ++op_.docs_examined;
         if (!found) continue;
         MAYFLY_TRY(Extract(record.doc));

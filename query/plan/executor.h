@@ -54,9 +54,6 @@ struct QuerySpec {
   /// VariableId. Not with `let`.
   VariableScope* scope = nullptr;
   const std::vector<Value>* variables = nullptr;
-  /// Read at this point in time, also after RestoreState (transactions, snapshot reads). Null: now,
-  /// and anew for each batch.
-  KvSnapshotPtr snapshot;
   uint64_t memory_limit =
       100ull * 1024 * 1024;  ///< bytes a blocking sort may hold before it spills or fails with 292
   std::string spill_directory;  ///< for sorts; empty: a folder beside the data
@@ -96,7 +93,8 @@ struct ExplainStage {
 /// outlive its use.
 ///
 /// Life: Next()… SaveState() | (any time, any thread) | RestoreState(op) Next()… Between SaveState
-/// and RestoreState it holds no snapshot and no iterator.
+/// and RestoreState it holds no view and no iterator. What is read is Operation::view, or, where there is none, the latest
+/// state when the executor is made and at each RestoreState.
 class PlanExecutor {
  public:
   enum class State : uint8_t { kAdvanced, kEof };
@@ -129,7 +127,8 @@ class PlanExecutor {
                          size_t max_bytes = kMaxBsonUserSize);
 
   virtual void SaveState() = 0;
-  virtual Result<void> RestoreState(Operation& op, KvSnapshotPtr snapshot = nullptr) = 0;
+  /// Errors: QueryPlanKilled 175 when the collection or an index of the plan is gone or renamed.
+  virtual Result<void> RestoreState(Operation& op) = 0;
   virtual bool tailable() const = 0;
   /// True once the end is known (a limit is reached, the input has ended): no cursor need be kept.
   virtual bool IsEof() const = 0;

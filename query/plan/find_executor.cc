@@ -20,6 +20,14 @@ bool IsSimpleProjection(BsonView spec) {
   return true;
 }
 
+/// Whether what the plan begins with is a scan of records that will find nothing more.
+bool ScanHasEnded(const PlanStage& root) {
+  const PlanStage* leaf = &root;
+  while (!leaf->children().empty()) leaf = leaf->children()[0].get();
+  const auto* scan = dynamic_cast<const RecordScanStage*>(leaf);
+  return scan != nullptr && scan->finished();
+}
+
 }  // namespace
 
 OwnedRow OwnedRow::Copy(const Row& row) {
@@ -96,8 +104,8 @@ Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint) {
 Result<void> FindExecutor::Parse(QuerySpec& spec) {
   ctx_.coll = spec.coll;
   include_expired_ = spec.include_expired;
-  pinned_ = spec.snapshot != nullptr ? spec.snapshot : ctx_.op->read_snapshot;
-  SetVisibility(pinned_ != nullptr);
+  if (ctx_.op->view != nullptr) ctx_.view = *ctx_.op->view;
+  SetVisibility();
   ctx_.fill_cache = spec.fill_cache;
   ctx_.timing = spec.explain;
   ctx_.eval.now = ctx_.op->now;
@@ -179,7 +187,10 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
   Value id_value = point_read_ ? Value::Copy(id) : Value();
   MAYFLY_TRY(Parse(spec));
   input_->count_only = count_only;
-  ctx_.snapshot = pinned_;
+  if (ctx_.coll != nullptr && !point_read_ && ctx_.op->view == nullptr && !TakeView()) {
+    // Dropped just now, before anything was read.
+    ctx_.coll = nullptr;
+  }
   if (ctx_.coll == nullptr) {
     winner_.root = std::make_unique<EofStage>(ctx_);
     tailable_ = false;
@@ -194,7 +205,6 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
           input_->projection_spec);
     winner_.root = std::move(stage);
   } else {
-    if (ctx_.snapshot == nullptr) ctx_.snapshot = storage_.kv().Snapshot();
     if (IndexFilters::Global().any()) [[unlikely]]
       input_->allowed = IndexFilters::Global().Find(
           ctx_.coll->uuid,
@@ -371,6 +381,7 @@ Result<PlanExecutor::State> FindExecutor::Next() {
         Result<StageState> state = winner_.root->Work(&row_);
         if (!state) return std::move(state).error();
         if (state.value() == StageState::kEof) {
+          if (tailable_ && ScanHasEnded(*winner_.root)) tailable_ = false;
           if (!tailable_) eof_ = true;
           return State::kEof;
         }
@@ -392,9 +403,9 @@ Result<PlanExecutor::State> FindExecutor::Next() {
   return State::kAdvanced;
 }
 
-void FindExecutor::SetVisibility(bool earlier_snapshot) {
+void FindExecutor::SetVisibility() {
   if (ctx_.coll == nullptr) return;
-  ctx_.visible = Visibility(storage_, *ctx_.coll, ctx_.op->now, include_expired_, earlier_snapshot);
+  ctx_.visible = Visibility(storage_, *ctx_.coll, ctx_.op->now, include_expired_, ctx_.view);
   ctx_.check_keys = ctx_.visible.MayHide();
 }
 
@@ -402,7 +413,7 @@ Result<bool> FindExecutor::StillVisible() {
   if (row_.has_doc) return ctx_.visible.Shows(row_.doc, row_.expire_at);
   if (!ctx_.check_keys || ctx_.coll == nullptr) return true;
   MAYFLY_TRY(bool found,
-             storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.snapshot.get()));
+             storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.view));
   return found && ctx_.visible.Shows(covered_record_.doc, covered_record_.expire_at);
 }
 
@@ -439,7 +450,7 @@ Result<void> FindExecutor::LoadCovered() {
   if (!sure) {
     ++ctx_.op->docs_examined;
     MAYFLY_TRY(bool found,
-               storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.snapshot.get()));
+               storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.view));
     if (!found) return Error{ErrorCode::kInternalError, "index entry without a document"};
     row_.doc = covered_record_.doc;
     row_.has_doc = true;
@@ -547,20 +558,56 @@ void FindExecutor::SaveState() {
   }
   winner_.root->Save();
   covered_record_.pinned.Reset();
-  ctx_.snapshot = nullptr;
+  ctx_.view = ReadView();
 }
 
-Result<void> FindExecutor::RestoreState(Operation& op, KvSnapshotPtr snapshot) {
+Result<void> FindExecutor::TakeView() {
+  for (;;) {
+    ctx_.view = ReadView(storage_.kv().Snapshot());
+    // What the definition names is in the snapshot unless it was dropped before, and then the catalog
+    // says so by now.
+    if (!ctx_.coll->superseded.load(std::memory_order_acquire)) [[likely]]
+      return Ok();
+    CollectionInfoPtr now = storage_.catalog().FindById(ctx_.coll->id);
+    if (now == nullptr) return Error{ErrorCode::kNamespaceNotFound, "collection dropped"};
+    ctx_.coll = std::move(now);
+    SetVisibility();
+  }
+}
+
+Result<void> FindExecutor::CheckPlanLives(const PlanStage& stage) {
+  if (const IndexInfo* index = stage.index()) {
+    const bool there = std::any_of(ctx_.coll->indexes.begin(), ctx_.coll->indexes.end(),
+                                   [&](const IndexInfoPtr& i) {
+                                     return i->id == index->id && i->state == IndexState::kReady;
+                                   });
+    if (!there)
+      return Error{ErrorCode::kQueryPlanKilled,
+                   "query plan killed :: index '" + index->name + "' dropped"};
+  }
+  for (const PlanStagePtr& child : stage.children()) {
+    MAYFLY_TRY(CheckPlanLives(*child));
+  }
+  return Ok();
+}
+
+Result<void> FindExecutor::RestoreState(Operation& op) {
   ctx_.op = &op;
   ctx_.eval.op = &op;
   resumed_ = true;
-  SetVisibility(snapshot != nullptr || pinned_ != nullptr);
-  if (snapshot != nullptr)
-    ctx_.snapshot = std::move(snapshot);
-  else if (pinned_ != nullptr)
-    ctx_.snapshot = pinned_;
-  else if (ctx_.coll != nullptr)
-    ctx_.snapshot = storage_.kv().Snapshot();
+  if (op.view != nullptr) ctx_.view = *op.view;
+  SetVisibility();
+  if (ctx_.coll != nullptr && op.view == nullptr) {
+    const CollectionInfoPtr before = ctx_.coll;
+    if (!TakeView())
+      return Error{ErrorCode::kQueryPlanKilled, "collection dropped. ns: " + before->ns};
+    if (ctx_.coll != before) {
+      if (ctx_.coll->ns != before->ns)
+        return Error{ErrorCode::kQueryPlanKilled,
+                     "collection renamed from '" + before->ns + "' to '" + ctx_.coll->ns + "'"};
+      MAYFLY_TRY(CheckPlanLives(*winner_.root));
+    }
+  }
   winner_.root->Restore();
   return Ok();
 }

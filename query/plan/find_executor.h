@@ -52,7 +52,7 @@ class FindExecutor final : public PlanExecutor {
   Result<void> AppendResult(BsonArrayBuilder& batch) override;
   void PushBack() override { pushed_back_ = true; }
   void SaveState() override;
-  Result<void> RestoreState(Operation& op, KvSnapshotPtr snapshot) override;
+  Result<void> RestoreState(Operation& op) override;
   bool tailable() const override { return tailable_; }
   bool IsEof() const override;
   const MatchExpression* match() const override { return match_.get(); }
@@ -82,8 +82,13 @@ class FindExecutor final : public PlanExecutor {
   Result<void> Race(std::vector<CandidatePlan> plans);
   void MakeShape();
   Result<void> LoadCovered();
-  /// Before the snapshot is taken, unless it is an `earlier_snapshot`.
-  void SetVisibility(bool earlier_snapshot);
+  /// Before the view is taken, unless it is an earlier one.
+  void SetVisibility();
+  /// Makes the operation's view, or one of now, that of the context, with the collection as it is there. Errors:
+  /// NamespaceNotFound 26 when that is gone.
+  Result<void> TakeView();
+  /// Finds its collection again after a pause. Errors: QueryPlanKilled 175.
+  Result<void> CheckPlanLives(const PlanStage& stage);
   /// Of a row that was found by an earlier operation: whether it is there for this one.
   Result<bool> StillVisible();
   Result<void> SetMetadata();
@@ -105,7 +110,6 @@ class FindExecutor final : public PlanExecutor {
   Value hint_;
   std::unique_ptr<PlannerInput> input_;
   std::string shape_;
-  KvSnapshotPtr pinned_;  ///< the caller's own point in time
   int64_t batch_hint_ = 0;
   bool want_sort_key_ = false;
   bool tailable_ = false, return_key_ = false, show_record_id_ = false, explain_ = false;

@@ -51,12 +51,12 @@ bool IsUsable(const IndexInfo& index) {
   return index.state == IndexState::kReady && !index.hidden && IsMaintained(index);
 }
 
-IndexAccess BuildIndexAccess(const IndexInfoPtr& index,
+IndexAccess BuildIndexAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
                              const std::vector<const MatchExpression*>& clauses,
                              const std::vector<PathPredicate>& predicates) {
   IndexAccess access;
   access.index = index;
-  access.multikey = index->multikey.load(std::memory_order_acquire);
+  access.multikey = multikey_fields;
   size_t n = index->fields.size();
   access.bounds.fields.resize(n);
   std::vector<Chosen> chosen(n);

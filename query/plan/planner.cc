@@ -273,7 +273,7 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
   }
   for (const auto& index : in_.ctx.coll->indexes) {
     if (!in_.MayUse(*index)) continue;
-    IndexAccess access = BuildIndexAccess(index, all, predicates);
+    IndexAccess access = BuildIndexAccess(index, in_.ctx.view.Multikey(*index), all, predicates);
     if (!access.useful || !access.safe || access.bounds.fields[0].IsFull()) continue;
     size_t explode = 0;
     SortProvision order = SortProvision::kForward;
@@ -367,7 +367,7 @@ Result<void> PlanBuilder::UseMinMax(const IndexInfoPtr& index) {
   access.useful = true;
   bool ordered = true;
   if (index) {
-    access.multikey = index->multikey.load(std::memory_order_acquire);
+    access.multikey = in_.ctx.view.Multikey(*index);
     access.bounds.whole_key_range = true;
     access.bounds.min = in_.min;
     access.bounds.max = in_.max;
@@ -426,7 +426,8 @@ Result<void> PlanBuilder::UseHint(bool* done) {
   if (id)
     AddAccess(BuildIdAccess(predicates_), true);
   else
-    AddAccess(BuildIndexAccess(found[0], clauses_, predicates_), true);
+    AddAccess(BuildIndexAccess(found[0], in_.ctx.view.Multikey(*found[0]), clauses_, predicates_),
+              true);
   return Ok();
 }
 
@@ -456,7 +457,7 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
     }
     for (const auto& index : in_.ctx.coll->indexes) {
       if (!Concerns(*index) || !in_.MayUse(*index)) continue;
-      IndexAccess access = BuildIndexAccess(index, clauses_, predicates_);
+      IndexAccess access = BuildIndexAccess(index, in_.ctx.view.Multikey(*index), clauses_, predicates_);
       const size_t before = plans_.size();
       const bool one_at_most =
           index->unique && access.bounds.AllSinglePoints() && access.multikey == 0;

@@ -61,7 +61,7 @@ struct IndexAccess {
 };
 
 /// Bounds for `index` out of the predicates of a conjunction.
-IndexAccess BuildIndexAccess(const IndexInfoPtr& index,
+IndexAccess BuildIndexAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
                              const std::vector<const MatchExpression*>& clauses,
                              const std::vector<PathPredicate>& predicates);
 /// The same for records keyed by `_id`.

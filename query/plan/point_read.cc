@@ -72,11 +72,12 @@ bool IsPointRead(const QuerySpec& spec, BsonValue* id) {
 Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec, BsonValue id,
                          BsonArrayBuilder& batch) {
   Storage::Record record;
-  MAYFLY_TRY(bool found, storage.FindById(*spec.coll, id, &record, spec.snapshot.get()));
+  const ReadView& view = op.view == nullptr ? Storage::kNow : *op.view;
+  MAYFLY_TRY(bool found, storage.FindById(*spec.coll, id, &record, view));
   ++op.keys_examined;
   if (!found) return 0;
   ++op.docs_examined;
-  if (!Visibility(storage, *spec.coll, op.now, spec.include_expired, spec.snapshot != nullptr)
+  if (!Visibility(storage, *spec.coll, op.now, spec.include_expired, view)
            .Shows(record.doc, record.expire_at))
     return 0;
   if (spec.projection.empty() || spec.projection_is_hint) {

@@ -76,7 +76,7 @@ Result<bool> RecordScanStage::NextRecord() {
       ++range_;
       ++seeks_;
       MAYFLY_TRY(bool found,
-                 ctx_.storage->Fetch(*ctx_.coll, r.lower, &record_, ctx_.snapshot.get()));
+                 ctx_.storage->Fetch(*ctx_.coll, r.lower, &record_, ctx_.view));
       if (!found) continue;
       key_ = r.lower;
       doc_ = record_.doc;
@@ -85,7 +85,7 @@ Result<bool> RecordScanStage::NextRecord() {
     }
     if (!cursor_) {
       ++seeks_;
-      cursor_ = ctx_.storage->ScanRecords(ctx_.coll, {.snapshot = ctx_.snapshot,
+      cursor_ = ctx_.storage->ScanRecords(ctx_.coll, {.view = ctx_.view,
                                                       .backward = backward_,
                                                       .lower = r.lower,
                                                       .upper = r.upper,
@@ -95,6 +95,7 @@ Result<bool> RecordScanStage::NextRecord() {
     MAYFLY_TRY(bool more, cursor_->Next());
     if (more) {
       key_ = cursor_->record_key();
+      if (ctx_.coll->capped) last_key_.assign(key_);
       doc_ = cursor_->doc();
       expire_at_ = cursor_->expire_at();
       return true;
@@ -114,7 +115,8 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
     MAYFLY_TRY(ctx_.op->CheckInterrupt());
     MAYFLY_TRY(bool more, NextRecord());
     if (!more) {
-      if (!tailable_) finished_ = true;
+      // A tailable cursor that has no place in the collection has nothing to follow.
+      if (!tailable_ || (!started_ && !ctx_.coll->source)) finished_ = true;
       return StageState::kEof;
     }
     started_ = true;
@@ -145,18 +147,17 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
 }
 
 void RecordScanStage::DoSave() {
-  if (tailable_ && started_) last_key_ = key_;
   key_ = {};
   record_.pinned.Reset();
   if (cursor_) cursor_->Reposition(nullptr);
 }
 
 void RecordScanStage::DoRestore() {
-  if (cursor_) cursor_->Reposition(ctx_.snapshot);
-  if (!tailable_ || !started_) return;
+  if (cursor_) cursor_->Reposition(ctx_.view);
+  if (!KeepsPosition()) return;
   key_ = last_key_;
   Storage::Record record;
-  auto found = ctx_.storage->Fetch(*ctx_.coll, last_key_, &record, ctx_.snapshot.get());
+  auto found = ctx_.storage->Fetch(*ctx_.coll, last_key_, &record, ctx_.view);
   if (!found)
     lost_ = found.error();
   else if (!found.value())
@@ -274,7 +275,7 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
     ctx_.op->CountUse(params_.index, params_.index->accesses);
     ++seeks_;
     cursor_ = ctx_.storage->ScanIndex(ctx_.coll, params_.index,
-                                      {.snapshot = ctx_.snapshot,
+                                      {.view = ctx_.view,
                                        .backward = params_.backward,
                                        .lower = encoded_.lower(),
                                        .upper = encoded_.upper(),
@@ -318,7 +319,7 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
           ++docs_examined_;
           ++ctx_.op->docs_examined;
           MAYFLY_TRY(fresh, ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_,
-                                                ctx_.snapshot.get()));
+                                                ctx_.view));
           fresh = fresh && ctx_.visible.Shows(record_.doc, record_.expire_at);
         }
         if (fresh) {
@@ -343,9 +344,9 @@ void IndexScanStage::DoSave() {
 }
 
 void IndexScanStage::DoRestore() {
-  if (cursor_) cursor_->Reposition(ctx_.snapshot);
+  if (cursor_) cursor_->Reposition(ctx_.view);
   // The index may have met its first array since: from now on a record can come twice.
-  if (!dedup_ && params_.index->is_multikey() && !params_.bounds.AllSinglePoints()) dedup_ = true;
+  if (!dedup_ && ctx_.view.Multikey(*params_.index) != 0 && !params_.bounds.AllSinglePoints()) dedup_ = true;
 }
 
 std::string IndexScanStage::Summary() const {

@@ -20,7 +20,7 @@ struct PlanContext {
   Storage* storage = nullptr;
   Operation* op = nullptr;
   CollectionInfoPtr coll;
-  KvSnapshotPtr snapshot;  ///< of the batch that runs; null: none taken
+  ReadView view;     ///< of the batch that runs; without a snapshot: none taken
   EvalContext eval;        ///< variables for $expr
   /// Which documents the operation sees; of the batch that runs.
   Visibility visible;
@@ -102,13 +102,13 @@ class PlanStage {
     }
     return r;
   }
-  /// Lets go of snapshot and iterators here and below.
+  /// Lets go of view and iterators here and below.
   void Save() {
     ++stats_.save_state;
     DoSave();
     for (auto& c : children_) c->Save();
   }
-  /// The context has a new snapshot.
+  /// The context has a new view.
   void Restore() {
     ++stats_.restore_state;
     DoRestore();

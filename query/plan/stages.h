@@ -44,6 +44,8 @@ class RecordScanStage final : public PlanStage {
   void AddExamined(int64_t* keys, int64_t* docs) const override;
   const ResidualFilter* filter() const override { return &filter_; }
   Kind kind() const { return kind_; }
+  /// It has come to its end for good.
+  bool finished() const { return finished_; }
 
  protected:
   Result<StageState> DoWork(Row* row) override;
@@ -55,6 +57,11 @@ class RecordScanStage final : public PlanStage {
     std::string lower, upper;
     bool point;
   };
+  /// Whether the record it stands at must still be there after a pause: in a capped collection others
+  /// may have gone with it, behind which the scan would go on.
+  bool KeepsPosition() const {
+    return ctx_.coll->capped && started_ && !finished_ && kind_ == Kind::kCollection;
+  }
   Result<bool> NextRecord();
   void BuildRanges();
   void BuildSourceRanges();  ///< of CollectionInfo::source_key
@@ -72,7 +79,7 @@ class RecordScanStage final : public PlanStage {
   std::string_view key_;
   BsonView doc_;
   std::optional<Instant> expire_at_;
-  std::string last_key_;  ///< tailable: what must still be there after a pause
+  std::string last_key_;  ///< capped: what must still be there after a pause
   std::optional<Error> lost_;
   int64_t docs_examined_ = 0, seeks_ = 0;
 };

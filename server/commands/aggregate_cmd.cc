@@ -133,7 +133,8 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
   if (a.explain || a.spec.collection.empty() || !a.spec.let.empty() ||
       IsChangeStream(ctx.server, a.spec.pipeline))
     return std::nullopt;
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, a.spec.collection);
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.spec.collection));
   if (coll && coll->is_view) return std::nullopt;
   a.spec.ctx = &ctx;
   const uint32_t shape = ReadShape("aggregate", req.db, a.spec.collection, {a.spec.pipeline});

@@ -7,6 +7,7 @@
 #include "server/cursor_manager.h"
 #include "server/fail_points.h"
 #include "server/find_args.h"
+#include "server/replication_gate.h"
 #include "server/server_context.h"
 #include "server/short_reads.h"
 #include "storage/namespace.h"
@@ -63,7 +64,8 @@ Result<void> PrepareFind(CommandContext& ctx, const CommandRequest& req, Prepare
   MAYFLY_TRY(find->args, ParseFind(req));
   const FindArgs& a = find->args;
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
-  find->coll = ctx.server.storage().catalog().Find(req.db, a.collection);
+  MAYFLY_TRY(find->coll,
+             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
   if (!find->coll) find->absent_ns = JoinNamespace(req.db, a.collection);
   find->spec = a.ToSpec(find->coll, find->ns());
   find->spec.memory_limit = static_cast<uint64_t>(
@@ -160,7 +162,7 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   };
   const FindArgs& a = find.args;
   BsonValue id;
-  if (find.coll && !find.coll->is_view && ctx.op.read_snapshot == nullptr &&
+  if (find.coll && !find.coll->is_view && ctx.op.view == nullptr &&
       IsPointRead(find.spec, &id)) {
     if (HasLargeDocuments(*find.coll)) [[unlikely]]
       return std::nullopt;
@@ -218,7 +220,14 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client,
                 cursors.CheckOut(id_value.Int64(), req.db, collection, session, ctx.op));
-  ctx.op.read_snapshot = client->snapshot;
+  if (client->point != nullptr) {
+    Result<ReadViewPtr> view = ctx.server.snapshot_reads().Continue(ctx.server, *client->point);
+    if (!view) {
+      cursors.Discard(std::move(client));
+      co_return std::move(view).error();
+    }
+    ctx.op.view = std::move(view).value();
+  }
   const bool stream = client->cursor->change_stream();
   if (ctx.server.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
@@ -233,7 +242,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   }
   const bool tailable = client->cursor->tailable();
   const bool await = tailable && client->cursor->await_data();
-  if (await_ms > 0 && !await) {
+  if (req.generic.max_time_given && !await) {
     cursors.CheckIn(std::move(client));
     co_return Error{ErrorCode::kBadValue,
                     "cannot set maxTimeMS on getMore command for a non-awaitData cursor"};
@@ -355,8 +364,9 @@ Result<void> RunKillCursors(CommandContext& ctx, const CommandRequest& req, Bson
   return Ok();
 }
 
-bool OnView(CommandContext& ctx, std::string_view db, std::string_view collection) {
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(db, collection);
+Result<bool> OnView(CommandContext& ctx, std::string_view db, std::string_view collection) {
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             FindCollection(ctx.server.storage().catalog(), ctx.op, db, collection));
   return coll && coll->is_view;
 }
 
@@ -379,7 +389,8 @@ Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db,
 Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(CountArgs a, ParseCount(req));
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, a.collection);
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
   ctx.EditReport(
       [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
   int64_t n = 0;
@@ -427,7 +438,8 @@ void AppendInOrder(std::vector<BsonValue> values, BsonBuilder& reply) {
 Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(req));
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, a.collection);
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
   ctx.EditReport(
       [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
   if (coll && coll->is_view) {
@@ -485,7 +497,8 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
 std::optional<Result<void>> CountNow(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_TRY(CountArgs a, ParseCount(req));
-  if (OnView(ctx, req.db, a.collection)) return std::nullopt;
+  MAYFLY_TRY(const bool on_view, OnView(ctx, req.db, a.collection));
+  if (on_view) return std::nullopt;
   const uint32_t shape = ReadShape("count", req.db, a.collection, {a.query});
   return TryShortRead(ctx, shape, [&] { return RunCount(ctx, req, reply); });
 }
@@ -493,7 +506,8 @@ std::optional<Result<void>> CountNow(CommandContext& ctx, const CommandRequest& 
 std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandRequest& req,
                                         BsonBuilder& reply) {
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(req));
-  if (OnView(ctx, req.db, a.collection)) return std::nullopt;
+  MAYFLY_TRY(const bool on_view, OnView(ctx, req.db, a.collection));
+  if (on_view) return std::nullopt;
   const uint32_t shape = ReadShape("distinct", req.db, a.collection, {a.query});
   return TryShortRead(ctx, shape, [&] { return RunDistinct(ctx, req, reply); });
 }

@@ -5,6 +5,7 @@
 #include "server/command.h"
 #include "server/commands/info_cmds.h"
 #include "server/config.h"
+#include "server/replication_gate.h"
 #include "server/server_context.h"
 #include "server/ttl_status.h"
 #include "storage/storage.h"
@@ -224,6 +225,18 @@ void StorageEngine(BsonBuilder& r) {
   d.Append("readOnly", false).Append("persistent", true).Append("backupCursorOpen", false);
 }
 
+/// What is kept of the past: every snapshot of the store, and those that reads with read concern snapshot share.
+void Snapshots(ServerContext& s, BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("snapshots");
+  const KvSnapshotStats held = s.storage().kv().Snapshots();
+  d.Append("held", held.held).Append("oldestAgeSecs", held.oldest_age_seconds);
+  const SnapshotReads::Totals t = s.snapshot_reads().totals(s);
+  BsonBuilder p = d.OpenDocument("snapshotReads");
+  p.Append("points", t.points).Append("oldestAgeSecs", t.oldest_seconds);
+  p.Append("windowSecs", s.settings().min_snapshot_history_window_secs.load());
+  p.Append("tooOld", t.too_old);
+}
+
 void RocksDb(ServerContext& s, BsonBuilder& r) {
   static constexpr std::string_view kNames[kKeyspaceCount] = {"catalog", "records", "indexes",
                                                               "expiry",  "oplog",   "tombstones"};
@@ -333,6 +346,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("opcounters")) OpCounters(s, reply);
   if (want.Want("opcountersRepl")) OpCountersRepl(s, reply);
   if (want.Want("rocksdb")) RocksDb(s, reply);
+  if (want.Want("snapshots")) Snapshots(s, reply);
   if (want.Want("storageEngine")) StorageEngine(reply);
   if (want.Want("transactions")) Transactions(s, reply);
   for (auto& hook : s.server_status_hooks) hook(reply);

@@ -37,7 +37,7 @@ IndexAccess Access(std::string_view filter, const std::shared_ptr<IndexInfo>& in
                    MatchPtr& keep) {
   keep = Filter(filter);
   auto clauses = Clauses(*keep);
-  return BuildIndexAccess(index, clauses, CollectPredicates(clauses));
+  return BuildIndexAccess(index, index->multikey, clauses, CollectPredicates(clauses));
 }
 
 std::string BoundsText(std::string_view filter, std::string_view key, uint64_t multikey = 0) {

@@ -571,7 +571,7 @@ void Round(PlanStore& store, uint32_t seed) {
     for (const auto& index : coll->indexes) {
       BsonDocument hint = BuildBson([&](BsonBuilder& b) { b.Append("h", index->name); });
       auto clauses = Clauses(*parsed.value());
-      IndexAccess access = BuildIndexAccess(index, clauses, CollectPredicates(clauses));
+      IndexAccess access = BuildIndexAccess(index, index->multikey, clauses, CollectPredicates(clauses));
       CAPTURE(index->name, access.safe);
       QuerySpec hinted = base;
       hinted.hint = hint.view()["h"];

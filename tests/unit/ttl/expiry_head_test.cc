@@ -23,7 +23,7 @@ Result<std::vector<std::string>> Scan(Reaping& r, const CollectionInfoPtr& c, co
                                       KvSnapshotPtr snapshot = nullptr, size_t max_skipped = 0, size_t limit = SIZE_MAX) {
   std::vector<std::string> out;
   IndexScan scan;
-  scan.snapshot = std::move(snapshot);
+  scan.view = std::move(snapshot);
   scan.backward = backward;
   scan.max_skipped = max_skipped;
   auto cursor = r.storage->ScanIndex(c, index, std::move(scan));
@@ -181,7 +181,7 @@ TEST_CASE("A snapshot from before sees what has been reaped since", "[ttl]") {
   c = r.Coll();
   // Nothing that is left can be hidden; of what the snapshot has nothing is known.
   CHECK_FALSE(Visibility(*r.storage, *c, {kStart}).MayHide());
-  CHECK(Visibility(*r.storage, *c, {kStart}, false, true).MayHide());
+  CHECK(Visibility(*r.storage, *c, {kStart}, false, *ReadPoint::Take(*r.storage, 0)->View()).MayHide());
   CHECK(Scan(r, c, c->indexes[0], false, before).value().size() == 501);
   CHECK(Scan(r, c, c->indexes[0], false).value().empty());
 }
