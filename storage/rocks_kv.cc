@@ -23,6 +23,7 @@
 #include <thread>
 #include <utility>
 
+#include "storage/rocks_descriptors.h"
 #include "storage/rocks_log_check.h"
 #include "storage/rocks_status.h"
 #include "storage/rocks_tuning.h"
@@ -229,6 +230,7 @@ class RocksKv final : public KvStore {
   KvStats Stats(Keyspace ks) override;
   uint64_t MemoryBytes() override { return memory_.cache->GetUsage(); }
   Result<void> Resume() override;
+  Result<void> WritesPossible();
 
  private:
   rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
@@ -242,6 +244,7 @@ class RocksKv final : public KvStore {
   static Error OpenError(const std::string& path, const rocksdb::Status& s);
 
   RocksMemory memory_;
+  std::unique_ptr<rocksdb::Env> env_;  ///< null: the caller's; outlives db_
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
   /// Whether a try to recover could succeed: Resume on a disk that is still full would make the
@@ -307,6 +310,10 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   auto kv = std::make_unique<RocksKv>();
   kv->path_ = options.path;
   kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
+  if (options.env == nullptr) {
+    kv->env_ = MakeDescriptorEnv();
+    options.env = kv->env_.get();
+  }
   rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
   RocksKv* self = kv.get();
   db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {
@@ -618,6 +625,15 @@ Result<void> RocksKv::Resume() {
   return Ok();
 }
 
+Result<void> RocksKv::WritesPossible() {
+  if (sync_lost_) return SyncLost();
+  std::lock_guard l(recovery_mutex_);
+  if (write_failed_) return write_error_;
+  if (recover_)
+    return Error{ErrorCode::kOutOfDiskSpace, "the store recovers from an error of its files"};
+  return Ok();
+}
+
 void RocksKv::RecoveryLoop() {
   std::unique_lock l(recovery_mutex_);
   for (;;) {
@@ -632,6 +648,11 @@ void RocksKv::RecoveryLoop() {
 
 Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options) {
   return RocksKv::Open(std::move(options));
+}
+
+Result<void> WritesPossible(KvStore& store) {
+  auto* rocks = dynamic_cast<RocksKv*>(&store);
+  return rocks != nullptr ? rocks->WritesPossible() : Ok();
 }
 
 }  // namespace mayfly

@@ -75,7 +75,8 @@ void Connections(ServerContext& s, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("connections");
   // Ints, as tools expect them: a shell shows longs as objects.
   d.Append("current", static_cast<int32_t>(c.current.Get()))
-      .Append("available", static_cast<int32_t>(s.config().max_connections - c.current.Get()));
+      .Append("available", static_cast<int32_t>(std::max<int64_t>(
+                               0, s.config().max_connections - c.current.Get())));
   d.Append("totalCreated", static_cast<int32_t>(c.total_created.Get()))
       .Append("rejected", static_cast<int32_t>(c.rejected.Get()));
   d.Append("active", static_cast<int32_t>(s.operations().ActiveCount()));
@@ -142,6 +143,11 @@ void Network(ServerContext& s, BsonBuilder& r) {
   d.Append("physicalBytesIn", n.physical_bytes_in.Get())
       .Append("physicalBytesOut", n.physical_bytes_out.Get());
   d.Append("numRequests", n.requests.Get());
+  if (const int64_t limit = s.settings().io_watchdog_micros; limit > 0) {
+    BsonBuilder w = d.OpenDocument("ioThreadWatchdog");
+    w.Append("limitMicros", limit).Append("longHandlers", s.metrics().io_watchdog.long_handlers.Get());
+    w.Append("longestMicros", s.metrics().io_watchdog.longest_micros.load());
+  }
   BsonBuilder c = d.OpenDocument("compression");
   auto one = [&](std::string_view name, const auto& x) {
     BsonBuilder e = c.OpenDocument(name);
