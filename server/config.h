@@ -53,8 +53,6 @@ struct ServerConfig {
   int http_port = 28017;         ///< metrics, health, expiry page; 0: none
   bool http_port_given = false;  ///< then a port that is taken is an error
   std::vector<std::string> http_bind_ips = {"127.0.0.1"};
-  std::vector<std::string> http_hosts;  ///< further names that requests may give in Host
-  int64_t http_max_connections = 128;   ///< fewer where descriptors are few
   bool no_auth = false;
   int64_t slow_ms = 100;
   double slow_sample_rate = 1.0;

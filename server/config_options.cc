@@ -364,9 +364,9 @@ void AddOwnOptions(Options& o) {
   o.push_back({"--httpHosts", "mayfly.httpHosts", Kind::kList,
                "names by which the HTTP endpoint may be asked, comma-separated; always: localhost, "
                "IP addresses, this machine's name, and names in httpBindIp",
-               [](C& c, const Values& v) -> Result<void> {
-                 c.http_hosts = SplitCommas(v);
-                 if (c.http_hosts.empty()) return Bad("httpHosts needs a name");
+               [](C&, const Values& v) -> Result<void> {
+                 // The endpoint reads them where they are kept for getCmdLineOpts.
+                 if (SplitCommas(v).empty()) return Bad("httpHosts needs a name");
                  return Ok();
                }});
 }

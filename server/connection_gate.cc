@@ -4,11 +4,13 @@
 
 namespace mayfly {
 
+int64_t HttpConnections(int64_t limit) { return std::clamp<int64_t>(limit / 16, 4, 128); }
+
 DescriptorPlan PlanDescriptors(int64_t limit, int64_t store, int64_t wished, bool member) {
-  constexpr int64_t kMostHttp = 128, kMostMembers = 192, kOther = 80, kLeast = 8;
+  constexpr int64_t kMostMembers = 192, kOther = 80, kLeast = 8;
   DescriptorPlan p;
   p.store = store;
-  p.http = std::clamp<int64_t>(limit / 16, 4, kMostHttp);
+  p.http = HttpConnections(limit);
   p.members = member ? std::clamp<int64_t>(limit / 5, 16, kMostMembers) : 0;
   p.other = kOther;
   p.connections =

@@ -19,6 +19,8 @@ struct DescriptorPlan {
   int64_t other = 0;        ///< logs, listeners, event queues, files of sorts that spill
   int64_t connections = 0;  ///< what is left for clients, at most what was wished for
 };
+/// Connections of the HTTP endpoint, of so many descriptors.
+int64_t HttpConnections(int64_t limit);
 /// `limit`: RLIMIT_NOFILE. `wished`: --maxConns. `member`: of a replica set.
 DescriptorPlan PlanDescriptors(int64_t limit, int64_t store, int64_t wished, bool member);
 

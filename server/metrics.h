@@ -61,11 +61,6 @@ struct ServerMetrics {
   struct {
     Counter write_conflicts, scan_and_order, killed_ops, timed_out, disconnected;
   } operation;
-  /// Handlers of io threads that took longer than ioThreadWatchdogMicros.
-  struct {
-    Counter long_handlers;
-    std::atomic<int64_t> longest_micros{0};
-  } io_watchdog;
   Counter retried_commands, retried_statements;  ///< of retryable writes
   BatchedDeleteMetrics batched_deletes;
   TtlMetrics ttl;

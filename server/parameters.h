@@ -69,7 +69,6 @@ struct ServerParameters {
   std::atomic<int64_t> max_time_ms_default{0};
   std::atomic<bool> require_api_version{false};
   std::atomic<bool> enable_test_commands{false};
-  std::atomic<int64_t> io_watchdog_micros{0};  ///< 0: nothing is watched
   std::atomic<int64_t> internal_query_max_blocking_sort_bytes{100 * 1024 * 1024};
   std::atomic<int64_t> internal_document_source_group_max_bytes{100 * 1024 * 1024};
 };

@@ -99,7 +99,6 @@ void ShareOutDescriptors(Log& log, ServerConfig* config) {
                 b.Append("members", plan.members).Append("other", plan.other);
               }));
   config->max_connections = plan.connections;
-  config->http_max_connections = plan.http;
 }
 
 /// Turns signals into calls on one thread of its own, where everything may be called.

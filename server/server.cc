@@ -17,6 +17,7 @@
 
 #include "server/config.h"
 #include "server/io_timer.h"
+#include "server/io_watchdog.h"
 #include "server/retryable_writes.h"
 #include "server/session_store.h"
 #include "storage/thread_scheduling.h"
@@ -59,7 +60,7 @@ void IoThread::Start() {
     UseShortTimeSlices();
     // What reaches here came from a timer or an acceptor; connections keep their exceptions to
     // themselves.
-    const int64_t limit = server().settings().io_watchdog_micros;
+    const int64_t limit = TheIoWatchdog().limit_micros;
     for (bool done = false; !done;) {
       try {
         if (limit > 0)
@@ -87,17 +88,13 @@ void IoThread::RunWatched(int64_t limit_micros) {
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
   };
-  auto& seen = server().metrics().io_watchdog;
   while (true) {
     running_ = nullptr;
     const int64_t begin = used();
     if (context_.run_one() == 0) return;
     const int64_t micros = used() - begin;
     if (micros <= limit_micros) continue;
-    seen.long_handlers.Add();
-    for (int64_t longest = seen.longest_micros.load();
-         longest < micros && !seen.longest_micros.compare_exchange_weak(longest, micros);) {
-    }
+    TheIoWatchdog().Saw(micros);
     server().log().Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000115,
                          "A handler held an io thread", BuildBson([&](BsonBuilder& b) {
                            b.Append("command", running_ != nullptr ? running_->name : "none");

@@ -5,6 +5,7 @@
 #include "server/command.h"
 #include "server/commands/info_cmds.h"
 #include "server/config.h"
+#include "server/io_watchdog.h"
 #include "server/server_context.h"
 #include "server/ttl_status.h"
 #include "storage/storage.h"
@@ -143,10 +144,10 @@ void Network(ServerContext& s, BsonBuilder& r) {
   d.Append("physicalBytesIn", n.physical_bytes_in.Get())
       .Append("physicalBytesOut", n.physical_bytes_out.Get());
   d.Append("numRequests", n.requests.Get());
-  if (const int64_t limit = s.settings().io_watchdog_micros; limit > 0) {
+  if (const int64_t limit = TheIoWatchdog().limit_micros; limit > 0) {
     BsonBuilder w = d.OpenDocument("ioThreadWatchdog");
-    w.Append("limitMicros", limit).Append("longHandlers", s.metrics().io_watchdog.long_handlers.Get());
-    w.Append("longestMicros", s.metrics().io_watchdog.longest_micros.load());
+    w.Append("limitMicros", limit).Append("longHandlers", TheIoWatchdog().long_handlers.load());
+    w.Append("longestMicros", TheIoWatchdog().longest_micros.load());
   }
   BsonBuilder c = d.OpenDocument("compression");
   auto one = [&](std::string_view name, const auto& x) {

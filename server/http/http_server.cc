@@ -1,5 +1,7 @@
 #include "server/http/http_server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -18,6 +20,7 @@
 #include <thread>
 
 #include "server/config.h"
+#include "server/connection_gate.h"
 #include "server/http/http_api.h"
 #include "server/http/request_origin.h"
 #include "server/io_timer.h"
@@ -54,6 +57,12 @@ void CommonHeaders(http::response<Body>& r) {
 }  // namespace
 
 namespace {
+int64_t OpenFileLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return INT32_MAX;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
+}
+
 HttpAnswer RefusedHost(int status) {
   return {.status = status,
           .type = "text/plain",
@@ -66,7 +75,7 @@ HttpAnswer RefusedHost(int status) {
 struct HttpServer::Impl {
   explicit Impl(ServerContext& s)
       : server(s),
-        max_connections(static_cast<size_t>(s.config().http_max_connections)),
+        max_connections(static_cast<size_t>(HttpConnections(OpenFileLimit()))),
         max_event_streams(max_connections / 2),
         hosts(KnownNames(s.config())),
         api(s, io.get_executor()) {}
@@ -100,8 +109,19 @@ struct HttpServer::Impl {
 };
 
 std::vector<std::string> HttpServer::Impl::KnownNames(const ServerConfig& config) {
-  std::vector<std::string> names = config.http_hosts;
-  names.insert(names.end(), config.http_bind_ips.begin(), config.http_bind_ips.end());
+  std::vector<std::string> names = config.http_bind_ips;
+  const BsonValue given = config.parsed.view().FindPath("mayfly.httpHosts");
+  auto add = [&](std::string_view list) {
+    while (!list.empty()) {
+      const size_t comma = std::min(list.find(','), list.size());
+      if (comma > 0) names.emplace_back(list.substr(0, comma));
+      list.remove_prefix(std::min(comma + 1, list.size()));
+    }
+  };
+  if (given.IsString()) add(given.String());
+  if (given.IsArray())
+    for (const BsonElement& e : given.Document())
+      if (e.value.IsString()) add(e.value.String());
   boost::system::error_code ec;
   if (std::string own = asio::ip::host_name(ec); !ec && !own.empty())
     names.push_back(std::move(own));
