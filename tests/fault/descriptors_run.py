@@ -115,11 +115,13 @@ def returned():
     proc, client = start(work + "/returned", "--httpPort", str(http), binary=limited)
     writer = Writer(client)
     check(writer.many(5) is None, "writes before")
-    held = connect(http)  # asks below, without a new descriptor
+    ask = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    held = connect(http, ask)  # asks again below, without a new descriptor
+    check(b" 200 " in held.recv(4096), "ready before")
     resource.prlimit(proc.pid, resource.RLIMIT_NOFILE, (8, LIMIT))
     failed = writer.many(60)
     check(failed is not None and failed.get("code") == 14031 and "file descriptors" in failed["errmsg"], f"writes are refused, and why is said: {str(failed)[:300]}")
-    held.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    held.sendall(ask)
     answer = held.recv(4096)
     check(b" 503 " in answer and b"writes are refused" in answer, f"not ready meanwhile: {answer[:300]}")
     check(client.command("admin", {"ping": 1})["ok"] == 1, "who is connected is answered")
