@@ -244,7 +244,9 @@ class RocksKv final : public KvStore {
   static Error OpenError(const std::string& path, const rocksdb::Status& s);
 
   RocksMemory memory_;
-  std::unique_ptr<rocksdb::Env> env_;  ///< null: the caller's; outlives db_
+  std::unique_ptr<DescriptorEnv> env_;  ///< null: the caller's; outlives db_
+  /// There are few descriptors left: writes wait for more.
+  void RefuseForDescriptors();
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
   /// Whether a try to recover could succeed: Resume on a disk that is still full would make the
@@ -311,8 +313,8 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   kv->path_ = options.path;
   kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
   if (options.env == nullptr) {
-    kv->env_ = MakeDescriptorEnv();
-    options.env = kv->env_.get();
+    kv->env_ = MakeDescriptorEnv([self = kv.get()] { self->RefuseForDescriptors(); });
+    options.env = kv->env_->env();
   }
   rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
   RocksKv* self = kv.get();
@@ -609,12 +611,23 @@ bool RocksKv::DiskHasRoom() {
   return s.ok();
 }
 
+void RocksKv::RefuseForDescriptors() {
+  std::lock_guard l(recovery_mutex_);
+  if (write_failed_) return;
+  if (log_line_)
+    log_line_('E', "There are no file descriptors left: writes are refused until there are some");
+  write_error_ = FromStorage(rocksdb::Status::IOError("Too many open files"));
+  write_failed_ = recover_ = true;
+  recovery_wake_.notify_one();
+}
+
 Result<void> RocksKv::Resume() {
   std::unique_lock l(recovery_mutex_);
   if (!recover_) return Ok();
   Error error =
       write_failed_ ? write_error_ : Error{ErrorCode::kOutOfDiskSpace, "the disk is full"};
   l.unlock();
+  if (env_ && !env_->Refill()) return error;
   if (!DiskHasRoom()) return error;
   rocksdb::Status s = db_->Resume();
   if (!s.ok()) return s.IsBusy() ? error : FromStorage(s);
