@@ -84,6 +84,9 @@ Result<DeleteStatement> ParseDeleteStatement(BsonView doc) {
 
 namespace {
 
+/// A batch goes on on a worker after so long on the io thread.
+constexpr int64_t kSliceMicros = 500;
+
 struct UpdateArgs {
   WriteBatchFields batch;
   BsonView let;
@@ -170,6 +173,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   std::vector<std::pair<int32_t, Value>> upserted;
   WriteErrors errors;
   bool wrote_unsynced = false;
+  const int64_t slice_end = ctx.server.clock().MonotonicMicros() + kSliceMicros;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<UpdateResult>> r;
     if (retry.active()) {
@@ -185,6 +189,8 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
       retry.SetStatement(i);
       if (statements[i].multi) r = NotRetryable("multi=true");
     }
+    if (i > 0 && !ctx.on_worker && ctx.server.clock().MonotonicMicros() >= slice_end)
+      co_await ctx.MoveToWorker();
     if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageUpdate(statements[i], unit);
@@ -266,6 +272,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   int64_t n = 0;
   WriteErrors errors;
   bool wrote_unsynced = false;
+  const int64_t slice_end = ctx.server.clock().MonotonicMicros() + kSliceMicros;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<int64_t>> r;
     if (retry.active()) {
@@ -276,6 +283,8 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
       retry.SetStatement(i);
       if (statements[i].multi) r = NotRetryable("limit=0");
     }
+    if (i > 0 && !ctx.on_worker && ctx.server.clock().MonotonicMicros() >= slice_end)
+      co_await ctx.MoveToWorker();
     if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageDelete(statements[i], unit);
