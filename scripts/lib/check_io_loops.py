@@ -10,7 +10,7 @@ import sys
 
 # What may stay on the io thread, "command: function" (`*`: whatever calls it), and why.
 CHEAP = "a few nanoseconds for each element of a message, a fraction of what it took to check its BSON"
-BATCH = "at most 100,000 statements, whose names alone are read here"
+BATCH = "at most 500 statements or 64 KB: what is larger is read on a worker"
 ALLOWED = {
     "aggregate: ParseAggregate": CHEAP,
     "aggregate: EndsInWrite": "at most 1,000 stages: the pipeline has been parsed",
@@ -18,6 +18,8 @@ ALLOWED = {
     "bulkWrite: RunBulkWrite": CHEAP + ": Documents makes views",
     "applyOps: RunApplyOps": CHEAP + ": Documents makes views",
     "findAndModify: ParseFindAndModify": CHEAP,
+    "update: IsLarge": "over sequences, of which a message has a few",
+    "delete: IsLarge": "over sequences, of which a message has a few",
     "distinct: RunDistinct": "over values that a worker has gathered",
     "insert: RunInsert": CHEAP + ": Documents makes views",
     "insert: TotalBytes": CHEAP,

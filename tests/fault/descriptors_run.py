@@ -6,7 +6,8 @@ says what is true, and what failed for want of a descriptor goes on once there a
   returned    the limit falls below what is in use (prlimit), then rises again: writes are refused, and go on by themselves
   greetings   3,000 sockets that send the greeting of a member and nothing else, to a set of one and among 1,400 idle ones
   member      a member of a set that is full of clients takes back one that was killed
-  hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread
+  hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread, batches
+           of writes and large documents neither
 """
 import os, resource, shutil, socket, struct, tempfile, threading, time, urllib.error, urllib.request
 
@@ -224,6 +225,15 @@ def hello():
     ended.set()
     for t in threads:
         t.join()
+    # Batches that are many, of documents that are large.
+    assert client.command("t", {"createIndexes": "k", "indexes": [{"key": {"a": 1}, "name": "a_1"}]})["ok"] == 1
+    assert client.command("t", {"insert": "k", "documents": [{"_id": "large", "a": list(range(50_000))}]})["n"] == 1
+    for batch in (400, 20_000):
+        assert client.command("t", {"insert": "k", "documents": [{"_id": i} for i in range(batch)], "ordered": False})["ok"] == 1
+        assert client.command("t", {"update": "k", "updates": [{"q": {"_id": i}, "u": {"$inc": {"n": 1}}} for i in range(batch)]})["n"] == batch
+    assert client.command("t", {"update": "k", "updates": [{"q": {"_id": "large"}, "u": {"$push": {"a": -1}}}]})["n"] == 1
+    assert client.command("t", {"delete": "k", "deletes": [{"q": {"_id": "large"}, "limit": 1}]})["n"] == 1
+    assert client.command("t", {"delete": "k", "deletes": [{"q": {"_id": i}, "limit": 1} for i in range(20_000)]})["n"] == 20_000
     seen = client.command("admin", {"serverStatus": 1})["network"]["ioThreadWatchdog"]
     check(seen["longHandlers"] == 0, f"nothing held an io thread for 5 ms: {seen}")
     check(stop(proc) == 0, "clean stop")
