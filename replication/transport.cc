@@ -319,7 +319,13 @@ void Transport::Adopt(int socket, std::string early) {
     ::close(socket);
     return;
   }
+  if (adopting_.fetch_add(1) >= kMaxHandshakes) {
+    adopting_.fetch_sub(1);
+    ::close(socket);
+    return;
+  }
   asio::post(net_, [this, socket, early = std::move(early)]() mutable {
+    adopting_.fetch_sub(1);
     asio::co_spawn(net_.get_executor(), Serve(socket, std::move(early)), asio::detached);
   });
 }
@@ -331,6 +337,16 @@ void Transport::LogRefusal(const std::string& why) {
   Log('W', "A connection that asked to be a member's was refused: " + why);
 }
 
+void Transport::EnterHandshake(const std::shared_ptr<MemberLink>& link) {
+  std::erase_if(handshakes_, [](const std::weak_ptr<MemberLink>& h) { return h.expired(); });
+  while (handshakes_.size() >= kMaxHandshakes) {
+    if (auto oldest = handshakes_.front().lock()) oldest->Close();
+    handshakes_.pop_front();
+    LogRefusal("too many have not proved yet that they are members");
+  }
+  handshakes_.push_back(link);
+}
+
 LinkTask<void> Transport::Serve(int socket, std::string early) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;
@@ -339,11 +355,14 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
   auto link = std::make_shared<MemberLink>(
       LinkSocket(net_.get_executor(), asio::generic::stream_protocol(family, 0), socket));
   link->Unread(early);
+  EnterHandshake(link);
   Result<LinkPeer> greeted = Error{};
   {
     Watchdog dog(net_.get_executor(), link, kHandshakeMs);
     greeted = co_await link->Accept(o_.identity(), o_.admit);
   }
+  std::erase_if(handshakes_,
+                [&](const std::weak_ptr<MemberLink>& h) { return h.expired() || h.lock() == link; });
   if (!greeted) {
     if (greeted.error().code != ErrorCode::kHostUnreachable) LogRefusal(greeted.error().message);
     link->Close();
@@ -355,14 +374,28 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
     link->Close();
     co_return;
   }
+  if (links_ + fetches_->load() >= kMaxLinks) {
+    LogRefusal("there are " + std::to_string(kMaxLinks) + " connections of members already");
+    link->Close();
+    co_return;
+  }
   if (peer.purpose == LinkPurpose::kFetch) {
     // On the other thread: reading files must not hold up messages.
     auto moved = std::make_shared<MemberLink>(LinkSocket(
         bulk_.get_executor(), asio::generic::stream_protocol(family, 0), link->socket().release()));
     moved->TakeKeys(*link);
-    asio::co_spawn(bulk_.get_executor(), o_.serve_fetch(moved, peer.info.id), asio::detached);
+    fetches_->fetch_add(1);
+    asio::co_spawn(bulk_.get_executor(), o_.serve_fetch(moved, peer.info.id),
+                   [fetches = fetches_](std::exception_ptr) { fetches->fetch_sub(1); });
     co_return;
   }
+  ++links_;
+  co_await ServeStream(link, peer);
+  --links_;
+  link->Close();
+}
+
+LinkTask<void> Transport::ServeStream(std::shared_ptr<MemberLink> link, LinkPeer peer) {
   if (!peer.address.empty()) AddPeer({peer.info.id, peer.address}, false);
   link->moved = [this, id = peer.info.id] { o_.moved(id, false); };
   for (;;) {
@@ -380,7 +413,6 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
       o_.received(peer.info.id, frame.value().type, frame.value().body);
     }
   }
-  link->Close();
 }
 
 LinkTask<Result<NodeInfo>> Transport::AskWho(std::string address, std::string set_id) {

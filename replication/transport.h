@@ -60,7 +60,11 @@ class Transport {
   void SetPeers(std::vector<Address> peers);
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
   bool Send(NodeId to, uint8_t type, std::string_view body);
+  /// A connection that asked to be a member's; owned from here on. Of those that have not proved
+  /// themselves yet, kMaxHandshakes are kept: then the oldest makes room, which a member, who answers
+  /// at once, hardly ever is. Links of members are at most kMaxLinks. Any thread.
   void Adopt(int socket, std::string early);
+  static constexpr size_t kMaxHandshakes = 32, kMaxLinks = 96;
   /// Asks who lives at an address; one that cannot be reached is asked three times, within
   /// `timeout_ms`. `set_id`: told instead of this node's own, unless empty.
   void Probe(std::string address, std::string set_id, int64_t timeout_ms,
@@ -75,6 +79,9 @@ class Transport {
   LinkTask<void> Stream(std::shared_ptr<Peer> peer);
   LinkTask<void> Writer(std::shared_ptr<Peer> peer, std::shared_ptr<MemberLink> link);
   LinkTask<void> Serve(int socket, std::string early);
+  LinkTask<void> ServeStream(std::shared_ptr<MemberLink> link, LinkPeer peer);
+  /// Makes room for one more connection that has yet to prove itself.
+  void EnterHandshake(const std::shared_ptr<MemberLink>& link);
   /// Connects and asks who lives there; once.
   LinkTask<Result<NodeInfo>> AskWho(std::string address, std::string set_id);
   LinkTask<void> Pause(std::shared_ptr<Peer> peer, int64_t ms);
@@ -90,7 +97,10 @@ class Transport {
   std::thread net_thread_, bulk_thread_;
   std::mutex mutex_;
   std::map<NodeId, std::shared_ptr<Peer>> peers_;
-  std::vector<std::weak_ptr<MemberLink>> inbound_;  ///< net thread
+  std::atomic<size_t> adopting_{0};  ///< posted by Adopt, not begun
+  std::deque<std::weak_ptr<MemberLink>> handshakes_;  ///< net thread: the oldest first
+  size_t links_ = 0;                                  ///< net thread: streams of proven members
+  std::shared_ptr<std::atomic<size_t>> fetches_ = std::make_shared<std::atomic<size_t>>(0);
   std::map<std::string, int64_t> refusals_;          ///< net thread: reasons and when they were told
   std::atomic<bool> stopped_{false};
   std::atomic<int64_t> heartbeat_ms_;

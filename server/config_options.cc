@@ -361,6 +361,14 @@ void AddOwnOptions(Options& o) {
                  if (c.http_bind_ips.empty()) return Bad("httpBindIp needs an address");
                  return Ok();
                }});
+  o.push_back({"--httpHosts", "mayfly.httpHosts", Kind::kList,
+               "names by which the HTTP endpoint may be asked, comma-separated; always: localhost, "
+               "IP addresses, this machine's name, and names in httpBindIp",
+               [](C&, const Values& v) -> Result<void> {
+                 // The endpoint reads them where they are kept for getCmdLineOpts.
+                 if (SplitCommas(v).empty()) return Bad("httpHosts needs a name");
+                 return Ok();
+               }});
 }
 
 void AddReplicationOptions(Options& o) {

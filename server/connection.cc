@@ -10,7 +10,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "server/config.h"
 #include "server/dispatcher.h"
+#include "server/foreign_protocol.h"
 #include "server/io_timer.h"
 #include "server/network_buffers.h"
 #include "server/server.h"
@@ -30,6 +32,8 @@ constexpr size_t kMostWritten = 512 * 1024;  // of replies at once, likewise
 /// room.
 constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
 constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
+constexpr size_t kCompressorAt = kMessageHeaderSize + 8;  // its number in an OP_COMPRESSED
+constexpr uint8_t kExtraTicks = 10;                       // so long one above the limit may be silent
 constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
 }  // namespace
 
@@ -39,11 +43,12 @@ NetworkBuffers& TheNetworkBuffers() {
 }
 
 Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
-                       bool unix_socket)
+                       bool unix_socket, ConnectionGate::Ticket ticket)
     : thread_(thread),
       socket_(std::move(socket)),
       slot_(thread.server().operations(), {}, thread.server().operations().NextConnectionId()),
-      unix_socket_(unix_socket) {
+      unix_socket_(unix_socket),
+      ticket_(std::move(ticket)) {
   slot_.SetAddresses(std::move(remote), std::move(local));
   ServerMetrics& m = thread_.server().metrics();
   m.connections.total_created.Add();
@@ -60,6 +65,7 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 
 Connection::~Connection() {
   TheNetworkBuffers().Give(in_counted_ + out_counted_ + unpacked_counted_);
+  TheNetworkBuffers().GiveSmall(in_small_);
   ServerMetrics& m = thread_.server().metrics();
   m.connections.current.Add(-1);
   Log& log = thread_.server().log();
@@ -74,9 +80,27 @@ Connection::~Connection() {
 
 IoExecutor Connection::io_executor() { return thread_.executor(); }
 
+bool Connection::FromThisMachine() const {
+  return unix_socket_ || slot_.address.starts_with("127.") || slot_.address.starts_with("[::1]:");
+}
+
+Awaitable<void> Connection::Yield() {
+  ++thread_.yielding_;
+  co_await asio::post(asio::bind_executor(thread_.executor(), kAwait));
+  --thread_.yielding_;
+}
+
 Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
   IoThread& thread = self->thread_;
   thread.Entered(*self);
+  if (self->ticket_.extra()) {
+    self->alive_ = std::make_shared<Connection*>(self.get());
+    self->ticket_.OnEvict([&thread, weak = std::weak_ptr<Connection*>(self->alive_)] {
+      asio::post(thread.context_, [weak] {
+        if (const auto alive = weak.lock()) (*alive)->Abort();
+      });
+    });
+  }
   try {
     co_await self->Loop();
   } catch (...) {
@@ -89,7 +113,9 @@ Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
         }),
         self->slot_.desc);
   }
-  thread.connections_.erase(thread.connections_.iterator_to(*self));
+  const auto place = thread.connections_.iterator_to(*self);
+  if (thread.tick_at_ == place) ++thread.tick_at_;
+  thread.connections_.erase(place);
 }
 
 void Connection::MakeRoom(size_t wanted) {
@@ -110,6 +136,7 @@ void Connection::MakeRoom(size_t wanted) {
       TheNetworkBuffers().Give(in_counted_);
       in_counted_ = 0;
     }
+    CountSmallIn();
   }
   in_begin_ = 0;
   in_end_ = have;
@@ -120,6 +147,16 @@ void Connection::ReleaseIn() {
   in_capacity_ = in_begin_ = in_end_ = 0;
   TheNetworkBuffers().Give(in_counted_);
   in_counted_ = 0;
+  CountSmallIn();
+}
+
+void Connection::CountSmallIn() {
+  const size_t n =
+      in_capacity_ > kSmallBuffer && in_capacity_ <= NetworkBuffers::kSmall ? in_capacity_ : 0;
+  if (n == in_small_) return;
+  TheNetworkBuffers().GiveSmall(in_small_);
+  TheNetworkBuffers().TakeSmall(n);
+  in_small_ = n;
 }
 
 void Connection::ReleaseUnpacked() {
@@ -131,12 +168,12 @@ void Connection::ReleaseUnpacked() {
 void Connection::ReleaseBuffers() {
   ReleaseIn();
   std::string().swap(out_);
-  CountOut();
+  CountOut(kKeptBuffer);
   state_.reset();
 }
 
-void Connection::CountOut() {
-  const size_t n = out_.capacity() > kKeptBuffer ? out_.capacity() : 0;
+void Connection::CountOut(size_t least) {
+  const size_t n = out_.capacity() > least ? out_.capacity() : 0;
   if (n == out_counted_) return;
   TheNetworkBuffers().Give(out_counted_);
   TheNetworkBuffers().Take(n);
@@ -163,7 +200,7 @@ Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
 }
 
 Awaitable<bool> Connection::WriteAll() {
-  CountOut();
+  CountOut(kSmallBuffer);  // it waits for the client, who may never come
   write_since_ = thread_.server().clock().MonotonicMicros();
   bool good = true;
   while (good && !out_.empty()) {
@@ -185,7 +222,7 @@ void Connection::CloseIfStuck() {
   const int64_t stuck = TheNetworkBuffers().stuck_micros();
   const int64_t late = now - large_since_ - stuck;
   const bool slow_in =
-      large_since_ != 0 && reading_ && late > 0 &&
+      large_since_ != 0 && reading_ && in_counted_ + in_small_ != 0 && late > 0 &&
       static_cast<int64_t>(in_end_ - in_begin_) < late / 1000 * kSlowBytesPerSecond / 1000;
   const bool stuck_out = write_since_ != 0 && out_counted_ != 0 && now - write_since_ > stuck;
   if (!slow_in && !stuck_out) return;
@@ -194,7 +231,7 @@ void Connection::CloseIfStuck() {
       "Ending a connection that holds much memory and does not get on, while others wait for it",
       BuildBson([&](BsonBuilder& b) {
         b.Append("remote", slot_.address).Append("connectionId", id());
-        b.Append("bytes", static_cast<int64_t>(in_counted_ + out_counted_));
+        b.Append("bytes", static_cast<int64_t>(in_counted_ + in_small_ + out_counted_));
         b.Append("reason", slow_in ? "a message that does not arrive" : "a reply that is not read");
       }),
       slot_.desc);
@@ -223,25 +260,37 @@ Awaitable<void> Connection::Loop() {
   boost::system::error_code ec;
   socket_.non_blocking(true, ec);
   ServerMetrics& metrics = thread_.server().metrics();
+  const SystemClock& clock = thread_.server().clock();
+  bool first = true;      // of the requests since the client was last waited for
+  int64_t slice_end = 0;  // MonotonicMicros; 0: not begun
   while (true) {
     FrameStatus frame;
     if (in_end_ > in_begin_ && !hand_over) {
       frame = CheckFrame({in_.get() + in_begin_, in_end_ - in_begin_});
+      if (frame.kind == FrameStatus::kNeedMore && !spoke_ && in_[in_begin_] == 22 &&
+          RecognizeForeign({in_.get() + in_begin_, in_end_ - in_begin_}) != ForeignProtocol::kNone)
+          [[unlikely]]
+        frame.kind = FrameStatus::kBroken;
       if (frame.kind == FrameStatus::kBroken) {
-        thread_.server().log().Write(
-            LogSeverity::kWarning, LogComponent::kNetwork, 22988,
-            "Error receiving request from client. Ending connection from remote",
-            BuildBson([&](BsonBuilder& b) {
-              b.Append("error", frame.reason)
-                  .Append("remote", slot_.address)
-                  .Append("connectionId", id());
-            }),
-            slot_.desc);
+        EndBroken(frame);
         break;
       }
     }
     if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes &&
         !hand_over) {
+      spoke_ = true;
+      // What came together is answered together, but only for a slice of time: then others have
+      // their turn.
+      if (!first) {
+        const int64_t now = clock.MonotonicMicros();
+        if (slice_end == 0) {
+          slice_end = now + thread_.SliceMicros();
+        } else if (now >= slice_end) {
+          slice_end = 0;
+          co_await Yield();
+        }
+      }
+      first = false;
       metrics.network.physical_bytes_in.Add(static_cast<int64_t>(frame.length));
       metrics.network.requests.Add();
       bool more = true;
@@ -257,6 +306,8 @@ Awaitable<void> Connection::Loop() {
       else
         parsed = ParseMessage(frame.length);
       if (parsed == Parsed::kBroken) break;
+      if (ticket_.extra() && !Admissible()) [[unlikely]]
+        break;
       const Step step = parsed == Parsed::kRequest ? StartRequest() : Step::kDone;
       if (step == Step::kClose) break;
       if (step == Step::kAsync) more = co_await FinishAsync();
@@ -276,7 +327,7 @@ Awaitable<void> Connection::Loop() {
         if (!written) break;
       }
       if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
-      CountOut();
+      CountOut(kKeptBuffer);
       continue;
     }
     if (draining_) break;
@@ -301,9 +352,12 @@ Awaitable<void> Connection::Loop() {
         const bool admitted = co_await Admit(frame.length, &in_counted_);
         if (!admitted) break;
       }
-      if (large_since_ == 0) large_since_ = thread_.server().clock().MonotonicMicros();
     }
     MakeRoom(frame.length);
+    if (large_since_ == 0 && in_end_ > in_begin_ && in_capacity_ > kSmallBuffer)
+      large_since_ = clock.MonotonicMicros();
+    first = true;
+    slice_end = 0;
     reading_ = true;
     idle_ticks_ = 0;
     auto [error, n] = co_await socket_.async_read_some(
@@ -321,6 +375,40 @@ Awaitable<void> Connection::Loop() {
   socket_.close(ec);
 }
 
+Connection::Parsed Connection::Broken(std::string_view why) {
+  thread_.server().log().Write(
+      LogSeverity::kWarning, LogComponent::kNetwork, 22988,
+      "Error receiving request from client. Ending connection from remote",
+      BuildBson([&](BsonBuilder& b) {
+        b.Append("error", why).Append("remote", slot_.address).Append("connectionId", id());
+      }),
+      slot_.desc);
+  return Parsed::kBroken;
+}
+
+void Connection::EndBroken(const FrameStatus& frame) {
+  const ForeignProtocol foreign =
+      spoke_ ? ForeignProtocol::kNone
+             : RecognizeForeign({in_.get() + in_begin_, in_end_ - in_begin_});
+  Broken(foreign == ForeignProtocol::kNone ? std::string_view(frame.reason)
+                                           : ForeignReason(foreign));
+  out_.append(ForeignAnswer(foreign));
+}
+
+bool Connection::Admissible() {
+  const RequestState& s = *state_;
+  if (!s.legacy && s.msg.body.First().name == "_mayflyMember") return true;
+  thread_.server().metrics().connections.rejected.Add();
+  thread_.server().log().Write(
+      LogSeverity::kInfo, LogComponent::kNetwork, 22942,
+      "Connection refused because there are too many open connections",
+      BuildBson([&](BsonBuilder& b) {
+        b.Append("remote", slot_.address).Append("connectionId", id());
+      }),
+      slot_.desc);
+  return false;
+}
+
 Connection::Parsed Connection::ParseMessage(size_t length) {
   if (!state_) state_ = std::make_unique<RequestState>();
   RequestState& s = *state_;
@@ -331,19 +419,17 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
   s.compressor = Compressor::kNone;
   s.legacy = false;
   s.checksum = false;
-  auto broken = [&](const char* why) {
-    thread_.server().log().Write(
-        LogSeverity::kWarning, LogComponent::kNetwork, 22988,
-        "Error receiving request from client. Ending connection from remote",
-        BuildBson([&](BsonBuilder& b) {
-          b.Append("error", why).Append("remote", slot_.address).Append("connectionId", id());
-        }),
-        slot_.desc);
-    return Parsed::kBroken;
-  };
   if (s.header.opcode == static_cast<int32_t>(Opcode::kCompressed)) {
+    // As on MongoDB, hello need not have agreed on it, but it must be one that the server was
+    // started with.
+    const auto& allowed = thread_.server().config().compressors;
+    const uint8_t id = frame.size() > kCompressorAt ? static_cast<uint8_t>(frame[kCompressorAt]) : 0;
+    if (allowed.empty() || (id != 0 && std::none_of(allowed.begin(), allowed.end(), [&](auto& name) {
+                              return static_cast<uint8_t>(CompressorFromName(name)) == id;
+                            })))
+      return Broken("Compression algorithm specified in message is not available");
     const char* reason = nullptr;
-    if (!Decompress(frame, &s.decompressed, &s.compressor, &reason)) return broken(reason);
+    if (!Decompress(frame, &s.decompressed, &s.compressor, &reason)) return Broken(reason);
     ServerMetrics::Compression& m = metrics.compression(static_cast<int>(s.compressor));
     m.decompressed_in.Add(static_cast<int64_t>(length));
     m.decompressed_out.Add(static_cast<int64_t>(s.decompressed.size()));
@@ -356,7 +442,7 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
   if (s.header.opcode == static_cast<int32_t>(Opcode::kMsg)) {
     s.msg.Clear();
     if (!ParseOpMsg(frame, &s.msg, &failure)) {
-      if (failure.broken_frame) return broken(failure.error.message.c_str());
+      if (failure.broken_frame) return Broken(failure.error.message.c_str());
       s.checksum = false;
       dispatcher.ReplyError(s, out_, failure.error);
       return Parsed::kAnswered;
@@ -365,7 +451,7 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
   } else if (s.header.opcode == static_cast<int32_t>(Opcode::kQuery)) {
     s.legacy = true;
     if (!ParseOpQuery(frame, &s.query, &failure)) {
-      if (failure.broken_frame) return broken(failure.error.message.c_str());
+      if (failure.broken_frame) return Broken(failure.error.message.c_str());
       dispatcher.ReplyError(s, out_, failure.error);
       return Parsed::kAnswered;
     }
@@ -380,7 +466,7 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
       return Parsed::kAnswered;
     }
   } else {
-    return broken("Unsupported opcode");
+    return Broken("Unsupported opcode");
   }
   return Parsed::kRequest;
 }
@@ -410,7 +496,9 @@ Awaitable<Connection::Parsed> Connection::ParseOnWorker(size_t length) {
 
 Connection::Step Connection::StartRequest() {
   RequestState& s = *state_;
-  if (!thread_.dispatcher().Start(*this, s, out_)) return Step::kAsync;
+  const bool done = thread_.dispatcher().Start(*this, s, out_);
+  thread_.running_ = s.row;
+  if (!done) return Step::kAsync;
   if (s.ctx->close_connection) [[unlikely]]
     return Step::kClose;
   return s.ctx->more_to_come ? Step::kAsync : Step::kDone;
@@ -423,6 +511,7 @@ Awaitable<bool> Connection::FinishAsync() {
   const bool is_hello =
       s.request.name == "hello" || s.request.name == "isMaster" || s.request.name == "ismaster";
   if (s.slot_begun) co_await dispatcher.Run(*this, s, out_);
+  thread_.running_ = s.row;
   if (s.ctx->close_connection) [[unlikely]] {
     in_async_ = false;
     co_return false;
@@ -441,6 +530,8 @@ Awaitable<bool> Connection::FinishAsync() {
       open = co_await WriteAll();
       if (!open) break;
     }
+    // One that waits for nothing would answer for as long as its client reads.
+    co_await Yield();
     if (!s.ctx->next_body.view().empty()) {
       s.repeat_body = std::move(s.ctx->next_body.bytes());
       s.msg.body = BsonView(s.repeat_body.data());
@@ -459,6 +550,8 @@ Awaitable<bool> Connection::FinishAsync() {
 
 void Connection::Tick() {
   CloseIfStuck();
+  if (ticket_.extra() && ++extra_ticks_ >= kExtraTicks) [[unlikely]]
+    Abort();
   if (idle_wait_) {
     if (++idle_ticks_ >= 2) ReleaseBuffers();
     return;

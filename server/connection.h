@@ -8,6 +8,7 @@
 
 #include "protocol/wire_message.h"
 #include "server/command.h"
+#include "server/connection_gate.h"
 #include "server/operation_registry.h"
 #include "server/session_registry.h"
 #include "server/top.h"
@@ -27,13 +28,15 @@ using ClientSocket =
 class Connection : public boost::intrusive::list_base_hook<> {
  public:
   Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
-             bool unix_socket);
+             bool unix_socket, ConnectionGate::Ticket ticket);
   ~Connection();
 
   int64_t id() const { return slot_.connection_id; }
   ClientSlot& slot() { return slot_; }
   const std::string& remote() const { return slot_.address; }
   bool unix_socket() const { return unix_socket_; }
+  /// By the unix socket or a loopback address.
+  bool FromThisMachine() const;
   IoExecutor io_executor();
 
   // What the handshake leaves behind (used by hello and the dispatcher only).
@@ -61,6 +64,14 @@ class Connection : public boost::intrusive::list_base_hook<> {
  private:
   enum class Step { kDone, kAsync, kClose };
   enum class Parsed { kRequest, kAnswered, kBroken };
+  /// Behind everybody else who waits for this io thread.
+  Awaitable<void> Yield();
+  /// The log line of a frame that ends the connection.
+  Parsed Broken(std::string_view why);
+  /// A frame that cannot be read: what speaks another protocol is told so.
+  void EndBroken(const FrameStatus& frame);
+  /// Above the limit of connections: whether the request may be served at all.
+  bool Admissible();
   Awaitable<void> Loop();
   /// Takes the message that is complete at the front of the read buffer apart, into state_. An error about a sound frame is
   /// answered, in out_. Any thread, while nobody else has the connection.
@@ -80,7 +91,9 @@ class Connection : public boost::intrusive::list_base_hook<> {
   Awaitable<bool> WriteAll();
   void ReleaseIn();
   void ReleaseUnpacked();
-  void CountOut();
+  /// Counts out_ when it is larger than `least`.
+  void CountOut(size_t least);
+  void CountSmallIn();
   /// Ends a connection that holds much and does not get on, when others wait for room.
   void CloseIfStuck();
 
@@ -92,9 +105,10 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool reading_ = false;    // waits for the client
   bool draining_ = false;
   bool in_async_ = false;  // an operation runs that may suspend
-  uint8_t idle_ticks_ = 0;
+  bool spoke_ = false;     // a message has come whole
+  uint8_t idle_ticks_ = 0, extra_ticks_ = 0;
   /// Of in_, out_ and what a compressed message holds: counted with the NetworkBuffers.
-  size_t in_counted_ = 0, out_counted_ = 0, unpacked_counted_ = 0;
+  size_t in_counted_ = 0, out_counted_ = 0, unpacked_counted_ = 0, in_small_ = 0;
   int64_t large_since_ = 0;  ///< MonotonicMicros when the large message at the front began; 0: none
   int64_t write_since_ = 0;  ///< MonotonicMicros when the client last took something of a reply; 0: it has all
   std::unique_ptr<char[]> in_;
@@ -102,6 +116,8 @@ class Connection : public boost::intrusive::list_base_hook<> {
   std::string out_;
   size_t out_sent_ = 0;
   std::unique_ptr<RequestState> state_;
+  ConnectionGate::Ticket ticket_;
+  std::shared_ptr<Connection*> alive_;  ///< of an extra connection, which others may end
 };
 
 }  // namespace mayfly

@@ -13,7 +13,7 @@ namespace mayfly {
 /// others wait and do not get on with their own are disconnected (Connection::Tick).
 class NetworkBuffers {
  public:
-  static constexpr size_t kSmall = 64 * 1024;  ///< a buffer up to this does not count
+  static constexpr size_t kSmall = 64 * 1024;  ///< a buffer up to this waits for no room
 
   /// Whether `bytes` more may be held; then they are counted. Always when nothing is held yet.
   bool TryTake(size_t bytes) {
@@ -30,11 +30,21 @@ class NetworkBuffers {
   void Give(size_t bytes) {
     used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
+  /// The buffers up to kSmall that are not an idle client's: they never wait, and a limit of the same
+  /// size is theirs alone, so that many of them do not keep a large message out.
+  void TakeSmall(size_t bytes) {
+    small_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  }
+  void GiveSmall(size_t bytes) {
+    small_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  }
+  int64_t small() const { return small_.load(std::memory_order_relaxed); }
   void AddWaiter(int n) { waiting_.fetch_add(n, std::memory_order_relaxed); }
-  /// Somebody waits for room, or replies have taken more than there is.
+  /// Somebody waits for room, or replies or small buffers have taken more than there is.
   bool Short() const {
     return waiting_.load(std::memory_order_relaxed) > 0 ||
-           used() > limit_.load(std::memory_order_relaxed);
+           used() > limit_.load(std::memory_order_relaxed) ||
+           small() > limit_.load(std::memory_order_relaxed);
   }
   bool Full() const { return used() >= limit_.load(std::memory_order_relaxed); }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -51,7 +61,7 @@ class NetworkBuffers {
 
  private:
   std::atomic<int64_t> used_{0}, waiting_{0}, limit_{int64_t{512} << 20}, stuck_micros_{5'000'000},
-      looks_{0};
+      looks_{0}, small_{0};
 };
 
 NetworkBuffers& TheNetworkBuffers();

@@ -1,6 +1,7 @@
 #include "server/parameter_table.h"
 
 #include "server/config.h"
+#include "server/io_watchdog.h"
 #include "server/server_context.h"
 #include "server/short_reads.h"
 
@@ -142,6 +143,23 @@ void RegisterParameters(ServerContext& server) {
            if (!v.Is(BsonType::kBool) && !v.IsNumber())
              return WrongType("enableTestCommands", v, "bool");
            s.enable_test_commands = v.Truthy();
+           return Ok();
+         }});
+  p.Add({.name = "ioThreadWatchdogMicros",
+         .help = "For tests: report what keeps a thread that serves connections busy for longer; 0: "
+                 "nothing.",
+         .at_runtime = false,
+         .get = [](BsonBuilder& b, std::string_view n) {
+           b.Append(n, TheIoWatchdog().limit_micros.load());
+         },
+         .set = [](BsonValue v) -> Result<void> {
+           if (!v.IsNumber()) return WrongType("ioThreadWatchdogMicros", v, "a number");
+           const int64_t n = v.NumberAsInt64();
+           if (n < 0 || n > 60'000'000)
+             return Error{ErrorCode::kBadValue,
+                          "Invalid value for parameter ioThreadWatchdogMicros: " +
+                              std::to_string(n) + " is not between 0 and 60000000"};
+           TheIoWatchdog().limit_micros = n;
            return Ok();
          }});
   p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",

@@ -17,6 +17,7 @@
 #include "server/cluster_parameters.h"
 #include "server/commands/register.h"
 #include "server/config.h"
+#include "server/connection_gate.h"
 #include "server/http/http_server.h"
 #include "server/network_buffers.h"
 #include "server/parameter_table.h"
@@ -74,7 +75,8 @@ int ForkToBackground() {
   return fds[1];
 }
 
-void RaiseFileLimit(Log& log) {
+/// As many descriptors as the system allows, and no more connections than these leave room for.
+void ShareOutDescriptors(Log& log, ServerConfig* config) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   if (limit.rlim_cur < limit.rlim_max) {
@@ -85,6 +87,18 @@ void RaiseFileLimit(Log& log) {
     log.AddStartupWarning(
         LogComponent::kControl, 22184,
         "Soft rlimits for open file descriptors too low: " + std::to_string(limit.rlim_cur));
+  const auto count = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
+  const DescriptorPlan plan = PlanDescriptors(count, StoreDescriptors(count),
+                                              config->max_connections, !config->repl_set.empty());
+  if (plan.connections < config->max_connections)
+    log.Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000114,
+              "maxConns is more than the limit of open files (ulimit -n) leaves room for",
+              BuildBson([&](BsonBuilder& b) {
+                b.Append("maxConns", config->max_connections).Append("connections", plan.connections);
+                b.Append("openFiles", count).Append("store", plan.store).Append("http", plan.http);
+                b.Append("members", plan.members).Append("other", plan.other);
+              }));
+  config->max_connections = plan.connections;
 }
 
 /// Turns signals into calls on one thread of its own, where everything may be called.
@@ -239,7 +253,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   }
   std::unique_ptr<Log> log = std::move(opened).value();
   LogStart(*log, config);
-  RaiseFileLimit(*log);
+  ShareOutDescriptors(*log, &config);
 
   const int64_t memory = static_cast<int64_t>(MemoryLimit());
   large_memory::SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));

@@ -1,10 +1,13 @@
 #include "server/server.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -14,6 +17,7 @@
 
 #include "server/config.h"
 #include "server/io_timer.h"
+#include "server/io_watchdog.h"
 #include "server/replication_gate.h"
 #include "server/retryable_writes.h"
 #include "server/session_store.h"
@@ -26,6 +30,9 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(500);
+constexpr int kTickedAtOnce = 64;
+constexpr int kTurnedAway = 64;  // at once, for want of descriptors
+constexpr int64_t kTellAgainMicros = 1'000'000;
 using TcpAcceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, IoExecutor>;
 
@@ -54,9 +61,13 @@ void IoThread::Start() {
     UseShortTimeSlices();
     // What reaches here came from a timer or an acceptor; connections keep their exceptions to
     // themselves.
+    const int64_t limit = TheIoWatchdog().limit_micros;
     for (bool done = false; !done;) {
       try {
-        context_.run();
+        if (limit > 0)
+          RunWatched(limit);
+        else
+          context_.run();
         done = true;
       } catch (...) {
         LogException(server().log(), "io thread");
@@ -70,12 +81,37 @@ void IoThread::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-void IoThread::Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket) {
+void IoThread::RunWatched(int64_t limit_micros) {
+  // The processor's time, not the clock's: on a busy machine a handler waits for its turn, and
+  // run_one waits for something to do.
+  auto used = [] {
+    timespec t{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+  };
+  while (true) {
+    running_ = nullptr;
+    const int64_t begin = used();
+    if (context_.run_one() == 0) return;
+    const int64_t micros = used() - begin;
+    if (micros <= limit_micros) continue;
+    TheIoWatchdog().Saw(micros);
+    server().log().Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000115,
+                         "A handler held an io thread", BuildBson([&](BsonBuilder& b) {
+                           b.Append("command", running_ != nullptr ? running_->name : "none");
+                           b.Append("micros", micros);
+                         }));
+  }
+}
+
+void IoThread::Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket,
+                     ConnectionGate::Ticket ticket) {
   asio::post(context_, [this, socket = std::move(socket), remote = std::move(remote),
-                        local = std::move(local), unix_socket]() mutable {
+                        local = std::move(local), unix_socket,
+                        ticket = std::move(ticket)]() mutable {
     if (draining_) return;
     auto c = std::make_unique<Connection>(*this, std::move(socket), std::move(remote),
-                                          std::move(local), unix_socket);
+                                          std::move(local), unix_socket, std::move(ticket));
     asio::co_spawn(context_.get_executor(), Connection::Run(std::move(c)), asio::detached);
   });
 }
@@ -94,7 +130,14 @@ Awaitable<void> IoThread::TickLoop() {
     timer_.expires_after(kTick);
     co_await timer_.async_wait(asio::as_tuple(kAwait));
     if (connections_.empty() || draining_) break;
-    for (Connection& c : connections_) c.Tick();
+    // Some at a time: there may be many thousands.
+    int n = 0;
+    for (tick_at_ = connections_.begin(); tick_at_ != connections_.end();) {
+      Connection& c = *tick_at_++;
+      c.Tick();
+      if (++n % kTickedAtOnce == 0)
+        co_await asio::post(asio::bind_executor(context_.get_executor(), kAwait));
+    }
   }
   ticking_ = false;
 }
@@ -113,17 +156,41 @@ void IoThread::Abort() {
   });
 }
 
-Server::Server(ServerContext& context) : server_(context), dispatcher_(context) {
+Server::Server(ServerContext& context)
+    : server_(context),
+      dispatcher_(context),
+      gate_(context.config().max_connections,
+            context.config().repl_set.empty() ? 0 : ConnectionGate::kExtra),
+      spare_descriptor_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
   const unsigned n = server_.config().EffectiveIoThreads();
   for (unsigned i = 0; i < n; ++i)
     threads_.push_back(std::make_unique<IoThread>(dispatcher_, static_cast<int>(i)));
 }
 
-Server::~Server() { Stop(0); }
+Server::~Server() {
+  Stop(0);
+  if (spare_descriptor_ >= 0) ::close(spare_descriptor_);
+}
+
+void Server::TurnAway(int listening) {
+  if (spare_descriptor_ < 0) {
+    spare_descriptor_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return;
+  }
+  for (int i = 0; i < kTurnedAway; ++i) {
+    ::close(std::exchange(spare_descriptor_, -1));
+    const int client = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (client >= 0) ::close(client);
+    spare_descriptor_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (client < 0 || spare_descriptor_ < 0) return;
+    server_.metrics().connections.rejected.Add();
+  }
+}
 
 template <class Socket>
 void Server::Welcome(IoThread& target, Socket socket) {
-  if (server_.metrics().connections.current >= server_.config().max_connections) {
+  std::optional<ConnectionGate::Ticket> ticket = gate_.Enter();
+  if (!ticket) {
     server_.metrics().connections.rejected.Add();
     server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
                         "Connection refused because there are too many open connections",
@@ -145,7 +212,8 @@ void Server::Welcome(IoThread& target, Socket socket) {
     remote = "anonymous unix socket";
     local = unix_path_;
   }
-  target.Adopt(ClientSocket(std::move(socket)), std::move(remote), std::move(local), !kTcp);
+  target.Adopt(ClientSocket(std::move(socket)), std::move(remote), std::move(local), !kTcp,
+               std::move(*ticket));
 }
 
 template <class Acceptor>
@@ -164,10 +232,16 @@ Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor) {
         LogException(server_.log(), "listener");
       }
     } else {
-      // Out of file descriptors, mostly: what is connected goes on, others wait in the backlog.
-      server_.log().Write(
-          LogSeverity::kError, LogComponent::kNetwork, 22970, "Error accepting new connection",
-          BuildBson([&](BsonBuilder& b) { b.Append("error", error.message()); }), "listener");
+      // Out of file descriptors, mostly: what is connected goes on.
+      const int64_t now = server_.clock().MonotonicMicros();
+      if (accept_error_told_ == 0 || now - accept_error_told_ >= kTellAgainMicros) {
+        accept_error_told_ = now;
+        server_.log().Write(
+            LogSeverity::kError, LogComponent::kNetwork, 22970, "Error accepting new connection",
+            BuildBson([&](BsonBuilder& b) { b.Append("error", error.message()); }), "listener");
+      }
+      if (error.value() == EMFILE || error.value() == ENFILE)
+        TurnAway(acceptor->native_handle());
     }
     IoTimer pause(threads_[0]->executor());
     pause.expires_after(std::chrono::milliseconds(100));

@@ -29,7 +29,8 @@ class IoThread {
   Dispatcher& dispatcher() { return dispatcher_; }
   ServerContext& server() { return dispatcher_.server(); }
   /// From any thread.
-  void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket);
+  void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket,
+             ConnectionGate::Ticket ticket);
   void Drain();
   /// Behind Drain: who is still there is not waited for.
   void Abort();
@@ -39,6 +40,13 @@ class IoThread {
   friend class Connection;
   void Entered(Connection& c);  ///< it is served from here on; on this thread
   Awaitable<void> TickLoop();
+  /// Runs handlers until there are none to come, and reports each that takes more than so much of
+  /// the processor (parameter ioThreadWatchdogMicros).
+  void RunWatched(int64_t limit_micros);
+  /// How long one connection may go on while `yielding_` others wait for their turn: a round of all
+  /// of them should not take longer than one alone.
+  int64_t SliceMicros() const { return kSliceMicros / (1 + yielding_); }
+  static constexpr int64_t kSliceMicros = 500;
 
   Dispatcher& dispatcher_;
   const int index_;
@@ -48,6 +56,9 @@ class IoThread {
                                     boost::asio::wait_traits<std::chrono::steady_clock>, IoExecutor>
       timer_;
   boost::intrusive::list<Connection> connections_;
+  boost::intrusive::list<Connection>::iterator tick_at_ = connections_.end();  ///< next for TickLoop
+  int64_t yielding_ = 0;  ///< connections that have let others go first and not had their turn again
+  const CommandRow* running_ = nullptr;  ///< the command that this handler began or went on with
   bool draining_ = false;
   bool ticking_ = false;  ///< TickLoop runs
   std::thread thread_;
@@ -84,12 +95,18 @@ class Server {
   /// Gives a new client to an io thread, unless there are too many.
   template <class Socket>
   void Welcome(IoThread& target, Socket socket);
+  /// Nobody can be accepted for want of a descriptor: those who wait are disconnected, not left to
+  /// wait, by way of the one that is kept for this.
+  void TurnAway(int listening);
   Awaitable<void> HouseKeeping();
   Result<void> ListenTcp(const std::string& address);
   Result<void> ListenUnix();
 
   ServerContext& server_;
   Dispatcher dispatcher_;
+  ConnectionGate gate_;
+  int spare_descriptor_ = -1;
+  int64_t accept_error_told_ = 0;  ///< MonotonicMicros
   std::vector<std::unique_ptr<IoThread>> threads_;
   std::vector<std::function<void()>> close_acceptors_;
   std::string unix_path_;

@@ -360,6 +360,9 @@ std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool 
   return current;
 }
 
+/// What is larger may have many thousands of index entries: a worker goes over those.
+constexpr size_t kInlineDocumentBytes = 64 << 10;
+
 std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateStatement& s,
                                                                  WriteUnit& unit) {
   BsonValue id;
@@ -378,6 +381,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
     if (s.upsert) return std::nullopt;
     return UpdateResult{};
   }
+  if (locked.doc.size() > kInlineDocumentBytes) return std::nullopt;
   ++op_.docs_examined;
   ++op_.keys_examined;
   EvalContext eval = MakeEval();
@@ -434,6 +438,7 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   if (!found) return std::nullopt;
   if (!*found) return found->error();
   if (!found->value()) return int64_t{0};
+  if (locked.doc.size() > kInlineDocumentBytes) return std::nullopt;
   ++op_.docs_examined;
   ++op_.keys_examined;
   Result<void> ok = unit.Delete(*coll_, locked);

@@ -23,6 +23,7 @@
 #include <thread>
 #include <utility>
 
+#include "storage/rocks_descriptors.h"
 #include "storage/rocks_log_check.h"
 #include "storage/rocks_status.h"
 #include "storage/rocks_tuning.h"
@@ -238,6 +239,7 @@ class RocksKv final : public KvStore {
   KvStats Stats(Keyspace ks) override;
   uint64_t MemoryBytes() override { return memory_.cache->GetUsage(); }
   Result<void> Resume() override;
+  Result<void> WritesPossible();
 
  private:
   rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
@@ -251,6 +253,9 @@ class RocksKv final : public KvStore {
   static Error OpenError(const std::string& path, const rocksdb::Status& s);
 
   RocksMemory memory_;
+  std::unique_ptr<DescriptorEnv> env_;  ///< null: the caller's; outlives db_
+  /// There are few descriptors left: writes wait for more.
+  void RefuseForDescriptors();
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
   /// Whether a try to recover could succeed: Resume on a disk that is still full would make the
@@ -316,6 +321,10 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   auto kv = std::make_unique<RocksKv>();
   kv->path_ = options.path;
   kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
+  if (options.env == nullptr) {
+    kv->env_ = MakeDescriptorEnv([self = kv.get()] { self->RefuseForDescriptors(); });
+    options.env = kv->env_->env();
+  }
   rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
   RocksKv* self = kv.get();
   db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {
@@ -611,12 +620,23 @@ bool RocksKv::DiskHasRoom() {
   return s.ok();
 }
 
+void RocksKv::RefuseForDescriptors() {
+  std::lock_guard l(recovery_mutex_);
+  if (write_failed_) return;
+  if (log_line_)
+    log_line_('E', "There are no file descriptors left: writes are refused until there are some");
+  write_error_ = FromStorage(rocksdb::Status::IOError("Too many open files"));
+  write_failed_ = recover_ = true;
+  recovery_wake_.notify_one();
+}
+
 Result<void> RocksKv::Resume() {
   std::unique_lock l(recovery_mutex_);
   if (!recover_) return Ok();
   Error error =
       write_failed_ ? write_error_ : Error{ErrorCode::kOutOfDiskSpace, "the disk is full"};
   l.unlock();
+  if (env_ && !env_->Refill()) return error;
   if (!DiskHasRoom()) return error;
   rocksdb::Status s = db_->Resume();
   if (!s.ok()) return s.IsBusy() ? error : FromStorage(s);
@@ -624,6 +644,15 @@ Result<void> RocksKv::Resume() {
   recover_ = write_failed_ = false;
   l.unlock();
   if (log_line_) log_line_('I', "The storage error is over: writing continues");
+  return Ok();
+}
+
+Result<void> RocksKv::WritesPossible() {
+  if (sync_lost_) return SyncLost();
+  std::lock_guard l(recovery_mutex_);
+  if (write_failed_) return write_error_;
+  if (recover_)
+    return Error{ErrorCode::kOutOfDiskSpace, "the store recovers from an error of its files"};
   return Ok();
 }
 
@@ -641,6 +670,11 @@ void RocksKv::RecoveryLoop() {
 
 Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options) {
   return RocksKv::Open(std::move(options));
+}
+
+Result<void> WritesPossible(KvStore& store) {
+  auto* rocks = dynamic_cast<RocksKv*>(&store);
+  return rocks != nullptr ? rocks->WritesPossible() : Ok();
 }
 
 }  // namespace mayfly

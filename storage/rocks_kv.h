@@ -18,6 +18,9 @@ struct RocksKvOptions {
 
 /// Bytes that the process may have: by the cgroup, by `ulimit`, or all that the machine has.
 uint64_t MemoryLimit();
+/// How many of `limit` descriptors (RLIMIT_NOFILE) the store may take: its table files, and what it
+/// needs besides them (logs, outputs of compactions, directories).
+int64_t StoreDescriptors(int64_t limit);
 /// 25% of it, at least 32 MiB.
 uint64_t DefaultCacheBytes();
 
@@ -25,5 +28,9 @@ uint64_t DefaultCacheBytes();
 /// process has it open, it cannot be written, a file is corrupt or missing, keyspaces that this
 /// version does not know.
 Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options);
+
+/// Whether the store takes writes now; else the error that they are answered with. Never waits for
+/// the disk. Any thread.
+Result<void> WritesPossible(KvStore& store);
 
 }  // namespace mayfly

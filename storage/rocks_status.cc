@@ -2,10 +2,17 @@
 
 #include <cassert>
 
+#include "storage/rocks_descriptors.h"
+
 namespace mayfly {
 
 Error FromStorage(const rocksdb::Status& s) {
   assert(!s.ok() && !s.IsNotFound());
+  if (s.IsIOError() && LacksDescriptors(s.ToString()))
+    return {ErrorCode::kOutOfDiskSpace,
+            "the process has no file descriptors left: raise the limit (ulimit -n) or lower "
+            "--maxConns; once some are free, writes go on by themselves (" +
+                s.ToString() + ")"};
   if (s.IsNoSpace() || s.subcode() == rocksdb::Status::kSpaceLimit)
     return {ErrorCode::kOutOfDiskSpace,
             "the disk is full: free some space, writes then go on by themselves (" + s.ToString() +

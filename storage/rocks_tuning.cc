@@ -39,14 +39,31 @@ uint64_t TableBytes(const std::string& path) {
   return bytes;
 }
 
-int MaxOpenFiles() {
+/// Logs, outputs of compactions, directories, the manifest.
+constexpr int64_t kOtherStoreFiles = 64;
+
+/// What table files may take of `limit` descriptors.
+int64_t TableDescriptors(int64_t limit) {
+  return limit >= 4096 ? limit / 2 : std::max<int64_t>(limit / 4, 64);
+}
+
+int64_t TableFiles(const std::string& path) {
+  int64_t n = 0;
+  std::error_code ec;
+  for (const auto& file : std::filesystem::directory_iterator(path, ec))
+    n += file.path().extension() == ".sst";
+  return n;
+}
+
+int MaxOpenFiles(const std::string& path) {
   rlimit r{};
   if (getrlimit(RLIMIT_NOFILE, &r) != 0) return 512;
-  // Opened once and kept when there is room: no look-up in the table cache on every read, and
-  // damaged footers are found at open. Otherwise half of what the process may have; the rest is for
-  // connections.
-  if (r.rlim_cur >= 32768) return -1;
-  return static_cast<int>(std::max<rlim_t>(r.rlim_cur / 2, 128));
+  const auto limit = static_cast<int64_t>(std::min<rlim_t>(r.rlim_cur, INT32_MAX));
+  // Opened once and kept when there is room, also for what is still to come: no look-up in the table
+  // cache on every read, and damaged footers are found at open. Otherwise the store's share; the
+  // rest is for connections.
+  if (limit >= 32768 && TableFiles(path) < limit / 8) return -1;
+  return static_cast<int>(TableDescriptors(limit));
 }
 
 /// What `ulimit -v` or `-d` allow.
@@ -68,6 +85,8 @@ uint64_t MemoryLimit() {
   return std::min({host, ProcessLimit(), LimitIn("/sys/fs/cgroup/memory.max"),
                    LimitIn("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
 }
+
+int64_t StoreDescriptors(int64_t limit) { return TableDescriptors(limit) + kOtherStoreFiles; }
 
 uint64_t DefaultCacheBytes() { return std::max(MemoryLimit() / 4, 32 * kMiB); }
 
@@ -118,7 +137,7 @@ rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemor
   // A quarter of them flush. Measured on two cores; with more, one compaction would not keep up.
   o.max_background_jobs =
       static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2U, 8U));
-  o.max_open_files = MaxOpenFiles();
+  o.max_open_files = MaxOpenFiles(options.path);
   o.write_buffer_manager = memory.write_buffers;
   o.bytes_per_sync = kMiB;  // table files reach the disk smoothly, not in one burst at their end
   // One combining writer: nobody to share the memtable with.

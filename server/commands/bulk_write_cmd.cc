@@ -292,6 +292,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
     co_return Error{ErrorCode::kInvalidLength,
                     "Write batch sizes must be between 1 and 100000. Got " +
                         std::to_string(op_documents.size()) + " operations."};
+  co_await ctx.MoveToWorker();
   std::vector<BulkNamespace> namespaces;
   for (BsonView doc : ns_documents) {
     MAYFLY_CO_TRY(BulkNamespace n, ParseNamespace(doc));

@@ -78,6 +78,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   MAYFLY_CO_TRY(command.SetLet(a.let));
   MAYFLY_CO_TRY(command.Open());
 
+  co_await ctx.MoveToWorker();
   VariableScope scope;
   MatchPtr filter;
   ProjectionPtr projection;
@@ -86,7 +87,6 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
     MAYFLY_CO_TRY(projection, ParseFindProjection(a.fields, filter.get(), scope));
     MAYFLY_CO_TRY(scope.CheckConstants());
   }
-  co_await ctx.MoveToWorker();
   std::optional<BsonDocument> value;
   DocumentMetadata metadata;
   const StatementResult* before = retry.active() ? retry.Find(0) : nullptr;

@@ -525,7 +525,7 @@ void RegisterFind(CommandRegistry& registry) {
                 .help = "The next batch of a cursor.",
                 .run_async = &RunGetMore});
   registry.Add({.name = "killCursors",
-                .flags = kReadOnly | kSecondaryOk | kApiV1,
+                .flags = kReadOnly | kSecondaryOk | kApiV1 | kWorker,
                 .help = "Closes cursors.",
                 .run = &RunKillCursors});
   registry.Add({.name = "count",

@@ -121,19 +121,19 @@ Result<void> PlanCacheListFilters(CommandContext& ctx, const CommandRequest& req
 
 void RegisterPlanCacheClear(CommandRegistry& registry) {
   registry.Add({.name = "planCacheClear",
-                .flags = kSecondaryOk,
+                .flags = kSecondaryOk | kWorker,
                 .help = "Forgets the cached plans of a collection, or of one query shape.",
                 .run = &PlanCacheClear});
   registry.Add({.name = "planCacheClearFilters",
-                .flags = kSecondaryOk,
+                .flags = kSecondaryOk | kWorker,
                 .help = "Takes away the index filters of a collection, or of one query shape.",
                 .run = &PlanCacheClearFilters});
   registry.Add({.name = "planCacheListFilters",
-                .flags = kSecondaryOk,
+                .flags = kSecondaryOk | kWorker,
                 .help = "The index filters of a collection.",
                 .run = &PlanCacheListFilters});
   registry.Add({.name = "planCacheSetFilter",
-                .flags = kSecondaryOk,
+                .flags = kSecondaryOk | kWorker,
                 .help = "Which indexes the planner may use for a query shape.",
                 .run = &PlanCacheSetFilter});
 }

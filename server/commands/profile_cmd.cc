@@ -75,7 +75,7 @@ Result<void> Profile(CommandContext& ctx, const CommandRequest& req, BsonBuilder
 void RegisterProfile(CommandRegistry& registry) {
   registry.Add(
       {.name = "profile",
-       .flags = kSecondaryOk | kNoProfile,
+       .flags = kSecondaryOk | kNoProfile | kWorker,
        .help = "The database profiler: level 0, 1, 2 or -1 to ask; slowms, sampleRate, filter.",
        .run = &Profile});
 }

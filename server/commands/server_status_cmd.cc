@@ -5,6 +5,7 @@
 #include "server/command.h"
 #include "server/commands/info_cmds.h"
 #include "server/config.h"
+#include "server/io_watchdog.h"
 #include "server/replication_gate.h"
 #include "server/server_context.h"
 #include "server/ttl_status.h"
@@ -76,7 +77,8 @@ void Connections(ServerContext& s, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("connections");
   // Ints, as tools expect them: a shell shows longs as objects.
   d.Append("current", static_cast<int32_t>(c.current.Get()))
-      .Append("available", static_cast<int32_t>(s.config().max_connections - c.current.Get()));
+      .Append("available", static_cast<int32_t>(std::max<int64_t>(
+                               0, s.config().max_connections - c.current.Get())));
   d.Append("totalCreated", static_cast<int32_t>(c.total_created.Get()))
       .Append("rejected", static_cast<int32_t>(c.rejected.Get()));
   d.Append("active", static_cast<int32_t>(s.operations().ActiveCount()));
@@ -143,6 +145,11 @@ void Network(ServerContext& s, BsonBuilder& r) {
   d.Append("physicalBytesIn", n.physical_bytes_in.Get())
       .Append("physicalBytesOut", n.physical_bytes_out.Get());
   d.Append("numRequests", n.requests.Get());
+  if (const int64_t limit = TheIoWatchdog().limit_micros; limit > 0) {
+    BsonBuilder w = d.OpenDocument("ioThreadWatchdog");
+    w.Append("limitMicros", limit).Append("longHandlers", TheIoWatchdog().long_handlers.load());
+    w.Append("longestMicros", TheIoWatchdog().longest_micros.load());
+  }
   BsonBuilder c = d.OpenDocument("compression");
   auto one = [&](std::string_view name, const auto& x) {
     BsonBuilder e = c.OpenDocument(name);

@@ -1,5 +1,6 @@
 #include "server/arg_reader.h"
 #include "server/command.h"
+#include "server/connection.h"
 #include "server/server_context.h"
 
 namespace mayfly {
@@ -11,6 +12,10 @@ Result<void> Shutdown(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   const bool force = in.LooseBoolOr("force", false);
   in.NonNegativeOr("timeoutSecs", 15);  // how long to wait for secondaries: a standalone has none
   MAYFLY_TRY(in.Finish());
+  // As on MongoDB: without access control, only who is on the machine may stop the server.
+  if (ctx.connection != nullptr && !ctx.connection->FromThisMachine())
+    return Error{ErrorCode::kUnauthorized,
+                 "shutdown must run from localhost when running db without auth"};
   ctx.server.log().Write(LogSeverity::kInfo, LogComponent::kCommand, 4695400,
                          "Shutdown command received",
                          BuildBson([&](BsonBuilder& b) { b.Append("force", force); }));

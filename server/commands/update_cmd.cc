@@ -84,6 +84,23 @@ Result<DeleteStatement> ParseDeleteStatement(BsonView doc) {
 
 namespace {
 
+/// Whether reading the statements alone takes longer than an io thread has for it.
+bool IsLarge(const CommandRequest& req) {
+  constexpr size_t kInlineStatements = 500, kInlineBytes = 64 << 10;
+  size_t statements = 0;
+  for (const DocumentSequence& s : req.sequences) statements += s.documents.size();
+  return statements > kInlineStatements || req.body.size() > kInlineBytes;
+}
+
+/// Whether a batch has been on the io thread long enough and goes on on a worker.
+bool SliceOver(const CommandContext& ctx, int64_t* slice_end) {
+  constexpr int64_t kSliceMicros = 500;
+  if (ctx.on_worker) return false;
+  const int64_t now = ctx.server.clock().MonotonicMicros();
+  if (*slice_end == 0) *slice_end = now + kSliceMicros;
+  return now >= *slice_end;
+}
+
 struct UpdateArgs {
   WriteBatchFields batch;
   BsonView let;
@@ -147,6 +164,7 @@ void AfterFailedCommit(const Error& e, std::optional<Result<T>>* result) {
 
 Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
+  if (IsLarge(req)) co_await ctx.MoveToWorker();
   MAYFLY_CO_TRY(const UpdateArgs args, ReadUpdate(req, ctx.op.now));
   const auto& [batch, let, statements] = args;
   ctx.EditReport([&](OperationReport& r) {
@@ -170,6 +188,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   std::vector<std::pair<int32_t, Value>> upserted;
   WriteErrors errors;
   bool wrote_unsynced = false;
+  int64_t slice_end = 0;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<UpdateResult>> r;
     if (retry.active()) {
@@ -185,6 +204,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
       retry.SetStatement(i);
       if (statements[i].multi) r = NotRetryable("multi=true");
     }
+    if (i > 0 && SliceOver(ctx, &slice_end)) co_await ctx.MoveToWorker();
     if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageUpdate(statements[i], unit);
@@ -245,6 +265,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
 
 Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
+  if (IsLarge(req)) co_await ctx.MoveToWorker();
   MAYFLY_CO_TRY(const DeleteArgs args, ReadDelete(req));
   const auto& [batch, let, statements] = args;
   ctx.EditReport([&](OperationReport& r) {
@@ -266,6 +287,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   int64_t n = 0;
   WriteErrors errors;
   bool wrote_unsynced = false;
+  int64_t slice_end = 0;
   for (size_t i = 0; i < statements.size(); ++i) {
     std::optional<Result<int64_t>> r;
     if (retry.active()) {
@@ -276,6 +298,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
       retry.SetStatement(i);
       if (statements[i].multi) r = NotRetryable("limit=0");
     }
+    if (i > 0 && SliceOver(ctx, &slice_end)) co_await ctx.MoveToWorker();
     if (!r && !ctx.on_worker) {
       WriteUnit unit(ctx.server.storage(), ctx.op);
       r = command.TryStageDelete(statements[i], unit);

@@ -9,6 +9,7 @@
 #include "server/http/rule_selection.h"
 #include "server/server_context.h"
 #include "storage/namespace.h"
+#include "storage/rocks_kv.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -53,6 +54,10 @@ ActivityHistory::Sample HttpApi::Tick() {
 HttpAnswer HttpApi::Ready() {
   if (!server_.has_storage() || server_.shutting_down())
     return {.status = 503, .type = "text/plain", .body = "not serving\n"};
+  if (Result<void> writes = WritesPossible(server_.storage().kv()); !writes)
+    return {.status = 503,
+            .type = "text/plain",
+            .body = "not serving: writes are refused: " + writes.error().message + "\n"};
   if (const ReplicaSet* set = server_.replica_set(); set != nullptr && !set->readable())
     return {.status = 503,
             .type = "text/plain",

@@ -1,5 +1,7 @@
 #include "server/http/http_server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -12,11 +14,13 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/algorithm/string/case_conv.hpp>
 #include <list>
 #include <set>
 #include <thread>
 
 #include "server/config.h"
+#include "server/connection_gate.h"
 #include "server/http/http_api.h"
 #include "server/http/request_origin.h"
 #include "server/io_timer.h"
@@ -35,8 +39,6 @@ using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 constexpr auto kIdle = std::chrono::seconds(30);
 constexpr auto kTick = std::chrono::seconds(1);
 constexpr uint64_t kMaxBody = 16 * 1024, kMaxHeader = 16 * 1024;
-constexpr size_t kMaxConnections = 128;
-constexpr size_t kMaxEventStreams = kMaxConnections / 2;  ///< the rest is for those who only ask
 
 /// What every answer says: no other site may frame the page or read it, and the page loads nothing
 /// from elsewhere.
@@ -54,8 +56,31 @@ void CommonHeaders(http::response<Body>& r) {
 
 }  // namespace
 
+namespace {
+int64_t OpenFileLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return INT32_MAX;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
+}
+
+HttpAnswer RefusedHost(int status) {
+  return {.status = status,
+          .type = "text/plain",
+          .body = status == 400 ? "Host is missing\n"
+                                : "unknown name in Host: use an IP address or localhost, or start "
+                                  "the server with --httpHosts and the name\n"};
+}
+}  // namespace
+
 struct HttpServer::Impl {
-  explicit Impl(ServerContext& s) : server(s), api(s, io.get_executor()) {}
+  explicit Impl(ServerContext& s)
+      : server(s),
+        max_connections(static_cast<size_t>(HttpConnections(OpenFileLimit()))),
+        max_event_streams(max_connections / 2),
+        hosts(KnownNames(s.config())),
+        api(s, io.get_executor()) {}
+  /// Names of this endpoint, lower case.
+  static std::vector<std::string> KnownNames(const ServerConfig& config);
 
   Result<void> Listen(const std::string& name);
   Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
@@ -66,6 +91,9 @@ struct HttpServer::Impl {
   Awaitable<void> TickLoop();
 
   ServerContext& server;
+  const size_t max_connections;
+  const size_t max_event_streams;  ///< the rest is for those who only ask
+  const std::vector<std::string> hosts;
   asio::io_context io{1};
   HttpApi api;
   std::vector<std::shared_ptr<Acceptor>> acceptors;
@@ -79,6 +107,27 @@ struct HttpServer::Impl {
   int port = 0;
   bool stopping = false;
 };
+
+std::vector<std::string> HttpServer::Impl::KnownNames(const ServerConfig& config) {
+  std::vector<std::string> names = config.http_bind_ips;
+  const BsonValue given = config.parsed.view().FindPath("mayfly.httpHosts");
+  auto add = [&](std::string_view list) {
+    while (!list.empty()) {
+      const size_t comma = std::min(list.find(','), list.size());
+      if (comma > 0) names.emplace_back(list.substr(0, comma));
+      list.remove_prefix(std::min(comma + 1, list.size()));
+    }
+  };
+  if (given.IsString()) add(given.String());
+  if (given.IsArray())
+    for (const BsonElement& e : given.Document())
+      if (e.value.IsString()) add(e.value.String());
+  boost::system::error_code ec;
+  if (std::string own = asio::ip::host_name(ec); !ec && !own.empty())
+    names.push_back(std::move(own));
+  for (std::string& n : names) boost::algorithm::to_lower(n);
+  return names;
+}
 
 Result<void> HttpServer::Impl::Listen(const std::string& name) {
   boost::system::error_code ec;
@@ -119,7 +168,7 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
       continue;
     }
     streams.remove_if([](const std::weak_ptr<Stream>& s) { return s.expired(); });
-    if (streams.size() >= kMaxConnections) {
+    if (streams.size() >= max_connections) {
       // Who has come first and asks nothing makes room.
       const auto silent = std::find_if(
           streams.begin(), streams.end(),
@@ -188,14 +237,22 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
     const auto target = request.target();
     const std::string_view whole(target.data(), target.size());
     const size_t mark = std::min(whole.find('?'), whole.size());
+    const auto host = request[http::field::host];
+    // HTTP/1.0 has no Host, and no browser speaks it.
+    int refused = 0;
+    if (host.empty() ? request.version() > 10 : !KnownHost({host.data(), host.size()}, hosts))
+      refused = host.empty() ? 400 : 421;
     const bool events =
         whole.substr(0, mark) == "/events" && request.method() == http::verb::get;
-    if (events && event_timers.size() < kMaxEventStreams) {
+    if (events && event_timers.size() < max_event_streams && refused == 0) {
       co_await StreamEvents(*stream, std::string(whole.substr(std::min(mark + 1, whole.size()))));
       break;
     }
     HttpAnswer answer{.status = 503, .type = "text/plain", .body = "too many event streams\n"};
-    if (!events) answer = co_await Answer(request, peer, origin);
+    if (refused != 0)
+      answer = RefusedHost(refused);
+    else if (!events)
+      answer = co_await Answer(request, peer, origin);
     http::response<http::string_body> r(static_cast<http::status>(answer.status),
                                         request.version());
     CommonHeaders(r);

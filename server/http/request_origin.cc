@@ -1,5 +1,7 @@
 #include "server/http/request_origin.h"
 
+#include <boost/algorithm/string/case_conv.hpp>
+
 namespace mayfly {
 
 namespace {
@@ -14,6 +16,18 @@ std::string_view HostName(std::string_view host) {
 }
 
 }  // namespace
+
+bool KnownHost(std::string_view host, std::span<const std::string> names) {
+  std::string name = boost::algorithm::to_lower_copy(std::string(HostName(host)));
+  if (name.ends_with('.')) name.pop_back();
+  if (name == "localhost") return true;
+  for (const std::string& known : names)
+    if (name == known) return true;
+  if (name.starts_with('[')) name = name.substr(1, name.size() - 2);
+  boost::system::error_code ec;
+  boost::asio::ip::make_address(name, ec);
+  return !ec;
+}
 
 std::string_view RefuseAction(const boost::asio::ip::address& peer, std::string_view host,
                               std::string_view origin, std::string_view content_type) {

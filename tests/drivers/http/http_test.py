@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a replica set."""
-import http.client, json, os, shutil, sys, tempfile, threading, time
+import http.client, json, os, shutil, socket, sys, tempfile, threading, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "fault"))
@@ -43,6 +43,22 @@ folder = tempfile.mkdtemp(prefix="mayfly-http-")
 try:
     s = Server(folder + "/one")
     check(s.get("/readyz") == (200, "ready\n"), "a standalone is ready")
+    # A page of another site whose name was made to point here (DNS rebinding) reads nothing.
+    for path in ("/", "/metrics", "/api/status", "/events", "/readyz"):
+        status, text = s.get(path, headers={"Host": f"evil.example:{s.http_port}"})
+        check(status == 421 and "--httpHosts" in text, f"{path} for another name: {status} {text[:200]}")
+    for host in ("localhost", f"LOCALHOST:{s.http_port}", f"[::1]:{s.http_port}", "10.1.2.3", socket.gethostname()):
+        check(s.get("/readyz", headers={"Host": host})[0] == 200, f"answered as {host}")
+    with socket.create_connection(("127.0.0.1", s.http_port), 30) as raw:
+        raw.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+        check(b" 400 " in raw.recv(4096), "HTTP/1.1 without Host")
+    with socket.create_connection(("127.0.0.1", s.http_port), 30) as raw:
+        raw.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        check(b" 200 " in raw.recv(4096), "HTTP/1.0 without Host")
+    named = Server(folder + "/named", "--httpHosts", "db.example,metrics")
+    check(named.get("/metrics", headers={"Host": "db.example:9"})[0] == 200 and named.get("/metrics", headers={"Host": "Metrics"})[0] == 200, "names given with --httpHosts")
+    check(named.get("/metrics", headers={"Host": "evil.example"})[0] == 421, "and no others")
+    named.stop()
     s.client.command("app", {"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 60}]})
     own = {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{s.http_port}", "Host": f"127.0.0.1:{s.http_port}"}
     status, text = s.get("/api/action", "POST", own, json.dumps({"action": "pause", "ns": "app.c", "index": "t_1"}))

@@ -119,14 +119,14 @@ class TestServer {
 /// A blocking client that says exactly what it is told to.
 class RawClient {
  public:
-  explicit RawClient(int port) {
+  explicit RawClient(int port, const std::string& address = "127.0.0.1") {
     fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
     timeval limit{10, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     sockaddr_in a{};
     a.sin_family = AF_INET;
     a.sin_port = htons(static_cast<uint16_t>(port));
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::inet_pton(AF_INET, address.c_str(), &a.sin_addr) == 1);
     REQUIRE(::connect(fd_, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
   }
   ~RawClient() { Close(); }
@@ -178,6 +178,12 @@ class RawClient {
   BsonDocument Command(std::string_view json, uint32_t message_flags = 0) {
     Send(Message(json, message_flags));
     return Reply();
+  }
+  /// Everything until the server closes the connection.
+  std::string ReadAll() {
+    std::string all;
+    for (std::string piece; !(piece = Read(1)).empty();) all += piece;
+    return all;
   }
   bool Closed() { return Receive().empty(); }
   MessageHeader header;

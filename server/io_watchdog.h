@@ -1,0 +1,27 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace mayfly {
+
+/// Looks after the threads that serve connections, for tests (parameter ioThreadWatchdogMicros):
+/// what keeps one of them busy for longer than the limit keeps all its clients waiting. It is
+/// logged, counted, and shown in serverStatus.network. Threads: any.
+struct IoWatchdog {
+  std::atomic<int64_t> limit_micros{0};  ///< 0: nothing is watched; read when a thread starts
+  std::atomic<int64_t> long_handlers{0}, longest_micros{0};
+
+  void Saw(int64_t micros) {
+    long_handlers.fetch_add(1, std::memory_order_relaxed);
+    for (int64_t longest = longest_micros.load();
+         longest < micros && !longest_micros.compare_exchange_weak(longest, micros);) {
+    }
+  }
+};
+
+inline IoWatchdog& TheIoWatchdog() {
+  static IoWatchdog watchdog;
+  return watchdog;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""A process with 1,024 file descriptors, and clients that want them all: the store keeps its own, a set's members keep their links, readiness
+says what is true, and what failed for want of a descriptor goes on once there are some.
+
+  idle        1,400 silent connections to a standalone: writes go on
+  returned    the limit falls below what is in use (prlimit), then rises again: writes are refused, and go on by themselves
+  greetings   3,000 sockets that send the greeting of a member and nothing else, to a set of one and among 1,400 idle ones
+  member      a member of a set that is full of clients takes back one that was killed
+  hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread, batches
+           of writes and large documents neither
+"""
+import os, resource, shutil, socket, struct, tempfile, threading, time, urllib.error, urllib.request
+
+import bson
+
+import fault_test
+from fault_test import BINARY, Checks, Client, free_port, run_parts, start, stop
+from replica_set import ReplicaSet
+
+check = Checks()
+LIMIT = 1024
+work = tempfile.mkdtemp(prefix="mayfly-descriptors-")
+limited = work + "/limited"
+with open(limited, "w") as f:
+    f.write(f'#!/bin/sh\nulimit -n {LIMIT}\nexec "{BINARY}" "$@"\n')
+os.chmod(limited, 0o755)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def message(doc, flags=0):
+    body = bson.encode(doc)
+    return struct.pack("<iiiiIB", 21 + len(body), 1, 0, 2013, flags, 0) + body
+
+
+GREETING = message({"_mayflyMember": 1, "$db": "admin"})
+
+
+def connect(port, data=b""):
+    """Without waiting for the server; None when there is no more room in the backlog."""
+    s = socket.socket()
+    s.settimeout(5)
+    try:
+        s.connect(("127.0.0.1", port))
+        if data:
+            s.sendall(data)
+    except OSError:
+        pass
+    return s
+
+
+def ready(http):
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{http}/readyz", timeout=10).status
+    except urllib.error.HTTPError as e:
+        return e.code
+    except OSError as e:
+        return repr(e)
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+class Writer:
+    """Inserts of 2 MB each, so that logs and tables come and go."""
+
+    def __init__(self, client):
+        self.client, self.n = client, 0
+
+    def one(self):
+        self.n += 1
+        docs = [{"_id": self.n * 100 + i, "s": os.urandom(20_000)} for i in range(100)]
+        try:
+            return self.client.command("t", {"insert": "c", "documents": docs})
+        except OSError as e:
+            return {"ok": 0, "errmsg": repr(e)}
+
+    def many(self, times=40):
+        """None, or the first reply that is not a success."""
+        for _ in range(times):
+            reply = self.one()
+            if reply.get("ok") != 1 or "writeErrors" in reply:
+                return reply
+
+
+def until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)  # sleeps: polls until a deadline
+    return False
+
+
+def idle():
+    http = free_port()
+    proc, client = start(work + "/idle", "--httpPort", str(http), binary=limited)
+    writer = Writer(client)
+    sockets = [connect(proc.port) for _ in range(1400)]
+    check(until(lambda: client.command("admin", {"serverStatus": 1})["connections"]["rejected"] > 700), "connections beyond the room there is are refused")
+    check(descriptors(proc.pid) < LIMIT - 200, f"descriptors are left for the store: {descriptors(proc.pid)} of {LIMIT} are taken")
+    failed = writer.many()
+    check(failed is None, f"80 MB are written meanwhile: {str(failed)[:200]}")
+    check(ready(http) == 200, "ready, and it is")
+    silent = [connect(http) for _ in range(200)]
+    check(ready(http) == 200, "ready among 200 silent HTTP connections")
+    check(writer.many(20) is None, "writes go on")
+    for s in sockets + silent:
+        s.close()
+    check(stop(proc) == 0, "clean stop")
+
+
+def returned():
+    http = free_port()
+    proc, client = start(work + "/returned", "--httpPort", str(http), binary=limited)
+    writer = Writer(client)
+    check(writer.many(5) is None, "writes before")
+    ask = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    held = connect(http, ask)  # asks again below, without a new descriptor
+    check(b" 200 " in held.recv(4096), "ready before")
+    resource.prlimit(proc.pid, resource.RLIMIT_NOFILE, (8, LIMIT))
+    failed = writer.many(60)
+    check(failed is not None and failed.get("code") == 14031 and "file descriptors" in failed["errmsg"], f"writes are refused, and why is said: {str(failed)[:300]}")
+    held.sendall(ask)
+    answer = held.recv(4096)
+    check(b" 503 " in answer and b"writes are refused" in answer, f"not ready meanwhile: {answer[:300]}")
+    check(client.command("admin", {"ping": 1})["ok"] == 1, "who is connected is answered")
+    resource.prlimit(proc.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+    began = time.monotonic()
+    check(until(lambda: writer.one().get("ok") == 1), "writes go on by themselves")
+    print(f"     after {time.monotonic() - began:.1f} s")
+    check(writer.many() is None and ready(http) == 200, "and stay possible; ready again")
+    count = client.command("t", {"count": "c"})["n"]
+    held.close()
+    check(stop(proc) == 0, "clean stop")
+    proc, client = start(work + "/returned", binary=limited)
+    check(client.command("t", {"count": "c"})["n"] == count, "all of it is there after a restart")
+    check(stop(proc) == 0, "clean stop")
+
+
+def greetings():
+    proc, client = start(work + "/greetings", "--replSet", "rs0", "--httpPort", "0", binary=limited)
+    client.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{proc.port}"}]}})
+    check(until(lambda: client.command("admin", {"hello": 1}).get("isWritablePrimary")), "a set of one")
+    writer = Writer(client)
+    check(writer.many(3) is None, "writes before")
+    sockets, most = [], 0
+    for i in range(3000):
+        sockets.append(connect(proc.port, GREETING))
+        if i % 100 == 0:
+            most = max(most, descriptors(proc.pid))
+    check(most < LIMIT // 2, f"3,000 greetings take no more than their share: {most} descriptors at most")
+    failed = writer.many(20)
+    check(failed is None, f"writes go on: {str(failed)[:200]}")
+    for _ in range(1400):
+        sockets.append(connect(proc.port))
+    for _ in range(300):
+        sockets.append(connect(proc.port, GREETING))
+    check(descriptors(proc.pid) < LIMIT - 150, f"idle ones and greetings together: {descriptors(proc.pid)} descriptors")
+    failed = writer.many()
+    check(failed is None, f"80 MB more are written: {str(failed)[:200]}")
+    check(proc.poll() is None, "the member is there")
+    for s in sockets:
+        s.close()
+    check(stop(proc) == 0, "clean stop")
+
+
+def member():
+    replica_set = ReplicaSet(3, ("--httpPort", "0"), binary=BINARY)
+    try:
+        # Another binary than BINARY gets a pipe to be told through, which the limited one needs not.
+        first = replica_set.members[0]
+        first.stop()
+        first.binary = limited
+        first.start()
+        first.wait_up()
+        replica_set.initiate()
+        full = [connect(first.port) for _ in range(1400)]
+        lost = replica_set.members[2]
+        lost.kill()
+        # The links of both sides are new: one of them goes to the member that is full.
+        lost.start()
+        lost.wait_up()
+        replica_set.wait(lambda: lost.hello().get("secondary") or lost.hello().get("isWritablePrimary"), "the member that was killed")
+
+        def all_healthy():
+            status = first.client.admin.command("replSetGetStatus")["members"]
+            return all(m["health"] == 1 for m in status)
+        replica_set.wait(all_healthy, "all links")
+        check(True, "a member full of clients and one that was killed have found each other")
+        for s in full:
+            s.close()
+        check(all(m.stop() == 0 for m in replica_set.members), "clean stop")
+    finally:
+        for m in replica_set.members:
+            if m.running():
+                m.kill()
+        shutil.rmtree(replica_set.folder, ignore_errors=True)
+
+
+def hello():
+    proc, client = start(work + "/hello", "--httpPort", "0", "--setParameter", "ioThreadWatchdogMicros=5000")
+    version = client.command("admin", {"hello": 1})["topologyVersion"]
+    ask = message({"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 0, "$db": "admin"}, 1 << 16)
+    ended, read = threading.Event(), [0] * 8
+
+    def drain(i):
+        s = connect(proc.port, ask)
+        while not ended.is_set():
+            read[i] += len(s.recv(1 << 16))
+        s.close()
+    threads = [threading.Thread(target=drain, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    until(lambda: all(read))
+    slowest, n, end = 0, 0, time.monotonic() + 5
+    other = Client("127.0.0.1", proc.port)
+    while time.monotonic() < end:
+        began = time.monotonic()
+        other.command("t", {"find": "c", "filter": {"_id": 1}})
+        slowest, n = max(slowest, time.monotonic() - began), n + 1
+    check(slowest < 0.25, f"another client's slowest find of {n}: {slowest * 1000:.0f} ms")
+    check(min(read) > 10_000, "each stream went on")
+    ended.set()
+    for t in threads:
+        t.join()
+    # Batches that are many, of documents that are large.
+    assert client.command("t", {"createIndexes": "k", "indexes": [{"key": {"a": 1}, "name": "a_1"}]})["ok"] == 1
+    assert client.command("t", {"insert": "k", "documents": [{"_id": "large", "a": list(range(50_000))}]})["n"] == 1
+    for batch in (400, 20_000):
+        assert client.command("t", {"insert": "k", "documents": [{"_id": i} for i in range(batch)], "ordered": False})["ok"] == 1
+        assert client.command("t", {"update": "k", "updates": [{"q": {"_id": i}, "u": {"$inc": {"n": 1}}} for i in range(batch)]})["n"] == batch
+    assert client.command("t", {"update": "k", "updates": [{"q": {"_id": "large"}, "u": {"$push": {"a": -1}}}]})["n"] == 1
+    assert client.command("t", {"delete": "k", "deletes": [{"q": {"_id": "large"}, "limit": 1}]})["n"] == 1
+    assert client.command("t", {"delete": "k", "deletes": [{"q": {"_id": i}, "limit": 1} for i in range(20_000)]})["n"] == 20_000
+    seen = client.command("admin", {"serverStatus": 1})["network"]["ioThreadWatchdog"]
+    check(seen["longHandlers"] == 0, f"nothing held an io thread for 5 ms: {seen}")
+    check(stop(proc) == 0, "clean stop")
+
+
+try:
+    run_parts("descriptors", (idle, returned, greetings, member, hello), check)
+finally:
+    shutil.rmtree(work, ignore_errors=True)

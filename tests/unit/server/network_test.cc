@@ -1,0 +1,305 @@
+#include <ifaddrs.h>
+
+#include <thread>
+
+#include "server/connection_gate.h"
+#include "server/foreign_protocol.h"
+#include "server/http/request_origin.h"
+#include "server/io_watchdog.h"
+#include "server/network_buffers.h"
+#include "tests/unit/server/server_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+
+namespace {
+
+constexpr std::string_view kPing = R"({"ping": 1, "$db": "admin"})";
+
+/// testBusy {micros}: keeps the thread it runs on busy for so much of the processor.
+Result<void> Busy(CommandContext&, const CommandRequest& req, BsonBuilder&) {
+  ArgReader in(req);
+  const int64_t micros = in.Int64("micros");
+  MAYFLY_TRY(in.Finish());
+  auto used = [] {
+    timespec t{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+  };
+  for (const int64_t end = used() + micros; used() < end;) {
+  }
+  return Ok();
+}
+
+void AddBusy(TestServer& server) {
+  server.context().commands().Add({.name = "testBusy", .help = "", .run = &Busy});
+}
+
+/// The watchdog for one test; servers made meanwhile are watched.
+struct Watch {
+  explicit Watch(int64_t limit) {
+    TheIoWatchdog().limit_micros = limit;
+    TheIoWatchdog().long_handlers = TheIoWatchdog().longest_micros = 0;
+  }
+  ~Watch() { TheIoWatchdog().limit_micros = 0; }
+  int64_t seen() const { return TheIoWatchdog().long_handlers; }
+};
+
+int64_t SlowestPing(TestServer& server, RawClient& c, int times) {
+  int64_t slowest = 0;
+  for (int i = 0; i < times; ++i) {
+    const int64_t begin = server.clock().MonotonicMicros();
+    CHECK(IsOk(c.Command(kPing)));
+    slowest = std::max(slowest, server.clock().MonotonicMicros() - begin);
+  }
+  return slowest;
+}
+
+std::string LogText(TestServer& server) {
+  size_t total = 0;
+  std::string lines;
+  for (const std::string& l : server.context().log().RecentLines(&total)) lines += l;
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("A stream of hello that waits for nothing leaves others their turn", "[server]") {
+  Watch watch(20'000);
+  TestServer server;
+  RawClient c(server.port()), other(server.port());
+  BsonDocument hello = c.Command(R"({"hello": 1, "$db": "admin"})");
+  const std::string version = ToCanonicalJson(hello.view()["topologyVersion"].Document());
+  c.Send(RawClient::Message(R"({"hello": 1, "topologyVersion": )" + version +
+                                R"(, "maxAwaitTimeMS": 0, "$db": "admin"})",
+                            kMsgExhaustAllowed));
+  std::atomic<bool> stop{false};
+  std::atomic<int> replies{0};
+  std::thread reader([&] {
+    for (; !stop && !c.Receive().empty(); ++replies) {
+    }
+  });
+  Eventually([&] { return replies > 100; });
+  CHECK(SlowestPing(server, other, 200) < 250'000);
+  const int before = replies;
+  Eventually([&] { return replies > before + 100; });  // and it goes on
+  stop = true;
+  reader.join();
+  c.Close();
+  CHECK(watch.seen() == 0);
+}
+
+TEST_CASE("Requests sent together take turns with those of others", "[server]") {
+  Watch watch(100'000);
+  TestServer server([](ServerConfig&) {}, true);
+  AddBusy(server);
+  server.server().Start();
+  RawClient c(server.port()), other(server.port());
+  CHECK(IsOk(other.Command(kPing)));
+  constexpr int kRequests = 800;
+  std::string all;
+  for (int i = 0; i < kRequests; ++i)
+    all += RawClient::Message(R"({"testBusy": 1, "micros": 1000, "$db": "admin"})");
+  std::thread sender([&] { c.Send(all); });
+  int rounds = 0;
+  std::atomic<bool> done{false};
+  std::thread reader([&] {
+    for (int i = 0; i < kRequests; ++i) c.Receive();
+    done = true;
+  });
+  // While 0.8 s of work wait in one buffer, the other client has a turn every few of them.
+  for (; !done; ++rounds) CHECK(IsOk(other.Command(kPing)));
+  sender.join();
+  reader.join();
+  CHECK(rounds > 50);
+  CHECK(watch.seen() == 0);
+}
+
+TEST_CASE("The watchdog tells who kept an io thread busy", "[server]") {
+  Watch watch(5000);
+  TestServer server([](ServerConfig&) {}, true);
+  AddBusy(server);
+  server.server().Start();
+  RawClient c(server.port());
+  CHECK(IsOk(c.Command(R"({"testBusy": 1, "micros": 20000, "$db": "admin"})")));
+  Eventually([&] { return watch.seen() == 1; });
+  CHECK(TheIoWatchdog().longest_micros >= 20'000);
+  CHECK(LogText(server).find("A handler held an io thread") != std::string::npos);
+  CHECK(LogText(server).find("testBusy") != std::string::npos);
+}
+
+TEST_CASE("What was not configured is not unpacked", "[server]") {
+  std::string m = RawClient::Message(R"({"ping": 1, "comment": ")" + std::string(2000, 'x') +
+                                     R"(", "$db": "admin"})");
+  REQUIRE(CompressMessage(m, 0, Compressor::kZlib));
+  {
+    TestServer server([](ServerConfig& c) { c.compressors.clear(); });
+    RawClient c(server.port());
+    c.Send(m);
+    CHECK(c.Closed());
+    std::string noop = m;
+    noop[24] = 0;
+    RawClient d(server.port());
+    d.Send(noop);
+    CHECK(d.Closed());
+    CHECK(server.context().metrics().compression(2).decompressed_in == 0);
+    CHECK(LogText(server).find("is not available") != std::string::npos);
+  }
+  TestServer only([](ServerConfig& c) { c.compressors = {"snappy"}; });
+  RawClient c(only.port());
+  c.Send(m);
+  CHECK(c.Closed());
+  // Configured, though not agreed in hello: answered without compression, as on MongoDB.
+  TestServer all;
+  RawClient d(all.port());
+  d.Send(m);
+  CHECK(IsOk(d.Reply()));
+  CHECK_FALSE(d.compressed);
+}
+
+TEST_CASE("TLS and HTTP on the port of the drivers are told so", "[server]") {
+  TestServer server;
+  // A ClientHello: a record of 517 bytes, which as a length would be 33 MB.
+  std::string hello("\x16\x03\x01\x02\x05\x01\x00\x02\x01\x03\x03", 11);
+  hello += std::string(511, 'r');
+  for (size_t first : {hello.size(), size_t{5}}) {
+    RawClient c(server.port()), other(server.port());
+    c.Send(hello.substr(0, first));
+    CHECK(IsOk(other.Command(kPing)));
+    c.Send(hello.substr(first));
+    CHECK(c.ReadAll() == std::string("\x15\x03\x03\x00\x02\x02\x28", 7));
+  }
+  CHECK(LogText(server).find("SSL handshake received but server is started without SSL support") !=
+        std::string::npos);
+  RawClient h(server.port());
+  h.Send("GET / HTTP/1.1\r\nHost: localhost:27017\r\n\r\n");
+  const std::string answer = h.ReadAll();
+  CHECK(answer.starts_with("HTTP/1.0 200 OK\r\n"));
+  CHECK(answer.ends_with("It looks like you are trying to access MongoDB over HTTP on the native "
+                         "driver port.\r\n"));
+  // A message of a length that begins like a ClientHello is one.
+  RawClient c(server.port());
+  const size_t head = RawClient::Message(R"({"ping": 1, "comment": "", "$db": "admin"})").size();
+  const std::string m = RawClient::Message(R"({"ping": 1, "comment": ")" +
+                                           std::string(0x10316 - head, 'x') + R"(", "$db": "admin"})");
+  REQUIRE(m.substr(0, 2) == "\x16\x03");
+  c.Send(m.substr(0, 15));
+  RawClient other(server.port());
+  for (int i = 0; i < 2; ++i) CHECK(IsOk(other.Command(kPing)));  // the front has been read meanwhile
+  c.Send(m.substr(15));
+  CHECK(IsOk(c.Reply()));
+  CHECK(RecognizeForeign(std::string_view("\x16\x03\x01\x02\x05\x02", 6)) == ForeignProtocol::kNone);
+}
+
+TEST_CASE("Half messages below the size that waits for room count together", "[server]") {
+  NetworkBuffers& buffers = TheNetworkBuffers();
+  TestServer server;
+  RawClient other(server.port());
+  std::string half = RawClient::Message(R"({"ping": 1, "comment": ")" + std::string(60'000, 'x') +
+                                        R"(", "$db": "admin"})");
+  half.resize(3000);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server.port()));
+    clients.back()->Send(half);
+  }
+  Eventually([&] { return buffers.small() >= 40 * 60'000; });
+  CHECK_FALSE(buffers.Short());
+  buffers.SetStuckMicros(100'000);
+  buffers.SetLimit(1 << 20);
+  // Who does not get on while there is too much of it, goes.
+  Eventually([&] { return server.context().metrics().connections.current < 30; });
+  buffers.SetLimit(int64_t{512} << 20);
+  buffers.SetStuckMicros(5'000'000);
+  CHECK(IsOk(other.Command(kPing)));
+  clients.clear();
+  Eventually([&] { return buffers.small() == 0; });
+}
+
+TEST_CASE("Only who is on this machine may stop the server", "[server]") {
+  std::string own;
+  ifaddrs* all = nullptr;
+  REQUIRE(::getifaddrs(&all) == 0);
+  for (ifaddrs* a = all; a != nullptr; a = a->ifa_next) {
+    if (a->ifa_addr == nullptr || a->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN];
+    ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(a->ifa_addr)->sin_addr, text, sizeof text);
+    if (!std::string_view(text).starts_with("127.")) own = text;
+  }
+  ::freeifaddrs(all);
+  TestServer server([](ServerConfig& c) { c.bind_ips = {"0.0.0.0"}; });
+  std::atomic<int> asked{0};
+  server.context().set_shutdown_hook([&](bool, int) { ++asked; });
+  constexpr std::string_view kShutdown = R"({"shutdown": 1, "$db": "admin"})";
+  if (own.empty()) {
+    WARN("SKIPPED: this machine has no address but loopback");
+  } else {
+    RawClient far(server.port(), own);
+    const BsonDocument r = far.Command(kShutdown);
+    CHECK(Code(r) == 13);
+    CHECK(r.view()["errmsg"].String() ==
+          "shutdown must run from localhost when running db without auth");
+    CHECK(asked == 0);
+    CHECK(IsOk(far.Command(kPing)));
+  }
+  RawClient here(server.port());
+  CHECK(Code(here.Command(R"({"shutdown": 1, "$db": "test"})")) == 13);
+  CHECK(asked == 0);
+  CHECK(IsOk(here.Command(kShutdown)));
+  CHECK(asked == 1);
+}
+
+TEST_CASE("Descriptors are shared out: the store has its own", "[server]") {
+  const DescriptorPlan few = PlanDescriptors(1024, 320, 65536, false);
+  CHECK(few.connections + few.store + few.http + few.other <= 1024);
+  CHECK(few.connections >= 500);
+  const DescriptorPlan member = PlanDescriptors(1024, 320, 65536, true);
+  CHECK(member.members >= 150);
+  CHECK(member.connections + member.members + member.store + member.http + member.other <= 1024);
+  CHECK(PlanDescriptors(1024, 320, 100, false).connections == 100);
+  CHECK(PlanDescriptors(1'000'000, 500'064, 65536, true).connections == 65536);
+  CHECK(PlanDescriptors(64, 128, 65536, true).connections == 8);
+}
+
+TEST_CASE("Above the limit a member alone is let in, and the oldest makes room", "[server]") {
+  ConnectionGate standalone(2, 0);
+  auto a = standalone.Enter(), b = standalone.Enter();
+  REQUIRE((a && b));
+  CHECK_FALSE(standalone.Enter());
+  a.reset();
+  CHECK(standalone.Enter());
+
+  ConnectionGate gate(1, 2);
+  auto client = gate.Enter();
+  REQUIRE(client);
+  CHECK_FALSE(client->extra());
+  int evicted = 0;
+  auto first = gate.Enter(), second = gate.Enter();
+  REQUIRE((first && second));
+  CHECK((first->extra() && second->extra()));
+  first->OnEvict([&] { evicted = 1; });
+  auto third = gate.Enter();
+  REQUIRE(third);
+  CHECK(evicted == 1);
+  auto fourth = gate.Enter();  // second goes before it has said how
+  REQUIRE(fourth);
+  second->OnEvict([&] { evicted = 2; });
+  CHECK(evicted == 2);
+  CHECK_FALSE(gate.Enter());  // those told to go are still there
+  first.reset();
+  second.reset();
+  CHECK(gate.Enter());
+  client.reset();
+  CHECK_FALSE(gate.Enter()->extra());
+}
+
+TEST_CASE("The HTTP endpoint knows its names", "[http]") {
+  const std::vector<std::string> names = {"mayfly", "db.example"};
+  for (const char* host : {"localhost", "localhost:28017", "LOCALHOST", "127.0.0.1:28017", "10.1.2.3",
+                           "[::1]:28017", "[fe80::1]", "mayfly:28017", "Mayfly", "db.example.",
+                           "db.example:1"})
+    CHECK(KnownHost(host, names));
+  for (const char* host : {"evil.example", "evil.example:28017", "localhost.evil.example", "127.0.0.1.evil",
+                           "127.0.0.1.nip.io:28017", "", "[::1", "[evil]", "mayfly.evil", "1.2.3.4x", "@"})
+    CHECK_FALSE(KnownHost(host, names));
+}
