@@ -318,6 +318,13 @@ Awaitable<void> Server::HouseKeeping() {
     server_.workers().Post([&server = server_, refresh] {
       if (refresh) RefreshSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
+      // What runs uses its session.
+      std::vector<std::string> running;
+      server.operations().ForEach([&](const ClientSlot::View& v) {
+        if (!v.session.empty()) running.emplace_back(v.session);
+      });
+      for (const std::string& id : running)
+        if (SessionPtr s = server.sessions().Find(id)) s->Touch(server.clock().Now());
       server.sessions().Sweep(server.clock().Now(),
                               server.settings().local_session_timeout_minutes * 60'000);
     });

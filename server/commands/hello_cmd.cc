@@ -183,7 +183,9 @@ void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, Bson
       if (!e.value.IsString()) continue;
       for (const std::string& ours : ctx.server.config().compressors) {
         if (ours != e.value.String()) continue;
-        agreed |= static_cast<uint8_t>(1u << static_cast<int>(CompressorFromName(ours)));
+        const auto bit = static_cast<uint8_t>(1u << static_cast<int>(CompressorFromName(ours)));
+        if (agreed & bit) continue;  // named twice
+        agreed |= bit;
         names.push_back(ours);
       }
     }
