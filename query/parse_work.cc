@@ -28,7 +28,8 @@ Result<void> ParseWork::Look() {
     if (whole.bytes() > kMostBytes)
       return Error{ErrorCode::kExceededMemoryLimit,
                    "What was sent takes more than the " + std::to_string(kMostBytes >> 20) +
-                       " MB of memory that one operation may use to parse it: send fewer conditions, fields or "
+                       " MB of memory that one operation may use to parse it: send fewer "
+                       "conditions, fields or "
                        "stages at once"};
     MAYFLY_TRY(whole.held_.Set(whole.bytes()));
     if (current_->op_ != nullptr) {

@@ -9,12 +9,13 @@ namespace mayfly {
 
 class Operation;
 
-/// The parse of what one operation was sent: filters, expressions, projections, updates, pipelines, and the planning of
-/// them. A request of 100 kB on the wire may unpack to millions of elements, and each becomes a node of some hundred
-/// bytes; this is what ends such a parse, by its memory or because the operation is to stop.
+/// The parse of what one operation was sent: filters, expressions, projections, updates, pipelines,
+/// and the planning of them. A request of 100 kB on the wire may unpack to millions of elements,
+/// and each becomes a node of some hundred bytes; this is what ends such a parse, by its memory or
+/// because the operation is to stop.
 ///
-///   ParseWork work(&op);                  // by who begins to parse; those inside it count for the outermost
-///   MAYFLY_TRY(ParseWork::Step());        // in every loop over what the client sent
+///   ParseWork work(&op);                  // by who begins to parse; those inside it count for the
+///   outermost MAYFLY_TRY(ParseWork::Step());        // in every loop over what the client sent
 ///   ParseWork::Made(kNodeBytes);          // where a node is made
 ///
 /// One thread: must not live across a co_await.
@@ -28,8 +29,8 @@ class ParseWork {
   ~ParseWork();
   ParseWork(const ParseWork&) = delete;
 
-  /// Errors: ExceededMemoryLimit 146; those of Operation::CheckInterrupt. `cost`: elements, or what takes as long as
-  /// so many of them. A count, and now and then Look.
+  /// Errors: ExceededMemoryLimit 146; those of Operation::CheckInterrupt. `cost`: elements, or what
+  /// takes as long as so many of them. A count, and now and then Look.
   static Result<void> Step(size_t cost = 1) {
     if (cost < left_) [[likely]] {
       left_ -= static_cast<uint32_t>(cost);
@@ -37,15 +38,19 @@ class ParseWork {
     }
     return Look();
   }
-  /// The same, certain to look. After an error every step looks: who cannot say what went wrong may just stop.
+  /// The same, certain to look. After an error every step looks: who cannot say what went wrong may
+  /// just stop.
   static Result<void> Look();
 
-  /// Something of so many bytes was made. Counted to the process (large_memory) until the outermost ParseWork ends.
+  /// Something of so many bytes was made. Counted to the process (large_memory) until the outermost
+  /// ParseWork ends.
   static void Made(size_t bytes) { made_ += bytes; }
   /// What was made in this one so far.
   uint64_t bytes() const { return made_ - begin_; }
   /// How many patterns were compiled in this parse, with this one.
-  static uint32_t CountPattern() { return current_ == nullptr ? 1 : ++current_->outermost_->patterns_; }
+  static uint32_t CountPattern() {
+    return current_ == nullptr ? 1 : ++current_->outermost_->patterns_;
+  }
 
  private:
   static constexpr uint32_t kSteps = 256;  ///< between two looks

@@ -487,7 +487,8 @@ Result<std::string> MakeNamespace(std::string_view db, std::string_view collecti
 std::string_view NearestName(std::string_view word,
                              const std::vector<std::string_view>& candidates) {
   std::string_view best;
-  // No name of ours is as long, and the distance takes as many steps as both have letters, multiplied.
+  // No name of ours is as long, and the distance takes as many steps as both have letters,
+  // multiplied.
   if (word.size() > kShownName) return best;
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   std::vector<size_t> row;

@@ -115,8 +115,8 @@ Result<std::string> MakeNamespace(std::string_view db, std::string_view collecti
 /// True for a field that every command takes.
 bool IsGenericField(std::string_view name);
 
-/// Fields that a command, or a document of options inside one, may have at its top level: they are looked at one by one
-/// on the thread that other clients wait for.
+/// Fields that a command, or a document of options inside one, may have at its top level: they are
+/// looked at one by one on the thread that other clients wait for.
 inline constexpr size_t kMaxCommandFields = 1000;
 /// Bytes of each document that every command takes (lsid, readConcern, $clusterTime …).
 inline constexpr size_t kMaxGenericBytes = 16 * 1024;

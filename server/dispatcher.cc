@@ -24,7 +24,8 @@ bool ValidDatabaseName(std::string_view db) {
 
 /// Bytes of an error that a client is sent: what it sent itself may be in there.
 constexpr size_t kMaxErrorMessage = 16 * 1024;
-/// A request of more bytes than this goes to a worker: whatever the command does with it may take long.
+/// A request of more bytes than this goes to a worker: whatever the command does with it may take
+/// long.
 constexpr int32_t kShortRequest = 4 * 1024;
 
 /// Fields that API version 1 leaves out of commands it has (manual: "Stable API", parameters).
@@ -313,7 +314,8 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   return Ok();
 }
 
-/// Whether it goes to a worker whatever the command: inserts alone may be large and short, and look themselves.
+/// Whether it goes to a worker whatever the command: inserts alone may be large and short, and look
+/// themselves.
 static bool IsLong(const RequestState& s) {
   return s.header.length > kShortRequest && s.row->name != "insert";
 }
@@ -362,9 +364,10 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   OpenReply(s, out);
   if (parsed) parsed = Check(c, s);
   // Nothing above waits. From here on others see the operation, and may stop it.
-  c.slot().Begin(*s.op, req.name, req.db, req.body, &s.report,
-                 s.ctx->session != nullptr ? std::string_view(s.ctx->session->id()) : std::string_view(),
-                 s.start_micros);
+  c.slot().Begin(
+      *s.op, req.name, req.db, req.body, &s.report,
+      s.ctx->session != nullptr ? std::string_view(s.ctx->session->id()) : std::string_view(),
+      s.start_micros);
   s.slot_begun = true;
   if (parsed && server_.fail_points().any()) [[unlikely]] {
     s.fail = FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.slot().desc,

@@ -26,15 +26,16 @@ std::string UuidToString(std::string_view b) {
 
 namespace {
 
-/// Who counts as one client: an address without its port; of IPv6 the first 64 bits, of which a host has
-/// all addresses to choose from.
+/// Who counts as one client: an address without its port; of IPv6 the first 64 bits, of which a
+/// host has all addresses to choose from.
 std::string ClientOf(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) return std::string(address);
   std::string host(address.substr(0, colon));
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   in6_addr v6;
-  if (host.find(':') == std::string::npos || inet_pton(AF_INET6, host.c_str(), &v6) != 1) return host;
+  if (host.find(':') == std::string::npos || inet_pton(AF_INET6, host.c_str(), &v6) != 1)
+    return host;
   if (IN6_IS_ADDR_V4MAPPED(&v6)) return host;
   return std::string(reinterpret_cast<const char*>(v6.s6_addr), 8);
 }
@@ -57,20 +58,24 @@ Result<std::shared_ptr<void>> TakeShare(std::string client) {
     int64_t& held = clients.sessions[client];
     if (held >= SessionRegistry::kMaxClientSessions)
       return Error{ErrorCode::kTooManyLogicalSessions,
-                   "cannot add session into the cache: too many logical sessions of this client's address (" +
-                       std::to_string(held) + "): end some with endSessions, or wait until they end"};
+                   "cannot add session into the cache: too many logical sessions of this client's "
+                   "address (" +
+                       std::to_string(held) +
+                       "): end some with endSessions, or wait until they end"};
     ++held;
   }
   return std::shared_ptr<void>(nullptr, [client = std::move(client)](void*) {
     Clients& of = TheClients();
     std::lock_guard l(of.mutex);
-    if (auto c = of.sessions.find(client); c != of.sessions.end() && --c->second == 0) of.sessions.erase(c);
+    if (auto c = of.sessions.find(client); c != of.sessions.end() && --c->second == 0)
+      of.sessions.erase(c);
   });
 }
 
 }  // namespace
 
-Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now, std::string_view address) {
+Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
+                                        std::string_view address) {
   Shard& s = shard(id);
   std::lock_guard l(s.mutex);
   auto it = s.sessions.find(std::string(id));

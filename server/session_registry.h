@@ -31,7 +31,8 @@ struct TransactionState {
 class Session {
  public:
   /// `share`: what it counts for, given back with it.
-  Session(std::string id, std::shared_ptr<void> share) : id_(std::move(id)), share_(std::move(share)) {}
+  Session(std::string id, std::shared_ptr<void> share)
+      : id_(std::move(id)), share_(std::move(share)) {}
   const std::string& id() const { return id_; }
   void Touch(Instant now) { last_use_.store(now.millis); }
   Instant last_use() const { return {last_use_.load()}; }

@@ -248,8 +248,8 @@ Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
   auto owner = std::make_shared<const std::string>(e.value.bytes());
   ParseWork::Made(owner->size());
   for (const BsonElement& v : BsonView(owner->data())) {
-    MAYFLY_TRY(
-        ParseWork::Step(v.value.Is(BsonType::kRegex) ? CompiledRegex::Cost(v.value.RegexPattern()) : 1));
+    MAYFLY_TRY(ParseWork::Step(
+        v.value.Is(BsonType::kRegex) ? CompiledRegex::Cost(v.value.RegexPattern()) : 1));
     if (IsOperatorDocument(v.value)) return Bad("cannot nest $ under " + std::string(e.name));
     if (v.value.Is(BsonType::kUndefined))
       return Bad("InMatchExpression equality cannot be undefined");

@@ -316,11 +316,13 @@ bool Run::Logical(const MatchExpression& e, F&& child) {
         return !error;
       }
       for (size_t i = 0; i < e.children.size(); ++i)
-        if (!child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped())) return false;
+        if (!child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped()))
+          return false;
       return !error;
     case MatchKind::kOr:
       for (size_t i = 0; i < e.children.size(); ++i)
-        if (child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped())) return true;
+        if (child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped()))
+          return true;
       return false;
     default: {  // kNor, kNot: what did not match has no position
       int* outer = position;

@@ -11,7 +11,8 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kMaxCandidates = 16;
-/// Scans that one disjunction may be made of: each takes some kB. More branches are left to a scan of everything.
+/// Scans that one disjunction may be made of: each takes some kB. More branches are left to a scan
+/// of everything.
 constexpr size_t kMaxBranches = 20'000;
 constexpr size_t kMaxDisjunctions = 16;  // that are looked at
 

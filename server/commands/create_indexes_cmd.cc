@@ -64,8 +64,8 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     return Error{ErrorCode::kBadValue, "Must specify at least one index to create"};
   // More than a collection may have at all; the same one may be there twice.
   if (specs.size() > kMaxSpecs)
-    return Error{ErrorCode::kCannotCreateIndex,
-                 "createIndexes takes no more than " + std::to_string(kMaxSpecs) + " indexes at once"};
+    return Error{ErrorCode::kCannotCreateIndex, "createIndexes takes no more than " +
+                                                    std::to_string(kMaxSpecs) + " indexes at once"};
   MAYFLY_TRY(ValidateNewNamespace(req.db, collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
   Catalog& catalog = ctx.server.storage().catalog();

@@ -1,5 +1,5 @@
-#include "query/projection/projection.h"
 #include "query/parse_work.h"
+#include "query/projection/projection.h"
 #include "server/arg_reader.h"
 #include "server/commands/find_and_modify.h"
 #include "server/retryable_writes.h"

@@ -12,14 +12,16 @@ namespace mayfly {
 
 namespace {
 
-/// Whether it is an array of no more than SessionRegistry::kMaxIds. `command` is the array's field as well.
+/// Whether it is an array of no more than SessionRegistry::kMaxIds. `command` is the array's field
+/// as well.
 Result<void> CheckList(std::string_view command, BsonValue v) {
   if (!v.IsArray())
     return Error{ErrorCode::kTypeMismatch,
                  "BSON field '" + std::string(command) + "' is the wrong type '" +
                      std::string(BsonTypeName(v.type())) + "', expected type 'array'"};
   if (v.Document().Count() > static_cast<int>(SessionRegistry::kMaxIds))
-    return Error{ErrorCode::kBadValue, "BSON field '" + std::string(command) + "' has more than the " +
+    return Error{ErrorCode::kBadValue, "BSON field '" + std::string(command) +
+                                           "' has more than the " +
                                            std::to_string(SessionRegistry::kMaxIds) +
                                            " sessions it may have: send the others after them"};
   return Ok();
@@ -97,8 +99,8 @@ Result<void> ReapCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBu
   return Ok();
 }
 
-/// Stops the running operations and closes the cursors of the sessions that `of` is true for. The operation that
-/// asks goes on, whatever its own session.
+/// Stops the running operations and closes the cursors of the sessions that `of` is true for. The
+/// operation that asks goes on, whatever its own session.
 void KillOf(CommandContext& ctx, const std::function<bool(std::string_view id)>& of) {
   ctx.server.cursors().KillSessions(of);
   ctx.server.operations().KillWhere(
