@@ -83,7 +83,10 @@ Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
     if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
       return Error{ErrorCode::kTooManyLogicalSessions,
                    "cannot add session into the cache: too many logical sessions"};
-    MAYFLY_TRY(std::shared_ptr<void> share, TakeShare(ClientOf(address)));
+    std::shared_ptr<void> share;
+    if (!address.empty()) {
+      MAYFLY_TRY(share, TakeShare(ClientOf(address)));
+    }
     it = s.sessions
              .emplace(std::string(id), std::make_shared<Session>(std::string(id), std::move(share)))
              .first;
