@@ -96,6 +96,7 @@ def packets():
     yield "find, 100,000 times an $or", *find(branches(b"$and", lambda _: either, 100_000)), b"t", {0, 50, 146}
     yield "find, $in and $in", *find(sub(array(NUMBERS, b"$in"), b"x") + sub(array(NUMBERS, b"$in"), b"y"), sub(field(16, b"z", ONE), b"sort")), b"t", {0, 50}
     yield "find, a projection of a million", *find(b"", sub(NAMES, b"projection")), b"t", {0, 50, 146}
+    yield "find, a sort by a million", *find(b"", sub(NAMES, b"sort")), b"t", {13103}
     yield "aggregate, a million new fields", *stages(sub(sub(NAMES, b"$addFields"))), b"t", {0, 50, 146}
     yield "aggregate, 600,000 stages", *stages(sub(field(18, b"$skip", struct.pack("<q", 1))) * 600_000), b"t", {7749501}
     yield "aggregate, an array of a million", *stages(sub(sub(array(field(2, b"", text(b"$x")) * 1_200_000, b"x"), b"$addFields"))), b"t", {0, 50, 146}
