@@ -99,6 +99,12 @@ bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure) {
           return Broken(failure, "OP_MSG body runs past its message");
         return Bad(failure, std::move(size).error());
       }
+      if (size.value() > static_cast<size_t>(kMaxBsonInternalSize))
+        return Bad(failure, {ErrorCode::kBSONObjectTooLarge,
+                             "BSONObj size: " + std::to_string(size.value()) +
+                                 " is invalid. Size must be between 0 and " +
+                                 std::to_string(kMaxBsonInternalSize) +
+                                 ": send documents in a document sequence, or fewer at once"});
       out->body = BsonView(rest.data());
       rest.remove_prefix(size.value());
       have_body = true;

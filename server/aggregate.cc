@@ -2,6 +2,7 @@
 
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
+#include "query/parse_work.h"
 #include "server/aggregate_stages.h"
 #include "server/change_stream_cursor.h"
 #include "server/view_definition.h"
@@ -455,6 +456,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
   options.let = spec.let;
   options.now = op.now;
   options.cluster_time = op.cluster_time;
+  ParseWork work(&op);
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(stages, options));
   MAYFLY_TRY(pipeline->CheckConstants());
   pipeline->Attach(&op, &env);

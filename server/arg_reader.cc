@@ -20,7 +20,19 @@ std::string Quoted(std::string_view where, std::string_view name) {
   return s;
 }
 
+Error TooManyFields(std::string_view where) {
+  return {ErrorCode::kBadValue, "'" + std::string(where) + "' has more than the " +
+                                    std::to_string(kMaxCommandFields) + " fields it may have"};
+}
+
 }  // namespace
+
+std::string ShownName(std::string_view name) {
+  if (name.size() <= kShownName) return std::string(name);
+  size_t n = kShownName;
+  while (n > 0 && (static_cast<uint8_t>(name[n]) & 0xC0) == 0x80) --n;
+  return std::string(name.substr(0, n)) + "...";
+}
 
 bool IsGenericField(std::string_view name) {
   if (name.empty()) return false;
@@ -72,6 +84,11 @@ Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
   const BsonValue v = f.value;
   auto document = [&](BsonValue* out) -> Result<void> {
     if (!v.IsDocument()) return GenericWrongType(*r, f, "object");
+    // They are read before the command is known to be allowed to take long.
+    if (v.size() > kMaxGenericBytes)
+      return Error{ErrorCode::kBadValue, Quoted(ShownName(r->name), f.name) + " has " +
+                                             std::to_string(v.size()) + " bytes, and may have " +
+                                             std::to_string(kMaxGenericBytes)};
     *out = v;
     return Ok();
   };
@@ -149,12 +166,14 @@ Result<void> ParseCommandFields(BsonView body, CommandRequest* request) {
   request->body = body;
   request->fields.clear();
   request->generic = GenericArguments();
+  request->name = body.First().name;
   for (const BsonElement& e : body) {
+    if (request->fields.size() == kMaxCommandFields) [[unlikely]]
+      return TooManyFields(ShownName(request->name));
     // The first field names the command, even one called "comment".
     const bool generic = !request->fields.empty() && IsGenericField(e.name);
     request->fields.push_back({e.name, e.value, generic, false});
   }
-  request->name = request->fields.empty() ? std::string_view() : request->fields[0].name;
   for (const CommandField& f : request->fields) {
     if (!f.generic) continue;
     MAYFLY_TRY(ReadGeneric(f, request));
@@ -194,6 +213,10 @@ ArgReader::ArgReader(const CommandRequest& req)
 
 ArgReader::ArgReader(std::string_view where, BsonView doc) : fields_(&own_), where_(where) {
   for (const BsonElement& e : doc) {
+    if (own_.size() == kMaxCommandFields) [[unlikely]] {
+      error_ = TooManyFields(where_);
+      return;
+    }
     own_.push_back({e.name, e.value, false, false});
     names_ |= NameBit(e.name);
   }
@@ -449,7 +472,8 @@ Result<void> ArgReader::Finish() {
     for (const CommandField& g : *fields_)
       if (g.used && g.name == f.name)
         return Error{LocationCode(40413), Quoted(where_, f.name) + " is a duplicate field"};
-    return Error{ErrorCode::kUnknownField, Quoted(where_, f.name) + " is an unknown field."};
+    return Error{ErrorCode::kUnknownField,
+                 Quoted(where_, ShownName(f.name)) + " is an unknown field."};
   }
   return Ok();
 }
@@ -468,6 +492,9 @@ Result<std::string> MakeNamespace(std::string_view db, std::string_view collecti
 std::string_view NearestName(std::string_view word,
                              const std::vector<std::string_view>& candidates) {
   std::string_view best;
+  // No name of ours is as long, and the distance takes as many steps as both have letters,
+  // multiplied.
+  if (word.size() > kShownName) return best;
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   std::vector<size_t> row;
   for (std::string_view c : candidates) {

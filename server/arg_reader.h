@@ -115,6 +115,16 @@ Result<std::string> MakeNamespace(std::string_view db, std::string_view collecti
 /// True for a field that every command takes.
 bool IsGenericField(std::string_view name);
 
+/// Fields that a command, or a document of options inside one, may have at its top level: they are
+/// looked at one by one on the thread that other clients wait for.
+inline constexpr size_t kMaxCommandFields = 1000;
+/// Bytes of each document that every command takes (lsid, readConcern, $clusterTime …).
+inline constexpr size_t kMaxGenericBytes = 16 * 1024;
+/// Bytes of a client's name that an error shows.
+inline constexpr size_t kShownName = 128;
+/// `name`, cut to kShownName bytes.
+std::string ShownName(std::string_view name);
+
 /// Splits a body into fields and reads the generic ones. Errors: TypeMismatch 14, BadValue 2,
 /// FailedToParse 9.
 Result<void> ParseCommandFields(BsonView body, CommandRequest* request);

@@ -215,8 +215,12 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
 }  // namespace
 
 int CursorManager::KillSession(std::string_view session) {
+  return KillSessions([&](std::string_view id) { return id == session; });
+}
+
+int CursorManager::KillSessions(const std::function<bool(std::string_view)>& of) {
   return KillWhere(
-      shards_, kill_operation_, [&](const Entry& e) { return e.session == session; },
+      shards_, kill_operation_, [&](const Entry& e) { return !e.session.empty() && of(e.session); },
       [&](Shard&, int64_t, const Entry& e) {
         open_.fetch_sub(1, std::memory_order_relaxed);
         if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);

@@ -111,6 +111,8 @@ class CursorManager {
   KillResult Kill(int64_t id, std::string_view ns_db, std::string_view ns_collection);
   int KillSession(
       std::string_view session);  ///< endSessions, killSessions, session expiry; how many
+  /// Those of every session that `of` is true for.
+  int KillSessions(const std::function<bool(std::string_view id)>& of);
   /// Closes the cursors on a collection that is gone (empty: on all of the db), but not change
   /// streams; how many. The next getMore of each is told 175 with the reason `why`, once.
   int KillNamespace(std::string_view db, std::string_view collection,

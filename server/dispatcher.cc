@@ -6,6 +6,7 @@
 #include "protocol/bson_check.h"
 #include "protocol/micros.h"
 #include "protocol/utf8.h"
+#include "query/parse_work.h"
 #include "server/arg_reader.h"
 #include "server/replication_gate.h"
 #include "server/server_context.h"
@@ -22,6 +23,12 @@ bool ValidDatabaseName(std::string_view db) {
       return false;
   return true;
 }
+
+/// Bytes of an error that a client is sent: what it sent itself may be in there.
+constexpr size_t kMaxErrorMessage = 16 * 1024;
+/// A request of more bytes than this goes to a worker: whatever the command does with it may take
+/// long.
+constexpr int32_t kShortRequest = 4 * 1024;
 
 /// Fields that API version 1 leaves out of commands it has (manual: "Stable API", parameters).
 struct StrictRow {
@@ -93,15 +100,21 @@ bool MayCompress(std::string_view command) {
 namespace {
 
 /// A message may quote what a client sent; drivers decode it strictly.
-std::string Printable(const std::string& message) {
-  return IsUtf8(message) ? message : PrintableUtf8(message);
+std::string Printable(std::string_view message) {
+  return IsUtf8(message) ? std::string(message) : PrintableUtf8(message);
 }
 
 }  // namespace
 
 void Dispatcher::AppendError(BsonBuilder& reply, const Error& error) {
+  std::string_view message = error.message;
+  if (message.size() > kMaxErrorMessage) [[unlikely]] {
+    size_t n = kMaxErrorMessage;
+    while (n > 0 && (static_cast<uint8_t>(message[n]) & 0xC0) == 0x80) --n;
+    message = message.substr(0, n);
+  }
   reply.Append("ok", 0.0)
-      .Append("errmsg", Printable(error.message))
+      .Append("errmsg", Printable(message))
       .Append("code", static_cast<int32_t>(error.code));
   reply.Append("codeName", ErrorCodeName(error.code));
   if (!error.details.empty()) reply.AppendAll(BsonView(error.details.data()));
@@ -229,12 +242,12 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
     return Error{ErrorCode::kMissingField, "BSON field 'lsid.id' is missing but a required field"};
   if (!c.last_session || c.last_session->id() != id ||
       c.last_session->ended.load(std::memory_order_relaxed)) {
-    MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now));
+    MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
   } else {
     c.last_session->Touch(s.op->now);
     // It timed out in the same moment.
     if (c.last_session->ended.load()) [[unlikely]] {
-      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now));
+      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
     }
   }
   s.ctx->session = c.last_session.get();
@@ -257,7 +270,7 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid database name: '" + std::string(req.db) + "'"};
   if (s.row == nullptr) {
-    std::string message = "no such command: '" + std::string(req.name) + "'";
+    std::string message = "no such command: '" + ShownName(req.name) + "'";
     for (const CommandRow& row : server_.commands().rows())
       if (!(row.flags & (kTestOnly | kTestCommand)) && boost::iequals(row.name, req.name))
         message += "; did you mean '" + std::string(row.name) + "'?";
@@ -315,6 +328,17 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   return Ok();
 }
 
+/// Whether it goes to a worker whatever the command: inserts alone may be large and short, and look
+/// themselves.
+static bool IsLong(const RequestState& s) {
+  return s.header.length > kShortRequest && s.row->name != "insert";
+}
+
+static Result<void> RunParsing(RequestState& s) {
+  ParseWork work(&*s.op);
+  return s.row->run(*s.ctx, s.request, *s.reply);
+}
+
 /// Whether the command is about <db>.system.profile.
 static bool OnProfile(const CommandRequest& req) {
   return req.fields[0].value.IsString() && req.fields[0].value.String() == "system.profile";
@@ -351,10 +375,14 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     parsed = ParseCommandFields(s.msg.body, &req);
   }
   s.row = server_.commands().Find(req.name);
-  c.slot().Begin(*s.op, req.name, req.db, req.body, &s.report, {}, s.start_micros);
-  s.slot_begun = true;
   OpenReply(s, out);
   if (parsed) parsed = Check(c, s);
+  // Nothing above waits. From here on others see the operation, and may stop it.
+  c.slot().Begin(
+      *s.op, req.name, req.db, req.body, &s.report,
+      s.ctx->session != nullptr ? std::string_view(s.ctx->session->id()) : std::string_view(),
+      s.start_micros);
+  s.slot_begun = true;
   if (parsed && server_.fail_points().any()) [[unlikely]] {
     s.fail = FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.slot().desc,
                              c.is_internal_client);
@@ -379,7 +407,9 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   const bool waits = (server_.replica_set() != nullptr &&
                       replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx)) ||
                      (server_.profiler().writing() && OnProfile(req));
-  if (s.row->run_now != nullptr && !s.fail && !waits) {
+  const bool long_request = IsLong(s);
+  ParseWork work(&*s.op);
+  if (s.row->run_now != nullptr && !s.fail && !waits && !long_request) {
     if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
       Finish(c, s, out, std::move(*answer));
       return true;
@@ -387,7 +417,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.reply->Abandon();
     s.reply.emplace(out);
   }
-  if (s.row->run == nullptr || (s.row->flags & kWorker) || s.fail || waits ||
+  if (s.row->run == nullptr || (s.row->flags & kWorker) || long_request || s.fail || waits ||
       (server_.replica_set() != nullptr && (s.row->flags & kTakesWriteConcern)) ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
@@ -424,13 +454,13 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
     result = co_await replication_gate::WaitBefore(ctx);
   if (result) {
-    if (s.row->flags & kWorker) {
+    if ((s.row->flags & kWorker) || IsLong(s)) {
       co_await ctx.MoveToWorker();
       result = ctx.CheckNow();  // it may have waited long for its turn
     }
     try {
       if (result && s.row->run != nullptr)
-        result = s.row->run(ctx, s.request, *s.reply);
+        result = RunParsing(s);
       else if (result)
         result = co_await s.row->run_async(ctx, s.request, *s.reply);
     } catch (...) {

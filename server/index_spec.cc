@@ -54,8 +54,8 @@ Result<std::vector<IndexField>> ParseKey(BsonView key) {
                     ". Only numbers > 0, numbers < 0, and strings are allowed.");
     }
     fields.push_back(std::move(f));
+    if (fields.size() > 32) return Cannot("Index key pattern has more than 32 fields");
   }
-  if (fields.size() > 32) return Cannot("Index key pattern has more than 32 fields");
   return fields;
 }
 

@@ -394,6 +394,13 @@ Awaitable<void> Server::HouseKeeping() {
       if (refresh) RefreshSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
       server.snapshot_reads().Sweep(server);
+      // What runs uses its session.
+      std::vector<std::string> running;
+      server.operations().ForEach([&](const ClientSlot::View& v) {
+        if (!v.session.empty()) running.emplace_back(v.session);
+      });
+      for (const std::string& id : running)
+        if (SessionPtr s = server.sessions().Find(id)) s->Touch(server.clock().Now());
       server.sessions().Sweep(server.clock().Now(),
                               server.settings().local_session_timeout_minutes * 60'000);
     });

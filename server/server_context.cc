@@ -33,10 +33,7 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
   profiler_.sample_rate = config.slow_sample_rate;
   cursors_.set_kill_operation(
       [this](uint64_t op) { operations_.Kill(op, ErrorCode::kCursorKilled); });
-  sessions_.OnEnd([this](std::string_view id) {
-    cursors_.KillSession(id);
-    operations_.KillSession(id);
-  });
+  sessions_.OnEnd([this](std::string_view id) { cursors_.KillSession(id); });
 }
 
 ServerContext::~ServerContext() = default;

@@ -1,5 +1,6 @@
 #include "server/session_registry.h"
 
+#include <arpa/inet.h>
 #include <openssl/rand.h>
 
 namespace mayfly {
@@ -23,7 +24,58 @@ std::string UuidToString(std::string_view b) {
   return s;
 }
 
-Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now) {
+namespace {
+
+/// Who counts as one client: an address without its port; of IPv6 the first 64 bits, of which a
+/// host has all addresses to choose from.
+std::string ClientOf(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos) return std::string(address);
+  std::string host(address.substr(0, colon));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  in6_addr v6;
+  if (host.find(':') == std::string::npos || inet_pton(AF_INET6, host.c_str(), &v6) != 1)
+    return host;
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return host;
+  return std::string(reinterpret_cast<const char*>(v6.s6_addr), 8);
+}
+
+/// Sessions by client, over the process.
+struct Clients {
+  std::mutex mutex;
+  std::unordered_map<std::string, int64_t> sessions;
+};
+Clients& TheClients() {
+  static auto* const clients = new Clients;
+  return *clients;
+}
+
+/// One session more of this client, until the result goes. Errors: TooManyLogicalSessions 261.
+Result<std::shared_ptr<void>> TakeShare(std::string client) {
+  Clients& clients = TheClients();
+  {
+    std::lock_guard l(clients.mutex);
+    int64_t& held = clients.sessions[client];
+    if (held >= SessionRegistry::kMaxClientSessions)
+      return Error{ErrorCode::kTooManyLogicalSessions,
+                   "cannot add session into the cache: too many logical sessions of this client's "
+                   "address (" +
+                       std::to_string(held) +
+                       "): end some with endSessions, or wait until they end"};
+    ++held;
+  }
+  return std::shared_ptr<void>(nullptr, [client = std::move(client)](void*) {
+    Clients& of = TheClients();
+    std::lock_guard l(of.mutex);
+    if (auto c = of.sessions.find(client); c != of.sessions.end() && --c->second == 0)
+      of.sessions.erase(c);
+  });
+}
+
+}  // namespace
+
+Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
+                                        std::string_view address) {
   Shard& s = shard(id);
   std::lock_guard l(s.mutex);
   auto it = s.sessions.find(std::string(id));
@@ -31,7 +83,13 @@ Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now) {
     if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
       return Error{ErrorCode::kTooManyLogicalSessions,
                    "cannot add session into the cache: too many logical sessions"};
-    it = s.sessions.emplace(std::string(id), std::make_shared<Session>(std::string(id))).first;
+    std::shared_ptr<void> share;
+    if (!address.empty()) {
+      MAYFLY_TRY(share, TakeShare(ClientOf(address)));
+    }
+    it = s.sessions
+             .emplace(std::string(id), std::make_shared<Session>(std::string(id), std::move(share)))
+             .first;
     count_.fetch_add(1, std::memory_order_relaxed);
     started_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -46,7 +104,9 @@ SessionPtr SessionRegistry::Find(std::string_view id) const {
   return it == s.sessions.end() ? nullptr : it->second;
 }
 
-Result<SessionPtr> SessionRegistry::Start(Instant now) { return Use(NewUuidBytes(), now); }
+Result<SessionPtr> SessionRegistry::Start(Instant now, std::string_view address) {
+  return Use(NewUuidBytes(), now, address);
+}
 
 bool SessionRegistry::End(std::string_view id) { return EndUnused(id, INT64_MAX); }
 

@@ -30,7 +30,9 @@ struct TransactionState {
 /// while used.
 class Session {
  public:
-  explicit Session(std::string id) : id_(std::move(id)) {}
+  /// `share`: what it counts for, given back with it.
+  Session(std::string id, std::shared_ptr<void> share)
+      : id_(std::move(id)), share_(std::move(share)) {}
   const std::string& id() const { return id_; }
   void Touch(Instant now) { last_use_.store(now.millis); }
   Instant last_use() const { return {last_use_.load()}; }
@@ -51,6 +53,7 @@ class Session {
   TransactionState transaction_;
   const std::string id_;
   std::atomic<int64_t> last_use_{0};
+  const std::shared_ptr<void> share_;
 };
 using SessionPtr = std::shared_ptr<Session>;
 
@@ -59,14 +62,19 @@ using SessionPtr = std::shared_ptr<Session>;
 class SessionRegistry {
  public:
   static constexpr size_t kMaxSessions = 1'000'000;
+  /// Of one address (IPv6: one /64), so that no client can use up the room of all.
+  static constexpr int64_t kMaxClientSessions = 200'000;
+  /// Ids that one command may name: drivers send as many at once.
+  static constexpr size_t kMaxIds = 10'000;
 
   /// Finds or makes it, and touches it. Errors: TooManyLogicalSessions 261.
-  Result<SessionPtr> Use(std::string_view id, Instant now);
+  /// `address`: of the client, "ip:port"; empty: one of the server's own.
+  Result<SessionPtr> Use(std::string_view id, Instant now, std::string_view address = {});
   SessionPtr Find(std::string_view id) const;
   /// A new random one (startSession).
-  Result<SessionPtr> Start(Instant now);
-  /// Called with the id of each session that ends, whatever the reason: cursors and operations
-  /// follow it.
+  Result<SessionPtr> Start(Instant now, std::string_view address = {});
+  /// Called with the id of each session that ends, whatever the reason: its cursors
+  /// follow it. Operations that run go on, as on MongoDB: one may be what ended it.
   void OnEnd(std::function<void(std::string_view id)> f) { on_end_ = std::move(f); }
   bool End(std::string_view id);
   int EndAll();

@@ -5,6 +5,7 @@
 #include "protocol/utf8.h"
 #include "query/expression/operator.h"
 #include "query/match/explain_mismatch.h"
+#include "query/parse_work.h"
 #include "query/update/insert_prepare.h"
 #include "server/replication_gate.h"
 #include "storage/namespace.h"
@@ -268,6 +269,7 @@ Result<std::shared_ptr<const MatchExpression>> WriteCommand::ParseFilter(BsonVie
   MatchParseOptions o;
   o.scope = &scope_;
   o.allow_where = true;
+  ParseWork work(&op_);
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, o));
   return std::shared_ptr<const MatchExpression>(std::move(match));
 }
@@ -338,6 +340,7 @@ Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateSt
       variables_[static_cast<size_t>(names.back())] = Value::Copy(e.value);
     }
   }
+  ParseWork work(&op_);
   Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
       s.update, s.array_filters, scope_, {.multi = s.multi, .upsert = s.upsert});
   for (VariableId id : names) scope_.Undefine(id);

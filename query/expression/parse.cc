@@ -5,6 +5,7 @@
 #include "query/expression/operator.h"
 #include "query/expression/readable.h"
 #include "query/expression/utf8.h"
+#include "query/parse_work.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -525,6 +526,8 @@ const OperatorDef* FindOperator(std::string_view name) {
 }
 
 Result<ExpressionPtr> ParseExpression(BsonValue value, VariableScope& scope) {
+  MAYFLY_TRY(ParseWork::Step());
+  ParseWork::Made(160);  // a node, with its place in its parent and what the allocator adds
   switch (value.type()) {
     case BsonType::kString: {
       std::string_view text = value.String();

@@ -6,6 +6,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
 #include "query/match/match_internal.h"
+#include "query/parse_work.h"
 
 namespace mayfly {
 
@@ -275,6 +276,7 @@ class JsonSchemaParser {
   }
 
   static Result<CompiledRegex::Ptr> Pattern(std::string_view keyword, std::string_view pattern) {
+    MAYFLY_TRY(ParseWork::Step(CompiledRegex::Cost(pattern)));
     Result<CompiledRegex::Ptr> r = CompiledRegex::Compile(pattern, "");
     if (r.has_value()) return r;
     return Error{r.error().code, Keyword(keyword) + ": " + r.error().message};
@@ -456,7 +458,9 @@ Result<void> JsonSchemaParser::Keywords(const BsonElement& e, JsonSchema& s,
 }
 
 Result<std::shared_ptr<const JsonSchema>> JsonSchema::Parse(BsonView schema) {
+  MAYFLY_TRY(ParseWork::Step());
   auto s = std::make_shared<JsonSchema>();
+  ParseWork::Made(sizeof(JsonSchema) + 128);  // with its name and place in its parent
   bool exclusive_minimum = false, exclusive_maximum = false;
   std::set<std::string_view> seen;
   for (const BsonElement& e : schema) {

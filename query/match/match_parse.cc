@@ -4,6 +4,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
 #include "query/match/match_parser.h"
+#include "query/parse_work.h"
 
 namespace mayfly {
 
@@ -12,6 +13,8 @@ namespace match {
 namespace {
 
 constexpr int kMaxDepth = 100;
+/// Of a node, with its place in its parent and what the allocator adds.
+constexpr size_t kNodeBytes = sizeof(MatchExpression) + 48;
 
 Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
 
@@ -40,6 +43,7 @@ MatchPtr Node(MatchKind kind, std::string_view path) {
   auto e = std::make_unique<MatchExpression>();
   e->kind = kind;
   e->path = path;
+  ParseWork::Made(kNodeBytes + path.size());
   return e;
 }
 
@@ -70,6 +74,7 @@ MatchPtr And(std::vector<MatchPtr> children) {
 
 Result<MatchPtr> RegexNode(std::string_view path, std::string_view pattern,
                            std::string_view options) {
+  MAYFLY_TRY(ParseWork::Step(CompiledRegex::Cost(pattern)));
   MAYFLY_TRY(CompiledRegex::Ptr regex, CompiledRegex::Compile(pattern, options));
   MatchPtr e = Node(MatchKind::kRegex, path);
   std::string bytes(pattern);
@@ -84,6 +89,7 @@ Result<MatchPtr> Parser::Top(BsonView filter, int depth) {
   if (depth > kMaxDepth) return Bad("exceeded depth limit of 100 when parsing a filter");
   std::vector<MatchPtr> all;
   for (const BsonElement& e : filter) {
+    MAYFLY_TRY(ParseWork::Step());
     if (e.name.starts_with('$') && !IsDbRefField(e.name)) {
       MAYFLY_TRY(MatchPtr m, TopOperator(e, depth));
       if (m) all.push_back(std::move(m));
@@ -101,6 +107,7 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
     if (e.value.Document().empty()) return Bad("$and/$or/$nor must be a nonempty array");
     std::vector<MatchPtr> children;
     for (const BsonElement& m : e.value.Document()) {
+      MAYFLY_TRY(ParseWork::Step());
       if (!m.value.IsDocument()) return Bad("$or/$and/$nor entries need to be full objects");
       MAYFLY_TRY(MatchPtr child, Top(m.value.Document(), depth + 1));
       children.push_back(std::move(child));
@@ -173,6 +180,7 @@ Result<void> Parser::Operators(std::string_view path, BsonView ops, int depth,
                                std::vector<MatchPtr>* out) {
   if (depth > kMaxDepth) return Bad("exceeded depth limit of 100 when parsing a filter");
   for (const BsonElement& e : ops) {
+    MAYFLY_TRY(ParseWork::Step());
     MAYFLY_TRY(MatchPtr m, Operator(path, e, ops, depth));
     if (m) out->push_back(std::move(m));
   }
@@ -185,6 +193,7 @@ Result<MatchPtr> Parser::Comparison(MatchKind kind, std::string_view path, BsonV
     return Bad("Can't have RegEx as arg to predicate over field '" + std::string(path) + "'.");
   MatchPtr e = Node(kind, path);
   e->operand = Value::Copy(v);
+  ParseWork::Made(v.size());
   return e;
 }
 
@@ -237,7 +246,10 @@ Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
   MatchPtr m = Node(MatchKind::kIn, path);
   // One copy of the whole array; the members point into it.
   auto owner = std::make_shared<const std::string>(e.value.bytes());
+  ParseWork::Made(owner->size());
   for (const BsonElement& v : BsonView(owner->data())) {
+    MAYFLY_TRY(ParseWork::Step(
+        v.value.Is(BsonType::kRegex) ? CompiledRegex::Cost(v.value.RegexPattern()) : 1));
     if (IsOperatorDocument(v.value)) return Bad("cannot nest $ under " + std::string(e.name));
     if (v.value.Is(BsonType::kUndefined))
       return Bad("InMatchExpression equality cannot be undefined");
@@ -247,6 +259,7 @@ Result<MatchPtr> Parser::In(std::string_view path, const BsonElement& e) {
       m->regexes.push_back(std::move(regex));
     } else {
       m->list.push_back(Value::Shared(v.value, owner));
+      ParseWork::Made(sizeof(Value));
     }
   }
   auto less = [](const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; };
@@ -309,6 +322,7 @@ Result<MatchPtr> Parser::All(std::string_view path, BsonValue v, int depth) {
   };
   bool elem_match = is_elem_match(v.Document().First().value);
   for (const BsonElement& m : v.Document()) {
+    MAYFLY_TRY(ParseWork::Step());
     if (elem_match != is_elem_match(m.value))
       return Bad(elem_match ? "$all/$elemMatch has to be consistent" : "no $ expressions in $all");
     if (elem_match) {
@@ -382,8 +396,20 @@ const MatchExpression* UnsupportedInIndex(const MatchExpression& e) {
 }  // namespace
 
 Result<MatchPtr> ParseMatch(BsonView filter, const MatchParseOptions& options) {
+  ParseWork work(nullptr);
   match::Parser parser{options};
   MAYFLY_TRY(MatchPtr m, parser.Top(filter, 0));
+  if (work.bytes() >= large_memory::kLarge) {
+    // A large one stays counted for as long as its root lives.
+    struct Counted {
+      std::shared_ptr<const MatchExpression::Extra> extra;
+      large_memory::Hold held;
+    };
+    auto counted = std::make_shared<Counted>();
+    counted->extra = std::move(m->extra);
+    MAYFLY_TRY(counted->held.Set(work.bytes()));
+    m->extra = std::shared_ptr<const MatchExpression::Extra>(counted, counted->extra.get());
+  }
   if (options.for_partial_index) {
     if (const MatchExpression* bad = UnsupportedInIndex(*m)) {
       BsonDocument shown = BuildBson([&](BsonBuilder& b) { bad->Serialize(b); });

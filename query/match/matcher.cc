@@ -303,6 +303,9 @@ boost::container::small_vector<const MatchExpression*, 8> InPositionOrder(
 }
 }  // namespace
 
+/// Children of a logical node between two looks at whether to stop.
+static constexpr size_t kManyChildren = 64;
+
 template <class F>
 bool Run::Logical(const MatchExpression& e, F&& child) {
   switch (e.kind) {
@@ -312,22 +315,21 @@ bool Run::Logical(const MatchExpression& e, F&& child) {
           if (!child(*c)) return false;
         return !error;
       }
-      for (const MatchPtr& c : e.children)
-        if (!child(*c)) return false;
+      for (size_t i = 0; i < e.children.size(); ++i)
+        if (!child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped()))
+          return false;
       return !error;
     case MatchKind::kOr:
-      for (const MatchPtr& c : e.children)
-        if (child(*c)) return true;
+      for (size_t i = 0; i < e.children.size(); ++i)
+        if (child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped()))
+          return true;
       return false;
     default: {  // kNor, kNot: what did not match has no position
       int* outer = position;
       position = nullptr;
       bool any = false;
-      for (const MatchPtr& c : e.children)
-        if (child(*c)) {
-          any = true;
-          break;
-        }
+      for (size_t i = 0; i < e.children.size() && !any; ++i)
+        any = child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped());
       position = outer;
       return !any && !error;
     }

@@ -3,6 +3,8 @@
 
 #include <pcre2.h>
 
+#include "query/parse_work.h"
+
 namespace mayfly {
 
 namespace {
@@ -13,6 +15,10 @@ constexpr uint32_t kDepthLimit = 10'000;
 constexpr uint32_t kHeapLimitKib = 20'000;
 constexpr uint32_t kParensNestLimit = 200;
 constexpr size_t kJitStackMax = 512 * 1024;
+constexpr uint32_t kFastPatterns = 32;  // of one parse that become machine code when first used
+constexpr uint32_t kOften = 64;         // uses of the others before they do
+constexpr size_t kMostMachineCode = size_t{64} << 20;  // of all patterns; others are interpreted
+std::atomic<size_t> g_machine_code{0};
 
 /// What a match needs besides the pattern; one a thread, so that matching allocates nothing.
 struct MatchScratch {
@@ -46,7 +52,37 @@ std::string PcreMessage(int code) {
 
 }  // namespace
 
-CompiledRegex::~CompiledRegex() { pcre2_code_free(static_cast<pcre2_code*>(code_)); }
+CompiledRegex::~CompiledRegex() {
+  void* fast = fast_.load(std::memory_order_relaxed);
+  size_t bytes = 0;
+  if (fast != nullptr && fast != code_ &&
+      pcre2_pattern_info(static_cast<pcre2_code*>(fast), PCRE2_INFO_JITSIZE, &bytes) == 0)
+    g_machine_code.fetch_sub(bytes, std::memory_order_relaxed);
+  if (fast != code_) pcre2_code_free(static_cast<pcre2_code*>(fast));
+  pcre2_code_free(static_cast<pcre2_code*>(code_));
+}
+
+const void* CompiledRegex::Code() const {
+  if (const void* fast = fast_.load(std::memory_order_acquire)) [[likely]]
+    return fast;
+  // One thread makes it, while others go on without.
+  if (uses_.fetch_add(1, std::memory_order_relaxed) != fast_from_) return code_;
+  void* made = code_;
+  if (g_machine_code.load(std::memory_order_relaxed) < kMostMachineCode) {
+    pcre2_code* copy = pcre2_code_copy(static_cast<const pcre2_code*>(code_));
+    size_t bytes = 0;
+    // Fails where memory may not be made executable; the interpreter then does the work.
+    if (copy != nullptr && pcre2_jit_compile(copy, PCRE2_JIT_COMPLETE) == 0 &&
+        pcre2_pattern_info(copy, PCRE2_INFO_JITSIZE, &bytes) == 0) {
+      g_machine_code.fetch_add(bytes, std::memory_order_relaxed);
+      made = copy;
+    } else {
+      pcre2_code_free(copy);
+    }
+  }
+  fast_.store(made, std::memory_order_release);
+  return made;
+}
 
 Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
                                                   std::string_view options) {
@@ -89,9 +125,6 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
   pcre2_compile_context_free(context);
   if (code == nullptr)
     return Error{LocationCode(51091), "Regular expression is invalid: " + PcreMessage(error)};
-  // Fails where memory may not be made executable; the interpreter then does the work.
-  (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
-
   std::shared_ptr<CompiledRegex> regex(new CompiledRegex);
   regex->pattern_ = pattern;
   regex->options_ = options;
@@ -99,13 +132,17 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
   uint32_t captures = 0;
   pcre2_pattern_info(code, PCRE2_INFO_CAPTURECOUNT, &captures);
   regex->captures_ = static_cast<int>(captures);
+  size_t bytes = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_SIZE, &bytes);
+  ParseWork::Made(sizeof(CompiledRegex) + bytes + pattern.size());
+  if (ParseWork::CountPattern() > kFastPatterns) regex->fast_from_ = kOften;
   return Ptr(std::move(regex));
 }
 
 Result<bool> CompiledRegex::Find(std::string_view subject, size_t start,
                                  std::vector<Span>* groups) const {
   MatchScratch& scratch = Scratch();
-  const auto* code = static_cast<const pcre2_code*>(code_);
+  const auto* code = static_cast<const pcre2_code*>(Code());
   pcre2_match_data* data = scratch.data;
   pcre2_match_data* own = nullptr;
   if (groups != nullptr && captures_ >= 64)

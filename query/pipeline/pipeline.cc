@@ -1,5 +1,6 @@
 #include "query/pipeline/pipeline.h"
 
+#include "query/parse_work.h"
 #include "query/pipeline/optimize.h"
 #include "query/pipeline/stage.h"
 
@@ -117,6 +118,7 @@ class PipelineParser {
       context.eval.variables[static_cast<size_t>(id)] = value;
     }
     context.variables = std::move(variables);
+    ParseWork work(nullptr);
     int count = 0;
     const StageRow* last = nullptr;
     for (const BsonElement& e : stages) {
@@ -218,8 +220,10 @@ Pipeline::Pipeline() : context_(std::make_unique<PipelineContext>()) {}
 Pipeline::~Pipeline() = default;
 
 Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const PipelineOptions& options) {
+  ParseWork work(nullptr);
   std::vector<std::pair<std::string, Value>> variables = options.variables;
   for (const BsonElement& e : options.let) {
+    MAYFLY_TRY(ParseWork::Step());
     MAYFLY_TRY(CheckVariableName(e.name));
     // A later variable does not see the earlier ones; nor is there a document.
     VariableScope scope;

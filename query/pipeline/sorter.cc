@@ -54,10 +54,11 @@ Result<SortPattern> SortPattern::Parse(BsonView spec) {
         return LocationError(
             7472500, "$sort key must not contain duplicate keys (duplicate: '" + part.path + "')");
     pattern.parts_.push_back(std::move(part));
+    // At once: each is compared with those before it.
+    if (pattern.parts_.size() > 32) return LocationError(13103, "too many compound keys");
   }
   if (pattern.parts_.empty())
     return LocationError(15976, "$sort stage must have at least one sort key");
-  if (pattern.parts_.size() > 32) return LocationError(13103, "too many compound keys");
   pattern.fields_ = std::move(fields);
   return pattern;
 }

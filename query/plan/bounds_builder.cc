@@ -8,6 +8,7 @@
 #include "query/expression/readable.h"
 #include "query/match/match_internal.h"
 #include "query/match/regex.h"
+#include "query/parse_work.h"
 
 namespace mayfly {
 namespace {
@@ -99,15 +100,23 @@ std::optional<PredicateBounds> InBounds(const MatchExpression& e) {
     for (const auto& v : e.list) all.list.intervals.push_back({v, v, true, true});
     return all;
   }
+  // United once: there may be hundreds of thousands. Who plans hears of what stopped this.
+  IntervalList parts;
+  auto add = [&](const IntervalList& list) {
+    parts.intervals.insert(parts.intervals.end(), list.intervals.begin(), list.intervals.end());
+    ParseWork::Made(list.intervals.size() * sizeof(Interval));
+    return ParseWork::Step(2).has_value();
+  };
   for (const auto& v : e.list) {
     PredicateBounds one = EqualityBounds(v.view());
-    all.list.Unite(one.list);
+    if (!add(one.list)) return std::nullopt;
     all.exact = all.exact && one.exact;
   }
   for (const auto& r : e.regexes) {
-    all.list.Unite(RegexBounds(*r).list);
+    if (!add(RegexBounds(*r).list)) return std::nullopt;
     all.exact = false;
   }
+  all.list.Unite(parts);
   return all;
 }
 

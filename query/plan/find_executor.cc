@@ -1,6 +1,7 @@
 #include "query/plan/find_executor.h"
 
 #include "protocol/bson_compare.h"
+#include "query/parse_work.h"
 #include "query/plan/plan_cache.h"
 #include "storage/key_encoding.h"
 
@@ -181,6 +182,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
 }
 
 Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChooser& choose) {
+  ParseWork work(ctx_.op);
   started_micros_ = ctx_.op->clock().MonotonicMicros();
   BsonValue id;
   point_read_ = IsPointRead(spec, &id);

@@ -1,5 +1,6 @@
 #include "protocol/bson_compare.h"
 #include "query/match/match_internal.h"
+#include "query/parse_work.h"
 #include "query/plan/planner.h"
 #include "storage/index_keys.h"
 
@@ -76,6 +77,8 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index, uint64_t multikey_fields
       std::vector<const MatchExpression*> exact;
       for (const auto& p : predicates) {
         if (p.path != index->fields[i].path) continue;
+        // What has been found until then holds, and the planner hears of it again.
+        if (!ParseWork::Step(1 + list.intervals.size() / 16)) break;
         auto b = BoundsOf(p, false);
         if (!b) continue;
         bounded = true;
@@ -91,6 +94,7 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index, uint64_t multikey_fields
       double best_score = -1;
       for (const auto& p : predicates) {
         if (p.path != index->fields[i].path) continue;
+        if (!ParseWork::Step(1 + i)) break;
         auto b = BoundsOf(p, true);
         if (!b) continue;
         exists = exists || b->requires_existence || !IncludesMissing(b->list);
@@ -136,6 +140,7 @@ IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates) {
   IntervalList& list = access.bounds.fields[0];
   for (const auto& p : predicates) {
     if (p.path != "_id") continue;
+    if (!ParseWork::Step(1 + list.intervals.size() / 16)) break;
     auto b = BoundsOf(p, false);
     if (!b) continue;
     list.Intersect(b->list);

@@ -1,13 +1,20 @@
 #include "query/plan/planner.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "protocol/bson_compare.h"
+#include "query/parse_work.h"
 
 namespace mayfly {
 namespace {
 
 constexpr size_t kMaxCandidates = 16;
+/// Scans that one disjunction may be made of: each takes some kB. More branches are left to a scan
+/// of everything.
+constexpr size_t kMaxBranches = 20'000;
+constexpr size_t kMaxDisjunctions = 16;  // that are looked at
 
 Error PlannerError(const PlannerInput& in, std::string_view why,
                    ErrorCode code = ErrorCode::kBadValue) {
@@ -24,7 +31,8 @@ class PlanBuilder {
   explicit PlanBuilder(PlannerInput& in) : in_(in) {
     if (in.filter != nullptr) clauses_ = Clauses(*in.filter);
     for (const auto* c : clauses_)
-      if (auto as_in = DisjunctionAsIn(*c)) as_in_.emplace_back(c, std::move(as_in));
+      if (c->kind == MatchKind::kOr && ParseWork::Step(1 + c->children.size() / 4))
+        if (auto as_in = DisjunctionAsIn(*c)) as_in_.emplace(c, std::move(as_in));
     predicates_ = Predicates(clauses_);
   }
 
@@ -44,8 +52,14 @@ class PlanBuilder {
   std::vector<const MatchExpression*> Residual(
       const std::vector<const MatchExpression*>& exact) const {
     std::vector<const MatchExpression*> out;
+    if (exact.size() <= 16) {
+      for (const auto* c : clauses_)
+        if (std::find(exact.begin(), exact.end(), c) == exact.end()) out.push_back(c);
+      return out;
+    }
+    const std::unordered_set<const MatchExpression*> known(exact.begin(), exact.end());
     for (const auto* c : clauses_)
-      if (std::find(exact.begin(), exact.end(), c) == exact.end()) out.push_back(c);
+      if (!known.contains(c)) out.push_back(c);
     return out;
   }
   /// Those of CollectPredicates, and what can be read off $expr and disjunctions on one field.
@@ -62,9 +76,9 @@ class PlanBuilder {
     return out;
   }
   const MatchExpression* AsIn(const MatchExpression& clause) const {
-    for (const auto& [from, in] : as_in_)
-      if (from == &clause) return in.get();
-    return nullptr;
+    if (clause.kind != MatchKind::kOr) return nullptr;
+    const auto found = as_in_.find(&clause);
+    return found == as_in_.end() ? nullptr : found->second.get();
   }
   bool CanCover(const IndexAccess& access) const;
   Leaf MakeLeaf(IndexAccess access, bool backward, ResidualFilter filter, bool keys_only);
@@ -98,7 +112,7 @@ class PlanBuilder {
 
   PlannerInput& in_;
   std::vector<const MatchExpression*> clauses_;
-  std::vector<std::pair<const MatchExpression*, MatchPtr>> as_in_;
+  std::unordered_map<const MatchExpression*, MatchPtr> as_in_;
   std::vector<PathPredicate> predicates_;
   std::vector<CandidatePlan> plans_;
 };
@@ -154,6 +168,7 @@ void PlanBuilder::AddScans(const IndexAccess& access, size_t explode, bool backw
     params.index = access.index;
     params.multikey = access.multikey;
     params.bounds = access.bounds;
+    ParseWork::Made(sizeof(IndexScanStage) + 512);
     params.backward = backward;
     for (size_t i = 0; i < explode; ++i)
       params.bounds.fields[i].intervals = {access.bounds.fields[i].intervals[at[i]]};
@@ -255,6 +270,7 @@ bool PlanBuilder::HasAllSortFields(const IndexInfo& index) const {
 bool PlanBuilder::AddBranches(const MatchExpression& branch,
                               const std::vector<const MatchExpression*>& siblings, Branches* out) {
   if (branch.kind == MatchKind::kAlwaysFalse) return true;
+  if (out->scans.size() >= kMaxBranches || !ParseWork::Step(8 + siblings.size())) return false;
   if (branch.kind == MatchKind::kOr) {
     for (const auto& c : branch.children)
       if (!AddBranches(*c, siblings, out)) return false;
@@ -331,8 +347,10 @@ void PlanBuilder::AddDisjunction(const MatchExpression& clause, bool in_order) {
 }
 
 void PlanBuilder::AddDisjunctions() {
+  size_t looked_at = 0;
   for (const auto* c : clauses_) {
     if (c->kind != MatchKind::kOr || AsIn(*c) != nullptr) continue;
+    if (++looked_at > kMaxDisjunctions) break;
     if (!in_.sort.empty()) AddDisjunction(*c, true);
     AddDisjunction(*c, false);
   }
@@ -469,6 +487,8 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
     }
     AddDisjunctions();
   }
+  // Some of the above stop without a word.
+  MAYFLY_TRY(ParseWork::Step());
   if (plans_.empty()) AddCollectionScan(1);
   std::stable_sort(
       plans_.begin(), plans_.end(),

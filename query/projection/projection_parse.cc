@@ -4,6 +4,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
 #include "query/expression/operator.h"
+#include "query/parse_work.h"
 #include "query/projection/projection_node.h"
 
 namespace mayfly {
@@ -55,6 +56,7 @@ class ProjectionParser {
   }
 
   Result<ProjectionPtr> Parse(BsonView spec) {
+    ParseWork work(nullptr);
     for (const BsonElement& e : spec) {
       MAYFLY_TRY(Element(std::string(e.name), e.value, 0));
     }
@@ -88,6 +90,7 @@ class ProjectionParser {
 Result<ProjectionField*> ProjectionParser::Add(std::string_view path, ProjectionAction action) {
   MAYFLY_TRY(auto parts, SplitPath(path));
   ProjectionNode* node = result_->root_.get();
+  MAYFLY_TRY(ParseWork::Step(1 + node->by_name.size() / 1024));
   auto collision = [&](size_t i) {
     size_t begin = static_cast<size_t>(parts[i].data() - path.data());
     std::string at(path), rest(path.substr(begin));
@@ -113,6 +116,7 @@ Result<ProjectionField*> ProjectionParser::Add(std::string_view path, Projection
       node->by_name.insert(at, static_cast<int>(node->fields.size()));
       node->fields.emplace_back();
       f = &node->fields.back();
+      ParseWork::Made(sizeof(ProjectionField) + parts[i].size() + 32);
       f->name = parts[i];
       f->action = last ? action : ProjectionAction::kDescend;
       if (!last) f->below = std::make_unique<ProjectionNode>();

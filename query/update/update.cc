@@ -6,6 +6,7 @@
 #include "protocol/bson_check.h"
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
+#include "query/parse_work.h"
 #include "query/update/element_text.h"
 #include "query/update/insert_prepare.h"
 #include "query/update/update_node.h"
@@ -67,10 +68,13 @@ class OperatorUpdate final : public Update {
                              " instead. For example: {$mod: {<field>: ...}} not {" +
                              update::ElementText(modifier.name, modifier.value) + "}");
       for (const BsonElement& operand : modifier.value.Document()) {
+        // Names are kept in order, so that each may move those behind it.
+        MAYFLY_TRY(ParseWork::Step(1 + root_->children.size() / 128));
         if (rename) {
           MAYFLY_TRY(AddRename(operand));
           continue;
         }
+        ParseWork::Made(sizeof(Node) + 160 + operand.name.size());
         update::LeafParser parser{scope};
         MAYFLY_TRY(auto parts, update::ParsePath(operand.name));
         MAYFLY_TRY(update::LeafPtr leaf, row->parse(operand, parser));
@@ -381,6 +385,7 @@ Result<std::string> Update::UpsertBase(const MatchExpression* filter) const {
 
 Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonView> array_filters,
                                               VariableScope& scope, const UpdateOptions& options) {
+  ParseWork work(nullptr);
   if (u.IsArray()) {
     if (!array_filters.empty())
       return FailedToParse("arrayFilters may not be specified for pipeline-style updates");

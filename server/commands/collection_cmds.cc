@@ -171,11 +171,14 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
   if (!filter.empty()) {
     MAYFLY_TRY(match, ParseMatch(filter));
   }
+  EvalContext eval;
+  eval.now = ctx.op.now;
+  eval.op = &ctx.op;
   std::vector<BsonDocument> docs;
   for (const CollectionInfoPtr& c : ctx.server.storage().catalog().List(req.db)) {
     BsonDocument whole = DescribeCollection(*c, false);
     if (match) {
-      MAYFLY_TRY(bool matches, match->Matches(whole));
+      MAYFLY_TRY(bool matches, match->Matches(whole, &eval));
       if (!matches) continue;
     }
     docs.push_back(name_only ? DescribeCollection(*c, true) : std::move(whole));
@@ -215,6 +218,9 @@ Result<void> RunListDatabases(CommandContext& ctx, const CommandRequest& req, Bs
   if (!filter.empty()) {
     MAYFLY_TRY(match, ParseMatch(filter));
   }
+  EvalContext eval;
+  eval.now = ctx.op.now;
+  eval.op = &ctx.op;
   std::vector<std::string> names = ctx.server.storage().catalog().Databases();
   // Every server has these two.
   for (const char* own : {"admin", "config", "local"})
@@ -230,7 +236,7 @@ Result<void> RunListDatabases(CommandContext& ctx, const CommandRequest& req, Bs
         b.Append("name", name).Append("sizeOnDisk", bytes).Append("empty", collections == 0);
       });
       if (match) {
-        MAYFLY_TRY(bool matches, match->Matches(whole));
+        MAYFLY_TRY(bool matches, match->Matches(whole, &eval));
         if (!matches) continue;
       }
       total += bytes;
@@ -286,7 +292,7 @@ void RegisterCollectionCommands(CommandRegistry& registry) {
                 .help = "Renames a collection, also into another database.",
                 .run = &RunRename});
   registry.Add({.name = "listCollections",
-                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kWorker,
                 .help = "The collections and views of a database.",
                 .run = &RunListCollections});
   registry.Add({.name = "listDatabases",

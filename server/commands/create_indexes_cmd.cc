@@ -50,6 +50,8 @@ Result<void> DryRunIndexes(CommandContext& ctx, const CollectionInfoPtr& coll,
   return Ok();
 }
 
+constexpr size_t kMaxSpecs = 1000;
+
 Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   std::string_view collection = in.Collection();
@@ -60,6 +62,10 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
   MAYFLY_TRY(in.Finish());
   if (specs.empty())
     return Error{ErrorCode::kBadValue, "Must specify at least one index to create"};
+  // More than a collection may have at all; the same one may be there twice.
+  if (specs.size() > kMaxSpecs)
+    return Error{ErrorCode::kCannotCreateIndex, "createIndexes takes no more than " +
+                                                    std::to_string(kMaxSpecs) + " indexes at once"};
   MAYFLY_TRY(ValidateNewNamespace(req.db, collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
   Catalog& catalog = ctx.server.storage().catalog();

@@ -26,9 +26,13 @@ Result<void> CurrentOp(CommandContext& ctx, const CommandRequest& req, BsonBuild
   });
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter.view()));
   {
+    EvalContext eval;
+    eval.now = ctx.op.now;
+    eval.op = &ctx.op;
     BsonArrayBuilder ops = reply.OpenArray("inprog");
     for (const BsonDocument& op : CollectOperations(ctx, options)) {
-      MAYFLY_TRY(bool wanted, match->Matches(op.view()));
+      MAYFLY_TRY(ctx.op.CheckInterrupt());
+      MAYFLY_TRY(bool wanted, match->Matches(op.view(), &eval));
       if (wanted && ops.size() + op.bytes().size() < static_cast<size_t>(kMaxBsonUserSize) - 4096)
         ops.Append(op.view());
     }
@@ -58,7 +62,7 @@ Result<void> KillOp(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
 
 void RegisterCurrentOp(CommandRegistry& registry) {
   registry.Add({.name = "currentOp",
-                .flags = kAdminOnly | kSecondaryOk,
+                .flags = kAdminOnly | kSecondaryOk | kWorker,
                 .help = "Operations that run now; further fields filter them.",
                 .run = &CurrentOp});
 }

@@ -1,3 +1,4 @@
+#include "query/parse_work.h"
 #include "query/projection/projection.h"
 #include "server/arg_reader.h"
 #include "server/commands/find_and_modify.h"
@@ -83,7 +84,11 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   MatchPtr filter;
   ProjectionPtr projection;
   if (!a.fields.empty()) {
-    MAYFLY_CO_TRY(filter, ParseMatch(a.filter, {.scope = &scope}));
+    auto parse = [&] {
+      ParseWork work(&ctx.op);
+      return ParseMatch(a.filter, {.scope = &scope});
+    };
+    MAYFLY_CO_TRY(filter, parse());
     MAYFLY_CO_TRY(projection, ParseFindProjection(a.fields, filter.get(), scope));
     MAYFLY_CO_TRY(scope.CheckConstants());
   }

@@ -1,3 +1,6 @@
+#include <functional>
+#include <unordered_set>
+
 #include "server/arg_reader.h"
 #include "server/command.h"
 #include "server/connection.h"
@@ -9,12 +12,24 @@ namespace mayfly {
 
 namespace {
 
-/// [{id: UUID}, …] as 16-byte ids. `command` is the array's field as well.
-Result<std::vector<std::string_view>> ReadIds(std::string_view command, BsonValue v) {
+/// Whether it is an array of no more than SessionRegistry::kMaxIds. `command` is the array's field
+/// as well.
+Result<void> CheckList(std::string_view command, BsonValue v) {
   if (!v.IsArray())
     return Error{ErrorCode::kTypeMismatch,
                  "BSON field '" + std::string(command) + "' is the wrong type '" +
                      std::string(BsonTypeName(v.type())) + "', expected type 'array'"};
+  if (v.Document().Count() > static_cast<int>(SessionRegistry::kMaxIds))
+    return Error{ErrorCode::kBadValue, "BSON field '" + std::string(command) +
+                                           "' has more than the " +
+                                           std::to_string(SessionRegistry::kMaxIds) +
+                                           " sessions it may have: send the others after them"};
+  return Ok();
+}
+
+/// [{id: UUID}, …] as 16-byte ids.
+Result<std::vector<std::string_view>> ReadIds(std::string_view command, BsonValue v) {
+  MAYFLY_TRY(CheckList(command, v));
   std::vector<std::string_view> ids;
   for (const BsonElement& e : v.Document()) {
     const std::string where = std::string(command) + "." + std::string(e.name);
@@ -33,10 +48,14 @@ Result<std::vector<std::string_view>> ReadIds(std::string_view command, BsonValu
   return ids;
 }
 
+std::string_view ClientAddress(const CommandContext& ctx) {
+  return ctx.client != nullptr ? std::string_view(ctx.client->address) : std::string_view();
+}
+
 Result<void> StartSession(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(SessionPtr s, ctx.server.sessions().Start(ctx.op.now));
+  MAYFLY_TRY(SessionPtr s, ctx.server.sessions().Start(ctx.op.now, ClientAddress(ctx)));
   {
     BsonBuilder id = reply.OpenDocument("id");
     id.AppendBinary("id", 4, s->id());
@@ -51,7 +70,7 @@ Result<void> RefreshSessions(CommandContext& ctx, const CommandRequest& req, Bso
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
   for (std::string_view id : ids) {
-    MAYFLY_TRY(ctx.server.sessions().Use(id, ctx.op.now));
+    MAYFLY_TRY(ctx.server.sessions().Use(id, ctx.op.now, ClientAddress(ctx)));
   }
   return Ok();
 }
@@ -80,28 +99,32 @@ Result<void> ReapCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBu
   return Ok();
 }
 
+/// Stops the running operations and closes the cursors of the sessions that `of` is true for. The
+/// operation that asks goes on, whatever its own session.
+void KillOf(CommandContext& ctx, const std::function<bool(std::string_view id)>& of) {
+  ctx.server.cursors().KillSessions(of);
+  ctx.server.operations().KillWhere(
+      [&](const ClientSlot::View& v) {
+        return !v.session.empty() && &v.slot != ctx.client && of(v.session);
+      },
+      ErrorCode::kInterrupted);
+}
+
+void KillAll(CommandContext& ctx) {
+  KillOf(ctx, [](std::string_view) { return true; });
+}
+
 Result<void> KillSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
-  std::vector<std::string> all;
+  // An empty list: every session of the user, and without access control all are one user's.
   if (ids.empty()) {
-    // An empty list: every session of the user, and without access control all are one user's.
-    for (auto& [id, last] : ctx.server.sessions().List()) all.push_back(id);
-    ids.assign(all.begin(), all.end());
+    KillAll(ctx);
+    return Ok();
   }
-  for (std::string_view id : ids) {
-    ctx.server.cursors().KillSession(id);
-    ctx.server.operations().KillSession(id);
-  }
-  return Ok();
-}
-
-Result<void> KillAll(CommandContext& ctx) {
-  for (auto& [id, last] : ctx.server.sessions().List()) {
-    ctx.server.cursors().KillSession(id);
-    ctx.server.operations().KillSession(id);
-  }
+  const std::unordered_set<std::string_view> wanted(ids.begin(), ids.end());
+  KillOf(ctx, [&](std::string_view id) { return wanted.contains(id); });
   return Ok();
 }
 
@@ -109,11 +132,11 @@ Result<void> KillAllSessions(CommandContext& ctx, const CommandRequest& req, Bso
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
   const BsonValue v = req.fields[0].value;
-  if (!v.IsArray())
-    return Error{ErrorCode::kTypeMismatch, "BSON field 'killAllSessions' is the wrong type '" +
-                                               std::string(BsonTypeName(v.type())) +
-                                               "', expected type 'array'"};
-  if (v.Document().empty()) return KillAll(ctx);
+  MAYFLY_TRY(CheckList(req.name, v));
+  if (v.Document().empty()) {
+    KillAll(ctx);
+    return Ok();
+  }
   // {user, db}: sessions of users, of whom there are none.
   for (const BsonElement& e : v.Document())
     if (!e.value.IsDocument() || !e.value.Document()["user"].IsString() ||
@@ -127,11 +150,9 @@ Result<void> KillAllSessionsByPattern(CommandContext& ctx, const CommandRequest&
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
   const BsonValue v = req.fields[0].value;
-  if (!v.IsArray())
-    return Error{ErrorCode::kTypeMismatch,
-                 "BSON field 'killAllSessionsByPattern' is the wrong type '" +
-                     std::string(BsonTypeName(v.type())) + "', expected type 'array'"};
-  if (v.Document().empty()) return KillAll(ctx);
+  MAYFLY_TRY(CheckList(req.name, v));
+  bool all = v.Document().empty();
+  std::unordered_set<std::string_view> wanted;
   for (const BsonElement& e : v.Document()) {
     if (!e.value.IsDocument())
       return Error{ErrorCode::kTypeMismatch, "killAllSessionsByPattern takes documents"};
@@ -145,12 +166,12 @@ Result<void> KillAllSessionsByPattern(CommandContext& ctx, const CommandRequest&
       const BsonValue id = (*lsid)["id"];
       if (!id.Is(BsonType::kBinary) || id.BinaryData().size() != 16)
         return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' must be a UUID"};
-      ctx.server.cursors().KillSession(id.BinaryData());
-      ctx.server.operations().KillSession(id.BinaryData());
+      wanted.insert(id.BinaryData());
     } else if (uid.missing()) {
-      MAYFLY_TRY(KillAll(ctx));
+      all = true;
     }  // a uid names a user, of whom there are none
   }
+  KillOf(ctx, [&](std::string_view id) { return all || wanted.contains(id); });
   return Ok();
 }
 
@@ -163,7 +184,7 @@ void RegisterSessionCommands(CommandRegistry& registry) {
                 .help = "Starts a logical session.",
                 .run = &StartSession});
   registry.Add({.name = "refreshSessions",
-                .flags = kFlags | kApiV1,
+                .flags = kFlags | kApiV1 | kWorker,
                 .help = "Keeps sessions alive: [{id}, …].",
                 .run = &RefreshSessions});
   registry.Add({.name = "endSessions",
@@ -171,16 +192,16 @@ void RegisterSessionCommands(CommandRegistry& registry) {
                 .help = "Ends sessions and closes their cursors: [{id}, …].",
                 .run = &EndSessions});
   registry.Add({.name = "killSessions",
-                .flags = kFlags | kApiV1,
+                .flags = kFlags | kApiV1 | kWorker,
                 .help = "Ends the operations and cursors of sessions: [{id}, …].",
                 .run = &KillSessions});
   registry.Add({.name = "killAllSessions",
-                .flags = kFlags,
+                .flags = kFlags | kWorker,
                 .help = "Ends the operations and cursors of all sessions, or of users' sessions: "
                         "[{user, db}, …].",
                 .run = &KillAllSessions});
   registry.Add({.name = "killAllSessionsByPattern",
-                .flags = kFlags,
+                .flags = kFlags | kWorker,
                 .help = "Ends the operations and cursors of the sessions that match.",
                 .run = &KillAllSessionsByPattern});
   registry.Add({.name = "refreshLogicalSessionCacheNow",

@@ -150,4 +150,39 @@ TEST_CASE("The nearest name is near, or none", "[args]") {
   CHECK(NearestName("--prot", names) == "--port");
   CHECK(NearestName("--DBPATH", names) == "--dbpath");
   CHECK(NearestName("--completelyDifferent", names).empty());
+  // As many steps as both have letters, multiplied: not for what no name is like.
+  CHECK(NearestName(std::string(10'000'000, 'p'), names).empty());
+}
+
+TEST_CASE("A command has so many fields and no more", "[args]") {
+  auto fields = [](size_t n) {
+    return BuildBson([&](BsonBuilder& b) {
+      for (size_t i = 0; i < n; ++i) b.Append("f" + std::to_string(i), 1);
+    });
+  };
+  CommandRequest request;
+  const BsonDocument most = fields(kMaxCommandFields), more = fields(kMaxCommandFields + 1);
+  CHECK(ParseCommandFields(most.view(), &request));
+  auto r = ParseCommandFields(more.view(), &request);
+  REQUIRE_FALSE(r);
+  CHECK(r.error().code == ErrorCode::kBadValue);
+  CHECK(request.name == "f0");
+  ArgReader in("where", more.view());
+  CHECK_FALSE(in.Finish());
+}
+
+TEST_CASE("What every command takes is small", "[args]") {
+  const std::string text(kMaxGenericBytes, 'x');
+  for (const char* name :
+       {"lsid", "readConcern", "writeConcern", "$clusterTime", "$readPreference"}) {
+    CAPTURE(name);
+    const BsonDocument doc = BuildBson([&](BsonBuilder& b) {
+      b.Append("ping", 1);
+      b.OpenDocument(name).Append("x", text);
+    });
+    CommandRequest request;
+    auto r = ParseCommandFields(doc.view(), &request);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().code == ErrorCode::kBadValue);
+  }
 }

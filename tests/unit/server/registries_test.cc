@@ -145,6 +145,26 @@ TEST_CASE("Sessions end when unused, and tell", "[session]") {
   CHECK(fresh.value()->id().size() == 16);
 }
 
+TEST_CASE("One client cannot use up the sessions of all", "[session]") {
+  SessionRegistry sessions;
+  auto begin = [&](int64_t n, std::string_view address) {
+    std::string id(16, '\0');
+    std::memcpy(id.data(), &n, sizeof n);
+    return sessions.Use(id, {1000}, address);
+  };
+  const int64_t share = SessionRegistry::kMaxClientSessions;
+  for (int64_t i = 0; i < share; ++i) REQUIRE(begin(i, "10.0.0.1:" + std::to_string(1000 + i % 60000)));
+  auto refused = begin(share, "10.0.0.1:1");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kTooManyLogicalSessions);
+  // Those it has stay, others are let in, and what ends makes room.
+  CHECK(begin(0, "10.0.0.1:1"));
+  CHECK(begin(share, "10.0.0.2:1"));
+  CHECK(begin(share + 1, "[2001:db8::1]:1"));
+  CHECK(sessions.Sweep({10'000}, 5000) == share + 2);
+  CHECK(begin(share, "10.0.0.1:1"));
+}
+
 TEST_CASE("killOp reaches the running operation and wakes what waits", "[operation]") {
   SystemClock clock;
   OperationRegistry ops;

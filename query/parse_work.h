@@ -1,0 +1,70 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/error.h"
+#include "protocol/large_memory.h"
+
+namespace mayfly {
+
+class Operation;
+
+/// The parse of what one operation was sent: filters, expressions, projections, updates, pipelines,
+/// and the planning of them. A request of 100 kB on the wire may unpack to millions of elements,
+/// and each becomes a node of some hundred bytes; this is what ends such a parse, by its memory or
+/// because the operation is to stop.
+///
+///   ParseWork work(&op);                  // by who begins to parse; those inside it count for the
+///   outermost MAYFLY_TRY(ParseWork::Step());        // in every loop over what the client sent
+///   ParseWork::Made(kNodeBytes);          // where a node is made
+///
+/// One thread: must not live across a co_await.
+class ParseWork {
+ public:
+  /// The most bytes of nodes that one operation may make in one parse.
+  static constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+
+  /// `op` null: that of the one around it, if there is one.
+  explicit ParseWork(Operation* op);
+  ~ParseWork();
+  ParseWork(const ParseWork&) = delete;
+
+  /// Errors: ExceededMemoryLimit 146; those of Operation::CheckInterrupt. `cost`: elements, or what
+  /// takes as long as so many of them. A count, and now and then Look.
+  static Result<void> Step(size_t cost = 1) {
+    if (cost < left_) [[likely]] {
+      left_ -= static_cast<uint32_t>(cost);
+      return Ok();
+    }
+    return Look();
+  }
+  /// The same, certain to look. After an error every step looks: who cannot say what went wrong may
+  /// just stop.
+  static Result<void> Look();
+
+  /// Something of so many bytes was made. Counted to the process (large_memory) until the outermost
+  /// ParseWork ends.
+  static void Made(size_t bytes) { made_ += bytes; }
+  /// What was made in this one so far.
+  uint64_t bytes() const { return made_ - begin_; }
+  /// How many patterns were compiled in this parse, with this one.
+  static uint32_t CountPattern() {
+    return current_ == nullptr ? 1 : ++current_->outermost_->patterns_;
+  }
+
+ private:
+  static constexpr uint32_t kSteps = 256;  ///< between two looks
+
+  static thread_local constinit ParseWork* current_;
+  static thread_local constinit uint32_t left_;
+  static thread_local constinit uint64_t made_;  ///< bytes by this thread, ever
+
+  ParseWork* const outer_;
+  ParseWork* const outermost_;
+  Operation* const op_;
+  const uint64_t begin_;
+  uint32_t patterns_ = 0;
+  large_memory::Hold held_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Small compressed packets that unpack to a lot: millions of fields, patterns, conditions, sessions, names. Each is answered soon, with an error
+that says what to change or with what it asked for; meanwhile another client does not wait, and the memory of the server stays bounded. Then sessions:
+one client cannot use up the room of all, and killing sessions ends what runs in them. The last line says "N passed, N failed".
+MAYFLY_LIMITS_ONLY=TEXT runs the packets whose name has it; MAYFLY_LIMITS_WAIT (1000): milliseconds that another client may wait.
+"""
+import os, shutil, socket, struct, tempfile, threading, time, uuid, zlib
+
+import bson
+
+from fault_test import Checks, Client, run_parts, start, stop
+
+check = Checks(quiet=True)
+ONLY = os.environ.get("MAYFLY_LIMITS_ONLY", "")
+WAIT = int(os.environ.get("MAYFLY_LIMITS_WAIT", "1000"))
+LIMIT_MS = 1000  # maxTimeMS of each
+GRACE_MS = 4000  # behind it, on a machine that does other things too
+MOST_MB = 700
+
+
+# BSON by hand: empty and repeated names, and lists in a moment.
+def doc(raw):
+    return struct.pack("<i", len(raw) + 5) + raw + b"\0"
+
+
+def field(kind, name, value=b""):
+    return bytes([kind]) + name + b"\0" + value
+
+
+def text(v):
+    return struct.pack("<i", len(v) + 1) + v + b"\0"
+
+
+def number(v):
+    return struct.pack("<i", v)
+
+
+def sub(raw, name=b""):
+    return field(3, name, doc(raw))
+
+
+def array(raw, name=b""):
+    return field(4, name, doc(raw))
+
+
+ONE = number(1)
+NULLS = field(10, b"") * 5_000_000
+PATTERNS = b"".join(field(11, b"", b"^r%d.*x\0\0" % i) for i in range(300_000))
+IN_PATTERNS = sub(array(PATTERNS, b"$in"), b"x")
+NAMES = b"".join(field(16, b"f%d" % i, ONE) for i in range(1_000_000))
+NUMBERS = b"".join(field(16, b"", number(i)) for i in range(100_000))
+
+
+def find(raw, more=b""):
+    return field(2, b"find", text(b"c")), sub(raw, b"filter") + more
+
+
+def branches(name, each, n=300_000):
+    return array(b"".join(sub(each(i)) for i in range(n)), name)
+
+
+def stages(raw):
+    return field(2, b"aggregate", text(b"c")), sub(b"", b"cursor") + array(raw, b"pipeline")
+
+
+def index(raw):
+    return field(2, b"createIndexes", text(b"c")), array(raw, b"indexes")
+
+
+def ids(n):
+    return b"".join(sub(field(5, b"id", number(16) + b"\4" + uuid.uuid4().bytes)) for _ in range(n))
+
+
+def packets():
+    """(name, command, its other fields, database, codes of the answer; 0: ok)"""
+    ask = field(16, b"ping", ONE)
+    yield "setParameter of a long name", field(16, b"setParameter", ONE), field(16, b"a" * 1_000_000, ONE), b"admin", {72}
+    yield "ping with 5 million fields", ask, NULLS, b"admin", {2}
+    yield "a body of 30 MB", ask, NULLS * 3, b"admin", {10334}
+    yield "getParameter, one name a million times", field(16, b"getParameter", ONE), field(16, b"port", ONE) * 1_000_000, b"admin", {2}
+    yield "a command with a name of 15 MB", field(16, b"z" * 15_000_000, ONE), b"", b"admin", {59}
+    yield "lsid with 3 million fields", ask, sub(field(10, b"uid") * 3_000_000, b"lsid"), b"admin", {2}
+    yield "readConcern with 2 million levels", *find(b"", sub(field(10, b"level") * 2_000_000, b"readConcern")), b"t", {2}
+    yield "hello, a million compressors", field(16, b"hello", ONE), array(field(2, b"", text(b"zlib")) * 1_000_000, b"compression"), b"admin", {0}
+    yield "currentOp, 300,000 patterns", field(16, b"currentOp", ONE), IN_PATTERNS, b"admin", {0, 50}
+    yield "listCollections, 300,000 patterns", field(16, b"listCollections", ONE), sub(IN_PATTERNS, b"filter"), b"t", {0, 50}
+    yield "find, 300,000 patterns", *find(IN_PATTERNS), b"t", {0, 50}
+    yield "find, 300,000 patterns in an $or", *find(branches(b"$or", lambda i: field(11, b"x", b"^r%d.*x\0\0" % i))), b"t", {0, 50}
+    for pattern in (b"a" * 28_000, b"a?" * 14_000, b"(a" * 199 + b")" * 199):
+        yield f"find, a pattern of {len(pattern)} letters", *find(field(11, b"s", pattern + b"\0i\0")), b"t", {0, 50, 51156}
+    yield "find, 5 million conditions", *find(NULLS), b"t", {50, 146}
+    yield "find, an $or of 300,000", *find(branches(b"$or", lambda i: field(16, b"x", number(i)))), b"t", {0, 50}
+    yield "find, an $or of 300,000 pairs", *find(branches(b"$or", lambda i: field(16, b"x", number(i)) + field(16, b"y", number(i)))), b"t", {0, 50, 146}
+    yield "find, an $or of 300,000 names", *find(branches(b"$or", lambda i: field(16, b"x%d" % i, number(i)))), b"t", {0, 50, 146}
+    either = branches(b"$or", lambda i: field(16, b"xy"[i:i + 1], ONE), 2)
+    yield "find, 100,000 times an $or", *find(branches(b"$and", lambda _: either, 100_000)), b"t", {0, 50, 146}
+    yield "find, $in and $in", *find(sub(array(NUMBERS, b"$in"), b"x") + sub(array(NUMBERS, b"$in"), b"y"), sub(field(16, b"z", ONE), b"sort")), b"t", {0, 50}
+    yield "find, a projection of a million", *find(b"", sub(NAMES, b"projection")), b"t", {0, 50, 146}
+    yield "find, a sort by a million", *find(b"", sub(NAMES, b"sort")), b"t", {13103}
+    yield "aggregate, a million new fields", *stages(sub(sub(NAMES, b"$addFields"))), b"t", {0, 50, 146}
+    yield "aggregate, 600,000 stages", *stages(sub(field(18, b"$skip", struct.pack("<q", 1))) * 600_000), b"t", {7749501}
+    yield "aggregate, an array of a million", *stages(sub(sub(array(field(2, b"", text(b"$x")) * 1_200_000, b"x"), b"$addFields"))), b"t", {0, 50, 146}
+    statement = sub(sub(b"", b"q") + sub(sub(NAMES, b"$set"), b"u"))
+    yield "update, $set of a million", field(2, b"update", text(b"c")), array(statement, b"updates"), b"t", {0, 50, 146, 17419}
+    statement = sub(sub(NULLS, b"q") + sub(sub(field(16, b"f", ONE), b"$set"), b"u"))
+    yield "update, 5 million conditions", field(2, b"update", text(b"c")), array(statement, b"updates"), b"t", {50, 146}
+    yield "explain, 5 million conditions", sub(field(2, b"find", text(b"c")) + sub(NULLS, b"filter"), b"explain"), b"", b"t", {50, 146}
+    yield "count, 5 million conditions", field(2, b"count", text(b"c")), sub(NULLS, b"query"), b"t", {50, 146}
+    name = field(2, b"name", text(b"n"))
+    yield "an index of a million fields", *index(sub(sub(NAMES, b"key") + name)), b"t", {67}
+    yield "an index of 5 million options", *index(sub(sub(field(16, b"f", ONE), b"key") + name + NULLS)), b"t", {2, 67, 197}
+    yield "an index of 2 million conditions", *index(sub(sub(field(16, b"f", ONE), b"key") + name + sub(field(16, b"", ONE) * 2_000_000, b"partialFilterExpression"))), b"t", {50, 146, 67}
+    yield "300,000 indexes", *index(sub(sub(field(16, b"f", ONE), b"key") + name) * 300_000), b"t", {67}
+    yield "killCursors, a million", field(2, b"killCursors", text(b"c")), array(field(18, b"", struct.pack("<q", 5)) * 1_000_000, b"cursors"), b"t", {0, 50}
+    many = ids(10_001)
+    for command in (b"refreshSessions", b"endSessions", b"killSessions", b"killAllSessions"):
+        yield f"{command.decode()}, 10,001", array(many, command), b"", b"admin", {2}
+
+
+work = tempfile.mkdtemp(prefix="mayfly-limits-")
+proc, client = start(work + "/db")
+client.command("t", {"insert": "c", "documents": [{"_id": i, "x": i % 100, "y": i % 77, "z": i, "s": "a" * 50} for i in range(2000)]})
+client.command("t", {"createIndexes": "c", "indexes": [{"key": {"x": 1, "y": 1, "z": 1}, "name": "xyz"}, {"key": {"s": 1}, "name": "s"}]})
+
+
+def connect():
+    s = socket.create_connection(("127.0.0.1", proc.port), 10)
+    s.settimeout(120)
+    return s
+
+
+def frame(body):
+    plain = b"\0\0\0\0\0" + body
+    packed = zlib.compress(plain, 1)
+    return struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, len(plain), 2) + packed
+
+
+def receive(s):
+    data = b""
+    while len(data) < 4 or len(data) < struct.unpack_from("<i", data)[0]:
+        part = s.recv(1 << 20)
+        if not part:
+            raise ConnectionError("closed")
+        data += part
+    return bson.decode(zlib.decompress(data[25:])[5:] if struct.unpack_from("<i", data, 12)[0] == 2012 else data[21:])
+
+
+def memory(what):
+    with open(f"/proc/{proc.pid}/status") as f:
+        return next(int(line.split()[1]) // 1024 for line in f if line.startswith(what))
+
+
+class Others:
+    """Clients on connections of their own, one on each thread of the server at least, that want next to nothing."""
+
+    def __init__(self):
+        self.slowest, self.ended, self.failed = 0, False, None
+        self.threads = [threading.Thread(target=self.run) for _ in range(4)]
+        for t in self.threads:
+            t.start()
+
+    def run(self):
+        try:
+            c = Client("127.0.0.1", proc.port)
+            while not self.ended:
+                began = time.monotonic()
+                assert c.command("admin", {"ping": 1})["ok"] == 1
+                self.slowest = max(self.slowest, time.monotonic() - began)
+                threading.Event().wait(0.005)
+        except Exception as e:
+            self.failed = repr(e)
+
+    def end(self):
+        self.ended = True
+        for t in self.threads:
+            t.join()
+
+
+def send_packets():
+    others = Others()
+    try:
+        for name, command, rest, db, codes in packets():
+            if ONLY not in name:
+                continue
+            limit = b"" if command[1:6] == b"hello" else field(16, b"maxTimeMS", number(LIMIT_MS))
+            data = frame(doc(command + field(2, b"$db", text(db)) + limit + rest))
+            with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
+                f.write("5")  # VmHWM begins anew
+            before, s, others.slowest, began = memory("VmRSS"), connect(), 0, time.monotonic()
+            try:
+                s.sendall(data)
+                reply = receive(s)
+            except OSError as e:
+                reply = {"ok": 0, "code": -1, "errmsg": repr(e)}
+            took, waited, grown = (time.monotonic() - began) * 1000, others.slowest * 1000, memory("VmHWM") - before
+            s.close()
+            error = reply if not reply["ok"] else (reply.get("writeErrors") or [{}])[0]
+            code = error.get("code", 0)
+            print(f"{name}: {len(data):,} bytes, answer {code} after {took:.0f} ms; another client waited {waited:.0f} ms; {grown} MB more", flush=True)
+            check(code in codes, f"{name}: {code} {str(error.get('errmsg'))[:200]}")
+            check(len(str(error.get("errmsg", ""))) <= 20_000, f"{name}: the error has {len(str(error.get('errmsg')))} letters")
+            check(took < LIMIT_MS + GRACE_MS, f"{name}: answered after {took:.0f} ms")
+            check(waited < WAIT, f"{name}: another client waited {waited:.0f} ms")
+            check(grown < MOST_MB, f"{name}: {grown} MB more")
+            check(proc.poll() is None, f"{name}: the server ended with {proc.returncode}")
+    finally:
+        others.end()
+        check(others.failed is None, f"another client failed: {others.failed}")
+
+
+def sessions_of_one_client():
+    """One address gets no more than its share, and others still get theirs (127.0.0.2 is somebody else)."""
+    share, batch, refused = 200_000, 10_000, None
+    begun = client.command("admin", {"serverStatus": 1})["logicalSessionRecordCache"]["activeSessionsCount"]
+    for _ in range(share // batch + 1):
+        reply = client.command("admin", {"refreshSessions": [{"id": bson.Binary(uuid.uuid4().bytes, 4)} for _ in range(batch)]})
+        if not reply["ok"]:
+            refused = reply
+            break
+    check(refused is not None and refused["code"] == 261, f"refreshSessions behind its share: {refused}")
+    active = client.command("admin", {"serverStatus": 1})["logicalSessionRecordCache"]["activeSessionsCount"]
+    check(begun < active <= share + 10, f"{active} sessions of one client")
+    check(client.command("admin", {"startSession": 1}).get("code") == 261, "startSession of the same client")
+    other = socket.create_connection(("127.0.0.1", proc.port), 60, source_address=("127.0.0.2", 0))
+    other.sendall(frame(bson.encode({"startSession": 1, "$db": "admin"})))
+    check(receive(other)["ok"] == 1, "startSession of another client")
+    other.close()
+    began = time.monotonic()
+    check(client.command("admin", {"killAllSessions": []})["ok"] == 1, "killAllSessions of many")
+    check(time.monotonic() - began < 5, f"killAllSessions of many: {time.monotonic() - began:.1f} s")
+
+
+def killed_sessions():
+    """Killing a session stops what runs in it, and nothing else; currentOp says whose it is."""
+    def session():
+        return {"id": bson.Binary(uuid.uuid4().bytes, 4)}
+
+    # A tailable find on a capped collection waits for documents as long as it may.
+    client.command("t", {"create": "capped", "capped": True, "size": 4096})
+    client.command("t", {"insert": "capped", "documents": [{"_id": 1}]})
+
+    def waits(lsid, results):
+        c = Client("127.0.0.1", proc.port)
+        cursor = c.command("t", {"find": "capped", "tailable": True, "awaitData": True, "lsid": lsid})["cursor"]["id"]
+        results.append(c.command("t", {"getMore": cursor, "collection": "capped", "maxTimeMS": 60_000, "lsid": lsid}))
+
+    def running(lsid):
+        ops = client.command("admin", {"currentOp": 1, "command.getMore": {"$exists": True}})["inprog"]
+        return [op for op in ops if op.get("lsid", {}).get("id") == lsid["id"]]
+
+    def eventually(f):
+        end = time.monotonic() + 30
+        while not f() and time.monotonic() < end:
+            threading.Event().wait(0.01)
+        return f()
+
+    ways = {
+        "killSessions": lambda lsid: {"killSessions": [lsid]},
+        "killSessions of all": lambda _: {"killSessions": []},
+        "killAllSessions": lambda _: {"killAllSessions": []},
+        "killAllSessionsByPattern": lambda lsid: {"killAllSessionsByPattern": [{"lsid": {**lsid, "uid": bson.Binary(bytes(32))}}]},
+        "killAllSessionsByPattern of all": lambda _: {"killAllSessionsByPattern": [{}]},
+    }
+    for name, command in ways.items():
+        mine, theirs, a, b = session(), session(), [], []
+        threads = [threading.Thread(target=waits, args=x) for x in ((mine, a), (theirs, b))]
+        for t in threads:
+            t.start()
+        check(eventually(lambda: running(mine) and running(theirs)), f"{name}: both run, and currentOp has their lsid")
+        # The session that asks may be among those that are killed.
+        check(client.command("admin", {**command(mine), "lsid": mine})["ok"] == 1, f"{name}: answers")
+        threads[0].join(30)
+        check(a and a[0].get("code") in (11601, 43, 237), f"{name}: the operation is stopped: {a}")
+        if name in ("killSessions", "killAllSessionsByPattern"):
+            check(not b and running(theirs), f"{name}: the other one goes on")
+            client.command("admin", {"killSessions": [theirs]})
+        threads[1].join(30)
+        check(b and not b[0]["ok"], f"{name}: the other one at last: {b}")
+    lsid = session()
+    check(client.command("admin", {"endSessions": [lsid], "lsid": lsid})["ok"] == 1, "endSessions does not stop itself")
+
+
+def still_there():
+    check(client.command("t", {"count": "c"})["n"] == 2000, "the collection is as it was")
+
+
+try:
+    run_parts("limits", [send_packets, killed_sessions, sessions_of_one_client, still_there], check)
+finally:
+    stop(proc)
+    shutil.rmtree(work, ignore_errors=True)
