@@ -196,7 +196,9 @@ Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
     MAYFLY_TRY(StagePtr parsed, ParseStage(stage.First().name, stage.First().value, scope));
     stages.push_back(std::move(parsed));
   }
-  MAYFLY_TRY(scope.CheckConstants());
+  // Unlike an aggregation's, an update's constants have no errors before there is a document, nor in a branch
+  // that is not taken.
+  (void)scope.CheckConstants();
   return std::unique_ptr<DocumentTransform>(std::make_unique<StageList>(std::move(stages)));
 }
 
