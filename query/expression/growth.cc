@@ -22,11 +22,27 @@ const std::shared_ptr<ValueAccount>& AccountOf(uint64_t operation) {
   return account;
 }
 
-/// Bytes that are charged to an operation as long as anybody shares them.
+Error TooMuch() {
+  return Error{ErrorCode::kExceededMemoryLimit,
+               "The values of the expressions of one operation use more than the " +
+                   std::to_string(kMaxOperationValues >> 20) +
+                   " MB they may have together: make arrays and strings smaller, or work on them in "
+                   "several stages"};
+}
+
+/// A value that is charged to an operation as long as anybody shares it. To the process it is charged by
+/// itself.
 struct Charged {
-  Charged(EvalContext& ctx, Value v) : value(std::move(v)), charge(ctx) {}
+  Charged(Value v, std::shared_ptr<ValueAccount> a)
+      : value(std::move(v)), account(std::move(a)), bytes(value.view().size()) {
+    account->used.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  ~Charged() { account->used.fetch_sub(bytes, std::memory_order_relaxed); }
+  Charged(const Charged&) = delete;
+  Charged& operator=(const Charged&) = delete;
   const Value value;
-  Charge charge;
+  const std::shared_ptr<ValueAccount> account;
+  const int64_t bytes;
 };
 
 }  // namespace
@@ -48,11 +64,7 @@ Result<void> Charge::Change(size_t bytes) {
   held_ = bytes;
   MAYFLY_TRY(hold_.Set(bytes));
   if (!more || used <= kMaxOperationValues) return Ok();
-  return Error{ErrorCode::kExceededMemoryLimit,
-               "The values of the expressions of one operation use more than the " +
-                   std::to_string(kMaxOperationValues >> 20) +
-                   " MB they may have together: make arrays and strings smaller, or work on them in "
-                   "several stages"};
+  return TooMuch();
 }
 
 void Charge::Release() {
@@ -138,8 +150,8 @@ Result<Value> MadeLarge(EvalContext& ctx, Value v) {
   }
   if (!v.owns()) return v;
   const BsonValue view = v.view();
-  auto charged = std::make_shared<Charged>(ctx, std::move(v));
-  MAYFLY_TRY(charged->charge.Set(n));
+  auto charged = std::make_shared<Charged>(std::move(v), AccountOf(ctx.op ? ctx.op->id : 0));
+  if (charged->account->used.load(std::memory_order_relaxed) > kMaxOperationValues) return TooMuch();
   // What it points at is the value's business; this only keeps it and its charge.
   static const std::string nothing;
   return Value::Shared(view, {std::move(charged), &nothing});

@@ -54,7 +54,7 @@ ANSWERED = {
 REFUSED = {
     "variables of $let": project(many(40, numbers(4_800_000))),
     "many small variables": project(many(2000, numbers(70_000))),
-    "nested $concatArrays": project({"$size": nested(40)}),
+    "nested $concatArrays": project({"$size": nested(12)}),
     "$objectToArray": project({"$size": {"$objectToArray": {"$arrayToObject": {"$map": {"input": numbers(2_400_000), "in": {"k": {"$toString": "$$this"}, "v": None}}}}}}),
     "$mergeObjects": project({"$bsonSize": {"$mergeObjects": {"$map": {"input": numbers(2_000_000), "in": {"$arrayToObject": [[[{"$toString": "$$this"}, 1]]]}}}}}),
     "groups of $regexFind": project({"$let": {"vars": {"m": {"$regexFind": {"input": text(23), "regex": "(" * 60 + "a*" + ")" * 60}}}, "in": {"$size": "$$m.captures"}}}),
