@@ -277,6 +277,14 @@ Result<Value> SortArray(const EvalArgs& a) {
       return LocationError(2942505, "The $sort element value must be either 1 or -1, or an object");
     parts.push_back(std::move(part));
   }
+  if (parts[0].path.empty()) {
+    MAYFLY_TRY(ElementList list, ElementList::Of(a.ctx, a.view(0)));
+    MAYFLY_TRY(
+        SortValues(a.ctx, list.values(), [sign = parts[0].descending ? -1 : 1](BsonValue x, BsonValue y) {
+          return CompareValues(x, y) * sign < 0;
+        }));
+    return ArrayOf(a.ctx, list.values());
+  }
   struct Item {
     BsonValue value;
     std::vector<Value> keys;
@@ -284,15 +292,16 @@ Result<Value> SortArray(const EvalArgs& a) {
   std::vector<Item> items;
   Charge charge(a.ctx);
   Pace pace(a.ctx);
+  const auto count = static_cast<size_t>(a.view(0).Document().Count());
+  // The keys of each item are a block of their own.
+  MAYFLY_TRY(charge.Set(count * (sizeof(Item) + parts.size() * sizeof(Value) + 16)));
+  items.reserve(count);
   for (const BsonElement& e : a.view(0).Document()) {
     MAYFLY_TRY(pace.Step(e.value.size()));
-    // The vector doubles, and one of keys is a block of its own.
-    MAYFLY_TRY(charge.Set(items.size() * (3 * sizeof(Item) + parts.size() * sizeof(Value) + 16)));
     Item item{e.value, {}};
+    item.keys.reserve(parts.size());
     for (auto& part : parts) {
-      Value key = part.path.empty()      ? Value::Borrow(e.value)
-                  : e.value.IsDocument() ? ReadFieldPath(e.value, part.path)
-                                         : Value();
+      Value key = e.value.IsDocument() ? ReadFieldPath(e.value, part.path) : Value();
       item.keys.push_back(key.missing() ? Value::Null() : std::move(key));
     }
     items.push_back(std::move(item));

@@ -22,8 +22,8 @@ class FieldSet {
       return Ok();
     }
     fields_.emplace_back(name, value);
-    // Both double as they grow, and then move.
-    return charge_.Set(fields_.size() * (3 * sizeof(fields_[0]) + kEntryBytes));
+    // The vector doubles as it grows.
+    return charge_.Set(fields_.size() * (2 * sizeof(fields_[0]) + kEntryBytes));
   }
   Result<Value> Finish() {
     GrowingDocument out(ctx_);
