@@ -36,6 +36,10 @@ namespace {
 
 constexpr int kExitBadOptions = 2, kExitAddressInUse = 48, kExitDataDirectory = 100;
 constexpr int kGraceMillis = 15'000;
+/// From the request to end until the process does, whatever still runs: a step that does not look whether it should
+/// stop, a disk that does not answer. What was acknowledged is in the log by then, as when the process is killed.
+constexpr std::chrono::seconds kMostShutdown{30};
+constexpr int kExitNotClosed = 14;
 constexpr int64_t kMiB = int64_t{1} << 20;
 /// What large values may take: a quarter of the memory there is, but never less than one operation
 /// needs.
@@ -220,6 +224,40 @@ Result<void> WritePidFile(const std::string& path) {
 }
 
 /// Starts the program anew in this process. Returns only if that fails.
+void ExecAgain(const ServerConfig& config);
+
+/// From its construction to its end the process may take kMostShutdown; then it ends without closing anything.
+class ShutdownLimit {
+ public:
+  ShutdownLimit(Log& log, const ServerConfig& config, int exit_code)
+      : thread_([this, &log, &config, exit_code] { Watch(log, config, exit_code); }) {}
+  ~ShutdownLimit() {
+    {
+      std::lock_guard l(mutex_);
+      done_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void Watch(Log& log, const ServerConfig& config, int exit_code) {
+    Log::SetThreadContext("ShutdownLimit");
+    std::unique_lock l(mutex_);
+    if (changed_.wait_for(l, kMostShutdown, [&] { return done_; })) return;
+    log.Write(LogSeverity::kWarning, LogComponent::kControl, 9000304,
+              "Something does not end: the process ends without closing the store. The next start "
+              "recovers from the log");
+    if (!config.pid_file.empty()) ::unlink(config.pid_file.c_str());
+    if (exit_code == kExitRestart) ExecAgain(config);
+    ::_exit(kExitNotClosed);
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
 void ExecAgain(const ServerConfig& config) {
   std::vector<char*> args;
   for (const std::string& a : config.argv) args.push_back(const_cast<char*>(a.c_str()));
@@ -352,6 +390,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   const int exit_code = stop.Wait();
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
+  std::optional<ShutdownLimit> limit(std::in_place, *log, config, exit_code);
   http.Stop();
   if (replica_set) replica_set->Stop();
   ttl->Stop();
@@ -363,6 +402,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   context.snapshot_reads().Clear();
   context.set_storage(nullptr);
   storage.value().reset();
+  limit.reset();
   if (!config.pid_file.empty()) ::unlink(config.pid_file.c_str());
   if (exit_code == kExitRestart) {
     // A copy of another member's data waits beside ours: what opens it is the start-up.

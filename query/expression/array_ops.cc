@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "storage/operation.h"
 
@@ -44,16 +45,22 @@ Result<Value> FirstOrLast(const EvalArgs& a, int64_t index) {
 Result<Value> First(const EvalArgs& a) { return FirstOrLast(a, 0); }
 Result<Value> Last(const EvalArgs& a) { return FirstOrLast(a, -1); }
 
-Value ArrayOf(std::span<const BsonValue> values) {
-  return BuildArray([&](BsonArrayBuilder& out) {
-    for (BsonValue v : values) out.Append(v);
-  });
-}
-
 constexpr std::string_view kCountNames[] = {"n", "input"};
 
-/// $firstN, $lastN, $maxN, $minN: `values` holds the input and is cut to the n wanted.
-Result<Value> TakeN(const EvalArgs& a, void (*choose)(std::vector<BsonValue>& values, size_t n)) {
+/// The elements of `array` from position `begin` on, up to `end`.
+Result<Value> Part(EvalContext& ctx, BsonValue array, int64_t begin, int64_t end) {
+  GrowingArray out(ctx);
+  int64_t i = 0;
+  for (const BsonElement& e : array.Document()) {
+    if (i >= end) break;
+    if (i++ < begin) continue;
+    MAYFLY_TRY(out.Append(e.value));
+  }
+  return out.Finish();
+}
+
+/// The n and the input of $firstN, $lastN, $maxN, $minN.
+Result<int64_t> CheckN(const EvalArgs& a) {
   BsonValue n = a.view(0);
   int64_t count;
   if (!n.IsNumber())
@@ -65,34 +72,30 @@ Result<Value> TakeN(const EvalArgs& a, void (*choose)(std::vector<BsonValue>& va
   if (count <= 0)
     return LocationError(5787908, "'n' must be greater than 0, found " + std::to_string(count));
   if (!a.view(1).IsArray()) return LocationError(5788200, "Input must be an array");
-  std::vector<BsonValue> values = Elements(a.view(1));
-  choose(values, static_cast<size_t>(count));
-  return ArrayOf(values);
+  return count;
 }
 Result<Value> FirstN(const EvalArgs& a) {
-  return TakeN(a, [](std::vector<BsonValue>& v, size_t n) { v.resize(std::min(n, v.size())); });
+  MAYFLY_TRY(int64_t n, CheckN(a));
+  return Part(a.ctx, a.view(1), 0, n);
 }
 Result<Value> LastN(const EvalArgs& a) {
-  return TakeN(a, [](std::vector<BsonValue>& v, size_t n) {
-    v.erase(v.begin(), v.end() - static_cast<ptrdiff_t>(std::min(n, v.size())));
-  });
+  MAYFLY_TRY(int64_t n, CheckN(a));
+  return Part(a.ctx, a.view(1), std::max<int64_t>(0, a.view(1).Document().Count() - n), INT64_MAX);
 }
-Result<Value> MaxN(const EvalArgs& a) {
-  return TakeN(a, [](std::vector<BsonValue>& v, size_t n) {
-    std::erase_if(v, [](BsonValue x) { return x.IsNullish(); });
-    std::stable_sort(v.begin(), v.end(),
-                     [](BsonValue x, BsonValue y) { return CompareValues(x, y) > 0; });
-    v.resize(std::min(n, v.size()));
-  });
+/// The n that come first by `sign`.
+Result<Value> ExtremeN(const EvalArgs& a, int sign) {
+  MAYFLY_TRY(int64_t n, CheckN(a));
+  MAYFLY_TRY(ElementList list, ElementList::Of(a.ctx, a.view(1)));
+  std::vector<BsonValue>& v = list.values();
+  std::erase_if(v, [](BsonValue x) { return x.IsNullish(); });
+  MAYFLY_TRY(SortValues(a.ctx, v, [sign](BsonValue x, BsonValue y) {
+    return CompareValues(x, y) * sign < 0;
+  }));
+  if (static_cast<uint64_t>(n) < v.size()) v.resize(static_cast<size_t>(n));
+  return ArrayOf(a.ctx, v);
 }
-Result<Value> MinN(const EvalArgs& a) {
-  return TakeN(a, [](std::vector<BsonValue>& v, size_t n) {
-    std::erase_if(v, [](BsonValue x) { return x.IsNullish(); });
-    std::stable_sort(v.begin(), v.end(),
-                     [](BsonValue x, BsonValue y) { return CompareValues(x, y) < 0; });
-    v.resize(std::min(n, v.size()));
-  });
-}
+Result<Value> MaxN(const EvalArgs& a) { return ExtremeN(a, -1); }
+Result<Value> MinN(const EvalArgs& a) { return ExtremeN(a, 1); }
 
 Result<Value> Slice(const EvalArgs& a) {
   for (size_t i = 0; i < a.size(); ++i)
@@ -109,8 +112,7 @@ Result<Value> Slice(const EvalArgs& a) {
     return LocationError(
         28726,
         "Second argument to $slice can't be represented as a 32-bit integer: " + ValueText(a[1]));
-  std::vector<BsonValue> values = Elements(a.view(0));
-  auto size = static_cast<int64_t>(values.size());
+  const int64_t size = a.view(0).Document().Count();
   int64_t begin, end;
   if (a.size() == 2) {
     begin = second >= 0 ? 0 : std::max<int64_t>(0, size + second);
@@ -128,7 +130,7 @@ Result<Value> Slice(const EvalArgs& a) {
     begin = second >= 0 ? std::min<int64_t>(size, second) : std::max<int64_t>(0, size + second);
     end = std::min<int64_t>(size, begin + third);
   }
-  return ArrayOf({values.data() + begin, static_cast<size_t>(end - begin)});
+  return Part(a.ctx, a.view(0), begin, end);
 }
 
 Result<Value> Size(const EvalArgs& a) {
@@ -144,18 +146,24 @@ Result<Value> ConcatArrays(const EvalArgs& a) {
     if (!a.view(i).IsArray())
       return LocationError(28664, "$concatArrays only supports arrays, not " + TypeText(a[i]));
   }
-  return BuildArray([&](BsonArrayBuilder& out) {
-    for (const Value& array : a.values)
-      for (const BsonElement& e : array.view().Document()) out.Append(e.value);
-  });
+  GrowingArray out(a.ctx);
+  for (const Value& array : a.values) {
+    for (const BsonElement& e : array.view().Document()) {
+      MAYFLY_TRY(out.Append(e.value));
+    }
+  }
+  return out.Finish();
 }
 
 Result<Value> In(const EvalArgs& a) {
   if (!a.view(1).IsArray())
     return LocationError(40081,
                          "$in requires an array as a second argument, found: " + TypeText(a[1]));
-  for (const BsonElement& e : a.view(1).Document())
+  Pace pace(a.ctx);
+  for (const BsonElement& e : a.view(1).Document()) {
     if (CompareValues(a.view(0), e.value) == 0) return Value::Bool(true);
+    MAYFLY_TRY(pace.Step(e.value.size()));
+  }
   return Value::Bool(false);
 }
 
@@ -176,7 +184,9 @@ Result<Value> IndexOfArray(const EvalArgs& a) {
                                       " index, found: " + ValueText(a[i]));
   }
   int32_t i = 0;
+  Pace pace(a.ctx);
   for (const BsonElement& e : a.view(0).Document()) {
+    MAYFLY_TRY(pace.Step(e.value.size()));
     if (i >= bounds[1]) break;
     if (i >= bounds[0] && CompareValues(e.value, a.view(1)) == 0) return Value::Int32(i);
     ++i;
@@ -209,9 +219,12 @@ Result<Value> Range(const EvalArgs& a) {
   if (count > (a.ctx.folding ? kMostFolded : kMost))
     return Error{ErrorCode::kExceededMemoryLimit,
                  "$range would use too much memory and cannot spill to disk"};
-  return BuildArray([&](BsonArrayBuilder& out) {
-    for (int64_t i = 0; i < count; ++i) out.Append(static_cast<int32_t>(n[0] + i * step));
-  });
+  GrowingArray out(a.ctx);
+  for (int64_t i = 0; i < count; ++i) {
+    MAYFLY_TRY(out.Room(sizeof(int32_t)));
+    out.raw().Append(static_cast<int32_t>(n[0] + i * step));
+  }
+  return out.Finish();
 }
 
 Result<Value> ReverseArray(const EvalArgs& a) {
@@ -220,9 +233,9 @@ Result<Value> ReverseArray(const EvalArgs& a) {
     return LocationError(
         34435,
         "The argument to $reverseArray must be an array, but was of type: " + TypeText(a[0]));
-  std::vector<BsonValue> values = Elements(a.view(0));
-  std::reverse(values.begin(), values.end());
-  return ArrayOf(values);
+  MAYFLY_TRY(ElementList list, ElementList::Of(a.ctx, a.view(0)));
+  std::reverse(list.values().begin(), list.values().end());
+  return ArrayOf(a.ctx, list.values());
 }
 
 // $sortArray: by a document of paths, or whole values by 1 or -1.
@@ -264,33 +277,50 @@ Result<Value> SortArray(const EvalArgs& a) {
       return LocationError(2942505, "The $sort element value must be either 1 or -1, or an object");
     parts.push_back(std::move(part));
   }
+  if (parts[0].path.empty()) {
+    MAYFLY_TRY(ElementList list, ElementList::Of(a.ctx, a.view(0)));
+    MAYFLY_TRY(
+        SortValues(a.ctx, list.values(), [sign = parts[0].descending ? -1 : 1](BsonValue x, BsonValue y) {
+          return CompareValues(x, y) * sign < 0;
+        }));
+    return ArrayOf(a.ctx, list.values());
+  }
   struct Item {
     BsonValue value;
     std::vector<Value> keys;
   };
   std::vector<Item> items;
-  large_memory::Hold hold;
+  Charge charge(a.ctx);
+  Pace pace(a.ctx);
+  const auto count = static_cast<size_t>(a.view(0).Document().Count());
+  // The keys of each item are a block of their own.
+  MAYFLY_TRY(charge.Set(count * (sizeof(Item) + parts.size() * sizeof(Value) + 16)));
+  items.reserve(count);
   for (const BsonElement& e : a.view(0).Document()) {
-    MAYFLY_TRY(hold.Set(items.size() * (2 * sizeof(Item) + parts.size() * sizeof(Value))));
+    MAYFLY_TRY(pace.Step(e.value.size()));
     Item item{e.value, {}};
+    item.keys.reserve(parts.size());
     for (auto& part : parts) {
-      Value key = part.path.empty()      ? Value::Borrow(e.value)
-                  : e.value.IsDocument() ? ReadFieldPath(e.value, part.path)
-                                         : Value();
+      Value key = e.value.IsDocument() ? ReadFieldPath(e.value, part.path) : Value();
       item.keys.push_back(key.missing() ? Value::Null() : std::move(key));
     }
     items.push_back(std::move(item));
   }
-  std::stable_sort(items.begin(), items.end(), [&](const Item& x, const Item& y) {
+  auto less = [&](const Item& x, const Item& y) {
     for (size_t i = 0; i < parts.size(); ++i) {
       int c = CompareValues(x.keys[i].view(), y.keys[i].view());
       if (c != 0) return parts[i].descending ? c > 0 : c < 0;
     }
     return false;
-  });
-  return BuildArray([&](BsonArrayBuilder& out) {
-    for (auto& item : items) out.Append(item.value);
-  });
+  };
+  MAYFLY_TRY(
+      SortItems(a.ctx, items, less,
+                [&](const Item& item) { return item.value.size() + 32 * parts.size(); }));
+  GrowingArray out(a.ctx);
+  for (auto& item : items) {
+    MAYFLY_TRY(out.Append(item.value));
+  }
+  return out.Finish();
 }
 constexpr OperatorDef kSortCall = {.name = "$sortArray",
                                    .eval = &SortArray,
@@ -336,14 +366,16 @@ class ZipExpression final : public ParentExpression {
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
     std::vector<Value> inputs;
-    size_t bytes_in = 0;
-    std::vector<std::vector<BsonValue>> columns;
-    size_t rows = longest_ ? 0 : SIZE_MAX;
+    Kept kept(ctx);
+    auto keep = [&](const Value& v) -> Result<void> {
+      MAYFLY_TRY(kept.Add(v));
+      if (kept.bytes() > kMaxValueBytes) return ValueTooLarge(kept.bytes());
+      return Ok();
+    };
     for (size_t i = 0; i < inputs_; ++i) {
       MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
       if (v.view().IsNullish()) return Value::Null();
-      bytes_in += v.view().size();
-      if (bytes_in > kMaxValueBytes) return ValueTooLarge(bytes_in);
+      MAYFLY_TRY(keep(v));
       if (!v.view().IsArray())
         return LocationError(34468, "$zip found a non-array expression in input: " + ValueText(v));
       inputs.push_back(std::move(v));
@@ -351,32 +383,26 @@ class ZipExpression final : public ParentExpression {
     std::vector<Value> defaults(inputs_, Value::Null());
     for (size_t i = inputs_; i < children_.size(); ++i) {
       MAYFLY_TRY(defaults[i - inputs_], children_[i]->Evaluate(ctx));
-      bytes_in += defaults[i - inputs_].view().size();
-      if (bytes_in > kMaxValueBytes) return ValueTooLarge(bytes_in);
+      MAYFLY_TRY(keep(defaults[i - inputs_]));
     }
-    for (auto& v : inputs) {
-      columns.push_back(Elements(v.view()));
-      rows =
-          longest_ ? std::max(rows, columns.back().size()) : std::min(rows, columns.back().size());
-    }
-    std::string bytes;
-    large_memory::Hold hold;
-    BsonArrayBuilder out(bytes);
-    for (size_t r = 0; r < rows; ++r) {
-      if (ctx.op) {
-        MAYFLY_TRY(ctx.op->CheckInterrupt());
-      }
-      BsonArrayBuilder row = out.OpenArray();
+    std::vector<BsonView::Iterator> at;
+    for (auto& v : inputs) at.push_back(v.view().Document().begin());
+    GrowingArray out(ctx);
+    while (true) {
+      size_t left = 0;
+      for (size_t i = 0; i < inputs_; ++i) left += at[i] != inputs[i].view().Document().end();
+      if (left == 0 || (!longest_ && left < inputs_)) break;
+      MAYFLY_TRY(out.Room(0));
+      BsonArrayBuilder row = out.raw().OpenArray();
       for (size_t i = 0; i < inputs_; ++i) {
-        AppendOrNull(row, r < columns[i].size() ? columns[i][r] : defaults[i].view());
-        if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
+        const bool there = at[i] != inputs[i].view().Document().end();
+        const BsonValue v = there ? (*at[i]).value : defaults[i].view();
+        MAYFLY_TRY(out.Room(v.size()));
+        AppendOrNull(row, v);
+        if (there) ++at[i];
       }
-      row.Done();
-      MAYFLY_TRY(hold.Set(bytes.capacity()));
     }
-    out.Done();
-    hold.Release();
-    return Made(ctx, Value::Array(std::move(bytes)));
+    return Made(ctx, out.Finish());
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder outer = out.OpenDocument(name);

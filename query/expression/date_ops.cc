@@ -122,19 +122,23 @@ Result<Value> DateToString(const EvalArgs& a) {
 constexpr std::string_view kFromStringNames[] = {"dateString", "format", "timezone", "onError",
                                                  "onNull"};
 Result<Value> DateFromString(const EvalArgs& a) {
+  // What cannot be a format or a time zone is an error whatever there is to read.
+  if (a.has(1) && !a.nullish(1) && !a.view(1).IsString())
+    return LocationError(40684, "$dateFromString requires that 'format' be a string, found: " +
+                                    TypeText(a[1]) + " with value " + ValueText(a[1]));
+  if (a.has(1) && !a.nullish(1)) {
+    MAYFLY_TRY(CheckDateFormat(a.view(1).String(), true));
+  }
   bool null = false;
   MAYFLY_TRY(ZoneInfo zone, ZoneArgument(a, 2, &null));
   if (a.nullish(0)) return a.has(4) ? a[4] : Value::Null();
-  if (null || (a.has(1) && a.nullish(1))) return Value::Null();
-  if (a.has(1) && !a.view(1).IsString())
-    return LocationError(40684, "$dateFromString requires that 'format' be a string, found: " +
-                                    TypeText(a[1]) + " with value " + ValueText(a[1]));
   if (!a.view(0).IsString()) {
     if (a.has(3)) return a[3];
     return Error{ErrorCode::kConversionFailure,
                  "$dateFromString requires that 'dateString' be a string, found: " +
                      TypeText(a[0]) + " with value " + ValueText(a[0])};
   }
+  if (null || (a.has(1) && a.nullish(1))) return Value::Null();
   const ZoneInfo* given = a.has(2) ? &zone : nullptr;
   Result<Instant> t = a.has(1) ? ParseDateByFormat(a.view(0).String(), a.view(1).String(), given)
                                : ParseDateText(a.view(0).String(), given);
@@ -147,14 +151,14 @@ constexpr std::string_view kToPartsNames[] = {"date", "timezone", "iso8601"};
 Result<Value> DateToParts(const EvalArgs& a) {
   bool null = a.nullish(0);
   MAYFLY_TRY(ZoneInfo zone, ZoneArgument(a, 1, &null));
-  if (null || (a.has(2) && a.nullish(2))) return Value::Null();
-  if (a.has(2) && !a.view(2).Is(BsonType::kBool))
+  if (a.has(2) && !a.nullish(2) && !a.view(2).Is(BsonType::kBool))
     return LocationError(40521, "iso8601 must evaluate to a bool, found " + TypeText(a[2]));
+  if (null || (a.has(2) && a.nullish(2))) return Value::Null();
   std::optional<Instant> t = CoerceToDate(a.view(0));
   if (!t)
     return LocationError(16006, "can't convert from BSON type " + TypeText(a[0]) + " to Date");
   CivilTime c = CivilFromMillis(zone.ToLocal(t->millis));
-  BsonDocument doc = BuildBson([&](BsonBuilder& b) {
+  BsonDocument doc = BuildBson([&](BsonBuilder& b) {  // bounded: a few numbers
     if (a.has(2) && a.view(2).Bool()) {
       int64_t year;
       int week;

@@ -284,10 +284,11 @@ struct Reader {
 bool ReadClock(Reader& in, CivilTime& t) {
   bool half;
   if (!in.Number(1, 2, &t.hour)) return false;
-  if (in.peek() != ':') return in.HalfOfDay(&t.hour, &half) && half;
+  // Hours, minutes and seconds may also have dots between them.
+  if (in.peek() != ':' && in.peek() != '.') return in.HalfOfDay(&t.hour, &half) && half;
   ++in.i;
   if (!in.Number(2, 2, &t.minute)) return false;
-  if (in.Take(':')) {
+  if (in.Take(':') || in.Take('.')) {
     if (!in.Number(2, 2, &t.second)) return false;
     if (in.Take('.') || in.Take(',')) {
       size_t n = in.DigitsAhead();
@@ -445,9 +446,13 @@ Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format
         case 'S':
           ok = in.Number(1, 2, &t.second);
           break;
-        case 'L':
+        case 'L': {
+          // A fraction of a second: "5" is half of one.
+          const size_t digits = std::min<size_t>(in.DigitsAhead(), 3);
           ok = in.Number(1, 3, &t.millis);
+          for (size_t d = digits; ok && d < 3; ++d) t.millis *= 10;
           break;
+        }
         case 'j':
           ok = in.Number(1, 3, &n);
           day_of_year = n;

@@ -1,5 +1,6 @@
 #include <random>
 
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 
 namespace mayfly {
@@ -9,27 +10,48 @@ Result<ExpressionPtr> ParseLiteral(const OperatorDef&, BsonValue arg, VariableSc
   return MakeConstant(Value::Borrow(arg));
 }
 
-/// `from`'s fields into `fields`: a name that is there keeps its place and takes the new value.
-void MergeInto(BsonView from, std::vector<BsonElement>& fields,
-               std::unordered_map<std::string_view, size_t>& places) {
-  for (const BsonElement& e : from) {
-    auto [it, fresh] = places.try_emplace(e.name, fields.size());
-    if (fresh)
-      fields.push_back(e);
-    else
-      fields[it->second].value = e.value;
+/// Fields of documents in one: a name that is there keeps its place and takes the new value.
+class FieldSet {
+ public:
+  explicit FieldSet(EvalContext& ctx) : ctx_(ctx), pace_(ctx), charge_(ctx) {}
+  Result<void> Put(std::string_view name, BsonValue value) {
+    MAYFLY_TRY(pace_.Step(name.size()));
+    auto [it, fresh] = places_.try_emplace(name, fields_.size());
+    if (!fresh) {
+      fields_[it->second].second = value;
+      return Ok();
+    }
+    fields_.emplace_back(name, value);
+    // The vector doubles as it grows.
+    return charge_.Set(fields_.size() * (2 * sizeof(fields_[0]) + kEntryBytes));
   }
-}
+  Result<Value> Finish() {
+    GrowingDocument out(ctx_);
+    for (auto& [name, value] : fields_) {
+      MAYFLY_TRY(out.Append(name, value));
+    }
+    return out.Finish();
+  }
+
+ private:
+  static constexpr size_t kEntryBytes = 64;  ///< of the table
+  EvalContext& ctx_;
+  Pace pace_;
+  Charge charge_;
+  std::vector<std::pair<std::string_view, BsonValue>> fields_;
+  std::unordered_map<std::string_view, size_t> places_;
+};
 
 Result<Value> MergeObjects(const EvalArgs& a) {
-  std::vector<BsonElement> fields;
-  std::unordered_map<std::string_view, size_t> places;
+  FieldSet fields(a.ctx);
   auto merge = [&](BsonValue v) -> Result<void> {
     if (v.IsNullish()) return Ok();
     if (!v.IsDocument())
       return LocationError(40400, "$mergeObjects requires object inputs, but input " +
                                       ValueText(v) + " is of type " + TypeText(v));
-    MergeInto(v.Document(), fields, places);
+    for (const BsonElement& e : v.Document()) {
+      MAYFLY_TRY(fields.Put(e.name, e.value));
+    }
     return Ok();
   };
   if (a.size() == 1 && a.view(0).IsArray()) {
@@ -41,11 +63,7 @@ Result<Value> MergeObjects(const EvalArgs& a) {
       MAYFLY_TRY(merge(v.view()));
     }
   }
-  std::string bytes;
-  BsonBuilder b(bytes);
-  for (auto& e : fields) b.Append(e);
-  b.Done();
-  return Value::Document(std::move(bytes));
+  return fields.Finish();
 }
 
 // $getField, $setField, $unsetField: a field by a name that may hold '.' and '$'.
@@ -128,22 +146,17 @@ Result<Value> SetField(const EvalArgs& a) {
   if (!input.IsDocument())
     return LocationError(4161105, "$setField requires 'input' to evaluate to type Object");
   std::string_view name = a.view(0).String();
-  std::string bytes;
-  BsonBuilder b(bytes);
+  GrowingDocument out(a.ctx);
   bool found = false;
   for (const BsonElement& e : input.Document()) {
-    if (e.name != name) {
-      b.Append(e);
-    } else {
-      // check_names: ParseFieldName has looked
-      b.Append(name, value);
-      found = true;
-    }
+    const bool same = e.name == name;
+    found = found || same;
+    MAYFLY_TRY(out.Append(e.name, same ? value : e.value));
   }
-  // check_names: ParseFieldName has looked
-  if (!found) b.Append(name, value);
-  b.Done();
-  return Value::Document(std::move(bytes));
+  if (!found) {
+    MAYFLY_TRY(out.Append(name, value));  // check_names: ParseFieldName has looked
+  }
+  return out.Finish();
 }
 constexpr OperatorDef kSetFieldCall = {
     .name = "$setField", .eval = &SetField, .names = kSetFieldNames};
@@ -181,13 +194,14 @@ Result<Value> ObjectToArray(const EvalArgs& a) {
   if (v.IsNullish()) return Value::Null();
   if (!v.IsDocument())
     return LocationError(40390, "$objectToArray requires a document input, found: " + TypeText(v));
-  return BuildArray([&](BsonArrayBuilder& out) {
-    for (const BsonElement& e : v.Document()) {
-      BsonBuilder pair = out.OpenDocument();
-      pair.Append("k", e.name);
-      pair.Append("v", e.value);
-    }
-  });
+  GrowingArray out(a.ctx);
+  for (const BsonElement& e : v.Document()) {
+    MAYFLY_TRY(out.Room(e.name.size() + e.value.size()));
+    BsonBuilder pair = out.raw().OpenDocument();
+    pair.Append("k", e.name);
+    pair.Append("v", e.value);
+  }
+  return out.Finish();
 }
 
 Result<Value> ArrayToObject(const EvalArgs& a) {
@@ -195,8 +209,7 @@ Result<Value> ArrayToObject(const EvalArgs& a) {
   if (v.IsNullish()) return Value::Null();
   if (!v.IsArray())
     return LocationError(40386, "$arrayToObject requires an array input, found: " + TypeText(v));
-  std::vector<BsonElement> fields;
-  std::unordered_map<std::string_view, size_t> places;
+  FieldSet fields(a.ctx);
   std::optional<bool> pairs;  // [k, v] rather than {k: …, v: …}
   for (const BsonElement& e : v.Document()) {
     BsonValue key, value;
@@ -206,7 +219,7 @@ Result<Value> ArrayToObject(const EvalArgs& a) {
     bool pair = e.value.IsArray();
     if (pairs && *pairs != pair)
       return LocationError(
-          pair ? 40396 : 40391,
+          pair ? 40391 : 40396,
           std::string("$arrayToObject requires a consistent input format. Elements must all be "
                       "arrays or all be objects. ") +
               (pair ? "Object" : "Array") + " was detected, now found: " + TypeText(e.value));
@@ -242,17 +255,9 @@ Result<Value> ArrayToObject(const EvalArgs& a) {
                                TypeText(key));
     if (key.String().find('\0') != std::string_view::npos)
       return LocationError(4940400, "Key field cannot contain an embedded null byte");
-    auto [it, fresh] = places.try_emplace(key.String(), fields.size());
-    if (fresh)
-      fields.push_back({key.String(), value});
-    else
-      fields[it->second].value = value;
+    MAYFLY_TRY(fields.Put(key.String(), value));
   }
-  std::string bytes;
-  BsonBuilder b(bytes);
-  for (auto& f : fields) b.Append(f);
-  b.Done();
-  return Value::Document(std::move(bytes));
+  return fields.Finish();
 }
 
 Result<Value> Rand(const EvalArgs& a) {

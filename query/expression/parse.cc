@@ -2,6 +2,7 @@
 
 #include "protocol/bson_check.h"
 #include "protocol/extended_json.h"
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "query/expression/readable.h"
 #include "query/expression/utf8.h"
@@ -50,17 +51,6 @@ bool ExactInt32(BsonValue v, int32_t* out) {
   if (!v.ExactInt64(&wide) || wide < INT32_MIN || wide > INT32_MAX) return false;
   *out = static_cast<int32_t>(wide);
   return true;
-}
-
-Result<Value> MadeLarge(EvalContext& ctx, Value v) {
-  const size_t n = v.view().size();
-  if (n > 2 * kMaxValueBytes) return ValueTooLarge(n);
-  MAYFLY_TRY(large_memory::Check(n));
-  // It took long, and there may be thousands of them in one expression.
-  if (ctx.op) {
-    MAYFLY_TRY(ctx.op->CheckInterruptNow());
-  }
-  return v;
 }
 
 std::vector<BsonValue> Elements(BsonValue array) {
@@ -135,9 +125,32 @@ Value ReadFieldPath(BsonValue from, std::span<const std::string> path) {
 
 namespace {
 
+/// What folding has made of short descriptions, in the whole process: whoever has made much of it may as well
+/// make it again for each document.
+class FoldedBytes {
+ public:
+  FoldedBytes() = default;
+  FoldedBytes(FoldedBytes&& o) noexcept : bytes_(std::exchange(o.bytes_, 0)) {}
+  FoldedBytes& operator=(FoldedBytes&&) = delete;
+  ~FoldedBytes() { used_ -= static_cast<int64_t>(bytes_); }
+  /// False when there is no room.
+  bool Take(size_t bytes) {
+    if (bytes <= kSmall) return true;
+    bytes_ = bytes;
+    return (used_ += static_cast<int64_t>(bytes)) <= kMost;
+  }
+
+ private:
+  static constexpr size_t kSmall = 256;
+  static constexpr int64_t kMost = int64_t{64} << 20;
+  static inline std::atomic<int64_t> used_{0};
+  size_t bytes_ = 0;
+};
+
 class ConstantExpression final : public Expression {
  public:
-  explicit ConstantExpression(Value v) : value_(std::move(v).Own()) {}
+  explicit ConstantExpression(Value v, FoldedBytes folded = {})
+      : value_(std::move(v).Own()), folded_(std::move(folded)) {}
   Result<Value> Evaluate(EvalContext&) const override { return value_; }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     if (value_.missing()) {
@@ -152,6 +165,7 @@ class ConstantExpression final : public Expression {
 
  private:
   Value value_;
+  FoldedBytes folded_;
 };
 
 class FieldPathExpression final : public ReadableExpression {
@@ -160,16 +174,18 @@ class FieldPathExpression final : public ReadableExpression {
       : variable_(variable), name_(std::move(name)), path_(std::move(path)) {}
 
   Result<Value> Evaluate(EvalContext& ctx) const override {
+    // A request may name a path of a large document as often as it has room.
+    MAYFLY_TRY(CheckAfter(ctx, ctx.root.size()));
     switch (variable_) {
       case VariableScope::kCurrent:
         // $redact moves $$CURRENT; nobody else gives it a value.
         if (ctx.variables.size() > VariableScope::kCurrent &&
             !ctx.variables[VariableScope::kCurrent].missing())
-          return Read(ctx.variables[VariableScope::kCurrent]);
+          return Read(ctx, ctx.variables[VariableScope::kCurrent]);
         [[fallthrough]];
       case VariableScope::kRoot:
         if (path_.size() == 1) return Value::Borrow(ctx.root.Find(path_[0]));
-        return ReadFieldPath(ctx.root.AsValue(), path_);
+        return Through(ctx, ReadFieldPath(ctx.root.AsValue(), path_));
       case VariableScope::kRemove:
         return Value();
       case VariableScope::kNow:
@@ -184,9 +200,10 @@ class FieldPathExpression final : public ReadableExpression {
         return LocationError(51144, "Builtin variable '$$CLUSTER_TIME' is not available");
       return path_.empty() ? Value::Timestamp(ctx.cluster_time) : Value();
     }
-    if (variable_ == VariableScope::kUserRoles && !set) return BuildArray([](BsonArrayBuilder&) {});
+    if (variable_ == VariableScope::kUserRoles && !set)
+      return BuildArray([](BsonArrayBuilder&) {});  // bounded: nothing
     if (!set) return Value();
-    return Read(ctx.variables[slot]);
+    return Read(ctx, ctx.variables[slot]);
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     std::string text = "$";
@@ -221,11 +238,17 @@ class FieldPathExpression final : public ReadableExpression {
     }
     return text;
   }
-  Value Read(const Value& base) const {
+  Result<Value> Read(EvalContext& ctx, const Value& base) const {
     if (path_.empty()) return base;
+    MAYFLY_TRY(CheckAfter(ctx, base.view().size()));
     Value r = ReadFieldPath(base.view(), path_);
-    if (r.owns()) return r;
+    if (r.owns()) return Through(ctx, std::move(r));
     return base.Member(r.view());
+  }
+  /// What was read. A value of its own was put together from arrays, and is no larger than they are.
+  static Result<Value> Through(EvalContext& ctx, Value r) {
+    if (!r.owns()) return r;
+    return Made(ctx, std::move(r));
   }
   VariableId variable_;
   std::string name_;
@@ -239,18 +262,13 @@ class ObjectExpression final : public ParentExpression {
     children_ = std::move(values);
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
-    std::string bytes;
-    large_memory::Hold hold;
-    BsonBuilder b(bytes);
+    GrowingDocument out(ctx);
     for (size_t i = 0; i < names_.size(); ++i) {
       MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
-      b.Append(names_[i], v.view());
-      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
-      MAYFLY_TRY(hold.Set(bytes.capacity()));
+      if (v.missing()) continue;
+      MAYFLY_TRY(out.Append(names_[i], v.view()));
     }
-    b.Done();
-    hold.Release();
-    return Made(ctx, Value::Document(std::move(bytes)));
+    return Made(ctx, out.Finish());
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder sub = out.OpenDocument(name);
@@ -265,18 +283,12 @@ class ArrayExpression final : public ParentExpression {
  public:
   explicit ArrayExpression(std::vector<ExpressionPtr> values) { children_ = std::move(values); }
   Result<Value> Evaluate(EvalContext& ctx) const override {
-    std::string bytes;
-    large_memory::Hold hold;
-    BsonArrayBuilder b(bytes);
+    GrowingArray out(ctx);
     for (auto& c : children_) {
       MAYFLY_TRY(Value v, c->Evaluate(ctx));
-      AppendOrNull(b, v.view());
-      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
-      MAYFLY_TRY(hold.Set(bytes.capacity()));
+      MAYFLY_TRY(out.AppendOrNull(v.view()));
     }
-    b.Done();
-    hold.Release();
-    return Made(ctx, Value::Array(std::move(bytes)));
+    return Made(ctx, out.Finish());
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonArrayBuilder sub = out.OpenArray(name);
@@ -299,15 +311,17 @@ class CallExpression final : public ReadableExpression {
       return chosen;
     }
     boost::container::small_vector<Value, 4> values(children_.size());
-    size_t bytes = 0;
+    Kept kept(ctx);
     for (size_t i = 0; i < children_.size(); ++i) {
       if (!children_[i]) continue;
       MAYFLY_TRY(values[i], children_[i]->Evaluate(ctx));
-      bytes += values[i].view().size();
+      MAYFLY_TRY(kept.Add(values[i]));
       // What comes out of an operator is about as large as what went in, or it checks itself.
-      if (bytes > kMaxValueBytes) return ValueTooLarge(bytes);
+      if (kept.bytes() > kMaxValueBytes) return ValueTooLarge(kept.bytes());
     }
     MAYFLY_TRY(Value result, def_.eval({ctx, {values.data(), values.size()}, given_, def_}));
+    // Even an operator with a small result may have looked at all of it.
+    MAYFLY_TRY(CheckAfter(ctx, kept.bytes()));
     return Made(ctx, std::move(result));
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
@@ -338,10 +352,27 @@ class CallExpression final : public ReadableExpression {
   uint32_t given_;
 };
 
+/// The characters of a variable's name. Those of the system, which may be read, begin with a capital letter.
+Result<void> CheckVariableText(std::string_view name, bool reading) {
+  auto bad = [&](std::string what) {
+    return Error{ErrorCode::kFailedToParse, "'" + std::string(name) + "' " + what};
+  };
+  auto high = [](char c) { return static_cast<unsigned char>(c) >= 0x80; };
+  auto capital = [](char c) { return c >= 'A' && c <= 'Z'; };
+  char first = name[0];
+  if (!(first >= 'a' && first <= 'z') && !high(first) && !(reading && capital(first)))
+    return bad("starts with an invalid character for a user variable name");
+  for (char c : name)
+    if (!(c >= 'a' && c <= 'z') && !capital(c) && !(c >= '0' && c <= '9') && c != '_' && !high(c))
+      return bad("contains an invalid character for a variable name: '" + std::string(1, c) + "'");
+  return Ok();
+}
+
 Result<ExpressionPtr> ParseVariable(std::string_view text, VariableScope& scope) {
   size_t dot = text.find('.');
   std::string_view name = text.substr(0, dot);
   if (name.empty()) return Error{ErrorCode::kFailedToParse, "empty variable names are not allowed"};
+  MAYFLY_TRY(CheckVariableText(name, true));
   std::optional<VariableId> id = scope.Lookup(name);
   if (!id) return LocationError(17276, "Use of undefined variable: " + std::string(name));
   std::vector<std::string> path;
@@ -464,7 +495,9 @@ ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> childr
     Result<Value> v = call->Evaluate(ctx);
     // What is much larger than its description is made when it is needed: a command may have many
     // of them.
-    if (v && v.value().view().size() <= kMaxFolded) return MakeConstant(std::move(v).value());
+    if (FoldedBytes folded; v && v.value().view().size() <= kMaxFolded &&
+                            folded.Take(v.value().view().size()))
+      return std::make_unique<ConstantExpression>(std::move(v).value(), std::move(folded));
     // An error of a constant is an error of the whole, but not that something would be too large.
     if (!v && v.error().code != ErrorCode::kExceededMemoryLimit)
       scope.NoteConstantError(std::move(v).error());
@@ -490,20 +523,9 @@ Result<ExpressionPtr> ParseCall(const OperatorDef& def, BsonValue arg, VariableS
 }
 
 Result<void> CheckVariableName(std::string_view name) {
-  auto bad = [&](std::string what) {
-    return Error{ErrorCode::kFailedToParse, "'" + std::string(name) + "' " + what};
-  };
   if (name.empty()) return Error{ErrorCode::kFailedToParse, "empty variable names are not allowed"};
   if (name == "CURRENT") return Ok();
-  auto high = [](char c) { return static_cast<unsigned char>(c) >= 0x80; };
-  char first = name[0];
-  if (!(first >= 'a' && first <= 'z') && !high(first))
-    return bad("starts with an invalid character for a user variable name");
-  for (char c : name)
-    if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') && c != '_' &&
-        !high(c))
-      return bad("contains an invalid character for a variable name: '" + std::string(1, c) + "'");
-  return Ok();
+  return CheckVariableText(name, false);
 }
 
 std::vector<std::span<const OperatorDef>> AllOperatorTables() {

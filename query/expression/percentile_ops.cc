@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "query/expression/growth.h"
 #include "query/expression/percentile.h"
 
 namespace mayfly {
@@ -68,25 +69,33 @@ Result<std::vector<double>> ParsePercentiles(BsonValue p) {
 
 namespace {
 
-Percentiles NumbersOf(BsonValue input) {
+/// The numbers of the input in order, charged while the answer is made.
+Result<Value> AnswerOf(const EvalArgs& a, bool median, std::span<const double> ps) {
   Percentiles numbers;
-  if (input.IsArray()) {
-    for (const BsonElement& e : input.Document()) numbers.Add(e.value);
-  } else {
+  Charge charge(a.ctx);
+  BsonValue input = a.view(0);
+  if (!input.IsArray()) {
     numbers.Add(input);
+    return numbers.Answer(median, ps);
   }
-  return numbers;
+  Pace pace(a.ctx);
+  for (const BsonElement& e : input.Document()) {
+    numbers.Add(e.value);
+    MAYFLY_TRY(pace.Step(e.value.size()));
+    MAYFLY_TRY(charge.Set(3 * numbers.size() * sizeof(double)));
+  }
+  return numbers.Answer(median, ps);
 }
 
 Result<Value> Median(const EvalArgs& a) {
   MAYFLY_TRY(CheckPercentileMethod(a.view(1), "$median"));
-  return NumbersOf(a.view(0)).Answer(true, {});
+  return AnswerOf(a, true, {});
 }
 
 Result<Value> Percentile(const EvalArgs& a) {
   MAYFLY_TRY(std::vector<double> ps, ParsePercentiles(a.view(1)));
   MAYFLY_TRY(CheckPercentileMethod(a.view(2), "$percentile"));
-  return NumbersOf(a.view(0)).Answer(false, ps);
+  return AnswerOf(a, false, ps);
 }
 
 constexpr std::string_view kMedianNames[] = {"input", "method"};

@@ -1,3 +1,4 @@
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "query/expression/utf8.h"
 #include "query/match/regex.h"
@@ -52,6 +53,14 @@ Result<bool> HasInput(const EvalArgs& a, const CompiledRegex::Ptr& regex) {
   return regex != nullptr;
 }
 
+/// What AppendMatch writes: each group may be all of the text.
+size_t MatchBytes(const std::vector<CompiledRegex::Span>& groups) {
+  size_t n = 0;
+  for (const CompiledRegex::Span& g : groups)
+    n += kElementExtra + (g.first == CompiledRegex::kUnset ? 0 : g.second - g.first);
+  return n + 2 * kElementExtra;
+}
+
 void AppendMatch(BsonBuilder& out, std::string_view text,
                  const std::vector<CompiledRegex::Span>& groups, int64_t characters_before) {
   out.Append("match", text.substr(groups[0].first, groups[0].second - groups[0].first));
@@ -83,18 +92,17 @@ Result<Value> RegexFind(const EvalArgs& a) {
   std::vector<CompiledRegex::Span> groups;
   MAYFLY_TRY(bool matched, regex->Find(text, 0, &groups));
   if (!matched) return Value::Null();
-  BsonDocument doc = BuildBson([&](BsonBuilder& b) {
-    AppendMatch(b, text, groups,
-                static_cast<int64_t>(CountCodePoints(text.substr(0, groups[0].first))));
-  });
-  return Value::Document(std::move(doc.bytes()));
+  GrowingDocument out(a.ctx);
+  MAYFLY_TRY(out.Room(MatchBytes(groups)));
+  AppendMatch(out.raw(), text, groups,
+              static_cast<int64_t>(CountCodePoints(text.substr(0, groups[0].first))));
+  return out.Finish();
 }
 
 Result<Value> RegexFindAll(const EvalArgs& a) {
   MAYFLY_TRY(CompiledRegex::Ptr regex, CompileArgument(a));
   MAYFLY_TRY(bool has, HasInput(a, regex));
-  std::string bytes;
-  BsonArrayBuilder out(bytes);
+  GrowingArray out(a.ctx);
   BsonValue input = a.view(0);
   std::string_view text = has ? input.String() : std::string_view();
   std::vector<CompiledRegex::Span> groups;
@@ -110,12 +118,14 @@ Result<Value> RegexFindAll(const EvalArgs& a) {
     characters +=
         static_cast<int64_t>(CountCodePoints(text.substr(counted, groups[0].first - counted)));
     counted = groups[0].first;
-    BsonBuilder b = out.OpenDocument();
-    AppendMatch(b, text, groups, characters);
-    b.Done();
-    if (bytes.size() > (size_t{64} << 20))
+    const size_t more = MatchBytes(groups);
+    if (out.size() + more > kMaxValueBytes)
       return LocationError(
           51151, "$regexFindAll: the size of buffer to store output exceeded the 64MB limit");
+    MAYFLY_TRY(out.Room(more));
+    BsonBuilder b = out.raw().OpenDocument();
+    AppendMatch(b, text, groups, characters);
+    b.Done();
     // Behind an empty match the search goes on one character further.
     if (groups[0].second > groups[0].first) {
       start = groups[0].second;
@@ -124,8 +134,7 @@ Result<Value> RegexFindAll(const EvalArgs& a) {
       start = ByteOffset(text, groups[0].second, 1);
     }
   }
-  out.Done();
-  return Value::Array(std::move(bytes));
+  return out.Finish();
 }
 
 #define REGEX_ROW(NAME, FUNCTION, TEXT, EXAMPLE)                                           \

@@ -1,4 +1,5 @@
 #include "protocol/bson_view.h"
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "query/update/insert_prepare.h"
 #include "storage/operation.h"
@@ -12,6 +13,12 @@ void SetVariable(EvalContext& ctx, VariableId id, Value v) {
   ctx.variables[slot] = std::move(v);
 }
 
+/// The variable is out of scope: what it held may go.
+void ForgetVariable(EvalContext& ctx, VariableId id) {
+  auto slot = static_cast<size_t>(id);
+  if (slot < ctx.variables.size()) ctx.variables[slot] = Value();
+}
+
 /// $let: children are the variables' values, then `in`.
 class LetExpression final : public ParentExpression {
  public:
@@ -21,11 +28,15 @@ class LetExpression final : public ParentExpression {
     children_ = std::move(children);
   }
   Result<Value> Evaluate(EvalContext& ctx) const override {
+    Kept kept(ctx);
     for (size_t i = 0; i < ids_.size(); ++i) {
       MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
+      MAYFLY_TRY(kept.Add(v));
       SetVariable(ctx, ids_[i], std::move(v));
     }
-    return children_.back()->Evaluate(ctx);
+    Result<Value> result = children_.back()->Evaluate(ctx);
+    for (VariableId id : ids_) ForgetVariable(ctx, id);
+    return result;
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder outer = out.OpenDocument(name);
@@ -104,27 +115,24 @@ class EachExpression final : public ParentExpression {
         limit = n;
       }
     }
-    std::string bytes;
-    large_memory::Hold hold;
-    BsonArrayBuilder out(bytes);
+    Kept kept(ctx);
+    MAYFLY_TRY(kept.Add(input));
+    GrowingArray out(ctx);
     for (const BsonElement& e : input.view().Document()) {
       if (ctx.op) {
         MAYFLY_TRY(ctx.op->CheckInterrupt());
       }
-      if (bytes.size() > kMaxValueBytes) return ValueTooLarge(bytes.size());
-      MAYFLY_TRY(hold.Set(bytes.capacity()));
       SetVariable(ctx, id_, input.Member(e.value));
       MAYFLY_TRY(Value v, children_[1]->Evaluate(ctx));
       if (!filter_) {
-        AppendOrNull(out, v.view());
+        MAYFLY_TRY(out.AppendOrNull(v.view()));
       } else if (v.view().Truthy()) {
-        out.Append(e.value);
+        MAYFLY_TRY(out.Append(e.value));
         if (--limit == 0) break;
       }
     }
-    out.Done();
-    hold.Release();
-    return Made(ctx, Value::Array(std::move(bytes)));
+    ForgetVariable(ctx, id_);
+    return Made(ctx, out.Finish());
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
     BsonBuilder outer = out.OpenDocument(name);
@@ -205,6 +213,8 @@ class ReduceExpression final : public ParentExpression {
     if (!input.view().IsArray())
       return LocationError(40080,
                            "$reduce requires that 'input' be an array, found: " + ValueText(input));
+    Kept kept(ctx);
+    MAYFLY_TRY(kept.Add(input));
     MAYFLY_TRY(Value value, children_[1]->Evaluate(ctx));
     int until_depth_check = kDepthChecks;
     for (const BsonElement& e : input.view().Document()) {
@@ -214,6 +224,7 @@ class ReduceExpression final : public ParentExpression {
       SetVariable(ctx, this_, input.Member(e.value));
       SetVariable(ctx, value_, std::move(value));
       MAYFLY_TRY(value, children_[2]->Evaluate(ctx));
+      ForgetVariable(ctx, value_);
       if (value.view().size() > kMaxValueBytes) return ValueTooLarge(value.view().size());
       // Each round may put the value into another document: what walks a value goes as deep as it
       // is.
@@ -224,6 +235,7 @@ class ReduceExpression final : public ParentExpression {
                                                  std::to_string(kMaxDepth) + " levels"};
       }
     }
+    ForgetVariable(ctx, this_);
     return value;
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {

@@ -2,6 +2,7 @@
 #include <boost/unordered/unordered_flat_set.hpp>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 
 namespace mayfly {
@@ -10,55 +11,64 @@ namespace {
 bool Less(BsonValue a, BsonValue b) { return CompareValues(a, b) < 0; }
 bool Same(BsonValue a, BsonValue b) { return CompareValues(a, b) == 0; }
 
-/// The distinct elements in order.
-std::vector<BsonValue> SetOf(BsonValue array) {
-  std::vector<BsonValue> v = Elements(array);
-  std::sort(v.begin(), v.end(), &Less);
+/// In order, each value once.
+Result<void> MakeSet(EvalContext& ctx, ElementList& list) {
+  std::vector<BsonValue>& v = list.values();
+  MAYFLY_TRY(SortValues(ctx, v, &Less));
   v.erase(std::unique(v.begin(), v.end(), &Same), v.end());
-  return v;
+  return Ok();
 }
 
-Value ToArray(const std::vector<BsonValue>& values) {
-  return BuildArray([&](BsonArrayBuilder& out) {
-    for (BsonValue v : values) out.Append(v);
-  });
+/// The distinct elements in order.
+Result<ElementList> SetOf(EvalContext& ctx, BsonValue array) {
+  MAYFLY_TRY(ElementList list, ElementList::Of(ctx, array));
+  MAYFLY_TRY(MakeSet(ctx, list));
+  return list;
+}
+
+bool Contains(const ElementList& set, BsonValue v) {
+  return std::binary_search(set.values().begin(), set.values().end(), v, &Less);
 }
 
 Result<Value> Union(const EvalArgs& a) {
-  std::vector<BsonValue> all;
+  ElementList all(a.ctx);
   for (const Value& v : a.values) {
     if (v.view().IsNullish()) return Value::Null();
     if (!v.view().IsArray())
       return LocationError(
           17043,
           "All operands of $setUnion must be arrays. One argument is of type: " + TypeText(v));
-    for (const BsonElement& e : v.view().Document()) all.push_back(e.value);
+    MAYFLY_TRY(all.Add(v.view()));
   }
-  std::sort(all.begin(), all.end(), &Less);
-  all.erase(std::unique(all.begin(), all.end(), &Same), all.end());
-  return ToArray(all);
+  MAYFLY_TRY(MakeSet(a.ctx, all));
+  return ArrayOf(a.ctx, all.values());
 }
 
 Result<Value> Intersection(const EvalArgs& a) {
-  std::vector<BsonValue> common;
+  ElementList common(a.ctx);
   bool first = true;
+  Pace pace(a.ctx);
   for (const Value& v : a.values) {
     if (v.view().IsNullish()) return Value::Null();
     if (!v.view().IsArray())
       return LocationError(
           17047, "All operands of $setIntersection must be arrays. One argument is of type: " +
                      TypeText(v));
-    std::vector<BsonValue> set = SetOf(v.view());
+    MAYFLY_TRY(ElementList set, SetOf(a.ctx, v.view()));
     if (first) {
       common = std::move(set);
       first = false;
-    } else {
-      std::erase_if(common, [&](BsonValue x) {
-        return !std::binary_search(set.begin(), set.end(), x, &Less);
-      });
+      continue;
     }
+    std::vector<BsonValue>& values = common.values();
+    size_t kept = 0;
+    for (BsonValue x : values) {
+      MAYFLY_TRY(pace.Step(x.size()));
+      if (Contains(set, x)) values[kept++] = x;
+    }
+    values.resize(kept);
   }
-  return ToArray(common);
+  return ArrayOf(a.ctx, common.values());
 }
 
 Result<Value> Difference(const EvalArgs& a) {
@@ -68,29 +78,37 @@ Result<Value> Difference(const EvalArgs& a) {
       return LocationError(
           17048 + i, std::string("both operands of $setDifference must be arrays. ") +
                          (i == 0 ? "First" : "Second") + " argument is of type: " + TypeText(a[i]));
-  std::vector<BsonValue> remove = SetOf(a.view(1)), kept;
+  MAYFLY_TRY(ElementList remove, SetOf(a.ctx, a.view(1)));
   // Keeps the order of the first operand, each value once.
   boost::unordered_flat_set<BsonValue, BsonValueHash, BsonValueEqual> seen;
+  Charge charge(a.ctx);
+  GrowingArray out(a.ctx);
+  Pace pace(a.ctx);
   for (const BsonElement& e : a.view(0).Document()) {
-    if (std::binary_search(remove.begin(), remove.end(), e.value, &Less)) continue;
-    if (seen.insert(e.value).second) kept.push_back(e.value);
+    MAYFLY_TRY(pace.Step(e.value.size()));
+    if (Contains(remove, e.value)) continue;
+    // The table is between a half and a third full after it has grown, and moves then.
+    MAYFLY_TRY(charge.Set(seen.size() * 4 * sizeof(BsonValue)));
+    if (!seen.insert(e.value).second) continue;
+    MAYFLY_TRY(out.Append(e.value));
   }
-  return ToArray(kept);
+  return out.Finish();
 }
 
 Result<Value> Equals(const EvalArgs& a) {
-  std::vector<BsonValue> first;
+  ElementList first(a.ctx);
   bool equal = true;
   for (size_t i = 0; i < a.size(); ++i) {
     if (!a.view(i).IsArray())
       return LocationError(
           17044,
           "All operands of $setEquals must be arrays. One argument is of type: " + TypeText(a[i]));
-    std::vector<BsonValue> set = SetOf(a.view(i));
+    MAYFLY_TRY(ElementList set, SetOf(a.ctx, a.view(i)));
     if (i == 0)
       first = std::move(set);
     else
-      equal = equal && std::equal(first.begin(), first.end(), set.begin(), set.end(), &Same);
+      equal = equal && std::equal(first.values().begin(), first.values().end(),
+                                  set.values().begin(), set.values().end(), &Same);
   }
   return Value::Bool(equal);
 }
@@ -104,8 +122,10 @@ Result<Value> IsSubset(const EvalArgs& a) {
     return LocationError(
         17042, "both operands of $setIsSubset must be arrays. Second argument is of type: " +
                    TypeText(a[1]));
-  std::vector<BsonValue> inner = SetOf(a.view(0)), outer = SetOf(a.view(1));
-  return Value::Bool(std::includes(outer.begin(), outer.end(), inner.begin(), inner.end(), &Less));
+  MAYFLY_TRY(ElementList inner, SetOf(a.ctx, a.view(0)));
+  MAYFLY_TRY(ElementList outer, SetOf(a.ctx, a.view(1)));
+  return Value::Bool(std::includes(outer.values().begin(), outer.values().end(),
+                                   inner.values().begin(), inner.values().end(), &Less));
 }
 
 Result<Value> AnyElementTrue(const EvalArgs& a) {

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <boost/unordered/unordered_flat_set.hpp>
 
 #include "protocol/decimal128.h"
 #include "query/expression/convert.h"
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "query/expression/utf8.h"
 
@@ -46,17 +48,17 @@ Result<Value> ToUpper(const EvalArgs& a) {
 }
 
 Result<Value> Concat(const EvalArgs& a) {
-  std::string out;
+  GrowingString out(a.ctx);
   for (const Value& v : a.values) {
     BsonValue view = v.view();
     if (view.IsNullish()) return Value::Null();
     if (!view.IsString())
       return LocationError(16702, "$concat only supports strings, not " + TypeText(v));
-    out += view.String();
+    MAYFLY_TRY(out.Append(view.String()));
     if (out.size() > static_cast<size_t>(kMaxBsonInternalSize))
       return Error{ErrorCode::kBSONObjectTooLarge, "$concat makes a string over 16 MB"};
   }
-  return Value::String(out);
+  return out.Finish();
 }
 
 Result<Value> StrCaseCmp(const EvalArgs& a) {
@@ -133,12 +135,15 @@ Result<Value> Split(const EvalArgs& a) {
   BsonValue text = a.view(0), by = a.view(1);
   std::string_view s = text.String(), separator = by.String();
   if (separator.empty()) return LocationError(40087, "$split requires a non-empty separator");
-  return BuildArray([&](BsonArrayBuilder& out) {
-    size_t from = 0;
-    for (size_t at; (at = s.find(separator, from)) != s.npos; from = at + separator.size())
-      out.Append(s.substr(from, at - from));
-    out.Append(s.substr(from));
-  });
+  GrowingArray out(a.ctx);
+  Pace pace(a.ctx);
+  for (size_t from = 0;;) {
+    MAYFLY_TRY(size_t at, FindText(pace, s, separator, from));
+    const size_t end = std::min(at, s.size());
+    MAYFLY_TRY(out.Append(s.substr(from, end - from)));
+    if (at == s.npos) return out.Finish();
+    from = at + separator.size();
+  }
 }
 
 constexpr std::string_view kTrimNames[] = {"input", "chars"};
@@ -171,34 +176,34 @@ Result<Value> TrimSides(const EvalArgs& a, bool left, bool right) {
                                                  "\u2008",
                                                  "\u2009",
                                                  "\u200a"};
-  std::vector<std::string_view> cut(std::begin(kSpaces), std::end(kSpaces));
+  boost::unordered_flat_set<std::string_view> cut;
+  Charge charge(a.ctx);
+  Pace pace(a.ctx);
   if (a.has(1)) {
-    cut.clear();
     std::string_view chars = set.String();
     for (size_t i = 0; i < chars.size();) {
       size_t next = ByteOffset(chars, i, 1);
-      cut.push_back(chars.substr(i, next - i));
+      MAYFLY_TRY(pace.Step(next - i));
+      cut.insert(chars.substr(i, next - i));
+      MAYFLY_TRY(charge.Set(cut.size() * 4 * sizeof(std::string_view)));
       i = next;
     }
+  } else {
+    cut.insert(std::begin(kSpaces), std::end(kSpaces));
   }
   std::string_view s = text.String();
-  for (bool again = left; again;) {
-    again = false;
-    for (auto c : cut)
-      if (s.starts_with(c)) {
-        s.remove_prefix(c.size());
-        again = true;
-        break;
-      }
+  while (left && !s.empty()) {
+    const size_t n = ByteOffset(s, 0, 1);
+    MAYFLY_TRY(pace.Step(n));
+    if (!cut.contains(s.substr(0, n))) break;
+    s.remove_prefix(n);
   }
-  for (bool again = right; again;) {
-    again = false;
-    for (auto c : cut)
-      if (s.ends_with(c)) {
-        s.remove_suffix(c.size());
-        again = true;
-        break;
-      }
+  while (right && !s.empty()) {
+    size_t at = s.size() - 1;
+    while (at > 0 && IsContinuation(s[at])) --at;
+    MAYFLY_TRY(pace.Step(s.size() - at));
+    if (!cut.contains(s.substr(at))) break;
+    s.remove_suffix(s.size() - at);
   }
   return Value::String(s);
 }
@@ -247,16 +252,14 @@ Result<Value> IndexOf(const EvalArgs& a, bool bytes) {
   if (bytes) {
     from = static_cast<size_t>(bounds[0]);
     to = std::min<size_t>(s.size(), static_cast<size_t>(bounds[1]));
-    if (from < s.size() && IsContinuation(s[from]))
-      return LocationError(
-          40095, Name(a) + " found a starting index that is in the middle of a UTF-8 character");
   } else {
     if (static_cast<size_t>(bounds[0]) > CountCodePoints(s)) return Value::Int32(-1);
     from = ByteOffset(s, 0, bounds[0]);
     to = ByteOffset(s, 0, bounds[1]);
   }
   if (from > s.size() || from > to) return Value::Int32(-1);
-  size_t at = s.substr(0, to).find(token.String(), from);
+  Pace pace(a.ctx);
+  MAYFLY_TRY(size_t at, FindText(pace, s.substr(0, to), token.String(), from));
   if (at == s.npos) return Value::Int32(-1);
   return Value::Int32(static_cast<int32_t>(bytes ? at : CountCodePoints(s.substr(0, at))));
 }
@@ -277,13 +280,14 @@ Result<Value> Replace(const EvalArgs& a, bool all) {
   if (null) return Value::Null();
   BsonValue text = a.view(0), token = a.view(1), with = a.view(2);
   std::string_view s = text.String(), find = token.String(), put = with.String();
-  std::string out;
+  GrowingString out(a.ctx);
+  Pace pace(a.ctx);
   size_t from = 0;
   while (from <= s.size()) {
-    size_t at = s.find(find, from);
+    MAYFLY_TRY(size_t at, FindText(pace, s, find, from));
     if (at == s.npos) break;
-    out += s.substr(from, at - from);
-    out += put;
+    MAYFLY_TRY(out.Append(s.substr(from, at - from)));
+    MAYFLY_TRY(out.Append(put));
     from = at + find.size();
     if (find.empty()) {
       // An empty token is found before every character and at the end.
@@ -291,15 +295,16 @@ Result<Value> Replace(const EvalArgs& a, bool all) {
         from = s.size();
         break;
       }
-      if (all) out += s[at];
-      from = at + (all ? 1 : 0);
+      const size_t next = all ? ByteOffset(s, at, 1) : at;
+      MAYFLY_TRY(out.Append(s.substr(at, next - at)));
+      from = next;
     }
     if (!all) break;
     if (out.size() > static_cast<size_t>(kMaxBsonInternalSize))
       return Error{ErrorCode::kBSONObjectTooLarge, Name(a) + " makes a string over 16 MB"};
   }
-  out += s.substr(std::min(from, s.size()));
-  return Value::String(out);
+  MAYFLY_TRY(out.Append(s.substr(std::min(from, s.size()))));
+  return out.Finish();
 }
 Result<Value> ReplaceOne(const EvalArgs& a) { return Replace(a, false); }
 Result<Value> ReplaceAll(const EvalArgs& a) { return Replace(a, true); }

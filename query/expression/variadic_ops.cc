@@ -1,4 +1,5 @@
 #include "protocol/bson_compare.h"
+#include "query/expression/growth.h"
 #include "query/expression/number_sum.h"
 
 namespace mayfly {
@@ -6,41 +7,46 @@ namespace {
 
 /// Calls `f` for each operand, or for each element when the only operand is an array.
 template <class F>
-void ForEach(const EvalArgs& a, F&& f) {
+Result<void> ForEach(const EvalArgs& a, F&& f) {
   if (a.size() == 1 && a.view(0).IsArray()) {
-    for (const BsonElement& e : a.view(0).Document()) f(e.value);
+    Pace pace(a.ctx);
+    for (const BsonElement& e : a.view(0).Document()) {
+      f(e.value);
+      MAYFLY_TRY(pace.Step(e.value.size()));
+    }
   } else {
     for (const Value& v : a.values) f(v.view());
   }
+  return Ok();
 }
 
 Result<Value> Sum(const EvalArgs& a) {
   NumberSum sum;
-  ForEach(a, [&](BsonValue v) { sum.Add(v); });
+  MAYFLY_TRY(ForEach(a, [&](BsonValue v) { sum.Add(v); }));
   return sum.Total();
 }
 Result<Value> Average(const EvalArgs& a) {
   NumberSum sum;
-  ForEach(a, [&](BsonValue v) { sum.Add(v); });
+  MAYFLY_TRY(ForEach(a, [&](BsonValue v) { sum.Add(v); }));
   return sum.Average();
 }
 Result<Value> Extreme(const EvalArgs& a, int sign) {
   BsonValue best;
-  ForEach(a, [&](BsonValue v) {
+  MAYFLY_TRY(ForEach(a, [&](BsonValue v) {
     if (!v.IsNullish() && (best.missing() || CompareValues(v, best) * sign > 0)) best = v;
-  });
+  }));
   return best.missing() ? Value::Null() : Value::Copy(best);
 }
 Result<Value> Max(const EvalArgs& a) { return Extreme(a, 1); }
 Result<Value> Min(const EvalArgs& a) { return Extreme(a, -1); }
 Result<Value> DeviationPop(const EvalArgs& a) {
   Deviation d;
-  ForEach(a, [&](BsonValue v) { d.Add(v); });
+  MAYFLY_TRY(ForEach(a, [&](BsonValue v) { d.Add(v); }));
   return d.Result(false);
 }
 Result<Value> DeviationSamp(const EvalArgs& a) {
   Deviation d;
-  ForEach(a, [&](BsonValue v) { d.Add(v); });
+  MAYFLY_TRY(ForEach(a, [&](BsonValue v) { d.Add(v); }));
   return d.Result(true);
 }
 

@@ -232,8 +232,11 @@ class GroupStage final : public PipelineStage {
     b.Append("_id", group.id.view());
     for (size_t i = 0; i < fields_.size(); ++i) {
       MAYFLY_TRY(Value v, group.states[i]->Finish());
+      const size_t bytes = buffer_.size() + v.view().size();
+      if (bytes > size_t{4} * kMaxValueBytes) return ValueTooLarge(bytes);
+      MAYFLY_TRY(emitted_.Set(std::max(bytes, buffer_.capacity())));
       b.Append(fields_[i].name, v.view());
-      if (buffer_.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(buffer_.size());
+      group.states[i].reset();
     }
     b.Done();
     *out = {BsonView(buffer_.data()), nullptr};
@@ -248,7 +251,7 @@ class GroupStage final : public PipelineStage {
   Group merged_;
   std::string merged_key_, key_, buffer_;
   int64_t memory_ = 0, most_memory_ = 0, spills_ = 0;
-  large_memory::Hold hold_;
+  large_memory::Hold hold_, emitted_;
   size_t next_ = 0;
   bool read_ = false;
 };

@@ -281,6 +281,10 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec) {
                  e.name == "connectToField" || e.name == "depthField";
     if (!known)
       return LocationError(40104, "Unknown argument to $graphLookup: " + std::string(e.name));
+    if (e.name == "from" && !e.value.IsString())
+      return Error{ErrorCode::kFailedToParse,
+                   "$graphLookup 'from' must be the name of a collection, found: " +
+                       ValueText(e.value)};
     if (!e.value.IsString())
       return LocationError(40103, "expected string as argument for " + std::string(e.name) +
                                       ", found: " + ValueText(e.value));

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
+#include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "query/match/match_internal.h"
 #include "query/projection/projection_node.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 
@@ -60,13 +62,20 @@ void AppendSlice(const ProjectionField& f, std::string_view name, BsonValue v, B
 struct Applier {
   ProjectionKind kind;
   EvalContext& ctx;
+  Charge charge{ctx};  ///< what is written
 
   Result<void> Compute(const ProjectionField& f, BsonBuilder& out) {
+    if (ctx.op) {
+      MAYFLY_TRY(ctx.op->CheckInterrupt());
+    }
     MAYFLY_TRY(Value v, f.expr->Evaluate(ctx));
-    out.Append(f.name, v.view());
     // In every document of an array, or under many names.
-    if (const size_t n = out.buffer().size(); n > size_t{3} * kMaxValueBytes) [[unlikely]]
-      return ValueTooLarge(n);
+    const size_t n = out.buffer().size() + v.view().size();
+    if (n >= large_memory::kLarge) [[unlikely]] {
+      if (n > size_t{3} * kMaxValueBytes) return ValueTooLarge(n);
+      MAYFLY_TRY(charge.Set(std::max(n, out.buffer().capacity())));
+    }
+    out.Append(f.name, v.view());
     return Ok();
   }
 
@@ -278,7 +287,7 @@ Result<void> ProjectionExecutor::Apply(BsonView doc, EvalContext& ctx, BsonBuild
     return Ok();
   }
   ctx.root = doc;
-  Applier applier{kind_, ctx};
+  Applier applier{.kind = kind_, .ctx = ctx};
   if (positional_path_.empty()) return applier.Node(*root_, doc, out);
 
   int position = -1;

@@ -6,6 +6,7 @@
 #include "protocol/bson_compare.h"
 #include "query/update/element_text.h"
 #include "query/update/update_node.h"
+#include "storage/operation.h"
 
 namespace mayfly::update {
 namespace {
@@ -52,6 +53,15 @@ class Applier {
   }
 
  private:
+  /// What is written stays: a document that is too large already must not grow on, and one of many elements may
+  /// take long.
+  Result<void> Continue() {
+    if (out_.size() > static_cast<size_t>(kMaxBsonUserSize)) [[unlikely]]
+      return TooLarge(ctx_.is_insert);
+    if (ctx_.eval && ctx_.eval->op) return ctx_.eval->op->CheckInterrupt();
+    return Ok();
+  }
+
   /// The node as plain field names: `$` replaced by its position.
   Result<const Node*> Resolve(const Node& node, const PathFrame& path) {
     if (!node.positional) return &node;
@@ -95,6 +105,7 @@ class Applier {
           MAYFLY_TRY(bool did, Existing(child, *it, bytes, false, depth, frame));
           changed |= did;
         }
+        MAYFLY_TRY(Continue());
         if (--unseen == 0) break;
       }
     }
@@ -105,6 +116,7 @@ class Applier {
         PathFrame frame{&path, node->children[i].name};
         MAYFLY_TRY(bool did, Create(*node->children[i].node, node->children[i].name, depth, frame));
         changed |= did;
+        MAYFLY_TRY(Continue());
       }
     }
     EndContainer(start);
@@ -209,6 +221,7 @@ class Applier {
       std::string_view bytes(it.begin(), static_cast<size_t>(it.end() - it.begin()));
       MAYFLY_TRY(bool did, Existing(*node->children[next].node, *it, bytes, true, depth, frame));
       changed |= did;
+      MAYFLY_TRY(Continue());
       ++next;
     }
     out_.append(copied, old.data() + old.size() - 1 - copied);
@@ -233,6 +246,7 @@ class Applier {
         out_ += element;
       }
       count = index + 1;
+      MAYFLY_TRY(Continue());
     }
     EndContainer(start);
     return changed;
@@ -246,6 +260,7 @@ class Applier {
         merged;  // by which children apply: elements share few combinations
     std::string scratch;
     for (auto it = old.begin(); it != old.end(); ++it) {
+      MAYFLY_TRY(Continue());
       std::vector<bool> applies(node.children.size());
       const Node* only = nullptr;
       int count = 0;
@@ -317,6 +332,7 @@ class Applier {
       PathFrame frame{&path, child.name};
       MAYFLY_TRY(bool did, Create(*child.node, child.name, depth + 1, frame));
       created |= did;
+      MAYFLY_TRY(Continue());
     }
     if (!created) {
       out_.resize(mark);

@@ -5,10 +5,12 @@
 #include <unordered_set>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/pace.h"
 #include "query/match/match_expression.h"
 #include "query/update/element_text.h"
 #include "query/update/insert_prepare.h"
 #include "query/update/update_node.h"
+#include "storage/operation.h"
 
 namespace mayfly::update {
 namespace {
@@ -81,7 +83,7 @@ class AddToSetLeaf final : public Leaf {
       std::unordered_set<BsonValue, BsonValueHash, BsonValueEqual> present;
       for (const BsonElement& e : t.old.Document()) {
         ++count;
-        present.insert(e.value);
+        present.insert(e.value);  // bounded: by a document
       }
       std::erase_if(added, [&](BsonValue v) { return present.contains(v); });
     }
@@ -124,11 +126,14 @@ class CullingLeaf : public Leaf {
     bool culled = false;
     std::string scratch;
     for (const BsonElement& e : t.old.Document()) {
+      if (ctx.eval && ctx.eval->op) {
+        MAYFLY_TRY(ctx.eval->op->CheckInterrupt());
+      }
       MAYFLY_TRY(bool matches, Culls(e.value, ctx, scratch));
       if (matches) {
         culled = true;
       } else {
-        kept.push_back(e.value);
+        kept.push_back(e.value);  // bounded: by a document
       }
     }
     if (!culled) return Effect::kUnchanged;
@@ -244,7 +249,12 @@ class PushLeaf final : public Leaf {
       at = *o_.position >= 0 ? std::min(*o_.position, size)
                              : std::max<int64_t>(size + *o_.position, 0);
     values.insert(values.begin() + at, o_.values.begin(), o_.values.end());
-    if (o_.sort) std::stable_sort(values.begin(), values.end(), *o_.sort);
+    if (o_.sort) {
+      // Each key is looked for in each element.
+      const size_t keys = o_.sort->keys.size();
+      MAYFLY_TRY(SortItems(*ctx.eval, values, *o_.sort,
+                           [keys](BsonValue v) { return (v.size() + 32) * (keys + 1); }));
+    }
     if (o_.slice) {
       size = static_cast<int64_t>(values.size());
       if (*o_.slice >= 0) {

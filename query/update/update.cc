@@ -13,6 +13,14 @@
 #include "query/update/update_pipeline.h"
 
 namespace mayfly {
+
+Error update::TooLarge(bool upsert) {
+  return {LocationCode(upsert ? 17420 : 17419),
+          (upsert ? "Document to upsert is larger than "
+                  : "Resulting document after update is larger than ") +
+              std::to_string(kMaxBsonUserSize)};
+}
+
 namespace {
 
 using update::Node;
@@ -23,11 +31,10 @@ Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(me
 std::string DottedName(std::string_view s) { return "'" + std::string(s) + "'"; }
 
 /// Of what an update has made, which every kind of it passes.
-Result<void> CheckSize(const std::string& bytes) {
+Result<void> CheckSize(const std::string& bytes, bool upsert) {
   bson_check::Document(bytes, "an update");
   if (bytes.size() <= static_cast<size_t>(kMaxBsonUserSize)) return Ok();
-  return Error{LocationCode(17419), "Resulting document after update is larger than " +
-                                                   std::to_string(kMaxBsonUserSize)};
+  return update::TooLarge(upsert);
 }
 
 Error IdAltered(BsonValue id) {
@@ -99,7 +106,7 @@ class OperatorUpdate final : public Update {
     }
     MAYFLY_TRY(bool modified, update::ApplyTree(*root_, filters_, apply, positional_index, out));
     if (modified) {
-      MAYFLY_TRY(CheckSize(*out));
+      MAYFLY_TRY(CheckSize(*out, is_insert));
     }
     return modified;
   }
@@ -261,14 +268,15 @@ class ReplacementUpdate final : public Update {
     return Ok();
   }
 
-  Result<bool> ApplyTo(BsonView old, int, bool, EvalContext& ctx, std::string* out) const override {
+  Result<bool> ApplyTo(BsonView old, int, bool is_insert, EvalContext& ctx,
+                       std::string* out) const override {
     BsonValue old_id = old["_id"];
     if (old_id && id_.view() && !ValuesEqual(old_id, id_.view())) return IdAltered(id_.view());
     Replace(old, id_.view(), body_, out);
     size_t body_at = out->size() - 1 - body_.size();
     for (size_t at : empty_timestamps_)
       StoreLe<uint64_t>(out->data() + body_at + at, NextTimestamp(ctx.now));
-    MAYFLY_TRY(CheckSize(*out));
+    MAYFLY_TRY(CheckSize(*out, is_insert));
     return *out != old.bytes();
   }
 
@@ -292,7 +300,8 @@ class PipelineUpdate final : public Update {
     return Ok();
   }
 
-  Result<bool> ApplyTo(BsonView old, int, bool, EvalContext& ctx, std::string* out) const override {
+  Result<bool> ApplyTo(BsonView old, int, bool is_insert, EvalContext& ctx,
+                       std::string* out) const override {
     MAYFLY_TRY(std::string result, transform_->Apply(old, ctx));
     BsonView made(result.data());
     BsonValue id = made["_id"], old_id = old["_id"];
@@ -308,7 +317,7 @@ class PipelineUpdate final : public Update {
         if (e.name != "_id") update::Emit(body, e.name, e.value);
       Replace(old, id, body, out);
     }
-    MAYFLY_TRY(CheckSize(*out));
+    MAYFLY_TRY(CheckSize(*out, is_insert));
     return *out != old.bytes();
   }
 
@@ -440,7 +449,7 @@ Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant no
   for (const BsonElement& e : doc)
     if (e.name != "_id") b.Append(e);
   b.Done();
-  MAYFLY_TRY(CheckSize(out));
+  MAYFLY_TRY(CheckSize(out, true));
   return out;
 }
 

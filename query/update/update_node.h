@@ -33,6 +33,9 @@ struct ApplyContext {
   const BsonValue* rename_sources = nullptr;  ///< by rename number
 };
 
+/// The new document is larger than a document may be. Errors: 17419, or 17420 of an upsert.
+Error TooLarge(bool upsert);
+
 /// What a leaf did. kReplaced: it wrote one element, name included, to the output. kUnchanged: it
 /// wrote nothing and the old element (or its absence) stays.
 enum class Effect : uint8_t { kUnchanged, kReplaced, kRemoved };

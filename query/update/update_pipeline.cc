@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "protocol/large_memory.h"
 #include "query/projection/projection.h"
 #include "query/update/element_text.h"
 
@@ -51,9 +52,11 @@ class StageList final : public DocumentTransform {
       : stages_(std::move(stages)) {}
   Result<std::string> Apply(BsonView in, EvalContext& ctx) const override {
     std::string current, next;
+    large_memory::Hold hold;
     BsonView view = in;
     for (const auto& stage : stages_) {
       MAYFLY_TRY(next, stage->Apply(view, ctx));
+      MAYFLY_TRY(hold.Set(current.capacity() + next.capacity()));
       std::swap(current,
                 next);  // `next` holds what `view` was made of until the next stage is done
       view = BsonView(current.data());
@@ -184,6 +187,9 @@ Result<void> CheckStageNames(BsonView array) {
 
 Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
                                                                VariableScope& scope) {
+  // Unlike an aggregation's, an update's constants have no errors before there is a document, nor in a branch
+  // that is not taken. What was noted before, in the aggregation that a $merge ends, stays.
+  Result<void> noted = scope.CheckConstants();
   std::vector<StagePtr> stages;
   for (const BsonElement& e : array) {
     if (!e.value.IsDocument())
@@ -196,7 +202,8 @@ Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
     MAYFLY_TRY(StagePtr parsed, ParseStage(stage.First().name, stage.First().value, scope));
     stages.push_back(std::move(parsed));
   }
-  MAYFLY_TRY(scope.CheckConstants());
+  (void)scope.CheckConstants();
+  if (!noted) scope.NoteConstantError(std::move(noted).error());
   return std::unique_ptr<DocumentTransform>(std::make_unique<StageList>(std::move(stages)));
 }
 

@@ -8,7 +8,7 @@ import os, shutil, signal, subprocess, tempfile, threading, time
 from pathlib import Path
 
 import fault_test
-from fault_test import BINARY, ROOT, Checks, launch, rnd, stop
+from fault_test import BINARY, ROOT, Checks, Client, launch, rnd, stop
 
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 ROUNDS = int(os.environ.get("MAYFLY_POWER_ROUNDS", "12"))
@@ -232,8 +232,35 @@ def damaged_files():
     check(stop(proc) == 0, "damage: clean stop")
 
 
+def hung_disk_at_the_end():
+    """A write waits for a disk that does not answer when SIGTERM comes: the process ends all the same, and what was acknowledged is there."""
+    data = f"{work}/hung"
+    proc, c = start(data, FAULTY)
+    c.command("disk", {"insert": "docs", "documents": [{"_id": i} for i in range(100)], "writeConcern": {"j": True}})
+    tell(proc, "slow 600000")
+
+    def write():
+        try:
+            Client("127.0.0.1", proc.port).command("disk", {"insert": "docs", "documents": [{"_id": 1000}], "writeConcern": {"j": True}})
+        except OSError:
+            pass  # the process ended
+
+    waiting = threading.Thread(target=write)
+    waiting.start()
+    eventually(lambda: len(all_ids(c)) == 101)
+    began = time.monotonic()
+    proc.send_signal(signal.SIGTERM)
+    code, took = proc.wait(120), time.monotonic() - began
+    waiting.join()
+    check(code == 14 and took < 40, f"a hung disk: exit code {code} after {took:.0f} s")
+    proc, c = start(data)
+    check(set(range(100)) <= set(all_ids(c)), "a hung disk: what was acknowledged is there")
+    check(stop(proc) == 0, "a hung disk: clean stop")
+
+
 try:
     lose_power()
+    hung_disk_at_the_end()
     full_disks()
     in_use()
     not_a_directory()

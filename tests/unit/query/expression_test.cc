@@ -204,7 +204,7 @@ TEST_CASE("Errors and null of the operators", "[expression]") {
           {R"({"$range": [5, 0, -2]})", "[5, 3, 1]"},
           {R"({"$range": [0, 2147483647]})", "error 146"},
           {R"({"$zip": {"inputs": []}})", "error 34465"},
-          {R"({"$arrayToObject": [[["a", 1], {"k": "b", "v": 2}]]})", "error 40391"},
+          {R"({"$arrayToObject": [[["a", 1], {"k": "b", "v": 2}]]})", "error 40396"},
           {R"({"$arrayToObject": {"$literal": [{"k": "a"}]}})", "error 40392"},
           {R"({"$setUnion": [[1], 2]})", "error 17043"},
           {R"({"$concat": ["a", 1]})", "error 16702"},
