@@ -55,7 +55,8 @@ Result<std::vector<fs::path>> List(const fs::path& directory) {
   for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec))
     out.push_back(it->path());
   if (ec)
-    return Error{ErrorCode::kFileNotOpen, "cannot list " + directory.string() + ": " + ec.message()};
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot list " + directory.string() + ": " + ec.message()};
   return out;
 }
 Result<bool> Exists(const fs::path& path) {
@@ -89,7 +90,8 @@ Result<std::vector<CopyFile>> ParseCopyList(std::string_view in) {
   for (uint32_t i = 0; i < n; ++i) {
     CopyFile f;
     uint16_t size = 0;
-    if (!TakeNumber(&in, &f.size) || !TakeNumber(&in, &size) || in.size() < size) return Malformed();
+    if (!TakeNumber(&in, &f.size) || !TakeNumber(&in, &size) || in.size() < size)
+      return Malformed();
     f.name = in.substr(0, size);
     in.remove_prefix(size);
     if (!PlainName(f.name)) return Malformed();
@@ -281,7 +283,8 @@ bool CheckpointStore::AddList(MemberLink& link, const std::string& directory) {
     const std::string name = f.filename().string();
     const uint64_t size = fs::file_size(f, ec);
     if (ec) {
-      if (log_) log_('E', "A copy of the data cannot be given: " + f.string() + ": " + ec.message());
+      if (log_)
+        log_('E', "A copy of the data cannot be given: " + f.string() + ": " + ec.message());
       return false;
     }
     AppendNumber(body, size);
@@ -494,8 +497,10 @@ Result<std::vector<CopyFile>> ReadReady(const fs::path& path) {
   return files;
 }
 
-/// The first file of the copy that is in neither of the directories as it should be; empty: it is whole.
-std::string Missing(const std::vector<CopyFile>& files, const fs::path& one, const fs::path& other) {
+/// The first file of the copy that is in neither of the directories as it should be; empty: it is
+/// whole.
+std::string Missing(const std::vector<CopyFile>& files, const fs::path& one,
+                    const fs::path& other) {
   for (const CopyFile& f : files)
     if (!HasFile(one / f.name, f.size) && !HasFile(other / f.name, f.size)) return f.name;
   if (!files.empty()) return {};

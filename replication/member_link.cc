@@ -161,8 +161,7 @@ void MemberLink::Watch(std::shared_ptr<Guard> guard) {
 }
 
 Error MemberLink::Ended(const boost::system::error_code& ec) const {
-  if (guard_->silent)
-    return {ErrorCode::kHostUnreachable, "it is connected and does not answer"};
+  if (guard_->silent) return {ErrorCode::kHostUnreachable, "it is connected and does not answer"};
   return {ErrorCode::kHostUnreachable, "the connection ended: " + ec.message()};
 }
 
@@ -294,7 +293,8 @@ void MemberLink::SetKeys(const std::string& key, std::string_view nonces, bool d
 LinkTask<Result<void>> MemberLink::Prove(const LinkIdentity& self, const std::string& challenge,
                                          const std::string& nonce) {
   auto read = co_await Read(kMaxHandshake);
-  // A member of an earlier version ends the connection when it reads of a handshake it does not know.
+  // A member of an earlier version ends the connection when it reads of a handshake it does not
+  // know.
   if (!read && read.error().code == ErrorCode::kHostUnreachable && !guard_->silent)
     co_return Error{kEndedEarly,
                     read.error().message +
@@ -397,8 +397,8 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
   AppendText(answer, self.set_name);
   AppendText(answer, self.set_id);
   const std::string& key = old ? self.key : self.link_key;
-  const std::string expected = old ? Hmac(key, {"dialler", challenge, answer})
-                                   : Hmac(key, {"dialler 2", challenge, nonce});
+  const std::string expected =
+      old ? Hmac(key, {"dialler", challenge, answer}) : Hmac(key, {"dialler 2", challenge, nonce});
   const std::string ours = Hmac(key, {old ? "acceptor" : "acceptor 2", challenge, answer});
   // Nothing that comes of the key goes to who has not shown that it has it.
   if (old)
@@ -454,7 +454,8 @@ LinkTask<Result<void>> MemberLink::AskForStream(const std::string& address) {
   std::memcpy(&size, in_.data() + in_used_, 4);
   if (size < 26 || size > 64 << 10) co_return Malformed();
   MAYFLY_CO_TRY(co_await Fill(static_cast<size_t>(size)));
-  const std::string_view reply = std::string_view(in_).substr(in_used_ + 21, static_cast<size_t>(size) - 21);
+  const std::string_view reply =
+      std::string_view(in_).substr(in_used_ + 21, static_cast<size_t>(size) - 21);
   in_used_ += static_cast<size_t>(size);
   int32_t doc_size = 0;
   std::memcpy(&doc_size, reply.data(), 4);

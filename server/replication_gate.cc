@@ -343,7 +343,8 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   }
   const uint64_t wanted = std::max(ctx.after_cluster_time, ctx.at_cluster_time);
   if (wanted > set.cluster_time()) {
-    const uint64_t clock = static_cast<uint64_t>(std::max<int64_t>(set.clock().RightTime().millis, 0)) / 1000;
+    const uint64_t clock =
+        static_cast<uint64_t>(std::max<int64_t>(set.clock().RightTime().millis, 0)) / 1000;
     if ((wanted >> 32) > std::max(set.known_time() >> 32, clock) + kAheadSeconds)
       co_return Error{
           ErrorCode::kInvalidOptions,

@@ -1,5 +1,6 @@
-// The list of a copy's files on disk, as start-up reads it after a crash: whatever it says, a directory that waits to be put in place is taken
-// whole or not at all, and the member's own data is still there in the second case.
+// The list of a copy's files on disk, as start-up reads it after a crash: whatever it says, a
+// directory that waits to be put in place is taken whole or not at all, and the member's own data
+// is still there in the second case.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -14,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 void Write(const fs::path& path, std::string_view text) {
-  std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(text.data(), static_cast<std::streamsize>(text.size()));
 }
 
 struct Scratch {

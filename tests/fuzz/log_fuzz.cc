@@ -1,5 +1,5 @@
-// Entries of the replication log: whatever bytes they are, they are units whose every view lies inside, or damaged; and skipping says of a unit
-// what reading says.
+// Entries of the replication log: whatever bytes they are, they are units whose every view lies
+// inside, or damaged; and skipping says of a unit what reading says.
 #include <cstdint>
 #include <string>
 
@@ -13,7 +13,8 @@ using namespace mayfly;
 
 void ReadUnits(const std::string& entry) {
   auto inside = [&](std::string_view v) {
-    Require(v.empty() || (v.data() >= entry.data() && v.data() + v.size() <= entry.data() + entry.size()),
+    Require(v.empty() ||
+                (v.data() >= entry.data() && v.data() + v.size() <= entry.data() + entry.size()),
             "a view lies inside its entry");
   };
   if (!ReadLogEntryHeader(entry)) return;
@@ -34,7 +35,8 @@ void ReadUnits(const std::string& entry) {
     for (const LogCollection& c : u.collections) inside(c.uuid), inside(c.ns);
     for (const LogEffect& e : u.effects) inside(e.key), inside(e.value);
     for (const LogRecord& r : u.records) {
-      inside(r.detail), inside(r.o2), inside(r.db), inside(r.uuid), inside(r.rule), inside(r.before);
+      inside(r.detail), inside(r.o2), inside(r.db), inside(r.uuid), inside(r.rule),
+          inside(r.before);
       Require(r.kind > LogRecord::kUpdate || r.effect < u.effects.size(), "a place that is there");
     }
     inside(u.lsid);

@@ -1,5 +1,6 @@
-// What arrives on a connection between members, in every state of it: the two sides of the greeting, the frames behind it, and what is in them.
-// Whatever comes is a frame, an error, or the end of the connection; nobody is let in without the key.
+// What arrives on a connection between members, in every state of it: the two sides of the
+// greeting, the frames behind it, and what is in them. Whatever comes is a frame, an error, or the
+// end of the connection; nobody is let in without the key.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -57,9 +58,8 @@ struct Link {
   template <class T>
   std::optional<Result<T>> Run(LinkTask<Result<T>> task) {
     std::optional<Result<T>> out;
-    asio::co_spawn(io.get_executor(), Keep(std::move(task), out), [](std::exception_ptr e) {
-      Require(e == nullptr, "nothing throws");
-    });
+    asio::co_spawn(io.get_executor(), Keep(std::move(task), out),
+                   [](std::exception_ptr e) { Require(e == nullptr, "nothing throws"); });
     io.run();
     Require(out.has_value(), "it ends");
     return out;
@@ -123,17 +123,29 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string input(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 8) {
-    case 0: Greet(input, true, false); break;
-    case 1: Greet(input, true, true); break;
-    case 2: Greet(input, false, false); break;
+    case 0:
+      Greet(input, true, false);
+      break;
+    case 1:
+      Greet(input, true, true);
+      break;
+    case 2:
+      Greet(input, false, false);
+      break;
     case 3: {
       Link l(input);
       l.Run(ReadAll(*l.link, input.size()));
       break;
     }
-    case 4: ReadHeartbeat(input); break;
-    case 5: ReadConfiguration(input); break;
-    case 6: ReadList(input); break;
+    case 4:
+      ReadHeartbeat(input);
+      break;
+    case 5:
+      ReadConfiguration(input);
+      break;
+    case 6:
+      ReadList(input);
+      break;
     default: {
       Link l(input);
       l.Run(l.link->AskForStream("127.0.0.1:1"));

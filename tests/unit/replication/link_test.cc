@@ -1,4 +1,5 @@
-// The connection between two members: who proves first, versions, silence, and the copies that travel on it.
+// The connection between two members: who proves first, versions, silence, and the copies that
+// travel on it.
 #include "replication/member_link.h"
 
 #include <sys/socket.h>
@@ -440,9 +441,7 @@ struct Waiting {
     DataCopy::Progress progress;
     REQUIRE(DataCopy(dir.path(), "1-1-1", progress).MarkReady());
   }
-  static void Write(const std::string& path, std::string_view text) {
-    std::ofstream(path) << text;
-  }
+  static void Write(const std::string& path, std::string_view text) { std::ofstream(path) << text; }
   static std::string Read(const std::string& path) {
     std::ifstream in(path);
     std::string text;
