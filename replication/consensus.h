@@ -196,6 +196,12 @@ struct ConsensusOptions {
   /// The data was changed past the log: what it holds is not how the data came about any more, so it begins anew behind what is applied, and
   /// whoever joins gets a copy.
   bool history_lost = false;
+  /// Whether members of an earlier version are talked to, whose handshake lets strangers guess the
+  /// key (member_link.h); null: no. Any thread.
+  std::function<bool()> old_handshake;
+  /// A copy that gets nothing for so long tries again on a new connection, and a donor that is asked
+  /// for nothing for so long ends its side.
+  int copy_silence_ms = 15'000;
   /// Whether this directory has collections of its own; asked when another node wants to know. Any thread.
   std::function<bool()> has_data;
   /// The engine cannot go on (disk error on the log, a panic): log it and end the process, at once, without tidying

@@ -4,8 +4,9 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <boost/asio/steady_timer.hpp>
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +20,7 @@ namespace {
 
 enum : uint8_t { kRefusal = 4, kList = 20, kFiles = 21, kRead = 22, kData = 23, kDone = 24 };
 constexpr uint32_t kChunk = 1 << 20;
-constexpr int64_t kKeepMicros = 600'000'000;
+constexpr int64_t kKeepMicros = 600'000'000, kLookMicros = 30'000'000;
 
 uint32_t Crc(std::string_view s) {
   return static_cast<uint32_t>(
@@ -47,6 +48,30 @@ Result<void> SyncPath(const std::string& path) {
   if (!ok) return e;
   return Ok();
 }
+/// Nothing is left out: whoever removes or moves by a list that broke off loses what is not in it.
+Result<std::vector<fs::path>> List(const fs::path& directory) {
+  std::error_code ec;
+  std::vector<fs::path> out;
+  for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec))
+    out.push_back(it->path());
+  if (ec)
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot list " + directory.string() + ": " + ec.message()};
+  return out;
+}
+Result<bool> Exists(const fs::path& path) {
+  std::error_code ec;
+  const fs::file_status s = fs::symlink_status(path, ec);
+  if (s.type() == fs::file_type::not_found) return false;
+  if (ec)
+    return Error{ErrorCode::kFileNotOpen, "cannot look at " + path.string() + ": " + ec.message()};
+  return true;
+}
+/// Whether there is a file of that size.
+bool HasFile(const fs::path& path, uint64_t size) {
+  std::error_code ec;
+  return fs::is_regular_file(path, ec) && !ec && fs::file_size(path, ec) == size && !ec;
+}
 Result<void> Rename(const fs::path& from, const fs::path& to) {
   std::error_code ec;
   fs::rename(from, to, ec);
@@ -58,8 +83,31 @@ Result<void> Rename(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(KvStore& kv, std::string data_directory, const Clock& clock)
-    : kv_(kv), root_(std::move(data_directory) + "/.checkpoints"), clock_(clock) {
+Result<std::vector<CopyFile>> ParseCopyList(std::string_view in) {
+  uint32_t n = 0;
+  if (!TakeNumber(&in, &n)) return Malformed();
+  std::vector<CopyFile> files;
+  for (uint32_t i = 0; i < n; ++i) {
+    CopyFile f;
+    uint16_t size = 0;
+    if (!TakeNumber(&in, &f.size) || !TakeNumber(&in, &size) || in.size() < size)
+      return Malformed();
+    f.name = in.substr(0, size);
+    in.remove_prefix(size);
+    if (!PlainName(f.name)) return Malformed();
+    files.push_back(std::move(f));
+  }
+  if (!in.empty()) return Malformed();
+  return files;
+}
+
+CheckpointStore::CheckpointStore(KvStore& kv, std::string data_directory, const Clock& clock,
+                                 int silence_ms, LogLine log)
+    : kv_(kv),
+      root_(std::move(data_directory) + "/.checkpoints"),
+      clock_(clock),
+      silence_ms_(silence_ms),
+      log_(std::move(log)) {
   std::error_code ec;
   fs::remove_all(root_, ec);
 }
@@ -67,12 +115,25 @@ CheckpointStore::CheckpointStore(KvStore& kv, std::string data_directory, const 
 Result<std::string> CheckpointStore::Make(LogPosition position) {
   std::error_code ec;
   fs::create_directories(root_, ec);
-  std::string id;
+  std::string id, oldest;
   {
     std::lock_guard l(mutex_);
+    if (entries_.size() >= kMost) {
+      auto unused = entries_.end();
+      for (auto it = entries_.begin(); it != entries_.end(); ++it)
+        if (it->second.users == 0 &&
+            (unused == entries_.end() || it->second.used_us < unused->second.used_us))
+          unused = it;
+      if (unused == entries_.end())
+        return Error{ErrorCode::kInitialSyncFailure,
+                     std::to_string(kMost) + " members copy at this moment: others wait"};
+      oldest = unused->second.directory;
+      entries_.erase(unused);
+    }
     id = std::to_string(position.index) + "-" + std::to_string(++made_) + "-" +
          std::to_string(clock_.Now().millis);
   }
+  if (!oldest.empty()) fs::remove_all(oldest, ec);
   Entry e{root_ + "/" + id, position, clock_.MonotonicMicros()};
   MAYFLY_TRY(kv_.Checkpoint(e.directory));
   std::lock_guard l(mutex_);
@@ -81,10 +142,12 @@ Result<std::string> CheckpointStore::Make(LogPosition position) {
   return id;
 }
 
-void CheckpointStore::Touch(const std::string& id) {
+bool CheckpointStore::Touch(const std::string& id) {
   std::lock_guard l(mutex_);
   auto it = entries_.find(id);
-  if (it != entries_.end()) it->second.used_us = clock_.MonotonicMicros();
+  if (it == entries_.end()) return false;
+  it->second.used_us = clock_.MonotonicMicros();
+  return true;
 }
 
 std::string CheckpointStore::Begin(const std::string& id) {
@@ -92,6 +155,7 @@ std::string CheckpointStore::Begin(const std::string& id) {
   auto it = entries_.find(id);
   if (it == entries_.end() || it->second.done) return {};
   ++it->second.users;
+  it->second.used_us = clock_.MonotonicMicros();
   return it->second.directory;
 }
 
@@ -116,12 +180,19 @@ bool CheckpointStore::Has(const std::string& id) const {
   return it != entries_.end() && !it->second.done;
 }
 
-void CheckpointStore::RemoveStale() {
+bool CheckpointStore::Full() const {
+  std::lock_guard l(mutex_);
+  size_t used = 0;
+  for (auto& [id, e] : entries_) used += e.users > 0;
+  return used >= kMost;
+}
+
+void CheckpointStore::GiveUp(uint64_t index, const std::string& why) {
   std::vector<std::string> gone;
   {
     std::lock_guard l(mutex_);
     for (auto it = entries_.begin(); it != entries_.end();) {
-      if (it->second.users > 0 || clock_.MonotonicMicros() - it->second.used_us < kKeepMicros) {
+      if (it->second.position.index >= index) {
         ++it;
         continue;
       }
@@ -130,7 +201,54 @@ void CheckpointStore::RemoveStale() {
     }
   }
   std::error_code ec;
-  for (const std::string& d : gone) fs::remove_all(d, ec);
+  for (const std::string& d : gone) {
+    if (log_) log_('W', "A copy of the data that a member is to take is given up, because " + why);
+    fs::remove_all(d, ec);
+  }
+}
+
+void CheckpointStore::RemoveStale() {
+  std::vector<std::string> gone;
+  std::vector<std::pair<uint64_t, std::string>> kept;
+  const int64_t now = clock_.MonotonicMicros();
+  {
+    std::lock_guard l(mutex_);
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      if (it->second.users > 0 || now - it->second.used_us < kKeepMicros) {
+        kept.emplace_back(it->second.position.index, it->second.directory);
+        ++it;
+        continue;
+      }
+      gone.push_back(it->second.directory);
+      it = entries_.erase(it);
+    }
+  }
+  std::error_code ec;
+  for (const std::string& d : gone) {
+    if (log_) log_('I', "A copy of the data that nobody has asked for in ten minutes is removed");
+    fs::remove_all(d, ec);
+  }
+  if (kept.empty() || now - looked_us_ < kLookMicros) return;
+  looked_us_ = now;
+  // What has one name only is in no other place: it would be gone but for the checkpoint.
+  uint64_t all = 0, most = 0, of = 0;
+  for (const auto& [index, directory] : kept) {
+    uint64_t held = 0;
+    auto files = List(directory);
+    if (!files) continue;
+    for (const fs::path& f : files.value())
+      if (fs::hard_link_count(f, ec) == 1 && !ec) {
+        const uint64_t size = fs::file_size(f, ec);
+        if (!ec) held += size;
+      }
+    all += held;
+    if (held > most) most = held, of = index;
+  }
+  const fs::space_info space = fs::space(root_, ec);
+  if (!ec && all > space.available)
+    GiveUp(of + 1, "it keeps " + std::to_string(most >> 20) +
+                       " MB of files that nothing else needs, and the disk has " +
+                       std::to_string(space.available >> 20) + " MB left");
 }
 
 uint64_t CheckpointStore::KeepFrom() const {
@@ -140,9 +258,48 @@ uint64_t CheckpointStore::KeepFrom() const {
   return keep;
 }
 
+namespace {
+
+void AddRefusal(MemberLink& link, std::string_view why) {
+  std::string text;
+  AppendNumber(text, static_cast<uint32_t>(ErrorCode::kInitialSyncFailure));
+  AppendNumber(text, static_cast<uint16_t>(why.size()));
+  link.Add(kRefusal, text, why);
+}
+constexpr std::string_view kNotKept = "the copy asked for is no longer kept";
+
+}  // namespace
+
+bool CheckpointStore::AddList(MemberLink& link, const std::string& directory) {
+  auto files = List(directory);
+  if (!files) {
+    if (log_) log_('E', "A copy of the data cannot be given: " + files.error().message);
+    return false;
+  }
+  std::string body;
+  uint32_t n = 0;
+  for (const fs::path& f : files.value()) {
+    std::error_code ec;
+    const std::string name = f.filename().string();
+    const uint64_t size = fs::file_size(f, ec);
+    if (ec) {
+      if (log_)
+        log_('E', "A copy of the data cannot be given: " + f.string() + ": " + ec.message());
+      return false;
+    }
+    AppendNumber(body, size);
+    AppendNumber(body, static_cast<uint16_t>(name.size()));
+    body += name;
+    ++n;
+  }
+  link.Add(kFiles, std::string_view(reinterpret_cast<const char*>(&n), 4), body);
+  return true;
+}
+
 LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
   std::string id, directory;
   bool done = false;
+  link->CloseAfterSilence(silence_ms_);
   for (;;) {
     auto frame = co_await link->Read(4096);
     if (!frame) break;
@@ -150,37 +307,22 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
     if (frame.value().type == kList && directory.empty()) {
       id = in;
       directory = Begin(id);
-      if (directory.empty()) {
-        std::string text;
-        AppendNumber(text, static_cast<uint32_t>(ErrorCode::kInitialSyncFailure));
-        const std::string_view why = "the copy asked for is no longer kept";
-        AppendNumber(text, static_cast<uint16_t>(why.size()));
-        link->Add(kRefusal, text, why);
-      } else {
-        std::string body;
-        uint32_t n = 0;
-        std::error_code ec;
-        for (auto& f : fs::directory_iterator(directory, ec)) {
-          const std::string name = f.path().filename().string();
-          AppendNumber(body, static_cast<uint64_t>(f.file_size(ec)));
-          AppendNumber(body, static_cast<uint16_t>(name.size()));
-          body += name;
-          ++n;
-        }
-        link->Add(kFiles, std::string_view(reinterpret_cast<const char*>(&n), 4), body);
-      }
+      if (directory.empty() || !AddList(*link, directory)) AddRefusal(*link, kNotKept);
     } else if (frame.value().type == kRead && !directory.empty()) {
       uint64_t offset = 0;
       uint32_t size = 0;
       if (!TakeNumber(&in, &offset) || !TakeNumber(&in, &size) || size > kChunk || !PlainName(in)) break;
-      std::ifstream file(directory + "/" + std::string(in), std::ios::binary);
-      std::string bytes(size, '\0');
-      file.seekg(static_cast<std::streamoff>(offset));
-      file.read(bytes.data(), static_cast<std::streamsize>(size));
-      bytes.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
-      const uint32_t crc = Crc(bytes);
-      link->Add(kData, std::string_view(reinterpret_cast<const char*>(&crc), 4), bytes);
-      Touch(id);
+      if (Touch(id)) {
+        std::ifstream file(directory + "/" + std::string(in), std::ios::binary);
+        std::string bytes(size, '\0');
+        file.seekg(static_cast<std::streamoff>(offset));
+        file.read(bytes.data(), static_cast<std::streamsize>(size));
+        bytes.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+        const uint32_t crc = Crc(bytes);
+        link->Add(kData, std::string_view(reinterpret_cast<const char*>(&crc), 4), bytes);
+      } else {
+        AddRefusal(*link, kNotKept);
+      }
     } else if (frame.value().type == kDone) {
       done = true;
       break;
@@ -197,6 +339,13 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
 Result<void> DataCopy::Begin() {
   std::error_code ec;
   std::string there;
+  // Of these two directories one is what this node starts with.
+  for (const char* pending : {"/ready", "/moving"}) {
+    MAYFLY_TRY(const bool waits, Exists(root_ + pending));
+    if (waits)
+      return Error{ErrorCode::kInitialSyncFailure,
+                   "a complete copy waits in " + root_ + ": start the server again"};
+  }
   {
     std::ifstream in(root_ + "/checkpoint");
     std::getline(in, there);
@@ -208,36 +357,36 @@ Result<void> DataCopy::Begin() {
   return Ok();
 }
 
+Result<void> DataCopy::Discard() {
+  std::error_code ec;
+  fs::remove(root_ + "/checkpoint", ec);
+  if (ec)
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot remove " + root_ + "/checkpoint: " + ec.message()};
+  return SyncPath(root_);
+}
+
 LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
   MAYFLY_CO_TRY(Begin());
   link.Add(kList, checkpoint_);
   MAYFLY_CO_TRY(co_await link.Flush());
-  struct File {
-    std::string name;
-    uint64_t size;
-  };
-  std::vector<File> files;
+  std::vector<CopyFile> files;
   uint64_t total = 0, done = 0;
   {
     MAYFLY_CO_TRY(MemberLink::Frame frame, co_await link.Read());
-    std::string_view in = frame.body;
-    uint32_t n = 0;
     if (frame.type == kRefusal)
-      co_return Error{ErrorCode::kInitialSyncFailure, "the copy asked for is no longer kept"};
-    if (frame.type != kFiles || !TakeNumber(&in, &n)) co_return Malformed();
-    for (uint32_t i = 0; i < n; ++i) {
-      File f;
-      uint16_t size = 0;
-      if (!TakeNumber(&in, &f.size) || !TakeNumber(&in, &size) || in.size() < size) co_return Malformed();
-      f.name = in.substr(0, size);
-      in.remove_prefix(size);
-      if (!PlainName(f.name)) co_return Malformed();
+      co_return Error{ErrorCode::kInitialSyncFailure, std::string(kNotKept)};
+    if (frame.type != kFiles) co_return Malformed();
+    MAYFLY_CO_TRY(files, ParseCopyList(frame.body));
+    bool whole = false;
+    for (const CopyFile& f : files) {
       total += f.size;
-      files.push_back(std::move(f));
+      whole |= f.name == "CURRENT";
     }
+    if (!whole) co_return Malformed();  // no store
   }
   progress_.total = total;
-  for (const File& f : files) {
+  for (const CopyFile& f : files) {
     const std::string path = root_ + "/incoming/" + f.name;
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) co_return Disk("cannot create", path);
@@ -259,9 +408,11 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
       AppendNumber(ask, want);
       link.Add(kRead, ask, f.name);
       MAYFLY_CO_TRY(co_await link.Flush());
-      MAYFLY_CO_TRY(MemberLink::Frame frame, co_await link.Read());
+      MAYFLY_CO_TRY(MemberLink::Frame frame, co_await link.Read(kChunk + 64));
       std::string_view in = frame.body;
       uint32_t crc = 0;
+      if (frame.type == kRefusal)
+        co_return Error{ErrorCode::kInitialSyncFailure, std::string(kNotKept)};
       if (frame.type != kData || !TakeNumber(&in, &crc) || in.size() != want) co_return Malformed();
       if (Crc(in) != crc)
         co_return Error{ErrorCode::kHostUnreachable,
@@ -282,6 +433,8 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
 }
 
 Result<LogPosition> DataCopy::Adopt(NodeId self, const HardState& own) {
+  // From here on the files are not the donor's any more: what is interrupted begins anew.
+  MAYFLY_TRY(Discard());
   RocksKvOptions o;
   o.path = root_ + "/incoming";
   o.cache_bytes = 32 << 20;
@@ -292,42 +445,131 @@ Result<LogPosition> DataCopy::Adopt(NodeId self, const HardState& own) {
 }
 
 Result<void> DataCopy::MarkReady() {
-  std::ofstream(root_ + "/ready") << checkpoint_ << "\n";
-  MAYFLY_TRY(SyncPath(root_ + "/ready"));
+  MAYFLY_TRY(const std::vector<fs::path> files, List(root_ + "/incoming"));
+  std::string text = checkpoint_ + "\n";
+  bool whole = false;
+  for (const fs::path& f : files) {
+    std::error_code ec;
+    const bool plain = fs::is_regular_file(f, ec);
+    const uint64_t size = plain && !ec ? fs::file_size(f, ec) : 0;
+    if (ec)
+      return Error{ErrorCode::kFileNotOpen, "cannot look at " + f.string() + ": " + ec.message()};
+    if (!plain) continue;
+    MAYFLY_TRY(SyncPath(f.string()));
+    const std::string name = f.filename().string();
+    whole |= name == "CURRENT";
+    text += std::to_string(size) + " " + name + "\n";
+  }
+  if (!whole) return Error{ErrorCode::kInitialSyncFailure, "the copy has no file CURRENT"};
+  MAYFLY_TRY(SyncPath(root_ + "/incoming"));
+  {
+    std::ofstream out(root_ + "/ready.new", std::ios::trunc);
+    out << text;
+    out.close();
+    if (!out) return Disk("cannot write", root_ + "/ready.new");
+  }
+  MAYFLY_TRY(SyncPath(root_ + "/ready.new"));
+  MAYFLY_TRY(Rename(root_ + "/ready.new", root_ + "/ready"));
   return SyncPath(root_);
 }
+
+namespace {
+
+/// What `ready` or `moving` says of the copy's files. None: an earlier version wrote it.
+Result<std::vector<CopyFile>> ReadReady(const fs::path& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::vector<CopyFile> files;
+  if (!std::getline(in, line))
+    return Error{ErrorCode::kFileNotOpen, "cannot read " + path.string()};
+  while (std::getline(in, line)) {
+    CopyFile f;
+    const size_t space = line.find(' ');
+    const auto [end, bad] = std::from_chars(line.data(), line.data() + line.size(), f.size);
+    if (bad != std::errc() || space == std::string::npos || end != line.data() + space)
+      return Error{ErrorCode::kFileNotOpen, "cannot understand " + path.string()};
+    f.name = line.substr(space + 1);
+    if (!PlainName(f.name))
+      return Error{ErrorCode::kFileNotOpen, "cannot understand " + path.string()};
+    files.push_back(std::move(f));
+  }
+  if (in.bad()) return Error{ErrorCode::kFileNotOpen, "cannot read " + path.string()};
+  return files;
+}
+
+/// The first file of the copy that is in neither of the directories as it should be; empty: it is
+/// whole.
+std::string Missing(const std::vector<CopyFile>& files, const fs::path& one,
+                    const fs::path& other) {
+  for (const CopyFile& f : files)
+    if (!HasFile(one / f.name, f.size) && !HasFile(other / f.name, f.size)) return f.name;
+  if (!files.empty()) return {};
+  // Of an earlier version: what a store cannot be without.
+  for (const fs::path& d : {one, other}) {
+    std::ifstream in(d / "CURRENT");
+    std::string manifest;
+    std::error_code ec;
+    if (std::getline(in, manifest) && PlainName(manifest) &&
+        (fs::exists(one / manifest, ec) || fs::exists(other / manifest, ec)))
+      return {};
+  }
+  return "CURRENT";
+}
+
+Error Incomplete(const fs::path& root, const std::string& file) {
+  return {ErrorCode::kInitialSyncFailure,
+          "the copy of another member's data in " + root.string() + " lacks " + file +
+              ": nothing was removed. This member's own files are in " + (root / "old").string() +
+              ". Empty the data directory, and the member copies everything again"};
+}
+
+bool OfStore(const std::string& name) {
+  return name == "CURRENT" || name == "IDENTITY" || name == "LOCK" ||
+         name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-") || name.starts_with("LOG") ||
+         name.ends_with(".sst") ||
+         (name.ends_with(".log") && name.find_first_not_of("0123456789") == name.size() - 4);
+}
+
+}  // namespace
 
 Result<bool> ApplyPendingResync(const std::string& data_directory) {
   const fs::path data(data_directory), root = data / ".resync", incoming = root / "incoming",
                                        old = root / "old";
   std::error_code ec;
-  const bool ready = fs::exists(root / "ready", ec), moving = fs::exists(root / "moving", ec);
+  MAYFLY_TRY(const bool ready, Exists(root / "ready"));
+  MAYFLY_TRY(const bool moving, Exists(root / "moving"));
   if (!ready && !moving) return false;
+  MAYFLY_TRY(const std::vector<CopyFile> files, ReadReady(root / (ready ? "ready" : "moving")));
+  MAYFLY_TRY(std::vector<fs::path> theirs, List(incoming));
   if (ready) {
-    // CURRENT first: a directory without it is no store, so nobody takes half of one for a whole.
-    fs::create_directories(old, ec);
-    std::vector<fs::path> ours;
-    for (auto& f : fs::directory_iterator(data, ec)) {
-      const std::string name = f.path().filename().string();
-      const bool store =
-          name == "CURRENT" || name == "IDENTITY" || name == "LOCK" ||
-          name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-") ||
-          name.starts_with("LOG") || name.ends_with(".sst") ||
-          (name.ends_with(".log") && name.find_first_not_of("0123456789") == name.size() - 4);
-      if (store) ours.push_back(f.path());
+    if (const std::string lost = Missing(files, incoming, incoming); !lost.empty()) {
+      MAYFLY_TRY(const bool begun, Exists(old));
+      if (begun) return Incomplete(root, lost);
+      // Nothing was moved: this member goes on with what it has, and copies again.
+      fs::remove(root / "ready", ec);
+      if (ec)
+        return Error{ErrorCode::kFileNotOpen,
+                     "cannot remove " + (root / "ready").string() + ": " + ec.message()};
+      return false;
     }
+    // CURRENT first: a directory without it is no store, so nobody takes half of one for a whole.
+    MAYFLY_TRY(std::vector<fs::path> ours, List(data));
+    std::erase_if(ours, [](const fs::path& f) { return !OfStore(f.filename().string()); });
     std::sort(ours.begin(), ours.end(), [](const fs::path& a, const fs::path& b) {
       return std::pair(a.filename() != "CURRENT", a) < std::pair(b.filename() != "CURRENT", b);
     });
+    fs::create_directories(old, ec);
+    if (ec)
+      return Error{ErrorCode::kFileNotOpen, "cannot create " + old.string() + ": " + ec.message()};
     for (const fs::path& f : ours) {
       MAYFLY_TRY(Rename(f, old / f.filename()));
     }
     MAYFLY_TRY(SyncPath(data.string()));
     MAYFLY_TRY(Rename(root / "ready", root / "moving"));
     MAYFLY_TRY(SyncPath(root.string()));
+  } else if (const std::string lost = Missing(files, incoming, data); !lost.empty()) {
+    return Incomplete(root, lost);
   }
-  std::vector<fs::path> theirs;
-  for (auto& f : fs::directory_iterator(incoming, ec)) theirs.push_back(f.path());
   std::sort(theirs.begin(), theirs.end(), [](const fs::path& a, const fs::path& b) {
     return std::pair(a.filename() == "CURRENT", a) < std::pair(b.filename() == "CURRENT", b);
   });
@@ -335,7 +577,13 @@ Result<bool> ApplyPendingResync(const std::string& data_directory) {
     MAYFLY_TRY(Rename(f, data / f.filename()));
   }
   MAYFLY_TRY(SyncPath(data.string()));
+  // Only what is proven to be here takes the place of what was.
+  if (const std::string lost = Missing(files, data, data); !lost.empty())
+    return Incomplete(root, lost);
   fs::remove(root / "moving", ec);
+  if (ec)
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot remove " + (root / "moving").string() + ": " + ec.message()};
   MAYFLY_TRY(SyncPath(root.string()));
   fs::remove_all(root, ec);
   return true;

@@ -5,6 +5,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "replication/member_link.h"
 #include "replication/raft_node.h"
@@ -18,15 +20,32 @@
 // clang-format on
 namespace mayfly {
 
-/// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use and at start.
+struct CopyFile {
+  std::string name;
+  uint64_t size = 0;
+};
+/// The body of a `files` frame. ProtocolError: it is none, or has a name that leads elsewhere.
+Result<std::vector<CopyFile>> ParseCopyList(std::string_view body);
+
+/// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use and at start; earlier when what they
+/// keep has become too much (GiveUp, RemoveStale): then whoever copies begins anew with a newer one.
 class CheckpointStore {
  public:
-  CheckpointStore(KvStore& kv, std::string data_directory, const Clock& clock);
+  static constexpr size_t kMost = 4;  ///< at the same time
+  using LogLine = std::function<void(char severity, std::string_view message)>;
+  /// `silence_ms`: a joiner that asks for nothing for so long has gone.
+  CheckpointStore(KvStore& kv, std::string data_directory, const Clock& clock, int silence_ms, LogLine log);
   /// Makes one that holds at least `position`. Blocks (hard links and a flush). Its id.
   Result<std::string> Make(LogPosition position);
   /// Serves one joiner until it has all. On the thread for copies.
   LinkTask<void> Serve(std::shared_ptr<MemberLink> link);
+  /// Removes what nobody has asked for in a while, and, where the files that checkpoints alone still hold take more than the disk has
+  /// left, the one that holds most of them and older ones. Looks at files: on the thread for copies.
   void RemoveStale();
+  /// Whether kMost are being copied now: there can be no other.
+  bool Full() const;
+  /// Removes all that want entries from before `index`, and says why in the log.
+  void GiveUp(uint64_t index, const std::string& why);
   /// Whether it is still there for somebody who begins now.
   bool Has(const std::string& id) const;
   /// Entries from here on are still wanted by somebody who copies; UINT64_MAX: nobody does.
@@ -40,7 +59,9 @@ class CheckpointStore {
     int users = 0;      ///< joiners that copy it now
     bool done = false;  ///< one of them has it all: it goes with the last
   };
-  void Touch(const std::string& id);
+  /// False: it is not there any more.
+  bool Touch(const std::string& id);
+  bool AddList(MemberLink& link, const std::string& directory);
   /// Its directory, for one more joiner; empty: it is not there any more.
   std::string Begin(const std::string& id);
   void End(const std::string& id, bool done);
@@ -48,6 +69,9 @@ class CheckpointStore {
   KvStore& kv_;
   const std::string root_;
   const Clock& clock_;
+  const int silence_ms_;
+  const LogLine log_;
+  int64_t looked_us_ = 0;  ///< thread for copies: when RemoveStale looked at files last
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
   int made_ = 0;
@@ -62,13 +86,15 @@ class DataCopy {
   DataCopy(std::string data_directory, std::string checkpoint, Progress& progress)
       : root_(std::move(data_directory) + "/.resync"), checkpoint_(std::move(checkpoint)), progress_(progress) {}
 
-  /// Pulls what is missing over the link. Errors: HostUnreachable (try again, it goes on where it was), InitialSyncFailure (the checkpoint
+  /// Pulls what is missing over the link, which ends itself when it is silent. Errors: HostUnreachable (try again, it goes on where it was), InitialSyncFailure (the checkpoint
   /// is gone: ask for another), OutOfDiskSpace.
   LinkTask<Result<void>> Fetch(MemberLink& link);
   /// With the copy complete: makes it this node's. Blocks.
   Result<LogPosition> Adopt(NodeId self, const HardState& own);
-  /// Says that it may be put in place (ApplyPendingResync).
+  /// Says that it may be put in place, and of which files it consists (ApplyPendingResync).
   Result<void> MarkReady();
+  /// What is there is not continued: the next copy begins anew.
+  Result<void> Discard();
 
  private:
   Result<void> Begin();

@@ -39,6 +39,9 @@ uint64_t DefaultLogBytes(const std::string& directory) {
 }  // namespace
 
 Result<void> Engine::Open() {
+  link_key_ = MemberKey(o_.key);
+  if (link_key_.empty() && !o_.key.empty())
+    return Error{ErrorCode::kInternalError, "no key can be derived from the key file"};
   MAYFLY_TRY(log_, LogStore::Open(*o_.kv));
   if (log_->node() == 0) {
     MAYFLY_TRY(log_->MakeNodeId(RandomId()));
@@ -62,7 +65,9 @@ Result<void> Engine::Open() {
         moved_ = true;
         Wake(l);
       });
-  checkpoints_ = std::make_unique<CheckpointStore>(*o_.kv, o_.data_directory, *o_.clock);
+  checkpoints_ = std::make_unique<CheckpointStore>(
+      *o_.kv, o_.data_directory, *o_.clock, o_.copy_silence_ms,
+      [this](char severity, std::string_view message) { Log(severity, message); });
   MAYFLY_TRY(const uint64_t term, log_->Term(log_->last_index()));
   durable_ = {term, log_->last_index()};
   return Ok();
@@ -278,6 +283,8 @@ LinkIdentity Engine::Identity() const {
   id.node = log_->node();
   id.set_name = o_.set_name;
   id.key = o_.key;
+  id.link_key = link_key_;
+  id.old_handshake = o_.old_handshake && o_.old_handshake();
   id.has_data = o_.has_data && o_.has_data();
   std::lock_guard l(status_mutex_);
   id.set_id = configuration_.set_id;

@@ -146,6 +146,7 @@ class Engine final : public Consensus {
   void EndSync();
 
   ConsensusOptions o_;
+  std::string link_key_;  ///< MemberKey(o_.key)
   std::unique_ptr<LogStore> log_;
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<Applier> applier_;
@@ -184,6 +185,7 @@ class Engine final : public Consensus {
   std::optional<SnapshotPointer> ready_;
   int64_t ready_us_ = 0;
   bool making_ = false;
+  bool full_ = false;  ///< that all places for copies are taken was told
 
   std::atomic<bool> copying_{false};
   DataCopy::Progress progress_;

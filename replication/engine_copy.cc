@@ -13,12 +13,27 @@ namespace {
 
 constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr uint64_t kCompactAfterBytes = 64 << 20;
+/// Attempts in a row that bring nothing before a copy is given up; from another member than the one
+/// that leads by now, fewer.
+constexpr int kAttempts = 20, kAttemptsElsewhere = 2;
+/// For members that copy, the log is kept to so many times its size.
+constexpr uint64_t kLogForCopies = 2;
 
 }  // namespace
 
 void Engine::Housekeeping() {
   if (initialised()) {
-    const uint64_t had = log_->bytes();
+    const uint64_t had = log_->bytes(), keep = checkpoints_->KeepFrom();
+    if (keep != UINT64_MAX && had > kLogForCopies * max_bytes_) {
+      const uint64_t wanted =
+          log_->TrimPoint(max_bytes_, static_cast<int64_t>(min_hours_ * 3'600'000),
+                          log_->applied().index, o_.clock->Now());
+      if (keep < wanted)
+        asio::post(transport_->bulk(), [this, wanted, had] {
+          checkpoints_->GiveUp(wanted, "the log has grown to " + std::to_string(had >> 20) +
+                                           " MB meanwhile: twice what it is meant to keep");
+        });
+    }
     node_->Trim(max_bytes_, static_cast<int64_t>(min_hours_ * 3'600'000), checkpoints_->KeepFrom());
     trimmed_bytes_ += had - std::min(had, log_->bytes());
     if (trimmed_bytes_ >= kCompactAfterBytes) {
@@ -46,6 +61,12 @@ bool Engine::Snapshot(uint64_t at_least, SnapshotPointer* out) {
     return true;
   }
   if (making_) return false;
+  if (checkpoints_->Full()) {
+    if (!std::exchange(full_, true))
+      Log('W', "As many members copy as may at the same time: another one waits");
+    return false;
+  }
+  full_ = false;
   making_ = true;
   const LogPosition position = log_->applied();
   std::vector<NodeId> voters, learners;
@@ -83,20 +104,25 @@ void Engine::Resync(NodeId from, SnapshotPointer p) {
 LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p) {
   DataCopy copy(o_.data_directory, p.data, progress_);
   Result<void> fetched = Error{};
-  for (int attempt = 0; attempt < 30; ++attempt) {
-    auto opened = co_await OpenLink(address);
-    if (!opened) {
-      fetched = opened.error();
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const uint64_t had = progress_.done;
+    auto made = co_await MakeLink(address, Identity(), LinkPurpose::kFetch, from);
+    if (!made) {
+      fetched = made.error();
     } else {
-      MemberLink& link = *opened.value();
-      auto greeted = co_await link.Dial(Identity(), LinkPurpose::kFetch, from);
-      if (greeted)
-        fetched = co_await copy.Fetch(link);
-      else
-        fetched = greeted.error();
+      MemberLink& link = *made.value().link;
+      link.CloseAfterSilence(o_.copy_silence_ms);
+      fetched = co_await copy.Fetch(link);
       link.Close();
     }
     if (fetched || fetched.error().code == ErrorCode::kInitialSyncFailure) break;
+    // What was brought counts, however often the way breaks.
+    if (progress_.done > had) attempt = 0;
+    const NodeId leader = state().leader;
+    if (attempt + 1 >= kAttemptsElsewhere && leader != 0 && leader != from) {
+      Log('W', "Initial sync: " + address + " does not answer, and another member leads by now");
+      break;
+    }
     Log('W', "Initial sync was interrupted and continues: " + fetched.error().message);
     boost::asio::basic_waitable_timer<std::chrono::steady_clock,
                                       asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>

@@ -6,14 +6,15 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <array>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
+#include <chrono>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
@@ -25,11 +26,15 @@ namespace {
 
 constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr size_t kMacSize = 16, kNonceSize = 32, kProofSize = 32;
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kOldVersion = 1, kVersion = 2;
+constexpr int kSilenceParts = 4;  ///< a link is looked at so often within the silence it may keep
+constexpr size_t kMaxKeys = 8;    ///< remembered by MemberKey
 constexpr size_t kMaxHandshake = 4096;
 constexpr size_t kKeepBytes =
     1280 << 10;  ///< a message of the usual largest size; the memory for larger ones is given back
-enum : uint8_t { kChallenge = 1, kAnswer = 2, kProof = 3, kRefusal = 4 };
+/// Of Dial: what an earlier version does with the new handshake. MakeLink gives HostUnreachable.
+constexpr ErrorCode kEndedEarly = ErrorCode::kIncompatibleElectionProtocol;
+enum : uint8_t { kChallenge = 1, kAnswer = 2, kProof = 3, kRefusal = 4, kNonce = 5 };
 
 std::string Hmac(std::string_view key, std::initializer_list<std::string_view> parts) {
   std::string text;
@@ -62,9 +67,6 @@ bool Same(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-Error Ended(const boost::system::error_code& ec) {
-  return {ErrorCode::kHostUnreachable, "the connection ended: " + ec.message()};
-}
 Error Malformed() {
   return {ErrorCode::kProtocolError, "bytes on the member connection that no member sends"};
 }
@@ -72,8 +74,96 @@ Error OtherKey() {
   return {ErrorCode::kAuthenticationFailed,
           "the members have different key files: give every member the same --keyFile"};
 }
+/// What a refusal says.
+Error Refused(std::string_view body) {
+  uint32_t code = 0;
+  std::string why;
+  if (!TakeNumber(&body, &code) || !TakeText(&body, &why)) return Malformed();
+  return {static_cast<ErrorCode>(code), why};
+}
+bool RandomNonce(std::string* out) {
+  out->assign(kNonceSize, '\0');
+  return RAND_bytes(reinterpret_cast<unsigned char*>(out->data()), kNonceSize) == 1;
+}
+Error NoRandom() { return {ErrorCode::kInternalError, "no random bytes"}; }
 
 }  // namespace
+
+std::string MemberKey(const std::string& key_file) {
+  if (key_file.empty()) return {};
+  static std::mutex mutex;
+  static std::map<std::string, std::string> known;
+  std::lock_guard l(mutex);
+  if (auto it = known.find(key_file); it != known.end()) return it->second;
+  static constexpr std::string_view kSalt = "mayfly member link 2";
+  std::string out(kProofSize, '\0');
+  if (PKCS5_PBKDF2_HMAC(key_file.data(), static_cast<int>(key_file.size()),
+                        reinterpret_cast<const unsigned char*>(kSalt.data()),
+                        static_cast<int>(kSalt.size()), kKeyRounds, EVP_sha256(),
+                        static_cast<int>(out.size()),
+                        reinterpret_cast<unsigned char*>(out.data())) != 1)
+    return {};
+  if (known.size() >= kMaxKeys) known.clear();
+  known[key_file] = out;
+  return out;
+}
+
+/// What closes a silent link. It outlives the link where its timer still has to run.
+struct MemberLink::Guard {
+  Guard(LinkExecutor executor, MemberLink* link) : timer(executor), link(link) {}
+  asio::basic_waitable_timer<std::chrono::steady_clock,
+                             asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>
+      timer;
+  MemberLink* link;
+  std::chrono::milliseconds part{0};
+  int waiting = 0;  ///< reads and writes that have not ended
+  int quiet = 0;    ///< parts in a row in which nothing moved
+  bool moved = true, silent = false, watching = false;
+
+  struct Wait {
+    explicit Wait(std::shared_ptr<Guard> guard) : g(std::move(guard)) {
+      if (g->waiting++ == 0) g->moved = true;
+    }
+    ~Wait() { --g->waiting; }
+    Wait(const Wait&) = delete;
+    const std::shared_ptr<Guard> g;
+  };
+};
+
+MemberLink::MemberLink(LinkSocket socket)
+    : socket_(std::move(socket)), guard_(std::make_shared<Guard>(socket_.get_executor(), this)) {}
+
+MemberLink::~MemberLink() {
+  guard_->link = nullptr;
+  guard_->timer.cancel();
+}
+
+void MemberLink::CloseAfterSilence(int64_t ms) {
+  guard_->part = std::chrono::milliseconds(std::max<int64_t>(ms / kSilenceParts, 1));
+  if (!std::exchange(guard_->watching, true)) Watch(guard_);
+}
+
+void MemberLink::Watch(std::shared_ptr<Guard> guard) {
+  Guard& g = *guard;
+  g.timer.expires_after(g.part);
+  g.timer.async_wait([guard = std::move(guard)](boost::system::error_code ec) {
+    Guard& g = *guard;
+    if (ec || g.link == nullptr || !g.link->socket_.is_open()) return;
+    if (std::exchange(g.moved, false) || g.waiting == 0)
+      g.quiet = 0;
+    else if (++g.quiet >= kSilenceParts) {
+      g.silent = true;
+      g.link->Close();
+      return;
+    }
+    Watch(guard);
+  });
+}
+
+Error MemberLink::Ended(const boost::system::error_code& ec) const {
+  if (guard_->silent) return {ErrorCode::kHostUnreachable, "it is connected and does not answer"};
+  return {ErrorCode::kHostUnreachable, "the connection ended: " + ec.message()};
+}
 
 bool SplitAddress(std::string_view address, std::string* host, std::string* port) {
   *port = "27017";
@@ -121,10 +211,12 @@ LinkTask<Result<void>> MemberLink::Fill(size_t size) {
     in_.swap(smaller.append(in_));
   }
   in_.resize(room);
+  const Guard::Wait wait(guard_);
   for (;;) {
     auto [ec, n] = co_await socket_.async_read_some(asio::buffer(in_.data() + have, room - have),
                                                     asio::as_tuple(kAwait));
     have += n;
+    guard_->moved = true;
     if (!ec && have < size) {
       if (moved) moved();
       continue;
@@ -172,12 +264,16 @@ void MemberLink::Add(uint8_t type, std::string_view body, std::string_view more)
 LinkTask<Result<void>> MemberLink::Flush() {
   std::string sending = std::move(out_);
   out_.clear();
+  const Guard::Wait wait(guard_);
   for (size_t sent = 0; sent < sending.size();) {
     auto [ec, n] = co_await socket_.async_write_some(
         asio::buffer(sending.data() + sent, sending.size() - sent), asio::as_tuple(kAwait));
     if (ec) co_return Ended(ec);
     sent += n;
-    if (moved && sent < sending.size()) moved();
+    if (sent < sending.size()) {
+      guard_->moved = true;
+      if (moved) moved();
+    }
   }
   if (out_.empty() && sending.capacity() <= (1 << 20)) {
     sending.clear();
@@ -194,12 +290,30 @@ void MemberLink::SetKeys(const std::string& key, std::string_view nonces, bool d
   read_key_ = dialler ? theirs : ours;
 }
 
-LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted) {
-  std::string challenge(1, static_cast<char>(kVersion));
+LinkTask<Result<void>> MemberLink::Prove(const LinkIdentity& self, const std::string& challenge,
+                                         const std::string& nonce) {
+  auto read = co_await Read(kMaxHandshake);
+  // A member of an earlier version ends the connection when it reads of a handshake it does not
+  // know.
+  if (!read && read.error().code == ErrorCode::kHostUnreachable && !guard_->silent)
+    co_return Error{kEndedEarly,
+                    read.error().message +
+                        " before it greeted (a member of an earlier version does that: see "
+                        "allowOldMemberHandshake)"};
+  if (!read) co_return read.error();
+  const Frame frame = read.value();
+  if (frame.type == kRefusal) co_return Refused(frame.body);
+  if (frame.type != kNonce || frame.body.size() != kNonceSize || frame.body == nonce)
+    co_return Malformed();
+  Add(kProof, Hmac(self.link_key, {"dialler 2", challenge, frame.body}));
+  co_return co_await Flush();
+}
+
+LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted,
+                                            uint8_t version) {
+  std::string challenge(1, static_cast<char>(version)), nonce;
   challenge.push_back(static_cast<char>(purpose));
-  std::string nonce(kNonceSize, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), kNonceSize) != 1)
-    co_return Error{ErrorCode::kInternalError, "no random bytes"};
+  if (!RandomNonce(&nonce)) co_return NoRandom();
   challenge += nonce;
   AppendNumber(challenge, self.node);
   AppendNumber(challenge, wanted);
@@ -208,15 +322,14 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
   AppendText(challenge, self.address);
   Add(kChallenge, challenge);
   MAYFLY_CO_TRY(co_await Flush());
+  const bool old = version == kOldVersion;
+  if (!old) {
+    MAYFLY_CO_TRY(co_await Prove(self, challenge, nonce));
+  }
 
   MAYFLY_CO_TRY(Frame frame, co_await Read(kMaxHandshake));
   std::string_view in = frame.body;
-  if (frame.type == kRefusal) {
-    uint32_t code = 0;
-    std::string why;
-    if (!TakeNumber(&in, &code) || !TakeText(&in, &why)) co_return Malformed();
-    co_return Error{static_cast<ErrorCode>(code), why};
-  }
+  if (frame.type == kRefusal) co_return Refused(in);
   LinkPeer peer;
   std::string_view their_nonce, proof;
   uint8_t has_data = 0;
@@ -228,22 +341,26 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
     co_return Malformed();
   peer.info.has_data = has_data != 0;
   peer.purpose = purpose;
-  if (!Same(proof, Hmac(self.key, {"acceptor", challenge, answer}))) co_return OtherKey();
+  const std::string& key = old ? self.key : self.link_key;
+  if (!Same(proof, Hmac(key, {old ? "acceptor" : "acceptor 2", challenge, answer})))
+    co_return OtherKey();
   const std::string nonces = nonce + std::string(their_nonce);
-  Add(kProof, Hmac(self.key, {"dialler", challenge, answer}));
-  SetKeys(self.key, nonces, true);
+  if (old) Add(kProof, Hmac(key, {"dialler", challenge, answer}));
+  SetKeys(key, nonces, true);
   MAYFLY_CO_TRY(co_await Flush());
   // The acceptor's verdict, signed already.
   MAYFLY_CO_TRY(Frame verdict, co_await Read(kMaxHandshake));
-  if (verdict.type == kRefusal) {
-    std::string_view text = verdict.body;
-    uint32_t code = 0;
-    std::string why;
-    if (!TakeNumber(&text, &code) || !TakeText(&text, &why)) co_return Malformed();
-    co_return Error{static_cast<ErrorCode>(code), why};
-  }
+  if (verdict.type == kRefusal) co_return Refused(verdict.body);
   if (verdict.type != kProof) co_return Malformed();
   co_return peer;
+}
+
+LinkTask<Result<void>> MemberLink::Refuse(const Error& why) {
+  std::string text;
+  AppendNumber(text, static_cast<uint32_t>(why.code));
+  AppendText(text, why.message);
+  Add(kRefusal, text);
+  co_return co_await Flush();
 }
 
 LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
@@ -255,34 +372,47 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
   LinkPeer peer;
   uint8_t version = 0, purpose = 0;
   NodeId wanted = 0;
-  if (!TakeNumber(&in, &version) || version != kVersion || !TakeNumber(&in, &purpose) ||
+  if (!TakeNumber(&in, &version) || !TakeNumber(&in, &purpose) ||
       !TakeBytes(&in, kNonceSize, &their_nonce) || !TakeNumber(&in, &peer.info.id) ||
       !TakeNumber(&in, &wanted) || !TakeText(&in, &peer.info.set_name) ||
       !TakeText(&in, &peer.info.set_id) || !TakeText(&in, &peer.address) || !in.empty() ||
-      purpose < 1 || purpose > 3)
+      purpose < 1 || purpose > 3 || version < kOldVersion || version > kVersion)
     co_return Malformed();
   peer.purpose = static_cast<LinkPurpose>(purpose);
+  const bool old = version == kOldVersion;
+  if (old && !self.speaks_old()) {
+    const Error e{ErrorCode::kAuthenticationFailed,
+                  "a member of an earlier version asks for proof before it has proved itself: "
+                  "upgrade it, or set allowOldMemberHandshake until every member is upgraded"};
+    MAYFLY_CO_TRY(co_await Refuse(e));
+    co_return e;
+  }
 
-  std::string answer(kNonceSize, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(answer.data()), kNonceSize) != 1)
-    co_return Error{ErrorCode::kInternalError, "no random bytes"};
-  const std::string nonces = std::string(their_nonce) + answer;
+  std::string nonce;
+  if (!RandomNonce(&nonce)) co_return NoRandom();
+  const std::string nonces = std::string(their_nonce) + nonce;
+  std::string answer = nonce;
   AppendNumber(answer, self.node);
   answer.push_back(self.has_data ? 1 : 0);
   AppendText(answer, self.set_name);
   AppendText(answer, self.set_id);
-  Add(kAnswer, answer, Hmac(self.key, {"acceptor", challenge, answer}));
+  const std::string& key = old ? self.key : self.link_key;
+  const std::string expected =
+      old ? Hmac(key, {"dialler", challenge, answer}) : Hmac(key, {"dialler 2", challenge, nonce});
+  const std::string ours = Hmac(key, {old ? "acceptor" : "acceptor 2", challenge, answer});
+  // Nothing that comes of the key goes to who has not shown that it has it.
+  if (old)
+    Add(kAnswer, answer, ours);
+  else
+    Add(kNonce, nonce);
   MAYFLY_CO_TRY(co_await Flush());
   MAYFLY_CO_TRY(Frame proof, co_await Read(kMaxHandshake));
-  if (proof.type != kProof || !Same(proof.body, Hmac(self.key, {"dialler", challenge, answer}))) {
-    std::string text;
-    AppendNumber(text, static_cast<uint32_t>(ErrorCode::kAuthenticationFailed));
-    AppendText(text, OtherKey().message);
-    Add(kRefusal, text);
-    MAYFLY_CO_TRY(co_await Flush());
+  if (proof.type != kProof || !Same(proof.body, expected)) {
+    MAYFLY_CO_TRY(co_await Refuse(OtherKey()));
     co_return OtherKey();
   }
-  SetKeys(self.key, nonces, false);
+  if (!old) Add(kAnswer, answer, ours);
+  SetKeys(key, nonces, false);
   std::optional<Error> refuse;
   if (peer.info.set_name != self.set_name && peer.purpose != LinkPurpose::kProbe)
     refuse = Error{ErrorCode::kInvalidReplicaSetConfig,
@@ -303,11 +433,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
     if (!admitted) refuse = admitted.error();
   }
   if (refuse) {
-    std::string text;
-    AppendNumber(text, static_cast<uint32_t>(refuse->code));
-    AppendText(text, refuse->message);
-    Add(kRefusal, text);
-    MAYFLY_CO_TRY(co_await Flush());
+    MAYFLY_CO_TRY(co_await Refuse(*refuse));
     co_return *refuse;
   }
   Add(kProof, {});
@@ -315,62 +441,123 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
   co_return peer;
 }
 
-LinkTask<Result<std::unique_ptr<MemberLink>>> OpenLink(std::string address) {
-  std::string host, port;
-  if (!SplitAddress(address, &host, &port))
-    co_return Error{ErrorCode::kFailedToParse, "'" + address + "' is not host:port"};
-  auto executor = co_await asio::this_coro::executor;
-  asio::ip::basic_resolver<asio::ip::tcp, LinkExecutor> resolver(executor);
-  auto [unknown, found] = co_await resolver.async_resolve(host, port, asio::as_tuple(kAwait));
-  if (unknown)
-    co_return Error{ErrorCode::kHostNotFound, "cannot resolve " + host + ": " + unknown.message()};
-  asio::basic_stream_socket<asio::ip::tcp, LinkExecutor> socket(executor);
-  auto [failed, endpoint] = co_await asio::async_connect(socket, found, asio::as_tuple(kAwait));
-  if (failed)
-    co_return Error{ErrorCode::kHostUnreachable,
-                    "cannot connect to " + address + ": " + failed.message()};
-  boost::system::error_code ec;
-  socket.set_option(asio::ip::tcp::no_delay(true), ec);
-  // A member that has vanished does not keep what is sent to it waiting.
-  const unsigned silent_ms = 5000;
-  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
-  auto link = std::make_unique<MemberLink>(LinkSocket(std::move(socket)));
-
+LinkTask<Result<void>> MemberLink::AskForStream(const std::string& address) {
   const BsonDocument body = BuildBson(
       [](BsonBuilder& b) { b.Append("_mayflyMember", int32_t{1}).Append("$db", "admin"); });
-  std::string message;
   for (int32_t v : {static_cast<int32_t>(21 + body.view().size()), 1, 0, 2013, 0})
-    AppendNumber(message, v);
-  message.push_back('\0');
-  message.append(body.view().data(), body.view().size());
-  auto [write_failed, sent] =
-      co_await asio::async_write(link->socket(), asio::buffer(message), asio::as_tuple(kAwait));
-  if (write_failed) co_return Ended(write_failed);
-  std::array<char, 4> head;
-  auto [read_failed, n] =
-      co_await asio::async_read(link->socket(), asio::buffer(head), asio::as_tuple(kAwait));
-  if (read_failed) co_return Ended(read_failed);
+    AppendNumber(out_, v);
+  out_.push_back('\0');
+  out_.append(body.view().data(), body.view().size());
+  MAYFLY_CO_TRY(co_await Flush());
+  MAYFLY_CO_TRY(co_await Fill(4));
   int32_t size = 0;
-  std::memcpy(&size, head.data(), 4);
+  std::memcpy(&size, in_.data() + in_used_, 4);
   if (size < 26 || size > 64 << 10) co_return Malformed();
-  std::string reply(static_cast<size_t>(size) - 4, '\0');
-  auto [rest_failed, m] =
-      co_await asio::async_read(link->socket(), asio::buffer(reply), asio::as_tuple(kAwait));
-  if (rest_failed) co_return Ended(rest_failed);
+  MAYFLY_CO_TRY(co_await Fill(static_cast<size_t>(size)));
+  const std::string_view reply =
+      std::string_view(in_).substr(in_used_ + 21, static_cast<size_t>(size) - 21);
+  in_used_ += static_cast<size_t>(size);
   int32_t doc_size = 0;
-  std::memcpy(&doc_size, reply.data() + 17, 4);
-  if (doc_size < 5 || static_cast<size_t>(doc_size) > reply.size() - 17) co_return Malformed();
-  if (!ValidateBson(std::string_view(reply).substr(17, static_cast<size_t>(doc_size))))
+  std::memcpy(&doc_size, reply.data(), 4);
+  if (doc_size < 5 || static_cast<size_t>(doc_size) > reply.size() ||
+      !ValidateBson(reply.substr(0, static_cast<size_t>(doc_size))))
     co_return Malformed();
-  const BsonView doc(reply.data() + 17);
   bool ok = false;
   std::string why = "it is not a member of a replica set";
-  for (const BsonElement& e : doc) {
+  for (const BsonElement& e : BsonView(reply.data())) {
     if (e.name == "ok" && e.value.IsNumber()) ok = e.value.NumberAsDouble() == 1;
     if (e.name == "errmsg" && e.value.IsString()) why = e.value.String();
   }
   if (!ok) co_return Error{ErrorCode::kNoReplicationEnabled, address + ": " + why};
-  co_return link;
+  co_return Ok();
+}
+
+namespace {
+
+using TcpSocket = asio::basic_stream_socket<asio::ip::tcp, LinkExecutor>;
+
+/// A connection on its way, and what ends that in time.
+struct Making {
+  explicit Making(LinkExecutor executor) : timer(executor), resolver(executor), socket(executor) {}
+  asio::basic_waitable_timer<std::chrono::steady_clock,
+                             asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>
+      timer;
+  asio::ip::basic_resolver<asio::ip::tcp, LinkExecutor> resolver;
+  TcpSocket socket;
+  std::shared_ptr<MemberLink> link;
+  bool late = false, done = false;
+
+  void End() {
+    late = true;
+    boost::system::error_code ec;
+    resolver.cancel();
+    socket.close(ec);
+    if (link) link->Close();
+  }
+};
+
+LinkTask<Result<void>> Connect(const std::shared_ptr<Making>& m, const std::string& address) {
+  std::string host, port;
+  if (!SplitAddress(address, &host, &port))
+    co_return Error{ErrorCode::kFailedToParse, "'" + address + "' is not host:port"};
+  auto [unknown, found] = co_await m->resolver.async_resolve(host, port, asio::as_tuple(kAwait));
+  if (m->late) co_return Ok();
+  if (unknown)
+    co_return Error{ErrorCode::kHostNotFound, "cannot resolve " + host + ": " + unknown.message()};
+  // One address after the other, not async_connect: that would go on with the next after End.
+  boost::system::error_code failed = asio::error::host_not_found;
+  for (const auto& entry : found) {
+    boost::system::error_code ec;
+    m->socket.close(ec);
+    const asio::ip::tcp::endpoint endpoint = entry.endpoint();
+    std::tie(failed) = co_await m->socket.async_connect(endpoint, asio::as_tuple(kAwait));
+    if (!failed || m->late) break;
+  }
+  if (failed && !m->late)
+    co_return Error{ErrorCode::kHostUnreachable,
+                    "cannot connect to " + address + ": " + failed.message()};
+  co_return Ok();
+}
+
+LinkTask<Result<MadeLink>> TryLink(std::string address, LinkIdentity self, LinkPurpose purpose,
+                                   NodeId wanted, uint8_t version) {
+  auto m = std::make_shared<Making>(co_await asio::this_coro::executor);
+  m->timer.expires_after(std::chrono::milliseconds(kLinkHandshakeMs));
+  m->timer.async_wait([m](boost::system::error_code ec) {
+    if (!ec && !m->done) m->End();
+  });
+  const Error late{ErrorCode::kHostUnreachable, address + " does not answer in time"};
+  Result<void> connected = co_await Connect(m, address);
+  Result<LinkPeer> greeted = late;
+  if (connected && !m->late) {
+    boost::system::error_code ec;
+    m->socket.set_option(asio::ip::tcp::no_delay(true), ec);
+    // A member that has vanished does not keep what is sent to it waiting.
+    const unsigned silent_ms = 5000;
+    ::setsockopt(m->socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms,
+                 sizeof silent_ms);
+    m->link = std::make_shared<MemberLink>(LinkSocket(std::move(m->socket)));
+    connected = co_await m->link->AskForStream(address);
+    if (connected) greeted = co_await m->link->Dial(std::move(self), purpose, wanted, version);
+  }
+  m->done = true;
+  m->timer.cancel();
+  std::shared_ptr<MemberLink> link = std::move(m->link);
+  if (connected && greeted && !m->late) co_return MadeLink{std::move(link), greeted.value()};
+  if (link) link->Close();
+  if (m->late) co_return late;
+  co_return !connected ? connected.error() : greeted.error();
+}
+
+}  // namespace
+
+LinkTask<Result<MadeLink>> MakeLink(std::string address, LinkIdentity self, LinkPurpose purpose,
+                                    NodeId wanted) {
+  const bool old = self.speaks_old();
+  Result<MadeLink> made = co_await TryLink(address, self, purpose, wanted, kVersion);
+  if (made || made.error().code != kEndedEarly) co_return made;
+  if (old) co_return co_await TryLink(address, self, purpose, wanted, kOldVersion);
+  co_return Error{ErrorCode::kHostUnreachable, made.error().message};
 }
 
 }  // namespace mayfly

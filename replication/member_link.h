@@ -17,14 +17,24 @@
 ///
 ///   frame    := size:le32 (of type, body and mac) type:u8 body mac
 ///   mac      := 16 bytes of HMAC-SHA256(direction key, number:le64 size type body); empty when there is no key file
-///   The dialler sends {_mayflyMember: 1} as an OP_MSG first; after its reply the bytes are frames:
-///   01 challenge  body := version:u8 (1) purpose:u8 nonce:32 node:le64 wanted:le64 text(set name) text(set id) text(own address)
-///   02 answer     body := nonce:32 node:le64 has_data:u8 text(set name) text(set id) proof:32
-///   03 proof      body := proof:32
-///   04 refusal    body := code:le32 text
+///   The dialler sends {_mayflyMember: 1} as an OP_MSG first; after its reply the bytes are frames, of the dialler (>) and of the acceptor (<):
+///   > 01 challenge  body := version:u8 (2) purpose:u8 nonce:32 node:le64 wanted:le64 text(set name) text(set id) text(own address)
+///   < 05 nonce      body := nonce:32
+///   > 03 proof      body := HMAC-SHA256(key, "dialler 2" || challenge body || nonce body)
+///   < 02 answer     body := nonce:32 (the same) node:le64 has_data:u8 text(set name) text(set id) proof:32
+///                   proof := HMAC-SHA256(key, "acceptor 2" || challenge body || answer body without its proof)
+///   < 03 or 04      the verdict, signed already; 04 may also come in the place of 05 and 02, and is not signed then
+///   refusal body := code:le32 text
 ///   text     := size:le16 bytes
-///   proof    := HMAC-SHA256(key, side || challenge body || answer body without its proof)     side: "acceptor" | "dialler"
-///   direction key := HMAC-SHA256(key, side || both nonces)
+///   direction key := HMAC-SHA256(key, side || both nonces)     side: "frames of the dialler" | "frames of the acceptor"
+///   key      := PBKDF2-HMAC-SHA256(key file, "mayfly member link 2", kKeyRounds), 32 bytes
+///
+/// The dialler proves first: whoever connects without the key is shown nothing that it could try keys against. Whoever takes the place of an
+/// acceptor sees one proof; each guess then costs kKeyRounds, so a key file should have 32 characters or more.
+///
+/// Version 1, of earlier releases: key := key file; the acceptor answers the challenge with 02 at once, and proves first, so that any stranger
+/// could try keys at leisure. Only with LinkIdentity::old_handshake, or without a key file:
+///   > 01 (version 1)   < 02 (proof over "acceptor" ...)   > 03 (proof over "dialler" || challenge body || answer body without its proof)   < verdict
 // clang-format on
 namespace mayfly {
 
@@ -35,11 +45,23 @@ using LinkTask = boost::asio::awaitable<T, LinkExecutor>;
 
 enum class LinkPurpose : uint8_t { kStream = 1, kProbe = 2, kFetch = 3 };
 
+inline constexpr int kKeyRounds = 200'000;
+/// How long a connection may take to be made and to be greeted, together.
+inline constexpr int64_t kLinkHandshakeMs = 5000;
+
+/// The key that members prove with, from what the key file has; empty for an empty one. Takes about
+/// a tenth of a second the first time, and is remembered. Any thread.
+std::string MemberKey(const std::string& key_file);
+
 /// What this node says of itself.
 struct LinkIdentity {
   NodeId node = 0;
-  std::string set_name, set_id, key, address;
+  std::string set_name, set_id, address;
+  std::string key;       ///< content of the key file: version 1 alone
+  std::string link_key;  ///< MemberKey(key)
   bool has_data = false;
+  bool old_handshake = false;  ///< version 1 is spoken with those who know no other
+  bool speaks_old() const { return old_handshake || key.empty(); }
 };
 
 /// The other side after the handshake.
@@ -53,12 +75,18 @@ struct LinkPeer {
 class MemberLink {
  public:
   static constexpr size_t kMaxLinkFrame = 80 << 20;
-  explicit MemberLink(LinkSocket socket) : socket_(std::move(socket)) {}
+  explicit MemberLink(LinkSocket socket);
+  ~MemberLink();
+  MemberLink(const MemberLink&) = delete;
 
   LinkSocket& socket() { return socket_; }
   /// Bytes that were read before the link was made.
   void Unread(std::string_view bytes) { in_.append(bytes); }
   void Close();
+  /// From now on the link closes itself, and what waits on it fails with HostUnreachable, when
+  /// nothing has come for `ms` (up to a quarter more) although somebody waits for it, nor a part of
+  /// what is being sent has gone. The time that this process did not run does not count.
+  void CloseAfterSilence(int64_t ms);
 
   /// Goes on where `other` is: its socket now belongs to this one.
   void TakeKeys(MemberLink& other);
@@ -81,13 +109,24 @@ class MemberLink {
   /// The two sides of the handshake; the acceptor's begins behind the OP_MSG.
   /// Errors: AuthenticationFailed 18 (other key file), InvalidReplicaSetConfig 93 (other set), NodeNotFound 74 (another node than
   /// `wanted` lives there).
-  LinkTask<Result<LinkPeer>> Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted);
+  /// `version`: of the handshake. Both take kLinkHandshakeMs at most if the link is told so by
+  /// CloseAfterSilence or by whoever made it.
+  LinkTask<Result<LinkPeer>> Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted,
+                                  uint8_t version = 2);
+  /// Asks the server behind a fresh connection to `address` for the member stream.
+  LinkTask<Result<void>> AskForStream(const std::string& address);
   /// `admit`: whether who has proved to have the key is let in; an error is told to it and is the result.
   LinkTask<Result<LinkPeer>> Accept(LinkIdentity self,
                                     std::function<Result<void>(const LinkPeer&)> admit = {});
 
  private:
+  struct Guard;
   LinkTask<Result<void>> Fill(size_t size);
+  LinkTask<Result<void>> Prove(const LinkIdentity& self, const std::string& challenge,
+                               const std::string& nonce);
+  LinkTask<Result<void>> Refuse(const Error& why);
+  static void Watch(std::shared_ptr<Guard> guard);
+  Error Ended(const boost::system::error_code& ec) const;
   void SetKeys(const std::string& key, std::string_view nonces, bool dialler);
 
   LinkSocket socket_;
@@ -95,10 +134,19 @@ class MemberLink {
   size_t in_used_ = 0;
   std::string read_key_, write_key_;  ///< empty: frames are not signed
   uint64_t read_number_ = 0, write_number_ = 0;
+  std::shared_ptr<Guard> guard_;
 };
 
-/// Opens a connection to host:port (names are resolved), sends the command and reads its reply: what follows are frames.
-LinkTask<Result<std::unique_ptr<MemberLink>>> OpenLink(std::string address);
+/// A link that is greeted.
+struct MadeLink {
+  std::shared_ptr<MemberLink> link;
+  LinkPeer peer;
+};
+/// Opens a connection to host:port (names are resolved), asks for the member stream and greets:
+/// what follows are frames. Ends within kLinkHandshakeMs (twice that where the old handshake is
+/// tried as well; a resolver that hangs may take longer), whatever the other side does or does not do.
+LinkTask<Result<MadeLink>> MakeLink(std::string address, LinkIdentity self, LinkPurpose purpose,
+                                    NodeId wanted);
 
 /// `host:port`, `[v6]:port`, or a host alone (port 27017).
 bool SplitAddress(std::string_view address, std::string* host, std::string* port);

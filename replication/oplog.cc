@@ -310,10 +310,33 @@ Result<bool> OplogSource::Fetch(std::string_view record_key, Storage::Record* ou
 uint64_t OplogSource::Bytes() { return consensus_.Status().log_bytes; }
 
 int64_t OplogSource::Count() {
-  const ConsensusStatus s = consensus_.Status();
-  return s.last.index >= s.first.index && s.first.index > 0
-             ? static_cast<int64_t>(s.last.index - s.first.index + 1)
-             : 0;
+  constexpr int64_t kExact = 1000;
+  std::unique_ptr<LogCursor> log = consensus_.ReadLog();
+  log->SeekToLast();
+  if (!log->Valid()) return 0;
+  const uint64_t last = log->entry().position.index;
+  int64_t entries = 0, documents = 0;
+  uint64_t index = last;
+  for (; log->Valid() && entries < kExact; log->Prev(), ++entries) {
+    const CommittedEntry e = log->entry();
+    index = e.position.index;
+    if (e.kind != CommittedEntry::Kind::kData || e.data.size() < kLogEntryHeader) continue;
+    std::string_view rest = e.data.substr(kLogEntryHeader);
+    for (;;) {
+      uint64_t ts;
+      uint32_t ticks;
+      int64_t wall;
+      auto more = SkipLogUnit(&rest, &ts, &ticks, &wall);
+      if (!more || !more.value()) break;
+      documents += ticks;
+    }
+  }
+  // Of a longer log the newest entries say how many documents one has.
+  const uint64_t first = consensus_.Status().first.index;
+  if (first == 0 || index <= first || entries == 0) return documents;
+  return documents + static_cast<int64_t>(static_cast<double>(index - first) *
+                                          static_cast<double>(documents) /
+                                          static_cast<double>(entries));
 }
 
 }  // namespace mayfly

@@ -80,6 +80,7 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   c.machine = set.get();
   c.set_name = o.set_name;
   c.key = o.key;
+  c.old_handshake = o.old_handshake;
   c.data_directory = o.data_directory;
   c.log_max_bytes = set->log_max_bytes_;
   c.log_min_hours = o.log_min_hours;
@@ -179,6 +180,7 @@ void ReplicaSet::RunTasks() {
     if (!called) {
       // An idle primary: its time goes on for those who read on secondaries.
       if (committer_ != nullptr && committer_->writable() &&
+          (!options_.periodic_noops || options_.periodic_noops()) &&
           clock_.Now().millis - last_applied().wall_millis >= kNoopMillis)
         committer_->SubmitNoop(BuildBson([](BsonBuilder& b) { b.Append("msg", "periodic noop"); }),
                                [](Result<void>) {});
@@ -213,6 +215,16 @@ uint64_t ReplicaSet::OperationTime() {
     return std::max(applying_ts_.load(std::memory_order_acquire), applied_ts());
   return std::max({committer_->TimestampBehind(hidden),
                    applying_ts_.load(std::memory_order_acquire), applied_ts()});
+}
+
+uint64_t ReplicaSet::known_time() const {
+  uint64_t known = cluster_time();
+  for (const MemberStatus& m : consensus_->Status().members) {
+    if (m.self || !ValidateBson(m.payload, false)) continue;
+    if (const BsonValue ts = BsonView(m.payload)["ts"]; ts.Is(BsonType::kTimestamp))
+      known = std::max(known, ts.Timestamp());
+  }
+  return known;
 }
 
 OpTime ReplicaSet::last_applied() const {

@@ -116,6 +116,9 @@ struct ReplicaSetOptions {
   uint64_t log_max_bytes = 0;
   double log_min_hours = 0;
   bool history_lost = false;  ///< ConsensusOptions
+  std::function<bool()> old_handshake;  ///< ConsensusOptions
+  /// Whether an idle primary writes a note every ten seconds; null: it does.
+  std::function<bool()> periodic_noops;
   std::function<void(char severity, std::string_view message, BsonView attributes)> log;
   /// Any thread; must not block.
   std::function<void(ReplEvent)> event;
@@ -176,6 +179,8 @@ class ReplicaSet final : public StateMachine {
   /// the others. Before Start.
   void set_right_time(std::function<Instant()> right);
   uint64_t cluster_time() const { return std::max(committer_->last_ts(), applied_ts()); }
+  /// The newest time that this member or, by their heartbeats, others are known to have issued.
+  uint64_t known_time() const;
 
   // --- commands; blocking ----------------------------------------------------------------------------
   /// `config` empty: a set of this member alone. Errors: 23, 93, 74.

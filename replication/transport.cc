@@ -24,12 +24,15 @@ constexpr size_t kFlushBytes = 1 << 20;
 /// Whoever is refused asks again and again: the same reason is told once a minute.
 constexpr int64_t kTellAgainMs = 60'000;
 constexpr size_t kMaxRefusals = 64;
-constexpr int64_t kHandshakeMs = 5000, kFirstPauseMs = 50, kLastPauseMs = 1000;
+constexpr int64_t kHandshakeMs = kLinkHandshakeMs, kFirstPauseMs = 50, kLastPauseMs = 1000;
 constexpr int kProbeAttempts = 3;
 constexpr int64_t kProbeAgainMs = 200;
 /// A stream that has been silent for so long, and for several heartbeats, is broken although nobody
 /// said so.
 constexpr int64_t kSilentMs = 5000, kSilentHeartbeats = 3;
+/// The same of a stream that another member has opened: its heartbeats may be rarer than ours until
+/// the configuration has come.
+constexpr int64_t kSilentCallerMs = 60'000;
 
 using Timer =
     asio::basic_waitable_timer<std::chrono::steady_clock,
@@ -69,9 +72,7 @@ struct Transport::Peer {
   Timer wake;
   std::shared_ptr<MemberLink> link;
   bool writing = false;
-  bool silent = false;  ///< the link was closed for that
   std::string last_error;
-  int64_t heard_ms = 0;
 };
 
 namespace {
@@ -203,59 +204,42 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
       address = peer->address;
     }
     Log('D', "Member " + address + ": connecting");
-    auto opened = co_await OpenLink(address);
+    auto made = co_await MakeLink(address, o_.identity(), LinkPurpose::kStream, peer->id);
     Error why;
-    if (opened) {
-      std::shared_ptr<MemberLink> link = std::move(opened).value();
-      Result<LinkPeer> greeted = Error{};
+    if (made) {
+      std::shared_ptr<MemberLink> link = std::move(made.value().link);
+      pause = kFirstPauseMs;
+      peer->link = link;
+      peer->last_error.clear();
+      // It takes what it is sent, so it is there; its answers wait behind that.
+      link->moved = [this, id = peer->id] { o_.moved(id, true); };
       {
-        Watchdog dog(net_.get_executor(), link, kHandshakeMs);
-        greeted = co_await link->Dial(o_.identity(), LinkPurpose::kStream, peer->id);
+        // What waited for a connection is old: the engine has sent it again or given up.
+        std::lock_guard l(peer->mutex);
+        peer->queue.clear();
+        peer->queued_bytes = 0;
       }
-      if (greeted) {
-        pause = kFirstPauseMs;
-        peer->link = link;
-        peer->heard_ms = NowMs();
-        peer->silent = false;
-        peer->last_error.clear();
-        // It takes what it is sent, so it is there; its answers wait behind that.
-        link->moved = [this, p = peer.get()] {
-          p->heard_ms = NowMs();
-          o_.moved(p->id, true);
-        };
-        {
-          // What waited for a connection is old: the engine has sent it again or given up.
-          std::lock_guard l(peer->mutex);
-          peer->queue.clear();
-          peer->queued_bytes = 0;
+      Log('D', "Member " + address + ": connected");
+      o_.link_changed(peer->id, true, {});
+      peer->writing = true;
+      asio::co_spawn(net_.get_executor(), Writer(peer, link), asio::detached);
+      for (;;) {
+        auto frame = co_await link->Read();
+        if (!frame) {
+          why = frame.error();
+          break;
         }
-        Log('D', "Member " + address + ": connected");
-        o_.link_changed(peer->id, true, {});
-        peer->writing = true;
-        asio::co_spawn(net_.get_executor(), Writer(peer, link), asio::detached);
-        for (;;) {
-          auto frame = co_await link->Read();
-          if (!frame) {
-            why = frame.error();
-            if (peer->silent) why.message = "it is connected and does not answer";
-            break;
-          }
-          peer->heard_ms = NowMs();
-          if (frame.value().type == kHeartbeatAnswer)
-            o_.received(peer->id, kHeartbeatAnswer, frame.value().body);
-        }
-        link->Close();
-        peer->link.reset();
-        while (peer->writing) {  // it has the link too
-          peer->wake.cancel();
-          co_await Pause(peer, 1);
-        }
-      } else {
-        why = greeted.error();
-        link->Close();
+        if (frame.value().type == kHeartbeatAnswer)
+          o_.received(peer->id, kHeartbeatAnswer, frame.value().body);
+      }
+      link->Close();
+      peer->link.reset();
+      while (peer->writing) {  // it has the link too
+        peer->wake.cancel();
+        co_await Pause(peer, 1);
       }
     } else {
-      why = opened.error();
+      why = made.error();
     }
     if (peer->gone || stopped_) break;
     if (why.message != peer->last_error)
@@ -272,13 +256,9 @@ LinkTask<void> Transport::Writer(std::shared_ptr<Peer> peer, std::shared_ptr<Mem
   int64_t last_heartbeat = INT64_MIN / 2, next_heartbeat = 0;
   while (!peer->gone && peer->link == link) {
     const int64_t now = NowMs(), every = heartbeat_ms_;
+    link->CloseAfterSilence(std::max(kSilentMs, every * kSilentHeartbeats));
     next_heartbeat = last_heartbeat + every;
     if (now >= next_heartbeat) {
-      if (now - peer->heard_ms > std::max(kSilentMs, every * kSilentHeartbeats)) {
-        peer->silent = true;
-        link->Close();
-        break;
-      }
       link->Add(kHeartbeat, o_.heartbeat(peer->id));
       last_heartbeat = now;
       next_heartbeat = now + every;
@@ -398,6 +378,7 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
 LinkTask<void> Transport::ServeStream(std::shared_ptr<MemberLink> link, LinkPeer peer) {
   if (!peer.address.empty()) AddPeer({peer.info.id, peer.address}, false);
   link->moved = [this, id = peer.info.id] { o_.moved(id, false); };
+  link->CloseAfterSilence(std::max(kSilentCallerMs, heartbeat_ms_ * kSilentHeartbeats));
   for (;;) {
     auto frame = co_await link->Read();
     if (!frame) {
@@ -416,16 +397,12 @@ LinkTask<void> Transport::ServeStream(std::shared_ptr<MemberLink> link, LinkPeer
 }
 
 LinkTask<Result<NodeInfo>> Transport::AskWho(std::string address, std::string set_id) {
-  auto opened = co_await OpenLink(address);
-  if (!opened) co_return opened.error();
-  std::shared_ptr<MemberLink> link = std::move(opened).value();
-  Watchdog dog(net_.get_executor(), link, kHandshakeMs);
   LinkIdentity identity = o_.identity();
   if (!set_id.empty()) identity.set_id = set_id;
-  auto greeted = co_await link->Dial(identity, LinkPurpose::kProbe, 0);
-  link->Close();
-  if (!greeted) co_return greeted.error();
-  co_return greeted.value().info;
+  auto made = co_await MakeLink(address, std::move(identity), LinkPurpose::kProbe, 0);
+  if (!made) co_return made.error();
+  made.value().link->Close();
+  co_return made.value().peer.info;
 }
 
 void Transport::Probe(std::string address, std::string set_id, int64_t timeout_ms,

@@ -5,6 +5,7 @@
 #include "server/current_op.h"
 #include "server/session_store.h"
 #include "server/ttl_status.h"
+#include "storage/record_source.h"
 #include "storage/storage.h"
 #include "storage/tombstone.h"
 #include "storage/visibility.h"
@@ -44,7 +45,8 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   if (with_ns) out.Append("ns", coll.ns);
   if (coll.is_view) return;
   // Expired documents that are still stored count as bytes only.
-  const int64_t bytes = coll.counters->bytes;
+  const int64_t bytes =
+      coll.source ? static_cast<int64_t>(coll.source->Bytes()) : coll.counters->bytes.load();
   Operation op(server.clock());
   Result<int64_t> visible = Visibility(storage, coll, op.now).CountVisible(op);
   const int64_t count = visible ? visible.value() : coll.counters->documents.load();

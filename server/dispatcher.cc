@@ -294,7 +294,7 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (set != nullptr) {
     s.op->cluster_time = set->cluster_time();
     if (!g.cluster_time.missing()) {
-      MAYFLY_TRY(replication_gate::SeeClusterTime(*set, g.cluster_time.Document(), s.op->now));
+      MAYFLY_TRY(replication_gate::CheckClusterTime(*set, g.cluster_time.Document(), s.op->now));
     }
     MAYFLY_TRY(replication_gate::CheckState(*set, *s.row, req, s.legacy && (s.query.flags & 4)));
   }

@@ -2,6 +2,7 @@
 
 #include "server/config.h"
 #include "server/io_watchdog.h"
+#include "server/member_parameters.h"
 #include "server/server_context.h"
 #include "server/short_reads.h"
 
@@ -110,6 +111,24 @@ void RegisterTtl(ServerContext& server) {
             "What the guard does with a rule that would remove more: log, hold, or nothing.");
 }
 
+void RegisterMember(ParameterRegistry& p) {
+  MemberParameters& m = TheMemberParameters();
+  p.AddBool("allowOldMemberHandshake", &m.allow_old_member_handshake,
+            "Talk to members of earlier versions as well, whose handshake lets anybody who "
+            "connects guess the key file.");
+  p.Add({.name = "writePeriodicNoops",
+         .help = "Whether an idle primary writes a note into the log every ten seconds.",
+         .at_runtime = false,
+         .get = [&m](BsonBuilder& b,
+                     std::string_view n) { b.Append(n, m.write_periodic_noops.load()); },
+         .set = [&m](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool) && !v.IsNumber())
+             return WrongType("writePeriodicNoops", v, "bool");
+           m.write_periodic_noops = v.Truthy();
+           return Ok();
+         }});
+}
+
 }  // namespace
 
 void RegisterParameters(ServerContext& server) {
@@ -117,6 +136,7 @@ void RegisterParameters(ServerContext& server) {
   ServerParameters& s = server.settings();
   Log& log = server.log();
   RegisterTtl(server);
+  RegisterMember(p);
   p.AddInt("cursorTimeoutMillis", &s.cursor_timeout_millis, 1, INT64_MAX,
            "Milliseconds after which an idle cursor closes.", {}, false);
   p.AddInt("clientCursorMonitorFrequencySecs", &s.client_cursor_monitor_frequency_secs, 1, 3600,

@@ -1,5 +1,6 @@
 #include "server/profiler.h"
 
+#include "protocol/extended_json.h"
 #include "protocol/micros.h"
 #include "protocol/object_id.h"
 #include "server/server_context.h"
@@ -64,6 +65,37 @@ void AppendCosts(const FinishedOperation& f, BsonBuilder& out) {
   out.Append("responseLength", f.reply_bytes);
 }
 
+/// Up to `size` bytes, and not the half of a character.
+void CutAtCharacter(std::string& text, size_t size) {
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  text.resize(size);
+}
+
+/// The document as text, as far as kMaxCommandBytes reach: what is behind that is not looked at.
+void AppendCut(BsonView doc, bool array, std::string& out) {
+  out += array ? "[ " : "{ ";
+  bool first = true;
+  for (const BsonElement& e : doc) {
+    if (out.size() > kMaxCommandBytes) return;
+    if (!std::exchange(first, false)) out += ", ";
+    if (!array) out.append(e.name).append(": ");
+    const size_t room = kMaxCommandBytes + 16;
+    if (e.value.IsDocument()) {
+      AppendCut(e.value.Document(), false, out);
+    } else if (e.value.Is(BsonType::kArray)) {
+      AppendCut(e.value.Document(), true, out);
+    } else if (e.value.IsString() && e.value.String().size() > room) {
+      out.append(1, '"').append(e.value.String().substr(0, room)).append("...\"");
+    } else if (e.value.size() > room) {
+      out += std::string(BsonTypeName(e.value.type())) + "(" + std::to_string(e.value.size()) +
+             " bytes)";
+    } else {
+      out += ToRelaxedJson(e.value);
+    }
+  }
+  out += array ? " ]" : " }";
+}
+
 /// The statements of an update or delete; empty: the command has none.
 std::vector<BsonView> StatementsOf(const FinishedOperation& f, std::string_view* field) {
   *field = f.report.op == "update" ? "updates" : f.report.op == "remove" ? "deletes" : "";
@@ -96,16 +128,15 @@ void AppendCommand(const FinishedOperation& f, BsonBuilder& out) {
     out.Append("command", req.body);
     return;
   }
-  // The array that makes it long goes; its length stays.
+  // As MongoDB shows it: text, cut; the comment stays findable.
+  std::string text;
+  AppendCut(req.body, false, text);
+  if (text.size() > kMaxCommandBytes) CutAtCharacter(text, kMaxCommandBytes);
   BsonBuilder command = out.OpenDocument("command");
-  for (const CommandField& f : req.fields) {
-    if (f.value.size() > kMaxCommandBytes / 4) {
-      command.Append(f.name,
-                     std::string("(") + std::to_string(f.value.size()) + " bytes left out)");
-    } else {
-      command.Append(f.name, f.value);
-    }
-  }
+  command.Append("$truncated", text + "...");
+  for (const CommandField& f : req.fields)
+    if (f.name == "comment" && f.value.size() <= kMaxCommandBytes / 4)
+      command.Append("comment", f.value);
   command.Done();
 }
 

@@ -19,6 +19,10 @@ namespace {
 constexpr asio::use_awaitable_t<IoExecutor> kAwait;
 /// How long a client has to read an error that is news before hellos tell of it too.
 constexpr std::chrono::milliseconds kNewsBeforeHello(25);
+/// A client may have seen what this member has not heard of yet; further ahead of all known times
+/// than this nobody has issued one.
+constexpr uint64_t kAheadSeconds = 10;
+constexpr int64_t kNudgeMicros = 100'000;
 constexpr uint64_t kMaxDriftSeconds = 365ull * 24 * 3600;  ///< maxAcceptableLogicalClockDriftSecs
 
 bool IsNotPrimary(ErrorCode code) {
@@ -238,7 +242,7 @@ Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandReq
   return Ok();
 }
 
-Result<void> SeeClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
+Result<void> CheckClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
   const BsonValue t = doc["clusterTime"];
   if (t.missing()) return Error{ErrorCode::kNoSuchKey, "Missing expected field \"clusterTime\""};
   if (!t.Is(BsonType::kTimestamp))
@@ -251,7 +255,6 @@ Result<void> SeeClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
     return Error{ErrorCode::kBadValue, "New cluster time, " + std::to_string(ts >> 32) +
                                            ", is too far from this node's wall clock time, " +
                                            std::to_string(now.millis / 1000) + "."};
-  if (set.topology()->config) set.committer().AdvanceTo(ts);
   return Ok();
 }
 
@@ -394,24 +397,32 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
     co_return co_await ConfirmLeads(ctx);
   }
   const uint64_t wanted = std::max(ctx.after_cluster_time, ctx.at_cluster_time);
-  if (wanted > set.cluster_time())
-    co_return Error{
-        ErrorCode::kInvalidOptions,
-        "readConcern afterClusterTime value must not be greater than the current clusterTime"};
+  if (wanted > set.cluster_time()) {
+    const uint64_t clock =
+        static_cast<uint64_t>(std::max<int64_t>(set.clock().RightTime().millis, 0)) / 1000;
+    if ((wanted >> 32) > std::max(set.known_time() >> 32, clock) + kAheadSeconds)
+      co_return Error{
+          ErrorCode::kInvalidOptions,
+          "readConcern afterClusterTime value must not be greater than the current clusterTime"};
+  }
   bool nudged = false;
   while (set.applied_ts() < wanted) {
     CollectionNotifier::Watch watch(ctx.server.notifier(),
                                     static_cast<uint32_t>(ReplEvent::kApplied));
     if (set.applied_ts() >= wanted) break;
-    if (!nudged && set.writable()) {
-      // Somebody has seen a later time than the log has: an entry takes it there.
+    const int64_t now = ctx.server.clock().MonotonicMicros();
+    // Somebody has seen a later time than the log has: an entry takes it there once this primary's
+    // own time has come so far. Its time does not go ahead because a client says so.
+    if (!nudged && set.writable() &&
+        (set.committer().last_ts() >= wanted ||
+         set.clock().Now().millis / 1000 > static_cast<int64_t>(wanted >> 32))) {
       nudged = true;
       set.committer().SubmitNoop(BuildBson([](BsonBuilder& b) {
                                    b.Append("noop write for afterClusterTime read concern", 1);
                                  }),
                                  [](Result<void>) {});
     }
-    MAYFLY_CO_TRY(co_await watch.WaitFor(ctx, ctx.server.clock().MonotonicMicros() + 10'000'000));
+    MAYFLY_CO_TRY(co_await watch.WaitFor(ctx, now + (nudged ? 10'000'000 : kNudgeMicros)));
   }
   // What this secondary has caught up with may have been hidden from the session before: it has to be
   // hidden here too.

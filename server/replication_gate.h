@@ -83,8 +83,9 @@ namespace replication_gate {
 /// Whether this member, as it is now, may run the command. Errors: 10107, 13435, 13436.
 Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandRequest& req,
                         bool legacy_secondary_ok);
-/// Takes in what the client has seen of the set's time. Errors: BadValue 2, NoSuchKey 4, TypeMismatch 14.
-Result<void> SeeClusterTime(ReplicaSet& set, BsonView cluster_time, Instant now);
+/// Looks at what the client says of the set's time. It is not signed, so this member's own time does not follow it.
+/// Errors: BadValue 2, NoSuchKey 4, TypeMismatch 14.
+Result<void> CheckClusterTime(ReplicaSet& set, BsonView cluster_time, Instant now);
 /// Reads `readConcern` into the context. Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72; of a server that belongs to no set,
 /// NotAReplicaSet 123 for what only a set can do.
 Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc);

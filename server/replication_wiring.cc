@@ -11,6 +11,7 @@
 #include "server/cluster_parameters.h"
 #include "server/commands/repl_status.h"
 #include "server/config.h"
+#include "server/member_parameters.h"
 #include "server/replication_gate.h"
 #include "server/server_context.h"
 #include "storage/storage.h"
@@ -72,6 +73,8 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   if (!config.key_file.empty()) {
     MAYFLY_TRY(o.key, ReadKeyFile(config.key_file));
   }
+  o.old_handshake = [] { return TheMemberParameters().allow_old_member_handshake.load(); };
+  o.periodic_noops = [] { return TheMemberParameters().write_periodic_noops.load(); };
   o.data_directory = config.db_path;
   o.self_host = SelfHost(config, config.port);
   o.port = config.port;

@@ -105,6 +105,17 @@ void ShareOutDescriptors(Log& log, ServerConfig* config) {
   config->max_connections = plan.connections;
 }
 
+/// What mongod warns of at start-up, in its words.
+void WarnOfAccess(Log& log) {
+  log.AddStartupWarning(LogComponent::kControl, 22120,
+                        "Access control is not enabled for the database. Read and write access to "
+                        "data and configuration is unrestricted");
+  if (::geteuid() == 0)
+    log.AddStartupWarning(
+        LogComponent::kControl, 22138,
+        "You are running this process as the root user, which is not recommended");
+}
+
 /// Turns signals into calls on one thread of its own, where everything may be called.
 class Signals {
  public:
@@ -292,6 +303,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   std::unique_ptr<Log> log = std::move(opened).value();
   LogStart(*log, config);
   ShareOutDescriptors(*log, &config);
+  WarnOfAccess(*log);
 
   const int64_t memory = static_cast<int64_t>(MemoryLimit());
   large_memory::SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));

@@ -315,6 +315,9 @@ Result<void> Server::ListenUnix() {
         threads_[0]->executor());
     probe.connect(endpoint, ec);
     if (!ec) return fail("another server listens there");
+    struct stat st {};
+    if (::lstat(unix_path_.c_str(), &st) == 0 && !S_ISSOCK(st.st_mode))
+      return fail("there is something that is not a socket");
     ::unlink(unix_path_.c_str());
     ec.clear();
   }

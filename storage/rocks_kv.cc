@@ -295,6 +295,23 @@ Result<void> RocksKv::PrepareDirectory(const std::string& path) {
   return Ok();
 }
 
+/// A directory with data and without CURRENT: RocksDB would make a new store of it, and remove the
+/// old one's files as not its own.
+static Result<void> RefuseLostCurrent(rocksdb::Env& env, const std::string& path) {
+  std::vector<std::string> names;
+  rocksdb::Status s = env.GetChildren(path, &names);
+  if (!s.ok())
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot list the data directory " + path + ": " + s.ToString()};
+  for (const std::string& n : names)
+    if (n.ends_with(".sst"))
+      return Error{ErrorCode::kFileNotOpen,
+                   "the data directory " + path + " has data (" + n +
+                       ") and lacks the file CURRENT, without which it cannot be read: restore "
+                       "that, or the directory from a backup"};
+  return Ok();
+}
+
 Error RocksKv::OpenError(const std::string& path, const rocksdb::Status& s) {
   std::string text = s.ToString();
   if (s.IsIOError() && text.find("LOCK") != std::string::npos &&
@@ -334,8 +351,12 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
   }));
   kv->log_line_ = options.log;
 
-  bool exists = db_options.env->FileExists(options.path + "/CURRENT").ok();
-  if (exists) {
+  const rocksdb::Status found = db_options.env->FileExists(options.path + "/CURRENT");
+  bool exists = found.ok();
+  if (!exists) {
+    if (!found.IsNotFound() && !found.IsPathNotFound()) return OpenError(options.path, found);
+    MAYFLY_TRY(RefuseLostCurrent(*db_options.env, options.path));
+  } else {
     std::vector<std::string> names;
     rocksdb::Status s = rocksdb::DB::ListColumnFamilies(db_options, options.path, &names);
     if (!s.ok()) return OpenError(options.path, s);

@@ -7,6 +7,7 @@
 #include "storage/index_keys.h"
 #include "storage/key_encoding.h"
 #include "storage/key_format.h"
+#include "storage/record_source.h"
 
 namespace mayfly {
 
@@ -97,6 +98,7 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
 }
 
 Result<int64_t> Visibility::CountVisible(Operation& op, const ReadView& given) const {
+  if (counted_->source) return counted_->source->Count();
   const bool may_hide = MayHide();
   if (!may_hide && given.snapshot() == nullptr) return Storage::DocumentCount(*counted_);
   // The counter is written with each change, so that it agrees with the entries at one point in time.

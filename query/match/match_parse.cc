@@ -154,7 +154,10 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
   }
   if (name == "$where") {
     if (!options.allow_where) return Bad("$where is not allowed in this context");
-    return Error{LocationCode(6108304), "no globalScriptEngine in $where parsing"};
+    return Error{LocationCode(6108304),
+                 "$where cannot be used, because there is no server-side JavaScript here (no "
+                 "globalScriptEngine in $where parsing): use $expr with the operators of "
+                 "aggregation"};
   }
   if (name == "$text")
     return Error{ErrorCode::kIndexNotFound, "text index required for $text query"};

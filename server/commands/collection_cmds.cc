@@ -196,12 +196,16 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
   return Ok();
 }
 
+/// A collection takes this much at least, however small it is: what there is of it may still be in
+/// memory alone.
+constexpr uint64_t kLeastBytes = 4096;
+
 uint64_t BytesOf(ServerContext& server, std::string_view db, int64_t* collections) {
   uint64_t bytes = 0;
   for (const CollectionInfoPtr& c : server.storage().catalog().List(db)) {
     ++*collections;
     if (c->is_view) continue;
-    bytes += server.storage().StorageBytes(*c);
+    bytes += std::max(server.storage().StorageBytes(*c), kLeastBytes);
     for (const IndexInfoPtr& i : c->indexes) bytes += server.storage().IndexBytes(*c, *i);
   }
   return bytes;

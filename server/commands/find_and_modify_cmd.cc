@@ -141,6 +141,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
         metadata.expire_at = r.before_expires;
       }
     }
+    ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
     if (ctx.write_concern.journal) {
       MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
     }

@@ -5,6 +5,7 @@
 #include "server/arg_reader.h"
 #include "server/server_context.h"
 #include "storage/namespace.h"
+#include "storage/record_source.h"
 #include "storage/storage.h"
 #include "storage/visibility.h"
 
@@ -46,7 +47,7 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
     ++collections;
     MAYFLY_TRY(int64_t documents, Visibility(storage, *c, ctx.op.now).CountVisible(ctx.op));
     objects += documents;
-    data += c->counters->bytes;
+    data += c->source ? static_cast<int64_t>(c->source->Bytes()) : c->counters->bytes.load();
     stored += storage.StorageBytes(*c);
     indexes += static_cast<int64_t>(c->indexes.size()) + (c->capped || c->clustered ? 0 : 1);
     for (const IndexInfoPtr& i : c->indexes) index_bytes += storage.IndexBytes(*c, *i);

@@ -17,7 +17,7 @@ struct Unavailable {
 constexpr std::string_view kNoSearch =
     "search indexes are a service of MongoDB Atlas, which this server does not have";
 constexpr std::string_view kNoUsers =
-    "there are no users in this version: it runs without access control";
+    "users and roles are not built yet: this version runs without access control";
 constexpr std::string_view kNoAuthentication =
     "Authentication failed: access control is not enabled, connect without a user name";
 
@@ -90,10 +90,16 @@ Result<void> Logout(CommandContext&, const CommandRequest& req, BsonBuilder&) {
 
 void RegisterUnavailableCommands(CommandRegistry& registry) {
   for (const Unavailable& u : kUnavailable) {
-    const bool admin = u.name.ends_with("Transaction");
+    const bool transaction = u.name.ends_with("Transaction");
+    const bool users = u.code == ErrorCode::kNotImplemented;
+    // What is missing is what has to be said, not that it takes no write concern; and a password is
+    // nothing for the profile.
+    const bool secret = users || u.code == ErrorCode::kAuthenticationFailed;
     registry.Add({.name = u.name,
-                  .flags = kNoAuth | kSecondaryOk | kHidden | (admin ? kAdminOnly : 0u) |
-                           (u.name.ends_with("Transaction") ? kApiV1 | kTakesWriteConcern : 0u),
+                  .flags = kNoAuth | kSecondaryOk | kHidden |
+                           (transaction || users ? uint32_t{kTakesWriteConcern} : 0u) |
+                           (transaction ? kAdminOnly | kApiV1 : 0u) |
+                           (secret ? uint32_t{kNoProfile} : 0u),
                   .help = "Not available on this server.",
                   .run = &Refuse});
   }

@@ -6,8 +6,9 @@ line says "N passed, N failed".
 import shutil, sys, threading, time
 
 import pymongo
+from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
-from pymongo.read_preferences import Nearest
+from pymongo.read_preferences import Nearest, Secondary
 from pymongo.write_concern import WriteConcern
 
 from replica_set import Checks, Member, ReplicaSet, code
@@ -372,6 +373,42 @@ def young():
         s.close()
 
 
+def newest(member):
+    return next(member.client.local["oplog.rs"].find().sort("$natural", -1).limit(1))["ts"]
+
+
+def times(s):
+    """What clients bring as $clusterTime moves no member's time, and a session that goes from the primary to a secondary still reads what it wrote."""
+    ahead = Timestamp(int(time.time()) + 200 * 86400, 1)
+    said = {"clusterTime": ahead, "signature": {"hash": b"\0" * 20, "keyId": 0}}
+    for m in s.members:
+        with pymongo.MongoClient("127.0.0.1", m.port, directConnection=True, timeoutMS=5000) as client, client.start_session() as session:
+            session.advance_cluster_time(said)
+            client.admin.command("ping", session=session)
+            session.advance_operation_time(ahead)
+            coll = client.test.get_collection("times", read_preference=Secondary())
+            check(code(lambda: coll.find_one({}, session=session)) == 72, "a time that nobody has issued is refused, not waited for")
+    s.primary().client.test.times.insert_one({"_id": "one"})
+    check(newest(s.primary()).time < time.time() + 60, "a write has the primary's time")
+    with pymongo.MongoClient(s.uri, readConcernLevel="majority", w="majority") as client:
+        coll = client.test.get_collection("times", read_preference=Secondary())
+        missed = 0
+        with client.start_session(causal_consistency=True) as session:
+            for i in range(300):
+                client.test.times.insert_one({"_id": i}, session=session)
+                missed += coll.find_one({"_id": i}, session=session) is None
+        check(missed == 0, f"300 writes are read on secondaries at once by the session that made them: {missed} missed")
+    for m in s.members:
+        m.stop()
+    for m in s.members:
+        m.start()
+    for m in s.members:
+        m.wait_up()
+    s.in_place()
+    s.primary().client.test.times.insert_one({"_id": "two"})
+    check(newest(s.primary()).time < time.time() + 60, "and after a restart of all")
+
+
 def wait_votes(s):
     """A member that is taken in votes once it has everything."""
     s.wait(lambda: s.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == 3, "all three to vote")
@@ -381,7 +418,7 @@ def main():
     s = ReplicaSet(extra=("--setParameter", "enableTestCommands=1"))
     try:
         s.initiate()
-        for part in (timings, leaders, kinds, delayed, stopped, emptied, removed):
+        for part in (timings, leaders, kinds, delayed, stopped, emptied, removed, times):
             if ONLY and part.__name__ not in ONLY:
                 continue
             print(f"     {part.__name__}", flush=True)

@@ -2,7 +2,8 @@
 
 Each member is reached by others through a port of the proxy (it stands in the set's configuration, so drivers use it too). Who speaks is told by
 the first bytes of a connection: a member's has its node id, a client's names its zone as appName ("zone-a"). What is cut is held back and goes on
-when the cut ends, as TCP does it; connections that are made meanwhile hang.
+when the cut ends, as TCP does it; connections that are made meanwhile hang. Connections can also be lost: they stay open on both sides and nothing comes
+through them any more, while new ones work.
 """
 import asyncio, re, struct, threading
 
@@ -17,6 +18,14 @@ class Network:
         self.nodes, self.servers, self.tasks = {}, [], set()  # node id -> name, learned where it answers
         self.cut, self.delays = set(), {}
         self.changed = asyncio.Event()
+        self.losses = []  # of each lose(): the links
+
+    def lose(self, links):
+        """The connections between `links`, (from, to), that are open now carry nothing from here on, and are not closed either."""
+        self.loop.call_soon_threadsafe(self.losses.append, set(links))
+
+    def lost(self, born, src, dst):
+        return any(self.link(src, dst) in links for links in self.losses[born:])
 
     def add(self, name, target):
         """A port that leads to the member `name`, which listens on `target`."""
@@ -85,12 +94,15 @@ class Network:
             self.tasks.discard(task)
 
     async def pass_on(self, reader, writer, src, dst, data, answer=False):
+        born = len(self.losses)
         while True:
             if data and answer and data[4] == 2:
                 self.nodes[struct.unpack_from("<Q", data, 4 + 1 + 32)[0]] = src  # size type nonce node
                 answer = False
             if data:
                 await self.open(src, dst)
+                if self.lost(born, src, dst):
+                    await asyncio.Event().wait()
                 delay = self.delays.get(self.link(src, dst), 0)
                 if delay:
                     self.loop.call_later(delay, self.late, writer, data)
@@ -100,6 +112,8 @@ class Network:
             data = await reader.read(65536)
             if not data:
                 await self.open(src, dst)
+                if self.lost(born, src, dst):
+                    await asyncio.Event().wait()
                 self.loop.call_later(self.delays.get(self.link(src, dst), 0), writer.close)
                 return
 

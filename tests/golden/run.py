@@ -98,12 +98,17 @@ def launch(binary, args, log_path, limit=60, stdin=None):
     return proc, port[0] if port else None
 
 
+# What the server writes by itself every so often, by the clock of the machine: no file may depend on when that falls. The clock of the files
+# drives everything else (reaper, cursors, sessions).
+QUIET = ("--setParameter", "writePeriodicNoops=false", "--setParameter", f"logicalSessionRefreshMillis={2**31 - 1}")
+
+
 class Server:
     """A mayflyd of our own on a free port, with a movable clock."""
 
     def __init__(self, binary, extra=()):
         self.dir = tempfile.mkdtemp(prefix="mayfly-golden-")
-        self.proc, self.port = launch(binary, ["--dbpath", f"{self.dir}/data", "--testClock", *extra], f"{self.dir}/out.log")
+        self.proc, self.port = launch(binary, ["--dbpath", f"{self.dir}/data", "--testClock", *QUIET, *extra], f"{self.dir}/out.log")
         if self.port is None:
             self.proc.kill()
             sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
