@@ -10,6 +10,9 @@ namespace {
 /// keyspace a little until compaction has removed it, and dropping many small collections would
 /// leave as many.
 constexpr int kSmall = 2000;
+constexpr auto kTendEvery = std::chrono::minutes(1);
+/// The catalog's files are rewritten when they have grown to twice what they were, and by this.
+constexpr uint64_t kCatalogSlack = 8 << 20;
 }  // namespace
 
 void GarbageCollector::Add(GarbageRow row) {
@@ -42,8 +45,15 @@ void GarbageCollector::Loop() {
   std::unique_lock l(mutex_);
   for (;;) {
     // After a failure (a full disk) the rest waits for the next drop or the next open.
-    changed_.wait(l, [this] { return stop_ || (!rows_.empty() && !failed_); });
+    const bool work = changed_.wait_for(
+        l, kTendEvery, [this] { return stop_ || (!rows_.empty() && !failed_); });
     if (stop_) return;
+    if (!work) {
+      l.unlock();
+      TendCatalog();
+      l.lock();
+      continue;
+    }
     GarbageRow row = rows_.front();
     busy_ = true;
     l.unlock();
@@ -61,6 +71,13 @@ void GarbageCollector::Loop() {
     }
     changed_.notify_all();
   }
+}
+
+void GarbageCollector::TendCatalog() {
+  KvStore& kv = storage_.kv();
+  if (kv.Stats(Keyspace::kCatalog).live_bytes < 2 * catalog_bytes_ + kCatalogSlack) return;
+  if (!kv.Compact(Keyspace::kCatalog, {}, {})) return;
+  catalog_bytes_ = kv.Stats(Keyspace::kCatalog).live_bytes;
 }
 
 Result<void> GarbageCollector::Remove(const GarbageRow& row) {

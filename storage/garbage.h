@@ -22,10 +22,15 @@ class GarbageCollector {
   void Stop();
   /// For tests: waits until nothing is left to remove (or removing fails).
   void WaitIdle();
+  /// For tests: what is done once a minute.
+  void Tend() { TendCatalog(); }
 
  private:
   void Loop();
   Result<void> Remove(const GarbageRow& row);
+  /// Rewrites the catalog's files when most of them must be rows that are no more. Few of them are
+  /// written in an hour, so that RocksDB would leave large ones that are gone where they are.
+  void TendCatalog();
 
   Storage& storage_;
   std::mutex mutex_;
@@ -33,6 +38,7 @@ class GarbageCollector {
   std::deque<GarbageRow> rows_;
   std::thread thread_;
   bool stop_ = false, busy_ = false, failed_ = false;
+  uint64_t catalog_bytes_ = 0;  ///< of the catalog's files when they were last rewritten
 };
 
 }  // namespace mayfly

@@ -18,6 +18,8 @@ struct RocksKvOptions {
 
 /// Bytes that the process may have: by the cgroup, by `ulimit`, or all that the machine has.
 uint64_t MemoryLimit();
+/// What the process's cgroup and those around it allow; UINT64_MAX: no limit.
+uint64_t CgroupMemoryLimit();
 /// 25% of it, at least 32 MiB.
 uint64_t DefaultCacheBytes();
 

@@ -1,11 +1,8 @@
 #include "storage/rocks_status.h"
 
-#include <cassert>
-
 namespace mayfly {
 
 Error FromStorage(const rocksdb::Status& s) {
-  assert(!s.ok() && !s.IsNotFound());
   if (s.IsNoSpace() || s.subcode() == rocksdb::Status::kSpaceLimit)
     return {ErrorCode::kOutOfDiskSpace,
             "the disk is full: free some space, writes then go on by themselves (" + s.ToString() +
