@@ -1,7 +1,9 @@
 #include "server/connection.h"
 #include "replication/replica_set.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_executor.hpp>
@@ -9,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cstdio>
 
 #include "server/dispatcher.h"
 #include "server/io_timer.h"
@@ -32,6 +35,21 @@ constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
 constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
 constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
 }  // namespace
+
+MemoryPressure& TheMemoryPressure() {
+  static MemoryPressure pressure;
+  return pressure;
+}
+
+int64_t MemoryPressure::Resident() {
+  static const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[128] = {};
+  long long size = 0, resident = 0, shared = 0;  // pages
+  if (fd < 0 || ::pread(fd, text, sizeof text - 1, 0) <= 0 ||
+      std::sscanf(text, "%lld %lld %lld", &size, &resident, &shared) != 3)
+    return 0;
+  return (resident - shared) * ::sysconf(_SC_PAGESIZE);
+}
 
 NetworkBuffers& TheNetworkBuffers() {
   static NetworkBuffers buffers;
@@ -146,14 +164,22 @@ void Connection::CountOut() {
 Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   NetworkBuffers& buffers = TheNetworkBuffers();
   const size_t more = bytes - *counted;
-  if (!buffers.TryTake(more)) {
+  const Clock& clock = thread_.server().clock();
+  const int64_t patience =
+      more > MemoryPressure::kLarge ? clock.MonotonicMicros() + MemoryPressure::kMostMicros : 0;
+  auto take = [&] {
+    if (patience != 0 && TheMemoryPressure().High() && clock.MonotonicMicros() < patience)
+      return false;
+    return buffers.TryTake(more);
+  };
+  if (!take()) {
     IoTimer pause(thread_.executor());
     bool room = false;
     buffers.AddWaiter(1);
     while (!room && !draining_) {
       pause.expires_after(kAdmitPoll);
       co_await pause.async_wait(asio::as_tuple(kAwait));
-      room = buffers.TryTake(more);
+      room = take();
     }
     buffers.AddWaiter(-1);
     if (!room) co_return false;

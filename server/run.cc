@@ -41,8 +41,9 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 /// needs.
 constexpr int64_t kLeastLargeMemory = 64 * kMiB, kMostLargeMemory = 4096 * kMiB;
 /// Messages on their way: an eighth, since what is being done for one of them takes its size three
-/// or four times over. The least is room for the largest message.
-constexpr int64_t kLeastNetworkMemory = 48 * kMiB, kMostNetworkMemory = 1024 * kMiB;
+/// or four times over. The least is room for two large
+/// documents; a larger message waits until it is alone.
+constexpr int64_t kLeastNetworkMemory = 32 * kMiB, kMostNetworkMemory = 1024 * kMiB;
 
 int Fail(Log& log, int code, std::string_view what, const Error& error) {
   log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
@@ -271,6 +272,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
 
   const int64_t memory = static_cast<int64_t>(MemoryLimit());
   large_memory::SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));
+  TheMemoryPressure().SetMemory(memory);
   TheNetworkBuffers().SetLimit(std::clamp(memory / 8, kLeastNetworkMemory, kMostNetworkMemory));
   ServerContext context(config, clock, *log);
   RegisterParameters(context);

@@ -191,6 +191,7 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
     // 16 MB four are 120 MB, and a compaction has a block of every file in memory: writers wait for
     // the flush instead, and files are merged when there are few.
     o.max_write_buffer_number = 2;
+    o.write_buffer_size = std::min<size_t>(o.write_buffer_size, 8 * kMiB);
     o.level0_file_num_compaction_trigger = ks == Keyspace::kOplog ? 4 : 2;
   }
   o.soft_pending_compaction_bytes_limit = uint64_t{64} << 30;
