@@ -412,3 +412,30 @@ TEST_CASE("That a collection is temporary is in its row, not its name; a rename 
   s.Open();
   CHECK_FALSE(s.Coll("other")->temporary);
 }
+
+TEST_CASE("Dropping a few large documents gives their disk back", "[catalog]") {
+  CatalogStore s;
+  uint32_t seed = 7;
+  auto blob = [&] {
+    std::string b(1 << 20, ' ');
+    for (char& c : b) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24);
+    return b;
+  };
+  auto fill = [&](const CollectionInfo& c, int documents) {
+    for (int i = 0; i < documents; ++i)
+      REQUIRE(s.Insert(c, BuildBson([&](BsonBuilder& b) {
+                b.Append("_id", i).AppendBinary("b", 0, blob());
+              })));
+  };
+  auto keep = s.Make("keep");
+  fill(*keep, 3);
+  for (const char* name : {"a", "b"}) fill(*s.Make(name), 12);
+  KvStore& kv = s.storage->kv();
+  REQUIRE(kv.Flush(Keyspace::kRecords));
+  REQUIRE(kv.Stats(Keyspace::kRecords).live_bytes > uint64_t{26} << 20);
+  for (const char* name : {"a", "b"}) REQUIRE(s.catalog().Drop(*s.op, "db", name));
+  s.storage->impl().catalog->WaitForGarbage();
+  s.storage->impl().catalog->TendFiles();
+  CHECK(kv.Stats(Keyspace::kRecords).live_bytes < uint64_t{5} << 20);
+  CHECK(s.Scan(keep).size() == 3);
+}
