@@ -388,7 +388,7 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
   progress_.total = total;
   for (const CopyFile& f : files) {
     const std::string path = root_ + "/incoming/" + f.name;
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) co_return Disk("cannot create", path);
     struct Closer {
       int fd;

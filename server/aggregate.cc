@@ -184,7 +184,8 @@ class Environment final : public PipelineEnvironment {
     CollectionInfo temporary;
     if (old) temporary = *old;
     temporary.db = db;
-    temporary.name = std::string(kOutPrefix) + ObjectIdToHex(NewObjectId(op.now));
+    temporary.temporary = true;
+    temporary.name = "tmp.agg_out." + ObjectIdToHex(NewObjectId(op.now));
     temporary.id = 0;
     temporary.uuid = {};
     temporary.counters = nullptr;
@@ -387,7 +388,7 @@ class PipelineCursor final : public ServerCursor {
 
 std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog) {
   std::vector<CollectionInfoPtr> left = catalog.ListAll();
-  std::erase_if(left, [](const CollectionInfoPtr& c) { return !c->name.starts_with(kOutPrefix); });
+  std::erase_if(left, [](const CollectionInfoPtr& c) { return !c->temporary; });
   return left;
 }
 
@@ -396,7 +397,7 @@ void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoP
     Operation op(server.clock());
     auto dropped = server.storage().catalog().Drop(op, coll->db, coll->name);
     server.log().Write(LogSeverity::kInfo, LogComponent::kStorage, 9000113,
-                       "Dropped the temporary collection of a $out that did not finish",
+                       "Dropped the temporary collection of an operation that did not finish",
                        BuildBson([&](BsonBuilder& b) {
                          b.Append("namespace", coll->ns);
                          if (!dropped) b.Append("error", dropped.error().message);

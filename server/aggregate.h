@@ -41,7 +41,7 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operat
                                                    std::string* plan_summary,
                                                    bool* writes = nullptr);
 
-/// The temporary collections of every $out there is. Whoever calls knows that none runs: what a process that died, or a
+/// The temporary collections of every $out and convertToCapped there is. Whoever calls knows that none runs: what a process that died, or a
 /// primary that was, has left behind.
 std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog);
 void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoPtr>& left);

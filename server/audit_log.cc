@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
@@ -49,6 +50,8 @@ Result<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path, bool r
 }
 
 AuditLog::~AuditLog() {
+  problem_ = nullptr;
+  if (fd_ >= 0 && !pending_.empty()) Flush();
   if (fd_ >= 0) ::close(fd_);
 }
 
@@ -88,16 +91,42 @@ void AuditLog::Write(const CommandContext* ctx, std::string_view atype,
   std::string line = ToRelaxedJson(event.view());
   line.push_back('\n');
   std::lock_guard l(mutex_);
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t n = ::write(fd_, rest.data(), rest.size());
+  if (pending_.size() + line.size() > kMostWaiting && !pending_.empty()) Flush();
+  if (pending_.size() + line.size() > kMostWaiting && !pending_.empty()) {
+    ++state_.lost;
+    if (problem_) problem_(state_);
+    return;
+  }
+  pending_ += line;
+  ++state_.waiting;
+  Flush();
+}
+
+// REQUIRES: mutex_.
+void AuditLog::Flush() {
+  size_t done = 0;
+  std::string error;
+  while (done < pending_.size()) {
+    const ssize_t n = ::write(fd_, pending_.data() + done, pending_.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      ++lost_;
-      return;
+      error = n < 0 ? std::generic_category().message(errno) : "nothing was written";
+      break;
     }
-    rest.remove_prefix(static_cast<size_t>(n));
+    done += static_cast<size_t>(n);
   }
+  pending_.erase(0, done);
+  state_.waiting = std::count(pending_.begin(), pending_.end(), '\n');
+  if (pending_.empty()) std::string().swap(pending_);
+  const bool changed = error.empty() != state_.error.empty();
+  state_.error = std::move(error);
+  if (changed && problem_) problem_(state_);
+}
+
+AuditLog::State AuditLog::Check() {
+  std::lock_guard l(mutex_);
+  if (!pending_.empty()) Flush();
+  return state_;
 }
 
 Result<void> AuditLog::Rotate() {
@@ -106,7 +135,28 @@ Result<void> AuditLog::Rotate() {
   if (rename_on_rotate_) {
     MAYFLY_TRY(RenameLogAway(path_, clock_.Now()));
   }
-  return OpenFile();
+  if (!pending_.empty()) Flush();
+  MAYFLY_TRY(OpenFile());
+  if (!pending_.empty()) Flush();
+  return Ok();
+}
+
+Result<void> CheckAudit(ServerContext& server, std::string_view command) {
+  static constexpr std::string_view kAudited[] = {
+      "collMod",         "convertToCapped",   "create",    "createIndexes", "drop",
+      "dropDatabase",    "dropIndexes",       "renameCollection",
+      "setDatabaseExpiry", "ttlHold",         "ttlPause",  "ttlRelease",    "ttlResume"};
+  AuditLog* log = server.audit();
+  if (log == nullptr || !log->enabled() ||
+      !server.settings().audit_fail_closed.load(std::memory_order_relaxed) ||
+      std::find(std::begin(kAudited), std::end(kAudited), command) == std::end(kAudited))
+    return Ok();
+  const AuditLog::State state = log->Check();
+  if (state.error.empty()) return Ok();
+  return Error{ErrorCode::kOperationFailed,
+               "the audit log " + log->path() + " cannot be written (" + state.error +
+                   "), and auditFailClosed refuses what would have to be in it: make room, or set "
+                   "auditFailClosed to false"};
 }
 
 void Audit(CommandContext& ctx, std::string_view atype,

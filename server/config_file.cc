@@ -11,8 +11,14 @@ namespace {
 
 using Pairs = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
+/// An alias may stand for what it is in, or for ever more of others.
+constexpr int kMostDepth = 10;
+constexpr size_t kMostPairs = 2000;
+
 Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const std::string& path,
-                     Pairs* out) {
+                     Pairs* out, int depth = 0) {
+  if (depth > kMostDepth || out->size() > kMostPairs)
+    return Error{ErrorCode::kBadValue, path + ": it holds too much, or an alias of what it is in"};
   for (const auto& entry : node) {
     const std::string key = prefix + entry.first.as<std::string>();
     const YAML::Node& value = entry.second;
@@ -20,7 +26,7 @@ Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const st
       if (seen == key) return Error{ErrorCode::kBadValue, path + ": '" + key + "' is given twice"};
     switch (value.Type()) {
       case YAML::NodeType::Map:
-        if (auto r = Flatten(value, key + ".", path, out); !r) return r;
+        if (auto r = Flatten(value, key + ".", path, out, depth + 1); !r) return r;
         break;
       case YAML::NodeType::Scalar:
         out->push_back({key, {value.as<std::string>()}});
@@ -28,6 +34,8 @@ Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const st
       case YAML::NodeType::Sequence: {
         std::vector<std::string> list;
         for (const auto& item : value) {
+          if (list.size() > kMostPairs)
+            return Error{ErrorCode::kBadValue, path + ": '" + key + "' lists too much"};
           if (!item.IsScalar())
             return Error{ErrorCode::kBadValue, path + ": '" + key + "' may only list plain values"};
           list.push_back(item.as<std::string>());

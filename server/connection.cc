@@ -1,7 +1,9 @@
 #include "server/connection.h"
 #include "replication/replica_set.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_executor.hpp>
@@ -9,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cstdio>
 
 #include "server/config.h"
 #include "server/dispatcher.h"
@@ -36,6 +39,21 @@ constexpr size_t kCompressorAt = kMessageHeaderSize + 8;  // its number in an OP
 constexpr uint8_t kExtraTicks = 10;                       // so long one above the limit may be silent
 constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
 }  // namespace
+
+MemoryPressure& TheMemoryPressure() {
+  static MemoryPressure pressure;
+  return pressure;
+}
+
+int64_t MemoryPressure::Resident() {
+  static const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[128] = {};
+  long long size = 0, resident = 0, shared = 0;  // pages
+  if (fd < 0 || ::pread(fd, text, sizeof text - 1, 0) <= 0 ||
+      std::sscanf(text, "%lld %lld %lld", &size, &resident, &shared) != 3)
+    return 0;
+  return (resident - shared) * ::sysconf(_SC_PAGESIZE);
+}
 
 NetworkBuffers& TheNetworkBuffers() {
   static NetworkBuffers buffers;
@@ -183,14 +201,22 @@ void Connection::CountOut(size_t least) {
 Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   NetworkBuffers& buffers = TheNetworkBuffers();
   const size_t more = bytes - *counted;
-  if (!buffers.TryTake(more)) {
+  const Clock& clock = thread_.server().clock();
+  const int64_t patience =
+      more > MemoryPressure::kLarge ? clock.MonotonicMicros() + MemoryPressure::kMostMicros : 0;
+  auto take = [&] {
+    if (patience != 0 && TheMemoryPressure().High() && clock.MonotonicMicros() < patience)
+      return false;
+    return buffers.TryTake(more);
+  };
+  if (!take()) {
     IoTimer pause(thread_.executor());
     bool room = false;
     buffers.AddWaiter(1);
     while (!room && !draining_) {
       pause.expires_after(kAdmitPoll);
       co_await pause.async_wait(asio::as_tuple(kAwait));
-      room = buffers.TryTake(more);
+      room = take();
     }
     buffers.AddWaiter(-1);
     if (!room) co_return false;

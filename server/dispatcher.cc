@@ -8,6 +8,7 @@
 #include "protocol/utf8.h"
 #include "query/parse_work.h"
 #include "server/arg_reader.h"
+#include "server/audit_log.h"
 #include "server/replication_gate.h"
 #include "server/server_context.h"
 #include "server/short_reads.h"
@@ -287,6 +288,9 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
                  std::string(s.row->name) + " may only be run against the admin database."};
   if (server_.shutting_down())
     return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
+  if (server_.settings().audit_fail_closed.load(std::memory_order_relaxed)) [[unlikely]] {
+    MAYFLY_TRY(CheckAudit(server_, s.row->name));
+  }
   const GenericArguments& g = req.generic;
   MAYFLY_TRY(CheckApiVersion(s));
   MAYFLY_TRY(UseSession(c, s));

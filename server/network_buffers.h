@@ -66,4 +66,23 @@ class NetworkBuffers {
 
 NetworkBuffers& TheNetworkBuffers();
 
+/// Whether the process has so much memory already that what is large had better wait. What one large
+/// document takes on its way to the disk (copies, memtables, blocks of a flush and a compaction) is
+/// not all counted: where there is little memory it is looked at instead. Threads: any.
+class MemoryPressure {
+ public:
+  static constexpr int64_t kSmallMemory = int64_t{1} << 30;  ///< with more it is not looked at
+  static constexpr int64_t kLarge = 1 << 20;      ///< what waits: messages and inserts above this
+  static constexpr int64_t kMostMicros = 5'000'000;  ///< … so long, and then goes on all the same
+  /// What the process may have; called once at start.
+  void SetMemory(int64_t bytes) { most_ = bytes < kSmallMemory ? bytes / 2 : 0; }
+  bool High() const { return most_ != 0 && Resident() > most_; }
+
+ private:
+  static int64_t Resident();  ///< bytes that are the process's own
+  int64_t most_ = 0;
+};
+
+MemoryPressure& TheMemoryPressure();
+
 }  // namespace mayfly

@@ -1,5 +1,8 @@
 #include "server/parameter_table.h"
 
+#include <charconv>
+
+#include "query/pipeline/spill_file.h"
 #include "server/config.h"
 #include "server/io_watchdog.h"
 #include "server/member_parameters.h"
@@ -14,6 +17,10 @@ Error WrongType(std::string_view name, BsonValue v, std::string_view expected) {
   return {ErrorCode::kTypeMismatch, "Invalid value for parameter " + std::string(name) +
                                         ": wrong type '" + std::string(BsonTypeName(v.type())) +
                                         "', expected " + std::string(expected)};
+}
+
+Error BothUmasks() {
+  return {ErrorCode::kBadValue, "processUmask and honorSystemUmask: true exclude each other"};
 }
 
 void AppendVerbosity(const Log& log, BsonBuilder& out, std::string_view name) {
@@ -98,6 +105,10 @@ void RegisterTtl(ServerContext& server) {
   p.AddInt("ttlMaxDocsPerSecond", &t.max_docs_per_second, 0, kMax,
            "Documents a second that the TTL monitor deletes, over all rules; 0: no limit.", changed,
            false);
+  p.AddInt("ttlMaxDowntimeSecs", &t.max_downtime_secs, 0, kMax,
+           "Expiry is suspended when the clock at start-up says that the server was off for longer, "
+           "until it is confirmed; 0: never.",
+           changed, false);
   p.AddInt("ttlMaxClockJumpSecs", &t.max_clock_jump_secs, 0, kMax,
            "A jump of the clock beyond this suspends expiry until it is confirmed; 0: none does.",
            changed, false);
@@ -154,6 +165,50 @@ void RegisterParameters(ServerContext& server) {
            "Microseconds a read may take on the thread that serves its connection before it goes "
            "to a worker; 0: at once.");
   p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
+  p.AddBool("auditFailClosed", &s.audit_fail_closed,
+            "Refuse commands that change what expires while the audit log cannot be written.");
+  p.AddInt("spillMaxBytes", &TheSpillLimits().total, 0, INT64_MAX,
+           "Bytes of disk that all operations together may spill to; 0: half of what is free.", {},
+           false);
+  p.AddInt("spillMaxBytesPerOperation", &TheSpillLimits().per_operation, 0, INT64_MAX,
+           "Bytes of disk that one operation may spill to; 0: half of what all together may.", {},
+           false);
+  p.Add({.name = "honorSystemUmask",
+         .help = "Leave the umask that the process was started with.",
+         .at_runtime = false,
+         .get = [&s](BsonBuilder& b,
+                     std::string_view n) { b.Append(n, s.honor_system_umask.load()); },
+         .set = [&s](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool)) return WrongType("honorSystemUmask", v, "bool");
+           if (v.Bool() && s.process_umask >= 0) return BothUmasks();
+           s.honor_system_umask = v.Bool();
+           return Ok();
+         }});
+  p.Add({.name = "processUmask",
+         .help = "The umask of group and others, octal; default 077: files are the owner's alone.",
+         .at_runtime = false,
+         .get =
+             [&s](BsonBuilder& b, std::string_view n) {
+               const int mask = s.process_umask < 0 ? 077 : s.process_umask.load();
+               const char octal[] = {'0', static_cast<char>('0' + (mask >> 3 & 7)),
+                                     static_cast<char>('0' + (mask & 7))};
+               b.Append(n, std::string_view(octal, 3));
+             },
+         .set = [&s](BsonValue v) -> Result<void> {
+           // From the command line 027 comes as the number that its digits are.
+           std::string text = v.IsString() ? std::string(v.String())
+                              : v.IsNumber() ? std::to_string(v.NumberAsInt64())
+                                             : "";
+           int mask = 0;
+           auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), mask, 8);
+           if (text.empty() || ec != std::errc() || end != text.data() + text.size() || mask < 0 ||
+               mask > 0777)
+             return Error{ErrorCode::kBadValue,
+                          "processUmask must be an octal number from 000 to 777, such as 027"};
+           if (s.honor_system_umask) return BothUmasks();
+           s.process_umask = mask & 077;
+           return Ok();
+         }});
   p.Add({.name = "enableTestCommands",
          .help = "Whether commands for tests, such as configureFailPoint, are there.",
          .at_runtime = false,

@@ -70,6 +70,10 @@ struct ServerParameters {
   std::atomic<int64_t> min_snapshot_history_window_secs{300};
   std::atomic<bool> require_api_version{false};
   std::atomic<bool> enable_test_commands{false};
+  std::atomic<bool> audit_fail_closed{false};
+  // At start-up only, and used by RunServer before anything else: see SetUmask there.
+  std::atomic<bool> honor_system_umask{false};
+  std::atomic<int> process_umask{-1};  ///< -1: not given
   std::atomic<int64_t> internal_query_max_blocking_sort_bytes{100 * 1024 * 1024};
   std::atomic<int64_t> internal_document_source_group_max_bytes{100 * 1024 * 1024};
 };

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -43,10 +44,11 @@ constexpr int kExitNotClosed = 14;
 constexpr int64_t kMiB = int64_t{1} << 20;
 /// What large values may take: a quarter of the memory there is, but never less than one operation
 /// needs.
-constexpr int64_t kLeastLargeMemory = 128 * kMiB, kMostLargeMemory = 4096 * kMiB;
+constexpr int64_t kLeastLargeMemory = 64 * kMiB, kMostLargeMemory = 4096 * kMiB;
 /// Messages on their way: an eighth, since what is being done for one of them takes its size three
-/// or four times over. The least is room for the largest message.
-constexpr int64_t kLeastNetworkMemory = 64 * kMiB, kMostNetworkMemory = 1024 * kMiB;
+/// or four times over. The least is room for two large
+/// documents; a larger message waits until it is alone.
+constexpr int64_t kLeastNetworkMemory = 32 * kMiB, kMostNetworkMemory = 1024 * kMiB;
 
 int Fail(Log& log, int code, std::string_view what, const Error& error) {
   log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
@@ -183,6 +185,31 @@ void HandleSignals(Signals& signals, Log& log, AuditLog& audit, StopRequest& sto
   }
 }
 
+/// What the process makes is its user's alone, as mongod's is, unless the parameters say otherwise.
+/// They are read here before there is a registry, which checks them: the log is the first file.
+void SetUmask(const ServerConfig& config) {
+  int mask = 077;
+  for (const auto& [name, value] : config.parameters) {
+    if (name == "honorSystemUmask" && value == "true") return;
+    if (name == "processUmask")
+      mask = static_cast<int>(std::strtol(value.c_str(), nullptr, 8)) & 077;
+  }
+  ::umask(static_cast<mode_t>(mask));
+}
+
+/// A directory of an earlier version was made for all to read; what its owner meant is not known.
+void WarnOfOpenDirectory(Log& log, const ServerConfig& config, const ServerParameters& settings) {
+  struct stat s;
+  if (settings.honor_system_umask || settings.process_umask >= 0 ||
+      ::stat(config.db_path.c_str(), &s) != 0 || (s.st_mode & 077) == 0)
+    return;
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(s.st_mode & 07777));
+  log.AddStartupWarning(LogComponent::kStorage, 9000201,
+                        "Other users of this machine can read the data directory " +
+                            config.db_path + " (mode " + mode + "): chmod -R go= it");
+}
+
 void LogStart(Log& log, const ServerConfig& config) {
   log.Write(LogSeverity::kInfo, LogComponent::kControl, 4615611, "Mayfly starting",
             BuildBson([&](BsonBuilder& b) {
@@ -230,6 +257,7 @@ Result<void> WritePidFile(const std::string& path) {
   std::FILE* f = std::fopen(path.c_str(), "w");
   if (f == nullptr) return Error{ErrorCode::kFileNotOpen, path};
   std::fprintf(f, "%d\n", ::getpid());
+  ::fchmod(::fileno(f), 0644);  // no secret, and others look for it
   std::fclose(f);
   return Ok();
 }
@@ -291,6 +319,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   ServerConfig config = std::move(parsed.value().config);
   if (config.log.path.empty()) config.log.json = ::isatty(STDOUT_FILENO) == 0;
   Signals signals;  // before any thread: they inherit the mask
+  SetUmask(config);
   const int ready_fd = config.fork ? ForkToBackground() : -1;
 
   SystemClock clock;
@@ -307,6 +336,7 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
 
   const int64_t memory = static_cast<int64_t>(MemoryLimit());
   large_memory::SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));
+  TheMemoryPressure().SetMemory(memory);
   TheNetworkBuffers().SetLimit(std::clamp(memory / 8, kLeastNetworkMemory, kMostNetworkMemory));
   ServerContext context(config, clock, *log);
   RegisterParameters(context);
@@ -324,10 +354,24 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   if (!storage)
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());
+  WarnOfOpenDirectory(*log, config, context.settings());
   if (resynced.value()) DropUnreplicated(*storage.value(), clock);
 
   auto audit = AuditLog::Open(config.EffectiveAuditPath(), config.log.rename_on_rotate, clock);
   if (!audit) return Fail(*log, kExitBadOptions, "Cannot open the audit log", audit.error());
+  audit.value()->set_problem([&log = *log](const AuditLog::State& s) {
+    const BsonDocument attributes = BuildBson([&](BsonBuilder& b) {
+      b.Append("waiting", s.waiting).Append("lost", s.lost).Append("error", s.error);
+    });
+    if (s.error.empty())
+      log.Write(LogSeverity::kInfo, LogComponent::kControl, 9000115,
+                "The audit log can be written again", attributes);
+    else
+      log.Write(LogSeverity::kError, LogComponent::kControl, 9000114,
+                s.lost > 0 ? "The audit log cannot be written: entries are lost"
+                           : "The audit log cannot be written: entries wait in memory",
+                attributes);
+  });
   context.set_audit(audit.value().get());
   auto made_controls = std::make_unique<TtlControls>(*storage.value());
   TtlControls& controls = *made_controls;

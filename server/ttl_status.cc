@@ -171,7 +171,11 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
       reply.OpenDocument("clock")
           .Append("suspended", true)
           .Append("since", clock.since)
-          .Append("expected", clock.expected);
+          .Append("expected", clock.expected)
+          .Append("reason",
+                  clock.downtime
+                      ? "By the clock the server was off for longer than ttlMaxDowntimeSecs"
+                      : "The clock has jumped by more than ttlMaxClockJumpSecs");
   }
   Catalog& catalog = server.storage().catalog();
   {

@@ -570,6 +570,7 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     next->name = std::string(to_collection);
     next->ns = JoinNamespace(to_db, to_collection);
     next->database_max_ttl = DatabaseMaxTtlOf(next->db);
+    next->temporary = false;
     // In MongoDB a rename into another database copies: the collection there is a new one.
     if (to_db != now->db) next->uuid = uuid != nullptr ? *uuid : RandomUuid();
     StageRow(unit, *next);

@@ -82,6 +82,7 @@ class CatalogImpl final : public OpenedCatalog {
   void StartBackground() override;
   void StopBackground() override;
   void WaitForGarbage() override { garbage_.WaitIdle(); }
+  void TendFiles() override { garbage_.Tend(); }
   void AddSource(CollectionInfoPtr coll) override { Publish({{nullptr, std::move(coll)}}); }
   void ReplaceSource(CollectionInfoPtr was, CollectionInfoPtr now) override {
     Publish({{std::move(was), std::move(now)}});

@@ -43,6 +43,7 @@ void LogCreate(WriteUnit& unit, const CollectionInfo& coll) {
   if (Silent(unit)) return;
   unit.LogCommand(coll.db, coll.is_view ? nullptr : &coll, BuildBson([&](BsonBuilder& b) {
                     b.Append("create", coll.name).AppendAll(coll.options);
+                    if (coll.temporary) b.Append("temp", true);
                     if (coll.is_view) {
                       b.Append("viewOn", coll.view_on);
                       b.AppendArray("pipeline", coll.view_pipeline.view());

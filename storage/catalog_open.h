@@ -17,6 +17,8 @@ class OpenedCatalog : public Catalog {
   virtual void StopBackground() = 0;
   /// For tests: waits until what dropped collections and indexes left is gone.
   virtual void WaitForGarbage() = 0;
+  /// For tests: what is done for the catalog's own files once a minute.
+  virtual void TendFiles() = 0;
 
   /// A collection that is not on disk (CollectionInfo::source): found and listed like any other, never changed.
   virtual void AddSource(CollectionInfoPtr coll) = 0;

@@ -114,6 +114,7 @@ BsonDocument EncodeCollectionRow(const CollectionInfo& c) {
       b.Append("capped", true)
           .Append("cappedBytes", c.capped_bytes)
           .Append("cappedDocuments", c.capped_documents);
+    if (c.temporary) b.Append("temporary", true);
     if (c.clustered) b.Append("clusteredIndexName", c.clustered_index_name);
     if (c.expire_after_seconds) b.Append("expireAfterSeconds", *c.expire_after_seconds);
     if (const ExpiryOptions& e = c.expiry_options; e.set()) {
@@ -155,6 +156,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   c->unreplicated = IsUnreplicated(c->db, c->name);
   c->options = SubDocument(row, "options");
   c->pre_images = KeepsPreImages(c->options);
+  c->temporary = True(row, "temporary");
   c->capped = True(row, "capped");
   if (c->capped) {
     c->capped_bytes = row["cappedBytes"].NumberAsInt64();

@@ -145,6 +145,9 @@ struct CollectionInfo {
   std::shared_ptr<std::atomic<int64_t>> database_max_ttl;
   /// Each member of a replica set has its own: `local` and profiles. Ids of these begin at kFirstLocalId.
   bool unreplicated = false;
+  /// Filled by the server to take another collection's place ($out, convertToCapped). Its documents do not expire
+  /// until it has, and what a process that ended leaves of it is dropped. A rename ends it.
+  bool temporary = false;
   /// Where the documents come from when they are not records; read-only then. Null otherwise.
   std::shared_ptr<class RecordSource> source;
   std::string source_key;              ///< of type timestamp: the documents are in its order

@@ -1,5 +1,9 @@
 #include "storage/garbage.h"
 
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
 #include "protocol/bson_builder.h"
 #include "storage/key_format.h"
 #include "storage/storage_impl.h"
@@ -10,6 +14,11 @@ namespace {
 /// keyspace a little until compaction has removed it, and dropping many small collections would
 /// leave as many.
 constexpr int kSmall = 2000;
+constexpr auto kTendEvery = std::chrono::minutes(1);
+/// The catalog's files are rewritten when they have grown to twice what they were, and by this.
+constexpr uint64_t kCatalogSlack = 8 << 20;
+/// What is dropped is rewritten away from this size on, and up to one that does not hold up a stop.
+constexpr uint64_t kLeastReclaimed = 1 << 20, kMostReclaimed = 128 << 20;
 }  // namespace
 
 void GarbageCollector::Add(GarbageRow row) {
@@ -40,10 +49,20 @@ void GarbageCollector::WaitIdle() {
 
 void GarbageCollector::Loop() {
   std::unique_lock l(mutex_);
+  auto next_tend = std::chrono::steady_clock::now() + kTendEvery;
   for (;;) {
     // After a failure (a full disk) the rest waits for the next drop or the next open.
-    changed_.wait(l, [this] { return stop_ || (!rows_.empty() && !failed_); });
+    const bool work = changed_.wait_until(
+        l, next_tend, [this] { return stop_ || (!rows_.empty() && !failed_); });
     if (stop_) return;
+    if (!work || std::chrono::steady_clock::now() >= next_tend) {
+      l.unlock();
+      TendCatalog();
+      Reclaim();
+      l.lock();
+      next_tend = std::chrono::steady_clock::now() + kTendEvery;
+      continue;
+    }
     GarbageRow row = rows_.front();
     busy_ = true;
     l.unlock();
@@ -63,9 +82,33 @@ void GarbageCollector::Loop() {
   }
 }
 
+void GarbageCollector::TendCatalog() {
+  KvStore& kv = storage_.kv();
+  if (kv.Stats(Keyspace::kCatalog).live_bytes < 2 * catalog_bytes_ + kCatalogSlack) return;
+  if (!kv.Compact(Keyspace::kCatalog, {}, {})) return;
+  catalog_bytes_ = kv.Stats(Keyspace::kCatalog).live_bytes;
+}
+
+void GarbageCollector::Reclaim() {
+  std::vector<Range> ranges = std::exchange(emptied_, {});
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 0, next; i < ranges.size(); i = next) {
+    // Neighbours lie in the same files.
+    for (next = i + 1; next < ranges.size() && ranges[next].keyspace == ranges[i].keyspace &&
+                       ranges[next].begin <= ranges[i].end && ranges[i].bytes < kMostReclaimed;
+         ++next) {
+      ranges[i].end = std::max(ranges[i].end, ranges[next].end);
+      ranges[i].bytes += ranges[next].bytes;
+    }
+    if (storage_.impl().closing) return;
+    (void)storage_.kv().Compact(ranges[i].keyspace, ranges[i].begin, ranges[i].end);
+  }
+}
+
 Result<void> GarbageCollector::Remove(const GarbageRow& row) {
   KvStore& kv = storage_.kv();
   std::string begin = IdPrefix(row.id), end = IdPrefixEnd(row.id);
+  const uint64_t bytes = kv.ApproximateBytes(row.keyspace, begin, end);
   auto batch = kv.NewBatch();
   bool small;
   {
@@ -104,7 +147,10 @@ Result<void> GarbageCollector::Remove(const GarbageRow& row) {
     }
   }
   batch->Delete(Keyspace::kCatalog, GarbageRowKey(row.kind, row.id));
-  return kv.Write(*batch, false);
+  MAYFLY_TRY(kv.Write(*batch, false));
+  if (bytes >= kLeastReclaimed && bytes <= kMostReclaimed)
+    emptied_.push_back({row.keyspace, std::move(begin), std::move(end), bytes});
+  return Ok();
 }
 
 }  // namespace mayfly

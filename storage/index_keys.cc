@@ -268,8 +268,23 @@ Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
   return r;
 }
 
+Error KeyTooLong(std::string_view what, size_t bytes) {
+  return {ErrorCode::kKeyTooLong,
+          "key too large for " + std::string(what) + ": " + std::to_string(bytes) +
+              " bytes, more than the " + std::to_string(kMaxKeySize) +
+              " there may be: index a hash or a beginning of the value instead"};
+}
+
 Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
   MAYFLY_TRY(ExtractKeys(index, doc, out));
+  if (out->bytes() > kMaxKeySize) [[unlikely]] {
+    for (size_t i = 0; i < out->size(); ++i) {
+      const size_t bytes = out->values(i).size() + out->type_bits(i).size();
+      if (bytes <= kMaxKeySize) continue;
+      out->Clear();
+      return KeyTooLong("index " + index.name, bytes);
+    }
+  }
   if (out->size() <= kMaxKeysPerDocument) [[likely]]
     return Ok();
   Error e{ErrorCode::kCannotBuildIndexKeys,

@@ -18,6 +18,8 @@ class KeySet {
  public:
   size_t size() const { return keys_.size(); }
   bool empty() const { return keys_.empty(); }
+  /// Of all keys together, and of those that were equal.
+  size_t bytes() const { return buffer_.size(); }
   /// Concatenated EncodeKeyValue of the index's fields.
   std::string_view values(size_t i) const {
     return {buffer_.data() + keys_[i].begin, keys_[i].values_size};
@@ -68,9 +70,15 @@ inline constexpr size_t kMaxKeyBytes = size_t{32} << 20;
 Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 
 /// The same for a document on its way in, which may have so many keys (manual: "indexMaxNumGeneratedKeysPerDocument").
-/// Errors besides: CannotBuildIndexKeys 201.
+/// Errors besides: CannotBuildIndexKeys 201, KeyTooLong 17280 for a key above kMaxKeySize.
 Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 inline constexpr size_t kMaxKeysPerDocument = 100'000;
+/// The encoded bytes of one key, also of an `_id`. The store keeps the first and the last key of every
+/// file in memory, several times over, and writes them to its manifest: with keys of megabytes that
+/// is more than the data.
+inline constexpr size_t kMaxKeySize = size_t{256} << 10;
+/// KeyTooLong 17280, which says what to do. `what`: "index a_1", "_id".
+Error KeyTooLong(std::string_view what, size_t bytes);
 
 /// Calls `removed(i)` for every key of `before` that is not in `after`, and `added(j)` for the
 /// reverse. A key that is in both but with other type bits counts as removed and added. Linear in

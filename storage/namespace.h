@@ -8,9 +8,6 @@ namespace mayfly {
 
 inline constexpr size_t kMaxDatabaseName = 63;
 inline constexpr size_t kMaxNamespace = 255;  ///< bytes of "db.collection"
-/// How the collection is called that $out fills before it takes the place of its target. One that is
-/// left over is dropped at start.
-inline constexpr std::string_view kOutPrefix = "tmp.agg_out.";
 
 /// "db.collection".
 std::string JoinNamespace(std::string_view db, std::string_view collection);

@@ -21,6 +21,8 @@ uint64_t MemoryLimit();
 /// How many of `limit` descriptors (RLIMIT_NOFILE) the store may take: its table files, and what it
 /// needs besides them (logs, outputs of compactions, directories).
 int64_t StoreDescriptors(int64_t limit);
+/// What the process's cgroup and those around it allow; UINT64_MAX: no limit.
+uint64_t CgroupMemoryLimit();
 /// 25% of it, at least 32 MiB.
 uint64_t DefaultCacheBytes();
 

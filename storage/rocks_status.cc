@@ -1,13 +1,10 @@
 #include "storage/rocks_status.h"
 
-#include <cassert>
-
 #include "storage/rocks_descriptors.h"
 
 namespace mayfly {
 
 Error FromStorage(const rocksdb::Status& s) {
-  assert(!s.ok() && !s.IsNotFound());
   if (s.IsIOError() && LacksDescriptors(s.ToString()))
     return {ErrorCode::kOutOfDiskSpace,
             "the process has no file descriptors left: raise the limit (ulimit -n) or lower "

@@ -26,6 +26,18 @@ uint64_t LimitIn(const char* file) {
   return in >> n ? n : UINT64_MAX;
 }
 
+/// The least that one of a cgroup and those around it allow: `folder` is the top one's, `path` leads
+/// from there to the process's.
+uint64_t LimitAlong(const std::string& folder, std::string path, const char* file) {
+  uint64_t least = LimitIn((folder + "/" + file).c_str());
+  for (; path.size() > 1; path.erase(path.rfind('/')))
+    least = std::min(least, LimitIn((folder + path + "/" + file).c_str()));
+  return least;
+}
+
+/// Below it the store keeps less in memory at once: documents of 16 MB are then what takes most.
+constexpr uint64_t kSmallMemory = 1024 * kMiB;
+
 constexpr uint64_t kMaxPinnedTableBytes = uint64_t{8} << 30;
 
 uint64_t TableBytes(const std::string& path) {
@@ -82,8 +94,25 @@ uint64_t ProcessLimit() {
 uint64_t MemoryLimit() {
   uint64_t host =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return std::min({host, ProcessLimit(), LimitIn("/sys/fs/cgroup/memory.max"),
-                   LimitIn("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
+  return std::min({host, ProcessLimit(), CgroupMemoryLimit()});
+}
+
+uint64_t CgroupMemoryLimit() {
+  // A container sees its own cgroup at the top; a service of systemd has a path to its own.
+  uint64_t least = std::min(LimitIn("/sys/fs/cgroup/memory.max"),
+                            LimitIn("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {  // "0::/path" or "4:memory:/path"
+    const size_t kinds = line.find(':'), path = line.find(":/");
+    if (kinds == std::string::npos || path == std::string::npos || path < kinds) continue;
+    const std::string which = path > kinds ? line.substr(kinds + 1, path - kinds - 1) : "";
+    const std::string to = line.substr(path + 1);
+    if (which.empty())
+      least = std::min(least, LimitAlong("/sys/fs/cgroup", to, "memory.max"));
+    else if (("," + which + ",").find(",memory,") != std::string::npos)
+      least = std::min(least, LimitAlong("/sys/fs/cgroup/memory", to, "memory.limit_in_bytes"));
+  }
+  return least;
 }
 
 int64_t StoreDescriptors(int64_t limit) { return TableDescriptors(limit) + kOtherStoreFiles; }
@@ -176,6 +205,14 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
     o.level0_slowdown_writes_trigger = 64;
     o.level0_stop_writes_trigger = 128;
   }
+  if (MemoryLimit() < kSmallMemory) {
+    // A memtable takes what it is for and the document that filled it. Of those with documents of
+    // 16 MB four are 120 MB, and a compaction has a block of every file in memory: writers wait for
+    // the flush instead, and files are merged when there are few.
+    o.max_write_buffer_number = 2;
+    o.write_buffer_size = std::min<size_t>(o.write_buffer_size, 8 * kMiB);
+    o.level0_file_num_compaction_trigger = ks == Keyspace::kOplog ? 4 : 2;
+  }
   o.soft_pending_compaction_bytes_limit = uint64_t{64} << 30;
   o.hard_pending_compaction_bytes_limit = uint64_t{256} << 30;
   o.level_compaction_dynamic_level_bytes = true;
@@ -215,7 +252,7 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
 
   // Files full of deletions are compacted away soon, so that a seek to the head of a queue does not
   // walk them.
-  if (queue) {
+  if (queue || ks == Keyspace::kCatalog) {
     o.table_properties_collector_factories.push_back(rocksdb::NewCompactOnDeletionCollectorFactory(
         /*sliding_window_size=*/1024, /*deletion_trigger=*/512, 0.5));
   } else if (looked_up) {

@@ -195,6 +195,8 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     AppendCappedRecordKey(coll.id, sequence, u.record_key);
   } else {
     AppendRecordKeyOfId(coll.id, id, u.record_key);
+    if (u.record_key.size() > kMaxKeySize) [[unlikely]]
+      return KeyTooLong("_id", u.record_key.size());
     MAYFLY_TRY(u.Lock(Keyspace::kRecords, u.record_key));
     const StagedOp* own;
     MAYFLY_TRY(bool exists, u.Read(Keyspace::kRecords, u.record_key, &u.pinned, &own));

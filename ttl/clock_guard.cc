@@ -9,7 +9,7 @@
 namespace mayfly {
 namespace {
 
-/// {highWater: date, suspended: bool, since: date}
+/// {highWater: date, suspended: bool, since: date, downtime: bool}
 constexpr std::string_view kSetting = "ttl.clock";
 constexpr int64_t kSaveEvery = 60'000;
 
@@ -51,16 +51,22 @@ void ClockGuard::Open() {
   if (!row["highWater"].IsDate()) return;
   saved_ = row["highWater"].Date().millis;
   const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
+  const int64_t off_limit = parameters_.max_downtime_secs.load() * 1000;
   if (row["suspended"].Truthy() && row["since"].IsDate()) {
     // How long the server was off is not known: the clock counts as back when it is near the mark.
     SetBase(saved_);
     suspended_ = true;
     since_ = row["since"].Date();
+    downtime_ = row["downtime"].Truthy();
     storage_.expiry_policy().suspended = true;
     Log('W', "Expiry is still suspended: the clock had jumped and was not confirmed", saved_);
   } else if (limit > 0 && now.millis < saved_ - limit) {
     SetBase(saved_);
     Suspend(now, saved_);
+  } else if (off_limit > 0 && now.millis - saved_ > off_limit) {
+    // Nobody can tell a clock that is wrong from a server that was off: whoever set the limit does.
+    SetBase(saved_);
+    Suspend(now, saved_, true);
   }
 }
 
@@ -74,7 +80,7 @@ void ClockGuard::Check(bool may_write) {
     if (!suspended_) SetBase(now.millis);
   }
   const int64_t expected = Expected();
-  const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
+  const int64_t limit = Limit();
   const int64_t off = now.millis > expected ? now.millis - expected : expected - now.millis;
   if (suspended_) {
     if (limit == 0 || off <= limit) Release("Expiry goes on: the clock is back");
@@ -119,19 +125,23 @@ ClockGuard::State ClockGuard::state() const {
   std::lock_guard l(mutex_);
   State s;
   s.suspended = suspended_;
+  s.downtime = downtime_;
   s.since = since_;
   s.expected = {Expected()};
   return s;
 }
 
-void ClockGuard::Suspend(Instant now, int64_t expected) {
+void ClockGuard::Suspend(Instant now, int64_t expected, bool downtime) {
   suspended_ = true;
+  downtime_ = downtime;
   since_ = now;
   storage_.expiry_policy().suspended = true;
   metrics_.clock_holds.Add();
   Log('W',
-      "The clock has jumped: expiry is suspended until it comes back or is confirmed with "
-      "ttlRelease",
+      downtime ? "By the clock the server was off for longer than ttlMaxDowntimeSecs: expiry is "
+                 "suspended until the clock is confirmed with ttlRelease, or is set right"
+               : "The clock has jumped: expiry is suspended until it comes back or is confirmed "
+                 "with ttlRelease",
       expected);
   // The mark stays at what was right.
   saved_ = std::max(saved_, expected);
@@ -140,7 +150,7 @@ void ClockGuard::Suspend(Instant now, int64_t expected) {
 
 void ClockGuard::Release(const char* why) {
   const int64_t expected = Expected();
-  suspended_ = false;
+  suspended_ = downtime_ = false;
   SetBase(clock_.Now().millis);
   storage_.expiry_policy().suspended = false;
   Log('I', why, expected);
@@ -153,6 +163,7 @@ void ClockGuard::Save() {
   const BsonDocument row = BuildBson([&](BsonBuilder& b) {
     b.Append("highWater", Instant{saved_}).Append("suspended", suspended_);
     if (suspended_) b.Append("since", since_);
+    if (downtime_) b.Append("downtime", true);
   });
   // This node's own: not through the committer, which tells the other members. A store that cannot be
   // written to says so elsewhere; then the next Check tries again.

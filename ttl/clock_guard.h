@@ -12,8 +12,9 @@ namespace mayfly {
 /// passed and, at start-up, with the latest time that an earlier run has seen. A jump in either
 /// direction beyond ttlMaxClockJumpSecs suspends reaping and read filtering
 /// (ExpiryPolicy::suspended), until somebody confirms the new time or the clock comes back (EXPIRY
-/// C.3). That a server was off for long looks like a jump ahead and is none; so at start-up only a
-/// clock behind the mark counts, and a suspension that was there before lasts.
+/// C.3). That a server was off for long looks like a jump ahead and is none; so at start-up a clock
+/// ahead of the mark counts only beyond ttlMaxDowntimeSecs, if that is set. A suspension that was
+/// there before lasts.
 ///
 /// Threads: Open() first, Check() by the monitor; the others by any.
 class ClockGuard {
@@ -44,13 +45,18 @@ class ClockGuard {
   /// For ttlStatus and the page.
   struct State {
     bool suspended = false;
+    bool downtime = false;  ///< because at start-up the clock said that the server was off too long
     Instant since{};     ///< what the clock read when it was found to have jumped
     Instant expected{};  ///< what it should read now
   };
   State state() const;
 
  private:
-  void Suspend(Instant now, int64_t expected);
+  void Suspend(Instant now, int64_t expected, bool downtime = false);
+  /// What the clock may be off by before it goes on: ms. 0: nothing suspends for this reason.
+  int64_t Limit() const {
+    return (downtime_ ? parameters_.max_downtime_secs : parameters_.max_clock_jump_secs).load() * 1000;
+  }
   void Release(const char* why);
   void Save();
   int64_t Expected() const { return base_wall_ + (elapsed_() - base_elapsed_) / 1000; }
@@ -70,7 +76,7 @@ class ClockGuard {
   std::atomic<int64_t> base_us_{kNoBase};     ///< base_wall_ less base_elapsed_
   int64_t saved_ = INT64_MIN;                 ///< the mark as it is stored, ms
   bool dirty_ = false;                        ///< what is stored is not how it is
-  bool suspended_ = false;
+  bool suspended_ = false, downtime_ = false;
   Instant since_{};
   int moving_ = 0;      ///< threads that move the clock just now
   bool moved_ = false;  ///< the time is not the system's any more: it leaves no mark

@@ -30,6 +30,8 @@ struct TtlParameters {
   std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
   std::atomic<int64_t> max_docs_per_second{0};  ///< over all rules; 0: no limit
   std::atomic<int64_t> max_clock_jump_secs{3600};
+  /// How long the server may have been off, by the clock at start-up; 0: any time.
+  std::atomic<int64_t> max_downtime_secs{0};
   // The guard (EXPIRY C.3): ttl_guard.h says what they mean.
   std::atomic<double> guard_max_fraction{0.5};
   std::atomic<int64_t> guard_min_docs{10'000};

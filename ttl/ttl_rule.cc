@@ -39,7 +39,7 @@ void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
   if (coll->is_view) return;
   // What is paused or held on the target of an $out is so on this one from the moment that it takes
   // its place; removed before then it would be lost.
-  if (coll->name.starts_with(kOutPrefix)) return;
+  if (coll->temporary) return;
   if (!coll->capped)
     rules->push_back({Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
   if (coll->clustered && coll->expire_after_seconds)

@@ -107,7 +107,7 @@ struct PipelineOptions {
   bool allow_disk_use = true;
   size_t memory_limit = size_t{100}
                         << 20;  ///< bytes a blocking stage may hold before it spills or fails
-  std::string temp_dir;         ///< spill files; empty: the system's
+  SpillPlace temp_dir;          ///< spill files of all stages and sub-pipelines
   Instant now;                  ///< $$NOW while `let` is evaluated
   uint64_t cluster_time = 0;    ///< $$CLUSTER_TIME likewise
   BsonView let;                 ///< the command's `let`: name → constant expression

@@ -1,10 +1,7 @@
 #include "query/pipeline/sorter.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <random>
 
 #include "protocol/bson_builder.h"
@@ -148,72 +145,6 @@ Result<int> SortPattern::Compare(BsonView a, BsonView b) const {
   MAYFLY_TRY(AppendKey(b, nullptr, y));
   return x.compare(y);
 }
-
-// --- spill files ---
-
-namespace {
-Error FileError(const char* what) {
-  int code = errno;
-  std::string text = std::string("spilling to disk: ") + what + ": " + std::strerror(code);
-  return Error{
-      code == ENOSPC || code == EDQUOT ? ErrorCode::kOutOfDiskSpace : ErrorCode::kInternalError,
-      text};
-}
-}  // namespace
-
-SpillFile::~SpillFile() {
-  if (file_) std::fclose(file_);
-}
-
-Result<SpillFile> SpillFile::Create(const std::string& temp_dir) {
-  std::string path = temp_dir;
-  if (path.empty()) {
-    const char* env = std::getenv("TMPDIR");
-    path = env && *env ? env : "/tmp";
-  }
-  path += "/mayfly-spill-XXXXXX";
-  int fd = ::mkstemp(path.data());
-  if (fd < 0) return FileError(path.c_str());
-  ::unlink(path.c_str());  // gone with the process, whatever happens
-  SpillFile file;
-  file.file_ = ::fdopen(fd, "w+b");
-  if (!file.file_) {
-    ::close(fd);
-    return FileError("fdopen");
-  }
-  std::setvbuf(file.file_, nullptr, _IOFBF, 256 * 1024);
-  return file;
-}
-
-Result<void> SpillFile::Write(std::string_view key, std::string_view payload) {
-  uint32_t sizes[2] = {static_cast<uint32_t>(key.size()), static_cast<uint32_t>(payload.size())};
-  if (std::fwrite(sizes, sizeof sizes, 1, file_) != 1 ||
-      (!key.empty() && std::fwrite(key.data(), key.size(), 1, file_) != 1) ||
-      (!payload.empty() && std::fwrite(payload.data(), payload.size(), 1, file_) != 1))
-    return FileError("write");
-  bytes_ += static_cast<int64_t>(sizeof sizes + key.size() + payload.size());
-  return Ok();
-}
-
-Result<void> SpillFile::Rewind() {
-  if (std::fflush(file_) != 0 || std::fseek(file_, 0, SEEK_SET) != 0) return FileError("flush");
-  return Ok();
-}
-
-Result<bool> SpillFile::Read(std::string* key, std::string* payload) {
-  uint32_t sizes[2];
-  size_t n = std::fread(sizes, 1, sizeof sizes, file_);
-  if (n == 0 && std::feof(file_)) return false;
-  if (n != sizeof sizes) return FileError("read");
-  key->resize(sizes[0]);
-  payload->resize(sizes[1]);
-  if ((sizes[0] && std::fread(key->data(), sizes[0], 1, file_) != 1) ||
-      (sizes[1] && std::fread(payload->data(), sizes[1], 1, file_) != 1))
-    return FileError("read");
-  return true;
-}
-
-// --- the sorter ---
 
 struct Sorter::Run {
   explicit Run(SpillFile f) : file(std::move(f)) {}

@@ -1,5 +1,4 @@
 #pragma once
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "protocol/large_memory.h"
 #include "query/expression/expression.h"
 #include "query/pipeline/document_source.h"
+#include "query/pipeline/spill_file.h"
 
 namespace mayfly {
 
@@ -64,27 +64,8 @@ struct SorterOptions {
   size_t memory_limit = size_t{100} << 20;  ///< bytes held before it spills
   bool allow_disk_use =
       true;              ///< false: over the limit is QueryExceededMemoryLimitNoDiskUseAllowed 292
-  std::string temp_dir;  ///< spill files go here (unlinked at once); empty: the system's
+  SpillPlace temp_dir;   ///< spill files go here
   bool want_sort_key = false;  ///< fill DocumentMetadata::sort_key on the way out
-};
-
-/// A run of (key, payload) records in an anonymous temporary file.
-class SpillFile {
- public:
-  ~SpillFile();
-  SpillFile(SpillFile&& o) noexcept : file_(o.file_), bytes_(o.bytes_) { o.file_ = nullptr; }
-  /// Errors: OutOfDiskSpace 14031 and InternalError 1 with the system's words, here and below.
-  static Result<SpillFile> Create(const std::string& temp_dir);
-  Result<void> Write(std::string_view key, std::string_view payload);
-  Result<void> Rewind();
-  /// False at the end.
-  Result<bool> Read(std::string* key, std::string* payload);
-  int64_t bytes() const { return bytes_; }
-
- private:
-  SpillFile() = default;
-  std::FILE* file_ = nullptr;
-  int64_t bytes_ = 0;
 };
 
 /// Sorts documents: in memory, top-k when there is a limit, with runs on disk beyond the memory

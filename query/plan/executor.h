@@ -56,7 +56,7 @@ struct QuerySpec {
   const std::vector<Value>* variables = nullptr;
   uint64_t memory_limit =
       100ull * 1024 * 1024;  ///< bytes a blocking sort may hold before it spills or fails with 292
-  std::string spill_directory;  ///< for sorts; empty: a folder beside the data
+  std::string spill_directory;  ///< for sorts; empty: as SpillPlace
   bool allow_where = false;
   bool explain =
       false;  ///< stages measure time, rejected plans are kept, the plan cache is passed by

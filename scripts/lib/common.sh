@@ -85,6 +85,28 @@ setup_npm() {
   fi
 }
 
+# The drivers' test files, once a version of tests/conformance/requirements.txt; sets MAYFLY_CONFORMANCE unless it is set. Needs PYTHON.
+setup_conformance() {
+  [ -z "${MAYFLY_CONFORMANCE:-}" ] || return 0
+  local list=$ROOT/tests/conformance/requirements.txt stamp folder work
+  stamp=$(sha256sum "$list" | cut -c1-16)
+  folder=$TOOLS/conformance-$stamp
+  if [ ! -f "$folder/.complete" ]; then
+    say "fetching the drivers' test files"
+    mkdir -p "$TOOLS"
+    work=$(mktemp -d "$TOOLS/conformance.XXXXXX")
+    # pip checks the hash of the archive. It asks the archive's build system for its name and version, which pip installs apart for that.
+    "$PYTHON" -m pip download -q --disable-pip-version-check --no-deps -d "$work" -r "$list" ||
+      { rm -rf "$work"; die "cannot fetch the drivers' test files; MAYFLY_CONFORMANCE names a folder that has them"; }
+    "$PYTHON" "$ROOT/scripts/lib/unpack_conformance.py" "$work"/*.tar.gz "$work/files" || { rm -rf "$work"; die "cannot unpack the drivers' test files"; }
+    touch "$work/files/.complete"
+    rm -rf "$folder"
+    mv "$work/files" "$folder"
+    rm -rf "$work"
+  fi
+  export MAYFLY_CONFORMANCE=$folder
+}
+
 # A Python with the packages of tests/requirements.txt; sets PYTHON.
 setup_python() {
   local stamp

@@ -33,7 +33,7 @@ Result<void> BuildInfo(CommandContext&, const CommandRequest& req, BsonBuilder& 
         .Append("target_os", "linux");
   }
   reply.Append("bits", int32_t{64});
-#ifdef NDEBUG
+#ifdef MAYFLY_OPTIMIZED_BUILD
   reply.Append("debug", false);
 #else
   reply.Append("debug", true);

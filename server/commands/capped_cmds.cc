@@ -118,6 +118,7 @@ Result<void> ConvertToCapped(CommandContext& ctx, const CommandRequest& req, Bso
   Catalog& catalog = ctx.server.storage().catalog();
   CollectionInfo definition = CappedDefinition(
       req.db, "tmp.convertToCapped." + ObjectIdToHex(NewObjectId(ctx.op.now)), size);
+  definition.temporary = true;
   MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(definition)));
   Result<void> done = ReplaceCollection(ctx.server.storage(), ctx.op, *from, *made,
                                         [&] { return CopyDocuments(ctx, from, *made); });

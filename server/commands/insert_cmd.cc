@@ -31,8 +31,11 @@ class LargeTurn {
     constexpr int64_t kPollMicros = 5000;
     // One after the other where memory is short.
     const int most = TheNetworkBuffers().limit() < int64_t{256} << 20 ? 1 : 2;
+    const int64_t patience = ctx.server.clock().MonotonicMicros() + MemoryPressure::kMostMicros;
     for (;;) {
-      int n = taken_.load();
+      int n = TheMemoryPressure().High() && ctx.server.clock().MonotonicMicros() < patience
+                  ? most
+                  : taken_.load();
       while (n < most && !taken_.compare_exchange_weak(n, n + 1)) {
       }
       if (n < most) break;

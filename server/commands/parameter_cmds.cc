@@ -71,6 +71,9 @@ Result<void> SetParameter(CommandContext& ctx, const CommandRequest& req, BsonBu
     // What decides about expiry is audited.
     const bool audited =
         given[i]->name.starts_with("ttl") || given[i]->name == "metadataPurgeIntervalSecs";
+    if (audited) {
+      MAYFLY_TRY(CheckAudit(ctx.server, "ttlPause"));
+    }
     const BsonDocument old = audited ? BuildBson([&](BsonBuilder& b) {
       const ParameterRow* row = ctx.server.parameters().Find(given[i]->name);
       if (row && row->get) row->get(b, "old");

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "server/commands/info_cmds.h"
+#include "storage/rocks_kv.h"
 
 namespace mayfly {
 
@@ -50,14 +51,8 @@ int64_t MachineMemoryBytes() {
 }
 
 int64_t CgroupMemoryLimitBytes() {
-  for (const char* path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    const std::string text = ReadSmallFile(path);
-    if (text.empty() || text.starts_with("max")) continue;
-    const int64_t n = std::strtoll(text.c_str(), nullptr, 10);
-    if (n > 0 && n < MachineMemoryBytes()) return n;
-  }
-  return 0;
+  const uint64_t limit = CgroupMemoryLimit();
+  return limit < static_cast<uint64_t>(MachineMemoryBytes()) ? static_cast<int64_t>(limit) : 0;
 }
 
 }  // namespace mayfly

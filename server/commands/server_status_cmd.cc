@@ -1,7 +1,9 @@
 #include <unistd.h>
 
+#include "query/pipeline/spill_file.h"
 #include "replication/replica_set.h"
 #include "server/arg_reader.h"
+#include "server/audit_log.h"
 #include "server/command.h"
 #include "server/commands/info_cmds.h"
 #include "server/config.h"
@@ -249,6 +251,7 @@ void RocksDb(ServerContext& s, BsonBuilder& r) {
                                                               "expiry",  "oplog",   "tombstones"};
   BsonBuilder d = r.OpenDocument("rocksdb");
   d.Append("memoryBytes", s.storage().kv().MemoryBytes());
+  d.Append("spilledBytes", SpilledBytes());
   for (int i = 0; i < kKeyspaceCount; ++i) {
     const KvStats x = s.storage().kv().Stats(static_cast<Keyspace>(i));
     BsonBuilder k = d.OpenDocument(kNames[i]);
@@ -256,6 +259,15 @@ void RocksDb(ServerContext& s, BsonBuilder& r) {
     k.Append("memtableBytes", x.memtable_bytes)
         .Append("pendingCompactionBytes", x.pending_compaction_bytes);
   }
+}
+
+void AuditSection(ServerContext& s, BsonBuilder& r) {
+  AuditLog* log = s.audit();
+  if (log == nullptr || !log->enabled()) return;
+  const AuditLog::State state = log->Check();
+  BsonBuilder d = r.OpenDocument("auditLog");
+  d.Append("waiting", state.waiting).Append("lost", state.lost);
+  if (!state.error.empty()) d.Append("error", state.error);
 }
 
 void Mem(const ProcessFacts& f, BsonBuilder& r) {
@@ -335,6 +347,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
       .Append("localTime", s.clock().Now());
   reply.Append("mayflyVersion", kMayflyVersion);
   if (want.Want("asserts")) Asserts(s, reply);
+  if (want.Want("auditLog")) AuditSection(s, reply);
   if (want.Want("batchedDeletes")) BatchedDeletes(s, reply);
   if (want.Want("catalogStats")) CatalogStats(s, reply);
   if (want.Want("connections")) Connections(s, reply);

@@ -3,14 +3,14 @@
 
   tests/conformance/unified.py [--uri URI | --topology single|replicaset|replicaset3] [--all] [-v] [FILE_OR_FOLDER …]
 
-Without --uri it starts mayflyd itself (build/release/mayflyd or $MAYFLYD). Files come from $MAYFLY_CONFORMANCE, default
-../shared/conformance beside the tree; without the folder nothing is run and the last line says so.
+Without --uri it starts mayflyd itself (build/release/mayflyd or $MAYFLYD). Files come from $MAYFLY_CONFORMANCE, by
+default from where `scripts/test conformance` has put those of PyMongo's source distribution; without them the run fails.
 
 A test is skipped only when its `runOnRequirements` do not fit the server, or when pymongo has no call for an operation (counted by
 operation). Tests that are known to fail stand in known_failures.txt with their reason (`suite/file: description = reason`, * as wildcard);
 one that passes although it is listed is an error (unless its reason begins with "sometimes"). The last line is "N passed, N failed".
 """
-import argparse, collections, fnmatch, json, os, re, signal, sys, time, traceback
+import argparse, collections, fnmatch, hashlib, json, os, re, signal, sys, time, traceback
 from pathlib import Path
 
 import bson
@@ -498,6 +498,15 @@ def load_known(path, topologies):
     return rows
 
 
+def conformance_folder():
+    """As scripts/lib/common.sh names it."""
+    if os.environ.get("MAYFLY_CONFORMANCE"):
+        return Path(os.environ["MAYFLY_CONFORMANCE"])
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    stamp = hashlib.sha256((Path(__file__).parent / "requirements.txt").read_bytes()).hexdigest()[:16]
+    return Path(os.environ.get("MAYFLY_TOOLS") or Path(cache) / "mayfly-tools") / f"conformance-{stamp}"
+
+
 def alarm(*_):
     raise AssertionError(f"took longer than {STEP_SECONDS} s")
 
@@ -511,10 +520,10 @@ def main():
     p.add_argument("-k", "--keyword", default="", help="only tests whose description contains this")
     p.add_argument("paths", nargs="*")
     args = p.parse_args()
-    folder = Path(os.environ.get("MAYFLY_CONFORMANCE", ROOT.parent / "shared/conformance"))
+    folder = conformance_folder()
     if not folder.is_dir():
-        print(f"no conformance files at {folder}: skipped\n0 passed, 0 failed")
-        return 0
+        print(f"no conformance files at {folder}: scripts/test conformance fetches them\n0 passed, 1 failed")
+        return 1
     if args.paths:
         files = [f for a in args.paths for q in [Path(a) if Path(a).exists() else folder / a]
                  for f in (sorted(q.rglob("*.json")) if q.is_dir() else [q])]

@@ -1,6 +1,7 @@
 """Operations of the unified test format as calls of pymongo, and its results as the format's documents."""
 import binascii, io, re
 
+import gridfs
 import pymongo
 from bson import Code
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateMany, UpdateOne
@@ -256,6 +257,8 @@ class Operations:
         return coll.update_search_index(**args)
 
     def op_rename(self, coll, args):
+        if isinstance(coll, gridfs.GridFSBucket):
+            return coll.rename(args["id"], args["newFilename"])
         return coll.rename(args.pop("to"), **args)
 
     def op_drop(self, coll, args):
@@ -368,9 +371,6 @@ class Operations:
 
     def op_renameByName(self, bucket, args):
         return bucket.rename_by_name(args["filename"], args["newFilename"])
-
-    def op_rename_file(self, bucket, args):
-        return bucket.rename(args["id"], args["newFilename"])
 
 
 class EagerCursor:

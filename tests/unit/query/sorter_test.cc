@@ -110,3 +110,48 @@ TEST_CASE("Bad sort specifications", "[sorter]") {
     CHECK(static_cast<int>(p.error().code) == c.code);
   }
 }
+
+TEST_CASE("Spill files have a limit for one operation and one for all", "[sorter][spill]") {
+  struct Restore {
+    ~Restore() { TheSpillLimits().total = TheSpillLimits().per_operation = 0; }
+  } restore;
+  const std::string megabyte(1 << 20, 'x');
+  const SpillPlace place;
+  const SpillPlace same = place, other;
+  REQUIRE(SpilledBytes() == 0);
+  TheSpillLimits().per_operation = 6 << 20;
+  {
+    Result<SpillFile> a = SpillFile::Create(place), b = SpillFile::Create(same), c = SpillFile::Create(other);
+    REQUIRE(a);
+    REQUIRE(b);
+    REQUIRE(c);
+    CHECK(a.value().Write("k", megabyte));
+    CHECK(b.value().Write("k", megabyte));
+    CHECK(SpilledBytes() == 4 << 20);
+    CHECK(b.value().Write("k", megabyte));
+    Result<void> refused = a.value().Write("k", std::string(2 << 20, 'x'));  // one of both
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::kOutOfDiskSpace);
+    CHECK(refused.error().message.find("spillMaxBytesPerOperation") != std::string::npos);
+    CHECK(c.value().Write("k", megabyte));
+    TheSpillLimits().total = 8 << 20;
+    refused = c.value().Write("k", megabyte + megabyte);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message.find("spillMaxBytes)") != std::string::npos);
+  }
+  CHECK(SpilledBytes() == 0);
+  CHECK(*place.used == 0);
+  // A sort gives everything back when it fails.
+  TheSpillLimits().per_operation = 1 << 20;
+  std::vector<BsonDocument> docs;
+  for (int i = 0; i < 3000; ++i)
+    docs.push_back(BuildBson([&](BsonBuilder& b) { b.Append("_id", i).Append("s", std::string(1000, 'x')); }));
+  {
+    Sorter sorter(Pattern(R"({"s": 1})"), {.memory_limit = 200'000});
+    bool failed = false;
+    for (auto& d : docs) failed = failed || !sorter.Add(d);
+    CHECK(failed);
+    CHECK(SpilledBytes() > 0);
+  }
+  CHECK(SpilledBytes() == 0);
+}

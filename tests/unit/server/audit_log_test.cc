@@ -82,7 +82,36 @@ TEST_CASE("Threads write whole lines", "[audit]") {
   auto lines = Lines(path);
   REQUIRE(lines.size() == 800);
   for (const std::string& l : lines) REQUIRE(ParseJson(l));
-  CHECK(log.value()->lost() == 0);
+  CHECK(log.value()->Check().lost == 0);
+}
+
+TEST_CASE("Entries that cannot be written wait, in order; beyond a megabyte they are lost and counted", "[audit]") {
+  ScratchDir dir;
+  SystemClock clock;
+  const std::string path = dir.path() + "/audit.json";
+  std::filesystem::create_symlink("/dev/full", path);
+  auto log = AuditLog::Open(path, false, clock);
+  REQUIRE(log);
+  std::vector<AuditLog::State> told;
+  log.value()->set_problem([&](const AuditLog::State& s) { told.push_back(s); });
+  const std::string text(100'000, 'a');
+  for (int i = 0; i < 12; ++i)
+    log.value()->Write(nullptr, "x", [&](BsonBuilder& p) { p.Append("n", i).Append("text", text); });
+  const AuditLog::State state = log.value()->Check();
+  CHECK(state.waiting == 10);
+  CHECK(state.lost == 2);
+  CHECK_FALSE(state.error.empty());
+  REQUIRE(told.size() == 3);  // it fails; one is lost; another one
+  CHECK(told[0].waiting == 1);
+  CHECK(told[2].lost == 2);
+  std::filesystem::remove(path);
+  REQUIRE(log.value()->Rotate());
+  CHECK(told.back().error.empty());
+  auto lines = Lines(path);
+  REQUIRE(lines.size() == 10);
+  for (int i = 0; i < 10; ++i)
+    CHECK(BsonView(ParseJson(lines[static_cast<size_t>(i)]).value()).FindPath("param.n").NumberAsInt64() == i);
+  CHECK(log.value()->Check().waiting == 0);
 }
 
 TEST_CASE("An audit log that cannot be opened is refused; none is none", "[audit]") {

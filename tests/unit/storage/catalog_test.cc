@@ -368,3 +368,74 @@ TEST_CASE("Index keys that MongoDB refuses are refused", "[catalog]") {
     CHECK(CodeOf(ParseIndexKey(Json(bad))) == ErrorCode::kCannotCreateIndex);
   }
 }
+
+// Few rows of the catalog are written in an hour: large ones that were gone stayed in its files for ever.
+TEST_CASE("The catalog's files do not keep what is gone", "[catalog]") {
+  CatalogStore s;
+  std::string blob(1 << 20, ' ');
+  uint32_t seed = 1;
+  for (char& c : blob) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24);
+  KvStore& kv = s.storage->kv();
+  auto write = [&](bool put) {
+    for (int i = 0; i < 40; ++i) {
+      auto batch = kv.NewBatch();
+      const std::string key = "setting/blob" + std::to_string(i);
+      put ? batch->Put(Keyspace::kCatalog, key, blob) : batch->Delete(Keyspace::kCatalog, key);
+      REQUIRE(kv.Write(*batch, false));
+    }
+    REQUIRE(kv.Flush(Keyspace::kCatalog));
+  };
+  write(true);
+  s.storage->impl().catalog->TendFiles();
+  CHECK(kv.Stats(Keyspace::kCatalog).live_bytes > uint64_t{38} << 20);  // it is all there
+  write(false);
+  write(true);
+  write(false);
+  s.storage->impl().catalog->TendFiles();
+  CHECK(kv.Stats(Keyspace::kCatalog).live_bytes < 1 << 20);
+}
+
+TEST_CASE("That a collection is temporary is in its row, not its name; a rename ends it", "[catalog]") {
+  CatalogStore s;
+  CollectionInfo definition;
+  definition.db = "db";
+  definition.name = "anything";
+  definition.temporary = true;
+  auto made = s.catalog().Create(*s.op, definition);
+  REQUIRE(made);
+  s.Make("tmp.agg_out.1");
+  s.Open();
+  CHECK(s.Coll("anything")->temporary);
+  CHECK_FALSE(s.Coll("tmp.agg_out.1")->temporary);
+  REQUIRE(s.catalog().Rename(*s.op, *s.Coll("anything"), "db", "other", false));
+  CHECK_FALSE(s.Coll("other")->temporary);
+  s.Open();
+  CHECK_FALSE(s.Coll("other")->temporary);
+}
+
+TEST_CASE("Dropping a few large documents gives their disk back", "[catalog]") {
+  CatalogStore s;
+  uint32_t seed = 7;
+  auto blob = [&] {
+    std::string b(1 << 20, ' ');
+    for (char& c : b) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24);
+    return b;
+  };
+  auto fill = [&](const CollectionInfo& c, int documents) {
+    for (int i = 0; i < documents; ++i)
+      REQUIRE(s.Insert(c, BuildBson([&](BsonBuilder& b) {
+                b.Append("_id", i).AppendBinary("b", 0, blob());
+              })));
+  };
+  auto keep = s.Make("keep");
+  fill(*keep, 3);
+  for (const char* name : {"a", "b"}) fill(*s.Make(name), 12);
+  KvStore& kv = s.storage->kv();
+  REQUIRE(kv.Flush(Keyspace::kRecords));
+  REQUIRE(kv.Stats(Keyspace::kRecords).live_bytes > uint64_t{26} << 20);
+  for (const char* name : {"a", "b"}) REQUIRE(s.catalog().Drop(*s.op, "db", name));
+  s.storage->impl().catalog->WaitForGarbage();
+  s.storage->impl().catalog->TendFiles();
+  CHECK(kv.Stats(Keyspace::kRecords).live_bytes < uint64_t{5} << 20);
+  CHECK(s.Scan(keep).size() == 3);
+}

@@ -295,3 +295,28 @@ TEST_CASE("Types of compound keys come back, default ones cost no bytes", "[inde
   CHECK(set.type_bits(0).empty());
   CHECK(DecodeIndexKey(index, set.values(0), set.type_bits(0)).value().bytes() == plain.bytes());
 }
+
+// Keys of megabytes took four times their size in memory, for ever, and as much in the manifest.
+TEST_CASE("A key that is too long is refused, in an index and as _id; what has one already can go", "[index_keys]") {
+  IndexInfo index;
+  index.name = "s_1";
+  index.fields = {{"s", false, ""}};
+  KeySet keys;
+  auto doc = [](size_t bytes) {
+    return BuildBson([&](BsonBuilder& b) { b.Append("_id", 1).Append("s", std::string(bytes, 'x')); });
+  };
+  CHECK(ExtractNewKeys(index, doc(kMaxKeySize - 10), &keys));
+  Result<void> refused = ExtractNewKeys(index, doc(kMaxKeySize), &keys);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kKeyTooLong);
+  CHECK(keys.empty());
+  CHECK(ExtractKeys(index, doc(kMaxKeySize), &keys));
+  // Many that are short together are not one that is long.
+  BsonDocument many = BuildBson([&](BsonBuilder& b) {
+    b.Append("_id", 1);
+    auto a = b.OpenArray("s");
+    for (int i = 0; i < 100; ++i) a.Append(std::to_string(i) + std::string(10'000, 'x'));
+  });
+  CHECK(ExtractNewKeys(index, many, &keys));
+  CHECK(keys.size() == 100);
+}

@@ -153,3 +153,51 @@ TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock
   });
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
 }
+
+TEST_CASE("A server that was off for longer than it may have been waits for a confirmation", "[ttl][clock]") {
+  ScratchDir dir;
+  SystemClock clock;
+  clock.Freeze(true);
+  clock.Set({kStart});
+  int64_t elapsed = 0;
+  TtlParameters parameters;
+  TtlMetrics metrics;
+  auto run = [&](auto&& with) {
+    CatalogStore store;
+    store.Open(dir.path());
+    ClockGuard guard(*store.storage, clock, parameters, metrics, [&] { return elapsed; }, {});
+    guard.Open();
+    guard.Check(true);
+    with(guard, *store.storage);
+  };
+  run([&](ClockGuard&, Storage&) {});
+  parameters.max_downtime_secs = 86'400;
+  clock.Advance(86'400'000);
+  run([&](ClockGuard& g, Storage&) { CHECK_FALSE(g.state().suspended); });
+  clock.Advance(86'400'001);
+  for (int i = 0; i < 2; ++i)
+    run([&](ClockGuard& g, Storage& s) {
+      CHECK(g.state().suspended);
+      CHECK(g.state().downtime);
+      CHECK(s.expiry_policy().suspended);
+      CHECK(metrics.clock_holds == 1);
+    });
+  // Set right while it runs: within what it may have been off.
+  run([&](ClockGuard& g, Storage&) {
+    clock.Advance(-1000);
+    g.Check(true);
+    CHECK_FALSE(g.state().suspended);
+  });
+  clock.Advance(10 * 86'400'000);
+  run([&](ClockGuard& g, Storage& s) {
+    CHECK(g.state().downtime);
+    parameters.max_clock_jump_secs = 0;  // is about jumps
+    g.Check(true);
+    CHECK(g.state().suspended);
+    CHECK(g.Confirm());
+    g.Check(true);
+    CHECK_FALSE(s.expiry_policy().suspended);
+    CHECK_FALSE(g.state().downtime);
+  });
+  run([&](ClockGuard& g, Storage&) { CHECK_FALSE(g.state().suspended); });
+}

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""What a server guards by itself: collections that are a client's however they are named, files that are its user's alone, a clock that is far
+ahead at start-up, an audit log that cannot be written, a small cgroup.
+
+MAYFLY_SEED replays the random choices.
+"""
+import os, stat, subprocess, tempfile, threading, time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pymongo
+from pymongo.errors import PyMongoError
+
+from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, start, stop
+
+check = Checks()
+LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
+
+
+def folder():
+    return tempfile.mkdtemp(prefix="mayfly-guarded-")
+
+
+def until(condition, seconds=30):
+    """Whether the condition came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)  # sleeps: polls until a deadline
+    return False
+
+
+def connect(proc, **options):
+    return pymongo.MongoClient("127.0.0.1", proc.port, directConnection=True, retryWrites=False, **options)
+
+
+def names(replica_set=None):
+    """A client may name a collection as $out names its own: it expires as any other and outlives a restart. What an $out has left does not."""
+    data = folder() + "/data"
+    options = ["--replSet", "rs0"] if replica_set else []
+    proc, _ = start(data, *options)
+    client = connect(proc)
+    if replica_set:
+        client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{proc.port}"}]})
+    until(lambda: client.admin.command("hello")["isWritablePrimary"])
+    where = "on a set" if replica_set else "on a standalone"
+    mine = ["tmp.agg_out.5f0c0ffee0ddba11decaf000", "tmp.convertToCapped.x", "tmp.mr.y"]
+    for name in mine:
+        client.t[name].create_index("at", expireAfterSeconds=0)
+        client.t[name].insert_many([{"_id": 1}, {"_id": 2, "at": LONG_AGO}])
+    check(all(until(lambda: client.t[n].count_documents({}) == 1) for n in mine), f"documents of collections with odd names expire {where}")
+    client.t.big.insert_many([{"_id": i, "text": "x" * 200} for i in range(60000)])
+    done = threading.Event()
+
+    def out():
+        try:
+            client.t.big.aggregate([{"$addFields": {"a": {"$range": [0, 20]}}}, {"$out": "copy"}])
+        except PyMongoError:
+            pass
+        done.set()
+    threading.Thread(target=out, daemon=True).start()
+    temporary = lambda: [c for c in client.t.list_collection_names() if c.startswith("tmp.") and c not in mine]
+    check(until(lambda: temporary() or done.is_set()) and not done.is_set(), f"the process is killed while $out writes {where}")
+    kill(proc)
+    proc, _ = start(data, *options)
+    client = connect(proc)
+    until(lambda: client.admin.command("hello")["isWritablePrimary"])
+    check(until(lambda: not temporary()), f"what that $out wrote is gone after a restart {where}: {temporary()}")
+    check(sorted(mine) == sorted(c for c in client.t.list_collection_names() if c.startswith("tmp.")), f"the client's own collections are there {where}")
+    check(all(client.t[n].count_documents({}) == 1 for n in mine), f"and so are their documents {where}")
+    client.t.big.aggregate([{"$limit": 2}, {"$out": mine[0]}])
+    check(client.t[mine[0]].count_documents({}) == 2, f"$out may write to such a name {where}")
+    client.t[mine[0]].create_index("at", expireAfterSeconds=0)
+    client.t[mine[0]].insert_one({"_id": "due", "at": LONG_AGO})
+    check(until(lambda: not client.t[mine[0]].count_documents({"_id": "due"})), f"and what it wrote expires once it is there {where}")
+    check(stop(proc) == 0, f"it stops {where}")
+
+
+def names_on_a_set():
+    names(replica_set=True)
+
+
+def open_to_others(root):
+    return [str(p) for p in [Path(root), *Path(root).rglob("*")] if stat.S_IMODE(p.lstat().st_mode) & 0o077]
+
+
+def permissions():
+    """Nothing the server makes can be read by others, unless the umask is asked for."""
+    base = folder()
+    os.umask(0o022)
+    sockets = base + "/sockets"
+    os.mkdir(sockets)
+
+    def started(name, *options):
+        data = f"{base}/{name}/data"
+        os.mkdir(f"{base}/{name}")
+        port = free_port()
+        proc = subprocess.Popen([BINARY, "--port", str(port), "--httpPort", "0", "--unixSocketPrefix", sockets, "--dbpath", data, "--logpath",
+                                 f"{base}/{name}/log", "--pidfilepath", f"{base}/{name}/pid", *options], stdout=subprocess.DEVNULL)
+        proc.port = port
+        client = connect(proc, serverSelectionTimeoutMS=20000)
+        client.t.c.insert_one({})
+        client.t.c.create_index("at", expireAfterSeconds=5)
+        client.t.command("collMod", "c", index={"name": "at_1", "expireAfterSeconds": 6})
+        client.admin.command("fsync")
+        return data, proc, client
+
+    data, proc, client = started("plain")
+    check(not open_to_others(data), f"the data directory is its user's alone: {open_to_others(data)[:5]}")
+    check(any(Path(data).rglob("audit.json")), "the audit log is there")
+    mode = lambda p: stat.S_IMODE(os.stat(p).st_mode)
+    check(mode(f"{base}/plain/log") == 0o600, "so is the log")
+    check(mode(f"{base}/plain/pid") == 0o644, "the pid file may be read")
+    check(mode(f"{sockets}/mongodb-{proc.port}.sock") == 0o700, "the socket has filePermissions")
+    check(client.admin.command("getParameter", 1, processUmask=1, honorSystemUmask=1)["processUmask"] == "077", "getParameter says 077")
+    check(not [l for l in client.admin.command("getLog", "startupWarnings")["log"] if "data directory" in l], "no warning")
+    check(stop(proc) == 0, "it stops")
+    os.chmod(data, 0o755)
+    proc, client = restart(data)
+    check([l for l in client.admin.command("getLog", "startupWarnings")["log"] if "0755" in l], "a directory that others can read is warned of")
+    stop(proc)
+    data, proc, client = started("group", "--setParameter", "processUmask=027")
+    check(mode(data) == 0o750 and all(mode(p) & 0o137 == 0 for p in Path(data).glob("*.sst")), f"processUmask=027 lets the group read: {oct(mode(data))}")
+    check(client.admin.command("getParameter", 1, processUmask=1)["processUmask"] == "027", "getParameter says 027")
+    stop(proc)
+    data, proc, client = started("system", "--setParameter", "honorSystemUmask=true")
+    check(mode(data) == 0o755, f"honorSystemUmask leaves the system's: {oct(mode(data))}")
+    stop(proc)
+    for bad in (["processUmask=999"], ["processUmask=x"], ["processUmask=027", "--setParameter", "honorSystemUmask=true"], ["honorSystemUmask=7"]):
+        r = subprocess.run([BINARY, "--port", "0", "--dbpath", base + "/bad", "--setParameter", *bad], capture_output=True, text=True, timeout=30)
+        check(r.returncode == 2, f"{bad} is refused: {r.returncode} {r.stderr[-120:]}")
+
+
+def restart(data):
+    proc, _ = start(data)
+    return proc, connect(proc)
+
+
+def downtime():
+    """A clock that says the server was off for longer than it may have been suspends expiry until somebody confirms it, also over a restart."""
+    data = folder() + "/data"
+    proc, client = restart(data)
+    client.t.c.create_index("at", expireAfterSeconds=0)
+    client.t.c.insert_one({"_id": 1, "at": datetime.now(timezone.utc) + timedelta(seconds=1)})
+    check(stop(proc) == 0, "it stops")
+    left = time.monotonic()
+    until(lambda: time.monotonic() > left + 3)  # which is longer than it may be off
+    for again in range(2):
+        proc, _ = start(data, "--setParameter", "ttlMaxDowntimeSecs=1")
+        client = connect(proc)
+        clock = client.admin.command("ttlStatus", 1).get("clock", {})
+        check(clock.get("suspended") and "ttlMaxDowntimeSecs" in clock.get("reason", ""), f"ttlStatus says why ({again}): {clock}")
+        check(client.t.c.count_documents({}) == 1, "nothing is removed")
+        if again == 0:
+            check(stop(proc) == 0, "it stops")
+    check(client.admin.command("ttlRelease", 1, confirm=True)["ok"] == 1, "it is confirmed")
+    check(until(lambda: client.t.c.count_documents({}) == 0), "then what is due goes")
+    check("clock" not in client.admin.command("ttlStatus", 1), "and ttlStatus says nothing more")
+    stop(proc)
+    proc, client = restart(data)
+    check("clock" not in client.admin.command("ttlStatus", 1), "without the parameter any time is believed")
+    stop(proc)
+
+
+def audit():
+    """Entries that cannot be written wait, are counted and reported, and stop what would need another one if so asked."""
+    base = folder()
+    link = base + "/audit.json"
+    os.symlink("/dev/full", link)
+    proc, _ = start(base + "/data", "--auditPath", link, "--logRotate", "reopen", "--logappend")
+    client = connect(proc)
+    client.t.create_collection("c", clusteredIndex={"key": {"_id": 1}, "unique": True}, expireAfterSeconds=100)
+    state = client.admin.command("serverStatus")["auditLog"]
+    check(state["waiting"] == 1 and state["lost"] == 0 and "space" in state["error"], f"an entry waits: {state}")
+    log = "\n".join(client.admin.command("getLog", "global")["log"])
+    check("The audit log cannot be written" in log, "the log says so")
+    client.admin.command("setParameter", 1, auditFailClosed=True)
+    for refused in ({"collMod": "c", "expireAfterSeconds": 7}, {"drop": "c"}, {"create": "d"}, {"ttlPause": "c"}):
+        try:
+            client.t.command(refused)
+            check(False, f"{refused} is refused")
+        except PyMongoError as e:
+            check(e.code == 96 and "auditFailClosed" in str(e), f"{refused} is refused: {str(e)[:80]}")
+    try:
+        client.admin.command("setParameter", 1, ttlMonitorEnabled=False)
+        check(False, "setParameter of what is audited is refused")
+    except PyMongoError as e:
+        check(e.code == 96, "setParameter of what is audited is refused")
+    client.t.c.insert_one({"_id": 1})
+    check(client.t.c.count_documents({}) == 1, "other commands go on")
+    os.unlink(link)
+    client.admin.command("logRotate", 1)
+    state = client.admin.command("serverStatus")["auditLog"]
+    check(state == {"waiting": 0, "lost": 0}, f"with room again nothing waits: {state}")
+    check('"createCollection"' in Path(link).read_text(), "and nothing was lost")
+    client.t.command({"collMod": "c", "expireAfterSeconds": 7})
+    check(Path(link).read_text().count("\n") == 2, "what was refused goes")
+    os.rename(link, link + ".1")
+    os.symlink("/dev/full", link)
+    client.admin.command("logRotate", 1)
+    client.admin.command("setParameter", 1, auditFailClosed=False)
+    for i in range(60):  # each entry is 30 kB
+        client.t.command({"ttlHold": "c", "filter": {"_id": "x" * 30000}})
+    state = client.admin.command("serverStatus")["auditLog"]
+    check(state["lost"] > 0 and state["waiting"] + state["lost"] == 60, f"beyond 1 MB they are lost, and counted: {state}")
+    stop(proc)
+
+
+def long_keys():
+    """A key of megabytes is refused everywhere; 40 of them took 2.5 GB, and 0.9 GB of the store's manifest."""
+    proc, client = restart(folder() + "/data")
+    c = client.t.c
+    long = "x" * (1 << 20)
+
+    def refused(f, what):
+        try:
+            f()
+            check(False, f"{what} is refused")
+        except PyMongoError as e:
+            check(e.code == 17280 or 17280 in [w["code"] for w in (e.details or {}).get("writeErrors", [])], f"{what} is refused: {str(e)[:90]}")
+    c.insert_one({"_id": 1, "s": long})
+    refused(lambda: c.create_index("s"), "an index over it")
+    check(list(c.index_information()) == ["_id_"], "there is none then")
+    refused(lambda: c.insert_one({"_id": long}), "_id")
+    refused(lambda: c.update_one({"_id": long}, {"$set": {"a": 1}}, upsert=True), "_id of an upsert")
+    c.delete_one({"_id": 1})
+    c.create_index("s")
+    refused(lambda: c.insert_one({"s": long}), "an insert")
+    refused(lambda: c.insert_one({"s": ["a", long]}), "an element of an array")
+    c.insert_one({"_id": 1, "s": "short"})
+    refused(lambda: c.update_one({"_id": 1}, {"$set": {"s": long}}), "an update")
+    refused(lambda: client.t.command("aggregate", "c", pipeline=[{"$set": {"s": long}}, {"$merge": "c"}], cursor={}), "$merge")
+    check(c.find_one({"s": "short"})["_id"] == 1, "what was there is there")
+    check(c.find_one({"s": long}) is None, "it may be looked for")
+    check(client.t.command("validate", "c")["valid"], "and all is valid")
+    check(stop(proc) == 0, "it stops")
+
+
+def cgroup():
+    """In 256 MB many clients may write 15 MB at once: they wait for each other, and the process stays."""
+    group = Path("/sys/fs/cgroup/memory")
+    v1 = group.is_dir()
+    group = (group if v1 else Path("/sys/fs/cgroup")) / f"mayfly-test-{os.getpid()}"
+    limit = group / ("memory.limit_in_bytes" if v1 else "memory.max")
+    try:
+        group.mkdir()
+        limit.write_text(str(256 << 20))
+        (group / ("tasks" if v1 else "cgroup.procs")).read_text()
+    except OSError as e:
+        print(f"SKIPPED: the small cgroup, which only root can make: {e}")
+        return
+    data = folder() + "/data"
+    wrapper = data + ".sh"
+    Path(wrapper).write_text(f"#!/bin/sh\necho $$ > {group}/{'tasks' if v1 else 'cgroup.procs'}\nexec {BINARY} \"$@\"\n")
+    os.chmod(wrapper, 0o755)
+    proc, client = start(data, binary=wrapper)
+    info = client.command("admin", {"hostInfo": 1})
+    check(info["system"]["memLimitMB"] == 256, f"the limit of its own cgroup is found: {info['system']['memLimitMB']}")
+    errors, written = [], []
+
+    def write(n):
+        with connect(proc, socketTimeoutMS=300000) as c:
+            for k in range(4):
+                try:
+                    c.t.c.insert_one({"_id": f"{n}-{k}", "b": rnd.randbytes(15 << 20)})
+                    written.append(f"{n}-{k}")
+                except PyMongoError as e:
+                    errors.append(str(e)[:200])
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    check(proc.poll() is None and not errors, f"all of them are written: {len(written)}, {errors[:2]}")
+    if proc.poll() is None:
+        with connect(proc) as c:
+            check(sorted(d["_id"] for d in c.t.c.find({}, {"_id": 1})) == sorted(written), "and are there")
+        check(stop(proc) == 0, "it stops")
+    group.rmdir()
+
+
+run_parts("guarded", [names, names_on_a_set, permissions, downtime, audit, long_keys, cgroup], check)
