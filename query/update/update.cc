@@ -414,6 +414,10 @@ Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant no
   BsonView doc(made.data());
   BsonElement first = doc.First();
   BsonValue id = doc["_id"];
+  if (doc.Has("$expire"))  // as PrepareInsert
+    return Error{ErrorCode::kDollarPrefixedFieldName,
+                 "a document to insert cannot have the field '$expire': give the statement "
+                 "expireAfterSeconds or expireAt, or the collection the option expiry.field"};
   if (id) {
     MAYFLY_TRY(CheckIdValue(id));
   }
