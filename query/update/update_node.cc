@@ -50,6 +50,11 @@ Result<std::vector<PathPart>> ParsePath(std::string_view path) {
                      "Cannot have array filter identifier (i.e. '$[<id>]') element in the first "
                      "position in path " +
                          Quoted(path)};
+    } else if (name == "$expire") {
+      // Stored as a field, it would do nothing, and nobody would notice.
+      return Error{ErrorCode::kDollarPrefixedFieldName,
+                   "The dollar ($) prefixed field '$expire' in " + Quoted(path) +
+                       " is not valid for storage: $expire is an operator beside the others"};
     }
     parts.push_back(part);
   }

@@ -81,8 +81,9 @@ struct PathPart {
 };
 
 /// Splits and checks the path of an operator. The parts view `path`.
-/// Errors: EmptyFieldName 56, BadValue 2 (positional part first or twice), Overflow 15. Whether a
-/// name may begin with a dollar depends on what is done to it: ApplyTree looks.
+/// Errors: EmptyFieldName 56, BadValue 2 (positional part first or twice), Overflow 15,
+/// DollarPrefixedFieldName 52 ($expire). Whether other names may begin with a dollar depends on
+/// what is done to them: ApplyTree looks.
 Result<std::vector<PathPart>> ParsePath(std::string_view path);
 
 /// DollarPrefixedFieldName 52: an update would write the document's field `name` by way of `path`.
