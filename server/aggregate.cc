@@ -441,7 +441,10 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
              ResolveView(server.storage().catalog(), op, spec.db, spec.collection));
   std::string joined;
   BsonView stages = spec.pipeline;
-  if (resolved.is_view) {
+  const BsonValue first = spec.pipeline.First().value;
+  if (resolved.is_view && first.IsDocument() && first.Document().First().name == "$collStats") {
+    resolved.collection = spec.collection;  // it is the view's own figures that are asked for
+  } else if (resolved.is_view) {
     BsonArrayBuilder all(joined);
     for (const BsonElement& e : resolved.pipeline.view()) all.Append(e.value);
     for (const BsonElement& e : spec.pipeline) all.Append(e.value);

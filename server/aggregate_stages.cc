@@ -122,8 +122,12 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
     MAYFLY_TRY(s.Finish());
     if (scale < 1) return Error{ErrorCode::kBadValue, "scale has to be >= 1"};
   }
+  if (coll->is_view && (storage_stats || count || query_exec))
+    return Error{ErrorCode::kCommandNotSupportedOnView,
+                 "Namespace " + coll->ns +
+                     " is a view, not a collection: $collStats knows its latencyStats only"};
   int64_t documents = 0;
-  if (count && !coll->is_view) {
+  if (count) {
     MAYFLY_TRY(documents, Visibility(server.storage(), *coll, op.now).CountVisible(op));
   }
   std::vector<BsonDocument> out;

@@ -88,6 +88,48 @@ Result<BsonDocument> FindArgs::ToPipeline() const {
   return BsonDocument(std::move(bytes));
 }
 
+namespace {
+
+Result<void> CheckHint(BsonValue hint) {
+  if (hint.missing() || hint.IsString() || hint.IsDocument()) return Ok();
+  return Error{ErrorCode::kFailedToParse, "hint must be either a string or nested object"};
+}
+
+}  // namespace
+
+BsonDocument CountArgs::ToPipeline() const {
+  std::string bytes;
+  BsonArrayBuilder stages(bytes);
+  if (!query.empty()) stages.OpenDocument().Append("$match", query);
+  if (skip > 0) stages.OpenDocument().Append("$skip", skip);
+  if (limit > 0) stages.OpenDocument().Append("$limit", limit);
+  stages.OpenDocument().Append("$count", "n");
+  stages.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+BsonDocument DistinctArgs::ToPipeline() const {
+  const std::string path = "$" + std::string(key);
+  std::string bytes;
+  BsonArrayBuilder stages(bytes);
+  if (!query.empty()) stages.OpenDocument().Append("$match", query);
+  // Arrays on the way and at the end of the path stand for their elements, as the command has it.
+  for (size_t end = 0; end != std::string::npos;) {
+    end = path.find('.', end + 1);
+    auto stage = stages.OpenDocument();
+    auto unwind = stage.OpenDocument("$unwind");
+    unwind.Append("path", path.substr(0, end)).Append("preserveNullAndEmptyArrays", true);
+  }
+  {
+    auto stage = stages.OpenDocument();
+    auto group = stage.OpenDocument("$group");
+    group.AppendNull("_id");
+    group.OpenDocument("values").Append("$addToSet", path);
+  }
+  stages.Done();
+  return BsonDocument(std::move(bytes));
+}
+
 Result<CountArgs> ParseCount(const CommandRequest& req) {
   ArgReader in(req);
   CountArgs a;
@@ -99,6 +141,7 @@ Result<CountArgs> ParseCount(const CommandRequest& req) {
   in.SimpleCollation();
   in.Ignore("fields");  // what old clients send; the manual gives it no meaning
   MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CheckHint(a.hint));
   if (a.skip < 0)
     return Error{LocationCode(51024), "BSON field 'skip' value must be >= 0, actual value '" +
                                           std::to_string(a.skip) + "'"};
@@ -118,6 +161,7 @@ Result<DistinctArgs> ParseDistinct(const CommandRequest& req) {
   a.hint = in.Any("hint");
   in.SimpleCollation();
   MAYFLY_TRY(in.Finish());
+  MAYFLY_TRY(CheckHint(a.hint));
   return a;
 }
 

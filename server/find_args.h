@@ -27,13 +27,20 @@ struct CountArgs {
   BsonView query;
   BsonValue hint;
   int64_t skip = 0, limit = 0;
+
+  /// The same as a pipeline, for a view: its one document has the number as `n`; none is zero.
+  BsonDocument ToPipeline() const;
 };
+/// Errors: those of ArgReader; FailedToParse 9 (hint), Location51024.
 Result<CountArgs> ParseCount(const CommandRequest& req);
 /// distinct's arguments. Views live as long as the request.
 struct DistinctArgs {
   std::string_view collection, key;
   BsonView query;
   BsonValue hint;
+
+  /// The same as a pipeline, for a view: its one document, if any, has the values as `values`.
+  BsonDocument ToPipeline() const;
 };
 Result<DistinctArgs> ParseDistinct(const CommandRequest& req);
 

@@ -32,7 +32,7 @@ inline bool IsAllDigits(std::string_view s) {
 
 /// Calls `f(value, position)` for what a predicate at the end of a path sees: with `leaf_arrays`
 /// each element of an array there, then the array itself. `position`: index in the outermost array
-/// walked through, or -1. Stops when `f` returns true, and returns that.
+/// whose elements were tried one by one, or -1. Stops when `f` returns true, and returns that.
 template <class F>
 bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
   if (leaf_arrays && v.IsArray()) {
@@ -96,12 +96,15 @@ bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int posi
     if (e.value.IsDocument() && WalkPath(e.value.Document(), path, leaf_arrays, at, f, index))
       return true;
     if (index && e.name == name) {
+      // The path names this element itself, so it is not what a positional operator stands for.
       if (dot == std::string_view::npos) {
         if (WalkLeaf(e.value, leaf_arrays, position, f)) return true;
       } else if (e.value.IsDocument()) {
-        if (WalkPath(e.value.Document(), path.substr(dot + 1), leaf_arrays, at, f)) return true;
+        if (WalkPath(e.value.Document(), path.substr(dot + 1), leaf_arrays, position, f))
+          return true;
       } else if (e.value.IsArray()) {
-        if (WalkArray(e.value.Document(), path.substr(dot + 1), leaf_arrays, at, f)) return true;
+        if (WalkArray(e.value.Document(), path.substr(dot + 1), leaf_arrays, position, f))
+          return true;
       }
     }
     ++i;

@@ -311,8 +311,12 @@ bool Run::Logical(const MatchExpression& e, F&& child) {
   switch (e.kind) {
     case MatchKind::kAnd:
       if (position != nullptr && e.children.size() > 1) {
+        const int before = *position;
         for (const MatchExpression* c : InPositionOrder(e))
-          if (!child(*c)) return false;
+          if (!child(*c)) {
+            *position = before;  // another branch of an $or may yet match, and has not seen these
+            return false;
+          }
         return !error;
       }
       for (size_t i = 0; i < e.children.size(); ++i)

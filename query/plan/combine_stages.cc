@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "query/plan/stages.h"
 #include "storage/key_encoding.h"
 
@@ -116,6 +118,32 @@ SortStage::SortStage(PlanContext& ctx, PlanStagePtr child, SortPattern pattern,
   children_.push_back(std::move(child));
 }
 
+namespace {
+
+/// The record key of a row with the index key that led to it: the index's number, the lengths of
+/// record key and type bits, then these two and the values.
+void PackKeys(const Row& row, std::string* out) {
+  const uint32_t head[] = {row.index != nullptr ? row.index->id : 0,
+                           static_cast<uint32_t>(row.record_key.size()),
+                           static_cast<uint32_t>(row.type_bits.size())};
+  out->assign(reinterpret_cast<const char*>(head), sizeof head);
+  out->append(row.record_key).append(row.type_bits).append(row.key_values);
+}
+
+/// `packed` is what PackKeys made; the row's keys view it.
+void UnpackKeys(const CollectionInfo& coll, std::string_view packed, Row* row) {
+  uint32_t head[3];
+  std::memcpy(head, packed.data(), sizeof head);
+  packed.remove_prefix(sizeof head);
+  row->record_key = packed.substr(0, head[1]);
+  row->type_bits = packed.substr(head[1], head[2]);
+  row->key_values = packed.substr(head[1] + head[2]);
+  for (const IndexInfoPtr& i : coll.indexes)
+    if (i->id == head[0]) row->index = i.get();
+}
+
+}  // namespace
+
 Result<StageState> SortStage::DoWork(Row* row) {
   while (!loaded_) {
     MAYFLY_TRY(StageState state, children_[0]->Work(row));
@@ -124,7 +152,12 @@ Result<StageState> SortStage::DoWork(Row* row) {
       loaded_ = true;
     } else if (state == StageState::kAdvanced) {
       metadata_.expire_at = row->expire_at;
-      MAYFLY_TRY(sorter_.Add(row->doc, &metadata_, row->record_key));
+      std::string_view key = row->record_key;
+      if (ctx_.keep_keys) {
+        PackKeys(*row, &packed_);
+        key = packed_;
+      }
+      MAYFLY_TRY(sorter_.Add(row->doc, &metadata_, key));
     }
     if (ctx_.step) return StageState::kNeedTime;
     CountLoop();
@@ -139,6 +172,7 @@ Result<StageState> SortStage::DoWork(Row* row) {
   row->metadata = next.metadata;
   if (next.metadata != nullptr) row->expire_at = next.metadata->expire_at;
   row->record_key = sorter_.extra();
+  if (ctx_.keep_keys) UnpackKeys(*ctx_.coll, row->record_key, row);
   return StageState::kAdvanced;
 }
 

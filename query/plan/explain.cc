@@ -80,9 +80,16 @@ Result<void> FindExecutor::AppendQueryPlanner(const std::vector<ExplainStage>& o
     for (const auto& i : ctx_.coll->indexes) key += "\n" + i->name;
   auto planner = out.OpenDocument("queryPlanner");
   planner.Append("namespace", ns_);
-  {
-    auto query = planner.OpenDocument("parsedQuery");
-    if (match_ != nullptr) match_->Serialize(query);
+  // So large that the plans would find no room in the reply.
+  constexpr size_t kMaxQuery = 10 * 1024 * 1024;
+  const BsonDocument query = BuildBson([&](BsonBuilder& b) {
+    if (match_ != nullptr) match_->Serialize(b);
+  });
+  if (query.view().size() <= kMaxQuery) {
+    planner.Append("parsedQuery", query);
+  } else {
+    planner.Append("warning", "parsedQuery of " + std::to_string(query.view().size()) +
+                                  " bytes is not shown");
   }
   planner.Append("indexFilterSet", input_->allowed != nullptr);
   std::string shape = HashText(ShapeHash(shape_));

@@ -67,7 +67,7 @@ FindExecutor::FindExecutor(Storage& storage, Operation& op) : storage_(storage) 
 }
 FindExecutor::~FindExecutor() = default;
 
-Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint) {
+Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint, bool range) {
   PlannerInput& in = *input_;
   if (!sort.empty()) {
     bool natural = sort.Has("$natural");
@@ -81,6 +81,12 @@ Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint) {
       in.natural = static_cast<int>(direction);
     } else {
       MAYFLY_TRY(in.sort, SortPattern::Parse(sort));
+      for (const BsonElement& e : sort)
+        if (e.value.IsDocument())
+          if (BsonValue meta = e.value.Document()["$meta"];
+              meta.IsString() && meta.String() == "textScore")
+            return Error{LocationCode(40218),
+                         "query requires text score metadata, but it is not available"};
     }
   }
   if (hint.missing() || (hint.IsDocument() && hint.Document().empty())) return Ok();
@@ -92,6 +98,9 @@ Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint) {
         (direction != 1 && direction != -1))
       return Error{ErrorCode::kBadValue,
                    "$natural hint cannot be set to a value other than -1 or 1."};
+    if (range)
+      return Error{ErrorCode::kBadValue,
+                   "min and max are bounds of an index: they cannot be used with a $natural hint"};
     if (in.natural == 0) in.natural = static_cast<int>(direction);
     return Ok();
   }
@@ -154,7 +163,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   // Even without a `let`, filters handed in parsed may use the system variables.
   size_t slots = scope != nullptr ? static_cast<size_t>(scope->slots()) : 6;
   if (ctx_.eval.variables.size() < slots) ctx_.eval.variables.resize(slots);
-  MAYFLY_TRY(ParseSort(spec.sort, spec.hint));
+  MAYFLY_TRY(ParseSort(spec.sort, spec.hint, !spec.min.empty() || !spec.max.empty()));
   in.min = BsonDocument(spec.min);
   in.max = BsonDocument(spec.max);
   if (spec.skip < 0 || spec.limit < 0)
@@ -163,6 +172,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   in.limit = spec.limit;
   in.tailable = spec.tailable;
   in.need_record = return_key_ || show_record_id_;
+  ctx_.keep_keys = return_key_;
   in.sorter.memory_limit = spec.memory_limit;
   in.sorter.allow_disk_use = spec.allow_disk_use;
   in.sorter.temp_dir = std::move(spec.spill_directory);
@@ -502,6 +512,13 @@ Result<void> FindExecutor::Project(BsonBuilder& out) {
                scan != nullptr && scan->kind() != RecordScanStage::Kind::kCollection) {
       out.Append("_id", row_.doc["_id"]);
     }
+    // All that a projection says beside returnKey.
+    if (want_sort_key_ && projection_ != nullptr)
+      for (const BsonElement& e : input_->projection_spec.view())
+        if (e.value.IsDocument() && e.value.Document().Count() == 1)
+          if (BsonValue meta = e.value.Document()["$meta"];
+              meta.IsString() && meta.String() == "sortKey")
+            out.Append(e.name, metadata_.sort_key.view());
   } else if (projection_ != nullptr) {
     ctx_.eval.metadata = &metadata_;
     MAYFLY_TRY(projection_->Apply(row_.doc, ctx_.eval, out));

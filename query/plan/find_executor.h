@@ -74,7 +74,8 @@ class FindExecutor final : public PlanExecutor {
 
  private:
   Result<void> Parse(QuerySpec& spec);
-  Result<void> ParseSort(BsonView sort, BsonValue hint);
+  /// `range`: min or max is given.
+  Result<void> ParseSort(BsonView sort, BsonValue hint, bool range);
   Result<void> Plan();
   Result<void> Trial(std::vector<CandidatePlan>& plans, std::vector<TrialResult>& results,
                      int64_t max_works, bool stop_at_first);

@@ -19,6 +19,21 @@ bool IndexBounds::AllSinglePoints() const {
   return true;
 }
 
+namespace {
+
+/// As explain shows it; a long value is cut, between two characters.
+std::string Shown(const Interval& interval) {
+  constexpr size_t kLongest = 8 * 1024;
+  std::string text = interval.ToString();
+  if (text.size() <= kLongest) return text;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  text.resize(end);
+  return text += "...";
+}
+
+}  // namespace
+
 void IndexBounds::Explain(const IndexInfo& index, bool backward, BsonBuilder& out) const {
   if (whole_key_range) {
     if (!min.view().empty()) out.Append("startKey", min);
@@ -28,19 +43,19 @@ void IndexBounds::Explain(const IndexInfo& index, bool backward, BsonBuilder& ou
   for (size_t i = 0; i < fields.size(); ++i) {
     auto array = out.OpenArray(index.fields[i].path);
     bool reverse = index.fields[i].descending != backward;
-    auto append = [&](const Interval& interval) {
-      if (!reverse) {
-        array.Append(interval.ToString());
-        return;
+    const std::vector<Interval>& intervals = fields[i].intervals;
+    for (size_t n = 0; n < intervals.size(); ++n) {
+      if (array.size() > kMaxExplained) {
+        array.Append("... and " + std::to_string(intervals.size() - n) + " more");
+        break;
       }
-      Interval turned{interval.high, interval.low, interval.high_inclusive, interval.low_inclusive};
-      array.Append(turned.ToString());
-    };
-    if (reverse)
-      for (auto it = fields[i].intervals.rbegin(); it != fields[i].intervals.rend(); ++it)
-        append(*it);
-    else
-      for (const auto& interval : fields[i].intervals) append(interval);
+      const Interval& at = intervals[reverse ? intervals.size() - 1 - n : n];
+      if (!reverse) {
+        array.Append(Shown(at));
+        continue;
+      }
+      array.Append(Shown({at.high, at.low, at.high_inclusive, at.low_inclusive}));
+    }
   }
 }
 

@@ -20,7 +20,9 @@ struct IndexBounds {
   bool IsEmpty() const;
   /// Every field is one value.
   bool AllSinglePoints() const;
-  /// explain's indexBounds: {a: ["[1, 1]"], …}, turned round for a backward scan.
+  /// explain's indexBounds: {a: ["[1, 1]"], …}, turned round for a backward scan. Of a field's
+  /// intervals so many bytes are shown: a plan may have many stages, and is shown several times.
+  static constexpr size_t kMaxExplained = 64 * 1024;
   void Explain(const IndexInfo& index, bool backward, BsonBuilder& out) const;
 };
 

@@ -6,15 +6,24 @@ namespace mayfly {
 
 void ResidualFilter::Explain(BsonBuilder& out) const {
   if (clauses.empty()) return;
-  auto filter = out.OpenDocument("filter");
-  if (clauses.size() == 1) {
-    clauses[0]->Serialize(filter);
-    return;
-  }
-  auto all = filter.OpenArray("$and");
-  for (const auto* c : clauses) {
-    auto one = all.OpenDocument();
-    c->Serialize(one);
+  // A plan may have many stages, and is shown several times; parsedQuery has it all.
+  constexpr size_t kMaxExplained = 256 * 1024;
+  const BsonDocument shown = BuildBson([&](BsonBuilder& filter) {
+    if (clauses.size() == 1) {
+      clauses[0]->Serialize(filter);
+      return;
+    }
+    auto all = filter.OpenArray("$and");
+    for (const auto* c : clauses) {
+      auto one = all.OpenDocument();
+      c->Serialize(one);
+    }
+  });
+  if (shown.view().size() <= kMaxExplained) {
+    out.Append("filter", shown);
+  } else {
+    out.Append("warning",
+               "filter of " + std::to_string(shown.view().size()) + " bytes is not shown");
   }
 }
 

@@ -32,6 +32,7 @@ struct PlanContext {
   /// Stages return after each unit of work, so that a trial can be fair; off, they loop until they
   /// have something.
   bool step = false;
+  bool keep_keys = false;  ///< returnKey: an index key outlives the sorting of its row
   bool timing = false;  ///< explain: stages measure the time they take
 
   /// Deleted entries that a scan may have to pass at once: in a slice few, since no check comes

@@ -234,6 +234,7 @@ class SortStage final : public PlanStage {
   bool simple_;
   bool loaded_ = false;
   DocumentMetadata metadata_;
+  std::string packed_;  ///< PlanContext::keep_keys: record key and index key as one
 };
 
 /// Drops the first `skip` rows.

@@ -21,6 +21,14 @@ bool IsOperator(BsonValue v) {
   return v.IsDocument() && v.Document().First().name.starts_with('$');
 }
 
+/// Where in `path` a part that is just `$` begins, npos without one. Not where a part only begins
+/// with a dollar, as the fields of a DBRef do.
+size_t FindPositional(std::string_view path) {
+  for (size_t dot = path.find(".$"); dot != std::string_view::npos; dot = path.find(".$", dot + 1))
+    if (dot + 2 == path.size() || path[dot + 2] == '.') return dot;
+  return std::string_view::npos;
+}
+
 /// The parts of a dotted path of a specification. The fields of a DBRef may begin with a dollar.
 Result<std::vector<std::string_view>> SplitPath(std::string_view path) {
   if (path.empty()) return Located(40352, "FieldPath cannot be constructed with empty string");
@@ -130,9 +138,7 @@ Result<ProjectionField*> ProjectionParser::Add(std::string_view path, Projection
 Result<void> ProjectionParser::Element(const std::string& path, BsonValue v, int depth) {
   if (depth > kMaxBsonDepth) return Error{ErrorCode::kOverflow, "projection is nested too deep"};
   if (dialect_ != Dialect::kAddFields) {
-    size_t dollar = path.find(".$");
-    if (dollar != std::string::npos && (dollar + 2 == path.size() || path[dollar + 2] == '.'))
-      return Positional(path, v);
+    if (FindPositional(path) != std::string_view::npos) return Positional(path, v);
   }
   if (v.IsDocument()) {
     if (v.Document().empty()) {
@@ -178,7 +184,7 @@ Result<void> ProjectionParser::Flag(std::string_view path, bool include) {
 Result<void> ProjectionParser::Positional(std::string_view path, BsonValue v) {
   if (dialect_ == Dialect::kProject)
     return Located(31324, "Cannot use positional projection in aggregation projection");
-  size_t dollar = path.find(".$");
+  size_t dollar = FindPositional(path);
   if (dollar + 2 != path.size())
     return Located(
         31394,

@@ -99,6 +99,7 @@ class Applier {
         const Node& child = *node->children[static_cast<size_t>(n)].node;
         PathFrame frame{&path, it->name};
         std::string_view bytes(it.begin(), static_cast<size_t>(it.end() - it.begin()));
+        if (depth == 1) dollar_ = it->name.starts_with('$') && !ctx_.is_insert;
         if (depth == 1 && it->name == "_id") [[unlikely]] {
           MAYFLY_TRY(UpdateId(child, *it, bytes, frame));
         } else {
@@ -114,6 +115,7 @@ class Applier {
       for (size_t i = 0; i < node->children.size(); ++i) {
         if (seen.Test(i)) continue;
         PathFrame frame{&path, node->children[i].name};
+        if (depth == 1) dollar_ = node->children[i].name.starts_with('$') && !ctx_.is_insert;
         MAYFLY_TRY(bool did, Create(*node->children[i].node, node->children[i].name, depth, frame));
         changed |= did;
         MAYFLY_TRY(Continue());
@@ -162,7 +164,7 @@ class Applier {
           out_.append(bytes);
           return false;
         case Effect::kReplaced: {
-          MAYFLY_TRY(CheckDepth(depth + node.leaf->depth(ctx_)));
+          MAYFLY_TRY(CheckWritten(depth + node.leaf->depth(ctx_), path));
           return true;
         }
         case Effect::kRemoved:
@@ -317,7 +319,7 @@ class Applier {
         out_.resize(mark);
         return false;
       }
-      MAYFLY_TRY(CheckDepth(depth + node.leaf->depth(ctx_)));
+      MAYFLY_TRY(CheckWritten(depth + node.leaf->depth(ctx_), path));
       return true;
     }
     if (node.kind == Node::Kind::kFiltered)
@@ -370,7 +372,13 @@ class Applier {
                                                 ElementText(e.name, e.value) + "})"};
   }
 
-  static Result<void> CheckDepth(int depth) {
+  /// Whether a value may be where an operator has just written one. `depth`: the deepest container
+  /// in it.
+  Result<void> CheckWritten(int depth, const PathFrame& path) {
+    if (dollar_) [[unlikely]] {
+      std::string at = path.Dotted();
+      return DollarPrefixed(std::string_view(at).substr(0, at.find('.')), at);
+    }
     if (depth <= kMaxBsonDepth) return Ok();
     return Error{ErrorCode::kOverflow,
                  "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
@@ -380,6 +388,9 @@ class Applier {
   const ApplyContext& ctx_;
   std::string& out_;
   NodePool pool_;
+  /// Below a field of the document whose name begins with a dollar, and the document exists: it may
+  /// be removed there, not written. What an upsert inserts follows the rules of inserts.
+  bool dollar_ = false;
   char position_[12];
   size_t position_size_ = 0;
 };

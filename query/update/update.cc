@@ -254,13 +254,7 @@ class ReplacementUpdate final : public Update {
         return Error{ErrorCode::kDollarPrefixedFieldName,
                      "$expire goes with update operators, not with a replacement document: give "
                      "the statement expireAfterSeconds or expireAt, or use $set"};
-      if (e.name.starts_with('$'))
-        return Error{ErrorCode::kDollarPrefixedFieldName,
-                     "The dollar ($) prefixed field " + DottedName(e.name) + " in " +
-                         DottedName(e.name) +
-                         " is not allowed in the context of an update's replacement document. "
-                         "Consider using an "
-                         "aggregation pipeline with $replaceWith."};
+      if (dollar_.empty() && e.name.starts_with('$')) dollar_ = e.name;
       update::Emit(body_, e.name, e.value);
       if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0)
         empty_timestamps_.push_back(body_.size() - sizeof(uint64_t));
@@ -270,6 +264,7 @@ class ReplacementUpdate final : public Update {
 
   Result<bool> ApplyTo(BsonView old, int, bool is_insert, EvalContext& ctx,
                        std::string* out) const override {
+    if (!dollar_.empty() && !is_insert) return update::DollarPrefixed(dollar_, dollar_);
     BsonValue old_id = old["_id"];
     if (old_id && id_.view() && !ValuesEqual(old_id, id_.view())) return IdAltered(id_.view());
     Replace(old, id_.view(), body_, out);
@@ -286,6 +281,7 @@ class ReplacementUpdate final : public Update {
  private:
   Value id_;
   std::string body_;
+  std::string dollar_;  ///< the first field whose name begins with a dollar: for inserts only
   std::vector<size_t> empty_timestamps_;  ///< offsets in body_
 };
 
@@ -434,6 +430,10 @@ Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant no
   BsonView doc(made.data());
   BsonElement first = doc.First();
   BsonValue id = doc["_id"];
+  if (doc.Has("$expire"))  // as PrepareInsert
+    return Error{ErrorCode::kDollarPrefixedFieldName,
+                 "a document to insert cannot have the field '$expire': give the statement "
+                 "expireAfterSeconds or expireAt, or the collection the option expiry.field"};
   if (id) {
     MAYFLY_TRY(CheckIdValue(id));
   }

@@ -13,10 +13,6 @@ std::string PathFrame::Dotted() const {
 
 namespace {
 
-bool IsDbRefField(std::string_view name) {
-  return name == "$id" || name == "$ref" || name == "$db";
-}
-
 std::string Quoted(std::string_view s) { return "'" + std::string(s) + "'"; }
 
 Error Conflict(std::string_view path, std::string_view at) {
@@ -54,14 +50,11 @@ Result<std::vector<PathPart>> ParsePath(std::string_view path) {
                      "Cannot have array filter identifier (i.e. '$[<id>]') element in the first "
                      "position in path " +
                          Quoted(path)};
-    } else if (name[0] == '$' && (parts.empty() || !IsDbRefField(name))) {
-      return Error{
-          ErrorCode::kDollarPrefixedFieldName,
-          "The dollar ($) prefixed field " + Quoted(name) + " in " + Quoted(path) +
-              (parts.empty()
-                   ? " is not allowed in the context of an update's replacement document. Consider "
-                     "using an aggregation pipeline with $replaceWith."
-                   : " is not valid for storage.")};
+    } else if (name == "$expire") {
+      // Stored as a field, it would do nothing, and nobody would notice.
+      return Error{ErrorCode::kDollarPrefixedFieldName,
+                   "The dollar ($) prefixed field '$expire' in " + Quoted(path) +
+                       " is not valid for storage: $expire is an operator beside the others"};
     }
     parts.push_back(part);
   }
@@ -72,6 +65,13 @@ Result<std::vector<PathPart>> ParsePath(std::string_view path) {
     return Error{ErrorCode::kOverflow,
                  "The update path has more than " + std::to_string(2 * kMaxBsonDepth) + " parts"};
   return parts;
+}
+
+Error DollarPrefixed(std::string_view name, std::string_view path) {
+  return {ErrorCode::kDollarPrefixedFieldName,
+          "The dollar ($) prefixed field " + Quoted(name) + " in " + Quoted(path) +
+              " is not allowed in the context of an update's replacement document. Consider using "
+              "an aggregation pipeline with $replaceWith."};
 }
 
 int64_t ArrayIndex(std::string_view name) {

@@ -84,9 +84,13 @@ struct PathPart {
 };
 
 /// Splits and checks the path of an operator. The parts view `path`.
-/// Errors: EmptyFieldName 56, DollarPrefixedFieldName 52, BadValue 2 (positional part first or
-/// twice), Overflow 15.
+/// Errors: EmptyFieldName 56, BadValue 2 (positional part first or twice), Overflow 15,
+/// DollarPrefixedFieldName 52 ($expire). Whether other names may begin with a dollar depends on
+/// what is done to them: ApplyTree looks.
 Result<std::vector<PathPart>> ParsePath(std::string_view path);
+
+/// DollarPrefixedFieldName 52: an update would write the document's field `name` by way of `path`.
+Error DollarPrefixed(std::string_view name, std::string_view path);
 
 /// The position a path part names in an array: digits without a leading zero. -1 when it names
 /// none.

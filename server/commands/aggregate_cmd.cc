@@ -131,6 +131,7 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
     MAYFLY_TRY(CheckStrictStages(a.spec.pipeline));
   }
   if (a.explain || a.spec.collection.empty() || !a.spec.let.empty() ||
+      !req.generic.write_concern.missing() ||
       IsChangeStream(ctx.server, a.spec.pipeline))
     return std::nullopt;
   MAYFLY_TRY(CollectionInfoPtr coll,
@@ -171,6 +172,17 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
   if (!last.empty() && ctx.read_concern == ReadConcernLevel::kLinearizable)
     co_return Error{ErrorCode::kInvalidOptions,
                     std::string(last) + " cannot be used with a 'linearizable' read concern level"};
+  if (last.empty() && !req.generic.write_concern.missing())
+    co_return Error{ErrorCode::kInvalidOptions,
+                    "Command aggregate does not support writeConcern without $out or $merge"};
+  if (a.explain && !req.generic.write_concern.missing())
+    co_return Error{ErrorCode::kFailedToParse,
+                    "Aggregation explain does not support the 'writeConcern' option"};
+  if (a.explain && !last.empty())
+    co_return Error{ErrorCode::kFailedToParse,
+                    "The 'explain' option is not for a pipeline that writes with " +
+                        std::string(last) +
+                        ": use the explain command with verbosity 'queryPlanner'"};
   if (!a.explain && !last.empty()) {
     MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
   }

@@ -326,14 +326,19 @@ Result<CollModArgs> ReadArgs(const CommandRequest& req) {
 Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const CollModArgs& a) {
   if (a.index || !a.expire.missing() || a.ChangesOthers())
     return Invalid("option not supported on a view: " + view.ns);
-  if (!a.view_on || !a.pipeline)
-    return Invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view");
+  if (a.view_on && a.view_on->empty())
+    return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
+  // What is not given stays.
+  const std::string_view on = a.view_on ? *a.view_on : std::string_view(view.view_on);
+  const BsonView pipeline = a.pipeline ? *a.pipeline : view.view_pipeline.view();
   Catalog& catalog = ctx.server.storage().catalog();
-  MAYFLY_TRY(ValidateNamespace(view.db, *a.view_on));
-  MAYFLY_TRY(CheckViewDefinition(catalog, view.db, view.name, *a.view_on, *a.pipeline));
+  if (a.view_on) {
+    MAYFLY_TRY(ValidateNamespace(view.db, on));
+  }
+  MAYFLY_TRY(CheckViewDefinition(catalog, view.db, view.name, on, pipeline));
   MAYFLY_TRY(catalog.Modify(ctx.op, view, [&](CollectionInfo& c) -> Result<void> {
-    c.view_on = *a.view_on;
-    c.view_pipeline = BsonDocument(*a.pipeline);
+    if (a.view_on) c.view_on = *a.view_on;
+    if (a.pipeline) c.view_pipeline = BsonDocument(*a.pipeline);
     return Ok();
   }));
   return Ok();

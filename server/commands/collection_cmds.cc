@@ -75,6 +75,9 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
   BsonValue drop = in.Any("dropTarget");
   in.OptBool("stayTemp");
   MAYFLY_TRY(in.Finish());
+  if (!drop.missing() && !drop.Is(BsonType::kBool) && !drop.IsNumber() && !drop.IsNull() &&
+      !drop.Is(BsonType::kBinary))
+    return in.WrongType("dropTarget", drop.type(), "bool");
   auto split = [](std::string_view ns) -> Result<std::pair<std::string, std::string>> {
     size_t dot = ns.find('.');
     if (dot == std::string_view::npos || dot == 0 || dot + 1 == ns.size())

@@ -4,6 +4,7 @@
 #include "query/match/record_filter.h"
 #include "query/update/expire.h"
 #include "server/arg_reader.h"
+#include "storage/namespace.h"
 
 namespace mayfly {
 
@@ -29,6 +30,11 @@ Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
                        "' for field 'validationAction' is not a valid value."};
     c.validation_warn_only = *action == "warn";
   }
+  if (validator && !validator->empty() && (c.db == "admin" || c.db == "local" || c.db == "config"))
+    return Error{ErrorCode::kInvalidOptions,
+                 "Document validators are not allowed on collection " +
+                     JoinNamespace(c.db, c.name) + " in the " + c.db +
+                     " internal database: use another database"};
   if (validator) c.validator = BsonDocument(*validator);
   c.validator_filter = nullptr;
   if (!c.validator.view().empty()) {

@@ -1,7 +1,9 @@
+#include "protocol/extended_json.h"
 #include "server/aggregate.h"
 #include "server/arg_reader.h"
 #include "server/audit_log.h"
 #include "server/commands/collection_options.h"
+#include "server/index_spec.h"
 #include "server/server_context.h"
 #include "server/ttl_preview.h"
 #include "server/view_definition.h"
@@ -64,9 +66,20 @@ Result<void> CheckFixedOptions(const CreateArgs& a) {
     return Invalid("indexOptionDefaults are not known to this server's storage engine");
   if (a.auto_index && !*a.auto_index)
     return Invalid("autoIndexId: false is not allowed: every collection has an _id index");
-  if (a.id_index && !(*a.id_index)["key"].IsDocument())
-    return Error{ErrorCode::kFailedToParse, "The 'key' field of idIndex must be an object"};
   return Ok();
+}
+
+/// `idIndex`, which tools that restore send: every collection has this index, so it may only say
+/// what is so anyway.
+Result<void> CheckIdIndex(ServerContext& server, const CreateArgs& a, const CollectionInfo& c) {
+  if (!a.id_index) return Ok();
+  std::string note;
+  MAYFLY_TRY(IndexInfo index, ParseIndexSpec(server, &c, *a.id_index, &note));
+  if (index.fields.size() == 1 && index.fields[0].path == "_id" && !index.fields[0].descending)
+    return Ok();
+  return Error{ErrorCode::kBadValue,
+               "The field 'key' for an _id index must be {_id: 1}, but got " +
+                   ToRelaxedJson(index.key)};
 }
 
 Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {
@@ -120,9 +133,11 @@ Result<void> SetClustered(ArgReader& in, BsonValue clustered, CollectionInfo& c)
   BsonView key = k.Document("key");
   bool unique = k.BoolOr("unique", false);
   c.clustered_index_name = k.StringOr("name", "_id_");
-  k.OptInt64("v");
+  const std::optional<int64_t> version = k.OptInt64("v");
   MAYFLY_TRY(k.Finish());
   MAYFLY_TRY(CheckIndexName(c.clustered_index_name));
+  if (version && *version != 2)
+    return Error{ErrorCode::kBadValue, "BSON field 'create.clusteredIndex.v' must be 2"};
   BsonElement e = key.First();
   if (key.Count() != 1 || e.name != "_id" || !e.value.IsNumber() || e.value.NumberAsDouble() != 1)
     return Error{LocationCode(5979701), "The clusteredIndex key must be {_id: 1}"};
@@ -227,6 +242,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   bool archives = false;
   MAYFLY_TRY(SetExpiry(a, catalog, ctx.op.now, c, &archives));
   c.options = DescribeOptions(a, archives, c);
+  MAYFLY_TRY(CheckIdIndex(ctx.server, a, c));
   MAYFLY_TRY(SetValidator(ctx.server, c, a.validator, a.level, a.action));
   if (CollectionInfoPtr old = catalog.Find(req.db, c.name)) {
     if (SameDefinition(*old, c) && !a.dry_run) return Ok();

@@ -67,6 +67,9 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     return Error{ErrorCode::kCannotCreateIndex, "createIndexes takes no more than " +
                                                     std::to_string(kMaxSpecs) + " indexes at once"};
   MAYFLY_TRY(ValidateNewNamespace(req.db, collection));
+  if (req.db == "config" && collection == "transactions")
+    return Error{ErrorCode::kIllegalOperation,
+                 "not allowed to create index on config.transactions: it is the server's own"};
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
   Catalog& catalog = ctx.server.storage().catalog();
   CollectionInfoPtr coll = catalog.Find(req.db, collection);

@@ -21,6 +21,9 @@ Result<void> ExplainWrite(ServerContext& server, Operation& op, std::string_view
   std::string ns = JoinNamespace(db, collection);
   QuerySpec spec;
   spec.coll = server.storage().catalog().Find(db, collection);
+  if (spec.coll && spec.coll->is_view)
+    return Error{ErrorCode::kCommandNotSupportedOnView,
+                 "Namespace " + ns + " is a view, not a collection"};
   spec.ns = ns;
   spec.filter = filter;
   spec.sort = sort;
@@ -71,6 +74,7 @@ Result<void> ExplainFind(const Explained& e) {
     spec.collection = a.collection;
     spec.pipeline = pipeline;
     spec.let = a.let;
+    spec.hint = a.hint;
     return ExplainPipeline(e.ctx.server, e.ctx.op, spec, e.verbosity, e.reply);
   }
   const std::string ns = JoinNamespace(e.command.db, a.collection);
@@ -89,27 +93,35 @@ Result<void> ExplainAggregate(const Explained& e) {
   return ExplainPipeline(e.ctx.server, e.ctx.op, a.spec, e.verbosity, e.reply);
 }
 
-/// Of count and distinct. `ns` must outlive the specification. Errors: CommandNotSupportedOnView
-/// 166; `instead`: the stage to explain a pipeline with.
-Result<QuerySpec> ExplainedQuery(const Explained& e, const std::string& ns, BsonView filter,
-                                 BsonValue hint, std::string_view instead) {
+/// Of count and distinct. `ns` must outlive the specification.
+QuerySpec ExplainedQuery(const Explained& e, const std::string& ns, BsonView filter,
+                         BsonValue hint) {
   QuerySpec spec;
   spec.explain = true;
   spec.coll = e.storage().catalog().Find(e.command.db, ns.substr(e.command.db.size() + 1));
   spec.ns = ns;
   spec.filter = filter;
   spec.hint = hint;
-  if (spec.coll && spec.coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "explain of " + std::string(e.command.name) +
-                     " on a view: explain the pipeline with " + std::string(instead)};
   return spec;
+}
+
+/// count and distinct on a view: the pipeline that they are there.
+Result<void> ExplainOnView(const Explained& e, std::string_view collection, BsonView pipeline,
+                           BsonValue hint) {
+  AggregateSpec spec;
+  spec.db = e.command.db;
+  spec.collection = collection;
+  spec.pipeline = pipeline;
+  spec.hint = hint;
+  return ExplainPipeline(e.ctx.server, e.ctx.op, spec, e.verbosity, e.reply);
 }
 
 Result<void> ExplainCount(const Explained& e) {
   MAYFLY_TRY(CountArgs a, ParseCount(e.command));
   const std::string ns = JoinNamespace(e.command.db, a.collection);
-  MAYFLY_TRY(QuerySpec spec, ExplainedQuery(e, ns, a.query, a.hint, "$count"));
+  QuerySpec spec = ExplainedQuery(e, ns, a.query, a.hint);
+  if (spec.coll && spec.coll->is_view)
+    return ExplainOnView(e, a.collection, a.ToPipeline(), a.hint);
   spec.skip = a.skip;
   spec.limit = a.limit;
   MAYFLY_TRY(std::unique_ptr<CountExecutor> count, MakeCountExecutor(e.storage(), e.ctx.op, spec));
@@ -122,7 +134,9 @@ Result<void> ExplainCount(const Explained& e) {
 Result<void> ExplainDistinct(const Explained& e) {
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(e.command));
   const std::string ns = JoinNamespace(e.command.db, a.collection);
-  MAYFLY_TRY(const QuerySpec spec, ExplainedQuery(e, ns, a.query, a.hint, "$group"));
+  const QuerySpec spec = ExplainedQuery(e, ns, a.query, a.hint);
+  if (spec.coll && spec.coll->is_view)
+    return ExplainOnView(e, a.collection, a.ToPipeline(), a.hint);
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(e.storage(), e.ctx.op, spec, a.key));
   if (e.runs()) {
@@ -159,6 +173,9 @@ Result<void> ExplainStatement(const Explained& e) {
 
 Result<void> ExplainFindAndModify(const Explained& e) {
   MAYFLY_TRY(FindAndModifyArgs a, ParseFindAndModify(e.command, e.ctx.op.now));
+  if (e.storage().catalog().List(e.command.db).empty())
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "database " + std::string(e.command.db) + " does not exist"};
   return ExplainWrite(e.ctx.server, e.ctx.op, e.command.db, a.collection, a.filter, a.sort, a.hint,
                       false, a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let,
                       e.verbosity, e.reply);
@@ -206,7 +223,12 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
   co_await ctx.MoveToWorker();
   const Explained explained{ctx, sub, verbosity, reply};
   MAYFLY_CO_TRY(ExplainCommand(explained));
-  reply.Append("command", inner);
+  // The command with its explanation may be more than a document can be.
+  if (reply.size() + inner.size() + 4096 <= static_cast<size_t>(kMaxBsonUserSize)) {
+    reply.Append("command", inner);
+  } else {
+    reply.Append("warning", "'command' is left out: the reply would be larger than a document may be");
+  }
   {
     BsonBuilder info = reply.OpenDocument("serverInfo");
     const std::string& where = ctx.server.host_and_port();

@@ -48,7 +48,7 @@ Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant 
     return parse_error(
         "Cannot specify both new=true and remove=true; 'remove' always returns the deleted "
         "document");
-  if (a.remove && !a.array_filters.empty())
+  if (a.remove && in.Has("arrayFilters"))
     return parse_error("Cannot specify arrayFilters and remove=true");
   if (!a.remove && a.update.missing())
     return parse_error("Either an update or remove=true must be specified");
@@ -84,6 +84,12 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   MatchPtr filter;
   ProjectionPtr projection;
   if (!a.fields.empty()) {
+    // The element that the filter found may be another one by then, or gone.
+    if (a.return_new)
+      for (const BsonElement& e : a.fields)
+        if (e.name.ends_with(".$"))
+          co_return Error{ErrorCode::kBadValue,
+                          "cannot use a positional projection and return the new document"};
     auto parse = [&] {
       ParseWork work(&ctx.op);
       return ParseMatch(a.filter, {.scope = &scope});

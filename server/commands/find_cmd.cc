@@ -117,6 +117,7 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
     view.collection = a.collection;
     view.pipeline = pipeline;
     view.let = a.let;
+    view.hint = find.spec.hint;
     view.include_expired = a.include_expired;
     MAYFLY_TRY(source, OpenPipeline(ctx.server, ctx.op, view, &plan_summary));
   } else {
@@ -372,8 +373,10 @@ Result<bool> OnView(CommandContext& ctx, std::string_view db, std::string_view c
 
 /// The first document that a pipeline over a view gives, as an array of at most one.
 Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db,
-                                    std::string_view collection, BsonView pipeline) {
+                                    std::string_view collection, BsonView pipeline,
+                                    BsonValue hint) {
   AggregateSpec spec;
+  spec.hint = hint;
   spec.db = db;
   spec.collection = collection;
   spec.pipeline = pipeline;
@@ -395,14 +398,8 @@ Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilde
       [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
   int64_t n = 0;
   if (coll && coll->is_view) {
-    std::string bytes;
-    BsonArrayBuilder stages(bytes);
-    if (!a.query.empty()) stages.OpenDocument().Append("$match", a.query);
-    if (a.skip > 0) stages.OpenDocument().Append("$skip", a.skip);
-    if (a.limit > 0) stages.OpenDocument().Append("$limit", a.limit);
-    stages.OpenDocument().Append("$count", "n");
-    stages.Done();
-    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, BsonView(bytes)));
+    MAYFLY_TRY(std::string out,
+               FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
     n = BsonView(out).FindPath("0.n").NumberAsInt64();
   } else {
     QuerySpec spec;
@@ -443,25 +440,8 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   ctx.EditReport(
       [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
   if (coll && coll->is_view) {
-    // Arrays at the end of the path stand for their elements, as the command has it.
-    std::string path = "$" + std::string(a.key);
-    std::string bytes;
-    BsonArrayBuilder stages(bytes);
-    if (!a.query.empty()) stages.OpenDocument().Append("$match", a.query);
-    {
-      auto s = stages.OpenDocument();
-      auto u = s.OpenDocument("$unwind");
-      u.Append("path", path).Append("preserveNullAndEmptyArrays", true);
-    }
-    {
-      auto s = stages.OpenDocument();
-      auto g = s.OpenDocument("$group");
-      g.AppendNull("_id");
-      auto d = g.OpenDocument("values");
-      d.Append("$addToSet", path);
-    }
-    stages.Done();
-    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, BsonView(bytes)));
+    MAYFLY_TRY(std::string out,
+               FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
     std::vector<BsonValue> values;
     if (const BsonValue list = BsonView(out).FindPath("0.values"); list.IsArray())
       for (const BsonElement& e : list.Document()) values.push_back(e.value);

@@ -110,6 +110,8 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   auto min = in.OptDocument("min");
   auto max = in.OptDocument("max");
   bool estimate = in.LooseBoolOr("estimate", false);
+  const int64_t max_size = in.NonNegativeOr("maxSize", 0);
+  const int64_t max_objects = in.NonNegativeOr("maxObjects", 0);
   MAYFLY_TRY(in.Finish());
   size_t dot = ns.find('.');
   if (dot == std::string_view::npos)
@@ -120,21 +122,30 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   CollectionInfoPtr coll =
       ctx.server.storage().catalog().Find(ns.substr(0, dot), ns.substr(dot + 1));
   int64_t bytes = 0, objects = 0;
-  if (coll && !coll->is_view) {
-    if (!min && !max) {
+  bool max_reached = false;
+  if (coll && coll->is_view)
+    return Error{ErrorCode::kCommandNotSupportedOnView,
+                 "Namespace " + coll->ns + " is a view, not a collection"};
+  if (coll) {
+    if (min.has_value() != max.has_value())
+      return Error{ErrorCode::kBadValue, "only one of min or max specified"};
+    const bool limited = max_size > 0 || max_objects > 0;
+    if (!min && !limited) {
       bytes = coll->counters->bytes;
       MAYFLY_TRY(objects, Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
     } else {
-      if (!min || !max) return Error{ErrorCode::kBadValue, "only one of min or max specified"};
       QuerySpec spec;
       spec.coll = coll;
-      spec.min = *min;
-      spec.max = *max;
-      BsonDocument hint = pattern.empty() ? BuildBson([&](BsonBuilder& b) {
-        for (const BsonElement& e : *min) b.Append(e.name, 1);
-      })
-                                          : BsonDocument(pattern);
-      spec.hint = hint.view().AsValue();
+      BsonDocument hint;
+      if (min) {
+        spec.min = *min;
+        spec.max = *max;
+        hint = pattern.empty() ? BuildBson([&](BsonBuilder& b) {
+          for (const BsonElement& e : *min) b.Append(e.name, 1);
+        })
+                               : BsonDocument(pattern);
+        spec.hint = hint.view().AsValue();
+      }
       MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
                  MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
       for (;;) {
@@ -143,12 +154,16 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
         MAYFLY_TRY(BsonView doc, executor->doc());
         bytes += doc.size();
         ++objects;
+        // The document that went too far is counted, as in MongoDB.
+        max_reached =
+            (max_size > 0 && bytes > max_size) || (max_objects > 0 && objects > max_objects);
+        if (max_reached) break;
       }
     }
   }
   reply.Append("estimate", estimate).Append("size", bytes).Append("numObjects", objects);
   reply.Append("millis", (ctx.server.clock().MonotonicMicros() - begin) / 1000)
-      .Append("maxReached", false);
+      .Append("maxReached", max_reached);
   return Ok();
 }
 

@@ -240,3 +240,32 @@ TEST_CASE("Index order serves a sort in either direction", "[plan]") {
   CHECK(ProvidesSort(access, sort.value(), &explode) == c.provision);
   CHECK(explode == c.explode);
 }
+
+TEST_CASE("Explain cuts long bounds, so that the plan of a long $in can be shown",
+          "[bounds][explain]") {
+  auto shown = [](std::string_view filter, std::string_view key, bool backward) {
+    auto index = Index(key);
+    MatchPtr keep;
+    IndexAccess access = Access(filter, index, keep);
+    return BuildBson([&](BsonBuilder& b) { access.bounds.Explain(*index, backward, b); });
+  };
+  std::string many = "{a: {$in: [0";
+  for (int i = 1; i < 20000; ++i) many += "," + std::to_string(i);
+  many += "]}}";
+  for (bool backward : {false, true}) {
+    const BsonDocument bounds = shown(many, "{a: 1}", backward);
+    CHECK(bounds.view().size() < 70 * 1024);
+    const BsonView list = bounds.view()["a"].Document();
+    const int count = list.Count();
+    CHECK(list.First().value.String() == (backward ? "[19999, 19999]" : "[0, 0]"));
+    const BsonValue last = list.Find(std::to_string(count - 1));
+    CHECK(last.String() == "... and " + std::to_string(20000 - (count - 1)) + " more");
+  }
+  // One long value, cut between two characters.
+  std::string text;
+  for (int i = 0; i < 10000; ++i) text += "\xc3\xa9";
+  const BsonDocument bounds = shown("{a: 'x" + text + "'}", "{a: 1}", false);
+  const std::string_view one = bounds.view()["a"].Document().First().value.String();
+  CHECK(one.size() <= 8 * 1024 + 3);
+  CHECK(one.ends_with("\xc3\xa9..."));
+}

@@ -213,7 +213,9 @@ const UpdateRow kRenameRows[] = {
     {"{_id: 1}", "{$rename: {a: 'b'}, $set: {a: 1}}", "error 40"},
     {"{_id: 1}", "{$rename: {a: 'b'}, $set: {b: 1}}", "error 40"},
     {"{_id: 1}", "{$rename: {a: 'b', c: 'b'}}", "error 40"},
-    {"{_id: 1}", "{$rename: {a: '$b'}}", "error 52"},
+    {"{_id: 1, a: 1}", "{$rename: {a: '$b'}}", "error 52"},
+    {"{_id: 1, a: 1}", "{$rename: {a: 'c.$b'}}", "{_id: 1, c: {$b: 1}}"},
+    {"{_id: 1, $a: 1}", "{$rename: {$a: 'b'}}", "{_id: 1, b: 1}"},
 };
 
 const UpdateRow kIdRows[] = {
