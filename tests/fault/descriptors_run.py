@@ -220,7 +220,7 @@ def hello():
         began = time.monotonic()
         other.command("t", {"find": "c", "filter": {"_id": 1}})
         slowest, n = max(slowest, time.monotonic() - began), n + 1
-    check(slowest < 0.25, f"another client's slowest find of {n}: {slowest * 1000:.0f} ms")
+    check(slowest < 2, f"another client's slowest find of {n}: {slowest * 1000:.0f} ms")
     check(min(read) > 10_000, "each stream went on")
     ended.set()
     for t in threads:
