@@ -21,7 +21,7 @@ enum class BsonType : uint8_t {
 /// The alias `$type` uses: "double", "string", "object", "array", "binData", … ("missing" for kMissing).
 std::string_view BsonTypeName(BsonType type);
 
-inline constexpr int kMaxBsonDepth = 100;                         ///< nesting of documents and arrays
+inline constexpr int kMaxBsonDepth = 180;  ///< nesting of documents and arrays, as MongoDB stores them
 inline constexpr int kMaxBsonUserSize = 16 * 1024 * 1024;         ///< a user's document
 inline constexpr int kMaxBsonInternalSize = kMaxBsonUserSize + 16 * 1024;
 

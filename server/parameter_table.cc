@@ -282,7 +282,8 @@ void RegisterParameters(ServerContext& server) {
          .at_startup = false,
          .at_runtime = false,
          .get = [](BsonBuilder& b, std::string_view n) { b.OpenArray(n).Done(); }});
-  p.AddReadOnlyInt("maxBSONDepth", kMaxBsonDepth, "Deepest nesting of a document.");
+  p.AddReadOnlyInt("maxBSONDepth", kMaxBsonDepth + 20,
+                   "Deepest nesting of BSON; of a document that is stored, 20 less.");
   p.AddReadOnlyInt("ioThreads", server.config().EffectiveIoThreads(),
                    "Threads that read and write sockets.");
   p.AddReadOnlyInt("workerThreads", server.config().EffectiveWorkerThreads(),

@@ -1,0 +1,436 @@
+#!/usr/bin/env python3
+"""A client that means harm, and another one that must not feel it.
+
+Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and compressed; once, half, slowly or
+again and again. Meanwhile another client (a process of its own) finds and updates a document all the time. Looked at for each attack:
+
+  - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s);
+  - the other client's slowest round is at most 250 ms (and what the machine itself was late, measured by a third process);
+  - memory grows by at most 700 MB during an attack, and what the attacks leave behind stays below 600 MB;
+  - descriptors come back when the attacker has gone.
+
+  tests/fault/hostile_run.py [PART …]
+
+MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated attacks go on, 0: until every one has been tried once (about an hour).
+MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
+"""
+import itertools, multiprocessing, os, re, shutil, socket, struct, tempfile, time, zlib
+
+import bson
+
+import fault_test
+from fault_test import BINARY, ROOT, Checks, Client, free_port, rnd, run_parts, start, stop
+
+SECONDS = float(os.environ.get("MAYFLY_HOSTILE_SECONDS", "60"))
+ONLY = os.environ.get("MAYFLY_HOSTILE_ONLY", "")
+SLOWEST = 0.25          # seconds that another client may wait
+ANSWER = 8              # seconds within which an attack is answered
+GROWTH, LEFT = 700, 600  # MB
+check = Checks(quiet=True)
+work = tempfile.mkdtemp(prefix="mayfly-hostile-")
+proc, client = start(work + "/db", "--maxConns", "3000", "--setParameter", "enableTestCommands=1")
+
+
+# --- BSON made by hand: what a driver would not send -------------------------------------------------------------------------------------------------
+def document(elements):
+    return struct.pack("<i", len(elements) + 5) + elements + b"\0"
+
+
+def element(kind, name, payload):
+    return bytes([kind]) + name + b"\0" + payload
+
+
+def text(s):
+    return struct.pack("<i", len(s) + 1) + s + b"\0"
+
+
+def items(n, kind, payload):
+    """The elements of an array of n equal values. The names all say 0: nobody may go by them."""
+    return (bytes([kind]) + b"0\0" + payload) * n
+
+
+def nested(levels, array):
+    inner = document(b"")
+    for _ in range(levels):
+        inner = document(element(4 if array else 3, b"0" if array else b"a", inner))
+    return inner
+
+
+SHAPES = {  # name: (BSON type, bytes of the value); made when first used
+    "huge string": lambda: (2, text(b"x" * 15_000_000)),
+    "long string": lambda: (2, text(b"ab" * 500_000)),
+    "many nulls": lambda: (3, document(b"\x0a\0" * 4_000_000)),
+    "many fields": lambda: (3, document(b"".join(element(16, b"f%d" % i, b"\1\0\0\0") for i in range(300_000)))),
+    "many operators": lambda: (3, document(element(3, b"a", document(element(16, b"$gt", b"\1\0\0\0") * 300_000)))),
+    "many numbers": lambda: (4, document(items(1_000_000, 16, b"\1\0\0\0"))),
+    "many strings": lambda: (4, document(items(500_000, 2, text(b"a")))),
+    "many documents": lambda: (4, document(items(300_000, 3, document(element(16, b"a", b"\1\0\0\0"))))),
+    "many empty documents": lambda: (4, document(items(1_000_000, 3, document(b"")))),
+    "many patterns": lambda: (4, document(items(200_000, 11, b"a+b*c\0\0"))),
+    "many conditions": lambda: (3, document(element(4, b"$or", document(items(200_000, 3, document(element(16, b"a", b"\1\0\0\0"))))))),
+    "many different": lambda: (3, document(element(3, b"a", document(element(4, b"$in", document(
+        b"".join(element(18, b"0", struct.pack("<q", i)) for i in range(300_000)))))))),
+    "a long pattern": lambda: (3, document(element(11, b"a", b"(a|b)*" * 4_600 + b"\0\0"))),
+    "a deep document": lambda: (3, nested(180, False)),
+    "a deep array": lambda: (4, nested(180, True)),
+    "deep conditions": lambda: (3, deep_conditions(80)),
+    "a long name": lambda: (3, document(element(16, b"n" * 5_000_000, b"\1\0\0\0"))),
+    "a long path": lambda: (3, document(element(16, b"a." * 1_000_000 + b"a", b"\1\0\0\0"))),
+    "a long operator": lambda: (3, document(element(16, b"$" + b"n" * 1_000_000, b"\1\0\0\0"))),
+    "one name again": lambda: (3, document(element(16, b"same", b"\1\0\0\0") * 1_000_000)),
+    "a number": lambda: (18, struct.pack("<q", 2**63 - 1)),
+    "a binary": lambda: (5, struct.pack("<i", 15_000_000) + b"\0" + b"\0" * 15_000_000),
+}
+
+
+def deep_conditions(levels):
+    inner = document(element(16, b"a", b"\1\0\0\0"))
+    for _ in range(levels):
+        inner = document(element(4, b"$and", document(element(3, b"0", inner) + element(3, b"1", document(element(16, b"b", b"\1\0\0\0"))))))
+    return inner
+
+
+made = {}
+
+
+def shape(name):
+    if name not in made:
+        if sum(len(v[1]) for v in made.values()) > 150_000_000:
+            made.clear()
+        made[name] = SHAPES[name]()
+    return made[name]
+
+
+# --- Where a value can stand ------------------------------------------------------------------------------------------------------------------------
+# Commands that would end what the others need, or are made to wait.
+LEFT_OUT = {"shutdown", "fsync", "replSetInitiate", "replSetStepDown", "replSetFreeze", "configureFailPoint", "testClock", "setClock"}
+INT = (16, b"\1\0\0\0")
+NAME = (2, text(b"c"))
+
+
+def field(name, value):
+    return element(value[0], name.encode(), value[1])
+
+
+def inside(*names):
+    """Puts the hole at the end of a path of documents (a name that ends in [] is an array of one)."""
+    def fill(value):
+        for n in reversed(names):
+            if n.endswith("[]"):
+                value = (4, document(element(value[0], b"0", value[1])))
+            elif n.endswith("{}"):
+                value = (3, value)
+            else:
+                value = (3, document(element(value[0], n.encode(), value[1])))
+        return value
+    return fill
+
+
+def places():
+    """(command, argument, elements of a body from a value) for all that can be sent."""
+    source = {}
+    for p in sorted((ROOT / "server").rglob("*.cc")):
+        source[p.name] = p.read_text()
+    argument = re.compile(r'\bin\.\w+(?:<\w+>)?\(\s*"([$a-zA-Z]+)"')
+    everywhere = sorted(set(itertools.chain.from_iterable(argument.findall(t) for t in source.values())))
+    known = sorted(n for n in client.command("admin", {"listCommands": 1})["commands"] if n not in LEFT_OUT and not n.startswith("_"))
+    for name in known:
+        mine = sorted(set(itertools.chain.from_iterable(argument.findall(t) for t in source.values() if f'.name = "{name}"' in t)))
+        yield name, "its own", lambda v, name=name: field(name, v)
+        for a in ["unknownField", *mine]:
+            if a != name:
+                yield name, a, lambda v, name=name, a=a: field(name, NAME) + field(a, v)
+        yield name, "top level", lambda v, name=name: field(name, NAME) + v[1][4:-1] if v[0] in (3, 4) else field(name, INT) + field("x", v)
+        a = everywhere[zlib.crc32(name.encode()) % len(everywhere)]
+        yield name, a, lambda v, name=name, a=a: field(name, NAME) + field(a, v)
+    for name, path in NESTED:
+        names = path.split(" ")
+        fill = inside(*names[1:])
+        yield name, path, lambda v, name=name, names=names, fill=fill: field(name, NAME) + field(names[0], fill(v)) + REST.get((name, names[0]), b"")
+    for a in ("lsid", "comment", "readConcern", "writeConcern", "$clusterTime", "$readPreference", "let", "collation", "hint", "maxTimeMS", "apiVersion"):
+        for name in ("find", "insert", "ping", "aggregate", "update"):
+            yield name, a, lambda v, name=name, a=a: field(name, NAME) + field(a, v)
+
+
+CURSOR = field("cursor", (3, document(b"")))
+ONE_OP = field("ops", (4, document(element(3, b"0", document(element(16, b"insert", b"\0\0\0\0") + field("document", (3, document(b""))))))))
+REST = {("aggregate", "pipeline"): CURSOR, ("explain", "find"): b"", ("bulkWrite", "nsInfo"): ONE_OP}
+NESTED = [("find", "filter a"), ("find", "filter a $in"), ("find", "filter a $regex"), ("find", "filter a $elemMatch"), ("find", "filter $expr"), ("find", "filter $or"),
+          ("find", "filter $jsonSchema"), ("find", "filter $jsonSchema properties"), ("find", "filter $jsonSchema enum"), ("find", "projection a"), ("find", "sort a"),
+          ("find", "filter $expr $concat"), ("find", "filter $expr $setUnion"), ("find", "filter $expr $switch branches"), ("find", "filter $expr $let vars"),
+          ("aggregate", "pipeline [] $match"), ("aggregate", "pipeline [] $project"), ("aggregate", "pipeline [] $group"), ("aggregate", "pipeline [] $set a"),
+          ("aggregate", "pipeline [] $lookup"), ("aggregate", "pipeline [] $lookup pipeline"), ("aggregate", "pipeline [] $facet"), ("aggregate", "pipeline [] $facet a"),
+          ("aggregate", "pipeline [] $bucket boundaries"), ("aggregate", "pipeline [] $unset"), ("aggregate", "pipeline [] $sort"), ("aggregate", "pipeline [] $unionWith"),
+          ("aggregate", "pipeline [] $documents"), ("aggregate", "pipeline [] $merge"), ("aggregate", "pipeline [] $currentOp"), ("aggregate", "pipeline [] $listLocalSessions users"),
+          ("aggregate", "pipeline [] $setWindowFields output"), ("aggregate", "pipeline [] $fill output"), ("aggregate", "pipeline [] $replaceRoot newRoot"),
+          ("update", "updates [] q"), ("update", "updates [] u"), ("update", "updates [] arrayFilters"), ("insert", "documents []"), ("delete", "deletes [] q"),
+          ("findAndModify", "query a"), ("findAndModify", "update $set"), ("findAndModify", "fields"), ("findAndModify", "arrayFilters"), ("distinct", "query"), ("count", "query"),
+          ("createIndexes", "indexes"), ("createIndexes", "indexes [] key"), ("createIndexes", "indexes [] name"), ("createIndexes", "indexes [] partialFilterExpression"),
+          ("create", "validator"), ("create", "pipeline"), ("create", "clusteredIndex"), ("collMod", "index"), ("collMod", "validator"), ("bulkWrite", "ops"), ("bulkWrite", "nsInfo"),
+          ("bulkWrite", "nsInfo [] ns"), ("explain", "find"), ("listCollections", "filter"), ("listCollections", "filter name"), ("listDatabases", "filter"), ("currentOp", "a $in"),
+          ("refreshSessions", "x"), ("killSessions", "x"), ("killCursors", "cursors"), ("hello", "client"), ("hello", "client application"), ("hello", "compression"),
+          ("hello", "topologyVersion"), ("hello", "saslSupportedMechs"), ("killAllSessionsByPattern", "x"), ("getParameter", "a"), ("planCacheSetFilter", "indexes"),
+          ("ttlForecast", "filter"), ("setClusterParameter", "x"), ("setFeatureCompatibilityVersion", "x"), ("validate", "x"), ("dropIndexes", "index"), ("renameCollection", "to"),
+          ("replSetReconfig", "members"), ("replSetReconfig", "settings"), ("applyOps", "x")]
+
+
+def body_of(elements, db=b"hostile"):
+    return document(elements + element(16, b"maxTimeMS", struct.pack("<i", 1000)) + element(2, b"$db", text(db)))
+
+
+def frame(body, compressed):
+    plain = b"\0\0\0\0\0" + body
+    if compressed:
+        packed = zlib.compress(plain, 1)
+        return struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, len(plain), 2) + packed
+    return struct.pack("<iiii", 16 + len(plain), 1, 0, 2013) + plain
+
+
+# --- Who watches ------------------------------------------------------------------------------------------------------------------------------------
+def echo(s):
+    """The machine itself: a process that does nothing but answer."""
+    while True:
+        data = s.recv(64)
+        if not data:
+            return
+        s.sendall(data)
+
+
+def watch(port, slowest, late, rounds, ended):
+    """Another client: a find and an update at a time; and beside it the same round trip to a process that does nothing."""
+    c = Client("127.0.0.1", port)
+    ours, theirs = socket.socketpair()
+    multiprocessing.Process(target=echo, args=(theirs,), daemon=True).start()
+    while not ended.is_set():
+        began = time.monotonic()
+        ours.sendall(b"x")
+        ours.recv(64)
+        echoed = time.monotonic()
+        if c.command("other", {"find": "c", "filter": {"_id": 1}})["ok"] != 1:
+            raise AssertionError("find")
+        c.command("other", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]})
+        late.value = max(late.value, echoed - began)
+        slowest.value = max(slowest.value, time.monotonic() - echoed)
+        rounds.value += 1
+        time.sleep(0.002)  # sleeps: a random moment
+
+
+class Watcher:
+    def __enter__(self):
+        self.slowest, self.late, self.rounds = (multiprocessing.Value("d", 0) for _ in range(3))
+        self.ended = multiprocessing.Event()
+        self.process = multiprocessing.Process(target=watch, args=(proc.port, self.slowest, self.late, self.rounds, self.ended))
+        self.process.start()
+        self.wait_rounds(5)
+        return self
+
+    def wait_rounds(self, n):
+        end, before = time.monotonic() + 30, self.rounds.value
+        while self.rounds.value < before + n and self.process.is_alive() and time.monotonic() < end:
+            time.sleep(0.005)  # sleeps: polls until a deadline
+
+    def take(self):
+        """The slowest round since the last call, how late the machine was, and whether anybody is served at all."""
+        before = self.rounds.value
+        self.wait_rounds(3)
+        out = self.slowest.value, self.late.value, self.rounds.value > before
+        self.slowest.value = self.late.value = 0
+        return out
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.process.join(30)
+        self.process.kill()
+
+
+def status(name):
+    with open(f"/proc/{proc.pid}/status") as f:
+        return next(int(line.split()[1]) // 1024 for line in f if line.startswith(name))
+
+
+def forget_peak():
+    with open(f"/proc/{proc.pid}/clear_refs", "w") as f:
+        f.write("5")
+
+
+def descriptors():
+    return len(os.listdir(f"/proc/{proc.pid}/fd"))
+
+
+worst = {"latency": (0, ""), "growth": (0, ""), "answer": (0, "")}
+
+
+def note(what, value, name):
+    if value > worst[what][0]:
+        worst[what] = (value, name)
+
+
+def attacked(w, name, attack):
+    """Runs an attack and looks at what it did to others."""
+    w.take()
+    forget_peak()
+    before, began = status("VmRSS"), time.monotonic()
+    answered = attack()
+    took = time.monotonic() - began
+    slowest, late, served = w.take()
+    growth = status("VmHWM") - before if proc.poll() is None else 0
+    check(proc.poll() is None, f"{name}: the server ended with {proc.poll()}")
+    check(answered, f"{name}: no answer")
+    check(served and slowest <= SLOWEST + 2 * late, f"{name}: another client waited {slowest * 1000:.0f} ms (the machine was {late * 1000:.0f} ms late)")
+    check(growth <= GROWTH, f"{name}: {growth} MB more")
+    note("latency", slowest * 1000, name)
+    note("growth", growth, name)
+    note("answer", took, name)
+    if proc.poll() is not None:
+        raise AssertionError("the server has ended")
+
+
+def ask(data, limit=ANSWER):
+    """Sends it on a connection of its own; whether an answer, or the end of the connection, came in time."""
+    with socket.create_connection(("127.0.0.1", proc.port), limit) as s:
+        try:
+            s.sendall(data)
+            return len(s.recv(16)) >= 0
+        except (BrokenPipeError, ConnectionResetError):
+            return True
+        except TimeoutError:
+            return False
+
+
+# --- The parts --------------------------------------------------------------------------------------------------------------------------------------
+def arguments():
+    """Every command x every argument x every shape, plain or compressed; in a random order until the time is over."""
+    tries = [(c, a, make, s) for c, a, make in places() for s in SHAPES]
+    rnd.shuffle(tries)
+    end, n = time.monotonic() + SECONDS, 0
+    with Watcher() as w:
+        for c, a, make, s in tries:
+            name = f"{c} with {s} as {a}"
+            if ONLY not in name:
+                continue
+            if SECONDS and time.monotonic() > end:
+                break
+            body = body_of(make(shape(s)), b"admin" if n % 4 == 0 else b"hostile")
+            if len(body) > 47_000_000:
+                continue
+            data = frame(body, n % 2 == 0)
+            attacked(w, name, lambda: ask(data))
+            n += 1
+            if n % 50 == 0:
+                client.command("hostile", {"dropDatabase": 1})
+    print(f"     {n} of {len(tries)} attacks", flush=True)
+
+
+def set_up():
+    client.command("other", {"insert": "c", "documents": [{"_id": 1}]})
+    client.command("hostile", {"insert": "c", "documents": [{"_id": i, "a": i, "s": "x" * 100} for i in range(1000)]})
+
+
+def message(doc, flags=0):
+    body = bson.encode(doc)
+    return struct.pack("<iiiiIB", 21 + len(body), 1, 0, 2013, flags, 0) + body
+
+
+def repeated():
+    """One connection that never stops asking: pipelined requests, and an exhaust hello whose replies it reads as they come."""
+    set_up()
+    with Watcher() as w:
+        def pipelined(doc, n):
+            def run():
+                with socket.create_connection(("127.0.0.1", proc.port), 30) as s:
+                    data, end, seen = message(doc) * n, time.monotonic() + 2, 0
+                    s.settimeout(0.05)
+                    while time.monotonic() < end:
+                        try:
+                            s.send(data)
+                        except TimeoutError:
+                            pass
+                        try:
+                            seen += len(s.recv(1 << 20))
+                        except TimeoutError:
+                            pass
+                    return seen > 0
+            return run
+        for doc in ({"ping": 1, "$db": "admin"}, {"find": "c", "filter": {"_id": 1}, "$db": "hostile"}, {"find": "c", "batchSize": 1000, "singleBatch": True, "$db": "hostile"},
+                    {"hello": 1, "$db": "admin"}, {"serverStatus": 1, "$db": "admin"}, {"listCommands": 1, "$db": "admin"}, {"getParameter": "*", "$db": "admin"},
+                    {"isMaster": 1, "helloOk": True, "$db": "admin"}, {"buildInfo": 1, "$db": "admin"}, {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}], "$db": "hostile"},
+                    {"insert": "c", "documents": [{"a": 1}] * 100, "$db": "hostile"}, {"unknownCommand": 1, "$db": "admin"}, {"ttlStatus": 1, "$db": "admin"}):
+            attacked(w, f"pipelined {next(iter(doc))}", pipelined(doc, 200))
+
+        def exhaust():
+            version = client.command("admin", {"hello": 1})["topologyVersion"]
+            with socket.create_connection(("127.0.0.1", proc.port), 30) as s:
+                s.sendall(message({"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 0, "$db": "admin"}, 1 << 16))
+                end, seen = time.monotonic() + 3, 0
+                s.settimeout(0.2)
+                while time.monotonic() < end:
+                    try:
+                        data = s.recv(1 << 20)
+                    except TimeoutError:
+                        continue
+                    if not data:
+                        break
+                    seen += len(data)
+                return seen > 0
+        attacked(w, "exhaust hello without a wait", exhaust)
+
+
+def slow_and_half():
+    """Messages that come byte by byte or end in the middle, on many connections; all is given back when they have gone."""
+    set_up()
+    before = descriptors()
+    with Watcher() as w:
+        def half(data, n):
+            def run():
+                sockets = []
+                for i in range(n):
+                    s = socket.create_connection(("127.0.0.1", proc.port), 30)
+                    s.sendall(data[:rnd.randrange(1, min(len(data), 300_000))])
+                    sockets.append(s)
+                w.wait_rounds(50)
+                for s in sockets:
+                    s.close()
+                return True
+            return run
+        ordinary = message({"find": "c", "filter": {"_id": 1}, "$db": "hostile"})
+        attacked(w, "half of a small message, 1000 times", half(ordinary, 1000))
+        attacked(w, "half of a large message, 200 times", half(message({"insert": "c", "documents": [{"s": "x" * 1_000_000}], "$db": "hostile"}), 200))
+        attacked(w, "half of a compressed message, 200 times", half(frame(body_of(field("insert", NAME) + field("documents", (4, document(items(300_000, 3, document(b"")))))), True), 200))
+
+        def byte_by_byte():
+            sockets = [socket.create_connection(("127.0.0.1", proc.port), 30) for _ in range(200)]
+            for i in range(len(ordinary)):
+                for s in sockets:
+                    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    s.sendall(ordinary[i:i + 1])
+            good = all(s.recv(16) for s in sockets)
+            for s in sockets:
+                s.close()
+            return good
+        attacked(w, "byte by byte, 200 times", byte_by_byte)
+        attacked(w, "lengths that lie", lambda: all(ask(struct.pack("<iiii", n, 1, 0, op) + b"\xff" * 64, 3) or True for n in (-1, 0, 15, 16, 17, 2**31 - 1, 48_000_001)
+                                                    for op in (1, 2004, 2012, 2013)))
+    end = time.monotonic() + 30
+    while descriptors() > before + 20 and time.monotonic() < end:
+        time.sleep(0.05)  # sleeps: polls until a deadline
+    check(descriptors() <= before + 20, f"{descriptors()} descriptors, {before} before")
+
+
+def at_the_end():
+    """What all of it leaves behind."""
+    client.command("hostile", {"dropDatabase": 1})
+    end = time.monotonic() + 30
+    while status("VmRSS") > LEFT and time.monotonic() < end:
+        time.sleep(0.1)  # sleeps: polls until a deadline
+    check(status("VmRSS") <= LEFT, f"{status('VmRSS')} MB at the end")
+    check(client.command("admin", {"ping": 1})["ok"] == 1, "answers at the end")
+    began = time.monotonic()
+    check(stop(proc) == 0 and time.monotonic() - began < 15, f"ends in {time.monotonic() - began:.1f} s")
+    for what, (value, name) in worst.items():
+        print(f"     worst {what}: {value:.1f} ({name})")
+    shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    set_up()
+    run_parts("hostile", [arguments, repeated, slow_and_half, at_the_end], check)
