@@ -341,8 +341,9 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
     Watchdog dog(net_.get_executor(), link, kHandshakeMs);
     greeted = co_await link->Accept(o_.identity(), o_.admit);
   }
-  std::erase_if(handshakes_,
-                [&](const std::weak_ptr<MemberLink>& h) { return h.expired() || h.lock() == link; });
+  std::erase_if(handshakes_, [&](const std::weak_ptr<MemberLink>& h) {
+    return h.expired() || h.lock() == link;
+  });
   if (!greeted) {
     if (greeted.error().code != ErrorCode::kHostUnreachable) LogRefusal(greeted.error().message);
     link->Close();

@@ -61,8 +61,8 @@ class Transport {
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
   bool Send(NodeId to, uint8_t type, std::string_view body);
   /// A connection that asked to be a member's; owned from here on. Of those that have not proved
-  /// themselves yet, kMaxHandshakes are kept: then the oldest makes room, which a member, who answers
-  /// at once, hardly ever is. Links of members are at most kMaxLinks. Any thread.
+  /// themselves yet, kMaxHandshakes are kept: then the oldest makes room, which a member, who
+  /// answers at once, hardly ever is. Links of members are at most kMaxLinks. Any thread.
   void Adopt(int socket, std::string early);
   static constexpr size_t kMaxHandshakes = 32, kMaxLinks = 96;
   /// Asks who lives at an address; one that cannot be reached is asked three times, within
@@ -97,7 +97,7 @@ class Transport {
   std::thread net_thread_, bulk_thread_;
   std::mutex mutex_;
   std::map<NodeId, std::shared_ptr<Peer>> peers_;
-  std::atomic<size_t> adopting_{0};  ///< posted by Adopt, not begun
+  std::atomic<size_t> adopting_{0};                   ///< posted by Adopt, not begun
   std::deque<std::weak_ptr<MemberLink>> handshakes_;  ///< net thread: the oldest first
   size_t links_ = 0;                                  ///< net thread: streams of proven members
   std::shared_ptr<std::atomic<size_t>> fetches_ = std::make_shared<std::atomic<size_t>>(0);

@@ -36,8 +36,25 @@ constexpr size_t kMostWritten = 512 * 1024;  // of replies at once, likewise
 constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
 constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
 constexpr size_t kCompressorAt = kMessageHeaderSize + 8;  // its number in an OP_COMPRESSED
-constexpr uint8_t kExtraTicks = 10;                       // so long one above the limit may be silent
+constexpr uint8_t kExtraTicks = 10;  // so long one above the limit may be silent
 constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
+
+/// Whether a slice that ends at `*end` (0: begins now) is over; the next one then begins later.
+bool SliceOver(int64_t now, int64_t slice, int64_t* end) {
+  if (*end == 0) *end = now + slice;
+  if (now < *end) return false;
+  *end = 0;
+  return true;
+}
+
+/// CheckFrame, which would wait for more of a TLS handshake: it looks like a large message.
+FrameStatus FrontFrame(std::string_view bytes, bool spoke) {
+  FrameStatus frame = CheckFrame(bytes);
+  if (frame.kind == FrameStatus::kNeedMore && !spoke && bytes[0] == 22 &&
+      RecognizeForeign(bytes) != ForeignProtocol::kNone) [[unlikely]]
+    frame.kind = FrameStatus::kBroken;
+  return frame;
+}
 }  // namespace
 
 MemoryPressure& TheMemoryPressure() {
@@ -292,11 +309,7 @@ Awaitable<void> Connection::Loop() {
   while (true) {
     FrameStatus frame;
     if (in_end_ > in_begin_ && !hand_over) {
-      frame = CheckFrame({in_.get() + in_begin_, in_end_ - in_begin_});
-      if (frame.kind == FrameStatus::kNeedMore && !spoke_ && in_[in_begin_] == 22 &&
-          RecognizeForeign({in_.get() + in_begin_, in_end_ - in_begin_}) != ForeignProtocol::kNone)
-          [[unlikely]]
-        frame.kind = FrameStatus::kBroken;
+      frame = FrontFrame({in_.get() + in_begin_, in_end_ - in_begin_}, spoke_);
       if (frame.kind == FrameStatus::kBroken) {
         EndBroken(frame);
         break;
@@ -307,15 +320,8 @@ Awaitable<void> Connection::Loop() {
       spoke_ = true;
       // What came together is answered together, but only for a slice of time: then others have
       // their turn.
-      if (!first) {
-        const int64_t now = clock.MonotonicMicros();
-        if (slice_end == 0) {
-          slice_end = now + thread_.SliceMicros();
-        } else if (now >= slice_end) {
-          slice_end = 0;
-          co_await Yield();
-        }
-      }
+      if (!first && SliceOver(clock.MonotonicMicros(), thread_.SliceMicros(), &slice_end))
+        co_await Yield();
       first = false;
       metrics.network.physical_bytes_in.Add(static_cast<int64_t>(frame.length));
       metrics.network.requests.Add();
@@ -425,13 +431,12 @@ bool Connection::Admissible() {
   const RequestState& s = *state_;
   if (!s.legacy && s.msg.body.First().name == "_mayflyMember") return true;
   thread_.server().metrics().connections.rejected.Add();
-  thread_.server().log().Write(
-      LogSeverity::kInfo, LogComponent::kNetwork, 22942,
-      "Connection refused because there are too many open connections",
-      BuildBson([&](BsonBuilder& b) {
-        b.Append("remote", slot_.address).Append("connectionId", id());
-      }),
-      slot_.desc);
+  thread_.server().log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
+                               "Connection refused because there are too many open connections",
+                               BuildBson([&](BsonBuilder& b) {
+                                 b.Append("remote", slot_.address).Append("connectionId", id());
+                               }),
+                               slot_.desc);
   return false;
 }
 
@@ -449,10 +454,12 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
     // As on MongoDB, hello need not have agreed on it, but it must be one that the server was
     // started with.
     const auto& allowed = thread_.server().config().compressors;
-    const uint8_t id = frame.size() > kCompressorAt ? static_cast<uint8_t>(frame[kCompressorAt]) : 0;
-    if (allowed.empty() || (id != 0 && std::none_of(allowed.begin(), allowed.end(), [&](auto& name) {
-                              return static_cast<uint8_t>(CompressorFromName(name)) == id;
-                            })))
+    const uint8_t id =
+        frame.size() > kCompressorAt ? static_cast<uint8_t>(frame[kCompressorAt]) : 0;
+    if (allowed.empty() ||
+        (id != 0 && std::none_of(allowed.begin(), allowed.end(), [&](auto& name) {
+           return static_cast<uint8_t>(CompressorFromName(name)) == id;
+         })))
       return Broken("Compression algorithm specified in message is not available");
     const char* reason = nullptr;
     if (!Decompress(frame, &s.decompressed, &s.compressor, &reason)) return Broken(reason);

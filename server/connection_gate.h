@@ -24,8 +24,8 @@ int64_t HttpConnections(int64_t limit);
 /// `limit`: RLIMIT_NOFILE. `wished`: --maxConns. `member`: of a replica set.
 DescriptorPlan PlanDescriptors(int64_t limit, int64_t store, int64_t wished, bool member);
 
-/// Counts the sockets of clients from accept to close and refuses those above the limit. A member of
-/// a replica set takes a few more (`extra`), from which only other members are heard: a crowd of
+/// Counts the sockets of clients from accept to close and refuses those above the limit. A member
+/// of a replica set takes a few more (`extra`), from which only other members are heard: a crowd of
 /// clients must not keep the set apart. The oldest of these that has not said what it is makes room
 /// for the next. Threads: any. Outlives its tickets.
 class ConnectionGate {
@@ -44,8 +44,8 @@ class ConnectionGate {
     ~Ticket();
     /// Above the limit: only a member is heard.
     bool extra() const { return extra_ != nullptr; }
-    /// REQUIRES: extra(). Called once, from any thread and under a lock, when the place is needed; at
-    /// once when that has happened already. Must not block.
+    /// REQUIRES: extra(). Called once, from any thread and under a lock, when the place is needed;
+    /// at once when that has happened already. Must not block.
     void OnEvict(std::function<void()> evict);
 
    private:

@@ -30,8 +30,8 @@ class NetworkBuffers {
   void Give(size_t bytes) {
     used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
-  /// The buffers up to kSmall that are not an idle client's: they never wait, and a limit of the same
-  /// size is theirs alone, so that many of them do not keep a large message out.
+  /// The buffers up to kSmall that are not an idle client's: they never wait, and a limit of the
+  /// same size is theirs alone, so that many of them do not keep a large message out.
   void TakeSmall(size_t bytes) {
     small_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }

@@ -220,23 +220,23 @@ void RegisterParameters(ServerContext& server) {
            s.enable_test_commands = v.Truthy();
            return Ok();
          }});
-  p.Add({.name = "ioThreadWatchdogMicros",
-         .help = "For tests: report what keeps a thread that serves connections busy for longer; 0: "
-                 "nothing.",
-         .at_runtime = false,
-         .get = [](BsonBuilder& b, std::string_view n) {
-           b.Append(n, TheIoWatchdog().limit_micros.load());
-         },
-         .set = [](BsonValue v) -> Result<void> {
-           if (!v.IsNumber()) return WrongType("ioThreadWatchdogMicros", v, "a number");
-           const int64_t n = v.NumberAsInt64();
-           if (n < 0 || n > 60'000'000)
-             return Error{ErrorCode::kBadValue,
-                          "Invalid value for parameter ioThreadWatchdogMicros: " +
-                              std::to_string(n) + " is not between 0 and 60000000"};
-           TheIoWatchdog().limit_micros = n;
-           return Ok();
-         }});
+  p.Add(
+      {.name = "ioThreadWatchdogMicros",
+       .help = "For tests: report what keeps a thread that serves connections busy for longer; 0: "
+               "nothing.",
+       .at_runtime = false,
+       .get = [](BsonBuilder& b,
+                 std::string_view n) { b.Append(n, TheIoWatchdog().limit_micros.load()); },
+       .set = [](BsonValue v) -> Result<void> {
+         if (!v.IsNumber()) return WrongType("ioThreadWatchdogMicros", v, "a number");
+         const int64_t n = v.NumberAsInt64();
+         if (n < 0 || n > 60'000'000)
+           return Error{ErrorCode::kBadValue,
+                        "Invalid value for parameter ioThreadWatchdogMicros: " + std::to_string(n) +
+                            " is not between 0 and 60000000"};
+         TheIoWatchdog().limit_micros = n;
+         return Ok();
+       }});
   p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",
            &s.internal_query_max_blocking_sort_bytes, 1, INT64_MAX,
            "Memory of one sort before it spills to disk or fails.", {}, false);

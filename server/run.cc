@@ -97,13 +97,14 @@ void ShareOutDescriptors(Log& log, ServerConfig* config) {
   const DescriptorPlan plan = PlanDescriptors(count, StoreDescriptors(count),
                                               config->max_connections, !config->repl_set.empty());
   if (plan.connections < config->max_connections)
-    log.Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000114,
-              "maxConns is more than the limit of open files (ulimit -n) leaves room for",
-              BuildBson([&](BsonBuilder& b) {
-                b.Append("maxConns", config->max_connections).Append("connections", plan.connections);
-                b.Append("openFiles", count).Append("store", plan.store).Append("http", plan.http);
-                b.Append("members", plan.members).Append("other", plan.other);
-              }));
+    log.Write(
+        LogSeverity::kWarning, LogComponent::kNetwork, 9000114,
+        "maxConns is more than the limit of open files (ulimit -n) leaves room for",
+        BuildBson([&](BsonBuilder& b) {
+          b.Append("maxConns", config->max_connections).Append("connections", plan.connections);
+          b.Append("openFiles", count).Append("store", plan.store).Append("http", plan.http);
+          b.Append("members", plan.members).Append("other", plan.other);
+        }));
   config->max_connections = plan.connections;
 }
 

@@ -106,14 +106,14 @@ void IoThread::RunWatched(int64_t limit_micros) {
 
 void IoThread::Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket,
                      ConnectionGate::Ticket ticket) {
-  asio::post(context_, [this, socket = std::move(socket), remote = std::move(remote),
-                        local = std::move(local), unix_socket,
-                        ticket = std::move(ticket)]() mutable {
-    if (draining_) return;
-    auto c = std::make_unique<Connection>(*this, std::move(socket), std::move(remote),
-                                          std::move(local), unix_socket, std::move(ticket));
-    asio::co_spawn(context_.get_executor(), Connection::Run(std::move(c)), asio::detached);
-  });
+  asio::post(
+      context_, [this, socket = std::move(socket), remote = std::move(remote),
+                 local = std::move(local), unix_socket, ticket = std::move(ticket)]() mutable {
+        if (draining_) return;
+        auto c = std::make_unique<Connection>(*this, std::move(socket), std::move(remote),
+                                              std::move(local), unix_socket, std::move(ticket));
+        asio::co_spawn(context_.get_executor(), Connection::Run(std::move(c)), asio::detached);
+      });
 }
 
 void IoThread::Entered(Connection& c) {
@@ -240,8 +240,7 @@ Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor) {
             LogSeverity::kError, LogComponent::kNetwork, 22970, "Error accepting new connection",
             BuildBson([&](BsonBuilder& b) { b.Append("error", error.message()); }), "listener");
       }
-      if (error.value() == EMFILE || error.value() == ENFILE)
-        TurnAway(acceptor->native_handle());
+      if (error.value() == EMFILE || error.value() == ENFILE) TurnAway(acceptor->native_handle());
     }
     IoTimer pause(threads_[0]->executor());
     pause.expires_after(std::chrono::milliseconds(100));

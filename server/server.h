@@ -56,8 +56,10 @@ class IoThread {
                                     boost::asio::wait_traits<std::chrono::steady_clock>, IoExecutor>
       timer_;
   boost::intrusive::list<Connection> connections_;
-  boost::intrusive::list<Connection>::iterator tick_at_ = connections_.end();  ///< next for TickLoop
-  int64_t yielding_ = 0;  ///< connections that have let others go first and not had their turn again
+  boost::intrusive::list<Connection>::iterator tick_at_ =
+      connections_.end();  ///< next for TickLoop
+  int64_t yielding_ =
+      0;  ///< connections that have let others go first and not had their turn again
   const CommandRow* running_ = nullptr;  ///< the command that this handler began or went on with
   bool draining_ = false;
   bool ticking_ = false;  ///< TickLoop runs

@@ -19,9 +19,9 @@ using rocksdb::IOStatus;
 
 constexpr int kTries = 20;
 constexpr auto kPause = std::chrono::milliseconds(25);
-constexpr size_t kKept = 24;      ///< descriptors kept
-constexpr size_t kFew = 16;       ///< with fewer left, writes are refused
-constexpr size_t kForLogs = 8;    ///< with fewer left, only logs and manifests have them
+constexpr size_t kKept = 24;    ///< descriptors kept
+constexpr size_t kFew = 16;     ///< with fewer left, writes are refused
+constexpr size_t kForLogs = 8;  ///< with fewer left, only logs and manifests have them
 
 bool LogOrManifest(std::string_view name) {
   const size_t slash = name.rfind('/');

@@ -8,10 +8,11 @@
 namespace mayfly {
 
 /// The system's files, for a process that may run out of descriptors. RocksDB takes a log that it
-/// cannot open for damage that only a restart mends. So some descriptors are kept: when there are no
-/// others, an open takes one of these, and once they become few, `few` is called, behind which the
-/// store refuses writes until Refill has got them back. The last of them are for logs and manifests
-/// alone. What finds none fails as on a full disk, from which RocksDB recovers. Threads: any.
+/// cannot open for damage that only a restart mends. So some descriptors are kept: when there are
+/// no others, an open takes one of these, and once they become few, `few` is called, behind which
+/// the store refuses writes until Refill has got them back. The last of them are for logs and
+/// manifests alone. What finds none fails as on a full disk, from which RocksDB recovers. Threads:
+/// any.
 class DescriptorEnv {
  public:
   virtual ~DescriptorEnv() = default;

@@ -71,9 +71,9 @@ int MaxOpenFiles(const std::string& path) {
   rlimit r{};
   if (getrlimit(RLIMIT_NOFILE, &r) != 0) return 512;
   const auto limit = static_cast<int64_t>(std::min<rlim_t>(r.rlim_cur, INT32_MAX));
-  // Opened once and kept when there is room, also for what is still to come: no look-up in the table
-  // cache on every read, and damaged footers are found at open. Otherwise the store's share; the
-  // rest is for connections.
+  // Opened once and kept when there is room, also for what is still to come: no look-up in the
+  // table cache on every read, and damaged footers are found at open. Otherwise the store's share;
+  // the rest is for connections.
   if (limit >= 32768 && TableFiles(path) < limit / 8) return -1;
   return static_cast<int>(TableDescriptors(limit));
 }

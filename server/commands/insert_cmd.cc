@@ -9,7 +9,7 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kInlineDocuments = 16,
-                 kInlineBytes = 64 << 10;  ///< more than that goes to a worker
+                 kInlineBytes = 64 << 10;   ///< more than that goes to a worker
 constexpr size_t kLargeBytes = 4 << 20;     ///< more than that takes turns
 
 size_t TotalBytes(const std::vector<BsonView>& documents) {

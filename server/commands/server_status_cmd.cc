@@ -79,8 +79,8 @@ void Connections(ServerContext& s, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("connections");
   // Ints, as tools expect them: a shell shows longs as objects.
   d.Append("current", static_cast<int32_t>(c.current.Get()))
-      .Append("available", static_cast<int32_t>(std::max<int64_t>(
-                               0, s.config().max_connections - c.current.Get())));
+      .Append("available", static_cast<int32_t>(
+                               std::max<int64_t>(0, s.config().max_connections - c.current.Get())));
   d.Append("totalCreated", static_cast<int32_t>(c.total_created.Get()))
       .Append("rejected", static_cast<int32_t>(c.rejected.Get()));
   d.Append("active", static_cast<int32_t>(s.operations().ActiveCount()));

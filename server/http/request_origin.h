@@ -6,9 +6,9 @@
 
 namespace mayfly {
 
-/// Whether a request for this Host is answered: a page of another site can have its own name point to
-/// this machine (DNS rebinding) and would then read what is answered, so names have to be known here.
-/// Addresses and loopback names always are. `names`: lower case, without port.
+/// Whether a request for this Host is answered: a page of another site can have its own name point
+/// to this machine (DNS rebinding) and would then read what is answered, so names have to be known
+/// here. Addresses and loopback names always are. `names`: lower case, without port.
 bool KnownHost(std::string_view host, std::span<const std::string> names);
 
 /// Why an action sent to the HTTP endpoint is not carried out; empty when it may be. It must come

@@ -70,9 +70,9 @@ TEST_CASE("A stream of hello that waits for nothing leaves others their turn", "
   RawClient c(server.port()), other(server.port());
   BsonDocument hello = c.Command(R"({"hello": 1, "$db": "admin"})");
   const std::string version = ToCanonicalJson(hello.view()["topologyVersion"].Document());
-  c.Send(RawClient::Message(R"({"hello": 1, "topologyVersion": )" + version +
-                                R"(, "maxAwaitTimeMS": 0, "$db": "admin"})",
-                            kMsgExhaustAllowed));
+  c.Send(RawClient::Message(
+      R"({"hello": 1, "topologyVersion": )" + version + R"(, "maxAwaitTimeMS": 0, "$db": "admin"})",
+      kMsgExhaustAllowed));
   std::atomic<bool> stop{false};
   std::atomic<int> replies{0};
   std::thread reader([&] {
@@ -175,20 +175,23 @@ TEST_CASE("TLS and HTTP on the port of the drivers are told so", "[server]") {
   h.Send("GET / HTTP/1.1\r\nHost: localhost:27017\r\n\r\n");
   const std::string answer = h.ReadAll();
   CHECK(answer.starts_with("HTTP/1.0 200 OK\r\n"));
-  CHECK(answer.ends_with("It looks like you are trying to access MongoDB over HTTP on the native "
-                         "driver port.\r\n"));
+  CHECK(
+      answer.ends_with("It looks like you are trying to access MongoDB over HTTP on the native "
+                       "driver port.\r\n"));
   // A message of a length that begins like a ClientHello is one.
   RawClient c(server.port());
   const size_t head = RawClient::Message(R"({"ping": 1, "comment": "", "$db": "admin"})").size();
-  const std::string m = RawClient::Message(R"({"ping": 1, "comment": ")" +
-                                           std::string(0x10316 - head, 'x') + R"(", "$db": "admin"})");
+  const std::string m = RawClient::Message(
+      R"({"ping": 1, "comment": ")" + std::string(0x10316 - head, 'x') + R"(", "$db": "admin"})");
   REQUIRE(m.substr(0, 2) == "\x16\x03");
   c.Send(m.substr(0, 15));
   RawClient other(server.port());
-  for (int i = 0; i < 2; ++i) CHECK(IsOk(other.Command(kPing)));  // the front has been read meanwhile
+  for (int i = 0; i < 2; ++i)
+    CHECK(IsOk(other.Command(kPing)));  // the front has been read meanwhile
   c.Send(m.substr(15));
   CHECK(IsOk(c.Reply()));
-  CHECK(RecognizeForeign(std::string_view("\x16\x03\x01\x02\x05\x02", 6)) == ForeignProtocol::kNone);
+  CHECK(RecognizeForeign(std::string_view("\x16\x03\x01\x02\x05\x02", 6)) ==
+        ForeignProtocol::kNone);
 }
 
 TEST_CASE("Half messages below the size that waits for room count together", "[server]") {
@@ -295,11 +298,12 @@ TEST_CASE("Above the limit a member alone is let in, and the oldest makes room",
 
 TEST_CASE("The HTTP endpoint knows its names", "[http]") {
   const std::vector<std::string> names = {"mayfly", "db.example"};
-  for (const char* host : {"localhost", "localhost:28017", "LOCALHOST", "127.0.0.1:28017", "10.1.2.3",
-                           "[::1]:28017", "[fe80::1]", "mayfly:28017", "Mayfly", "db.example.",
-                           "db.example:1"})
+  for (const char* host :
+       {"localhost", "localhost:28017", "LOCALHOST", "127.0.0.1:28017", "10.1.2.3", "[::1]:28017",
+        "[fe80::1]", "mayfly:28017", "Mayfly", "db.example.", "db.example:1"})
     CHECK(KnownHost(host, names));
-  for (const char* host : {"evil.example", "evil.example:28017", "localhost.evil.example", "127.0.0.1.evil",
-                           "127.0.0.1.nip.io:28017", "", "[::1", "[evil]", "mayfly.evil", "1.2.3.4x", "@"})
+  for (const char* host :
+       {"evil.example", "evil.example:28017", "localhost.evil.example", "127.0.0.1.evil",
+        "127.0.0.1.nip.io:28017", "", "[::1", "[evil]", "mayfly.evil", "1.2.3.4x", "@"})
     CHECK_FALSE(KnownHost(host, names));
 }
