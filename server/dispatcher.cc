@@ -96,14 +96,8 @@ bool MayCompress(std::string_view command) {
 }  // namespace
 
 void Dispatcher::AppendError(BsonBuilder& reply, const Error& error) {
-  std::string_view message = error.message;
-  if (message.size() > kMaxErrorMessage) [[unlikely]] {
-    size_t n = kMaxErrorMessage;
-    while (n > 0 && (static_cast<uint8_t>(message[n]) & 0xC0) == 0x80) --n;
-    message = message.substr(0, n);
-  }
   reply.Append("ok", 0.0)
-      .Append("errmsg", message)
+      .Append("errmsg", error.message)
       .Append("code", static_cast<int32_t>(error.code));
   reply.Append("codeName", ErrorCodeName(error.code));
   if (!error.details.empty()) reply.AppendAll(BsonView(error.details.data()));
@@ -483,6 +477,14 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
   if (result && s.reply->size() > static_cast<size_t>(kMaxBsonInternalSize)) [[unlikely]]
     result =
         Error{ErrorCode::kBSONObjectTooLarge, "the reply would be larger than a document may be"};
+  if (!result && result.error().message.size() > kMaxErrorMessage) [[unlikely]] {
+    // For the log as well, which is written on the io thread.
+    Error error = result.error();
+    size_t n = kMaxErrorMessage;
+    while (n > 0 && (static_cast<uint8_t>(error.message[n]) & 0xC0) == 0x80) --n;
+    error.message.resize(n);
+    result = std::move(error);
+  }
   if (!result) {
     s.reply->Abandon();
     s.reply.emplace(out);
