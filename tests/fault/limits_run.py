@@ -154,7 +154,7 @@ class Others:
     """Clients on connections of their own, one on each thread of the server at least, that want next to nothing."""
 
     def __init__(self):
-        self.slowest, self.ended, self.failed = 0, False, None
+        self.slowest, self.ended, self.failed = 0, threading.Event(), None
         self.threads = [threading.Thread(target=self.run) for _ in range(4)]
         for t in self.threads:
             t.start()
@@ -162,16 +162,15 @@ class Others:
     def run(self):
         try:
             c = Client("127.0.0.1", proc.port)
-            while not self.ended:
+            while not self.ended.wait(0.005):
                 began = time.monotonic()
                 assert c.command("admin", {"ping": 1})["ok"] == 1
                 self.slowest = max(self.slowest, time.monotonic() - began)
-                threading.Event().wait(0.005)
         except Exception as e:
             self.failed = repr(e)
 
     def end(self):
-        self.ended = True
+        self.ended.set()
         for t in self.threads:
             t.join()
 
@@ -251,7 +250,7 @@ def killed_sessions():
     def eventually(f):
         end = time.monotonic() + 30
         while not f() and time.monotonic() < end:
-            threading.Event().wait(0.01)
+            pass
         return f()
 
     ways = {
