@@ -96,10 +96,6 @@ bool MayCompress(std::string_view command) {
   return true;
 }
 
-}  // namespace
-
-namespace {
-
 /// A message may quote what a client sent; drivers decode it strictly.
 std::string Printable(std::string_view message) {
   return IsUtf8(message) ? std::string(message) : PrintableUtf8(message);
@@ -108,14 +104,8 @@ std::string Printable(std::string_view message) {
 }  // namespace
 
 void Dispatcher::AppendError(BsonBuilder& reply, const Error& error) {
-  std::string_view message = error.message;
-  if (message.size() > kMaxErrorMessage) [[unlikely]] {
-    size_t n = kMaxErrorMessage;
-    while (n > 0 && (static_cast<uint8_t>(message[n]) & 0xC0) == 0x80) --n;
-    message = message.substr(0, n);
-  }
   reply.Append("ok", 0.0)
-      .Append("errmsg", Printable(message))
+      .Append("errmsg", Printable(error.message))
       .Append("code", static_cast<int32_t>(error.code));
   reply.Append("codeName", ErrorCodeName(error.code));
   if (!error.details.empty()) reply.AppendAll(BsonView(error.details.data()));
@@ -378,7 +368,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     req.db = {};
     parsed = ParseCommandFields(s.msg.body, &req);
   }
-  s.row = server_.commands().Find(req.name);
+  // No command has a name as long, and to look for one takes as long as it is.
+  s.row = req.name.size() > kShownName ? nullptr : server_.commands().Find(req.name);
   OpenReply(s, out);
   if (parsed) parsed = Check(c, s);
   // Nothing above waits. From here on others see the operation, and may stop it.
@@ -500,6 +491,14 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
   if (result && s.reply->size() > static_cast<size_t>(kMaxBsonInternalSize)) [[unlikely]]
     result =
         Error{ErrorCode::kBSONObjectTooLarge, "the reply would be larger than a document may be"};
+  if (!result && result.error().message.size() > kMaxErrorMessage) [[unlikely]] {
+    // For the log as well, which is written on the io thread.
+    Error error = result.error();
+    size_t n = kMaxErrorMessage;
+    while (n > 0 && (static_cast<uint8_t>(error.message[n]) & 0xC0) == 0x80) --n;
+    error.message.resize(n);
+    result = std::move(error);
+  }
   if (!result) {
     s.reply->Abandon();
     s.reply.emplace(out);

@@ -6,6 +6,7 @@
 #include "protocol/extended_json.h"
 #include "protocol/utf8.h"
 #include "query/match/record_filter.h"
+#include "server/arg_reader.h"
 #include "storage/storage.h"
 #include "ttl/reap_limits.h"
 
@@ -279,6 +280,10 @@ Result<void> SetExpireAfterSeconds(ServerContext& server, const CollectionInfo* 
 
 Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
                                  std::string* note, bool ignore_unknown) {
+  // Errors show all of it, and each option is looked for among those before it.
+  if (spec.Count() > static_cast<int>(kMaxCommandFields))
+    return Error{ErrorCode::kBadValue, "An index specification may have no more than " +
+                                           std::to_string(kMaxCommandFields) + " fields"};
   BsonValue key = spec["key"], name = spec["name"];
   MAYFLY_TRY(CheckName(key, name));
   IndexInfo i;
