@@ -294,7 +294,8 @@ Result<Value> SortArray(const EvalArgs& a) {
   Pace pace(a.ctx);
   const auto count = static_cast<size_t>(a.view(0).Document().Count());
   // The keys of each item are a block of their own.
-  MAYFLY_TRY(charge.Set(count * (sizeof(Item) + parts.size() * sizeof(Value) + 16)));
+  size_t bytes = count * (sizeof(Item) + parts.size() * sizeof(Value) + 16);
+  MAYFLY_TRY(charge.Set(bytes));
   items.reserve(count);
   for (const BsonElement& e : a.view(0).Document()) {
     MAYFLY_TRY(pace.Step(e.value.size()));
@@ -302,6 +303,12 @@ Result<Value> SortArray(const EvalArgs& a) {
     item.keys.reserve(parts.size());
     for (auto& part : parts) {
       Value key = e.value.IsDocument() ? ReadFieldPath(e.value, part.path) : Value();
+      // A path through arrays makes an array.
+      if (key.owns() && key.view().IsArray()) {
+        bytes += key.view().size();
+        MAYFLY_TRY(pace.Step(key.view().size()));
+        MAYFLY_TRY(charge.Set(bytes));
+      }
       item.keys.push_back(key.missing() ? Value::Null() : std::move(key));
     }
     items.push_back(std::move(item));
