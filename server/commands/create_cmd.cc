@@ -2,6 +2,7 @@
 #include "server/arg_reader.h"
 #include "server/audit_log.h"
 #include "server/commands/collection_options.h"
+#include "server/index_spec.h"
 #include "server/server_context.h"
 #include "server/ttl_preview.h"
 #include "server/view_definition.h"
