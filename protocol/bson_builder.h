@@ -59,7 +59,17 @@ class BsonBuilder {
     out_->append(v.data(), v.size());
     return *this;
   }
-  BsonBuilder& Append(const BsonElement& e) { return Append(e.name, e.value); }
+  BsonBuilder& Append(const BsonElement& e) {
+    // As it stands in a document, which most do: its bytes are one piece, and its name has no NUL. Text that is
+    // a value is never directly before another value.
+    if (e.name.data() + e.name.size() + 1 == e.value.data() &&
+        static_cast<BsonType>(static_cast<uint8_t>(e.name.data()[-1])) == e.value.type() &&
+        !e.value.missing()) [[likely]] {
+      out_->append(e.name.data() - 1, e.name.size() + 2 + e.value.size());
+      return *this;
+    }
+    return Append(e.name, e.value);
+  }
   BsonBuilder& Append(std::string_view name, double v) { return Raw(BsonType::kDouble, name, v); }
   BsonBuilder& Append(std::string_view name, int32_t v) { return Raw(BsonType::kInt32, name, v); }
   BsonBuilder& Append(std::string_view name, int64_t v) { return Raw(BsonType::kInt64, name, v); }

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <set>
 
+#include "protocol/utf8.h"
+
 namespace mayfly {
 namespace {
 
@@ -63,7 +65,8 @@ Result<MemberConfig> ParseMember(BsonView doc) {
       if (!v.IsString()) return WrongType("members.host", v, "string");
       std::string host;
       int port = 0;
-      if (!SplitHostAndPort(v.String(), &host, &port))
+      if (v.String().find('\0') != std::string_view::npos || !IsUtf8(v.String()) ||
+          !SplitHostAndPort(v.String(), &host, &port))
         return Invalid("members.host: '" + std::string(v.String()) + "' is not host:port");
       m.host = (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
                std::to_string(port);

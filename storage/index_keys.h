@@ -76,7 +76,7 @@ inline constexpr size_t kMaxKeysPerDocument = 100'000;
 /// The encoded bytes of one key, also of an `_id`. The store keeps the first and the last key of every
 /// file in memory, several times over, and writes them to its manifest: with keys of megabytes that
 /// is more than the data.
-inline constexpr size_t kMaxKeySize = size_t{256} << 10;
+inline constexpr size_t kMaxKeySize = size_t{1} << 20;
 /// KeyTooLong 17280, which says what to do. `what`: "index a_1", "_id".
 Error KeyTooLong(std::string_view what, size_t bytes);
 

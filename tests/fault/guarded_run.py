@@ -211,7 +211,7 @@ def long_keys():
     """A key of megabytes is refused everywhere; 40 of them took 2.5 GB, and 0.9 GB of the store's manifest."""
     proc, client = restart(folder() + "/data")
     c = client.t.c
-    long = "x" * (1 << 20)
+    long = "x" * (2 << 20)
 
     def refused(f, what):
         try:
