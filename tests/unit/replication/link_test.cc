@@ -73,6 +73,7 @@ struct Greeting {
 };
 Greeting Greet(const LinkIdentity& dialler, const LinkIdentity& acceptor, uint8_t version = 2) {
   Pair p;
+  p.end[1]->CloseAfterSilence(500);  // a dialler that has seen a wrong proof says nothing more
   auto dialled = p.Start(p.end[0]->Dial(dialler, LinkPurpose::kStream, 0, version));
   auto accepted = p.Start(p.end[1]->Accept(acceptor));
   p.Run();
