@@ -6,8 +6,9 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
@@ -72,6 +73,7 @@ struct Greeting {
 };
 Greeting Greet(const LinkIdentity& dialler, const LinkIdentity& acceptor, uint8_t version = 2) {
   Pair p;
+  p.end[1]->CloseAfterSilence(500);  // a dialler that has seen a wrong proof says nothing more
   auto dialled = p.Start(p.end[0]->Dial(dialler, LinkPurpose::kStream, 0, version));
   auto accepted = p.Start(p.end[1]->Accept(acceptor));
   p.Run();
