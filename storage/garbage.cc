@@ -15,7 +15,9 @@ namespace {
 /// leave as many.
 constexpr int kSmall = 2000;
 constexpr auto kTendEvery = std::chrono::minutes(1);
-/// The catalog's files are rewritten when they have grown to twice what they were, and by this.
+constexpr int kTendsOfAnHour = 60;
+/// The catalog's files are rewritten when they have grown to twice what they were, and by this; and
+/// once an hour if they are larger than this and not as they were.
 constexpr uint64_t kCatalogSlack = 8 << 20;
 /// What is dropped is rewritten away from this size on, and up to one that does not hold up a stop.
 constexpr uint64_t kLeastReclaimed = 1 << 20, kMostReclaimed = 128 << 20;
@@ -84,7 +86,12 @@ void GarbageCollector::Loop() {
 
 void GarbageCollector::TendCatalog() {
   KvStore& kv = storage_.kv();
-  if (kv.Stats(Keyspace::kCatalog).live_bytes < 2 * catalog_bytes_ + kCatalogSlack) return;
+  const uint64_t bytes = kv.Stats(Keyspace::kCatalog).live_bytes;
+  ++tends_;
+  const bool grown = bytes >= 2 * catalog_bytes_ + kCatalogSlack;
+  const bool old = tends_ >= kTendsOfAnHour && bytes >= kCatalogSlack && bytes != catalog_bytes_;
+  if (!grown && !old) return;
+  tends_ = 0;
   if (!kv.Compact(Keyspace::kCatalog, {}, {})) return;
   catalog_bytes_ = kv.Stats(Keyspace::kCatalog).live_bytes;
 }

@@ -54,6 +54,7 @@ class GarbageCollector {
   };
   // The thread's own:
   std::vector<Range> emptied_;  ///< what Reclaim is to look at
+  int tends_ = 0;               ///< since the catalog's files were last rewritten
   uint64_t catalog_bytes_ = 0;  ///< of the catalog's files when they were last rewritten
 };
 
