@@ -227,7 +227,8 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
   if (reply.size() + inner.size() + 4096 <= static_cast<size_t>(kMaxBsonUserSize)) {
     reply.Append("command", inner);
   } else {
-    reply.Append("warning", "'command' is left out: the reply would be larger than a document may be");
+    reply.Append("warning",
+                 "'command' is left out: the reply would be larger than a document may be");
   }
   {
     BsonBuilder info = reply.OpenDocument("serverInfo");

@@ -249,11 +249,11 @@ TEST_CASE("Explain cuts long bounds, so that the plan of a long $in can be shown
     IndexAccess access = Access(filter, index, keep);
     return BuildBson([&](BsonBuilder& b) { access.bounds.Explain(*index, backward, b); });
   };
-  std::string many = "{a: {$in: [0";
+  std::string many = R"({"a": {"$in": [0)";
   for (int i = 1; i < 20000; ++i) many += "," + std::to_string(i);
   many += "]}}";
   for (bool backward : {false, true}) {
-    const BsonDocument bounds = shown(many, "{a: 1}", backward);
+    const BsonDocument bounds = shown(many, R"({"a": 1})", backward);
     CHECK(bounds.view().size() < 70 * 1024);
     const BsonView list = bounds.view()["a"].Document();
     const int count = list.Count();
@@ -264,7 +264,7 @@ TEST_CASE("Explain cuts long bounds, so that the plan of a long $in can be shown
   // One long value, cut between two characters.
   std::string text;
   for (int i = 0; i < 10000; ++i) text += "\xc3\xa9";
-  const BsonDocument bounds = shown("{a: 'x" + text + "'}", "{a: 1}", false);
+  const BsonDocument bounds = shown(R"({"a": "x)" + text + "\"}", R"({"a": 1})", false);
   const std::string_view one = bounds.view()["a"].Document().First().value.String();
   CHECK(one.size() <= 8 * 1024 + 3);
   CHECK(one.ends_with("\xc3\xa9..."));
