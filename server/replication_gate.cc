@@ -134,7 +134,7 @@ WriteConcern RWConcernDefaults::CustomWriteConcern() const {
 // --- snapshot reads
 // ------------------------------------------------------------------------------------
 
-Error SnapshotReads::TooOld(const ServerContext& server, uint64_t ts) {
+Error SnapshotReads::TooOld(ServerContext& server, uint64_t ts) {
   too_old_.fetch_add(1, std::memory_order_relaxed);
   return {ErrorCode::kSnapshotTooOld,
           "Read timestamp " + std::to_string(ts >> 32) + ":" + std::to_string(ts & 0xFFFFFFFF) +
@@ -209,7 +209,7 @@ void SnapshotReads::Clear() {
   kept_.clear();
 }
 
-SnapshotReads::Totals SnapshotReads::totals(const ServerContext& server) const {
+SnapshotReads::Totals SnapshotReads::totals(ServerContext& server) const {
   Totals t;
   t.too_old = too_old_.load(std::memory_order_relaxed);
   std::lock_guard l(mutex_);

@@ -60,7 +60,7 @@ class SnapshotReads {
   struct Totals {
     int64_t points = 0, oldest_seconds = 0, too_old = 0;
   };
-  Totals totals(const ServerContext& server) const;
+  Totals totals(ServerContext& server) const;
 
  private:
   static constexpr size_t kMost = 256;        ///< that no cursor uses
@@ -71,7 +71,7 @@ class SnapshotReads {
     Instant taken;         ///< tests move this clock
   };
   void SweepLocked(ServerContext& server, std::vector<Kept>* gone);
-  Error TooOld(const ServerContext& server, uint64_t ts);
+  Error TooOld(ServerContext& server, uint64_t ts);
   mutable std::mutex mutex_;
   std::vector<Kept> kept_;  ///< the oldest first
   std::atomic<int64_t> too_old_{0};

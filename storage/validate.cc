@@ -164,7 +164,7 @@ class Validation {
       }
       MAYFLY_TRY(std::move(r));
       coll_ = storage_.catalog().FindById(given.id);
-      snapshot_ = storage_.kv().Snapshot();
+      view_ = ReadView(storage_.kv().Snapshot());
       counted_documents_ = coll_->counters->documents;
       counted_bytes_ = coll_->counters->bytes;
       return Ok();
@@ -179,11 +179,10 @@ class Validation {
   template <class F>
   Result<void> Scan(Keyspace ks, std::string lower, std::string upper, F&& f) {
     KvIterOptions o;
-    o.snapshot = snapshot_;
     o.lower = std::move(lower);
     o.upper = std::move(upper);
     o.fill_cache = false;
-    auto it = storage_.kv().NewIterator(ks, std::move(o));
+    auto it = view_.NewIterator(storage_.kv(), ks, std::move(o));
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
       MAYFLY_TRY(op_.CheckInterrupt());
       f(it->key(), it->value());
@@ -300,7 +299,7 @@ class Validation {
       for (size_t k = 0; k < keys_.size(); ++k) {
         MakeRow(*c.index, keys_, k, RecordIdOf(key));
         Result<bool> found =
-            storage_.kv().Get(c.index->keyspace, row_key_, &pinned_, snapshot_.get());
+            view_.Get(storage_.kv(), c.index->keyspace, row_key_, &pinned_);
         if (!found) {
           status = found.error();
           return;
@@ -336,7 +335,7 @@ class Validation {
           record_key = IdPrefix(coll_->id);
           record_key.append(record_id);
           Result<bool> found =
-              storage_.kv().Get(Keyspace::kRecords, record_key, &pinned_, snapshot_.get());
+              view_.Get(storage_.kv(), Keyspace::kRecords, record_key, &pinned_);
           if (!found) {
             status = found.error();
             return;
@@ -363,7 +362,7 @@ class Validation {
   Operation& op_;
   const bool full_;
   CollectionInfoPtr coll_;
-  KvSnapshotPtr snapshot_;
+  ReadView view_;
   std::vector<IndexCheck> indexes_;
   KeySet keys_;
   PinnedValue pinned_;

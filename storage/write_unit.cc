@@ -658,6 +658,7 @@ void WriteUnit::RollBackTo(const Savepoint& s) {
 size_t WriteUnit::MemoryBytes() const {
   size_t bytes = impl_->arena.used() + impl_->slots.capacity() * sizeof(Impl::Slot);
   for (const auto& list : impl_->ops) bytes += list.capacity() * sizeof(StagedOp);
+  if (impl_->own_writes) bytes += impl_->own_writes->MemoryBytes();
   return bytes + impl_->changes.capacity() * sizeof(DocumentChange) +
          impl_->locks.capacity() * sizeof(uint64_t);
 }

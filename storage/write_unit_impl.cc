@@ -213,8 +213,10 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
     if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at))
       return Error{ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
   }
+  // What marks do not know yet: a unit of several statements may have written it itself.
+  const ReadView view = own_writes ? ReadView().With(unit) : ReadView();
   std::optional<DeleteCause> cause =
-      Visibility(*storage->self, coll, op->now).Expired(l.doc, l.expire_at);
+      Visibility(*storage->self, coll, op->now, false, view).Expired(l.doc, l.expire_at);
   if (!cause) return false;
   l.record_key.assign(key);
   // The keys that the caller has extracted stay his.
@@ -230,7 +232,8 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
 
 Result<bool> WriteUnit::Impl::RemoveExpiredOwner(WriteUnit& unit, const CollectionInfo& coll,
                                                  std::string_view record_id) {
-  if (!Visibility(*storage->self, coll, op->now).MayHide()) return false;
+  const ReadView view = own_writes ? ReadView().With(unit) : ReadView();
+  if (!Visibility(*storage->self, coll, op->now, false, view).MayHide()) return false;
   std::string key = IdPrefix(coll.id);
   key.append(record_id);
   MAYFLY_TRY(Lock(Keyspace::kRecords, key));

@@ -633,7 +633,7 @@ Result<void> FindExecutor::RestoreState(Operation& op) {
 
 bool FindExecutor::IsEof() const {
   if (pushed_back_) return false;
-  if (eof_) return true;
+  if (eof_ || ctx_.coll == nullptr) return true;
   if (tailable_) return false;
   if (trial_eof_ && buffer_.empty()) return true;
   if (input_->limit > 0 && returned_ >= input_->limit) return true;

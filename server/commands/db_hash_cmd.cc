@@ -13,14 +13,13 @@ namespace {
 
 /// Every row of the keyspace that begins with the prefix, without the prefix (ids say nothing about
 /// the content).
-Result<void> AddRange(KvStore& kv, Operation& op, const KvSnapshotPtr& snapshot, Keyspace ks,
+Result<void> AddRange(KvStore& kv, Operation& op, const ReadView& view, Keyspace ks,
                       const std::string& begin, const std::string& end, Md5& md5) {
   KvIterOptions o;
-  o.snapshot = snapshot;
   o.lower = begin;
   o.upper = end;
   o.fill_cache = false;
-  auto it = kv.NewIterator(ks, std::move(o));
+  auto it = view.NewIterator(kv, ks, std::move(o));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     MAYFLY_TRY(op.CheckInterrupt());
     md5.AddWithLength(it->key().substr(begin.size()));
@@ -29,14 +28,14 @@ Result<void> AddRange(KvStore& kv, Operation& op, const KvSnapshotPtr& snapshot,
   return it->status();
 }
 
-Result<std::string> HashCollection(Storage& storage, Operation& op, const KvSnapshotPtr& snapshot,
+Result<std::string> HashCollection(Storage& storage, Operation& op, const ReadView& view,
                                    const CollectionInfo& coll) {
   KvStore& kv = storage.kv();
   Md5 md5;
   md5.AddWithLength(coll.options.bytes());
   MAYFLY_TRY(
-      AddRange(kv, op, snapshot, Keyspace::kRecords, IdPrefix(coll.id), IdPrefixEnd(coll.id), md5));
-  MAYFLY_TRY(AddRange(kv, op, snapshot, Keyspace::kExpiry, DeadlinePrefix(coll.id),
+      AddRange(kv, op, view, Keyspace::kRecords, IdPrefix(coll.id), IdPrefixEnd(coll.id), md5));
+  MAYFLY_TRY(AddRange(kv, op, view, Keyspace::kExpiry, DeadlinePrefix(coll.id),
                       DeadlinePrefixEnd(coll.id), md5));
   std::map<std::string, IndexInfoPtr> indexes;
   for (const IndexInfoPtr& i : coll.indexes) indexes[i->name] = i;
@@ -44,7 +43,7 @@ Result<std::string> HashCollection(Storage& storage, Operation& op, const KvSnap
     md5.AddWithLength(name);
     md5.AddWithLength(i->key.bytes());
     md5.AddWithLength(std::to_string(i->expire_after_seconds.value_or(-1)));
-    MAYFLY_TRY(AddRange(kv, op, snapshot, i->keyspace, IdPrefix(i->id), IdPrefixEnd(i->id), md5));
+    MAYFLY_TRY(AddRange(kv, op, view, i->keyspace, IdPrefix(i->id), IdPrefixEnd(i->id), md5));
   }
   return md5.Hex();
 }
@@ -65,19 +64,24 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   }
   const int64_t begin = ctx.server.clock().MonotonicMicros();
   Storage& storage = ctx.server.storage();
-  const KvSnapshotPtr snapshot = storage.kv().Snapshot();
+  // Both of one moment: of an index that was built in between, the store would show a part.
+  ReadView view;
   std::vector<CollectionInfoPtr> list;
-  for (const CollectionInfoPtr& coll : storage.catalog().List(req.db)) {
-    if (coll->is_view || coll->source || (coll->unreplicated && req.db != "local")) continue;
-    if (only && !wanted.contains(coll->name)) continue;
-    list.push_back(coll);
+  for (uint64_t version = 0; version != storage.catalog().Version();) {
+    version = storage.catalog().Version();
+    view = ReadView(storage.kv().Snapshot());
+    list = storage.catalog().List(req.db);
   }
+  std::erase_if(list, [&](const CollectionInfoPtr& coll) {
+    return coll->is_view || coll->source || (coll->unreplicated && req.db != "local") ||
+           (only && !wanted.contains(coll->name));
+  });
   reply.Append("host", ctx.server.host_and_port());
   Md5 all;
   {
     BsonBuilder hashes = reply.OpenDocument("collections");
     for (const CollectionInfoPtr& coll : list) {
-      MAYFLY_TRY(std::string hash, HashCollection(storage, ctx.op, snapshot, *coll));
+      MAYFLY_TRY(std::string hash, HashCollection(storage, ctx.op, view, *coll));
       hashes.Append(coll->name, hash);
       all.AddWithLength(coll->name);
       all.AddWithLength(hash);

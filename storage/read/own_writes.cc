@@ -12,7 +12,6 @@ void OwnWrites::TakeUp(size_t ks) {
   if (unit_ == nullptr) return;
   Space& s = spaces_[ks];
   const std::vector<StagedOp>& ops = unit_->ops[ks];
-  s.previous.reserve(ops.size());
   for (size_t i = s.previous.size(); i < ops.size(); ++i) {
     uint32_t before = 0;
     if (ops[i].kind != StagedOp::kDeleteRange)
@@ -79,6 +78,14 @@ void OwnWrites::Truncate(const std::array<uint32_t, kKeyspaceCount>& sizes) {
       s.previous.pop_back();
     }
   }
+}
+
+size_t OwnWrites::MemoryBytes() const {
+  constexpr size_t kNode = sizeof(Keys::value_type) + 4 * sizeof(void*);
+  size_t bytes = 0;
+  for (const Space& s : spaces_)
+    bytes += s.keys.size() * kNode + s.previous.capacity() * sizeof(uint32_t);
+  return bytes;
 }
 
 void OwnWrites::Close() {

@@ -40,6 +40,7 @@ class OwnWrites {
   /// Forgets what was staged behind these sizes. By the unit, before it forgets.
   void Truncate(const std::array<uint32_t, kKeyspaceCount>& sizes);
   void Close();
+  size_t MemoryBytes() const;
 
  private:
   void TakeUp(size_t ks);

@@ -219,4 +219,18 @@ if ((await db.command({ hello: 1 })).setName) test('writes that are retried happ
   assert.equal(await c.countDocuments({ v: { $exists: true } }), 9);
 });
 
+// What a fail point blocks comes before the getMore, whose maxTimeMS is how long it waits for data.
+if ((await db.command({ hello: 1 })).setName) test('an awaitData getMore that was blocked answers an empty batch', async () => {
+  await db.collection('blocked').drop().catch(() => {});
+  await db.createCollection('blocked', { capped: true, size: 4096 });
+  await db.collection('blocked').insertOne({ _id: 1 });
+  const found = await db.command({ find: 'blocked', tailable: true, awaitData: true });
+  const data = { failCommands: ['getMore'], blockConnection: true, blockTimeMS: 60 };
+  await client.db('admin').command({ configureFailPoint: 'failCommand', mode: { times: 1 }, data });
+  const more = await db.command({ getMore: Long.fromValue(found.cursor.id), collection: 'blocked', maxTimeMS: 20 });
+  assert.deepEqual(more.cursor.nextBatch, []);
+  assert.notEqual(Number(more.cursor.id), 0);
+  await db.command({ killCursors: 'blocked', cursors: [Long.fromValue(found.cursor.id)] });
+});
+
 await run(() => client.close());
