@@ -142,6 +142,12 @@ struct Run {
 /// True for kEq, kLt … of `operand` on `v` with MongoDB's type bracketing; `v` is not taken apart.
 bool Compare(MatchKind kind, BsonValue operand, BsonValue v);
 
+/// The same value with the fields of every document in it in name order: `$jsonSchema` compares
+/// documents without regard to order. Borrows `v` where nothing needs to be ordered.
+Value Normalized(BsonValue v);
+/// Sorts normalized values; whether two of them are equal.
+bool SortAndFindDuplicates(std::vector<Value>& values);
+
 inline bool IsNan(BsonValue v) { return v.IsNumber() && v.NumberAsDouble() != v.NumberAsDouble(); }
 
 }  // namespace match
