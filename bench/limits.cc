@@ -1,4 +1,5 @@
-// The floor: what a bare Asio echo and a bare RocksDB do on this machine. Prints rows for RESULTS.md.
+// The floor: what a bare Asio echo and a bare RocksDB do on this machine. Prints rows for
+// RESULTS.md.
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/perf_level.h>
@@ -21,12 +22,16 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 double Seconds() {
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count()) / 1e9;
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                 std::chrono::steady_clock::now().time_since_epoch())
+                                 .count()) /
+         1e9;
 }
 double ThreadCpu() {
   rusage u;
   getrusage(RUSAGE_THREAD, &u);
-  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+         static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 asio::awaitable<void> Echo(tcp::socket s) {
@@ -69,12 +74,14 @@ void EchoLimit(int connections, double seconds) {
   });
   long done = 0;
   const double begin = Seconds();
-  for (int i = 0; i < connections; ++i) asio::co_spawn(client, Ask(acceptor.local_endpoint(), begin + seconds, done), asio::detached);
+  for (int i = 0; i < connections; ++i)
+    asio::co_spawn(client, Ask(acceptor.local_endpoint(), begin + seconds, done), asio::detached);
   client.run();
   const double took = Seconds() - begin;
   server.stop();
   t.join();
-  std::printf("| Asio coroutine echo of 100 bytes, %d connections | %.0f | %.2f |\n", connections, static_cast<double>(done) / took, cpu * 1e6 / static_cast<double>(done));
+  std::printf("| Asio coroutine echo of 100 bytes, %d connections | %.0f | %.2f |\n", connections,
+              static_cast<double>(done) / took, cpu * 1e6 / static_cast<double>(done));
 }
 
 /// Prints one row: `count` times `work`, which runs `each` operations.
@@ -83,7 +90,8 @@ void Measure(const char* name, int count, int each, F&& work) {
   const double cpu = ThreadCpu(), begin = Seconds();
   for (int i = 0; i < count; ++i) work(i);
   const double n = static_cast<double>(count) * each;
-  std::printf("| %s | %.0f | %.2f |\n", name, n / (Seconds() - begin), (ThreadCpu() - cpu) * 1e6 / n);
+  std::printf("| %s | %.0f | %.2f |\n", name, n / (Seconds() - begin),
+              (ThreadCpu() - cpu) * 1e6 / n);
   std::fflush(stdout);
 }
 
@@ -110,11 +118,12 @@ void RocksLimits(const std::string& path, bool brief) {
     return std::string(k, 16);
   };
   rocksdb::ColumnFamilyHandle* records = cf[1];
-  Measure("RocksDB batch of 1000 puts, 200 bytes, per document", documents / 1000, 1000, [&](int n) {
-    rocksdb::WriteBatch b;
-    for (int j = n * 1000; j < n * 1000 + 1000; ++j) b.Put(records, key(j), value);
-    db->Write({}, &b);
-  });
+  Measure("RocksDB batch of 1000 puts, 200 bytes, per document", documents / 1000, 1000,
+          [&](int n) {
+            rocksdb::WriteBatch b;
+            for (int j = n * 1000; j < n * 1000 + 1000; ++j) b.Put(records, key(j), value);
+            db->Write({}, &b);
+          });
   std::mt19937 random(1);
   auto any = [&] { return static_cast<int>(random() % static_cast<unsigned>(documents)); };
   rocksdb::PinnableSlice out;
@@ -144,17 +153,20 @@ void RocksLimits(const std::string& path, bool brief) {
       db->Get({}, records, key(first + j), &out);
     }
   });
-  Measure("RocksDB put, 200 bytes, log written", few, 1, [&](int) { db->Put({}, records, key(any()), value); });
-  Measure("RocksDB one document and two index entries in one batch, log written", few, 1, [&](int n) {
-    rocksdb::WriteBatch b;
-    b.Put(records, key(documents + n), value);
-    b.Put(cf[2], "a" + key(n % 1000) + key(n), "");
-    b.Put(cf[2], "b" + key(n) + key(n), "");
-    db->Write({}, &b);
-  });
+  Measure("RocksDB put, 200 bytes, log written", few, 1,
+          [&](int) { db->Put({}, records, key(any()), value); });
+  Measure("RocksDB one document and two index entries in one batch, log written", few, 1,
+          [&](int n) {
+            rocksdb::WriteBatch b;
+            b.Put(records, key(documents + n), value);
+            b.Put(cf[2], "a" + key(n % 1000) + key(n), "");
+            b.Put(cf[2], "b" + key(n) + key(n), "");
+            db->Write({}, &b);
+          });
   rocksdb::WriteOptions sync;
   sync.sync = true;
-  Measure("RocksDB put, 200 bytes, synced, one writer", brief ? 1000 : 3000, 1, [&](int n) { db->Put(sync, records, key(n), value); });
+  Measure("RocksDB put, 200 bytes, synced, one writer", brief ? 1000 : 3000, 1,
+          [&](int n) { db->Put(sync, records, key(n), value); });
   for (auto* h : cf) db->DestroyColumnFamilyHandle(h);
   delete db;
   std::filesystem::remove_all(path);

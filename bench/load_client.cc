@@ -18,7 +18,7 @@
 #include <sstream>
 #include <thread>
 
-#include "storage/thread_scheduling.h"
+#include "storage/kv/thread_scheduling.h"
 
 namespace mayfly::bench {
 
@@ -88,7 +88,9 @@ void WriteAll(int fd, std::string_view bytes) {
 }
 
 /// Whether a reply says ok: 1 and has no writeErrors.
-bool ReplyOk(BsonView reply) { return reply["ok"].NumberAsInt64() == 1 && !reply.Has("writeErrors"); }
+bool ReplyOk(BsonView reply) {
+  return reply["ok"].NumberAsInt64() == 1 && !reply.Has("writeErrors");
+}
 
 /// The size of the whole reply that begins here; 0: not known yet.
 size_t RedisReplySize(const std::string& in, size_t have) {
@@ -124,8 +126,11 @@ BsonDocument SyncClient::Call(std::string_view message, bool must_succeed) {
   }
   BsonDocument reply(BsonView(in.data() + 21));
   if (must_succeed && !ReplyOk(reply)) {
-    std::fprintf(stderr, "command failed: %.*s\n", static_cast<int>(reply.view()["errmsg"].missing() ? 5 : reply.view()["errmsg"].String().size()),
-                 reply.view()["errmsg"].missing() ? "write" : reply.view()["errmsg"].String().data());
+    std::fprintf(
+        stderr, "command failed: %.*s\n",
+        static_cast<int>(reply.view()["errmsg"].missing() ? 5
+                                                          : reply.view()["errmsg"].String().size()),
+        reply.view()["errmsg"].missing() ? "write" : reply.view()["errmsg"].String().data());
     std::exit(1);
   }
   return reply;
@@ -134,8 +139,10 @@ BsonDocument SyncClient::Call(std::string_view message, bool must_succeed) {
 void Histogram::Add(int64_t micros) {
   ++count_;
   max_ = std::max(max_, micros);
-  size_t b = micros < 1000 ? static_cast<size_t>(std::max<int64_t>(micros, 0))
-                           : 1000 + static_cast<size_t>(std::log(static_cast<double>(micros) / 1000.0) / std::log(1.01));
+  size_t b = micros < 1000
+                 ? static_cast<size_t>(std::max<int64_t>(micros, 0))
+                 : 1000 + static_cast<size_t>(std::log(static_cast<double>(micros) / 1000.0) /
+                                              std::log(1.01));
   ++buckets_[std::min(b, buckets_.size() - 1)];
 }
 
@@ -143,7 +150,9 @@ int64_t Histogram::Percentile(double p) const {
   int64_t want = static_cast<int64_t>(std::ceil(static_cast<double>(count_) * p)), seen = 0;
   for (size_t b = 0; b < buckets_.size(); ++b) {
     seen += buckets_[b];
-    if (seen >= want && seen > 0) return b < 1000 ? static_cast<int64_t>(b) : static_cast<int64_t>(1000 * std::pow(1.01, static_cast<double>(b - 1000)));
+    if (seen >= want && seen > 0)
+      return b < 1000 ? static_cast<int64_t>(b)
+                      : static_cast<int64_t>(1000 * std::pow(1.01, static_cast<double>(b - 1000)));
   }
   return max_;
 }
@@ -151,7 +160,8 @@ int64_t Histogram::Percentile(double p) const {
 LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::string&)>& next) {
   LoadResult r;
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
-  UseShortTimeSlices();  // what is measured is the server's latency, not how long this thread waits for a processor
+  // what is measured is the server's latency, not how long this thread waits for a processor
+  UseShortTimeSlices();
   int epoll = epoll_create1(0);
   std::vector<Connection> connections(static_cast<size_t>(o.connections));
   for (size_t i = 0; i < connections.size(); ++i) {
@@ -170,7 +180,8 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
   const int64_t begin = NowMicros(), end = begin + static_cast<int64_t>(o.seconds * 1e6);
   int in_flight = 0;
   auto more = [&] {
-    return (o.max_operations == 0 || sent < o.max_operations) && NowMicros() < end && !(o.stop && *o.stop);
+    return (o.max_operations == 0 || sent < o.max_operations) && NowMicros() < end &&
+           !(o.stop && *o.stop);
   };
   auto send = [&](Connection& c, int64_t due) {
     next(sent++, message);
@@ -183,8 +194,10 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
   const double gap = o.rate > 0 ? 1e6 / o.rate : 0;
   double exact_due = static_cast<double>(begin);
   for (size_t i = 0; i < connections.size(); ++i) {
-    if (o.rate > 0) idle.push_back(i);
-    else if (more()) send(connections[i], NowMicros());
+    if (o.rate > 0)
+      idle.push_back(i);
+    else if (more())
+      send(connections[i], NowMicros());
   }
   epoll_event events[256];
   while (in_flight > 0 || (o.rate > 0 && more())) {
@@ -199,7 +212,8 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
     }
     // Until the next request is due, asleep: a client that spins takes a core from the server.
     timespec wait{1, 0};
-    if (o.rate > 0) wait = {0, idle.empty() ? 1'000'000 : std::max<int64_t>(next_due - NowMicros(), 0) * 1000};
+    if (o.rate > 0)
+      wait = {0, idle.empty() ? 1'000'000 : std::max<int64_t>(next_due - NowMicros(), 0) * 1000};
     int n = epoll_pwait2(epoll, events, 256, &wait, nullptr);
     for (int k = 0; k < n; ++k) {
       Connection& c = connections[events[k].data.u64];
@@ -211,7 +225,8 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
       if (got < 0) continue;
       c.have += static_cast<size_t>(got);
       if (c.have < 4) continue;
-      size_t size = o.redis ? RedisReplySize(c.in, c.have) : static_cast<size_t>(LoadLe<int32_t>(c.in.data()));
+      size_t size = o.redis ? RedisReplySize(c.in, c.have)
+                            : static_cast<size_t>(LoadLe<int32_t>(c.in.data()));
       if (size == 0) continue;
       if (c.in.size() < size) c.in.resize(size);
       if (c.have < size) continue;
@@ -221,8 +236,10 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
       if (o.redis ? c.in[0] == '-' : !ReplyOk(BsonView(c.in.data() + 21))) ++r.errors;
       c.have = 0;
       --in_flight;
-      if (o.rate > 0) idle.push_back(events[k].data.u64);
-      else if (more()) send(c, now);
+      if (o.rate > 0)
+        idle.push_back(events[k].data.u64);
+      else if (more())
+        send(c, now);
     }
   }
   r.seconds = static_cast<double>(NowMicros() - begin) / 1e6;
@@ -233,12 +250,14 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
   return r;
 }
 
-LoadResult RunLoadUntil(LoadOptions o, const std::function<void(int64_t, std::string&)>& next, const std::function<bool()>& over, double* seconds) {
+LoadResult RunLoadUntil(LoadOptions o, const std::function<void(int64_t, std::string&)>& next,
+                        const std::function<bool()>& over, double* seconds) {
   constexpr int64_t kMostSeconds = 600;
   std::atomic<bool> stop{false};
   const int64_t begin = NowMicros();
   std::thread watch([&] {
-    while (!over() && NowMicros() - begin < kMostSeconds * 1'000'000) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (!over() && NowMicros() - begin < kMostSeconds * 1'000'000)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     *seconds = static_cast<double>(NowMicros() - begin) / 1e6;
     stop = true;
   });
@@ -250,7 +269,9 @@ LoadResult RunLoadUntil(LoadOptions o, const std::function<void(int64_t, std::st
 }
 
 int64_t Count(SyncClient& client, std::string_view collection) {
-  return client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("count", collection); })).view()["n"].NumberAsInt64();
+  return client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("count", collection); }))
+      .view()["n"]
+      .NumberAsInt64();
 }
 
 }  // namespace mayfly::bench

@@ -68,25 +68,31 @@ struct LoadResult {
 struct LoadOptions {
   std::string host = "127.0.0.1";
   int port = 27017;
-  int pid = 0;                  ///< of the server, for CPU and memory; 0: not measured
+  int pid = 0;  ///< of the server, for CPU and memory; 0: not measured
   int connections = 1;
   double seconds = 3;
-  int64_t max_operations = 0;   ///< 0: no limit
-  double rate = 0;              ///< operations a second over all connections; 0: as fast as they come back
+  int64_t max_operations = 0;  ///< 0: no limit
+  double rate = 0;  ///< operations a second over all connections; 0: as fast as they come back
   const std::atomic<bool>* stop = nullptr;  ///< ends the run early when it becomes true; any thread
-  bool redis = false;           ///< requests and replies are Redis's (RESP bulk strings)
+  bool redis = false;  ///< requests and replies are Redis's (RESP bulk strings)
 };
 
-/// Runs `next` (writes the n-th request into the string) closed-loop on every connection, or paced by `rate`, where latency counts from
-/// the moment a request was due, so that a stall is not hidden.
-LoadResult RunLoad(const LoadOptions& options, const std::function<void(int64_t n, std::string& message)>& next);
-/// RunLoad until `over` says so, which is asked every 20 ms on a thread of its own (ten minutes at most). `*seconds`: how long that took.
-LoadResult RunLoadUntil(LoadOptions options, const std::function<void(int64_t n, std::string& message)>& next, const std::function<bool()>& over,
-                        double* seconds);
+/// Runs `next` (writes the n-th request into the string) closed-loop on every connection, or paced
+/// by `rate`, where latency counts from the moment a request was due, so that a stall is not
+/// hidden.
+LoadResult RunLoad(const LoadOptions& options,
+                   const std::function<void(int64_t n, std::string& message)>& next);
+/// RunLoad until `over` says so, which is asked every 20 ms on a thread of its own (ten minutes at
+/// most). `*seconds`: how long that took.
+LoadResult RunLoadUntil(LoadOptions options,
+                        const std::function<void(int64_t n, std::string& message)>& next,
+                        const std::function<bool()>& over, double* seconds);
 
-/// Instructions in user space that the server runs for an operation, once warm: exact where times depend on what else the machine does.
-/// The server (`options.pid`) runs under callgrind with instrumentation off and writes its counts to `out_file`.
-double CountInstructions(LoadOptions options, const std::string& out_file, const std::function<void(int64_t n, std::string& message)>& next);
+/// Instructions in user space that the server runs for an operation, once warm: exact where times
+/// depend on what else the machine does. The server (`options.pid`) runs under callgrind with
+/// instrumentation off and writes its counts to `out_file`.
+double CountInstructions(LoadOptions options, const std::string& out_file,
+                         const std::function<void(int64_t n, std::string& message)>& next);
 
 /// The mass expiry (load_reap.cc).
 void RunReap(const LoadOptions& options, int64_t documents);
@@ -94,9 +100,11 @@ void RunReap(const LoadOptions& options, int64_t documents);
 void RunScan(const LoadOptions& options, int64_t documents);
 /// The same on a Redis server, with keys (load_redis.cc).
 void RunRedisReap(const LoadOptions& options, int64_t keys);
-/// Documents that fall due one after the other: how long after its deadline each is gone (load_expiry.cc).
+/// Documents that fall due one after the other: how long after its deadline each is gone
+/// (load_expiry.cc).
 void RunTrickle(const LoadOptions& options, int64_t per_second, int64_t seconds);
-/// What a pending deadline costs, and what a look at the head of the index costs after as many have been reaped.
+/// What a pending deadline costs, and what a look at the head of the index costs after as many have
+/// been reaped.
 void RunHead(const LoadOptions& options, int64_t documents);
 
 /// find by `_id` with and without expiry (load_costs.cc).
@@ -107,7 +115,8 @@ void RunReadInstructions(const LoadOptions& options, const std::string& out_file
 void RunTombstoneCosts(const LoadOptions& options, double seconds);
 /// What so many rules cost that have nothing to do.
 void RunIdleRules(const LoadOptions& options, int64_t rules, double seconds);
-/// Documents that are due, with the monitor off; and, after the server was started again, reads while they go.
+/// Documents that are due, with the monitor off; and, after the server was started again, reads
+/// while they go.
 void FillBacklog(const LoadOptions& options, int64_t documents);
 void RunBacklog(const LoadOptions& options);
 
@@ -115,9 +124,10 @@ void RunBacklog(const LoadOptions& options);
 struct SetMembers {
   std::vector<int> ports, pids;
 };
-/// A set of three, a set of one and a standalone server side by side, then a mass expiry of `options.max_operations` documents on the set of
-/// three (load_sets.cc).
-void RunSets(const LoadOptions& options, const SetMembers& set, const SetMembers& one, const SetMembers& alone);
+/// A set of three, a set of one and a standalone server side by side, then a mass expiry of
+/// `options.max_operations` documents on the set of three (load_sets.cc).
+void RunSets(const LoadOptions& options, const SetMembers& set, const SetMembers& one,
+             const SetMembers& alone);
 /// What each of them has resident after the same writes and reads; on servers that have done
 /// nothing before (load_set_memory.cc).
 void RunSetMemory(const LoadOptions& options, const SetMembers& set, const SetMembers& one,

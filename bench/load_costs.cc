@@ -1,4 +1,5 @@
-// What expiry costs those who use it and those who do not: reads, writes, rules that have nothing to do, a backlog at start-up.
+// What expiry costs those who use it and those who do not: reads, writes, rules that have nothing
+// to do, a backlog at start-up.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -11,13 +12,17 @@ namespace mayfly::bench {
 namespace {
 
 constexpr int64_t kDocuments = 100'000;
-constexpr std::string_view kText = "The quick brown mayfly dances over the quiet stream for the one evening that it has, and then is gone.";
+constexpr std::string_view kText =
+    "The quick brown mayfly dances over the quiet stream for the one evening that it has, and then "
+    "is gone.";
 
 void Set(SyncClient& client, const char* name, int64_t value) {
-  client.Call(Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append(name, value); }));
+  client.Call(
+      Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append(name, value); }));
 }
 void Set(SyncClient& client, const char* name, bool value) {
-  client.Call(Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append(name, value); }));
+  client.Call(
+      Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append(name, value); }));
 }
 void Drop(SyncClient& client, std::string_view name) {
   client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("drop", name); }), false);
@@ -30,15 +35,19 @@ double Median(std::vector<double> v) {
 }
 
 /// Server CPU of an operation in microseconds, the runs of all variants taking turns.
-std::vector<double> TakeTurns(LoadOptions o, int rounds, const std::vector<std::function<void(int64_t, std::string&)>>& variants,
-                              const std::function<void(size_t)>& before = {}) {
+std::vector<double> TakeTurns(
+    LoadOptions o, int rounds,
+    const std::vector<std::function<void(int64_t, std::string&)>>& variants,
+    const std::function<void(size_t)>& before = {}) {
   std::vector<std::vector<double>> cpu(variants.size());
   for (int round = 0; round < rounds; ++round) {
     for (size_t v = 0; v < variants.size(); ++v) {
       if (before) before(v);
       const LoadResult r = RunLoad(o, variants[v]);
-      if (r.errors > 0) std::printf("ERRORS: %ld of %ld replies were errors\n", r.errors, r.operations);
-      cpu[v].push_back(r.server_cpu_seconds * 1e6 / static_cast<double>(std::max<int64_t>(r.operations, 1)));
+      if (r.errors > 0)
+        std::printf("ERRORS: %ld of %ld replies were errors\n", r.errors, r.operations);
+      cpu[v].push_back(r.server_cpu_seconds * 1e6 /
+                       static_cast<double>(std::max<int64_t>(r.operations, 1)));
     }
   }
   std::vector<double> out;
@@ -46,7 +55,8 @@ std::vector<double> TakeTurns(LoadOptions o, int rounds, const std::vector<std::
   return out;
 }
 
-void Fill(SyncClient& client, std::string_view name, int64_t count, int64_t expire_after, Instant at) {
+void Fill(SyncClient& client, std::string_view name, int64_t count, int64_t expire_after,
+          Instant at) {
   for (int64_t first = 0; first < count; first += 1000) {
     client.Call(Command(kDb, [&](BsonBuilder& b) {
       b.Append("insert", name);
@@ -67,7 +77,10 @@ void CreateTtlIndex(SyncClient& client, std::string_view name, bool exact) {
     b.Append("createIndexes", name);
     auto indexes = b.OpenArray("indexes");
     auto i = indexes.OpenDocument();
-    { auto k = i.OpenDocument("key"); k.Append("at", 1); }
+    {
+      auto k = i.OpenDocument("key");
+      k.Append("at", 1);
+    }
     i.Append("name", "at_1").Append("expireAfterSeconds", 0);
     if (exact) i.Append("expireReads", "exact");
   }));
@@ -84,7 +97,8 @@ constexpr Variant kVariants[] = {{"a collection without expiry", "plain"},
                                  {"likewise, and something is overdue", "overdue"}};
 
 /// Makes the collections; finds by `_id` in each of them.
-std::vector<std::function<void(int64_t, std::string&)>> MakeReads(SyncClient& client, int64_t documents) {
+std::vector<std::function<void(int64_t, std::string&)>> MakeReads(SyncClient& client,
+                                                                  int64_t documents) {
   const Instant far{32503680000000}, past{1'000'000'000'000};
   for (const Variant& v : kVariants) Drop(client, v.collection);
   Fill(client, "plain", documents, 0, far);
@@ -106,13 +120,18 @@ std::vector<std::function<void(int64_t, std::string&)>> MakeReads(SyncClient& cl
     auto docs = b.OpenArray("documents");
     docs.OpenDocument().Append("_id", "late").Append("at", past);
   }));
-  for (const Variant& v : kVariants) client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("compact", v.collection); }), false);
+  for (const Variant& v : kVariants)
+    client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("compact", v.collection); }), false);
   std::vector<std::function<void(int64_t, std::string&)>> reads;
   for (const Variant& v : kVariants)
-    reads.emplace_back([random = std::mt19937_64(7), documents, c = v.collection](int64_t, std::string& m) mutable {
+    reads.emplace_back([random = std::mt19937_64(7), documents, c = v.collection](
+                           int64_t, std::string& m) mutable {
       m = Command(kDb, [&](BsonBuilder& b) {
         b.Append("find", c);
-        { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % static_cast<uint64_t>(documents))); }
+        {
+          auto f = b.OpenDocument("filter");
+          f.Append("_id", static_cast<int64_t>(random() % static_cast<uint64_t>(documents)));
+        }
         b.Append("limit", 1).Append("singleBatch", true);
       });
     });
@@ -125,7 +144,9 @@ void RunReadInstructions(const LoadOptions& base, const std::string& out_file) {
   SyncClient client(base.host, base.port);
   const auto reads = MakeReads(client, 2000);
   double plain = 0;
-  std::printf("| find by `_id` of | instructions an operation | against without expiry |\n| --- | ---: | ---: |\n");
+  std::printf(
+      "| find by `_id` of | instructions an operation | against without expiry |\n| --- | ---: | "
+      "---: |\n");
   for (size_t v = 0; v < reads.size(); ++v) {
     const double n = CountInstructions(base, out_file, reads[v]);
     if (v == 0) plain = n;
@@ -141,8 +162,11 @@ void RunReadCosts(const LoadOptions& base, double seconds) {
   o.connections = 16;
   o.seconds = seconds / 2;
   const std::vector<double> cpu = TakeTurns(o, 9, reads);
-  std::printf("| find by `_id` of | server CPU us | against without expiry |\n| --- | ---: | ---: |\n");
-  for (size_t v = 0; v < cpu.size(); ++v) std::printf("| %s | %.2f | %+.1f%% |\n", kVariants[v].name, cpu[v], 100 * (cpu[v] / cpu[0] - 1));
+  std::printf(
+      "| find by `_id` of | server CPU us | against without expiry |\n| --- | ---: | ---: |\n");
+  for (size_t v = 0; v < cpu.size(); ++v)
+    std::printf("| %s | %.2f | %+.1f%% |\n", kVariants[v].name, cpu[v],
+                100 * (cpu[v] / cpu[0] - 1));
   for (const Variant& v : kVariants) Drop(client, v.collection);
   std::fflush(stdout);
 }
@@ -160,7 +184,10 @@ void RunTombstoneCosts(const LoadOptions& base, double seconds) {
       b.Append("delete", "marked");
       auto deletes = b.OpenArray("deletes");
       auto d = deletes.OpenDocument();
-      { auto q = d.OpenDocument("q"); q.Append("_id", next++); }
+      {
+        auto q = d.OpenDocument("q");
+        q.Append("_id", next++);
+      }
       d.Append("limit", 1);
     });
   };
@@ -171,7 +198,8 @@ void RunTombstoneCosts(const LoadOptions& base, double seconds) {
     Set(client, "metadataPurgeIntervalSecs", v == 0 ? int64_t{0} : int64_t{259'200});
   });
   std::printf("| deleteOne | server CPU us |\n| --- | ---: |\n");
-  std::printf("| without tombstones (metadataPurgeIntervalSecs: 0) | %.2f |\n| with | %.2f |\n", cpu[0], cpu[1]);
+  std::printf("| without tombstones (metadataPurgeIntervalSecs: 0) | %.2f |\n| with | %.2f |\n",
+              cpu[0], cpu[1]);
   Drop(client, "marked");
   std::fflush(stdout);
 }
@@ -190,7 +218,10 @@ void RunIdleRules(const LoadOptions& base, int64_t rules, double seconds) {
       for (int64_t i = 0; i < std::min(kIndexes, rules - c * kIndexes); ++i) {
         const std::string field = "at" + std::to_string(i);
         auto x = indexes.OpenDocument();
-        { auto k = x.OpenDocument("key"); k.Append(field, 1); }
+        {
+          auto k = x.OpenDocument("key");
+          k.Append(field, 1);
+        }
         x.Append("name", field + "_1").Append("expireAfterSeconds", 3600);
       }
     }));
@@ -199,7 +230,8 @@ void RunIdleRules(const LoadOptions& base, int64_t rules, double seconds) {
       auto docs = b.OpenArray("documents");
       auto d = docs.OpenDocument();
       d.Append("_id", 1);
-      for (int64_t i = 0; i < kIndexes; ++i) d.Append("at" + std::to_string(i), Instant{32503680000000});
+      for (int64_t i = 0; i < kIndexes; ++i)
+        d.Append("at" + std::to_string(i), Instant{32503680000000});
     }));
   }
   const int64_t resident = ResidentBytes(base.pid) - before;
@@ -209,7 +241,8 @@ void RunIdleRules(const LoadOptions& base, int64_t rules, double seconds) {
   const double used = CpuSeconds(base.pid) - cpu;
   std::printf("| %ld TTL rules with nothing due | |\n| --- | ---: |\n", rules);
   std::printf("| server CPU while idle, of a core | %.2f%% |\n", 100 * used / seconds);
-  std::printf("| resident memory, KiB a rule | %.1f |\n", static_cast<double>(resident) / 1024 / static_cast<double>(rules));
+  std::printf("| resident memory, KiB a rule | %.1f |\n",
+              static_cast<double>(resident) / 1024 / static_cast<double>(rules));
   for (int64_t c = 0; c < collections; ++c) Drop(client, name(c));
   std::fflush(stdout);
 }
@@ -225,7 +258,10 @@ void FillBacklog(const LoadOptions& base, int64_t documents) {
       b.Append("insert", "backlog");
       auto docs = b.OpenArray("documents");
       for (int64_t i = first; i < std::min(first + 1000, documents); ++i)
-        docs.OpenDocument().Append("_id", i).Append("at", Instant{1'000'000'000'000 + i}).Append("text", kText);
+        docs.OpenDocument()
+            .Append("_id", i)
+            .Append("at", Instant{1'000'000'000'000 + i})
+            .Append("text", kText);
     }));
   }
 }
@@ -233,13 +269,18 @@ void FillBacklog(const LoadOptions& base, int64_t documents) {
 void RunBacklog(const LoadOptions& base) {
   SyncClient client(base.host, base.port);
   auto left = [&client] {
-    return client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("count", "backlog"); })).view()["n"].NumberAsInt64();
+    return client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("count", "backlog"); }))
+        .view()["n"]
+        .NumberAsInt64();
   };
   std::mt19937_64 random(7);
   auto read = [&](int64_t, std::string& m) {
     m = Command(kDb, [&](BsonBuilder& b) {
       b.Append("find", "kept");
-      { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % kDocuments)); }
+      {
+        auto f = b.OpenDocument("filter");
+        f.Append("_id", static_cast<int64_t>(random() % kDocuments));
+      }
       b.Append("limit", 1).Append("singleBatch", true);
     });
   };
@@ -250,16 +291,21 @@ void RunBacklog(const LoadOptions& base) {
   const int64_t found = left();
   int64_t rest = 0;
   double took = 0;
-  const LoadResult during = RunLoadUntil(o, read, [&] { return (rest = left()) == 0; }, &took);
+  const LoadResult during = RunLoadUntil(
+      o, read, [&] { return (rest = left()) == 0; }, &took);
   std::this_thread::sleep_for(std::chrono::seconds(5));  // what the store tidies up
   o.seconds = 5;
   const LoadResult after = RunLoad(o, read);
-  std::printf("| a backlog found at start-up, reads at 10k/s beside it | documents/s | read p50 us | p99 us | p99.9 us | max us |\n");
+  std::printf(
+      "| a backlog found at start-up, reads at 10k/s beside it | documents/s | read p50 us | p99 "
+      "us | p99.9 us | max us |\n");
   std::printf("| --- | ---: | ---: | ---: | ---: | ---: |\n");
-  std::printf("| while %ld documents go | %.0f | %ld | %ld | %ld | %ld |\n", found, static_cast<double>(found - rest) / took, during.latency.Percentile(0.5),
-              during.latency.Percentile(0.99), during.latency.Percentile(0.999), during.latency.max());
-  std::printf("| afterwards |  | %ld | %ld | %ld | %ld |\n", after.latency.Percentile(0.5), after.latency.Percentile(0.99),
-              after.latency.Percentile(0.999), after.latency.max());
+  std::printf("| while %ld documents go | %.0f | %ld | %ld | %ld | %ld |\n", found,
+              static_cast<double>(found - rest) / took, during.latency.Percentile(0.5),
+              during.latency.Percentile(0.99), during.latency.Percentile(0.999),
+              during.latency.max());
+  std::printf("| afterwards |  | %ld | %ld | %ld | %ld |\n", after.latency.Percentile(0.5),
+              after.latency.Percentile(0.99), after.latency.Percentile(0.999), after.latency.max());
 }
 
 }  // namespace mayfly::bench

@@ -11,7 +11,6 @@
 namespace mayfly::bench {
 namespace {
 
-
 int64_t WallMicros() {
   timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
@@ -24,7 +23,10 @@ void CreateTtlCollection(SyncClient& client, std::string_view name) {
     b.Append("createIndexes", name);
     auto indexes = b.OpenArray("indexes");
     auto i = indexes.OpenDocument();
-    { auto k = i.OpenDocument("key"); k.Append("at", 1); }
+    {
+      auto k = i.OpenDocument("key");
+      k.Append("at", 1);
+    }
     i.Append("name", "at_1").Append("expireAfterSeconds", 0);
   }));
 }
@@ -38,14 +40,16 @@ void Fill(SyncClient& client, std::string_view name, int64_t count, At at) {
       for (int64_t i = first; i < std::min(first + 1000, count); ++i) {
         auto d = docs.OpenDocument();
         d.Append("_id", i).Append("at", Instant{at(i)});
-        d.Append("text", std::string_view("The quick brown mayfly dances over the quiet stream for the one evening that it has, and then is gone."));
+        d.Append("text", std::string_view("The quick brown mayfly dances over the quiet stream for "
+                                          "the one evening that it has, and then is gone."));
       }
     }));
   }
 }
 
 void Set(SyncClient& client, const char* name, bool value) {
-  client.Call(Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append(name, value); }));
+  client.Call(
+      Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append(name, value); }));
 }
 
 }  // namespace
@@ -57,7 +61,8 @@ void RunTrickle(const LoadOptions& o, int64_t per_second, int64_t seconds) {
   const int64_t start = WallMicros() / 1000 + 3000;
   auto deadline = [&](int64_t i) { return start + i * 1000 / per_second; };
   Fill(client, "trickle", count, deadline);
-  if (WallMicros() / 1000 >= start) std::printf("ERROR: the load was not in before the first deadline\n");
+  if (WallMicros() / 1000 >= start)
+    std::printf("ERROR: the load was not in before the first deadline\n");
   const std::string ask = Command(kDb, [](BsonBuilder& b) { b.Append("count", "trickle"); });
   Histogram late;
   int64_t gone = 0;
@@ -73,9 +78,14 @@ void RunTrickle(const LoadOptions& o, int64_t per_second, int64_t seconds) {
       break;
     }
   }
-  std::printf("| %ld documents a second fall due for %ld s | p50 ms | p99 ms | max ms |\n| --- | ---: | ---: | ---: |\n", per_second, seconds);
-  std::printf("| deadline to gone, as a client sees it | %.1f | %.1f | %.1f |\n", static_cast<double>(late.Percentile(0.5)) / 1000,
-              static_cast<double>(late.Percentile(0.99)) / 1000, static_cast<double>(late.max()) / 1000);
+  std::printf(
+      "| %ld documents a second fall due for %ld s | p50 ms | p99 ms | max ms |\n| --- | ---: | "
+      "---: | ---: |\n",
+      per_second, seconds);
+  std::printf("| deadline to gone, as a client sees it | %.1f | %.1f | %.1f |\n",
+              static_cast<double>(late.Percentile(0.5)) / 1000,
+              static_cast<double>(late.Percentile(0.99)) / 1000,
+              static_cast<double>(late.max()) / 1000);
 }
 
 void RunHead(const LoadOptions& o, int64_t documents) {
@@ -91,29 +101,41 @@ void RunHead(const LoadOptions& o, int64_t documents) {
   const int64_t after = ResidentBytes(o.pid);
   client.Call(Command("admin", [](BsonBuilder& b) { b.Append("fsync", 1); }));
   client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("compact", "pending"); }), false);
-  BsonDocument stats = client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("collStats", "pending"); }));
-  const double bytes = static_cast<double>(stats.view()["indexSizes"].Document()["at_1"].NumberAsInt64());
+  BsonDocument stats =
+      client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("collStats", "pending"); }));
+  const double bytes =
+      static_cast<double>(stats.view()["indexSizes"].Document()["at_1"].NumberAsInt64());
   // Two that stay: the head of the index is behind all that was reaped.
   client.Call(Command(kDb, [&](BsonBuilder& b) {
     b.Append("insert", "pending");
     auto docs = b.OpenArray("documents");
-    for (int64_t i = 0; i < 2; ++i) docs.OpenDocument().Append("_id", documents + i).Append("at", Instant{32503680000000 + i});
+    for (int64_t i = 0; i < 2; ++i)
+      docs.OpenDocument().Append("_id", documents + i).Append("at", Instant{32503680000000 + i});
   }));
   const std::string head = Command(kDb, [](BsonBuilder& b) {
     b.Append("find", "pending");
-    { auto s = b.OpenDocument("sort"); s.Append("at", 1); }
+    {
+      auto s = b.OpenDocument("sort");
+      s.Append("at", 1);
+    }
     b.Append("limit", 1).Append("singleBatch", true);
   });
   const std::string by_id = Command(kDb, [&](BsonBuilder& b) {
     b.Append("find", "pending");
-    { auto f = b.OpenDocument("filter"); f.Append("_id", documents); }
+    {
+      auto f = b.OpenDocument("filter");
+      f.Append("_id", documents);
+    }
     b.Append("limit", 1).Append("singleBatch", true);
   });
   CreateTtlCollection(client, "other");
   Fill(client, "other", 1000, [](int64_t i) { return 32503680000000 + i; });
   const std::string other = Command(kDb, [](BsonBuilder& b) {
     b.Append("find", "other");
-    { auto s = b.OpenDocument("sort"); s.Append("at", 1); }
+    {
+      auto s = b.OpenDocument("sort");
+      s.Append("at", 1);
+    }
     b.Append("limit", 1).Append("singleBatch", true);
   });
   auto time = [&](const std::string& m) {
@@ -181,20 +203,29 @@ void RunHead(const LoadOptions& o, int64_t documents) {
   const double n = static_cast<double>(documents);
   std::printf("| %ld pending deadlines | |\n| --- | ---: |\n", documents);
   std::printf("| bytes of TTL index each, on disk | %.1f |\n", bytes / n);
-  std::printf("| growth of resident memory while they came in, bytes each (caches and memtables, bounded) | %.1f |\n", static_cast<double>(after - before) / n);
-  std::printf("| so 100M pending take on disk, GB; 1B | %.2f; %.1f |\n", bytes / n * 0.1, bytes / n);
-  std::printf("| forecast over all of them, ms: first; median of 5 | %.0f; %.0f |\n", static_cast<double>(forecast_first) / 1000,
+  std::printf(
+      "| growth of resident memory while they came in, bytes each (caches and memtables, bounded) "
+      "| %.1f |\n",
+      static_cast<double>(after - before) / n);
+  std::printf("| so 100M pending take on disk, GB; 1B | %.2f; %.1f |\n", bytes / n * 0.1,
+              bytes / n);
+  std::printf("| forecast over all of them, ms: first; median of 5 | %.0f; %.0f |\n",
+              static_cast<double>(forecast_first) / 1000,
               static_cast<double>(forecasts.Percentile(0.5)) / 1000);
   std::printf("| error that it states | %.3f |\n", error);
   std::printf("| all of them found due at once: documents/s | %.0f |\n", n / seconds);
   std::printf("| server CPU us each (one index) | %.2f |\n", used * 1e6 / n);
   std::printf("| first document in TTL order, client's us: before | %ld |\n", head_before);
-  std::printf("| worst while they were reaped; of a find by `_id` meanwhile | %ld; %ld |\n", worst, worst_id);
+  std::printf("| worst while they were reaped; of a find by `_id` meanwhile | %ld; %ld |\n", worst,
+              worst_id);
   std::printf(
-      "| first look behind what was reaped, among finds elsewhere, %ld times as it grew: median; worst | %ld; %ld |\n",
+      "| first look behind what was reaped, among finds elsewhere, %ld times as it grew: median; "
+      "worst | %ld; %ld |\n",
       kRounds / 2, firsts.Percentile(0.5), firsts.max());
-  std::printf("| likewise after a rest of 20 ms; find by `_id` after as long a rest: medians | %ld; %ld |\n",
-              rested.Percentile(0.5), rested_ids.Percentile(0.5));
+  std::printf(
+      "| likewise after a rest of 20 ms; find by `_id` after as long a rest: medians | %ld; %ld "
+      "|\n",
+      rested.Percentile(0.5), rested_ids.Percentile(0.5));
   std::printf(
       "| afterwards, median of 200: first document in TTL order; find by `_id` | %ld; %ld |\n",
       head_after, id);

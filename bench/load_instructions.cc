@@ -10,7 +10,8 @@ namespace mayfly::bench {
 namespace {
 
 void Control(const char* what, int pid) {
-  const std::string command = "callgrind_control " + std::string(what) + " " + std::to_string(pid) + " >/dev/null 2>&1";
+  const std::string command =
+      "callgrind_control " + std::string(what) + " " + std::to_string(pid) + " >/dev/null 2>&1";
   if (std::system(command.c_str()) != 0) {
     std::fprintf(stderr, "failed: %s\n", command.c_str());
     std::exit(1);
@@ -30,7 +31,8 @@ double NewestTotal(const std::string& out_file) {
 
 }  // namespace
 
-double CountInstructions(LoadOptions options, const std::string& out_file, const std::function<void(int64_t, std::string&)>& next) {
+double CountInstructions(LoadOptions options, const std::string& out_file,
+                         const std::function<void(int64_t, std::string&)>& next) {
   const int64_t counted = options.max_operations;
   options.max_operations = counted / 4 + 1;
   RunLoad(options, next);
@@ -40,7 +42,8 @@ double CountInstructions(LoadOptions options, const std::string& out_file, const
   LoadResult r = RunLoad(options, next);
   Control("--dump", options.pid);
   Control("--instr=off", options.pid);
-  if (r.errors > 0) std::fprintf(stderr, "ERRORS: %ld of %ld replies were errors\n", r.errors, r.operations);
+  if (r.errors > 0)
+    std::fprintf(stderr, "ERRORS: %ld of %ld replies were errors\n", r.errors, r.operations);
   return NewestTotal(out_file) / static_cast<double>(r.operations);
 }
 

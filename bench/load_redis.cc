@@ -1,4 +1,5 @@
-// The mass expiry on a Redis server: keys that expire in the same second, with paced reads before and during.
+// The mass expiry on a Redis server: keys that expire in the same second, with paced reads before
+// and during.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -81,34 +82,50 @@ void RunRedisReap(const LoadOptions& base, int64_t keys) {
   fill("kept", kReadable, "");
   fill("s", keys, "");
   std::mt19937_64 random(7);
-  auto read = [&](int64_t, std::string& m) { m = "GET kept" + std::to_string(random() % kReadable) + "\r\n"; };
+  auto read = [&](int64_t, std::string& m) {
+    m = "GET kept" + std::to_string(random() % kReadable) + "\r\n";
+  };
   LoadOptions o = base;
   o.redis = true;
   o.connections = 16;
   o.rate = 10000;
   o.seconds = 5;
   LoadResult before = RunLoad(o, read);
-  // All in the same millisecond, some seconds ahead, so that setting it takes no part in what follows.
-  const int64_t at = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count() +
+  // All in the same millisecond, some seconds ahead, so that setting it takes no part in what
+  // follows.
+  const int64_t at = std::chrono::duration_cast<std::chrono::milliseconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count() +
                      std::max<int64_t>(keys / 100, 3000);
   for (int64_t first = 0; first < keys; first += 1000) {
     std::string batch;
-    for (int64_t i = first; i < first + 1000; ++i) batch += "PEXPIREAT s" + std::to_string(i) + " " + std::to_string(at) + "\r\n";
+    for (int64_t i = first; i < first + 1000; ++i)
+      batch += "PEXPIREAT s" + std::to_string(i) + " " + std::to_string(at) + "\r\n";
     client.Call(batch, 1000);
   }
-  auto now = [] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count(); };
+  auto now = [] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  };
   if (now() >= at) std::printf("ERROR: the load was not in before the deadline\n");
   while (now() < at) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const double cpu = CpuSeconds(base.pid);
   double seconds = 0;
-  LoadResult during = RunLoadUntil(o, read, [&] { return size() <= kReadable; }, &seconds);
+  LoadResult during = RunLoadUntil(
+      o, read, [&] { return size() <= kReadable; }, &seconds);
   const double used = CpuSeconds(base.pid) - cpu;
-  std::printf("| Redis, mass expiry of %ld keys | keys/s | server CPU us/key | read p50 us | p99 us | p99.9 us | max us |\n", keys);
+  std::printf(
+      "| Redis, mass expiry of %ld keys | keys/s | server CPU us/key | read p50 us | p99 us | "
+      "p99.9 us | max us |\n",
+      keys);
   std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n");
-  std::printf("| before: reads at 10k/s |  |  | %ld | %ld | %ld | %ld |\n", before.latency.Percentile(0.5), before.latency.Percentile(0.99),
+  std::printf("| before: reads at 10k/s |  |  | %ld | %ld | %ld | %ld |\n",
+              before.latency.Percentile(0.5), before.latency.Percentile(0.99),
               before.latency.Percentile(0.999), before.latency.max());
-  std::printf("| during: reads at 10k/s | %.0f | %.2f (reads included) | %ld | %ld | %ld | %ld |\n", static_cast<double>(keys) / seconds,
-              used * 1e6 / static_cast<double>(keys), during.latency.Percentile(0.5), during.latency.Percentile(0.99),
+  std::printf("| during: reads at 10k/s | %.0f | %.2f (reads included) | %ld | %ld | %ld | %ld |\n",
+              static_cast<double>(keys) / seconds, used * 1e6 / static_cast<double>(keys),
+              during.latency.Percentile(0.5), during.latency.Percentile(0.99),
               during.latency.Percentile(0.999), during.latency.max());
 }
 

@@ -1,4 +1,5 @@
-// A replica set on one machine: what a write, a read and a mass expiry cost there, and how far the secondaries are behind.
+// A replica set on one machine: what a write, a read and a mass expiry cost there, and how far the
+// secondaries are behind.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -16,10 +17,12 @@ constexpr int64_t kReadable = 100000;
 
 void AppendDocument(BsonBuilder& b, int64_t id, Instant at) {
   b.Append("_id", id).Append("user", id * 2654435761 % 1000003).Append("at", at);
-  b.Append("text", std::string_view("The quick brown mayfly dances over the quiet stream for the one evening that it has, and then is gone."));
+  b.Append("text", std::string_view("The quick brown mayfly dances over the quiet stream for the "
+                                    "one evening that it has, and then is gone."));
 }
 
-std::string Insert(std::string_view collection, int64_t first, int64_t count, bool journal, Instant at) {
+std::string Insert(std::string_view collection, int64_t first, int64_t count, bool journal,
+                   Instant at) {
   return Command(kDb, [&](BsonBuilder& b) {
     b.Append("insert", collection);
     auto docs = b.OpenArray("documents");
@@ -39,15 +42,18 @@ struct LogTotals {
   int64_t entries = 0, bytes = 0;
 };
 LogTotals ReadTotals(SyncClient& client) {
-  const BsonDocument s = client.Call(Command("admin", [](BsonBuilder& b) { b.Append("serverStatus", 1); }));
-  const BsonValue log = s.view()["repl"].IsDocument() ? s.view()["repl"].Document()["log"] : BsonValue();
+  const BsonDocument s =
+      client.Call(Command("admin", [](BsonBuilder& b) { b.Append("serverStatus", 1); }));
+  const BsonValue log =
+      s.view()["repl"].IsDocument() ? s.view()["repl"].Document()["log"] : BsonValue();
   if (!log.IsDocument()) return {};
   return {log.Document()["entries"].NumberAsInt64(), log.Document()["bytes"].NumberAsInt64()};
 }
 
 /// Seconds and increment of the newest write that a member has applied, as one number.
 uint64_t AppliedTime(SyncClient& client) {
-  const BsonDocument h = client.Call(Command("admin", [](BsonBuilder& b) { b.Append("hello", 1); }));
+  const BsonDocument h =
+      client.Call(Command("admin", [](BsonBuilder& b) { b.Append("hello", 1); }));
   return h.view()["lastWrite"].Document()["opTime"].Document()["ts"].Timestamp();
 }
 
@@ -65,7 +71,8 @@ class LagWatch {
   void Run(const SetMembers& set) {
     SyncClient primary("127.0.0.1", set.ports[0]);
     std::vector<std::unique_ptr<SyncClient>> secondaries;
-    for (size_t i = 1; i < set.ports.size(); ++i) secondaries.push_back(std::make_unique<SyncClient>("127.0.0.1", set.ports[i]));
+    for (size_t i = 1; i < set.ports.size(); ++i)
+      secondaries.push_back(std::make_unique<SyncClient>("127.0.0.1", set.ports[i]));
     struct Seen {
       int64_t micros;
       uint64_t ts;
@@ -78,7 +85,8 @@ class LagWatch {
         const uint64_t ts = AppliedTime(*s);
         const int64_t now = NowMicros();
         // The first time at which the primary was seen to have more than this member has now.
-        auto ahead = std::upper_bound(seen.begin(), seen.end(), ts, [](uint64_t t, const Seen& x) { return t < x.ts; });
+        auto ahead = std::upper_bound(seen.begin(), seen.end(), ts,
+                                      [](uint64_t t, const Seen& x) { return t < x.ts; });
         lag_.Add(ahead == seen.end() ? 0 : now - ahead->micros);
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -97,16 +105,20 @@ double CpuOf(const std::vector<int>& pids, size_t from, size_t to) {
 
 }  // namespace
 
-void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& one, const SetMembers& alone) {
+void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& one,
+             const SetMembers& alone) {
   std::mt19937_64 random(11);
   const Instant never{32503680000000};
-  auto client = [](const SetMembers& m) { return std::make_unique<SyncClient>("127.0.0.1", m.ports[0]); };
+  auto client = [](const SetMembers& m) {
+    return std::make_unique<SyncClient>("127.0.0.1", m.ports[0]);
+  };
   auto fill = [&](const SetMembers& m, std::string_view collection, int64_t count, Instant at) {
     auto c = client(m);
     for (int64_t i = 0; i < count; i += 1000) c->Call(Insert(collection, i, 1000, false, at));
   };
   int64_t next_id = 0;
-  auto run = [&](const char* name, const SetMembers& m, size_t member, int connections, int64_t documents, const char* writes, bool journal) {
+  auto run = [&](const char* name, const SetMembers& m, size_t member, int connections,
+                 int64_t documents, const char* writes, bool journal) {
     auto log = client(m);
     LoadOptions o = base;
     o.port = m.ports[member];
@@ -122,7 +134,10 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
       }
       message = Command(kDb, [&](BsonBuilder& b) {
         b.Append("find", "kept");
-        { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % kReadable)); }
+        {
+          auto f = b.OpenDocument("filter");
+          f.Append("_id", static_cast<int64_t>(random() % kReadable));
+        }
         b.Append("limit", 1).Append("singleBatch", true);
         if (member == 0) return;
         auto p = b.OpenDocument("$readPreference");
@@ -130,28 +145,40 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
       });
     });
     const LogTotals after = ReadTotals(*log);
-    const double secondaries = m.pids.size() > 1 && writes != nullptr ? (CpuOf(m.pids, 1, m.pids.size()) - others) / static_cast<double>(m.pids.size() - 1) : 0;
-    const double ops = static_cast<double>(r.operations), docs = ops * static_cast<double>(documents);
-    std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %.2f |", name, connections, ops / r.seconds, docs / r.seconds, r.latency.Percentile(0.5),
-                r.latency.Percentile(0.99), r.server_cpu_seconds * 1e6 / ops);
+    const double secondaries =
+        m.pids.size() > 1 && writes != nullptr
+            ? (CpuOf(m.pids, 1, m.pids.size()) - others) / static_cast<double>(m.pids.size() - 1)
+            : 0;
+    const double ops = static_cast<double>(r.operations),
+                 docs = ops * static_cast<double>(documents);
+    std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %.2f |", name, connections, ops / r.seconds,
+                docs / r.seconds, r.latency.Percentile(0.5), r.latency.Percentile(0.99),
+                r.server_cpu_seconds * 1e6 / ops);
     const int64_t entries = after.entries - before.entries;
     if (entries > 0) {
       const double e = static_cast<double>(entries);
-      std::printf(" %.2f | %.0f | %.1f | %.1f |", secondaries * 1e6 / ops, static_cast<double>(after.bytes - before.bytes) / docs, docs / e,
+      std::printf(" %.2f | %.0f | %.1f | %.1f |", secondaries * 1e6 / ops,
+                  static_cast<double>(after.bytes - before.bytes) / docs, docs / e,
                   r.server_cpu_seconds * 1e6 / e);
     } else {
       std::printf("  |  |  |  |");
     }
     std::printf(" %.0f |\n", static_cast<double>(r.resident_bytes) / 1048576);
     std::fflush(stdout);
-    if (r.errors > 0) std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, name);
+    if (r.errors > 0)
+      std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, name);
   };
   for (const SetMembers* m : {&set, &one, &alone}) fill(*m, "kept", kReadable, never);
-  std::printf("| workload | connections | ops/s | docs/s | p50 us | p99 us | primary CPU us/op | CPU us/op of each secondary | log bytes/document "
-              "| documents/log entry | primary CPU us/log entry | RSS MiB |\n");
-  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
-  for (int n : {1, 64, 512}) run("three members: insertOne, w:majority", set, 0, n, 1, "ins", false);
-  for (int n : {1, 8}) run("three members: insertMany(1000), w:majority", set, 0, n, 1000, "many", false);
+  std::printf(
+      "| workload | connections | ops/s | docs/s | p50 us | p99 us | primary CPU us/op | CPU us/op "
+      "of each secondary | log bytes/document "
+      "| documents/log entry | primary CPU us/log entry | RSS MiB |\n");
+  std::printf(
+      "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  for (int n : {1, 64, 512})
+    run("three members: insertOne, w:majority", set, 0, n, 1, "ins", false);
+  for (int n : {1, 8})
+    run("three members: insertMany(1000), w:majority", set, 0, n, 1000, "many", false);
   run("three members: find by _id, primary", set, 0, 64, 1, nullptr, false);
   run("three members: find by _id, secondary", set, 1, 64, 1, nullptr, false);
   for (int n : {1, 64}) run("one member: insertOne, j:true", one, 0, n, 1, "ins", true);
@@ -162,14 +189,30 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
   std::printf("\n");
   auto primary = client(set);
   auto monitor = [&](bool on) {
-    primary->Call(Command("admin", [&](BsonBuilder& b) { b.Append("setParameter", 1).Append("ttlMonitorEnabled", on); }));
+    primary->Call(Command("admin", [&](BsonBuilder& b) {
+      b.Append("setParameter", 1).Append("ttlMonitorEnabled", on);
+    }));
   };
   monitor(false);
   primary->Call(Command(kDb, [&](BsonBuilder& b) {
     b.Append("createIndexes", "sessions");
     auto indexes = b.OpenArray("indexes");
-    { auto i = indexes.OpenDocument(); { auto k = i.OpenDocument("key"); k.Append("at", 1); } i.Append("name", "at_1").Append("expireAfterSeconds", 0); }
-    { auto i = indexes.OpenDocument(); { auto k = i.OpenDocument("key"); k.Append("user", 1); } i.Append("name", "user_1"); }
+    {
+      auto i = indexes.OpenDocument();
+      {
+        auto k = i.OpenDocument("key");
+        k.Append("at", 1);
+      }
+      i.Append("name", "at_1").Append("expireAfterSeconds", 0);
+    }
+    {
+      auto i = indexes.OpenDocument();
+      {
+        auto k = i.OpenDocument("key");
+        k.Append("user", 1);
+      }
+      i.Append("name", "user_1");
+    }
   }));
   const int64_t documents = base.max_operations;
   fill(set, "sessions", documents, Instant{1000000000000});
@@ -183,7 +226,10 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
   auto read = [&](int64_t, std::string& m) {
     m = Command(kDb, [&](BsonBuilder& b) {
       b.Append("find", "kept");
-      { auto f = b.OpenDocument("filter"); f.Append("_id", static_cast<int64_t>(random() % kReadable)); }
+      {
+        auto f = b.OpenDocument("filter");
+        f.Append("_id", static_cast<int64_t>(random() % kReadable));
+      }
       b.Append("limit", 1).Append("singleBatch", true);
     });
   };
@@ -194,21 +240,33 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
   LagWatch lag(set);
   monitor(true);
   SyncClient watcher("127.0.0.1", set.ports[0]);
-  LoadResult during = RunLoadUntil(o, read, [&] { return Count(watcher, "sessions") == 0; }, &seconds);
+  LoadResult during = RunLoadUntil(
+      o, read, [&] { return Count(watcher, "sessions") == 0; }, &seconds);
   const Histogram lags = lag.Stop();
   const LogTotals after = ReadTotals(*primary);
   const double n = static_cast<double>(documents);
-  std::printf("| mass expiry of %ld documents with two indexes, three members | documents/s | primary CPU us/document | each secondary | log bytes/document "
-              "| documents/log entry | lag of secondaries p50 ms | p99 ms | max ms | read p50 us | p99 us | max us |\n",
-              documents);
-  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
-  std::printf("| before: reads at 5k/s |  |  |  |  |  |  |  |  | %ld | %ld | %ld |\n", before.latency.Percentile(0.5), before.latency.Percentile(0.99),
+  std::printf(
+      "| mass expiry of %ld documents with two indexes, three members | documents/s | primary CPU "
+      "us/document | each secondary | log bytes/document "
+      "| documents/log entry | lag of secondaries p50 ms | p99 ms | max ms | read p50 us | p99 us "
+      "| max us |\n",
+      documents);
+  std::printf(
+      "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  std::printf("| before: reads at 5k/s |  |  |  |  |  |  |  |  | %ld | %ld | %ld |\n",
+              before.latency.Percentile(0.5), before.latency.Percentile(0.99),
               before.latency.max());
-  std::printf("| during | %.0f | %.2f (reads included) | %.2f | %.0f | %.0f | %.1f | %.1f | %.1f | %ld | %ld | %ld |\n", n / seconds,
-              (CpuSeconds(set.pids[0]) - cpu) * 1e6 / n, (CpuOf(set.pids, 1, set.pids.size()) - others) * 1e6 / n / static_cast<double>(set.pids.size() - 1),
-              static_cast<double>(after.bytes - log.bytes) / n, n / static_cast<double>(std::max<int64_t>(after.entries - log.entries, 1)),
-              static_cast<double>(lags.Percentile(0.5)) / 1000, static_cast<double>(lags.Percentile(0.99)) / 1000, static_cast<double>(lags.max()) / 1000,
-              during.latency.Percentile(0.5), during.latency.Percentile(0.99), during.latency.max());
+  std::printf(
+      "| during | %.0f | %.2f (reads included) | %.2f | %.0f | %.0f | %.1f | %.1f | %.1f | %ld | "
+      "%ld | %ld |\n",
+      n / seconds, (CpuSeconds(set.pids[0]) - cpu) * 1e6 / n,
+      (CpuOf(set.pids, 1, set.pids.size()) - others) * 1e6 / n /
+          static_cast<double>(set.pids.size() - 1),
+      static_cast<double>(after.bytes - log.bytes) / n,
+      n / static_cast<double>(std::max<int64_t>(after.entries - log.entries, 1)),
+      static_cast<double>(lags.Percentile(0.5)) / 1000,
+      static_cast<double>(lags.Percentile(0.99)) / 1000, static_cast<double>(lags.max()) / 1000,
+      during.latency.Percentile(0.5), during.latency.Percentile(0.99), during.latency.max());
 }
 
 }  // namespace mayfly::bench

@@ -1,5 +1,6 @@
 #pragma once
-// How this program calls Intel's decimal library, and its type beside ours. Before the library's headers.
+// How this program calls Intel's decimal library, and its type beside ours. Before the library's
+// headers.
 #define DECIMAL_CALL_BY_REFERENCE 0
 #define DECIMAL_GLOBAL_ROUNDING 0
 #define DECIMAL_GLOBAL_EXCEPTION_FLAGS 0

@@ -7,13 +7,13 @@
 namespace mayfly {
 
 /// What is left of a name or another C string that has a NUL in it: the part before. Whoever takes
-/// names from a client refuses them with an error of its own; where bson_check is on, coming here ends
-/// the process.
+/// names from a client refuses them with an error of its own; where bson_check is on, coming here
+/// ends the process.
 std::string_view BeforeNul(std::string_view text);
 
-/// Writes `name` as BSON's C strings are: the one place where a name becomes bytes. A NUL in it would
-/// make the reader take what follows for types and lengths. Of literals the compiler knows that there
-/// is none.
+/// Writes `name` as BSON's C strings are: the one place where a name becomes bytes. A NUL in it
+/// would make the reader take what follows for types and lengths. Of literals the compiler knows
+/// that there is none.
 inline void AppendCString(std::string& out, std::string_view name) {
   if (!__builtin_constant_p(name.size()) && !name.empty() &&
       std::memchr(name.data(), 0, name.size()) != nullptr) [[unlikely]]
@@ -21,17 +21,19 @@ inline void AppendCString(std::string& out, std::string_view name) {
   out.append(name).push_back('\0');
 }
 
-/// Writes one BSON document at the end of `out`, in place: replies are built directly in a connection's
-/// write buffer. A builder for a sub-document writes into the same buffer; until its Done() (or its
-/// destructor) the parent must not be used. Not thread-safe; does not own `out`.
+/// Writes one BSON document at the end of `out`, in place: replies are built directly in a
+/// connection's write buffer. A builder for a sub-document writes into the same buffer; until its
+/// Done() (or its destructor) the parent must not be used. Not thread-safe; does not own `out`.
 class BsonBuilder {
  public:
   explicit BsonBuilder(std::string& out) : out_(&out), start_(out.size()) { out.append(4, '\0'); }
-  BsonBuilder(BsonBuilder&& o) noexcept : out_(o.out_), start_(o.start_), done_(o.done_) { o.done_ = true; }
+  BsonBuilder(BsonBuilder&& o) noexcept : out_(o.out_), start_(o.start_), done_(o.done_) {
+    o.done_ = true;
+  }
   BsonBuilder(const BsonBuilder&) = delete;
   BsonBuilder& operator=(const BsonBuilder&) = delete;
-  /// An allocation that fails while another one's failure unwinds must not end the process: what is being
-  /// built is lost then anyway.
+  /// An allocation that fails while another one's failure unwinds must not end the process: what is
+  /// being built is lost then anyway.
   ~BsonBuilder() {
     if (done_) return;
     try {
@@ -60,8 +62,8 @@ class BsonBuilder {
     return *this;
   }
   BsonBuilder& Append(const BsonElement& e) {
-    // As it stands in a document, which most do: its bytes are one piece, and its name has no NUL. Text that is
-    // a value is never directly before another value.
+    // As it stands in a document, which most do: its bytes are one piece, and its name has no NUL.
+    // Text that is a value is never directly before another value.
     if (e.name.data() + e.name.size() + 1 == e.value.data() &&
         static_cast<BsonType>(static_cast<uint8_t>(e.name.data()[-1])) == e.value.type() &&
         !e.value.missing()) [[likely]] {
@@ -75,18 +77,41 @@ class BsonBuilder {
   BsonBuilder& Append(std::string_view name, int64_t v) { return Raw(BsonType::kInt64, name, v); }
   BsonBuilder& Append(std::string_view name, long long v) { return Append(name, int64_t{v}); }
   BsonBuilder& Append(std::string_view name, uint32_t v) { return Append(name, int64_t{v}); }
-  BsonBuilder& Append(std::string_view name, uint64_t v) { return Append(name, static_cast<int64_t>(v)); }
-  BsonBuilder& Append(std::string_view name, bool v) { return Raw(BsonType::kBool, name, static_cast<char>(v)); }
-  BsonBuilder& Append(std::string_view name, Instant v) { return Raw(BsonType::kDate, name, v.millis); }
-  BsonBuilder& Append(std::string_view name, const char* v) { return Append(name, std::string_view(v)); }
-  BsonBuilder& Append(std::string_view name, const std::string& v) { return Append(name, std::string_view(v)); }
-  BsonBuilder& Append(std::string_view name, std::string_view v) { return AppendStringLike(BsonType::kString, name, v); }
+  BsonBuilder& Append(std::string_view name, uint64_t v) {
+    return Append(name, static_cast<int64_t>(v));
+  }
+  BsonBuilder& Append(std::string_view name, bool v) {
+    return Raw(BsonType::kBool, name, static_cast<char>(v));
+  }
+  BsonBuilder& Append(std::string_view name, Instant v) {
+    return Raw(BsonType::kDate, name, v.millis);
+  }
+  BsonBuilder& Append(std::string_view name, const char* v) {
+    return Append(name, std::string_view(v));
+  }
+  BsonBuilder& Append(std::string_view name, const std::string& v) {
+    return Append(name, std::string_view(v));
+  }
+  BsonBuilder& Append(std::string_view name, std::string_view v) {
+    return AppendStringLike(BsonType::kString, name, v);
+  }
   BsonBuilder& Append(std::string_view name, BsonView v) { return Append(name, v.AsValue()); }
-  BsonBuilder& Append(std::string_view name, const BsonDocument& v) { return Append(name, v.view()); }
-  BsonBuilder& AppendArray(std::string_view name, BsonView v) { return Append(name, v.AsValue(BsonType::kArray)); }
-  BsonBuilder& AppendNull(std::string_view name) { Header(BsonType::kNull, name); return *this; }
-  BsonBuilder& AppendTimestamp(std::string_view name, uint64_t v) { return Raw(BsonType::kTimestamp, name, v); }
-  BsonBuilder& AppendDecimal(std::string_view name, Decimal128Bits v) { return Raw(BsonType::kDecimal128, name, v); }
+  BsonBuilder& Append(std::string_view name, const BsonDocument& v) {
+    return Append(name, v.view());
+  }
+  BsonBuilder& AppendArray(std::string_view name, BsonView v) {
+    return Append(name, v.AsValue(BsonType::kArray));
+  }
+  BsonBuilder& AppendNull(std::string_view name) {
+    Header(BsonType::kNull, name);
+    return *this;
+  }
+  BsonBuilder& AppendTimestamp(std::string_view name, uint64_t v) {
+    return Raw(BsonType::kTimestamp, name, v);
+  }
+  BsonBuilder& AppendDecimal(std::string_view name, Decimal128Bits v) {
+    return Raw(BsonType::kDecimal128, name, v);
+  }
   BsonBuilder& AppendObjectId(std::string_view name, std::string_view oid12) {
     Header(BsonType::kObjectId, name);
     out_->append(oid12.data(), 12);
@@ -99,7 +124,8 @@ class BsonBuilder {
     out_->append(data);
     return *this;
   }
-  BsonBuilder& AppendRegex(std::string_view name, std::string_view pattern, std::string_view options) {
+  BsonBuilder& AppendRegex(std::string_view name, std::string_view pattern,
+                           std::string_view options) {
     Header(BsonType::kRegex, name);
     AppendCString(*out_, pattern);
     AppendCString(*out_, options);
@@ -152,7 +178,10 @@ class BsonArrayBuilder {
     b_.Append(NextName(), std::forward<T>(v));
     return *this;
   }
-  BsonArrayBuilder& AppendNull() { b_.AppendNull(NextName()); return *this; }
+  BsonArrayBuilder& AppendNull() {
+    b_.AppendNull(NextName());
+    return *this;
+  }
   BsonBuilder OpenDocument() { return b_.OpenDocument(NextName()); }
   BsonArrayBuilder OpenArray() {
     b_.Header(BsonType::kArray, NextName());

@@ -9,28 +9,50 @@ namespace mayfly {
 
 std::string_view BsonTypeName(BsonType type) {
   switch (type) {
-    case BsonType::kMissing: return "missing";
-    case BsonType::kDouble: return "double";
-    case BsonType::kString: return "string";
-    case BsonType::kDocument: return "object";
-    case BsonType::kArray: return "array";
-    case BsonType::kBinary: return "binData";
-    case BsonType::kUndefined: return "undefined";
-    case BsonType::kObjectId: return "objectId";
-    case BsonType::kBool: return "bool";
-    case BsonType::kDate: return "date";
-    case BsonType::kNull: return "null";
-    case BsonType::kRegex: return "regex";
-    case BsonType::kDbPointer: return "dbPointer";
-    case BsonType::kCode: return "javascript";
-    case BsonType::kSymbol: return "symbol";
-    case BsonType::kCodeWithScope: return "javascriptWithScope";
-    case BsonType::kInt32: return "int";
-    case BsonType::kTimestamp: return "timestamp";
-    case BsonType::kInt64: return "long";
-    case BsonType::kDecimal128: return "decimal";
-    case BsonType::kMaxKey: return "maxKey";
-    case BsonType::kMinKey: return "minKey";
+    case BsonType::kMissing:
+      return "missing";
+    case BsonType::kDouble:
+      return "double";
+    case BsonType::kString:
+      return "string";
+    case BsonType::kDocument:
+      return "object";
+    case BsonType::kArray:
+      return "array";
+    case BsonType::kBinary:
+      return "binData";
+    case BsonType::kUndefined:
+      return "undefined";
+    case BsonType::kObjectId:
+      return "objectId";
+    case BsonType::kBool:
+      return "bool";
+    case BsonType::kDate:
+      return "date";
+    case BsonType::kNull:
+      return "null";
+    case BsonType::kRegex:
+      return "regex";
+    case BsonType::kDbPointer:
+      return "dbPointer";
+    case BsonType::kCode:
+      return "javascript";
+    case BsonType::kSymbol:
+      return "symbol";
+    case BsonType::kCodeWithScope:
+      return "javascriptWithScope";
+    case BsonType::kInt32:
+      return "int";
+    case BsonType::kTimestamp:
+      return "timestamp";
+    case BsonType::kInt64:
+      return "long";
+    case BsonType::kDecimal128:
+      return "decimal";
+    case BsonType::kMaxKey:
+      return "maxKey";
+    case BsonType::kMinKey:
+      return "minKey";
   }
   return "invalid";
 }
@@ -40,19 +62,28 @@ uint32_t BsonValueSize(BsonType type, const char* p) {
     case BsonType::kDouble:
     case BsonType::kDate:
     case BsonType::kTimestamp:
-    case BsonType::kInt64: return 8;
-    case BsonType::kInt32: return 4;
-    case BsonType::kBool: return 1;
-    case BsonType::kObjectId: return 12;
-    case BsonType::kDecimal128: return 16;
+    case BsonType::kInt64:
+      return 8;
+    case BsonType::kInt32:
+      return 4;
+    case BsonType::kBool:
+      return 1;
+    case BsonType::kObjectId:
+      return 12;
+    case BsonType::kDecimal128:
+      return 16;
     case BsonType::kString:
     case BsonType::kCode:
-    case BsonType::kSymbol: return 4 + static_cast<uint32_t>(LoadLe<int32_t>(p));
+    case BsonType::kSymbol:
+      return 4 + static_cast<uint32_t>(LoadLe<int32_t>(p));
     case BsonType::kDocument:
     case BsonType::kArray:
-    case BsonType::kCodeWithScope: return static_cast<uint32_t>(LoadLe<int32_t>(p));
-    case BsonType::kBinary: return 5 + static_cast<uint32_t>(LoadLe<int32_t>(p));
-    case BsonType::kDbPointer: return 4 + static_cast<uint32_t>(LoadLe<int32_t>(p)) + 12;
+    case BsonType::kCodeWithScope:
+      return static_cast<uint32_t>(LoadLe<int32_t>(p));
+    case BsonType::kBinary:
+      return 5 + static_cast<uint32_t>(LoadLe<int32_t>(p));
+    case BsonType::kDbPointer:
+      return 4 + static_cast<uint32_t>(LoadLe<int32_t>(p)) + 12;
     case BsonType::kRegex: {
       size_t a = std::strlen(p) + 1;
       return static_cast<uint32_t>(a + std::strlen(p + a) + 1);
@@ -61,18 +92,24 @@ uint32_t BsonValueSize(BsonType type, const char* p) {
     case BsonType::kUndefined:
     case BsonType::kNull:
     case BsonType::kMaxKey:
-    case BsonType::kMinKey: return 0;
+    case BsonType::kMinKey:
+      return 0;
   }
   return 0;
 }
 
 double BsonValue::NumberAsDouble() const {
   switch (type_) {
-    case BsonType::kDouble: return Double();
-    case BsonType::kInt32: return Int32();
-    case BsonType::kInt64: return static_cast<double>(Int64());
-    case BsonType::kDecimal128: return decimal128::ToDouble(Decimal());
-    default: return 0;
+    case BsonType::kDouble:
+      return Double();
+    case BsonType::kInt32:
+      return Int32();
+    case BsonType::kInt64:
+      return static_cast<double>(Int64());
+    case BsonType::kDecimal128:
+      return decimal128::ToDouble(Decimal());
+    default:
+      return 0;
   }
 }
 
@@ -87,25 +124,34 @@ int64_t ClampDouble(double d) {
 
 int64_t BsonValue::NumberAsInt64() const {
   switch (type_) {
-    case BsonType::kDouble: return ClampDouble(Double());
-    case BsonType::kInt32: return Int32();
-    case BsonType::kInt64: return Int64();
+    case BsonType::kDouble:
+      return ClampDouble(Double());
+    case BsonType::kInt32:
+      return Int32();
+    case BsonType::kInt64:
+      return Int64();
     case BsonType::kDecimal128: {
       int64_t v;
       if (decimal128::ToInt64(Decimal(), &v)) return v;
       return ClampDouble(decimal128::ToDouble(Decimal()));
     }
-    default: return 0;
+    default:
+      return 0;
   }
 }
 
 bool BsonValue::ExactInt64(int64_t* out) const {
   switch (type_) {
-    case BsonType::kInt32: *out = Int32(); return true;
-    case BsonType::kInt64: *out = Int64(); return true;
+    case BsonType::kInt32:
+      *out = Int32();
+      return true;
+    case BsonType::kInt64:
+      *out = Int64();
+      return true;
     case BsonType::kDouble: {
       double d = Double();
-      if (!(d >= -9223372036854775808.0 && d < 9223372036854775808.0) || d != std::trunc(d)) return false;
+      if (!(d >= -9223372036854775808.0 && d < 9223372036854775808.0) || d != std::trunc(d))
+        return false;
       *out = static_cast<int64_t>(d);
       return true;
     }
@@ -116,7 +162,8 @@ bool BsonValue::ExactInt64(int64_t* out) const {
       *out = v;
       return true;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -124,13 +171,20 @@ bool BsonValue::Truthy() const {
   switch (type_) {
     case BsonType::kMissing:
     case BsonType::kNull:
-    case BsonType::kUndefined: return false;
-    case BsonType::kBool: return Bool();
-    case BsonType::kInt32: return Int32() != 0;
-    case BsonType::kInt64: return Int64() != 0;
-    case BsonType::kDouble: return Double() != 0;
-    case BsonType::kDecimal128: return !decimal128::IsZero(Decimal());
-    default: return true;
+    case BsonType::kUndefined:
+      return false;
+    case BsonType::kBool:
+      return Bool();
+    case BsonType::kInt32:
+      return Int32() != 0;
+    case BsonType::kInt64:
+      return Int64() != 0;
+    case BsonType::kDouble:
+      return Double() != 0;
+    case BsonType::kDecimal128:
+      return !decimal128::IsZero(Decimal());
+    default:
+      return true;
   }
 }
 

@@ -9,20 +9,40 @@
 
 namespace mayfly {
 
-/// Element types of the BSON specification (bsonspec.org), by their byte. kMissing is the end marker
-/// and stands for "no such field".
+/// Element types of the BSON specification (bsonspec.org), by their byte. kMissing is the end
+/// marker and stands for "no such field".
 enum class BsonType : uint8_t {
-  kMissing = 0x00, kDouble = 0x01, kString = 0x02, kDocument = 0x03, kArray = 0x04, kBinary = 0x05,
-  kUndefined = 0x06, kObjectId = 0x07, kBool = 0x08, kDate = 0x09, kNull = 0x0A, kRegex = 0x0B,
-  kDbPointer = 0x0C, kCode = 0x0D, kSymbol = 0x0E, kCodeWithScope = 0x0F, kInt32 = 0x10,
-  kTimestamp = 0x11, kInt64 = 0x12, kDecimal128 = 0x13, kMaxKey = 0x7F, kMinKey = 0xFF,
+  kMissing = 0x00,
+  kDouble = 0x01,
+  kString = 0x02,
+  kDocument = 0x03,
+  kArray = 0x04,
+  kBinary = 0x05,
+  kUndefined = 0x06,
+  kObjectId = 0x07,
+  kBool = 0x08,
+  kDate = 0x09,
+  kNull = 0x0A,
+  kRegex = 0x0B,
+  kDbPointer = 0x0C,
+  kCode = 0x0D,
+  kSymbol = 0x0E,
+  kCodeWithScope = 0x0F,
+  kInt32 = 0x10,
+  kTimestamp = 0x11,
+  kInt64 = 0x12,
+  kDecimal128 = 0x13,
+  kMaxKey = 0x7F,
+  kMinKey = 0xFF,
 };
 
-/// The alias `$type` uses: "double", "string", "object", "array", "binData", … ("missing" for kMissing).
+/// The alias `$type` uses: "double", "string", "object", "array", "binData", … ("missing" for
+/// kMissing).
 std::string_view BsonTypeName(BsonType type);
 
-inline constexpr int kMaxBsonDepth = 180;  ///< nesting of documents and arrays, as MongoDB stores them
-inline constexpr int kMaxBsonUserSize = 16 * 1024 * 1024;         ///< a user's document
+inline constexpr int kMaxBsonDepth =
+    180;  ///< nesting of documents and arrays, as MongoDB stores them
+inline constexpr int kMaxBsonUserSize = 16 * 1024 * 1024;  ///< a user's document
 inline constexpr int kMaxBsonInternalSize = kMaxBsonUserSize + 16 * 1024;
 
 /// Little-endian loads and stores; BSON has no alignment.
@@ -106,7 +126,8 @@ class BsonValue {
   double NumberAsDouble() const;
   /// Any number truncated toward zero and clamped to int64; NaN is 0. 0 for other types.
   int64_t NumberAsInt64() const;
-  /// The number as int64 if it has no fraction and fits, in `*out`. False otherwise and for other types.
+  /// The number as int64 if it has no fraction and fits, in `*out`. False otherwise and for other
+  /// types.
   bool ExactInt64(int64_t* out) const;
   /// Truth as MongoDB sees it: false for missing, null, undefined, false and numeric zero.
   bool Truthy() const;
@@ -157,7 +178,11 @@ class BsonView {
       Load();
       return *this;
     }
-    Iterator operator++(int) { auto c = *this; ++*this; return c; }
+    Iterator operator++(int) {
+      auto c = *this;
+      ++*this;
+      return c;
+    }
     bool operator==(const Iterator& o) const { return p_ == o.p_; }
     bool operator==(std::default_sentinel_t) const { return e_.value.missing(); }
     /// Start of the element (its type byte) and one past its end.
@@ -167,7 +192,10 @@ class BsonView {
    private:
     void Load() {
       auto type = static_cast<BsonType>(static_cast<uint8_t>(*p_));
-      if (type == BsonType::kMissing) { e_ = {}; return; }
+      if (type == BsonType::kMissing) {
+        e_ = {};
+        return;
+      }
       size_t n = std::strlen(p_ + 1);
       const char* v = p_ + 2 + n;
       e_ = {{p_ + 1, n}, BsonValue(type, v, BsonValueSize(type, v))};
@@ -182,7 +210,8 @@ class BsonView {
   BsonValue Find(std::string_view name) const;
   BsonValue operator[](std::string_view name) const { return Find(name); }
   bool Has(std::string_view name) const { return !Find(name).missing(); }
-  /// The value at a dotted path through sub-documents only (array elements by number). Missing if none.
+  /// The value at a dotted path through sub-documents only (array elements by number). Missing if
+  /// none.
   BsonValue FindPath(std::string_view dotted) const;
   /// The first element; value missing when empty.
   BsonElement First() const { return *begin(); }

@@ -10,13 +10,15 @@ namespace mayfly {
 /// Decimal128 arithmetic by libintelrdfpmath, rounding half to even. Pure functions; threads: any.
 namespace decimal128 {
 Decimal128Bits FromInt64(int64_t v);
-Decimal128Bits FromDouble(double v);           ///< to 15 significant digits, as $toDecimal and $convert show it
-Decimal128Bits FromDoubleExact(double v);      ///< to 34 digits: what comparison uses
+Decimal128Bits FromDouble(
+    double v);  ///< to 15 significant digits, as $toDecimal and $convert show it
+Decimal128Bits FromDoubleExact(double v);  ///< to 34 digits: what comparison uses
 double ToDouble(Decimal128Bits v);
-/// Rounded toward zero (at most the largest finite double); *exact: nothing was lost. REQUIRES: finite.
+/// Rounded toward zero (at most the largest finite double); *exact: nothing was lost. REQUIRES:
+/// finite.
 double ToDoubleTowardZero(Decimal128Bits v, bool* exact);
-/// A finite decimal taken apart: (-1)^negative * coefficient * 10^exponent. A coefficient that is not canonical
-/// (above 10^34 - 1) is 0, as the standard has it.
+/// A finite decimal taken apart: (-1)^negative * coefficient * 10^exponent. A coefficient that is
+/// not canonical (above 10^34 - 1) is 0, as the standard has it.
 struct Parts {
   unsigned __int128 coefficient = 0;
   int exponent = 0;
@@ -36,7 +38,7 @@ Decimal128Bits Add(Decimal128Bits a, Decimal128Bits b);
 Decimal128Bits Subtract(Decimal128Bits a, Decimal128Bits b);
 Decimal128Bits Multiply(Decimal128Bits a, Decimal128Bits b);
 Decimal128Bits Divide(Decimal128Bits a, Decimal128Bits b);
-Decimal128Bits Modulo(Decimal128Bits a, Decimal128Bits b);   ///< sign of the dividend
+Decimal128Bits Modulo(Decimal128Bits a, Decimal128Bits b);  ///< sign of the dividend
 Decimal128Bits Negate(Decimal128Bits a);
 Decimal128Bits Abs(Decimal128Bits a);
 Decimal128Bits Floor(Decimal128Bits a);
@@ -52,7 +54,7 @@ Decimal128Bits Log10(Decimal128Bits a);
 Decimal128Bits Pow(Decimal128Bits a, Decimal128Bits b);
 /// <0, 0, >0. NaN equals NaN and is below everything.
 int Compare(Decimal128Bits a, Decimal128Bits b);
-std::string ToString(Decimal128Bits v);        ///< as extended JSON's $numberDecimal
+std::string ToString(Decimal128Bits v);  ///< as extended JSON's $numberDecimal
 Result<Decimal128Bits> Parse(std::string_view text);
 }  // namespace decimal128
 

@@ -13,8 +13,8 @@ namespace mayfly {
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kInternalError;
   std::string message;  ///< shown to the client; says what to change
-  /// A BSON document (raw bytes, may be empty) whose fields join the error reply or the write error:
-  /// keyPattern and keyValue of a duplicate key, for example.
+  /// A BSON document (raw bytes, may be empty) whose fields join the error reply or the write
+  /// error: keyPattern and keyValue of a duplicate key, for example.
   std::string details = {};
 };
 

@@ -12,11 +12,17 @@ namespace {
 /// Names of codes that have no enumerator: only fail points, other members of a replica set or one
 /// place bring them.
 constexpr std::pair<int32_t, std::string_view> kMoreNames[] = {
-    {63, "StaleShardVersion"},   {95, "NotSecondary"},
-    {109, "ConfigurationInProgress"}, {133, "FailedToSatisfyReadPreference"},
-    {150, "StaleEpoch"},         {217, "IncompleteTransactionHistory"},
-    {234, "RetryChangeStream"},  {260, "InvalidResumeToken"},  {262, "ExceededTimeLimit"},
-    {266, "FailPointSetFailed"}, {9001, "SocketException"},
+    {63, "StaleShardVersion"},
+    {95, "NotSecondary"},
+    {109, "ConfigurationInProgress"},
+    {133, "FailedToSatisfyReadPreference"},
+    {150, "StaleEpoch"},
+    {217, "IncompleteTransactionHistory"},
+    {234, "RetryChangeStream"},
+    {260, "InvalidResumeToken"},
+    {262, "ExceededTimeLimit"},
+    {266, "FailPointSetFailed"},
+    {9001, "SocketException"},
     {13388, "StaleConfig"},
     {31082, "SearchNotEnabled"},
 };
@@ -34,7 +40,8 @@ std::string_view ErrorCodeName(ErrorCode code) {
   for (const auto& [number, text] : kMoreNames)
     if (number == static_cast<int32_t>(code)) return text;
   static std::mutex mutex;
-  static auto* names = new std::unordered_map<int32_t, std::string>;  // grows by the few Location codes in use
+  static auto* names =
+      new std::unordered_map<int32_t, std::string>;  // grows by the few Location codes in use
   std::lock_guard lock(mutex);
   std::string& name = (*names)[static_cast<int32_t>(code)];
   if (name.empty()) name = "Location" + std::to_string(static_cast<int32_t>(code));

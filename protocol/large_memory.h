@@ -7,9 +7,10 @@
 
 namespace mayfly {
 
-/// What large values, documents and buffers in flight take, over the whole process. Each operator and stage has a limit of its own, but
-/// a request may have a thousand of them, and there may be a thousand requests: this is what keeps their sum
-/// from ending the process. Small ones are not counted. Threads: any.
+/// What large values, documents and buffers in flight take, over the whole process. Each operator
+/// and stage has a limit of its own, but a request may have a thousand of them, and there may be a
+/// thousand requests: this is what keeps their sum from ending the process. Small ones are not
+/// counted. Threads: any.
 namespace large_memory {
 
 inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on something counts
@@ -23,9 +24,11 @@ bool Full();
 /// ExceededMemoryLimit 146.
 Error TooMuch();
 
-/// Something that a result of `bytes` bytes was made of: an error when it is large and there is no room for it.
+/// Something that a result of `bytes` bytes was made of: an error when it is large and there is no
+/// room for it.
 inline Result<void> Check(size_t bytes) {
-  if (bytes < kLarge || !Full()) [[likely]] return Ok();
+  if (bytes < kLarge || !Full()) [[likely]]
+    return Ok();
   return TooMuch();
 }
 
@@ -46,7 +49,8 @@ class Hold {
   /// It holds `bytes` now. An error when that is more than before and there is no room: 146.
   Result<void> Set(size_t bytes) {
     // Told in steps, so that what grows by little costs nothing.
-    if (bytes < held_ + kLarge && bytes + kLarge > held_) [[likely]] return Ok();
+    if (bytes < held_ + kLarge && bytes + kLarge > held_) [[likely]]
+      return Ok();
     return Change(bytes);
   }
   void Release();

@@ -20,7 +20,8 @@ std::string NewObjectId(Instant now) {
   auto seconds = static_cast<uint32_t>(now.millis / 1000);
   uint32_t n = process.counter.fetch_add(1, std::memory_order_relaxed);
   std::string id(12, '\0');
-  for (int i = 0; i < 4; ++i) id[static_cast<size_t>(i)] = static_cast<char>(seconds >> (24 - 8 * i));
+  for (int i = 0; i < 4; ++i)
+    id[static_cast<size_t>(i)] = static_cast<char>(seconds >> (24 - 8 * i));
   std::copy(process.random.begin(), process.random.end(), id.begin() + 4);
   for (int i = 0; i < 3; ++i) id[static_cast<size_t>(9 + i)] = static_cast<char>(n >> (16 - 8 * i));
   return id;

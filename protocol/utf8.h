@@ -28,8 +28,8 @@ inline bool IsUtf8(const char* p, size_t n) {
 }
 inline bool IsUtf8(std::string_view s) { return IsUtf8(s.data(), s.size()); }
 
-/// `s` with U+FFFD in place of each byte that is no part of well-formed UTF-8: for errors, logs and JSON, whose readers
-/// refuse anything else. Threads: any.
+/// `s` with U+FFFD in place of each byte that is no part of well-formed UTF-8: for errors, logs and
+/// JSON, whose readers refuse anything else. Threads: any.
 std::string PrintableUtf8(std::string_view s);
 
 }  // namespace mayfly

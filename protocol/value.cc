@@ -31,7 +31,8 @@ Value Value::String(std::string_view s) {
 }
 
 Value Value::Owned(BsonType type, std::string value_bytes) {
-  if (value_bytes.size() <= sizeof(inline_) && type != BsonType::kDocument && type != BsonType::kArray)
+  if (value_bytes.size() <= sizeof(inline_) && type != BsonType::kDocument &&
+      type != BsonType::kArray)
     return Scalar(type, value_bytes.data(), static_cast<uint32_t>(value_bytes.size()));
   std::shared_ptr<const std::string> owner = Share(std::move(value_bytes));
   Value r;

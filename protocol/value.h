@@ -7,10 +7,10 @@
 
 namespace mayfly {
 
-/// A BSON value that evaluation passes around: borrowed from a document, a small scalar held inline, or
-/// bytes it shares ownership of. Copying never copies document bytes. A borrowed Value is valid while
-/// the document it came from is; Own() makes it independent. Threads: a Value is used by one thread at a
-/// time; different Values may share owned bytes across threads.
+/// A BSON value that evaluation passes around: borrowed from a document, a small scalar held
+/// inline, or bytes it shares ownership of. Copying never copies document bytes. A borrowed Value
+/// is valid while the document it came from is; Own() makes it independent. Threads: a Value is
+/// used by one thread at a time; different Values may share owned bytes across threads.
 class Value {
  public:
   Value() = default;  ///< missing
@@ -45,7 +45,9 @@ class Value {
   static Value Date(Instant v) { return Scalar(BsonType::kDate, &v.millis, 8); }
   static Value Timestamp(uint64_t v) { return Scalar(BsonType::kTimestamp, &v, 8); }
   static Value Decimal(Decimal128Bits v) { return Scalar(BsonType::kDecimal128, &v, 16); }
-  static Value ObjectId(std::string_view oid12) { return Scalar(BsonType::kObjectId, oid12.data(), 12); }
+  static Value ObjectId(std::string_view oid12) {
+    return Scalar(BsonType::kObjectId, oid12.data(), 12);
+  }
   static Value String(std::string_view s);
   /// Takes the bytes of a finished document or array.
   static Value Document(std::string bytes) { return Owned(BsonType::kDocument, std::move(bytes)); }
@@ -59,7 +61,8 @@ class Value {
     return r;
   }
 
-  /// `inner` lies inside this value's bytes (an element of an array, say): the result keeps them alive as this does.
+  /// `inner` lies inside this value's bytes (an element of an array, say): the result keeps them
+  /// alive as this does.
   Value Member(BsonValue inner) const { return Shared(inner, owner_); }
 
   BsonType type() const { return type_; }

@@ -22,7 +22,8 @@ constexpr uint32_t kKnownFlags = kMsgChecksumPresent | kMsgMoreToCome;
 constexpr size_t kMaxSequences = 16;
 constexpr size_t kMaxSequenceDocuments = 1'000'000;
 
-/// Names and strings may hold any bytes, as with MongoDB: they are stored, compared and returned as they are.
+/// Names and strings may hold any bytes, as with MongoDB: they are stored, compared and returned as
+/// they are.
 constexpr bool kCheckUtf8 = false;
 
 bool Broken(WireError* failure, const char* why) {

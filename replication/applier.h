@@ -14,20 +14,21 @@
 
 namespace mayfly {
 
-/// Takes committed entries to the state machine, on a thread of its own (or by hand: Step), in order, exactly once. Whatever
-/// waits at the same moment becomes one batch of the store.
+/// Takes committed entries to the state machine, on a thread of its own (or by hand: Step), in
+/// order, exactly once. Whatever waits at the same moment becomes one batch of the store.
 class Applier {
  public:
   using Done = std::function<void(Result<LogPosition>)>;
   /// Committed entries in order with who waits for them.
   struct Work {
     std::vector<CommittedEntry> entries;
-    std::vector<Done> done;                    ///< one an entry, or empty
-    std::vector<std::shared_ptr<void>> keep;   ///< what the entries and contexts point into
-    std::string conf_state, configuration;     ///< rows of the log store as of the last entry; empty: unchanged
-    std::function<void()> call;                ///< instead of entries: run in order
-    /// Instead of entries, when the machine holds them back: [from, to] of the log, read when they are due, so that a delay of hours costs
-    /// no memory. 0: not so.
+    std::vector<Done> done;                   ///< one an entry, or empty
+    std::vector<std::shared_ptr<void>> keep;  ///< what the entries and contexts point into
+    std::string conf_state,
+        configuration;           ///< rows of the log store as of the last entry; empty: unchanged
+    std::function<void()> call;  ///< instead of entries: run in order
+    /// Instead of entries, when the machine holds them back: [from, to] of the log, read when they
+    /// are due, so that a delay of hours costs no memory. 0: not so.
     uint64_t from = 0, to = 0;
     uint64_t newest = 0;  ///< of those, the last one that says when it is due, once it is known
   };
@@ -44,8 +45,9 @@ class Applier {
   void Push(Work work);
   void PushCall(std::function<void()> call) { Push({.call = std::move(call)}); }
   void WhenApplied(uint64_t index, std::function<void(Result<void>)> done);
-  /// Returns when everything pushed so far is done; what is held back is forgotten instead (raft-rs gives committed entries again that
-  /// are not applied). REQUIRES: the thread runs and is not this one.
+  /// Returns when everything pushed so far is done; what is held back is forgotten instead (raft-rs
+  /// gives committed entries again that are not applied). REQUIRES: the thread runs and is not this
+  /// one.
   void Drain();
   /// Does what is there, without a thread. False: nothing was.
   bool Step();

@@ -5,8 +5,8 @@
 
 #include "protocol/bson_builder.h"
 #include "replication/oplog.h"
-#include "storage/namespace.h"
-#include "storage/visibility.h"
+#include "storage/catalog/namespace.h"
+#include "storage/read/visibility.h"
 
 namespace mayfly {
 namespace {
@@ -208,8 +208,8 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
     out.Append("fullDocument", doc);
   } else if (spec.full_document == Spec::FullDocument::kWhenAvailable ||
              spec.full_document == Spec::FullDocument::kRequired) {
-    // The log has the document as the update left it; it is shown where MongoDB could make it of the
-    // one before and the change.
+    // The log has the document as the update left it; it is shown where MongoDB could make it of
+    // the one before and the change.
     if (!r.before.empty() && images.Kept(u.wall))
       out.Append("fullDocument", doc);
     else if (spec.full_document == Spec::FullDocument::kRequired)

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "replication/resume_token.h"
-#include "storage/log_format.h"
 #include "storage/storage.h"
+#include "storage/write/log_format.h"
 
 namespace mayfly {
 
@@ -24,8 +24,9 @@ struct ChangeStreamSpec {
   bool expiry = false;    ///< showExpiryEvents
 };
 
-/// How long documents as they were before a change are shown (cluster parameter changeStreamOptions). They are part of the
-/// log and go with it; one that is older than this by the time of the set's log is absent at once, on every member alike.
+/// How long documents as they were before a change are shown (cluster parameter
+/// changeStreamOptions). They are part of the log and go with it; one that is older than this by
+/// the time of the set's log is absent at once, on every member alike.
 struct ImageLife {
   int64_t expire_after_seconds = -1;  ///< -1: as long as the log has them
   int64_t now_millis = 0;             ///< of the newest record applied
@@ -62,7 +63,7 @@ Result<void> AppendChangeEvents(const ChangeStreamSpec& spec, const ChangeStream
                                 const LogUnit& unit, const LogRecord& record, StreamPosition at,
                                 std::vector<ChangeEvent>* out);
 
-/// `updateDescription` of a diff as storage/document_diff.h writes it. `expanded`: with
+/// `updateDescription` of a diff as storage/write/document_diff.h writes it. `expanded`: with
 /// disambiguatedPaths.
 void AppendUpdateDescription(BsonView diff, bool expanded, BsonBuilder& out);
 

@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "replication/byte_text.h"
-#include "storage/rocks_kv.h"
+#include "storage/kv/rocks_kv.h"
 
 namespace mayfly {
 namespace fs = std::filesystem;
@@ -311,7 +311,8 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
     } else if (frame.value().type == kRead && !directory.empty()) {
       uint64_t offset = 0;
       uint32_t size = 0;
-      if (!TakeNumber(&in, &offset) || !TakeNumber(&in, &size) || size > kChunk || !PlainName(in)) break;
+      if (!TakeNumber(&in, &offset) || !TakeNumber(&in, &size) || size > kChunk || !PlainName(in))
+        break;
       if (Touch(id)) {
         std::ifstream file(directory + "/" + std::string(in), std::ios::binary);
         std::string bytes(size, '\0');

@@ -19,11 +19,13 @@
 
 namespace mayfly {
 
-/// RaftNode on a thread, with a clock, a network and initial sync. One thread of its own drives the node ("the engine's thread" below);
-/// the transport has two and the applier one.
+/// RaftNode on a thread, with a clock, a network and initial sync. One thread of its own drives the
+/// node ("the engine's thread" below); the transport has two and the applier one.
 ///   engine.cc          life, the loop of the thread, what goes in and out
-///   engine_members.cc  who takes part: initiation, configurations, step-ups, members that were emptied or removed; Status
-///   engine_copy.cc     copies of the data for members that the log does not reach; the log's length
+///   engine_members.cc  who takes part: initiation, configurations, step-ups, members that were
+///   emptied or removed; Status
+///   engine_copy.cc     copies of the data for members that the log does not reach; the log's
+///   length
 class Engine final : public Consensus {
  public:
   explicit Engine(ConsensusOptions options) : o_(std::move(options)) {}
@@ -62,14 +64,16 @@ class Engine final : public Consensus {
     /// own heartbeats come: it follows the leader of `last.term`, if it says so.
     int64_t follows_us = 0;
     int64_t sent_us = 0, received_us = 0;  ///< a part of a large frame to it or from it
-    int64_t up_us = 0;  ///< when the stream to it was opened: what it said before may be of another process
+    int64_t up_us =
+        0;  ///< when the stream to it was opened: what it said before may be of another process
     bool current() const { return heard_us >= up_us; }
     double ping_ms = 0;
     std::string last_error;
   };
   struct Forced {
     ConsensusConfiguration configuration;
-    std::vector<mf_change> changes;  ///< what this node has done to its own state and the others have to do by the log
+    std::vector<mf_change>
+        changes;  ///< what this node has done to its own state and the others have to do by the log
     Applier::Done done;
     int64_t until_us;
   };
@@ -110,13 +114,13 @@ class Engine final : public Consensus {
   void Publish();
 
   // --- engine_members.cc -----------------------------------------------------------------------
-  /// Whether a node is let in that has the key: any, but while this node belongs to no set only those of one set at a time, because the
-  /// logs of two would be mixed.
+  /// Whether a node is let in that has the key: any, but while this node belongs to no set only
+  /// those of one set at a time, because the logs of two would be mixed.
   Result<void> Admit(const LinkPeer& peer);
   bool ClaimFor(const std::string& set_id, NodeId by, bool firmly);
   void Configured(const ConsensusConfiguration& c);
-  /// Another member says that the set goes on without this node. True of one that was removed while it was away: the log does not
-  /// come to it any more, so it would never hear of it.
+  /// Another member says that the set goes on without this node. True of one that was removed while
+  /// it was away: the log does not come to it any more, so it would never hear of it.
   void Removed(uint64_t as_of, const std::string& encoded);
   /// The configuration as it is told, without asking anybody.
   void Force(const ConsensusConfiguration& c, Applier::Done done);

@@ -152,7 +152,8 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
       if (!adopted || !marked)
         Fatal("the copy of another member's data cannot be used: " +
               (adopted ? marked.error().message : adopted.error().message));
-      Log('I', "Initial sync: the copy is complete; it is put in place when the server starts again");
+      Log('I',
+          "Initial sync: the copy is complete; it is put in place when the server starts again");
       if (o_.restart)
         o_.restart();
       else

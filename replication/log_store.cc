@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "replication/byte_text.h"
-#include "storage/key_format.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 namespace {
@@ -168,8 +168,8 @@ Result<void> LogStore::Load() {
   MAYFLY_TRY(bool has_node, row("node"));
   if (has_node && !TakeNumber(&in, &node_)) return Damaged("node");
   MAYFLY_TRY(bool has_hard, row("hard_state"));
-  if (has_hard &&
-      !(TakeNumber(&in, &hard_.term) && TakeNumber(&in, &hard_.vote) && TakeNumber(&in, &hard_.commit)))
+  if (has_hard && !(TakeNumber(&in, &hard_.term) && TakeNumber(&in, &hard_.vote) &&
+                    TakeNumber(&in, &hard_.commit)))
     return Damaged("hard_state");
   MAYFLY_TRY(bool has_trimmed, row("trimmed"));
   if (has_trimmed && !(TakeNumber(&in, &trimmed_.index) && TakeNumber(&in, &trimmed_.term)))

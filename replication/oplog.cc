@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
-#include "storage/key_format.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 namespace {
@@ -112,7 +112,7 @@ class OplogCursor final : public RecordCursor {
       first_ = false;
       // Entries with nothing to show are stepped over.
       bool loaded = false;
-      for (; log_->Valid() && !loaded; ) {
+      for (; log_->Valid() && !loaded;) {
         uint64_t first, last;
         const CommittedEntry e = log_->entry();
         if (TimesOfEntry(e, &first, &last)) {
@@ -189,11 +189,15 @@ class OplogCursor final : public RecordCursor {
 
 std::string_view ExpiryReasonName(DeleteReason r) {
   switch (r) {
-    case DeleteReason::kExpiredTtlIndex: return "ttlIndex";
-    case DeleteReason::kExpiredDocument: return "document";
-    case DeleteReason::kExpiredClustered: return "clustered";
+    case DeleteReason::kExpiredTtlIndex:
+      return "ttlIndex";
+    case DeleteReason::kExpiredDocument:
+      return "document";
+    case DeleteReason::kExpiredClustered:
+      return "clustered";
     case DeleteReason::kDeleted:
-    case DeleteReason::kCapped: break;
+    case DeleteReason::kCapped:
+      break;
   }
   return "deleted";
 }
@@ -334,9 +338,9 @@ int64_t OplogSource::Count() {
   // Of a longer log the newest entries say how many documents one has.
   const uint64_t first = consensus_.Status().first.index;
   if (first == 0 || index <= first || entries == 0) return documents;
-  return documents + static_cast<int64_t>(static_cast<double>(index - first) *
-                                          static_cast<double>(documents) /
-                                          static_cast<double>(entries));
+  return documents +
+         static_cast<int64_t>(static_cast<double>(index - first) * static_cast<double>(documents) /
+                              static_cast<double>(entries));
 }
 
 }  // namespace mayfly

@@ -4,13 +4,14 @@
 #include <vector>
 
 #include "replication/consensus.h"
-#include "storage/log_format.h"
-#include "storage/record_source.h"
+#include "storage/read/record_source.h"
+#include "storage/write/log_format.h"
 
 namespace mayfly {
 
-/// Calls `f(ts, document)` for each record of an entry of the log, as `local.oplog.rs` shows it (v2 entries: i, u, d, c, n; several deletes
-/// by expiry as one applyOps). `term`: of the entry. Errors: InternalError 1 when the entry is damaged.
+/// Calls `f(ts, document)` for each record of an entry of the log, as `local.oplog.rs` shows it (v2
+/// entries: i, u, d, c, n; several deletes by expiry as one applyOps). `term`: of the entry.
+/// Errors: InternalError 1 when the entry is damaged.
 Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
                                   const std::function<void(uint64_t ts, BsonDocument doc)>& f);
 
@@ -22,11 +23,12 @@ bool IsExpiry(const LogRecord& r);
 BsonView LoggedDocument(const LogUnit& u, const LogRecord& r);
 /// First and last timestamp of an entry; false when it has none.
 bool TimesOfEntry(const CommittedEntry& e, uint64_t* first, uint64_t* last);
-/// To the first entry that ends at or after `target`; invalid when there is none. Indexes have no gaps and timestamps go up with them:
-/// halving finds the place.
+/// To the first entry that ends at or after `target`; invalid when there is none. Indexes have no
+/// gaps and timestamps go up with them: halving finds the place.
 Result<void> SeekOplog(LogCursor& log, uint64_t target);
 
-/// The replication log as the documents of `local.oplog.rs`: nothing is stored for it. Threads: any.
+/// The replication log as the documents of `local.oplog.rs`: nothing is stored for it. Threads:
+/// any.
 class OplogSource final : public RecordSource {
  public:
   OplogSource(Consensus& consensus, uint32_t collection_id)

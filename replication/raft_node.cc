@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "protocol/micros.h"
-#include "storage/catalog_format.h"
-#include "storage/key_format.h"
+#include "storage/catalog/catalog_format.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 namespace {
@@ -413,8 +413,7 @@ void RaftNode::LeaderDuties() {
     if (m.id == o_.log->node() || m.follows_log ||
         (!m.in_snapshot && m.next >= o_.log->first_index()))
       continue;
-    if (const uint64_t index = GoesOnFrom(m.id); index != 0)
-      mf_raft_probe_from(raft_, m.id, index);
+    if (const uint64_t index = GoesOnFrom(m.id); index != 0) mf_raft_probe_from(raft_, m.id, index);
     // The message that pointed to the copy may be lost, or the copy may have failed.
     else if (m.in_snapshot && m.active && EveryElections(kAskAgainElections) &&
              !(is_copying && is_copying(m.id)))
@@ -671,7 +670,8 @@ Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configura
 
 namespace {
 
-/// What of the donor's is its own and not the set's: its `local` collections, profiles and settings.
+/// What of the donor's is its own and not the set's: its `local` collections, profiles and
+/// settings.
 void DropWhatIsTheDonors(KvBatch& batch) {
   std::string first, end(4, '\xFF');
   AppendBe32(first, kFirstLocalId);

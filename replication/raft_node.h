@@ -14,18 +14,21 @@
 
 namespace mayfly {
 
-/// Where a copy of everything up to an entry can be had: what goes to a member whose next entry is no longer in the log.
+/// Where a copy of everything up to an entry can be had: what goes to a member whose next entry is
+/// no longer in the log.
 struct SnapshotPointer {
   LogPosition position;
   std::string conf_state;  ///< protobuf
   std::string data;        ///< the engine's: which checkpoint of which node
 };
 
-/// raft-rs with its log in a LogStore, its effects in an Applier, and everything else (time, messages, threads) given from
-/// outside: the engine drives it from its thread, the simulation by hand. One thread at a time.
+/// raft-rs with its log in a LogStore, its effects in an Applier, and everything else (time,
+/// messages, threads) given from outside: the engine drives it from its thread, the simulation by
+/// hand. One thread at a time.
 class RaftNode {
  public:
-  /// What the node works with; all pointers outlive it. The functions are called on the thread that drives the node and must not block.
+  /// What the node works with; all pointers outlive it. The functions are called on the thread that
+  /// drives the node and must not block.
   struct Options {
     LogStore* log = nullptr;
     Applier* applier = nullptr;
@@ -34,7 +37,8 @@ class RaftNode {
     int election_ticks = 20, heartbeat_ticks = 2;
     uint64_t seed = 0;  ///< of the election timeouts
     std::function<void(NodeId to, std::string_view message)> send;
-    /// A member further behind than the log reaches: false: not yet, ask again (the copy is being made).
+    /// A member further behind than the log reaches: false: not yet, ask again (the copy is being
+    /// made).
     std::function<bool(uint64_t at_least, NodeId to, SnapshotPointer* out)> snapshot;
     /// This node is further behind than the leader's log reaches.
     std::function<void(NodeId from, SnapshotPointer pointer)> resync;
@@ -51,13 +55,16 @@ class RaftNode {
     uint64_t matched = 0, next = 0;
     bool voter = false, learner = false, active = false, in_snapshot = false;
     uint64_t pending_snapshot = 0;
-    bool follows_log = false;  ///< neither is asked to take a copy nor looked for the place where its log leaves ours
+    bool follows_log =
+        /// neither is asked to take a copy nor looked for the place where its log leaves ours
+        false;
   };
 
   explicit RaftNode(Options options);
   ~RaftNode();  ///< pending proposals fail with InterruptedAtShutdown, through the applier
 
-  /// Starts from what the log store holds; hands committed entries that are not applied to the applier.
+  /// Starts from what the log store holds; hands committed entries that are not applied to the
+  /// applier.
   Result<void> Open();
 
   void Tick();
@@ -69,15 +76,18 @@ class RaftNode {
   void MemberAlive(NodeId id) { mf_raft_member_alive(raft_, id); }
   void LeaderAlive() { mf_raft_leader_alive(raft_); }
   void Propose(std::vector<Proposal> proposals);
-  /// `besides`: in the change even if nothing of it is new to this node (after a forced configuration it is to the others).
-  void Reconfigure(ConsensusConfiguration configuration, Applier::Done done, std::vector<mf_change> besides = {});
+  /// `besides`: in the change even if nothing of it is new to this node (after a forced
+  /// configuration it is to the others).
+  void Reconfigure(ConsensusConfiguration configuration, Applier::Done done,
+                   std::vector<mf_change> besides = {});
   void ReadIndex(std::function<void(Result<uint64_t>)> done);
   void StepDown(NodeId to, int64_t timeout_ms, bool force, std::function<void(Result<void>)> done);
   /// Moves leadership to `to`, which asked for it, if it may lead. A leader's; nothing elsewhere.
   void HandOver(NodeId to);
   void Campaign();
   void ReportUnreachable(NodeId id);
-  /// Writes, sends and applies what the calls above have brought about. Call after one or several of them.
+  /// Writes, sends and applies what the calls above have brought about. Call after one or several
+  /// of them.
   void Pump();
   /// The applier has come so far.
   void Applied(uint64_t index);
@@ -85,10 +95,11 @@ class RaftNode {
   void Trim(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from);
 
   void set_may_campaign(bool on) { may_campaign_ = on; }
-  /// Whether leadership may go to this member (it is not frozen, has no lower rights); asked before transfers.
+  /// Whether leadership may go to this member (it is not frozen, has no lower rights); asked before
+  /// transfers.
   std::function<bool(NodeId)> may_lead;
-  /// Whether this member is taking a copy right now, by its own word, or has said nothing yet since it can be reached. One that does not
-  /// although it was told to is told again.
+  /// Whether this member is taking a copy right now, by its own word, or has said nothing yet since
+  /// it can be reached. One that does not although it was told to is told again.
   std::function<bool(NodeId)> is_copying;
   /// The end of this member's log, by its own word; {}: not known.
   std::function<LogPosition(NodeId)> log_of;
@@ -98,7 +109,8 @@ class RaftNode {
   const ConsensusConfiguration& configuration() const { return configuration_; }
   bool leads() { return status().role == MF_LEADER; }
   ConsensusState state() const;  ///< any thread
-  static std::string ConfState(const std::vector<NodeId>& voters, const std::vector<NodeId>& learners);
+  static std::string ConfState(const std::vector<NodeId>& voters,
+                               const std::vector<NodeId>& learners);
 
  private:
   struct Pending {
@@ -121,14 +133,14 @@ class RaftNode {
   /// Once a tick on the leader: promotions, leadership by priority, a step-down under way.
   void LeaderDuties();
   void ContinueHandover();
-  /// Where to go on with a member that is to take a copy although its log ends where ours goes on (it has just taken one, by an earlier
-  /// request); 0: it needs the copy.
+  /// Where to go on with a member that is to take a copy although its log ends where ours goes on
+  /// (it has just taken one, by an earlier request); 0: it needs the copy.
   uint64_t GoesOnFrom(NodeId id);
   /// Fails them as not written, behind what has been announced.
   void Refuse(std::vector<Proposal> proposals);
   bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts
-  /// members(), active: within the last election timeout (raft-rs forgets at the end of each who was, so it alone depends on when
-  /// one asks).
+  /// members(), active: within the last election timeout (raft-rs forgets at the end of each who
+  /// was, so it alone depends on when one asks).
   std::vector<Member> HeardMembers();
   NodeId BestSuccessor(double above_priority);
   void Fatal(std::string_view why);
@@ -154,13 +166,15 @@ class RaftNode {
   ConsensusState state_;  ///< as last announced
 };
 
-/// Writes the beginning of a set of this node alone, at once and synced: after it RaftNode::Open finds a voter that has
-/// `configuration` to apply, and takes the other members in once it leads. `data_is_empty`: the log can build a member from
-/// nothing; otherwise it begins behind an entry that nobody has, so that others ask for a copy.
-Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configuration, bool data_is_empty, Instant now);
+/// Writes the beginning of a set of this node alone, at once and synced: after it RaftNode::Open
+/// finds a voter that has `configuration` to apply, and takes the other members in once it leads.
+/// `data_is_empty`: the log can build a member from nothing; otherwise it begins behind an entry
+/// that nobody has, so that others ask for a copy.
+Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configuration,
+                          bool data_is_empty, Instant now);
 
-/// Turns the copy of another member's store into this node's: its applied entries stay as history, what the donor had
-/// promised does not. `own`: this node's promises, which hold.
+/// Turns the copy of another member's store into this node's: its applied entries stay as history,
+/// what the donor had promised does not. `own`: this node's promises, which hold.
 Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState& own);
 
 }  // namespace mayfly

@@ -37,8 +37,8 @@ Result<int64_t> Whole(std::string_view field, BsonValue v, int64_t low, int64_t 
   int64_t n = 0;
   if (!v.IsNumber()) return WrongType(field, v, "long");
   if (!v.ExactInt64(&n) || n < low || n > high)
-    return Invalid(std::string(field) + " field value of " +
-                   std::to_string(v.NumberAsInt64()) + " is out of range: it must be a whole number from " + std::to_string(low) +
+    return Invalid(std::string(field) + " field value of " + std::to_string(v.NumberAsInt64()) +
+                   " is out of range: it must be a whole number from " + std::to_string(low) +
                    " to " + std::to_string(high));
   return n;
 }
@@ -85,7 +85,8 @@ Result<MemberConfig> ParseMember(BsonView doc) {
       MAYFLY_TRY(bool arbiter, Flag("members.arbiterOnly", v));
       if (arbiter)
         return Invalid(
-            "arbiterOnly: members without data are not part of this server, because what is acknowledged must be on a majority: add a "
+            "arbiterOnly: members without data are not part of this server, because what is "
+            "acknowledged must be on a majority: add a "
             "member with priority 0 instead");
     } else if (e.name == "buildIndexes") {
       MAYFLY_TRY(build_indexes, Flag("members.buildIndexes", v));
@@ -111,8 +112,7 @@ Result<MemberConfig> ParseMember(BsonView doc) {
   }
   if (!has_id) return Invalid("BSON field 'members._id' is missing but a required field");
   if (m.host.empty()) return Invalid("BSON field 'members.host' is missing but a required field");
-  if (!build_indexes)
-    return Invalid("buildIndexes: every member of this server has all indexes");
+  if (!build_indexes) return Invalid("buildIndexes: every member of this server has all indexes");
   if (m.votes == 0 && m.priority > 0) {
     return Invalid("priority must be 0 when non-voting (votes:0)");
   }
@@ -138,13 +138,15 @@ Result<void> ParseSettings(BsonView doc, ReplConfig* c) {
       MAYFLY_TRY(int64_t n, Whole("catchUpTimeoutMillis", v, -1, INT32_MAX));
       if (n != kCatchUpTimeoutMillis)
         return Invalid(
-            "catchUpTimeoutMillis: a new primary has everything that was acknowledged and never waits to catch up: leave it out, or give "
+            "catchUpTimeoutMillis: a new primary has everything that was acknowledged and never "
+            "waits to catch up: leave it out, or give "
             "its default, -1");
     } else if (e.name == "catchUpTakeoverDelayMillis") {
       MAYFLY_TRY(int64_t n, Whole("catchUpTakeoverDelayMillis", v, -1, INT32_MAX));
       if (n != kCatchUpTakeoverDelayMillis)
         return Invalid(
-            "catchUpTakeoverDelayMillis: no member is ever ahead of the primary, so none takes over for that reason: leave it out, or give "
+            "catchUpTakeoverDelayMillis: no member is ever ahead of the primary, so none takes "
+            "over for that reason: leave it out, or give "
             "its default, 30000");
     } else if (e.name == "getLastErrorModes") {
       if (!v.IsDocument()) return WrongType("settings.getLastErrorModes", v, "object");
@@ -153,7 +155,8 @@ Result<void> ParseSettings(BsonView doc, ReplConfig* c) {
           return WrongType("settings.getLastErrorModes." + std::string(mode.name), mode.value,
                            "object");
         if (mode.name == "majority" || mode.name.starts_with('$'))
-          return Invalid("getLastErrorModes: the name '" + std::string(mode.name) + "' is reserved");
+          return Invalid("getLastErrorModes: the name '" + std::string(mode.name) +
+                         "' is reserved");
         auto& tags = c->modes[std::string(mode.name)];
         for (const BsonElement& t : mode.value.Document()) {
           MAYFLY_TRY(int64_t n, Whole("getLastErrorModes." + std::string(t.name), t.value, 1, 50));
@@ -200,7 +203,8 @@ Result<void> Validate(const ReplConfig& c) {
   }
   if (local != 0 && local != n)
     return Invalid(
-        "Either all host names in a replica set configuration must be localhost references, or none must be; found " +
+        "Either all host names in a replica set configuration must be localhost references, or "
+        "none must be; found " +
         std::to_string(local) + " out of " + std::to_string(n));
   if (voters < 1 || voters > kMaxVoters)
     return Invalid("Replica set configuration contains " + std::to_string(voters) +
@@ -209,18 +213,18 @@ Result<void> Validate(const ReplConfig& c) {
     return Invalid(
         "Replica set configuration must contain at least one non-arbiter member with priority > 0");
   if (c.heartbeat_interval_ms >= c.heartbeat_timeout_secs * 1000)
-    return Invalid("heartbeatIntervalMillis of " + std::to_string(c.heartbeat_interval_ms) +
-                   " must be less than heartbeatTimeoutSecs of " +
-                   std::to_string(c.heartbeat_timeout_secs) +
-                   " seconds: members would take each other for unreachable between two heartbeats");
+    return Invalid(
+        "heartbeatIntervalMillis of " + std::to_string(c.heartbeat_interval_ms) +
+        " must be less than heartbeatTimeoutSecs of " + std::to_string(c.heartbeat_timeout_secs) +
+        " seconds: members would take each other for unreachable between two heartbeats");
   for (const auto& [name, tags] : c.modes) {
     for (const auto& [tag, wanted] : tags) {
       std::set<std::string> values;
       for (const MemberConfig& m : c.members)
         if (auto it = m.tags.find(tag); it != m.tags.end()) values.insert(it->second);
       if (static_cast<int64_t>(values.size()) < wanted)
-        return Invalid("getLastErrorModes." + name + ": no members have " +
-                       std::to_string(wanted) + " different values of the tag '" + tag + "'");
+        return Invalid("getLastErrorModes." + name + ": no members have " + std::to_string(wanted) +
+                       " different values of the tag '" + tag + "'");
     }
   }
   return Ok();
@@ -326,7 +330,8 @@ Result<ReplConfig> ParseReplConfig(BsonView doc) {
       if (!v.IsArray()) return WrongType("members", v, "array");
       has_members = true;
       for (const BsonElement& m : v.Document()) {
-        if (!m.value.IsDocument()) return WrongType("members." + std::string(m.name), m.value, "object");
+        if (!m.value.IsDocument())
+          return WrongType("members." + std::string(m.name), m.value, "object");
         MAYFLY_TRY(MemberConfig member, ParseMember(m.value.Document()));
         c.members.push_back(std::move(member));
       }
@@ -339,7 +344,8 @@ Result<ReplConfig> ParseReplConfig(BsonView doc) {
       MAYFLY_TRY(bool on, Flag(e.name, v));
       if (!on)
         return Invalid(
-            "writeConcernMajorityJournalDefault: a majority always has the write on disk here; it cannot be false");
+            "writeConcernMajorityJournalDefault: a majority always has the write on disk here; it "
+            "cannot be false");
     } else if (e.name == "configsvr") {
       MAYFLY_TRY(bool on, Flag(e.name, v));
       if (on) return Invalid("configsvr: this server is not a member of a sharded cluster");

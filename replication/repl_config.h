@@ -24,18 +24,18 @@ struct MemberConfig {
   bool electable() const { return voter() && priority > 0; }
 };
 
-/// A replica set's configuration: what replSetInitiate and replSetReconfig take and replSetGetConfig answers (manual: "Replica Set
-/// Configuration"). Immutable once in use.
+/// A replica set's configuration: what replSetInitiate and replSetReconfig take and
+/// replSetGetConfig answers (manual: "Replica Set Configuration"). Immutable once in use.
 struct ReplConfig {
-  std::string name;      ///< `_id`
+  std::string name;  ///< `_id`
   int64_t version = 1;
-  int64_t term = 0;      ///< of the primary that made it
+  int64_t term = 0;  ///< of the primary that made it
   std::vector<MemberConfig> members;
-  std::string set_id;    ///< 12 bytes: settings.replicaSetId
+  std::string set_id;  ///< 12 bytes: settings.replicaSetId
   /// Either value: the log comes from the primary, so nothing is chained.
   bool chaining_allowed = true;
-  /// Act as in MongoDB; the interval and the election timeout are shorter by default (ConsensusTimings), so that a lost primary is
-  /// replaced within two seconds.
+  /// Act as in MongoDB; the interval and the election timeout are shorter by default
+  /// (ConsensusTimings), so that a lost primary is replaced within two seconds.
   int64_t heartbeat_interval_ms = 250, heartbeat_timeout_secs = 10, election_timeout_ms = 1000;
   bool majority_journal = true;
   /// settings.getLastErrorModes: name -> tag -> how many different values of it.
@@ -52,8 +52,8 @@ struct ReplConfig {
 /// Reads and checks a configuration by itself. Hosts without a port get 27017.
 /// Errors: InvalidReplicaSetConfig 93 with what to change.
 Result<ReplConfig> ParseReplConfig(BsonView doc);
-/// Whether `next` may follow `now`. `force`: without the rule of one change of voters at a time, and the version only goes up.
-/// Errors: NewReplicaSetConfigurationIncompatible 103.
+/// Whether `next` may follow `now`. `force`: without the rule of one change of voters at a time,
+/// and the version only goes up. Errors: NewReplicaSetConfigurationIncompatible 103.
 Result<void> CheckReconfig(const ReplConfig& now, const ReplConfig& next, bool force);
 
 /// "host:port", "[::1]:27017" or "host": the host and port apart. False when it is neither.

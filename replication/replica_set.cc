@@ -20,14 +20,22 @@ constexpr int64_t kNoopMillis = 10'000;  ///< periodicNoopIntervalSecs
 
 std::string_view MemberStateName(MemberState state) {
   switch (state) {
-    case MemberState::kStartup: return "STARTUP";
-    case MemberState::kPrimary: return "PRIMARY";
-    case MemberState::kSecondary: return "SECONDARY";
-    case MemberState::kRecovering: return "RECOVERING";
-    case MemberState::kStartup2: return "STARTUP2";
-    case MemberState::kUnknown: return "UNKNOWN";
-    case MemberState::kDown: return "(not reachable/healthy)";
-    case MemberState::kRemoved: return "REMOVED";
+    case MemberState::kStartup:
+      return "STARTUP";
+    case MemberState::kPrimary:
+      return "PRIMARY";
+    case MemberState::kSecondary:
+      return "SECONDARY";
+    case MemberState::kRecovering:
+      return "RECOVERING";
+    case MemberState::kStartup2:
+      return "STARTUP2";
+    case MemberState::kUnknown:
+      return "UNKNOWN";
+    case MemberState::kDown:
+      return "(not reachable/healthy)";
+    case MemberState::kRemoved:
+      return "REMOVED";
   }
   return "UNKNOWN";
 }
@@ -68,7 +76,8 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   if (set->log_max_bytes_ == 0) {
     std::error_code ec;
     const auto space = std::filesystem::space(o.data_directory, ec);
-    set->log_max_bytes_ = std::clamp<uint64_t>(ec ? 0 : space.capacity / 20, 990ull << 20, 50'000ull << 20);
+    set->log_max_bytes_ =
+        std::clamp<uint64_t>(ec ? 0 : space.capacity / 20, 990ull << 20, 50'000ull << 20);
   }
   auto committer = std::make_unique<ReplicatedCommitter>(*o.storage, o.sync_interval_ms);
   set->committer_ = committer.get();
@@ -124,8 +133,8 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
 ReplicaSet::~ReplicaSet() {
   Stop();
   if (committer_ != nullptr) committer_->set_consensus(nullptr);
-  // Pending units fail, the engine's threads end. Not by reset alone: what they still announce comes here and asks `consensus_`, as do
-  // the tasks that they left.
+  // Pending units fail, the engine's threads end. Not by reset alone: what they still announce
+  // comes here and asks `consensus_`, as do the tasks that they left.
   if (consensus_) consensus_->Stop();
   {
     std::lock_guard l(tasks_mutex_);
@@ -174,9 +183,8 @@ void ReplicaSet::Log(char severity, std::string_view message,
 void ReplicaSet::RunTasks() {
   std::unique_lock l(tasks_mutex_);
   for (;;) {
-    const bool called = tasks_wake_.wait_for(l, std::chrono::milliseconds(kNoopMillis), [this] {
-      return tasks_stop_ || !tasks_.empty();
-    });
+    const bool called = tasks_wake_.wait_for(l, std::chrono::milliseconds(kNoopMillis),
+                                             [this] { return tasks_stop_ || !tasks_.empty(); });
     if (!called) {
       // An idle primary: its time goes on for those who read on secondaries.
       if (committer_ != nullptr && committer_->writable() &&
@@ -202,7 +210,8 @@ void ReplicaSet::Post(std::function<void()> task) {
   tasks_wake_.notify_one();
 }
 
-// --- state -----------------------------------------------------------------------------------------
+// --- state
+// --------------------------------------------------------------------------------
 
 TopologyPtr ReplicaSet::topology() const {
   std::lock_guard l(mutex_);
@@ -251,7 +260,8 @@ void ReplicaSet::SetConfig(std::string_view payload) {
   auto config = std::make_shared<const ReplConfig>(std::move(parsed).value());
   {
     std::lock_guard l(mutex_);
-    // A delayed member comes by entries of older configurations when it knows the newest one already.
+    // A delayed member comes by entries of older configurations when it knows the newest one
+    // already.
     if (config_ && config_->version > config->version && config_->term >= config->term) return;
     config_ = config;
     config_payload_ = payload;
@@ -287,7 +297,8 @@ void ReplicaSet::CheckClocks() {
     const bool skewed = m.skew_ms > kTolerableMillis || m.skew_ms < -kTolerableMillis;
     if (std::exchange(skewed_[m.id], skewed) == skewed) continue;
     Log(skewed ? 'W' : 'I',
-        skewed ? "Another member's clock is more than a second from this one's: expiry goes by the primary's clock"
+        skewed ? "Another member's clock is more than a second from this one's: expiry goes by the "
+                 "primary's clock"
                : "The clocks of the members agree again",
         [&](BsonBuilder& b) { b.Append("member", m.address).Append("skewMillis", m.skew_ms); });
   }
@@ -303,7 +314,9 @@ void ReplicaSet::NewTopologyVersion() {
   {
     std::lock_guard l(mutex_);
     auto next = std::make_shared<Topology>(*topology_);
-    next->counter += 2;  // newer than VersionOfNews: who has that and asks hello for what is newer is answered too
+    next->counter +=
+        // newer than VersionOfNews: who has that and asks hello for what is newer is answered too
+        2;
     topology_ = std::move(next);
   }
   if (options_.event) options_.event(ReplEvent::kTopology);
@@ -319,14 +332,16 @@ void ReplicaSet::Refresh() {
     next->config = config_;
     next->term = state_.term;
     if (config_) {
-      // By address: the engine may be at another configuration than the newest that is known here (SetConfig).
+      // By address: the engine may be at another configuration than the newest that is known here
+      // (SetConfig).
       auto place = [&](NodeId id) {
         const ConsensusMember* m = status.configuration.Find(id);
         return m != nullptr ? config_->FindHost(m->address) : nullptr;
       };
       if (const MemberConfig* m = place(consensus_->self()))
         next->self = static_cast<int>(m - config_->members.data());
-      if (const MemberConfig* m = state_.leader != 0 ? place(state_.leader) : nullptr) next->primary = m->host;
+      if (const MemberConfig* m = state_.leader != 0 ? place(state_.leader) : nullptr)
+        next->primary = m->host;
     }
     const bool primary = state_.role == ConsensusRole::kLeader && state_.ready && !stopping_;
     if (!config_)
@@ -388,7 +403,8 @@ void ReplicaSet::Refresh() {
   }
 }
 
-// --- the engine's calls ------------------------------------------------------------------------------
+// --- the engine's calls
+// ------------------------------------------------------------------------------
 
 void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
   SetConfig(configuration.payload);
@@ -397,7 +413,8 @@ void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
   {
     std::lock_guard l(mutex_);
     if (!config_) return;
-    timings = {config_->election_timeout_ms, config_->heartbeat_interval_ms, config_->heartbeat_timeout_secs * 1000};
+    timings = {config_->election_timeout_ms, config_->heartbeat_interval_ms,
+               config_->heartbeat_timeout_secs * 1000};
     const ConsensusMember* self = configuration.Find(consensus_->self());
     const MemberConfig* m = self != nullptr ? config_->FindHost(self->address) : nullptr;
     if (m != nullptr) delay = m->secondary_delay_secs;
@@ -482,7 +499,8 @@ void ReplicaSet::StateChanged(const ConsensusState& state) {
   NodeId follow = 0;
   {
     std::lock_guard l(mutex_);
-    if (state.role == ConsensusRole::kLeader && state_.role != ConsensusRole::kLeader) follow = last_leader_;
+    if (state.role == ConsensusRole::kLeader && state_.role != ConsensusRole::kLeader)
+      follow = last_leader_;
     if (state.leader != 0 && state.leader != consensus_->self()) last_leader_ = state.leader;
     state_ = state;
     started_ = true;

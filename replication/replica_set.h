@@ -19,11 +19,20 @@ namespace mayfly {
 
 /// As replSetGetStatus numbers them. DO NOT RENUMBER.
 enum class MemberState : int32_t {
-  kStartup = 0, kPrimary = 1, kSecondary = 2, kRecovering = 3, kStartup2 = 5, kUnknown = 6, kDown = 8, kRemoved = 10,
+  kStartup = 0,
+  kPrimary = 1,
+  kSecondary = 2,
+  kRecovering = 3,
+  kStartup2 = 5,
+  kUnknown = 6,
+  kDown = 8,
+  kRemoved = 10,
 };
-std::string_view MemberStateName(MemberState state);  ///< "PRIMARY", "(not reachable/healthy)" for kDown
+std::string_view MemberStateName(
+    MemberState state);  ///< "PRIMARY", "(not reachable/healthy)" for kDown
 
-/// A place in the oplog as MongoDB has it: timestamp and term; with the primary's clock when it was written.
+/// A place in the oplog as MongoDB has it: timestamp and term; with the primary's clock when it was
+/// written.
 struct OpTime {
   uint64_t ts = 0;
   int64_t term = -1;
@@ -41,7 +50,8 @@ struct Topology {
 };
 using TopologyPtr = std::shared_ptr<const Topology>;
 
-/// What somebody may wait for; the numbers stand for collections in CollectionNotifier, above all real ids.
+/// What somebody may wait for; the numbers stand for collections in CollectionNotifier, above all
+/// real ids.
 enum class ReplEvent : uint32_t {
   kTopology = 0xFFFF'FF00,  ///< hello has something new to say
   kApplied = 0xFFFF'FF01,   ///< the log moved here
@@ -54,13 +64,14 @@ inline constexpr uint32_t kOplogCollectionId = 0xFFFF'FFF0;
 struct WriteConcernTarget {
   bool majority = false;
   int64_t w = 1;
-  std::string mode;                                     ///< settings.getLastErrorModes
+  std::string mode;  ///< settings.getLastErrorModes
   bool journal = false;
 };
 
-/// The time that operations on a set's member go by. A secondary's is that of the newest record it has applied: it hides what the primary's clock
-/// has made due and nothing more. A primary's is its own clock, but never before what was applied, nor before what it said last: what one member
-/// has hidden, neither it nor the next primary shows again. Threads: any.
+/// The time that operations on a set's member go by. A secondary's is that of the newest record it
+/// has applied: it hides what the primary's clock has made due and nothing more. A primary's is its
+/// own clock, but never before what was applied, nor before what it said last: what one member has
+/// hidden, neither it nor the next primary shows again. Threads: any.
 class ReplicatedClock final : public Clock {
  public:
   explicit ReplicatedClock(Clock& clock) : clock_(clock) {}
@@ -74,7 +85,9 @@ class ReplicatedClock final : public Clock {
   }
   int64_t MonotonicMicros() const override { return clock_.MonotonicMicros(); }
   void OnJump(std::function<void()> wake) override { clock_.OnJump(std::move(wake)); }
-  void BeforeJump(std::function<void()> about_to) override { clock_.BeforeJump(std::move(about_to)); }
+  void BeforeJump(std::function<void()> about_to) override {
+    clock_.BeforeJump(std::move(about_to));
+  }
   /// This member's own clock, unless that has gone wrong (`set_right_time`).
   Instant RightTime() const { return right_ ? right_() : clock_.Now(); }
 
@@ -110,12 +123,13 @@ struct ReplicaSetOptions {
   Storage* storage = nullptr;
   Clock* clock = nullptr;
   std::string set_name, key, data_directory;
-  std::string self_host;  ///< host:port that others reach this member at, when a configuration does not say
+  std::string
+      self_host;  ///< host:port that others reach this member at, when a configuration does not say
   int port = 0;
   int sync_interval_ms = 100;
   uint64_t log_max_bytes = 0;
   double log_min_hours = 0;
-  bool history_lost = false;  ///< ConsensusOptions
+  bool history_lost = false;            ///< ConsensusOptions
   std::function<bool()> old_handshake;  ///< ConsensusOptions
   /// Whether an idle primary writes a note every ten seconds; null: it does.
   std::function<bool()> periodic_noops;
@@ -125,7 +139,8 @@ struct ReplicaSetOptions {
   std::function<void(uint32_t collection)> collection_grew;
   /// Another member changed this setting of the catalog.
   std::function<void(std::string_view name)> setting_changed;
-  /// This member is about to take writes: what is cached of earlier times as primary is out of date. Must not block.
+  /// This member is about to take writes: what is cached of earlier times as primary is out of
+  /// date. Must not block.
   std::function<void()> becoming_primary;
   /// This member became primary (on a thread of its own), or ceased to be.
   std::function<void(bool primary)> primary_changed;
@@ -133,11 +148,12 @@ struct ReplicaSetOptions {
   std::function<void()> restart;
 };
 
-/// This process as a member of a replica set: its state, the set's configuration, what is applied. Between the consensus engine and the
-/// commands. Threads: any, unless said otherwise.
+/// This process as a member of a replica set: its state, the set's configuration, what is applied.
+/// Between the consensus engine and the commands. Threads: any, unless said otherwise.
 class ReplicaSet final : public StateMachine {
  public:
-  /// Opens the log of the directory and puts a ReplicatedCommitter into the storage, which must have been opened with `logged`.
+  /// Opens the log of the directory and puts a ReplicatedCommitter into the storage, which must
+  /// have been opened with `logged`.
   static Result<std::unique_ptr<ReplicaSet>> Open(ReplicaSetOptions options);
   ~ReplicaSet() override;
   /// Applies what is committed, begins to take part. After the server listens.
@@ -153,17 +169,21 @@ class ReplicaSet final : public StateMachine {
   void set_self_host(std::string host) { options_.self_host = std::move(host); }
 
   TopologyPtr topology() const;
-  /// A version that no hello has shown yet, for an error that is news: a client takes one with a version that it knows for old. `announce`:
-  /// the caller is to call NewTopologyVersion once the client has had time to read the error; false when another caller is about to. Any thread.
+  /// A version that no hello has shown yet, for an error that is news: a client takes one with a
+  /// version that it knows for old. `announce`: the caller is to call NewTopologyVersion once the
+  /// client has had time to read the error; false when another caller is about to. Any thread.
   int64_t VersionOfNews(bool* announce);
-  /// The same topology under a newer version than VersionOfNews said: hellos that wait for a change are answered. Any thread.
+  /// The same topology under a newer version than VersionOfNews said: hellos that wait for a change
+  /// are answered. Any thread.
   void NewTopologyVersion();
-  /// While it is on, this member as a secondary applies nothing of what the primary sends, though it keeps it: for tests of write concerns.
+  /// While it is on, this member as a secondary applies nothing of what the primary sends, though
+  /// it keeps it: for tests of write concerns.
   void StopApplying(bool on) { stopped_ = on; }
   bool writable() const { return committer_->writable(); }
   bool readable() const { return readable_.load(std::memory_order_relaxed); }
 
-  /// The newest record applied here: what reads see, and (only what a majority has is applied) what can never be rolled back.
+  /// The newest record applied here: what reads see, and (only what a majority has is applied) what
+  /// can never be rolled back.
   OpTime last_applied() const;
   /// What the reply of a read says of when it was: what is applied; on the primary, which hides by
   /// its clock, also behind what reads have hidden (a note takes the log there), so that no member
@@ -175,33 +195,38 @@ class ReplicaSet final : public StateMachine {
   const LogApplier::Counts& applied_counts() const { return applier_.counts(); }
   /// What an operation's `now` is read from.
   ReplicatedClock& clock() { return clock_; }
-  /// Where time comes from when the clock has gone wrong (ClockGuard::RightTime): for what this member shows as primary and what it tells
-  /// the others. Before Start.
+  /// Where time comes from when the clock has gone wrong (ClockGuard::RightTime): for what this
+  /// member shows as primary and what it tells the others. Before Start.
   void set_right_time(std::function<Instant()> right);
   uint64_t cluster_time() const { return std::max(committer_->last_ts(), applied_ts()); }
   /// The newest time that this member or, by their heartbeats, others are known to have issued.
   uint64_t known_time() const;
 
-  // --- commands; blocking ----------------------------------------------------------------------------
+  // --- commands; blocking
+  // ----------------------------------------------------------------------------
   /// `config` empty: a set of this member alone. Errors: 23, 93, 74.
   Result<void> Initiate(std::optional<BsonView> config);
   Result<void> Reconfigure(BsonView config, bool force);
   Result<void> StepDown(int64_t seconds, int64_t catch_up_millis, bool force);
-  /// An entry of the log that changes nothing: `o` in the oplog. Errors: NotWritablePrimary 10107 and the log's.
+  /// An entry of the log that changes nothing: `o` in the oplog. Errors: NotWritablePrimary 10107
+  /// and the log's.
   Result<void> AppendNote(BsonView o);
-  /// This member becomes primary. Errors: CommandFailed 125 when it may not, or does not within a few seconds.
+  /// This member becomes primary. Errors: CommandFailed 125 when it may not, or does not within a
+  /// few seconds.
   Result<void> StepUp();
   Result<std::string> Freeze(int64_t seconds);  ///< the reply's info
   Result<void> SetMaintenance(bool on);
-  /// replSetResizeOplog; what is not given stays. The size is kept over a restart, unless an option names another one then; the hours are
-  /// not (manual: replSetResizeOplog). Errors: the store's.
-  Result<void> SetRetention(Operation& op, std::optional<uint64_t> bytes, std::optional<double> hours);
+  /// replSetResizeOplog; what is not given stays. The size is kept over a restart, unless an option
+  /// names another one then; the hours are not (manual: replSetResizeOplog). Errors: the store's.
+  Result<void> SetRetention(Operation& op, std::optional<uint64_t> bytes,
+                            std::optional<double> hours);
   uint64_t log_max_bytes() const;
   double log_min_hours() const;
 
   /// Whether enough members have everything up to `index`.
   bool Satisfied(const WriteConcernTarget& target, uint64_t index) const;
-  /// Errors: UnknownReplWriteConcern 79 (no such mode), UnsatisfiableWriteConcern 100 (more than there are).
+  /// Errors: UnknownReplWriteConcern 79 (no such mode), UnsatisfiableWriteConcern 100 (more than
+  /// there are).
   Result<void> CheckTarget(const WriteConcernTarget& target) const;
 
   /// 12 bytes: 7fffffff, then the term: greater for every later primary.
@@ -215,7 +240,8 @@ class ReplicaSet final : public StateMachine {
   std::optional<Election> last_election() const;
   int64_t last_stepped_down_millis() const { return stepped_down_millis_; }
 
-  // --- StateMachine: the engine's threads ------------------------------------------------------------
+  // --- StateMachine: the engine's threads
+  // ------------------------------------------------------------
   void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override;
   void Applied(std::span<const CommittedEntry> entries) override;
   void StateChanged(const ConsensusState& state) override;
@@ -233,14 +259,17 @@ class ReplicaSet final : public StateMachine {
   /// Makes the topology anew; if it differs, the counter goes up and waiters wake.
   void Refresh();
   Result<ConsensusConfiguration> ToConsensus(const ReplConfig& config, std::string_view command);
-  /// ToConsensus of a set that begins. When another one begins at the same moment with the same members, only one of the two gets them.
+  /// ToConsensus of a set that begins. When another one begins at the same moment with the same
+  /// members, only one of the two gets them.
   Result<ConsensusConfiguration> ClaimMembers(const ReplConfig& config);
   /// The version that is in use now. Errors besides: ConfigurationInProgress 109.
   Result<int64_t> ReconfigureOnce(BsonView config, bool force);
   bool IsSelf(std::string_view host) const;
-  /// Puts the configuration where tools look for it: `local.system.replset`, one document, each member's own.
+  /// Puts the configuration where tools look for it: `local.system.replset`, one document, each
+  /// member's own.
   Result<void> StoreConfigDocument(const ReplConfig& config);
-  /// This member has come to lead: its time does not go behind what the last primary may have shown.
+  /// This member has come to lead: its time does not go behind what the last primary may have
+  /// shown.
   void FollowTimeOf(NodeId last_primary);
   /// Logs whose clock is more than a second from this one's, once a member until that has changed.
   void CheckClocks();
@@ -263,7 +292,7 @@ class ReplicaSet final : public StateMachine {
   TopologyPtr topology_;
   ConsensusState state_;
   NodeId last_leader_ = 0;  ///< other than this one
-  bool started_ = false;  ///< the engine has told its state once
+  bool started_ = false;    ///< the engine has told its state once
   std::shared_ptr<const ReplConfig> config_;
   std::string config_payload_;  ///< what config_ was read from
   OpTime applied_;

@@ -22,9 +22,11 @@ bool ReplicaSet::IsSelf(std::string_view text) const {
   if (text == options_.self_host) return true;
   std::string host, self;
   int port = 0, self_port = 0;
-  if (!SplitHostAndPort(text, &host, &port) || !SplitHostAndPort(options_.self_host, &self, &self_port))
+  if (!SplitHostAndPort(text, &host, &port) ||
+      !SplitHostAndPort(options_.self_host, &self, &self_port))
     return false;
-  return port == self_port && (host == self || host == "localhost" || host == "127.0.0.1" || host == "::1");
+  return port == self_port &&
+         (host == self || host == "localhost" || host == "127.0.0.1" || host == "::1");
 }
 
 Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
@@ -70,14 +72,17 @@ Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
     } else {
       const NodeInfo& info = answer.value();
       member.id = info.id;
-      const bool known = std::any_of(now.members.begin(), now.members.end(), [&](const auto& old) { return old.id == info.id; });
+      const bool known = std::any_of(now.members.begin(), now.members.end(),
+                                     [&](const auto& old) { return old.id == info.id; });
       if (info.set_name.empty())
         fail("it was not started with --replSet");
       else if (info.set_name != config.name)
         fail("its set name of " + info.set_name + " does not match ours of " + config.name);
-      else if (!info.set_id.empty() && info.set_id != config.set_id && info.id != consensus_->self())
+      else if (!info.set_id.empty() && info.set_id != config.set_id &&
+               info.id != consensus_->self())
         fail("it is a member of another replica set");
-      else if (info.has_data && !known && info.set_id != config.set_id && info.id != consensus_->self())
+      else if (info.has_data && !known && info.set_id != config.set_id &&
+               info.id != consensus_->self())
         fail("'" + m.host + "' has data already, cannot initiate set");
     }
     for (const ConsensusMember& other : out.members)
@@ -90,16 +95,17 @@ Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
     out.members.push_back(std::move(member));
   }
   if (!failures.empty())
-    return Error{busy ? kConfigurationInProgress : ErrorCode::kNodeNotFound,
-                 std::string(command) +
-                     " quorum check failed because not all proposed set members responded affirmatively: " +
-                     failures};
+    return Error{
+        busy ? kConfigurationInProgress : ErrorCode::kNodeNotFound,
+        std::string(command) +
+            " quorum check failed because not all proposed set members responded affirmatively: " +
+            failures};
   if (!found_self)
     return Error{command == "replSetInitiate" ? ErrorCode::kInvalidReplicaSetConfig
                                               : ErrorCode::kNodeNotFound,
-                 "No host described in new configuration with {version: " + std::to_string(config.version) +
-                     ", term: " + std::to_string(config.term) + "} for replica set " + config.name +
-                     " maps to this node"};
+                 "No host described in new configuration with {version: " +
+                     std::to_string(config.version) + ", term: " + std::to_string(config.term) +
+                     "} for replica set " + config.name + " maps to this node"};
   out.payload = config.ToBson().bytes();
   return out;
 }
@@ -110,7 +116,8 @@ Result<ConsensusConfiguration> ReplicaSet::ClaimMembers(const ReplConfig& config
   for (int attempt = 0;; ++attempt) {
     if (topology()->config || consensus_->initialised())
       return Error{ErrorCode::kAlreadyInitialized, "already initialized"};
-    Result<ConsensusConfiguration> r = Error{kConfigurationInProgress, "another member takes this one into a replica set just now"};
+    Result<ConsensusConfiguration> r = Error{
+        kConfigurationInProgress, "another member takes this one into a replica set just now"};
     if (consensus_->Claim(config.set_id)) {
       r = ToConsensus(config, "replSetInitiate");
       if (r) return r;
@@ -133,7 +140,8 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
                        ", but command line reports " + options_.set_name + "; rejecting"};
     if (!config.set_id.empty())
       return Error{ErrorCode::kInvalidReplicaSetConfig,
-                   "replica set configuration cannot contain 'replicaSetId' field when calling replSetInitiate"};
+                   "replica set configuration cannot contain 'replicaSetId' field when calling "
+                   "replSetInitiate"};
     if (config.version != 1)
       return Error{ErrorCode::kInvalidReplicaSetConfig,
                    "Configuration used to initiate a replica set must  have version 1, but found " +
@@ -170,7 +178,8 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
 }
 
 Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
-  // The primary changes memberships by itself, too: a new member's vote, for one. Whoever comes in between waits, and is looked at anew.
+  // The primary changes memberships by itself, too: a new member's vote, for one. Whoever comes in
+  // between waits, and is looked at anew.
   const int64_t until = storage_.clock().MonotonicMicros() + kReconfigMillis * 1000;
   for (;;) {
     Result<int64_t> version = ReconfigureOnce(doc, force);
@@ -181,7 +190,8 @@ Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
                              [](Result<void>) {});
       return Ok();
     }
-    if (version.error().code != kConfigurationInProgress || stopping_ || storage_.clock().MonotonicMicros() > until)
+    if (version.error().code != kConfigurationInProgress || stopping_ ||
+        storage_.clock().MonotonicMicros() > until)
       return version.error();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -224,10 +234,10 @@ Result<void> ReplicaSet::StepDown(int64_t seconds, int64_t catch_up_millis, bool
   if (!r) {
     StayOut(0);
     if (r.error().code == LocationCode(262))
-      return Error{LocationCode(262),
-                   "No electable secondaries caught up as of " +
-                       std::to_string(storage_.clock().Now().millis) +
-                       ". Please use the replSetStepDown command with the argument {force: true} to force node to step down."};
+      return Error{LocationCode(262), "No electable secondaries caught up as of " +
+                                          std::to_string(storage_.clock().Now().millis) +
+                                          ". Please use the replSetStepDown command with the "
+                                          "argument {force: true} to force node to step down."};
   }
   return r;
 }
@@ -244,11 +254,14 @@ Result<void> ReplicaSet::StepUp() {
     return Error{ErrorCode::kCommandFailed, "Election failed: " + why};
   };
   if (t->state != MemberState::kSecondary || t->self < 0)
-    return fail("this member is in state " + std::string(MemberStateName(t->state)) + ", not SECONDARY");
+    return fail("this member is in state " + std::string(MemberStateName(t->state)) +
+                ", not SECONDARY");
   const MemberConfig& self = t->config->members[static_cast<size_t>(t->self)];
   if (!self.electable()) return fail("this member has priority 0");
   if (storage_.clock().MonotonicMicros() < out_until_micros_)
-    return fail("this member is frozen or has stepped down a short time ago; replSetFreeze with 0 ends that");
+    return fail(
+        "this member is frozen or has stepped down a short time ago; replSetFreeze with 0 ends "
+        "that");
   auto r = Await<void>([&](auto done) { consensus_->StepUp(kStepUpMillis, done); });
   if (!r) return fail(r.error().message);
   return Ok();
@@ -257,8 +270,7 @@ Result<void> ReplicaSet::StepUp() {
 Result<std::string> ReplicaSet::Freeze(int64_t seconds) {
   TopologyPtr t = topology();
   if (t->state == MemberState::kPrimary)
-    return NotSecondary(
-        "cannot freeze node when primary or running for election. state: Primary");
+    return NotSecondary("cannot freeze node when primary or running for election. state: Primary");
   if (seconds == 0) {
     StayOut(0);
     return std::string("unfreezing");
@@ -312,16 +324,17 @@ uint64_t ReplicaSet::log_max_bytes() const {
   return log_max_bytes_;
 }
 
-// --- write concern -----------------------------------------------------------------------------------
+// --- write concern
+// --------------------------------------------------------------------------------
 
 Result<void> ReplicaSet::CheckTarget(const WriteConcernTarget& target) const {
   std::shared_ptr<const ReplConfig> config = topology()->config;
   if (!config) return Ok();
   if (!target.mode.empty()) {
     if (!config->modes.contains(target.mode))
-      return Error{ErrorCode::kUnknownReplWriteConcern,
-                   "No write concern mode named '" + target.mode +
-                       "' found in replica set configuration"};
+      return Error{
+          ErrorCode::kUnknownReplWriteConcern,
+          "No write concern mode named '" + target.mode + "' found in replica set configuration"};
     return Ok();
   }
   if (!target.majority && target.w > static_cast<int64_t>(config->members.size()))

@@ -5,7 +5,8 @@
 namespace mayfly {
 namespace {
 
-/// So many entries may be on their way; units that come then gather in the next one. Few, so that entries grow with the load.
+/// So many entries may be on their way; units that come then gather in the next one. Few, so that
+/// entries grow with the load.
 constexpr int kEntriesOnTheirWay = 4;
 constexpr size_t kEntryBytes = 1 << 20;  ///< an entry this large takes no more units
 
@@ -88,8 +89,8 @@ uint64_t ReplicatedCommitter::TimestampBehind(int64_t millis) {
   return last_ts();
 }
 
-void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded, std::optional<WriteUnit> unit,
-                                  Operation* op, Done done) {
+void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded,
+                                  std::optional<WriteUnit> unit, Operation* op, Done done) {
   const int64_t wall = wall_ ? wall_() : storage_.clock().Now().millis;
   std::unique_lock l(mutex_);
   // Timestamps follow the clock and never go back, whatever the clock does.
@@ -97,7 +98,8 @@ void ReplicatedCommitter::Enqueue(std::string bytes, EncodedUnit encoded, std::o
   if (const uint32_t ticks = encoded.ticks; ticks > 0) {
     uint64_t seen = first;
     do {
-      first = std::max(seen + 1, static_cast<uint64_t>(std::max<int64_t>(wall, 0) / 1000) << 32 | 1);
+      first =
+          std::max(seen + 1, static_cast<uint64_t>(std::max<int64_t>(wall, 0) / 1000) << 32 | 1);
     } while (!last_ts_.compare_exchange_weak(seen, first + ticks - 1, std::memory_order_relaxed));
     if (op != nullptr) op->commit_ts = first + ticks - 1;
   }

@@ -6,30 +6,33 @@
 #include <vector>
 
 #include "replication/consensus.h"
-#include "storage/log_format.h"
-#include "storage/local_committer.h"
-#include "storage/log_apply.h"
+#include "storage/write/local_committer.h"
+#include "storage/write/log_apply.h"
+#include "storage/write/log_format.h"
 
 namespace mayfly {
 
-/// Makes write units permanent through a replica set's log: a unit is visible, its locks are released and its caller is told once a
-/// majority has it on disk. Units that wait while others are on their way become one entry. What is each member's own (collections of
-/// `local`, profiles) goes to this store alone. Threads: any.
+/// Makes write units permanent through a replica set's log: a unit is visible, its locks are
+/// released and its caller is told once a majority has it on disk. Units that wait while others are
+/// on their way become one entry. What is each member's own (collections of `local`, profiles) goes
+/// to this store alone. Threads: any.
 class ReplicatedCommitter final : public Committer {
  public:
   ReplicatedCommitter(Storage& storage, int sync_interval_ms);
   ~ReplicatedCommitter() override;
-  /// Before the first Submit; outlives this, or is taken away again with null (then every unit is refused).
+  /// Before the first Submit; outlives this, or is taken away again with null (then every unit is
+  /// refused).
   void set_consensus(Consensus* consensus);
 
-  /// Errors besides those of the local committer: NotWritablePrimary 10107 (nothing was written), PrimarySteppedDown 189 (it may or may
-  /// not come to be), BSONObjectTooLarge 10334.
+  /// Errors besides those of the local committer: NotWritablePrimary 10107 (nothing was written),
+  /// PrimarySteppedDown 189 (it may or may not come to be), BSONObjectTooLarge 10334.
   void Submit(WriteUnit unit, CommitOptions options,
               std::function<void(Result<void>)> done) override;
   /// Puts {msg: …} into the log.
   void SubmitNoop(BsonView o, std::function<void(Result<void>)> done);
 
-  /// This member became primary, or ceased to be. Units of an earlier time as primary fail by the consensus engine.
+  /// This member became primary, or ceased to be. Units of an earlier time as primary fail by the
+  /// consensus engine.
   void SetWritable(bool on);
   bool writable() const { return writable_.load(std::memory_order_relaxed); }
 
@@ -42,7 +45,8 @@ class ReplicatedCommitter final : public Committer {
   /// The newest timestamp given out or seen.
   uint64_t last_ts() const { return last_ts_.load(std::memory_order_relaxed); }
 
-  /// Where the time of entries (milliseconds) comes from instead of the storage's clock; any thread. Before the first Submit.
+  /// Where the time of entries (milliseconds) comes from instead of the storage's clock; any
+  /// thread. Before the first Submit.
   void set_wall(std::function<int64_t()> wall) { wall_ = std::move(wall); }
 
   /// The units that travelled in an entry, as CommittedEntry::context.

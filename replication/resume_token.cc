@@ -1,6 +1,6 @@
 #include "replication/resume_token.h"
 
-#include "storage/key_format.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 namespace {

@@ -10,7 +10,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 
-#include "storage/thread_scheduling.h"
+#include "storage/kv/thread_scheduling.h"
 
 namespace mayfly {
 namespace asio = boost::asio;

@@ -17,16 +17,18 @@
 
 namespace mayfly {
 
-/// The connections between members. Each member opens one stream to every other and sends its messages on it; the answers come on
-/// the stream of the other. Nothing here waits for a member: queues are bounded, what does not fit is dropped (the engine sends
-/// again), and what is broken is opened again after a pause that grows from 50 ms to 1 s.
-/// Threads: its own two (one for messages, one for copies of data files); calls from any.
+/// The connections between members. Each member opens one stream to every other and sends its
+/// messages on it; the answers come on the stream of the other. Nothing here waits for a member:
+/// queues are bounded, what does not fit is dropped (the engine sends again), and what is broken is
+/// opened again after a pause that grows from 50 ms to 1 s. Threads: its own two (one for messages,
+/// one for copies of data files); calls from any.
 class Transport {
  public:
   enum Message : uint8_t { kRaft = 10, kHeartbeat = 11, kHeartbeatAnswer = 12, kStepUp = 13 };
   struct Options {
     std::function<LinkIdentity()> identity;  ///< as it is now; any thread
-    /// Another node that has the key and asks for a connection: whether it is let in. Its thread, must not block.
+    /// Another node that has the key and asks for a connection: whether it is let in. Its thread,
+    /// must not block.
     std::function<Result<void>(const LinkPeer& peer)> admit;
     /// A message of an authenticated member; its thread, must not block.
     std::function<void(NodeId from, uint8_t type, std::string_view body)> received;
@@ -56,7 +58,8 @@ class Transport {
 
   /// How often heartbeats go out; from now on. Any thread.
   void SetHeartbeat(int64_t ms);
-  /// Whom to talk to. Streams to others are closed; members that called themselves and are not listed keep theirs.
+  /// Whom to talk to. Streams to others are closed; members that called themselves and are not
+  /// listed keep theirs.
   void SetPeers(std::vector<Address> peers);
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
   bool Send(NodeId to, uint8_t type, std::string_view body);
@@ -101,7 +104,7 @@ class Transport {
   std::deque<std::weak_ptr<MemberLink>> handshakes_;  ///< net thread: the oldest first
   size_t links_ = 0;                                  ///< net thread: streams of proven members
   std::shared_ptr<std::atomic<size_t>> fetches_ = std::make_shared<std::atomic<size_t>>(0);
-  std::map<std::string, int64_t> refusals_;          ///< net thread: reasons and when they were told
+  std::map<std::string, int64_t> refusals_;  ///< net thread: reasons and when they were told
   std::atomic<bool> stopped_{false};
   std::atomic<int64_t> heartbeat_ms_;
 };

@@ -7,13 +7,13 @@
 #include <mutex>
 #include <sstream>
 
-#include "server/aggregate.h"
-#include "server/cluster_parameters.h"
 #include "server/commands/repl_status.h"
-#include "server/config.h"
-#include "server/member_parameters.h"
-#include "server/replication_gate.h"
-#include "server/server_context.h"
+#include "server/dispatch/cluster_parameters.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/member_parameters.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/aggregate.h"
 #include "storage/storage.h"
 #include "ttl/ttl_controls.h"
 
@@ -38,9 +38,10 @@ Result<std::string> ReadKeyFile(const std::string& path) {
   std::string key;
   for (char c : text.str()) {
     if (c == ' ' || c == '\n' || c == '\r' || c == '\t') continue;
-    const bool base64 = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
-                        c == '+' || c == '/' || c == '=';
-    if (!base64) return Bad("keyFile: invalid char in key file " + path + ": only base64 is allowed");
+    const bool base64 = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                        (c >= '0' && c <= '9') || c == '+' || c == '/' || c == '=';
+    if (!base64)
+      return Bad("keyFile: invalid char in key file " + path + ": only base64 is allowed");
     key += c;
   }
   if (key.size() < kMinKey || key.size() > kMaxKey)
@@ -55,13 +56,15 @@ std::string SelfHost(const ServerConfig& config, int port) {
   for (const std::string& ip : config.bind_ips)
     if (!ip.starts_with("127.") && ip != "localhost" && ip != "::1") {
       if (ip != "0.0.0.0" && ip != "::" && ip != "*")
-        return (ip.find(':') == std::string::npos ? ip : "[" + ip + "]") + ":" + std::to_string(port);
+        return (ip.find(':') == std::string::npos ? ip : "[" + ip + "]") + ":" +
+               std::to_string(port);
       char name[256] = "localhost";
       ::gethostname(name, sizeof name - 1);
       return std::string(name) + ":" + std::to_string(port);
     }
-  return (config.bind_ips.empty() || config.bind_ips[0] == "::1" ? "127.0.0.1" : config.bind_ips[0]) + ":" +
-         std::to_string(port);
+  return (config.bind_ips.empty() || config.bind_ips[0] == "::1" ? "127.0.0.1"
+                                                                 : config.bind_ips[0]) +
+         ":" + std::to_string(port);
 }
 
 Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
@@ -82,7 +85,8 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   o.log_max_bytes = config.oplog_size_mb << 20;
   o.log_min_hours = config.oplog_min_retention_hours;
   MAYFLY_TRY(auto was_standalone, server.storage().catalog().GetSetting(kStandaloneSetting));
-  // Of a set of this member alone: what was written meanwhile is in no log, so no member may be built from it.
+  // Of a set of this member alone: what was written meanwhile is in no log, so no member may be
+  // built from it.
   o.history_lost = was_standalone && *was_standalone == "1";
   o.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
     const LogSeverity s = severity == 'E'   ? LogSeverity::kError
@@ -97,7 +101,8 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
     if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server);
     if (name.starts_with(ClusterParameters::kSettingPrefix))
       server.cluster_parameters().Load(server);
-    // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them waits for the log.
+    // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them
+    // waits for the log.
     if (name == kTtlControlsSetting)
       server.workers().Post([&server] {
         Operation op(server.clock());
@@ -128,7 +133,8 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
     log.Write(LogSeverity::kFatal, LogComponent::kRepl, 9000301,
               "The replication log cannot go on: the process ends at once",
               BuildBson([&](BsonBuilder& b) { b.Append("error", why); }));
-    std::fprintf(stderr, "mayflyd: the replication log cannot go on: %s\n", std::string(why).c_str());
+    std::fprintf(stderr, "mayflyd: the replication log cannot go on: %s\n",
+                 std::string(why).c_str());
     ::_exit(14);
   };
   o.restart = [&server] { server.RequestShutdown(true, kExitRestart); };
@@ -136,11 +142,14 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   set->clock().set_keeps_floor(!config.test_clock);
   const TopologyPtr t = set->topology();
   if (t->config && t->config->name != config.repl_set)
-    return Bad("the data directory belongs to the set " + t->config->name + ", not to " + config.repl_set);
+    return Bad("the data directory belongs to the set " + t->config->name + ", not to " +
+               config.repl_set);
   if (was_standalone && *was_standalone == "1" && t->config) {
     if (t->config->members.size() > 1)
-      return Bad("the data directory was opened without --replSet and may have been written to: it differs from the other members of " +
-                 t->config->name + " now. Empty it, and it gets a copy from them");
+      return Bad(
+          "the data directory was opened without --replSet and may have been written to: it "
+          "differs from the other members of " +
+          t->config->name + " now. Empty it, and it gets a copy from them");
     Operation op(server.clock());
     MAYFLY_TRY(server.storage().catalog().PutLocalSetting(op, kStandaloneSetting, "0"));
   }
@@ -156,9 +165,9 @@ Result<void> CheckStandaloneStart(ServerContext& server) {
   if (!stored) return Ok();
   Operation op(server.clock());
   MAYFLY_TRY(server.storage().catalog().PutLocalSetting(op, kStandaloneSetting, "1"));
-  server.log().AddStartupWarning(
-      LogComponent::kRepl, 9000302,
-      "The data directory is of a member of a replica set, opened as a standalone: what is written now is not in the set's log");
+  server.log().AddStartupWarning(LogComponent::kRepl, 9000302,
+                                 "The data directory is of a member of a replica set, opened as a "
+                                 "standalone: what is written now is not in the set's log");
   return Ok();
 }
 

@@ -9,17 +9,21 @@ namespace mayfly {
 class ServerContext;
 struct ServerConfig;
 
-/// Exit code of RequestShutdown that means: end in order, then start this program again with the same arguments.
+/// Exit code of RequestShutdown that means: end in order, then start this program again with the
+/// same arguments.
 inline constexpr int kExitRestart = -1;
 
-/// Opens this process' part in its replica set as the configuration asks and wires it to the rest of the server. REQUIRES: the storage is
-/// open (with `logged`), no client is there yet. Errors: BadValue 2 about the key file, what the data directory says.
+/// Opens this process' part in its replica set as the configuration asks and wires it to the rest
+/// of the server. REQUIRES: the storage is open (with `logged`), no client is there yet. Errors:
+/// BadValue 2 about the key file, what the data directory says.
 Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server);
 
-/// What others reach this member at when nobody has said: the host's name, or the loopback address when it listens to nothing else.
+/// What others reach this member at when nobody has said: the host's name, or the loopback address
+/// when it listens to nothing else.
 std::string SelfHost(const ServerConfig& config, int port);
 
-/// A data directory that was a member of a set, opened as a standalone: writes are then in no log. Notes that, and warns.
+/// A data directory that was a member of a set, opened as a standalone: writes are then in no log.
+/// Notes that, and warns.
 Result<void> CheckStandaloneStart(ServerContext& server);
 
 }  // namespace mayfly

@@ -13,21 +13,21 @@
 
 #include "protocol/large_memory.h"
 #include "query/match/record_filter.h"
-#include "server/aggregate.h"
-#include "server/audit_log.h"
-#include "server/cluster_parameters.h"
+#include "server/base/network_buffers.h"
 #include "server/commands/register.h"
-#include "server/config.h"
-#include "server/connection_gate.h"
+#include "server/dispatch/audit_log.h"
+#include "server/dispatch/cluster_parameters.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/parameter_table.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/aggregate.h"
 #include "server/http/http_server.h"
-#include "server/network_buffers.h"
-#include "server/parameter_table.h"
-#include "server/replication_gate.h"
+#include "server/net/connection_gate.h"
+#include "server/net/server.h"
 #include "server/replication_wiring.h"
-#include "server/server.h"
-#include "server/server_context.h"
 #include "server/ttl_wiring.h"
-#include "storage/rocks_kv.h"
+#include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 #include "ttl/ttl_controls.h"
 
@@ -37,8 +37,9 @@ namespace {
 
 constexpr int kExitBadOptions = 2, kExitAddressInUse = 48, kExitDataDirectory = 100;
 constexpr int kGraceMillis = 15'000;
-/// From the request to end until the process does, whatever still runs: a step that does not look whether it should
-/// stop, a disk that does not answer. What was acknowledged is in the log by then, as when the process is killed.
+/// From the request to end until the process does, whatever still runs: a step that does not look
+/// whether it should stop, a disk that does not answer. What was acknowledged is in the log by
+/// then, as when the process is killed.
 constexpr std::chrono::seconds kMostShutdown{30};
 constexpr int kExitNotClosed = 14;
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -266,7 +267,8 @@ Result<void> WritePidFile(const std::string& path) {
 /// Starts the program anew in this process. Returns only if that fails.
 void ExecAgain(const ServerConfig& config);
 
-/// From its construction to its end the process may take kMostShutdown; then it ends without closing anything.
+/// From its construction to its end the process may take kMostShutdown; then it ends without
+/// closing anything.
 class ShutdownLimit {
  public:
   ShutdownLimit(Log& log, const ServerConfig& config, int exit_code)

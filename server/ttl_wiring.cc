@@ -3,8 +3,8 @@
 #include <time.h>
 
 #include "replication/replica_set.h"
-#include "server/arg_reader.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 #include "ttl/ttl_controls.h"
 

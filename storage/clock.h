@@ -18,14 +18,15 @@ class Clock {
   virtual Instant Now() const = 0;
   /// Microseconds that only go forward; differences only. Timeouts and latencies use it.
   virtual int64_t MonotonicMicros() const = 0;
-  /// Calls `wake` (from any thread, must not block) whenever Now() was moved by hand, so that whoever
-  /// sleeps until a deadline looks again. Registered for the life of the process.
+  /// Calls `wake` (from any thread, must not block) whenever Now() was moved by hand, so that
+  /// whoever sleeps until a deadline looks again. Registered for the life of the process.
   virtual void OnJump(std::function<void()> wake) = 0;
   /// Calls `about_to` before Now() is moved by hand; each call is followed by one of OnJump's.
   virtual void BeforeJump(std::function<void()> about_to) { (void)about_to; }
 };
 
-/// The system's clocks, optionally shifted or frozen: `--testClock` and tests move it, production never does.
+/// The system's clocks, optionally shifted or frozen: `--testClock` and tests move it, production
+/// never does.
 class SystemClock final : public Clock {
  public:
   Instant Now() const override {
@@ -35,7 +36,8 @@ class SystemClock final : public Clock {
   }
   int64_t MonotonicMicros() const override {
     return std::chrono::duration_cast<std::chrono::microseconds>(
-               std::chrono::steady_clock::now().time_since_epoch()).count();
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   }
   void OnJump(std::function<void()> wake) override {
     std::lock_guard l(mutex_);
@@ -56,8 +58,12 @@ class SystemClock final : public Clock {
   void Advance(int64_t millis) { Set({Now().millis + millis}); }
   void Freeze(bool on) {
     Notify(before_);
-    if (on && !frozen()) frozen_ = Now().millis;
-    else if (!on && frozen()) { offset_ = frozen_ - RealMillis(); frozen_ = kRunning; }
+    if (on && !frozen())
+      frozen_ = Now().millis;
+    else if (!on && frozen()) {
+      offset_ = frozen_ - RealMillis();
+      frozen_ = kRunning;
+    }
     Notify(listeners_);
   }
   /// Back to the system's time.
@@ -72,11 +78,15 @@ class SystemClock final : public Clock {
   static constexpr int64_t kRunning = INT64_MIN;
   static int64_t RealMillis() {
     return std::chrono::duration_cast<std::chrono::milliseconds>(
-               std::chrono::system_clock::now().time_since_epoch()).count();
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
   }
   void Notify(const std::vector<std::function<void()>>& whom) {
     std::vector<std::function<void()>> copy;
-    { std::lock_guard l(mutex_); copy = whom; }
+    {
+      std::lock_guard l(mutex_);
+      copy = whom;
+    }
     for (auto& f : copy) f();
   }
   std::atomic<int64_t> offset_{0};

@@ -12,21 +12,24 @@ namespace mayfly {
 
 class ReadView;
 
-/// One client operation (or one pass of the reaper) as the layers below the server see it: its single
-/// clock reading, how to stop it, and what it has cost so far. Owned by whoever runs the operation;
-/// killOp, maxTimeMS and shutdown reach it from other threads through the atomics only.
+/// One client operation (or one pass of the reaper) as the layers below the server see it: its
+/// single clock reading, how to stop it, and what it has cost so far. Owned by whoever runs the
+/// operation; killOp, maxTimeMS and shutdown reach it from other threads through the atomics only.
 class Operation {
  public:
   Operation(const Clock& clock, uint64_t id = 0) : now(clock.Now()), id(id), clock_(clock) {}
   Operation(const Operation&) = delete;
 
-  /// Ok, or why the work must stop: Interrupted 11601, MaxTimeMSExpired 50, InterruptedAtShutdown 11600, or
-  /// an error without a meaning of its own when a slice is spent.
-  /// Cheap (a relaxed load and a count; the clock is read every 64th call): call it once a document in every loop.
+  /// Ok, or why the work must stop: Interrupted 11601, MaxTimeMSExpired 50, InterruptedAtShutdown
+  /// 11600, or an error without a meaning of its own when a slice is spent.
+  /// Cheap (a relaxed load and a count; the clock is read every 64th call): call it once a document
+  /// in every loop.
   Result<void> CheckInterrupt() {
     int32_t k = kill_code.load(std::memory_order_relaxed);
-    if (k != 0) [[unlikely]] return Killed(static_cast<ErrorCode>(k));
-    if (--checks_left_ <= 0) [[unlikely]] return CheckTime();
+    if (k != 0) [[unlikely]]
+      return Killed(static_cast<ErrorCode>(k));
+    if (--checks_left_ <= 0) [[unlikely]]
+      return CheckTime();
     return Ok();
   }
   /// The same with a look at the clock: before or behind a step that took long.
@@ -35,42 +38,48 @@ class Operation {
     return CheckInterrupt();
   }
   const Clock& clock() const { return clock_; }
-  /// After a wait for something that comes before the operation, which has done nothing yet: its time is
-  /// that of now. By the thread that runs it.
+  /// After a wait for something that comes before the operation, which has done nothing yet: its
+  /// time is that of now. By the thread that runs it.
   void ReadClock() { now = clock_.Now(); }
 
-  // --- a slice: work that is tried on a thread others wait for, and begun anew elsewhere when it proves long.
-  // By the thread that runs the operation only.
+  // --- a slice: work that is tried on a thread others wait for, and begun anew elsewhere when it
+  // proves long. By the thread that runs the operation only.
 
-  /// From now on CheckInterrupt fails once `micros` (of Clock::MonotonicMicros) have passed, and goes on failing.
+  /// From now on CheckInterrupt fails once `micros` (of Clock::MonotonicMicros) have passed, and
+  /// goes on failing.
   void BeginSlice(int64_t micros);
-  /// The work is not bounded any more. `finished` false: what it has counted is taken back, for it begins anew.
+  /// The work is not bounded any more. `finished` false: what it has counted is taken back, for it
+  /// begins anew.
   void EndSlice(bool finished);
   bool in_slice() const { return slice_end_ != 0; }
-  /// Before a document is looked into: in a slice a large one lets the clock be looked at sooner, and a
-  /// very large one, on which a single step may take long, ends the slice.
+  /// Before a document is looked into: in a slice a large one lets the clock be looked at sooner,
+  /// and a very large one, on which a single step may take long, ends the slice.
   Result<void> Charge(size_t bytes) {
-    if (bytes < kLargeDocument || !in_slice()) [[likely]] return Ok();
+    if (bytes < kLargeDocument || !in_slice()) [[likely]]
+      return Ok();
     return ChargeLarge(bytes);
   }
   /// Adds one to `counter`, a member of `*owner`; in a slice, once it has finished.
   template <class Owner>
   void CountUse(const std::shared_ptr<Owner>& owner, std::atomic<int64_t>& counter) {
-    if (!in_slice()) counter.fetch_add(1, std::memory_order_relaxed);
-    else uses_.emplace_back(owner, &counter);
+    if (!in_slice())
+      counter.fetch_add(1, std::memory_order_relaxed);
+    else
+      uses_.emplace_back(owner, &counter);
   }
 
-  Instant now;                             ///< the clock reading for all this operation does; set by ReadClock alone
-  const uint64_t id;                       ///< as currentOp shows it
-  std::atomic<int32_t> kill_code{0};       ///< 0, or the ErrorCode to stop with
-  int64_t deadline_micros = 0;             ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
+  Instant now;        ///< the clock reading for all this operation does; set by ReadClock alone
+  const uint64_t id;  ///< as currentOp shows it
+  std::atomic<int32_t> kill_code{0};  ///< 0, or the ErrorCode to stop with
+  int64_t deadline_micros = 0;        ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
 
-  /// On a replica set: when the client no longer waits for its write concern (Clock::MonotonicMicros()); 0: never. A commit whose wait ends
-  /// there reports success and sets `commit_timed_out`: its outcome is not known yet.
+  /// On a replica set: when the client no longer waits for its write concern
+  /// (Clock::MonotonicMicros()); 0: never. A commit whose wait ends there reports success and sets
+  /// `commit_timed_out`: its outcome is not known yet.
   int64_t commit_deadline_micros = 0;
   bool commit_timed_out = false;
-  /// What all reads of this operation see (read concern snapshot, transactions), which is the set's time `read_ts`; null: each
-  /// takes the latest there is.
+  /// What all reads of this operation see (read concern snapshot, transactions), which is the set's
+  /// time `read_ts`; null: each takes the latest there is.
   std::shared_ptr<const ReadView> view;
   uint64_t read_ts = 0;
   /// On a replica set: its time when the operation began ($$CLUSTER_TIME); 0: a standalone.

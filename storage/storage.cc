@@ -1,10 +1,10 @@
 #include "storage/storage.h"
 
-#include "storage/key_format.h"
-#include "storage/local_committer.h"
-#include "storage/record_source.h"
-#include "storage/rocks_kv.h"
+#include "storage/keys/key_format.h"
+#include "storage/kv/rocks_kv.h"
+#include "storage/read/record_source.h"
 #include "storage/storage_impl.h"
+#include "storage/write/local_committer.h"
 
 namespace mayfly {
 namespace {

@@ -7,43 +7,48 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
-#include "storage/catalog.h"
+#include "storage/catalog/catalog.h"
 #include "storage/clock.h"
-#include "storage/cursors.h"
-#include "storage/expiry_policy.h"
-#include "storage/kv.h"
+#include "storage/expiry/expiry_policy.h"
+#include "storage/kv/kv.h"
 #include "storage/operation.h"
+#include "storage/read/cursors.h"
 #include "storage/read/read_view.h"
-#include "storage/write_unit.h"
+#include "storage/write/write_unit.h"
 
 namespace mayfly {
 
-/// Compiles a partial index filter or a validator. `for_index`: refuse operators that partial indexes cannot have
-/// (CannotCreateIndex 67).
-using FilterCompiler = std::function<Result<std::shared_ptr<const RecordFilter>>(BsonView filter, bool for_index)>;
+/// Compiles a partial index filter or a validator. `for_index`: refuse operators that partial
+/// indexes cannot have (CannotCreateIndex 67).
+using FilterCompiler =
+    std::function<Result<std::shared_ptr<const RecordFilter>>(BsonView filter, bool for_index)>;
 
 /// How to open a data directory.
 struct StorageOptions {
-  std::string path;                ///< data directory; created if absent
-  uint64_t cache_bytes = 0;        ///< block cache + memtables; 0: 25% of the memory the cgroup allows
-  int sync_interval_ms = 100;      ///< how long an acknowledged write without j:true may stay unsynced
+  std::string path;            ///< data directory; created if absent
+  uint64_t cache_bytes = 0;    ///< block cache + memtables; 0: 25% of the memory the cgroup allows
+  int sync_interval_ms = 100;  ///< how long an acknowledged write without j:true may stay unsynced
   FilterCompiler compile_filter;
-  Clock* clock = nullptr;          ///< required; outlives the Storage
-  /// A replica set's member: units are described for its log, unfinished index builds wait until it is primary. The committer is to be
-  /// replaced by one that knows the log (set_committer).
+  Clock* clock = nullptr;  ///< required; outlives the Storage
+  /// A replica set's member: units are described for its log, unfinished index builds wait until it
+  /// is primary. The committer is to be replaced by one that knows the log (set_committer).
   bool logged = false;
-  void* rocksdb_env = nullptr;     ///< a rocksdb::Env*, for tests with a faulty file layer
-  /// Structured log: severity 'D' 'I' 'W' 'E', message, attributes as BSON. Any thread. May be null.
-  std::function<void(char severity, std::string_view component, std::string_view message, BsonView attributes)> log;
+  void* rocksdb_env = nullptr;  ///< a rocksdb::Env*, for tests with a faulty file layer
+  /// Structured log: severity 'D' 'I' 'W' 'E', message, attributes as BSON. Any thread. May be
+  /// null.
+  std::function<void(char severity, std::string_view component, std::string_view message,
+                     BsonView attributes)>
+      log;
 };
 
 /// One open data directory. Created once at start-up, destroyed last. Threads: any.
-/// Open refuses, with a message that says what and which file: another process on the directory, an unknown format
-/// version, a corrupt file, a directory that cannot be written.
+/// Open refuses, with a message that says what and which file: another process on the directory, an
+/// unknown format version, a corrupt file, a directory that cannot be written.
 class Storage {
  public:
   static Result<std::unique_ptr<Storage>> Open(StorageOptions options);
-  ~Storage();  ///< waits for background work, flushes, closes; index builds stop and resume at the next open
+  /// waits for background work, flushes, closes; index builds stop and resume at the next open
+  ~Storage();
 
   KvStore& kv();
   Catalog& catalog();
@@ -59,7 +64,8 @@ class Storage {
   void set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy);
   const StorageOptions& options() const;
 
-  // --- reads ---------------------------------------------------------------------------------------------------------
+  // --- reads
+  // --------------------------------------------------------------------------------
   /// Full record key of `_id` in a collection that is not capped.
   static void AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::string& out);
 
@@ -69,21 +75,26 @@ class Storage {
     BsonView doc;
     std::optional<Instant> expire_at;
   };
-  /// By `_id`: one store look-up (two on capped collections). False when absent. Hot path: no allocation beyond the key.
-  Result<bool> FindById(const CollectionInfo& coll, BsonValue id, Record* out, const ReadView& view = kNow);
+  /// By `_id`: one store look-up (two on capped collections). False when absent. Hot path: no
+  /// allocation beyond the key.
+  Result<bool> FindById(const CollectionInfo& coll, BsonValue id, Record* out,
+                        const ReadView& view = kNow);
   /// By full record key.
-  Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out, const ReadView& view = kNow);
+  Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
+                     const ReadView& view = kNow);
 
   std::unique_ptr<RecordCursor> ScanRecords(CollectionInfoPtr coll, RecordScan scan);
-  std::unique_ptr<IndexCursor> ScanIndex(CollectionInfoPtr coll, IndexInfoPtr index, IndexScan scan);
+  std::unique_ptr<IndexCursor> ScanIndex(CollectionInfoPtr coll, IndexInfoPtr index,
+                                         IndexScan scan);
 
   /// Exact number of documents and of BSON bytes.
   static int64_t DocumentCount(const CollectionInfo& coll) { return coll.counters->documents; }
   uint64_t StorageBytes(const CollectionInfo& coll);
   uint64_t IndexBytes(const CollectionInfo& coll, const IndexInfo& index);
 
-  /// Checks every record (BSON, header, key) and every index against its documents; appends MongoDB's `validate` fields
-  /// (valid, nrecords, keysPerIndex, indexDetails, errors, warnings …) to `reply`.
+  /// Checks every record (BSON, header, key) and every index against its documents; appends
+  /// MongoDB's `validate` fields (valid, nrecords, keysPerIndex, indexDetails, errors, warnings …)
+  /// to `reply`.
   Result<void> Validate(Operation& op, CollectionInfoPtr coll, bool full, class BsonBuilder& reply);
 
   static const ReadView kNow;  ///< each look-up sees the latest

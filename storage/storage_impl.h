@@ -2,10 +2,10 @@
 #include <atomic>
 #include <memory>
 
-#include "storage/catalog_open.h"
-#include "storage/expiry_policy.h"
-#include "storage/lock_table.h"
+#include "storage/catalog/catalog_open.h"
+#include "storage/expiry/expiry_policy.h"
 #include "storage/storage.h"
+#include "storage/write/lock_table.h"
 
 namespace mayfly {
 
@@ -20,7 +20,8 @@ struct Storage::Impl {
   /// hand): write units then take the CollectionInfo they are given as it is. Otherwise they look
   /// it up again once they hold the gate.
   std::unique_ptr<OpenedCatalog> catalog;
-  bool logged = false;  ///< units are described for a replica set's log; set before the first client
+  bool logged =
+      false;  ///< units are described for a replica set's log; set before the first client
   ExpiryWaker expiry_waker;
   /// Goes up before what another member of the set wrote becomes visible: it says no dates, so what
   /// ExpiryHead knew is void.

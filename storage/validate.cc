@@ -1,10 +1,10 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
-#include "storage/index_keys.h"
-#include "storage/key_format.h"
+#include "storage/catalog/index_keys.h"
+#include "storage/keys/key_format.h"
 #include "storage/storage.h"
 #include "storage/storage_impl.h"
-#include "storage/write_unit_impl.h"
+#include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
 namespace {
@@ -298,8 +298,7 @@ class Validation {
       if (!ExtractKeys(*c.index, doc, &keys_)) return;
       for (size_t k = 0; k < keys_.size(); ++k) {
         MakeRow(*c.index, keys_, k, RecordIdOf(key));
-        Result<bool> found =
-            view_.Get(storage_.kv(), c.index->keyspace, row_key_, &pinned_);
+        Result<bool> found = view_.Get(storage_.kv(), c.index->keyspace, row_key_, &pinned_);
         if (!found) {
           status = found.error();
           return;
@@ -334,8 +333,7 @@ class Validation {
           }
           record_key = IdPrefix(coll_->id);
           record_key.append(record_id);
-          Result<bool> found =
-              view_.Get(storage_.kv(), Keyspace::kRecords, record_key, &pinned_);
+          Result<bool> found = view_.Get(storage_.kv(), Keyspace::kRecords, record_key, &pinned_);
           if (!found) {
             status = found.error();
             return;

@@ -4,7 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
-#include "storage/catalog_format.h"
+#include "storage/catalog/catalog_format.h"
 
 namespace mayfly {
 namespace {
@@ -165,8 +165,8 @@ void ClockGuard::Save() {
     if (suspended_) b.Append("since", since_);
     if (downtime_) b.Append("downtime", true);
   });
-  // This node's own: not through the committer, which tells the other members. A store that cannot be
-  // written to says so elsewhere; then the next Check tries again.
+  // This node's own: not through the committer, which tells the other members. A store that cannot
+  // be written to says so elsewhere; then the next Check tries again.
   auto batch = storage_.kv().NewBatch();
   batch->Put(Keyspace::kCatalog, std::string(kSettingPrefix).append(kSetting), row.bytes());
   if (storage_.kv().Write(*batch, false)) dirty_ = false;

@@ -19,14 +19,15 @@ namespace mayfly {
 /// Threads: Open() first, Check() by the monitor; the others by any.
 class ClockGuard {
  public:
-  /// `elapsed_micros`: time that has really passed, sleep of the machine included; differences only.
+  /// `elapsed_micros`: time that has really passed, sleep of the machine included; differences
+  /// only.
   ClockGuard(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,
              std::function<int64_t()> elapsed_micros,
              std::function<void(char severity, std::string_view message, BsonView)> log);
 
   void Open();
-  /// Compares; to be called at least every second or so. Writes the high-water mark once a minute and
-  /// what has changed, unless the store is not to be written to now (`may_write`).
+  /// Compares; to be called at least every second or so. Writes the high-water mark once a minute
+  /// and what has changed, unless the store is not to be written to now (`may_write`).
   void Check(bool may_write);
   /// The clock is right as it is now; the next Check() makes it permanent. False when nothing was
   /// suspended.
@@ -38,16 +39,16 @@ class ClockGuard {
   void TakeNextAsJump();
 
   /// The time to go by where a wrong one could not be taken back, that is, in what a replica set's
-  /// members are told: the clock's, or while that is beyond the limit (also before Check() has found
-  /// it) where it would be by the time that has passed. Any thread; no lock.
+  /// members are told: the clock's, or while that is beyond the limit (also before Check() has
+  /// found it) where it would be by the time that has passed. Any thread; no lock.
   Instant RightTime() const;
 
   /// For ttlStatus and the page.
   struct State {
     bool suspended = false;
     bool downtime = false;  ///< because at start-up the clock said that the server was off too long
-    Instant since{};     ///< what the clock read when it was found to have jumped
-    Instant expected{};  ///< what it should read now
+    Instant since{};        ///< what the clock read when it was found to have jumped
+    Instant expected{};     ///< what it should read now
   };
   State state() const;
 
@@ -55,7 +56,8 @@ class ClockGuard {
   void Suspend(Instant now, int64_t expected, bool downtime = false);
   /// What the clock may be off by before it goes on: ms. 0: nothing suspends for this reason.
   int64_t Limit() const {
-    return (downtime_ ? parameters_.max_downtime_secs : parameters_.max_clock_jump_secs).load() * 1000;
+    return (downtime_ ? parameters_.max_downtime_secs : parameters_.max_clock_jump_secs).load() *
+           1000;
   }
   void Release(const char* why);
   void Save();
@@ -73,9 +75,9 @@ class ClockGuard {
   mutable std::mutex mutex_;
   int64_t base_wall_ = 0, base_elapsed_ = 0;  ///< a time that was right; ms and us
   static constexpr int64_t kNoBase = INT64_MIN;
-  std::atomic<int64_t> base_us_{kNoBase};     ///< base_wall_ less base_elapsed_
-  int64_t saved_ = INT64_MIN;                 ///< the mark as it is stored, ms
-  bool dirty_ = false;                        ///< what is stored is not how it is
+  std::atomic<int64_t> base_us_{kNoBase};  ///< base_wall_ less base_elapsed_
+  int64_t saved_ = INT64_MIN;              ///< the mark as it is stored, ms
+  bool dirty_ = false;                     ///< what is stored is not how it is
   bool suspended_ = false, downtime_ = false;
   Instant since_{};
   int moving_ = 0;      ///< threads that move the clock just now

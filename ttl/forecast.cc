@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "storage/key_format.h"
+#include "storage/keys/key_format.h"
 #include "ttl/rule_date.h"
 #include "ttl/ttl_controls.h"
 
@@ -41,7 +41,8 @@ std::string MiddleKey(std::string_view a, std::string_view b) {
   if (high - low < 2) return std::string(a);
   const uint64_t mid = low + (high - low) / 2;
   std::string out(a.substr(0, same));
-  for (int shift = 56; shift >= 0; shift -= 8) out.push_back(static_cast<char>(mid >> shift & 0xFF));
+  for (int shift = 56; shift >= 0; shift -= 8)
+    out.push_back(static_cast<char>(mid >> shift & 0xFF));
   return out;
 }
 
@@ -54,8 +55,8 @@ double Bytes(Storage& storage, const RuleRange& r) {
 
 bool RangeCounter::KnownTotal(int64_t* total) const {
   if (rule_.kind == TtlRule::Kind::kDocument) return false;
-  if (rule_.index && (rule_.index->sparse || rule_.index->has_partial_filter ||
-                      rule_.index->is_multikey()))
+  if (rule_.index &&
+      (rule_.index->sparse || rule_.index->has_partial_filter || rule_.index->is_multikey()))
     return false;
   *total = Storage::DocumentCount(*rule_.coll);
   return true;
@@ -160,7 +161,8 @@ Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bou
     int64_t left = count_all_;
     bool all = true;
     for (size_t i = 0; i < n && all; ++i) {
-      MAYFLY_TRY(int64_t found, Scan(ranges[i], left, static_cast<size_t>(count_all_) / kSamples + 1));
+      MAYFLY_TRY(int64_t found,
+                 Scan(ranges[i], left, static_cast<size_t>(count_all_) / kSamples + 1));
       out[i] = {static_cast<double>(found), true};
       left -= found;
       all = left >= 0;
@@ -282,8 +284,7 @@ Result<double> RangeCounter::CountRoughly(int64_t from, int64_t to) {
 
 Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule, bool roughly) {
   const int64_t threshold = rule.Threshold(op.now);
-  if (rule.state().resume_millis.load() > threshold || threshold == INT64_MIN)
-    return Counted{};
+  if (rule.state().resume_millis.load() > threshold || threshold == INT64_MIN) return Counted{};
   RangeCounter counter(storage, op, rule);
   const int64_t end = threshold == INT64_MAX ? threshold : threshold + 1;
   if (roughly) {
@@ -339,9 +340,10 @@ Result<void> CountDocuments(Storage& storage, Operation& op, const CollectionInf
       ++f->beyond;
     } else {
       // (from, to]: the bounds are integer shares of the horizon.
-      auto i = std::min<int64_t>(buckets - 1, static_cast<int64_t>(
-          static_cast<double>(d.deadline - op.now.millis) / static_cast<double>(horizon_millis) *
-          static_cast<double>(buckets)));
+      auto i = std::min<int64_t>(
+          buckets - 1,
+          static_cast<int64_t>(static_cast<double>(d.deadline - op.now.millis) /
+                               static_cast<double>(horizon_millis) * static_cast<double>(buckets)));
       while (i > 0 && d.deadline <= f->intervals[static_cast<size_t>(i)].from.millis) --i;
       while (d.deadline > f->intervals[static_cast<size_t>(i)].to.millis) ++i;
       Forecast::Interval& interval = f->intervals[static_cast<size_t>(i)];
@@ -416,7 +418,8 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
       }
       if (looked > 0) {
         share = static_cast<double>(deciding) / static_cast<double>(looked);
-        share_error = 2 * std::sqrt(std::max(share * (1 - share), 0.0) / static_cast<double>(looked));
+        share_error =
+            2 * std::sqrt(std::max(share * (1 - share), 0.0) / static_cast<double>(looked));
       }
       f.exact = false;
     }

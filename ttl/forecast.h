@@ -70,8 +70,9 @@ inline constexpr int64_t kForecastExactDocuments = 50'000;
 struct ForecastOptions {
   int64_t horizon_seconds = 86'400;
   int buckets = 24;
-  int64_t count_all = kCountAllEntries;                 ///< as RangeCounter has it
-  int64_t exact_documents = kForecastExactDocuments;    ///< collections of so many are looked at document by document
+  int64_t count_all = kCountAllEntries;  ///< as RangeCounter has it
+  int64_t exact_documents =
+      kForecastExactDocuments;  ///< collections of so many are looked at document by document
 };
 /// ttlForecast's answer.
 struct Forecast {

@@ -44,7 +44,9 @@ ZoneInfo Zone(const ReapWindow& w) {
 
 }  // namespace
 
-bool ReapWindow::Contains(Instant t) const { return Inside(*this, MinuteOfDay(Zone(*this), t.millis)); }
+bool ReapWindow::Contains(Instant t) const {
+  return Inside(*this, MinuteOfDay(Zone(*this), t.millis));
+}
 
 Instant ReapWindow::Opens(Instant t) const {
   const ZoneInfo zone = Zone(*this);
@@ -68,16 +70,15 @@ Result<ReapLimits> ParseReapLimits(BsonValue option, ErrorCode code, std::string
     return Error{code, where + std::string(field) + " " + std::move(why)};
   };
   if (!option.IsDocument())
-    return type("", option,
-                "a document {maxDocsPerSecond, window, timezone, catchUpSeconds}");
+    return type("", option, "a document {maxDocsPerSecond, window, timezone, catchUpSeconds}");
   ReapLimits limits;
   std::optional<std::string> timezone;
   auto whole = [&](std::string_view field, BsonValue v) -> Result<int64_t> {
     if (!v.IsNumber()) return type(field, v, "a number");
     const double d = v.NumberAsDouble();
     if (std::isnan(d) || d < 0 || d > 2147483647.0 || d != std::floor(d))
-      return bad(field, "must be a whole number from 0 to 2147483647, but it is " +
-                            ToRelaxedJson(v));
+      return bad(field,
+                 "must be a whole number from 0 to 2147483647, but it is " + ToRelaxedJson(v));
     return v.NumberAsInt64();
   };
   for (const BsonElement& e : option.Document()) {
@@ -92,8 +93,9 @@ Result<ReapLimits> ParseReapLimits(BsonValue option, ErrorCode code, std::string
         return bad(".window", "must be like \"02:00-05:00\", but it is \"" +
                                   std::string(e.value.String()) + "\"");
       if (w.begin_minute == w.end_minute)
-        return bad(".window", "is empty: it begins and ends at the same minute; leave it out for "
-                              "no window");
+        return bad(".window",
+                   "is empty: it begins and ends at the same minute; leave it out for "
+                   "no window");
       limits.window = std::move(w);
     } else if (e.name == "timezone") {
       if (!e.value.IsString()) return type(".timezone", e.value, "a string");
@@ -117,8 +119,7 @@ ReapLimits StoredReapLimits(const TtlRule& rule) {
   if (!rule.index) return {};
   BsonValue option = rule.index->extra.view()["reap"];
   if (!option.IsDocument()) return {};
-  Result<ReapLimits> limits =
-      ParseReapLimits(option, ErrorCode::kInvalidOptions, rule.index->name);
+  Result<ReapLimits> limits = ParseReapLimits(option, ErrorCode::kInvalidOptions, rule.index->name);
   return limits ? limits.value() : ReapLimits();  // it was checked when it was stored
 }
 
@@ -149,8 +150,8 @@ void RateLimiter::Spend(int64_t documents) {
 int64_t RateLimiter::NextMillis() const {
   // A good part of a burst at a time, so that a low rate does not mean a wake-up a document.
   const double want = std::max(1.0, Burst() / 2) - tokens_;
-  return last_ + std::max<int64_t>(1, static_cast<int64_t>(
-                                          std::ceil(want * 1000 / static_cast<double>(rate_))));
+  return last_ + std::max<int64_t>(
+                     1, static_cast<int64_t>(std::ceil(want * 1000 / static_cast<double>(rate_))));
 }
 
 }  // namespace mayfly

@@ -22,11 +22,12 @@ struct ReapWindow {
 struct ReapLimits {
   int64_t max_docs_per_second = 0;   ///< 0: no limit
   std::optional<ReapWindow> window;  ///< none: always
-  int64_t catch_up_seconds = 0;      ///< a lag longer than this lifts the other two; 0: nothing does
+  int64_t catch_up_seconds = 0;  ///< a lag longer than this lifts the other two; 0: nothing does
 };
 
-/// Reads and checks the option. Errors: `code` (CannotCreateIndex 67 at createIndexes, InvalidOptions
-/// 72 at collMod) for a value, TypeMismatch 14 for a type; each names the index and the field.
+/// Reads and checks the option. Errors: `code` (CannotCreateIndex 67 at createIndexes,
+/// InvalidOptions 72 at collMod) for a value, TypeMismatch 14 for a type; each names the index and
+/// the field.
 Result<ReapLimits> ParseReapLimits(BsonValue option, ErrorCode code, std::string_view index_name);
 
 /// The limits as the rule's index has them in the catalog; none for other kinds of rules.

@@ -8,12 +8,13 @@
 namespace mayfly {
 namespace {
 
-constexpr int64_t kSliceMicros = 500;      ///< of a group while clients are served
-constexpr int64_t kPauseMicros = 300;      ///< after it
+constexpr int64_t kSliceMicros = 500;  ///< of a group while clients are served
+constexpr int64_t kPauseMicros = 300;  ///< after it
 constexpr int64_t kLongestPause = 3'000;
 constexpr size_t kSmallest = 32;
-constexpr int64_t kWindow = 20'000;        ///< so often it is looked whether clients are served, microseconds
-constexpr int64_t kBusyRate = 200;         ///< requests a second from which on they are
+constexpr int64_t kWindow =
+    20'000;  ///< so often it is looked whether clients are served, microseconds
+constexpr int64_t kBusyRate = 200;  ///< requests a second from which on they are
 
 int64_t Micros(clockid_t id) {
   timespec t;
@@ -55,7 +56,8 @@ void ReapPacer::End(size_t documents) {
     }
   }
   if (!busy_) return;
-  // Time that passed while this thread did not run: others wanted the processor, or the disk was slow.
+  // Time that passed while this thread did not run: others wanted the processor, or the disk was
+  // slow.
   const int64_t waited = std::max<int64_t>(wall - cpu - 100, 0);
   const int64_t pause = std::min(kPauseMicros + waited + 2 * late_, kLongestPause);
   Rest(pause);

@@ -1,6 +1,6 @@
 #include "ttl/rule_date.h"
 
-#include "storage/visibility.h"
+#include "storage/read/visibility.h"
 
 namespace mayfly {
 namespace {
@@ -62,7 +62,7 @@ NeverExpires ReasonAt(BsonView doc, std::string_view path) {
 
 std::string_view NeverExpiresName(NeverExpires why) {
   static constexpr std::string_view kNames[] = {
-      "no",       "missing", "null",       "string",            "number", "bool",        "timestamp",
+      "no",       "missing", "null",       "string",           "number", "bool",        "timestamp",
       "objectId", "object",  "emptyArray", "arrayWithoutDate", "other",  "beforeEpoch", "filtered"};
   static_assert(std::size(kNames) == static_cast<size_t>(NeverExpires::kCount));
   return kNames[static_cast<size_t>(why)];

@@ -48,10 +48,10 @@ inline int64_t ExpiryOf(const TtlRule& rule, int64_t date) {
 
 /// What a rule means for the documents that there are: one scan of the collection.
 struct RuleCensus {
-  int64_t total = 0;                         ///< documents
+  int64_t total = 0;                             ///< documents
   int64_t now = 0, next_hour = 0, next_day = 0;  ///< due; due within … from now, those due apart
   int64_t will_expire = 0;
-  std::optional<int64_t> oldest, newest;     ///< dates that the rule counts from
+  std::optional<int64_t> oldest, newest;  ///< dates that the rule counts from
   std::array<int64_t, static_cast<size_t>(NeverExpires::kCount)> never{};
   /// Some `_id`s for each reason.
   std::array<std::vector<Value>, static_cast<size_t>(NeverExpires::kCount)> samples;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "protocol/value.h"
-#include "storage/key_encoding.h"
-#include "storage/key_format.h"
+#include "storage/keys/key_encoding.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 namespace {

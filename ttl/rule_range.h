@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "storage/kv.h"
+#include "storage/kv/kv.h"
 #include "ttl/ttl_rule.h"
 
 namespace mayfly {

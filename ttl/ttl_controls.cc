@@ -87,8 +87,7 @@ std::string_view TtlStandingName(TtlStanding s) {
   return s == TtlStanding::kActive ? "active" : s == TtlStanding::kPaused ? "paused" : "held";
 }
 
-TtlControls::TtlControls(Storage& storage)
-    : storage_(storage), state_(std::make_shared<State>()) {}
+TtlControls::TtlControls(Storage& storage) : storage_(storage), state_(std::make_shared<State>()) {}
 
 TtlControls::StatePtr TtlControls::Get() const {
   std::lock_guard l(mutex_);
@@ -278,7 +277,7 @@ Result<std::optional<Instant>> TtlControls::ArchiveDeadline(const CollectionInfo
 }
 
 TtlStanding TtlControls::StateOf(const CollectionInfo& coll, std::string_view identity,
-                                  Instant now) const {
+                                 Instant now) const {
   StatePtr s;
   const std::string key = RuleKey(coll.uuid, identity);
   {
@@ -527,8 +526,8 @@ TtlControls::Evaluation::~Evaluation() {
     std::lock_guard l(controls_.mutex_);
     for (const std::string& key : keys_)
       controls_.evaluating_.erase(controls_.evaluating_.find(key));
-    controls_.any_rules_ = !controls_.state_->pauses.empty() ||
-                           !controls_.state_->guards.empty() || !controls_.evaluating_.empty();
+    controls_.any_rules_ = !controls_.state_->pauses.empty() || !controls_.state_->guards.empty() ||
+                           !controls_.evaluating_.empty();
   }
   if (controls_.on_change) controls_.on_change();
 }

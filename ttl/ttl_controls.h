@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/expiry_policy.h"
+#include "storage/expiry/expiry_policy.h"
 #include "storage/storage.h"
 #include "ttl/ttl_rule.h"
 
@@ -23,9 +23,9 @@ inline constexpr std::string_view kTtlControlsSetting = "ttl/controls";
 struct TtlScope {
   enum class Level : uint8_t { kServer = 0, kDatabase = 1, kCollection = 2, kRule = 3 };
   Level level = Level::kServer;
-  std::string db;     ///< from kDatabase on
-  Uuid uuid{};        ///< from kCollection on: a renamed collection keeps what it has
-  std::string rule;   ///< kRule: RuleIdentity
+  std::string db;    ///< from kDatabase on
+  Uuid uuid{};       ///< from kCollection on: a renamed collection keeps what it has
+  std::string rule;  ///< kRule: RuleIdentity
 };
 
 /// Names a rule within its collection: an index's name, "$clustered" or "$document".
@@ -127,9 +127,9 @@ class TtlControls final : public ExpiryPolicy {
   /// The rule is gone: what concerns it goes too.
   Result<void> Forget(Operation& op, const Uuid& uuid, const std::vector<std::string>& rules);
   Result<void> ForgetCollection(Operation& op, const Uuid& uuid);
-  /// `replace` makes the collection `to` of `db` take the place of `from`, which is gone then: what is
-  /// set on `from` is set on `to` before, so that nothing acts in between, and stays as it was when
-  /// `replace` fails.
+  /// `replace` makes the collection `to` of `db` take the place of `from`, which is gone then: what
+  /// is set on `from` is set on `to` before, so that nothing acts in between, and stays as it was
+  /// when `replace` fails.
   Result<void> CarryOver(Operation& op, const Uuid& from, const Uuid& to, std::string_view db,
                          const std::function<Result<void>()>& replace);
 

@@ -10,13 +10,13 @@ namespace mayfly {
 /// What the monitor needs of the process around it. Every function may be empty; all are called on
 /// the monitor's thread.
 struct TtlEnvironment {
-  std::function<bool()> may_run;          ///< false: fsync lock, not primary, shutting down
+  std::function<bool()> may_run;  ///< false: fsync lock, not primary, shutting down
   /// Requests of clients so far: between two groups of deletes, whether the machine is needed.
   std::function<int64_t()> foreground_requests;
   /// Microseconds that have really passed, sleep of the machine included; differences only. Empty:
   /// the clock's MonotonicMicros.
   std::function<int64_t()> elapsed_micros;
-  std::function<int64_t()> slow_millis;   ///< work on a rule that took longer is logged at info
+  std::function<int64_t()> slow_millis;  ///< work on a rule that took longer is logged at info
   std::function<void(char severity, std::string_view message, BsonView attributes)> log;
   /// An operation for one visit that currentOp shows ({delete: coll, deletes: [{q: …, limit: 0}]},
   /// desc "TTLMonitor"); released at its end.

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "protocol/bson_builder.h"
-#include "storage/tombstone.h"
+#include "storage/expiry/tombstone.h"
 
 namespace mayfly {
 namespace {
@@ -34,9 +34,10 @@ TtlMonitor::TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& para
       parameters_(parameters),
       metrics_(metrics),
       env_(std::move(environment)),
-      guard_(storage, clock, parameters, metrics,
-             env_.elapsed_micros ? env_.elapsed_micros : [&clock] { return clock.MonotonicMicros(); },
-             env_.log),
+      guard_(
+          storage, clock, parameters, metrics,
+          env_.elapsed_micros ? env_.elapsed_micros : [&clock] { return clock.MonotonicMicros(); },
+          env_.log),
       schedule_(storage, states_),
       reaper_(storage, clock, parameters, metrics, batched, env_, [this] { return KeepOn(); }) {}
 
@@ -110,10 +111,10 @@ bool TtlMonitor::Enabled() const {
 }
 
 void TtlMonitor::Run() {
-  // Clients come first by the pauses that the pacer makes, not by a lower priority of this thread: it
-  // holds locks of the store that they need (its cache, its versions), and one that is kept from the
-  // processor with such a lock keeps them waiting for tens of milliseconds. The pauses are short: the
-  // kernel's usual slack would add a quarter to them.
+  // Clients come first by the pauses that the pacer makes, not by a lower priority of this thread:
+  // it holds locks of the store that they need (its cache, its versions), and one that is kept from
+  // the processor with such a lock keeps them waiting for tens of milliseconds. The pauses are
+  // short: the kernel's usual slack would add a quarter to them.
   prctl(PR_SET_TIMERSLACK, 10'000UL, 0, 0, 0);
   ExpiryWaker& waker = storage_.expiry_waker();
   while (!Stopping()) {
@@ -336,15 +337,14 @@ bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {
     if (docs != INT64_MAX) limits->docs = limits->docs > 0 ? std::min(limits->docs, docs) : docs;
   };
   const int64_t next = slot.NextMillis();
-  const bool catch_up =
-      slot.limits.catch_up_seconds > 0 && next != INT64_MIN &&
-      slot.rule.Deadline(next) < now.millis - slot.limits.catch_up_seconds * 1000;
+  const bool catch_up = slot.limits.catch_up_seconds > 0 && next != INT64_MIN &&
+                        slot.rule.Deadline(next) < now.millis - slot.limits.catch_up_seconds * 1000;
   if (!catch_up) {
     // Later than this the rule is not limited any more.
-    const int64_t lifted = slot.limits.catch_up_seconds > 0 && next != INT64_MIN
-                               ? SaturatingDeadline(slot.rule.Deadline(next) + 1,
-                                                    slot.limits.catch_up_seconds)
-                               : INT64_MAX;
+    const int64_t lifted =
+        slot.limits.catch_up_seconds > 0 && next != INT64_MIN
+            ? SaturatingDeadline(slot.rule.Deadline(next) + 1, slot.limits.catch_up_seconds)
+            : INT64_MAX;
     if (slot.limits.window && !slot.limits.window->Contains(now))
       return wait(TtlWait::kWindow, std::min(lifted, slot.limits.window->Opens(now).millis));
     const int64_t may = slot.limiter.Available(now.millis);

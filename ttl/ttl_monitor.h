@@ -57,8 +57,8 @@ class TtlMonitor {
   bool KeepOn() const { return !Stopping() && Enabled(); }
   void IntervalPass(Instant at);
   void PrecisePass();
-  /// Removes what is due, rule by rule in turns, until nothing is. `pass`: it is part of a pass, whose
-  /// sub-passes are counted. False when the work was interrupted.
+  /// Removes what is due, rule by rule in turns, until nothing is. `pass`: it is part of a pass,
+  /// whose sub-passes are counted. False when the work was interrupted.
   bool WorkOff(bool pass);
   /// One visit, and where the rule goes from there. False when the rule must wait.
   bool VisitSlot(TtlSlot& slot, Instant now, VisitLimits limits, Visit* visit);
@@ -81,8 +81,8 @@ class TtlMonitor {
   // The thread's own.
   TtlSchedule schedule_;
   TtlReaper reaper_;
-  RateLimiter limiter_;       ///< of ttlMaxDocsPerSecond
-  int64_t limited_until_ = INT64_MIN;  ///< ms
+  RateLimiter limiter_;                       ///< of ttlMaxDocsPerSecond
+  int64_t limited_until_ = INT64_MIN;         ///< ms
   std::unordered_set<std::string> reported_;  ///< index and reason: logged once
   int64_t next_pass_ = 0;
 

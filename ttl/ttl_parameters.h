@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "storage/counter.h"
+#include "storage/write/counter.h"
 
 namespace mayfly {
 
@@ -26,8 +26,8 @@ struct TtlParameters {
   // Handed on to storage's ExpiryPolicy, which says what they mean.
   std::atomic<bool> read_filter{false};
   std::atomic<int64_t> metadata_purge_secs{259'200};
-  std::atomic<int> monitor_mode{0};      ///< 0 precise, 1 interval
-  std::atomic<int> compound_indexes{0};  ///< 0 reject, 1 ignore
+  std::atomic<int> monitor_mode{0};             ///< 0 precise, 1 interval
+  std::atomic<int> compound_indexes{0};         ///< 0 reject, 1 ignore
   std::atomic<int64_t> max_docs_per_second{0};  ///< over all rules; 0: no limit
   std::atomic<int64_t> max_clock_jump_secs{3600};
   /// How long the server may have been off, by the clock at start-up; 0: any time.
@@ -80,7 +80,8 @@ class LagHistogram {
     if (bucket < 2 * kSteps) return static_cast<int64_t>(bucket);
     int shift = static_cast<int>(bucket) / kSteps - 1;
     // Unsigned: behind the last bucket lies 2^63.
-    return static_cast<int64_t>(((static_cast<uint64_t>(bucket) - static_cast<uint64_t>(shift * kSteps) + 1) << shift) - 1);
+    return static_cast<int64_t>(
+        ((static_cast<uint64_t>(bucket) - static_cast<uint64_t>(shift * kSteps) + 1) << shift) - 1);
   }
   std::array<Counter, 63 * kSteps> counts_;
   std::atomic<int64_t> max_{0};
@@ -91,7 +92,7 @@ struct TtlMetrics {
   Counter deleted_documents, invalid_index_skips, passes, sub_passes;
   Counter bytes_deleted;  ///< BSON bytes of deleted_documents
   Counter archived_documents;
-  Counter clock_holds;    ///< times that the clock guard stepped in
+  Counter clock_holds;  ///< times that the clock guard stepped in
   LagHistogram lag;
 };
 

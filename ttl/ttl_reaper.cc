@@ -4,15 +4,16 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/micros.h"
-#include "storage/expiry_cover.h"
+#include "storage/expiry/expiry_cover.h"
 #include "ttl/rule_date.h"
 
 namespace mayfly {
 namespace {
 
 /// So many point deletes at the head of an index are worth one range delete over them, once the
-/// backlog is gone and while it is worked off: for readers after a restart and on other members; here
-/// they know the head (ExpiryHead). Not more often, since the store writes its memtable out each time.
+/// backlog is gone and while it is worked off: for readers after a restart and on other members;
+/// here they know the head (ExpiryHead). Not more often, since the store writes its memtable out
+/// each time.
 constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 500'000;
 /// So many entries may have taken the head of the index out of the blocks in memory.
 constexpr int64_t kWarmAfter = 100;
@@ -209,8 +210,7 @@ Result<void> TtlReaper::Reap(Work& w) {
     }
     pacer_.Begin();
     size_t most = batched ? pacer_.GroupSize() : 1;
-    if (w.limits.docs > 0)
-      most = std::min(most, static_cast<size_t>(w.limits.docs - v.deleted));
+    if (w.limits.docs > 0) most = std::min(most, static_cast<size_t>(w.limits.docs - v.deleted));
     w.group_first = cursor.millis();
     dates_.clear();
     size_t n = 0;
@@ -284,11 +284,10 @@ void TtlReaper::WarmHead(const TtlRule& rule, int64_t millis) {
 }
 
 Result<void> TtlReaper::Cover(Work& w) {
-  MAYFLY_TRY(bool covered,
-             w.rule.index ? CoverReaped(storage_, w.op, *w.rule.coll, *w.rule.index, w.threshold,
-                                        w.last_entry)
-                          : CoverReapedDeadlines(storage_, w.op, *w.rule.coll, w.threshold,
-                                                 w.last_entry));
+  MAYFLY_TRY(bool covered, w.rule.index ? CoverReaped(storage_, w.op, *w.rule.coll, *w.rule.index,
+                                                      w.threshold, w.last_entry)
+                                        : CoverReapedDeadlines(storage_, w.op, *w.rule.coll,
+                                                               w.threshold, w.last_entry));
   if (covered) w.slot.uncovered = 0;
   return Ok();
 }
@@ -331,7 +330,9 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
           code == ErrorCode::kQueryPlanKilled || code == ErrorCode::kInternalError)
         return gone.error();
       if (keys.size() > 1) {
-        { WriteUnit dropped(std::move(unit)); }  // gives up its locks
+        {
+          WriteUnit dropped(std::move(unit));
+        }  // gives up its locks
         return DeleteGroup(w, keys.first(keys.size() / 2), false);
       }
       w.visit.error = gone.error().message;
@@ -358,9 +359,9 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
   // What a full group has not come to is locked no longer and comes first in the next.
   size_t done = keys.size();
   if (taken < locked_.size())
-    done = static_cast<size_t>(
-        std::upper_bound(keys.begin(), keys.end(), std::string_view(locked_[taken - 1].record_key)) -
-        keys.begin());
+    done = static_cast<size_t>(std::upper_bound(keys.begin(), keys.end(),
+                                                std::string_view(locked_[taken - 1].record_key)) -
+                               keys.begin());
   if (busy > 0) {
     state.Lower(w.group_first);
     w.visit.more = w.visit.blocked = true;

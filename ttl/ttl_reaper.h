@@ -26,8 +26,8 @@ struct Visit {
 };
 
 /// Deletes what is due by one rule, in order of time. Documents are locked, read again, checked and
-/// deleted a group at a time in one write unit; MongoDB's batches are parts of a group and counted as
-/// such (EXPIRY rules T6, T7). The monitor thread's own.
+/// deleted a group at a time in one write unit; MongoDB's batches are parts of a group and counted
+/// as such (EXPIRY rules T6, T7). The monitor thread's own.
 class TtlReaper {
  public:
   TtlReaper(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,
@@ -49,8 +49,9 @@ class TtlReaper {
   /// `rest`: with them the group is complete.
   Result<size_t> DeleteGroup(Work& w, std::span<const std::string_view> keys, bool rest);
   Result<void> Cover(Work& w);
-  /// Reads the first document that stays into the block cache, which the reaper keeps what it removes
-  /// out of: the next query in the order of time begins there. Errors are the reader's to meet.
+  /// Reads the first document that stays into the block cache, which the reaper keeps what it
+  /// removes out of: the next query in the order of time begins there. Errors are the reader's to
+  /// meet.
   void WarmHead(const TtlRule& rule, int64_t millis);
   void Log(char severity, std::string_view message, const TtlRule& rule,
            const std::function<void(BsonBuilder&)>& more = {});

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "protocol/value.h"
-#include "storage/index_keys.h"
-#include "storage/key_encoding.h"
-#include "storage/key_format.h"
-#include "storage/namespace.h"
-#include "storage/visibility.h"
+#include "storage/catalog/index_keys.h"
+#include "storage/catalog/namespace.h"
+#include "storage/keys/key_encoding.h"
+#include "storage/keys/key_format.h"
+#include "storage/read/visibility.h"
 
 namespace mayfly {
 namespace {

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/catalog.h"
+#include "storage/catalog/catalog.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -19,8 +19,9 @@ struct TtlRule {
   int64_t seconds = 0;
 
   ExpiryState& state() const {
-    return index ? *index->expiry
-                 : kind == Kind::kClustered ? *coll->expiry : *coll->document_expiry;
+    return index                      ? *index->expiry
+           : kind == Kind::kClustered ? *coll->expiry
+                                      : *coll->document_expiry;
   }
   /// Unique among rules.
   uint64_t id() const {
@@ -28,7 +29,9 @@ struct TtlRule {
   }
   /// As tombstones and logs say which rule it was: the index's name, "clustered" or "document".
   std::string_view RuleName() const {
-    return index ? std::string_view(index->name) : kind == Kind::kClustered ? "clustered" : "document";
+    return index                      ? std::string_view(index->name)
+           : kind == Kind::kClustered ? "clustered"
+                                      : "document";
   }
   std::string Name() const { return coll->ns + (index ? "." + index->name : ""); }
   /// The latest date that is due at `now` (EXPIRY rule R2: due when field <= now - seconds).

@@ -21,15 +21,16 @@ enum class TtlWait : uint8_t {
 
 /// What the monitor reports of one rule.
 struct TtlRuleFigures {
-  int64_t next_deadline = INT64_MAX;  ///< ms; INT64_MAX: nothing will expire; INT64_MIN: not looked yet
-  int64_t lag_millis = 0;             ///< how long the earliest document is past its deadline
+  int64_t next_deadline =
+      INT64_MAX;           ///< ms; INT64_MAX: nothing will expire; INT64_MIN: not looked yet
+  int64_t lag_millis = 0;  ///< how long the earliest document is past its deadline
   int64_t deleted = 0, bytes_deleted = 0;  ///< since start-up
-  double rate_per_second = 0;         ///< documents deleted, over the last ten seconds
-  int64_t last_visit = INT64_MIN;     ///< ms, when it was last worked on; INT64_MIN: never
+  double rate_per_second = 0;              ///< documents deleted, over the last ten seconds
+  int64_t last_visit = INT64_MIN;          ///< ms, when it was last worked on; INT64_MIN: never
   std::string last_error;  ///< of the last visit, or of what it had to leave; empty: it went well
   TtlWait waits_for = TtlWait::kNothing;
-  int64_t waits_until = INT64_MIN;    ///< ms; INT64_MAX: until something changes
-  bool left_behind = false;           ///< documents past their deadline were passed over
+  int64_t waits_until = INT64_MIN;  ///< ms; INT64_MAX: until something changes
+  bool left_behind = false;         ///< documents past their deadline were passed over
   int64_t refused = 0;  ///< of those: what the archive does not take, as of the last look at them
   int64_t refused_earliest = INT64_MAX;  ///< their earliest date, ms
 };

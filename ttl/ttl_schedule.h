@@ -16,13 +16,13 @@ struct TtlSlot {
   TtlRule rule;
   std::shared_ptr<TtlRuleState> figures;
   ReapLimits limits;
-  RateLimiter limiter;        ///< of limits.max_docs_per_second
-  int64_t uncovered = 0;      ///< deletes since the last range delete over the head of its index
+  RateLimiter limiter;    ///< of limits.max_docs_per_second
+  int64_t uncovered = 0;  ///< deletes since the last range delete over the head of its index
   int64_t left_until = INT64_MAX;  ///< ms; when documents that were left behind are looked at again
 
-  /// A visit that ended before all that is due was done: where the next one goes on, entry and date.
-  /// The marks of the rule's ExpiryState stay raised meanwhile, as during a visit; what comes in
-  /// behind lowers them. Empty: the last visit was finished.
+  /// A visit that ended before all that is due was done: where the next one goes on, entry and
+  /// date. The marks of the rule's ExpiryState stay raised meanwhile, as during a visit; what comes
+  /// in behind lowers them. Empty: the last visit was finished.
   std::string resume_entry;
   int64_t resume_date = INT64_MAX;
   /// The earliest date there is; INT64_MIN: not known, INT64_MAX: none.
@@ -36,19 +36,19 @@ struct TtlSlot {
     resume_date = INT64_MAX;
   }
 
-  std::string last_error;     ///< of the last visit: logged once
+  std::string last_error;  ///< of the last visit: logged once
   // Work since the last log line.
   int64_t deleted = 0, keys_examined = 0, docs_examined = 0, keys_deleted = 0, micros = 0;
 
   // The schedule's own.
-  int64_t key = INT64_MAX;    ///< ms, when it is to be visited; INT64_MAX: not in the order
+  int64_t key = INT64_MAX;         ///< ms, when it is to be visited; INT64_MAX: not in the order
   int64_t not_before = INT64_MIN;  ///< ms
   bool queued = false;
   uint64_t seen = 0;
 };
 
-/// All rules in the order of their next deadlines. A turn of the monitor costs by what is due and by
-/// what writers noted, not by how many rules there are. The monitor thread's own.
+/// All rules in the order of their next deadlines. A turn of the monitor costs by what is due and
+/// by what writers noted, not by how many rules there are. The monitor thread's own.
 class TtlSchedule {
  public:
   TtlSchedule(Storage& storage, TtlRuleStates& states) : storage_(storage), states_(states) {}
@@ -68,8 +68,8 @@ class TtlSchedule {
   /// Forgets every not_before, and looks again at what was left behind: controls, limits or the
   /// clock changed.
   void Reconsider();
-  /// When the earliest slot is to be visited; INT64_MAX: none. Also INT64_MIN for one whose index has
-  /// not been looked into.
+  /// When the earliest slot is to be visited; INT64_MAX: none. Also INT64_MIN for one whose index
+  /// has not been looked into.
   int64_t Next() const { return order_.empty() ? INT64_MAX : order_.begin()->first; }
 
   /// Moves what is due at `now` to the end of the queue of those at work, and returns the first of

@@ -180,7 +180,8 @@ Result<Value> Mod(const EvalArgs& a) {
     }
     if (y.NumberAsDouble() == 0) return LocationError(16610, "can't $mod by zero");
     // A divisor that is a whole double counts as the integer it is.
-    if (int32_t whole; RankOf(x) != Rank::kDouble && RankOf(y) == Rank::kDouble && ExactInt32(y, &whole))
+    if (int32_t whole;
+        RankOf(x) != Rank::kDouble && RankOf(y) == Rank::kDouble && ExactInt32(y, &whole))
       return MakeInteger(whole == -1 ? 0 : x.NumberAsInt64() % whole, RankOf(x) == Rank::kLong);
     if (rank == Rank::kDouble)
       return Value::Double(std::fmod(x.NumberAsDouble(), y.NumberAsDouble()));

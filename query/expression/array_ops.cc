@@ -88,9 +88,8 @@ Result<Value> ExtremeN(const EvalArgs& a, int sign) {
   MAYFLY_TRY(ElementList list, ElementList::Of(a.ctx, a.view(1)));
   std::vector<BsonValue>& v = list.values();
   std::erase_if(v, [](BsonValue x) { return x.IsNullish(); });
-  MAYFLY_TRY(SortValues(a.ctx, v, [sign](BsonValue x, BsonValue y) {
-    return CompareValues(x, y) * sign < 0;
-  }));
+  MAYFLY_TRY(SortValues(
+      a.ctx, v, [sign](BsonValue x, BsonValue y) { return CompareValues(x, y) * sign < 0; }));
   if (static_cast<uint64_t>(n) < v.size()) v.resize(static_cast<size_t>(n));
   return ArrayOf(a.ctx, v);
 }
@@ -279,10 +278,10 @@ Result<Value> SortArray(const EvalArgs& a) {
   }
   if (parts[0].path.empty()) {
     MAYFLY_TRY(ElementList list, ElementList::Of(a.ctx, a.view(0)));
-    MAYFLY_TRY(
-        SortValues(a.ctx, list.values(), [sign = parts[0].descending ? -1 : 1](BsonValue x, BsonValue y) {
-          return CompareValues(x, y) * sign < 0;
-        }));
+    MAYFLY_TRY(SortValues(a.ctx, list.values(),
+                          [sign = parts[0].descending ? -1 : 1](BsonValue x, BsonValue y) {
+                            return CompareValues(x, y) * sign < 0;
+                          }));
     return ArrayOf(a.ctx, list.values());
   }
   struct Item {
@@ -320,9 +319,8 @@ Result<Value> SortArray(const EvalArgs& a) {
     }
     return false;
   };
-  MAYFLY_TRY(
-      SortItems(a.ctx, items, less,
-                [&](const Item& item) { return item.value.size() + 32 * parts.size(); }));
+  MAYFLY_TRY(SortItems(a.ctx, items, less,
+                       [&](const Item& item) { return item.value.size() + 32 * parts.size(); }));
   GrowingArray out(a.ctx);
   for (auto& item : items) {
     MAYFLY_TRY(out.Append(item.value));

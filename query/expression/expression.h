@@ -67,8 +67,8 @@ struct EvalContext {
   Instant now;                   ///< $$NOW: the operation's clock reading
   uint64_t cluster_time = 0;     ///< $$CLUSTER_TIME: Operation::cluster_time; 0: there is none
   Operation* op = nullptr;       ///< for interrupt checks in long evaluations; may be null
-  /// While parsing, to see whether the value can stand in for the expression: what is short to write and
-  /// long to make refuses.
+  /// While parsing, to see whether the value can stand in for the expression: what is short to
+  /// write and long to make refuses.
   bool folding = false;
 };
 

@@ -10,8 +10,8 @@ namespace {
 /// A value may be a little larger than kMaxValueBytes: its last element is put in whole.
 constexpr size_t kSlack = 64 << 10;
 
-/// The account of the operation that this thread works for. An operation stays on its thread until it is
-/// done, or begins anew.
+/// The account of the operation that this thread works for. An operation stays on its thread until
+/// it is done, or begins anew.
 const std::shared_ptr<ValueAccount>& AccountOf(uint64_t operation) {
   thread_local uint64_t of = 0;
   thread_local std::shared_ptr<ValueAccount> account;
@@ -23,15 +23,16 @@ const std::shared_ptr<ValueAccount>& AccountOf(uint64_t operation) {
 }
 
 Error TooMuch() {
-  return Error{ErrorCode::kExceededMemoryLimit,
-               "The values of the expressions of one operation use more than the " +
-                   std::to_string(kMaxOperationValues >> 20) +
-                   " MB they may have together: make arrays and strings smaller, or work on them in "
-                   "several stages"};
+  return Error{
+      ErrorCode::kExceededMemoryLimit,
+      "The values of the expressions of one operation use more than the " +
+          std::to_string(kMaxOperationValues >> 20) +
+          " MB they may have together: make arrays and strings smaller, or work on them in "
+          "several stages"};
 }
 
-/// A value that is charged to an operation as long as anybody shares it. To the process it is charged by
-/// itself.
+/// A value that is charged to an operation as long as anybody shares it. To the process it is
+/// charged by itself.
 struct Charged {
   Charged(Value v, std::shared_ptr<ValueAccount> a)
       : value(std::move(v)), account(std::move(a)), bytes(value.view().size()) {
@@ -68,8 +69,7 @@ Result<void> Charge::Change(size_t bytes) {
 }
 
 void Charge::Release() {
-  if (held_ != 0)
-    account_->used.fetch_sub(static_cast<int64_t>(held_), std::memory_order_relaxed);
+  if (held_ != 0) account_->used.fetch_sub(static_cast<int64_t>(held_), std::memory_order_relaxed);
   held_ = 0;
   hold_.Release();
 }
@@ -123,8 +123,8 @@ Result<Value> ArrayOf(EvalContext& ctx, std::span<const BsonValue> values) {
 Result<size_t> FindText(Pace& pace, std::string_view s, std::string_view token, size_t from) {
   if (from > s.size()) return std::string_view::npos;
   if (token.empty()) return from;
-  // In pieces that overlap by a token's length, each a few tokens long: what preparing a search costs is
-  // then no more than the search.
+  // In pieces that overlap by a token's length, each a few tokens long: what preparing a search
+  // costs is then no more than the search.
   const size_t piece = std::max<size_t>(64 << 10, 2 * token.size());
   while (s.size() - from >= token.size()) {
     const size_t n = std::min(s.size() - from, piece + token.size() - 1);
@@ -151,7 +151,8 @@ Result<Value> MadeLarge(EvalContext& ctx, Value v) {
   if (!v.owns()) return v;
   const BsonValue view = v.view();
   auto charged = std::make_shared<Charged>(std::move(v), AccountOf(ctx.op ? ctx.op->id : 0));
-  if (charged->account->used.load(std::memory_order_relaxed) > kMaxOperationValues) return TooMuch();
+  if (charged->account->used.load(std::memory_order_relaxed) > kMaxOperationValues)
+    return TooMuch();
   // What it points at is the value's business; this only keeps it and its charge.
   static const std::string nothing;
   return Value::Shared(view, {std::move(charged), &nothing});

@@ -12,9 +12,9 @@
 
 namespace mayfly {
 
-// Whatever an expression makes as large as its input asks for is made here: memory is charged before it is
-// taken, and long work looks in between whether the operation must stop. scripts/lib/check_growth.py fails
-// where an operator builds values by other means.
+// Whatever an expression makes as large as its input asks for is made here: memory is charged
+// before it is taken, and long work looks in between whether the operation must stop.
+// scripts/lib/check_growth.py fails where an operator builds values by other means.
 
 /// Values kept while others are evaluated: the arguments of a call, variables. Large ones count by
 /// themselves; of small ones there may be many.
@@ -25,7 +25,8 @@ class Kept {
     const size_t n = v.view().size();
     bytes_ += n;
     if (n < large_memory::kLarge && v.owns()) small_ += n;
-    if (bytes_ < large_memory::kLarge) [[likely]] return Ok();
+    if (bytes_ < large_memory::kLarge) [[likely]]
+      return Ok();
     return charge_.Set(small_);
   }
   size_t bytes() const { return bytes_; }
@@ -39,8 +40,8 @@ class Kept {
 class GrowingBytes {
  public:
   explicit GrowingBytes(EvalContext& ctx) : pace_(ctx), charge_(ctx) {}
-  /// To be called before `n` more bytes are appended. Errors: 13548 beyond kMaxValueBytes, 146, and those
-  /// of an interrupt.
+  /// To be called before `n` more bytes are appended. Errors: 13548 beyond kMaxValueBytes, 146, and
+  /// those of an interrupt.
   Result<void> Room(size_t n) {
     if (n > bytes_.capacity() - bytes_.size()) [[unlikely]] {
       MAYFLY_TRY(Grow(n));
@@ -145,8 +146,7 @@ class ElementList {
     MAYFLY_TRY(list.Add(array));
     return list;
   }
-  explicit ElementList(EvalContext& ctx)
-      : pace_(ctx), charge_(std::make_unique<Charge>(ctx)) {}
+  explicit ElementList(EvalContext& ctx) : pace_(ctx), charge_(std::make_unique<Charge>(ctx)) {}
   /// Puts the elements of `array` behind those that are there.
   Result<void> Add(BsonValue array);
   std::vector<BsonValue>& values() { return values_; }

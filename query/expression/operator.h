@@ -132,7 +132,8 @@ inline Error ValueTooLarge(size_t bytes) {
 Result<Value> MadeLarge(EvalContext& ctx, Value v);
 inline Result<Value> Made(EvalContext& ctx, Value v) {
   bson_check::Value(v.view(), "an expression");
-  if (v.view().size() < large_memory::kLarge) [[likely]] return v;
+  if (v.view().size() < large_memory::kLarge) [[likely]]
+    return v;
   return MadeLarge(ctx, std::move(v));
 }
 

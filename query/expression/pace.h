@@ -12,8 +12,8 @@
 
 namespace mayfly {
 
-/// The most bytes that the large values of one operation's expressions may have together, those that only
-/// grow and those that are finished and still held.
+/// The most bytes that the large values of one operation's expressions may have together, those
+/// that only grow and those that are finished and still held.
 inline constexpr int64_t kMaxOperationValues = int64_t{256} << 20;
 
 /// What the large values of one operation take together; they share it.
@@ -21,15 +21,16 @@ struct ValueAccount {
   std::atomic<int64_t> used{0};  ///< bytes
 };
 
-/// Counts work, and looks every so much of it whether the operation must stop. Without an operation it
-/// never stops anything.
+/// Counts work, and looks every so much of it whether the operation must stop. Without an operation
+/// it never stops anything.
 class Pace {
  public:
   explicit Pace(EvalContext& ctx) : op_(ctx.op) {}
   /// `bytes` have been looked at or written; also for a step of a loop that does next to nothing.
   Result<void> Step(size_t bytes = 0) {
     left_ -= static_cast<int64_t>(bytes) + 16;
-    if (left_ > 0) [[likely]] return Ok();
+    if (left_ > 0) [[likely]]
+      return Ok();
     return Look();
   }
 
@@ -48,16 +49,16 @@ inline Result<void> CheckAfter(EvalContext& ctx, size_t bytes) {
   return CheckAfterLarge(ctx);
 }
 
-/// One holder's share of the memory that the operation and the process may take. Given back when it is
-/// destroyed, by any thread. Not thread-safe.
+/// One holder's share of the memory that the operation and the process may take. Given back when it
+/// is destroyed, by any thread. Not thread-safe.
 class Charge {
  public:
   explicit Charge(EvalContext& ctx) : op_(ctx.op) {}
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
   ~Charge() { Release(); }
-  /// It holds `bytes` now. Errors: ExceededMemoryLimit 146, when that is more than before and there is no
-  /// room for it.
+  /// It holds `bytes` now. Errors: ExceededMemoryLimit 146, when that is more than before and there
+  /// is no room for it.
   Result<void> Set(size_t bytes) {
     // In steps, as large_memory::Hold.
     if (bytes < held_ + large_memory::kLarge && bytes + large_memory::kLarge > held_) [[likely]]
@@ -74,7 +75,8 @@ class Charge {
   large_memory::Hold hold_;
 };
 
-/// std::stable_sort that can be interrupted. `size` says how many bytes comparing an item may look at.
+/// std::stable_sort that can be interrupted. `size` says how many bytes comparing an item may look
+/// at.
 template <class T, class Less, class Size>
 Result<void> SortItems(EvalContext& ctx, std::vector<T>& items, Less less, Size size) {
   constexpr size_t kRun = 32;

@@ -4,9 +4,9 @@
 #include "protocol/extended_json.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
+#include "query/expression/parse_work.h"
 #include "query/expression/readable.h"
 #include "query/expression/utf8.h"
-#include "query/parse_work.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -125,8 +125,8 @@ Value ReadFieldPath(BsonValue from, std::span<const std::string> path) {
 
 namespace {
 
-/// What folding has made of short descriptions, in the whole process: whoever has made much of it may as well
-/// make it again for each document.
+/// What folding has made of short descriptions, in the whole process: whoever has made much of it
+/// may as well make it again for each document.
 class FoldedBytes {
  public:
   FoldedBytes() = default;
@@ -245,7 +245,8 @@ class FieldPathExpression final : public ReadableExpression {
     if (r.owns()) return Through(ctx, std::move(r));
     return base.Member(r.view());
   }
-  /// What was read. A value of its own was put together from arrays, and is no larger than they are.
+  /// What was read. A value of its own was put together from arrays, and is no larger than they
+  /// are.
   static Result<Value> Through(EvalContext& ctx, Value r) {
     if (!r.owns()) return r;
     return Made(ctx, std::move(r));
@@ -352,7 +353,8 @@ class CallExpression final : public ReadableExpression {
   uint32_t given_;
 };
 
-/// The characters of a variable's name. Those of the system, which may be read, begin with a capital letter.
+/// The characters of a variable's name. Those of the system, which may be read, begin with a
+/// capital letter.
 Result<void> CheckVariableText(std::string_view name, bool reading) {
   auto bad = [&](std::string what) {
     return Error{ErrorCode::kFailedToParse, "'" + std::string(name) + "' " + what};
@@ -495,8 +497,8 @@ ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> childr
     Result<Value> v = call->Evaluate(ctx);
     // What is much larger than its description is made when it is needed: a command may have many
     // of them.
-    if (FoldedBytes folded; v && v.value().view().size() <= kMaxFolded &&
-                            folded.Take(v.value().view().size()))
+    if (FoldedBytes folded;
+        v && v.value().view().size() <= kMaxFolded && folded.Take(v.value().view().size()))
       return std::make_unique<ConstantExpression>(std::move(v).value(), std::move(folded));
     // An error of a constant is an error of the whole, but not that something would be too large.
     if (!v && v.error().code != ErrorCode::kExceededMemoryLimit)

@@ -1,7 +1,7 @@
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
+#include "query/expression/regex.h"
 #include "query/expression/utf8.h"
-#include "query/match/regex.h"
 #include "storage/operation.h"
 
 namespace mayfly {

@@ -1,7 +1,7 @@
 #include "protocol/bson_view.h"
 #include "query/expression/growth.h"
+#include "query/expression/insert_prepare.h"
 #include "query/expression/operator.h"
-#include "query/update/insert_prepare.h"
 #include "storage/operation.h"
 
 namespace mayfly {

@@ -152,7 +152,8 @@ bool JsonSchema::MatchesArray(BsonView array, std::optional<Error>* error) const
 
 bool JsonSchema::Matches(BsonValue v, std::optional<Error>* error) const {
   if (types_ && !(*types_)[static_cast<uint8_t>(v.type())]) return false;
-  if (enum_ && !std::binary_search(enum_->begin(), enum_->end(), match::Normalized(v), Less)) return false;
+  if (enum_ && !std::binary_search(enum_->begin(), enum_->end(), match::Normalized(v), Less))
+    return false;
   if (v.IsNumber()) {
     if (!MatchesNumber(v)) return false;
   } else if (v.IsString()) {

@@ -10,7 +10,7 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/value.h"
-#include "query/match/regex.h"
+#include "query/expression/regex.h"
 
 namespace mayfly {
 

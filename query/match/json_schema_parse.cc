@@ -2,9 +2,9 @@
 #include <cmath>
 #include <span>
 
+#include "query/expression/parse_work.h"
 #include "query/match/json_schema.h"
 #include "query/match/match_internal.h"
-#include "query/parse_work.h"
 
 namespace mayfly {
 
@@ -243,9 +243,9 @@ class JsonSchemaParser {
     MAYFLY_TRY(MustBeObject(e));
     for (const BsonElement& p : e.value.Document()) {
       if (!p.value.IsDocument())
-        return Error{ErrorCode::kTypeMismatch, Keyword(e.name) + " has property '" +
-                                                   std::string(p.name) +
-                                                   "' which is not an object"};
+        return Error{
+            ErrorCode::kTypeMismatch,
+            Keyword(e.name) + " has property '" + std::string(p.name) + "' which is not an object"};
       MAYFLY_TRY(CompiledRegex::Ptr regex, Pattern(e.name, p.name));
       MAYFLY_TRY(Ptr sub, JsonSchema::Parse(p.value.Document()));
       s.pattern_properties_.emplace_back(std::move(regex), std::move(sub));
@@ -309,44 +309,43 @@ class JsonSchemaParser {
 
 std::span<const JsonSchemaParser::Row> JsonSchemaParser::Rows() {
   using S = JsonSchema;
-  static constexpr Row kRows[] = {
-      {"$ref", NotSupported},
-      {"$schema", NotSupported},
-      {"additionalItems", AdditionalItems},
-      {"additionalProperties", AdditionalProperties},
-      {"allOf", ListOfSchemas<&S::all_of_>},
-      {"anyOf", ListOfSchemas<&S::any_of_>},
-      {"bsonType", BsonTypes},
-      {"default", NotSupported},
-      {"definitions", NotSupported},
-      {"dependencies", Dependencies},
-      {"description", Text},
-      {"encrypt", NotSupported},
-      {"encryptMetadata", NotSupported},
-      {"enum", Enum},
-      {"exclusiveMaximum", BoolIn<&S::exclusive_maximum_>},
-      {"exclusiveMinimum", BoolIn<&S::exclusive_minimum_>},
-      {"format", NotSupported},
-      {"id", NotSupported},
-      {"items", Items},
-      {"maxItems", CountIn<&S::max_items_>},
-      {"maxLength", CountIn<&S::max_length_>},
-      {"maxProperties", CountIn<&S::max_properties_>},
-      {"maximum", NumberIn<&S::maximum_>},
-      {"minItems", CountIn<&S::min_items_>},
-      {"minLength", CountIn<&S::min_length_>},
-      {"minProperties", CountIn<&S::min_properties_>},
-      {"minimum", NumberIn<&S::minimum_>},
-      {"multipleOf", MultipleOf},
-      {"not", Not},
-      {"oneOf", ListOfSchemas<&S::one_of_>},
-      {"pattern", PatternOf},
-      {"patternProperties", PatternProperties},
-      {"properties", Properties},
-      {"required", Required},
-      {"title", Text},
-      {"type", Type},
-      {"uniqueItems", BoolIn<&S::unique_items_>}};
+  static constexpr Row kRows[] = {{"$ref", NotSupported},
+                                  {"$schema", NotSupported},
+                                  {"additionalItems", AdditionalItems},
+                                  {"additionalProperties", AdditionalProperties},
+                                  {"allOf", ListOfSchemas<&S::all_of_>},
+                                  {"anyOf", ListOfSchemas<&S::any_of_>},
+                                  {"bsonType", BsonTypes},
+                                  {"default", NotSupported},
+                                  {"definitions", NotSupported},
+                                  {"dependencies", Dependencies},
+                                  {"description", Text},
+                                  {"encrypt", NotSupported},
+                                  {"encryptMetadata", NotSupported},
+                                  {"enum", Enum},
+                                  {"exclusiveMaximum", BoolIn<&S::exclusive_maximum_>},
+                                  {"exclusiveMinimum", BoolIn<&S::exclusive_minimum_>},
+                                  {"format", NotSupported},
+                                  {"id", NotSupported},
+                                  {"items", Items},
+                                  {"maxItems", CountIn<&S::max_items_>},
+                                  {"maxLength", CountIn<&S::max_length_>},
+                                  {"maxProperties", CountIn<&S::max_properties_>},
+                                  {"maximum", NumberIn<&S::maximum_>},
+                                  {"minItems", CountIn<&S::min_items_>},
+                                  {"minLength", CountIn<&S::min_length_>},
+                                  {"minProperties", CountIn<&S::min_properties_>},
+                                  {"minimum", NumberIn<&S::minimum_>},
+                                  {"multipleOf", MultipleOf},
+                                  {"not", Not},
+                                  {"oneOf", ListOfSchemas<&S::one_of_>},
+                                  {"pattern", PatternOf},
+                                  {"patternProperties", PatternProperties},
+                                  {"properties", Properties},
+                                  {"required", Required},
+                                  {"title", Text},
+                                  {"type", Type},
+                                  {"uniqueItems", BoolIn<&S::unique_items_>}};
   static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
                                [](const Row& a, const Row& b) { return a.name < b.name; }));
   return kRows;

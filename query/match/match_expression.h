@@ -11,7 +11,7 @@
 
 namespace mayfly {
 
-class CompiledRegex;  // query/match/regex.h (PCRE2)
+class CompiledRegex;  // query/expression/regex.h (PCRE2)
 
 enum class MatchKind : uint8_t {
   kAlwaysTrue,

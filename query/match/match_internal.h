@@ -2,9 +2,9 @@
 #include <bitset>
 #include <optional>
 
+#include "query/expression/regex.h"
 #include "query/match/json_schema.h"
 #include "query/match/match_expression.h"
-#include "query/match/regex.h"
 
 namespace mayfly {
 
@@ -45,8 +45,9 @@ bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
   return f(v, position);
 }
 
-/// Counts the steps of a walk whose numbers are positions in arrays as well as names of fields in their elements: each level may
-/// double the ways through the document. While one is alive, walks of this thread end behind kMost.
+/// Counts the steps of a walk whose numbers are positions in arrays as well as names of fields in
+/// their elements: each level may double the ways through the document. While one is alive, walks
+/// of this thread end behind kMost.
 class AmbiguousSteps {
  public:
   static constexpr uint32_t kMost = 1'000'000;
@@ -126,9 +127,11 @@ struct Run {
   /// `walk()` with an end; the path that led too many ways is named by `error`.
   template <class Walk>
   bool Bounded(const MatchExpression& e, Walk&& walk);
-  /// True when the operation is to stop, which `error` then says. For what may take long on one document.
+  /// True when the operation is to stop, which `error` then says. For what may take long on one
+  /// document.
   bool Stopped();
-  /// Whether to ask before an array of this many bytes is walked: a filter may have many predicates on it.
+  /// Whether to ask before an array of this many bytes is walked: a filter may have many predicates
+  /// on it.
   static constexpr size_t kLongArray = 4096;
   template <class F>
   bool Logical(const MatchExpression& e, F&& child);

@@ -3,8 +3,8 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_parser.h"
-#include "query/parse_work.h"
 
 namespace mayfly {
 

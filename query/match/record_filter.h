@@ -3,7 +3,7 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
-#include "storage/catalog_types.h"
+#include "storage/catalog/catalog_types.h"
 #include "storage/clock.h"
 
 namespace mayfly {

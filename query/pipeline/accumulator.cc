@@ -536,16 +536,17 @@ Result<AccumulatorField> AccumulatorField::Parse(std::string_view name, BsonValu
         } else if (e.name == "method") {
           method = e.value;
         } else {
-          return Error{ErrorCode::kUnknownField, "BSON field '" + op_name + "." +
-                                                     std::string(e.name) +
-                                                     "' is an unknown field."};
+          return Error{
+              ErrorCode::kUnknownField,
+              "BSON field '" + op_name + "." + std::string(e.name) + "' is an unknown field."};
         }
       }
       if (!field.argument || (!median && !field.n) || method.missing())
-        return Error{ErrorCode::kMissingField,
-                     "BSON field '" + op_name + "." +
-                         (!field.argument ? "input" : method.missing() ? "method" : "p") +
-                         "' is missing but a required field"};
+        return Error{ErrorCode::kMissingField, "BSON field '" + op_name + "." +
+                                                   (!field.argument    ? "input"
+                                                    : method.missing() ? "method"
+                                                                       : "p") +
+                                                   "' is missing but a required field"};
       MAYFLY_TRY(CheckPercentileMethod(method, op_name));
       if (field.n && field.n->Constant()) {
         MAYFLY_TRY(ParsePercentiles(field.n->Constant()->view()));

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "query/expression/operator.h"
-#include "query/pipeline/sorter.h"
+#include "query/sort/sorter.h"
 
 namespace mayfly {
 
@@ -23,8 +23,8 @@ class Accumulator {
 using AccumulatorPtr = std::unique_ptr<Accumulator>;
 
 struct AccumulatorArgs {
-  int64_t n = 1;             ///< of $firstN and its like
-  std::vector<double> p;     ///< of $percentile
+  int64_t n = 1;          ///< of $firstN and its like
+  std::vector<double> p;  ///< of $percentile
 };
 
 /// What an accumulator's argument looks like.

@@ -4,7 +4,7 @@
 #include "protocol/bson_compare.h"
 #include "query/pipeline/accumulator.h"
 #include "query/pipeline/stage.h"
-#include "storage/key_encoding.h"
+#include "storage/keys/key_encoding.h"
 
 namespace mayfly {
 namespace {

@@ -3,7 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "query/match/match_internal.h"
 #include "query/pipeline/stage.h"
-#include "storage/namespace.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {

@@ -1,9 +1,9 @@
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
+#include "query/expression/element_text.h"
+#include "query/expression/insert_prepare.h"
 #include "query/pipeline/stage.h"
-#include "query/update/element_text.h"
-#include "query/update/insert_prepare.h"
-#include "storage/namespace.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {

@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include "query/pipeline/sorter.h"
+#include "query/sort/sorter.h"
 
 namespace mayfly {
 

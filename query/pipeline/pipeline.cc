@@ -1,6 +1,6 @@
 #include "query/pipeline/pipeline.h"
 
-#include "query/parse_work.h"
+#include "query/expression/parse_work.h"
 #include "query/pipeline/optimize.h"
 #include "query/pipeline/stage.h"
 

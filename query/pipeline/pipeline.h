@@ -10,8 +10,8 @@
 
 #include "protocol/bson_builder.h"
 #include "query/match/match_expression.h"
-#include "query/pipeline/document_source.h"
-#include "query/pipeline/sorter.h"
+#include "query/sort/document_source.h"
+#include "query/sort/sorter.h"
 
 namespace mayfly {
 
@@ -146,8 +146,8 @@ class Pipeline final : public DocumentSource {
   /// wrong. Copies all it needs of `stages`.
   static Result<std::unique_ptr<Pipeline>> Parse(BsonView stages, const PipelineOptions& options);
 
-  /// The error of a constant expression, once: `{$divide: [1, 0]}` fails also where there is no document.
-  /// Not part of Parse: a view may be defined with one.
+  /// The error of a constant expression, once: `{$divide: [1, 0]}` fails also where there is no
+  /// document. Not part of Parse: a view may be defined with one.
   Result<void> CheckConstants();
 
   /// False for pipelines whose first stage makes its own documents ($documents, $currentOp,

@@ -68,13 +68,15 @@ Result<void> ParseProjectStage(StageParser& p, BsonValue spec) {
   if (p.stage == "$unset") {
     MAYFLY_TRY(ProjectionPtr projection, ParseUnset(spec, p.scope));
     // Serialized as the exclusion that it is.
-    p.out.push_back(std::make_unique<PipelineProject>(p.context, "$project", std::move(projection)));
+    p.out.push_back(
+        std::make_unique<PipelineProject>(p.context, "$project", std::move(projection)));
     return Ok();
   }
   if (p.stage == "$project") {
     if (!spec.IsDocument()) return LocationError(15969, "$project specification must be an object");
     MAYFLY_TRY(ProjectionPtr projection, ParseAggProject(spec.Document(), p.scope));
-    p.out.push_back(std::make_unique<PipelineProject>(p.context, "$project", std::move(projection)));
+    p.out.push_back(
+        std::make_unique<PipelineProject>(p.context, "$project", std::move(projection)));
     return Ok();
   }
   std::string name(p.stage);

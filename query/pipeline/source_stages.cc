@@ -90,8 +90,8 @@ class TombstonesStage final : public PipelineStage {
         return Error{ErrorCode::kInternalError, "the pipeline is not attached to an operation"};
       if (ended_) return StreamState::kEof;
       next_ = 0;
-      MAYFLY_TRY(docs_, context_->env->Tombstones(*context_->op, options().db,
-                                                  options().collection, spec_, &position_));
+      MAYFLY_TRY(docs_, context_->env->Tombstones(*context_->op, options().db, options().collection,
+                                                  spec_, &position_));
       ended_ = docs_.empty();
       if (ended_) return StreamState::kEof;
     }
@@ -111,9 +111,9 @@ class TombstonesStage final : public PipelineStage {
 
 Result<void> ParseTombstonesStage(StageParser& p, BsonValue spec) {
   if (!spec.IsDocument())
-    return Error{ErrorCode::kTypeMismatch,
-                 "The $tombstones stage specification must be an object, but found: " +
-                     TypeText(spec)};
+    return Error{
+        ErrorCode::kTypeMismatch,
+        "The $tombstones stage specification must be an object, but found: " + TypeText(spec)};
   for (const BsonElement& e : spec.Document()) {
     if (e.name != "since")
       return Error{ErrorCode::kFailedToParse,

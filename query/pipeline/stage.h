@@ -153,12 +153,12 @@ Result<void> ParseBucketStage(StageParser& p, BsonValue spec);
 Result<void> ParseBucketAutoStage(StageParser& p, BsonValue spec);
 Result<void> ParseSetWindowFieldsStage(StageParser& p, BsonValue spec);  // window_stage.cc
 Result<void> ParseFillStage(StageParser& p, BsonValue spec);
-Result<void> ParseDensifyStage(StageParser& p, BsonValue spec);      // densify_stage.cc
-Result<void> ParseFacetStage(StageParser& p, BsonValue spec);        // facet_stage.cc
-Result<void> ParseLookupStage(StageParser& p, BsonValue spec);       // lookup_stage.cc
-Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec);    // union_stage.cc
+Result<void> ParseDensifyStage(StageParser& p, BsonValue spec);    // densify_stage.cc
+Result<void> ParseFacetStage(StageParser& p, BsonValue spec);      // facet_stage.cc
+Result<void> ParseLookupStage(StageParser& p, BsonValue spec);     // lookup_stage.cc
+Result<void> ParseUnionWithStage(StageParser& p, BsonValue spec);  // union_stage.cc
 Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec);
-Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec);    // source_stages.cc
+Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec);  // source_stages.cc
 Result<void> ParseEnvironmentStage(StageParser& p,
                                    BsonValue spec);  // $collStats $indexStats $currentOp …
 Result<void> ParseTombstonesStage(StageParser& p, BsonValue spec);
@@ -190,7 +190,8 @@ class PipelineMatch final : public PipelineStage {
 /// read).
 bool MatchDependencies(const MatchExpression& match, std::set<std::string>* fields);
 
-/// $sort: reads all of its input before the first document comes out. `limit`: only so many are kept, 0: all.
+/// $sort: reads all of its input before the first document comes out. `limit`: only so many are
+/// kept, 0: all.
 class PipelineSort final : public PipelineStage {
  public:
   PipelineSort(PipelineContext& context, SortPattern pattern)
@@ -249,8 +250,8 @@ class PipelineSkip final : public PipelineStage {
   int64_t skip_, seen_ = 0;
 };
 
-/// $unwind of the array at `path` (`dotted`: the same, joined). `index`: the field that gets the element's position;
-/// `preserve`: preserveNullAndEmptyArrays.
+/// $unwind of the array at `path` (`dotted`: the same, joined). `index`: the field that gets the
+/// element's position; `preserve`: preserveNullAndEmptyArrays.
 class PipelineUnwind final : public PipelineStage {
  public:
   PipelineUnwind(PipelineContext& context, std::vector<std::string> path, std::string dotted,

@@ -1,6 +1,6 @@
 #include "protocol/bson_compare.h"
 #include "query/pipeline/stage.h"
-#include "storage/namespace.h"
+#include "storage/catalog/namespace.h"
 
 #include <unordered_set>
 
@@ -282,9 +282,9 @@ Result<void> ParseGraphLookupStage(StageParser& p, BsonValue spec) {
     if (!known)
       return LocationError(40104, "Unknown argument to $graphLookup: " + std::string(e.name));
     if (e.name == "from" && !e.value.IsString())
-      return Error{ErrorCode::kFailedToParse,
-                   "$graphLookup 'from' must be the name of a collection, found: " +
-                       ValueText(e.value)};
+      return Error{
+          ErrorCode::kFailedToParse,
+          "$graphLookup 'from' must be the name of a collection, found: " + ValueText(e.value)};
     if (!e.value.IsString())
       return LocationError(40103, "expected string as argument for " + std::string(e.name) +
                                       ", found: " + ValueText(e.value));

@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "query/expression/readable.h"
+#include "query/expression/regex.h"
 #include "query/match/match_internal.h"
-#include "query/match/regex.h"
-#include "query/parse_work.h"
 
 namespace mayfly {
 namespace {

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "query/plan/stages.h"
-#include "storage/key_encoding.h"
+#include "storage/keys/key_encoding.h"
 
 namespace mayfly {
 

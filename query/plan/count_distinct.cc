@@ -3,7 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "query/match/match_internal.h"
 #include "query/plan/find_executor.h"
-#include "storage/key_encoding.h"
+#include "storage/keys/key_encoding.h"
 
 namespace mayfly {
 namespace {
@@ -145,7 +145,8 @@ class DistinctExecutorImpl final : public DistinctExecutor {
     auto predicates = CollectPredicates(clauses);
     for (const auto& index : in.ctx.coll->indexes) {
       if (!in.MayUse(*index) || index->fields[0].path != key_) continue;
-      IndexAccess access = BuildIndexAccess(index, in.ctx.view.Multikey(*index), clauses, predicates);
+      IndexAccess access =
+          BuildIndexAccess(index, in.ctx.view.Multikey(*index), clauses, predicates);
       // What a sparse index leaves out has no value to show.
       bool complete = access.safe || (clauses.empty() && !index->has_partial_filter);
       bool exact = std::all_of(clauses.begin(), clauses.end(), [&](const auto* c) {

@@ -12,8 +12,8 @@
 #include "protocol/value.h"
 #include "query/expression/expression.h"
 #include "query/match/match_expression.h"
-#include "storage/catalog_types.h"
-#include "storage/kv.h"
+#include "storage/catalog/catalog_types.h"
+#include "storage/kv/kv.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -93,8 +93,8 @@ struct ExplainStage {
 /// outlive its use.
 ///
 /// Life: Next()… SaveState() | (any time, any thread) | RestoreState(op) Next()… Between SaveState
-/// and RestoreState it holds no view and no iterator. What is read is Operation::view, or, where there is none, the latest
-/// state when the executor is made and at each RestoreState.
+/// and RestoreState it holds no view and no iterator. What is read is Operation::view, or, where
+/// there is none, the latest state when the executor is made and at each RestoreState.
 class PlanExecutor {
  public:
   enum class State : uint8_t { kAdvanced, kEof };
@@ -137,7 +137,7 @@ class PlanExecutor {
   virtual const MatchExpression* match() const = 0;
 
   // --- explain and statistics
-  // ---------------------------------------------------------------------------------------
+  // --------------------------------------------------------------------------------
   /// Runs to the end, or to that many results (0: all), and drops them: explain does so before
   /// kExecutionStats and kAllPlansExecution. Answers how many there were.
   Result<int64_t> RunToEnd(int64_t limit = 0);

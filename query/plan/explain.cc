@@ -88,8 +88,8 @@ Result<void> FindExecutor::AppendQueryPlanner(const std::vector<ExplainStage>& o
   if (query.view().size() <= kMaxQuery) {
     planner.Append("parsedQuery", query);
   } else {
-    planner.Append("warning", "parsedQuery of " + std::to_string(query.view().size()) +
-                                  " bytes is not shown");
+    planner.Append("warning",
+                   "parsedQuery of " + std::to_string(query.view().size()) + " bytes is not shown");
   }
   planner.Append("indexFilterSet", input_->allowed != nullptr);
   std::string shape = HashText(ShapeHash(shape_));

@@ -55,8 +55,7 @@ Result<void> FetchStage::LookUpAhead() {
   const size_t n = kept_ - next_;
   for (size_t i = 0; i < n; ++i) keys[i] = keys_ahead_[next_ + i].record_key;
   if (n == 0) return Ok();
-  MAYFLY_TRY(
-      records_.Fetch(*ctx_.storage, *ctx_.coll, std::span(keys).first(n), ctx_.view));
+  MAYFLY_TRY(records_.Fetch(*ctx_.storage, *ctx_.coll, std::span(keys).first(n), ctx_.view));
   size_t bytes = 0;
   for (size_t i = 0; i < n; ++i) bytes += records_[i].doc.size();
   if (bytes > kMaxBytesAhead) ahead_ = 1;
@@ -102,8 +101,7 @@ Result<StageState> FetchStage::NextOne(Row* row, bool* found) {
   }
   ++docs_examined_;
   ++ctx_.op->docs_examined;
-  MAYFLY_TRY(*found,
-             ctx_.storage->Fetch(*ctx_.coll, row->record_key, &record_, ctx_.view));
+  MAYFLY_TRY(*found, ctx_.storage->Fetch(*ctx_.coll, row->record_key, &record_, ctx_.view));
   if (*found) {
     row->doc = record_.doc;
     row->has_doc = true;

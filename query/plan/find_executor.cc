@@ -1,9 +1,9 @@
 #include "query/plan/find_executor.h"
 
 #include "protocol/bson_compare.h"
-#include "query/parse_work.h"
+#include "query/expression/parse_work.h"
 #include "query/plan/plan_cache.h"
-#include "storage/key_encoding.h"
+#include "storage/keys/key_encoding.h"
 
 namespace mayfly {
 namespace {
@@ -424,8 +424,7 @@ void FindExecutor::SetVisibility() {
 Result<bool> FindExecutor::StillVisible() {
   if (row_.has_doc) return ctx_.visible.Shows(row_.doc, row_.expire_at);
   if (!ctx_.check_keys || ctx_.coll == nullptr) return true;
-  MAYFLY_TRY(bool found,
-             storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.view));
+  MAYFLY_TRY(bool found, storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.view));
   return found && ctx_.visible.Shows(covered_record_.doc, covered_record_.expire_at);
 }
 
@@ -583,8 +582,8 @@ void FindExecutor::SaveState() {
 Result<void> FindExecutor::TakeView() {
   for (;;) {
     ctx_.view = ReadView(storage_.kv().Snapshot());
-    // What the definition names is in the snapshot unless it was dropped before, and then the catalog
-    // says so by now.
+    // What the definition names is in the snapshot unless it was dropped before, and then the
+    // catalog says so by now.
     if (!ctx_.coll->superseded.load(std::memory_order_acquire)) [[likely]]
       return Ok();
     CollectionInfoPtr now = storage_.catalog().FindById(ctx_.coll->id);

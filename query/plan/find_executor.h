@@ -85,8 +85,8 @@ class FindExecutor final : public PlanExecutor {
   Result<void> LoadCovered();
   /// Before the view is taken, unless it is an earlier one.
   void SetVisibility();
-  /// Makes the operation's view, or one of now, that of the context, with the collection as it is there. Errors:
-  /// NamespaceNotFound 26 when that is gone.
+  /// Makes the operation's view, or one of now, that of the context, with the collection as it is
+  /// there. Errors: NamespaceNotFound 26 when that is gone.
   Result<void> TakeView();
   /// Finds its collection again after a pause. Errors: QueryPlanKilled 175.
   Result<void> CheckPlanLives(const PlanStage& stage);

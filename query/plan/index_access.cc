@@ -1,8 +1,8 @@
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_internal.h"
-#include "query/parse_work.h"
 #include "query/plan/planner.h"
-#include "storage/index_keys.h"
+#include "storage/catalog/index_keys.h"
 
 namespace mayfly {
 namespace {

@@ -1,7 +1,7 @@
 #include "query/plan/index_bounds.h"
 
 #include "protocol/bson_compare.h"
-#include "storage/key_encoding.h"
+#include "storage/keys/key_encoding.h"
 
 namespace mayfly {
 

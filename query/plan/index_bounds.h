@@ -5,7 +5,7 @@
 
 #include "protocol/bson_builder.h"
 #include "query/plan/interval.h"
-#include "storage/catalog_types.h"
+#include "storage/catalog/catalog_types.h"
 
 namespace mayfly {
 

@@ -8,12 +8,12 @@
 #include <string_view>
 
 #include "protocol/bson_view.h"
-#include "storage/catalog_types.h"
+#include "storage/catalog/catalog_types.h"
 
 namespace mayfly {
 
-/// Which indexes the planner may use for queries of one shape (manual: "Index Filters"). Set by planCacheSetFilter, in
-/// memory only: gone with the process.
+/// Which indexes the planner may use for queries of one shape (manual: "Index Filters"). Set by
+/// planCacheSetFilter, in memory only: gone with the process.
 struct IndexFilter {
   BsonDocument query, sort, projection;
   BsonDocument indexes;  ///< an array of names and key patterns

@@ -10,13 +10,14 @@
 #include <unordered_map>
 
 #include "protocol/bson_view.h"
-#include "storage/catalog_types.h"
+#include "storage/catalog/catalog_types.h"
 
 namespace mayfly {
 
 class MatchExpression;
 
-/// What queries with the same candidates have in common: filter without its constants (null: none), sort, projection.
+/// What queries with the same candidates have in common: filter without its constants (null: none),
+/// sort, projection.
 std::string QueryShape(const MatchExpression* filter, BsonView sort, BsonView projection);
 
 /// Which candidate won the last trial, by collection and query shape. An entry is good for the very

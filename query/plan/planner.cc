@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "protocol/bson_compare.h"
-#include "query/parse_work.h"
+#include "query/expression/parse_work.h"
 
 namespace mayfly {
 namespace {
@@ -475,7 +475,8 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
     }
     for (const auto& index : in_.ctx.coll->indexes) {
       if (!Concerns(*index) || !in_.MayUse(*index)) continue;
-      IndexAccess access = BuildIndexAccess(index, in_.ctx.view.Multikey(*index), clauses_, predicates_);
+      IndexAccess access =
+          BuildIndexAccess(index, in_.ctx.view.Multikey(*index), clauses_, predicates_);
       const size_t before = plans_.size();
       const bool one_at_most =
           index->unique && access.bounds.AllSinglePoints() && access.multikey == 0;

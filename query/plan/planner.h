@@ -3,11 +3,11 @@
 #include <vector>
 
 #include "query/match/match_expression.h"
-#include "query/pipeline/sorter.h"
 #include "query/plan/bounds_builder.h"
 #include "query/plan/index_filter.h"
 #include "query/plan/stages.h"
 #include "query/projection/projection.h"
+#include "query/sort/sorter.h"
 
 namespace mayfly {
 
@@ -22,7 +22,7 @@ struct PlannerInput {
   bool projection_is_hint = false;  ///< used when an index covers it, and not at all otherwise
   bool simple_projection = false;   ///< for explain: top-level fields only
   BsonDocument projection_spec;
-  BsonValue hint;  ///< not $natural
+  BsonValue hint;                              ///< not $natural
   std::shared_ptr<const IndexFilter> allowed;  ///< null: every index; else hints count for nothing
   /// Whether the planner may choose the index.
   bool MayUse(const IndexInfo& index) const;

@@ -1,8 +1,8 @@
 #include "query/expression/operator.h"
 #include "query/plan/executor.h"
 #include "query/projection/projection.h"
+#include "storage/read/visibility.h"
 #include "storage/storage.h"
-#include "storage/visibility.h"
 
 namespace mayfly {
 namespace {
@@ -31,8 +31,7 @@ bool IsPointRead(const QuerySpec& spec, BsonValue* id) {
   if (spec.skip != 0 || spec.tailable || spec.return_key || spec.show_record_id) return false;
   if (!spec.min.empty() || !spec.max.empty()) return false;
   // Somebody has to make the sort key, or to say that there is none.
-  if (!spec.projection.empty() &&
-      spec.projection.bytes().find("sortKey") != std::string_view::npos)
+  if (!spec.projection.empty() && spec.projection.bytes().find("sortKey") != std::string_view::npos)
     return false;
   if (!spec.hint.missing()) {
     bool id_hint = spec.hint.IsString() ? spec.hint.String() == "_id_"

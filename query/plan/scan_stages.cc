@@ -1,7 +1,7 @@
 #include "protocol/bson_compare.h"
 #include "query/plan/stages.h"
-#include "storage/key_encoding.h"
-#include "storage/key_format.h"
+#include "storage/keys/key_encoding.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 
@@ -75,8 +75,7 @@ Result<bool> RecordScanStage::NextRecord() {
     if (r.point) {
       ++range_;
       ++seeks_;
-      MAYFLY_TRY(bool found,
-                 ctx_.storage->Fetch(*ctx_.coll, r.lower, &record_, ctx_.view));
+      MAYFLY_TRY(bool found, ctx_.storage->Fetch(*ctx_.coll, r.lower, &record_, ctx_.view));
       if (!found) continue;
       key_ = r.lower;
       doc_ = record_.doc;
@@ -318,8 +317,8 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
         if (fresh && keys_only_ && ctx_.check_keys) {
           ++docs_examined_;
           ++ctx_.op->docs_examined;
-          MAYFLY_TRY(fresh, ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_,
-                                                ctx_.view));
+          MAYFLY_TRY(fresh,
+                     ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_, ctx_.view));
           fresh = fresh && ctx_.visible.Shows(record_.doc, record_.expire_at);
         }
         if (fresh) {
@@ -346,7 +345,8 @@ void IndexScanStage::DoSave() {
 void IndexScanStage::DoRestore() {
   if (cursor_) cursor_->Reposition(ctx_.view);
   // The index may have met its first array since: from now on a record can come twice.
-  if (!dedup_ && ctx_.view.Multikey(*params_.index) != 0 && !params_.bounds.AllSinglePoints()) dedup_ = true;
+  if (!dedup_ && ctx_.view.Multikey(*params_.index) != 0 && !params_.bounds.AllSinglePoints())
+    dedup_ = true;
 }
 
 std::string IndexScanStage::Summary() const {

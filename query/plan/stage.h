@@ -8,10 +8,10 @@
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
 #include "query/match/match_expression.h"
-#include "storage/catalog_types.h"
-#include "storage/cursors.h"
+#include "storage/catalog/catalog_types.h"
+#include "storage/read/cursors.h"
+#include "storage/read/visibility.h"
 #include "storage/storage.h"
-#include "storage/visibility.h"
 
 namespace mayfly {
 
@@ -21,7 +21,7 @@ struct PlanContext {
   Operation* op = nullptr;
   CollectionInfoPtr coll;
   ReadView view;     ///< of the batch that runs; without a snapshot: none taken
-  EvalContext eval;        ///< variables for $expr
+  EvalContext eval;  ///< variables for $expr
   /// Which documents the operation sees; of the batch that runs.
   Visibility visible;
   /// Documents may be hidden now: a scan whose records nobody reads must look at them itself.
@@ -33,7 +33,7 @@ struct PlanContext {
   /// have something.
   bool step = false;
   bool keep_keys = false;  ///< returnKey: an index key outlives the sorting of its row
-  bool timing = false;  ///< explain: stages measure the time they take
+  bool timing = false;     ///< explain: stages measure the time they take
 
   /// Deleted entries that a scan may have to pass at once: in a slice few, since no check comes
   /// between them.

@@ -5,11 +5,11 @@
 #include <unordered_set>
 #include <vector>
 
-#include "query/pipeline/sorter.h"
 #include "query/plan/index_bounds.h"
 #include "query/plan/stage.h"
-#include "storage/fetch_many.h"
-#include "storage/index_keys.h"
+#include "query/sort/sorter.h"
+#include "storage/catalog/index_keys.h"
+#include "storage/read/fetch_many.h"
 
 namespace mayfly {
 
@@ -57,8 +57,8 @@ class RecordScanStage final : public PlanStage {
     std::string lower, upper;
     bool point;
   };
-  /// Whether the record it stands at must still be there after a pause: in a capped collection others
-  /// may have gone with it, behind which the scan would go on.
+  /// Whether the record it stands at must still be there after a pause: in a capped collection
+  /// others may have gone with it, behind which the scan would go on.
   bool KeepsPosition() const {
     return ctx_.coll->capped && started_ && !finished_ && kind_ == Kind::kCollection;
   }

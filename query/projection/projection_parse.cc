@@ -4,7 +4,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
 #include "query/expression/operator.h"
-#include "query/parse_work.h"
+#include "query/expression/parse_work.h"
 #include "query/projection/projection_node.h"
 
 namespace mayfly {
@@ -342,7 +342,8 @@ void ProjectionParser::AddNeeds(const ProjectionNode& node, const std::string& p
           if (!p.starts_with(kMetaDependency)) {
             if (p.empty()) {
               needs.whole_document = true;
-              needs.paths.insert("");  // tells $addFields that reads it all from one that hands it on
+              needs.paths.insert(
+                  "");  // tells $addFields that reads it all from one that hands it on
             } else {
               needs.paths.insert(p);
             }

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "protocol/bson_compare.h"
-#include "query/update/element_text.h"
+#include "query/expression/element_text.h"
 #include "query/update/update_node.h"
 #include "storage/operation.h"
 
@@ -53,8 +53,8 @@ class Applier {
   }
 
  private:
-  /// What is written stays: a document that is too large already must not grow on, and one of many elements may
-  /// take long.
+  /// What is written stays: a document that is too large already must not grow on, and one of many
+  /// elements may take long.
   Result<void> Continue() {
     if (out_.size() > static_cast<size_t>(kMaxBsonUserSize)) [[unlikely]]
       return TooLarge(ctx_.is_insert);

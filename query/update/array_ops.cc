@@ -5,10 +5,10 @@
 #include <unordered_set>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/element_text.h"
+#include "query/expression/insert_prepare.h"
 #include "query/expression/pace.h"
 #include "query/match/match_expression.h"
-#include "query/update/element_text.h"
-#include "query/update/insert_prepare.h"
 #include "query/update/update_node.h"
 #include "storage/operation.h"
 

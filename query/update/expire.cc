@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "protocol/extended_json.h"
-#include "storage/expiry_state.h"
+#include "storage/expiry/expiry_state.h"
 
 namespace mayfly {
 namespace {
@@ -13,14 +13,13 @@ constexpr int64_t kFirstMillis = -62'167'219'200'000;  // 0000-01-01
 constexpr int64_t kLastMillis = 253'402'300'799'999;   // 9999-12-31T23:59:59.999
 
 Error Bad(std::string_view where, std::string_view what, BsonValue v) {
-  return {ErrorCode::kBadValue, std::string(where) + " " + std::string(what) + ", but it is " +
-                                    ToRelaxedJson(v)};
+  return {ErrorCode::kBadValue,
+          std::string(where) + " " + std::string(what) + ", but it is " + ToRelaxedJson(v)};
 }
 Error WrongType(std::string_view where, BsonValue v, std::string_view expected) {
-  return {ErrorCode::kTypeMismatch, "BSON field '" + std::string(where) +
-                                        "' is the wrong type '" +
-                                        std::string(BsonTypeName(v.type())) +
-                                        "', expected type '" + std::string(expected) + "'"};
+  return {ErrorCode::kTypeMismatch, "BSON field '" + std::string(where) + "' is the wrong type '" +
+                                        std::string(BsonTypeName(v.type())) + "', expected type '" +
+                                        std::string(expected) + "'"};
 }
 
 /// The document's own word; nullopt when it says nothing.

@@ -5,7 +5,7 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/instant.h"
-#include "storage/catalog_types.h"
+#include "storage/catalog/catalog_types.h"
 
 namespace mayfly {
 

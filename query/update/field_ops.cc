@@ -5,8 +5,8 @@
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
 #include "protocol/value.h"
-#include "query/update/element_text.h"
-#include "query/update/insert_prepare.h"
+#include "query/expression/element_text.h"
+#include "query/expression/insert_prepare.h"
 #include "query/update/update_node.h"
 
 namespace mayfly::update {

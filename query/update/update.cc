@@ -6,9 +6,9 @@
 #include "protocol/bson_check.h"
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
-#include "query/parse_work.h"
-#include "query/update/element_text.h"
-#include "query/update/insert_prepare.h"
+#include "query/expression/element_text.h"
+#include "query/expression/insert_prepare.h"
+#include "query/expression/parse_work.h"
 #include "query/update/update_node.h"
 #include "query/update/update_pipeline.h"
 
@@ -44,7 +44,7 @@ Error IdAltered(BsonValue id) {
           update::ElementText("_id", id)};
 }
 
-// --------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------
 // operators
 
 class OperatorUpdate final : public Update {
@@ -223,7 +223,7 @@ class OperatorUpdate final : public Update {
   std::vector<Rename> renames_;
 };
 
-// ------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------
 // replacement
 
 /// `_id` of `old` (or `id` when there is none), then `body`, a run of elements without `_id`.
@@ -285,7 +285,7 @@ class ReplacementUpdate final : public Update {
   std::vector<size_t> empty_timestamps_;  ///< offsets in body_
 };
 
-// ---------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------
 // pipeline
 
 class PipelineUpdate final : public Update {
@@ -322,7 +322,7 @@ class PipelineUpdate final : public Update {
   std::unique_ptr<DocumentTransform> transform_;
 };
 
-// -----------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------
 // upsert
 
 using Equalities = std::map<std::string_view, BsonValue>;

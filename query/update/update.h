@@ -63,7 +63,8 @@ class Update {
                                  EvalContext& ctx) const;
 
   UpdateKind kind() const { return kind_; }
-  /// What `$expire` says; kUnset without it. Applied by the caller: the deadline is no part of the document.
+  /// What `$expire` says; kUnset without it. Applied by the caller: the deadline is no part of the
+  /// document.
   const ExpirySetting& expiry() const { return expiry_; }
   /// True when a path uses `$`: the caller must match with MatchesWithPosition.
   bool NeedsPosition() const { return needs_position_; }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "protocol/large_memory.h"
+#include "query/expression/element_text.h"
 #include "query/projection/projection.h"
-#include "query/update/element_text.h"
 
 namespace mayfly {
 namespace {
@@ -187,8 +187,9 @@ Result<void> CheckStageNames(BsonView array) {
 
 Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
                                                                VariableScope& scope) {
-  // Unlike an aggregation's, an update's constants have no errors before there is a document, nor in a branch
-  // that is not taken. What was noted before, in the aggregation that a $merge ends, stays.
+  // Unlike an aggregation's, an update's constants have no errors before there is a document, nor
+  // in a branch that is not taken. What was noted before, in the aggregation that a $merge ends,
+  // stays.
   Result<void> noted = scope.CheckConstants();
   std::vector<StagePtr> stages;
   for (const BsonElement& e : array) {

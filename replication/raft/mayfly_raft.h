@@ -48,20 +48,21 @@ typedef struct {
   /* A snapshot at or behind request_index for node `to`. 1: filled (copied before the call returns); 0: not yet. */
   int (*snapshot)(void* self, uint64_t request_index, uint64_t to, uint64_t* index, uint64_t* term,
                   mf_bytes* conf_state, mf_bytes* data);
-  void (*log)(void* self, int level, const char* text, size_t size); /* slog: 1 critical .. 4 info */
+  void (*log)(void* self, int level, const char* text,
+              size_t size); /* slog: 1 critical .. 4 info */
   void (*fatal)(void* self, const char* why, size_t size);
 } mf_callbacks;
 
 typedef struct {
   uint64_t id;
   uint64_t election_ticks, heartbeat_ticks;
-  uint64_t term, vote, commit;  /* hard state */
+  uint64_t term, vote, commit; /* hard state */
   uint64_t trimmed_index, trimmed_term, last_index, applied;
-  mf_bytes conf_state;          /* protobuf; empty: none */
+  mf_bytes conf_state; /* protobuf; empty: none */
   uint64_t max_message_bytes, max_inflight;
   uint64_t cache_bytes,
       keep_bytes; /* of the end of the log in memory: what is not applied yet; what is */
-  uint64_t seed;                /* of the election timeouts: equal seeds, equal runs */
+  uint64_t seed;  /* of the election timeouts: equal seeds, equal runs */
 } mf_config;
 
 /* What is to be done: send `messages`, write `entries` and the hard state (forced to disk if must_sync), then call
@@ -87,7 +88,7 @@ typedef struct {
 typedef struct {
   uint64_t term, vote, leader, commit, applied, last_index, first_index;
   int role;
-  int pending_conf;   /* a change of membership is not applied yet */
+  int pending_conf; /* a change of membership is not applied yet */
   int joint;
   uint64_t transferee; /* leadership is moving there; 0: it is not */
 } mf_status;
@@ -117,11 +118,14 @@ void mf_raft_free(mf_raft* node);
 void mf_raft_tick(mf_raft* node, int may_campaign);
 /* A message of member `from`. MF_SNAPSHOT: not stepped, filled into *snapshot; take the state from there and make a new
  * node. MF_DROPPED: of no use here. */
-int mf_raft_step(mf_raft* node, uint64_t from, mf_bytes message, int may_campaign, mf_snapshot* snapshot);
+int mf_raft_step(mf_raft* node, uint64_t from, mf_bytes message, int may_campaign,
+                 mf_snapshot* snapshot);
 /* Entries of this leader. First index given out in *first_index. MF_DROPPED: not a leader, or one that hands over. */
-int mf_raft_propose(mf_raft* node, const mf_bytes* data, const mf_bytes* context, size_t count, uint64_t* first_index);
+int mf_raft_propose(mf_raft* node, const mf_bytes* data, const mf_bytes* context, size_t count,
+                    uint64_t* first_index);
 /* MF_BUSY: a change is under way. */
-int mf_raft_propose_change(mf_raft* node, const mf_change* changes, size_t count, mf_bytes context, uint64_t* index);
+int mf_raft_propose_change(mf_raft* node, const mf_change* changes, size_t count, mf_bytes context,
+                           uint64_t* index);
 /* Takes a committed change of membership into account; the new eraftpb.ConfState comes back. */
 mf_bytes mf_raft_apply_change(mf_raft* node, const mf_entry* entry);
 /* By other ways than raft-rs's messages: `id` follows this leader (no follower: nothing); this
@@ -154,11 +158,12 @@ const mf_entry* mf_committed_entries(const mf_committed* committed, size_t* coun
 void mf_committed_free(mf_committed* committed);
 
 /* protobuf eraftpb.ConfState of these nodes; freed by mf_bytes_free. */
-mf_bytes mf_conf_state(const uint64_t* voters, size_t voter_count, const uint64_t* learners, size_t learner_count);
+mf_bytes mf_conf_state(const uint64_t* voters, size_t voter_count, const uint64_t* learners,
+                       size_t learner_count);
 void mf_bytes_free(mf_bytes bytes);
 /* Ids in a ConfState (both halves of a joint one): fills up to `capacity`, returns how many there are. */
-size_t mf_conf_state_nodes(mf_bytes conf_state, uint64_t* voters, uint64_t* learners, size_t capacity,
-                           size_t* learner_count);
+size_t mf_conf_state_nodes(mf_bytes conf_state, uint64_t* voters, uint64_t* learners,
+                           size_t capacity, size_t* learner_count);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 #pragma once
-#include "server/aggregate.h"
-#include "server/command.h"
+#include "server/dispatch/command.h"
+#include "server/execution/aggregate.h"
 
 namespace mayfly {
 

@@ -1,10 +1,10 @@
-#include "server/aggregate.h"
-#include "server/arg_reader.h"
-#include "server/change_stream_cursor.h"
 #include "server/commands/aggregate_args.h"
-#include "server/server_context.h"
-#include "server/short_reads.h"
-#include "storage/namespace.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
+#include "server/dispatch/short_reads.h"
+#include "server/execution/aggregate.h"
+#include "server/execution/change_stream_cursor.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -19,8 +19,7 @@ Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) 
              "Invalid command format: the 'aggregate' field must specify a collection name or 1"});
   if (first.IsString() && !a.spec.collection.empty()) {
     // The same rules for a name as everywhere; "" has its own message.
-    if (Result<std::string> ns = MakeNamespace(req.db, a.spec.collection); !ns)
-      in.Fail(ns.error());
+    if (Result<std::string> ns = MakeNamespace(req.db, a.spec.collection); !ns) in.Fail(ns.error());
   }
   if (first.IsString() && a.spec.collection.empty())
     in.Fail({ErrorCode::kInvalidNamespace,
@@ -131,8 +130,7 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
     MAYFLY_TRY(CheckStrictStages(a.spec.pipeline));
   }
   if (a.explain || a.spec.collection.empty() || !a.spec.let.empty() ||
-      !req.generic.write_concern.missing() ||
-      IsChangeStream(ctx.server, a.spec.pipeline))
+      !req.generic.write_concern.missing() || IsChangeStream(ctx.server, a.spec.pipeline))
     return std::nullopt;
   MAYFLY_TRY(CollectionInfoPtr coll,
              FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.spec.collection));
@@ -203,7 +201,8 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
 
 void RegisterAggregate(CommandRegistry& registry) {
   registry.Add({.name = "aggregate",
-                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kTakesWriteConcern,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern |
+                         kTakesWriteConcern,
                 .help = "Runs a pipeline of stages and answers a cursor.",
                 .run_async = &RunAggregate,
                 .run_now = &AggregateNow});

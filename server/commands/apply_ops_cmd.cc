@@ -2,14 +2,14 @@
 #include <array>
 #include <cstring>
 
-#include "server/arg_reader.h"
-#include "server/commands/collection_options.h"
-#include "server/index_spec.h"
-#include "server/server_context.h"
-#include "server/write_ops.h"
-#include "storage/document_diff.h"
-#include "storage/namespace.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/collection_options.h"
+#include "server/execution/index_spec.h"
+#include "server/execution/write_ops.h"
+#include "storage/catalog/namespace.h"
 #include "storage/storage.h"
+#include "storage/write/document_diff.h"
 
 namespace mayfly {
 namespace {

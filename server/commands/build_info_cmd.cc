@@ -1,9 +1,9 @@
 #include <openssl/opensslv.h>
 
 #include "protocol/bson_view.h"
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/config.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/config.h"
 
 namespace mayfly {
 

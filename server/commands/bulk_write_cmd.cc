@@ -1,10 +1,10 @@
 #include <limits>
 
 #include "protocol/utf8.h"
-#include "server/arg_reader.h"
-#include "server/retryable_writes.h"
-#include "server/write_ops.h"
-#include "storage/namespace.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/execution/retryable_writes.h"
+#include "server/execution/write_ops.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {
@@ -153,7 +153,8 @@ class BulkReply {
   void Failed(size_t index, BulkOp::Kind kind, const Error& e) {
     ++counts.errors;
     Add(index, false, [&](BsonBuilder& b) {
-      b.Append("code", static_cast<int32_t>(e.code)).Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
+      b.Append("code", static_cast<int32_t>(e.code))
+          .Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
       if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
       b.Append("n", int32_t{0});
       if (kind == BulkOp::Kind::kUpdate) b.Append("nModified", int32_t{0});

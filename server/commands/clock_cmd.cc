@@ -1,9 +1,9 @@
 #include "replication/repl_config.h"
 #include "replication/replica_set.h"
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/replication_gate.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
 #include "ttl/ttl_monitor.h"
 
 namespace mayfly {
@@ -37,7 +37,8 @@ Result<void> CheckOneHost(ServerContext& server) {
 
 /// {clock: 1} reads it; {clock: "real"}, {clock: {advanceSeconds | advanceMillis: n}}, {clock:
 /// {set: date}}, {clock: {freeze: bool}} change it; {clock: {pass: true}} runs a pass of the TTL
-/// monitor; with jump: true the clock guard sees the change as it would see a clock gone wrong. When the command returns, everything due by then is gone: a test needs no waiting.
+/// monitor; with jump: true the clock guard sees the change as it would see a clock gone wrong.
+/// When the command returns, everything due by then is gone: a test needs no waiting.
 Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
@@ -63,8 +64,9 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     if (!set.missing() && !set.IsDate()) args.Fail(args.WrongType("set", set.type(), "date"));
     MAYFLY_TRY(args.Finish());
     if (v.Document().empty())
-      return Error{ErrorCode::kBadValue,
-                   "clock: {} does nothing: give set, advanceSeconds, advanceMillis, freeze or pass"};
+      return Error{
+          ErrorCode::kBadValue,
+          "clock: {} does nothing: give set, advanceSeconds, advanceMillis, freeze or pass"};
     // Checked before anything moves.
     double to = static_cast<double>(set.missing() ? clock.Now().millis : set.Date().millis);
     if (seconds) to += *seconds * 1000;

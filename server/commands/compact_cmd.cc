@@ -1,7 +1,7 @@
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/server_context.h"
-#include "storage/key_format.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
+#include "storage/keys/key_format.h"
 #include "storage/storage.h"
 #include "ttl/remove_due.h"
 

@@ -1,7 +1,7 @@
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/connection.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
+#include "server/net/connection.h"
 
 namespace mayfly {
 

@@ -1,14 +1,14 @@
 #include "protocol/extended_json.h"
-#include "server/aggregate.h"
-#include "server/arg_reader.h"
-#include "server/audit_log.h"
-#include "server/commands/collection_options.h"
-#include "server/index_spec.h"
-#include "server/server_context.h"
-#include "server/ttl_preview.h"
-#include "server/view_definition.h"
-#include "storage/archive.h"
-#include "storage/namespace.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/aggregate.h"
+#include "server/execution/collection_options.h"
+#include "server/execution/index_spec.h"
+#include "server/execution/ttl_preview.h"
+#include "server/execution/view_definition.h"
+#include "storage/catalog/namespace.h"
+#include "storage/expiry/archive.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -77,9 +77,8 @@ Result<void> CheckIdIndex(ServerContext& server, const CreateArgs& a, const Coll
   MAYFLY_TRY(IndexInfo index, ParseIndexSpec(server, &c, *a.id_index, &note));
   if (index.fields.size() == 1 && index.fields[0].path == "_id" && !index.fields[0].descending)
     return Ok();
-  return Error{ErrorCode::kBadValue,
-               "The field 'key' for an _id index must be {_id: 1}, but got " +
-                   ToRelaxedJson(index.key)};
+  return Error{ErrorCode::kBadValue, "The field 'key' for an _id index must be {_id: 1}, but got " +
+                                         ToRelaxedJson(index.key)};
 }
 
 Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {

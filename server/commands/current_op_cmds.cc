@@ -1,8 +1,8 @@
 #include "query/match/match_expression.h"
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/current_op.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/current_op.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 

@@ -1,11 +1,11 @@
 #include <map>
 #include <set>
 
-#include "server/arg_reader.h"
-#include "server/md5.h"
-#include "server/server_context.h"
-#include "storage/catalog_format.h"
-#include "storage/key_format.h"
+#include "server/base/md5.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
+#include "storage/catalog/catalog_format.h"
+#include "storage/keys/key_format.h"
 #include "storage/storage.h"
 
 namespace mayfly {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <charconv>
 
-#include "server/arg_reader.h"
-#include "server/command.h"
 #include "server/commands/info_cmds.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 namespace {

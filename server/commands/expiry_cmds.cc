@@ -1,7 +1,7 @@
-#include "server/arg_reader.h"
-#include "server/audit_log.h"
-#include "server/write_ops.h"
-#include "storage/namespace.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
+#include "server/execution/write_ops.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {

@@ -1,12 +1,12 @@
-#include "server/aggregate.h"
-#include "server/arg_reader.h"
 #include "server/commands/aggregate_args.h"
 #include "server/commands/find_and_modify.h"
 #include "server/commands/write_statements.h"
-#include "server/config.h"
-#include "server/find_args.h"
-#include "server/server_context.h"
-#include "storage/namespace.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/aggregate.h"
+#include "server/execution/find_args.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {

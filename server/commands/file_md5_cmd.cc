@@ -1,7 +1,7 @@
 #include "query/plan/executor.h"
-#include "server/arg_reader.h"
-#include "server/md5.h"
-#include "server/server_context.h"
+#include "server/base/md5.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 
 namespace mayfly {

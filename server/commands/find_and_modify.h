@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "query/update/expire.h"
-#include "server/command.h"
+#include "server/dispatch/command.h"
 
 namespace mayfly {
 

@@ -1,9 +1,9 @@
-#include "query/parse_work.h"
+#include "query/expression/parse_work.h"
 #include "query/projection/projection.h"
-#include "server/arg_reader.h"
 #include "server/commands/find_and_modify.h"
-#include "server/retryable_writes.h"
-#include "server/write_ops.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/execution/retryable_writes.h"
+#include "server/execution/write_ops.h"
 
 namespace mayfly {
 

@@ -1,16 +1,16 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
-#include "server/aggregate.h"
-#include "server/arg_reader.h"
-#include "server/change_stream_cursor.h"
-#include "server/cursor_manager.h"
-#include "server/fail_points.h"
-#include "server/find_args.h"
-#include "server/replication_gate.h"
-#include "server/server_context.h"
-#include "server/short_reads.h"
-#include "storage/namespace.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/cursor_manager.h"
+#include "server/dispatch/fail_points.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/dispatch/short_reads.h"
+#include "server/execution/aggregate.h"
+#include "server/execution/change_stream_cursor.h"
+#include "server/execution/find_args.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {
@@ -163,8 +163,7 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   };
   const FindArgs& a = find.args;
   BsonValue id;
-  if (find.coll && !find.coll->is_view && ctx.op.view == nullptr &&
-      IsPointRead(find.spec, &id)) {
+  if (find.coll && !find.coll->is_view && ctx.op.view == nullptr && IsPointRead(find.spec, &id)) {
     if (HasLargeDocuments(*find.coll)) [[unlikely]]
       return std::nullopt;
     return counted(AnswerPointRead(ctx, find, id, reply));
@@ -398,8 +397,7 @@ Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilde
       [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
   int64_t n = 0;
   if (coll && coll->is_view) {
-    MAYFLY_TRY(std::string out,
-               FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
+    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
     n = BsonView(out).FindPath("0.n").NumberAsInt64();
   } else {
     QuerySpec spec;
@@ -440,8 +438,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   ctx.EditReport(
       [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
   if (coll && coll->is_view) {
-    MAYFLY_TRY(std::string out,
-               FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
+    MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
     std::vector<BsonValue> values;
     if (const BsonValue list = BsonView(out).FindPath("0.values"); list.IsArray())
       for (const BsonElement& e : list.Document()) values.push_back(e.value);
@@ -496,7 +493,8 @@ std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandReques
 
 void RegisterFind(CommandRegistry& registry) {
   registry.Add({.name = "find",
-                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kCountsItself,
+                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern |
+                         kCountsItself,
                 .help = "Finds documents and answers a cursor.",
                 .run_async = &RunFind,
                 .run_now = &FindNow});
@@ -508,11 +506,12 @@ void RegisterFind(CommandRegistry& registry) {
                 .flags = kReadOnly | kSecondaryOk | kApiV1 | kWorker,
                 .help = "Closes cursors.",
                 .run = &RunKillCursors});
-  registry.Add({.name = "count",
-                .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kWorker,
-                .help = "Counts the documents that match a filter.",
-                .run = &RunCount,
-                .run_now = &CountNow});
+  registry.Add(
+      {.name = "count",
+       .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kWorker,
+       .help = "Counts the documents that match a filter.",
+       .run = &RunCount,
+       .run_now = &CountNow});
   registry.Add({.name = "distinct",
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kTakesReadConcern | kWorker,
                 .help = "The different values of a field.",

@@ -1,9 +1,9 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/micros.h"
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 
 namespace mayfly {

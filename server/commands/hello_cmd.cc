@@ -2,12 +2,12 @@
 
 #include "protocol/micros.h"
 #include "protocol/utf8.h"
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/config.h"
-#include "server/connection.h"
-#include "server/replication_gate.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/net/connection.h"
 
 namespace mayfly {
 
@@ -48,7 +48,8 @@ Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
                  "Missing required field 'type' of os in the client metadata document"};
   std::string app;
   if (application.IsDocument()) {
-    if (BsonValue name = application.Document()["name"]; name.IsString()) app = PrintableUtf8(name.String());
+    if (BsonValue name = application.Document()["name"]; name.IsString())
+      app = PrintableUtf8(name.String());
     if (app.size() > kMaxAppNameBytes)
       return Error{ErrorCode::kClientMetadataAppNameTooLarge,
                    "The 'application.name' field must be less than or equal to 128 bytes"};
@@ -115,7 +116,8 @@ void AppendOpTime(BsonBuilder& out, std::string_view name, const OpTime& t) {
   o.AppendTimestamp("ts", t.ts).Append("t", t.term);
 }
 
-/// What a replica set's member says of the set (driver specification "Server Discovery And Monitoring").
+/// What a replica set's member says of the set (driver specification "Server Discovery And
+/// Monitoring").
 void AppendSet(ReplicaSet& set, const Topology& t, bool legacy_name, BsonBuilder& reply) {
   const std::string_view primary_field = legacy_name ? "ismaster" : "isWritablePrimary";
   if (!t.config || t.self < 0) {

@@ -7,10 +7,10 @@
 #include <sstream>
 #include <thread>
 
-#include "server/arg_reader.h"
-#include "server/command.h"
 #include "server/commands/info_cmds.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 

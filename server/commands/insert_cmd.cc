@@ -1,16 +1,16 @@
 #include <atomic>
 
+#include "server/base/network_buffers.h"
 #include "server/commands/write_statements.h"
-#include "server/network_buffers.h"
-#include "server/retryable_writes.h"
-#include "server/write_ops.h"
+#include "server/execution/retryable_writes.h"
+#include "server/execution/write_ops.h"
 
 namespace mayfly {
 namespace {
 
 constexpr size_t kInlineDocuments = 16,
-                 kInlineBytes = 64 << 10;   ///< more than that goes to a worker
-constexpr size_t kLargeBytes = 4 << 20;     ///< more than that takes turns
+                 kInlineBytes = 64 << 10;  ///< more than that goes to a worker
+constexpr size_t kLargeBytes = 4 << 20;    ///< more than that takes turns
 
 size_t TotalBytes(const std::vector<BsonView>& documents) {
   size_t bytes = 0;

@@ -1,8 +1,8 @@
-#include "server/arg_reader.h"
-#include "server/audit_log.h"
-#include "server/command.h"
-#include "server/config.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 
@@ -44,11 +44,12 @@ Result<void> LogRotate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   const BsonValue v = req.fields[0].value;
   const std::string_view type = v.IsString() ? v.String() : "";
   if (v.IsString() && type != "server" && type != "audit")
-    return Error{ErrorCode::kBadValue, "Unknown log type '" + std::string(type) +
-                                           "': there are 'server' and 'audit'"};
+    return Error{ErrorCode::kBadValue,
+                 "Unknown log type '" + std::string(type) + "': there are 'server' and 'audit'"};
   if (!v.IsString() && !v.IsNumber())
     return Error{ErrorCode::kTypeMismatch, "logRotate takes 1, 'server' or 'audit'"};
-  const bool server = !ctx.server.config().log.path.empty(), audit = ctx.server.audit() && ctx.server.audit()->enabled();
+  const bool server = !ctx.server.config().log.path.empty(),
+             audit = ctx.server.audit() && ctx.server.audit()->enabled();
   if (type == "server" ? !server : type == "audit" ? !audit : !server && !audit)
     return Error{ErrorCode::kIllegalOperation,
                  type == "audit" ? "there is no audit log to rotate"

@@ -1,14 +1,14 @@
 #include "replication/replica_set.h"
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/connection.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
+#include "server/net/connection.h"
 
 namespace mayfly {
 
 namespace {
-/// Another member asks for the connection. Who it is, it proves afterwards (replication/member_link.h): a stranger gets no further
-/// than the first frame.
+/// Another member asks for the connection. Who it is, it proves afterwards
+/// (replication/member_link.h): a stranger gets no further than the first frame.
 Result<void> MemberStream(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());

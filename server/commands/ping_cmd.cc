@@ -1,5 +1,5 @@
-#include "server/arg_reader.h"
-#include "server/command.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
 
 namespace mayfly {
 

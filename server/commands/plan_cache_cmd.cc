@@ -1,9 +1,9 @@
 #include "query/match/match_expression.h"
 #include "query/plan/index_filter.h"
 #include "query/plan/plan_cache.h"
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -28,7 +28,8 @@ Result<void> PlanCacheClear(CommandContext& ctx, const CommandRequest& req, Bson
     return Ok();
   }
   MAYFLY_TRY(MatchPtr match, ParseMatch(*query));
-  PlanCache::Global().Remove(coll, QueryShape(match.get(), sort.value_or(BsonView()), projection.value_or(BsonView())));
+  PlanCache::Global().Remove(
+      coll, QueryShape(match.get(), sort.value_or(BsonView()), projection.value_or(BsonView())));
   return Ok();
 }
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "server/commands/info_cmds.h"
-#include "storage/rocks_kv.h"
+#include "storage/kv/rocks_kv.h"
 
 namespace mayfly {
 

@@ -1,6 +1,6 @@
 #include "server/commands/register.h"
 
-#include "server/command.h"
+#include "server/dispatch/command.h"
 
 namespace mayfly {
 

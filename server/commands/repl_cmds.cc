@@ -1,10 +1,10 @@
 #include "protocol/bson_validate.h"
 #include "protocol/micros.h"
-#include "server/arg_reader.h"
 #include "server/commands/repl_status.h"
-#include "server/connection.h"
-#include "server/replication_gate.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/net/connection.h"
 
 namespace mayfly {
 namespace {
@@ -37,9 +37,9 @@ Result<void> Initiate(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   if (v.IsDocument() && !v.Document().empty())
     config = v.Document();
   else if (!v.IsDocument() && !v.IsNullish() && !v.IsNumber() && !v.Is(BsonType::kBool))
-    return Error{ErrorCode::kTypeMismatch,
-                 "BSON field 'replSetInitiate' is the wrong type '" +
-                     std::string(BsonTypeName(v.type())) + "', expected type 'object'"};
+    return Error{ErrorCode::kTypeMismatch, "BSON field 'replSetInitiate' is the wrong type '" +
+                                               std::string(BsonTypeName(v.type())) +
+                                               "', expected type 'object'"};
   MAYFLY_TRY(set.Initiate(config));
   if (!config)
     reply.Append("info2", "no configuration specified. Using a default configuration for the set")
@@ -47,7 +47,8 @@ Result<void> Initiate(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   return Ok();
 }
 
-/// A mode that is the default write concern cannot go: every write would answer that it is not known.
+/// A mode that is the default write concern cannot go: every write would answer that it is not
+/// known.
 Result<void> KeepsDefaultMode(ServerContext& server, ReplicaSet& set, BsonView next) {
   const std::string mode = server.rw_defaults().write_concern().mode;
   const TopologyPtr t = set.topology();
@@ -55,9 +56,10 @@ Result<void> KeepsDefaultMode(ServerContext& server, ReplicaSet& set, BsonView n
   if (const BsonValue modes = next.FindPath("settings.getLastErrorModes");
       modes.IsDocument() && modes.Document().Has(mode))
     return Ok();
-  return Error{LocationCode(103),
-               "the new configuration has no getLastErrorModes." + mode +
-                   ", which is the default write concern: set another one with setDefaultRWConcern first"};
+  return Error{
+      LocationCode(103),
+      "the new configuration has no getLastErrorModes." + mode +
+          ", which is the default write concern: set another one with setDefaultRWConcern first"};
 }
 
 Result<void> Reconfig(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
@@ -109,8 +111,7 @@ Result<void> StepDown(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   MAYFLY_TRY(in.Finish());
   const bool use_default = req.fields[0].value.Is(BsonType::kBool);
   if (use_default) seconds = 60;
-  if (seconds < 0)
-    return Error{ErrorCode::kBadValue, "stepdown period must be a positive integer"};
+  if (seconds < 0) return Error{ErrorCode::kBadValue, "stepdown period must be a positive integer"};
   if (catch_up && *catch_up < 0)
     return Error{ErrorCode::kBadValue,
                  "secondaryCatchUpPeriodSecs period must be a positive or absent"};
@@ -138,8 +139,7 @@ Result<void> Freeze(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
     return Error{ErrorCode::kBadValue, "replSetFreeze period must be a non-negative integer"};
   MAYFLY_TRY(std::string info, set->Freeze(seconds));
   if (!info.empty()) reply.Append("info", info);
-  if (seconds == 1)
-    reply.Append("warning", "you really want to freeze for only 1 second?");
+  if (seconds == 1) reply.Append("warning", "you really want to freeze for only 1 second?");
   return Ok();
 }
 
@@ -156,12 +156,11 @@ Result<void> SyncFrom(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   const std::string_view target = in.String("replSetSyncFrom");
   MAYFLY_TRY(in.Finish());
   const TopologyPtr t = set->topology();
-  if (t->state == MemberState::kPrimary)
-    return Error{LocationCode(95), "primaries don't sync"};
+  if (t->state == MemberState::kPrimary) return Error{LocationCode(95), "primaries don't sync"};
   const MemberConfig* member = t->config->FindHost(target);
   if (member == nullptr)
-    return Error{ErrorCode::kNodeNotFound, "Could not find member \"" + std::string(target) +
-                                               "\" in replica set"};
+    return Error{ErrorCode::kNodeNotFound,
+                 "Could not find member \"" + std::string(target) + "\" in replica set"};
   if (t->self >= 0 && t->config->members[static_cast<size_t>(t->self)].host == target)
     return Error{ErrorCode::kInvalidOptions, "I cannot sync from myself"};
   if (target != t->primary)
@@ -183,12 +182,13 @@ Result<void> ResizeOplog(CommandContext& ctx, const CommandRequest& req, BsonBui
     return Error{ErrorCode::kInvalidOptions,
                  "one of 'size' or 'minRetentionHours' must be specified"};
   if (megabytes && !(*megabytes >= 990 && *megabytes <= 1e9))
-    return Error{ErrorCode::kBadValue, "BSON field 'size' must be from 990 megabytes to a petabyte"};
+    return Error{ErrorCode::kBadValue,
+                 "BSON field 'size' must be from 990 megabytes to a petabyte"};
   if (hours && !(*hours >= 0 && *hours <= 24 * 366))
     return Error{ErrorCode::kBadValue, "BSON field 'minRetentionHours' must be from 0 to 8784"};
   return set->SetRetention(
-      ctx.op,
-      megabytes ? std::optional(static_cast<uint64_t>(*megabytes * 1048576)) : std::nullopt, hours);
+      ctx.op, megabytes ? std::optional(static_cast<uint64_t>(*megabytes * 1048576)) : std::nullopt,
+      hours);
 }
 
 /// {appendOplogNote: 1, data: {…}}: a no-op entry, by which tools mark a place in the oplog.
@@ -206,40 +206,64 @@ Result<void> AppendOplogNote(CommandContext& ctx, const CommandRequest& req, Bso
 Result<void> ElectionById(CommandContext& ctx, const CommandRequest&, BsonBuilder&) {
   MAYFLY_TRY(Set(ctx));
   return Error{ErrorCode::kCommandNotSupported,
-               "elections and positions of members are the consensus log's business here; use replSetStepDown to hand over"};
+               "elections and positions of members are the consensus log's business here; use "
+               "replSetStepDown to hand over"};
 }
 
 }  // namespace
 
 void RegisterReplicationCommands(CommandRegistry& registry) {
   constexpr uint32_t kFlags = kAdminOnly | kSecondaryOk;
-  registry.Add({.name = "replSetInitiate", .flags = kFlags | kWorker,
-                .help = "Makes a replica set of this member and those of the configuration.", .run = &Initiate});
-  registry.Add({.name = "replSetReconfig", .flags = kFlags | kWorker,
-                .help = "Changes the configuration of the replica set.", .run = &Reconfig});
-  registry.Add({.name = "replSetGetConfig", .flags = kFlags,
-                .help = "The configuration of the replica set.", .run = &GetConfig});
-  registry.Add({.name = "replSetGetStatus", .flags = kFlags,
-                .help = "The state of the replica set as this member sees it.", .run = &GetStatus});
-  registry.Add({.name = "replSetStepDown", .flags = kFlags | kWorker,
-                .help = "Hands the primary's role to another member.", .run = &StepDown});
-  registry.Add({.name = "replSetStepUp", .flags = kFlags | kWorker,
-                .help = "Makes this member the primary.", .run = &StepUp});
-  registry.Add({.name = "replSetFreeze", .flags = kFlags,
-                .help = "Keeps this member from becoming primary for some seconds.", .run = &Freeze});
-  registry.Add({.name = "replSetMaintenance", .flags = kFlags | kWorker,
-                .help = "Takes this secondary out of service (RECOVERING) and back.", .run = &Maintenance});
-  registry.Add({.name = "replSetSyncFrom", .flags = kFlags,
-                .help = "Members take the log from the primary: accepted for it alone.", .run = &SyncFrom});
-  registry.Add({.name = "replSetResizeOplog", .flags = kFlags | kWorker,
-                .help = "How much of the replication log is kept.", .run = &ResizeOplog});
+  registry.Add({.name = "replSetInitiate",
+                .flags = kFlags | kWorker,
+                .help = "Makes a replica set of this member and those of the configuration.",
+                .run = &Initiate});
+  registry.Add({.name = "replSetReconfig",
+                .flags = kFlags | kWorker,
+                .help = "Changes the configuration of the replica set.",
+                .run = &Reconfig});
+  registry.Add({.name = "replSetGetConfig",
+                .flags = kFlags,
+                .help = "The configuration of the replica set.",
+                .run = &GetConfig});
+  registry.Add({.name = "replSetGetStatus",
+                .flags = kFlags,
+                .help = "The state of the replica set as this member sees it.",
+                .run = &GetStatus});
+  registry.Add({.name = "replSetStepDown",
+                .flags = kFlags | kWorker,
+                .help = "Hands the primary's role to another member.",
+                .run = &StepDown});
+  registry.Add({.name = "replSetStepUp",
+                .flags = kFlags | kWorker,
+                .help = "Makes this member the primary.",
+                .run = &StepUp});
+  registry.Add({.name = "replSetFreeze",
+                .flags = kFlags,
+                .help = "Keeps this member from becoming primary for some seconds.",
+                .run = &Freeze});
+  registry.Add({.name = "replSetMaintenance",
+                .flags = kFlags | kWorker,
+                .help = "Takes this secondary out of service (RECOVERING) and back.",
+                .run = &Maintenance});
+  registry.Add({.name = "replSetSyncFrom",
+                .flags = kFlags,
+                .help = "Members take the log from the primary: accepted for it alone.",
+                .run = &SyncFrom});
+  registry.Add({.name = "replSetResizeOplog",
+                .flags = kFlags | kWorker,
+                .help = "How much of the replication log is kept.",
+                .run = &ResizeOplog});
   registry.Add({.name = "appendOplogNote",
                 .flags = kAdminOnly | kWrites | kWorker | kTakesWriteConcern,
                 .help = "Writes a note into the oplog.",
                 .run = &AppendOplogNote});
-  for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat", "replSetRequestVotes", "replSetUpdatePosition"})
-    registry.Add({.name = name, .flags = kFlags | kHidden,
-                  .help = "Between members of MongoDB's own sets.", .run = &ElectionById});
+  for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat",
+                                "replSetRequestVotes", "replSetUpdatePosition"})
+    registry.Add({.name = name,
+                  .flags = kFlags | kHidden,
+                  .help = "Between members of MongoDB's own sets.",
+                  .run = &ElectionById});
 }
 
 }  // namespace mayfly

@@ -1,7 +1,7 @@
 #include "server/commands/repl_status.h"
 
 #include "protocol/bson_validate.h"
-#include "server/server_context.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 namespace {
@@ -45,14 +45,17 @@ void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& re
   const Instant now = server.clock().Now();
   const int64_t mono = server.clock().MonotonicMicros();
   const ReplConfig& config = *t->config;
-  auto date_of_mono = [&](int64_t us) { return Instant{us == 0 ? 0 : now.millis - (mono - us) / 1000}; };
+  auto date_of_mono = [&](int64_t us) {
+    return Instant{us == 0 ? 0 : now.millis - (mono - us) / 1000};
+  };
   int32_t primary_id = -1;
   for (const MemberConfig& m : config.members)
     if (m.host == t->primary) primary_id = m.id;
   const bool follows = t->state != MemberState::kPrimary && primary_id >= 0;
 
   reply.Append("set", config.name).Append("date", now);
-  reply.Append("myState", static_cast<int32_t>(t->state)).Append("term", static_cast<int64_t>(t->term));
+  reply.Append("myState", static_cast<int32_t>(t->state))
+      .Append("term", static_cast<int64_t>(t->term));
   reply.Append("syncSourceHost", follows ? t->primary : std::string());
   reply.Append("syncSourceId", follows ? primary_id : -1);
   reply.Append("heartbeatIntervalMillis", config.heartbeat_interval_ms);
@@ -72,7 +75,9 @@ void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& re
     AppendOpTime(o, "appliedOpTime", applied);
     AppendOpTime(o, "durableOpTime", applied);
     AppendOpTime(o, "writtenOpTime", applied);
-    o.Append("lastAppliedWallTime", wall).Append("lastDurableWallTime", wall).Append("lastWrittenWallTime", wall);
+    o.Append("lastAppliedWallTime", wall)
+        .Append("lastDurableWallTime", wall)
+        .Append("lastWrittenWallTime", wall);
   }
   reply.AppendTimestamp("lastStableRecoveryTimestamp", applied.ts);
   const auto election = set.last_election();
@@ -113,23 +118,28 @@ void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& re
       d.Append("syncSourceHost", follows ? t->primary : std::string());
       d.Append("syncSourceId", follows ? primary_id : -1).Append("infoMessage", "");
       if (t->state == MemberState::kPrimary && election) {
-        d.AppendTimestamp("electionTime", static_cast<uint64_t>(election->at_millis / 1000) << 32 | 1);
+        d.AppendTimestamp("electionTime",
+                          static_cast<uint64_t>(election->at_millis / 1000) << 32 | 1);
         d.Append("electionDate", Instant{election->at_millis / 1000 * 1000});
       }
-      d.Append("configVersion", static_cast<int32_t>(config.version)).Append("configTerm", config.term);
+      d.Append("configVersion", static_cast<int32_t>(config.version))
+          .Append("configTerm", config.term);
       d.Append("self", true).Append("lastHeartbeatMessage", "");
       continue;
     }
     const bool reachable = s != nullptr && s->reachable;
     const Told told = s != nullptr ? ReadPayload(s->payload) : Told();
-    const MemberState state = !reachable ? MemberState::kDown : told.known ? told.state : MemberState::kUnknown;
+    const MemberState state = !reachable   ? MemberState::kDown
+                              : told.known ? told.state
+                                           : MemberState::kUnknown;
     d.Append("health", reachable ? 1.0 : 0.0).Append("state", static_cast<int32_t>(state));
     d.Append("stateStr", MemberStateName(state));
     d.Append("uptime", static_cast<int32_t>(reachable ? told.uptime_seconds : 0));
     const OpTime member_applied = reachable ? told.applied : OpTime{};
     AppendOpTime(d, "optime", member_applied);
     AppendOpTime(d, "optimeDurable", member_applied);
-    d.Append("optimeDate", DateOf(member_applied.ts)).Append("optimeDurableDate", DateOf(member_applied.ts));
+    d.Append("optimeDate", DateOf(member_applied.ts))
+        .Append("optimeDurableDate", DateOf(member_applied.ts));
     d.Append("lastAppliedWallTime", Instant{member_applied.wall_millis})
         .Append("lastDurableWallTime", Instant{member_applied.wall_millis});
     d.Append("lastHeartbeat", date_of_mono(s ? s->last_answered_us : 0))
@@ -143,7 +153,8 @@ void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& re
       d.AppendTimestamp("electionTime", static_cast<uint64_t>(told.election_at / 1000) << 32 | 1);
       d.Append("electionDate", Instant{told.election_at / 1000 * 1000});
     }
-    d.Append("configVersion", static_cast<int32_t>(told.config_version)).Append("configTerm", told.config_term);
+    d.Append("configVersion", static_cast<int32_t>(told.config_version))
+        .Append("configTerm", told.config_term);
     // Mayfly's own: the primary deletes by its clock, so it matters how far apart they are.
     if (s != nullptr && s->wall_clock.millis != 0) d.Append("clockSkewMillis", s->skew_ms);
     if (s != nullptr && s->sync_bytes_total != 0) {
@@ -174,12 +185,14 @@ void AppendServerStatusRepl(ServerContext& server, ReplicaSet& set, BsonBuilder&
     for (const MemberConfig& m : t->config->members)
       if (!m.hidden && m.priority > 0) hosts.Append(m.host);
   }
-  r.Append("setName", t->config->name).Append("setVersion", static_cast<int32_t>(t->config->version));
+  r.Append("setName", t->config->name)
+      .Append("setVersion", static_cast<int32_t>(t->config->version));
   r.Append("isWritablePrimary", t->state == MemberState::kPrimary)
       .Append("secondary", t->state == MemberState::kSecondary);
   if (!t->primary.empty()) r.Append("primary", t->primary);
   r.Append("me", t->config->members[static_cast<size_t>(t->self)].host);
-  if (t->state == MemberState::kPrimary) r.AppendObjectId("electionId", ReplicaSet::ElectionId(t->term));
+  if (t->state == MemberState::kPrimary)
+    r.AppendObjectId("electionId", ReplicaSet::ElectionId(t->term));
   const OpTime applied = set.last_applied();
   {
     BsonBuilder w = r.OpenDocument("lastWrite");

@@ -1,6 +1,6 @@
-#include "server/arg_reader.h"
-#include "server/replication_gate.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 namespace {
@@ -54,7 +54,8 @@ Result<void> SetDefaults(CommandContext& ctx, const CommandRequest& req, BsonBui
   MAYFLY_TRY(in.Finish());
   if (!read && !write)
     return Error{ErrorCode::kBadValue,
-                 "At least one of the \"defaultReadConcern\" or \"defaultWriteConcern\" fields must be present"};
+                 "At least one of the \"defaultReadConcern\" or \"defaultWriteConcern\" fields "
+                 "must be present"};
   RWConcernDefaults::Values next = *ctx.server.rw_defaults().get();
   if (write) {
     if (write->empty()) {
@@ -87,8 +88,9 @@ Result<void> SetDefaults(CommandContext& ctx, const CommandRequest& req, BsonBui
     } else {
       for (const BsonElement& e : *read)
         if (e.name != "level")
-          return Error{ErrorCode::kBadValue,
-                       "The default read concern may only have a level, not '" + std::string(e.name) + "'"};
+          return Error{
+              ErrorCode::kBadValue,
+              "The default read concern may only have a level, not '" + std::string(e.name) + "'"};
       const BsonValue level = (*read)["level"];
       if (!level.IsString() || (level.String() != "local" && level.String() != "available" &&
                                 level.String() != "majority"))

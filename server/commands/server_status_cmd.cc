@@ -1,16 +1,16 @@
 #include <unistd.h>
 
-#include "query/pipeline/spill_file.h"
+#include "query/sort/spill_file.h"
 #include "replication/replica_set.h"
-#include "server/arg_reader.h"
-#include "server/audit_log.h"
-#include "server/command.h"
+#include "server/base/io_watchdog.h"
 #include "server/commands/info_cmds.h"
-#include "server/config.h"
-#include "server/io_watchdog.h"
-#include "server/replication_gate.h"
-#include "server/server_context.h"
-#include "server/ttl_status.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/ttl_status.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -234,7 +234,8 @@ void StorageEngine(BsonBuilder& r) {
   d.Append("readOnly", false).Append("persistent", true).Append("backupCursorOpen", false);
 }
 
-/// What is kept of the past: every snapshot of the store, and those that reads with read concern snapshot share.
+/// What is kept of the past: every snapshot of the store, and those that reads with read concern
+/// snapshot share.
 void Snapshots(ServerContext& s, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("snapshots");
   const KvSnapshotStats held = s.storage().kv().Snapshots();

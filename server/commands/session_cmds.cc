@@ -1,12 +1,12 @@
 #include <functional>
 #include <unordered_set>
 
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/connection.h"
-#include "server/retryable_writes.h"
-#include "server/server_context.h"
-#include "server/session_store.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/retryable_writes.h"
+#include "server/execution/session_store.h"
+#include "server/net/connection.h"
 
 namespace mayfly {
 

@@ -1,13 +1,13 @@
 #include <sys/statvfs.h>
 
 #include "query/plan/find_executor.h"
-#include "server/aggregate_stages.h"
-#include "server/arg_reader.h"
-#include "server/server_context.h"
-#include "storage/namespace.h"
-#include "storage/record_source.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/aggregate_stages.h"
+#include "storage/catalog/namespace.h"
+#include "storage/read/record_source.h"
+#include "storage/read/visibility.h"
 #include "storage/storage.h"
-#include "storage/visibility.h"
 
 namespace mayfly {
 namespace {

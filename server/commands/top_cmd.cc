@@ -1,6 +1,6 @@
-#include "server/arg_reader.h"
-#include "server/command.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 

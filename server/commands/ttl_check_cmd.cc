@@ -1,9 +1,9 @@
 #include "query/plan/executor.h"
-#include "server/arg_reader.h"
-#include "server/existing_collection.h"
-#include "server/server_context.h"
-#include "server/ttl_status.h"
-#include "storage/archive.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/existing_collection.h"
+#include "server/execution/ttl_status.h"
+#include "storage/expiry/archive.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -23,8 +23,7 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   {
     BsonBuilder never = reply.OpenDocument("neverExpires");
     for (size_t i = 1; i < c.never.size(); ++i)
-      if (c.never[i] > 0)
-        never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
+      if (c.never[i] > 0) never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
   }
   if (const std::string problem = ArchiveProblem(ctx.server.storage().catalog(), *coll);
       !problem.empty()) {
@@ -57,13 +56,11 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
              MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
   MAYFLY_TRY(PlanExecutor::State state, executor->Next());
   if (state == PlanExecutor::State::kEof)
-    return Error{ErrorCode::kNoMatchingDocument,
-                 "no document of " + coll->ns + " matches 'q'"};
+    return Error{ErrorCode::kNoMatchingDocument, "no document of " + coll->ns + " matches 'q'"};
   Storage::Record record;
   const std::string key(executor->record_key());
   MAYFLY_TRY(bool there, ctx.server.storage().Fetch(*coll, key, &record));
-  if (!there)
-    return Error{ErrorCode::kNoMatchingDocument, "the document was removed meanwhile"};
+  if (!there) return Error{ErrorCode::kNoMatchingDocument, "the document was removed meanwhile"};
 
   struct Candidate {
     const ListedTtlRule* rule;

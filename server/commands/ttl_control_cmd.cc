@@ -1,10 +1,10 @@
 #include "protocol/extended_json.h"
 #include "protocol/object_id.h"
-#include "server/arg_reader.h"
-#include "server/audit_log.h"
-#include "server/existing_collection.h"
-#include "server/server_context.h"
-#include "server/ttl_status.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/existing_collection.h"
+#include "server/execution/ttl_status.h"
 #include "storage/storage.h"
 #include "ttl/ttl_monitor.h"
 
@@ -23,8 +23,9 @@ std::optional<Instant> Until(ArgReader& in, Instant now) {
     return {};
   }
   if (v.Date() <= now)
-    in.Fail({ErrorCode::kBadValue, "BSON field '" + in.where() + ".until' must be in the future, but " +
-                                       ToRelaxedJson(v) + " is not"});
+    in.Fail({ErrorCode::kBadValue, "BSON field '" + in.where() +
+                                       ".until' must be in the future, but " + ToRelaxedJson(v) +
+                                       " is not"});
   return v.Date();
 }
 
@@ -90,12 +91,14 @@ Result<void> RunResume(CommandContext& ctx, const CommandRequest& req, BsonBuild
   MAYFLY_TRY(Scoped s, ReadScope(ctx, req, index));
   TtlControls& controls = ctx.server.ttl_controls();
   if (controls.PausedAbove(s.scope, ctx.op.now))
-    return Error{ErrorCode::kIllegalOperation,
-                 s.ns + " is paused as part of a wider pause: resume that one (ttlStatus lists them)"};
+    return Error{
+        ErrorCode::kIllegalOperation,
+        s.ns + " is paused as part of a wider pause: resume that one (ttlStatus lists them)"};
   // Counted before: the rules that a pause in this scope kept from acting.
   int paused = 0;
   for (const ListedTtlRule& r : ListRulesFor(ctx.server, s.scope.db, {})) {
-    if (s.scope.level >= TtlScope::Level::kCollection && r.rule.coll->uuid != s.scope.uuid) continue;
+    if (s.scope.level >= TtlScope::Level::kCollection && r.rule.coll->uuid != s.scope.uuid)
+      continue;
     if (s.scope.level == TtlScope::Level::kRule && RuleIdentity(r.rule) != s.scope.rule) continue;
     paused += controls.StateOf(r.rule, ctx.op.now) == TtlStanding::kPaused;
   }
@@ -157,8 +160,8 @@ Result<void> RunHoldRelease(CommandContext& ctx, const CommandRequest& req, Bson
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
   TtlHold was;
-  MAYFLY_TRY(bool released, ctx.server.ttl_controls().ReleaseHold(ctx.op, coll->uuid,
-                                                                  id.ObjectId(), &was));
+  MAYFLY_TRY(bool released,
+             ctx.server.ttl_controls().ReleaseHold(ctx.op, coll->uuid, id.ObjectId(), &was));
   if (!released)
     return Error{ErrorCode::kNoSuchKey,
                  coll->ns + " has no hold " + ToRelaxedJson(id) + ": ttlStatus lists them"};
@@ -178,8 +181,7 @@ Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuil
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
   if (t.all) {
-    if (index)
-      return Error{ErrorCode::kInvalidOptions, "'index' needs the name of its collection"};
+    if (index) return Error{ErrorCode::kInvalidOptions, "'index' needs the name of its collection"};
     if (!confirm)
       return Error{ErrorCode::kInvalidOptions,
                    "ttlRelease: 1 confirms the clock, after which everything due by it is removed: "
@@ -209,7 +211,9 @@ Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuil
              controls.ReleaseGuard(ctx.op, coll->uuid, rule_name));
   for (const TtlGuardHold& g : released)
     Audit(ctx, "ttlRelease", [&](BsonBuilder& p) {
-      p.Append("ns", coll->ns).Append("index", RuleNameOf(g.rule)).Append("wouldExpireNow", g.would_expire);
+      p.Append("ns", coll->ns)
+          .Append("index", RuleNameOf(g.rule))
+          .Append("wouldExpireNow", g.would_expire);
       p.Append("fractionOfCollection", g.fraction);
     });
   reply.Append("rules", static_cast<int32_t>(released.size()));
@@ -225,7 +229,8 @@ void RegisterTtlControl(CommandRegistry& registry) {
                 .help = "Keeps the rules of a collection (or one of them, or with 1 all) from "
                         "removing documents.",
                 .run = &RunPause});
-  registry.Add({.name = "ttlResume", .flags = kControl, .help = "Ends ttlPause.", .run = &RunResume});
+  registry.Add(
+      {.name = "ttlResume", .flags = kControl, .help = "Ends ttlPause.", .run = &RunResume});
   registry.Add({.name = "ttlHold",
                 .flags = kControl,
                 .help = "Documents that match 'filter' neither expire nor hide.",

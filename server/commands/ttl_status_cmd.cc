@@ -1,7 +1,7 @@
-#include "server/arg_reader.h"
-#include "server/existing_collection.h"
-#include "server/server_context.h"
-#include "server/ttl_status.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/existing_collection.h"
+#include "server/execution/ttl_status.h"
 
 namespace mayfly {
 namespace {
@@ -40,13 +40,15 @@ Result<void> RunForecast(CommandContext& ctx, const CommandRequest& req, BsonBui
 void RegisterTtlStatus(CommandRegistry& registry) {
   registry.Add({.name = "ttlStatus",
                 .flags = kReadOnly | kSecondaryOk | kWorker,
-                .help = "Rules by which documents expire: state, next deadline, lag, backlog; holds "
-                        "and pauses. Of a collection, or 1 for all.",
+                .help =
+                    "Rules by which documents expire: state, next deadline, lag, backlog; holds "
+                    "and pauses. Of a collection, or 1 for all.",
                 .run = &RunStatus});
-  registry.Add({.name = "ttlForecast",
-                .flags = kReadOnly | kSecondaryOk | kWorker,
-                .help = "How many documents of a collection (or, with 1, of all) will expire when, by rule.",
-                .run = &RunForecast});
+  registry.Add(
+      {.name = "ttlForecast",
+       .flags = kReadOnly | kSecondaryOk | kWorker,
+       .help = "How many documents of a collection (or, with 1, of all) will expire when, by rule.",
+       .run = &RunForecast});
 }
 
 }  // namespace mayfly

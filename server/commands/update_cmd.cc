@@ -1,8 +1,8 @@
 #include "query/update/update_pipeline.h"
-#include "server/arg_reader.h"
 #include "server/commands/write_statements.h"
-#include "server/retryable_writes.h"
-#include "server/write_ops.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/execution/retryable_writes.h"
+#include "server/execution/write_ops.h"
 
 namespace mayfly {
 

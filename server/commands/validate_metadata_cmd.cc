@@ -1,6 +1,6 @@
-#include "server/arg_reader.h"
 #include "server/commands/aggregate_args.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 
 namespace mayfly {

@@ -2,8 +2,8 @@
 #include <optional>
 #include <string_view>
 
-#include "server/arg_reader.h"
-#include "server/write_ops.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/execution/write_ops.h"
 
 namespace mayfly {
 

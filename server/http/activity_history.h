@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/metrics.h"
+#include "server/base/metrics.h"
 
 namespace mayfly {
 

@@ -2,14 +2,14 @@
 
 #include "protocol/extended_json.h"
 #include "replication/replica_set.h"
-#include "server/config.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/server_context.h"
 #include "server/http/local_command.h"
 #include "server/http/page_files.h"
 #include "server/http/prometheus_text.h"
 #include "server/http/rule_selection.h"
-#include "server/server_context.h"
-#include "storage/namespace.h"
-#include "storage/rocks_kv.h"
+#include "storage/catalog/namespace.h"
+#include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 
 namespace mayfly {

@@ -3,7 +3,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <string>
 
-#include "server/command.h"
+#include "server/dispatch/command.h"
 #include "server/http/activity_history.h"
 
 namespace mayfly {

@@ -19,12 +19,12 @@
 #include <set>
 #include <thread>
 
-#include "server/config.h"
-#include "server/connection_gate.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/io_timer.h"
+#include "server/dispatch/server_context.h"
 #include "server/http/http_api.h"
 #include "server/http/request_origin.h"
-#include "server/io_timer.h"
-#include "server/server_context.h"
+#include "server/net/connection_gate.h"
 
 namespace mayfly {
 
@@ -242,8 +242,7 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
     int refused = 0;
     if (host.empty() ? request.version() > 10 : !KnownHost({host.data(), host.size()}, hosts))
       refused = host.empty() ? 400 : 421;
-    const bool events =
-        whole.substr(0, mark) == "/events" && request.method() == http::verb::get;
+    const bool events = whole.substr(0, mark) == "/events" && request.method() == http::verb::get;
     if (events && event_timers.size() < max_event_streams && refused == 0) {
       co_await StreamEvents(*stream, std::string(whole.substr(std::min(mark + 1, whole.size()))));
       break;

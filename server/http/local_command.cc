@@ -1,7 +1,7 @@
 #include "server/http/local_command.h"
 
-#include "server/arg_reader.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 
 namespace mayfly {
 

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "protocol/bson_builder.h"
-#include "server/command.h"
+#include "server/dispatch/command.h"
 
 namespace mayfly {
 

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "server/commands/info_cmds.h"
-#include "server/config.h"
-#include "server/server_context.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 
 namespace mayfly {

@@ -1,6 +1,6 @@
 #include "storage/read/own_writes.h"
 
-#include "storage/write_unit_impl.h"
+#include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
 
@@ -102,7 +102,11 @@ class OwnWritesIterator final : public KvIterator {
  public:
   OwnWritesIterator(std::unique_ptr<KvIterator> base, std::shared_ptr<OwnWrites> own,
                     uint32_t until, Keyspace ks, std::string_view lower, std::string_view upper)
-      : base_(std::move(base)), own_(std::move(own)), until_(until), ks_(ks), lower_(lower),
+      : base_(std::move(base)),
+        own_(std::move(own)),
+        until_(until),
+        ks_(ks),
+        lower_(lower),
         upper_(upper) {}
 
   void Seek(std::string_view key) override {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/kv.h"
-#include "storage/write_unit.h"
+#include "storage/kv/kv.h"
+#include "storage/write/write_unit.h"
 
 namespace mayfly {
 

@@ -2,7 +2,7 @@
 
 #include "storage/read/own_writes.h"
 #include "storage/storage.h"
-#include "storage/write_unit_impl.h"
+#include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
 

@@ -6,8 +6,8 @@
 
 #include "protocol/error.h"
 #include "protocol/instant.h"
-#include "storage/catalog_types.h"
-#include "storage/kv.h"
+#include "storage/catalog/catalog_types.h"
+#include "storage/kv/kv.h"
 
 namespace mayfly {
 
@@ -35,21 +35,22 @@ class ReadView {
            std::shared_ptr<ReadPoint> point)
       : snapshot_(std::move(snapshot)), catalog_(std::move(catalog)), point_(std::move(point)) {}
 
-  /// This view with what `unit` has changed up to now. What it changes later is not seen by the copy,
-  /// so that a statement that writes does not meet its own writes. The unit need not outlive the
-  /// view: reads then fail with InternalError 1.
+  /// This view with what `unit` has changed up to now. What it changes later is not seen by the
+  /// copy, so that a statement that writes does not meet its own writes. The unit need not outlive
+  /// the view: reads then fail with InternalError 1.
   ReadView With(WriteUnit& unit) const;
 
   /// Null: now.
   const KvSnapshotPtr& snapshot() const { return snapshot_; }
   bool has_own_writes() const { return own_ != nullptr; }
-  /// The point was taken by an earlier operation, or is that of a transaction: what the reaper has removed since is still
-  /// in it, so marks of what is overdue now say nothing of it.
+  /// The point was taken by an earlier operation, or is that of a transaction: what the reaper has
+  /// removed since is still in it, so marks of what is overdue now say nothing of it.
   bool earlier() const { return catalog_ != nullptr || own_ != nullptr; }
   /// What cursors keep to go on at the same point; null: each batch has its own.
   const std::shared_ptr<ReadPoint>& point() const { return point_; }
 
-  // --- the store: as KvStore's, with the own writes --------------------------------------------------
+  // --- the store: as KvStore's, with the own writes
+  // --------------------------------------------------
   Result<bool> Get(KvStore& kv, Keyspace ks, std::string_view key, PinnedValue* out) const {
     if (own_ == nullptr) [[likely]]
       return kv.Get(ks, key, out, snapshot_.get());
@@ -67,7 +68,8 @@ class ReadView {
   std::unique_ptr<KvIterator> Merge(std::unique_ptr<KvIterator> base, Keyspace ks,
                                     std::string_view lower, std::string_view upper) const;
 
-  // --- the catalog, and what it keeps in memory ----------------------------------------------------------
+  // --- the catalog, and what it keeps in memory
+  // ----------------------------------------------------------
   /// As Catalog::Find, of the view's moment. Errors: SnapshotUnavailable 246.
   Result<CollectionInfoPtr> Find(Catalog& catalog, std::string_view db,
                                  std::string_view collection) const;
@@ -95,9 +97,9 @@ class ReadView {
 };
 using ReadViewPtr = std::shared_ptr<const ReadView>;
 
-/// A point in time that several operations read at, one after the other: the statements of a snapshot
-/// session, the batches of a cursor, later those of a transaction. What it shows is kept in the store
-/// until it is let go of, at the latest when the last holder goes. Threads: any.
+/// A point in time that several operations read at, one after the other: the statements of a
+/// snapshot session, the batches of a cursor, later those of a transaction. What it shows is kept
+/// in the store until it is let go of, at the latest when the last holder goes. Threads: any.
 class ReadPoint : public std::enable_shared_from_this<ReadPoint> {
  public:
   /// Of now. `ts`: the set's time that it stands for; 0: none. The catalog is never newer than the

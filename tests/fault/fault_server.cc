@@ -1,5 +1,5 @@
-// mayflyd on a disk that can fail, for the process-level fault tests (disk_run.py, member_faults_run.py). It takes
-// mayflyd's flags, and on standard input
+// mayflyd on a disk that can fail, for the process-level fault tests (disk_run.py,
+// member_faults_run.py). It takes mayflyd's flags, and on standard input
 //
 //   power        the power goes: whatever was not synced is gone, and the process with it
 //   free BYTES   the disk has room for so many more bytes
@@ -20,11 +20,12 @@
 #include <thread>
 
 #include "server/run.h"
-#include "storage/rocks_fault_env.h"
+#include "storage/kv/rocks_fault_env.h"
 
 static std::atomic<long long> drift_millis{0};
 
-/// In the place of the C library's: the whole process, std::chrono included, reads a clock that is wrong.
+/// In the place of the C library's: the whole process, std::chrono included, reads a clock that is
+/// wrong.
 extern "C" int clock_gettime(clockid_t id, timespec* t) {
   const int failed = static_cast<int>(::syscall(SYS_clock_gettime, id, t));
   if (failed != 0 || id != CLOCK_REALTIME) return failed;

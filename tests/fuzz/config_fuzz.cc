@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "fuzz_util.h"
-#include "server/config.h"
-#include "server/config_file.h"
+#include "server/base/config_file.h"
+#include "server/dispatch/config.h"
 
 namespace {
 

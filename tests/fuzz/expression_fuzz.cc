@@ -1,5 +1,6 @@
 // Expressions from strangers: parsing, evaluating and showing; whatever comes out is valid BSON.
-// Input: extended JSON, a document whose fields are expressions and a document apart by a newline; or the two as BSON.
+// Input: extended JSON, a document whose fields are expressions and a document apart by a newline;
+// or the two as BSON.
 #include <string>
 
 #include "fuzz_util.h"

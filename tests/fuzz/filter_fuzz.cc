@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "fuzz_util.h"
 #include "protocol/bson_builder.h"
 #include "query/match/match_expression.h"
-#include "fuzz_util.h"
 
 using namespace mayfly;
 

@@ -13,8 +13,8 @@ inline void Require(bool ok, const char* what) {
   std::abort();
 }
 
-/// Calls `check(first, second)` with the two documents of an input: two lines of extended JSON, which
-/// seeds are written in, or two BSON documents one after the other.
+/// Calls `check(first, second)` with the two documents of an input: two lines of extended JSON,
+/// which seeds are written in, or two BSON documents one after the other.
 template <class F>
 void WithTwoDocuments(std::string_view input, F&& check) {
   if (input.starts_with('{')) {

@@ -8,7 +8,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
 #include "protocol/bson_validate.h"
-#include "storage/key_encoding.h"
+#include "storage/keys/key_encoding.h"
 
 namespace {
 

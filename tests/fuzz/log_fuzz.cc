@@ -5,7 +5,7 @@
 
 #include "fuzz_util.h"
 #include "replication/log_store.h"
-#include "storage/log_format.h"
+#include "storage/write/log_format.h"
 
 namespace {
 

@@ -1,6 +1,7 @@
-// Whole pipelines over collections in memory: parsing, showing and running; every document that comes out, and every one that $out and $merge
-// write, is valid BSON.
-// Input: extended JSON, the body of an aggregate {"pipeline": […], "let": {…}} and {"docs": […]} apart by a newline; or the two as BSON.
+// Whole pipelines over collections in memory: parsing, showing and running; every document that
+// comes out, and every one that $out and $merge write, is valid BSON.
+// Input: extended JSON, the body of an aggregate {"pipeline": […], "let": {…}} and {"docs": […]}
+// apart by a newline; or the two as BSON.
 #include <string>
 
 #include "fuzz_util.h"
@@ -43,8 +44,7 @@ void Check(BsonView body, BsonView input) {
   if (docs.IsArray())
     for (const BsonElement& e : docs.Document())
       if (e.value.IsDocument())
-        for (const char* name : {"c", "o"})
-          env.collections[name].emplace_back(e.value.Document());
+        for (const char* name : {"c", "o"}) env.collections[name].emplace_back(e.value.Document());
   PipelineOptions options{.db = "test", .collection = "c"};
   if (let.IsDocument()) options.let = let.Document();
   auto pipeline = Pipeline::Parse(stages.Document(), options);

@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "fuzz_util.h"
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "query/projection/projection.h"
-#include "fuzz_util.h"
 
 using namespace mayfly;
 

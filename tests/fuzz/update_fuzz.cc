@@ -10,7 +10,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_compare.h"
 #include "protocol/bson_validate.h"
-#include "query/update/insert_prepare.h"
+#include "query/expression/insert_prepare.h"
 #include "query/update/update.h"
 
 namespace {
@@ -171,7 +171,9 @@ class Generator {
           Expression(stage, name, 4);
         } else {
           BsonBuilder spec = stage.OpenDocument(name);
-          Expression(spec, std::string_view(name) == "$replaceRoot" ? "newRoot" : Pick({"a", "b.c", "d"}), 4);
+          Expression(spec,
+                     std::string_view(name) == "$replaceRoot" ? "newRoot" : Pick({"a", "b.c", "d"}),
+                     4);
         }
       }
     });

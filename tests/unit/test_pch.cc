@@ -1,1 +1,2 @@
-// Compiled with the precompiled header that every test program reuses: without a source that uses it, CMake makes no rule for it.
+// Compiled with the precompiled header that every test program reuses: without a source that uses
+// it, CMake makes no rule for it.

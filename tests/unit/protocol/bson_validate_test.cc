@@ -69,7 +69,7 @@ TEST_CASE("Bytes from outside are checked before anyone looks at them", "[bson]"
       {"empty document", s("\x05\0\0\0\0", 5), ErrorCode::kOk},
       {"every type", EveryType(), ErrorCode::kOk},
       {"180 levels", Nested(180), ErrorCode::kOk},
-      {"101 levels", Nested(101), ErrorCode::kOverflow},
+      {"181 levels", Nested(181), ErrorCode::kOverflow},
       {"10000 levels", Nested(10000), ErrorCode::kOverflow},
       {"no bytes", "", ErrorCode::kInvalidBSON},
       {"four bytes", s("\x05\0\0\0", 4), ErrorCode::kInvalidBSON},

@@ -1,7 +1,7 @@
 #include "protocol/bson_builder.h"
+#include "query/expression/regex.h"
 #include "query/match/match_expression.h"
 #include "query/match/record_filter.h"
-#include "query/match/regex.h"
 #include "tests/unit/query/query_test_util.h"
 
 using namespace mayfly;

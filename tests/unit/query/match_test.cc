@@ -651,7 +651,8 @@ TEST_CASE("$jsonSchema", "[match]") {
   });
 }
 
-TEST_CASE("A path of numbers that are names too does not lead through a document for ever", "[match][limits]") {
+TEST_CASE("A path of numbers that are names too does not lead through a document for ever",
+          "[match][limits]") {
   // Each level can be entered as a position and as a field's name: 2^40 ways.
   std::string nested = "1";
   for (int i = 0; i < 40; ++i) nested = "[{\"0\": " + nested + "}]";
@@ -663,7 +664,8 @@ TEST_CASE("A path of numbers that are names too does not lead through a document
   Result<bool> r = match->Matches(doc);
   REQUIRE(!r);
   CHECK(r.error().code == ErrorCode::kBadValue);
-  // Where there are few ways each is taken: by name twice, or by position and name twice; not by more.
+  // Where there are few ways each is taken: by name twice, or by position and name twice; not by
+  // more.
   BsonDocument one = ParseJson(R"({"a": [{"0": [{"0": 5}]}]})").value();
   BsonDocument way = ParseJson(R"({"a.0.0": 5})").value();
   CHECK(ParseMatch(way).value()->Matches(one).value());

@@ -3,8 +3,8 @@
 #include <random>
 
 #include "protocol/bson_compare.h"
-#include "query/pipeline/sorter.h"
 #include "query/plan/planner.h"
+#include "query/sort/sorter.h"
 #include "tests/unit/query/plan_fixture.h"
 
 using namespace mayfly;
@@ -571,7 +571,8 @@ void Round(PlanStore& store, uint32_t seed) {
     for (const auto& index : coll->indexes) {
       BsonDocument hint = BuildBson([&](BsonBuilder& b) { b.Append("h", index->name); });
       auto clauses = Clauses(*parsed.value());
-      IndexAccess access = BuildIndexAccess(index, index->multikey, clauses, CollectPredicates(clauses));
+      IndexAccess access =
+          BuildIndexAccess(index, index->multikey, clauses, CollectPredicates(clauses));
       CAPTURE(index->name, access.safe);
       QuerySpec hinted = base;
       hinted.hint = hint.view()["h"];

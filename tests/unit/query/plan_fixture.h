@@ -7,8 +7,8 @@
 #include "protocol/extended_json.h"
 #include "query/match/record_filter.h"
 #include "query/plan/executor.h"
-#include "storage/catalog.h"
-#include "storage/catalog_format.h"
+#include "storage/catalog/catalog.h"
+#include "storage/catalog/catalog_format.h"
 #include "storage/storage.h"
 #include "tests/unit/scratch_dir.h"
 

@@ -1,12 +1,13 @@
-// What a write unit that is not committed yet shows to its own statements: the same queries by every kind of plan, once through
-// the unit over a snapshot, once on a store where the same changes are committed.
+// What a write unit that is not committed yet shows to its own statements: the same queries by
+// every kind of plan, once through the unit over a snapshot, once on a store where the same changes
+// are committed.
 #include <algorithm>
 #include <map>
 #include <random>
 
 #include "query/plan/planner.h"
 #include "storage/read/own_writes.h"
-#include "storage/write_unit_impl.h"
+#include "storage/write/write_unit_impl.h"
 #include "tests/unit/query/plan_fixture.h"
 
 namespace mayfly {
@@ -22,11 +23,17 @@ struct Dice {
   int operator()(int n) { return static_cast<int>(engine() % static_cast<uint64_t>(n)); }
   std::string Value() {
     switch ((*this)(8)) {
-      case 0: return "null";
-      case 1: if (!arrays) return "2"; return "[" + std::to_string((*this)(6)) + ", " + std::to_string((*this)(6)) + "]";
-      case 2: return "\"s" + std::to_string((*this)(4)) + "\"";
-      case 3: return arrays ? "[]" : "3";
-      default: return std::to_string((*this)(8));
+      case 0:
+        return "null";
+      case 1:
+        if (!arrays) return "2";
+        return "[" + std::to_string((*this)(6)) + ", " + std::to_string((*this)(6)) + "]";
+      case 2:
+        return "\"s" + std::to_string((*this)(4)) + "\"";
+      case 3:
+        return arrays ? "[]" : "3";
+      default:
+        return std::to_string((*this)(8));
     }
   }
   /// `u`: of a unique index, so each document has its own.
@@ -42,8 +49,11 @@ struct Dice {
 };
 
 const char* const kIndexes[] = {
-    R"({"key": {"a": 1}})", R"({"key": {"a": -1, "b": 1}})", R"({"key": {"b": 1, "c": -1}})",
-    R"({"key": {"u": 1}, "unique": true})", R"({"key": {"c": 1}, "sparse": true})",
+    R"({"key": {"a": 1}})",
+    R"({"key": {"a": -1, "b": 1}})",
+    R"({"key": {"b": 1, "c": -1}})",
+    R"({"key": {"u": 1}, "unique": true})",
+    R"({"key": {"c": 1}, "sparse": true})",
     R"({"key": {"b": 1}, "partialFilterExpression": {"c": {"$lte": 3}}, "name": "b_partial"})",
 };
 
@@ -96,21 +106,30 @@ std::string RandomFilter(Dice& dice) {
   auto clause = [&]() -> std::string {
     const char* fields[] = {"a", "b", "c", "u", "_id", "t"};
     const std::string f = fields[dice(6)];
-    const std::string v = f == "t" ? "{\"$date\": \"2098-01-01T00:00:00Z\"}"
-                          : f == "u" || f == "_id" ? std::to_string(dice(60)) : dice.Value();
+    const std::string v = f == "t"                 ? "{\"$date\": \"2098-01-01T00:00:00Z\"}"
+                          : f == "u" || f == "_id" ? std::to_string(dice(60))
+                                                   : dice.Value();
     switch (dice(7)) {
-      case 0: return "\"" + f + "\": {\"$gt\": " + v + "}";
-      case 1: return "\"" + f + "\": {\"$lte\": " + v + "}";
-      case 2: return "\"" + f + "\": {\"$in\": [" + v + ", " + std::to_string(dice(8)) + "]}";
-      case 3: return "\"" + f + "\": {\"$ne\": " + v + "}";
-      case 4: return "\"" + f + "\": {\"$exists\": " + (dice(2) ? "true" : "false") + "}";
-      case 5: return "\"$or\": [{\"a\": " + dice.Value() + "}, {\"" + f + "\": " + v + "}]";
-      default: return "\"" + f + "\": " + v;
+      case 0:
+        return "\"" + f + "\": {\"$gt\": " + v + "}";
+      case 1:
+        return "\"" + f + "\": {\"$lte\": " + v + "}";
+      case 2:
+        return "\"" + f + "\": {\"$in\": [" + v + ", " + std::to_string(dice(8)) + "]}";
+      case 3:
+        return "\"" + f + "\": {\"$ne\": " + v + "}";
+      case 4:
+        return "\"" + f + "\": {\"$exists\": " + (dice(2) ? "true" : "false") + "}";
+      case 5:
+        return "\"$or\": [{\"a\": " + dice.Value() + "}, {\"" + f + "\": " + v + "}]";
+      default:
+        return "\"" + f + "\": " + v;
     }
   };
   if (dice(8) == 0) return "{}";
   std::string one = clause(), two = clause();
-  if (dice(2) || one.substr(0, one.find(':')) == two.substr(0, two.find(':'))) return "{" + one + "}";
+  if (dice(2) || one.substr(0, one.find(':')) == two.substr(0, two.find(':')))
+    return "{" + one + "}";
   return "{" + one + ", " + two + "}";
 }
 
@@ -118,14 +137,21 @@ std::string RandomFilter(Dice& dice) {
 Strings Ask(PlanStore& s, uint64_t seed) {
   Dice dice{std::mt19937_64(seed)};
   const std::string filter = RandomFilter(dice);
-  const char* sorts[] = {"{}", "{}", R"({"a": 1, "_id": 1})", R"({"b": 1, "c": -1, "_id": 1})",
-                         R"({"u": -1})", R"({"t": 1, "_id": 1})", R"({"_id": -1})", R"({"$natural": -1})"};
+  const char* sorts[] = {"{}",
+                         "{}",
+                         R"({"a": 1, "_id": 1})",
+                         R"({"b": 1, "c": -1, "_id": 1})",
+                         R"({"u": -1})",
+                         R"({"t": 1, "_id": 1})",
+                         R"({"_id": -1})",
+                         R"({"$natural": -1})"};
   const char* hints[] = {"", "", "", "a_1", "a_-1_b_1", "b_1_c_-1", "u_1", "t_1", "_id_"};
   const std::string sort = sorts[dice(8)], hint = hints[dice(9)];
   const int kind = dice(6), pause = dice(2) ? 1 + dice(5) : 0;
   BsonDocument f = PlanJson(filter), so = PlanJson(sort), none = PlanJson("{}");
   BsonDocument h = PlanJson("{\"h\": \"" + hint + "\"}");
-  BsonDocument covered = PlanJson(dice(2) ? R"({"_id": 0, "u": 1})" : R"({"_id": 0, "b": 1, "c": 1})");
+  BsonDocument covered =
+      PlanJson(dice(2) ? R"({"_id": 0, "u": 1})" : R"({"_id": 0, "b": 1, "c": 1})");
   BsonDocument natural = PlanJson(R"({"h": {"$natural": 1}})");
   BsonDocument low = PlanJson(R"({"u": 7})"), high = PlanJson(R"({"u": 40})"),
                by_u = PlanJson(R"({"h": "u_1"})");
@@ -203,7 +229,8 @@ TEST_CASE("Statements of a unit see by every plan what it has changed", "[view]"
     int unique = 100;
     auto random_change = [&](int id) {
       Change c{id, {}, {}};
-      // A key of the unique index that somebody else may have, too: then nothing happens on either side.
+      // A key of the unique index that somebody else may have, too: then nothing happens on either
+      // side.
       if (dice(4) != 0) c.next = dice.Document(id, dice(5) ? unique++ : dice(60));
       if (dice(6) == 0) c.expire_at = Instant{dice(2) ? a.op->now.millis + 86'400'000 : 1000};
       return c;
@@ -260,7 +287,8 @@ TEST_CASE("Statements of a unit see by every plan what it has changed", "[view]"
   }
 }
 
-TEST_CASE("Own writes are merged in both directions, within bounds, and end with their unit", "[view]") {
+TEST_CASE("Own writes are merged in both directions, within bounds, and end with their unit",
+          "[view]") {
   PlanStore s;
   std::map<std::string, std::string> stored;
   Dice dice{std::mt19937_64(7)};
@@ -453,7 +481,8 @@ TEST_CASE("A plan whose index is dropped in a pause ends, others go on", "[view]
   CHECK(renamed->RestoreState(*s.op).error().code == ErrorCode::kQueryPlanKilled);
 }
 
-TEST_CASE("A definition that is out of date when the snapshot is taken is looked up again", "[view]") {
+TEST_CASE("A definition that is out of date when the snapshot is taken is looked up again",
+          "[view]") {
   PlanStore s;
   for (int i = 0; i < 10; ++i) s.Insert("{\"_id\": " + std::to_string(i) + ", \"a\": 1}");
   s.CreateIndex(R"({"key": {"a": 1}})");

@@ -121,7 +121,8 @@ TEST_CASE("Spill files have a limit for one operation and one for all", "[sorter
   REQUIRE(SpilledBytes() == 0);
   TheSpillLimits().per_operation = 6 << 20;
   {
-    Result<SpillFile> a = SpillFile::Create(place), b = SpillFile::Create(same), c = SpillFile::Create(other);
+    Result<SpillFile> a = SpillFile::Create(place), b = SpillFile::Create(same),
+                      c = SpillFile::Create(other);
     REQUIRE(a);
     REQUIRE(b);
     REQUIRE(c);
@@ -145,7 +146,8 @@ TEST_CASE("Spill files have a limit for one operation and one for all", "[sorter
   TheSpillLimits().per_operation = 1 << 20;
   std::vector<BsonDocument> docs;
   for (int i = 0; i < 3000; ++i)
-    docs.push_back(BuildBson([&](BsonBuilder& b) { b.Append("_id", i).Append("s", std::string(1000, 'x')); }));
+    docs.push_back(
+        BuildBson([&](BsonBuilder& b) { b.Append("_id", i).Append("s", std::string(1000, 'x')); }));
   {
     Sorter sorter(Pattern(R"({"s": 1})"), {.memory_limit = 200'000});
     bool failed = false;

@@ -16,8 +16,8 @@ struct Field;
 struct Node {
   enum Kind { kInt, kObject, kArray } kind = kInt;
   int32_t number = 0;
-  std::vector<Field> fields;                         ///< kObject
-  std::vector<std::optional<Node>> items;            ///< kArray; nullopt is null
+  std::vector<Field> fields;               ///< kObject
+  std::vector<std::optional<Node>> items;  ///< kArray; nullopt is null
 
   Node* Find(const std::string& name);
 };

@@ -1,6 +1,6 @@
 // Parsing of whole updates, replacements, pipelines, upserts, what indexes they touch, and inserts.
 #include "protocol/object_id.h"
-#include "query/update/insert_prepare.h"
+#include "query/expression/insert_prepare.h"
 #include "tests/unit/query/update_test_util.h"
 
 namespace mayfly {
@@ -39,7 +39,8 @@ const UpdateRow kParseRows[] = {
      "error 40 Updating the path 'a.b.c' would create a conflict at 'a.b'"},
     {"{_id: 1}", "{$set: {'a.b': 1}, $unset: {'a.bc': 1}}", "{_id: 1, a: {b: 1}}"},
     {"{_id: 1}", "{$expires: {at: 1}}", "error 9 Unknown modifier: $expires."},
-    {"{_id: 1}", "{$expire: {at: 1}}", "error 14 BSON field '$expire.at' is the wrong type 'int', expected type 'date'"},
+    {"{_id: 1}", "{$expire: {at: 1}}",
+     "error 14 BSON field '$expire.at' is the wrong type 'int', expected type 'date'"},
     {"{_id: 1}", "{$expire: {after: 1}}", "error 9 $expire takes one of"},
 };
 

@@ -3,8 +3,8 @@
 #include <thread>
 
 #include "replication/replica_set.h"
-#include "storage/log_apply.h"
 #include "storage/storage_impl.h"
+#include "storage/write/log_apply.h"
 #include "tests/unit/storage/storage_fixture.h"
 
 namespace mayfly {
@@ -111,13 +111,17 @@ std::map<std::string, std::string> Contents(Storage& s) {
       if (ks == Keyspace::kCatalog && key.starts_with("garbage/")) continue;
       if (ks == Keyspace::kCatalog && key.starts_with("replication/")) continue;
       // What is its own.
-      if (ks == Keyspace::kCatalog && (key == "next_local_id" || key.starts_with("setting/local/") || key.starts_with("setting/ttl.clock")))
+      if (ks == Keyspace::kCatalog &&
+          (key == "next_local_id" || key.starts_with("setting/local/") ||
+           key.starts_with("setting/ttl.clock")))
         continue;
-      const size_t id = ks != Keyspace::kCatalog            ? 0
+      const size_t id = ks != Keyspace::kCatalog         ? 0
                         : key.starts_with("collection/") ? 11
                         : key.starts_with("counters/")   ? 9
-                                                            : key.size();
-      if (key.size() >= id + 4 && LoadBe32(key.data() + id) >= kFirstLocalId && ks != Keyspace::kTombstones) continue;
+                                                         : key.size();
+      if (key.size() >= id + 4 && LoadBe32(key.data() + id) >= kFirstLocalId &&
+          ks != Keyspace::kTombstones)
+        continue;
       all[std::to_string(static_cast<int>(ks)) + key] = it->value();
     }
     REQUIRE(it->status());
@@ -283,7 +287,8 @@ TEST_CASE("What is each member's own is in no log and has ids apart", "[replicat
   CHECK(renamed.error().code == ErrorCode::kIllegalOperation);
 }
 
-TEST_CASE("An entry has the version of what is in it: documents as they were need 2", "[replication]") {
+TEST_CASE("An entry has the version of what is in it: documents as they were need 2",
+          "[replication]") {
   Member a;
   a.Lead();
   CollectionInfo with;

@@ -4,7 +4,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
 #include "replication/change_stream.h"
-#include "storage/log_format.h"
+#include "storage/write/log_format.h"
 #include "tests/unit/storage/storage_fixture.h"
 
 namespace mayfly {

@@ -17,12 +17,13 @@
 #include "../storage/storage_fixture.h"
 #include "protocol/bson_builder.h"
 #include "replication/consensus.h"
-#include "storage/key_format.h"
-#include "storage/rocks_kv.h"
+#include "storage/keys/key_format.h"
+#include "storage/kv/rocks_kv.h"
 
 namespace mayfly::testing {
 
-/// Waits for something that other threads bring about. The deadline is for a broken engine, not for a slow one.
+/// Waits for something that other threads bring about. The deadline is for a broken engine, not for
+/// a slow one.
 inline bool Eventually(const std::function<bool()>& what, int seconds = 30) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (!what()) {
@@ -181,8 +182,8 @@ class TestMember {
       int32_t size = 0;
       if (::recv(s, head, 4, MSG_WAITALL) == 4) std::memcpy(&size, head, 4);
       std::string rest(size > 4 && size < 4096 ? static_cast<size_t>(size) - 4 : 0, '\0');
-      if (rest.empty() || ::recv(s, rest.data(), rest.size(), MSG_WAITALL) !=
-                              static_cast<ssize_t>(rest.size())) {
+      if (rest.empty() ||
+          ::recv(s, rest.data(), rest.size(), MSG_WAITALL) != static_cast<ssize_t>(rest.size())) {
         ::close(s);
         continue;
       }

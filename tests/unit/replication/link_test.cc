@@ -18,7 +18,7 @@
 #include "engine_fixture.h"
 #include "replication/byte_text.h"
 #include "replication/data_copy.h"
-#include "storage/rocks_kv.h"
+#include "storage/kv/rocks_kv.h"
 
 namespace mayfly {
 namespace asio = boost::asio;

@@ -5,7 +5,7 @@
 #include "replication/member_link.h"
 #include "replication/raft_node.h"
 #include "simulation.h"
-#include "storage/key_format.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 using testing::SimKv;
@@ -17,7 +17,8 @@ std::unique_ptr<LogStore> MustOpen(SimKv& kv) {
   if (!log) FAIL(log.error().message);
   return std::move(log.value());
 }
-void Append(SimKv& kv, LogStore& log, uint64_t first, uint64_t last, uint64_t term, std::string_view data, int64_t now = 0) {
+void Append(SimKv& kv, LogStore& log, uint64_t first, uint64_t last, uint64_t term,
+            std::string_view data, int64_t now = 0) {
   std::vector<LogEntry> entries;
   for (uint64_t i = first; i <= last; ++i) {
     LogEntry e{.term = term, .index = i};
@@ -82,7 +83,8 @@ TEST_CASE("Retention goes by size, and not below the age or what is still wanted
   SimKv kv;
   auto log = MustOpen(kv);
   log->set_segment_bytes(1000);
-  for (uint64_t i = 1; i <= 50; ++i) Append(kv, *log, i, i, 1, std::string(200, 'd'), static_cast<int64_t>(i) * 1000);
+  for (uint64_t i = 1; i <= 50; ++i)
+    Append(kv, *log, i, i, 1, std::string(200, 'd'), static_cast<int64_t>(i) * 1000);
   Apply(kv, *log, 50, 1);
   const Instant now{60'000};
   CHECK(log->TrimPoint(1 << 20, 0, UINT64_MAX, now) == 0);
@@ -155,7 +157,8 @@ TEST_CASE("Configurations survive their encoding; cut ones are refused", "[log]"
   CHECK(d.members[0].priority == 1.5);
   CHECK_FALSE(d.members[1].voter);
   CHECK(d.payload == c.payload);
-  for (size_t n = 0; n < bytes.size() - c.payload.size(); ++n) CHECK_FALSE(DecodeConfiguration(bytes.substr(0, n), &d));
+  for (size_t n = 0; n < bytes.size() - c.payload.size(); ++n)
+    CHECK_FALSE(DecodeConfiguration(bytes.substr(0, n), &d));
 }
 
 TEST_CASE("A copy takes the joiner's promises and no others", "[log]") {
@@ -179,12 +182,15 @@ TEST_CASE("A copy takes the joiner's promises and no others", "[log]") {
   CHECK(log->last_index() == 6);                   // not what the donor had not applied
   auto older = donor.Copy();
   REQUIRE(AdoptCheckpoint(*older, 2, {1, 4, 0}));
-  CHECK(MustOpen(*older)->hard_state() == HardState{3, 0, 6});  // a vote of before the entries' term is none
+  CHECK(MustOpen(*older)->hard_state() ==
+        HardState{3, 0, 6});  // a vote of before the entries' term is none
 }
 
 TEST_CASE("Addresses are names or IPs", "[log]") {
   std::string host, port;
-  auto split = [&](std::string_view a) { return SplitAddress(a, &host, &port) ? host + " " + port : "-"; };
+  auto split = [&](std::string_view a) {
+    return SplitAddress(a, &host, &port) ? host + " " + port : "-";
+  };
   CHECK(split("db1.example:27018") == "db1.example 27018");
   CHECK(split("db1") == "db1 27017");
   CHECK(split("10.0.0.1:1") == "10.0.0.1 1");

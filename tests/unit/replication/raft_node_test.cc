@@ -133,7 +133,8 @@ TEST_CASE(
   const uint64_t first_copy = joiner->told_to_copy.front();
   auto copy = leader.kv->Copy();
 
-  // It takes the copy and lets go of it, while the leader has not heard that it copies: it is asked to take another one, of now.
+  // It takes the copy and lets go of it, while the leader has not heard that it copies: it is asked
+  // to take another one, of now.
   leader.Propose("two");
   const int offered = leader.copies_offered;
   for (int i = 0; i < 100 && leader.copies_offered == offered; ++i) talk(1);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "storage/key_format.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/arg_reader.h"
+#include "server/dispatch/arg_reader.h"
 
 #include <catch2/catch.hpp>
 

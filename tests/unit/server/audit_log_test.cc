@@ -1,4 +1,4 @@
-#include "server/audit_log.h"
+#include "server/dispatch/audit_log.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "protocol/extended_json.h"
-#include "server/config.h"
+#include "server/dispatch/config.h"
 #include "tests/unit/storage/catalog_fixture.h"
 
 using namespace mayfly;
@@ -23,7 +23,9 @@ std::vector<std::string> Lines(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("The audit log makes its folder, appends whole JSON lines, and keeps them when opened again", "[audit]") {
+TEST_CASE(
+    "The audit log makes its folder, appends whole JSON lines, and keeps them when opened again",
+    "[audit]") {
   ScratchDir dir;
   SystemClock clock;
   clock.Freeze(true);  // first: no millisecond passes in between
@@ -33,7 +35,8 @@ TEST_CASE("The audit log makes its folder, appends whole JSON lines, and keeps t
     auto log = AuditLog::Open(path, true, clock);
     REQUIRE(log);
     CHECK(log.value()->enabled());
-    log.value()->Write(nullptr, "ttlPause", [&](BsonBuilder& p) { p.Append("ns", "db.\"c\n").Append("n", i); });
+    log.value()->Write(nullptr, "ttlPause",
+                       [&](BsonBuilder& p) { p.Append("ns", "db.\"c\n").Append("n", i); });
   }
   auto lines = Lines(path);
   REQUIRE(lines.size() == 2);
@@ -45,17 +48,21 @@ TEST_CASE("The audit log makes its folder, appends whole JSON lines, and keeps t
   CHECK(v.FindPath("param.ns").String() == "db.\"c\n");
   CHECK(v.FindPath("param.n").NumberAsInt64() == 1);
   CHECK(v["result"].NumberAsInt64() == 0);
-  CHECK(std::filesystem::status(path).permissions() == (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+  CHECK(std::filesystem::status(path).permissions() ==
+        (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
 }
 
-TEST_CASE("Rotation renames the file, or opens the one that another program put in its place", "[audit]") {
+TEST_CASE("Rotation renames the file, or opens the one that another program put in its place",
+          "[audit]") {
   ScratchDir dir;
   SystemClock clock;
   const std::string path = dir.path() + "/audit.json";
   const bool rename = GENERATE(true, false);
   auto log = AuditLog::Open(path, rename, clock);
   REQUIRE(log);
-  auto write = [&](int n) { log.value()->Write(nullptr, "x", [&](BsonBuilder& p) { p.Append("n", n); }); };
+  auto write = [&](int n) {
+    log.value()->Write(nullptr, "x", [&](BsonBuilder& p) { p.Append("n", n); });
+  };
   write(1);
   if (!rename) std::filesystem::rename(path, path + ".moved");
   REQUIRE(log.value()->Rotate());
@@ -76,7 +83,9 @@ TEST_CASE("Threads write whole lines", "[audit]") {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {
-      for (int i = 0; i < 200; ++i) log.value()->Write(nullptr, "x", [&](BsonBuilder& p) { p.Append("text", std::string(200, 'a')); });
+      for (int i = 0; i < 200; ++i)
+        log.value()->Write(nullptr, "x",
+                           [&](BsonBuilder& p) { p.Append("text", std::string(200, 'a')); });
     });
   for (auto& t : threads) t.join();
   auto lines = Lines(path);
@@ -85,7 +94,9 @@ TEST_CASE("Threads write whole lines", "[audit]") {
   CHECK(log.value()->Check().lost == 0);
 }
 
-TEST_CASE("Entries that cannot be written wait, in order; beyond a megabyte they are lost and counted", "[audit]") {
+TEST_CASE(
+    "Entries that cannot be written wait, in order; beyond a megabyte they are lost and counted",
+    "[audit]") {
   ScratchDir dir;
   SystemClock clock;
   const std::string path = dir.path() + "/audit.json";
@@ -96,7 +107,8 @@ TEST_CASE("Entries that cannot be written wait, in order; beyond a megabyte they
   log.value()->set_problem([&](const AuditLog::State& s) { told.push_back(s); });
   const std::string text(100'000, 'a');
   for (int i = 0; i < 12; ++i)
-    log.value()->Write(nullptr, "x", [&](BsonBuilder& p) { p.Append("n", i).Append("text", text); });
+    log.value()->Write(nullptr, "x",
+                       [&](BsonBuilder& p) { p.Append("n", i).Append("text", text); });
   const AuditLog::State state = log.value()->Check();
   CHECK(state.waiting == 10);
   CHECK(state.lost == 2);
@@ -110,7 +122,9 @@ TEST_CASE("Entries that cannot be written wait, in order; beyond a megabyte they
   auto lines = Lines(path);
   REQUIRE(lines.size() == 10);
   for (int i = 0; i < 10; ++i)
-    CHECK(BsonView(ParseJson(lines[static_cast<size_t>(i)]).value()).FindPath("param.n").NumberAsInt64() == i);
+    CHECK(BsonView(ParseJson(lines[static_cast<size_t>(i)]).value())
+              .FindPath("param.n")
+              .NumberAsInt64() == i);
   CHECK(log.value()->Check().waiting == 0);
 }
 
@@ -126,18 +140,27 @@ TEST_CASE("An audit log that cannot be opened is refused; none is none", "[audit
   CHECK(none.value()->Rotate());
 }
 
-TEST_CASE("Audit options: file in the data directory by default, JSON only, none turns it off", "[audit][config]") {
+TEST_CASE("Audit options: file in the data directory by default, JSON only, none turns it off",
+          "[audit][config]") {
   auto parse = [](std::vector<std::string> args) {
     args.insert(args.begin(), "mayflyd");
     return ParseConfig(args);
   };
-  CHECK(parse({"--dbpath", "/data"}).value().config.EffectiveAuditPath() == "/data/audit/audit.json");
-  CHECK(parse({"--auditPath", "/var/log/a.json", "--auditDestination", "file", "--auditFormat", "JSON"}).value().config.EffectiveAuditPath() ==
-        "/var/log/a.json");
+  CHECK(parse({"--dbpath", "/data"}).value().config.EffectiveAuditPath() ==
+        "/data/audit/audit.json");
+  CHECK(parse({"--auditPath", "/var/log/a.json", "--auditDestination", "file", "--auditFormat",
+               "JSON"})
+            .value()
+            .config.EffectiveAuditPath() == "/var/log/a.json");
   CHECK(parse({"--auditDestination", "none"}).value().config.EffectiveAuditPath().empty());
-  for (std::vector<std::string> bad : std::vector<std::vector<std::string>>{{"--auditDestination", "syslog"}, {"--auditDestination", "console"},
-                                       {"--auditDestination", "x"}, {"--auditFormat", "BSON"}, {"--auditFormat", "json"},
-                                       {"--auditFilter", "{}"}, {"--auditDestination", "none", "--auditPath", "/x"}}) {
+  for (std::vector<std::string> bad :
+       std::vector<std::vector<std::string>>{{"--auditDestination", "syslog"},
+                                             {"--auditDestination", "console"},
+                                             {"--auditDestination", "x"},
+                                             {"--auditFormat", "BSON"},
+                                             {"--auditFormat", "json"},
+                                             {"--auditFilter", "{}"},
+                                             {"--auditDestination", "none", "--auditPath", "/x"}}) {
     CAPTURE(bad);
     CHECK_FALSE(parse(bad));
   }

@@ -1,4 +1,4 @@
-#include "server/fail_points.h"
+#include "server/dispatch/fail_points.h"
 
 #include "storage/storage.h"
 #include "tests/unit/server/server_fixture.h"

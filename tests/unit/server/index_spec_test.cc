@@ -1,4 +1,4 @@
-#include "server/index_spec.h"
+#include "server/execution/index_spec.h"
 
 #include <catch2/catch.hpp>
 

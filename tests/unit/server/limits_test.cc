@@ -1,8 +1,8 @@
 #include <future>
 #include <thread>
 
-#include "server/network_buffers.h"
-#include "server/worker_pool.h"
+#include "server/base/network_buffers.h"
+#include "server/base/worker_pool.h"
 #include "tests/unit/server/server_fixture.h"
 
 using namespace mayfly;

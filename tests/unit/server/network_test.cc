@@ -2,11 +2,11 @@
 
 #include <thread>
 
-#include "server/connection_gate.h"
-#include "server/foreign_protocol.h"
+#include "server/base/io_watchdog.h"
+#include "server/base/network_buffers.h"
 #include "server/http/request_origin.h"
-#include "server/io_watchdog.h"
-#include "server/network_buffers.h"
+#include "server/net/connection_gate.h"
+#include "server/net/foreign_protocol.h"
 #include "tests/unit/server/server_fixture.h"
 
 using namespace mayfly;

@@ -1,10 +1,10 @@
 #include <catch2/catch.hpp>
 
 #include "protocol/extended_json.h"
-#include "server/cursor_manager.h"
-#include "server/operation_registry.h"
-#include "server/parameters.h"
-#include "server/session_registry.h"
+#include "server/base/session_registry.h"
+#include "server/dispatch/cursor_manager.h"
+#include "server/dispatch/operation_registry.h"
+#include "server/dispatch/parameters.h"
 
 using namespace mayfly;
 
@@ -153,7 +153,8 @@ TEST_CASE("One client cannot use up the sessions of all", "[session]") {
     return sessions.Use(id, {1000}, address);
   };
   const int64_t share = SessionRegistry::kMaxClientSessions;
-  for (int64_t i = 0; i < share; ++i) REQUIRE(begin(i, "10.0.0.1:" + std::to_string(1000 + i % 60000)));
+  for (int64_t i = 0; i < share; ++i)
+    REQUIRE(begin(i, "10.0.0.1:" + std::to_string(1000 + i % 60000)));
   auto refused = begin(share, "10.0.0.1:1");
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::kTooManyLogicalSessions);

@@ -1,6 +1,6 @@
-#include "server/retryable_writes.h"
+#include "server/execution/retryable_writes.h"
 
-#include "server/write_ops.h"
+#include "server/execution/write_ops.h"
 #include "storage/storage.h"
 #include "tests/unit/server/server_fixture.h"
 #include "tests/unit/storage/storage_fixture.h"
@@ -106,13 +106,15 @@ TEST_CASE("Statement results are kept in runs", "[retryable]") {
 TEST_CASE("A retried write happens once and answers as the first time, also after a restart",
           "[retryable]") {
   ScratchDir dir;
-  const std::string insert = R"({"insert": "c", "documents": [{"_id": 1, "x": 0}, {"_id": 2, "x": 0}]})";
+  const std::string insert =
+      R"({"insert": "c", "documents": [{"_id": 1, "x": 0}, {"_id": 2, "x": 0}]})";
   const std::string inc =
       R"({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"x": 1}}},
          {"q": {"_id": 9}, "u": {"$inc": {"x": 5}}, "upsert": true}, {"q": {"x": 77}, "u": {"$inc": {"x": 1}}}]})";
   const std::string fam =
       R"({"findAndModify": "c", "query": {"_id": 1}, "update": {"$inc": {"x": 1}}, "new": true, "fields": {"x": 1, "_id": 0}})";
-  const std::string take = R"({"findAndModify": "c", "query": {}, "sort": {"_id": 1}, "remove": true})";
+  const std::string take =
+      R"({"findAndModify": "c", "query": {}, "sort": {"_id": 1}, "remove": true})";
   const std::string erase = R"({"delete": "c", "deletes": [{"q": {}, "limit": 1}]})";
   const std::string bulk =
       R"({"bulkWrite": 1, "nsInfo": [{"ns": "d.c"}], "ops": [{"insert": 0, "document": {"_id": 50}},
@@ -174,7 +176,8 @@ TEST_CASE("A retried write happens once and answers as the first time, also afte
       again();
       r = server->Run(bulk, 6);
       CHECK(r.view()["cursor"].BinaryEquals(bulk_first.view()["cursor"]));
-      for (const char* n : {"nErrors", "nInserted", "nMatched", "nModified", "nUpserted", "nDeleted"})
+      for (const char* n :
+           {"nErrors", "nInserted", "nMatched", "nModified", "nUpserted", "nDeleted"})
         CHECK(r.view()[n].BinaryEquals(bulk_first.view()[n]));
       CHECK(Retried(r) == "0 1 2 3 4 ");
 
@@ -204,7 +207,8 @@ TEST_CASE("A retry does what the first try did not come to", "[retryable]") {
   CHECK(server.Count() == 3);
   r = server.Run(insert, 1);
   CHECK(Retried(r) == "5 7 6 ");
-  CHECK(Code(server.Run(R"({"insert": "c", "documents": [{"_id": 9}], "stmtIds": [1, 2]})", 2)) == 16);
+  CHECK(Code(server.Run(R"({"insert": "c", "documents": [{"_id": 9}], "stmtIds": [1, 2]})", 2)) ==
+        16);
 }
 
 TEST_CASE("Many statements of one number stay retryable and cheap", "[retryable]") {
@@ -277,7 +281,10 @@ TEST_CASE("Writes that change many documents cannot be retried", "[retryable]") 
   CHECK(server.Count(R"({"y": 1})") == 0);
   // And what is no write at all, or a transaction.
   CHECK(Code(server.Run(R"({"find": "c"})", 5)) == 50768);
-  CHECK(Code(server.Run(R"({"insert": "c", "documents": [{"_id": 5}], "autocommit": false, "startTransaction": true})", 5)) == 263);
+  CHECK(
+      Code(server.Run(
+          R"({"insert": "c", "documents": [{"_id": 5}], "autocommit": false, "startTransaction": true})",
+          5)) == 263);
 }
 
 TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
@@ -291,7 +298,8 @@ TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
                               ", \"$db\": \"admin\"}")));
   };
   SECTION("an error before the commit leaves nothing behind") {
-    fail("onPrimaryTransactionalWrite", R"({"failBeforeCommitExceptionCode": 11602, "closeConnection": false})");
+    fail("onPrimaryTransactionalWrite",
+         R"({"failBeforeCommitExceptionCode": 11602, "closeConnection": false})");
     const BsonDocument r = server.Run(insert, 1);
     CHECK(Code(r) == 11602);
     CHECK(r.view().FindPath("errorLabels.0").String() == "RetryableWriteError");
@@ -335,13 +343,13 @@ TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
     CHECK(server.Plain(R"({"insert": "c", "documents": [{"_id": 3}], "$db": "d"})")
               .view()["errorLabels"]
               .missing());
-    fail("failCommand",
-         R"({"failCommands": ["insert"], "errorCode": 10107, "errorLabels": []})");
+    fail("failCommand", R"({"failCommands": ["insert"], "errorCode": 10107, "errorLabels": []})");
     CHECK(server.Run(insert, 2).view()["errorLabels"].missing());
   }
   SECTION("a failed write concern comes with the result of the write") {
-    fail("failCommand",
-         R"({"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "shutdown"}})");
+    fail(
+        "failCommand",
+        R"({"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "shutdown"}})");
     const BsonDocument r = server.Run(insert, 1);
     CHECK(IsOk(r));
     CHECK(N(r) == 1);

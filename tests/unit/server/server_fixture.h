@@ -14,12 +14,12 @@
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
 #include "protocol/wire_message.h"
-#include "server/arg_reader.h"
 #include "server/commands/register.h"
-#include "server/config.h"
-#include "server/parameter_table.h"
-#include "server/server.h"
-#include "server/server_context.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/parameter_table.h"
+#include "server/dispatch/server_context.h"
+#include "server/net/server.h"
 
 namespace mayfly::test {
 

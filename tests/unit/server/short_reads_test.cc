@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "protocol/extended_json.h"
-#include "server/short_reads.h"
+#include "server/dispatch/short_reads.h"
 
 using namespace mayfly;
 

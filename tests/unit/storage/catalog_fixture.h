@@ -3,10 +3,10 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
-#include "storage/catalog.h"
-#include "storage/catalog_format.h"
-#include "storage/index_keys.h"
-#include "storage/key_format.h"
+#include "storage/catalog/catalog.h"
+#include "storage/catalog/catalog_format.h"
+#include "storage/catalog/index_keys.h"
+#include "storage/keys/key_format.h"
 #include "storage/storage_impl.h"
 #include "tests/unit/scratch_dir.h"
 

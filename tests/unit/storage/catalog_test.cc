@@ -369,7 +369,8 @@ TEST_CASE("Index keys that MongoDB refuses are refused", "[catalog]") {
   }
 }
 
-// Few rows of the catalog are written in an hour: large ones that were gone stayed in its files for ever.
+// Few rows of the catalog are written in an hour: large ones that were gone stayed in its files for
+// ever.
 TEST_CASE("The catalog's files do not keep what is gone", "[catalog]") {
   CatalogStore s;
   std::string blob(1 << 20, ' ');
@@ -395,7 +396,8 @@ TEST_CASE("The catalog's files do not keep what is gone", "[catalog]") {
   CHECK(kv.Stats(Keyspace::kCatalog).live_bytes < 1 << 20);
 }
 
-TEST_CASE("That a collection is temporary is in its row, not its name; a rename ends it", "[catalog]") {
+TEST_CASE("That a collection is temporary is in its row, not its name; a rename ends it",
+          "[catalog]") {
   CatalogStore s;
   CollectionInfo definition;
   definition.db = "db";
@@ -423,9 +425,8 @@ TEST_CASE("Dropping a few large documents gives their disk back", "[catalog]") {
   };
   auto fill = [&](const CollectionInfo& c, int documents) {
     for (int i = 0; i < documents; ++i)
-      REQUIRE(s.Insert(c, BuildBson([&](BsonBuilder& b) {
-                b.Append("_id", i).AppendBinary("b", 0, blob());
-              })));
+      REQUIRE(s.Insert(
+          c, BuildBson([&](BsonBuilder& b) { b.Append("_id", i).AppendBinary("b", 0, blob()); })));
   };
   auto keep = s.Make("keep");
   fill(*keep, 3);

@@ -1,4 +1,4 @@
-#include "storage/index_keys.h"
+#include "storage/catalog/index_keys.h"
 
 #include <rapidcheck.h>
 
@@ -297,13 +297,15 @@ TEST_CASE("Types of compound keys come back, default ones cost no bytes", "[inde
 }
 
 // Keys of megabytes took four times their size in memory, for ever, and as much in the manifest.
-TEST_CASE("A key that is too long is refused, in an index and as _id; what has one already can go", "[index_keys]") {
+TEST_CASE("A key that is too long is refused, in an index and as _id; what has one already can go",
+          "[index_keys]") {
   IndexInfo index;
   index.name = "s_1";
   index.fields = {{"s", false, ""}};
   KeySet keys;
   auto doc = [](size_t bytes) {
-    return BuildBson([&](BsonBuilder& b) { b.Append("_id", 1).Append("s", std::string(bytes, 'x')); });
+    return BuildBson(
+        [&](BsonBuilder& b) { b.Append("_id", 1).Append("s", std::string(bytes, 'x')); });
   };
   CHECK(ExtractNewKeys(index, doc(kMaxKeySize - 10), &keys));
   Result<void> refused = ExtractNewKeys(index, doc(kMaxKeySize), &keys);

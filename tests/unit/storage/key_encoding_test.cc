@@ -1,4 +1,4 @@
-#include "storage/key_encoding.h"
+#include "storage/keys/key_encoding.h"
 
 #include <bit>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "storage/lock_table.h"
+#include "storage/write/lock_table.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

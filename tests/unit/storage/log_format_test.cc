@@ -1,10 +1,10 @@
-#include "storage/log_format.h"
+#include "storage/write/log_format.h"
 
 #include <catch2/catch.hpp>
 
 #include "protocol/extended_json.h"
-#include "storage/document_diff.h"
-#include "storage/log_apply.h"
+#include "storage/write/document_diff.h"
+#include "storage/write/log_apply.h"
 #include "tests/unit/storage/storage_fixture.h"
 
 namespace mayfly {
@@ -21,8 +21,10 @@ BsonDocument Patch(BsonView before, BsonView diff) {
 
 TEST_CASE("A diff of two documents makes the second of the first", "[replication]") {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"_id":1,"a":1,"pad":"0123456789012345678901234567890"})", R"({"_id":1,"a":2,"pad":"0123456789012345678901234567890"})"},
-      {R"({"_id":1,"a":1,"pad":"0123456789012345678901234567890"})", R"({"_id":1,"pad":"0123456789012345678901234567890"})"},
+      {R"({"_id":1,"a":1,"pad":"0123456789012345678901234567890"})",
+       R"({"_id":1,"a":2,"pad":"0123456789012345678901234567890"})"},
+      {R"({"_id":1,"a":1,"pad":"0123456789012345678901234567890"})",
+       R"({"_id":1,"pad":"0123456789012345678901234567890"})"},
       {R"({"_id":1,"a":1,"c":3,"pad":"012345678901234567890123456789001234567890"})",
        R"({"_id":1,"a":1,"b":2,"c":3,"pad":"012345678901234567890123456789001234567890"})"},
       {R"({"_id":1,"pad":"0123456789012345678901234567890","o":{"x":1,"y":{"z":2}}})",
@@ -40,15 +42,18 @@ TEST_CASE("A diff of two documents makes the second of the first", "[replication
     CAPTURE(before, after);
     AppendDocumentDiff(a, b, diff);
     CAPTURE(ToRelaxedJson(BsonView(diff).AsValue()));
-    CHECK(ToRelaxedJson(Patch(a, BsonView(diff)).view().AsValue()) == ToRelaxedJson(b.view().AsValue()));
+    CHECK(ToRelaxedJson(Patch(a, BsonView(diff)).view().AsValue()) ==
+          ToRelaxedJson(b.view().AsValue()));
   }
 }
 
 TEST_CASE("What is no replacement is a diff, however small the document", "[replication]") {
-  const BsonDocument a = J(R"({"_id":1,"a":1})"), b = J(R"({"_id":1,"b":"something else entirely"})");
+  const BsonDocument a = J(R"({"_id":1,"a":1})"),
+                     b = J(R"({"_id":1,"b":"something else entirely"})");
   std::string diff;
   AppendDocumentDiff(a, b, diff);
-  CHECK(BsonView(diff).bytes() == J(R"({"d":{"a":false},"i":{"b":"something else entirely"}})").view().bytes());
+  CHECK(BsonView(diff).bytes() ==
+        J(R"({"d":{"a":false},"i":{"b":"something else entirely"}})").view().bytes());
 }
 
 std::string Text(std::string_view json) { return ToRelaxedJson(J(json).view().AsValue()); }
@@ -62,22 +67,26 @@ TEST_CASE("Diffs of other servers", "[replication]") {
                 : "error " + std::to_string(static_cast<int>(done.error().code));
   };
   CHECK(apply(R"({})") == Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})"));
-  CHECK(apply(R"({"u":{"new":5,"z":2}})") == Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":2,"new":5})"));
+  CHECK(apply(R"({"u":{"new":5,"z":2}})") ==
+        Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":2,"new":5})"));
   CHECK(apply(R"({"i":{"a":7}})") == Text(R"({"_id":1,"l":[1,2,3],"z":1,"a":7})"));
   CHECK(apply(R"({"sl":{"a":true,"u5":6}})") ==
         Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3,null,null,6],"z":1})"));
-  CHECK(apply(R"({"sl":{"a":true,"l":2,"u0":9}})") == Text(R"({"_id":1,"a":{"b":1},"l":[9,2],"z":1})"));
+  CHECK(apply(R"({"sl":{"a":true,"l":2,"u0":9}})") ==
+        Text(R"({"_id":1,"a":{"b":1},"l":[9,2],"z":1})"));
   // What is no diff, or does not fit the document.
-  for (const char* diff : {R"({"x":{}})", R"({"u":1})", R"({"sa":1})", R"({"sl":{"a":true,"l":-1}})",
-                           R"({"sl":{"a":true,"q":1}})", R"({"sl":{"a":true,"u99999999999":1}})",
-                           R"({"sl":{"a":true,"u1x":1}})", R"({"b":{}})"}) {
+  for (const char* diff :
+       {R"({"x":{}})", R"({"u":1})", R"({"sa":1})", R"({"sl":{"a":true,"l":-1}})",
+        R"({"sl":{"a":true,"q":1}})", R"({"sl":{"a":true,"u99999999999":1}})",
+        R"({"sl":{"a":true,"u1x":1}})", R"({"b":{}})"}) {
     CAPTURE(diff);
     CHECK(apply(diff) == "error 9");
   }
-  // What changes parts of a value that is not of that kind by now leaves it: a later entry says what
-  // it is.
-  for (const char* diff : {R"({"sz":{"u":{"b":1}}})", R"({"snone":{"u":{"b":1}}})",
-                           R"({"sa":{"a":true,"u0":1}})", R"({"sl":{"a":true,"s0":{"u":{"x":1}}}})"}) {
+  // What changes parts of a value that is not of that kind by now leaves it: a later entry says
+  // what it is.
+  for (const char* diff :
+       {R"({"sz":{"u":{"b":1}}})", R"({"snone":{"u":{"b":1}}})", R"({"sa":{"a":true,"u0":1}})",
+        R"({"sl":{"a":true,"s0":{"u":{"x":1}}}})"}) {
     CAPTURE(diff);
     CHECK(apply(diff) == Text(R"({"_id":1,"a":{"b":1},"l":[1,2,3],"z":1})"));
   }

@@ -1,4 +1,4 @@
-#include "storage/namespace.h"
+#include "storage/catalog/namespace.h"
 
 #include <catch2/catch.hpp>
 

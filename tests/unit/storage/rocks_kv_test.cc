@@ -1,4 +1,4 @@
-#include "storage/rocks_kv.h"
+#include "storage/kv/rocks_kv.h"
 
 #include <fstream>
 

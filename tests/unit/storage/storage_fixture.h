@@ -4,10 +4,10 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
-#include "storage/key_format.h"
-#include "storage/rocks_fault_env.h"
+#include "storage/keys/key_format.h"
+#include "storage/kv/rocks_fault_env.h"
 #include "storage/storage_impl.h"
-#include "storage/write_unit_impl.h"
+#include "storage/write/write_unit_impl.h"
 #include "tests/unit/scratch_dir.h"
 
 namespace mayfly::testing {

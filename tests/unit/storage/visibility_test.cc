@@ -1,8 +1,8 @@
-#include "storage/visibility.h"
+#include "storage/read/visibility.h"
 
 #include <catch2/catch.hpp>
 
-#include "storage/tombstone.h"
+#include "storage/expiry/tombstone.h"
 #include "tests/unit/storage/catalog_fixture.h"
 
 using namespace mayfly;
@@ -77,10 +77,12 @@ TEST_CASE("What is overdue is known again after a restart", "[expiry]") {
   CHECK(s.catalog().DatabaseMaxTtl("db") == 0);
 }
 
-TEST_CASE("An expired document makes way, in the same unit, and is on record as expired", "[expiry]") {
+TEST_CASE("An expired document makes way, in the same unit, and is on record as expired",
+          "[expiry]") {
   Expiring s;
   auto c = s.Make();
-  REQUIRE(s.catalog().CreateIndexes(*s.op, *c, {Spec(R"({"key": {"u": 1}, "unique": true})"), Spec(R"({"key": {"a": 1}})")}));
+  REQUIRE(s.catalog().CreateIndexes(
+      *s.op, *c, {Spec(R"({"key": {"u": 1}, "unique": true})"), Spec(R"({"key": {"a": 1}})")}));
   c = s.Coll();
   REQUIRE(s.Insert(*c, R"({"_id": 1, "u": 1, "a": [1, 2]})", Instant{kStart + 10}));
   REQUIRE(s.Insert(*c, R"({"_id": 2, "u": 2, "a": [1, 2]})", Instant{kStart + 10}));
@@ -103,7 +105,8 @@ TEST_CASE("An expired document makes way, in the same unit, and is on record as 
     CHECK(s.Scan(c).size() == 2);
   }
   SECTION("several in one unit, one after another in the same place") {
-    BsonDocument a = Json(R"({"_id": 1, "u": 10})"), b = Json(R"({"_id": 4, "u": 2})"), d = Json(R"({"_id": 5, "u": 2})");
+    BsonDocument a = Json(R"({"_id": 1, "u": 10})"), b = Json(R"({"_id": 4, "u": 2})"),
+                 d = Json(R"({"_id": 5, "u": 2})");
     WriteUnit u(*s.storage, *s.op);
     REQUIRE(u.Insert(*c, a));
     REQUIRE(u.Insert(*c, b, Instant{kStart}));  // expired already: makes way itself
@@ -160,7 +163,8 @@ TEST_CASE("Of several deadlines the earliest counts, each document once", "[expi
   struct Step {
     int64_t to, visible;
   };
-  for (Step step : {Step{999, 3}, {1000, 2}, {1999, 2}, {2000, 1}, {3000, 1}, {8999, 1}, {9000, 0}}) {
+  for (Step step :
+       {Step{999, 3}, {1000, 2}, {1999, 2}, {2000, 1}, {3000, 1}, {8999, 1}, {9000, 0}}) {
     s.clock.Set({kStart + step.to});
     s.op = std::make_unique<Operation>(s.clock);
     CAPTURE(step.to);
@@ -193,8 +197,13 @@ TEST_CASE("Marks for readers hold while the reaper works", "[expiry]") {
 TEST_CASE("Tombstones keep an _id of any type and are purged by time", "[expiry]") {
   Expiring s;
   auto c = s.Make();
-  const char* ids[] = {R"({"_id": 1})", R"({"_id": {"$numberLong": "2"}})", R"({"_id": 3.5})", R"({"_id": {"$numberDecimal": "4.50"}})",
-                       R"({"_id": "five"})", R"({"_id": null})", R"({"_id": {"a": [1, {"$numberLong": "2"}]}})"};
+  const char* ids[] = {R"({"_id": 1})",
+                       R"({"_id": {"$numberLong": "2"}})",
+                       R"({"_id": 3.5})",
+                       R"({"_id": {"$numberDecimal": "4.50"}})",
+                       R"({"_id": "five"})",
+                       R"({"_id": null})",
+                       R"({"_id": {"a": [1, {"$numberLong": "2"}]}})"};
   for (const char* id : ids) {
     REQUIRE(s.Insert(*c, id));
     REQUIRE(s.Change(*c, Json(id), true).value());

@@ -30,7 +30,8 @@ struct Guarded : Reaping {
 
 }  // namespace
 
-TEST_CASE("A clock that jumps ahead suspends expiry until it is back or confirmed", "[ttl][clock]") {
+TEST_CASE("A clock that jumps ahead suspends expiry until it is back or confirmed",
+          "[ttl][clock]") {
   Guarded r;
   r.Start();
   REQUIRE(r.Insert(*r.c, r.Doc(1, kStart + 60'000)));
@@ -154,7 +155,8 @@ TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
 }
 
-TEST_CASE("A server that was off for longer than it may have been waits for a confirmation", "[ttl][clock]") {
+TEST_CASE("A server that was off for longer than it may have been waits for a confirmation",
+          "[ttl][clock]") {
   ScratchDir dir;
   SystemClock clock;
   clock.Freeze(true);

@@ -1,4 +1,4 @@
-#include "storage/expiry_head.h"
+#include "storage/expiry/expiry_head.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "protocol/value.h"
-#include "storage/key_encoding.h"
-#include "storage/key_format.h"
-#include "storage/rocks_fault_env.h"
+#include "storage/keys/key_encoding.h"
+#include "storage/keys/key_format.h"
+#include "storage/kv/rocks_fault_env.h"
+#include "storage/read/visibility.h"
 #include "storage/storage_impl.h"
-#include "storage/visibility.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
@@ -18,9 +18,12 @@ using namespace mayfly::testing;
 
 namespace {
 
-/// What a scan of the index gives, in scan order: record keys. `max_skipped`: fails rather than walk over more deleted entries.
-Result<std::vector<std::string>> Scan(Reaping& r, const CollectionInfoPtr& c, const IndexInfoPtr& index, bool backward,
-                                      KvSnapshotPtr snapshot = nullptr, size_t max_skipped = 0, size_t limit = SIZE_MAX) {
+/// What a scan of the index gives, in scan order: record keys. `max_skipped`: fails rather than
+/// walk over more deleted entries.
+Result<std::vector<std::string>> Scan(Reaping& r, const CollectionInfoPtr& c,
+                                      const IndexInfoPtr& index, bool backward,
+                                      KvSnapshotPtr snapshot = nullptr, size_t max_skipped = 0,
+                                      size_t limit = SIZE_MAX) {
   std::vector<std::string> out;
   IndexScan scan;
   scan.view = std::move(snapshot);
@@ -36,8 +39,8 @@ Result<std::vector<std::string>> Scan(Reaping& r, const CollectionInfoPtr& c, co
 }
 
 /// The same without knowing anything of heads.
-std::vector<std::string> Plain(Reaping& r, const CollectionInfoPtr& c, const IndexInfo& index, bool backward,
-                               KvSnapshotPtr snapshot = nullptr) {
+std::vector<std::string> Plain(Reaping& r, const CollectionInfoPtr& c, const IndexInfo& index,
+                               bool backward, KvSnapshotPtr snapshot = nullptr) {
   KvIterOptions o;
   o.snapshot = std::move(snapshot);
   o.lower = IdPrefix(index.id);
@@ -46,7 +49,8 @@ std::vector<std::string> Plain(Reaping& r, const CollectionInfoPtr& c, const Ind
   std::vector<std::string> out;
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     const std::string_view rest = it->key().substr(kIdPrefixSize);
-    out.push_back(IdPrefix(c->id) + std::string(rest.substr(EncodedValueLength(rest, index.fields[0].descending))));
+    out.push_back(IdPrefix(c->id) +
+                  std::string(rest.substr(EncodedValueLength(rest, index.fields[0].descending))));
   }
   if (backward) std::reverse(out.begin(), out.end());
   return out;
@@ -82,7 +86,8 @@ TEST_CASE("The first look behind what was reaped reads the block with the entry 
   r.storage.reset();
 }
 
-TEST_CASE("The head of an index is reached without a step for each document that was reaped", "[ttl]") {
+TEST_CASE("The head of an index is reached without a step for each document that was reaped",
+          "[ttl]") {
   Reaping r;
   const char* key = GENERATE("1", "-1");
   CAPTURE(key);
@@ -181,14 +186,17 @@ TEST_CASE("A snapshot from before sees what has been reaped since", "[ttl]") {
   c = r.Coll();
   // Nothing that is left can be hidden; of what the snapshot has nothing is known.
   CHECK_FALSE(Visibility(*r.storage, *c, {kStart}).MayHide());
-  CHECK(Visibility(*r.storage, *c, {kStart}, false, *ReadPoint::Take(*r.storage, 0)->View()).MayHide());
+  CHECK(Visibility(*r.storage, *c, {kStart}, false, *ReadPoint::Take(*r.storage, 0)->View())
+            .MayHide());
   CHECK(Scan(r, c, c->indexes[0], false, before).value().size() == 501);
   CHECK(Scan(r, c, c->indexes[0], false).value().empty());
 }
 
 TEST_CASE("A held document is not behind the head", "[ttl]") {
   struct Policy : ExpiryPolicy {
-    bool Held(const CollectionInfo&, BsonView doc, Instant) const override { return doc["_id"].NumberAsInt64() == 7; }
+    bool Held(const CollectionInfo&, BsonView doc, Instant) const override {
+      return doc["_id"].NumberAsInt64() == 7;
+    }
     bool HasHolds() const override { return true; }
   };
   Reaping r;
@@ -212,7 +220,9 @@ TEST_CASE("The records of a clustered collection have such a head too", "[ttl]")
   wanted.clustered = true;
   wanted.expire_after_seconds = 0;
   auto c = r.catalog().Create(*r.op, wanted).value();
-  auto doc = [](int64_t at) { return BuildBson([&](BsonBuilder& b) { b.Append("_id", Instant{at}); }); };
+  auto doc = [](int64_t at) {
+    return BuildBson([&](BsonBuilder& b) { b.Append("_id", Instant{at}); });
+  };
   for (int64_t i = 0; i < 2000; ++i) REQUIRE(r.Insert(*c, doc(kStart - 5000 + i)));
   REQUIRE(r.Insert(*c, doc(kStart + 1)));
   REQUIRE(r.Insert(*c, doc(-5)));  // before the epoch: stays

@@ -59,8 +59,13 @@ TEST_CASE("The guard trips above the fraction and from the least number on", "[t
     int64_t documents;
     bool trips;
   };
-  for (Case c : {Case{0, 0, false}, {9'999, 10'000, false}, {10'000, 20'000, false}, {10'001, 20'000, true},
-                 {10'000, 10'000, true}, {10'000, 1'000'000, false}, {600'000, 1'000'000, true}}) {
+  for (Case c : {Case{0, 0, false},
+                 {9'999, 10'000, false},
+                 {10'000, 20'000, false},
+                 {10'001, 20'000, true},
+                 {10'000, 10'000, true},
+                 {10'000, 1'000'000, false},
+                 {600'000, 1'000'000, true}}) {
     CAPTURE(c.due, c.documents);
     CHECK(GuardTrips(c.due, c.documents, 0.5, 10'000) == c.trips);
   }
@@ -69,7 +74,8 @@ TEST_CASE("The guard trips above the fraction and from the least number on", "[t
   CHECK_FALSE(GuardTrips(100, 100, 1, 0));
 }
 
-TEST_CASE("A small collection is forecast exactly: bounds belong to the earlier interval", "[ttl]") {
+TEST_CASE("A small collection is forecast exactly: bounds belong to the earlier interval",
+          "[ttl]") {
   Forecasting f;
   f.Index(R"({"key": {"at": 1}, "expireAfterSeconds": 10})");
   // Deadlines at -1 s, 0, 1 ms, 60 s, 60.001 s, 120 s, 120.001 s; and none.
@@ -163,12 +169,20 @@ TEST_CASE("Reasons why documents never expire, by type and place", "[ttl]") {
     const char* doc;
     const char* why;
   };
-  for (Case c : {Case{R"({"_id": 1})", "missing"}, {R"({"_id": 1, "a": 5})", "missing"}, {R"({"_id": 1, "a": {"t": null}})", "null"},
-                 {R"({"_id": 1, "a": {"t": "x"}})", "string"}, {R"({"_id": 1, "a": {"t": {"$numberDecimal": "1"}}})", "number"},
-                 {R"({"_id": 1, "a": {"t": {"$timestamp": {"t": 1, "i": 1}}}})", "timestamp"}, {R"({"_id": 1, "a": {"t": []}})", "emptyArray"},
-                 {R"({"_id": 1, "a": {"t": [1]}})", "arrayWithoutDate"}, {R"({"_id": 1, "a": [{"t": 1}]})", "arrayWithoutDate"},
-                 {R"({"_id": 1, "a": []})", "missing"}, {R"({"_id": 1, "a": {"t": {"$minKey": 1}}})", "other"},
-                 {R"({"_id": 1, "a": {"t": {"$date": "1950-01-01T00:00:00Z"}}})", "no"}, {R"({"_id": 1, "a": [{"t": 1}, {"t": {"$date": "1950-01-01T00:00:00Z"}}]})", "no"}}) {
+  for (Case c :
+       {Case{R"({"_id": 1})", "missing"},
+        {R"({"_id": 1, "a": 5})", "missing"},
+        {R"({"_id": 1, "a": {"t": null}})", "null"},
+        {R"({"_id": 1, "a": {"t": "x"}})", "string"},
+        {R"({"_id": 1, "a": {"t": {"$numberDecimal": "1"}}})", "number"},
+        {R"({"_id": 1, "a": {"t": {"$timestamp": {"t": 1, "i": 1}}}})", "timestamp"},
+        {R"({"_id": 1, "a": {"t": []}})", "emptyArray"},
+        {R"({"_id": 1, "a": {"t": [1]}})", "arrayWithoutDate"},
+        {R"({"_id": 1, "a": [{"t": 1}]})", "arrayWithoutDate"},
+        {R"({"_id": 1, "a": []})", "missing"},
+        {R"({"_id": 1, "a": {"t": {"$minKey": 1}}})", "other"},
+        {R"({"_id": 1, "a": {"t": {"$date": "1950-01-01T00:00:00Z"}}})", "no"},
+        {R"({"_id": 1, "a": [{"t": 1}, {"t": {"$date": "1950-01-01T00:00:00Z"}}]})", "no"}}) {
     CAPTURE(c.doc);
     NeverExpires why;
     auto date = DateByRule(rule, Json(c.doc), {}, &why);

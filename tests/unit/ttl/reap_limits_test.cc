@@ -39,23 +39,22 @@ TEST_CASE("The reap option is checked field by field", "[ttl][limits]") {
     int code;
     const char* says;
   };
-  for (Row row : {Row{R"({"maxDocsPerSecond": -1})", 67, ".maxDocsPerSecond"},
-                  Row{R"({"maxDocsPerSecond": 1.5})", 67, "whole number"},
-                  Row{R"({"maxDocsPerSecond": 2147483648})", 67, "2147483647"},
-                  Row{R"({"maxDocsPerSecond": {"$numberDouble": "NaN"}})", 67, "NaN"},
-                  Row{R"({"maxDocsPerSecond": "9"})", 14, "string"},
-                  Row{R"({"catchUpSeconds": true})", 14, "bool"},
-                  Row{R"({"catchUpSeconds": 5})", 67, "can lift"},
-                  Row{R"({"window": "2-5"})", 67, "2-5"},
-                  Row{R"({"window": "02:00-25:00"})", 67, "02:00-25:00"},
-                  Row{R"({"window": "24:00-05:00"})", 67, "24:00"},
-                  Row{R"({"window": "02:60-05:00"})", 67, "02:60"},
-                  Row{R"({"window": "02:00-02:00"})", 67, "empty"},
-                  Row{R"({"window": 2})", 14, ".window"},
-                  Row{R"({"timezone": "Europe/Berlin"})", 67, "needs a window"},
-                  Row{R"({"window": "02:00-05:00", "timezone": "Mars/Olympus"})", 67, "Mars"},
-                  Row{R"({"window": "02:00-05:00", "timezone": 2})", 14, ".timezone"},
-                  Row{R"({"speed": 1})", 67, "speed"}}) {
+  for (Row row :
+       {Row{R"({"maxDocsPerSecond": -1})", 67, ".maxDocsPerSecond"},
+        Row{R"({"maxDocsPerSecond": 1.5})", 67, "whole number"},
+        Row{R"({"maxDocsPerSecond": 2147483648})", 67, "2147483647"},
+        Row{R"({"maxDocsPerSecond": {"$numberDouble": "NaN"}})", 67, "NaN"},
+        Row{R"({"maxDocsPerSecond": "9"})", 14, "string"},
+        Row{R"({"catchUpSeconds": true})", 14, "bool"},
+        Row{R"({"catchUpSeconds": 5})", 67, "can lift"}, Row{R"({"window": "2-5"})", 67, "2-5"},
+        Row{R"({"window": "02:00-25:00"})", 67, "02:00-25:00"},
+        Row{R"({"window": "24:00-05:00"})", 67, "24:00"},
+        Row{R"({"window": "02:60-05:00"})", 67, "02:60"},
+        Row{R"({"window": "02:00-02:00"})", 67, "empty"}, Row{R"({"window": 2})", 14, ".window"},
+        Row{R"({"timezone": "Europe/Berlin"})", 67, "needs a window"},
+        Row{R"({"window": "02:00-05:00", "timezone": "Mars/Olympus"})", 67, "Mars"},
+        Row{R"({"window": "02:00-05:00", "timezone": 2})", 14, ".timezone"},
+        Row{R"({"speed": 1})", 67, "speed"}}) {
     INFO(row.option);
     BsonDocument option = Json(row.option);
     auto r = ParseReapLimits(option.view().AsValue(), ErrorCode::kCannotCreateIndex, "i");
@@ -155,7 +154,8 @@ TEST_CASE("A rule outside its window waits, and catchUpSeconds ends the waiting"
   r.clock.Set(At("2030-01-11T00:59:59Z"));
   r.monitor->Settle();
   CHECK(r.Count() == 1);
-  CHECK(r.monitor->Figures(ListTtlRules(r.catalog(), nullptr).back()).waits_for == TtlWait::kWindow);
+  CHECK(r.monitor->Figures(ListTtlRules(r.catalog(), nullptr).back()).waits_for ==
+        TtlWait::kWindow);
   r.clock.Set(At("2030-01-11T01:00:00Z"));
   r.monitor->Settle();
   CHECK(r.Count() == 0);

@@ -18,8 +18,8 @@ struct Reaping : CatalogStore {
   BatchedDeleteMetrics batched;
   std::vector<std::string> logged;
   std::mutex log_mutex;
-  TtlEnvironment environment;      ///< what a test wants besides the log
-  Clock* monitor_clock = &clock;   ///< what the monitor is given
+  TtlEnvironment environment;     ///< what a test wants besides the log
+  Clock* monitor_clock = &clock;  ///< what the monitor is given
   std::unique_ptr<TtlMonitor> monitor;
 
   Reaping() {
@@ -36,7 +36,8 @@ struct Reaping : CatalogStore {
       std::lock_guard l(log_mutex);
       logged.push_back(std::string(1, severity) + " " + std::string(message));
     };
-    monitor = std::make_unique<TtlMonitor>(*storage, *monitor_clock, parameters, metrics, batched, std::move(env));
+    monitor = std::make_unique<TtlMonitor>(*storage, *monitor_clock, parameters, metrics, batched,
+                                           std::move(env));
     monitor->Start();
   }
   void Stop() { monitor.reset(); }

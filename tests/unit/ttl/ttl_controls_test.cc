@@ -19,8 +19,9 @@ struct Controlled : CatalogStore {
     clock.Freeze(true);  // first: no millisecond passes in between
     clock.Set({kStart});
     Fresh();
-    REQUIRE(catalog().CreateIndexes(*op, *Make(), {Spec(R"({"key": {"at": 1}, "expireAfterSeconds": 0})"),
-                                                   Spec(R"({"key": {"b": 1}, "expireAfterSeconds": 0})")}));
+    REQUIRE(catalog().CreateIndexes(*op, *Make(),
+                                    {Spec(R"({"key": {"at": 1}, "expireAfterSeconds": 0})"),
+                                     Spec(R"({"key": {"b": 1}, "expireAfterSeconds": 0})")}));
     Load();
   }
   ~Controlled() {
@@ -78,7 +79,9 @@ TEST_CASE("A pause covers its scope, until its end", "[ttl]") {
     TtlStanding at, b;
   };
   constexpr auto kPaused = TtlStanding::kPaused, kActive = TtlStanding::kActive;
-  for (Case x : {Case{L::kServer, "", kPaused, kPaused}, {L::kDatabase, "", kPaused, kPaused}, {L::kCollection, "", kPaused, kPaused},
+  for (Case x : {Case{L::kServer, "", kPaused, kPaused},
+                 {L::kDatabase, "", kPaused, kPaused},
+                 {L::kCollection, "", kPaused, kPaused},
                  {L::kRule, "at_1", kPaused, kActive}}) {
     CAPTURE(static_cast<int>(x.level));
     REQUIRE(c.controls->Pause(*c.op, {c.Scope(x.level, x.rule), {kStart}, Instant{kStart + 1000}}));
@@ -130,7 +133,9 @@ TEST_CASE("Held until the last of the holds that match", "[ttl]") {
   TtlHold second = c.HoldOf(R"({"b": 1})");
   second.id = "abcdefghijkl";
   REQUIRE(c.controls->Hold(*c.op, second));
-  auto until = [&](const char* doc, int64_t at = kStart) { return c.controls->HeldUntil(*c.Coll(), Json(doc), {at}); };
+  auto until = [&](const char* doc, int64_t at = kStart) {
+    return c.controls->HeldUntil(*c.Coll(), Json(doc), {at});
+  };
   CHECK(until(R"({"_id": 1, "a": 1})")->millis == kStart + 10);
   CHECK_FALSE(until(R"({"_id": 1, "a": 1})", kStart + 10));
   CHECK(until(R"({"_id": 1, "a": 1, "b": 1})")->millis == INT64_MAX);
@@ -162,7 +167,8 @@ TEST_CASE("What ended or has no collection any more leaves the row", "[ttl]") {
 
 TEST_CASE("A row of another version is refused, not forgotten", "[ttl]") {
   Controlled c;
-  const char* row = GENERATE(R"({"v": 2, "pauses": [], "holds": [], "guards": []})", R"({"v": 1, "pauses": [{"level": 9}], "holds": [], "guards": []})",
+  const char* row = GENERATE(R"({"v": 2, "pauses": [], "holds": [], "guards": []})",
+                             R"({"v": 1, "pauses": [{"level": 9}], "holds": [], "guards": []})",
                              R"({"v": 1, "pauses": [], "holds": 5, "guards": []})");
   REQUIRE(c.catalog().PutSetting(*c.op, "ttl/controls", Json(row).view().bytes()));
   TtlControls fresh(*c.storage);

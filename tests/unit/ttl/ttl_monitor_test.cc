@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "storage/expiry_cover.h"
+#include "storage/expiry/expiry_cover.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
@@ -28,7 +28,8 @@ TEST_CASE("A document goes at its deadline, not before", "[ttl]") {
   r.RequireValid(r.Coll());
 }
 
-TEST_CASE("Documents go at their own deadlines, and a collection without any costs nothing", "[ttl]") {
+TEST_CASE("Documents go at their own deadlines, and a collection without any costs nothing",
+          "[ttl]") {
   Reaping r;
   auto c = r.Make();
   auto other = r.Make("other");
@@ -107,7 +108,8 @@ TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "
   CHECK(r.Count() == 1);
 }
 
-TEST_CASE("Writers and the reaper at the same time: everything due goes, nothing else does", "[ttl]") {
+TEST_CASE("Writers and the reaper at the same time: everything due goes, nothing else does",
+          "[ttl]") {
   Reaping r;
   auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
   REQUIRE(r.catalog().CreateIndexes(*r.op, *c, {Spec(R"({"key": {"n": 1}})")}));
@@ -256,7 +258,9 @@ TEST_CASE("A clustered collection expires by _id, not before the epoch", "[ttl]"
   def.expire_after_seconds = 10;
   auto c = r.catalog().Create(*r.op, std::move(def)).value();
   r.Start();
-  auto put = [&](int64_t at) { return r.Insert(*c, BuildBson([&](BsonBuilder& b) { b.Append("_id", Instant{at}); })); };
+  auto put = [&](int64_t at) {
+    return r.Insert(*c, BuildBson([&](BsonBuilder& b) { b.Append("_id", Instant{at}); }));
+  };
   for (int64_t at : {kStart - 10'000, kStart - 9'999, int64_t{0}, int64_t{-1}}) REQUIRE(put(at));
   REQUIRE(r.Insert(*c, R"({"_id": "text"})"));
   r.monitor->Settle();
@@ -266,7 +270,8 @@ TEST_CASE("A clustered collection expires by _id, not before the epoch", "[ttl]"
   CHECK(r.Count() == 2);
 }
 
-TEST_CASE("A special index with expireAfterSeconds is skipped, counted every pass and logged once", "[ttl]") {
+TEST_CASE("A special index with expireAfterSeconds is skipped, counted every pass and logged once",
+          "[ttl]") {
   Reaping r;
   r.parameters.monitor_mode = 1;
   auto c = r.Make();
@@ -283,13 +288,15 @@ TEST_CASE("A special index with expireAfterSeconds is skipped, counted every pas
   CHECK(r.metrics.invalid_index_skips == 2);
   CHECK(r.Count() == 1);
   std::lock_guard l(r.log_mutex);
-  CHECK(std::count(r.logged.begin(), r.logged.end(), "E TTL index cannot be processed and is skipped") == 1);
+  CHECK(std::count(r.logged.begin(), r.logged.end(),
+                   "E TTL index cannot be processed and is skipped") == 1);
 }
 
 TEST_CASE("A range delete over what was reaped takes nothing else along", "[ttl]") {
   Reaping r;
   const char* key = GENERATE("1", "-1");
-  auto c = r.WithIndex(std::string("{\"key\": {\"at\": ") + key + "}, \"name\": \"i\", \"expireAfterSeconds\": 0}");
+  auto c = r.WithIndex(std::string("{\"key\": {\"at\": ") + key +
+                       "}, \"name\": \"i\", \"expireAfterSeconds\": 0}");
   r.parameters.batch_target_docs = 500;
   for (int64_t i = 0; i < 12'000; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - i)));
   for (int64_t i = 0; i < 10; ++i) REQUIRE(r.Insert(*c, r.Doc(100'000 + i, kStart + 1 + i)));

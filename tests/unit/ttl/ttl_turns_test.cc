@@ -2,7 +2,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "storage/expiry_cover.h"
+#include "storage/expiry/expiry_cover.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
@@ -166,7 +166,8 @@ TEST_CASE("A rule that may not be reaped waits until it may, or until it is told
   CHECK(r.Count() == 0);
 }
 
-TEST_CASE("Held documents stay and do not keep the others, and go when the hold ends", "[ttl][turns]") {
+TEST_CASE("Held documents stay and do not keep the others, and go when the hold ends",
+          "[ttl][turns]") {
   Reaping r;
   auto owned = std::make_unique<Holding>();
   Holding& policy = *owned;
@@ -251,7 +252,8 @@ TEST_CASE("Expired documents move to the archive with their removal", "[ttl][arc
   REQUIRE(r.catalog().Create(*r.op, std::move(def)));
   auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
   auto old = r.Make("old");
-  REQUIRE(r.catalog().CreateIndexes(*r.op, *old, {Spec(R"({"key": {"u": 1}, "unique": true, "sparse": true})")}));
+  REQUIRE(r.catalog().CreateIndexes(
+      *r.op, *old, {Spec(R"({"key": {"u": 1}, "unique": true, "sparse": true})")}));
   old = r.Coll("old");
   REQUIRE(r.Insert(*old, R"({"_id": 3, "from": "an earlier life"})"));
   REQUIRE(r.Insert(*old, R"({"_id": "x", "u": 1})"));
@@ -266,7 +268,9 @@ TEST_CASE("Expired documents move to the archive with their removal", "[ttl][arc
   r.RequireValid(r.Coll("old"));
 
   // One that the archive cannot take stays, and the others go.
-  REQUIRE(r.Insert(*c, BuildBson([](BsonBuilder& b) { b.Append("_id", 1000).Append("at", Instant{kStart}).Append("u", 1); })));
+  REQUIRE(r.Insert(*c, BuildBson([](BsonBuilder& b) {
+    b.Append("_id", 1000).Append("at", Instant{kStart}).Append("u", 1);
+  })));
   for (int64_t i = 100; i < 150; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart)));
   r.monitor->Settle();
   CHECK(r.Count() == 1);

@@ -1,0 +1,108 @@
+#include "query/expression/insert_prepare.h"
+
+#include <atomic>
+
+#include "protocol/bson_builder.h"
+#include "protocol/object_id.h"
+
+namespace mayfly {
+namespace {
+
+Result<void> CheckIdFields(BsonView id) {
+  for (const BsonElement& e : id) {
+    if (e.name.starts_with('$') && e.name != "$ref" && e.name != "$id" && e.name != "$db")
+      return Error{ErrorCode::kDollarPrefixedFieldName,
+                   "_id fields may not contain '$'-prefixed fields: " + std::string(e.name) +
+                       " is not valid for storage."};
+    if (e.value.IsDocument() || e.value.IsArray()) {
+      MAYFLY_TRY(CheckIdFields(e.value.Document()));
+    }
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Result<void> CheckIdValue(BsonValue id) {
+  switch (id.type()) {
+    case BsonType::kArray:
+    case BsonType::kRegex:
+    case BsonType::kUndefined:
+      return Error{ErrorCode::kInvalidIdField,
+                   "The '_id' value cannot be of type " + std::string(BsonTypeName(id.type()))};
+    case BsonType::kDocument:
+      return CheckIdFields(id.Document());
+    default:
+      return Ok();
+  }
+}
+
+uint64_t NextTimestamp(Instant now) {
+  static std::atomic<uint64_t> last{0};
+  int64_t seconds = now.millis / 1000 - (now.millis % 1000 < 0 ? 1 : 0);
+  uint64_t first = static_cast<uint64_t>(static_cast<uint32_t>(seconds)) << 32 | 1;
+  uint64_t seen = last.load(std::memory_order_relaxed);
+  for (;;) {
+    uint64_t next = seen >> 32 == first >> 32 ? seen + 1 : first;
+    if (last.compare_exchange_weak(seen, next, std::memory_order_relaxed)) return next;
+  }
+}
+
+int NestingDepth(BsonValue v, int limit) {
+  if (!v.IsDocument() && !v.IsArray()) return 0;
+  int deepest = 0;
+  if (limit > 0) {
+    for (const BsonElement& e : v.Document())
+      deepest = std::max(deepest, NestingDepth(e.value, limit - 1));
+  }
+  return deepest + 1;
+}
+
+Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) {
+  if (doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
+    return Error{ErrorCode::kBadValue,
+                 "object to insert too large. size in bytes: " + std::to_string(doc.size()) +
+                     ", max size: " + std::to_string(kMaxBsonUserSize)};
+  BsonElement id;
+  bool first = true, id_first = false, empty_timestamp = false;
+  for (const BsonElement& e : doc) {
+    if (e.name == "_id") {
+      if (id.value) return Error{ErrorCode::kBadValue, "can't have multiple _id fields"};
+      id = e;
+      id_first = first;
+    } else if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0) {
+      empty_timestamp = true;
+    } else if (e.name == "$expire") {
+      // Stored as a field, it would do nothing, and nobody would notice.
+      return Error{ErrorCode::kDollarPrefixedFieldName,
+                   "a document to insert cannot have the field '$expire': give the command "
+                   "expireAfterSeconds or expireAt, or the collection the option expiry.field"};
+    }
+    first = false;
+  }
+  if (id.value) {
+    MAYFLY_TRY(CheckIdValue(id.value));
+  }
+  if (id_first && !empty_timestamp) return doc;
+
+  scratch->clear();
+  scratch->reserve(doc.size() + 17);
+  BsonBuilder b(*scratch);
+  if (id.value) {
+    b.Append(id);
+  } else {
+    b.AppendObjectId("_id", NewObjectId(now));
+  }
+  for (const BsonElement& e : doc) {
+    if (e.name == "_id") continue;
+    if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0) {
+      b.AppendTimestamp(e.name, NextTimestamp(now));
+    } else {
+      b.Append(e);
+    }
+  }
+  b.Done();
+  return BsonView(scratch->data());
+}
+
+}  // namespace mayfly

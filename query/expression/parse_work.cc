@@ -1,0 +1,43 @@
+#include "query/expression/parse_work.h"
+
+#include <string>
+
+#include "storage/operation.h"
+
+namespace mayfly {
+
+thread_local constinit ParseWork* ParseWork::current_ = nullptr;
+thread_local constinit uint32_t ParseWork::left_ = ParseWork::kSteps;
+thread_local constinit uint64_t ParseWork::made_ = 0;
+
+ParseWork::ParseWork(Operation* op)
+    : outer_(current_),
+      outermost_(outer_ != nullptr ? outer_->outermost_ : this),
+      op_(op != nullptr || outer_ == nullptr ? op : outer_->op_),
+      begin_(made_) {
+  current_ = this;
+  if (outer_ == nullptr) left_ = kSteps;
+}
+
+ParseWork::~ParseWork() { current_ = outer_; }
+
+Result<void> ParseWork::Look() {
+  left_ = 0;
+  if (current_ != nullptr) {
+    ParseWork& whole = *current_->outermost_;
+    if (whole.bytes() > kMostBytes)
+      return Error{ErrorCode::kExceededMemoryLimit,
+                   "What was sent takes more than the " + std::to_string(kMostBytes >> 20) +
+                       " MB of memory that one operation may use to parse it: send fewer "
+                       "conditions, fields or "
+                       "stages at once"};
+    MAYFLY_TRY(whole.held_.Set(whole.bytes()));
+    if (current_->op_ != nullptr) {
+      MAYFLY_TRY(current_->op_->CheckInterruptNow());
+    }
+  }
+  left_ = kSteps;
+  return Ok();
+}
+
+}  // namespace mayfly

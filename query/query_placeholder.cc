@@ -1,1 +1,0 @@
-// Gone with the first real source.

@@ -1,0 +1,60 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "protocol/error.h"
+
+namespace mayfly {
+
+/// How much of the disk spill files may take, in bytes. Read at every step; threads: any.
+struct SpillLimits {
+  std::atomic<int64_t> total{
+      0};  ///< of all operations together; 0: half of what would be free without them
+  std::atomic<int64_t> per_operation{0};  ///< 0: half of the total
+};
+SpillLimits& TheSpillLimits();
+/// What spill files take now, in steps of 1 MiB.
+int64_t SpilledBytes();
+
+/// Where an operation spills, and how much it has there: copies share the count.
+struct SpillPlace {
+  SpillPlace() = default;
+  SpillPlace(std::string d) : directory(std::move(d)) {}  // NOLINT: a folder's name is a place
+  std::string directory;                                  ///< empty: $TMPDIR, else /tmp
+  std::shared_ptr<std::atomic<int64_t>> used = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+/// A run of (key, payload) records in a temporary file without a name: it is gone with the process,
+/// whatever happens. One thread.
+class SpillFile {
+ public:
+  ~SpillFile();
+  SpillFile(SpillFile&& o) noexcept
+      : file_(std::exchange(o.file_, nullptr)),
+        bytes_(o.bytes_),
+        charged_(std::exchange(o.charged_, 0)),
+        used_(std::move(o.used_)) {}
+  /// Errors: OutOfDiskSpace 14031 (also when a limit above is reached) and InternalError 1 with the
+  /// system's words, here and below.
+  static Result<SpillFile> Create(const SpillPlace& place);
+  Result<void> Write(std::string_view key, std::string_view payload);
+  Result<void> Rewind();
+  /// False at the end.
+  Result<bool> Read(std::string* key, std::string* payload);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  SpillFile() = default;
+  Result<void> Charge(int64_t bytes);
+
+  std::FILE* file_ = nullptr;
+  int64_t bytes_ = 0, charged_ = 0;
+  std::shared_ptr<std::atomic<int64_t>> used_;
+};
+
+}  // namespace mayfly

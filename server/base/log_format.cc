@@ -1,0 +1,181 @@
+#include <spdlog/fmt/fmt.h>
+
+#include <ctime>
+
+#include "protocol/extended_json.h"
+#include "protocol/utf8.h"
+#include "server/base/log.h"
+
+namespace mayfly {
+
+namespace {
+
+constexpr size_t kMaxAttributeBytes = 10 * 1024;  // mongod's maxLogSizeKB
+
+struct ComponentName {
+  std::string_view log, config;
+};
+constexpr ComponentName kComponents[] = {
+    {"-", "default"},         {"ACCESS", "accessControl"}, {"COMMAND", "command"},
+    {"CONTROL", "control"},   {"ELECTION", "election"},    {"FTDC", "ftdc"},
+    {"GEO", "geo"},           {"INDEX", "index"},          {"INITSYNC", "initialSync"},
+    {"JOURNAL", "journal"},   {"NETWORK", "network"},      {"QUERY", "query"},
+    {"RECOVERY", "recovery"}, {"REPL", "replication"},     {"REPL_HB", "heartbeats"},
+    {"SHARDING", "sharding"}, {"STORAGE", "storage"},      {"TXN", "transaction"},
+    {"WRITE", "write"},       {"WTCHKPT", "checkpoint"},
+};
+static_assert(std::size(kComponents) == static_cast<size_t>(LogComponent::kCount));
+
+std::string_view SeverityText(LogSeverity s) {
+  static constexpr std::string_view kText[] = {"F", "E", "W", "I", "D1", "D2", "D3", "D4", "D5"};
+  return kText[static_cast<size_t>(s)];
+}
+
+void AppendJsonString(std::string& out, std::string_view s) {
+  if (!IsUtf8(s)) return AppendJsonString(out, PrintableUtf8(s));
+  out.push_back('"');
+  for (char c : s) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (static_cast<uint8_t>(c) < 0x20)
+          out += fmt::format("\\u{:04x}", static_cast<int>(c));
+        else
+          out.push_back(c);
+    }
+  }
+  out.push_back('"');
+}
+
+/// Bytes of `s` up to `n`, not ending inside a UTF-8 sequence.
+std::string_view Prefix(std::string_view s, size_t n) {
+  if (s.size() <= n) return s;
+  while (n > 0 && (static_cast<uint8_t>(s[n]) & 0xC0) == 0x80) --n;
+  return s.substr(0, n);
+}
+
+}  // namespace
+
+std::string_view LogComponentName(LogComponent c) {
+  return kComponents[static_cast<size_t>(c)].log;
+}
+std::string_view LogComponentConfigName(LogComponent c) {
+  return kComponents[static_cast<size_t>(c)].config;
+}
+
+LogComponent LogComponentByName(std::string_view name) {
+  for (size_t i = 1; i < std::size(kComponents); ++i)
+    if (kComponents[i].log == name || kComponents[i].config == name)
+      return static_cast<LogComponent>(i);
+  return LogComponent::kDefault;
+}
+
+std::string CurrentExceptionText() {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of an unknown type";
+  }
+}
+
+std::string FormatTimestamp(Instant t, TimestampFormat format) {
+  int64_t seconds = t.millis / 1000, millis = t.millis % 1000;
+  if (millis < 0) {
+    millis += 1000;
+    --seconds;
+  }
+  std::time_t tt = seconds;
+  std::tm tm{};
+  if (format == TimestampFormat::kIso8601Utc)
+    gmtime_r(&tt, &tm);
+  else
+    localtime_r(&tt, &tm);
+  std::string s = fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}", tm.tm_year + 1900,
+                              tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, millis);
+  if (format == TimestampFormat::kIso8601Utc) return s + "Z";
+  const long minutes = tm.tm_gmtoff / 60;
+  return s + fmt::format("{}{:02}:{:02}", minutes < 0 ? '-' : '+', std::abs(minutes) / 60,
+                         std::abs(minutes) % 60);
+}
+
+std::string FormatLogJson(Instant t, TimestampFormat format, LogSeverity s, LogComponent c, int id,
+                          std::string_view ctx, std::string_view msg, BsonView attr) {
+  std::string line = "{\"t\":{\"$date\":\"" + FormatTimestamp(t, format) + "\"},\"s\":";
+  // Padding keeps the columns of consecutive lines apart, as MongoDB's log has it.
+  auto padded = [&](std::string_view v, size_t width) {
+    AppendJsonString(line, v);
+    line.push_back(',');
+    if (v.size() < width) line.append(width - v.size(), ' ');
+  };
+  padded(SeverityText(s), 2);
+  line += "\"c\":";
+  padded(LogComponentName(c), 8);
+  line += fmt::format("\"id\":{},", id);
+  const std::string id_text = std::to_string(id);
+  if (id_text.size() < 7) line.append(7 - id_text.size(), ' ');
+  line += "\"ctx\":";
+  AppendJsonString(line, ctx);
+  line += ",\"msg\":";
+  AppendJsonString(line, msg);
+  if (!attr.empty()) {
+    std::string truncated;
+    line += ",\"attr\":{";
+    bool first = true;
+    for (const BsonElement& e : attr) {
+      if (!first) line.push_back(',');
+      first = false;
+      AppendJsonString(line, e.name);
+      line.push_back(':');
+      if (e.value.size() > kMaxAttributeBytes) {
+        const std::string json =
+            e.value.IsString() ? std::string(e.value.String()) : ToRelaxedJson(e.value);
+        AppendJsonString(line, Prefix(json, kMaxAttributeBytes));
+        if (!truncated.empty()) truncated.push_back(',');
+        AppendJsonString(truncated, e.name);
+        truncated += fmt::format(":{{\"type\":\"{}\",\"size\":{}}}", BsonTypeName(e.value.type()),
+                                 e.value.size());
+      } else {
+        line += ToRelaxedJson(e.value);
+      }
+    }
+    line.push_back('}');
+    if (!truncated.empty()) line += ",\"truncated\":{" + truncated + "}";
+  }
+  line.push_back('}');
+  return line;
+}
+
+std::string FormatLogText(Instant t, TimestampFormat format, LogSeverity s, LogComponent c, int id,
+                          std::string_view ctx, std::string_view msg, BsonView attr) {
+  (void)id;
+  std::string line = fmt::format("{} {:<2} {:<8} [{}] {}", FormatTimestamp(t, format),
+                                 SeverityText(s), LogComponentName(c), ctx, msg);
+  for (const BsonElement& e : attr) {
+    line.append(1, ' ').append(e.name).append(1, '=');
+    if (e.value.IsString() && e.value.String().find(' ') == std::string_view::npos) {
+      for (char ch : PrintableUtf8(e.value.String()))
+        line.push_back(static_cast<uint8_t>(ch) < 0x20 ? '?' : ch);
+    } else {
+      line.append(Prefix(ToRelaxedJson(e.value), kMaxAttributeBytes));
+    }
+  }
+  return line;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,521 @@
+#include "server/dispatch/arg_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "protocol/utf8.h"
+
+namespace mayfly {
+
+namespace {
+
+constexpr std::string_view kNumberTypes = "[long, int, decimal, double]";
+constexpr std::string_view kLooseBoolTypes = "[bool, long, int, decimal, double]";
+
+std::string Quoted(std::string_view where, std::string_view name) {
+  std::string s = "BSON field '";
+  if (!where.empty()) s.append(where).append(1, '.');
+  s.append(name).append(1, '\'');
+  return s;
+}
+
+Error TooManyFields(std::string_view where) {
+  return {ErrorCode::kBadValue, "'" + std::string(where) + "' has more than the " +
+                                    std::to_string(kMaxCommandFields) + " fields it may have"};
+}
+
+}  // namespace
+
+std::string ShownName(std::string_view name) {
+  if (name.size() <= kShownName) return std::string(name);
+  size_t n = kShownName;
+  while (n > 0 && (static_cast<uint8_t>(name[n]) & 0xC0) == 0x80) --n;
+  return std::string(name.substr(0, n)) + "...";
+}
+
+bool IsGenericField(std::string_view name) {
+  if (name.empty()) return false;
+  switch (name[0]) {
+    case '$':
+      return name == "$db" || name == "$clusterTime" || name == "$readPreference" ||
+             name == "$audit" || name == "$client" || name == "$configServerState" ||
+             name == "$configTime" || name == "$topologyTime" || name == "$oplogQueryData" ||
+             name == "$queryOptions" || name == "$replData";
+    case 'a':
+      return name == "apiVersion" || name == "apiStrict" || name == "apiDeprecationErrors" ||
+             name == "autocommit";
+    case 'c':
+      return name == "comment" || name == "clientOperationKey";
+    case 'h':
+      return name == "help";
+    case 'l':
+      return name == "lsid";
+    case 'm':
+      return name == "maxTimeMS" || name == "maxTimeMSOpOnly" || name == "mayBypassWriteBlocking";
+    case 'r':
+      return name == "readConcern" || name == "rawData";
+    case 's':
+      return name == "startTransaction" || name == "stmtId" || name == "serialization_context";
+    case 't':
+      return name == "txnNumber";
+    case 'u':
+      return name == "usesDefaultMaxTimeMS";
+    case 'w':
+      return name == "writeConcern";
+    default:
+      return false;
+  }
+}
+
+namespace {
+
+Error GenericWrongType(const CommandRequest& r, const CommandField& f, std::string_view expected) {
+  std::string m = Quoted(r.name, f.name);
+  m.append(" is the wrong type '").append(BsonTypeName(f.value.type()));
+  m.append(expected[0] == '[' ? "', expected types '" : "', expected type '")
+      .append(expected)
+      .append(1, '\'');
+  return {ErrorCode::kTypeMismatch, std::move(m)};
+}
+
+Result<void> ReadGeneric(const CommandField& f, CommandRequest* r) {
+  GenericArguments& g = r->generic;
+  const BsonValue v = f.value;
+  auto document = [&](BsonValue* out) -> Result<void> {
+    if (!v.IsDocument()) return GenericWrongType(*r, f, "object");
+    // They are read before the command is known to be allowed to take long.
+    if (v.size() > kMaxGenericBytes)
+      return Error{ErrorCode::kBadValue, Quoted(ShownName(r->name), f.name) + " has " +
+                                             std::to_string(v.size()) + " bytes, and may have " +
+                                             std::to_string(kMaxGenericBytes)};
+    *out = v;
+    return Ok();
+  };
+  auto boolean = [&](bool* out) -> Result<void> {
+    if (!v.Is(BsonType::kBool)) return GenericWrongType(*r, f, "bool");
+    *out = v.Bool();
+    return Ok();
+  };
+  switch (f.name[0]) {
+    case '$':
+      if (f.name == "$db") {
+        if (!v.IsString()) return GenericWrongType(*r, f, "string");
+        // check_names: Dispatcher::Check looks
+        r->db = v.String();
+      } else if (f.name == "$clusterTime") {
+        return document(&g.cluster_time);
+      } else if (f.name == "$readPreference") {
+        return document(&g.read_preference);
+      }
+      return Ok();
+    case 'a':
+      if (f.name == "apiVersion") {
+        if (!v.IsString()) return GenericWrongType(*r, f, "string");
+        g.api_version = v.String();
+        return Ok();
+      }
+      if (f.name == "apiStrict") return boolean(&g.api_strict);
+      if (f.name == "apiDeprecationErrors") return boolean(&g.api_deprecation_errors);
+      g.autocommit_given = true;
+      return boolean(&g.autocommit);
+    case 'c':
+      if (f.name == "comment") g.comment = v;
+      return Ok();
+    case 'h':
+      g.help = v.Truthy();
+      return Ok();
+    case 'l':
+      return document(&g.lsid);
+    case 'm': {
+      if (f.name != "maxTimeMS") return Ok();
+      if (v.IsNullish()) return Ok();
+      if (!v.IsNumber()) return GenericWrongType(*r, f, kNumberTypes);
+      int64_t n = 0;
+      if (!v.ExactInt64(&n))
+        return Error{ErrorCode::kFailedToParse, "maxTimeMS has non-integral value"};
+      if (n < 0 || n > INT32_MAX)
+        return Error{ErrorCode::kBadValue,
+                     std::to_string(n) + " value for maxTimeMS is out of range [0, 2147483647]"};
+      g.max_time_ms = n;
+      g.max_time_given = true;
+      return Ok();
+    }
+    case 'r':
+      if (f.name == "readConcern") return document(&g.read_concern);
+      return Ok();
+    case 's':
+      if (f.name == "startTransaction") return boolean(&g.start_transaction);
+      return Ok();
+    case 't': {
+      int64_t n = 0;
+      if (!v.IsNumber() || !v.ExactInt64(&n)) return GenericWrongType(*r, f, "long");
+      g.txn_number = n;
+      return Ok();
+    }
+    case 'w':
+      return document(&g.write_concern);
+    default:
+      return Ok();
+  }
+}
+
+}  // namespace
+
+Result<void> ParseCommandFields(BsonView body, CommandRequest* request) {
+  request->body = body;
+  request->fields.clear();
+  request->generic = GenericArguments();
+  request->name = body.First().name;
+  for (const BsonElement& e : body) {
+    if (request->fields.size() == kMaxCommandFields) [[unlikely]]
+      return TooManyFields(ShownName(request->name));
+    // The first field names the command, even one called "comment".
+    const bool generic = !request->fields.empty() && IsGenericField(e.name);
+    request->fields.push_back({e.name, e.value, generic, false});
+  }
+  for (const CommandField& f : request->fields) {
+    if (!f.generic) continue;
+    MAYFLY_TRY(ReadGeneric(f, request));
+  }
+  return Ok();
+}
+
+Result<std::vector<BsonView>> CommandRequest::Documents(std::string_view field) const {
+  if (const DocumentSequence* s = Sequence(field)) return s->documents;
+  for (const CommandField& f : fields) {
+    if (f.name != field) continue;
+    f.used = true;
+    if (!f.value.IsArray()) return GenericWrongType(*this, f, "array");
+    std::vector<BsonView> out;
+    for (const BsonElement& e : f.value.Document()) {
+      if (!e.value.IsDocument()) {
+        std::string m = Quoted(name, field);
+        m.append(1, '.')
+            .append(e.name)
+            .append(" is the wrong type '")
+            .append(BsonTypeName(e.value.type()));
+        m.append("', expected type 'object'");
+        return Error{ErrorCode::kTypeMismatch, std::move(m)};
+      }
+      out.push_back(e.value.Document());
+    }
+    return out;
+  }
+  return Error{ErrorCode::kMissingField, Quoted(name, field) + " is missing but a required field"};
+}
+
+ArgReader::ArgReader(const CommandRequest& req)
+    : request_(&req), fields_(&req.fields), where_(req.name) {
+  if (!fields_->empty()) fields_->front().used = true;
+  for (const CommandField& f : *fields_) names_ |= NameBit(f.name);
+}
+
+ArgReader::ArgReader(std::string_view where, BsonView doc) : fields_(&own_), where_(where) {
+  for (const BsonElement& e : doc) {
+    if (own_.size() == kMaxCommandFields) [[unlikely]] {
+      error_ = TooManyFields(where_);
+      return;
+    }
+    own_.push_back({e.name, e.value, false, false});
+    names_ |= NameBit(e.name);
+  }
+}
+
+BsonValue ArgReader::Take(std::string_view name) {
+  if (!MayHave(name)) return {};
+  for (const CommandField& f : *fields_) {
+    if (f.name == name) {
+      f.used = true;
+      return f.value;
+    }
+  }
+  return {};
+}
+
+BsonValue ArgReader::TakePresent(std::string_view name) {
+  BsonValue v = Take(name);
+  return v.IsNullish() ? BsonValue() : v;
+}
+
+bool ArgReader::Has(std::string_view name) const {
+  if (MayHave(name))
+    for (const CommandField& f : *fields_)
+      if (f.name == name) return true;
+  return request_ != nullptr && request_->Sequence(name) != nullptr;
+}
+
+BsonValue ArgReader::Require(std::string_view name) {
+  BsonValue v = Take(name);
+  if (v.missing())
+    Fail({ErrorCode::kMissingField, Quoted(where_, name) + " is missing but a required field"});
+  return v;
+}
+
+Error ArgReader::WrongType(std::string_view name, BsonType got, std::string_view expected) const {
+  std::string m = Quoted(where_, name);
+  m.append(" is the wrong type '").append(BsonTypeName(got));
+  m.append(expected.starts_with('[') ? "', expected types '" : "', expected type '");
+  m.append(expected).append(1, '\'');
+  return {ErrorCode::kTypeMismatch, std::move(m)};
+}
+
+bool ArgReader::Expect(std::string_view name, BsonValue v, BsonType type) {
+  if (v.missing()) return false;
+  if (v.type() == type) return true;
+  Fail(WrongType(name, v.type(), BsonTypeName(type)));
+  return false;
+}
+
+std::string_view ArgReader::Collection() {
+  if (fields_->empty()) {
+    Fail({ErrorCode::kInvalidNamespace, "collection name is missing"});
+    return {};
+  }
+  const BsonValue v = fields_->front().value;
+  if (!v.IsString()) {
+    Fail({ErrorCode::kInvalidNamespace,
+          "collection name has invalid type " + std::string(BsonTypeName(v.type()))});
+    return {};
+  }
+  const std::string_view name = v.String();
+  if (name.empty() || name.find('\0') != std::string_view::npos || name.front() == '.' ||
+      !IsUtf8(name)) {
+    std::string ns = request_ ? std::string(request_->db) + "." : std::string();
+    Fail({ErrorCode::kInvalidNamespace,
+          "Invalid namespace specified '" + ns + std::string(name) + "'"});
+    return {};
+  }
+  return name;
+}
+
+std::string_view ArgReader::String(std::string_view name) {
+  BsonValue v = Require(name);
+  return Expect(name, v, BsonType::kString) ? v.String() : std::string_view();
+}
+
+std::string_view ArgReader::StringOr(std::string_view name, std::string_view fallback) {
+  return OptString(name).value_or(fallback);
+}
+
+std::optional<std::string_view> ArgReader::OptString(std::string_view name) {
+  BsonValue v = TakePresent(name);
+  if (!Expect(name, v, BsonType::kString)) return {};
+  return v.String();
+}
+
+BsonView ArgReader::Document(std::string_view name) {
+  BsonValue v = Require(name);
+  return Expect(name, v, BsonType::kDocument) ? v.Document() : BsonView();
+}
+
+BsonView ArgReader::DocumentOr(std::string_view name, BsonView fallback) {
+  return OptDocument(name).value_or(fallback);
+}
+
+std::optional<BsonView> ArgReader::OptDocument(std::string_view name) {
+  BsonValue v = TakePresent(name);
+  if (!Expect(name, v, BsonType::kDocument)) return {};
+  return v.Document();
+}
+
+BsonView ArgReader::Array(std::string_view name) {
+  BsonValue v = Require(name);
+  return Expect(name, v, BsonType::kArray) ? v.Document() : BsonView();
+}
+
+std::optional<BsonView> ArgReader::OptArray(std::string_view name) {
+  BsonValue v = TakePresent(name);
+  if (!Expect(name, v, BsonType::kArray)) return {};
+  return v.Document();
+}
+
+std::vector<BsonView> ArgReader::Documents(std::string_view name) {
+  if (request_ == nullptr) {
+    std::vector<BsonView> out;
+    for (const BsonElement& e : Array(name)) {
+      if (!e.value.IsDocument()) {
+        Fail(WrongType(std::string(name) + "." + std::string(e.name), e.value.type(), "object"));
+        return {};
+      }
+      out.push_back(e.value.Document());
+    }
+    return out;
+  }
+  auto r = request_->Documents(name);
+  if (!r) {
+    Fail(std::move(r).error());
+    return {};
+  }
+  return std::move(r).value();
+}
+
+int64_t ArgReader::Int64(std::string_view name) {
+  BsonValue v = Require(name);
+  if (v.missing()) return 0;
+  if (!v.IsNumber()) {
+    Fail(WrongType(name, v.type(), kNumberTypes));
+    return 0;
+  }
+  return v.NumberAsInt64();
+}
+
+int64_t ArgReader::Int64Or(std::string_view name, int64_t fallback) {
+  return OptInt64(name).value_or(fallback);
+}
+
+std::optional<int64_t> ArgReader::OptInt64(std::string_view name) {
+  BsonValue v = TakePresent(name);
+  if (v.missing()) return {};
+  if (!v.IsNumber()) {
+    Fail(WrongType(name, v.type(), kNumberTypes));
+    return {};
+  }
+  return v.NumberAsInt64();
+}
+
+int64_t ArgReader::NonNegativeOr(std::string_view name, int64_t fallback) {
+  auto v = OptInt64(name);
+  if (!v) return fallback;
+  if (*v < 0) {
+    Fail({LocationCode(51024), "BSON field '" + std::string(name) +
+                                   "' value must be >= 0, actual value '" + std::to_string(*v) +
+                                   "'"});
+    return fallback;
+  }
+  return *v;
+}
+
+std::optional<int64_t> ArgReader::OptInRange(std::string_view name, int64_t low, int64_t high) {
+  auto v = OptInt64(name);
+  if (!v) return {};
+  if (*v < low || *v > high) {
+    const bool below = *v < low;
+    Fail({ErrorCode::kBadValue, "BSON field '" + std::string(name) + "' value must be " +
+                                    (below ? ">= " : "<= ") + std::to_string(below ? low : high) +
+                                    ", actual value '" + std::to_string(*v) + "'"});
+    return {};
+  }
+  return v;
+}
+
+std::optional<double> ArgReader::OptDouble(std::string_view name) {
+  BsonValue v = TakePresent(name);
+  if (v.missing()) return {};
+  if (!v.IsNumber()) {
+    Fail(WrongType(name, v.type(), kNumberTypes));
+    return {};
+  }
+  return v.NumberAsDouble();
+}
+
+bool ArgReader::BoolOr(std::string_view name, bool fallback) {
+  return OptBool(name).value_or(fallback);
+}
+
+std::optional<bool> ArgReader::OptBool(std::string_view name) {
+  BsonValue v = TakePresent(name);
+  if (!Expect(name, v, BsonType::kBool)) return {};
+  return v.Bool();
+}
+
+bool ArgReader::LooseBoolOr(std::string_view name, bool fallback) {
+  BsonValue v = TakePresent(name);
+  if (v.missing()) return fallback;
+  if (!v.Is(BsonType::kBool) && !v.IsNumber()) {
+    Fail(WrongType(name, v.type(), kLooseBoolTypes));
+    return fallback;
+  }
+  return v.Truthy();
+}
+
+BsonValue ArgReader::Any(std::string_view name) { return Take(name); }
+
+void ArgReader::NotSupported(std::string_view name) {
+  if (TakePresent(name).missing()) return;
+  Fail({ErrorCode::kNotImplemented, Quoted(where_, name) + " is not supported by this server"});
+}
+
+void ArgReader::SimpleCollation() {
+  const std::optional<BsonView> collation = OptDocument("collation");
+  if (!collation || collation->empty()) return;
+  const BsonValue locale = (*collation)["locale"];
+  if (locale.missing())
+    return Fail({ErrorCode::kMissingField,
+                 Quoted(where_ + ".collation", "locale") + " is missing but a required field"});
+  if (!locale.IsString())
+    return Fail({ErrorCode::kTypeMismatch,
+                 Quoted(where_ + ".collation", "locale") + " is the wrong type '" +
+                     std::string(BsonTypeName(locale.type())) + "', expected type 'string'"});
+  if (locale.String() != "simple")
+    Fail({ErrorCode::kNotImplemented,
+          Quoted(where_, "collation") +
+              " is not supported by this server but for {locale: 'simple'}"});
+}
+
+Result<void> ArgReader::FinishLoose() {
+  if (error_) return *error_;
+  return Ok();
+}
+
+std::vector<std::string> ArgReader::Unread() const {
+  std::vector<std::string> names;
+  for (const CommandField& f : *fields_)
+    if (!f.used && !f.generic) names.emplace_back(f.name);
+  return names;
+}
+
+Result<void> ArgReader::Finish() {
+  if (error_) return *error_;
+  for (const CommandField& f : *fields_) {
+    if (f.used || f.generic) continue;
+    for (const CommandField& g : *fields_)
+      if (g.used && g.name == f.name)
+        return Error{LocationCode(40413), Quoted(where_, f.name) + " is a duplicate field"};
+    return Error{ErrorCode::kUnknownField,
+                 Quoted(where_, ShownName(f.name)) + " is an unknown field."};
+  }
+  return Ok();
+}
+
+Result<std::string> MakeNamespace(std::string_view db, std::string_view collection) {
+  std::string ns(db);
+  ns.append(1, '.').append(collection);
+  if (db.empty() || db.size() > 63 ||
+      db.find_first_of(std::string_view("/\\. \"$\0", 7)) != std::string_view::npos ||
+      collection.empty() || collection.front() == '.' ||
+      collection.find('\0') != std::string_view::npos || !IsUtf8(ns))
+    return Error{ErrorCode::kInvalidNamespace, "Invalid namespace specified '" + ns + "'"};
+  return ns;
+}
+
+std::string_view NearestName(std::string_view word,
+                             const std::vector<std::string_view>& candidates) {
+  std::string_view best;
+  // No name of ours is as long, and the distance takes as many steps as both have letters,
+  // multiplied.
+  if (word.size() > kShownName) return best;
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  std::vector<size_t> row;
+  for (std::string_view c : candidates) {
+    row.resize(c.size() + 1);
+    for (size_t j = 0; j <= c.size(); ++j) row[j] = j;
+    for (size_t i = 1; i <= word.size(); ++i) {
+      size_t diagonal = row[0];
+      row[0] = i;
+      for (size_t j = 1; j <= c.size(); ++j) {
+        const size_t up = row[j];
+        const bool same = std::tolower(word[i - 1]) == std::tolower(c[j - 1]);
+        row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (same ? 0 : 1)});
+        diagonal = up;
+      }
+    }
+    if (row[c.size()] < best_distance) {
+      best_distance = row[c.size()];
+      best = c;
+    }
+  }
+  return best;
+}
+
+}  // namespace mayfly

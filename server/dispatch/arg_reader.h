@@ -1,0 +1,137 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "server/dispatch/command.h"
+
+namespace mayfly {
+
+/// Reads the fields of a command (or of a document inside one) by name and type, keeping the first
+/// error: read everything, then `MAYFLY_TRY(in.Finish())` once. After an error the getters answer
+/// defaults.
+///
+///     ArgReader in(req);
+///     std::string_view coll = in.Collection();
+///     BsonView filter = in.DocumentOr("filter");
+///     int64_t limit = in.NonNegativeOr("limit", 0);
+///     MAYFLY_TRY(in.Finish());
+///
+/// Errors: TypeMismatch 14 "BSON field 'find.limit' is the wrong type 'string', expected types
+/// '[long, int, decimal, double]'", MissingField 40414, unknown field 40415, duplicate field 40413,
+/// BadValue 2 for a number out of range, InvalidNamespace 73. Fields that every command takes are
+/// known. null and undefined count as absent for optional fields. Views are valid as long as the
+/// request. One thread.
+class ArgReader {
+ public:
+  explicit ArgReader(const CommandRequest& req);
+  /// A document inside a command: `where` is its name in messages ("update.updates",
+  /// "createIndexes.indexes").
+  ArgReader(std::string_view where, BsonView doc);
+  ArgReader(const ArgReader&) = delete;
+
+  /// The command's first field as a collection name: a non-empty string without NUL. Errors:
+  /// InvalidNamespace 73.
+  std::string_view Collection();
+
+  std::string_view String(std::string_view name);
+  std::string_view StringOr(std::string_view name, std::string_view fallback = {});
+  std::optional<std::string_view> OptString(std::string_view name);
+
+  BsonView Document(std::string_view name);
+  BsonView DocumentOr(std::string_view name, BsonView fallback = {});
+  std::optional<BsonView> OptDocument(std::string_view name);
+  BsonView Array(std::string_view name);
+  std::optional<BsonView> OptArray(std::string_view name);
+  /// An array or document sequence of documents, as CommandRequest::Documents.
+  std::vector<BsonView> Documents(std::string_view name);
+
+  /// Any number; fractions are dropped, what exceeds int64 is clamped.
+  int64_t Int64(std::string_view name);
+  int64_t Int64Or(std::string_view name, int64_t fallback);
+  std::optional<int64_t> OptInt64(std::string_view name);
+  int64_t NonNegativeOr(std::string_view name, int64_t fallback);  ///< Location51024 when below 0
+  std::optional<int64_t> OptInRange(std::string_view name, int64_t low,
+                                    int64_t high);  ///< BadValue when outside
+  std::optional<double> OptDouble(std::string_view name);
+
+  /// true or false only.
+  bool BoolOr(std::string_view name, bool fallback);
+  /// true, false or a number (old clients send 1).
+  bool LooseBoolOr(std::string_view name, bool fallback);
+  std::optional<bool> OptBool(std::string_view name);
+
+  /// Any type; missing when absent. null is a value here.
+  BsonValue Any(std::string_view name);
+  /// Accepted whatever it holds. Only for what MongoDB documents as having no effect.
+  void Ignore(std::string_view name) { Any(name); }
+  /// Absent, or the error that this server does not have it: NotImplemented 238.
+  void NotSupported(std::string_view name);
+  /// `collation`, which may ask for the order that this server has: {} or {locale: "simple"}.
+  /// Errors: TypeMismatch 14, BSON field missing 40414, NotImplemented 238 for any other locale.
+  void SimpleCollation();
+
+  bool Has(std::string_view name) const;
+
+  /// Keeps `error` if it is the first.
+  void Fail(Error error) {
+    if (!error_) error_ = std::move(error);
+  }
+  bool ok() const { return !error_; }
+  /// The first error, else whether every field was known.
+  Result<void> Finish();
+  /// The first error only: for readers that take any field.
+  Result<void> FinishLoose();
+  /// Fields that nobody has read.
+  std::vector<std::string> Unread() const;
+
+  const std::string& where() const { return where_; }
+  Error WrongType(std::string_view name, BsonType got, std::string_view expected) const;
+
+ private:
+  /// Most options are absent: one bit each for the names that are there says so at once.
+  static uint64_t NameBit(std::string_view name) {
+    return uint64_t{1} << ((name.size() * 7 + (name.empty() ? 0 : name[0])) % 64);
+  }
+  bool MayHave(std::string_view name) const { return (names_ & NameBit(name)) != 0; }
+  BsonValue Take(std::string_view name);         ///< marks it used; missing if absent
+  BsonValue TakePresent(std::string_view name);  ///< the same; null counts as absent
+  BsonValue Require(std::string_view name);
+  bool Expect(std::string_view name, BsonValue v, BsonType type);
+
+  const CommandRequest* request_ = nullptr;
+  CommandFields own_;
+  const CommandFields* fields_;
+  uint64_t names_ = 0;  ///< of the fields, by NameBit
+  std::string where_;
+  std::optional<Error> error_;
+};
+
+/// "db.collection" after checking both. Errors: InvalidNamespace 73.
+Result<std::string> MakeNamespace(std::string_view db, std::string_view collection);
+
+/// True for a field that every command takes.
+bool IsGenericField(std::string_view name);
+
+/// Fields that a command, or a document of options inside one, may have at its top level: they are
+/// looked at one by one on the thread that other clients wait for.
+inline constexpr size_t kMaxCommandFields = 1000;
+/// Bytes of each document that every command takes (lsid, readConcern, $clusterTime …).
+inline constexpr size_t kMaxGenericBytes = 16 * 1024;
+/// Bytes of a client's name that an error shows.
+inline constexpr size_t kShownName = 128;
+/// `name`, cut to kShownName bytes.
+std::string ShownName(std::string_view name);
+
+/// Splits a body into fields and reads the generic ones. Errors: TypeMismatch 14, BadValue 2,
+/// FailedToParse 9.
+Result<void> ParseCommandFields(BsonView body, CommandRequest* request);
+
+/// "a, b or c" helpers of messages: the closest of `candidates` to `word` by edit distance; empty
+/// if none is near.
+std::string_view NearestName(std::string_view word,
+                             const std::vector<std::string_view>& candidates);
+
+}  // namespace mayfly

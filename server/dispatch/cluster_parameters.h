@@ -1,0 +1,37 @@
+#pragma once
+#include <atomic>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+#include "protocol/error.h"
+
+namespace mayfly {
+
+class Operation;
+class ServerContext;
+
+/// Parameters that a whole set has in common (manual: "Cluster Parameters"): settings of the
+/// catalog, so every member gets them with the log and a copy has them too. Threads: any.
+class ClusterParameters {
+ public:
+  static constexpr std::string_view kSettingPrefix = "clusterParameter/";
+
+  /// Reads them all again: at start-up, and when the log has changed one.
+  void Load(ServerContext& server);
+  /// Checks and stores {name: {…}}. Errors: NoSuchKey 4 for a name there is not, TypeMismatch 14,
+  /// BadValue 2, IllegalOperation 20 for what only a set has; the store's.
+  Result<void> Set(ServerContext& server, Operation& op, std::string_view name, BsonValue value);
+  /// Appends {_id: name, …}. Errors: NoSuchKey 4, IllegalOperation 20.
+  Result<void> Append(ServerContext& server, std::string_view name, BsonArrayBuilder& out);
+  /// The names that this server has: those of a set, on a set only.
+  static std::vector<std::string_view> Names(ServerContext& server);
+
+  /// changeStreamOptions.preAndPostImages.expireAfterSeconds; -1: "off".
+  int64_t image_expiry_seconds() const { return image_expiry_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> image_expiry_{-1};
+};
+
+}  // namespace mayfly

@@ -1,0 +1,354 @@
+#include "server/dispatch/cursor_manager.h"
+
+#include "protocol/micros.h"
+#include "server/base/session_registry.h"
+#include "server/dispatch/command.h"
+
+namespace mayfly {
+
+namespace {
+Error NotFound(int64_t id) {
+  return {ErrorCode::kCursorNotFound, "cursor id " + std::to_string(id) + " not found"};
+}
+}  // namespace
+
+BsonDocument OriginatingCommand(BsonView command) {
+  constexpr uint32_t kMost = 16 * 1024, kMostField = 1024;
+  if (command.size() <= kMost) return BsonDocument(command);
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : command) {
+      if (b.size() > kMost) break;
+      if (e.value.size() <= kMostField)
+        b.Append(e);
+      else
+        b.Append(e.name, "(" + std::to_string(e.value.size()) + " bytes left out)");
+    }
+  });
+}
+
+CursorManager::CursorManager(const Clock& clock) : clock_(clock) {
+  std::random_device device;
+  for (Shard& s : shards_) {
+    std::seed_seq seed{device(), device(), device(), device()};
+    s.random.seed(seed);
+  }
+}
+
+CursorManager::~CursorManager() = default;
+
+int64_t CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
+  const size_t index = next_shard_.fetch_add(1, std::memory_order_relaxed) % kShards;
+  Shard& s = shards_[index];
+  cursor->created = cursor->last_used = clock_.Now();
+  cursor->last_used_micros = clock_.MonotonicMicros();
+  open_.fetch_add(1, std::memory_order_relaxed);
+  total_opened_.fetch_add(1, std::memory_order_relaxed);
+  if (cursor->no_timeout) no_timeout_.fetch_add(1, std::memory_order_relaxed);
+  cursor->cursor->Park();
+  std::lock_guard l(s.mutex);
+  int64_t id;
+  do {
+    id = static_cast<int64_t>((s.random() & 0x7FFFFFFFFFFFFFFFull) / kShards * kShards + index);
+  } while (id <= 0 || s.entries.contains(id));
+  cursor->id = id;
+  Entry& e = s.entries[id];
+  e.db = cursor->db;
+  e.collection = cursor->collection;
+  e.session = cursor->session;
+  e.no_timeout = cursor->no_timeout;
+  e.change_stream = cursor->cursor->change_stream();
+  e.idle = std::move(cursor);
+  return id;
+}
+
+Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::string_view db,
+                                                              std::string_view collection,
+                                                              std::string_view session,
+                                                              Operation& op) {
+  Shard& s = shard(id);
+  std::lock_guard l(s.mutex);
+  auto it = s.entries.find(id);
+  if (it == s.entries.end() || it->second.kill) {
+    const auto gone = s.gone.find(id);
+    if (gone == s.gone.end() || gone->second.db != db || gone->second.collection != collection ||
+        gone->second.session != session)
+      return NotFound(id);
+    Error e{ErrorCode::kQueryPlanKilled, std::move(gone->second.why)};
+    s.gone.erase(gone);
+    return e;
+  }
+  Entry& e = it->second;
+  if (e.db != db || e.collection != collection)
+    return Error{ErrorCode::kUnauthorized, "Requested getMore on namespace '" + std::string(db) +
+                                               "." + std::string(collection) +
+                                               "', but cursor belongs to a different namespace " +
+                                               e.db + "." + e.collection};
+  if (e.session != session) {
+    const std::string cursor_id = std::to_string(id);
+    auto text = [](std::string_view b) {
+      return b.empty() ? std::string("none") : UuidToString(b);
+    };
+    if (e.session.empty())
+      return Error{LocationCode(50738), "Cannot run getMore on cursor " + cursor_id +
+                                            ", which was not created in a session, in session " +
+                                            text(session)};
+    if (session.empty())
+      return Error{LocationCode(50736), "Cannot run getMore on cursor " + cursor_id +
+                                            ", which was created in session " + text(e.session) +
+                                            ", without an lsid"};
+    return Error{LocationCode(50737), "Cannot run getMore on cursor " + cursor_id +
+                                          ", which was created in session " + text(e.session) +
+                                          ", in session " + text(session)};
+  }
+  if (!e.idle)
+    return Error{ErrorCode::kCursorInUse, "cursor id " + std::to_string(id) + " is already in use"};
+  e.running = &op;
+  pinned_.fetch_add(1, std::memory_order_relaxed);
+  return std::move(e.idle);
+}
+
+bool CursorManager::CheckIn(std::unique_ptr<ClientCursor> cursor) {
+  if (cursor->cursor->Exhausted()) {
+    Discard(std::move(cursor));
+    return false;
+  }
+  cursor->cursor->Park();
+  cursor->last_used = clock_.Now();
+  cursor->last_used_micros = clock_.MonotonicMicros();
+  if (++cursor->batches == 2) more_than_one_batch_.fetch_add(1, std::memory_order_relaxed);
+  Shard& s = shard(cursor->id);
+  {
+    std::lock_guard l(s.mutex);
+    auto it = s.entries.find(cursor->id);
+    if (it != s.entries.end() && !it->second.kill) {
+      pinned_.fetch_sub(1, std::memory_order_relaxed);
+      it->second.running = nullptr;
+      it->second.idle = std::move(cursor);
+      return true;
+    }
+  }
+  Discard(std::move(cursor));
+  return false;
+}
+
+void CursorManager::Discard(std::unique_ptr<ClientCursor> cursor) {
+  Shard& s = shard(cursor->id);
+  {
+    std::lock_guard l(s.mutex);
+    if (s.entries.erase(cursor->id) != 0) {
+      open_.fetch_sub(1, std::memory_order_relaxed);
+      pinned_.fetch_sub(1, std::memory_order_relaxed);
+      if (cursor->no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+  // `cursor` dies here, outside the lock: closing iterators may take a while.
+}
+
+CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db,
+                                              std::string_view ns_collection) {
+  std::unique_ptr<ClientCursor> dead;
+  Shard& s = shard(id);
+  std::unique_lock l(s.mutex);
+  auto it = s.entries.find(id);
+  if (const auto gone = s.gone.find(id);
+      gone != s.gone.end() &&
+      (ns_db.empty() || (gone->second.db == ns_db && gone->second.collection == ns_collection))) {
+    s.gone.erase(gone);
+    return KillResult::kKilled;
+  }
+  if (it == s.entries.end() || it->second.kill) return KillResult::kNotFound;
+  Entry& e = it->second;
+  if (!ns_db.empty() && (e.db != ns_db || e.collection != ns_collection))
+    return KillResult::kWrongNamespace;
+  if (!e.idle) {
+    e.kill = true;
+    const uint64_t op = e.running != nullptr ? e.running->id : 0;
+    if (e.running != nullptr) e.running->kill_code = static_cast<int32_t>(ErrorCode::kCursorKilled);
+    l.unlock();
+    if (op != 0 && kill_operation_) kill_operation_(op);
+    return KillResult::kKilled;
+  }
+  dead = std::move(e.idle);
+  if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
+  s.entries.erase(it);
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  return KillResult::kKilled;
+}
+
+namespace {
+/// Removes from every shard what `which` picks; what a getMore has is interrupted instead. Closes
+/// outside the locks.
+template <class Shards, class Which, class OnIdle>
+int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operation, Which which,
+              OnIdle on_idle, ErrorCode code = ErrorCode::kCursorKilled) {
+  int n = 0;
+  for (auto& s : shards) {
+    std::vector<std::unique_ptr<ClientCursor>> dead;
+    std::vector<uint64_t> running;
+    std::unique_lock l(s.mutex);
+    for (auto it = s.entries.begin(); it != s.entries.end();) {
+      auto& e = it->second;
+      if (e.kill || !which(e)) {
+        ++it;
+        continue;
+      }
+      ++n;
+      if (e.idle) {
+        on_idle(s, it->first, e);
+        dead.push_back(std::move(e.idle));
+        it = s.entries.erase(it);
+      } else {
+        e.kill = true;
+        if (e.running) {
+          e.running->kill_code = static_cast<int32_t>(code);
+          running.push_back(e.running->id);
+        }
+        ++it;
+      }
+    }
+    l.unlock();
+    if (kill_operation)
+      for (uint64_t op : running) kill_operation(op);
+  }
+  return n;
+}
+}  // namespace
+
+int CursorManager::KillSession(std::string_view session) {
+  return KillSessions([&](std::string_view id) { return id == session; });
+}
+
+int CursorManager::KillSessions(const std::function<bool(std::string_view)>& of) {
+  return KillWhere(
+      shards_, kill_operation_, [&](const Entry& e) { return !e.session.empty() && of(e.session); },
+      [&](Shard&, int64_t, const Entry& e) {
+        open_.fetch_sub(1, std::memory_order_relaxed);
+        if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
+      });
+}
+
+int CursorManager::KillNamespace(std::string_view db, std::string_view collection,
+                                 std::string_view why) {
+  const int64_t now = clock_.MonotonicMicros();
+  return KillWhere(
+      shards_, kill_operation_,
+      [&](const Entry& e) {
+        return !e.change_stream && e.db == db && (collection.empty() || e.collection == collection);
+      },
+      [&](Shard& s, int64_t id, const Entry& e) {
+        open_.fetch_sub(1, std::memory_order_relaxed);
+        if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
+        if (s.gone.size() < kMaxGone)
+          s.gone[id] = {e.db, e.collection, e.session, std::string(why), now};
+      },
+      ErrorCode::kQueryPlanKilled);
+}
+
+void CursorManager::KillAll() {
+  KillWhere(
+      shards_, kill_operation_, [](const Entry&) { return true; },
+      [&](Shard&, int64_t, const Entry& e) {
+        open_.fetch_sub(1, std::memory_order_relaxed);
+        if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
+      });
+}
+
+int CursorManager::Sweep(int64_t timeout_millis) {
+  const int64_t limit = clock_.MonotonicMicros() - MicrosOf(timeout_millis);
+  // The wall clock too: tests move it, and a cursor is as idle as its user's clock says.
+  const int64_t wall_limit = clock_.Now().millis - MicrosOf(timeout_millis) / 1000;
+  for (Shard& s : shards_) {
+    std::lock_guard l(s.mutex);
+    std::erase_if(s.gone, [&](const auto& g) { return g.second.since_micros < limit; });
+  }
+  int n = KillWhere(
+      shards_, kill_operation_,
+      [&](const Entry& e) {
+        // Cursors of a session live as long as the session.
+        return e.idle && !e.no_timeout && e.session.empty() &&
+               (e.idle->last_used_micros < limit || e.idle->last_used.millis < wall_limit);
+      },
+      [&](Shard&, int64_t, const Entry&) { open_.fetch_sub(1, std::memory_order_relaxed); });
+  timed_out_.fetch_add(n, std::memory_order_relaxed);
+  return n;
+}
+
+CursorManager::Totals CursorManager::totals() const {
+  auto get = [](const std::atomic<int64_t>& a) { return a.load(std::memory_order_relaxed); };
+  return {get(open_),      get(pinned_),       get(no_timeout_),
+          get(timed_out_), get(total_opened_), get(more_than_one_batch_)};
+}
+
+void CursorManager::ForEachIdle(const std::function<void(const ClientCursor&)>& f) const {
+  for (const Shard& s : shards_) {
+    std::lock_guard l(s.mutex);
+    for (const auto& [id, e] : s.entries)
+      if (e.idle) f(*e.idle);
+  }
+}
+
+std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const CommandRequest& req,
+                                               std::string_view ns) {
+  auto client = std::make_unique<ClientCursor>();
+  client->ns = ns;
+  client->db = req.db;
+  client->collection = ns.substr(req.db.size() + 1);
+  client->originating_command = OriginatingCommand(req.body);
+  if (ctx.session) client->session = ctx.session->id();
+  return client;
+}
+
+Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                             std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
+                             BsonBuilder& reply) {
+  const std::string ns = cursor->ns;
+  std::unique_ptr<ServerCursor> source = std::move(cursor->cursor);
+  return ReplyFirstBatch(
+      cursors, op, std::move(source), ns, batch_size, cursor->single_batch,
+      [&] { return std::move(cursor); }, reply);
+}
+
+Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                             std::unique_ptr<ServerCursor> source, std::string_view ns,
+                             int64_t batch_size, bool single_batch,
+                             const std::function<std::unique_ptr<ClientCursor>()>& make_client,
+                             BsonBuilder& reply) {
+  BsonBuilder out = reply.OpenDocument("cursor");
+  BsonArrayBuilder batch = out.OpenArray("firstBatch");
+  if (batch_size > 0) {
+    MAYFLY_TRY(source->NextBatch(op, batch_size, kMaxBatchBytes, batch));
+  }
+  const int64_t n = batch.count();
+  batch.Done();
+  op.n_returned = n;
+  int64_t id = 0;
+  source->AppendPosition(out);
+  if (op.read_ts != 0) out.AppendTimestamp("atClusterTime", op.read_ts);
+  if (!single_batch && !source->Exhausted()) {
+    std::unique_ptr<ClientCursor> cursor = make_client();
+    cursor->cursor = std::move(source);
+    if (op.view != nullptr) cursor->point = op.view->point();
+    cursor->documents_returned = n;
+    if (op.deadline_micros > 0 && !cursor->cursor->tailable())
+      cursor->time_left_micros =
+          std::max<int64_t>(1, op.deadline_micros - op.clock().MonotonicMicros());
+    cursor->batches = 1;
+    id = cursors.Register(std::move(cursor));
+  }
+  out.Append("id", id).Append("ns", ns);
+  out.Done();
+  return Ok();
+}
+
+Result<void> ListCursor::NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
+                                   BsonArrayBuilder& batch) {
+  for (int64_t n = 0; n < batch_size && next_ < documents_.size(); ++n, ++next_) {
+    const BsonView doc = documents_[next_].view();
+    if (batch.count() > 0 && batch.size() + doc.size() + 16 > max_bytes) break;
+    MAYFLY_TRY(op.CheckInterrupt());
+    batch.Append(doc);
+  }
+  return Ok();
+}
+
+}  // namespace mayfly

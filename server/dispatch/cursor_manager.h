@@ -1,0 +1,199 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+#include "protocol/error.h"
+#include "storage/clock.h"
+#include "storage/operation.h"
+#include "storage/read/read_view.h"
+
+namespace mayfly {
+
+/// What produces a cursor's documents: an executor, a pipeline, or a list made beforehand. Used by
+/// one thread at a time, but by different ones from batch to batch.
+class ServerCursor {
+ public:
+  virtual ~ServerCursor() = default;
+  /// Appends at most `batch_size` documents to `batch`, stopping before `batch` would exceed
+  /// `max_bytes` (one document is always given, however large). Fewer than asked means that there
+  /// are no more for now.
+  virtual Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
+                                 BsonArrayBuilder& batch) = 0;
+  /// True when no document will ever come again; then the cursor closes. A tailable cursor is never
+  /// exhausted unless it lost its position.
+  virtual bool Exhausted() const = 0;
+  /// Called between batches: give up snapshots, iterators and pins that are costly to hold.
+  virtual void Park() {}
+  virtual bool tailable() const { return false; }
+  virtual bool await_data() const { return false; }
+  /// What CollectionNotifier::WaitFor waits on, for awaitData.
+  virtual uint32_t collection_id() const { return 0; }
+  /// A change stream: its errors have labels, and it outlives its collection, whose end it is to
+  /// tell.
+  virtual bool change_stream() const { return false; }
+  /// For awaitData: an empty batch is not the end of what there is; the client is to ask again at
+  /// once.
+  virtual bool behind() const { return false; }
+  /// Fields of the reply's `cursor` besides the batch, after NextBatch: postBatchResumeToken.
+  virtual void AppendPosition(BsonBuilder& cursor) const { (void)cursor; }
+};
+
+/// Bytes of documents a reply may hold, so that the reply with its other fields stays a valid
+/// document.
+inline constexpr size_t kMaxBatchBytes = 16 * 1024 * 1024;
+inline constexpr int64_t kDefaultFirstBatch = 101;
+
+/// A command as a cursor keeps it for currentOp and the profiler: of a long one only the fields
+/// that are short, as long as the cursor is not to be as large as the command that made it.
+BsonDocument OriginatingCommand(BsonView command);
+
+/// A cursor between batches, with what getMore, killCursors, currentOp and serverStatus need to
+/// know.
+struct ClientCursor {
+  int64_t id = 0;
+  std::string ns;  ///< "db.coll", or "db.$cmd.aggregate", "db.$cmd.listIndexes.coll" …
+  std::string db, collection;  ///< what getMore's `collection` must equal
+  std::string session;         ///< 16 bytes of lsid.id; empty: none
+  std::unique_ptr<ServerCursor> cursor;
+  bool no_timeout = false;
+  /// What is left of the maxTimeMS of the command that opened it, for all its getMores together;
+  /// 0: no limit. Not used by tailable cursors: their getMore brings its own.
+  int64_t time_left_micros = 0;
+  bool allow_partial = false, single_batch = false;
+  std::shared_ptr<ReadPoint> point;  ///< of a snapshot read: what its getMores read
+  BsonDocument originating_command;  ///< for currentOp and the profiler
+  std::string plan_summary;
+  std::string_view read_concern;  ///< literal
+  int64_t batches = 0, documents_returned = 0;
+  Instant created;
+  int64_t last_used_micros = 0;  ///< Clock::MonotonicMicros()
+  Instant last_used;
+  bool explicit_kill = false;    ///< killed while a getMore runs: dropped at check-in
+  Operation* running = nullptr;  ///< the getMore that has it; guarded by the manager
+};
+
+/// All open cursors. Threads: any. Cursors idle for `cursorTimeoutMillis` are closed by Sweep.
+class CursorManager {
+ public:
+  explicit CursorManager(const Clock& clock);
+  ~CursorManager();
+  /// Ends the operation with this id with CursorKilled, also one that only waits: the getMore of a
+  /// cursor that was killed. Before the first client.
+  void set_kill_operation(std::function<void(uint64_t op_id)> f) { kill_operation_ = std::move(f); }
+
+  /// Takes the cursor and returns its id: positive, unguessable, unique.
+  int64_t Register(std::unique_ptr<ClientCursor> cursor);
+
+  /// Gives the cursor to a getMore for one batch. Errors: CursorNotFound 43, QueryPlanKilled 175
+  /// (its collection is gone), CursorInUse 12051, Unauthorized 13 (another namespace or session).
+  /// `op` is what killCursors interrupts.
+  Result<std::unique_ptr<ClientCursor>> CheckOut(int64_t id, std::string_view db,
+                                                 std::string_view collection,
+                                                 std::string_view session, Operation& op);
+  /// Gives it back. A cursor that is exhausted or was killed meanwhile is destroyed; the answer
+  /// says whether it lives.
+  bool CheckIn(std::unique_ptr<ClientCursor> cursor);
+  /// After an error, or when the cursor is done: forgets it.
+  void Discard(std::unique_ptr<ClientCursor> cursor);
+
+  enum class KillResult { kKilled, kNotFound, kWrongNamespace };
+  /// Closes the cursor, or interrupts the getMore that has it. `ns_db`, `ns_collection` empty:
+  /// whatever its namespace.
+  KillResult Kill(int64_t id, std::string_view ns_db, std::string_view ns_collection);
+  int KillSession(
+      std::string_view session);  ///< endSessions, killSessions, session expiry; how many
+  /// Those of every session that `of` is true for.
+  int KillSessions(const std::function<bool(std::string_view id)>& of);
+  /// Closes the cursors on a collection that is gone (empty: on all of the db), but not change
+  /// streams; how many. The next getMore of each is told 175 with the reason `why`, once.
+  int KillNamespace(std::string_view db, std::string_view collection,
+                    std::string_view why = "collection dropped");
+  void KillAll();
+  /// Closes what has been idle too long.
+  int Sweep(int64_t timeout_millis);
+
+  /// For serverStatus.metrics.cursor.
+  struct Totals {
+    int64_t open = 0, pinned = 0, no_timeout = 0, timed_out = 0, total_opened = 0,
+            more_than_one_batch = 0;
+  };
+  Totals totals() const;
+  /// Each idle cursor (not one a getMore has), under a lock: be quick.
+  void ForEachIdle(const std::function<void(const ClientCursor&)>& f) const;
+
+ private:
+  struct Entry {
+    std::unique_ptr<ClientCursor> idle;  // null while checked out
+    Operation* running = nullptr;
+    bool kill = false;
+    std::string db, collection, session;
+    bool no_timeout = false, change_stream = false;
+  };
+  /// What is left of a cursor whose collection has gone, until its client hears of it.
+  struct Gone {
+    std::string db, collection, session, why;
+    int64_t since_micros = 0;
+  };
+  struct Shard {
+    mutable std::mutex mutex;
+    std::unordered_map<int64_t, Entry> entries;
+    std::unordered_map<int64_t, Gone> gone;  ///< kMaxGone at most
+    std::mt19937_64 random;
+  };
+  static constexpr size_t kShards = 16, kMaxGone = 256;
+  Shard& shard(int64_t id) { return shards_[static_cast<uint64_t>(id) % kShards]; }
+
+  const Clock& clock_;
+  std::function<void(uint64_t op_id)> kill_operation_;
+  std::array<Shard, kShards> shards_;
+  std::atomic<uint64_t> next_shard_{0};
+  std::atomic<int64_t> open_{0}, pinned_{0}, no_timeout_{0}, timed_out_{0}, total_opened_{0},
+      more_than_one_batch_{0};
+};
+
+struct CommandContext;
+struct CommandRequest;
+
+/// What is known of every cursor a command opens: its namespace ("db.coll"; `collection` is what
+/// comes after the command's database), its session and the command itself. The source of documents
+/// is the caller's.
+std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const CommandRequest& req,
+                                               std::string_view ns);
+
+/// `{cursor: {firstBatch: […], id, ns}}`: the first reply of every command that answers a cursor.
+/// Takes one batch from `cursor.cursor`; registers it when there is more (and batch_size and
+/// single_batch allow), else drops it. `ns`, db, collection and the other facts of `cursor` are set
+/// by the caller.
+Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                             std::unique_ptr<ClientCursor> cursor, int64_t batch_size,
+                             BsonBuilder& reply);
+/// The same, with the facts of the cursor asked for only when it is kept: most have one batch.
+Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
+                             std::unique_ptr<ServerCursor> source, std::string_view ns,
+                             int64_t batch_size, bool single_batch,
+                             const std::function<std::unique_ptr<ClientCursor>()>& make_client,
+                             BsonBuilder& reply);
+
+/// A ServerCursor over documents that are already there (listCollections, listIndexes, …).
+class ListCursor final : public ServerCursor {
+ public:
+  explicit ListCursor(std::vector<BsonDocument> documents) : documents_(std::move(documents)) {}
+  Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
+                         BsonArrayBuilder& batch) override;
+  bool Exhausted() const override { return next_ >= documents_.size(); }
+
+ private:
+  std::vector<BsonDocument> documents_;
+  size_t next_ = 0;
+};
+
+}  // namespace mayfly

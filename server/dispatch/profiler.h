@@ -1,0 +1,90 @@
+#pragma once
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "protocol/bson_builder.h"
+#include "protocol/error.h"
+#include "query/match/match_expression.h"
+#include "server/dispatch/command.h"
+
+namespace mayfly {
+
+class ServerContext;
+
+/// What is known of an operation once it is over.
+struct FinishedOperation {
+  const Operation& op;
+  const OperationReport& report;
+  const ClientSlot* client;  ///< null for none
+  const CommandRequest& request;
+  int64_t micros = 0;
+  const Error* error = nullptr;  ///< null: it succeeded
+  int64_t reply_bytes = 0;
+};
+
+/// The database profiler and the rule for slow-operation lines. Levels are per database (0 off, 1
+/// slow ones, 2 all); slowms and sampleRate are the server's. Threads: any.
+class Profiler {
+ public:
+  /// What the profile command has set for a database.
+  struct Settings {
+    int level = 0;
+    std::shared_ptr<const MatchExpression> filter;  ///< replaces slowms and sampleRate; null: none
+    BsonDocument filter_source;
+  };
+  std::atomic<int64_t> slow_ms{100};
+  std::atomic<double> sample_rate{1.0};
+  std::atomic<int> default_level{0};  ///< --profile: of databases without a setting of their own
+
+  Settings Get(std::string_view db) const;
+  void Set(std::string_view db, Settings s);
+  /// True when any database may have a level above 0: one relaxed load on the fast path.
+  bool active() const { return active_.load(std::memory_order_relaxed); }
+  void Activate() { active_ = true; }
+
+  /// What is to be done with a finished operation.
+  struct Verdict {
+    bool log = false, profile = false;
+  };
+  Verdict Judge(const FinishedOperation& f) const;
+  /// A document of system.profile.
+  static BsonDocument Describe(const FinishedOperation& f, Instant now);
+  /// The attributes of the log's "Slow query" line.
+  static BsonDocument LogAttributes(const FinishedOperation& f);
+  /// Adds the description to <db>.system.profile (a capped collection, made when absent) on a
+  /// worker thread. What cannot be written is logged: profiling never fails an operation.
+  void Write(ServerContext& server, const FinishedOperation& f);
+
+  /// True while entries wait to be written: one relaxed load on the fast path.
+  bool writing() const { return outstanding_.load(std::memory_order_relaxed) != 0; }
+  /// For who reads system.profile: `Written(mark)` says when what was answered before `Mark()` is
+  /// all there (or could not be written).
+  uint64_t Mark() const;
+  bool Written(uint64_t mark) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, Settings> settings_;
+  struct Entry {
+    std::string db;
+    BsonDocument document;
+  };
+  void WriteQueue(ServerContext& server);
+  void WriteEntry(ServerContext& server, const Entry& entry);
+
+  // Guarded by mutex_. One worker at a time writes, so that entries are in the order of the
+  // answers.
+  std::deque<Entry> queue_;
+  bool write_queue_runs_ = false;
+  uint64_t accepted_ = 0, written_ = 0;
+  std::atomic<uint64_t> outstanding_{0};  ///< accepted_ - written_
+  std::atomic<bool> active_{false};
+};
+
+}  // namespace mayfly

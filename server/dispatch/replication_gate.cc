@@ -1,0 +1,553 @@
+#include "server/dispatch/replication_gate.h"
+
+#include <algorithm>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "server/dispatch/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr asio::use_awaitable_t<IoExecutor> kAwait;
+/// How long a client has to read an error that is news before hellos tell of it too.
+constexpr std::chrono::milliseconds kNewsBeforeHello(25);
+/// A client may have seen what this member has not heard of yet; further ahead of all known times
+/// than this nobody has issued one.
+constexpr uint64_t kAheadSeconds = 10;
+constexpr int64_t kNudgeMicros = 100'000;
+constexpr uint64_t kMaxDriftSeconds = 365ull * 24 * 3600;  ///< maxAcceptableLogicalClockDriftSecs
+
+bool IsNotPrimary(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kNotWritablePrimary:
+    case ErrorCode::kNotPrimaryNoSecondaryOk:
+    case ErrorCode::kNotPrimaryOrSecondary:
+    case ErrorCode::kInterruptedDueToReplStateChange:
+    case ErrorCode::kPrimarySteppedDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// `{clusterTime, signature}` of a server without signing keys.
+void AppendClusterTime(uint64_t ts, BsonBuilder& reply) {
+  BsonBuilder c = reply.OpenDocument("$clusterTime");
+  c.AppendTimestamp("clusterTime", ts);
+  BsonBuilder s = c.OpenDocument("signature");
+  static constexpr char kZeros[20] = {};
+  s.AppendBinary("hash", 0, {kZeros, sizeof kZeros}).Append("keyId", int64_t{0});
+}
+
+void AppendWriteConcern(const WriteConcern& wc, BsonBuilder& out) {
+  BsonBuilder d = out.OpenDocument("writeConcern");
+  if (!wc.mode.empty())
+    d.Append("w", wc.mode);
+  else if (wc.majority)
+    d.Append("w", "majority");
+  else
+    d.Append("w", static_cast<int32_t>(wc.w));
+  if (wc.journal) d.Append("j", true);
+  d.Append("wtimeout", static_cast<int32_t>(wc.wtimeout_ms));
+  d.Append("provenance", wc.given ? "clientSupplied" : "customDefault");
+}
+
+}  // namespace
+
+bool IsRetryableWriteError(ErrorCode code) {
+  switch (static_cast<int32_t>(code)) {
+    case 6:      // HostUnreachable
+    case 7:      // HostNotFound
+    case 89:     // NetworkTimeout
+    case 91:     // ShutdownInProgress
+    case 189:    // PrimarySteppedDown
+    case 262:    // ExceededTimeLimit
+    case 9001:   // SocketException
+    case 10107:  // NotWritablePrimary
+    case 11600:  // InterruptedAtShutdown
+    case 11602:  // InterruptedDueToReplStateChange
+    case 13435:  // NotPrimaryNoSecondaryOk
+    case 13436:  // NotPrimaryOrSecondary
+      return true;
+    default:
+      return false;
+  }
+}
+
+// --- defaults
+// --------------------------------------------------------------------------------
+
+std::shared_ptr<const RWConcernDefaults::Values> RWConcernDefaults::get() const {
+  std::lock_guard l(mutex_);
+  return values_;
+}
+
+void RWConcernDefaults::Load(ServerContext& server) {
+  auto row = server.storage().catalog().GetSetting(kSetting);
+  if (!row) return;
+  const BsonDocument doc = row.value() ? BsonDocument(*row.value()) : BsonDocument();
+  auto v = std::make_shared<Values>();
+  if (doc.view()["defaultReadConcern"].IsDocument())
+    v->read = BsonDocument(doc.view()["defaultReadConcern"].Document());
+  if (doc.view()["defaultWriteConcern"].IsDocument())
+    v->write = BsonDocument(doc.view()["defaultWriteConcern"].Document());
+  if (doc.view()["updateOpTime"].Is(BsonType::kTimestamp))
+    v->update_op_time = doc.view()["updateOpTime"].Timestamp();
+  if (doc.view()["updateWallClockTime"].IsDate())
+    v->update_wall_millis = doc.view()["updateWallClockTime"].Date().millis;
+  v->local_wall_millis = server.clock().Now().millis;
+  std::lock_guard l(mutex_);
+  custom_ = !v->write.view().empty();
+  values_ = std::move(v);
+}
+
+Result<void> RWConcernDefaults::Set(ServerContext& server, Operation& op, Values values) {
+  const BsonDocument doc = BuildBson([&](BsonBuilder& b) {
+    if (!values.read.view().empty()) b.Append("defaultReadConcern", values.read);
+    if (!values.write.view().empty()) b.Append("defaultWriteConcern", values.write);
+    b.AppendTimestamp("updateOpTime", values.update_op_time);
+    b.Append("updateWallClockTime", Instant{values.update_wall_millis});
+  });
+  MAYFLY_TRY(server.storage().catalog().PutSetting(op, kSetting, doc.bytes()));
+  Load(server);
+  return Ok();
+}
+
+WriteConcern RWConcernDefaults::CustomWriteConcern() const {
+  const auto v = get();
+  WriteConcern wc;
+  wc.majority = true;
+  auto parsed = ParseWriteConcern(v->write.view().AsValue(), true);
+  if (parsed) wc = std::move(parsed).value();
+  wc.given = false;
+  return wc;
+}
+
+// --- snapshot reads
+// --------------------------------------------------------------------------------
+
+Error SnapshotReads::TooOld(ServerContext& server, uint64_t ts) {
+  too_old_.fetch_add(1, std::memory_order_relaxed);
+  return {ErrorCode::kSnapshotTooOld,
+          "Read timestamp " + std::to_string(ts >> 32) + ":" + std::to_string(ts & 0xFFFFFFFF) +
+              " is not one that a snapshot read has begun at in the last " +
+              std::to_string(server.settings().min_snapshot_history_window_secs.load()) +
+              " seconds (minSnapshotHistoryWindowInSeconds)"};
+}
+
+void SnapshotReads::SweepLocked(ServerContext& server, std::vector<Kept>* gone) {
+  const int64_t window = server.settings().min_snapshot_history_window_secs.load();
+  const int64_t micros = server.clock().MonotonicMicros() - window * 1'000'000;
+  const int64_t millis = server.clock().Now().millis - window * 1000;
+  size_t unused = 0;
+  for (const Kept& k : kept_) unused += k.point.use_count() == 1;
+  std::erase_if(kept_, [&](Kept& k) {
+    const bool used = k.point.use_count() > 1;
+    const bool over = k.taken_micros < micros || k.taken.millis < millis;
+    if (!over && (used || unused <= kMost) && kept_.size() - gone->size() <= kMostOfAll)
+      return false;
+    unused -= !used;
+    gone->push_back(std::move(k));
+    return true;
+  });
+}
+
+Result<ReadViewPtr> SnapshotReads::Open(ServerContext& server, ReplicaSet& set, uint64_t at) {
+  std::vector<Kept> gone;  // let go of outside the lock
+  std::unique_lock l(mutex_);
+  SweepLocked(server, &gone);
+  auto find = [&](uint64_t ts) -> ReadViewPtr {
+    for (Kept& k : kept_)
+      if (k.point->ts() == ts) return k.point->View();
+    return nullptr;
+  };
+  ReadViewPtr view;
+  if (at != 0) view = find(at);
+  // The time first: what the snapshot has beyond it is in every read at this time, because all of
+  // them share it.
+  const uint64_t now = set.applied_ts();
+  if (view == nullptr && (at == 0 || at == now)) {
+    view = find(now);
+    if (view == nullptr) {
+      kept_.push_back({ReadPoint::Take(server.storage(), now), server.clock().MonotonicMicros(),
+                       server.clock().Now()});
+      view = kept_.back().point->View();
+    }
+  }
+  l.unlock();
+  for (Kept& k : gone) k.point->LetGo();
+  if (view == nullptr) return TooOld(server, at);
+  return view;
+}
+
+Result<ReadViewPtr> SnapshotReads::Continue(ServerContext& server, ReadPoint& point) {
+  Sweep(server);
+  if (ReadViewPtr view = point.View()) return view;
+  return TooOld(server, point.ts());
+}
+
+void SnapshotReads::Sweep(ServerContext& server) {
+  std::vector<Kept> gone;
+  {
+    std::lock_guard l(mutex_);
+    SweepLocked(server, &gone);
+  }
+  for (Kept& k : gone) k.point->LetGo();
+}
+
+void SnapshotReads::Clear() {
+  std::lock_guard l(mutex_);
+  for (Kept& k : kept_) k.point->LetGo();
+  kept_.clear();
+}
+
+SnapshotReads::Totals SnapshotReads::totals(ServerContext& server) const {
+  Totals t;
+  t.too_old = too_old_.load(std::memory_order_relaxed);
+  std::lock_guard l(mutex_);
+  t.points = static_cast<int64_t>(kept_.size());
+  if (!kept_.empty())
+    t.oldest_seconds = (server.clock().MonotonicMicros() - kept_.front().taken_micros) / 1'000'000;
+  return t;
+}
+
+namespace replication_gate {
+
+Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandRequest& req,
+                        bool legacy_secondary_ok) {
+  if (set.writable()) [[likely]]
+    return Ok();
+  if (row.flags & kWrites) {
+    if (req.db == "local") return Ok();
+    return Error{ErrorCode::kNotWritablePrimary, "not primary"};
+  }
+  if (!(row.flags & kSecondaryOptIn) || req.db == "local") return Ok();
+  bool secondary_ok = legacy_secondary_ok;
+  if (!req.generic.read_preference.missing()) {
+    const BsonValue mode = req.generic.read_preference.Document()["mode"];
+    secondary_ok = secondary_ok || (mode.IsString() && mode.String() != "primary");
+  }
+  if (!secondary_ok)
+    return Error{ErrorCode::kNotPrimaryNoSecondaryOk, "not primary and secondaryOk=false"};
+  if (!set.readable())
+    return Error{ErrorCode::kNotPrimaryOrSecondary, "node is not in primary or recovering state"};
+  return Ok();
+}
+
+Result<void> CheckClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
+  const BsonValue t = doc["clusterTime"];
+  if (t.missing()) return Error{ErrorCode::kNoSuchKey, "Missing expected field \"clusterTime\""};
+  if (!t.Is(BsonType::kTimestamp))
+    return Error{ErrorCode::kTypeMismatch,
+                 "\"clusterTime\" had the wrong type. Expected timestamp, found " +
+                     std::string(BsonTypeName(t.type()))};
+  const uint64_t ts = t.Timestamp();
+  if (ts <= set.committer().last_ts()) return Ok();
+  if ((ts >> 32) > static_cast<uint64_t>(now.millis / 1000) + kMaxDriftSeconds)
+    return Error{ErrorCode::kBadValue, "New cluster time, " + std::to_string(ts >> 32) +
+                                           ", is too far from this node's wall clock time, " +
+                                           std::to_string(now.millis / 1000) + "."};
+  return Ok();
+}
+
+/// Of a server that belongs to no set. Whatever it has committed is with the majority of its one
+/// member.
+static Result<void> CheckStandaloneReadConcern(const CommandContext& ctx, const CommandRow& row,
+                                               BsonView rc) {
+  const bool level = ctx.read_concern == ReadConcernLevel::kLinearizable ||
+                     ctx.read_concern == ReadConcernLevel::kSnapshot;
+  if (level || ctx.after_cluster_time != 0 || ctx.at_cluster_time != 0) {
+    const std::string_view what = level                          ? rc["level"].String()
+                                  : !rc["afterOpTime"].missing() ? "afterOpTime"
+                                  : ctx.at_cluster_time != 0     ? "atClusterTime"
+                                                                 : "afterClusterTime";
+    return Error{ErrorCode::kNotAReplicaSet,
+                 "node needs to be a replica set member to use readConcern: " + std::string(what)};
+  }
+  // What MongoDB reads with by itself may be said with every command.
+  if (!(row.flags & kTakesReadConcern) && ctx.read_concern != ReadConcernLevel::kLocal)
+    return Error{ErrorCode::kInvalidOptions,
+                 "Command " + std::string(row.name) + " does not support readConcern"};
+  return Ok();
+}
+
+Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc) {
+  for (const BsonElement& e : rc) {
+    if (e.name == "level") {
+      if (!e.value.IsString())
+        return Error{ErrorCode::kTypeMismatch,
+                     "BSON field 'readConcern.level' is the wrong type '" +
+                         std::string(BsonTypeName(e.value.type())) + "', expected type 'string'"};
+      const std::string_view level = e.value.String();
+      if (level == "local")
+        ctx.read_concern = ReadConcernLevel::kLocal;
+      else if (level == "available")
+        ctx.read_concern = ReadConcernLevel::kAvailable;
+      else if (level == "majority")
+        ctx.read_concern = ReadConcernLevel::kMajority;
+      else if (level == "linearizable")
+        ctx.read_concern = ReadConcernLevel::kLinearizable;
+      else if (level == "snapshot")
+        ctx.read_concern = ReadConcernLevel::kSnapshot;
+      else
+        return Error{ErrorCode::kBadValue,
+                     "Enumeration value '" + std::string(level) +
+                         "' for field 'readConcern.level' is not a valid value."};
+    } else if (e.name == "afterClusterTime" || e.name == "atClusterTime") {
+      if (!e.value.Is(BsonType::kTimestamp))
+        return Error{ErrorCode::kTypeMismatch, "BSON field 'readConcern." + std::string(e.name) +
+                                                   "' is the wrong type '" +
+                                                   std::string(BsonTypeName(e.value.type())) +
+                                                   "', expected type 'timestamp'"};
+      if (e.value.Timestamp() == 0)
+        return Error{ErrorCode::kInvalidOptions,
+                     "readConcern." + std::string(e.name) + " cannot be null"};
+      (e.name[1] == 'f' ? ctx.after_cluster_time : ctx.at_cluster_time) = e.value.Timestamp();
+    } else if (e.name == "afterOpTime") {
+      if (!e.value.IsDocument() || !e.value.Document()["ts"].Is(BsonType::kTimestamp))
+        return Error{ErrorCode::kTypeMismatch,
+                     "BSON field 'readConcern.afterOpTime' must be {ts: timestamp, t: long}"};
+      ctx.after_cluster_time = e.value.Document()["ts"].Timestamp();
+    } else if (e.name != "provenance") {
+      return Error{ErrorCode::kUnknownField,
+                   "BSON field 'readConcern." + std::string(e.name) + "' is an unknown field."};
+    }
+  }
+  if (ctx.server.replica_set() == nullptr) return CheckStandaloneReadConcern(ctx, row, rc);
+  if (row.name == "getMore" || row.name == "killCursors") {
+    // Drivers repeat the read concern of a snapshot session there: a cursor goes on reading what
+    // the command that opened it read.
+    ctx.read_concern = ReadConcernLevel::kLocal;
+    ctx.at_cluster_time = 0;
+    return Ok();
+  }
+  if (!(row.flags & kTakesReadConcern) && !rc.empty()) {
+    // Drivers send afterClusterTime within a causally consistent session to more than reads.
+    if (ctx.read_concern != ReadConcernLevel::kLocal || ctx.at_cluster_time != 0)
+      return Error{ErrorCode::kInvalidOptions,
+                   "Command " + std::string(row.name) + " does not support readConcern"};
+  }
+  if (ctx.read_concern == ReadConcernLevel::kSnapshot && row.name != "find" &&
+      row.name != "aggregate" && row.name != "distinct")
+    return Error{ErrorCode::kInvalidOptions,
+                 "readConcern level snapshot is only valid for find, aggregate and distinct "
+                 "outside of a transaction"};
+  if (ctx.after_cluster_time != 0 && ctx.at_cluster_time != 0)
+    return Error{
+        ErrorCode::kInvalidOptions,
+        "Specifying a timestamp for both 'atClusterTime' and 'afterClusterTime' is not allowed"};
+  if (ctx.at_cluster_time != 0 && ctx.read_concern != ReadConcernLevel::kSnapshot)
+    return Error{ErrorCode::kInvalidOptions,
+                 "readConcern.atClusterTime is only allowed with readConcern level 'snapshot'"};
+  if (ctx.read_concern == ReadConcernLevel::kLinearizable && ctx.after_cluster_time != 0)
+    return Error{
+        ErrorCode::kInvalidOptions,
+        "afterClusterTime field can be set only if level is equal to majority, local, or snapshot"};
+  return Ok();
+}
+
+bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx) {
+  return ctx.read_concern == ReadConcernLevel::kLinearizable ||
+         ctx.read_concern == ReadConcernLevel::kSnapshot ||
+         std::max(ctx.after_cluster_time, ctx.at_cluster_time) > set.applied_ts();
+}
+
+namespace {
+
+/// Returns when a majority has said that this member led after the call, and what was acknowledged
+/// before it is applied here.
+Awaitable<Result<void>> ConfirmLeads(CommandContext& ctx) {
+  ReplicaSet& set = *ctx.server.replica_set();
+  auto answer = std::make_shared<std::optional<Result<uint64_t>>>();
+  // References only: GCC 12 destroys what a lambda within a co_await expression has captured twice.
+  // A copy of `answer` here was released once too often, and the count that then went down was
+  // another thread's memory (the entry of the replication log that seemed moved by one byte).
+  // scripts/lib/check_coroutines.py looks for more of these.
+  co_await asio::async_initiate<const asio::use_awaitable_t<IoExecutor>, void()>(
+      [&set, &answer, &ctx](auto handler) {
+        auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+        set.consensus().ReadIndex([answer, shared, io = ctx.io](Result<uint64_t> r) {
+          asio::post(io, [answer, shared, r = std::move(r)]() mutable {
+            answer->emplace(std::move(r));
+            std::move (*shared)();
+          });
+        });
+      },
+      kAwait);
+  if (!**answer) co_return std::move(**answer).error();
+  co_return Ok();
+}
+
+}  // namespace
+
+Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
+  ReplicaSet& set = *ctx.server.replica_set();
+  if (ctx.read_concern == ReadConcernLevel::kLinearizable) {
+    if (!set.writable())
+      co_return Error{ErrorCode::kNotWritablePrimary,
+                      "cannot satisfy linearizable read concern on non-primary node"};
+    co_return co_await ConfirmLeads(ctx);
+  }
+  const uint64_t wanted = std::max(ctx.after_cluster_time, ctx.at_cluster_time);
+  if (wanted > set.cluster_time()) {
+    const uint64_t clock =
+        static_cast<uint64_t>(std::max<int64_t>(set.clock().RightTime().millis, 0)) / 1000;
+    if ((wanted >> 32) > std::max(set.known_time() >> 32, clock) + kAheadSeconds)
+      co_return Error{
+          ErrorCode::kInvalidOptions,
+          "readConcern afterClusterTime value must not be greater than the current clusterTime"};
+  }
+  bool nudged = false;
+  while (set.applied_ts() < wanted) {
+    CollectionNotifier::Watch watch(ctx.server.notifier(),
+                                    static_cast<uint32_t>(ReplEvent::kApplied));
+    if (set.applied_ts() >= wanted) break;
+    const int64_t now = ctx.server.clock().MonotonicMicros();
+    // Somebody has seen a later time than the log has: an entry takes it there once this primary's
+    // own time has come so far. Its time does not go ahead because a client says so.
+    if (!nudged && set.writable() &&
+        (set.committer().last_ts() >= wanted ||
+         set.clock().Now().millis / 1000 > static_cast<int64_t>(wanted >> 32))) {
+      nudged = true;
+      set.committer().SubmitNoop(BuildBson([](BsonBuilder& b) {
+                                   b.Append("noop write for afterClusterTime read concern", 1);
+                                 }),
+                                 [](Result<void>) {});
+    }
+    MAYFLY_CO_TRY(co_await watch.WaitFor(ctx, now + (nudged ? 10'000'000 : kNudgeMicros)));
+  }
+  // What this secondary has caught up with may have been hidden from the session before: it has to
+  // be hidden here too.
+  ctx.op.ReadClock();
+  if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
+    MAYFLY_CO_TRY(ctx.op.view,
+                  ctx.server.snapshot_reads().Open(ctx.server, set, ctx.at_cluster_time));
+    ctx.op.read_ts = ctx.op.view->point()->ts();
+  }
+  co_return Ok();
+}
+
+bool CountsAlthough(const Operation& op, ErrorCode code) {
+  if (IsRetryableWriteError(code)) return false;
+  switch (code) {
+    case ErrorCode::kInterrupted:
+    case ErrorCode::kMaxTimeMSExpired:
+    case ErrorCode::kInternalError:
+      return false;
+    // Of parsing, mostly.
+    case ErrorCode::kBadValue:
+    case ErrorCode::kFailedToParse:
+    case ErrorCode::kTypeMismatch:
+    case ErrorCode::kInvalidOptions:
+    case ErrorCode::kInvalidNamespace:
+    case ErrorCode::kMissingField:
+    case ErrorCode::kUnknownField:
+    case ErrorCode::kCommandNotFound:
+      return op.commit_ts != 0;
+    default:
+      return true;
+  }
+}
+
+Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
+  ReplicaSet& set = *ctx.server.replica_set();
+  const WriteConcern& wc = ctx.write_concern;
+  WriteConcernTarget target;
+  target.majority = wc.majority;
+  target.w = wc.w;
+  target.mode = wc.mode;
+  target.journal = wc.journal;
+  auto fail = [&](ErrorCode code, std::string_view message, bool timed_out) {
+    {
+      BsonBuilder e = reply.OpenDocument("writeConcernError");
+      e.Append("code", static_cast<int32_t>(code)).Append("codeName", ErrorCodeName(code));
+      e.Append("errmsg", message);
+      BsonBuilder info = e.OpenDocument("errInfo");
+      if (timed_out) info.Append("wtimeout", true);
+      AppendWriteConcern(wc, info);
+    }
+    // The write is done once whoever asks again (driver specification "Retryable Writes").
+    if (ctx.txn_number && IsRetryableWriteError(code)) {
+      BsonArrayBuilder labels = reply.OpenArray("errorLabels");
+      labels.Append("RetryableWriteError");
+    }
+  };
+  if (auto known = set.CheckTarget(target); !known) {
+    fail(known.error().code, known.error().message, false);
+    co_return;
+  }
+  constexpr std::string_view kTimedOut = "waiting for replication timed out";
+  const int64_t deadline = ctx.op.commit_deadline_micros;
+  if (ctx.op.commit_timed_out) {
+    fail(ErrorCode::kWriteConcernFailed, kTimedOut, true);
+    co_return;
+  }
+  if (target.majority && ctx.op.commit_ts == 0) {
+    Result<void> led = co_await ConfirmLeads(ctx);
+    if (!led) fail(led.error().code, led.error().message, false);
+    co_return;
+  }
+  const uint64_t index = set.applied_index();
+  while (!set.Satisfied(target, index)) {
+    CollectionNotifier::Watch watch(ctx.server.notifier(),
+                                    static_cast<uint32_t>(ReplEvent::kProgress));
+    if (set.Satisfied(target, index)) break;
+    const int64_t now = ctx.server.clock().MonotonicMicros();
+    if (deadline != 0 && now >= deadline) {
+      fail(ErrorCode::kWriteConcernFailed, kTimedOut, true);
+      co_return;
+    }
+    if (!set.writable()) {
+      fail(ErrorCode::kPrimarySteppedDown, "Primary stepped down while waiting for replication",
+           false);
+      co_return;
+    }
+    // Half a second at most: what makes it true may also be a change of the configuration.
+    const int64_t until = std::min(now + 500'000, deadline != 0 ? deadline : INT64_MAX);
+    Result<bool> woken = co_await watch.WaitFor(ctx, until);
+    if (!woken) {
+      fail(woken.error().code, woken.error().message, false);
+      co_return;
+    }
+  }
+}
+
+void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
+  if (set.applied_ts() == 0) return;
+  const uint64_t time = op.commit_ts != 0 ? op.commit_ts : set.OperationTime();
+  AppendClusterTime(std::max({set.committer().last_ts(), set.applied_ts(), time}), reply);
+  reply.AppendTimestamp("operationTime", time);
+}
+
+void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply) {
+  ReplicaSet& set = *ctx.server.replica_set();
+  // A shutdown is news: with the version that the client knows it would take the error for an old
+  // one and go on sending; without one it would wait for the hello that is under way, up to ten
+  // seconds. The hello comes a moment later than the error: the other way round the client would
+  // know the version from the hello, and take the error for an old one after all.
+  const bool shutdown =
+      code == ErrorCode::kInterruptedAtShutdown || code == ErrorCode::kShutdownInProgress;
+  if (!shutdown && !IsNotPrimary(code)) return;
+  auto version = static_cast<int64_t>(set.topology()->counter);
+  if (shutdown) {
+    bool announce = false;
+    version = set.VersionOfNews(&announce);
+    if (announce) {
+      auto timer = std::make_shared<asio::steady_timer>(ctx.io, kNewsBeforeHello);
+      timer->async_wait([timer, &set](boost::system::error_code) { set.NewTopologyVersion(); });
+    }
+  }
+  BsonBuilder t = reply.OpenDocument("topologyVersion");
+  t.AppendObjectId("processId", ctx.server.process_id()).Append("counter", version);
+}
+
+}  // namespace replication_gate
+}  // namespace mayfly

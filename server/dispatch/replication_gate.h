@@ -1,0 +1,130 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "replication/replica_set.h"
+#include "server/dispatch/command.h"
+
+namespace mayfly {
+
+struct RequestState;
+
+/// setDefaultRWConcern: kept in the set's catalog, so that every member has the same. Threads: any.
+class RWConcernDefaults {
+ public:
+  static constexpr std::string_view kSetting = "rwConcernDefaults";
+  struct Values {
+    BsonDocument read, write;  ///< empty: not set
+    uint64_t update_op_time = 0;
+    int64_t update_wall_millis = 0, local_wall_millis = 0;
+  };
+  std::shared_ptr<const Values> get() const;
+  /// Reads the setting again.
+  void Load(ServerContext& server);
+  /// Errors: as PutSetting.
+  Result<void> Set(ServerContext& server, Operation& op, Values values);
+  /// What a write without a write concern gets: the majority, unless somebody has set something
+  /// else.
+  WriteConcern write_concern() const {
+    if (custom_.load(std::memory_order_relaxed)) [[unlikely]]
+      return CustomWriteConcern();
+    WriteConcern wc;
+    wc.majority = true;
+    return wc;
+  }
+
+ private:
+  WriteConcern CustomWriteConcern() const;
+
+  std::atomic<bool> custom_{false};
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Values> values_ = std::make_shared<Values>();
+};
+
+/// The points in time that snapshot reads have begun at, kept for a while so that others, and the
+/// later batches of their cursors, can read at the same one. What a point shows stays in the store,
+/// also what was removed since: each is let go of when the window
+/// (minSnapshotHistoryWindowInSeconds) since it was taken is over, whoever reads there. Threads:
+/// any.
+class SnapshotReads {
+ public:
+  /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when no
+  /// read has begun there within the window.
+  Result<ReadViewPtr> Open(ServerContext& server, ReplicaSet& set, uint64_t at);
+  /// What a cursor that was opened at `point` goes on reading. Errors: SnapshotTooOld 239.
+  Result<ReadViewPtr> Continue(ServerContext& server, ReadPoint& point);
+  /// Ends the windows that are over.
+  void Sweep(ServerContext& server);
+  /// Before the storage closes.
+  void Clear();
+  /// For serverStatus: points kept, age of the oldest in seconds, reads that came too late.
+  struct Totals {
+    int64_t points = 0, oldest_seconds = 0, too_old = 0;
+  };
+  Totals totals(ServerContext& server) const;
+
+ private:
+  static constexpr size_t kMost = 256;        ///< that no cursor uses
+  static constexpr size_t kMostOfAll = 4096;  ///< and together with those that cursors use
+  struct Kept {
+    std::shared_ptr<ReadPoint> point;
+    int64_t taken_micros;  ///< Clock::MonotonicMicros()
+    Instant taken;         ///< tests move this clock
+  };
+  void SweepLocked(ServerContext& server, std::vector<Kept>* gone);
+  Error TooOld(ServerContext& server, uint64_t ts);
+  mutable std::mutex mutex_;
+  std::vector<Kept> kept_;  ///< the oldest first
+  std::atomic<int64_t> too_old_{0};
+};
+
+/// What the dispatcher asks of a replica set's member about each command. None of it is called on a
+/// standalone.
+namespace replication_gate {
+
+/// Whether this member, as it is now, may run the command. Errors: 10107, 13435, 13436.
+Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandRequest& req,
+                        bool legacy_secondary_ok);
+/// Looks at what the client says of the set's time. It is not signed, so this member's own time
+/// does not follow it. Errors: BadValue 2, NoSuchKey 4, TypeMismatch 14.
+Result<void> CheckClusterTime(ReplicaSet& set, BsonView cluster_time, Instant now);
+/// Reads `readConcern` into the context. Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72; of
+/// a server that belongs to no set, NotAReplicaSet 123 for what only a set can do.
+Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc);
+/// Whether WaitBefore has something to wait for.
+bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);
+/// afterClusterTime, linearizable. Errors: as CommandContext::CheckNow, and the consensus engine's.
+Awaitable<Result<void>> WaitBefore(CommandContext& ctx);
+/// Whether the write concern asks for more than the majority that every write has when it is done.
+/// A write that has found nothing to do is no entry of the log: with an explicit w: "majority" it
+/// is confirmed that this member led meanwhile, so that "nothing matched" is not the answer of one
+/// that others have replaced.
+inline bool MustWaitAfter(const CommandContext& ctx) {
+  const WriteConcern& wc = ctx.write_concern;
+  return !wc.unacknowledged &&
+         ((!wc.majority && (wc.w > 1 || !wc.mode.empty())) ||
+          (wc.given && wc.majority && ctx.op.commit_ts == 0) || ctx.op.commit_timed_out);
+}
+/// Whether the write concern counts for a command that has failed: it may have changed something
+/// before, and what it ran into (a duplicate key) may be on too few members yet. Not for one that
+/// was never tried, or was interrupted.
+bool CountsAlthough(const Operation& op, ErrorCode code);
+/// Waits for what the write concern asks beyond the majority, and says in `reply` (a
+/// writeConcernError) what was not reached.
+Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
+/// $clusterTime and operationTime.
+void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply);
+/// What an error reply says besides: the version of the topology when the client should look at it
+/// again.
+void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply);
+
+}  // namespace replication_gate
+
+/// An error after which the client may try the write again as it is (driver specification
+/// "Retryable Writes").
+bool IsRetryableWriteError(ErrorCode code);
+
+}  // namespace mayfly

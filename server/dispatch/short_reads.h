@@ -1,0 +1,67 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "server/dispatch/server_context.h"
+
+namespace mayfly {
+
+/// Reads that are short run where they arrive: on an io thread a look-up by an index costs less
+/// than the way to a worker and back. Nobody knows beforehand which are short, so a read is tried
+/// for a slice of time; what needs longer begins anew on a worker, and reads that look like it go
+/// there at once for a while. Threads: any.
+class ShortReads {
+ public:
+  /// How long an io thread, and so every client of it, may be held by one read; 0: reads that need
+  /// more than one look-up all go to a worker. The parameter shortReadSliceMicros.
+  std::atomic<int64_t> slice_micros{500};
+
+  /// Whether a read of this shape should be tried now. Shape 0: never.
+  bool ShouldTry(uint32_t shape);
+  /// How a read that was tried went.
+  void Tried(uint32_t shape, bool finished);
+  /// How long one took on a worker, the way there included.
+  void Took(uint32_t shape, int64_t micros);
+
+ private:
+  /// After n tries in a row without success 2^n - 1 reads go to a worker before the next try.
+  struct Luck {
+    std::atomic<uint8_t> failures{0};
+    std::atomic<uint8_t> to_worker{0};
+  };
+  static constexpr uint8_t kMaxFailures = 7;
+  static constexpr size_t kEntries = 4096;
+  Luck& Of(uint32_t shape) { return luck_[shape % kEntries]; }
+  std::array<Luck, kEntries> luck_;  ///< shapes that share an entry share their luck
+};
+
+/// What reads of one kind have in common: the command, the namespace and what the documents
+/// (filter, sort, pipeline …) ask for, whatever their constants. 0: not one to try on an io thread,
+/// because it is large, or uses an operator whose cost on a single document has no bound that
+/// matters (regular expressions, computed expressions, joins).
+uint32_t ReadShape(std::string_view command, std::string_view db, std::string_view collection,
+                   std::initializer_list<BsonView> documents);
+
+/// Runs `attempt`, which returns Result<void> and may be dropped in the middle, within a slice.
+/// nullopt: it has to be done on a worker, from the beginning. Errors are left to the worker too:
+/// they may be the slice's.
+template <class F>
+std::optional<Result<void>> TryShortRead(CommandContext& ctx, uint32_t shape, F&& attempt) {
+  ShortReads& reads = ctx.server.short_reads();
+  ctx.read_shape = shape;
+  if (!reads.ShouldTry(shape)) return std::nullopt;
+  ctx.op.BeginSlice(reads.slice_micros.load(std::memory_order_relaxed));
+  Result<void> result = attempt();
+  const bool finished = result.has_value();
+  ctx.op.EndSlice(finished);
+  reads.Tried(shape, finished);
+  if (finished) return result;
+  return std::nullopt;
+}
+
+}  // namespace mayfly

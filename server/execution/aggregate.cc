@@ -1,0 +1,545 @@
+#include "server/execution/aggregate.h"
+
+#include "protocol/bson_compare.h"
+#include "protocol/object_id.h"
+#include "query/expression/parse_work.h"
+#include "server/execution/aggregate_stages.h"
+#include "server/execution/change_stream_cursor.h"
+#include "server/execution/view_definition.h"
+#include "server/execution/write_ops.h"
+#include "storage/catalog/namespace.h"
+#include "ttl/ttl_controls.h"
+
+namespace mayfly {
+namespace {
+
+/// A plan's executor as the source of a pipeline.
+class ExecutorSource final : public DocumentSource {
+ public:
+  ExecutorSource(std::unique_ptr<PlanExecutor> executor, Operation* op)
+      : executor_(std::move(executor)), op_(op) {}
+  Result<StreamState> Next(StreamDocument* out) override {
+    if (saved_) {
+      MAYFLY_TRY(executor_->RestoreState(*op_));
+      saved_ = false;
+    }
+    MAYFLY_TRY(PlanExecutor::State state, executor_->Next());
+    if (state == PlanExecutor::State::kEof)
+      return executor_->tailable() ? StreamState::kPaused : StreamState::kEof;
+    // The projection only lets a plan answer from an index alone; a document that was read is
+    // handed on whole, uncopied.
+    out->doc = executor_->input_doc();
+    if (out->doc.empty()) {
+      MAYFLY_TRY(out->doc, executor_->doc());
+    }
+    out->metadata = &executor_->metadata();
+    return StreamState::kAdvanced;
+  }
+  void SetOperation(Operation* op) override {
+    if (op == op_) return;
+    op_ = op;
+    if (!saved_) {
+      executor_->SaveState();
+      saved_ = true;
+    }
+  }
+  void SaveState() override {
+    if (saved_) return;
+    executor_->SaveState();
+    saved_ = true;
+  }
+  PlanExecutor& executor() { return *executor_; }
+
+ private:
+  std::unique_ptr<PlanExecutor> executor_;
+  Operation* op_;
+  bool saved_ = false;
+};
+
+/// A pipeline that feeds another one: a view that $lookup reads, for example.
+class OwnedPipeline final : public DocumentSource {
+ public:
+  OwnedPipeline(std::unique_ptr<Pipeline> pipeline, PipelineEnvironment* env)
+      : pipeline_(std::move(pipeline)), env_(env) {}
+  Result<StreamState> Next(StreamDocument* out) override { return pipeline_->Next(out); }
+  void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
+  void SaveState() override { pipeline_->SaveState(); }
+
+ private:
+  std::unique_ptr<Pipeline> pipeline_;
+  PipelineEnvironment* env_;
+};
+
+class Environment final : public PipelineEnvironment {
+ public:
+  Environment(ServerContext& server, const AggregateSpec& spec)
+      : server_(server),
+        ctx_(spec.ctx),
+        include_expired_(spec.include_expired),
+        allow_disk_use_(spec.allow_disk_use),
+        bypass_validation_(spec.bypass_validation) {}
+  ~Environment() override { AbandonOut(); }
+  /// Documents past their deadline are shown: by wish, or because the clock is not trusted.
+  bool ShowsExpired() const {
+    return include_expired_ || server_.storage().expiry_policy().suspended ||
+           server_.storage().expiry_policy().HasHolds();
+  }
+
+  Result<std::unique_ptr<DocumentSource>> OpenSource(Operation& op, std::string_view db,
+                                                     std::string_view collection,
+                                                     SourceRequest request) override {
+    return Open(op, db, collection, std::move(request), {}, 0, nullptr);
+  }
+
+  Result<std::unique_ptr<DocumentSource>> Open(Operation& op, std::string_view db,
+                                               std::string_view collection, SourceRequest request,
+                                               BsonValue hint, int depth, bool explain_only,
+                                               std::unique_ptr<PlanExecutor>* taken) {
+    explain_ = explain_only;
+    return Open(op, db, collection, std::move(request), hint, depth, taken);
+  }
+
+  Result<std::unique_ptr<DocumentSource>> Open(Operation& op, std::string_view db,
+                                               std::string_view collection, SourceRequest request,
+                                               BsonValue hint, int depth,
+                                               std::unique_ptr<PlanExecutor>* taken) {
+    MAYFLY_TRY(CollectionInfoPtr coll,
+               FindCollection(server_.storage().catalog(), op, db, collection));
+    if (coll && coll->is_view) {
+      if (depth >= kMaxViewDepth)
+        return Error{ErrorCode::kViewDepthLimitExceeded,
+                     "View depth limit exceeded; maximum depth is 20"};
+      return OpenView(op, *coll, std::move(request), depth);
+    }
+    std::string ns = JoinNamespace(db, collection);
+    QuerySpec spec;
+    spec.coll = coll;
+    spec.ns = ns;
+    spec.filter = request.filter;
+    if (request.match)
+      spec.match = std::shared_ptr<const MatchExpression>(std::move(request.match));
+    spec.sort = request.sort;
+    spec.skip = request.skip;
+    spec.limit = request.limit;
+    spec.hint = hint;
+    spec.include_expired = include_expired_;
+    spec.allow_disk_use = allow_disk_use_;
+    spec.explain = explain_;
+    spec.want_sort_key = request.needs_sort_key;
+    // The variables are evaluated already; a scope of the right size stands for their names.
+    VariableScope scope;
+    while (static_cast<size_t>(scope.slots()) < request.variables.size()) scope.Define("_");
+    spec.scope = &scope;
+    spec.variables = &request.variables;
+    BsonDocument projection;
+    if (request.fields && !request.needs_metadata) {
+      projection = MakeProjection(*request.fields);
+      spec.projection = projection;
+    }
+    MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+               MakeFindExecutor(server_.storage(), op, std::move(spec)));
+    if (taken) {
+      *taken = std::move(executor);
+      return std::unique_ptr<DocumentSource>();
+    }
+    return std::unique_ptr<DocumentSource>(
+        std::make_unique<ExecutorSource>(std::move(executor), &op));
+  }
+
+  bool HasIndexOn(std::string_view db, std::string_view collection,
+                  std::string_view field) override {
+    CollectionInfoPtr coll = server_.storage().catalog().Find(db, collection);
+    if (!coll) return false;
+    if (coll->is_view || (field == "_id" && !coll->capped)) return true;
+    for (const IndexInfoPtr& i : coll->indexes)
+      if (i->state == IndexState::kReady && !i->hidden && !i->has_partial_filter && !i->sparse &&
+          i->fields[0].path == field)
+        return true;
+    return false;
+  }
+
+  Result<std::vector<BsonDocument>> StageDocuments(Operation& op, std::string_view stage,
+                                                   std::string_view db, std::string_view collection,
+                                                   BsonView spec) override {
+    return AggregateStageDocuments(server_, ctx_, op, stage, db, collection, spec);
+  }
+
+  Result<std::vector<BsonDocument>> Tombstones(Operation& op, std::string_view db,
+                                               std::string_view collection, BsonView spec,
+                                               std::string* position) override {
+    return AggregateTombstones(server_, op, db, collection, spec, position);
+  }
+
+  Result<void> BeginOut(Operation& op, std::string_view db, std::string_view collection) override {
+    AbandonOut();
+    Catalog& catalog = server_.storage().catalog();
+    MAYFLY_TRY(ValidateNewNamespace(db, collection));
+    CollectionInfoPtr old = catalog.Find(db, collection);
+    if (old && old->is_view)
+      return Error{ErrorCode::kCommandNotSupportedOnView,
+                   "Namespace " + old->ns + " is a view, not a collection"};
+    if (old && old->capped)
+      return Error{LocationCode(17152),
+                   "namespace '" + old->ns + "' is capped so it can't be used for $out"};
+    CollectionInfo temporary;
+    if (old) temporary = *old;
+    temporary.db = db;
+    temporary.temporary = true;
+    temporary.name = "tmp.agg_out." + ObjectIdToHex(NewObjectId(op.now));
+    temporary.id = 0;
+    temporary.uuid = {};
+    temporary.counters = nullptr;
+    temporary.indexes.clear();
+    temporary.expiry = std::make_shared<ExpiryState>();
+    MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(op, std::move(temporary)));
+    out_.emplace(server_, op, made->db, made->name);
+    out_->set_bypass_validation(bypass_validation_);
+    out_name_ = made->name;
+    out_db_ = made->db;
+    out_target_ = collection;
+    MAYFLY_TRY(out_->Open());
+    if (old && !old->indexes.empty()) {
+      std::vector<IndexInfo> specs;
+      for (const IndexInfoPtr& i : old->indexes) {
+        IndexInfo copy = *i;
+        copy.id = 0;
+        copy.multikey.store(0);
+        copy.expiry = std::make_shared<ExpiryState>();
+        specs.push_back(std::move(copy));
+      }
+      MAYFLY_TRY(catalog.CreateIndexes(op, *out_->coll(), std::move(specs)));
+    }
+    return Ok();
+  }
+  Result<void> WriteOut(Operation&, std::span<const BsonView> documents) override {
+    std::optional<Error> failed;
+    MAYFLY_TRY(out_->Insert(documents, [&](size_t, Error e) {
+      failed = std::move(e);
+      return false;
+    }));
+    if (failed) return *failed;
+    return Ok();
+  }
+  Result<void> CommitOut(Operation& op) override {
+    Catalog& catalog = server_.storage().catalog();
+    CollectionInfoPtr temporary = catalog.Find(out_db_, out_name_);
+    if (!temporary)
+      return Error{ErrorCode::kNamespaceNotFound, "the temporary collection of $out was dropped"};
+    auto replace = [&] { return catalog.Rename(op, *temporary, out_db_, out_target_, true); };
+    // What it replaces has the same rules: they stay paused, and what is held is held.
+    CollectionInfoPtr old = catalog.Find(out_db_, out_target_);
+    if (old) {
+      MAYFLY_TRY(
+          server_.ttl_controls().CarryOver(op, old->uuid, temporary->uuid, out_db_, replace));
+    } else {
+      MAYFLY_TRY(replace());
+    }
+    out_.reset();
+    return Ok();
+  }
+  void AbandonOut() override {
+    if (!out_) return;
+    out_.reset();
+    Operation op(server_.clock());
+    (void)server_.storage().catalog().Drop(op, out_db_, out_name_);
+  }
+
+  Result<void> CheckMergeFields(Operation&, std::string_view db, std::string_view collection,
+                                std::span<const std::string> on) override {
+    if (on.size() == 1 && on[0] == "_id") return Ok();
+    CollectionInfoPtr coll = server_.storage().catalog().Find(db, collection);
+    if (coll)
+      for (const IndexInfoPtr& i : coll->indexes) {
+        if (!i->unique || i->state != IndexState::kReady || i->has_partial_filter || i->sparse ||
+            i->fields.size() != on.size())
+          continue;
+        bool all = true;
+        for (const IndexField& f : i->fields)
+          all &= std::find(on.begin(), on.end(), f.path) != on.end();
+        if (all) return Ok();
+      }
+    return Error{LocationCode(51183),
+                 "Cannot find index to verify that join fields will be unique"};
+  }
+
+  Result<void> MergeOne(Operation& op, std::string_view db, std::string_view collection,
+                        BsonView query, const MergeDecision& decide) override {
+    WriteCommand command(server_, op, db, collection);
+    command.set_bypass_validation(bypass_validation_);
+    MAYFLY_TRY(command.Open());
+    return command.Merge(query, decide);
+  }
+
+ private:
+  static BsonDocument MakeProjection(const std::set<std::string>& fields) {
+    return BuildBson([&](BsonBuilder& b) {
+      bool id = false;
+      std::string_view last;
+      for (const std::string& f : fields) {
+        if (f == "_id") id = true;
+        // A path below one that is taken already (sorted: right behind it) says nothing new.
+        if (!last.empty() && f.size() > last.size() && f.starts_with(last) && f[last.size()] == '.')
+          continue;
+        b.Append(f, 1);
+        last = f;
+      }
+      if (!id) b.Append("_id", 0);
+      if (fields.empty()) b.Append("_", 1);
+    });
+  }
+
+  Result<std::unique_ptr<DocumentSource>> OpenView(Operation& op, const CollectionInfo& view,
+                                                   SourceRequest request, int depth) {
+    std::string bytes;
+    BsonArrayBuilder stages(bytes);
+    for (const BsonElement& e : view.view_pipeline.view()) stages.Append(e.value);
+    if (!request.filter.view().empty()) stages.OpenDocument().Append("$match", request.filter);
+    if (!request.sort.view().empty()) stages.OpenDocument().Append("$sort", request.sort);
+    if (request.skip > 0) stages.OpenDocument().Append("$skip", request.skip);
+    if (request.limit > 0) stages.OpenDocument().Append("$limit", request.limit);
+    stages.Done();
+    PipelineOptions options;
+    options.db = view.db;
+    options.collection = view.view_on;
+    options.allow_writes = false;
+    options.allow_disk_use = allow_disk_use_;
+    options.now = op.now;
+    options.cluster_time = op.cluster_time;
+    options.variables = std::move(request.named_variables);
+    MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(BsonView(bytes), options));
+    if (pipeline->NeedsSource()) {
+      MAYFLY_TRY(std::unique_ptr<DocumentSource> source,
+                 Open(op, view.db, view.view_on, pipeline->TakeSource(), {}, depth + 1, nullptr));
+      pipeline->SetSource(std::move(source));
+    }
+    pipeline->Attach(&op, this);
+    return std::unique_ptr<DocumentSource>(
+        std::make_unique<OwnedPipeline>(std::move(pipeline), this));
+  }
+
+  ServerContext& server_;
+  const CommandContext* const ctx_;
+  const bool include_expired_, allow_disk_use_, bypass_validation_;
+  bool explain_ = false;
+  std::optional<WriteCommand> out_;
+  std::string out_db_, out_name_, out_target_;
+};
+
+/// A pipeline between batches.
+class PipelineCursor final : public ServerCursor {
+ public:
+  PipelineCursor(std::unique_ptr<Environment> env, std::unique_ptr<Pipeline> pipeline)
+      : env_(std::move(env)), pipeline_(std::move(pipeline)) {}
+  /// Errors say, as MongoDB's do, whether they came up in the aggregation's own batch or in a later
+  /// one.
+  Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
+                         BsonArrayBuilder& batch) override {
+    Result<void> done = FillBatch(op, batch_size, max_bytes, batch);
+    if (!done)
+      done.error().message.insert(
+          0, later_ ? "Executor error during getMore :: caused by :: "
+                    : "PlanExecutor error during aggregation :: caused by :: ");
+    later_ = true;
+    return done;
+  }
+  bool Exhausted() const override { return exhausted_ && !held_; }
+  void Park() override { pipeline_->SaveState(); }
+
+ private:
+  Result<void> FillBatch(Operation& op, int64_t batch_size, size_t max_bytes,
+                         BsonArrayBuilder& batch) {
+    pipeline_->Attach(&op, env_.get());
+    for (int64_t n = 0; n < batch_size;) {
+      if (held_) {
+        batch.Append(*held_);
+        held_.reset();
+        ++n;
+        continue;
+      }
+      StreamDocument d;
+      MAYFLY_TRY(StreamState state, pipeline_->Next(&d));
+      if (state == StreamState::kEof) exhausted_ = true;
+      if (state != StreamState::kAdvanced) break;
+      // What a stage has kept since an earlier batch may be past its deadline by now.
+      if (d.metadata && d.metadata->expire_at && d.metadata->expire_at->millis <= op.now.millis &&
+          !env_->ShowsExpired())
+        continue;
+      if (d.doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
+        return Error{ErrorCode::kBSONObjectTooLarge,
+                     "BSONObj size: " + std::to_string(d.doc.size()) +
+                         " is invalid. Size must be between 0 and 16793600(16MB)"};
+      if (batch.count() > 0 && batch.size() + d.doc.size() + 16 > max_bytes) {
+        held_ = BsonDocument(d.doc);
+        break;
+      }
+      batch.Append(d.doc);
+      ++n;
+    }
+    return Ok();
+  }
+
+  std::unique_ptr<Environment> env_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::optional<BsonDocument> held_;
+  bool exhausted_ = false, later_ = false;
+};
+
+}  // namespace
+
+std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog) {
+  std::vector<CollectionInfoPtr> left = catalog.ListAll();
+  std::erase_if(left, [](const CollectionInfoPtr& c) { return !c->temporary; });
+  return left;
+}
+
+void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoPtr>& left) {
+  for (const CollectionInfoPtr& coll : left) {
+    Operation op(server.clock());
+    auto dropped = server.storage().catalog().Drop(op, coll->db, coll->name);
+    server.log().Write(LogSeverity::kInfo, LogComponent::kStorage, 9000113,
+                       "Dropped the temporary collection of an operation that did not finish",
+                       BuildBson([&](BsonBuilder& b) {
+                         b.Append("namespace", coll->ns);
+                         if (!dropped) b.Append("error", dropped.error().message);
+                       }));
+  }
+}
+
+Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
+                                 std::string_view collection) {
+  ResolvedView r;
+  r.collection = collection;
+  std::vector<BsonDocument> pipelines;
+  for (int depth = 0;; ++depth) {
+    MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, op, db, r.collection));
+    if (!coll || !coll->is_view) break;
+    if (depth >= kMaxViewDepth)
+      return Error{ErrorCode::kViewDepthLimitExceeded,
+                   "View depth limit exceeded; maximum depth is " + std::to_string(kMaxViewDepth)};
+    r.is_view = true;
+    r.collection = coll->view_on;
+    pipelines.push_back(coll->view_pipeline);
+  }
+  if (!r.is_view) return r;
+  std::string bytes;
+  BsonArrayBuilder all(bytes);
+  for (auto it = pipelines.rbegin(); it != pipelines.rend(); ++it)
+    for (const BsonElement& e : it->view()) all.Append(e.value);
+  all.Done();
+  r.pipeline = BsonDocument(std::move(bytes));
+  return r;
+}
+
+namespace {
+
+/// Parses, resolves views, opens the source (or, for explain, hands out its executor).
+Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
+                                          const AggregateSpec& spec, Environment& env, bool explain,
+                                          std::unique_ptr<PlanExecutor>* taken,
+                                          std::string* plan_summary) {
+  MAYFLY_TRY(ResolvedView resolved,
+             ResolveView(server.storage().catalog(), op, spec.db, spec.collection));
+  std::string joined;
+  BsonView stages = spec.pipeline;
+  const BsonValue first = spec.pipeline.First().value;
+  if (resolved.is_view && first.IsDocument() && first.Document().First().name == "$collStats") {
+    resolved.collection = spec.collection;  // it is the view's own figures that are asked for
+  } else if (resolved.is_view) {
+    BsonArrayBuilder all(joined);
+    for (const BsonElement& e : resolved.pipeline.view()) all.Append(e.value);
+    for (const BsonElement& e : spec.pipeline) all.Append(e.value);
+    all.Done();
+    stages = BsonView(joined);
+  }
+  PipelineOptions options;
+  options.db = spec.db;
+  options.collection = resolved.collection;
+  options.allow_disk_use = spec.allow_disk_use;
+  options.memory_limit =
+      static_cast<size_t>(server.settings().internal_document_source_group_max_bytes.load());
+  options.let = spec.let;
+  options.now = op.now;
+  options.cluster_time = op.cluster_time;
+  ParseWork work(&op);
+  MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(stages, options));
+  MAYFLY_TRY(pipeline->CheckConstants());
+  pipeline->Attach(&op, &env);
+  if (pipeline->NeedsSource()) {
+    if (spec.collection.empty())
+      return Error{ErrorCode::kInvalidNamespace,
+                   "{aggregate: 1} is not valid for a pipeline that reads a collection: its first "
+                   "stage must make its own documents"};
+    std::unique_ptr<PlanExecutor> executor;
+    MAYFLY_TRY(std::unique_ptr<DocumentSource> source,
+               env.Open(op, spec.db, resolved.collection, pipeline->TakeSource(), spec.hint, 0,
+                        explain, &executor));
+    if (executor && plan_summary) *plan_summary = executor->PlanSummary();
+    if (taken && executor) {
+      *taken = std::move(executor);
+    } else {
+      if (executor) source = std::make_unique<ExecutorSource>(std::move(executor), &op);
+      pipeline->SetSource(std::move(source));
+    }
+  }
+  return pipeline;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operation& op,
+                                                   const AggregateSpec& spec,
+                                                   std::string* plan_summary, bool* writes) {
+  if (IsChangeStream(server, spec.pipeline)) return OpenChangeStream(server, op, spec);
+  auto env = std::make_unique<Environment>(server, spec);
+  MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
+             Prepare(server, op, spec, *env, false, nullptr, plan_summary));
+  if (writes) *writes = pipeline->WritesTo(nullptr, nullptr);
+  return std::unique_ptr<ServerCursor>(
+      std::make_unique<PipelineCursor>(std::move(env), std::move(pipeline)));
+}
+
+Result<void> ExplainPipeline(ServerContext& server, Operation& op, const AggregateSpec& spec,
+                             ExplainVerbosity verbosity, BsonBuilder& reply) {
+  if (IsChangeStream(server, spec.pipeline)) return ExplainChangeStream(server, op, spec, reply);
+  Environment env(server, spec);
+  std::unique_ptr<PlanExecutor> executor;
+  std::string summary;
+  MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
+             Prepare(server, op, spec, env, true, &executor, &summary));
+  const bool run = verbosity != ExplainVerbosity::kQueryPlanner;
+  if (executor && pipeline->empty()) {
+    if (run) {
+      MAYFLY_TRY(executor->RunToEnd());
+    }
+    return executor->Explain(verbosity, {}, reply);
+  }
+  if (run && pipeline->WritesTo(nullptr, nullptr))
+    return Error{LocationCode(51029),
+                 "explain of a pipeline that ends in $out or $merge is possible with verbosity "
+                 "'queryPlanner' only: the others would write"};
+  PlanExecutor* plan = executor.get();
+  if (run) {
+    // All of it, so that every stage has its figures.
+    pipeline->MeasureTime();
+    if (executor) pipeline->SetSource(std::make_unique<ExecutorSource>(std::move(executor), &op));
+    for (;;) {
+      StreamDocument d;
+      MAYFLY_TRY(StreamState state, pipeline->Next(&d));
+      if (state != StreamState::kAdvanced) break;
+    }
+  }
+  reply.Append("explainVersion", "1");
+  BsonArrayBuilder stages = reply.OpenArray("stages");
+  if (plan) {
+    BsonBuilder first = stages.OpenDocument();
+    BsonBuilder cursor = first.OpenDocument("$cursor");
+    MAYFLY_TRY(plan->AppendQueryPlanner({}, verbosity, cursor));
+    if (run) {
+      MAYFLY_TRY(plan->AppendExecutionStats({}, verbosity, cursor));
+    }
+  }
+  pipeline->ExplainStages(stages, static_cast<int>(verbosity));
+  return Ok();
+}
+
+}  // namespace mayfly

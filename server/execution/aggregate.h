@@ -1,0 +1,53 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "query/pipeline/pipeline.h"
+#include "query/plan/executor.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/cursor_manager.h"
+#include "server/dispatch/server_context.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+/// A view taken apart: the collection it stands on in the end, and all pipelines on the way as one
+/// array. Errors: ViewDepthLimitExceeded 165.
+struct ResolvedView {
+  std::string collection;
+  BsonDocument pipeline;  ///< array bytes; empty for a collection
+  bool is_view = false;
+};
+Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
+                                 std::string_view collection);
+
+struct AggregateSpec {
+  std::string_view db, collection;  ///< empty collection: `aggregate: 1`
+  BsonView pipeline;                ///< array
+  BsonView let;
+  BsonValue hint;
+  bool allow_disk_use = true, include_expired = false;
+  bool bypass_validation = false;
+  const CommandContext* ctx =
+      nullptr;  ///< the command, for $currentOp; used before the first batch is complete
+};
+
+/// A parsed pipeline on its source, ready to be pulled: views are resolved, the front of the
+/// pipeline is planned. Blocking. The cursor keeps what it needs and does not refer to `spec`
+/// afterwards. `plan_summary` may be null.
+Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operation& op,
+                                                   const AggregateSpec& spec,
+                                                   std::string* plan_summary,
+                                                   bool* writes = nullptr);
+
+/// The temporary collections of every $out and convertToCapped there is. Whoever calls knows that
+/// none runs: what a process that died, or a primary that was, has left behind.
+std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog);
+void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoPtr>& left);
+
+/// explain of a pipeline, appended to `reply`.
+Result<void> ExplainPipeline(ServerContext& server, Operation& op, const AggregateSpec& spec,
+                             ExplainVerbosity verbosity, BsonBuilder& reply);
+
+}  // namespace mayfly

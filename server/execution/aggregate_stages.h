@@ -1,0 +1,31 @@
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "server/dispatch/command.h"
+#include "server/dispatch/server_context.h"
+
+namespace mayfly {
+
+/// What `$collStats`, `$indexStats`, `$currentOp`, `$listLocalSessions`, `$listSessions` and
+/// `$planCacheStats` answer. `ctx`: the command that asks ($currentOp). Errors: those of their
+/// arguments; NamespaceNotFound 26.
+Result<std::vector<BsonDocument>> AggregateStageDocuments(
+    ServerContext& server, const CommandContext* ctx, Operation& op, std::string_view stage,
+    std::string_view db, std::string_view collection, BsonView spec);
+
+/// The next documents of `$tombstones`; see PipelineEnvironment::Tombstones. Tombstones of
+/// collections that were dropped are not shown.
+Result<std::vector<BsonDocument>> AggregateTombstones(ServerContext& server, Operation& op,
+                                                      std::string_view db,
+                                                      std::string_view collection, BsonView spec,
+                                                      std::string* position);
+
+/// collStats' numbers, also of `$collStats: {storageStats: …}`. `scale` divides sizes.
+void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, int64_t scale,
+                           bool with_ns, BsonBuilder& out);
+
+/// An index as listIndexes and $indexStats show it.
+void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBuilder& out);
+
+}  // namespace mayfly

@@ -1,0 +1,15 @@
+#pragma once
+#include <string_view>
+
+#include "storage/catalog/catalog_types.h"
+
+namespace mayfly {
+
+struct ServerContext;
+
+/// The collection that a command needs. Threads: any. Errors: InvalidNamespace 73,
+/// NamespaceNotFound 26, CommandNotSupportedOnView 166.
+Result<CollectionInfoPtr> ExistingCollection(ServerContext& server, std::string_view db,
+                                             std::string_view collection);
+
+}  // namespace mayfly

@@ -1,0 +1,332 @@
+#include "server/execution/index_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "protocol/extended_json.h"
+#include "protocol/utf8.h"
+#include "query/match/record_filter.h"
+#include "server/dispatch/arg_reader.h"
+#include "storage/storage.h"
+#include "ttl/reap_limits.h"
+
+namespace mayfly {
+namespace {
+
+Error Cannot(std::string message) { return {ErrorCode::kCannotCreateIndex, std::move(message)}; }
+
+Result<std::vector<IndexField>> ParseKey(BsonView key) {
+  std::vector<IndexField> fields;
+  if (key.empty()) return Cannot("Index keys cannot be an empty object");
+  for (const BsonElement& e : key) {
+    if (e.name.empty()) return Cannot("Index keys cannot contain an empty field name");
+    if (e.name.front() == '.' || e.name.back() == '.' ||
+        e.name.find("..") != std::string_view::npos)
+      return Cannot("Index key contains an illegal field name: an empty part in '" +
+                    std::string(e.name) + "'");
+    if (e.name == "$**" || e.name.ends_with(".$**"))
+      return Cannot("wildcard indexes are not supported by this server");
+    if (e.name.front() == '$' || e.name.find(".$") != std::string_view::npos) {
+      bool dbref =
+          e.name.ends_with(".$id") || e.name.ends_with(".$ref") || e.name.ends_with(".$db");
+      if (!dbref)
+        return Cannot("Index key contains an illegal field name: field name starts with '$'.");
+    }
+    for (const IndexField& f : fields)
+      if (f.path == e.name)
+        return Cannot("The field '" + std::string(e.name) + "' appears twice in the index key");
+    IndexField f;
+    f.path = e.name;
+    if (e.value.IsNumber()) {
+      double d = e.value.NumberAsDouble();
+      if (d == 0 || std::isnan(d)) return Cannot("Values in the index key pattern cannot be 0.");
+      f.descending = d < 0;
+    } else if (e.value.IsString()) {
+      std::string_view type = e.value.String();
+      if (type.empty()) return Cannot("Values in the index key pattern cannot be empty strings");
+      if (type == "text" || type == "2d" || type == "2dsphere" || type == "hashed" ||
+          type == "geoHaystack")
+        return Cannot("Index type '" + std::string(type) + "' of field '" + std::string(e.name) +
+                      "' is not supported by this server: use 1 or -1");
+      return Cannot("Unknown index plugin '" + std::string(type) + "'");
+    } else {
+      return Cannot("Values in v:2 index key pattern cannot be of type " +
+                    std::string(BsonTypeName(e.value.type())) +
+                    ". Only numbers > 0, numbers < 0, and strings are allowed.");
+    }
+    fields.push_back(std::move(f));
+    if (fields.size() > 32) return Cannot("Index key pattern has more than 32 fields");
+  }
+  return fields;
+}
+
+Error WrongType(std::string_view option, BsonType got, const char* expected) {
+  return {ErrorCode::kTypeMismatch, "The field '" + std::string(option) + "' has value of type " +
+                                        std::string(BsonTypeName(got)) +
+                                        ", which is not convertible to " + expected};
+}
+
+}  // namespace
+
+Result<void> CheckIndexName(std::string_view name) {
+  if (name.empty()) return Cannot("The index name cannot be empty");
+  if (name == "*") return Error{ErrorCode::kBadValue, "The index name '*' is not valid."};
+  if (name.find('\0') != std::string_view::npos)
+    return Cannot("The index name cannot contain NUL bytes");
+  // Statistics and the metrics page show it.
+  if (!IsUtf8(name)) return Cannot("The index name must be valid UTF-8");
+  return Ok();
+}
+
+Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where) {
+  if (!v.IsString()) return WrongType(where, v.type(), "string");
+  if (v.String() == "exact") return ExpireReads::kExact;
+  if (v.String() == "lazy") return ExpireReads::kLazy;
+  return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(v.String()) +
+                                         "' for field '" + std::string(where) +
+                                         "' is not a valid value: it is exact or lazy"};
+}
+
+std::string_view ExpireReadsName(ExpireReads r) {
+  return r == ExpireReads::kExact ? "exact" : "lazy";
+}
+
+Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {
+  std::string where = "TTL index '" + std::string(name) + "': 'expireAfterSeconds' ";
+  if (!v.IsNumber())
+    return Cannot(where + "must be a number, but it is of type " +
+                  std::string(BsonTypeName(v.type())));
+  double d = v.NumberAsDouble();
+  if (std::isnan(d))
+    return Cannot(where + "must be within the range 0 to 2147483647, but it is NaN");
+  if (d < 0 || d >= 2147483648.0)
+    return Cannot(where + "must be within the range 0 to 2147483647, but it is " +
+                  ToRelaxedJson(v));
+  return static_cast<int32_t>(v.NumberAsInt64());
+}
+
+namespace {
+
+/// The options of an index specification besides what IndexInfo keeps.
+struct SpecOptions {
+  BsonValue expire;  ///< expireAfterSeconds
+  bool clustered = false, reap = false;
+  std::vector<std::string_view> ignored;  ///< names that no index has
+};
+
+Result<void> CheckName(BsonValue key, BsonValue name) {
+  if (key.missing())
+    return Error{ErrorCode::kFailedToParse,
+                 "The 'key' field is a required property of an index specification"};
+  if (!key.IsDocument()) return WrongType("key", key.type(), "object");
+  if (name.missing())
+    return Error{ErrorCode::kFailedToParse,
+                 "The 'name' field is a required property of an index specification"};
+  if (!name.IsString()) return WrongType("name", name.type(), "string");
+  return CheckIndexName(name.String());
+}
+
+Result<bool> Boolean(std::string_view option, BsonValue v) {
+  if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType(option, v.type(), "bool");
+  return v.Truthy();
+}
+
+Result<void> CheckCollation(BsonValue v) {
+  if (!v.IsDocument()) return WrongType("collation", v.type(), "object");
+  BsonValue locale = v.Document()["locale"];
+  if (!locale.IsString() || locale.String() != "simple")
+    return Error{
+        ErrorCode::kNotImplemented,
+        "collation is not supported by this server: leave it out or use {locale: 'simple'}"};
+  return Ok();
+}
+
+/// Options of kinds of index, or of storage engines, that this server does not have.
+bool IsOptionOfOthers(std::string_view o) {
+  constexpr std::string_view kOthers[] = {"2dsphereIndexVersion",
+                                          "bits",
+                                          "bucketSize",
+                                          "default_language",
+                                          "language_override",
+                                          "max",
+                                          "min",
+                                          "storageEngine",
+                                          "textIndexVersion",
+                                          "weights",
+                                          "wildcardProjection"};
+  return std::find(std::begin(kOthers), std::end(kOthers), o) != std::end(kOthers);
+}
+
+/// Reads the options into `i` and `out`. `more` gets those that only listIndexes shows.
+Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unknown, IndexInfo& i,
+                         SpecOptions* out, BsonBuilder& more) {
+  for (const BsonElement& e : spec) {
+    std::string_view o = e.name;
+    if (o == "key" || o == "name") continue;
+    // Not given: what TypeORM, for one, sends for options that were left out.
+    if (e.value.IsNull() && (o == "unique" || o == "sparse" || o == "background" || o == "hidden" ||
+                             o == "prepareUnique"))
+      continue;
+    if (o == "v") {
+      if (!e.value.IsNumber()) return WrongType(o, e.value.type(), "int");
+      int64_t v = e.value.NumberAsInt64();
+      if (v != 1 && v != 2)
+        return Cannot("Invalid index specification: index version v=" + std::to_string(v) +
+                      " is not supported");
+      // An index of version 1 is like any other here; that it was asked for is shown (manual:
+      // "createIndexes", `v`).
+      if (v == 1) more.Append("v", 1);
+    } else if (o == "ns" || o == "dropDups") {
+      // Accepted and without meaning since MongoDB 3.0 and 4.2: not kept.
+    } else if (o == "background") {
+      // Without meaning since MongoDB 4.2 (manual "createIndexes"), but shown by listIndexes.
+      more.Append(e);
+    } else if (o == "unique") {
+      MAYFLY_TRY(i.unique, Boolean(o, e.value));
+    } else if (o == "sparse") {
+      MAYFLY_TRY(i.sparse, Boolean(o, e.value));
+    } else if (o == "hidden") {
+      MAYFLY_TRY(i.hidden, Boolean(o, e.value));
+    } else if (o == "prepareUnique") {
+      MAYFLY_TRY(i.prepare_unique, Boolean(o, e.value));
+    } else if (o == "clustered") {
+      MAYFLY_TRY(out->clustered, Boolean(o, e.value));
+    } else if (o == "expireAfterSeconds") {
+      out->expire = e.value;
+    } else if (o == "expireReads") {
+      MAYFLY_TRY(i.expire_reads, ParseExpireReads(e.value, o));
+    } else if (o == "reap") {
+      MAYFLY_TRY(ParseReapLimits(e.value, ErrorCode::kCannotCreateIndex, i.name));
+      out->reap = true;
+      if (!e.value.Document().empty()) more.Append(e);
+    } else if (o == "partialFilterExpression") {
+      if (!e.value.IsDocument()) return WrongType(o, e.value.type(), "object");
+      i.has_partial_filter = true;
+      i.partial_filter = BsonDocument(e.value.Document());
+      Result<std::shared_ptr<const RecordFilter>> f =
+          CompileRecordFilter(e.value.Document(), true, &server.clock());
+      if (!f) return f.error();
+      i.filter = f.value();
+    } else if (o == "collation") {
+      MAYFLY_TRY(CheckCollation(e.value));
+    } else if (IsOptionOfOthers(o)) {
+      return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                   "The field '" + std::string(o) +
+                       "' is not valid for this kind of index, or not supported by this server. "
+                       "Specification: " +
+                       ToRelaxedJson(spec)};
+    } else if (ignore_unknown) {
+      out->ignored.push_back(o);
+    } else {
+      return Error{
+          ErrorCode::kInvalidIndexSpecificationOption,
+          "The field '" + std::string(o) +
+              "' is not valid for an index specification. Specification: " + ToRelaxedJson(spec)};
+    }
+  }
+  return Ok();
+}
+
+/// The specification of {_id: 1}, which every collection has already.
+Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecOptions& options) {
+  for (const BsonElement& e : spec)
+    if (e.name != "key" && e.name != "name" && e.name != "v" && e.name != "ns" &&
+        e.name != "background" && e.name != "collation" &&
+        std::find(options.ignored.begin(), options.ignored.end(), e.name) ==
+            options.ignored.end() &&
+        !(e.name == "unique" && coll && coll->clustered))
+      return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                   "The field '" + std::string(e.name) +
+                       "' is not valid for an _id index specification. Specification: " +
+                       ToRelaxedJson(spec)};
+  return Ok();
+}
+
+/// Rules R11 to R13 and R20 of TTL indexes. `*note`: what the reply says of an option that was left
+/// out.
+Result<void> SetExpireAfterSeconds(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+                                   BsonValue expire, IndexInfo& i, std::string* note) {
+  // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
+  MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));
+  if (coll && coll->capped) {
+    if (coll->clustered)
+      return Error{LocationCode(6049202),
+                   "Cannot create a TTL index on a capped clustered collection: " + coll->ns};
+    return Cannot("TTL index '" + i.name + "': Cannot create TTL index on a capped collection");
+  }
+  for (const IndexField& f : i.fields)
+    if (f.path == "_id")
+      return Error{ErrorCode::kInvalidIndexSpecificationOption,
+                   "The field 'expireAfterSeconds' is not valid for an index on _id"};
+  if (i.fields.size() > 1) {
+    if (server.ttl_settings().compound_indexes.load() == 0)
+      return Cannot("TTL index '" + i.name +
+                    "': TTL indexes are single-field indexes, compound indexes do not support "
+                    "TTL. Index spec: " +
+                    ToRelaxedJson(spec));
+    *note = "index '" + i.name +
+            "' has a compound key: expireAfterSeconds has no effect and was left out "
+            "(ttlCompoundIndexes)";
+    server.log().Write(LogSeverity::kWarning, LogComponent::kIndex, 5479201,
+                       "expireAfterSeconds left out of a compound index",
+                       BuildBson([&](BsonBuilder& b) { b.Append("index", i.name); }));
+  } else {
+    i.expire_after_seconds = seconds;
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+                                 std::string* note, bool ignore_unknown) {
+  // Errors show all of it, and each option is looked for among those before it.
+  if (spec.Count() > static_cast<int>(kMaxCommandFields))
+    return Error{ErrorCode::kBadValue, "An index specification may have no more than " +
+                                           std::to_string(kMaxCommandFields) + " fields"};
+  BsonValue key = spec["key"], name = spec["name"];
+  MAYFLY_TRY(CheckName(key, name));
+  IndexInfo i;
+  i.name = name.String();
+  i.key = BsonDocument(key.Document());
+  MAYFLY_TRY(i.fields, ParseKey(key.Document()));
+  const bool is_id_key =
+      i.fields.size() == 1 && i.fields[0].path == "_id" && !i.fields[0].descending;
+  SpecOptions options;
+  std::string extra;
+  BsonBuilder more(extra);
+  MAYFLY_TRY(ReadOptions(server, spec, ignore_unknown, i, &options, more));
+  more.Done();
+  i.extra = BsonDocument(std::move(extra));
+  if (options.clustered)
+    return Cannot(
+        "Cannot create a clustered index with createIndexes: it is an option of the create "
+        "command");
+  if (is_id_key) {
+    MAYFLY_TRY(CheckIdIndex(coll, spec, options));
+    // The index is there already, under its own name: drivers send the name that they make of any
+    // key, `_id_1`.
+    i.name = "_id_";
+    i.extra = BsonDocument();
+    return i;
+  }
+  if (i.name == "_id_")
+    return Error{ErrorCode::kBadValue,
+                 "The index name '_id_' is reserved for the _id index, which must have key pattern "
+                 "{_id: 1}, found key: " +
+                     ToRelaxedJson(i.key.view())};
+  if (options.reap && (options.expire.missing() || i.fields.size() > 1))
+    return Cannot("index '" + i.name +
+                  "': reap is an option of TTL indexes: it needs expireAfterSeconds and one field");
+  if (i.sparse && i.has_partial_filter)
+    return Cannot("cannot mix \"partialFilterExpression\" and \"sparse\" options");
+  if (options.expire.missing() && i.expire_reads != ExpireReads::kDefault)
+    return Cannot("expireReads is for TTL indexes: index '" + i.name +
+                  "' has no expireAfterSeconds");
+  if (!options.expire.missing()) {
+    MAYFLY_TRY(SetExpireAfterSeconds(server, coll, spec, options.expire, i, note));
+  }
+  return i;
+}
+
+}  // namespace mayfly

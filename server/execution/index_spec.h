@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "server/dispatch/server_context.h"
+#include "storage/catalog/catalog.h"
+
+namespace mayfly {
+
+/// Reads and checks one entry of createIndexes' `indexes` for the collection (null: it does not
+/// exist yet). `note` gets a remark for the reply, if there is one. Errors: CannotCreateIndex 67,
+/// InvalidIndexSpecificationOption 197, FailedToParse 9, TypeMismatch 14, BadValue 2 (manual
+/// "createIndexes"; EXPIRY.md A.3). `ignore_unknown`: options that no index has are left out
+/// (createIndexes' ignoreUnknownIndexOptions, which mongorestore sends), rather than refused.
+Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+                                 std::string* note, bool ignore_unknown = false);
+
+/// What any index may be called, that of a clustered collection too. Errors: CannotCreateIndex 67,
+/// BadValue 2 for "*".
+Result<void> CheckIndexName(std::string_view name);
+
+/// `expireReads` of an index: "exact" or "lazy" (EXPIRY C.2). Errors: TypeMismatch 14, BadValue 2.
+Result<ExpireReads> ParseExpireReads(BsonValue v, std::string_view where);
+std::string_view ExpireReadsName(ExpireReads r);
+
+/// The reading of a TTL index's seconds at creation. Errors: CannotCreateIndex 67.
+Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view index_name);
+
+}  // namespace mayfly

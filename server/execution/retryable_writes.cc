@@ -1,0 +1,399 @@
+#include "server/execution/retryable_writes.h"
+
+#include <algorithm>
+
+#include "server/dispatch/fail_points.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/session_store.h"
+#include "storage/keys/key_format.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+// clang-format off
+// Rows of Keyspace::kCatalog (docs/on-disk-format.md "Sessions"):
+//
+//   "txn/" id:16             := 01 number:le64 last_write:le64 chunks:le32 entry*
+//   "txn/" id:16 chunk:be32  := entry*
+//   entry := kind:u8 first:le32 count:le32 [BSON]
+//
+// The first row is rewritten with each statement; what grows beyond kInlineBytes moves to chunk
+// rows, so that a batch of n statements writes O(n) bytes.
+// clang-format on
+
+namespace {
+
+constexpr std::string_view kPrefix = "txn/";
+constexpr size_t kIdBytes = 16, kHeadKey = 4 + kIdBytes, kHeadBytes = 1 + 8 + 8 + 4;
+constexpr char kRowVersion = 1;
+constexpr size_t kInlineBytes = 1024;
+
+std::string HeadKey(std::string_view id) { return std::string(kPrefix).append(id); }
+
+std::string ChunkKey(std::string_view id, uint32_t chunk) {
+  std::string key = HeadKey(id);
+  char b[4];
+  StoreBe32(b, chunk);
+  return key.append(b, 4);
+}
+
+struct Head {
+  int64_t number = 0, last_write = 0;
+  uint32_t chunks = 0;
+  std::string_view entries;
+};
+
+std::string EncodeHead(const Head& h) {
+  std::string v(kHeadBytes, '\0');
+  v[0] = kRowVersion;
+  StoreLe<int64_t>(v.data() + 1, h.number);
+  StoreLe<int64_t>(v.data() + 9, h.last_write);
+  StoreLe<uint32_t>(v.data() + 17, h.chunks);
+  return v.append(h.entries);
+}
+
+Result<Head> DecodeHead(std::string_view v) {
+  if (v.size() < kHeadBytes || v[0] != kRowVersion)
+    return Error{ErrorCode::kInternalError, "a session's row is damaged or of a later version"};
+  return Head{LoadLe<int64_t>(v.data() + 1), LoadLe<int64_t>(v.data() + 9),
+              LoadLe<uint32_t>(v.data() + 17), v.substr(kHeadBytes)};
+}
+
+constexpr size_t kEntryHead = 1 + 4 + 4;
+
+bool HasDocument(StatementResult::Kind k) {
+  return k == StatementResult::Kind::kUpserted || k == StatementResult::Kind::kFoundAndModified;
+}
+
+}  // namespace
+
+void AppendStatementResult(const StatementResult& r, std::string* entries, size_t* last) {
+  if (!HasDocument(r.kind) && *last < entries->size()) {
+    char* e = entries->data() + *last;
+    const int32_t first = LoadLe<int32_t>(e + 1), count = LoadLe<int32_t>(e + 5);
+    if (e[0] == static_cast<char>(r.kind) && static_cast<int64_t>(first) + count == r.first) {
+      StoreLe<int32_t>(e + 5, count + r.count);
+      return;
+    }
+  }
+  *last = entries->size();
+  char head[kEntryHead];
+  head[0] = static_cast<char>(r.kind);
+  StoreLe<int32_t>(head + 1, r.first);
+  StoreLe<int32_t>(head + 5, r.count);
+  entries->append(head, kEntryHead);
+  if (HasDocument(r.kind)) entries->append(r.document.view().bytes());
+}
+
+Result<void> ReadStatementResults(std::string_view in, std::vector<StatementResult>* out) {
+  const Error damaged{ErrorCode::kInternalError, "a session's kept results are damaged"};
+  while (!in.empty()) {
+    if (in.size() < kEntryHead) return damaged;
+    StatementResult r;
+    const auto kind = static_cast<uint8_t>(in[0]);
+    if (kind < 1 || kind > 5) return damaged;
+    r.kind = static_cast<StatementResult::Kind>(kind);
+    r.first = LoadLe<int32_t>(in.data() + 1);
+    r.count = LoadLe<int32_t>(in.data() + 5);
+    if (r.count < 1) return damaged;
+    in.remove_prefix(kEntryHead);
+    if (HasDocument(r.kind)) {
+      if (in.size() < 5) return damaged;
+      const int32_t size = LoadLe<int32_t>(in.data());
+      if (size < 5 || static_cast<size_t>(size) > in.size()) return damaged;
+      r.document = BsonDocument(BsonView(in.data()));
+      in.remove_prefix(static_cast<size_t>(size));
+    }
+    out->push_back(std::move(r));
+  }
+  return Ok();
+}
+
+Error NotRetryable(std::string_view why) {
+  return {ErrorCode::kInvalidOptions, "Cannot use retryable writes with " + std::string(why)};
+}
+
+RetryableWrite::~RetryableWrite() {
+  if (active()) ctx_.session->CheckIn();
+}
+
+Result<void> RetryableWrite::SetStatementIds(std::optional<BsonView> ids,
+                                             std::optional<int64_t> first, size_t statements) {
+  auto valid = [](int64_t id) { return id >= 0 && id <= INT32_MAX - 1'000'000; };
+  if (ids && first)
+    return Error{ErrorCode::kInvalidOptions,
+                 "May not specify both stmtId and stmtIds in write command"};
+  if (first) {
+    if (!valid(*first))
+      return Error{ErrorCode::kBadValue, "stmtId must be a non-negative 32-bit number"};
+    first_id_ = static_cast<int32_t>(*first);
+  }
+  if (!ids) return Ok();
+  for (const BsonElement& e : *ids) {
+    int64_t id = 0;
+    if (!e.value.IsNumber() || !e.value.ExactInt64(&id) || !valid(id))
+      return Error{ErrorCode::kTypeMismatch, "stmtIds must hold non-negative 32-bit numbers"};
+    ids_.push_back(static_cast<int32_t>(id));
+  }
+  if (ids_.size() != statements)
+    return Error{ErrorCode::kInvalidLength,
+                 "Number of statement ids must match the number of batch entries. Got " +
+                     std::to_string(ids_.size()) + " statement ids but " +
+                     std::to_string(statements) + " operations."};
+  return Ok();
+}
+
+Awaitable<Result<void>> RetryableWrite::Begin() {
+  if (!ctx_.txn_number) co_return Ok();
+  // The first try may still run, on a connection that the client has given up. Rare; nobody else
+  // waits for it.
+  for (int64_t wait = 200; !ctx_.session->TryCheckOut();
+       wait = std::min<int64_t>(wait * 2, 10'000)) {
+    MAYFLY_CO_TRY(co_await ctx_.SleepUntil(ctx_.server.clock().MonotonicMicros() + wait));
+  }
+  state_ = &ctx_.session->transaction();
+  MAYFLY_CO_TRY(Load());
+  const int64_t number = *ctx_.txn_number;
+  if (number < state_->number)
+    co_return Error{ErrorCode::kTransactionTooOld,
+                    "Retryable write with txnNumber " + std::to_string(number) +
+                        " is prohibited on session " + UuidToString(ctx_.session->id()) +
+                        " because a newer retryable write with txnNumber " +
+                        std::to_string(state_->number) + " has already started on this session."};
+  if (number > state_->number) {
+    state_->number = number;
+    state_->stale_chunks = std::max(state_->stale_chunks, state_->chunks);
+    state_->chunks = 0;
+    state_->entries.clear();
+    state_->last = 0;
+  } else if (!state_->entries.empty() || state_->chunks > 0) {
+    MAYFLY_CO_TRY(ReadDone());
+  }
+  co_return Ok();
+}
+
+Result<void> RetryableWrite::Load() {
+  const uint64_t epoch = ctx_.server.sessions().transaction_epoch();
+  if (state_->loaded && state_->epoch == epoch) return Ok();
+  *state_ = TransactionState();
+  PinnedValue value;
+  MAYFLY_TRY(bool found, ctx_.server.storage().kv().Get(Keyspace::kCatalog,
+                                                        HeadKey(ctx_.session->id()), &value));
+  if (found) {
+    MAYFLY_TRY(Head head, DecodeHead(value.view()));
+    state_->number = head.number;
+    state_->chunks = head.chunks;
+    state_->entries = head.entries;
+    // Where the last entry begins is not kept: the next one begins a run of its own.
+    state_->last = state_->entries.size();
+  }
+  state_->epoch = epoch;
+  state_->loaded = true;
+  return Ok();
+}
+
+Result<void> RetryableWrite::ReadDone() {
+  for (uint32_t c = 0; c < state_->chunks; ++c) {
+    PinnedValue value;
+    MAYFLY_TRY(bool found, ctx_.server.storage().kv().Get(Keyspace::kCatalog,
+                                                          ChunkKey(ctx_.session->id(), c), &value));
+    if (!found) return Error{ErrorCode::kInternalError, "a session's kept results are incomplete"};
+    MAYFLY_TRY(ReadStatementResults(value.view(), &done_));
+  }
+  MAYFLY_TRY(ReadStatementResults(state_->entries, &done_));
+  std::sort(done_.begin(), done_.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  return Ok();
+}
+
+const StatementResult* RetryableWrite::Find(size_t statement) {
+  if (done_.empty()) return nullptr;
+  const int32_t wanted = id(statement);
+  auto it = std::upper_bound(done_.begin(), done_.end(), wanted,
+                             [](int32_t v, const StatementResult& r) { return v < r.first; });
+  if (it == done_.begin()) return nullptr;
+  --it;
+  if (wanted >= static_cast<int64_t>(it->first) + it->count) return nullptr;
+  if (retried_.empty()) ctx_.server.metrics().retried_commands.Add();
+  ctx_.server.metrics().retried_statements.Add();
+  retried_.push_back(wanted);
+  return &*it;
+}
+
+void RetryableWrite::BeginUnit(WriteUnit& unit) {
+  if (!active()) return;
+  const BsonDocument lsid = BuildBson([&](BsonBuilder& b) {
+    b.AppendBinary("id", 4, ctx_.session->id()).AppendBinary("uid", 0, UserDigest());
+  });
+  unit.SetLogSession(lsid.view(), *ctx_.txn_number);
+}
+
+Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) {
+  if (!active()) return Ok();
+  if (ctx_.server.fail_points().any()) [[unlikely]] {
+    // `times` and `skip` count documents, also those that are committed together.
+    std::optional<BsonDocument> fired;
+    for (size_t n = std::max<size_t>(u.documents, 1); n > 0 && !fired; --n)
+      fired = ctx_.server.fail_points().Fire("onPrimaryTransactionalWrite");
+    if (fired) {
+      const BsonView data = fired->view();
+      const BsonValue close = data["closeConnection"];
+      close_after_commit_ = close.missing() || close.Truthy();
+      if (const BsonValue code = data["failBeforeCommitExceptionCode"]; code.IsNumber()) {
+        ctx_.close_connection = close_after_commit_;
+        return Error{static_cast<ErrorCode>(code.NumberAsInt64()),
+                     "Failing write for onPrimaryTransactionalWrite failpoint"};
+      }
+    }
+  }
+  using Kind = StatementResult::Kind;
+  StatementResult r;
+  r.first = id(statement_ + u.first_document);
+  next_entries_ = state_->entries;
+  next_last_ = state_->last;
+  next_chunks_ = state_->chunks;
+  auto overflow = [&] {
+    unit.Put(Keyspace::kCatalog, ChunkKey(ctx_.session->id(), next_chunks_++), next_entries_);
+    next_entries_.clear();
+    next_last_ = 0;
+  };
+  auto add = [&] {
+    if (next_entries_.size() > kInlineBytes) overflow();
+    AppendStatementResult(r, &next_entries_, &next_last_);
+    if (next_entries_.size() > kInlineBytes && HasDocument(r.kind)) overflow();
+  };
+  if (keep_documents_) {
+    const UpdateResult* update = u.update;
+    r.kind = Kind::kFoundAndModified;
+    r.document = BuildBson([&](BsonBuilder& b) {
+      if (update == nullptr) {
+        b.Append("n", int32_t{1}).Append("value", u.deleted);
+        return;
+      }
+      const bool upserted = !update->upserted_id.missing();
+      b.Append("n", int32_t{1}).Append("existing", !upserted);
+      if (upserted) b.Append("upserted", update->upserted_id.view());
+      const std::optional<BsonDocument>& value = return_new_ ? update->after : update->before;
+      if (value) b.Append("value", *value);
+    });
+    add();
+  } else if (u.kind == UnitResult::Kind::kInsert) {
+    r.kind = Kind::kInserted;
+    if (ids_.empty()) {
+      r.count = static_cast<int32_t>(u.documents);
+      add();
+    } else {
+      for (size_t i = 0; i < u.documents; ++i) {
+        r.first = id(statement_ + u.first_document + i);
+        add();
+      }
+    }
+  } else if (u.kind == UnitResult::Kind::kDelete) {
+    r.kind = Kind::kDeleted;
+    add();
+  } else if (!u.update->upserted_id.missing()) {
+    r.kind = Kind::kUpserted;
+    r.document = BuildBson([&](BsonBuilder& b) { b.Append("_id", u.update->upserted_id.view()); });
+    add();
+  } else {
+    r.kind = Kind::kUpdated;
+    add();
+  }
+  for (uint32_t c = next_chunks_; c < state_->stale_chunks; ++c)
+    unit.Erase(Keyspace::kCatalog, ChunkKey(ctx_.session->id(), c));
+  unit.Put(Keyspace::kCatalog, HeadKey(ctx_.session->id()),
+           EncodeHead({state_->number, ctx_.op.now.millis, next_chunks_, next_entries_}));
+  if (ctx_.server.replica_set() != nullptr) {
+    std::vector<int32_t> ids;
+    for (size_t i = 0; i < std::max<size_t>(1, u.documents); ++i)
+      ids.push_back(
+          id(statement_ + u.first_document + (u.kind == UnitResult::Kind::kInsert ? i : 0)));
+    unit.SetStatements(ids);
+  }
+  return Ok();
+}
+
+void RetryableWrite::AfterCommit(bool committed) {
+  if (!active()) return;
+  if (!committed || ctx_.op.commit_timed_out) {
+    // Whether it happened may be unknown: the store knows.
+    state_->loaded = false;
+    return;
+  }
+  state_->entries.swap(next_entries_);
+  state_->last = next_last_;
+  state_->chunks = next_chunks_;
+  state_->stale_chunks = 0;
+  if (close_after_commit_) ctx_.close_connection = true;
+}
+
+void RetryableWrite::AppendRetried(BsonBuilder& reply) const {
+  if (retried_.empty()) return;
+  BsonArrayBuilder list = reply.OpenArray("retriedStmtIds");
+  for (int32_t id : retried_) list.Append(id);
+}
+
+Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t timeout_millis) {
+  if (!server.writable()) return 0;
+  Storage& storage = server.storage();
+  SessionRegistry& sessions = server.sessions();
+  std::string upper(kPrefix);
+  ++upper.back();
+  auto it = storage.kv().NewIterator(
+      Keyspace::kCatalog,
+      {.lower = std::string(kPrefix), .upper = std::move(upper), .fill_cache = false});
+  constexpr int kPerUnit = 1000;
+  int removed = 0;
+  std::vector<std::string> dead;
+  std::vector<SessionPtr> held;  // nobody may begin a write on what is being removed
+  auto flush = [&]() -> Result<void> {
+    Result<void> done = Ok();
+    if (!dead.empty()) {
+      WriteUnit unit(storage, op);
+      for (const std::string& key : dead) unit.Erase(Keyspace::kCatalog, key);
+      done = storage.committer().Commit(std::move(unit));
+    }
+    dead.clear();
+    for (const SessionPtr& s : held) {
+      s->transaction().loaded = false;
+      s->CheckIn();
+    }
+    held.clear();
+    return done;
+  };
+  Result<void> result = Ok();
+  std::string current;  // the head the chunk rows behind it belong to
+  bool drop = false;
+  for (it->SeekToFirst(); it->Valid() && result; it->Next()) {
+    result = op.CheckInterrupt();
+    const std::string_view key = it->key();
+    if (key.size() == kHeadKey) {
+      if (dead.size() >= kPerUnit && result) result = flush();
+      current = key;
+      drop = false;
+      Result<Head> head = DecodeHead(it->value());
+      if (!head) {
+        result = head.error();
+        break;
+      }
+      const std::string_view id = key.substr(kPrefix.size());
+      if (head.value().last_write + timeout_millis > op.now.millis || sessions.Find(id)) continue;
+      // As old as its last write, so that it does not live on because of us.
+      Result<SessionPtr> session = sessions.Use(id, {head.value().last_write});
+      if (!session || !session.value()->TryCheckOut()) continue;
+      held.push_back(std::move(session).value());
+      drop = true;
+      ++removed;
+    } else if (!key.starts_with(current) || current.empty()) {
+      drop = true;  // left by a sweep that did not end
+    }
+    if (drop) dead.emplace_back(key);
+  }
+  if (result) result = it->status();
+  Result<void> last = flush();
+  if (!result) return result.error();
+  if (!last) return last.error();
+  return removed;
+}
+
+}  // namespace mayfly

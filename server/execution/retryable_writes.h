@@ -1,0 +1,101 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/base/session_registry.h"
+#include "server/dispatch/command.h"
+#include "server/execution/write_ops.h"
+
+namespace mayfly {
+
+/// What a statement of a retryable write did, as it is kept: the same for a run of statements.
+struct StatementResult {
+  enum class Kind : uint8_t {
+    kInserted = 1,
+    kUpdated = 2,
+    kUpserted = 3,
+    kDeleted = 4,
+    kFoundAndModified = 5
+  };
+  Kind kind = Kind::kInserted;
+  int32_t first = 0, count = 1;  ///< statement ids first … first + count - 1
+  /// kUpserted: {_id}; kFoundAndModified: {n, existing, upserted, value}. The other kinds did one
+  /// document a statement: a statement that changed nothing is not kept.
+  BsonDocument document;
+};
+
+/// Appends the row format of `r` (grammar: docs/on-disk-format.md "Sessions"), joining it with the
+/// entry before it, which begins at `*last`, where the two are one run.
+void AppendStatementResult(const StatementResult& r, std::string* entries, size_t* last);
+/// Errors: InternalError 1 for damaged bytes.
+Result<void> ReadStatementResults(std::string_view entries, std::vector<StatementResult>* out);
+
+/// The retryable half of a write command (driver specification "Retryable Writes"): it has the
+/// session for itself while it lives, knows which statements of this transaction number were done
+/// before, and stages the results of the others into the units that do them, so that a retry (also
+/// after a restart, or on another member) answers what the first try would have. Without a
+/// txnNumber it does nothing. One thread at a time.
+class RetryableWrite final : public UnitObserver {
+ public:
+  explicit RetryableWrite(CommandContext& ctx) : ctx_(ctx) {}
+  ~RetryableWrite() override;
+  RetryableWrite(const RetryableWrite&) = delete;
+
+  bool active() const { return state_ != nullptr; }
+  /// Statement ids as the command brings them; without any they count from 0. Before Begin.
+  /// Errors: InvalidLength 16, InvalidOptions 72, TypeMismatch 14.
+  Result<void> SetStatementIds(std::optional<BsonView> ids, std::optional<int64_t> first,
+                               size_t statements);
+  /// Waits for another operation of the session to end. Errors: TransactionTooOld 225.
+  Awaitable<Result<void>> Begin();
+
+  int32_t id(size_t statement) const {
+    return ids_.empty() ? first_id_ + static_cast<int32_t>(statement) : ids_[statement];
+  }
+  /// What the statement did the first time; null: not yet done.
+  const StatementResult* Find(size_t statement);
+  /// The next unit does this statement (an insert: this one and those behind it).
+  void SetStatement(size_t statement) { statement_ = statement; }
+  /// Keep what findAndModify answers: the new or the old document.
+  void KeepDocuments(bool return_new) {
+    keep_documents_ = true;
+    return_new_ = return_new;
+  }
+
+  void BeginUnit(WriteUnit& unit) override;
+  Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) override;
+  void AfterCommit(bool committed) override;
+
+  /// `retriedStmtIds`, if any.
+  void AppendRetried(BsonBuilder& reply) const;
+  const std::vector<int32_t>& retried() const { return retried_; }
+
+ private:
+  Result<void> Load();
+  Result<void> ReadDone();
+
+  CommandContext& ctx_;
+  TransactionState* state_ = nullptr;  ///< of the session, while checked out
+  std::vector<int32_t> ids_;
+  int32_t first_id_ = 0;
+  size_t statement_ = 0;
+  bool keep_documents_ = false, return_new_ = false;
+  bool close_after_commit_ = false;
+  std::vector<StatementResult> done_;  ///< sorted by `first`
+  std::vector<int32_t> retried_;
+  // What the unit that is being committed makes of the state.
+  std::string next_entries_;
+  size_t next_last_ = 0;
+  uint32_t next_chunks_ = 0;
+};
+
+/// Error of a statement that cannot be retried: one that may change many documents.
+/// InvalidOptions 72.
+Error NotRetryable(std::string_view why);
+
+/// Removes what is kept for sessions that nobody has used for `timeout_millis`. Blocking. Only
+/// where writes are possible.
+Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t timeout_millis);
+
+}  // namespace mayfly

@@ -1,0 +1,769 @@
+#include "server/execution/write_ops.h"
+
+#include <thread>
+
+#include "protocol/utf8.h"
+#include "query/expression/insert_prepare.h"
+#include "query/expression/operator.h"
+#include "query/expression/parse_work.h"
+#include "query/match/explain_mismatch.h"
+#include "server/dispatch/replication_gate.h"
+#include "storage/catalog/namespace.h"
+
+namespace mayfly {
+namespace {
+
+constexpr int kDocumentsPerUnit = 1000;
+constexpr size_t kBytesPerUnit = 4 << 20;
+constexpr int kMultiDocumentsPerUnit = 100;
+constexpr int kRetries = 1000;
+
+/// Between two tries of a unit that met another writer: first at once, then ever more politely.
+void BackOff(Operation& op, int attempt) {
+  ++op.write_conflicts;
+  if (attempt < 4)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(std::min(50 << std::min(attempt - 4, 6), 3000)));
+}
+
+/// {errInfo: {failingDocumentId, details}}
+BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
+  return BuildBson([&](BsonBuilder& b) {
+    auto info = b.OpenDocument("errInfo");
+    info.Append("failingDocumentId", doc["_id"]);
+    info.Append("details", ExplainMismatch(coll.validator, doc, now));
+  });
+}
+
+}  // namespace
+
+bool IsRetryable(const Error& e) {
+  return e.code == ErrorCode::kWriteConflict || e.code == ErrorCode::kQueryPlanKilled;
+}
+
+bool EndsCommand(const Error& e) {
+  // Of those that a driver retries it must see the command fail: in `writeErrors` it does not.
+  return e.code == ErrorCode::kInterrupted || e.code == ErrorCode::kMaxTimeMSExpired ||
+         IsRetryableWriteError(e.code);
+}
+
+void WriteErrors::Add(size_t index, Error e) {
+  constexpr size_t kMostBytes = 1 << 20;
+  bytes_ += e.message.size() + e.details.size();
+  if (bytes_ > kMostBytes) {
+    e.message = {};
+    e.details = {};
+  }
+  errors_.emplace_back(static_cast<int32_t>(index), std::move(e));
+}
+
+void WriteErrors::AppendTo(BsonBuilder& reply) const {
+  if (errors_.empty()) return;
+  BsonArrayBuilder list = reply.OpenArray("writeErrors");
+  for (const auto& [index, e] : errors_) {
+    BsonBuilder b = list.OpenDocument();
+    b.Append("index", index).Append("code", static_cast<int32_t>(e.code));
+    b.Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
+    if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
+  }
+}
+
+WriteCommand::WriteCommand(ServerContext& server, Operation& op, std::string_view db,
+                           std::string_view collection)
+    : server_(server), storage_(server.storage()), op_(op), db_(db), collection_(collection) {}
+
+Result<void> WriteCommand::Open() {
+  coll_ = storage_.catalog().Find(db_, collection_);
+  if (!coll_) return ValidateNewNamespace(db_, collection_);
+  if (coll_->is_view)
+    return Error{ErrorCode::kCommandNotSupportedOnView,
+                 "Namespace " + coll_->ns + " is a view, not a collection"};
+  if (coll_->source || (coll_->unreplicated && coll_->ns == "local.system.replset"))
+    return Error{ErrorCode::kInvalidNamespace, "cannot write to '" + coll_->ns + "'"};
+  if (collection_ == "system.profile" || collection_ == "system.views")
+    return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll_->ns};
+  return Ok();
+}
+
+Result<void> WriteCommand::OpenOrCreate() {
+  MAYFLY_TRY(Open());
+  if (!coll_) {
+    MAYFLY_TRY(coll_, storage_.catalog().GetOrCreate(op_, db_, collection_));
+  }
+  return Ok();
+}
+
+Result<void> WriteCommand::SetLet(BsonView let) {
+  return EvaluateLet(let, op_, &scope_, &variables_);
+}
+
+EvalContext WriteCommand::MakeEval() const {
+  EvalContext ctx;
+  ctx.variables = variables_;
+  ctx.variables.resize(static_cast<size_t>(scope_.slots()));
+  ctx.now = op_.now;
+  ctx.cluster_time = op_.cluster_time;
+  ctx.op = &op_;
+  return ctx;
+}
+
+Result<BsonView> WriteCommand::Prepare(BsonView doc) {
+  std::string& scratch = scratch_.emplace_back();
+  MAYFLY_TRY(BsonView ready, PrepareInsert(doc, op_.now, &scratch));
+  if (ready.data() != scratch.data()) scratch_.pop_back();
+  return ready;
+}
+
+Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
+  if (bypass_validation_ || !coll_->validator_filter || coll_->validator_filter->Matches(next))
+    return Ok();
+  if (before && coll_->validation_moderate && !coll_->validator_filter->Matches(*before))
+    return Ok();
+  if (coll_->validation_warn_only) {
+    server_.log().Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
+                        "Document would fail validation", BuildBson([&](BsonBuilder& b) {
+                          b.Append("namespace", coll_->ns).Append("document", next);
+                          b.AppendAll(ValidationFailure(*coll_, next, op_.now));
+                        }));
+    return Ok();
+  }
+  return Error{ErrorCode::kDocumentValidationFailure, "Document failed validation",
+               ValidationFailure(*coll_, next, op_.now).bytes()};
+}
+
+Result<void> WriteCommand::Commit(WriteUnit unit, const UnitResult& r) {
+  if (observer_ == nullptr) return storage_.committer().Commit(std::move(unit));
+  MAYFLY_TRY(observer_->BeforeCommit(unit, r));
+  Result<void> committed = storage_.committer().Commit(std::move(unit));
+  observer_->AfterCommit(committed.has_value());
+  return committed;
+}
+
+Result<std::optional<Instant>> WriteCommand::InsertDeadline(const ExpirySetting& setting,
+                                                            BsonView doc, int64_t* clamped) const {
+  if (!setting.given() && HasNoExpiry(*coll_)) return std::optional<Instant>();
+  MAYFLY_TRY(Deadline d, ResolveDeadline(setting, *coll_, op_.now, doc, nullptr));
+  *clamped += d.clamped;
+  return d.at;
+}
+
+bool WriteCommand::Recoverable(const DeleteCause& cause) const {
+  // Also while it is still stored for another reason: how long is said, not how fast the reaper is.
+  return cause.reason == DeleteReason::kExpiredDocument &&
+         SaturatingDeadline(cause.deadline.millis, coll_->expiry_options.recover_seconds) >
+             op_.now.millis;
+}
+
+Result<bool> WriteCommand::RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked) {
+  std::optional<DeleteCause> cause = Visible().Expired(locked.doc, locked.expire_at);
+  if (!cause) return false;
+  if (coll_->expiry_options.recover_seconds == 0) {
+    Result<void> removed = unit.DeleteExpired(*coll_, locked, *cause);
+    // What cannot go now (its archive does not take it) is absent all the same; the reaper says
+    // why.
+    if (!removed && IsRetryable(removed.error())) return removed.error();
+  }
+  return true;
+}
+
+std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonView> documents,
+                                                         WriteUnit& unit) {
+  unit.set_no_wait(true);
+  int64_t clamped = 0;
+  if (observer_ != nullptr) observer_->BeginUnit(unit);
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const BsonView doc = documents[i];
+    Result<BsonView> ready = Prepare(doc);
+    if (!ready) return ready.error();
+    Result<void> r = Validate(ready.value(), nullptr);
+    if (r) {
+      Result<std::optional<Instant>> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
+      r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
+                   : Result<void>(deadline.error());
+    }
+    if (!r) {
+      if (IsRetryable(r.error())) return std::nullopt;
+      return r;
+    }
+  }
+  clamped_ = clamped;
+  return Ok();
+}
+
+Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
+                                     const std::function<bool(size_t, Error)>& failed) {
+  int64_t inserted = 0;
+  size_t next = 0;
+  bool stopped = false;
+  while (next < documents.size() && !stopped) {
+    for (int attempt = 0;; ++attempt) {
+      // A unit of neighbours; what fails in it is reported once the unit is known to stay.
+      std::vector<std::pair<size_t, Error>> errors;
+      std::optional<Error> conflict;
+      size_t i = next;
+      int64_t staged = 0, clamped = 0;
+      scratch_.clear();
+      WriteUnit unit(storage_, op_);
+      if (observer_ != nullptr) observer_->BeginUnit(unit);
+      for (; i < documents.size() && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
+           ++i) {
+        MAYFLY_TRY(op_.CheckInterrupt());
+        Result<BsonView> ready = Prepare(documents[i]);
+        Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
+        if (r) {
+          Result<std::optional<Instant>> deadline =
+              InsertDeadline(expiry_, ready.value(), &clamped);
+          r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
+                       : Result<void>(deadline.error());
+        }
+        if (r) {
+          ++staged;
+          continue;
+        }
+        if (IsRetryable(r.error())) {
+          conflict = r.error();
+          break;
+        }
+        errors.emplace_back(i, r.error());
+        // Ordered or not is the caller's: it says so when it is told. An error may end the batch,
+        // so what came before goes first.
+        ++i;
+        break;
+      }
+      if (!conflict && staged > 0) {
+        Result<void> committed =
+            Commit(std::move(unit), {.kind = UnitResult::Kind::kInsert,
+                                     .first_document = next,
+                                     .documents = static_cast<size_t>(staged)});
+        if (!committed) {
+          if (!IsRetryable(committed.error())) return committed.error();
+          conflict = committed.error();
+        }
+      }
+      if (conflict) {
+        if (attempt > kRetries) return *conflict;
+        MAYFLY_TRY(op_.CheckInterrupt());
+        if (conflict->code == ErrorCode::kQueryPlanKilled) {
+          MAYFLY_TRY(OpenOrCreate());
+        }
+        BackOff(op_, attempt);
+        continue;
+      }
+      inserted += staged;
+      clamped_ += clamped;
+      op_.n_inserted += staged;
+      next = i;
+      for (auto& [index, error] : errors)
+        if (!failed(index, std::move(error))) stopped = true;
+      break;
+    }
+  }
+  scratch_.clear();
+  if (inserted > 0) NotifyInserted();
+  return inserted;
+}
+
+Result<std::shared_ptr<const MatchExpression>> WriteCommand::ParseFilter(BsonView filter) {
+  MatchParseOptions o;
+  o.scope = &scope_;
+  o.allow_where = true;
+  ParseWork work(&op_);
+  MAYFLY_TRY(MatchPtr match, ParseMatch(filter, o));
+  return std::shared_ptr<const MatchExpression>(std::move(match));
+}
+
+Result<std::unique_ptr<PlanExecutor>> WriteCommand::Find(
+    BsonView filter, std::shared_ptr<const MatchExpression> match, BsonView sort, BsonValue hint,
+    int64_t limit, bool include_expired) {
+  QuerySpec spec;
+  spec.coll = coll_;
+  spec.filter = filter;
+  spec.match = std::move(match);
+  spec.sort = sort;
+  spec.hint = hint;
+  spec.batch_hint = limit;
+  spec.include_expired = include_expired;
+  spec.scope = &scope_;
+  spec.variables = &variables_;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
+             MakeFindExecutor(storage_, op_, std::move(spec)));
+  if (plan_summary_.empty()) plan_summary_ = executor->PlanSummary();
+  return executor;
+}
+
+namespace {
+
+/// The expiration of a statement: its own, or `$expire` in its update. Errors: InvalidOptions 72.
+Result<ExpirySetting> CombineExpiry(const UpdateStatement& s, const Update& update) {
+  if (!update.expiry().given()) return s.expiry;
+  if (s.expiry.given())
+    return Error{ErrorCode::kInvalidOptions,
+                 "$expire and the command's expireAfterSeconds, expireAt or preserveExpiry exclude "
+                 "each other, give one of them"};
+  return update.expiry();
+}
+
+/// Whether a write that leaves the document's bytes as they are can move its deadline: one that
+/// says so, and a replacement, which is a mutation whatever it brings. Operators that change
+/// nothing are none.
+bool MayMoveDeadline(const ExpirySetting& setting, bool whole, std::optional<Instant> current,
+                     const CollectionInfo& coll) {
+  if (setting.given()) return true;
+  return whole && (current || !HasNoExpiry(coll));
+}
+
+/// The `_id` a statement names, when it is nothing but {_id: value}.
+bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, BsonValue hint,
+             BsonValue* id) {
+  QuerySpec spec;
+  spec.coll = coll;
+  spec.filter = filter;
+  spec.sort = sort;
+  spec.hint = hint;
+  return IsPointRead(spec, id);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateStatement& s) {
+  // The names of `c` end with the statement; their values stay in their slots for the evaluation.
+  std::vector<VariableId> names;
+  if (s.constants) {
+    for (const BsonElement& e : *s.constants) {
+      MAYFLY_TRY(CheckVariableName(e.name));
+    }
+    for (const BsonElement& e : *s.constants) {
+      names.push_back(scope_.Define(e.name));
+      variables_.resize(static_cast<size_t>(scope_.slots()));
+      variables_[static_cast<size_t>(names.back())] = Value::Copy(e.value);
+    }
+  }
+  ParseWork work(&op_);
+  Result<std::unique_ptr<mayfly::Update>> update = mayfly::Update::Parse(
+      s.update, s.array_filters, scope_, {.multi = s.multi, .upsert = s.upsert});
+  for (VariableId id : names) scope_.Undefine(id);
+  return update;
+}
+
+std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool upsert,
+                                                      WriteUnit& unit, WriteUnit::Locked* locked) {
+  unit.set_no_wait(true);
+  Observe(unit);
+  std::string key;
+  Storage::AppendRecordKey(*coll_, id, key);
+  Result<bool> current = unit.LockAndRead(*coll_, key, locked);
+  if (current && current.value() && (locked->expire_at || coll_->HasTtlRules())) {
+    if (upsert && Visible().Expired(locked->doc, locked->expire_at)) return std::nullopt;
+    current = RemoveIfExpired(unit, *locked);
+    if (current) current = !current.value();
+  }
+  if (!current && IsRetryable(current.error())) return std::nullopt;
+  return current;
+}
+
+/// What is larger may have many thousands of index entries: a worker goes over those.
+constexpr size_t kInlineDocumentBytes = 64 << 10;
+
+std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateStatement& s,
+                                                                 WriteUnit& unit) {
+  BsonValue id;
+  if (!coll_ || s.multi || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
+    return std::nullopt;
+  Result<std::unique_ptr<mayfly::Update>> update = ParseUpdate(s);
+  if (!update) return update.error();
+  if (update.value()->NeedsPosition()) return std::nullopt;
+  Result<ExpirySetting> setting = CombineExpiry(s, *update.value());
+  if (!setting) return setting.error();
+  WriteUnit::Locked locked;
+  const std::optional<Result<bool>> found = LockCurrent(id, s.upsert, unit, &locked);
+  if (!found) return std::nullopt;
+  if (!*found) return found->error();
+  if (!found->value()) {
+    if (s.upsert) return std::nullopt;
+    return UpdateResult{};
+  }
+  if (locked.doc.size() > kInlineDocumentBytes) return std::nullopt;
+  ++op_.docs_examined;
+  ++op_.keys_examined;
+  EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  metadata.expire_at = locked.expire_at;
+  eval.metadata = &metadata;
+  std::string& next = scratch_.emplace_back();
+  Result<bool> changed = update.value()->ApplyTo(locked.doc, -1, false, eval, &next);
+  if (!changed) return changed.error();
+  UpdateResult r;
+  r.matched = 1;
+  ++op_.n_matched;
+  const bool whole = update.value()->kind() == UpdateKind::kReplacement;
+  if (!changed.value()) {
+    if (whole) {
+      // As with MongoDB: a replacement is a write although it stores what is there.
+      if (Result<void> valid = Validate(locked.doc, &locked.doc); !valid) return valid.error();
+    }
+    if (!MayMoveDeadline(setting.value(), whole, locked.expire_at, *coll_)) return r;
+    next.assign(locked.doc.bytes());
+  }
+  BsonView after(next);
+  Replaced before{locked.doc, locked.expire_at, whole};
+  Deadline deadline;
+  if (setting.value().given() || !HasNoExpiry(*coll_)) {
+    Result<Deadline> resolved = ResolveDeadline(setting.value(), *coll_, op_.now, after, &before);
+    if (!resolved) return resolved.error();
+    deadline = resolved.value();
+  }
+  if (!changed.value() && deadline.at == locked.expire_at) {
+    clamped_ += deadline.clamped;
+    return r;
+  }
+  Result<void> ok = changed.value() ? Validate(after, &locked.doc) : Ok();
+  unit.SetReplacement(whole);
+  if (ok) ok = unit.Update(*coll_, locked, after, deadline.at);
+  if (ok) clamped_ += deadline.clamped;
+  if (!ok) {
+    if (IsRetryable(ok.error())) return std::nullopt;
+    return ok.error();
+  }
+  r.modified = 1;
+  ++op_.n_modified;
+  return r;
+}
+
+std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatement& s,
+                                                            WriteUnit& unit) {
+  BsonValue id;
+  if (!coll_ || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
+    return std::nullopt;
+  WriteUnit::Locked locked;
+  const std::optional<Result<bool>> found = LockCurrent(id, false, unit, &locked);
+  if (!found) return std::nullopt;
+  if (!*found) return found->error();
+  if (!found->value()) return int64_t{0};
+  if (locked.doc.size() > kInlineDocumentBytes) return std::nullopt;
+  ++op_.docs_examined;
+  ++op_.keys_examined;
+  Result<void> ok = unit.Delete(*coll_, locked);
+  if (!ok) {
+    if (IsRetryable(ok.error())) return std::nullopt;
+    return ok.error();
+  }
+  ++op_.n_deleted;
+  return int64_t{1};
+}
+
+Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
+                                          const MatchExpression* match, bool want_documents) {
+  if (!coll_) {
+    MAYFLY_TRY(OpenOrCreate());
+  }
+  EvalContext eval = MakeEval();
+  scratch_.clear();
+  MAYFLY_TRY(std::string made, update.MakeUpsert(match, op_.now, eval));
+  scratch_.push_back(std::move(made));
+  BsonView ready(scratch_.front());
+  MAYFLY_TRY(Validate(ready, nullptr));
+  int64_t clamped = 0;
+  MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline(expiry, ready, &clamped));
+  WriteUnit unit(storage_, op_);
+  Observe(unit);
+  MAYFLY_TRY(unit.Insert(*coll_, ready, deadline));
+  UpdateResult r;
+  r.upserted_id = Value::Copy(ready["_id"]);
+  if (want_documents) r.after = BsonDocument(ready);
+  r.after_expires = deadline;
+  MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &r}));
+  clamped_ += clamped;
+  ++op_.n_inserted;
+  NotifyInserted();
+  return r;
+}
+
+Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_documents) {
+  MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
+  std::unique_ptr<mayfly::Update> update;
+  ExpirySetting setting = s.expiry;
+  if (!s.update.missing()) {
+    MAYFLY_TRY(update, ParseUpdate(s));
+    MAYFLY_TRY(setting, CombineExpiry(s, *update));
+  }
+  const bool whole = update && update->kind() == UpdateKind::kReplacement;
+  EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  eval.metadata = &metadata;
+  UpdateResult result;
+  const int per_unit = s.multi ? kMultiDocumentsPerUnit : 1;
+  for (int attempt = 0;; ++attempt) {
+    MAYFLY_TRY(op_.CheckInterrupt());
+    bool again = false;
+    if (coll_) {
+      MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
+                 Find(s.filter, match, s.sort, s.hint, s.multi ? 0 : 1, s.recover));
+      std::vector<std::string> keys;
+      const Visibility visible = Visible();
+      // One unit: locks each record, looks again whether it still matches, applies. On a conflict
+      // the unit is dropped and its records are tried one by one.
+      auto apply = [&](std::span<const std::string> batch, int64_t* matched,
+                       int64_t* modified) -> Result<void> {
+        scratch_.clear();
+        *matched = *modified = 0;
+        int64_t clamped = 0;
+        WriteUnit unit(storage_, op_);
+        Observe(unit);
+        std::vector<WriteUnit::Locked> locked(batch.size());
+        for (size_t i = 0; i < batch.size(); ++i) {
+          WriteUnit::Locked& l = locked[i];
+          MAYFLY_TRY(bool there, unit.LockAndRead(*coll_, batch[i], &l));
+          if (!there) continue;
+          std::optional<DeleteCause> expired = visible.Expired(l.doc, l.expire_at);
+          if (s.recover ? !expired || !Recoverable(*expired) : expired.has_value()) continue;
+          int position = -1;
+          eval.root = l.doc;
+          metadata.expire_at = l.expire_at;
+          MAYFLY_TRY(bool matches, update && update->NeedsPosition()
+                                       ? match->MatchesWithPosition(l.doc, &eval, &position)
+                                       : match->Matches(l.doc, &eval));
+          if (!matches) continue;
+          std::string& next = scratch_.emplace_back();
+          bool changed = false;
+          if (update) {
+            MAYFLY_TRY(changed, update->ApplyTo(l.doc, position, false, eval, &next));
+          }
+          ++*matched;
+          BsonView after = changed ? BsonView(next) : l.doc;
+          Deadline deadline;
+          if (!changed && !MayMoveDeadline(setting, whole || !update, l.expire_at, *coll_)) {
+            deadline.at = l.expire_at;
+          } else if (setting.given() || !HasNoExpiry(*coll_)) {
+            const Replaced before{l.doc, l.expire_at, whole};
+            MAYFLY_TRY(deadline, ResolveDeadline(setting, *coll_, op_.now, after, &before));
+          }
+          clamped += deadline.clamped;
+          if (!changed && !Allows(s.when, l.expire_at, deadline.at)) deadline.at = l.expire_at;
+          if (want_documents) {
+            result.before = BsonDocument(l.doc);
+            result.after = BsonDocument(after);
+            result.before_expires = l.expire_at;
+            result.after_expires = deadline.at;
+          }
+          if (!changed && whole) {
+            // As with MongoDB: a replacement is a write although it stores what is there.
+            MAYFLY_TRY(Validate(l.doc, &l.doc));
+          }
+          if (!changed && deadline.at == l.expire_at) continue;
+          if (changed) {
+            MAYFLY_TRY(Validate(after, &l.doc));
+          }
+          unit.SetReplacement(whole);
+          MAYFLY_TRY(unit.Update(*coll_, l, after, deadline.at));
+          ++*modified;
+        }
+        if (*modified > 0) {
+          MAYFLY_TRY(
+              Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &result}));
+        }
+        clamped_ += clamped;
+        return Ok();
+      };
+      auto flush = [&]() -> Result<void> {
+        int64_t matched = 0, modified = 0;
+        Result<void> r = apply(keys, &matched, &modified);
+        if (r) {
+          result.matched += matched;
+          result.modified += modified;
+        } else if (IsRetryable(r.error()) || (keys.size() > 1 && !EndsCommand(r.error()))) {
+          // One by one: what came before the one that fails is kept, as if each had been a
+          // statement.
+          for (const std::string& key : keys) {
+            for (int n = 0;; ++n) {
+              r = apply({&key, 1}, &matched, &modified);
+              if (r || !IsRetryable(r.error()) || n > kRetries) break;
+              MAYFLY_TRY(op_.CheckInterrupt());
+              if (r.error().code == ErrorCode::kQueryPlanKilled)
+                return Ok();  // dropped meanwhile: nothing is left to update
+              BackOff(op_, n);
+            }
+            if (!r) return r;
+            result.matched += matched;
+            result.modified += modified;
+          }
+        } else {
+          return r;
+        }
+        keys.clear();
+        return Ok();
+      };
+      for (;;) {
+        MAYFLY_TRY(PlanExecutor::State state, found->Next());
+        if (state == PlanExecutor::State::kEof) break;
+        keys.emplace_back(found->record_key());
+        if (static_cast<int>(keys.size()) < per_unit) continue;
+        MAYFLY_TRY(flush());
+        if (!s.multi) {
+          if (result.matched > 0) break;
+          again = true;  // it changed under us: another document may match now, or this one again
+        }
+      }
+      if (!keys.empty()) {
+        MAYFLY_TRY(flush());
+      }
+    }
+    if (result.matched > 0) break;
+    if (again && attempt < kRetries) {
+      result.before.reset();
+      result.after.reset();
+      BackOff(op_, attempt);
+      continue;
+    }
+    if (!s.upsert) break;
+    Result<UpdateResult> up = Upsert(*update, setting, match.get(), want_documents);
+    if (up) return up;
+    // Another client may have inserted it first: then there is something to update.
+    bool raced = up.error().code == ErrorCode::kDuplicateKey && attempt < 3;
+    if (up.error().code == ErrorCode::kQueryPlanKilled)
+      coll_ = storage_.catalog().Find(db_, collection_);
+    if (!raced && !(IsRetryable(up.error()) && attempt < kRetries)) return up.error();
+    if (!coll_) coll_ = storage_.catalog().Find(db_, collection_);
+    BackOff(op_, attempt);
+  }
+  op_.n_matched += result.matched;
+  op_.n_modified += result.modified;
+  scratch_.clear();
+  return result;
+}
+
+Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
+                                     std::optional<BsonDocument>* deleted_doc) {
+  MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
+  if (!coll_) return int64_t{0};
+  EvalContext eval = MakeEval();
+  DocumentMetadata metadata;
+  eval.metadata = &metadata;
+  int64_t total = 0;
+  for (int attempt = 0;; ++attempt) {
+    MAYFLY_TRY(op_.CheckInterrupt());
+    bool again = false;
+    MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
+               Find(s.filter, match, s.sort, s.hint, s.multi ? 0 : 1));
+    std::vector<std::string> keys;
+    const Visibility visible = Visible();
+    auto remove = [&](std::span<const std::string> batch) -> Result<int64_t> {
+      WriteUnit unit(storage_, op_);
+      Observe(unit);
+      std::vector<std::string_view> views(batch.begin(), batch.end());
+      std::vector<WriteUnit::Locked> locked;
+      int busy = 0;
+      MAYFLY_TRY(unit.LockAndReadMany(*coll_, views, &locked, &busy));
+      int64_t n = 0;
+      BsonView gone;
+      for (const WriteUnit::Locked& l : locked) {
+        if (visible.Expired(l.doc, l.expire_at)) continue;
+        eval.root = l.doc;
+        metadata.expire_at = l.expire_at;
+        MAYFLY_TRY(bool matches, match->Matches(l.doc, &eval));
+        if (!matches) continue;
+        if (deleted_doc) *deleted_doc = BsonDocument(l.doc);
+        MAYFLY_TRY(unit.Delete(*coll_, l));
+        gone = l.doc;
+        ++n;
+      }
+      if (n > 0) {
+        MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kDelete, .deleted = gone}));
+      }
+      return n;
+    };
+    auto flush = [&]() -> Result<void> {
+      for (int n = 0;; ++n) {
+        Result<int64_t> r = remove(keys);
+        if (r) {
+          total += r.value();
+          op_.n_deleted += r.value();
+          break;
+        }
+        if (r.error().code == ErrorCode::kQueryPlanKilled) break;
+        if (!IsRetryable(r.error()) || n > kRetries) return r.error();
+        MAYFLY_TRY(op_.CheckInterrupt());
+        BackOff(op_, n);
+      }
+      keys.clear();
+      return Ok();
+    };
+    for (;;) {
+      MAYFLY_TRY(PlanExecutor::State state, found->Next());
+      if (state == PlanExecutor::State::kEof) break;
+      keys.emplace_back(found->record_key());
+      if (s.multi && static_cast<int>(keys.size()) < kMultiDocumentsPerUnit) continue;
+      MAYFLY_TRY(flush());
+      if (!s.multi) {
+        if (total > 0) break;
+        again = true;
+      }
+    }
+    if (!keys.empty()) {
+      MAYFLY_TRY(flush());
+    }
+    if (total > 0 || !again || attempt > kRetries) return total;
+    BackOff(op_, attempt);
+  }
+}
+
+Result<void> WriteCommand::Merge(
+    BsonView query,
+    const std::function<Result<std::optional<BsonDocument>>(std::optional<BsonView>)>& decide) {
+  MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(query));
+  EvalContext eval = MakeEval();
+  for (int attempt = 0;; ++attempt) {
+    MAYFLY_TRY(op_.CheckInterrupt());
+    Result<void> done = [&]() -> Result<void> {
+      MAYFLY_TRY(OpenOrCreate());
+      WriteUnit unit(storage_, op_);
+      WriteUnit::Locked locked;
+      bool there = false;
+      MAYFLY_TRY(std::unique_ptr<PlanExecutor> found, Find(query, match, {}, {}, 1));
+      MAYFLY_TRY(PlanExecutor::State state, found->Next());
+      if (state == PlanExecutor::State::kAdvanced) {
+        MAYFLY_TRY(there, unit.LockAndRead(*coll_, found->record_key(), &locked));
+        there = there && !Visible().Expired(locked.doc, locked.expire_at);
+        if (there) {
+          MAYFLY_TRY(bool still, match->Matches(locked.doc, &eval));
+          if (!still) return Error{ErrorCode::kWriteConflict, "write conflict, retry"};
+        }
+      }
+      MAYFLY_TRY(std::optional<BsonDocument> next,
+                 decide(there ? std::optional<BsonView>(locked.doc) : std::nullopt));
+      if (!next) return Ok();
+      BsonView after = next->view();
+      if (there) {
+        // What $merge stores is a mutation like a replacement, with nothing said about expiration.
+        Deadline deadline;
+        if (!HasNoExpiry(*coll_)) {
+          const Replaced before{locked.doc, locked.expire_at, true};
+          MAYFLY_TRY(deadline, ResolveDeadline({}, *coll_, op_.now, after, &before));
+        }
+        if (after.bytes() == locked.doc.bytes() && deadline.at == locked.expire_at) return Ok();
+        if (!after["_id"].BinaryEquals(locked.doc["_id"]))
+          return Error{
+              ErrorCode::kImmutableField,
+              "$merge failed to update the matching document: the '_id' field is immutable"};
+        MAYFLY_TRY(Validate(after, &locked.doc));
+        MAYFLY_TRY(unit.Update(*coll_, locked, after, deadline.at));
+        ++op_.n_modified;
+      } else {
+        scratch_.clear();
+        MAYFLY_TRY(after, Prepare(after));
+        MAYFLY_TRY(Validate(after, nullptr));
+        MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline({}, after, &clamped_));
+        MAYFLY_TRY(unit.Insert(*coll_, after, deadline));
+        ++op_.n_inserted;
+      }
+      return Commit(std::move(unit), {});
+    }();
+    if (done) return done;
+    bool raced = done.error().code == ErrorCode::kDuplicateKey && attempt < 3;
+    if ((!raced && !IsRetryable(done.error())) || attempt > kRetries) return done;
+    BackOff(op_, attempt);
+  }
+}
+
+}  // namespace mayfly

@@ -1,0 +1,193 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+#include "query/plan/executor.h"
+#include "query/update/update.h"
+#include "server/dispatch/server_context.h"
+#include "storage/read/visibility.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+/// One statement of `update`, or the writing half of findAndModify. Views live as long as the
+/// command.
+struct UpdateStatement {
+  BsonView filter;
+  BsonValue update;
+  std::vector<BsonView> array_filters;
+  BsonView sort;
+  BsonValue hint;
+  std::optional<BsonView> constants;  ///< `c`: variables of the pipeline, taken literally
+  bool multi = false, upsert = false;
+  ExpirySetting expiry;  ///< the statement's, or else the command's; not with `$expire`
+  // Of touch, persist and ttlRecover, which have no `update`:
+  ExpireWhen when = ExpireWhen::kAlways;
+  bool recover = false;  ///< only documents that are past their own deadline, and hidden
+};
+
+/// One statement of `delete`, or findAndModify with `remove`. Views live as long as the command.
+struct DeleteStatement {
+  BsonView filter;
+  BsonView sort;
+  BsonValue hint;
+  bool multi = false;
+};
+
+/// What an update statement has done.
+struct UpdateResult {
+  int64_t matched = 0, modified = 0;
+  Value upserted_id;                                     ///< missing: nothing was upserted
+  std::optional<BsonDocument> before, after;             ///< findAndModify: the document it changed
+  std::optional<Instant> before_expires, after_expires;  ///< and its deadlines
+};
+
+/// What a write unit of a command is about to do, for whoever keeps statements' results.
+struct UnitResult {
+  enum class Kind : uint8_t { kInsert, kUpdate, kDelete } kind = Kind::kInsert;
+  size_t first_document = 0, documents = 0;  ///< kInsert: which of Insert's documents
+  const UpdateResult* update = nullptr;      ///< kUpdate: upserted_id; before and after if wanted
+  BsonView deleted;                          ///< kDelete: the document, of a statement for one
+};
+
+/// Sees each unit of a WriteCommand before it commits (and may add to it, or fail it) and after.
+class UnitObserver {
+ public:
+  virtual ~UnitObserver() = default;
+  virtual void BeginUnit(WriteUnit& unit) = 0;
+  virtual Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) = 0;
+  virtual void AfterCommit(bool committed) = 0;
+};
+
+/// What the statements of one write command share: the namespace, `let`, how documents are checked.
+/// Runs statements one after another, each document in a write unit of its own or with some
+/// neighbours; retries conflicts with other writers. Blocking: everything but the calls that say
+/// otherwise belongs on a worker thread. One thread.
+class WriteCommand {
+ public:
+  WriteCommand(ServerContext& server, Operation& op, std::string_view db,
+               std::string_view collection);
+
+  /// Checks the namespace for writing and finds the collection (null while it does not exist).
+  /// Errors: InvalidNamespace 73, CommandNotSupportedOnView 166, Unauthorized 13 for system
+  /// collections. Not blocking.
+  Result<void> Open();
+  /// The collection, created when absent.
+  Result<void> OpenOrCreate();
+  const CollectionInfoPtr& coll() const { return coll_; }
+  void set_bypass_validation(bool on) { bypass_validation_ = on; }
+  /// Must outlive the command's statements; null: none.
+  void set_observer(UnitObserver* observer) { observer_ = observer; }
+  /// The command's expiration for all documents that Insert stores.
+  void set_expiry(const ExpirySetting& e) { expiry_ = e; }
+  /// How many of the documents written got an earlier deadline than was asked for (maxTTL).
+  int64_t expiry_clamped() const { return clamped_; }
+  /// How the first statement that needed a plan found its documents; empty: none did.
+  const std::string& plan_summary() const { return plan_summary_; }
+  /// The command's `let`. Before the first statement.
+  Result<void> SetLet(BsonView let);
+
+  Result<UpdateResult> Update(const UpdateStatement& s, bool want_documents = false);
+  /// How many were deleted. `deleted`: the one document, when not multi.
+  Result<int64_t> Delete(const DeleteStatement& s, std::optional<BsonDocument>* deleted = nullptr);
+  /// Stores documents in order, as one unit where possible. Calls `failed` for each one that cannot
+  /// be; false from it stops. Returns how many were inserted. An error ends the command: nothing
+  /// more was written.
+  Result<int64_t> Insert(std::span<const BsonView> documents,
+                         const std::function<bool(size_t index, Error error)>& failed);
+
+  /// Finds the document equal to `query` and stores what `decide` makes of it (of none: inserts
+  /// it), as one unit. For $merge.
+  Result<void> Merge(
+      BsonView query,
+      const std::function<Result<std::optional<BsonDocument>>(std::optional<BsonView>)>& decide);
+
+  // --- for io threads: never wait. nullopt: not possible here, call the blocking one on a worker
+  // -----------------------------------
+  // What they have staged is to be committed also when nothing was matched: documents past their
+  // deadline that were met are removed.
+  /// Stages the whole batch into `unit`, which the caller commits.
+  std::optional<Result<void>> TryStageInsert(std::span<const BsonView> documents, WriteUnit& unit);
+  /// An update of one document by `_id`.
+  std::optional<Result<UpdateResult>> TryStageUpdate(const UpdateStatement& s, WriteUnit& unit);
+  std::optional<Result<int64_t>> TryStageDelete(const DeleteStatement& s, WriteUnit& unit);
+
+  /// After commits of inserts: wakes tailable cursors.
+  void NotifyInserted() {
+    if (coll_ && coll_->capped) server_.notifier().Notify(coll_->id);
+  }
+
+ private:
+  Result<BsonView> Prepare(BsonView doc);
+  Result<void> Validate(BsonView next, const BsonView* before);
+  Result<std::unique_ptr<PlanExecutor>> Find(BsonView filter,
+                                             std::shared_ptr<const MatchExpression> match,
+                                             BsonView sort, BsonValue hint, int64_t limit,
+                                             bool include_expired = false);
+  Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
+  Result<void> Commit(WriteUnit unit, const UnitResult& r);
+  Result<std::unique_ptr<mayfly::Update>> ParseUpdate(const UpdateStatement& s);
+  Result<UpdateResult> Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
+                              const MatchExpression* match, bool want_documents);
+  /// The deadline of a document to insert; `*clamped` goes up when maxTTL lowers it.
+  Result<std::optional<Instant>> InsertDeadline(const ExpirySetting& setting, BsonView doc,
+                                                int64_t* clamped) const;
+  Visibility Visible() const { return Visibility(storage_, *coll_, op_.now); }
+  /// Whether a document past its deadline may be brought back.
+  bool Recoverable(const DeleteCause& cause) const;
+  /// Of a locked document by a point write: true when it is past its deadline, which stages its
+  /// removal unless it may still be recovered.
+  Result<bool> RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked);
+  /// What TryStageUpdate and TryStageDelete begin with: locks the document with that `_id` without
+  /// waiting, and stages its removal when it is past its deadline. Whether it is there and current;
+  /// nothing: only a worker can go on, as when an `upsert` would take its place.
+  std::optional<Result<bool>> LockCurrent(const BsonValue& id, bool upsert, WriteUnit& unit,
+                                          WriteUnit::Locked* locked);
+  void Observe(WriteUnit& unit) {
+    if (observer_ == nullptr) return;
+    observer_->BeginUnit(unit);
+  }
+  EvalContext MakeEval() const;
+
+  ServerContext& server_;
+  Storage& storage_;
+  Operation& op_;
+  const std::string db_, collection_;
+  CollectionInfoPtr coll_;
+  bool bypass_validation_ = false;
+  UnitObserver* observer_ = nullptr;
+  ExpirySetting expiry_;
+  int64_t clamped_ = 0;
+  std::string plan_summary_;
+  VariableScope scope_;
+  std::vector<Value> variables_;
+  std::deque<std::string> scratch_;  ///< documents that live until their unit is committed
+};
+
+/// True for a conflict that another try may not meet.
+bool IsRetryable(const Error& e);
+
+/// The failed statements of a command. Beyond 1 MB of texts and details only the code of each is
+/// kept: a hundred thousand of them have room in one reply.
+class WriteErrors {
+ public:
+  void Add(size_t index, Error e);
+  bool empty() const { return errors_.empty(); }
+  /// `writeErrors: [{index, code, errmsg, …}]`, if there are any.
+  void AppendTo(BsonBuilder& reply) const;
+
+ private:
+  std::vector<std::pair<int32_t, Error>> errors_;
+  size_t bytes_ = 0;
+};
+
+/// True when the error concerns the whole command, not one statement: the command fails with it.
+bool EndsCommand(const Error& e);
+
+}  // namespace mayfly

@@ -1,0 +1,622 @@
+#include "server/net/connection.h"
+#include "replication/replica_set.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cstdio>
+
+#include "server/base/network_buffers.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/io_timer.h"
+#include "server/net/dispatcher.h"
+#include "server/net/foreign_protocol.h"
+#include "server/net/server.h"
+
+namespace mayfly {
+
+namespace asio = boost::asio;
+
+namespace {
+constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
+constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much
+constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
+constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
+constexpr size_t kMostRead = 256 * 1024;  // of a large message at once: then others have their turn
+constexpr size_t kMostWritten = 512 * 1024;  // of replies at once, likewise
+/// How much of a message has to come behind NetworkBuffers::stuck_micros while others wait for
+/// room.
+constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
+constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
+constexpr size_t kCompressorAt = kMessageHeaderSize + 8;  // its number in an OP_COMPRESSED
+constexpr uint8_t kExtraTicks = 10;  // so long one above the limit may be silent
+constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
+
+/// Whether a slice that ends at `*end` (0: begins now) is over; the next one then begins later.
+bool SliceOver(int64_t now, int64_t slice, int64_t* end) {
+  if (*end == 0) *end = now + slice;
+  if (now < *end) return false;
+  *end = 0;
+  return true;
+}
+
+/// CheckFrame, which would wait for more of a TLS handshake: it looks like a large message.
+FrameStatus FrontFrame(std::string_view bytes, bool spoke) {
+  FrameStatus frame = CheckFrame(bytes);
+  if (frame.kind == FrameStatus::kNeedMore && !spoke && bytes[0] == 22 &&
+      RecognizeForeign(bytes) != ForeignProtocol::kNone) [[unlikely]]
+    frame.kind = FrameStatus::kBroken;
+  return frame;
+}
+}  // namespace
+
+MemoryPressure& TheMemoryPressure() {
+  static MemoryPressure pressure;
+  return pressure;
+}
+
+int64_t MemoryPressure::Resident() {
+  static const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[128] = {};
+  long long size = 0, resident = 0, shared = 0;  // pages
+  if (fd < 0 || ::pread(fd, text, sizeof text - 1, 0) <= 0 ||
+      std::sscanf(text, "%lld %lld %lld", &size, &resident, &shared) != 3)
+    return 0;
+  return (resident - shared) * ::sysconf(_SC_PAGESIZE);
+}
+
+NetworkBuffers& TheNetworkBuffers() {
+  static NetworkBuffers buffers;
+  return buffers;
+}
+
+Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
+                       bool unix_socket, ConnectionGate::Ticket ticket)
+    : thread_(thread),
+      socket_(std::move(socket)),
+      slot_(thread.server().operations(), {}, thread.server().operations().NextConnectionId()),
+      unix_socket_(unix_socket),
+      ticket_(std::move(ticket)) {
+  slot_.SetAddresses(std::move(remote), std::move(local));
+  ServerMetrics& m = thread_.server().metrics();
+  m.connections.total_created.Add();
+  m.connections.current.Add();
+  Log& log = thread_.server().log();
+  if (!log.quiet())
+    log.Write(LogSeverity::kInfo, LogComponent::kNetwork, 22943, "Connection accepted",
+              BuildBson([&](BsonBuilder& b) {
+                b.Append("remote", slot_.address).Append("connectionId", id());
+                b.Append("connectionCount", m.connections.current.Get());
+              }),
+              "listener");
+}
+
+Connection::~Connection() {
+  TheNetworkBuffers().Give(in_counted_ + out_counted_ + unpacked_counted_);
+  TheNetworkBuffers().GiveSmall(in_small_);
+  ServerMetrics& m = thread_.server().metrics();
+  m.connections.current.Add(-1);
+  Log& log = thread_.server().log();
+  if (!log.quiet())
+    log.Write(LogSeverity::kInfo, LogComponent::kNetwork, 22944, "Connection ended",
+              BuildBson([&](BsonBuilder& b) {
+                b.Append("remote", slot_.address).Append("connectionId", id());
+                b.Append("connectionCount", m.connections.current.Get());
+              }),
+              slot_.desc);
+}
+
+IoExecutor Connection::io_executor() { return thread_.executor(); }
+
+bool Connection::FromThisMachine() const {
+  return unix_socket_ || slot_.address.starts_with("127.") || slot_.address.starts_with("[::1]:");
+}
+
+Awaitable<void> Connection::Yield() {
+  ++thread_.yielding_;
+  co_await asio::post(asio::bind_executor(thread_.executor(), kAwait));
+  --thread_.yielding_;
+}
+
+Awaitable<void> Connection::Run(std::unique_ptr<Connection> self) {
+  IoThread& thread = self->thread_;
+  thread.Entered(*self);
+  if (self->ticket_.extra()) {
+    self->alive_ = std::make_shared<Connection*>(self.get());
+    self->ticket_.OnEvict([&thread, weak = std::weak_ptr<Connection*>(self->alive_)] {
+      asio::post(thread.context_, [weak] {
+        if (const auto alive = weak.lock()) (*alive)->Abort();
+      });
+    });
+  }
+  try {
+    co_await self->Loop();
+  } catch (...) {
+    // A command that throws is answered (Dispatcher); this came from around it, so what the client
+    // has been sent is not known: only its connection ends.
+    thread.server().log().Write(
+        LogSeverity::kError, LogComponent::kNetwork, 9000104, "A connection ended by an exception",
+        BuildBson([&](BsonBuilder& b) {
+          b.Append("remote", self->slot_.address).Append("error", CurrentExceptionText());
+        }),
+        self->slot_.desc);
+  }
+  const auto place = thread.connections_.iterator_to(*self);
+  if (thread.tick_at_ == place) ++thread.tick_at_;
+  thread.connections_.erase(place);
+}
+
+void Connection::MakeRoom(size_t wanted) {
+  const size_t have = in_end_ - in_begin_;
+  if (have == 0) in_begin_ = in_end_ = 0;
+  const size_t least = std::max(wanted, have + 1);
+  const bool too_large = have == 0 && in_capacity_ > kKeptBuffer && least <= kBusyBuffer;
+  if (!too_large && in_capacity_ - in_begin_ >= least) return;
+  if (!too_large && in_capacity_ >= least) {
+    std::memmove(in_.get(), in_.get() + in_begin_, have);
+  } else {
+    const size_t capacity = std::max(least, too_large ? kBusyBuffer : kSmallBuffer);
+    std::unique_ptr<char[]> next(new char[capacity]);
+    if (have > 0) std::memcpy(next.get(), in_.get() + in_begin_, have);
+    in_ = std::move(next);
+    in_capacity_ = capacity;
+    if (capacity <= NetworkBuffers::kSmall && in_counted_ != 0) {
+      TheNetworkBuffers().Give(in_counted_);
+      in_counted_ = 0;
+    }
+    CountSmallIn();
+  }
+  in_begin_ = 0;
+  in_end_ = have;
+}
+
+void Connection::ReleaseIn() {
+  in_.reset();
+  in_capacity_ = in_begin_ = in_end_ = 0;
+  TheNetworkBuffers().Give(in_counted_);
+  in_counted_ = 0;
+  CountSmallIn();
+}
+
+void Connection::CountSmallIn() {
+  const size_t n =
+      in_capacity_ > kSmallBuffer && in_capacity_ <= NetworkBuffers::kSmall ? in_capacity_ : 0;
+  if (n == in_small_) return;
+  TheNetworkBuffers().GiveSmall(in_small_);
+  TheNetworkBuffers().TakeSmall(n);
+  in_small_ = n;
+}
+
+void Connection::ReleaseUnpacked() {
+  if (state_) std::string().swap(state_->decompressed);
+  TheNetworkBuffers().Give(unpacked_counted_);
+  unpacked_counted_ = 0;
+}
+
+void Connection::ReleaseBuffers() {
+  ReleaseIn();
+  std::string().swap(out_);
+  CountOut(kKeptBuffer);
+  state_.reset();
+}
+
+void Connection::CountOut(size_t least) {
+  const size_t n = out_.capacity() > least ? out_.capacity() : 0;
+  if (n == out_counted_) return;
+  TheNetworkBuffers().Give(out_counted_);
+  TheNetworkBuffers().Take(n);
+  out_counted_ = n;
+}
+
+Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
+  NetworkBuffers& buffers = TheNetworkBuffers();
+  const size_t more = bytes - *counted;
+  const Clock& clock = thread_.server().clock();
+  const int64_t patience =
+      more > MemoryPressure::kLarge ? clock.MonotonicMicros() + MemoryPressure::kMostMicros : 0;
+  auto take = [&] {
+    if (patience != 0 && TheMemoryPressure().High() && clock.MonotonicMicros() < patience)
+      return false;
+    return buffers.TryTake(more);
+  };
+  if (!take()) {
+    IoTimer pause(thread_.executor());
+    bool room = false;
+    buffers.AddWaiter(1);
+    while (!room && !draining_) {
+      pause.expires_after(kAdmitPoll);
+      co_await pause.async_wait(asio::as_tuple(kAwait));
+      room = take();
+    }
+    buffers.AddWaiter(-1);
+    if (!room) co_return false;
+  }
+  *counted = bytes;
+  co_return !draining_;  // nobody would wake what begins to read now
+}
+
+Awaitable<bool> Connection::WriteAll() {
+  CountOut(kSmallBuffer);  // it waits for the client, who may never come
+  write_since_ = thread_.server().clock().MonotonicMicros();
+  bool good = true;
+  while (good && !out_.empty()) {
+    auto [error] =
+        co_await socket_.async_wait(asio::socket_base::wait_write, asio::as_tuple(kAwait));
+    const size_t before = out_sent_;
+    good = !error && WriteSome();
+    if (out_sent_ != before) write_since_ = thread_.server().clock().MonotonicMicros();
+  }
+  write_since_ = 0;
+  co_return good;
+}
+
+void Connection::CloseIfStuck() {
+  if (large_since_ == 0 && write_since_ == 0) return;
+  TheNetworkBuffers().AddLook();
+  if (!TheNetworkBuffers().Short()) return;
+  const int64_t now = thread_.server().clock().MonotonicMicros();
+  const int64_t stuck = TheNetworkBuffers().stuck_micros();
+  const int64_t late = now - large_since_ - stuck;
+  const bool slow_in =
+      large_since_ != 0 && reading_ && in_counted_ + in_small_ != 0 && late > 0 &&
+      static_cast<int64_t>(in_end_ - in_begin_) < late / 1000 * kSlowBytesPerSecond / 1000;
+  const bool stuck_out = write_since_ != 0 && out_counted_ != 0 && now - write_since_ > stuck;
+  if (!slow_in && !stuck_out) return;
+  thread_.server().log().Write(
+      LogSeverity::kWarning, LogComponent::kNetwork, 9000112,
+      "Ending a connection that holds much memory and does not get on, while others wait for it",
+      BuildBson([&](BsonBuilder& b) {
+        b.Append("remote", slot_.address).Append("connectionId", id());
+        b.Append("bytes", static_cast<int64_t>(in_counted_ + in_small_ + out_counted_));
+        b.Append("reason", slow_in ? "a message that does not arrive" : "a reply that is not read");
+      }),
+      slot_.desc);
+  boost::system::error_code ec;
+  socket_.shutdown(asio::socket_base::shutdown_both, ec);
+}
+
+bool Connection::WriteSome() {
+  boost::system::error_code ec;
+  size_t written = 0;
+  while (out_sent_ < out_.size() && written < kMostWritten) {
+    const size_t n = socket_.write_some(
+        asio::buffer(out_.data() + out_sent_, std::min(out_.size() - out_sent_, kMostWritten)), ec);
+    if (ec == asio::error::would_block) return true;
+    if (ec) return false;
+    out_sent_ += n;
+    written += n;
+  }
+  if (out_sent_ < out_.size()) return true;
+  out_.clear();
+  out_sent_ = 0;
+  return true;
+}
+
+Awaitable<void> Connection::Loop() {
+  boost::system::error_code ec;
+  socket_.non_blocking(true, ec);
+  ServerMetrics& metrics = thread_.server().metrics();
+  const SystemClock& clock = thread_.server().clock();
+  bool first = true;      // of the requests since the client was last waited for
+  int64_t slice_end = 0;  // MonotonicMicros; 0: not begun
+  while (true) {
+    FrameStatus frame;
+    if (in_end_ > in_begin_ && !hand_over) {
+      frame = FrontFrame({in_.get() + in_begin_, in_end_ - in_begin_}, spoke_);
+      if (frame.kind == FrameStatus::kBroken) {
+        EndBroken(frame);
+        break;
+      }
+    }
+    if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes &&
+        !hand_over) {
+      spoke_ = true;
+      // What came together is answered together, but only for a slice of time: then others have
+      // their turn.
+      if (!first && SliceOver(clock.MonotonicMicros(), thread_.SliceMicros(), &slice_end))
+        co_await Yield();
+      first = false;
+      metrics.network.physical_bytes_in.Add(static_cast<int64_t>(frame.length));
+      metrics.network.requests.Add();
+      bool more = true;
+      large_since_ = 0;
+      const size_t unpacked = UnpackedSize({in_.get() + in_begin_, frame.length});
+      if (unpacked > NetworkBuffers::kSmall) [[unlikely]] {
+        const bool admitted = co_await Admit(unpacked, &unpacked_counted_);
+        if (!admitted) break;
+      }
+      Parsed parsed;
+      if (frame.length + unpacked > kLongParse) [[unlikely]]
+        parsed = co_await ParseOnWorker(frame.length);
+      else
+        parsed = ParseMessage(frame.length);
+      if (parsed == Parsed::kBroken) break;
+      if (ticket_.extra() && !Admissible()) [[unlikely]]
+        break;
+      const Step step = parsed == Parsed::kRequest ? StartRequest() : Step::kDone;
+      if (step == Step::kClose) break;
+      if (step == Step::kAsync) more = co_await FinishAsync();
+      if (!more) break;
+      in_begin_ += frame.length;
+      if (unpacked_counted_ != 0) [[unlikely]]
+        ReleaseUnpacked();
+      continue;
+    }
+    if (!out_.empty()) {
+      metrics.network.physical_bytes_out.Add(static_cast<int64_t>(out_.size()));
+      if (!WriteSome()) break;
+      if (!out_.empty()) {
+        // A request that has been answered is not kept while its reply waits for the client.
+        if (in_begin_ == in_end_ && in_capacity_ > kKeptBuffer) ReleaseIn();
+        const bool written = co_await WriteAll();
+        if (!written) break;
+      }
+      if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
+      CountOut(kKeptBuffer);
+      continue;
+    }
+    if (draining_) break;
+    if (hand_over) [[unlikely]] {
+      const int socket = socket_.release(ec);
+      if (!ec) hand_over(socket, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+      co_return;
+    }
+    if (in_begin_ == in_end_ && in_capacity_ > kKeptBuffer) ReleaseIn();
+    if (in_begin_ == in_end_ && in_capacity_ > kSmallBuffer) {
+      // Waits without needing the buffer, so that Tick may take it away from a client that has gone
+      // quiet.
+      idle_wait_ = true;
+      idle_ticks_ = 0;
+      auto [error] =
+          co_await socket_.async_wait(asio::socket_base::wait_read, asio::as_tuple(kAwait));
+      idle_wait_ = false;
+      if (error || draining_) break;
+    }
+    if (frame.length > NetworkBuffers::kSmall) {
+      if (frame.length > in_counted_) {
+        const bool admitted = co_await Admit(frame.length, &in_counted_);
+        if (!admitted) break;
+      }
+    }
+    MakeRoom(frame.length);
+    if (large_since_ == 0 && in_end_ > in_begin_ && in_capacity_ > kSmallBuffer)
+      large_since_ = clock.MonotonicMicros();
+    first = true;
+    slice_end = 0;
+    reading_ = true;
+    idle_ticks_ = 0;
+    auto [error, n] = co_await socket_.async_read_some(
+        asio::buffer(in_.get() + in_end_, std::min(in_capacity_ - in_end_, kMostRead)),
+        asio::as_tuple(kAwait));
+    reading_ = false;
+    if (error) break;
+    in_end_ += n;
+    // A client that fills the buffer sends much: fewer and larger reads for it.
+    if (in_end_ == in_capacity_ && in_capacity_ < kBusyBuffer && frame.length == 0)
+      MakeRoom(kBusyBuffer);
+  }
+  if (!out_.empty()) WriteSome();
+  socket_.shutdown(asio::socket_base::shutdown_both, ec);
+  socket_.close(ec);
+}
+
+Connection::Parsed Connection::Broken(std::string_view why) {
+  thread_.server().log().Write(
+      LogSeverity::kWarning, LogComponent::kNetwork, 22988,
+      "Error receiving request from client. Ending connection from remote",
+      BuildBson([&](BsonBuilder& b) {
+        b.Append("error", why).Append("remote", slot_.address).Append("connectionId", id());
+      }),
+      slot_.desc);
+  return Parsed::kBroken;
+}
+
+void Connection::EndBroken(const FrameStatus& frame) {
+  const ForeignProtocol foreign =
+      spoke_ ? ForeignProtocol::kNone
+             : RecognizeForeign({in_.get() + in_begin_, in_end_ - in_begin_});
+  Broken(foreign == ForeignProtocol::kNone ? std::string_view(frame.reason)
+                                           : ForeignReason(foreign));
+  out_.append(ForeignAnswer(foreign));
+}
+
+bool Connection::Admissible() {
+  const RequestState& s = *state_;
+  if (!s.legacy && s.msg.body.First().name == "_mayflyMember") return true;
+  thread_.server().metrics().connections.rejected.Add();
+  thread_.server().log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
+                               "Connection refused because there are too many open connections",
+                               BuildBson([&](BsonBuilder& b) {
+                                 b.Append("remote", slot_.address).Append("connectionId", id());
+                               }),
+                               slot_.desc);
+  return false;
+}
+
+Connection::Parsed Connection::ParseMessage(size_t length) {
+  if (!state_) state_ = std::make_unique<RequestState>();
+  RequestState& s = *state_;
+  Dispatcher& dispatcher = thread_.dispatcher();
+  ServerMetrics& metrics = thread_.server().metrics();
+  std::string_view frame(in_.get() + in_begin_, length);
+  s.header = ReadHeader(frame.data());
+  s.compressor = Compressor::kNone;
+  s.legacy = false;
+  s.checksum = false;
+  if (s.header.opcode == static_cast<int32_t>(Opcode::kCompressed)) {
+    // As on MongoDB, hello need not have agreed on it, but it must be one that the server was
+    // started with.
+    const auto& allowed = thread_.server().config().compressors;
+    const uint8_t id =
+        frame.size() > kCompressorAt ? static_cast<uint8_t>(frame[kCompressorAt]) : 0;
+    if (allowed.empty() ||
+        (id != 0 && std::none_of(allowed.begin(), allowed.end(), [&](auto& name) {
+           return static_cast<uint8_t>(CompressorFromName(name)) == id;
+         })))
+      return Broken("Compression algorithm specified in message is not available");
+    const char* reason = nullptr;
+    if (!Decompress(frame, &s.decompressed, &s.compressor, &reason)) return Broken(reason);
+    ServerMetrics::Compression& m = metrics.compression(static_cast<int>(s.compressor));
+    m.decompressed_in.Add(static_cast<int64_t>(length));
+    m.decompressed_out.Add(static_cast<int64_t>(s.decompressed.size()));
+    frame = s.decompressed;
+    s.header = ReadHeader(frame.data());
+    if (!(compressors & (1u << static_cast<int>(s.compressor)))) s.compressor = Compressor::kNone;
+  }
+  metrics.network.bytes_in.Add(static_cast<int64_t>(frame.size()));
+  WireError failure;
+  if (s.header.opcode == static_cast<int32_t>(Opcode::kMsg)) {
+    s.msg.Clear();
+    if (!ParseOpMsg(frame, &s.msg, &failure)) {
+      if (failure.broken_frame) return Broken(failure.error.message.c_str());
+      s.checksum = false;
+      dispatcher.ReplyError(s, out_, failure.error);
+      return Parsed::kAnswered;
+    }
+    s.checksum = (s.msg.flags & kMsgChecksumPresent) != 0;
+  } else if (s.header.opcode == static_cast<int32_t>(Opcode::kQuery)) {
+    s.legacy = true;
+    if (!ParseOpQuery(frame, &s.query, &failure)) {
+      if (failure.broken_frame) return Broken(failure.error.message.c_str());
+      dispatcher.ReplyError(s, out_, failure.error);
+      return Parsed::kAnswered;
+    }
+    const std::string_view name = s.query.query.First().name;
+    if (!s.query.ns.ends_with(".$cmd") ||
+        (name != "hello" && name != "isMaster" && name != "ismaster")) {
+      dispatcher.ReplyError(s, out_,
+                            {ErrorCode::kUnsupportedOpQueryCommand,
+                             "Unsupported OP_QUERY command: " + std::string(name) +
+                                 ". The client driver may require an upgrade. For more details see "
+                                 "https://dochub.mongodb.org/core/legacy-opcode-removal"});
+      return Parsed::kAnswered;
+    }
+  } else {
+    return Broken("Unsupported opcode");
+  }
+  return Parsed::kRequest;
+}
+
+Awaitable<Connection::Parsed> Connection::ParseOnWorker(size_t length) {
+  WorkerPool& workers = thread_.server().workers();
+  workers.Queued();
+  try {
+    co_await asio::post(asio::bind_executor(workers.executor(), kAwait));
+  } catch (...) {
+    workers.Started();
+    throw;
+  }
+  workers.Started();
+  // What goes wrong here ends the connection, but on its own thread.
+  Parsed parsed = Parsed::kBroken;
+  std::exception_ptr failed;
+  try {
+    parsed = ParseMessage(length);
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  co_await asio::post(asio::bind_executor(thread_.executor(), kAwait));
+  if (failed) std::rethrow_exception(failed);
+  co_return parsed;
+}
+
+Connection::Step Connection::StartRequest() {
+  RequestState& s = *state_;
+  const bool done = thread_.dispatcher().Start(*this, s, out_);
+  thread_.running_ = s.row;
+  if (!done) return Step::kAsync;
+  if (s.ctx->close_connection) [[unlikely]]
+    return Step::kClose;
+  return s.ctx->more_to_come ? Step::kAsync : Step::kDone;
+}
+
+Awaitable<bool> Connection::FinishAsync() {
+  RequestState& s = *state_;
+  Dispatcher& dispatcher = thread_.dispatcher();
+  in_async_ = true;
+  const bool is_hello =
+      s.request.name == "hello" || s.request.name == "isMaster" || s.request.name == "ismaster";
+  if (s.slot_begun) co_await dispatcher.Run(*this, s, out_);
+  thread_.running_ = s.row;
+  if (s.ctx->close_connection) [[unlikely]] {
+    in_async_ = false;
+    co_return false;
+  }
+  // Exhaust: reply after reply, each answering the one before, until the command says that this was
+  // the last.
+  auto& connections = thread_.server().metrics().connections;
+  Counter& streams =
+      s.request.name == "hello" ? connections.exhaust_hello : connections.exhaust_is_master;
+  const bool stream = is_hello && s.ctx->more_to_come;
+  if (stream) streams.Add();
+  bool open = true;
+  while (open && s.ctx->more_to_come && !draining_) {
+    if (!WriteSome()) break;
+    if (!out_.empty()) {
+      open = co_await WriteAll();
+      if (!open) break;
+    }
+    // One that waits for nothing would answer for as long as its client reads.
+    co_await Yield();
+    if (!s.ctx->next_body.view().empty()) {
+      s.repeat_body = std::move(s.ctx->next_body.bytes());
+      s.msg.body = BsonView(s.repeat_body.data());
+    } else {
+      s.msg.body = s.request.body;
+    }
+    s.header.request_id = s.reply_id;
+    if (!dispatcher.Start(*this, s, out_)) co_await dispatcher.Run(*this, s, out_);
+    if (s.ctx->close_connection) [[unlikely]]
+      open = false;
+  }
+  if (stream) streams.Add(-1);
+  in_async_ = false;
+  co_return open;
+}
+
+void Connection::Tick() {
+  CloseIfStuck();
+  if (ticket_.extra() && ++extra_ticks_ >= kExtraTicks) [[unlikely]]
+    Abort();
+  if (idle_wait_) {
+    if (++idle_ticks_ >= 2) ReleaseBuffers();
+    return;
+  }
+  if (reading_ && in_begin_ == in_end_) {
+    // The read below has the small buffer; the rest can go.
+    if (++idle_ticks_ == 2) {
+      std::string().swap(out_);
+      state_.reset();
+    }
+    return;
+  }
+  if (!in_async_) return;
+  pollfd p{socket_.native_handle(), POLLRDHUP, 0};
+  if (::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) {
+    if (slot_.Kill(0, ErrorCode::kClientDisconnect))
+      thread_.server().metrics().operation.disconnected.Add();
+  }
+}
+
+void Connection::Abort() {
+  boost::system::error_code ec;
+  socket_.shutdown(asio::socket_base::shutdown_both, ec);
+  socket_.cancel(ec);
+}
+
+void Connection::Drain() {
+  draining_ = true;
+  if (idle_wait_ || reading_) {
+    boost::system::error_code ec;
+    socket_.cancel(ec);
+  }
+}
+
+}  // namespace mayfly

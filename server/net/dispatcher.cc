@@ -1,0 +1,658 @@
+#include "server/net/dispatcher.h"
+
+#include <boost/algorithm/string/predicate.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "protocol/bson_check.h"
+#include "protocol/micros.h"
+#include "protocol/utf8.h"
+#include "query/expression/parse_work.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/dispatch/short_reads.h"
+
+namespace mayfly {
+
+namespace {
+
+bool ValidDatabaseName(std::string_view db) {
+  if (db.empty() || db.size() > 63 || !IsUtf8(db)) return false;
+  for (char c : db)
+    if (c == '/' || c == '\\' || c == '.' || c == ' ' || c == '"' || c == '$' || c == '\0')
+      return false;
+  return true;
+}
+
+/// Bytes of an error that a client is sent: what it sent itself may be in there.
+constexpr size_t kMaxErrorMessage = 16 * 1024;
+/// A request of more bytes than this goes to a worker: whatever the command does with it may take
+/// long.
+constexpr int32_t kShortRequest = 4 * 1024;
+
+/// Fields that API version 1 leaves out of commands it has (manual: "Stable API", parameters).
+struct StrictRow {
+  std::string_view command;
+  std::initializer_list<std::string_view> refused;
+};
+const StrictRow kStrictRows[] = {
+    {"create", {"autoIndexId", "capped", "indexOptionDefaults", "max", "size", "storageEngine"}},
+    {"find",
+     {"awaitData", "max", "min", "noCursorTimeout", "oplogReplay", "returnKey", "showRecordId",
+      "tailable"}},
+};
+constexpr std::string_view kStrictIndexFields[] = {"background", "bucketSize", "sparse",
+                                                   "storageEngine"};
+
+Error NotInV1(std::string_view command, std::string_view field) {
+  return {ErrorCode::kAPIStrictError, "BSON field '" + std::string(command) + "." +
+                                          std::string(field) +
+                                          "' is not allowed with apiStrict:true."};
+}
+
+Result<void> CheckStrictFields(std::string_view command, const CommandFields& fields) {
+  for (const StrictRow& row : kStrictRows) {
+    if (row.command != command) continue;
+    for (const CommandField& f : fields)
+      for (std::string_view refused : row.refused)
+        if (f.name == refused && (!f.value.Is(BsonType::kBool) || f.value.Truthy()))
+          return NotInV1(command, refused);
+  }
+  if (command != "createIndexes") return Ok();
+  for (const CommandField& f : fields) {
+    if (f.name != "indexes" || !f.value.IsArray()) continue;
+    for (const BsonElement& index : f.value.Document()) {
+      if (!index.value.IsDocument()) continue;
+      for (std::string_view refused : kStrictIndexFields)
+        if (!index.value.Document()[refused].missing())
+          return NotInV1("createIndexes.indexes", refused);
+      if (const BsonValue key = index.value.Document()["key"]; key.IsDocument())
+        for (const BsonElement& k : key.Document())
+          if (k.value.IsString() && k.value.String() == "text")
+            return Error{ErrorCode::kAPIStrictError,
+                         "The index type 'text' is not allowed with apiStrict:true."};
+    }
+  }
+  return Ok();
+}
+
+/// Of the client; in the first hello it is still only in the command.
+std::string AppName(Connection& c, const CommandRequest& req) {
+  if (req.name == "hello" || req.name == "isMaster" || req.name == "ismaster")
+    if (const BsonValue name = req.body.FindPath("client.application.name"); name.IsString())
+      return PrintableUtf8(name.String());  // others see it in currentOp
+  return c.slot().app_name();
+}
+
+/// Replies to these are never compressed: what they carry must be readable before compression is
+/// agreed, or is secret.
+bool MayCompress(std::string_view command) {
+  static constexpr std::string_view kNever[] = {
+      "hello",        "isMaster",   "ismaster",   "saslStart",       "saslContinue",   "getnonce",
+      "authenticate", "createUser", "updateUser", "copydbSaslStart", "copydbgetnonce", "copydb"};
+  for (std::string_view n : kNever)
+    if (n == command) return false;
+  return true;
+}
+
+/// A message may quote what a client sent; drivers decode it strictly.
+std::string Printable(std::string_view message) {
+  return IsUtf8(message) ? std::string(message) : PrintableUtf8(message);
+}
+
+}  // namespace
+
+void Dispatcher::AppendError(BsonBuilder& reply, const Error& error) {
+  reply.Append("ok", 0.0)
+      .Append("errmsg", Printable(error.message))
+      .Append("code", static_cast<int32_t>(error.code));
+  reply.Append("codeName", ErrorCodeName(error.code));
+  if (!error.details.empty()) reply.AppendAll(BsonView(error.details.data()));
+}
+
+void Dispatcher::OpenReply(RequestState& s, std::string& out) {
+  s.reply_start = s.legacy ? BeginOpReply(out, s.reply_id, s.header.request_id)
+                           : BeginOpMsg(out, s.reply_id, s.header.request_id,
+                                        s.checksum ? kMsgChecksumPresent : 0);
+  s.reply.emplace(out);
+}
+
+Error Dispatcher::Unexpected(const RequestState& s) {
+  const std::string what = CurrentExceptionText();
+  server_.log().Write(
+      LogSeverity::kError, LogComponent::kCommand, 9000103, "A command ended by an exception",
+      BuildBson([&](BsonBuilder& b) { b.Append("command", s.request.name).Append("error", what); }),
+      s.ctx && s.ctx->client ? std::string_view(s.ctx->client->desc) : std::string_view());
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kExceededMemoryLimit,
+            "there is not enough memory for this operation now: ask for less at once, or try again "
+            "later"};
+  } catch (...) {
+  }
+  return {ErrorCode::kInternalError, "an unexpected failure of the server: " + what};
+}
+
+void Dispatcher::ReplyError(RequestState& s, std::string& out, const Error& error) {
+  s.reply_id = static_cast<int32_t>(server_.operations().NextOperationId());
+  OpenReply(s, out);
+  AppendError(*s.reply, error);
+  const size_t reply_size = s.reply->size() + 1;
+  s.reply->Done();
+  bson_check::Document({out.data() + out.size() - reply_size, reply_size}, "a reply");
+  s.reply.reset();
+  FinishMessage(out, s.reply_start);
+}
+
+Result<void> Dispatcher::CheckApiVersion(const RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  if (g.api_version.empty()) {
+    if (g.api_strict || g.api_deprecation_errors)
+      return Error{LocationCode(4886600),
+                   "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion"};
+    if (server_.settings().require_api_version.load(std::memory_order_relaxed) &&
+        !(s.row->flags & kNoAuth))
+      return Error{
+          LocationCode(498870),
+          "The apiVersion parameter is required, please configure your MongoClient's API version"};
+    return Ok();
+  }
+  if (g.api_version != "1") return Error{ErrorCode::kAPIVersionError, "API version must be \"1\""};
+  if (g.api_strict && !(s.row->flags & kApiV1))
+    return Error{ErrorCode::kAPIStrictError, "Provided apiStrict:true, but the command " +
+                                                 std::string(s.row->name) +
+                                                 " is not in API Version 1"};
+  if (g.api_strict) {
+    MAYFLY_TRY(CheckStrictFields(s.row->name, s.request.fields));
+  }
+  if (g.api_deprecation_errors && (s.row->flags & kDeprecatedInV1))
+    return Error{ErrorCode::kAPIDeprecationError,
+                 "Provided apiDeprecationErrors:true, but the command " + std::string(s.row->name) +
+                     " is deprecated in API Version 1"};
+  return Ok();
+}
+
+Result<void> Dispatcher::CheckTransaction(RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  if (!g.txn_number)
+    return Error{ErrorCode::kInvalidOptions,
+                 "'autocommit' and 'startTransaction' require a transaction number"};
+  if (*g.txn_number < 0)
+    return Error{ErrorCode::kInvalidOptions, "Transaction number cannot be negative"};
+  if (g.start_transaction && !g.autocommit_given)
+    return Error{ErrorCode::kInvalidOptions,
+                 "'startTransaction' field requires 'autocommit' field to also be specified"};
+  if (g.autocommit_given && g.autocommit)
+    return Error{ErrorCode::kInvalidOptions, "Specifying autocommit=true is not allowed."};
+  if (!server_.transaction_numbers())
+    return Error{ErrorCode::kIllegalOperation,
+                 "Transaction numbers are only allowed on a replica set member or mongos"};
+  if (g.autocommit_given)
+    return Error{ErrorCode::kOperationNotSupportedInTransaction,
+                 "multi-document transactions are not supported by this server: " +
+                     std::string(s.row->name) + " cannot run in one"};
+  if (!(s.row->flags & kRetryableWrite))
+    return Error{LocationCode(50768),
+                 "txnNumber may only be provided for multi-document transactions and retryable "
+                 "write commands. autocommit:false was not provided, and " +
+                     std::string(s.row->name) + " is not a retryable write command."};
+  s.ctx->txn_number = g.txn_number;
+  return Ok();
+}
+
+Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
+  const GenericArguments& g = s.request.generic;
+  if (g.lsid.missing()) {
+    if (g.txn_number)
+      return Error{ErrorCode::kInvalidOptions,
+                   "Transaction number requires a session ID to also be specified"};
+    if (g.autocommit_given || g.start_transaction)
+      return Error{ErrorCode::kInvalidOptions,
+                   "'autocommit' and 'startTransaction' require a transaction number"};
+    return Ok();
+  }
+  std::string_view id;
+  for (const BsonElement& e : g.lsid.Document()) {
+    if (e.name == "id") {
+      if (!e.value.Is(BsonType::kBinary) || e.value.BinarySubtype() != 4)
+        return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' is the wrong type '" +
+                                                   std::string(BsonTypeName(e.value.type())) +
+                                                   "', expected a UUID"};
+      if (e.value.BinaryData().size() != 16)
+        return Error{ErrorCode::kInvalidUUID,
+                     "uuid must be a 16-byte binary field with UUID (4) subtype"};
+      id = e.value.BinaryData();
+    } else if (e.name != "uid" && e.name != "txnNumber" && e.name != "txnUUID") {
+      return Error{ErrorCode::kUnknownField,
+                   "BSON field 'lsid." + std::string(e.name) + "' is an unknown field."};
+    }
+  }
+  if (id.empty())
+    return Error{ErrorCode::kMissingField, "BSON field 'lsid.id' is missing but a required field"};
+  if (!c.last_session || c.last_session->id() != id ||
+      c.last_session->ended.load(std::memory_order_relaxed)) {
+    MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
+  } else {
+    c.last_session->Touch(s.op->now);
+    // It timed out in the same moment.
+    if (c.last_session->ended.load()) [[unlikely]] {
+      MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
+    }
+  }
+  s.ctx->session = c.last_session.get();
+  if (g.txn_number || g.autocommit_given || g.start_transaction) return CheckTransaction(s);
+  return Ok();
+}
+
+Result<void> Dispatcher::ReadConcern(RequestState& s) {
+  const BsonValue rc = s.request.generic.read_concern;
+  if (rc.missing()) return Ok();
+  return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
+}
+
+Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
+  const CommandRequest& req = s.request;
+  if (req.fields.empty())
+    return Error{ErrorCode::kCommandNotFound, "no command in an empty document"};
+  if (req.db.empty()) return Error{LocationCode(40571), "OP_MSG requests require a $db argument"};
+  if (!ValidDatabaseName(req.db) && req.db != "$external")
+    return Error{ErrorCode::kInvalidNamespace,
+                 "Invalid database name: '" + std::string(req.db) + "'"};
+  if (s.row == nullptr) {
+    std::string message = "no such command: '" + ShownName(req.name) + "'";
+    for (const CommandRow& row : server_.commands().rows())
+      if (!(row.flags & (kTestOnly | kTestCommand)) && boost::iequals(row.name, req.name))
+        message += "; did you mean '" + std::string(row.name) + "'?";
+    return Error{ErrorCode::kCommandNotFound, std::move(message)};
+  }
+  const uint32_t flags = s.row->flags;
+  if ((flags & kTestOnly) && !server_.config_allows_test_commands())
+    return Error{ErrorCode::kCommandNotFound,
+                 "no such command: '" + std::string(req.name) + "' (it needs --testClock)"};
+  if ((flags & kTestCommand) && !server_.settings().enable_test_commands)
+    return Error{ErrorCode::kCommandNotFound, "no such command: '" + std::string(req.name) + "'"};
+  if ((flags & kAdminOnly) && req.db != "admin")
+    return Error{ErrorCode::kUnauthorized,
+                 std::string(s.row->name) + " may only be run against the admin database."};
+  if (server_.shutting_down())
+    return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
+  if (server_.settings().audit_fail_closed.load(std::memory_order_relaxed)) [[unlikely]] {
+    MAYFLY_TRY(CheckAudit(server_, s.row->name));
+  }
+  const GenericArguments& g = req.generic;
+  MAYFLY_TRY(CheckApiVersion(s));
+  MAYFLY_TRY(UseSession(c, s));
+  ReplicaSet* set = server_.replica_set();
+  if (set != nullptr) {
+    s.op->cluster_time = set->cluster_time();
+    if (!g.cluster_time.missing()) {
+      MAYFLY_TRY(replication_gate::CheckClusterTime(*set, g.cluster_time.Document(), s.op->now));
+    }
+    MAYFLY_TRY(replication_gate::CheckState(*set, *s.row, req, s.legacy && (s.query.flags & 4)));
+  }
+  if (!g.read_concern.missing()) {
+    MAYFLY_TRY(ReadConcern(s));
+  }
+  if (!g.write_concern.missing()) {
+    if (!(flags & kTakesWriteConcern))
+      return Error{ErrorCode::kInvalidOptions,
+                   "Command " + std::string(s.row->name) + " does not support writeConcern"};
+    MAYFLY_TRY(s.ctx->write_concern, ParseWriteConcern(g.write_concern, set != nullptr));
+  }
+  if (set != nullptr && (flags & kTakesWriteConcern)) {
+    WriteConcern& wc = s.ctx->write_concern;
+    // `{wtimeout: 100}` alone, or `{j: true}`: the rest is the default's.
+    if (g.write_concern.missing() || !g.write_concern.Document().Has("w")) {
+      WriteConcern defaults = server_.rw_defaults().write_concern();
+      defaults.given = wc.given;
+      defaults.journal = defaults.journal || wc.journal;
+      if (wc.wtimeout_ms != 0) defaults.wtimeout_ms = wc.wtimeout_ms;
+      wc = std::move(defaults);
+    }
+    if (wc.wtimeout_ms > 0)
+      s.op->commit_deadline_micros = s.start_micros + MicrosOf(wc.wtimeout_ms);
+  }
+  int64_t limit = g.max_time_ms;
+  if (limit == 0 && (flags & kReadOnly))
+    limit = server_.settings().max_time_ms_default.load(std::memory_order_relaxed);
+  // A getMore's is how long it waits for data; the rest of the time is its cursor's.
+  if (limit != 0 && s.row->name != "getMore") s.op->deadline_micros = s.start_micros + limit * 1000;
+  return Ok();
+}
+
+/// Whether it goes to a worker whatever the command: inserts alone may be large and short, and look
+/// themselves.
+static bool IsLong(const RequestState& s) {
+  return s.header.length > kShortRequest && s.row->name != "insert";
+}
+
+static Result<void> RunParsing(RequestState& s) {
+  ParseWork work(&*s.op);
+  return s.row->run(*s.ctx, s.request, *s.reply);
+}
+
+/// Whether the command is about <db>.system.profile.
+static bool OnProfile(const CommandRequest& req) {
+  return req.fields[0].value.IsString() && req.fields[0].value.String() == "system.profile";
+}
+
+bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
+  ServerMetrics& metrics = server_.metrics();
+  s.start_micros = server_.clock().MonotonicMicros();
+  const uint64_t id = server_.operations().NextOperationId();
+  s.reply_id = static_cast<int32_t>(id);
+  ReplicaSet* const set = server_.replica_set();
+  s.op.emplace(set != nullptr ? static_cast<const Clock&>(set->clock()) : server_.clock(), id);
+  s.report.Reset();
+  s.ctx.emplace(CommandContext{.server = server_,
+                               .op = *s.op,
+                               .connection = &c,
+                               .io = c.io_executor(),
+                               .client = &c.slot(),
+                               .report = s.report});
+  s.row = nullptr;
+  s.fail.reset();
+  CommandRequest& req = s.request;
+  Result<void> parsed = Ok();
+  if (s.legacy) {
+    req.sequences.clear();
+    parsed = ParseCommandFields(s.query.query, &req);
+    req.exhaust_allowed = false;
+    // "admin.$cmd": the database is in the namespace.
+    req.db = s.query.ns.substr(0, s.query.ns.find('.'));
+  } else {
+    req.sequences.swap(s.msg.sequences);
+    req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;
+    req.db = {};
+    parsed = ParseCommandFields(s.msg.body, &req);
+  }
+  // No command has a name as long, and to look for one takes as long as it is.
+  s.row = req.name.size() > kShownName ? nullptr : server_.commands().Find(req.name);
+  OpenReply(s, out);
+  if (parsed) parsed = Check(c, s);
+  // Nothing above waits. From here on others see the operation, and may stop it.
+  c.slot().Begin(
+      *s.op, req.name, req.db, req.body, &s.report,
+      s.ctx->session != nullptr ? std::string_view(s.ctx->session->id()) : std::string_view(),
+      s.start_micros);
+  s.slot_begun = true;
+  if (parsed && server_.fail_points().any()) [[unlikely]] {
+    s.fail = FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.slot().desc,
+                             c.is_internal_client);
+    if (s.fail && s.fail->block_ms == 0) parsed = FailOnPurpose(s);
+    if (parsed) parsed = FireMaxTime(server_.fail_points(), *s.op);
+  }
+  if (s.row != nullptr) {
+    s.row->counters->total.fetch_add(1, std::memory_order_relaxed);
+    if (!(s.row->flags & kCountsItself)) metrics.opcounters.command.Add();
+  }
+  if (!parsed) {
+    Finish(c, s, out, std::move(parsed));
+    return true;
+  }
+  if (req.generic.help) [[unlikely]] {
+    s.reply->Append("help",
+                    "help for: " + std::string(s.row->name) + " " + std::string(s.row->help));
+    Finish(c, s, out, Ok());
+    return true;
+  }
+  // A read at a point in time, or behind one, waits for it first.
+  const bool waits = (server_.replica_set() != nullptr &&
+                      replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx)) ||
+                     (server_.profiler().writing() && OnProfile(req));
+  const bool long_request = IsLong(s);
+  ParseWork work(&*s.op);
+  if (s.row->run_now != nullptr && !s.fail && !waits && !long_request) {
+    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
+      Finish(c, s, out, std::move(*answer));
+      return true;
+    }
+    s.reply->Abandon();
+    s.reply.emplace(out);
+  }
+  if (s.row->run == nullptr || (s.row->flags & kWorker) || long_request || s.fail || waits ||
+      (server_.replica_set() != nullptr && (s.row->flags & kTakesWriteConcern)) ||
+      ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
+      [[unlikely]]
+    return false;
+  try {
+    parsed = s.row->run(*s.ctx, req, *s.reply);
+  } catch (...) {
+    parsed = Unexpected(s);
+  }
+  Finish(c, s, out, std::move(parsed));
+  return true;
+}
+
+Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out) {
+  Result<void> result = Ok();
+  CommandContext& ctx = *s.ctx;
+  if (s.fail && s.fail->block_ms > 0) {
+    result =
+        co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + MicrosOf(s.fail->block_ms));
+    if (result) result = FailOnPurpose(s);
+  }
+  if ((s.row->flags & kWrites) && !(s.row->flags & kAllowedWhileLocked)) {
+    // fsyncUnlock is rare and nobody's latency depends on it: look now and then.
+    while (result && server_.fsync_locks.load(std::memory_order_relaxed) > 0)
+      result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 20'000);
+  }
+  if (result && server_.profiler().writing() && OnProfile(s.request)) [[unlikely]] {
+    // Whoever got an answer finds its entry, as on MongoDB, although it is written behind it.
+    const uint64_t mark = server_.profiler().Mark();
+    while (result && !server_.profiler().Written(mark))
+      result = co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + 1000);
+  }
+  ReplicaSet* const set = server_.replica_set();
+  if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
+    result = co_await replication_gate::WaitBefore(ctx);
+  if (result) {
+    if ((s.row->flags & kWorker) || IsLong(s)) {
+      co_await ctx.MoveToWorker();
+      result = ctx.CheckNow();  // it may have waited long for its turn
+    }
+    try {
+      if (result && s.row->run != nullptr)
+        result = RunParsing(s);
+      else if (result)
+        result = co_await s.row->run_async(ctx, s.request, *s.reply);
+    } catch (...) {
+      result = Unexpected(s);
+    }
+    if (ctx.read_shape != 0)
+      server_.short_reads().Took(ctx.read_shape,
+                                 server_.clock().MonotonicMicros() - s.start_micros);
+    if (ctx.on_worker) co_await ctx.MoveToIo();
+    if (set != nullptr && (s.row->flags & kTakesWriteConcern) &&
+        replication_gate::MustWaitAfter(ctx) && s.request.db != "local") {
+      if (result) {
+        co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
+      } else if (replication_gate::CountsAlthough(*s.op, result.error().code)) {
+        Error error = result.error();
+        std::string details;
+        {
+          BsonBuilder b(details);
+          if (!error.details.empty()) b.AppendAll(BsonView(error.details.data()));
+          co_await replication_gate::WaitForWriteConcern(ctx, b);
+          b.Done();
+        }
+        error.details = std::move(details);
+        result = std::move(error);
+      }
+    }
+  }
+  Finish(c, s, out, std::move(result));
+}
+
+void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result<void> result) {
+  ServerMetrics& metrics = server_.metrics();
+  if (result && s.reply->size() > static_cast<size_t>(kMaxBsonInternalSize)) [[unlikely]]
+    result =
+        Error{ErrorCode::kBSONObjectTooLarge, "the reply would be larger than a document may be"};
+  if (!result && result.error().message.size() > kMaxErrorMessage) [[unlikely]] {
+    // For the log as well, which is written on the io thread.
+    Error error = result.error();
+    size_t n = kMaxErrorMessage;
+    while (n > 0 && (static_cast<uint8_t>(error.message[n]) & 0xC0) == 0x80) --n;
+    error.message.resize(n);
+    result = std::move(error);
+  }
+  if (!result) {
+    s.reply->Abandon();
+    s.reply.emplace(out);
+    AppendError(*s.reply, result.error());
+    if (s.row != nullptr)
+      AppendLabels(s, result.error().code,
+                   !result.error().details.empty() &&
+                       !BsonView(result.error().details.data())["errorLabels"].missing());
+    if (server_.replica_set() != nullptr)
+      replication_gate::AppendErrorDetails(*s.ctx, result.error().code, *s.reply);
+    if (s.row != nullptr) s.row->counters->failed.fetch_add(1, std::memory_order_relaxed);
+    const ErrorCode code = result.error().code;
+    if (code == ErrorCode::kInterrupted)
+      metrics.operation.killed_ops.Add();
+    else if (code == ErrorCode::kMaxTimeMSExpired)
+      metrics.operation.timed_out.Add();
+    if (code == ErrorCode::kInternalError)
+      metrics.asserts.regular.Add();
+    else
+      metrics.asserts.user.Add();
+    s.ctx->more_to_come = false;
+  } else {
+    if (s.fail && !s.fail->write_concern_error.view().empty()) [[unlikely]] {
+      s.reply->Append("writeConcernError", s.fail->write_concern_error);
+      AppendLabels(
+          s, static_cast<ErrorCode>(s.fail->write_concern_error.view()["code"].NumberAsInt64()),
+          false);
+    }
+    s.reply->Append("ok", 1.0);
+  }
+  if (ReplicaSet* set = server_.replica_set(); set != nullptr)
+    replication_gate::AppendTimes(*set, *s.op, *s.reply);
+  s.reply->Done();
+  s.reply.reset();
+  if (s.ctx->more_to_come && !s.legacy) {
+    // The flags follow the 16 bytes of the header.
+    char* flags = out.data() + s.reply_start + kMessageHeaderSize;
+    StoreLe<uint32_t>(flags, LoadLe<uint32_t>(flags) | kMsgMoreToCome);
+  }
+  const bool silent = (!s.legacy && (s.msg.flags & kMsgMoreToCome) != 0) || s.ctx->close_connection;
+  if (silent) {
+    out.resize(s.reply_start);
+  } else {
+    FinishMessage(out, s.reply_start);
+    metrics.network.bytes_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
+    if (s.compressor != Compressor::kNone && MayCompress(s.request.name)) {
+      const auto before = static_cast<int64_t>(out.size() - s.reply_start);
+      if (CompressMessage(out, s.reply_start, s.compressor)) {
+        ServerMetrics::Compression& m = metrics.compression(static_cast<int>(s.compressor));
+        m.compressed_in.Add(before);
+        m.compressed_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
+      }
+    }
+  }
+
+  const int64_t micros = server_.clock().MonotonicMicros() - s.start_micros - s.ctx->waited_micros;
+  const Operation& op = *s.op;
+  if (op.docs_examined | op.keys_examined | op.n_returned) {
+    metrics.query_executor.scanned.Add(op.keys_examined);
+    metrics.query_executor.scanned_objects.Add(op.docs_examined);
+    if (s.report.plan_summary.starts_with("COLLSCAN"))
+      metrics.query_executor.collection_scans.Add();
+  }
+  if (op.write_conflicts != 0) metrics.operation.write_conflicts.Add(op.write_conflicts);
+  if (s.row != nullptr) {
+    if (!(s.row->flags & kNoProfile)) {
+      LatencyHistogram& h = (s.row->flags & kWrites)             ? metrics.writes
+                            : (s.row->flags & kTakesReadConcern) ? metrics.reads
+                                                                 : metrics.commands;
+      h.Record(micros);
+      if (s.row->flags & (kWrites | kTakesReadConcern)) RecordTop(c, s, micros);
+      const Profiler& p = server_.profiler();
+      if (micros >= MicrosOf(p.slow_ms.load(std::memory_order_relaxed)) || p.active() ||
+          server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand)) [[unlikely]]
+        Report(s, result ? nullptr : &result.error(), micros,
+               static_cast<int64_t>(out.size() - s.reply_start));
+    }
+  }
+  c.slot().End();
+  s.slot_begun = false;
+}
+
+Result<void> Dispatcher::FailOnPurpose(RequestState& s) {
+  if (s.fail->close_connection) {
+    s.ctx->close_connection = true;
+    return Error{ErrorCode::kClientDisconnect, "closed by the failpoint failCommand"};
+  }
+  if (s.fail->error) return *s.fail->error;
+  return Ok();
+}
+
+void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) {
+  if (s.fail && s.fail->labels) {
+    if (s.fail->labels->empty()) return;
+    BsonArrayBuilder list = s.reply->OpenArray("errorLabels");
+    for (const std::string& label : *s.fail->labels) list.Append(label);
+    return;
+  }
+  // These two say it whatever the cursor: drivers look at the label alone.
+  if (!has_labels &&
+      (code == ErrorCode::kChangeStreamFatalError || code == ErrorCode::kChangeStreamHistoryLost) &&
+      (s.row->name == "getMore" || s.row->name == "aggregate")) {
+    s.reply->OpenArray("errorLabels").Append("NonResumableChangeStreamError");
+    return;
+  }
+  if (has_labels || !s.request.generic.txn_number || !(s.row->flags & kRetryableWrite) ||
+      !IsRetryableWriteError(code))
+    return;
+  BsonArrayBuilder list = s.reply->OpenArray("errorLabels");
+  list.Append("RetryableWriteError");
+  // Drivers then report an earlier error of the same write rather than this one.
+  const Operation& op = *s.op;
+  if (op.n_inserted + op.n_deleted + op.n_modified == 0) list.Append("NoWritesPerformed");
+}
+
+void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
+  const FinishedOperation f{*s.op, s.report, s.ctx->client, s.request, micros, error, reply_bytes};
+  const Profiler::Verdict v = server_.profiler().Judge(f);
+  const bool verbose = server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand);
+  if (v.log || verbose)
+    server_.log().Write(v.log ? LogSeverity::kInfo : LogSeverity::kDebug1, LogComponent::kCommand,
+                        51803, "Slow query", Profiler::LogAttributes(f),
+                        f.client ? std::string_view(f.client->desc) : std::string_view());
+  if (v.profile) server_.profiler().Write(server_, f);
+}
+
+void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros) {
+  // By namespace: commands on a collection, whose name is the first field or what the command
+  // reported.
+  std::string_view ns = s.report.ns;
+  std::string& scratch = c.top_scratch;
+  if (ns.empty()) {
+    const BsonValue first = s.request.fields[0].value;
+    if (!first.IsString()) return;
+    scratch.assign(s.request.db).append(1, '.').append(first.String());
+    ns = scratch;
+  }
+  if (c.top_entry == nullptr || c.top_ns != ns) {
+    c.top_ns = ns;
+    c.top_entry = server_.top().Find(ns);
+  }
+  const std::string_view op = s.report.op;
+  const Top::Kind kind = op == "query"     ? Top::kQueries
+                         : op == "getmore" ? Top::kGetMore
+                         : op == "insert"  ? Top::kInsert
+                         : op == "update"  ? Top::kUpdate
+                         : op == "remove"  ? Top::kRemove
+                                           : Top::kCommands;
+  c.top_entry->Record(kind, (s.row->flags & kWrites) != 0, micros);
+  if (s.report.plan_summary.starts_with("COLLSCAN")) {
+    c.top_entry->collection_scans.Add();
+    for (const CommandField& f : s.request.fields)
+      if (f.name == "tailable" && f.value.Truthy()) c.top_entry->tailable_scans.Add();
+  }
+}
+
+}  // namespace mayfly

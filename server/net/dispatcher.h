@@ -1,0 +1,75 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "protocol/wire_message.h"
+#include "server/dispatch/command.h"
+#include "server/dispatch/fail_points.h"
+#include "server/net/connection.h"
+
+namespace mayfly {
+
+/// One request on its way: reused from request to request, so that nothing is allocated for the
+/// next one.
+struct RequestState {
+  MessageHeader header;
+  OpMsg msg;
+  OpQuery query;
+  bool legacy = false;  ///< OP_QUERY: answered by OP_REPLY
+  bool checksum = false;
+  Compressor compressor = Compressor::kNone;
+  std::string decompressed;
+  CommandRequest request;
+  const CommandRow* row = nullptr;
+  OperationReport report;
+  std::optional<Operation> op;
+  std::optional<CommandContext> ctx;
+  std::optional<BsonBuilder> reply;
+  size_t reply_start = 0;
+  int32_t reply_id = 0;
+  int64_t start_micros = 0;
+  bool slot_begun = false;
+  std::optional<FailCommandAction> fail;  ///< of the fail point failCommand
+  std::string repeat_body;                ///< body of the exhaust command that runs again
+};
+
+/// From a request to its reply: the checks every command shares, the call, the shape of the answer,
+/// and what is counted, logged and profiled about it. One for all connections; threads: any, with a
+/// RequestState each.
+class Dispatcher {
+ public:
+  explicit Dispatcher(ServerContext& server) : server_(server) {}
+
+  /// Begins with the parsed message in `s` and appends to `out`. True: the reply is complete.
+  /// False: Run must be awaited.
+  bool Start(Connection& c, RequestState& s, std::string& out);
+  Awaitable<void> Run(Connection& c, RequestState& s, std::string& out);
+  /// The reply to a sound frame with bad content.
+  void ReplyError(RequestState& s, std::string& out, const Error& error);
+
+  ServerContext& server() { return server_; }
+
+ private:
+  Result<void> Check(Connection& c, RequestState& s);
+  Result<void> CheckApiVersion(const RequestState& s);
+  Result<void> CheckTransaction(RequestState& s);
+  Result<void> UseSession(Connection& c, RequestState& s);
+  Result<void> ReadConcern(RequestState& s);
+  void OpenReply(RequestState& s, std::string& out);
+  /// Inside a catch block: logs the exception, which is a bug of ours, and makes it the answer
+  /// InternalError.
+  Error Unexpected(const RequestState& s);
+  /// Ends the reply and the bookkeeping of the operation.
+  void Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
+  void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);
+  void RecordTop(Connection& c, const RequestState& s, int64_t micros);
+  /// What failCommand says instead of running the command, if it does.
+  Result<void> FailOnPurpose(RequestState& s);
+  /// errorLabels of a failed command, or of one whose write concern failed.
+  static void AppendLabels(RequestState& s, ErrorCode code, bool has_labels);
+  static void AppendError(BsonBuilder& reply, const Error& error);
+
+  ServerContext& server_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,120 @@
+#pragma once
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/intrusive/list.hpp>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/dispatch/server_context.h"
+#include "server/net/connection.h"
+#include "server/net/dispatcher.h"
+
+namespace mayfly {
+
+/// One io thread with an io_context that nobody else runs, and the connections that live on it.
+class IoThread {
+ public:
+  IoThread(Dispatcher& dispatcher, int index);
+  ~IoThread();
+  void Start();
+  void Join();
+
+  boost::asio::io_context& context() { return context_; }
+  IoExecutor executor() { return context_.get_executor(); }
+  Dispatcher& dispatcher() { return dispatcher_; }
+  ServerContext& server() { return dispatcher_.server(); }
+  /// From any thread.
+  void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket,
+             ConnectionGate::Ticket ticket);
+  void Drain();
+  /// Behind Drain: who is still there is not waited for.
+  void Abort();
+  bool draining() const { return draining_; }
+
+ private:
+  friend class Connection;
+  void Entered(Connection& c);  ///< it is served from here on; on this thread
+  Awaitable<void> TickLoop();
+  /// Runs handlers until there are none to come, and reports each that takes more than so much of
+  /// the processor (parameter ioThreadWatchdogMicros).
+  void RunWatched(int64_t limit_micros);
+  /// How long one connection may go on while `yielding_` others wait for their turn: a round of all
+  /// of them should not take longer than one alone.
+  int64_t SliceMicros() const { return kSliceMicros / (1 + yielding_); }
+  static constexpr int64_t kSliceMicros = 500;
+
+  Dispatcher& dispatcher_;
+  const int index_;
+  boost::asio::io_context context_{1};
+  boost::asio::executor_work_guard<IoExecutor> work_;
+  boost::asio::basic_waitable_timer<std::chrono::steady_clock,
+                                    boost::asio::wait_traits<std::chrono::steady_clock>, IoExecutor>
+      timer_;
+  boost::intrusive::list<Connection> connections_;
+  boost::intrusive::list<Connection>::iterator tick_at_ =
+      connections_.end();  ///< next for TickLoop
+  int64_t yielding_ =
+      0;  ///< connections that have let others go first and not had their turn again
+  const CommandRow* running_ = nullptr;  ///< the command that this handler began or went on with
+  bool draining_ = false;
+  bool ticking_ = false;  ///< TickLoop runs
+  std::thread thread_;
+};
+
+/// Listens, hands sockets to io threads, keeps house (idle cursors, sessions), and ends it all in
+/// order.
+class Server {
+ public:
+  explicit Server(ServerContext& context);
+  ~Server();
+
+  /// Binds every address; who connects waits. Errors: a TCP address that cannot be bound (with
+  /// the reason); a unix socket that cannot be bound is only a warning.
+  Result<void> Listen();
+  /// Starts the threads: connections are accepted and served. REQUIRES: Listen has succeeded, and
+  /// what commands ask (the replica set) has started.
+  void Start();
+  /// Stops accepting, lets running operations finish (those that only wait are ended with
+  /// InterruptedAtShutdown; after `grace_millis` all of them), closes every connection, and returns
+  /// when all threads are done.
+  void Stop(int grace_millis);
+  /// The port in use: differs from the configured one when that was 0.
+  int port() const { return port_; }
+  /// The first io thread's: timers and whatever else belongs to no connection.
+  IoExecutor executor() { return threads_[0]->executor(); }
+
+ private:
+  template <class Acceptor>
+  Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
+  /// Accepts from now on; `address` is for the log.
+  template <class Acceptor>
+  void Serve(std::shared_ptr<Acceptor> acceptor, std::string_view address);
+  /// Gives a new client to an io thread, unless there are too many.
+  template <class Socket>
+  void Welcome(IoThread& target, Socket socket);
+  /// Nobody can be accepted for want of a descriptor: those who wait are disconnected, not left to
+  /// wait, by way of the one that is kept for this.
+  void TurnAway(int listening);
+  Awaitable<void> HouseKeeping();
+  Result<void> ListenTcp(const std::string& address);
+  Result<void> ListenUnix();
+
+  ServerContext& server_;
+  Dispatcher dispatcher_;
+  ConnectionGate gate_;
+  int spare_descriptor_ = -1;
+  int64_t accept_error_told_ = 0;  ///< MonotonicMicros
+  std::vector<std::unique_ptr<IoThread>> threads_;
+  std::vector<std::function<void()>> close_acceptors_;
+  std::string unix_path_;
+  size_t next_thread_ = 0;
+  int port_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,29 @@
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_builder.h"
+#include "storage/catalog/catalog_types.h"
+#include "storage/write/write_unit.h"
+
+/// What the oplog shows of changes of the catalog (entries `c`). The changes themselves are the
+/// rows in the same unit. No-ops where there is no log.
+namespace mayfly {
+
+void LogCreate(WriteUnit& unit, const CollectionInfo& coll);
+void LogDrop(WriteUnit& unit, const CollectionInfo& coll);
+void LogDropDatabase(WriteUnit& unit, std::string_view db);
+void LogRename(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& to,
+               const CollectionInfo* dropped_target);
+void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionInfo& after);
+/// Indexes of `after` that `before` has not: `createIndexes` when they are ready, else
+/// `startIndexBuild`.
+void LogCreateIndexes(WriteUnit& unit, const CollectionInfo& before, const CollectionInfo& after);
+void LogCommitBuild(WriteUnit& unit, const CollectionInfo& coll, const std::vector<uint32_t>& ids);
+/// Indexes of `before` that `after` has not.
+void LogDropIndexes(WriteUnit& unit, const CollectionInfo& before, const CollectionInfo& after);
+
+/// {v: 2, key, name, unique …} as listIndexes has it.
+void AppendIndexSpec(const IndexInfo& index, BsonBuilder& out);
+
+}  // namespace mayfly

@@ -1,0 +1,207 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "storage/expiry/expiry_state.h"
+#include "storage/kv/kv.h"
+
+namespace mayfly {
+
+class BsonBuilder;
+using Uuid = std::array<uint8_t, 16>;
+Uuid RandomUuid();
+
+/// An atomic that copies by value, so that what holds it can be copied.
+template <class T>
+struct CopyableAtomic : std::atomic<T> {
+  using std::atomic<T>::atomic;
+  using std::atomic<T>::operator=;
+  CopyableAtomic(const CopyableAtomic& o) : std::atomic<T>(o.load(std::memory_order_relaxed)) {}
+  CopyableAtomic& operator=(const CopyableAtomic& o) {
+    this->store(o.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    return *this;
+  }
+};
+
+/// A yes or no that is worked out when first asked for and forgotten by copies.
+struct CachedFlag : std::atomic<int8_t> {
+  CachedFlag() : std::atomic<int8_t>(-1) {}
+  CachedFlag(const CachedFlag&) : std::atomic<int8_t>(-1) {}
+  CachedFlag& operator=(const CachedFlag&) {
+    store(-1, std::memory_order_relaxed);
+    return *this;
+  }
+};
+
+/// A mark that copies do not take over.
+struct OwnMark : std::atomic<bool> {
+  OwnMark() : std::atomic<bool>(false) {}
+  OwnMark(const OwnMark&) : std::atomic<bool>(false) {}
+  OwnMark& operator=(const OwnMark&) { return *this; }
+};
+
+/// A compiled filter over one document: partial indexes and validators. Made by the FilterCompiler
+/// that the layer above gives to Storage at open (storage itself does not know what a filter
+/// means). Immutable; any thread.
+class RecordFilter {
+ public:
+  virtual ~RecordFilter() = default;
+  virtual bool Matches(BsonView doc) const = 0;
+};
+
+enum class IndexState : uint8_t { kBuilding = 0, kReady = 1 };
+
+/// Whether a TTL index hides what is past its deadline before it is removed (EXPIRY C.2).
+enum class ExpireReads : uint8_t { kDefault = 0, kLazy = 1, kExact = 2 };
+
+struct IndexField {
+  std::string path;  ///< dotted
+  bool descending = false;
+  std::string special;  ///< "hashed", "text", … of a type not (yet) maintained; empty for 1 and -1
+};
+
+/// One index as the catalog has it. Immutable except for the atomics; shared by whoever uses it.
+struct IndexInfo {
+  uint32_t id = 0;  ///< prefix of its keys; never reused
+  std::string name;
+  BsonDocument key;  ///< as given: {a: 1, "b.c": -1}
+  std::vector<IndexField> fields;
+  bool unique = false, sparse = false, hidden = false;
+  std::optional<int32_t> expire_after_seconds;  ///< a TTL index when set
+  bool expiry_repaired = false;                 ///< what was stored for it could not be used
+  BsonDocument partial_filter;                  ///< empty document: none (see has_partial_filter)
+  bool has_partial_filter = false;
+  std::shared_ptr<const RecordFilter> filter;  ///< compiled partial_filter
+  BsonDocument extra;  ///< other options kept as given (collation, expiry options …)
+  Keyspace keyspace =
+      Keyspace::kIndexes;  ///< TTL indexes are created in kExpiry and stay where they are
+  IndexState state = IndexState::kReady;
+  bool prepare_unique = false;
+  /// While it is being built to take the place of another index of the same name (made unique by
+  /// collMod): that one's id.
+  uint32_t replaces = 0;
+  /// Bit i: field i has met an array on its path. Only ever set; persisted with the write that set
+  /// it.
+  mutable CopyableAtomic<uint64_t> multikey{0};
+  /// $indexStats: uses since start-up, and since when (ms).
+  mutable CopyableAtomic<int64_t> accesses{0};
+  int64_t accesses_since = 0;
+  ExpireReads expire_reads = ExpireReads::kDefault;  ///< default: as ttlReadFilter says
+  /// Of a TTL index: how far it has been reaped. One object for all versions of the definition.
+  std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();
+
+  bool is_id() const { return name == "_id_"; }
+  /// As listIndexes shows it: 1 where that was asked for (it is among `extra`), with no other
+  /// meaning.
+  int32_t version() const { return extra.view().Has("v") ? 1 : 2; }
+  /// The options of `extra` but for the version, which stands first in a specification.
+  void AppendExtra(BsonBuilder& out) const;
+  bool is_multikey() const { return multikey.load(std::memory_order_relaxed) != 0; }
+};
+using IndexInfoPtr = std::shared_ptr<const IndexInfo>;
+
+/// Counters of one collection, kept exact across crashes by the committer.
+struct CollectionCounters {
+  std::atomic<int64_t> documents{0};
+  std::atomic<int64_t> bytes{0};           ///< sum of BSON sizes
+  std::atomic<int64_t> first_sequence{1};  ///< capped: no record has a smaller one; in memory only
+  std::atomic<int64_t> last_sequence{0};   ///< capped: the newest insertion number
+};
+
+/// The collection option `expiry` (EXPIRY C.1, C.3): how its documents get deadlines of their own.
+struct ExpiryOptions {
+  std::string field;            ///< documents say their own expiration here; empty: they do not
+  int64_t max_ttl = 0;          ///< seconds: default and cap; 0: the database's
+  bool preserve = false;        ///< onUpdate: "preserve"
+  int64_t recover_seconds = 0;  ///< past its deadline a document is hidden, and kept so long
+  bool set() const { return !field.empty() || max_ttl != 0 || preserve || recover_seconds != 0; }
+};
+/// Ids of what is not replicated begin here, so that those that are replicated are the same on
+/// every member.
+inline constexpr uint32_t kFirstLocalId = 0x8000'0000;
+/// Whether the collection of this name is each member's own.
+inline bool IsUnreplicated(std::string_view db, std::string_view collection) {
+  return db == "local" || collection == "system.profile";
+}
+
+/// One collection (or view) as the catalog has it. Immutable: a change makes a new one, so an
+/// operation that holds the pointer sees one definition throughout.
+struct CollectionInfo {
+  uint32_t id = 0;  ///< prefix of its record keys; never reused
+  Uuid uuid{};
+  std::string db, name;
+  std::string ns;        ///< "db.name"
+  BsonDocument options;  ///< as listCollections shows them
+  bool capped = false;
+  int64_t capped_bytes = 0, capped_documents = 0;  ///< 0 documents: no limit
+  bool clustered = false;                          ///< made with clusteredIndex
+  std::string clustered_index_name;
+  std::optional<int64_t> expire_after_seconds;  ///< of a clustered collection
+  std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();  ///< likewise
+  ExpiryOptions expiry_options;
+  std::shared_ptr<ExpiryState> document_expiry =
+      std::make_shared<ExpiryState>();  ///< of the documents' own deadlines
+  /// The database's default and cap in seconds (setDatabaseExpiry); 0: none. One for all its
+  /// collections. Null only in tests that make a definition by hand.
+  std::shared_ptr<std::atomic<int64_t>> database_max_ttl;
+  /// Each member of a replica set has its own: `local` and profiles. Ids of these begin at
+  /// kFirstLocalId.
+  bool unreplicated = false;
+  /// Filled by the server to take another collection's place ($out, convertToCapped). Its documents
+  /// do not expire until it has, and what a process that ended leaves of it is dropped. A rename
+  /// ends it.
+  bool temporary = false;
+  /// Where the documents come from when they are not records; read-only then. Null otherwise.
+  std::shared_ptr<class RecordSource> source;
+  std::string source_key;  ///< of type timestamp: the documents are in its order
+  bool is_view = false;
+  std::string view_on;         ///< same database
+  BsonDocument view_pipeline;  ///< array bytes
+  BsonDocument validator;      ///< empty: none
+  std::shared_ptr<const RecordFilter> validator_filter;
+  bool validation_warn_only = false;  ///< validationAction: "warn"
+  bool validation_moderate =
+      false;  ///< validationLevel: "moderate"; "off" leaves validator_filter null
+  /// `changeStreamPreAndPostImages`: the log carries what a document was before it was changed or
+  /// removed.
+  bool pre_images = false;
+  /// The `_id_` index is implicit (the record key is its key) and not in here, except on capped
+  /// collections.
+  std::vector<IndexInfoPtr> indexes;
+  std::shared_ptr<CollectionCounters> counters;
+
+  /// The catalog has another version in its place, or none. Set before anything that this version
+  /// names leaves the store.
+  mutable OwnMark superseded;
+  mutable CachedFlag has_ttl_rules;
+  /// Whether a TTL index or the clustered collection's own rule expires documents. Hot.
+  bool HasTtlRules() const {
+    int8_t known = has_ttl_rules.load(std::memory_order_relaxed);
+    if (known < 0) [[unlikely]] {
+      known = clustered && expire_after_seconds;
+      for (auto& i : indexes) known |= i->expire_after_seconds.has_value();
+      has_ttl_rules.store(known, std::memory_order_relaxed);
+    }
+    return known != 0;
+  }
+
+  /// By name; null if none.
+  IndexInfoPtr FindIndex(std::string_view index_name) const {
+    for (auto& i : indexes)
+      if (i->name == index_name) return i;
+    return nullptr;
+  }
+};
+using CollectionInfoPtr = std::shared_ptr<const CollectionInfo>;
+
+/// Whether a collection's options say `changeStreamPreAndPostImages: {enabled: true}`:
+/// CollectionInfo::pre_images.
+bool KeepsPreImages(BsonView options);
+
+}  // namespace mayfly

@@ -1,0 +1,310 @@
+#include "storage/catalog/index_keys.h"
+
+#include <boost/container/small_vector.hpp>
+
+#include "protocol/bson_builder.h"
+#include "storage/keys/key_encoding.h"
+
+namespace mayfly {
+namespace {
+
+constexpr BsonValue kNullValue(BsonType::kNull, "", 0);
+constexpr BsonValue kUndefinedValue(BsonType::kUndefined, "", 0);
+
+std::string_view FirstPart(std::string_view path) { return path.substr(0, path.find('.')); }
+
+std::string_view AfterFirstPart(std::string_view path) {
+  size_t dot = path.find('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+}
+
+/// A path part that can be an array position: digits without a leading zero.
+bool IsPosition(std::string_view part) {
+  if (part.empty() || part.size() > 9 || (part[0] == '0' && part.size() > 1)) return false;
+  for (char c : part)
+    if (c < '0' || c > '9') return false;
+  return true;
+}
+
+struct Resolved {
+  BsonValue value;        ///< missing when there is nothing at the path
+  std::string_view name;  ///< field name of `value`, for messages
+  std::string_view rest;  ///< path behind `value`; non-empty only when it is an array
+};
+
+/// Follows `path` from `doc` through sub-documents to its end or to the first array.
+Resolved Resolve(BsonView doc, std::string_view path) {
+  for (;;) {
+    std::string_view part = FirstPart(path);
+    BsonValue v = doc.Find(part);
+    path = AfterFirstPart(path);
+    if (v.missing()) return {};
+    if (path.empty() || v.IsArray()) return {v, part, path};
+    if (!v.IsDocument()) return {};
+    doc = v.Document();
+  }
+}
+
+Error ParallelArrays(std::string_view a, std::string_view b) {
+  return {ErrorCode::kCannotIndexParallelArrays,
+          "cannot index parallel arrays [" + std::string(a) + "] [" + std::string(b) + "]"};
+}
+
+Error AmbiguousPosition(std::string_view field, std::string_view array) {
+  return {LocationCode(16746),
+          "Ambiguous field name found in array (do not use numeric field names in embedded "
+          "elements in an array), "
+          "field: '" +
+              std::string(field) + "' for array: " + std::string(array)};
+}
+
+}  // namespace
+
+/// One extraction. All fields of the index are followed together: fields that reach the same array
+/// expand together, one key for each element, so {"a.b": 1, "a.c": 1} pairs the b and c of one
+/// element.
+class KeyExtraction {
+ public:
+  KeyExtraction(const IndexInfo& index, KeySet& out) : index_(index), out_(out) {}
+
+  /// One state a field: a value found, or a path still to follow from `base`.
+  struct Field {
+    BsonValue value;        ///< the key's value once `done`; missing counts as null
+    std::string_view rest;  ///< path still to follow
+    BsonValue base;  ///< where to follow it from: a document or, behind a position, an array; else
+                     ///< a dead end
+    std::string_view name;  ///< field name of `base`, for messages
+    bool done = false;
+    bool base_is_array =
+        false;  ///< `base` is the value itself and may be an array to expand, with `rest` behind it
+  };
+  using Fields = boost::container::small_vector<Field, 4>;
+
+  Result<void> Run(BsonView doc) {
+    if (index_.fields.size() == 1 && RunSingle(doc)) return Ok();
+    Fields fields;
+    fields.resize(index_.fields.size());
+    for (size_t i = 0; i < fields.size(); ++i) {
+      fields[i].rest = index_.fields[i].path;
+      fields[i].base = doc.AsValue();
+    }
+    MAYFLY_TRY(Expand(std::move(fields)));
+    if (out_.size() > 1) out_.SortUnique();
+    return Ok();
+  }
+
+ private:
+  /// The common case without any state: one field, no array on its path. False when there is one.
+  bool RunSingle(BsonView doc) {
+    Resolved r = Resolve(doc, index_.fields[0].path);
+    if (r.value.IsArray()) return false;
+    if (r.value.missing() && index_.sparse) return true;
+    BeginKey();
+    AppendValue(0, r.value);
+    EndValues();
+    AppendBits(r.value);
+    EndKey();
+    return true;
+  }
+
+  Result<void> Expand(Fields fields) {
+    // Follow every open field to its value or to an array; there may be one array only.
+    BsonValue array;
+    std::string_view array_name;
+    boost::container::small_vector<uint32_t, 4> at_array;
+    for (uint32_t i = 0; i < fields.size(); ++i) {
+      Field& f = fields[i];
+      if (f.done) continue;
+      Resolved r;
+      if (f.base_is_array) {
+        r = {f.base, f.name, f.rest};
+        if (!r.rest.empty() && !r.value.IsArray())
+          r = r.value.IsDocument() ? Resolve(r.value.Document(), r.rest) : Resolved{};
+      } else if (f.base.IsDocument()) {
+        r = Resolve(f.base.Document(), f.rest);
+      }
+      if (!r.value.IsArray()) {
+        f.value = r.value;
+        f.done = true;
+        continue;
+      }
+      if (array.missing()) {
+        array = r.value;
+        array_name = r.name;
+      } else if (array.data() != r.value.data()) {
+        return ParallelArrays(r.name, array_name);
+      }
+      f.base = r.value;
+      f.name = r.name;
+      f.rest = r.rest;
+      at_array.push_back(i);
+    }
+    if (at_array.empty()) {
+      Emit(fields);
+      if (out_.buffer_.size() > kMaxKeyBytes) [[unlikely]]
+        return Error{
+            ErrorCode::kCannotBuildIndexKeys,
+            "the keys of one document for " + Subject() + " take more than " +
+                std::to_string(kMaxKeyBytes >> 20) +
+                " MB: every element of an array is stored with the values of all other fields"};
+      return Ok();
+    }
+
+    // A number as next part of the path means the position, when the array has it.
+    bool any_expands = false;
+    for (uint32_t i : at_array) {
+      Field& f = fields[i];
+      BsonValue at = ValueAtPosition(array, f.rest);
+      if (at.missing()) {
+        any_expands = true;
+        out_.multikey_ |= uint64_t{1} << std::min<uint32_t>(i, 63);
+        continue;
+      }
+      std::string_view part = FirstPart(f.rest);
+      for (const BsonElement& e : array.Document())
+        if (e.value.IsDocument() && e.value.Document().Has(part))
+          return AmbiguousPosition(part, array_name);
+    }
+    BsonView elements = array.Document();
+    if (elements.empty()) {
+      // At the end of the path an empty array is undefined; behind it nothing is there.
+      for (uint32_t i : at_array) {
+        fields[i].done = true;
+        fields[i].value = fields[i].rest.empty() ? kUndefinedValue : BsonValue();
+      }
+      return Expand(std::move(fields));
+    }
+    for (const BsonElement& e : elements) {
+      Fields next = fields;
+      for (uint32_t i : at_array) {
+        Field& f = next[i];
+        BsonValue at = ValueAtPosition(array, f.rest);
+        if (!at.missing()) {
+          f.name = FirstPart(f.rest);
+          f.rest = AfterFirstPart(f.rest);
+          f.base = at;
+          f.base_is_array = true;
+        } else if (f.rest.empty()) {
+          f.value = e.value;  // a nested array is a value of its own
+          f.done = true;
+        } else {
+          // Arrays directly inside arrays are not followed: only a position goes into them.
+          f.base = e.value.IsDocument() ? e.value : BsonValue();
+          f.base_is_array = false;
+        }
+      }
+      MAYFLY_TRY(Expand(std::move(next)));
+      if (!any_expands) break;  // positions only: every element would give the same keys
+    }
+    return Ok();
+  }
+
+  static BsonValue ValueAtPosition(BsonValue array, std::string_view rest) {
+    if (rest.empty()) return {};
+    std::string_view part = FirstPart(rest);
+    return IsPosition(part) ? array.Document().Find(part) : BsonValue();
+  }
+
+  void Emit(const Fields& fields) {
+    if (index_.sparse) {
+      bool all_missing = true;
+      for (const Field& f : fields) all_missing = all_missing && f.value.missing();
+      if (all_missing) return;
+    }
+    BeginKey();
+    for (size_t i = 0; i < fields.size(); ++i) AppendValue(i, fields[i].value);
+    EndValues();
+    for (const Field& f : fields) AppendBits(f.value);
+    EndKey();
+  }
+
+  std::string Subject() const {
+    return index_.name.empty() ? std::string("a sort") : "index " + index_.name;
+  }
+  void BeginKey() { begin_ = out_.buffer_.size(); }
+  void AppendValue(size_t field, BsonValue v) {
+    EncodeKeyValue(v.missing() ? kNullValue : v, index_.fields[field].descending, out_.buffer_);
+  }
+  void EndValues() { values_end_ = out_.buffer_.size(); }
+  void AppendBits(BsonValue v) { EncodeTypeBits(v.missing() ? kNullValue : v, out_.buffer_); }
+  void EndKey() {
+    TrimTypeBits(out_.buffer_, values_end_);
+    out_.keys_.push_back({static_cast<uint32_t>(begin_),
+                          static_cast<uint32_t>(values_end_ - begin_),
+                          static_cast<uint32_t>(out_.buffer_.size() - values_end_)});
+  }
+
+  const IndexInfo& index_;
+  KeySet& out_;
+  size_t begin_ = 0, values_end_ = 0;
+};
+
+void KeySet::SortUnique() {
+  auto text = [this](const Key& k) {
+    return std::string_view(buffer_).substr(k.begin, k.values_size);
+  };
+  // Of keys that encode equal (1 and 1.0) the first element's type bits stay.
+  std::sort(keys_.begin(), keys_.end(), [&](const Key& a, const Key& b) {
+    int c = text(a).compare(text(b));
+    return c < 0 || (c == 0 && a.begin < b.begin);
+  });
+  keys_.erase(std::unique(keys_.begin(), keys_.end(),
+                          [&](const Key& a, const Key& b) { return text(a) == text(b); }),
+              keys_.end());
+}
+
+bool IsMaintained(const IndexInfo& index) {
+  for (const IndexField& f : index.fields)
+    if (!f.special.empty()) return false;
+  return true;
+}
+
+Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
+  out->Clear();
+  if (!IsMaintained(index)) return Ok();
+  if (index.filter && !index.filter->Matches(doc)) return Ok();
+  Result<void> r = KeyExtraction(index, *out).Run(doc);
+  if (!r) out->Clear();
+  return r;
+}
+
+Error KeyTooLong(std::string_view what, size_t bytes) {
+  return {ErrorCode::kKeyTooLong,
+          "key too large for " + std::string(what) + ": " + std::to_string(bytes) +
+              " bytes, more than the " + std::to_string(kMaxKeySize) +
+              " there may be: index a hash or a beginning of the value instead"};
+}
+
+Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
+  MAYFLY_TRY(ExtractKeys(index, doc, out));
+  if (out->bytes() > kMaxKeySize) [[unlikely]] {
+    for (size_t i = 0; i < out->size(); ++i) {
+      const size_t bytes = out->values(i).size() + out->type_bits(i).size();
+      if (bytes <= kMaxKeySize) continue;
+      out->Clear();
+      return KeyTooLong("index " + index.name, bytes);
+    }
+  }
+  if (out->size() <= kMaxKeysPerDocument) [[likely]]
+    return Ok();
+  Error e{ErrorCode::kCannotBuildIndexKeys,
+          "a document has " + std::to_string(out->size()) + " keys in index " + index.name +
+              ", more than the " + std::to_string(kMaxKeysPerDocument) +
+              " there may be: keep long arrays out of indexes, or in several documents"};
+  out->Clear();
+  return e;
+}
+
+Result<BsonDocument> DecodeIndexKey(const IndexInfo& index, std::string_view values,
+                                    std::string_view type_bits) {
+  std::string bytes;
+  BsonBuilder b(bytes);
+  for (const IndexField& f : index.fields) {
+    MAYFLY_TRY(Value v, DecodeKeyValue(&values, f.descending, &type_bits));
+    b.Append(f.path, v.view());
+  }
+  b.Done();
+  return BsonDocument(std::move(bytes));
+}
+
+}  // namespace mayfly

@@ -1,0 +1,114 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "storage/catalog/catalog_types.h"
+
+namespace mayfly {
+
+/// The index entries of one document in one index: encoded key and type bits of each, sorted by
+/// key, no key twice. Owned by the caller and meant to be reused: once its buffers have grown,
+/// filling it again does not allocate. Views are valid until the next Clear() or extraction. Not
+/// thread-safe.
+class KeySet {
+ public:
+  size_t size() const { return keys_.size(); }
+  bool empty() const { return keys_.empty(); }
+  /// Of all keys together, and of those that were equal.
+  size_t bytes() const { return buffer_.size(); }
+  /// Concatenated EncodeKeyValue of the index's fields.
+  std::string_view values(size_t i) const {
+    return {buffer_.data() + keys_[i].begin, keys_[i].values_size};
+  }
+  /// Concatenated EncodeTypeBits; empty when all values have the default kind.
+  std::string_view type_bits(size_t i) const {
+    return {buffer_.data() + keys_[i].begin + keys_[i].values_size, keys_[i].bits_size};
+  }
+  /// Bit i: field i met an array on its path (fields above 63 share the last bit).
+  uint64_t multikey() const { return multikey_; }
+  void Clear() {
+    buffer_.clear();
+    keys_.clear();
+    multikey_ = 0;
+  }
+
+ private:
+  friend class KeyExtraction;
+  struct Key {
+    uint32_t begin, values_size, bits_size;
+  };
+  void SortUnique();
+
+  std::string buffer_;
+  std::vector<Key> keys_;
+  uint64_t multikey_ = 0;
+};
+
+/// Whether the index has entries at all: special types (hashed, text, 2d …) are known to the
+/// catalog only.
+bool IsMaintained(const IndexInfo& index);
+
+/// Fills `out` with the entries of `doc` in `index`. Rules of MongoDB's manual ("Multikey Indexes",
+/// "Sparse Indexes", "Partial Indexes") and observed behaviour:
+/// - a dotted path goes through sub-documents; an array on the way stands for each of its elements,
+/// unless the next part
+///   of the path is a number that is a position in it: then for that element alone;
+/// - an array at the end of the path gives one key for each distinct element (a nested array is a
+/// value), an empty one
+///   gives undefined;
+/// - what is missing counts as null; a sparse index leaves a key out when all its fields are
+/// missing;
+/// - a document outside a partial index has no keys.
+/// Errors: CannotIndexParallelArrays 171 (two fields go through different arrays), Location16746 (a
+/// numeric path part is both a position in an array and a field name in one of its elements). On
+/// error `out` is empty. CannotBuildIndexKeys 201: the keys take more than kMaxKeyBytes.
+inline constexpr size_t kMaxKeyBytes = size_t{32} << 20;
+Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
+
+/// The same for a document on its way in, which may have so many keys (manual:
+/// "indexMaxNumGeneratedKeysPerDocument"). Errors besides: CannotBuildIndexKeys 201, KeyTooLong
+/// 17280 for a key above kMaxKeySize.
+Result<void> ExtractNewKeys(const IndexInfo& index, BsonView doc, KeySet* out);
+inline constexpr size_t kMaxKeysPerDocument = 100'000;
+/// The encoded bytes of one key, also of an `_id`. The store keeps the first and the last key of
+/// every file in memory, several times over, and writes them to its manifest: with keys of
+/// megabytes that is more than the data.
+inline constexpr size_t kMaxKeySize = size_t{1} << 20;
+/// KeyTooLong 17280, which says what to do. `what`: "index a_1", "_id".
+Error KeyTooLong(std::string_view what, size_t bytes);
+
+/// Calls `removed(i)` for every key of `before` that is not in `after`, and `added(j)` for the
+/// reverse. A key that is in both but with other type bits counts as removed and added. Linear in
+/// the number of keys.
+template <class Removed, class Added>
+void DiffKeys(const KeySet& before, const KeySet& after, Removed&& removed, Added&& added) {
+  size_t i = 0, j = 0;
+  while (i < before.size() && j < after.size()) {
+    int c = before.values(i).compare(after.values(j));
+    if (c == 0) {
+      if (before.type_bits(i) != after.type_bits(j)) {
+        removed(i);
+        added(j);
+      }
+      ++i, ++j;
+    } else if (c < 0) {
+      removed(i++);
+    } else {
+      added(j++);
+    }
+  }
+  while (i < before.size()) removed(i++);
+  while (j < after.size()) added(j++);
+}
+
+/// The key of a document without arrays on the indexed paths as {path: value, …} for messages: what
+/// keyValue of a duplicate-key error shows. Decodes `values` with `type_bits`; fields of
+/// `index.key` name the values.
+Result<BsonDocument> DecodeIndexKey(const IndexInfo& index, std::string_view values,
+                                    std::string_view type_bits);
+
+}  // namespace mayfly

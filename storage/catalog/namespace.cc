@@ -1,0 +1,73 @@
+#include "storage/catalog/namespace.h"
+
+#include "protocol/utf8.h"
+
+namespace mayfly {
+namespace {
+
+Error Invalid(std::string message) { return {ErrorCode::kInvalidNamespace, std::move(message)}; }
+
+bool IsKnownSystemCollection(std::string_view db, std::string_view c) {
+  if (c == "system.profile" || c == "system.js" || c == "system.views" ||
+      c.starts_with("system.buckets."))
+    return true;
+  if (db == "admin")
+    return c == "system.users" || c == "system.roles" || c == "system.version" ||
+           c == "system.keys" || c == "system.backup_users" || c == "system.new_users";
+  if (db == "config")
+    return c == "system.sessions" || c == "system.indexBuilds" || c == "system.preimages";
+  if (db == "local")
+    return c == "system.replset" || c == "system.healthlog" ||
+           c == "system.tenantMigration.oplogView";
+  return false;
+}
+
+}  // namespace
+
+std::string JoinNamespace(std::string_view db, std::string_view collection) {
+  std::string s;
+  s.reserve(db.size() + 1 + collection.size());
+  s.append(db).push_back('.');
+  s.append(collection);
+  return s;
+}
+
+Result<void> ValidateDatabaseName(std::string_view db) {
+  if (db.empty()) return Invalid("Invalid database name: '' (it must not be empty)");
+  if (db.size() > kMaxDatabaseName)
+    return Invalid("Invalid database name: '" + std::string(db) + "' (at most 63 bytes)");
+  if (!IsUtf8(db)) return Invalid("Invalid database name: it is not valid UTF-8");
+  static constexpr std::string_view kForbidden("/\\. \"$*<>:|?\0", 13);
+  if (db.find_first_of(kForbidden) != std::string_view::npos)
+    return Invalid("Invalid database name: '" + std::string(db.substr(0, db.find('\0'))) + "'");
+  return Ok();
+}
+
+Result<void> ValidateNamespace(std::string_view db, std::string_view c) {
+  MAYFLY_TRY(ValidateDatabaseName(db));
+  auto bad = [&](const char* why) {
+    return Invalid("Invalid namespace specified '" + JoinNamespace(db, c.substr(0, c.find('\0'))) +
+                   "'" + why);
+  };
+  if (c.empty()) return bad("");
+  if (c.find('\0') != std::string_view::npos)
+    return bad(" (collection names cannot contain a null byte)");
+  if (!IsUtf8(c)) return bad(" (collection names must be valid UTF-8)");
+  if (c.front() == '.') return bad(" (collection names cannot start with '.')");
+  if (c.back() == '.') return bad(" (collection names cannot end with '.')");
+  if (c.find('$') != std::string_view::npos && c != "oplog.$main")
+    return bad(" (collection names cannot contain '$')");
+  if (db.size() + 1 + c.size() > kMaxNamespace)
+    return Invalid("Fully qualified namespace is too long. Namespace: " + JoinNamespace(db, c) +
+                   " Max: 255");
+  return Ok();
+}
+
+Result<void> ValidateNewNamespace(std::string_view db, std::string_view c) {
+  MAYFLY_TRY(ValidateNamespace(db, c));
+  if (c.starts_with("system.") && !IsKnownSystemCollection(db, c))
+    return Invalid("Invalid system namespace: " + JoinNamespace(db, c));
+  return Ok();
+}
+
+}  // namespace mayfly

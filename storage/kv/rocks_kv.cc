@@ -1,0 +1,702 @@
+#include "storage/kv/rocks_kv.h"
+
+#include <pthread.h>
+#include <rocksdb/cache.h>
+#include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/perf_level.h>
+#include <rocksdb/transaction_log.h>
+#include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/write_batch.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "storage/kv/rocks_descriptors.h"
+#include "storage/kv/rocks_log_check.h"
+#include "storage/kv/rocks_status.h"
+#include "storage/kv/rocks_tuning.h"
+#include "storage/kv/thread_scheduling.h"
+
+namespace mayfly {
+namespace {
+
+/// RocksDB counts key comparisons in thread-local memory, which costs as much as the comparison.
+/// Called by what is hot.
+inline void DisablePerfCounters() {
+  thread_local const bool done = (rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable), true);
+  (void)done;
+}
+
+rocksdb::Slice S(std::string_view s) { return {s.data(), s.size()}; }
+std::string_view V(const rocksdb::Slice& s) { return {s.data(), s.size()}; }
+
+class RocksSnapshot final : public KvSnapshot {
+ public:
+  explicit RocksSnapshot(rocksdb::DB* db) : db_(db), snapshot_(db->GetSnapshot()) {}
+  ~RocksSnapshot() override { db_->ReleaseSnapshot(snapshot_); }
+  const rocksdb::Snapshot* get() const { return snapshot_; }
+  uint64_t sequence() const override { return snapshot_->GetSequenceNumber(); }
+
+ private:
+  rocksdb::DB* db_;
+  const rocksdb::Snapshot* snapshot_;
+};
+
+const rocksdb::Snapshot* Raw(const KvSnapshot* s) {
+  return s ? static_cast<const RocksSnapshot*>(s)->get() : nullptr;
+}
+
+class RocksIterator final : public KvIterator {
+ public:
+  RocksIterator(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* cf, KvIterOptions options)
+      : options_(std::move(options)), lower_(S(options_.lower)), upper_(S(options_.upper)) {
+    DisablePerfCounters();
+    rocksdb::ReadOptions ro;
+    ro.snapshot = Raw(options_.snapshot.get());
+    if (!options_.lower.empty()) ro.iterate_lower_bound = &lower_;
+    if (!options_.upper.empty()) ro.iterate_upper_bound = &upper_;
+    ro.fill_cache = options_.fill_cache;
+    ro.readahead_size = options_.readahead;
+    ro.max_skippable_internal_keys = options_.max_skipped;
+    it_.reset(db->NewIterator(ro, cf));
+  }
+  void Seek(std::string_view key) override { it_->Seek(S(key)); }
+  void SeekForPrev(std::string_view key) override { it_->SeekForPrev(S(key)); }
+  void SeekToFirst() override { it_->SeekToFirst(); }
+  void SeekToLast() override { it_->SeekToLast(); }
+  void Next() override { it_->Next(); }
+  void Prev() override { it_->Prev(); }
+  bool Valid() const override { return it_->Valid(); }
+  std::string_view key() const override { return V(it_->key()); }
+  std::string_view value() const override { return V(it_->value()); }
+  Result<void> status() const override {
+    rocksdb::Status s = it_->status();
+    if (!s.ok()) return FromStorage(s);
+    return Ok();
+  }
+
+ private:
+  KvIterOptions options_;  // owns the bounds and the snapshot
+  rocksdb::Slice lower_, upper_;
+  std::unique_ptr<rocksdb::Iterator> it_;
+};
+
+class RocksBatch final : public KvBatch {
+ public:
+  explicit RocksBatch(const std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount>& cfs)
+      : cfs_(cfs) {}
+  void Put(Keyspace ks, std::string_view key, std::string_view value) override {
+    batch_.Put(Cf(ks), S(key), S(value)).PermitUncheckedError();
+  }
+  void Put(Keyspace ks, std::string_view key, std::string_view head,
+           std::string_view tail) override {
+    rocksdb::Slice k[1] = {S(key)};
+    rocksdb::Slice v[2] = {S(head), S(tail)};
+    batch_.Put(Cf(ks), rocksdb::SliceParts(k, 1), rocksdb::SliceParts(v, 2)).PermitUncheckedError();
+  }
+  void Delete(Keyspace ks, std::string_view key) override {
+    batch_.Delete(Cf(ks), S(key)).PermitUncheckedError();
+  }
+  void DeleteRange(Keyspace ks, std::string_view begin, std::string_view end) override {
+    batch_.DeleteRange(Cf(ks), S(begin), S(end)).PermitUncheckedError();
+    covers_expiry_ |= ks == Keyspace::kExpiry;
+  }
+  void Clear() override {
+    batch_.Clear();
+    covers_expiry_ = false;
+  }
+  size_t SizeBytes() const override { return batch_.GetDataSize(); }
+  int Count() const override { return static_cast<int>(batch_.Count()); }
+  rocksdb::WriteBatch& raw() { return batch_; }
+  bool covers_expiry() const { return covers_expiry_; }
+
+ private:
+  rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
+  const std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount>& cfs_;
+  rocksdb::WriteBatch batch_;
+  bool covers_expiry_ = false;
+};
+
+/// Tells the log what RocksDB's background threads met, and the store that there is something to
+/// recover from.
+class Listener final : public rocksdb::EventListener {
+ public:
+  Listener(std::function<void(char, std::string_view)> log, std::function<void()> failed)
+      : log_(std::move(log)), failed_(std::move(failed)) {}
+  void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* s) override {
+    if (s->IsShutdownInProgress()) return;
+    if (log_)
+      log_('E', "Storage error: writes may be refused until it is resolved. " + s->ToString());
+    failed_();
+  }
+  /// RocksDB's own recovery goes by the free space that the file system reports; when it then meets
+  /// a full disk again, the error becomes final. RocksKv tries the disk first.
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
+  }
+  void OnFlushBegin(rocksdb::DB*, const rocksdb::FlushJobInfo&) override { Background(); }
+  void OnCompactionBegin(rocksdb::DB*, const rocksdb::CompactionJobInfo&) override { Background(); }
+
+ private:
+  /// Once for each thread of RocksDB's own; a flush may also be done by whoever asks for it.
+  static void Background() {
+    thread_local bool done = false;
+    if (std::exchange(done, true)) return;
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    if (std::string_view(name).starts_with("rocksdb:")) LetOthersGoFirst();
+  }
+  std::function<void(char, std::string_view)> log_;
+  std::function<void()> failed_;
+};
+
+}  // namespace
+
+static_assert(sizeof(rocksdb::PinnableSlice) <= 112 && alignof(rocksdb::PinnableSlice) <= 16);
+
+namespace {
+rocksdb::PinnableSlice* SliceIn(std::byte* p) {
+  return std::launder(reinterpret_cast<rocksdb::PinnableSlice*>(p));
+}
+}  // namespace
+
+PinnedValue::PinnedValue() { new (impl_) rocksdb::PinnableSlice; }
+PinnedValue::PinnedValue(PinnedValue&& o) noexcept {
+  // Not the move constructor: from a pinned slice it leaves the buffer pointer of the new one
+  // unset, and the next Get or PinSelf would follow it.
+  new (impl_) rocksdb::PinnableSlice;
+  *SliceIn(impl_) = std::move(*SliceIn(o.impl_));
+  bool engaged = o.view_.data() != nullptr;
+  o.view_ = {};
+  // A value that was copied, not pinned, may live inside the object and has moved with it.
+  if (engaged) view_ = {SliceIn(impl_)->data(), SliceIn(impl_)->size()};
+}
+PinnedValue& PinnedValue::operator=(PinnedValue&& o) noexcept {
+  if (this == &o) return *this;
+  *SliceIn(impl_) = std::move(*SliceIn(o.impl_));
+  bool engaged = o.view_.data() != nullptr;
+  o.view_ = {};
+  view_ = engaged ? std::string_view(SliceIn(impl_)->data(), SliceIn(impl_)->size())
+                  : std::string_view();
+  return *this;
+}
+PinnedValue::~PinnedValue() { SliceIn(impl_)->~PinnableSlice(); }
+void PinnedValue::Reset() {
+  SliceIn(impl_)->Reset();
+  view_ = {};
+}
+
+void PinnedValue::Assign(std::string_view bytes) {
+  rocksdb::PinnableSlice* slice = SliceIn(impl_);
+  slice->Reset();
+  slice->PinSelf(S(bytes));
+  view_ = V(*slice);
+}
+
+class RocksKv final : public KvStore {
+ public:
+  static Result<std::unique_ptr<KvStore>> Open(RocksKvOptions options);
+  ~RocksKv() override;
+
+  Result<bool> Get(Keyspace ks, std::string_view key, PinnedValue* out,
+                   const KvSnapshot* at) override;
+  Result<void> MultiGet(Keyspace ks, std::span<const std::string_view> keys,
+                        std::span<PinnedValue> out, const KvSnapshot* at) override;
+  std::unique_ptr<KvIterator> NewIterator(Keyspace ks, KvIterOptions options) override {
+    return std::make_unique<RocksIterator>(db_.get(), Cf(ks), std::move(options));
+  }
+  KvSnapshotPtr Snapshot() override { return std::make_shared<RocksSnapshot>(db_.get()); }
+  KvSnapshotStats Snapshots() override {
+    KvSnapshotStats s;
+    uint64_t oldest = 0;
+    db_->GetIntProperty(rocksdb::DB::Properties::kNumSnapshots, &s.held);
+    db_->GetIntProperty(rocksdb::DB::Properties::kOldestSnapshotTime, &oldest);
+    const auto now = static_cast<uint64_t>(time(nullptr));
+    if (s.held != 0 && oldest != 0 && oldest < now) s.oldest_age_seconds = now - oldest;
+    return s;
+  }
+  uint64_t LatestSequence() override { return db_->GetLatestSequenceNumber(); }
+  std::unique_ptr<KvBatch> NewBatch() override { return std::make_unique<RocksBatch>(cfs_); }
+  Result<void> Write(KvBatch& batch, bool sync) override;
+  Result<void> SyncWal() override;
+  Result<void> Flush() override;
+  Result<void> Flush(Keyspace ks) override;
+  Result<void> Compact(Keyspace ks, std::string_view begin, std::string_view end) override;
+  Result<void> Checkpoint(const std::string& directory) override;
+  uint64_t ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) override;
+  KvStats Stats(Keyspace ks) override;
+  uint64_t MemoryBytes() override { return memory_.cache->GetUsage(); }
+  Result<void> Resume() override;
+  Result<void> WritesPossible();
+
+ private:
+  rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
+  static Result<void> PrepareDirectory(const std::string& path);
+  static Error SyncLost() {
+    return {ErrorCode::kInternalError,
+            "the log could not be synced to disk: restart the server to write again"};
+  }
+  /// Syncs the logs behind `log_` up to `number`, which becomes `log_`. REQUIRES: sync_mutex_.
+  rocksdb::Status SwitchLog(uint64_t number);
+  static Error OpenError(const std::string& path, const rocksdb::Status& s);
+
+  RocksMemory memory_;
+  std::unique_ptr<DescriptorEnv> env_;  ///< null: the caller's; outlives db_
+  /// There are few descriptors left: writes wait for more.
+  void RefuseForDescriptors();
+  std::unique_ptr<rocksdb::DB> db_;
+  std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
+  /// Whether a try to recover could succeed: Resume on a disk that is still full would make the
+  /// error final.
+  bool DiskHasRoom();
+  void RecoveryLoop();
+
+  std::function<void(char, std::string_view)> log_line_;
+  std::atomic<bool> write_failed_{false};  ///< writes are answered with write_error_
+  std::mutex recovery_mutex_;
+  std::condition_variable recovery_wake_;
+  Error write_error_;
+  bool recover_ = false;  ///< an error is to be recovered from
+  bool stop_ = false;
+  std::thread recovery_thread_;
+  /// A failed sync may have lost what the page cache held (it is not kept for another try): nothing
+  /// may be acknowledged after it as if it followed the log.
+  std::atomic<bool> sync_lost_{false};
+  std::mutex sync_mutex_;
+  std::string path_;
+  std::unique_ptr<rocksdb::FSWritableFile> log_;  ///< the log that was current at the last sync
+  uint64_t log_number_ = 0;
+};
+
+Result<void> RocksKv::PrepareDirectory(const std::string& path) {
+  std::error_code ec;
+  std::filesystem::create_directories(path, ec);
+  if (ec)
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot create the data directory " + path + ": " + ec.message()};
+  if (!std::filesystem::is_directory(path, ec))
+    return Error{ErrorCode::kFileNotOpen, "the data directory " + path + " is not a directory"};
+  if (access(path.c_str(), R_OK | W_OK | X_OK) != 0)
+    return Error{ErrorCode::kFileNotOpen,
+                 "the data directory " + path + " cannot be written: " +
+                     std::error_code(errno, std::generic_category()).message()};
+  return Ok();
+}
+
+/// A directory with data and without CURRENT: RocksDB would make a new store of it, and remove the
+/// old one's files as not its own.
+static Result<void> RefuseLostCurrent(rocksdb::Env& env, const std::string& path) {
+  std::vector<std::string> names;
+  rocksdb::Status s = env.GetChildren(path, &names);
+  if (!s.ok())
+    return Error{ErrorCode::kFileNotOpen,
+                 "cannot list the data directory " + path + ": " + s.ToString()};
+  for (const std::string& n : names)
+    if (n.ends_with(".sst"))
+      return Error{ErrorCode::kFileNotOpen,
+                   "the data directory " + path + " has data (" + n +
+                       ") and lacks the file CURRENT, without which it cannot be read: restore "
+                       "that, or the directory from a backup"};
+  return Ok();
+}
+
+Error RocksKv::OpenError(const std::string& path, const rocksdb::Status& s) {
+  std::string text = s.ToString();
+  if (s.IsIOError() && text.find("LOCK") != std::string::npos &&
+      text.find("lock") != std::string::npos)
+    return {ErrorCode::kLockBusy, "another process is using the data directory " + path +
+                                      ": stop it first, or choose another directory (" + text +
+                                      ")"};
+  // RocksDB tries the old suffix last and reports that one.
+  if (size_t at = text.find(".ldb"); at != std::string::npos) text.replace(at, 4, ".sst");
+  if (s.IsCorruption()) {
+    return {ErrorCode::kInternalError,
+            "the data directory " + path + " is damaged and was not opened: " + text +
+                (text.find('/') == std::string::npos ? " (files CURRENT, MANIFEST-*)" : "") +
+                ". Restore it from a backup or resync"};
+  }
+  Error e = FromStorage(s);
+  e.message = "cannot open the data directory " + path + ": " + e.message;
+  return e;
+}
+
+Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
+  MAYFLY_TRY(PrepareDirectory(options.path));
+  if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
+  auto kv = std::make_unique<RocksKv>();
+  kv->path_ = options.path;
+  kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
+  if (options.env == nullptr) {
+    kv->env_ = MakeDescriptorEnv([self = kv.get()] { self->RefuseForDescriptors(); });
+    options.env = kv->env_->env();
+  }
+  rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
+  RocksKv* self = kv.get();
+  db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {
+    std::lock_guard l(self->recovery_mutex_);
+    self->recover_ = true;
+    self->recovery_wake_.notify_one();
+  }));
+  kv->log_line_ = options.log;
+
+  const rocksdb::Status found = db_options.env->FileExists(options.path + "/CURRENT");
+  bool exists = found.ok();
+  if (!exists) {
+    if (!found.IsNotFound() && !found.IsPathNotFound()) return OpenError(options.path, found);
+    MAYFLY_TRY(RefuseLostCurrent(*db_options.env, options.path));
+  } else {
+    std::vector<std::string> names;
+    rocksdb::Status s = rocksdb::DB::ListColumnFamilies(db_options, options.path, &names);
+    if (!s.ok()) return OpenError(options.path, s);
+    for (const std::string& n : names) {
+      bool known = false;
+      for (int i = 0; i < kKeyspaceCount; ++i)
+        known |= n == ColumnFamilyName(static_cast<Keyspace>(i));
+      if (!known)
+        return Error{ErrorCode::kUnsupportedFormat,
+                     "the data directory " + options.path + " has a keyspace \"" + n +
+                         "\" that this version does not know: it was written by another program or "
+                         "a newer version"};
+    }
+  }
+
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (int i = 0; i < kKeyspaceCount; ++i) {
+    auto ks = static_cast<Keyspace>(i);
+    families.emplace_back(ColumnFamilyName(ks), MakeColumnFamilyOptions(ks, kv->memory_));
+  }
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  if (exists && !CheckLogs(*db_options.env, options.path)) {
+    // A log that was full when the disk was, may be there still although its data has long been in
+    // table files.
+    uint64_t first = 0;
+    if (rocksdb::DB::OpenForReadOnly(db_options, options.path, families, &handles, &db).ok()) {
+      db->GetIntProperty(rocksdb::DB::Properties::kMinLogNumberToKeep, &first);
+      for (auto* cf : handles) db->DestroyColumnFamilyHandle(cf).PermitUncheckedError();
+      handles.clear();
+      delete db;
+      db = nullptr;
+    }
+    MAYFLY_TRY(CheckLogs(*db_options.env, options.path, first));
+  }
+  rocksdb::Status s = rocksdb::DB::Open(db_options, options.path, families, &handles, &db);
+  if (!s.ok()) return OpenError(options.path, s);
+  kv->db_.reset(db);
+  std::copy(handles.begin(), handles.end(), kv->cfs_.begin());
+  kv->recovery_thread_ = std::thread([self] { self->RecoveryLoop(); });
+  return std::unique_ptr<KvStore>(std::move(kv));
+}
+
+RocksKv::~RocksKv() {
+  if (!db_) return;
+  {
+    std::lock_guard l(recovery_mutex_);
+    stop_ = true;
+    recovery_wake_.notify_one();
+  }
+  if (recovery_thread_.joinable()) recovery_thread_.join();
+  if (log_) log_->Close(rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+  rocksdb::CancelAllBackgroundWork(db_.get(), true);
+  for (auto* cf : cfs_) db_->DestroyColumnFamilyHandle(cf).PermitUncheckedError();
+  db_->Close().PermitUncheckedError();
+}
+
+Result<bool> RocksKv::Get(Keyspace ks, std::string_view key, PinnedValue* out,
+                          const KvSnapshot* at) {
+  DisablePerfCounters();
+  static const rocksdb::ReadOptions kDefault;
+  rocksdb::PinnableSlice* slice = SliceIn(out->impl_);
+  slice->Reset();
+  rocksdb::Status s;
+  if (at) {
+    rocksdb::ReadOptions ro;
+    ro.snapshot = Raw(at);
+    s = db_->Get(ro, Cf(ks), S(key), slice);
+  } else {
+    s = db_->Get(kDefault, Cf(ks), S(key), slice);
+  }
+  if (s.ok()) {
+    out->view_ = slice->data() ? V(*slice) : std::string_view("", 0);
+    return true;
+  }
+  out->view_ = {};
+  if (s.IsNotFound()) return false;
+  return FromStorage(s);
+}
+
+Result<void> RocksKv::MultiGet(Keyspace ks, std::span<const std::string_view> keys,
+                               std::span<PinnedValue> out, const KvSnapshot* at) {
+  const size_t n = keys.size();
+  if (n == 1) {  // half the instructions
+    if (Result<bool> found = Get(ks, keys[0], &out[0], at); !found) return found.error();
+    return Ok();
+  }
+  rocksdb::ReadOptions ro;
+  ro.snapshot = Raw(at);
+  std::vector<rocksdb::Slice> slices(n);
+  std::vector<rocksdb::PinnableSlice> values(n);
+  std::vector<rocksdb::Status> statuses(n);
+  bool sorted = true;
+  for (size_t i = 0; i < n; ++i) {
+    slices[i] = S(keys[i]);
+    sorted &= i == 0 || keys[i - 1] <= keys[i];
+  }
+  db_->MultiGet(ro, Cf(ks), n, slices.data(), values.data(), statuses.data(), sorted);
+  for (size_t i = 0; i < n; ++i) {
+    out[i].Reset();
+    if (statuses[i].ok()) {
+      *SliceIn(out[i].impl_) = std::move(values[i]);
+      const rocksdb::PinnableSlice& v = *SliceIn(out[i].impl_);
+      out[i].view_ = v.data() ? V(v) : std::string_view("", 0);
+    } else if (!statuses[i].IsNotFound()) {
+      return FromStorage(statuses[i]);
+    }
+  }
+  return Ok();
+}
+
+Result<void> RocksKv::Write(KvBatch& batch, bool sync) {
+  if (sync_lost_.load(std::memory_order_relaxed)) [[unlikely]]
+    return SyncLost();
+  if (write_failed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    std::lock_guard l(recovery_mutex_);
+    if (write_failed_) return write_error_;
+  }
+  DisablePerfCounters();
+  rocksdb::WriteOptions wo;
+  rocksdb::Status s = db_->Write(wo, &static_cast<RocksBatch&>(batch).raw());
+  if (s.ok()) [[likely]] {
+    // A reader steps one by one over what a range delete covers in the same memtable (17 ms for a
+    // few hundred thousand entries); a flush leaves it all out. Begun here, not waited for.
+    if (static_cast<RocksBatch&>(batch).covers_expiry()) [[unlikely]] {
+      rocksdb::FlushOptions fo;
+      fo.wait = false;
+      fo.allow_write_stall = true;
+      db_->Flush(fo, Cf(Keyspace::kExpiry)).PermitUncheckedError();
+    }
+    return sync ? SyncWal() : Ok();
+  }
+  if (!s.IsShutdownInProgress()) {
+    std::lock_guard l(recovery_mutex_);
+    write_error_ = FromStorage(s);
+    write_failed_ = true;
+    recover_ = true;
+    recovery_wake_.notify_one();
+  }
+  return FromStorage(s);
+}
+
+// Not DB::SyncWAL: after an append has failed (full disk) that asserts, and there is no telling
+// from outside when it has. The operating system has all that was acknowledged, so syncing the
+// log's file through a handle of our own does the same.
+Result<void> RocksKv::SyncWal() {
+  std::lock_guard l(sync_mutex_);
+  if (sync_lost_) return SyncLost();
+  std::unique_ptr<rocksdb::LogFile> current;
+  rocksdb::Status s = db_->GetCurrentWalFile(&current);
+  if (s.ok() && (!log_ || log_number_ != current->LogNumber())) s = SwitchLog(current->LogNumber());
+  if (!s.ok()) return FromStorage(s);
+  rocksdb::IOStatus io = log_->Sync(rocksdb::IOOptions(), nullptr);
+  if (io.ok()) return Ok();
+  sync_lost_ = true;
+  return FromStorage(io);
+}
+
+rocksdb::Status RocksKv::SwitchLog(uint64_t number) {
+  rocksdb::FileSystem& fs = *db_->GetEnv()->GetFileSystem();
+  const rocksdb::IOOptions io;
+  auto sync = [&](rocksdb::FSWritableFile& file) -> rocksdb::Status {
+    rocksdb::IOStatus s = file.Sync(io, nullptr);
+    if (!s.ok()) sync_lost_ = true;
+    return s;
+  };
+  // Logs that began and ended since the last sync, in order, then the new one.
+  std::vector<std::string> names;
+  rocksdb::Status s = fs.GetChildren(path_, io, &names, nullptr);
+  if (!s.ok()) return s;
+  if (log_) {
+    s = sync(
+        *log_);  // even if it is deleted by now: it was not when somebody was told to wait for it
+    if (!s.ok()) return s;
+  }
+  std::vector<std::pair<uint64_t, std::string>> logs;
+  for (const std::string& n : names) {
+    uint64_t k = LogNumberOf(n);
+    if (k > log_number_ && k <= number) logs.emplace_back(k, path_ + "/" + n);
+  }
+  std::sort(logs.begin(), logs.end());
+  for (auto& [k, name] : logs) {
+    std::unique_ptr<rocksdb::FSWritableFile> file;
+    s = fs.ReopenWritableFile(name, rocksdb::FileOptions(), &file, nullptr);
+    if (s.IsPathNotFound() || s.IsNotFound()) continue;  // obsolete: its data is in table files
+    if (s.ok()) s = sync(*file);
+    if (!s.ok()) return s;
+    if (log_) log_->Close(io, nullptr).PermitUncheckedError();
+    log_ = std::move(file);
+    log_number_ = k;
+  }
+  if (log_number_ != number)
+    return rocksdb::Status::IOError("the current log file is gone: " + std::to_string(number));
+  std::unique_ptr<rocksdb::FSDirectory> directory;
+  s = fs.NewDirectory(path_, io, &directory, nullptr);
+  if (s.ok()) s = directory->Fsync(io, nullptr);
+  return s;
+}
+
+Result<void> RocksKv::Flush() {
+  rocksdb::FlushOptions fo;
+  std::vector<rocksdb::ColumnFamilyHandle*> all(cfs_.begin(), cfs_.end());
+  for (auto* cf : all) {
+    rocksdb::Status s = db_->Flush(fo, cf);
+    if (!s.ok()) return FromStorage(s);
+  }
+  return Ok();
+}
+
+Result<void> RocksKv::Flush(Keyspace ks) {
+  rocksdb::Status s = db_->Flush(rocksdb::FlushOptions(), Cf(ks));
+  if (!s.ok()) return FromStorage(s);
+  return Ok();
+}
+
+Result<void> RocksKv::Compact(Keyspace ks, std::string_view begin, std::string_view end) {
+  rocksdb::CompactRangeOptions co;
+  co.exclusive_manual_compaction = false;
+  co.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  rocksdb::Slice b = S(begin), e = S(end);
+  rocksdb::Status s =
+      db_->CompactRange(co, Cf(ks), begin.empty() ? nullptr : &b, end.empty() ? nullptr : &e);
+  if (!s.ok()) return FromStorage(s);
+  return Ok();
+}
+
+Result<void> RocksKv::Checkpoint(const std::string& directory) {
+  rocksdb::Checkpoint* raw = nullptr;
+  rocksdb::Status s = rocksdb::Checkpoint::Create(db_.get(), &raw);
+  std::unique_ptr<rocksdb::Checkpoint> checkpoint(raw);
+  if (s.ok()) s = checkpoint->CreateCheckpoint(directory);
+  if (!s.ok()) return FromStorage(s);
+  return Ok();
+}
+
+uint64_t RocksKv::ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) {
+  rocksdb::SizeApproximationOptions so;
+  so.include_memtables = true;
+  so.include_files = true;
+  so.files_size_error_margin = -1;  // as exact as the files' indexes are
+  rocksdb::Range range(S(begin), S(end));
+  uint64_t size = 0;
+  db_->GetApproximateSizes(so, Cf(ks), &range, 1, &size).PermitUncheckedError();
+  return size;
+}
+
+KvStats RocksKv::Stats(Keyspace ks) {
+  KvStats r;
+  auto get = [&](const std::string& name) {
+    uint64_t v = 0;
+    db_->GetIntProperty(Cf(ks), name, &v);
+    return v;
+  };
+  r.estimated_keys = get(rocksdb::DB::Properties::kEstimateNumKeys);
+  r.live_bytes = get(rocksdb::DB::Properties::kLiveSstFilesSize);
+  r.memtable_bytes = get(rocksdb::DB::Properties::kSizeAllMemTables);
+  r.memtable_entries = get(rocksdb::DB::Properties::kNumEntriesActiveMemTable) +
+                       get(rocksdb::DB::Properties::kNumEntriesImmMemTables);
+  r.pending_compaction_bytes = get(rocksdb::DB::Properties::kEstimatePendingCompactionBytes);
+  return r;
+}
+
+bool RocksKv::DiskHasRoom() {
+  // As much as the flush of all memtables will need, really written: free space as reported is not
+  // always free to use.
+  uint64_t need = 1 << 20;
+  for (auto* cf : cfs_) {
+    uint64_t n = 0;
+    if (db_->GetIntProperty(cf, rocksdb::DB::Properties::kCurSizeAllMemTables, &n)) need += n;
+  }
+  rocksdb::Env* env = db_->GetEnv();
+  std::string name = path_ + "/probe.tmp";
+  std::unique_ptr<rocksdb::WritableFile> file;
+  rocksdb::Status s = env->NewWritableFile(name, &file, rocksdb::EnvOptions());
+  std::string block(256 << 10, 'x');
+  for (uint64_t written = 0; s.ok() && written < need; written += block.size())
+    s = file->Append(block);
+  if (s.ok()) s = file->Flush();
+  if (file) file->Close().PermitUncheckedError();
+  file.reset();
+  env->DeleteFile(name).PermitUncheckedError();
+  return s.ok();
+}
+
+void RocksKv::RefuseForDescriptors() {
+  std::lock_guard l(recovery_mutex_);
+  if (write_failed_) return;
+  if (log_line_)
+    log_line_('E', "There are no file descriptors left: writes are refused until there are some");
+  write_error_ = FromStorage(rocksdb::Status::IOError("Too many open files"));
+  write_failed_ = recover_ = true;
+  recovery_wake_.notify_one();
+}
+
+Result<void> RocksKv::Resume() {
+  std::unique_lock l(recovery_mutex_);
+  if (!recover_) return Ok();
+  Error error =
+      write_failed_ ? write_error_ : Error{ErrorCode::kOutOfDiskSpace, "the disk is full"};
+  l.unlock();
+  if (env_ && !env_->Refill()) return error;
+  if (!DiskHasRoom()) return error;
+  rocksdb::Status s = db_->Resume();
+  if (!s.ok()) return s.IsBusy() ? error : FromStorage(s);
+  l.lock();
+  recover_ = write_failed_ = false;
+  l.unlock();
+  if (log_line_) log_line_('I', "The storage error is over: writing continues");
+  return Ok();
+}
+
+Result<void> RocksKv::WritesPossible() {
+  if (sync_lost_) return SyncLost();
+  std::lock_guard l(recovery_mutex_);
+  if (write_failed_) return write_error_;
+  if (recover_)
+    return Error{ErrorCode::kOutOfDiskSpace, "the store recovers from an error of its files"};
+  return Ok();
+}
+
+void RocksKv::RecoveryLoop() {
+  std::unique_lock l(recovery_mutex_);
+  for (;;) {
+    recovery_wake_.wait(l, [&] { return stop_ || recover_; });
+    if (stop_) return;
+    l.unlock();
+    bool over = Resume().has_value();
+    l.lock();
+    if (!over) recovery_wake_.wait_for(l, std::chrono::milliseconds(250), [&] { return stop_; });
+  }
+}
+
+Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options) {
+  return RocksKv::Open(std::move(options));
+}
+
+Result<void> WritesPossible(KvStore& store) {
+  auto* rocks = dynamic_cast<RocksKv*>(&store);
+  return rocks != nullptr ? rocks->WritesPossible() : Ok();
+}
+
+}  // namespace mayfly

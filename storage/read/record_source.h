@@ -1,0 +1,24 @@
+#pragma once
+#include <memory>
+#include <string_view>
+
+#include "storage/read/cursors.h"
+#include "storage/storage.h"
+
+namespace mayfly {
+
+/// Where the documents of a collection come from that has no records of its own: `local.oplog.rs`
+/// shows the replication log. Record keys are the collection's id and eight bytes, big-endian, in
+/// the order of the documents. Read-only. Threads: any.
+class RecordSource {
+ public:
+  virtual ~RecordSource() = default;
+  virtual std::unique_ptr<RecordCursor> Scan(RecordScan scan) = 0;
+  /// False when there is no such document.
+  virtual Result<bool> Fetch(std::string_view record_key, Storage::Record* out) = 0;
+  virtual uint64_t Bytes() = 0;
+  /// How many documents, about.
+  virtual int64_t Count() = 0;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,203 @@
+#include "storage/read/visibility.h"
+
+#include <unordered_set>
+
+#include "protocol/value.h"
+#include "storage/catalog/index_keys.h"
+#include "storage/expiry/expiry_policy.h"
+#include "storage/keys/key_encoding.h"
+#include "storage/keys/key_format.h"
+#include "storage/read/record_source.h"
+
+namespace mayfly {
+
+const char* WhyNotTtlRule(const CollectionInfo& coll, const IndexInfo& index) {
+  if (index.fields.size() != 1) return "the key has more than one field";
+  if (!index.fields[0].special.empty()) return "a special index type has no order of time";
+  if (coll.capped) return "the collection is capped";
+  return nullptr;
+}
+
+bool EarliestDate(const IndexInfo& index, BsonView doc, int64_t* millis) {
+  const IndexField& field = index.fields[0];
+  // The plain case: a date in a top-level field, no partial filter.
+  if (!index.has_partial_filter && field.path.find('.') == std::string::npos) {
+    BsonValue v = doc.Find(field.path);
+    if (!v.IsArray()) {
+      if (v.IsDate()) *millis = v.Date().millis;
+      return v.IsDate();
+    }
+  }
+  KeySet keys;
+  if (!ExtractKeys(index, doc, &keys)) return false;
+  bool found = false;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Instant date;
+    if (!DecodeDate(keys.values(i), field.descending, &date)) continue;
+    if (!found || date.millis < *millis) *millis = date.millis;
+    found = true;
+  }
+  return found;
+}
+
+void Visibility::AddRules(const ExpiryPolicy& policy) {
+  const CollectionInfo& coll = *coll_;
+  if (!policy.monitor_enabled.load(std::memory_order_relaxed)) return;
+  const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
+  auto add = [&](const IndexInfo* index, const ExpiryState& state, int64_t seconds) {
+    if (!earlier_ && state.Earliest() > SaturatingDeadline(now_.millis, -seconds)) return;
+    if (policy.RuleActive(coll, index)) rules_.push_back({index, seconds});
+  };
+  if (by_default && coll.clustered && coll.expire_after_seconds)
+    add(nullptr, *coll.expiry, *coll.expire_after_seconds);
+  for (const IndexInfoPtr& i : coll.indexes) {
+    if (!i->expire_after_seconds || i->state != IndexState::kReady) continue;
+    if (i->expire_reads == ExpireReads::kLazy ||
+        (i->expire_reads == ExpireReads::kDefault && !by_default) || WhyNotTtlRule(coll, *i))
+      continue;
+    add(i.get(), *i->expiry, *i->expire_after_seconds);
+  }
+}
+
+std::optional<DeleteCause> Visibility::Expired(BsonView doc,
+                                               std::optional<Instant> expire_at) const {
+  if (coll_ == nullptr) return std::nullopt;
+  std::optional<DeleteCause> cause;
+  if (expire_at && expire_at->millis <= now_.millis) {
+    cause.emplace(DeleteReason::kExpiredDocument);
+    cause->deadline = *expire_at;
+  }
+  for (const Rule& r : rules_) {
+    int64_t date;
+    if (r.index) {
+      if (!EarliestDate(*r.index, doc, &date)) continue;
+    } else {
+      BsonValue id = doc["_id"];
+      if (!id.IsDate() || id.Date().millis < 0) continue;  // EXPIRY rule R6
+      date = id.Date().millis;
+    }
+    const int64_t deadline = SaturatingDeadline(date, r.seconds);
+    if (deadline > now_.millis || (cause && cause->deadline.millis <= deadline)) continue;
+    cause.emplace(r.index ? DeleteReason::kExpiredTtlIndex : DeleteReason::kExpiredClustered);
+    cause->index = r.index ? r.index->id : 0;
+    cause->deadline = {deadline};
+  }
+  if (cause && storage_->expiry_policy().Held(*coll_, doc, now_)) cause.reset();
+  return cause;
+}
+
+bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
+  std::optional<DeleteCause> cause = Expired(doc, expire_at);
+  if (!cause) return false;
+  storage_->expiry_policy().hidden_reads.fetch_add(1, std::memory_order_relaxed);
+  storage_->expiry_policy().NoteHidden(cause->deadline.millis);
+  // Removal is the reaper's; it is woken should it sleep for something later.
+  if (coll_->expiry_options.recover_seconds == 0)
+    storage_->expiry_waker().Note(cause->deadline.millis);
+  return true;
+}
+
+Result<int64_t> Visibility::CountVisible(Operation& op, const ReadView& given) const {
+  if (counted_->source) return counted_->source->Count();
+  const bool may_hide = MayHide();
+  if (!may_hide && given.snapshot() == nullptr) return Storage::DocumentCount(*counted_);
+  // The counter is written with each change, so that it agrees with the entries at one point in
+  // time.
+  const ReadView view = given.snapshot() ? given : ReadView(storage_->kv().Snapshot());
+  PinnedValue pinned;
+  CounterRow row;
+  MAYFLY_TRY(bool found,
+             view.Get(storage_->kv(), Keyspace::kCatalog, CountersKey(counted_->id), &pinned));
+  if (found && !DecodeCounterRow(pinned.view(), &row))
+    return Error{ErrorCode::kInternalError, "corrupt counters of collection " + counted_->ns};
+  int64_t hidden = 0;
+  if (may_hide) {
+    MAYFLY_TRY(hidden, CountHidden(op, view));
+  }
+  return std::max<int64_t>(0, row.documents + view.OwnDocuments(*counted_) - hidden);
+}
+
+Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) const {
+  // Each record once, whichever of its deadlines is past. Where there is one queue only, and every
+  // record in it once, nothing need be remembered.
+  std::unordered_set<std::string> seen;
+  int64_t hidden = 0;
+  Storage::Record record;
+  auto count = [&](std::string_view record_key) -> Result<void> {
+    MAYFLY_TRY(op.CheckInterrupt());
+    if (!rules_.empty() && !seen.emplace(record_key).second) return Ok();
+    MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record, view));
+    if (!found) return Ok();
+    if (auto cause = Expired(record.doc, record.expire_at)) {
+      storage_->expiry_policy().NoteHidden(cause->deadline.millis);
+      ++hidden;
+    }
+    return Ok();
+  };
+  std::string record_key;
+  // What an earlier view shows may lie before what is left now.
+  if (int64_t first = earlier_ ? INT64_MIN + 1 : coll_->document_expiry->Earliest();
+      first <= now_.millis) {
+    KvIterOptions o;
+    o.lower = DeadlinePrefix(coll_->id);
+    AppendTime64(o.lower, {first});
+    o.upper = DeadlinePrefix(coll_->id);
+    AppendTime64(o.upper, {SaturatingDeadline(now_.millis, 0) + 1});
+    auto it = view.NewIterator(storage_->kv(), Keyspace::kExpiry, std::move(o));
+    const bool plain = rules_.empty() && !storage_->expiry_policy().HasHolds();
+    uint32_t collection;
+    Instant deadline;
+    std::string_view record_id;
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      ++op.keys_examined;
+      if (plain) {
+        MAYFLY_TRY(op.CheckInterrupt());
+        ++hidden;
+        if (DecodeDeadlineKey(it->key(), &collection, &deadline, &record_id))
+          storage_->expiry_policy().NoteHidden(deadline.millis);
+        continue;
+      }
+      if (!DecodeDeadlineKey(it->key(), &collection, &deadline, &record_id)) continue;
+      record_key = IdPrefix(coll_->id);
+      record_key.append(record_id);
+      MAYFLY_TRY(count(record_key));
+    }
+    MAYFLY_TRY(it->status());
+  }
+  CollectionInfoPtr coll(std::shared_ptr<const void>(), coll_);
+  for (const Rule& r : rules_) {
+    const int64_t last = SaturatingDeadline(now_.millis, -r.seconds);
+    if (!r.index) {
+      RecordScan scan;
+      scan.view = view;
+      scan.lower = scan.upper = IdPrefix(coll_->id);
+      EncodeKeyValue(Value::Date({0}).view(), false, scan.lower);
+      EncodeKeyValue(Value::Date({last + 1}).view(), false, scan.upper);
+      auto cursor = storage_->ScanRecords(coll, std::move(scan));
+      for (;;) {
+        MAYFLY_TRY(bool more, cursor->Next());
+        if (!more) break;
+        MAYFLY_TRY(count(cursor->record_key()));
+      }
+      continue;
+    }
+    const bool descending = r.index->fields[0].descending;
+    const int64_t first =
+        earlier_ ? INT64_MIN + 1 : std::max(r.index->expiry->Earliest(), INT64_MIN + 1);
+    IndexScan scan;
+    scan.view = view;
+    EncodeKeyValue(Value::Date({descending ? last : first}).view(), descending, scan.lower);
+    EncodeKeyValue(Value::Date({descending ? first - 1 : last + 1}).view(), descending, scan.upper);
+    IndexInfoPtr index(std::shared_ptr<const void>(), r.index);
+    auto cursor = storage_->ScanIndex(coll, index, std::move(scan));
+    for (;;) {
+      MAYFLY_TRY(bool more, cursor->Next());
+      if (!more) break;
+      ++op.keys_examined;
+      MAYFLY_TRY(count(cursor->record_key()));
+    }
+  }
+  return hidden;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,78 @@
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "storage/write/write_unit_impl.h"
+
+namespace mayfly {
+
+/// Commits to this node's store alone. Whoever comes first writes its own unit and those that
+/// arrive meanwhile as one batch: two threads that write to the store at once cost more than one.
+/// Large units, which take long to write and may have to wait for the store, are left to a thread
+/// of its own, one at a time between the small ones: a client's thread, perhaps the one that serves
+/// all connections, is not held by them. Another thread syncs the log to disk every
+/// `sync_interval_ms` after a write, and at once, for all that wait, when somebody asks for a
+/// journaled commit.
+class LocalCommitter final : public Committer {
+ public:
+  LocalCommitter(Storage::Impl& storage, int sync_interval_ms);
+  /// Waits for what was submitted, syncs. REQUIRES: nobody submits any more.
+  ~LocalCommitter() override;
+
+  void Submit(WriteUnit unit, CommitOptions options,
+              std::function<void(Result<void>)> done) override;
+
+ private:
+  using Done = std::function<void(Result<void>)>;
+  struct Queue {
+    std::vector<WriteUnit> units;
+    std::vector<Done> done;
+    std::vector<bool> journal;
+    void Push(WriteUnit unit, Done callback, bool journaled) {
+      units.push_back(std::move(unit));
+      done.push_back(std::move(callback));
+      journal.push_back(journaled);
+    }
+  };
+  struct Large {
+    WriteUnit unit;
+    Done done;
+    bool journal;
+  };
+  static constexpr int kWithoutEnd = -1;
+  /// Writes what is queued until nothing is; after `rounds` batches, and where only large units are
+  /// left, the writer thread goes on, so that a client's thread does not work for others without
+  /// end. kWithoutEnd: this is the writer thread. REQUIRES: leading_ is set, by this thread.
+  void Lead(int rounds);
+  void WriterLoop();
+  void WriteBatch(Queue& q);
+  void SyncLoop();
+
+  Storage::Impl& storage_;
+  const int sync_interval_ms_;
+
+  std::mutex queue_mutex_;
+  Queue waiting_;
+  std::deque<Large> large_;
+  bool leading_ = false;
+  bool take_lead_ = false;  ///< the writer thread shall go on leading
+  bool closed_ = false;
+  std::condition_variable writer_wake_;
+
+  // The leader's alone.
+  Queue working_;
+  std::unique_ptr<KvBatch> batch_;
+  UnitApplier applier_;
+
+  std::mutex sync_mutex_;
+  std::condition_variable sync_wake_;
+  std::vector<Done> sync_waiters_;
+  std::atomic<bool> dirty_{false};  ///< written since the last sync
+  bool stop_ = false;
+  std::thread writer_thread_, sync_thread_;
+};
+
+}  // namespace mayfly

@@ -1,0 +1,361 @@
+#include "storage/write/log_format.h"
+
+#include <algorithm>
+
+#include "protocol/bson_builder.h"
+#include "storage/keys/key_format.h"
+#include "storage/write/write_unit_impl.h"
+
+namespace mayfly {
+namespace {
+
+constexpr uint8_t kHasStatement = 0x80, kHasBefore = 0x40;
+
+void PutVarint(std::string& out, uint64_t v) {
+  for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>(v | 0x80));
+  out.push_back(static_cast<char>(v));
+}
+void PutZigzag(std::string& out, int64_t v) {
+  PutVarint(out, static_cast<uint64_t>(v) << 1 ^ static_cast<uint64_t>(v >> 63));
+}
+void PutText(std::string& out, std::string_view s) {
+  PutVarint(out, s.size());
+  out.append(s);
+}
+template <class T>
+void PutLe(std::string& out, T v) {
+  char b[sizeof v];
+  StoreLe<T>(b, v);
+  out.append(b, sizeof b);
+}
+
+/// Reads with bounds; after the first failure everything is empty.
+class Reader {
+ public:
+  explicit Reader(std::string_view in) : in_(in) {}
+  bool ok() const { return ok_; }
+  std::string_view rest() const { return in_; }
+  uint8_t Byte() {
+    if (in_.empty()) return Fail();
+    auto b = static_cast<uint8_t>(in_.front());
+    in_.remove_prefix(1);
+    return b;
+  }
+  uint64_t Varint() {
+    uint64_t v = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const uint8_t b = Byte();
+      if (!ok_) return 0;
+      v |= static_cast<uint64_t>(b & 0x7F) << shift;
+      if (b < 0x80) return v;
+    }
+    return Fail();
+  }
+  uint32_t Varint32() {
+    const uint64_t v = Varint();
+    if (v > UINT32_MAX) return Fail();
+    return static_cast<uint32_t>(v);
+  }
+  int64_t Zigzag() {
+    const uint64_t v = Varint();
+    return static_cast<int64_t>(v >> 1) ^ -static_cast<int64_t>(v & 1);
+  }
+  std::string_view Bytes(uint64_t n) {
+    if (n > in_.size()) {
+      Fail();
+      return {};
+    }
+    std::string_view s = in_.substr(0, n);
+    in_.remove_prefix(n);
+    return s;
+  }
+  std::string_view Text() { return Bytes(Varint()); }
+  template <class T>
+  T Le() {
+    std::string_view s = Bytes(sizeof(T));
+    return s.size() == sizeof(T) ? LoadLe<T>(s.data()) : T();
+  }
+  uint8_t Fail() {
+    ok_ = false;
+    in_ = {};
+    return 0;
+  }
+
+ private:
+  std::string_view in_;
+  bool ok_ = true;
+};
+
+std::string Hex(std::string_view bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string s;
+  for (unsigned char c : bytes) s.append({kDigits[c >> 4], kDigits[c & 15]});
+  return s;
+}
+
+Error Damaged() { return {ErrorCode::kInternalError, "damaged entry in the replication log"}; }
+
+size_t BeginUnit(std::string& out) {
+  const size_t start = out.size();
+  out.append(20, '\0');  // size, ts, wall
+  return start;
+}
+void EndUnit(std::string& out, size_t start) {
+  StoreLe<uint32_t>(out.data() + start, static_cast<uint32_t>(out.size() - start - 4));
+}
+
+}  // namespace
+
+void BeginLogEntry(uint64_t origin, uint64_t sequence, std::string& out) {
+  out.push_back(static_cast<char>(kLogEntryPlain));
+  PutLe(out, origin);
+  PutLe(out, sequence);
+}
+
+void RequireLogEntryVersion(std::string& entry, uint8_t version) {
+  entry[0] = static_cast<char>(std::max(static_cast<uint8_t>(entry[0]), version));
+}
+
+void SetUnitTime(char* unit, uint64_t ts, int64_t wall_millis) {
+  StoreLe<uint64_t>(unit + 4, ts);
+  StoreLe<int64_t>(unit + 12, wall_millis);
+}
+
+EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
+  const WriteUnit::Impl& u = const_cast<WriteUnit&>(unit).impl();
+  const size_t start = BeginUnit(out);
+  size_t expired = 0;
+  for (const DocumentChange& c : u.changes)
+    expired += c.kind == DocumentChange::kDelete && c.cause.expired();
+  const size_t records = u.changes.size() + u.commands.size();
+  const bool batch = expired == records && records > 1;
+  EncodedUnit encoded{static_cast<uint32_t>(batch ? 1 : records)};
+  PutVarint(out, encoded.ticks);
+  PutVarint(out, u.collections.size());
+  for (const TouchedCollection& t : u.collections) {
+    PutVarint(out, t.id);
+    if (t.coll) {
+      out.append(reinterpret_cast<const char*>(t.coll->uuid.data()), t.coll->uuid.size());
+      PutText(out, t.coll->ns);
+    } else {
+      out.append(16, '\0');
+      PutText(out, {});
+    }
+  }
+  size_t effects = 0, before_records = 0;
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
+    if (ks == static_cast<size_t>(Keyspace::kRecords)) before_records = effects;
+    effects += u.ops[ks].size();
+  }
+  PutVarint(out, effects);
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
+    for (const StagedOp& o : u.ops[ks]) {
+      const LogEffect::Op op = o.kind == StagedOp::kPut      ? LogEffect::kPut
+                               : o.kind == StagedOp::kDelete ? LogEffect::kDelete
+                                                             : LogEffect::kDeleteRange;
+      out.push_back(static_cast<char>(ks << 4 | op));
+      PutText(out, o.key());
+      if (op == LogEffect::kPut) {
+        PutVarint(out, o.head_size + size_t{o.tail_size});
+        out.append(o.head()).append(o.tail());
+      } else if (op == LogEffect::kDeleteRange) {
+        PutText(out, o.tail());
+      }
+    }
+  }
+  size_t counted = 0;
+  for (const TouchedCollection& t : u.collections) counted += t.counted;
+  PutVarint(out, counted);
+  for (const TouchedCollection& t : u.collections) {
+    if (!t.counted) continue;
+    PutVarint(out, t.id);
+    PutZigzag(out, t.documents);
+    PutZigzag(out, t.bytes);
+    PutZigzag(out, t.last_sequence);
+    PutZigzag(out, t.first_sequence);
+  }
+  PutVarint(out, u.multikey.size());
+  for (const auto& m : u.multikey) {
+    PutVarint(out, m.index->id);
+    PutVarint(out, m.bits);
+  }
+  out.push_back(u.log_session.empty() ? 0 : 1);
+  if (!u.log_session.empty()) {
+    PutText(out, u.log_session);
+    PutZigzag(out, u.txn_number);
+  }
+  PutVarint(out, records);
+  for (const DocumentChange& c : u.changes) {
+    const LogRecord::Kind kind = c.kind == DocumentChange::kInsert   ? LogRecord::kInsert
+                                 : c.kind == DocumentChange::kUpdate ? LogRecord::kUpdate
+                                                                     : LogRecord::kDelete;
+    out.push_back(static_cast<char>(kind | (c.stmt_id >= 0 ? kHasStatement : 0) |
+                                    (c.before.empty() ? 0 : kHasBefore)));
+    if (c.stmt_id >= 0) PutZigzag(out, c.stmt_id);
+    PutVarint(out, c.collection);
+    if (kind != LogRecord::kDelete) PutVarint(out, before_records + c.effect);
+    if (kind == LogRecord::kUpdate) PutText(out, c.detail);
+    if (kind == LogRecord::kDelete) {
+      PutText(out, c.detail);
+      out.push_back(static_cast<char>(c.cause.reason));
+      if (c.cause.expired()) {
+        PutText(out, c.rule);
+        PutZigzag(out, c.cause.deadline.millis);
+      }
+    }
+    if (!c.before.empty()) {
+      PutText(out, c.before);
+      encoded.version = kLogEntryWithBefore;
+    }
+  }
+  for (const LoggedCommand& c : u.commands) {
+    out.push_back(static_cast<char>(LogRecord::kCommand));
+    PutText(out, c.db);
+    out.push_back(c.has_uuid ? 1 : 0);
+    if (c.has_uuid) out.append(reinterpret_cast<const char*>(c.uuid.data()), c.uuid.size());
+    PutText(out, c.o);
+    PutText(out, c.o2);
+  }
+  EndUnit(out, start);
+  return encoded;
+}
+
+EncodedUnit EncodeNoopUnit(BsonView o, std::string& out) {
+  const size_t start = BeginUnit(out);
+  PutVarint(out, 1);  // ticks
+  for (int i = 0; i < 4; ++i) PutVarint(out, 0);
+  out.push_back(0);
+  PutVarint(out, 1);
+  out.push_back(static_cast<char>(LogRecord::kNoop));
+  PutText(out, o.bytes());
+  EndUnit(out, start);
+  return {1};
+}
+
+void LogUnit::Clear() {
+  collections.clear();
+  effects.clear();
+  counts.clear();
+  multikeys.clear();
+  records.clear();
+  lsid = {};
+}
+
+Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry) {
+  if (entry.size() < kLogEntryHeader) return Damaged();
+  const auto version = static_cast<uint8_t>(entry[0]);
+  if (version < kLogEntryPlain || version > kLogEntryWithBefore)
+    return Error{ErrorCode::kUnsupportedFormat,
+                 "an entry of the replication log has format " + std::to_string(version) +
+                     "; this version reads " + std::to_string(kLogEntryPlain) + " to " +
+                     std::to_string(kLogEntryWithBefore) + " (" + std::to_string(entry.size()) +
+                     " bytes, beginning " + Hex(entry.substr(0, 64)) + ")"};
+  return LogEntryHeader{LoadLe<uint64_t>(entry.data() + 1), LoadLe<uint64_t>(entry.data() + 9)};
+}
+
+Result<bool> SkipLogUnit(std::string_view* rest, uint64_t* ts, uint32_t* ticks, int64_t* wall) {
+  if (rest->empty()) return false;
+  Reader r(*rest);
+  const auto size = r.Le<uint32_t>();
+  Reader in(r.Bytes(size));
+  *ts = in.Le<uint64_t>();
+  *wall = in.Le<int64_t>();
+  *ticks = in.Varint32();
+  if (!r.ok() || !in.ok()) return Damaged();
+  *rest = r.rest();
+  return true;
+}
+
+Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
+  if (rest->empty()) return false;
+  unit->Clear();
+  Reader outer(*rest);
+  const auto size = outer.Le<uint32_t>();
+  Reader r(outer.Bytes(size));
+  unit->ts = r.Le<uint64_t>();
+  unit->wall = r.Le<int64_t>();
+  unit->ticks = r.Varint32();
+  for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
+    LogCollection c;
+    c.id = r.Varint32();
+    c.uuid = r.Bytes(16);
+    c.ns = r.Text();
+    unit->collections.push_back(c);
+  }
+  for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
+    LogEffect e;
+    const uint8_t op = r.Byte();
+    if ((op & 15) > 2 || (op >> 4) >= kKeyspaceCount) return Damaged();
+    e.op = static_cast<LogEffect::Op>(op & 15);
+    e.keyspace = static_cast<Keyspace>(op >> 4);
+    e.key = r.Text();
+    if (e.op != LogEffect::kDelete) e.value = r.Text();
+    unit->effects.push_back(e);
+  }
+  for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
+    LogCount c;
+    c.id = r.Varint32();
+    c.documents = r.Zigzag();
+    c.bytes = r.Zigzag();
+    c.last_sequence = r.Zigzag();
+    c.first_sequence = r.Zigzag();
+    unit->counts.push_back(c);
+  }
+  for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
+    LogMultikey m;
+    m.index = r.Varint32();
+    m.fields = r.Varint();
+    unit->multikeys.push_back(m);
+  }
+  if (r.Byte() == 1) {
+    unit->lsid = r.Text();
+    unit->txn_number = r.Zigzag();
+  }
+  for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
+    LogRecord c;
+    const uint8_t kind = r.Byte();
+    c.kind = static_cast<LogRecord::Kind>(kind & ~(kHasStatement | kHasBefore));
+    if (kind & kHasStatement) c.stmt_id = static_cast<int32_t>(r.Zigzag());
+    switch (c.kind) {
+      case LogRecord::kInsert:
+      case LogRecord::kUpdate:
+        c.collection = r.Varint32();
+        c.effect = r.Varint32();
+        if (c.effect >= unit->effects.size()) return Damaged();
+        if (c.kind == LogRecord::kUpdate) c.detail = r.Text();
+        break;
+      case LogRecord::kDelete:
+        c.collection = r.Varint32();
+        c.detail = r.Text();
+        c.reason = static_cast<DeleteReason>(r.Byte());
+        if (c.reason > DeleteReason::kCapped) return Damaged();
+        if (c.reason != DeleteReason::kDeleted && c.reason != DeleteReason::kCapped) {
+          c.rule = r.Text();
+          c.deadline = r.Zigzag();
+        }
+        break;
+      case LogRecord::kCommand:
+        c.db = r.Text();
+        if (r.Byte() == 1) c.uuid = r.Bytes(16);
+        c.detail = r.Text();
+        c.o2 = r.Text();
+        break;
+      case LogRecord::kNoop:
+        c.detail = r.Text();
+        break;
+      default:
+        return Damaged();
+    }
+    if (kind & kHasBefore) {
+      if (c.kind != LogRecord::kUpdate && c.kind != LogRecord::kDelete) return Damaged();
+      c.before = r.Text();
+    }
+    if (c.kind <= LogRecord::kDelete && c.collection >= unit->collections.size()) return Damaged();
+    unit->records.push_back(c);
+  }
+  if (!r.ok() || !outer.ok() || !r.rest().empty()) return Damaged();
+  *rest = outer.rest();
+  return true;
+}
+
+}  // namespace mayfly

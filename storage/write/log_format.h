@@ -1,0 +1,140 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/bson_view.h"
+#include "storage/catalog/catalog_types.h"
+#include "storage/kv/kv.h"
+#include "storage/write/write_unit.h"
+
+// clang-format off
+/// An entry of a replica set's log: the effects of one or several write units on the keyspaces, and
+/// what `local.oplog.rs` shows of them. A document is in it once: the oplog's `o` of an insert is
+/// the value of the effect. Applying needs no look-up in the store. The same grammar is in
+/// docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
+///
+///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, or 2 if a
+///   record has its `before`
+///                                      origin: random, of the process that proposed it; sequence:
+///                                      its count of proposals
+///   unit        := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  collections
+///   effects counts multikeys session records
+///                                      ts: seconds since 1970 << 32 | increment, of the first
+///                                      record; the n-th has ts + n; ticks: how many
+///                                      wall: milliseconds since 1970
+///   collections := n:varint (id:varint uuid:16 bytes ns:text)*
+///   effects     := n:varint (op:u8 key:text [value:text | end:text])*      op: keyspace << 4 | 0
+///   put, 1 delete, 2 delete the range
+///   counts      := n:varint (id:varint documents:zigzag bytes:zigzag last_sequence:zigzag
+///   first_sequence:zigzag)*
+///                                      what is added to the counters; sequences: 0 or the new
+///                                      value (capped collections)
+///   multikeys   := n:varint (index:varint fields:varint)*                  bit i: field i has met
+///   an array
+///   session     := 0:u8 | 1:u8 lsid:text txn_number:zigzag
+///   records     := n:varint record*
+///   record      := kind:u8 (| 80: a statement number follows the kind, | 40: the document as it
+///   was before ends the record)
+///                  [stmt_id:zigzag] body [before:text]
+///     01 insert  body := collection:varint effect:varint                   places in the lists
+///     above
+///     02 update  body := collection:varint effect:varint diff:text         empty: a replacement
+///     03 delete  body := collection:varint id:text reason:u8 [rule:text deadline:zigzag if
+///     expired]
+///                                      id: {_id: …}; rule: the index's name; reason, deadline:
+///                                      DeleteCause
+///     04 command body := db:text has_uuid:u8 [uuid:16 bytes] o:text o2:text
+///     05 no-op   body := o:text
+///   text        := size:varint bytes
+///   varint      := little-endian base 128; zigzag: signed, as 2n or -2n - 1
+// clang-format on
+namespace mayfly {
+
+/// An entry has the lowest version that can say what it says, so that members of the version before
+/// read what they know; what they do not know they refuse by this number.
+inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2;
+inline constexpr size_t kLogEntryHeader = 17;
+
+/// What EncodeLogUnit says of the unit that it appended.
+struct EncodedUnit {
+  uint32_t ticks = 0;
+  uint8_t version = kLogEntryPlain;  ///< that its entry must have at least: RequireLogEntryVersion
+};
+/// Appends the unit (with `size`). `ts` is to be set with SetUnitTime before it is proposed.
+EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out);
+/// A unit that changes nothing: {msg: …} in the oplog.
+EncodedUnit EncodeNoopUnit(BsonView o, std::string& out);
+/// `unit`: where EncodeLogUnit began to append.
+void SetUnitTime(char* unit, uint64_t ts, int64_t wall_millis);
+void BeginLogEntry(uint64_t origin, uint64_t sequence, std::string& out);
+/// A unit that needs `version` is in this entry.
+void RequireLogEntryVersion(std::string& entry, uint8_t version);
+
+/// Views into the entry.
+struct LogEffect {
+  enum Op : uint8_t { kPut = 0, kDelete = 1, kDeleteRange = 2 };
+  Op op;
+  Keyspace keyspace;
+  std::string_view key, value;
+};
+/// A collection that the unit's records name by its position.
+struct LogCollection {
+  uint32_t id;
+  std::string_view uuid, ns;
+};
+/// What is added to the counters of a collection.
+struct LogCount {
+  uint32_t id;
+  int64_t documents, bytes, last_sequence, first_sequence;
+};
+/// Fields of an index that have met an array, as bits.
+struct LogMultikey {
+  uint32_t index;
+  uint64_t fields;
+};
+/// What the oplog shows of one change. Which members count depends on `kind`.
+struct LogRecord {
+  enum Kind : uint8_t { kInsert = 1, kUpdate = 2, kDelete = 3, kCommand = 4, kNoop = 5 };
+  Kind kind;
+  std::optional<int32_t> stmt_id;
+  uint32_t collection = 0, effect = 0;
+  std::string_view detail;  ///< diff, id, o
+  std::string_view o2, db, uuid, rule;
+  std::string_view before;  ///< of an update or delete: the document as it was; empty: not kept
+  DeleteReason reason = DeleteReason::kDeleted;
+  int64_t deadline = 0;  ///< of a delete by expiry
+};
+/// One unit, decoded; views into the entry.
+struct LogUnit {
+  uint64_t ts = 0;
+  int64_t wall = 0;
+  uint32_t ticks = 0;
+  std::vector<LogCollection> collections;
+  std::vector<LogEffect> effects;
+  std::vector<LogCount> counts;
+  std::vector<LogMultikey> multikeys;
+  std::string_view lsid;  ///< empty: none
+  int64_t txn_number = 0;
+  std::vector<LogRecord> records;
+  void Clear();
+  /// Several deletes by expiry are one `applyOps`.
+  bool IsBatch() const { return ticks == 1 && records.size() > 1; }
+};
+
+/// Who proposed the entry, and as which of its proposals.
+struct LogEntryHeader {
+  uint64_t origin = 0, sequence = 0;
+};
+/// Errors: InternalError 1 when it is damaged, UnsupportedFormat 12 of a version that is not known
+/// here.
+Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry);
+/// Takes the next unit off `rest` (what follows the header). False at the end. Checks every length,
+/// not the BSON.
+Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit);
+/// Only its ts and ticks, without reading the rest.
+Result<bool> SkipLogUnit(std::string_view* rest, uint64_t* ts, uint32_t* ticks, int64_t* wall);
+
+}  // namespace mayfly

@@ -1,0 +1,674 @@
+#include "storage/write/write_unit.h"
+
+#include <mutex>
+
+#include "protocol/bson_builder.h"
+#include "protocol/bson_check.h"
+#include "protocol/extended_json.h"
+#include "storage/expiry/archive.h"
+#include "storage/expiry/tombstone.h"
+#include "storage/write/capped.h"
+#include "storage/write/document_diff.h"
+#include "storage/write/write_unit_impl.h"
+
+namespace mayfly {
+namespace {
+
+/// Units come and go with every command; their buffers stay.
+class ImplPool {
+ public:
+  std::unique_ptr<WriteUnit::Impl> Take() {
+    {
+      std::lock_guard l(mutex_);
+      if (!free_.empty()) {
+        auto p = std::move(free_.back());
+        free_.pop_back();
+        return p;
+      }
+    }
+    return std::make_unique<WriteUnit::Impl>();
+  }
+  void Give(std::unique_ptr<WriteUnit::Impl> p) {
+    if (p->slots.capacity() > 4096) return;  // a large batch: its memory goes back
+    std::lock_guard l(mutex_);
+    if (free_.size() < 64) free_.push_back(std::move(p));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<WriteUnit::Impl>> free_;
+};
+
+ImplPool& Pool() {
+  static auto* pool = new ImplPool;  // outlives units destroyed at exit
+  return *pool;
+}
+
+/// A value as error messages show it, in the shell's notation.
+void AppendShellValue(BsonValue v, std::string& out) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  switch (v.type()) {
+    case BsonType::kInt32:
+      out += std::to_string(v.Int32());
+      return;
+    case BsonType::kInt64:
+      out += std::to_string(v.Int64());
+      return;
+    case BsonType::kString:
+    case BsonType::kSymbol:
+      out.append("\"").append(v.String()).append("\"");
+      return;
+    case BsonType::kNull:
+      out += "null";
+      return;
+    case BsonType::kUndefined:
+      out += "undefined";
+      return;
+    case BsonType::kBool:
+      out += v.Bool() ? "true" : "false";
+      return;
+    case BsonType::kDate:
+      out.append("new Date(").append(std::to_string(v.Date().millis)).append(")");
+      return;
+    case BsonType::kMinKey:
+      out += "MinKey";
+      return;
+    case BsonType::kMaxKey:
+      out += "MaxKey";
+      return;
+    case BsonType::kTimestamp:
+      out.append("Timestamp(").append(std::to_string(v.Timestamp() >> 32)).append(", ");
+      out.append(std::to_string(v.Timestamp() & 0xFFFFFFFF)).append(")");
+      return;
+    case BsonType::kObjectId:
+      out += "ObjectId('";
+      for (unsigned char c : v.ObjectId()) out.append({kHex[c >> 4], kHex[c & 15]});
+      out += "')";
+      return;
+    case BsonType::kBinary: {
+      out.append("BinData(").append(std::to_string(v.BinarySubtype())).append(", ");
+      for (unsigned char c : v.BinaryData()) out.append({kHex[c >> 4], kHex[c & 15]});
+      out += ")";
+      return;
+    }
+    case BsonType::kDouble: {
+      double d = v.Double();
+      if (d > -1e15 && d < 1e15 && d == static_cast<double>(static_cast<int64_t>(d)))
+        out.append(std::to_string(static_cast<int64_t>(d))).append(".0");
+      else
+        out += ToRelaxedJson(v);
+      return;
+    }
+    case BsonType::kDocument: {
+      out += "{";
+      bool first = true;
+      for (const BsonElement& e : v.Document()) {
+        out.append(first ? " " : ", ").append(e.name).append(": ");
+        AppendShellValue(e.value, out);
+        first = false;
+      }
+      out += " }";
+      return;
+    }
+    case BsonType::kArray: {
+      out += "[";
+      bool first = true;
+      for (const BsonElement& e : v.Document()) {
+        out += first ? " " : ", ";
+        AppendShellValue(e.value, out);
+        first = false;
+      }
+      out += " ]";
+      return;
+    }
+    default:
+      out += ToRelaxedJson(v);
+  }
+}
+
+Error DamagedRecord(const CollectionInfo& coll) {
+  return {ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
+}
+
+/// Whether no field of the index can have changed: the top-level elements its paths start in are
+/// the same bytes.
+bool FieldsUnchanged(const IndexInfo& index, BsonView before, BsonView after) {
+  for (const IndexField& f : index.fields) {
+    std::string_view top = std::string_view(f.path).substr(0, f.path.find('.'));
+    if (!before.Find(top).BinaryEquals(after.Find(top))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Error DuplicateKeyError(const CollectionInfo& coll, std::string_view index_name,
+                        BsonView key_pattern, BsonView key_value) {
+  std::string message = "E11000 duplicate key error collection: " + coll.ns + " index: ";
+  message.append(index_name).append(" dup key: ");
+  AppendShellValue(key_value.AsValue(), message);
+  BsonDocument details = BuildBson([&](BsonBuilder& b) {
+    b.Append("keyPattern", key_pattern);
+    b.Append("keyValue", key_value);
+  });
+  return {ErrorCode::kDuplicateKey, std::move(message), details.bytes()};
+}
+
+WriteUnit::WriteUnit(Storage& storage, Operation& op) : impl_(Pool().Take()) {
+  impl_->storage = &storage.impl();
+  impl_->op = &op;
+  impl_->owner = impl_->storage->NewOwner();
+  impl_->logged = impl_->storage->logged;
+}
+WriteUnit::~WriteUnit() {
+  if (!impl_) return;
+  impl_->Reset();
+  Pool().Give(std::move(impl_));
+}
+WriteUnit::WriteUnit(WriteUnit&&) noexcept = default;
+
+void WriteUnit::set_no_wait(bool on) { impl_->no_wait = on; }
+
+Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
+                               std::optional<Instant> expire_at) {
+  Impl& u = *impl_;
+  MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  const BsonView doc = u.Keep(given_doc);
+  const CollectionInfo& coll = *touched->coll;
+  bson_check::Document(doc.bytes(), "an insert");
+  BsonValue id = doc.First().value;
+
+  // Everything that can fail comes first; then it is staged, which cannot.
+  u.record_key.clear();
+  int64_t sequence = 0;
+  std::vector<Locked> victims;
+  if (coll.capped) {
+    // One unit at a time adds to a capped collection: its order is the order of commits, and who
+    // follows its tail never has a record appear behind it.
+    u.record_key = IdPrefix(coll.id);
+    MAYFLY_TRY(u.Lock(Keyspace::kRecords, u.record_key));
+    MAYFLY_TRY(LockCappedVictims(*this, coll, doc.size(), &victims));
+    sequence = std::max(coll.counters->last_sequence.load(std::memory_order_relaxed),
+                        touched->last_sequence) +
+               1;
+    u.record_key.clear();
+    AppendCappedRecordKey(coll.id, sequence, u.record_key);
+  } else {
+    AppendRecordKeyOfId(coll.id, id, u.record_key);
+    if (u.record_key.size() > kMaxKeySize) [[unlikely]]
+      return KeyTooLong("_id", u.record_key.size());
+    MAYFLY_TRY(u.Lock(Keyspace::kRecords, u.record_key));
+    const StagedOp* own;
+    MAYFLY_TRY(bool exists, u.Read(Keyspace::kRecords, u.record_key, &u.pinned, &own));
+    if (exists) {
+      MAYFLY_TRY(bool gone, u.RemoveIfExpired(*this, coll, u.record_key, own));
+      if (!gone)
+        return DuplicateKeyError(
+            coll, coll.clustered ? std::string_view(coll.clustered_index_name) : "_id_",
+            BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }),
+            BuildBson([&](BsonBuilder& b) { b.Append("_id", id); }));
+    }
+  }
+  std::string_view record_id = RecordIdOf(u.record_key);
+  if (u.after.size() < coll.indexes.size()) u.after.resize(coll.indexes.size());
+  for (size_t i = 0; i < coll.indexes.size(); ++i) {
+    const IndexInfo& index = *coll.indexes[i];
+    KeySet& keys = u.after[i];
+    keys.Clear();
+    if (!IsMaintained(index)) continue;
+    MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
+    if (!index.unique && !index.prepare_unique) continue;
+    for (size_t k = 0; k < keys.size(); ++k) {
+      MAYFLY_TRY(u.CheckUnique(this, coll, index, keys.values(k), keys.type_bits(k), record_id));
+    }
+  }
+
+  char head[kMaxRecordHeader];
+  size_t head_size = EncodeRecordHeader(expire_at, head);
+  u.StagePut(Keyspace::kRecords, u.record_key, {head, head_size}, doc.bytes(), true);
+  std::string_view staged_key = u.ops[static_cast<size_t>(Keyspace::kRecords)].back().key();
+  for (size_t i = 0; i < coll.indexes.size(); ++i) {
+    const IndexInfo& index = *coll.indexes[i];
+    const KeySet& keys = u.after[i];
+    for (size_t k = 0; k < keys.size(); ++k)
+      u.StageIndexPut(index, keys.values(k), keys.type_bits(k), record_id);
+    if (keys.multikey()) u.StageMultikey(index, keys.multikey());
+  }
+  u.StageDeadlineChange(coll, u.record_key, std::nullopt, expire_at);
+  if (coll.clustered && id.IsDate())
+    u.expiry_notes.push_back(
+        {coll.expiry.get(), id.Date().millis,
+         SaturatingDeadline(id.Date().millis,
+                            coll.expire_after_seconds.value_or(INT64_MAX / 1000))});
+  touched->counted = true;
+  touched->documents += 1;
+  touched->bytes += doc.size();
+  if (sequence) touched->last_sequence = sequence;
+  u.changes.push_back({DocumentChange::kInsert, DeleteCause(),
+                       static_cast<uint16_t>(touched - u.collections.data()), staged_key, doc});
+  if (u.logged) u.NoteChange();
+  for (const Locked& victim : victims) {
+    MAYFLY_TRY(Delete(coll, victim, DeleteReason::kCapped));
+    touched->first_sequence = CappedSequenceOf(victim.record_key) + 1;
+  }
+  return Ok();
+}
+
+Result<bool> WriteUnit::LockAndRead(const CollectionInfo& coll, std::string_view record_key,
+                                    Locked* out) {
+  Impl& u = *impl_;
+  MAYFLY_TRY(u.Touch(coll));
+  MAYFLY_TRY(u.Lock(Keyspace::kRecords, record_key));
+  const StagedOp* own;
+  MAYFLY_TRY(bool found, u.Read(Keyspace::kRecords, record_key, &out->pinned, &own));
+  if (!found) return false;
+  out->record_key.assign(record_key);
+  if (own) {
+    // Header and document were staged apart.
+    out->doc = BsonView(own->tail());
+    out->expire_at.reset();
+    if (own->head_size == kMaxRecordHeader) out->expire_at = LoadTime64(own->head_data + 1);
+    return true;
+  }
+  if (!DecodeRecord(out->pinned.view(), &out->doc, &out->expire_at)) return DamagedRecord(coll);
+  return true;
+}
+
+Result<void> WriteUnit::LockAndReadMany(const CollectionInfo& coll,
+                                        std::span<const std::string_view> record_keys,
+                                        std::vector<Locked>* out, int* busy) {
+  Impl& u = *impl_;
+  MAYFLY_TRY(u.Touch(coll));
+  std::vector<std::string_view> keys;
+  keys.reserve(record_keys.size());
+  std::vector<size_t> places;  // where in `out` the store's answer goes
+  size_t first = out->size();
+  auto fail = [&](Error e) {
+    out->resize(first);
+    return e;
+  };
+  for (std::string_view key : record_keys) {
+    if (!u.TryLock(Keyspace::kRecords, key)) {
+      if (u.no_wait) {
+        ++*busy;
+        continue;
+      }
+      Result<void> locked = u.Lock(Keyspace::kRecords, key);
+      if (!locked) return fail(locked.error());
+    }
+    const StagedOp* own;
+    switch (u.FindOwn(Keyspace::kRecords, key, &own)) {
+      case Impl::Own::kAbsent:
+        continue;
+      case Impl::Own::kUnknown:
+        keys.push_back(key);
+        places.push_back(out->size());
+        out->emplace_back().record_key.assign(key);
+        continue;
+      case Impl::Own::kPresent: {
+        Locked& l = out->emplace_back();
+        l.record_key.assign(key);
+        l.doc = BsonView(own->tail());
+        if (own->head_size == kMaxRecordHeader) l.expire_at = LoadTime64(own->head_data + 1);
+      }
+    }
+  }
+  std::vector<PinnedValue> values(keys.size());
+  Result<void> read = u.storage->kv->MultiGet(Keyspace::kRecords, keys, values);
+  if (!read) return fail(read.error());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Locked& l = (*out)[places[i]];
+    if (values[i].view().data() == nullptr) {
+      l.record_key.clear();  // gone: taken out below
+      continue;
+    }
+    l.pinned = std::move(values[i]);
+    if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at)) return fail(DamagedRecord(coll));
+  }
+  out->erase(std::remove_if(out->begin() + static_cast<ptrdiff_t>(first), out->end(),
+                            [](const Locked& l) { return l.record_key.empty(); }),
+             out->end());
+  return Ok();
+}
+
+Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& current,
+                               BsonView given_next, std::optional<Instant> expire_at) {
+  Impl& u = *impl_;
+  MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  const BsonView next = u.Keep(given_next);
+  const CollectionInfo& coll = *touched->coll;
+  bson_check::Document(next.bytes(), "a write");
+  std::string_view record_id = RecordIdOf(current.record_key);
+  size_t n = coll.indexes.size();
+  if (u.before.size() < n) u.before.resize(n);
+  if (u.after.size() < n) u.after.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    const IndexInfo& index = *coll.indexes[i];
+    u.before[i].Clear();
+    u.after[i].Clear();
+    if (!IsMaintained(index)) continue;
+    if (!index.has_partial_filter && FieldsUnchanged(index, current.doc, next)) continue;
+    // What cannot be indexed (it came before the index) has no entries to remove.
+    (void)ExtractKeys(index, current.doc, &u.before[i]);
+    MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
+    if (!index.unique && !index.prepare_unique) continue;
+    Result<void> unique = Ok();
+    DiffKeys(
+        u.before[i], u.after[i], [](size_t) {},
+        [&](size_t k) {
+          if (unique)
+            unique = u.CheckUnique(this, coll, index, u.after[i].values(k), u.after[i].type_bits(k),
+                                   record_id);
+        });
+    MAYFLY_TRY(std::move(unique));
+  }
+  MAYFLY_TRY(impl_->StageRemovals(coll, record_id));
+
+  for (size_t i = 0; i < n; ++i) {
+    const IndexInfo& index = *coll.indexes[i];
+    const KeySet& after = u.after[i];
+    DiffKeys(
+        u.before[i], after, [](size_t) {},
+        [&](size_t k) { u.StageIndexPut(index, after.values(k), after.type_bits(k), record_id); });
+    if (after.multikey()) u.StageMultikey(index, after.multikey());
+  }
+  char head[kMaxRecordHeader];
+  size_t head_size = EncodeRecordHeader(expire_at, head);
+  u.StagePut(Keyspace::kRecords, current.record_key, {head, head_size}, next.bytes(), true);
+  std::string_view staged_key = u.ops[static_cast<size_t>(Keyspace::kRecords)].back().key();
+  u.StageDeadlineChange(coll, current.record_key, current.expire_at, expire_at);
+  touched->counted = true;
+  touched->bytes += static_cast<int64_t>(next.size()) - static_cast<int64_t>(current.doc.size());
+  u.changes.push_back({DocumentChange::kUpdate, DeleteCause(),
+                       static_cast<uint16_t>(touched - u.collections.data()), staged_key, next});
+  if (u.logged) {
+    u.NoteChange();
+    u.log_scratch.clear();
+    if (!u.replacement) {
+      AppendDocumentDiff(current.doc, next, u.log_scratch);
+      u.changes.back().detail = u.arena.Copy(u.log_scratch);
+    }
+    u.NoteBefore(coll, current.doc);
+  }
+  return Ok();
+}
+
+Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& current,
+                               const DeleteCause& cause) {
+  Impl& u = *impl_;
+  MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  if (cause.expired()) {
+    if (std::optional<ArchiveTarget> archive = ArchiveTargetOf(*touched->coll)) {
+      CollectionInfoPtr from = touched->coll;
+      MAYFLY_TRY(CopyToArchive(*this, *archive, *from, current.doc));
+      MAYFLY_TRY(touched, u.Touch(given));
+    }
+  }
+  const CollectionInfo& coll = *touched->coll;
+  size_t n = coll.indexes.size();
+  if (u.before.size() < n) u.before.resize(n);
+  if (u.after.size() < n) u.after.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    u.before[i].Clear();
+    u.after[i].Clear();
+    if (IsMaintained(*coll.indexes[i]))
+      (void)ExtractKeys(*coll.indexes[i], current.doc, &u.before[i]);
+  }
+  MAYFLY_TRY(u.StageRemovals(coll, RecordIdOf(current.record_key)));
+  u.StageDelete(Keyspace::kRecords, current.record_key, true);
+  std::string_view staged_key = u.ops[static_cast<size_t>(Keyspace::kRecords)].back().key();
+  u.StageDeadlineChange(coll, current.record_key, current.expire_at, std::nullopt);
+  u.StageTombstone(coll, current.record_key, current.doc, cause);
+  touched->counted = true;
+  touched->documents -= 1;
+  touched->bytes -= current.doc.size();
+  u.changes.push_back({DocumentChange::kDelete, cause,
+                       static_cast<uint16_t>(touched - u.collections.data()), staged_key,
+                       BsonView()});
+  if (u.logged) {
+    u.NoteChange();
+    u.log_scratch.clear();
+    BsonBuilder(u.log_scratch).Append("_id", current.doc["_id"]).Done();
+    u.changes.back().detail = u.arena.Copy(u.log_scratch);
+    for (const IndexInfoPtr& i : coll.indexes)
+      if (cause.expired() && i->id == cause.index) u.changes.back().rule = u.arena.Copy(i->name);
+    u.NoteBefore(coll, current.doc);
+  }
+  return Ok();
+}
+
+Result<void> WriteUnit::DeleteExpired(const CollectionInfo& coll, const Locked& current,
+                                      const DeleteCause& cause) {
+  const int64_t bytes = current.doc.size();
+  MAYFLY_TRY(Delete(coll, current, cause));
+  std::shared_ptr<ExpiryState> state;
+  if (cause.reason == DeleteReason::kExpiredDocument) state = coll.document_expiry;
+  if (cause.reason == DeleteReason::kExpiredClustered) state = coll.expiry;
+  for (const IndexInfoPtr& i : coll.indexes)
+    if (i->id == cause.index) state = i->expiry;
+  OnCommit([state = std::move(state), policy = impl_->storage->expiry_policy.get(), bytes] {
+    if (state) state->removed_on_access.fetch_add(1, std::memory_order_relaxed);
+    if (policy->on_removed) policy->on_removed(1, bytes);
+  });
+  return Ok();
+}
+
+Result<void> WriteUnit::Impl::StageRemovals(const CollectionInfo& coll,
+                                            std::string_view record_id) {
+  // An index that is being built may hold another record under a unique key (the build will fail
+  // for it), so whose entry it is has to be looked at first. All look-ups come before the first
+  // change.
+  size_t n = coll.indexes.size();
+  std::vector<std::pair<size_t, size_t>> foreign;
+  for (size_t i = 0; i < n; ++i) {
+    const IndexInfo& index = *coll.indexes[i];
+    if (!index.unique || index.state != IndexState::kBuilding) continue;
+    Result<void> status = Ok();
+    DiffKeys(
+        before[i], after[i],
+        [&](size_t k) {
+          if (!status) return;
+          index_key.clear();
+          AppendBe32(index_key, index.id);
+          index_key.append(before[i].values(k));
+          const StagedOp* own;
+          Result<bool> found = Read(index.keyspace, index_key, &pinned, &own);
+          if (!found) {
+            status = found.error();
+            return;
+          }
+          std::string_view id, bits;
+          if (found.value() &&
+              DecodeUniqueIndexValue(own ? own->tail() : pinned.view(), &id, &bits) &&
+              id != record_id)
+            foreign.emplace_back(i, k);
+        },
+        [](size_t) {});
+    pinned.Reset();
+    MAYFLY_TRY(std::move(status));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const IndexInfo& index = *coll.indexes[i];
+    if (before[i].empty()) continue;
+    DiffKeys(
+        before[i], after[i],
+        [&](size_t k) {
+          for (auto& f : foreign)
+            if (f.first == i && f.second == k) return;
+          StageIndexDelete(index, before[i].values(k), record_id);
+        },
+        [](size_t) {});
+  }
+  return Ok();
+}
+
+void WriteUnit::Impl::StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
+                                          std::optional<Instant> was, std::optional<Instant> is) {
+  if (was == is) return;
+  if (was) {
+    index_key.clear();
+    AppendDeadlineKey(*was, key, index_key);
+    StageDelete(Keyspace::kExpiry, index_key, false);
+  }
+  if (is) {
+    index_key.clear();
+    AppendDeadlineKey(*is, key, index_key);
+    StagePut(Keyspace::kExpiry, index_key, {}, {}, false);
+    expiry_notes.push_back({coll.document_expiry.get(), is->millis,
+                            SaturatingDeadline(is->millis, coll.expiry_options.recover_seconds)});
+  }
+}
+
+void WriteUnit::Impl::StageTombstone(const CollectionInfo& coll, std::string_view record_key,
+                                     BsonView doc, const DeleteCause& cause) {
+  // What a capped collection pushes out is neither deleted nor expired.
+  if (cause.reason == DeleteReason::kCapped ||
+      storage->expiry_policy->tombstone_seconds.load(std::memory_order_relaxed) <= 0)
+    return;
+  BsonValue id = doc["_id"];
+  index_key.clear();
+  index_value.clear();
+  AppendTombstoneKey(op->now, coll.id, index_key);
+  if (coll.capped)
+    EncodeKeyValue(id, false, index_key);
+  else
+    index_key.append(RecordIdOf(record_key));
+  AppendTombstoneValue(cause, id, index_value);
+  StagePut(Keyspace::kTombstones, index_key, {}, arena.Copy(index_value), false);
+}
+
+void WriteUnit::Put(Keyspace ks, std::string_view key, std::string_view value) {
+  impl_->StagePut(ks, key, {}, impl_->arena.Copy(value), true);
+}
+
+void WriteUnit::Erase(Keyspace ks, std::string_view key) { impl_->StageDelete(ks, key, true); }
+
+void WriteUnit::EraseRange(Keyspace ks, std::string_view begin, std::string_view end) {
+  StagedOp o;
+  o.kind = StagedOp::kDeleteRange;
+  std::string_view b = impl_->arena.Copy(begin), e = impl_->arena.Copy(end);
+  o.key_data = b.data();
+  o.key_size = static_cast<uint32_t>(b.size());
+  o.tail_data = e.data();
+  o.tail_size = static_cast<uint32_t>(e.size());
+  o.sequence = ++impl_->sequence;
+  impl_->ops[static_cast<size_t>(ks)].push_back(o);
+  o.head_size = static_cast<uint8_t>(ks);  // in the copy for look-ups: which keyspace
+  impl_->ranges.push_back(o);
+  impl_->staged_bytes += b.size() + e.size() + 16;
+}
+
+Result<bool> WriteUnit::Get(Keyspace ks, std::string_view key, PinnedValue* out) {
+  const StagedOp* own;
+  MAYFLY_TRY(bool found, impl_->Read(ks, key, out, &own, true));
+  if (found && own) {
+    std::string value(own->head());
+    value.append(own->tail());
+    out->Assign(value);
+  }
+  return found;
+}
+
+void WriteUnit::SetLogSession(BsonView lsid, int64_t txn_number) {
+  if (!impl_->logged) return;
+  impl_->log_session = impl_->arena.Copy(lsid.bytes());
+  impl_->txn_number = txn_number;
+}
+void WriteUnit::SetStatements(std::span<const int32_t> ids) {
+  size_t n = 0;
+  for (DocumentChange& c : impl_->changes) {
+    // What goes by the way (expired, pushed out of a capped collection) is nobody's statement.
+    if (c.kind == DocumentChange::kDelete && c.cause.reason != DeleteReason::kDeleted) continue;
+    if (ids.empty()) return;
+    c.stmt_id = ids[std::min(n++, ids.size() - 1)];
+  }
+}
+void WriteUnit::SetReplacement(bool on) { impl_->replacement = on; }
+void WriteUnit::LogCommand(std::string_view db, const CollectionInfo* collection, BsonView o,
+                           BsonView o2) {
+  if (!impl_->logged) return;
+  LoggedCommand& c = impl_->commands.emplace_back();
+  c.db = impl_->arena.Copy(db);
+  c.o = impl_->arena.Copy(o.bytes());
+  if (!o2.empty()) c.o2 = impl_->arena.Copy(o2.bytes());
+  if (collection != nullptr) {
+    c.uuid = collection->uuid;
+    c.has_uuid = true;
+    if (collection->unreplicated) impl_->local = true;
+  }
+}
+void WriteUnit::SetLocal() { impl_->local = true; }
+
+void WriteUnit::OwnDocuments() { impl_->owns_documents = true; }
+void WriteUnit::Attach(Operation& op) { impl_->op = &op; }
+
+std::shared_ptr<OwnWrites> WriteUnit::own_writes() {
+  if (!impl_->own_writes) impl_->own_writes = std::make_shared<OwnWrites>(*impl_);
+  return impl_->own_writes;
+}
+
+WriteUnit::Savepoint WriteUnit::Mark() const {
+  const Impl& u = *impl_;
+  Savepoint s;
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks)
+    s.ops[ks] = static_cast<uint32_t>(u.ops[ks].size());
+  s.sequence = u.sequence;
+  s.changes = u.changes.size();
+  s.commands = u.commands.size();
+  s.multikey = u.multikey.size();
+  s.on_commit = u.on_commit.size();
+  s.expiry_notes = u.expiry_notes.size();
+  s.ranges = u.ranges.size();
+  s.staged_bytes = u.staged_bytes;
+  for (const TouchedCollection& t : u.collections)
+    s.collections.push_back({t.counted, t.documents, t.bytes, t.first_sequence, t.last_sequence});
+  s.local = u.local;
+  return s;
+}
+
+void WriteUnit::RollBackTo(const Savepoint& s) {
+  Impl& u = *impl_;
+  std::array<uint32_t, kKeyspaceCount> sizes;
+  std::copy(std::begin(s.ops), std::end(s.ops), sizes.begin());
+  if (u.own_writes) u.own_writes->Truncate(sizes);
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) u.ops[ks].resize(sizes[ks]);
+  u.sequence = s.sequence;
+  u.changes.erase(u.changes.begin() + static_cast<ptrdiff_t>(s.changes), u.changes.end());
+  u.commands.resize(s.commands);
+  u.multikey.resize(s.multikey);
+  u.on_commit.resize(s.on_commit);
+  u.expiry_notes.resize(s.expiry_notes);
+  u.ranges.resize(s.ranges);
+  u.staged_bytes = s.staged_bytes;
+  // Gates of collections that came later stay shut for others; nothing changes in them.
+  for (size_t i = 0; i < u.collections.size(); ++i) {
+    TouchedCollection& t = u.collections[i];
+    const Savepoint::Counts c =
+        i < s.collections.size() ? s.collections[i] : Savepoint::Counts{false, 0, 0, 0, 0};
+    t.counted = c.counted;
+    t.documents = c.documents;
+    t.bytes = c.bytes;
+    t.first_sequence = c.first_sequence;
+    t.last_sequence = c.last_sequence;
+  }
+  u.local = s.local;
+  // Positions of what is gone are in it: it is filled again by the next look-up.
+  u.slots.clear();
+  u.slots_used = 0;
+  u.indexed.fill(0);
+}
+
+size_t WriteUnit::MemoryBytes() const {
+  size_t bytes = impl_->arena.used() + impl_->slots.capacity() * sizeof(Impl::Slot);
+  for (const auto& list : impl_->ops) bytes += list.capacity() * sizeof(StagedOp);
+  if (impl_->own_writes) bytes += impl_->own_writes->MemoryBytes();
+  return bytes + impl_->changes.capacity() * sizeof(DocumentChange) +
+         impl_->locks.capacity() * sizeof(uint64_t);
+}
+
+void WriteUnit::OnCommit(std::function<void()> f) { impl_->on_commit.push_back(std::move(f)); }
+bool WriteUnit::empty() const { return impl_->empty(); }
+size_t WriteUnit::SizeBytes() const { return impl_->staged_bytes; }
+int WriteUnit::DocumentCount() const { return static_cast<int>(impl_->changes.size()); }
+
+}  // namespace mayfly

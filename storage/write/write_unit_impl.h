@@ -1,0 +1,278 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "storage/catalog/index_keys.h"
+#include "storage/keys/key_format.h"
+#include "storage/read/own_writes.h"
+#include "storage/storage_impl.h"
+#include "storage/write/lock_table.h"
+#include "storage/write/write_unit.h"
+
+namespace mayfly {
+
+/// Memory that goes all at once; keeps its first block for the next unit.
+class Arena {
+ public:
+  char* Allocate(size_t n) {
+    if (n > left_) Grow(n);
+    used_ += n;
+    char* p = next_;
+    next_ += n;
+    left_ -= n;
+    return p;
+  }
+  std::string_view Copy(std::string_view s) {
+    if (s.empty()) return {};
+    char* p = Allocate(s.size());
+    std::memcpy(p, s.data(), s.size());
+    return {p, s.size()};
+  }
+  void Reset();
+  size_t used() const { return used_; }
+
+ private:
+  void Grow(size_t n);
+  char first_[2048];
+  char* next_ = first_;
+  size_t left_ = sizeof first_;
+  size_t used_ = 0;
+  std::vector<std::unique_ptr<char[]>> blocks_;
+};
+
+/// One staged change. Key and head are in the unit's arena; the tail is there or in the caller's
+/// document.
+struct StagedOp {
+  enum Kind : uint8_t { kPut, kDelete, kDeleteRange };
+  Kind kind = kPut;
+  bool looked_up = false;  ///< later calls of the unit may ask for this key (an index entry that is
+                           ///< not unique: never)
+  uint8_t head_size = 0;
+  uint32_t key_size = 0, tail_size = 0;
+  uint32_t sequence = 0;  ///< order among the unit's operations (ranges against single keys)
+  const char* key_data = nullptr;
+  const char* head_data = nullptr;
+  const char* tail_data = nullptr;  ///< rest of the value; kDeleteRange: the end of the range
+
+  std::string_view key() const { return {key_data, key_size}; }
+  std::string_view head() const { return {head_data, head_size}; }
+  std::string_view tail() const { return {tail_data, tail_size}; }
+};
+
+/// One document changed: what a log entry or a statistic is made of. Views live as long as the
+/// unit.
+struct DocumentChange {
+  enum Kind : uint8_t { kInsert, kUpdate, kDelete };
+  Kind kind;
+  DeleteCause cause;    ///< of a kDelete
+  uint16_t collection;  ///< index into WriteUnit::Impl::collections
+  std::string_view record_key;
+  BsonView doc;  ///< as it is now; empty for kDelete
+  // For the log only, in the unit's arena.
+  uint32_t effect = 0;  ///< kInsert, kUpdate: which of ops[kRecords] holds the document
+  int32_t stmt_id = -1;
+  std::string_view detail{};  ///< kUpdate: the diff, empty: a replacement; kDelete: {_id: …}
+  std::string_view rule{};    ///< kDelete by a TTL index: its name
+  std::string_view
+      before{};  ///< kUpdate, kDelete: the document as it was, if the collection keeps that
+};
+
+/// An entry `c` of the log. Views are into the unit's arena.
+struct LoggedCommand {
+  std::string_view db, o, o2;
+  Uuid uuid{};
+  bool has_uuid = false;
+};
+
+/// A collection the unit has touched: its gate is held, and this is its definition as long as it
+/// is.
+struct TouchedCollection {
+  CollectionInfoPtr coll;
+  uint32_t id = 0;
+  bool shared = false, exclusive = false;  ///< which side of the gate is held
+  bool counted = false;                    ///< the counters change
+  int64_t documents = 0, bytes = 0;
+  int64_t first_sequence = 0;  ///< capped: no record before it will be left; 0: not changed
+  int64_t last_sequence = 0;   ///< capped: the newest number given out; 0: none
+};
+
+/// All of a unit's state until it is committed: locks, staged changes by keyspace, what readers of
+/// the unit see.
+struct WriteUnit::Impl {
+  Storage::Impl* storage = nullptr;
+  Operation* op = nullptr;
+  LockOwner owner = 0;
+  bool no_wait = false;
+
+  std::vector<uint64_t> locks;
+  std::vector<TouchedCollection> collections;
+  std::array<std::vector<StagedOp>, kKeyspaceCount> ops;
+  std::vector<DocumentChange> changes;
+  bool logged =
+      false;  ///< the store is a replica set's member: changes carry what the log shows of them
+  bool local = false;  ///< but this unit stays out of it
+  std::vector<LoggedCommand> commands;
+  std::string_view log_session;  ///< BSON, in the arena; empty: none
+  int64_t txn_number = 0;
+  bool replacement = false;
+  std::string log_scratch;
+  struct MultikeyChange {
+    const IndexInfo* index;  ///< kept alive by `collections`
+    uint64_t bits;
+  };
+  std::vector<MultikeyChange> multikey;
+  std::vector<std::function<void()>> on_commit;
+  /// Dates that enter a TTL index or clustered collection: told to the reaper once they are
+  /// visible.
+  struct ExpiryNote {
+    ExpiryState* state;  ///< kept alive by `collections`
+    int64_t millis, deadline;
+  };
+  std::vector<ExpiryNote> expiry_notes;
+  Arena arena;
+  uint32_t sequence = 0;
+  size_t staged_bytes = 0;
+  std::vector<StagedOp> ranges;  ///< the kDeleteRange ones again, for look-ups
+  bool owns_documents = false;   ///< WriteUnit::OwnDocuments
+  std::shared_ptr<OwnWrites> own_writes;
+  /// The document as the unit keeps it.
+  BsonView Keep(BsonView doc) { return owns_documents ? BsonView(arena.Copy(doc.bytes())) : doc; }
+
+  // --- locks
+  // --------------------------------------------------------------------------------
+  /// Locks one key for the life of the unit. Errors: WriteConflict 112.
+  Result<void> Lock(Keyspace ks, std::string_view key);
+  /// Without waiting; false when another unit has it.
+  bool TryLock(Keyspace ks, std::string_view key);
+  /// Takes the collection's gate as a writer (once) and returns its current definition. The pointer
+  /// is good until the next Touch. Errors: WriteConflict 112 when the gate stays shut,
+  /// QueryPlanKilled 175 when the collection was dropped meanwhile: look it up again.
+  Result<TouchedCollection*> Touch(const CollectionInfo& coll);
+  /// Takes the gate to change the definition: no writer is inside. Errors: WriteConflict 112 after
+  /// `timeout_us`.
+  Result<void> TouchExclusive(const CollectionInfo& coll, int64_t timeout_us);
+  /// For an id that has no CollectionInfo yet, or none any more.
+  Result<void> TouchExclusiveId(uint32_t collection, int64_t timeout_us);
+  void ReleaseLocks();
+
+  // --- staging
+  // --------------------------------------------------------------------------------
+  /// `tail` is not copied; key and head are.
+  void StagePut(Keyspace ks, std::string_view key, std::string_view head, std::string_view tail,
+                bool looked_up);
+  void StageDelete(Keyspace ks, std::string_view key, bool looked_up);
+  /// One entry of an index: the key is index id + values (+ record id), the value as key_format.h
+  /// says.
+  void StageIndexPut(const IndexInfo& index, std::string_view values, std::string_view bits,
+                     std::string_view record_id);
+  void StageIndexDelete(const IndexInfo& index, std::string_view values,
+                        std::string_view record_id);
+  /// Deletes what is in `before` and not in `after`, index by index.
+  Result<void> StageRemovals(const CollectionInfo& coll, std::string_view record_id);
+  /// The document before the newest of `changes`, where the collection keeps that: for change
+  /// streams. Copied: who changes it may let go of it before the unit is encoded.
+  void NoteBefore(const CollectionInfo& coll, BsonView doc) {
+    if (!coll.pre_images) [[likely]]
+      return;
+    changes.back().before = arena.Copy(doc.bytes());
+    staged_bytes += doc.size();
+  }
+  /// Completes the newest of `changes` for the log.
+  void NoteChange() {
+    changes.back().effect =
+        static_cast<uint32_t>(ops[static_cast<size_t>(Keyspace::kRecords)].size()) - 1;
+  }
+  void StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
+                           std::optional<Instant> was, std::optional<Instant> is);
+  void StageTombstone(const CollectionInfo& coll, std::string_view record_key, BsonView doc,
+                      const DeleteCause& cause);
+  /// Removes a document that is in the way of another when it is past its deadline; false: it is
+  /// not. REQUIRES: its record is locked and just read: into `*own`, or `pinned` when that is null.
+  Result<bool> RemoveIfExpired(WriteUnit& unit, const CollectionInfo& coll,
+                               std::string_view record_key, const StagedOp* own);
+  /// Likewise for the owner of a unique key, which is not locked yet; true also when it is gone.
+  Result<bool> RemoveExpiredOwner(WriteUnit& unit, const CollectionInfo& coll,
+                                  std::string_view record_id);
+  /// Notes that these fields of the index met an array: the flag and its row are part of the
+  /// commit.
+  void StageMultikey(const IndexInfo& index, uint64_t bits);
+  /// Errors: DuplicateKey 11000 unless these values are free or belong to `record_id`; locks them.
+  /// Works on unique indexes and on those that are to become so (prepareUnique).
+  /// What holds them and is past its deadline is removed, given the unit (an index build gives none
+  /// at first).
+  Result<void> CheckUnique(WriteUnit* unit, const CollectionInfo& coll, const IndexInfo& index,
+                           std::string_view values, std::string_view bits,
+                           std::string_view record_id);
+
+  // --- own writes
+  // --------------------------------------------------------------------------------
+  enum class Own : uint8_t { kUnknown, kAbsent, kPresent };  ///< kUnknown: ask the store
+  /// `deep`: also among index entries that are not unique (searches them all).
+  Own FindOwn(Keyspace ks, std::string_view key, const StagedOp** found, bool deep = false);
+  /// The latest version, own writes first. False when absent. The value is in `**own` if that is
+  /// set, else in `*out`.
+  Result<bool> Read(Keyspace ks, std::string_view key, PinnedValue* out, const StagedOp** own,
+                    bool deep = false);
+
+  bool empty() const;
+  void Reset();
+
+  // Finds staged operations by key; filled when the first look-up comes, so that a unit of one
+  // document never pays for it.
+  struct Slot {
+    uint32_t hash = 0;
+    uint32_t position = 0;  ///< keyspace << 28 | index in ops + 1; 0: free
+  };
+  std::vector<Slot> slots;
+  size_t slots_used = 0;
+  std::array<uint32_t, kKeyspaceCount> indexed{};  ///< so many of ops[ks] are in `slots`
+  void FillSlots(size_t ks);
+  void Grow();
+  Slot* FindSlot(uint32_t hash, size_t ks, std::string_view key);
+
+  // Buffers kept from one document to the next.
+  std::string record_key, index_key, index_value;
+  std::vector<KeySet> before, after;
+  PinnedValue pinned;
+  bool applied = false;  ///< a committer has made it permanent
+};
+
+/// `E11000 duplicate key error collection: …` with keyPattern and keyValue as details.
+Error DuplicateKeyError(const CollectionInfo& coll, std::string_view index_name,
+                        BsonView key_pattern, BsonView key_value);
+
+/// What every committer does with write units: puts them into a batch and brings memory up to date
+/// around its write. One at a time: counters are kept exact by the order of batches.
+class UnitApplier {
+ public:
+  explicit UnitApplier(Storage::Impl& storage) : storage_(storage) {}
+  /// Fills `batch` with the changes of the units, keyspace by keyspace, and the new counters of
+  /// what they touch.
+  void Prepare(std::span<WriteUnit> units, KvBatch& batch);
+  /// After the batch is visible: counters, then each unit's OnCommit functions; its locks are
+  /// released.
+  void Applied(std::span<WriteUnit> units);
+  /// The batch was not written: nothing has changed. Locks are released.
+  void Failed(std::span<WriteUnit> units);
+
+ private:
+  struct Count {
+    uint32_t id;
+    CollectionCounters* counters;
+    CounterRow row;
+  };
+  Storage::Impl& storage_;
+  std::vector<Count> counts_;
+  std::vector<const StagedOp*> sorted_;
+  /// Flags set in memory whose rows were in a batch that failed: they go with the next one, because
+  /// units that found the flag set have not written it again.
+  std::vector<std::string> multikey_owed_;
+  std::vector<std::string> multikey_now_;
+};
+
+}  // namespace mayfly
