@@ -166,7 +166,10 @@ class DensifyStage final : public PipelineStage {
       if (order > 0) return std::nullopt;
       ++n_;
       if (order < 0) return v;
-      // The document itself has this one.
+      // The document itself has this one. A step that is lost in a value (NaN, an infinity, 2^63 and
+      // a thousandth) leads nowhere else.
+      const std::optional<Value> after = StepFrom(start_.view(), spec_, n_);
+      if (!after || CompareValues(after->view(), v->view()) <= 0) return std::nullopt;
     }
     return std::nullopt;
   }
