@@ -19,13 +19,11 @@
 
 namespace mayfly {
 
-/// RaftNode on a thread, with a clock, a network and initial sync. One thread of its own drives the
-/// node ("the engine's thread" below); the transport has two and the applier one.
+/// RaftNode on a thread, with a clock, a network and initial sync. One thread of its own drives the node ("the engine's thread" below);
+/// the transport has two and the applier one.
 ///   engine.cc          life, the loop of the thread, what goes in and out
-///   engine_members.cc  who takes part: initiation, configurations, step-ups, members that were
-///   emptied or removed; Status
-///   engine_copy.cc     copies of the data for members that the log does not reach; the log's
-///   length
+///   engine_members.cc  who takes part: initiation, configurations, step-ups, members that were emptied or removed; Status
+///   engine_copy.cc     copies of the data for members that the log does not reach; the log's length
 class Engine final : public Consensus {
  public:
   explicit Engine(ConsensusOptions options) : o_(std::move(options)) {}
@@ -114,13 +112,13 @@ class Engine final : public Consensus {
   void Publish();
 
   // --- engine_members.cc -----------------------------------------------------------------------
-  /// Whether a node is let in that has the key: any, but while this node belongs to no set only
-  /// those of one set at a time, because the logs of two would be mixed.
+  /// Whether a node is let in that has the key: any, but while this node belongs to no set only those of one set at a time, because the
+  /// logs of two would be mixed.
   Result<void> Admit(const LinkPeer& peer);
   bool ClaimFor(const std::string& set_id, NodeId by, bool firmly);
   void Configured(const ConsensusConfiguration& c);
-  /// Another member says that the set goes on without this node. True of one that was removed while
-  /// it was away: the log does not come to it any more, so it would never hear of it.
+  /// Another member says that the set goes on without this node. True of one that was removed while it was away: the log does not
+  /// come to it any more, so it would never hear of it.
   void Removed(uint64_t as_of, const std::string& encoded);
   /// The configuration as it is told, without asking anybody.
   void Force(const ConsensusConfiguration& c, Applier::Done done);

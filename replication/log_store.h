@@ -11,36 +11,26 @@
 #include "replication/consensus.h"
 
 // clang-format off
-/// Layout of Keyspace::kOplog: the log of a replica set and what its engine must remember. The same
-/// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: change kLogFormatVersion instead.
+/// Layout of Keyspace::kOplog: the log of a replica set and what its engine must remember. The same grammar is in
+/// docs/on-disk-format.md. DO NOT RENUMBER: change kLogFormatVersion instead.
 ///
-///   00 "format"         val := "2"                                    "1": no entry of version 2
-///   (storage/write/log_format.h) can be in it; read,
+///   00 "format"         val := "2"                                    "1": no entry of version 2 (storage/write/log_format.h) can be in it; read,
 ///                                                                     and turned into "2" at open
-///   00 "node"           val := id:le64                                this directory's node id,
-///   never 0
-///   00 "hard_state"     val := term:le64 vote:le64 commit:le64        what this node promised;
-///   synced before it is told
-///   00 "trimmed"        val := index:le64 term:le64                   the entry before the first
-///   one; absent: 0 0
-///   00 "applied"        val := index:le64 term:le64 conf_state        in the batch of the entries'
-///   effects
+///   00 "node"           val := id:le64                                this directory's node id, never 0
+///   00 "hard_state"     val := term:le64 vote:le64 commit:le64        what this node promised; synced before it is told
+///   00 "trimmed"        val := index:le64 term:le64                   the entry before the first one; absent: 0 0
+///   00 "applied"        val := index:le64 term:le64 conf_state        in the batch of the entries' effects
 ///                       conf_state: protobuf eraftpb.ConfState as of `index`
 ///   00 "configuration"  val := configuration                          as of "applied"
 ///   01 index:be64       val := type:u8 term:le64 size:le32 context:bytes[size] data
 ///                       type 0: data and context empty: first entry of a leader's term
-///                               context not empty: it is a configuration; else data is what was
-///                               proposed
-///                       type 1, 2: protobuf eraftpb.ConfChange, ConfChangeV2; context: empty or a
-///                       configuration
-///   02 index:be64       val := wall:time64 bytes:le64                 a segment begins at this
-///   entry; the segment before
-///                                                                     it has so many bytes and
-///                                                                     ended then
+///                               context not empty: it is a configuration; else data is what was proposed
+///                       type 1, 2: protobuf eraftpb.ConfChange, ConfChangeV2; context: empty or a configuration
+///   02 index:be64       val := wall:time64 bytes:le64                 a segment begins at this entry; the segment before
+///                                                                     it has so many bytes and ended then
 ///
 ///   configuration := 1:u8 set_id:bytes[12] members:le16 member* payload
-///   member        := id:le64 voter:u8 priority:le64 (bits of a double) size:le16
-///   address:bytes[size]
+///   member        := id:le64 voter:u8 priority:le64 (bits of a double) size:le16 address:bytes[size]
 // clang-format on
 namespace mayfly {
 
@@ -64,13 +54,11 @@ std::string EncodeConfiguration(const ConsensusConfiguration& c);
 /// False when the bytes are not one.
 bool DecodeConfiguration(std::string_view bytes, ConsensusConfiguration* out);
 
-/// The rows above. Writes come from one thread (the engine's); First, Last, Applied and cursors
-/// from any.
+/// The rows above. Writes come from one thread (the engine's); First, Last, Applied and cursors from any.
 class LogStore {
  public:
-  /// A log of the format before becomes one of this format, so that the version that wrote it does
-  /// not open it any more. Errors: UnsupportedFormat 12 for a newer version, InternalError for
-  /// damage, the store's own.
+  /// A log of the format before becomes one of this format, so that the version that wrote it does not open it any more.
+  /// Errors: UnsupportedFormat 12 for a newer version, InternalError for damage, the store's own.
   static Result<std::unique_ptr<LogStore>> Open(KvStore& kv);
 
   KvStore& kv() { return kv_; }
@@ -87,8 +75,7 @@ class LogStore {
   /// Makes the node id of a directory that has none; synced.
   Result<void> MakeNodeId(NodeId id);
 
-  // --- staging; the state here changes at once, so the batch must be written or the process end
-  // ---------------------
+  // --- staging; the state here changes at once, so the batch must be written or the process end ---------------------
   /// `entries` follow each other; what is in the log from the first of them on is replaced.
   void StageAppend(KvBatch& batch, std::span<const LogEntry> entries, Instant now);
   void StageHardState(KvBatch& batch, const HardState& hard);
@@ -102,20 +89,17 @@ class LogStore {
   /// Drops the entries from `index` on.
   void StageTruncate(KvBatch& batch, uint64_t index);
 
-  // --- reading
-  // --------------------------------------------------------------------------------
-  /// [low, high), stopping behind `max_bytes` but never before the first. `emit` is called for each
-  /// in order.
+  // --- reading ------------------------------------------------------------------------------------------------------
+  /// [low, high), stopping behind `max_bytes` but never before the first. `emit` is called for each in order.
   Result<void> Read(uint64_t low, uint64_t high, uint64_t max_bytes,
                     const std::function<void(const LogEntry&)>& emit);
   /// Of an entry in [trimmed, last]. Errors: NoSuchKey when it is not there.
   Result<uint64_t> Term(uint64_t index);
   std::unique_ptr<LogCursor> Cursor();
 
-  // --- retention
-  // --------------------------------------------------------------------------------
-  /// Where the log could begin when it is to hold at most `max_bytes`, never younger than
-  /// `min_age_ms`, nothing behind `keep_from`; 0: leave it. Engine's thread; looks at memory only.
+  // --- retention ----------------------------------------------------------------------------------------------------
+  /// Where the log could begin when it is to hold at most `max_bytes`, never younger than `min_age_ms`, nothing behind
+  /// `keep_from`; 0: leave it. Engine's thread; looks at memory only.
   uint64_t TrimPoint(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from, Instant now) const;
   /// Drops what is before `first` (one range). REQUIRES: first - 1 is applied; its term is `term`.
   void StageTrim(KvBatch& batch, uint64_t first, uint64_t term);

@@ -12,40 +12,29 @@
 #include "replication/consensus.h"
 
 // clang-format off
-/// One authenticated connection between two members: both have proved that they have the key file,
-/// every frame is numbered and signed, so that nothing can be put in, left out, repeated or sent to
-/// another connection. Not secret: TLS is for that.
+/// One authenticated connection between two members: both have proved that they have the key file, every frame is numbered and
+/// signed, so that nothing can be put in, left out, repeated or sent to another connection. Not secret: TLS is for that.
 ///
 ///   frame    := size:le32 (of type, body and mac) type:u8 body mac
-///   mac      := 16 bytes of HMAC-SHA256(direction key, number:le64 size type body); empty when
-///   there is no key file
-///   The dialler sends {_mayflyMember: 1} as an OP_MSG first; after its reply the bytes are frames,
-///   of the dialler (>) and of the acceptor (<):
-///   > 01 challenge  body := version:u8 (2) purpose:u8 nonce:32 node:le64 wanted:le64 text(set
-///   name) text(set id) text(own address)
+///   mac      := 16 bytes of HMAC-SHA256(direction key, number:le64 size type body); empty when there is no key file
+///   The dialler sends {_mayflyMember: 1} as an OP_MSG first; after its reply the bytes are frames, of the dialler (>) and of the acceptor (<):
+///   > 01 challenge  body := version:u8 (2) purpose:u8 nonce:32 node:le64 wanted:le64 text(set name) text(set id) text(own address)
 ///   < 05 nonce      body := nonce:32
 ///   > 03 proof      body := HMAC-SHA256(key, "dialler 2" || challenge body || nonce body)
-///   < 02 answer     body := nonce:32 (the same) node:le64 has_data:u8 text(set name) text(set id)
-///   proof:32
-///                   proof := HMAC-SHA256(key, "acceptor 2" || challenge body || answer body
-///                   without its proof)
-///   < 03 or 04      the verdict, signed already; 04 may also come in the place of 05 and 02, and
-///   is not signed then
+///   < 02 answer     body := nonce:32 (the same) node:le64 has_data:u8 text(set name) text(set id) proof:32
+///                   proof := HMAC-SHA256(key, "acceptor 2" || challenge body || answer body without its proof)
+///   < 03 or 04      the verdict, signed already; 04 may also come in the place of 05 and 02, and is not signed then
 ///   refusal body := code:le32 text
 ///   text     := size:le16 bytes
-///   direction key := HMAC-SHA256(key, side || both nonces)     side: "frames of the dialler" |
-///   "frames of the acceptor"
+///   direction key := HMAC-SHA256(key, side || both nonces)     side: "frames of the dialler" | "frames of the acceptor"
 ///   key      := PBKDF2-HMAC-SHA256(key file, "mayfly member link 2", kKeyRounds), 32 bytes
 ///
-/// The dialler proves first: whoever connects without the key is shown nothing that it could try
-/// keys against. Whoever takes the place of an acceptor sees one proof; each guess then costs
-/// kKeyRounds, so a key file should have 32 characters or more.
+/// The dialler proves first: whoever connects without the key is shown nothing that it could try keys against. Whoever takes the place of an
+/// acceptor sees one proof; each guess then costs kKeyRounds, so a key file should have 32 characters or more.
 ///
-/// Version 1, of earlier releases: key := key file; the acceptor answers the challenge with 02 at
-/// once, and proves first, so that any stranger could try keys at leisure. Only with
-/// LinkIdentity::old_handshake, or without a key file:
-///   > 01 (version 1)   < 02 (proof over "acceptor" ...)   > 03 (proof over "dialler" || challenge
-///   body || answer body without its proof)   < verdict
+/// Version 1, of earlier releases: key := key file; the acceptor answers the challenge with 02 at once, and proves first, so that any stranger
+/// could try keys at leisure. Only with LinkIdentity::old_handshake, or without a key file:
+///   > 01 (version 1)   < 02 (proof over "acceptor" ...)   > 03 (proof over "dialler" || challenge body || answer body without its proof)   < verdict
 // clang-format on
 namespace mayfly {
 
@@ -108,8 +97,7 @@ class MemberLink {
     uint8_t type = 0;
     std::string_view body;  ///< until the next Read
   };
-  /// Errors: HostUnreachable 6 (the connection ended), AuthenticationFailed 18 (a frame that nobody
-  /// signed), ProtocolError 17.
+  /// Errors: HostUnreachable 6 (the connection ended), AuthenticationFailed 18 (a frame that nobody signed), ProtocolError 17.
   LinkTask<Result<Frame>> Read(size_t max = kMaxLinkFrame);
   /// Appends a frame to what Flush sends. `body` in two pieces.
   void Add(uint8_t type, std::string_view body, std::string_view more = {});
@@ -120,16 +108,15 @@ class MemberLink {
   size_t unsent() const { return out_.size(); }
 
   /// The two sides of the handshake; the acceptor's begins behind the OP_MSG.
-  /// Errors: AuthenticationFailed 18 (other key file), InvalidReplicaSetConfig 93 (other set),
-  /// NodeNotFound 74 (another node than `wanted` lives there).
+  /// Errors: AuthenticationFailed 18 (other key file), InvalidReplicaSetConfig 93 (other set), NodeNotFound 74 (another node than
+  /// `wanted` lives there).
   /// `version`: of the handshake. Both take kLinkHandshakeMs at most if the link is told so by
   /// CloseAfterSilence or by whoever made it.
   LinkTask<Result<LinkPeer>> Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted,
                                   uint8_t version = 2);
   /// Asks the server behind a fresh connection to `address` for the member stream.
   LinkTask<Result<void>> AskForStream(const std::string& address);
-  /// `admit`: whether who has proved to have the key is let in; an error is told to it and is the
-  /// result.
+  /// `admit`: whether who has proved to have the key is let in; an error is told to it and is the result.
   LinkTask<Result<LinkPeer>> Accept(LinkIdentity self,
                                     std::function<Result<void>(const LinkPeer&)> admit = {});
 
@@ -158,8 +145,7 @@ struct MadeLink {
 };
 /// Opens a connection to host:port (names are resolved), asks for the member stream and greets:
 /// what follows are frames. Ends within kLinkHandshakeMs (twice that where the old handshake is
-/// tried as well; a resolver that hangs may take longer), whatever the other side does or does not
-/// do.
+/// tried as well; a resolver that hangs may take longer), whatever the other side does or does not do.
 LinkTask<Result<MadeLink>> MakeLink(std::string address, LinkIdentity self, LinkPurpose purpose,
                                     NodeId wanted);
 

@@ -12,18 +12,14 @@ namespace mayfly {
 inline constexpr ErrorCode kInvalidResumeToken = LocationCode(260);
 
 // clang-format off
-/// A place in a change stream, which is a place in the set's log: the same on every member,
-/// whatever the stream watches. In order. In `_data` as 28 or 32 hexadecimal digits, so that tokens
-/// compare as text:
+/// A place in a change stream, which is a place in the set's log: the same on every member, whatever the stream watches. In
+/// order. In `_data` as 28 or 32 hexadecimal digits, so that tokens compare as text:
 ///
 ///   token := version:u8 (1) ts:be64 step:be32 kind:u8 [fragment:be16]
 ///     ts        of the log's record: seconds since 1970 << 32 | increment
-///     step      which of the events with this ts (deletes by expiry share one), from 0; FFFFFFFF
-///     with kind 2
-///     kind      0 an event, 1 the `invalidate` behind it, 2 everything up to `ts` (a high-water
-///     mark, no event)
-///     fragment  of an event that was split ($changeStreamSplitLargeEvent): the last one given,
-///     from 1
+///     step      which of the events with this ts (deletes by expiry share one), from 0; FFFFFFFF with kind 2
+///     kind      0 an event, 1 the `invalidate` behind it, 2 everything up to `ts` (a high-water mark, no event)
+///     fragment  of an event that was split ($changeStreamSplitLargeEvent): the last one given, from 1
 ///
 /// The same grammar is in docs/on-disk-format.md. DO NOT RENUMBER: change kVersion instead.
 // clang-format on

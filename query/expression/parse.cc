@@ -17,6 +17,11 @@ VariableId VariableScope::Define(std::string_view name) {
 }
 
 void VariableScope::Undefine(VariableId id) {
+  // Scopes end in the order in which they began, or as a whole: it is near one of the ends.
+  if (!names_.empty() && names_.back().second == id) {
+    names_.pop_back();
+    return;
+  }
   std::erase_if(names_, [id](const auto& entry) { return entry.second == id; });
 }
 

@@ -80,7 +80,7 @@ Result<ExpressionPtr> ParseLet(const OperatorDef&, BsonValue arg, VariableScope&
   std::vector<VariableId> ids;
   for (auto& name : names) ids.push_back(scope.Define(name));
   Result<ExpressionPtr> body = ParseExpression(in, scope);
-  for (VariableId id : ids) scope.Undefine(id);
+  for (auto id = ids.rbegin(); id != ids.rend(); ++id) scope.Undefine(*id);
   if (!body) return body;
   children.push_back(std::move(body).value());
   return ExpressionPtr(

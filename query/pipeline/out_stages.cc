@@ -1,7 +1,10 @@
+#include <set>
+
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
 #include "query/expression/element_text.h"
 #include "query/expression/insert_prepare.h"
+#include "query/expression/parse_work.h"
 #include "query/pipeline/stage.h"
 #include "storage/catalog/namespace.h"
 
@@ -345,12 +348,14 @@ Result<void> CheckWritesAllowed(StageParser& p) {
 Result<void> ParseOn(BsonValue v, MergeSpec* merge) {
   merge->on.clear();
   merge->on_given = true;
+  std::set<std::string_view> seen;
   auto add = [&](BsonValue field) -> Result<void> {
+    MAYFLY_TRY(ParseWork::Step());
     if (!field.IsString())
       return LocationError(
           51134, "$merge 'on' array elements must be strings, but found " + TypeText(field));
     MAYFLY_TRY(ParseFieldPath(field.String()));
-    if (std::find(merge->on.begin(), merge->on.end(), field.String()) != merge->on.end())
+    if (!seen.insert(field.String()).second)
       return LocationError(
           31465, "Found a duplicate field '" + std::string(field.String()) + "' in $merge 'on'");
     merge->on.emplace_back(field.String());

@@ -135,9 +135,12 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
     ctx.now = op.now;
     ctx.cluster_time = op.cluster_time;
     ctx.op = &op;
+    // Lent, not copied: there may be many of them.
     variables->resize(static_cast<size_t>(scope->slots()));
-    ctx.variables = *variables;
-    MAYFLY_TRY(Value value, expression->Evaluate(ctx));
+    ctx.variables = std::move(*variables);
+    Result<Value> evaluated = expression->Evaluate(ctx);
+    *variables = std::move(ctx.variables);
+    MAYFLY_TRY(Value value, std::move(evaluated));
     VariableId id = scope->Define(e.name);
     variables->resize(static_cast<size_t>(scope->slots()));
     (*variables)[static_cast<size_t>(id)] = std::move(value).Own();

@@ -122,6 +122,7 @@ class OperatorUpdate final : public Update {
       if (part.kind == update::PathPart::Kind::kPositional) needs_position_ = true;
       if (part.kind != update::PathPart::Kind::kFiltered || part.name.empty()) continue;
       bool found = false;
+      MAYFLY_TRY(ParseWork::Step(1 + filters_.size() / 8));
       for (size_t i = 0; i < filters_.size(); ++i)
         if (filters_[i].name == part.name) found = filter_used_[i] = true;
       if (!found)

@@ -1,6 +1,9 @@
 #include "query/update/update_node.h"
 
 #include <algorithm>
+#include <set>
+
+#include "query/expression/parse_work.h"
 
 namespace mayfly::update {
 
@@ -248,7 +251,9 @@ bool IsIdentifier(std::string_view name) {
 Result<std::vector<ElementFilter>> ParseArrayFilters(std::span<const BsonView> filters,
                                                      VariableScope& scope) {
   std::vector<ElementFilter> out;
+  std::set<std::string> names;
   for (BsonView filter : filters) {
+    MAYFLY_TRY(ParseWork::Step());
     ElementFilter f;
     MAYFLY_TRY(FindFilterName(filter, &f.name));
     if (f.name.empty())
@@ -260,10 +265,9 @@ Result<std::vector<ElementFilter>> ParseArrayFilters(std::span<const BsonView> f
                    "alphanumeric "
                    "string beginning with a lowercase letter, found '" +
                        f.name + "'"};
-    for (const ElementFilter& other : out)
-      if (other.name == f.name)
-        return Error{ErrorCode::kFailedToParse,
-                     "Found multiple array filters with the same top-level field name " + f.name};
+    if (!names.insert(f.name).second)
+      return Error{ErrorCode::kFailedToParse,
+                   "Found multiple array filters with the same top-level field name " + f.name};
     auto match = ParseMatch(filter, {.scope = &scope});
     if (!match) {
       Error e = match.error();

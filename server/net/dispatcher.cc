@@ -252,6 +252,23 @@ Result<void> Dispatcher::ReadConcern(RequestState& s) {
   return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
 }
 
+/// A document sequence is a field of its command: one that the command does not take is an unknown field.
+static Result<void> CheckSequences(std::string_view command, const CommandRequest& req) {
+  static constexpr std::pair<std::string_view, std::string_view> kTaken[] = {
+      {"insert", "documents"},
+      {"update", "updates"},
+      {"delete", "deletes"},
+      {"bulkWrite", "ops"},
+      {"bulkWrite", "nsInfo"}};
+  for (const DocumentSequence& s : req.sequences) {
+    if (std::find(std::begin(kTaken), std::end(kTaken), std::pair(command, s.name)) ==
+        std::end(kTaken))
+      return Error{ErrorCode::kUnknownField, "BSON field '" + std::string(command) + "." +
+                                                 ShownName(s.name) + "' is an unknown field."};
+  }
+  return Ok();
+}
+
 Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   const CommandRequest& req = s.request;
   if (req.fields.empty())
@@ -266,6 +283,9 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
       if (!(row.flags & (kTestOnly | kTestCommand)) && boost::iequals(row.name, req.name))
         message += "; did you mean '" + std::string(row.name) + "'?";
     return Error{ErrorCode::kCommandNotFound, std::move(message)};
+  }
+  if (!req.sequences.empty()) {
+    MAYFLY_TRY(CheckSequences(s.row->name, req));
   }
   const uint32_t flags = s.row->flags;
   if ((flags & kTestOnly) && !server_.config_allows_test_commands())

@@ -9,33 +9,25 @@
 #include "storage/storage.h"
 
 // clang-format off
-/// Rows of Keyspace::kCatalog that describe collections and what is left to do for them. The same
-/// grammar is in docs/on-disk-format.md.
+/// Rows of Keyspace::kCatalog that describe collections and what is left to do for them. The same grammar is in
+/// docs/on-disk-format.md.
 ///
 ///   "collection/" collection:be32   val := BSON, see EncodeCollectionRow
-///   "next_id"                       val := le32: the lowest collection or index id not yet given
-///   out
+///   "next_id"                       val := le32: the lowest collection or index id not yet given out
 ///   "next_local_id"                 val := le32: likewise for collections that are not replicated
-///   "garbage/" kind:u8 id:be32      val := BSON {ns, keyspace}: keys that start with this id are
-///   to be removed; written in the
-///                                   batch that made them unreachable. kind := 1 records of a
-///                                   collection | 2 entries of an index
-///   "build/" index:be32             val := BSON {indexes: [id …], position: binary}: the build of
-///   these indexes (the first of
-///                                   them names the row) has covered the records up to this record
-///                                   key
-///   "setting/" name                 val := any bytes. Names that begin with local/ are not
-///   replicated
+///   "garbage/" kind:u8 id:be32      val := BSON {ns, keyspace}: keys that start with this id are to be removed; written in the
+///                                   batch that made them unreachable. kind := 1 records of a collection | 2 entries of an index
+///   "build/" index:be32             val := BSON {indexes: [id …], position: binary}: the build of these indexes (the first of
+///                                   them names the row) has covered the records up to this record key
+///   "setting/" name                 val := any bytes. Names that begin with local/ are not replicated
 ///   "setting/databaseExpiry/" db    val := le64: maxTTL of the database in seconds
 ///   "setting/ttl/controls"          ttl/ttl_controls.h
 ///   "setting/ttl.clock"             ttl/clock_guard.cc; not replicated
 ///   "setting/rwConcernDefaults"     server/dispatch/replication_gate.h
 ///   "setting/clusterParameter/" …   server/dispatch/cluster_parameters.h
 ///   "setting/local/oplogBytes"      val := be64: replSetResizeOplog's size
-///   "setting/local/openedAsStandalone"   val := "1" if a member's directory was opened without
-///   --replSet since, else "0"
-///   "replication/applied"           val := ts:le64 wall:le64 term:le64: the newest record of the
-///   log that was applied
+///   "setting/local/openedAsStandalone"   val := "1" if a member's directory was opened without --replSet since, else "0"
+///   "replication/applied"           val := ts:le64 wall:le64 term:le64: the newest record of the log that was applied
 ///   "txn/" …                        server/execution/retryable_writes.cc
 ///
 /// collection row := {uuid: binary(4), db, name, options: {…},
@@ -45,16 +37,13 @@
 ///                    expiry: {field: string, maxTTL: int64, preserve: bool,
 ///                             recoverSeconds: int64},                                if it has one
 ///                    viewOn: string, pipeline: [ … ],                                if a view
-///                    validator: {…}, validate: bool, warnOnly: bool, moderate: bool, if there is
-///                    one
+///                    validator: {…}, validate: bool, warnOnly: bool, moderate: bool, if there is one
 ///                    indexes: [index …]}
 /// index          := {id: int32, name, key: {…}, keyspace: int32, building: bool,
 ///                    unique, sparse, hidden, prepareUnique: true,                    if so
-///                    replaces: int32,                                                if it is to
-///                    take that index's place
+///                    replaces: int32,                                                if it is to take that index's place
 ///                    expireAfterSeconds: int32, partialFilter: {…}, extra: {…},
-///                    expireReads: int32 (1 lazy, 2 exact)}                           if there is
-///                    one
+///                    expireReads: int32 (1 lazy, 2 exact)}                           if there is one
 // clang-format on
 namespace mayfly {
 

@@ -15,20 +15,16 @@
 /// change kFormatVersion instead, and say how the old rows are read.
 ///
 ///   be32, be64   big-endian, so that byte order is numeric order
-///   time64       be64 of (milliseconds since 1970 with the sign bit flipped): byte order is time
-///   order
-///   value        EncodeKeyValue (storage/keys/key_encoding.h): self-delimiting, in MongoDB's
-///   comparison order
+///   time64       be64 of (milliseconds since 1970 with the sign bit flipped): byte order is time order
+///   value        EncodeKeyValue (storage/keys/key_encoding.h): self-delimiting, in MongoDB's comparison order
 ///   record_id    value of `_id` | capped collections: sequence:be64 (the first record is 1)
 ///
 /// Keyspace::kRecords
 ///   key := collection:be32 record_id
 ///   val := flags:u8 [deadline:time64 if flags & kRecordHasDeadline] bson
 /// Keyspace::kIndexes, Keyspace::kExpiry (TTL indexes)
-///   key := index:be32 value… record_id     val := type_bits
-///   not unique
-///   key := index:be32 value…               val := varint(size of record_id) record_id type_bits
-///   unique
+///   key := index:be32 value… record_id     val := type_bits                                       not unique
+///   key := index:be32 value…               val := varint(size of record_id) record_id type_bits   unique
 /// Keyspace::kExpiry (queues of per-document deadlines, one a collection: index id 0)
 ///   key := 0:be32 collection:be32 deadline:time64 record_id     val := empty
 /// Keyspace::kTombstones (storage/expiry/tombstone.h)

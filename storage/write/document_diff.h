@@ -7,24 +7,22 @@
 namespace mayfly {
 
 // clang-format off
-/// Appends what makes `after` of `before`, as the oplog's `$v: 2` entries describe it (the `diff`
-/// document):
+/// Appends what makes `after` of `before`, as the oplog's `$v: 2` entries describe it (the `diff` document):
 ///
-///   diff       := {d: {name: false, …}, u: {name: value, …}, i: {name: value, …}, s<name>: diff |
-///   array_diff, …}
+///   diff       := {d: {name: false, …}, u: {name: value, …}, i: {name: value, …}, s<name>: diff | array_diff, …}
 ///   array_diff := {a: true, l: new length, u<index>: value, s<index>: diff | array_diff, …}
 ///
-/// d: fields to remove, u: values to replace in place, i: fields to add at the end, in order; each
-/// part only if there is something in it. Also where the diff is larger than `after`: change
-/// streams are to show an update as one, however small the document.
+/// d: fields to remove, u: values to replace in place, i: fields to add at the end, in order; each part only if there is
+/// something in it. Also where the diff is larger than `after`: change streams are to show an update as one, however small the
+/// document.
 // clang-format on
 void AppendDocumentDiff(BsonView before, BsonView after, std::string& out);
 
 /// Appends what a diff makes of `before`. A field of `u` that is not there is added at the end, one
 /// of `i` that is there moves to the end; an array grows with nulls up to the index of a `u`. What
 /// an `s` cannot be applied to stays as it is: `before` may be newer than the diff (a dump that its
-/// oplog is replayed on), and then a later entry says what the value is. Errors: FailedToParse 9
-/// for what is no diff (with part names this server does not know).
+/// oplog is replayed on), and then a later entry says what the value is. Errors: FailedToParse 9 for
+/// what is no diff (with part names this server does not know).
 Result<void> ApplyDocumentDiff(BsonView before, BsonView diff, std::string& out);
 
 }  // namespace mayfly

@@ -11,41 +11,28 @@
 #include "storage/write/write_unit.h"
 
 // clang-format off
-/// An entry of a replica set's log: the effects of one or several write units on the keyspaces, and
-/// what `local.oplog.rs` shows of them. A document is in it once: the oplog's `o` of an insert is
-/// the value of the effect. Applying needs no look-up in the store. The same grammar is in
-/// docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
+/// An entry of a replica set's log: the effects of one or several write units on the keyspaces, and what `local.oplog.rs` shows of them.
+/// A document is in it once: the oplog's `o` of an insert is the value of the effect. Applying needs no look-up in the store. The same
+/// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
 ///
-///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, or 2 if a
-///   record has its `before`
-///                                      origin: random, of the process that proposed it; sequence:
-///                                      its count of proposals
-///   unit        := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  collections
-///   effects counts multikeys session records
-///                                      ts: seconds since 1970 << 32 | increment, of the first
-///                                      record; the n-th has ts + n; ticks: how many
+///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, or 2 if a record has its `before`
+///                                      origin: random, of the process that proposed it; sequence: its count of proposals
+///   unit        := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  collections effects counts multikeys session records
+///                                      ts: seconds since 1970 << 32 | increment, of the first record; the n-th has ts + n; ticks: how many
 ///                                      wall: milliseconds since 1970
 ///   collections := n:varint (id:varint uuid:16 bytes ns:text)*
-///   effects     := n:varint (op:u8 key:text [value:text | end:text])*      op: keyspace << 4 | 0
-///   put, 1 delete, 2 delete the range
-///   counts      := n:varint (id:varint documents:zigzag bytes:zigzag last_sequence:zigzag
-///   first_sequence:zigzag)*
-///                                      what is added to the counters; sequences: 0 or the new
-///                                      value (capped collections)
-///   multikeys   := n:varint (index:varint fields:varint)*                  bit i: field i has met
-///   an array
+///   effects     := n:varint (op:u8 key:text [value:text | end:text])*      op: keyspace << 4 | 0 put, 1 delete, 2 delete the range
+///   counts      := n:varint (id:varint documents:zigzag bytes:zigzag last_sequence:zigzag first_sequence:zigzag)*
+///                                      what is added to the counters; sequences: 0 or the new value (capped collections)
+///   multikeys   := n:varint (index:varint fields:varint)*                  bit i: field i has met an array
 ///   session     := 0:u8 | 1:u8 lsid:text txn_number:zigzag
 ///   records     := n:varint record*
-///   record      := kind:u8 (| 80: a statement number follows the kind, | 40: the document as it
-///   was before ends the record)
+///   record      := kind:u8 (| 80: a statement number follows the kind, | 40: the document as it was before ends the record)
 ///                  [stmt_id:zigzag] body [before:text]
-///     01 insert  body := collection:varint effect:varint                   places in the lists
-///     above
+///     01 insert  body := collection:varint effect:varint                   places in the lists above
 ///     02 update  body := collection:varint effect:varint diff:text         empty: a replacement
-///     03 delete  body := collection:varint id:text reason:u8 [rule:text deadline:zigzag if
-///     expired]
-///                                      id: {_id: …}; rule: the index's name; reason, deadline:
-///                                      DeleteCause
+///     03 delete  body := collection:varint id:text reason:u8 [rule:text deadline:zigzag if expired]
+///                                      id: {_id: …}; rule: the index's name; reason, deadline: DeleteCause
 ///     04 command body := db:text has_uuid:u8 [uuid:16 bytes] o:text o2:text
 ///     05 no-op   body := o:text
 ///   text        := size:varint bytes
@@ -53,8 +40,8 @@
 // clang-format on
 namespace mayfly {
 
-/// An entry has the lowest version that can say what it says, so that members of the version before
-/// read what they know; what they do not know they refuse by this number.
+/// An entry has the lowest version that can say what it says, so that members of the version before read what they know; what they do not
+/// know they refuse by this number.
 inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2;
 inline constexpr size_t kLogEntryHeader = 17;
 
@@ -128,11 +115,9 @@ struct LogUnit {
 struct LogEntryHeader {
   uint64_t origin = 0, sequence = 0;
 };
-/// Errors: InternalError 1 when it is damaged, UnsupportedFormat 12 of a version that is not known
-/// here.
+/// Errors: InternalError 1 when it is damaged, UnsupportedFormat 12 of a version that is not known here.
 Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry);
-/// Takes the next unit off `rest` (what follows the header). False at the end. Checks every length,
-/// not the BSON.
+/// Takes the next unit off `rest` (what follows the header). False at the end. Checks every length, not the BSON.
 Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit);
 /// Only its ts and ticks, without reading the rest.
 Result<bool> SkipLogUnit(std::string_view* rest, uint64_t* ts, uint32_t* ticks, int64_t* wall);

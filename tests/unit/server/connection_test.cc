@@ -109,6 +109,27 @@ TEST_CASE("A request with moreToCome gets no reply", "[server]") {
   CHECK(c.header.response_to == 2);
 }
 
+TEST_CASE("A document sequence that the command does not take is an unknown field", "[server]") {
+  TestServer server;
+  RawClient c(server.port());
+  // They were ignored: a find whose filter came so gave everything.
+  for (const char* command : {R"({"ping": 1, "$db": "admin"})", R"({"find": "c", "$db": "d"})",
+                              R"({"delete": "c", "deletes": [], "$db": "d"})"}) {
+    std::string message = RawClient::Message(command, 0, 1);
+    const BsonDocument filter = ParseExtendedJson(R"({"_id": 1})").value();
+    std::string section = "filter";
+    section.push_back('\0');
+    section.append(filter.bytes());
+    char size[4];
+    StoreLe<int32_t>(size, static_cast<int32_t>(section.size() + 4));
+    message.push_back(1);
+    message.append(size, 4).append(section);
+    StoreLe<int32_t>(message.data(), static_cast<int32_t>(message.size()));
+    c.Send(message);
+    CHECK(Code(c.Reply()) == 40415);
+  }
+}
+
 TEST_CASE("A checksum is checked, and answered with one", "[server]") {
   TestServer server;
   RawClient c(server.port());
