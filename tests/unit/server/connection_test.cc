@@ -116,7 +116,7 @@ TEST_CASE("A document sequence that the command does not take is an unknown fiel
   for (const char* command : {R"({"ping": 1, "$db": "admin"})", R"({"find": "c", "$db": "d"})",
                               R"({"delete": "c", "deletes": [], "$db": "d"})"}) {
     std::string message = RawClient::Message(command, 0, 1);
-    const BsonDocument filter = ParseExtendedJson(R"({"_id": 1})").value();
+    const BsonDocument filter = ParseJson(R"({"_id": 1})").value();
     std::string section = "filter";
     section.push_back('\0');
     section.append(filter.bytes());
