@@ -190,9 +190,9 @@ Error MakeError(const Validator& v) {
 
 }  // namespace
 
-Result<size_t> ValidateBsonPrefix(std::string_view bytes, bool check_utf8) {
+Result<size_t> ValidateBsonPrefix(std::string_view bytes, bool check_utf8, int max_nesting) {
   Validator v(check_utf8);
-  size_t n = v.Document(bytes.data(), bytes.size(), 0);
+  size_t n = v.Document(bytes.data(), bytes.size(), kMaxBsonDepth - max_nesting);
   if (n == 0) return MakeError(v);
   return n;
 }

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "protocol/bson_view.h"
 #include "protocol/error.h"
 
 namespace mayfly {
@@ -14,6 +15,8 @@ Result<void> ValidateBson(std::string_view bytes, bool check_utf8 = true);
 
 /// Like ValidateBson for a document at the start of `bytes`; returns its size. Never reads past
 /// `bytes`.
-Result<size_t> ValidateBsonPrefix(std::string_view bytes, bool check_utf8 = true);
+/// `max_nesting`: levels of documents and arrays below the outermost.
+Result<size_t> ValidateBsonPrefix(std::string_view bytes, bool check_utf8 = true,
+                                  int max_nesting = kMaxBsonDepth);
 
 }  // namespace mayfly

@@ -128,11 +128,13 @@ bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure) {
         if (out->sequences[i].name == sequence.name)
           return Bad(failure, {LocationCode(40431),
                                "Duplicate document sequence: " + std::string(sequence.name)});
+      // Documents of an insert are what is stored; others have such documents in them.
+      const int stored = sequence.name == "documents" ? kMaxBsonDepth - 1 : kMaxBsonDepth;
       while (!section.empty()) {
         if (sequence.documents.size() >= kMaxSequenceDocuments)
           return Bad(failure, {ErrorCode::kInvalidLength,
                                "too many documents in sequence " + std::string(sequence.name)});
-        auto size = ValidateBsonPrefix(section, kCheckUtf8);
+        auto size = ValidateBsonPrefix(section, kCheckUtf8, stored);
         if (!size) {
           int32_t d = section.size() >= 4 ? LoadLe<int32_t>(section.data()) : -1;
           if (d < 5 || static_cast<size_t>(d) > section.size())

@@ -250,7 +250,7 @@ class CommandEvent {
     if (name == "dropDatabase") return DropDatabase();
     if (!first.value.IsString()) return;
     if (name == "renameCollection") return Rename(first.value.String());
-    ns_ = JoinNamespace(r_.db, first.value.String());
+    ns_ = JoinNamespace(r_.db, first.value.String());  // check_names: of an entry that was applied
     if (!filter_.Watches(ns_)) return;
     // Views are no collections: only those who ask for more hear of them.
     if (r_.uuid.empty() && !spec_.expanded) return;

@@ -9,6 +9,7 @@ namespace {
 
 void SetVariable(EvalContext& ctx, VariableId id, Value v) {
   auto slot = static_cast<size_t>(id);
+  // bounded: by the variables that the operation defines
   if (ctx.variables.size() <= slot) ctx.variables.resize(slot + 1);
   ctx.variables[slot] = std::move(v);
 }

@@ -49,7 +49,7 @@ class HashedCollection {
     if (local.IsArray()) {
       for (const BsonElement& e : local.Document()) {
         MAYFLY_TRY(check());
-        hashes.push_back(Hash(e.value));
+        hashes.push_back(Hash(e.value));  // bounded: by a document
       }
       std::sort(hashes.begin(), hashes.end());
       hashes.erase(std::unique(hashes.begin(), hashes.end()), hashes.end());
@@ -357,6 +357,7 @@ class LookupStage final : public PipelineStage {
     }
     for (auto& [name, e] : spec_.let) {
       MAYFLY_TRY(Value v, e->Evaluate(ctx));
+      // bounded: by the variables of the stage; large values count by themselves
       variables.emplace_back(name, std::move(v).Own());
       key += static_cast<char>(variables.back().second.type());
       key += variables.back().second.view().bytes();

@@ -125,6 +125,7 @@ class OutStage final : public WriterStage {
       MAYFLY_TRY(StreamState state, Pull(&in));
       if (state != StreamState::kAdvanced) break;
       MAYFLY_TRY(CheckDepth(in.doc));
+      // bounded: by kBatchBytes
       batch.push_back(WithId(in.doc, context_->eval.now));
       bytes += in.doc.size();
       if (batch.size() >= kBatchDocuments || bytes >= kBatchBytes) {
@@ -229,6 +230,7 @@ class MergeStage final : public WriterStage {
       StreamDocument self{doc.view(), in.metadata};
       for (auto& [name, e] : spec_.let) {
         MAYFLY_TRY(Value v, e->Evaluate(Eval(self)));
+        // bounded: by the variables of the stage; large values count by themselves
         variables.emplace_back(name, std::move(v).Own());
       }
       variables.emplace_back("new", Value::Copy(doc.view().AsValue()));
@@ -249,6 +251,7 @@ class MergeStage final : public WriterStage {
       for (const std::string& path : spec_.on) b.Append(path, existing.FindPath(path));
     });
     std::string index;
+    // bounded: by the fields of an index
     for (const std::string& path : spec_.on) index += (index.empty() ? "" : "_") + path + "_1";
     if (spec_.on.size() == 1 && spec_.on[0] == "_id") index = "_id_";
     BsonDocument details = BuildBson(
@@ -308,7 +311,7 @@ class MergeStage final : public WriterStage {
                             .variables = variables};
         MAYFLY_TRY(auto pipeline, ParseSubPipeline(spec_.pipeline, *context_, sub));
         std::vector<BsonDocument> input;
-        input.emplace_back(*existing);
+        input.emplace_back(*existing);  // bounded: one document
         pipeline->context().eval.now = context_->eval.now;
         pipeline->context().eval.cluster_time = context_->eval.cluster_time;
         pipeline->SetSource(std::make_unique<VectorSource>(std::move(input)));

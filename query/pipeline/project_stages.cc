@@ -175,6 +175,7 @@ class RedactStage final : public PipelineStage {
       if (state != StreamState::kAdvanced) return state;
       EvalContext& ctx = Eval(in);
       auto slots = static_cast<size_t>(std::max({descend_, prune_, keep_})) + 1;
+      // bounded: by the variables of the pipeline
       if (ctx.variables.size() < slots) ctx.variables.resize(slots);
       ctx.variables[descend_] = Value::String("descend");
       ctx.variables[prune_] = Value::String("prune");
@@ -218,7 +219,7 @@ class RedactStage final : public PipelineStage {
     for (const BsonElement& e : doc) {
       if (e.value.IsDocument()) {
         std::string bytes;
-        BsonBuilder sub(bytes);
+        BsonBuilder sub(bytes);  // bounded: a part of the document
         MAYFLY_TRY(bool kept, Redact(e.value.Document(), ctx, sub));
         sub.Done();
         if (kept) out.Append(e.name, BsonView(bytes.data()));
@@ -233,11 +234,11 @@ class RedactStage final : public PipelineStage {
   }
   Result<Value> RedactArray(BsonView array, EvalContext& ctx) {
     std::string bytes;
-    BsonArrayBuilder out(bytes);
+    BsonArrayBuilder out(bytes);  // bounded: a part of the document
     for (const BsonElement& e : array) {
       if (e.value.IsDocument()) {
         std::string sub_bytes;
-        BsonBuilder sub(sub_bytes);
+        BsonBuilder sub(sub_bytes);  // bounded: a part of the document
         MAYFLY_TRY(bool kept, Redact(e.value.Document(), ctx, sub));
         sub.Done();
         if (kept) out.Append(BsonView(sub_bytes.data()));

@@ -1,6 +1,7 @@
 #include "query/pipeline/window_functions.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "protocol/bson_compare.h"
@@ -104,7 +105,7 @@ class WindowFinder {
                              std::string("Invalid range: Expected the sortBy field to be a ") +
                                  (bounds_.unit ? "Date" : "number") + ", but it was " +
                                  TypeText(v));
-      values_.push_back(v.Own());
+      values_.push_back(v.Own());  // bounded: a number for each document
     }
     return Ok();
   }
@@ -168,7 +169,7 @@ Result<void> EvaluateAll(const Expression* expression, const WindowPartition& pa
       return Error{ErrorCode::kExceededMemoryLimit,
                    "the values of a window function used too much memory. Memory limit: " +
                        std::to_string(kMaxComputedBytes) + " bytes"};
-    out->push_back(std::move(v));
+    out->push_back(std::move(v));  // bounded: by kMaxComputedBytes
   }
   return Ok();
 }
@@ -420,8 +421,13 @@ class CovarianceWindow final : public WindowFunction {
     for (size_t d = first; d < last; ++d) {
       MAYFLY_TRY(CheckInterrupt(ctx));
       if (!values_[d].view().IsArray()) continue;
-      const std::vector<BsonValue> pair = Elements(values_[d].view());
-      if (pair.size() != 2 || !pair[0].IsNumber() || !pair[1].IsNumber()) continue;
+      std::array<BsonValue, 2> pair;
+      size_t count = 0;
+      for (const BsonElement& e : values_[d].view().Document()) {
+        if (count++ == pair.size()) break;
+        pair[count - 1] = e.value;
+      }
+      if (count != 2 || !pair[0].IsNumber() || !pair[1].IsNumber()) continue;
       ++n;
       const Real count(static_cast<double>(n)), x(pair[0]), y(pair[1]), dx = x - mean_x;
       mean_x = mean_x + dx / count;

@@ -91,6 +91,7 @@ Result<void> SortPattern::Encode(BsonView doc, const DocumentMetadata* metadata,
     // The entries are in key order, and the key has the directions in it: the first is the one that
     // counts.
     values = keys.values(0);
+    // bounded: by the key of one document
     if (type_bits) type_bits->append(keys.type_bits(0));
   }
   if (fields_->fields.size() == parts_.size()) {
@@ -290,7 +291,7 @@ Result<void> Sorter::MergeRuns() {
     MAYFLY_TRY(merged.Write(entry.key, entry.payload));
   }
   runs_.clear();
-  runs_.push_back(std::make_unique<Run>(std::move(merged)));
+  runs_.push_back(std::make_unique<Run>(std::move(merged)));  // bounded: one file
   return Ok();
 }
 

@@ -116,6 +116,7 @@ Result<bool> SpillFile::Read(std::string* key, std::string* payload) {
   size_t n = std::fread(sizes, 1, sizeof sizes, file_);
   if (n == 0 && std::feof(file_)) return false;
   if (n != sizeof sizes) return FileError("read");
+  // bounded: by what was written
   key->resize(sizes[0]);
   payload->resize(sizes[1]);
   if ((sizes[0] && std::fread(key->data(), sizes[0], 1, file_) != 1) ||

@@ -32,6 +32,7 @@ void EmitArray(const Target& t, const std::vector<BsonValue>& values) {
 void EmitAppended(const Target& t, int old_count, std::span<const BsonValue> added) {
   EmitHeader(t.out, BsonType::kArray, t.name);
   size_t start = t.out.size();
+  // bounded: a document and what the update gives
   t.out.append(4, '\0');
   if (!t.old.missing()) t.out.append(t.old.data() + 4, t.old.size() - 5);
   char name[12];
@@ -46,7 +47,7 @@ void EmitAppended(const Target& t, int old_count, std::span<const BsonValue> add
 std::vector<BsonValue> ArrayValues(BsonValue array) {
   std::vector<BsonValue> out;
   if (!array.missing())
-    for (const BsonElement& e : array.Document()) out.push_back(e.value);
+    for (const BsonElement& e : array.Document()) out.push_back(e.value);  // bounded: by a document
   return out;
 }
 
@@ -258,6 +259,7 @@ class PushLeaf final : public Leaf {
     if (o_.slice) {
       size = static_cast<int64_t>(values.size());
       if (*o_.slice >= 0) {
+        // bounded: it shrinks
         values.resize(static_cast<size_t>(std::min(*o_.slice, size)));
       } else if (*o_.slice > -size) {
         values.erase(values.begin(), values.end() + *o_.slice);

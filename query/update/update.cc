@@ -210,7 +210,7 @@ class OperatorUpdate final : public Update {
         auto destination = Follow(old, r.to, &array);
         if (destination && !array.empty()) return InArray(old, "destination", r.to, array);
       }
-      sources.push_back(v);
+      sources.push_back(v);  // bounded: by the update
     }
     return sources;
   }

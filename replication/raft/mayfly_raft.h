@@ -1,7 +1,7 @@
 #pragma once
-/* raft-rs behind a C interface: a pure state machine without threads, time or I/O. One thread at a time a node.
- * Pointers handed out are good until the next call on the same node, if nothing else is said. A panic inside ends in
- * `fatal` and does not return. */
+/* raft-rs behind a C interface: a pure state machine without threads, time or I/O. One thread at
+ * a time a node. Pointers handed out are good until the next call on the same node, if nothing
+ * else is said. A panic inside ends in `fatal` and does not return. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,12 +40,14 @@ enum { MF_OK = 0, MF_DROPPED = 1, MF_MALFORMED = 2, MF_SNAPSHOT = 3, MF_BUSY = 4
 /* What the node reads and tells. All are called on the thread that calls the node. */
 typedef struct {
   void* self;
-  /* Entries [low, high) up to max_bytes, at least one: calls `emit` for each in order. 0: done; else the log is broken. */
+  /* Entries [low, high) up to max_bytes, at least one: calls `emit` for each in order. 0: done;
+   * else the log is broken. */
   int (*entries)(void* self, uint64_t low, uint64_t high, uint64_t max_bytes, void* sink,
                  void (*emit)(void* sink, const mf_entry* entry));
   /* Term of an entry that is in the log. 0: done. */
   int (*term)(void* self, uint64_t index, uint64_t* term);
-  /* A snapshot at or behind request_index for node `to`. 1: filled (copied before the call returns); 0: not yet. */
+  /* A snapshot at or behind request_index for node `to`. 1: filled (copied before the call
+   * returns); 0: not yet. */
   int (*snapshot)(void* self, uint64_t request_index, uint64_t to, uint64_t* index, uint64_t* term,
                   mf_bytes* conf_state, mf_bytes* data);
   void (*log)(void* self, int level, const char* text,
@@ -65,8 +67,8 @@ typedef struct {
   uint64_t seed;  /* of the election timeouts: equal seeds, equal runs */
 } mf_config;
 
-/* What is to be done: send `messages`, write `entries` and the hard state (forced to disk if must_sync), then call
- * mf_raft_persisted. */
+/* What is to be done: send `messages`, write `entries` and the hard state (forced to disk if
+ * must_sync), then call mf_raft_persisted. */
 typedef struct {
   int has_hard_state, must_sync;
   uint64_t term, vote, commit;
@@ -114,13 +116,15 @@ typedef struct {
 mf_raft* mf_raft_new(const mf_config* config, const mf_callbacks* callbacks);
 void mf_raft_free(mf_raft* node);
 
-/* may_campaign 0: the election timeout never starts an election here (votes are given all the same). */
+/* may_campaign 0: the election timeout never starts an election here (votes are given all the
+ * same). */
 void mf_raft_tick(mf_raft* node, int may_campaign);
-/* A message of member `from`. MF_SNAPSHOT: not stepped, filled into *snapshot; take the state from there and make a new
- * node. MF_DROPPED: of no use here. */
+/* A message of member `from`. MF_SNAPSHOT: not stepped, filled into *snapshot; take the state
+ * from there and make a new node. MF_DROPPED: of no use here. */
 int mf_raft_step(mf_raft* node, uint64_t from, mf_bytes message, int may_campaign,
                  mf_snapshot* snapshot);
-/* Entries of this leader. First index given out in *first_index. MF_DROPPED: not a leader, or one that hands over. */
+/* Entries of this leader. First index given out in *first_index. MF_DROPPED: not a leader, or
+ * one that hands over. */
 int mf_raft_propose(mf_raft* node, const mf_bytes* data, const mf_bytes* context, size_t count,
                     uint64_t* first_index);
 /* MF_BUSY: a change is under way. */
@@ -139,8 +143,8 @@ void mf_raft_campaign(mf_raft* node);
 void mf_raft_step_down(mf_raft* node);
 void mf_raft_report_unreachable(mf_raft* node, uint64_t id);
 void mf_raft_report_snapshot(mf_raft* node, uint64_t id, int ok);
-/* A leader that wants a member to take a copy, or is about to, goes on behind `index` of the log instead, which that member has. Nothing for one
- * that follows the log already. */
+/* A leader that wants a member to take a copy, or is about to, goes on behind `index` of the log
+ * instead, which that member has. Nothing for one that follows the log already. */
 void mf_raft_probe_from(mf_raft* node, uint64_t id, uint64_t index);
 
 int mf_raft_has_ready(mf_raft* node);
@@ -161,7 +165,8 @@ void mf_committed_free(mf_committed* committed);
 mf_bytes mf_conf_state(const uint64_t* voters, size_t voter_count, const uint64_t* learners,
                        size_t learner_count);
 void mf_bytes_free(mf_bytes bytes);
-/* Ids in a ConfState (both halves of a joint one): fills up to `capacity`, returns how many there are. */
+/* Ids in a ConfState (both halves of a joint one): fills up to `capacity`, returns how many
+ * there are. */
 size_t mf_conf_state_nodes(mf_bytes conf_state, uint64_t* voters, uint64_t* learners,
                            size_t capacity, size_t* learner_count);
 

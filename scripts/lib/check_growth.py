@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Finds where evaluating an expression makes something as large as its input asks for without charging it, or works long without looking
 whether it should stop. Such things are made by means of query/expression/growth.h. Looked at are the functions that evaluate (an EvalContext or
-EvalArgs among their parameters) and the leaves of updates; what has a small bound of its own says so in a comment, `bounded: why`, in that
-line or the one before. Also: an accumulator's Add and Merge tell what they keep.
+EvalArgs among their parameters), the helpers in the same file that they call with neither, the leaves of updates, and what runs of the stages of
+pipelines and of sorts (not what parses them); what has a small bound of its own says so in a comment, `bounded: why`, in that line or the one
+before. Also: an accumulator's Add and Merge tell what they keep. What this must find is in tests/layout/check_growth_test.py.
 Prints the places; the exit status is 1 when there are any. Usage: check_growth.py FILE…"""
 import re
 import sys
@@ -13,10 +14,54 @@ NEVER = [(re.compile(r"\bBuild(?:Array|Bson)\("), "a value built in one go"),
          (re.compile(r"(?<![\w:])Elements\("), "all elements in a vector"),
          (re.compile(r"\bstd::(?:stable_)?sort\("), "a sort that cannot be interrupted"),
          (re.compile(r"\.r?find\((?!')(?=[^)]*[,)])(?![^)]*\bname\b)"), "a search that may take the square of its input, or the container is no index")]
-GROWS = re.compile(r"\.(?:push_back|emplace_back|insert|try_emplace|append)\(|\bout \+=")
-CHARGED = re.compile(r"\b(?:Charge|Growing\w+|Kept|ElementList|charge_?|large_memory::Hold)\b")
+GROWS = re.compile(r"(?:\.|->)(?:push_back|emplace_back|insert|try_emplace|append)\(|\bout \+=")
+# As large as a number says, in one step.
+SIZED = re.compile(r"(?:\.|->)resize\((?!\w*(?:mark|start|begin|size)\w*\))(?=[^)]*\b(?!k[A-Z]|sizeof)[a-z]\w*)|"
+                   r"\bstd::vector<[^;()]*> \w+\((?![\w.]*(?:begin|size)\()[a-z]\w*[,)]|\bstd::string(?: \w+)?\((?!')[a-z]\w*, (?:'|static_cast<char>)")
+CHARGED = re.compile(r"\b(?:Charge|Growing\w+|Kept|ElementList|charge_?|large_memory::Hold|hold_?|Room|memory_?|memory_limit)\b")
+PACED = re.compile(r"\b(?:Pace|pace_?|Step|CheckInterrupt|Check)\b")
 LOOP = re.compile(r"\b(?:for|while) \(")
+EVALUATES = r"EvalArgs|EvalContext|ApplyContext"
 FUNCTION = re.compile(r"^[ ]{0,2}(?:template <[^\n]*>\n[ ]*)?(?:static )?(?:Result<[^\n]*>|Value|void|bool|auto) (\w+)\(([^;{}]*?)\)[^;{}]*\{", re.M)
+
+# The stages: a pipeline's own memory is a member that has one of these names. What parses a stage is charged to the ParseWork.
+ANY = re.compile(r"^[ ]{0,2}(?![ ]*(?:return|else|case)\b)(?:template <[^\n]*>\n[ ]*)?(?:static )?[\w:<>,&* ]+? \*?&?(?:\w+::)*(\w+)\(([^;{}]*?)\)[^;{}()]*\{", re.M)
+PARSES = re.compile(r"^(?:Parse\w*|Serialize|Explain\w*|AddDependencies|MatchDependencies|Split\w+|Note\w+|Named\w+|Make\w*|Fold\w*|EqualRatios|Every|Check\w+|MatchBehind|TakeSource|"
+                    r"[A-Z]\w*Stage|index_path|if|for|while|switch)$")
+
+
+def grows(body, parameters):
+    """A match of what grows in a loop of the body, or at once by a number; None if nothing does."""
+    if hit := SIZED.search(body):
+        return hit
+    if not LOOP.search(body):
+        return None
+    text = "|".join(re.findall(r"\bstd::string[&*]? (\w+)", parameters + ";" + body)) or "@"
+    tables = "|".join(re.findall(r"\b(?:std::(?:unordered_)?map|absl::\w*map|boost::unordered\w*map)<[^;(){}]*>[&*]? (\w+)", parameters + ";" + body)) or "@"
+    return GROWS.search(body) or re.search(rf"\*?\b(?:{text}) \+=|\b(?:{tables})\[[^\]]*\] (?:=|\+=)", in_loops(body))
+
+
+def in_loops(body):
+    """The body with blanks for what stands in no loop."""
+    keep = bytearray(len(body))
+    for m in LOOP.finditer(body):
+        depth, at = 1, m.end()
+        while at < len(body) and depth:  # the head
+            depth += {"(": 1, ")": -1}.get(body[at], 0)
+            at += 1
+        block = re.compile(r"\s*\{").match(body, at)
+        end = body_end(body, block.end()) if block else body.find(";", at) + 1
+        keep[m.start():end] = b"1" * (end - m.start())
+    return "".join(c if k else " " for c, k in zip(body, keep))
+
+
+def nested(body):
+    """Where a loop stands in a loop."""
+    for m in re.finditer(r"\b(?:for|while) \((?:[^()]|\([^()]*\))*\) \{", body):
+        inner = body[m.end():body_end(body, m.end())]
+        if hit := re.search(r"\b(?:for|while) \(", inner):
+            return m.end() + hit.start()
+    return None
 
 
 def body_end(text, at):
@@ -41,14 +86,19 @@ def main():
         lines = original.split("\n")
         text = blank(original)
 
+        told = set()
         def report(offset, what):
             nonlocal found
             line = text.count("\n", 0, offset)
+            if line in told:
+                return
+            told.add(line)
             if any("bounded:" in l for l in lines[max(0, line - 1):line + 1]):
                 return
             found += 1
             print(f"{path}:{line + 1}: {what}")
 
+        helpers = {m[1]: m for m in ANY.finditer(text) if not re.search(EVALUATES, m[2]) and not PARSES.match(m[1])}
         for m in FUNCTION.finditer(text):
             name, parameters = m.group(1), m.group(2)
             end = body_end(text, m.end())
@@ -57,13 +107,27 @@ def main():
                 if name in ("Add", "Merge") and GROWS.search(body) and "*memory" not in body:
                     report(m.start(1), f"{name} keeps what it does not tell")
                 continue
-            if not re.search(r"EvalArgs|EvalContext|ApplyContext", parameters) or name == "Serialize":
+            if not re.search(EVALUATES, parameters) or name == "Serialize":
                 continue
             for pattern, what in NEVER:
                 for hit in pattern.finditer(body):
                     report(m.end() + hit.start(), f"{name}: {what}")
-            if LOOP.search(body) and GROWS.search(body) and not CHARGED.search(body):
-                report(m.end() + GROWS.search(body).start(), f"{name}: grows in a loop and is charged to nobody")
+            if not CHARGED.search(body) and (hit := grows(body, parameters)):
+                report(m.end() + hit.start(), f"{name}: grows in a loop or by a number and is charged to nobody")
+            if not PACED.search(body) and not CHARGED.search(body) and (at := nested(body)) is not None:
+                report(m.end() + at, f"{name}: a loop in a loop that cannot be interrupted")
+            for called in () if CHARGED.search(body) else re.findall(r"(?<![.>:])\b([A-Z]\w*)\(", body):
+                if h := helpers.get(called):
+                    inner = text[h.end():body_end(text, h.end())]
+                    if not CHARGED.search(inner) and (hit := grows(inner, h[2])):
+                        report(h.end() + hit.start(), f"{called}, called by {name}: grows in a loop or by a number and is charged to nobody")
+        if re.search(r"(?:^|/)query/(?:pipeline|sort)/|/stage", path) and not path.endswith("accumulator.cc"):
+            for m in ANY.finditer(text):
+                body = text[m.end():body_end(text, m.end())]
+                if PARSES.match(m.group(1)) or CHARGED.search(body):
+                    continue
+                if hit := grows(body, m.group(2)):
+                    report(m.end() + hit.start(), f"{m.group(1)}: a stage grows in a loop or by a number and is charged to nobody")
     return found > 0
 
 

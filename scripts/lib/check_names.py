@@ -5,7 +5,8 @@ name makes the bytes behind it types and lengths: memory of others in a reply, o
 Looked for in each function:
   - a string out of BSON (x.String(), in.String("…"), in.StringOr, in.OptString), or a variable that was made of one, as the name of an Append…,
     OpenDocument, OpenArray or a hand-made BsonElement;
-  - the same in a variable or member that is a namespace or a name (…from, …collection, …db, …coll, …view_on, …index_name);
+    wherever it stands in what the name is made of, and also by way of a function of the same file that takes it for a name;
+  - the same in a variable or member that is a namespace or a name (…from, …collection, …db, …coll, …ns, …namespace, …view_on, …index_name);
   - the same handed to a function that takes paths or names (Exclude, Add, …Path, …Namespace), unless that function is known to look;
   - a name that is written past AppendCString: .append(name).push_back('\\0').
 A function that looks (at '\\0', or by one of CHECKS; for a namespace by one of NAMESPACE_CHECKS) is clean. Where another function has looked before, the line, or the one above it, says
@@ -19,8 +20,8 @@ CHECKS = ("'\\0'", "ParseFieldPath(", "SplitPath(", "ParsePath(", "ValidateNames
 NAMESPACE_CHECKS = ("ValidateNamespace(", "ValidateNewNamespace(", "ValidateDatabaseName(", "CheckIndexName(", "MakeNamespace(", "CheckName(", "ParseOnExpire(")
 SOURCE = r"(?:[\w.\->\[\]()\"]*\.String\(\)|\*?\b\w+\.(?:String|StringOr|OptString)\(\s*\"[^\"]*\"[^()]*\))"
 NAMED = re.compile(r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)\(\s*(?:std::string(?:_view)?\()?\s*([^,()]*(?:\(\))?[^,()]*)")
-ASSIGNED = re.compile(r"((?:[\w]+(?:\.|->))*\w+)\s*(?:=|\(|\{)\s*(?:std::string(?:_view)?\()?" + SOURCE)
-NAMESPACE = re.compile(r"(?:^|[._>])(?:from|collection|coll|db|view_on|\w*index_name)$")
+ASSIGNED = re.compile(r"((?:[\w]+(?:\.|->))*\w+)\s*(?:=|\(|\{|,)\s*(?:std::string(?:_view)?\()?" + SOURCE)
+NAMESPACE = re.compile(r"(?:^|[._>])(?:from|collection|coll|db|ns|view_on|\w+_(?:db|ns|coll|collection|namespace)|\w*index_name)$")
 TAKES_NAME = re.compile(r"\b(?:Exclude|Add|\w*Path|\w*Namespace)\(\s*(?:std::string(?:_view)?\()?" + SOURCE)
 ELEMENT = re.compile(r"(?:push_back|emplace_back)\(\s*\{?\s*" + SOURCE + r"\s*,\s*\w+")
 PAST_THE_DOOR = re.compile(r"append\(\s*(?:name|path|field)\w*\s*\)\s*\.push_back\(\s*'\\0'")
@@ -51,6 +52,56 @@ def functions(text):
             last = m.end()
 
 
+OPENS = re.compile(r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)\(")
+MADE_OF = re.compile(r"\b(?:std::string(?:_view)?|auto) (\w+)(?: = |\(|\{)[^;]*?(?:\.String\(\)|\bin\.\w*String\w*\(\")[^;?<>=]*;")
+
+
+def arguments(text, at):
+    """The arguments of the call whose bracket is before `at`, and the offset of its end."""
+    found, depth, begin = [], 0, at
+    while at < len(text):
+        c = text[at]
+        if c in "([{":
+            depth += 1
+        elif c in ")]}":
+            if depth == 0:
+                found.append(text[begin:at])
+                return found, at
+            depth -= 1
+        elif c == "," and depth == 0:
+            found.append(text[begin:at])
+            begin = at + 1
+        at += 1
+    return found, at
+
+
+def as_names(code, of):
+    """Offsets of calls that take one of `of` (a pattern) for the name of a field, wherever it stands in their first argument."""
+    for m in OPENS.finditer(code):
+        args, _ = arguments(code, m.end())
+        opens = code[m.start():].startswith("Open")
+        if (opens or len(args) > 1) and args and re.search(of, re.sub(r'"[^"]*"', '""', args[0])) and not re.search(r"==|\?", args[0]):
+            yield m.start()
+
+
+def name_helpers(text):
+    """name -> position of the parameter that it takes for a name, of the functions of a file that do not look."""
+    found = {}
+    for m in re.finditer(r"\b(\w+)\(([^;{}()]*)\)(?: const)? \{", text):
+        end, depth = m.end(), 1
+        while end < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        body = without_comments(text[m.end():end])
+        if any(c in body for c in CHECKS):
+            continue
+        for i, parameter in enumerate(m[2].split(",")):
+            p = re.search(r"\bstd::string(?:_view)?&? (\w+)$", parameter.strip())
+            if p and any(True for _ in as_names(body, rf"^\s*{p[1]}\s*$")):
+                found[m[1]] = i
+    return found
+
+
 def without_comments(s):
     return re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group()), s, flags=re.S)
 
@@ -59,11 +110,14 @@ def check(path):
     text = open(path).read()
     lines = text.split("\n")
     found = []
+    helpers = name_helpers(text)
 
     def note(offset, what):
         n = text.count("\n", 0, offset)
         if not any("check_names:" in lines[i] for i in range(max(0, n - 2), n + 1)):
-            found.append(f"{path}:{n + 1}: {what}: {lines[n].strip()}")
+            line = f"{path}:{n + 1}: {what}: {lines[n].strip()}"
+            if line not in found:
+                found.append(line)
 
     for begin, body in functions(text):
         code = without_comments(body)
@@ -84,6 +138,14 @@ def check(path):
             is_name = rest == "," or code[m.start():].startswith("Open")
             if is_name and "==" not in name and (name in tainted or re.search(r"\.String\(\)", name)):
                 note(begin + m.start(), "a string becomes a field name")
+        made = "|".join([r"\.String\(\)", *(rf"(?<![.>\w]){m[1]}\b" for m in MADE_OF.finditer(code))])
+        for at in as_names(code, made):
+            note(begin + at, "a string becomes a field name")
+        for helper, position in helpers.items():
+            for m in re.finditer(rf"(?<![\w.>:]){helper}\(", code):
+                args, end = arguments(code, m.end())
+                if position < len(args) and code[end + 1:end + 3] != " {" and re.search(made, args[position]):
+                    note(begin + m.start(), f"a string becomes a field name in {helper}")
         for m in ELEMENT.finditer(code):
             note(begin + m.start(), "a string becomes the name of an element")
         for m in TAKES_NAME.finditer(code):

@@ -200,7 +200,7 @@ std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const Comma
     if (data["appName"].IsString() && data["appName"].String() != app_name) return false;
     if (data["threadName"].IsString() && data["threadName"].String() != thread_name) return false;
     if (data["namespace"].IsString()) {
-      const std::string_view ns = data["namespace"].String();
+      const std::string_view ns = data["namespace"].String();  // check_names: is only compared
       const BsonValue first = request.fields[0].value;
       const std::string_view collection =
           first.IsString()

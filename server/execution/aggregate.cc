@@ -410,6 +410,7 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
   ResolvedView r;
   r.collection = collection;
   std::vector<BsonDocument> pipelines;
+  size_t bytes_of_all = 0;
   for (int depth = 0;; ++depth) {
     MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, op, db, r.collection));
     if (!coll || !coll->is_view) break;
@@ -418,6 +419,11 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
                    "View depth limit exceeded; maximum depth is " + std::to_string(kMaxViewDepth)};
     r.is_view = true;
     r.collection = coll->view_on;
+    bytes_of_all += coll->view_pipeline.view().size();
+    if (bytes_of_all > kMaxBsonUserSize)
+      return Error{ErrorCode::kViewPipelineMaxSizeExceeded,
+                   "View pipeline exceeds maximum size; the pipelines of views on views may have " +
+                       std::to_string(kMaxBsonUserSize) + " bytes together"};
     pipelines.push_back(coll->view_pipeline);
   }
   if (!r.is_view) return r;

@@ -351,6 +351,7 @@ std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool 
                                                       WriteUnit& unit, WriteUnit::Locked* locked) {
   unit.set_no_wait(true);
   Observe(unit);
+  if (plan_summary_.empty()) plan_summary_ = "IDHACK";  // as for a find; short, without allocation
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   Result<bool> current = unit.LockAndRead(*coll_, key, locked);

@@ -102,7 +102,7 @@ class Network:
             if data:
                 await self.open(src, dst)
                 if self.lost(born, src, dst):
-                    await asyncio.Event().wait()
+                    await self.loop.create_future()  # until the node goes on
                 delay = self.delays.get(self.link(src, dst), 0)
                 if delay:
                     self.loop.call_later(delay, self.late, writer, data)
@@ -113,7 +113,7 @@ class Network:
             if not data:
                 await self.open(src, dst)
                 if self.lost(born, src, dst):
-                    await asyncio.Event().wait()
+                    await self.loop.create_future()  # until the node goes on
                 self.loop.call_later(self.delays.get(self.link(src, dst), 0), writer.close)
                 return
 

@@ -30,6 +30,17 @@ FAULTS = {
 }''',
     "what a view reads": '''void F() { a.view_on = in.OptString("viewOn"); }''',
     "a path to a parser": '''void F() { Result<void> r = parser.Exclude(path.String()); }''',
+    "a namespace by MAYFLY_TRY": '''Result<void> F() { MAYFLY_TRY(a.ns, in.String("x")); }''',
+    "a database of another name": '''Result<void> F() { a.target_db = in.String("x"); }''',
+    "a name that is put together": '''void F() { b.Append(StrCat("a.", v.String()), 1); }''',
+    "a name that was put together": '''void F() {
+  std::string field = "a." + std::string(v.String());
+  b.Append(field, 1);
+}''',
+    "a helper that takes a name": '''void Write(BsonBuilder& b, std::string_view name) {
+  b.Append(name, 1);
+}
+void F() { Write(b, v.String()); }''',
     "past the door": '''void F() { out.append(name).push_back('\\0'); }''',
 }
 CLEAN = {
@@ -47,6 +58,15 @@ CLEAN = {
   std::string_view name = v.String();
   // check_names: Parse has looked
   b.Append(name, 1);
+}''',
+    "a helper that looks": '''Result<void> Write(BsonBuilder& b, std::string_view name) {
+  if (name.find('\\0') != name.npos) return Bad();
+  b.Append(name, 1);
+}
+void F() { Write(b, v.String()); }''',
+    "a literal of the same name": '''void F() {
+  std::string index(v.String());
+  b.Append("index", index);
 }''',
     "a comparison": '''void F() { b.Append(v.String() == "x" ? "a" : "b", 1); }''',
 }

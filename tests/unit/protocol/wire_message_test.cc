@@ -175,6 +175,27 @@ TEST_CASE("OP_MSG documents are views into the frame", "[wire]") {
   CHECK((inside > frame.data() && inside < frame.data() + frame.size()));
 }
 
+TEST_CASE("Documents to be stored have one level less than those they come in", "[wire]") {
+  auto nested = [](int levels) {  // the outermost is one of them
+    std::string bytes("\x05\0\0\0\0", 5);
+    for (int i = 1; i < levels; ++i)
+      bytes = Le32(static_cast<uint32_t>(bytes.size() + 8)) + "\x03" + "a" + '\0' + bytes + '\0';
+    return bytes;
+  };
+  auto parses = [&](const char* sequence, int levels) {
+    const std::string frame = Msg(Body(Doc()) + Sequence(sequence, nested(levels)));
+    OpMsg msg;
+    WireError failure;
+    if (ParseOpMsg(frame, &msg, &failure)) return true;
+    CHECK(failure.error.code == ErrorCode::kOverflow);
+    return false;
+  };
+  CHECK(parses("documents", 180));
+  CHECK_FALSE(parses("documents", 181));
+  CHECK(parses("updates", 181));
+  CHECK_FALSE(parses("updates", 182));
+}
+
 TEST_CASE("OP_QUERY is read for the legacy handshake", "[wire]") {
   const std::string hello = Doc("isMaster");
   const std::string ns = std::string("admin.$cmd") + '\0';
