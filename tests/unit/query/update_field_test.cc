@@ -338,7 +338,7 @@ TEST_CASE("Limits of the resulting document", "[update]") {
   }
   SECTION("nesting") {
     std::string path = "a";
-    for (int i = 1; i < 100; ++i) path += ".a";
+    for (int i = 1; i < kMaxBsonDepth; ++i) path += ".a";
     auto with = [&](const std::string& p) {
       auto update = ParseUpdate("{$set: {'" + p + "': 1}}", "", scope);
       REQUIRE(update);
