@@ -13,6 +13,7 @@ CHEAP = "a few nanoseconds for each element of a message, a fraction of what it 
 BATCH = "at most 500 statements or 64 KB: what is larger is read on a worker"
 ALLOWED = {
     "aggregate: ParseAggregate": CHEAP,
+    "find: IsPlainProjection": "at most 1,024 bytes",
     "aggregate: EndsInWrite": "at most 1,000 stages: the pipeline has been parsed",
     "aggregate: CheckStrictStages": CHEAP + "; with apiStrict alone",
     "bulkWrite: RunBulkWrite": CHEAP + ": Documents makes views",
