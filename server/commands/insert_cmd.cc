@@ -21,8 +21,9 @@ size_t TotalBytes(const std::vector<BsonView>& documents) {
 Awaitable<Result<void>> WaitForMemory(CommandContext& ctx) {
   constexpr int64_t kPollMicros = 5000;
   const int64_t patience = ctx.server.clock().MonotonicMicros() + MemoryPressure::kMostMicros;
-  while (TheMemoryPressure().High() && ctx.server.clock().MonotonicMicros() < patience)
+  while (TheMemoryPressure().High() && ctx.server.clock().MonotonicMicros() < patience) {
     MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
+  }
   co_return Ok();
 }
 
