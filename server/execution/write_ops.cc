@@ -143,6 +143,7 @@ std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonVie
   if (HasValidator() || !ExpiryIsShort(*coll_)) return std::nullopt;
   KeepShort(unit);
   int64_t clamped = 0;
+  const int64_t keys_before = op_.keys_inserted;
   if (observer_ != nullptr) observer_->BeginUnit(unit);
   for (size_t i = 0; i < documents.size(); ++i) {
     const BsonView doc = documents[i];
@@ -152,8 +153,9 @@ std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonVie
     Result<void> r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
                               : Result<void>(deadline.error());
     if (!r) {
-      if (IsRetryable(r.error())) return std::nullopt;
-      return r;
+      if (!IsRetryable(r.error())) return r;
+      op_.keys_inserted = keys_before;  // a worker begins anew
+      return std::nullopt;
     }
   }
   clamped_ = clamped;
@@ -426,8 +428,11 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   Result<void> ok = unit.Update(*coll_, locked, after, deadline.at);
   if (ok) clamped_ += deadline.clamped;
   if (!ok) {
-    if (IsRetryable(ok.error())) return std::nullopt;
-    return ok.error();
+    if (!IsRetryable(ok.error())) return ok.error();
+    --op_.docs_examined;  // a worker begins anew
+    --op_.keys_examined;
+    --op_.n_matched;
+    return std::nullopt;
   }
   r.modified = 1;
   ++op_.n_modified;
@@ -448,8 +453,10 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   ++op_.keys_examined;
   Result<void> ok = unit.Delete(*coll_, locked);
   if (!ok) {
-    if (IsRetryable(ok.error())) return std::nullopt;
-    return ok.error();
+    if (!IsRetryable(ok.error())) return ok.error();
+    --op_.docs_examined;
+    --op_.keys_examined;
+    return std::nullopt;
   }
   ++op_.n_deleted;
   return int64_t{1};
