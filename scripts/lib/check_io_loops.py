@@ -17,6 +17,7 @@ SHORT = "a message above 4 KB runs on a worker (IsLong in the dispatcher)"
 FIELDS = "at most 1,000 fields"
 ALLOWED = {
     "aggregate: ParseAggregate": CHEAP,
+    "find: IsPlainProjection": "at most 1,024 bytes",
     "aggregate: EndsInWrite": "at most 1,000 stages: the pipeline has been parsed",
     "aggregate: CheckStrictStages": CHEAP + "; with apiStrict alone",
     "bulkWrite: RunBulkWrite": CHEAP + ": Documents makes views",

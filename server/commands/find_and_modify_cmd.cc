@@ -76,10 +76,10 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
     retry.KeepDocuments(a.return_new);
     command.set_observer(&retry);
   }
+  co_await ctx.MoveToWorker();
   MAYFLY_CO_TRY(command.SetLet(a.let));
   MAYFLY_CO_TRY(command.Open());
 
-  co_await ctx.MoveToWorker();
   VariableScope scope;
   MatchPtr filter;
   ProjectionPtr projection;

@@ -10,6 +10,7 @@
 #include "server/execution/aggregate.h"
 #include "server/execution/change_stream_cursor.h"
 #include "server/execution/find_args.h"
+#include "server/execution/inline_writes.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -153,6 +154,22 @@ bool HasLargeDocuments(const CollectionInfo& coll) {
          bytes / kLarge >= coll.counters->documents.load(std::memory_order_relaxed);
 }
 
+/// A projection that names fields to show or to leave out. Any other may be an expression, which may
+/// take as long as it likes on a single document.
+bool IsPlainProjection(BsonView projection) {
+  if (projection.empty()) return true;
+  if (projection.size() > 1024) return false;
+  for (const BsonElement& e : projection)
+    if (!e.value.IsNumber() && !e.value.Is(BsonType::kBool)) return false;
+  return true;
+}
+
+/// Whether the look-up of one document may be done on an io thread.
+bool IsShortPointRead(Storage& storage, const PreparedFind& find) {
+  return IsPlainProjection(find.spec.projection) && !HasLargeDocuments(*find.coll) &&
+         ExpiryIsShort(*find.coll) && !storage.expiry_policy().HasHolds();
+}
+
 std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& req,
                                     BsonBuilder& reply) {
   PreparedFind find;
@@ -164,7 +181,7 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   const FindArgs& a = find.args;
   BsonValue id;
   if (find.coll && !find.coll->is_view && ctx.op.view == nullptr && IsPointRead(find.spec, &id)) {
-    if (HasLargeDocuments(*find.coll)) [[unlikely]]
+    if (!IsShortPointRead(ctx.server.storage(), find)) [[unlikely]]
       return std::nullopt;
     return counted(AnswerPointRead(ctx, find, id, reply));
   }

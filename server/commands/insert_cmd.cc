@@ -1,5 +1,3 @@
-#include <atomic>
-
 #include "server/base/network_buffers.h"
 #include "server/commands/write_statements.h"
 #include "server/execution/retryable_writes.h"
@@ -10,7 +8,7 @@ namespace {
 
 constexpr size_t kInlineDocuments = 16,
                  kInlineBytes = 64 << 10;  ///< more than that goes to a worker
-constexpr size_t kLargeBytes = 4 << 20;    ///< more than that takes turns
+constexpr size_t kLargeBytes = 4 << 20;    ///< more than that waits for memory
 
 size_t TotalBytes(const std::vector<BsonView>& documents) {
   size_t bytes = 0;
@@ -18,37 +16,16 @@ size_t TotalBytes(const std::vector<BsonView>& documents) {
   return bytes;
 }
 
-/// A few large inserts are under way at once: each holds its documents several times over, and a
-/// worker, until they are written, and more of them at once are not sooner done.
-class LargeTurn {
- public:
-  LargeTurn() = default;
-  LargeTurn(const LargeTurn&) = delete;
-  ~LargeTurn() {
-    if (held_) taken_.fetch_sub(1);
+/// Where memory is short a large insert waits a while before it begins: for those under way to be
+/// done with theirs.
+Awaitable<Result<void>> WaitForMemory(CommandContext& ctx) {
+  constexpr int64_t kPollMicros = 5000;
+  const int64_t patience = ctx.server.clock().MonotonicMicros() + MemoryPressure::kMostMicros;
+  while (TheMemoryPressure().High() && ctx.server.clock().MonotonicMicros() < patience) {
+    MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
   }
-  Awaitable<Result<void>> Take(CommandContext& ctx) {
-    constexpr int64_t kPollMicros = 5000;
-    // One after the other where memory is short.
-    const int most = TheNetworkBuffers().limit() < int64_t{256} << 20 ? 1 : 2;
-    const int64_t patience = ctx.server.clock().MonotonicMicros() + MemoryPressure::kMostMicros;
-    for (;;) {
-      int n = TheMemoryPressure().High() && ctx.server.clock().MonotonicMicros() < patience
-                  ? most
-                  : taken_.load();
-      while (n < most && !taken_.compare_exchange_weak(n, n + 1)) {
-      }
-      if (n < most) break;
-      MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
-    }
-    held_ = true;
-    co_return Ok();
-  }
-
- private:
-  inline static std::atomic<int> taken_{0};
-  bool held_ = false;
-};
+  co_return Ok();
+}
 
 Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
@@ -77,9 +54,8 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   MAYFLY_CO_TRY(command.Open());
 
   const size_t bytes = TotalBytes(documents);
-  LargeTurn turn;
   if (bytes > kLargeBytes) {
-    MAYFLY_CO_TRY(co_await turn.Take(ctx));
+    MAYFLY_CO_TRY(co_await WaitForMemory(ctx));
   }
 
   int64_t inserted = 0;

@@ -181,6 +181,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
     MAYFLY_CO_TRY(co_await retry.Begin());
     command.set_observer(&retry);
   }
+  if (!let.empty()) co_await ctx.MoveToWorker();  // expressions
   MAYFLY_CO_TRY(command.SetLet(let));
   MAYFLY_CO_TRY(command.Open());
 
@@ -281,6 +282,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
     MAYFLY_CO_TRY(co_await retry.Begin());
     command.set_observer(&retry);
   }
+  if (!let.empty()) co_await ctx.MoveToWorker();  // expressions
   MAYFLY_CO_TRY(command.SetLet(let));
   MAYFLY_CO_TRY(command.Open());
 

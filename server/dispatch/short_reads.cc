@@ -7,6 +7,20 @@ namespace {
 
 constexpr size_t kMaxBytes = 2048;  ///< of all documents together
 constexpr int kMaxDepth = 16;
+/// Names in these documents. Each may have every element of an array looked at.
+constexpr int kMaxNames = 48;
+/// Parts of a path that are numbers: each is a position or a name, so that the ways double.
+constexpr int kMaxPositions = 3;
+
+int Positions(std::string_view path) {
+  int n = 0;
+  bool begins = true;
+  for (char c : path) {
+    n += begins && c >= '0' && c <= '9';
+    begins = c == '.';
+  }
+  return n;
+}
 
 /// What a document or two cost little with. Sorted.
 constexpr std::string_view kCheap[] = {
@@ -29,6 +43,7 @@ class Shape {
     for (const BsonElement& e : doc) {
       if (!array) {
         Add(e.name);
+        if (++names_ > kMaxNames || Positions(e.name) > kMaxPositions) return false;
         if (e.name.starts_with('$') &&
             !std::binary_search(std::begin(kCheap), std::end(kCheap), e.name))
           return false;
@@ -54,6 +69,7 @@ class Shape {
 
  private:
   uint64_t hash_ = 0xcbf29ce484222325u;
+  int names_ = 0;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "protocol/bson_view.h"
 #include "server/dispatch/server_context.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 
@@ -55,6 +56,8 @@ std::optional<Result<void>> TryShortRead(CommandContext& ctx, uint32_t shape, F&
   ShortReads& reads = ctx.server.short_reads();
   ctx.read_shape = shape;
   if (!reads.ShouldTry(shape)) return std::nullopt;
+  // Of a hold it may be any filter that says whether a document is still there.
+  if (ctx.server.storage().expiry_policy().HasHolds()) return std::nullopt;
   ctx.op.BeginSlice(reads.slice_micros.load(std::memory_order_relaxed));
   Result<void> result = attempt();
   const bool finished = result.has_value();

@@ -2,13 +2,14 @@
 
 #include <thread>
 
-#include "protocol/utf8.h"
 #include "query/expression/insert_prepare.h"
 #include "query/expression/operator.h"
 #include "query/expression/parse_work.h"
 #include "query/match/explain_mismatch.h"
 #include "server/dispatch/replication_gate.h"
+#include "server/execution/inline_writes.h"
 #include "storage/catalog/namespace.h"
+#include "storage/write/inline_unit.h"
 
 namespace mayfly {
 namespace {
@@ -38,37 +39,6 @@ BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant
 }
 
 }  // namespace
-
-bool IsRetryable(const Error& e) {
-  return e.code == ErrorCode::kWriteConflict || e.code == ErrorCode::kQueryPlanKilled;
-}
-
-bool EndsCommand(const Error& e) {
-  // Of those that a driver retries it must see the command fail: in `writeErrors` it does not.
-  return e.code == ErrorCode::kInterrupted || e.code == ErrorCode::kMaxTimeMSExpired ||
-         IsRetryableWriteError(e.code);
-}
-
-void WriteErrors::Add(size_t index, Error e) {
-  constexpr size_t kMostBytes = 1 << 20;
-  bytes_ += e.message.size() + e.details.size();
-  if (bytes_ > kMostBytes) {
-    e.message = {};
-    e.details = {};
-  }
-  errors_.emplace_back(static_cast<int32_t>(index), std::move(e));
-}
-
-void WriteErrors::AppendTo(BsonBuilder& reply) const {
-  if (errors_.empty()) return;
-  BsonArrayBuilder list = reply.OpenArray("writeErrors");
-  for (const auto& [index, e] : errors_) {
-    BsonBuilder b = list.OpenDocument();
-    b.Append("index", index).Append("code", static_cast<int32_t>(e.code));
-    b.Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
-    if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
-  }
-}
 
 WriteCommand::WriteCommand(ServerContext& server, Operation& op, std::string_view db,
                            std::string_view collection)
@@ -170,33 +140,58 @@ Result<bool> WriteCommand::RemoveIfExpired(WriteUnit& unit, const WriteUnit::Loc
 
 std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonView> documents,
                                                          WriteUnit& unit) {
-  unit.set_no_wait(true);
+  if (HasValidator() || !ExpiryIsShort(*coll_)) return std::nullopt;
+  KeepShort(unit);
   int64_t clamped = 0;
+  const int64_t keys_before = op_.keys_inserted;
   if (observer_ != nullptr) observer_->BeginUnit(unit);
   for (size_t i = 0; i < documents.size(); ++i) {
     const BsonView doc = documents[i];
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
-    Result<void> r = Validate(ready.value(), nullptr);
-    if (r) {
-      Result<std::optional<Instant>> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
-      r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
-                   : Result<void>(deadline.error());
-    }
+    Result<std::optional<Instant>> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
+    Result<void> r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
+                              : Result<void>(deadline.error());
     if (!r) {
-      if (IsRetryable(r.error())) return std::nullopt;
-      return r;
+      if (!IsRetryable(r.error())) return r;
+      op_.keys_inserted = keys_before;  // a worker begins anew
+      return std::nullopt;
     }
   }
   clamped_ = clamped;
   return Ok();
 }
 
+Result<void> WriteCommand::ValidateAhead(std::span<const BsonView> documents, size_t next,
+                                         Validated* v) {
+  if (next < v->until || v->failed) return Ok();
+  v->until = documents.size();
+  if (!HasValidator()) return Ok();
+  size_t bytes = 0, i = next;
+  for (; i < documents.size() && i - next < kDocumentsPerUnit && bytes < kBytesPerUnit; ++i) {
+    MAYFLY_TRY(op_.CheckInterruptNow());
+    scratch_.clear();
+    Result<BsonView> ready = Prepare(documents[i]);
+    Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
+    if (!r) {
+      v->failed = r.error();
+      break;
+    }
+    bytes += documents[i].size();
+  }
+  v->until = i;
+  return Ok();
+}
+
 Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
                                      const std::function<bool(size_t, Error)>& failed) {
+  constexpr size_t kLargeBytes = 4 << 20;
+  size_t bytes = 0;
+  for (const BsonView& d : documents) bytes += d.size();
   int64_t inserted = 0;
   size_t next = 0;
   bool stopped = false;
+  Validated valid;
   while (next < documents.size() && !stopped) {
     for (int attempt = 0;; ++attempt) {
       // A unit of neighbours; what fails in it is reported once the unit is known to stay.
@@ -204,14 +199,19 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       std::optional<Error> conflict;
       size_t i = next;
       int64_t staged = 0, clamped = 0;
+      MAYFLY_TRY(ValidateAhead(documents, next, &valid));
       scratch_.clear();
+      LargeTurn turn;
+      if (bytes > kLargeBytes) {
+        MAYFLY_TRY(turn.Take(op_));
+      }
       WriteUnit unit(storage_, op_);
       if (observer_ != nullptr) observer_->BeginUnit(unit);
-      for (; i < documents.size() && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
+      for (; i < valid.until && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
            ++i) {
         MAYFLY_TRY(op_.CheckInterrupt());
         Result<BsonView> ready = Prepare(documents[i]);
-        Result<void> r = ready ? Validate(ready.value(), nullptr) : Result<void>(ready.error());
+        Result<void> r = ready ? Ok() : Result<void>(ready.error());
         if (r) {
           Result<std::optional<Instant>> deadline =
               InsertDeadline(expiry_, ready.value(), &clamped);
@@ -232,6 +232,8 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
         ++i;
         break;
       }
+      if (!conflict && errors.empty() && i == valid.until && valid.failed)
+        errors.emplace_back(i++, *valid.failed);
       if (!conflict && staged > 0) {
         Result<void> committed =
             Commit(std::move(unit), {.kind = UnitResult::Kind::kInsert,
@@ -244,9 +246,11 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       }
       if (conflict) {
         if (attempt > kRetries) return *conflict;
+        turn.Give();
         MAYFLY_TRY(op_.CheckInterrupt());
         if (conflict->code == ErrorCode::kQueryPlanKilled) {
           MAYFLY_TRY(OpenOrCreate());
+          valid = {};  // another collection, with another validator
         }
         BackOff(op_, attempt);
         continue;
@@ -255,6 +259,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       clamped_ += clamped;
       op_.n_inserted += staged;
       next = i;
+      if (next > valid.until) valid.failed.reset();
       for (auto& [index, error] : errors)
         if (!failed(index, std::move(error))) stopped = true;
       break;
@@ -347,15 +352,21 @@ Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateSt
   return update;
 }
 
+/// What is larger may have many thousands of index entries: a worker goes over those.
+constexpr size_t kInlineDocumentBytes = 64 << 10;
+
 std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool upsert,
                                                       WriteUnit& unit, WriteUnit::Locked* locked) {
-  unit.set_no_wait(true);
+  if (!ExpiryIsShort(*coll_)) return std::nullopt;
+  KeepShort(unit);
   Observe(unit);
   if (plan_summary_.empty()) plan_summary_ = "IDHACK";  // as for a find; short, without allocation
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   Result<bool> current = unit.LockAndRead(*coll_, key, locked);
+  if (current && current.value() && locked->doc.size() > kInlineDocumentBytes) return std::nullopt;
   if (current && current.value() && (locked->expire_at || coll_->HasTtlRules())) {
+    if (storage_.expiry_policy().HasHolds()) return std::nullopt;  // any filter may say so
     if (upsert && Visible().Expired(locked->doc, locked->expire_at)) return std::nullopt;
     current = RemoveIfExpired(unit, *locked);
     if (current) current = !current.value();
@@ -364,13 +375,12 @@ std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool 
   return current;
 }
 
-/// What is larger may have many thousands of index entries: a worker goes over those.
-constexpr size_t kInlineDocumentBytes = 64 << 10;
-
 std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateStatement& s,
                                                                  WriteUnit& unit) {
   BsonValue id;
-  if (!coll_ || s.multi || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
+  size_t compares = 0;
+  if (!coll_ || s.multi || coll_->capped || HasValidator() || !MayUpdateInline(s, &compares) ||
+      !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   Result<std::unique_ptr<mayfly::Update>> update = ParseUpdate(s);
   if (!update) return update.error();
@@ -385,7 +395,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
     if (s.upsert) return std::nullopt;
     return UpdateResult{};
   }
-  if (locked.doc.size() > kInlineDocumentBytes) return std::nullopt;
+  if (!CompareInline(compares, locked.doc.size())) return std::nullopt;
   ++op_.docs_examined;
   ++op_.keys_examined;
   EvalContext eval = MakeEval();
@@ -400,10 +410,6 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   ++op_.n_matched;
   const bool whole = update.value()->kind() == UpdateKind::kReplacement;
   if (!changed.value()) {
-    if (whole) {
-      // As with MongoDB: a replacement is a write although it stores what is there.
-      if (Result<void> valid = Validate(locked.doc, &locked.doc); !valid) return valid.error();
-    }
     if (!MayMoveDeadline(setting.value(), whole, locked.expire_at, *coll_)) return r;
     next.assign(locked.doc.bytes());
   }
@@ -419,13 +425,15 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
     clamped_ += deadline.clamped;
     return r;
   }
-  Result<void> ok = changed.value() ? Validate(after, &locked.doc) : Ok();
   unit.SetReplacement(whole);
-  if (ok) ok = unit.Update(*coll_, locked, after, deadline.at);
+  Result<void> ok = unit.Update(*coll_, locked, after, deadline.at);
   if (ok) clamped_ += deadline.clamped;
   if (!ok) {
-    if (IsRetryable(ok.error())) return std::nullopt;
-    return ok.error();
+    if (!IsRetryable(ok.error())) return ok.error();
+    --op_.docs_examined;  // a worker begins anew
+    --op_.keys_examined;
+    --op_.n_matched;
+    return std::nullopt;
   }
   r.modified = 1;
   ++op_.n_modified;
@@ -442,13 +450,14 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   if (!found) return std::nullopt;
   if (!*found) return found->error();
   if (!found->value()) return int64_t{0};
-  if (locked.doc.size() > kInlineDocumentBytes) return std::nullopt;
   ++op_.docs_examined;
   ++op_.keys_examined;
   Result<void> ok = unit.Delete(*coll_, locked);
   if (!ok) {
-    if (IsRetryable(ok.error())) return std::nullopt;
-    return ok.error();
+    if (!IsRetryable(ok.error())) return ok.error();
+    --op_.docs_examined;
+    --op_.keys_examined;
+    return std::nullopt;
   }
   ++op_.n_deleted;
   return int64_t{1};

@@ -112,6 +112,8 @@ class WriteCommand {
   // -----------------------------------
   // What they have staged is to be committed also when nothing was matched: documents past their
   // deadline that were met are removed.
+  // Nor do they evaluate what may take long: validators, expressions, conditions, and index keys
+  // beyond some hundred (storage/write/inline_unit.h) are for a worker.
   /// Stages the whole batch into `unit`, which the caller commits.
   std::optional<Result<void>> TryStageInsert(std::span<const BsonView> documents, WriteUnit& unit);
   /// An update of one document by `_id`.
@@ -125,6 +127,14 @@ class WriteCommand {
 
  private:
   Result<BsonView> Prepare(BsonView doc);
+  /// Of Insert: how far documents are known to be valid, and what is wrong with the next one.
+  struct Validated {
+    size_t until = 0;
+    std::optional<Error> failed;
+  };
+  /// Goes on from `next` as far as one unit may reach, when nothing is known of that one yet.
+  Result<void> ValidateAhead(std::span<const BsonView> documents, size_t next, Validated* v);
+  bool HasValidator() const { return !bypass_validation_ && coll_->validator_filter != nullptr; }
   Result<void> Validate(BsonView next, const BsonView* before);
   Result<std::unique_ptr<PlanExecutor>> Find(BsonView filter,
                                              std::shared_ptr<const MatchExpression> match,

@@ -104,6 +104,7 @@ class KeyExtraction {
     EndValues();
     AppendBits(r.value);
     EndKey();
+    if (out_.budget_ != nullptr) --*out_.budget_;
     return true;
   }
 
@@ -140,7 +141,9 @@ class KeyExtraction {
       at_array.push_back(i);
     }
     if (at_array.empty()) {
+      const size_t before = out_.buffer_.size();
       Emit(fields);
+      MAYFLY_TRY(Spend(1 + fields.size() / 4 + (out_.buffer_.size() - before) / 128));
       if (out_.buffer_.size() > kMaxKeyBytes) [[unlikely]]
         return Error{
             ErrorCode::kCannotBuildIndexKeys,
@@ -174,7 +177,15 @@ class KeyExtraction {
       }
       return Expand(std::move(fields));
     }
+    // A number in a path has the array searched once more for each of its elements.
+    size_t step = 0;
+    for (uint32_t i : at_array)
+      if (!fields[i].rest.empty() && IsPosition(FirstPart(fields[i].rest)))
+        step += 1 + array.size() / 64;
     for (const BsonElement& e : elements) {
+      if (step > 0) {
+        MAYFLY_TRY(Spend(step));
+      }
       Fields next = fields;
       for (uint32_t i : at_array) {
         Field& f = next[i];
@@ -197,6 +208,13 @@ class KeyExtraction {
       if (!any_expands) break;  // positions only: every element would give the same keys
     }
     return Ok();
+  }
+
+  /// Errors: WriteConflict 112 when the budget does not hold it.
+  Result<void> Spend(size_t cost) {
+    if (out_.budget_ == nullptr || (*out_.budget_ -= static_cast<int64_t>(cost)) >= 0) [[likely]]
+      return Ok();
+    return Error{ErrorCode::kWriteConflict, "so many index keys are for a worker thread"};
   }
 
   static BsonValue ValueAtPosition(BsonValue array, std::string_view rest) {

@@ -30,6 +30,9 @@ class KeySet {
   }
   /// Bit i: field i met an array on its path (fields above 63 share the last bit).
   uint64_t multikey() const { return multikey_; }
+  /// What extractions may still cost, about one for each key; null: whatever it takes. Once less
+  /// than nothing is left they end with WriteConflict 112: for threads that others wait for.
+  void set_budget(int64_t* left) { budget_ = left; }
   void Clear() {
     buffer_.clear();
     keys_.clear();
@@ -46,6 +49,7 @@ class KeySet {
   std::string buffer_;
   std::vector<Key> keys_;
   uint64_t multikey_ = 0;
+  int64_t* budget_ = nullptr;
 };
 
 /// Whether the index has entries at all: special types (hashed, text, 2d …) are known to the

@@ -7,6 +7,9 @@ namespace {
 constexpr int kRoundsOfALeader = 8;
 constexpr size_t kKeepBatchBytes = 4 << 20;
 constexpr size_t kLargeUnit = 1 << 20;
+constexpr size_t kLargeUnitOps = 1024;
+/// Of all rounds together. A change takes about a microsecond.
+constexpr size_t kOpsOfALeader = 2048;
 }  // namespace
 
 LocalCommitter::LocalCommitter(Storage::Impl& storage, int sync_interval_ms)
@@ -40,10 +43,11 @@ void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
       done(Error{ErrorCode::kInterruptedAtShutdown, "the storage is shutting down"});
       return;
     }
-    if (unit.SizeBytes() > kLargeUnit)
+    const size_t ops = unit.impl().OpCount();
+    if (unit.SizeBytes() > kLargeUnit || ops > kLargeUnitOps)
       large_.push_back({std::move(unit), std::move(done), options.journal});
     else
-      waiting_.Push(std::move(unit), std::move(done), options.journal);
+      waiting_.Push(std::move(unit), std::move(done), options.journal, ops);
     if (leading_) return;
     leading_ = true;
   }
@@ -52,6 +56,7 @@ void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
 
 void LocalCommitter::Lead(int rounds) {
   const bool writer = rounds == kWithoutEnd;
+  size_t ops = 0;
   for (;;) {
     {
       std::lock_guard l(queue_mutex_);
@@ -60,7 +65,8 @@ void LocalCommitter::Lead(int rounds) {
         if (closed_) writer_wake_.notify_all();
         return;
       }
-      if (!writer && (rounds <= 0 || waiting_.units.empty())) {
+      ops += waiting_.ops;
+      if (!writer && (rounds <= 0 || waiting_.units.empty() || ops > kOpsOfALeader)) {
         take_lead_ = true;
         writer_wake_.notify_all();
         return;
@@ -69,7 +75,7 @@ void LocalCommitter::Lead(int rounds) {
       if (writer && !large_.empty()) {
         Large one = std::move(large_.front());
         large_.pop_front();
-        working_.Push(std::move(one.unit), std::move(one.done), one.journal);
+        working_.Push(std::move(one.unit), std::move(one.done), one.journal, 0);
       }
     }
     WriteBatch(working_);
@@ -117,6 +123,7 @@ void LocalCommitter::WriteBatch(Queue& q) {
   }
   q.done.clear();
   q.journal.clear();
+  q.ops = 0;
   if (wake) {
     std::lock_guard l(sync_mutex_);
     sync_wake_.notify_one();

@@ -11,7 +11,8 @@ namespace mayfly {
 
 /// Commits to this node's store alone. Whoever comes first writes its own unit and those that
 /// arrive meanwhile as one batch: two threads that write to the store at once cost more than one.
-/// Large units, which take long to write and may have to wait for the store, are left to a thread
+/// Large units (of many bytes or many changes), which take long to write and may have to wait for
+/// the store, are left to a thread
 /// of its own, one at a time between the small ones: a client's thread, perhaps the one that serves
 /// all connections, is not held by them. Another thread syncs the log to disk every
 /// `sync_interval_ms` after a write, and at once, for all that wait, when somebody asks for a
@@ -31,7 +32,9 @@ class LocalCommitter final : public Committer {
     std::vector<WriteUnit> units;
     std::vector<Done> done;
     std::vector<bool> journal;
-    void Push(WriteUnit unit, Done callback, bool journaled) {
+    size_t ops = 0;  ///< changes of `units`
+    void Push(WriteUnit unit, Done callback, bool journaled, size_t changes) {
+      ops += changes;
       units.push_back(std::move(unit));
       done.push_back(std::move(callback));
       journal.push_back(journaled);
@@ -43,8 +46,8 @@ class LocalCommitter final : public Committer {
     bool journal;
   };
   static constexpr int kWithoutEnd = -1;
-  /// Writes what is queued until nothing is; after `rounds` batches, and where only large units are
-  /// left, the writer thread goes on, so that a client's thread does not work for others without
+  /// Writes what is queued until nothing is; after `rounds` batches or some thousand changes, and
+  /// where only large units are left, the writer thread goes on, so that a client's thread does not work for others without
   /// end. kWithoutEnd: this is the writer thread. REQUIRES: leading_ is set, by this thread.
   void Lead(int rounds);
   void WriterLoop();

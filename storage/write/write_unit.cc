@@ -210,7 +210,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     }
   }
   std::string_view record_id = RecordIdOf(u.record_key);
-  if (u.after.size() < coll.indexes.size()) u.after.resize(coll.indexes.size());
+  MAYFLY_TRY(u.BeginKeys(coll, doc.size()));
   for (size_t i = 0; i < coll.indexes.size(); ++i) {
     const IndexInfo& index = *coll.indexes[i];
     KeySet& keys = u.after[i];
@@ -218,11 +218,13 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     if (!IsMaintained(index)) continue;
     MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
     if (!index.unique && !index.prepare_unique) continue;
+    MAYFLY_TRY(u.CheckShort(keys.size()));
     for (size_t k = 0; k < keys.size(); ++k) {
       MAYFLY_TRY(u.CheckUnique(this, coll, index, keys.values(k), keys.type_bits(k), record_id));
     }
   }
 
+  MAYFLY_TRY(u.CheckShort());
   char head[kMaxRecordHeader];
   size_t head_size = EncodeRecordHeader(expire_at, head);
   u.StagePut(Keyspace::kRecords, u.record_key, {head, head_size}, doc.bytes(), true);
@@ -339,9 +341,8 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   const CollectionInfo& coll = *touched->coll;
   bson_check::Document(next.bytes(), "a write");
   std::string_view record_id = RecordIdOf(current.record_key);
-  size_t n = coll.indexes.size();
-  if (u.before.size() < n) u.before.resize(n);
-  if (u.after.size() < n) u.after.resize(n);
+  const size_t n = coll.indexes.size();
+  MAYFLY_TRY(u.BeginKeys(coll, current.doc.size() + next.size()));
   for (size_t i = 0; i < n; ++i) {
     const IndexInfo& index = *coll.indexes[i];
     u.before[i].Clear();
@@ -350,8 +351,10 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     if (!index.has_partial_filter && FieldsUnchanged(index, current.doc, next)) continue;
     // What cannot be indexed (it came before the index) has no entries to remove.
     (void)ExtractKeys(index, current.doc, &u.before[i]);
+    MAYFLY_TRY(u.CheckShort());
     MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
     if (!index.unique && !index.prepare_unique) continue;
+    MAYFLY_TRY(u.CheckShort(u.after[i].size()));
     Result<void> unique = Ok();
     DiffKeys(
         u.before[i], u.after[i], [](size_t) {},
@@ -405,14 +408,14 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
     }
   }
   const CollectionInfo& coll = *touched->coll;
-  size_t n = coll.indexes.size();
-  if (u.before.size() < n) u.before.resize(n);
-  if (u.after.size() < n) u.after.resize(n);
+  const size_t n = coll.indexes.size();
+  MAYFLY_TRY(u.BeginKeys(coll, current.doc.size()));
   for (size_t i = 0; i < n; ++i) {
     u.before[i].Clear();
     u.after[i].Clear();
     if (IsMaintained(*coll.indexes[i]))
       (void)ExtractKeys(*coll.indexes[i], current.doc, &u.before[i]);
+    MAYFLY_TRY(u.CheckShort());
   }
   MAYFLY_TRY(u.StageRemovals(coll, RecordIdOf(current.record_key)));
   u.StageDelete(Keyspace::kRecords, current.record_key, true);

@@ -1,6 +1,7 @@
 #include "storage/write/write_unit_impl.h"
 
 #include "storage/read/visibility.h"
+#include "storage/write/inline_unit.h"
 
 namespace mayfly {
 namespace {
@@ -131,6 +132,37 @@ void WriteUnit::Impl::ReleaseLocks() {
     if (t.shared) storage->gates.UnlockShared(t.id);
     t.exclusive = t.shared = false;
   }
+}
+
+// --- units that must be short
+// --------------------------------------------------------------------------------
+
+void KeepShort(WriteUnit& unit) {
+  unit.set_no_wait(true);
+  unit.impl().keep_short = true;
+  unit.impl().keys_left = kInlineKeys;
+}
+
+Result<void> WriteUnit::Impl::TooLong() {
+  return Error{ErrorCode::kWriteConflict, "so many index keys are for a worker thread"};
+}
+
+Result<void> WriteUnit::Impl::BeginKeys(const CollectionInfo& coll, size_t bytes) {
+  const size_t n = coll.indexes.size();
+  if (before.size() < n) before.resize(n);
+  if (after.size() < n) after.resize(n);
+  int64_t* const budget = keep_short ? &keys_left : nullptr;
+  for (size_t i = 0; i < n; ++i) {
+    before[i].set_budget(budget);
+    after[i].set_budget(budget);
+  }
+  if (!keep_short || n == 0) return Ok();
+  uint64_t fields = 0;
+  for (const IndexInfoPtr& index : coll.indexes) {
+    fields += index->fields.size();
+    if (index->has_partial_filter) fields += index->partial_filter.view().size() / 16;
+  }
+  return fields * bytes <= kInlineFieldBytes ? Ok() : TooLong();
 }
 
 // --- staging
@@ -398,7 +430,7 @@ void WriteUnit::Impl::Reset() {
   }
   owns_documents = false;
   op = nullptr;
-  no_wait = applied = false;
+  no_wait = applied = keep_short = false;
   collections.clear();
   for (auto& list : ops) list.clear();
   changes.clear();

@@ -108,6 +108,8 @@ struct WriteUnit::Impl {
   Operation* op = nullptr;
   LockOwner owner = 0;
   bool no_wait = false;
+  bool keep_short = false;  ///< KeepShort: the two below hold
+  int64_t keys_left = 0;    ///< may be below 0
 
   std::vector<uint64_t> locks;
   std::vector<TouchedCollection> collections;
@@ -172,6 +174,18 @@ struct WriteUnit::Impl {
                      std::string_view record_id);
   void StageIndexDelete(const IndexInfo& index, std::string_view values,
                         std::string_view record_id);
+  /// Before the keys of documents of so many bytes are extracted into `before` and `after`, which
+  /// have room for them afterwards. Errors: WriteConflict 112, when the unit is to be short and
+  /// that may take long.
+  Result<void> BeginKeys(const CollectionInfo& coll, size_t bytes);
+  /// After such extractions and before as many look-ups of unique keys. Errors: the same.
+  Result<void> CheckShort(size_t unique_keys = 0) {
+    if (!keep_short) [[likely]]
+      return Ok();
+    keys_left -= static_cast<int64_t>(unique_keys) * 3;
+    return keys_left >= 0 ? Ok() : TooLong();
+  }
+  static Result<void> TooLong();
   /// Deletes what is in `before` and not in `after`, index by index.
   Result<void> StageRemovals(const CollectionInfo& coll, std::string_view record_id);
   /// The document before the newest of `changes`, where the collection keeps that: for change
@@ -220,6 +234,12 @@ struct WriteUnit::Impl {
                     bool deep = false);
 
   bool empty() const;
+  /// How many changes are staged.
+  size_t OpCount() const {
+    size_t n = 0;
+    for (const auto& list : ops) n += list.size();
+    return n;
+  }
   void Reset();
 
   // Finds staged operations by key; filled when the first look-up comes, so that a unit of one

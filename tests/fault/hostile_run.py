@@ -416,6 +416,60 @@ def slow_and_half():
     check(descriptors() <= before + 20, f"{descriptors()} descriptors, {before} before")
 
 
+def dear_writes():
+    """Small writes that cost much: expressions, validators, conditions, index keys; each by itself on the way on which plain ones are not put off."""
+    set_up()
+    long = {"$reduce": {"input": {"$range": [0, 1_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
+    run = lambda doc: client.command("hostile", doc)
+    ok = lambda doc: lambda: run(doc)["ok"] == 1
+    update = lambda u, **more: {"update": "w", "updates": [{"q": {"_id": 1}, "u": u, **more}]}
+    run({"drop": "w"}), run({"drop": "v"}), run({"drop": "k"})
+    run({"insert": "w", "documents": [{"_id": 1, "a": [{"s": "a" * 28} for _ in range(1500)], "n": list(range(6000))}]})
+    run({"create": "v", "validator": {"$expr": {"$gt": [long, -1]}}})
+    run({"insert": "v", "documents": [{"_id": 0}], "bypassDocumentValidation": True})
+    run({"createIndexes": "k", "indexes": [{"key": {"a.b": 1, f"k{i}": 1}, "name": f"k{i}"} for i in range(63)]})
+    dear = {"_id": 1, "a": [{"b": i} for i in range(3000)]}
+    with Watcher() as w:
+        attacked(w, "an update by a pipeline", ok(update([{"$set": {"x": long}}])))
+        attacked(w, "let of an update", ok({**update({"$inc": {"i": 1}}), "let": {"v": long}}))
+        attacked(w, "let of a delete", ok({"delete": "w", "deletes": [{"q": {"_id": 7}, "limit": 1}], "let": {"v": long}}))
+        attacked(w, "let of a findAndModify", ok({"findAndModify": "w", "query": {"_id": 1}, "update": {"$inc": {"i": 1}}, "let": {"v": long}}))
+        attacked(w, "a projection by _id", ok({"find": "w", "filter": {"_id": 1}, "projection": {"x": long}}))
+        attacked(w, "array filters", ok(update({"$set": {"a.$[e].t": 1}}, arrayFilters=[{"e.s": {"$regex": "(a|aa)+b"}}])))
+        attacked(w, "$pull of a pattern", ok(update({"$pull": {"a": {"s": {"$regex": "(a|aa)+b"}}}})))
+        attacked(w, "$push and $sort", ok(update({"$push": {"a": {"$each": [], "$sort": {"s": 1}}}})))
+        attacked(w, "$addToSet of many", ok(update({"$addToSet": {"n": {"$each": list(range(6000, 7500))}}})))
+        attacked(w, "a place far behind the end", ok(update({"$set": {"f.1400000": 1}})))
+        attacked(w, "insert with a validator", ok({"insert": "v", "documents": [{"_id": 1}]}))
+        attacked(w, "update with a validator", ok({"update": "v", "updates": [{"q": {"_id": 0}, "u": {"$inc": {"x": 1}}}]}))
+        attacked(w, "upsert with a validator", ok({"update": "v", "updates": [{"q": {"_id": 5}, "u": {"$inc": {"x": 1}}, "upsert": True}]}))
+        attacked(w, "insert of many keys", ok({"insert": "k", "documents": [dear]}))
+        attacked(w, "update of many keys", ok({"update": "k", "updates": [{"q": {"_id": 1}, "u": {"$set": {"a.7.b": -1, **{f"k{i}": 1 for i in range(63)}}}}]}))
+        attacked(w, "delete of many keys", ok({"delete": "k", "deletes": [{"q": {"_id": 1}, "limit": 1}]}))
+
+    # Large inserts that a slow validator holds up do not hold up those of others.
+    def slow():
+        c = Client("127.0.0.1", proc.port)
+        c.command("hostile", {"insert": "v", "documents": [{"s": "x" * 50_000} for _ in range(100)], "maxTimeMS": 20_000})
+    attackers = [multiprocessing.Process(target=slow, daemon=True) for _ in range(2)]
+    for a in attackers:
+        a.start()
+    under_way = lambda: [op["opid"] for op in client.command("admin", {"currentOp": 1})["inprog"] if op.get("command", {}).get("insert") == "v"]
+    end = time.monotonic() + 20
+    while len(under_way()) < 2 and time.monotonic() < end:
+        time.sleep(0.01)  # sleeps: polls until a deadline
+    began = time.monotonic()
+    run({"insert": "l", "documents": [{"s": "x" * 500_000} for _ in range(10)]})
+    took = time.monotonic() - began
+    check(took < 5, f"another client's large insert took {took:.1f} s behind two that are validated slowly")
+    check(len(under_way()) == 2, "the slow ones were still under way")
+    for op in under_way():
+        client.command("admin", {"killOp": 1, "op": op})
+    for a in attackers:
+        a.kill()
+        a.join()
+
+
 def at_the_end():
     """What all of it leaves behind."""
     client.command("hostile", {"dropDatabase": 1})
@@ -433,4 +487,4 @@ def at_the_end():
 
 if __name__ == "__main__":
     set_up()
-    run_parts("hostile", [arguments, repeated, slow_and_half, at_the_end], check)
+    run_parts("hostile", [dear_writes, arguments, repeated, slow_and_half, at_the_end], check)

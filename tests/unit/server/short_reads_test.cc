@@ -33,6 +33,11 @@ TEST_CASE("What may take long on one document is never tried on an io thread", "
   CHECK(ShapeOf("{\"$where\": \"true\"}") == 0);
   CHECK(ShapeOf("{\"$lookup\": {}}") == 0);
   CHECK(ShapeOf("{\"$out\": \"c\"}") == 0);
+  CHECK(ShapeOf("{\"a.0.b.1\": 1}") != 0);
+  CHECK(ShapeOf("{\"a.0.0.0.0.0\": 1}") == 0);
+  std::string names = "{\"x\": 1";
+  for (int i = 0; i < 60; ++i) names += ", \"a." + std::string(1, 'a' + i % 26) + "\": 1";
+  CHECK(ShapeOf((names + "}").c_str()) == 0);
   const std::string large = "{\"a\": \"" + std::string(4000, 'x') + "\"}";
   CHECK(ShapeOf(large.c_str()) == 0);
 }

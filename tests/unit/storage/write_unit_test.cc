@@ -1,5 +1,6 @@
 #include <thread>
 
+#include "storage/write/inline_unit.h"
 #include "storage_fixture.h"
 
 namespace mayfly {
@@ -132,6 +133,60 @@ TEST_CASE("A unit that is not committed changes nothing and gives its locks back
   REQUIRE(u.Insert(*c, d));
   REQUIRE(s.Commit(std::move(u)));
   CHECK(called);
+}
+
+TEST_CASE("A unit that is to be short refuses many index keys before they are made", "[write]") {
+  TestStore s;
+  TestCollection c;
+  c.AddIndex(10, R"({"a.b": 1})");
+  c.AddIndex(11, R"({"a.b": 1, "k": 1})");
+  auto document = [](int elements) {
+    std::string text = R"({"_id": 1, "a": [)";
+    for (int i = 0; i < elements; ++i)
+      text += (i ? ",{\"b\":" : "{\"b\":") + std::to_string(i) + "}";
+    return Json(text + "]}");
+  };
+  const BsonDocument few = document(100), many = document(3000);
+  {
+    WriteUnit u = s.Unit();
+    KeepShort(u);
+    const Result<void> refused = u.Insert(*c, many);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::kWriteConflict);
+    CHECK(u.empty());
+  }
+  {
+    WriteUnit u = s.Unit();
+    KeepShort(u);
+    REQUIRE(u.Insert(*c, few));
+    REQUIRE(s.Commit(std::move(u)));
+  }
+  std::string key;
+  Storage::AppendRecordKey(*c, few.view()["_id"], key);
+  {
+    WriteUnit u = s.Unit();
+    KeepShort(u);
+    WriteUnit::Locked locked;
+    REQUIRE(u.LockAndRead(*c, key, &locked).value());
+    CHECK(u.Update(*c, locked, many).error().code == ErrorCode::kWriteConflict);
+  }
+  {
+    WriteUnit u = s.Unit();  // on a worker it goes as before
+    WriteUnit::Locked locked;
+    REQUIRE(u.LockAndRead(*c, key, &locked).value());
+    REQUIRE(u.Update(*c, locked, many));
+    REQUIRE(s.Commit(std::move(u)));
+    CHECK(s.CountKeys(Keyspace::kIndexes) == 6000);
+  }
+  {
+    WriteUnit u = s.Unit();
+    KeepShort(u);
+    WriteUnit::Locked locked;
+    REQUIRE(u.LockAndRead(*c, key, &locked).value());
+    CHECK(u.Delete(*c, locked).error().code == ErrorCode::kWriteConflict);
+  }
+  CHECK(s.Remove(c, R"({"": 1})").value());
+  CHECK(s.CountKeys(Keyspace::kIndexes) == 0);
 }
 
 TEST_CASE("Raw rows: own writes, range deletes in order", "[write]") {
