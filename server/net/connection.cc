@@ -240,7 +240,8 @@ void Connection::CountOut(size_t least) {
   out_counted_ = n;
 }
 
-void Connection::CountReply() { CountOut(kKeptBuffer); }
+// Not what gathers up to kFlushBytes: a connection must not keep itself from making the next reply.
+void Connection::CountReply() { CountOut(NetworkBuffers::kModest); }
 
 Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   NetworkBuffers& buffers = TheNetworkBuffers();
@@ -604,6 +605,9 @@ Awaitable<bool> Connection::FinishAsync() {
       open = co_await WriteAll();
       if (!open) break;
     }
+    // What it has been sent must not take the room that its next reply waits for.
+    if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
+    CountOut(kKeptBuffer);
     // One that waits for nothing would answer for as long as its client reads.
     co_await Yield();
     if (!s.ctx->next_body.view().empty()) {

@@ -409,9 +409,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.row->counters->total.fetch_add(1, std::memory_order_relaxed);
     if (!(s.row->flags & kCountsItself)) metrics.opcounters.command.Add();
   }
-  if (!parsed) {
-    return Finish(c, s, out, std::move(parsed));
-  }
+  if (!parsed) return Finish(c, s, out, std::move(parsed));
   if (req.generic.help) [[unlikely]] {
     s.reply->Append("help",
                     "help for: " + std::string(s.row->name) + " " + std::string(s.row->help));
@@ -424,9 +422,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   const bool long_request = IsLong(s);
   ParseWork work(&*s.op);
   if (s.row->run_now != nullptr && !s.fail && !waits && !long_request) {
-    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
+    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply))
       return Finish(c, s, out, std::move(*answer));
-    }
     s.reply->Abandon();
     s.reply.emplace(out);
   }
