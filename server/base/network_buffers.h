@@ -1,34 +1,95 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 
 namespace mayfly {
+
+/// Those who wait for room of one kind. Anybody may take what room there is until the first of them
+/// has waited for kPatienceMicros; from then on it is the first one's turn, so that nobody waits for
+/// ever while others come and take. Times are MonotonicMicros. Threads: any.
+class WaitLine {
+ public:
+  static constexpr int64_t kPatienceMicros = 1'000'000;
+
+  /// One who waits; leaves the line at the end of its life.
+  class Place {
+   public:
+    explicit Place(WaitLine& line) : line_(line) {}
+    ~Place();
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    /// Joins the line, unless it is in it already.
+    void Enter(int64_t now);
+    /// Whether it may take what room there is.
+    bool MayTake(int64_t now) const {
+      const int64_t since = line_.since_.load(std::memory_order_relaxed);
+      return since == 0 || now - since < kPatienceMicros ||
+             line_.first_.load(std::memory_order_relaxed) == number_;
+    }
+
+   private:
+    WaitLine& line_;
+    uint64_t number_ = 0;  // 0: not in the line
+  };
+
+  bool empty() const { return since_.load(std::memory_order_relaxed) == 0; }
+  /// How long the first one has waited.
+  int64_t Waited(int64_t now) const {
+    const int64_t since = since_.load(std::memory_order_relaxed);
+    return since == 0 ? 0 : std::max<int64_t>(0, now - since);
+  }
+
+ private:
+  void Tell();  // REQUIRES: mutex_ is held
+  std::mutex mutex_;
+  std::map<uint64_t, int64_t> waiting_;  // number -> since when
+  uint64_t last_ = 0;
+  std::atomic<int64_t> since_{0};
+  std::atomic<uint64_t> first_{0};
+};
 
 /// What messages on their way in and replies on their way out take, beyond a small buffer a
 /// connection, over the whole process: a hundred clients that send 48 MB each, or that do not read
 /// what they asked for, must not end it. Threads: any.
 ///
-/// A message waits in the client's socket until there is room for all of it. Clients that make
-/// others wait and do not get on with their own are disconnected (Connection::Tick).
+/// A message waits in the client's socket until there is room for all of it, and a batch of
+/// documents is read when there is room for replies. Replies have half of the room, messages above
+/// kModest three quarters: one kind never keeps the others out. Clients that make others wait and
+/// do not get on with their own are disconnected (Connection::Tick).
 class NetworkBuffers {
  public:
   static constexpr size_t kSmall = 64 * 1024;  ///< a buffer up to this waits for no room
+  static constexpr size_t kModest = 1 << 20;   ///< messages up to this have the last quarter
 
   /// Whether `bytes` more may be held; then they are counted. Always when nothing is held yet.
   bool TryTake(size_t bytes) {
     const auto n = static_cast<int64_t>(bytes);
+    const int64_t limit = limit_.load(std::memory_order_relaxed);
     const int64_t before = used_.fetch_add(n, std::memory_order_relaxed);
-    if (before == 0 || before + n <= limit_.load(std::memory_order_relaxed)) return true;
+    if (before == 0 || before + n <= (bytes > kModest ? limit / 4 * 3 : limit)) return true;
     used_.fetch_sub(n, std::memory_order_relaxed);
     return false;
   }
-  /// What is there already, room or not.
-  void Take(size_t bytes) {
-    used_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
-  }
   void Give(size_t bytes) {
     used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  }
+  /// A reply that is there already, room or not.
+  void TakeReply(size_t bytes) {
+    used_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+    replies_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  }
+  void GiveReply(size_t bytes) {
+    replies_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+    used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  }
+  /// Whether another large reply may be made.
+  bool ReplyRoom() const {
+    const int64_t limit = limit_.load(std::memory_order_relaxed);
+    return replies() < limit / 2 && used() < limit;
   }
   /// The buffers up to kSmall that are not an idle client's: they never wait, and a limit of the
   /// same size is theirs alone, so that many of them do not keep a large message out.
@@ -42,12 +103,12 @@ class NetworkBuffers {
   void AddWaiter(int n) { waiting_.fetch_add(n, std::memory_order_relaxed); }
   /// Somebody waits for room, or replies or small buffers have taken more than there is.
   bool Short() const {
-    return waiting_.load(std::memory_order_relaxed) > 0 ||
+    return waiting_.load(std::memory_order_relaxed) > 0 || !reply_line.empty() ||
            used() > limit_.load(std::memory_order_relaxed) ||
            small() > limit_.load(std::memory_order_relaxed);
   }
-  bool Full() const { return used() >= limit_.load(std::memory_order_relaxed); }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
+  int64_t replies() const { return replies_.load(std::memory_order_relaxed); }
   int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
   void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
@@ -59,9 +120,18 @@ class NetworkBuffers {
   int64_t looks() const { return looks_.load(std::memory_order_relaxed); }
   void AddLook() { looks_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Who waits for room for a message (by its size) or for replies.
+  WaitLine& message_line(size_t bytes) { return bytes > kModest ? large_line_ : modest_line_; }
+  WaitLine reply_line;
+  /// How long somebody has waited for room, in any line.
+  int64_t LongestWait(int64_t now) const {
+    return std::max({large_line_.Waited(now), modest_line_.Waited(now), reply_line.Waited(now)});
+  }
+
  private:
-  std::atomic<int64_t> used_{0}, waiting_{0}, limit_{int64_t{512} << 20}, stuck_micros_{5'000'000},
-      looks_{0}, small_{0};
+  std::atomic<int64_t> used_{0}, replies_{0}, waiting_{0}, limit_{int64_t{512} << 20},
+      stuck_micros_{5'000'000}, looks_{0}, small_{0};
+  WaitLine large_line_, modest_line_;
 };
 
 NetworkBuffers& TheNetworkBuffers();

@@ -71,15 +71,22 @@ Awaitable<void> CommandContext::MoveToWorker() {
 
 Awaitable<Result<void>> CommandContext::MoveToWorkerWithRoom() {
   constexpr int64_t kPollMicros = 10'000, kLongestMicros = 30'000'000;
+  NetworkBuffers& buffers = TheNetworkBuffers();
+  WaitLine::Place place(buffers.reply_line);
   int64_t until = 0;
   for (;;) {
     // Asked on the worker: what was asked for at the same time has had its turn before.
     co_await MoveToWorker();
-    if (!TheNetworkBuffers().Full()) [[likely]]
+    if (buffers.reply_line.empty() && buffers.ReplyRoom()) [[likely]]
       co_return Ok();
     const int64_t now = server.clock().MonotonicMicros();
+    if (place.MayTake(now) && buffers.ReplyRoom()) co_return Ok();
+    place.Enter(now);
     if (until == 0) until = now + kLongestMicros;
-    if (now >= until) co_return Ok();
+    if (now >= until)
+      co_return Error{ErrorCode::kExceededMemoryLimit,
+                      "there was no room for another reply for half a minute: too many clients do "
+                      "not read theirs; try again later"};
     MAYFLY_CO_TRY(co_await SleepUntil(now + kPollMicros));
   }
 }

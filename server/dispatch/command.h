@@ -154,8 +154,8 @@ struct CommandContext {
   Awaitable<void> MoveToWorker();
   /// The same for a read whose reply may be large: only once the replies under way leave room for
   /// another one (NetworkBuffers), so that a crowd of clients that ask for 16 MB each, or do not
-  /// read what they asked for, takes no more memory than there is. After half a minute without room
-  /// the read goes on all the same. Errors: those of SleepUntil.
+  /// read what they asked for, takes no more memory than there is. Errors: those of SleepUntil;
+  /// after half a minute without room ExceededMemoryLimit 146.
   Awaitable<Result<void>> MoveToWorkerWithRoom();
   /// Moves it back to the connection's io thread. The dispatcher does so itself before it writes
   /// the reply.

@@ -9,19 +9,91 @@ namespace mayfly {
 namespace {
 
 constexpr uint32_t kTruncateAt = 1000;
+/// Of a longer command that is to be cut only the first fields are looked at, as far as they have so
+/// many bytes, and as many fields for its comment.
+constexpr size_t kMostCopied = 4 * 1024;
+constexpr int kMostFields = 100;
 /// With whole commands asked for: when those so far have this many bytes, the others are cut all
 /// the same.
 constexpr size_t kMaxWholeCommands = size_t{32} << 20;
 
-void AppendCommand(BsonView command, bool truncate, BsonBuilder& b) {
-  if (!truncate || command.size() <= kTruncateAt) {
-    b.Append("command", command);
+/// What is shown of a client, copied while it is locked: its io thread waits meanwhile, so nothing
+/// is rendered there.
+struct Taken {
+  std::string desc, address, app_name, session, db;
+  int64_t connection_id = 0, start_micros = 0;
+  uint64_t op_id = 0;
+  bool active = false, kill_pending = false;
+  bool cut = false;        ///< the command is shown as text
+  size_t whole_bytes = 0;  ///< of a command that `command` has only the first fields of; else 0
+  BsonDocument metadata, command, comment;
+  std::string name, collection;  ///< of the command, and the value of its first field if a string
+  std::string_view op = "none";
+  std::string ns, plan_summary;
+  BsonDocument originating;  ///< the command that a getMore goes on with
+};
+
+/// With a long command cut to kTruncateAt letters, if `truncate` says so.
+Taken Take(const ClientSlot::View& v, bool truncate) {
+  Taken t;
+  t.desc = v.slot.desc;
+  t.address = v.slot.address;
+  t.app_name = v.app_name;
+  t.connection_id = v.slot.connection_id;
+  if (!v.metadata.empty()) t.metadata = BsonDocument(v.metadata);
+  t.active = v.op != nullptr;
+  if (!t.active) return t;
+  t.op_id = v.op->id;
+  t.session = v.session;
+  t.db = v.db;
+  t.start_micros = v.start_micros;
+  t.kill_pending = v.kill_pending;
+  if (const OperationReport* r = v.report; r != nullptr) {
+    t.op = r->op;
+    t.ns = r->ns;
+    t.plan_summary = r->plan_summary.substr(0, kMostCopied);
+    const BsonView from = r->originating_command.view();
+    if (!truncate || from.size() <= kMostCopied)
+      t.originating = BsonDocument(from);
+    else
+      t.originating = BuildBson([&](BsonBuilder& b) {
+        b.Append("$truncated", std::to_string(from.size()) + " bytes of " +
+                                   std::string(from.First().name.substr(0, kTruncateAt)));
+      });
+  }
+  t.cut = truncate && v.command.size() > kTruncateAt;
+  const BsonElement first = v.command.First();
+  t.name = first.name.substr(0, kTruncateAt);
+  if (first.value.IsString() && first.value.size() <= kTruncateAt)
+    t.collection = first.value.String();
+  if (!t.cut || v.command.size() <= kMostCopied)
+    t.command = BsonDocument(v.command);
+  else
+    t.whole_bytes = v.command.size();
+  if (!t.cut) return t;
+  int fields = 0;
+  BsonDocument front = BuildBson([&](BsonBuilder& b) {
+    size_t bytes = 0;
+    for (const BsonElement& e : v.command) {
+      if (++fields > kMostFields) break;
+      if (e.name == "comment" && e.value.size() <= kTruncateAt)
+        t.comment = BuildBson([&](BsonBuilder& c) { c.Append("comment", e.value); });
+      if (bytes <= kMostCopied) bytes += e.name.size() + e.value.size() + 2;
+      if (bytes <= kMostCopied) b.Append(e.name, e.value);
+    }
+  });
+  if (t.whole_bytes != 0) t.command = std::move(front);
+  return t;
+}
+
+void AppendCommand(const Taken& t, BsonBuilder& b) {
+  if (!t.cut) {
+    b.Append("command", t.command);
     return;
   }
-  // The whole command is rendered only when it is short enough for that to be quick.
-  std::string text = command.size() <= 64 * 1024 ? ToRelaxedJson(command)
-                                                 : std::to_string(command.size()) + " bytes of " +
-                                                       std::string(command.First().name);
+  std::string text = ToRelaxedJson(t.command);
+  if (t.whole_bytes != 0 && text.size() < kTruncateAt)
+    text = std::to_string(t.whole_bytes) + " bytes of " + t.name + ", beginning with " + text;
   if (text.size() > kTruncateAt) {
     size_t n = kTruncateAt;
     while (n > 0 && (static_cast<uint8_t>(text[n]) & 0xC0) == 0x80) --n;
@@ -29,14 +101,53 @@ void AppendCommand(BsonView command, bool truncate, BsonBuilder& b) {
   }
   BsonBuilder c = b.OpenDocument("command");
   c.Append("$truncated", text);
-  if (BsonValue comment = command["comment"]; !comment.missing() && comment.size() <= kTruncateAt)
-    c.Append("comment", comment);
+  if (!t.comment.view().empty()) c.AppendAll(t.comment.view());
 }
 
 void AppendSession(std::string_view name, std::string_view id, BsonBuilder& b) {
   if (id.empty()) return;
   BsonBuilder lsid = b.OpenDocument(name);
   lsid.AppendBinary("id", 4, id);
+}
+
+void AppendOperation(std::string_view host, std::string_view now_text, int64_t now_micros,
+                     const std::vector<Catalog::BuildProgress>& builds, const Taken& t,
+                     BsonBuilder& b) {
+  b.Append("type", "op").Append("host", host).Append("desc", t.desc);
+  if (t.connection_id != 0) {
+    b.Append("connectionId", t.connection_id).Append("client", t.address);
+    if (!t.app_name.empty()) b.Append("appName", t.app_name);
+    if (!t.metadata.view().empty()) b.Append("clientMetadata", t.metadata);
+  }
+  b.Append("active", t.active).Append("currentOpTime", now_text);
+  if (!t.active) return;
+  b.OpenArray("effectiveUsers").Done();
+  b.Append("threaded", true).Append("opid", static_cast<int64_t>(t.op_id));
+  AppendSession("lsid", t.session, b);
+  const int64_t micros = now_micros - t.start_micros;
+  b.Append("secs_running", micros / 1'000'000).Append("microsecs_running", micros);
+  b.Append("op", t.op);
+  std::string ns = t.ns;
+  if (ns.empty() && !t.db.empty())
+    ns.append(t.db).append(1, '.').append(t.collection.empty() ? "$cmd" : t.collection);
+  b.Append("ns", ns).Append("redacted", false);
+  AppendCommand(t, b);
+  if (!t.originating.view().empty()) b.Append("originatingCommand", t.originating);
+  if (!t.plan_summary.empty()) b.Append("planSummary", t.plan_summary);
+  for (const Catalog::BuildProgress& build : builds) {
+    if (build.op_id != t.op_id || build.op_id == 0) continue;
+    b.Append("msg", "Index Build: " +
+                        std::to_string(build.total ? build.done * 100 / build.total : 0) + "%");
+    BsonBuilder p = b.OpenDocument("progress");
+    p.Append("done", build.done).Append("total", build.total);
+  }
+  if (t.kill_pending) b.Append("killPending", true);
+  b.Append("numYields", int64_t{0});
+  b.OpenDocument("locks").Done();
+  b.Append("waitingForLock", false);
+  b.OpenDocument("lockStats").Done();
+  b.Append("waitingForFlowControl", false);
+  b.OpenDocument("flowControlStats").Done();
 }
 
 }  // namespace
@@ -52,53 +163,19 @@ std::vector<BsonDocument> CollectOperations(const CommandContext& ctx,
   std::vector<Catalog::BuildProgress> builds;
   if (server.has_storage()) builds = server.storage().catalog().Builds();
 
+  // The registry is locked while it is gone through, and connections that come and go wait for it.
+  std::vector<Taken> taken;
   server.operations().ForEach([&](const ClientSlot::View& v) {
     if (v.op == nullptr && !options.idle_connections) return;
     if (options.own_only && &v.slot != ctx.client) return;
-    out.push_back(BuildBson([&](BsonBuilder& b) {
-      b.Append("type", "op").Append("host", server.host_and_port()).Append("desc", v.slot.desc);
-      if (v.slot.connection_id != 0) {
-        b.Append("connectionId", v.slot.connection_id).Append("client", v.slot.address);
-        if (!v.app_name.empty()) b.Append("appName", v.app_name);
-        if (!v.metadata.empty()) b.Append("clientMetadata", v.metadata);
-      }
-      b.Append("active", v.op != nullptr).Append("currentOpTime", now_text);
-      if (v.op == nullptr) return;
-      b.OpenArray("effectiveUsers").Done();
-      b.Append("threaded", true).Append("opid", static_cast<int64_t>(v.op->id));
-      AppendSession("lsid", v.session, b);
-      const int64_t micros = now_micros - v.start_micros;
-      b.Append("secs_running", micros / 1'000'000).Append("microsecs_running", micros);
-      const OperationReport* r = v.report;
-      b.Append("op", r ? r->op : std::string_view("none"));
-      std::string ns = r ? r->ns : std::string();
-      if (ns.empty() && !v.db.empty()) {
-        const BsonValue first = v.command.First().value;
-        ns.append(v.db).append(1, '.').append(first.IsString() ? first.String()
-                                                               : std::string_view("$cmd"));
-      }
-      b.Append("ns", ns).Append("redacted", false);
-      whole += v.command.size();
-      AppendCommand(v.command, options.truncate || whole > kMaxWholeCommands, b);
-      if (r != nullptr && !r->originating_command.view().empty())
-        b.Append("originatingCommand", r->originating_command);
-      if (r != nullptr && !r->plan_summary.empty()) b.Append("planSummary", r->plan_summary);
-      for (const Catalog::BuildProgress& build : builds) {
-        if (build.op_id != v.op->id || build.op_id == 0) continue;
-        b.Append("msg", "Index Build: " +
-                            std::to_string(build.total ? build.done * 100 / build.total : 0) + "%");
-        BsonBuilder p = b.OpenDocument("progress");
-        p.Append("done", build.done).Append("total", build.total);
-      }
-      if (v.kill_pending) b.Append("killPending", true);
-      b.Append("numYields", int64_t{0});
-      b.OpenDocument("locks").Done();
-      b.Append("waitingForLock", false);
-      b.OpenDocument("lockStats").Done();
-      b.Append("waitingForFlowControl", false);
-      b.OpenDocument("flowControlStats").Done();
-    }));
+    whole += v.command.size();
+    if (v.report != nullptr) whole += v.report->originating_command.view().size();
+    taken.push_back(Take(v, options.truncate || whole > kMaxWholeCommands));
   });
+  for (const Taken& t : taken)
+    out.push_back(BuildBson([&](BsonBuilder& b) {
+      AppendOperation(server.host_and_port(), now_text, now_micros, builds, t, b);
+    }));
 
   // Builds that nobody waits for any more: resumed at start-up.
   for (const Catalog::BuildProgress& build : builds) {

@@ -31,9 +31,13 @@ constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its 
 constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
 constexpr size_t kMostRead = 256 * 1024;  // of a large message at once: then others have their turn
 constexpr size_t kMostWritten = 512 * 1024;  // of replies at once, likewise
-/// How much of a message has to come behind NetworkBuffers::stuck_micros while others wait for
-/// room.
+/// How much of a message has to come, and of a reply has to be taken, behind
+/// NetworkBuffers::stuck_micros while others wait for room.
 constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
+/// For each time that somebody has waited so long, twice as much, and half as long without any …
+constexpr int64_t kDoubleMicros = 3'000'000;
+constexpr int64_t kMostDoubles = 10;
+constexpr int64_t kLeastStuckMicros = 500'000;  // … but not less than this
 constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
 constexpr size_t kCompressorAt = kMessageHeaderSize + 8;  // its number in an OP_COMPRESSED
 constexpr uint8_t kExtraTicks = 10;  // so long one above the limit may be silent
@@ -77,6 +81,26 @@ NetworkBuffers& TheNetworkBuffers() {
   return buffers;
 }
 
+void WaitLine::Tell() {
+  first_ = waiting_.empty() ? 0 : waiting_.begin()->first;
+  since_ = waiting_.empty() ? 0 : waiting_.begin()->second;
+}
+
+void WaitLine::Place::Enter(int64_t now) {
+  if (number_ != 0) return;
+  std::lock_guard l(line_.mutex_);
+  line_.waiting_.emplace(line_.last_ + 1, now);
+  number_ = ++line_.last_;
+  line_.Tell();
+}
+
+WaitLine::Place::~Place() {
+  if (number_ == 0) return;
+  std::lock_guard l(line_.mutex_);
+  line_.waiting_.erase(number_);
+  line_.Tell();
+}
+
 Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
                        bool unix_socket, ConnectionGate::Ticket ticket)
     : thread_(thread),
@@ -99,7 +123,8 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 }
 
 Connection::~Connection() {
-  TheNetworkBuffers().Give(in_counted_ + out_counted_ + unpacked_counted_);
+  TheNetworkBuffers().Give(in_counted_ + unpacked_counted_);
+  TheNetworkBuffers().GiveReply(out_counted_);
   TheNetworkBuffers().GiveSmall(in_small_);
   ServerMetrics& m = thread_.server().metrics();
   m.connections.current.Add(-1);
@@ -210,10 +235,13 @@ void Connection::ReleaseBuffers() {
 void Connection::CountOut(size_t least) {
   const size_t n = out_.capacity() > least ? out_.capacity() : 0;
   if (n == out_counted_) return;
-  TheNetworkBuffers().Give(out_counted_);
-  TheNetworkBuffers().Take(n);
+  TheNetworkBuffers().GiveReply(out_counted_);
+  TheNetworkBuffers().TakeReply(n);
   out_counted_ = n;
 }
+
+// Not what gathers up to kFlushBytes: a connection must not keep itself from making the next reply.
+void Connection::CountReply() { CountOut(NetworkBuffers::kModest); }
 
 Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   NetworkBuffers& buffers = TheNetworkBuffers();
@@ -221,10 +249,13 @@ Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   const Clock& clock = thread_.server().clock();
   const int64_t patience =
       more > MemoryPressure::kLarge ? clock.MonotonicMicros() + MemoryPressure::kMostMicros : 0;
+  WaitLine::Place place(buffers.message_line(more));
   auto take = [&] {
-    if (patience != 0 && TheMemoryPressure().High() && clock.MonotonicMicros() < patience)
-      return false;
-    return buffers.TryTake(more);
+    const int64_t now = clock.MonotonicMicros();
+    if (patience != 0 && TheMemoryPressure().High() && now < patience) return false;
+    if (place.MayTake(now) && buffers.TryTake(more)) return true;
+    place.Enter(now);
+    return false;
   };
   if (!take()) {
     IoTimer pause(thread_.executor());
@@ -244,7 +275,8 @@ Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
 
 Awaitable<bool> Connection::WriteAll() {
   CountOut(kSmallBuffer);  // it waits for the client, who may never come
-  write_since_ = thread_.server().clock().MonotonicMicros();
+  write_since_ = write_begun_ = thread_.server().clock().MonotonicMicros();
+  write_from_ = out_sent_;
   bool good = true;
   while (good && !out_.empty()) {
     auto [error] =
@@ -262,13 +294,23 @@ void Connection::CloseIfStuck() {
   TheNetworkBuffers().AddLook();
   if (!TheNetworkBuffers().Short()) return;
   const int64_t now = thread_.server().clock().MonotonicMicros();
-  const int64_t stuck = TheNetworkBuffers().stuck_micros();
-  const int64_t late = now - large_since_ - stuck;
-  const bool slow_in =
-      large_since_ != 0 && reading_ && in_counted_ + in_small_ != 0 && late > 0 &&
-      static_cast<int64_t>(in_end_ - in_begin_) < late / 1000 * kSlowBytesPerSecond / 1000;
-  const bool stuck_out = write_since_ != 0 && out_counted_ != 0 && now - write_since_ > stuck;
-  if (!slow_in && !stuck_out) return;
+  // Who waits for long makes those who hold something hurry: in the end the slow ones go, whatever
+  // it is that they do.
+  const int64_t doubles =
+      std::min(TheNetworkBuffers().LongestWait(now) / kDoubleMicros, kMostDoubles);
+  const int64_t rate = kSlowBytesPerSecond << doubles;
+  const int64_t most = TheNetworkBuffers().stuck_micros();
+  const int64_t stuck = std::max(std::min(most, kLeastStuckMicros), most >> doubles);
+  const auto too_slow = [&](int64_t since, size_t bytes) {
+    const int64_t late = now - since - stuck;
+    return late > 0 && static_cast<int64_t>(bytes) < late / 1000 * rate / 1000;
+  };
+  const bool slow_in = large_since_ != 0 && reading_ && in_counted_ + in_small_ != 0 &&
+                       too_slow(large_since_, in_end_ - in_begin_);
+  const bool slow_out =
+      write_since_ != 0 && out_counted_ != 0 &&
+      (now - write_since_ > stuck || too_slow(write_begun_, out_sent_ - write_from_));
+  if (!slow_in && !slow_out) return;
   thread_.server().log().Write(
       LogSeverity::kWarning, LogComponent::kNetwork, 9000112,
       "Ending a connection that holds much memory and does not get on, while others wait for it",
@@ -563,6 +605,9 @@ Awaitable<bool> Connection::FinishAsync() {
       open = co_await WriteAll();
       if (!open) break;
     }
+    // What it has been sent must not take the room that its next reply waits for.
+    if (out_.capacity() > kKeptBuffer) std::string().swap(out_);
+    CountOut(kKeptBuffer);
     // One that waits for nothing would answer for as long as its client reads.
     co_await Yield();
     if (!s.ctx->next_body.view().empty()) {

@@ -61,6 +61,9 @@ class Connection : public boost::intrusive::list_base_hook<> {
   void Drain();
   /// Waits no longer for the client to take its replies.
   void Abort();
+  /// Counts the reply that the running operation has made, when it is large. Any thread, while the
+  /// connection waits for that operation.
+  void CountReply();
 
  private:
   enum class Step { kDone, kAsync, kClose };
@@ -116,6 +119,8 @@ class Connection : public boost::intrusive::list_base_hook<> {
   int64_t large_since_ = 0;  ///< MonotonicMicros when the large message at the front began; 0: none
   int64_t write_since_ =
       0;  ///< MonotonicMicros when the client last took something of a reply; 0: it has all
+  int64_t write_begun_ = 0;  ///< MonotonicMicros when it began to be waited for
+  size_t write_from_ = 0;    ///< out_sent_ then
   std::unique_ptr<char[]> in_;
   size_t in_capacity_ = 0, in_begin_ = 0, in_end_ = 0;
   std::string out_;

@@ -30,6 +30,10 @@ constexpr size_t kMaxErrorMessage = 16 * 1024;
 /// A request of more bytes than this goes to a worker: whatever the command does with it may take
 /// long.
 constexpr int32_t kShortRequest = 4 * 1024;
+/// A reply of more bytes than this is compressed, or given its checksum, on a worker: zlib takes
+/// some 50 ns for a byte, the others take 10.
+constexpr size_t kLongReply = 64 * 1024;
+constexpr size_t kLongZlibReply = 16 * 1024;
 
 /// Fields that API version 1 leaves out of commands it has (manual: "Stable API", parameters).
 struct StrictRow {
@@ -94,6 +98,22 @@ bool MayCompress(std::string_view command) {
   for (std::string_view n : kNever)
     if (n == command) return false;
   return true;
+}
+
+/// The client wants no reply, or gets none.
+bool Silent(const RequestState& s) {
+  return (!s.legacy && (s.msg.flags & kMsgMoreToCome) != 0) || s.ctx->close_connection;
+}
+
+bool Compresses(const RequestState& s) {
+  return s.compressor != Compressor::kNone && MayCompress(s.request.name);
+}
+
+/// Whether Seal would hold an io thread.
+bool LongToSeal(const RequestState& s, size_t bytes) {
+  if (bytes <= kLongZlibReply || Silent(s)) return false;
+  if (Compresses(s) && s.compressor == Compressor::kZlib) return true;
+  return bytes > kLongReply && (Compresses(s) || (s.checksum && !s.legacy));
 }
 
 /// A message may quote what a client sent; drivers decode it strictly.
@@ -374,6 +394,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
                                .report = s.report});
   s.row = nullptr;
   s.fail.reset();
+  s.answer.reset();
   CommandRequest& req = s.request;
   Result<void> parsed = Ok();
   if (s.legacy) {
@@ -408,15 +429,11 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     s.row->counters->total.fetch_add(1, std::memory_order_relaxed);
     if (!(s.row->flags & kCountsItself)) metrics.opcounters.command.Add();
   }
-  if (!parsed) {
-    Finish(c, s, out, std::move(parsed));
-    return true;
-  }
+  if (!parsed) return Finish(c, s, out, std::move(parsed));
   if (req.generic.help) [[unlikely]] {
     s.reply->Append("help",
                     "help for: " + std::string(s.row->name) + " " + std::string(s.row->help));
-    Finish(c, s, out, Ok());
-    return true;
+    return Finish(c, s, out, Ok());
   }
   // A read at a point in time, or behind one, waits for it first.
   const bool waits = (server_.replica_set() != nullptr &&
@@ -425,10 +442,8 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   const bool long_request = IsLong(s);
   ParseWork work(&*s.op);
   if (s.row->run_now != nullptr && !s.fail && !waits && !long_request) {
-    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply)) {
-      Finish(c, s, out, std::move(*answer));
-      return true;
-    }
+    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply))
+      return Finish(c, s, out, std::move(*answer));
     s.reply->Abandon();
     s.reply.emplace(out);
   }
@@ -442,11 +457,11 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   } catch (...) {
     parsed = Unexpected(s);
   }
-  Finish(c, s, out, std::move(parsed));
-  return true;
+  return Finish(c, s, out, std::move(parsed));
 }
 
 Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out) {
+  if (s.answer) co_return co_await FinishLong(c, s, out);
   Result<void> result = Ok();
   CommandContext& ctx = *s.ctx;
   if (s.fail && s.fail->block_ms > 0) {
@@ -469,9 +484,13 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
     result = co_await replication_gate::WaitBefore(ctx);
   if (result) {
-    if ((s.row->flags & kWorker) || IsLong(s)) {
+    if ((s.row->flags & kWorker) && (s.row->flags & kSecondaryOptIn)) {
+      // Reads of data, however large.
+      result = co_await ctx.MoveToWorkerWithRoom();
+      if (result) result = ctx.CheckNow();  // it may have waited long for its turn
+    } else if ((s.row->flags & kWorker) || IsLong(s)) {
       co_await ctx.MoveToWorker();
-      result = ctx.CheckNow();  // it may have waited long for its turn
+      result = ctx.CheckNow();
     }
     try {
       if (result && s.row->run != nullptr)
@@ -484,7 +503,10 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
     if (ctx.read_shape != 0)
       server_.short_reads().Took(ctx.read_shape,
                                  server_.clock().MonotonicMicros() - s.start_micros);
-    if (ctx.on_worker) co_await ctx.MoveToIo();
+    if (ctx.on_worker) {
+      c.CountReply();  // before the next one is made
+      co_await ctx.MoveToIo();
+    }
     if (set != nullptr && (s.row->flags & kTakesWriteConcern) &&
         replication_gate::MustWaitAfter(ctx) && s.request.db != "local") {
       if (result) {
@@ -503,10 +525,40 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       }
     }
   }
-  Finish(c, s, out, std::move(result));
+  const bool finished = Finish(c, s, out, std::move(result));
+  if (!finished) co_await FinishLong(c, s, out);
 }
 
-void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result<void> result) {
+bool Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result<void> result) {
+  result = Complete(s, out, std::move(result));
+  if (LongToSeal(s, out.size() - s.reply_start)) [[unlikely]] {
+    s.answer.emplace(std::move(result));
+    return false;
+  }
+  Seal(s, out);
+  Account(c, s, out, result);
+  return true;
+}
+
+Awaitable<void> Dispatcher::FinishLong(Connection& c, RequestState& s, std::string& out) {
+  co_await s.ctx->MoveToWorker();
+  // What goes wrong here ends the connection, but on its own thread.
+  std::exception_ptr failed;
+  try {
+    c.CountReply();
+    Seal(s, out);
+    c.CountReply();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  co_await s.ctx->MoveToIo();
+  if (failed) std::rethrow_exception(failed);
+  const Result<void> result = std::move(*s.answer);
+  s.answer.reset();
+  Account(c, s, out, result);
+}
+
+Result<void> Dispatcher::Complete(RequestState& s, std::string& out, Result<void> result) {
   ServerMetrics& metrics = server_.metrics();
   if (result && s.reply->size() > static_cast<size_t>(kMaxBsonInternalSize)) [[unlikely]]
     result =
@@ -558,22 +610,25 @@ void Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result
     char* flags = out.data() + s.reply_start + kMessageHeaderSize;
     StoreLe<uint32_t>(flags, LoadLe<uint32_t>(flags) | kMsgMoreToCome);
   }
-  const bool silent = (!s.legacy && (s.msg.flags & kMsgMoreToCome) != 0) || s.ctx->close_connection;
-  if (silent) {
-    out.resize(s.reply_start);
-  } else {
-    FinishMessage(out, s.reply_start);
-    metrics.network.bytes_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
-    if (s.compressor != Compressor::kNone && MayCompress(s.request.name)) {
-      const auto before = static_cast<int64_t>(out.size() - s.reply_start);
-      if (CompressMessage(out, s.reply_start, s.compressor)) {
-        ServerMetrics::Compression& m = metrics.compression(static_cast<int>(s.compressor));
-        m.compressed_in.Add(before);
-        m.compressed_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
-      }
-    }
-  }
+  if (Silent(s)) out.resize(s.reply_start);
+  return result;
+}
 
+void Dispatcher::Seal(RequestState& s, std::string& out) {
+  if (Silent(s)) return;
+  ServerMetrics& metrics = server_.metrics();
+  FinishMessage(out, s.reply_start);
+  const auto before = static_cast<int64_t>(out.size() - s.reply_start);
+  metrics.network.bytes_out.Add(before);
+  if (!Compresses(s) || !CompressMessage(out, s.reply_start, s.compressor)) return;
+  ServerMetrics::Compression& m = metrics.compression(static_cast<int>(s.compressor));
+  m.compressed_in.Add(before);
+  m.compressed_out.Add(static_cast<int64_t>(out.size() - s.reply_start));
+}
+
+void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
+                         const Result<void>& result) {
+  ServerMetrics& metrics = server_.metrics();
   const int64_t micros = server_.clock().MonotonicMicros() - s.start_micros - s.ctx->waited_micros;
   const Operation& op = *s.op;
   if (op.docs_examined | op.keys_examined | op.n_returned) {

@@ -29,6 +29,9 @@ struct RequestState {
   int32_t reply_id = 0;
   int64_t start_micros = 0;
   bool slot_begun = false;
+  /// What the command came to, when its reply is complete but still to be compressed or given a
+  /// checksum, which takes longer than an io thread may be held (Dispatcher::Run goes on).
+  std::optional<Result<void>> answer;
   std::optional<FailCommandAction> fail;  ///< of the fail point failCommand
   std::string repeat_body;                ///< body of the exhaust command that runs again
 };
@@ -59,8 +62,14 @@ class Dispatcher {
   /// Inside a catch block: logs the exception, which is a bug of ours, and makes it the answer
   /// InternalError.
   Error Unexpected(const RequestState& s);
-  /// Ends the reply and the bookkeeping of the operation.
-  void Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
+  /// Ends the reply and the bookkeeping of the operation. False: FinishLong must be awaited.
+  bool Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
+  Awaitable<void> FinishLong(Connection& c, RequestState& s, std::string& out);
+  /// Ends the body of the reply.
+  Result<void> Complete(RequestState& s, std::string& out, Result<void> result);
+  /// The length of the reply, its checksum, its compressed form.
+  void Seal(RequestState& s, std::string& out);
+  void Account(Connection& c, RequestState& s, const std::string& out, const Result<void>& result);
   void Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes);
   void RecordTop(Connection& c, const RequestState& s, int64_t micros);
   /// What failCommand says instead of running the command, if it does.

@@ -6,7 +6,7 @@ import os, random, signal, socket, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client, launch
+from run import ROOT, WATCHED, Client, held, launch, report_held
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
@@ -31,6 +31,13 @@ class Checks:
         """Prints the line that scripts/test reads, and ends the program."""
         print(f"{name}: {self.passed} passed, {self.failed} failed")
         sys.exit(self.failed != 0)
+
+
+def check_held(check, data):
+    """That no command held an io thread of the server on `data`, which was started with WATCHED, for too long."""
+    seen, too_long = held(BINARY, data + ".log")
+    report_held(seen)
+    check(not too_long, f"held a thread that serves connections too long: {', '.join(too_long)}")
 
 
 def run_parts(name, parts, check):

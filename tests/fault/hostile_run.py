@@ -4,8 +4,9 @@
 Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and compressed; once, half, slowly or
 again and again. Meanwhile another client (a process of its own) finds and updates a document all the time. Looked at for each attack:
 
-  - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s);
+  - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s), and with one whole, valid reply;
   - the other client's slowest round is at most 250 ms (and what the machine itself was late, measured by a third process);
+  - no command holds a thread that serves connections for more than 100 ms of the processor's time;
   - memory grows by at most 700 MB during an attack, and what the attacks leave behind stays below 600 MB;
   - descriptors come back when the attacker has gone.
 
@@ -14,12 +15,13 @@ again and again. Meanwhile another client (a process of its own) finds and updat
 MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated attacks go on, 0: until every one has been tried once (about an hour).
 MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
 """
-import itertools, multiprocessing, os, re, shutil, socket, struct, tempfile, time, zlib
+import itertools, multiprocessing, os, re, select, shutil, socket, struct, tempfile, threading, time, zlib
 
 import bson
+import bson.raw_bson
 
 import fault_test
-from fault_test import BINARY, ROOT, Checks, Client, free_port, rnd, run_parts, start, stop
+from fault_test import ROOT, WATCHED, Checks, Client, check_held, rnd, run_parts, start, stop
 
 SECONDS = float(os.environ.get("MAYFLY_HOSTILE_SECONDS", "60"))
 ONLY = os.environ.get("MAYFLY_HOSTILE_ONLY", "")
@@ -28,7 +30,7 @@ ANSWER = 8              # seconds within which an attack is answered
 GROWTH, LEFT = 700, 600  # MB
 check = Checks(quiet=True)
 work = tempfile.mkdtemp(prefix="mayfly-hostile-")
-proc, client = start(work + "/db", "--maxConns", "3000", "--setParameter", "enableTestCommands=1")
+proc, client = start(work + "/db", "--maxConns", "3000", "--setParameter", "enableTestCommands=1", *WATCHED)
 
 
 # --- BSON made by hand: what a driver would not send -------------------------------------------------------------------------------------------------
@@ -265,19 +267,19 @@ def note(what, value, name):
         worst[what] = (value, name)
 
 
-def attacked(w, name, attack):
-    """Runs an attack and looks at what it did to others."""
+def attacked(w, name, attack, growth_limit=GROWTH):
+    """Runs an attack, which returns what was wrong with the answers (None: nothing), and looks at what it did to others."""
     w.take()
     forget_peak()
     before, began = status("VmRSS"), time.monotonic()
-    answered = attack()
+    wrong = attack()
     took = time.monotonic() - began
     slowest, late, served = w.take()
     growth = status("VmHWM") - before if proc.poll() is None else 0
     check(proc.poll() is None, f"{name}: the server ended with {proc.poll()}")
-    check(answered, f"{name}: no answer")
+    check(wrong is None, f"{name}: {wrong}")
     check(served and slowest <= SLOWEST + 2 * late, f"{name}: another client waited {slowest * 1000:.0f} ms (the machine was {late * 1000:.0f} ms late)")
-    check(growth <= GROWTH, f"{name}: {growth} MB more")
+    check(growth <= growth_limit, f"{name}: {growth} MB more")
     note("latency", slowest * 1000, name)
     note("growth", growth, name)
     note("answer", took, name)
@@ -285,16 +287,53 @@ def attacked(w, name, attack):
         raise AssertionError("the server has ended")
 
 
-def ask(data, limit=ANSWER):
-    """Sends it on a connection of its own; whether an answer, or the end of the connection, came in time."""
+class Replies:
+    """The replies in a stream of bytes: each is looked at when it is whole."""
+
+    def __init__(self):
+        self.buffer, self.whole, self.wrong = bytearray(), 0, None
+
+    def feed(self, data):
+        self.buffer += data
+        while len(self.buffer) >= 16 and not self.wrong:
+            size, _, answers, op = struct.unpack_from("<iiii", self.buffer)
+            if not 16 < size <= 48_000_000 or op not in (1, 2013):
+                self.wrong = f"a reply of {size} bytes with the opcode {op}"
+            elif len(self.buffer) < size:
+                return
+            else:
+                self.look(bytes(self.buffer[36 if op == 1 else 21:size]), op)
+                del self.buffer[:size]
+                self.whole += 1
+
+    def look(self, body, op):
+        try:
+            # Every byte of it, without making objects of 16 MB: a driver would say no to what is not UTF-8 or ends too early.
+            doc = bson.decode(body) if len(body) < 1_000_000 else bson.raw_bson.RawBSONDocument(body)
+            if doc["ok"] not in (0, 1) or doc["ok"] == 0 and not (doc["errmsg"] and doc["code"]):
+                self.wrong = f"a reply that says {str(doc)[:300]}"
+        except Exception as e:
+            self.wrong = f"an invalid reply: {e!r}"[:500]
+
+
+def ask(data, limit=ANSWER, may_end=False):
+    """Sends it on a connection of its own: None when one whole and valid reply came in time and nothing behind it (or, if it may, the end of the
+    connection), else what was wrong."""
+    replies, end = Replies(), time.monotonic() + limit
     with socket.create_connection(("127.0.0.1", proc.port), limit) as s:
         try:
             s.sendall(data)
-            return len(s.recv(16)) >= 0
-        except (BrokenPipeError, ConnectionResetError):
-            return True
+            while not replies.whole and not replies.wrong:
+                s.settimeout(max(0.01, end - time.monotonic()))
+                part = s.recv(1 << 20)
+                if not part:
+                    return None if may_end and not replies.buffer else f"the connection ended after {len(replies.buffer)} bytes of a reply"
+                replies.feed(part)
+        except (BrokenPipeError, ConnectionResetError) as e:
+            return None if may_end and not replies.buffer else repr(e)
         except TimeoutError:
-            return False
+            return f"no answer, {len(replies.buffer)} bytes"
+    return replies.wrong or (f"{len(replies.buffer)} bytes behind the reply" if replies.buffer else None)
 
 
 # --- The parts --------------------------------------------------------------------------------------------------------------------------------------
@@ -338,18 +377,20 @@ def repeated():
         def pipelined(doc, n):
             def run():
                 with socket.create_connection(("127.0.0.1", proc.port), 30) as s:
-                    data, end, seen = message(doc) * n, time.monotonic() + 2, 0
+                    data, end, replies = message(doc) * n, time.monotonic() + 2, Replies()
                     s.settimeout(0.05)
+                    rest = b""
                     while time.monotonic() < end:
+                        rest = rest or data
                         try:
-                            s.send(data)
+                            rest = rest[s.send(rest):]
                         except TimeoutError:
                             pass
                         try:
-                            seen += len(s.recv(1 << 20))
+                            replies.feed(s.recv(1 << 20))
                         except TimeoutError:
                             pass
-                    return seen > 0
+                    return replies.wrong or (None if replies.whole else "no answer")
             return run
         for doc in ({"ping": 1, "$db": "admin"}, {"find": "c", "filter": {"_id": 1}, "$db": "hostile"}, {"find": "c", "batchSize": 1000, "singleBatch": True, "$db": "hostile"},
                     {"hello": 1, "$db": "admin"}, {"serverStatus": 1, "$db": "admin"}, {"listCommands": 1, "$db": "admin"}, {"getParameter": "*", "$db": "admin"},
@@ -361,7 +402,7 @@ def repeated():
             version = client.command("admin", {"hello": 1})["topologyVersion"]
             with socket.create_connection(("127.0.0.1", proc.port), 30) as s:
                 s.sendall(message({"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 0, "$db": "admin"}, 1 << 16))
-                end, seen = time.monotonic() + 3, 0
+                end, replies = time.monotonic() + 3, Replies()
                 s.settimeout(0.2)
                 while time.monotonic() < end:
                     try:
@@ -369,9 +410,9 @@ def repeated():
                     except TimeoutError:
                         continue
                     if not data:
-                        break
-                    seen += len(data)
-                return seen > 0
+                        return "the connection ended"
+                    replies.feed(data)
+                return replies.wrong or (None if replies.whole else "no answer")
         attacked(w, "exhaust hello without a wait", exhaust)
 
 
@@ -388,9 +429,11 @@ def slow_and_half():
                     s.sendall(data[:rnd.randrange(1, min(len(data), 300_000))])
                     sockets.append(s)
                 w.wait_rounds(50)
+                # Nothing is answered before it has come whole.
+                early = sum(len(s.recv(16)) for s in select.select(sockets, [], [], 0)[0])
                 for s in sockets:
                     s.close()
-                return True
+                return f"{early} bytes of answers to halves" if early else None
             return run
         ordinary = message({"find": "c", "filter": {"_id": 1}, "$db": "hostile"})
         attacked(w, "half of a small message, 1000 times", half(ordinary, 1000))
@@ -403,13 +446,23 @@ def slow_and_half():
                 for s in sockets:
                     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     s.sendall(ordinary[i:i + 1])
-            good = all(s.recv(16) for s in sockets)
+            wrong = None
             for s in sockets:
+                replies = Replies()
+                while not replies.whole and not replies.wrong:
+                    replies.feed(s.recv(1 << 16) or b"\xff" * 16)
+                wrong = wrong or replies.wrong
                 s.close()
-            return good
+            return wrong
         attacked(w, "byte by byte, 200 times", byte_by_byte)
-        attacked(w, "lengths that lie", lambda: all(ask(struct.pack("<iiii", n, 1, 0, op) + b"\xff" * 64, 3) or True for n in (-1, 0, 15, 16, 17, 2**31 - 1, 48_000_001)
-                                                    for op in (1, 2004, 2012, 2013)))
+
+        def lengths_that_lie():
+            for n in (-1, 0, 15, 16, 17, 2**31 - 1, 48_000_001):
+                for op in (1, 2004, 2012, 2013):
+                    wrong = ask(struct.pack("<iiii", n, 1, 0, op) + b"\xff" * 64, 3, may_end=True)
+                    if wrong:
+                        return f"{n} bytes, opcode {op}: {wrong}"
+        attacked(w, "lengths that lie", lengths_that_lie)
     end = time.monotonic() + 30
     while descriptors() > before + 20 and time.monotonic() < end:
         time.sleep(0.05)  # sleeps: polls until a deadline
@@ -470,6 +523,79 @@ def dear_writes():
         a.join()
 
 
+def slow_readers():
+    """Many who ask for much and take it in sips, never none; another client's large message and its read are served all the same."""
+    client.command("hostile", {"drop": "large"})
+    for i in range(16):
+        client.command("hostile", {"insert": "large", "documents": [{"_id": i, "s": "x" * 1_000_000}]})
+    set_up()
+    ended, threads = threading.Event(), []
+    ask_for = message({"find": "large", "batchSize": 1000, "$db": "hostile"}) * 2
+
+    def sip():
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+            s.settimeout(30)
+            try:
+                s.connect(("127.0.0.1", proc.port))
+                s.sendall(ask_for)
+                while not ended.wait(1.5) and s.recv(200_000):
+                    pass
+            except OSError:
+                pass
+
+    def served():
+        for _ in range(80):
+            threads.append(threading.Thread(target=sip))
+            threads[-1].start()
+        out, other = None, Client("127.0.0.1", proc.port)
+        other.sock.settimeout(30)
+        for i in range(5):
+            for doc in ({"insert": "c", "documents": [{"s": "x" * 200_000}]}, {"find": "c", "filter": {"s": "y"}, "comment": "x" * 5000}):
+                began = time.monotonic()
+                try:
+                    if other.command("hostile", doc)["ok"] != 1:
+                        out = f"{next(iter(doc))} failed"
+                except TimeoutError:
+                    return f"{next(iter(doc))}: no answer for 30 s"
+                took = time.monotonic() - began
+                note("answer", took, f"{next(iter(doc))} among slow readers")
+                if took > 20:
+                    out = f"{next(iter(doc))} took {took:.1f} s"
+        return out
+    with Watcher() as w:
+        attacked(w, "slow readers", served, growth_limit=1200)
+        ended.set()
+        for t in threads:
+            t.join()
+
+
+def long_comments():
+    """Operations with long commands that wait, and currentOp again and again; others come and go."""
+    client.command("hostile", {"create": "capped", "capped": True, "size": 100_000})
+    client.command("hostile", {"insert": "capped", "documents": [{"a": 1}]})
+    waiting = []
+    for _ in range(300):
+        c = Client("127.0.0.1", proc.port)
+        cursor = c.command("hostile", {"find": "capped", "tailable": True, "awaitData": True})["cursor"]["id"]
+        c.sock.sendall(message({"getMore": cursor, "collection": "capped", "maxTimeMS": 60_000, "comment": ["x"] * 4000, "$db": "hostile"}))
+        waiting.append(c)
+
+    def shown():
+        for _ in range(20):
+            reply = client.command("admin", {"currentOp": 1, "command.$truncated": {"$regex": "bytes of getMore"}})
+            if not reply["ok"] or not reply["inprog"]:
+                return f"currentOp: {str(reply)[:300]}"
+            for _ in range(5):
+                Client("127.0.0.1", proc.port).sock.close()
+        return None
+    with Watcher() as w:
+        attacked(w, "currentOp of long commands", shown)
+    for c in waiting:
+        c.sock.close()
+    client.command("admin", {"killAllSessions": []})
+
+
 def at_the_end():
     """What all of it leaves behind."""
     client.command("hostile", {"dropDatabase": 1})
@@ -479,6 +605,7 @@ def at_the_end():
     check(status("VmRSS") <= LEFT, f"{status('VmRSS')} MB at the end")
     check(client.command("admin", {"ping": 1})["ok"] == 1, "answers at the end")
     began = time.monotonic()
+    check_held(check, work + "/db")
     check(stop(proc) == 0 and time.monotonic() - began < 15, f"ends in {time.monotonic() - began:.1f} s")
     for what, (value, name) in worst.items():
         print(f"     worst {what}: {value:.1f} ({name})")
@@ -487,4 +614,4 @@ def at_the_end():
 
 if __name__ == "__main__":
     set_up()
-    run_parts("hostile", [dear_writes, arguments, repeated, slow_and_half, at_the_end], check)
+    run_parts("hostile", [dear_writes, arguments, repeated, slow_and_half, slow_readers, long_comments, at_the_end], check)

@@ -8,7 +8,7 @@ import os, shutil, socket, struct, tempfile, threading, time, uuid, zlib
 
 import bson
 
-from fault_test import Checks, Client, run_parts, start, stop
+from fault_test import WATCHED, Checks, Client, check_held, run_parts, start, stop
 
 check = Checks(quiet=True)
 ONLY = os.environ.get("MAYFLY_LIMITS_ONLY", "")
@@ -118,7 +118,7 @@ def packets():
 
 
 work = tempfile.mkdtemp(prefix="mayfly-limits-")
-proc, client = start(work + "/db")
+proc, client = start(work + "/db", *WATCHED)
 client.command("t", {"insert": "c", "documents": [{"_id": i, "x": i % 100, "y": i % 77, "z": i, "s": "a" * 50} for i in range(2000)]})
 client.command("t", {"createIndexes": "c", "indexes": [{"key": {"x": 1, "y": 1, "z": 1}, "name": "xyz"}, {"key": {"s": 1}, "name": "s"}]})
 
@@ -281,6 +281,7 @@ def killed_sessions():
 
 def still_there():
     check(client.command("t", {"count": "c"})["n"] == 2000, "the collection is as it was")
+    check_held(check, work + "/db")
 
 
 try:

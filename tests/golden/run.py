@@ -103,12 +103,41 @@ def launch(binary, args, log_path, limit=60, stdin=None):
 QUIET = ("--setParameter", "writePeriodicNoops=false", "--setParameter", f"logicalSessionRefreshMillis={2**31 - 1}")
 
 
+# Whatever keeps a thread that serves connections busy for longer is logged, with the command. It is time of the processor, not of the clock: a busy
+# machine changes little about it, a sanitizer's build much.
+WATCHED_MICROS = 10_000
+WATCHED = ("--setParameter", f"ioThreadWatchdogMicros={WATCHED_MICROS}")
+HELD_MICROS = int(os.environ.get("MAYFLY_HELD_MICROS", "100000"))  # more is a failure
+
+
+def held(binary, log_path):
+    """({command: (times, longest in microseconds)} of what held an io thread, those that did so for too long) by the server's output."""
+    most = HELD_MICROS * (20 if re.search(r"/(asan|tsan|debug)/", str(Path(binary).resolve())) else 1)
+    seen = {}
+    with open(log_path, errors="replace") as f:
+        for line in f:
+            if '"id":9000115' not in line:
+                continue
+            try:
+                attr = json.loads(line)["attr"]
+            except ValueError:
+                continue
+            n, longest = seen.get(attr["command"], (0, 0))
+            seen[attr["command"]] = n + 1, max(longest, attr["micros"])
+    return seen, [c for c, (_, longest) in seen.items() if longest > most]
+
+
+def report_held(seen):
+    for command, (n, longest) in sorted(seen.items(), key=lambda e: -e[1][1]):
+        print(f"     {command} held an io thread {n} times, {longest / 1000:.0f} ms at most", flush=True)
+
+
 class Server:
     """A mayflyd of our own on a free port, with a movable clock."""
 
     def __init__(self, binary, extra=()):
-        self.dir = tempfile.mkdtemp(prefix="mayfly-golden-")
-        self.proc, self.port = launch(binary, ["--dbpath", f"{self.dir}/data", "--testClock", *QUIET, *extra], f"{self.dir}/out.log")
+        self.dir, self.binary = tempfile.mkdtemp(prefix="mayfly-golden-"), binary
+        self.proc, self.port = launch(binary, ["--dbpath", f"{self.dir}/data", "--testClock", *QUIET, *WATCHED, *extra], f"{self.dir}/out.log")
         if self.port is None:
             self.proc.kill()
             sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
@@ -124,8 +153,12 @@ class Server:
         self.proc.drain.join(10)
         if code != 0:
             print(f"server exit: {code}\n" + open(f"{self.dir}/out.log", errors="replace").read()[-6000:])
+        seen, too_long = held(self.binary, f"{self.dir}/out.log")
+        report_held(seen)
+        for command in too_long:
+            print(f"FAIL {command} held a thread that serves connections for longer than {HELD_MICROS / 1000:.0f} ms")
         shutil.rmtree(self.dir, ignore_errors=True)
-        return code == 0
+        return code == 0 and not too_long
 
 
 WILD = {"<any>": lambda v: True, "<number>": lambda v: isinstance(v, (int, float, bson.Decimal128)) and not isinstance(v, bool),
@@ -378,9 +411,10 @@ def main():
         passed, failed = passed + f.passed, failed + f.failed
     if standalone and server is not standalone and not standalone.stop():
         failed += 1
+        print("FAIL the standalone did not stop cleanly, or held a thread too long")
     if server and not server.stop():
         failed += 1
-        print("FAIL the server did not stop cleanly")
+        print("FAIL the server did not stop cleanly, or held a thread too long")
     print(f"golden: {passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 

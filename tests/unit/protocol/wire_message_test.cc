@@ -1,5 +1,6 @@
 #include "protocol/wire_message.h"
 
+#include <boost/crc.hpp>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -268,6 +269,16 @@ TEST_CASE("The checksum is CRC-32C", "[wire]") {
   CHECK(Crc32c(std::string(32, '\0')) == 0x8A9136AA);
   CHECK(Crc32c(std::string(32, '\xff')) == 0x62A8AB43);
   CHECK(Crc32c("123456789") == 0xE3069283);
+  CHECK(Crc32c("") == 0);
+  // Whatever the length, and however it lies in memory.
+  std::string bytes;
+  for (int i = 0; i < 100; ++i) bytes.push_back(static_cast<char>(i * 37));
+  for (size_t from = 0; from < 9; ++from)
+    for (size_t n = 0; from + n <= bytes.size(); ++n) {
+      boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> slow;
+      slow.process_bytes(bytes.data() + from, n);
+      REQUIRE(Crc32c(std::string_view(bytes).substr(from, n)) == slow.checksum());
+    }
 }
 
 TEST_CASE("What is compressed comes out as it went in", "[wire]") {

@@ -106,6 +106,43 @@ TEST_CASE("Messages that never arrive make room for those that do", "[server][li
   CHECK(IsOk(patient.Reply()));
 }
 
+TEST_CASE("Who has waited long for room is the next to get it", "[limits]") {
+  constexpr int64_t kSecond = 1'000'000;
+  WaitLine line;
+  CHECK(line.empty());
+  WaitLine::Place late(line);
+  {
+    WaitLine::Place first(line), second(line);
+    first.Enter(kSecond);
+    first.Enter(5 * kSecond);  // it is in the line already
+    second.Enter(kSecond + 1);
+    CHECK(line.Waited(2 * kSecond) == kSecond);
+    // For a while it goes to whoever comes when there is some.
+    CHECK((late.MayTake(kSecond + 2) && second.MayTake(kSecond + 2)));
+    CHECK(first.MayTake(3 * kSecond));
+    CHECK_FALSE(second.MayTake(3 * kSecond));
+    CHECK_FALSE(late.MayTake(3 * kSecond));
+  }
+  CHECK(line.empty());
+  CHECK(late.MayTake(3 * kSecond));
+}
+
+TEST_CASE("Neither replies nor large messages take all the room", "[limits]") {
+  NetworkBuffers buffers;
+  buffers.SetLimit(100 << 20);
+  CHECK(buffers.ReplyRoom());
+  buffers.TakeReply(50 << 20);
+  CHECK_FALSE(buffers.ReplyRoom());
+  CHECK_FALSE(buffers.TryTake(26 << 20));
+  CHECK(buffers.TryTake(20 << 20));
+  CHECK(buffers.TryTake(1 << 20));
+  for (int i = 0; i < 29; ++i) CHECK(buffers.TryTake(1 << 20));
+  CHECK_FALSE(buffers.TryTake(1 << 20));
+  buffers.GiveReply(50 << 20);
+  CHECK(buffers.used() == 50 << 20);
+  CHECK(buffers.replies() == 0);
+}
+
 TEST_CASE("Compressed messages wait for the room of what is in them", "[server][limits]") {
   TestServer server;
   SmallBuffers small(200'000);

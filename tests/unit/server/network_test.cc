@@ -128,6 +128,36 @@ TEST_CASE("The watchdog tells who kept an io thread busy", "[server]") {
   CHECK(LogText(server).find("testBusy") != std::string::npos);
 }
 
+TEST_CASE("A large reply is compressed, and gets its checksum, on a worker", "[server]") {
+  Watch watch(150'000);
+  TestServer server([](ServerConfig&) {}, true);
+  server.context().commands().Add(
+      {.name = "testNoise",
+       .flags = kWorker,
+       .help = "",
+       .run = [](CommandContext&, const CommandRequest&, BsonBuilder& reply) -> Result<void> {
+         // What zlib takes long for: 12 MB of letters without a pattern.
+         std::string text(12'000'000, ' ');
+         uint32_t x = 1;
+         for (char& c : text) c = static_cast<char>('a' + ((x = x * 1664525 + 1013904223) >> 28));
+         reply.Append("x", text);
+         return Ok();
+       }});
+  server.server().Start();
+  RawClient c(server.port());
+  CHECK(IsOk(c.Command(R"({"hello": 1, "compression": ["zlib"], "$db": "admin"})")));
+  std::string ask = RawClient::Message(R"({"testNoise": 1, "$db": "admin"})", kMsgChecksumPresent);
+  REQUIRE(CompressMessage(ask, 0, Compressor::kZlib));
+  for (int i = 0; i < 2; ++i) {
+    c.Send(ask);
+    const BsonDocument r = c.Reply();
+    CHECK(c.compressed);
+    CHECK(r.view()["x"].String().size() == 12'000'000);
+  }
+  CHECK(IsOk(c.Command(kPing)));
+  CHECK(watch.seen() == 0);
+}
+
 TEST_CASE("What was not configured is not unpacked", "[server]") {
   std::string m = RawClient::Message(R"({"ping": 1, "comment": ")" + std::string(2000, 'x') +
                                      R"(", "$db": "admin"})");
