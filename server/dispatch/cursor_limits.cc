@@ -63,7 +63,7 @@ Result<std::unique_ptr<CursorLimits::Share>> CursorLimits::Take(std::string_view
     Change(*share, client, static_cast<int64_t>(bytes), static_cast<int64_t>(held));
     if (!address.empty()) room = Check(client);
   }
-  MAYFLY_TRY(std::move(room));
+  if (!room) return std::move(room).error();
   return share;
 }
 

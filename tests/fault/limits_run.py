@@ -136,12 +136,15 @@ def frame(body):
 
 
 def receive(s):
-    data = b""
-    while len(data) < 4 or len(data) < struct.unpack_from("<i", data)[0]:
-        part = s.recv(1 << 20)
-        if not part:
-            raise ConnectionError("closed")
-        data += part
+    with s.makefile("rb") as replies:
+        return answer(replies)
+
+
+def answer(replies):
+    head = replies.read(4)
+    if len(head) < 4:
+        raise ConnectionError("closed")
+    data = head + replies.read(struct.unpack("<i", head)[0] - 4)
     return bson.decode(zlib.decompress(data[25:])[5:] if struct.unpack_from("<i", data, 12)[0] == 2012 else data[21:])
 
 
@@ -233,14 +236,15 @@ def opened(find, n, ask, address="127.0.0.1"):
     """Cursors by `n` finds that are sent before the first answer is read; and the first error. `ask`: one command as bytes, of what find says."""
     s = socket.create_connection(("127.0.0.1", proc.port), 60, source_address=(address, 0))
     s.settimeout(120)
-    ids, error = [], None
+    ids, error, replied = [], None, s.makefile("rb")
     for begin in range(0, n, 500):
         s.sendall(b"".join(ask(find(i)) for i in range(begin, min(begin + 500, n))))
-        replies = [receive(s) for _ in range(begin, min(begin + 500, n))]
+        replies = [answer(replied) for _ in range(begin, min(begin + 500, n))]
         ids += [r["cursor"]["id"] for r in replies if r["ok"]]
         error = next((r for r in replies if not r["ok"]), None)
         if error:
             break
+    replied.close()
     s.close()
     return ids, error
 
