@@ -1,15 +1,28 @@
 #include "query/match/record_filter.h"
 
+#include <atomic>
+
+#include "protocol/large_memory.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_expression.h"
 
 namespace mayfly {
 
 namespace {
 
+std::atomic<int64_t> g_bytes{0};  ///< of all compiled filters
+
 class MatchRecordFilter : public RecordFilter {
  public:
-  MatchRecordFilter(MatchPtr match, int slots, const Clock* clock)
-      : match_(std::move(match)), slots_(slots), clock_(clock) {}
+  /// `bytes`: what it was parsed into.
+  MatchRecordFilter(MatchPtr match, int slots, const Clock* clock, uint64_t bytes)
+      : match_(std::move(match)),
+        slots_(slots),
+        clock_(clock),
+        bytes_(static_cast<int64_t>(bytes)) {
+    g_bytes.fetch_add(bytes_, std::memory_order_relaxed);
+  }
+  ~MatchRecordFilter() override { g_bytes.fetch_sub(bytes_, std::memory_order_relaxed); }
 
   bool Matches(BsonView doc) const override {
     EvalContext ctx;
@@ -25,6 +38,7 @@ class MatchRecordFilter : public RecordFilter {
   MatchPtr match_;
   int slots_;  // 0: no $expr in it, and so no need to make room for variables
   const Clock* clock_;
+  const int64_t bytes_;
 };
 
 bool HasExpr(const MatchExpression& e) {
@@ -42,10 +56,20 @@ Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter,
   MatchParseOptions options;
   options.scope = &scope;
   options.for_partial_index = for_index;
+  ParseWork work(nullptr);
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, options));
   int slots = HasExpr(*match) ? scope.slots() : 0;
   return std::shared_ptr<const RecordFilter>(
-      std::make_shared<MatchRecordFilter>(std::move(match), slots, clock));
+      std::make_shared<MatchRecordFilter>(std::move(match), slots, clock, work.bytes()));
+}
+
+Result<void> CheckRecordFilters() {
+  const int64_t bytes = g_bytes.load(std::memory_order_relaxed), most = large_memory::Limit() / 4;
+  if (bytes <= most) return Ok();
+  return Error{ErrorCode::kExceededMemoryLimit,
+               "the validators and partial filters of all collections would take " +
+                   std::to_string(bytes >> 20) + " MB of memory, more than the " +
+                   std::to_string(most >> 20) + " MB they may: use fewer conditions"};
 }
 
 }  // namespace mayfly

@@ -16,4 +16,9 @@ namespace mayfly {
 Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter, bool for_index,
                                                                 const Clock* clock = nullptr);
 
+/// Compiled filters live as long as their collection or index. Whoever defines another one asks
+/// afterwards whether they take more than a quarter of what large_memory allows, all together; those
+/// that are stored already are loaded in any case. Errors: ExceededMemoryLimit 146.
+Result<void> CheckRecordFilters();
+
 }  // namespace mayfly

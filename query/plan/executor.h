@@ -129,6 +129,9 @@ class PlanExecutor {
   virtual void SaveState() = 0;
   /// Errors: QueryPlanKilled 175 when the collection or an index of the plan is gone or renamed.
   virtual Result<void> RestoreState(Operation& op) = 0;
+  /// What it keeps between SaveState and RestoreState of the documents it has read ahead; 0 where
+  /// that is none, or somebody else counts them.
+  virtual size_t KeptBytes() const { return 0; }
   virtual bool tailable() const = 0;
   /// True once the end is known (a limit is reached, the input has ended): no cursor need be kept.
   virtual bool IsEof() const = 0;

@@ -67,6 +67,12 @@ FindExecutor::FindExecutor(Storage& storage, Operation& op) : storage_(storage) 
 }
 FindExecutor::~FindExecutor() = default;
 
+size_t FindExecutor::KeptBytes() const {
+  size_t bytes = held_.bytes() + covered_doc_.capacity() + projected_.capacity();
+  for (const OwnedRow& row : buffer_) bytes += sizeof row + row.bytes();
+  return bytes;
+}
+
 Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint, bool range) {
   PlannerInput& in = *input_;
   if (!sort.empty()) {

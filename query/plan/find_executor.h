@@ -53,6 +53,7 @@ class FindExecutor final : public PlanExecutor {
   void PushBack() override { pushed_back_ = true; }
   void SaveState() override;
   Result<void> RestoreState(Operation& op) override;
+  size_t KeptBytes() const override;
   bool tailable() const override { return tailable_; }
   bool IsEof() const override;
   const MatchExpression* match() const override { return match_.get(); }

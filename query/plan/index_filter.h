@@ -19,26 +19,38 @@ struct IndexFilter {
   BsonDocument indexes;  ///< an array of names and key patterns
   /// Whether the index is one of them.
   bool Allows(std::string_view name, BsonView key) const;
+  size_t bytes() const;
 };
 
 /// All index filters of the process. Threads: any.
 class IndexFilters {
  public:
+  /// Of one collection, so that planCacheListFilters can show them all; and of all. A filter with
+  /// its shape takes kMaxBytes at most.
+  static constexpr size_t kMaxOfCollection = 500, kMax = 5000, kMaxBytes = 16 * 1024;
+
   static IndexFilters& Global();
 
   /// Whether there is any: queries ask no further while there is none.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   /// `shape`: as QueryShape makes it. Null: none.
   std::shared_ptr<const IndexFilter> Find(const Uuid& collection, std::string_view shape) const;
-  void Set(const Uuid& collection, std::string_view shape, IndexFilter filter);
+  /// Errors: BSONObjectTooLarge 10334, ExceededMemoryLimit 146.
+  Result<void> Set(const CollectionInfo& collection, std::string_view shape, IndexFilter filter);
   /// Of one shape, or all of the collection's.
   void Clear(const Uuid& collection, const std::string* shape);
   void ForEach(const Uuid& collection, const std::function<void(const IndexFilter&)>& f) const;
 
  private:
+  struct OfCollection {
+    std::weak_ptr<const void> alive;  ///< ends with the last version of the collection's definition
+    std::map<std::string, std::shared_ptr<const IndexFilter>, std::less<>> filters;
+  };
+  void ForgetDropped();  // REQUIRES: mutex_
+
   std::atomic<size_t> count_{0};
   mutable std::mutex mutex_;
-  std::map<Uuid, std::map<std::string, std::shared_ptr<const IndexFilter>, std::less<>>> filters_;
+  std::map<Uuid, OfCollection> filters_;
 };
 
 }  // namespace mayfly

@@ -18,6 +18,16 @@ PlanCache& PlanCache::Global() {
   return cache;
 }
 
+size_t PlanCache::Slot::bytes() const {
+  return sizeof(Slot) + key.size() + entry.signature.size() + entry.created_from.view().size();
+}
+
+void PlanCache::Drop(std::list<Slot>::iterator slot) {
+  bytes_ -= slot->bytes();
+  by_key_.erase(slot->key);
+  slots_.erase(slot);
+}
+
 std::string PlanCache::Key(const CollectionInfo& coll, std::string_view shape) {
   std::string key(reinterpret_cast<const char*>(coll.uuid.data()), coll.uuid.size());
   key.append(shape);
@@ -32,8 +42,7 @@ std::optional<PlanCache::Entry> PlanCache::Find(const CollectionInfoPtr& coll,
   if (it == by_key_.end()) return std::nullopt;
   auto slot = it->second;
   if (slot->coll.lock() != coll) {
-    by_key_.erase(it);
-    slots_.erase(slot);
+    Drop(slot);
     return std::nullopt;
   }
   slots_.splice(slots_.begin(), slots_, slot);
@@ -44,37 +53,28 @@ void PlanCache::Put(const CollectionInfoPtr& coll, std::string_view shape, Entry
   std::string key = Key(*coll, shape);
   std::lock_guard lock(mutex_);
   if (auto it = by_key_.find(key); it != by_key_.end()) {
-    auto slot = it->second;
-    by_key_.erase(it);
-    slots_.erase(slot);
+    Drop(it->second);
   }
   slots_.push_front({std::move(key), coll, coll->uuid, std::move(entry)});
   by_key_.emplace(slots_.front().key, slots_.begin());
-  if (slots_.size() > kMaxEntries) {
-    by_key_.erase(slots_.back().key);
-    slots_.pop_back();
-  }
+  bytes_ += slots_.front().bytes();
+  if (slots_.front().bytes() > kMaxEntryBytes) Drop(slots_.begin());
+  while (slots_.size() > kMaxEntries || bytes_ > kMaxBytes) Drop(std::prev(slots_.end()));
 }
 
 void PlanCache::Remove(const CollectionInfoPtr& coll, std::string_view shape) {
   std::string key = Key(*coll, shape);
   std::lock_guard lock(mutex_);
   if (auto it = by_key_.find(key); it != by_key_.end()) {
-    auto slot = it->second;
-    by_key_.erase(it);
-    slots_.erase(slot);
+    Drop(it->second);
   }
 }
 
 void PlanCache::Clear(const CollectionInfo& coll) {
   std::lock_guard lock(mutex_);
   for (auto it = slots_.begin(); it != slots_.end();) {
-    if (it->uuid == coll.uuid) {
-      by_key_.erase(it->key);
-      it = slots_.erase(it);
-    } else {
-      ++it;
-    }
+    const auto slot = it++;
+    if (slot->uuid == coll.uuid) Drop(slot);
   }
 }
 

@@ -22,7 +22,8 @@ std::string QueryShape(const MatchExpression* filter, BsonView sort, BsonView pr
 
 /// Which candidate won the last trial, by collection and query shape. An entry is good for the very
 /// definition of the collection it was made with: any change of indexes or options makes a new
-/// CollectionInfo and so ends it. One a process; bounded; threads: any.
+/// CollectionInfo and so ends it. One a process; threads: any. Bounded by count and bytes: what was
+/// used longest ago goes, and a shape of more than kMaxEntryBytes is not kept.
 class PlanCache {
  public:
   struct Entry {
@@ -43,15 +44,19 @@ class PlanCache {
 
  private:
   struct Slot {
+    size_t bytes() const;
     std::string key;
     std::weak_ptr<const CollectionInfo> coll;
     Uuid uuid;
     Entry entry;
   };
   static std::string Key(const CollectionInfo& coll, std::string_view shape);
-  static constexpr size_t kMaxEntries = 5000;
+  static constexpr size_t kMaxEntries = 5000, kMaxEntryBytes = size_t{256} << 10,
+                          kMaxBytes = size_t{32} << 20;
+  void Drop(std::list<Slot>::iterator slot);  // REQUIRES: mutex_
 
   std::mutex mutex_;
+  size_t bytes_ = 0;       ///< of all slots
   std::list<Slot> slots_;  ///< most recently used first
   std::unordered_map<std::string_view, std::list<Slot>::iterator> by_key_;
 };

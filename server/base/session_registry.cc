@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <openssl/rand.h>
 
+#include "server/base/client_of.h"
+
 namespace mayfly {
 
 std::string NewUuidBytes() {
@@ -24,10 +26,6 @@ std::string UuidToString(std::string_view b) {
   return s;
 }
 
-namespace {
-
-/// Who counts as one client: an address without its port; of IPv6 the first 64 bits, of which a
-/// host has all addresses to choose from.
 std::string ClientOf(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) return std::string(address);
@@ -39,6 +37,8 @@ std::string ClientOf(std::string_view address) {
   if (IN6_IS_ADDR_V4MAPPED(&v6)) return host;
   return std::string(reinterpret_cast<const char*>(v6.s6_addr), 8);
 }
+
+namespace {
 
 /// Sessions by client, over the process.
 struct Clients {

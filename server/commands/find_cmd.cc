@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/cursor_manager.h"
 #include "server/dispatch/fail_points.h"
@@ -46,6 +47,8 @@ class FindCursor final : public ServerCursor {
   uint32_t collection_id() const override { return coll_ ? coll_->id : 0; }
 
  private:
+  size_t KeptBytes() const override { return executor_->KeptBytes(); }
+
   std::unique_ptr<PlanExecutor> executor_;
   CollectionInfoPtr coll_;
   const bool await_;
@@ -122,10 +125,16 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
     view.include_expired = a.include_expired;
     MAYFLY_TRY(source, OpenPipeline(ctx.server, ctx.op, view, &plan_summary));
   } else {
-    MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
-               MakeFindExecutor(ctx.server.storage(), ctx.op, std::move(find.spec)));
+    std::unique_ptr<PlanExecutor> executor;
+    size_t parsed = 0;
+    {
+      ParseWork work(&ctx.op);
+      MAYFLY_TRY(executor, MakeFindExecutor(ctx.server.storage(), ctx.op, std::move(find.spec)));
+      parsed = work.bytes();
+    }
     plan_summary = executor->PlanSummary();
     source = std::make_unique<FindCursor>(std::move(executor), coll, a.await_data);
+    MAYFLY_TRY(source->HoldParsed(parsed));
   }
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = plan_summary; });
   int64_t batch =
@@ -357,19 +366,27 @@ Result<void> RunKillCursors(CommandContext& ctx, const CommandRequest& req, Bson
   std::string_view collection = in.Collection();
   BsonView ids = in.Array("cursors");
   MAYFLY_TRY(in.Finish());
-  for (const BsonElement& e : ids)
+  size_t given = 0;
+  for (const BsonElement& e : ids) {
+    if (++given > SessionRegistry::kMaxIds)
+      return Error{ErrorCode::kBadValue, "BSON field 'killCursors.cursors' has more than the " +
+                                             std::to_string(SessionRegistry::kMaxIds) +
+                                             " cursors it may have: send the others after them"};
     if (!e.value.Is(BsonType::kInt64))
       return Error{ErrorCode::kTypeMismatch, "BSON field 'killCursors.cursors." +
                                                  std::string(e.name) + "' is the wrong type '" +
                                                  std::string(BsonTypeName(e.value.type())) +
                                                  "', expected type 'long'"};
+  }
   std::vector<int64_t> killed, missing;
-  for (const BsonElement& e : ids)
+  for (const BsonElement& e : ids) {
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
     (ctx.server.cursors().Kill(e.value.Int64(), req.db, collection) ==
              CursorManager::KillResult::kKilled
          ? killed
          : missing)
         .push_back(e.value.Int64());
+  }
   auto list = [&](std::string_view name, const std::vector<int64_t>& v) {
     BsonArrayBuilder a = reply.OpenArray(name);
     for (int64_t id : v) a.Append(id);

@@ -75,10 +75,10 @@ Result<void> PlanCacheSetFilter(CommandContext& ctx, const CommandRequest& req, 
   CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, given.collection);
   if (coll == nullptr || coll->is_view) return bad("ns doesn't exist");
   MAYFLY_TRY(std::string shape, given.Shape());
-  IndexFilters::Global().Set(
-      coll->uuid, shape,
+  MAYFLY_TRY(IndexFilters::Global().Set(
+      *coll, shape,
       {BsonDocument(*given.query), BsonDocument(given.sort.value_or(BsonView())),
-       BsonDocument(given.projection.value_or(BsonView())), BsonDocument(indexes.Document())});
+       BsonDocument(given.projection.value_or(BsonView())), BsonDocument(indexes.Document())}));
   PlanCache::Global().Clear(*coll);
   return Ok();
 }

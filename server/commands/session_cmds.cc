@@ -70,6 +70,7 @@ Result<void> RefreshSessions(CommandContext& ctx, const CommandRequest& req, Bso
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
   for (std::string_view id : ids) {
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
     MAYFLY_TRY(ctx.server.sessions().Use(id, ctx.op.now, ClientAddress(ctx)));
   }
   return Ok();
@@ -81,7 +82,11 @@ Result<void> EndSessions(CommandContext& ctx, const CommandRequest& req, BsonBui
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
-  for (std::string_view id : ids) ctx.server.sessions().End(id);
+  for (std::string_view id : ids) {
+    // A session may have a great many cursors.
+    MAYFLY_TRY(ctx.op.CheckInterruptNow());
+    ctx.server.sessions().End(id);
+  }
   return RemoveSessionRecords(ctx.server, ctx.op, ids);
 }
 

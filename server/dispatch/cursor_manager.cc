@@ -10,7 +10,27 @@ namespace {
 Error NotFound(int64_t id) {
   return {ErrorCode::kCursorNotFound, "cursor id " + std::to_string(id) + " not found"};
 }
+
+/// What an open cursor takes whatever it reads: itself, its entry here, its executor (measured).
+constexpr size_t kCursorBytes = 4096;
+
+/// Takes an entry out of its shard, whose mutex is held; the iterator behind it.
+template <class Shard, class Iterator>
+Iterator EraseEntry(Shard& s, Iterator entry) {
+  if (!entry->second.session.empty()) {
+    const auto session = s.sessions.find(entry->second.session);
+    if (session != s.sessions.end()) {
+      session->second.erase(entry->first);
+      if (session->second.empty()) s.sessions.erase(session);
+    }
+  }
+  return s.entries.erase(entry);
+}
 }  // namespace
+
+size_t ClientCursor::bytes() const {
+  return kCursorBytes + originating_command.view().size() + plan_summary.size() + cursor->bytes();
+}
 
 BsonDocument OriginatingCommand(BsonView command) {
   constexpr uint32_t kMost = 16 * 1024, kMostField = 1024;
@@ -36,7 +56,10 @@ CursorManager::CursorManager(const Clock& clock) : clock_(clock) {
 
 CursorManager::~CursorManager() = default;
 
-int64_t CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
+Result<int64_t> CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
+  cursor->cursor->Park();
+  MAYFLY_TRY(cursor->share,
+             limits_->Take(cursor->address, cursor->bytes(), cursor->cursor->held_bytes()));
   const size_t index = next_shard_.fetch_add(1, std::memory_order_relaxed) % kShards;
   Shard& s = shards_[index];
   cursor->created = cursor->last_used = clock_.Now();
@@ -44,7 +67,6 @@ int64_t CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
   open_.fetch_add(1, std::memory_order_relaxed);
   total_opened_.fetch_add(1, std::memory_order_relaxed);
   if (cursor->no_timeout) no_timeout_.fetch_add(1, std::memory_order_relaxed);
-  cursor->cursor->Park();
   std::lock_guard l(s.mutex);
   int64_t id;
   do {
@@ -57,6 +79,7 @@ int64_t CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
   e.session = cursor->session;
   e.no_timeout = cursor->no_timeout;
   e.change_stream = cursor->cursor->change_stream();
+  if (!e.session.empty()) s.sessions[e.session].insert(id);
   e.idle = std::move(cursor);
   return id;
 }
@@ -113,6 +136,7 @@ bool CursorManager::CheckIn(std::unique_ptr<ClientCursor> cursor) {
     return false;
   }
   cursor->cursor->Park();
+  cursor->share->Set(cursor->bytes(), cursor->cursor->held_bytes());
   cursor->last_used = clock_.Now();
   cursor->last_used_micros = clock_.MonotonicMicros();
   if (++cursor->batches == 2) more_than_one_batch_.fetch_add(1, std::memory_order_relaxed);
@@ -135,7 +159,8 @@ void CursorManager::Discard(std::unique_ptr<ClientCursor> cursor) {
   Shard& s = shard(cursor->id);
   {
     std::lock_guard l(s.mutex);
-    if (s.entries.erase(cursor->id) != 0) {
+    if (const auto entry = s.entries.find(cursor->id); entry != s.entries.end()) {
+      EraseEntry(s, entry);
       open_.fetch_sub(1, std::memory_order_relaxed);
       pinned_.fetch_sub(1, std::memory_order_relaxed);
       if (cursor->no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
@@ -170,12 +195,32 @@ CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db
   }
   dead = std::move(e.idle);
   if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
-  s.entries.erase(it);
+  EraseEntry(s, it);
   open_.fetch_sub(1, std::memory_order_relaxed);
   return KillResult::kKilled;
 }
 
 namespace {
+/// Ends one entry of a shard whose lock is held; the iterator behind it. `dead` and `running` are for
+/// afterwards.
+template <class Shard, class Iterator, class OnIdle>
+Iterator KillEntry(Shard& s, Iterator it, OnIdle& on_idle, ErrorCode code,
+                   std::vector<std::unique_ptr<ClientCursor>>* dead,
+                   std::vector<uint64_t>* running) {
+  auto& e = it->second;
+  if (e.idle) {
+    on_idle(s, it->first, e);
+    dead->push_back(std::move(e.idle));
+    return EraseEntry(s, it);
+  }
+  e.kill = true;
+  if (e.running) {
+    e.running->kill_code = static_cast<int32_t>(code);
+    running->push_back(e.running->id);
+  }
+  return ++it;
+}
+
 /// Removes from every shard what `which` picks; what a getMore has is interrupted instead. Closes
 /// outside the locks.
 template <class Shards, class Which, class OnIdle>
@@ -193,18 +238,7 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
         continue;
       }
       ++n;
-      if (e.idle) {
-        on_idle(s, it->first, e);
-        dead.push_back(std::move(e.idle));
-        it = s.entries.erase(it);
-      } else {
-        e.kill = true;
-        if (e.running) {
-          e.running->kill_code = static_cast<int32_t>(code);
-          running.push_back(e.running->id);
-        }
-        ++it;
-      }
+      it = KillEntry(s, it, on_idle, code, &dead, &running);
     }
     l.unlock();
     if (kill_operation)
@@ -215,7 +249,32 @@ int KillWhere(Shards& shards, const std::function<void(uint64_t)>& kill_operatio
 }  // namespace
 
 int CursorManager::KillSession(std::string_view session) {
-  return KillSessions([&](std::string_view id) { return id == session; });
+  const std::string key(session);
+  auto count = [&](Shard&, int64_t, const Entry& e) {
+    open_.fetch_sub(1, std::memory_order_relaxed);
+    if (e.no_timeout) no_timeout_.fetch_sub(1, std::memory_order_relaxed);
+  };
+  int n = 0;
+  for (Shard& s : shards_) {
+    std::vector<std::unique_ptr<ClientCursor>> dead;
+    std::vector<uint64_t> running;
+    {
+      std::lock_guard l(s.mutex);
+      const auto of_session = s.sessions.find(key);
+      if (of_session == s.sessions.end()) continue;
+      // Those that a getMore has leave when they come back; the others leave here.
+      const std::vector<int64_t> ids(of_session->second.begin(), of_session->second.end());
+      for (int64_t id : ids) {
+        const auto entry = s.entries.find(id);
+        if (entry == s.entries.end() || entry->second.kill) continue;
+        ++n;
+        KillEntry(s, entry, count, ErrorCode::kCursorKilled, &dead, &running);
+      }
+    }
+    if (kill_operation_)
+      for (uint64_t op : running) kill_operation_(op);
+  }
+  return n;
 }
 
 int CursorManager::KillSessions(const std::function<bool(std::string_view)>& of) {
@@ -295,6 +354,7 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   client->collection = ns.substr(req.db.size() + 1);
   client->originating_command = OriginatingCommand(req.body);
   if (ctx.session) client->session = ctx.session->id();
+  if (ctx.client != nullptr) client->address = ctx.client->address;
   return client;
 }
 
@@ -333,7 +393,7 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
       cursor->time_left_micros =
           std::max<int64_t>(1, op.deadline_micros - op.clock().MonotonicMicros());
     cursor->batches = 1;
-    id = cursors.Register(std::move(cursor));
+    MAYFLY_TRY(id, cursors.Register(std::move(cursor)));
   }
   out.Append("id", id).Append("ns", ns);
   out.Done();

@@ -8,10 +8,13 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
+#include "server/dispatch/cursor_limits.h"
 #include "storage/clock.h"
 #include "storage/operation.h"
 #include "storage/read/read_view.h"
@@ -45,6 +48,25 @@ class ServerCursor {
   virtual bool behind() const { return false; }
   /// Fields of the reply's `cursor` besides the batch, after NextBatch: postBatchResumeToken.
   virtual void AppendPosition(BsonBuilder& cursor) const { (void)cursor; }
+
+  /// What it was made of was parsed into so many bytes (ParseWork::bytes), which live as long as it
+  /// does. Errors: ExceededMemoryLimit 146.
+  Result<void> HoldParsed(size_t bytes) {
+    parsed_bytes_ = bytes;
+    return parsed_.Set(bytes);
+  }
+  /// What it takes between two batches.
+  size_t bytes() const { return parsed_bytes_ + KeptBytes(); }
+  /// Those of them that large_memory knows of already.
+  size_t held_bytes() const { return parsed_bytes_ >= large_memory::kLarge ? parsed_bytes_ : 0; }
+
+ protected:
+  /// Documents that wait for the next batch.
+  virtual size_t KeptBytes() const { return 0; }
+
+ private:
+  size_t parsed_bytes_ = 0;
+  large_memory::Hold parsed_;
 };
 
 /// Bytes of documents a reply may hold, so that the reply with its other fields stays a valid
@@ -63,6 +85,7 @@ struct ClientCursor {
   std::string ns;  ///< "db.coll", or "db.$cmd.aggregate", "db.$cmd.listIndexes.coll" …
   std::string db, collection;  ///< what getMore's `collection` must equal
   std::string session;         ///< 16 bytes of lsid.id; empty: none
+  std::string address;         ///< of the client that opened it; empty: one of the server's own
   std::unique_ptr<ServerCursor> cursor;
   bool no_timeout = false;
   /// What is left of the maxTimeMS of the command that opened it, for all its getMores together;
@@ -77,8 +100,11 @@ struct ClientCursor {
   Instant created;
   int64_t last_used_micros = 0;  ///< Clock::MonotonicMicros()
   Instant last_used;
-  bool explicit_kill = false;    ///< killed while a getMore runs: dropped at check-in
-  Operation* running = nullptr;  ///< the getMore that has it; guarded by the manager
+  bool explicit_kill = false;                  ///< killed while a getMore runs: dropped at check-in
+  Operation* running = nullptr;                ///< the getMore that has it; guarded by the manager
+  std::unique_ptr<CursorLimits::Share> share;  ///< the manager's
+
+  size_t bytes() const;
 };
 
 /// All open cursors. Threads: any. Cursors idle for `cursorTimeoutMillis` are closed by Sweep.
@@ -90,8 +116,9 @@ class CursorManager {
   /// cursor that was killed. Before the first client.
   void set_kill_operation(std::function<void(uint64_t op_id)> f) { kill_operation_ = std::move(f); }
 
-  /// Takes the cursor and returns its id: positive, unguessable, unique.
-  int64_t Register(std::unique_ptr<ClientCursor> cursor);
+  /// Takes the cursor and returns its id: positive, unguessable, unique. Errors: those of
+  /// CursorLimits.
+  Result<int64_t> Register(std::unique_ptr<ClientCursor> cursor);
 
   /// Gives the cursor to a getMore for one batch. Errors: CursorNotFound 43, QueryPlanKilled 175
   /// (its collection is gone), CursorInUse 12051, Unauthorized 13 (another namespace or session).
@@ -109,9 +136,10 @@ class CursorManager {
   /// Closes the cursor, or interrupts the getMore that has it. `ns_db`, `ns_collection` empty:
   /// whatever its namespace.
   KillResult Kill(int64_t id, std::string_view ns_db, std::string_view ns_collection);
-  int KillSession(
-      std::string_view session);  ///< endSessions, killSessions, session expiry; how many
-  /// Those of every session that `of` is true for.
+  /// endSessions, expiry of a session; how many. Costs what the session has, however many cursors
+  /// there are.
+  int KillSession(std::string_view session);
+  /// Those of every session that `of` is true for: one look at each cursor.
   int KillSessions(const std::function<bool(std::string_view id)>& of);
   /// Closes the cursors on a collection that is gone (empty: on all of the db), but not change
   /// streams; how many. The next getMore of each is told 175 with the reason `why`, once.
@@ -146,6 +174,8 @@ class CursorManager {
   struct Shard {
     mutable std::mutex mutex;
     std::unordered_map<int64_t, Entry> entries;
+    /// Ids of the entries of each session.
+    std::unordered_map<std::string, std::unordered_set<int64_t>> sessions;
     std::unordered_map<int64_t, Gone> gone;  ///< kMaxGone at most
     std::mt19937_64 random;
   };
@@ -153,6 +183,7 @@ class CursorManager {
   Shard& shard(int64_t id) { return shards_[static_cast<uint64_t>(id) % kShards]; }
 
   const Clock& clock_;
+  const std::shared_ptr<CursorLimits> limits_ = std::make_shared<CursorLimits>();
   std::function<void(uint64_t op_id)> kill_operation_;
   std::array<Shard, kShards> shards_;
   std::atomic<uint64_t> next_shard_{0};
@@ -186,14 +217,17 @@ Result<void> ReplyFirstBatch(CursorManager& cursors, Operation& op,
 /// A ServerCursor over documents that are already there (listCollections, listIndexes, …).
 class ListCursor final : public ServerCursor {
  public:
-  explicit ListCursor(std::vector<BsonDocument> documents) : documents_(std::move(documents)) {}
+  explicit ListCursor(std::vector<BsonDocument> documents) : documents_(std::move(documents)) {
+    for (const BsonDocument& d : documents_) bytes_ += sizeof d + d.view().size();
+  }
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) override;
   bool Exhausted() const override { return next_ >= documents_.size(); }
 
  private:
+  size_t KeptBytes() const override { return bytes_; }
   std::vector<BsonDocument> documents_;
-  size_t next_ = 0;
+  size_t next_ = 0, bytes_ = 0;
 };
 
 }  // namespace mayfly

@@ -61,11 +61,14 @@ class OwnedPipeline final : public DocumentSource {
  public:
   OwnedPipeline(std::unique_ptr<Pipeline> pipeline, PipelineEnvironment* env)
       : pipeline_(std::move(pipeline)), env_(env) {}
+  /// What it was parsed into. Errors: ExceededMemoryLimit 146.
+  Result<void> HoldParsed(size_t bytes) { return parsed_.Set(bytes); }
   Result<StreamState> Next(StreamDocument* out) override { return pipeline_->Next(out); }
   void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
   void SaveState() override { pipeline_->SaveState(); }
 
  private:
+  large_memory::Hold parsed_;
   std::unique_ptr<Pipeline> pipeline_;
   PipelineEnvironment* env_;
 };
@@ -306,15 +309,22 @@ class Environment final : public PipelineEnvironment {
     options.now = op.now;
     options.cluster_time = op.cluster_time;
     options.variables = std::move(request.named_variables);
-    MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, Pipeline::Parse(BsonView(bytes), options));
+    std::unique_ptr<Pipeline> pipeline;
+    size_t parsed = 0;
+    {
+      ParseWork work(&op);
+      MAYFLY_TRY(pipeline, Pipeline::Parse(BsonView(bytes), options));
+      parsed = work.bytes();
+    }
     if (pipeline->NeedsSource()) {
       MAYFLY_TRY(std::unique_ptr<DocumentSource> source,
                  Open(op, view.db, view.view_on, pipeline->TakeSource(), {}, depth + 1, nullptr));
       pipeline->SetSource(std::move(source));
     }
     pipeline->Attach(&op, this);
-    return std::unique_ptr<DocumentSource>(
-        std::make_unique<OwnedPipeline>(std::move(pipeline), this));
+    auto owned = std::make_unique<OwnedPipeline>(std::move(pipeline), this);
+    MAYFLY_TRY(owned->HoldParsed(parsed));
+    return std::unique_ptr<DocumentSource>(std::move(owned));
   }
 
   ServerContext& server_;
@@ -346,6 +356,7 @@ class PipelineCursor final : public ServerCursor {
   void Park() override { pipeline_->SaveState(); }
 
  private:
+  size_t KeptBytes() const override { return held_ ? held_->view().size() : 0; }
   Result<void> FillBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) {
     pipeline_->Attach(&op, env_.get());
@@ -442,7 +453,7 @@ namespace {
 Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
                                           const AggregateSpec& spec, Environment& env, bool explain,
                                           std::unique_ptr<PlanExecutor>* taken,
-                                          std::string* plan_summary) {
+                                          std::string* plan_summary, size_t* parsed = nullptr) {
   MAYFLY_TRY(ResolvedView resolved,
              ResolveView(server.storage().catalog(), op, spec.db, spec.collection));
   std::string joined;
@@ -487,6 +498,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
       pipeline->SetSource(std::move(source));
     }
   }
+  if (parsed != nullptr) *parsed = work.bytes();
   return pipeline;
 }
 
@@ -497,11 +509,14 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operat
                                                    std::string* plan_summary, bool* writes) {
   if (IsChangeStream(server, spec.pipeline)) return OpenChangeStream(server, op, spec);
   auto env = std::make_unique<Environment>(server, spec);
+  size_t parsed = 0;
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline,
-             Prepare(server, op, spec, *env, false, nullptr, plan_summary));
+             Prepare(server, op, spec, *env, false, nullptr, plan_summary, &parsed));
   if (writes) *writes = pipeline->WritesTo(nullptr, nullptr);
-  return std::unique_ptr<ServerCursor>(
-      std::make_unique<PipelineCursor>(std::move(env), std::move(pipeline)));
+  std::unique_ptr<ServerCursor> cursor =
+      std::make_unique<PipelineCursor>(std::move(env), std::move(pipeline));
+  MAYFLY_TRY(cursor->HoldParsed(parsed));
+  return cursor;
 }
 
 Result<void> ExplainPipeline(ServerContext& server, Operation& op, const AggregateSpec& spec,

@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "protocol/extended_json.h"
+#include "query/expression/parse_work.h"
 #include "replication/change_stream.h"
 #include "replication/replica_set.h"
 #include "server/dispatch/arg_reader.h"
@@ -209,6 +210,11 @@ class ChangeStreamCursor final : public ServerCursor {
   uint32_t collection_id() const override { return static_cast<uint32_t>(ReplEvent::kApplied); }
   bool change_stream() const override { return true; }
   bool behind() const override { return source_->stream().behind(); }
+  size_t KeptBytes() const override {
+    size_t bytes = 0;
+    for (const EventSplitter::Fragment& f : held_) bytes += f.doc.view().size();
+    return bytes;
+  }
   void AppendPosition(BsonBuilder& cursor) const override {
     cursor.OpenDocument("postBatchResumeToken").Append("_data", position_.ToToken());
   }
@@ -416,7 +422,13 @@ bool IsChangeStream(ServerContext& server, BsonView pipeline) {
 Result<std::unique_ptr<ServerCursor>> OpenChangeStream(ServerContext& server, Operation& op,
                                                        const AggregateSpec& spec) {
   MAYFLY_TRY(StreamArgs a, ParseStream(server, spec));
-  MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, ParseRest(server, op, spec, a));
+  std::unique_ptr<Pipeline> pipeline;
+  size_t parsed = 0;
+  {
+    ParseWork work(&op);
+    MAYFLY_TRY(pipeline, ParseRest(server, op, spec, a));
+    parsed = work.bytes();
+  }
   std::optional<StreamPosition> begin = a.after;
   if (begin && begin->fragment != 0) {
     // The event is made again, for the fragments that are left of it.
@@ -428,8 +440,10 @@ Result<std::unique_ptr<ServerCursor>> OpenChangeStream(ServerContext& server, Op
   MAYFLY_TRY(std::unique_ptr<ChangeStream> stream,
              ChangeStream::Open(server.storage(), std::make_unique<MemberLog>(server),
                                 std::move(a.spec), begin, op));
-  return std::unique_ptr<ServerCursor>(std::make_unique<ChangeStreamCursor>(
-      std::move(pipeline), std::make_unique<StreamSource>(std::move(stream)), a.split, a.after));
+  std::unique_ptr<ServerCursor> cursor = std::make_unique<ChangeStreamCursor>(
+      std::move(pipeline), std::make_unique<StreamSource>(std::move(stream)), a.split, a.after);
+  MAYFLY_TRY(cursor->HoldParsed(parsed));
+  return cursor;
 }
 
 Result<void> ExplainChangeStream(ServerContext& server, Operation& op, const AggregateSpec& spec,

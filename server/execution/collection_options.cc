@@ -40,6 +40,9 @@ Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
     Result<std::shared_ptr<const RecordFilter>> f =
         CompileRecordFilter(c.validator, false, &server.clock());
     if (!f) return f.error();
+    if (validator) {
+      MAYFLY_TRY(CheckRecordFilters());
+    }
     if (now_level != "off") c.validator_filter = f.value();
   }
   return Ok();

@@ -206,6 +206,7 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
       Result<std::shared_ptr<const RecordFilter>> f =
           CompileRecordFilter(e.value.Document(), true, &server.clock());
       if (!f) return f.error();
+      MAYFLY_TRY(CheckRecordFilters());
       i.filter = f.value();
     } else if (o == "collation") {
       MAYFLY_TRY(CheckCollation(e.value));

@@ -95,6 +95,7 @@ Result<void> RemoveSessionRecords(ServerContext& server, Operation& op,
   WriteCommand command(server, op, kDb, kCollection);
   MAYFLY_TRY(command.Open());
   for (std::string_view id : ids) {
+    MAYFLY_TRY(op.CheckInterrupt());
     const BsonDocument filter = Filter(id, uid);
     MAYFLY_TRY(command.Delete({.filter = filter.view()}));
   }

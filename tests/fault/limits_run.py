@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Small compressed packets that unpack to a lot: millions of fields, patterns, conditions, sessions, names. Each is answered soon, with an error
-that says what to change or with what it asked for; meanwhile another client does not wait, and the memory of the server stays bounded. Then sessions:
-one client cannot use up the room of all, and killing sessions ends what runs in them. The last line says "N passed, N failed".
+that says what to change or with what it asked for; meanwhile another client does not wait, and the memory of the server stays bounded. Then sessions
+and cursors: one client cannot use up the room of all, and killing or ending sessions ends what they have, soon. The last line says "N passed, N failed".
 MAYFLY_LIMITS_ONLY=TEXT,TEXT runs the packets whose name has one of them; MAYFLY_LIMITS_WAIT (1000): milliseconds that another client may wait.
 """
 import os, shutil, socket, struct, tempfile, threading, time, uuid, zlib
@@ -111,7 +111,7 @@ def packets():
     yield "an index of 5 million options", *index(sub(sub(field(16, b"f", ONE), b"key") + name + NULLS)), b"t", {2, 67, 197}
     yield "an index of 2 million conditions", *index(sub(sub(field(16, b"f", ONE), b"key") + name + sub(field(16, b"", ONE) * 2_000_000, b"partialFilterExpression"))), b"t", {50, 146, 67}
     yield "300,000 indexes", *index(sub(sub(field(16, b"f", ONE), b"key") + name) * 300_000), b"t", {67}
-    yield "killCursors, a million", field(2, b"killCursors", text(b"c")), array(field(18, b"", struct.pack("<q", 5)) * 1_000_000, b"cursors"), b"t", {0, 50}
+    yield "killCursors, a million", field(2, b"killCursors", text(b"c")), array(field(18, b"", struct.pack("<q", 5)) * 1_000_000, b"cursors"), b"t", {2}
     many = ids(10_001)
     for command in (b"refreshSessions", b"endSessions", b"killSessions", b"killAllSessions"):
         yield f"{command.decode()}, 10,001", array(many, command), b"", b"admin", {2}
@@ -136,12 +136,15 @@ def frame(body):
 
 
 def receive(s):
-    data = b""
-    while len(data) < 4 or len(data) < struct.unpack_from("<i", data)[0]:
-        part = s.recv(1 << 20)
-        if not part:
-            raise ConnectionError("closed")
-        data += part
+    with s.makefile("rb") as replies:
+        return answer(replies)
+
+
+def answer(replies):
+    head = replies.read(4)
+    if len(head) < 4:
+        raise ConnectionError("closed")
+    data = head + replies.read(struct.unpack("<i", head)[0] - 4)
     return bson.decode(zlib.decompress(data[25:])[5:] if struct.unpack_from("<i", data, 12)[0] == 2012 else data[21:])
 
 
@@ -229,6 +232,102 @@ def sessions_of_one_client():
     check(time.monotonic() - began < 5, f"killAllSessions of many: {time.monotonic() - began:.1f} s")
 
 
+def opened(find, n, ask, address="127.0.0.1"):
+    """Cursors by `n` finds that are sent before the first answer is read; and the first error. `ask`: one command as bytes, of what find says."""
+    s = socket.create_connection(("127.0.0.1", proc.port), 60, source_address=(address, 0))
+    s.settimeout(120)
+    ids, error, replied = [], None, s.makefile("rb")
+    for begin in range(0, n, 500):
+        s.sendall(b"".join(ask(find(i)) for i in range(begin, min(begin + 500, n))))
+        replies = [answer(replied) for _ in range(begin, min(begin + 500, n))]
+        ids += [r["cursor"]["id"] for r in replies if r["ok"]]
+        error = next((r for r in replies if not r["ok"]), None)
+        if error:
+            break
+    replied.close()
+    s.close()
+    return ids, error
+
+
+def open_cursors():
+    return client.command("admin", {"serverStatus": 1})["metrics"]["cursor"]["open"]["total"]
+
+
+def end_cursors(ids):
+    for begin in range(0, len(ids), 10_000):
+        reply = client.command("t", {"killCursors": "c", "cursors": [bson.Int64(i) for i in ids[begin:begin + 10_000]]})
+        check(reply["ok"] == 1, f"killCursors: {str(reply)[:200]}")
+
+
+def plain(doc):
+    body = b"\0\0\0\0\0" + bson.encode(doc)
+    return struct.pack("<iiii", 16 + len(body), 1, 0, 2013) + body
+
+
+def open_find(**more):
+    return {"find": "c", "batchSize": 0, "noCursorTimeout": True, "$db": "t", **more}
+
+
+def cursors_of_sessions():
+    """Ending sessions takes as long as what they have, however many cursors there are, and can be stopped."""
+    ends = [{"id": bson.Binary(uuid.uuid4().bytes, 4)} for _ in range(10_000)]
+    of_others = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
+    ids, error = opened(lambda i: open_find(lsid=of_others if i % 2 else ends[i % 1000]), 8_000, plain)
+    check(len(ids) >= 4_000 or (error and error["code"] == 146), f"{len(ids)} cursors, then {error}")
+    check(client.command("admin", {"refreshSessions": ends})["ok"] == 1, "refreshSessions")
+    began = time.monotonic()
+    reply = client.command("admin", {"endSessions": ends, "maxTimeMS": 20_000})
+    took = time.monotonic() - began
+    check(reply["ok"] == 1 and took < 4, f"endSessions of 10,000 with {len(ids)} cursors: {took:.1f} s, {reply}")
+    check(open_cursors() == len(ids) // 2, f"{open_cursors()} cursors are left of {len(ids)}")
+    print(f"endSessions of 10,000 sessions with {len(ids):,} cursors open: {took * 1000:.0f} ms", flush=True)
+    check(client.command("admin", {"refreshSessions": ends})["ok"] == 1, "refreshSessions again")
+    check(client.command("admin", {"endSessions": ends, "maxTimeMS": 1}).get("code") == 50, "endSessions with no time")
+    check(client.command("admin", {"killSessions": [of_others]})["ok"] == 1 and open_cursors() == 0, f"killSessions leaves {open_cursors()} cursors")
+
+
+def cursors_of_one_client():
+    """An address has its share of open cursors, by number and by memory; others still get theirs."""
+    before = memory("VmRSS")
+    ids, error = opened(lambda i: open_find(), 25_001, plain)
+    print(f"{len(ids):,} cursors of one client: {memory('VmRSS') - before} MB more", flush=True)
+    check(error is not None and error["code"] == 146 and "of this client's address" in error["errmsg"], f"{len(ids)} cursors, then {error}")
+    check(1_000 <= len(ids) <= 25_000, f"{len(ids)} cursors of one client")
+    theirs, refused = opened(lambda i: open_find(), 5, plain, "127.0.0.2")
+    check(refused is None and len(theirs) == 5, f"cursors of another client: {refused}")
+    end_cursors(ids + theirs)
+    check(open_cursors() == 0, f"{open_cursors()} cursors are left")
+
+    def large(find):
+        return frame(find)
+
+    # What a filter was parsed into lives as long as its cursor.
+    conditions = branches(b"$and", lambda i: sub(field(16, b"$ne", ONE), b"q"), 300_000)
+    ask = doc(field(2, b"find", text(b"c")) + field(2, b"$db", text(b"t")) + field(16, b"batchSize", number(0)) + field(8, b"noCursorTimeout", b"\1") + sub(conditions, b"filter"))
+    ids, before = [], memory("VmRSS")
+    for _ in range(60):
+        found, error = opened(lambda i: ask, 1, large)
+        ids += found
+        if error:
+            break
+    print(f"{len(ids)} cursors with 300,000 conditions: {memory('VmRSS') - before} MB more", flush=True)
+    check(error is not None and error["code"] == 146 and 1 <= len(ids) < 20, f"{len(ids)} large cursors, then {error}")
+    theirs, refused = opened(lambda i: open_find(), 5, plain, "127.0.0.2")
+    check(refused is None, f"cursors of another client beside large ones: {refused}")
+    end_cursors(ids + theirs)
+    check(open_cursors() == 0, f"{open_cursors()} cursors are left")
+
+
+def index_filters():
+    """What planCacheSetFilter is sent stays: no more than a little."""
+    reply = client.command("t", {"planCacheSetFilter": "c", "query": {"x": "x" * 7_000_000}, "indexes": ["xyz"]})
+    check(reply.get("code") == 10334, f"a large index filter: {str(reply)[:200]}")
+    replies = [client.command("t", {"planCacheSetFilter": "c", "query": {f"f{i}": 1}, "indexes": ["xyz"]}) for i in range(501)]
+    check(all(r["ok"] for r in replies[:500]) and replies[500].get("code") == 146, f"index filters: {replies[500]}")
+    check(len(client.command("t", {"planCacheListFilters": "c"})["filters"]) == 500, "planCacheListFilters")
+    check(client.command("t", {"planCacheClearFilters": "c"})["ok"] == 1, "planCacheClearFilters")
+
+
 def killed_sessions():
     """Killing a session stops what runs in it, and nothing else; currentOp says whose it is."""
     def session():
@@ -285,7 +384,7 @@ def still_there():
 
 
 try:
-    run_parts("limits", [send_packets, killed_sessions, sessions_of_one_client, still_there], check)
+    run_parts("limits", [send_packets, killed_sessions, cursors_of_sessions, cursors_of_one_client, index_filters, sessions_of_one_client, still_there], check)
 finally:
     stop(proc)
     shutil.rmtree(work, ignore_errors=True)

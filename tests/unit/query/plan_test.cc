@@ -1,3 +1,5 @@
+#include "protocol/large_memory.h"
+#include "query/plan/index_filter.h"
 #include "query/plan/plan_cache.h"
 #include "tests/unit/query/plan_fixture.h"
 
@@ -659,4 +661,90 @@ TEST_CASE("A query on a collection that does not exist finds nothing", "[plan]")
   REQUIRE(e.value()->Explain(ExplainVerbosity::kQueryPlanner, {}, b).has_value());
   b.Done();
   CHECK(Stages(BsonView(bytes)["queryPlanner"].Document()["winningPlan"].Document()) == "EOF");
+}
+
+TEST_CASE("Index filters are limited in number and size, and go with their collection", "[plan]") {
+  IndexFilters filters;
+  auto collection = [] {
+    auto c = std::make_shared<CollectionInfo>();
+    c->uuid = RandomUuid();
+    c->counters = std::make_shared<CollectionCounters>();
+    return c;
+  };
+  auto filter = [](size_t bytes) {
+    return IndexFilter{PlanJson(R"({"a": ")" + std::string(bytes, 'x') + R"("})"), BsonDocument(),
+                       BsonDocument(), PlanJson(R"({"0": "a_1"})")};
+  };
+  auto code = [](const Result<void>& r) { return r ? ErrorCode{} : r.error().code; };
+  std::vector<std::shared_ptr<CollectionInfo>> collections{collection()};
+  CHECK(code(filters.Set(*collections[0], "shape", filter(IndexFilters::kMaxBytes))) ==
+        ErrorCode::kBSONObjectTooLarge);
+  CHECK(code(filters.Set(*collections[0], std::string(IndexFilters::kMaxBytes, 's'), filter(1))) ==
+        ErrorCode::kBSONObjectTooLarge);
+  CHECK_FALSE(filters.any());
+  for (size_t i = 0; i < IndexFilters::kMaxOfCollection; ++i)
+    REQUIRE(filters.Set(*collections[0], std::to_string(i), filter(1)));
+  CHECK(code(filters.Set(*collections[0], "one more", filter(1))) ==
+        ErrorCode::kExceededMemoryLimit);
+  CHECK(filters.Set(*collections[0], "0", filter(2)));  // takes the place of another
+  while (collections.size() < IndexFilters::kMax / IndexFilters::kMaxOfCollection) {
+    collections.push_back(collection());
+    for (size_t i = 0; i < IndexFilters::kMaxOfCollection; ++i)
+      REQUIRE(filters.Set(*collections.back(), std::to_string(i), filter(1)));
+  }
+  const auto other = collection();
+  CHECK(code(filters.Set(*other, "a", filter(1))) == ErrorCode::kExceededMemoryLimit);
+  // A new version of a definition keeps them; a dropped collection's make room.
+  const auto changed = std::make_shared<CollectionInfo>(*collections[1]);
+  collections[1] = nullptr;
+  CHECK(code(filters.Set(*other, "a", filter(1))) == ErrorCode::kExceededMemoryLimit);
+  CHECK(filters.Find(changed->uuid, "1") != nullptr);
+  const Uuid gone = collections[2]->uuid;
+  collections[2] = nullptr;
+  CHECK(filters.Set(*other, "a", filter(1)));
+  CHECK(filters.Find(gone, "1") == nullptr);
+  for (const auto& c : collections)
+    if (c != nullptr) filters.Clear(c->uuid, nullptr);
+  filters.Clear(changed->uuid, nullptr);
+  filters.Clear(other->uuid, nullptr);
+  CHECK_FALSE(filters.any());
+}
+
+TEST_CASE("The plan cache is limited in bytes", "[plan]") {
+  PlanCache cache;
+  const auto coll = std::make_shared<CollectionInfo>();
+  coll->uuid = RandomUuid();
+  auto shape = [](int i, size_t bytes) { return std::to_string(i) + std::string(bytes, 's'); };
+  cache.Put(coll, shape(0, size_t{300} << 10), {});
+  CHECK_FALSE(cache.Find(coll, shape(0, size_t{300} << 10)));
+  constexpr int kShapes = 400;
+  constexpr size_t kBytes = size_t{200} << 10;  // 80 MB together
+  for (int i = 0; i < kShapes; ++i) cache.Put(coll, shape(i, kBytes), {});
+  size_t n = 0;
+  cache.ForEach(*coll, [&](const PlanCache::Entry&) { ++n; });
+  CHECK(n > 100);
+  CHECK(n * kBytes <= size_t{32} << 20);
+  CHECK(cache.Find(coll, shape(kShapes - 1, kBytes)));
+  CHECK_FALSE(cache.Find(coll, shape(0, kBytes)));
+  cache.Clear(*coll);
+  // What went does not count any more.
+  for (int i = 0; i < 100; ++i) cache.Put(coll, shape(i, kBytes), {});
+  CHECK(cache.Find(coll, shape(0, kBytes)));
+}
+
+TEST_CASE("What validators and partial filters are parsed into is limited", "[plan]") {
+  const int64_t before = large_memory::Limit();
+  large_memory::SetLimit(4 << 20);
+  std::vector<std::shared_ptr<const RecordFilter>> filters;
+  std::string text = R"({"$and": [)";
+  for (int i = 0; i < 1000; ++i) text += R"({"a": {"$ne": 1}}, )";
+  const BsonDocument large = PlanJson(text + R"({"b": 1}]})");
+  CHECK(CheckRecordFilters());
+  while (CheckRecordFilters() && filters.size() < 1000)
+    filters.push_back(CompileRecordFilter(large, false).value());
+  CHECK(filters.size() < 20);
+  CHECK(CheckRecordFilters().error().code == ErrorCode::kExceededMemoryLimit);
+  filters.clear();
+  CHECK(CheckRecordFilters());
+  large_memory::SetLimit(before);
 }

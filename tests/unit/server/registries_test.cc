@@ -36,7 +36,7 @@ TEST_CASE("A cursor is given to one getMore at a time, and only to its owner", "
   SystemClock clock;
   CursorManager cursors(clock);
   Operation op(clock);
-  const int64_t id = cursors.Register(MakeCursor(5));
+  const int64_t id = cursors.Register(MakeCursor(5)).value();
   CHECK(id > 0);
   CHECK(cursors.CheckOut(id + 16, "d", "c", {}, op).error().code == ErrorCode::kCursorNotFound);
   CHECK(cursors.CheckOut(id, "d", "other", {}, op).error().code == ErrorCode::kUnauthorized);
@@ -60,11 +60,11 @@ TEST_CASE("Killing a cursor closes it, or interrupts the getMore that has it", "
   SystemClock clock;
   CursorManager cursors(clock);
   Operation op(clock);
-  const int64_t idle = cursors.Register(MakeCursor(5));
+  const int64_t idle = cursors.Register(MakeCursor(5)).value();
   CHECK(cursors.Kill(idle, "d", "x") == CursorManager::KillResult::kWrongNamespace);
   CHECK(cursors.Kill(idle, "d", "c") == CursorManager::KillResult::kKilled);
   CHECK(cursors.Kill(idle, "d", "c") == CursorManager::KillResult::kNotFound);
-  const int64_t busy = cursors.Register(MakeCursor(5));
+  const int64_t busy = cursors.Register(MakeCursor(5)).value();
   auto c = cursors.CheckOut(busy, "d", "c", {}, op);
   REQUIRE(c);
   CHECK(cursors.Kill(busy, {}, {}) == CursorManager::KillResult::kKilled);
@@ -77,11 +77,11 @@ TEST_CASE("Idle cursors close by the clock; those of sessions and noCursorTimeou
           "[cursor]") {
   SystemClock clock;
   CursorManager cursors(clock);
-  cursors.Register(MakeCursor(5));
-  cursors.Register(MakeCursor(5, std::string(16, 's')));
+  REQUIRE(cursors.Register(MakeCursor(5)));
+  REQUIRE(cursors.Register(MakeCursor(5, std::string(16, 's'))));
   auto forever = MakeCursor(5);
   forever->no_timeout = true;
-  cursors.Register(std::move(forever));
+  REQUIRE(cursors.Register(std::move(forever)));
   CHECK(cursors.totals().no_timeout == 1);
   CHECK(cursors.Sweep(600'000) == 0);
   clock.Advance(600'001);
@@ -92,6 +92,115 @@ TEST_CASE("Idle cursors close by the clock; those of sessions and noCursorTimeou
   CHECK(cursors.KillNamespace("d", "") == 1);
   CHECK(cursors.totals().open == 0);
   CHECK(cursors.totals().no_timeout == 0);
+}
+
+TEST_CASE("Ending a session closes its cursors and no others, also one that is in use",
+          "[cursor]") {
+  SystemClock clock;
+  CursorManager cursors(clock);
+  Operation op(clock);
+  const std::string mine(16, 'm'), theirs(16, 't');
+  int64_t busy = 0;
+  for (int i = 0; i < 100; ++i) {
+    busy = cursors.Register(MakeCursor(5, mine)).value();
+    REQUIRE(cursors.Register(MakeCursor(5, theirs)));
+    REQUIRE(cursors.Register(MakeCursor(5)));
+  }
+  auto c = cursors.CheckOut(busy, "d", "c", mine, op);
+  REQUIRE(c);
+  CHECK(cursors.KillSession(std::string(16, 'x')) == 0);
+  CHECK(cursors.KillSession(mine) == 100);
+  CHECK(cursors.KillSession(mine) == 0);
+  CHECK(op.kill_code == static_cast<int>(ErrorCode::kCursorKilled));
+  CHECK(cursors.totals().open == 201);
+  CHECK_FALSE(cursors.CheckIn(std::move(c).value()));
+  CHECK(cursors.totals().open == 200);
+  // Those that were read to the end or killed one by one are forgotten with them.
+  const int64_t last = cursors.Register(MakeCursor(5, mine)).value();
+  CHECK(cursors.Kill(last, {}, {}) == CursorManager::KillResult::kKilled);
+  CHECK(cursors.KillSession(mine) == 0);
+  CHECK(cursors.KillSessions([&](std::string_view id) { return id == theirs; }) == 100);
+  CHECK(cursors.KillSession(theirs) == 0);
+  CHECK(cursors.totals().open == 100);
+}
+
+namespace {
+
+/// Sets large_memory's limit for one test.
+struct MemoryLimit {
+  explicit MemoryLimit(int64_t bytes) { large_memory::SetLimit(bytes); }
+  ~MemoryLimit() { large_memory::SetLimit(before); }
+  const int64_t before = large_memory::Limit();
+};
+
+std::unique_ptr<ClientCursor> CursorOf(std::string address, size_t bytes = 0) {
+  auto c = MakeCursor(1);
+  c->address = std::move(address);
+  if (bytes > 0) REQUIRE(c->cursor->HoldParsed(bytes));
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("Open cursors are limited by their number, for each client and for all", "[cursor]") {
+  MemoryLimit limit(64 << 20);
+  SystemClock clock;
+  const int64_t used = large_memory::Used();
+  {
+    CursorManager cursors(clock);
+    const int64_t all = CursorLimits::MostCursors(), one = CursorLimits::MostOfClient();
+    CHECK(one < all);
+    int64_t last = 0;
+    for (int64_t i = 0; i < one; ++i)
+      last = cursors.Register(CursorOf("10.0.0.1:" + std::to_string(i))).value();
+    auto refused = cursors.Register(CursorOf("10.0.0.1:99999"));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::kExceededMemoryLimit);
+    CHECK(cursors.totals().open == one);
+    CHECK(cursors.totals().total_opened == one);
+    // One that closes makes room; other clients have theirs, until all is taken.
+    CHECK(cursors.Kill(last, {}, {}) == CursorManager::KillResult::kKilled);
+    CHECK(cursors.Register(CursorOf("10.0.0.1:1")));
+    CHECK(cursors.Register(CursorOf("[2001:db8::1]:1")));
+    for (int64_t i = 1; i < all - one; ++i)
+      REQUIRE(cursors.Register(CursorOf("10.1." + std::to_string(i) + ".1:1")));
+    CHECK_FALSE(cursors.Register(CursorOf("10.2.0.1:1")));
+    // The server's own are not refused.
+    CHECK(cursors.Register(CursorOf("")));
+    // Small ones count to the memory of the process too.
+    CHECK(large_memory::Used() - used > 4000 * 3000);
+    cursors.KillAll();
+    CHECK(cursors.Register(CursorOf("10.2.0.1:1")));
+  }
+  CHECK(large_memory::Used() == used);
+}
+
+TEST_CASE("Open cursors are limited by what they take", "[cursor]") {
+  MemoryLimit limit(64 << 20);
+  SystemClock clock;
+  const int64_t used = large_memory::Used();
+  {
+    CursorManager cursors(clock);
+    constexpr size_t kMb = 1 << 20;
+    // The only cursor of a client may be a large one; a second one has to fit.
+    const int64_t first = cursors.Register(CursorOf("10.0.0.1:1", 20 * kMb)).value();
+    CHECK(large_memory::Used() - used >= static_cast<int64_t>(20 * kMb));
+    CHECK(large_memory::Used() - used < static_cast<int64_t>(22 * kMb));
+    auto refused = cursors.Register(CursorOf("10.0.0.1:2", kMb / 2));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::kExceededMemoryLimit);
+    // All together no more than half of the memory for large values, of however many clients.
+    CHECK(cursors.Register(CursorOf("10.0.0.2:1", 8 * kMb)));
+    CHECK_FALSE(cursors.Register(CursorOf("10.0.0.3:1", 8 * kMb)));
+    CHECK(cursors.Kill(first, {}, {}) == CursorManager::KillResult::kKilled);
+    CHECK(cursors.Register(CursorOf("10.0.0.3:1", 8 * kMb)));
+    // Many small ones are counted as well: 16 MB are one client's.
+    int n = 0;
+    while (cursors.Register(CursorOf("10.0.0.1:3", kMb / 2))) ++n;
+    CHECK(n > 20);
+    CHECK(n < 32);
+  }
+  CHECK(large_memory::Used() == used);
 }
 
 TEST_CASE("The first batch keeps the cursor only when there is more", "[cursor]") {

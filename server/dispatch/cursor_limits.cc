@@ -1,0 +1,87 @@
+#include "server/dispatch/cursor_limits.h"
+
+#include <algorithm>
+
+#include "server/base/client_of.h"
+
+namespace mayfly {
+
+namespace {
+
+Error TooMany(const std::string& what) {
+  return {ErrorCode::kExceededMemoryLimit,
+          what + ": close some with killCursors, or read them to their ends"};
+}
+
+}  // namespace
+
+int64_t CursorLimits::MostCursors() {
+  constexpr int64_t kShare = 32 * 1024, kLeast = 4000;
+  return std::clamp(large_memory::Limit() / kShare, kLeast, kMostCursors);
+}
+
+Result<void> CursorLimits::Check(const Use& client) const {
+  if (client.cursors > MostOfClient())
+    return TooMany("cannot open a cursor: " + std::to_string(client.cursors - 1) +
+                   " cursors of this client's address are open already");
+  if (all_.cursors > MostCursors())
+    return TooMany("cannot open a cursor: " + std::to_string(all_.cursors - 1) +
+                   " cursors are open already");
+  // The only one a client has may be a large one.
+  if (client.cursors > 1 && client.bytes > MostBytesOfClient())
+    return TooMany(
+        "cannot open a cursor: with it the cursors of this client's address would take " +
+        std::to_string(client.bytes >> 20) + " MB, more than the " +
+        std::to_string(MostBytesOfClient() >> 20) + " MB they may");
+  if (all_.bytes > MostBytes())
+    return TooMany("cannot open a cursor: with it all open cursors would take " +
+                   std::to_string(all_.bytes >> 20) + " MB, more than the " +
+                   std::to_string(MostBytes() >> 20) + " MB they may");
+  return Ok();
+}
+
+void CursorLimits::Change(Share& share, Use& client, int64_t bytes, int64_t held) {
+  client.bytes += bytes - share.bytes_;
+  all_.bytes += bytes - share.bytes_;
+  held_elsewhere_ += held - share.held_;
+  share.bytes_ = bytes;
+  share.held_ = held;
+  // Not refused here: what is there is there, and the limits above are below that one.
+  (void)hold_.Set(static_cast<size_t>(std::max<int64_t>(0, all_.bytes - held_elsewhere_)));
+}
+
+Result<std::unique_ptr<CursorLimits::Share>> CursorLimits::Take(std::string_view address,
+                                                                size_t bytes, size_t held) {
+  auto share = std::make_unique<Share>(shared_from_this(), ClientOf(address));
+  // One that is refused gives back what it took as every other does: when it ends, below the lock.
+  Result<void> room = Ok();
+  {
+    std::lock_guard l(mutex_);
+    Use& client = clients_[share->client_];
+    ++client.cursors;
+    ++all_.cursors;
+    Change(*share, client, static_cast<int64_t>(bytes), static_cast<int64_t>(held));
+    if (!address.empty()) room = Check(client);
+  }
+  if (!room) return std::move(room).error();
+  return share;
+}
+
+CursorLimits::Share::~Share() {
+  std::lock_guard l(of_->mutex_);
+  const auto client = of_->clients_.find(client_);
+  if (client == of_->clients_.end()) return;  // it was never counted
+  of_->Change(*this, client->second, 0, 0);
+  --of_->all_.cursors;
+  if (--client->second.cursors == 0) of_->clients_.erase(client);
+}
+
+void CursorLimits::Share::Set(size_t bytes, size_t held) {
+  if (static_cast<int64_t>(bytes) == bytes_ && static_cast<int64_t>(held) == held_) [[likely]]
+    return;
+  std::lock_guard l(of_->mutex_);
+  of_->Change(*this, of_->clients_.find(client_)->second, static_cast<int64_t>(bytes),
+              static_cast<int64_t>(held));
+}
+
+}  // namespace mayfly

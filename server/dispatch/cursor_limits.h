@@ -1,0 +1,65 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "protocol/error.h"
+#include "protocol/large_memory.h"
+
+namespace mayfly {
+
+/// How many cursors may be open and what they may take, of all clients and of one: a cursor outlives
+/// its connection, so nothing else would end a client that opens one after the other. One client is
+/// one address (IPv6: one /64). What cursors take counts to large_memory, small ones too. Threads:
+/// any.
+class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
+ public:
+  /// Where the memory allows for it; with less than 12 GB there are fewer.
+  static constexpr int64_t kMostCursors = 100'000;
+  static int64_t MostCursors();
+  static int64_t MostOfClient() { return MostCursors() / 4; }
+  /// Half of what large_memory allows for all operations, and a quarter.
+  static int64_t MostBytes() { return large_memory::Limit() / 2; }
+  static int64_t MostBytesOfClient() { return large_memory::Limit() / 4; }
+
+  /// One open cursor, until it is destroyed. Used by one thread at a time.
+  class Share {
+   public:
+    Share(std::shared_ptr<CursorLimits> of, std::string client)
+        : of_(std::move(of)), client_(std::move(client)) {}
+    ~Share();
+    Share(const Share&) = delete;
+    /// It takes so many bytes now, of which somebody else counts `held` to large_memory. Never
+    /// refused: the cursor is open.
+    void Set(size_t bytes, size_t held);
+
+   private:
+    friend class CursorLimits;
+    const std::shared_ptr<CursorLimits> of_;
+    const std::string client_;
+    int64_t bytes_ = 0, held_ = 0;
+  };
+
+  /// `address`: of the client, "ip:port"; empty: one of the server's own. Errors:
+  /// ExceededMemoryLimit 146.
+  Result<std::unique_ptr<Share>> Take(std::string_view address, size_t bytes, size_t held);
+
+ private:
+  struct Use {
+    int64_t cursors = 0, bytes = 0;
+  };
+  Result<void> Check(const Use& client) const;  // REQUIRES: mutex_
+  /// REQUIRES: mutex_.
+  void Change(Share& share, Use& client, int64_t bytes, int64_t held);
+
+  std::mutex mutex_;
+  std::unordered_map<std::string, Use> clients_;
+  Use all_;
+  int64_t held_elsewhere_ = 0;
+  large_memory::Hold hold_;
+};
+
+}  // namespace mayfly
