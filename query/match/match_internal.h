@@ -140,6 +140,7 @@ struct Run {
   bool Regex(const CompiledRegex& regex, BsonValue v);
   bool In(const MatchExpression& e, BsonValue v);
   bool Expr(const MatchExpression& e);
+  bool Schema(const MatchExpression& e, BsonValue v);
 };
 
 /// True for kEq, kLt … of `operand` on `v` with MongoDB's type bracketing; `v` is not taken apart.

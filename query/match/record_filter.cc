@@ -1,5 +1,6 @@
 #include "query/match/record_filter.h"
 
+#include "query/expression/parse_work.h"
 #include "query/match/match_expression.h"
 
 namespace mayfly {
@@ -8,11 +9,13 @@ namespace {
 
 class MatchRecordFilter : public RecordFilter {
  public:
-  MatchRecordFilter(MatchPtr match, int slots, const Clock* clock)
-      : match_(std::move(match)), slots_(slots), clock_(clock) {}
+  MatchRecordFilter(MatchPtr match, int slots, bool for_index, const Clock* clock)
+      : match_(std::move(match)), slots_(slots), for_index_(for_index), clock_(clock) {}
 
   bool Matches(BsonView doc) const override {
     EvalContext ctx;
+    // Never in the middle of an index's keys: what is interrupted does not match.
+    if (!for_index_) ctx.op = ParseWork::Asked();
     if (slots_ > 0) {
       ctx.variables.resize(static_cast<size_t>(slots_));
       if (clock_ != nullptr) ctx.now = clock_->Now();
@@ -24,6 +27,7 @@ class MatchRecordFilter : public RecordFilter {
  private:
   MatchPtr match_;
   int slots_;  // 0: no $expr in it, and so no need to make room for variables
+  bool for_index_;
   const Clock* clock_;
 };
 
@@ -45,7 +49,7 @@ Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter,
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, options));
   int slots = HasExpr(*match) ? scope.slots() : 0;
   return std::shared_ptr<const RecordFilter>(
-      std::make_shared<MatchRecordFilter>(std::move(match), slots, clock));
+      std::make_shared<MatchRecordFilter>(std::move(match), slots, for_index, clock));
 }
 
 }  // namespace mayfly

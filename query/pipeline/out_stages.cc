@@ -226,6 +226,7 @@ class MergeStage final : public WriterStage {
       StreamDocument self{doc.view(), in.metadata};
       for (auto& [name, e] : spec_.let) {
         MAYFLY_TRY(Value v, e->Evaluate(Eval(self)));
+        MAYFLY_TRY(CheckNesting(v.view()));
         variables.emplace_back(name, std::move(v).Own());
       }
       variables.emplace_back("new", Value::Copy(doc.view().AsValue()));

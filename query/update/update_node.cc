@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "query/expression/parse_work.h"
+
 namespace mayfly::update {
 
 std::string PathFrame::Dotted() const {
@@ -247,8 +249,15 @@ bool IsIdentifier(std::string_view name) {
 
 Result<std::vector<ElementFilter>> ParseArrayFilters(std::span<const BsonView> filters,
                                                      VariableScope& scope) {
+  // Each is looked for by its name, for each part of a path and for each element of an array.
+  constexpr size_t kMost = 1000;
+  if (filters.size() > kMost)
+    return Error{ErrorCode::kFailedToParse, "arrayFilters has " + std::to_string(filters.size()) +
+                                                " filters; it takes " + std::to_string(kMost) +
+                                                " at most"};
   std::vector<ElementFilter> out;
   for (BsonView filter : filters) {
+    MAYFLY_TRY(ParseWork::Step());
     ElementFilter f;
     MAYFLY_TRY(FindFilterName(filter, &f.name));
     if (f.name.empty())
