@@ -133,6 +133,8 @@ struct Run {
   /// Whether to ask before an array of this many bytes is walked: a filter may have many predicates
   /// on it.
   static constexpr size_t kLongArray = 4096;
+  /// The same for a text that a pattern is looked for in: from here on a bad one may be slow.
+  static constexpr size_t kLongText = 16;
   template <class F>
   bool Logical(const MatchExpression& e, F&& child);
   bool Leaf(const MatchExpression& e, BsonValue v, int position);

@@ -101,6 +101,8 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v) {
 
 bool Run::Regex(const CompiledRegex& regex, BsonValue v) {
   if (v.IsString() || v.Is(BsonType::kSymbol)) {
+    // One match may take a hundredth of a second, and an array may hold many strings.
+    if (v.size() > kLongText && Stopped()) return false;
     Result<bool> r = regex.Matches(v.String());
     if (r.has_value()) [[likely]]
       return r.value();
