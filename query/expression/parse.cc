@@ -17,17 +17,24 @@ VariableId VariableScope::Define(std::string_view name) {
 }
 
 void VariableScope::Undefine(VariableId id) {
-  // Scopes end in the order in which they began, or as a whole: it is near one of the ends.
-  if (!names_.empty() && names_.back().second == id) {
-    names_.pop_back();
-    return;
-  }
-  std::erase_if(names_, [id](const auto& entry) { return entry.second == id; });
+  // Scopes end in the opposite order of their beginnings: it is the last, or near.
+  for (size_t i = names_.size(); i-- > 0;)
+    if (names_[i].second == id) {
+      names_.erase(names_.begin() + static_cast<ptrdiff_t>(i));
+      return;
+    }
 }
 
+/// Names that take as long to compare as a step of the parse.
+static constexpr size_t kNamesPerStep = 32;
+
 std::optional<VariableId> VariableScope::Lookup(std::string_view name) const {
-  for (auto it = names_.rbegin(); it != names_.rend(); ++it)
+  size_t seen = 0;
+  for (auto it = names_.rbegin(); it != names_.rend(); ++it, ++seen) {
+    // Who is to stop hears of it with the parse's next step.
+    if (seen % kNamesPerStep == kNamesPerStep - 1 && !ParseWork::Step()) return std::nullopt;
     if (it->first == name) return it->second;
+  }
   // By VariableId.
   constexpr std::string_view kSystem[] = {"ROOT", "CURRENT",      "REMOVE",
                                           "NOW",  "CLUSTER_TIME", "USER_ROLES"};
@@ -381,7 +388,10 @@ Result<ExpressionPtr> ParseVariable(std::string_view text, VariableScope& scope)
   if (name.empty()) return Error{ErrorCode::kFailedToParse, "empty variable names are not allowed"};
   MAYFLY_TRY(CheckVariableText(name, true));
   std::optional<VariableId> id = scope.Lookup(name);
-  if (!id) return LocationError(17276, "Use of undefined variable: " + std::string(name));
+  if (!id) {
+    MAYFLY_TRY(ParseWork::Look());  // that may be why it was not found
+    return LocationError(17276, "Use of undefined variable: " + std::string(name));
+  }
   std::vector<std::string> path;
   if (dot != text.npos) {
     MAYFLY_TRY(path, ParseFieldPath(text.substr(dot + 1)));
@@ -565,9 +575,12 @@ Result<ExpressionPtr> ParseExpression(BsonValue value, VariableScope& scope) {
       if (text[1] == '$') return ParseVariable(text.substr(2), scope);
       MAYFLY_TRY(auto path, ParseFieldPath(text.substr(1)));
       // A field path starts at $$CURRENT, which $let and $redact can move.
-      VariableId current = *scope.Lookup("CURRENT");
-      return ExpressionPtr(
-          std::make_unique<FieldPathExpression>(current, "CURRENT", std::move(path)));
+      const std::optional<VariableId> current = scope.Lookup("CURRENT");
+      if (!current) {
+        MAYFLY_TRY(ParseWork::Look());
+      }
+      return ExpressionPtr(std::make_unique<FieldPathExpression>(
+          current.value_or(VariableScope::kCurrent), "CURRENT", std::move(path)));
     }
     case BsonType::kArray: {
       std::vector<ExpressionPtr> children;

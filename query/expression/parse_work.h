@@ -42,6 +42,9 @@ class ParseWork {
   /// just stop.
   static Result<void> Look();
 
+  /// The operation that is asked, also by what matches on its behalf; null: there is none.
+  static Operation* Asked() { return current_ == nullptr ? nullptr : current_->op_; }
+
   /// Something of so many bytes was made. Counted to the process (large_memory) until the outermost
   /// ParseWork ends.
   static void Made(size_t bytes) { made_ += bytes; }

@@ -1,6 +1,6 @@
 #include "protocol/bson_view.h"
 #include "query/expression/growth.h"
-#include "query/expression/insert_prepare.h"
+#include "query/expression/nesting.h"
 #include "query/expression/operator.h"
 #include "storage/operation.h"
 
@@ -20,6 +20,14 @@ void ForgetVariable(EvalContext& ctx, VariableId id) {
   if (slot < ctx.variables.size()) ctx.variables[slot] = Value();
 }
 
+/// What is read by name may be put into other documents again and again: without an end of its own
+/// it would become as deep as an expression has rounds. What is borrowed lies in a document or in
+/// another variable.
+Result<void> CheckVariable(const Value& v) {
+  if (!v.owns()) return Ok();
+  return CheckNesting(v.view());
+}
+
 /// $let: children are the variables' values, then `in`.
 class LetExpression final : public ParentExpression {
  public:
@@ -33,6 +41,7 @@ class LetExpression final : public ParentExpression {
     for (size_t i = 0; i < ids_.size(); ++i) {
       MAYFLY_TRY(Value v, children_[i]->Evaluate(ctx));
       MAYFLY_TRY(kept.Add(v));
+      MAYFLY_TRY(CheckVariable(v));
       SetVariable(ctx, ids_[i], std::move(v));
     }
     Result<Value> result = children_.back()->Evaluate(ctx);
@@ -118,6 +127,7 @@ class EachExpression final : public ParentExpression {
     }
     Kept kept(ctx);
     MAYFLY_TRY(kept.Add(input));
+    MAYFLY_TRY(CheckVariable(input));
     GrowingArray out(ctx);
     for (const BsonElement& e : input.view().Document()) {
       if (ctx.op) {
@@ -216,25 +226,24 @@ class ReduceExpression final : public ParentExpression {
                            "$reduce requires that 'input' be an array, found: " + ValueText(input));
     Kept kept(ctx);
     MAYFLY_TRY(kept.Add(input));
+    MAYFLY_TRY(CheckVariable(input));
     MAYFLY_TRY(Value value, children_[1]->Evaluate(ctx));
-    int until_depth_check = kDepthChecks;
+    MAYFLY_TRY(CheckVariable(value));
     for (const BsonElement& e : input.view().Document()) {
       if (ctx.op) {
         MAYFLY_TRY(ctx.op->CheckInterrupt());
       }
       SetVariable(ctx, this_, input.Member(e.value));
+      const bool document = value.view().IsDocument() || value.view().IsArray();
+      const char* before = document ? value.view().data() : nullptr;
       SetVariable(ctx, value_, std::move(value));
       MAYFLY_TRY(value, children_[2]->Evaluate(ctx));
-      ForgetVariable(ctx, value_);
       if (value.view().size() > kMaxValueBytes) return ValueTooLarge(value.view().size());
-      // Each round may put the value into another document: what walks a value goes as deep as it
-      // is.
-      if (--until_depth_check == 0) {
-        until_depth_check = kDepthChecks;
-        if (NestingDepth(value.view(), kMaxDepth + 1) > kMaxDepth)
-          return Error{ErrorCode::kOverflow, "$reduce made a value nested deeper than " +
-                                                 std::to_string(kMaxDepth) + " levels"};
+      // The variable still holds the one before: bytes at the same place are the same.
+      if (value.view().data() != before) {
+        MAYFLY_TRY(CheckVariable(value));
       }
+      ForgetVariable(ctx, value_);
     }
     ForgetVariable(ctx, this_);
     return value;
@@ -248,8 +257,6 @@ class ReduceExpression final : public ParentExpression {
   }
 
  private:
-  /// A value never becomes deeper than this and what kDepthChecks rounds can add.
-  static constexpr int kMaxDepth = 2 * kMaxBsonDepth, kDepthChecks = 16;
   VariableId this_, value_;
 };
 

@@ -1,5 +1,7 @@
 #include "query/match/explain_mismatch.h"
 
+#include "query/expression/nesting.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_internal.h"
 
 namespace mayfly {
@@ -21,6 +23,7 @@ struct Explainer {
     EvalContext ctx;
     ctx.root = doc;
     ctx.now = now;
+    ctx.op = ParseWork::Asked();
     ctx.variables.resize(static_cast<size_t>(scope.slots()));
     Result<bool> r = parsed.value()->Matches(doc, &ctx);
     return r.has_value() && r.value();
@@ -71,6 +74,7 @@ void Explainer::Filter(BsonView filter, bool wanted, BsonBuilder& out) const {
   out.Append("operatorName", "$and");
   BsonArrayBuilder list = out.OpenArray(wanted ? "clausesNotSatisfied" : "clausesSatisfied");
   for (size_t i = 0; i < clauses.size(); ++i) {
+    if (match::EnoughExplained(list.raw().buffer().size())) break;
     if (Matches(clauses[i]) == wanted) continue;
     BsonBuilder entry = list.OpenDocument();
     entry.Append("index", static_cast<int32_t>(i));
@@ -87,6 +91,7 @@ void Explainer::Logical(std::string_view name, BsonView members, bool wanted,
   int32_t i = 0;
   for (const BsonElement& m : members) {
     const int32_t index = i++;
+    if (match::EnoughExplained(list.raw().buffer().size())) break;
     if (Matches(m.value.Document()) == inner) continue;
     BsonBuilder entry = list.OpenDocument();
     entry.Append("index", index);
@@ -133,9 +138,11 @@ void Explainer::Expr(BsonView clause, bool wanted, BsonBuilder& out) const {
   EvalContext ctx;
   ctx.root = doc;
   ctx.now = now;
+  ctx.op = ParseWork::Asked();
   ctx.variables.resize(static_cast<size_t>(scope.slots()));
   Result<Value> v = parsed.value()->Evaluate(ctx);
-  if (v) out.Append("expressionResult", v.value().view());
+  if (v && v.value().view().size() <= static_cast<uint32_t>(kMaxBsonUserSize))
+    out.Append("expressionResult", v.value().view());
 }
 
 void Explainer::Considered(std::string_view path, bool leaf_arrays, bool types,
@@ -145,6 +152,7 @@ void Explainer::Considered(std::string_view path, bool leaf_arrays, bool types,
     if (!v.missing()) seen.push_back(v);
     return false;
   };
+  match::AmbiguousSteps steps;
   WalkPath(doc, path, leaf_arrays, -1, collect);
   if (seen.empty()) {
     out.Append("reason", "field was missing");
@@ -216,7 +224,17 @@ void Explainer::Predicate(std::string_view path, const BsonElement& op, BsonView
 
 BsonDocument ExplainMismatch(BsonView filter, BsonView doc, Instant now) {
   Explainer explainer{doc, now};
-  return BuildBson([&](BsonBuilder& b) { explainer.Filter(filter, true, b); });
+  BsonDocument details = BuildBson([&](BsonBuilder& b) { explainer.Filter(filter, true, b); });
+  // What a reply puts around it comes on top.
+  constexpr int kAround = 8;
+  if (!NestsDeeper(details.view().AsValue(), kMaxValueDepth - kAround)) return details;
+  return BuildBson(
+      [](BsonBuilder& b) { b.Append("reason", "the details nest too deep to be shown"); });
+}
+
+bool match::EnoughExplained(size_t bytes) {
+  constexpr size_t kMostBytes = 1 << 20;
+  return bytes > kMostBytes || !ParseWork::Step();
 }
 
 }  // namespace mayfly

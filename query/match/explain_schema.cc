@@ -1,5 +1,6 @@
 #include <array>
 
+#include "query/expression/parse_work.h"
 #include "query/match/explain_mismatch.h"
 #include "query/match/match_internal.h"
 
@@ -62,6 +63,7 @@ void Property(std::string_view name, BsonView schema, BsonValue v, BsonBuilder& 
 
 bool NamedByPattern(BsonView patterns, std::string_view name) {
   for (const BsonElement& p : patterns) {
+    if (!ParseWork::Step(CompiledRegex::Cost(p.name))) return false;
     Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
     if (!regex) continue;
     Result<bool> found = regex.value()->Matches(name);
@@ -83,6 +85,7 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
     BsonArrayBuilder list = out.OpenArray("propertiesNotSatisfied");
     for (const BsonElement& p : rule.value.Document()) {
       BsonValue member = v.Document()[p.name];
+      if (EnoughExplained(list.raw().buffer().size())) break;
       if (member.missing() || Fits(p.value.Document(), member)) continue;
       BsonBuilder entry = list.OpenDocument();
       Property(p.name, p.value.Document(), member, entry);
@@ -96,6 +99,7 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
       Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
       if (!regex) continue;
       for (const BsonElement& member : v.Document()) {
+        if (EnoughExplained(list.raw().buffer().size())) return true;
         Result<bool> named = regex.value()->Matches(member.name);
         if (!named || !named.value() || Fits(p.value.Document(), member.value)) continue;
         BsonBuilder entry = list.OpenDocument();
@@ -112,6 +116,7 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
     out.Append("specifiedAs", BuildBson([&](BsonBuilder& b) { b.Append(rule); }));
     if (rule.value.IsDocument()) {
       for (const BsonElement& member : v.Document()) {
+        if (EnoughExplained(out.buffer().size())) return true;
         if (properties.Has(member.name) || NamedByPattern(patterns, member.name) ||
             Fits(rule.value.Document(), member.value))
           continue;
@@ -123,22 +128,27 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
       return true;
     }
     BsonArrayBuilder list = out.OpenArray("additionalProperties");
-    for (const BsonElement& member : v.Document())
+    for (const BsonElement& member : v.Document()) {
+      if (EnoughExplained(list.raw().buffer().size())) break;
       if (!properties.Has(member.name) && !NamedByPattern(patterns, member.name))
         list.Append(member.name);
+    }
     return true;
   }
   if (k == "required") {
     Head(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
     BsonArrayBuilder list = out.OpenArray("missingProperties");
-    for (const BsonElement& name : rule.value.Document())
+    for (const BsonElement& name : rule.value.Document()) {
+      if (EnoughExplained(list.raw().buffer().size())) break;
       if (!v.Document().Has(name.value.String())) list.Append(name.value.String());
+    }
     return true;
   }
   if (k == "dependencies") {
     out.Append("operatorName", k);
     BsonArrayBuilder list = out.OpenArray("failingDependencies");
     for (const BsonElement& d : rule.value.Document()) {
+      if (EnoughExplained(list.raw().buffer().size())) break;
       if (!v.Document().Has(d.name)) continue;
       if (d.value.IsDocument()) {
         if (Fits(d.value.Document(), v)) continue;
@@ -166,6 +176,7 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
     size_t i = 0;
     for (const BsonElement& member : v.Document()) {
       const size_t at = i++;
+      if (EnoughExplained(out.buffer().size())) break;
       BsonValue sub = rule.value;
       if (k == "items" && items.IsArray()) {
         if (at >= fixed) break;
@@ -187,6 +198,7 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
     std::vector<int32_t> fit;
     int32_t n = 0;
     for (const BsonElement& s : rule.value.Document()) {
+      if (EnoughExplained(out.buffer().size())) break;
       if (Fits(s.value.Document(), v)) fit.push_back(n);
       ++n;
     }
@@ -200,6 +212,7 @@ bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilde
     n = 0;
     for (const BsonElement& s : rule.value.Document()) {
       const int32_t at = n++;
+      if (EnoughExplained(list.raw().buffer().size())) break;
       if (Fits(s.value.Document(), v)) continue;
       BsonBuilder entry = list.OpenDocument();
       entry.Append("index", at);
@@ -277,6 +290,7 @@ void ExplainSchema(BsonView schema, BsonValue value, BsonArrayBuilder& rules) {
   for (std::string_view keyword : kOrder) {
     BsonValue rule = schema[keyword];
     if (rule.missing()) continue;
+    if (EnoughExplained(rules.raw().buffer().size())) return;
     BsonDocument alone = Rule(schema, keyword);
     if (Fits(alone, value)) continue;
     BsonBuilder entry = rules.OpenDocument();

@@ -5,6 +5,7 @@
 
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_internal.h"
 
 namespace mayfly {
@@ -27,7 +28,33 @@ void AppendNormalized(BsonBuilder& out, std::string_view name, BsonValue v) {
   }
 }
 
+struct ByName {
+  template <class Property>
+  bool operator()(const Property& p, std::string_view name) const {
+    return p.first < name;
+  }
+  template <class Property>
+  bool operator()(std::string_view name, const Property& p) const {
+    return name < p.first;
+  }
+};
+
 bool Less(const Value& a, const Value& b) { return CompareValues(a.view(), b.view()) < 0; }
+
+/// A schema may have as many rules as a document has fields, and each is looked at for each. False,
+/// and `*error` set, when the operation is to stop.
+bool GoOn(size_t cost, std::optional<Error>* error) {
+  if (*error) return false;
+  Result<void> r = ParseWork::Step(cost);
+  if (r) [[likely]]
+    return true;
+  *error = std::move(r).error();
+  return false;
+}
+
+/// What takes as long as a step: comparing so many bytes, or passing over fields that have them.
+constexpr size_t kBytesPerStep = 512;
+size_t CostOf(BsonValue v) { return 1 + v.size() / kBytesPerStep; }
 
 int64_t CodePoints(std::string_view s) {
   return std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; });
@@ -74,6 +101,7 @@ bool JsonSchema::MatchesString(BsonValue v, std::optional<Error>* error) const {
     if ((min_length_ && n < *min_length_) || (max_length_ && n > *max_length_)) return false;
   }
   if (!pattern_) return true;
+  if (!GoOn(CompiledRegex::Cost(v.String()), error)) return false;
   Result<bool> r = pattern_->Matches(v.String());
   if (r.has_value()) return r.value();
   *error = std::move(r).error();
@@ -81,17 +109,19 @@ bool JsonSchema::MatchesString(BsonValue v, std::optional<Error>* error) const {
 }
 
 bool JsonSchema::MatchesObject(BsonView doc, std::optional<Error>* error) const {
+  const size_t look = CostOf(doc.AsValue());
   for (const std::string& name : required_)
-    if (!doc.Has(name)) return false;
+    if (!GoOn(look, error) || !doc.Has(name)) return false;
   if (min_properties_ || max_properties_) {
     int64_t n = doc.Count();
     if ((min_properties_ && n < *min_properties_) || (max_properties_ && n > *max_properties_))
       return false;
   }
   for (const Dependency& d : dependencies_) {
+    if (!GoOn(look, error)) return false;
     if (!doc.Has(d.field)) continue;
     for (const std::string& name : d.required)
-      if (!doc.Has(name)) return false;
+      if (!GoOn(look, error) || !doc.Has(name)) return false;
     if (d.schema && !d.schema->Matches(doc.AsValue(), error)) return false;
   }
   if (properties_.empty() && pattern_properties_.empty() && additional_properties_ &&
@@ -99,12 +129,15 @@ bool JsonSchema::MatchesObject(BsonView doc, std::optional<Error>* error) const 
     return true;
   for (const BsonElement& e : doc) {
     bool named = false;
-    for (const auto& [name, schema] : properties_) {
-      if (name != e.name) continue;
+    if (!GoOn(1, error)) return false;
+    const auto [begin, end] =
+        std::equal_range(properties_.begin(), properties_.end(), e.name, ByName());
+    for (auto it = begin; it != end; ++it) {
       named = true;
-      if (!schema->Matches(e.value, error)) return false;
+      if (!it->second->Matches(e.value, error)) return false;
     }
     for (const auto& [regex, schema] : pattern_properties_) {
+      if (!GoOn(CompiledRegex::Cost(e.name), error)) return false;
       Result<bool> r = regex->Matches(e.name);
       if (!r.has_value()) {
         *error = std::move(r).error();
@@ -144,14 +177,19 @@ bool JsonSchema::MatchesArray(BsonView array, std::optional<Error>* error) const
   }
   if (unique_items_) {
     std::vector<Value> values;
-    for (const BsonElement& e : array) values.push_back(match::Normalized(e.value));
+    for (const BsonElement& e : array) {
+      if (!GoOn(CostOf(e.value), error)) return false;
+      values.push_back(match::Normalized(e.value));
+    }
     if (match::SortAndFindDuplicates(values)) return false;
   }
   return true;
 }
 
 bool JsonSchema::Matches(BsonValue v, std::optional<Error>* error) const {
+  if (!GoOn(1, error)) return false;
   if (types_ && !(*types_)[static_cast<uint8_t>(v.type())]) return false;
+  if (enum_ && !GoOn(CostOf(v), error)) return false;
   if (enum_ && !std::binary_search(enum_->begin(), enum_->end(), match::Normalized(v), Less))
     return false;
   if (v.IsNumber()) {

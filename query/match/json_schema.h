@@ -22,8 +22,8 @@ class JsonSchema {
   /// (unknown type name).
   static Result<std::shared_ptr<const JsonSchema>> Parse(BsonView schema);
 
-  /// Whether `v` satisfies the schema. A regular expression that exceeds its limits sets `*error`
-  /// and counts as no match.
+  /// Whether `v` satisfies the schema. A regular expression that exceeds its limits, and an
+  /// operation that is to stop (ParseWork::Asked), set `*error` and count as no match.
   bool Matches(BsonValue v, std::optional<Error>* error) const;
 
  private:
@@ -50,7 +50,7 @@ class JsonSchema {
       max_properties_;
   CompiledRegex::Ptr pattern_;
   std::vector<std::string> required_;
-  std::vector<std::pair<std::string, Ptr>> properties_;
+  std::vector<std::pair<std::string, Ptr>> properties_;  // sorted by name
   std::vector<std::pair<CompiledRegex::Ptr, Ptr>> pattern_properties_;
   bool additional_properties_ = true;
   Ptr additional_properties_schema_;

@@ -382,6 +382,8 @@ Result<std::shared_ptr<const JsonSchema>> JsonSchema::Parse(BsonView schema) {
     MAYFLY_TRY(JsonSchemaParser::ReadKeyword(e, *s));
   }
   MAYFLY_TRY(JsonSchemaParser::CheckWhole(schema, *s));
+  std::stable_sort(s->properties_.begin(), s->properties_.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   return std::shared_ptr<const JsonSchema>(std::move(s));
 }
 

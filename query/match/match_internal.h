@@ -133,6 +133,8 @@ struct Run {
   /// Whether to ask before an array of this many bytes is walked: a filter may have many predicates
   /// on it.
   static constexpr size_t kLongArray = 4096;
+  /// The same for a text that a pattern is looked for in: from here on a bad one may be slow.
+  static constexpr size_t kLongText = 16;
   template <class F>
   bool Logical(const MatchExpression& e, F&& child);
   bool Leaf(const MatchExpression& e, BsonValue v, int position);
@@ -140,6 +142,7 @@ struct Run {
   bool Regex(const CompiledRegex& regex, BsonValue v);
   bool In(const MatchExpression& e, BsonValue v);
   bool Expr(const MatchExpression& e);
+  bool Schema(const MatchExpression& e, BsonValue v);
 };
 
 /// True for kEq, kLt … of `operand` on `v` with MongoDB's type bracketing; `v` is not taken apart.

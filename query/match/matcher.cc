@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "query/match/match_internal.h"
 #include "storage/operation.h"
 
@@ -100,6 +101,8 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v) {
 
 bool Run::Regex(const CompiledRegex& regex, BsonValue v) {
   if (v.IsString() || v.Is(BsonType::kSymbol)) {
+    // One match may take a hundredth of a second, and an array may hold many strings.
+    if (v.size() > kLongText && Stopped()) return false;
     Result<bool> r = regex.Matches(v.String());
     if (r.has_value()) [[likely]]
       return r.value();
@@ -117,6 +120,11 @@ bool Run::Stopped() {
   if (r) return false;
   error = std::move(r).error();
   return true;
+}
+
+bool Run::Schema(const MatchExpression& e, BsonValue v) {
+  ParseWork work(ctx == nullptr ? nullptr : ctx->op);
+  return e.extra->schema->Matches(v, &error) && !error;
 }
 
 bool Run::In(const MatchExpression& e, BsonValue v) {
@@ -254,7 +262,7 @@ bool Run::Single(const MatchExpression& e, BsonValue v) {
     case MatchKind::kExpr:
       return Expr(e);
     case MatchKind::kJsonSchema:
-      return v.IsDocument() && e.extra->schema->Matches(v, &error);
+      return v.IsDocument() && Schema(e, v);
     case MatchKind::kWhere:
       return false;  // never parsed: there is no server-side JavaScript
   }
@@ -389,7 +397,7 @@ bool Run::Document(const MatchExpression& e, BsonView doc) {
     case MatchKind::kExpr:
       return Expr(e);
     case MatchKind::kJsonSchema:
-      return e.extra->schema->Matches(doc.AsValue(), &error);
+      return Schema(e, doc.AsValue());
     case MatchKind::kAll:
       return std::all_of(e.children.begin(), e.children.end(),
                          [&](const MatchPtr& c) { return Document(*c, doc); });
@@ -428,7 +436,7 @@ bool Run::Wrapped(const MatchExpression& e, BsonValue v) {
     case MatchKind::kExpr:
       return Expr(e);
     case MatchKind::kJsonSchema:
-      return v.IsDocument() && e.extra->schema->Matches(v, &error);
+      return v.IsDocument() && Schema(e, v);
     default:
       break;
   }

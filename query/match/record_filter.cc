@@ -15,9 +15,10 @@ std::atomic<int64_t> g_bytes{0};  ///< of all compiled filters
 class MatchRecordFilter : public RecordFilter {
  public:
   /// `bytes`: what it was parsed into.
-  MatchRecordFilter(MatchPtr match, int slots, const Clock* clock, uint64_t bytes)
+  MatchRecordFilter(MatchPtr match, int slots, bool for_index, const Clock* clock, uint64_t bytes)
       : match_(std::move(match)),
         slots_(slots),
+        for_index_(for_index),
         clock_(clock),
         bytes_(static_cast<int64_t>(bytes)) {
     g_bytes.fetch_add(bytes_, std::memory_order_relaxed);
@@ -26,6 +27,8 @@ class MatchRecordFilter : public RecordFilter {
 
   bool Matches(BsonView doc) const override {
     EvalContext ctx;
+    // Never in the middle of an index's keys: what is interrupted does not match.
+    if (!for_index_) ctx.op = ParseWork::Asked();
     if (slots_ > 0) {
       ctx.variables.resize(static_cast<size_t>(slots_));
       if (clock_ != nullptr) ctx.now = clock_->Now();
@@ -37,6 +40,7 @@ class MatchRecordFilter : public RecordFilter {
  private:
   MatchPtr match_;
   int slots_;  // 0: no $expr in it, and so no need to make room for variables
+  bool for_index_;
   const Clock* clock_;
   const int64_t bytes_;
 };
@@ -60,7 +64,7 @@ Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter,
   MAYFLY_TRY(MatchPtr match, ParseMatch(filter, options));
   int slots = HasExpr(*match) ? scope.slots() : 0;
   return std::shared_ptr<const RecordFilter>(
-      std::make_shared<MatchRecordFilter>(std::move(match), slots, clock, work.bytes()));
+      std::make_shared<MatchRecordFilter>(std::move(match), slots, for_index, clock, work.bytes()));
 }
 
 Result<void> CheckRecordFilters() {

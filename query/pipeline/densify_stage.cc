@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
@@ -92,7 +94,7 @@ class DensifyStage final : public PipelineStage {
       EvalContext& ctx = Eval(in);
       MAYFLY_TRY(Value v, field_->Evaluate(ctx));
       MAYFLY_TRY(CheckType(v));
-      if (!v.view().IsNullish()) {
+      if (HasPlace(v.view())) {
         if (least_.missing() || CompareValues(v.view(), least_.view()) < 0) least_ = v.Own();
         if (most_.missing() || CompareValues(v.view(), most_.view()) > 0) most_ = v.Own();
       }
@@ -109,7 +111,7 @@ class DensifyStage final : public PipelineStage {
       }
       context_->eval.root = sorter_.document();
       MAYFLY_TRY(Value v, field_->Evaluate(context_->eval));
-      if (!v.view().IsNullish()) {
+      if (HasPlace(v.view())) {
         if (start_.missing()) start_ = v.Own();  // of a partition with bounds of its own
         if (const std::optional<Value> missing = NextMissing(&v)) return Generate(*missing, out);
       }
@@ -122,6 +124,11 @@ class DensifyStage final : public PipelineStage {
   }
 
  private:
+  /// Whether there is something before or behind it: NaN is in no range.
+  static bool HasPlace(BsonValue v) {
+    return !v.IsNullish() && !(v.IsNumber() && std::isnan(v.NumberAsDouble()));
+  }
+
   Result<void> CheckType(const Value& v) const {
     const BsonValue x = v.view();
     if (x.IsNullish()) return Ok();
@@ -152,6 +159,7 @@ class DensifyStage final : public PipelineStage {
 
   /// The next value of the range that comes before `*next` (null: the partition is at its end).
   std::optional<Value> NextMissing(const Value* next) {
+    bool met = false;
     while (!start_.missing()) {
       std::optional<Value> v = StepFrom(start_.view(), spec_, n_);
       if (!v) return std::nullopt;
@@ -166,10 +174,9 @@ class DensifyStage final : public PipelineStage {
       if (order > 0) return std::nullopt;
       ++n_;
       if (order < 0) return v;
-      // The document itself has this one. A step that is lost in a value (NaN, an infinity, 2^63 and
-      // a thousandth) leads nowhere else.
-      const std::optional<Value> after = StepFrom(start_.view(), spec_, n_);
-      if (!after || CompareValues(after->view(), v->view()) <= 0) return std::nullopt;
+      // The document itself has this one. Steps too small to change the value would find it again
+      // without end.
+      if (std::exchange(met, true)) return std::nullopt;
     }
     return std::nullopt;
   }

@@ -232,6 +232,7 @@ class SampleStage final : public PipelineStage {
  public:
   SampleStage(PipelineContext& context, int64_t size) : PipelineStage(context), size_(size) {}
   std::string_view name() const override { return "$sample"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override {
     BsonBuilder sub = out.OpenDocument("$sample");
     sub.Append("size", size_);

@@ -231,6 +231,7 @@ class MergeStage final : public WriterStage {
       for (auto& [name, e] : spec_.let) {
         MAYFLY_TRY(Value v, e->Evaluate(Eval(self)));
         // bounded: by the variables of the stage; large values count by themselves
+        MAYFLY_TRY(CheckNesting(v.view()));
         variables.emplace_back(name, std::move(v).Own());
       }
       variables.emplace_back("new", Value::Copy(doc.view().AsValue()));

@@ -240,6 +240,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const Pipelin
     ctx.cluster_time = options.cluster_time;
     ctx.variables.resize(static_cast<size_t>(scope.slots()));
     MAYFLY_TRY(Value v, expression->Evaluate(ctx));
+    MAYFLY_TRY(CheckNesting(v.view()));
     variables.emplace_back(e.name, std::move(v).Own());
   }
   return PipelineParser::Parse(stages, options, std::move(variables), nullptr, 0);

@@ -8,6 +8,7 @@ class PipelineProject final : public PipelineStage {
   PipelineProject(PipelineContext& context, std::string name, ProjectionPtr projection)
       : PipelineStage(context), name_(std::move(name)), projection_(std::move(projection)) {}
   std::string_view name() const override { return name_; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override {
     BsonBuilder sub = out.OpenDocument(name_);
     projection_->Serialize(sub);
@@ -164,6 +165,7 @@ class RedactStage final : public PipelineStage {
         prune_(prune),
         keep_(keep) {}
   std::string_view name() const override { return "$redact"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override { expression_->Serialize(out, "$redact"); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kWhole; }
 

@@ -47,6 +47,7 @@ class EnvironmentStage final : public PipelineStage {
   EnvironmentStage(PipelineContext& context, std::string name, BsonDocument spec)
       : PipelineStage(context), name_(std::move(name)), spec_(std::move(spec)) {}
   std::string_view name() const override { return name_; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override { out.Append(name_, spec_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kOnly; }
   bool is_source() const override { return true; }
@@ -79,6 +80,7 @@ class TombstonesStage final : public PipelineStage {
   TombstonesStage(PipelineContext& context, BsonDocument spec)
       : PipelineStage(context), spec_(std::move(spec)) {}
   std::string_view name() const override { return "$tombstones"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override { out.Append("$tombstones", spec_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kOnly; }
   bool is_source() const override { return true; }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "protocol/bson_check.h"
+#include "query/expression/nesting.h"
 #include "query/expression/operator.h"
 #include "query/pipeline/pipeline.h"
 #include "storage/operation.h"
@@ -34,6 +35,9 @@ class PipelineStage : public DocumentSource {
   virtual StageNeeds AddDependencies(std::set<std::string>* fields) const = 0;
   /// Makes its own documents (has no input).
   virtual bool is_source() const { return false; }
+  /// Whether what comes out may nest deeper than what comes in. False: it never does, or the stage
+  /// looks itself.
+  virtual bool deepens() const { return true; }
   /// Adds "db.collection" of what it reads and writes besides its input.
   virtual void AddNamespaces(std::set<std::string>* namespaces) const { (void)namespaces; }
   /// The command changed: pass the operation on to pipelines within.
@@ -48,6 +52,9 @@ class PipelineStage : public DocumentSource {
     if (r && r.value() == StreamState::kAdvanced) {
       ++returned_;
       bson_check::Document(out->doc.bytes(), "a stage");
+      if (out->doc.size() >= LeastBytesOfDeeper(kMaxValueDepth) && deepens() &&
+          NestsDeeper(out->doc.AsValue(), kMaxValueDepth)) [[unlikely]]
+        return NestedTooDeep();
       if (out->doc.size() >= large_memory::kLarge) [[unlikely]]
         return Large(out->doc.size());
     }
@@ -173,6 +180,7 @@ class PipelineMatch final : public PipelineStage {
   PipelineMatch(PipelineContext& context, BsonDocument filter, MatchPtr match)
       : PipelineStage(context), filter_(std::move(filter)), match_(std::move(match)) {}
   std::string_view name() const override { return "$match"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override { out.Append("$match", filter_); }
   StageNeeds AddDependencies(std::set<std::string>* fields) const override;
   BsonView filter() const { return filter_; }
@@ -197,6 +205,7 @@ class PipelineSort final : public PipelineStage {
   PipelineSort(PipelineContext& context, SortPattern pattern)
       : PipelineStage(context), pattern_(std::move(pattern)) {}
   std::string_view name() const override { return "$sort"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override;
   StageNeeds AddDependencies(std::set<std::string>* fields) const override;
   void ExplainStats(BsonBuilder& out) const override;
@@ -221,6 +230,7 @@ class PipelineLimit final : public PipelineStage {
  public:
   PipelineLimit(PipelineContext& context, int64_t limit) : PipelineStage(context), limit_(limit) {}
   std::string_view name() const override { return "$limit"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override { out.Append("$limit", limit_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kAlso; }
   int64_t limit() const { return limit_; }
@@ -238,6 +248,7 @@ class PipelineSkip final : public PipelineStage {
  public:
   PipelineSkip(PipelineContext& context, int64_t skip) : PipelineStage(context), skip_(skip) {}
   std::string_view name() const override { return "$skip"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override { out.Append("$skip", skip_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kAlso; }
   int64_t skip() const { return skip_; }
@@ -262,6 +273,7 @@ class PipelineUnwind final : public PipelineStage {
         index_(std::move(index)),
         preserve_(preserve) {}
   std::string_view name() const override { return "$unwind"; }
+  bool deepens() const override { return index_.has_value(); }
   void Serialize(BsonBuilder& out) const override;
   StageNeeds AddDependencies(std::set<std::string>* fields) const override {
     fields->insert(dotted_);

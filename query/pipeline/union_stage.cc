@@ -20,6 +20,7 @@ class UnionWithStage final : public PipelineStage {
         stages_(std::move(stages)),
         pipeline_(std::move(pipeline)) {}
   std::string_view name() const override { return "$unionWith"; }
+  bool deepens() const override { return false; }
   void Serialize(BsonBuilder& out) const override {
     BsonBuilder sub = out.OpenDocument("$unionWith");
     if (!collection_.empty()) sub.Append("coll", collection_);

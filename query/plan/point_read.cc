@@ -1,4 +1,6 @@
+#include "query/expression/nesting.h"
 #include "query/expression/operator.h"
+#include "query/expression/parse_work.h"
 #include "query/plan/executor.h"
 #include "query/projection/projection.h"
 #include "storage/read/visibility.h"
@@ -121,7 +123,14 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
 
 Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
                          std::vector<Value>* variables) {
+  ParseWork work(&op);
+  EvalContext ctx;
+  ctx.now = op.now;
+  ctx.cluster_time = op.cluster_time;
+  ctx.op = &op;
+  ctx.variables = std::move(*variables);
   for (const auto& e : let) {
+    MAYFLY_TRY(ParseWork::Step());
     MAYFLY_TRY(CheckVariableName(e.name));
     MAYFLY_TRY(auto expression, ParseExpression(e.value, *scope));
     std::set<std::string> paths;
@@ -131,20 +140,14 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
           LocationCode(4890500),
           "Command let Expression tried to access a field, but this is not allowed because "
           "command let expressions run before the query examines any documents."};
-    EvalContext ctx;
-    ctx.now = op.now;
-    ctx.cluster_time = op.cluster_time;
-    ctx.op = &op;
-    // Lent, not copied: there may be many of them.
-    variables->resize(static_cast<size_t>(scope->slots()));
-    ctx.variables = std::move(*variables);
-    Result<Value> evaluated = expression->Evaluate(ctx);
-    *variables = std::move(ctx.variables);
-    MAYFLY_TRY(Value value, std::move(evaluated));
+    ctx.variables.resize(static_cast<size_t>(scope->slots()));
+    MAYFLY_TRY(Value value, expression->Evaluate(ctx));
+    MAYFLY_TRY(CheckNesting(value.view()));
     VariableId id = scope->Define(e.name);
-    variables->resize(static_cast<size_t>(scope->slots()));
-    (*variables)[static_cast<size_t>(id)] = std::move(value).Own();
+    ctx.variables.resize(static_cast<size_t>(scope->slots()));
+    ctx.variables[static_cast<size_t>(id)] = std::move(value).Own();
   }
+  *variables = std::move(ctx.variables);
   return Ok();
 }
 

@@ -4,6 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "query/expression/growth.h"
+#include "query/expression/nesting.h"
 #include "query/expression/operator.h"
 #include "query/match/match_internal.h"
 #include "query/projection/projection_node.h"
@@ -63,6 +64,7 @@ struct Applier {
   ProjectionKind kind;
   EvalContext& ctx;
   Charge charge{ctx};  ///< what is written
+  int within = 1;      ///< documents and arrays around the field that is written
 
   Result<void> Compute(const ProjectionField& f, BsonBuilder& out) {
     if (ctx.op) {
@@ -75,6 +77,7 @@ struct Applier {
       if (n > size_t{3} * kMaxValueBytes) return ValueTooLarge(n);
       MAYFLY_TRY(charge.Set(std::max(n, out.buffer().capacity())));
     }
+    MAYFLY_TRY(CheckNesting(v.view(), within));
     out.Append(f.name, v.view());
     return Ok();
   }
@@ -144,7 +147,9 @@ struct Applier {
         MAYFLY_TRY(ElemMatch(f, doc, out));
       } else if (f.action == ProjectionAction::kDescend && f.below->has_computed) {
         BsonBuilder sub = out.OpenDocument(f.name);
+        ++within;
         MAYFLY_TRY(Node(*f.below, BsonView(), sub));
+        --within;
       }
     }
     return Ok();
@@ -152,6 +157,14 @@ struct Applier {
 
   Result<void> Below(const ProjectionNode& node, std::string_view name, BsonValue v,
                      BsonBuilder& out) {
+    ++within;
+    MAYFLY_TRY(BelowLevel(node, name, v, out));
+    --within;
+    return Ok();
+  }
+
+  Result<void> BelowLevel(const ProjectionNode& node, std::string_view name, BsonValue v,
+                          BsonBuilder& out) {
     if (v.IsDocument()) {
       BsonBuilder sub = out.OpenDocument(name);
       return Node(node, v.Document(), sub);

@@ -5,6 +5,8 @@
 
 #include "query/expression/parse_work.h"
 
+#include "query/expression/parse_work.h"
+
 namespace mayfly::update {
 
 std::string PathFrame::Dotted() const {
@@ -250,6 +252,12 @@ bool IsIdentifier(std::string_view name) {
 
 Result<std::vector<ElementFilter>> ParseArrayFilters(std::span<const BsonView> filters,
                                                      VariableScope& scope) {
+  // Each is looked for by its name, for each part of a path and for each element of an array.
+  constexpr size_t kMost = 1000;
+  if (filters.size() > kMost)
+    return Error{ErrorCode::kFailedToParse, "arrayFilters has " + std::to_string(filters.size()) +
+                                                " filters; it takes " + std::to_string(kMost) +
+                                                " at most"};
   std::vector<ElementFilter> out;
   std::set<std::string> names;
   for (BsonView filter : filters) {

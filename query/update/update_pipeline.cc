@@ -6,6 +6,7 @@
 
 #include "protocol/large_memory.h"
 #include "query/expression/element_text.h"
+#include "query/expression/nesting.h"
 #include "query/projection/projection.h"
 
 namespace mayfly {
@@ -38,6 +39,7 @@ class ReplaceStage final : public DocumentTransform {
                        (made.missing() ? "MISSING" : update::ValueText(made.view())) +
                        ". Type of resulting value: '" + std::string(BsonTypeName(made.type())) +
                        "'. Input document: " + update::ValueText(in.AsValue())};
+    MAYFLY_TRY(CheckNesting(made.view()));
     return std::string(made.view().bytes());
   }
 

@@ -160,6 +160,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
     eval.now = ctx.op.now;
     eval.cluster_time = ctx.op.cluster_time;
     eval.metadata = &metadata;
+    eval.op = &ctx.op;
     MAYFLY_CO_TRY(BsonDocument shown, projection->Apply(*value, eval));
     reply.Append("value", shown);
   } else {

@@ -87,10 +87,14 @@ Result<BsonView> WriteCommand::Prepare(BsonView doc) {
 }
 
 Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
-  if (bypass_validation_ || !coll_->validator_filter || coll_->validator_filter->Matches(next))
+  if (bypass_validation_ || !coll_->validator_filter) return Ok();
+  ParseWork work(&op_);  // who can stop the filter
+  if (coll_->validator_filter->Matches(next)) return Ok();
+  MAYFLY_TRY(op_.CheckInterruptNow());
+  if (before && coll_->validation_moderate && !coll_->validator_filter->Matches(*before)) {
+    MAYFLY_TRY(op_.CheckInterruptNow());
     return Ok();
-  if (before && coll_->validation_moderate && !coll_->validator_filter->Matches(*before))
-    return Ok();
+  }
   if (coll_->validation_warn_only) {
     server_.log().Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
                         "Document would fail validation", BuildBson([&](BsonBuilder& b) {

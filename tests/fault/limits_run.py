@@ -112,6 +112,28 @@ def packets():
     yield "an index of 2 million conditions", *index(sub(sub(field(16, b"f", ONE), b"key") + name + sub(field(16, b"", ONE) * 2_000_000, b"partialFilterExpression"))), b"t", {50, 146, 67}
     yield "300,000 indexes", *index(sub(sub(field(16, b"f", ONE), b"key") + name) * 300_000), b"t", {67}
     yield "killCursors, a million", field(2, b"killCursors", text(b"c")), array(field(18, b"", struct.pack("<q", 5)) * 1_000_000, b"cursors"), b"t", {2}
+    let = sub(b"".join(field(16, b"v%d" % i, ONE) for i in range(80_000)), b"let")
+    yield "delete, 80,000 variables", field(2, b"delete", text(b"c")), let + array(sub(sub(field(16, b"_id", number(-1)), b"q") + field(16, b"limit", ONE)), b"deletes"), b"t", {0, 50}
+    statement = sub(sub(field(16, b"_id", number(-1)), b"q") + array(sub(sub(field(16, b"f", ONE), b"$set")), b"u"))
+    yield "update, 80,000 variables", field(2, b"update", text(b"c")), let + array(statement, b"updates"), b"t", {0, 50}
+    yield "find, 80,000 variables", *find(b"", let), b"t", {0, 50}
+    uses = array(b"".join(field(2, b"", text(b"$$v%d" % i)) for i in range(80_000)), b"in")
+    yield "aggregate, $let of 80,000", *stages(sub(sub(sub(sub(let.replace(b"let", b"vars", 1) + uses, b"$let"), b"x"), b"$project"))), b"t", {0, 50, 146}
+    filters = array(b"".join(sub(field(16, b"x%d" % i, ONE)) for i in range(300_000)), b"arrayFilters")
+    statement = sub(sub(b"", b"q") + sub(sub(field(16, b"a.$[x0]", ONE), b"$set"), b"u") + filters)
+    yield "update, 300,000 array filters", field(2, b"update", text(b"c")), array(statement, b"updates"), b"t", {9}
+    deeper = {"$replaceRoot": {"newRoot": "$$ROOT"}}
+    for _ in range(50):
+        deeper["$replaceRoot"]["newRoot"] = {"a": deeper["$replaceRoot"]["newRoot"]}
+    for name, last in (("$eq", {"$project": {"y": {"$eq": ["$a", "$a"]}}}), ("$facet", {"$facet": {"f": []}}), ("$redact", {"$redact": "$$DESCEND"})):
+        yield f"aggregate, 45,000 levels and {name}", field(2, b"aggregate", text(b"c")), sub(b"", b"cursor") + array(bson.encode({str(i): deeper for i in range(900)} | {"900": last})[4:-1], b"pipeline"), b"t", {15}
+    loop = 1
+    for _ in range(40):
+        inner = "$$value"
+        for _ in range(80):
+            inner = {"": inner}
+        loop = {"$reduce": {"input": [0] * 15, "initialValue": loop, "in": inner}}
+    yield "aggregate, 48,000 levels in an expression", *stages(bson.encode({"0": {"$project": {"y": {"$eq": [loop, loop]}}}})[4:-1]), b"t", {15}
     many = ids(10_001)
     for command in (b"refreshSessions", b"endSessions", b"killSessions", b"killAllSessions"):
         yield f"{command.decode()}, 10,001", array(many, command), b"", b"admin", {2}
