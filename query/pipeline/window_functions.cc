@@ -422,12 +422,12 @@ class CovarianceWindow final : public WindowFunction {
       MAYFLY_TRY(CheckInterrupt(ctx));
       if (!values_[d].view().IsArray()) continue;
       std::array<BsonValue, 2> pair;
-      size_t fields = 0;
+      size_t given = 0;
       for (const BsonElement& e : values_[d].view().Document()) {
-        if (fields++ == pair.size()) break;
-        pair[fields - 1] = e.value;
+        if (given++ == pair.size()) break;
+        pair[given - 1] = e.value;
       }
-      if (fields != 2 || !pair[0].IsNumber() || !pair[1].IsNumber()) continue;
+      if (given != 2 || !pair[0].IsNumber() || !pair[1].IsNumber()) continue;
       ++n;
       const Real count(static_cast<double>(n)), x(pair[0]), y(pair[1]), dx = x - mean_x;
       mean_x = mean_x + dx / count;
