@@ -14,8 +14,8 @@
 #include "storage/clock.h"
 #include "storage/kv/kv.h"
 
-/// What the rest of Mayfly knows of consensus: a log that all members agree on, and who leads. Engine: raft-rs behind
-/// replication/raft_*; nothing of it shows here.
+/// What the rest of Mayfly knows of consensus: a log that all members agree on, and who leads.
+/// Engine: raft-rs behind replication/raft_*; nothing of it shows here.
 namespace mayfly {
 
 inline constexpr ErrorCode kExceededTimeLimit{262};        ///< code name ExceededTimeLimit
@@ -27,8 +27,8 @@ struct LogPosition {
   auto operator<=>(const LogPosition&) const = default;
 };
 
-/// One data directory, for ever: a random number made when it first takes part. A member whose directory was emptied
-/// is another node, because it has forgotten what it voted for. Never 0.
+/// One data directory, for ever: a random number made when it first takes part. A member whose
+/// directory was emptied is another node, because it has forgotten what it voted for. Never 0.
 using NodeId = uint64_t;
 
 /// One member as the configuration lists it.
@@ -68,10 +68,12 @@ struct CommittedEntry {
 
 enum class ConsensusRole : uint8_t { kUninitialised, kFollower, kCandidate, kLeader };
 
-/// What of a configuration's settings the engine goes by. Each member has its own; they need not agree at every moment.
+/// What of a configuration's settings the engine goes by. Each member has its own; they need not
+/// agree at every moment.
 struct ConsensusTimings {
   int64_t election_ms =
-      1000;  ///< so long after the last sign of a leader a member tries to lead, or up to a quarter longer
+      /// so long after the last sign of a leader a member tries to lead, or up to a quarter longer
+      1000;
   int64_t heartbeat_ms =
       250;  ///< how often each member tells the others its clock, state and position
   int64_t heartbeat_timeout_ms =
@@ -84,37 +86,42 @@ struct ConsensusState {
   uint64_t term = 0;
   NodeId leader = 0;           ///< 0: nobody that is known of
   std::string leader_address;  ///< empty with it
-  /// kLeader only: everything of earlier terms is applied here, so writes may start. Comes after role == kLeader.
+  /// kLeader only: everything of earlier terms is applied here, so writes may start. Comes after
+  /// role == kLeader.
   bool ready = false;
   bool operator==(const ConsensusState&) const = default;
 };
 
-/// What the log drives: documents, indexes, catalog. Calls come from one thread, the applier, in the order of the log;
-/// they may block on the store, and on nothing that waits for the log.
+/// What the log drives: documents, indexes, catalog. Calls come from one thread, the applier, in
+/// the order of the log; they may block on the store, and on nothing that waits for the log.
 class StateMachine {
  public:
   virtual ~StateMachine() = default;
-  /// Adds the effects of the entries to `batch`: no reads, the same on every member. The engine adds the applied index
-  /// and writes the batch, so an entry is applied exactly once whenever the process dies. Not synced: the entries are,
-  /// and come before it in the same write-ahead log.
+  /// Adds the effects of the entries to `batch`: no reads, the same on every member. The engine
+  /// adds the applied index and writes the batch, so an entry is applied exactly once whenever the
+  /// process dies. Not synced: the entries are, and come before it in the same write-ahead log.
   virtual void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) = 0;
   /// The batch is visible. Brings memory up to date; afterwards `done` of each Proposal runs.
   virtual void Applied(std::span<const CommittedEntry> entries) = 0;
-  /// Role, term, leader or readiness changed. On the applier's thread, in order with the entries: what was applied
-  /// before the change has been seen before it. When the node stops leading, pending proposals fail first.
+  /// Role, term, leader or readiness changed. On the applier's thread, in order with the entries:
+  /// what was applied before the change has been seen before it. When the node stops leading,
+  /// pending proposals fail first.
   virtual void StateChanged(const ConsensusState& state) = 0;
-  /// A majority has this configuration (or it is the one at open). It takes effect now; its entry comes to Applied in its turn, which is much
-  /// later on a member that holds entries back. The engine's thread; must not block.
+  /// A majority has this configuration (or it is the one at open). It takes effect now; its entry
+  /// comes to Applied in its turn, which is much later on a member that holds entries back. The
+  /// engine's thread; must not block.
   virtual void Configured(const ConsensusConfiguration&) {}
-  /// How many milliseconds this entry is still to be held back here (a delayed member); 0: none. Entries behind it wait too, StateChanged
-  /// does not. The applier's thread.
+  /// How many milliseconds this entry is still to be held back here (a delayed member); 0: none.
+  /// Entries behind it wait too, StateChanged does not. The applier's thread.
   virtual int64_t HoldMillis(const CommittedEntry&) { return 0; }
-  /// Whether HoldMillis may be more than 0 at all: then entries that wait stay in the log rather than in memory. Any thread; must not block.
+  /// Whether HoldMillis may be more than 0 at all: then entries that wait stay in the log rather
+  /// than in memory. Any thread; must not block.
   virtual bool Holds() { return false; }
-  /// Somewhere a member's position, reachability or heartbeat changed: look at Status() again. Any thread; must not
-  /// block.
+  /// Somewhere a member's position, reachability or heartbeat changed: look at Status() again. Any
+  /// thread; must not block.
   virtual void Progressed() {}
-  /// What this node tells the others in each heartbeat (opaque, at most 64 KiB). Any thread; must not block.
+  /// What this node tells the others in each heartbeat (opaque, at most 64 KiB). Any thread; must
+  /// not block.
   virtual std::string HeartbeatPayload() { return {}; }
 };
 
@@ -125,7 +132,8 @@ struct Proposal {
       context;  ///< comes back in CommittedEntry::context; kept until `done` has run
   /// Exactly once, on the applier's thread after Applied, or on any thread with an error:
   ///   NotWritablePrimary 10107               this node does not lead: nothing was written
-  ///   PrimarySteppedDown 189                 it stopped leading: the entry may or may not come to be applied
+  ///   PrimarySteppedDown 189                 it stopped leading: the entry may or may not come to
+  ///   be applied
   ///   InterruptedAtShutdown 11600            likewise
   ///   BSONObjectTooLarge 10334               larger than kMaxProposalBytes: nothing was written
   std::function<void(Result<LogPosition>)> done;
@@ -138,7 +146,8 @@ struct MemberStatus {
   std::string address;
   bool self = false;
   bool voter = false;  ///< counts in majorities now (a new voter does not until it has caught up)
-  /// Heard of within ConsensusTimings::heartbeat_timeout_ms, and since the connection to it last failed. Always true of self.
+  /// Heard of within ConsensusTimings::heartbeat_timeout_ms, and since the connection to it last
+  /// failed. Always true of self.
   bool reachable = false;
   int64_t last_heard_us = 0;     ///< last heartbeat received from it
   int64_t last_answered_us = 0;  ///< last heartbeat of ours that it answered
@@ -154,7 +163,8 @@ struct MemberStatus {
   std::string last_error;                              ///< why it cannot be reached
 };
 
-/// All that replSetGetStatus and the page want to know, at one moment. A copy; nothing in it changes.
+/// All that replSetGetStatus and the page want to know, at one moment. A copy; nothing in it
+/// changes.
 struct ConsensusStatus {
   ConsensusState state;
   NodeId self = 0;
@@ -165,8 +175,8 @@ struct ConsensusStatus {
   std::optional<std::string> sync_source;  ///< during initial sync: whose checkpoint is pulled
 };
 
-/// Reads the log in order, for `local.oplog.rs`. Only applied entries show. Sees the log as it was when it was made.
-/// One thread at a time.
+/// Reads the log in order, for `local.oplog.rs`. Only applied entries show. Sees the log as it was
+/// when it was made. One thread at a time.
 class LogCursor {
  public:
   virtual ~LogCursor() = default;
@@ -201,38 +211,40 @@ struct ConsensusOptions {
   uint64_t log_max_bytes =
       0;  ///< --oplogSizeMB; 0: 990 MiB or 5% of the disk, whichever is more, 50 GB at most
   double log_min_hours = 0;  ///< --oplogMinRetentionHours: kept longer than the size allows
-  /// The data was changed past the log: what it holds is not how the data came about any more, so it begins anew behind what is applied, and
-  /// whoever joins gets a copy.
+  /// The data was changed past the log: what it holds is not how the data came about any more, so
+  /// it begins anew behind what is applied, and whoever joins gets a copy.
   bool history_lost = false;
   /// Whether members of an earlier version are talked to, whose handshake lets strangers guess the
   /// key (member_link.h); null: no. Any thread.
   std::function<bool()> old_handshake;
-  /// A copy that gets nothing for so long tries again on a new connection, and a donor that is asked
-  /// for nothing for so long ends its side.
+  /// A copy that gets nothing for so long tries again on a new connection, and a donor that is
+  /// asked for nothing for so long ends its side.
   int copy_silence_ms = 15'000;
-  /// Whether this directory has collections of its own; asked when another node wants to know. Any thread.
+  /// Whether this directory has collections of its own; asked when another node wants to know. Any
+  /// thread.
   std::function<bool()> has_data;
-  /// The engine cannot go on (disk error on the log, a panic): log it and end the process, at once, without tidying
-  /// up. Default: a line on stderr and abort(). Does not return.
+  /// The engine cannot go on (disk error on the log, a panic): log it and end the process, at once,
+  /// without tidying up. Default: a line on stderr and abort(). Does not return.
   std::function<void(std::string_view why)> fatal;
-  /// A whole copy of the data waits in the data directory; the process has to start again to use it: close the server
-  /// in order and exec yourself (ApplyPendingResync runs before Storage::Open). Own thread.
+  /// A whole copy of the data waits in the data directory; the process has to start again to use
+  /// it: close the server in order and exec yourself (ApplyPendingResync runs before
+  /// Storage::Open). Own thread.
   std::function<void()> restart;
   std::function<void(char severity, std::string_view message, std::string_view attributes_bson)>
       log;
 };
 
-/// The consensus engine of one node. Threads: any, unless said otherwise. No call waits for another member except where
-/// it says so.
+/// The consensus engine of one node. Threads: any, unless said otherwise. No call waits for another
+/// member except where it says so.
 class Consensus {
  public:
   virtual ~Consensus() = default;  ///< Stop
-  /// Ends the threads; pending proposals fail with InterruptedAtShutdown. The state machine is still called meanwhile and may ask
-  /// for Status; afterwards it is not. Harmless when repeated.
+  /// Ends the threads; pending proposals fail with InterruptedAtShutdown. The state machine is
+  /// still called meanwhile and may ask for Status; afterwards it is not. Harmless when repeated.
   virtual void Stop() = 0;
 
-  /// Starts the threads: what is committed and not yet applied is applied, then StateChanged comes. Call once, when
-  /// the machine is ready.
+  /// Starts the threads: what is committed and not yet applied is applied, then StateChanged comes.
+  /// Call once, when the machine is ready.
   virtual Result<void> Start() = 0;
 
   virtual NodeId self() const = 0;
@@ -241,61 +253,69 @@ class Consensus {
   virtual ConsensusState state() const = 0;
   virtual ConsensusStatus Status() const = 0;
 
-  /// Makes a set of this node alone, which leads it; `configuration` must contain it, and whoever else is in it is taken
-  /// in at once as Reconfigure does. `data_is_empty`: nothing was ever stored here, so members can be built from the log alone;
-  /// otherwise they get a copy first. Done when the configuration is applied.
-  /// Errors: AlreadyInitialized 23; ConfigurationInProgress 109: another set has claimed this node.
+  /// Makes a set of this node alone, which leads it; `configuration` must contain it, and whoever
+  /// else is in it is taken in at once as Reconfigure does. `data_is_empty`: nothing was ever
+  /// stored here, so members can be built from the log alone; otherwise they get a copy first. Done
+  /// when the configuration is applied. Errors: AlreadyInitialized 23; ConfigurationInProgress 109:
+  /// another set has claimed this node.
   virtual void Initiate(ConsensusConfiguration configuration, bool data_is_empty,
                         std::function<void(Result<LogPosition>)> done) = 0;
-  /// Leader only. Nodes that are new join as learners and are promoted by the leader when they have caught up; who is
-  /// left out is removed; payload, priorities and addresses may change freely. Done when applied here.
-  /// Errors: as Proposal; ConfigurationInProgress 109 while another change is on its way.
+  /// Leader only. Nodes that are new join as learners and are promoted by the leader when they have
+  /// caught up; who is left out is removed; payload, priorities and addresses may change freely.
+  /// Done when applied here. Errors: as Proposal; ConfigurationInProgress 109 while another change
+  /// is on its way.
   virtual void Reconfigure(ConsensusConfiguration configuration,
                            std::function<void(Result<LogPosition>)> done) = 0;
-  /// Without a majority (replSetReconfig force): this node takes the configuration as it is and tries to lead it. What the
-  /// lost members had acknowledged may be lost; two sides that both force diverge. Done when it leads, or fails.
+  /// Without a majority (replSetReconfig force): this node takes the configuration as it is and
+  /// tries to lead it. What the lost members had acknowledged may be lost; two sides that both
+  /// force diverge. Done when it leads, or fails.
   virtual void ForceReconfigure(ConsensusConfiguration configuration,
                                 std::function<void(Result<LogPosition>)> done) = 0;
 
   virtual void Propose(Proposal proposal) = 0;
 
-  /// Confirms with a majority that this node still leads; then everything acknowledged before the call is at or before
-  /// `index`, which is applied when done runs. Errors: NotWritablePrimary 10107, PrimarySteppedDown 189.
+  /// Confirms with a majority that this node still leads; then everything acknowledged before the
+  /// call is at or before `index`, which is applied when done runs. Errors: NotWritablePrimary
+  /// 10107, PrimarySteppedDown 189.
   virtual void ReadIndex(std::function<void(Result<uint64_t> index)> done) = 0;
   /// When `index` is applied here (at once if it is).
   virtual void WhenApplied(uint64_t index, std::function<void(Result<void>)> done) = 0;
 
-  /// Leader only: makes `to` (0: the best that has caught up) lead within `timeout_ms`. With `force` the node stops
-  /// leading even when nobody could follow. Errors: ExceededTimeLimit 262 (nobody caught up), NotWritablePrimary 10107.
+  /// Leader only: makes `to` (0: the best that has caught up) lead within `timeout_ms`. With
+  /// `force` the node stops leading even when nobody could follow. Errors: ExceededTimeLimit 262
+  /// (nobody caught up), NotWritablePrimary 10107.
   virtual void StepDown(NodeId to, int64_t timeout_ms, bool force,
                         std::function<void(Result<void>)> done) = 0;
-  /// Makes this node lead: asks the leader to hand over, or calls an election when there is none. Done when it leads and is ready.
-  /// Errors: ExceededTimeLimit 262 when it does not within `timeout_ms`.
+  /// Makes this node lead: asks the leader to hand over, or calls an election when there is none.
+  /// Done when it leads and is ready. Errors: ExceededTimeLimit 262 when it does not within
+  /// `timeout_ms`.
   virtual void StepUp(int64_t timeout_ms, std::function<void(Result<void>)> done) = 0;
-  /// Until then (MonotonicMicros) this node does not try to lead: replSetFreeze, replSetStepDown's period. 0: may again.
+  /// Until then (MonotonicMicros) this node does not try to lead: replSetFreeze, replSetStepDown's
+  /// period. 0: may again.
   virtual void DoNotCampaignUntil(int64_t monotonic_us) = 0;
 
   /// Takes effect at once.
   virtual void SetTimings(const ConsensusTimings&) {}
-  /// Drops applied entries that retention no longer asks for: by range, never past `keep_from`. Called by itself; here for
-  /// tests and replSetResizeOplog. 0 in both: as configured.
+  /// Drops applied entries that retention no longer asks for: by range, never past `keep_from`.
+  /// Called by itself; here for tests and replSetResizeOplog. 0 in both: as configured.
   virtual void SetRetention(uint64_t max_bytes, double min_hours) = 0;
   virtual std::unique_ptr<LogCursor> ReadLog() = 0;
 
-  /// Asks the node at `address`; answers within `timeout_ms`. Own thread or the transport's; must not block.
-  /// `claim`: the set (12 bytes) that it is asked for; empty: the one this node belongs to, if any. A node that belongs to no set keeps
-  /// itself for the set that has asked for some seconds, or for the one with the lower id, so that of two sets that begin at the same moment
-  /// with the same members one gets them all.
-  /// Errors: HostUnreachable 6, AuthenticationFailed 18 (another key file), InvalidReplicaSetConfig 93, ConfigurationInProgress 109
-  /// (another set has asked).
+  /// Asks the node at `address`; answers within `timeout_ms`. Own thread or the transport's; must
+  /// not block. `claim`: the set (12 bytes) that it is asked for; empty: the one this node belongs
+  /// to, if any. A node that belongs to no set keeps itself for the set that has asked for some
+  /// seconds, or for the one with the lower id, so that of two sets that begin at the same moment
+  /// with the same members one gets them all. Errors: HostUnreachable 6, AuthenticationFailed 18
+  /// (another key file), InvalidReplicaSetConfig 93, ConfigurationInProgress 109 (another set has
+  /// asked).
   virtual void Probe(const std::string& address, const std::string& claim, int64_t timeout_ms,
                      std::function<void(Result<NodeInfo>)> done) = 0;
   /// The same of this node, before Initiate. False: another set has asked for it.
   virtual bool Claim(const std::string& set_id) = 0;
 
-  /// The connection of another member, after its internal command asked for the member stream: takes the socket over
-  /// (closes it in the end). `early`: bytes that were read behind the command. Nothing a stranger sends here disturbs
-  /// anybody.
+  /// The connection of another member, after its internal command asked for the member stream:
+  /// takes the socket over (closes it in the end). `early`: bytes that were read behind the
+  /// command. Nothing a stranger sends here disturbs anybody.
   virtual void AdoptConnection(int socket, std::string early) = 0;
 };
 
@@ -303,12 +323,13 @@ class Consensus {
 /// Errors: what the store says; UnsupportedFormat when the log was written by a newer version.
 Result<std::unique_ptr<Consensus>> OpenConsensus(ConsensusOptions options);
 
-/// Whether the store holds a set's state, and which: before a directory is opened without --replSet.
+/// Whether the store holds a set's state, and which: before a directory is opened without
+/// --replSet.
 Result<std::optional<ConsensusConfiguration>> ReadStoredConfiguration(KvStore& kv);
 /// A directory that leaves its set becomes a standalone one: log and configuration go, data stays.
 Result<void> ForgetSet(KvStore& kv);
-/// Before Storage::Open: puts a copy that initial sync has completed in the place of the data directory's files. Safe to
-/// repeat after a crash at any point. True when it did.
+/// Before Storage::Open: puts a copy that initial sync has completed in the place of the data
+/// directory's files. Safe to repeat after a crash at any point. True when it did.
 Result<bool> ApplyPendingResync(const std::string& data_directory);
 
 }  // namespace mayfly

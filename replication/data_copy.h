@@ -12,9 +12,10 @@
 #include "replication/raft_node.h"
 
 // clang-format off
-/// Initial sync: a member that the log no longer reaches pulls a checkpoint of the store, file by file, and takes it in the place of its
-/// own at the next start. On a fetch link (member_link.h):
-///   20 list      body := checkpoint id                       21 files  body := n:le32 (size:le64 text(name))*
+/// Initial sync: a member that the log no longer reaches pulls a checkpoint of the store, file by
+/// file, and takes it in the place of its own at the next start. On a fetch link (member_link.h):
+///   20 list      body := checkpoint id                       21 files  body := n:le32 (size:le64
+///   text(name))*
 ///   22 read      body := offset:le64 size:le32 name          23 data   body := crc32:le32 bytes
 ///   24 done      body := empty: the donor may forget the checkpoint     04 refusal (member_link.h)
 // clang-format on
@@ -27,8 +28,9 @@ struct CopyFile {
 /// The body of a `files` frame. ProtocolError: it is none, or has a name that leads elsewhere.
 Result<std::vector<CopyFile>> ParseCopyList(std::string_view body);
 
-/// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use and at start; earlier when what they
-/// keep has become too much (GiveUp, RemoveStale): then whoever copies begins anew with a newer one.
+/// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use
+/// and at start; earlier when what they keep has become too much (GiveUp, RemoveStale): then
+/// whoever copies begins anew with a newer one.
 class CheckpointStore {
  public:
   static constexpr size_t kMost = 4;  ///< at the same time
@@ -40,8 +42,9 @@ class CheckpointStore {
   Result<std::string> Make(LogPosition position);
   /// Serves one joiner until it has all. On the thread for copies.
   LinkTask<void> Serve(std::shared_ptr<MemberLink> link);
-  /// Removes what nobody has asked for in a while, and, where the files that checkpoints alone still hold take more than the disk has
-  /// left, the one that holds most of them and older ones. Looks at files: on the thread for copies.
+  /// Removes what nobody has asked for in a while, and, where the files that checkpoints alone
+  /// still hold take more than the disk has left, the one that holds most of them and older ones.
+  /// Looks at files: on the thread for copies.
   void RemoveStale();
   /// Whether kMost are being copied now: there can be no other.
   bool Full() const;
@@ -78,7 +81,8 @@ class CheckpointStore {
   int made_ = 0;
 };
 
-/// The joiner's side. Files land in DATA/.resync/incoming; what is there of the same checkpoint is not fetched again.
+/// The joiner's side. Files land in DATA/.resync/incoming; what is there of the same checkpoint is
+/// not fetched again.
 class DataCopy {
  public:
   struct Progress {
@@ -89,8 +93,9 @@ class DataCopy {
         checkpoint_(std::move(checkpoint)),
         progress_(progress) {}
 
-  /// Pulls what is missing over the link, which ends itself when it is silent. Errors: HostUnreachable (try again, it goes on where it was), InitialSyncFailure (the checkpoint
-  /// is gone: ask for another), OutOfDiskSpace.
+  /// Pulls what is missing over the link, which ends itself when it is silent. Errors:
+  /// HostUnreachable (try again, it goes on where it was), InitialSyncFailure (the checkpoint is
+  /// gone: ask for another), OutOfDiskSpace.
   LinkTask<Result<void>> Fetch(MemberLink& link);
   /// With the copy complete: makes it this node's. Blocks.
   Result<LogPosition> Adopt(NodeId self, const HardState& own);

@@ -13,7 +13,8 @@ namespace mayfly {
 ///
 ///   heartbeat := version:u8 (1) sent:le64 body
 ///   answer    := version:u8 (1) echo:le64 body
-///   body      := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64 sync_total:le64 payload
+///   body      := wall:le64 role:u8 flags:u8 term:le64 applied:2*le64 durable:2*le64 sync_done:le64
+///   sync_total:le64 payload
 ///   flags     := 1 electable | 2 copying | 4 without you | 8 works
 // clang-format on
 struct Heartbeat {

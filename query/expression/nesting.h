@@ -16,8 +16,8 @@ constexpr uint32_t LeastBytesOfDeeper(int levels) {
   return 7 * static_cast<uint32_t>(levels < 0 ? 0 : levels) + 5;
 }
 
-/// Whether documents and arrays nest in `v` in more than `levels` (a scalar: 0, {} and [1]: 1). Only
-/// looks into what has the bytes for it, which is next to nothing in most documents.
+/// Whether documents and arrays nest in `v` in more than `levels` (a scalar: 0, {} and [1]: 1).
+/// Only looks into what has the bytes for it, which is next to nothing in most documents.
 bool NestsDeeper(BsonValue v, int levels);
 
 /// Errors: Overflow 15.

@@ -14,7 +14,8 @@ class Operation;
 /// and each becomes a node of some hundred bytes; this is what ends such a parse, by its memory or
 /// because the operation is to stop.
 ///
-///   ParseWork work(&op);               // by who begins to parse; those inside count for the outermost
+///   ParseWork work(&op);               // by who begins to parse; those inside count for the
+///   outermost
 ///   MAYFLY_TRY(ParseWork::Step());     // in every loop over what the client sent
 ///   ParseWork::Made(kNodeBytes);          // where a node is made
 ///

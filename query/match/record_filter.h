@@ -12,14 +12,15 @@ namespace mayfly {
 /// wants it:
 /// `[clock](BsonView f, bool i) { return CompileRecordFilter(f, i, clock); }`. `clock` gives
 /// validators their $$NOW; must outlive the result. A document for which the filter fails ($expr,
-/// exhausted regex limits) does not match. A validator stops, and does not match, when the operation of
-/// the ParseWork around it is to stop: ask that operation before a document is refused. Errors: those of ParseMatch; CannotCreateIndex 67.
+/// exhausted regex limits) does not match. A validator stops, and does not match, when the
+/// operation of the ParseWork around it is to stop: ask that operation before a document is
+/// refused. Errors: those of ParseMatch; CannotCreateIndex 67.
 Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter, bool for_index,
                                                                 const Clock* clock = nullptr);
 
 /// Compiled filters live as long as their collection or index. Whoever defines another one asks
-/// afterwards whether they take more than a quarter of what large_memory allows, all together; those
-/// that are stored already are loaded in any case. Errors: ExceededMemoryLimit 146.
+/// afterwards whether they take more than a quarter of what large_memory allows, all together;
+/// those that are stored already are loaded in any case. Errors: ExceededMemoryLimit 146.
 Result<void> CheckRecordFilters();
 
 }  // namespace mayfly

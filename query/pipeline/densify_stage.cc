@@ -159,7 +159,6 @@ class DensifyStage final : public PipelineStage {
 
   /// The next value of the range that comes before `*next` (null: the partition is at its end).
   std::optional<Value> NextMissing(const Value* next) {
-    bool met = false;
     while (!start_.missing()) {
       std::optional<Value> v = StepFrom(start_.view(), spec_, n_);
       if (!v) return std::nullopt;
@@ -172,11 +171,12 @@ class DensifyStage final : public PipelineStage {
       }
       const int order = next ? CompareValues(v->view(), next->view()) : -1;
       if (order > 0) return std::nullopt;
+      // A step that is lost in a value (an infinity, 2^63 and a thousandth) leads nowhere.
+      const std::optional<Value> after = StepFrom(start_.view(), spec_, n_ + 1);
+      if (!after || CompareValues(after->view(), v->view()) <= 0) return std::nullopt;
       ++n_;
       if (order < 0) return v;
-      // The document itself has this one. Steps too small to change the value would find it again
-      // without end.
-      if (std::exchange(met, true)) return std::nullopt;
+      // The document itself has this one.
     }
     return std::nullopt;
   }

@@ -357,8 +357,8 @@ class LookupStage final : public PipelineStage {
     }
     for (auto& [name, e] : spec_.let) {
       MAYFLY_TRY(Value v, e->Evaluate(ctx));
-      // bounded: by the variables of the stage; large values count by themselves
       MAYFLY_TRY(CheckNesting(v.view()));
+      // bounded: by the variables of the stage; large values count by themselves
       variables.emplace_back(name, std::move(v).Own());
       key += static_cast<char>(variables.back().second.type());
       key += variables.back().second.view().bytes();

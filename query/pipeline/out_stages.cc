@@ -230,8 +230,8 @@ class MergeStage final : public WriterStage {
       StreamDocument self{doc.view(), in.metadata};
       for (auto& [name, e] : spec_.let) {
         MAYFLY_TRY(Value v, e->Evaluate(Eval(self)));
-        // bounded: by the variables of the stage; large values count by themselves
         MAYFLY_TRY(CheckNesting(v.view()));
+        // bounded: by the variables of the stage; large values count by themselves
         variables.emplace_back(name, std::move(v).Own());
       }
       variables.emplace_back("new", Value::Copy(doc.view().AsValue()));

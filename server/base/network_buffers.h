@@ -9,8 +9,8 @@
 namespace mayfly {
 
 /// Those who wait for room of one kind. Anybody may take what room there is until the first of them
-/// has waited for kPatienceMicros; from then on it is the first one's turn, so that nobody waits for
-/// ever while others come and take. Times are MonotonicMicros. Threads: any.
+/// has waited for kPatienceMicros; from then on it is the first one's turn, so that nobody waits
+/// for ever while others come and take. Times are MonotonicMicros. Threads: any.
 class WaitLine {
  public:
   static constexpr int64_t kPatienceMicros = 1'000'000;

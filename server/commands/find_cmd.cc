@@ -163,8 +163,8 @@ bool HasLargeDocuments(const CollectionInfo& coll) {
          bytes / kLarge >= coll.counters->documents.load(std::memory_order_relaxed);
 }
 
-/// A projection that names fields to show or to leave out. Any other may be an expression, which may
-/// take as long as it likes on a single document.
+/// A projection that names fields to show or to leave out. Any other may be an expression, which
+/// may take as long as it likes on a single document.
 bool IsPlainProjection(BsonView projection) {
   if (projection.empty()) return true;
   if (projection.size() > 1024) return false;

@@ -9,8 +9,8 @@ namespace mayfly {
 namespace {
 
 constexpr uint32_t kTruncateAt = 1000;
-/// Of a longer command that is to be cut only the first fields are looked at, as far as they have so
-/// many bytes, and as many fields for its comment.
+/// Of a longer command that is to be cut only the first fields are looked at, as far as they have
+/// so many bytes, and as many fields for its comment.
 constexpr size_t kMostCopied = 4 * 1024;
 constexpr int kMostFields = 100;
 /// With whole commands asked for: when those so far have this many bytes, the others are cut all
@@ -65,6 +65,7 @@ Taken Take(const ClientSlot::View& v, bool truncate) {
   const BsonElement first = v.command.First();
   t.name = first.name.substr(0, kTruncateAt);
   if (first.value.IsString() && first.value.size() <= kTruncateAt)
+    // check_names: only a string value of the reply is made of it
     t.collection = first.value.String();
   if (!t.cut || v.command.size() <= kMostCopied)
     t.command = BsonDocument(v.command);

@@ -11,10 +11,10 @@
 
 namespace mayfly {
 
-/// How many cursors may be open and what they may take, of all clients and of one: a cursor outlives
-/// its connection, so nothing else would end a client that opens one after the other. One client is
-/// one address (IPv6: one /64). What cursors take counts to large_memory, small ones too. Threads:
-/// any.
+/// How many cursors may be open and what they may take, of all clients and of one: a cursor
+/// outlives its connection, so nothing else would end a client that opens one after the other. One
+/// client is one address (IPv6: one /64). What cursors take counts to large_memory, small ones too.
+/// Threads: any.
 class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
  public:
   /// Where the memory allows for it; with less than 12 GB there are fewer.

@@ -201,8 +201,8 @@ CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db
 }
 
 namespace {
-/// Ends one entry of a shard whose lock is held; the iterator behind it. `dead` and `running` are for
-/// afterwards.
+/// Ends one entry of a shard whose lock is held; the iterator behind it. `dead` and `running` are
+/// for afterwards.
 template <class Shard, class Iterator, class OnIdle>
 Iterator KillEntry(Shard& s, Iterator it, OnIdle& on_idle, ErrorCode code,
                    std::vector<std::unique_ptr<ClientCursor>>* dead,

@@ -272,7 +272,8 @@ Result<void> Dispatcher::ReadConcern(RequestState& s) {
   return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
 }
 
-/// A document sequence is a field of its command: one that the command does not take is an unknown field.
+/// A document sequence is a field of its command: one that the command does not take is an unknown
+/// field.
 static Result<void> CheckSequences(std::string_view command, const CommandRequest& req) {
   static constexpr std::pair<std::string_view, std::string_view> kTaken[] = {
       {"insert", "documents"},

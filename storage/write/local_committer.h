@@ -47,8 +47,9 @@ class LocalCommitter final : public Committer {
   };
   static constexpr int kWithoutEnd = -1;
   /// Writes what is queued until nothing is; after `rounds` batches or some thousand changes, and
-  /// where only large units are left, the writer thread goes on, so that a client's thread does not work for others without
-  /// end. kWithoutEnd: this is the writer thread. REQUIRES: leading_ is set, by this thread.
+  /// where only large units are left, the writer thread goes on, so that a client's thread does not
+  /// work for others without end. kWithoutEnd: this is the writer thread. REQUIRES: leading_ is
+  /// set, by this thread.
   void Lead(int rounds);
   void WriterLoop();
   void WriteBatch(Queue& q);

@@ -20,7 +20,7 @@ ROWS = {
     "nesting of a document": [("protocol/bson_view.h", "kMaxBsonDepth", 1)],
     "client metadata": [("server/commands/hello_cmd.cc", "kMaxMetadataBytes", 1), ("server/commands/hello_cmd.cc", "kMaxAppNameBytes", 1)],
     "an error's message": [("server/net/dispatcher.cc", "kMaxErrorMessage", K)],
-    "write errors": [("server/execution/write_ops.cc", "kMostBytes", MB)],
+    "write errors": [("server/execution/write_errors.cc", "kMostBytes", MB)],
     "reply |": [("server/dispatch/cursor_manager.h", "kMaxBatchBytes", M)],
     "name of a database": [("storage/catalog/namespace.h", "kMaxDatabaseName", 1), ("storage/catalog/namespace.h", "kMaxNamespace", 1)],
     "indexes of a collection": [("storage/catalog/catalog_indexes.cc", "kMaxIndexes", 1)],
