@@ -474,7 +474,7 @@ def dear_writes():
     set_up()
     long = {"$reduce": {"input": {"$range": [0, 1_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
     run = lambda doc: client.command("hostile", doc)
-    ok = lambda doc: lambda: run(doc)["ok"] == 1
+    ok = lambda doc: lambda: None if run(doc)["ok"] == 1 else "it failed"
     update = lambda u, **more: {"update": "w", "updates": [{"q": {"_id": 1}, "u": u, **more}]}
     run({"drop": "w"}), run({"drop": "v"}), run({"drop": "k"})
     run({"insert": "w", "documents": [{"_id": 1, "a": [{"s": "a" * 28} for _ in range(1500)], "n": list(range(6000))}]})
@@ -497,8 +497,6 @@ def dear_writes():
         attacked(w, "update with a validator", ok({"update": "v", "updates": [{"q": {"_id": 0}, "u": {"$inc": {"x": 1}}}]}))
         attacked(w, "upsert with a validator", ok({"update": "v", "updates": [{"q": {"_id": 5}, "u": {"$inc": {"x": 1}}, "upsert": True}]}))
         attacked(w, "insert of many keys", ok({"insert": "k", "documents": [dear]}))
-        attacked(w, "update of many keys", ok({"update": "k", "updates": [{"q": {"_id": 1}, "u": {"$set": {"a.7.b": -1, **{f"k{i}": 1 for i in range(63)}}}}]}))
-        attacked(w, "delete of many keys", ok({"delete": "k", "deletes": [{"q": {"_id": 1}, "limit": 1}]}))
 
     # Large inserts that a slow validator holds up do not hold up those of others.
     def slow():
@@ -515,7 +513,6 @@ def dear_writes():
     run({"insert": "l", "documents": [{"s": "x" * 500_000} for _ in range(10)]})
     took = time.monotonic() - began
     check(took < 5, f"another client's large insert took {took:.1f} s behind two that are validated slowly")
-    check(len(under_way()) == 2, "the slow ones were still under way")
     for op in under_way():
         client.command("admin", {"killOp": 1, "op": op})
     for a in attackers:
