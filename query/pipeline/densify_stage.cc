@@ -173,7 +173,7 @@ class DensifyStage final : public PipelineStage {
       if (order > 0) return std::nullopt;
       // A step that is lost in a value (an infinity, 2^63 and a thousandth) leads nowhere.
       const std::optional<Value> after = StepFrom(start_.view(), spec_, n_ + 1);
-      if (!after || CompareValues(after->view(), v->view()) <= 0) return std::nullopt;
+      if (after && CompareValues(after->view(), v->view()) <= 0) return std::nullopt;
       ++n_;
       if (order < 0) return v;
       // The document itself has this one.
