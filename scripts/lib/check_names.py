@@ -16,8 +16,10 @@ import sys
 
 # Refuse NUL, each with an error of its own.
 CHECKS = ("'\\0'", "ParseFieldPath(", "SplitPath(", "ParsePath(", "ValidateNamespace(", "ValidateNewNamespace(", "ValidateDatabaseName(", "CheckIndexName(",
-          "MakeNamespace(", "CheckVariableName(", "ParseOnExpire(", "BeforeNul(")
-NAMESPACE_CHECKS = ("ValidateNamespace(", "ValidateNewNamespace(", "ValidateDatabaseName(", "CheckIndexName(", "MakeNamespace(", "CheckName(", "ParseOnExpire(")
+          "MakeNamespace(", "CheckVariableName(", "ParseOnExpire(", "BeforeNul(",
+          "OpenCollection(")
+NAMESPACE_CHECKS = ("ValidateNamespace(", "ValidateNewNamespace(", "ValidateDatabaseName(", "CheckIndexName(", "MakeNamespace(", "CheckName(", "ParseOnExpire(",
+                    "OpenCollection(")
 SOURCE = r"(?:[\w.\->\[\]()\"]*\.String\(\)|\*?\b\w+\.(?:String|StringOr|OptString)\(\s*\"[^\"]*\"[^()]*\))"
 NAMED = re.compile(r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)\(\s*(?:std::string(?:_view)?\()?\s*([^,()]*(?:\(\))?[^,()]*)")
 ASSIGNED = re.compile(r"((?:[\w]+(?:\.|->))*\w+)\s*(?:=|\(|\{|,)\s*(?:std::string(?:_view)?\()?" + SOURCE)

@@ -4,6 +4,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/execution/retryable_writes.h"
 #include "server/execution/write_ops.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -64,7 +65,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   MAYFLY_CO_TRY(FindAndModifyArgs a, ParseFindAndModify(req, ctx.op.now));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "command";
-    r.ns = std::string(req.db) + "." + std::string(a.collection);
+    r.ns = JoinNamespace(req.db, a.collection);
   });
   ctx.server.metrics().opcounters.command.Add();
   WriteCommand command(ctx.server, ctx.op, req.db, a.collection);

@@ -3,6 +3,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/execution/retryable_writes.h"
 #include "server/execution/write_ops.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -169,7 +170,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   const auto& [batch, let, statements] = args;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "update";
-    r.ns = std::string(req.db) + "." + std::string(batch.collection);
+    r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(statements.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
@@ -271,7 +272,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   const auto& [batch, let, statements] = args;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "remove";
-    r.ns = std::string(req.db) + "." + std::string(batch.collection);
+    r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(statements.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);

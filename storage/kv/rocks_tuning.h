@@ -22,7 +22,8 @@ struct RocksMemory {
 /// `path`: the data directory, whose size decides whether metadata is pinned.
 RocksMemory MakeRocksMemory(uint64_t cache_bytes, const std::string& path);
 
-rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemory& memory);
+rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
+                                 const RocksMemory& memory);
 rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory);
 
 }  // namespace mayfly
