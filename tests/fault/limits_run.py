@@ -218,6 +218,7 @@ def send_packets():
                 reply = {"ok": 0, "code": -1, "errmsg": repr(e)}
             took, waited, grown = (time.monotonic() - began) * 1000, others.slowest * 1000, memory("VmHWM") - before
             s.close()
+            end_cursors([i for i in [reply.get("cursor", {}).get("id")] if i], db.decode())
             error = reply if not reply["ok"] else (reply.get("writeErrors") or [{}])[0]
             code = error.get("code", 0)
             print(f"{name}: {len(data):,} bytes, answer {code} after {took:.0f} ms; another client waited {waited:.0f} ms; {grown} MB more", flush=True)
@@ -275,9 +276,9 @@ def open_cursors():
     return client.command("admin", {"serverStatus": 1})["metrics"]["cursor"]["open"]["total"]
 
 
-def end_cursors(ids):
+def end_cursors(ids, db="t"):
     for begin in range(0, len(ids), 10_000):
-        reply = client.command("t", {"killCursors": "c", "cursors": [bson.Int64(i) for i in ids[begin:begin + 10_000]]})
+        reply = client.command(db, {"killCursors": "c", "cursors": [bson.Int64(i) for i in ids[begin:begin + 10_000]]})
         check(reply["ok"] == 1, f"killCursors: {str(reply)[:200]}")
 
 
@@ -292,6 +293,7 @@ def open_find(**more):
 
 def cursors_of_sessions():
     """Ending sessions takes as long as what they have, however many cursors there are, and can be stopped."""
+    check(open_cursors() == 0, f"{open_cursors()} cursors are left of what came before")
     ends = [{"id": bson.Binary(uuid.uuid4().bytes, 4)} for _ in range(10_000)]
     of_others = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
     ids, error = opened(lambda i: open_find(lsid=of_others if i % 2 else ends[i % 1000]), 8_000, plain)
