@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Rules of the tree that a machine can check. Prints every breach; the last line counts the rules.
 
-  scripts/lib/check_tree.py [RULE…]       include length pages functions docstrings format
+scripts/lib/check_tree.py [RULE…]       include length pages functions docstrings format
 
-  include      a file includes only from the rooms that DIRECTION allows its room
-  length       lines of C++ have at most 100 columns (data in raw strings may be longer), a file 800 lines
-  pages        lines of scripts and pages have at most 120 columns (tables, links and code samples may be longer)
-  functions    a function has at most 100 lines, or says why: `// long function: …` in the line above it
-  docstrings   what a header offers at namespace level has a comment above it
-  format       the tree is as clang-format 16 would have it
+include      a file includes only from the rooms that DIRECTION allows its room
+length       lines of C++ have at most 100 columns (data in raw strings may be longer), a file 800 lines
+pages        lines of scripts and pages have at most 120 columns (tables, links and code samples may be longer)
+functions    a function has at most 100 lines, or says why: `// long function: …` in the line above it
+docstrings   what a header offers at namespace level has a comment above it
+format       the tree is as clang-format 16 would have it
 """
+
 import re
 import shutil
 import subprocess
@@ -19,8 +20,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ["protocol", "storage", "query", "ttl", "replication", "execution", "server"]
 # Headers above whose code an on-disk format or a protocol stands as a grammar: there columns are meaning.
-GRAMMARS = {"replication/engine.h", "replication/log_store.h", "replication/member_link.h", "replication/resume_token.h",
-            "storage/catalog/catalog_format.h", "storage/keys/key_format.h", "storage/write/document_diff.h", "storage/write/log_format.h"}
+GRAMMARS = {
+    "replication/engine.h",
+    "replication/log_store.h",
+    "replication/member_link.h",
+    "replication/resume_token.h",
+    "storage/catalog/catalog_format.h",
+    "storage/keys/key_format.h",
+    "storage/write/document_diff.h",
+    "storage/write/log_format.h",
+}
 COLUMNS, TEXT_COLUMNS, FILE_LINES, FUNCTION_LINES = 100, 120, 800, 100
 
 
@@ -35,7 +44,11 @@ def cpp(folders=()):
 
 # --- include ----------------------------------------------------------------------------------------------------------
 # Rooms from the bottom up: each may include itself and the rooms that it names; "a/*" stands for every room in a.
-DIRECTION = [line.split(":") for line in (ROOT / "scripts/lib/rooms.txt").read_text().split("\n") if ":" in line and line[0] != "#"]
+DIRECTION = [
+    line.split(":")
+    for line in (ROOT / "scripts/lib/rooms.txt").read_text().split("\n")
+    if ":" in line and line[0] != "#"
+]
 
 
 def include():
@@ -92,7 +105,17 @@ def length():
 
 # --- pages ------------------------------------------------------------------------------------------------------------
 def pages():
-    for path in tracked("*.py", "*.md", "*.sh", "*.cmake", "*CMakeLists.txt", "scripts/*", ".ci/run", "tests/drivers/*/run", "tests/browser/run*"):
+    for path in tracked(
+        "*.py",
+        "*.md",
+        "*.sh",
+        "*.cmake",
+        "*CMakeLists.txt",
+        "scripts/*",
+        ".ci/run",
+        "tests/drivers/*/run",
+        "tests/browser/run*",
+    ):
         code = False
         for n, line in enumerate((ROOT / path).read_text().split("\n"), 1):
             if path.endswith(".md") and line.lstrip().startswith("```"):
@@ -104,7 +127,9 @@ def pages():
 # --- functions --------------------------------------------------------------------------------------------------------
 def functions():
     files = [p for p in cpp() if not p.startswith("tests/")]
-    out = subprocess.run(["ctags", "--c++-kinds=f", "--fields=+ne", "-f", "-", *files], cwd=ROOT, capture_output=True, text=True).stdout
+    out = subprocess.run(
+        ["ctags", "--c++-kinds=f", "--fields=+ne", "-f", "-", *files], cwd=ROOT, capture_output=True, text=True
+    ).stdout
     if not out:
         yield "ctags printed nothing"
     for row in out.split("\n"):
@@ -129,7 +154,12 @@ def docstrings():
                 namespaces += 1
                 before = ""
                 continue
-            if depth == 0 and re.match(r"(class|struct|enum class|enum)\s+\w+.*\{", bare) and not before.strip().startswith("//") and "//" not in line:
+            if (
+                depth == 0
+                and re.match(r"(class|struct|enum class|enum)\s+\w+.*\{", bare)
+                and not before.strip().startswith("//")
+                and "//" not in line
+            ):
                 yield f"{path}:{n}: {bare.strip()[:60]}"
             if re.match(r"\}  // namespace|\}\s*$", bare) and depth == 0:
                 continue

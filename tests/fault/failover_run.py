@@ -4,6 +4,7 @@
 Three members on this machine. A client inserts values and increments a counter; now and then the primary is killed (kill -9) and started
 again once another one leads. Every write must succeed, by the driver's own retry, and be there once.
 """
+
 import os, sys
 from pathlib import Path
 

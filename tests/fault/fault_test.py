@@ -2,6 +2,7 @@
 
 MAYFLYD names another binary; MAYFLY_SEED replays the random choices of a run.
 """
+
 import os, random, signal, socket, sys
 from pathlib import Path
 

@@ -6,6 +6,7 @@ Members and clients reach each other through proxy.py. Some clients live beside 
 is cut off together with its clients, those elsewhere go on. Rounds beyond the eighth choose at random and sometimes kill a member besides.
 The last line says "N passed, N failed".
 """
+
 import os, time
 
 from fault_test import SEED, rnd
@@ -90,7 +91,10 @@ def main():
                 dead.kill()
             kind(net, primary.name, a.name, b.name)
             far.go_on(s, 50)
-            print(f"     round {r}: {kind.__name__}{' and a member killed' if dead else ''}: writes go on within {time.monotonic() - began:.1f} s", flush=True)
+            print(
+                f"     round {r}: {kind.__name__}{' and a member killed' if dead else ''}: writes go on within {time.monotonic() - began:.1f} s",
+                flush=True,
+            )
             net.heal()
             if dead:
                 dead.start()

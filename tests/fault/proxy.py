@@ -5,6 +5,7 @@ the first bytes of a connection: a member's has its node id, a client's names it
 when the cut ends, as TCP does it; connections that are made meanwhile hang. Connections can also be lost: they stay open on both sides and nothing comes
 through them any more, while new ones work.
 """
+
 import asyncio, re, struct, threading
 
 CLIENT = "zone-out"
@@ -29,18 +30,22 @@ class Network:
 
     def add(self, name, target):
         """A port that leads to the member `name`, which listens on `target`."""
+
         async def listen():
             server = await asyncio.start_server(lambda r, w: self.connected(name, target, r, w), "127.0.0.1", 0)
             self.servers.append(server)
             return server.sockets[0].getsockname()[1]
+
         return asyncio.run_coroutine_threadsafe(listen(), self.loop).result()
 
     def set(self, cut=(), delays=None):
         """From now on: `cut` holds (from, to) that get nothing through; `delays` seconds by (from, to)."""
+
         def apply():
             self.cut, self.delays = set(cut), dict(delays or {})
             self.changed.set()
             self.changed = asyncio.Event()
+
         self.loop.call_soon_threadsafe(apply)
 
     def heal(self):
@@ -53,6 +58,7 @@ class Network:
             for t in list(self.tasks):
                 t.cancel()
             await asyncio.gather(*self.tasks, return_exceptions=True)
+
         asyncio.run_coroutine_threadsafe(stop(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
@@ -84,7 +90,9 @@ class Network:
             else:
                 zone = re.search(rb"zone-[a-z0-9]+", first)
                 src = zone.group().decode() if zone else CLIENT
-            await asyncio.gather(self.pass_on(reader, up, src, name, first), self.pass_on(up_reader, writer, name, src, b"", member))
+            await asyncio.gather(
+                self.pass_on(reader, up, src, name, first), self.pass_on(up_reader, writer, name, src, b"", member)
+            )
         except (OSError, EOFError, struct.error, IndexError, asyncio.CancelledError):
             pass
         finally:

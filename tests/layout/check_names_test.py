@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """scripts/lib/check_names.py finds the faults it was made for, as they once stood in the code, and nothing in how they stand there now."""
+
 import subprocess
 import sys
 import tempfile
