@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """A client that means harm, and another one that must not feel it.
 
-Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and compressed; once, half, slowly or
-again and again. Meanwhile another client (a process of its own) finds and updates a document all the time. Looked at for each attack:
+Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and
+compressed; once, half, slowly or again and again. Meanwhile another client (a process of its own) finds and updates a
+document all the time. Looked at for each attack:
 
-  - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s), and with one whole, valid reply;
-  - the other client's slowest round is at most 250 ms (and what the machine itself was late, measured by a third process);
+  - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s), and with one whole,
+    valid reply;
+  - the other client's slowest round is at most 250 ms (and what the machine itself was late, measured by a third
+    process);
   - no command holds a thread that serves connections for more than 100 ms of the processor's time;
   - memory grows by at most 700 MB during an attack, and what the attacks leave behind stays below 600 MB;
   - descriptors come back when the attacker has gone.
 
   tests/fault/hostile_run.py [PART …]
 
-MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated attacks go on, 0: until every one has been tried once (about an hour).
-MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
+MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated attacks go on, 0: until every one has been
+tried once (about an hour). MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
 """
 
 import itertools, multiprocessing, os, re, select, shutil, socket, struct, tempfile, threading, time, zlib
@@ -34,7 +37,7 @@ work = tempfile.mkdtemp(prefix="mayfly-hostile-")
 proc, client = start(work + "/db", "--maxConns", "3000", "--setParameter", "enableTestCommands=1", *WATCHED)
 
 
-# --- BSON made by hand: what a driver would not send -------------------------------------------------------------------------------------------------
+# --- BSON made by hand: what a driver would not send ------------------------------------------------------------------
 def document(elements):
     return struct.pack("<i", len(elements) + 5) + elements + b"\0"
 
@@ -125,7 +128,7 @@ def shape(name):
     return made[name]
 
 
-# --- Where a value can stand ------------------------------------------------------------------------------------------------------------------------
+# --- Where a value can stand ------------------------------------------------------------------------------------------
 # Commands that would end what the others need, or are made to wait.
 LEFT_OUT = {
     "shutdown",
@@ -324,7 +327,7 @@ def frame(body, compressed):
     return struct.pack("<iiii", 16 + len(plain), 1, 0, 2013) + plain
 
 
-# --- Who watches ------------------------------------------------------------------------------------------------------------------------------------
+# --- Who watches ------------------------------------------------------------------------------------------------------
 def echo(s):
     """The machine itself: a process that does nothing but answer."""
     while True:
@@ -335,7 +338,8 @@ def echo(s):
 
 
 def watch(port, slowest, late, rounds, ended):
-    """Another client: a find and an update at a time; and beside it the same round trip to a process that does nothing."""
+    """Another client: a find and an update at a time; and beside it the same round trip to a process that does
+    nothing."""
     c = Client("127.0.0.1", port)
     ours, theirs = socket.socketpair()
     multiprocessing.Process(target=echo, args=(theirs,), daemon=True).start()
@@ -406,7 +410,8 @@ def note(what, value, name):
 
 
 def attacked(w, name, attack, growth_limit=GROWTH):
-    """Runs an attack, which returns what was wrong with the answers (None: nothing), and looks at what it did to others."""
+    """Runs an attack, which returns what was wrong with the answers (None: nothing), and looks at what it did to
+    others."""
     w.take()
     forget_peak()
     before, began = status("VmRSS"), time.monotonic()
@@ -449,7 +454,8 @@ class Replies:
 
     def look(self, body, op):
         try:
-            # Every byte of it, without making objects of 16 MB: a driver would say no to what is not UTF-8 or ends too early.
+            # Every byte of it, without making objects of 16 MB: a driver would say no to what is not UTF-8 or ends too
+            # early.
             doc = bson.decode(body) if len(body) < 1_000_000 else bson.raw_bson.RawBSONDocument(body)
             if doc["ok"] not in (0, 1) or doc["ok"] == 0 and not (doc["errmsg"] and doc["code"]):
                 self.wrong = f"a reply that says {str(doc)[:300]}"
@@ -458,8 +464,8 @@ class Replies:
 
 
 def ask(data, limit=ANSWER, may_end=False):
-    """Sends it on a connection of its own: None when one whole and valid reply came in time and nothing behind it (or, if it may, the end of the
-    connection), else what was wrong."""
+    """Sends it on a connection of its own: None when one whole and valid reply came in time and nothing behind it (or,
+    if it may, the end of the connection), else what was wrong."""
     replies, end = Replies(), time.monotonic() + limit
     with socket.create_connection(("127.0.0.1", proc.port), limit) as s:
         try:
@@ -481,7 +487,7 @@ def ask(data, limit=ANSWER, may_end=False):
     return replies.wrong or (f"{len(replies.buffer)} bytes behind the reply" if replies.buffer else None)
 
 
-# --- The parts --------------------------------------------------------------------------------------------------------------------------------------
+# --- The parts --------------------------------------------------------------------------------------------------------
 def arguments():
     """Every command x every argument x every shape, plain or compressed; in a random order until the time is over."""
     tries = [(c, a, make, s) for c, a, make in places() for s in SHAPES]
@@ -516,7 +522,8 @@ def message(doc, flags=0):
 
 
 def repeated():
-    """One connection that never stops asking: pipelined requests, and an exhaust hello whose replies it reads as they come."""
+    """One connection that never stops asking: pipelined requests, and an exhaust hello whose replies it reads as they
+    come."""
     set_up()
     with Watcher() as w:
 
@@ -579,7 +586,8 @@ def repeated():
 
 
 def slow_and_half():
-    """Messages that come byte by byte or end in the middle, on many connections; all is given back when they have gone."""
+    """Messages that come byte by byte or end in the middle, on many connections; all is given back when they have
+    gone."""
     set_up()
     before = descriptors()
     with Watcher() as w:
@@ -653,7 +661,8 @@ def slow_and_half():
 
 
 def dear_writes():
-    """Small writes that cost much: expressions, validators, conditions, index keys; each by itself on the way on which plain ones are not put off."""
+    """Small writes that cost much: expressions, validators, conditions, index keys; each by itself on the way on which
+    plain ones are not put off."""
     set_up()
     long = {"$reduce": {"input": {"$range": [0, 1_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
     run = lambda doc: client.command("hostile", doc)
@@ -725,7 +734,8 @@ def dear_writes():
 
 
 def slow_readers():
-    """Many who ask for much and take it in sips, never none; another client's large message and its read are served all the same."""
+    """Many who ask for much and take it in sips, never none; another client's large message and its read are served all
+    the same."""
     client.command("hostile", {"drop": "large"})
     for i in range(16):
         client.command("hostile", {"insert": "large", "documents": [{"_id": i, "s": "x" * 1_000_000}]})
