@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Finds what GCC 12 compiles wrongly in coroutines: within the full expression of a co_await, a lambda that captures by value, or an aggregate
-written with braces, is destroyed twice. Whatever it holds (a shared_ptr's count) is then released once too often, much later and somewhere else.
-Prints the places; the exit status is 1 when there are any. What holds nothing may say `check_coroutines: trivial` in the statement.
-Usage: check_coroutines.py FILE…"""
+"""Finds what GCC 12 compiles wrongly in coroutines: within the full expression of a co_await, a lambda that captures by
+value, or an aggregate written with braces, is destroyed twice. Whatever it holds (a shared_ptr's count) is then
+released once too often, much later and somewhere else. Prints the places; the exit status is 1 when there are any. What
+holds nothing may say `check_coroutines: trivial` in the statement. Usage: check_coroutines.py FILE…"""
 
 import re
 import sys

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Finds where evaluating an expression makes something as large as its input asks for without charging it, or works long without looking
-whether it should stop. Such things are made by means of query/expression/growth.h. Looked at are the functions that evaluate (an EvalContext or
-EvalArgs among their parameters), the helpers in the same file that they call with neither, the leaves of updates, and what runs of the stages of
-pipelines and of sorts (not what parses them); what has a small bound of its own says so in a comment, `bounded: why`, in that line or the one
-before. Also: an accumulator's Add and Merge tell what they keep. What this must find is in tests/layout/check_growth_test.py.
-Prints the places; the exit status is 1 when there are any. Usage: check_growth.py FILE…"""
+"""Finds where evaluating an expression makes something as large as its input asks for without charging it, or works
+long without looking whether it should stop. Such things are made by means of query/expression/growth.h. Looked at are
+the functions that evaluate (an EvalContext or EvalArgs among their parameters), the helpers in the same file that they
+call with neither, the leaves of updates, and what runs of the stages of pipelines and of sorts (not what parses them);
+what has a small bound of its own says so in a comment, `bounded: why`, in that line or the one before. Also: an
+accumulator's Add and Merge tell what they keep. What this must find is in tests/layout/check_growth_test.py. Prints the
+places; the exit status is 1 when there are any. Usage: check_growth.py FILE…"""
 
 import re
 import sys
@@ -24,7 +25,8 @@ GROWS = re.compile(r"(?:\.|->)(?:push_back|emplace_back|insert|try_emplace|appen
 # As large as a number says, in one step.
 SIZED = re.compile(
     r"(?:\.|->)resize\((?!\w*(?:mark|start|begin|size)\w*\))(?=[^)]*\b(?!k[A-Z]|sizeof)[a-z]\w*)|"
-    r"\bstd::vector<[^;()]*> \w+\((?![\w.]*(?:begin|size)\()[a-z]\w*[,)]|\bstd::string(?: \w+)?\((?!')[a-z]\w*, (?:'|static_cast<char>)"
+    r"\bstd::vector<[^;()]*> \w+\((?![\w.]*(?:begin|size)\()[a-z]\w*[,)]"
+    r"|\bstd::string(?: \w+)?\((?!')[a-z]\w*, (?:'|static_cast<char>)"
 )
 CHARGED = re.compile(
     r"\b(?:Charge|Growing\w+|Kept|ElementList|charge_?|large_memory::Hold|hold_?|Room|memory_?|memory_limit)\b"
@@ -33,17 +35,21 @@ PACED = re.compile(r"\b(?:Pace|pace_?|Step|CheckInterrupt|Check)\b")
 LOOP = re.compile(r"\b(?:for|while) \(")
 EVALUATES = r"EvalArgs|EvalContext|ApplyContext"
 FUNCTION = re.compile(
-    r"^[ ]{0,2}(?:template <[^\n]*>\n[ ]*)?(?:static )?(?:Result<[^\n]*>|Value|void|bool|auto) (\w+)\(([^;{}]*?)\)[^;{}]*\{",
+    r"^[ ]{0,2}(?:template <[^\n]*>\n[ ]*)?(?:static )?(?:Result<[^\n]*>|Value|void|bool|auto) "
+    r"(\w+)\(([^;{}]*?)\)[^;{}]*\{",
     re.M,
 )
 
-# The stages: a pipeline's own memory is a member that has one of these names. What parses a stage is charged to the ParseWork.
+# The stages: a pipeline's own memory is a member that has one of these names. What parses a stage is charged to the
+# ParseWork.
 ANY = re.compile(
-    r"^[ ]{0,2}(?![ ]*(?:return|else|case)\b)(?:template <[^\n]*>\n[ ]*)?(?:static )?[\w:<>,&* ]+? \*?&?(?:\w+::)*(\w+)\(([^;{}]*?)\)[^;{}()]*\{",
+    r"^[ ]{0,2}(?![ ]*(?:return|else|case)\b)(?:template <[^\n]*>\n[ ]*)?(?:static )?"
+    r"[\w:<>,&* ]+? \*?&?(?:\w+::)*(\w+)\(([^;{}]*?)\)[^;{}()]*\{",
     re.M,
 )
 PARSES = re.compile(
-    r"^(?:Parse\w*|Serialize|Explain\w*|AddDependencies|MatchDependencies|Split\w+|Note\w+|Named\w+|Make\w*|Fold\w*|EqualRatios|Every|Check\w+|MatchBehind|TakeSource|"
+    r"^(?:Parse\w*|Serialize|Explain\w*|AddDependencies|MatchDependencies|Split\w+|Note\w+|Named\w+|"
+    r"Make\w*|Fold\w*|EqualRatios|Every|Check\w+|MatchBehind|TakeSource|"
     r"[A-Z]\w*Stage|index_path|if|for|while|switch)$"
 )
 

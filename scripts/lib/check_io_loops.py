@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Finds commands that go over what a client sent on a thread that serves connections: one request then keeps all others waiting.
+"""Finds commands that go over what a client sent on a thread that serves connections: one request then keeps all others
+waiting.
 
-Looked at are the functions of each command's row that run there (`run` without kWorker, `run_now`, and `run_async` where it has not moved to a
-worker; a move under a condition is none for what follows), lambdas too, and what they call: in the same file, or in another one if the name
-is given once. Found are loops over a client's documents, fields or sequences, sorts, and filters that are compiled there. Such work belongs
-on a worker (kWorker, MoveToWorker), or needs a limit on what it goes over; then it is listed below with that limit. What is listed and not
-found any more is found too. What this must find is in tests/layout/check_io_loops_test.py; ioThreadWatchdogMicros sees the rest as it happens.
+Looked at are the functions of each command's row that run there (`run` without kWorker, `run_now`, and `run_async`
+where it has not moved to a worker; a move under a condition is none for what follows), lambdas too, and what they call:
+in the same file, or in another one if the name is given once. Found are loops over a client's documents, fields or
+sequences, sorts, and filters that are compiled there. Such work belongs on a worker (kWorker, MoveToWorker), or needs a
+limit on what it goes over; then it is listed below with that limit. What is listed and not found any more is found too.
+What this must find is in tests/layout/check_io_loops_test.py; ioThreadWatchdogMicros sees the rest as it happens.
 Prints the places; the exit status is 1 when there are any. Usage: check_io_loops.py FILE…"""
 
 import re
@@ -77,7 +79,8 @@ LOOP = re.compile(
 )
 WORKER = re.compile(r"\bMoveToWorker\w*\(")
 FUNCTION = re.compile(
-    r"^(?P<indent>(?:  )?)(?=[A-Za-z])(?!(?:co_)?return\b)(?:static |inline )?(?:[\w:<>,&* ]+?)\b(?P<name>(?!if\b|for\b|while\b|switch\b|catch\b|MAYFLY_)\w+)"
+    r"^(?P<indent>(?:  )?)(?=[A-Za-z])(?!(?:co_)?return\b)(?:static |inline )?(?:[\w:<>,&* ]+?)\b"
+    r"(?P<name>(?!if\b|for\b|while\b|switch\b|catch\b|MAYFLY_)\w+)"
     r"\((?P<args>[^;{}]*)\)(?: const)?(?: override)? \{$",
     re.M,
 )
@@ -98,7 +101,8 @@ def functions(text):
 
 
 def on_io_thread(body):
-    """The body with blanks for what runs on a worker: from a move there to the end of its block. A move under a condition leaves what follows."""
+    """The body with blanks for what runs on a worker: from a move there to the end of its block. A move under a
+    condition leaves what follows."""
     out = body
     for m in WORKER.finditer(body):
         statement = body[max(body.rfind(c, 0, m.start()) for c in ";{}") + 1 : m.start()]
@@ -153,8 +157,8 @@ def constants(plain):
 
 
 def places(known, others, start):
-    """(path, function, offset) of each loop that `start` reaches on the io thread. `known` are the functions of its file, `others` those of
-    all files whose name is theirs alone; both name -> (path, offset, parameters, body)."""
+    """(path, function, offset) of each loop that `start` reaches on the io thread. `known` are the functions of its
+    file, `others` those of all files whose name is theirs alone; both name -> (path, offset, parameters, body)."""
     seen, todo = set(), [(start, known)]
     while todo:
         name, here = todo.pop()
@@ -208,7 +212,8 @@ def main():
                 told.add((path, offset))
                 line = texts[path][:offset].count("\n") + 1
                 print(
-                    f"{path}:{line}: {command} goes over what a client sent on an io thread, in {function or 'its row'}: "
+                    f"{path}:{line}: {command} goes over what a client sent on an io thread, "
+                    f"in {function or 'its row'}: "
                     f"move it to a worker, or say in scripts/lib/check_io_loops.py what bounds it"
                 )
                 found += 1

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""Finds text of a client that becomes a field name, a C string, a namespace or the name of an index without anybody having looked at it. A NUL in a
-name makes the bytes behind it types and lengths: memory of others in a reply, or a broken document on disk.
+"""Finds text of a client that becomes a field name, a C string, a namespace or the name of an index without anybody
+having looked at it. A NUL in a name makes the bytes behind it types and lengths: memory of others in a reply, or a
+broken document on disk.
 
 Looked for in each function:
-  - a string out of BSON (x.String(), in.String("…"), in.StringOr, in.OptString), or a variable that was made of one, as the name of an Append…,
-    OpenDocument, OpenArray or a hand-made BsonElement;
-    wherever it stands in what the name is made of, and also by way of a function of the same file that takes it for a name;
-  - the same in a variable or member that is a namespace or a name (…from, …collection, …db, …coll, …ns, …namespace, …view_on, …index_name);
-  - the same handed to a function that takes paths or names (Exclude, Add, …Path, …Namespace), unless that function is known to look;
+  - a string out of BSON (x.String(), in.String("…"), in.StringOr, in.OptString), or a variable that was made of one, as
+    the name of an Append…, OpenDocument, OpenArray or a hand-made BsonElement;
+    wherever it stands in what the name is made of, and also by way of a function of the same file that takes it for a
+    name;
+  - the same in a variable or member that is a namespace or a name (…from, …collection, …db, …coll, …ns, …namespace,
+    …view_on, …index_name);
+  - the same handed to a function that takes paths or names (Exclude, Add, …Path, …Namespace), unless that function is
+    known to look;
   - a name that is written past AppendCString: .append(name).push_back('\\0').
-A function that looks (at '\\0', or by one of CHECKS; for a namespace by one of NAMESPACE_CHECKS) is clean. Where another function has looked before, the line, or the one above it, says
-`check_names: who`. Prints the places; the exit status is 1 when there are any. Usage: check_names.py FILE…"""
+A function that looks (at '\\0', or by one of CHECKS; for a namespace by one of NAMESPACE_CHECKS) is clean. Where
+another function has looked before, the line, or the one above it, says `check_names: who`. Prints the places; the exit
+status is 1 when there are any. Usage: check_names.py FILE…"""
 
 import re
 import sys
@@ -41,7 +46,8 @@ NAMESPACE_CHECKS = (
 )
 SOURCE = r"(?:[\w.\->\[\]()\"]*\.String\(\)|\*?\b\w+\.(?:String|StringOr|OptString)\(\s*\"[^\"]*\"[^()]*\))"
 NAMED = re.compile(
-    r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)\(\s*(?:std::string(?:_view)?\()?\s*([^,()]*(?:\(\))?[^,()]*)"
+    r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)"
+    r"\(\s*(?:std::string(?:_view)?\()?\s*([^,()]*(?:\(\))?[^,()]*)"
 )
 ASSIGNED = re.compile(r"((?:[\w]+(?:\.|->))*\w+)\s*(?:=|\(|\{|,)\s*(?:std::string(?:_view)?\()?" + SOURCE)
 NAMESPACE = re.compile(
@@ -105,7 +111,8 @@ def arguments(text, at):
 
 
 def as_names(code, of):
-    """Offsets of calls that take one of `of` (a pattern) for the name of a field, wherever it stands in their first argument."""
+    """Offsets of calls that take one of `of` (a pattern) for the name of a field, wherever it stands in their first
+    argument."""
     for m in OPENS.finditer(code):
         args, _ = arguments(code, m.end())
         opens = code[m.start() :].startswith("Open")

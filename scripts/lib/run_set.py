@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""run_set.py BINARY COUNT PORT [mayflyd flags…]: COUNT members of the replica set rs0 on this machine, from PORT on; initiates them once.
+"""run_set.py BINARY COUNT PORT [mayflyd flags…]: COUNT members of the replica set rs0 on this machine, from PORT on;
+initiates them once.
 
-Data: ./mayfly-data-PORT of each, or DIR-PORT with --dbpath DIR. Ends them all on Ctrl-C. Needs no packages: it speaks the little of the protocol that it uses.
+Data: ./mayfly-data-PORT of each, or DIR-PORT with --dbpath DIR. Ends them all on Ctrl-C. Needs no packages: it speaks
+the little of the protocol that it uses.
 """
 
 import os, signal, socket, struct, subprocess, sys, time

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""unpack_conformance.py PYMONGO.tar.gz FOLDER: the drivers' test files out of PyMongo's source distribution, in folders named as the specifications name them."""
+"""unpack_conformance.py PYMONGO.tar.gz FOLDER: the drivers' test files out of PyMongo's source distribution, in folders
+named as the specifications name them."""
 
 import sys, tarfile
 from pathlib import Path

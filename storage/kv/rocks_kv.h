@@ -8,6 +8,7 @@
 
 namespace mayfly {
 
+/// What a store is opened with.
 struct RocksKvOptions {
   std::string path;          ///< data directory; created if absent
   uint64_t cache_bytes = 0;  ///< block cache with memtables charged to it; 0: DefaultCacheBytes()

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What a set's oplog says is enough to make its data again: every entry of it, sent to another server with applyOps as restoring tools do.
+"""What a set's oplog says is enough to make its data again: every entry of it, sent to another server with applyOps as
+restoring tools do.
 
-A set of one member gets random writes of every kind, changes of collections and indexes, and what expires; a standalone then gets the entries, in
-lists of random length, and must have the same collections, indexes and documents. So must it after the last half of the list once more, because a
-dump holds data that is newer than the begin of its oplog. The last line says "N passed, N failed".
+A set of one member gets random writes of every kind, changes of collections and indexes, and what expires; a standalone
+then gets the entries, in lists of random length, and must have the same collections, indexes and documents. So must it
+after the last half of the list once more, because a dump holds data that is newer than the begin of its oplog. The last
+line says "N passed, N failed".
 """
 
 import argparse, datetime, random, sys, time

@@ -1,7 +1,7 @@
 """Servers for tests: a standalone, or a replica set of one or three members on free ports of this machine.
 
-Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…: runs COMMAND with MONGODB_URI set against such servers; they must
-also stop cleanly.
+Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…: runs COMMAND with MONGODB_URI set against
+such servers; they must also stop cleanly.
 """
 
 import os, socket, subprocess, sys, time

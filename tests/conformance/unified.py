@@ -4,11 +4,13 @@
   tests/conformance/unified.py [--uri URI | --topology single|replicaset|replicaset3] [--all] [-v] [FILE_OR_FOLDER …]
 
 Without --uri it starts mayflyd itself (build/release/mayflyd or $MAYFLYD). Files come from $MAYFLY_CONFORMANCE, by
-default from where `scripts/test conformance` has put those of PyMongo's source distribution; without them the run fails.
+default from where `scripts/test conformance` has put those of PyMongo's source distribution; without them the run
+fails.
 
-A test is skipped only when its `runOnRequirements` do not fit the server, or when pymongo has no call for an operation (counted by
-operation). Tests that are known to fail stand in known_failures.txt with their reason (`suite/file: description = reason`, * as wildcard);
-one that passes although it is listed is an error (unless its reason begins with "sometimes"). The last line is "N passed, N failed".
+A test is skipped only when its `runOnRequirements` do not fit the server, or when pymongo has no call for an operation
+(counted by operation). Tests that are known to fail stand in known_failures.txt with their reason (`suite/file:
+description = reason`, * as wildcard); one that passes although it is listed is an error (unless its reason begins with
+"sometimes"). The last line is "N passed, N failed".
 """
 
 import argparse, collections, fnmatch, hashlib, json, os, re, signal, sys, time, traceback
@@ -684,7 +686,8 @@ def run(files, folder, uri, args):
             finally:
                 signal.alarm(0)
     print(
-        f"{env.topology}, version {'.'.join(map(str, env.version))}: {requirements} tests not for this server by runOnRequirements"
+        f"{env.topology}, version {'.'.join(map(str, env.version))}: "
+        f"{requirements} tests not for this server by runOnRequirements"
     )
     for why, n in sorted(no_api.items()):
         print(f"  {n} skipped: {why}")

@@ -1,7 +1,7 @@
 """Matching of the unified test format: does an actual value satisfy an expected one?
 
-Documents at the root may have more fields than expected, nested ones may not; numbers compare by value; `$$…` documents are special
-operators. See "Evaluating Matches" in the public specification of the unified test format.
+Documents at the root may have more fields than expected, nested ones may not; numbers compare by value; `$$…` documents
+are special operators. See "Evaluating Matches" in the public specification of the unified test format.
 """
 
 import binascii, datetime, decimal, re

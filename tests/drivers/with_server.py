@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""with_server.py COMMAND…: starts a mayflyd of its own, runs COMMAND with MONGODB_URI and HTTP_URL set, stops the server.
+"""with_server.py COMMAND…: starts a mayflyd of its own, runs COMMAND with MONGODB_URI and HTTP_URL set, stops the
+server.
 
 The server must also stop cleanly. The command's last line says "N passed, N failed".
 """

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What must not get through, on real processes: configurations that are wrong, sets that begin twice, members of other sets, other key files, bytes on
-the member port that nobody sends or that were sent before, writes where none may be, write concerns nobody can meet. Each is answered with MongoDB's
-error, changes nothing, and disturbs nobody else: the set keeps its primary, its term and its data. The last line says "N passed, N failed".
-MAYFLY_SEED, MAYFLY_FAULT_CONNECTIONS (600).
+"""What must not get through, on real processes: configurations that are wrong, sets that begin twice, members of other
+sets, other key files, bytes on the member port that nobody sends or that were sent before, writes where none may be,
+write concerns nobody can meet. Each is answered with MongoDB's error, changes nothing, and disturbs nobody else: the
+set keeps its primary, its term and its data. The last line says "N passed, N failed". MAYFLY_SEED,
+MAYFLY_FAULT_CONNECTIONS (600).
 """
 
 import os, socket, struct, threading

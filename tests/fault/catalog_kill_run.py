@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""kill -9 in the middle of what changes more than documents: index builds, $out, $merge, renames, drops, collMod, compact, capped collections.
+"""kill -9 in the middle of what changes more than documents: index builds, $out, $merge, renames, drops, collMod,
+compact, capped collections.
 
-After each kill the directory opens, what was answered is there, what was not is there as a whole or not at all, and every collection validates.
-MAYFLY_KILL_ROUNDS (30) kills; MAYFLY_SEED replays the random choices.
+After each kill the directory opens, what was answered is there, what was not is there as a whole or not at all, and
+every collection validates. MAYFLY_KILL_ROUNDS (30) kills; MAYFLY_SEED replays the random choices.
 """
 
 import os, shutil, tempfile, threading, time
@@ -46,7 +47,8 @@ def eventually(f, seconds=20):
 
 
 class Case:
-    """One kind of operation: prepare, the command that is killed, and what must hold. `answered`: its reply, None when it did not come."""
+    """One kind of operation: prepare, the command that is killed, and what must hold. `answered`: its reply, None when
+    it did not come."""
 
     def prepare(self, c):
         pass

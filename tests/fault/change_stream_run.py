@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Change streams over failovers: three members, a writer, and streams that PyMongo resumes by itself, one on the primary, one on a secondary.
+"""Change streams over failovers: three members, a writer, and streams that PyMongo resumes by itself, one on the
+primary, one on a secondary.
 
-The primary is killed (kill -9) while both read, then the member that leads by then; each comes back. Afterwards each stream has shown every
-acknowledged write, once, in order; both have shown the same; and from one token every member goes on with the same events and tokens. A third
-stream sees one document change, with what it was before and after each change: every "before" is the "after" before it, and every member, also
-those that were killed and copied, has the same ones. The last line says "N passed, N failed".
+The primary is killed (kill -9) while both read, then the member that leads by then; each comes back. Afterwards each
+stream has shown every acknowledged write, once, in order; both have shown the same; and from one token every member
+goes on with the same events and tokens. A third stream sees one document change, with what it was before and after each
+change: every "before" is the "after" before it, and every member, also those that were killed and copied, has the same
+ones. The last line says "N passed, N failed".
 """
 
 import threading

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The message by which docker/initiate makes the members of docker/compose.yaml a set: whole, and understood by a server."""
+"""The message by which docker/initiate makes the members of docker/compose.yaml a set: whole, and understood by a
+server."""
 
 import re, shutil, socket, struct, tempfile
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""A process with 1,024 file descriptors, and clients that want them all: the store keeps its own, a set's members keep their links, readiness
-says what is true, and what failed for want of a descriptor goes on once there are some.
+"""A process with 1,024 file descriptors, and clients that want them all: the store keeps its own, a set's members keep
+their links, readiness says what is true, and what failed for want of a descriptor goes on once there are some.
 
   idle        1,400 silent connections to a standalone: writes go on
-  returned    the limit falls below what is in use (prlimit), then rises again: writes are refused, and go on by themselves
-  greetings   3,000 sockets that send the greeting of a member and nothing else, to a set of one and among 1,400 idle ones
+  returned    the limit falls below what is in use (prlimit), then rises again: writes are refused, and go on by
+              themselves
+  greetings   3,000 sockets that send the greeting of a member and nothing else, to a set of one and among 1,400 idle
+              ones
   member      a member of a set that is full of clients takes back one that was killed
-  hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread, batches
+  hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread,
+              batches
            of writes and large documents neither
 """
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Data directories of members that are not what they were: disks that answer errors, kills while the log is cut, an older copy put back, another
-member's copied, one that was written to outside of its set, and what of a directory is its member's own. Names of parts as arguments: only these.
-MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N passed, N failed".
+"""Data directories of members that are not what they were: disks that answer errors, kills while the log is cut, an
+older copy put back, another member's copied, one that was written to outside of its set, and what of a directory is its
+member's own. Names of parts as arguments: only these. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N
+passed, N failed".
 """
 
 import os, shutil, time
@@ -188,7 +189,8 @@ def somebody_elses():
 
 
 def written_outside():
-    """A set of one that began empty is written to without --replSet: who joins later has that too, and a change stream says that it was interrupted."""
+    """A set of one that began empty is written to without --replSet: who joins later has that too, and a change stream
+    says that it was interrupted."""
     s = ReplicaSet(1)
     try:
         s.initiate()
@@ -228,7 +230,8 @@ def written_outside():
 
 
 def its_own():
-    """`local` is each member's own: a copy for a joiner has nothing of the donor's; the size of the log outlives a restart."""
+    """`local` is each member's own: a copy for a joiner has nothing of the donor's; the size of the log outlives a
+    restart."""
     s = ReplicaSet(1)
     try:
         a = s.members[0]

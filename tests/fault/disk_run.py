@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A whole server on disks that fail: power loss, a full disk, a directory that is read-only or in use, damaged files.
 
-MAYFLY_POWER_ROUNDS (12) power losses; MAYFLY_SEED replays the random choices. Mounting a small file system needs root; without it those cases
-are skipped, and say so.
+MAYFLY_POWER_ROUNDS (12) power losses; MAYFLY_SEED replays the random choices. Mounting a small file system needs root;
+without it those cases are skipped, and say so.
 """
 
 import os, shutil, signal, subprocess, tempfile, threading, time
@@ -55,7 +55,8 @@ def all_ids(c, coll="docs"):
 
 
 def lose_power():
-    """Every write acknowledged with j: true is there afterwards, and whatever the same client was told before it; and every collection."""
+    """Every write acknowledged with j: true is there afterwards, and whatever the same client was told before it; and
+    every collection."""
     data = f"{work}/power"
     proc, c = start(data, FAULTY)
     c.command("disk", {"createIndexes": "docs", "indexes": [{"key": {"v": 1}, "name": "v"}]})
@@ -257,7 +258,8 @@ def damaged_files():
 
 
 def hung_disk_at_the_end():
-    """A write waits for a disk that does not answer when SIGTERM comes: the process ends all the same, and what was acknowledged is there."""
+    """A write waits for a disk that does not answer when SIGTERM comes: the process ends all the same, and what was
+    acknowledged is there."""
     data = f"{work}/hung"
     proc, c = start(data, FAULTY)
     c.command("disk", {"insert": "docs", "documents": [{"_id": i} for i in range(100)], "writeConcern": {"j": True}})

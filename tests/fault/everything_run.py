@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Everything at once: five members on disks, clocks and a network that fail, under writers, counters, readers of what expires and change streams.
+"""Everything at once: five members on disks, clocks and a network that fail, under writers, counters, readers of what
+expires and change streams.
 
-Each round draws two or three faults that overlap: kill -9, SIGSTOP beyond the election timeout, power loss, SIGTERM, a data directory that is
-emptied, partitions, slow links and disks, clocks that are seconds ahead or behind, thousands of documents that expire in one moment, step-downs, and
-changes of the configuration (a member removed and added again, votes, priorities). MAYFLY_FAULT_ROUNDS (8), MAYFLY_FAULT_MEMBERS (5),
-MAYFLY_SEED draws the same again.
+Each round draws two or three faults that overlap: kill -9, SIGSTOP beyond the election timeout, power loss, SIGTERM, a
+data directory that is emptied, partitions, slow links and disks, clocks that are seconds ahead or behind, thousands of
+documents that expire in one moment, step-downs, and changes of the configuration (a member removed and added again,
+votes, priorities). MAYFLY_FAULT_ROUNDS (8), MAYFLY_FAULT_MEMBERS (5), MAYFLY_SEED draws the same again.
 
-Looked at afterwards: no acknowledged write is lost, none came from nowhere, each increment counted once, nothing that expired was seen again, each
-change stream has shown every acknowledged write once and in order, nothing is in the log as deleted twice, all members hold the same. The last line
-says "N passed, N failed".
+Looked at afterwards: no acknowledged write is lost, none came from nowhere, each increment counted once, nothing that
+expired was seen again, each change stream has shown every acknowledged write once and in order, nothing is in the log
+as deleted twice, all members hold the same. The last line says "N passed, N failed".
 """
 
 import collections, datetime, os, shutil, threading, time
@@ -28,7 +29,8 @@ ALIVE = (PyMongoError, AssertionError)
 
 
 class Counter(threading.Thread):
-    """Increments one document with the driver's own retry: what was acknowledged counts once, what failed once at most."""
+    """Increments one document with the driver's own retry: what was acknowledged counts once, what failed once at
+    most."""
 
     def __init__(self, uri, name):
         super().__init__()
@@ -73,7 +75,8 @@ class Stream(threading.Thread):
             where = {"resume_after": self.token} if self.token else {"start_at_operation_time": self.start_}
             try:
                 with coll.watch([{"$match": {"operationType": "insert"}}], max_await_time_ms=200, **where) as stream:
-                    # Looked at without an event too: the last one may have come before anybody said that it is the last.
+                    # Looked at without an event too: the last one may have come before anybody said that it is the
+                    # last.
                     while self.stop is None or self.stop not in self.seen[-1:]:
                         event = stream.try_next()
                         if event:
@@ -86,7 +89,8 @@ class Stream(threading.Thread):
 
 
 class Expiring(Watcher):
-    """Documents with their own deadline, which reads hide at once: once hidden by a member that leads, for ever hidden."""
+    """Documents with their own deadline, which reads hide at once: once hidden by a member that leads, for ever
+    hidden."""
 
     def run(self):
         client = pymongo.MongoClient(
@@ -451,7 +455,8 @@ def main():
         whole = [m.client.test.command("dbHash")["collections"] for m in s.members]
         check(
             all(w == whole[0] for w in whole),
-            f"every collection is the same everywhere: {[n for n in whole[0] if len({w.get(n) for w in whole}) > 1] or sorted(whole[0])}",
+            f"every collection is the same everywhere: "
+            f"{[n for n in whole[0] if len({w.get(n) for w in whole}) > 1] or sorted(whole[0])}",
         )
         unknown = Writers.__new__(Writers)
         unknown.acknowledged, unknown.unknown, unknown.gaps = set(), {last}, []

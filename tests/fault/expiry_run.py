@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""kill -9 while documents expire, move their deadlines, are recovered, and tombstones are purged: afterwards each document that was
-acknowledged is in exactly one place, in the collection or on record as expired, and indexes, deadlines and counters agree.
+"""kill -9 while documents expire, move their deadlines, are recovered, and tombstones are purged: afterwards each
+document that was acknowledged is in exactly one place, in the collection or on record as expired, and indexes,
+deadlines and counters agree.
 
 MAYFLY_EXPIRY_ROUNDS (20) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
@@ -22,7 +23,8 @@ def now():
 
 
 class Writer(threading.Thread):
-    """Inserts documents that expire within a moment, by their own deadline or by the TTL index, and moves the deadlines of some."""
+    """Inserts documents that expire within a moment, by their own deadline or by the TTL index, and moves the deadlines
+    of some."""
 
     def __init__(self, n, seed):
         super().__init__()

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Clients that take all they can: half messages, replies that are not read, compressed bombs, too many connections, values without end, all at once.
+"""Clients that take all they can: half messages, replies that are not read, compressed bombs, too many connections,
+values without end, all at once.
 
-The server has 3 GB of address space (ulimit -v). It goes on, its memory stays bounded, and another client is served meanwhile.
+The server has 3 GB of address space (ulimit -v). It goes on, its memory stays bounded, and another client is served
+meanwhile.
 """
 
 import os, shutil, socket, struct, tempfile, threading, time, urllib.error, urllib.request, zlib
@@ -90,7 +92,8 @@ def flood(name, f, slowest=10):
     check(other.slowest < slowest, f"{name}: another client waited for {other.slowest:.1f} s")
     check(memory() < 1500, f"{name}: {memory()} MB")
     print(
-        f"{name}: another client's slowest round {other.slowest * 1000:.0f} ms of {other.n}, {memory()} MB at most so far",
+        f"{name}: another client's slowest round {other.slowest * 1000:.0f} ms of {other.n}, "
+        f"{memory()} MB at most so far",
         flush=True,
     )
 

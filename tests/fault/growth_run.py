@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Requests of a few hundred bytes that ask for much memory or for much time on one document: each ends soon after its maxTimeMS, the server does
-not grow by more than a stated number of MB, SIGTERM ends it, and what is not too much is answered.
+"""Requests of a few hundred bytes that ask for much memory or for much time on one document: each ends soon after its
+maxTimeMS, the server does not grow by more than a stated number of MB, SIGTERM ends it, and what is not too much is
+answered.
 
 MAYFLY_GROWTH_ONLY: names of cases, to run these only.
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a server guards by itself: collections that are a client's however they are named, files that are its user's alone, a clock that is far
-ahead at start-up, an audit log that cannot be written, a small cgroup.
+"""What a server guards by itself: collections that are a client's however they are named, files that are its user's
+alone, a clock that is far ahead at start-up, an audit log that cannot be written, a small cgroup.
 
 MAYFLY_SEED replays the random choices.
 """
@@ -37,7 +37,8 @@ def connect(proc, **options):
 
 
 def names(replica_set=None):
-    """A client may name a collection as $out names its own: it expires as any other and outlives a restart. What an $out has left does not."""
+    """A client may name a collection as $out names its own: it expires as any other and outlives a restart. What an
+    $out has left does not."""
     data = folder() + "/data"
     options = ["--replSet", "rs0"] if replica_set else []
     proc, _ = start(data, *options)
@@ -192,7 +193,8 @@ def restart(data):
 
 
 def downtime():
-    """A clock that says the server was off for longer than it may have been suspends expiry until somebody confirms it, also over a restart."""
+    """A clock that says the server was off for longer than it may have been suspends expiry until somebody confirms it,
+    also over a restart."""
     data = folder() + "/data"
     proc, client = restart(data)
     client.t.c.create_index("at", expireAfterSeconds=0)
@@ -221,7 +223,8 @@ def downtime():
 
 
 def audit():
-    """Entries that cannot be written wait, are counted and reported, and stop what would need another one if so asked."""
+    """Entries that cannot be written wait, are counted and reported, and stop what would need another one if so
+    asked."""
     base = folder()
     link = base + "/audit.json"
     os.symlink("/dev/full", link)

@@ -1,28 +1,31 @@
 #!/usr/bin/env python3
 """A client that means harm, and another one that must not feel it.
 
-Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and compressed; once, half, slowly or
-again and again. Meanwhile another client (a process of its own) finds and updates a document all the time. Looked at for each attack:
+Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and
+compressed; once, half, slowly or again and again. Meanwhile another client (a process of its own) finds and updates a
+document all the time. Looked at for each attack:
 
-  - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s), and with one whole, valid reply;
-  - the other client's slowest round is at most 250 ms (and what the machine itself was late, measured by a third process);
+  - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s), and with one whole,
+    valid reply;
+  - the other client's slowest round is at most 250 ms (and what the machine itself was late, measured by a third
+    process);
   - no command holds a thread that serves connections for more than 100 ms of the processor's time;
   - memory grows by at most 700 MB during an attack, and what the attacks leave behind stays below 600 MB;
   - descriptors come back when the attacker has gone.
 
   tests/fault/hostile_run.py [PART …]
 
-MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated attacks go on, 0: until every one has been tried once (about an hour).
-MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
+MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated attacks go on, 0: until every one has been
+tried once (about an hour). MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
 """
 
-import itertools, multiprocessing, os, re, select, shutil, socket, struct, tempfile, threading, time, zlib
+import multiprocessing, os, select, shutil, socket, struct, tempfile, threading, time
 
 import bson
 import bson.raw_bson
 
-import fault_test
-from fault_test import ROOT, WATCHED, Checks, Client, check_held, rnd, run_parts, start, stop
+from fault_test import WATCHED, Checks, Client, check_held, rnd, run_parts, start, stop
+from hostile_shapes import NAME, SHAPES, body_of, document, field, frame, items, places, shape
 
 SECONDS = float(os.environ.get("MAYFLY_HOSTILE_SECONDS", "60"))
 ONLY = os.environ.get("MAYFLY_HOSTILE_ONLY", "")
@@ -34,297 +37,7 @@ work = tempfile.mkdtemp(prefix="mayfly-hostile-")
 proc, client = start(work + "/db", "--maxConns", "3000", "--setParameter", "enableTestCommands=1", *WATCHED)
 
 
-# --- BSON made by hand: what a driver would not send -------------------------------------------------------------------------------------------------
-def document(elements):
-    return struct.pack("<i", len(elements) + 5) + elements + b"\0"
-
-
-def element(kind, name, payload):
-    return bytes([kind]) + name + b"\0" + payload
-
-
-def text(s):
-    return struct.pack("<i", len(s) + 1) + s + b"\0"
-
-
-def items(n, kind, payload):
-    """The elements of an array of n equal values. The names all say 0: nobody may go by them."""
-    return (bytes([kind]) + b"0\0" + payload) * n
-
-
-def nested(levels, array):
-    inner = document(b"")
-    for _ in range(levels):
-        inner = document(element(4 if array else 3, b"0" if array else b"a", inner))
-    return inner
-
-
-SHAPES = {  # name: (BSON type, bytes of the value); made when first used
-    "huge string": lambda: (2, text(b"x" * 15_000_000)),
-    "long string": lambda: (2, text(b"ab" * 500_000)),
-    "many nulls": lambda: (3, document(b"\x0a\0" * 4_000_000)),
-    "many fields": lambda: (3, document(b"".join(element(16, b"f%d" % i, b"\1\0\0\0") for i in range(300_000)))),
-    "many operators": lambda: (3, document(element(3, b"a", document(element(16, b"$gt", b"\1\0\0\0") * 300_000)))),
-    "many numbers": lambda: (4, document(items(1_000_000, 16, b"\1\0\0\0"))),
-    "many strings": lambda: (4, document(items(500_000, 2, text(b"a")))),
-    "many documents": lambda: (4, document(items(300_000, 3, document(element(16, b"a", b"\1\0\0\0"))))),
-    "many empty documents": lambda: (4, document(items(1_000_000, 3, document(b"")))),
-    "many patterns": lambda: (4, document(items(200_000, 11, b"a+b*c\0\0"))),
-    "many conditions": lambda: (
-        3,
-        document(element(4, b"$or", document(items(200_000, 3, document(element(16, b"a", b"\1\0\0\0")))))),
-    ),
-    "many different": lambda: (
-        3,
-        document(
-            element(
-                3,
-                b"a",
-                document(
-                    element(
-                        4, b"$in", document(b"".join(element(18, b"0", struct.pack("<q", i)) for i in range(300_000)))
-                    )
-                ),
-            )
-        ),
-    ),
-    "a long pattern": lambda: (3, document(element(11, b"a", b"(a|b)*" * 4_600 + b"\0\0"))),
-    "a deep document": lambda: (3, nested(180, False)),
-    "a deep array": lambda: (4, nested(180, True)),
-    "deep conditions": lambda: (3, deep_conditions(80)),
-    "a long name": lambda: (3, document(element(16, b"n" * 5_000_000, b"\1\0\0\0"))),
-    "a long path": lambda: (3, document(element(16, b"a." * 1_000_000 + b"a", b"\1\0\0\0"))),
-    "a long operator": lambda: (3, document(element(16, b"$" + b"n" * 1_000_000, b"\1\0\0\0"))),
-    "one name again": lambda: (3, document(element(16, b"same", b"\1\0\0\0") * 1_000_000)),
-    "a number": lambda: (18, struct.pack("<q", 2**63 - 1)),
-    "a binary": lambda: (5, struct.pack("<i", 15_000_000) + b"\0" + b"\0" * 15_000_000),
-}
-
-
-def deep_conditions(levels):
-    inner = document(element(16, b"a", b"\1\0\0\0"))
-    for _ in range(levels):
-        inner = document(
-            element(
-                4,
-                b"$and",
-                document(element(3, b"0", inner) + element(3, b"1", document(element(16, b"b", b"\1\0\0\0")))),
-            )
-        )
-    return inner
-
-
-made = {}
-
-
-def shape(name):
-    if name not in made:
-        if sum(len(v[1]) for v in made.values()) > 150_000_000:
-            made.clear()
-        made[name] = SHAPES[name]()
-    return made[name]
-
-
-# --- Where a value can stand ------------------------------------------------------------------------------------------------------------------------
-# Commands that would end what the others need, or are made to wait.
-LEFT_OUT = {
-    "shutdown",
-    "fsync",
-    "replSetInitiate",
-    "replSetStepDown",
-    "replSetFreeze",
-    "configureFailPoint",
-    "testClock",
-    "setClock",
-}
-INT = (16, b"\1\0\0\0")
-NAME = (2, text(b"c"))
-
-
-def field(name, value):
-    return element(value[0], name.encode(), value[1])
-
-
-def inside(*names):
-    """Puts the hole at the end of a path of documents (a name that ends in [] is an array of one)."""
-
-    def fill(value):
-        for n in reversed(names):
-            if n.endswith("[]"):
-                value = (4, document(element(value[0], b"0", value[1])))
-            elif n.endswith("{}"):
-                value = (3, value)
-            else:
-                value = (3, document(element(value[0], n.encode(), value[1])))
-        return value
-
-    return fill
-
-
-def places():
-    """(command, argument, elements of a body from a value) for all that can be sent."""
-    source = {}
-    for p in sorted((ROOT / "server").rglob("*.cc")):
-        source[p.name] = p.read_text()
-    argument = re.compile(r'\bin\.\w+(?:<\w+>)?\(\s*"([$a-zA-Z]+)"')
-    everywhere = sorted(set(itertools.chain.from_iterable(argument.findall(t) for t in source.values())))
-    known = sorted(
-        n
-        for n in client.command("admin", {"listCommands": 1})["commands"]
-        if n not in LEFT_OUT and not n.startswith("_")
-    )
-    for name in known:
-        mine = sorted(
-            set(itertools.chain.from_iterable(argument.findall(t) for t in source.values() if f'.name = "{name}"' in t))
-        )
-        yield name, "its own", lambda v, name=name: field(name, v)
-        for a in ["unknownField", *mine]:
-            if a != name:
-                yield name, a, lambda v, name=name, a=a: field(name, NAME) + field(a, v)
-        yield (
-            name,
-            "top level",
-            lambda v, name=name: field(name, NAME) + v[1][4:-1] if v[0] in (3, 4) else field(name, INT) + field("x", v),
-        )
-        a = everywhere[zlib.crc32(name.encode()) % len(everywhere)]
-        yield name, a, lambda v, name=name, a=a: field(name, NAME) + field(a, v)
-    for name, path in NESTED:
-        names = path.split(" ")
-        fill = inside(*names[1:])
-        yield (
-            name,
-            path,
-            lambda v, name=name, names=names, fill=fill: field(name, NAME)
-            + field(names[0], fill(v))
-            + REST.get((name, names[0]), b""),
-        )
-    for a in (
-        "lsid",
-        "comment",
-        "readConcern",
-        "writeConcern",
-        "$clusterTime",
-        "$readPreference",
-        "let",
-        "collation",
-        "hint",
-        "maxTimeMS",
-        "apiVersion",
-    ):
-        for name in ("find", "insert", "ping", "aggregate", "update"):
-            yield name, a, lambda v, name=name, a=a: field(name, NAME) + field(a, v)
-
-
-CURSOR = field("cursor", (3, document(b"")))
-ONE_OP = field(
-    "ops",
-    (
-        4,
-        document(
-            element(3, b"0", document(element(16, b"insert", b"\0\0\0\0") + field("document", (3, document(b"")))))
-        ),
-    ),
-)
-REST = {("aggregate", "pipeline"): CURSOR, ("explain", "find"): b"", ("bulkWrite", "nsInfo"): ONE_OP}
-NESTED = [
-    ("find", "filter a"),
-    ("find", "filter a $in"),
-    ("find", "filter a $regex"),
-    ("find", "filter a $elemMatch"),
-    ("find", "filter $expr"),
-    ("find", "filter $or"),
-    ("find", "filter $jsonSchema"),
-    ("find", "filter $jsonSchema properties"),
-    ("find", "filter $jsonSchema enum"),
-    ("find", "projection a"),
-    ("find", "sort a"),
-    ("find", "filter $expr $concat"),
-    ("find", "filter $expr $setUnion"),
-    ("find", "filter $expr $switch branches"),
-    ("find", "filter $expr $let vars"),
-    ("aggregate", "pipeline [] $match"),
-    ("aggregate", "pipeline [] $project"),
-    ("aggregate", "pipeline [] $group"),
-    ("aggregate", "pipeline [] $set a"),
-    ("aggregate", "pipeline [] $lookup"),
-    ("aggregate", "pipeline [] $lookup pipeline"),
-    ("aggregate", "pipeline [] $facet"),
-    ("aggregate", "pipeline [] $facet a"),
-    ("aggregate", "pipeline [] $bucket boundaries"),
-    ("aggregate", "pipeline [] $unset"),
-    ("aggregate", "pipeline [] $sort"),
-    ("aggregate", "pipeline [] $unionWith"),
-    ("aggregate", "pipeline [] $documents"),
-    ("aggregate", "pipeline [] $merge"),
-    ("aggregate", "pipeline [] $currentOp"),
-    ("aggregate", "pipeline [] $listLocalSessions users"),
-    ("aggregate", "pipeline [] $setWindowFields output"),
-    ("aggregate", "pipeline [] $fill output"),
-    ("aggregate", "pipeline [] $replaceRoot newRoot"),
-    ("update", "updates [] q"),
-    ("update", "updates [] u"),
-    ("update", "updates [] arrayFilters"),
-    ("insert", "documents []"),
-    ("delete", "deletes [] q"),
-    ("findAndModify", "query a"),
-    ("findAndModify", "update $set"),
-    ("findAndModify", "fields"),
-    ("findAndModify", "arrayFilters"),
-    ("distinct", "query"),
-    ("count", "query"),
-    ("createIndexes", "indexes"),
-    ("createIndexes", "indexes [] key"),
-    ("createIndexes", "indexes [] name"),
-    ("createIndexes", "indexes [] partialFilterExpression"),
-    ("create", "validator"),
-    ("create", "pipeline"),
-    ("create", "clusteredIndex"),
-    ("collMod", "index"),
-    ("collMod", "validator"),
-    ("bulkWrite", "ops"),
-    ("bulkWrite", "nsInfo"),
-    ("bulkWrite", "nsInfo [] ns"),
-    ("explain", "find"),
-    ("listCollections", "filter"),
-    ("listCollections", "filter name"),
-    ("listDatabases", "filter"),
-    ("currentOp", "a $in"),
-    ("refreshSessions", "x"),
-    ("killSessions", "x"),
-    ("killCursors", "cursors"),
-    ("hello", "client"),
-    ("hello", "client application"),
-    ("hello", "compression"),
-    ("hello", "topologyVersion"),
-    ("hello", "saslSupportedMechs"),
-    ("killAllSessionsByPattern", "x"),
-    ("getParameter", "a"),
-    ("planCacheSetFilter", "indexes"),
-    ("ttlForecast", "filter"),
-    ("setClusterParameter", "x"),
-    ("setFeatureCompatibilityVersion", "x"),
-    ("validate", "x"),
-    ("dropIndexes", "index"),
-    ("renameCollection", "to"),
-    ("replSetReconfig", "members"),
-    ("replSetReconfig", "settings"),
-    ("applyOps", "x"),
-]
-
-
-def body_of(elements, db=b"hostile"):
-    return document(elements + element(16, b"maxTimeMS", struct.pack("<i", 1000)) + element(2, b"$db", text(db)))
-
-
-def frame(body, compressed):
-    plain = b"\0\0\0\0\0" + body
-    if compressed:
-        packed = zlib.compress(plain, 1)
-        return struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, len(plain), 2) + packed
-    return struct.pack("<iiii", 16 + len(plain), 1, 0, 2013) + plain
-
-
-# --- Who watches ------------------------------------------------------------------------------------------------------------------------------------
+# --- Who watches ------------------------------------------------------------------------------------------------------
 def echo(s):
     """The machine itself: a process that does nothing but answer."""
     while True:
@@ -335,7 +48,8 @@ def echo(s):
 
 
 def watch(port, slowest, late, rounds, ended):
-    """Another client: a find and an update at a time; and beside it the same round trip to a process that does nothing."""
+    """Another client: a find and an update at a time; and beside it the same round trip to a process that does
+    nothing."""
     c = Client("127.0.0.1", port)
     ours, theirs = socket.socketpair()
     multiprocessing.Process(target=echo, args=(theirs,), daemon=True).start()
@@ -406,7 +120,8 @@ def note(what, value, name):
 
 
 def attacked(w, name, attack, growth_limit=GROWTH):
-    """Runs an attack, which returns what was wrong with the answers (None: nothing), and looks at what it did to others."""
+    """Runs an attack, which returns what was wrong with the answers (None: nothing), and looks at what it did to
+    others."""
     w.take()
     forget_peak()
     before, began = status("VmRSS"), time.monotonic()
@@ -449,7 +164,8 @@ class Replies:
 
     def look(self, body, op):
         try:
-            # Every byte of it, without making objects of 16 MB: a driver would say no to what is not UTF-8 or ends too early.
+            # Every byte of it, without making objects of 16 MB: a driver would say no to what is not UTF-8 or ends too
+            # early.
             doc = bson.decode(body) if len(body) < 1_000_000 else bson.raw_bson.RawBSONDocument(body)
             if doc["ok"] not in (0, 1) or doc["ok"] == 0 and not (doc["errmsg"] and doc["code"]):
                 self.wrong = f"a reply that says {str(doc)[:300]}"
@@ -458,8 +174,8 @@ class Replies:
 
 
 def ask(data, limit=ANSWER, may_end=False):
-    """Sends it on a connection of its own: None when one whole and valid reply came in time and nothing behind it (or, if it may, the end of the
-    connection), else what was wrong."""
+    """Sends it on a connection of its own: None when one whole and valid reply came in time and nothing behind it (or,
+    if it may, the end of the connection), else what was wrong."""
     replies, end = Replies(), time.monotonic() + limit
     with socket.create_connection(("127.0.0.1", proc.port), limit) as s:
         try:
@@ -481,10 +197,10 @@ def ask(data, limit=ANSWER, may_end=False):
     return replies.wrong or (f"{len(replies.buffer)} bytes behind the reply" if replies.buffer else None)
 
 
-# --- The parts --------------------------------------------------------------------------------------------------------------------------------------
+# --- The parts --------------------------------------------------------------------------------------------------------
 def arguments():
     """Every command x every argument x every shape, plain or compressed; in a random order until the time is over."""
-    tries = [(c, a, make, s) for c, a, make in places() for s in SHAPES]
+    tries = [(c, a, make, s) for c, a, make in places(client) for s in SHAPES]
     rnd.shuffle(tries)
     end, n = time.monotonic() + SECONDS, 0
     with Watcher() as w:
@@ -516,7 +232,8 @@ def message(doc, flags=0):
 
 
 def repeated():
-    """One connection that never stops asking: pipelined requests, and an exhaust hello whose replies it reads as they come."""
+    """One connection that never stops asking: pipelined requests, and an exhaust hello whose replies it reads as they
+    come."""
     set_up()
     with Watcher() as w:
 
@@ -579,7 +296,8 @@ def repeated():
 
 
 def slow_and_half():
-    """Messages that come byte by byte or end in the middle, on many connections; all is given back when they have gone."""
+    """Messages that come byte by byte or end in the middle, on many connections; all is given back when they have
+    gone."""
     set_up()
     before = descriptors()
     with Watcher() as w:
@@ -652,8 +370,9 @@ def slow_and_half():
     check(descriptors() <= before + 20, f"{descriptors()} descriptors, {before} before")
 
 
-def dear_writes():
-    """Small writes that cost much: expressions, validators, conditions, index keys; each by itself on the way on which plain ones are not put off."""
+def costly_writes():
+    """Small writes that cost much: expressions, validators, conditions, index keys; each by itself on the way on which
+    plain ones are not put off."""
     set_up()
     long = {"$reduce": {"input": {"$range": [0, 1_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
     run = lambda doc: client.command("hostile", doc)
@@ -725,7 +444,8 @@ def dear_writes():
 
 
 def slow_readers():
-    """Many who ask for much and take it in sips, never none; another client's large message and its read are served all the same."""
+    """Many who ask for much and take it in sips, never none; another client's large message and its read are served all
+    the same."""
     client.command("hostile", {"drop": "large"})
     for i in range(16):
         client.command("hostile", {"insert": "large", "documents": [{"_id": i, "s": "x" * 1_000_000}]})
@@ -831,5 +551,5 @@ def at_the_end():
 if __name__ == "__main__":
     set_up()
     run_parts(
-        "hostile", [dear_writes, arguments, repeated, slow_and_half, slow_readers, long_comments, at_the_end], check
+        "hostile", [costly_writes, arguments, repeated, slow_and_half, slow_readers, long_comments, at_the_end], check
     )

@@ -3,9 +3,11 @@
 
   - a standalone server with data becomes the first member; empty members are added and get everything;
   - the joiner, then the donor, is killed (kill -9) while data is copied: it goes on;
-  - MAYFLY_SYNC_LONG=1: a member is away until more has been written than the log keeps (990 MB), and copies everything again by itself.
+  - MAYFLY_SYNC_LONG=1: a member is away until more has been written than the log keeps (990 MB), and copies everything
+    again by itself.
 
-Afterwards all members hold the same (dbHash). The last line says "N passed, N failed". MAYFLY_SYNC_MB (64): data to copy.
+Afterwards all members hold the same (dbHash). The last line says "N passed, N failed". MAYFLY_SYNC_MB (64): data to
+copy.
 """
 
 import os, random, subprocess, time

@@ -141,6 +141,7 @@ for round_no in range(ROUNDS):
 check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)
 print(
-    f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, slowest reopening {slowest * 1000:.0f} ms, seed {SEED}"
+    f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, "
+    f"slowest reopening {slowest * 1000:.0f} ms, seed {SEED}"
 )
 check.end("kill")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What happens to sets and members in their lives, on real processes: killed while a set begins or its configuration changes, a primary that sleeps,
-a standalone with a backlog of expired documents that becomes a set and goes back, seven members of all kinds, addresses of all kinds, write concerns
-while members are away, a member that is cut off for long, clocks that jump. Names of parts as arguments: only these. MAYFLY_SEED,
-MAYFLY_FAULT_ROUNDS (5). The last line says "N passed, N failed".
+"""What happens to sets and members in their lives, on real processes: killed while a set begins or its configuration
+changes, a primary that sleeps, a standalone with a backlog of expired documents that becomes a set and goes back, seven
+members of all kinds, addresses of all kinds, write concerns while members are away, a member that is cut off for long,
+clocks that jump. Names of parts as arguments: only these. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (5). The last line says "N
+passed, N failed".
 """
 
 import datetime, os, random, shutil, socket, threading, time
@@ -24,7 +25,8 @@ check = Checks()
 
 
 def beginning():
-    """A member dies while it begins a set, or all do: what is there afterwards is one set or none, and can be made one."""
+    """A member dies while it begins a set, or all do: what is there afterwards is one set or none, and can be made
+    one."""
     for r in range(ROUNDS):
         s = ReplicaSet(3)
         try:
@@ -102,7 +104,8 @@ def changing():
         have = {d["_id"] for d in s.primary().client.test.kept.find({}, {"_id": 1})}
         check(
             load.acknowledged <= have,
-            f"{ROUNDS * 2} changes with a death in the middle: no acknowledged write is lost ({len(load.acknowledged)})",
+            f"{ROUNDS * 2} changes with a death in the middle: "
+            f"no acknowledged write is lost ({len(load.acknowledged)})",
         )
         check(
             len({str(m.client.admin.command("replSetGetConfig")["config"]) for m in s.members}) == 1,
@@ -118,7 +121,8 @@ def changing():
 
 
 def sleeping():
-    """A primary that is stopped (SIGSTOP) beyond the election timeout acknowledges nothing and shows nothing old when it goes on."""
+    """A primary that is stopped (SIGSTOP) beyond the election timeout acknowledges nothing and shows nothing old when
+    it goes on."""
     s = ReplicaSet(3)
     try:
         s.initiate()
@@ -322,7 +326,8 @@ def seven():
         have = {d["_id"] for d in s.primary().client.test.kept.find({}, {"_id": 1})}
         check(
             load.acknowledged <= have and not load.unknown,
-            f"none of {len(load.acknowledged)} writes is lost, and none failed a driver that retries ({len(load.unknown)})",
+            f"none of {len(load.acknowledged)} writes is lost, "
+            f"and none failed a driver that retries ({len(load.unknown)})",
         )
         check(s.same(), "all seven hold the same")
     finally:
@@ -481,8 +486,8 @@ def cut_off():
 
 
 def jumps():
-    """Clocks that go wrong by hours, by themselves: documents with deadlines of their own are neither hidden nor deleted by it, on no member and by no later
-    primary."""
+    """Clocks that go wrong by hours, by themselves: documents with deadlines of their own are neither hidden nor
+    deleted by it, on no member and by no later primary."""
     s = ReplicaSet(3, binary=FAULTY)
     try:
         s.initiate()

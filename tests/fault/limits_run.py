@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Small compressed packets that unpack to a lot: millions of fields, patterns, conditions, sessions, names. Each is answered soon, with an error
-that says what to change or with what it asked for; meanwhile another client does not wait, and the memory of the server stays bounded. Then sessions
-and cursors: one client cannot use up the room of all, and killing or ending sessions ends what they have, soon. The last line says "N passed, N failed".
-MAYFLY_LIMITS_ONLY=TEXT,TEXT runs the packets whose name has one of them; MAYFLY_LIMITS_WAIT (1000): milliseconds that another client may wait.
+"""Small compressed packets that unpack to a lot: millions of fields, patterns, conditions, sessions, names. Each is
+answered soon, with an error that says what to change or with what it asked for; meanwhile another client does not wait,
+and the memory of the server stays bounded. Then sessions and cursors: one client cannot use up the room of all, and
+killing or ending sessions ends what they have, soon. The last line says "N passed, N failed".
+MAYFLY_LIMITS_ONLY=TEXT,TEXT runs the packets whose name has one of them; MAYFLY_LIMITS_WAIT (1000): milliseconds that
+another client may wait.
 """
 
 import os, shutil, socket, struct, tempfile, threading, time, uuid, zlib
@@ -359,7 +361,8 @@ def send_packets():
             error = reply if not reply["ok"] else (reply.get("writeErrors") or [{}])[0]
             code = error.get("code", 0)
             print(
-                f"{name}: {len(data):,} bytes, answer {code} after {took:.0f} ms; another client waited {waited:.0f} ms; {grown} MB more",
+                f"{name}: {len(data):,} bytes, answer {code} after {took:.0f} ms; "
+                f"another client waited {waited:.0f} ms; {grown} MB more",
                 flush=True,
             )
             check(code in codes, f"{name}: {code} {str(error.get('errmsg'))[:200]}")
@@ -401,7 +404,8 @@ def sessions_of_one_client():
 
 
 def opened(find, n, ask, address="127.0.0.1"):
-    """Cursors by `n` finds that are sent before the first answer is read; and the first error. `ask`: one command as bytes, of what find says."""
+    """Cursors by `n` finds that are sent before the first answer is read; and the first error. `ask`: one command as
+    bytes, of what find says."""
     s = socket.create_connection(("127.0.0.1", proc.port), 60, source_address=(address, 0))
     s.settimeout(120)
     ids, error, replied = [], None, s.makefile("rb")

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Records what clients read, write and compare-and-set on a few registers while members are killed and the network is cut, and has the history
-checked for linearizability by porcupine (linearizability/main.go). MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED.
+"""Records what clients read, write and compare-and-set on a few registers while members are killed and the network is
+cut, and has the history checked for linearizability by porcupine (linearizability/main.go). MAYFLY_FAULT_ROUNDS (6),
+MAYFLY_SEED.
 
-The checker is checked too: the same history with one answer changed must be refused. The last line says "N passed, N failed".
+The checker is checked too: the same history with one answer changed must be refused. The last line says "N passed, N
+failed".
 """
 
 import hashlib, json, os, random, shutil, subprocess, sys, threading, time

@@ -99,7 +99,8 @@ def verdict(s, check, writers, watchers, what):
     have = {d["_id"] for d in primary.client.test.kept.find({}, {"_id": 1})}
     lost, strange = acknowledged - have, have - acknowledged - unknown
     print(
-        f"     {what}, {len(acknowledged)} acknowledged, {len(unknown)} failed, {len(gone)} seen to expire, {sum(w.reads for w in watchers)} reads, "
+        f"     {what}, {len(acknowledged)} acknowledged, {len(unknown)} failed, {len(gone)} seen to expire, "
+        f"{sum(w.reads for w in watchers)} reads, "
         f"longest gap {max((g for w in writers for g in w.gaps), default=0):.1f} s",
         flush=True,
     )

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What befalls members one by one or all at once, under load: a rolling restart, slow and full disks, power that fails everywhere, a log that was
-trimmed while a member was away, clocks that jump. Afterwards as in replica_set_run.py. The last line says "N passed, N failed".
+"""What befalls members one by one or all at once, under load: a rolling restart, slow and full disks, power that fails
+everywhere, a log that was trimmed while a member was away, clocks that jump. Afterwards as in replica_set_run.py. The
+last line says "N passed, N failed".
 """
 
 import datetime, random, time
@@ -36,7 +37,8 @@ def rolling_restart(s, writers):
     check(clean, "every member stops cleanly under load")
     check(
         not calm.unknown,
-        f"a rolling restart costs a driver that retries no write: {len(calm.acknowledged)} were acknowledged, {len(calm.unknown)} failed, "
+        f"a rolling restart costs a driver that retries no write: "
+        f"{len(calm.acknowledged)} were acknowledged, {len(calm.unknown)} failed, "
         f"longest gap {max(calm.gaps, default=0):.1f} s {[repr(e)[:300] for e in calm.errors[:3]]}",
     )
     writers.append(calm)
@@ -62,7 +64,8 @@ def slow_disk(s, load):
 
 
 def stalled_disk(s):
-    """Syncs that take longer than an election timeout: the members still hear of each other, so nobody else has to lead."""
+    """Syncs that take longer than an election timeout: the members still hear of each other, so nobody else has to
+    lead."""
     for which in ("primary", "secondaries", "set"):
         primary = s.primary()
         term = primary.client.admin.command("replSetGetStatus")["term"]
@@ -85,7 +88,8 @@ def stalled_disk(s):
         check(
             took > 2 and now["term"] == term and now["myState"] == 1,
             f"each sync of the {which} takes 2.5 s, the election timeout is "
-            f"{primary.client.admin.command('replSetGetConfig')['config']['settings']['electionTimeoutMillis']} ms: a write in {took:.1f} s, term {term} -> {now['term']}",
+            f"{primary.client.admin.command('replSetGetConfig')['config']['settings']['electionTimeoutMillis']} ms: "
+            f"a write in {took:.1f} s, term {term} -> {now['term']}",
         )
 
 

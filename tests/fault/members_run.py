@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What members are told to be and to do, on three real processes: settings of the configuration, step-down, step-up, freezing, priorities, votes,
-hidden and delayed members, tags, a member whose data directory was emptied (also one of two), and one that was removed while it was away; members that end as they begin. The last
-line says "N passed, N failed".
+"""What members are told to be and to do, on three real processes: settings of the configuration, step-down, step-up,
+freezing, priorities, votes, hidden and delayed members, tags, a member whose data directory was emptied (also one of
+two), and one that was removed while it was away; members that end as they begin. The last line says "N passed, N
+failed".
 """
 
 import shutil, sys, threading, time
@@ -306,7 +307,8 @@ def stopped(s):
 
 
 def emptied(s):
-    """A node is its directory: an emptied one comes back under another id, as a learner, and votes when it has everything."""
+    """A node is its directory: an emptied one comes back under another id, as a learner, and votes when it has
+    everything."""
     s.primary().client.test.emptied.insert_many([{"_id": i} for i in range(2000)])
     for which in ("a secondary", "the primary"):
         victim = s.primary() if which == "the primary" else s.others(s.primary())[0]
@@ -479,8 +481,8 @@ def two():
 
 
 def young():
-    """A member that is told to end while its first configuration arrives ends in order: what its engine had announced was still looked at when the
-    engine was gone."""
+    """A member that is told to end while its first configuration arrives ends in order: what its engine had announced
+    was still looked at when the engine was gone."""
     s = ReplicaSet(9)
     try:
         first, *rest = s.members
@@ -505,7 +507,8 @@ def newest(member):
 
 
 def times(s):
-    """What clients bring as $clusterTime moves no member's time, and a session that goes from the primary to a secondary still reads what it wrote."""
+    """What clients bring as $clusterTime moves no member's time, and a session that goes from the primary to a
+    secondary still reads what it wrote."""
     ahead = Timestamp(int(time.time()) + 200 * 86400, 1)
     said = {"clusterTime": ahead, "signature": {"hash": b"\0" * 20, "keyId": 0}}
     for m in s.members:

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Commands of all kinds, each retried by the driver, while members of a set of three are killed (kill -9), stopped, told to step down and restarted.
+"""Commands of all kinds, each retried by the driver, while members of a set of three are killed (kill -9), stopped,
+told to step down and restarted.
 
-Looked at: findAndModify gives out each number once; an unordered bulk that a unique index refuses in part counts right; collections that are made,
-indexed, renamed and dropped are there or not as acknowledged; documents with their own deadline are seen to leave once by a change stream that is
-resumed, and do not come back to a session, wherever it reads; what one session has written it reads everywhere, at
-every read concern; documents of 5 MB; no command takes longer than 30 s; memory does not grow from round to round. In the end all
-members hold the same and every index fits. MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED. The last line says "N passed, N failed".
+Looked at: findAndModify gives out each number once; an unordered bulk that a unique index refuses in part counts right;
+collections that are made, indexed, renamed and dropped are there or not as acknowledged; documents with their own
+deadline are seen to leave once by a change stream that is resumed, and do not come back to a session, wherever it
+reads; what one session has written it reads everywhere, at every read concern; documents of 5 MB; no command takes
+longer than 30 s; memory does not grow from round to round. In the end all members hold the same and every index fits.
+MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED. The last line says "N passed, N failed".
 """
 
 import os, threading, time
@@ -79,7 +81,8 @@ class Numbers(Worker):
 
 
 class Bulks(Worker):
-    """Unordered bulks with some duplicates of a unique field: what is acknowledged is there, what was refused is not."""
+    """Unordered bulks with some duplicates of a unique field: what is acknowledged is there, what was refused is
+    not."""
 
     def begin(self):
         self.n, self.there = 0, set()
@@ -98,7 +101,8 @@ class Bulks(Worker):
                 return
             if e.details["nInserted"] != 10 or e.details["nModified"] != 1 or len(e.details["writeErrors"]) != 3:
                 self.wrong.append(
-                    f"{base}: {e.details['nInserted']} {e.details['nModified']} {[(w['index'], w['code'], w['errmsg'][:100]) for w in e.details['writeErrors']]}"
+                    f"{base}: {e.details['nInserted']} {e.details['nModified']} "
+                    f"{[(w['index'], w['code'], w['errmsg'][:100]) for w in e.details['writeErrors']]}"
                 )
             self.there.update(f"{base}-{i}" for i in range(10))
 
@@ -136,8 +140,9 @@ class Collections(Worker):
 
 
 class Leaving(Worker):
-    """Documents with their own deadline; one session, wherever it reads: gone is gone. A primary that loses its place in the meantime may
-    have hidden by its own clock what the others do not know to be due: only sessions in which nothing befell a member count."""
+    """Documents with their own deadline; one session, wherever it reads: gone is gone. A primary that loses its place
+    in the meantime may have hidden by its own clock what the others do not know to be due: only sessions in which
+    nothing befell a member count."""
 
     def begin(self):
         self.n, self.sent = 0, set()
@@ -308,7 +313,8 @@ def main():
         departures.join(60)
         for w in workers:
             print(
-                f"     {type(w).__name__}: {w.done} done, {len(w.failed)} failed, longest {w.longest[0]:.1f} s {w.longest[1] if w.longest[0] > 10 else ''}",
+                f"     {type(w).__name__}: {w.done} done, {len(w.failed)} failed, "
+                f"longest {w.longest[0]:.1f} s {w.longest[1] if w.longest[0] > 10 else ''}",
                 flush=True,
             )
             check(not w.wrong, f"{type(w).__name__}: {w.done} times right {w.wrong[:3]}")
@@ -317,7 +323,8 @@ def main():
         check(
             len(set(numbers.given)) == len(numbers.given)
             and len(numbers.given) <= last <= len(numbers.given) + len(numbers.failed),
-            f"findAndModify gave out {len(numbers.given)} numbers, the last one is {last}, {len(numbers.failed)} failed",
+            f"findAndModify gave out {len(numbers.given)} numbers, the last one is {last}, "
+            f"{len(numbers.failed)} failed",
         )
         there = {d["_id"] for d in db.bulks.find({}, {"_id": 1})}
         check(
@@ -332,7 +339,8 @@ def main():
         ]
         check(
             not wrong and not collections.dropped & names,
-            f"{len(collections.kept)} collections are as they were left, {len(collections.dropped)} are gone {wrong[:3]}",
+            f"{len(collections.kept)} collections are as they were left, "
+            f"{len(collections.dropped)} are gone {wrong[:3]}",
         )
         twice = [k for k, n in departures.left.items() if n > 1]
         check(not twice, f"{len(departures.left)} documents left once each {twice[:3]}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Names and strings that nobody sends by accident, on a real server that checks whatever it makes (MAYFLY_CHECK_BSON=1) and whose every reply is
-checked here, byte by byte, by a validator that shares no code with it:
+"""Names and strings that nobody sends by accident, on a real server that checks whatever it makes (MAYFLY_CHECK_BSON=1)
+and whose every reply is checked here, byte by byte, by a validator that shares no code with it:
   names      operators, stages, updates and commands x names with NUL, empty, with '$' and dots, not UTF-8, very long
-  bytes      strings that are not UTF-8 are stored, found, sorted, indexed and returned as they are; errors, the log and JSON stay readable
+  bytes      strings that are not UTF-8 are stored, found, sorted, indexed and returned as they are; errors, the log and
+             JSON stay readable
   restore    what mongorestore sends: --preserveUUID, --oplogReplay, a dump whose archive comes after what it archives
 The last line says "N passed, N failed". MAYFLY_SEED, MAYFLYD.
 """

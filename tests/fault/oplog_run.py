@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The oplog for those who read it: after thousands of random changes of every kind, an applier that knows nothing but the public descriptions of
-`local.oplog.rs` (v2 entries, `$v: 2` diffs, applyOps) makes the same documents of it, byte for byte and field by field in the same order; and so does
-another server that gets the entries by `applyOps`, as restoring tools send them. MAYFLY_SEED, MAYFLY_OPLOG_CHANGES (4000). The last line says
-"N passed, N failed".
+"""The oplog for those who read it: after thousands of random changes of every kind, an applier that knows nothing but
+the public descriptions of `local.oplog.rs` (v2 entries, `$v: 2` diffs, applyOps) makes the same documents of it, byte
+for byte and field by field in the same order; and so does another server that gets the entries by `applyOps`, as
+restoring tools send them. MAYFLY_SEED, MAYFLY_OPLOG_CHANGES (4000). The last line says "N passed, N failed".
 """
 
 import datetime, os

@@ -1,9 +1,10 @@
 """A network between the members of a set and their clients that can be cut, one direction at a time, and slowed down.
 
-Each member is reached by others through a port of the proxy (it stands in the set's configuration, so drivers use it too). Who speaks is told by
-the first bytes of a connection: a member's has its node id, a client's names its zone as appName ("zone-a"). What is cut is held back and goes on
-when the cut ends, as TCP does it; connections that are made meanwhile hang. Connections can also be lost: they stay open on both sides and nothing comes
-through them any more, while new ones work.
+Each member is reached by others through a port of the proxy (it stands in the set's configuration, so drivers use it
+too). Who speaks is told by the first bytes of a connection: a member's has its node id, a client's names its zone as
+appName ("zone-a"). What is cut is held back and goes on when the cut ends, as TCP does it; connections that are made
+meanwhile hang. Connections can also be lost: they stay open on both sides and nothing comes through them any more,
+while new ones work.
 """
 
 import asyncio, re, struct, threading
@@ -22,7 +23,8 @@ class Network:
         self.losses = []  # of each lose(): the links
 
     def lose(self, links):
-        """The connections between `links`, (from, to), that are open now carry nothing from here on, and are not closed either."""
+        """The connections between `links`, (from, to), that are open now carry nothing from here on, and are not closed
+        either."""
         self.loop.call_soon_threadsafe(self.losses.append, set(links))
 
     def lost(self, born, src, dst):

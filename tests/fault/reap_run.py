@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""kill -9 while documents are reaped and archived: afterwards each is in exactly one place, indexes agree, counters are right.
+"""kill -9 while documents are reaped and archived: afterwards each is in exactly one place, indexes agree, counters are
+right.
 
-MAYFLY_REAP_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices. What is due is so by the hour, so
-nothing here depends on how fast the machine is.
+MAYFLY_REAP_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices. What is due is so by
+the hour, so nothing here depends on how fast the machine is.
 """
 
 import datetime, os, shutil, tempfile, threading, time

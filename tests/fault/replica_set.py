@@ -191,8 +191,8 @@ class ReplicaSet:
         return [m.client[db].command("dbHash")["md5"] for m in self.members]
 
     def same(self, db="test"):
-        """Whether all members hold the same. What no majority had may still be on its way between one member's hash and the next one's: asked again,
-        until a deadline."""
+        """Whether all members hold the same. What no majority had may still be on its way between one member's hash and
+        the next one's: asked again, until a deadline."""
 
         def equal():
             self.settled()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills and pauses members of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 6), and looks afterwards:
+"""Kills and pauses members of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 6), and looks
+afterwards:
 
   - every acknowledged write is there, and none is there that was refused;
   - no document that had expired is seen again;

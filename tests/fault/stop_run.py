@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""SIGTERM at a random moment of every kind of work: the server ends in order and soon, and what it acknowledged is there afterwards.
+"""SIGTERM at a random moment of every kind of work: the server ends in order and soon, and what it acknowledged is
+there afterwards.
 
-MAYFLY_FAULT_ROUNDS: rounds, half of them of a standalone and half of a set of one member. MAYFLY_SEED replays the choices.
+MAYFLY_FAULT_ROUNDS: rounds, half of them of a standalone and half of a set of one member. MAYFLY_SEED replays the
+choices.
 """
 
 import itertools, os, shutil, signal, subprocess, sys, tempfile, threading, time

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""--testClock in a replica set: the clock moves while all members are on this host, and is refused once one is elsewhere."""
+"""--testClock in a replica set: the clock moves while all members are on this host, and is refused once one is
+elsewhere."""
 
 import shutil, socket, sys, tempfile, threading, time
 

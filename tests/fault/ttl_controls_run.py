@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kill -9 in the middle of pauses, holds, guard decisions and changes of rules: what was acknowledged is there afterwards, what was
-in flight is there whole or not at all, and the rules act (or rest) accordingly.
+"""kill -9 in the middle of pauses, holds, guard decisions and changes of rules: what was acknowledged is there
+afterwards, what was in flight is there whole or not at all, and the rules act (or rest) accordingly.
 
 MAYFLY_TTL_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
@@ -151,8 +151,8 @@ for round_no in range(ROUNDS):
         m["paused"], m["seconds"], m["holds"] = paused, seconds[r], there
         m["unsure_paused"] = m["unsure_seconds"] = m["release_in_flight"] = None
         m["hold_in_flight"] = False
-    # The rule that the guard looked at: not there, or held with every document in place. Never at work. A build that the kill
-    # interrupted goes on first.
+    # The rule that the guard looked at: not there, or held with every document in place. Never at work. A build that
+    # the kill interrupted goes on first.
     if any(ns == f"k.{guard}" for ns, _ in states):
         end = time.monotonic() + 30
         state = states[(f"k.{guard}", "t")]["state"]

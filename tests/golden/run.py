@@ -3,7 +3,8 @@
 
   tests/golden/run.py [--binary build/release/mayflyd | --uri HOST:PORT] [FILE_OR_FOLDER ...]
 
-Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not initiated at first).
+Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not
+initiated at first).
 
 A golden file is a list of directives; every file gets a fresh database, named in texts as <db>.
 
@@ -16,14 +17,15 @@ A golden file is a list of directives; every file gets a fresh database, named i
   command [db=NAME] {command} the command, on one or several lines, then one of
   ---- [has]                  the whole reply follows (has: the reply must contain at least this)
   ---- rows [unordered]       the documents of cursor.firstBatch follow, one a line
-  eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in the background
-  command error [CODE] [NAME] {command}   must fail with this code; in a write reply the first writeErrors entry counts
-  keep NAME PATH [+N]         what the last reply has at the dotted path (a number: and N more) is <NAME> from here on
-  expect-fail TEXT            the next command is known to fail: reported, and an error once it passes
+  eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in
+  the background command error [CODE] [NAME] {command}   must fail with this code; in a write reply the first
+  writeErrors entry counts keep NAME PATH [+N]         what the last reply has at the dotted path (a number: and N more)
+  is <NAME> from here on expect-fail TEXT            the next command is known to fail: reported, and an error once it
+  passes
 
-In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the type, "<missing>" for a
-field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"} and the like also check the type.
-Replies lose operationTime and $clusterTime before they are compared.
+In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the
+type, "<missing>" for a field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"}
+and the like also check the type. Replies lose operationTime and $clusterTime before they are compared.
 """
 
 import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
@@ -79,7 +81,8 @@ class Client:
 
 
 def launch(binary, args, log_path, limit=60, stdin=None):
-    """Starts a mayflyd on a free port with its output in a file; returns (process, port) once it listens, (process, None) if it ended."""
+    """Starts a mayflyd on a free port with its output in a file; returns (process, port) once it listens, (process,
+    None) if it ended."""
     wanted = 0
     if "--replSet" in args:  # its members must know the port beforehand
         with socket.socket() as free:
@@ -115,20 +118,21 @@ def launch(binary, args, log_path, limit=60, stdin=None):
     return proc, port[0] if port else None
 
 
-# What the server writes by itself every so often, by the clock of the machine: no file may depend on when that falls. The clock of the files
-# drives everything else (reaper, cursors, sessions).
+# What the server writes by itself every so often, by the clock of the machine: no file may depend on when that falls.
+# The clock of the files drives everything else (reaper, cursors, sessions).
 QUIET = ("--setParameter", "writePeriodicNoops=false", "--setParameter", f"logicalSessionRefreshMillis={2**31 - 1}")
 
 
-# Whatever keeps a thread that serves connections busy for longer is logged, with the command. It is time of the processor, not of the clock: a busy
-# machine changes little about it, a sanitizer's build much.
+# Whatever keeps a thread that serves connections busy for longer is logged, with the command. It is time of the
+# processor, not of the clock: a busy machine changes little about it, a sanitizer's build much.
 WATCHED_MICROS = 10_000
 WATCHED = ("--setParameter", f"ioThreadWatchdogMicros={WATCHED_MICROS}")
 HELD_MICROS = int(os.environ.get("MAYFLY_HELD_MICROS", "100000"))  # more is a failure
 
 
 def held(binary, log_path):
-    """({command: (times, longest in microseconds)} of what held an io thread, those that did so for too long) by the server's output."""
+    """({command: (times, longest in microseconds)} of what held an io thread, those that did so for too long) by the
+    server's output."""
     most = HELD_MICROS * (20 if re.search(r"/(asan|tsan|debug)/", str(Path(binary).resolve())) else 1)
     seen = {}
     with open(log_path, errors="replace") as f:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/lib/check_growth.py finds what grows without being charged, or works without end, however it is written, and nothing in what is well made."""
+"""scripts/lib/check_growth.py finds what grows without being charged, or works without end, however it is written, and
+nothing in what is well made."""
 
 import subprocess
 import sys
@@ -48,11 +49,13 @@ FAULTS = {
     ),
     "a stage that collects": (
         "stage.cc",
-        "  Result<StreamState> GetNext(StreamDocument* out) override {\n    while (true) {\n      all_.emplace_back(in.doc);\n    }\n  }\n",
+        "  Result<StreamState> GetNext(StreamDocument* out) override {\n"
+        "    while (true) {\n      all_.emplace_back(in.doc);\n    }\n  }\n",
     ),
     "a stage's table": (
         "stage.cc",
-        "  Result<void> Fill() {\n    std::map<std::string, int> seen;\n    while (true) {\n      seen[key] = 1;\n    }\n  }\n",
+        "  Result<void> Fill() {\n    std::map<std::string, int> seen;\n"
+        "    while (true) {\n      seen[key] = 1;\n    }\n  }\n",
     ),
 }
 CLEAN = {
@@ -76,8 +79,8 @@ CLEAN = {
     ),
     "a charged helper": (
         "ops.cc",
-        "std::string Help(BsonValue v, Charge& charge) {\n  std::string s;\n  for (auto e : v) s += e.name;\n  return s;\n}\n"
-        + operator("  Help(v, charge);"),
+        "std::string Help(BsonValue v, Charge& charge) {\n  std::string s;\n"
+        "  for (auto e : v) s += e.name;\n  return s;\n}\n" + operator("  Help(v, charge);"),
     ),
     "an accumulator that tells": (
         "accumulator.cc",
@@ -85,7 +88,8 @@ CLEAN = {
     ),
     "a stage that holds": (
         "stage.cc",
-        "  Result<void> Fill() {\n    while (true) {\n      all_.push_back(x);\n      MAYFLY_TRY(hold_.Set(bytes));\n    }\n  }\n",
+        "  Result<void> Fill() {\n    while (true) {\n"
+        "      all_.push_back(x);\n      MAYFLY_TRY(hold_.Set(bytes));\n    }\n  }\n",
     ),
     "what parses a stage": (
         "stage.cc",

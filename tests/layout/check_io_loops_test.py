@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/lib/check_io_loops.py finds what goes over a client's data on an io thread, however it is written, and nothing in commands that are
-well made."""
+"""scripts/lib/check_io_loops.py finds what goes over a client's data on an io thread, however it is written, and
+nothing in commands that are well made."""
 
 import subprocess
 import sys
@@ -36,7 +36,8 @@ FAULTS = {
     "a filter": (command("  MAYFLY_TRY(auto f, CompileFilter(filter));") + SHORT_ROW, None),
     "a lambda": (
         '''void Register(CommandRegistry& registry) {
-  registry.Add({.name = "c", .run = [](CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) -> Result<void> {
+  registry.Add({.name = "c",
+                .run = [](CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) -> Result<void> {
     for (const BsonElement& e : req.body) Use(e);
     return Ok();
   }});

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Random commands that are nearly right, against a real server: no answer may be an InternalError, take long or be missing.
+"""Random commands that are nearly right, against a real server: no answer may be an InternalError, take long or be
+missing.
 
 tests/model/command_fuzz.py [--seconds 20] [--seed N] [--replica-set]
 
-Names of commands come from listCommands; operators, arguments and stages from the sources. MAYFLYD names another binary. What fails is printed with
-the command and the seed that gives it again.
+Names of commands come from listCommands; operators, arguments and stages from the sources. MAYFLYD names another
+binary. What fails is printed with the command and the seed that gives it again.
 """
 
 import argparse, datetime, os, random, re, shutil, subprocess, sys, tempfile, time

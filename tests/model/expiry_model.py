@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Random writes, updates, touches, rule changes and clock moves against a model of a few dozen lines; all reads are compared.
+"""Random writes, updates, touches, rule changes and clock moves against a model of a few dozen lines; all reads are
+compared.
 
   tests/model/expiry_model.py [--steps 10000] [--seed N] [--binary build/release/mayflyd]
 
-The seed is printed; the same seed takes the same steps. After a difference it tells the step, what was done last, and both answers.
+The seed is printed; the same seed takes the same steps. After a difference it tells the step, what was done last, and
+both answers.
 """
 
 import argparse, os, random, sys
@@ -30,9 +32,9 @@ class Doc:
 
 
 class Model:
-    """What the collections hold. p: plain, a unique index, an exact TTL index; k: expiry.field, maxTTL, onUpdate preserve;
-    r: recoverSeconds; t: clustered, expires by its _id, a date, and by a lazy TTL index; a: what expires goes to o, which has a
-    maxTTL. Documents that are hidden stay here as long as they may come back."""
+    """What the collections hold. p: plain, a unique index, an exact TTL index; k: expiry.field, maxTTL, onUpdate
+    preserve; r: recoverSeconds; t: clustered, expires by its _id, a date, and by a lazy TTL index; a: what expires goes
+    to o, which has a maxTTL. Documents that are hidden stay here as long as they may come back."""
 
     def __init__(self):
         self.now, self.monitor, self.seconds, self.database_max = START, True, 20, 0
@@ -49,7 +51,8 @@ class Model:
         return d.deadline is not None and d.deadline <= self.now
 
     def due(self, c, i, d):
-        """By a TTL index or the clustered collection's own rule; of t in passes only, so never while the model looks."""
+        """By a TTL index or the clustered collection's own rule; of t in passes only, so never while the model
+        looks."""
         if c == "p":
             return "at" in d.body and d.body["at"] + self.seconds * 1000 <= self.now
         if c == "t":
@@ -304,8 +307,8 @@ class Run:
             self.met(c, i, q)
 
     def met(self, c, i, q):
-        """A write may remove what it meets past its deadline, or leave it to the reaper. Either is right, but a hold may show it
-        again, and of a it goes somewhere."""
+        """A write may remove what it meets past its deadline, or leave it to the reaper. Either is right, but a hold
+        may show it again, and of a it goes somewhere."""
         if i in self.m.data[c] and not self.rows({"find": c, "filter": {"_id": self.id(c, i)}, "includeExpired": True}):
             assert self.m.recover[c] == 0, "what may be recovered was removed"
             self.m.gone(c, i)
@@ -601,7 +604,8 @@ def main():
     except AssertionError as e:
         failed = 1
         print(
-            f"FAIL at step {n} of seed {seed}: now {run.m.now - START} ms, monitor {run.m.monitor}, seconds {run.m.seconds}, "
+            f"FAIL at step {n} of seed {seed}: now {run.m.now - START} ms, monitor {run.m.monitor}, "
+            f"seconds {run.m.seconds}, "
             f"database {run.m.database_max}\n{e}"
         )
     if not server.stop():

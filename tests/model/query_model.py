@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Random filters and sorts over documents full of arrays, nulls and missing fields: every plan against a matcher of a few dozen lines.
+"""Random filters and sorts over documents full of arrays, nulls and missing fields: every plan against a matcher of a
+few dozen lines.
 
   tests/model/query_model.py [--rounds 60] [--seed N] [--binary build/release/mayflyd | --uri HOST:PORT]
 
-A round makes a collection with indexes of its own and asks many questions. Each is answered by the planner's choice, by every index as a
-hint, by $natural, by count and by an aggregation; all must agree with the matcher here, which knows MongoDB's rules for arrays on the path,
-null and missing (manual: "Query for Null or Missing Fields", "Query an Array", "Multikey Indexes") and no plans. Sorted answers must also
-be in order, as the manual's "Comparison/Sort Order" says. The seed is printed; the same seed asks the same.
+A round makes a collection with indexes of its own and asks many questions. Each is answered by the planner's choice, by
+every index as a hint, by $natural, by count and by an aggregation; all must agree with the matcher here, which knows
+MongoDB's rules for arrays on the path, null and missing (manual: "Query for Null or Missing Fields", "Query an Array",
+"Multikey Indexes") and no plans. Sorted answers must also be in order, as the manual's "Comparison/Sort Order" says.
+The seed is printed; the same seed asks the same.
 """
 
 import argparse, os, random, sys
@@ -25,7 +27,7 @@ ARGS.add_argument("--binary", default=os.environ.get("MAYFLYD", str(ROOT / "buil
 MISSING = object()
 
 
-# --- the model: what a filter means ---------------------------------------------------------------------------------------------------
+# --- the model: what a filter means -----------------------------------------------------------------------------------
 
 
 def rank(v):
@@ -68,7 +70,8 @@ def compare(a, b):
 
 
 def walk(doc, path):
-    """The values at the end of a path. Arrays on the way are entered; a number is an index as well as a field's name."""
+    """The values at the end of a path. Arrays on the way are entered; a number is an index as well as a field's
+    name."""
     head, _, rest = path.partition(".")
     v = doc.get(head, MISSING)
     if not rest:
@@ -197,7 +200,8 @@ EMPTY = object()
 
 
 def sort_key(doc, sort):
-    """The least element of an array for an ascending sort, the greatest for a descending one; an empty array is below null."""
+    """The least element of an array for an ascending sort, the greatest for a descending one; an empty array is below
+    null."""
     out = []
     for path, sign in sort.items():
         values = list(sort_values(doc, path))
@@ -259,7 +263,7 @@ def key_values(v, rest):
         yield MISSING
 
 
-# --- the questions --------------------------------------------------------------------------------------------------------------------
+# --- the questions ----------------------------------------------------------------------------------------------------
 
 FIELDS = ["a", "b", "a.b", "b.c", "a.0", "a.1.b", "a.b.c", "a.b.0"]
 SCALARS = [None, 0, 1, 2, 3, 2.5, "x", "y", True, False]

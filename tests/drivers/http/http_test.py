@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a replica set."""
+"""The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a
+replica set."""
 
 import http.client, json, os, shutil, socket, sys, tempfile, threading, time
 from pathlib import Path
@@ -151,7 +152,8 @@ try:
     # --port 0: what the server says of itself has the port that it found.
     host = s.client.command("admin", {"serverStatus": 1})["host"]
     check(host.endswith(f":{s.port}"), f"host {host} of port {s.port}")
-    # A client that goes and the next that comes while nobody else is there: two ticks of one timer woke each other without end.
+    # A client that goes and the next that comes while nobody else is there: two ticks of one timer woke each other
+    # without end.
     time_of = lambda: sum(
         map(int, open(f"/proc/{s.proc.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])
     ) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,5 @@
-"""Libraries as their users use them: MongoEngine, Beanie (on asyncio), Celery with its results and its queue here, Flask-Session."""
+"""Libraries as their users use them: MongoEngine, Beanie (on asyncio), Celery with its results and its queue here,
+Flask-Session."""
 
 import asyncio, datetime, os, sys, time, traceback, warnings
 

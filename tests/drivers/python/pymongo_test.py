@@ -128,7 +128,8 @@ def ttl_deletes_are_in_current_op():
 
 @test
 def replies_about_very_many_rules():
-    """ttlStatus and ttlForecast of more rules than fit in a reply: pages, fewer names, or an error that says what to do."""
+    """ttlStatus and ttlForecast of more rules than fit in a reply: pages, fewer names, or an error that says what to
+    do."""
     many = client["many_rules"]
     client.drop_database(many.name)
     for c in range(26):

@@ -135,7 +135,8 @@ class RawClient {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }
-  /// From any thread, so without Catch's checks, which are for one. Throws when the server closed the connection.
+  /// From any thread, so without Catch's checks, which are for one. Throws when the server closed
+  /// the connection.
   void Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
