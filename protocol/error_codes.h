@@ -63,7 +63,6 @@ namespace mayfly {
   X(kNoReplicationEnabled, 76, "NoReplicationEnabled")                                          \
   X(kOperationIncomplete, 77, "OperationIncomplete")                                            \
   X(kUnknownReplWriteConcern, 79, "UnknownReplWriteConcern")                                    \
-  X(kInvalidRoleModification, 80, "InvalidRoleModification")                                    \
   X(kIndexOptionsConflict, 85, "IndexOptionsConflict")                                          \
   X(kIndexKeySpecsConflict, 86, "IndexKeySpecsConflict")                                        \
   X(kNetworkTimeout, 89, "NetworkTimeout")                                                      \

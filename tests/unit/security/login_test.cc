@@ -79,10 +79,8 @@ TEST_CASE("Roles in a circle end, and are not made", "[security][roles]") {
   kept.AddRole("c", {R("a")});
   CHECK(ResolveRoles({R("a")}, kept.reader()).value().roles.size() == 3);
   kept.AddRole("c", {});
-  CHECK(CheckNoCycle(R("c"), {R("a")}, kept.reader()).error().code ==
-        ErrorCode::kInvalidRoleModification);
-  CHECK(CheckNoCycle(R("c"), {R("c")}, kept.reader()).error().code ==
-        ErrorCode::kInvalidRoleModification);
+  CHECK(CheckNoCycle(R("c"), {R("a")}, kept.reader()).error().code == kInvalidRoleModification);
+  CHECK(CheckNoCycle(R("c"), {R("c")}, kept.reader()).error().code == kInvalidRoleModification);
   CHECK(CheckNoCycle(R("d"), {R("a")}, kept.reader()).has_value());
   CHECK(CheckNoCycle(R("d"), {R("nobody")}, kept.reader()).error().code ==
         ErrorCode::kRoleNotFound);
