@@ -481,15 +481,19 @@ Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format
         case 'z':
         case 'Z': {
           Reader rest = in;
-          if (in.peek() == '+' || in.peek() == '-') {
+          if (format[i] == 'Z') {
+            // Minutes: +0445 as %z is +285 here.
+            const bool west = in.peek() == '-';
+            if (!in.Take('-')) in.Take('+');
+            ok = in.Number(1, 5, &n);
+            own = ZoneInfo::OfMinutes(west ? -n : n);
+          } else if (in.peek() == '+' || in.peek() == '-') {
             // An offset ends with its digits, whatever follows.
             size_t start = in.i++;
             while (std::isdigit(static_cast<unsigned char>(in.peek())) || in.peek() == ':') ++in.i;
             Result<ZoneInfo> found = ZoneInfo::Find(text.substr(start, in.i - start));
             ok = static_cast<bool>(found);
             if (found) own = found.value();
-          } else if (format[i] == 'Z' && std::isdigit(static_cast<unsigned char>(in.peek()))) {
-            ok = in.Number(1, 4, &n);
           } else {
             Result<ZoneInfo> found = rest.Zone();
             ok = static_cast<bool>(found);
