@@ -19,12 +19,20 @@ constexpr int kDocumentsPerUnit = 1000;
 constexpr size_t kBytesPerUnit = 4 << 20;
 constexpr int kDocumentsPerDelete = 100;
 
-/// {errInfo: {failingDocumentId, details}}
+/// {errInfo: {failingDocumentId, details}}. Details that are too long for a reply say only that.
 BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
+  constexpr size_t kMostBytes = size_t{1} << 19;
   return BuildBson([&](BsonBuilder& b) {
     auto info = b.OpenDocument("errInfo");
-    info.Append("failingDocumentId", doc["_id"]);
-    info.Append("details", ExplainMismatch(coll.validator, doc, now));
+    const BsonValue id = doc["_id"];
+    if (id.size() <= kMostBytes) info.Append("failingDocumentId", id);
+    const BsonDocument details = ExplainMismatch(coll.validator, doc, now);
+    if (details.view().size() <= kMostBytes) {
+      info.Append("details", details);
+      return;
+    }
+    BsonBuilder cut = info.OpenDocument("details");
+    cut.Append("reason", "the explanation is too long for a reply").Append("truncated", true);
   });
 }
 

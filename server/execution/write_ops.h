@@ -192,8 +192,8 @@ class WriteCommand {
   std::deque<std::string> scratch_;  ///< documents that live until their unit is committed
 };
 
-/// The failed statements of a command. Beyond 1 MB of texts and details only the code of each is
-/// kept: a hundred thousand of them have room in one reply.
+/// The failed statements of a command. Details beyond 1 MB are left out, and so are messages beyond
+/// 1 MB: a hundred thousand of them have room in one reply.
 class WriteErrors {
  public:
   void Add(size_t index, Error e);
@@ -203,7 +203,7 @@ class WriteErrors {
 
  private:
   std::vector<std::pair<int32_t, Error>> errors_;
-  size_t bytes_ = 0;
+  size_t messages_ = 0, details_ = 0;  ///< bytes of all, those left out too
 };
 
 /// True when the error concerns the whole command, not one statement: the command fails with it.
