@@ -66,6 +66,7 @@ struct CommittedEntry {
       nullptr;  ///< of the Proposal, when this process proposed it and still waits; else null
 };
 
+/// What this node is in the current term. kUninitialised: it belongs to no set yet.
 enum class ConsensusRole : uint8_t { kUninitialised, kFollower, kCandidate, kLeader };
 
 /// What of a configuration's settings the engine goes by. Each member has its own; they need not
@@ -198,6 +199,7 @@ struct NodeInfo {
   bool has_data = false;  ///< it has collections of its own
 };
 
+/// What an engine is started with. The pointers are not owned. Sizes are bytes.
 struct ConsensusOptions {
   KvStore* kv = nullptr;            ///< outlives the engine
   KvEnginePtr store;                ///< what kind it is: opens copies of it

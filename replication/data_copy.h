@@ -21,6 +21,7 @@
 // clang-format on
 namespace mayfly {
 
+/// A file of a checkpoint: its name without a folder, and its bytes.
 struct CopyFile {
   std::string name;
   uint64_t size = 0;

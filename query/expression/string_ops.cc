@@ -239,7 +239,6 @@ Result<Value> IndexOf(const EvalArgs& a, bool bytes) {
   int32_t bounds[2] = {0, INT32_MAX};
   for (size_t i = 2; i < a.size(); ++i) {
     const char* what = i == 2 ? "starting" : "ending";
-    if (a.nullish(i) && i == 3) continue;
     if (!a.view(i).IsNumber() || !ExactInt32(a.view(i), &bounds[i - 2]))
       return LocationError(40096, Name(a) + " requires an integral " + what +
                                       " index, found a value of type: " + TypeText(a[i]) +

@@ -151,8 +151,9 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v);
 /// The same value with the fields of every document in it in name order: `$jsonSchema` compares
 /// documents without regard to order. Borrows `v` where nothing needs to be ordered.
 Value Normalized(BsonValue v);
-/// Sorts normalized values; whether two of them are equal.
-bool SortAndFindDuplicates(std::vector<Value>& values);
+/// Sorts normalized values; whether two of them are equal. Errors: those of an interrupt of the
+/// operation that parses or matches; ExceededMemoryLimit 146.
+Result<bool> SortAndFindDuplicates(std::vector<Value>& values);
 
 inline bool IsNan(BsonValue v) { return v.IsNumber() && v.NumberAsDouble() != v.NumberAsDouble(); }
 

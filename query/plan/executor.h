@@ -74,6 +74,7 @@ bool IsPointRead(const QuerySpec& spec, BsonValue* id);
 Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec, BsonValue id,
                          BsonArrayBuilder& batch);
 
+/// How much explain shows and runs: the plan; the plan and what it did; every candidate as well.
 enum class ExplainVerbosity : uint8_t { kQueryPlanner, kExecutionStats, kAllPlansExecution };
 /// "queryPlanner", "executionStats" or "allPlansExecution". Errors: BadValue 2.
 Result<ExplainVerbosity> ParseVerbosity(std::string_view name);

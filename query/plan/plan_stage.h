@@ -55,6 +55,7 @@ struct Row {
   bool stale = false;
 };
 
+/// What one call of a stage has brought: a record, nothing yet, or the end.
 enum class StageState : uint8_t { kAdvanced, kNeedTime, kEof };
 
 /// What a stage has done, as executionStats shows it. Counts of calls; micros of time.

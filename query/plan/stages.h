@@ -150,7 +150,8 @@ class FetchStage final : public PlanStage {
   struct KeyAhead {
     std::string record_key, key_values, type_bits;
     const IndexInfo* index = nullptr;
-    bool stale = false;  ///< read before a pause
+    int64_t examined = 0;  ///< keys that the scan looked at for this one
+    bool stale = false;    ///< read before a pause
   };
   bool StillHasKey(const Row& row);
   Result<StageState> NextOne(Row* row, bool* found);
@@ -168,6 +169,7 @@ class FetchStage final : public PlanStage {
          kept_ = 0;  ///< of keys_ahead_: the first not returned yet, and how many there are
   size_t looked_up_from_ = kNone;  ///< records_[0] belongs to this one; kNone: not looked up
   bool scan_ended_ = false;
+  int64_t keys_at_end_ = 0;  ///< that the scan looked at before it found its end
   RecordBatch records_;
   int64_t docs_examined_ = 0, already_has_doc_ = 0;
 };

@@ -7,6 +7,7 @@
 
 namespace mayfly {
 
+/// What a call of DocumentSource::Next has brought.
 enum class StreamState : uint8_t {
   kAdvanced,  ///< `*out` holds the next document
   kEof,       ///< there is none, and there will be none

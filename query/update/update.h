@@ -14,8 +14,10 @@
 
 namespace mayfly {
 
+/// The three forms of an update: {$set: …}, a whole document, an array of stages.
 enum class UpdateKind : uint8_t { kOperators, kReplacement, kPipeline };
 
+/// What the statement around an update says.
 struct UpdateOptions {
   bool multi = false;   ///< a replacement is refused then (FailedToParse 9)
   bool upsert = false;  ///< MakeUpsert() may be called

@@ -2,8 +2,7 @@
 
 #include "protocol/utf8.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/execution/retryable_writes.h"
-#include "server/execution/write_ops.h"
+#include "server/execution/statement_runner.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -176,97 +175,76 @@ class BulkReply {
   std::vector<BsonDocument> items_;
 };
 
-/// What a first try of the op did, from its kept result.
-void Replay(const BulkOp& op, size_t index, const StatementResult& before, BulkReply* out) {
-  switch (op.kind) {
-    case BulkOp::Kind::kInsert:
-      return out->Inserted(index);
-    case BulkOp::Kind::kDelete:
-      return out->Deleted(index, 1);
-    case BulkOp::Kind::kUpdate:
-      if (before.kind == StatementResult::Kind::kUpserted)
-        return out->Updated(index, 0, 0, before.document.view()["_id"]);
-      return out->Updated(index, 1, 1, BsonValue());
-  }
-}
+class BulkStatements final : public WriteStatements {
+ public:
+  BulkStatements(const std::vector<BulkOp>& ops, const std::vector<BulkNamespace>& namespaces,
+                 bool ordered, BulkReply* out)
+      : ops_(ops), namespaces_(namespaces), ordered_(ordered), out_(*out) {}
 
-/// Runs the ops in order; returns early with an error that concerns the whole command. Blocking.
-Result<void> RunOps(CommandContext& ctx, std::vector<BulkOp>& ops,
-                    std::vector<BulkNamespace>& namespaces, bool ordered, RetryableWrite& retry,
-                    BulkReply* out) {
-  std::vector<BsonView> documents;
-  for (size_t i = 0; i < ops.size();) {
-    MAYFLY_TRY(ctx.op.CheckInterrupt());
-    BulkOp& op = ops[i];
-    WriteCommand& command = *namespaces[op.ns].command;
-    if (retry.active()) {
-      if (const StatementResult* before = retry.Find(i)) {
-        Replay(op, i++, *before, out);
-        continue;
-      }
-    }
-    retry.SetStatement(i);
-    bool failed = false;
-    auto fail = [&](size_t index, const Error& e) {
-      out->Failed(index, op.kind, e);
-      failed = true;
-    };
-    if (op.kind == BulkOp::Kind::kInsert) {
-      // Neighbours on one namespace share write units.
-      size_t end = i + 1;
-      documents.assign(1, op.document);
-      while (end < ops.size() && ops[end].kind == BulkOp::Kind::kInsert && ops[end].ns == op.ns &&
-             SameExpiry(ops[end].expiry, op.expiry) &&
-             !(retry.active() && retry.Find(end) != nullptr))
-        documents.push_back(ops[end++].document);
-      command.set_expiry(op.expiry);
-      if (Result<void> open = command.OpenOrCreate(); !open) {
-        if (EndsCommand(open.error())) return open.error();
-        for (; i < end && !(failed && ordered); ++i) fail(i, open.error());
-      } else {
-        // Failures come in order, each before the documents behind it.
-        size_t next = i;
-        auto stored = [&](size_t until) {
-          while (next < until) out->Inserted(next++);
-        };
-        MAYFLY_TRY(command.Insert(documents, [&](size_t index, Error e) {
-          stored(i + index);
-          fail(next++, e);
-          return !ordered;
-        }));
-        if (!(failed && ordered)) stored(end);
-      }
-      i = end;
-    } else {
-      Result<void> open = command.Open();
-      if (!open) {
-        if (EndsCommand(open.error())) return open.error();
-        fail(i, open.error());
-      } else if (op.kind == BulkOp::Kind::kUpdate) {
-        Result<UpdateResult> r = retry.active() && op.update.multi ? NotRetryable("multi=true")
-                                                                   : command.Update(op.update);
-        if (r) {
-          out->Updated(i, r.value().matched, r.value().modified, r.value().upserted_id.view());
-        } else {
-          if (EndsCommand(r.error())) return r.error();
-          fail(i, r.error());
-        }
-      } else {
-        Result<int64_t> r =
-            retry.active() && op.remove.multi ? NotRetryable("limit=0") : command.Delete(op.remove);
-        if (r) {
-          out->Deleted(i, r.value());
-        } else {
-          if (EndsCommand(r.error())) return r.error();
-          fail(i, r.error());
-        }
-      }
-      ++i;
-    }
-    if (failed && ordered) break;
+  size_t size() const override { return ops_.size(); }
+  bool NeedsWorker() const override { return true; }
+  Result<void> Open(StatementRunner& runner) override {
+    for (const BulkNamespace& n : namespaces_) runner.Attach(*n.command);
+    return Ok();
   }
-  return Ok();
-}
+  /// Neighbours on one namespace share write units.
+  size_t Until(size_t i) const override {
+    const BulkOp& op = ops_[i];
+    size_t end = i + 1;
+    if (op.kind != BulkOp::Kind::kInsert) return end;
+    while (end < ops_.size() && ops_[end].kind == BulkOp::Kind::kInsert && ops_[end].ns == op.ns &&
+           SameExpiry(ops_[end].expiry, op.expiry))
+      ++end;
+    return end;
+  }
+  WriteStatement At(size_t i, size_t end) override {
+    const BulkOp& op = ops_[i];
+    WriteStatement s{.command = namespaces_[op.ns].command.get(), .open = true};
+    if (op.kind == BulkOp::Kind::kUpdate) s.update = &op.update;
+    if (op.kind == BulkOp::Kind::kDelete) s.remove = &op.remove;
+    if (op.kind == BulkOp::Kind::kInsert) {
+      documents_.clear();
+      for (size_t n = i; n < end; ++n) documents_.push_back(ops_[n].document);
+      s.documents = documents_;
+      s.command->set_expiry(op.expiry);
+    }
+    return s;
+  }
+
+  /// What a first try of the op did, from its kept result.
+  Result<void> Replayed(size_t i, const StatementResult& before) override {
+    const BulkOp::Kind kind = ops_[i].kind;
+    if (kind == BulkOp::Kind::kInsert)
+      out_.Inserted(i);
+    else if (kind == BulkOp::Kind::kDelete)
+      out_.Deleted(i, 1);
+    else if (before.kind == StatementResult::Kind::kUpserted)
+      out_.Updated(i, 0, 0, before.document.view()["_id"]);
+    else
+      out_.Updated(i, 1, 1, BsonValue());
+    return Ok();
+  }
+  void Inserted(size_t i, size_t count) override {
+    for (; count > 0; --count) out_.Inserted(i++);
+  }
+  void Done(size_t i, StatementOutcome o) override {
+    if (ops_[i].kind == BulkOp::Kind::kDelete)
+      out_.Deleted(i, o.deleted);
+    else
+      out_.Updated(i, o.update.matched, o.update.modified, o.update.upserted_id.view());
+  }
+  Result<bool> Failed(size_t i, Error e) override {
+    out_.Failed(i, ops_[i].kind, e);
+    return !ordered_;
+  }
+
+ private:
+  const std::vector<BulkOp>& ops_;
+  const std::vector<BulkNamespace>& namespaces_;
+  const bool ordered_;
+  BulkReply& out_;
+  std::vector<BsonView> documents_;  // of the insert that runs
+};
 
 Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
@@ -280,8 +258,9 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   in.OptBool("bypassEmptyTsReplacement");
   const BsonView let = in.DocumentOr("let");
   const std::optional<BsonView> cursor = in.OptDocument("cursor");
-  const std::optional<BsonView> statement_ids = in.OptArray("stmtIds");
-  const std::optional<int64_t> statement_id = in.OptInt64("stmtId");
+  StatementIds statement_ids;
+  statement_ids.ids = in.OptArray("stmtIds");
+  statement_ids.first = in.OptInt64("stmtId");
   MAYFLY_CO_TRY(in.Finish());
   int64_t batch_size = std::numeric_limits<int64_t>::max();
   if (cursor) {
@@ -318,18 +297,10 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   counters.update.Add(updates);
   counters.remove.Add(deletes);
 
-  RetryableWrite retry(ctx);
-  if (ctx.txn_number) {
-    MAYFLY_CO_TRY(retry.SetStatementIds(statement_ids, statement_id, ops.size()));
-    MAYFLY_CO_TRY(co_await retry.Begin());
-    for (BulkNamespace& n : namespaces) n.command->set_observer(&retry);
-  }
-  co_await ctx.MoveToWorker();
   BulkReply out(errors_only);
-  MAYFLY_CO_TRY(RunOps(ctx, ops, namespaces, ordered, retry, &out));
-  if (ctx.write_concern.journal) {
-    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
-  }
+  BulkStatements statements(ops, namespaces, ordered, &out);
+  StatementRunner runner(ctx);
+  MAYFLY_CO_TRY(co_await runner.Run(statements, statement_ids));
   const BulkCounts& c = out.counts;
   auto& documents = ctx.server.metrics().documents;
   documents.inserted.Add(c.inserted + c.upserted);
@@ -349,7 +320,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   int64_t clamped = 0;
   for (const BulkNamespace& n : namespaces) clamped += n.command->expiry_clamped();
   if (clamped > 0) reply.Append("expiryClamped", static_cast<int32_t>(clamped));
-  retry.AppendRetried(reply);
+  runner.retry().AppendRetried(reply);
   co_return Ok();
 }
 

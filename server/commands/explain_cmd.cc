@@ -13,10 +13,12 @@ namespace {
 
 /// The search of an update or delete under the stage that changes what it finds. Nothing is
 /// changed: the search runs, and says how many documents would be.
-Result<void> ExplainWrite(ServerContext& server, Operation& op, std::string_view db,
-                          std::string_view collection, BsonView filter, BsonView sort,
-                          BsonValue hint, bool multi, const char* stage, bool update, bool upsert,
-                          BsonView let, ExplainVerbosity verbosity, BsonBuilder& reply) {
+Result<void> ExplainWrite(CommandContext& ctx, std::string_view db, std::string_view collection,
+                          BsonView filter, BsonView sort, BsonValue hint, bool multi,
+                          const char* stage, bool update, bool upsert, BsonView let,
+                          ExplainVerbosity verbosity, BsonBuilder& reply) {
+  ServerContext& server = ctx.server;
+  Operation& op = ctx.op;
   MAYFLY_TRY(ValidateNamespace(db, collection));
   std::string ns = JoinNamespace(db, collection);
   QuerySpec spec;
@@ -39,6 +41,8 @@ Result<void> ExplainWrite(ServerContext& server, Operation& op, std::string_view
   if (verbosity != ExplainVerbosity::kQueryPlanner) {
     MAYFLY_TRY(n, executor->RunToEnd(multi ? 0 : 1));
   }
+  op.n_returned = 0;  // what was found was not handed out
+  ctx.EditReport([&](OperationReport& r) { r.plan_summary = executor->PlanSummary(); });
   ExplainStage top;
   top.stage = stage;
   top.stats_fields = [=](BsonBuilder& b) {
@@ -162,13 +166,13 @@ Result<void> ExplainStatement(const Explained& e) {
     VariableScope scope;
     MAYFLY_TRY(
         Update::Parse(s.update, s.array_filters, scope, {.multi = s.multi, .upsert = s.upsert}));
-    return ExplainWrite(e.ctx.server, e.ctx.op, e.command.db, collection, s.filter, s.sort, s.hint,
-                        s.multi, "UPDATE", true, s.upsert, let, e.verbosity, e.reply);
+    return ExplainWrite(e.ctx, e.command.db, collection, s.filter, s.sort, s.hint, s.multi,
+                        "UPDATE", true, s.upsert, let, e.verbosity, e.reply);
   }
   MAYFLY_TRY(DeleteStatement s, ParseDeleteStatement(statements[0]));
-  return ExplainWrite(e.ctx.server, e.ctx.op, e.command.db, collection, s.filter, s.sort, s.hint,
-                      s.multi, s.multi ? "BATCHED_DELETE" : "DELETE", false, false, let,
-                      e.verbosity, e.reply);
+  return ExplainWrite(e.ctx, e.command.db, collection, s.filter, s.sort, s.hint, s.multi,
+                      s.multi ? "BATCHED_DELETE" : "DELETE", false, false, let, e.verbosity,
+                      e.reply);
 }
 
 Result<void> ExplainFindAndModify(const Explained& e) {
@@ -176,9 +180,9 @@ Result<void> ExplainFindAndModify(const Explained& e) {
   if (e.storage().catalog().List(e.command.db).empty())
     return Error{ErrorCode::kNamespaceNotFound,
                  "database " + std::string(e.command.db) + " does not exist"};
-  return ExplainWrite(e.ctx.server, e.ctx.op, e.command.db, a.collection, a.filter, a.sort, a.hint,
-                      false, a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let,
-                      e.verbosity, e.reply);
+  return ExplainWrite(e.ctx, e.command.db, a.collection, a.filter, a.sort, a.hint, false,
+                      a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let, e.verbosity,
+                      e.reply);
 }
 
 constexpr std::pair<std::string_view, Result<void> (*)(const Explained&)> kExplainers[] = {
@@ -220,6 +224,11 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
                                                       std::string(req.db) + " but got " +
                                                       std::string(db.String())};
   MAYFLY_CO_TRY(ParseCommandFields(inner, &sub));
+  const CommandRow* row = ctx.server.commands().Find(sub.name);
+  if (!sub.generic.write_concern.missing() && row != nullptr &&
+      (row->flags & kTakesWriteConcern) == 0)
+    co_return Error{ErrorCode::kInvalidOptions,
+                    "Command " + std::string(row->name) + " does not support writeConcern"};
   co_await ctx.MoveToWorker();
   const Explained explained{ctx, sub, verbosity, reply};
   MAYFLY_CO_TRY(ExplainCommand(explained));

@@ -2,8 +2,7 @@
 #include "query/projection/projection.h"
 #include "server/commands/find_and_modify.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/execution/retryable_writes.h"
-#include "server/execution/write_ops.h"
+#include "server/execution/statement_runner.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -60,9 +59,149 @@ Result<FindAndModifyArgs> ParseFindAndModify(const CommandRequest& req, Instant 
 
 namespace {
 
+/// `fields`, and what applies it.
+class ReturnedFields {
+ public:
+  /// Errors: BadValue 2, those of filters and projections.
+  Result<void> Parse(const FindAndModifyArgs& a, Operation& op) {
+    if (a.fields.empty()) return Ok();
+    // The element that the filter found may be another one by then, or gone.
+    if (a.return_new)
+      for (const BsonElement& e : a.fields)
+        if (e.name.ends_with(".$"))
+          return Error{ErrorCode::kBadValue,
+                       "cannot use a positional projection and return the new document"};
+    {
+      ParseWork work(&op);
+      MAYFLY_TRY(filter_, ParseMatch(a.filter, {.scope = &scope_}));
+    }
+    MAYFLY_TRY(projection_, ParseFindProjection(a.fields, filter_.get(), scope_));
+    return scope_.CheckConstants();
+  }
+  /// Appends `value`. `expire_at`: the document's deadline.
+  Result<void> Append(const BsonDocument& value, std::optional<Instant> expire_at, Operation& op,
+                      BsonBuilder& reply) const {
+    if (!projection_) {
+      reply.Append("value", value);
+      return Ok();
+    }
+    DocumentMetadata metadata;
+    metadata.expire_at = expire_at;
+    EvalContext eval;
+    eval.variables.resize(static_cast<size_t>(scope_.slots()));
+    eval.now = op.now;
+    eval.cluster_time = op.cluster_time;
+    eval.metadata = &metadata;
+    eval.op = &op;
+    MAYFLY_TRY(BsonDocument shown, projection_->Apply(value, eval));
+    reply.Append("value", shown);
+    return Ok();
+  }
+
+ private:
+  VariableScope scope_;
+  MatchPtr filter_;
+  ProjectionPtr projection_;
+};
+
+/// The one statement of findAndModify. Its errors are the command's.
+class FindAndModifyStatement final : public WriteStatements {
+ public:
+  FindAndModifyStatement(CommandContext& ctx, WriteCommand& command, const FindAndModifyArgs& a,
+                         BsonBuilder& reply)
+      : ctx_(ctx), command_(command), a_(a), reply_(reply) {
+    remove_ = {.filter = a.filter, .sort = a.sort, .hint = a.hint};
+    update_.filter = a.filter;
+    update_.update = a.update;
+    update_.array_filters = a.array_filters;
+    update_.sort = a.sort;
+    update_.hint = a.hint;
+    update_.upsert = a.upsert;
+    update_.expiry = a.expiry;
+  }
+
+  size_t size() const override { return 1; }
+  bool NeedsWorker() const override { return true; }
+  Result<void> Open(StatementRunner& runner) override {
+    runner.retry().KeepDocuments(a_.return_new);
+    runner.Attach(command_);
+    MAYFLY_TRY(command_.SetLet(a_.let));
+    MAYFLY_TRY(command_.Open());
+    return fields.Parse(a_, ctx_.op);
+  }
+  size_t Until(size_t i) const override { return i + 1; }
+  WriteStatement At(size_t, size_t) override {
+    WriteStatement s{.command = &command_, .want_documents = true};
+    if (a_.remove)
+      s.remove = &remove_;
+    else
+      s.update = &update_;
+    return s;
+  }
+
+  Result<void> Replayed(size_t, const StatementResult& before) override {
+    const BsonView kept = before.document.view();
+    if (before.kind != StatementResult::Kind::kFoundAndModified ||
+        kept["existing"].missing() != a_.remove)
+      return Error{LocationCode(40606),
+                   "findAndModify retry request: the write of this transaction number was another "
+                   "one"};
+    BsonBuilder last = reply_.OpenDocument("lastErrorObject");
+    last.Append("n", kept["n"]);
+    if (!a_.remove) last.Append("updatedExisting", kept["existing"]);
+    last.Append("upserted", kept["upserted"]);
+    last.Done();
+    if (const BsonValue v = kept["value"]; v.IsDocument()) value = BsonDocument(v.Document());
+    return Ok();
+  }
+  void Inserted(size_t, size_t) override {}
+  void Done(size_t, StatementOutcome o) override {
+    if (a_.remove)
+      Removed(std::move(o));
+    else
+      Updated(std::move(o.update));
+    ctx_.EditReport([&](OperationReport& r) { r.plan_summary = command_.plan_summary(); });
+  }
+  Result<bool> Failed(size_t, Error e) override { return e; }
+
+  ReturnedFields fields;
+  std::optional<BsonDocument> value;  ///< to return; none: null
+  std::optional<Instant> expire_at;
+
+ private:
+  void Removed(StatementOutcome o) {
+    ctx_.server.metrics().documents.deleted.Add(o.deleted);
+    reply_.OpenDocument("lastErrorObject").Append("n", static_cast<int32_t>(o.deleted));
+    if (o.deleted > 0) value = std::move(o.document);
+  }
+  void Updated(UpdateResult r) {
+    const bool upserted = !r.upserted_id.missing();
+    ctx_.server.metrics().documents.updated.Add(r.modified);
+    BsonBuilder last = reply_.OpenDocument("lastErrorObject");
+    last.Append("n", static_cast<int32_t>(r.matched + (upserted ? 1 : 0)))
+        .Append("updatedExisting", r.matched > 0);
+    if (upserted) last.Append("upserted", r.upserted_id.view());
+    last.Done();
+    if (a_.return_new) {
+      value = std::move(r.after);
+      expire_at = r.after_expires;
+    } else if (r.matched > 0) {
+      value = std::move(r.before);
+      expire_at = r.before_expires;
+    }
+  }
+
+  CommandContext& ctx_;
+  WriteCommand& command_;
+  const FindAndModifyArgs& a_;
+  BsonBuilder& reply_;
+  UpdateStatement update_;
+  DeleteStatement remove_;
+};
+
 Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandRequest& req,
                                          BsonBuilder& reply) {
-  MAYFLY_CO_TRY(FindAndModifyArgs a, ParseFindAndModify(req, ctx.op.now));
+  MAYFLY_CO_TRY(const FindAndModifyArgs a, ParseFindAndModify(req, ctx.op.now));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "command";
     r.ns = JoinNamespace(req.db, a.collection);
@@ -70,106 +209,20 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   ctx.server.metrics().opcounters.command.Add();
   WriteCommand command(ctx.server, ctx.op, req.db, a.collection);
   command.set_bypass_validation(a.bypass_validation);
-  RetryableWrite retry(ctx);
-  if (ctx.txn_number) {
-    MAYFLY_CO_TRY(retry.SetStatementIds({}, a.statement_id, 1));
-    MAYFLY_CO_TRY(co_await retry.Begin());
-    retry.KeepDocuments(a.return_new);
-    command.set_observer(&retry);
-  }
-  co_await ctx.MoveToWorker();
-  MAYFLY_CO_TRY(command.SetLet(a.let));
-  MAYFLY_CO_TRY(command.Open());
-
-  VariableScope scope;
-  MatchPtr filter;
-  ProjectionPtr projection;
-  if (!a.fields.empty()) {
-    // The element that the filter found may be another one by then, or gone.
-    if (a.return_new)
-      for (const BsonElement& e : a.fields)
-        if (e.name.ends_with(".$"))
-          co_return Error{ErrorCode::kBadValue,
-                          "cannot use a positional projection and return the new document"};
-    auto parse = [&] {
-      ParseWork work(&ctx.op);
-      return ParseMatch(a.filter, {.scope = &scope});
-    };
-    MAYFLY_CO_TRY(filter, parse());
-    MAYFLY_CO_TRY(projection, ParseFindProjection(a.fields, filter.get(), scope));
-    MAYFLY_CO_TRY(scope.CheckConstants());
-  }
-  std::optional<BsonDocument> value;
-  DocumentMetadata metadata;
-  const StatementResult* before = retry.active() ? retry.Find(0) : nullptr;
-  if (before != nullptr) {
-    const BsonView kept = before->document.view();
-    if (before->kind != StatementResult::Kind::kFoundAndModified ||
-        kept["existing"].missing() != a.remove)
-      co_return Error{LocationCode(40606),
-                      "findAndModify retry request: the write of this transaction number was "
-                      "another one"};
-    BsonBuilder last = reply.OpenDocument("lastErrorObject");
-    last.Append("n", kept["n"]);
-    if (!a.remove) last.Append("updatedExisting", kept["existing"]);
-    last.Append("upserted", kept["upserted"]);
-    last.Done();
-    if (const BsonValue v = kept["value"]; v.IsDocument()) value = BsonDocument(v.Document());
-  } else {
-    if (a.remove) {
-      std::optional<BsonDocument> deleted;
-      MAYFLY_CO_TRY(int64_t n,
-                    command.Delete({.filter = a.filter, .sort = a.sort, .hint = a.hint}, &deleted));
-      ctx.server.metrics().documents.deleted.Add(n);
-      reply.OpenDocument("lastErrorObject").Append("n", static_cast<int32_t>(n));
-      if (n > 0) value = std::move(deleted);
-    } else {
-      UpdateStatement s;
-      s.filter = a.filter;
-      s.update = a.update;
-      s.array_filters = a.array_filters;
-      s.sort = a.sort;
-      s.hint = a.hint;
-      s.upsert = a.upsert;
-      s.expiry = a.expiry;
-      MAYFLY_CO_TRY(UpdateResult r, command.Update(s, true));
-      const bool upserted = !r.upserted_id.missing();
-      ctx.server.metrics().documents.updated.Add(r.modified);
-      BsonBuilder last = reply.OpenDocument("lastErrorObject");
-      last.Append("n", static_cast<int32_t>(r.matched + (upserted ? 1 : 0)))
-          .Append("updatedExisting", r.matched > 0);
-      if (upserted) last.Append("upserted", r.upserted_id.view());
-      last.Done();
-      if (a.return_new) {
-        value = std::move(r.after);
-        metadata.expire_at = r.after_expires;
-      } else if (r.matched > 0) {
-        value = std::move(r.before);
-        metadata.expire_at = r.before_expires;
-      }
-    }
-    ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
-    if (ctx.write_concern.journal) {
-      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
-    }
-  }
-  if (!value) {
+  FindAndModifyStatement statement(ctx, command, a, reply);
+  StatementRunner runner(ctx);
+  StatementIds ids;
+  ids.first = a.statement_id;
+  MAYFLY_CO_TRY(co_await runner.Run(statement, ids));
+  if (!statement.value) {
     reply.AppendNull("value");
-  } else if (projection) {
-    EvalContext eval;
-    eval.variables.resize(static_cast<size_t>(scope.slots()));
-    eval.now = ctx.op.now;
-    eval.cluster_time = ctx.op.cluster_time;
-    eval.metadata = &metadata;
-    eval.op = &ctx.op;
-    MAYFLY_CO_TRY(BsonDocument shown, projection->Apply(*value, eval));
-    reply.Append("value", shown);
   } else {
-    reply.Append("value", *value);
+    MAYFLY_CO_TRY(statement.fields.Append(*statement.value, statement.expire_at, ctx.op, reply));
   }
   if (command.expiry_clamped() > 0)
     reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
-  if (before != nullptr) reply.Append("retriedStmtId", retry.retried().front());
+  if (!runner.retry().retried().empty())
+    reply.Append("retriedStmtId", runner.retry().retried().front());
   co_return Ok();
 }
 

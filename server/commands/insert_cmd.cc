@@ -1,15 +1,12 @@
 #include "server/base/network_buffers.h"
 #include "server/commands/write_statements.h"
-#include "server/execution/retryable_writes.h"
-#include "server/execution/write_ops.h"
+#include "server/execution/statement_runner.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {
 
-constexpr size_t kInlineDocuments = 16,
-                 kInlineBytes = 64 << 10;  ///< more than that goes to a worker
-constexpr size_t kLargeBytes = 4 << 20;    ///< more than that waits for memory
+constexpr size_t kLargeBytes = 4 << 20;  ///< more than that waits for memory
 
 size_t TotalBytes(const std::vector<BsonView>& documents) {
   size_t bytes = 0;
@@ -27,6 +24,40 @@ Awaitable<Result<void>> WaitForMemory(CommandContext& ctx) {
   }
   co_return Ok();
 }
+
+class InsertStatements final : public WriteStatements {
+ public:
+  InsertStatements(WriteCommand& command, std::vector<BsonView> documents, bool ordered)
+      : command_(command), documents_(std::move(documents)), ordered_(ordered) {}
+
+  size_t size() const override { return documents_.size(); }
+  Result<void> Open(StatementRunner& runner) override {
+    runner.Attach(command_);
+    return command_.Open();
+  }
+  size_t Until(size_t) const override { return documents_.size(); }
+  WriteStatement At(size_t i, size_t end) override {
+    return {.command = &command_, .documents = std::span(documents_).subspan(i, end - i)};
+  }
+  Result<void> Replayed(size_t, const StatementResult&) override {
+    ++replayed;
+    return Ok();
+  }
+  void Inserted(size_t, size_t count) override { inserted += static_cast<int64_t>(count); }
+  void Done(size_t, StatementOutcome) override {}
+  Result<bool> Failed(size_t i, Error e) override {
+    errors.Add(i, std::move(e));
+    return !ordered_;
+  }
+
+  int64_t inserted = 0, replayed = 0;
+  WriteErrors errors;
+
+ private:
+  WriteCommand& command_;
+  const std::vector<BsonView> documents_;
+  const bool ordered_;
+};
 
 Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
@@ -46,88 +77,19 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
   command.set_expiry(expiry);
-  RetryableWrite retry(ctx);
-  if (ctx.txn_number) {
-    MAYFLY_CO_TRY(retry.SetStatementIds(batch.statement_ids, batch.statement_id, documents.size()));
-    MAYFLY_CO_TRY(co_await retry.Begin());
-    command.set_observer(&retry);
-  }
-  MAYFLY_CO_TRY(command.Open());
-
-  const size_t bytes = TotalBytes(documents);
-  if (bytes > kLargeBytes) {
+  if (TotalBytes(documents) > kLargeBytes) {
     MAYFLY_CO_TRY(co_await WaitForMemory(ctx));
   }
-
-  int64_t inserted = 0;
-  WriteErrors errors;
-  bool done = false;
-  // What a first try has done is not done again: the rest is, run by run.
-  std::vector<std::pair<size_t, size_t>> runs;  // begin, end
-  int64_t done_before = 0;
-  if (retry.active()) {
-    for (size_t i = 0; i < documents.size(); ++i) {
-      if (retry.Find(i) != nullptr)
-        ++done_before;
-      else if (!runs.empty() && runs.back().second == i)
-        ++runs.back().second;
-      else
-        runs.emplace_back(i, i + 1);
-    }
-  }
-  if (done_before == static_cast<int64_t>(documents.size())) {
-    done = true;
-  } else if (done_before == 0 && command.coll() && !ctx.on_worker &&
-             documents.size() <= kInlineDocuments && bytes <= kInlineBytes) {
-    // All or nothing here; a batch with an error goes the long way, which knows how to stop in the
-    // middle.
-    WriteUnit unit(ctx.server.storage(), ctx.op);
-    std::optional<Result<void>> staged = command.TryStageInsert(documents, unit);
-    if (staged && *staged) {
-      MAYFLY_CO_TRY(retry.BeforeCommit(
-          unit, {.kind = UnitResult::Kind::kInsert, .documents = documents.size()}));
-      Result<void> committed = co_await ctx.Commit(std::move(unit));
-      retry.AfterCommit(committed.has_value());
-      if (committed) {
-        inserted = static_cast<int64_t>(documents.size());
-        ctx.op.n_inserted += inserted;
-        command.NotifyInserted();
-        done = true;
-      } else if (!IsRetryable(committed.error())) {
-        co_return committed.error();
-      }
-    } else if (staged && documents.size() == 1) {
-      if (EndsCommand(staged->error())) co_return staged->error();
-      errors.Add(0, staged->error());
-      done = true;
-    }
-  }
-  if (!done) {
-    co_await ctx.MoveToWorker();
-    MAYFLY_CO_TRY(command.OpenOrCreate());
-    if (done_before == 0) runs.assign(1, {0, documents.size()});
-    for (auto [begin, end] : runs) {
-      retry.SetStatement(begin);
-      Result<int64_t> r = command.Insert(std::span(documents).subspan(begin, end - begin),
-                                         [&, first = begin](size_t index, Error e) {
-                                           errors.Add(first + index, std::move(e));
-                                           return !batch.ordered;
-                                         });
-      if (!r) co_return r.error();
-      inserted += r.value();
-      if (batch.ordered && !errors.empty()) break;
-    }
-    if (inserted > 0 && ctx.write_concern.journal) {
-      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
-    }
-  }
-  ctx.server.metrics().documents.inserted.Add(inserted);
+  InsertStatements statements(command, std::move(documents), batch.ordered);
+  StatementRunner runner(ctx);
+  MAYFLY_CO_TRY(co_await runner.Run(statements, batch.statement_ids));
+  ctx.server.metrics().documents.inserted.Add(statements.inserted);
   if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
-  reply.Append("n", static_cast<int32_t>(inserted + done_before));
+  reply.Append("n", static_cast<int32_t>(statements.inserted + statements.replayed));
   if (command.expiry_clamped() > 0)
     reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
-  errors.AppendTo(reply);
-  retry.AppendRetried(reply);
+  statements.errors.AppendTo(reply);
+  runner.retry().AppendRetried(reply);
   co_return Ok();
 }
 

@@ -121,7 +121,8 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
       return Error{ErrorCode::kBadValue, "only one of min or max specified"};
     const bool limited = max_size > 0 || max_objects > 0;
     if (!min && !limited) {
-      bytes = coll->counters->bytes;
+      bytes =
+          coll->source ? static_cast<int64_t>(coll->source->Bytes()) : coll->counters->bytes.load();
       MAYFLY_TRY(objects, Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
     } else {
       QuerySpec spec;

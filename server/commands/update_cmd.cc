@@ -1,8 +1,6 @@
 #include "query/update/update_pipeline.h"
 #include "server/commands/write_statements.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/execution/retryable_writes.h"
-#include "server/execution/write_ops.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -13,8 +11,8 @@ WriteBatchFields ReadWriteBatchFields(ArgReader& in) {
   f.ordered = in.BoolOr("ordered", true);
   // Delete takes it too, although it has nothing to validate: PyMongo's bulk writes send it.
   f.bypass_validation = in.LooseBoolOr("bypassDocumentValidation", false);
-  f.statement_ids = in.OptArray("stmtIds");
-  f.statement_id = in.OptInt64("stmtId");
+  f.statement_ids.ids = in.OptArray("stmtIds");
+  f.statement_ids.first = in.OptInt64("stmtId");
   return f;
 }
 
@@ -93,15 +91,6 @@ bool IsLarge(const CommandRequest& req) {
   return statements > kInlineStatements || req.body.size() > kInlineBytes;
 }
 
-/// Whether a batch has been on the io thread long enough and goes on on a worker.
-bool SliceOver(const CommandContext& ctx, int64_t* slice_end) {
-  constexpr int64_t kSliceMicros = 500;
-  if (ctx.on_worker) return false;
-  const int64_t now = ctx.server.clock().MonotonicMicros();
-  if (*slice_end == 0) *slice_end = now + kSliceMicros;
-  return now >= *slice_end;
-}
-
 struct UpdateArgs {
   WriteBatchFields batch;
   BsonView let;
@@ -153,115 +142,107 @@ Result<DeleteArgs> ReadDelete(const CommandRequest& req) {
   return a;
 }
 
-/// A staged write could not be committed: it is to be done again on a worker, or the error is its
-/// result.
-template <class T>
-void AfterFailedCommit(const Error& e, std::optional<Result<T>>* result) {
-  if (IsRetryable(e))
-    result->reset();
-  else
-    *result = e;
-}
+/// What updates and deletes have in common: one collection, and errors told one by one.
+template <class Args>
+class BatchStatements : public WriteStatements {
+ public:
+  BatchStatements(WriteCommand& command, const Args& args) : command_(command), args_(args) {}
+
+  size_t size() const override { return args_.statements.size(); }
+  bool NeedsWorker() const override { return !args_.let.empty(); }  // expressions
+  Result<void> Open(StatementRunner& runner) override {
+    runner.Attach(command_);
+    MAYFLY_TRY(command_.SetLet(args_.let));
+    return command_.Open();
+  }
+  size_t Until(size_t i) const override { return i + 1; }
+  void Inserted(size_t, size_t) override {}
+  Result<bool> Failed(size_t i, Error e) override {
+    errors.Add(i, std::move(e));
+    return !args_.batch.ordered;
+  }
+
+  int64_t n = 0;
+  WriteErrors errors;
+
+ protected:
+  WriteCommand& command_;
+  const Args& args_;
+};
+
+class UpdateStatements final : public BatchStatements<UpdateArgs> {
+ public:
+  using BatchStatements::BatchStatements;
+  WriteStatement At(size_t i, size_t) override {
+    return {.command = &command_, .update = &args_.statements[i]};
+  }
+  Result<void> Replayed(size_t i, const StatementResult& before) override {
+    ++n;
+    if (before.kind == StatementResult::Kind::kUpserted)
+      upserted.emplace_back(static_cast<int32_t>(i), Value::Copy(before.document.view()["_id"]));
+    else
+      ++modified;
+    return Ok();
+  }
+  void Done(size_t i, StatementOutcome o) override {
+    n += o.update.matched;
+    modified += o.update.modified;
+    if (o.update.upserted_id.missing()) return;
+    ++n;
+    upserted.emplace_back(static_cast<int32_t>(i), std::move(o.update.upserted_id));
+  }
+
+  int64_t modified = 0;
+  std::vector<std::pair<int32_t, Value>> upserted;
+};
+
+class DeleteStatements final : public BatchStatements<DeleteArgs> {
+ public:
+  using BatchStatements::BatchStatements;
+  WriteStatement At(size_t i, size_t) override {
+    return {.command = &command_, .remove = &args_.statements[i]};
+  }
+  Result<void> Replayed(size_t, const StatementResult&) override {
+    ++n;
+    return Ok();
+  }
+  void Done(size_t, StatementOutcome o) override { n += o.deleted; }
+};
 
 Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req,
                                   BsonBuilder& reply) {
   if (IsLarge(req)) co_await ctx.MoveToWorker();
   MAYFLY_CO_TRY(const UpdateArgs args, ReadUpdate(req, ctx.op.now));
-  const auto& [batch, let, statements] = args;
+  const WriteBatchFields& batch = args.batch;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "update";
     r.ns = JoinNamespace(req.db, batch.collection);
   });
-  ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(statements.size()));
+  ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(args.statements.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
-  RetryableWrite retry(ctx);
-  if (ctx.txn_number) {
-    MAYFLY_CO_TRY(
-        retry.SetStatementIds(batch.statement_ids, batch.statement_id, statements.size()));
-    MAYFLY_CO_TRY(co_await retry.Begin());
-    command.set_observer(&retry);
-  }
-  if (!let.empty()) co_await ctx.MoveToWorker();  // expressions
-  MAYFLY_CO_TRY(command.SetLet(let));
-  MAYFLY_CO_TRY(command.Open());
-
-  int64_t n = 0, modified = 0;
-  std::vector<std::pair<int32_t, Value>> upserted;
-  WriteErrors errors;
-  bool wrote_unsynced = false;
-  int64_t slice_end = 0;
-  for (size_t i = 0; i < statements.size(); ++i) {
-    std::optional<Result<UpdateResult>> r;
-    if (retry.active()) {
-      if (const StatementResult* before = retry.Find(i)) {
-        ++n;
-        if (before->kind == StatementResult::Kind::kUpserted)
-          upserted.emplace_back(static_cast<int32_t>(i),
-                                Value::Copy(before->document.view()["_id"]));
-        else
-          ++modified;
-        continue;
-      }
-      retry.SetStatement(i);
-      if (statements[i].multi) r = NotRetryable("multi=true");
-    }
-    if (i > 0 && SliceOver(ctx, &slice_end)) co_await ctx.MoveToWorker();
-    if (!r && !ctx.on_worker) {
-      WriteUnit unit(ctx.server.storage(), ctx.op);
-      r = command.TryStageUpdate(statements[i], unit);
-      if (r && *r && !unit.empty()) {
-        // What it met was past its deadline and goes: nothing that a retry should know of.
-        const bool wrote = r->value().modified > 0;
-        if (wrote) {
-          MAYFLY_CO_TRY(
-              retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kUpdate, .update = &r->value()}));
-        }
-        Result<void> committed = co_await ctx.Commit(std::move(unit));
-        if (wrote) retry.AfterCommit(committed.has_value());
-        if (!committed) AfterFailedCommit(committed.error(), &r);
-      }
-    }
-    if (!r) {
-      co_await ctx.MoveToWorker();
-      r = command.Update(statements[i]);
-      wrote_unsynced = true;
-    }
-    if (*r) {
-      UpdateResult& u = r->value();
-      n += u.matched;
-      modified += u.modified;
-      if (!u.upserted_id.missing()) {
-        ++n;
-        upserted.emplace_back(static_cast<int32_t>(i), std::move(u.upserted_id));
-      }
-      continue;
-    }
-    if (EndsCommand(r->error())) co_return r->error();
-    errors.Add(i, r->error());
-    if (batch.ordered) break;
-  }
-  if (wrote_unsynced && ctx.write_concern.journal) {
-    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
-  }
-  ctx.server.metrics().documents.updated.Add(modified);
+  UpdateStatements statements(command, args);
+  StatementRunner runner(ctx);
+  MAYFLY_CO_TRY(co_await runner.Run(statements, batch.statement_ids));
+  auto& upserted = statements.upserted;
+  ctx.server.metrics().documents.updated.Add(statements.modified);
   ctx.server.metrics().documents.inserted.Add(static_cast<int64_t>(upserted.size()));
   ctx.EditReport([&](OperationReport& r) {
     r.plan_summary = command.plan_summary();
     r.upsert = !upserted.empty();
   });
   if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
-  reply.Append("n", static_cast<int32_t>(n));
-  errors.AppendTo(reply);
+  reply.Append("n", static_cast<int32_t>(statements.n));
+  statements.errors.AppendTo(reply);
   if (!upserted.empty()) {
     BsonArrayBuilder list = reply.OpenArray("upserted");
     for (auto& [index, id] : upserted)
       list.OpenDocument().Append("index", index).Append("_id", id.view());
   }
-  reply.Append("nModified", static_cast<int32_t>(modified));
+  reply.Append("nModified", static_cast<int32_t>(statements.modified));
   if (command.expiry_clamped() > 0)
     reply.Append("expiryClamped", static_cast<int32_t>(command.expiry_clamped()));
-  retry.AppendRetried(reply);
+  runner.retry().AppendRetried(reply);
   co_return Ok();
 }
 
@@ -269,74 +250,22 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
                                   BsonBuilder& reply) {
   if (IsLarge(req)) co_await ctx.MoveToWorker();
   MAYFLY_CO_TRY(const DeleteArgs args, ReadDelete(req));
-  const auto& [batch, let, statements] = args;
+  const WriteBatchFields& batch = args.batch;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "remove";
     r.ns = JoinNamespace(req.db, batch.collection);
   });
-  ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(statements.size()));
+  ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(args.statements.size()));
   WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
-  RetryableWrite retry(ctx);
-  if (ctx.txn_number) {
-    MAYFLY_CO_TRY(
-        retry.SetStatementIds(batch.statement_ids, batch.statement_id, statements.size()));
-    MAYFLY_CO_TRY(co_await retry.Begin());
-    command.set_observer(&retry);
-  }
-  if (!let.empty()) co_await ctx.MoveToWorker();  // expressions
-  MAYFLY_CO_TRY(command.SetLet(let));
-  MAYFLY_CO_TRY(command.Open());
-
-  int64_t n = 0;
-  WriteErrors errors;
-  bool wrote_unsynced = false;
-  int64_t slice_end = 0;
-  for (size_t i = 0; i < statements.size(); ++i) {
-    std::optional<Result<int64_t>> r;
-    if (retry.active()) {
-      if (retry.Find(i) != nullptr) {
-        ++n;
-        continue;
-      }
-      retry.SetStatement(i);
-      if (statements[i].multi) r = NotRetryable("limit=0");
-    }
-    if (i > 0 && SliceOver(ctx, &slice_end)) co_await ctx.MoveToWorker();
-    if (!r && !ctx.on_worker) {
-      WriteUnit unit(ctx.server.storage(), ctx.op);
-      r = command.TryStageDelete(statements[i], unit);
-      if (r && *r && !unit.empty()) {
-        const bool wrote = r->value() > 0;
-        if (wrote) {
-          MAYFLY_CO_TRY(retry.BeforeCommit(unit, {.kind = UnitResult::Kind::kDelete}));
-        }
-        Result<void> committed = co_await ctx.Commit(std::move(unit));
-        if (wrote) retry.AfterCommit(committed.has_value());
-        if (!committed) AfterFailedCommit(committed.error(), &r);
-      }
-    }
-    if (!r) {
-      co_await ctx.MoveToWorker();
-      r = command.Delete(statements[i]);
-      wrote_unsynced = true;
-    }
-    if (*r) {
-      n += r->value();
-      continue;
-    }
-    if (EndsCommand(r->error())) co_return r->error();
-    errors.Add(i, r->error());
-    if (batch.ordered) break;
-  }
-  if (wrote_unsynced && ctx.write_concern.journal) {
-    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
-  }
-  ctx.server.metrics().documents.deleted.Add(n);
+  DeleteStatements statements(command, args);
+  StatementRunner runner(ctx);
+  MAYFLY_CO_TRY(co_await runner.Run(statements, batch.statement_ids));
+  ctx.server.metrics().documents.deleted.Add(statements.n);
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
   if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
-  reply.Append("n", static_cast<int32_t>(n));
-  errors.AppendTo(reply);
-  retry.AppendRetried(reply);
+  reply.Append("n", static_cast<int32_t>(statements.n));
+  statements.errors.AppendTo(reply);
+  runner.retry().AppendRetried(reply);
   co_return Ok();
 }
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "server/dispatch/arg_reader.h"
+#include "server/execution/statement_runner.h"
 #include "server/execution/write_ops.h"
 
 namespace mayfly {
@@ -12,8 +13,7 @@ struct WriteBatchFields {
   std::string_view collection;
   bool ordered = true;  ///< the first error ends the batch
   bool bypass_validation = false;
-  std::optional<BsonView> statement_ids;  ///< stmtIds
-  std::optional<int64_t> statement_id;    ///< stmtId
+  StatementIds statement_ids;
 };
 WriteBatchFields ReadWriteBatchFields(ArgReader& in);
 /// Errors: InvalidLength 16 unless there are 1 to 100,000 writes.

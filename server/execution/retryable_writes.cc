@@ -206,7 +206,7 @@ Result<void> RetryableWrite::ReadDone() {
   return Ok();
 }
 
-const StatementResult* RetryableWrite::Find(size_t statement) {
+const StatementResult* RetryableWrite::Find(size_t statement) const {
   if (done_.empty()) return nullptr;
   const int32_t wanted = id(statement);
   auto it = std::upper_bound(done_.begin(), done_.end(), wanted,
@@ -214,10 +214,13 @@ const StatementResult* RetryableWrite::Find(size_t statement) {
   if (it == done_.begin()) return nullptr;
   --it;
   if (wanted >= static_cast<int64_t>(it->first) + it->count) return nullptr;
+  return &*it;
+}
+
+void RetryableWrite::CountRetried(size_t statement) {
   if (retried_.empty()) ctx_.server.metrics().retried_commands.Add();
   ctx_.server.metrics().retried_statements.Add();
-  retried_.push_back(wanted);
-  return &*it;
+  retried_.push_back(id(statement));
 }
 
 void RetryableWrite::BeginUnit(WriteUnit& unit) {

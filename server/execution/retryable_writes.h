@@ -54,7 +54,9 @@ class RetryableWrite final : public UnitObserver {
     return ids_.empty() ? first_id_ + static_cast<int32_t>(statement) : ids_[statement];
   }
   /// What the statement did the first time; null: not yet done.
-  const StatementResult* Find(size_t statement);
+  const StatementResult* Find(size_t statement) const;
+  /// The statement is answered from what Find has: the reply and the counters say so. Once each.
+  void CountRetried(size_t statement);
   /// The next unit does this statement (an insert: this one and those behind it).
   void SetStatement(size_t statement) { statement_ = statement; }
   /// Keep what findAndModify answers: the new or the old document.

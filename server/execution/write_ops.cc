@@ -8,6 +8,7 @@
 #include "query/match/explain_mismatch.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/execution/inline_writes.h"
+#include "server/execution/write_parts.h"
 #include "storage/catalog/namespace.h"
 #include "storage/write/inline_unit.h"
 
@@ -16,10 +17,27 @@ namespace {
 
 constexpr int kDocumentsPerUnit = 1000;
 constexpr size_t kBytesPerUnit = 4 << 20;
-constexpr int kMultiDocumentsPerUnit = 100;
-constexpr int kRetries = 1000;
+constexpr int kDocumentsPerDelete = 100;
 
-/// Between two tries of a unit that met another writer: first at once, then ever more politely.
+/// {errInfo: {failingDocumentId, details}}. Details that are too long for a reply say only that.
+BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
+  constexpr size_t kMostBytes = size_t{1} << 19;
+  return BuildBson([&](BsonBuilder& b) {
+    auto info = b.OpenDocument("errInfo");
+    const BsonValue id = doc["_id"];
+    if (id.size() <= kMostBytes) info.Append("failingDocumentId", id);
+    const BsonDocument details = ExplainMismatch(coll.validator, doc, now);
+    if (details.view().size() <= kMostBytes) {
+      info.Append("details", details);
+      return;
+    }
+    BsonBuilder cut = info.OpenDocument("details");
+    cut.Append("reason", "the explanation is too long for a reply").Append("truncated", true);
+  });
+}
+
+}  // namespace
+
 void BackOff(Operation& op, int attempt) {
   ++op.write_conflicts;
   if (attempt < 4)
@@ -29,16 +47,31 @@ void BackOff(Operation& op, int attempt) {
         std::chrono::microseconds(std::min(50 << std::min(attempt - 4, 6), 3000)));
 }
 
-/// {errInfo: {failingDocumentId, details}}
-BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
-  return BuildBson([&](BsonBuilder& b) {
-    auto info = b.OpenDocument("errInfo");
-    info.Append("failingDocumentId", doc["_id"]);
-    info.Append("details", ExplainMismatch(coll.validator, doc, now));
-  });
+UnitStep::UnitStep(WriteCommand& command) : command_(command), unit_(command.unit_) {
+  if (unit_ == nullptr)
+    unit_ = &own_.emplace(command.storage_, command.op_);
+  else
+    begin_ = unit_->Mark();
+  if (command_.observer_ != nullptr) command_.observer_->BeginUnit(*unit_);
 }
 
-}  // namespace
+UnitStep::~UnitStep() {
+  if (begin_) unit_->RollBackTo(*begin_);
+}
+
+Result<void> UnitStep::Commit(const UnitResult& r) {
+  UnitObserver* const observer = command_.observer_;
+  if (observer != nullptr) {
+    MAYFLY_TRY(observer->BeforeCommit(*unit_, r));
+  }
+  if (!own_) {
+    begin_.reset();
+    return Ok();
+  }
+  Result<void> committed = command_.storage_.committer().Commit(std::move(*own_));
+  if (observer != nullptr) observer->AfterCommit(committed.has_value());
+  return committed;
+}
 
 WriteCommand::WriteCommand(ServerContext& server, Operation& op, std::string_view db,
                            std::string_view collection)
@@ -101,14 +134,6 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
   }
   return Error{ErrorCode::kDocumentValidationFailure, "Document failed validation",
                ValidationFailure(*coll_, next, op_.now).bytes()};
-}
-
-Result<void> WriteCommand::Commit(WriteUnit unit, const UnitResult& r) {
-  if (observer_ == nullptr) return storage_.committer().Commit(std::move(unit));
-  MAYFLY_TRY(observer_->BeforeCommit(unit, r));
-  Result<void> committed = storage_.committer().Commit(std::move(unit));
-  observer_->AfterCommit(committed.has_value());
-  return committed;
 }
 
 Result<std::optional<Instant>> WriteCommand::InsertDeadline(const ExpirySetting& setting,
@@ -205,17 +230,16 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       if (bytes > kLargeBytes) {
         MAYFLY_TRY(turn.Take(op_));
       }
-      WriteUnit unit(storage_, op_);
-      if (observer_ != nullptr) observer_->BeginUnit(unit);
-      for (; i < valid.until && staged < kDocumentsPerUnit && unit.SizeBytes() < kBytesPerUnit;
-           ++i) {
+      UnitStep unit(*this);
+      const size_t full = unit->SizeBytes() + kBytesPerUnit;
+      for (; i < valid.until && staged < kDocumentsPerUnit && unit->SizeBytes() < full; ++i) {
         MAYFLY_TRY(op_.CheckInterrupt());
         Result<BsonView> ready = Prepare(documents[i]);
         Result<void> r = ready ? Ok() : Result<void>(ready.error());
         if (r) {
           Result<std::optional<Instant>> deadline =
               InsertDeadline(expiry_, ready.value(), &clamped);
-          r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
+          r = deadline ? unit->Insert(*coll_, ready.value(), deadline.value())
                        : Result<void>(deadline.error());
         }
         if (r) {
@@ -235,17 +259,16 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       if (!conflict && errors.empty() && i == valid.until && valid.failed)
         errors.emplace_back(i++, *valid.failed);
       if (!conflict && staged > 0) {
-        Result<void> committed =
-            Commit(std::move(unit), {.kind = UnitResult::Kind::kInsert,
-                                     .first_document = next,
-                                     .documents = static_cast<size_t>(staged)});
+        Result<void> committed = unit.Commit({.kind = UnitResult::Kind::kInsert,
+                                              .first_document = next,
+                                              .documents = static_cast<size_t>(staged)});
         if (!committed) {
-          if (!IsRetryable(committed.error())) return committed.error();
+          if (!MayTryAgain(committed.error())) return committed.error();
           conflict = committed.error();
         }
       }
       if (conflict) {
-        if (attempt > kRetries) return *conflict;
+        if (attempt > kWriteRetries || !MayTryAgain(*conflict)) return *conflict;
         turn.Give();
         MAYFLY_TRY(op_.CheckInterrupt());
         if (conflict->code == ErrorCode::kQueryPlanKilled) {
@@ -298,9 +321,6 @@ Result<std::unique_ptr<PlanExecutor>> WriteCommand::Find(
   return executor;
 }
 
-namespace {
-
-/// The expiration of a statement: its own, or `$expire` in its update. Errors: InvalidOptions 72.
 Result<ExpirySetting> CombineExpiry(const UpdateStatement& s, const Update& update) {
   if (!update.expiry().given()) return s.expiry;
   if (s.expiry.given())
@@ -310,14 +330,13 @@ Result<ExpirySetting> CombineExpiry(const UpdateStatement& s, const Update& upda
   return update.expiry();
 }
 
-/// Whether a write that leaves the document's bytes as they are can move its deadline: one that
-/// says so, and a replacement, which is a mutation whatever it brings. Operators that change
-/// nothing are none.
 bool MayMoveDeadline(const ExpirySetting& setting, bool whole, std::optional<Instant> current,
                      const CollectionInfo& coll) {
   if (setting.given()) return true;
   return whole && (current || !HasNoExpiry(coll));
 }
+
+namespace {
 
 /// The `_id` a statement names, when it is nothing but {_id: value}.
 bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, BsonValue hint,
@@ -463,186 +482,6 @@ std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatemen
   return int64_t{1};
 }
 
-Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
-                                          const MatchExpression* match, bool want_documents) {
-  if (!coll_) {
-    MAYFLY_TRY(OpenOrCreate());
-  }
-  EvalContext eval = MakeEval();
-  scratch_.clear();
-  MAYFLY_TRY(std::string made, update.MakeUpsert(match, op_.now, eval));
-  scratch_.push_back(std::move(made));
-  BsonView ready(scratch_.front());
-  MAYFLY_TRY(Validate(ready, nullptr));
-  int64_t clamped = 0;
-  MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline(expiry, ready, &clamped));
-  WriteUnit unit(storage_, op_);
-  Observe(unit);
-  MAYFLY_TRY(unit.Insert(*coll_, ready, deadline));
-  UpdateResult r;
-  r.upserted_id = Value::Copy(ready["_id"]);
-  if (want_documents) r.after = BsonDocument(ready);
-  r.after_expires = deadline;
-  MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &r}));
-  clamped_ += clamped;
-  ++op_.n_inserted;
-  NotifyInserted();
-  return r;
-}
-
-Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_documents) {
-  MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
-  std::unique_ptr<mayfly::Update> update;
-  ExpirySetting setting = s.expiry;
-  if (!s.update.missing()) {
-    MAYFLY_TRY(update, ParseUpdate(s));
-    MAYFLY_TRY(setting, CombineExpiry(s, *update));
-  }
-  const bool whole = update && update->kind() == UpdateKind::kReplacement;
-  EvalContext eval = MakeEval();
-  DocumentMetadata metadata;
-  eval.metadata = &metadata;
-  UpdateResult result;
-  const int per_unit = s.multi ? kMultiDocumentsPerUnit : 1;
-  for (int attempt = 0;; ++attempt) {
-    MAYFLY_TRY(op_.CheckInterrupt());
-    bool again = false;
-    if (coll_) {
-      MAYFLY_TRY(std::unique_ptr<PlanExecutor> found,
-                 Find(s.filter, match, s.sort, s.hint, s.multi ? 0 : 1, s.recover));
-      std::vector<std::string> keys;
-      const Visibility visible = Visible();
-      // One unit: locks each record, looks again whether it still matches, applies. On a conflict
-      // the unit is dropped and its records are tried one by one.
-      auto apply = [&](std::span<const std::string> batch, int64_t* matched,
-                       int64_t* modified) -> Result<void> {
-        scratch_.clear();
-        *matched = *modified = 0;
-        int64_t clamped = 0;
-        WriteUnit unit(storage_, op_);
-        Observe(unit);
-        std::vector<WriteUnit::Locked> locked(batch.size());
-        for (size_t i = 0; i < batch.size(); ++i) {
-          WriteUnit::Locked& l = locked[i];
-          MAYFLY_TRY(bool there, unit.LockAndRead(*coll_, batch[i], &l));
-          if (!there) continue;
-          std::optional<DeleteCause> expired = visible.Expired(l.doc, l.expire_at);
-          if (s.recover ? !expired || !Recoverable(*expired) : expired.has_value()) continue;
-          int position = -1;
-          eval.root = l.doc;
-          metadata.expire_at = l.expire_at;
-          MAYFLY_TRY(bool matches, update && update->NeedsPosition()
-                                       ? match->MatchesWithPosition(l.doc, &eval, &position)
-                                       : match->Matches(l.doc, &eval));
-          if (!matches) continue;
-          std::string& next = scratch_.emplace_back();
-          bool changed = false;
-          if (update) {
-            MAYFLY_TRY(changed, update->ApplyTo(l.doc, position, false, eval, &next));
-          }
-          ++*matched;
-          BsonView after = changed ? BsonView(next) : l.doc;
-          Deadline deadline;
-          if (!changed && !MayMoveDeadline(setting, whole || !update, l.expire_at, *coll_)) {
-            deadline.at = l.expire_at;
-          } else if (setting.given() || !HasNoExpiry(*coll_)) {
-            const Replaced before{l.doc, l.expire_at, whole};
-            MAYFLY_TRY(deadline, ResolveDeadline(setting, *coll_, op_.now, after, &before));
-          }
-          clamped += deadline.clamped;
-          if (!changed && !Allows(s.when, l.expire_at, deadline.at)) deadline.at = l.expire_at;
-          if (want_documents) {
-            result.before = BsonDocument(l.doc);
-            result.after = BsonDocument(after);
-            result.before_expires = l.expire_at;
-            result.after_expires = deadline.at;
-          }
-          if (!changed && whole) {
-            // As with MongoDB: a replacement is a write although it stores what is there.
-            MAYFLY_TRY(Validate(l.doc, &l.doc));
-          }
-          if (!changed && deadline.at == l.expire_at) continue;
-          if (changed) {
-            MAYFLY_TRY(Validate(after, &l.doc));
-          }
-          unit.SetReplacement(whole);
-          MAYFLY_TRY(unit.Update(*coll_, l, after, deadline.at));
-          ++*modified;
-        }
-        if (*modified > 0) {
-          MAYFLY_TRY(
-              Commit(std::move(unit), {.kind = UnitResult::Kind::kUpdate, .update = &result}));
-        }
-        clamped_ += clamped;
-        return Ok();
-      };
-      auto flush = [&]() -> Result<void> {
-        int64_t matched = 0, modified = 0;
-        Result<void> r = apply(keys, &matched, &modified);
-        if (r) {
-          result.matched += matched;
-          result.modified += modified;
-        } else if (IsRetryable(r.error()) || (keys.size() > 1 && !EndsCommand(r.error()))) {
-          // One by one: what came before the one that fails is kept, as if each had been a
-          // statement.
-          for (const std::string& key : keys) {
-            for (int n = 0;; ++n) {
-              r = apply({&key, 1}, &matched, &modified);
-              if (r || !IsRetryable(r.error()) || n > kRetries) break;
-              MAYFLY_TRY(op_.CheckInterrupt());
-              if (r.error().code == ErrorCode::kQueryPlanKilled)
-                return Ok();  // dropped meanwhile: nothing is left to update
-              BackOff(op_, n);
-            }
-            if (!r) return r;
-            result.matched += matched;
-            result.modified += modified;
-          }
-        } else {
-          return r;
-        }
-        keys.clear();
-        return Ok();
-      };
-      for (;;) {
-        MAYFLY_TRY(PlanExecutor::State state, found->Next());
-        if (state == PlanExecutor::State::kEof) break;
-        keys.emplace_back(found->record_key());
-        if (static_cast<int>(keys.size()) < per_unit) continue;
-        MAYFLY_TRY(flush());
-        if (!s.multi) {
-          if (result.matched > 0) break;
-          again = true;  // it changed under us: another document may match now, or this one again
-        }
-      }
-      if (!keys.empty()) {
-        MAYFLY_TRY(flush());
-      }
-    }
-    if (result.matched > 0) break;
-    if (again && attempt < kRetries) {
-      result.before.reset();
-      result.after.reset();
-      BackOff(op_, attempt);
-      continue;
-    }
-    if (!s.upsert) break;
-    Result<UpdateResult> up = Upsert(*update, setting, match.get(), want_documents);
-    if (up) return up;
-    // Another client may have inserted it first: then there is something to update.
-    bool raced = up.error().code == ErrorCode::kDuplicateKey && attempt < 3;
-    if (up.error().code == ErrorCode::kQueryPlanKilled)
-      coll_ = storage_.catalog().Find(db_, collection_);
-    if (!raced && !(IsRetryable(up.error()) && attempt < kRetries)) return up.error();
-    if (!coll_) coll_ = storage_.catalog().Find(db_, collection_);
-    BackOff(op_, attempt);
-  }
-  op_.n_matched += result.matched;
-  op_.n_modified += result.modified;
-  scratch_.clear();
-  return result;
-}
-
 Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
                                      std::optional<BsonDocument>* deleted_doc) {
   MAYFLY_TRY(std::shared_ptr<const MatchExpression> match, ParseFilter(s.filter));
@@ -659,12 +498,11 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
     std::vector<std::string> keys;
     const Visibility visible = Visible();
     auto remove = [&](std::span<const std::string> batch) -> Result<int64_t> {
-      WriteUnit unit(storage_, op_);
-      Observe(unit);
+      UnitStep unit(*this);
       std::vector<std::string_view> views(batch.begin(), batch.end());
       std::vector<WriteUnit::Locked> locked;
       int busy = 0;
-      MAYFLY_TRY(unit.LockAndReadMany(*coll_, views, &locked, &busy));
+      MAYFLY_TRY(unit->LockAndReadMany(*coll_, views, &locked, &busy));
       int64_t n = 0;
       BsonView gone;
       for (const WriteUnit::Locked& l : locked) {
@@ -674,12 +512,12 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
         MAYFLY_TRY(bool matches, match->Matches(l.doc, &eval));
         if (!matches) continue;
         if (deleted_doc) *deleted_doc = BsonDocument(l.doc);
-        MAYFLY_TRY(unit.Delete(*coll_, l));
+        MAYFLY_TRY(unit->Delete(*coll_, l));
         gone = l.doc;
         ++n;
       }
       if (n > 0) {
-        MAYFLY_TRY(Commit(std::move(unit), {.kind = UnitResult::Kind::kDelete, .deleted = gone}));
+        MAYFLY_TRY(unit.Commit({.kind = UnitResult::Kind::kDelete, .deleted = gone}));
       }
       return n;
     };
@@ -692,7 +530,7 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
           break;
         }
         if (r.error().code == ErrorCode::kQueryPlanKilled) break;
-        if (!IsRetryable(r.error()) || n > kRetries) return r.error();
+        if (!MayTryAgain(r.error()) || n > kWriteRetries) return r.error();
         MAYFLY_TRY(op_.CheckInterrupt());
         BackOff(op_, n);
       }
@@ -703,7 +541,7 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
       MAYFLY_TRY(PlanExecutor::State state, found->Next());
       if (state == PlanExecutor::State::kEof) break;
       keys.emplace_back(found->record_key());
-      if (s.multi && static_cast<int>(keys.size()) < kMultiDocumentsPerUnit) continue;
+      if (s.multi && static_cast<int>(keys.size()) < kDocumentsPerDelete) continue;
       MAYFLY_TRY(flush());
       if (!s.multi) {
         if (total > 0) break;
@@ -713,7 +551,7 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
     if (!keys.empty()) {
       MAYFLY_TRY(flush());
     }
-    if (total > 0 || !again || attempt > kRetries) return total;
+    if (total > 0 || !again || attempt > kWriteRetries) return total;
     BackOff(op_, attempt);
   }
 }
@@ -727,13 +565,13 @@ Result<void> WriteCommand::Merge(
     MAYFLY_TRY(op_.CheckInterrupt());
     Result<void> done = [&]() -> Result<void> {
       MAYFLY_TRY(OpenOrCreate());
-      WriteUnit unit(storage_, op_);
+      UnitStep unit(*this);
       WriteUnit::Locked locked;
       bool there = false;
       MAYFLY_TRY(std::unique_ptr<PlanExecutor> found, Find(query, match, {}, {}, 1));
       MAYFLY_TRY(PlanExecutor::State state, found->Next());
       if (state == PlanExecutor::State::kAdvanced) {
-        MAYFLY_TRY(there, unit.LockAndRead(*coll_, found->record_key(), &locked));
+        MAYFLY_TRY(there, unit->LockAndRead(*coll_, found->record_key(), &locked));
         there = there && !Visible().Expired(locked.doc, locked.expire_at);
         if (there) {
           MAYFLY_TRY(bool still, match->Matches(locked.doc, &eval));
@@ -757,21 +595,21 @@ Result<void> WriteCommand::Merge(
               ErrorCode::kImmutableField,
               "$merge failed to update the matching document: the '_id' field is immutable"};
         MAYFLY_TRY(Validate(after, &locked.doc));
-        MAYFLY_TRY(unit.Update(*coll_, locked, after, deadline.at));
+        MAYFLY_TRY(unit->Update(*coll_, locked, after, deadline.at));
         ++op_.n_modified;
       } else {
         scratch_.clear();
         MAYFLY_TRY(after, Prepare(after));
         MAYFLY_TRY(Validate(after, nullptr));
         MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline({}, after, &clamped_));
-        MAYFLY_TRY(unit.Insert(*coll_, after, deadline));
+        MAYFLY_TRY(unit->Insert(*coll_, after, deadline));
         ++op_.n_inserted;
       }
-      return Commit(std::move(unit), {});
+      return unit.Commit({});
     }();
     if (done) return done;
     bool raced = done.error().code == ErrorCode::kDuplicateKey && attempt < 3;
-    if ((!raced && !IsRetryable(done.error())) || attempt > kRetries) return done;
+    if ((!raced && !MayTryAgain(done.error())) || attempt > kWriteRetries) return done;
     BackOff(op_, attempt);
   }
 }

@@ -65,6 +65,9 @@ class UnitObserver {
   virtual void AfterCommit(bool committed) = 0;
 };
 
+/// True for a conflict that another try may not meet.
+bool IsRetryable(const Error& e);
+
 /// What the statements of one write command share: the namespace, `let`, how documents are checked.
 /// Runs statements one after another, each document in a write unit of its own or with some
 /// neighbours; retries conflicts with other writers. Blocking: everything but the calls that say
@@ -84,6 +87,11 @@ class WriteCommand {
   void set_bypass_validation(bool on) { bypass_validation_ = on; }
   /// Must outlive the command's statements; null: none.
   void set_observer(UnitObserver* observer) { observer_ = observer; }
+  /// A unit that outlives the statements: they are staged into it and nothing is committed. A step
+  /// that fails takes back what it has staged, and a conflict with another writer is an error at
+  /// once. REQUIRES: the unit owns its documents, and op.view shows what it has staged. Null: each
+  /// step is a unit of its own. Must outlive the command's statements.
+  void set_unit(WriteUnit* unit) { unit_ = unit; }
   /// The command's expiration for all documents that Insert stores.
   void set_expiry(const ExpirySetting& e) { expiry_ = e; }
   /// How many of the documents written got an earlier deadline than was asked for (maxTTL).
@@ -141,10 +149,13 @@ class WriteCommand {
                                              BsonView sort, BsonValue hint, int64_t limit,
                                              bool include_expired = false);
   Result<std::shared_ptr<const MatchExpression>> ParseFilter(BsonView filter);
-  Result<void> Commit(WriteUnit unit, const UnitResult& r);
   Result<std::unique_ptr<mayfly::Update>> ParseUpdate(const UpdateStatement& s);
+  friend class UnitStep;
+  class Updating;  ///< an update statement while it runs on a worker
   Result<UpdateResult> Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
                               const MatchExpression* match, bool want_documents);
+  /// After a conflict with another writer: not in a longer unit, whose locks stay with it.
+  bool MayTryAgain(const Error& e) const { return unit_ == nullptr && IsRetryable(e); }
   /// The deadline of a document to insert; `*clamped` goes up when maxTTL lowers it.
   Result<std::optional<Instant>> InsertDeadline(const ExpirySetting& setting, BsonView doc,
                                                 int64_t* clamped) const;
@@ -172,6 +183,7 @@ class WriteCommand {
   CollectionInfoPtr coll_;
   bool bypass_validation_ = false;
   UnitObserver* observer_ = nullptr;
+  WriteUnit* unit_ = nullptr;
   ExpirySetting expiry_;
   int64_t clamped_ = 0;
   std::string plan_summary_;
@@ -180,11 +192,8 @@ class WriteCommand {
   std::deque<std::string> scratch_;  ///< documents that live until their unit is committed
 };
 
-/// True for a conflict that another try may not meet.
-bool IsRetryable(const Error& e);
-
-/// The failed statements of a command. Beyond 1 MB of texts and details only the code of each is
-/// kept: a hundred thousand of them have room in one reply.
+/// The failed statements of a command. Details beyond 1 MB are left out, and so are messages beyond
+/// 1 MB: a hundred thousand of them have room in one reply.
 class WriteErrors {
  public:
   void Add(size_t index, Error e);
@@ -194,7 +203,7 @@ class WriteErrors {
 
  private:
   std::vector<std::pair<int32_t, Error>> errors_;
-  size_t bytes_ = 0;
+  size_t messages_ = 0, details_ = 0;  ///< bytes of all, those left out too
 };
 
 /// True when the error concerns the whole command, not one statement: the command fails with it.

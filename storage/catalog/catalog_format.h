@@ -69,6 +69,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
                                                             const FilterCompiler& compile,
                                                             Instant now);
 
+/// What a "garbage/" row says is still to be removed: records of a collection, entries of an index.
 enum class GarbageKind : uint8_t { kCollection = 1, kIndex = 2 };
 /// A "garbage/" row.
 struct GarbageRow {

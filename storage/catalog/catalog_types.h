@@ -63,11 +63,13 @@ class RecordFilter {
 using FilterCompiler =
     std::function<Result<std::shared_ptr<const RecordFilter>>(BsonView filter, bool for_index)>;
 
+/// Whether an index can answer queries. Writers maintain it in both states.
 enum class IndexState : uint8_t { kBuilding = 0, kReady = 1 };
 
 /// Whether a TTL index hides what is past its deadline before it is removed (EXPIRY C.2).
 enum class ExpireReads : uint8_t { kDefault = 0, kLazy = 1, kExact = 2 };
 
+/// One field of an index's key pattern.
 struct IndexField {
   std::string path;  ///< dotted
   bool descending = false;

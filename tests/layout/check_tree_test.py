@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""What scripts/lib/check_tree.py must find, and what it must leave alone: each case is a small tree of its own."""
+"""Every rule of scripts/lib/check_tree.py finds what breaks it, and nothing in a small tree that keeps it."""
+
+import os
 import shutil
 import subprocess
 import sys
@@ -7,76 +9,108 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADERS = ["storage/kv/kv.h", "storage/clock.h", "storage/operation.h", "storage/catalog/catalog.h", "storage/core/open_storage.h",
-           "storage/core/storage_impl.h", "storage/read/read_view.h", "storage/write/write_unit.h", "storage/write/write_unit_impl.h",
-           "storage/schema/catalog_impl.h", "storage/storage.h", "query/plan/planner.h"]
+SCRIPT = ROOT / "scripts/lib/check_tree.py"
 
-# (file, what it includes, whether that is a breach)
-CASES = [
-    ("storage/kv/a.cc", "storage/kv/kv.h", False),
-    ("storage/kv/a.cc", "storage/operation.h", True),
-    ("storage/operation.cc", "storage/clock.h", False),
-    ("storage/clock.cc", "storage/operation.h", True),
-    ("storage/catalog/a.h", "storage/kv/kv.h", False),
-    ("storage/catalog/a.h", "storage/core/open_storage.h", True),
-    ("storage/catalog/a.h", "storage/storage.h", True),
-    ("storage/read/a.cc", "storage/core/storage_impl.h", False),
-    ("storage/read/a.cc", "storage/write/write_unit.h", True),
-    ("storage/read/a.cc", "storage/storage.h", True),
-    ("storage/write/a.cc", "storage/read/read_view.h", False),
-    ("storage/write/a.cc", "storage/schema/catalog_impl.h", True),
-    ("storage/schema/a.cc", "storage/write/write_unit_impl.h", False),
-    ("storage/validate.cc", "storage/schema/catalog_impl.h", False),
-    ("storage/a.cc", "query/plan/planner.h", True),
-    ("query/plan/a.cc", "storage/storage.h", False),
-    ("replication/a.cc", "storage/write/write_unit.h", False),
-    ("replication/a.cc", "storage/core/storage_impl.h", True),
-    ("replication/a.cc", "storage/write/write_unit_impl.h", True),
-    ("server/net/a.cc", "storage/schema/catalog_impl.h", True),
-    ("nowhere/a.cc", "storage/kv/kv.h", False),
+
+def header(body, includes=""):
+    return f"#pragma once\n\n{includes}namespace mayfly {{\n\n{body}\n}}  // namespace mayfly\n"
+
+
+def function(lines, above=""):
+    """A function whose body has that many lines."""
+    return f"namespace mayfly {{\n\n{above}void Long(int& n) {{\n" + "  ++n;\n" * lines + "}\n\n}  // namespace mayfly\n"
+
+
+CLEAN = {
+    "scripts/lib/rooms.txt": "# rooms\nstorage/kv:\nstorage/read: storage/kv\nserver: storage/*\n",
+    "storage/kv/kv.h": header("/// A pair.\nstruct Pair {\n  int a = 0;\n};\n"),
+    "storage/read/reader.h": header(
+        "/// Reads pairs.\nclass Reader {\n  Pair pair_;\n};\n", '#include "storage/kv/kv.h"\n\n'
+    ),
+    "server/main.cc": '#include "storage/read/reader.h"\n\nint main() { return 0; }\n',
+    "server/longest.cc": function(99),
+    "server/reasoned.cc": function(150, "// long function: a table in the shape of code\n"),
+    "server/columns.cc": "// " + "x" * 97 + "\n",
+    "server/data.cc": 'const char* kData = R"(\n' + "x" * 300 + '\n)";\n',
+    "docs/page.md": "x" * 120 + "\n\n| " + "x" * 200 + " |\n\n```\n" + "x" * 200 + "\n```\n",
+}
+# What a change to the clean tree breaks: (rule, file, text of it, what is said).
+BREACHES = [
+    ("include", "storage/kv/up.h", header("", '#include "storage/read/reader.h"\n\n'), "storage/kv includes"),
+    ("include", "storage/read/up.cc", '#include "server/main.h"\n', "storage/read includes server/main.h"),
+    ("include", "storage/nowhere/x.cc", "int x;\n", "in no room"),
+    ("include", "scripts/lib/rooms.txt", CLEAN["scripts/lib/rooms.txt"] + "ttl: nothing\n", "names a room that is none"),
+    ("length", "server/columns.cc", "// " + "x" * 98 + "\n", "101 columns"),
+    ("length", "server/lines.cc", "int x;\n" * 801, "801 lines"),
+    ("pages", "docs/page.md", "x" * 121 + "\n", "121 columns"),
+    ("pages", "scripts/tool", "# " + "x" * 119 + "\n", "121 columns"),
+    ("pages", "tests/a_test.py", "# " + "x" * 119 + "\n", "121 columns"),
+    ("functions", "server/longest.cc", function(100), "Long has 101 lines"),
+    ("docstrings", "storage/kv/kv.h", header("struct Pair {\n  int a = 0;\n};\n"), "struct Pair"),
+    ("docstrings", "storage/kv/kind.h", header("enum class Kind { kOne };\n"), "enum class Kind"),
+    ("headers", "storage/kv/kv.h", header("/// A pair.\nstruct Pair {\n  std::string a;\n};\n"), "storage/read/reader.h"),
+    ("headers", "server/alone.h", header("/// Needs another.\nclass Alone {\n  Pair pair_;\n};\n"), "server/alone.h"),
+    ("format", "server/main.cc", "int main() {return 0;}\n", "not as clang-format would have it"),
 ]
+passed = failed = 0
 
 
-def breaches(tree, rule):
-    out = subprocess.run([sys.executable, str(tree / "scripts/lib/check_tree.py"), rule], capture_output=True, text=True)
-    return [line for line in out.stdout.split("\n") if line.startswith(rule + ":")]
+def check(ok, what):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    if not ok:
+        print(f"FAIL {what}")
 
 
-def main():
-    passed = failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder)
-        (tree / "scripts/lib").mkdir(parents=True)
-        for name in ("check_tree.py", "rooms.txt"):
-            shutil.copy(ROOT / "scripts/lib" / name, tree / "scripts/lib" / name)
-        subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
-
-        def write(path, text):
-            (tree / path).parent.mkdir(parents=True, exist_ok=True)
-            (tree / path).write_text(text)
-            subprocess.run(["git", "add", path], cwd=tree, check=True)
-
-        def expect(what, found, wanted):
-            nonlocal passed, failed
-            if bool(found) == wanted:
-                passed += 1
-            else:
-                failed += 1
-                print(f"check_tree: {what}: {'not found' if wanted else found}")
-
-        for h in HEADERS:
-            write(h, "#pragma once\n")
-        expect("headers alone", breaches(tree, "include"), False)
-        for path, included, wanted in CASES:
-            write(path, f'#include "{included}"\n')
-            expect(f"{path} includes {included}", breaches(tree, "include"), wanted)
-            (tree / path).unlink()
-        write("protocol/a.cc", "// " + "x" * 97 + "\n")
-        expect("100 columns", breaches(tree, "length"), False)
-        write("protocol/a.cc", "// " + "x" * 98 + "\n")
-        expect("101 columns", breaches(tree, "length"), True)
-    print(f"check_tree: {passed} passed, {failed} failed")
-    sys.exit(failed != 0)
+def write(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    subprocess.run(["git", "-C", root, "add", "-A"], check=True)
 
 
-main()
+def run(root, *rules, path=os.environ["PATH"]):
+    """(exit status, output) of the rules on a tree."""
+    r = subprocess.run(
+        [sys.executable, SCRIPT, "--root", root, *rules],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    return r.returncode, r.stdout + r.stderr
+
+
+with tempfile.TemporaryDirectory() as d:
+    clean = Path(d) / "clean"
+    clean.mkdir()
+    subprocess.run(["git", "-C", clean, "init", "-q"], check=True)
+    shutil.copy(ROOT / ".clang-format", clean)
+    (clean / ".gitignore").write_text("/build/\n")
+    write(clean, CLEAN)
+    status, out = run(clean)
+    check(status == 0 and "7 passed, 0 failed" in out, f"a clean tree: {out}")
+    check(run(clean, "nothing")[0] != 0, "a rule that does not exist is refused")
+
+    # What has compiled once is not compiled again.
+    (Path(d) / "bin").mkdir()
+    (Path(d) / "bin/clang++-16").write_text("#!/bin/sh\necho 'error: compiled again' >&2\nexit 1\n")
+    (Path(d) / "bin/clang++-16").chmod(0o755)
+    again = f"{d}/bin:{os.environ['PATH']}"
+    status, out = run(clean, "headers", path=again)
+    check(status == 0, f"a second run compiles nothing: {out}")
+
+    for i, (rule, name, text, said) in enumerate(BREACHES):
+        tree = Path(d) / str(i)
+        shutil.copytree(clean, tree)
+        write(tree, {"server/main.h": "#pragma once\n", name: text})
+        status, out = run(tree, rule)
+        check(status == 1 and said in out and out.startswith(rule), f"{rule} of {name}: {status} {out}")
+        if rule == "headers":
+            # It stays a breach, and a header that did not change is compiled once more when one that it includes has.
+            status, out = run(tree, rule)
+            check(status == 1 and said in out, f"{rule} of {name}, asked again: {status} {out}")
+            write(tree, {name: CLEAN.get(name, header("/// Nothing.\nclass Alone {};\n"))})
+            status, out = run(tree, rule)
+            check(status == 0, f"{rule} of {name}, mended: {status} {out}")
+print(f"check_tree: {passed} passed, {failed} failed")
+sys.exit(failed != 0)

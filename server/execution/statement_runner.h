@@ -1,0 +1,110 @@
+#pragma once
+#include <optional>
+#include <span>
+
+#include "server/dispatch/command.h"
+#include "server/execution/retryable_writes.h"
+#include "server/execution/write_ops.h"
+
+namespace mayfly {
+
+/// One statement of a write command. What it points to lives until the runner has ended.
+struct WriteStatement {
+  WriteCommand* command = nullptr;
+  // One of these three:
+  std::span<const BsonView> documents;  ///< inserts: this statement's and those behind it
+  const UpdateStatement* update = nullptr;
+  const DeleteStatement* remove = nullptr;
+
+  bool want_documents = false;  ///< findAndModify: what it changed
+  /// Looks for the collection before it runs; what fails then is the statement's error. Else the
+  /// command is open.
+  bool open = false;
+};
+
+/// What one update or delete has done.
+struct StatementOutcome {
+  UpdateResult update;
+  int64_t deleted = 0;
+  std::optional<BsonDocument> document;  ///< that was deleted, if it was wanted
+};
+
+/// The stmtIds and stmtId of a command.
+struct StatementIds {
+  std::optional<BsonView> ids;
+  std::optional<int64_t> first;
+};
+
+class StatementRunner;
+
+/// The statements of a write command, as it has read them, and what is made of their results. The
+/// runner calls it, on one thread at a time.
+class WriteStatements {
+ public:
+  virtual ~WriteStatements() = default;
+  virtual size_t size() const = 0;
+  /// Whether Open and all statements are for a worker.
+  virtual bool NeedsWorker() const { return false; }
+  /// Attaches the commands to the runner, and opens those whose statements do not (open). Once.
+  virtual Result<void> Open(StatementRunner& runner) = 0;
+  /// How far the statements from `i` on are inserts that may share write units; else i + 1.
+  virtual size_t Until(size_t i) const = 0;
+  /// Statement `i`; if it is an insert, with those behind it up to `end`.
+  virtual WriteStatement At(size_t i, size_t end) = 0;
+
+  // What has become of them, in order; each is told of once. An error ends the command with it.
+  virtual Result<void> Replayed(size_t i, const StatementResult& before) = 0;
+  virtual void Inserted(size_t i, size_t count) = 0;
+  virtual void Done(size_t i, StatementOutcome outcome) = 0;
+  /// Whether the next one runs.
+  virtual Result<bool> Failed(size_t i, Error e) = 0;
+};
+
+/// Runs the statements of a write command one after another: each on the io thread if it can be
+/// done there at once, else on a worker, and the rest with it; with the bookkeeping of retryable
+/// writes, the command's journal wait, and the errors that end a whole command. insert, update,
+/// delete, findAndModify and bulkWrite come through it. Used by one coroutine; the session of a
+/// retryable write is held while the runner lives.
+class StatementRunner {
+ public:
+  explicit StatementRunner(CommandContext& ctx) : ctx_(ctx), retry_(ctx) {}
+  StatementRunner(const StatementRunner&) = delete;
+
+  /// The statements are staged into this unit, which outlives the command: nothing is committed,
+  /// and a statement that fails is taken back (WriteCommand::set_unit has what the unit must be).
+  /// Before Run.
+  void set_unit(WriteUnit* unit) { unit_ = unit; }
+  /// Runs them all. Errors: those that concern the whole command.
+  Awaitable<Result<void>> Run(WriteStatements& statements, const StatementIds& ids);
+
+  /// The command's statements come through this runner. From WriteStatements::Open.
+  void Attach(WriteCommand& command);
+  RetryableWrite& retry() { return retry_; }
+
+ private:
+  using Outcome = std::optional<Result<StatementOutcome>>;
+  bool SliceOver();
+  size_t End(const WriteStatements& statements, size_t i) const;
+  std::optional<Error> Refused(const WriteStatement& s) const;
+  /// Stages the statement here; nothing: a worker has to run it. Not blocking.
+  Outcome TryStage(const WriteStatement& s, WriteUnit& unit);
+  Result<void> BeforeCommit(const WriteStatement& s, WriteUnit& unit, const StatementOutcome& o);
+  /// What a staged statement comes to; nothing: a worker has to run it again. An error ends the
+  /// command.
+  Result<void> AfterCommit(const WriteStatement& s, Result<void> committed, Outcome* done);
+  // On a worker, to the end; blocking. Whether the next one runs.
+  Result<bool> RunBlocking(WriteStatements& statements, size_t i, size_t end);
+  Result<bool> InsertBlocking(WriteStatements& statements, const WriteStatement& s, size_t i,
+                              size_t end);
+  Result<StatementOutcome> RunOne(const WriteStatement& s);
+  Result<bool> Tell(WriteStatements& statements, const WriteStatement& s, size_t i, size_t end,
+                    Result<StatementOutcome> outcome);
+
+  CommandContext& ctx_;
+  RetryableWrite retry_;
+  WriteUnit* unit_ = nullptr;
+  int64_t slice_end_ = 0;
+  bool sync_ = false;  ///< something has been written that no journal wait has followed
+};
+
+}  // namespace mayfly
