@@ -7,6 +7,7 @@
 #include "replication/await.h"
 #include "replication/oplog.h"
 #include "storage/catalog/catalog_open.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 namespace {

@@ -6,6 +6,7 @@
 #include "replication/await.h"
 #include "replication/replica_set.h"
 #include "storage/catalog/catalog_open.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 namespace {
