@@ -44,11 +44,10 @@ class RWConcernDefaults {
   std::shared_ptr<const Values> values_ = std::make_shared<Values>();
 };
 
-/// The points in time that snapshot reads have begun at, kept for a while so that others, and the
-/// later batches of their cursors, can read at the same one. What a point shows stays in the store,
-/// also what was removed since: each is let go of when the window
-/// (minSnapshotHistoryWindowInSeconds) since it was taken is over, whoever reads there. Threads:
-/// any.
+/// The points in time of recent snapshot reads. They are kept for a while, so that other reads and
+/// later batches of cursors can use the same point. A point keeps the documents it shows in the
+/// store, also those that were removed since. It is released when its window
+/// (minSnapshotHistoryWindowInSeconds) ends, even if somebody still reads there. Threads: any.
 class SnapshotReads {
  public:
   /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when no
