@@ -141,8 +141,8 @@ struct ExpiryWaker {
   void Note(int64_t deadline) {
     if (deadline < wake_below.load(std::memory_order_acquire) && wake) wake();
   }
-  /// The states noted since the last call. They may have gone since with their index: whoever
-  /// follows a pointer must know from elsewhere that it lives, and clears `noted` before it reads
+  /// The states noted since the last call. An index and its state may be gone by now: follow a
+  /// pointer only if something else keeps the state alive, and clear `noted` before reading
   /// next_millis.
   std::vector<const ExpiryState*> TakeNoted() {
     std::lock_guard l(mutex_);
