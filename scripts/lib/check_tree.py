@@ -256,8 +256,9 @@ def headers():
 
         def compile(path):
             base = base_of(path)
-            begin = ["-include-pch", bases[base]] if base in ready else []
-            return clang(*begin, "-fsyntax-only", "-x", "c++", path)
+            if base in ready and clang("-include-pch", bases[base], "-fsyntax-only", "-x", "c++", path) is None:
+                return None
+            return clang("-fsyntax-only", "-x", "c++", path)
 
         for path, errors in zip(todo, pool.map(compile, todo)):
             if errors is None:
