@@ -272,7 +272,8 @@ def strangers(s, key, other_key):
         "lastHeartbeatMessage"
     ]
     check(
-        "key file" in text, f"a member that comes back with another key file is not reached, and it is said why: {text}"
+        "key file" in text,
+        f"a member that comes back with another key file is not reached, and the status says why: {text}",
     )
     s.primary().client.test.after.insert_one({"what": "a wrong key"})
     check(s.primary().client.admin.command("replSetGetStatus")["term"] == term, "it disturbs nobody")

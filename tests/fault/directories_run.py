@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Unusual data directories of members: disks that answer errors, kills while the log is trimmed, a restored older copy, a
-copy of another member's directory, a directory that was written to outside of its set, and the `local` database, which
-each member has for itself.
+"""Unusual data directories of members: disks that answer errors, kills while the log is trimmed, a restored older copy,
+a copy of another member's directory, a directory that was written to outside of its set, and the `local` database,
+which each member has for itself.
 
 Arguments name the parts to run; without any, all run. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N
 passed, N failed".

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Faults of single members, or of all members at once, under load: a rolling restart, slow and full disks, power lost on
-all members, a log that was trimmed while a member was away, clocks that jump. Checked afterwards: as in
+"""Faults of single members, or of all members at once, under load: a rolling restart, slow and full disks, power lost
+on all members, a log that was trimmed while a member was away, clocks that jump. Checked afterwards: as in
 replica_set_run.py. The last line says "N passed, N failed".
 """
 
