@@ -132,8 +132,8 @@ class IndexScanStage final : public PlanStage {
 /// Looks up the record of a key, and tests what the bounds could not.
 class FetchStage final : public PlanStage {
  public:
-  /// `wanted`: so many rows of the input will be asked for, and keys may be read ahead up to that
-  /// (INT64_MAX: all of them); 0: nobody knows.
+  /// `wanted`: how many rows the caller will read; keys may be read ahead up to that number.
+  /// INT64_MAX: all rows; 0: not known.
   FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted);
   void AddExamined(int64_t* keys, int64_t* docs) const override;
   const ResidualFilter* filter() const override { return &filter_; }

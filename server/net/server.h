@@ -43,8 +43,8 @@ class IoThread {
   /// Runs handlers until there are none to come, and reports each that takes more than so much of
   /// the processor (parameter ioThreadWatchdogMicros).
   void RunWatched(int64_t limit_micros);
-  /// How long one connection may go on while `yielding_` others wait for their turn: a round of all
-  /// of them should not take longer than one alone.
+  /// The turn of one connection in microseconds while `yielding_` others wait. All turns of a round
+  /// together should not take longer than one turn alone.
   int64_t SliceMicros() const { return kSliceMicros / (1 + yielding_); }
   static constexpr int64_t kSliceMicros = 500;
 
@@ -66,8 +66,8 @@ class IoThread {
   std::thread thread_;
 };
 
-/// Listens, hands sockets to io threads, keeps house (idle cursors, sessions), and ends it all in
-/// order.
+/// Listens, hands sockets to io threads, runs the periodic work (idle cursors, sessions), and shuts
+/// everything down in order.
 class Server {
  public:
   explicit Server(ServerContext& context);

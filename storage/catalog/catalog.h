@@ -12,8 +12,8 @@ namespace mayfly {
 
 class Storage;
 
-/// The catalog as it was at one moment; releasing the last one lets the past go. Threads: any. Not
-/// to outlive the catalog.
+/// The catalog as it was at one moment. The catalog forgets its past when the last moment is
+/// released. Threads: any. Must not outlive the catalog.
 class CatalogMoment {
  public:
   virtual ~CatalogMoment() = default;

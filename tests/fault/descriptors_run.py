@@ -133,7 +133,7 @@ def returned():
     failed = writer.many(60)
     check(
         failed is not None and failed.get("code") == 14031 and "file descriptors" in failed["errmsg"],
-        f"writes are refused, and why is said: {str(failed)[:300]}",
+        f"writes are refused, and the error says why: {str(failed)[:300]}",
     )
     held.sendall(ask)
     answer = held.recv(4096)

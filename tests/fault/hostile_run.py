@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A client that means harm, and another one that must not feel it.
+"""A hostile client, and a second client that must not be affected.
 
 Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and
 compressed; once, half, slowly or again and again. Meanwhile another client (a process of its own) finds and updates a
-document all the time. Looked at for each attack:
+document all the time. Checked for each attack:
 
   - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s), and with one whole,
     valid reply;

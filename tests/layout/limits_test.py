@@ -113,7 +113,7 @@ ROWS = {
     "what has come from": [("replication/engine.cc", "kMaxInboxBytes", M)],
     "copies that a donor": [("replication/data_copy.h", "kMost", 1)],
     "time of `$clusterTime`": [("server/dispatch/replication_gate.cc", "kMaxDriftSeconds", 24 * 3600)],
-    "moments that are kept": [
+    "points in time kept": [
         ("server/dispatch/replication_gate.h", "kMost", 1),
         ("server/dispatch/replication_gate.h", "kMostOfAll", 1),
     ],

@@ -49,9 +49,7 @@ TEST_CASE("A change that waits keeps new writers out and is let in when the last
   GateTable g;
   REQUIRE(g.LockShared(1, 0));
   std::atomic<bool> inside{false};
-  std::thread change([&] {
-    inside = g.LockExclusive(1, 10'000'000);
-  });
+  std::thread change([&] { inside = g.LockExclusive(1, 10'000'000); });
   while (g.LockShared(1, 0)) {  // until it waits
     g.UnlockShared(1);
     std::this_thread::yield();
