@@ -127,6 +127,7 @@ class Connection : public boost::intrusive::list_base_hook<> {
   size_t out_sent_ = 0;
   std::unique_ptr<RequestState> state_;
   ConnectionGate::Ticket ticket_;
+  bool member_ = false;                 ///< above the limit, and a member all the same
   std::shared_ptr<Connection*> alive_;  ///< of an extra connection, which others may end
 };
 

@@ -370,6 +370,45 @@ def slow_and_half():
     check(descriptors() <= before + 20, f"{descriptors()} descriptors, {before} before")
 
 
+def colliding(n):
+    """2^n strings of bytes that std::hash of this compiler's library gives the same number, whatever its seed."""
+    mask, mul = (1 << 64) - 1, 0xC6A4A7935BD1E995
+    inverse = pow(mul, -1, 1 << 64)
+
+    def forth(k):
+        k = k * mul & mask
+        return (k ^ k >> 47) * mul & mask
+
+    def back(k):
+        k = k * inverse & mask
+        return (k ^ k >> 47) * inverse & mask
+
+    parts = []
+    for i in range(n):
+        words = 0x4141414141414141 + i, 0x4242424242424242
+        parts.append([struct.pack("<QQ", *words), struct.pack("<QQ", *(back(forth(k) ^ 1 << 63) for k in words))])
+    return [b"".join(c) for c in itertools.product(*parts)]
+
+
+def bombs():
+    """60 connections send one message each, small on the wire and 32 MB unpacked."""
+    two = bson.encode({"a": "x" * 15_900_000})
+    body = bson.encode({"ping": 1, "$db": "admin"})
+    sequence = b"documents\0" + two + two
+    plain = struct.pack("<I", 0) + b"\0" + body + b"\1" + struct.pack("<i", 4 + len(sequence)) + sequence
+    packed = zlib.compress(plain, 9)
+    data = struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, len(plain), 2) + packed
+    sockets = [socket.create_connection(("127.0.0.1", proc.port), timeout=120) for _ in range(60)]
+    for s in sockets:
+        s.sendall(data)
+    wrong = None
+    for s in sockets:
+        if len(s.recv(16)) != 16:
+            wrong = "no answer"
+        s.close()
+    return wrong
+
+
 def costly_writes():
     """Small writes that cost much: expressions, validators, conditions, index keys; each by itself on the way on which
     plain ones are not put off."""
@@ -383,7 +422,12 @@ def costly_writes():
     run({"create": "v", "validator": {"$expr": {"$gt": [long, -1]}}})
     run({"insert": "v", "documents": [{"_id": 0}], "bypassDocumentValidation": True})
     run({"createIndexes": "k", "indexes": [{"key": {"a.b": 1, f"k{i}": 1}, "name": f"k{i}"} for i in range(63)]})
-    dear = {"_id": 1, "a": [{"b": i} for i in range(3000)]}
+    # As many keys as one document may have in all indexes, and some more.
+    dear, other, too_dear = (
+        {"_id": 1, "a": [{"b": i + part} for i in range(n)]} for n, part in ((1580, 0), (1580, 0.5), (3000, 0))
+    )
+    run({"drop": "groups"})
+    run({"insert": "groups", "documents": [{"s": bson.Binary(b"\0\0\0" + s)} for s in colliding(15)]})
     with Watcher() as w:
         attacked(w, "an update by a pipeline", ok(update([{"$set": {"x": long}}])))
         attacked(w, "let of an update", ok({**update({"$inc": {"i": 1}}), "let": {"v": long}}))
@@ -412,7 +456,20 @@ def costly_writes():
             "upsert with a validator",
             ok({"update": "v", "updates": [{"q": {"_id": 5}, "u": {"$inc": {"x": 1}}, "upsert": True}]}),
         )
-        attacked(w, "insert of many keys", ok({"insert": "k", "documents": [dear]}))
+        for _ in range(2):
+            attacked(w, "insert of many keys", ok({"insert": "k", "documents": [dear]}))
+            attacked(w, "update of many keys", ok({"update": "k", "updates": [{"q": {"_id": 1}, "u": other}]}))
+            attacked(w, "delete of many keys", ok({"delete": "k", "deletes": [{"q": {"_id": 1}, "limit": 1}]}))
+        refused = run({"insert": "k", "documents": [too_dear]})
+        check(refused["writeErrors"][0]["code"] == 201, f"190,000 keys: {refused}")
+        group = {
+            "aggregate": "groups",
+            "pipeline": [{"$group": {"_id": "$s"}}, {"$count": "n"}],
+            "cursor": {},
+            "maxTimeMS": 15_000,
+        }
+        attacked(w, "groups that std::hash takes for one", ok(group))
+        attacked(w, "compressed messages that unpack to much, at once", bombs)
 
     # Large inserts that a slow validator holds up do not hold up those of others.
     def slow():
