@@ -6,6 +6,7 @@
 #include "query/expression/operator.h"
 #include "query/expression/parse_work.h"
 #include "query/match/explain_mismatch.h"
+#include "query/update/positional.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/execution/inline_writes.h"
 #include "storage/catalog/namespace.h"
@@ -544,7 +545,7 @@ Result<UpdateResult> WriteCommand::Update(const UpdateStatement& s, bool want_do
           eval.root = l.doc;
           metadata.expire_at = l.expire_at;
           MAYFLY_TRY(bool matches, update && update->NeedsPosition()
-                                       ? match->MatchesWithPosition(l.doc, &eval, &position)
+                                       ? MatchForPosition(*match, *update, l.doc, &eval, &position)
                                        : match->Matches(l.doc, &eval));
           if (!matches) continue;
           std::string& next = scratch_.emplace_back();
