@@ -14,9 +14,11 @@
 namespace mayfly {
 namespace {
 
-/// New keys of one document in all indexes of its collection together. They are one commit, and
-/// nobody else's write goes on meanwhile.
+/// New keys of one document in all indexes of its collection together, but for those where it has
+/// one only: as many as there may be in one index. They are one commit, and nobody else's write
+/// goes on meanwhile.
 constexpr size_t kMaxNewKeys = 100'000;
+size_t ManyKeys(const KeySet& keys) { return keys.size() > 1 ? keys.size() : 0; }
 
 Error TooManyKeys(const CollectionInfo& coll, size_t keys) {
   return {ErrorCode::kCannotBuildIndexKeys,
@@ -230,7 +232,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     keys.Clear();
     if (!IsMaintained(index)) continue;
     MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
-    new_keys += keys.size();
+    new_keys += ManyKeys(keys);
     if (new_keys > kMaxNewKeys) [[unlikely]]
       return TooManyKeys(coll, new_keys);
     if (!index.unique && !index.prepare_unique) continue;
@@ -370,7 +372,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     (void)ExtractKeys(index, current.doc, &u.before[i]);
     MAYFLY_TRY(u.CheckShort());
     MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
-    new_keys += u.after[i].size();
+    new_keys += ManyKeys(u.after[i]);
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(u.after[i].size()));
     Result<void> unique = Ok();
@@ -387,8 +389,9 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     // Most of them may be there already.
     new_keys = 0;
     for (size_t i = 0; i < n; ++i)
-      DiffKeys(
-          u.before[i], u.after[i], [](size_t) {}, [&](size_t) { ++new_keys; });
+      if (ManyKeys(u.after[i]) > 0)
+        DiffKeys(
+            u.before[i], u.after[i], [](size_t) {}, [&](size_t) { ++new_keys; });
     if (new_keys > kMaxNewKeys) return TooManyKeys(coll, new_keys);
   }
   MAYFLY_TRY(impl_->StageRemovals(coll, record_id));
