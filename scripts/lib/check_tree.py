@@ -4,7 +4,8 @@
 scripts/lib/check_tree.py [--root FOLDER] [RULE…]       include length pages functions docstrings headers format
 
 include      a file includes only from the rooms that scripts/lib/rooms.txt allows its room
-length       lines of C++ have at most 100 columns (data in raw strings may be longer), a file 800 lines
+length       lines of C++ have at most 100 columns (data in raw strings may be longer); a file has at most 800 lines,
+             or says why: `long file: …` in its first 20 lines
 pages        lines of scripts and pages have at most 120 columns (tables, links and code samples may be longer)
 functions    a function has at most 100 lines, or says why: `// long function: …` in the line above it
 docstrings   a type at namespace level in a header has a comment above it
@@ -104,6 +105,8 @@ def length():
                 yield f"{path}:{n}: {len(line)} columns"
             for m in re.finditer(r'R"(\w*)\(|\)(\w*)"', line):
                 raw = m[0].startswith("R")
+    for path in cpp() + tracked("*.py", "*.js", "*.mjs"):
+        lines = (ROOT / path).read_text().split("\n")
         if len(lines) - 1 > FILE_LINES and "long file:" not in "\n".join(lines[:20]):
             yield f"{path}: {len(lines) - 1} lines"
 

@@ -48,6 +48,7 @@ BREACHES = [
     ("include", "scripts/lib/rooms.txt", CLEAN["scripts/lib/rooms.txt"] + "ttl: nothing\n", "a room that is none"),
     ("length", "server/columns.cc", "// " + "x" * 98 + "\n", "101 columns"),
     ("length", "server/lines.cc", "int x;\n" * 801, "801 lines"),
+    ("length", "tests/lines_run.py", "x = 1\n" * 801, "801 lines"),
     ("pages", "docs/page.md", "x" * 121 + "\n", "121 columns"),
     ("pages", "scripts/tool", "# " + "x" * 119 + "\n", "121 columns"),
     ("pages", "tests/a_test.py", "# " + "x" * 119 + "\n", "121 columns"),
