@@ -202,6 +202,7 @@ struct NodeInfo {
 /// What an engine is started with. The pointers are not owned. Sizes are bytes.
 struct ConsensusOptions {
   KvStore* kv = nullptr;            ///< outlives the engine
+  KvEnginePtr store;                ///< what kind it is: opens copies of it
   Clock* clock = nullptr;           ///< outlives the engine; ticks by its monotonic time
   StateMachine* machine = nullptr;  ///< outlives the engine
   std::string set_name;             ///< --replSet
@@ -332,6 +333,6 @@ Result<std::optional<ConsensusConfiguration>> ReadStoredConfiguration(KvStore& k
 Result<void> ForgetSet(KvStore& kv);
 /// Before Storage::Open: puts a copy that initial sync has completed in the place of the data
 /// directory's files. Safe to repeat after a crash at any point. True when it did.
-Result<bool> ApplyPendingResync(const std::string& data_directory);
+Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_directory);
 
 }  // namespace mayfly

@@ -89,8 +89,11 @@ class DataCopy {
   struct Progress {
     std::atomic<uint64_t> done{0}, total{0};
   };
-  DataCopy(std::string data_directory, std::string checkpoint, Progress& progress)
-      : root_(std::move(data_directory) + "/.resync"),
+  /// `store`: what kind of store is copied.
+  DataCopy(KvEnginePtr store, std::string data_directory, std::string checkpoint,
+           Progress& progress)
+      : store_(std::move(store)),
+        root_(std::move(data_directory) + "/.resync"),
         checkpoint_(std::move(checkpoint)),
         progress_(progress) {}
 
@@ -107,6 +110,7 @@ class DataCopy {
 
  private:
   Result<void> Begin();
+  const KvEnginePtr store_;
   const std::string root_, checkpoint_;
   Progress& progress_;
 };

@@ -6,7 +6,7 @@
 #include "replication/await.h"
 #include "replication/repl_config_size.h"
 #include "replication/replica_set.h"
-#include "storage/storage_impl.h"
+#include "storage/catalog/catalog_open.h"
 
 namespace mayfly {
 namespace {
@@ -309,7 +309,7 @@ Result<void> ReplicaSet::SetRetention(Operation& op, std::optional<uint64_t> byt
     log_max_bytes_ = *bytes;
     auto resized = std::make_shared<CollectionInfo>(*oplog_);
     SetOplogBytes(*resized, *bytes);
-    storage_.impl().catalog->ReplaceSource(oplog_, resized);
+    storage_.member_catalog().ReplaceSource(oplog_, resized);
     oplog_ = std::move(resized);
   }
   if (hours) log_min_hours_ = *hours;

@@ -225,13 +225,13 @@ void LogStart(Log& log, const ServerConfig& config) {
 }
 
 StorageOptions MakeStorageOptions(const ServerConfig& config, Clock& clock, Log& log,
-                                  void* rocksdb_env) {
+                                  KvEnginePtr engine) {
   StorageOptions o;
   o.path = config.db_path;
   o.cache_bytes = config.cache_bytes;
   o.sync_interval_ms = config.sync_interval_ms;
   o.clock = &clock;
-  o.rocksdb_env = rocksdb_env;
+  o.engine = std::move(engine);
   o.compile_filter = [&clock](BsonView filter, bool for_index) {
     return CompileRecordFilter(filter, for_index, &clock);
   };
@@ -349,11 +349,12 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     if (!set) return Fail(*log, kExitBadOptions, "Bad --setParameter", set.error());
   }
 
-  auto resynced = ApplyPendingResync(config.db_path);
+  const KvEnginePtr engine = MakeRocksEngine(rocksdb_env);
+  auto resynced = ApplyPendingResync(*engine, config.db_path);
   if (!resynced)
     return Fail(*log, kExitDataDirectory, "Cannot put a copy of the set's data in place",
                 resynced.error());
-  auto storage = Storage::Open(MakeStorageOptions(config, clock, *log, rocksdb_env));
+  auto storage = Storage::Open(MakeStorageOptions(config, clock, *log, engine));
   if (!storage)
     return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
   context.set_storage(storage.value().get());

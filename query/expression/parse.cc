@@ -6,7 +6,7 @@
 #include "query/expression/operator.h"
 #include "query/expression/parse_work.h"
 #include "query/expression/readable.h"
-#include "query/expression/utf8.h"
+#include "query/expression/utf8_positions.h"
 #include "storage/operation.h"
 
 namespace mayfly {

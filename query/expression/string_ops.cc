@@ -6,7 +6,7 @@
 #include "query/expression/convert.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
-#include "query/expression/utf8.h"
+#include "query/expression/utf8_positions.h"
 
 namespace mayfly {
 namespace {

@@ -564,7 +564,7 @@ Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
     return Bad("$lookup with a 'let' argument must also specify 'pipeline'");
   if (!has_from && !lookup.pipeline)
     return Bad("missing 'from' option to $lookup stage specification: " + ValueText(spec));
-  if (has_from) lookup.namespaces.insert(p.context.options.db + "." + lookup.from);
+  if (has_from) lookup.namespaces.insert(JoinNamespace(p.context.options.db, lookup.from));
   if (lookup.pipeline) {
     // Checked now, with variables that have no values yet; parsed for each set of values when it
     // runs.

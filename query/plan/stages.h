@@ -7,7 +7,7 @@
 
 #include "protocol/seeded_hash.h"
 #include "query/plan/index_bounds.h"
-#include "query/plan/stage.h"
+#include "query/plan/plan_stage.h"
 #include "query/sort/sorter.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/read/fetch_many.h"
@@ -61,7 +61,7 @@ class RecordScanStage final : public PlanStage {
   /// Whether the record it stands at must still be there after a pause: in a capped collection
   /// others may have gone with it, behind which the scan would go on.
   bool KeepsPosition() const {
-    return ctx_.coll->capped && started_ && !finished_ && kind_ == Kind::kCollection;
+    return ctx_.coll->capped() && started_ && !finished_ && kind_ == Kind::kCollection;
   }
   Result<bool> NextRecord();
   void BuildRanges();

@@ -33,9 +33,9 @@ CHECKS = (
     "ValidateNewNamespace(",
     "ValidateDatabaseName(",
     "CheckIndexName(",
-    "MakeNamespace(",
     "CheckVariableName(",
     "ParseOnExpire(",
+    "OpenCollection(",
     "BeforeNul(",
 )
 NAMESPACE_CHECKS = (
@@ -43,9 +43,9 @@ NAMESPACE_CHECKS = (
     "ValidateNewNamespace(",
     "ValidateDatabaseName(",
     "CheckIndexName(",
-    "MakeNamespace(",
     "CheckName(",
     "ParseOnExpire(",
+    "OpenCollection(",
 )
 SOURCE = r"(?:[\w.\->\[\]()\"]*\.String\(\)|\*?\b\w+\.(?:String|StringOr|OptString)\(\s*\"[^\"]*\"[^()]*\))"
 NAMED = re.compile(

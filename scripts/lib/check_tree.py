@@ -3,7 +3,8 @@
 
 scripts/lib/check_tree.py [--root FOLDER] [RULE…]       include length pages functions docstrings headers format
 
-include      a file includes only from the rooms that scripts/lib/rooms.txt allows its room
+include      a file includes only from the rooms that scripts/lib/rooms.txt allows its room, and no …_impl.h of
+             another layer
 length       lines of C++ have at most 100 columns (data in raw strings may be longer); a file has at most 800 lines,
              or says why: `long file: …` in its first 20 lines
 pages        lines of scripts and pages have at most 120 columns (tables, links and code samples may be longer)
@@ -61,6 +62,9 @@ def include():
     rooms = {name.strip(): below.split() for name, below in direction}
 
     def room(path):
+        for alone in (path, path.rsplit(".", 1)[0]):
+            if alone in rooms:
+                return alone
         folder = path.rsplit("/", 1)[0]
         while folder and folder not in rooms:
             folder = folder.rsplit("/", 1)[0] if "/" in folder else ""
@@ -92,6 +96,8 @@ def include():
             m = re.match(r'#include "([^"]+)"', line)
             if m and (ROOT / m[1]).exists() and room(m[1]) not in may:
                 yield f"{path}:{n}: {mine} includes {m[1]}, of {room(m[1]) or 'no room'}"
+            elif m and m[1].endswith("_impl.h") and m[1].split("/")[0] != path.split("/")[0]:
+                yield f"{path}:{n}: {m[1]} is for {m[1].split('/')[0]}/ alone"
 
 
 # --- length -----------------------------------------------------------------------------------------------------------

@@ -23,9 +23,9 @@ Result<void> ExplainWrite(CommandContext& ctx, std::string_view db, std::string_
   std::string ns = JoinNamespace(db, collection);
   QuerySpec spec;
   spec.coll = server.storage().catalog().Find(db, collection);
-  if (spec.coll && spec.coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + ns + " is a view, not a collection"};
+  if (spec.coll) {
+    MAYFLY_TRY(CheckUse(*spec.coll, CollectionUse::kExplain));
+  }
   spec.ns = ns;
   spec.filter = filter;
   spec.sort = sort;
@@ -71,7 +71,7 @@ Result<void> ExplainFind(const Explained& e) {
   MAYFLY_TRY(FindArgs a, ParseFind(e.command));
   MAYFLY_TRY(ValidateNamespace(e.command.db, a.collection));
   CollectionInfoPtr coll = e.storage().catalog().Find(e.command.db, a.collection);
-  if (coll && coll->is_view) {
+  if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
     AggregateSpec spec;
     spec.db = e.command.db;
@@ -124,7 +124,7 @@ Result<void> ExplainCount(const Explained& e) {
   MAYFLY_TRY(CountArgs a, ParseCount(e.command));
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   QuerySpec spec = ExplainedQuery(e, ns, a.query, a.hint);
-  if (spec.coll && spec.coll->is_view)
+  if (spec.coll && spec.coll->is_view())
     return ExplainOnView(e, a.collection, a.ToPipeline(), a.hint);
   spec.skip = a.skip;
   spec.limit = a.limit;
@@ -139,7 +139,7 @@ Result<void> ExplainDistinct(const Explained& e) {
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(e.command));
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   const QuerySpec spec = ExplainedQuery(e, ns, a.query, a.hint);
-  if (spec.coll && spec.coll->is_view)
+  if (spec.coll && spec.coll->is_view())
     return ExplainOnView(e, a.collection, a.ToPipeline(), a.hint);
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(e.storage(), e.ctx.op, spec, a.key));

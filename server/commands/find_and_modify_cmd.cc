@@ -3,6 +3,7 @@
 #include "server/commands/find_and_modify.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/execution/statement_runner.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -203,7 +204,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   MAYFLY_CO_TRY(const FindAndModifyArgs a, ParseFindAndModify(req, ctx.op.now));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "command";
-    r.ns = std::string(req.db) + "." + std::string(a.collection);
+    r.ns = JoinNamespace(req.db, a.collection);
   });
   ctx.server.metrics().opcounters.command.Add();
   WriteCommand command(ctx.server, ctx.op, req.db, a.collection);

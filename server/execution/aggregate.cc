@@ -108,7 +108,7 @@ class Environment final : public PipelineEnvironment {
                                                std::unique_ptr<PlanExecutor>* taken) {
     MAYFLY_TRY(CollectionInfoPtr coll,
                FindCollection(server_.storage().catalog(), op, db, collection));
-    if (coll && coll->is_view) {
+    if (coll && coll->is_view()) {
       if (depth >= kMaxViewDepth)
         return Error{ErrorCode::kViewDepthLimitExceeded,
                      "View depth limit exceeded; maximum depth is 20"};
@@ -153,7 +153,7 @@ class Environment final : public PipelineEnvironment {
                   std::string_view field) override {
     CollectionInfoPtr coll = server_.storage().catalog().Find(db, collection);
     if (!coll) return false;
-    if (coll->is_view || (field == "_id" && !coll->capped)) return true;
+    if (coll->is_view() || (field == "_id" && !coll->capped())) return true;
     for (const IndexInfoPtr& i : coll->indexes)
       if (i->state == IndexState::kReady && !i->hidden && !i->has_partial_filter && !i->sparse &&
           i->fields[0].path == field)
@@ -177,13 +177,8 @@ class Environment final : public PipelineEnvironment {
     AbandonOut();
     Catalog& catalog = server_.storage().catalog();
     MAYFLY_TRY(ValidateNewNamespace(db, collection));
-    CollectionInfoPtr old = catalog.Find(db, collection);
-    if (old && old->is_view)
-      return Error{ErrorCode::kCommandNotSupportedOnView,
-                   "Namespace " + old->ns + " is a view, not a collection"};
-    if (old && old->capped)
-      return Error{LocationCode(17152),
-                   "namespace '" + old->ns + "' is capped so it can't be used for $out"};
+    MAYFLY_TRY(CollectionInfoPtr old,
+               OpenCollection(catalog, db, collection, CollectionUse::kReplace));
     CollectionInfo temporary;
     if (old) temporary = *old;
     temporary.db = db;
@@ -424,7 +419,7 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
   size_t bytes_of_all = 0;
   for (int depth = 0;; ++depth) {
     MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, op, db, r.collection));
-    if (!coll || !coll->is_view) break;
+    if (!coll || !coll->is_view()) break;
     if (depth >= kMaxViewDepth)
       return Error{ErrorCode::kViewDepthLimitExceeded,
                    "View depth limit exceeded; maximum depth is " + std::to_string(kMaxViewDepth)};

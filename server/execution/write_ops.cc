@@ -80,11 +80,7 @@ WriteCommand::WriteCommand(ServerContext& server, Operation& op, std::string_vie
 Result<void> WriteCommand::Open() {
   coll_ = storage_.catalog().Find(db_, collection_);
   if (!coll_) return ValidateNewNamespace(db_, collection_);
-  if (coll_->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + coll_->ns + " is a view, not a collection"};
-  if (coll_->source || (coll_->unreplicated && coll_->ns == "local.system.replset"))
-    return Error{ErrorCode::kInvalidNamespace, "cannot write to '" + coll_->ns + "'"};
+  MAYFLY_TRY(CheckUse(*coll_, CollectionUse::kWrite));
   if (collection_ == "system.profile" || collection_ == "system.views")
     return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll_->ns};
   return Ok();
@@ -403,7 +399,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
                                                                  WriteUnit& unit) {
   BsonValue id;
   size_t compares = 0;
-  if (!coll_ || s.multi || coll_->capped || HasValidator() || !MayUpdateInline(s, &compares) ||
+  if (!coll_ || s.multi || coll_->capped() || HasValidator() || !MayUpdateInline(s, &compares) ||
       !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   Result<std::unique_ptr<mayfly::Update>> update = ParseUpdate(s);
@@ -467,7 +463,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
 std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatement& s,
                                                             WriteUnit& unit) {
   BsonValue id;
-  if (!coll_ || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
+  if (!coll_ || coll_->capped() || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   WriteUnit::Locked locked;
   const std::optional<Result<bool>> found = LockCurrent(id, false, unit, &locked);

@@ -130,7 +130,7 @@ class WriteCommand {
 
   /// After commits of inserts: wakes tailable cursors.
   void NotifyInserted() {
-    if (coll_ && coll_->capped) server_.notifier().Notify(coll_->id);
+    if (coll_ && coll_->capped()) server_.notifier().Notify(coll_->id);
   }
 
  private:

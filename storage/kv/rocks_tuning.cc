@@ -171,9 +171,10 @@ RocksMemory MakeRocksMemory(uint64_t cache_bytes, const std::string& path) {
   return m;
 }
 
-rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemory& memory) {
+rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
+                                 const RocksMemory& memory) {
   rocksdb::DBOptions o;
-  o.env = options.env ? static_cast<rocksdb::Env*>(options.env) : rocksdb::Env::Default();
+  o.env = env;
   o.create_if_missing = true;
   o.create_missing_column_families = true;
   o.paranoid_checks = true;

@@ -32,7 +32,8 @@ class ManyInOrder {
   ManyInOrder(const ManyInOrder&) = delete;
 };
 
-rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemory& memory);
+rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
+                                 const RocksMemory& memory);
 rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory);
 
 }  // namespace mayfly

@@ -3,7 +3,8 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/storage.h"
+#include "storage/core/open_storage.h"
+#include "storage/read/read_view.h"
 
 namespace mayfly {
 

@@ -14,7 +14,7 @@ namespace mayfly {
 class Catalog;
 class CatalogMoment;
 class Operation;
-class OwnWrites;
+class Overlay;
 class ReadPoint;
 class Storage;
 class WriteUnit;
@@ -38,7 +38,7 @@ class ReadView {
   /// This view with what `unit` has changed up to now. What it changes later is not seen by the
   /// copy, so that a statement that writes does not meet its own writes. The unit need not outlive
   /// the view: reads then fail with InternalError 1.
-  ReadView With(WriteUnit& unit) const;
+  ReadView With(WriteUnit& unit) const;  // storage/write/own_writes.cc
 
   /// Null: now.
   const KvSnapshotPtr& snapshot() const { return snapshot_; }
@@ -92,7 +92,7 @@ class ReadView {
   KvSnapshotPtr snapshot_;
   std::shared_ptr<const CatalogMoment> catalog_;
   std::shared_ptr<ReadPoint> point_;
-  std::shared_ptr<OwnWrites> own_;
+  std::shared_ptr<Overlay> own_;
   uint32_t own_until_ = 0;  ///< what the unit numbered higher is not seen
 };
 using ReadViewPtr = std::shared_ptr<const ReadView>;

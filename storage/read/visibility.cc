@@ -14,8 +14,8 @@ namespace mayfly {
 
 const char* WhyNotTtlRule(const CollectionInfo& coll, const IndexInfo& index) {
   if (index.fields.size() != 1) return "the key has more than one field";
-  if (!index.fields[0].special.empty()) return "a special index type has no order of time";
-  if (coll.capped) return "the collection is capped";
+  if (!index.kind->in_value_order) return "a special index type has no order of time";
+  if (coll.capped()) return "the collection is capped";
   return nullptr;
 }
 
@@ -49,7 +49,7 @@ void Visibility::AddRules(const ExpiryPolicy& policy) {
     if (!earlier_ && state.Earliest() > SaturatingDeadline(now_.millis, -seconds)) return;
     if (policy.RuleActive(coll, index)) rules_.push_back({index, seconds});
   };
-  if (by_default && coll.clustered && coll.expire_after_seconds)
+  if (by_default && coll.clustered() && coll.expire_after_seconds)
     add(nullptr, *coll.expiry, *coll.expire_after_seconds);
   for (const IndexInfoPtr& i : coll.indexes) {
     if (!i->expire_after_seconds || i->state != IndexState::kReady) continue;

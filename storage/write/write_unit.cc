@@ -5,10 +5,10 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_check.h"
 #include "protocol/extended_json.h"
-#include "storage/expiry/archive.h"
-#include "storage/expiry/tombstone.h"
+#include "storage/write/archive.h"
 #include "storage/write/capped.h"
 #include "storage/write/document_diff.h"
+#include "storage/write/tombstone.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
@@ -140,10 +140,6 @@ void AppendShellValue(BsonValue v, std::string& out) {
   }
 }
 
-Error DamagedRecord(const CollectionInfo& coll) {
-  return {ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
-}
-
 /// Whether no field of the index can have changed: the top-level elements its paths start in are
 /// the same bytes.
 bool FieldsUnchanged(const IndexInfo& index, BsonView before, BsonView after) {
@@ -196,7 +192,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   u.record_key.clear();
   int64_t sequence = 0;
   std::vector<Locked> victims;
-  if (coll.capped) {
+  if (coll.capped()) {
     // One unit at a time adds to a capped collection: its order is the order of commits, and who
     // follows its tail never has a record appear behind it.
     u.record_key = IdPrefix(coll.id);
@@ -218,7 +214,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
       MAYFLY_TRY(bool gone, u.RemoveIfExpired(*this, coll, u.record_key, own));
       if (!gone)
         return DuplicateKeyError(
-            coll, coll.clustered ? std::string_view(coll.clustered_index_name) : "_id_",
+            coll, coll.clustered() ? std::string_view(coll.clustered_index_name) : "_id_",
             BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }),
             BuildBson([&](BsonBuilder& b) { b.Append("_id", id); }));
     }
@@ -230,7 +226,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     const IndexInfo& index = *coll.indexes[i];
     KeySet& keys = u.after[i];
     keys.Clear();
-    if (!IsMaintained(index)) continue;
+    if (!index.kind->maintained()) continue;
     MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
     new_keys += ManyKeys(keys);
     if (new_keys > kMaxNewKeys) [[unlikely]]
@@ -255,7 +251,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     if (keys.multikey()) u.StageMultikey(index, keys.multikey());
   }
   u.StageDeadlineChange(coll, u.record_key, std::nullopt, expire_at);
-  if (coll.clustered && id.IsDate())
+  if (coll.clustered() && id.IsDate())
     u.expiry_notes.push_back(
         {coll.expiry.get(), id.Date().millis,
          SaturatingDeadline(id.Date().millis,
@@ -366,7 +362,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     const IndexInfo& index = *coll.indexes[i];
     u.before[i].Clear();
     u.after[i].Clear();
-    if (!IsMaintained(index)) continue;
+    if (!index.kind->maintained()) continue;
     if (!index.has_partial_filter && FieldsUnchanged(index, current.doc, next)) continue;
     // What cannot be indexed (it came before the index) has no entries to remove.
     (void)ExtractKeys(index, current.doc, &u.before[i]);
@@ -442,7 +438,7 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
   for (size_t i = 0; i < n; ++i) {
     u.before[i].Clear();
     u.after[i].Clear();
-    if (IsMaintained(*coll.indexes[i]))
+    if (coll.indexes[i]->kind->maintained())
       (void)ExtractKeys(*coll.indexes[i], current.doc, &u.before[i]);
     MAYFLY_TRY(u.CheckShort());
   }
@@ -561,7 +557,7 @@ void WriteUnit::Impl::StageTombstone(const CollectionInfo& coll, std::string_vie
   index_key.clear();
   index_value.clear();
   AppendTombstoneKey(op->now, coll.id, index_key);
-  if (coll.capped)
+  if (coll.capped())
     EncodeKeyValue(id, false, index_key);
   else
     index_key.append(RecordIdOf(record_key));

@@ -10,33 +10,13 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "storage/catalog/catalog_types.h"
+#include "storage/expiry/delete_cause.h"
 #include "storage/kv/kv.h"
 #include "storage/operation.h"
 
 namespace mayfly {
 
 class Storage;
-
-/// Why a document goes. Carried to the log entry and the tombstone.
-enum class DeleteReason : uint8_t {
-  kDeleted = 0,
-  kExpiredTtlIndex = 1,
-  kExpiredDocument = 2,
-  kExpiredClustered = 3,
-  kCapped = 4
-};
-
-/// The reason with what a tombstone and a log entry say of it.
-struct DeleteCause {
-  DeleteCause() = default;
-  DeleteCause(DeleteReason r) : reason(r) {}  // NOLINT: a reason alone is a cause
-  DeleteReason reason = DeleteReason::kDeleted;
-  uint32_t index = 0;  ///< kExpiredTtlIndex: its id
-  Instant deadline{};  ///< of an expiry: since when it was due
-  bool expired() const {
-    return reason >= DeleteReason::kExpiredTtlIndex && reason <= DeleteReason::kExpiredClustered;
-  }
-};
 
 /// Everything one command (or one batch of it) changes: documents, index entries, counters, catalog
 /// rows and, on a replica set, log entries. It holds its locks, sees its own writes, and commits as

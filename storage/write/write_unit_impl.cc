@@ -242,8 +242,7 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
     if (own->head_size == kMaxRecordHeader) l.expire_at = LoadTime64(own->head_data + 1);
   } else {
     l.pinned = std::move(pinned);
-    if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at))
-      return Error{ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
+    if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at)) return DamagedRecord(coll);
   }
   // What marks do not know yet: a unit of several statements may have written it itself.
   const ReadView view = own_writes ? ReadView().With(unit) : ReadView();
@@ -289,9 +288,7 @@ Result<void> WriteUnit::Impl::CheckUnique(WriteUnit* unit, const CollectionInfo&
     if (found) {
       std::string_view owner_id, ignored;
       if (!DecodeUniqueIndexValue(own ? own->tail() : pinned.view(), &owner_id, &ignored))
-        return Error{ErrorCode::kInternalError, "damaged entry in index " + index.name + " of " +
-                                                    coll.ns +
-                                                    ": run validate, then drop and build it again"};
+        return DamagedEntry(coll, index);
       if (owner_id != record_id) {
         std::string owner(owner_id);
         pinned.Reset();

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "storage/catalog/index_keys.h"
+#include "storage/core/lock_table.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/read/own_writes.h"
-#include "storage/storage_impl.h"
-#include "storage/write/lock_table.h"
+#include "storage/write/own_writes.h"
 #include "storage/write/write_unit.h"
 
 namespace mayfly {

@@ -36,8 +36,8 @@ ROWS = {
         ("storage/catalog/namespace.h", "kMaxDatabaseName", 1),
         ("storage/catalog/namespace.h", "kMaxNamespace", 1),
     ],
-    "indexes of a collection": [("storage/catalog/catalog_indexes.cc", "kMaxIndexes", 1)],
-    "fields of an index": [("storage/catalog/catalog_format.h", "kMaxIndexFields", 1)],
+    "indexes of a collection": [("storage/schema/catalog_indexes.cc", "kMaxIndexes", 1)],
+    "fields of an index": [("storage/catalog/index_kind.h", "kMaxIndexFields", 1)],
     "indexes in one": [("server/commands/create_indexes_cmd.cc", "kMaxSpecs", 1)],
     "keys of one document": [
         ("storage/catalog/index_keys.h", "kMaxKeysPerDocument", 1),
@@ -72,7 +72,7 @@ ROWS = {
     "path of a projection": [("query/projection/projection_parse.cc", "kMaxPathParts", 1)],
     "explain |": [
         ("query/plan/index_bounds.h", "kMaxExplained", K),
-        ("query/plan/stage.cc", "kMaxExplained", K),
+        ("query/plan/plan_stage.cc", "kMaxExplained", K),
         ("query/plan/explain.cc", "kMaxQuery", M),
     ],
     "a value that": [("query/expression/operator.h", "kMaxValueBytes", M)],
@@ -91,7 +91,7 @@ ROWS = {
         ("server/base/session_registry.h", "kMaxClientSessions", 1),
     ],
     "ids in one command": [("server/base/session_registry.h", "kMaxIds", 1)],
-    "a line of the log": [("server/base/log_format.cc", "kMaxAttributeBytes", K)],
+    "a line of the log": [("server/base/log_lines.cc", "kMaxAttributeBytes", K)],
     "`system.profile`": [
         ("server/dispatch/profiler.cc", "kProfileBytes", MB),
         ("server/dispatch/profiler.cc", "kMaxQueue", 1),

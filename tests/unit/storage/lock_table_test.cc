@@ -1,4 +1,4 @@
-#include "storage/write/lock_table.h"
+#include "storage/core/lock_table.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

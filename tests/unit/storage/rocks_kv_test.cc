@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 std::unique_ptr<KvStore> MustOpen(const std::string& path) {
-  RocksKvOptions o;
+  KvOptions o;
   o.path = path;
   o.cache_bytes = 16 << 20;
   auto kv = OpenRocksKv(o);
@@ -22,7 +22,7 @@ std::unique_ptr<KvStore> MustOpen(const std::string& path) {
   return std::move(kv.value());
 }
 Error MustFail(const std::string& path) {
-  RocksKvOptions o;
+  KvOptions o;
   o.path = path;
   o.cache_bytes = 16 << 20;
   auto kv = OpenRocksKv(o);

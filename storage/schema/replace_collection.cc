@@ -1,7 +1,7 @@
-#include "storage/catalog/replace_collection.h"
+#include "storage/schema/replace_collection.h"
 
-#include "storage/catalog/catalog_impl.h"
-#include "storage/storage_impl.h"
+#include "storage/core/storage_impl.h"
+#include "storage/schema/catalog_impl.h"
 
 namespace mayfly {
 

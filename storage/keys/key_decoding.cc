@@ -4,7 +4,6 @@
 #include <string>
 
 #include "protocol/decimal128.h"
-#include "storage/expiry/expiry_state.h"
 #include "storage/keys/key_classes.h"
 #include "storage/keys/key_encoding.h"
 

@@ -11,7 +11,7 @@
 #include "protocol/seeded_hash.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/catalog/catalog_open.h"
-#include "storage/catalog/garbage.h"
+#include "storage/schema/garbage.h"
 #include "storage/write/write_unit.h"
 
 namespace mayfly {
@@ -57,7 +57,7 @@ class CatalogImpl final : public OpenedCatalog {
                       std::string_view to_collection, bool drop_target, const Uuid* uuid) override {
     return Rename(op, from, to_db, to_collection, drop_target, uuid, {});
   }
-  /// storage/catalog/replace_collection.h.
+  /// storage/schema/replace_collection.h.
   Result<void> ReplaceBy(Operation& op, const CollectionInfo& target, const CollectionInfo& by,
                          const std::function<Result<void>()>& fill) {
     return Rename(op, by, target.db, target.name, true, nullptr, fill);
@@ -110,6 +110,20 @@ class CatalogImpl final : public OpenedCatalog {
   struct Replacement {
     CollectionInfoPtr before, after;
   };
+
+  // --- Load, row by row of Keyspace::kCatalog
+  /// What one part of it finds out for the next.
+  struct LoadedIds {
+    uint32_t highest = 0, highest_local = kFirstLocalId - 1;  ///< ids in use
+    std::unordered_map<uint32_t, const IndexInfo*> indexes;
+  };
+  Result<void> LoadCollections(KvStore& kv, LoadedIds* ids);
+  Result<void> LoadCounters(KvStore& kv, const CollectionInfo& coll);
+  /// The head of each collection's queue of deadlines: one seek for each that has any.
+  Result<void> LoadDeadlines(KvStore& kv);
+  Result<void> LoadSettings(KvStore& kv);
+  Result<void> LoadMultikey(KvStore& kv, const LoadedIds& ids);
+  Result<void> LoadNextIds(KvStore& kv, const LoadedIds& ids);
 
   class Moment;
   Result<CollectionInfoPtr> FindAt(uint64_t version, std::string_view db,

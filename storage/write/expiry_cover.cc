@@ -1,4 +1,4 @@
-#include "storage/expiry/expiry_cover.h"
+#include "storage/write/expiry_cover.h"
 
 #include "protocol/value.h"
 #include "storage/keys/key_encoding.h"

@@ -1,4 +1,4 @@
-#include "storage/expiry/archive.h"
+#include "storage/write/archive.h"
 
 #include "protocol/bson_builder.h"
 #include "storage/catalog/namespace.h"
@@ -38,7 +38,7 @@ std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll) {
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog,
                                                    std::string_view db, std::string_view name,
                                                    bool new_collection) {
-  const std::string ns = std::string(db) + "." + std::string(name);
+  const std::string ns = JoinNamespace(db, name);
   auto type = [](std::string_view field, BsonValue got, const char* expected) {
     return Error{ErrorCode::kTypeMismatch,
                  "BSON field '" + std::string(field) + "' is the wrong type '" +
@@ -81,20 +81,16 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   if (!to_coll.IsString()) return type("onExpire.into.coll", to_coll, "string");
   ArchiveTarget target{std::string(to_db.String()), std::string(to_coll.String())};
   MAYFLY_TRY(ValidateNamespace(target.db, target.collection));
-  const std::string to = target.db + "." + target.collection;
+  const std::string to = JoinNamespace(target.db, target.collection);
   if (to == ns) return invalid("onExpire cannot archive " + ns + " into itself");
   if (target.collection.starts_with("system.") || target.db == "admin" || target.db == "config" ||
       target.db == "local")
     return invalid("onExpire cannot archive into the system's " + to);
-  CollectionInfoPtr at = catalog.Find(target.db, target.collection);
-  if (!at && new_collection) return std::optional(std::move(target));
-  if (!at)
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "onExpire cannot archive into " + to + ": it does not exist; create it first"};
-  if (at->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "onExpire cannot archive into the view " + to};
-  if (at->capped)
+  if (new_collection && !catalog.Find(target.db, target.collection))
+    return std::optional(std::move(target));
+  MAYFLY_TRY(CollectionInfoPtr at,
+             OpenCollection(catalog, target.db, target.collection, CollectionUse::kArchiveInto));
+  if (at->capped())
     return invalid("onExpire cannot archive into " + to +
                    ": it is capped and would drop documents");
   if (LeadsTo(catalog, ArchiveTargetOf(*at), db, name))
@@ -109,15 +105,15 @@ std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll) {
   if (!target) return {};
   const CollectionInfoPtr into = catalog.Find(target->db, target->collection);
   if (!into) return "it does not exist";
-  if (into->is_view) return "it is a view";
-  if (into->capped) return "it is capped";
+  if (into->is_view()) return "it is a view";
+  if (into->capped()) return "it is capped";
   return {};
 }
 
 Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
                                    std::string_view db, std::string_view name) {
   if (!LeadsTo(catalog, ArchiveTargetOf(coll), db, name)) return Ok();
-  const std::string ns = std::string(db) + "." + std::string(name);
+  const std::string ns = JoinNamespace(db, name);
   return Error{ErrorCode::kGraphContainsCycle,
                "cannot rename " + coll.ns + " to " + ns +
                    ": its onExpire archives documents that would come back to " + ns +
@@ -135,7 +131,7 @@ Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const C
   };
   CollectionInfoPtr into = u.storage->catalog->Find(target.db, target.collection);
   if (!into) return refuse("does not exist");
-  if (into->is_view || into->capped || into->id == from.id) return refuse("takes no documents");
+  if (into->is_view() || into->capped() || into->id == from.id) return refuse("takes no documents");
   // The caller may be in the middle of another document of this unit.
   std::vector<KeySet> before = std::move(u.before), after = std::move(u.after);
   std::string record_key = std::move(u.record_key), index_key = std::move(u.index_key);

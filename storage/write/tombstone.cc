@@ -1,7 +1,8 @@
-#include "storage/expiry/tombstone.h"
+#include "storage/write/tombstone.h"
 
+#include "storage/core/open_storage.h"
+#include "storage/expiry/expiry_policy.h"
 #include "storage/keys/key_encoding.h"
-#include "storage/storage.h"
 
 namespace mayfly {
 namespace {

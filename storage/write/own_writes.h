@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "storage/kv/kv.h"
+#include "storage/read/overlay.h"
 #include "storage/write/write_unit.h"
 
 namespace mayfly {
@@ -14,15 +15,17 @@ namespace mayfly {
 /// of the unit can read what earlier ones have changed. Takes up what was staged since when it is
 /// asked, which costs the logarithm of their number each. Made by WriteUnit::own_writes.
 /// Threads: one at a time, the unit's. Closed when its unit is committed or destroyed.
-class OwnWrites {
+class OwnWrites final : public Overlay, public std::enable_shared_from_this<OwnWrites> {
  public:
   explicit OwnWrites(WriteUnit::Impl& unit) : unit_(&unit) {}
 
-  enum class State : uint8_t { kUnknown, kAbsent, kPresent };  ///< kUnknown: ask the store
-  /// The newest version of the key that is numbered at most `until`. The value is *head and *tail
-  /// together; they live as long as the unit.
   State Find(Keyspace ks, std::string_view key, uint32_t until, std::string_view* head,
-             std::string_view* tail);
+             std::string_view* tail) override;
+  std::unique_ptr<KvIterator> Over(std::unique_ptr<KvIterator> base, uint32_t until, Keyspace ks,
+                                   std::string_view lower, std::string_view upper) override;
+  uint64_t Multikey(const IndexInfo& index) const override;
+  int64_t Documents(const CollectionInfo& coll) const override;
+  bool Deadlines(const CollectionInfo& coll) const override;
   /// Whether a range that was removed (numbered at most `until`) covers the key, which the unit has
   /// not changed by itself.
   bool Covered(Keyspace ks, std::string_view key, uint32_t until) const;
@@ -34,8 +37,7 @@ class OwnWrites {
   State Version(Keyspace ks, Keys::const_iterator entry, uint32_t until, std::string_view* head,
                 std::string_view* tail) const;
 
-  bool closed() const { return unit_ == nullptr; }
-  static Error ClosedError();
+  bool closed() const override { return unit_ == nullptr; }
   WriteUnit::Impl* unit() { return unit_; }
   /// Forgets what was staged behind these sizes. By the unit, before it forgets.
   void Truncate(const std::array<uint32_t, kKeyspaceCount>& sizes);
@@ -53,12 +55,5 @@ class OwnWrites {
   WriteUnit::Impl* unit_;
   std::array<Space, kKeyspaceCount> spaces_;
 };
-
-/// `base` with the own writes over it, in key order, in both directions. `lower`, `upper`: as in
-/// KvIterOptions; those of `base`.
-std::unique_ptr<KvIterator> NewOwnWritesIterator(std::unique_ptr<KvIterator> base,
-                                                 std::shared_ptr<OwnWrites> own, uint32_t until,
-                                                 Keyspace ks, std::string_view lower,
-                                                 std::string_view upper);
 
 }  // namespace mayfly

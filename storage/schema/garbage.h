@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "storage/catalog/catalog_format.h"
-#include "storage/storage.h"
+#include "storage/core/open_storage.h"
 
 namespace mayfly {
 

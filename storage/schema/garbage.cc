@@ -1,12 +1,12 @@
-#include "storage/catalog/garbage.h"
+#include "storage/schema/garbage.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "protocol/bson_builder.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/storage_impl.h"
 
 namespace mayfly {
 namespace {

@@ -1,11 +1,15 @@
-#include "storage/read/own_writes.h"
+#include "storage/write/own_writes.h"
 
+#include "storage/read/read_view.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
 
-Error OwnWrites::ClosedError() {
-  return {ErrorCode::kInternalError, "the write unit that is read from has ended"};
+ReadView ReadView::With(WriteUnit& unit) const {
+  ReadView v = *this;
+  v.own_ = unit.own_writes();
+  v.own_until_ = unit.impl().sequence;
+  return v;
 }
 
 void OwnWrites::TakeUp(size_t ks) {
@@ -264,12 +268,33 @@ class OwnWritesIterator final : public KvIterator {
 
 }  // namespace
 
-std::unique_ptr<KvIterator> NewOwnWritesIterator(std::unique_ptr<KvIterator> base,
-                                                 std::shared_ptr<OwnWrites> own, uint32_t until,
-                                                 Keyspace ks, std::string_view lower,
-                                                 std::string_view upper) {
-  return std::make_unique<OwnWritesIterator>(std::move(base), std::move(own), until, ks, lower,
+std::unique_ptr<KvIterator> OwnWrites::Over(std::unique_ptr<KvIterator> base, uint32_t until,
+                                            Keyspace ks, std::string_view lower,
+                                            std::string_view upper) {
+  return std::make_unique<OwnWritesIterator>(std::move(base), shared_from_this(), until, ks, lower,
                                              upper);
+}
+
+uint64_t OwnWrites::Multikey(const IndexInfo& index) const {
+  uint64_t bits = 0;
+  if (unit_ != nullptr)
+    for (const auto& m : unit_->multikey)
+      if (m.index->id == index.id) bits |= m.bits;
+  return bits;
+}
+
+int64_t OwnWrites::Documents(const CollectionInfo& coll) const {
+  if (unit_ != nullptr)
+    for (const TouchedCollection& t : unit_->collections)
+      if (t.id == coll.id) return t.documents;
+  return 0;
+}
+
+bool OwnWrites::Deadlines(const CollectionInfo& coll) const {
+  if (unit_ != nullptr)
+    for (const auto& n : unit_->expiry_notes)
+      if (n.state == coll.document_expiry.get()) return true;
+  return false;
 }
 
 }  // namespace mayfly

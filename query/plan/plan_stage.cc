@@ -1,4 +1,4 @@
-#include "query/plan/stage.h"
+#include "query/plan/plan_stage.h"
 
 #include "query/plan/interval.h"
 

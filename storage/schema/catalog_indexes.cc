@@ -1,10 +1,10 @@
 #include "protocol/bson_builder.h"
-#include "storage/catalog/catalog_impl.h"
-#include "storage/catalog/catalog_log.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/storage_impl.h"
+#include "storage/schema/catalog_impl.h"
+#include "storage/schema/catalog_log.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
@@ -39,13 +39,14 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
           wait = wait || (existing->state == IndexState::kBuilding && existing->id < next_id);
           continue;
         }
-        if (next->indexes.size() + (next->capped ? 0 : 1) >= kMaxIndexes)
+        if (next->indexes.size() + (next->capped() ? 0 : 1) >= kMaxIndexes)
           return Error{ErrorCode::kCannotCreateIndex,
                        "add index fails, too many indexes for " + now->ns + " key:" + spec.name};
         auto index = std::make_shared<IndexInfo>(spec);
         index->id = id++;
         index->keyspace = index->expire_after_seconds ? Keyspace::kExpiry : Keyspace::kIndexes;
-        index->state = empty || !IsMaintained(*index) ? IndexState::kReady : IndexState::kBuilding;
+        index->state =
+            empty || !index->kind->maintained() ? IndexState::kReady : IndexState::kBuilding;
         index->multikey = 0;
         index->accesses = 0;
         index->accesses_since = op.now.millis;
@@ -137,7 +138,7 @@ Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const Collect
 
 Result<void> CatalogImpl::RebuildIndexes(Operation& op, const CollectionInfo& coll) {
   for (const IndexInfoPtr& i : coll.indexes) {
-    if (i->is_id() || !IsMaintained(*i)) continue;
+    if (i->is_id() || !i->kind->maintained()) continue;
     IndexInfo anew = *i;
     anew.expiry = std::make_shared<ExpiryState>();
     MAYFLY_TRY(ReplaceIndex(op, coll, anew));
@@ -154,7 +155,7 @@ Result<void> CatalogImpl::DropIndexes(Operation& op, const CollectionInfo& coll,
   auto next = std::make_shared<CollectionInfo>(*now);
   std::vector<GarbageRow> garbage;
   for (const std::string& name : names) {
-    if (name == "_id_" || (now->clustered && name == now->clustered_index_name))
+    if (name == "_id_" || (now->clustered() && name == now->clustered_index_name))
       return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
     // Two while one is being built in the place of the other.
     size_t dropped = std::erase_if(next->indexes, [&](const IndexInfoPtr& i) {

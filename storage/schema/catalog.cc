@@ -1,12 +1,12 @@
 #include <sys/random.h>
 
 #include "protocol/bson_builder.h"
-#include "storage/catalog/catalog_impl.h"
-#include "storage/catalog/catalog_log.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/storage_impl.h"
+#include "storage/schema/catalog_impl.h"
+#include "storage/schema/catalog_log.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
@@ -54,15 +54,29 @@ Result<std::unique_ptr<OpenedCatalog>> OpenCatalog(Storage& storage) {
 
 Result<void> CatalogImpl::Load() {
   KvStore& kv = storage_.kv();
-  PinnedValue pinned;
-  uint32_t highest = 0, highest_local = kFirstLocalId - 1;
+  LoadedIds ids;
+  MAYFLY_TRY(LoadCollections(kv, &ids));
+  for (auto& [id, coll] : by_id_) {
+    MAYFLY_TRY(LoadCounters(kv, *coll));
+  }
+  MAYFLY_TRY(LoadDeadlines(kv));
+  MAYFLY_TRY(LoadSettings(kv));
+  MAYFLY_TRY(LoadMultikey(kv, ids));
+  MAYFLY_TRY(LoadNextIds(kv, ids));
+  return ForEachRow(kv, kGarbagePrefix,
+                    [&](std::string_view key, std::string_view value) -> Result<void> {
+                      MAYFLY_TRY(GarbageRow row, DecodeGarbageRow(key, value));
+                      garbage_.Add(std::move(row));
+                      return Ok();
+                    });
+}
+
+Result<void> CatalogImpl::LoadCollections(KvStore& kv, LoadedIds* ids) {
   auto used = [&](uint32_t id) {
-    uint32_t& mark = id < kFirstLocalId ? highest : highest_local;
+    uint32_t& mark = id < kFirstLocalId ? ids->highest : ids->highest_local;
     mark = std::max(mark, id);
   };
-  std::unordered_map<uint32_t, const IndexInfo*> indexes;
-
-  MAYFLY_TRY(ForEachRow(
+  return ForEachRow(
       kv, kCollectionPrefix, [&](std::string_view key, std::string_view value) -> Result<void> {
         MAYFLY_TRY(auto coll, DecodeCollectionRow(key, value, storage_.options().compile_filter,
                                                   storage_.clock().Now()));
@@ -72,7 +86,7 @@ Result<void> CatalogImpl::Load() {
         used(coll->id);
         for (auto& i : coll->indexes) {
           used(i->id);
-          indexes[i->id] = i.get();
+          ids->indexes[i->id] = i.get();
           if (i->expiry_repaired)
             storage_.impl().Log('W',
                                 "TTL index with an invalid expireAfterSeconds: it is inactive, as "
@@ -83,84 +97,86 @@ Result<void> CatalogImpl::Load() {
         }
         InsertLocked(coll);
         return Ok();
-      }));
+      });
+}
 
-  for (auto& [id, coll] : by_id_) {
-    MAYFLY_TRY(bool found, kv.Get(Keyspace::kCatalog, CountersKey(id), &pinned));
-    CounterRow row;
-    if (found && !DecodeCounterRow(pinned.view(), &row))
-      return Error{ErrorCode::kInternalError, "corrupt counters of collection " + coll->ns};
-    if (coll->capped) {
-      KvIterOptions o;
-      o.lower = IdPrefix(id);
-      o.upper = IdPrefixEnd(id);
-      auto it = kv.NewIterator(Keyspace::kRecords, std::move(o));
-      it->SeekToLast();
-      if (it->Valid() && it->key().size() == kIdPrefixSize + 8)
-        row.last_sequence = std::max(row.last_sequence, CappedSequenceOf(it->key()));
-      it->SeekToFirst();
-      if (it->Valid()) coll->counters->first_sequence = CappedSequenceOf(it->key());
-      MAYFLY_TRY(it->status());
-    }
-    coll->counters->documents = row.documents;
-    coll->counters->bytes = row.bytes;
-    coll->counters->last_sequence = row.last_sequence;
-  }
-
-  // The head of each collection's queue of deadlines: one seek for each that has any.
-  {
+Result<void> CatalogImpl::LoadCounters(KvStore& kv, const CollectionInfo& coll) {
+  PinnedValue pinned;
+  MAYFLY_TRY(bool found, kv.Get(Keyspace::kCatalog, CountersKey(coll.id), &pinned));
+  CounterRow row;
+  if (found && !DecodeCounterRow(pinned.view(), &row))
+    return Error{ErrorCode::kInternalError, "corrupt counters of collection " + coll.ns};
+  if (coll.capped()) {
     KvIterOptions o;
-    o.lower = IdPrefix(kDeadlineQueueId);
-    o.upper = IdPrefixEnd(kDeadlineQueueId);
-    auto it = kv.NewIterator(Keyspace::kExpiry, std::move(o));
-    for (it->SeekToFirst(); it->Valid();) {
-      uint32_t id;
-      Instant deadline;
-      std::string_view record_id;
-      if (!DecodeDeadlineKey(it->key(), &id, &deadline, &record_id))
-        return Error{ErrorCode::kInternalError, "corrupt entry in a queue of deadlines"};
-      if (auto coll = by_id_.find(id); coll != by_id_.end())
-        coll->second->document_expiry->SetEarliest(deadline.millis);
-      it->Seek(DeadlinePrefixEnd(id));
-    }
+    o.lower = IdPrefix(coll.id);
+    o.upper = IdPrefixEnd(coll.id);
+    auto it = kv.NewIterator(Keyspace::kRecords, std::move(o));
+    it->SeekToLast();
+    if (it->Valid() && it->key().size() == kIdPrefixSize + 8)
+      row.last_sequence = std::max(row.last_sequence, CappedSequenceOf(it->key()));
+    it->SeekToFirst();
+    if (it->Valid()) coll.counters->first_sequence = CappedSequenceOf(it->key());
     MAYFLY_TRY(it->status());
   }
-  MAYFLY_TRY(ForEachRow(kv, kSettingPrefix,
-                        [&](std::string_view key, std::string_view value) -> Result<void> {
-                          key.remove_prefix(kSettingPrefix.size());
-                          if (!key.starts_with(kDatabaseExpiryPrefix) || value.size() != 8)
-                            return Ok();
-                          key.remove_prefix(kDatabaseExpiryPrefix.size());
-                          *DatabaseMaxTtlOf(key) = LoadLe<int64_t>(value.data());
-                          return Ok();
-                        }));
-
-  MAYFLY_TRY(
-      ForEachRow(kv, kMultikeyPrefix, [&](std::string_view key, std::string_view) -> Result<void> {
-        key.remove_prefix(kMultikeyPrefix.size());
-        if (key.size() != 5) return Error{ErrorCode::kInternalError, "corrupt multikey row"};
-        auto it = indexes.find(LoadBe32(key.data()));
-        if (it != indexes.end())
-          it->second->multikey |= uint64_t{1} << (static_cast<uint8_t>(key[4]) & 63);
-        return Ok();
-      }));
-
-  MAYFLY_TRY(bool has_next, kv.Get(Keyspace::kCatalog, kNextIdKey, &pinned));
-  if (has_next && pinned.view().size() == 4) next_id_ = LoadLe<uint32_t>(pinned.view().data());
-  next_id_ = std::max(next_id_.load(), highest + 1);
-  MAYFLY_TRY(bool has_next_local, kv.Get(Keyspace::kCatalog, kNextLocalIdKey, &pinned));
-  if (has_next_local && pinned.view().size() == 4)
-    next_local_id_ = LoadLe<uint32_t>(pinned.view().data());
-  next_local_id_ = std::max(next_local_id_.load(), highest_local + 1);
-
-  MAYFLY_TRY(ForEachRow(kv, kGarbagePrefix,
-                        [&](std::string_view key, std::string_view value) -> Result<void> {
-                          MAYFLY_TRY(GarbageRow row, DecodeGarbageRow(key, value));
-                          garbage_.Add(std::move(row));
-                          return Ok();
-                        }));
-
+  coll.counters->documents = row.documents;
+  coll.counters->bytes = row.bytes;
+  coll.counters->last_sequence = row.last_sequence;
   return Ok();
+}
+
+Result<void> CatalogImpl::LoadDeadlines(KvStore& kv) {
+  KvIterOptions o;
+  o.lower = IdPrefix(kDeadlineQueueId);
+  o.upper = IdPrefixEnd(kDeadlineQueueId);
+  auto it = kv.NewIterator(Keyspace::kExpiry, std::move(o));
+  for (it->SeekToFirst(); it->Valid();) {
+    uint32_t id;
+    Instant deadline;
+    std::string_view record_id;
+    if (!DecodeDeadlineKey(it->key(), &id, &deadline, &record_id))
+      return Error{ErrorCode::kInternalError, "corrupt entry in a queue of deadlines"};
+    if (auto coll = by_id_.find(id); coll != by_id_.end())
+      coll->second->document_expiry->SetEarliest(deadline.millis);
+    it->Seek(DeadlinePrefixEnd(id));
+  }
+  return it->status();
+}
+
+Result<void> CatalogImpl::LoadSettings(KvStore& kv) {
+  return ForEachRow(kv, kSettingPrefix,
+                    [&](std::string_view key, std::string_view value) -> Result<void> {
+                      key.remove_prefix(kSettingPrefix.size());
+                      if (!key.starts_with(kDatabaseExpiryPrefix) || value.size() != 8) return Ok();
+                      key.remove_prefix(kDatabaseExpiryPrefix.size());
+                      *DatabaseMaxTtlOf(key) = LoadLe<int64_t>(value.data());
+                      return Ok();
+                    });
+}
+
+Result<void> CatalogImpl::LoadMultikey(KvStore& kv, const LoadedIds& ids) {
+  return ForEachRow(kv, kMultikeyPrefix,
+                    [&](std::string_view key, std::string_view) -> Result<void> {
+                      key.remove_prefix(kMultikeyPrefix.size());
+                      if (key.size() != 5)
+                        return Error{ErrorCode::kInternalError, "corrupt multikey row"};
+                      auto it = ids.indexes.find(LoadBe32(key.data()));
+                      if (it != ids.indexes.end())
+                        it->second->multikey |= uint64_t{1} << (static_cast<uint8_t>(key[4]) & 63);
+                      return Ok();
+                    });
+}
+
+Result<void> CatalogImpl::LoadNextIds(KvStore& kv, const LoadedIds& ids) {
+  PinnedValue pinned;
+  auto load = [&](std::string_view key, uint32_t highest,
+                  std::atomic<uint32_t>* next) -> Result<void> {
+    MAYFLY_TRY(bool found, kv.Get(Keyspace::kCatalog, key, &pinned));
+    if (found && pinned.view().size() == 4) *next = LoadLe<uint32_t>(pinned.view().data());
+    *next = std::max(next->load(), highest + 1);
+    return Ok();
+  };
+  MAYFLY_TRY(load(kNextIdKey, ids.highest, &next_id_));
+  return load(kNextLocalIdKey, ids.highest_local, &next_local_id_);
 }
 
 // --- reads -------------------------------------------------------------------------------------
@@ -331,9 +347,7 @@ Result<void> CatalogImpl::Commit(WriteUnit unit, std::vector<Replacement> change
 }
 
 Result<void> CatalogImpl::Gate(WriteUnit& unit, Operation& op, const CollectionInfo& coll) {
-  if (coll.source)
-    return Error{ErrorCode::kIllegalOperation,
-                 coll.ns + " cannot be changed: it shows the replication log"};
+  MAYFLY_TRY(CheckUse(coll, CollectionUse::kChange));
   for (;;) {
     Result<void> r = unit.impl().TouchExclusive(coll, kGateWaitMicros);
     if (r) return r;
@@ -376,7 +390,7 @@ void CatalogImpl::StageDropIndex(WriteUnit& unit, const CollectionInfo& coll,
 void CatalogImpl::StageDrop(WriteUnit& unit, const CollectionInfo& coll,
                             std::vector<GarbageRow>* garbage) {
   unit.Erase(Keyspace::kCatalog, CollectionRowKey(coll.id));
-  if (coll.is_view) return;
+  if (!coll.traits().stored) return;
   unit.Erase(Keyspace::kCatalog, CountersKey(coll.id));
   GarbageRow g{GarbageKind::kCollection, coll.id, Keyspace::kRecords, coll.ns};
   unit.Put(Keyspace::kCatalog, GarbageRowKey(g.kind, g.id), EncodeGarbageRow(g).bytes());
@@ -387,7 +401,7 @@ void CatalogImpl::StageDrop(WriteUnit& unit, const CollectionInfo& coll,
 Result<void> CatalogImpl::CheckFree(std::string_view db, std::string_view collection) {
   std::shared_lock l(mutex_);
   if (auto it = by_ns_.find({db, collection}); it != by_ns_.end()) {
-    if (it->second->is_view)
+    if (it->second->is_view())
       return Error{ErrorCode::kNamespaceExists, "A view already exists. NS: " + it->second->ns};
     return Error{ErrorCode::kNamespaceExists, "Collection " + it->second->ns + " already exists."};
   }
@@ -421,7 +435,7 @@ Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo defi
   coll->unreplicated = IsUnreplicated(coll->db, coll->name);
   std::atomic<uint32_t>& next_id = NextId(coll->unreplicated);
   coll->id = next_id++;
-  if (coll->capped) {
+  if (coll->capped()) {
     // Keyed by insertion order, so `_id` needs an index of its own.
     auto id_index = std::make_shared<IndexInfo>();
     id_index->id = next_id++;
@@ -525,8 +539,7 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
                                  std::string_view to_collection, bool drop_target, const Uuid* uuid,
                                  const std::function<Result<void>()>& fill) {
   MAYFLY_TRY(ValidateNewNamespace(to_db, to_collection));
-  if (from.is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + from.ns};
+  MAYFLY_TRY(CheckUse(from, CollectionUse::kRename));
   if (from.unreplicated != IsUnreplicated(to_db, to_collection))
     return Error{ErrorCode::kIllegalOperation,
                  "Cannot rename collections between a replicated and an unreplicated database"};
@@ -534,10 +547,10 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     return Error{ErrorCode::kIllegalOperation, "Can't rename a collection to itself"};
   for (;;) {
     CollectionInfoPtr target = Find(to_db, to_collection);
-    if (target && (!drop_target || target->is_view))
+    if (target && (!drop_target || target->is_view()))
       return Error{ErrorCode::kNamespaceExists,
-                   target->is_view ? "a view already exists with that name: " + target->ns
-                                   : "target namespace exists"};
+                   target->is_view() ? "a view already exists with that name: " + target->ns
+                                     : "target namespace exists"};
     WriteUnit unit(storage_, op);
     if (target && target->id < from.id) {
       MAYFLY_TRY(Gate(unit, op, *target));
@@ -591,7 +604,7 @@ Result<CollectionInfoPtr> CatalogImpl::Modify(Operation& op, const CollectionInf
   auto next = std::make_shared<CollectionInfo>(*now);
   MAYFLY_TRY(change(*next));
   if (next->id != now->id || next->uuid != now->uuid || next->ns != now->ns ||
-      next->db != now->db || next->name != now->name || next->capped != now->capped ||
+      next->db != now->db || next->name != now->name || next->kind != now->kind ||
       next->counters != now->counters)
     return Error{ErrorCode::kInternalError,
                  "a modification may not change the identity of a collection"};
@@ -624,7 +637,7 @@ Result<CollectionInfoPtr> CatalogImpl::ModifyIndex(Operation& op, const Collecti
         next->state != i->state || next->key.bytes() != i->key.bytes())
       return Error{ErrorCode::kInternalError,
                    "a modification may not change the identity of an index"};
-    if (next->unique != i->unique && IsMaintained(*i)) {
+    if (next->unique != i->unique && i->kind->maintained()) {
       // Entries of unique indexes are laid out in another way: a new index takes this one's place.
       rebuild = std::move(next);
       return Error{ErrorCode::kInternalError, "to be rebuilt"};

@@ -1,5 +1,6 @@
 #pragma once
-#include "storage/storage.h"
+#include "storage/core/open_storage.h"
+#include "storage/write/write_unit.h"
 
 namespace mayfly {
 

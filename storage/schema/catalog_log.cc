@@ -1,12 +1,12 @@
-#include "storage/catalog/catalog_log.h"
+#include "storage/schema/catalog_log.h"
 
 #include <algorithm>
 
 #include "storage/catalog/catalog_format.h"
-#include "storage/catalog/catalog_impl.h"
+#include "storage/core/storage_impl.h"
 #include "storage/expiry/expiry_state.h"
 #include "storage/keys/key_format.h"
-#include "storage/storage_impl.h"
+#include "storage/schema/catalog_impl.h"
 #include "storage/write/log_format.h"
 #include "storage/write/write_unit_impl.h"
 
@@ -42,14 +42,14 @@ void AppendIndexSpec(const IndexInfo& index, BsonBuilder& out) {
 
 void LogCreate(WriteUnit& unit, const CollectionInfo& coll) {
   if (Silent(unit)) return;
-  unit.LogCommand(coll.db, coll.is_view ? nullptr : &coll, BuildBson([&](BsonBuilder& b) {
+  unit.LogCommand(coll.db, coll.is_view() ? nullptr : &coll, BuildBson([&](BsonBuilder& b) {
                     b.Append("create", coll.name).AppendAll(coll.options);
                     if (coll.temporary) b.Append("temp", true);
-                    if (coll.is_view) {
+                    if (coll.is_view()) {
                       b.Append("viewOn", coll.view_on);
                       b.AppendArray("pipeline", coll.view_pipeline.view());
                     }
-                    if (coll.clustered) {
+                    if (coll.clustered()) {
                       auto clustered = b.OpenDocument("clusteredIndex");
                       clustered.Append("v", 2);
                       clustered.OpenDocument("key").Append("_id", 1);
@@ -58,7 +58,7 @@ void LogCreate(WriteUnit& unit, const CollectionInfo& coll) {
                       if (coll.expire_after_seconds)
                         b.Append("expireAfterSeconds", *coll.expire_after_seconds);
                     }
-                    if (coll.is_view || coll.clustered) return;
+                    if (coll.is_view() || coll.clustered()) return;
                     auto id = b.OpenDocument("idIndex");
                     id.Append("v", 2);
                     id.OpenDocument("key").Append("_id", 1);
@@ -69,7 +69,7 @@ void LogCreate(WriteUnit& unit, const CollectionInfo& coll) {
 
 void LogDrop(WriteUnit& unit, const CollectionInfo& coll) {
   if (Silent(unit)) return;
-  unit.LogCommand(coll.db, coll.is_view ? nullptr : &coll,
+  unit.LogCommand(coll.db, coll.is_view() ? nullptr : &coll,
                   BuildBson([&](BsonBuilder& b) { b.Append("drop", coll.name); }),
                   BuildBson([&](BsonBuilder& b) {
                     b.Append("numRecords", coll.counters ? coll.counters->documents.load() : 0);
@@ -122,7 +122,7 @@ void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionIn
     return;
   }
   unit.LogCommand(
-      after.db, after.is_view ? nullptr : &after, BuildBson([&](BsonBuilder& b) {
+      after.db, after.is_view() ? nullptr : &after, BuildBson([&](BsonBuilder& b) {
         b.Append("collMod", after.name).AppendAll(after.options);
         if (after.expire_after_seconds)
           b.Append("expireAfterSeconds", *after.expire_after_seconds);

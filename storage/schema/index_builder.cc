@@ -1,10 +1,10 @@
 #include <set>
 
 #include "protocol/bson_builder.h"
-#include "storage/catalog/catalog_impl.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/storage_impl.h"
+#include "storage/schema/catalog_impl.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
@@ -139,8 +139,7 @@ class BuildScan {
       if (at == keys_.size() || c > 0) continue;                               // new
       BsonView doc;
       std::optional<Instant> expire_at;
-      if (!DecodeRecord(it->value(), &doc, &expire_at))
-        return Error{ErrorCode::kInternalError, "damaged record in " + coll->ns + ": run validate"};
+      if (!DecodeRecord(it->value(), &doc, &expire_at)) return DamagedRecord(*coll);
       for (uint32_t i = 0; i < indexes.size(); ++i) {
         MAYFLY_TRY(ExtractNewKeys(*indexes[i], doc, &set_));
         if (set_.multikey()) u.StageMultikey(*indexes[i], set_.multikey());

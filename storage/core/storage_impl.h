@@ -3,13 +3,15 @@
 #include <memory>
 
 #include "storage/catalog/catalog_open.h"
+#include "storage/core/lock_table.h"
+#include "storage/core/open_storage.h"
 #include "storage/expiry/expiry_policy.h"
-#include "storage/storage.h"
-#include "storage/write/lock_table.h"
+#include "storage/expiry/expiry_state.h"
 
 namespace mayfly {
 
-/// What storage's own files share. Not for the layers above.
+/// What storage's own files share. Not for the layers above: scripts/lib/check_tree.py looks.
+/// Whoever commits includes storage/write/write_unit.h besides.
 struct Storage::Impl {
   StorageOptions options;
   std::unique_ptr<KvStore> kv;
