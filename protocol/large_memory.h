@@ -7,10 +7,10 @@
 
 namespace mayfly {
 
-/// What large values, documents and buffers in flight take, over the whole process. Each operator
-/// and stage has a limit of its own, but a request may have a thousand of them, and there may be a
-/// thousand requests: this is what keeps their sum from ending the process. Small ones are not
-/// counted. Threads: any.
+/// The memory of large values, documents and buffers in use, over the whole process. Each operator
+/// and stage has its own limit, but a request may have a thousand of them, and there may be a
+/// thousand requests. This limit on the sum keeps the process alive. Small values are not counted.
+/// Threads: any.
 namespace large_memory {
 
 inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on something counts
@@ -19,12 +19,12 @@ inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on some
 void SetLimit(int64_t bytes);
 int64_t Limit();
 int64_t Used();
-/// Whether there is more than allowed: whoever is about to go on with something large must not.
+/// True when the limit is exceeded: large work must not continue.
 bool Full();
 /// ExceededMemoryLimit 146.
 Error TooMuch();
 
-/// Something that a result of `bytes` bytes was made of: an error when it is large and there is no
+/// Checks a result of `bytes` bytes that was just made: an error when it is large and there is no
 /// room for it.
 inline Result<void> Check(size_t bytes) {
   if (bytes < kLarge || !Full()) [[likely]]

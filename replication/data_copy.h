@@ -29,14 +29,14 @@ struct CopyFile {
 /// The body of a `files` frame. ProtocolError: it is none, or has a name that leads elsewhere.
 Result<std::vector<CopyFile>> ParseCopyList(std::string_view body);
 
-/// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use
-/// and at start; earlier when what they keep has become too much (GiveUp, RemoveStale): then
-/// whoever copies begins anew with a newer one.
+/// The donor's side: checkpoints under DATA/.checkpoints. A checkpoint is removed at start, 10
+/// minutes after its last use, and earlier when it keeps too much log or disk (GiveUp,
+/// RemoveStale); a member that was copying it then starts again with a newer one.
 class CheckpointStore {
  public:
   static constexpr size_t kMost = 4;  ///< at the same time
   using LogLine = std::function<void(char severity, std::string_view message)>;
-  /// `silence_ms`: a joiner that asks for nothing for so long has gone.
+  /// `silence_ms`: a joiner that sends nothing for this time counts as gone.
   CheckpointStore(KvStore& kv, std::string data_directory, const Clock& clock, int silence_ms,
                   LogLine log);
   /// Makes one that holds at least `position`. Blocks (hard links and a flush). Its id.

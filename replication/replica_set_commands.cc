@@ -4,6 +4,7 @@
 
 #include "protocol/object_id.h"
 #include "replication/await.h"
+#include "replication/repl_config_size.h"
 #include "replication/replica_set.h"
 #include "storage/catalog/catalog_open.h"
 #include "storage/storage.h"
@@ -135,6 +136,7 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
   ReplConfig config;
   if (given) {
     MAYFLY_TRY(config, ParseReplConfig(*given));
+    MAYFLY_TRY(CheckConfigSize(config));
     if (config.name != options_.set_name)
       return Error{ErrorCode::kInvalidReplicaSetConfig,
                    "Attempting to initiate a replica set with name " + config.name +
@@ -208,6 +210,7 @@ Result<int64_t> ReplicaSet::ReconfigureOnce(BsonView doc, bool force) {
                  "Safe reconfig is only allowed on a writable PRIMARY. Current state " +
                      std::string(MemberStateName(t->state))};
   MAYFLY_TRY(ReplConfig config, ParseReplConfig(doc));
+  MAYFLY_TRY(CheckConfigSize(config));
   if (force && config.version <= t->config->version) config.version = t->config->version + 1;
   MAYFLY_TRY(CheckReconfig(*t->config, config, force));
   config.set_id = t->config->set_id;

@@ -56,6 +56,8 @@ void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done don
     u.GiveUp();
     return done(NotPrimary());
   }
+  // Here, not on the one thread that applies, and then so in the log of every member.
+  u.SortForCommit();
   std::string bytes;
   bytes.reserve(unit.SizeBytes() + 256);
   const EncodedUnit encoded = EncodeLogUnit(unit, bytes);

@@ -2,6 +2,7 @@
 #include <boost/unordered/unordered_flat_set.hpp>
 
 #include "protocol/decimal128.h"
+#include "protocol/seeded_hash.h"
 #include "query/expression/convert.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
@@ -176,7 +177,7 @@ Result<Value> TrimSides(const EvalArgs& a, bool left, bool right) {
                                                  "\u2008",
                                                  "\u2009",
                                                  "\u200a"};
-  boost::unordered_flat_set<std::string_view> cut;
+  boost::unordered_flat_set<std::string_view, SeededStringHash> cut;
   Charge charge(a.ctx);
   Pace pace(a.ctx);
   if (a.has(1)) {

@@ -45,9 +45,9 @@ bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
   return f(v, position);
 }
 
-/// Counts the steps of a walk whose numbers are positions in arrays as well as names of fields in
-/// their elements: each level may double the ways through the document. While one is alive, walks
-/// of this thread end behind kMost.
+/// Limits walks along paths with numbers, which are array positions as well as field names of the
+/// elements: each level may double the number of ways through the document. While an object is
+/// alive, walks of this thread end after kMost steps.
 class AmbiguousSteps {
  public:
   static constexpr uint32_t kMost = 1'000'000;

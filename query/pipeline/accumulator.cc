@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "protocol/bson_compare.h"
+#include "protocol/seeded_hash.h"
 #include "query/expression/number_sum.h"
 #include "query/expression/percentile.h"
 
@@ -233,7 +234,7 @@ class MergeObjectsAccumulator final : public Accumulator {
 
  private:
   std::vector<std::pair<std::string, Value>> fields_;
-  std::unordered_map<std::string, size_t> places_;
+  ClientStringMap<size_t> places_;
   int64_t bytes_ = 0;
 };
 

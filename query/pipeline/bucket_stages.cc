@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "query/pipeline/accumulator.h"
 #include "query/pipeline/granularity.h"
 #include "query/pipeline/stage.h"
@@ -55,7 +56,7 @@ struct BucketOptions {
   std::vector<Value> bounds;
 
   Result<void> Read(BsonView spec);
-  Result<void> ReadBounds(VariableScope& scope);
+  Result<void> ParseBounds(VariableScope& scope);
   Result<void> CheckDefault(VariableScope& scope) const;
   BsonDocument Group() const;
   void AppendBranch(size_t i, BsonArrayBuilder& branches) const;
@@ -94,7 +95,7 @@ Result<void> BucketOptions::Read(BsonView spec) {
 }
 
 /// Constants of one type, in ascending order.
-Result<void> BucketOptions::ReadBounds(VariableScope& scope) {
+Result<void> BucketOptions::ParseBounds(VariableScope& scope) {
   for (const BsonElement& e : boundaries.Document()) {
     MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, scope));
     if (!x->Constant())
@@ -102,6 +103,8 @@ Result<void> BucketOptions::ReadBounds(VariableScope& scope) {
           40191,
           "The $bucket 'boundaries' field must be an array of constant values, but found value: " +
               ValueText(e.value));
+    MAYFLY_TRY(ParseWork::Step());
+    ParseWork::Made(sizeof(Value) + e.value.size());
     bounds.push_back(*x->Constant());
   }
   if (bounds.size() < 2)
@@ -187,7 +190,7 @@ Result<void> ParseBucketStage(StageParser& p, BsonValue spec) {
                                     TypeText(spec) + ".");
   BucketOptions options;
   MAYFLY_TRY(options.Read(spec.Document()));
-  MAYFLY_TRY(options.ReadBounds(p.scope));
+  MAYFLY_TRY(options.ParseBounds(p.scope));
   MAYFLY_TRY(options.CheckDefault(p.scope));
   BsonDocument sort = BuildBson([&](BsonBuilder& b) {
     BsonBuilder s = b.OpenDocument("$sort");

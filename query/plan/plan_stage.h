@@ -104,7 +104,7 @@ class PlanStage {
     }
     return r;
   }
-  /// Lets go of view and iterators here and below.
+  /// Releases view and iterators here and below.
   void Save() {
     ++stats_.save_state;
     DoSave();

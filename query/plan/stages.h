@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "protocol/seeded_hash.h"
 #include "query/plan/index_bounds.h"
 #include "query/plan/plan_stage.h"
 #include "query/sort/sorter.h"
@@ -125,15 +126,15 @@ class IndexScanStage final : public PlanStage {
   bool done_ = false;
   std::unique_ptr<IndexCursor> cursor_;
   std::string seek_, last_seek_;
-  std::unordered_set<std::string> seen_;
+  ClientStringSet seen_;
   int64_t keys_examined_ = 0, docs_examined_ = 0, seeks_ = 0, dups_tested_ = 0, dups_dropped_ = 0;
 };
 
 /// Looks up the record of a key, and tests what the bounds could not.
 class FetchStage final : public PlanStage {
  public:
-  /// `wanted`: so many rows of the input will be asked for, and keys may be read ahead up to that
-  /// (INT64_MAX: all of them); 0: nobody knows.
+  /// `wanted`: how many rows the caller will read; keys may be read ahead up to that number.
+  /// INT64_MAX: all rows; 0: not known.
   FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted);
   void AddExamined(int64_t* keys, int64_t* docs) const override;
   const ResidualFilter* filter() const override { return &filter_; }
@@ -185,7 +186,7 @@ class OrStage final : public PlanStage {
 
  private:
   size_t current_ = 0;
-  std::unordered_set<std::string> seen_;
+  ClientStringSet seen_;
   int64_t dups_tested_ = 0, dups_dropped_ = 0;
 };
 
@@ -215,7 +216,7 @@ class SortMergeStage final : public PlanStage {
 
   std::vector<Input> inputs_;
   SortPattern sort_;
-  std::unordered_set<std::string> seen_;
+  ClientStringSet seen_;
   int64_t dups_tested_ = 0, dups_dropped_ = 0;
 };
 

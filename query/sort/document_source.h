@@ -30,8 +30,8 @@ class DocumentSource {
   /// The operation that runs from now on: a getMore brings its own. Before the first Next() and
   /// whenever it changes.
   virtual void SetOperation(Operation* op) = 0;
-  /// Called when the command's batch is full: let go of pinned resources, and remember the
-  /// position. The document last returned becomes invalid. Next() goes on from there.
+  /// Called when the command's batch is full. Releases pinned resources and remembers the position,
+  /// from which Next() continues. The document last returned becomes invalid.
   virtual void SaveState() {}
   /// Fields of `executionStats` / `queryPlanner` for explain, appended to `out`.
   virtual void Explain(class BsonBuilder& out, int verbosity) const {

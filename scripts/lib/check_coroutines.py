@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Finds what GCC 12 compiles wrongly in coroutines: within the full expression of a co_await, a lambda that captures by
-value, or an aggregate written with braces, is destroyed twice. Whatever it holds (a shared_ptr's count) is then
-released once too often, much later and somewhere else. Prints the places; the exit status is 1 when there are any. What
-holds nothing may say `check_coroutines: trivial` in the statement. Usage: check_coroutines.py FILE…"""
+"""Finds code in coroutines that GCC 12 miscompiles.
+
+Within the full expression of a co_await, GCC 12 destroys a lambda that captures by value, and an aggregate written with
+braces, twice. Whatever it holds (a shared_ptr's count) is released once too often; the crash comes much later and
+somewhere else. An object that holds nothing may be marked with `check_coroutines: trivial` in the statement.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_coroutines.py FILE…
+"""
 
 import re
 import sys

@@ -1,11 +1,19 @@
 #!/usr/bin/env python3
-"""Finds where evaluating an expression makes something as large as its input asks for without charging it, or works
-long without looking whether it should stop. Such things are made by means of query/expression/growth.h. Looked at are
-the functions that evaluate (an EvalContext or EvalArgs among their parameters), the helpers in the same file that they
-call with neither, the leaves of updates, and what runs of the stages of pipelines and of sorts (not what parses them);
-what has a small bound of its own says so in a comment, `bounded: why`, in that line or the one before. Also: an
-accumulator's Add and Merge tell what they keep. What this must find is in tests/layout/check_growth_test.py. Prints the
-places; the exit status is 1 when there are any. Usage: check_growth.py FILE…"""
+"""Finds expression code that builds values of unbounded size without charging them, or loops long without checking for
+interrupts. Such values are built through query/expression/growth.h.
+
+Checked are
+  - functions that evaluate: those with an EvalContext or EvalArgs among their parameters;
+  - helpers in the same file that they call;
+  - the leaves of updates;
+  - the code that runs stages of pipelines and sorts (not their parsers);
+  - an accumulator's Add and Merge, which must report what they keep.
+
+A value with a small bound is marked with a comment `bounded: why`, in the same line or the one before.
+tests/layout/check_growth_test.py shows what this script must find.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_growth.py FILE…
+"""
 
 import re
 import sys

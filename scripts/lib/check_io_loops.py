@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Finds commands that go over what a client sent on a thread that serves connections: one request then keeps all others
-waiting.
+"""Finds commands that loop over a client's data on an io thread, where one request makes all others wait.
 
-Looked at are the functions of each command's row that run there (`run` without kWorker, `run_now`, and `run_async`
-where it has not moved to a worker; a move under a condition is none for what follows), lambdas too, and what they call:
-in the same file, or in another one if the name is given once. Found are loops over a client's documents, fields or
-sequences, sorts, and filters that are compiled there. Such work belongs on a worker (kWorker, MoveToWorker), or needs a
-limit on what it goes over; then it is listed below with that limit. What is listed and not found any more is found too.
-What this must find is in tests/layout/check_io_loops_test.py; ioThreadWatchdogMicros sees the rest as it happens.
-Prints the places; the exit status is 1 when there are any. Usage: check_io_loops.py FILE…"""
+Checked are the functions in each command's row that run on an io thread: `run` without kWorker, `run_now`, and
+`run_async` before it moves to a worker. (A move under a condition does not count for the code behind it.) The check
+includes lambdas and the functions that they call, in the same file or, if the name is unique, in another one. It finds
+loops over a client's documents, fields or sequences, sorts, and filters that are compiled there.
+
+Such work belongs on a worker (kWorker, MoveToWorker), or needs a limit on its input; then it is listed in ALLOWED with
+that limit. An entry of ALLOWED that matches nothing any more is reported too. tests/layout/check_io_loops_test.py shows
+what this script must find; ioThreadWatchdogMicros reports the rest at run time.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_io_loops.py FILE…
+"""
 
 import re
 import sys

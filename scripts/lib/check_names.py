@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
-"""Finds text of a client that becomes a field name, a C string, a namespace or the name of an index without anybody
-having looked at it. A NUL in a name makes the bytes behind it types and lengths: memory of others in a reply, or a
-broken document on disk.
+"""Finds a client's text that becomes a field name, a C string, a namespace or the name of an index without a check.
 
-Looked for in each function:
-  - a string out of BSON (x.String(), in.String("…"), in.StringOr, in.OptString), or a variable that was made of one, as
-    the name of an Append…, OpenDocument, OpenArray or a hand-made BsonElement;
-    wherever it stands in what the name is made of, and also by way of a function of the same file that takes it for a
-    name;
+A NUL in a name makes a reader take the bytes behind it for types and lengths: the reply shows memory of others, or a
+document on disk is broken.
+
+Searched for in each function:
+  - a string out of BSON (x.String(), in.String("…"), in.StringOr, in.OptString), or a variable made from one, as the
+    name in an Append…, OpenDocument, OpenArray or a BsonElement: anywhere in the expression of the name, and also
+    through a function of the same file that takes it as a name;
   - the same in a variable or member that is a namespace or a name (…from, …collection, …db, …coll, …ns, …namespace,
     …view_on, …index_name);
-  - the same handed to a function that takes paths or names (Exclude, Add, …Path, …Namespace), unless that function is
-    known to look;
-  - a name that is written past AppendCString: .append(name).push_back('\\0').
-A function that looks (at '\\0', or by one of CHECKS; for a namespace by one of NAMESPACE_CHECKS) is clean. Where
-another function has looked before, the line, or the one above it, says `check_names: who`. Prints the places; the exit
-status is 1 when there are any. Usage: check_names.py FILE…"""
+  - the same passed to a function that takes paths or names (Exclude, Add, …Path, …Namespace), unless that function is
+    known to check;
+  - a name that is written without AppendCString: .append(name).push_back('\\0').
+
+A function that checks (for '\\0', or with one of CHECKS; for a namespace with one of NAMESPACE_CHECKS) is clean. Where
+another function has checked before, the line or the one above it says `check_names: who`.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_names.py FILE…
+"""
 
 import re
 import sys

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <system_error>
 
+#include "storage/kv/thread_scheduling.h"
+
 namespace mayfly {
 
 namespace {
@@ -10,6 +12,7 @@ namespace {
 constexpr auto kStall = std::chrono::milliseconds(20);
 constexpr auto kExtraIdle = std::chrono::seconds(5);
 constexpr unsigned kMaxExtra = 512;
+constexpr int kExtraNice = 5;
 }  // namespace
 
 WorkerPool::WorkerPool(unsigned threads, std::function<void()> report)
@@ -66,6 +69,9 @@ void WorkerPool::AddExtra() {
   extra_.fetch_add(1);
   try {
     e.thread = std::thread([this, &e] {
+      // Where all of them only compute, the threads that serve sockets and the first workers go
+      // first.
+      LetOthersGoFirst(kExtraNice);
       for (bool idle = false; !idle;) {
         try {
           idle = io_.run_one_for(kExtraIdle) == 0;

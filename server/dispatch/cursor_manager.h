@@ -166,7 +166,8 @@ class CursorManager {
     std::string db, collection, session;
     bool no_timeout = false, change_stream = false;
   };
-  /// What is left of a cursor whose collection has gone, until its client hears of it.
+  /// The remainder of a cursor whose collection is gone, kept until its client has received the
+  /// error.
   struct Gone {
     std::string db, collection, session, why;
     int64_t since_micros = 0;

@@ -21,13 +21,14 @@ inline bool CompareInline(size_t compares, size_t document_bytes) {
   return compares * document_bytes <= (size_t{1} << 20);
 }
 
-/// Whether documents of the collection are soon told apart from those past their deadline: there
-/// are few rules, and none of them has to look far.
+/// Whether it is cheap to decide if a document of the collection is past its deadline: there are
+/// few rules, and each needs only a short look-up.
 bool ExpiryIsShort(const CollectionInfo& coll);
 
-/// Units of large inserts are staged and committed a few at a time: each holds its documents
-/// several times over, and more of them at once are not sooner done. In order of arrival. Never
-/// held while documents are validated. Threads: any; blocking.
+/// A turn to stage and commit a unit of a large insert. Only a few units have a turn at the same
+/// time, because each needs a multiple of its documents' memory, and more of them in parallel would
+/// not be faster. Turns are given in order of arrival. Documents are validated before, without a
+/// turn. Threads: any; blocking.
 class LargeTurn {
  public:
   LargeTurn() = default;

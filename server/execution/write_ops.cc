@@ -145,7 +145,8 @@ Result<std::optional<Instant>> WriteCommand::InsertDeadline(const ExpirySetting&
 }
 
 bool WriteCommand::Recoverable(const DeleteCause& cause) const {
-  // Also while it is still stored for another reason: how long is said, not how fast the reaper is.
+  // recoverSeconds alone decides: a document that is still stored after it, for another reason or
+  // because the reaper is behind, cannot be recovered.
   return cause.reason == DeleteReason::kExpiredDocument &&
          SaturatingDeadline(cause.deadline.millis, coll_->expiry_options.recover_seconds) >
              op_.now.millis;

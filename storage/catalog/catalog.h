@@ -19,8 +19,8 @@ class Catalog;
 Result<CollectionInfoPtr> OpenCollection(Catalog& catalog, std::string_view db,
                                          std::string_view name, CollectionUse use);
 
-/// The catalog as it was at one moment; releasing the last one lets the past go. Threads: any. Not
-/// to outlive the catalog.
+/// The catalog as it was at one moment. The catalog forgets its past when the last moment is
+/// released. Threads: any. Must not outlive the catalog.
 class CatalogMoment {
  public:
   virtual ~CatalogMoment() = default;

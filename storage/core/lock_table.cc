@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "protocol/seeded_hash.h"
+
 namespace mayfly {
 
 uint64_t LockHash(Keyspace ks, std::string_view key) {
-  uint64_t h = std::hash<std::string_view>()(key) + static_cast<uint64_t>(ks) * 0x9E3779B97F4A7C15u;
-  h ^= h >> 32;
-  h *= 0xD6E8FEB86659FD93u;
-  return h ^ (h >> 32);
+  return SeededHash(key, static_cast<uint64_t>(ks));
 }
 
 LockTable::LockTable(size_t stripes) : stripes_(stripes) {}

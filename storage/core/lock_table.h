@@ -18,10 +18,10 @@ using LockOwner = uint64_t;
 /// The 64-bit hash under which a key of a keyspace is locked.
 uint64_t LockHash(Keyspace ks, std::string_view key);
 
-/// Exclusive locks on 64-bit hashes of keys, in stripes. Entries are exact hashes, so two units
-/// that change thousands of documents each do not meet by accident, as they would with one lock a
-/// stripe. No queue and no deadlock detection: waiting is bounded, and who waited in vain gives up
-/// everything and tries again. Threads: any.
+/// Exclusive locks on 64-bit hashes of keys, in stripes. An entry is an exact hash, so two units
+/// that change thousands of documents each do not collide by accident, as they would with one lock
+/// for each stripe. There is no queue and no deadlock detection: waits are bounded, and a unit
+/// whose wait times out releases all its locks and tries again. Threads: any.
 class LockTable {
  public:
   explicit LockTable(size_t stripes = 1024);  ///< a power of two

@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -39,6 +40,9 @@ inline void DisablePerfCounters() {
   thread_local const bool done = (rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable), true);
   (void)done;
 }
+
+/// Batches from so many changes on are sorted (UnitApplier::Prepare).
+constexpr int kManyInOrder = 256;
 
 rocksdb::Slice S(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view V(const rocksdb::Slice& s) { return {s.data(), s.size()}; }
@@ -454,7 +458,10 @@ Result<void> RocksKv::Write(KvBatch& batch, bool sync) {
   }
   DisablePerfCounters();
   rocksdb::WriteOptions wo;
+  std::optional<ManyInOrder> many;
+  if (batch.Count() >= kManyInOrder) many.emplace();
   rocksdb::Status s = db_->Write(wo, &static_cast<RocksBatch&>(batch).raw());
+  many.reset();
   if (s.ok()) [[likely]] {
     // A reader steps one by one over what a range delete covers in the same memtable (17 ms for a
     // few hundred thousand entries); a flush leaves it all out. Begun here, not waited for.

@@ -24,7 +24,7 @@ class RecordBatch {
                      std::span<const std::string_view> record_keys, const ReadView& view);
   size_t size() const { return entries_.size(); }
   const Entry& operator[](size_t i) const { return entries_[i]; }
-  /// Lets go of the records.
+  /// Releases the records.
   void Reset();
 
  private:

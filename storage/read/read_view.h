@@ -97,16 +97,16 @@ class ReadView {
 };
 using ReadViewPtr = std::shared_ptr<const ReadView>;
 
-/// A point in time that several operations read at, one after the other: the statements of a
-/// snapshot session, the batches of a cursor, later those of a transaction. What it shows is kept
-/// in the store until it is let go of, at the latest when the last holder goes. Threads: any.
+/// A point in time that several operations share: the statements of a snapshot session, the batches
+/// of a cursor, later the statements of a transaction. The store keeps what the point shows until
+/// the point is released, at the latest with its last holder. Threads: any.
 class ReadPoint : public std::enable_shared_from_this<ReadPoint> {
  public:
   /// Of now. `ts`: the set's time that it stands for; 0: none. The catalog is never newer than the
   /// store's part: what it names is there.
   static std::shared_ptr<ReadPoint> Take(Storage& storage, uint64_t ts);
   uint64_t ts() const { return ts_; }
-  /// Null once it was let go of.
+  /// Null once it was released.
   ReadViewPtr View();
   void LetGo();
   bool held() const;

@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "protocol/seeded_hash.h"
 #include "protocol/value.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/expiry/expiry_policy.h"
@@ -120,7 +121,7 @@ Result<int64_t> Visibility::CountVisible(Operation& op, const ReadView& given) c
 Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) const {
   // Each record once, whichever of its deadlines is past. Where there is one queue only, and every
   // record in it once, nothing need be remembered.
-  std::unordered_set<std::string> seen;
+  ClientStringSet seen;
   int64_t hidden = 0;
   Storage::Record record;
   auto count = [&](std::string_view record_key) -> Result<void> {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "protocol/seeded_hash.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/catalog/catalog_open.h"
 #include "storage/schema/garbage.h"
@@ -103,10 +104,7 @@ class CatalogImpl final : public OpenedCatalog {
     bool operator==(const NsView&) const = default;
   };
   struct NsHash {
-    size_t operator()(const NsView& n) const {
-      std::hash<std::string_view> h;
-      return h(n.db) * 0x9E3779B97F4A7C15u ^ h(n.collection);
-    }
+    size_t operator()(const NsView& n) const { return SeededHash(n.collection, SeededHash(n.db)); }
   };
   /// One collection before and after a change; either may be null.
   struct Replacement {

@@ -33,8 +33,8 @@ class GarbageCollector {
  private:
   void Loop();
   Result<void> Remove(const GarbageRow& row);
-  /// Rewrites the catalog's files when most of them must be rows that are no more. Few of them are
-  /// written in an hour, so that RocksDB would leave large ones that are gone where they are.
+  /// Rewrites the catalog's files when most of their bytes must be removed rows. The catalog is
+  /// written rarely, so RocksDB would keep large removed rows for long.
   void TendCatalog();
   /// Gives back the disk that large dropped collections and indexes took: a few large documents are
   /// too few deletions for RocksDB to rewrite a file because of them.

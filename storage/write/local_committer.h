@@ -46,10 +46,10 @@ class LocalCommitter final : public Committer {
     bool journal;
   };
   static constexpr int kWithoutEnd = -1;
-  /// Writes what is queued until nothing is; after `rounds` batches or some thousand changes, and
-  /// where only large units are left, the writer thread goes on, so that a client's thread does not
-  /// work for others without end. kWithoutEnd: this is the writer thread. REQUIRES: leading_ is
-  /// set, by this thread.
+  /// Writes the queued units until the queue is empty. After `rounds` batches or some thousand
+  /// changes, or when only large units are left, the writer thread continues, so that a client's
+  /// thread does not work for others without end. kWithoutEnd: this is the writer thread. REQUIRES:
+  /// this thread has set leading_.
   void Lead(int rounds);
   void WriterLoop();
   void WriteBatch(Queue& q);

@@ -14,6 +14,20 @@
 namespace mayfly {
 namespace {
 
+/// New keys of one document in all indexes of its collection together, but for those where it has
+/// one only: as many as there may be in one index. They are one commit, and nobody else's write
+/// goes on meanwhile.
+constexpr size_t kMaxNewKeys = 100'000;
+size_t ManyKeys(const KeySet& keys) { return keys.size() > 1 ? keys.size() : 0; }
+
+Error TooManyKeys(const CollectionInfo& coll, size_t keys) {
+  return {ErrorCode::kCannotBuildIndexKeys,
+          "a document has " + std::to_string(keys) + " new keys in the indexes of " + coll.ns +
+              ", more than the " + std::to_string(kMaxNewKeys) +
+              " there may be at once: keep long arrays out of indexes, have fewer indexes on them, "
+              "or keep the elements in documents of their own"};
+}
+
 /// Units come and go with every command; their buffers stay.
 class ImplPool {
  public:
@@ -207,12 +221,16 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   }
   std::string_view record_id = RecordIdOf(u.record_key);
   MAYFLY_TRY(u.BeginKeys(coll, doc.size()));
+  size_t new_keys = 0;
   for (size_t i = 0; i < coll.indexes.size(); ++i) {
     const IndexInfo& index = *coll.indexes[i];
     KeySet& keys = u.after[i];
     keys.Clear();
     if (!index.kind->maintained()) continue;
     MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
+    new_keys += ManyKeys(keys);
+    if (new_keys > kMaxNewKeys) [[unlikely]]
+      return TooManyKeys(coll, new_keys);
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(keys.size()));
     for (size_t k = 0; k < keys.size(); ++k) {
@@ -339,6 +357,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   std::string_view record_id = RecordIdOf(current.record_key);
   const size_t n = coll.indexes.size();
   MAYFLY_TRY(u.BeginKeys(coll, current.doc.size() + next.size()));
+  size_t new_keys = 0;
   for (size_t i = 0; i < n; ++i) {
     const IndexInfo& index = *coll.indexes[i];
     u.before[i].Clear();
@@ -349,6 +368,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     (void)ExtractKeys(index, current.doc, &u.before[i]);
     MAYFLY_TRY(u.CheckShort());
     MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
+    new_keys += ManyKeys(u.after[i]);
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(u.after[i].size()));
     Result<void> unique = Ok();
@@ -360,6 +380,15 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
                                    record_id);
         });
     MAYFLY_TRY(std::move(unique));
+  }
+  if (new_keys > kMaxNewKeys) [[unlikely]] {
+    // Most of them may be there already.
+    new_keys = 0;
+    for (size_t i = 0; i < n; ++i)
+      if (ManyKeys(u.after[i]) > 0)
+        DiffKeys(
+            u.before[i], u.after[i], [](size_t) {}, [&](size_t) { ++new_keys; });
+    if (new_keys > kMaxNewKeys) return TooManyKeys(coll, new_keys);
   }
   MAYFLY_TRY(impl_->StageRemovals(coll, record_id));
 

@@ -427,7 +427,7 @@ void WriteUnit::Impl::Reset() {
   }
   owns_documents = false;
   op = nullptr;
-  no_wait = applied = keep_short = false;
+  no_wait = applied = keep_short = sorted = false;
   collections.clear();
   for (auto& list : ops) list.clear();
   changes.clear();
@@ -450,6 +450,17 @@ void WriteUnit::Impl::Reset() {
 
 // --- committing
 // --------------------------------------------------------------------------------
+
+void WriteUnit::Impl::SortForCommit() {
+  if (!ranges.empty()) return;
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
+    // DocumentChange::effect counts records.
+    if (ks == static_cast<size_t>(Keyspace::kRecords) || ops[ks].size() < kSortFrom) continue;
+    std::stable_sort(ops[ks].begin(), ops[ks].end(),
+                     [](const StagedOp& a, const StagedOp& b) { return a.key() < b.key(); });
+  }
+  sorted = true;
+}
 
 void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
   counts_.clear();
@@ -476,7 +487,8 @@ void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
     };
     for (WriteUnit& u : units) {
       const auto& ops = u.impl().ops[ks];
-      if (ops.size() < kSortFrom || !u.impl().ranges.empty()) {
+      if (ops.size() < kSortFrom || !u.impl().ranges.empty() ||
+          (u.impl().sorted && keyspace != Keyspace::kRecords)) {
         for (const StagedOp& o : ops) add(o);
         continue;
       }

@@ -240,6 +240,10 @@ struct WriteUnit::Impl {
     for (const auto& list : ops) n += list.size();
     return n;
   }
+  /// Puts what is staged in order of key, keyspace by keyspace but for records: before the commit,
+  /// on the thread of who commits, so that others do not wait for it. Nothing may be staged or
+  /// looked up afterwards.
+  void SortForCommit();
   void Reset();
 
   // Finds staged operations by key; filled when the first look-up comes, so that a unit of one
@@ -259,6 +263,7 @@ struct WriteUnit::Impl {
   std::string record_key, index_key, index_value;
   std::vector<KeySet> before, after;
   PinnedValue pinned;
+  bool sorted = false;   ///< SortForCommit
   bool applied = false;  ///< a committer has made it permanent
 };
 

@@ -289,10 +289,9 @@ for round_no in range(ROUNDS):
 
     t = threading.Thread(target=run)
     t.start()
-    # Somewhere within what the last one of its kind took, or a little behind it.
-    threading.Event().wait(
-        rnd.uniform(0, 1.3 * took.get(kind, 0.15))
-    )  # sleeps: a random moment for the kill is the test
+    # Somewhere within what the last one of its kind took, or a little behind it. The random moment is the test.
+    moment = rnd.uniform(0, 1.3 * took.get(kind, 0.15))
+    threading.Event().wait(moment)  # sleeps: a random moment
     kill(proc)
     t.join()
     proc, client = start(data)

@@ -133,7 +133,7 @@ def returned():
     failed = writer.many(60)
     check(
         failed is not None and failed.get("code") == 14031 and "file descriptors" in failed["errmsg"],
-        f"writes are refused, and why is said: {str(failed)[:300]}",
+        f"writes are refused, and the error says why: {str(failed)[:300]}",
     )
     held.sendall(ask)
     answer = held.recv(4096)
@@ -192,6 +192,10 @@ def member():
         first.wait_up()
         replica_set.initiate()
         full = [connect(first.port) for _ in range(1400)]
+        rejected = lambda: first.client.admin.command("serverStatus")["connections"]["rejected"]
+        check(
+            until(lambda: rejected() > 700), f"those who made room for others are counted too: {rejected()} are refused"
+        )
         lost = replica_set.members[2]
         lost.kill()
         # The links of both sides are new: one of them goes to the member that is full.

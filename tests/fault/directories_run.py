@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Data directories of members that are not what they were: disks that answer errors, kills while the log is cut, an
-older copy put back, another member's copied, one that was written to outside of its set, and what of a directory is its
-member's own. Names of parts as arguments: only these. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N
+"""Unusual data directories of members: disks that answer errors, kills while the log is trimmed, a restored older copy,
+a copy of another member's directory, a directory that was written to outside of its set, and the `local` database,
+which each member has for itself.
+
+Arguments name the parts to run; without any, all run. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N
 passed, N failed".
 """
 

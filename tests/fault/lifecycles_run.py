@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What happens to sets and members in their lives, on real processes: killed while a set begins or its configuration
-changes, a primary that sleeps, a standalone with a backlog of expired documents that becomes a set and goes back, seven
-members of all kinds, addresses of all kinds, write concerns while members are away, a member that is cut off for long,
-clocks that jump. Names of parts as arguments: only these. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (5). The last line says "N
+"""Life cycles of sets and members, on real processes: kills during initiation and reconfiguration, a primary that is
+suspended, a standalone with a backlog of expired documents that becomes a set and goes back, seven members of all
+kinds, all kinds of addresses, write concerns while members are away, a member that is cut off for long, clocks that
+jump.
+
+Arguments name the parts to run; without any, all run. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (5). The last line says "N
 passed, N failed".
 """
 

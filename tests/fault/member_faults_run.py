@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What befalls members one by one or all at once, under load: a rolling restart, slow and full disks, power that fails
-everywhere, a log that was trimmed while a member was away, clocks that jump. Afterwards as in replica_set_run.py. The
-last line says "N passed, N failed".
+"""Faults of single members, or of all members at once, under load: a rolling restart, slow and full disks, power lost
+on all members, a log that was trimmed while a member was away, clocks that jump. Checked afterwards: as in
+replica_set_run.py. The last line says "N passed, N failed".
 """
 
 import datetime, random, time

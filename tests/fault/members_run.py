@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""What members are told to be and to do, on three real processes: settings of the configuration, step-down, step-up,
-freezing, priorities, votes, hidden and delayed members, tags, a member whose data directory was emptied (also one of
-two), and one that was removed while it was away; members that end as they begin. The last line says "N passed, N
-failed".
+"""Settings and commands for members, on three real processes: the configuration, step-down, step-up, freezing,
+priorities, votes, hidden and delayed members, tags, an emptied data directory (also in a set of two), a member that was
+removed while it was away, members that are stopped while they start. The last line says "N passed, N failed".
 """
 
 import shutil, sys, threading, time
@@ -234,7 +233,7 @@ def kinds(s):
     r = a.client.test if a.hello()["isWritablePrimary"] else b.client.test
     check(
         code(lambda: r.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=500)).insert_one({})) == 64,
-        "what is not reached in time is said",
+        "the reply says what was not reached in time",
     )
     c.resume()
     driver.close()

@@ -141,8 +141,8 @@ class Collections(Worker):
 
 class Leaving(Worker):
     """Documents with their own deadline; one session, wherever it reads: gone is gone. A primary that loses its place
-    in the meantime may have hidden by its own clock what the others do not know to be due: only sessions in which
-    nothing befell a member count."""
+    in the meantime may have hidden by its own clock what the others do not know to be due: only sessions without a
+    fault of a member count."""
 
     def begin(self):
         self.n, self.sent = 0, set()

@@ -18,12 +18,18 @@ def header(body, includes=""):
 
 def function(lines, above=""):
     """A function whose body has that many lines."""
-    return f"namespace mayfly {{\n\n{above}void Long(int& n) {{\n" + "  ++n;\n" * lines + "}\n\n}  // namespace mayfly\n"
+    begin, end = "namespace mayfly {\n\n", "}\n\n}  // namespace mayfly\n"
+    return f"{begin}{above}void Long(int& n) {{\n" + "  ++n;\n" * lines + end
 
 
 CLEAN = {
-    "scripts/lib/rooms.txt": "# rooms\nstorage/kv:\nstorage/read: storage/kv\nserver: storage/*\n",
-    "storage/kv/kv.h": header("/// A pair.\nstruct Pair {\n  int a = 0;\n};\n"),
+    "scripts/lib/rooms.txt": "# rooms\nprotocol:\nstorage/kv: protocol\nstorage/read: storage/kv\nserver: storage/*\n",
+    # One of the headers that the rule `headers` compiles once for all that include it.
+    "protocol/error.h": header("/// A failure.\nstruct Error {\n  int code = 0;\n};\n"),
+    "storage/kv/kv.h": header(
+        "/// A pair.\nstruct Pair {\n  int a = 0;\n  Error error;\n};\n", '#include "protocol/error.h"\n\n'
+    ),
+    "storage/kv/kv_error.h": header("/// Another.\nstruct KvError : Error {};\n", '#include "protocol/error.h"\n\n'),
     "storage/read/reader.h": header(
         "/// Reads pairs.\nclass Reader {\n  Pair pair_;\n};\n", '#include "storage/kv/kv.h"\n\n'
     ),
@@ -39,17 +45,29 @@ BREACHES = [
     ("include", "storage/kv/up.h", header("", '#include "storage/read/reader.h"\n\n'), "storage/kv includes"),
     ("include", "storage/read/up.cc", '#include "server/main.h"\n', "storage/read includes server/main.h"),
     ("include", "storage/nowhere/x.cc", "int x;\n", "in no room"),
-    ("include", "scripts/lib/rooms.txt", CLEAN["scripts/lib/rooms.txt"] + "ttl: nothing\n", "names a room that is none"),
+    ("include", "scripts/lib/rooms.txt", CLEAN["scripts/lib/rooms.txt"] + "ttl: nothing\n", "a room that is none"),
     ("length", "server/columns.cc", "// " + "x" * 98 + "\n", "101 columns"),
     ("length", "server/lines.cc", "int x;\n" * 801, "801 lines"),
+    ("length", "tests/lines_run.py", "x = 1\n" * 801, "801 lines"),
     ("pages", "docs/page.md", "x" * 121 + "\n", "121 columns"),
     ("pages", "scripts/tool", "# " + "x" * 119 + "\n", "121 columns"),
     ("pages", "tests/a_test.py", "# " + "x" * 119 + "\n", "121 columns"),
     ("functions", "server/longest.cc", function(100), "Long has 101 lines"),
     ("docstrings", "storage/kv/kv.h", header("struct Pair {\n  int a = 0;\n};\n"), "struct Pair"),
     ("docstrings", "storage/kv/kind.h", header("enum class Kind { kOne };\n"), "enum class Kind"),
-    ("headers", "storage/kv/kv.h", header("/// A pair.\nstruct Pair {\n  std::string a;\n};\n"), "storage/read/reader.h"),
-    ("headers", "server/alone.h", header("/// Needs another.\nclass Alone {\n  Pair pair_;\n};\n"), "server/alone.h"),
+    (
+        "headers",
+        "storage/kv/kv.h",
+        header("/// A pair.\nstruct Pair {\n  std::string a;\n};\n"),
+        "storage/read/reader.h",
+    ),
+    ("headers", "server/alone.h", header("/// Needs another.\nclass Alone {\n  Error e_;\n};\n"), "server/alone.h"),
+    (
+        "headers",
+        "storage/kv/kv_error.h",
+        header("/// A text.\nclass KvError : Error {\n  std::string s_;\n};\n", '#include "protocol/error.h"\n\n'),
+        "storage/kv/kv_error.h",
+    ),
     ("format", "server/main.cc", "int main() {return 0;}\n", "not as clang-format would have it"),
 ]
 passed = failed = 0

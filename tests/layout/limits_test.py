@@ -43,6 +43,7 @@ ROWS = {
         ("storage/catalog/index_keys.h", "kMaxKeysPerDocument", 1),
         ("storage/catalog/index_keys.h", "kMaxKeyBytes", MB),
     ],
+    "new keys of": [("storage/write/write_unit.cc", "kMaxNewKeys", 1)],
     "one key": [("storage/catalog/index_keys.h", "kMaxKeySize", M)],
     "views on views": [("server/execution/view_definition.h", "kMaxViewDepth", 1)],
     "namespaces in `top`": [("server/base/top.h", "kMaxNamespaces", 1)],
@@ -102,6 +103,16 @@ ROWS = {
         ("server/base/config_file.cc", "kMostPairs", 1),
     ],
     "members;": [("replication/repl_config.cc", "kMaxMembers", 1), ("replication/repl_config.cc", "kMaxVoters", 1)],
+    "name of a set": [("replication/repl_config.cc", "kMaxSetName", 1), ("replication/repl_config.cc", "kMaxHost", 1)],
+    "tags of a member": [
+        ("replication/repl_config.cc", "kMaxTags", 1),
+        ("replication/repl_config.cc", "kMaxTagBytes", 1),
+    ],
+    "`getLastErrorModes`": [
+        ("replication/repl_config.cc", "kMaxModes", 1),
+        ("replication/repl_config.cc", "kMaxModeTags", 1),
+    ],
+    "a whole configuration": [("replication/repl_config.cc", "kMaxConfigBytes", K)],
     "priority of a member": [("replication/repl_config.cc", "kMaxPriority", 1)],
     "one unit of the log": [("replication/consensus.h", "kMaxProposalBytes", M)],
     "key file": [("server/replication_wiring.cc", "kMinKey", 1), ("server/replication_wiring.cc", "kMaxKey", 1)],
@@ -113,7 +124,7 @@ ROWS = {
     "what has come from": [("replication/engine.cc", "kMaxInboxBytes", M)],
     "copies that a donor": [("replication/data_copy.h", "kMost", 1)],
     "time of `$clusterTime`": [("server/dispatch/replication_gate.cc", "kMaxDriftSeconds", 24 * 3600)],
-    "moments that are kept": [
+    "points in time kept": [
         ("server/dispatch/replication_gate.h", "kMost", 1),
         ("server/dispatch/replication_gate.h", "kMostOfAll", 1),
     ],
