@@ -210,8 +210,7 @@ void ReplicaSet::Post(std::function<void()> task) {
   tasks_wake_.notify_one();
 }
 
-// --- state
-// --------------------------------------------------------------------------------
+// --- state ---------------------------------------------------------------------------------------
 
 TopologyPtr ReplicaSet::topology() const {
   std::lock_guard l(mutex_);
@@ -403,8 +402,7 @@ void ReplicaSet::Refresh() {
   }
 }
 
-// --- the engine's calls
-// ------------------------------------------------------------------------------
+// --- the engine's calls --------------------------------------------------------------------------
 
 void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
   SetConfig(configuration.payload);

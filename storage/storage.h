@@ -64,8 +64,7 @@ class Storage {
   void set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy);
   const StorageOptions& options() const;
 
-  // --- reads
-  // --------------------------------------------------------------------------------
+  // --- reads -------------------------------------------------------------------------------------
   /// Full record key of `_id` in a collection that is not capped.
   static void AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::string& out);
 
