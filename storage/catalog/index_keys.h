@@ -59,13 +59,10 @@ bool IsMaintained(const IndexInfo& index);
 /// Fills `out` with the entries of `doc` in `index`. Rules of MongoDB's manual ("Multikey Indexes",
 /// "Sparse Indexes", "Partial Indexes") and observed behaviour:
 /// - a dotted path goes through sub-documents; an array on the way stands for each of its elements,
-/// unless the next part
-///   of the path is a number that is a position in it: then for that element alone;
+///   unless the next part of the path is a number that is a position in it: then for that element;
 /// - an array at the end of the path gives one key for each distinct element (a nested array is a
-/// value), an empty one
-///   gives undefined;
-/// - what is missing counts as null; a sparse index leaves a key out when all its fields are
-/// missing;
+///   value), an empty one gives undefined;
+/// - a missing field counts as null; a sparse index has no key when all its fields are missing;
 /// - a document outside a partial index has no keys.
 /// Errors: CannotIndexParallelArrays 171 (two fields go through different arrays), Location16746 (a
 /// numeric path part is both a position in an array and a field name in one of its elements). On
