@@ -213,8 +213,7 @@ void ReplicaSet::Post(std::function<void()> task) {
   tasks_wake_.notify_one();
 }
 
-// --- state
-// --------------------------------------------------------------------------------
+// --- state ---------------------------------------------------------------------------------------
 
 TopologyPtr ReplicaSet::topology() const {
   std::lock_guard l(mutex_);
@@ -406,8 +405,7 @@ void ReplicaSet::Refresh() {
   }
 }
 
-// --- the engine's calls
-// ------------------------------------------------------------------------------
+// --- the engine's calls --------------------------------------------------------------------------
 
 void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
   SetConfig(configuration.payload);

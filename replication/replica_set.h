@@ -205,8 +205,7 @@ class ReplicaSet final : public StateMachine {
   /// The newest time that this member or, by their heartbeats, others are known to have issued.
   uint64_t known_time() const;
 
-  // --- commands; blocking
-  // ----------------------------------------------------------------------------
+  // --- commands; blocking ------------------------------------------------------------------------
   /// `config` empty: a set of this member alone. Errors: 23, 93, 74.
   Result<void> Initiate(std::optional<BsonView> config);
   Result<void> Reconfigure(BsonView config, bool force);
@@ -243,8 +242,7 @@ class ReplicaSet final : public StateMachine {
   std::optional<Election> last_election() const;
   int64_t last_stepped_down_millis() const { return stepped_down_millis_; }
 
-  // --- StateMachine: the engine's threads
-  // ------------------------------------------------------------
+  // --- StateMachine: the engine's threads --------------------------------------------------------
   void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override;
   void Applied(std::span<const CommittedEntry> entries) override;
   void StateChanged(const ConsensusState& state) override;

@@ -328,8 +328,7 @@ uint64_t ReplicaSet::log_max_bytes() const {
   return log_max_bytes_;
 }
 
-// --- write concern
-// --------------------------------------------------------------------------------
+// --- write concern -------------------------------------------------------------------------------
 
 Result<void> ReplicaSet::CheckTarget(const WriteConcernTarget& target) const {
   std::shared_ptr<const ReplConfig> config = topology()->config;

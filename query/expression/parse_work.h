@@ -14,10 +14,9 @@ class Operation;
 /// a node of some hundred bytes. This class ends such a parse when it needs too much memory, or
 /// when the operation is interrupted.
 ///
-///   ParseWork work(&op);               // by who begins to parse; those inside count for the
-///   outermost
-///   MAYFLY_TRY(ParseWork::Step());     // in every loop over what the client sent
-///   ParseWork::Made(kNodeBytes);          // where a node is made
+///   ParseWork work(&op);            // where a parse begins; inner ones count for the outermost
+///   MAYFLY_TRY(ParseWork::Step());  // in every loop over a client's data
+///   ParseWork::Made(kNodeBytes);    // where a node is made
 ///
 /// One thread: must not live across a co_await.
 class ParseWork {

@@ -140,8 +140,7 @@ class PlanExecutor {
   /// The parsed filter; null for an empty one.
   virtual const MatchExpression* match() const = 0;
 
-  // --- explain and statistics
-  // --------------------------------------------------------------------------------
+  // --- explain and statistics --------------------------------------------------------------------
   /// Runs to the end, or to that many results (0: all), and drops them: explain does so before
   /// kExecutionStats and kAllPlansExecution. Answers how many there were.
   Result<int64_t> RunToEnd(int64_t limit = 0);

@@ -5,8 +5,7 @@
 
 namespace mayfly {
 
-// --- RecordScanStage
-// -----------------------------------------------------------------------------
+// --- RecordScanStage -----------------------------------------------------------------------------
 
 RecordScanStage::RecordScanStage(PlanContext& ctx, Kind kind, IntervalList id_bounds, bool backward,
                                  ResidualFilter filter, bool tailable)
@@ -246,8 +245,7 @@ void RecordScanStage::Explain(bool stats, BsonBuilder& out) const {
   }
 }
 
-// --- IndexScanStage
-// ------------------------------------------------------------------------------
+// --- IndexScanStage ------------------------------------------------------------------------------
 
 IndexScanStage::IndexScanStage(PlanContext& ctx, Params params)
     : PlanStage(ctx,

@@ -52,8 +52,7 @@ class Update {
   /// `$[id]`), ImmutableField 66, Location17419 (larger than 16 MiB), pipelines their own.
   Result<Outcome> Apply(BsonView old, int positional_index, bool is_insert, EvalContext& ctx) const;
   /// The same into a buffer of the caller's, so that a loop needs no allocation: true and the new
-  /// document as the whole of
-  /// `*out`, or false and `*out` unspecified.
+  /// document as the whole of `*out`, or false and `*out` unspecified.
   virtual Result<bool> ApplyTo(BsonView old, int positional_index, bool is_insert, EvalContext& ctx,
                                std::string* out) const = 0;
 

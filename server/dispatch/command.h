@@ -21,12 +21,9 @@
 
 namespace mayfly {
 
-class
-    // server/dispatch/server_context.h: storage, clock, parameters, cursors, sessions,
-    ServerContext;
-// metrics
-class Connection;  // server/net/connection.h: peer address, handshake metadata, compression
-class Session;     // server/base/session_registry.h
+class ServerContext;  // server/dispatch/server_context.h: storage, clock, parameters, cursors …
+class Connection;     // server/net/connection.h: peer address, handshake metadata, compression
+class Session;        // server/base/session_registry.h
 class CommandRegistry;
 
 /// Coroutines of the server run on one connection's io thread; the executor is typed because that

@@ -82,8 +82,7 @@ bool IsRetryableWriteError(ErrorCode code) {
   }
 }
 
-// --- defaults
-// --------------------------------------------------------------------------------
+// --- defaults ------------------------------------------------------------------------------------
 
 std::shared_ptr<const RWConcernDefaults::Values> RWConcernDefaults::get() const {
   std::lock_guard l(mutex_);
@@ -131,8 +130,7 @@ WriteConcern RWConcernDefaults::CustomWriteConcern() const {
   return wc;
 }
 
-// --- snapshot reads
-// --------------------------------------------------------------------------------
+// --- snapshot reads ------------------------------------------------------------------------------
 
 Error SnapshotReads::TooOld(ServerContext& server, uint64_t ts) {
   too_old_.fetch_add(1, std::memory_order_relaxed);

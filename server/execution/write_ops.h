@@ -117,7 +117,6 @@ class WriteCommand {
       const std::function<Result<std::optional<BsonDocument>>(std::optional<BsonView>)>& decide);
 
   // --- for io threads: never wait. nullopt: not possible here, call the blocking one on a worker
-  // -----------------------------------
   // What they have staged is to be committed also when nothing was matched: documents past their
   // deadline that were met are removed.
   // Nor do they evaluate what may take long: validators, expressions, conditions, and index keys

@@ -49,8 +49,7 @@ class ReadView {
   /// What cursors keep to go on at the same point; null: each batch has its own.
   const std::shared_ptr<ReadPoint>& point() const { return point_; }
 
-  // --- the store: as KvStore's, with the own writes
-  // --------------------------------------------------
+  // --- the store: as KvStore's, with the own writes ----------------------------------------------
   Result<bool> Get(KvStore& kv, Keyspace ks, std::string_view key, PinnedValue* out) const {
     if (own_ == nullptr) [[likely]]
       return kv.Get(ks, key, out, snapshot_.get());
@@ -68,8 +67,7 @@ class ReadView {
   std::unique_ptr<KvIterator> Merge(std::unique_ptr<KvIterator> base, Keyspace ks,
                                     std::string_view lower, std::string_view upper) const;
 
-  // --- the catalog, and what it keeps in memory
-  // ----------------------------------------------------------
+  // --- the catalog, and what it keeps in memory --------------------------------------------------
   /// As Catalog::Find, of the view's moment. Errors: SnapshotUnavailable 246.
   Result<CollectionInfoPtr> Find(Catalog& catalog, std::string_view db,
                                  std::string_view collection) const;

@@ -223,8 +223,7 @@ std::vector<std::string> CatalogImpl::Databases() {
   return r;
 }
 
-// --- earlier moments
-// -------------------------------------------------------------------------------
+// --- earlier moments -----------------------------------------------------------------------------
 
 class CatalogImpl::Moment final : public CatalogMoment {
  public:

@@ -197,8 +197,7 @@ void LogDropIndexes(WriteUnit& unit, const CollectionInfo& before, const Collect
   }
 }
 
-// --- the log of others
-// -----------------------------------------------------------------------------
+// --- the log of others ---------------------------------------------------------------------------
 
 void CatalogImpl::MarkMultikey(uint32_t index, uint64_t fields) {
   std::shared_lock l(mutex_);

@@ -9,14 +9,12 @@
 
 namespace mayfly {
 
-/// Commits to this node's store alone. Whoever comes first writes its own unit and those that
-/// arrive meanwhile as one batch: two threads that write to the store at once cost more than one.
-/// Large units (of many bytes or many changes), which take long to write and may have to wait for
-/// the store, are left to a thread
-/// of its own, one at a time between the small ones: a client's thread, perhaps the one that serves
-/// all connections, is not held by them. Another thread syncs the log to disk every
-/// `sync_interval_ms` after a write, and at once, for all that wait, when somebody asks for a
-/// journaled commit.
+/// Commits to this node's store only. The first thread that arrives writes its own unit, and the
+/// units that arrive meanwhile, as one batch, because two threads that write to the store at once
+/// cost more than one. Large units (in bytes or changes) take long and may have to wait for the
+/// store. The writer thread commits them, one at a time between the small ones, so that they do not
+/// hold a client's thread, perhaps the one that serves all connections. Another thread syncs the
+/// log to disk every `sync_interval_ms` after a write, and at once when a journaled commit waits.
 class LocalCommitter final : public Committer {
  public:
   LocalCommitter(Storage::Impl& storage, int sync_interval_ms);

@@ -35,8 +35,7 @@ class WriteUnit {
   /// instead of waiting.
   void set_no_wait(bool on);
 
-  // --- documents; each call is atomic within the unit: on error it has changed nothing
-  // -------------------------------
+  // --- documents; each call is atomic within the unit: on error it has changed nothing -----------
 
   /// Adds the document with its index entries. `doc` must have an `_id` as first field and have
   /// passed validation, and must live until the unit is committed or destroyed (its bytes are not
@@ -77,7 +76,6 @@ class WriteUnit {
                                std::vector<Locked>* out, int* busy);
 
   // --- raw changes, for storage's own catalog and for the layers that keep state of their own
-  // -----------------------
   void Put(Keyspace ks, std::string_view key, std::string_view value);
   void Erase(Keyspace ks, std::string_view key);
   void EraseRange(Keyspace ks, std::string_view begin, std::string_view end);
@@ -88,8 +86,7 @@ class WriteUnit {
   /// happen there too follows from the rows (storage/write/log_apply.h).
   void OnCommit(std::function<void()> f);
 
-  // --- a unit of several statements: a transaction
-  // --------------------------------------------------------------------
+  // --- a unit of several statements: a transaction -----------------------------------------------
   /// From now on documents are copied into the unit, which may so outlive whoever gave them.
   void OwnDocuments();
   /// Goes on for another operation: its clock reading, its interrupts, its counts.

@@ -33,8 +33,7 @@ void Arena::Reset() {
   used_ = 0;
 }
 
-// --- locks
-// --------------------------------------------------------------------------------
+// --- locks ---------------------------------------------------------------------------------------
 
 Result<void> WriteUnit::Impl::Lock(Keyspace ks, std::string_view key) {
   uint64_t hash = LockHash(ks, key);
@@ -134,8 +133,7 @@ void WriteUnit::Impl::ReleaseLocks() {
   }
 }
 
-// --- units that must be short
-// --------------------------------------------------------------------------------
+// --- units that must be short --------------------------------------------------------------------
 
 void KeepShort(WriteUnit& unit) {
   unit.set_no_wait(true);
@@ -165,8 +163,7 @@ Result<void> WriteUnit::Impl::BeginKeys(const CollectionInfo& coll, size_t bytes
   return fields * bytes <= kInlineFieldBytes ? Ok() : TooLong();
 }
 
-// --- staging
-// --------------------------------------------------------------------------------
+// --- staging -------------------------------------------------------------------------------------
 
 void WriteUnit::Impl::StagePut(Keyspace ks, std::string_view key, std::string_view head,
                                std::string_view tail, bool looked_up) {
@@ -334,8 +331,7 @@ Result<void> WriteUnit::Impl::CheckUnique(WriteUnit* unit, const CollectionInfo&
   return DuplicateKeyError(coll, index.name, index.key, key_value);
 }
 
-// --- own writes
-// --------------------------------------------------------------------------------
+// --- own writes ----------------------------------------------------------------------------------
 
 WriteUnit::Impl::Slot* WriteUnit::Impl::FindSlot(uint32_t hash, size_t ks, std::string_view key) {
   size_t mask = slots.size() - 1;
@@ -448,8 +444,7 @@ void WriteUnit::Impl::Reset() {
   pinned.Reset();
 }
 
-// --- committing
-// --------------------------------------------------------------------------------
+// --- committing ----------------------------------------------------------------------------------
 
 void WriteUnit::Impl::SortForCommit() {
   if (!ranges.empty()) return;

@@ -145,8 +145,7 @@ struct WriteUnit::Impl {
   /// The document as the unit keeps it.
   BsonView Keep(BsonView doc) { return owns_documents ? BsonView(arena.Copy(doc.bytes())) : doc; }
 
-  // --- locks
-  // --------------------------------------------------------------------------------
+  // --- locks -------------------------------------------------------------------------------------
   /// Locks one key for the life of the unit. Errors: WriteConflict 112.
   Result<void> Lock(Keyspace ks, std::string_view key);
   /// Without waiting; false when another unit has it.
@@ -162,8 +161,7 @@ struct WriteUnit::Impl {
   Result<void> TouchExclusiveId(uint32_t collection, int64_t timeout_us);
   void ReleaseLocks();
 
-  // --- staging
-  // --------------------------------------------------------------------------------
+  // --- staging -----------------------------------------------------------------------------------
   /// `tail` is not copied; key and head are.
   void StagePut(Keyspace ks, std::string_view key, std::string_view head, std::string_view tail,
                 bool looked_up);
@@ -223,8 +221,7 @@ struct WriteUnit::Impl {
                            std::string_view values, std::string_view bits,
                            std::string_view record_id);
 
-  // --- own writes
-  // --------------------------------------------------------------------------------
+  // --- own writes --------------------------------------------------------------------------------
   enum class Own : uint8_t { kUnknown, kAbsent, kPresent };  ///< kUnknown: ask the store
   /// `deep`: also among index entries that are not unique (searches them all).
   Own FindOwn(Keyspace ks, std::string_view key, const StagedOp** found, bool deep = false);
