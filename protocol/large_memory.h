@@ -54,10 +54,20 @@ class Hold {
     return Change(bytes);
   }
   void Release();
+  size_t held() const { return held_; }
 
  private:
   Result<void> Change(size_t bytes);
   size_t held_ = 0;
+};
+
+/// What something keeps, small parts too, and what of it Holds have counted already.
+struct Kept {
+  size_t bytes = 0, held = 0;
+  void Add(size_t more, const Hold& hold) {
+    bytes += more > hold.held() ? more : hold.held();
+    held += hold.held();
+  }
 };
 
 }  // namespace large_memory

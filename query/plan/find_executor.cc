@@ -67,6 +67,10 @@ FindExecutor::FindExecutor(Storage& storage, Operation& op) : storage_(storage) 
 }
 FindExecutor::~FindExecutor() = default;
 
+void FindExecutor::AddKept(large_memory::Kept* kept) const {
+  if (winner_.root) winner_.root->AddKept(kept);
+}
+
 size_t FindExecutor::KeptBytes() const {
   size_t bytes = held_.bytes() + covered_doc_.capacity() + projected_.capacity();
   for (const OwnedRow& row : buffer_) bytes += sizeof row + row.bytes();

@@ -48,6 +48,7 @@ class FindCursor final : public ServerCursor {
 
  private:
   size_t KeptBytes() const override { return executor_->KeptBytes(); }
+  void AddKept(large_memory::Kept* kept) const override { executor_->AddKept(kept); }
 
   std::unique_ptr<PlanExecutor> executor_;
   CollectionInfoPtr coll_;

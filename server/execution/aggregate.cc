@@ -48,6 +48,10 @@ class ExecutorSource final : public DocumentSource {
     executor_->SaveState();
     saved_ = true;
   }
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->bytes += executor_->KeptBytes();
+    executor_->AddKept(kept);
+  }
   PlanExecutor& executor() { return *executor_; }
 
  private:
@@ -66,6 +70,10 @@ class OwnedPipeline final : public DocumentSource {
   Result<StreamState> Next(StreamDocument* out) override { return pipeline_->Next(out); }
   void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
   void SaveState() override { pipeline_->SaveState(); }
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->Add(0, parsed_);
+    pipeline_->AddKept(kept);
+  }
 
  private:
   large_memory::Hold parsed_;
@@ -352,6 +360,7 @@ class PipelineCursor final : public ServerCursor {
 
  private:
   size_t KeptBytes() const override { return held_ ? held_->view().size() : 0; }
+  void AddKept(large_memory::Kept* kept) const override { pipeline_->AddKept(kept); }
   Result<void> FillBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) {
     pipeline_->Attach(&op, env_.get());
