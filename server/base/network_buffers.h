@@ -53,7 +53,7 @@ class WaitLine {
 };
 
 /// What messages on their way in and replies on their way out take, beyond a small buffer a
-/// connection, over the whole process: a hundred clients that send 48 MB each, or that do not read
+/// connection, over a whole server: a hundred clients that send 48 MB each, or that do not read
 /// what they asked for, must not end it. Threads: any.
 ///
 /// A message waits in the client's socket until there is room for all of it, and a batch of
@@ -134,8 +134,6 @@ class NetworkBuffers {
   WaitLine large_line_, modest_line_;
 };
 
-NetworkBuffers& TheNetworkBuffers();
-
 /// Whether the process has so much memory already that what is large had better wait. What one
 /// large document takes on its way to the disk (copies, memtables, blocks of a flush and a
 /// compaction) is not all counted: where there is little memory it is looked at instead. Threads:
@@ -153,7 +151,5 @@ class MemoryPressure {
   static int64_t Resident();  ///< bytes that are the process's own
   int64_t most_ = 0;
 };
-
-MemoryPressure& TheMemoryPressure();
 
 }  // namespace mayfly

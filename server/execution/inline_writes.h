@@ -1,8 +1,5 @@
 #pragma once
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
-#include <set>
 
 #include "protocol/error.h"
 #include "server/execution/write_ops.h"
@@ -24,21 +21,5 @@ inline bool CompareInline(size_t compares, size_t document_bytes) {
 /// Whether documents of the collection are soon told apart from those past their deadline: there
 /// are few rules, and none of them has to look far.
 bool ExpiryIsShort(const CollectionInfo& coll);
-
-/// Units of large inserts are staged and committed a few at a time: each holds its documents
-/// several times over, and more of them at once are not sooner done. In order of arrival. Never
-/// held while documents are validated. Threads: any; blocking.
-class LargeTurn {
- public:
-  LargeTurn() = default;
-  LargeTurn(const LargeTurn&) = delete;
-  ~LargeTurn() { Give(); }
-  /// Errors: those of CheckInterrupt.
-  Result<void> Take(Operation& op);
-  void Give();
-
- private:
-  bool held_ = false;
-};
 
 }  // namespace mayfly
