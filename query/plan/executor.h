@@ -204,8 +204,9 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
                          std::vector<Value>* variables);
 
 /// Forgets the cached plans of one collection (planCacheClear).
-void ClearPlanCache(const CollectionInfo& coll);
+void ClearPlanCache(Storage& storage, const CollectionInfo& coll);
 /// Appends one document a cached plan, as $planCacheStats shows it, through `each`.
-void ForEachCachedPlan(const CollectionInfo& coll, const std::function<void(BsonView)>& each);
+void ForEachCachedPlan(Storage& storage, const CollectionInfo& coll,
+                       const std::function<void(BsonView)>& each);
 
 }  // namespace mayfly

@@ -3,6 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
 #include "query/expression/parse_work.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/change_stream_cursor.h"
 #include "server/execution/view_definition.h"
@@ -198,7 +199,7 @@ class Environment final : public PipelineEnvironment {
     temporary.indexes.clear();
     temporary.expiry = std::make_shared<ExpiryState>();
     MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(op, std::move(temporary)));
-    out_.emplace(server_, op, made->db, made->name);
+    out_.emplace(WriteServicesOf(server_), op, made->db, made->name);
     out_->set_bypass_validation(bypass_validation_);
     out_name_ = made->name;
     out_db_ = made->db;
@@ -270,7 +271,7 @@ class Environment final : public PipelineEnvironment {
 
   Result<void> MergeOne(Operation& op, std::string_view db, std::string_view collection,
                         BsonView query, const MergeDecision& decide) override {
-    WriteCommand command(server_, op, db, collection);
+    WriteCommand command(WriteServicesOf(server_), op, db, collection);
     command.set_bypass_validation(bypass_validation_);
     MAYFLY_TRY(command.Open());
     return command.Merge(query, decide);

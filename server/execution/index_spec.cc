@@ -7,6 +7,7 @@
 #include "protocol/utf8.h"
 #include "query/match/record_filter.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 #include "ttl/reap_limits.h"
 
