@@ -1,4 +1,5 @@
-# Writes OUT, a C++ file with the contents of the page's files. Run by a custom command: cmake -DDIR=… -DOUT=… -P embed_page.cmake
+# Writes OUT, a C++ file with the contents of the page's files. A custom command runs it:
+#   cmake -DDIR=… -DOUT=… -P embed_page.cmake
 set(text "// Made by cmake/embed_page.cmake from server/http/page/.\n#include \"server/http/page_files.h\"\n\n")
 string(APPEND text "namespace mayfly {\nnamespace {\nconstexpr PageFile kFiles[] = {\n")
 foreach(row "/|index.html|text/html" "/app.js|app.js|text/javascript" "/style.css|style.css|text/css")
@@ -10,5 +11,6 @@ foreach(row "/|index.html|text/html" "/app.js|app.js|text/javascript" "/style.cs
   string(APPEND text "    {\"${path}\", \"${type}; charset=utf-8\", R\"page(${content})page\"},\n")
 endforeach()
 string(APPEND text "};\n}  // namespace\n\nconst PageFile* FindPageFile(std::string_view path) {\n")
-string(APPEND text "  for (const PageFile& f : kFiles)\n    if (f.path == path) return &f;\n  return nullptr;\n}\n\n}  // namespace mayfly\n")
+string(APPEND text "  for (const PageFile& f : kFiles)\n    if (f.path == path) return &f;\n")
+string(APPEND text "  return nullptr;\n}\n\n}  // namespace mayfly\n")
 file(WRITE ${OUT} "${text}")

@@ -6,9 +6,8 @@
 
 namespace mayfly {
 
-/// What is left of a name or another C string that has a NUL in it: the part before. Whoever takes
-/// names from a client refuses them with an error of its own; where bson_check is on, coming here
-/// ends the process.
+/// The part of a name or another C string before its first NUL. Code that takes names from a client
+/// must refuse such names before; where bson_check is on, a call of this function ends the process.
 std::string_view BeforeNul(std::string_view text);
 
 /// Writes `name` as BSON's C strings are: the one place where a name becomes bytes. A NUL in it

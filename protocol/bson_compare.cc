@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "protocol/decimal128.h"
+#include "protocol/seeded_hash.h"
 
 namespace mayfly {
 namespace {
@@ -199,9 +200,7 @@ inline uint64_t Mix(uint64_t h, uint64_t v) {
   return h ^ (h >> 31);
 }
 
-inline uint64_t MixBytes(uint64_t h, std::string_view s) {
-  return Mix(h, std::hash<std::string_view>{}(s));
-}
+inline uint64_t MixBytes(uint64_t h, std::string_view s) { return SeededHash(s, h); }
 
 /// One representative for each numeric value: its int64 if it has one, else its double if that is
 /// exact, else the decimal without trailing zeros.
@@ -245,7 +244,7 @@ uint64_t HashFields(BsonView doc, uint64_t h) {
 }  // namespace
 
 uint64_t HashValue(BsonValue v, uint64_t seed) {
-  uint64_t h = Mix(seed, static_cast<uint64_t>(Order(v.type())));
+  uint64_t h = Mix(seed ^ kHashSeeds[0], static_cast<uint64_t>(Order(v.type())));
   switch (v.type()) {
     case BsonType::kInt32:
     case BsonType::kInt64:

@@ -26,6 +26,7 @@ uint64_t HashValue(BsonValue v, uint64_t seed = 0);
 struct BsonValueHash {
   size_t operator()(const BsonValue& v) const { return HashValue(v); }
 };
+/// Whether two values compare as equal; goes with BsonValueHash.
 struct BsonValueEqual {
   bool operator()(const BsonValue& a, const BsonValue& b) const { return CompareValues(a, b) == 0; }
 };

@@ -13,6 +13,7 @@ namespace {
 /// place bring them.
 constexpr std::pair<int32_t, std::string_view> kMoreNames[] = {
     {63, "StaleShardVersion"},
+    {80, "InvalidRoleModification"},
     {95, "NotSecondary"},
     {109, "ConfigurationInProgress"},
     {133, "FailedToSatisfyReadPreference"},

@@ -111,8 +111,7 @@ class Converter {
     return std::isfinite(*out);
   }
 
-  // --- wrappers: `node` is the whole object, `value` the field that names the wrapper
-  // --------------------------------
+  // --- wrappers: `node` is the whole object, `value` the field that names the wrapper ------------
   using Read = bool (Converter::*)(const std::string&, const JsonNode&, const JsonNode&,
                                    BsonBuilder&);
   struct Wrapper {

@@ -7,10 +7,9 @@
 
 namespace mayfly {
 
-/// What large values, documents and buffers in flight take, over a whole server. Each operator and
-/// stage has a limit of its own, but a request may have a thousand of them, and there may be a
-/// thousand requests: this is what keeps their sum from ending the process. Small ones are not
-/// counted. A thread works for one server, whose budget it charges (SetThreadBudget); those that
+/// The memory of large values, documents and buffers in use, over a whole server. Each operator and
+/// stage has its own limit, but a request may have a thousand of them, and there may be a thousand
+/// requests. This limit on the sum keeps the process alive. Small values are not counted. A thread works for one server, whose budget it charges (SetThreadBudget); those that
 /// were not told charge one of the process's own. Threads: any.
 namespace large_memory {
 
@@ -37,12 +36,12 @@ Budget& ThreadBudget();
 inline void SetLimit(int64_t bytes) { ThreadBudget().SetLimit(bytes); }
 inline int64_t Limit() { return ThreadBudget().limit(); }
 inline int64_t Used() { return ThreadBudget().used(); }
-/// Whether there is more than allowed: whoever is about to go on with something large must not.
+/// True when the limit is exceeded: large work must not continue.
 bool Full();
 /// ExceededMemoryLimit 146.
 Error TooMuch();
 
-/// Something that a result of `bytes` bytes was made of: an error when it is large and there is no
+/// Checks a result of `bytes` bytes that was just made: an error when it is large and there is no
 /// room for it.
 inline Result<void> Check(size_t bytes) {
   if (bytes < kLarge || !Full()) [[likely]]
@@ -74,11 +73,21 @@ class Hold {
     return Change(bytes);
   }
   void Release();
+  size_t held() const { return held_; }
 
  private:
   Result<void> Change(size_t bytes);
   Budget* budget_ = nullptr;  ///< of held_, when that is not 0
   size_t held_ = 0;
+};
+
+/// What something keeps, small parts too, and what of it Holds have counted already.
+struct Kept {
+  size_t bytes = 0, held = 0;
+  void Add(size_t more, const Hold& hold) {
+    bytes += more > hold.held() ? more : hold.held();
+    held += hold.held();
+  }
 };
 
 }  // namespace large_memory

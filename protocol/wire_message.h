@@ -14,6 +14,8 @@ namespace mayfly {
 inline constexpr size_t kMessageHeaderSize = 16;
 inline constexpr int32_t kMaxMessageSize = 48'000'000;
 
+/// The messages that are read: OP_MSG, OP_QUERY of old drivers' handshakes, and either of them
+/// compressed. OP_REPLY is only sent, as the answer to OP_QUERY.
 enum class Opcode : int32_t { kReply = 1, kQuery = 2004, kCompressed = 2012, kMsg = 2013 };
 
 /// The header of every message (manual: "MongoDB Wire Protocol"), in host byte order.
@@ -79,6 +81,7 @@ struct WireError {
 bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure);
 bool ParseOpQuery(std::string_view frame, OpQuery* out, WireError* failure);
 
+/// The compressors of OP_COMPRESSED, with their numbers on the wire.
 enum class Compressor : uint8_t { kNone = 0, kSnappy = 1, kZlib = 2, kZstd = 3 };
 /// "snappy", "zlib", "zstd"; kNone for other names.
 Compressor CompressorFromName(std::string_view name);

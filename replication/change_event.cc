@@ -116,10 +116,10 @@ class DiffWalk {
 };
 
 void AppendNamespace(std::string_view name, std::string_view ns, BsonBuilder& out) {
-  const size_t dot = ns.find('.');
+  const NamespaceParts parts = SplitNamespace(ns);
   BsonBuilder n = out.OpenDocument(name);
-  n.Append("db", ns.substr(0, dot));
-  if (dot != std::string_view::npos) n.Append("coll", ns.substr(dot + 1));
+  n.Append("db", parts.db);
+  if (!parts.collection.empty()) n.Append("coll", parts.collection);
 }
 
 /// _id, operationType, clusterTime, collectionUUID, wallTime.
@@ -358,10 +358,9 @@ ChangeStreamFilter::ChangeStreamFilter(const Spec& spec)
 
 bool ChangeStreamFilter::Watches(std::string_view ns) const {
   if (scope_ == Spec::Scope::kCollection) return ns == ns_;
-  const size_t dot = ns.find('.');
-  if (dot == std::string_view::npos || ns.substr(dot + 1).starts_with("system.")) return false;
-  return scope_ == Spec::Scope::kDatabase ? ns.starts_with(ns_)
-                                          : !IsInternalDatabase(ns.substr(0, dot));
+  const NamespaceParts parts = SplitNamespace(ns);
+  if (parts.collection.empty() || parts.collection.starts_with("system.")) return false;
+  return scope_ == Spec::Scope::kDatabase ? ns.starts_with(ns_) : !IsInternalDatabase(parts.db);
 }
 
 bool ChangeStreamFilter::WatchesDatabase(std::string_view db) const {

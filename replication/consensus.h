@@ -66,6 +66,7 @@ struct CommittedEntry {
       nullptr;  ///< of the Proposal, when this process proposed it and still waits; else null
 };
 
+/// What this node is in the current term. kUninitialised: it belongs to no set yet.
 enum class ConsensusRole : uint8_t { kUninitialised, kFollower, kCandidate, kLeader };
 
 /// What of a configuration's settings the engine goes by. Each member has its own; they need not
@@ -198,8 +199,10 @@ struct NodeInfo {
   bool has_data = false;  ///< it has collections of its own
 };
 
+/// What an engine is started with. The pointers are not owned. Sizes are bytes.
 struct ConsensusOptions {
   KvStore* kv = nullptr;            ///< outlives the engine
+  KvEnginePtr store;                ///< what kind it is: opens copies of it
   Clock* clock = nullptr;           ///< outlives the engine; ticks by its monotonic time
   StateMachine* machine = nullptr;  ///< outlives the engine
   std::string set_name;             ///< --replSet
@@ -211,8 +214,8 @@ struct ConsensusOptions {
   uint64_t log_max_bytes =
       0;  ///< --oplogSizeMB; 0: 990 MiB or 5% of the disk, whichever is more, 50 GB at most
   double log_min_hours = 0;  ///< --oplogMinRetentionHours: kept longer than the size allows
-  /// The data was changed past the log: what it holds is not how the data came about any more, so
-  /// it begins anew behind what is applied, and whoever joins gets a copy.
+  /// The data was changed without the log, so the log no longer describes the data. It starts again
+  /// behind the applied position, and every new member gets a copy.
   bool history_lost = false;
   /// Whether members of an earlier version are talked to, whose handshake lets strangers guess the
   /// key (member_link.h); null: no. Any thread.
@@ -301,13 +304,13 @@ class Consensus {
   virtual void SetRetention(uint64_t max_bytes, double min_hours) = 0;
   virtual std::unique_ptr<LogCursor> ReadLog() = 0;
 
-  /// Asks the node at `address`; answers within `timeout_ms`. Own thread or the transport's; must
-  /// not block. `claim`: the set (12 bytes) that it is asked for; empty: the one this node belongs
-  /// to, if any. A node that belongs to no set keeps itself for the set that has asked for some
-  /// seconds, or for the one with the lower id, so that of two sets that begin at the same moment
-  /// with the same members one gets them all. Errors: HostUnreachable 6, AuthenticationFailed 18
-  /// (another key file), InvalidReplicaSetConfig 93, ConfigurationInProgress 109 (another set has
-  /// asked).
+  /// Asks the node at `address` who it is; answers within `timeout_ms`, on the transport's thread
+  /// or another one; the function must not block. `claim`: the set (12 bytes) that wants the node;
+  /// empty: the set of this node, if any. A node without a set reserves itself for some seconds for
+  /// the set that has asked, or for the set with the lower id if two ask: when two sets start at
+  /// the same moment with the same members, one of them gets all. Errors: HostUnreachable 6,
+  /// AuthenticationFailed 18 (another key file), InvalidReplicaSetConfig 93,
+  /// ConfigurationInProgress 109 (reserved for another set).
   virtual void Probe(const std::string& address, const std::string& claim, int64_t timeout_ms,
                      std::function<void(Result<NodeInfo>)> done) = 0;
   /// The same of this node, before Initiate. False: another set has asked for it.
@@ -330,6 +333,6 @@ Result<std::optional<ConsensusConfiguration>> ReadStoredConfiguration(KvStore& k
 Result<void> ForgetSet(KvStore& kv);
 /// Before Storage::Open: puts a copy that initial sync has completed in the place of the data
 /// directory's files. Safe to repeat after a crash at any point. True when it did.
-Result<bool> ApplyPendingResync(const std::string& data_directory);
+Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_directory);
 
 }  // namespace mayfly

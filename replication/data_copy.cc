@@ -12,7 +12,6 @@
 #include <fstream>
 
 #include "replication/byte_text.h"
-#include "storage/kv/rocks_kv.h"
 
 namespace mayfly {
 namespace fs = std::filesystem;
@@ -382,7 +381,7 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
     bool whole = false;
     for (const CopyFile& f : files) {
       total += f.size;
-      whole |= f.name == "CURRENT";
+      whole |= f.name == store_->RootFile();
     }
     if (!whole) co_return Malformed();  // no store
   }
@@ -436,10 +435,10 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
 Result<LogPosition> DataCopy::Adopt(NodeId self, const HardState& own) {
   // From here on the files are not the donor's any more: what is interrupted begins anew.
   MAYFLY_TRY(Discard());
-  RocksKvOptions o;
+  KvOptions o;
   o.path = root_ + "/incoming";
   o.cache_bytes = 32 << 20;
-  MAYFLY_TRY(std::unique_ptr<KvStore> copy, OpenRocksKv(o));
+  MAYFLY_TRY(std::unique_ptr<KvStore> copy, store_->Open(std::move(o)));
   MAYFLY_TRY(LogPosition at, AdoptCheckpoint(*copy, self, own));
   MAYFLY_TRY(copy->Flush());
   return at;
@@ -458,10 +457,12 @@ Result<void> DataCopy::MarkReady() {
     if (!plain) continue;
     MAYFLY_TRY(SyncPath(f.string()));
     const std::string name = f.filename().string();
-    whole |= name == "CURRENT";
+    whole |= name == store_->RootFile();
     text += std::to_string(size) + " " + name + "\n";
   }
-  if (!whole) return Error{ErrorCode::kInitialSyncFailure, "the copy has no file CURRENT"};
+  if (!whole)
+    return Error{ErrorCode::kInitialSyncFailure,
+                 "the copy has no file " + std::string(store_->RootFile())};
   MAYFLY_TRY(SyncPath(root_ + "/incoming"));
   {
     std::ofstream out(root_ + "/ready.new", std::ios::trunc);
@@ -500,21 +501,19 @@ Result<std::vector<CopyFile>> ReadReady(const fs::path& path) {
 
 /// The first file of the copy that is in neither of the directories as it should be; empty: it is
 /// whole.
-std::string Missing(const std::vector<CopyFile>& files, const fs::path& one,
+std::string Missing(const KvEngine& store, const std::vector<CopyFile>& files, const fs::path& one,
                     const fs::path& other) {
   for (const CopyFile& f : files)
     if (!HasFile(one / f.name, f.size) && !HasFile(other / f.name, f.size)) return f.name;
   if (!files.empty()) return {};
   // Of an earlier version: what a store cannot be without.
   for (const fs::path& d : {one, other}) {
-    std::ifstream in(d / "CURRENT");
-    std::string manifest;
+    const std::string named = store.FileNamedByRoot(d.string());
     std::error_code ec;
-    if (std::getline(in, manifest) && PlainName(manifest) &&
-        (fs::exists(one / manifest, ec) || fs::exists(other / manifest, ec)))
+    if (PlainName(named) && (fs::exists(one / named, ec) || fs::exists(other / named, ec)))
       return {};
   }
-  return "CURRENT";
+  return std::string(store.RootFile());
 }
 
 Error Incomplete(const fs::path& root, const std::string& file) {
@@ -524,18 +523,14 @@ Error Incomplete(const fs::path& root, const std::string& file) {
               ". Empty the data directory, and the member copies everything again"};
 }
 
-bool OfStore(const std::string& name) {
-  return name == "CURRENT" || name == "IDENTITY" || name == "LOCK" ||
-         name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-") || name.starts_with("LOG") ||
-         name.ends_with(".sst") ||
-         (name.ends_with(".log") && name.find_first_not_of("0123456789") == name.size() - 4);
-}
-
 }  // namespace
 
-Result<bool> ApplyPendingResync(const std::string& data_directory) {
+Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_directory) {
   const fs::path data(data_directory), root = data / ".resync", incoming = root / "incoming",
                                        old = root / "old";
+  const auto root_file = [&](const fs::path& f) {
+    return f.filename().string() == store.RootFile();
+  };
   std::error_code ec;
   MAYFLY_TRY(const bool ready, Exists(root / "ready"));
   MAYFLY_TRY(const bool moving, Exists(root / "moving"));
@@ -543,7 +538,7 @@ Result<bool> ApplyPendingResync(const std::string& data_directory) {
   MAYFLY_TRY(const std::vector<CopyFile> files, ReadReady(root / (ready ? "ready" : "moving")));
   MAYFLY_TRY(std::vector<fs::path> theirs, List(incoming));
   if (ready) {
-    if (const std::string lost = Missing(files, incoming, incoming); !lost.empty()) {
+    if (const std::string lost = Missing(store, files, incoming, incoming); !lost.empty()) {
       MAYFLY_TRY(const bool begun, Exists(old));
       if (begun) return Incomplete(root, lost);
       // Nothing was moved: this member goes on with what it has, and copies again.
@@ -553,11 +548,13 @@ Result<bool> ApplyPendingResync(const std::string& data_directory) {
                      "cannot remove " + (root / "ready").string() + ": " + ec.message()};
       return false;
     }
-    // CURRENT first: a directory without it is no store, so nobody takes half of one for a whole.
+    // The root file first: a directory without it is no store, so nobody takes half of one for a
+    // whole.
     MAYFLY_TRY(std::vector<fs::path> ours, List(data));
-    std::erase_if(ours, [](const fs::path& f) { return !OfStore(f.filename().string()); });
-    std::sort(ours.begin(), ours.end(), [](const fs::path& a, const fs::path& b) {
-      return std::pair(a.filename() != "CURRENT", a) < std::pair(b.filename() != "CURRENT", b);
+    std::erase_if(ours,
+                  [&](const fs::path& f) { return !store.IsStoreFile(f.filename().string()); });
+    std::sort(ours.begin(), ours.end(), [&](const fs::path& a, const fs::path& b) {
+      return std::pair(!root_file(a), a) < std::pair(!root_file(b), b);
     });
     fs::create_directories(old, ec);
     if (ec)
@@ -568,18 +565,18 @@ Result<bool> ApplyPendingResync(const std::string& data_directory) {
     MAYFLY_TRY(SyncPath(data.string()));
     MAYFLY_TRY(Rename(root / "ready", root / "moving"));
     MAYFLY_TRY(SyncPath(root.string()));
-  } else if (const std::string lost = Missing(files, incoming, data); !lost.empty()) {
+  } else if (const std::string lost = Missing(store, files, incoming, data); !lost.empty()) {
     return Incomplete(root, lost);
   }
-  std::sort(theirs.begin(), theirs.end(), [](const fs::path& a, const fs::path& b) {
-    return std::pair(a.filename() == "CURRENT", a) < std::pair(b.filename() == "CURRENT", b);
+  std::sort(theirs.begin(), theirs.end(), [&](const fs::path& a, const fs::path& b) {
+    return std::pair(root_file(a), a) < std::pair(root_file(b), b);
   });
   for (const fs::path& f : theirs) {
     MAYFLY_TRY(Rename(f, data / f.filename()));
   }
   MAYFLY_TRY(SyncPath(data.string()));
   // Only what is proven to be here takes the place of what was.
-  if (const std::string lost = Missing(files, data, data); !lost.empty())
+  if (const std::string lost = Missing(store, files, data, data); !lost.empty())
     return Incomplete(root, lost);
   fs::remove(root / "moving", ec);
   if (ec)

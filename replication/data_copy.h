@@ -21,6 +21,7 @@
 // clang-format on
 namespace mayfly {
 
+/// A file of a checkpoint: its name without a folder, and its bytes.
 struct CopyFile {
   std::string name;
   uint64_t size = 0;
@@ -28,14 +29,14 @@ struct CopyFile {
 /// The body of a `files` frame. ProtocolError: it is none, or has a name that leads elsewhere.
 Result<std::vector<CopyFile>> ParseCopyList(std::string_view body);
 
-/// The donor's side: checkpoints under DATA/.checkpoints, removed 10 minutes after their last use
-/// and at start; earlier when what they keep has become too much (GiveUp, RemoveStale): then
-/// whoever copies begins anew with a newer one.
+/// The donor's side: checkpoints under DATA/.checkpoints. A checkpoint is removed at start, 10
+/// minutes after its last use, and earlier when it keeps too much log or disk (GiveUp,
+/// RemoveStale); a member that was copying it then starts again with a newer one.
 class CheckpointStore {
  public:
   static constexpr size_t kMost = 4;  ///< at the same time
   using LogLine = std::function<void(char severity, std::string_view message)>;
-  /// `silence_ms`: a joiner that asks for nothing for so long has gone.
+  /// `silence_ms`: a joiner that sends nothing for this time counts as gone.
   CheckpointStore(KvStore& kv, std::string data_directory, const Clock& clock, int silence_ms,
                   LogLine log);
   /// Makes one that holds at least `position`. Blocks (hard links and a flush). Its id.
@@ -88,8 +89,11 @@ class DataCopy {
   struct Progress {
     std::atomic<uint64_t> done{0}, total{0};
   };
-  DataCopy(std::string data_directory, std::string checkpoint, Progress& progress)
-      : root_(std::move(data_directory) + "/.resync"),
+  /// `store`: what kind of store is copied.
+  DataCopy(KvEnginePtr store, std::string data_directory, std::string checkpoint,
+           Progress& progress)
+      : store_(std::move(store)),
+        root_(std::move(data_directory) + "/.resync"),
         checkpoint_(std::move(checkpoint)),
         progress_(progress) {}
 
@@ -106,6 +110,7 @@ class DataCopy {
 
  private:
   Result<void> Begin();
+  const KvEnginePtr store_;
   const std::string root_, checkpoint_;
   Progress& progress_;
 };

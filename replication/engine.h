@@ -104,9 +104,9 @@ class Engine final : public Consensus {
   void Received(NodeId from, uint8_t type, std::string_view body);
   /// A part of a large message has gone or come.
   void Moved(NodeId peer, bool sent);
-  /// Tells raft-rs who is there, since `since`, by other ways than its messages. Those wait behind
-  /// large entries, on the network and while a thread writes them: that is no reason to look for
-  /// another leader.
+  /// Tells raft-rs which members were heard from since `since` by other means than its messages.
+  /// Those messages wait behind large entries, on the network and during writes, and this must not
+  /// start an election.
   void TellAlive(int64_t since);
   /// What Status tells, when it has changed.
   void Publish();
@@ -126,12 +126,12 @@ class Engine final : public Consensus {
   void PushForced();
   /// Somebody waits for this node to lead.
   void PushStepUp();
-  /// Another node lives at the address of member `lost`: its data directory was emptied. It must
-  /// not take the old one's place by itself, because it has forgotten how that one voted and what
-  /// it had promised to keep. The leader takes the old one out and the new one in as a learner, in
-  /// one change that needs a majority of those who are left to count; it votes once it has
-  /// everything (LeaderDuties). Only an empty node that belongs to no set is taken: what it had is
-  /// nowhere any more, so it cannot come back and be two.
+  /// Another node lives at the address of member `lost`, because its data directory was emptied.
+  /// The new node must not use the old node's vote, because it has forgotten how the old one voted
+  /// and what it promised to keep. The leader removes the old node and adds the new one as a
+  /// learner, in one change that needs a majority of the remaining voters. The new node votes once
+  /// it has all data (LeaderDuties). Only an empty node that belongs to no set is accepted: the
+  /// data of the old node exists nowhere, so it cannot come back as a second node.
   void ReplaceStranger(NodeId lost);
   void TakeIn(NodeId lost, NodeId id, const std::string& address);
   /// Whether this node is the other one of two voters and has everything that was ever

@@ -101,7 +101,7 @@ void Engine::Resync(NodeId from, SnapshotPointer p) {
 }
 
 LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p) {
-  DataCopy copy(o_.data_directory, p.data, progress_);
+  DataCopy copy(o_.store, o_.data_directory, p.data, progress_);
   Result<void> fetched = Error{};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const uint64_t had = progress_.done;
@@ -144,7 +144,7 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
     halted_ = true;
     const HardState own = log_->hard_state();
     asio::post(transport_->bulk(), [this, p, own] {
-      DataCopy copy(o_.data_directory, p.data, progress_);
+      DataCopy copy(o_.store, o_.data_directory, p.data, progress_);
       Result<LogPosition> adopted = copy.Adopt(log_->node(), own);
       Result<void> marked = Ok();
       if (adopted) marked = copy.MarkReady();

@@ -47,6 +47,7 @@ using LinkSocket =
 template <class T>
 using LinkTask = boost::asio::awaitable<T, LinkExecutor>;
 
+/// What the dialler of a connection wants: a stream of messages, one question, or files of a copy.
 enum class LinkPurpose : uint8_t { kStream = 1, kProbe = 2, kFetch = 3 };
 
 inline constexpr int kKeyRounds = 200'000;

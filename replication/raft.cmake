@@ -7,7 +7,8 @@ add_custom_command(
   OUTPUT ${RAFT_LIBRARY}
   COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${RAFT_TARGET_DIR} ${CARGO} build --release --locked --quiet
           --manifest-path ${RAFT_DIR}/Cargo.toml
-  DEPENDS ${RAFT_DIR}/Cargo.toml ${RAFT_DIR}/Cargo.lock ${RAFT_DIR}/src/c.rs ${RAFT_DIR}/src/lib.rs ${RAFT_DIR}/src/store.rs
+  DEPENDS ${RAFT_DIR}/Cargo.toml ${RAFT_DIR}/Cargo.lock ${RAFT_DIR}/src/c.rs ${RAFT_DIR}/src/lib.rs
+          ${RAFT_DIR}/src/store.rs
   COMMENT "Building raft-rs with cargo"
   USES_TERMINAL
   VERBATIM)

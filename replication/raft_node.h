@@ -68,7 +68,7 @@ class RaftNode {
   Result<void> Open();
 
   void Tick();
-  /// Goes on with a step-down that is under way; as often as one likes.
+  /// Continues a step-down in progress. May be called at any time.
   void Poll();
   void Step(NodeId from, std::string_view message);
   /// What is known beside raft-rs's messages, which may be stuck behind a large entry: before Tick.
@@ -98,10 +98,10 @@ class RaftNode {
   /// Whether leadership may go to this member (it is not frozen, has no lower rights); asked before
   /// transfers.
   std::function<bool(NodeId)> may_lead;
-  /// Whether this member is taking a copy right now, by its own word, or has said nothing yet since
-  /// it can be reached. One that does not although it was told to is told again.
+  /// Whether the member reports that it is taking a copy, or has reported nothing since it became
+  /// reachable. A member that was told to take a copy and does not is told again.
   std::function<bool(NodeId)> is_copying;
-  /// The end of this member's log, by its own word; {}: not known.
+  /// The end of the member's log as it reports it; {}: not known.
   std::function<LogPosition(NodeId)> log_of;
 
   const mf_status& status();

@@ -4,12 +4,17 @@
 #include <set>
 
 #include "protocol/utf8.h"
+#include "replication/repl_config_size.h"
 
 namespace mayfly {
 namespace {
 
 constexpr size_t kMaxMembers = 50;
 constexpr int kMaxVoters = 7;
+constexpr size_t kMaxSetName = 256, kMaxHost = 512;  // bytes
+constexpr size_t kMaxTags = 64, kMaxTagBytes = 256;  // of a member; each name and each value
+constexpr size_t kMaxModes = 64, kMaxModeTags = 64;  // of a mode
+constexpr size_t kMaxConfigBytes = 256 * 1024;       // as BSON
 constexpr double kMaxPriority = 1000;
 constexpr int64_t kMaxVersion = INT32_MAX;
 constexpr int64_t kMinElectionMillis = 200;  // below it a busy machine takes its primary for lost
@@ -358,6 +363,39 @@ Result<ReplConfig> ParseReplConfig(BsonView doc) {
     return Invalid("BSON field 'ReplSetConfig.members' is missing but a required field");
   MAYFLY_TRY(Validate(c));
   return c;
+}
+
+Result<void> CheckConfigSize(const ReplConfig& config) {
+  auto most = [](const std::string& what, size_t n, size_t limit,
+                 std::string_view unit) -> Result<void> {
+    if (n <= limit) return Ok();
+    return Invalid(what + " has " + std::to_string(n) + " " + std::string(unit) +
+                   ", more than the " + std::to_string(limit) +
+                   " it may have: every member and every driver is told of it");
+  };
+  auto text = [&](const std::string& what, std::string_view t) {
+    return most(what + " '" + std::string(t.substr(0, 64)) + (t.size() > 64 ? "…'" : "'"), t.size(),
+                kMaxTagBytes, "bytes");
+  };
+  MAYFLY_TRY(most("the name of the set", config.name.size(), kMaxSetName, "bytes"));
+  for (const MemberConfig& m : config.members) {
+    const std::string member = "the member with _id " + std::to_string(m.id);
+    MAYFLY_TRY(most("the host of " + member, m.host.size(), kMaxHost, "bytes"));
+    MAYFLY_TRY(most(member, m.tags.size(), kMaxTags, "tags"));
+    for (const auto& [tag, value] : m.tags) {
+      MAYFLY_TRY(text("the tag", tag));
+      MAYFLY_TRY(text("the value of a tag", value));
+    }
+  }
+  MAYFLY_TRY(most("settings.getLastErrorModes", config.modes.size(), kMaxModes, "modes"));
+  for (const auto& [mode, tags] : config.modes) {
+    MAYFLY_TRY(text("the mode", mode));
+    MAYFLY_TRY(most("a mode of settings.getLastErrorModes", tags.size(), kMaxModeTags, "tags"));
+    for (const auto& [tag, n] : tags) {
+      MAYFLY_TRY(text("the tag", tag));
+    }
+  }
+  return most("the configuration", config.ToBson().view().size(), kMaxConfigBytes, "bytes");
 }
 
 Result<void> CheckReconfig(const ReplConfig& now, const ReplConfig& next, bool force) {

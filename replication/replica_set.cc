@@ -6,7 +6,8 @@
 #include "protocol/bson_validate.h"
 #include "replication/await.h"
 #include "replication/oplog.h"
-#include "storage/storage_impl.h"
+#include "storage/catalog/catalog_open.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 namespace {
@@ -85,6 +86,7 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   MAYFLY_TRY(set->LoadApplied());
   ConsensusOptions c;
   c.kv = &o.storage->kv();
+  c.store = o.storage->options().engine;
   c.clock = o.clock;
   c.machine = set.get();
   c.set_name = o.set_name;
@@ -113,13 +115,14 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
     oplog->db = "local";
     oplog->name = "oplog.rs";
     oplog->ns = "local.oplog.rs";
-    oplog->capped = oplog->unreplicated = true;
+    oplog->kind = CollectionKind::kOplog;
+    oplog->unreplicated = true;
     SetOplogBytes(*oplog, set->log_max_bytes_);
     oplog->counters = std::make_shared<CollectionCounters>();
     oplog->source = std::make_shared<OplogSource>(*set->consensus_, kOplogCollectionId);
     oplog->source_key = "ts";
     set->oplog_ = oplog;
-    o.storage->impl().catalog->AddSource(std::move(oplog));
+    o.storage->member_catalog().AddSource(std::move(oplog));
   }
   const ConsensusStatus status = set->consensus_->Status();
   set->applied_index_ = status.applied.index;
@@ -210,8 +213,7 @@ void ReplicaSet::Post(std::function<void()> task) {
   tasks_wake_.notify_one();
 }
 
-// --- state
-// --------------------------------------------------------------------------------
+// --- state ---------------------------------------------------------------------------------------
 
 TopologyPtr ReplicaSet::topology() const {
   std::lock_guard l(mutex_);
@@ -395,16 +397,15 @@ void ReplicaSet::Refresh() {
     }
     Post([this, primary] {
       if (primary)
-        storage_.impl().catalog->BecomePrimary();
+        storage_.member_catalog().BecomePrimary();
       else
-        storage_.impl().catalog->ForgetReaped();
+        storage_.member_catalog().ForgetReaped();
       if (options_.primary_changed) options_.primary_changed(primary);
     });
   }
 }
 
-// --- the engine's calls
-// ------------------------------------------------------------------------------
+// --- the engine's calls --------------------------------------------------------------------------
 
 void ReplicaSet::Configured(const ConsensusConfiguration& configuration) {
   SetConfig(configuration.payload);

@@ -50,8 +50,8 @@ struct Topology {
 };
 using TopologyPtr = std::shared_ptr<const Topology>;
 
-/// What somebody may wait for; the numbers stand for collections in CollectionNotifier, above all
-/// real ids.
+/// Events to wait for. CollectionNotifier knows them as collections; the numbers are above all real
+/// collection ids.
 enum class ReplEvent : uint32_t {
   kTopology = 0xFFFF'FF00,  ///< hello has something new to say
   kApplied = 0xFFFF'FF01,   ///< the log moved here
@@ -68,10 +68,11 @@ struct WriteConcernTarget {
   bool journal = false;
 };
 
-/// The time that operations on a set's member go by. A secondary's is that of the newest record it
-/// has applied: it hides what the primary's clock has made due and nothing more. A primary's is its
-/// own clock, but never before what was applied, nor before what it said last: what one member has
-/// hidden, neither it nor the next primary shows again. Threads: any.
+/// The clock of operations on a member of a set. On a secondary it is the time of the newest
+/// applied record, so that a secondary hides exactly what is due by the primary's clock. On a
+/// primary it is the member's own clock, but never earlier than the newest applied record or its
+/// own last reading: a document that was hidden once is not shown again, neither by this member nor
+/// by the next primary. Threads: any.
 class ReplicatedClock final : public Clock {
  public:
   explicit ReplicatedClock(Clock& clock) : clock_(clock) {}
@@ -169,9 +170,10 @@ class ReplicaSet final : public StateMachine {
   void set_self_host(std::string host) { options_.self_host = std::move(host); }
 
   TopologyPtr topology() const;
-  /// A version that no hello has shown yet, for an error that is news: a client takes one with a
-  /// version that it knows for old. `announce`: the caller is to call NewTopologyVersion once the
-  /// client has had time to read the error; false when another caller is about to. Any thread.
+  /// A topology version that no hello has returned yet, for an error that reports a new state: a
+  /// client ignores an error with a version that it knows already. `announce`: the caller must call
+  /// NewTopologyVersion once the client has had time to read the error; false when another caller
+  /// will. Any thread.
   int64_t VersionOfNews(bool* announce);
   /// The same topology under a newer version than VersionOfNews said: hellos that wait for a change
   /// are answered. Any thread.
@@ -185,9 +187,10 @@ class ReplicaSet final : public StateMachine {
   /// The newest record applied here: what reads see, and (only what a majority has is applied) what
   /// can never be rolled back.
   OpTime last_applied() const;
-  /// What the reply of a read says of when it was: what is applied; on the primary, which hides by
-  /// its clock, also behind what reads have hidden (a note takes the log there), so that no member
-  /// shows it to a session that goes on from here.
+  /// The operationTime in the reply of a read: the newest applied record. On the primary, which
+  /// hides documents by its clock, it is also later than the deadline of everything that reads have
+  /// hidden (a no-op moves the log there), so that no other member shows a hidden document to the
+  /// same session.
   uint64_t OperationTime();
   uint64_t applied_ts() const { return applied_ts_.load(std::memory_order_acquire); }
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
@@ -202,8 +205,7 @@ class ReplicaSet final : public StateMachine {
   /// The newest time that this member or, by their heartbeats, others are known to have issued.
   uint64_t known_time() const;
 
-  // --- commands; blocking
-  // ----------------------------------------------------------------------------
+  // --- commands; blocking ------------------------------------------------------------------------
   /// `config` empty: a set of this member alone. Errors: 23, 93, 74.
   Result<void> Initiate(std::optional<BsonView> config);
   Result<void> Reconfigure(BsonView config, bool force);
@@ -240,8 +242,7 @@ class ReplicaSet final : public StateMachine {
   std::optional<Election> last_election() const;
   int64_t last_stepped_down_millis() const { return stepped_down_millis_; }
 
-  // --- StateMachine: the engine's threads
-  // ------------------------------------------------------------
+  // --- StateMachine: the engine's threads --------------------------------------------------------
   void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override;
   void Applied(std::span<const CommittedEntry> entries) override;
   void StateChanged(const ConsensusState& state) override;
@@ -317,7 +318,7 @@ class ReplicaSet final : public StateMachine {
   std::atomic<int64_t> clocks_checked_micros_{0};
   std::map<NodeId, bool> skewed_;  ///< of the tasks' thread
 
-  // What must not be done on the engine's threads.
+  // Work that must not run on the engine's threads.
   std::mutex tasks_mutex_;
   std::condition_variable tasks_wake_;
   std::vector<std::function<void()>> tasks_;

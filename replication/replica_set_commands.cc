@@ -4,8 +4,10 @@
 
 #include "protocol/object_id.h"
 #include "replication/await.h"
+#include "replication/repl_config_size.h"
 #include "replication/replica_set.h"
-#include "storage/storage_impl.h"
+#include "storage/catalog/catalog_open.h"
+#include "storage/storage.h"
 
 namespace mayfly {
 namespace {
@@ -134,6 +136,7 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
   ReplConfig config;
   if (given) {
     MAYFLY_TRY(config, ParseReplConfig(*given));
+    MAYFLY_TRY(CheckConfigSize(config));
     if (config.name != options_.set_name)
       return Error{ErrorCode::kInvalidReplicaSetConfig,
                    "Attempting to initiate a replica set with name " + config.name +
@@ -207,6 +210,7 @@ Result<int64_t> ReplicaSet::ReconfigureOnce(BsonView doc, bool force) {
                  "Safe reconfig is only allowed on a writable PRIMARY. Current state " +
                      std::string(MemberStateName(t->state))};
   MAYFLY_TRY(ReplConfig config, ParseReplConfig(doc));
+  MAYFLY_TRY(CheckConfigSize(config));
   if (force && config.version <= t->config->version) config.version = t->config->version + 1;
   MAYFLY_TRY(CheckReconfig(*t->config, config, force));
   config.set_id = t->config->set_id;
@@ -306,7 +310,7 @@ Result<void> ReplicaSet::SetRetention(Operation& op, std::optional<uint64_t> byt
     log_max_bytes_ = *bytes;
     auto resized = std::make_shared<CollectionInfo>(*oplog_);
     SetOplogBytes(*resized, *bytes);
-    storage_.impl().catalog->ReplaceSource(oplog_, resized);
+    storage_.member_catalog().ReplaceSource(oplog_, resized);
     oplog_ = std::move(resized);
   }
   if (hours) log_min_hours_ = *hours;
@@ -324,8 +328,7 @@ uint64_t ReplicaSet::log_max_bytes() const {
   return log_max_bytes_;
 }
 
-// --- write concern
-// --------------------------------------------------------------------------------
+// --- write concern -------------------------------------------------------------------------------
 
 Result<void> ReplicaSet::CheckTarget(const WriteConcernTarget& target) const {
   std::shared_ptr<const ReplConfig> config = topology()->config;

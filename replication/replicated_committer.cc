@@ -16,7 +16,7 @@ Error NotPrimary() { return {ErrorCode::kNotWritablePrimary, "not primary"}; }
 
 ReplicatedCommitter::ReplicatedCommitter(Storage& storage, int sync_interval_ms)
     : storage_(storage),
-      local_(storage.impl(), sync_interval_ms),
+      local_(MakeLocalCommitter(storage, sync_interval_ms)),
       origin_(std::random_device{}() | uint64_t{std::random_device{}()} << 32) {}
 
 ReplicatedCommitter::~ReplicatedCommitter() = default;
@@ -45,29 +45,30 @@ ReplicatedCommitter::Totals ReplicatedCommitter::totals() const {
 }
 
 void ReplicatedCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
-  WriteUnit::Impl& u = unit.impl();
-  if (u.local) return local_.Submit(std::move(unit), options, std::move(done));
-  if (u.empty() && u.commands.empty()) {
+  SubmittedUnit u(unit);
+  if (u.local()) return local_->Submit(std::move(unit), options, std::move(done));
+  if (u.empty()) {
     // A sync of what was written before: that is on disk, on a majority, since it was acknowledged.
-    for (auto& f : u.on_commit) f();
-    u.ReleaseLocks();
+    u.Finish();
     return done(Ok());
   }
   if (!writable()) {
-    u.ReleaseLocks();
+    u.GiveUp();
     return done(NotPrimary());
   }
+  // Here, not on the one thread that applies, and then so in the log of every member.
+  u.SortForCommit();
   std::string bytes;
   bytes.reserve(unit.SizeBytes() + 256);
   const EncodedUnit encoded = EncodeLogUnit(unit, bytes);
   if (bytes.size() + kLogEntryHeader > kMaxProposalBytes) {
-    u.ReleaseLocks();
+    u.GiveUp();
     return done(Error{ErrorCode::kBSONObjectTooLarge,
                       "the changes of one operation take " + std::to_string(bytes.size()) +
                           " bytes in the log; it takes " + std::to_string(kMaxProposalBytes) +
                           " at most"});
   }
-  Operation* op = u.op;
+  Operation* op = u.operation();
   Enqueue(std::move(bytes), encoded, std::move(unit), op, std::move(done));
 }
 
@@ -146,7 +147,7 @@ void ReplicatedCommitter::Send(std::unique_lock<std::mutex>& l) {
 
 void ReplicatedCommitter::Finished(Group& group, const Result<LogPosition>& result) {
   if (!result)
-    for (WriteUnit& u : group.units) u.impl().ReleaseLocks();
+    for (WriteUnit& u : group.units) SubmittedUnit(u).GiveUp();
   std::vector<Done> done = std::move(group.done);
   group.units.clear();
   for (Done& d : done) {

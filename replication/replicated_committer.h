@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "replication/consensus.h"
-#include "storage/write/local_committer.h"
 #include "storage/write/log_apply.h"
 #include "storage/write/log_format.h"
+#include "storage/write/submitted_unit.h"
 
 namespace mayfly {
 
@@ -73,7 +73,7 @@ class ReplicatedCommitter final : public Committer {
 
   Storage& storage_;
   Consensus* consensus_ = nullptr;
-  LocalCommitter local_;
+  const std::unique_ptr<Committer> local_;  ///< of what stays on this member
   const uint64_t origin_;
   std::function<int64_t()> wall_;
 

@@ -63,9 +63,9 @@ class Transport {
   void SetPeers(std::vector<Address> peers);
   /// Any thread, never waits. False: not sent (no such peer, or its queue is full).
   bool Send(NodeId to, uint8_t type, std::string_view body);
-  /// A connection that asked to be a member's; owned from here on. Of those that have not proved
-  /// themselves yet, kMaxHandshakes are kept: then the oldest makes room, which a member, who
-  /// answers at once, hardly ever is. Links of members are at most kMaxLinks. Any thread.
+  /// Takes over a connection that asked for the member stream. At most kMaxHandshakes of these may
+  /// be in the handshake; beyond that, the oldest one is closed. Members answer at once, so the
+  /// oldest one is rarely a member. At most kMaxLinks links of members exist. Any thread.
   void Adopt(int socket, std::string early);
   static constexpr size_t kMaxHandshakes = 32, kMaxLinks = 96;
   /// Asks who lives at an address; one that cannot be reached is asked three times, within
@@ -83,7 +83,7 @@ class Transport {
   LinkTask<void> Writer(std::shared_ptr<Peer> peer, std::shared_ptr<MemberLink> link);
   LinkTask<void> Serve(int socket, std::string early);
   LinkTask<void> ServeStream(std::shared_ptr<MemberLink> link, LinkPeer peer);
-  /// Makes room for one more connection that has yet to prove itself.
+  /// Closes the oldest connection in the handshake when there are too many.
   void EnterHandshake(const std::shared_ptr<MemberLink>& link);
   /// Connects and asks who lives there; once.
   LinkTask<Result<NodeInfo>> AskWho(std::string address, std::string set_id);

@@ -47,13 +47,13 @@ void WarnOfOpenDirectory(Log& log, const ServerConfig& config, const ServerParam
 }
 
 StorageOptions MakeStorageOptions(const ServerConfig& config, Clock& clock, Log& log,
-                                  void* rocksdb_env) {
+                                  KvEnginePtr engine) {
   StorageOptions o;
   o.path = config.db_path;
   o.cache_bytes = config.cache_bytes;
   o.sync_interval_ms = config.sync_interval_ms;
   o.clock = &clock;
-  o.rocksdb_env = rocksdb_env;
+  o.engine = std::move(engine);
   o.compile_filter = [&clock](BsonView filter, bool for_index) {
     return CompileRecordFilter(filter, for_index, &clock);
   };
@@ -95,7 +95,7 @@ Instance::Instance(const ServerConfig& config, SystemClock& clock, Log& log, voi
     : config_(config),
       clock_(clock),
       log_(log),
-      rocksdb_env_(rocksdb_env),
+      engine_(MakeRocksEngine(rocksdb_env)),
       asked_to_stop_(std::move(asked_to_stop)) {}
 
 Instance::~Instance() = default;
@@ -142,11 +142,11 @@ Instance::Failed Instance::SetUp() {
 }
 
 Instance::Failed Instance::OpenStore() {
-  auto resynced = ApplyPendingResync(config_.db_path);
+  auto resynced = ApplyPendingResync(*engine_, config_.db_path);
   if (!resynced)
     return StartFailure{kExitDataDirectory, "Cannot put a copy of the set's data in place",
                         resynced.error()};
-  auto storage = Storage::Open(MakeStorageOptions(config_, clock_, log_, rocksdb_env_));
+  auto storage = Storage::Open(MakeStorageOptions(config_, clock_, log_, engine_));
   if (!storage)
     return StartFailure{kExitDataDirectory, "Cannot open the data directory", storage.error()};
   storage_ = std::move(storage).value();

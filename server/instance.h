@@ -7,6 +7,7 @@
 #include "protocol/error.h"
 #include "server/base/stages.h"
 #include "storage/clock.h"
+#include "storage/kv/kv.h"
 
 namespace mayfly {
 
@@ -75,7 +76,7 @@ class Instance {
   const ServerConfig& config_;
   SystemClock& clock_;
   Log& log_;
-  void* const rocksdb_env_;
+  const KvEnginePtr engine_;
   const std::function<void(int)> asked_to_stop_;
   int grace_millis_ = 0;
   std::unique_ptr<ServerContext> context_;

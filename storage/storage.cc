@@ -1,9 +1,8 @@
 #include "storage/storage.h"
 
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/kv/rocks_kv.h"
 #include "storage/read/record_source.h"
-#include "storage/storage_impl.h"
 #include "storage/write/local_committer.h"
 
 namespace mayfly {
@@ -33,10 +32,6 @@ Result<void> CheckFormat(KvStore& kv, const std::string& path) {
   return Ok();
 }
 
-Error DamagedRecord(const CollectionInfo& coll) {
-  return {ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
-}
-
 }  // namespace
 
 const ReadView Storage::kNow;
@@ -49,14 +44,15 @@ Result<std::unique_ptr<Storage>> Storage::Open(StorageOptions options) {
   impl.options = std::move(options);
   impl.self = storage.get();
   impl.logged = impl.options.logged;
-  RocksKvOptions kv_options;
+  KvOptions kv_options;
   kv_options.path = impl.options.path;
   kv_options.cache_bytes = impl.options.cache_bytes;
-  kv_options.env = impl.options.rocksdb_env;
   kv_options.log = [&impl](char severity, std::string_view message) {
     impl.Log(severity, message);
   };
-  MAYFLY_TRY(impl.kv, OpenRocksKv(std::move(kv_options)));
+  if (impl.options.engine == nullptr)
+    return Error{ErrorCode::kInternalError, "no kind of store was given to open"};
+  MAYFLY_TRY(impl.kv, impl.options.engine->Open(std::move(kv_options)));
   MAYFLY_TRY(CheckFormat(*impl.kv, impl.options.path));
   impl.committer = std::make_unique<LocalCommitter>(impl, impl.options.sync_interval_ms);
   MAYFLY_TRY(impl.catalog, OpenCatalog(*storage));
@@ -75,6 +71,7 @@ Storage::~Storage() {
 
 KvStore& Storage::kv() { return *impl_->kv; }
 Catalog& Storage::catalog() { return *impl_->catalog; }
+MemberCatalog& Storage::member_catalog() { return *impl_->catalog; }
 Committer& Storage::committer() { return *impl_->committer; }
 void Storage::set_committer(std::unique_ptr<Committer> committer) {
   impl_->committer = std::move(committer);
@@ -99,7 +96,7 @@ Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record*
                                const ReadView& view) {
   thread_local std::string key;  // keeps its memory from one call to the next
   key.clear();
-  if (!coll.capped) {
+  if (!coll.capped()) {
     AppendRecordKeyOfId(coll.id, id, key);
     return Fetch(coll, key, out, view);
   }

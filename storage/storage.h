@@ -1,14 +1,7 @@
 #pragma once
-#include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "protocol/bson_view.h"
-#include "protocol/error.h"
 #include "storage/catalog/catalog.h"
 #include "storage/clock.h"
+#include "storage/core/open_storage.h"
 #include "storage/expiry/expiry_policy.h"
 #include "storage/kv/kv.h"
 #include "storage/operation.h"
@@ -16,102 +9,5 @@
 #include "storage/read/read_view.h"
 #include "storage/write/write_unit.h"
 
-namespace mayfly {
-
-/// Compiles a partial index filter or a validator. `for_index`: refuse operators that partial
-/// indexes cannot have (CannotCreateIndex 67).
-using FilterCompiler =
-    std::function<Result<std::shared_ptr<const RecordFilter>>(BsonView filter, bool for_index)>;
-
-/// How to open a data directory.
-struct StorageOptions {
-  std::string path;            ///< data directory; created if absent
-  uint64_t cache_bytes = 0;    ///< block cache + memtables; 0: 25% of the memory the cgroup allows
-  int sync_interval_ms = 100;  ///< how long an acknowledged write without j:true may stay unsynced
-  FilterCompiler compile_filter;
-  Clock* clock = nullptr;  ///< required; outlives the Storage
-  /// A replica set's member: units are described for its log, unfinished index builds wait until it
-  /// is primary. The committer is to be replaced by one that knows the log (set_committer).
-  bool logged = false;
-  void* rocksdb_env = nullptr;  ///< a rocksdb::Env*, for tests with a faulty file layer
-  /// Structured log: severity 'D' 'I' 'W' 'E', message, attributes as BSON. Any thread. May be
-  /// null.
-  std::function<void(char severity, std::string_view component, std::string_view message,
-                     BsonView attributes)>
-      log;
-};
-
-/// One open data directory. Created once at start-up, destroyed last. Threads: any.
-/// Open refuses, with a message that says what and which file: another process on the directory, an
-/// unknown format version, a corrupt file, a directory that cannot be written.
-class Storage {
- public:
-  static Result<std::unique_ptr<Storage>> Open(StorageOptions options);
-  /// waits for background work, flushes, closes; index builds stop and resume at the next open
-  ~Storage();
-
-  KvStore& kv();
-  Catalog& catalog();
-  Committer& committer();
-  /// Replaces the local committer (replication does so at start-up, before any client).
-  void set_committer(std::unique_ptr<Committer> committer);
-  const Clock& clock() const;
-  /// How writers tell the reaper of earlier deadlines.
-  ExpiryWaker& expiry_waker();
-  /// What hides and removes documents besides their deadlines.
-  ExpiryPolicy& expiry_policy();
-  /// Puts another in its place. Before the first client.
-  void set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy);
-  const StorageOptions& options() const;
-  /// What the layer of queries keeps for this store (query/plan/query_state.h): made when it is
-  /// first asked for, gone with the store. One T a store. Threads: any.
-  template <class T>
-  T& QueryState() {
-    return *static_cast<T*>(QuerySlot([] { return std::shared_ptr<void>(std::make_shared<T>()); }));
-  }
-
-  // --- reads
-  // --------------------------------------------------------------------------------
-  /// Full record key of `_id` in a collection that is not capped.
-  static void AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::string& out);
-
-  /// A record as found; the document is valid as long as this is and is not used again.
-  struct Record {
-    PinnedValue pinned;
-    BsonView doc;
-    std::optional<Instant> expire_at;
-  };
-  /// By `_id`: one store look-up (two on capped collections). False when absent. Hot path: no
-  /// allocation beyond the key.
-  Result<bool> FindById(const CollectionInfo& coll, BsonValue id, Record* out,
-                        const ReadView& view = kNow);
-  /// By full record key.
-  Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
-                     const ReadView& view = kNow);
-
-  std::unique_ptr<RecordCursor> ScanRecords(CollectionInfoPtr coll, RecordScan scan);
-  std::unique_ptr<IndexCursor> ScanIndex(CollectionInfoPtr coll, IndexInfoPtr index,
-                                         IndexScan scan);
-
-  /// Exact number of documents and of BSON bytes.
-  static int64_t DocumentCount(const CollectionInfo& coll) { return coll.counters->documents; }
-  uint64_t StorageBytes(const CollectionInfo& coll);
-  uint64_t IndexBytes(const CollectionInfo& coll, const IndexInfo& index);
-
-  /// Checks every record (BSON, header, key) and every index against its documents; appends
-  /// MongoDB's `validate` fields (valid, nrecords, keysPerIndex, indexDetails, errors, warnings …)
-  /// to `reply`.
-  Result<void> Validate(Operation& op, CollectionInfoPtr coll, bool full, class BsonBuilder& reply);
-
-  static const ReadView kNow;  ///< each look-up sees the latest
-
-  struct Impl;
-  Impl& impl() { return *impl_; }
-
- private:
-  Storage();
-  void* QuerySlot(std::shared_ptr<void> (*make)());
-  std::unique_ptr<Impl> impl_;
-};
-
-}  // namespace mayfly
+/// What the layers above need of an open data directory: Storage itself, the catalog, reads and
+/// writes.

@@ -1,9 +1,9 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/storage.h"
-#include "storage/storage_impl.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
@@ -97,7 +97,7 @@ class Validation {
                    {reinterpret_cast<const char*>(coll_->uuid.data()), coll_->uuid.size()});
     b.Append("nInvalidDocuments", invalid_).Append("nNonCompliantDocuments", non_compliant_);
     b.Append("nrecords", records_);
-    bool id_is_implicit = !coll_->capped;
+    bool id_is_implicit = !coll_->capped();
     b.Append("nIndexes", static_cast<int32_t>(indexes_.size() + (id_is_implicit ? 1 : 0)));
     {
       auto keys = b.OpenDocument("keysPerIndex");
@@ -145,7 +145,7 @@ class Validation {
     if (list.size() < kMaxReported) list.push_back(std::move(text));
   }
   std::string_view IdIndexName() const {
-    return coll_->clustered && !coll_->clustered_index_name.empty()
+    return coll_->clustered() && !coll_->clustered_index_name.empty()
                ? std::string_view(coll_->clustered_index_name)
                : std::string_view("_id_");
   }
@@ -225,7 +225,7 @@ class Validation {
     BsonElement id = doc.First();
     if (id.name != "_id") return Corrupt(key, "_id is not the first field");
     bytes_ += doc.size();
-    if (coll_->capped) {
+    if (coll_->capped()) {
       if (key.size() != kIdPrefixSize + 8)
         return Corrupt(key, "not the key of a capped collection");
     } else {
@@ -377,7 +377,7 @@ class Validation {
 
 Result<void> Storage::Validate(Operation& op, CollectionInfoPtr coll, bool full,
                                BsonBuilder& reply) {
-  if (coll->is_view) return Error{ErrorCode::kCommandNotSupportedOnView, "Cannot validate a view"};
+  MAYFLY_TRY(CheckUse(*coll, CollectionUse::kValidate));
   Validation validation(*this, op, full);
   MAYFLY_TRY(validation.Run(std::move(coll)));
   validation.Report(reply);

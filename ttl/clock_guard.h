@@ -8,13 +8,12 @@
 
 namespace mayfly {
 
-/// Watches the wall clock, by which documents expire. It is compared with the time that has really
-/// passed and, at start-up, with the latest time that an earlier run has seen. A jump in either
-/// direction beyond ttlMaxClockJumpSecs suspends reaping and read filtering
-/// (ExpiryPolicy::suspended), until somebody confirms the new time or the clock comes back (EXPIRY
-/// C.3). That a server was off for long looks like a jump ahead and is none; so at start-up a clock
-/// ahead of the mark counts only beyond ttlMaxDowntimeSecs, if that is set. A suspension that was
-/// there before lasts.
+/// Watches the wall clock, by which documents expire. The guard compares it with the elapsed time
+/// and, at start-up, with the latest time of the previous run. A jump in either direction beyond
+/// ttlMaxClockJumpSecs suspends reaping and read filtering (ExpiryPolicy::suspended), until
+/// somebody confirms the new time or the clock comes back (EXPIRY C.3). After a long downtime the
+/// clock is ahead without a jump. So at start-up a clock ahead of the mark counts only beyond
+/// ttlMaxDowntimeSecs, if that is set. A suspension survives a restart.
 ///
 /// Threads: Open() first, Check() by the monitor; the others by any.
 class ClockGuard {
@@ -38,9 +37,9 @@ class ClockGuard {
   void MovedByHand();
   void TakeNextAsJump();
 
-  /// The time to go by where a wrong one could not be taken back, that is, in what a replica set's
-  /// members are told: the clock's, or while that is beyond the limit (also before Check() has
-  /// found it) where it would be by the time that has passed. Any thread; no lock.
+  /// The time for data that cannot be corrected later: what is sent to the members of a replica
+  /// set. It is the clock's time or, while the clock is beyond the limit (also before Check() has
+  /// noticed), the last right time plus the elapsed time. Any thread; no lock.
   Instant RightTime() const;
 
   /// For ttlStatus and the page.

@@ -51,6 +51,19 @@ double Bytes(Storage& storage, const RuleRange& r) {
   return static_cast<double>(storage.kv().ApproximateBytes(r.keyspace, r.begin, r.end));
 }
 
+/// There cannot be more entries than documents where each has one: what was estimated gives way.
+void ShrinkTo(double known, std::vector<Counted>* counted) {
+  double all = 0, estimated = 0;
+  for (const Counted& c : *counted) {
+    all += c.n;
+    if (!c.exact) estimated += c.n;
+  }
+  if (all <= known || estimated <= 0) return;
+  const double shrink = std::max(0.0, (known - (all - estimated)) / estimated);
+  for (Counted& c : *counted)
+    if (!c.exact) c.n *= shrink;
+}
+
 }  // namespace
 
 bool RangeCounter::KnownTotal(int64_t* total) const {
@@ -149,81 +162,107 @@ Result<RangeCounter::Stretch> RangeCounter::Measure(const RuleRange& whole, doub
 }
 
 Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bounds) {
-  const size_t n = bounds.size() - 1;
-  std::vector<Counted> out(n);
+  Sampled s;
+  for (size_t i = 0; i + 1 < bounds.size(); ++i)
+    s.ranges.push_back(DatesOf(rule_, bounds[i], bounds[i + 1]));
   samples_.clear();
   error_ = 0;
-  std::vector<RuleRange> ranges;
-  for (size_t i = 0; i < n; ++i) ranges.push_back(DatesOf(rule_, bounds[i], bounds[i + 1]));
   int64_t known = 0;
   const bool is_known = KnownTotal(&known);
   if (!is_known || known <= count_all_) {
-    int64_t left = count_all_;
-    bool all = true;
-    for (size_t i = 0; i < n && all; ++i) {
-      MAYFLY_TRY(int64_t found,
-                 Scan(ranges[i], left, static_cast<size_t>(count_all_) / kSamples + 1));
-      out[i] = {static_cast<double>(found), true};
-      left -= found;
-      all = left >= 0;
-    }
-    if (all) return out;
+    MAYFLY_TRY(auto all, CountAll(s.ranges));
+    if (all) return std::move(*all);
     samples_.clear();
   }
   MAYFLY_TRY(FlushIfNeeded());
-  std::vector<double> bytes(n);
+  MAYFLY_TRY(const bool measured, Sample(&s));
+  if (!measured) {
+    error_ = 1;
+    return std::vector<Counted>(s.ranges.size(), Counted{0, false});
+  }
+  MAYFLY_TRY(std::vector<Counted> out, Estimate(s));
+  error_ = ErrorOf(s, out);
+  if (is_known) ShrinkTo(static_cast<double>(known), &out);
+  return out;
+}
+
+Result<std::optional<std::vector<Counted>>> RangeCounter::CountAll(
+    const std::vector<RuleRange>& ranges) {
+  std::vector<Counted> out;
+  int64_t left = count_all_;
+  for (const RuleRange& range : ranges) {
+    MAYFLY_TRY(int64_t found, Scan(range, left, static_cast<size_t>(count_all_) / kSamples + 1));
+    out.push_back({static_cast<double>(found), true});
+    left -= found;
+    if (left < 0) return std::optional<std::vector<Counted>>();
+  }
+  return std::optional(std::move(out));
+}
+
+Result<bool> RangeCounter::Sample(Sampled* s) {
+  const size_t n = s->ranges.size();
+  s->bytes.resize(n);
   double total = 0;
   for (size_t i = 0; i < n; ++i) {
     MAYFLY_TRY(op_.CheckInterrupt());
-    total += bytes[i] = Bytes(storage_, ranges[i]);
+    total += s->bytes[i] = Bytes(storage_, s->ranges[i]);
   }
   // Stretches lie at equal distances over all the bytes. A range with several of them is taken by
   // its own; the others, each too small to say much, by what was measured in their like.
-  std::vector<std::vector<Stretch>> in_range(n);
+  s->in_range.resize(n);
   Stretch rest;  // cut short by the end of their range: better than nothing
   double passed = 0;
-  for (size_t i = 0, k = 0; i < n && total > 0; passed += bytes[i++]) {
+  for (size_t i = 0, k = 0; i < n && total > 0; passed += s->bytes[i++]) {
     for (; k < kStretches; ++k) {
       const double at = total * (static_cast<double>(k) + 0.5) / kStretches;
-      if (at >= passed + bytes[i]) break;
-      MAYFLY_TRY(Stretch s, Measure(ranges[i], bytes[i], (at - passed) / bytes[i]));
-      if (s.bytes <= 0 || s.entries <= 0) continue;
-      if (s.whole)
-        in_range[i].push_back(s);
+      if (at >= passed + s->bytes[i]) break;
+      MAYFLY_TRY(Stretch found, Measure(s->ranges[i], s->bytes[i], (at - passed) / s->bytes[i]));
+      if (found.bytes <= 0 || found.entries <= 0) continue;
+      if (found.whole)
+        s->in_range[i].push_back(found);
       else
-        rest.entries += s.entries, rest.bytes += s.bytes;
+        rest.entries += found.entries, rest.bytes += found.bytes;
     }
   }
+  return Weigh(rest, s);
+}
+
+bool RangeCounter::Weigh(const Stretch& rest, Sampled* s) {
   auto add = [](Stretch* sum, const std::vector<Stretch>& list) {
-    for (const Stretch& s : list) sum->entries += s.entries, sum->bytes += s.bytes;
+    for (const Stretch& one : list) sum->entries += one.entries, sum->bytes += one.bytes;
   };
   Stretch light, any;
-  for (const auto& list : in_range) {
+  for (const auto& list : s->in_range) {
     add(&any, list);
     if (list.size() == 1) add(&light, list);
   }
   if (light.bytes <= 0) light = any.bytes > 0 ? any : rest;
-  std::vector<Stretch> of_range(n, light);
-  if (light.bytes <= 0) {
-    for (size_t i = 0; i < n; ++i) out[i] = {0, false};
-    error_ = 1;
-    return out;
+  if (light.bytes <= 0) return false;
+  s->of_range.assign(s->ranges.size(), light);
+  for (size_t i = 0; i < s->ranges.size(); ++i) {
+    if (s->in_range[i].size() < 2) continue;
+    s->of_range[i] = {};
+    add(&s->of_range[i], s->in_range[i]);
   }
-  for (size_t i = 0; i < n; ++i) {
-    if (in_range[i].size() < 2) continue;
-    of_range[i] = {};
-    add(&of_range[i], in_range[i]);
-  }
+  return true;
+}
+
+Result<std::vector<Counted>> RangeCounter::Estimate(const Sampled& s) {
+  std::vector<Counted> out(s.ranges.size());
   int64_t allowance = kSmallAllowance;
-  for (size_t i = 0; i < n; ++i) {
-    const double estimate = bytes[i] * of_range[i].entries / of_range[i].bytes;
+  for (size_t i = 0; i < s.ranges.size(); ++i) {
+    const double estimate = s.bytes[i] * s.of_range[i].entries / s.of_range[i].bytes;
     out[i] = {estimate, false};
     if (estimate > kCountSmall || allowance <= 0) continue;
     const int64_t most = std::min<int64_t>(allowance, static_cast<int64_t>(2 * kCountSmall));
-    MAYFLY_TRY(int64_t found, Scan(ranges[i], most, 0));
+    MAYFLY_TRY(int64_t found, Scan(s.ranges[i], most, 0));
     allowance -= found;
     if (found <= most) out[i] = {static_cast<double>(found), true};
   }
+  return out;
+}
+
+double RangeCounter::ErrorOf(const Sampled& s, const std::vector<Counted>& counted) {
   // Twice the standard error: of a mean where a range has stretches of its own, of a single range
   // where others speak for it.
   auto spread = [](const std::vector<double>& offs) {
@@ -233,35 +272,22 @@ Result<std::vector<Counted>> RangeCounter::Count(const std::vector<int64_t>& bou
   };
   std::vector<double> light_offs;
   double weight = 0, light_weight = 0, weighted = 0;
-  for (size_t i = 0; i < n; ++i) {
-    if (out[i].exact) continue;
-    const double ratio = of_range[i].entries / of_range[i].bytes;
+  for (size_t i = 0; i < counted.size(); ++i) {
+    if (counted[i].exact) continue;
+    const double ratio = s.of_range[i].entries / s.of_range[i].bytes;
     std::vector<double> offs;
-    for (const Stretch& s : in_range[i]) offs.push_back(s.entries / s.bytes / ratio - 1);
-    weight += out[i].n;
+    for (const Stretch& one : s.in_range[i]) offs.push_back(one.entries / one.bytes / ratio - 1);
+    weight += counted[i].n;
     if (offs.size() > 1) {
-      weighted += out[i].n * 2 * std::sqrt(spread(offs) / static_cast<double>(offs.size()));
+      weighted += counted[i].n * 2 * std::sqrt(spread(offs) / static_cast<double>(offs.size()));
     } else {
-      light_weight += out[i].n;
+      light_weight += counted[i].n;
       light_offs.insert(light_offs.end(), offs.begin(), offs.end());
     }
   }
   if (light_weight > 0)
     weighted += light_weight * (light_offs.size() > 1 ? 2 * std::sqrt(spread(light_offs)) : 0.5);
-  error_ = weight > 0 ? std::clamp(weighted / weight, kLeastError, 1.0) : 0;
-  // There cannot be more entries than documents where each has one.
-  double all = 0, estimated = 0;
-  for (const Counted& c : out) {
-    all += c.n;
-    if (!c.exact) estimated += c.n;
-  }
-  if (is_known && all > static_cast<double>(known) && estimated > 0) {
-    const double shrink =
-        std::max(0.0, (static_cast<double>(known) - (all - estimated)) / estimated);
-    for (Counted& c : out)
-      if (!c.exact) c.n *= shrink;
-  }
-  return out;
+  return weight > 0 ? std::clamp(weighted / weight, kLeastError, 1.0) : 0;
 }
 
 Result<double> RangeCounter::CountRoughly(int64_t from, int64_t to) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,22 @@ class RangeCounter {
     double entries = 0, bytes = 0;
     bool whole = false;  ///< from the beginning of a block to that of another
   };
+  /// The ranges of one Count, and what measuring has said of each.
+  struct Sampled {
+    std::vector<RuleRange> ranges;
+    std::vector<double> bytes;                   ///< of each range
+    std::vector<std::vector<Stretch>> in_range;  ///< whole stretches that lie in it
+    std::vector<Stretch> of_range;  ///< what speaks for it: its own stretches, or those of its like
+  };
+  /// Counts every entry; nothing when there are more than count_all_.
+  Result<std::optional<std::vector<Counted>>> CountAll(const std::vector<RuleRange>& ranges);
+  /// Measures stretches at equal distances over all the bytes. False: nothing can be said.
+  Result<bool> Sample(Sampled* s);
+  /// Fills s->of_range. False: there is no stretch that says anything (`rest`: those cut short).
+  static bool Weigh(const Stretch& rest, Sampled* s);
+  /// Numbers out of the stretches; ranges that seem small are counted.
+  Result<std::vector<Counted>> Estimate(const Sampled& s);
+  static double ErrorOf(const Sampled& s, const std::vector<Counted>& counted);
   Result<int64_t> Scan(const RuleRange& range, int64_t most, size_t samples_every);
   /// Counts some thousand entries that begin where `share` of the range's bytes lie before them.
   Result<Stretch> Measure(const RuleRange& range, double bytes, double share);

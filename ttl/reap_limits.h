@@ -33,14 +33,14 @@ Result<ReapLimits> ParseReapLimits(BsonValue option, ErrorCode code, std::string
 /// The limits as the rule's index has them in the catalog; none for other kinds of rules.
 ReapLimits StoredReapLimits(const TtlRule& rule);
 
-/// Spreads documents over time. What comes after a rest finds a tenth of a second's worth; what
-/// waits gets all that its waiting is worth. Reads no clock. Not thread-safe.
+/// A rate limiter for removals. After a rest, the allowance is a tenth of a second's worth; while
+/// something waits, it accumulates without that bound. Does not read a clock. Not thread-safe.
 class RateLimiter {
  public:
   /// 0: no limit. A rate that stays keeps what has been spent.
   int64_t rate() const { return rate_; }
   void SetRate(int64_t per_second, int64_t now_millis);
-  /// How many may go now; INT64_MAX without a limit. Who gets 0 waits.
+  /// How many documents may be removed now; INT64_MAX without a limit; 0: wait.
   int64_t Available(int64_t now_millis);
   void Spend(int64_t documents);
   /// When the next ones may go, milliseconds. REQUIRES: Available() was 0.

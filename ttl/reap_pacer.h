@@ -6,12 +6,11 @@
 
 namespace mayfly {
 
-/// How much the reaper does at once, and how long it rests in between. While clients are served
-/// (some hundred requests a second), a group of deletes lasts about half a millisecond and a pause
-/// follows; on a machine with more work than cores, where the group took longer than its own CPU
-/// time or the rest ended late, the pause grows with that. While nobody else is there, groups are
-/// large and there are no pauses. Rests are outside any lock, batch or write unit. The monitor
-/// thread's own, but for Stop().
+/// Sets the size of the reaper's groups and the pauses between them. While clients are active (some
+/// hundred requests a second), a group of deletes takes about half a millisecond and a pause
+/// follows. The pause grows on a busy machine, where a group takes longer than its CPU time or a
+/// pause ends late. Without clients, groups are large and there are no pauses. Pauses are outside
+/// any lock, batch or write unit. Threads: the monitor's; Stop() from any.
 class ReapPacer {
  public:
   /// `requests`: of clients so far; empty: nobody is there.

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "protocol/bson_builder.h"
-#include "storage/expiry/tombstone.h"
+#include "storage/write/tombstone.h"
 
 namespace mayfly {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/micros.h"
-#include "storage/expiry/expiry_cover.h"
+#include "storage/write/expiry_cover.h"
 #include "ttl/rule_date.h"
 
 namespace mayfly {

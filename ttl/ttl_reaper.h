@@ -49,9 +49,9 @@ class TtlReaper {
   /// `rest`: with them the group is complete.
   Result<size_t> DeleteGroup(Work& w, std::span<const std::string_view> keys, bool rest);
   Result<void> Cover(Work& w);
-  /// Reads the first document that stays into the block cache, which the reaper keeps what it
-  /// removes out of: the next query in the order of time begins there. Errors are the reader's to
-  /// meet.
+  /// Reads the first remaining document into the block cache, because the next query in time order
+  /// starts there. (The reaper's own reads do not fill the cache.) Errors are ignored; the query
+  /// will report them.
   void WarmHead(const TtlRule& rule, int64_t millis);
   void Log(char severity, std::string_view message, const TtlRule& rule,
            const std::function<void(BsonBuilder&)>& more = {});

@@ -36,13 +36,13 @@ std::string DatesEndDescending() {
 void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
                     std::vector<InvalidTtlRule>* invalid) {
   using Kind = TtlRule::Kind;
-  if (coll->is_view) return;
+  if (coll->is_view()) return;
   // What is paused or held on the target of an $out is so on this one from the moment that it takes
   // its place; removed before then it would be lost.
   if (coll->temporary) return;
-  if (!coll->capped)
+  if (!coll->capped())
     rules->push_back({Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
-  if (coll->clustered && coll->expire_after_seconds)
+  if (coll->clustered() && coll->expire_after_seconds)
     rules->push_back({Kind::kClustered, coll, nullptr, *coll->expire_after_seconds});
   for (const IndexInfoPtr& index : coll->indexes) {
     if (!index->expire_after_seconds || index->state != IndexState::kReady) continue;

@@ -7,8 +7,8 @@
 
 namespace mayfly {
 
-/// One reason for documents to go: a TTL index, a clustered collection with expireAfterSeconds, or
-/// the documents' own deadlines.
+/// An expiry rule: a TTL index, a clustered collection with expireAfterSeconds, or the documents'
+/// own deadlines.
 struct TtlRule {
   enum class Kind : uint8_t { kTtlIndex, kClustered, kDocument };
   Kind kind = Kind::kTtlIndex;

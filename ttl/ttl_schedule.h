@@ -29,7 +29,7 @@ struct TtlSlot {
   int64_t NextMillis() const {
     return std::min(rule.state().next_millis.load(std::memory_order_acquire), resume_date);
   }
-  /// Forgets where it was: the next visit begins at the earliest date again.
+  /// Clears the position: the next visit starts at the earliest date again.
   void DropResume() {
     if (resume_date != INT64_MAX) rule.state().Lower(resume_date);
     resume_entry.clear();
@@ -47,8 +47,9 @@ struct TtlSlot {
   uint64_t seen = 0;
 };
 
-/// All rules in the order of their next deadlines. A turn of the monitor costs by what is due and
-/// by what writers noted, not by how many rules there are. The monitor thread's own.
+/// All rules in the order of their next deadlines. The cost of a turn of the monitor depends on the
+/// rules that are due and on those that writers have noted, not on the number of rules. Used by the
+/// monitor's thread only.
 class TtlSchedule {
  public:
   TtlSchedule(Storage& storage, TtlRuleStates& states) : storage_(storage), states_(states) {}

@@ -1,4 +1,5 @@
 """pytest: an application's expiry logic, tested without waiting. Needs a server started with --testClock."""
+
 import os
 from datetime import datetime, timedelta, timezone
 

@@ -409,129 +409,153 @@ Result<void> CheckDateFormat(std::string_view format, bool parsing) {
   return Ok();
 }
 
-Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format,
-                                  const ZoneInfo* zone) {
-  MAYFLY_TRY(CheckDateFormat(format, true));
-  Reader in{text};
+namespace {
+
+/// What a format has found in a text by now.
+struct FormattedDate {
   CivilTime t;
   std::optional<int64_t> iso_year, day_of_year;
   int64_t iso_week = 1, iso_day = 1;
   ZoneInfo own;
   bool zoned = false, iso = false, has_year = false, has_month = false, has_day = false;
+
+  bool Read(char specifier, Reader& in);
+  bool ReadFraction(Reader& in);
+  bool ReadMinutes(Reader& in);
+  bool ReadZone(Reader& in);
+  bool complete() const { return iso || (has_year && (day_of_year || (has_month && has_day))); }
+  /// Milliseconds of the day and time that were found, without a zone; nullopt: there is no such
+  /// day or time.
+  std::optional<int64_t> Local();
+};
+
+/// A fraction of a second: "5" is half of one.
+bool FormattedDate::ReadFraction(Reader& in) {
+  const size_t digits = std::min<size_t>(in.DigitsAhead(), 3);
+  if (!in.Number(1, 3, &t.millis)) return false;
+  for (size_t d = digits; d < 3; ++d) t.millis *= 10;
+  return true;
+}
+
+/// The distance from UTC in minutes: what %z calls +0445 is +285.
+bool FormattedDate::ReadMinutes(Reader& in) {
+  const bool west = in.peek() == '-';
+  if (!in.Take('-')) in.Take('+');
+  int64_t n = 0;
+  if (!in.Number(1, 5, &n)) return false;
+  own = ZoneInfo::OfMinutes(west ? -n : n);
+  return true;
+}
+
+bool FormattedDate::ReadZone(Reader& in) {
+  Result<ZoneInfo> found = [&]() -> Result<ZoneInfo> {
+    if (in.peek() != '+' && in.peek() != '-') return in.Zone();
+    // An offset ends with its digits, whatever follows.
+    const size_t start = in.i++;
+    while (std::isdigit(static_cast<unsigned char>(in.peek())) || in.peek() == ':') ++in.i;
+    return ZoneInfo::Find(in.s.substr(start, in.i - start));
+  }();
+  if (!found) return false;
+  own = found.value();
+  return true;
+}
+
+bool FormattedDate::Read(char specifier, Reader& in) {
+  int64_t n = 0;
+  bool ok = true;
+  switch (specifier) {
+    case 'd':
+      has_day = true;
+      return in.Number(1, 2, &t.day);
+    case 'm':
+      has_month = true;
+      return in.Number(1, 2, &t.month);
+    case 'Y':
+      has_year = true;
+      return in.Number(4, 4, &t.year);
+    case 'H':
+      return in.Number(1, 2, &t.hour);
+    case 'M':
+      return in.Number(1, 2, &t.minute);
+    case 'S':
+      return in.Number(1, 2, &t.second);
+    case 'L':
+      return ReadFraction(in);
+    case 'j':
+      ok = in.Number(1, 3, &n);
+      day_of_year = n;
+      return ok;
+    case 'G':
+      ok = in.Number(4, 4, &n);
+      iso_year = n;
+      iso = true;
+      return ok;
+    case 'V':
+      iso = true;
+      return in.Number(1, 2, &iso_week);
+    case 'u':
+      iso = true;
+      return in.Number(1, 1, &iso_day);
+    case 'b':
+    case 'B':
+      has_month = true;
+      return in.Month(&t.month);
+    case '%':
+      return in.Take('%');
+    case 'z':
+      zoned = true;
+      return ReadZone(in);
+    case 'Z':
+      zoned = true;
+      return ReadMinutes(in);
+    default:
+      return true;  // refused before
+  }
+}
+
+std::optional<int64_t> FormattedDate::Local() {
+  if (iso) {
+    if (!iso_year || iso_week < 1 || iso_week > 53 || iso_day < 1 || iso_day > 7 || t.hour > 23 ||
+        t.minute > 59 || t.second > 59)
+      return std::nullopt;
+    const int64_t clock =
+        t.hour * int64_t{3600000} + t.minute * int64_t{60000} + t.second * int64_t{1000} + t.millis;
+    return IsoYearStart(*iso_year) + ((iso_week - 1) * 7 + iso_day - 1) * kDay + clock;
+  }
+  if (day_of_year) {
+    CivilTime first = CivilFromMillis((DaysFromCivil(t.year, 1, 1) + *day_of_year - 1) * kDay);
+    t.month = first.month;
+    t.day = first.day;
+    if (first.year != t.year) return std::nullopt;
+  }
+  if (!InRange(t)) return std::nullopt;
+  return MillisFromCivil(t);
+}
+
+}  // namespace
+
+Result<Instant> ParseDateByFormat(std::string_view text, std::string_view format,
+                                  const ZoneInfo* zone) {
+  MAYFLY_TRY(CheckDateFormat(format, true));
+  Reader in{text};
+  FormattedDate date;
   for (size_t i = 0; i < format.size(); ++i) {
-    bool ok = true;
-    int64_t n = 0;
-    if (format[i] != '%') {
-      ok = in.Take(format[i]);
-    } else {
-      switch (format[++i]) {
-        case 'd':
-          ok = in.Number(1, 2, &t.day);
-          has_day = true;
-          break;
-        case 'm':
-          ok = in.Number(1, 2, &t.month);
-          has_month = true;
-          break;
-        case 'Y':
-          ok = in.Number(4, 4, &t.year);
-          has_year = true;
-          break;
-        case 'H':
-          ok = in.Number(1, 2, &t.hour);
-          break;
-        case 'M':
-          ok = in.Number(1, 2, &t.minute);
-          break;
-        case 'S':
-          ok = in.Number(1, 2, &t.second);
-          break;
-        case 'L': {
-          // A fraction of a second: "5" is half of one.
-          const size_t digits = std::min<size_t>(in.DigitsAhead(), 3);
-          ok = in.Number(1, 3, &t.millis);
-          for (size_t d = digits; ok && d < 3; ++d) t.millis *= 10;
-          break;
-        }
-        case 'j':
-          ok = in.Number(1, 3, &n);
-          day_of_year = n;
-          break;
-        case 'G':
-          ok = in.Number(4, 4, &n);
-          iso_year = n;
-          iso = true;
-          break;
-        case 'V':
-          ok = in.Number(1, 2, &iso_week);
-          iso = true;
-          break;
-        case 'u':
-          ok = in.Number(1, 1, &iso_day);
-          iso = true;
-          break;
-        case 'b':
-        case 'B':
-          ok = in.Month(&t.month);
-          has_month = true;
-          break;
-        case '%':
-          ok = in.Take('%');
-          break;
-        case 'z':
-        case 'Z': {
-          Reader rest = in;
-          if (in.peek() == '+' || in.peek() == '-') {
-            // An offset ends with its digits, whatever follows.
-            size_t start = in.i++;
-            while (std::isdigit(static_cast<unsigned char>(in.peek())) || in.peek() == ':') ++in.i;
-            Result<ZoneInfo> found = ZoneInfo::Find(text.substr(start, in.i - start));
-            ok = static_cast<bool>(found);
-            if (found) own = found.value();
-          } else if (format[i] == 'Z' && std::isdigit(static_cast<unsigned char>(in.peek()))) {
-            ok = in.Number(1, 4, &n);
-          } else {
-            Result<ZoneInfo> found = rest.Zone();
-            ok = static_cast<bool>(found);
-            if (found) own = found.value();
-            in = rest;
-          }
-          zoned = true;
-          break;
-        }
-      }
-    }
+    const bool ok = format[i] == '%' ? date.Read(format[++i], in) : in.Take(format[i]);
     if (!ok)
       return ParseFailure(text, "the string does not fit the format '" + std::string(format) + "'");
   }
   if (!in.done()) return ParseFailure(text, "Trailing data");
-  if (!iso && !(has_year && (day_of_year || (has_month && has_day))))
+  if (!date.complete())
     return Error{ErrorCode::kConversionFailure,
                  "an incomplete date/time string has been found, with elements missing: \"" +
                      std::string(text) + "\""};
-  int64_t local;
-  int64_t clock =
-      t.hour * int64_t{3600000} + t.minute * int64_t{60000} + t.second * int64_t{1000} + t.millis;
-  if (iso) {
-    if (!iso_year || iso_week < 1 || iso_week > 53 || iso_day < 1 || iso_day > 7 || t.hour > 23 ||
-        t.minute > 59 || t.second > 59)
-      return ParseFailure(text, "The parsed date was invalid");
-    local = IsoYearStart(*iso_year) + ((iso_week - 1) * 7 + iso_day - 1) * kDay + clock;
-  } else {
-    if (day_of_year) {
-      CivilTime first = CivilFromMillis((DaysFromCivil(t.year, 1, 1) + *day_of_year - 1) * kDay);
-      t.month = first.month;
-      t.day = first.day;
-      if (first.year != t.year) return ParseFailure(text, "The parsed date was invalid");
-    }
-    if (!InRange(t)) return ParseFailure(text, "The parsed date was invalid");
-    local = MillisFromCivil(t);
-  }
-  if (zoned && zone)
+  const std::optional<int64_t> local = date.Local();
+  if (!local) return ParseFailure(text, "The parsed date was invalid");
+  if (date.zoned && zone)
     return Error{ErrorCode::kConversionFailure,
                  "you cannot pass in a date/time string with time zone information ('" +
                      std::string(text) + "') together with a timezone argument"};
-  return Instant{(zone ? *zone : own).ToUtc(local)};
+  return Instant{(zone ? *zone : date.own).ToUtc(*local)};
 }
 
 // --- writing ---

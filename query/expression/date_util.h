@@ -37,6 +37,12 @@ class ZoneInfo {
   ZoneInfo() = default;  ///< UTC
   /// Errors: Location40485 for a name that is none.
   static Result<ZoneInfo> Find(std::string_view name);
+  /// A fixed distance from UTC; positive in the east.
+  static ZoneInfo OfMinutes(int64_t minutes) {
+    ZoneInfo zone;
+    zone.fixed_ = minutes * 60'000;
+    return zone;
+  }
   int64_t OffsetMillis(int64_t utc_millis) const;
   int64_t ToLocal(int64_t utc_millis) const {
     return MillisOf(utc_millis, 1, OffsetMillis(utc_millis));

@@ -16,8 +16,8 @@ namespace mayfly {
 // before it is taken, and long work looks in between whether the operation must stop.
 // scripts/lib/check_growth.py fails where an operator builds values by other means.
 
-/// Values kept while others are evaluated: the arguments of a call, variables. Large ones count by
-/// themselves; of small ones there may be many.
+/// Charges values that are kept while others are evaluated: the arguments of a call, variables.
+/// Large values are charged by themselves; this covers many small ones.
 class Kept {
  public:
   explicit Kept(EvalContext& ctx) : charge_(ctx) {}

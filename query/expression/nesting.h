@@ -4,11 +4,11 @@
 
 namespace mayfly {
 
-/// How deep documents between two stages may nest, values of variables, and what a command answers:
-/// more than a stored document, which a pipeline may put into others. With what a reply puts around
-/// it, no driver meets more than 200 levels. Whatever walks a value by recursion relies on it: an
-/// expression adds what is written, which is what a message may nest, a few levels for each of its
-/// own.
+/// The maximum nesting of documents between two stages, of values of variables, and of what a
+/// command returns. It is more than a stored document may have, because a pipeline can put
+/// documents into others. Together with the levels of the reply, a driver never sees more than 200.
+/// Everything that walks a value by recursion relies on this limit. An expression may add levels of
+/// its own, but no more than its text has, which the limit of a message bounds.
 inline constexpr int kMaxValueDepth = kMaxBsonDepth + 16;
 
 /// The least bytes of a value that nests in more than `levels`: {"": {"": {}}}.
@@ -16,8 +16,8 @@ constexpr uint32_t LeastBytesOfDeeper(int levels) {
   return 7 * static_cast<uint32_t>(levels < 0 ? 0 : levels) + 5;
 }
 
-/// Whether documents and arrays nest in `v` in more than `levels` (a scalar: 0, {} and [1]: 1).
-/// Only looks into what has the bytes for it, which is next to nothing in most documents.
+/// Whether `v` nests in more than `levels` levels (a scalar has 0, {} and [1] have 1). Only values
+/// that are long enough to nest so deep are visited: almost none in most documents.
 bool NestsDeeper(BsonValue v, int levels);
 
 /// Errors: Overflow 15.

@@ -1,5 +1,6 @@
 #include <random>
 
+#include "protocol/seeded_hash.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
 
@@ -39,7 +40,7 @@ class FieldSet {
   Pace pace_;
   Charge charge_;
   std::vector<std::pair<std::string_view, BsonValue>> fields_;
-  std::unordered_map<std::string_view, size_t> places_;
+  ClientViewMap<size_t> places_;
 };
 
 Result<Value> MergeObjects(const EvalArgs& a) {

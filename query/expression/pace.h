@@ -21,8 +21,7 @@ struct ValueAccount {
   std::atomic<int64_t> used{0};  ///< bytes
 };
 
-/// Counts work, and looks every so much of it whether the operation must stop. Without an operation
-/// it never stops anything.
+/// Counts work, and checks for interrupts at intervals. Without an operation it never interrupts.
 class Pace {
  public:
   explicit Pace(EvalContext& ctx) : op_(ctx.op) {}

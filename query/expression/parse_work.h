@@ -9,15 +9,14 @@ namespace mayfly {
 
 class Operation;
 
-/// The parse of what one operation was sent: filters, expressions, projections, updates, pipelines,
-/// and the planning of them. A request of 100 kB on the wire may unpack to millions of elements,
-/// and each becomes a node of some hundred bytes; this is what ends such a parse, by its memory or
-/// because the operation is to stop.
+/// Limits the parsing and planning of one operation: filters, expressions, projections, updates,
+/// pipelines. A request of 100 kB on the wire may unpack to millions of elements, and each becomes
+/// a node of some hundred bytes. This class ends such a parse when it needs too much memory, or
+/// when the operation is interrupted.
 ///
-///   ParseWork work(&op);               // by who begins to parse; those inside count for the
-///   outermost
-///   MAYFLY_TRY(ParseWork::Step());     // in every loop over what the client sent
-///   ParseWork::Made(kNodeBytes);          // where a node is made
+///   ParseWork work(&op);            // where a parse begins; inner ones count for the outermost
+///   MAYFLY_TRY(ParseWork::Step());  // in every loop over a client's data
+///   ParseWork::Made(kNodeBytes);    // where a node is made
 ///
 /// One thread: must not live across a co_await.
 class ParseWork {

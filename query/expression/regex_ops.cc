@@ -1,7 +1,7 @@
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "query/expression/regex.h"
-#include "query/expression/utf8.h"
+#include "query/expression/utf8_positions.h"
 #include "storage/operation.h"
 
 namespace mayfly {

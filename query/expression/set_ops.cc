@@ -113,6 +113,15 @@ Result<Value> Equals(const EvalArgs& a) {
   return Value::Bool(equal);
 }
 
+constexpr OperatorDef kEqualsCall = {.name = "$setEquals", .eval = &Equals};
+Result<ExpressionPtr> ParseEquals(const OperatorDef&, BsonValue arg, VariableScope& scope) {
+  const int n = arg.IsArray() ? arg.Document().Count() : 1;
+  if (n < 2)
+    return LocationError(17045,
+                         "$setEquals needs at least two arguments had: " + std::to_string(n));
+  return ParseCall(kEqualsCall, arg, scope);
+}
+
 Result<Value> IsSubset(const EvalArgs& a) {
   if (!a.view(0).IsArray())
     return LocationError(
@@ -166,8 +175,7 @@ constexpr OperatorDef kOps[] = {
      .text = "Elements of the first array that are not in the second.",
      .example = R"({"$setDifference": [[3, 1, 2], [2]]} => [3, 1])"},
     {.name = "$setEquals",
-     .min_args = 2,
-     .eval = &Equals,
+     .parse = &ParseEquals,
      .text = "Whether arrays have the same distinct elements.",
      .example = R"({"$setEquals": [[1, 2, 2], [2, 1]]} => true)"},
     {.name = "$setIntersection",

@@ -2,10 +2,11 @@
 #include <boost/unordered/unordered_flat_set.hpp>
 
 #include "protocol/decimal128.h"
+#include "protocol/seeded_hash.h"
 #include "query/expression/convert.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
-#include "query/expression/utf8.h"
+#include "query/expression/utf8_positions.h"
 
 namespace mayfly {
 namespace {
@@ -176,7 +177,7 @@ Result<Value> TrimSides(const EvalArgs& a, bool left, bool right) {
                                                  "\u2008",
                                                  "\u2009",
                                                  "\u200a"};
-  boost::unordered_flat_set<std::string_view> cut;
+  boost::unordered_flat_set<std::string_view, SeededStringHash> cut;
   Charge charge(a.ctx);
   Pace pace(a.ctx);
   if (a.has(1)) {
@@ -239,7 +240,6 @@ Result<Value> IndexOf(const EvalArgs& a, bool bytes) {
   int32_t bounds[2] = {0, INT32_MAX};
   for (size_t i = 2; i < a.size(); ++i) {
     const char* what = i == 2 ? "starting" : "ending";
-    if (a.nullish(i) && i == 3) continue;
     if (!a.view(i).IsNumber() || !ExactInt32(a.view(i), &bounds[i - 2]))
       return LocationError(40096, Name(a) + " requires an integral " + what +
                                       " index, found a value of type: " + TypeText(a[i]) +

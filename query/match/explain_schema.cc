@@ -77,147 +77,171 @@ BsonView SubDocument(BsonView doc, std::string_view name) {
   return v.IsDocument() ? v.Document() : BsonView();
 }
 
-/// Keywords whose entries list the parts that fail.
-bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+void Properties(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
   const std::string_view k = rule.name;
-  if (k == "properties") {
-    out.Append("operatorName", k);
-    BsonArrayBuilder list = out.OpenArray("propertiesNotSatisfied");
-    for (const BsonElement& p : rule.value.Document()) {
-      BsonValue member = v.Document()[p.name];
-      if (EnoughExplained(list.raw().buffer().size())) break;
-      if (member.missing() || Fits(p.value.Document(), member)) continue;
-      BsonBuilder entry = list.OpenDocument();
-      Property(p.name, p.value.Document(), member, entry);
-    }
-    return true;
+  out.Append("operatorName", k);
+  BsonArrayBuilder list = out.OpenArray("propertiesNotSatisfied");
+  for (const BsonElement& p : rule.value.Document()) {
+    BsonValue member = v.Document()[p.name];
+    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (member.missing() || Fits(p.value.Document(), member)) continue;
+    BsonBuilder entry = list.OpenDocument();
+    Property(p.name, p.value.Document(), member, entry);
   }
-  if (k == "patternProperties") {
-    out.Append("operatorName", k);
-    BsonArrayBuilder list = out.OpenArray("details");
-    for (const BsonElement& p : rule.value.Document()) {
-      Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
-      if (!regex) continue;
-      for (const BsonElement& member : v.Document()) {
-        if (EnoughExplained(list.raw().buffer().size())) return true;
-        Result<bool> named = regex.value()->Matches(member.name);
-        if (!named || !named.value() || Fits(p.value.Document(), member.value)) continue;
-        BsonBuilder entry = list.OpenDocument();
-        entry.Append("propertyName", member.name).Append("regexMatched", p.name);
-        Details(p.value.Document(), member.value, entry);
-      }
-    }
-    return true;
-  }
-  if (k == "additionalProperties") {
-    const BsonView properties = SubDocument(schema, "properties");
-    const BsonView patterns = SubDocument(schema, "patternProperties");
-    out.Append("operatorName", k);
-    out.Append("specifiedAs", BuildBson([&](BsonBuilder& b) { b.Append(rule); }));
-    if (rule.value.IsDocument()) {
-      for (const BsonElement& member : v.Document()) {
-        if (EnoughExplained(out.buffer().size())) return true;
-        if (properties.Has(member.name) || NamedByPattern(patterns, member.name) ||
-            Fits(rule.value.Document(), member.value))
-          continue;
-        out.Append("reason", "at least one additional property did not match the subschema")
-            .Append("failingProperty", member.name);
-        Details(rule.value.Document(), member.value, out);
-        return true;
-      }
-      return true;
-    }
-    BsonArrayBuilder list = out.OpenArray("additionalProperties");
+}
+
+void PatternProperties(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+  const std::string_view k = rule.name;
+  out.Append("operatorName", k);
+  BsonArrayBuilder list = out.OpenArray("details");
+  for (const BsonElement& p : rule.value.Document()) {
+    Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
+    if (!regex) continue;
     for (const BsonElement& member : v.Document()) {
-      if (EnoughExplained(list.raw().buffer().size())) break;
-      if (!properties.Has(member.name) && !NamedByPattern(patterns, member.name))
-        list.Append(member.name);
+      if (EnoughExplained(list.raw().buffer().size())) return;
+      Result<bool> named = regex.value()->Matches(member.name);
+      if (!named || !named.value() || Fits(p.value.Document(), member.value)) continue;
+      BsonBuilder entry = list.OpenDocument();
+      entry.Append("propertyName", member.name).Append("regexMatched", p.name);
+      Details(p.value.Document(), member.value, entry);
     }
-    return true;
   }
-  if (k == "required") {
-    Head(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
-    BsonArrayBuilder list = out.OpenArray("missingProperties");
-    for (const BsonElement& name : rule.value.Document()) {
-      if (EnoughExplained(list.raw().buffer().size())) break;
-      if (!v.Document().Has(name.value.String())) list.Append(name.value.String());
-    }
-    return true;
-  }
-  if (k == "dependencies") {
-    out.Append("operatorName", k);
-    BsonArrayBuilder list = out.OpenArray("failingDependencies");
-    for (const BsonElement& d : rule.value.Document()) {
-      if (EnoughExplained(list.raw().buffer().size())) break;
-      if (!v.Document().Has(d.name)) continue;
-      if (d.value.IsDocument()) {
-        if (Fits(d.value.Document(), v)) continue;
-        BsonBuilder entry = list.OpenDocument();
-        entry.Append("conditionalProperty", d.name);
-        Details(d.value.Document(), v, entry);
+}
+
+void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+  const std::string_view k = rule.name;
+  const BsonView properties = SubDocument(schema, "properties");
+  const BsonView patterns = SubDocument(schema, "patternProperties");
+  out.Append("operatorName", k);
+  out.Append("specifiedAs", BuildBson([&](BsonBuilder& b) { b.Append(rule); }));
+  if (rule.value.IsDocument()) {
+    for (const BsonElement& member : v.Document()) {
+      if (EnoughExplained(out.buffer().size())) return;
+      if (properties.Has(member.name) || NamedByPattern(patterns, member.name) ||
+          Fits(rule.value.Document(), member.value))
         continue;
-      }
-      std::vector<std::string_view> missing;
-      for (const BsonElement& name : d.value.Document())
-        if (!v.Document().Has(name.value.String())) missing.push_back(name.value.String());
-      if (missing.empty()) continue;
+      out.Append("reason", "at least one additional property did not match the subschema")
+          .Append("failingProperty", member.name);
+      Details(rule.value.Document(), member.value, out);
+      return;
+    }
+    return;
+  }
+  BsonArrayBuilder list = out.OpenArray("additionalProperties");
+  for (const BsonElement& member : v.Document()) {
+    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (!properties.Has(member.name) && !NamedByPattern(patterns, member.name))
+      list.Append(member.name);
+  }
+}
+
+void Required(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+  Head(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
+  BsonArrayBuilder list = out.OpenArray("missingProperties");
+  for (const BsonElement& name : rule.value.Document()) {
+    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (!v.Document().Has(name.value.String())) list.Append(name.value.String());
+  }
+}
+
+void Dependencies(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+  const std::string_view k = rule.name;
+  out.Append("operatorName", k);
+  BsonArrayBuilder list = out.OpenArray("failingDependencies");
+  for (const BsonElement& d : rule.value.Document()) {
+    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (!v.Document().Has(d.name)) continue;
+    if (d.value.IsDocument()) {
+      if (Fits(d.value.Document(), v)) continue;
       BsonBuilder entry = list.OpenDocument();
       entry.Append("conditionalProperty", d.name);
-      BsonArrayBuilder names = entry.OpenArray("missingProperties");
-      for (std::string_view m : missing) names.Append(m);
+      Details(d.value.Document(), v, entry);
+      continue;
     }
-    return true;
+    std::vector<std::string_view> missing;
+    for (const BsonElement& name : d.value.Document())
+      if (!v.Document().Has(name.value.String())) missing.push_back(name.value.String());
+    if (missing.empty()) continue;
+    BsonBuilder entry = list.OpenDocument();
+    entry.Append("conditionalProperty", d.name);
+    BsonArrayBuilder names = entry.OpenArray("missingProperties");
+    for (std::string_view m : missing) names.Append(m);
   }
-  if (k == "items" || k == "additionalItems") {
-    const BsonValue items = schema["items"];
-    const size_t fixed =
-        items.IsArray() ? static_cast<size_t>(items.Document().Count()) : size_t{0};
-    out.Append("operatorName", k);
-    size_t i = 0;
-    for (const BsonElement& member : v.Document()) {
-      const size_t at = i++;
-      if (EnoughExplained(out.buffer().size())) break;
-      BsonValue sub = rule.value;
-      if (k == "items" && items.IsArray()) {
-        if (at >= fixed) break;
-        sub = items.Document()[std::to_string(at)];
-      } else if (k == "additionalItems" && at < fixed) {
-        continue;
-      }
-      if (sub.IsDocument() && Fits(sub.Document(), member.value)) continue;
-      out.Append("reason", k == "items" ? "At least one item did not match the sub-schema"
-                                        : "found additional items");
-      out.Append("itemIndex", static_cast<int32_t>(at));
-      if (sub.IsDocument()) Details(sub.Document(), member.value, out);
-      return true;
+}
+
+void Items(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+  const std::string_view k = rule.name;
+  const BsonValue items = schema["items"];
+  const size_t fixed = items.IsArray() ? static_cast<size_t>(items.Document().Count()) : size_t{0};
+  out.Append("operatorName", k);
+  size_t i = 0;
+  for (const BsonElement& member : v.Document()) {
+    const size_t at = i++;
+    if (EnoughExplained(out.buffer().size())) break;
+    BsonValue sub = rule.value;
+    if (k == "items" && items.IsArray()) {
+      if (at >= fixed) break;
+      sub = items.Document()[std::to_string(at)];
+    } else if (k == "additionalItems" && at < fixed) {
+      continue;
     }
-    return true;
+    if (sub.IsDocument() && Fits(sub.Document(), member.value)) continue;
+    out.Append("reason", k == "items" ? "At least one item did not match the sub-schema"
+                                      : "found additional items");
+    out.Append("itemIndex", static_cast<int32_t>(at));
+    if (sub.IsDocument()) Details(sub.Document(), member.value, out);
+    return;
   }
-  if (k == "allOf" || k == "anyOf" || k == "oneOf") {
-    out.Append("operatorName", k);
-    std::vector<int32_t> fit;
-    int32_t n = 0;
-    for (const BsonElement& s : rule.value.Document()) {
-      if (EnoughExplained(out.buffer().size())) break;
-      if (Fits(s.value.Document(), v)) fit.push_back(n);
-      ++n;
-    }
-    if (k == "oneOf" && fit.size() > 1) {
-      out.Append("reason", "more than one subschema matched");
-      BsonArrayBuilder list = out.OpenArray("matchingSchemaIndexes");
-      for (int32_t i : fit) list.Append(i);
-      return true;
-    }
-    BsonArrayBuilder list = out.OpenArray("schemasNotSatisfied");
-    n = 0;
-    for (const BsonElement& s : rule.value.Document()) {
-      const int32_t at = n++;
-      if (EnoughExplained(list.raw().buffer().size())) break;
-      if (Fits(s.value.Document(), v)) continue;
-      BsonBuilder entry = list.OpenDocument();
-      entry.Append("index", at);
-      Details(s.value.Document(), v, entry);
-    }
+}
+
+void Combined(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) {
+  const std::string_view k = rule.name;
+  out.Append("operatorName", k);
+  std::vector<int32_t> fit;
+  int32_t n = 0;
+  for (const BsonElement& s : rule.value.Document()) {
+    if (EnoughExplained(out.buffer().size())) break;
+    if (Fits(s.value.Document(), v)) fit.push_back(n);
+    ++n;
+  }
+  if (k == "oneOf" && fit.size() > 1) {
+    out.Append("reason", "more than one subschema matched");
+    BsonArrayBuilder list = out.OpenArray("matchingSchemaIndexes");
+    for (int32_t i : fit) list.Append(i);
+    return;
+  }
+  BsonArrayBuilder list = out.OpenArray("schemasNotSatisfied");
+  n = 0;
+  for (const BsonElement& s : rule.value.Document()) {
+    const int32_t at = n++;
+    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (Fits(s.value.Document(), v)) continue;
+    BsonBuilder entry = list.OpenDocument();
+    entry.Append("index", at);
+    Details(s.value.Document(), v, entry);
+  }
+}
+
+/// Keywords whose entries list the parts that fail.
+struct CompositeKeyword {
+  std::string_view name;
+  void (*explain)(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out);
+};
+constexpr CompositeKeyword kComposites[] = {{"properties", &Properties},
+                                            {"patternProperties", &PatternProperties},
+                                            {"additionalProperties", &AdditionalProperties},
+                                            {"required", &Required},
+                                            {"dependencies", &Dependencies},
+                                            {"items", &Items},
+                                            {"additionalItems", &Items},
+                                            {"allOf", &Combined},
+                                            {"anyOf", &Combined},
+                                            {"oneOf", &Combined}};
+
+bool Composite(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& out) {
+  for (const CompositeKeyword& c : kComposites) {
+    if (c.name != rule.name) continue;
+    c.explain(rule, schema, v, out);
     return true;
   }
   return false;

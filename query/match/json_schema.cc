@@ -5,6 +5,7 @@
 
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
+#include "query/expression/pace.h"
 #include "query/expression/parse_work.h"
 #include "query/match/match_internal.h"
 
@@ -68,11 +69,30 @@ Value match::Normalized(BsonValue v) {
   return Value::Copy(doc.view().First().value);
 }
 
-bool match::SortAndFindDuplicates(std::vector<Value>& values) {
-  std::sort(values.begin(), values.end(), Less);
-  return std::adjacent_find(values.begin(), values.end(), [](const Value& a, const Value& b) {
-           return CompareValues(a.view(), b.view()) == 0;
-         }) != values.end();
+Result<bool> match::SortAndFindDuplicates(std::vector<Value>& values) {
+  EvalContext ctx;
+  ctx.op = ParseWork::Asked();
+  MAYFLY_TRY(SortItems(ctx, values, Less, [](const Value& v) { return size_t{v.view().size()}; }));
+  for (size_t i = 1; i < values.size(); ++i) {
+    MAYFLY_TRY(ParseWork::Step(CostOf(values[i].view())));
+    if (CompareValues(values[i - 1].view(), values[i].view()) == 0) return true;
+  }
+  return false;
+}
+
+Result<bool> JsonSchema::RepeatsItem(BsonView array) const {
+  EvalContext ctx;
+  ctx.op = ParseWork::Asked();
+  Charge charge(ctx);
+  std::vector<Value> values;
+  size_t bytes = 0;
+  for (const BsonElement& e : array) {
+    MAYFLY_TRY(ParseWork::Step(CostOf(e.value)));
+    values.push_back(match::Normalized(e.value));
+    bytes += sizeof(Value) + (values.back().owns() ? e.value.size() : 0);
+    MAYFLY_TRY(charge.Set(bytes));
+  }
+  return match::SortAndFindDuplicates(values);
 }
 
 bool JsonSchema::MatchesNumber(BsonValue v) const {
@@ -176,12 +196,13 @@ bool JsonSchema::MatchesArray(BsonView array, std::optional<Error>* error) const
     }
   }
   if (unique_items_) {
-    std::vector<Value> values;
-    for (const BsonElement& e : array) {
-      if (!GoOn(CostOf(e.value), error)) return false;
-      values.push_back(match::Normalized(e.value));
+    if (*error) return false;
+    Result<bool> repeats = RepeatsItem(array);
+    if (!repeats) {
+      *error = std::move(repeats).error();
+      return false;
     }
-    if (match::SortAndFindDuplicates(values)) return false;
+    if (repeats.value()) return false;
   }
   return true;
 }

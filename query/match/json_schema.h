@@ -39,6 +39,8 @@ class JsonSchema {
   bool MatchesString(BsonValue v, std::optional<Error>* error) const;
   bool MatchesObject(BsonView doc, std::optional<Error>* error) const;
   bool MatchesArray(BsonView array, std::optional<Error>* error) const;
+  /// Whether two items of an array are equal.
+  Result<bool> RepeatsItem(BsonView array) const;
 
   std::optional<std::bitset<256>> types_;
   std::optional<std::vector<Value>> enum_;  // sorted, fields of documents in name order

@@ -176,11 +176,15 @@ class JsonSchemaParser {
     if (!e.value.IsArray())
       return Error{ErrorCode::kTypeMismatch, Keyword(e.name) + " must be an array"};
     std::vector<Value> values;
-    for (const BsonElement& m : e.value.Document())
+    for (const BsonElement& m : e.value.Document()) {
+      MAYFLY_TRY(ParseWork::Step(1 + m.value.size() / 512));
       values.push_back(match::Normalized(m.value).Own());
+      ParseWork::Made(sizeof(Value) + m.value.size());
+    }
     if (values.empty())
       return Error{ErrorCode::kFailedToParse, Keyword(e.name) + " cannot be an empty array"};
-    if (match::SortAndFindDuplicates(values))
+    MAYFLY_TRY(const bool twice, match::SortAndFindDuplicates(values));
+    if (twice)
       return Error{ErrorCode::kFailedToParse,
                    Keyword(e.name) + " array cannot contain duplicate values"};
     s.enum_ = std::move(values);

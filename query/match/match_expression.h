@@ -13,6 +13,7 @@ namespace mayfly {
 
 class CompiledRegex;  // query/expression/regex.h (PCRE2)
 
+/// What a node of a parsed filter tests.
 enum class MatchKind : uint8_t {
   kAlwaysTrue,
   kAlwaysFalse,
@@ -74,6 +75,8 @@ class MatchExpression {
 };
 using MatchPtr = std::unique_ptr<MatchExpression>;
 
+/// Where the filter stands, which says what it may hold. The scope is not owned and is used while
+/// parsing only.
 struct MatchParseOptions {
   VariableScope* scope = nullptr;  ///< for $expr
   bool allow_where =

@@ -45,9 +45,9 @@ bool WalkLeaf(BsonValue v, bool leaf_arrays, int position, F& f) {
   return f(v, position);
 }
 
-/// Counts the steps of a walk whose numbers are positions in arrays as well as names of fields in
-/// their elements: each level may double the ways through the document. While one is alive, walks
-/// of this thread end behind kMost.
+/// Limits walks along paths with numbers, which are array positions as well as field names of the
+/// elements: each level may double the number of ways through the document. While an object is
+/// alive, walks of this thread end after kMost steps.
 class AmbiguousSteps {
  public:
   static constexpr uint32_t kMost = 1'000'000;
@@ -151,8 +151,9 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v);
 /// The same value with the fields of every document in it in name order: `$jsonSchema` compares
 /// documents without regard to order. Borrows `v` where nothing needs to be ordered.
 Value Normalized(BsonValue v);
-/// Sorts normalized values; whether two of them are equal.
-bool SortAndFindDuplicates(std::vector<Value>& values);
+/// Sorts normalized values; whether two of them are equal. Errors: those of an interrupt of the
+/// operation that parses or matches; ExceededMemoryLimit 146.
+Result<bool> SortAndFindDuplicates(std::vector<Value>& values);
 
 inline bool IsNan(BsonValue v) { return v.IsNumber() && v.NumberAsDouble() != v.NumberAsDouble(); }
 

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "protocol/bson_compare.h"
+#include "protocol/seeded_hash.h"
 #include "query/expression/number_sum.h"
 #include "query/expression/percentile.h"
 
@@ -233,7 +234,7 @@ class MergeObjectsAccumulator final : public Accumulator {
 
  private:
   std::vector<std::pair<std::string, Value>> fields_;
-  std::unordered_map<std::string, size_t> places_;
+  ClientStringMap<size_t> places_;
   int64_t bytes_ = 0;
 };
 
@@ -481,9 +482,11 @@ const AccumulatorDef* FindAccumulator(std::string_view name) {
   return nullptr;
 }
 
-Result<AccumulatorField> AccumulatorField::Parse(std::string_view name, BsonValue spec,
-                                                 VariableScope& scope) {
-  std::string quoted = "The field '" + std::string(name) + "'";
+namespace {
+
+/// The operator in `{name: {$op: argument}}`.
+Result<BsonElement> OperatorOf(std::string_view name, BsonValue spec) {
+  const std::string quoted = "The field '" + std::string(name) + "'";
   if (name.find('.') != name.npos)
     return LocationError(40235, "The field name '" + std::string(name) + "' cannot contain '.'");
   if (name.starts_with('$'))
@@ -493,70 +496,62 @@ Result<AccumulatorField> AccumulatorField::Parse(std::string_view name, BsonValu
     return LocationError(40234, quoted + " must be an accumulator object");
   if (spec.Document().Count() != 1)
     return LocationError(40238, quoted + " must specify one accumulator");
-  BsonElement op = spec.Document().First();
+  const BsonElement op = spec.Document().First();
   if (!op.name.starts_with('$'))
     return LocationError(40234, quoted + " must be an accumulator object");
-  AccumulatorField field;
-  field.name = name;
-  field.def = FindAccumulator(op.name);
-  std::string op_name(op.name);
-  if (!field.def) {
-    if (op_name == "$accumulator" || op_name == "$function")
-      return LocationError(
-          31264, op_name + " cannot be used: server-side JavaScript execution is disabled");
-    return LocationError(15952, "unknown group operator '" + op_name + "'");
+  return op;
+}
+
+/// {$sum: expression}, also as an array of one.
+Result<void> ParseUnary(const BsonElement& op, VariableScope& scope, AccumulatorField& field) {
+  BsonValue argument = op.value;
+  if (argument.IsArray()) {
+    if (argument.Document().Count() != 1)
+      return LocationError(40237,
+                           "The " + std::string(op.name) + " accumulator is a unary operator");
+    argument = argument.Document().First().value;
   }
-  switch (field.def->syntax) {
-    case Syntax::kExpression: {
-      BsonValue argument = op.value;
-      if (argument.IsArray()) {
-        if (argument.Document().Count() != 1)
-          return LocationError(40237, "The " + op_name + " accumulator is a unary operator");
-        argument = argument.Document().First().value;
-      }
-      MAYFLY_TRY(field.argument, ParseExpression(argument, scope));
-      return field;
+  MAYFLY_TRY(field.argument, ParseExpression(argument, scope));
+  return Ok();
+}
+
+/// {$median: {input, method}}, {$percentile: {input, p, method}}
+Result<void> ParsePercentile(const BsonElement& op, VariableScope& scope, AccumulatorField& field) {
+  const std::string op_name(op.name);
+  const bool median = field.def->syntax == Syntax::kMedian;
+  if (!op.value.IsDocument())
+    return LocationError(
+        7429703, "specification must be an object; found " + op_name + ": " + ValueText(op.value));
+  BsonValue method;
+  for (const BsonElement& e : op.value.Document()) {
+    if (e.name == "input") {
+      MAYFLY_TRY(field.argument, ParseExpression(e.value, scope));
+    } else if (e.name == "p" && !median) {
+      MAYFLY_TRY(field.n, ParseExpression(e.value, scope));
+    } else if (e.name == "method") {
+      method = e.value;
+    } else {
+      return Error{ErrorCode::kUnknownField,
+                   "BSON field '" + op_name + "." + std::string(e.name) + "' is an unknown field."};
     }
-    case Syntax::kNothing:
-      if (!op.value.IsDocument() || !op.value.Document().empty())
-        return TypeError("$count takes no arguments, i.e. $count:{}");
-      return field;
-    case Syntax::kMedian:
-    case Syntax::kPercentile: {
-      const bool median = field.def->syntax == Syntax::kMedian;
-      if (!op.value.IsDocument())
-        return LocationError(7429703, "specification must be an object; found " + op_name + ": " +
-                                          ValueText(op.value));
-      BsonValue method;
-      for (const BsonElement& e : op.value.Document()) {
-        if (e.name == "input") {
-          MAYFLY_TRY(field.argument, ParseExpression(e.value, scope));
-        } else if (e.name == "p" && !median) {
-          MAYFLY_TRY(field.n, ParseExpression(e.value, scope));
-        } else if (e.name == "method") {
-          method = e.value;
-        } else {
-          return Error{
-              ErrorCode::kUnknownField,
-              "BSON field '" + op_name + "." + std::string(e.name) + "' is an unknown field."};
-        }
-      }
-      if (!field.argument || (!median && !field.n) || method.missing())
-        return Error{ErrorCode::kMissingField, "BSON field '" + op_name + "." +
-                                                   (!field.argument    ? "input"
-                                                    : method.missing() ? "method"
-                                                                       : "p") +
-                                                   "' is missing but a required field"};
-      MAYFLY_TRY(CheckPercentileMethod(method, op_name));
-      if (field.n && field.n->Constant()) {
-        MAYFLY_TRY(ParsePercentiles(field.n->Constant()->view()));
-      }
-      return field;
-    }
-    default:
-      break;
   }
-  bool top = field.def->syntax != Syntax::kInputN, many = field.def->syntax != Syntax::kTop;
+  if (!field.argument || (!median && !field.n) || method.missing())
+    return Error{ErrorCode::kMissingField, "BSON field '" + op_name + "." +
+                                               (!field.argument    ? "input"
+                                                : method.missing() ? "method"
+                                                                   : "p") +
+                                               "' is missing but a required field"};
+  MAYFLY_TRY(CheckPercentileMethod(method, op_name));
+  if (field.n && field.n->Constant()) {
+    MAYFLY_TRY(ParsePercentiles(field.n->Constant()->view()));
+  }
+  return Ok();
+}
+
+/// {$firstN: {input, n}}, {$top: {output, sortBy}}, {$topN: {output, sortBy, n}}
+Result<void> ParseSeveral(const BsonElement& op, VariableScope& scope, AccumulatorField& field) {
+  const std::string op_name(op.name);
+  const bool top = field.def->syntax != Syntax::kInputN, many = field.def->syntax != Syntax::kTop;
   if (!op.value.IsDocument())
     return LocationError(top ? 5788001 : 5787900, "specification must be an object; found " +
                                                       op_name + ": " + ValueText(op.value));
@@ -584,6 +579,41 @@ Result<AccumulatorField> AccumulatorField::Parse(std::string_view name, BsonValu
     EvalContext ctx;
     MAYFLY_TRY(field.Make(BsonValue(), ctx));
   }
+  return Ok();
+}
+
+Result<void> ParseArgument(const BsonElement& op, VariableScope& scope, AccumulatorField& field) {
+  switch (field.def->syntax) {
+    case Syntax::kExpression:
+      return ParseUnary(op, scope, field);
+    case Syntax::kNothing:
+      if (!op.value.IsDocument() || !op.value.Document().empty())
+        return TypeError("$count takes no arguments, i.e. $count:{}");
+      return Ok();
+    case Syntax::kMedian:
+    case Syntax::kPercentile:
+      return ParsePercentile(op, scope, field);
+    default:
+      return ParseSeveral(op, scope, field);
+  }
+}
+
+}  // namespace
+
+Result<AccumulatorField> AccumulatorField::Parse(std::string_view name, BsonValue spec,
+                                                 VariableScope& scope) {
+  MAYFLY_TRY(const BsonElement op, OperatorOf(name, spec));
+  AccumulatorField field;
+  field.name = name;
+  field.def = FindAccumulator(op.name);
+  if (!field.def) {
+    const std::string op_name(op.name);
+    if (op_name == "$accumulator" || op_name == "$function")
+      return LocationError(
+          31264, op_name + " cannot be used: server-side JavaScript execution is disabled");
+    return LocationError(15952, "unknown group operator '" + op_name + "'");
+  }
+  MAYFLY_TRY(ParseArgument(op, scope, field));
   return field;
 }
 

@@ -22,6 +22,7 @@ class Accumulator {
 };
 using AccumulatorPtr = std::unique_ptr<Accumulator>;
 
+/// The constants among an accumulator's arguments, known when it is made.
 struct AccumulatorArgs {
   int64_t n = 1;          ///< of $firstN and its like
   std::vector<double> p;  ///< of $percentile

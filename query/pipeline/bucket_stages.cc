@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "protocol/bson_compare.h"
+#include "query/expression/parse_work.h"
 #include "query/pipeline/accumulator.h"
 #include "query/pipeline/granularity.h"
 #include "query/pipeline/stage.h"
@@ -47,13 +48,22 @@ Result<void> ParseSortByCountStage(StageParser& p, BsonValue spec) {
   return AppendStage(p, "$sort", sort);
 }
 
-/// $bucket is a $group by a $switch over the boundaries, and a $sort by `_id`.
-Result<void> ParseBucketStage(StageParser& p, BsonValue spec) {
-  if (!spec.IsDocument())
-    return LocationError(40201, "Argument to $bucket stage must be an object, but found type: " +
-                                    TypeText(spec) + ".");
+namespace {
+
+/// The options of a $bucket as they were written, and its boundaries.
+struct BucketOptions {
   BsonValue by, boundaries, otherwise, output;
-  for (const BsonElement& e : spec.Document()) {
+  std::vector<Value> bounds;
+
+  Result<void> Read(BsonView spec);
+  Result<void> ParseBounds(VariableScope& scope);
+  Result<void> CheckDefault(VariableScope& scope) const;
+  BsonDocument Group() const;
+  void AppendBranch(size_t i, BsonArrayBuilder& branches) const;
+};
+
+Result<void> BucketOptions::Read(BsonView spec) {
+  for (const BsonElement& e : spec) {
     if (e.name == "groupBy") {
       if (!IsComputed(e.value))
         return LocationError(40202,
@@ -81,14 +91,20 @@ Result<void> ParseBucketStage(StageParser& p, BsonValue spec) {
     return LocationError(
         40200,
         "The $bucket 'boundaries' field must be an array, but found type: " + TypeText(boundaries));
-  std::vector<Value> bounds;
+  return Ok();
+}
+
+/// Constants of one type, in ascending order.
+Result<void> BucketOptions::ParseBounds(VariableScope& scope) {
   for (const BsonElement& e : boundaries.Document()) {
-    MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, p.scope));
+    MAYFLY_TRY(ExpressionPtr x, ParseExpression(e.value, scope));
     if (!x->Constant())
       return LocationError(
           40191,
           "The $bucket 'boundaries' field must be an array of constant values, but found value: " +
               ValueText(e.value));
+    MAYFLY_TRY(ParseWork::Step());
+    ParseWork::Made(sizeof(Value) + e.value.size());
     bounds.push_back(*x->Constant());
   }
   if (bounds.size() < 2)
@@ -107,40 +123,51 @@ Result<void> ParseBucketStage(StageParser& p, BsonValue spec) {
                                std::to_string(i - 1) + " and " + std::to_string(i) +
                                " are not in ascending order");
   }
-  if (!otherwise.missing()) {
-    MAYFLY_TRY(ExpressionPtr x, ParseExpression(otherwise, p.scope));
-    if (!x->Constant())
-      return LocationError(
-          40195, "The $bucket 'default' field must be a constant expression, but found: " +
-                     ValueText(otherwise));
-    BsonValue v = x->Constant()->view();
-    if (CanonicalTypeOrder(v.type()) == CanonicalTypeOrder(bounds[0].type()) &&
-        CompareValues(v, bounds[0].view()) >= 0 && CompareValues(v, bounds.back().view()) < 0)
-      return LocationError(40199,
-                           "The $bucket 'default' field must be less than the lowest boundary or "
-                           "greater than or equal to the highest boundary.");
+  return Ok();
+}
+
+/// The default is the `_id` of a bucket too: it must not be that of another.
+Result<void> BucketOptions::CheckDefault(VariableScope& scope) const {
+  if (otherwise.missing()) return Ok();
+  MAYFLY_TRY(ExpressionPtr x, ParseExpression(otherwise, scope));
+  if (!x->Constant())
+    return LocationError(40195,
+                         "The $bucket 'default' field must be a constant expression, but found: " +
+                             ValueText(otherwise));
+  BsonValue v = x->Constant()->view();
+  if (CanonicalTypeOrder(v.type()) == CanonicalTypeOrder(bounds[0].type()) &&
+      CompareValues(v, bounds[0].view()) >= 0 && CompareValues(v, bounds.back().view()) < 0)
+    return LocationError(40199,
+                         "The $bucket 'default' field must be less than the lowest boundary or "
+                         "greater than or equal to the highest boundary.");
+  return Ok();
+}
+
+/// {case: {$and: [{$gte: [by, low]}, {$lt: [by, high]}]}, then: low}
+void BucketOptions::AppendBranch(size_t i, BsonArrayBuilder& branches) const {
+  BsonBuilder branch = branches.OpenDocument();
+  BsonBuilder when = branch.OpenDocument("case");
+  BsonArrayBuilder both = when.OpenArray("$and");
+  for (size_t side = 0; side < 2; ++side) {
+    BsonBuilder compare = both.OpenDocument();
+    BsonArrayBuilder operands = compare.OpenArray(side == 0 ? "$gte" : "$lt");
+    operands.Append(by);
+    BsonBuilder literal = operands.OpenDocument();
+    literal.Append("$literal", bounds[i + side].view());
   }
-  BsonDocument group = BuildBson([&](BsonBuilder& b) {
+  both.Done();
+  when.Done();
+  BsonBuilder literal = branch.OpenDocument("then");
+  literal.Append("$literal", bounds[i].view());
+}
+
+BsonDocument BucketOptions::Group() const {
+  return BuildBson([&](BsonBuilder& b) {
     BsonBuilder g = b.OpenDocument("$group");
     BsonBuilder id = g.OpenDocument("_id");
     BsonBuilder sw = id.OpenDocument("$switch");
     BsonArrayBuilder branches = sw.OpenArray("branches");
-    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
-      BsonBuilder branch = branches.OpenDocument();
-      BsonBuilder when = branch.OpenDocument("case");
-      BsonArrayBuilder both = when.OpenArray("$and");
-      for (size_t side = 0; side < 2; ++side) {
-        BsonBuilder compare = both.OpenDocument();
-        BsonArrayBuilder operands = compare.OpenArray(side == 0 ? "$gte" : "$lt");
-        operands.Append(by);
-        BsonBuilder literal = operands.OpenDocument();
-        literal.Append("$literal", bounds[i + side].view());
-      }
-      both.Done();
-      when.Done();
-      BsonBuilder literal = branch.OpenDocument("then");
-      literal.Append("$literal", bounds[i].view());
-    }
+    for (size_t i = 0; i + 1 < bounds.size(); ++i) AppendBranch(i, branches);
     branches.Done();
     if (!otherwise.missing()) sw.Append("default", otherwise);
     sw.Done();
@@ -152,11 +179,24 @@ Result<void> ParseBucketStage(StageParser& p, BsonValue spec) {
       g.AppendAll(output.Document());
     }
   });
+}
+
+}  // namespace
+
+/// $bucket is a $group by a $switch over the boundaries, and a $sort by `_id`.
+Result<void> ParseBucketStage(StageParser& p, BsonValue spec) {
+  if (!spec.IsDocument())
+    return LocationError(40201, "Argument to $bucket stage must be an object, but found type: " +
+                                    TypeText(spec) + ".");
+  BucketOptions options;
+  MAYFLY_TRY(options.Read(spec.Document()));
+  MAYFLY_TRY(options.ParseBounds(p.scope));
+  MAYFLY_TRY(options.CheckDefault(p.scope));
   BsonDocument sort = BuildBson([&](BsonBuilder& b) {
     BsonBuilder s = b.OpenDocument("$sort");
     s.Append("_id", 1);
   });
-  MAYFLY_TRY(AppendStage(p, "$group", group));
+  MAYFLY_TRY(AppendStage(p, "$group", options.Group()));
   return AppendStage(p, "$sort", sort);
 }
 
@@ -190,6 +230,25 @@ class BucketAutoStage final : public PipelineStage {
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override {
+    MAYFLY_TRY(StreamState state, SortInput());
+    if (state == StreamState::kPaused) return state;
+    if (!has_next_) return StreamState::kEof;
+    Bucket bucket;
+    MAYFLY_TRY(FillBucket(bucket));
+    MAYFLY_TRY(MakeResult(bucket));
+    *out = {BsonView(buffer_.data()), nullptr};
+    return StreamState::kAdvanced;
+  }
+
+ private:
+  /// One bucket: its least and its greatest value, and what its documents add up to.
+  struct Bucket {
+    Value low, high;
+    std::vector<AccumulatorPtr> states;
+  };
+
+  /// Takes the whole input, once. kPaused: to be called again; else everything is sorted.
+  Result<StreamState> SortInput() {
     if (!sorter_) {
       BsonDocument by = BuildBson([](BsonBuilder& b) { b.Append("k", 1); });
       MAYFLY_TRY(SortPattern pattern, SortPattern::Parse(by));
@@ -208,92 +267,115 @@ class BucketAutoStage final : public PipelineStage {
         MAYFLY_TRY(has_next_, ReadNext());
         break;
       }
-      MAYFLY_TRY(Value key, by_->Evaluate(Eval(in)));
-      if (granularity_) {
-        MAYFLY_TRY(Granularity::Check(key.view()));
-      }
-      // An array is one value here, not its elements: it is kept in a document of its own.
-      BsonDocument wrapped = BuildBson([&](BsonBuilder& b) {
-        BsonBuilder k = b.OpenDocument("k");
-        if (key.missing())
-          k.AppendNull("v");
-        else
-          k.Append("v", key.view());
-        k.Done();
-        b.Append("d", in.doc);
-      });
-      MAYFLY_TRY(sorter_->Add(wrapped, in.metadata));
+      MAYFLY_TRY(AddToSorter(in));
     }
-    if (!has_next_) return StreamState::kEof;
-    int64_t total = sorter_->documents_sorted();
-    ++made_;
-    // The sizes differ by one at most, the greater ones in front.
-    int64_t size = std::max<int64_t>(
-        1, (total - taken_by_plan_ + (buckets_ - made_)) / (buckets_ - made_ + 1));
+    return StreamState::kAdvanced;
+  }
+
+  Result<void> AddToSorter(const StreamDocument& in) {
+    MAYFLY_TRY(Value key, by_->Evaluate(Eval(in)));
+    if (granularity_) {
+      MAYFLY_TRY(Granularity::Check(key.view()));
+    }
+    // An array is one value here, not its elements: it is kept in a document of its own.
+    BsonDocument wrapped = BuildBson([&](BsonBuilder& b) {
+      BsonBuilder k = b.OpenDocument("k");
+      if (key.missing())
+        k.AppendNull("v");
+      else
+        k.Append("v", key.view());
+      k.Done();
+      b.Append("d", in.doc);
+    });
+    return sorter_->Add(wrapped, in.metadata);
+  }
+
+  /// How many documents the next bucket is to have.
+  int64_t NextSize() const {
+    const int64_t total = sorter_->documents_sorted();
     // Boundaries of a series shift documents from bucket to bucket; the size they begin with stays
     // (manual).
-    if (granularity_) size = std::max<int64_t>(1, (total + buckets_ / 2) / buckets_);
-    bool last = made_ == buckets_;
-    std::vector<AccumulatorPtr> states;
-    Value low = next_key_, high = next_key_;
+    if (granularity_) return std::max<int64_t>(1, (total + buckets_ / 2) / buckets_);
+    // The sizes differ by one at most, the greater ones in front.
+    return std::max<int64_t>(
+        1, (total - taken_by_plan_ + (buckets_ - made_)) / (buckets_ - made_ + 1));
+  }
+
+  Result<void> FillBucket(Bucket& bucket) {
+    ++made_;
+    const int64_t size = NextSize();
+    const bool last = made_ == buckets_;
+    bucket.low = bucket.high = next_key_;
     for (auto& f : fields_) {
       MAYFLY_TRY(AccumulatorPtr state, f.Make(BsonValue(), context_->eval));
-      states.push_back(std::move(state));
+      bucket.states.push_back(std::move(state));
     }
     int64_t n = 0, memory = 0;
     Value end;  // of a bucket whose boundaries keep to a series: the first value behind it
     auto belongs = [&] {
       if (last || n < size) return true;
-      if (CompareValues(next_key_.view(), high.view()) == 0) return true;
+      if (CompareValues(next_key_.view(), bucket.high.view()) == 0) return true;
       if (!granularity_) return false;
-      if (end.missing()) end = granularity_->RoundUp(high.view());
+      if (end.missing()) end = granularity_->RoundUp(bucket.high.view());
       return CompareValues(next_key_.view(), end.view()) < 0;
     };
     while (has_next_ && belongs()) {
-      BsonDocument doc(next_doc_);
-      StreamDocument in{doc.view(), nullptr};
-      EvalContext& ctx = Eval(in);
-      for (size_t i = 0; i < fields_.size(); ++i) {
-        Value v;
-        if (fields_[i].argument) {
-          MAYFLY_TRY(v, fields_[i].argument->Evaluate(ctx));
-        }
-        key_.clear();
-        if (fields_[i].sort_by) {
-          MAYFLY_TRY(fields_[i].sort_by->AppendKey(in.doc, nullptr, key_));
-        }
-        MAYFLY_TRY(states[i]->Add(v, key_, &memory));
-      }
-      high = next_key_;
+      MAYFLY_TRY(AddToBucket(bucket, &memory));
+      bucket.high = next_key_;
       ++n;
       MAYFLY_TRY(Check());
       MAYFLY_TRY(has_next_, ReadNext());
     }
     taken_by_plan_ += n;
+    return Ok();
+  }
+
+  Result<void> AddToBucket(Bucket& bucket, int64_t* memory) {
+    BsonDocument doc(next_doc_);
+    StreamDocument in{doc.view(), nullptr};
+    EvalContext& ctx = Eval(in);
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      Value v;
+      if (fields_[i].argument) {
+        MAYFLY_TRY(v, fields_[i].argument->Evaluate(ctx));
+      }
+      key_.clear();
+      if (fields_[i].sort_by) {
+        MAYFLY_TRY(fields_[i].sort_by->AppendKey(in.doc, nullptr, key_));
+      }
+      MAYFLY_TRY(bucket.states[i]->Add(v, key_, memory));
+    }
+    return Ok();
+  }
+
+  /// The bucket as a document, in `buffer_`.
+  Result<void> MakeResult(Bucket& bucket) {
     buffer_.clear();
     BsonBuilder b(buffer_);
     BsonBuilder id = b.OpenDocument("_id");
     if (granularity_) {
-      id.Append("min", made_ == 1 ? granularity_->RoundDown(low.view()).view() : last_end_.view());
-      last_end_ = granularity_->RoundUp(high.view());
+      id.Append("min",
+                made_ == 1 ? granularity_->RoundDown(bucket.low.view()).view() : last_end_.view());
+      last_end_ = granularity_->RoundUp(bucket.high.view());
       id.Append("max", last_end_.view());
     } else {
-      id.Append("min", low.view());
-      id.Append("max", has_next_ ? next_key_.view()
-                                 : high.view());  // the next bucket's least, but for the last
+      id.Append("min", bucket.low.view());
+      // The next bucket's least, but for the last.
+      id.Append("max", has_next_ ? next_key_.view() : bucket.high.view());
     }
     id.Done();
     for (size_t i = 0; i < fields_.size(); ++i) {
-      MAYFLY_TRY(Value v, states[i]->Finish());
+      MAYFLY_TRY(Value v, bucket.states[i]->Finish());
       b.Append(fields_[i].name, v.view());
       if (buffer_.size() > size_t{4} * kMaxValueBytes) return ValueTooLarge(buffer_.size());
     }
     b.Done();
-    *out = {BsonView(buffer_.data()), nullptr};
-    return StreamState::kAdvanced;
+    return Ok();
+  }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    if (sorter_) sorter_->AddKept(kept);
   }
 
- private:
   Result<bool> ReadNext() {
     StreamDocument sorted;
     MAYFLY_TRY(bool more, sorter_->Next(&sorted));

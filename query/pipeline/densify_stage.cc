@@ -122,6 +122,7 @@ class DensifyStage final : public PipelineStage {
       return StreamState::kAdvanced;
     }
   }
+  void AddKeptByStage(large_memory::Kept* kept) const override { sorter_.AddKept(kept); }
 
  private:
   /// Whether there is something before or behind it: NaN is in no range.
@@ -134,7 +135,7 @@ class DensifyStage final : public PipelineStage {
     if (x.IsNullish()) return Ok();
     if (spec_.unit ? !x.Is(BsonType::kDate) : !x.IsNumber())
       return LocationError(spec_.unit ? 6053600 : 5733201,
-                           "PlanExecutor error during aggregation: $densify field type must be " +
+                           "$densify field type must be " +
                                std::string(spec_.unit ? "a date, since 'unit' was given"
                                                       : "numeric, or a date with a 'unit'") +
                                ", but it was " + TypeText(v));

@@ -59,8 +59,15 @@ class GroupStage final : public PipelineStage {
     return StreamState::kAdvanced;
   }
 
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    kept->Add(static_cast<size_t>(std::max<int64_t>(memory_, 0)), hold_);
+    kept->Add(buffer_.capacity(), emitted_);
+  }
+
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
+  /// What the accumulators may grow by before the room for them is looked at again.
+  static constexpr int64_t kLookBytes = int64_t{4} << 20;
   /// What comes back from disk of one group, all its accumulators together.
   static constexpr int64_t kMaxMerged = int64_t{4} * kMaxValueBytes;
   struct Group {
@@ -103,6 +110,7 @@ class GroupStage final : public PipelineStage {
     MAYFLY_TRY(Value id, id_->Evaluate(ctx));
     if (id.missing()) id = Value::Null();
     MAYFLY_TRY(Group * group, FindGroup(id));
+    int64_t looked_at = memory_;
     for (size_t i = 0; i < fields_.size(); ++i) {
       const AccumulatorField& f = fields_[i];
       Value v;
@@ -114,19 +122,34 @@ class GroupStage final : public PipelineStage {
         MAYFLY_TRY(f.sort_by->AppendKey(in.doc, in.metadata, key_));
       }
       MAYFLY_TRY(group->states[i]->Add(v, key_, &memory_));
+      // One document can bring as much as it has fields: the room is looked at before the next.
+      if (memory_ < looked_at + kLookBytes) continue;
+      looked_at = memory_;
+      MAYFLY_TRY(Check());
+      MAYFLY_TRY(bool spilled, MakeRoom());
+      if (!spilled) continue;
+      looked_at = memory_;
+      MAYFLY_TRY(group, FindGroup(id));
     }
+    MAYFLY_TRY(MakeRoom());
+    return Ok();
+  }
+
+  /// Counts what the groups have, and writes them out when that is too much; whether it did.
+  Result<bool> MakeRoom() {
     most_memory_ = std::max(most_memory_, memory_);
     const auto limit = static_cast<int64_t>(options().memory_limit);
     // With others using much it spills earlier, but not so early that runs become many.
     const bool room = hold_.Set(static_cast<size_t>(std::max<int64_t>(memory_, 0))).has_value() ||
                       memory_ < limit / 8;
-    if (room && memory_ <= limit) return Ok();
+    if (room && memory_ <= limit) return false;
     if (!options().allow_disk_use && !room) return large_memory::TooMuch();
     if (!options().allow_disk_use)
       return Error{ErrorCode::kQueryExceededMemoryLimitNoDiskUseAllowed,
                    "Exceeded memory limit for $group, but didn't allow external sort. Pass "
                    "allowDiskUse:true to opt in."};
-    return Spill();
+    MAYFLY_TRY(Spill());
+    return true;
   }
 
   Result<void> Spill() {

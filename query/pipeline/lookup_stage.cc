@@ -204,6 +204,10 @@ class LookupStage final : public PipelineStage {
     *out = {BsonView(buffer_.data()), in.metadata};
     return state;
   }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    kept->bytes += found_.view().size() + input_copy_.capacity() + buffer_.capacity();
+    if (hashed_) kept->Add(hashed_->memory(), hashed_->hold);
+  }
 
  private:
   /// {foreign: {$eq: local}}, or any of the elements of a local array.
@@ -564,7 +568,7 @@ Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
     return Bad("$lookup with a 'let' argument must also specify 'pipeline'");
   if (!has_from && !lookup.pipeline)
     return Bad("missing 'from' option to $lookup stage specification: " + ValueText(spec));
-  if (has_from) lookup.namespaces.insert(p.context.options.db + "." + lookup.from);
+  if (has_from) lookup.namespaces.insert(JoinNamespace(p.context.options.db, lookup.from));
   if (lookup.pipeline) {
     // Checked now, with variables that have no values yet; parsed for each set of values when it
     // runs.

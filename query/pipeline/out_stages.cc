@@ -56,10 +56,11 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
   }
   if (!ValidateNamespace(t.db, t.collection))
     return Error{ErrorCode::kInvalidNamespace,
-                 "Invalid " + what + " target namespace, " + t.db + "." + t.collection};
+                 "Invalid " + what + " target namespace, " + JoinNamespace(t.db, t.collection)};
   if (t.collection.starts_with("system.") || t.db == "local" || t.db == "config")
-    return LocationError(what == "$out" ? 17385 : 31319,
-                         "Cannot " + what + " to special collection: " + t.db + "." + t.collection);
+    return LocationError(
+        what == "$out" ? 17385 : 31319,
+        "Cannot " + what + " to special collection: " + JoinNamespace(t.db, t.collection));
   return t;
 }
 
@@ -76,7 +77,7 @@ class WriterStage : public PipelineStage {
       : PipelineStage(context), target_(std::move(target)) {}
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kWhole; }
   void AddNamespaces(std::set<std::string>* namespaces) const override {
-    namespaces->insert(target_.db + "." + target_.collection);
+    namespaces->insert(JoinNamespace(target_.db, target_.collection));
   }
 
  protected:
@@ -257,10 +258,11 @@ class MergeStage final : public WriterStage {
     if (spec_.on.size() == 1 && spec_.on[0] == "_id") index = "_id_";
     BsonDocument details = BuildBson(
         [&](BsonBuilder& b) { b.Append("keyPattern", pattern).Append("keyValue", value); });
-    return {ErrorCode::kDuplicateKey,
-            "E11000 duplicate key error collection: " + target_.db + "." + target_.collection +
-                " index: " + index + " dup key: " + update::ValueText(value.view().AsValue()),
-            details.bytes()};
+    return {
+        ErrorCode::kDuplicateKey,
+        "E11000 duplicate key error collection: " + JoinNamespace(target_.db, target_.collection) +
+            " index: " + index + " dup key: " + update::ValueText(value.view().AsValue()),
+        details.bytes()};
   }
 
   Result<std::optional<BsonDocument>> Decide(

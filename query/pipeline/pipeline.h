@@ -62,9 +62,8 @@ class PipelineEnvironment {
     return true;
   }
   /// The documents of a stage that is about the server or a collection's state: `$collStats`,
-  /// `$indexStats`, `$currentOp`,
-  /// `$listLocalSessions`, `$listSessions`, `$planCacheStats`. `spec` is the stage's argument,
-  /// checked to be a document.
+  /// `$indexStats`, `$currentOp`, `$listLocalSessions`, `$listSessions`, `$planCacheStats`. `spec`
+  /// is the stage's argument, checked to be a document.
   virtual Result<std::vector<BsonDocument>> StageDocuments(Operation& op, std::string_view stage,
                                                            std::string_view db,
                                                            std::string_view collection,
@@ -166,6 +165,7 @@ class Pipeline final : public DocumentSource {
   Result<StreamState> Next(StreamDocument* out) override;
   void SetOperation(Operation* op) override;
   void SaveState() override;
+  void AddKept(large_memory::Kept* kept) const override;
 
   /// True when the last stage is $out or $merge; `*db` and `*collection` (may be null) get its
   /// target.

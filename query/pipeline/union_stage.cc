@@ -28,7 +28,7 @@ class UnionWithStage final : public PipelineStage {
   }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kWhole; }
   void AddNamespaces(std::set<std::string>* namespaces) const override {
-    if (!collection_.empty()) namespaces->insert(options().db + "." + collection_);
+    if (!collection_.empty()) namespaces->insert(JoinNamespace(options().db, collection_));
     namespaces->merge(pipeline_->InvolvedNamespaces());
   }
   void OnAttach() override {
@@ -99,7 +99,7 @@ class GraphLookupStage final : public PipelineStage {
     return StageNeeds::kAlso;
   }
   void AddNamespaces(std::set<std::string>* namespaces) const override {
-    namespaces->insert(options().db + "." + spec_.from);
+    namespaces->insert(JoinNamespace(options().db, spec_.from));
   }
 
  protected:

@@ -3,6 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "query/match/match_internal.h"
 #include "query/plan/find_executor.h"
+#include "query/plan/index_plan_kind.h"
 #include "storage/keys/key_encoding.h"
 
 namespace mayfly {
@@ -155,7 +156,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
       bool arrays = (access.multikey & 1) != 0;
       // Keys are an array's elements; all of them count, also those outside the bounds.
       if (!complete || !exact || (arrays && !clauses.empty()) ||
-          (arrays && key_.find('.') != std::string::npos))
+          (arrays && key_.find('.') != std::string::npos) || !PlanKindOf(*index).keys_hold_values)
         continue;
       IndexScanStage::Params params;
       params.index = index;

@@ -9,6 +9,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "protocol/value.h"
 #include "query/expression/expression.h"
 #include "query/match/match_expression.h"
@@ -74,6 +75,7 @@ bool IsPointRead(const QuerySpec& spec, BsonValue* id);
 Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec, BsonValue id,
                          BsonArrayBuilder& batch);
 
+/// How much explain shows and runs: the plan; the plan and what it did; every candidate as well.
 enum class ExplainVerbosity : uint8_t { kQueryPlanner, kExecutionStats, kAllPlansExecution };
 /// "queryPlanner", "executionStats" or "allPlansExecution". Errors: BadValue 2.
 Result<ExplainVerbosity> ParseVerbosity(std::string_view name);
@@ -132,6 +134,8 @@ class PlanExecutor {
   /// What it keeps between SaveState and RestoreState of the documents it has read ahead; 0 where
   /// that is none, or somebody else counts them.
   virtual size_t KeptBytes() const { return 0; }
+  /// The same of its stages, sorts among them: what large_memory may know of already.
+  virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
   virtual bool tailable() const = 0;
   /// True once the end is known (a limit is reached, the input has ended): no cursor need be kept.
   virtual bool IsEof() const = 0;
@@ -139,8 +143,7 @@ class PlanExecutor {
   /// The parsed filter; null for an empty one.
   virtual const MatchExpression* match() const = 0;
 
-  // --- explain and statistics
-  // --------------------------------------------------------------------------------
+  // --- explain and statistics --------------------------------------------------------------------
   /// Runs to the end, or to that many results (0: all), and drops them: explain does so before
   /// kExecutionStats and kAllPlansExecution. Answers how many there were.
   Result<int64_t> RunToEnd(int64_t limit = 0);

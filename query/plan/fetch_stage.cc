@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "query/plan/stages.h"
 
@@ -33,12 +34,18 @@ Result<void> FetchStage::ReadAhead() {
   if (keys_ahead_.size() < static_cast<size_t>(n)) keys_ahead_.resize(static_cast<size_t>(n));
   while (kept_ < static_cast<size_t>(n)) {
     Row row;
+    // A key counts for the batch that asks for its record, and it may be another one's.
+    const int64_t before = ctx_.op->keys_examined;
     MAYFLY_TRY(StageState state, children_[0]->Work(&row));
+    const int64_t examined = ctx_.op->keys_examined - before;
+    ctx_.op->keys_examined = before;
     if (state != StageState::kAdvanced) {
       scan_ended_ = true;
+      keys_at_end_ = examined;
       break;
     }
     KeyAhead& k = keys_ahead_[kept_++];
+    k.examined = examined;
     k.record_key.assign(row.record_key);
     k.key_values.assign(row.key_values);
     k.type_bits.assign(row.type_bits);
@@ -64,17 +71,21 @@ Result<void> FetchStage::LookUpAhead() {
 
 /// The next row of those read ahead; kEof when there is none. `*found` false: its record is gone.
 Result<StageState> FetchStage::NextAhead(Row* row, bool* found) {
-  if (next_ == kept_) {
-    if (scan_ended_) return StageState::kEof;
+  if (next_ == kept_ && !scan_ended_) {
     MAYFLY_TRY(ReadAhead());
-    if (kept_ == 0) return StageState::kEof;
-  } else if (looked_up_from_ == kNone) {  // after a pause
+  }
+  if (next_ == kept_) {
+    ctx_.op->keys_examined += std::exchange(keys_at_end_, 0);
+    return StageState::kEof;
+  }
+  if (looked_up_from_ == kNone) {  // after a pause
     MAYFLY_TRY(LookUpAhead());
   }
   const RecordBatch::Entry& record = records_[next_ - looked_up_from_];
   const KeyAhead& k = keys_ahead_[next_++];
   ++docs_examined_;
   ++ctx_.op->docs_examined;
+  ctx_.op->keys_examined += k.examined;
   *row = {};
   row->record_key = k.record_key;
   row->index = k.index;

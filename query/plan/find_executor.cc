@@ -67,6 +67,10 @@ FindExecutor::FindExecutor(Storage& storage, Operation& op) : storage_(storage) 
 }
 FindExecutor::~FindExecutor() = default;
 
+void FindExecutor::AddKept(large_memory::Kept* kept) const {
+  if (winner_.root) winner_.root->AddKept(kept);
+}
+
 size_t FindExecutor::KeptBytes() const {
   size_t bytes = held_.bytes() + covered_doc_.capacity() + projected_.capacity();
   for (const OwnedRow& row : buffer_) bytes += sizeof row + row.bytes();
@@ -190,7 +194,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
       return Error{ErrorCode::kBadValue,
                    "error processing query: ns=" + ns_ +
                        " cannot use tailable option with a sort other than {$natural: 1}"};
-    if (ctx_.coll != nullptr && !ctx_.coll->capped)
+    if (ctx_.coll != nullptr && !ctx_.coll->capped())
       return Error{ErrorCode::kBadValue, "error processing query: ns=" + ns_ +
                                              " tailable cursor requested on non capped collection"};
   }
@@ -534,7 +538,7 @@ Result<void> FindExecutor::Project(BsonBuilder& out) {
   // beside the fields of a key: returnKey wins over showRecordId, as in MongoDB.
   if (show_record_id_ && !return_key_) {
     std::string_view id = row_.record_key.substr(std::min<size_t>(4, row_.record_key.size()));
-    if (ctx_.coll->capped && id.size() == 8) {
+    if (ctx_.coll->capped() && id.size() == 8) {
       uint64_t n = 0;
       for (unsigned char c : id) n = n << 8 | c;
       out.Append("$recordId", n);

@@ -1,8 +1,8 @@
 #include "protocol/bson_compare.h"
 #include "query/expression/parse_work.h"
 #include "query/match/match_internal.h"
+#include "query/plan/index_plan_kind.h"
 #include "query/plan/planner.h"
-#include "storage/catalog/index_keys.h"
 
 namespace mayfly {
 namespace {
@@ -48,13 +48,9 @@ struct Chosen {
 
 }  // namespace
 
-bool IsUsable(const IndexInfo& index) {
-  return index.state == IndexState::kReady && !index.hidden && IsMaintained(index);
-}
-
-IndexAccess BuildIndexAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
-                             const std::vector<const MatchExpression*>& clauses,
-                             const std::vector<PathPredicate>& predicates) {
+IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
+                           const std::vector<const MatchExpression*>& clauses,
+                           const std::vector<PathPredicate>& predicates) {
   IndexAccess access;
   access.index = index;
   access.multikey = multikey_fields;
@@ -161,7 +157,7 @@ IntervalList BoundsOnPath(std::string_view path, const std::vector<PathPredicate
   return list;
 }
 
-SortProvision ProvidesSort(const IndexAccess& access, const SortPattern& sort, size_t* explode) {
+SortProvision OrdinarySort(const IndexAccess& access, const SortPattern& sort, size_t* explode) {
   *explode = 0;
   const auto& parts = sort.parts();
   if (parts.empty()) return SortProvision::kForward;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "protocol/bson_view.h"
+#include "protocol/seeded_hash.h"
 #include "storage/catalog/catalog_types.h"
 
 namespace mayfly {
@@ -56,7 +57,7 @@ class PlanCache {
   std::mutex mutex_;
   size_t bytes_ = 0;       ///< of all slots
   std::list<Slot> slots_;  ///< most recently used first
-  std::unordered_map<std::string_view, std::list<Slot>::iterator> by_key_;
+  ClientViewMap<std::list<Slot>::iterator> by_key_;
 };
 
 /// FNV-1a, folded to 32 bits: planCacheShapeHash and planCacheKey.

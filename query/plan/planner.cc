@@ -1,4 +1,5 @@
 #include "query/plan/planner.h"
+#include "query/plan/index_plan_kind.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -44,10 +45,10 @@ class PlanBuilder {
     bool has_docs = false;
     std::string signature;
   };
-  bool capped() const { return in_.ctx.coll->capped; }
+  bool capped() const { return in_.ctx.coll->capped(); }
   RecordScanStage::Kind IdKind() const {
-    return in_.ctx.coll->clustered ? RecordScanStage::Kind::kClustered
-                                   : RecordScanStage::Kind::kIdIndex;
+    return in_.ctx.coll->clustered() ? RecordScanStage::Kind::kClustered
+                                     : RecordScanStage::Kind::kIdIndex;
   }
   std::vector<const MatchExpression*> Residual(
       const std::vector<const MatchExpression*>& exact) const {
@@ -122,6 +123,7 @@ class PlanBuilder {
 bool PlanBuilder::CanCover(const IndexAccess& access) const {
   if (in_.projection == nullptr || !in_.projection->coverable() || in_.need_record) return false;
   if (access.index == nullptr || access.multikey != 0) return false;
+  if (!PlanKindOf(*access.index).keys_hold_values) return false;
   const auto& fields = access.index->fields;
   for (size_t i = 0; i < fields.size(); ++i)
     for (size_t j = 0; j < fields.size(); ++j)
@@ -153,7 +155,7 @@ PlanBuilder::Leaf PlanBuilder::MakeLeaf(IndexAccess access, bool backward, Resid
     params.bounds = std::move(access.bounds);
     params.backward = backward;
     params.count_only = keys_only;
-    leaf.stage = std::make_unique<IndexScanStage>(in_.ctx, std::move(params));
+    leaf.stage = PlanKindOf(*access.index).scan(in_.ctx, std::move(params));
     leaf.signature = access.index->name;
   }
   if (backward) leaf.signature += "-";
@@ -172,7 +174,7 @@ void PlanBuilder::AddScans(const IndexAccess& access, size_t explode, bool backw
     params.backward = backward;
     for (size_t i = 0; i < explode; ++i)
       params.bounds.fields[i].intervals = {access.bounds.fields[i].intervals[at[i]]};
-    scans->push_back(std::make_unique<IndexScanStage>(in_.ctx, std::move(params)));
+    scans->push_back(PlanKindOf(*access.index).scan(in_.ctx, std::move(params)));
     size_t i = explode;
     while (i > 0 && ++at[i - 1] == access.bounds.fields[i - 1].intervals.size()) at[--i] = 0;
     if (i == 0) break;
@@ -424,7 +426,8 @@ Result<void> PlanBuilder::UseHint(bool* done) {
     std::string_view name = in_.hint.String();
     if (auto i = coll.FindIndex(name); i && IsUsable(*i))
       found.push_back(i);
-    else if (!capped() && (name == "_id_" || (coll.clustered && name == coll.clustered_index_name)))
+    else if (!capped() &&
+             (name == "_id_" || (coll.clustered() && name == coll.clustered_index_name)))
       id = true;
   } else {
     for (const auto& i : coll.indexes)
@@ -506,8 +509,8 @@ bool PlannerInput::MayUse(const IndexInfo& index) const {
 
 bool PlannerInput::MayUseId() const {
   return allowed == nullptr ||
-         allowed->Allows(ctx.coll->clustered ? std::string_view(ctx.coll->clustered_index_name)
-                                             : std::string_view("_id_"),
+         allowed->Allows(ctx.coll->clustered() ? std::string_view(ctx.coll->clustered_index_name)
+                                               : std::string_view("_id_"),
                          BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }));
 }
 

@@ -69,6 +69,7 @@ IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates);
 /// What the predicates leave of a field that documents have once and never as an array.
 IntervalList BoundsOnPath(std::string_view path, const std::vector<PathPredicate>& predicates);
 
+/// Whether a scan of an index yields the order that a sort wants, and in which direction.
 enum class SortProvision : uint8_t { kNo, kForward, kBackward };
 /// Whether a scan comes in the order wanted. `*explode`: how many leading fields have several
 /// points that must be scanned apart and merged for that; 0: none.

@@ -29,7 +29,7 @@ bool IsPlainId(BsonValue v) {
 }  // namespace
 
 bool IsPointRead(const QuerySpec& spec, BsonValue* id) {
-  if (spec.coll == nullptr || spec.coll->capped || spec.coll->is_view) return false;
+  if (spec.coll == nullptr || spec.coll->capped() || spec.coll->is_view()) return false;
   if (spec.skip != 0 || spec.tailable || spec.return_key || spec.show_record_id) return false;
   if (!spec.min.empty() || !spec.max.empty()) return false;
   // Somebody has to make the sort key, or to say that there is none.

@@ -5,15 +5,14 @@
 
 namespace mayfly {
 
-// --- RecordScanStage
-// -----------------------------------------------------------------------------
+// --- RecordScanStage -----------------------------------------------------------------------------
 
 RecordScanStage::RecordScanStage(PlanContext& ctx, Kind kind, IntervalList id_bounds, bool backward,
                                  ResidualFilter filter, bool tailable)
     : PlanStage(ctx, kind == Kind::kCollection  ? "COLLSCAN"
                      : kind == Kind::kClustered ? "CLUSTERED_IXSCAN"
                      : kind == Kind::kIdLookup
-                         ? (ctx.coll->clustered ? "EXPRESS_CLUSTERED_IXSCAN" : "EXPRESS_IXSCAN")
+                         ? (ctx.coll->clustered() ? "EXPRESS_CLUSTERED_IXSCAN" : "EXPRESS_IXSCAN")
                          : "FETCH"),
       kind_(kind),
       bounds_(std::move(id_bounds)),
@@ -94,7 +93,7 @@ Result<bool> RecordScanStage::NextRecord() {
     MAYFLY_TRY(bool more, cursor_->Next());
     if (more) {
       key_ = cursor_->record_key();
-      if (ctx_.coll->capped) last_key_.assign(key_);
+      if (ctx_.coll->capped()) last_key_.assign(key_);
       doc_ = cursor_->doc();
       expire_at_ = cursor_->expire_at();
       return true;
@@ -206,7 +205,7 @@ void RecordScanStage::Explain(bool stats, BsonBuilder& out) const {
   if (kind_ == Kind::kIdLookup) {
     if (stats) AppendStageStats(stats_, out);
     out.Append("keyPattern", "{ _id: 1 }");
-    out.Append("indexName", ctx_.coll->clustered && !ctx_.coll->clustered_index_name.empty()
+    out.Append("indexName", ctx_.coll->clustered() && !ctx_.coll->clustered_index_name.empty()
                                 ? ctx_.coll->clustered_index_name
                                 : std::string("_id_"));
     if (stats) {
@@ -246,8 +245,7 @@ void RecordScanStage::Explain(bool stats, BsonBuilder& out) const {
   }
 }
 
-// --- IndexScanStage
-// ------------------------------------------------------------------------------
+// --- IndexScanStage ------------------------------------------------------------------------------
 
 IndexScanStage::IndexScanStage(PlanContext& ctx, Params params)
     : PlanStage(ctx,

@@ -5,13 +5,17 @@
 #include <unordered_set>
 #include <vector>
 
+#include "protocol/seeded_hash.h"
 #include "query/plan/index_bounds.h"
-#include "query/plan/stage.h"
+#include "query/plan/plan_stage.h"
 #include "query/sort/sorter.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/read/fetch_many.h"
 
 namespace mayfly {
+
+/// What a set takes for each of the record keys it knows, about; in bytes.
+inline constexpr size_t kSeenBytes = 96;
 
 /// Finds nothing: the collection does not exist, or the filter cannot match.
 class EofStage final : public PlanStage {
@@ -60,7 +64,7 @@ class RecordScanStage final : public PlanStage {
   /// Whether the record it stands at must still be there after a pause: in a capped collection
   /// others may have gone with it, behind which the scan would go on.
   bool KeepsPosition() const {
-    return ctx_.coll->capped && started_ && !finished_ && kind_ == Kind::kCollection;
+    return ctx_.coll->capped() && started_ && !finished_ && kind_ == Kind::kCollection;
   }
   Result<bool> NextRecord();
   void BuildRanges();
@@ -125,15 +129,15 @@ class IndexScanStage final : public PlanStage {
   bool done_ = false;
   std::unique_ptr<IndexCursor> cursor_;
   std::string seek_, last_seek_;
-  std::unordered_set<std::string> seen_;
+  ClientStringSet seen_;
   int64_t keys_examined_ = 0, docs_examined_ = 0, seeks_ = 0, dups_tested_ = 0, dups_dropped_ = 0;
 };
 
 /// Looks up the record of a key, and tests what the bounds could not.
 class FetchStage final : public PlanStage {
  public:
-  /// `wanted`: so many rows of the input will be asked for, and keys may be read ahead up to that
-  /// (INT64_MAX: all of them); 0: nobody knows.
+  /// `wanted`: how many rows the caller will read; keys may be read ahead up to that number.
+  /// INT64_MAX: all rows; 0: not known.
   FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted);
   void AddExamined(int64_t* keys, int64_t* docs) const override;
   const ResidualFilter* filter() const override { return &filter_; }
@@ -150,7 +154,8 @@ class FetchStage final : public PlanStage {
   struct KeyAhead {
     std::string record_key, key_values, type_bits;
     const IndexInfo* index = nullptr;
-    bool stale = false;  ///< read before a pause
+    int64_t examined = 0;  ///< keys that the scan looked at for this one
+    bool stale = false;    ///< read before a pause
   };
   bool StillHasKey(const Row& row);
   Result<StageState> NextOne(Row* row, bool* found);
@@ -168,6 +173,7 @@ class FetchStage final : public PlanStage {
          kept_ = 0;  ///< of keys_ahead_: the first not returned yet, and how many there are
   size_t looked_up_from_ = kNone;  ///< records_[0] belongs to this one; kNone: not looked up
   bool scan_ended_ = false;
+  int64_t keys_at_end_ = 0;  ///< that the scan looked at before it found its end
   RecordBatch records_;
   int64_t docs_examined_ = 0, already_has_doc_ = 0;
 };
@@ -176,6 +182,10 @@ class FetchStage final : public PlanStage {
 class OrStage final : public PlanStage {
  public:
   OrStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs);
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->bytes += seen_.size() * kSeenBytes;
+    PlanStage::AddKept(kept);
+  }
 
  protected:
   Result<StageState> DoWork(Row* row) override;
@@ -183,7 +193,7 @@ class OrStage final : public PlanStage {
 
  private:
   size_t current_ = 0;
-  std::unordered_set<std::string> seen_;
+  ClientStringSet seen_;
   int64_t dups_tested_ = 0, dups_dropped_ = 0;
 };
 
@@ -213,7 +223,7 @@ class SortMergeStage final : public PlanStage {
 
   std::vector<Input> inputs_;
   SortPattern sort_;
-  std::unordered_set<std::string> seen_;
+  ClientStringSet seen_;
   int64_t dups_tested_ = 0, dups_dropped_ = 0;
 };
 
@@ -222,6 +232,10 @@ class SortStage final : public PlanStage {
  public:
   SortStage(PlanContext& ctx, PlanStagePtr child, SortPattern pattern, SorterOptions options,
             bool whole_records);
+  void AddKept(large_memory::Kept* kept) const override {
+    sorter_.AddKept(kept);
+    PlanStage::AddKept(kept);
+  }
 
  protected:
   Result<StageState> DoWork(Row* row) override;

@@ -13,6 +13,7 @@
 
 namespace mayfly {
 
+/// What a projection does with fields that it does not name.
 enum class ProjectionKind : uint8_t {
   kInclusion,  ///< named fields (and computed ones) only
   kExclusion,  ///< all but the named fields; with find's $slice and $meta also changed ones

@@ -3,10 +3,12 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "query/expression/expression.h"
 
 namespace mayfly {
 
+/// What a call of DocumentSource::Next has brought.
 enum class StreamState : uint8_t {
   kAdvanced,  ///< `*out` holds the next document
   kEof,       ///< there is none, and there will be none
@@ -29,9 +31,11 @@ class DocumentSource {
   /// The operation that runs from now on: a getMore brings its own. Before the first Next() and
   /// whenever it changes.
   virtual void SetOperation(Operation* op) = 0;
-  /// Called when the command's batch is full: let go of pinned resources, and remember the
-  /// position. The document last returned becomes invalid. Next() goes on from there.
+  /// Called when the command's batch is full. Releases pinned resources and remembers the position,
+  /// from which Next() continues. The document last returned becomes invalid.
   virtual void SaveState() {}
+  /// Adds what it keeps in memory between two batches.
+  virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
   /// Fields of `executionStats` / `queryPlanner` for explain, appended to `out`.
   virtual void Explain(class BsonBuilder& out, int verbosity) const {
     (void)out;

@@ -59,6 +59,7 @@ class SortPattern {
   bool needs_metadata_ = false;
 };
 
+/// What a Sorter may keep, and where the rest goes. Fixed when the sorter is made.
 struct SorterOptions {
   int64_t limit = 0;                        ///< keep only that many (top-k); 0: all
   size_t memory_limit = size_t{100} << 20;  ///< bytes held before it spills
@@ -89,6 +90,8 @@ class Sorter {
   int64_t spills() const { return spills_; }
   int64_t spilled_bytes() const { return spilled_bytes_; }
   const SortPattern& pattern() const { return pattern_; }
+  /// What it has in memory.
+  void AddKept(large_memory::Kept* kept) const { kept->Add(memory_, hold_); }
 
  private:
   struct Entry {

@@ -155,7 +155,7 @@ bool Allows(ExpireWhen when, std::optional<Instant> current, std::optional<Insta
 Result<Deadline> ResolveDeadline(const ExpirySetting& setting, const CollectionInfo& coll,
                                  Instant now, BsonView next, const Replaced* before) {
   using Kind = ExpirySetting::Kind;
-  if (coll.capped) {
+  if (coll.capped()) {
     if (setting.kind == Kind::kAfter || setting.kind == Kind::kAt)
       return Error{ErrorCode::kInvalidOptions,
                    "documents of the capped collection " + coll.ns + " cannot have an expiration"};

@@ -14,8 +14,10 @@
 
 namespace mayfly {
 
+/// The three forms of an update: {$set: …}, a whole document, an array of stages.
 enum class UpdateKind : uint8_t { kOperators, kReplacement, kPipeline };
 
+/// What the statement around an update says.
 struct UpdateOptions {
   bool multi = false;   ///< a replacement is refused then (FailedToParse 9)
   bool upsert = false;  ///< MakeUpsert() may be called
@@ -50,8 +52,7 @@ class Update {
   /// `$[id]`), ImmutableField 66, Location17419 (larger than 16 MiB), pipelines their own.
   Result<Outcome> Apply(BsonView old, int positional_index, bool is_insert, EvalContext& ctx) const;
   /// The same into a buffer of the caller's, so that a loop needs no allocation: true and the new
-  /// document as the whole of
-  /// `*out`, or false and `*out` unspecified.
+  /// document as the whole of `*out`, or false and `*out` unspecified.
   virtual Result<bool> ApplyTo(BsonView old, int positional_index, bool is_insert, EvalContext& ctx,
                                std::string* out) const = 0;
 

@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
-"""Finds what GCC 12 compiles wrongly in coroutines: within the full expression of a co_await, a lambda that captures by value, or an aggregate
-written with braces, is destroyed twice. Whatever it holds (a shared_ptr's count) is then released once too often, much later and somewhere else.
-Prints the places; the exit status is 1 when there are any. What holds nothing may say `check_coroutines: trivial` in the statement.
-Usage: check_coroutines.py FILE…"""
+"""Finds code in coroutines that GCC 12 miscompiles.
+
+Within the full expression of a co_await, GCC 12 destroys a lambda that captures by value, and an aggregate written with
+braces, twice. Whatever it holds (a shared_ptr's count) is released once too often; the crash comes much later and
+somewhere else. An object that holds nothing may be marked with `check_coroutines: trivial` in the statement.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_coroutines.py FILE…
+"""
+
 import re
 import sys
 
@@ -30,10 +35,12 @@ def statements(text):
 def strip_bodies(expression):
     """Without the bodies of lambdas: those are other functions."""
     out, i = "", 0
-    for m in re.finditer(r"\](?:\s*\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*(?:mutable\s*)?(?:->\s*[\w:<>]+\s*)?\{", expression):
+    for m in re.finditer(
+        r"\](?:\s*\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*(?:mutable\s*)?(?:->\s*[\w:<>]+\s*)?\{", expression
+    ):
         if m.end() <= i:
             continue
-        out += expression[i:m.end() - 1]
+        out += expression[i : m.end() - 1]
         depth, i = 1, m.end()
         while i < len(expression) and depth:
             depth += {"{": 1, "}": -1}.get(expression[i], 0)
@@ -60,7 +67,9 @@ def main():
         for offset, expression in statements(text):
             why = bad(expression)
             line = text[:offset].count("\n") + 1
-            if why and "check_coroutines: trivial" not in "\n".join(original.split("\n")[line - 1:line + expression.count("\n")]):
+            if why and "check_coroutines: trivial" not in "\n".join(
+                original.split("\n")[line - 1 : line + expression.count("\n")]
+            ):
                 print(f"{path}:{line}: {why} within a co_await expression: make it a variable first")
                 found += 1
     return 1 if found else 0

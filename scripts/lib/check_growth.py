@@ -1,33 +1,65 @@
 #!/usr/bin/env python3
-"""Finds where evaluating an expression makes something as large as its input asks for without charging it, or works long without looking
-whether it should stop. Such things are made by means of query/expression/growth.h. Looked at are the functions that evaluate (an EvalContext or
-EvalArgs among their parameters), the helpers in the same file that they call with neither, the leaves of updates, and what runs of the stages of
-pipelines and of sorts (not what parses them); what has a small bound of its own says so in a comment, `bounded: why`, in that line or the one
-before. Also: an accumulator's Add and Merge tell what they keep. What this must find is in tests/layout/check_growth_test.py.
-Prints the places; the exit status is 1 when there are any. Usage: check_growth.py FILE…"""
+"""Finds expression code that builds values of unbounded size without charging them, or loops long without checking for
+interrupts. Such values are built through query/expression/growth.h.
+
+Checked are
+  - functions that evaluate: those with an EvalContext or EvalArgs among their parameters;
+  - helpers in the same file that they call;
+  - the leaves of updates;
+  - the code that runs stages of pipelines and sorts (not their parsers);
+  - an accumulator's Add and Merge, which must report what they keep.
+
+A value with a small bound is marked with a comment `bounded: why`, in the same line or the one before.
+tests/layout/check_growth_test.py shows what this script must find.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_growth.py FILE…
+"""
+
 import re
 import sys
 
 # By other means than growth.h, however it is used.
-NEVER = [(re.compile(r"\bBuild(?:Array|Bson)\("), "a value built in one go"),
-         (re.compile(r"\bBson(?:Array)?Builder \w+\(\w"), "a builder on bytes of its own"),
-         (re.compile(r"(?<![\w:])Elements\("), "all elements in a vector"),
-         (re.compile(r"\bstd::(?:stable_)?sort\("), "a sort that cannot be interrupted"),
-         (re.compile(r"\.r?find\((?!')(?=[^)]*[,)])(?![^)]*\bname\b)"), "a search that may take the square of its input, or the container is no index")]
+NEVER = [
+    (re.compile(r"\bBuild(?:Array|Bson)\("), "a value built in one go"),
+    (re.compile(r"\bBson(?:Array)?Builder \w+\(\w"), "a builder on bytes of its own"),
+    (re.compile(r"(?<![\w:])Elements\("), "all elements in a vector"),
+    (re.compile(r"\bstd::(?:stable_)?sort\("), "a sort that cannot be interrupted"),
+    (
+        re.compile(r"\.r?find\((?!')(?=[^)]*[,)])(?![^)]*\bname\b)"),
+        "a search that may take the square of its input, or the container is no index",
+    ),
+]
 GROWS = re.compile(r"(?:\.|->)(?:push_back|emplace_back|insert|try_emplace|append)\(|\bout \+=")
 # As large as a number says, in one step.
-SIZED = re.compile(r"(?:\.|->)resize\((?!\w*(?:mark|start|begin|size)\w*\))(?=[^)]*\b(?!k[A-Z]|sizeof)[a-z]\w*)|"
-                   r"\bstd::vector<[^;()]*> \w+\((?![\w.]*(?:begin|size)\()[a-z]\w*[,)]|\bstd::string(?: \w+)?\((?!')[a-z]\w*, (?:'|static_cast<char>)")
-CHARGED = re.compile(r"\b(?:Charge|Growing\w+|Kept|ElementList|charge_?|large_memory::Hold|hold_?|Room|memory_?|memory_limit)\b")
+SIZED = re.compile(
+    r"(?:\.|->)resize\((?!\w*(?:mark|start|begin|size)\w*\))(?=[^)]*\b(?!k[A-Z]|sizeof)[a-z]\w*)|"
+    r"\bstd::vector<[^;()]*> \w+\((?![\w.]*(?:begin|size)\()[a-z]\w*[,)]"
+    r"|\bstd::string(?: \w+)?\((?!')[a-z]\w*, (?:'|static_cast<char>)"
+)
+CHARGED = re.compile(
+    r"\b(?:Charge|Growing\w+|Kept|ElementList|charge_?|large_memory::Hold|hold_?|Room|memory_?|memory_limit)\b"
+)
 PACED = re.compile(r"\b(?:Pace|pace_?|Step|CheckInterrupt|Check)\b")
 LOOP = re.compile(r"\b(?:for|while) \(")
 EVALUATES = r"EvalArgs|EvalContext|ApplyContext"
-FUNCTION = re.compile(r"^[ ]{0,2}(?:template <[^\n]*>\n[ ]*)?(?:static )?(?:Result<[^\n]*>|Value|void|bool|auto) (\w+)\(([^;{}]*?)\)[^;{}]*\{", re.M)
+FUNCTION = re.compile(
+    r"^[ ]{0,2}(?:template <[^\n]*>\n[ ]*)?(?:static )?(?:Result<[^\n]*>|Value|void|bool|auto) "
+    r"(\w+)\(([^;{}]*?)\)[^;{}]*\{",
+    re.M,
+)
 
-# The stages: a pipeline's own memory is a member that has one of these names. What parses a stage is charged to the ParseWork.
-ANY = re.compile(r"^[ ]{0,2}(?![ ]*(?:return|else|case)\b)(?:template <[^\n]*>\n[ ]*)?(?:static )?[\w:<>,&* ]+? \*?&?(?:\w+::)*(\w+)\(([^;{}]*?)\)[^;{}()]*\{", re.M)
-PARSES = re.compile(r"^(?:Parse\w*|Serialize|Explain\w*|AddDependencies|MatchDependencies|Split\w+|Note\w+|Named\w+|Make\w*|Fold\w*|EqualRatios|Every|Check\w+|MatchBehind|TakeSource|"
-                    r"[A-Z]\w*Stage|index_path|if|for|while|switch)$")
+# The stages: a pipeline's own memory is a member that has one of these names. What parses a stage is charged to the
+# ParseWork.
+ANY = re.compile(
+    r"^[ ]{0,2}(?![ ]*(?:return|else|case)\b)(?:template <[^\n]*>\n[ ]*)?(?:static )?"
+    r"[\w:<>,&* ]+? \*?&?(?:\w+::)*(\w+)\(([^;{}]*?)\)[^;{}()]*\{",
+    re.M,
+)
+PARSES = re.compile(
+    r"^(?:Parse\w*|Serialize|Explain\w*|AddDependencies|MatchDependencies|Split\w+|Note\w+|Named\w+|"
+    r"Make\w*|Fold\w*|EqualRatios|Every|Check\w+|MatchBehind|TakeSource|"
+    r"[A-Z]\w*Stage|index_path|if|for|while|switch)$"
+)
 
 
 def grows(body, parameters):
@@ -37,7 +69,15 @@ def grows(body, parameters):
     if not LOOP.search(body):
         return None
     text = "|".join(re.findall(r"\bstd::string[&*]? (\w+)", parameters + ";" + body)) or "@"
-    tables = "|".join(re.findall(r"\b(?:std::(?:unordered_)?map|absl::\w*map|boost::unordered\w*map)<[^;(){}]*>[&*]? (\w+)", parameters + ";" + body)) or "@"
+    tables = (
+        "|".join(
+            re.findall(
+                r"\b(?:std::(?:unordered_)?map|absl::\w*map|boost::unordered\w*map)<[^;(){}]*>[&*]? (\w+)",
+                parameters + ";" + body,
+            )
+        )
+        or "@"
+    )
     return GROWS.search(body) or re.search(rf"\*?\b(?:{text}) \+=|\b(?:{tables})\[[^\]]*\] (?:=|\+=)", in_loops(body))
 
 
@@ -51,14 +91,14 @@ def in_loops(body):
             at += 1
         block = re.compile(r"\s*\{").match(body, at)
         end = body_end(body, block.end()) if block else body.find(";", at) + 1
-        keep[m.start():end] = b"1" * (end - m.start())
+        keep[m.start() : end] = b"1" * (end - m.start())
     return "".join(c if k else " " for c, k in zip(body, keep))
 
 
 def nested(body):
     """Where a loop stands in a loop."""
     for m in re.finditer(r"\b(?:for|while) \((?:[^()]|\([^()]*\))*\) \{", body):
-        inner = body[m.end():body_end(body, m.end())]
+        inner = body[m.end() : body_end(body, m.end())]
         if hit := re.search(r"\b(?:for|while) \(", inner):
             return m.end() + hit.start()
     return None
@@ -87,13 +127,14 @@ def main():
         text = blank(original)
 
         told = set()
+
         def report(offset, what):
             nonlocal found
             line = text.count("\n", 0, offset)
             if line in told:
                 return
             told.add(line)
-            if any("bounded:" in l for l in lines[max(0, line - 1):line + 1]):
+            if any("bounded:" in l for l in lines[max(0, line - 1) : line + 1]):
                 return
             found += 1
             print(f"{path}:{line + 1}: {what}")
@@ -102,7 +143,7 @@ def main():
         for m in FUNCTION.finditer(text):
             name, parameters = m.group(1), m.group(2)
             end = body_end(text, m.end())
-            body = text[m.end():end]
+            body = text[m.end() : end]
             if path.endswith("accumulator.cc"):
                 if name in ("Add", "Merge") and GROWS.search(body) and "*memory" not in body:
                     report(m.start(1), f"{name} keeps what it does not tell")
@@ -118,16 +159,22 @@ def main():
                 report(m.end() + at, f"{name}: a loop in a loop that cannot be interrupted")
             for called in () if CHARGED.search(body) else re.findall(r"(?<![.>:])\b([A-Z]\w*)\(", body):
                 if h := helpers.get(called):
-                    inner = text[h.end():body_end(text, h.end())]
+                    inner = text[h.end() : body_end(text, h.end())]
                     if not CHARGED.search(inner) and (hit := grows(inner, h[2])):
-                        report(h.end() + hit.start(), f"{called}, called by {name}: grows in a loop or by a number and is charged to nobody")
+                        report(
+                            h.end() + hit.start(),
+                            f"{called}, called by {name}: grows in a loop or by a number and is charged to nobody",
+                        )
         if re.search(r"(?:^|/)query/(?:pipeline|sort)/|/stage", path) and not path.endswith("accumulator.cc"):
             for m in ANY.finditer(text):
-                body = text[m.end():body_end(text, m.end())]
+                body = text[m.end() : body_end(text, m.end())]
                 if PARSES.match(m.group(1)) or CHARGED.search(body):
                     continue
                 if hit := grows(body, m.group(2)):
-                    report(m.end() + hit.start(), f"{m.group(1)}: a stage grows in a loop or by a number and is charged to nobody")
+                    report(
+                        m.end() + hit.start(),
+                        f"{m.group(1)}: a stage grows in a loop or by a number and is charged to nobody",
+                    )
     return found > 0
 
 

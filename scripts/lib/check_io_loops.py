@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""Finds commands that go over what a client sent on a thread that serves connections: one request then keeps all others waiting.
+"""Finds commands that loop over a client's data on an io thread, where one request makes all others wait.
 
-Looked at are the functions of each command's row that run there (`run` without kWorker, `run_now`, and `run_async` where it has not moved to a
-worker; a move under a condition is none for what follows), lambdas too, and what they call: in the same file, or in another one if the name
-is given once. Found are loops over a client's documents, fields or sequences, sorts, and filters that are compiled there. Such work belongs
-on a worker (kWorker, MoveToWorker), or needs a limit on what it goes over; then it is listed below with that limit. What is listed and not
-found any more is found too. What this must find is in tests/layout/check_io_loops_test.py; ioThreadWatchdogMicros sees the rest as it happens.
-Prints the places; the exit status is 1 when there are any. Usage: check_io_loops.py FILE…"""
+Checked are the functions in each command's row that run on an io thread: `run` without kWorker, `run_now`, and
+`run_async` before it moves to a worker. (A move under a condition does not count for the code behind it.) The check
+includes lambdas and the functions that they call, in the same file or, if the name is unique, in another one. It finds
+loops over a client's documents, fields or sequences, sorts, and filters that are compiled there.
+
+Such work belongs on a worker (kWorker, MoveToWorker), or needs a limit on its input; then it is listed in ALLOWED with
+that limit. An entry of ALLOWED that matches nothing any more is reported too. tests/layout/check_io_loops_test.py shows
+what this script must find; ioThreadWatchdogMicros reports the rest at run time.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_io_loops.py FILE…
+"""
+
 import re
 import sys
 
@@ -65,14 +71,20 @@ ALLOWED = {
 BSON = r"(?:BsonElement|CommandField|BsonView|BsonArrayView|DocumentSequence|BsonValue|BsonDocument)"
 # What a client sent, by how it is written. Variables and parameters of such types are found in each function.
 SENT = r"\.(?:body|args|command|sequences|fields)\b|\.(?:Document|Array|AsDocument)\(\)|\bElements\("
-LOOP = re.compile(rf"for \((?P<type>[^;()]*?)(?::(?!:))\s*(?P<over>[^;{{]*?)\)(?=\s)|"
-                  rf"for \([^;]*=\s*(?P<from>[^;]*?)(?:\.|->)(?:begin|First|rbegin)\(\)[^;]*;|"
-                  r"while \([^;{]*(?:\.|->)(?:Next|Advance)\(\)|"
-                  r"(?P<always>\.Documents\(|\bToVector\(|\bstd::(?:stable_)?sort\(|"
-                  r"\b(?:CompileFilter|ParseFilter|CompileMatch|ParseMatch|CompileRegex|MakeMatcher)\w*\()")
+LOOP = re.compile(
+    rf"for \((?P<type>[^;()]*?)(?::(?!:))\s*(?P<over>[^;{{]*?)\)(?=\s)|"
+    rf"for \([^;]*=\s*(?P<from>[^;]*?)(?:\.|->)(?:begin|First|rbegin)\(\)[^;]*;|"
+    r"while \([^;{]*(?:\.|->)(?:Next|Advance)\(\)|"
+    r"(?P<always>\.Documents\(|\bToVector\(|\bstd::(?:stable_)?sort\(|"
+    r"\b(?:CompileFilter|ParseFilter|CompileMatch|ParseMatch|CompileRegex|MakeMatcher)\w*\()"
+)
 WORKER = re.compile(r"\bMoveToWorker\w*\(")
-FUNCTION = re.compile(r"^(?P<indent>(?:  )?)(?=[A-Za-z])(?!(?:co_)?return\b)(?:static |inline )?(?:[\w:<>,&* ]+?)\b(?P<name>(?!if\b|for\b|while\b|switch\b|catch\b|MAYFLY_)\w+)"
-                      r"\((?P<args>[^;{}]*)\)(?: const)?(?: override)? \{$", re.M)
+FUNCTION = re.compile(
+    r"^(?P<indent>(?:  )?)(?=[A-Za-z])(?!(?:co_)?return\b)(?:static |inline )?(?:[\w:<>,&* ]+?)\b"
+    r"(?P<name>(?!if\b|for\b|while\b|switch\b|catch\b|MAYFLY_)\w+)"
+    r"\((?P<args>[^;{}]*)\)(?: const)?(?: override)? \{$",
+    re.M,
+)
 
 
 def without_comments(text):
@@ -85,29 +97,29 @@ def functions(text):
     found = {}
     for m in FUNCTION.finditer(text):
         end = text.find(f"\n{m['indent']}}}", m.end())
-        found.setdefault(m.group("name"), (m.end(), m.group("args"), text[m.end():end]))
+        found.setdefault(m.group("name"), (m.end(), m.group("args"), text[m.end() : end]))
     return found
 
 
 def on_io_thread(body):
-    """The body with blanks for what runs on a worker: from a move there to the end of its block. A move under a condition leaves what follows."""
+    """The body with blanks for what runs on a worker: from a move there to the end of its block. A move under a
+    condition leaves what follows."""
     out = body
     for m in WORKER.finditer(body):
-        statement = body[max(body.rfind(c, 0, m.start()) for c in ";{}") + 1:m.start()]
+        statement = body[max(body.rfind(c, 0, m.start()) for c in ";{}") + 1 : m.start()]
         if re.search(r"\b(?:if|else|for|while)\b", statement):
             continue
         depth, at = 0, m.start()
         while at < len(body) and depth >= 0:
             depth += {"{": 1, "}": -1}.get(body[at], 0)
             at += 1
-        out = out[:m.start()] + " " * (at - m.start()) + out[at:]
+        out = out[: m.start()] + " " * (at - m.start()) + out[at:]
     return out
 
 
 def loops(parameters, body):
     """Offsets of loops over a client's data, and of what is never short, in a body."""
-    sent = "|".join([SENT] + [rf"^\W*{v}$" for v in
-                              re.findall(rf"\b{BSON}&?\s+(\w+)", parameters + ";" + body)])
+    sent = "|".join([SENT] + [rf"^\W*{v}$" for v in re.findall(rf"\b{BSON}&?\s+(\w+)", parameters + ";" + body)])
     for m in LOOP.finditer(body):
         if m["over"] is not None:
             if not re.search(rf"\b{BSON}\b", m["type"]) and not re.search(sent, m["over"].strip()):
@@ -124,10 +136,9 @@ def rows(original, plain):
         while i < len(plain) and depth:
             depth += {"{": 1, "}": -1}.get(plain[i], 0)
             i += 1
-        body = plain[m.end():i]
-        name = re.search(r'\.name = "([^"]*)"', original[m.end():i])
-        yield (name.group(1) if name else "?", " ".join(re.findall(r"\.flags = ([^,]*)", body)),
-               runs_of(body, m.end()))
+        body = plain[m.end() : i]
+        name = re.search(r'\.name = "([^"]*)"', original[m.end() : i])
+        yield (name.group(1) if name else "?", " ".join(re.findall(r"\.flags = ([^,]*)", body)), runs_of(body, m.end()))
 
 
 def runs_of(row, at):
@@ -138,7 +149,7 @@ def runs_of(row, at):
         while end < len(row) and depth:
             depth += {"{": 1, "}": -1}.get(row[end], 0)
             end += 1
-        runs[m[1]] = (at + m.end(), m["args"], row[m.end():end - 1])
+        runs[m[1]] = (at + m.end(), m["args"], row[m.end() : end - 1])
     return runs
 
 
@@ -147,8 +158,8 @@ def constants(plain):
 
 
 def places(known, others, start):
-    """(path, function, offset) of each loop that `start` reaches on the io thread. `known` are the functions of its file, `others` those of
-    all files whose name is theirs alone; both name -> (path, offset, parameters, body)."""
+    """(path, function, offset) of each loop that `start` reaches on the io thread. `known` are the functions of its
+    file, `others` those of all files whose name is theirs alone; both name -> (path, offset, parameters, body)."""
     seen, todo = set(), [(start, known)]
     while todo:
         name, here = todo.pop()
@@ -201,8 +212,11 @@ def main():
                     continue
                 told.add((path, offset))
                 line = texts[path][:offset].count("\n") + 1
-                print(f"{path}:{line}: {command} goes over what a client sent on an io thread, in {function or 'its row'}: "
-                      f"move it to a worker, or say in scripts/lib/check_io_loops.py what bounds it")
+                print(
+                    f"{path}:{line}: {command} goes over what a client sent on an io thread, "
+                    f"in {function or 'its row'}: "
+                    f"move it to a worker, or say in scripts/lib/check_io_loops.py what bounds it"
+                )
                 found += 1
     if "--all" in sys.argv or any(path.endswith("/commands/register.cc") for path in sys.argv):
         for key in sorted(set(ALLOWED) - used):

@@ -1,27 +1,61 @@
 #!/usr/bin/env python3
-"""Finds text of a client that becomes a field name, a C string, a namespace or the name of an index without anybody having looked at it. A NUL in a
-name makes the bytes behind it types and lengths: memory of others in a reply, or a broken document on disk.
+"""Finds a client's text that becomes a field name, a C string, a namespace or the name of an index without a check.
 
-Looked for in each function:
-  - a string out of BSON (x.String(), in.String("…"), in.StringOr, in.OptString), or a variable that was made of one, as the name of an Append…,
-    OpenDocument, OpenArray or a hand-made BsonElement;
-    wherever it stands in what the name is made of, and also by way of a function of the same file that takes it for a name;
-  - the same in a variable or member that is a namespace or a name (…from, …collection, …db, …coll, …ns, …namespace, …view_on, …index_name);
-  - the same handed to a function that takes paths or names (Exclude, Add, …Path, …Namespace), unless that function is known to look;
-  - a name that is written past AppendCString: .append(name).push_back('\\0').
-A function that looks (at '\\0', or by one of CHECKS; for a namespace by one of NAMESPACE_CHECKS) is clean. Where another function has looked before, the line, or the one above it, says
-`check_names: who`. Prints the places; the exit status is 1 when there are any. Usage: check_names.py FILE…"""
+A NUL in a name makes a reader take the bytes behind it for types and lengths: the reply shows memory of others, or a
+document on disk is broken.
+
+Searched for in each function:
+  - a string out of BSON (x.String(), in.String("…"), in.StringOr, in.OptString), or a variable made from one, as the
+    name in an Append…, OpenDocument, OpenArray or a BsonElement: anywhere in the expression of the name, and also
+    through a function of the same file that takes it as a name;
+  - the same in a variable or member that is a namespace or a name (…from, …collection, …db, …coll, …ns, …namespace,
+    …view_on, …index_name);
+  - the same passed to a function that takes paths or names (Exclude, Add, …Path, …Namespace), unless that function is
+    known to check;
+  - a name that is written without AppendCString: .append(name).push_back('\\0').
+
+A function that checks (for '\\0', or with one of CHECKS; for a namespace with one of NAMESPACE_CHECKS) is clean. Where
+another function has checked before, the line or the one above it says `check_names: who`.
+
+Prints the places; the exit status is 1 when there are any. Usage: check_names.py FILE…
+"""
+
 import re
 import sys
 
 # Refuse NUL, each with an error of its own.
-CHECKS = ("'\\0'", "ParseFieldPath(", "SplitPath(", "ParsePath(", "ValidateNamespace(", "ValidateNewNamespace(", "ValidateDatabaseName(", "CheckIndexName(",
-          "MakeNamespace(", "CheckVariableName(", "ParseOnExpire(", "BeforeNul(")
-NAMESPACE_CHECKS = ("ValidateNamespace(", "ValidateNewNamespace(", "ValidateDatabaseName(", "CheckIndexName(", "MakeNamespace(", "CheckName(", "ParseOnExpire(")
+CHECKS = (
+    "'\\0'",
+    "ParseFieldPath(",
+    "SplitPath(",
+    "ParsePath(",
+    "ValidateNamespace(",
+    "ValidateNewNamespace(",
+    "ValidateDatabaseName(",
+    "CheckIndexName(",
+    "CheckVariableName(",
+    "ParseOnExpire(",
+    "OpenCollection(",
+    "BeforeNul(",
+)
+NAMESPACE_CHECKS = (
+    "ValidateNamespace(",
+    "ValidateNewNamespace(",
+    "ValidateDatabaseName(",
+    "CheckIndexName(",
+    "CheckName(",
+    "ParseOnExpire(",
+    "OpenCollection(",
+)
 SOURCE = r"(?:[\w.\->\[\]()\"]*\.String\(\)|\*?\b\w+\.(?:String|StringOr|OptString)\(\s*\"[^\"]*\"[^()]*\))"
-NAMED = re.compile(r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)\(\s*(?:std::string(?:_view)?\()?\s*([^,()]*(?:\(\))?[^,()]*)")
+NAMED = re.compile(
+    r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)"
+    r"\(\s*(?:std::string(?:_view)?\()?\s*([^,()]*(?:\(\))?[^,()]*)"
+)
 ASSIGNED = re.compile(r"((?:[\w]+(?:\.|->))*\w+)\s*(?:=|\(|\{|,)\s*(?:std::string(?:_view)?\()?" + SOURCE)
-NAMESPACE = re.compile(r"(?:^|[._>])(?:from|collection|coll|db|ns|view_on|\w+_(?:db|ns|coll|collection|namespace)|\w*index_name)$")
+NAMESPACE = re.compile(
+    r"(?:^|[._>])(?:from|collection|coll|db|ns|view_on|\w+_(?:db|ns|coll|collection|namespace)|\w*index_name)$"
+)
 TAKES_NAME = re.compile(r"\b(?:Exclude|Add|\w*Path|\w*Namespace)\(\s*(?:std::string(?:_view)?\()?" + SOURCE)
 ELEMENT = re.compile(r"(?:push_back|emplace_back)\(\s*\{?\s*" + SOURCE + r"\s*,\s*\w+")
 PAST_THE_DOOR = re.compile(r"append\(\s*(?:name|path|field)\w*\s*\)\s*\.push_back\(\s*'\\0'")
@@ -33,7 +67,7 @@ def functions(text):
     for m in re.finditer(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[{}]|;", text, re.S):
         t = m.group()
         if t == "{":
-            head = text[last:m.start()]
+            head = text[last : m.start()]
             outer = re.search(r"\bnamespace\b[\w: ]*$|\bextern \"C\"\s*$", head)
             klass = re.search(r"\b(?:class|struct)\b[^;(){}]*$", head)
             opened.append("outer" if (outer or klass) and depth == 0 else "inner")
@@ -46,14 +80,18 @@ def functions(text):
             if opened and opened.pop() == "inner":
                 depth -= 1
                 if depth == 0:
-                    yield begin, text[begin:m.end()]
+                    yield begin, text[begin : m.end()]
             last = m.end()
         elif t == ";":
             last = m.end()
 
 
-OPENS = re.compile(r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)\(")
-MADE_OF = re.compile(r"\b(?:std::string(?:_view)?|auto) (\w+)(?: = |\(|\{)[^;]*?(?:\.String\(\)|\bin\.\w*String\w*\(\")[^;?<>=]*;")
+OPENS = re.compile(
+    r"\b(?:Append(?:Null|Array|Binary|Regex|Decimal|Timestamp|ObjectId|StringLike)?|OpenDocument|OpenArray)\("
+)
+MADE_OF = re.compile(
+    r"\b(?:std::string(?:_view)?|auto) (\w+)(?: = |\(|\{)[^;]*?(?:\.String\(\)|\bin\.\w*String\w*\(\")[^;?<>=]*;"
+)
 
 
 def arguments(text, at):
@@ -76,11 +114,17 @@ def arguments(text, at):
 
 
 def as_names(code, of):
-    """Offsets of calls that take one of `of` (a pattern) for the name of a field, wherever it stands in their first argument."""
+    """Offsets of calls that take one of `of` (a pattern) for the name of a field, wherever it stands in their first
+    argument."""
     for m in OPENS.finditer(code):
         args, _ = arguments(code, m.end())
-        opens = code[m.start():].startswith("Open")
-        if (opens or len(args) > 1) and args and re.search(of, re.sub(r'"[^"]*"', '""', args[0])) and not re.search(r"==|\?", args[0]):
+        opens = code[m.start() :].startswith("Open")
+        if (
+            (opens or len(args) > 1)
+            and args
+            and re.search(of, re.sub(r'"[^"]*"', '""', args[0]))
+            and not re.search(r"==|\?", args[0])
+        ):
             yield m.start()
 
 
@@ -92,7 +136,7 @@ def name_helpers(text):
         while end < len(text) and depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
-        body = without_comments(text[m.end():end])
+        body = without_comments(text[m.end() : end])
         if any(c in body for c in CHECKS):
             continue
         for i, parameter in enumerate(m[2].split(",")):
@@ -125,7 +169,9 @@ def check(path):
             note(begin + m.start(), "a name is written past AppendCString")
         tainted = {m.group(1) for m in ASSIGNED.finditer(code) if not m.group(1).startswith(("return", "if", "std"))}
         if not any(c in code for c in NAMESPACE_CHECKS):
-            copies = re.compile(r"((?:\w+(?:\.|->))*\w+)\s*=\s*(?:" + "|".join(re.escape(t) for t in sorted(tainted) or ["@"]) + r");")
+            copies = re.compile(
+                r"((?:\w+(?:\.|->))*\w+)\s*=\s*(?:" + "|".join(re.escape(t) for t in sorted(tainted) or ["@"]) + r");"
+            )
             for m in [*ASSIGNED.finditer(code), *copies.finditer(code)]:
                 if NAMESPACE.search(m.group(1)):
                     note(begin + m.start(), "a string becomes a name or a namespace")
@@ -134,8 +180,8 @@ def check(path):
         for m in NAMED.finditer(code):
             name = m.group(1).strip()
             # The only argument of an array's Append is a value.
-            rest = code[m.end():m.end() + 1]
-            is_name = rest == "," or code[m.start():].startswith("Open")
+            rest = code[m.end() : m.end() + 1]
+            is_name = rest == "," or code[m.start() :].startswith("Open")
             if is_name and "==" not in name and (name in tainted or re.search(r"\.String\(\)", name)):
                 note(begin + m.start(), "a string becomes a field name")
         made = "|".join([r"\.String\(\)", *(rf"(?<![.>\w]){m[1]}\b" for m in MADE_OF.finditer(code))])
@@ -144,7 +190,7 @@ def check(path):
         for helper, position in helpers.items():
             for m in re.finditer(rf"(?<![\w.>:]){helper}\(", code):
                 args, end = arguments(code, m.end())
-                if position < len(args) and code[end + 1:end + 3] != " {" and re.search(made, args[position]):
+                if position < len(args) and code[end + 1 : end + 3] != " {" and re.search(made, args[position]):
                     note(begin + m.start(), f"a string becomes a field name in {helper}")
         for m in ELEMENT.finditer(code):
             note(begin + m.start(), "a string becomes the name of an element")

@@ -1,7 +1,8 @@
 # Shared by the scripts beside this folder. Sourced, not run.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-TOOLS=${MAYFLY_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/mayfly-tools}   # node modules and Python environment, kept between runs
+# Node modules and the Python environment, kept between runs.
+TOOLS=${MAYFLY_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/mayfly-tools}
 
 # --help of every script is the comment it begins with.
 case ${1:-} in
@@ -17,10 +18,11 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # Debian 12 packages by purpose.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache mold pkg-config git ca-certificates
-  libboost1.81-dev librocksdb-dev libspdlog-dev libfmt-dev libbson-dev libintelrdfpmath-dev libpcre2-dev libcctz-dev tzdata
-  libsnappy-dev zlib1g-dev libzstd-dev libssl-dev libyaml-cpp-dev libcli11-dev prometheus-cpp-dev
-  libjemalloc-dev catch2 librapidcheck-dev)
-TEST_PACKAGES=(python3 python3-venv libmongoc-dev gcc clang-16 clang-format-16 libclang-rt-16-dev llvm-16 util-linux procps)
+  libboost1.81-dev librocksdb-dev libspdlog-dev libfmt-dev libbson-dev libintelrdfpmath-dev libpcre2-dev libicu-dev
+  libcctz-dev tzdata libsnappy-dev zlib1g-dev libzstd-dev libssl-dev libyaml-cpp-dev libcli11-dev
+  prometheus-cpp-dev libjemalloc-dev catch2 librapidcheck-dev)
+TEST_PACKAGES=(python3 python3-venv libmongoc-dev gcc clang-16 clang-format-16 libclang-rt-16-dev llvm-16
+  universal-ctags util-linux procps)
 BROWSER_PACKAGES=(chromium fonts-dejavu-core)
 BENCH_PACKAGES=(redis-server)
 
@@ -35,15 +37,19 @@ install_packages() {
   local sudo=""
   [ "$(id -u)" -eq 0 ] || sudo=sudo
   $sudo apt-get update -q >/dev/null
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "${missing[@]}" >"${TMPDIR:-/tmp}/mayfly-apt.log" 2>&1 ||
-    { tail -20 "${TMPDIR:-/tmp}/mayfly-apt.log"; die "apt-get install failed"; }
+  local log=${TMPDIR:-/tmp}/mayfly-apt.log
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
+    { tail -20 "$log"; die "apt-get install failed"; }
 }
 
-# raft-rs is built by cargo: the machine's, else Debian's newer one. Before 1.68 cargo fetched the whole index of crates.io by git.
+# raft-rs is built by cargo: the machine's, else Debian's newer one. Before 1.68 cargo fetched the whole index of
+# crates.io by git.
 setup_cargo() {
   local version
   version=$(cargo --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+' | head -1 || true)
-  if [ -z "$version" ] || [ "$(printf '%s\n1.68\n' "$version" | sort -V | head -1)" != 1.68 ]; then install_packages cargo-web; fi
+  if [ -z "$version" ] || [ "$(printf '%s\n1.68\n' "$version" | sort -V | head -1)" != 1.68 ]; then
+    install_packages cargo-web
+  fi
 }
 
 # build PRESET [TARGET…]: configures once, then lets ninja decide what is out of date.
@@ -85,7 +91,8 @@ setup_npm() {
   fi
 }
 
-# The drivers' test files, once a version of tests/conformance/requirements.txt; sets MAYFLY_CONFORMANCE unless it is set. Needs PYTHON.
+# The drivers' test files, once a version of tests/conformance/requirements.txt; sets MAYFLY_CONFORMANCE unless it is
+# set. Needs PYTHON.
 setup_conformance() {
   [ -z "${MAYFLY_CONFORMANCE:-}" ] || return 0
   local list=$ROOT/tests/conformance/requirements.txt stamp folder work
@@ -95,10 +102,12 @@ setup_conformance() {
     say "fetching the drivers' test files"
     mkdir -p "$TOOLS"
     work=$(mktemp -d "$TOOLS/conformance.XXXXXX")
-    # pip checks the hash of the archive. It asks the archive's build system for its name and version, which pip installs apart for that.
+    # pip checks the hash of the archive. It asks the archive's build system for its name and version, which pip
+    # installs apart for that.
     "$PYTHON" -m pip download -q --disable-pip-version-check --no-deps -d "$work" -r "$list" ||
       { rm -rf "$work"; die "cannot fetch the drivers' test files; MAYFLY_CONFORMANCE names a folder that has them"; }
-    "$PYTHON" "$ROOT/scripts/lib/unpack_conformance.py" "$work"/*.tar.gz "$work/files" || { rm -rf "$work"; die "cannot unpack the drivers' test files"; }
+    "$PYTHON" "$ROOT/scripts/lib/unpack_conformance.py" "$work"/*.tar.gz "$work/files" ||
+      { rm -rf "$work"; die "cannot unpack the drivers' test files"; }
     touch "$work/files/.complete"
     rm -rf "$folder"
     mv "$work/files" "$folder"

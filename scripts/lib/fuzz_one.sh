@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# fuzz_one.sh TARGET SECONDS: replays the kept corpus, then fuzzes for a while. New inputs go to the build folder, not into the tree.
+# fuzz_one.sh TARGET SECONDS: replays the kept corpus, then fuzzes for a while. New inputs go to the build folder, not
+# into the tree.
 set -euo pipefail
 name=$(basename "$1" _fuzz)
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""run_set.py BINARY COUNT PORT [mayflyd flags…]: COUNT members of the replica set rs0 on this machine, from PORT on; initiates them once.
+"""run_set.py BINARY COUNT PORT [mayflyd flags…]: COUNT members of the replica set rs0 on this machine, from PORT on;
+initiates them once.
 
-Data: ./mayfly-data-PORT of each, or DIR-PORT with --dbpath DIR. Ends them all on Ctrl-C. Needs no packages: it speaks the little of the protocol that it uses.
+Data: ./mayfly-data-PORT of each, or DIR-PORT with --dbpath DIR. Ends them all on Ctrl-C. Needs no packages: it speaks
+the little of the protocol that it uses.
 """
+
 import os, signal, socket, struct, subprocess, sys, time
 
 
@@ -47,13 +50,31 @@ data, rest = "./mayfly-data", []
 while flags:
     flag = flags.pop(0)
     if flag.startswith("--dbpath="):
-        data = flag[len("--dbpath="):]
+        data = flag[len("--dbpath=") :]
     elif flag == "--dbpath" and flags:
         data = flags.pop(0)
     else:
         rest.append(flag)
-members = [subprocess.Popen([binary, "--replSet", "rs0", "--port", str(p), "--dbpath", f"{data}-{p}", "--logpath", f"./mayfly-{p}.log",
-                             "--logappend", "--httpPort", str(p + 1000), *rest]) for p in ports]
+members = [
+    subprocess.Popen(
+        [
+            binary,
+            "--replSet",
+            "rs0",
+            "--port",
+            str(p),
+            "--dbpath",
+            f"{data}-{p}",
+            "--logpath",
+            f"./mayfly-{p}.log",
+            "--logappend",
+            "--httpPort",
+            str(p + 1000),
+            *rest,
+        ]
+    )
+    for p in ports
+]
 
 
 def stop(*_):
@@ -83,8 +104,12 @@ reply = command(port, {"replSetInitiate": config})
 if not succeeded(reply) and b"already initialized" not in reply:
     print("the set could not be initiated:", reply[21:], file=sys.stderr)
     stop()
-print("the set is up; connect with\n      mongosh \"mongodb://" + ",".join(f"127.0.0.1:{p}" for p in ports) +
-      "/?replicaSet=rs0\"\nCtrl-C stops it.", flush=True)
+print(
+    "the set is up; connect with\n      mongosh \"mongodb://"
+    + ",".join(f"127.0.0.1:{p}" for p in ports)
+    + "/?replicaSet=rs0\"\nCtrl-C stops it.",
+    flush=True,
+)
 while all(m.poll() is None for m in members):
     time.sleep(0.5)
 print("a member ended", file=sys.stderr)

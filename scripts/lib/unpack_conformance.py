@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""unpack_conformance.py PYMONGO.tar.gz FOLDER: the drivers' test files out of PyMongo's source distribution, in folders named as the specifications name them."""
+"""unpack_conformance.py PYMONGO.tar.gz FOLDER: the drivers' test files out of PyMongo's source distribution, in folders
+named as the specifications name them."""
+
 import sys, tarfile
 from pathlib import Path
 
@@ -8,7 +10,13 @@ found = 0
 with tarfile.open(archive) as tar:
     for member in tar:
         parts = Path(member.name).parts  # pymongo-VERSION/test/SUITE/…
-        if not member.isfile() or len(parts) < 4 or parts[1] != "test" or not member.name.endswith(".json") or ".." in parts:
+        if (
+            not member.isfile()
+            or len(parts) < 4
+            or parts[1] != "test"
+            or not member.name.endswith(".json")
+            or ".." in parts
+        ):
             continue
         target = out / parts[2].replace("_", "-") / Path(*parts[3:])
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,9 @@
 
 namespace mayfly {
 
-/// Who counts as one client, of "ip:port": the address without its port; of IPv6 the first 64 bits,
-/// of which a host has all addresses to choose from. Bytes to compare, not text to show.
+/// The key that limits for one client count by, from "ip:port": the IPv4 address, or the first 64
+/// bits of an IPv6 address, because one host usually owns a whole /64. Bytes to compare, not text
+/// to show.
 std::string ClientOf(std::string_view address);
 
 }  // namespace mayfly

@@ -4,9 +4,9 @@
 
 namespace mayfly {
 
-/// Looks after the threads that serve connections, for tests (parameter ioThreadWatchdogMicros):
-/// what keeps one of them busy for longer than the limit keeps all its clients waiting. It is
-/// logged, counted, and shown in serverStatus.network. Threads: any.
+/// A watchdog for the io threads, used by tests (parameter ioThreadWatchdogMicros). A handler that
+/// runs longer than the limit makes all clients of its thread wait; it is logged, counted, and
+/// shown in serverStatus.network. Threads: any.
 struct IoWatchdog {
   std::atomic<int64_t> limit_micros{0};  ///< 0: nothing is watched; read when a thread starts
   std::atomic<int64_t> long_handlers{0}, longest_micros{0};

@@ -15,6 +15,7 @@
 
 namespace mayfly {
 
+/// Severities from the gravest down; the log's "s" shows them as F, E, W, I and D1 … D5.
 enum class LogSeverity : uint8_t {
   kFatal,
   kError,
@@ -60,8 +61,10 @@ std::string_view LogComponentConfigName(
 /// "INDEX" or "index" -> kIndex; kDefault if there is none.
 LogComponent LogComponentByName(std::string_view name);
 
+/// How times are written in the log: with the machine's offset from UTC, or in UTC.
 enum class TimestampFormat : uint8_t { kIso8601Local, kIso8601Utc };
 
+/// Where and how the log is written; fixed at start, but for the verbosities.
 struct LogOptions {
   std::string path;              ///< empty: standard output
   bool append = false;           ///< else an existing file is renamed away at start

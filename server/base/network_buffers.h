@@ -8,23 +8,23 @@
 
 namespace mayfly {
 
-/// Those who wait for room of one kind. Anybody may take what room there is until the first of them
-/// has waited for kPatienceMicros; from then on it is the first one's turn, so that nobody waits
-/// for ever while others come and take. Times are MonotonicMicros. Threads: any.
+/// The waiters for one kind of room. Any request may take free room until the first waiter has
+/// waited for kPatienceMicros; after that, only the first waiter may. So nobody starves while new
+/// requests arrive. Times are MonotonicMicros. Threads: any.
 class WaitLine {
  public:
   static constexpr int64_t kPatienceMicros = 1'000'000;
 
-  /// One who waits; leaves the line at the end of its life.
+  /// A waiter. Its destructor removes it from the line.
   class Place {
    public:
     explicit Place(WaitLine& line) : line_(line) {}
     ~Place();
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
-    /// Joins the line, unless it is in it already.
+    /// Joins the end of the line. No-op when it is in the line already.
     void Enter(int64_t now);
-    /// Whether it may take what room there is.
+    /// Whether this waiter may take free room now.
     bool MayTake(int64_t now) const {
       const int64_t since = line_.since_.load(std::memory_order_relaxed);
       return since == 0 || now - since < kPatienceMicros ||
@@ -37,7 +37,7 @@ class WaitLine {
   };
 
   bool empty() const { return since_.load(std::memory_order_relaxed) == 0; }
-  /// How long the first one has waited.
+  /// How long the first waiter has waited.
   int64_t Waited(int64_t now) const {
     const int64_t since = since_.load(std::memory_order_relaxed);
     return since == 0 ? 0 : std::max<int64_t>(0, now - since);
@@ -52,20 +52,21 @@ class WaitLine {
   std::atomic<uint64_t> first_{0};
 };
 
-/// What messages on their way in and replies on their way out take, beyond a small buffer a
-/// connection, over a whole server: a hundred clients that send 48 MB each, or that do not read
-/// what they asked for, must not end it. Threads: any.
+/// Bytes of the messages that are being received and the replies that are being sent, over a
+/// whole server (without a small buffer for each connection). They are limited: a hundred clients
+/// that send 48 MB each, or that do not read their replies, must not exhaust the memory. Threads:
+/// any.
 ///
-/// A message waits in the client's socket until there is room for all of it, and a batch of
-/// documents is read when there is room for replies. Replies have half of the room, messages above
-/// kModest three quarters: one kind never keeps the others out. Clients that make others wait and
-/// do not get on with their own are disconnected (Connection::Tick).
+/// A message waits in the client's socket until there is room for all of it. A batch of documents
+/// is read when there is room for replies. Replies may use half of the room and messages above
+/// kModest three quarters, so that no kind blocks the others. A client that holds room while others
+/// wait, and makes no progress, is disconnected (Connection::Tick).
 class NetworkBuffers {
  public:
   static constexpr size_t kSmall = 64 * 1024;  ///< a buffer up to this waits for no room
   static constexpr size_t kModest = 1 << 20;   ///< messages up to this have the last quarter
 
-  /// Whether `bytes` more may be held; then they are counted. Always when nothing is held yet.
+  /// Whether `bytes` more fit; if so, they are counted. Always true when nothing is held yet.
   bool TryTake(size_t bytes) {
     const auto n = static_cast<int64_t>(bytes);
     const int64_t limit = limit_.load(std::memory_order_relaxed);
@@ -77,7 +78,7 @@ class NetworkBuffers {
   void Give(size_t bytes) {
     used_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
-  /// A reply that is there already, room or not.
+  /// Counts a reply that exists already, even if there is no room for it.
   void TakeReply(size_t bytes) {
     used_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     replies_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
@@ -91,8 +92,8 @@ class NetworkBuffers {
     const int64_t limit = limit_.load(std::memory_order_relaxed);
     return replies() < limit / 2 && used() < limit;
   }
-  /// The buffers up to kSmall that are not an idle client's: they never wait, and a limit of the
-  /// same size is theirs alone, so that many of them do not keep a large message out.
+  /// Buffers up to kSmall of clients that are not idle. They never wait. They have a limit of their
+  /// own, of the same size, so that many small buffers do not block a large message.
   void TakeSmall(size_t bytes) {
     small_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
@@ -101,7 +102,7 @@ class NetworkBuffers {
   }
   int64_t small() const { return small_.load(std::memory_order_relaxed); }
   void AddWaiter(int n) { waiting_.fetch_add(n, std::memory_order_relaxed); }
-  /// Somebody waits for room, or replies or small buffers have taken more than there is.
+  /// True when somebody waits for room, or when replies or small buffers exceed their share.
   bool Short() const {
     return waiting_.load(std::memory_order_relaxed) > 0 || !reply_line.empty() ||
            used() > limit_.load(std::memory_order_relaxed) ||
@@ -112,18 +113,17 @@ class NetworkBuffers {
   int64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
   void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
-  /// While others wait for room: how long a client may take nothing of a reply or send nothing of a
-  /// message.
+  /// While others wait for room: how long a client may make no progress with its reply or message.
   int64_t stuck_micros() const { return stuck_micros_.load(std::memory_order_relaxed); }
   void SetStuckMicros(int64_t n) { stuck_micros_.store(n, std::memory_order_relaxed); }
-  /// How often it was looked whether a client that holds something gets on (tests wait for it).
+  /// The number of progress checks so far; tests wait for it to grow.
   int64_t looks() const { return looks_.load(std::memory_order_relaxed); }
   void AddLook() { looks_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Who waits for room for a message (by its size) or for replies.
+  /// The line for room for a message of this size, or for replies.
   WaitLine& message_line(size_t bytes) { return bytes > kModest ? large_line_ : modest_line_; }
   WaitLine reply_line;
-  /// How long somebody has waited for room, in any line.
+  /// The longest wait of a current waiter, over all lines.
   int64_t LongestWait(int64_t now) const {
     return std::max({large_line_.Waited(now), modest_line_.Waited(now), reply_line.Waited(now)});
   }
@@ -134,16 +134,16 @@ class NetworkBuffers {
   WaitLine large_line_, modest_line_;
 };
 
-/// Whether the process has so much memory already that what is large had better wait. What one
-/// large document takes on its way to the disk (copies, memtables, blocks of a flush and a
-/// compaction) is not all counted: where there is little memory it is looked at instead. Threads:
+/// Whether the process already uses so much memory that large requests should wait. Not everything
+/// that a large document needs on its way to the disk is counted (copies, memtables, blocks of a
+/// flush and a compaction). With little memory, the resident size is measured instead. Threads:
 /// any.
 class MemoryPressure {
  public:
   static constexpr int64_t kSmallMemory = int64_t{1} << 30;  ///< with more it is not looked at
   static constexpr int64_t kLarge = 1 << 20;  ///< what waits: messages and inserts above this
   static constexpr int64_t kMostMicros = 5'000'000;  ///< … so long, and then goes on all the same
-  /// What the process may have; called once at start.
+  /// Sets the memory limit of the process, in bytes. Called once at start.
   void SetMemory(int64_t bytes) { most_ = bytes < kSmallMemory ? bytes / 2 : 0; }
   bool High() const { return most_ != 0 && Resident() > most_; }
 

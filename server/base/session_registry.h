@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "protocol/error.h"
+#include "protocol/seeded_hash.h"
 #include "storage/clock.h"
 
 namespace mayfly {
@@ -67,8 +68,8 @@ class SessionRegistry {
   /// Ids that one command may name: drivers send as many at once.
   static constexpr size_t kMaxIds = 10'000;
 
-  /// Finds or makes it, and touches it. Errors: TooManyLogicalSessions 261.
-  /// `address`: of the client, "ip:port"; empty: one of the server's own.
+  /// Finds or creates the session and updates its time of last use. Errors: TooManyLogicalSessions
+  /// 261. `address`: the client's "ip:port"; empty for a session of the server itself.
   Result<SessionPtr> Use(std::string_view id, Instant now, std::string_view address = {});
   SessionPtr Find(std::string_view id) const;
   /// A new random one (startSession).
@@ -86,8 +87,8 @@ class SessionRegistry {
   };
   Totals totals() const;
   std::vector<std::pair<std::string, Instant>> List() const;
-  /// Makes every session read its transaction's row again: when this node becomes primary, others
-  /// may have written it.
+  /// Makes every session read its transaction's row again. Called when this node becomes primary,
+  /// because other primaries may have written the row.
   void InvalidateTransactions() { transaction_epoch_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t transaction_epoch() const { return transaction_epoch_.load(std::memory_order_relaxed); }
 
@@ -96,13 +97,11 @@ class SessionRegistry {
   bool EndUnused(std::string_view id, int64_t since_millis);
   struct Shard {
     mutable std::mutex mutex;
-    std::unordered_map<std::string, SessionPtr> sessions;
+    ClientStringMap<SessionPtr> sessions;
   };
   static constexpr size_t kShards = 16;
-  Shard& shard(std::string_view id) { return shards_[std::hash<std::string_view>()(id) % kShards]; }
-  const Shard& shard(std::string_view id) const {
-    return shards_[std::hash<std::string_view>()(id) % kShards];
-  }
+  Shard& shard(std::string_view id) { return shards_[SeededHash(id) % kShards]; }
+  const Shard& shard(std::string_view id) const { return shards_[SeededHash(id) % kShards]; }
 
   std::array<Shard, kShards> shards_;
   std::atomic<int64_t> count_{0}, ended_{0}, timed_out_{0}, started_{0};

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <system_error>
 
+#include "storage/kv/thread_scheduling.h"
+
 namespace mayfly {
 
 namespace {
@@ -10,6 +12,7 @@ namespace {
 constexpr auto kStall = std::chrono::milliseconds(20);
 constexpr auto kExtraIdle = std::chrono::seconds(5);
 constexpr unsigned kMaxExtra = 512;
+constexpr int kExtraNice = 5;
 }  // namespace
 
 WorkerPool::WorkerPool(unsigned threads, std::function<void()> begin, std::function<void()> report)
@@ -69,6 +72,9 @@ void WorkerPool::AddExtra() {
   try {
     e.thread = std::thread([this, &e] {
       begin_();
+      // Where all of them only compute, the threads that serve sockets and the first workers go
+      // first.
+      LetOthersGoFirst(kExtraNice);
       for (bool idle = false; !idle;) {
         try {
           idle = io_.run_one_for(kExtraIdle) == 0;

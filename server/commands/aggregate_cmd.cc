@@ -19,7 +19,7 @@ Result<AggregateArgs> ParseAggregate(const CommandRequest& req, bool explained) 
              "Invalid command format: the 'aggregate' field must specify a collection name or 1"});
   if (first.IsString() && !a.spec.collection.empty()) {
     // The same rules for a name as everywhere; "" has its own message.
-    if (Result<std::string> ns = MakeNamespace(req.db, a.spec.collection); !ns) in.Fail(ns.error());
+    if (Result<void> ns = ValidateNamespace(req.db, a.spec.collection); !ns) in.Fail(ns.error());
   }
   if (first.IsString() && a.spec.collection.empty())
     in.Fail({ErrorCode::kInvalidNamespace,
@@ -134,7 +134,7 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
     return std::nullopt;
   MAYFLY_TRY(CollectionInfoPtr coll,
              FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.spec.collection));
-  if (coll && coll->is_view) return std::nullopt;
+  if (coll && coll->is_view()) return std::nullopt;
   a.spec.ctx = &ctx;
   const uint32_t shape = ReadShape("aggregate", req.db, a.spec.collection, {a.spec.pipeline});
   return TryShortRead(ctx, shape, [&] {

@@ -43,14 +43,14 @@ Result<OplogEntry> ParseEntry(BsonView doc) {
   if (e.kind == OplogEntry::Kind::kNoop) return e;
   if (!o) return Malformed("an entry with op '" + std::string(op) + "' needs a document 'o'");
   e.o = *o;
-  const size_t dot = ns.find('.');
-  if (dot == std::string_view::npos || dot == 0 || dot + 1 == ns.size())
+  const NamespaceParts parts = SplitNamespace(ns);
+  if (!parts.whole())
     return Error{ErrorCode::kInvalidNamespace,
                  "applyOps: an entry's ns must be database.collection, "
                  "but it is '" +
                      std::string(ns) + "'"};
-  e.db = ns.substr(0, dot);
-  e.collection = ns.substr(dot + 1);
+  e.db = parts.db;
+  e.collection = parts.collection;
   MAYFLY_TRY(ValidateDatabaseName(e.db));
   if (e.kind == OplogEntry::Kind::kCommand) {
     if (e.collection != "$cmd")
@@ -126,8 +126,9 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
   if (e.uuid) {
     const CollectionInfoPtr named = ctx.server.storage().catalog().FindByUuid(*e.uuid);
     if (!named)
-      return Error{ErrorCode::kNamespaceNotFound,
-                   "applyOps: no collection has the UUID of an entry for " + db + "." + collection};
+      return Error{
+          ErrorCode::kNamespaceNotFound,
+          "applyOps: no collection has the UUID of an entry for " + JoinNamespace(db, collection)};
     db = named->db;
     collection = named->name;
   }
@@ -138,7 +139,7 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
     return Error{ErrorCode::kNamespaceNotFound,
                  "applyOps: cannot apply insert, delete, or update operation on a non-existent "
                  "namespace " +
-                     db + "." + collection};
+                     JoinNamespace(db, collection)};
   if (e.kind == OplogEntry::Kind::kUpdate) return ApplyUpdate(write, e, upsert);
   const BsonDocument query = ById(e.o["_id"]);
   if (e.kind == OplogEntry::Kind::kInsert) {

@@ -114,13 +114,13 @@ Result<BulkNamespace> ParseNamespace(BsonView doc) {
   in.NotSupported("collectionUUID");
   in.NotSupported("encryptionInformation");
   MAYFLY_TRY(in.Finish());
-  const size_t dot = ns.find('.');
-  if (dot == std::string_view::npos || dot == 0 || dot + 1 == ns.size())
+  const NamespaceParts parts = SplitNamespace(ns);
+  if (!parts.whole())
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid namespace specified for bulkWrite: '" + std::string(ns) + "'"};
   BulkNamespace n;
-  n.db = ns.substr(0, dot);
-  n.collection = ns.substr(dot + 1);
+  n.db = parts.db;
+  n.collection = parts.collection;
   MAYFLY_TRY(ValidateNamespace(n.db, n.collection));
   return n;
 }

@@ -7,9 +7,9 @@
 #include "server/execution/ttl_preview.h"
 #include "server/execution/write_ops.h"
 #include "storage/catalog/namespace.h"
-#include "storage/catalog/replace_collection.h"
-#include "storage/expiry/archive.h"
+#include "storage/schema/replace_collection.h"
 #include "storage/storage.h"
+#include "storage/write/archive.h"
 #include "ttl/ttl_controls.h"
 
 namespace mayfly {
@@ -21,7 +21,7 @@ CollectionInfo CappedDefinition(std::string_view db, std::string_view name, int6
   CollectionInfo c;
   c.db = db;
   c.name = name;
-  c.capped = true;
+  c.kind = CollectionKind::kCapped;
   c.capped_bytes = (size + 255) / 256 * 256;
   c.options = BuildBson([&](BsonBuilder& b) {
     b.Append("capped", true);
@@ -81,13 +81,8 @@ Result<CollectionInfoPtr> Source(CommandContext& ctx, std::string_view db, std::
     return Error{ErrorCode::kBadValue,
                  "Capped collection size must be between 1 and 1125899906842624, but is " +
                      std::to_string(size)};
-  CollectionInfoPtr from = ctx.server.storage().catalog().Find(db, name);
-  if (!from)
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "source collection " + JoinNamespace(db, name) + " does not exist"};
-  if (from->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + from->ns + " is a view, not a collection"};
+  MAYFLY_TRY(CollectionInfoPtr from, OpenCollection(ctx.server.storage().catalog(), db, name,
+                                                    CollectionUse::kConvertToCapped));
   if (name.starts_with("system."))
     return Error{ErrorCode::kIllegalOperation, "cannot copy or convert system collections"};
   return from;

@@ -11,9 +11,9 @@
 #include "server/execution/view_definition.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/namespace.h"
-#include "storage/expiry/archive.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
+#include "storage/write/archive.h"
 #include "ttl/reap_limits.h"
 
 namespace mayfly {
@@ -170,10 +170,10 @@ Result<IndexChange> CheckIndexChange(CommandContext& ctx, const CollectionInfoPt
       return Invalid(
           "index '" + index->name +
           "': TTL indexes are single-field indexes, compound indexes do not support TTL");
-    if (coll->capped)
+    if (coll->capped())
       return Invalid("index '" + index->name +
                      "': TTL indexes are not supported for capped collections");
-    if (!index->fields[0].special.empty())
+    if (!index->kind->in_value_order)
       return Invalid("index '" + index->name +
                      "': only ascending and descending indexes can be TTL indexes");
   }
@@ -348,7 +348,7 @@ Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const C
 Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, BsonValue expire,
                                                     Instant now) {
   if (expire.missing()) return std::optional<int64_t>();
-  if (!coll.clustered)
+  if (!coll.clustered())
     return Invalid(
         "'expireAfterSeconds' is only supported on clustered collections: change a TTL index "
         "with index: {keyPattern, expireAfterSeconds}");
@@ -363,7 +363,7 @@ Result<std::optional<int64_t>> ReadClusteredSeconds(const CollectionInfo& coll, 
 }
 
 Result<void> CheckCappedSize(const CollectionInfo& coll, const CollModArgs& a) {
-  if ((a.capped_size || a.capped_max) && !coll.capped)
+  if ((a.capped_size || a.capped_max) && !coll.capped())
     return Invalid("cappedSize and cappedMax can only be set on a capped collection");
   if (a.capped_size && (*a.capped_size <= 0 || *a.capped_size > (int64_t{1} << 50)))
     return Error{ErrorCode::kBadValue, "BSON field 'collMod.cappedSize' is out of range"};
@@ -382,13 +382,13 @@ BsonDocument DescribeOptions(BsonView was, const CollModArgs& a, bool archives,
                             (a.expiry && e.name == "expiry") ||
                             e.name == "changeStreamPreAndPostImages" ||
                             (!a.on_expire.missing() && e.name == "onExpire") ||
-                            (next.capped && (e.name == "size" || e.name == "max"));
+                            (next.capped() && (e.name == "size" || e.name == "max"));
       if (!replaced) b.Append(e);
     }
     if (next.pre_images) AppendPreImages(b);
     if (a.expiry && next.expiry_options.set())
       b.Append("expiry", DescribeExpiryOptions(next.expiry_options));
-    if (next.capped) {
+    if (next.capped()) {
       b.Append("size", next.capped_bytes);
       if (next.capped_documents > 0) b.Append("max", next.capped_documents);
     }
@@ -446,14 +446,9 @@ Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, c
 
 Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(const CollModArgs a, ReadArgs(req));
-  MAYFLY_TRY(ValidateNamespace(req.db, a.name));
   Catalog& catalog = ctx.server.storage().catalog();
-  const auto missing = [&] {
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "ns does not exist: " + JoinNamespace(req.db, a.name)};
-  };
-  CollectionInfoPtr coll = catalog.Find(req.db, a.name);
-  if (!coll) return missing();
+  const auto open = [&] { return OpenCollection(catalog, req.db, a.name, CollectionUse::kChange); };
+  MAYFLY_TRY(CollectionInfoPtr coll, open());
   NewSettings to{.seconds = {}, .expiry = coll->expiry_options, .pre_images = coll->pre_images};
   if (a.pre_images) {
     MAYFLY_TRY(to.pre_images, ParsePreImages("collMod", req.db, *a.pre_images));
@@ -462,16 +457,17 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
       (a.index.has_value() != a.expire.missing() || a.view_on || a.pipeline || a.ChangesOthers()))
     return Invalid(std::string(kDryRunIsFor));
   if (a.expiry) {
-    if (coll->capped) return Invalid("the 'expiry' option is not supported on capped collections");
+    if (coll->capped())
+      return Invalid("the 'expiry' option is not supported on capped collections");
     MAYFLY_TRY(ParseExpiryOptions(*a.expiry, true, &to.expiry));
   }
-  if (coll->is_view) return ModifyView(ctx, *coll, a);
+  if (coll->is_view()) return ModifyView(ctx, *coll, a);
   if (a.view_on || a.pipeline)
     return Invalid("'viewOn' and 'pipeline' are only valid for views, not for collection " +
                    coll->ns);
   MAYFLY_TRY(to.seconds, ReadClusteredSeconds(*coll, a.expire, ctx.op.now));
   if (!a.on_expire.missing()) {
-    if (coll->capped) return Invalid("onExpire is not supported on capped collections");
+    if (coll->capped()) return Invalid("onExpire is not supported on capped collections");
     MAYFLY_TRY(ParseOnExpire(a.on_expire, catalog, req.db, a.name));
   }
   MAYFLY_TRY(CheckCappedSize(*coll, a));
@@ -499,8 +495,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
   const bool bare = ctx.server.replica_set() != nullptr && !a.index && !a.dry_run;
   if (!a.expire.missing() || a.ChangesOthers() || bare) {
     MAYFLY_TRY(ModifyCollection(ctx, *coll, a, to));
-    coll = catalog.Find(req.db, a.name);
-    if (!coll) return missing();
+    MAYFLY_TRY(coll, open());
   }
   guard.AppendTo(reply);
   if (a.index) return ChangeIndex(ctx, coll, index_change, a.dry_run, reply);

@@ -6,8 +6,8 @@
 #include "server/execution/aggregate.h"
 #include "server/execution/ttl_preview.h"
 #include "storage/catalog/namespace.h"
-#include "storage/expiry/archive.h"
 #include "storage/storage.h"
+#include "storage/write/archive.h"
 #include "ttl/ttl_controls.h"
 
 namespace mayfly {
@@ -28,15 +28,14 @@ Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   if (name == "system.profile" && ctx.server.profiler().Get(req.db).level > 0)
     return Error{ErrorCode::kIllegalOperation,
                  "turn off profiling before dropping system.profile collection"};
-  const int indexes = static_cast<int>(coll->indexes.size()) +
-                      (coll->capped || coll->clustered || coll->is_view ? 0 : 1);
+  const int indexes = coll->ShownIndexes();
   Result<void> dropped = catalog.Drop(ctx.op, req.db, name);
   if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
   CloseCursors(ctx.server, req.db, name);
   QueryState::Of(ctx.server.storage()).filters.Clear(coll->uuid, nullptr);
   AuditDroppedRules(ctx, *coll);
   MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, coll->uuid));
-  if (!coll->is_view) reply.Append("nIndexesWas", indexes);
+  if (!coll->is_view()) reply.Append("nIndexesWas", indexes);
   reply.Append("ns", coll->ns);
   return Ok();
 }
@@ -82,11 +81,11 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
       !drop.Is(BsonType::kBinary))
     return in.WrongType("dropTarget", drop.type(), "bool");
   auto split = [](std::string_view ns) -> Result<std::pair<std::string, std::string>> {
-    size_t dot = ns.find('.');
-    if (dot == std::string_view::npos || dot == 0 || dot + 1 == ns.size())
+    const NamespaceParts parts = SplitNamespace(ns);
+    if (!parts.whole())
       return Error{ErrorCode::kInvalidNamespace,
                    "Invalid namespace: '" + std::string(ns) + "' must be database.collection"};
-    return std::pair(std::string(ns.substr(0, dot)), std::string(ns.substr(dot + 1)));
+    return std::pair(std::string(parts.db), std::string(parts.collection));
   };
   MAYFLY_TRY(auto source, split(from));
   MAYFLY_TRY(auto target, split(to));
@@ -94,12 +93,8 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
   MAYFLY_TRY(ValidateNewNamespace(target.first, target.second));
   if (from == to) return Error{ErrorCode::kIllegalOperation, "Can't rename a collection to itself"};
   Catalog& catalog = ctx.server.storage().catalog();
-  CollectionInfoPtr coll = catalog.Find(source.first, source.second);
-  if (!coll)
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "Source collection " + std::string(from) + " does not exist"};
-  if (coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView, "cannot rename view: " + coll->ns};
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             OpenCollection(catalog, source.first, source.second, CollectionUse::kRename));
   if (source.second.starts_with("system."))
     return Error{ErrorCode::kIllegalOperation, "Renaming system collections is not allowed"};
   MAYFLY_TRY(CheckArchiveUnderName(catalog, *coll, target.first, target.second));
@@ -128,13 +123,13 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
 
 BsonDocument DescribeCollection(const CollectionInfo& c, bool name_only) {
   return BuildBson([&](BsonBuilder& b) {
-    b.Append("name", c.name).Append("type", c.is_view ? "view" : "collection");
+    b.Append("name", c.name).Append("type", c.traits().type);
     if (name_only) return;
     {
       BsonBuilder o = b.OpenDocument("options");
-      if (c.is_view) o.Append("viewOn", c.view_on).AppendArray("pipeline", c.view_pipeline);
+      if (c.is_view()) o.Append("viewOn", c.view_on).AppendArray("pipeline", c.view_pipeline);
       o.AppendAll(c.options);
-      if (c.clustered) {
+      if (c.clustered()) {
         {
           BsonBuilder k = o.OpenDocument("clusteredIndex");
           k.Append("v", 2);
@@ -145,12 +140,12 @@ BsonDocument DescribeCollection(const CollectionInfo& c, bool name_only) {
       }
     }
     BsonBuilder info = b.OpenDocument("info");
-    info.Append("readOnly", c.is_view);
-    if (!c.is_view)
+    info.Append("readOnly", c.is_view());
+    if (!c.is_view())
       info.AppendBinary("uuid", 4,
                         std::string_view(reinterpret_cast<const char*>(c.uuid.data()), 16));
     info.Done();
-    if (!c.is_view && !c.clustered) {
+    if (!c.is_view() && !c.clustered()) {
       BsonBuilder i = b.OpenDocument("idIndex");
       i.Append("v", 2);
       i.OpenDocument("key").Append("_id", 1);
@@ -211,7 +206,7 @@ uint64_t BytesOf(ServerContext& server, std::string_view db, int64_t* collection
   uint64_t bytes = 0;
   for (const CollectionInfoPtr& c : server.storage().catalog().List(db)) {
     ++*collections;
-    if (c->is_view) continue;
+    if (c->is_view()) continue;
     bytes += std::max(server.storage().StorageBytes(*c), kLeastBytes);
     for (const IndexInfoPtr& i : c->indexes) bytes += server.storage().IndexBytes(*c, *i);
   }
@@ -277,12 +272,8 @@ Result<void> RunValidate(CommandContext& ctx, const CommandRequest& req, BsonBui
   in.LooseBoolOr("metadata", false);
   in.LooseBoolOr("checkBSONConformance", false);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(ValidateNamespace(req.db, name));
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, name);
-  if (!coll)
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "Collection '" + JoinNamespace(req.db, name) + "' does not exist to validate."};
-  if (coll->is_view) return Error{ErrorCode::kCommandNotSupportedOnView, "Cannot validate a view"};
+  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.server.storage().catalog(), req.db, name,
+                                                    CollectionUse::kValidate));
   return ctx.server.storage().Validate(ctx.op, coll, full, reply);
 }
 

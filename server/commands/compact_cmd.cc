@@ -17,9 +17,8 @@ Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   const bool dry_run = in.BoolOr("dryRun", false);
   MAYFLY_TRY(in.Finish());
   Storage& storage = ctx.server.storage();
-  CollectionInfoPtr coll = storage.catalog().Find(req.db, name);
-  if (coll == nullptr) return Error{ErrorCode::kNamespaceNotFound, "collection does not exist"};
-  if (coll->is_view) return Error{ErrorCode::kCommandNotSupportedOnView, "can't compact a view"};
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             OpenCollection(storage.catalog(), req.db, name, CollectionUse::kCompact));
   auto bytes = [&] {
     uint64_t n = storage.StorageBytes(*coll);
     for (const IndexInfoPtr& i : coll->indexes) n += storage.IndexBytes(*coll, *i);

@@ -8,8 +8,8 @@
 #include "server/execution/ttl_preview.h"
 #include "server/execution/view_definition.h"
 #include "storage/catalog/namespace.h"
-#include "storage/expiry/archive.h"
 #include "storage/storage.h"
+#include "storage/write/archive.h"
 
 namespace mayfly {
 namespace {
@@ -94,7 +94,7 @@ Result<void> SetView(Catalog& catalog, const CreateArgs& a, CollectionInfo& c) {
   if (a.pre_images) return Invalid("option not supported on a view: changeStreamPreAndPostImages");
   if (a.view_on->empty()) return Error{ErrorCode::kBadValue, "'viewOn' cannot be empty"};
   MAYFLY_TRY(ValidateNamespace(c.db, *a.view_on));
-  c.is_view = true;
+  c.kind = CollectionKind::kView;
   c.view_on = *a.view_on;
   c.view_pipeline = BsonDocument(a.pipeline ? *a.pipeline : BsonView());
   return CheckViewDefinition(catalog, c.db, c.name, c.view_on, c.view_pipeline);
@@ -113,7 +113,7 @@ Result<void> SetCapped(const CreateArgs& a, CollectionInfo& c) {
                  "BSON field 'create.size' must be between 1 and 1125899906842624"};
   if (a.max && *a.max > INT32_MAX)
     return Error{ErrorCode::kBadValue, "max in a capped collection has to be < 2^31 or not set"};
-  c.capped = true;
+  c.kind = CollectionKind::kCapped;
   c.capped_bytes = (*a.size + 255) / 256 * 256;
   c.capped_documents = a.max && *a.max > 0 ? *a.max : 0;
   if (!a.clustered.missing())
@@ -143,7 +143,7 @@ Result<void> SetClustered(ArgReader& in, BsonValue clustered, CollectionInfo& c)
   if (!unique)
     return Error{ErrorCode::kBadValue,
                  "The clusteredIndex option requires unique: true to be specified"};
-  c.clustered = true;
+  c.kind = CollectionKind::kClustered;
   return Ok();
 }
 
@@ -151,11 +151,11 @@ Result<void> SetClustered(ArgReader& in, BsonValue clustered, CollectionInfo& c)
 Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, CollectionInfo& c,
                        bool* archives) {
   if (a.expiry) {
-    if (c.capped) return Invalid("the 'expiry' option is not supported with 'capped'");
+    if (c.capped()) return Invalid("the 'expiry' option is not supported with 'capped'");
     MAYFLY_TRY(ParseExpiryOptions(*a.expiry, false, &c.expiry_options));
   }
   if (!a.expire.missing()) {
-    if (!c.clustered)
+    if (!c.clustered())
       return Invalid(
           "'expireAfterSeconds' is only supported on clustered collections: make a TTL index on a "
           "date field, or give clusteredIndex");
@@ -163,7 +163,7 @@ Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, Colle
     c.expire_after_seconds = seconds;
   }
   if (!a.on_expire.missing()) {
-    if (c.capped) return Invalid("onExpire is not supported on capped collections");
+    if (c.capped()) return Invalid("onExpire is not supported on capped collections");
     MAYFLY_TRY(std::optional<ArchiveTarget> archive,
                ParseOnExpire(a.on_expire, catalog, c.db, c.name, true));
     *archives = archive.has_value();
@@ -175,7 +175,7 @@ Result<void> SetExpiry(const CreateArgs& a, Catalog& catalog, Instant now, Colle
 BsonDocument DescribeOptions(const CreateArgs& a, bool archives, const CollectionInfo& c) {
   return BuildBson([&](BsonBuilder& b) {
     if (archives) b.Append("onExpire", a.on_expire);
-    if (c.capped) {
+    if (c.capped()) {
       // As an int where it fits: drivers compare what listCollections shows byte by byte.
       auto number = [&](std::string_view name, int64_t n) {
         if (n <= INT32_MAX)
@@ -202,7 +202,7 @@ BsonDocument DescribeOptions(const CreateArgs& a, bool archives, const Collectio
 }
 
 void AuditCreated(CommandContext& ctx, const CollectionInfo& made) {
-  if (made.clustered && made.expire_after_seconds)
+  if (made.clustered() && made.expire_after_seconds)
     AuditRule(ctx, "createCollection", made.ns, "clustered", {}, made.expire_after_seconds);
   if (const BsonValue archive = made.options.view()["onExpire"]; !archive.missing())
     AuditOnExpire(ctx, "createCollection", made, {}, archive);
@@ -214,8 +214,8 @@ void AuditCreated(CommandContext& ctx, const CollectionInfo& made) {
 }
 
 bool SameDefinition(const CollectionInfo& a, const CollectionInfo& b) {
-  return a.is_view == b.is_view && a.options.bytes() == b.options.bytes() &&
-         a.clustered == b.clustered && a.expire_after_seconds == b.expire_after_seconds &&
+  return a.is_view() == b.is_view() && a.options.bytes() == b.options.bytes() &&
+         a.clustered() == b.clustered() && a.expire_after_seconds == b.expire_after_seconds &&
          a.view_on == b.view_on && a.view_pipeline.bytes() == b.view_pipeline.bytes();
 }
 
@@ -246,8 +246,8 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   if (CollectionInfoPtr old = catalog.Find(req.db, c.name)) {
     if (SameDefinition(*old, c) && !a.dry_run) return Ok();
     return Error{ErrorCode::kNamespaceExists,
-                 old->is_view ? "A view already exists. NS: " + old->ns
-                              : "Collection " + old->ns + " already exists with other options"};
+                 old->is_view() ? "A view already exists. NS: " + old->ns
+                                : "Collection " + old->ns + " already exists with other options"};
   }
   if (a.dry_run) {
     if (!c.expire_after_seconds)

@@ -1,4 +1,4 @@
-#include "query/plan/stage.h"
+#include "query/plan/plan_stage.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/cursor_manager.h"
 #include "server/dispatch/server_context.h"
@@ -14,9 +14,7 @@ namespace mayfly {
 namespace {
 
 /// The `_id` index of a capped collection is in its list; of others it is the record key.
-int IndexCount(const CollectionInfo& coll) {
-  return static_cast<int>(coll.indexes.size()) + (coll.capped || coll.clustered ? 0 : 1);
-}
+int IndexCount(const CollectionInfo& coll) { return coll.ShownIndexes(); }
 
 /// dryRun: what the TTL indexes among `indexes` would remove. Nothing is made, not even the
 /// collection.
@@ -72,10 +70,8 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
                  "not allowed to create index on config.transactions: it is the server's own"};
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
   Catalog& catalog = ctx.server.storage().catalog();
-  CollectionInfoPtr coll = catalog.Find(req.db, collection);
-  if (coll && coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Cannot create indexes on a view: " + coll->ns};
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             OpenCollection(catalog, req.db, collection, CollectionUse::kCreateIndexes));
   std::vector<IndexInfo> indexes;
   std::string note;
   for (BsonView s : specs) {
@@ -165,7 +161,7 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   auto add = [&](const IndexInfo* i) {
     docs.push_back(BuildBson([&](BsonBuilder& b) { AppendIndexSpec(*coll, i, b); }));
   };
-  if (!coll->capped) add(nullptr);
+  if (!coll->capped()) add(nullptr);
   for (const IndexInfoPtr& i : coll->indexes)
     if (i->state == IndexState::kReady || i->replaces == 0) add(i.get());
   auto client = MakeClientCursor(ctx, req, coll->ns);
@@ -190,7 +186,7 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   const int was = IndexCount(*coll);
   std::vector<std::string> names;
   auto by_name = [&](std::string_view name) -> Result<void> {
-    if (name == "_id_" || (coll->clustered && name == coll->clustered_index_name))
+    if (name == "_id_" || (coll->clustered() && name == coll->clustered_index_name))
       return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
     if (!coll->FindIndex(name))
       return Error{ErrorCode::kIndexNotFound,
@@ -259,7 +255,7 @@ Result<void> RunReIndex(CommandContext& ctx, const CommandRequest& req, BsonBuil
   reply.Append("nIndexesWas", was).Append("nIndexes", was);
   BsonArrayBuilder list = reply.OpenArray("indexes");
   if (CollectionInfoPtr now = catalog.Find(req.db, collection)) {
-    if (!now->capped) {
+    if (!now->capped()) {
       auto d = list.OpenDocument();
       AppendIndexSpec(*now, nullptr, d);
     }

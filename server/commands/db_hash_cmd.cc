@@ -73,7 +73,7 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
     list = storage.catalog().List(req.db);
   }
   std::erase_if(list, [&](const CollectionInfoPtr& coll) {
-    return coll->is_view || coll->source || (coll->unreplicated && req.db != "local") ||
+    return !coll->traits().stored || (coll->unreplicated && req.db != "local") ||
            (only && !wanted.contains(coll->name));
   });
   reply.Append("host", ctx.server.host_and_port());
@@ -90,7 +90,7 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   {
     BsonArrayBuilder capped = reply.OpenArray("capped");
     for (const CollectionInfoPtr& coll : list)
-      if (coll->capped) capped.Append(coll->name);
+      if (coll->capped()) capped.Append(coll->name);
   }
   {
     BsonBuilder uuids = reply.OpenDocument("uuids");

@@ -18,13 +18,13 @@ Awaitable<Result<void>> RunTouchStatement(CommandContext& ctx, const CommandRequ
                                           std::string_view count_name) {
   ctx.EditReport([&](OperationReport& r) {
     r.op = "update";
-    r.ns = std::string(req.db) + "." + std::string(args.collection);
+    r.ns = JoinNamespace(req.db, args.collection);
   });
   WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, args.collection);
   MAYFLY_CO_TRY(command.Open());
   UpdateResult result;
   if (command.coll()) {
-    if (command.coll()->capped)
+    if (command.coll()->capped())
       co_return Error{ErrorCode::kInvalidOptions, "documents of the capped collection " +
                                                       command.coll()->ns +
                                                       " cannot have an expiration"};

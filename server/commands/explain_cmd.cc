@@ -39,9 +39,9 @@ Result<void> ExplainWrite(const Explained& e, const ExplainedWrite& w) {
   std::string ns = JoinNamespace(e.command.db, w.collection);
   QuerySpec spec;
   spec.coll = e.storage().catalog().Find(e.command.db, w.collection);
-  if (spec.coll && spec.coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + ns + " is a view, not a collection"};
+  if (spec.coll) {
+    MAYFLY_TRY(CheckUse(*spec.coll, CollectionUse::kExplain));
+  }
   spec.ns = ns;
   spec.filter = w.filter;
   spec.sort = w.sort;
@@ -57,6 +57,8 @@ Result<void> ExplainWrite(const Explained& e, const ExplainedWrite& w) {
   if (e.runs()) {
     MAYFLY_TRY(n, executor->RunToEnd(w.multi ? 0 : 1));
   }
+  e.ctx.op.n_returned = 0;  // what was found was not handed out
+  e.ctx.EditReport([&](OperationReport& r) { r.plan_summary = executor->PlanSummary(); });
   ExplainStage top;
   top.stage = w.stage;
   top.stats_fields = [n, update = w.update, upsert = w.upsert](BsonBuilder& b) {
@@ -74,7 +76,7 @@ Result<void> ExplainFind(const Explained& e) {
   MAYFLY_TRY(FindArgs a, ParseFind(e.command));
   MAYFLY_TRY(ValidateNamespace(e.command.db, a.collection));
   CollectionInfoPtr coll = e.storage().catalog().Find(e.command.db, a.collection);
-  if (coll && coll->is_view) {
+  if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
     AggregateSpec spec;
     spec.db = e.command.db;
@@ -127,7 +129,7 @@ Result<void> ExplainCount(const Explained& e) {
   MAYFLY_TRY(CountArgs a, ParseCount(e.command));
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   QuerySpec spec = ExplainedQuery(e, ns, a.query, a.hint);
-  if (spec.coll && spec.coll->is_view)
+  if (spec.coll && spec.coll->is_view())
     return ExplainOnView(e, a.collection, a.ToPipeline(), a.hint);
   spec.skip = a.skip;
   spec.limit = a.limit;
@@ -142,7 +144,7 @@ Result<void> ExplainDistinct(const Explained& e) {
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(e.command));
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   const QuerySpec spec = ExplainedQuery(e, ns, a.query, a.hint);
-  if (spec.coll && spec.coll->is_view)
+  if (spec.coll && spec.coll->is_view())
     return ExplainOnView(e, a.collection, a.ToPipeline(), a.hint);
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
              MakeDistinctExecutor(e.storage(), e.ctx.op, spec, a.key));
@@ -243,6 +245,11 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
                                                       std::string(req.db) + " but got " +
                                                       std::string(db.String())};
   MAYFLY_CO_TRY(ParseCommandFields(inner, &sub));
+  const CommandRow* row = ctx.server.commands().Find(sub.name);
+  if (!sub.generic.write_concern.missing() && row != nullptr &&
+      (row->flags & kTakesWriteConcern) == 0)
+    co_return Error{ErrorCode::kInvalidOptions,
+                    "Command " + std::string(row->name) + " does not support writeConcern"};
   co_await ctx.MoveToWorker();
   const Explained explained{ctx, sub, verbosity, reply};
   MAYFLY_CO_TRY(ExplainCommand(explained));

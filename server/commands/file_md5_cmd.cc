@@ -2,6 +2,7 @@
 #include "server/base/md5.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/server_context.h"
+#include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -17,7 +18,8 @@ Result<void> FileMd5(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   in.NotSupported("md5state");
   MAYFLY_TRY(in.Finish());
   const std::string name = std::string(root) + ".chunks";
-  MAYFLY_TRY(const std::string ns, MakeNamespace(req.db, name));
+  MAYFLY_TRY(ValidateNamespace(req.db, name));
+  const std::string ns = JoinNamespace(req.db, name);
   ctx.EditReport([&](OperationReport& r) { r.ns = ns; });
   const BsonDocument filter =
       BuildBson([&](BsonBuilder& b) { b.OpenDocument("files_id").Append("$eq", id); });

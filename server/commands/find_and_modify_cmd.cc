@@ -4,6 +4,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/statement_runner.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -204,7 +205,7 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
   MAYFLY_CO_TRY(const FindAndModifyArgs a, ParseFindAndModify(req, ctx.op.now));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "command";
-    r.ns = std::string(req.db) + "." + std::string(a.collection);
+    r.ns = JoinNamespace(req.db, a.collection);
   });
   ctx.server.metrics().opcounters.command.Add();
   co_await ctx.MoveToWorker();

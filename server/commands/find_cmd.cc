@@ -48,6 +48,7 @@ class FindCursor final : public ServerCursor {
 
  private:
   size_t KeptBytes() const override { return executor_->KeptBytes(); }
+  void AddKept(large_memory::Kept* kept) const override { executor_->AddKept(kept); }
 
   std::unique_ptr<PlanExecutor> executor_;
   CollectionInfoPtr coll_;
@@ -114,7 +115,7 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
   });
   std::unique_ptr<ServerCursor> source;
   std::string plan_summary;
-  if (coll && coll->is_view) {
+  if (coll && coll->is_view()) {
     MAYFLY_TRY(BsonDocument pipeline, a.ToPipeline());
     AggregateSpec view;
     view.db = req.db;
@@ -189,12 +190,12 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   };
   const FindArgs& a = find.args;
   BsonValue id;
-  if (find.coll && !find.coll->is_view && ctx.op.view == nullptr && IsPointRead(find.spec, &id)) {
+  if (find.coll && !find.coll->is_view() && ctx.op.view == nullptr && IsPointRead(find.spec, &id)) {
     if (!IsShortPointRead(ctx.server.storage(), find)) [[unlikely]]
       return std::nullopt;
     return counted(AnswerPointRead(ctx, find, id, reply));
   }
-  if ((find.coll && find.coll->is_view) || a.tailable || !a.let.empty()) return std::nullopt;
+  if ((find.coll && find.coll->is_view()) || a.tailable || !a.let.empty()) return std::nullopt;
   const uint32_t shape =
       ReadShape("find", req.db, a.collection, {a.filter, a.sort, a.projection, a.min, a.max});
   return counted(TryShortRead(ctx, shape, [&] { return AnswerFind(ctx, req, find, reply); }));
@@ -334,7 +335,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   ctx.server.metrics().opcounters.getmore.Add();
   ctx.EditReport([&](OperationReport& r) {
     r.op = "getmore";
-    r.ns = std::string(req.db) + "." + std::string(a.collection);
+    r.ns = JoinNamespace(req.db, a.collection);
     r.cursor_id = a.id;
   });
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client, TakeCursor(ctx, req, a));
@@ -430,7 +431,7 @@ Result<void> RunKillCursors(CommandContext& ctx, const CommandRequest& req, Bson
 Result<bool> OnView(CommandContext& ctx, std::string_view db, std::string_view collection) {
   MAYFLY_TRY(CollectionInfoPtr coll,
              FindCollection(ctx.server.storage().catalog(), ctx.op, db, collection));
-  return coll && coll->is_view;
+  return coll && coll->is_view();
 }
 
 /// The first document that a pipeline over a view gives, as an array of at most one.
@@ -456,15 +457,14 @@ Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
   MAYFLY_TRY(CollectionInfoPtr coll,
              FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
-  ctx.EditReport(
-      [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
+  ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, a.collection); });
   int64_t n = 0;
-  if (coll && coll->is_view) {
+  if (coll && coll->is_view()) {
     MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
     n = BsonView(out).FindPath("0.n").NumberAsInt64();
   } else {
     QuerySpec spec;
-    std::string ns = std::string(req.db) + "." + std::string(a.collection);
+    std::string ns = JoinNamespace(req.db, a.collection);
     spec.coll = coll;
     spec.ns = ns;
     spec.filter = a.query;
@@ -498,9 +498,8 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
   MAYFLY_TRY(CollectionInfoPtr coll,
              FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
-  ctx.EditReport(
-      [&](OperationReport& r) { r.ns = std::string(req.db) + "." + std::string(a.collection); });
-  if (coll && coll->is_view) {
+  ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, a.collection); });
+  if (coll && coll->is_view()) {
     MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
     std::vector<BsonValue> values;
     if (const BsonValue list = BsonView(out).FindPath("0.values"); list.IsArray())
@@ -509,7 +508,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
     return Ok();
   }
   QuerySpec spec;
-  std::string ns = std::string(req.db) + "." + std::string(a.collection);
+  std::string ns = JoinNamespace(req.db, a.collection);
   spec.coll = coll;
   spec.ns = ns;
   spec.filter = a.query;

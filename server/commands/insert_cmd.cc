@@ -1,6 +1,7 @@
 #include "server/commands/write_statements.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/statement_runner.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 namespace {
@@ -70,7 +71,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   MAYFLY_CO_TRY(CheckWriteBatchSize(documents.size()));
   ctx.EditReport([&](OperationReport& r) {
     r.op = "insert";
-    r.ns = std::string(req.db) + "." + std::string(batch.collection);
+    r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
   WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);

@@ -73,7 +73,7 @@ Result<void> PlanCacheSetFilter(CommandContext& ctx, const CommandRequest& req, 
       return bad("string index specification cannot be empty");
   }
   CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, given.collection);
-  if (coll == nullptr || coll->is_view) return bad("ns doesn't exist");
+  if (coll == nullptr || coll->is_view()) return bad("ns doesn't exist");
   MAYFLY_TRY(std::string shape, given.Shape());
   MAYFLY_TRY(
       QueryState::Of(ctx.server.storage())

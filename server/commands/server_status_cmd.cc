@@ -60,12 +60,12 @@ void BatchedDeletes(ServerContext& s, BsonBuilder& r) {
 void CatalogStats(ServerContext& s, BsonBuilder& r) {
   int64_t collections = 0, views = 0, capped = 0, clustered = 0, internal = 0;
   for (const CollectionInfoPtr& c : s.storage().catalog().ListAll()) {
-    if (c->is_view)
+    if (c->is_view())
       ++views;
     else
       ++collections;
-    if (c->capped) ++capped;
-    if (c->clustered) ++clustered;
+    if (c->capped()) ++capped;
+    if (c->clustered()) ++clustered;
     if (c->name.starts_with("system.") || c->db == "local" || c->db == "config") ++internal;
   }
   BsonBuilder d = r.OpenDocument("catalogStats");

@@ -1,6 +1,7 @@
 #include <functional>
 #include <unordered_set>
 
+#include "protocol/seeded_hash.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
@@ -128,7 +129,7 @@ Result<void> KillSessions(CommandContext& ctx, const CommandRequest& req, BsonBu
     KillAll(ctx);
     return Ok();
   }
-  const std::unordered_set<std::string_view> wanted(ids.begin(), ids.end());
+  const ClientViewSet wanted(ids.begin(), ids.end());
   KillOf(ctx, [&](std::string_view id) { return wanted.contains(id); });
   return Ok();
 }
@@ -157,7 +158,7 @@ Result<void> KillAllSessionsByPattern(CommandContext& ctx, const CommandRequest&
   const BsonValue v = req.fields[0].value;
   MAYFLY_TRY(CheckList(req.name, v));
   bool all = v.Document().empty();
-  std::unordered_set<std::string_view> wanted;
+  ClientViewSet wanted;
   for (const BsonElement& e : v.Document()) {
     if (!e.value.IsDocument())
       return Error{ErrorCode::kTypeMismatch, "killAllSessionsByPattern takes documents"};

@@ -40,7 +40,7 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
   int64_t collections = 0, views = 0, objects = 0, data = 0, indexes = 0;
   uint64_t stored = 0, index_bytes = 0;
   for (const CollectionInfoPtr& c : storage.catalog().List(req.db)) {
-    if (c->is_view) {
+    if (c->is_view()) {
       ++views;
       continue;
     }
@@ -49,7 +49,7 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
     objects += documents;
     data += c->source ? static_cast<int64_t>(c->source->Bytes()) : c->counters->bytes.load();
     stored += storage.StorageBytes(*c);
-    indexes += static_cast<int64_t>(c->indexes.size()) + (c->capped || c->clustered ? 0 : 1);
+    indexes += c->ShownIndexes();
     for (const IndexInfoPtr& i : c->indexes) index_bytes += storage.IndexBytes(*c, *i);
   }
   const double s = static_cast<double>(scale);
@@ -80,12 +80,9 @@ Result<void> RunCollStats(CommandContext& ctx, const CommandRequest& req, BsonBu
   std::string_view name = in.Collection();
   MAYFLY_TRY(int64_t scale, Scale(in));
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(ValidateNamespace(req.db, name));
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, name);
+  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.server.storage().catalog(), req.db, name,
+                                                    CollectionUse::kStatistics));
   if (coll) {
-    if (coll->is_view)
-      return Error{ErrorCode::kCommandNotSupportedOnView,
-                   "Namespace " + coll->ns + " is a view, not a collection"};
     AppendCollectionStats(ctx.server, *coll, scale, true, reply);
     return Ok();
   }
@@ -113,25 +110,19 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   const int64_t max_size = in.NonNegativeOr("maxSize", 0);
   const int64_t max_objects = in.NonNegativeOr("maxObjects", 0);
   MAYFLY_TRY(in.Finish());
-  size_t dot = ns.find('.');
-  if (dot == std::string_view::npos)
-    return Error{ErrorCode::kInvalidNamespace,
-                 "Invalid namespace specified '" + std::string(ns) + "'"};
-  MAYFLY_TRY(ValidateNamespace(ns.substr(0, dot), ns.substr(dot + 1)));
+  const NamespaceParts parts = SplitNamespace(ns);
   const int64_t begin = ctx.server.clock().MonotonicMicros();
-  CollectionInfoPtr coll =
-      ctx.server.storage().catalog().Find(ns.substr(0, dot), ns.substr(dot + 1));
+  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.server.storage().catalog(), parts.db,
+                                                    parts.collection, CollectionUse::kStatistics));
   int64_t bytes = 0, objects = 0;
   bool max_reached = false;
-  if (coll && coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + coll->ns + " is a view, not a collection"};
   if (coll) {
     if (min.has_value() != max.has_value())
       return Error{ErrorCode::kBadValue, "only one of min or max specified"};
     const bool limited = max_size > 0 || max_objects > 0;
     if (!min && !limited) {
-      bytes = coll->counters->bytes;
+      bytes =
+          coll->source ? static_cast<int64_t>(coll->source->Bytes()) : coll->counters->bytes.load();
       MAYFLY_TRY(objects, Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
     } else {
       QuerySpec spec;

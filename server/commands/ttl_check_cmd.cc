@@ -3,8 +3,9 @@
 #include "server/dispatch/server_context.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/ttl_status.h"
-#include "storage/expiry/archive.h"
+#include "storage/catalog/namespace.h"
 #include "storage/storage.h"
+#include "storage/write/archive.h"
 
 namespace mayfly {
 namespace {
@@ -30,7 +31,8 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     // It may have been named before it was there, as a dump does: nothing is removed until it is.
     const std::optional<ArchiveTarget> target = ArchiveTargetOf(*coll);
     BsonBuilder archive = reply.OpenDocument("archive");
-    archive.Append("into", target->db + "." + target->collection).Append("problem", problem);
+    archive.Append("into", JoinNamespace(target->db, target->collection))
+        .Append("problem", problem);
   }
   BsonBuilder samples = reply.OpenDocument("samples");
   for (size_t i = 1; i < c.never.size(); ++i) {

@@ -2,6 +2,7 @@
 #include "server/commands/write_statements.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/server_context.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -216,7 +217,7 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
   const WriteBatchFields& batch = args.batch;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "update";
-    r.ns = std::string(req.db) + "." + std::string(batch.collection);
+    r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(args.statements.size()));
   WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);
@@ -253,7 +254,7 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
   const WriteBatchFields& batch = args.batch;
   ctx.EditReport([&](OperationReport& r) {
     r.op = "remove";
-    r.ns = std::string(req.db) + "." + std::string(batch.collection);
+    r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(args.statements.size()));
   WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);

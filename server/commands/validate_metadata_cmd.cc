@@ -48,7 +48,7 @@ Result<void> ValidateMetadata(CommandContext& ctx, const CommandRequest& req, Bs
     for (const CollectionInfoPtr& coll : ctx.server.storage().catalog().ListAll()) {
       MAYFLY_TRY(ctx.op.CheckInterrupt());
       if (!wanted(*coll)) continue;
-      if (coll->is_view) {
+      if (coll->is_view()) {
         if (auto ok = CheckStrictStages(coll->view_pipeline.view()); !ok) add(*coll, ok.error());
         continue;
       }

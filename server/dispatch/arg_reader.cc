@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "protocol/utf8.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -279,8 +280,7 @@ std::string_view ArgReader::Collection() {
     return {};
   }
   const std::string_view name = v.String();
-  if (name.empty() || name.find('\0') != std::string_view::npos || name.front() == '.' ||
-      !IsUtf8(name)) {
+  if (!IsCollectionName(name)) {
     std::string ns = request_ ? std::string(request_->db) + "." : std::string();
     Fail({ErrorCode::kInvalidNamespace,
           "Invalid namespace specified '" + ns + std::string(name) + "'"});
@@ -476,17 +476,6 @@ Result<void> ArgReader::Finish() {
                  Quoted(where_, ShownName(f.name)) + " is an unknown field."};
   }
   return Ok();
-}
-
-Result<std::string> MakeNamespace(std::string_view db, std::string_view collection) {
-  std::string ns(db);
-  ns.append(1, '.').append(collection);
-  if (db.empty() || db.size() > 63 ||
-      db.find_first_of(std::string_view("/\\. \"$\0", 7)) != std::string_view::npos ||
-      collection.empty() || collection.front() == '.' ||
-      collection.find('\0') != std::string_view::npos || !IsUtf8(ns))
-    return Error{ErrorCode::kInvalidNamespace, "Invalid namespace specified '" + ns + "'"};
-  return ns;
 }
 
 std::string_view NearestName(std::string_view word,

@@ -109,9 +109,6 @@ class ArgReader {
   std::optional<Error> error_;
 };
 
-/// "db.collection" after checking both. Errors: InvalidNamespace 73.
-Result<std::string> MakeNamespace(std::string_view db, std::string_view collection);
-
 /// True for a field that every command takes.
 bool IsGenericField(std::string_view name);
 

@@ -19,8 +19,8 @@ class CollectionNotifier {
   void Notify(uint32_t collection_id) {
     if (waiters_.load(std::memory_order_seq_cst) != 0) NotifySlow(collection_id);
   }
-  /// How often the collection was notified while somebody watched it. Read it before looking for
-  /// documents; then WaitFor returns at once if it has changed.
+  /// The number of notifications while somebody watched the collection. Read it before looking for
+  /// documents: WaitFor then returns at once if the number has changed.
   class Watch {
    public:
     Watch(CollectionNotifier& n, uint32_t collection_id);

@@ -92,6 +92,7 @@ struct WriteConcern {
   CommitOptions commit_options() const { return {.journal = journal}; }
 };
 
+/// The levels of `readConcern`.
 enum class ReadConcernLevel : uint8_t { kLocal, kAvailable, kMajority, kLinearizable, kSnapshot };
 
 /// What currentOp, the profiler and the slow-operation line say about the operation. Commands

@@ -8,12 +8,13 @@
 
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
+#include "protocol/seeded_hash.h"
 
 namespace mayfly {
 
-/// How many cursors may be open and what they may take, of all clients and of one: a cursor
-/// outlives its connection, so nothing else would end a client that opens one after the other. One
-/// client is one address (IPv6: one /64). What cursors take counts to large_memory, small ones too.
+/// Limits the number and the memory of open cursors, for one client and for all. A cursor outlives
+/// its connection, so nothing else would stop a client that opens cursors without end. A client is
+/// an address (IPv6: a /64). The memory of cursors, also of small ones, counts to large_memory.
 /// Threads: any.
 class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
  public:
@@ -56,7 +57,7 @@ class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
   void Change(Share& share, Use& client, int64_t bytes, int64_t held);
 
   std::mutex mutex_;
-  std::unordered_map<std::string, Use> clients_;
+  ClientStringMap<Use> clients_;
   Use all_;
   int64_t held_elsewhere_ = 0;
   large_memory::Hold hold_;

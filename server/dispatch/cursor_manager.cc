@@ -3,6 +3,7 @@
 #include "protocol/micros.h"
 #include "server/base/session_registry.h"
 #include "server/dispatch/command.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -105,7 +106,7 @@ Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::s
     return Error{ErrorCode::kUnauthorized, "Requested getMore on namespace '" + std::string(db) +
                                                "." + std::string(collection) +
                                                "', but cursor belongs to a different namespace " +
-                                               e.db + "." + e.collection};
+                                               JoinNamespace(e.db, e.collection)};
   if (e.session != session) {
     const std::string cursor_id = std::to_string(id);
     auto text = [](std::string_view b) {

@@ -2,6 +2,7 @@
 
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
@@ -207,7 +208,7 @@ std::optional<FailCommandAction> FireFailCommand(FailPoints& points, const Comma
               ? first.String()
               : (request.body["collection"].IsString() ? request.body["collection"].String()
                                                        : std::string_view());
-      if (ns != std::string(request.db) + "." + std::string(collection)) return false;
+      if (ns != JoinNamespace(request.db, collection)) return false;
     }
     if (data["failAllCommands"].Truthy()) return true;
     const BsonValue names = data["failCommands"];

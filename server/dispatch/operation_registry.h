@@ -50,8 +50,8 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   /// Until End.
   void SetWrites(bool on);
 
-  /// What the client said of itself in its first hello; and its address ("127.0.0.1:5000", empty
-  /// for internal ones).
+  /// The client's metadata from its first hello, and its address ("127.0.0.1:5000"; empty for
+  /// internal clients).
   void SetMetadata(BsonDocument metadata, std::string app_name);
   BsonDocument metadata() const;
   std::string app_name() const;

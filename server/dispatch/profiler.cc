@@ -4,6 +4,7 @@
 #include "protocol/micros.h"
 #include "protocol/object_id.h"
 #include "server/dispatch/server_context.h"
+#include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -227,8 +228,8 @@ Result<void> InsertProfile(ServerContext& server, const std::string& db, const B
     CollectionInfo definition;
     definition.db = db;
     definition.name = kProfileCollection;
-    definition.ns = db + "." + std::string(kProfileCollection);
-    definition.capped = true;
+    definition.ns = JoinNamespace(db, kProfileCollection);
+    definition.kind = CollectionKind::kCapped;
     definition.capped_bytes = kProfileBytes;
     definition.options =
         BuildBson([&](BsonBuilder& b) { b.Append("capped", true).Append("size", kProfileBytes); });

@@ -50,8 +50,7 @@ void AppendWriteConcern(const WriteConcern& wc, BsonBuilder& out) {
 
 }  // namespace
 
-// --- defaults
-// --------------------------------------------------------------------------------
+// --- defaults ------------------------------------------------------------------------------------
 
 std::shared_ptr<const RWConcernDefaults::Values> RWConcernDefaults::get() const {
   std::lock_guard l(mutex_);
@@ -99,8 +98,7 @@ WriteConcern RWConcernDefaults::CustomWriteConcern() const {
   return wc;
 }
 
-// --- snapshot reads
-// --------------------------------------------------------------------------------
+// --- snapshot reads ------------------------------------------------------------------------------
 
 Error SnapshotReads::TooOld(uint64_t ts) {
   too_old_.fetch_add(1, std::memory_order_relaxed);

@@ -44,11 +44,10 @@ class RWConcernDefaults {
   std::shared_ptr<const Values> values_ = std::make_shared<Values>();
 };
 
-/// The points in time that snapshot reads have begun at, kept for a while so that others, and the
-/// later batches of their cursors, can read at the same one. What a point shows stays in the store,
-/// also what was removed since: each is let go of when the window
-/// (minSnapshotHistoryWindowInSeconds) since it was taken is over, whoever reads there. Threads:
-/// any.
+/// The points in time of recent snapshot reads. They are kept for a while, so that other reads and
+/// later batches of cursors can use the same point. A point keeps the documents it shows in the
+/// store, also those that were removed since. It is released when its window
+/// (minSnapshotHistoryWindowInSeconds) ends, even if somebody still reads there. Threads: any.
 class SnapshotReads {
  public:
   /// `window_seconds`: minSnapshotHistoryWindowInSeconds. Both outlive it.
@@ -103,27 +102,25 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
 bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);
 /// afterClusterTime, linearizable. Errors: as CommandContext::CheckNow, and the consensus engine's.
 Awaitable<Result<void>> WaitBefore(CommandContext& ctx);
-/// Whether the write concern asks for more than the majority that every write has when it is done.
-/// A write that has found nothing to do is no entry of the log: with an explicit w: "majority" it
-/// is confirmed that this member led meanwhile, so that "nothing matched" is not the answer of one
-/// that others have replaced.
+/// Whether the write concern needs a wait beyond the majority that every write has. A write that
+/// changed nothing has no entry in the log: with an explicit w: "majority", this member confirms
+/// that it still leads, so that "nothing matched" does not come from a replaced primary.
 inline bool MustWaitAfter(const CommandContext& ctx) {
   const WriteConcern& wc = ctx.write_concern;
   return !wc.unacknowledged &&
          ((!wc.majority && (wc.w > 1 || !wc.mode.empty())) ||
           (wc.given && wc.majority && ctx.op.commit_ts == 0) || ctx.op.commit_timed_out);
 }
-/// Whether the write concern counts for a command that has failed: it may have changed something
-/// before, and what it ran into (a duplicate key) may be on too few members yet. Not for one that
-/// was never tried, or was interrupted.
+/// Whether the write concern applies to a command that has failed with `code`. It does when the
+/// command may have changed something before, or when the cause of the failure (a duplicate key)
+/// may not be on enough members yet. It does not for a command that did not run or was interrupted.
 bool CountsAlthough(const Operation& op, ErrorCode code);
 /// Waits for what the write concern asks beyond the majority, and says in `reply` (a
 /// writeConcernError) what was not reached.
 Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
 /// $clusterTime and operationTime.
 void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply);
-/// What an error reply says besides: the version of the topology when the client should look at it
-/// again.
+/// Adds the topology version to an error reply when the client should refresh its view of the set.
 void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply);
 
 }  // namespace replication_gate

@@ -12,10 +12,10 @@
 
 namespace mayfly {
 
-/// Reads that are short run where they arrive: on an io thread a look-up by an index costs less
-/// than the way to a worker and back. Nobody knows beforehand which are short, so a read is tried
-/// for a slice of time; what needs longer begins anew on a worker, and reads that look like it go
-/// there at once for a while. Threads: any.
+/// Short reads run on the io thread, because a look-up by an index costs less than a trip to a
+/// worker and back. Which reads are short is not known in advance. So each read gets a slice of
+/// time on the io thread; if it needs longer, it starts again on a worker, and reads of the same
+/// shape go to a worker at once for a while. Threads: any.
 class ShortReads {
  public:
   /// How long an io thread, and so every client of it, may be held by one read; 0: reads that need
@@ -26,7 +26,7 @@ class ShortReads {
   bool ShouldTry(uint32_t shape);
   /// How a read that was tried went.
   void Tried(uint32_t shape, bool finished);
-  /// How long one took on a worker, the way there included.
+  /// How long a read took on a worker, including the trip there.
   void Took(uint32_t shape, int64_t micros);
 
  private:

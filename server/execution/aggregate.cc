@@ -49,6 +49,10 @@ class ExecutorSource final : public DocumentSource {
     executor_->SaveState();
     saved_ = true;
   }
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->bytes += executor_->KeptBytes();
+    executor_->AddKept(kept);
+  }
   PlanExecutor& executor() { return *executor_; }
 
  private:
@@ -67,6 +71,10 @@ class OwnedPipeline final : public DocumentSource {
   Result<StreamState> Next(StreamDocument* out) override { return pipeline_->Next(out); }
   void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
   void SaveState() override { pipeline_->SaveState(); }
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->Add(0, parsed_);
+    pipeline_->AddKept(kept);
+  }
 
  private:
   large_memory::Hold parsed_;
@@ -109,7 +117,7 @@ class Environment final : public PipelineEnvironment {
                                                std::unique_ptr<PlanExecutor>* taken) {
     MAYFLY_TRY(CollectionInfoPtr coll,
                FindCollection(server_.storage().catalog(), op, db, collection));
-    if (coll && coll->is_view) {
+    if (coll && coll->is_view()) {
       if (depth >= kMaxViewDepth)
         return Error{ErrorCode::kViewDepthLimitExceeded,
                      "View depth limit exceeded; maximum depth is 20"};
@@ -154,7 +162,7 @@ class Environment final : public PipelineEnvironment {
                   std::string_view field) override {
     CollectionInfoPtr coll = server_.storage().catalog().Find(db, collection);
     if (!coll) return false;
-    if (coll->is_view || (field == "_id" && !coll->capped)) return true;
+    if (coll->is_view() || (field == "_id" && !coll->capped())) return true;
     for (const IndexInfoPtr& i : coll->indexes)
       if (i->state == IndexState::kReady && !i->hidden && !i->has_partial_filter && !i->sparse &&
           i->fields[0].path == field)
@@ -178,13 +186,8 @@ class Environment final : public PipelineEnvironment {
     AbandonOut();
     Catalog& catalog = server_.storage().catalog();
     MAYFLY_TRY(ValidateNewNamespace(db, collection));
-    CollectionInfoPtr old = catalog.Find(db, collection);
-    if (old && old->is_view)
-      return Error{ErrorCode::kCommandNotSupportedOnView,
-                   "Namespace " + old->ns + " is a view, not a collection"};
-    if (old && old->capped)
-      return Error{LocationCode(17152),
-                   "namespace '" + old->ns + "' is capped so it can't be used for $out"};
+    MAYFLY_TRY(CollectionInfoPtr old,
+               OpenCollection(catalog, db, collection, CollectionUse::kReplace));
     CollectionInfo temporary;
     if (old) temporary = *old;
     temporary.db = db;
@@ -358,6 +361,7 @@ class PipelineCursor final : public ServerCursor {
 
  private:
   size_t KeptBytes() const override { return held_ ? held_->view().size() : 0; }
+  void AddKept(large_memory::Kept* kept) const override { pipeline_->AddKept(kept); }
   Result<void> FillBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) {
     pipeline_->Attach(&op, env_.get());
@@ -425,7 +429,7 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
   size_t bytes_of_all = 0;
   for (int depth = 0;; ++depth) {
     MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, op, db, r.collection));
-    if (!coll || !coll->is_view) break;
+    if (!coll || !coll->is_view()) break;
     if (depth >= kMaxViewDepth)
       return Error{ErrorCode::kViewDepthLimitExceeded,
                    "View depth limit exceeded; maximum depth is " + std::to_string(kMaxViewDepth)};

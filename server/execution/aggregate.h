@@ -22,6 +22,7 @@ struct ResolvedView {
 Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
                                  std::string_view collection);
 
+/// The arguments of one aggregation. Owns nothing: the views are those of the request.
 struct AggregateSpec {
   std::string_view db, collection;  ///< empty collection: `aggregate: 1`
   BsonView pipeline;                ///< array

@@ -6,10 +6,11 @@
 #include "server/dispatch/server_context.h"
 #include "server/execution/session_store.h"
 #include "server/execution/ttl_status.h"
-#include "storage/expiry/tombstone.h"
+#include "storage/catalog/namespace.h"
 #include "storage/read/record_source.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
+#include "storage/write/tombstone.h"
 
 namespace mayfly {
 
@@ -18,7 +19,7 @@ void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBui
   if (index == nullptr || index->is_id()) {
     BsonDocument key = BuildBson([](BsonBuilder& b) { b.Append("_id", 1); });
     out.Append("key", key);
-    if (coll.clustered) {
+    if (coll.clustered()) {
       out.Append("name", coll.clustered_index_name)
           .Append("unique", true)
           .Append("clustered", true);
@@ -44,7 +45,7 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   Storage& storage = server.storage();
   auto size = [&](int64_t bytes) { return bytes / scale; };
   if (with_ns) out.Append("ns", coll.ns);
-  if (coll.is_view) return;
+  if (coll.is_view()) return;
   // Expired documents that are still stored count as bytes only.
   const int64_t bytes =
       coll.source ? static_cast<int64_t>(coll.source->Bytes()) : coll.counters->bytes.load();
@@ -55,7 +56,7 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   int64_t index_bytes = 0;
   std::vector<std::pair<std::string, int64_t>> sizes;
   // The _id index of a collection that is not capped is its record keys: no bytes of its own.
-  if (!coll.capped && !coll.clustered) sizes.emplace_back("_id_", 0);
+  if (coll.traits().implicit_id_index) sizes.emplace_back("_id_", 0);
   for (const IndexInfoPtr& i : coll.indexes) {
     auto n = static_cast<int64_t>(storage.IndexBytes(coll, *i));
     index_bytes += n;
@@ -66,8 +67,8 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   out.Append("numOrphanDocs", int32_t{0})
       .Append("storageSize", size(stored))
       .Append("freeStorageSize", int64_t{0});
-  out.Append("capped", coll.capped);
-  if (coll.capped)
+  out.Append("capped", coll.capped());
+  if (coll.capped())
     out.Append("max", coll.capped_documents > 0 ? coll.capped_documents : int64_t{INT32_MAX})
         .Append("maxSize", size(coll.capped_bytes));
   out.Append("nindexes", static_cast<int32_t>(sizes.size()));
@@ -95,7 +96,7 @@ Result<CollectionInfoPtr> Existing(ServerContext& server, std::string_view db,
   CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
   if (!coll)
     return Error{ErrorCode::kNamespaceNotFound,
-                 "Collection [" + std::string(db) + "." + std::string(collection) + "] not found."};
+                 "Collection [" + JoinNamespace(db, collection) + "] not found."};
   return coll;
 }
 
@@ -123,7 +124,7 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
     MAYFLY_TRY(s.Finish());
     if (scale < 1) return Error{ErrorCode::kBadValue, "scale has to be >= 1"};
   }
-  if (coll->is_view && (storage_stats || count || query_exec))
+  if (coll->is_view() && (storage_stats || count || query_exec))
     return Error{ErrorCode::kCommandNotSupportedOnView,
                  "Namespace " + coll->ns +
                      " is a view, not a collection: $collStats knows its latencyStats only"};
@@ -166,14 +167,14 @@ Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, Operation& o
                  "The $indexStats stage specification must be an empty object"};
   std::vector<BsonDocument> out;
   CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
-  if (!coll || coll->is_view) return out;
+  if (!coll || coll->is_view()) return out;
   const std::vector<ListedTtlRule> rules = ListRulesFor(server, coll->db, coll->name);
   Result<void> failed = Ok();
   auto add = [&](const IndexInfo* i) {
     out.push_back(BuildBson([&](BsonBuilder& b) {
-      b.Append("name", i                 ? std::string_view(i->name)
-                       : coll->clustered ? std::string_view(coll->clustered_index_name)
-                                         : "_id_");
+      b.Append("name", i                   ? std::string_view(i->name)
+                       : coll->clustered() ? std::string_view(coll->clustered_index_name)
+                                           : "_id_");
       if (i)
         b.Append("key", i->key);
       else
@@ -194,7 +195,7 @@ Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, Operation& o
       }
     }));
   };
-  if (!coll->capped) add(nullptr);
+  if (!coll->capped()) add(nullptr);
   for (const IndexInfoPtr& i : coll->indexes) add(i.get());
   MAYFLY_TRY(failed);
   return out;

@@ -311,10 +311,8 @@ Result<void> CheckWhere(ServerContext& server, const AggregateSpec& spec, bool c
     out->scope = Spec::Scope::kDatabase;
     return Ok();
   }
-  CollectionInfoPtr coll = server.storage().catalog().Find(spec.db, spec.collection);
-  if (coll && coll->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + coll->ns + " is a view, not a collection"};
+  MAYFLY_TRY(
+      OpenCollection(server.storage().catalog(), spec.db, spec.collection, CollectionUse::kWatch));
   return Ok();
 }
 

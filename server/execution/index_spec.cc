@@ -16,49 +16,19 @@ namespace {
 
 Error Cannot(std::string message) { return {ErrorCode::kCannotCreateIndex, std::move(message)}; }
 
-Result<std::vector<IndexField>> ParseKey(BsonView key) {
-  std::vector<IndexField> fields;
-  if (key.empty()) return Cannot("Index keys cannot be an empty object");
-  for (const BsonElement& e : key) {
-    if (e.name.empty()) return Cannot("Index keys cannot contain an empty field name");
-    if (e.name.front() == '.' || e.name.back() == '.' ||
-        e.name.find("..") != std::string_view::npos)
-      return Cannot("Index key contains an illegal field name: an empty part in '" +
-                    std::string(e.name) + "'");
-    if (e.name == "$**" || e.name.ends_with(".$**"))
-      return Cannot("wildcard indexes are not supported by this server");
-    if (e.name.front() == '$' || e.name.find(".$") != std::string_view::npos) {
-      bool dbref =
-          e.name.ends_with(".$id") || e.name.ends_with(".$ref") || e.name.ends_with(".$db");
-      if (!dbref)
-        return Cannot("Index key contains an illegal field name: field name starts with '$'.");
-    }
-    for (const IndexField& f : fields)
-      if (f.path == e.name)
-        return Cannot("The field '" + std::string(e.name) + "' appears twice in the index key");
-    IndexField f;
-    f.path = e.name;
-    if (e.value.IsNumber()) {
-      double d = e.value.NumberAsDouble();
-      if (d == 0 || std::isnan(d)) return Cannot("Values in the index key pattern cannot be 0.");
-      f.descending = d < 0;
-    } else if (e.value.IsString()) {
-      std::string_view type = e.value.String();
-      if (type.empty()) return Cannot("Values in the index key pattern cannot be empty strings");
-      if (type == "text" || type == "2d" || type == "2dsphere" || type == "hashed" ||
-          type == "geoHaystack")
-        return Cannot("Index type '" + std::string(type) + "' of field '" + std::string(e.name) +
-                      "' is not supported by this server: use 1 or -1");
-      return Cannot("Unknown index plugin '" + std::string(type) + "'");
-    } else {
-      return Cannot("Values in v:2 index key pattern cannot be of type " +
-                    std::string(BsonTypeName(e.value.type())) +
-                    ". Only numbers > 0, numbers < 0, and strings are allowed.");
-    }
-    fields.push_back(std::move(f));
-    if (fields.size() > 32) return Cannot("Index key pattern has more than 32 fields");
+/// Of the kinds that MongoDB has, those that this server has too.
+Result<void> CheckKind(const IndexInfo& i) {
+  if (i.kind->maintained()) return Ok();
+  if (i.kind->id == IndexKindId::kWildcard)
+    return Cannot("wildcard indexes are not supported by this server");
+  for (const IndexField& f : i.fields) {
+    if (f.special.empty()) continue;
+    if (i.kind->id == IndexKindId::kUnknown)
+      return Cannot("Unknown index plugin '" + f.special + "'");
+    return Cannot("Index type '" + f.special + "' of field '" + f.path +
+                  "' is not supported by this server: use 1 or -1");
   }
-  return fields;
+  return Ok();
 }
 
 Error WrongType(std::string_view option, BsonType got, const char* expected) {
@@ -191,7 +161,7 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
     } else if (o == "prepareUnique") {
       MAYFLY_TRY(i.prepare_unique, Boolean(o, e.value));
     } else if (o == "clustered") {
-      MAYFLY_TRY(out->clustered, Boolean(o, e.value));
+      MAYFLY_TRY(out->clustered(), Boolean(o, e.value));
     } else if (o == "expireAfterSeconds") {
       out->expire = e.value;
     } else if (o == "expireReads") {
@@ -236,7 +206,7 @@ Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecO
         e.name != "background" && e.name != "collation" &&
         std::find(options.ignored.begin(), options.ignored.end(), e.name) ==
             options.ignored.end() &&
-        !(e.name == "unique" && coll && coll->clustered))
+        !(e.name == "unique" && coll && coll->clustered()))
       return Error{ErrorCode::kInvalidIndexSpecificationOption,
                    "The field '" + std::string(e.name) +
                        "' is not valid for an _id index specification. Specification: " +
@@ -250,8 +220,8 @@ Result<void> SetExpireAfterSeconds(ServerContext& server, const CollectionInfo* 
                                    BsonValue expire, IndexInfo& i, std::string* note) {
   // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
   MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));
-  if (coll && coll->capped) {
-    if (coll->clustered)
+  if (coll && coll->capped()) {
+    if (coll->clustered())
       return Error{LocationCode(6049202),
                    "Cannot create a TTL index on a capped clustered collection: " + coll->ns};
     return Cannot("TTL index '" + i.name + "': Cannot create TTL index on a capped collection");
@@ -291,7 +261,9 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
   IndexInfo i;
   i.name = name.String();
   i.key = BsonDocument(key.Document());
-  MAYFLY_TRY(i.fields, ParseKey(key.Document()));
+  MAYFLY_TRY(i.fields, ParseIndexKey(key.Document()));
+  i.kind = &KindOfKey(i.fields);
+  MAYFLY_TRY(CheckKind(i));
   const bool is_id_key =
       i.fields.size() == 1 && i.fields[0].path == "_id" && !i.fields[0].descending;
   SpecOptions options;

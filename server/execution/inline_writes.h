@@ -18,8 +18,8 @@ inline bool CompareInline(size_t compares, size_t document_bytes) {
   return compares * document_bytes <= (size_t{1} << 20);
 }
 
-/// Whether documents of the collection are soon told apart from those past their deadline: there
-/// are few rules, and none of them has to look far.
+/// Whether it is cheap to decide if a document of the collection is past its deadline: there are
+/// few rules, and each needs only a short look-up.
 bool ExpiryIsShort(const CollectionInfo& coll);
 
 }  // namespace mayfly

@@ -153,7 +153,7 @@ void AuditDroppedRules(CommandContext& ctx, const CollectionInfo& coll, std::str
     });
   if (const BsonValue archive = coll.options.view()["onExpire"]; !archive.missing())
     AuditOnExpire(ctx, atype, coll, archive, {});
-  if (coll.clustered && coll.expire_after_seconds)
+  if (coll.clustered() && coll.expire_after_seconds)
     AuditRule(ctx, atype, coll.ns, "clustered", coll.expire_after_seconds, {});
   for (const IndexInfoPtr& i : coll.indexes)
     if (i->expire_after_seconds)

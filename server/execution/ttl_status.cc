@@ -283,7 +283,7 @@ Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_v
   ForecastOptions here_options = options;
   int64_t looked_at = 0;
   for (const CollectionInfoPtr& coll : catalog.ListAll()) {
-    if (coll->is_view || (!db.empty() && coll->db != db)) continue;
+    if (coll->is_view() || (!db.empty() && coll->db != db)) continue;
     MAYFLY_TRY(op.CheckInterrupt());
     here_options.exact_documents = std::min(options.exact_documents, kLookedAt - looked_at);
     const std::vector<TtlRule>& here_rules = rules[coll->id];

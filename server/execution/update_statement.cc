@@ -1,4 +1,5 @@
 #include "query/expression/parse_work.h"
+#include "query/update/positional.h"
 #include "server/execution/write_ops.h"
 #include "server/execution/write_parts.h"
 
@@ -81,7 +82,7 @@ Result<void> WriteCommand::Updating::Change(WriteUnit& unit, const WriteUnit::Lo
   eval_.root = l.doc;
   metadata_.expire_at = l.expire_at;
   MAYFLY_TRY(bool matches, update_ && update_->NeedsPosition()
-                               ? match_->MatchesWithPosition(l.doc, &eval_, &position)
+                               ? MatchForPosition(*match_, *update_, l.doc, &eval_, &position)
                                : match_->Matches(l.doc, &eval_));
   if (!matches) return Ok();
   std::string& next = c_.scratch_.emplace_back();

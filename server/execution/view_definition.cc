@@ -34,11 +34,10 @@ struct Walk {
       return Error{ErrorCode::kViewDepthLimitExceeded,
                    "View depth too deep or view cycle detected; maximum depth is " +
                        std::to_string(kMaxViewDepth)};
-    const size_t dot = ns.find('.');
-    if (dot == std::string::npos || !done.insert(ns).second) return Ok();
-    const CollectionInfoPtr coll =
-        catalog.Find(std::string_view(ns).substr(0, dot), std::string_view(ns).substr(dot + 1));
-    if (!coll || !coll->is_view) return Ok();
+    const NamespaceParts parts = SplitNamespace(ns);
+    if (!parts.whole() || !done.insert(ns).second) return Ok();
+    const CollectionInfoPtr coll = catalog.Find(parts.db, parts.collection);
+    if (!coll || !coll->is_view()) return Ok();
     deepest = std::max(deepest, depth + 1);
     MAYFLY_TRY(Visit(JoinNamespace(coll->db, coll->view_on), depth + 1, way + " => " + ns));
     auto pipeline = ParseViewPipeline(coll->db, coll->view_on, coll->view_pipeline);
@@ -62,7 +61,7 @@ std::set<std::string> ReadersOf(const std::vector<CollectionInfoPtr>& views,
     // Parsing is for those that have one of the names somewhere.
     const std::string_view text = view->view_pipeline.view().bytes();
     const bool named = std::any_of(names.begin(), names.end(), [&](const std::string& ns) {
-      return text.find(std::string_view(ns).substr(ns.find('.') + 1)) != std::string_view::npos;
+      return text.find(SplitNamespace(ns).collection) != std::string_view::npos;
     });
     if (!named) continue;
     auto pipeline = ParseViewPipeline(view->db, view->view_on, view->view_pipeline);
@@ -77,7 +76,7 @@ std::set<std::string> ReadersOf(const std::vector<CollectionInfoPtr>& views,
 /// deep by `below` views under it.
 Result<void> CheckReaders(Catalog& catalog, const std::string& start, int below) {
   std::vector<CollectionInfoPtr> views = catalog.ListAll();
-  std::erase_if(views, [](const CollectionInfoPtr& c) { return !c->is_view; });
+  std::erase_if(views, [](const CollectionInfoPtr& c) { return !c->is_view(); });
   std::set<std::string> level{start};
   for (int depth = below + 1; !views.empty() && !level.empty(); ++depth) {
     if (depth > kMaxViewDepth)

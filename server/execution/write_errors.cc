@@ -15,12 +15,12 @@ bool EndsCommand(const Error& e) {
 }
 
 void WriteErrors::Add(size_t index, Error e) {
+  // Each has a limit of its own: long details leave room for what they explain.
   constexpr size_t kMostBytes = 1 << 20;
-  bytes_ += e.message.size() + e.details.size();
-  if (bytes_ > kMostBytes) {
-    e.message = {};
-    e.details = {};
-  }
+  messages_ += e.message.size();
+  details_ += e.details.size();
+  if (messages_ > kMostBytes) e.message = {};
+  if (details_ > kMostBytes) e.details = {};
   errors_.emplace_back(static_cast<int32_t>(index), std::move(e));
 }
 

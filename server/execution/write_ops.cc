@@ -20,12 +20,20 @@ constexpr int kDocumentsPerUnit = 1000;
 constexpr size_t kBytesPerUnit = 4 << 20;
 constexpr int kDocumentsPerDelete = 100;
 
-/// {errInfo: {failingDocumentId, details}}
+/// {errInfo: {failingDocumentId, details}}. Details that are too long for a reply say only that.
 BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
+  constexpr size_t kMostBytes = size_t{1} << 19;
   return BuildBson([&](BsonBuilder& b) {
     auto info = b.OpenDocument("errInfo");
-    info.Append("failingDocumentId", doc["_id"]);
-    info.Append("details", ExplainMismatch(coll.validator, doc, now));
+    const BsonValue id = doc["_id"];
+    if (id.size() <= kMostBytes) info.Append("failingDocumentId", id);
+    const BsonDocument details = ExplainMismatch(coll.validator, doc, now);
+    if (details.view().size() <= kMostBytes) {
+      info.Append("details", details);
+      return;
+    }
+    BsonBuilder cut = info.OpenDocument("details");
+    cut.Append("reason", "the explanation is too long for a reply").Append("truncated", true);
   });
 }
 
@@ -77,11 +85,7 @@ WriteCommand::WriteCommand(const WriteServices& services, Operation& op, std::st
 Result<void> WriteCommand::Open() {
   coll_ = storage_.catalog().Find(db_, collection_);
   if (!coll_) return ValidateNewNamespace(db_, collection_);
-  if (coll_->is_view)
-    return Error{ErrorCode::kCommandNotSupportedOnView,
-                 "Namespace " + coll_->ns + " is a view, not a collection"};
-  if (coll_->source || (coll_->unreplicated && coll_->ns == "local.system.replset"))
-    return Error{ErrorCode::kInvalidNamespace, "cannot write to '" + coll_->ns + "'"};
+  MAYFLY_TRY(CheckUse(*coll_, CollectionUse::kWrite));
   if (collection_ == "system.profile" || collection_ == "system.views")
     return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll_->ns};
   return Ok();
@@ -146,7 +150,8 @@ Result<std::optional<Instant>> WriteCommand::InsertDeadline(const ExpirySetting&
 }
 
 bool WriteCommand::Recoverable(const DeleteCause& cause) const {
-  // Also while it is still stored for another reason: how long is said, not how fast the reaper is.
+  // recoverSeconds alone decides: a document that is still stored after it, for another reason or
+  // because the reaper is behind, cannot be recovered.
   return cause.reason == DeleteReason::kExpiredDocument &&
          SaturatingDeadline(cause.deadline.millis, coll_->expiry_options.recover_seconds) >
              op_.now.millis;
@@ -399,7 +404,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
                                                                  WriteUnit& unit) {
   BsonValue id;
   size_t compares = 0;
-  if (!coll_ || s.multi || coll_->capped || HasValidator() || !MayUpdateInline(s, &compares) ||
+  if (!coll_ || s.multi || coll_->capped() || HasValidator() || !MayUpdateInline(s, &compares) ||
       !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   Result<std::unique_ptr<mayfly::Update>> update = ParseUpdate(s);
@@ -463,7 +468,7 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
 std::optional<Result<int64_t>> WriteCommand::TryStageDelete(const DeleteStatement& s,
                                                             WriteUnit& unit) {
   BsonValue id;
-  if (!coll_ || coll_->capped || !PointId(coll_, s.filter, s.sort, s.hint, &id))
+  if (!coll_ || coll_->capped() || !PointId(coll_, s.filter, s.sort, s.hint, &id))
     return std::nullopt;
   WriteUnit::Locked locked;
   const std::optional<Result<bool>> found = LockCurrent(id, false, unit, &locked);

@@ -131,7 +131,6 @@ class WriteCommand {
       const std::function<Result<std::optional<BsonDocument>>(std::optional<BsonView>)>& decide);
 
   // --- for io threads: never wait. nullopt: not possible here, call the blocking one on a worker
-  // -----------------------------------
   // What they have staged is to be committed also when nothing was matched: documents past their
   // deadline that were met are removed.
   // Nor do they evaluate what may take long: validators, expressions, conditions, and index keys
@@ -144,7 +143,7 @@ class WriteCommand {
 
   /// After commits of inserts: wakes tailable cursors.
   void NotifyInserted() {
-    if (coll_ && coll_->capped) services_.notifier.Notify(coll_->id);
+    if (coll_ && coll_->capped()) services_.notifier.Notify(coll_->id);
   }
 
  private:
@@ -206,8 +205,8 @@ class WriteCommand {
   std::deque<std::string> scratch_;  ///< documents that live until their unit is committed
 };
 
-/// The failed statements of a command. Beyond 1 MB of texts and details only the code of each is
-/// kept: a hundred thousand of them have room in one reply.
+/// The failed statements of a command. Details beyond 1 MB are left out, and so are messages beyond
+/// 1 MB: a hundred thousand of them have room in one reply.
 class WriteErrors {
  public:
   void Add(size_t index, Error e);
@@ -217,7 +216,7 @@ class WriteErrors {
 
  private:
   std::vector<std::pair<int32_t, Error>> errors_;
-  size_t bytes_ = 0;
+  size_t messages_ = 0, details_ = 0;  ///< bytes of all, those left out too
 };
 
 /// True when the error concerns the whole command, not one statement: the command fails with it.

@@ -9,7 +9,6 @@
 #include "server/http/prometheus_text.h"
 #include "server/http/rule_selection.h"
 #include "storage/catalog/namespace.h"
-#include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -54,7 +53,7 @@ ActivityHistory::Sample HttpApi::Tick() {
 HttpAnswer HttpApi::Ready() {
   if (!server_.has_storage() || server_.shutting_down())
     return {.status = 503, .type = "text/plain", .body = "not serving\n"};
-  if (Result<void> writes = WritesPossible(server_.storage().kv()); !writes)
+  if (Result<void> writes = server_.storage().kv().WritesPossible(); !writes)
     return {.status = 503,
             .type = "text/plain",
             .body = "not serving: writes are refused: " + writes.error().message + "\n"};
@@ -193,14 +192,14 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
     const bool pause = action.String() == "pause";
     const BsonValue ns = request.Find("ns"), index = request.Find("index"),
                     until = request.Find("until");
-    if (!ns.IsString() || ns.String().find('.') == std::string_view::npos)
+    const NamespaceParts parts = ns.IsString() ? SplitNamespace(ns.String()) : NamespaceParts();
+    if (parts.collection.empty())
       co_return Failure(400, Bad("'ns' must name a collection as database.collection"));
-    const size_t dot = ns.String().find('.');
-    db = ns.String().substr(0, dot);
-    if (Result<void> named = ValidateNamespace(db, ns.String().substr(dot + 1)); !named)
+    db = parts.db;
+    if (Result<void> named = ValidateNamespace(db, parts.collection); !named)
       co_return Failure(400, named.error());
     command = BuildBson([&](BsonBuilder& b) {
-      b.Append(pause ? "ttlPause" : "ttlResume", ns.String().substr(dot + 1));
+      b.Append(pause ? "ttlPause" : "ttlResume", parts.collection);
       if (!index.missing()) b.Append("index", index);
       if (pause && !until.missing()) b.Append("until", until);
     });

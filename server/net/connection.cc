@@ -87,6 +87,8 @@ Connection::~Connection() {
   thread_.server().network_buffers().GiveReply(out_counted_);
   thread_.server().network_buffers().GiveSmall(in_small_);
   ServerMetrics& m = thread_.server().metrics();
+  // Above the limit and no member, whether it said so or was silent until its place was needed.
+  if (ticket_.extra() && !member_) m.connections.rejected.Add();
   m.connections.current.Add(-1);
   Log& log = thread_.server().log();
   if (!log.quiet())
@@ -436,8 +438,7 @@ void Connection::EndBroken(const FrameStatus& frame) {
 
 bool Connection::Admissible() {
   const RequestState& s = *state_;
-  if (!s.legacy && s.msg.body.First().name == "_mayflyMember") return true;
-  thread_.server().metrics().connections.rejected.Add();
+  if (!s.legacy && s.msg.body.First().name == "_mayflyMember") return member_ = true;
   thread_.server().log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
                                "Connection refused because there are too many open connections",
                                BuildBson([&](BsonBuilder& b) {
@@ -512,15 +513,7 @@ Connection::Parsed Connection::ParseMessage(size_t length) {
 }
 
 Awaitable<Connection::Parsed> Connection::ParseOnWorker(size_t length) {
-  WorkerPool& workers = thread_.server().workers();
-  workers.Queued();
-  try {
-    co_await asio::post(asio::bind_executor(workers.executor(), kAwait));
-  } catch (...) {
-    workers.Started();
-    throw;
-  }
-  workers.Started();
+  co_await asio::post(asio::bind_executor(thread_.unpackers().executor(), kAwait));
   // What goes wrong here ends the connection, but on its own thread.
   Parsed parsed = Parsed::kBroken;
   std::exception_ptr failed;

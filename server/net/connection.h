@@ -46,8 +46,8 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool is_internal_client = false;
   Top::Entry* top_entry = nullptr;  ///< of the namespace used last, and its name
   std::string top_ns, top_scratch;
-  /// Set by a command: after its reply the socket is no client's any more. Gets it with the bytes
-  /// read behind the command.
+  /// Set by a command that takes the socket over (the member stream). Called after the reply, with
+  /// the socket and the bytes that were read behind the command.
   std::function<void(int socket, std::string early)> hand_over;
   SessionPtr last_session;  ///< saves the look-up for the next operation of the same session
 
@@ -59,7 +59,7 @@ class Connection : public boost::intrusive::list_base_hook<> {
   void Tick();
   /// Closes at once when idle, else after the running operation.
   void Drain();
-  /// Waits no longer for the client to take its replies.
+  /// Stops waiting for the client to read its replies.
   void Abort();
   /// Counts the reply that the running operation has made, when it is large. Any thread, while the
   /// connection waits for that operation.
@@ -68,7 +68,7 @@ class Connection : public boost::intrusive::list_base_hook<> {
  private:
   enum class Step { kDone, kAsync, kClose };
   enum class Parsed { kRequest, kAnswered, kBroken };
-  /// Behind everybody else who waits for this io thread.
+  /// Yields: continues after everything else that waits for this io thread.
   Awaitable<void> Yield();
   /// The log line of a frame that ends the connection.
   Parsed Broken(std::string_view why);
@@ -131,6 +131,7 @@ class Connection : public boost::intrusive::list_base_hook<> {
   size_t out_sent_ = 0;
   std::unique_ptr<RequestState> state_;
   ConnectionGate::Ticket ticket_;
+  bool member_ = false;                 ///< above the limit, and a member all the same
   std::shared_ptr<Connection*> alive_;  ///< of an extra connection, which others may end
 };
 

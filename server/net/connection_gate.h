@@ -24,10 +24,10 @@ int64_t HttpConnections(int64_t limit);
 /// `limit`: RLIMIT_NOFILE. `wished`: --maxConns. `member`: of a replica set.
 DescriptorPlan PlanDescriptors(int64_t limit, int64_t store, int64_t wished, bool member);
 
-/// Counts the sockets of clients from accept to close and refuses those above the limit. A member
-/// of a replica set takes a few more (`extra`), from which only other members are heard: a crowd of
-/// clients must not keep the set apart. The oldest of these that has not said what it is makes room
-/// for the next. Threads: any. Outlives its tickets.
+/// Counts client sockets from accept to close and refuses those above the limit. A member of a
+/// replica set accepts a few more (`extra`) and serves only other members on them, so that many
+/// clients cannot separate the members of a set. The oldest extra socket that has not identified
+/// itself is closed for the next one. Threads: any. Outlives its tickets.
 class ConnectionGate {
  public:
   /// The place of one connection, given back when it is destroyed.

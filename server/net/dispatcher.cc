@@ -13,18 +13,11 @@
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/dispatch/short_reads.h"
+#include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
 namespace {
-
-bool ValidDatabaseName(std::string_view db) {
-  if (db.empty() || db.size() > 63 || !IsUtf8(db)) return false;
-  for (char c : db)
-    if (c == '/' || c == '\\' || c == '.' || c == ' ' || c == '"' || c == '$' || c == '\0')
-      return false;
-  return true;
-}
 
 /// Bytes of an error that a client is sent: what it sent itself may be in there.
 constexpr size_t kMaxErrorMessage = 16 * 1024;
@@ -296,7 +289,7 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (req.fields.empty())
     return Error{ErrorCode::kCommandNotFound, "no command in an empty document"};
   if (req.db.empty()) return Error{LocationCode(40571), "OP_MSG requests require a $db argument"};
-  if (!ValidDatabaseName(req.db) && req.db != "$external")
+  if (!IsDatabaseName(req.db) && req.db != "$external")
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid database name: '" + std::string(req.db) + "'"};
   if (s.row == nullptr) {
@@ -404,7 +397,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
     parsed = ParseCommandFields(s.query.query, &req);
     req.exhaust_allowed = false;
     // "admin.$cmd": the database is in the namespace.
-    req.db = s.query.ns.substr(0, s.query.ns.find('.'));
+    req.db = SplitNamespace(s.query.ns).db;
   } else {
     req.sequences.swap(s.msg.sequences);
     req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;

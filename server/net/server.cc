@@ -46,8 +46,11 @@ std::string Text(const asio::ip::tcp::endpoint& e) {
 
 }  // namespace
 
-IoThread::IoThread(Dispatcher& dispatcher, int index)
+Unpackers::Unpackers() : pool_(std::max(1U, std::thread::hardware_concurrency())) {}
+
+IoThread::IoThread(Dispatcher& dispatcher, Unpackers& unpackers, int index)
     : dispatcher_(dispatcher),
+      unpackers_(unpackers),
       index_(index),
       work_(context_.get_executor()),
       timer_(context_.get_executor()) {}
@@ -164,7 +167,7 @@ Server::Server(ServerContext& context)
       spare_descriptor_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
   const unsigned n = server_.config().EffectiveIoThreads();
   for (unsigned i = 0; i < n; ++i)
-    threads_.push_back(std::make_unique<IoThread>(dispatcher_, static_cast<int>(i)));
+    threads_.push_back(std::make_unique<IoThread>(dispatcher_, unpackers_, static_cast<int>(i)));
 }
 
 Server::~Server() {
@@ -430,6 +433,7 @@ void Server::Stop(int grace_millis) {
   // A client that does not read its replies would keep the process for ever.
   for (auto& t : threads_) t->Abort();
   for (auto& t : threads_) t->Join();
+  unpackers_.Join();
   server_.workers().Join();
   server_.cursors().KillAll();
   if (!unix_path_.empty()) ::unlink(unix_path_.c_str());

@@ -13,13 +13,14 @@
 #include "server/dispatch/server_context.h"
 #include "server/net/connection.h"
 #include "server/net/dispatcher.h"
+#include "server/net/unpackers.h"
 
 namespace mayfly {
 
 /// One io thread with an io_context that nobody else runs, and the connections that live on it.
 class IoThread {
  public:
-  IoThread(Dispatcher& dispatcher, int index);
+  IoThread(Dispatcher& dispatcher, Unpackers& unpackers, int index);
   ~IoThread();
   void Start();
   void Join();
@@ -28,6 +29,8 @@ class IoThread {
   IoExecutor executor() { return context_.get_executor(); }
   Dispatcher& dispatcher() { return dispatcher_; }
   ServerContext& server() { return dispatcher_.server(); }
+  /// For what only computes: messages are unpacked and checked there.
+  Unpackers& unpackers() { return unpackers_; }
   /// From any thread.
   void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket,
              ConnectionGate::Ticket ticket);
@@ -43,12 +46,13 @@ class IoThread {
   /// Runs handlers until there are none to come, and reports each that takes more than so much of
   /// the processor (parameter ioThreadWatchdogMicros).
   void RunWatched(int64_t limit_micros);
-  /// How long one connection may go on while `yielding_` others wait for their turn: a round of all
-  /// of them should not take longer than one alone.
+  /// The turn of one connection in microseconds while `yielding_` others wait. All turns of a round
+  /// together should not take longer than one turn alone.
   int64_t SliceMicros() const { return kSliceMicros / (1 + yielding_); }
   static constexpr int64_t kSliceMicros = 500;
 
   Dispatcher& dispatcher_;
+  Unpackers& unpackers_;
   const int index_;
   boost::asio::io_context context_{1};
   boost::asio::executor_work_guard<IoExecutor> work_;
@@ -66,8 +70,8 @@ class IoThread {
   std::thread thread_;
 };
 
-/// Listens, hands sockets to io threads, keeps house (idle cursors, sessions), and ends it all in
-/// order.
+/// Listens, hands sockets to io threads, runs the periodic work (idle cursors, sessions), and shuts
+/// everything down in order.
 class Server {
  public:
   explicit Server(ServerContext& context);
@@ -107,6 +111,7 @@ class Server {
   ServerContext& server_;
   Dispatcher dispatcher_;
   ConnectionGate gate_;
+  Unpackers unpackers_;
   int spare_descriptor_ = -1;
   int64_t accept_error_told_ = 0;  ///< MonotonicMicros
   std::vector<std::unique_ptr<IoThread>> threads_;

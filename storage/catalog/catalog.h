@@ -11,9 +11,16 @@
 namespace mayfly {
 
 class Storage;
+class Catalog;
 
-/// The catalog as it was at one moment; releasing the last one lets the past go. Threads: any. Not
-/// to outlive the catalog.
+/// The one door for who uses a collection by its name: the name is checked, then CheckUse. Null
+/// where there is none and the use does not need it. Errors: InvalidNamespace 73,
+/// NamespaceNotFound 26 in the words of the use, and those of CheckUse.
+Result<CollectionInfoPtr> OpenCollection(Catalog& catalog, std::string_view db,
+                                         std::string_view name, CollectionUse use);
+
+/// The catalog as it was at one moment. The catalog forgets its past when the last moment is
+/// released. Threads: any. Must not outlive the catalog.
 class CatalogMoment {
  public:
   virtual ~CatalogMoment() = default;

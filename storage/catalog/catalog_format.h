@@ -6,7 +6,6 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "storage/catalog/catalog_types.h"
-#include "storage/storage.h"
 
 // clang-format off
 /// Rows of Keyspace::kCatalog that describe collections and what is left to do for them. The same grammar is in
@@ -70,6 +69,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
                                                             const FilterCompiler& compile,
                                                             Instant now);
 
+/// What a "garbage/" row says is still to be removed: records of a collection, entries of an index.
 enum class GarbageKind : uint8_t { kCollection = 1, kIndex = 2 };
 /// A "garbage/" row.
 struct GarbageRow {
@@ -90,11 +90,5 @@ struct BuildRow {
 std::string BuildRowKey(uint32_t first_index);
 BsonDocument EncodeBuildRow(const BuildRow& row);
 Result<BuildRow> DecodeBuildRow(std::string_view value);
-
-inline constexpr size_t kMaxIndexFields = 32;
-/// {a: 1, "b.c": -1, d: "hashed"} as fields. Errors: CannotCreateIndex 67 on a key that MongoDB
-/// refuses: empty, a value that is zero or of another type, an empty or dollar-prefixed part of a
-/// name, more than 32 fields.
-Result<std::vector<IndexField>> ParseIndexKey(BsonView key);
 
 }  // namespace mayfly

@@ -6,8 +6,24 @@
 
 namespace mayfly {
 
+/// What a member of a replica set does with the catalog. Threads: any.
+class MemberCatalog {
+ public:
+  virtual ~MemberCatalog() = default;
+  /// A collection that is not on disk (CollectionKind::kOplog): found and listed like any other,
+  /// never changed.
+  virtual void AddSource(CollectionInfoPtr coll) = 0;
+  /// The same one with other options.
+  virtual void ReplaceSource(CollectionInfoPtr was, CollectionInfoPtr now) = 0;
+  /// This member became primary: forgets how far each index was reaped (the log moved on without
+  /// the reaper), and goes on with the builds that the last primary began. Blocking.
+  virtual void BecomePrimary() = 0;
+  /// The reaper no longer works here: what it knew of each index is not kept up to date.
+  virtual void ForgetReaped() = 0;
+};
+
 /// What Storage itself needs beyond Catalog. Made by OpenCatalog, owned by Storage::Impl.
-class OpenedCatalog : public Catalog {
+class OpenedCatalog : public Catalog, public MemberCatalog {
  public:
   /// Starts what goes on in the background: removing what dropped collections and indexes left,
   /// resuming index builds. Called once, when the Storage is complete (committer set).
@@ -20,12 +36,6 @@ class OpenedCatalog : public Catalog {
   /// For tests: what is done for the catalog's own files once a minute.
   virtual void TendFiles() = 0;
 
-  /// A collection that is not on disk (CollectionInfo::source): found and listed like any other,
-  /// never changed.
-  virtual void AddSource(CollectionInfoPtr coll) = 0;
-  /// The same one with other options.
-  virtual void ReplaceSource(CollectionInfoPtr was, CollectionInfoPtr now) = 0;
-
   // --- on a replica set's member -----------------------------------------------------------------
   /// Brings the maps up to date with rows that an entry of the log has put or erased. The applier's
   /// thread, after they are visible; waits for nothing but the maps' lock.
@@ -33,11 +43,6 @@ class OpenedCatalog : public Catalog {
                            const std::vector<struct LogMultikey>& multikeys) = 0;
   /// Sets the flags of an index; nothing when it is not known (yet).
   virtual void MarkMultikey(uint32_t index, uint64_t fields) = 0;
-  /// This member became primary: forgets how far each index was reaped (the log moved on without
-  /// the reaper), and goes on with the builds that the last primary began. Blocking.
-  virtual void BecomePrimary() = 0;
-  /// The reaper no longer works here: what it knew of each index is not kept up to date.
-  virtual void ForgetReaped() = 0;
 };
 
 /// Reads all catalog rows: collections with their indexes, counters, multikey marks, what is left

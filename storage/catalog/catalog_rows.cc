@@ -1,6 +1,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "storage/catalog/catalog_format.h"
+#include "storage/catalog/namespace.h"
 #include "storage/keys/key_format.h"
 
 namespace mayfly {
@@ -16,6 +17,15 @@ Error Corrupt(std::string_view key, const char* what) {
   std::string printable;
   for (char c : key) printable += c >= 0x20 && c < 0x7F ? c : '?';
   return {ErrorCode::kInternalError, "corrupt catalog row '" + printable + "': " + what};
+}
+
+CollectionKind KindOf(BsonView row) {
+  const BsonValue v = row["capped"];
+  const bool capped = v.Is(BsonType::kBool) && v.Bool();
+  if (row.Has("viewOn")) return CollectionKind::kView;
+  if (row.Has("clusteredIndexName"))
+    return capped ? CollectionKind::kCappedClustered : CollectionKind::kClustered;
+  return capped ? CollectionKind::kCapped : CollectionKind::kOrdinary;
 }
 
 std::string Text(BsonView row, std::string_view field) {
@@ -59,6 +69,7 @@ Result<std::shared_ptr<IndexInfo>> DecodeIndex(std::string_view row_key, BsonVie
   i->name = Text(b, "name");
   i->key = SubDocument(b, "key");
   MAYFLY_TRY(i->fields, ParseIndexKey(i->key));
+  i->kind = &KindOfKey(i->fields);
   int32_t keyspace = b["keyspace"].Int32();
   if (keyspace != static_cast<int32_t>(Keyspace::kIndexes) &&
       keyspace != static_cast<int32_t>(Keyspace::kExpiry))
@@ -110,19 +121,19 @@ BsonDocument EncodeCollectionRow(const CollectionInfo& c) {
   return BuildBson([&](BsonBuilder& b) {
     b.AppendBinary("uuid", 4, {reinterpret_cast<const char*>(c.uuid.data()), c.uuid.size()});
     b.Append("db", c.db).Append("name", c.name).Append("options", c.options);
-    if (c.capped)
+    if (c.capped())
       b.Append("capped", true)
           .Append("cappedBytes", c.capped_bytes)
           .Append("cappedDocuments", c.capped_documents);
     if (c.temporary) b.Append("temporary", true);
-    if (c.clustered) b.Append("clusteredIndexName", c.clustered_index_name);
+    if (c.clustered()) b.Append("clusteredIndexName", c.clustered_index_name);
     if (c.expire_after_seconds) b.Append("expireAfterSeconds", *c.expire_after_seconds);
     if (const ExpiryOptions& e = c.expiry_options; e.set()) {
       auto x = b.OpenDocument("expiry");
       x.Append("field", e.field).Append("maxTTL", e.max_ttl).Append("preserve", e.preserve);
       x.Append("recoverSeconds", e.recover_seconds);
     }
-    if (c.is_view) b.Append("viewOn", c.view_on).AppendArray("pipeline", c.view_pipeline);
+    if (c.is_view()) b.Append("viewOn", c.view_on).AppendArray("pipeline", c.view_pipeline);
     if (!c.validator.view().empty()) {
       b.Append("validator", c.validator).Append("validate", c.validator_filter != nullptr);
       b.Append("warnOnly", c.validation_warn_only).Append("moderate", c.validation_moderate);
@@ -152,17 +163,16 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
   c->db = Text(row, "db");
   c->name = Text(row, "name");
   if (c->db.empty() || c->name.empty()) return Corrupt(key, "no name");
-  c->ns = c->db + "." + c->name;
+  c->ns = JoinNamespace(c->db, c->name);
   c->unreplicated = IsUnreplicated(c->db, c->name);
   c->options = SubDocument(row, "options");
   c->pre_images = KeepsPreImages(c->options);
   c->temporary = True(row, "temporary");
-  c->capped = True(row, "capped");
-  if (c->capped) {
+  c->kind = KindOf(row);
+  if (c->capped()) {
     c->capped_bytes = row["cappedBytes"].NumberAsInt64();
     c->capped_documents = row["cappedDocuments"].NumberAsInt64();
   }
-  c->clustered = row.Has("clusteredIndexName");
   c->clustered_index_name = Text(row, "clusteredIndexName");
   if (BsonValue v = row["expireAfterSeconds"]; v.Is(BsonType::kInt64))
     c->expire_after_seconds = v.Int64();
@@ -173,7 +183,6 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
     c->expiry_options.preserve = True(e, "preserve");
     c->expiry_options.recover_seconds = e["recoverSeconds"].NumberAsInt64();
   }
-  c->is_view = row.Has("viewOn");
   c->view_on = Text(row, "viewOn");
   c->view_pipeline = SubDocument(row, "pipeline");
   c->validator = SubDocument(row, "validator");
@@ -246,48 +255,6 @@ Result<BuildRow> DecodeBuildRow(std::string_view value) {
     r.indexes.push_back(static_cast<uint32_t>(e.value.NumberAsInt64()));
   r.position = std::string(row["position"].BinaryData());
   return r;
-}
-
-Result<std::vector<IndexField>> ParseIndexKey(BsonView key) {
-  auto refuse = [](std::string message) {
-    return Error{ErrorCode::kCannotCreateIndex, std::move(message)};
-  };
-  std::vector<IndexField> fields;
-  for (const BsonElement& e : key) {
-    if (e.name.empty()) return refuse("Index keys cannot be an empty field.");
-    if (e.name.front() == '.' || e.name.back() == '.' ||
-        e.name.find("..") != std::string_view::npos)
-      return refuse("Index keys cannot contain an empty field.");
-    for (size_t at = 0; at != std::string_view::npos; at = e.name.find('.', at)) {
-      if (at > 0) ++at;
-      // References of DBRefs are the only names with a dollar.
-      std::string_view part = e.name.substr(at, e.name.find('.', at) - at);
-      if (part.starts_with('$') && part != "$id" && part != "$ref" && part != "$db" &&
-          part != "$**")
-        return refuse("Index key contains an illegal field name: field name starts with '$'.");
-    }
-    IndexField f;
-    f.path = std::string(e.name);
-    if (e.value.IsNumber()) {
-      double d = e.value.NumberAsDouble();
-      if (d == 0 || d != d) return refuse("Values in the index key pattern cannot be 0.");
-      f.descending = d < 0;
-    } else if (e.value.IsString() && !e.value.String().empty()) {
-      f.special = std::string(e.value.String());
-    } else if (e.value.IsString()) {
-      return refuse("Values in the index key pattern cannot be empty strings");
-    } else {
-      return refuse("Values in v:2 index key pattern cannot be of type " +
-                    std::string(BsonTypeName(e.value.type())) +
-                    ". Only numbers > 0, numbers < 0, and strings are allowed.");
-    }
-    fields.push_back(std::move(f));
-  }
-  if (fields.empty()) return refuse("Index keys cannot be an empty object.");
-  if (fields.size() > kMaxIndexFields)
-    return refuse("Index key pattern too large: at most " + std::to_string(kMaxIndexFields) +
-                  " fields");
-  return fields;
 }
 
 }  // namespace mayfly

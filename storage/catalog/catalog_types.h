@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,8 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "storage/catalog/collection_kind.h"
+#include "storage/catalog/index_kind.h"
 #include "storage/expiry/expiry_state.h"
 #include "storage/kv/kv.h"
 
@@ -55,15 +58,22 @@ class RecordFilter {
   virtual bool Matches(BsonView doc) const = 0;
 };
 
+/// Compiles a partial index filter or a validator. `for_index`: refuse operators that partial
+/// indexes cannot have (CannotCreateIndex 67).
+using FilterCompiler =
+    std::function<Result<std::shared_ptr<const RecordFilter>>(BsonView filter, bool for_index)>;
+
+/// Whether an index can answer queries. Writers maintain it in both states.
 enum class IndexState : uint8_t { kBuilding = 0, kReady = 1 };
 
 /// Whether a TTL index hides what is past its deadline before it is removed (EXPIRY C.2).
 enum class ExpireReads : uint8_t { kDefault = 0, kLazy = 1, kExact = 2 };
 
+/// One field of an index's key pattern.
 struct IndexField {
   std::string path;  ///< dotted
   bool descending = false;
-  std::string special;  ///< "hashed", "text", … of a type not (yet) maintained; empty for 1 and -1
+  std::string special;  ///< the kind's name where the key says one: "hashed"; empty for 1 and -1
 };
 
 /// One index as the catalog has it. Immutable except for the atomics; shared by whoever uses it.
@@ -72,6 +82,7 @@ struct IndexInfo {
   std::string name;
   BsonDocument key;  ///< as given: {a: 1, "b.c": -1}
   std::vector<IndexField> fields;
+  const IndexKind* kind = &OrdinaryIndex();  ///< KindOfKey(fields); a row of a table
   bool unique = false, sparse = false, hidden = false;
   std::optional<int32_t> expire_after_seconds;  ///< a TTL index when set
   bool expiry_repaired = false;                 ///< what was stored for it could not be used
@@ -138,9 +149,8 @@ struct CollectionInfo {
   std::string db, name;
   std::string ns;        ///< "db.name"
   BsonDocument options;  ///< as listCollections shows them
-  bool capped = false;
+  CollectionKind kind = CollectionKind::kOrdinary;
   int64_t capped_bytes = 0, capped_documents = 0;  ///< 0 documents: no limit
-  bool clustered = false;                          ///< made with clusteredIndex
   std::string clustered_index_name;
   std::optional<int64_t> expire_after_seconds;  ///< of a clustered collection
   std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();  ///< likewise
@@ -157,10 +167,9 @@ struct CollectionInfo {
   /// do not expire until it has, and what a process that ended leaves of it is dropped. A rename
   /// ends it.
   bool temporary = false;
-  /// Where the documents come from when they are not records; read-only then. Null otherwise.
+  /// kOplog: where the documents come from. Null otherwise.
   std::shared_ptr<class RecordSource> source;
-  std::string source_key;  ///< of type timestamp: the documents are in its order
-  bool is_view = false;
+  std::string source_key;      ///< of type timestamp: the documents are in its order
   std::string view_on;         ///< same database
   BsonDocument view_pipeline;  ///< array bytes
   BsonDocument validator;      ///< empty: none
@@ -179,12 +188,21 @@ struct CollectionInfo {
   /// The catalog has another version in its place, or none. Set before anything that this version
   /// names leaves the store.
   mutable OwnMark superseded;
+  const CollectionTraits& traits() const { return TraitsOf(kind); }
+  bool is_view() const { return kind == CollectionKind::kView; }
+  bool capped() const { return Is<&CollectionTraits::capped>(); }
+  bool clustered() const { return Is<&CollectionTraits::clustered>(); }
+  /// The indexes that it shows; one of them may be none of its own.
+  int ShownIndexes() const {
+    return static_cast<int>(indexes.size()) + (traits().implicit_id_index ? 1 : 0);
+  }
+
   mutable CachedFlag has_ttl_rules;
   /// Whether a TTL index or the clustered collection's own rule expires documents. Hot.
   bool HasTtlRules() const {
     int8_t known = has_ttl_rules.load(std::memory_order_relaxed);
     if (known < 0) [[unlikely]] {
-      known = clustered && expire_after_seconds;
+      known = clustered() && expire_after_seconds;
       for (auto& i : indexes) known |= i->expire_after_seconds.has_value();
       has_ttl_rules.store(known, std::memory_order_relaxed);
     }
@@ -197,8 +215,28 @@ struct CollectionInfo {
       if (i->name == index_name) return i;
     return nullptr;
   }
+
+ private:
+  template <bool CollectionTraits::*kMember>
+  bool Is() const {
+    constexpr uint8_t kKinds = KindsWith(kMember);
+    return (kKinds >> static_cast<uint8_t>(kind) & 1) != 0;
+  }
 };
 using CollectionInfoPtr = std::shared_ptr<const CollectionInfo>;
+
+/// Ok, or the error that MongoDB answers where a collection of this kind cannot be used so:
+/// CommandNotSupportedOnView 166, InvalidNamespace 73 and IllegalOperation 20 for the log. Hot.
+inline Result<void> CheckUse(const CollectionInfo& coll, CollectionUse use) {
+  if (coll.kind == CollectionKind::kOrdinary && !coll.unreplicated) [[likely]]
+    return Ok();
+  return RefuseUse(coll, use);
+}
+
+/// What is answered where a record's bytes cannot be one.
+Error DamagedRecord(const CollectionInfo& coll);
+/// Likewise an entry of an index.
+Error DamagedEntry(const CollectionInfo& coll, const IndexInfo& index);
 
 /// Whether a collection's options say `changeStreamPreAndPostImages: {enabled: true}`:
 /// CollectionInfo::pre_images.

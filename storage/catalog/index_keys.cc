@@ -271,17 +271,17 @@ void KeySet::SortUnique() {
               keys_.end());
 }
 
-bool IsMaintained(const IndexInfo& index) {
-  for (const IndexField& f : index.fields)
-    if (!f.special.empty()) return false;
-  return true;
+Result<void> ExtractOrdinaryKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
+  return KeyExtraction(index, *out).Run(doc);
 }
 
 Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
   out->Clear();
-  if (!IsMaintained(index)) return Ok();
+  if (!index.kind->maintained()) return Ok();
   if (index.filter && !index.filter->Matches(doc)) return Ok();
-  Result<void> r = KeyExtraction(index, *out).Run(doc);
+  // The one kind that is everywhere is called directly.
+  Result<void> r = index.kind->id == IndexKindId::kOrdinary ? KeyExtraction(index, *out).Run(doc)
+                                                            : index.kind->extract(index, doc, out);
   if (!r) out->Clear();
   return r;
 }

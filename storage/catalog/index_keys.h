@@ -52,26 +52,24 @@ class KeySet {
   int64_t* budget_ = nullptr;
 };
 
-/// Whether the index has entries at all: special types (hashed, text, 2d …) are known to the
-/// catalog only.
-bool IsMaintained(const IndexInfo& index);
+/// Fills `out` with the entries of `doc` in `index`, as its kind has them; a document outside a
+/// partial index has none. On error `out` is empty. Errors: those of its kind.
+Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 
-/// Fills `out` with the entries of `doc` in `index`. Rules of MongoDB's manual ("Multikey Indexes",
+/// IndexKind::extract of ordinary indexes. Rules of MongoDB's manual ("Multikey Indexes",
 /// "Sparse Indexes", "Partial Indexes") and observed behaviour:
 /// - a dotted path goes through sub-documents; an array on the way stands for each of its elements,
-/// unless the next part
-///   of the path is a number that is a position in it: then for that element alone;
+///   unless the next part of the path is a number that is a position in it: then for that element
+///   alone;
 /// - an array at the end of the path gives one key for each distinct element (a nested array is a
-/// value), an empty one
-///   gives undefined;
+///   value), an empty one gives undefined;
 /// - what is missing counts as null; a sparse index leaves a key out when all its fields are
-/// missing;
-/// - a document outside a partial index has no keys.
+///   missing.
 /// Errors: CannotIndexParallelArrays 171 (two fields go through different arrays), Location16746 (a
-/// numeric path part is both a position in an array and a field name in one of its elements). On
-/// error `out` is empty. CannotBuildIndexKeys 201: the keys take more than kMaxKeyBytes.
+/// numeric path part is both a position in an array and a field name in one of its elements).
+/// CannotBuildIndexKeys 201: the keys take more than kMaxKeyBytes.
+Result<void> ExtractOrdinaryKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 inline constexpr size_t kMaxKeyBytes = size_t{32} << 20;
-Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 
 /// The same for a document on its way in, which may have so many keys (manual:
 /// "indexMaxNumGeneratedKeysPerDocument"). Errors besides: CannotBuildIndexKeys 201, KeyTooLong

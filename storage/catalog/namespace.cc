@@ -5,6 +5,8 @@
 namespace mayfly {
 namespace {
 
+constexpr std::string_view kForbiddenInDatabase("/\\. \"$*<>:|?\0", 13);
+
 Error Invalid(std::string message) { return {ErrorCode::kInvalidNamespace, std::move(message)}; }
 
 bool IsKnownSystemCollection(std::string_view db, std::string_view c) {
@@ -32,15 +34,31 @@ std::string JoinNamespace(std::string_view db, std::string_view collection) {
   return s;
 }
 
+NamespaceParts SplitNamespace(std::string_view ns) {
+  const size_t dot = ns.find('.');
+  if (dot == std::string_view::npos) return {ns, {}};
+  return {ns.substr(0, dot), ns.substr(dot + 1)};
+}
+
+bool IsDatabaseName(std::string_view db) {
+  if (db.empty() || db.size() > kMaxDatabaseName || !IsUtf8(db)) return false;
+  for (const char c : db)
+    if (kForbiddenInDatabase.find(c) != std::string_view::npos) return false;
+  return true;
+}
+
+bool IsCollectionName(std::string_view c) {
+  return !c.empty() && c.front() != '.' && c.find('\0') == std::string_view::npos && IsUtf8(c);
+}
+
 Result<void> ValidateDatabaseName(std::string_view db) {
+  if (IsDatabaseName(db)) [[likely]]
+    return Ok();
   if (db.empty()) return Invalid("Invalid database name: '' (it must not be empty)");
   if (db.size() > kMaxDatabaseName)
     return Invalid("Invalid database name: '" + std::string(db) + "' (at most 63 bytes)");
   if (!IsUtf8(db)) return Invalid("Invalid database name: it is not valid UTF-8");
-  static constexpr std::string_view kForbidden("/\\. \"$*<>:|?\0", 13);
-  if (db.find_first_of(kForbidden) != std::string_view::npos)
-    return Invalid("Invalid database name: '" + std::string(db.substr(0, db.find('\0'))) + "'");
-  return Ok();
+  return Invalid("Invalid database name: '" + std::string(db.substr(0, db.find('\0'))) + "'");
 }
 
 Result<void> ValidateNamespace(std::string_view db, std::string_view c) {

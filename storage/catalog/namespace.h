@@ -12,8 +12,22 @@ inline constexpr size_t kMaxNamespace = 255;  ///< bytes of "db.collection"
 /// "db.collection".
 std::string JoinNamespace(std::string_view db, std::string_view collection);
 
+/// The two names of a namespace, which it outlives: the first dot parts them. Without a dot the
+/// collection is empty.
+struct NamespaceParts {
+  std::string_view db, collection;
+  /// Both are there.
+  bool whole() const { return !db.empty() && !collection.empty(); }
+};
+NamespaceParts SplitNamespace(std::string_view ns);
+
+/// Whether a database can have the name. Hot: every command asks.
+bool IsDatabaseName(std::string_view db);
 /// Rules of MongoDB's manual ("Naming Restrictions"). Errors: InvalidNamespace 73.
 Result<void> ValidateDatabaseName(std::string_view db);
+/// What every name of a collection is, before it is asked what may be done with it: not empty,
+/// UTF-8 without NUL, and no dot in front.
+bool IsCollectionName(std::string_view collection);
 /// Database and collection name of anything a client may read or write.
 Result<void> ValidateNamespace(std::string_view db, std::string_view collection);
 /// Also: may a client create (or rename to) it? Of system.* only what the server knows.

@@ -8,15 +8,14 @@
 
 namespace mayfly {
 
-/// The keys at the head of a time-ordered index (or of a clustered collection) among which nothing
-/// is left, because the reaper has been there. Who walks the index steps over them instead of over
-/// a deletion for each document that has gone: after a million of them the difference between 20 us
-/// and tens of milliseconds.
+/// The keys at the head of a time-ordered index (or of a clustered collection) that the reaper has
+/// emptied. Scans skip this range instead of stepping over one deletion for each removed document.
+/// After a million removals, this is the difference between 20 us and tens of milliseconds.
 ///
-/// Exact: it says nothing of snapshots older than itself, and a writer whose batch brings an
-/// earlier date takes it back *before* the batch is visible. It is raised by whoever applies
-/// batches, one at a time, so no batch is between the two. In memory only: after a start nothing is
-/// known. Threads: any.
+/// The range is exact. It is not valid for snapshots that are older than itself. A writer whose
+/// batch has an earlier date lowers it *before* the batch is visible. Only the thread that applies
+/// batches raises it, so no batch comes in between. In memory only: nothing is known after a start.
+/// Threads: any.
 class ExpiryHead {
  public:
   enum class Order : uint8_t {
@@ -31,8 +30,8 @@ class ExpiryHead {
     uint64_t epoch = 0;      ///< as long as this is what is given
   };
 
-  /// No entry comes before `entry`, whose date is `millis`; empty: no entry has an earlier date.
-  /// `id`: the index's, or the collection's.
+  /// No entry comes before `entry`, whose date is `millis`. If `entry` is empty, no entry has an
+  /// earlier date. `id`: of the index, or of the collection.
   void Raise(Order order, uint32_t id, int64_t millis, std::string_view entry, uint64_t sequence,
              uint64_t epoch);
   /// An entry with this date is about to become visible. Hot: one comparison where it is later.

@@ -44,9 +44,9 @@ class ExpiryPolicy {
     }
   }
 
-  /// Told of documents and BSON bytes that a writer or `compact` removed because they were past
-  /// their deadline; the reaper counts its own. Set before the first client; must not block. Null:
-  /// nobody asks.
+  /// Called with the number of documents and BSON bytes that a writer or `compact` has removed
+  /// because they were past their deadline. The reaper counts its own removals. Set before the
+  /// first client; must not block; may be null.
   std::function<void(int64_t documents, int64_t bytes)> on_removed;
   /// Told when a document was put into an archive. Likewise.
   std::function<void(int64_t documents)> on_archived;

@@ -17,19 +17,19 @@ namespace mayfly {
 /// start-up the first look begins at the smallest date. Shared by all versions of an index's
 /// definition. Threads: any.
 ///
-/// `resume` and `next` are raised by the reaper *before* it takes the snapshot it works on and
-/// lowered by writers after their batch is visible. So an entry is either in the snapshot or lowers
-/// the marks: none is missed. While the reaper is at work they say nothing about what it has not
-/// removed yet; that is what `floor` is for, which it raises when it has finished: readers ask
-/// Earliest().
+/// The reaper raises `resume` and `next` *before* it takes its snapshot. Writers lower them after
+/// their batch is visible. So each entry is either in the snapshot or lowers the marks, and none is
+/// missed. While the reaper works, the two marks do not cover what it has not removed yet. `floor`
+/// does: the reaper raises it when it has finished, and readers call Earliest().
 struct ExpiryState {
   /// Below this date there is no entry left. Without it, the seek to the head of an index after a
   /// million deletes has to step over a million tombstones.
   std::atomic<int64_t> resume_millis{INT64_MIN};
   /// No entry is earlier than this date; INT64_MIN: not known, look; INT64_MAX: there is none.
   std::atomic<int64_t> next_millis{INT64_MIN};
-  /// The earliest date that the reaper left where it is and does not come back to by itself (a hold
-  /// covers the document); INT64_MAX: none. Not below resume_millis, but entries are there.
+  /// The earliest date that the reaper has skipped and does not visit again by itself, because a
+  /// hold covers the document; INT64_MAX: none. The entries still exist, although resume_millis may
+  /// be later.
   std::atomic<int64_t> left_millis{INT64_MAX};
   /// In ExpiryWaker's list: the reaper has not looked at next_millis since it was lowered.
   std::atomic<bool> noted{false};
@@ -141,8 +141,8 @@ struct ExpiryWaker {
   void Note(int64_t deadline) {
     if (deadline < wake_below.load(std::memory_order_acquire) && wake) wake();
   }
-  /// The states noted since the last call. They may have gone since with their index: whoever
-  /// follows a pointer must know from elsewhere that it lives, and clears `noted` before it reads
+  /// The states noted since the last call. An index and its state may be gone by now: follow a
+  /// pointer only if something else keeps the state alive, and clear `noted` before reading
   /// next_millis.
   std::vector<const ExpiryState*> TakeNoted() {
     std::lock_guard l(mutex_);

@@ -6,6 +6,8 @@
 /// What key_encoding.cc writes and key_decoding.cc reads. Grammar: key_encoding.cc.
 namespace mayfly::key {
 
+/// The first byte of an encoded value: its class. Their order is that of the types; the numbers
+/// have all bytes from kClassNegativeHuge to kClassPositiveHuge.
 enum Class : uint8_t {
   kClassMinKey = 0x0A,
   kClassUndefined = 0x10,
@@ -29,6 +31,7 @@ enum Class : uint8_t {
   kClassMaxKey = 0xF0,
 };
 
+/// What tells apart values of equal keys: the types of numbers, symbols, -0.0 and NaN.
 enum TypeBit : uint8_t {
   kBitDefault = 0,
   kBitSymbol = 1,

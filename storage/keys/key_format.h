@@ -27,7 +27,7 @@
 ///   key := index:be32 value…               val := varint(size of record_id) record_id type_bits   unique
 /// Keyspace::kExpiry (queues of per-document deadlines, one a collection: index id 0)
 ///   key := 0:be32 collection:be32 deadline:time64 record_id     val := empty
-/// Keyspace::kTombstones (storage/expiry/tombstone.h)
+/// Keyspace::kTombstones (storage/write/tombstone.h)
 ///   key := at:time64 collection:be32 value of `_id`
 ///   val := reason:u8 [index:be32 deadline:time64 if reason is an expiry] type_bits
 /// Keyspace::kCatalog

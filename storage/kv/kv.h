@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,11 +11,12 @@
 
 #include "protocol/error.h"
 
-/// The narrow seam to the ordered key-value store. Only storage/kv/rocks_*.cc know that it is
-/// RocksDB; tests put a faulty file layer or an in-memory fake under it.
+/// The narrow seam to the ordered key-value store. Only storage/kv/rocks_* know RocksDB; whoever
+/// opens a Storage says which store it gets (KvEngine). What every store promises is tested by
+/// tests/unit/storage/kv_contract_test.cc.
 namespace mayfly {
 
-/// One RocksDB column family each. DO NOT RENUMBER.
+/// Kept apart by the store, each in an order of its own. DO NOT RENUMBER.
 enum class Keyspace : uint8_t {
   kCatalog = 0,
   kRecords = 1,
@@ -33,21 +36,68 @@ class KvSnapshot {
 };
 using KvSnapshotPtr = std::shared_ptr<const KvSnapshot>;
 
-/// Bytes pinned in the store's cache: no copy is made. Valid until Reset, reuse or destruction.
-/// Reusable: Get into the same one again. Not thread-safe.
+/// A value that was read: bytes that the store keeps in place where it can, so that no copy is
+/// made. Valid until Reset, reuse or destruction. Reusable: Get into the same one again. Not
+/// thread-safe.
 class PinnedValue {
  public:
-  PinnedValue();
-  PinnedValue(PinnedValue&&) noexcept;
-  PinnedValue& operator=(PinnedValue&&) noexcept;
-  ~PinnedValue();
+  PinnedValue() = default;
+  PinnedValue(PinnedValue&& o) noexcept { TakeOver(o); }
+  PinnedValue& operator=(PinnedValue&& o) noexcept {
+    if (this != &o) TakeOver(o);
+    return *this;
+  }
+  ~PinnedValue() {
+    if (kind_ != nullptr) kind_->destroy(holder_);
+  }
   std::string_view view() const { return view_; }
-  void Reset();
+  void Reset() {
+    if (kind_ != nullptr) kind_->release(holder_);
+    view_ = {};
+  }
   void Assign(std::string_view bytes);  ///< holds a copy of these bytes instead
 
+  /// For stores. The object that keeps the bytes, made when it is first asked for; one of another
+  /// type goes. `T` is default-constructible and has Release() (keeps nothing any more),
+  /// TakeOver(T&) and View().
+  template <class T>
+  T& Holder() {
+    static_assert(sizeof(T) <= kHolderSize && alignof(T) <= kHolderAlign);
+    if (kind_ != &kKindOf<T>) [[unlikely]] {
+      if (kind_ != nullptr) kind_->destroy(holder_);
+      new (holder_) T;
+      kind_ = &kKindOf<T>;
+      view_ = {};
+    }
+    return *In<T>(holder_);
+  }
+  /// For stores: what the holder keeps is the value; its data() is not null, also of no bytes.
+  void Show(std::string_view bytes) { view_ = bytes; }
+
  private:
-  friend class RocksKv;
-  alignas(16) std::byte impl_[112];  // a PinnableSlice; size asserted in rocks_kv.cc
+  static constexpr size_t kHolderSize = 112, kHolderAlign = 16;
+  struct Kind {
+    void (*make)(std::byte*);
+    void (*destroy)(std::byte*);
+    void (*release)(std::byte*);
+    std::string_view (*take_over)(std::byte* to, std::byte* from);
+  };
+  template <class T>
+  static T* In(std::byte* p) {
+    return std::launder(reinterpret_cast<T*>(p));
+  }
+  template <class T>
+  static constexpr Kind kKindOf = {[](std::byte* p) { new (p) T; },
+                                   [](std::byte* p) { In<T>(p)->~T(); },
+                                   [](std::byte* p) { In<T>(p)->Release(); },
+                                   [](std::byte* to, std::byte* from) {
+                                     In<T>(to)->TakeOver(*In<T>(from));
+                                     return In<T>(to)->View();
+                                   }};
+  void TakeOver(PinnedValue& o);
+
+  alignas(kHolderAlign) std::byte holder_[kHolderSize];
+  const Kind* kind_ = nullptr;  ///< of what is in holder_; null: nothing
   std::string_view view_;
 };
 
@@ -133,9 +183,40 @@ class KvStore {
   virtual uint64_t ApproximateBytes(Keyspace ks, std::string_view begin, std::string_view end) = 0;
   virtual KvStats Stats(Keyspace ks) = 0;
   virtual uint64_t MemoryBytes() = 0;  ///< block cache and memtables now
+  /// Whether the store takes writes now; else the error that they are answered with. Never waits
+  /// for the disk.
+  virtual Result<void> WritesPossible() { return Ok(); }
   /// After a write error (full disk): tries to go on; Ok once writes are possible again. The store
   /// tries by itself, four times a second.
   virtual Result<void> Resume() = 0;
 };
+
+/// How to open a store.
+struct KvOptions {
+  std::string path;  ///< data directory; created if absent
+  uint64_t cache_bytes =
+      0;  ///< for cached blocks and what is not yet in files; 0: the store's choice
+  /// Severity 'I' 'W' 'E' and one line: background errors and recoveries. Any thread. May be null.
+  std::function<void(char severity, std::string_view message)> log;
+};
+
+/// A kind of store: opens one, and knows the files that it and its checkpoints consist of.
+/// Immutable; any thread.
+class KvEngine {
+ public:
+  virtual ~KvEngine() = default;
+  /// Opens or creates the store. Errors, each naming the directory or the file at fault: another
+  /// process has it open, it cannot be written, a file is corrupt or missing, keyspaces that this
+  /// version does not know.
+  virtual Result<std::unique_ptr<KvStore>> Open(KvOptions options) const = 0;
+  /// Whether a store has files of this name.
+  virtual bool IsStoreFile(std::string_view name) const = 0;
+  /// The file without which a directory is no store.
+  virtual std::string_view RootFile() const = 0;
+  /// What the root file in `directory` names that has to be there as well; empty: it cannot be
+  /// read, or names nothing.
+  virtual std::string FileNamedByRoot(const std::string& directory) const = 0;
+};
+using KvEnginePtr = std::shared_ptr<const KvEngine>;
 
 }  // namespace mayfly

@@ -7,12 +7,12 @@
 
 namespace mayfly {
 
-/// The system's files, for a process that may run out of descriptors. RocksDB takes a log that it
-/// cannot open for damage that only a restart mends. So some descriptors are kept: when there are
-/// no others, an open takes one of these, and once they become few, `few` is called, behind which
-/// the store refuses writes until Refill has got them back. The last of them are for logs and
-/// manifests alone. What finds none fails as on a full disk, from which RocksDB recovers. Threads:
-/// any.
+/// The system's files, for a process that may run out of descriptors. RocksDB treats a log that it
+/// cannot open as damage, which only a restart repairs. So this env keeps a reserve of descriptors.
+/// When no others are free, an open takes one from the reserve. When the reserve becomes small,
+/// `few` is called, and the store refuses writes until Refill has restored it. The last ones are
+/// for logs and manifests only. An open that gets none fails like an open on a full disk, from
+/// which RocksDB recovers. Threads: any.
 class DescriptorEnv {
  public:
   virtual ~DescriptorEnv() = default;

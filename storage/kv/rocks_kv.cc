@@ -19,7 +19,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -38,6 +40,9 @@ inline void DisablePerfCounters() {
   thread_local const bool done = (rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable), true);
   (void)done;
 }
+
+/// Batches from so many changes on are sorted (UnitApplier::Prepare).
+constexpr int kManyInOrder = 256;
 
 rocksdb::Slice S(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view V(const rocksdb::Slice& s) { return {s.data(), s.size()}; }
@@ -165,50 +170,23 @@ class Listener final : public rocksdb::EventListener {
 
 }  // namespace
 
-static_assert(sizeof(rocksdb::PinnableSlice) <= 112 && alignof(rocksdb::PinnableSlice) <= 16);
-
 namespace {
-rocksdb::PinnableSlice* SliceIn(std::byte* p) {
-  return std::launder(reinterpret_cast<rocksdb::PinnableSlice*>(p));
-}
+
+/// What a PinnedValue keeps of this store: a block of the cache, or a copy out of a memtable.
+struct RocksValue {
+  rocksdb::PinnableSlice slice;
+  void Release() { slice.Reset(); }
+  /// Not the move constructor: from a pinned slice it leaves the buffer pointer of the new one
+  /// unset, and the next Get or PinSelf would follow it.
+  void TakeOver(RocksValue& o) { slice = std::move(o.slice); }
+  std::string_view View() const { return slice.data() ? V(slice) : std::string_view("", 0); }
+};
+
 }  // namespace
-
-PinnedValue::PinnedValue() { new (impl_) rocksdb::PinnableSlice; }
-PinnedValue::PinnedValue(PinnedValue&& o) noexcept {
-  // Not the move constructor: from a pinned slice it leaves the buffer pointer of the new one
-  // unset, and the next Get or PinSelf would follow it.
-  new (impl_) rocksdb::PinnableSlice;
-  *SliceIn(impl_) = std::move(*SliceIn(o.impl_));
-  bool engaged = o.view_.data() != nullptr;
-  o.view_ = {};
-  // A value that was copied, not pinned, may live inside the object and has moved with it.
-  if (engaged) view_ = {SliceIn(impl_)->data(), SliceIn(impl_)->size()};
-}
-PinnedValue& PinnedValue::operator=(PinnedValue&& o) noexcept {
-  if (this == &o) return *this;
-  *SliceIn(impl_) = std::move(*SliceIn(o.impl_));
-  bool engaged = o.view_.data() != nullptr;
-  o.view_ = {};
-  view_ = engaged ? std::string_view(SliceIn(impl_)->data(), SliceIn(impl_)->size())
-                  : std::string_view();
-  return *this;
-}
-PinnedValue::~PinnedValue() { SliceIn(impl_)->~PinnableSlice(); }
-void PinnedValue::Reset() {
-  SliceIn(impl_)->Reset();
-  view_ = {};
-}
-
-void PinnedValue::Assign(std::string_view bytes) {
-  rocksdb::PinnableSlice* slice = SliceIn(impl_);
-  slice->Reset();
-  slice->PinSelf(S(bytes));
-  view_ = V(*slice);
-}
 
 class RocksKv final : public KvStore {
  public:
-  static Result<std::unique_ptr<KvStore>> Open(RocksKvOptions options);
+  static Result<std::unique_ptr<KvStore>> Open(KvOptions options, void* env);
   ~RocksKv() override;
 
   Result<bool> Get(Keyspace ks, std::string_view key, PinnedValue* out,
@@ -240,7 +218,7 @@ class RocksKv final : public KvStore {
   KvStats Stats(Keyspace ks) override;
   uint64_t MemoryBytes() override { return memory_.cache->GetUsage(); }
   Result<void> Resume() override;
-  Result<void> WritesPossible();
+  Result<void> WritesPossible() override;
 
  private:
   rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
@@ -333,17 +311,18 @@ Error RocksKv::OpenError(const std::string& path, const rocksdb::Status& s) {
   return e;
 }
 
-Result<std::unique_ptr<KvStore>> RocksKv::Open(RocksKvOptions options) {
+Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env) {
   MAYFLY_TRY(PrepareDirectory(options.path));
   if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
   auto kv = std::make_unique<RocksKv>();
   kv->path_ = options.path;
   kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
-  if (options.env == nullptr) {
+  if (env == nullptr) {
     kv->env_ = MakeDescriptorEnv([self = kv.get()] { self->RefuseForDescriptors(); });
-    options.env = kv->env_->env();
+    env = kv->env_->env();
   }
-  rocksdb::DBOptions db_options = MakeDbOptions(options, kv->memory_);
+  rocksdb::DBOptions db_options =
+      MakeDbOptions(options, static_cast<rocksdb::Env*>(env), kv->memory_);
   RocksKv* self = kv.get();
   db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {
     std::lock_guard l(self->recovery_mutex_);
@@ -419,7 +398,8 @@ Result<bool> RocksKv::Get(Keyspace ks, std::string_view key, PinnedValue* out,
                           const KvSnapshot* at) {
   DisablePerfCounters();
   static const rocksdb::ReadOptions kDefault;
-  rocksdb::PinnableSlice* slice = SliceIn(out->impl_);
+  RocksValue& value = out->Holder<RocksValue>();
+  rocksdb::PinnableSlice* slice = &value.slice;
   slice->Reset();
   rocksdb::Status s;
   if (at) {
@@ -430,10 +410,10 @@ Result<bool> RocksKv::Get(Keyspace ks, std::string_view key, PinnedValue* out,
     s = db_->Get(kDefault, Cf(ks), S(key), slice);
   }
   if (s.ok()) {
-    out->view_ = slice->data() ? V(*slice) : std::string_view("", 0);
+    out->Show(value.View());
     return true;
   }
-  out->view_ = {};
+  out->Show({});
   if (s.IsNotFound()) return false;
   return FromStorage(s);
 }
@@ -459,9 +439,9 @@ Result<void> RocksKv::MultiGet(Keyspace ks, std::span<const std::string_view> ke
   for (size_t i = 0; i < n; ++i) {
     out[i].Reset();
     if (statuses[i].ok()) {
-      *SliceIn(out[i].impl_) = std::move(values[i]);
-      const rocksdb::PinnableSlice& v = *SliceIn(out[i].impl_);
-      out[i].view_ = v.data() ? V(v) : std::string_view("", 0);
+      RocksValue& v = out[i].Holder<RocksValue>();
+      v.slice = std::move(values[i]);
+      out[i].Show(v.View());
     } else if (!statuses[i].IsNotFound()) {
       return FromStorage(statuses[i]);
     }
@@ -478,7 +458,10 @@ Result<void> RocksKv::Write(KvBatch& batch, bool sync) {
   }
   DisablePerfCounters();
   rocksdb::WriteOptions wo;
+  std::optional<ManyInOrder> many;
+  if (batch.Count() >= kManyInOrder) many.emplace();
   rocksdb::Status s = db_->Write(wo, &static_cast<RocksBatch&>(batch).raw());
+  many.reset();
   if (s.ok()) [[likely]] {
     // A reader steps one by one over what a range delete covers in the same memtable (17 ms for a
     // few hundred thousand entries); a flush leaves it all out. Begun here, not waited for.
@@ -690,13 +673,39 @@ void RocksKv::RecoveryLoop() {
   }
 }
 
-Result<std::unique_ptr<KvStore>> OpenRocksKv(RocksKvOptions options) {
-  return RocksKv::Open(std::move(options));
-}
+namespace {
 
-Result<void> WritesPossible(KvStore& store) {
-  auto* rocks = dynamic_cast<RocksKv*>(&store);
-  return rocks != nullptr ? rocks->WritesPossible() : Ok();
+class RocksEngine final : public KvEngine {
+ public:
+  explicit RocksEngine(void* env) : env_(env) {}
+  Result<std::unique_ptr<KvStore>> Open(KvOptions options) const override {
+    return RocksKv::Open(std::move(options), env_);
+  }
+  bool IsStoreFile(std::string_view name) const override {
+    return name == kCurrent || name == "IDENTITY" || name == "LOCK" ||
+           name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-") ||
+           name.starts_with("LOG") || name.ends_with(".sst") ||
+           (name.ends_with(".log") && name.find_first_not_of("0123456789") == name.size() - 4);
+  }
+  std::string_view RootFile() const override { return kCurrent; }
+  std::string FileNamedByRoot(const std::string& directory) const override {
+    std::ifstream in(directory + "/" + std::string(kCurrent));
+    std::string manifest;
+    std::getline(in, manifest);
+    return manifest;
+  }
+
+ private:
+  static constexpr std::string_view kCurrent = "CURRENT";
+  void* const env_;
+};
+
+}  // namespace
+
+KvEnginePtr MakeRocksEngine(void* env) { return std::make_shared<RocksEngine>(env); }
+
+Result<std::unique_ptr<KvStore>> OpenRocksKv(KvOptions options) {
+  return RocksKv::Open(std::move(options), nullptr);
 }
 
 }  // namespace mayfly

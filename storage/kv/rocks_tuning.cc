@@ -3,6 +3,7 @@
 #include <rocksdb/cache.h>
 #include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/slice_transform.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/table_properties_collectors.h>
 #include <rocksdb/write_buffer_manager.h>
@@ -58,6 +59,22 @@ constexpr int64_t kOtherStoreFiles = 64;
 int64_t TableDescriptors(int64_t limit) {
   return limit >= 4096 ? limit / 2 : std::max<int64_t>(limit / 4, 64);
 }
+
+thread_local int g_many_in_order = 0;
+
+/// Whose splice an entry of a memtable is put in with: that of its index or collection, where
+/// ManyInOrder says so.
+class HintPrefix final : public rocksdb::SliceTransform {
+ public:
+  const char* Name() const override { return "mayfly.HintPrefix"; }
+  rocksdb::Slice Transform(const rocksdb::Slice& key) const override { return {key.data(), kSize}; }
+  bool InDomain(const rocksdb::Slice& key) const override {
+    return g_many_in_order > 0 && key.size() >= kSize;
+  }
+
+ private:
+  static constexpr size_t kSize = 4;
+};
 
 int64_t TableFiles(const std::string& path) {
   int64_t n = 0;
@@ -115,6 +132,9 @@ uint64_t CgroupMemoryLimit() {
   return least;
 }
 
+ManyInOrder::ManyInOrder() { ++g_many_in_order; }
+ManyInOrder::~ManyInOrder() { --g_many_in_order; }
+
 int64_t StoreDescriptors(int64_t limit) { return TableDescriptors(limit) + kOtherStoreFiles; }
 
 uint64_t DefaultCacheBytes() { return std::max(MemoryLimit() / 4, 32 * kMiB); }
@@ -151,9 +171,10 @@ RocksMemory MakeRocksMemory(uint64_t cache_bytes, const std::string& path) {
   return m;
 }
 
-rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemory& memory) {
+rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
+                                 const RocksMemory& memory) {
   rocksdb::DBOptions o;
-  o.env = options.env ? static_cast<rocksdb::Env*>(options.env) : rocksdb::Env::Default();
+  o.env = env;
   o.create_if_missing = true;
   o.create_missing_column_families = true;
   o.paranoid_checks = true;
@@ -189,6 +210,8 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
       ks == Keyspace::kRecords || ks == Keyspace::kIndexes || ks == Keyspace::kTombstones;
   bool queue = ks == Keyspace::kExpiry || ks == Keyspace::kOplog;
 
+  if (ks != Keyspace::kCatalog)
+    o.memtable_insert_with_hint_prefix_extractor = std::make_shared<HintPrefix>();
   o.write_buffer_size = (ks == Keyspace::kCatalog ? 2 : 16) * kMiB;
   o.max_write_buffer_number = 4;
   o.max_write_buffer_size_to_maintain = 0;

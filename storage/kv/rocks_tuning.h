@@ -22,7 +22,18 @@ struct RocksMemory {
 /// `path`: the data directory, whose size decides whether metadata is pinned.
 RocksMemory MakeRocksMemory(uint64_t cache_bytes, const std::string& path);
 
-rocksdb::DBOptions MakeDbOptions(const RocksKvOptions& options, const RocksMemory& memory);
+/// While one lives, what this thread writes is in order of key and much: each entry is looked for
+/// from where the one before it of the same index or collection went, which costs a third. For
+/// others that would cost more.
+class ManyInOrder {
+ public:
+  ManyInOrder();
+  ~ManyInOrder();
+  ManyInOrder(const ManyInOrder&) = delete;
+};
+
+rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
+                                 const RocksMemory& memory);
 rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory);
 
 }  // namespace mayfly

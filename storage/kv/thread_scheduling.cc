@@ -31,10 +31,9 @@ void UseShortTimeSlices() {
   syscall(SYS_sched_setattr, 0, &a, 0);
 }
 
-void LetOthersGoFirst() {
-  constexpr int kNice = 10;
+void LetOthersGoFirst(int nice) {
   const auto thread = static_cast<id_t>(gettid());
-  if (getpriority(PRIO_PROCESS, thread) < kNice) setpriority(PRIO_PROCESS, thread, kNice);
+  if (getpriority(PRIO_PROCESS, thread) < nice) setpriority(PRIO_PROCESS, thread, nice);
 }
 
 }  // namespace mayfly

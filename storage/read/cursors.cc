@@ -1,7 +1,7 @@
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/kv/gap_iterator.h"
 #include "storage/read/record_source.h"
-#include "storage/storage_impl.h"
 
 namespace mayfly {
 namespace {
@@ -111,7 +111,7 @@ class RecordCursorImpl final : public RecordCursor {
   RecordCursorImpl(Storage::Impl& storage, CollectionInfoPtr coll, RecordScan scan)
       : coll_(std::move(coll)),
         walker_(storage, Keyspace::kRecords, std::move(scan.view), Options(*coll_, scan),
-                scan.backward, coll_->clustered ? &coll_->expiry->head : nullptr) {}
+                scan.backward, coll_->clustered() ? &coll_->expiry->head : nullptr) {}
 
   Result<bool> Next() override {
     MAYFLY_TRY(bool more, walker_.Next());
@@ -123,9 +123,8 @@ class RecordCursorImpl final : public RecordCursor {
     valid_ = true;
     // A capped collection's tail is followed from its last record, which the iterator has forgotten
     // at the end.
-    if (coll_->capped) last_key_.assign(walker_.key());
-    if (!DecodeRecord(walker_.value(), &doc_, &expire_at_))
-      return Error{ErrorCode::kInternalError, "damaged record in " + coll_->ns + ": run validate"};
+    if (coll_->capped()) last_key_.assign(walker_.key());
+    if (!DecodeRecord(walker_.value(), &doc_, &expire_at_)) return DamagedRecord(*coll_);
     return true;
   }
   std::string_view record_key() const override { return walker_.key(); }
@@ -204,11 +203,7 @@ class IndexCursorImpl final : public IndexCursor {
     o.max_skipped = scan.max_skipped;
     return o;
   }
-  Error Damaged() const {
-    return {ErrorCode::kInternalError, "damaged entry in index " + index_->name + " of " +
-                                           coll_->ns +
-                                           ": run validate, then drop and build it again"};
-  }
+  Error Damaged() const { return DamagedEntry(*coll_, *index_); }
   CollectionInfoPtr coll_;
   IndexInfoPtr index_;
   RangeWalker walker_;

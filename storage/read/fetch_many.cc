@@ -17,8 +17,7 @@ Result<void> RecordBatch::Fetch(Storage& storage, const CollectionInfo& coll,
     if (value.empty()) continue;
     Entry& e = entries_[i];
     e.found = true;
-    if (!DecodeRecord(value, &e.doc, &e.expire_at))
-      return Error{ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
+    if (!DecodeRecord(value, &e.doc, &e.expire_at)) return DamagedRecord(coll);
   }
   return Ok();
 }

@@ -3,7 +3,8 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/storage.h"
+#include "storage/core/open_storage.h"
+#include "storage/read/read_view.h"
 
 namespace mayfly {
 
@@ -23,7 +24,7 @@ class RecordBatch {
                      std::span<const std::string_view> record_keys, const ReadView& view);
   size_t size() const { return entries_.size(); }
   const Entry& operator[](size_t i) const { return entries_[i]; }
-  /// Lets go of the records.
+  /// Releases the records.
   void Reset();
 
  private:

@@ -1,29 +1,22 @@
 #include "storage/read/read_view.h"
 
-#include "storage/read/own_writes.h"
-#include "storage/storage.h"
-#include "storage/write/write_unit_impl.h"
+#include "storage/catalog/catalog.h"
+#include "storage/core/open_storage.h"
+#include "storage/read/overlay.h"
 
 namespace mayfly {
 
-ReadView ReadView::With(WriteUnit& unit) const {
-  ReadView v = *this;
-  v.own_ = unit.own_writes();
-  v.own_until_ = unit.impl().sequence;
-  return v;
-}
-
 Result<bool> ReadView::GetOwn(KvStore& kv, Keyspace ks, std::string_view key,
                               PinnedValue* out) const {
-  if (own_->closed()) return OwnWrites::ClosedError();
+  if (own_->closed()) return Overlay::ClosedError();
   std::string_view head, tail;
   switch (own_->Find(ks, key, own_until_, &head, &tail)) {
-    case OwnWrites::State::kUnknown:
+    case Overlay::State::kUnknown:
       return kv.Get(ks, key, out, snapshot_.get());
-    case OwnWrites::State::kAbsent:
+    case Overlay::State::kAbsent:
       out->Reset();
       return false;
-    case OwnWrites::State::kPresent:
+    case Overlay::State::kPresent:
       break;
   }
   if (head.empty()) {
@@ -58,7 +51,7 @@ std::unique_ptr<KvIterator> ReadView::Merge(std::unique_ptr<KvIterator> base, Ke
                                             std::string_view lower, std::string_view upper) const {
   if (own_ == nullptr) [[likely]]
     return base;
-  return NewOwnWritesIterator(std::move(base), own_, own_until_, ks, lower, upper);
+  return own_->Over(std::move(base), own_until_, ks, lower, upper);
 }
 
 Result<CollectionInfoPtr> ReadView::Find(Catalog& catalog, std::string_view db,
@@ -67,28 +60,14 @@ Result<CollectionInfoPtr> ReadView::Find(Catalog& catalog, std::string_view db,
   return catalog_->Find(db, collection);
 }
 
-uint64_t ReadView::OwnMultikey(const IndexInfo& index) const {
-  uint64_t bits = 0;
-  if (WriteUnit::Impl* u = own_->unit())
-    for (const auto& m : u->multikey)
-      if (m.index->id == index.id) bits |= m.bits;
-  return bits;
-}
+uint64_t ReadView::OwnMultikey(const IndexInfo& index) const { return own_->Multikey(index); }
 
 int64_t ReadView::OwnDocuments(const CollectionInfo& coll) const {
-  if (own_ == nullptr) return 0;
-  if (WriteUnit::Impl* u = own_->unit())
-    for (const TouchedCollection& t : u->collections)
-      if (t.id == coll.id) return t.documents;
-  return 0;
+  return own_ == nullptr ? 0 : own_->Documents(coll);
 }
 
 bool ReadView::OwnDeadlines(const CollectionInfo& coll) const {
-  if (own_ == nullptr) return false;
-  if (WriteUnit::Impl* u = own_->unit())
-    for (const auto& n : u->expiry_notes)
-      if (n.state == coll.document_expiry.get()) return true;
-  return false;
+  return own_ != nullptr && own_->Deadlines(coll);
 }
 
 std::shared_ptr<ReadPoint> ReadPoint::Take(Storage& storage, uint64_t ts) {

@@ -14,7 +14,7 @@ namespace mayfly {
 class Catalog;
 class CatalogMoment;
 class Operation;
-class OwnWrites;
+class Overlay;
 class ReadPoint;
 class Storage;
 class WriteUnit;
@@ -38,7 +38,7 @@ class ReadView {
   /// This view with what `unit` has changed up to now. What it changes later is not seen by the
   /// copy, so that a statement that writes does not meet its own writes. The unit need not outlive
   /// the view: reads then fail with InternalError 1.
-  ReadView With(WriteUnit& unit) const;
+  ReadView With(WriteUnit& unit) const;  // storage/write/own_writes.cc
 
   /// Null: now.
   const KvSnapshotPtr& snapshot() const { return snapshot_; }
@@ -49,8 +49,7 @@ class ReadView {
   /// What cursors keep to go on at the same point; null: each batch has its own.
   const std::shared_ptr<ReadPoint>& point() const { return point_; }
 
-  // --- the store: as KvStore's, with the own writes
-  // --------------------------------------------------
+  // --- the store: as KvStore's, with the own writes ----------------------------------------------
   Result<bool> Get(KvStore& kv, Keyspace ks, std::string_view key, PinnedValue* out) const {
     if (own_ == nullptr) [[likely]]
       return kv.Get(ks, key, out, snapshot_.get());
@@ -68,8 +67,7 @@ class ReadView {
   std::unique_ptr<KvIterator> Merge(std::unique_ptr<KvIterator> base, Keyspace ks,
                                     std::string_view lower, std::string_view upper) const;
 
-  // --- the catalog, and what it keeps in memory
-  // ----------------------------------------------------------
+  // --- the catalog, and what it keeps in memory --------------------------------------------------
   /// As Catalog::Find, of the view's moment. Errors: SnapshotUnavailable 246.
   Result<CollectionInfoPtr> Find(Catalog& catalog, std::string_view db,
                                  std::string_view collection) const;
@@ -92,21 +90,21 @@ class ReadView {
   KvSnapshotPtr snapshot_;
   std::shared_ptr<const CatalogMoment> catalog_;
   std::shared_ptr<ReadPoint> point_;
-  std::shared_ptr<OwnWrites> own_;
+  std::shared_ptr<Overlay> own_;
   uint32_t own_until_ = 0;  ///< what the unit numbered higher is not seen
 };
 using ReadViewPtr = std::shared_ptr<const ReadView>;
 
-/// A point in time that several operations read at, one after the other: the statements of a
-/// snapshot session, the batches of a cursor, later those of a transaction. What it shows is kept
-/// in the store until it is let go of, at the latest when the last holder goes. Threads: any.
+/// A point in time that several operations share: the statements of a snapshot session, the batches
+/// of a cursor, later the statements of a transaction. The store keeps what the point shows until
+/// the point is released, at the latest with its last holder. Threads: any.
 class ReadPoint : public std::enable_shared_from_this<ReadPoint> {
  public:
   /// Of now. `ts`: the set's time that it stands for; 0: none. The catalog is never newer than the
   /// store's part: what it names is there.
   static std::shared_ptr<ReadPoint> Take(Storage& storage, uint64_t ts);
   uint64_t ts() const { return ts_; }
-  /// Null once it was let go of.
+  /// Null once it was released.
   ReadViewPtr View();
   void LetGo();
   bool held() const;

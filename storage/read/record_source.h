@@ -2,8 +2,8 @@
 #include <memory>
 #include <string_view>
 
+#include "storage/core/open_storage.h"
 #include "storage/read/cursors.h"
-#include "storage/storage.h"
 
 namespace mayfly {
 

@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "protocol/seeded_hash.h"
 #include "protocol/value.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/expiry/expiry_policy.h"
@@ -13,8 +14,8 @@ namespace mayfly {
 
 const char* WhyNotTtlRule(const CollectionInfo& coll, const IndexInfo& index) {
   if (index.fields.size() != 1) return "the key has more than one field";
-  if (!index.fields[0].special.empty()) return "a special index type has no order of time";
-  if (coll.capped) return "the collection is capped";
+  if (!index.kind->in_value_order) return "a special index type has no order of time";
+  if (coll.capped()) return "the collection is capped";
   return nullptr;
 }
 
@@ -48,7 +49,7 @@ void Visibility::AddRules(const ExpiryPolicy& policy) {
     if (!earlier_ && state.Earliest() > SaturatingDeadline(now_.millis, -seconds)) return;
     if (policy.RuleActive(coll, index)) rules_.push_back({index, seconds});
   };
-  if (by_default && coll.clustered && coll.expire_after_seconds)
+  if (by_default && coll.clustered() && coll.expire_after_seconds)
     add(nullptr, *coll.expiry, *coll.expire_after_seconds);
   for (const IndexInfoPtr& i : coll.indexes) {
     if (!i->expire_after_seconds || i->state != IndexState::kReady) continue;
@@ -120,7 +121,7 @@ Result<int64_t> Visibility::CountVisible(Operation& op, const ReadView& given) c
 Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) const {
   // Each record once, whichever of its deadlines is past. Where there is one queue only, and every
   // record in it once, nothing need be remembered.
-  std::unordered_set<std::string> seen;
+  ClientStringSet seen;
   int64_t hidden = 0;
   Storage::Record record;
   auto count = [&](std::string_view record_key) -> Result<void> {

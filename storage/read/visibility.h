@@ -2,7 +2,11 @@
 #include <optional>
 #include <vector>
 
-#include "storage/storage.h"
+#include "storage/core/open_storage.h"
+#include "storage/expiry/delete_cause.h"
+#include "storage/expiry/expiry_policy.h"
+#include "storage/operation.h"
+#include "storage/read/read_view.h"
 
 namespace mayfly {
 

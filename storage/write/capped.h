@@ -5,11 +5,11 @@
 
 namespace mayfly {
 
-/// Locks and reads the oldest records of a capped collection that must go so that a document of
-/// `incoming_bytes` fits: number and BSON bytes both stay within the collection's limits. The unit
-/// then deletes them together with its insert, so nobody ever sees the collection above its limits.
-/// REQUIRES: the unit holds the collection's insert lock. Errors: BadValue 2 when the document
-/// alone is larger than the collection; WriteConflict 112.
+/// Locks and reads the oldest records of a capped collection that must be removed so that a
+/// document of `incoming_bytes` fits: number and BSON bytes both stay within the collection's
+/// limits. The unit deletes them together with its insert, so no reader ever sees the collection
+/// above its limits. REQUIRES: the unit holds the collection's insert lock. Errors: BadValue 2 when
+/// the document alone is larger than the collection; WriteConflict 112.
 Result<void> LockCappedVictims(WriteUnit& unit, const CollectionInfo& coll, uint32_t incoming_bytes,
                                std::vector<WriteUnit::Locked>* victims);
 

@@ -5,12 +5,11 @@
 
 namespace mayfly {
 
-/// What a unit that is staged on a thread others wait for may cost, in index keys (about a
-/// microsecond each, with its part of the commit); a unique one counts four times, because it is
-/// looked up.
+/// The most that a unit staged on an io thread may cost, in index keys (about a microsecond each,
+/// including the commit). A unique key counts four times, because it is looked up.
 inline constexpr int64_t kInlineKeys = 500;
-/// And bytes of a document times the fields of its collection's indexes: each of these fields is
-/// looked for in it.
+/// The most for bytes of a document times indexed fields of its collection: the document is
+/// searched for each field.
 inline constexpr uint64_t kInlineFieldBytes = 512 << 10;
 
 /// Before the first call of the unit: it does not wait for locks, and what it cannot do quickly

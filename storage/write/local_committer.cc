@@ -36,6 +36,9 @@ LocalCommitter::~LocalCommitter() {
 }
 
 void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
+  const size_t ops = unit.impl().OpCount();
+  const bool large = unit.SizeBytes() > kLargeUnit || ops > kLargeUnitOps;
+  if (large) unit.impl().SortForCommit();
   {
     std::unique_lock l(queue_mutex_);
     if (closed_) {
@@ -43,8 +46,7 @@ void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
       done(Error{ErrorCode::kInterruptedAtShutdown, "the storage is shutting down"});
       return;
     }
-    const size_t ops = unit.impl().OpCount();
-    if (unit.SizeBytes() > kLargeUnit || ops > kLargeUnitOps)
+    if (large)
       large_.push_back({std::move(unit), std::move(done), options.journal});
     else
       waiting_.Push(std::move(unit), std::move(done), options.journal, ops);

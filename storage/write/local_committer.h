@@ -9,14 +9,12 @@
 
 namespace mayfly {
 
-/// Commits to this node's store alone. Whoever comes first writes its own unit and those that
-/// arrive meanwhile as one batch: two threads that write to the store at once cost more than one.
-/// Large units (of many bytes or many changes), which take long to write and may have to wait for
-/// the store, are left to a thread
-/// of its own, one at a time between the small ones: a client's thread, perhaps the one that serves
-/// all connections, is not held by them. Another thread syncs the log to disk every
-/// `sync_interval_ms` after a write, and at once, for all that wait, when somebody asks for a
-/// journaled commit.
+/// Commits to this node's store only. The first thread that arrives writes its own unit, and the
+/// units that arrive meanwhile, as one batch, because two threads that write to the store at once
+/// cost more than one. Large units (in bytes or changes) take long and may have to wait for the
+/// store. The writer thread commits them, one at a time between the small ones, so that they do not
+/// hold a client's thread, perhaps the one that serves all connections. Another thread syncs the
+/// log to disk every `sync_interval_ms` after a write, and at once when a journaled commit waits.
 class LocalCommitter final : public Committer {
  public:
   LocalCommitter(Storage::Impl& storage, int sync_interval_ms);
@@ -46,10 +44,10 @@ class LocalCommitter final : public Committer {
     bool journal;
   };
   static constexpr int kWithoutEnd = -1;
-  /// Writes what is queued until nothing is; after `rounds` batches or some thousand changes, and
-  /// where only large units are left, the writer thread goes on, so that a client's thread does not
-  /// work for others without end. kWithoutEnd: this is the writer thread. REQUIRES: leading_ is
-  /// set, by this thread.
+  /// Writes the queued units until the queue is empty. After `rounds` batches or some thousand
+  /// changes, or when only large units are left, the writer thread continues, so that a client's
+  /// thread does not work for others without end. kWithoutEnd: this is the writer thread. REQUIRES:
+  /// this thread has set leading_.
   void Lead(int rounds);
   void WriterLoop();
   void WriteBatch(Queue& q);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "storage/catalog/catalog_format.h"
-#include "storage/storage_impl.h"
+#include "storage/core/storage_impl.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "storage/core/open_storage.h"
 #include "storage/keys/key_format.h"
-#include "storage/storage.h"
 #include "storage/write/log_format.h"
 
 namespace mayfly {

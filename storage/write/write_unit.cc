@@ -5,14 +5,28 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_check.h"
 #include "protocol/extended_json.h"
-#include "storage/expiry/archive.h"
-#include "storage/expiry/tombstone.h"
+#include "storage/write/archive.h"
 #include "storage/write/capped.h"
 #include "storage/write/document_diff.h"
+#include "storage/write/tombstone.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
 namespace {
+
+/// New keys of one document in all indexes of its collection together, but for those where it has
+/// one only: as many as there may be in one index. They are one commit, and nobody else's write
+/// goes on meanwhile.
+constexpr size_t kMaxNewKeys = 100'000;
+size_t ManyKeys(const KeySet& keys) { return keys.size() > 1 ? keys.size() : 0; }
+
+Error TooManyKeys(const CollectionInfo& coll, size_t keys) {
+  return {ErrorCode::kCannotBuildIndexKeys,
+          "a document has " + std::to_string(keys) + " new keys in the indexes of " + coll.ns +
+              ", more than the " + std::to_string(kMaxNewKeys) +
+              " there may be at once: keep long arrays out of indexes, have fewer indexes on them, "
+              "or keep the elements in documents of their own"};
+}
 
 /// Units come and go with every command; their buffers stay.
 class ImplPool {
@@ -126,10 +140,6 @@ void AppendShellValue(BsonValue v, std::string& out) {
   }
 }
 
-Error DamagedRecord(const CollectionInfo& coll) {
-  return {ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
-}
-
 /// Whether no field of the index can have changed: the top-level elements its paths start in are
 /// the same bytes.
 bool FieldsUnchanged(const IndexInfo& index, BsonView before, BsonView after) {
@@ -182,7 +192,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   u.record_key.clear();
   int64_t sequence = 0;
   std::vector<Locked> victims;
-  if (coll.capped) {
+  if (coll.capped()) {
     // One unit at a time adds to a capped collection: its order is the order of commits, and who
     // follows its tail never has a record appear behind it.
     u.record_key = IdPrefix(coll.id);
@@ -204,19 +214,23 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
       MAYFLY_TRY(bool gone, u.RemoveIfExpired(*this, coll, u.record_key, own));
       if (!gone)
         return DuplicateKeyError(
-            coll, coll.clustered ? std::string_view(coll.clustered_index_name) : "_id_",
+            coll, coll.clustered() ? std::string_view(coll.clustered_index_name) : "_id_",
             BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }),
             BuildBson([&](BsonBuilder& b) { b.Append("_id", id); }));
     }
   }
   std::string_view record_id = RecordIdOf(u.record_key);
   MAYFLY_TRY(u.BeginKeys(coll, doc.size()));
+  size_t new_keys = 0;
   for (size_t i = 0; i < coll.indexes.size(); ++i) {
     const IndexInfo& index = *coll.indexes[i];
     KeySet& keys = u.after[i];
     keys.Clear();
-    if (!IsMaintained(index)) continue;
+    if (!index.kind->maintained()) continue;
     MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
+    new_keys += ManyKeys(keys);
+    if (new_keys > kMaxNewKeys) [[unlikely]]
+      return TooManyKeys(coll, new_keys);
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(keys.size()));
     for (size_t k = 0; k < keys.size(); ++k) {
@@ -237,7 +251,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     if (keys.multikey()) u.StageMultikey(index, keys.multikey());
   }
   u.StageDeadlineChange(coll, u.record_key, std::nullopt, expire_at);
-  if (coll.clustered && id.IsDate())
+  if (coll.clustered() && id.IsDate())
     u.expiry_notes.push_back(
         {coll.expiry.get(), id.Date().millis,
          SaturatingDeadline(id.Date().millis,
@@ -343,16 +357,18 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   std::string_view record_id = RecordIdOf(current.record_key);
   const size_t n = coll.indexes.size();
   MAYFLY_TRY(u.BeginKeys(coll, current.doc.size() + next.size()));
+  size_t new_keys = 0;
   for (size_t i = 0; i < n; ++i) {
     const IndexInfo& index = *coll.indexes[i];
     u.before[i].Clear();
     u.after[i].Clear();
-    if (!IsMaintained(index)) continue;
+    if (!index.kind->maintained()) continue;
     if (!index.has_partial_filter && FieldsUnchanged(index, current.doc, next)) continue;
     // What cannot be indexed (it came before the index) has no entries to remove.
     (void)ExtractKeys(index, current.doc, &u.before[i]);
     MAYFLY_TRY(u.CheckShort());
     MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
+    new_keys += ManyKeys(u.after[i]);
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(u.after[i].size()));
     Result<void> unique = Ok();
@@ -364,6 +380,15 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
                                    record_id);
         });
     MAYFLY_TRY(std::move(unique));
+  }
+  if (new_keys > kMaxNewKeys) [[unlikely]] {
+    // Most of them may be there already.
+    new_keys = 0;
+    for (size_t i = 0; i < n; ++i)
+      if (ManyKeys(u.after[i]) > 0)
+        DiffKeys(
+            u.before[i], u.after[i], [](size_t) {}, [&](size_t) { ++new_keys; });
+    if (new_keys > kMaxNewKeys) return TooManyKeys(coll, new_keys);
   }
   MAYFLY_TRY(impl_->StageRemovals(coll, record_id));
 
@@ -413,7 +438,7 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
   for (size_t i = 0; i < n; ++i) {
     u.before[i].Clear();
     u.after[i].Clear();
-    if (IsMaintained(*coll.indexes[i]))
+    if (coll.indexes[i]->kind->maintained())
       (void)ExtractKeys(*coll.indexes[i], current.doc, &u.before[i]);
     MAYFLY_TRY(u.CheckShort());
   }
@@ -532,7 +557,7 @@ void WriteUnit::Impl::StageTombstone(const CollectionInfo& coll, std::string_vie
   index_key.clear();
   index_value.clear();
   AppendTombstoneKey(op->now, coll.id, index_key);
-  if (coll.capped)
+  if (coll.capped())
     EncodeKeyValue(id, false, index_key);
   else
     index_key.append(RecordIdOf(record_key));

@@ -10,33 +10,13 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "storage/catalog/catalog_types.h"
+#include "storage/expiry/delete_cause.h"
 #include "storage/kv/kv.h"
 #include "storage/operation.h"
 
 namespace mayfly {
 
 class Storage;
-
-/// Why a document goes. Carried to the log entry and the tombstone.
-enum class DeleteReason : uint8_t {
-  kDeleted = 0,
-  kExpiredTtlIndex = 1,
-  kExpiredDocument = 2,
-  kExpiredClustered = 3,
-  kCapped = 4
-};
-
-/// The reason with what a tombstone and a log entry say of it.
-struct DeleteCause {
-  DeleteCause() = default;
-  DeleteCause(DeleteReason r) : reason(r) {}  // NOLINT: a reason alone is a cause
-  DeleteReason reason = DeleteReason::kDeleted;
-  uint32_t index = 0;  ///< kExpiredTtlIndex: its id
-  Instant deadline{};  ///< of an expiry: since when it was due
-  bool expired() const {
-    return reason >= DeleteReason::kExpiredTtlIndex && reason <= DeleteReason::kExpiredClustered;
-  }
-};
 
 /// Everything one command (or one batch of it) changes: documents, index entries, counters, catalog
 /// rows and, on a replica set, log entries. It holds its locks, sees its own writes, and commits as
@@ -55,8 +35,7 @@ class WriteUnit {
   /// instead of waiting.
   void set_no_wait(bool on);
 
-  // --- documents; each call is atomic within the unit: on error it has changed nothing
-  // -------------------------------
+  // --- documents; each call is atomic within the unit: on error it has changed nothing -----------
 
   /// Adds the document with its index entries. `doc` must have an `_id` as first field and have
   /// passed validation, and must live until the unit is committed or destroyed (its bytes are not
@@ -97,7 +76,6 @@ class WriteUnit {
                                std::vector<Locked>* out, int* busy);
 
   // --- raw changes, for storage's own catalog and for the layers that keep state of their own
-  // -----------------------
   void Put(Keyspace ks, std::string_view key, std::string_view value);
   void Erase(Keyspace ks, std::string_view key);
   void EraseRange(Keyspace ks, std::string_view begin, std::string_view end);
@@ -108,8 +86,7 @@ class WriteUnit {
   /// happen there too follows from the rows (storage/write/log_apply.h).
   void OnCommit(std::function<void()> f);
 
-  // --- a unit of several statements: a transaction
-  // --------------------------------------------------------------------
+  // --- a unit of several statements: a transaction -----------------------------------------------
   /// From now on documents are copied into the unit, which may so outlive whoever gave them.
   void OwnDocuments();
   /// Goes on for another operation: its clock reading, its interrupts, its counts.

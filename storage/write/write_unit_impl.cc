@@ -33,8 +33,7 @@ void Arena::Reset() {
   used_ = 0;
 }
 
-// --- locks
-// --------------------------------------------------------------------------------
+// --- locks ---------------------------------------------------------------------------------------
 
 Result<void> WriteUnit::Impl::Lock(Keyspace ks, std::string_view key) {
   uint64_t hash = LockHash(ks, key);
@@ -134,8 +133,7 @@ void WriteUnit::Impl::ReleaseLocks() {
   }
 }
 
-// --- units that must be short
-// --------------------------------------------------------------------------------
+// --- units that must be short --------------------------------------------------------------------
 
 void KeepShort(WriteUnit& unit) {
   unit.set_no_wait(true);
@@ -165,8 +163,7 @@ Result<void> WriteUnit::Impl::BeginKeys(const CollectionInfo& coll, size_t bytes
   return fields * bytes <= kInlineFieldBytes ? Ok() : TooLong();
 }
 
-// --- staging
-// --------------------------------------------------------------------------------
+// --- staging -------------------------------------------------------------------------------------
 
 void WriteUnit::Impl::StagePut(Keyspace ks, std::string_view key, std::string_view head,
                                std::string_view tail, bool looked_up) {
@@ -242,8 +239,7 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
     if (own->head_size == kMaxRecordHeader) l.expire_at = LoadTime64(own->head_data + 1);
   } else {
     l.pinned = std::move(pinned);
-    if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at))
-      return Error{ErrorCode::kInternalError, "damaged record in " + coll.ns + ": run validate"};
+    if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at)) return DamagedRecord(coll);
   }
   // What marks do not know yet: a unit of several statements may have written it itself.
   const ReadView view = own_writes ? ReadView().With(unit) : ReadView();
@@ -289,9 +285,7 @@ Result<void> WriteUnit::Impl::CheckUnique(WriteUnit* unit, const CollectionInfo&
     if (found) {
       std::string_view owner_id, ignored;
       if (!DecodeUniqueIndexValue(own ? own->tail() : pinned.view(), &owner_id, &ignored))
-        return Error{ErrorCode::kInternalError, "damaged entry in index " + index.name + " of " +
-                                                    coll.ns +
-                                                    ": run validate, then drop and build it again"};
+        return DamagedEntry(coll, index);
       if (owner_id != record_id) {
         std::string owner(owner_id);
         pinned.Reset();
@@ -337,8 +331,7 @@ Result<void> WriteUnit::Impl::CheckUnique(WriteUnit* unit, const CollectionInfo&
   return DuplicateKeyError(coll, index.name, index.key, key_value);
 }
 
-// --- own writes
-// --------------------------------------------------------------------------------
+// --- own writes ----------------------------------------------------------------------------------
 
 WriteUnit::Impl::Slot* WriteUnit::Impl::FindSlot(uint32_t hash, size_t ks, std::string_view key) {
   size_t mask = slots.size() - 1;
@@ -430,7 +423,7 @@ void WriteUnit::Impl::Reset() {
   }
   owns_documents = false;
   op = nullptr;
-  no_wait = applied = keep_short = false;
+  no_wait = applied = keep_short = sorted = false;
   collections.clear();
   for (auto& list : ops) list.clear();
   changes.clear();
@@ -451,8 +444,18 @@ void WriteUnit::Impl::Reset() {
   pinned.Reset();
 }
 
-// --- committing
-// --------------------------------------------------------------------------------
+// --- committing ----------------------------------------------------------------------------------
+
+void WriteUnit::Impl::SortForCommit() {
+  if (!ranges.empty()) return;
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
+    // DocumentChange::effect counts records.
+    if (ks == static_cast<size_t>(Keyspace::kRecords) || ops[ks].size() < kSortFrom) continue;
+    std::stable_sort(ops[ks].begin(), ops[ks].end(),
+                     [](const StagedOp& a, const StagedOp& b) { return a.key() < b.key(); });
+  }
+  sorted = true;
+}
 
 void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
   counts_.clear();
@@ -479,7 +482,8 @@ void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
     };
     for (WriteUnit& u : units) {
       const auto& ops = u.impl().ops[ks];
-      if (ops.size() < kSortFrom || !u.impl().ranges.empty()) {
+      if (ops.size() < kSortFrom || !u.impl().ranges.empty() ||
+          (u.impl().sorted && keyspace != Keyspace::kRecords)) {
         for (const StagedOp& o : ops) add(o);
         continue;
       }

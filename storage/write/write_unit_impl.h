@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "storage/catalog/index_keys.h"
+#include "storage/core/lock_table.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/read/own_writes.h"
-#include "storage/storage_impl.h"
-#include "storage/write/lock_table.h"
+#include "storage/write/own_writes.h"
 #include "storage/write/write_unit.h"
 
 namespace mayfly {
@@ -145,8 +145,7 @@ struct WriteUnit::Impl {
   /// The document as the unit keeps it.
   BsonView Keep(BsonView doc) { return owns_documents ? BsonView(arena.Copy(doc.bytes())) : doc; }
 
-  // --- locks
-  // --------------------------------------------------------------------------------
+  // --- locks -------------------------------------------------------------------------------------
   /// Locks one key for the life of the unit. Errors: WriteConflict 112.
   Result<void> Lock(Keyspace ks, std::string_view key);
   /// Without waiting; false when another unit has it.
@@ -162,8 +161,7 @@ struct WriteUnit::Impl {
   Result<void> TouchExclusiveId(uint32_t collection, int64_t timeout_us);
   void ReleaseLocks();
 
-  // --- staging
-  // --------------------------------------------------------------------------------
+  // --- staging -----------------------------------------------------------------------------------
   /// `tail` is not copied; key and head are.
   void StagePut(Keyspace ks, std::string_view key, std::string_view head, std::string_view tail,
                 bool looked_up);
@@ -223,8 +221,7 @@ struct WriteUnit::Impl {
                            std::string_view values, std::string_view bits,
                            std::string_view record_id);
 
-  // --- own writes
-  // --------------------------------------------------------------------------------
+  // --- own writes --------------------------------------------------------------------------------
   enum class Own : uint8_t { kUnknown, kAbsent, kPresent };  ///< kUnknown: ask the store
   /// `deep`: also among index entries that are not unique (searches them all).
   Own FindOwn(Keyspace ks, std::string_view key, const StagedOp** found, bool deep = false);
@@ -240,6 +237,10 @@ struct WriteUnit::Impl {
     for (const auto& list : ops) n += list.size();
     return n;
   }
+  /// Puts what is staged in order of key, keyspace by keyspace but for records: before the commit,
+  /// on the thread of who commits, so that others do not wait for it. Nothing may be staged or
+  /// looked up afterwards.
+  void SortForCommit();
   void Reset();
 
   // Finds staged operations by key; filled when the first look-up comes, so that a unit of one
@@ -259,6 +260,7 @@ struct WriteUnit::Impl {
   std::string record_key, index_key, index_value;
   std::vector<KeySet> before, after;
   PinnedValue pinned;
+  bool sorted = false;   ///< SortForCommit
   bool applied = false;  ///< a committer has made it permanent
 };
 

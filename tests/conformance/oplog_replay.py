@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""What a set's oplog says is enough to make its data again: every entry of it, sent to another server with applyOps as restoring tools do.
+"""What a set's oplog says is enough to make its data again: every entry of it, sent to another server with applyOps as
+restoring tools do.
 
-A set of one member gets random writes of every kind, changes of collections and indexes, and what expires; a standalone then gets the entries, in
-lists of random length, and must have the same collections, indexes and documents. So must it after the last half of the list once more, because a
-dump holds data that is newer than the begin of its oplog. The last line says "N passed, N failed".
+A set of one member gets random writes of every kind, changes of collections and indexes, and what expires; a standalone
+then gets the entries, in lists of random length, and must have the same collections, indexes and documents. So must it
+after the last half of the list once more, because a dump holds data that is newer than the begin of its oplog. The last
+line says "N passed, N failed".
 """
+
 import argparse, datetime, random, sys, time
 from pathlib import Path
 
@@ -42,17 +45,48 @@ def write(r, c):
     if kind < 2:
         c.replace_one(one, doc, upsert=True)
     elif kind < 5:
-        c.update_one(one, {"$set": {r.choice(["a", "b", "n.x", "n.y.z", "l"]): value(r)}, "$unset": {r.choice("cdef"): 1}, "$inc": {"count": 1}}, upsert=True)
+        c.update_one(
+            one,
+            {
+                "$set": {r.choice(["a", "b", "n.x", "n.y.z", "l"]): value(r)},
+                "$unset": {r.choice("cdef"): 1},
+                "$inc": {"count": 1},
+            },
+            upsert=True,
+        )
     elif kind == 5:
-        c.update_one(one, [{"$set": {"l": {"$concatArrays": [{"$cond": [{"$isArray": "$l"}, "$l", []]}, [r.randrange(9), {"k": r.randrange(9)}]]}, "n.x": "$count"}}])
+        c.update_one(
+            one,
+            [
+                {
+                    "$set": {
+                        "l": {
+                            "$concatArrays": [
+                                {"$cond": [{"$isArray": "$l"}, "$l", []]},
+                                [r.randrange(9), {"k": r.randrange(9)}],
+                            ]
+                        },
+                        "n.x": "$count",
+                    }
+                }
+            ],
+        )
     elif kind == 6:
-        c.update_many({"l.k": {"$exists": True}}, {"$set": {"l.$[e].k": r.randrange(9)}, "$push": {"p": {"$each": [1, 2], "$slice": -3}}},
-                      array_filters=[{"e.k": {"$exists": True}}])
+        c.update_many(
+            {"l.k": {"$exists": True}},
+            {"$set": {"l.$[e].k": r.randrange(9)}, "$push": {"p": {"$each": [1, 2], "$slice": -3}}},
+            array_filters=[{"e.k": {"$exists": True}}],
+        )
     elif kind == 7:
         c.delete_one(one)
     else:
-        c.bulk_write([pymongo.UpdateOne(one, {"$rename": {"a": "b"}}), pymongo.DeleteOne({"_id": r.randrange(60)}),
-                      pymongo.UpdateOne({"_id": r.randrange(60)}, {"$pop": {"l": -1}})])
+        c.bulk_write(
+            [
+                pymongo.UpdateOne(one, {"$rename": {"a": "b"}}),
+                pymongo.DeleteOne({"_id": r.randrange(60)}),
+                pymongo.UpdateOne({"_id": r.randrange(60)}, {"$pop": {"l": -1}}),
+            ]
+        )
 
 
 def contents(client):
@@ -60,7 +94,11 @@ def contents(client):
     db, out = client[DB], {}
     for info in db.list_collections():
         name = info["name"]
-        indexes = sorted((i.to_dict() for i in db[name].list_indexes()), key=lambda i: i["name"]) if info["type"] == "collection" else []
+        indexes = (
+            sorted((i.to_dict() for i in db[name].list_indexes()), key=lambda i: i["name"])
+            if info["type"] == "collection"
+            else []
+        )
         # A field's place in a document may change where an entry is applied a second time.
         out[name] = (info["type"], info["options"], indexes, [sorted_fields(d) for d in db[name].find().sort("_id")])
     return out
@@ -80,7 +118,11 @@ def make_history(client, r, writes):
         except (OperationFailure, BulkWriteError):
             pass  # a path through a number, for one: it changed nothing
         if i == writes // 4:
-            db.create_collection("clustered", clusteredIndex={"key": {"_id": 1}, "unique": True, "name": "by id"}, expireAfterSeconds=3600)
+            db.create_collection(
+                "clustered",
+                clusteredIndex={"key": {"_id": 1}, "unique": True, "name": "by id"},
+                expireAfterSeconds=3600,
+            )
             db.create_collection("capped", capped=True, size=4096, max=5)
             db.create_collection("checked", validator={"a": {"$type": "int"}}, validationLevel="moderate")
             db.create_collection("view", viewOn="c", pipeline=[{"$match": {"count": {"$gt": 1}}}])
@@ -90,10 +132,18 @@ def make_history(client, r, writes):
             db.create_collection("sessions").create_index("at", expireAfterSeconds=60, name="at", expireReads="exact")
             db.checked.insert_many([{"_id": i, "a": i} for i in range(3)])
             db.capped.insert_many([{"_id": i} for i in range(9)])
-            db.sessions.insert_many([{"_id": i, "at": OLD if i % 2 else datetime.datetime(2100, 1, 1)} for i in range(400)])
+            db.sessions.insert_many(
+                [{"_id": i, "at": OLD if i % 2 else datetime.datetime(2100, 1, 1)} for i in range(400)]
+            )
         if i == writes // 2:
-            until("what is due to go", lambda: client.local["oplog.rs"].count_documents({"$or": [{"op": "d", "ns": f"{DB}.sessions"},
-                  {"o.applyOps.ns": f"{DB}.sessions"}]}) > 0 and db.sessions.count_documents({}) == 200)
+            until(
+                "what is due to go",
+                lambda: client.local["oplog.rs"].count_documents(
+                    {"$or": [{"op": "d", "ns": f"{DB}.sessions"}, {"o.applyOps.ns": f"{DB}.sessions"}]}
+                )
+                > 0
+                and db.sessions.count_documents({}) == 200,
+            )
             db.command("collMod", "sessions", index={"name": "at", "expireAfterSeconds": 7200})
             db.command("collMod", "checked", validator={"a": {"$type": "number"}})
             db.command("collMod", "clustered", expireAfterSeconds=7200)
@@ -107,8 +157,8 @@ def replay(client, entries, r):
     at = 0
     while at < len(entries):
         n = r.randrange(1, 40)
-        reply = client.admin.command("applyOps", entries[at:at + n])
-        assert all(reply["results"]) and reply["applied"] == len(entries[at:at + n]), reply
+        reply = client.admin.command("applyOps", entries[at : at + n])
+        assert all(reply["results"]) and reply["applied"] == len(entries[at : at + n]), reply
         at += n
 
 
@@ -123,7 +173,11 @@ def main():
     try:
         with pymongo.MongoClient(source.uri) as s, pymongo.MongoClient(target.uri) as t:
             make_history(s, r, a.writes)
-            entries = list(s.local["oplog.rs"].find({"$or": [{"ns": {"$regex": f"^{DB}\\."}}, {"o.applyOps.ns": {"$regex": f"^{DB}\\."}}]}).sort("$natural", 1))
+            entries = list(
+                s.local["oplog.rs"]
+                .find({"$or": [{"ns": {"$regex": f"^{DB}\\."}}, {"o.applyOps.ns": {"$regex": f"^{DB}\\."}}]})
+                .sort("$natural", 1)
+            )
             # The UUIDs are the source's: restoring tools leave them out.
             for e in entries:
                 for op in [e, *e["o"].get("applyOps", [])]:
@@ -134,8 +188,13 @@ def main():
             got = contents(t)
             check(sorted(got) == sorted(wanted), f"collections {sorted(got)}")
             for name in wanted:
-                check(got.get(name) == wanted[name], f"{name}: {len(wanted[name][3])} documents, {len(wanted[name][2])} indexes")
-            replay(t, [e for e in entries[len(entries) // 2:] if e["op"] != "c" and e["ns"] in (f"{DB}.c", f"{DB}.d")], r)
+                check(
+                    got.get(name) == wanted[name],
+                    f"{name}: {len(wanted[name][3])} documents, {len(wanted[name][2])} indexes",
+                )
+            replay(
+                t, [e for e in entries[len(entries) // 2 :] if e["op"] != "c" and e["ns"] in (f"{DB}.c", f"{DB}.d")], r
+            )
             got = contents(t)
             for name in ("c", "d"):
                 check(got[name] == wanted[name], f"{name} after the last half once more")

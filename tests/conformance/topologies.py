@@ -1,8 +1,9 @@
 """Servers for tests: a standalone, or a replica set of one or three members on free ports of this machine.
 
-Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…: runs COMMAND with MONGODB_URI set against such servers; they must
-also stop cleanly.
+Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…: runs COMMAND with MONGODB_URI set against
+such servers; they must also stop cleanly.
 """
+
 import os, socket, subprocess, sys, time
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def free_port():
 class ReplicaSet(Single):
     def __init__(self, members):
         # Others must know a member's port, also before it is there again.
-        self.members = [Server(BINARY, (*TEST_COMMANDS, "--replSet", "rs0", "--port", str(free_port()))) for _ in range(members)]
+        self.members = [
+            Server(BINARY, (*TEST_COMMANDS, "--replSet", "rs0", "--port", str(free_port()))) for _ in range(members)
+        ]
         try:
             self.initiate()
         except BaseException:
@@ -52,8 +55,15 @@ class ReplicaSet(Single):
         self.uri = "mongodb://" + ",".join(f"127.0.0.1:{m.port}" for m in self.members) + "/?replicaSet=rs0"
 
     def initiate(self):
-        reply = self.members[0].client.command("admin", {"replSetInitiate": {
-            "_id": "rs0", "members": [{"_id": i, "host": f"127.0.0.1:{m.port}"} for i, m in enumerate(self.members)]}})
+        reply = self.members[0].client.command(
+            "admin",
+            {
+                "replSetInitiate": {
+                    "_id": "rs0",
+                    "members": [{"_id": i, "host": f"127.0.0.1:{m.port}"} for i, m in enumerate(self.members)],
+                }
+            },
+        )
         if reply.get("ok") != 1:
             raise AssertionError(f"replSetInitiate: {reply}")
         until("a primary", self.primary)
@@ -76,7 +86,9 @@ class ReplicaSet(Single):
         """A killed member again, on its port and directory."""
         member.proc, port = launch(BINARY, member.proc.args[1:], f"{member.dir}/out.log")
         if port is None:
-            raise AssertionError("the server did not start:\n" + open(f"{member.dir}/out.log", errors="replace").read()[-4000:])
+            raise AssertionError(
+                "the server did not start:\n" + open(f"{member.dir}/out.log", errors="replace").read()[-4000:]
+            )
         member.client = Client("127.0.0.1", port)
 
     def primary(self):

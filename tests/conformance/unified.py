@@ -4,12 +4,15 @@
   tests/conformance/unified.py [--uri URI | --topology single|replicaset|replicaset3] [--all] [-v] [FILE_OR_FOLDER …]
 
 Without --uri it starts mayflyd itself (build/release/mayflyd or $MAYFLYD). Files come from $MAYFLY_CONFORMANCE, by
-default from where `scripts/test conformance` has put those of PyMongo's source distribution; without them the run fails.
+default from where `scripts/test conformance` has put those of PyMongo's source distribution; without them the run
+fails.
 
-A test is skipped only when its `runOnRequirements` do not fit the server, or when pymongo has no call for an operation (counted by
-operation). Tests that are known to fail stand in known_failures.txt with their reason (`suite/file: description = reason`, * as wildcard);
-one that passes although it is listed is an error (unless its reason begins with "sometimes"). The last line is "N passed, N failed".
+A test is skipped only when its `runOnRequirements` do not fit the server, or when pymongo has no call for an operation
+(counted by operation). Tests that are known to fail stand in known_failures.txt with their reason (`suite/file:
+description = reason`, * as wildcard); one that passes although it is listed is an error (unless its reason begins with
+"sometimes"). The last line is "N passed, N failed".
 """
+
 import argparse, collections, fnmatch, hashlib, json, os, re, signal, sys, time, traceback
 from pathlib import Path
 
@@ -19,7 +22,7 @@ import pymongo
 from bson import json_util
 from bson.codec_options import CodecOptions
 from pymongo import monitoring
-from pymongo.errors import (BulkWriteError, ClientBulkWriteException, ConnectionFailure, OperationFailure, PyMongoError)
+from pymongo.errors import BulkWriteError, ClientBulkWriteException, ConnectionFailure, OperationFailure, PyMongoError
 from pymongo.read_preferences import ReadPreference
 from pymongo.server_api import ServerApi
 from pymongo.write_concern import WriteConcern
@@ -30,11 +33,35 @@ from unified_match import UNSET, Matcher, Mismatch
 from unified_operations import NoApi, Operations, bulk_details, bulk_model, concerns, plain, snake
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = ["crud", "retryable-reads", "retryable-writes", "sessions", "causal-consistency", "read-write-concern", "collection-management",
-          "index-management", "run-command", "versioned-api", "gridfs", "transactions", "transactions-convenient-api", "change-streams"]
+SUITES = [
+    "crud",
+    "retryable-reads",
+    "retryable-writes",
+    "sessions",
+    "causal-consistency",
+    "read-write-concern",
+    "collection-management",
+    "index-management",
+    "run-command",
+    "versioned-api",
+    "gridfs",
+    "transactions",
+    "transactions-convenient-api",
+    "change-streams",
+]
 # Not required yet: tried with --all, listed otherwise.
 LATER = {"transactions", "transactions-convenient-api"}
-SECRET = {"authenticate", "saslStart", "saslContinue", "getnonce", "createUser", "updateUser", "copydbgetnonce", "copydbsaslstart", "copydb"}
+SECRET = {
+    "authenticate",
+    "saslStart",
+    "saslContinue",
+    "getnonce",
+    "createUser",
+    "updateUser",
+    "copydbgetnonce",
+    "copydbsaslstart",
+    "copydb",
+}
 HELLO = {"hello", "ismaster", "isMaster"}
 JSON = json_util.JSONOptions(json_mode=json_util.JSONMode.RELAXED, tz_aware=False)
 STEP_SECONDS = 60  # what one test may take
@@ -59,8 +86,8 @@ class Listener(monitoring.CommandListener, monitoring.ConnectionPoolListener):
 
     def __init__(self, observe, ignore, sensitive):
         self.observe, self.ignore, self.sensitive = set(observe), set(ignore) | {"configureFailPoint"}, sensitive
-        self.events = []       # (event type, event)
-        self.commands = []     # every command sent, for the lsid checks
+        self.events = []  # (event type, event)
+        self.commands = []  # every command sent, for the lsid checks
         self.checked_out = 0
 
     def add(self, kind, event):
@@ -88,15 +115,32 @@ class Listener(monitoring.CommandListener, monitoring.ConnectionPoolListener):
         if self.wanted(event, event.failure):
             self.add("commandFailedEvent", event)
 
-    def pool_created(self, event): self.add("poolCreatedEvent", event)
-    def pool_ready(self, event): self.add("poolReadyEvent", event)
-    def pool_cleared(self, event): self.add("poolClearedEvent", event)
-    def pool_closed(self, event): self.add("poolClosedEvent", event)
-    def connection_created(self, event): self.add("connectionCreatedEvent", event)
-    def connection_ready(self, event): self.add("connectionReadyEvent", event)
-    def connection_closed(self, event): self.add("connectionClosedEvent", event)
-    def connection_check_out_started(self, event): self.add("connectionCheckOutStartedEvent", event)
-    def connection_check_out_failed(self, event): self.add("connectionCheckOutFailedEvent", event)
+    def pool_created(self, event):
+        self.add("poolCreatedEvent", event)
+
+    def pool_ready(self, event):
+        self.add("poolReadyEvent", event)
+
+    def pool_cleared(self, event):
+        self.add("poolClearedEvent", event)
+
+    def pool_closed(self, event):
+        self.add("poolClosedEvent", event)
+
+    def connection_created(self, event):
+        self.add("connectionCreatedEvent", event)
+
+    def connection_ready(self, event):
+        self.add("connectionReadyEvent", event)
+
+    def connection_closed(self, event):
+        self.add("connectionClosedEvent", event)
+
+    def connection_check_out_started(self, event):
+        self.add("connectionCheckOutStartedEvent", event)
+
+    def connection_check_out_failed(self, event):
+        self.add("connectionCheckOutFailedEvent", event)
 
     def connection_checked_out(self, event):
         self.checked_out += 1
@@ -133,6 +177,7 @@ class Entities:
     def unknown(kind):
         def f(_):
             raise NoApi(f"entity {kind}")
+
         return f
 
     def create_client(self, e):
@@ -140,10 +185,16 @@ class Entities:
         for concern in ("readPreferenceTags", "srvMaxHosts"):
             if concern in options:
                 raise NoApi(f"uriOptions.{concern}")
-        listener = Listener(e.get("observeEvents", []), e.get("ignoreCommandMonitoringEvents", []), e.get("observeSensitiveCommands", False))
+        listener = Listener(
+            e.get("observeEvents", []),
+            e.get("ignoreCommandMonitoringEvents", []),
+            e.get("observeSensitiveCommands", False),
+        )
         if "serverApi" in e:
             api = e["serverApi"]
-            options["server_api"] = ServerApi(api["version"], strict=api.get("strict"), deprecation_errors=api.get("deprecationErrors"))
+            options["server_api"] = ServerApi(
+                api["version"], strict=api.get("strict"), deprecation_errors=api.get("deprecationErrors")
+            )
         options.setdefault("heartbeatFrequencyMS", 100)
         options.setdefault("serverSelectionTimeoutMS", 15000)
         client = pymongo.MongoClient(self.uri, event_listeners=[listener], **options)
@@ -152,10 +203,15 @@ class Entities:
         self.put(e["id"], client)
 
     def create_database(self, e):
-        self.put(e["id"], self.get(e["client"]).get_database(e["databaseName"], **concerns(e.get("databaseOptions", {}))))
+        self.put(
+            e["id"], self.get(e["client"]).get_database(e["databaseName"], **concerns(e.get("databaseOptions", {})))
+        )
 
     def create_collection(self, e):
-        self.put(e["id"], self.get(e["database"]).get_collection(e["collectionName"], **concerns(e.get("collectionOptions", {}))))
+        self.put(
+            e["id"],
+            self.get(e["database"]).get_collection(e["collectionName"], **concerns(e.get("collectionOptions", {}))),
+        )
 
     def create_session(self, e):
         options = {}
@@ -230,7 +286,10 @@ class Runner(Operations):
     def check_outcome(self):
         for d in self.test.get("outcome", []):
             coll = self.env.client[d["databaseName"]].get_collection(
-                d["collectionName"], read_preference=ReadPreference.PRIMARY, read_concern=pymongo.read_concern.ReadConcern("local"))
+                d["collectionName"],
+                read_preference=ReadPreference.PRIMARY,
+                read_concern=pymongo.read_concern.ReadConcern("local"),
+            )
             got = list(coll.find({}, sort=[("_id", 1)]))
             if len(got) != len(d["documents"]):
                 raise Mismatch(f"outcome of {d['collectionName']}: expected {d['documents']}, got {got}")
@@ -253,7 +312,11 @@ class Runner(Operations):
         target = self.entities.get(op["object"])
         error = result = None
         try:
-            result = self.run(name, target, self.arguments(args)) if name != "withTransaction" else self.with_transaction(target, dict(args))
+            result = (
+                self.run(name, target, self.arguments(args))
+                if name != "withTransaction"
+                else self.with_transaction(target, dict(args))
+            )
         except (PyMongoError, gridfs.errors.GridFSError, bson.errors.BSONError, ValueError, TypeError) as e:
             error = e
         if op.get("ignoreResultAndError"):
@@ -265,7 +328,9 @@ class Runner(Operations):
         if error is not None:
             raise error
         if "expectResult" in op:
-            self.matcher.match(op["expectResult"], UNSET if result is None and self.is_unset(op["expectResult"]) else result)
+            self.matcher.match(
+                op["expectResult"], UNSET if result is None and self.is_unset(op["expectResult"]) else result
+            )
         if "saveResultAsEntity" in op:
             self.entities.put(op["saveResultAsEntity"], result)
 
@@ -279,6 +344,7 @@ class Runner(Operations):
         def callback(_):
             for step in steps:
                 self.operation(step)
+
         return session.with_transaction(callback, **concerns(args))
 
     def run(self, name, target, args):
@@ -293,7 +359,9 @@ class Runner(Operations):
             server = False
         else:
             server = isinstance(error, OperationFailure) or (
-                isinstance(error, ClientBulkWriteException) and (error.error is None or isinstance(error.error, OperationFailure)))
+                isinstance(error, ClientBulkWriteException)
+                and (error.error is None or isinstance(error.error, OperationFailure))
+            )
         if isinstance(error, ClientBulkWriteException) and isinstance(error.error, ConnectionFailure):
             server = False
         inner = error
@@ -311,7 +379,11 @@ class Runner(Operations):
         if "errorCode" in want and want["errorCode"] != (first.get("code") or getattr(inner, "code", None)):
             raise Mismatch(f"{name}: expected code {want['errorCode']}, got {error!r}")
         if "errorCodeName" in want:
-            got = first.get("codeName") or details.get("codeName") or (details.get("writeConcernError") or {}).get("codeName")
+            got = (
+                first.get("codeName")
+                or details.get("codeName")
+                or (details.get("writeConcernError") or {}).get("codeName")
+            )
             if want["errorCodeName"] != got:
                 raise Mismatch(f"{name}: expected code name {want['errorCodeName']}, got {got}: {error!r}")
         for label in want.get("errorLabelsContain", []):
@@ -321,7 +393,9 @@ class Runner(Operations):
             if inner.has_error_label(label):
                 raise Mismatch(f"{name}: has label {label}: {error!r}")
         if "errorResponse" in want:
-            self.matcher.match(want["errorResponse"], first if isinstance(error, BulkWriteError) else details, f"{name} errorResponse")
+            self.matcher.match(
+                want["errorResponse"], first if isinstance(error, BulkWriteError) else details, f"{name} errorResponse"
+            )
         if "writeErrors" in want:
             got = {str(e["idx"] if "idx" in e else e["index"]): e for e in error.write_errors}
             if set(got) != set(want["writeErrors"]):
@@ -367,7 +441,12 @@ class Runner(Operations):
             if (a == b) != name.startswith("assertSame"):
                 raise Mismatch(f"{name}: {a} {b}")
         elif name == "assertSessionTransactionState":
-            state = self.entities.get(args["session"])._transaction.state.name.lower().replace("_progress", " progress").replace("in progress", "in_progress")
+            state = (
+                self.entities.get(args["session"])
+                ._transaction.state.name.lower()
+                .replace("_progress", " progress")
+                .replace("in progress", "in_progress")
+            )
             if state != args["state"] and state.replace("_empty", "") != args["state"]:
                 raise Mismatch(f"transaction state {state}, expected {args['state']}")
         elif name in ("assertSessionPinned", "assertSessionUnpinned"):
@@ -403,7 +482,9 @@ class Runner(Operations):
         expected = want["events"]
         seen = [self.describe(k, e) for k, e in got]
         if len(got) < len(expected) or (len(got) > len(expected) and not want.get("ignoreExtraEvents")):
-            raise Mismatch(f"expected {len(expected)} {kind} events ({[self.describe_wanted(e) for e in expected]}), got {seen}")
+            raise Mismatch(
+                f"expected {len(expected)} {kind} events ({[self.describe_wanted(e) for e in expected]}), got {seen}"
+            )
         for i, e in enumerate(expected):
             name, body = next(iter(e.items()))
             k, event = got[i]
@@ -451,7 +532,9 @@ class Environment:
         self.admin = self.client.admin
         hello = self.admin.command("hello")
         self.members = len(hello.get("hosts", []))
-        self.topology = "sharded" if hello.get("msg") == "isdbgrid" else "replicaset" if "setName" in hello else "single"
+        self.topology = (
+            "sharded" if hello.get("msg") == "isdbgrid" else "replicaset" if "setName" in hello else "single"
+        )
         self.version = self.tuple(self.client.server_info()["version"])
         self.parameters = None
 
@@ -525,14 +608,19 @@ def main():
         print(f"no conformance files at {folder}: scripts/test conformance fetches them\n0 passed, 1 failed")
         return 1
     if args.paths:
-        files = [f for a in args.paths for q in [Path(a) if Path(a).exists() else folder / a]
-                 for f in (sorted(q.rglob("*.json")) if q.is_dir() else [q])]
+        files = [
+            f
+            for a in args.paths
+            for q in [Path(a) if Path(a).exists() else folder / a]
+            for f in (sorted(q.rglob("*.json")) if q.is_dir() else [q])
+        ]
     else:
         files = [f for s in SUITES if args.all or s not in LATER for f in sorted((folder / s).rglob("*.json"))]
     server = None
     uri = args.uri
     if not uri:
         import topologies
+
         server = topologies.start(args.topology)
         uri = server.uri
     try:
@@ -597,7 +685,10 @@ def run(files, folder, uri, args):
                     traceback.print_exc()
             finally:
                 signal.alarm(0)
-    print(f"{env.topology}, version {'.'.join(map(str, env.version))}: {requirements} tests not for this server by runOnRequirements")
+    print(
+        f"{env.topology}, version {'.'.join(map(str, env.version))}: "
+        f"{requirements} tests not for this server by runOnRequirements"
+    )
     for why, n in sorted(no_api.items()):
         print(f"  {n} skipped: {why}")
     for why, n in sorted(expected.items()):

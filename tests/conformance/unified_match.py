@@ -1,8 +1,9 @@
 """Matching of the unified test format: does an actual value satisfy an expected one?
 
-Documents at the root may have more fields than expected, nested ones may not; numbers compare by value; `$$…` documents are special
-operators. See "Evaluating Matches" in the public specification of the unified test format.
+Documents at the root may have more fields than expected, nested ones may not; numbers compare by value; `$$…` documents
+are special operators. See "Evaluating Matches" in the public specification of the unified test format.
 """
+
 import binascii, datetime, decimal, re
 
 import bson
@@ -17,9 +18,23 @@ class Mismatch(AssertionError):
 
 
 BSON_TYPES = {
-    "double": float, "string": str, "object": dict, "array": list, "binData": (Binary, bytes), "objectId": ObjectId,
-    "bool": bool, "date": datetime.datetime, "null": type(None), "regex": (Regex, re.Pattern), "javascript": Code,
-    "int": int, "long": int, "timestamp": Timestamp, "decimal": Decimal128, "minKey": MinKey, "maxKey": MaxKey,
+    "double": float,
+    "string": str,
+    "object": dict,
+    "array": list,
+    "binData": (Binary, bytes),
+    "objectId": ObjectId,
+    "bool": bool,
+    "date": datetime.datetime,
+    "null": type(None),
+    "regex": (Regex, re.Pattern),
+    "javascript": Code,
+    "int": int,
+    "long": int,
+    "timestamp": Timestamp,
+    "decimal": Decimal128,
+    "minKey": MinKey,
+    "maxKey": MaxKey,
     "number": (int, float, Decimal128),
 }
 
@@ -33,7 +48,7 @@ def is_type(v, name):
     if isinstance(v, bool) and name != "bool":
         return False
     if name == "int":
-        return isinstance(v, int) and not isinstance(v, Int64) and -2**31 <= v < 2**31
+        return isinstance(v, int) and not isinstance(v, Int64) and -(2**31) <= v < 2**31
     if name == "long":
         return isinstance(v, int)  # the driver gives a plain int for both
     if name == "object":
@@ -98,7 +113,9 @@ class Matcher:
         op, arg = next(iter(want.items()))
         if op == "$$exists":
             if (got is not UNSET) != arg:
-                raise Mismatch(f"{path}: should {'' if arg else 'not '}exist, is {'missing' if got is UNSET else repr(got)}")
+                raise Mismatch(
+                    f"{path}: should {'' if arg else 'not '}exist, is {'missing' if got is UNSET else repr(got)}"
+                )
         elif op == "$$unsetOrMatches":
             if got is not UNSET and got is not None:
                 self.match(arg, got, path, root)

@@ -1,4 +1,5 @@
 """Operations of the unified test format as calls of pymongo, and its results as the format's documents."""
+
 import binascii, io, re
 
 import gridfs
@@ -7,7 +8,14 @@ from bson import Code
 from pymongo import DeleteMany, DeleteOne, InsertOne, ReplaceOne, UpdateMany, UpdateOne
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import make_read_preference, read_pref_mode_from_name
-from pymongo.results import (BulkWriteResult, ClientBulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult)
+from pymongo.results import (
+    BulkWriteResult,
+    ClientBulkWriteResult,
+    DeleteResult,
+    InsertManyResult,
+    InsertOneResult,
+    UpdateResult,
+)
 from pymongo.write_concern import WriteConcern
 
 
@@ -30,8 +38,9 @@ def write_concern(doc):
 
 def read_preference(doc):
     mode = doc["mode"][0].lower() + doc["mode"][1:]
-    return make_read_preference(read_pref_mode_from_name(mode), tag_sets=doc.get("tagSets"),
-                                max_staleness=doc.get("maxStalenessSeconds", -1))
+    return make_read_preference(
+        read_pref_mode_from_name(mode), tag_sets=doc.get("tagSets"), max_staleness=doc.get("maxStalenessSeconds", -1)
+    )
 
 
 def concerns(options):
@@ -66,8 +75,14 @@ def hex_source(source):
     return io.BytesIO(binascii.unhexlify(source["$$hexBytes"]))
 
 
-BULK = {"insertOne": InsertOne, "replaceOne": ReplaceOne, "updateOne": UpdateOne, "updateMany": UpdateMany,
-        "deleteOne": DeleteOne, "deleteMany": DeleteMany}
+BULK = {
+    "insertOne": InsertOne,
+    "replaceOne": ReplaceOne,
+    "updateOne": UpdateOne,
+    "updateMany": UpdateMany,
+    "deleteOne": DeleteOne,
+    "deleteMany": DeleteMany,
+}
 
 
 def bulk_model(entry):
@@ -84,8 +99,11 @@ def plain(result):
     if isinstance(result, UpdateResult):
         if not result.acknowledged:
             return {"acknowledged": False}
-        out = {"matchedCount": result.matched_count, "modifiedCount": result.modified_count,
-               "upsertedCount": 0 if result.upserted_id is None else 1}
+        out = {
+            "matchedCount": result.matched_count,
+            "modifiedCount": result.modified_count,
+            "upsertedCount": 0 if result.upserted_id is None else 1,
+        }
         if result.upserted_id is not None:
             out["upsertedId"] = result.upserted_id
         return out
@@ -94,13 +112,20 @@ def plain(result):
     if isinstance(result, ClientBulkWriteResult):
         if not result.acknowledged:
             return {"acknowledged": False}
-        out = {"insertedCount": result.inserted_count, "upsertedCount": result.upserted_count, "matchedCount": result.matched_count,
-               "modifiedCount": result.modified_count, "deletedCount": result.deleted_count}
+        out = {
+            "insertedCount": result.inserted_count,
+            "upsertedCount": result.upserted_count,
+            "matchedCount": result.matched_count,
+            "modifiedCount": result.modified_count,
+            "deletedCount": result.deleted_count,
+        }
         if result.has_verbose_results:
+
             def upd(r):
                 d = plain(r)
                 d.pop("upsertedCount", None)
                 return d
+
             out["insertResults"] = {str(i): plain(r) for i, r in result.insert_results.items()}
             out["updateResults"] = {str(i): upd(r) for i, r in result.update_results.items()}
             out["deleteResults"] = {str(i): plain(r) for i, r in result.delete_results.items()}
@@ -108,17 +133,27 @@ def plain(result):
     if isinstance(result, BulkWriteResult):
         if not result.acknowledged:
             return {"acknowledged": False}
-        return {"insertedCount": result.inserted_count, "upsertedCount": result.upserted_count, "matchedCount": result.matched_count,
-                "modifiedCount": result.modified_count, "deletedCount": result.deleted_count,
-                "upsertedIds": {str(i): v for i, v in (result.upserted_ids or {}).items()}}
+        return {
+            "insertedCount": result.inserted_count,
+            "upsertedCount": result.upserted_count,
+            "matchedCount": result.matched_count,
+            "modifiedCount": result.modified_count,
+            "deletedCount": result.deleted_count,
+            "upsertedIds": {str(i): v for i, v in (result.upserted_ids or {}).items()},
+        }
     return result
 
 
 def bulk_details(details):
     """BulkWriteError.details as a result."""
-    return {"insertedCount": details["nInserted"], "upsertedCount": details["nUpserted"], "matchedCount": details["nMatched"],
-            "modifiedCount": details["nModified"], "deletedCount": details["nRemoved"],
-            "upsertedIds": {str(u["index"]): u["_id"] for u in details.get("upserted", [])}}
+    return {
+        "insertedCount": details["nInserted"],
+        "upsertedCount": details["nUpserted"],
+        "matchedCount": details["nMatched"],
+        "modifiedCount": details["nModified"],
+        "deletedCount": details["nRemoved"],
+        "upsertedIds": {str(u["index"]): u["_id"] for u in details.get("upserted", [])},
+    }
 
 
 class Operations:
@@ -165,7 +200,11 @@ class Operations:
         return self.call(coll.find_one, args)
 
     def op_aggregate(self, target, args):
-        return list(self.call(target.aggregate, args, keep=("allowDiskUse", "batchSize", "maxTimeMS", "bypassDocumentValidation")))
+        return list(
+            self.call(
+                target.aggregate, args, keep=("allowDiskUse", "batchSize", "maxTimeMS", "bypassDocumentValidation")
+            )
+        )
 
     def op_countDocuments(self, coll, args):
         return self.call(coll.count_documents, args, keep=("maxTimeMS",))

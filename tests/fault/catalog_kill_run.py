@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""kill -9 in the middle of what changes more than documents: index builds, $out, $merge, renames, drops, collMod, compact, capped collections.
+"""kill -9 in the middle of what changes more than documents: index builds, $out, $merge, renames, drops, collMod,
+compact, capped collections.
 
-After each kill the directory opens, what was answered is there, what was not is there as a whole or not at all, and every collection validates.
-MAYFLY_KILL_ROUNDS (30) kills; MAYFLY_SEED replays the random choices.
+After each kill the directory opens, what was answered is there, what was not is there as a whole or not at all, and
+every collection validates. MAYFLY_KILL_ROUNDS (30) kills; MAYFLY_SEED replays the random choices.
 """
+
 import os, shutil, tempfile, threading, time
 
 from fault_test import Checks, Client, SEED, kill, rnd, start, stop
@@ -20,11 +22,19 @@ def ids(c, db, coll):
 
 
 def collections(c, db):
-    return {d["name"]: d for d in c.command(db, {"listCollections": 1, "cursor": {"batchSize": 10_000}})["cursor"]["firstBatch"]}
+    return {
+        d["name"]: d
+        for d in c.command(db, {"listCollections": 1, "cursor": {"batchSize": 10_000}})["cursor"]["firstBatch"]
+    }
 
 
 def fill(c, db, coll, n=N, **fields):
-    assert c.command(db, {"insert": coll, "documents": [{"_id": i, "v": i, "pad": "x" * 200, **fields} for i in range(n)]})["n"] == n
+    assert (
+        c.command(
+            db, {"insert": coll, "documents": [{"_id": i, "v": i, "pad": "x" * 200, **fields} for i in range(n)]}
+        )["n"]
+        == n
+    )
 
 
 def eventually(f, seconds=20):
@@ -37,11 +47,17 @@ def eventually(f, seconds=20):
 
 
 class Case:
-    """One kind of operation: prepare, the command that is killed, and what must hold. `answered`: its reply, None when it did not come."""
+    """One kind of operation: prepare, the command that is killed, and what must hold. `answered`: its reply, None when
+    it did not come."""
 
-    def prepare(self, c): pass
-    def command(self): pass
-    def verify(self, c, answered): pass
+    def prepare(self, c):
+        pass
+
+    def command(self):
+        pass
+
+    def verify(self, c, answered):
+        pass
 
 
 class IndexBuild(Case):
@@ -49,20 +65,32 @@ class IndexBuild(Case):
         fill(c, "k", "a")
 
     def command(self):
-        return "k", {"createIndexes": "a", "indexes": [{"key": {"v": 1}, "name": "v"}, {"key": {"pad": 1, "v": -1}, "name": "pv"}]}
+        return "k", {
+            "createIndexes": "a",
+            "indexes": [{"key": {"v": 1}, "name": "v"}, {"key": {"pad": 1, "v": -1}, "name": "pv"}],
+        }
 
     def verify(self, c, answered):
         def names():
             return {i["name"] for i in c.command("k", {"listIndexes": "a"})["cursor"]["firstBatch"]}
+
         if answered:
             check(names() == {"_id_", "v", "pv"}, f"an index that was answered is gone: {names()}")
         check(ids(c, "k", "a") == set(range(N)), "documents under an index build")
         # Both or none of one command, when a build that goes on has ended.
-        eventually(lambda: not any(o.get("msg", "").startswith("Index Build") for o in
-                                   c.command("admin", {"currentOp": 1, "$all": True})["inprog"]))
+        eventually(
+            lambda: not any(
+                o.get("msg", "").startswith("Index Build")
+                for o in c.command("admin", {"currentOp": 1, "$all": True})["inprog"]
+            )
+        )
         check(names() in ({"_id_"}, {"_id_", "v", "pv"}), f"half of the indexes: {names()}")
         if "v" in names():
-            n = len(c.command("k", {"find": "a", "filter": {"v": {"$gte": 0}}, "hint": "v", "batchSize": 100_000})["cursor"]["firstBatch"])
+            n = len(
+                c.command("k", {"find": "a", "filter": {"v": {"$gte": 0}}, "hint": "v", "batchSize": 100_000})[
+                    "cursor"
+                ]["firstBatch"]
+            )
             check(n == N, f"the index has {n} entries of {N}")
 
 
@@ -77,8 +105,14 @@ class Out(Case):
 
     def verify(self, c, answered):
         there = ids(c, "k", "to")
-        check(there == set(range(N)) if answered else there in (set(range(100)), set(range(N))), f"$out left {len(there)} documents")
-        check(eventually(lambda: not [n for n in collections(c, "k") if n.startswith("tmp.")]), "a temporary collection of $out stays")
+        check(
+            there == set(range(N)) if answered else there in (set(range(100)), set(range(N))),
+            f"$out left {len(there)} documents",
+        )
+        check(
+            eventually(lambda: not [n for n in collections(c, "k") if n.startswith("tmp.")]),
+            "a temporary collection of $out stays",
+        )
         check(len(c.command("k", {"listIndexes": "to"})["cursor"]["firstBatch"]) == 2, "the target's index is gone")
 
 
@@ -109,7 +143,10 @@ class RenameAcross(Case):
     def verify(self, c, answered):
         source, target = ids(c, "k", "moving"), ids(c, "other", "moved")
         whole = set(range(N))
-        check(target == whole if answered else whole in (source, target), f"a rename left {len(source)} and {len(target)} documents")
+        check(
+            target == whole if answered else whole in (source, target),
+            f"a rename left {len(source)} and {len(target)} documents",
+        )
         check(not answered or "moving" not in collections(c, "k"), "the source of an answered rename is there")
         left = [n for n in collections(c, "other") if n.startswith("tmp")]
         check(not left, f"temporary collections of a rename stay: {left}")
@@ -126,7 +163,10 @@ class RenameOver(Case):
     def verify(self, c, answered):
         source, target = ids(c, "k", "new"), ids(c, "k", "name")
         before, after = (set(range(N)), set(range(50))), (set(), set(range(N)))
-        check((source, target) in ((after,) if answered else (before, after)), f"a rename over left {len(source)} and {len(target)} documents")
+        check(
+            (source, target) in ((after,) if answered else (before, after)),
+            f"a rename over left {len(source)} and {len(target)} documents",
+        )
 
 
 class DropDatabase(Case):
@@ -189,7 +229,12 @@ class Capped(Case):
     def run(self, c):
         self.last = -1
         for i in range(0, 10_000_000, 50):
-            if c.command("k", {"insert": "cap", "documents": [{"_id": i + j, "pad": "x" * 100} for j in range(50)]}).get("n") == 50:
+            if (
+                c.command(
+                    "k", {"insert": "cap", "documents": [{"_id": i + j, "pad": "x" * 100} for j in range(50)]}
+                ).get("n")
+                == 50
+            ):
                 self.last = i + 49
 
     def command(self):
@@ -198,8 +243,14 @@ class Capped(Case):
     def verify(self, c, answered):
         there = [d["_id"] for d in c.command("k", {"find": "cap", "batchSize": 10_000})["cursor"]["firstBatch"]]
         check(len(there) <= 500, f"a capped collection of 500 has {len(there)}")
-        check(there == list(range(there[0], there[0] + len(there))) if there else self.last < 0, "a hole in a capped collection")
-        check(not there or there[-1] >= self.last, f"the last of a capped collection: {there[-1:]}, answered was {self.last}")
+        check(
+            there == list(range(there[0], there[0] + len(there))) if there else self.last < 0,
+            "a hole in a capped collection",
+        )
+        check(
+            not there or there[-1] >= self.last,
+            f"the last of a capped collection: {there[-1:]}, answered was {self.last}",
+        )
 
 
 class Compact(Case):
@@ -238,8 +289,9 @@ for round_no in range(ROUNDS):
 
     t = threading.Thread(target=run)
     t.start()
-    # Somewhere within what the last one of its kind took, or a little behind it.
-    threading.Event().wait(rnd.uniform(0, 1.3 * took.get(kind, 0.15)))  # sleeps: a random moment for the kill is the test
+    # Somewhere within what the last one of its kind took, or a little behind it. The random moment is the test.
+    moment = rnd.uniform(0, 1.3 * took.get(kind, 0.15))
+    threading.Event().wait(moment)  # sleeps: a random moment
     kill(proc)
     t.join()
     proc, client = start(data)

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Change streams over failovers: three members, a writer, and streams that PyMongo resumes by itself, one on the primary, one on a secondary.
+"""Change streams over failovers: three members, a writer, and streams that PyMongo resumes by itself, one on the
+primary, one on a secondary.
 
-The primary is killed (kill -9) while both read, then the member that leads by then; each comes back. Afterwards each stream has shown every
-acknowledged write, once, in order; both have shown the same; and from one token every member goes on with the same events and tokens. A third
-stream sees one document change, with what it was before and after each change: every "before" is the "after" before it, and every member, also
-those that were killed and copied, has the same ones. The last line says "N passed, N failed".
+The primary is killed (kill -9) while both read, then the member that leads by then; each comes back. Afterwards each
+stream has shown every acknowledged write, once, in order; both have shown the same; and from one token every member
+goes on with the same events and tokens. A third stream sees one document change, with what it was before and after each
+change: every "before" is the "after" before it, and every member, also those that were killed and copied, has the same
+ones. The last line says "N passed, N failed".
 """
+
 import threading
 
 import pymongo
@@ -51,8 +54,13 @@ class Images(threading.Thread):
 
     @staticmethod
     def watch(coll, **more):
-        return coll.watch([{"$match": {"operationType": "update"}}], full_document="required", full_document_before_change="required",
-                          max_await_time_ms=200, **more)
+        return coll.watch(
+            [{"$match": {"operationType": "update"}}],
+            full_document="required",
+            full_document_before_change="required",
+            max_await_time_ms=200,
+            **more,
+        )
 
     @staticmethod
     def row(e):
@@ -113,7 +121,9 @@ def main():
             t.start()
         for _ in range(2):
             before = writer.next
-            s.wait(lambda: writer.next > before + 50 and all(len(x.seen) > before for x in streams), "writes and events")
+            s.wait(
+                lambda: writer.next > before + 50 and all(len(x.seen) > before for x in streams), "writes and events"
+            )
             gone = s.primary()
             gone.kill()
             after = writer.next
@@ -131,21 +141,41 @@ def main():
             check(not x.is_alive(), f"the stream on the {name} comes to the end")
             check(len(set(x.seen)) == len(x.seen), f"no event twice on the {name} ({len(x.seen)} events)")
             check(x.seen == sorted(x.seen), f"events in order on the {name}")
-            check(set(writer.acknowledged) <= set(x.seen), f"every acknowledged write on the {name} ({len(writer.acknowledged)} writes)")
-        check(streams[0].seen == streams[1].seen and streams[0].tokens == streams[1].tokens, "both streams have shown the same")
+            check(
+                set(writer.acknowledged) <= set(x.seen),
+                f"every acknowledged write on the {name} ({len(writer.acknowledged)} writes)",
+            )
+        check(
+            streams[0].seen == streams[1].seen and streams[0].tokens == streams[1].tokens,
+            "both streams have shown the same",
+        )
         images.join(60)
-        check(images.error is None and not images.is_alive(), f"the stream with documents before a change goes on ({images.error})")
-        check(images.events and images.events[0][0] == -1 and all(b[0] == a[1] for a, b in zip(images.events, images.events[1:])),
-              f"every document before a change is the one after the change before ({len(images.events)} changes)")
+        check(
+            images.error is None and not images.is_alive(),
+            f"the stream with documents before a change goes on ({images.error})",
+        )
+        check(
+            images.events
+            and images.events[0][0] == -1
+            and all(b[0] == a[1] for a, b in zip(images.events, images.events[1:])),
+            f"every document before a change is the one after the change before ({len(images.events)} changes)",
+        )
         middle = len(streams[0].tokens) // 2
         s.settled()
         for m in s.members:
             with m.client.test.c.watch([], resume_after=streams[0].tokens[middle], max_await_time_ms=100) as stream:
-                rest = [(e["documentKey"]["_id"], e["_id"]) for e in (stream.try_next() for _ in range(len(streams[0].tokens) - middle - 1)) if e]
+                rest = [
+                    (e["documentKey"]["_id"], e["_id"])
+                    for e in (stream.try_next() for _ in range(len(streams[0].tokens) - middle - 1))
+                    if e
+                ]
             with Images.watch(m.client.test.p, start_after=images.start_after) as stream:
                 same = [Images.row(e) for e in (stream.try_next() for _ in images.events) if e]
             check(same == images.events, f"{m.host} has every document before a change")
-            check(rest == list(zip(streams[0].seen, streams[0].tokens))[middle + 1:], f"{m.host} goes on from a token in the middle")
+            check(
+                rest == list(zip(streams[0].seen, streams[0].tokens))[middle + 1 :],
+                f"{m.host} goes on from a token in the middle",
+            )
     finally:
         s.close()
     check.end("change streams")

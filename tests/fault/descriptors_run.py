@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""A process with 1,024 file descriptors, and clients that want them all: the store keeps its own, a set's members keep their links, readiness
-says what is true, and what failed for want of a descriptor goes on once there are some.
+"""A process with 1,024 file descriptors, and clients that want them all: the store keeps its own, a set's members keep
+their links, readiness says what is true, and what failed for want of a descriptor goes on once there are some.
 
   idle        1,400 silent connections to a standalone: writes go on
-  returned    the limit falls below what is in use (prlimit), then rises again: writes are refused, and go on by themselves
-  greetings   3,000 sockets that send the greeting of a member and nothing else, to a set of one and among 1,400 idle ones
+  returned    the limit falls below what is in use (prlimit), then rises again: writes are refused, and go on by
+              themselves
+  greetings   3,000 sockets that send the greeting of a member and nothing else, to a set of one and among 1,400 idle
+              ones
   member      a member of a set that is full of clients takes back one that was killed
-  hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread, batches
+  hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread,
+              batches
            of writes and large documents neither
 """
+
 import os, resource, shutil, socket, struct, tempfile, threading, time, urllib.error, urllib.request
 
 import bson
@@ -98,8 +102,14 @@ def idle():
     proc, client = start(work + "/idle", "--httpPort", str(http), binary=limited)
     writer = Writer(client)
     sockets = [connect(proc.port) for _ in range(1400)]
-    check(until(lambda: client.command("admin", {"serverStatus": 1})["connections"]["rejected"] > 700), "connections beyond the room there is are refused")
-    check(descriptors(proc.pid) < LIMIT - 200, f"descriptors are left for the store: {descriptors(proc.pid)} of {LIMIT} are taken")
+    check(
+        until(lambda: client.command("admin", {"serverStatus": 1})["connections"]["rejected"] > 700),
+        "connections beyond the room there is are refused",
+    )
+    check(
+        descriptors(proc.pid) < LIMIT - 200,
+        f"descriptors are left for the store: {descriptors(proc.pid)} of {LIMIT} are taken",
+    )
     failed = writer.many()
     check(failed is None, f"80 MB are written meanwhile: {str(failed)[:200]}")
     check(ready(http) == 200, "ready, and it is")
@@ -121,7 +131,10 @@ def returned():
     check(b" 200 " in held.recv(4096), "ready before")
     resource.prlimit(proc.pid, resource.RLIMIT_NOFILE, (8, LIMIT))
     failed = writer.many(60)
-    check(failed is not None and failed.get("code") == 14031 and "file descriptors" in failed["errmsg"], f"writes are refused, and why is said: {str(failed)[:300]}")
+    check(
+        failed is not None and failed.get("code") == 14031 and "file descriptors" in failed["errmsg"],
+        f"writes are refused, and the error says why: {str(failed)[:300]}",
+    )
     held.sendall(ask)
     answer = held.recv(4096)
     check(b" 503 " in answer and b"writes are refused" in answer, f"not ready meanwhile: {answer[:300]}")
@@ -141,7 +154,9 @@ def returned():
 
 def greetings():
     proc, client = start(work + "/greetings", "--replSet", "rs0", "--httpPort", "0", binary=limited)
-    client.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{proc.port}"}]}})
+    client.command(
+        "admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{proc.port}"}]}}
+    )
     check(until(lambda: client.command("admin", {"hello": 1}).get("isWritablePrimary")), "a set of one")
     writer = Writer(client)
     check(writer.many(3) is None, "writes before")
@@ -177,16 +192,23 @@ def member():
         first.wait_up()
         replica_set.initiate()
         full = [connect(first.port) for _ in range(1400)]
+        rejected = lambda: first.client.admin.command("serverStatus")["connections"]["rejected"]
+        check(
+            until(lambda: rejected() > 700), f"those who made room for others are counted too: {rejected()} are refused"
+        )
         lost = replica_set.members[2]
         lost.kill()
         # The links of both sides are new: one of them goes to the member that is full.
         lost.start()
         lost.wait_up()
-        replica_set.wait(lambda: lost.hello().get("secondary") or lost.hello().get("isWritablePrimary"), "the member that was killed")
+        replica_set.wait(
+            lambda: lost.hello().get("secondary") or lost.hello().get("isWritablePrimary"), "the member that was killed"
+        )
 
         def all_healthy():
             status = first.client.admin.command("replSetGetStatus")["members"]
             return all(m["health"] == 1 for m in status)
+
         replica_set.wait(all_healthy, "all links")
         check(True, "a member full of clients and one that was killed have found each other")
         for s in full:
@@ -210,6 +232,7 @@ def hello():
         while not ended.is_set():
             read[i] += len(s.recv(1 << 16))
         s.close()
+
     threads = [threading.Thread(target=drain, args=(i,)) for i in range(8)]
     for t in threads:
         t.start()
@@ -229,11 +252,26 @@ def hello():
     assert client.command("t", {"createIndexes": "k", "indexes": [{"key": {"a": 1}, "name": "a_1"}]})["ok"] == 1
     assert client.command("t", {"insert": "k", "documents": [{"_id": "large", "a": list(range(50_000))}]})["n"] == 1
     for batch in (400, 20_000):
-        assert client.command("t", {"insert": "k", "documents": [{"_id": i} for i in range(batch)], "ordered": False})["ok"] == 1
-        assert client.command("t", {"update": "k", "updates": [{"q": {"_id": i}, "u": {"$inc": {"n": 1}}} for i in range(batch)]})["n"] == batch
-    assert client.command("t", {"update": "k", "updates": [{"q": {"_id": "large"}, "u": {"$push": {"a": -1}}}]})["n"] == 1
+        assert (
+            client.command("t", {"insert": "k", "documents": [{"_id": i} for i in range(batch)], "ordered": False})[
+                "ok"
+            ]
+            == 1
+        )
+        assert (
+            client.command(
+                "t", {"update": "k", "updates": [{"q": {"_id": i}, "u": {"$inc": {"n": 1}}} for i in range(batch)]}
+            )["n"]
+            == batch
+        )
+    assert (
+        client.command("t", {"update": "k", "updates": [{"q": {"_id": "large"}, "u": {"$push": {"a": -1}}}]})["n"] == 1
+    )
     assert client.command("t", {"delete": "k", "deletes": [{"q": {"_id": "large"}, "limit": 1}]})["n"] == 1
-    assert client.command("t", {"delete": "k", "deletes": [{"q": {"_id": i}, "limit": 1} for i in range(20_000)]})["n"] == 20_000
+    assert (
+        client.command("t", {"delete": "k", "deletes": [{"q": {"_id": i}, "limit": 1} for i in range(20_000)]})["n"]
+        == 20_000
+    )
     seen = client.command("admin", {"serverStatus": 1})["network"]["ioThreadWatchdog"]
     check(seen["longHandlers"] == 0, f"nothing held an io thread for 5 ms: {seen}")
     check(stop(proc) == 0, "clean stop")

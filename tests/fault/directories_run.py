@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Data directories of members that are not what they were: disks that answer errors, kills while the log is cut, an older copy put back, another
-member's copied, one that was written to outside of its set, and what of a directory is its member's own. Names of parts as arguments: only these.
-MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N passed, N failed".
+"""Unusual data directories of members: disks that answer errors, kills while the log is trimmed, a restored older copy,
+a copy of another member's directory, a directory that was written to outside of its set, and the `local` database,
+which each member has for itself.
+
+Arguments name the parts to run; without any, all run. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (6). The last line says "N
+passed, N failed".
 """
+
 import os, shutil, time
 from pathlib import Path
 
@@ -48,13 +52,21 @@ def failing_disks():
         p.client.test.kept.create_index("n")
         load, watcher = Writers(s.uri, timeout=4), Watcher(s.uri, 4)
         writers += [load, watcher]
-        for which, what in (("secondary", "writes"), ("primary", "syncs"), ("primary", "writes"), ("secondary", "syncs")):
+        for which, what in (
+            ("secondary", "writes"),
+            ("primary", "syncs"),
+            ("primary", "writes"),
+            ("secondary", "syncs"),
+        ):
             load.go_on(s, 100)
             p = s.primary()
             m = p if which == "primary" else s.others(p)[0]
             m.tell(f"fail {what}")
             s.wait(lambda: not m.running(), f"the {which} whose {what} fail to end", 40)
-            check("could not be" in m.tail() or "I/O error" in m.tail() or "IO error" in m.tail(), f"a {which} whose {what} fail stops and says why")
+            check(
+                "could not be" in m.tail() or "I/O error" in m.tail() or "IO error" in m.tail(),
+                f"a {which} whose {what} fail stops and says why",
+            )
             load.go_on(s, 100)
             again(s, m)
         load.finish()
@@ -98,7 +110,11 @@ def cut_logs():
         s.settled()
         check(s.primary().client.test.big.count_documents({}) == written, f"{written} large documents are there")
         first = [next(iter(m.client.local["oplog.rs"].find().sort("$natural", 1).limit(1)))["ts"] for m in s.members]
-        check(all(ts > first[0].__class__(0, 1) for ts in first) and all("Initial sync starts over" not in log_of(m) for m in s.members), "logs were cut")
+        check(
+            all(ts > first[0].__class__(0, 1) for ts in first)
+            and all("Initial sync starts over" not in log_of(m) for m in s.members),
+            "logs were cut",
+        )
         verdict(s, check, [load], [watcher], f"killed {ROUNDS} times while logs are cut")
     finally:
         for w in writers:
@@ -125,7 +141,10 @@ def older():
         shutil.move(f"{m.folder}/older", f"{m.folder}/data")
         again(s, m)
         insert(s, 50)
-        check(s.same() and m.client.test.kept.count_documents({}) == 650, "a directory that was put back from before catches up")
+        check(
+            s.same() and m.client.test.kept.count_documents({}) == 650,
+            "a directory that was put back from before catches up",
+        )
     finally:
         s.close()
 
@@ -155,8 +174,14 @@ def somebody_elses():
             insert(s, 5)
             n += 5
         check(log_of(m)[had:].count("a copy of another member's") <= 4, "once for each member, not for each attempt")
-        check(p.client.admin.command("replSetGetStatus")["members"][s.members.index(m)]["health"] == 0, "it counts as not there")
-        check(o.hello()["secondary"] and o.client.test.kept.count_documents({}) == n, "the member that it was copied from goes on")
+        check(
+            p.client.admin.command("replSetGetStatus")["members"][s.members.index(m)]["health"] == 0,
+            "it counts as not there",
+        )
+        check(
+            o.hello()["secondary"] and o.client.test.kept.count_documents({}) == n,
+            "the member that it was copied from goes on",
+        )
         m.kill()
         shutil.rmtree(f"{m.folder}/data")
         again(s, m)
@@ -166,7 +191,8 @@ def somebody_elses():
 
 
 def written_outside():
-    """A set of one that began empty is written to without --replSet: who joins later has that too, and a change stream says that it was interrupted."""
+    """A set of one that began empty is written to without --replSet: who joins later has that too, and a change stream
+    says that it was interrupted."""
     s = ReplicaSet(1)
     try:
         s.initiate()
@@ -183,7 +209,10 @@ def written_outside():
         a.start()
         a.wait_up()
         s.wait(lambda: a.hello()["isWritablePrimary"], "it to lead")
-        check(code(lambda: a.client.test.kept.watch(resume_after=token).try_next()) == 286, "a change stream does not go on over what is in no log")
+        check(
+            code(lambda: a.client.test.kept.watch(resume_after=token).try_next()) == 286,
+            "a change stream does not go on over what is in no log",
+        )
         a.client.test.kept.insert_one({"_id": "in the set again"})
         b = Member(f"{s.folder}/b")
         s.members.append(b)
@@ -195,13 +224,16 @@ def written_outside():
         a.client.admin.command("replSetReconfig", c)
         s.in_place()
         s.all_vote()
-        check(s.same() and b.client.test.kept.count_documents({}) == 3, "a member that joins has what was written outside")
+        check(
+            s.same() and b.client.test.kept.count_documents({}) == 3, "a member that joins has what was written outside"
+        )
     finally:
         s.close()
 
 
 def its_own():
-    """`local` is each member's own: a copy for a joiner has nothing of the donor's; the size of the log outlives a restart."""
+    """`local` is each member's own: a copy for a joiner has nothing of the donor's; the size of the log outlives a
+    restart."""
     s = ReplicaSet(1)
     try:
         a = s.members[0]
@@ -233,10 +265,17 @@ def its_own():
 
         def hours(m):
             return m.client.admin.command("serverStatus")["oplogTruncation"]["oplogMinRetentionHours"]
-        check(sorted(n for n in b.client.local.list_collection_names() if n == "mine") == [], "the donor's local collections are not in it")
+
+        check(
+            sorted(n for n in b.client.local.list_collection_names() if n == "mine") == [],
+            "the donor's local collections are not in it",
+        )
         check(size(b) != 1500 << 20 and size(a) == 1500 << 20, "nor is the size of the donor's log")
         b.client.local.other.insert_one({"_id": 1})
-        check(b.client.local.other.count_documents({}) == 1 and b.client.local.command("validate", "other")["valid"], "it has local collections of its own")
+        check(
+            b.client.local.other.count_documents({}) == 1 and b.client.local.command("validate", "other")["valid"],
+            "it has local collections of its own",
+        )
         check((size(a), hours(a)) == (1500 << 20, 2.0), "the log was resized")
         a.stop()
         again(s, a)

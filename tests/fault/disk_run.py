@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A whole server on disks that fail: power loss, a full disk, a directory that is read-only or in use, damaged files.
 
-MAYFLY_POWER_ROUNDS (12) power losses; MAYFLY_SEED replays the random choices. Mounting a small file system needs root; without it those cases
-are skipped, and say so.
+MAYFLY_POWER_ROUNDS (12) power losses; MAYFLY_SEED replays the random choices. Mounting a small file system needs root;
+without it those cases are skipped, and say so.
 """
+
 import os, shutil, signal, subprocess, tempfile, threading, time
 from pathlib import Path
 
@@ -17,7 +18,9 @@ work = tempfile.mkdtemp(prefix="mayfly-disk-")
 
 
 def start(data, binary=BINARY, extra=()):
-    return fault_test.start(data, *extra, binary=binary, stdin=subprocess.PIPE)  # by which a faulty disk is told what to do
+    return fault_test.start(
+        data, *extra, binary=binary, stdin=subprocess.PIPE
+    )  # by which a faulty disk is told what to do
 
 
 def tell(proc, line):
@@ -52,7 +55,8 @@ def all_ids(c, coll="docs"):
 
 
 def lose_power():
-    """Every write acknowledged with j: true is there afterwards, and whatever the same client was told before it; and every collection."""
+    """Every write acknowledged with j: true is there afterwards, and whatever the same client was told before it; and
+    every collection."""
     data = f"{work}/power"
     proc, c = start(data, FAULTY)
     c.command("disk", {"createIndexes": "docs", "indexes": [{"key": {"v": 1}, "name": "v"}]})
@@ -69,8 +73,14 @@ def lose_power():
                     name = f"made{n}"
                     if c.command("disk", {"create": name})["ok"] == 1:
                         collections.add(name)
-                r = c.command("disk", {"insert": "docs", "documents": [{"_id": n, "v": n % 10, "pad": "x" * 300}],
-                                       "writeConcern": {"j": j}})
+                r = c.command(
+                    "disk",
+                    {
+                        "insert": "docs",
+                        "documents": [{"_id": n, "v": n % 10, "pad": "x" * 300}],
+                        "writeConcern": {"j": j},
+                    },
+                )
                 if r["ok"] != 1 or r.get("n") != 1:
                     break  # the power goes: the server sees its disk vanish
                 acknowledged += 1
@@ -86,7 +96,12 @@ def lose_power():
         there = all_ids(c)
         lost = [i for i in range(sure + 1) if i not in there and i not in skipped]
         check(not lost, f"power round {round_no}: lost {lost[:10]} of what came up to a j: true write {sure}")
-        names = {x["name"] for x in c.command("disk", {"listCollections": 1, "nameOnly": True, "cursor": {"batchSize": 10000}})["cursor"]["firstBatch"]}
+        names = {
+            x["name"]
+            for x in c.command("disk", {"listCollections": 1, "nameOnly": True, "cursor": {"batchSize": 10000}})[
+                "cursor"
+            ]["firstBatch"]
+        }
         check(collections <= names, f"power round {round_no}: collections are gone: {collections - names}")
         v = c.command("disk", {"validate": "docs", "full": True})
         check(v.get("valid") is True, f"power round {round_no}: validate: {str(v)[:1500]}")
@@ -139,7 +154,10 @@ def full_disks():
     check(stop(proc) == 0, "full disk: clean stop")
     small = f"{work}/small"
     os.mkdir(small)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", small], stderr=subprocess.DEVNULL).returncode != 0:
+    if (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", small], stderr=subprocess.DEVNULL).returncode
+        != 0
+    ):
         print("SKIPPED: a full file system: mounting one needs root")
         return
     try:
@@ -188,7 +206,11 @@ def damaged_files():
     proc.wait(30)
 
     def files(prefix="", suffix=""):
-        return sorted(f for f in os.listdir(good) if f.startswith(prefix) and f.endswith(suffix) and os.path.getsize(f"{good}/{f}") > 0)
+        return sorted(
+            f
+            for f in os.listdir(good)
+            if f.startswith(prefix) and f.endswith(suffix) and os.path.getsize(f"{good}/{f}") > 0
+        )
 
     def flip(path, at):
         with open(path, "r+b") as f:
@@ -224,7 +246,10 @@ def damaged_files():
     r = c.command("disk", {"find": "docs", "batchSize": 100000})
     check(r["ok"] != 1 and r.get("code") == 1 and biggest in r.get("errmsg", ""), f"a damaged block: {str(r)[:500]}")
     check(c.command("admin", {"ping": 1})["ok"] == 1, "a damaged block: the connection goes on")
-    check(c.command("disk", {"find": "docs", "filter": {"_id": 7}})["cursor"]["firstBatch"], "a damaged block: other documents are read")
+    check(
+        c.command("disk", {"find": "docs", "filter": {"_id": 7}})["cursor"]["firstBatch"],
+        "a damaged block: other documents are read",
+    )
     stop(proc)
     # The untouched directory opens, with everything.
     proc, c = start(good)
@@ -233,7 +258,8 @@ def damaged_files():
 
 
 def hung_disk_at_the_end():
-    """A write waits for a disk that does not answer when SIGTERM comes: the process ends all the same, and what was acknowledged is there."""
+    """A write waits for a disk that does not answer when SIGTERM comes: the process ends all the same, and what was
+    acknowledged is there."""
     data = f"{work}/hung"
     proc, c = start(data, FAULTY)
     c.command("disk", {"insert": "docs", "documents": [{"_id": i} for i in range(100)], "writeConcern": {"j": True}})
@@ -241,7 +267,9 @@ def hung_disk_at_the_end():
 
     def write():
         try:
-            Client("127.0.0.1", proc.port).command("disk", {"insert": "docs", "documents": [{"_id": 1000}], "writeConcern": {"j": True}})
+            Client("127.0.0.1", proc.port).command(
+                "disk", {"insert": "docs", "documents": [{"_id": 1000}], "writeConcern": {"j": True}}
+            )
         except OSError:
             pass  # the process ended
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""kill -9 while documents expire, move their deadlines, are recovered, and tombstones are purged: afterwards each document that was
-acknowledged is in exactly one place, in the collection or on record as expired, and indexes, deadlines and counters agree.
+"""kill -9 while documents expire, move their deadlines, are recovered, and tombstones are purged: afterwards each
+document that was acknowledged is in exactly one place, in the collection or on record as expired, and indexes,
+deadlines and counters agree.
 
 MAYFLY_EXPIRY_ROUNDS (20) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
+
 import os, random, shutil, tempfile, threading, time
 
 import bson
@@ -21,7 +23,8 @@ def now():
 
 
 class Writer(threading.Thread):
-    """Inserts documents that expire within a moment, by their own deadline or by the TTL index, and moves the deadlines of some."""
+    """Inserts documents that expire within a moment, by their own deadline or by the TTL index, and moves the deadlines
+    of some."""
 
     def __init__(self, n, seed):
         super().__init__()
@@ -36,18 +39,26 @@ class Writer(threading.Thread):
                 self.next += len(ids)
                 at = bson.DatetimeMS(now() + r.randrange(60))
                 if r.random() < 0.5:
-                    cmd = {"insert": "docs", "documents": [{"_id": i, "u": i, "t": [i, "x"]} for i in ids], "expireAt": at}
+                    cmd = {
+                        "insert": "docs",
+                        "documents": [{"_id": i, "u": i, "t": [i, "x"]} for i in ids],
+                        "expireAt": at,
+                    }
                 else:
                     cmd = {"insert": "docs", "documents": [{"_id": i, "u": i, "t": [i, "x"], "at": at} for i in ids]}
                 reply = c.command("kill", cmd)
                 if reply["ok"] == 1 and reply["n"] == len(ids):
                     self.known += ids
                 if r.random() < 0.3:
-                    c.command("kill", {"touch": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1, "multi": True})
+                    c.command(
+                        "kill", {"touch": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1, "multi": True}
+                    )
                 if r.random() < 0.2:
                     c.command("kill", {"ttlRecover": "docs", "q": {"_id": {"$in": ids}}, "expireAfterSeconds": 1})
                 if r.random() < 0.05:
-                    c.command("kill", {"collMod": "docs", "index": {"name": "at", "expireAfterSeconds": r.randrange(2)}})
+                    c.command(
+                        "kill", {"collMod": "docs", "index": {"name": "at", "expireAfterSeconds": r.randrange(2)}}
+                    )
         except (ConnectionError, OSError):
             pass
 
@@ -65,8 +76,17 @@ def rows(c, cmd):
 data = tempfile.mkdtemp(prefix="mayfly-expiry-kill-") + "/data"
 proc, client = start(data, *RESTING)
 client.command("kill", {"create": "docs"})
-client.command("kill", {"createIndexes": "docs", "indexes": [{"key": {"at": 1}, "name": "at", "expireAfterSeconds": 0, "expireReads": "exact"},
-                                                             {"key": {"t": 1}, "name": "t"}, {"key": {"u": 1}, "name": "u", "unique": True}]})
+client.command(
+    "kill",
+    {
+        "createIndexes": "docs",
+        "indexes": [
+            {"key": {"at": 1}, "name": "at", "expireAfterSeconds": 0, "expireReads": "exact"},
+            {"key": {"t": 1}, "name": "t"},
+            {"key": {"u": 1}, "name": "u", "unique": True},
+        ],
+    },
+)
 written = expired = 0
 for round_no in range(ROUNDS):
     began = now()
@@ -80,19 +100,39 @@ for round_no in range(ROUNDS):
     for w in writers:
         w.join()
     proc, client = start(data, *RESTING)
-    stored = {d["_id"] for d in rows(client, {"find": "docs", "batchSize": 100_000, "includeExpired": True, "projection": {"_id": 1}})}
-    gone = [d for d in rows(client, {"aggregate": "docs", "pipeline": [{"$tombstones": {"since": bson.DatetimeMS(began - 1000)}}],
-                                     "cursor": {"batchSize": 100_000}})]
+    stored = {
+        d["_id"]
+        for d in rows(client, {"find": "docs", "batchSize": 100_000, "includeExpired": True, "projection": {"_id": 1}})
+    }
+    gone = [
+        d
+        for d in rows(
+            client,
+            {
+                "aggregate": "docs",
+                "pipeline": [{"$tombstones": {"since": bson.DatetimeMS(began - 1000)}}],
+                "cursor": {"batchSize": 100_000},
+            },
+        )
+    ]
     names = {d["id"] for d in gone}
     known = {i for w in writers for i in w.known}
     written, expired = written + len(known), expired + len(gone)
-    check(known <= stored | names, f"round {round_no}: {len(known - stored - names)} acknowledged documents are nowhere")
+    check(
+        known <= stored | names, f"round {round_no}: {len(known - stored - names)} acknowledged documents are nowhere"
+    )
     check(not stored & names, f"round {round_no}: {len(stored & names)} documents are stored and on record as gone")
-    check(len(names) == len(gone) and all(d["reason"] == "expired" for d in gone), f"round {round_no}: a document went twice, or for another reason")
+    check(
+        len(names) == len(gone) and all(d["reason"] == "expired" for d in gone),
+        f"round {round_no}: a document went twice, or for another reason",
+    )
     v = client.command("kill", {"validate": "docs", "full": True})
     check(v.get("valid") is True and v.get("nrecords") == len(stored), f"round {round_no}: validate: {str(v)[:2000]}")
     seen = len(rows(client, {"find": "docs", "batchSize": 100_000, "projection": {"_id": 1}}))
-    check(seen >= client.command("kill", {"count": "docs"})["n"], f"round {round_no}: count shows more than find did before it")
+    check(
+        seen >= client.command("kill", {"count": "docs"})["n"],
+        f"round {round_no}: count shows more than find did before it",
+    )
     if round_no % 4 == 3:
         client.command("admin", {"setParameter": 1, "metadataPurgeIntervalSecs": rnd.choice([1, 259_200])})
 # In the end all of them go.

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Retryable writes of a driver while primaries die: every value is there exactly once.
 
-Three members on this machine. A client inserts values and increments a counter; now and then the primary is killed (kill -9) and started
-again once another one leads. Every write must succeed, by the driver's own retry, and be there once.
+Three members on this machine. A client inserts values and increments a counter; now and then the primary is killed
+(kill -9) and started again once another one leads. Every write must succeed, by the driver's own retry, and be there
+once.
 """
+
 import os, sys
 from pathlib import Path
 

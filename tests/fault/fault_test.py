@@ -1,7 +1,9 @@
-"""What every fault test has: the server under test, a seed for its random choices, a count of what was looked at, the start of a server.
+"""What every fault test has: the server under test, a seed for its random choices, a count of what was looked at, the
+start of a server.
 
 MAYFLYD names another binary; MAYFLY_SEED replays the random choices of a run.
 """
+
 import os, random, signal, socket, sys
 from pathlib import Path
 
@@ -41,7 +43,8 @@ def check_held(check, data):
 
 
 def run_parts(name, parts, check):
-    """Runs the parts (functions) that the command line names, or all of them; one that ends early has failed. Ends the program."""
+    """Runs the parts (functions) that the command line names, or all of them; one that ends early has failed. Ends the
+    program."""
     print(f"seed {SEED}")
     for part in parts:
         if len(sys.argv) > 1 and part.__name__ not in sys.argv[1:]:
@@ -61,7 +64,8 @@ def free_port():
 
 
 def start(data, *options, binary=BINARY, stdin=None):
-    """A server on a data directory, with its output beside it in `data`.log: the process, which knows its `port`, and a client."""
+    """A server on a data directory, with its output beside it in `data`.log: the process, which knows its `port`, and a
+    client."""
     proc, proc_port = launch(binary, ["--dbpath", data, *options], data + ".log", stdin=stdin)
     if proc_port is None:
         print(open(data + ".log", errors="replace").read()[-5000:])

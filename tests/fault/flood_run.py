@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Clients that take all they can: half messages, replies that are not read, compressed bombs, too many connections, values without end, all at once.
+"""Clients that take all they can: half messages, replies that are not read, compressed bombs, too many connections,
+values without end, all at once.
 
-The server has 3 GB of address space (ulimit -v). It goes on, its memory stays bounded, and another client is served meanwhile.
+The server has 3 GB of address space (ulimit -v). It goes on, its memory stays bounded, and another client is served
+meanwhile.
 """
+
 import os, shutil, socket, struct, tempfile, threading, time, urllib.error, urllib.request, zlib
 
 import bson
@@ -54,9 +57,20 @@ class Other(threading.Thread):
             while self.n == 0 or not self.ended.wait(0.02):  # a short flood may be over before it begins
                 began = time.monotonic()
                 assert c.command("t", {"find": "c", "filter": {"_id": 1}})["ok"] == 1
-                assert c.command("t", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]})["n"] == 1
+                assert (
+                    c.command("t", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]})["n"] == 1
+                )
                 if self.n % 10 == 0:
-                    assert c.command("t", {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"s": "y" * 200_000}}, "upsert": True}]})["ok"] == 1
+                    assert (
+                        c.command(
+                            "t",
+                            {
+                                "update": "c",
+                                "updates": [{"q": {"_id": 2}, "u": {"$set": {"s": "y" * 200_000}}, "upsert": True}],
+                            },
+                        )["ok"]
+                        == 1
+                    )
                 self.slowest = max(self.slowest, time.monotonic() - began)
                 self.n += 1
         except Exception as e:
@@ -77,13 +91,19 @@ def flood(name, f, slowest=10):
     check(other.failed is None and other.n > 0, f"{name}: another client failed: {other.failed}")
     check(other.slowest < slowest, f"{name}: another client waited for {other.slowest:.1f} s")
     check(memory() < 1500, f"{name}: {memory()} MB")
-    print(f"{name}: another client's slowest round {other.slowest * 1000:.0f} ms of {other.n}, {memory()} MB at most so far", flush=True)
+    print(
+        f"{name}: another client's slowest round {other.slowest * 1000:.0f} ms of {other.n}, "
+        f"{memory()} MB at most so far",
+        flush=True,
+    )
 
 
 def served(connections):
     """All of them are connected, and then somebody else has been answered some times."""
     end, before = time.monotonic() + 20, other.n
-    while client.command("admin", {"serverStatus": 1})["connections"]["current"] < connections and time.monotonic() < end:
+    while (
+        client.command("admin", {"serverStatus": 1})["connections"]["current"] < connections and time.monotonic() < end
+    ):
         pass
     while other.n < before + 20 and other.is_alive() and time.monotonic() < end:
         client.command("admin", {"ping": 1})
@@ -126,17 +146,37 @@ def connections():
 
 def values_without_end():
     def ask(pipeline):
-        reply = Client("127.0.0.1", proc.port).command("t", {"aggregate": "c", "pipeline": pipeline, "cursor": {}, "maxTimeMS": 60_000})
+        reply = Client("127.0.0.1", proc.port).command(
+            "t", {"aggregate": "c", "pipeline": pipeline, "cursor": {}, "maxTimeMS": 60_000}
+        )
         check(reply.get("code") in (13548, 146, 10334, 50, 15, 292), f"an endless value: {str(reply)[:300]}")
+
     values = {"$range": [0, 3_000_000]}
     pipelines = [
         [{"$project": {"x": {"$let": {"vars": {f"v{i}": values for i in range(500)}, "in": 1}}}}],
         [{"$set": {"a": values}}] + [{"$set": {f"b{i}": 1}} for i in range(900)],
         [{"$project": {f"f{i}": values for i in range(100)}}],
-        [{"$project": {"x": {"$reduce": {"input": values, "initialValue": [1, 2], "in": {"$concatArrays": ["$$value", "$$value"]}}}}}],
+        [
+            {
+                "$project": {
+                    "x": {
+                        "$reduce": {
+                            "input": values,
+                            "initialValue": [1, 2],
+                            "in": {"$concatArrays": ["$$value", "$$value"]},
+                        }
+                    }
+                }
+            }
+        ],
         [{"$project": {"x": {"$reduce": {"input": values, "initialValue": 1, "in": {"a": "$$value"}}}}}],
-        [{"$set": {"a": {"$range": [0, 200]}}}, {"$unwind": "$a"}, {"$set": {"s": values}},
-         {"$group": {"_id": None, "x": {"$firstN": {"input": "$s", "n": 1_000_000}}}}]]
+        [
+            {"$set": {"a": {"$range": [0, 200]}}},
+            {"$unwind": "$a"},
+            {"$set": {"s": values}},
+            {"$group": {"_id": None, "x": {"$firstN": {"input": "$s", "n": 1_000_000}}}},
+        ],
+    ]
     threads = [threading.Thread(target=ask, args=(p,)) for p in pipelines]
     for t in threads:
         t.start()

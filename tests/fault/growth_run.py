@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Requests of a few hundred bytes that ask for much memory or for much time on one document: each ends soon after its maxTimeMS, the server does
-not grow by more than a stated number of MB, SIGTERM ends it, and what is not too much is answered.
+"""Requests of a few hundred bytes that ask for much memory or for much time on one document: each ends soon after its
+maxTimeMS, the server does not grow by more than a stated number of MB, SIGTERM ends it, and what is not too much is
+answered.
 
 MAYFLY_GROWTH_ONLY: names of cases, to run these only.
 """
+
 import os, shutil, tempfile, time
 
 import bson
@@ -20,7 +22,13 @@ work = tempfile.mkdtemp(prefix="mayfly-growth-")
 
 
 def text(doublings, letter="a"):
-    return {"$reduce": {"input": {"$range": [0, doublings]}, "initialValue": letter, "in": {"$concat": ["$$value", "$$value"]}}}
+    return {
+        "$reduce": {
+            "input": {"$range": [0, doublings]},
+            "initialValue": letter,
+            "in": {"$concat": ["$$value", "$$value"]},
+        }
+    }
 
 
 def numbers(n):
@@ -32,7 +40,13 @@ def project(expression):
 
 
 def nested(depth):
-    return numbers(5_000_000) if depth == 0 else {"$concatArrays": [{"$slice": [numbers(4_900_000), 2_400_000]}, {"$slice": [nested(depth - 1), 2_300_000]}]}
+    return (
+        numbers(5_000_000)
+        if depth == 0
+        else {
+            "$concatArrays": [{"$slice": [numbers(4_900_000), 2_400_000]}, {"$slice": [nested(depth - 1), 2_300_000]}]
+        }
+    )
 
 
 def many(count, expression):
@@ -55,23 +69,96 @@ REFUSED = {
     "variables of $let": project(many(40, numbers(4_800_000))),
     "many small variables": project(many(2000, numbers(70_000))),
     "nested $concatArrays": project({"$size": nested(12)}),
-    "$objectToArray": project({"$size": {"$objectToArray": {"$arrayToObject": {"$map": {"input": numbers(2_400_000), "in": {"k": {"$toString": "$$this"}, "v": None}}}}}}),
-    "$mergeObjects": project({"$bsonSize": {"$mergeObjects": {"$map": {"input": numbers(2_000_000), "in": {"$arrayToObject": [[[{"$toString": "$$this"}, 1]]]}}}}}),
-    "groups of $regexFind": project({"$let": {"vars": {"m": {"$regexFind": {"input": text(23), "regex": "(" * 60 + "a*" + ")" * 60}}}, "in": {"$size": "$$m.captures"}}}),
+    "$objectToArray": project(
+        {
+            "$size": {
+                "$objectToArray": {
+                    "$arrayToObject": {
+                        "$map": {"input": numbers(2_400_000), "in": {"k": {"$toString": "$$this"}, "v": None}}
+                    }
+                }
+            }
+        }
+    ),
+    "$mergeObjects": project(
+        {
+            "$bsonSize": {
+                "$mergeObjects": {
+                    "$map": {"input": numbers(2_000_000), "in": {"$arrayToObject": [[[{"$toString": "$$this"}, 1]]]}}
+                }
+            }
+        }
+    ),
+    "groups of $regexFind": project(
+        {
+            "$let": {
+                "vars": {"m": {"$regexFind": {"input": text(23), "regex": "(" * 60 + "a*" + ")" * 60}}},
+                "in": {"$size": "$$m.captures"},
+            }
+        }
+    ),
     "$zip": project({"$size": {"$zip": {"inputs": [numbers(1_000_000)] * 4}}}),
     "one comma after another": project({"$size": {"$split": [text(23, ","), ","]}}),
-    "comparing one array often": project({"$let": {"vars": {"a": numbers(4_000_000)}, "in": {"$and": [{"$eq": ["$$a", "$$a"]}] * 3000}}}),
-    "reading one path often": project({"$let": {"vars": {"a": {"$map": {"input": numbers(1_000_000), "in": {"x": 1}}}}, "in": {"$size": [["$$a.x"] * 50]}}}),
+    "comparing one array often": project(
+        {"$let": {"vars": {"a": numbers(4_000_000)}, "in": {"$and": [{"$eq": ["$$a", "$$a"]}] * 3000}}}
+    ),
+    "reading one path often": project(
+        {
+            "$let": {
+                "vars": {"a": {"$map": {"input": numbers(1_000_000), "in": {"x": 1}}}},
+                "in": {"$size": [["$$a.x"] * 50]},
+            }
+        }
+    ),
     "$sortArray": project({"$size": {"$sortArray": {"input": numbers(5_000_000), "sortBy": -1}}}),
-    "$setUnion": project({"$size": {"$setUnion": [{"$map": {"input": numbers(3_000_000), "in": {"$mod": [{"$multiply": ["$$this", 7919]}, 1_000_003]}}}]}}),
+    "$setUnion": project(
+        {
+            "$size": {
+                "$setUnion": [
+                    {
+                        "$map": {
+                            "input": numbers(3_000_000),
+                            "in": {"$mod": [{"$multiply": ["$$this", 7919]}, 1_000_003]},
+                        }
+                    }
+                ]
+            }
+        }
+    ),
     "folded constants": project({"$size": [[numbers(4000) for _ in range(8000)]]}),
-    "$project of many": {"aggregate": "c", "cursor": {}, "pipeline": [{"$project": {f"f{i}": numbers(4_800_000) for i in range(40)}}, {"$count": "n"}]},
-    "$push of many": {"aggregate": "c", "cursor": {}, "pipeline": [{"$group": {"_id": None, **{f"f{i}": {"$push": numbers(1_000_000)} for i in range(40)}}}, {"$count": "n"}]},
-    "window functions": {"aggregate": "c", "cursor": {}, "pipeline": [{"$setWindowFields": {"sortBy": {"_id": 1}, "output": {f"f{i}": {"$push": numbers(4_000_000)} for i in range(40)}}}, {"$count": "n"}]},
+    "$project of many": {
+        "aggregate": "c",
+        "cursor": {},
+        "pipeline": [{"$project": {f"f{i}": numbers(4_800_000) for i in range(40)}}, {"$count": "n"}],
+    },
+    "$push of many": {
+        "aggregate": "c",
+        "cursor": {},
+        "pipeline": [
+            {"$group": {"_id": None, **{f"f{i}": {"$push": numbers(1_000_000)} for i in range(40)}}},
+            {"$count": "n"},
+        ],
+    },
+    "window functions": {
+        "aggregate": "c",
+        "cursor": {},
+        "pipeline": [
+            {
+                "$setWindowFields": {
+                    "sortBy": {"_id": 1},
+                    "output": {f"f{i}": {"$push": numbers(4_000_000)} for i in range(40)},
+                }
+            },
+            {"$count": "n"},
+        ],
+    },
     "a projection of find": {"find": "c", "projection": {"z": many(40, numbers(4_800_000))}},
     "an update pipeline": {"update": "c", "updates": [{"q": {}, "u": [{"$set": {"z": many(40, numbers(4_800_000))}}]}]},
     # 100,000 times a megabyte.
-    "$[] with a large value": {"update": "elements", "updates": [{"q": {}, "u": {"$set": {"a.$[].b": "x" * (1 << 20)}}}]},
+    "$[] with a large value": {
+        "update": "elements",
+        "updates": [{"q": {}, "u": {"$set": {"a.$[].b": "x" * (1 << 20)}}}],
+    },
     "$[] with $push": {"update": "elements", "updates": [{"q": {}, "u": {"$push": {"a.$[].b": "x" * (1 << 20)}}}]},
 }
 
@@ -106,7 +193,10 @@ def cases():
     for name, command in REFUSED.items():
         if name in only or not only:
             r = measured(proc, c, name, {**command, "maxTimeMS": LIMIT_MS})
-            check(r["ok"] != 1 or not r.get("writeErrors") or r["writeErrors"][0]["code"] in (17419, 146, 50), f"{name}: {str(r)[:300]}")
+            check(
+                r["ok"] != 1 or not r.get("writeErrors") or r["writeErrors"][0]["code"] in (17419, 146, 50),
+                f"{name}: {str(r)[:300]}",
+            )
     check(c.command("growth", {"find": "c"})["cursor"]["firstBatch"] == [{"_id": 1}], "the server goes on")
     check(stop(proc) == 0, "a clean stop")
 

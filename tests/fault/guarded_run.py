@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What a server guards by itself: collections that are a client's however they are named, files that are its user's alone, a clock that is far
-ahead at start-up, an audit log that cannot be written, a small cgroup.
+"""What a server guards by itself: collections that are a client's however they are named, files that are its user's
+alone, a clock that is far ahead at start-up, an audit log that cannot be written, a small cgroup.
 
 MAYFLY_SEED replays the random choices.
 """
+
 import os, stat, subprocess, tempfile, threading, time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -36,20 +37,26 @@ def connect(proc, **options):
 
 
 def names(replica_set=None):
-    """A client may name a collection as $out names its own: it expires as any other and outlives a restart. What an $out has left does not."""
+    """A client may name a collection as $out names its own: it expires as any other and outlives a restart. What an
+    $out has left does not."""
     data = folder() + "/data"
     options = ["--replSet", "rs0"] if replica_set else []
     proc, _ = start(data, *options)
     client = connect(proc)
     if replica_set:
-        client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{proc.port}"}]})
+        client.admin.command(
+            "replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{proc.port}"}]}
+        )
     until(lambda: client.admin.command("hello")["isWritablePrimary"])
     where = "on a set" if replica_set else "on a standalone"
     mine = ["tmp.agg_out.5f0c0ffee0ddba11decaf000", "tmp.convertToCapped.x", "tmp.mr.y"]
     for name in mine:
         client.t[name].create_index("at", expireAfterSeconds=0)
         client.t[name].insert_many([{"_id": 1}, {"_id": 2, "at": LONG_AGO}])
-    check(all(until(lambda: client.t[n].count_documents({}) == 1) for n in mine), f"documents of collections with odd names expire {where}")
+    check(
+        all(until(lambda: client.t[n].count_documents({}) == 1) for n in mine),
+        f"documents of collections with odd names expire {where}",
+    )
     client.t.big.insert_many([{"_id": i, "text": "x" * 200} for i in range(60000)])
     done = threading.Event()
 
@@ -59,21 +66,31 @@ def names(replica_set=None):
         except PyMongoError:
             pass
         done.set()
+
     threading.Thread(target=out, daemon=True).start()
     temporary = lambda: [c for c in client.t.list_collection_names() if c.startswith("tmp.") and c not in mine]
-    check(until(lambda: temporary() or done.is_set()) and not done.is_set(), f"the process is killed while $out writes {where}")
+    check(
+        until(lambda: temporary() or done.is_set()) and not done.is_set(),
+        f"the process is killed while $out writes {where}",
+    )
     kill(proc)
     proc, _ = start(data, *options)
     client = connect(proc)
     until(lambda: client.admin.command("hello")["isWritablePrimary"])
     check(until(lambda: not temporary()), f"what that $out wrote is gone after a restart {where}: {temporary()}")
-    check(sorted(mine) == sorted(c for c in client.t.list_collection_names() if c.startswith("tmp.")), f"the client's own collections are there {where}")
+    check(
+        sorted(mine) == sorted(c for c in client.t.list_collection_names() if c.startswith("tmp.")),
+        f"the client's own collections are there {where}",
+    )
     check(all(client.t[n].count_documents({}) == 1 for n in mine), f"and so are their documents {where}")
     client.t.big.aggregate([{"$limit": 2}, {"$out": mine[0]}])
     check(client.t[mine[0]].count_documents({}) == 2, f"$out may write to such a name {where}")
     client.t[mine[0]].create_index("at", expireAfterSeconds=0)
     client.t[mine[0]].insert_one({"_id": "due", "at": LONG_AGO})
-    check(until(lambda: not client.t[mine[0]].count_documents({"_id": "due"})), f"and what it wrote expires once it is there {where}")
+    check(
+        until(lambda: not client.t[mine[0]].count_documents({"_id": "due"})),
+        f"and what it wrote expires once it is there {where}",
+    )
     check(stop(proc) == 0, f"it stops {where}")
 
 
@@ -96,8 +113,25 @@ def permissions():
         data = f"{base}/{name}/data"
         os.mkdir(f"{base}/{name}")
         port = free_port()
-        proc = subprocess.Popen([BINARY, "--port", str(port), "--httpPort", "0", "--unixSocketPrefix", sockets, "--dbpath", data, "--logpath",
-                                 f"{base}/{name}/log", "--pidfilepath", f"{base}/{name}/pid", *options], stdout=subprocess.DEVNULL)
+        proc = subprocess.Popen(
+            [
+                BINARY,
+                "--port",
+                str(port),
+                "--httpPort",
+                "0",
+                "--unixSocketPrefix",
+                sockets,
+                "--dbpath",
+                data,
+                "--logpath",
+                f"{base}/{name}/log",
+                "--pidfilepath",
+                f"{base}/{name}/pid",
+                *options,
+            ],
+            stdout=subprocess.DEVNULL,
+        )
         proc.port = port
         client = connect(proc, serverSelectionTimeoutMS=20000)
         client.t.c.insert_one({})
@@ -113,22 +147,43 @@ def permissions():
     check(mode(f"{base}/plain/log") == 0o600, "so is the log")
     check(mode(f"{base}/plain/pid") == 0o644, "the pid file may be read")
     check(mode(f"{sockets}/mongodb-{proc.port}.sock") == 0o700, "the socket has filePermissions")
-    check(client.admin.command("getParameter", 1, processUmask=1, honorSystemUmask=1)["processUmask"] == "077", "getParameter says 077")
-    check(not [l for l in client.admin.command("getLog", "startupWarnings")["log"] if "data directory" in l], "no warning")
+    check(
+        client.admin.command("getParameter", 1, processUmask=1, honorSystemUmask=1)["processUmask"] == "077",
+        "getParameter says 077",
+    )
+    check(
+        not [l for l in client.admin.command("getLog", "startupWarnings")["log"] if "data directory" in l], "no warning"
+    )
     check(stop(proc) == 0, "it stops")
     os.chmod(data, 0o755)
     proc, client = restart(data)
-    check([l for l in client.admin.command("getLog", "startupWarnings")["log"] if "0755" in l], "a directory that others can read is warned of")
+    check(
+        [l for l in client.admin.command("getLog", "startupWarnings")["log"] if "0755" in l],
+        "a directory that others can read is warned of",
+    )
     stop(proc)
     data, proc, client = started("group", "--setParameter", "processUmask=027")
-    check(mode(data) == 0o750 and all(mode(p) & 0o137 == 0 for p in Path(data).glob("*.sst")), f"processUmask=027 lets the group read: {oct(mode(data))}")
+    check(
+        mode(data) == 0o750 and all(mode(p) & 0o137 == 0 for p in Path(data).glob("*.sst")),
+        f"processUmask=027 lets the group read: {oct(mode(data))}",
+    )
     check(client.admin.command("getParameter", 1, processUmask=1)["processUmask"] == "027", "getParameter says 027")
     stop(proc)
     data, proc, client = started("system", "--setParameter", "honorSystemUmask=true")
     check(mode(data) == 0o755, f"honorSystemUmask leaves the system's: {oct(mode(data))}")
     stop(proc)
-    for bad in (["processUmask=999"], ["processUmask=x"], ["processUmask=027", "--setParameter", "honorSystemUmask=true"], ["honorSystemUmask=7"]):
-        r = subprocess.run([BINARY, "--port", "0", "--dbpath", base + "/bad", "--setParameter", *bad], capture_output=True, text=True, timeout=30)
+    for bad in (
+        ["processUmask=999"],
+        ["processUmask=x"],
+        ["processUmask=027", "--setParameter", "honorSystemUmask=true"],
+        ["honorSystemUmask=7"],
+    ):
+        r = subprocess.run(
+            [BINARY, "--port", "0", "--dbpath", base + "/bad", "--setParameter", *bad],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
         check(r.returncode == 2, f"{bad} is refused: {r.returncode} {r.stderr[-120:]}")
 
 
@@ -138,7 +193,8 @@ def restart(data):
 
 
 def downtime():
-    """A clock that says the server was off for longer than it may have been suspends expiry until somebody confirms it, also over a restart."""
+    """A clock that says the server was off for longer than it may have been suspends expiry until somebody confirms it,
+    also over a restart."""
     data = folder() + "/data"
     proc, client = restart(data)
     client.t.c.create_index("at", expireAfterSeconds=0)
@@ -150,7 +206,10 @@ def downtime():
         proc, _ = start(data, "--setParameter", "ttlMaxDowntimeSecs=1")
         client = connect(proc)
         clock = client.admin.command("ttlStatus", 1).get("clock", {})
-        check(clock.get("suspended") and "ttlMaxDowntimeSecs" in clock.get("reason", ""), f"ttlStatus says why ({again}): {clock}")
+        check(
+            clock.get("suspended") and "ttlMaxDowntimeSecs" in clock.get("reason", ""),
+            f"ttlStatus says why ({again}): {clock}",
+        )
         check(client.t.c.count_documents({}) == 1, "nothing is removed")
         if again == 0:
             check(stop(proc) == 0, "it stops")
@@ -164,7 +223,8 @@ def downtime():
 
 
 def audit():
-    """Entries that cannot be written wait, are counted and reported, and stop what would need another one if so asked."""
+    """Entries that cannot be written wait, are counted and reported, and stop what would need another one if so
+    asked."""
     base = folder()
     link = base + "/audit.json"
     os.symlink("/dev/full", link)
@@ -203,7 +263,9 @@ def audit():
     for i in range(60):  # each entry is 30 kB
         client.t.command({"ttlHold": "c", "filter": {"_id": "x" * 30000}})
     state = client.admin.command("serverStatus")["auditLog"]
-    check(state["lost"] > 0 and state["waiting"] + state["lost"] == 60, f"beyond 1 MB they are lost, and counted: {state}")
+    check(
+        state["lost"] > 0 and state["waiting"] + state["lost"] == 60, f"beyond 1 MB they are lost, and counted: {state}"
+    )
     stop(proc)
 
 
@@ -218,7 +280,11 @@ def long_keys():
             f()
             check(False, f"{what} is refused")
         except PyMongoError as e:
-            check(e.code == 17280 or 17280 in [w["code"] for w in (e.details or {}).get("writeErrors", [])], f"{what} is refused: {str(e)[:90]}")
+            check(
+                e.code == 17280 or 17280 in [w["code"] for w in (e.details or {}).get("writeErrors", [])],
+                f"{what} is refused: {str(e)[:90]}",
+            )
+
     c.insert_one({"_id": 1, "s": long})
     refused(lambda: c.create_index("s"), "an index over it")
     check(list(c.index_information()) == ["_id_"], "there is none then")
@@ -230,7 +296,10 @@ def long_keys():
     refused(lambda: c.insert_one({"s": ["a", long]}), "an element of an array")
     c.insert_one({"_id": 1, "s": "short"})
     refused(lambda: c.update_one({"_id": 1}, {"$set": {"s": long}}), "an update")
-    refused(lambda: client.t.command("aggregate", "c", pipeline=[{"$set": {"s": long}}, {"$merge": "c"}], cursor={}), "$merge")
+    refused(
+        lambda: client.t.command("aggregate", "c", pipeline=[{"$set": {"s": long}}, {"$merge": "c"}], cursor={}),
+        "$merge",
+    )
     check(c.find_one({"s": "short"})["_id"] == 1, "what was there is there")
     check(c.find_one({"s": long}) is None, "it may be looked for")
     check(client.t.command("validate", "c")["valid"], "and all is valid")
@@ -252,7 +321,9 @@ def cgroup():
         return
     data = folder() + "/data"
     wrapper = data + ".sh"
-    Path(wrapper).write_text(f"#!/bin/sh\necho $$ > {group}/{'tasks' if v1 else 'cgroup.procs'}\nexec {BINARY} \"$@\"\n")
+    Path(wrapper).write_text(
+        f"#!/bin/sh\necho $$ > {group}/{'tasks' if v1 else 'cgroup.procs'}\nexec {BINARY} \"$@\"\n"
+    )
     os.chmod(wrapper, 0o755)
     proc, client = start(data, binary=wrapper)
     info = client.command("admin", {"hostInfo": 1})
@@ -267,6 +338,7 @@ def cgroup():
                     written.append(f"{n}-{k}")
                 except PyMongoError as e:
                     errors.append(str(e)[:200])
+
     threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
     for t in threads:
         t.start()

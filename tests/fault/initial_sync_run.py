@@ -3,10 +3,13 @@
 
   - a standalone server with data becomes the first member; empty members are added and get everything;
   - the joiner, then the donor, is killed (kill -9) while data is copied: it goes on;
-  - MAYFLY_SYNC_LONG=1: a member is away until more has been written than the log keeps (990 MB), and copies everything again by itself.
+  - MAYFLY_SYNC_LONG=1: a member is away until more has been written than the log keeps (990 MB), and copies everything
+    again by itself.
 
-Afterwards all members hold the same (dbHash). The last line says "N passed, N failed". MAYFLY_SYNC_MB (64): data to copy.
+Afterwards all members hold the same (dbHash). The last line says "N passed, N failed". MAYFLY_SYNC_MB (64): data to
+copy.
 """
+
 import os, random, subprocess, time
 
 import replica_set
@@ -20,11 +23,14 @@ check = Checks()
 
 def fill(coll, megabytes, start=0, size=10_000):
     for i in range(megabytes):
-        coll.insert_many([{"_id": start + i * 100 + n, "n": n, "bytes": rnd.randbytes(size)} for n in range(1_000_000 // size)])
+        coll.insert_many(
+            [{"_id": start + i * 100 + n, "n": n, "bytes": rnd.randbytes(size)} for n in range(1_000_000 // size)]
+        )
 
 
 def add(s, member):
     """As rs.add() does, from whoever leads."""
+
     def try_it():
         primary = s.primary().client.admin
         config = primary.command("replSetGetConfig")["config"]
@@ -34,6 +40,7 @@ def add(s, member):
         config["members"].append({"_id": len(config["members"]), "host": member.host})
         primary.command("replSetReconfig", config)
         return True
+
     s.wait(try_it, "the reconfiguration", 60)
 
 
@@ -55,8 +62,11 @@ def main():
         first = Member(f"{s.folder}/0")
         os.makedirs(first.folder)
         with open(f"{first.folder}/log", "ab") as log:
-            first.proc = subprocess.Popen([replica_set.BINARY, "--port", str(first.port), "--dbpath", f"{first.folder}/data", "--nounixsocket"],
-                                          stdout=log, stderr=subprocess.STDOUT)
+            first.proc = subprocess.Popen(
+                [replica_set.BINARY, "--port", str(first.port), "--dbpath", f"{first.folder}/data", "--nounixsocket"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         first.wait_up()
         first.client.test.kept.create_index("n")
         fill(first.client.test.kept, MEGABYTES)
@@ -66,7 +76,10 @@ def main():
         s.members.append(first)
         first.client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": first.host}]})
         s.wait(lambda: first.hello()["isWritablePrimary"], "the first member to lead")
-        check(first.client.test.kept.estimated_document_count() == MEGABYTES * 100, "a standalone's data is there in a set")
+        check(
+            first.client.test.kept.estimated_document_count() == MEGABYTES * 100,
+            "a standalone's data is there in a set",
+        )
 
         second = new_member(s)
         began = time.monotonic()
@@ -99,13 +112,19 @@ def main():
             away.start()
             follows(s, away, "the member that was away to follow")
             s.settled(180)
-            check("Initial sync" in open(f"{away.folder}/log", errors="replace").read(), "a member beyond the log's reach copies everything again")
+            check(
+                "Initial sync" in open(f"{away.folder}/log", errors="replace").read(),
+                "a member beyond the log's reach copies everything again",
+            )
 
         s.primary().client.test.kept.insert_one({"_id": "after"})
         s.settled(120)
         hashes = s.hashes("test")
         check(len(set(hashes)) == 1, f"all members hold the same: {hashes}")
-        check(all(m.client.test.kept.find_one({"_id": "after"}) for m in s.members), "what was written after the copies is everywhere")
+        check(
+            all(m.client.test.kept.find_one({"_id": "after"}) for m in s.members),
+            "what was written after the copies is everywhere",
+        )
     finally:
         s.close()
     check.end("initial sync")

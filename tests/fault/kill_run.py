@@ -3,6 +3,7 @@
 
 MAYFLY_KILL_ROUNDS (50) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
+
 import os, random, shutil, tempfile, threading, time
 
 from fault_test import SEED, Checks, Client, kill, rnd, start, stop
@@ -78,8 +79,17 @@ def read_all(c):
 data = tempfile.mkdtemp(prefix="mayfly-kill-") + "/data"
 models = [{"known": {}, "unsure": {}, "gone": set(), "next": 0, "recent": []} for _ in range(4)]
 proc, client = start(data)
-client.command("kill", {"createIndexes": "docs", "indexes": [
-    {"key": {"w": 1, "v": -1}, "name": "wv"}, {"key": {"t": 1}, "name": "t"}, {"key": {"u": 1}, "name": "u", "unique": True}]})
+client.command(
+    "kill",
+    {
+        "createIndexes": "docs",
+        "indexes": [
+            {"key": {"w": 1, "v": -1}, "name": "wv"},
+            {"key": {"t": 1}, "name": "t"},
+            {"key": {"u": 1}, "name": "u", "unique": True},
+        ],
+    },
+)
 acknowledged, slowest = 0, 0.0
 
 
@@ -121,11 +131,17 @@ for round_no in range(ROUNDS):
         m["unsure"].clear()
         m["gone"].clear()
     check(lost == wrong == back == 0, f"round {round_no}: {lost} lost, {wrong} wrong, {back} came back after a delete")
-    check(client.command("kill", {"count": "docs"})["n"] == len(there), f"round {round_no}: count differs from the documents")
+    check(
+        client.command("kill", {"count": "docs"})["n"] == len(there),
+        f"round {round_no}: count differs from the documents",
+    )
     if round_no % 5 == 4 or round_no == ROUNDS - 1:
         v = client.command("kill", {"validate": "docs", "full": True})
         check(v.get("valid") is True, f"round {round_no}: validate: {str(v)[:2000]}")
 check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)
-print(f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, slowest reopening {slowest * 1000:.0f} ms, seed {SEED}")
+print(
+    f"kill -9: {ROUNDS} rounds, {acknowledged} acknowledged commands, "
+    f"slowest reopening {slowest * 1000:.0f} ms, seed {SEED}"
+)
 check.end("kill")

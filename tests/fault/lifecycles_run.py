@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""What happens to sets and members in their lives, on real processes: killed while a set begins or its configuration changes, a primary that sleeps,
-a standalone with a backlog of expired documents that becomes a set and goes back, seven members of all kinds, addresses of all kinds, write concerns
-while members are away, a member that is cut off for long, clocks that jump. Names of parts as arguments: only these. MAYFLY_SEED,
-MAYFLY_FAULT_ROUNDS (5). The last line says "N passed, N failed".
+"""Life cycles of sets and members, on real processes: kills during initiation and reconfiguration, a primary that is
+suspended, a standalone with a backlog of expired documents that becomes a set and goes back, seven members of all
+kinds, all kinds of addresses, write concerns while members are away, a member that is cut off for long, clocks that
+jump.
+
+Arguments name the parts to run; without any, all run. MAYFLY_SEED, MAYFLY_FAULT_ROUNDS (5). The last line says "N
+passed, N failed".
 """
+
 import datetime, os, random, shutil, socket, threading, time
 
 from bson import Binary, Int64
@@ -23,12 +27,15 @@ check = Checks()
 
 
 def beginning():
-    """A member dies while it begins a set, or all do: what is there afterwards is one set or none, and can be made one."""
+    """A member dies while it begins a set, or all do: what is there afterwards is one set or none, and can be made
+    one."""
     for r in range(ROUNDS):
         s = ReplicaSet(3)
         try:
+
             def initiate():
                 code(lambda: s.members[0].client.admin.command("replSetInitiate", s.config()))
+
             t = threading.Thread(target=initiate)
             t.start()
             time.sleep(rnd.uniform(0, 0.3))  # sleeps: a random moment
@@ -40,11 +47,19 @@ def beginning():
                 m.start()
             for m in s.members:
                 m.wait_up()
-            s.wait(lambda: code(lambda: s.members[0].client.admin.command("replSetInitiate", s.config())) in (0, 23), "the set to be begun, now or before", 30)
+            s.wait(
+                lambda: code(lambda: s.members[0].client.admin.command("replSetInitiate", s.config())) in (0, 23),
+                "the set to be begun, now or before",
+                30,
+            )
             s.in_place()
             s.all_vote()
-            s.primary().client.test.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one({"_id": r})
-            ids = {str(m.client.admin.command("replSetGetConfig")["config"]["settings"]["replicaSetId"]) for m in s.members}
+            s.primary().client.test.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one(
+                {"_id": r}
+            )
+            ids = {
+                str(m.client.admin.command("replSetGetConfig")["config"]["settings"]["replicaSetId"]) for m in s.members
+            }
             check(len(ids) == 1 and s.same(), f"killed while it began ({'all' if r % 2 else 'the first'}): one set")
         finally:
             s.close()
@@ -67,8 +82,12 @@ def changing():
                     c["members"][2]["tags"] = {"round": str(r)}
                     c["members"][2].update(votes=1 - c["members"][2]["votes"], priority=0)
                     p.client.admin.command("replSetReconfig", c)
+
                 code(run)
-            t = threading.Thread(target=change if r % 3 else lambda: code(lambda: p.client.admin.command("replSetStepDown", 5)))
+
+            t = threading.Thread(
+                target=change if r % 3 else lambda: code(lambda: p.client.admin.command("replSetStepDown", 5))
+            )
             t.start()
             time.sleep(rnd.uniform(0, 0.1))  # sleeps: a random moment
             victims = rnd.sample(s.members, 3) if r % 4 == 3 else [p]
@@ -85,16 +104,27 @@ def changing():
         load.finish()
         s.settled()
         have = {d["_id"] for d in s.primary().client.test.kept.find({}, {"_id": 1})}
-        check(load.acknowledged <= have, f"{ROUNDS * 2} changes with a death in the middle: no acknowledged write is lost ({len(load.acknowledged)})")
-        check(len({str(m.client.admin.command("replSetGetConfig")["config"]) for m in s.members}) == 1, "all have the same configuration")
-        check(len({m.client.admin.command("replSetGetStatus")["votingMembersCount"] for m in s.members}) == 1, "and count the same votes")
+        check(
+            load.acknowledged <= have,
+            f"{ROUNDS * 2} changes with a death in the middle: "
+            f"no acknowledged write is lost ({len(load.acknowledged)})",
+        )
+        check(
+            len({str(m.client.admin.command("replSetGetConfig")["config"]) for m in s.members}) == 1,
+            "all have the same configuration",
+        )
+        check(
+            len({m.client.admin.command("replSetGetStatus")["votingMembersCount"] for m in s.members}) == 1,
+            "and count the same votes",
+        )
         check(s.same(), "all hold the same")
     finally:
         s.close()
 
 
 def sleeping():
-    """A primary that is stopped (SIGSTOP) beyond the election timeout acknowledges nothing and shows nothing old when it goes on."""
+    """A primary that is stopped (SIGSTOP) beyond the election timeout acknowledges nothing and shows nothing old when
+    it goes on."""
     s = ReplicaSet(3)
     try:
         s.initiate()
@@ -130,13 +160,18 @@ def sleeping():
                         if v != f"new {r}":
                             stale.append((m.port, v))
                 c.close()
-            threads = [threading.Thread(target=write, args=(w,)) for w in (1, "majority")] + [threading.Thread(target=read, args=(m,)) for m in s.members]
+
+            threads = [threading.Thread(target=write, args=(w,)) for w in (1, "majority")] + [
+                threading.Thread(target=read, args=(m,)) for m in s.members
+            ]
             had = len(acknowledged)
             for t in threads:
                 t.start()
             s.wait(lambda: len(acknowledged) > had + 20, "writes")
             p.pause()
-            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(p)), "another primary")
+            s.wait(
+                lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(p)), "another primary"
+            )
             q = next(m for m in s.others(p) if m.hello().get("isWritablePrimary"))
             q.client.test.c.update_one({"_id": "x"}, {"$set": {"v": f"new {r}"}})
             renewed.set()
@@ -148,8 +183,13 @@ def sleeping():
             s.in_place()
         s.settled()
         have = {d["_id"] for d in s.primary().client.test.d.find({}, {"_id": 1})}
-        check(acknowledged <= have, f"a primary that slept {ROUNDS * 2} times: none of {len(acknowledged)} acknowledged writes is lost")
-        check(not stale and answered > 0, f"no linearizable read shows what was before ({answered} answered, {stale[:3]})")
+        check(
+            acknowledged <= have,
+            f"a primary that slept {ROUNDS * 2} times: none of {len(acknowledged)} acknowledged writes is lost",
+        )
+        check(
+            not stale and answered > 0, f"no linearizable read shows what was before ({answered} answered, {stale[:3]})"
+        )
         check(s.same(), "all hold the same")
     finally:
         s.close()
@@ -175,7 +215,9 @@ def there_and_back():
             first.wait_up()
             if trip == 0:
                 s.members = [first]
-                first.client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": first.host}]})
+                first.client.admin.command(
+                    "replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": first.host}]}
+                )
             s.wait(lambda: first.hello()["isWritablePrimary"], "the former standalone to lead")
             check(first.client.test.backlog.count_documents({}) == 6000 + trip, "the backlog is there in the set")
             check(first.client.test.own.count_documents({}) == 500, "and what has a deadline of its own")
@@ -198,13 +240,24 @@ def there_and_back():
         s.in_place()
         s.all_vote()
         check(s.same(), "new members get it all, deadlines included")
-        check([m.client.test.backlog.count_documents({}) for m in s.members] == [6001] * 3, "due and not removed, on every member")
+        check(
+            [m.client.test.backlog.count_documents({}) for m in s.members] == [6001] * 3,
+            "due and not removed, on every member",
+        )
         for m in s.members:
             m.client.admin.command("setParameter", 1, ttlMonitorEnabled=True)
         s.wait(lambda: s.primary().client.test.backlog.count_documents({}) == 2001, "the backlog to be removed")
         s.settled()
-        check([m.client.test.backlog.count_documents({}) for m in s.members] == [2001] * 3 and s.same(), "the backlog is removed everywhere")
-        deletes = [op["o"]["_id"] for e in s.primary().client.local["oplog.rs"].find({"op": "c", "o.applyOps.op": "d"}) for op in e["o"]["applyOps"] if op["ns"] == "test.backlog"]
+        check(
+            [m.client.test.backlog.count_documents({}) for m in s.members] == [2001] * 3 and s.same(),
+            "the backlog is removed everywhere",
+        )
+        deletes = [
+            op["o"]["_id"]
+            for e in s.primary().client.local["oplog.rs"].find({"op": "c", "o.applyOps.op": "d"})
+            for op in e["o"]["applyOps"]
+            if op["ns"] == "test.backlog"
+        ]
         deletes += [e["o"]["_id"] for e in s.primary().client.local["oplog.rs"].find({"op": "d", "ns": "test.backlog"})]
         check(len(deletes) == len(set(deletes)) == 4000, f"each delete is in the log once: {len(deletes)}")
         # A member of several that was written to outside of the set is not let in again.
@@ -216,12 +269,17 @@ def there_and_back():
         m.client.test.backlog.insert_one({"_id": "strange", "at": later})
         m.stop()
         m.start()
-        check(m.proc.wait(30) != 0 and "opened without --replSet" in m.tail(), "and is refused by the set afterwards, with the reason")
+        check(
+            m.proc.wait(30) != 0 and "opened without --replSet" in m.tail(),
+            "and is refused by the set afterwards, with the reason",
+        )
         shutil.rmtree(f"{m.folder}/data")
         m.start()
         m.wait_up()
         s.in_place()
-        check(s.same() and m.client.test.backlog.find_one({"_id": "strange"}) is None, "emptied it gets everything again")
+        check(
+            s.same() and m.client.test.backlog.find_one({"_id": "strange"}) is None, "emptied it gets everything again"
+        )
     finally:
         s.close()
 
@@ -243,7 +301,10 @@ def seven():
             dead = rnd.sample(s.members, 3)
             for m in dead:
                 m.kill()
-            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(*dead)), "a primary among four of seven")
+            s.wait(
+                lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(*dead)),
+                "a primary among four of seven",
+            )
             leader = next(m for m in s.others(*dead) if m.hello().get("isWritablePrimary"))
             check(s.members.index(leader) < 4, "nobody of priority 0 leads")
             load.go_on(s, 50)
@@ -265,7 +326,11 @@ def seven():
         s.primary().client.test.get_collection("w7", write_concern=WriteConcern(w=7, wtimeout=30000)).insert_one({})
         check(True, "w: 7 waits for all, the delayed one too")
         have = {d["_id"] for d in s.primary().client.test.kept.find({}, {"_id": 1})}
-        check(load.acknowledged <= have and not load.unknown, f"none of {len(load.acknowledged)} writes is lost, and none failed a driver that retries ({len(load.unknown)})")
+        check(
+            load.acknowledged <= have and not load.unknown,
+            f"none of {len(load.acknowledged)} writes is lost, "
+            f"and none failed a driver that retries ({len(load.unknown)})",
+        )
         check(s.same(), "all seven hold the same")
     finally:
         s.close()
@@ -273,8 +338,12 @@ def seven():
 
 def addresses():
     """Members by name, by localhost, by IPv4 and IPv6, on any interface."""
-    kinds = {"localhost": ("localhost", []), "IPv4": ("127.0.0.1", []), "another loopback address": ("127.0.0.2", ["--bind_ip", "127.0.0.2,127.0.0.1"]),
-             "this machine's name": (socket.gethostname(), ["--bind_ip_all"])}
+    kinds = {
+        "localhost": ("localhost", []),
+        "IPv4": ("127.0.0.1", []),
+        "another loopback address": ("127.0.0.2", ["--bind_ip", "127.0.0.2,127.0.0.1"]),
+        "this machine's name": (socket.gethostname(), ["--bind_ip_all"]),
+    }
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             kinds["IPv6"] = ("[::1]", ["--ipv6", "--bind_ip", "::1,127.0.0.1"])
@@ -284,7 +353,11 @@ def addresses():
         s = ReplicaSet(3, extra)
         try:
             names = [f"{host}:{m.port}" for m in s.members]
-            got = code(lambda: s.members[0].client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": i, "host": n} for i, n in enumerate(names)]}))
+            got = code(
+                lambda: s.members[0].client.admin.command(
+                    "replSetInitiate", {"_id": "rs0", "members": [{"_id": i, "host": n} for i, n in enumerate(names)]}
+                )
+            )
             check(got == 0, f"initiated by {what}: {got}")
             s.in_place()
             s.all_vote()
@@ -313,16 +386,33 @@ def concerns():
         a, b = s.others(p)
 
         def insert(key, **wc):
-            return code(lambda: p.client.test.get_collection("c", write_concern=WriteConcern(**wc)).insert_one({"_id": key}))
-        check([insert(1, w=1, j=False), insert(2, w=3, j=False), insert(3, w="majority", j=True)] == [0, 0, 0], "j false, j true, w 1, 3 and majority")
+            return code(
+                lambda: p.client.test.get_collection("c", write_concern=WriteConcern(**wc)).insert_one({"_id": key})
+            )
+
+        check(
+            [insert(1, w=1, j=False), insert(2, w=3, j=False), insert(3, w="majority", j=True)] == [0, 0, 0],
+            "j false, j true, w 1, 3 and majority",
+        )
         a.kill()
         began = time.monotonic()
-        check(insert(4, w=3, wtimeout=500) == 64 and 0.4 < time.monotonic() - began < 10, "w: 3 with a member away: 64 after wtimeout")
+        check(
+            insert(4, w=3, wtimeout=500) == 64 and 0.4 < time.monotonic() - began < 10,
+            "w: 3 with a member away: 64 after wtimeout",
+        )
         check(p.client.test.c.find_one({"_id": 4}) is not None, "the write is there all the same")
         check([insert(5, w=2), insert(6, w="majority", wtimeout=5000)] == [0, 0], "w: 2 and majority go on")
-        check([insert(7, w=4), insert(8, w=50)] == [100, 100], "more than there are members: 100, and the write is done")
+        check(
+            [insert(7, w=4), insert(8, w=50)] == [100, 100], "more than there are members: 100, and the write is done"
+        )
         # The primary goes while a retryable write waits for the third: done, not as asked, and safe to ask for again.
-        write = {"insert": "c", "documents": [{"_id": "again"}], "lsid": {"id": Binary(os.urandom(16), 4)}, "txnNumber": Int64(1), "writeConcern": {"w": 3, "wtimeout": 20000}}
+        write = {
+            "insert": "c",
+            "documents": [{"_id": "again"}],
+            "lsid": {"id": Binary(os.urandom(16), 4)},
+            "txnNumber": Int64(1),
+            "writeConcern": {"w": 3, "wtimeout": 20000},
+        }
         answers = []
         t = threading.Thread(target=lambda: answers.append(Client("127.0.0.1", p.port).command("test", write)))
         t.start()
@@ -330,11 +420,17 @@ def concerns():
         check(code(lambda: p.client.admin.command("replSetStepDown", 15)) == 0, "the primary hands over")
         t.join(30)
         r = answers[0]
-        check((r["ok"], r["n"], r.get("writeConcernError", {}).get("code"), r.get("errorLabels")) == (1, 1, 189, ["RetryableWriteError"]),
-              f"a primary that steps down says so with the label for drivers: {r}")
+        check(
+            (r["ok"], r["n"], r.get("writeConcernError", {}).get("code"), r.get("errorLabels"))
+            == (1, 1, 189, ["RetryableWriteError"]),
+            f"a primary that steps down says so with the label for drivers: {r}",
+        )
         p = s.primary()
         r = Client("127.0.0.1", p.port).command("test", {**write, "writeConcern": {"w": "majority"}})
-        check(r["n"] == 1 and "writeConcernError" not in r and p.client.test.c.count_documents({"_id": "again"}) == 1, "asked again it is answered as the first time, once")
+        check(
+            r["n"] == 1 and "writeConcernError" not in r and p.client.test.c.count_documents({"_id": "again"}) == 1,
+            "asked again it is answered as the first time, once",
+        )
         t = threading.Thread(target=lambda: insert(9, w=3))
         t.start()
         a.start()
@@ -371,9 +467,18 @@ def cut_off():
             p.client.test.big.insert_many([{"_id": i * 10 + n, "bytes": rnd.randbytes(100_000)} for n in range(10)])
         seen = lambda: {m["name"]: m["health"] for m in away.client.admin.command("replSetGetStatus")["members"]}
         s.wait(lambda: sum(seen().values()) == 1, "it to have given up on all others, several election timeouts long")
-        check(p.hello()["isWritablePrimary"] and p.client.admin.command("replSetGetStatus")["term"] == term, "a member that is cut off disturbs nobody")
+        check(
+            p.hello()["isWritablePrimary"] and p.client.admin.command("replSetGetStatus")["term"] == term,
+            "a member that is cut off disturbs nobody",
+        )
         net.heal()
-        s.wait(lambda: p.client.admin.command("replSetGetStatus")["term"] == term and away.hello().get("secondary") and away.client.test.big.count_documents({}) == 600, "it to have everything", 90)
+        s.wait(
+            lambda: p.client.admin.command("replSetGetStatus")["term"] == term
+            and away.hello().get("secondary")
+            and away.client.test.big.count_documents({}) == 600,
+            "it to have everything",
+            90,
+        )
         check(True, "it comes back without an election and has everything")
         s.in_place()
         check(s.same(), "all hold the same")
@@ -383,8 +488,8 @@ def cut_off():
 
 
 def jumps():
-    """Clocks that go wrong by hours, by themselves: documents with deadlines of their own are neither hidden nor deleted by it, on no member and by no later
-    primary."""
+    """Clocks that go wrong by hours, by themselves: documents with deadlines of their own are neither hidden nor
+    deleted by it, on no member and by no later primary."""
     s = ReplicaSet(3, binary=FAULTY)
     try:
         s.initiate()
@@ -398,22 +503,35 @@ def jumps():
 
         def counts():
             return [(m.client.test.own.count_documents({}), m.client.test.ttl.count_documents({})) for m in s.members]
+
         for millis in (7_200_000, -7_200_000):
             p = s.primary()
             p.tell(f"clock {millis}")
             for i in range(30):
                 p.client.test.log.insert_one({"of": millis, "i": i})
-                check(counts() == [(100, 100)] * 3, f"a primary's clock jumps {millis / 3.6e6:+.0f} h: nothing is hidden or deleted {counts()}") if i in (0, 29) else None
-            s.wait(lambda: p.client.admin.command("serverStatus")["metrics"]["ttl"]["clockHolds"] > 0, "the guard to hold", 30)
+                check(
+                    counts() == [(100, 100)] * 3,
+                    f"a primary's clock jumps {millis / 3.6e6:+.0f} h: nothing is hidden or deleted {counts()}",
+                ) if i in (0, 29) else None
+            s.wait(
+                lambda: p.client.admin.command("serverStatus")["metrics"]["ttl"]["clockHolds"] > 0,
+                "the guard to hold",
+                30,
+            )
             wall = p.client.local["oplog.rs"].find_one({"op": "i", "ns": "test.log"}, sort=[("$natural", -1)])["wall"]
             off = abs((wall - datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)).total_seconds())
             check(off < 60, f"the log's time goes on evenly ({off:.1f} s from the right one)")
             p.kill()
-            s.wait(lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(p)), "another primary")
+            s.wait(
+                lambda: any(m.running() and m.hello().get("isWritablePrimary") for m in s.others(p)), "another primary"
+            )
             q = next(m for m in s.others(p) if m.hello().get("isWritablePrimary"))
             q.client.test.log.insert_one({"by": "the next"})
             check(q.client.test.own.count_documents({}) == 100, "nor does the next primary hide anything")
-            check(q.client.test.own.update_many({}, {"$inc": {"n": 1}}).matched_count == 100, "or take it for gone when it writes")
+            check(
+                q.client.test.own.update_many({}, {"$inc": {"n": 1}}).matched_count == 100,
+                "or take it for gone when it writes",
+            )
             q.client.test.command({"touch": "own", "q": {}, "expireAt": soon, "multi": True})
             p.start()
             p.wait_up()
@@ -430,7 +548,10 @@ def jumps():
         p.client.admin.command("replSetStepDown", 30)
         q = s.primary()
         seen = [m.client.test.short.count_documents({}) for m in s.members]
-        check(time.monotonic() - hidden < 10 and seen == [0, 0, 0], f"what one primary has hidden the next does not show again, though its clock is 15 s behind: {seen}")
+        check(
+            time.monotonic() - hidden < 10 and seen == [0, 0, 0],
+            f"what one primary has hidden the next does not show again, though its clock is 15 s behind: {seen}",
+        )
         check(q.client.test.short.find_one({}) is None and s.same(), "and all hold the same")
     finally:
         s.close()
@@ -438,6 +559,7 @@ def jumps():
 
 def memory():
     """A member needs at most 50 MB more than a standalone that has the same done to it."""
+
     def resident(m):
         return next(int(l.split()[1]) // 1024 for l in open(f"/proc/{m.proc.pid}/status") if l.startswith("VmRSS"))
 
@@ -445,17 +567,21 @@ def memory():
         client.test.c.create_index("n")
         some = random.Random(1)
         for i in range(100):
-            client.test.c.insert_many([{"_id": i * 1000 + n, "n": n, "bytes": some.randbytes(200)} for n in range(1000)])
+            client.test.c.insert_many(
+                [{"_id": i * 1000 + n, "n": n, "bytes": some.randbytes(200)} for n in range(1000)]
+            )
 
         def singly(k):
             for i in range(1000):
                 client.test.one.insert_one({"_id": f"{k} {i}", "pad": "y" * 200})
+
         threads = [threading.Thread(target=singly, args=(k,)) for k in range(8)]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
         list(client.test.c.aggregate([{"$group": {"_id": None, "sum": {"$sum": "$n"}}}]))
+
     cache = ["--wiredTigerCacheSizeGB", "0.25"]
     s = ReplicaSet(0)
     try:

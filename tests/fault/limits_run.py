@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Small compressed packets that unpack to a lot: millions of fields, patterns, conditions, sessions, names. Each is answered soon, with an error
-that says what to change or with what it asked for; meanwhile another client does not wait, and the memory of the server stays bounded. Then sessions
-and cursors: one client cannot use up the room of all, and killing or ending sessions ends what they have, soon. The last line says "N passed, N failed".
-MAYFLY_LIMITS_ONLY=TEXT,TEXT runs the packets whose name has one of them; MAYFLY_LIMITS_WAIT (1000): milliseconds that another client may wait.
+"""Small compressed packets that unpack to a lot: millions of fields, patterns, conditions, sessions, names. Each is
+answered soon, with an error that says what to change or with what it asked for; meanwhile another client does not wait,
+and the memory of the server stays bounded. Then sessions and cursors: one client cannot use up the room of all, and
+killing or ending sessions ends what they have, soon. The last line says "N passed, N failed".
+MAYFLY_LIMITS_ONLY=TEXT,TEXT runs the packets whose name has one of them; MAYFLY_LIMITS_WAIT (1000): milliseconds that
+another client may wait.
 """
+
 import os, shutil, socket, struct, tempfile, threading, time, uuid, zlib
 
 import bson
@@ -74,66 +77,193 @@ def ids(n):
 def packets():
     """(name, command, its other fields, database, codes of the answer; 0: ok)"""
     ask = field(16, b"ping", ONE)
-    yield "setParameter of a long name", field(16, b"setParameter", ONE), field(16, b"a" * 1_000_000, ONE), b"admin", {72}
+    yield (
+        "setParameter of a long name",
+        field(16, b"setParameter", ONE),
+        field(16, b"a" * 1_000_000, ONE),
+        b"admin",
+        {72},
+    )
     yield "ping with 5 million fields", ask, NULLS, b"admin", {2}
     yield "a body of 30 MB", ask, NULLS * 3, b"admin", {10334}
-    yield "getParameter, one name a million times", field(16, b"getParameter", ONE), field(16, b"port", ONE) * 1_000_000, b"admin", {2}
+    yield (
+        "getParameter, one name a million times",
+        field(16, b"getParameter", ONE),
+        field(16, b"port", ONE) * 1_000_000,
+        b"admin",
+        {2},
+    )
     yield "a command with a name of 15 MB", field(16, b"z" * 15_000_000, ONE), b"", b"admin", {59}
     yield "lsid with 3 million fields", ask, sub(field(10, b"uid") * 3_000_000, b"lsid"), b"admin", {2}
-    yield "readConcern with 2 million levels", *find(b"", sub(field(10, b"level") * 2_000_000, b"readConcern")), b"t", {2}
-    yield "hello, a million compressors", field(16, b"hello", ONE), array(field(2, b"", text(b"zlib")) * 1_000_000, b"compression"), b"admin", {0}
+    yield (
+        "readConcern with 2 million levels",
+        *find(b"", sub(field(10, b"level") * 2_000_000, b"readConcern")),
+        b"t",
+        {2},
+    )
+    yield (
+        "hello, a million compressors",
+        field(16, b"hello", ONE),
+        array(field(2, b"", text(b"zlib")) * 1_000_000, b"compression"),
+        b"admin",
+        {0},
+    )
     yield "currentOp, 300,000 patterns", field(16, b"currentOp", ONE), IN_PATTERNS, b"admin", {0, 50}
-    yield "listCollections, 300,000 patterns", field(16, b"listCollections", ONE), sub(IN_PATTERNS, b"filter"), b"t", {0, 50}
+    yield (
+        "listCollections, 300,000 patterns",
+        field(16, b"listCollections", ONE),
+        sub(IN_PATTERNS, b"filter"),
+        b"t",
+        {0, 50},
+    )
     yield "find, 300,000 patterns", *find(IN_PATTERNS), b"t", {0, 50}
-    yield "find, 300,000 patterns in an $or", *find(branches(b"$or", lambda i: field(11, b"x", b"^r%d.*x\0\0" % i))), b"t", {0, 50}
+    yield (
+        "find, 300,000 patterns in an $or",
+        *find(branches(b"$or", lambda i: field(11, b"x", b"^r%d.*x\0\0" % i))),
+        b"t",
+        {0, 50},
+    )
     for pattern in (b"a" * 28_000, b"a?" * 14_000, b"(a" * 199 + b")" * 199):
-        yield f"find, a pattern of {len(pattern)} letters", *find(field(11, b"s", pattern + b"\0i\0")), b"t", {0, 50, 51156}
+        yield (
+            f"find, a pattern of {len(pattern)} letters",
+            *find(field(11, b"s", pattern + b"\0i\0")),
+            b"t",
+            {0, 50, 51156},
+        )
     yield "find, 5 million conditions", *find(NULLS), b"t", {50, 146}
     yield "find, an $or of 300,000", *find(branches(b"$or", lambda i: field(16, b"x", number(i)))), b"t", {0, 50}
-    yield "find, an $or of 300,000 pairs", *find(branches(b"$or", lambda i: field(16, b"x", number(i)) + field(16, b"y", number(i)))), b"t", {0, 50, 146}
-    yield "find, an $or of 300,000 names", *find(branches(b"$or", lambda i: field(16, b"x%d" % i, number(i)))), b"t", {0, 50, 146}
-    either = branches(b"$or", lambda i: field(16, b"xy"[i:i + 1], ONE), 2)
+    yield (
+        "find, an $or of 300,000 pairs",
+        *find(branches(b"$or", lambda i: field(16, b"x", number(i)) + field(16, b"y", number(i)))),
+        b"t",
+        {0, 50, 146},
+    )
+    yield (
+        "find, an $or of 300,000 names",
+        *find(branches(b"$or", lambda i: field(16, b"x%d" % i, number(i)))),
+        b"t",
+        {0, 50, 146},
+    )
+    either = branches(b"$or", lambda i: field(16, b"xy"[i : i + 1], ONE), 2)
     yield "find, 100,000 times an $or", *find(branches(b"$and", lambda _: either, 100_000)), b"t", {0, 50, 146}
-    yield "find, $in and $in", *find(sub(array(NUMBERS, b"$in"), b"x") + sub(array(NUMBERS, b"$in"), b"y"), sub(field(16, b"z", ONE), b"sort")), b"t", {0, 50}
+    yield (
+        "find, $in and $in",
+        *find(
+            sub(array(NUMBERS, b"$in"), b"x") + sub(array(NUMBERS, b"$in"), b"y"), sub(field(16, b"z", ONE), b"sort")
+        ),
+        b"t",
+        {0, 50},
+    )
     yield "find, a projection of a million", *find(b"", sub(NAMES, b"projection")), b"t", {0, 50, 146}
     yield "find, a sort by a million", *find(b"", sub(NAMES, b"sort")), b"t", {13103}
     yield "aggregate, a million new fields", *stages(sub(sub(NAMES, b"$addFields"))), b"t", {0, 50, 146}
-    yield "aggregate, 600,000 stages", *stages(sub(field(18, b"$skip", struct.pack("<q", 1))) * 600_000), b"t", {7749501}
-    yield "aggregate, an array of a million", *stages(sub(sub(array(field(2, b"", text(b"$x")) * 1_200_000, b"x"), b"$addFields"))), b"t", {0, 50, 146}
+    yield (
+        "aggregate, 600,000 stages",
+        *stages(sub(field(18, b"$skip", struct.pack("<q", 1))) * 600_000),
+        b"t",
+        {7749501},
+    )
+    yield (
+        "aggregate, an array of a million",
+        *stages(sub(sub(array(field(2, b"", text(b"$x")) * 1_200_000, b"x"), b"$addFields"))),
+        b"t",
+        {0, 50, 146},
+    )
     statement = sub(sub(b"", b"q") + sub(sub(NAMES, b"$set"), b"u"))
-    yield "update, $set of a million", field(2, b"update", text(b"c")), array(statement, b"updates"), b"t", {0, 50, 146, 17419}
+    yield (
+        "update, $set of a million",
+        field(2, b"update", text(b"c")),
+        array(statement, b"updates"),
+        b"t",
+        {0, 50, 146, 17419},
+    )
     statement = sub(sub(NULLS, b"q") + sub(sub(field(16, b"f", ONE), b"$set"), b"u"))
     yield "update, 5 million conditions", field(2, b"update", text(b"c")), array(statement, b"updates"), b"t", {50, 146}
-    yield "explain, 5 million conditions", sub(field(2, b"find", text(b"c")) + sub(NULLS, b"filter"), b"explain"), b"", b"t", {50, 146}
+    yield (
+        "explain, 5 million conditions",
+        sub(field(2, b"find", text(b"c")) + sub(NULLS, b"filter"), b"explain"),
+        b"",
+        b"t",
+        {50, 146},
+    )
     yield "count, 5 million conditions", field(2, b"count", text(b"c")), sub(NULLS, b"query"), b"t", {50, 146}
     name = field(2, b"name", text(b"n"))
     yield "an index of a million fields", *index(sub(sub(NAMES, b"key") + name)), b"t", {67}
-    yield "an index of 5 million options", *index(sub(sub(field(16, b"f", ONE), b"key") + name + NULLS)), b"t", {2, 67, 197}
-    yield "an index of 2 million conditions", *index(sub(sub(field(16, b"f", ONE), b"key") + name + sub(field(16, b"", ONE) * 2_000_000, b"partialFilterExpression"))), b"t", {50, 146, 67}
+    yield (
+        "an index of 5 million options",
+        *index(sub(sub(field(16, b"f", ONE), b"key") + name + NULLS)),
+        b"t",
+        {2, 67, 197},
+    )
+    yield (
+        "an index of 2 million conditions",
+        *index(
+            sub(
+                sub(field(16, b"f", ONE), b"key")
+                + name
+                + sub(field(16, b"", ONE) * 2_000_000, b"partialFilterExpression")
+            )
+        ),
+        b"t",
+        {50, 146, 67},
+    )
     yield "300,000 indexes", *index(sub(sub(field(16, b"f", ONE), b"key") + name) * 300_000), b"t", {67}
-    yield "killCursors, a million", field(2, b"killCursors", text(b"c")), array(field(18, b"", struct.pack("<q", 5)) * 1_000_000, b"cursors"), b"t", {2}
+    yield (
+        "killCursors, a million",
+        field(2, b"killCursors", text(b"c")),
+        array(field(18, b"", struct.pack("<q", 5)) * 1_000_000, b"cursors"),
+        b"t",
+        {2},
+    )
     let = sub(b"".join(field(16, b"v%d" % i, ONE) for i in range(80_000)), b"let")
-    yield "delete, 80,000 variables", field(2, b"delete", text(b"c")), let + array(sub(sub(field(16, b"_id", number(-1)), b"q") + field(16, b"limit", ONE)), b"deletes"), b"t", {0, 50}
+    yield (
+        "delete, 80,000 variables",
+        field(2, b"delete", text(b"c")),
+        let + array(sub(sub(field(16, b"_id", number(-1)), b"q") + field(16, b"limit", ONE)), b"deletes"),
+        b"t",
+        {0, 50},
+    )
     statement = sub(sub(field(16, b"_id", number(-1)), b"q") + array(sub(sub(field(16, b"f", ONE), b"$set")), b"u"))
     yield "update, 80,000 variables", field(2, b"update", text(b"c")), let + array(statement, b"updates"), b"t", {0, 50}
     yield "find, 80,000 variables", *find(b"", let), b"t", {0, 50}
     uses = array(b"".join(field(2, b"", text(b"$$v%d" % i)) for i in range(80_000)), b"in")
-    yield "aggregate, $let of 80,000", *stages(sub(sub(sub(sub(let.replace(b"let", b"vars", 1) + uses, b"$let"), b"x"), b"$project"))), b"t", {0, 50, 146}
+    yield (
+        "aggregate, $let of 80,000",
+        *stages(sub(sub(sub(sub(let.replace(b"let", b"vars", 1) + uses, b"$let"), b"x"), b"$project"))),
+        b"t",
+        {0, 50, 146},
+    )
     filters = array(b"".join(sub(field(16, b"x%d" % i, ONE)) for i in range(300_000)), b"arrayFilters")
     statement = sub(sub(b"", b"q") + sub(sub(field(16, b"a.$[x0]", ONE), b"$set"), b"u") + filters)
     yield "update, 300,000 array filters", field(2, b"update", text(b"c")), array(statement, b"updates"), b"t", {9}
     deeper = {"$replaceRoot": {"newRoot": "$$ROOT"}}
     for _ in range(50):
         deeper["$replaceRoot"]["newRoot"] = {"a": deeper["$replaceRoot"]["newRoot"]}
-    for name, last in (("$eq", {"$project": {"y": {"$eq": ["$a", "$a"]}}}), ("$facet", {"$facet": {"f": []}}), ("$redact", {"$redact": "$$DESCEND"})):
-        yield f"aggregate, 45,000 levels and {name}", field(2, b"aggregate", text(b"c")), sub(b"", b"cursor") + array(bson.encode({str(i): deeper for i in range(900)} | {"900": last})[4:-1], b"pipeline"), b"t", {15}
+    for name, last in (
+        ("$eq", {"$project": {"y": {"$eq": ["$a", "$a"]}}}),
+        ("$facet", {"$facet": {"f": []}}),
+        ("$redact", {"$redact": "$$DESCEND"}),
+    ):
+        yield (
+            f"aggregate, 45,000 levels and {name}",
+            field(2, b"aggregate", text(b"c")),
+            sub(b"", b"cursor")
+            + array(bson.encode({str(i): deeper for i in range(900)} | {"900": last})[4:-1], b"pipeline"),
+            b"t",
+            {15},
+        )
     loop = 1
     for _ in range(40):
         inner = "$$value"
         for _ in range(80):
             inner = {"": inner}
         loop = {"$reduce": {"input": [0] * 15, "initialValue": loop, "in": inner}}
-    yield "aggregate, 48,000 levels in an expression", *stages(bson.encode({"0": {"$project": {"y": {"$eq": [loop, loop]}}}})[4:-1]), b"t", {15}
+    yield (
+        "aggregate, 48,000 levels in an expression",
+        *stages(bson.encode({"0": {"$project": {"y": {"$eq": [loop, loop]}}}})[4:-1]),
+        b"t",
+        {15},
+    )
     many = ids(10_001)
     for command in (b"refreshSessions", b"endSessions", b"killSessions", b"killAllSessions"):
         yield f"{command.decode()}, 10,001", array(many, command), b"", b"admin", {2}
@@ -141,8 +271,17 @@ def packets():
 
 work = tempfile.mkdtemp(prefix="mayfly-limits-")
 proc, client = start(work + "/db", *WATCHED)
-client.command("t", {"insert": "c", "documents": [{"_id": i, "x": i % 100, "y": i % 77, "z": i, "s": "a" * 50} for i in range(2000)]})
-client.command("t", {"createIndexes": "c", "indexes": [{"key": {"x": 1, "y": 1, "z": 1}, "name": "xyz"}, {"key": {"s": 1}, "name": "s"}]})
+client.command(
+    "t",
+    {"insert": "c", "documents": [{"_id": i, "x": i % 100, "y": i % 77, "z": i, "s": "a" * 50} for i in range(2000)]},
+)
+client.command(
+    "t",
+    {
+        "createIndexes": "c",
+        "indexes": [{"key": {"x": 1, "y": 1, "z": 1}, "name": "xyz"}, {"key": {"s": 1}, "name": "s"}],
+    },
+)
 
 
 def connect():
@@ -218,11 +357,19 @@ def send_packets():
                 reply = {"ok": 0, "code": -1, "errmsg": repr(e)}
             took, waited, grown = (time.monotonic() - began) * 1000, others.slowest * 1000, memory("VmHWM") - before
             s.close()
+            end_cursors([i for i in [reply.get("cursor", {}).get("id")] if i], db.decode())
             error = reply if not reply["ok"] else (reply.get("writeErrors") or [{}])[0]
             code = error.get("code", 0)
-            print(f"{name}: {len(data):,} bytes, answer {code} after {took:.0f} ms; another client waited {waited:.0f} ms; {grown} MB more", flush=True)
+            print(
+                f"{name}: {len(data):,} bytes, answer {code} after {took:.0f} ms; "
+                f"another client waited {waited:.0f} ms; {grown} MB more",
+                flush=True,
+            )
             check(code in codes, f"{name}: {code} {str(error.get('errmsg'))[:200]}")
-            check(len(str(error.get("errmsg", ""))) <= 20_000, f"{name}: the error has {len(str(error.get('errmsg')))} letters")
+            check(
+                len(str(error.get("errmsg", ""))) <= 20_000,
+                f"{name}: the error has {len(str(error.get('errmsg')))} letters",
+            )
             check(took < LIMIT_MS + GRACE_MS, f"{name}: answered after {took:.0f} ms")
             check(waited < WAIT, f"{name}: another client waited {waited:.0f} ms")
             check(grown < MOST_MB, f"{name}: {grown} MB more")
@@ -237,7 +384,9 @@ def sessions_of_one_client():
     share, batch, refused = 200_000, 10_000, None
     begun = client.command("admin", {"serverStatus": 1})["logicalSessionRecordCache"]["activeSessionsCount"]
     for _ in range(share // batch + 1):
-        reply = client.command("admin", {"refreshSessions": [{"id": bson.Binary(uuid.uuid4().bytes, 4)} for _ in range(batch)]})
+        reply = client.command(
+            "admin", {"refreshSessions": [{"id": bson.Binary(uuid.uuid4().bytes, 4)} for _ in range(batch)]}
+        )
         if not reply["ok"]:
             refused = reply
             break
@@ -255,7 +404,8 @@ def sessions_of_one_client():
 
 
 def opened(find, n, ask, address="127.0.0.1"):
-    """Cursors by `n` finds that are sent before the first answer is read; and the first error. `ask`: one command as bytes, of what find says."""
+    """Cursors by `n` finds that are sent before the first answer is read; and the first error. `ask`: one command as
+    bytes, of what find says."""
     s = socket.create_connection(("127.0.0.1", proc.port), 60, source_address=(address, 0))
     s.settimeout(120)
     ids, error, replied = [], None, s.makefile("rb")
@@ -275,9 +425,11 @@ def open_cursors():
     return client.command("admin", {"serverStatus": 1})["metrics"]["cursor"]["open"]["total"]
 
 
-def end_cursors(ids):
+def end_cursors(ids, db="t"):
     for begin in range(0, len(ids), 10_000):
-        reply = client.command("t", {"killCursors": "c", "cursors": [bson.Int64(i) for i in ids[begin:begin + 10_000]]})
+        reply = client.command(
+            db, {"killCursors": "c", "cursors": [bson.Int64(i) for i in ids[begin : begin + 10_000]]}
+        )
         check(reply["ok"] == 1, f"killCursors: {str(reply)[:200]}")
 
 
@@ -292,6 +444,7 @@ def open_find(**more):
 
 def cursors_of_sessions():
     """Ending sessions takes as long as what they have, however many cursors there are, and can be stopped."""
+    check(open_cursors() == 0, f"{open_cursors()} cursors are left of what came before")
     ends = [{"id": bson.Binary(uuid.uuid4().bytes, 4)} for _ in range(10_000)]
     of_others = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
     ids, error = opened(lambda i: open_find(lsid=of_others if i % 2 else ends[i % 1000]), 8_000, plain)
@@ -305,7 +458,10 @@ def cursors_of_sessions():
     print(f"endSessions of 10,000 sessions with {len(ids):,} cursors open: {took * 1000:.0f} ms", flush=True)
     check(client.command("admin", {"refreshSessions": ends})["ok"] == 1, "refreshSessions again")
     check(client.command("admin", {"endSessions": ends, "maxTimeMS": 1}).get("code") == 50, "endSessions with no time")
-    check(client.command("admin", {"killSessions": [of_others]})["ok"] == 1 and open_cursors() == 0, f"killSessions leaves {open_cursors()} cursors")
+    check(
+        client.command("admin", {"killSessions": [of_others]})["ok"] == 1 and open_cursors() == 0,
+        f"killSessions leaves {open_cursors()} cursors",
+    )
 
 
 def cursors_of_one_client():
@@ -313,7 +469,10 @@ def cursors_of_one_client():
     before = memory("VmRSS")
     ids, error = opened(lambda i: open_find(), 25_001, plain)
     print(f"{len(ids):,} cursors of one client: {memory('VmRSS') - before} MB more", flush=True)
-    check(error is not None and error["code"] == 146 and "of this client's address" in error["errmsg"], f"{len(ids)} cursors, then {error}")
+    check(
+        error is not None and error["code"] == 146 and "of this client's address" in error["errmsg"],
+        f"{len(ids)} cursors, then {error}",
+    )
     check(1_000 <= len(ids) <= 25_000, f"{len(ids)} cursors of one client")
     theirs, refused = opened(lambda i: open_find(), 5, plain, "127.0.0.2")
     check(refused is None and len(theirs) == 5, f"cursors of another client: {refused}")
@@ -325,7 +484,13 @@ def cursors_of_one_client():
 
     # What a filter was parsed into lives as long as its cursor.
     conditions = branches(b"$and", lambda i: sub(field(16, b"$ne", ONE), b"q"), 300_000)
-    ask = doc(field(2, b"find", text(b"c")) + field(2, b"$db", text(b"t")) + field(16, b"batchSize", number(0)) + field(8, b"noCursorTimeout", b"\1") + sub(conditions, b"filter"))
+    ask = doc(
+        field(2, b"find", text(b"c"))
+        + field(2, b"$db", text(b"t"))
+        + field(16, b"batchSize", number(0))
+        + field(8, b"noCursorTimeout", b"\1")
+        + sub(conditions, b"filter")
+    )
     ids, before = [], memory("VmRSS")
     for _ in range(60):
         found, error = opened(lambda i: ask, 1, large)
@@ -344,7 +509,9 @@ def index_filters():
     """What planCacheSetFilter is sent stays: no more than a little."""
     reply = client.command("t", {"planCacheSetFilter": "c", "query": {"x": "x" * 7_000_000}, "indexes": ["xyz"]})
     check(reply.get("code") == 10334, f"a large index filter: {str(reply)[:200]}")
-    replies = [client.command("t", {"planCacheSetFilter": "c", "query": {f"f{i}": 1}, "indexes": ["xyz"]}) for i in range(501)]
+    replies = [
+        client.command("t", {"planCacheSetFilter": "c", "query": {f"f{i}": 1}, "indexes": ["xyz"]}) for i in range(501)
+    ]
     check(all(r["ok"] for r in replies[:500]) and replies[500].get("code") == 146, f"index filters: {replies[500]}")
     check(len(client.command("t", {"planCacheListFilters": "c"})["filters"]) == 500, "planCacheListFilters")
     check(client.command("t", {"planCacheClearFilters": "c"})["ok"] == 1, "planCacheClearFilters")
@@ -352,6 +519,7 @@ def index_filters():
 
 def killed_sessions():
     """Killing a session stops what runs in it, and nothing else; currentOp says whose it is."""
+
     def session():
         return {"id": uuid.uuid4()}
 
@@ -378,7 +546,9 @@ def killed_sessions():
         "killSessions": lambda lsid: {"killSessions": [lsid]},
         "killSessions of all": lambda _: {"killSessions": []},
         "killAllSessions": lambda _: {"killAllSessions": []},
-        "killAllSessionsByPattern": lambda lsid: {"killAllSessionsByPattern": [{"lsid": {**lsid, "uid": bson.Binary(bytes(32))}}]},
+        "killAllSessionsByPattern": lambda lsid: {
+            "killAllSessionsByPattern": [{"lsid": {**lsid, "uid": bson.Binary(bytes(32))}}]
+        },
         "killAllSessionsByPattern of all": lambda _: {"killAllSessionsByPattern": [{}]},
     }
     for name, command in ways.items():
@@ -406,7 +576,19 @@ def still_there():
 
 
 try:
-    run_parts("limits", [send_packets, killed_sessions, cursors_of_sessions, cursors_of_one_client, index_filters, sessions_of_one_client, still_there], check)
+    run_parts(
+        "limits",
+        [
+            send_packets,
+            killed_sessions,
+            cursors_of_sessions,
+            cursors_of_one_client,
+            index_filters,
+            sessions_of_one_client,
+            still_there,
+        ],
+        check,
+    )
 finally:
     stop(proc)
     shutil.rmtree(work, ignore_errors=True)

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Records what clients read, write and compare-and-set on a few registers while members are killed and the network is cut, and has the history
-checked for linearizability by porcupine (linearizability/main.go). MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED.
+"""Records what clients read, write and compare-and-set on a few registers while members are killed and the network is
+cut, and has the history checked for linearizability by porcupine (linearizability/main.go). MAYFLY_FAULT_ROUNDS (6),
+MAYFLY_SEED.
 
-The checker is checked too: the same history with one answer changed must be refused. The last line says "N passed, N failed".
+The checker is checked too: the same history with one answer changed must be refused. The last line says "N passed, N
+failed".
 """
+
 import hashlib, json, os, random, shutil, subprocess, sys, threading, time
 from pathlib import Path
 
@@ -27,7 +30,9 @@ NOTHING_WRITTEN = {10107, 13435}  # by what they say
 def checker():
     """The Go program, built once a version."""
     folder = HERE / "linearizability"
-    digest = hashlib.sha256(b"".join((folder / f).read_bytes() for f in ("main.go", "go.mod", "go.sum"))).hexdigest()[:16]
+    digest = hashlib.sha256(b"".join((folder / f).read_bytes() for f in ("main.go", "go.mod", "go.sum"))).hexdigest()[
+        :16
+    ]
     program = TOOLS / f"linearizability-{digest}"
     if not program.exists():
         if shutil.which("go") is None:
@@ -58,8 +63,15 @@ class Registers:
 
 def client(registers, uri, number):
     rnd = random.Random(f"{SEED} {number}")
-    mongo = pymongo.MongoClient(uri, retryWrites=False, retryReads=False, serverSelectionTimeoutMS=3000, connectTimeoutMS=3000, socketTimeoutMS=3000,
-                                heartbeatFrequencyMS=500)
+    mongo = pymongo.MongoClient(
+        uri,
+        retryWrites=False,
+        retryReads=False,
+        serverSelectionTimeoutMS=3000,
+        connectTimeoutMS=3000,
+        socketTimeoutMS=3000,
+        heartbeatFrequencyMS=500,
+    )
     reads = mongo.test.get_collection("registers", read_concern=ReadConcern("linearizable"))
     writes = mongo.test.get_collection("registers", write_concern=WriteConcern("majority"))
     last = {}
@@ -68,7 +80,17 @@ def client(registers, uri, number):
         kind = rnd.choice(("read", "read", "write", "cas"))
         if kind == "cas" and not last.get(key):  # it compares a value that is there
             kind = "read"
-        op = {"key": key, "client": number, "kind": kind, "value": value, "expected": last.get(key, 0), "call": time.monotonic_ns(), "return": 0, "found": 0, "done": False}
+        op = {
+            "key": key,
+            "client": number,
+            "kind": kind,
+            "value": value,
+            "expected": last.get(key, 0),
+            "call": time.monotonic_ns(),
+            "return": 0,
+            "found": 0,
+            "done": False,
+        }
         try:
             if kind == "read":
                 found = reads.find_one({"_id": key})
@@ -77,7 +99,9 @@ def client(registers, uri, number):
                 writes.update_one({"_id": key}, {"$set": {"v": value}}, upsert=True)
                 last[key] = value
             else:
-                op["done"] = writes.update_one({"_id": key, "v": op["expected"]}, {"$set": {"v": value}}).matched_count == 1
+                op["done"] = (
+                    writes.update_one({"_id": key, "v": op["expected"]}, {"$set": {"v": value}}).matched_count == 1
+                )
                 if op["done"]:
                     last[key] = value
             op["return"] = time.monotonic_ns()
@@ -95,7 +119,9 @@ def client(registers, uri, number):
 
 def verdict(program, history, path, picture=None):
     path.write_text("".join(json.dumps(op) + "\n" for op in history))
-    done = subprocess.run([str(program), str(path), *([str(picture)] if picture else [])], capture_output=True, text=True)
+    done = subprocess.run(
+        [str(program), str(path), *([str(picture)] if picture else [])], capture_output=True, text=True
+    )
     print("     " + done.stdout.strip().replace("\n", "\n     ") + done.stderr, flush=True)
     return done.returncode
 
@@ -111,13 +137,17 @@ def main():
     registers = Registers()
     try:
         s.initiate()
-        clients = [threading.Thread(target=client, args=(registers, f"{s.uri}&appName={zone}", i)) for i, zone in enumerate((NEAR, FAR) * 3)]
+        clients = [
+            threading.Thread(target=client, args=(registers, f"{s.uri}&appName={zone}", i))
+            for i, zone in enumerate((NEAR, FAR) * 3)
+        ]
         for c in clients:
             c.start()
 
         def go_on(operations, seconds=60):
             wanted = len(registers.history) + operations
             s.wait(lambda: len(registers.history) >= wanted, f"{operations} more operations", seconds)
+
         faults = ["kill", *KINDS, "pause"]
         rnd.shuffle(faults)
         for r in range(ROUNDS):
@@ -152,7 +182,11 @@ def main():
         changed = [dict(op) for op in registers.history]
         reads = [op for op in changed if op["kind"] == "read" and op["found"]]
         op = reads[len(reads) // 2]
-        op["found"] = next(o["value"] for o in changed if o["kind"] == "write" and o["key"] == op["key"] and o["return"] and o["value"] != op["found"])
+        op["found"] = next(
+            o["value"]
+            for o in changed
+            if o["kind"] == "write" and o["key"] == op["key"] and o["return"] and o["value"] != op["found"]
+        )
         check(verdict(program, changed, Path(f"{s.folder}/changed")) == 1, "a history with one wrong answer is not")
         s.settled()
         check(len(set(s.hashes("test"))) == 1, "all members hold the same")

@@ -1,4 +1,5 @@
 """Load on a replica set while it is disturbed, and what its clients remember of it."""
+
 import datetime, threading, time
 
 import pymongo
@@ -17,8 +18,14 @@ class Writers:
             t.start()
 
     def run(self, uri, number):
-        client = pymongo.MongoClient(uri, serverSelectionTimeoutMS=1000 * self.timeout, connectTimeoutMS=1000 * self.timeout, retryWrites=self.retry,
-                                     socketTimeoutMS=1000 * self.timeout, heartbeatFrequencyMS=500)
+        client = pymongo.MongoClient(
+            uri,
+            serverSelectionTimeoutMS=1000 * self.timeout,
+            connectTimeoutMS=1000 * self.timeout,
+            retryWrites=self.retry,
+            socketTimeoutMS=1000 * self.timeout,
+            heartbeatFrequencyMS=500,
+        )
         n, last = 0, time.monotonic()
         while not self.stop:
             key = f"{self.name}{number}-{n}"
@@ -59,12 +66,22 @@ class Watcher(threading.Thread):
         self.start()
 
     def run(self):
-        client = pymongo.MongoClient(self.uri, serverSelectionTimeoutMS=1000 * self.timeout, connectTimeoutMS=1000 * self.timeout,
-                                     socketTimeoutMS=1000 * self.timeout, heartbeatFrequencyMS=500)
+        client = pymongo.MongoClient(
+            self.uri,
+            serverSelectionTimeoutMS=1000 * self.timeout,
+            connectTimeoutMS=1000 * self.timeout,
+            socketTimeoutMS=1000 * self.timeout,
+            heartbeatFrequencyMS=500,
+        )
         seen = set()
         while not self.stop:
             try:
-                now = {d["_id"] for d in client.test.short.with_options(read_concern=pymongo.read_concern.ReadConcern("linearizable")).find({}, {"_id": 1})}
+                now = {
+                    d["_id"]
+                    for d in client.test.short.with_options(
+                        read_concern=pymongo.read_concern.ReadConcern("linearizable")
+                    ).find({}, {"_id": 1})
+                }
             except PyMongoError:
                 continue
             self.reads += 1
@@ -81,8 +98,12 @@ def verdict(s, check, writers, watchers, what):
     gone, back = set().union(*(w.gone for w in watchers)), set().union(*(w.back for w in watchers))
     have = {d["_id"] for d in primary.client.test.kept.find({}, {"_id": 1})}
     lost, strange = acknowledged - have, have - acknowledged - unknown
-    print(f"     {what}, {len(acknowledged)} acknowledged, {len(unknown)} failed, {len(gone)} seen to expire, {sum(w.reads for w in watchers)} reads, "
-          f"longest gap {max((g for w in writers for g in w.gaps), default=0):.1f} s", flush=True)
+    print(
+        f"     {what}, {len(acknowledged)} acknowledged, {len(unknown)} failed, {len(gone)} seen to expire, "
+        f"{sum(w.reads for w in watchers)} reads, "
+        f"longest gap {max((g for w in writers for g in w.gaps), default=0):.1f} s",
+        flush=True,
+    )
     check(not lost, f"no acknowledged write is lost ({len(lost)})")
     check(not strange, f"no write came from nowhere ({len(strange)})")
     check(not back, f"nothing that expired came back ({len(back)})")
@@ -91,5 +112,8 @@ def verdict(s, check, writers, watchers, what):
     s.settled()
     hashes = s.hashes("test")
     check(len(set(hashes)) == 1, f"all members hold the same: {hashes}")
-    check(all(m.client.test.command("validate", "kept")["valid"] for m in s.members), "every member's indexes fit its documents")
+    check(
+        all(m.client.test.command("validate", "kept")["valid"] for m in s.members),
+        "every member's indexes fit its documents",
+    )
     check(all(m.stop() == 0 for m in s.members), "every member stops cleanly")

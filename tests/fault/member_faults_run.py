@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""What befalls members one by one or all at once, under load: a rolling restart, slow and full disks, power that fails everywhere, a log that was
-trimmed while a member was away, clocks that jump. Afterwards as in replica_set_run.py. The last line says "N passed, N failed".
+"""Faults of single members, or of all members at once, under load: a rolling restart, slow and full disks, power lost
+on all members, a log that was trimmed while a member was away, clocks that jump. Checked afterwards: as in
+replica_set_run.py. The last line says "N passed, N failed".
 """
+
 import datetime, random, time
 from pathlib import Path
 
@@ -33,8 +35,12 @@ def rolling_restart(s, writers):
         calm.go_on(s, 50)
     calm.finish()
     check(clean, "every member stops cleanly under load")
-    check(not calm.unknown, f"a rolling restart costs a driver that retries no write: {len(calm.acknowledged)} were acknowledged, {len(calm.unknown)} failed, "
-          f"longest gap {max(calm.gaps, default=0):.1f} s {[repr(e)[:300] for e in calm.errors[:3]]}")
+    check(
+        not calm.unknown,
+        f"a rolling restart costs a driver that retries no write: "
+        f"{len(calm.acknowledged)} were acknowledged, {len(calm.unknown)} failed, "
+        f"longest gap {max(calm.gaps, default=0):.1f} s {[repr(e)[:300] for e in calm.errors[:3]]}",
+    )
     writers.append(calm)
 
 
@@ -43,7 +49,10 @@ def slow_disk(s, load):
     secondary.tell("slow 400")
     began = time.monotonic()
     load.go_on(s, 200)
-    check(time.monotonic() - began < 40, f"a secondary with a slow disk holds nobody up: 200 writes in {time.monotonic() - began:.1f} s")
+    check(
+        time.monotonic() - began < 40,
+        f"a secondary with a slow disk holds nobody up: 200 writes in {time.monotonic() - began:.1f} s",
+    )
     secondary.tell("slow 0")
     primary = s.primary()
     primary.tell("slow 100")
@@ -55,14 +64,18 @@ def slow_disk(s, load):
 
 
 def stalled_disk(s):
-    """Syncs that take longer than an election timeout: the members still hear of each other, so nobody else has to lead."""
+    """Syncs that take longer than an election timeout: the members still hear of each other, so nobody else has to
+    lead."""
     for which in ("primary", "secondaries", "set"):
         primary = s.primary()
         term = primary.client.admin.command("replSetGetStatus")["term"]
         stalled = {"primary": [primary], "secondaries": s.others(primary), "set": s.members}[which]
         for m in stalled:
             m.tell("slow 2500")
-        coll, took = primary.client.test.get_collection("stalled", write_concern=WriteConcern(w="majority", wtimeout=60000)), 0
+        coll, took = (
+            primary.client.test.get_collection("stalled", write_concern=WriteConcern(w="majority", wtimeout=60000)),
+            0,
+        )
         for n in range(20):  # what a member is told it takes in a moment later
             began = time.monotonic()
             coll.insert_one({"_id": f"{which} {n}"})
@@ -72,8 +85,12 @@ def stalled_disk(s):
         for m in stalled:
             m.tell("slow 0")
         now = primary.client.admin.command("replSetGetStatus")
-        check(took > 2 and now["term"] == term and now["myState"] == 1, f"each sync of the {which} takes 2.5 s, the election timeout is "
-              f"{primary.client.admin.command('replSetGetConfig')['config']['settings']['electionTimeoutMillis']} ms: a write in {took:.1f} s, term {term} -> {now['term']}")
+        check(
+            took > 2 and now["term"] == term and now["myState"] == 1,
+            f"each sync of the {which} takes 2.5 s, the election timeout is "
+            f"{primary.client.admin.command('replSetGetConfig')['config']['settings']['electionTimeoutMillis']} ms: "
+            f"a write in {took:.1f} s, term {term} -> {now['term']}",
+        )
 
 
 def full_disk(s, load):
@@ -82,7 +99,10 @@ def full_disk(s, load):
         full = primary if which == "primary" else s.others(primary)[0]
         full.tell("free 0")
         s.wait(lambda: not full.running(), f"the {which} without space to end", 40)
-        check("could not be written" in full.tail() or "space" in full.tail(), f"a {which} whose disk is full stops and says why")
+        check(
+            "could not be written" in full.tail() or "space" in full.tail(),
+            f"a {which} whose disk is full stops and says why",
+        )
         load.go_on(s, 100)
         back(s, full)
         check(True, "the others go on, and with space it is back")
@@ -106,9 +126,16 @@ def trimmed(s, load):
     had = Path(f"{away.folder}/log").read_text(errors="replace").count("Initial sync: the copy is complete")
     rnd = random.Random(1)
     for i in range(60):
-        s.primary().client.test.big.insert_many([{"_id": i * 10 + n, "bytes": rnd.randbytes(100_000)} for n in range(10)])
+        s.primary().client.test.big.insert_many(
+            [{"_id": i * 10 + n, "bytes": rnd.randbytes(100_000)} for n in range(10)]
+        )
     back(s, away)
-    s.wait(lambda: Path(f"{away.folder}/log").read_text(errors="replace").count("Initial sync: the copy is complete") > had, "the member to copy everything", 60)
+    s.wait(
+        lambda: Path(f"{away.folder}/log").read_text(errors="replace").count("Initial sync: the copy is complete")
+        > had,
+        "the member to copy everything",
+        60,
+    )
     back(s, away)
     load.go_on(s, 100)
     check(True, "a member that was away longer than the log reaches copies everything by itself")
@@ -124,9 +151,21 @@ def clocks(s):
 
     def count(m):
         return m.client.test.short.count_documents({"_id": {"$regex": "^clock"}})
+
     secondary.client.admin.command("clock", {"advanceSeconds": 3000})
-    s.wait(lambda: next(m for m in primary.client.admin.command("replSetGetStatus")["members"] if m["name"] == secondary.host)["clockSkewMillis"] > 2_990_000, "the skew to be shown", 30)
-    s.wait(lambda: "clock is more than a second" in Path(f"{primary.folder}/log").read_text(errors="replace"), "the skew to be logged", 30)
+    s.wait(
+        lambda: next(
+            m for m in primary.client.admin.command("replSetGetStatus")["members"] if m["name"] == secondary.host
+        )["clockSkewMillis"]
+        > 2_990_000,
+        "the skew to be shown",
+        30,
+    )
+    s.wait(
+        lambda: "clock is more than a second" in Path(f"{primary.folder}/log").read_text(errors="replace"),
+        "the skew to be logged",
+        30,
+    )
     primary.client.test.kept.update_one({"_id": "nobody"}, {"$set": {"n": 1}}, upsert=True)
     primary.client.test.kept.delete_one({"_id": "nobody"})
     s.settled()
@@ -134,7 +173,11 @@ def clocks(s):
     secondary.client.admin.command("clock", "real")
     # The primary's clock goes wrong, by more than the guard takes for real.
     primary.client.admin.command("clock", {"advanceSeconds": 7200, "jump": True})
-    s.wait(lambda: primary.client.admin.command("serverStatus")["metrics"]["ttl"]["clockHolds"] > 0, "the guard to hold", 30)
+    s.wait(
+        lambda: primary.client.admin.command("serverStatus")["metrics"]["ttl"]["clockHolds"] > 0,
+        "the guard to hold",
+        30,
+    )
     primary.client.test.kept.update_one({"_id": "nobody"}, {"$set": {"n": 1}}, upsert=True)
     primary.client.test.kept.delete_one({"_id": "nobody"})
     s.settled()
@@ -145,7 +188,10 @@ def clocks(s):
     before = primary.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]["ts"]
     primary.client.test.kept.update_one({"_id": "nobody"}, {"$set": {"n": 1}}, upsert=True)
     primary.client.test.kept.delete_one({"_id": "nobody"})
-    check(primary.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]["ts"] > before, "a clock that goes back takes the log's time on")
+    check(
+        primary.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]["ts"] > before,
+        "a clock that goes back takes the log's time on",
+    )
     primary.client.admin.command("clock", "real")
     s.settled()
     check([count(m) for m in s.members] == [100] * 3, "and nothing is lost by it")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What members are told to be and to do, on three real processes: settings of the configuration, step-down, step-up, freezing, priorities, votes,
-hidden and delayed members, tags, a member whose data directory was emptied (also one of two), and one that was removed while it was away; members that end as they begin. The last
-line says "N passed, N failed".
+"""Settings and commands for members, on three real processes: the configuration, step-down, step-up, freezing,
+priorities, votes, hidden and delayed members, tags, an emptied data directory (also in a set of two), a member that was
+removed while it was away, members that are stopped while they start. The last line says "N passed, N failed".
 """
+
 import shutil, sys, threading, time
 
 import pymongo
@@ -35,12 +36,19 @@ def reconfig(s, change):
 
 def settings(s, **values):
     reconfig(s, lambda c: c["settings"].update(values))
-    s.wait(lambda: all(m.client.admin.command("replSetGetConfig")["config"]["settings"].items() >= values.items() for m in s.members), "all to know")
+    s.wait(
+        lambda: all(
+            m.client.admin.command("replSetGetConfig")["config"]["settings"].items() >= values.items()
+            for m in s.members
+        ),
+        "all to know",
+    )
 
 
 def member_is(s, member, **values):
     def change(c):
         next(m for m in c["members"] if m["host"] == member.host).update(values)
+
     reconfig(s, change)
 
 
@@ -57,17 +65,33 @@ def failover(s):
 
 
 def health(primary, member):
-    return next(m["health"] for m in primary.client.admin.command("replSetGetStatus")["members"] if m["name"] == member.host)
+    return next(
+        m["health"] for m in primary.client.admin.command("replSetGetStatus")["members"] if m["name"] == member.host
+    )
 
 
 def timings(s):
     given = s.primary().client.admin.command("replSetGetConfig")["config"]["settings"]
-    check((given["electionTimeoutMillis"], given["heartbeatIntervalMillis"], given["heartbeatTimeoutSecs"]) == (1000, 250, 10), f"the settings that hold are shown: {given}")
+    check(
+        (given["electionTimeoutMillis"], given["heartbeatIntervalMillis"], given["heartbeatTimeoutSecs"])
+        == (1000, 250, 10),
+        f"the settings that hold are shown: {given}",
+    )
     version = s.primary().client.admin.command("replSetGetConfig")["config"]["version"]
-    for name, value in (("electionTimeoutMillis", 100), ("electionTimeoutMillis", "x"), ("catchUpTimeoutMillis", 0), ("catchUpTakeoverDelayMillis", 1),
-                        ("heartbeatIntervalMillis", 10000), ("heartbeatTimeoutSecs", 0), ("noSuchSetting", 1)):
+    for name, value in (
+        ("electionTimeoutMillis", 100),
+        ("electionTimeoutMillis", "x"),
+        ("catchUpTimeoutMillis", 0),
+        ("catchUpTakeoverDelayMillis", 1),
+        ("heartbeatIntervalMillis", 10000),
+        ("heartbeatTimeoutSecs", 0),
+        ("noSuchSetting", 1),
+    ):
         check(code(lambda: settings(s, **{name: value})) == 93, f"{name}: {value!r} is refused")
-    check(s.primary().client.admin.command("replSetGetConfig")["config"]["version"] == version, "what is refused changes nothing")
+    check(
+        s.primary().client.admin.command("replSetGetConfig")["config"]["version"] == version,
+        "what is refused changes nothing",
+    )
     settings(s, chainingAllowed=False, catchUpTimeoutMillis=-1, catchUpTakeoverDelayMillis=30000)
     settings(s, electionTimeoutMillis=4000)
     took = failover(s)
@@ -100,14 +124,23 @@ def leaders(s):
     check(code(lambda: p.client.admin.command("replSetStepUp", 1)) == 125, "it does not lead again within its period")
     check(code(lambda: p.client.admin.command("replSetStepDown", 30)) == 10107, "a secondary cannot step down")
     check(code(lambda: q.client.admin.command("replSetFreeze", 30)) == 95, "a primary cannot be frozen")
-    check(code(lambda: q.client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=6)) == 2, "the period is longer than the time to catch up")
+    check(
+        code(lambda: q.client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=6)) == 2,
+        "the period is longer than the time to catch up",
+    )
     p.client.admin.command("replSetFreeze", 0)
     p.client.admin.command("replSetStepUp", 1)
-    check(p.hello()["isWritablePrimary"] and s.primary() is p, "replSetStepUp makes a secondary the primary, when it returns")
+    check(
+        p.hello()["isWritablePrimary"] and s.primary() is p,
+        "replSetStepUp makes a secondary the primary, when it returns",
+    )
     check(code(lambda: p.client.admin.command("replSetStepUp", 1)) == 0, "on the primary it does nothing")
     for m in s.others(p):
         m.client.admin.command("replSetFreeze", 60)
-    s.wait(lambda: code(lambda: p.client.admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=0)) == 262, "nobody who could follow")
+    s.wait(
+        lambda: code(lambda: p.client.admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=0)) == 262,
+        "nobody who could follow",
+    )
     check(p.hello()["isWritablePrimary"], "it steps down only when somebody can follow")
     code(lambda: p.client.admin.command("replSetStepDown", 60, force=True, secondaryCatchUpPeriodSecs=0))
     s.wait(lambda: not any(m.hello()["isWritablePrimary"] for m in s.members), "no primary")
@@ -126,13 +159,19 @@ def kinds(s):
     check(True, "leadership goes to the highest priority")
     member_is(s, c, priority=0, hidden=True, tags={"dc": "west"})
     s.wait(lambda: c.hello().get("hidden") is True, "the member to know that it is hidden")
-    s.wait(lambda: not any(c.host in m.hello()["hosts"] + m.hello().get("passives", []) for m in s.members), "nobody to name the hidden member")
+    s.wait(
+        lambda: not any(c.host in m.hello()["hosts"] + m.hello().get("passives", []) for m in s.members),
+        "nobody to name the hidden member",
+    )
     check(True, "a hidden member is named to nobody")
     check(c.hello().get("passive") is True and c.hello()["secondary"], "it follows")
     check(code(lambda: c.client.admin.command("replSetStepUp", 1)) == 125, "priority 0 never leads")
     seen = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=10000)
     seen.admin.command("ping")
-    s.wait(lambda: (c.port not in [n[1] for n in seen.nodes]) and len(seen.nodes) == 2, "the driver to drop the hidden member")
+    s.wait(
+        lambda: (c.port not in [n[1] for n in seen.nodes]) and len(seen.nodes) == 2,
+        "the driver to drop the hidden member",
+    )
     seen.close()
     member_is(s, c, hidden=False)
     s.wait(lambda: c.host in b.hello().get("passives", []), "the member to be a passive one")
@@ -145,9 +184,19 @@ def kinds(s):
     b.wait_up()
     s.wait(lambda: b.hello()["secondary"], "it to follow")
     member_is(s, c, votes=0)
-    s.wait(lambda: [a.client.admin.command("replSetGetStatus")[n] for n in ("votingMembersCount", "majorityVoteCount")] == [2, 2], "two to vote")
+    s.wait(
+        lambda: [a.client.admin.command("replSetGetStatus")[n] for n in ("votingMembersCount", "majorityVoteCount")]
+        == [2, 2],
+        "two to vote",
+    )
     check(True, "votes 0 counts in no majority")
-    s.wait(lambda: next(m for m in a.client.admin.command("replSetGetStatus")["members"] if m["name"] == c.host)["stateStr"] == "SECONDARY", "it follows")
+    s.wait(
+        lambda: next(m for m in a.client.admin.command("replSetGetStatus")["members"] if m["name"] == c.host)[
+            "stateStr"
+        ]
+        == "SECONDARY",
+        "it follows",
+    )
     b.kill()
     s.wait(lambda: not a.hello()["isWritablePrimary"], "the primary without a majority to step down")
     check(True, "without a majority of the voters nobody leads")
@@ -162,17 +211,30 @@ def kinds(s):
         for m, dc in zip(config["members"], ("east", "east", "west")):
             m["tags"] = {"dc": dc}
         config["settings"]["getLastErrorModes"] = {"both": {"dc": 2}}
+
     reconfig(s, tagged)
     driver = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=20000)
     driver.test.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=20000)).insert_one({"_id": 1})
-    check(c.client.test.tags.find_one({"_id": 1}) is not None, "a write concern of tags waits for the member that has the tag")
-    check(code(lambda: driver.test.get_collection("tags", write_concern=WriteConcern(w="none")).insert_one({})) == 79, "an unknown mode is refused")
-    check(code(lambda: driver.test.get_collection("tags", write_concern=WriteConcern(w=4)).insert_one({})) == 100, "more members than there are, too")
+    check(
+        c.client.test.tags.find_one({"_id": 1}) is not None,
+        "a write concern of tags waits for the member that has the tag",
+    )
+    check(
+        code(lambda: driver.test.get_collection("tags", write_concern=WriteConcern(w="none")).insert_one({})) == 79,
+        "an unknown mode is refused",
+    )
+    check(
+        code(lambda: driver.test.get_collection("tags", write_concern=WriteConcern(w=4)).insert_one({})) == 100,
+        "more members than there are, too",
+    )
     me = {driver.admin.command("hello", read_preference=Nearest(tag_sets=[{"dc": "west"}]))["me"] for _ in range(10)}
     check(me == {c.host}, f"a read preference with tags goes to {me}")
     c.pause()
     r = a.client.test if a.hello()["isWritablePrimary"] else b.client.test
-    check(code(lambda: r.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=500)).insert_one({})) == 64, "what is not reached in time is said")
+    check(
+        code(lambda: r.get_collection("tags", write_concern=WriteConcern(w="both", wtimeout=500)).insert_one({})) == 64,
+        "the reply says what was not reached in time",
+    )
     c.resume()
     driver.close()
 
@@ -188,7 +250,10 @@ def delayed(s):
     s.wait(lambda: c.client.test.late.find_one({"_id": 1}), "the write to be there in the end")
     check(3 <= time.time() - began < 20, f"secondaryDelaySecs 3: there after {time.time() - began:.1f} s")
     member_is(s, c, secondaryDelaySecs=3600)
-    s.wait(lambda: c.client.admin.command("replSetGetConfig")["config"]["members"][2]["secondaryDelaySecs"] == 3600, "it knows of its delay at once")
+    s.wait(
+        lambda: c.client.admin.command("replSetGetConfig")["config"]["members"][2]["secondaryDelaySecs"] == 3600,
+        "it knows of its delay at once",
+    )
     p = s.primary()
     p.client.test.late.insert_many([{"_id": 10 + i} for i in range(1000)])
     c.kill()
@@ -198,7 +263,10 @@ def delayed(s):
     p.client.admin.command("replSetStepDown", 30)
     q = s.primary()
     s.wait(lambda: c.hello().get("primary") == q.host, "a delayed member to know who leads", 20)
-    check(c.client.test.late.count_documents({}) == 1, "a restart does not shorten the delay, and a delayed member knows who leads")
+    check(
+        c.client.test.late.count_documents({}) == 1,
+        "a restart does not shorten the delay, and a delayed member knows who leads",
+    )
     q.client.test.late.insert_one({"_id": "a vote"})
     check(True, "a delayed member acknowledges what it has in its log")
     member_is(s, c, secondaryDelaySecs=0, priority=1)
@@ -216,16 +284,30 @@ def stopped(s):
         m.client.admin.command("configureFailPoint", name, mode="alwaysOn")
     rows = p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=100))
     check(code(lambda: rows.insert_one({"_id": 1})) == 64, "w: 3 times out while secondaries have stopped applying")
-    check(all(m.client.test.get_collection("stopped", read_preference=Nearest()).count_documents({}) == 0 for m in behind), "they do not show the write")
+    check(
+        all(
+            m.client.test.get_collection("stopped", read_preference=Nearest()).count_documents({}) == 0 for m in behind
+        ),
+        "they do not show the write",
+    )
     check(p.client.test.stopped.count_documents({}) == 1, "the primary does")
-    check(code(lambda: behind[0].client.admin.command("configureFailPoint", "stopReplProducer", mode={"times": 1})) == 2, "it is on or off")
+    check(
+        code(lambda: behind[0].client.admin.command("configureFailPoint", "stopReplProducer", mode={"times": 1})) == 2,
+        "it is on or off",
+    )
     for name, m in zip(("stopReplProducer", "rsSyncApplyStop"), behind):
         m.client.admin.command("configureFailPoint", name, mode="off")
-    check(p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=20000)).insert_one({"_id": 2}).acknowledged, "then it holds")
+    check(
+        p.client.test.get_collection("stopped", write_concern=WriteConcern(w=3, wtimeout=20000))
+        .insert_one({"_id": 2})
+        .acknowledged,
+        "then it holds",
+    )
 
 
 def emptied(s):
-    """A node is its directory: an emptied one comes back under another id, as a learner, and votes when it has everything."""
+    """A node is its directory: an emptied one comes back under another id, as a learner, and votes when it has
+    everything."""
     s.primary().client.test.emptied.insert_many([{"_id": i} for i in range(2000)])
     for which in ("a secondary", "the primary"):
         victim = s.primary() if which == "the primary" else s.others(s.primary())[0]
@@ -236,14 +318,24 @@ def emptied(s):
         victim.wait_up()
         s.wait(lambda: victim.hello()["secondary"], "the emptied member to follow", 60)
         s.settled()
-        check(victim.client.test.emptied.count_documents({}) == 2000, f"{which} that was emptied is back with everything after {time.monotonic() - began:.1f} s")
+        check(
+            victim.client.test.emptied.count_documents({}) == 2000,
+            f"{which} that was emptied is back with everything after {time.monotonic() - began:.1f} s",
+        )
         check(len(set(s.hashes("test"))) == 1, "and holds the same as the others")
-        check(len(s.primary().client.admin.command("replSetGetConfig")["config"]["members"]) == 3, "under its old place in the configuration")
+        check(
+            len(s.primary().client.admin.command("replSetGetConfig")["config"]["members"]) == 3,
+            "under its old place in the configuration",
+        )
         # It votes again: with it and one other there is a majority.
         gone = s.others(victim, s.primary())[0] if s.primary() is not victim else s.others(victim)[0]
         wait_votes(s)
         gone.kill()
-        s.wait(lambda: s.primary(10).client.test.emptied.insert_one({"gone": which}).acknowledged, "a write with the vote of the one that was emptied", 30)
+        s.wait(
+            lambda: s.primary(10).client.test.emptied.insert_one({"gone": which}).acknowledged,
+            "a write with the vote of the one that was emptied",
+            30,
+        )
         check(True, "its vote counts")
         gone.start()
         gone.wait_up()
@@ -263,8 +355,13 @@ def emptied(s):
     stranger.stop()
     stranger.start()
     stranger.wait_up()
-    s.wait(lambda: "is not empty: it is not taken in" in open(f"{s.primary().folder}/log", errors="replace").read(), "the primary to say that a stranger is there")
-    check(stranger.client.admin.command("hello").get("setName") is None, "a node that has data of its own is not taken in")
+    s.wait(
+        lambda: "is not empty: it is not taken in" in open(f"{s.primary().folder}/log", errors="replace").read(),
+        "the primary to say that a stranger is there",
+    )
+    check(
+        stranger.client.admin.command("hello").get("setName") is None, "a node that has data of its own is not taken in"
+    )
     stranger.kill()
     shutil.move(f"{victim.folder}/kept", f"{victim.folder}/data")
     victim.start()
@@ -284,26 +381,38 @@ def removed(s):
     gone.wait_up()
     s.wait(lambda: code(lambda: gone.client.admin.command("replSetGetStatus")) == 93, "the removed member to know", 20)
     h = gone.hello()
-    check(not h["isWritablePrimary"] and not h["secondary"] and h.get("isreplicaset") is True and "setName" not in h, "a member that was removed while it was away is in no set")
+    check(
+        not h["isWritablePrimary"] and not h["secondary"] and h.get("isreplicaset") is True and "setName" not in h,
+        "a member that was removed while it was away is in no set",
+    )
     check(code(lambda: gone.client.test.removed.find_one()) == 13436, "and is not read from")
     check('"newState":"REMOVED"' in open(f"{gone.folder}/log", errors="replace").read(), "its state is REMOVED")
     for m in (gone, gone):
         m.kill()
         m.start()
         m.wait_up()
-        s.wait(lambda: code(lambda: gone.client.admin.command("replSetGetStatus")) == 93, "the removed member to know after a restart", 20)
+        s.wait(
+            lambda: code(lambda: gone.client.admin.command("replSetGetStatus")) == 93,
+            "the removed member to know after a restart",
+            20,
+        )
     check(s.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == 2, "it disturbs nobody")
     number = s.members.index(gone)
     reconfig(s, lambda c: c["members"].append({"_id": number, "host": gone.host}))
     s.wait(lambda: gone.hello()["secondary"], "the member to follow again", 30)
     wait_votes(s)
     s.settled()
-    check(gone.client.test.removed.find_one({"_id": "without it"}) is not None, "it can be added again with what it has")
+    check(
+        gone.client.test.removed.find_one({"_id": "without it"}) is not None, "it can be added again with what it has"
+    )
 
 
 def both_vote(s):
     """And know it: one that dies before has left the other without a vote."""
-    s.wait(lambda: all(m.client.admin.command("replSetGetStatus")["votingMembersCount"] == 2 for m in s.members), "both to vote")
+    s.wait(
+        lambda: all(m.client.admin.command("replSetGetStatus")["votingMembersCount"] == 2 for m in s.members),
+        "both to vote",
+    )
 
 
 def two():
@@ -322,20 +431,36 @@ def two():
             shutil.move(f"{victim.folder}/data", f"{victim.folder}/kept")
             victim.start()
             victim.wait_up()
-            s.wait(lambda: victim.hello()["secondary"] or victim.hello()["isWritablePrimary"], f"the emptied {which} of two to be back", 60)
+            s.wait(
+                lambda: victim.hello()["secondary"] or victim.hello()["isWritablePrimary"],
+                f"the emptied {which} of two to be back",
+                60,
+            )
             both_vote(s)
             s.settled()
-            check(victim.client.test.two.count_documents({}) == count, f"an emptied {which} of two members comes back by itself, with everything")
+            check(
+                victim.client.test.two.count_documents({}) == count,
+                f"an emptied {which} of two members comes back by itself, with everything",
+            )
             check(len(set(s.hashes("test"))) == 1, "both hold the same")
         # The old directory turns up again: it has no place any more, and takes none.
         other = s.others(victim)[0]
-        s.wait(lambda: other.client.test.two.insert_one({"n": -1}).acknowledged if other.hello()["isWritablePrimary"] else victim.client.test.two.insert_one({"n": -1}).acknowledged, "a write")
+        s.wait(
+            lambda: other.client.test.two.insert_one({"n": -1}).acknowledged
+            if other.hello()["isWritablePrimary"]
+            else victim.client.test.two.insert_one({"n": -1}).acknowledged,
+            "a write",
+        )
         victim.kill()
         shutil.move(f"{victim.folder}/data", f"{victim.folder}/now")
         shutil.move(f"{victim.folder}/kept", f"{victim.folder}/data")
         victim.start()
         victim.wait_up()
-        s.wait(lambda: code(lambda: victim.client.admin.command("replSetGetStatus")) == 93, "the old directory to hear that it is out", 30)
+        s.wait(
+            lambda: code(lambda: victim.client.admin.command("replSetGetStatus")) == 93,
+            "the old directory to hear that it is out",
+            30,
+        )
         s.wait(lambda: not other.hello()["isWritablePrimary"], "the primary to miss the vote of the right one", 20)
         check(True, "a directory that was replaced does not vote when it turns up again")
         victim.kill()
@@ -343,7 +468,10 @@ def two():
         shutil.move(f"{victim.folder}/now", f"{victim.folder}/data")
         victim.start()
         victim.wait_up()
-        s.wait(lambda: s.primary(2).client.test.two.insert_one({"n": -2}).acknowledged, "the set to go on with the right one")
+        s.wait(
+            lambda: s.primary(2).client.test.two.insert_one({"n": -2}).acknowledged,
+            "the set to go on with the right one",
+        )
         s.settled()
         check(len(set(s.hashes("test"))) == 1, "with the right one the set goes on")
         check(all(m.stop() == 0 for m in s.members), "both stop cleanly")
@@ -352,8 +480,8 @@ def two():
 
 
 def young():
-    """A member that is told to end while its first configuration arrives ends in order: what its engine had announced was still looked at when the
-    engine was gone."""
+    """A member that is told to end while its first configuration arrives ends in order: what its engine had announced
+    was still looked at when the engine was gone."""
     s = ReplicaSet(9)
     try:
         first, *rest = s.members
@@ -378,16 +506,23 @@ def newest(member):
 
 
 def times(s):
-    """What clients bring as $clusterTime moves no member's time, and a session that goes from the primary to a secondary still reads what it wrote."""
+    """What clients bring as $clusterTime moves no member's time, and a session that goes from the primary to a
+    secondary still reads what it wrote."""
     ahead = Timestamp(int(time.time()) + 200 * 86400, 1)
     said = {"clusterTime": ahead, "signature": {"hash": b"\0" * 20, "keyId": 0}}
     for m in s.members:
-        with pymongo.MongoClient("127.0.0.1", m.port, directConnection=True, timeoutMS=5000) as client, client.start_session() as session:
+        with (
+            pymongo.MongoClient("127.0.0.1", m.port, directConnection=True, timeoutMS=5000) as client,
+            client.start_session() as session,
+        ):
             session.advance_cluster_time(said)
             client.admin.command("ping", session=session)
             session.advance_operation_time(ahead)
             coll = client.test.get_collection("times", read_preference=Secondary())
-            check(code(lambda: coll.find_one({}, session=session)) == 72, "a time that nobody has issued is refused, not waited for")
+            check(
+                code(lambda: coll.find_one({}, session=session)) == 72,
+                "a time that nobody has issued is refused, not waited for",
+            )
     s.primary().client.test.times.insert_one({"_id": "one"})
     check(newest(s.primary()).time < time.time() + 60, "a write has the primary's time")
     with pymongo.MongoClient(s.uri, readConcernLevel="majority", w="majority") as client:

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Commands of all kinds, each retried by the driver, while members of a set of three are killed (kill -9), stopped, told to step down and restarted.
+"""Commands of all kinds, each retried by the driver, while members of a set of three are killed (kill -9), stopped,
+told to step down and restarted.
 
-Looked at: findAndModify gives out each number once; an unordered bulk that a unique index refuses in part counts right; collections that are made,
-indexed, renamed and dropped are there or not as acknowledged; documents with their own deadline are seen to leave once by a change stream that is
-resumed, and do not come back to a session, wherever it reads; what one session has written it reads everywhere, at
-every read concern; documents of 5 MB; no command takes longer than 30 s; memory does not grow from round to round. In the end all
-members hold the same and every index fits. MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED. The last line says "N passed, N failed".
+Looked at: findAndModify gives out each number once; an unordered bulk that a unique index refuses in part counts right;
+collections that are made, indexed, renamed and dropped are there or not as acknowledged; documents with their own
+deadline are seen to leave once by a change stream that is resumed, and do not come back to a session, wherever it
+reads; what one session has written it reads everywhere, at every read concern; documents of 5 MB; no command takes
+longer than 30 s; memory does not grow from round to round. In the end all members hold the same and every index fits.
+MAYFLY_FAULT_ROUNDS (6), MAYFLY_SEED. The last line says "N passed, N failed".
 """
+
 import os, threading, time
 
 import pymongo
@@ -28,8 +31,17 @@ class Worker(threading.Thread):
 
     def __init__(self, s, **options):
         super().__init__(daemon=True)
-        self.client = pymongo.MongoClient(s.uri, serverSelectionTimeoutMS=20000, socketTimeoutMS=40000, heartbeatFrequencyMS=500, **options)
-        self.db, self.stop, self.done, self.failed, self.longest, self.wrong = self.client.mixed, False, 0, [], (0, ""), []
+        self.client = pymongo.MongoClient(
+            s.uri, serverSelectionTimeoutMS=20000, socketTimeoutMS=40000, heartbeatFrequencyMS=500, **options
+        )
+        self.db, self.stop, self.done, self.failed, self.longest, self.wrong = (
+            self.client.mixed,
+            False,
+            0,
+            [],
+            (0, ""),
+            [],
+        )
         self.begin()
 
     def begin(self):
@@ -60,14 +72,17 @@ class Numbers(Worker):
         self.given = []
 
     def work(self):
-        n = self.db.numbers.find_one_and_update({"_id": "next"}, {"$inc": {"n": 1}}, upsert=True, return_document=True)["n"]
+        n = self.db.numbers.find_one_and_update({"_id": "next"}, {"$inc": {"n": 1}}, upsert=True, return_document=True)[
+            "n"
+        ]
         if self.given and n <= self.given[-1]:
             self.wrong.append(f"{n} after {self.given[-1]}")
         self.given.append(n)
 
 
 class Bulks(Worker):
-    """Unordered bulks with some duplicates of a unique field: what is acknowledged is there, what was refused is not."""
+    """Unordered bulks with some duplicates of a unique field: what is acknowledged is there, what was refused is
+    not."""
 
     def begin(self):
         self.n, self.there = 0, set()
@@ -85,7 +100,10 @@ class Bulks(Worker):
             if e.details.get("writeConcernErrors"):
                 return
             if e.details["nInserted"] != 10 or e.details["nModified"] != 1 or len(e.details["writeErrors"]) != 3:
-                self.wrong.append(f"{base}: {e.details['nInserted']} {e.details['nModified']} {[(w['index'], w['code'], w['errmsg'][:100]) for w in e.details['writeErrors']]}")
+                self.wrong.append(
+                    f"{base}: {e.details['nInserted']} {e.details['nModified']} "
+                    f"{[(w['index'], w['code'], w['errmsg'][:100]) for w in e.details['writeErrors']]}"
+                )
             self.there.update(f"{base}-{i}" for i in range(10))
 
 
@@ -122,8 +140,9 @@ class Collections(Worker):
 
 
 class Leaving(Worker):
-    """Documents with their own deadline; one session, wherever it reads: gone is gone. A primary that loses its place in the meantime may
-    have hidden by its own clock what the others do not know to be due: only sessions in which nothing befell a member count."""
+    """Documents with their own deadline; one session, wherever it reads: gone is gone. A primary that loses its place
+    in the meantime may have hidden by its own clock what the others do not know to be due: only sessions without a
+    fault of a member count."""
 
     def begin(self):
         self.n, self.sent = 0, set()
@@ -134,10 +153,19 @@ class Leaving(Worker):
             for _ in range(6):
                 self.n += 1
                 ids = [f"{self.n}-{i}" for i in range(4)]
-                self.db.command("insert", "leaving", documents=[{"_id": i} for i in ids], expireAfterSeconds=1, session=session)
+                self.db.command(
+                    "insert", "leaving", documents=[{"_id": i} for i in ids], expireAfterSeconds=1, session=session
+                )
                 self.sent.update(ids)
-                for preference, level in ((Primary(), "local"), (SecondaryPreferred(), "local"), (SecondaryPreferred(), "majority"), (Primary(), "majority")):
-                    coll = self.db.get_collection("leaving", read_preference=preference, read_concern=ReadConcern(level))
+                for preference, level in (
+                    (Primary(), "local"),
+                    (SecondaryPreferred(), "local"),
+                    (SecondaryPreferred(), "majority"),
+                    (Primary(), "majority"),
+                ):
+                    coll = self.db.get_collection(
+                        "leaving", read_preference=preference, read_concern=ReadConcern(level)
+                    )
                     now = {d["_id"] for d in coll.find({}, {"_id": 1}, session=session)}
                     if gone & now and before % 2 == 0 and before == faults:
                         self.wrong.append(f"{sorted(gone & now)[:3]} seen again ({preference.name}, {level})")
@@ -156,7 +184,12 @@ class OwnWrites(Worker):
         with self.client.start_session(causal_consistency=True) as session:
             self.n += 1
             self.db.own.replace_one({"_id": "x"}, {"n": self.n}, upsert=True, session=session)
-            for preference, level in ((SecondaryPreferred(), "majority"), (Nearest(), "local"), (Primary(), "linearizable"), (Nearest(), "majority")):
+            for preference, level in (
+                (SecondaryPreferred(), "majority"),
+                (Nearest(), "local"),
+                (Primary(), "linearizable"),
+                (Nearest(), "majority"),
+            ):
                 coll = self.db.get_collection("own", read_preference=preference, read_concern=ReadConcern(level))
                 found = coll.find_one({"_id": "x"}, session=session if level != "linearizable" else None)
                 if found is None or found["n"] < self.n:
@@ -222,8 +255,11 @@ def main():
 
         def all_go_on():
             before = [w.done for w in workers]
-            s.wait(lambda: all(w.done > b for w, b in zip(workers, before)), "every kind of work to go on: " +
-                   ", ".join(type(w).__name__ for w in workers), 60)
+            s.wait(
+                lambda: all(w.done > b for w, b in zip(workers, before)),
+                "every kind of work to go on: " + ", ".join(type(w).__name__ for w in workers),
+                60,
+            )
 
         memory = []
         for r in range(ROUNDS):
@@ -264,7 +300,10 @@ def main():
             w.stop = True
         for w in workers[:-1]:
             w.join(90)
-        check(not any(w.is_alive() for w in workers[:-1]), f"all work ends: {[type(w).__name__ for w in workers[:-1] if w.is_alive()]}")
+        check(
+            not any(w.is_alive() for w in workers[:-1]),
+            f"all work ends: {[type(w).__name__ for w in workers[:-1] if w.is_alive()]}",
+        )
         numbers, bulks, collections, leaving, own, large, departures = workers
         client = pymongo.MongoClient(s.uri)
         db = client.mixed
@@ -273,17 +312,36 @@ def main():
         departures.stop = True
         departures.join(60)
         for w in workers:
-            print(f"     {type(w).__name__}: {w.done} done, {len(w.failed)} failed, longest {w.longest[0]:.1f} s {w.longest[1] if w.longest[0] > 10 else ''}", flush=True)
+            print(
+                f"     {type(w).__name__}: {w.done} done, {len(w.failed)} failed, "
+                f"longest {w.longest[0]:.1f} s {w.longest[1] if w.longest[0] > 10 else ''}",
+                flush=True,
+            )
             check(not w.wrong, f"{type(w).__name__}: {w.done} times right {w.wrong[:3]}")
             check(w.longest[0] < LONGEST, f"{type(w).__name__}: nothing took longer than {LONGEST} s: {w.longest}")
         last = db.numbers.find_one({"_id": "next"})["n"]
-        check(len(set(numbers.given)) == len(numbers.given) and len(numbers.given) <= last <= len(numbers.given) + len(numbers.failed),
-              f"findAndModify gave out {len(numbers.given)} numbers, the last one is {last}, {len(numbers.failed)} failed")
+        check(
+            len(set(numbers.given)) == len(numbers.given)
+            and len(numbers.given) <= last <= len(numbers.given) + len(numbers.failed),
+            f"findAndModify gave out {len(numbers.given)} numbers, the last one is {last}, "
+            f"{len(numbers.failed)} failed",
+        )
         there = {d["_id"] for d in db.bulks.find({}, {"_id": 1})}
-        check(bulks.there <= there and not any("again" in i for i in there), f"{len(bulks.there)} documents of bulks are there, {len(bulks.there - there)} lost")
+        check(
+            bulks.there <= there and not any("again" in i for i in there),
+            f"{len(bulks.there)} documents of bulks are there, {len(bulks.there - there)} lost",
+        )
         names = set(db.list_collection_names())
-        wrong = [n for n, count in collections.kept.items() if n not in names or db[n].count_documents({}) != count or len(list(db[n].list_indexes())) != 2]
-        check(not wrong and not collections.dropped & names, f"{len(collections.kept)} collections are as they were left, {len(collections.dropped)} are gone {wrong[:3]}")
+        wrong = [
+            n
+            for n, count in collections.kept.items()
+            if n not in names or db[n].count_documents({}) != count or len(list(db[n].list_indexes())) != 2
+        ]
+        check(
+            not wrong and not collections.dropped & names,
+            f"{len(collections.kept)} collections are as they were left, "
+            f"{len(collections.dropped)} are gone {wrong[:3]}",
+        )
         twice = [k for k, n in departures.left.items() if n > 1]
         check(not twice, f"{len(departures.left)} documents left once each {twice[:3]}")
         check(s.same("mixed"), "all members hold the same")

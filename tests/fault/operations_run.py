@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """A server as an operator has it: unix socket, IPv6, log rotation by command and by signal, its pid file."""
+
 import glob, json, os, shutil, signal, subprocess, sys, tempfile, time, urllib.parse
 
 import pymongo
@@ -25,8 +26,26 @@ def lines(file):
 
 
 port = free_port()
-server = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", f"{folder}/data", "--httpPort", "0", "--logpath", log, "--bind_ip", "127.0.0.1,::1", "--ipv6",
-                           "--pidfilepath", f"{folder}/pid", "--unixSocketPrefix", folder])
+server = subprocess.Popen(
+    [
+        BINARY,
+        "--port",
+        str(port),
+        "--dbpath",
+        f"{folder}/data",
+        "--httpPort",
+        "0",
+        "--logpath",
+        log,
+        "--bind_ip",
+        "127.0.0.1,::1",
+        "--ipv6",
+        "--pidfilepath",
+        f"{folder}/pid",
+        "--unixSocketPrefix",
+        folder,
+    ]
+)
 path = f"{folder}/mongodb-{port}.sock"
 if not until(lambda: os.path.exists(log) and "Waiting for connections" in open(log).read()):
     sys.exit("the server did not start\n0 passed, 1 failed")
@@ -62,6 +81,8 @@ check(oct(os.stat(path).st_mode & 0o777) == "0o700", "only its user may connect 
 local.close()
 server.send_signal(signal.SIGTERM)
 check(server.wait(60) == 0, "clean stop")
-check(not os.path.exists(path) and not os.path.exists(f"{folder}/pid"), "the socket and the pid file go with the server")
+check(
+    not os.path.exists(path) and not os.path.exists(f"{folder}/pid"), "the socket and the pid file go with the server"
+)
 shutil.rmtree(folder, ignore_errors=True)
 check.end("operations")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The oplog for those who read it: after thousands of random changes of every kind, an applier that knows nothing but the public descriptions of
-`local.oplog.rs` (v2 entries, `$v: 2` diffs, applyOps) makes the same documents of it, byte for byte and field by field in the same order; and so does
-another server that gets the entries by `applyOps`, as restoring tools send them. MAYFLY_SEED, MAYFLY_OPLOG_CHANGES (4000). The last line says
-"N passed, N failed".
+"""The oplog for those who read it: after thousands of random changes of every kind, an applier that knows nothing but
+the public descriptions of `local.oplog.rs` (v2 entries, `$v: 2` diffs, applyOps) makes the same documents of it, byte
+for byte and field by field in the same order; and so does another server that gets the entries by `applyOps`, as
+restoring tools send them. MAYFLY_SEED, MAYFLY_OPLOG_CHANGES (4000). The last line says "N passed, N failed".
 """
+
 import datetime, os
 
 import bson
@@ -22,10 +23,21 @@ FIELDS = ["a", "b", "c", "d.x", "d.y", "d.z.q", "e.0", "e.2", "e.1.k", "f"]
 
 
 def value(depth=0):
-    kinds = [lambda: rnd.randrange(-5, 5), lambda: bson.Int64(rnd.randrange(1 << 40)), lambda: rnd.random(), lambda: "x" * rnd.randrange(30), lambda: None,
-             lambda: bson.ObjectId(), lambda: datetime.datetime(2030, 1, 1) + datetime.timedelta(seconds=rnd.randrange(10 ** 6)), lambda: rnd.random() < 0.5]
+    kinds = [
+        lambda: rnd.randrange(-5, 5),
+        lambda: bson.Int64(rnd.randrange(1 << 40)),
+        lambda: rnd.random(),
+        lambda: "x" * rnd.randrange(30),
+        lambda: None,
+        lambda: bson.ObjectId(),
+        lambda: datetime.datetime(2030, 1, 1) + datetime.timedelta(seconds=rnd.randrange(10**6)),
+        lambda: rnd.random() < 0.5,
+    ]
     if depth < 3:
-        kinds += [lambda: [value(depth + 1) for _ in range(rnd.randrange(6))], lambda: SON((k, value(depth + 1)) for k in rnd.sample("kxyzq", rnd.randrange(4)))] * 2
+        kinds += [
+            lambda: [value(depth + 1) for _ in range(rnd.randrange(6))],
+            lambda: SON((k, value(depth + 1)) for k in rnd.sample("kxyzq", rnd.randrange(4))),
+        ] * 2
     return rnd.choice(kinds)()
 
 
@@ -35,26 +47,57 @@ def document(key):
 
 def update():
     f = lambda: rnd.choice(FIELDS)
-    return rnd.choice([
-        lambda: {"$set": {f(): value()}}, lambda: {"$set": {"a": value(), "d.x": value(), "new": value()}}, lambda: {"$unset": {f(): 1}}, lambda: {"$inc": {"a": 1}},
-        lambda: {"$push": {"e": value()}}, lambda: {"$push": {"e": {"$each": [value(), value()], "$slice": rnd.choice([-3, 3]), "$position": rnd.randrange(3)}}},
-        lambda: {"$pop": {"e": rnd.choice([1, -1])}}, lambda: {"$pull": {"e": {"$gt": 0}}}, lambda: {"$addToSet": {"e": rnd.randrange(3)}}, lambda: {"$rename": {"b": "g"}},
-        lambda: {"$rename": {"g": "a"}}, lambda: {"$currentDate": {"now": True}}, lambda: {"$set": {"e": [value() for _ in range(rnd.randrange(8))]}},
-        lambda: [{"$set": {"p": {"$add": [1, 2]}, "d": {"$literal": value()}}}], lambda: [{"$unset": ["c", "d.x"]}], lambda: [{"$replaceWith": {"$mergeObjects": [{"z": 1}, "$$ROOT"]}}],
-    ])()
+    return rnd.choice(
+        [
+            lambda: {"$set": {f(): value()}},
+            lambda: {"$set": {"a": value(), "d.x": value(), "new": value()}},
+            lambda: {"$unset": {f(): 1}},
+            lambda: {"$inc": {"a": 1}},
+            lambda: {"$push": {"e": value()}},
+            lambda: {
+                "$push": {
+                    "e": {"$each": [value(), value()], "$slice": rnd.choice([-3, 3]), "$position": rnd.randrange(3)}
+                }
+            },
+            lambda: {"$pop": {"e": rnd.choice([1, -1])}},
+            lambda: {"$pull": {"e": {"$gt": 0}}},
+            lambda: {"$addToSet": {"e": rnd.randrange(3)}},
+            lambda: {"$rename": {"b": "g"}},
+            lambda: {"$rename": {"g": "a"}},
+            lambda: {"$currentDate": {"now": True}},
+            lambda: {"$set": {"e": [value() for _ in range(rnd.randrange(8))]}},
+            lambda: [{"$set": {"p": {"$add": [1, 2]}, "d": {"$literal": value()}}}],
+            lambda: [{"$unset": ["c", "d.x"]}],
+            lambda: [{"$replaceWith": {"$mergeObjects": [{"z": 1}, "$$ROOT"]}}],
+        ]
+    )()
 
 
 def change(db):
     c = db[rnd.choice(["one", "two"])]
     key = rnd.randrange(150)
-    rnd.choice([
-        lambda: c.insert_one(document(key)), lambda: c.insert_many([document(rnd.randrange(150)) for _ in range(4)], ordered=False),
-        *[lambda: c.update_one({"_id": key}, update(), upsert=rnd.random() < 0.2)] * 8, lambda: c.update_many({"_id": {"$gt": rnd.randrange(150), "$lt": rnd.randrange(150)}}, update()),
-        lambda: c.replace_one({"_id": key}, document(key), upsert=True), lambda: c.find_one_and_update({"_id": key}, update()), lambda: c.find_one_and_delete({"_id": key}),
-        lambda: c.delete_one({"_id": key}), lambda: c.delete_many({"_id": {"$in": [key, key + 1]}}),
-        lambda: c.bulk_write([pymongo.InsertOne(document(rnd.randrange(150))), pymongo.UpdateOne({"_id": key}, update()), pymongo.DeleteOne({"_id": key + 2})], ordered=False),
-        lambda: db.command("insert", "own", documents=[{"_id": bson.ObjectId()}], expireAfterSeconds=1),
-    ])()
+    rnd.choice(
+        [
+            lambda: c.insert_one(document(key)),
+            lambda: c.insert_many([document(rnd.randrange(150)) for _ in range(4)], ordered=False),
+            *[lambda: c.update_one({"_id": key}, update(), upsert=rnd.random() < 0.2)] * 8,
+            lambda: c.update_many({"_id": {"$gt": rnd.randrange(150), "$lt": rnd.randrange(150)}}, update()),
+            lambda: c.replace_one({"_id": key}, document(key), upsert=True),
+            lambda: c.find_one_and_update({"_id": key}, update()),
+            lambda: c.find_one_and_delete({"_id": key}),
+            lambda: c.delete_one({"_id": key}),
+            lambda: c.delete_many({"_id": {"$in": [key, key + 1]}}),
+            lambda: c.bulk_write(
+                [
+                    pymongo.InsertOne(document(rnd.randrange(150))),
+                    pymongo.UpdateOne({"_id": key}, update()),
+                    pymongo.DeleteOne({"_id": key + 2}),
+                ],
+                ordered=False,
+            ),
+            lambda: db.command("insert", "own", documents=[{"_id": bson.ObjectId()}], expireAfterSeconds=1),
+        ]
+    )()
 
 
 # --- the applier, by the descriptions ---------------------------------------------------------------------------------
@@ -73,7 +116,7 @@ def apply_diff(doc, diff):
 
 def apply_array(a, diff):
     if "l" in diff:
-        del a[diff["l"]:]
+        del a[diff["l"] :]
     for k, v in diff.items():
         if k in ("a", "l"):
             continue
@@ -127,7 +170,15 @@ class Applier:
         elif name == "dropDatabase":
             for ns in [ns for ns in self.colls if ns.split(".")[0] == db]:
                 del self.colls[ns]
-        elif name not in ("create", "createIndexes", "startIndexBuild", "commitIndexBuild", "abortIndexBuild", "dropIndexes", "collMod"):
+        elif name not in (
+            "create",
+            "createIndexes",
+            "startIndexBuild",
+            "commitIndexBuild",
+            "abortIndexBuild",
+            "dropIndexes",
+            "collMod",
+        ):
             raise AssertionError(f"an entry no reader knows: {e}")
 
 
@@ -137,7 +188,12 @@ def key_of(d):
 
 def shape(e):
     """What every entry of MongoDB's has."""
-    assert isinstance(e["ts"], bson.Timestamp) and isinstance(e["t"], bson.Int64) and e["v"] == 2 and isinstance(e["wall"], datetime.datetime), e
+    assert (
+        isinstance(e["ts"], bson.Timestamp)
+        and isinstance(e["t"], bson.Int64)
+        and e["v"] == 2
+        and isinstance(e["wall"], datetime.datetime)
+    ), e
     assert e["op"] in ("i", "u", "d", "c", "n") and isinstance(e["ns"], str) and isinstance(e["o"], dict), e
     if e["op"] in "iud":
         assert e["ui"].subtype == 4 and len(e["ui"]) == 16, e
@@ -155,7 +211,9 @@ def main():
     try:
         s.members[0].client.admin.command("replSetInitiate", {})
         s.wait(lambda: s.members[0].hello()["isWritablePrimary"], "it to lead")
-        client = pymongo.MongoClient("127.0.0.1", s.members[0].port, directConnection=True)  # retries: sessions and statement ids in the entries
+        client = pymongo.MongoClient(
+            "127.0.0.1", s.members[0].port, directConnection=True
+        )  # retries: sessions and statement ids in the entries
         db = client.test
         for i in range(CHANGES):
             try:
@@ -172,24 +230,48 @@ def main():
         client.drop_database("test2")
         client.other.c.insert_one({})
         client.drop_database("other")
-        s.wait(lambda: db.own.count_documents({}) == 0 and not list(db.own.find({}, {"_id": 1})), "deadlines to pass", 20)
-        s.wait(lambda: db.command("aggregate", "own", pipeline=[{"$count": "n"}], cursor={}, includeExpired=True)["cursor"]["firstBatch"] == [], "the reaper", 20)
+        s.wait(
+            lambda: db.own.count_documents({}) == 0 and not list(db.own.find({}, {"_id": 1})), "deadlines to pass", 20
+        )
+        s.wait(
+            lambda: db.command("aggregate", "own", pipeline=[{"$count": "n"}], cursor={}, includeExpired=True)[
+                "cursor"
+            ]["firstBatch"]
+            == [],
+            "the reaper",
+            20,
+        )
         log = list(client.local.get_collection("oplog.rs", codec_options=ORDERED).find())
         applier = Applier()
         for e in log:
             shape(e)
             applier.entry(e)
         check(all(a["ts"] < b["ts"] for a, b in zip(log, log[1:])), f"{len(log)} entries, their times go up")
-        check({"i", "u", "d", "c", "n", "diff", "whole", "applyOps"} <= set(applier.kinds), f"of every kind: {applier.kinds}")
+        check(
+            {"i", "u", "d", "c", "n", "diff", "whole", "applyOps"} <= set(applier.kinds),
+            f"of every kind: {applier.kinds}",
+        )
 
         def compare(what, get):
             for name in db.list_collection_names():
                 real = {key_of(d): bson.encode(d) for d in db.get_collection(name, codec_options=ORDERED).find()}
                 made = get(name)
                 wrong = [k for k in real.keys() | made.keys() if real.get(k) != made.get(k)]
-                check(not wrong and (real or name in ("own",)), f"{what}: {name}, {len(real)} documents" + (f", {len(wrong)} differ: {bson.decode(real.get(wrong[0], bson.encode({})))} and "
-                      f"{bson.decode(made.get(wrong[0], bson.encode({})))}" if wrong else ""))
-        compare("an applier by the descriptions makes the same", lambda name: {k: bson.encode(d) for k, d in applier.colls.get(f"test.{name}", {}).items()})
+                check(
+                    not wrong and (real or name in ("own",)),
+                    f"{what}: {name}, {len(real)} documents"
+                    + (
+                        f", {len(wrong)} differ: {bson.decode(real.get(wrong[0], bson.encode({})))} and "
+                        f"{bson.decode(made.get(wrong[0], bson.encode({})))}"
+                        if wrong
+                        else ""
+                    ),
+                )
+
+        compare(
+            "an applier by the descriptions makes the same",
+            lambda name: {k: bson.encode(d) for k, d in applier.colls.get(f"test.{name}", {}).items()},
+        )
         # As mongorestore --oplogReplay sends them: entry by entry, without what is the log's own.
         other.start(replica_set=False)
         other.wait_up()
@@ -206,7 +288,12 @@ def main():
             except PyMongoError as x:
                 failed.append((ops, x))
         check(not failed, f"another server takes every entry by applyOps {failed[:1] or ''}")
-        compare("another server makes the same of it", lambda name: {key_of(d): bson.encode(d) for d in other.client.test.get_collection(name, codec_options=ORDERED).find()})
+        compare(
+            "another server makes the same of it",
+            lambda name: {
+                key_of(d): bson.encode(d) for d in other.client.test.get_collection(name, codec_options=ORDERED).find()
+            },
+        )
         client.close()
     finally:
         if other.running():

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Cuts the network of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 8; MAYFLY_SEED), and looks afterwards as
-replica_set_run.py does: no acknowledged write is lost, nothing that expired comes back, all members hold the same.
+"""Cuts the network of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 8; MAYFLY_SEED), and looks
+afterwards as replica_set_run.py does: no acknowledged write is lost, nothing that expired comes back, all members hold
+the same.
 
-Members and clients reach each other through proxy.py. Some clients live beside the primary ("near"), the others elsewhere ("far"); when the primary
-is cut off together with its clients, those elsewhere go on. Rounds beyond the eighth choose at random and sometimes kill a member besides.
-The last line says "N passed, N failed".
+Members and clients reach each other through proxy.py. Some clients live beside the primary ("near"), the others
+elsewhere ("far"); when the primary is cut off together with its clients, those elsewhere go on. Rounds beyond the
+eighth choose at random and sometimes kill a member besides. The last line says "N passed, N failed".
 """
+
 import os, time
 
 from fault_test import SEED, rnd
@@ -90,7 +92,11 @@ def main():
                 dead.kill()
             kind(net, primary.name, a.name, b.name)
             far.go_on(s, 50)
-            print(f"     round {r}: {kind.__name__}{' and a member killed' if dead else ''}: writes go on within {time.monotonic() - began:.1f} s", flush=True)
+            print(
+                f"     round {r}: {kind.__name__}{' and a member killed' if dead else ''}: "
+                f"writes go on within {time.monotonic() - began:.1f} s",
+                flush=True,
+            )
             net.heal()
             if dead:
                 dead.start()

@@ -1,10 +1,12 @@
 """A network between the members of a set and their clients that can be cut, one direction at a time, and slowed down.
 
-Each member is reached by others through a port of the proxy (it stands in the set's configuration, so drivers use it too). Who speaks is told by
-the first bytes of a connection: a member's has its node id, a client's names its zone as appName ("zone-a"). What is cut is held back and goes on
-when the cut ends, as TCP does it; connections that are made meanwhile hang. Connections can also be lost: they stay open on both sides and nothing comes
-through them any more, while new ones work.
+Each member is reached by others through a port of the proxy (it stands in the set's configuration, so drivers use it
+too). Who speaks is told by the first bytes of a connection: a member's has its node id, a client's names its zone as
+appName ("zone-a"). What is cut is held back and goes on when the cut ends, as TCP does it; connections that are made
+meanwhile hang. Connections can also be lost: they stay open on both sides and nothing comes through them any more,
+while new ones work.
 """
+
 import asyncio, re, struct, threading
 
 CLIENT = "zone-out"
@@ -21,7 +23,8 @@ class Network:
         self.losses = []  # of each lose(): the links
 
     def lose(self, links):
-        """The connections between `links`, (from, to), that are open now carry nothing from here on, and are not closed either."""
+        """The connections between `links`, (from, to), that are open now carry nothing from here on, and are not closed
+        either."""
         self.loop.call_soon_threadsafe(self.losses.append, set(links))
 
     def lost(self, born, src, dst):
@@ -29,18 +32,22 @@ class Network:
 
     def add(self, name, target):
         """A port that leads to the member `name`, which listens on `target`."""
+
         async def listen():
             server = await asyncio.start_server(lambda r, w: self.connected(name, target, r, w), "127.0.0.1", 0)
             self.servers.append(server)
             return server.sockets[0].getsockname()[1]
+
         return asyncio.run_coroutine_threadsafe(listen(), self.loop).result()
 
     def set(self, cut=(), delays=None):
         """From now on: `cut` holds (from, to) that get nothing through; `delays` seconds by (from, to)."""
+
         def apply():
             self.cut, self.delays = set(cut), dict(delays or {})
             self.changed.set()
             self.changed = asyncio.Event()
+
         self.loop.call_soon_threadsafe(apply)
 
     def heal(self):
@@ -53,6 +60,7 @@ class Network:
             for t in list(self.tasks):
                 t.cancel()
             await asyncio.gather(*self.tasks, return_exceptions=True)
+
         asyncio.run_coroutine_threadsafe(stop(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
@@ -84,7 +92,9 @@ class Network:
             else:
                 zone = re.search(rb"zone-[a-z0-9]+", first)
                 src = zone.group().decode() if zone else CLIENT
-            await asyncio.gather(self.pass_on(reader, up, src, name, first), self.pass_on(up_reader, writer, name, src, b"", member))
+            await asyncio.gather(
+                self.pass_on(reader, up, src, name, first), self.pass_on(up_reader, writer, name, src, b"", member)
+            )
         except (OSError, EOFError, struct.error, IndexError, asyncio.CancelledError):
             pass
         finally:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""kill -9 while documents are reaped and archived: afterwards each is in exactly one place, indexes agree, counters are right.
+"""kill -9 while documents are reaped and archived: afterwards each is in exactly one place, indexes agree, counters are
+right.
 
-MAYFLY_REAP_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices. What is due is so by the hour, so
-nothing here depends on how fast the machine is.
+MAYFLY_REAP_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices. What is due is so by
+the hour, so nothing here depends on how fast the machine is.
 """
+
 import datetime, os, shutil, tempfile, threading, time
 
 from fault_test import SEED, Checks, kill, rnd, start, stop
@@ -29,10 +31,21 @@ data = tempfile.mkdtemp(prefix="mayfly-reap-kill-") + "/data"
 proc, c = start(data, *RESTING)
 c.command("kill", {"create": "old"})
 c.command("kill", {"createIndexes": "old", "indexes": [{"key": {"u": 1}, "name": "u"}]})
-for coll, options in (("moved", {"onExpire": {"action": "archive", "into": {"db": "kill", "coll": "old"}}}), ("gone", {})):
+for coll, options in (
+    ("moved", {"onExpire": {"action": "archive", "into": {"db": "kill", "coll": "old"}}}),
+    ("gone", {}),
+):
     c.command("kill", {"create": coll, **options})
-    c.command("kill", {"createIndexes": coll, "indexes": [{"key": {"t": 1}, "name": "t", "expireAfterSeconds": 0},
-                                                          {"key": {"u": 1}, "name": "u", "unique": True}]})
+    c.command(
+        "kill",
+        {
+            "createIndexes": coll,
+            "indexes": [
+                {"key": {"t": 1}, "name": "t", "expireAfterSeconds": 0},
+                {"key": {"u": 1}, "name": "u", "unique": True},
+            ],
+        },
+    )
 next_id, due, kept, seen_in_the_middle, span = 0, set(), set(), 0, 0.06
 for round_no in range(ROUNDS):
     for _ in range(3):
@@ -40,7 +53,9 @@ for round_no in range(ROUNDS):
         for _ in range(1000):
             at_once = rnd.random() < 0.8
             (due if at_once else kept).add(next_id)
-            docs.append({"_id": next_id, "t": DUE if at_once else LATER, "u": f"u{next_id}", "x": "x" * rnd.randrange(200)})
+            docs.append(
+                {"_id": next_id, "t": DUE if at_once else LATER, "u": f"u{next_id}", "x": "x" * rnd.randrange(200)}
+            )
             next_id += 1
         for coll in ("moved", "gone"):
             reply = c.command("kill", {"insert": coll, "documents": docs})
@@ -67,9 +82,15 @@ for round_no in range(ROUNDS):
 kill(proc)
 proc, c = start(data, *REAPING)
 deadline = time.monotonic() + 60
-while c.command("kill", {"count": "moved"})["n"] + c.command("kill", {"count": "gone"})["n"] > 2 * len(kept) and time.monotonic() < deadline:
+while (
+    c.command("kill", {"count": "moved"})["n"] + c.command("kill", {"count": "gone"})["n"] > 2 * len(kept)
+    and time.monotonic() < deadline
+):
     threading.Event().wait(0.02)  # sleeps: polls until a deadline
-check(set(ids(c, "moved")) == kept and set(ids(c, "gone")) == kept and set(ids(c, "old")) == due, "not everything due has gone")
+check(
+    set(ids(c, "moved")) == kept and set(ids(c, "gone")) == kept and set(ids(c, "old")) == due,
+    "not everything due has gone",
+)
 check(seen_in_the_middle > 0, "no kill came while documents were moved")
 check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)

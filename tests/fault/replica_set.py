@@ -1,4 +1,5 @@
 """A replica set of real processes on this machine, for fault tests."""
+
 import os, shutil, signal, subprocess, tempfile, time
 
 import pymongo
@@ -6,7 +7,9 @@ from pymongo.errors import PyMongoError
 
 from fault_test import BINARY, ROOT, Checks, free_port
 
-FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))  # disks and clocks that can be made to fail
+FAULTY = os.environ.get(
+    "MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server")
+)  # disks and clocks that can be made to fail
 
 
 def code(f):
@@ -23,8 +26,17 @@ class Member:
         self.port, self.folder, self.extra, self.proc = free_port(), folder, list(extra), None
         self.name, self.stdin, self.binary = name, None, BINARY
         self.reached = network.add(name, self.port) if network else self.port  # by the others, and by drivers
-        self.client = pymongo.MongoClient("127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=3000, connectTimeoutMS=3000,
-                                          socketTimeoutMS=20000, readPreference="secondaryPreferred", retryWrites=False, retryReads=False)
+        self.client = pymongo.MongoClient(
+            "127.0.0.1",
+            self.port,
+            directConnection=True,
+            serverSelectionTimeoutMS=3000,
+            connectTimeoutMS=3000,
+            socketTimeoutMS=20000,
+            readPreference="secondaryPreferred",
+            retryWrites=False,
+            retryReads=False,
+        )
 
     @property
     def host(self):
@@ -33,8 +45,21 @@ class Member:
     def start(self, replica_set=True):
         os.makedirs(self.folder, exist_ok=True)
         log = open(f"{self.folder}/log", "ab")
-        self.proc = subprocess.Popen([self.binary, *(["--replSet", "rs0"] if replica_set else []), "--port", str(self.port), "--dbpath", f"{self.folder}/data",
-                                      "--nounixsocket", *self.extra], stdout=log, stderr=subprocess.STDOUT, stdin=self.stdin)
+        self.proc = subprocess.Popen(
+            [
+                self.binary,
+                *(["--replSet", "rs0"] if replica_set else []),
+                "--port",
+                str(self.port),
+                "--dbpath",
+                f"{self.folder}/data",
+                "--nounixsocket",
+                *self.extra,
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=self.stdin,
+        )
         log.close()
 
     def wait_up(self, seconds=30):
@@ -102,11 +127,20 @@ class ReplicaSet:
 
     def in_place(self, seconds=60):
         """Waits until every member is primary or secondary."""
-        self.wait(lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in self.members), "every member in its place", seconds)
+        self.wait(
+            lambda: all(m.hello().get("isWritablePrimary") or m.hello().get("secondary") for m in self.members),
+            "every member in its place",
+            seconds,
+        )
 
     def all_vote(self, count=None, seconds=60):
         """Waits until so many members vote; all of them unless `count` says otherwise."""
-        self.wait(lambda: self.primary().client.admin.command("replSetGetStatus")["votingMembersCount"] == (count or len(self.members)), "all to vote", seconds)
+        self.wait(
+            lambda: self.primary().client.admin.command("replSetGetStatus")["votingMembersCount"]
+            == (count or len(self.members)),
+            "all to vote",
+            seconds,
+        )
 
     @property
     def uri(self):
@@ -122,7 +156,9 @@ class ReplicaSet:
             except PyMongoError as e:
                 last = e
             time.sleep(0.02)  # sleeps: polls until a deadline
-        raise AssertionError(f"not within {seconds} s: {what} ({last})\n" + "\n".join(m.tail()[-1500:] for m in self.members))
+        raise AssertionError(
+            f"not within {seconds} s: {what} ({last})\n" + "\n".join(m.tail()[-1500:] for m in self.members)
+        )
 
     def primary(self, seconds=60):
         found = []
@@ -136,24 +172,32 @@ class ReplicaSet:
                 except PyMongoError:
                     pass
             return len(found) == 1
+
         self.wait(look, "one primary", seconds)
         return found[0]
 
     def settled(self, seconds=90):
         """Waits until every member has applied the same."""
+
         def same():
-            return len({str(m.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]) for m in self.members}) == 1
+            return (
+                len({str(m.client.admin.command("replSetGetStatus")["optimes"]["appliedOpTime"]) for m in self.members})
+                == 1
+            )
+
         self.wait(same, "the same optime everywhere", seconds)
 
     def hashes(self, db):
         return [m.client[db].command("dbHash")["md5"] for m in self.members]
 
     def same(self, db="test"):
-        """Whether all members hold the same. What no majority had may still be on its way between one member's hash and the next one's: asked again,
-        until a deadline."""
+        """Whether all members hold the same. What no majority had may still be on its way between one member's hash and
+        the next one's: asked again, until a deadline."""
+
         def equal():
             self.settled()
             return len(set(self.hashes(db))) == 1
+
         try:
             self.wait(equal, "the same on all members")
             return True

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills and pauses members of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 6), and looks afterwards:
+"""Kills and pauses members of a set of three under load, again and again (MAYFLY_FAULT_ROUNDS, 6), and looks
+afterwards:
 
   - every acknowledged write is there, and none is there that was refused;
   - no document that had expired is seen again;
@@ -7,6 +8,7 @@
 
 The last line says "N passed, N failed".
 """
+
 import os
 
 from fault_test import SEED, rnd
@@ -39,8 +41,12 @@ def main():
             else:
                 victims = [primary] if "primary" in fault else [rnd.choice([m for m in s.members if m is not primary])]
                 victims[0].pause() if "pause" in fault else victims[0].kill()
-                s.wait(lambda: any(m.running() and m not in victims and m.hello().get("isWritablePrimary") for m in s.members),
-                       "a primary among those that are left")
+                s.wait(
+                    lambda: any(
+                        m.running() and m not in victims and m.hello().get("isWritablePrimary") for m in s.members
+                    ),
+                    "a primary among those that are left",
+                )
                 writers.go_on(s, 50)
             for m in victims:
                 m.resume() if "pause" in fault else m.start()

@@ -7,6 +7,7 @@
 
 The last line says "N passed, N failed". MAYFLY_SYNC_MB (24): data to copy.
 """
+
 import os, random, time
 
 from proxy import Network
@@ -67,7 +68,9 @@ def main():
         first.start(replica_set=False)
         first.wait_up()
         for i in range(MEGABYTES):
-            first.client.test.kept.insert_many([{"_id": i * 100 + n, "bytes": rnd.randbytes(10_000)} for n in range(100)])
+            first.client.test.kept.insert_many(
+                [{"_id": i * 100 + n, "bytes": rnd.randbytes(10_000)} for n in range(100)]
+            )
         first.stop()
         first.start()
         first.wait_up()
@@ -83,7 +86,11 @@ def main():
         joiner = slow_join(s, network)
         network.lose(between(joiner.name, first.name))
         began, had = time.monotonic(), copied(joiner)
-        s.wait(lambda: "Initial sync was interrupted and continues" in log_of(joiner), "the silent link to be given up", PATIENCE)
+        s.wait(
+            lambda: "Initial sync was interrupted and continues" in log_of(joiner),
+            "the silent link to be given up",
+            PATIENCE,
+        )
         gave_up = time.monotonic() - began
         check(copied(joiner) >= had, f"a copy whose link fell silent goes on where it was, after {gave_up:.1f} s")
         first.client.test.kept.insert_one({"_id": "meanwhile"})
@@ -97,7 +104,10 @@ def main():
         donor.client.admin.command("replSetStepDown", 60, secondaryCatchUpPeriodSecs=10)
         s.wait(lambda: s.primary() is not donor, "another primary", PATIENCE)
         s.wait(lambda: other.hello().get("secondary"), "the member to follow another donor", 150)
-        check("another member leads by now" in log_of(other), f"a copy whose donor cannot be reached is taken from who leads: {time.monotonic() - began:.1f} s")
+        check(
+            "another member leads by now" in log_of(other),
+            f"a copy whose donor cannot be reached is taken from who leads: {time.monotonic() - began:.1f} s",
+        )
 
         network.heal()
         s.primary().client.test.kept.insert_one({"_id": "after"})

@@ -3,6 +3,7 @@
 
 MAYFLYD names another binary. Each case is a start that must fail; afterwards the same directory, where it is sound, must serve.
 """
+
 import os, shutil, signal, socket, stat, subprocess, sys, tempfile, time
 
 import pymongo
@@ -27,8 +28,22 @@ class Place:
         os.mkdir(self.sockets)
 
     def args(self, *more, port=None):
-        return [BINARY, "--dbpath", self.data, "--port", str(port or self.port), "--bind_ip", self.address, "--unixSocketPrefix", self.sockets,
-                "--pidfilepath", self.pid, "--setParameter", "ttlMonitorEnabled=true", *more]
+        return [
+            BINARY,
+            "--dbpath",
+            self.data,
+            "--port",
+            str(port or self.port),
+            "--bind_ip",
+            self.address,
+            "--unixSocketPrefix",
+            self.sockets,
+            "--pidfilepath",
+            self.pid,
+            "--setParameter",
+            "ttlMonitorEnabled=true",
+            *more,
+        ]
 
     def fails(self, what, code, says, *more, port=None, sound=True):
         """A start that ends with this code and says this; the next one serves, on the same port."""
@@ -39,7 +54,10 @@ class Place:
             return check(False, f"{what}: it still runs after {LIMIT} s")
         check(p.returncode == code, f"{what}: exit code {p.returncode}, expected {code}")
         check(says in p.stderr, f"{what}: says {says!r}" + ("" if says in p.stderr else f", not {p.stderr[-500:]!r}"))
-        check(p.stderr.count("\n") <= 2 and "terminate" not in p.stderr, f"{what}: says no more than that ({time.monotonic() - started:.1f} s)")
+        check(
+            p.stderr.count("\n") <= 2 and "terminate" not in p.stderr,
+            f"{what}: says no more than that ({time.monotonic() - started:.1f} s)",
+        )
         check(os.listdir(self.sockets) == [], f"{what}: no socket is left")
         if sound:
             check(not os.path.exists(self.pid), f"{what}: no pid file is left")
@@ -49,14 +67,19 @@ class Place:
         """A start with nothing wrong, and its end."""
         with subprocess.Popen(self.args(*more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as p:
             try:
-                with pymongo.MongoClient("127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=LIMIT * 1000) as c:
+                with pymongo.MongoClient(
+                    "127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=LIMIT * 1000
+                ) as c:
                     c.admin.command("hello")
                 check(os.path.exists(self.pid), f"{what}: the next start serves")
             except pymongo.errors.PyMongoError as e:
                 check(False, f"{what}: the next start serves: {e}")
             p.send_signal(signal.SIGTERM)
             check(p.wait(timeout=LIMIT) == 0, f"{what}: and ends in order")
-        check(os.listdir(self.sockets) == [] and not os.path.exists(self.pid), f"{what}: which leaves no socket and no pid file")
+        check(
+            os.listdir(self.sockets) == [] and not os.path.exists(self.pid),
+            f"{what}: which leaves no socket and no pid file",
+        )
 
     def close(self):
         shutil.rmtree(self.root, ignore_errors=True)
@@ -94,14 +117,19 @@ def addresses():
     with Case() as p, taken() as other:
         p.fails("a port that is taken", 48, str(other.getsockname()[1]), port=other.getsockname()[1])
     with Case() as p:
-        for address, what in (("127.0.0.1,192.0.2.1", "an address that is not this machine's"), ("no.such.host.invalid", "a name that is no address")):
+        for address, what in (
+            ("127.0.0.1,192.0.2.1", "an address that is not this machine's"),
+            ("no.such.host.invalid", "a name that is no address"),
+        ):
             p.address = address
             p.fails(what, 48, address.split(",")[-1], sound=False)
             check(not os.path.exists(p.pid), f"{what}: no pid file is left")
         p.address = "127.0.0.1"
         p.serves("an address of this machine's")
     with Case() as p, taken() as other:
-        p.fails("an HTTP port that is taken", 48, str(other.getsockname()[1]), "--httpPort", str(other.getsockname()[1]))
+        p.fails(
+            "an HTTP port that is taken", 48, str(other.getsockname()[1]), "--httpPort", str(other.getsockname()[1])
+        )
 
 
 def directories():
@@ -113,14 +141,19 @@ def directories():
     with Case() as p:
         p.serves("an empty directory")
         with subprocess.Popen(p.args(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-            with pymongo.MongoClient("127.0.0.1", p.port, directConnection=True, serverSelectionTimeoutMS=LIMIT * 1000) as c:
+            with pymongo.MongoClient(
+                "127.0.0.1", p.port, directConnection=True, serverSelectionTimeoutMS=LIMIT * 1000
+            ) as c:
                 c.admin.command("hello")
             port, sockets = p.port, p.sockets
             p.port, p.sockets = free_port(), os.path.join(p.root, "sockets2")
             os.mkdir(p.sockets)
             p.fails("a directory that another process serves", 100, p.data, sound=False)
             with open(p.pid) as f:
-                check(f.read().strip() == str(running.pid), "a directory that another process serves: its pid file is still its own")
+                check(
+                    f.read().strip() == str(running.pid),
+                    "a directory that another process serves: its pid file is still its own",
+                )
             p.port, p.sockets = port, sockets
             running.send_signal(signal.SIGTERM)
             running.wait(timeout=LIMIT)
@@ -135,7 +168,9 @@ def directories():
             os.chmod(p.data, 0o700)
             p.serves("when it can")
     with Case() as p:
-        p.fails("a pid file that cannot be written", 2, "pid file", "--pidfilepath", os.path.join(p.root, "nowhere", "pid"))
+        p.fails(
+            "a pid file that cannot be written", 2, "pid file", "--pidfilepath", os.path.join(p.root, "nowhere", "pid")
+        )
         p.fails("a log that cannot be written", 2, "nowhere", "--logpath", os.path.join(p.root, "nowhere", "log"))
         p.fails("an audit log that cannot be written", 2, "audit log", "--auditPath", "/proc/nowhere/audit")
 
@@ -175,8 +210,22 @@ def sets():
         with taken() as other:
             p.fails("a member whose port is taken", 48, "", *member, port=other.getsockname()[1])
         with taken() as other:
-            p.fails("a member whose HTTP port is taken", 48, str(other.getsockname()[1]), *member, "--httpPort", str(other.getsockname()[1]))
-        p.fails("a member whose pid file cannot be written", 2, "pid file", *member, "--pidfilepath", os.path.join(p.root, "nowhere", "pid"))
+            p.fails(
+                "a member whose HTTP port is taken",
+                48,
+                str(other.getsockname()[1]),
+                *member,
+                "--httpPort",
+                str(other.getsockname()[1]),
+            )
+        p.fails(
+            "a member whose pid file cannot be written",
+            2,
+            "pid file",
+            *member,
+            "--pidfilepath",
+            os.path.join(p.root, "nowhere", "pid"),
+        )
 
 
 def in_background():
@@ -185,7 +234,10 @@ def in_background():
         r = subprocess.run(p.args(*log, port=other.getsockname()[1]), capture_output=True, text=True, timeout=LIMIT)
         check(r.returncode == 1, f"a child whose port is taken: exit code {r.returncode}, expected 1")
         check("see its log" in r.stdout, "a child whose port is taken: says where to look")
-        check(os.listdir(p.sockets) == [] and not os.path.exists(p.pid), "a child whose port is taken: leaves no socket and no pid file")
+        check(
+            os.listdir(p.sockets) == [] and not os.path.exists(p.pid),
+            "a child whose port is taken: leaves no socket and no pid file",
+        )
         with open(os.path.join(p.root, "log")) as f:
             check("Cannot listen" in f.read(), "a child whose port is taken: its log has the reason")
 

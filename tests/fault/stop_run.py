@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""SIGTERM at a random moment of every kind of work: the server ends in order and soon, and what it acknowledged is there afterwards.
+"""SIGTERM at a random moment of every kind of work: the server ends in order and soon, and what it acknowledged is
+there afterwards.
 
-MAYFLY_FAULT_ROUNDS: rounds, half of them of a standalone and half of a set of one member. MAYFLY_SEED replays the choices.
+MAYFLY_FAULT_ROUNDS: rounds, half of them of a standalone and half of a set of one member. MAYFLY_SEED replays the
+choices.
 """
+
 import itertools, os, shutil, signal, subprocess, sys, tempfile, threading, time
 
 import pymongo
@@ -21,7 +24,18 @@ class Load:
     def __init__(self, port, in_set):
         self.port, self.done, self.lost_at = port, threading.Event(), None
         self.acknowledged = set()
-        kinds = [self.writes, self.writes, self.bulk, self.scans, self.groups, self.indexes, self.catalog, self.expiry, self.tails, self.waits]
+        kinds = [
+            self.writes,
+            self.writes,
+            self.bulk,
+            self.scans,
+            self.groups,
+            self.indexes,
+            self.catalog,
+            self.expiry,
+            self.tails,
+            self.waits,
+        ]
         if in_set:
             kinds.append(self.watches)
         self.threads = [threading.Thread(target=self.loop, args=(k,)) for k in kinds]
@@ -29,7 +43,14 @@ class Load:
             t.start()
 
     def loop(self, kind):
-        with pymongo.MongoClient("127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=300, retryWrites=False, retryReads=False) as client:
+        with pymongo.MongoClient(
+            "127.0.0.1",
+            self.port,
+            directConnection=True,
+            serverSelectionTimeoutMS=300,
+            retryWrites=False,
+            retryReads=False,
+        ) as client:
             while not self.done.is_set():
                 try:
                     kind(client.load)
@@ -57,8 +78,25 @@ class Load:
         list(db.docs.find().sort("text", 1).limit(1000))
 
     def groups(self, db):
-        list(db.docs.aggregate([{"$group": {"_id": "$a", "n": {"$sum": 1}, "all": {"$push": "$_id"}}}, {"$out": "out"}]))
-        list(db.docs.aggregate([{"$limit": 300}, {"$lookup": {"from": "docs", "localField": "a", "foreignField": "a", "as": "x", "pipeline": [{"$limit": 2}]}}]))
+        list(
+            db.docs.aggregate([{"$group": {"_id": "$a", "n": {"$sum": 1}, "all": {"$push": "$_id"}}}, {"$out": "out"}])
+        )
+        list(
+            db.docs.aggregate(
+                [
+                    {"$limit": 300},
+                    {
+                        "$lookup": {
+                            "from": "docs",
+                            "localField": "a",
+                            "foreignField": "a",
+                            "as": "x",
+                            "pipeline": [{"$limit": 2}],
+                        }
+                    },
+                ]
+            )
+        )
 
     def indexes(self, db):
         db.docs.create_index("a")
@@ -74,6 +112,7 @@ class Load:
     def expiry(self, db):
         db.gone.create_index("at", expireAfterSeconds=0)
         from datetime import datetime, timezone
+
         db.gone.insert_many([{"at": datetime.now(timezone.utc)} for _ in range(200)])
         db.command("insert", "gone", documents=[{"x": i} for i in range(50)], expireAfterSeconds=1)
 
@@ -86,7 +125,14 @@ class Load:
             pass
 
     def waits(self, db):
-        db.client.admin.command("hello", topologyVersion={"processId": db.client.admin.command("hello")["topologyVersion"]["processId"], "counter": 0}, maxAwaitTimeMS=500)
+        db.client.admin.command(
+            "hello",
+            topologyVersion={
+                "processId": db.client.admin.command("hello")["topologyVersion"]["processId"],
+                "counter": 0,
+            },
+            maxAwaitTimeMS=500,
+        )
         db.client.admin.command("currentOp", 1)
 
     def watches(self, db):
@@ -104,8 +150,21 @@ class Load:
 
 def start(folder, port, in_set):
     log = open(f"{folder}/log", "ab")
-    proc = subprocess.Popen([BINARY, "--port", str(port), "--dbpath", f"{folder}/data", "--nounixsocket", "--httpPort", "0",
-                             *(["--replSet", "rs0"] if in_set else [])], stdout=log, stderr=subprocess.STDOUT)
+    proc = subprocess.Popen(
+        [
+            BINARY,
+            "--port",
+            str(port),
+            "--dbpath",
+            f"{folder}/data",
+            "--nounixsocket",
+            "--httpPort",
+            "0",
+            *(["--replSet", "rs0"] if in_set else []),
+        ],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
     client = pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=30000)
     if in_set:
         try:
@@ -141,8 +200,13 @@ for n in range(ROUNDS):
     check(load.join(), f"{what}: every client saw the end")
     proc, client = start(folder, port, in_set)
     there = {d["_id"] for d in client.load.docs.find({}, {"_id": 1})}
-    check(load.acknowledged <= there, f"{what}: {len(load.acknowledged - there)} of {len(load.acknowledged)} acknowledged documents are gone")
-    for name in client.load.list_collection_names(filter={"name": {"$not": {"$regex": "^tmp"}}}):  # what $out had begun goes by itself
+    check(
+        load.acknowledged <= there,
+        f"{what}: {len(load.acknowledged - there)} of {len(load.acknowledged)} acknowledged documents are gone",
+    )
+    for name in client.load.list_collection_names(
+        filter={"name": {"$not": {"$regex": "^tmp"}}}
+    ):  # what $out had begun goes by itself
         check(client.load.command("validate", name)["valid"], f"{what}: {name} is valid")
     client.close()
     proc.send_signal(signal.SIGTERM)

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""--testClock in a replica set: the clock moves while all members are on this host, and is refused once one is elsewhere."""
+"""--testClock in a replica set: the clock moves while all members are on this host, and is refused once one is
+elsewhere."""
+
 import shutil, socket, sys, tempfile, threading, time
 
 from fault_test import Checks, start, stop
@@ -38,5 +40,6 @@ check(r.get("ok") == 1 and r["frozen"] is False, f"reading the clock: {r}")
 for p in reversed(procs):
     code = stop(p)
     check(code == 0, f"clean stop: {code}")
-if not check.failed: shutil.rmtree(folder, ignore_errors=True)
+if not check.failed:
+    shutil.rmtree(folder, ignore_errors=True)
 check.end("test clock")

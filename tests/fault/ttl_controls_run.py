@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""kill -9 in the middle of pauses, holds, guard decisions and changes of rules: what was acknowledged is there afterwards, what was
-in flight is there whole or not at all, and the rules act (or rest) accordingly.
+"""kill -9 in the middle of pauses, holds, guard decisions and changes of rules: what was acknowledged is there
+afterwards, what was in flight is there whole or not at all, and the rules act (or rest) accordingly.
 
 MAYFLY_TTL_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays the random choices.
 """
+
 import json, os, random, shutil, tempfile, threading, time
 from datetime import datetime, timedelta, timezone
 
@@ -70,9 +71,21 @@ class Changer(threading.Thread):
 data = tempfile.mkdtemp(prefix="mayfly-ttl-kill-") + "/data"
 proc, client = start(data, *GUARDED)
 must(client, {"insert": "s", "documents": [{"_id": i, "a": PAST, "b": PAST, "c": PAST} for i in range(50)]})
-must(client, {"createIndexes": "s", "indexes": [{"key": {r: 1}, "name": r, "expireAfterSeconds": 10**9} for r in RULES]})
-models = {r: {"paused": False, "unsure_paused": None, "seconds": 10**9, "unsure_seconds": None, "holds": set(), "hold_in_flight": False,
-              "release_in_flight": None} for r in RULES}
+must(
+    client, {"createIndexes": "s", "indexes": [{"key": {r: 1}, "name": r, "expireAfterSeconds": 10**9} for r in RULES]}
+)
+models = {
+    r: {
+        "paused": False,
+        "unsure_paused": None,
+        "seconds": 10**9,
+        "unsure_seconds": None,
+        "holds": set(),
+        "hold_in_flight": False,
+        "release_in_flight": None,
+    }
+    for r in RULES
+}
 acknowledged = audited = 0
 for round_no in range(ROUNDS):
     threads = [Changer(proc.port, r, models[r], rnd.randrange(1 << 30)) for r in RULES]
@@ -87,7 +100,11 @@ for round_no in range(ROUNDS):
         try:
             k = Client("127.0.0.1", proc.port)
             k.command("k", {"insert": guard, "documents": [{"t": PAST} for _ in range(20)]})
-            made.append(k.command("k", {"createIndexes": guard, "indexes": [{"key": {"t": 1}, "name": "t", "expireAfterSeconds": 0}]}))
+            made.append(
+                k.command(
+                    "k", {"createIndexes": guard, "indexes": [{"key": {"t": 1}, "name": "t", "expireAfterSeconds": 0}]}
+                )
+            )
         except (ConnectionError, OSError):
             pass
 
@@ -103,24 +120,39 @@ for round_no in range(ROUNDS):
     proc, client = start(data, *GUARDED)
     status = must(client, {"ttlStatus": 1})
     states = {(r["ns"], r["index"]): r for r in status["rules"]}
-    seconds = {i["name"]: i.get("expireAfterSeconds") for i in must(client, {"listIndexes": "s"})["cursor"]["firstBatch"]}
+    seconds = {
+        i["name"]: i.get("expireAfterSeconds") for i in must(client, {"listIndexes": "s"})["cursor"]["firstBatch"]
+    }
     for r in RULES:
         m = models[r]
         # Not by the rule's state: the guard may hold it, when the kill came while it looked at a change.
         paused = any(p.get("ns") == "k.s" and p.get("index") == r for p in status["pauses"])
-        check(states[("k.s", r)]["state"] in ("paused", "held") if paused else states[("k.s", r)]["state"] in ("active", "held"),
-              f"round {round_no}: rule {r} is {states[('k.s', r)]['state']}")
-        check(paused in (m["unsure_paused"] or {m["paused"]}), f"round {round_no}: rule {r} is {'' if paused else 'not '}paused")
-        check(seconds[r] in (m["unsure_seconds"] or {m["seconds"]}), f"round {round_no}: rule {r} has {seconds[r]} seconds")
+        check(
+            states[("k.s", r)]["state"] in ("paused", "held")
+            if paused
+            else states[("k.s", r)]["state"] in ("active", "held"),
+            f"round {round_no}: rule {r} is {states[('k.s', r)]['state']}",
+        )
+        check(
+            paused in (m["unsure_paused"] or {m["paused"]}),
+            f"round {round_no}: rule {r} is {'' if paused else 'not '}paused",
+        )
+        check(
+            seconds[r] in (m["unsure_seconds"] or {m["seconds"]}),
+            f"round {round_no}: rule {r} has {seconds[r]} seconds",
+        )
         there = {str(h["holdId"]) for h in status["holds"] if h["reason"] == r}
         extra, lost = there - m["holds"], m["holds"] - there
         extra.discard(m["release_in_flight"])
-        check(not lost and len(extra) <= m["hold_in_flight"], f"round {round_no}: holds of {r}: {len(lost)} lost, {len(extra)} unknown")
+        check(
+            not lost and len(extra) <= m["hold_in_flight"],
+            f"round {round_no}: holds of {r}: {len(lost)} lost, {len(extra)} unknown",
+        )
         m["paused"], m["seconds"], m["holds"] = paused, seconds[r], there
         m["unsure_paused"] = m["unsure_seconds"] = m["release_in_flight"] = None
         m["hold_in_flight"] = False
-    # The rule that the guard looked at: not there, or held with every document in place. Never at work. A build that the kill
-    # interrupted goes on first.
+    # The rule that the guard looked at: not there, or held with every document in place. Never at work. A build that
+    # the kill interrupted goes on first.
     if any(ns == f"k.{guard}" for ns, _ in states):
         end = time.monotonic() + 30
         state = states[(f"k.{guard}", "t")]["state"]

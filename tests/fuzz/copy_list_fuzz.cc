@@ -9,6 +9,7 @@
 
 #include "fuzz_util.h"
 #include "replication/consensus.h"
+#include "storage/kv/rocks_kv.h"
 
 namespace {
 
@@ -47,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Write(root / "incoming/MANIFEST-000002", "theirs");
   Write(root / "incoming/000009.sst", "their data");
   Write(root / (moving ? "moving" : "ready"), list);
-  const auto applied = mayfly::ApplyPendingResync(dir.string());
+  const auto applied = mayfly::ApplyPendingResync(*mayfly::MakeRocksEngine(), dir.string());
   if (applied && applied.value()) {
     Require(fs::exists(dir / "CURRENT") && fs::exists(dir / "000009.sst") &&
                 fs::exists(dir / "MANIFEST-000002"),

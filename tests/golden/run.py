@@ -3,7 +3,8 @@
 
   tests/golden/run.py [--binary build/release/mayflyd | --uri HOST:PORT] [FILE_OR_FOLDER ...]
 
-Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not initiated at first).
+Files in a folder `replication` run, in the order of their names, on a member of a set of their own (--replSet rs0, not
+initiated at first).
 
 A golden file is a list of directives; every file gets a fresh database, named in texts as <db>.
 
@@ -16,15 +17,17 @@ A golden file is a list of directives; every file gets a fresh database, named i
   command [db=NAME] {command} the command, on one or several lines, then one of
   ---- [has]                  the whole reply follows (has: the reply must contain at least this)
   ---- rows [unordered]       the documents of cursor.firstBatch follow, one a line
-  eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in the background
-  command error [CODE] [NAME] {command}   must fail with this code; in a write reply the first writeErrors entry counts
-  keep NAME PATH [+N]         what the last reply has at the dotted path (a number: and N more) is <NAME> from here on
-  expect-fail TEXT            the next command is known to fail: reported, and an error once it passes
+  eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in
+  the background command error [CODE] [NAME] {command}   must fail with this code; in a write reply the first
+  writeErrors entry counts keep NAME PATH [+N]         what the last reply has at the dotted path (a number: and N more)
+  is <NAME> from here on expect-fail TEXT            the next command is known to fail: reported, and an error once it
+  passes
 
-In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the type, "<missing>" for a
-field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"} and the like also check the type.
-Replies lose operationTime and $clusterTime before they are compared.
+In expected replies "<any>" stands for any value, "<number>", "<string>", "<date>", "<uuid>", "<oid>" for any of the
+type, "<missing>" for a field that must not be there. A plain number equals a number of any type; {"$numberLong": "1"}
+and the like also check the type. Replies lose operationTime and $clusterTime before they are compared.
 """
+
 import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
@@ -34,11 +37,17 @@ from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 
 ROOT = Path(__file__).resolve().parents[2]
-JSON = json_util.JSONOptions(json_mode=json_util.JSONMode.CANONICAL, tz_aware=True,
-                             uuid_representation=bson.binary.UuidRepresentation.STANDARD,
-                             datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO)
-CODEC = CodecOptions(tz_aware=True, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO,
-                     uuid_representation=bson.binary.UuidRepresentation.STANDARD)
+JSON = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.CANONICAL,
+    tz_aware=True,
+    uuid_representation=bson.binary.UuidRepresentation.STANDARD,
+    datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO,
+)
+CODEC = CodecOptions(
+    tz_aware=True,
+    datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_AUTO,
+    uuid_representation=bson.binary.UuidRepresentation.STANDARD,
+)
 
 
 class Client:
@@ -72,15 +81,26 @@ class Client:
 
 
 def launch(binary, args, log_path, limit=60, stdin=None):
-    """Starts a mayflyd on a free port with its output in a file; returns (process, port) once it listens, (process, None) if it ended."""
+    """Starts a mayflyd on a free port with its output in a file; returns (process, port) once it listens, (process,
+    None) if it ended."""
     wanted = 0
     if "--replSet" in args:  # its members must know the port beforehand
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             wanted = free.getsockname()[1]
-    proc = subprocess.Popen([binary, "--port", str(wanted), "--nounixsocket",
-                             *([] if "--httpPort" in args else ["--httpPort", "0"]), *args], stdin=stdin, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT)
+    proc = subprocess.Popen(
+        [
+            binary,
+            "--port",
+            str(wanted),
+            "--nounixsocket",
+            *([] if "--httpPort" in args else ["--httpPort", "0"]),
+            *args,
+        ],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     ready, port = threading.Event(), []
 
     def drain():
@@ -98,20 +118,21 @@ def launch(binary, args, log_path, limit=60, stdin=None):
     return proc, port[0] if port else None
 
 
-# What the server writes by itself every so often, by the clock of the machine: no file may depend on when that falls. The clock of the files
-# drives everything else (reaper, cursors, sessions).
+# What the server writes by itself every so often, by the clock of the machine: no file may depend on when that falls.
+# The clock of the files drives everything else (reaper, cursors, sessions).
 QUIET = ("--setParameter", "writePeriodicNoops=false", "--setParameter", f"logicalSessionRefreshMillis={2**31 - 1}")
 
 
-# Whatever keeps a thread that serves connections busy for longer is logged, with the command. It is time of the processor, not of the clock: a busy
-# machine changes little about it, a sanitizer's build much.
+# Whatever keeps a thread that serves connections busy for longer is logged, with the command. It is time of the
+# processor, not of the clock: a busy machine changes little about it, a sanitizer's build much.
 WATCHED_MICROS = 10_000
 WATCHED = ("--setParameter", f"ioThreadWatchdogMicros={WATCHED_MICROS}")
 HELD_MICROS = int(os.environ.get("MAYFLY_HELD_MICROS", "100000"))  # more is a failure
 
 
 def held(binary, log_path):
-    """({command: (times, longest in microseconds)} of what held an io thread, those that did so for too long) by the server's output."""
+    """({command: (times, longest in microseconds)} of what held an io thread, those that did so for too long) by the
+    server's output."""
     most = HELD_MICROS * (20 if re.search(r"/(asan|tsan|debug)/", str(Path(binary).resolve())) else 1)
     seen = {}
     with open(log_path, errors="replace") as f:
@@ -137,7 +158,9 @@ class Server:
 
     def __init__(self, binary, extra=()):
         self.dir, self.binary = tempfile.mkdtemp(prefix="mayfly-golden-"), binary
-        self.proc, self.port = launch(binary, ["--dbpath", f"{self.dir}/data", "--testClock", *QUIET, *WATCHED, *extra], f"{self.dir}/out.log")
+        self.proc, self.port = launch(
+            binary, ["--dbpath", f"{self.dir}/data", "--testClock", *QUIET, *WATCHED, *extra], f"{self.dir}/out.log"
+        )
         if self.port is None:
             self.proc.kill()
             sys.exit("the server did not start:\n" + open(f"{self.dir}/out.log").read()[-4000:])
@@ -161,9 +184,14 @@ class Server:
         return code == 0 and not too_long
 
 
-WILD = {"<any>": lambda v: True, "<number>": lambda v: isinstance(v, (int, float, bson.Decimal128)) and not isinstance(v, bool),
-        "<string>": lambda v: isinstance(v, str), "<date>": lambda v: hasattr(v, "tzinfo") or isinstance(v, bson.DatetimeMS),
-        "<uuid>": lambda v: type(v).__name__ == "UUID" or isinstance(v, bson.Binary), "<oid>": lambda v: isinstance(v, bson.ObjectId)}
+WILD = {
+    "<any>": lambda v: True,
+    "<number>": lambda v: isinstance(v, (int, float, bson.Decimal128)) and not isinstance(v, bool),
+    "<string>": lambda v: isinstance(v, str),
+    "<date>": lambda v: hasattr(v, "tzinfo") or isinstance(v, bson.DatetimeMS),
+    "<uuid>": lambda v: type(v).__name__ == "UUID" or isinstance(v, bson.Binary),
+    "<oid>": lambda v: isinstance(v, bson.ObjectId),
+}
 
 
 def difference(want, got, path="", subset=False):
@@ -199,7 +227,11 @@ def difference(want, got, path="", subset=False):
         if isinstance(got, bson.Decimal128):
             ok = float(got.to_decimal()) == want
         else:
-            ok = isinstance(got, numeric) and not isinstance(got, bool) and (got == want or (got != got and want != want))
+            ok = (
+                isinstance(got, numeric)
+                and not isinstance(got, bool)
+                and (got == want or (got != got and want != want))
+            )
     elif type(want) is type(got) or (isinstance(want, str) and isinstance(got, str)):
         ok = want == got
     else:
@@ -220,7 +252,18 @@ def canonical_numbers(text):
 
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-KEYWORDS = ("only ", "clock ", "advance ", "sweep", "setup ", "command ", "command\n", "keep ", "eventually ", "expect-fail")
+KEYWORDS = (
+    "only ",
+    "clock ",
+    "advance ",
+    "sweep",
+    "setup ",
+    "command ",
+    "command\n",
+    "keep ",
+    "eventually ",
+    "expect-fail",
+)
 
 
 def parse(path):
@@ -233,13 +276,28 @@ def parse(path):
             i += 1
             continue
         start, keyword = i + 1, line.split(" ", 1)[0]
-        if keyword not in ("only", "clock", "advance", "sweep", "setup", "command", "keep", "eventually", "expect-fail"):
+        if keyword not in (
+            "only",
+            "clock",
+            "advance",
+            "sweep",
+            "setup",
+            "command",
+            "keep",
+            "eventually",
+            "expect-fail",
+        ):
             sys.exit(f"{path}:{start}: unknown directive: {line}")
-        text = line[len(keyword):]
+        text = line[len(keyword) :]
         i += 1
         kind = expected = None
         if keyword in ("setup", "command", "eventually"):
-            while i < len(lines) and lines[i].strip() and not lines[i].startswith("----") and not (lines[i] + "\n").startswith(KEYWORDS):
+            while (
+                i < len(lines)
+                and lines[i].strip()
+                and not lines[i].startswith("----")
+                and not (lines[i] + "\n").startswith(KEYWORDS)
+            ):
                 text += "\n" + lines[i]
                 i += 1
             if i < len(lines) and lines[i].startswith("----"):
@@ -271,7 +329,7 @@ class File:
         db = self.db
         m = re.match(r"db=(\S+)\s+", text)
         if m:
-            db, text = m.group(1).replace("<db>", self.db), text[m.end():]
+            db, text = m.group(1).replace("<db>", self.db), text[m.end() :]
         self.last = self.client.command(db, canonical_numbers(self.fill(text)))
         return dict(self.last)
 
@@ -341,12 +399,16 @@ class File:
         want_code = None
         m = re.match(r"error(?:\s+(\d+))?(?:\s+(?!db=)([A-Za-z]\w*))?\s+", text)
         if m:
-            want_code, text = int(m.group(1) or 0), text[m.end():]
+            want_code, text = int(m.group(1) or 0), text[m.end() :]
         reply = self.send(text)
         for k in ("operationTime", "$clusterTime"):
             reply.pop(k, None)
         if want_code is not None:
-            error = reply if reply.get("ok") != 1 else (reply.get("writeErrors") or [reply.get("writeConcernError") or {}])[0]
+            error = (
+                reply
+                if reply.get("ok") != 1
+                else (reply.get("writeErrors") or [reply.get("writeConcernError") or {}])[0]
+            )
             if want_code and error.get("code") != want_code or not error.get("code"):
                 return f"want error {want_code}, got {show(reply)}"
             if m.group(2) and reply.get("ok") != 1 and error.get("codeName") != m.group(2):

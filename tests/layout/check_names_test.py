@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""scripts/lib/check_names.py finds the faults it was made for, as they once stood in the code, and nothing in how they stand there now."""
+"""scripts/lib/check_names.py finds the faults it was made for, as they once stood in the code, and nothing in how they
+stand there now."""
+
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ FAULTS = {
   std::string collection;
   collection = spec.String();
 }''',
-    "by way of a variable, beside paths that are checked": '''Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
+    "by way of a variable, beside checked paths": '''Result<void> ParseLookupStage(StageParser& p, BsonValue spec) {
   std::string text(e.value.String());
   if (e.name == "from") {
     lookup.from = text;

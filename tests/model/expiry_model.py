@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Random writes, updates, touches, rule changes and clock moves against a model of a few dozen lines; all reads are compared.
+"""Random writes, updates, touches, rule changes and clock moves against a model of a few dozen lines; all reads are
+compared.
 
   tests/model/expiry_model.py [--steps 10000] [--seed N] [--binary build/release/mayflyd]
 
-The seed is printed; the same seed takes the same steps. After a difference it tells the step, what was done last, and both answers.
+The seed is printed; the same seed takes the same steps. After a difference it tells the step, what was done last, and
+both answers.
 """
+
 import argparse, os, random, sys
 from pathlib import Path
 
@@ -29,16 +32,16 @@ class Doc:
 
 
 class Model:
-    """What the collections hold. p: plain, a unique index, an exact TTL index; k: expiry.field, maxTTL, onUpdate preserve;
-    r: recoverSeconds; t: clustered, expires by its _id, a date, and by a lazy TTL index; a: what expires goes to o, which has a
-    maxTTL. Documents that are hidden stay here as long as they may come back."""
+    """What the collections hold. p: plain, a unique index, an exact TTL index; k: expiry.field, maxTTL, onUpdate
+    preserve; r: recoverSeconds; t: clustered, expires by its _id, a date, and by a lazy TTL index; a: what expires goes
+    to o, which has a maxTTL. Documents that are hidden stay here as long as they may come back."""
 
     def __init__(self):
         self.now, self.monitor, self.seconds, self.database_max = START, True, 20, 0
         self.data = {"p": {}, "k": {}, "r": {}, "t": {}, "a": {}, "o": {}}
         self.max = {"p": 0, "k": 50, "r": 0, "t": 0, "a": 0, "o": 300}
         self.recover = {"p": 0, "k": 0, "r": 20, "t": 0, "a": 0, "o": 0}
-        self.holds = {}   # id: (collection, value of a)
+        self.holds = {}  # id: (collection, value of a)
         self.paused = {"p": False, "t": False}  # the TTL index of p, all of t
 
     def held(self, c, d):
@@ -48,7 +51,8 @@ class Model:
         return d.deadline is not None and d.deadline <= self.now
 
     def due(self, c, i, d):
-        """By a TTL index or the clustered collection's own rule; of t in passes only, so never while the model looks."""
+        """By a TTL index or the clustered collection's own rule; of t in passes only, so never while the model
+        looks."""
         if c == "p":
             return "at" in d.body and d.body["at"] + self.seconds * 1000 <= self.now
         if c == "t":
@@ -129,8 +133,16 @@ class Run:
         self.admin({"clock": {"freeze": True}})
         self.admin({"clock": {"set": bson.DatetimeMS(START)}})
         self.ok({"create": "p"})
-        self.ok({"createIndexes": "p", "indexes": [{"key": {"u": 1}, "name": "u", "unique": True, "sparse": True}, {"key": {"a": 1}, "name": "a"},
-                                                   {"key": {"at": 1}, "name": "at", "expireAfterSeconds": 20, "expireReads": "exact"}]})
+        self.ok(
+            {
+                "createIndexes": "p",
+                "indexes": [
+                    {"key": {"u": 1}, "name": "u", "unique": True, "sparse": True},
+                    {"key": {"a": 1}, "name": "a"},
+                    {"key": {"at": 1}, "name": "at", "expireAfterSeconds": 20, "expireReads": "exact"},
+                ],
+            }
+        )
         self.ok({"create": "k", "expiry": {"field": "ttl", "maxTTL": 50, "onUpdate": "preserve"}})
         self.ok({"create": "r", "expiry": {"recoverSeconds": 20}})
         self.ok({"create": "t", "clusteredIndex": {"key": {"_id": 1}, "unique": True}, "expireAfterSeconds": 60})
@@ -193,7 +205,9 @@ class Run:
         r = self.send({"insert": c, "documents": [self.wire(b, c)], **fields})
         there = i in m.visible(c)
         if there or m.conflict(c, i, b):
-            return self.same("insert over a living document", (0, 11000), (r["n"], r.get("writeErrors", [{}])[0].get("code")))
+            return self.same(
+                "insert over a living document", (0, 11000), (r["n"], r.get("writeErrors", [{}])[0].get("code"))
+            )
         self.same("insert", 1, r["n"])
         if i in m.data[c]:
             m.gone(c, i)
@@ -237,8 +251,14 @@ class Run:
             r = self.send({"findAndModify": c, "query": q, "update": u, "upsert": upsert, **fields})
             n, code = r.get("lastErrorObject", {}).get("n", 0), r.get("code")
         else:
-            r = self.send({"bulkWrite": 1, "nsInfo": [{"ns": f"model.{c}"}],
-                           "ops": [{"update": 0, "filter": q, "updateMods": u, "upsert": upsert, **fields}]}, "admin")
+            r = self.send(
+                {
+                    "bulkWrite": 1,
+                    "nsInfo": [{"ns": f"model.{c}"}],
+                    "ops": [{"update": 0, "filter": q, "updateMods": u, "upsert": upsert, **fields}],
+                },
+                "admin",
+            )
             row = r["cursor"]["firstBatch"][0]
             n, code = row["n"], row.get("code")
         before = m.visible(c).get(i)
@@ -287,8 +307,8 @@ class Run:
             self.met(c, i, q)
 
     def met(self, c, i, q):
-        """A write may remove what it meets past its deadline, or leave it to the reaper. Either is right, but a hold may show it
-        again, and of a it goes somewhere."""
+        """A write may remove what it meets past its deadline, or leave it to the reaper. Either is right, but a hold
+        may show it again, and of a it goes somewhere."""
         if i in self.m.data[c] and not self.rows({"find": c, "filter": {"_id": self.id(c, i)}, "includeExpired": True}):
             assert self.m.recover[c] == 0, "what may be recovered was removed"
             self.m.gone(c, i)
@@ -297,7 +317,13 @@ class Run:
         """All of p that can be seen into r."""
         m = self.m
         mode = self.rng.choice(["replace", "merge", "keepExisting"])
-        self.ok({"aggregate": "p", "pipeline": [{"$project": {"a": 1}}, {"$merge": {"into": "r", "on": "_id", "whenMatched": mode}}], "cursor": {}})
+        self.ok(
+            {
+                "aggregate": "p",
+                "pipeline": [{"$project": {"a": 1}}, {"$merge": {"into": "r", "on": "_id", "whenMatched": mode}}],
+                "cursor": {},
+            }
+        )
         for i, d in m.visible("p").items():
             b, before = {"_id": i, "a": d.body["a"]}, m.visible("r").get(i)
             if before is None:
@@ -351,7 +377,13 @@ class Run:
             n += 1
             new = m.resolve(c, said, d.body, d)
             have, want = inf if d.deadline is None else d.deadline, inf if new is None else new
-            allowed = {"always": True, "nx": d.deadline is None, "xx": d.deadline is not None, "gt": want > have, "lt": want < have}[when]
+            allowed = {
+                "always": True,
+                "nx": d.deadline is None,
+                "xx": d.deadline is not None,
+                "gt": want > have,
+                "lt": want < have,
+            }[when]
             if allowed and new != d.deadline:
                 modified += 1
                 d.deadline = new
@@ -369,6 +401,10 @@ class Run:
 
     def advance(self, c=None, seconds=None):
         ms = self.rng.choice([0, 1, 999, 1000, 3000, 10_000]) if seconds is None else seconds * 1000
+        if ms:
+            # What is due already goes at this moment, whether the reaper has found it by itself or not: an archived
+            # document's deadline is counted from it.
+            self.advance(seconds=0)
         self.m.now += ms
         self.admin({"clock": {"advanceMillis": Int64(ms)}})
         self.m.settle()
@@ -394,19 +430,41 @@ class Run:
 
     def compare(self, c, everything):
         v = self.m.visible(c)
-        full = {i: ({**d.body, "at": bson.DatetimeMS(d.body["at"])} if "at" in d.body else d.body) for i, d in v.items()}
+        full = {
+            i: ({**d.body, "at": bson.DatetimeMS(d.body["at"])} if "at" in d.body else d.body) for i, d in v.items()
+        }
         reads = [self.read_all, self.read_counts, self.read_index, self.read_ids, self.read_pipeline]
         for f in reads if everything else [self.rng.choice(reads)]:
             f(c, v, full)
 
     def read_all(self, c, v, full):
         got = self.rows({"find": c, "batchSize": 1000, "projection": {"deadline": {"$meta": "expireAt"}}})
-        self.same("deadlines", {i: d.deadline for i, d in v.items()},
-                  {self.number(c, d["_id"]): ms(d.get("deadline")) for d in got})
+        self.same(
+            "deadlines",
+            {i: d.deadline for i, d in v.items()},
+            {self.number(c, d["_id"]): ms(d.get("deadline")) for d in got},
+        )
         got = [{**d, "_id": self.number(c, d["_id"])} for d in got]
-        self.same("documents", {i: norm(d) for i, d in full.items()}, {d["_id"]: norm({k: x for k, x in d.items() if k != "deadline"}) for d in got})
-        self.same("order by time", sorted((d.deadline or -1) for d in v.values()),
-                  [ms(d.get("t")) or -1 for d in self.rows({"find": c, "batchSize": 1000, "sort": {"x": {"$meta": "expireAt"}}, "projection": {"t": {"$meta": "expireAt"}}})])
+        self.same(
+            "documents",
+            {i: norm(d) for i, d in full.items()},
+            {d["_id"]: norm({k: x for k, x in d.items() if k != "deadline"}) for d in got},
+        )
+        self.same(
+            "order by time",
+            sorted((d.deadline or -1) for d in v.values()),
+            [
+                ms(d.get("t")) or -1
+                for d in self.rows(
+                    {
+                        "find": c,
+                        "batchSize": 1000,
+                        "sort": {"x": {"$meta": "expireAt"}},
+                        "projection": {"t": {"$meta": "expireAt"}},
+                    }
+                )
+            ],
+        )
 
     def read_counts(self, c, v, full):
         self.same("count", len(v), self.ok({"count": c})["n"])
@@ -418,18 +476,55 @@ class Run:
 
     def read_index(self, c, v, full):
         order = sorted(d.body["a"] for d in v.values())
-        self.same("covered", order, [d["a"] for d in self.rows({"find": c, "filter": {"a": {"$gte": 0}}, "hint": "a", "sort": {"a": 1},
-                                                              "projection": {"_id": 0, "a": 1}, "batchSize": 1000})])
-        self.same("backwards, some", order[::-1][:3], [d["a"] for d in self.rows({"find": c, "filter": {"a": {"$gte": 0}}, "hint": "a", "sort": {"a": -1}, "limit": 3})])
+        self.same(
+            "covered",
+            order,
+            [
+                d["a"]
+                for d in self.rows(
+                    {
+                        "find": c,
+                        "filter": {"a": {"$gte": 0}},
+                        "hint": "a",
+                        "sort": {"a": 1},
+                        "projection": {"_id": 0, "a": 1},
+                        "batchSize": 1000,
+                    }
+                )
+            ],
+        )
+        self.same(
+            "backwards, some",
+            order[::-1][:3],
+            [
+                d["a"]
+                for d in self.rows(
+                    {"find": c, "filter": {"a": {"$gte": 0}}, "hint": "a", "sort": {"a": -1}, "limit": 3}
+                )
+            ],
+        )
         self.same("distinct", sorted(set(order)), sorted(self.ok({"distinct": c, "key": "a"})["values"]))
         if c == "p":
             u = sorted(d.body["u"] for d in v.values() if "u" in d.body)
-            self.same("unique", u, [d["u"] for d in self.rows({"find": c, "filter": {"u": {"$gte": 0}}, "sort": {"u": 1}, "batchSize": 1000})])
+            self.same(
+                "unique",
+                u,
+                [
+                    d["u"]
+                    for d in self.rows({"find": c, "filter": {"u": {"$gte": 0}}, "sort": {"u": 1}, "batchSize": 1000})
+                ],
+            )
 
     def read_ids(self, c, v, full):
         for i in self.rng.sample(range(30), 3):
-            self.same(f"_id {i}", [norm(full[i])] if i in full else [],
-                      [norm({**d, "_id": self.number(c, d["_id"])}) for d in self.rows({"find": c, "filter": {"_id": self.id(c, i)}})])
+            self.same(
+                f"_id {i}",
+                [norm(full[i])] if i in full else [],
+                [
+                    norm({**d, "_id": self.number(c, d["_id"])})
+                    for d in self.rows({"find": c, "filter": {"_id": self.id(c, i)}})
+                ],
+            )
         got = self.rows({"find": c, "filter": {"_id": {"$gte": self.id(c, 10), "$lt": self.id(c, 20)}}})
         self.same("range of _id", [i for i in full if 10 <= i < 20], [self.number(c, d["_id"]) for d in got])
 
@@ -440,15 +535,40 @@ class Run:
             want[d.body["a"]] = want.get(d.body["a"], 0) + 1
         self.same("$group", want, {d["_id"]: d["n"] for d in got})
         other = "r" if c != "r" else "k"
-        got = self.rows({"aggregate": other, "pipeline": [{"$limit": 1}, {"$lookup": {"from": c, "localField": "nothing", "foreignField": "nothing", "as": "x"}},
-                                                          {"$project": {"n": {"$size": "$x"}}}], "cursor": {}})
+        got = self.rows(
+            {
+                "aggregate": other,
+                "pipeline": [
+                    {"$limit": 1},
+                    {"$lookup": {"from": c, "localField": "nothing", "foreignField": "nothing", "as": "x"}},
+                    {"$project": {"n": {"$size": "$x"}}},
+                ],
+                "cursor": {},
+            }
+        )
         if got:
             self.same("$lookup", len(v), got[0]["n"])
 
     def step(self, n):
         c = self.rng.choice("pppkkrrtaao")
-        op = self.rng.choices([self.insert, self.insert_many, self.update, self.update_many, self.remove, self.touch, self.advance, lambda _: self.recover(),
-                               lambda _: self.rule(), self.merge, self.hold, self.pause, self.out], [24, 4, 24, 4, 8, 10, 16, 5, 3, 2, 2, 1, 1])[0]
+        op = self.rng.choices(
+            [
+                self.insert,
+                self.insert_many,
+                self.update,
+                self.update_many,
+                self.remove,
+                self.touch,
+                self.advance,
+                lambda _: self.recover(),
+                lambda _: self.rule(),
+                self.merge,
+                self.hold,
+                self.pause,
+                self.out,
+            ],
+            [24, 4, 24, 4, 8, 10, 16, 5, 3, 2, 2, 1, 1],
+        )[0]
         op(c)
         done = self.last
         if c == "t":  # lazy: what is due is shown until the reaper has been there
@@ -457,7 +577,9 @@ class Run:
             self.compare(c, n % 25 == 0)
         except AssertionError as e:
             name = getattr(op, "__name__", "")
-            raise AssertionError(f"{c} after {name} {done}, holds {list(self.m.holds.values())}, paused {self.m.paused}\n{e}") from None
+            raise AssertionError(
+                f"{c} after {name} {done}, holds {list(self.m.holds.values())}, paused {self.m.paused}\n{e}"
+            ) from None
         if n % 500 == 0:
             for c in self.m.data:
                 r = self.ok({"validate": c})
@@ -485,8 +607,11 @@ def main():
             run.step(n)
     except AssertionError as e:
         failed = 1
-        print(f"FAIL at step {n} of seed {seed}: now {run.m.now - START} ms, monitor {run.m.monitor}, seconds {run.m.seconds}, "
-              f"database {run.m.database_max}\n{e}")
+        print(
+            f"FAIL at step {n} of seed {seed}: now {run.m.now - START} ms, monitor {run.m.monitor}, "
+            f"seconds {run.m.seconds}, "
+            f"database {run.m.database_max}\n{e}"
+        )
     if not server.stop():
         failed = 1
     print(f"expiry model: {1 - failed} passed, {failed} failed")

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Random filters and sorts over documents full of arrays, nulls and missing fields: every plan against a matcher of a few dozen lines.
+"""Random filters and sorts over documents full of arrays, nulls and missing fields: every plan against a matcher of a
+few dozen lines.
 
   tests/model/query_model.py [--rounds 60] [--seed N] [--binary build/release/mayflyd | --uri HOST:PORT]
 
-A round makes a collection with indexes of its own and asks many questions. Each is answered by the planner's choice, by every index as a
-hint, by $natural, by count and by an aggregation; all must agree with the matcher here, which knows MongoDB's rules for arrays on the path,
-null and missing (manual: "Query for Null or Missing Fields", "Query an Array", "Multikey Indexes") and no plans. Sorted answers must also
-be in order, as the manual's "Comparison/Sort Order" says. The seed is printed; the same seed asks the same.
+A round makes a collection with indexes of its own and asks many questions. Each is answered by the planner's choice, by
+every index as a hint, by $natural, by count and by an aggregation; all must agree with the matcher here, which knows
+MongoDB's rules for arrays on the path, null and missing (manual: "Query for Null or Missing Fields", "Query an Array",
+"Multikey Indexes") and no plans. Sorted answers must also be in order, as the manual's "Comparison/Sort Order" says.
+The seed is printed; the same seed asks the same.
 """
+
 import argparse, os, random, sys
 from pathlib import Path
 
@@ -24,7 +27,8 @@ ARGS.add_argument("--binary", default=os.environ.get("MAYFLYD", str(ROOT / "buil
 MISSING = object()
 
 
-# --- the model: what a filter means ---------------------------------------------------------------------------------------------------
+# --- the model: what a filter means -----------------------------------------------------------------------------------
+
 
 def rank(v):
     """Place of a value's type in the comparison order."""
@@ -66,7 +70,8 @@ def compare(a, b):
 
 
 def walk(doc, path):
-    """The values at the end of a path. Arrays on the way are entered; a number is an index as well as a field's name."""
+    """The values at the end of a path. Arrays on the way are entered; a number is an index as well as a field's
+    name."""
     head, _, rest = path.partition(".")
     v = doc.get(head, MISSING)
     if not rest:
@@ -133,8 +138,12 @@ def predicate(doc, path, op, want):
     if op == "$size":
         return any(isinstance(v, list) and len(v) == want for v in walk(doc, path))
     if op == "$all":
-        return bool(want) and all(predicate(doc, path, "$elemMatch", w["$elemMatch"]) if isinstance(w, dict) and "$elemMatch" in w
-                                  else predicate(doc, path, "$eq", w) for w in want)
+        return bool(want) and all(
+            predicate(doc, path, "$elemMatch", w["$elemMatch"])
+            if isinstance(w, dict) and "$elemMatch" in w
+            else predicate(doc, path, "$eq", w)
+            for w in want
+        )
     if op == "$elemMatch":
         return any(isinstance(v, list) and any(element(e, want) for e in v) for v in walk(doc, path))
     return any(test(op, want, v) for v in leaves(doc, path))
@@ -191,7 +200,8 @@ EMPTY = object()
 
 
 def sort_key(doc, sort):
-    """The least element of an array for an ascending sort, the greatest for a descending one; an empty array is below null."""
+    """The least element of an array for an ascending sort, the greatest for a descending one; an empty array is below
+    null."""
     out = []
     for path, sign in sort.items():
         values = list(sort_values(doc, path))
@@ -253,7 +263,7 @@ def key_values(v, rest):
         yield MISSING
 
 
-# --- the questions --------------------------------------------------------------------------------------------------------------------
+# --- the questions ----------------------------------------------------------------------------------------------------
 
 FIELDS = ["a", "b", "a.b", "b.c", "a.0", "a.1.b", "a.b.c", "a.b.0"]
 SCALARS = [None, 0, 1, 2, 3, 2.5, "x", "y", True, False]
@@ -277,7 +287,24 @@ def document(r, i):
 
 
 def comparison(r, depth=0):
-    op = r.choice(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$type", "$size", "$all", "$not", "$elemMatch"])
+    op = r.choice(
+        [
+            "$eq",
+            "$ne",
+            "$gt",
+            "$gte",
+            "$lt",
+            "$lte",
+            "$in",
+            "$nin",
+            "$exists",
+            "$type",
+            "$size",
+            "$all",
+            "$not",
+            "$elemMatch",
+        ]
+    )
     if op in ("$in", "$nin", "$all"):
         return {op: [value(r, 1) for _ in range(r.randint(0, 3))]}
     if op == "$exists":
@@ -313,12 +340,31 @@ def filter_of(r, depth=0, fields=FIELDS):
     return f
 
 
-INDEXES = [{"a": 1}, {"b": -1}, {"a": 1, "b": 1}, {"a.b": 1}, {"b.c": 1, "a": -1}, {"a.0": 1}, {"a.b.c": 1}, {"c": 1, "a.b": -1}, {"a.b": 1, "a.c": 1}, {"a.b.0": 1}]
+INDEXES = [
+    {"a": 1},
+    {"b": -1},
+    {"a": 1, "b": 1},
+    {"a.b": 1},
+    {"b.c": 1, "a": -1},
+    {"a.0": 1},
+    {"a.b.c": 1},
+    {"c": 1, "a.b": -1},
+    {"a.b": 1, "a.c": 1},
+    {"a.b.0": 1},
+]
 
 
 # Indexes that leave documents out: the planner may take them only where that changes nothing.
-PARTS = [{"sparse": True}] + [{"partialFilterExpression": f} for f in (
-    {"a": {"$exists": True}}, {"b": {"$gt": 1}}, {"a": {"$gte": 0}, "b": {"$lt": 3}}, {"c": {"$type": "string"}}, {"b": {"$in": [1, "x", None]}})]
+PARTS = [{"sparse": True}] + [
+    {"partialFilterExpression": f}
+    for f in (
+        {"a": {"$exists": True}},
+        {"b": {"$gt": 1}},
+        {"a": {"$gte": 0}, "b": {"$lt": 3}},
+        {"c": {"$type": "string"}},
+        {"b": {"$in": [1, "x", None]}},
+    )
+]
 
 
 def documents(client, db, command):
@@ -343,8 +389,12 @@ def check_answer(what, got, want, docs):
     if ids != want:
         extra, lost = [i for i in ids if i not in want], [i for i in want if i not in ids]
         twice = sorted({i for i in ids if ids.count(i) > 1})
-        raise Difference(f"{what}:" + (f" too many {[docs[i] for i in extra[:3]]}" if extra else "") +
-                         (f" missing {[docs[i] for i in lost[:3]]}" if lost else "") + (f" twice {twice}" if twice else ""))
+        raise Difference(
+            f"{what}:"
+            + (f" too many {[docs[i] for i in extra[:3]]}" if extra else "")
+            + (f" missing {[docs[i] for i in lost[:3]]}" if lost else "")
+            + (f" twice {twice}" if twice else "")
+        )
 
 
 def check_order(what, got, sort):
@@ -363,7 +413,10 @@ def ask(client, db, r, docs, indexes):
     sort = None
     if r.random() < 0.5:
         # Two paths into one array have their keys together, element by element: not in this model.
-        sort = {r.choice(paths): r.choice([1, -1]) for paths in r.sample([["a", "a.b"], ["b", "b.c"], ["c"]], r.randint(1, 2))}
+        sort = {
+            r.choice(paths): r.choice([1, -1])
+            for paths in r.sample([["a", "a.b"], ["b", "b.c"], ["c"]], r.randint(1, 2))
+        }
     find = {"find": "q", "filter": f}
     if sort:
         find["sort"] = sort
@@ -380,12 +433,16 @@ def ask(client, db, r, docs, indexes):
         # From an index alone, where one has it all.
         field = r.choice(["a", "b", "c"])
         got = documents(client, db, {"find": "q", "filter": f, "projection": {field: 1, "_id": 0}})
-        if isinstance(got, dict) or sorted(map(repr, got)) != sorted(repr({k: v for k, v in docs[i].items() if k == field}) for i in want):
+        if isinstance(got, dict) or sorted(map(repr, got)) != sorted(
+            repr({k: v for k, v in docs[i].items() if k == field}) for i in want
+        ):
             raise Difference(f"find {f} with only {field}: {got}")
         n = client.command(db, {"count": "q", "query": f})
         if n.get("n") != len(want):
             raise Difference(f"count {f}: {n}, want {len(want)}")
-        got = documents(client, db, {"aggregate": "q", "pipeline": [{"$match": f}, {"$project": {"_id": 1}}], "cursor": {}})
+        got = documents(
+            client, db, {"aggregate": "q", "pipeline": [{"$match": f}, {"$project": {"_id": 1}}], "cursor": {}}
+        )
         check_answer(f"aggregate {f}", got, want, docs)
     except Difference as e:
         return str(e)

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a replica set."""
+"""The HTTP endpoint beside the page: what an action by a button leaves in the audit log, and readiness of a member of a
+replica set."""
+
 import http.client, json, os, shutil, socket, sys, tempfile, threading, time
 from pathlib import Path
 
@@ -56,43 +58,105 @@ try:
         raw.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
         check(b" 200 " in raw.recv(4096), "HTTP/1.0 without Host")
     named = Server(folder + "/named", "--httpHosts", "db.example,metrics")
-    check(named.get("/metrics", headers={"Host": "db.example:9"})[0] == 200 and named.get("/metrics", headers={"Host": "Metrics"})[0] == 200, "names given with --httpHosts")
+    check(
+        named.get("/metrics", headers={"Host": "db.example:9"})[0] == 200
+        and named.get("/metrics", headers={"Host": "Metrics"})[0] == 200,
+        "names given with --httpHosts",
+    )
     check(named.get("/metrics", headers={"Host": "evil.example"})[0] == 421, "and no others")
     named.stop()
-    s.client.command("app", {"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 60}]})
-    own = {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{s.http_port}", "Host": f"127.0.0.1:{s.http_port}"}
+    s.client.command(
+        "app", {"createIndexes": "c", "indexes": [{"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 60}]}
+    )
+    own = {
+        "Content-Type": "application/json",
+        "Origin": f"http://127.0.0.1:{s.http_port}",
+        "Host": f"127.0.0.1:{s.http_port}",
+    }
     status, text = s.get("/api/action", "POST", own, json.dumps({"action": "pause", "ns": "app.c", "index": "t_1"}))
     asked_from = s.address
     check(status == 200, f"pause by the page: {status} {text}")
     lines = [json.loads(line) for line in open(folder + "/one/db/audit/audit.json")]
     pause = [line for line in lines if line["atype"] == "ttlPause"]
     check(len(pause) == 1, f"one line of the pause: {lines}")
-    check(pause[0]["remote"] == {"ip": "127.0.0.1", "port": asked_from[1]}, f"who paused: {pause[0]['remote']}, asked from {asked_from}")
+    check(
+        pause[0]["remote"] == {"ip": "127.0.0.1", "port": asked_from[1]},
+        f"who paused: {pause[0]['remote']}, asked from {asked_from}",
+    )
     check(pause[0]["local"] == {"ip": "127.0.0.1", "port": s.http_port}, f"where: {pause[0]['local']}")
     # Whatever ends a rule or a maxTTL leaves a line.
     s.client.command("app", {"setDatabaseExpiry": 1, "maxTTL": 50})
     s.client.command("app", {"create": "d", "expiry": {"maxTTL": 5}})
-    s.client.command("app", {"collMod": "c", "index": {"name": "t_1", "expireReads": "exact", "reap": {"maxDocsPerSecond": 5}}})
+    s.client.command(
+        "app", {"collMod": "c", "index": {"name": "t_1", "expireReads": "exact", "reap": {"maxDocsPerSecond": 5}}}
+    )
     s.client.command("app", {"collMod": "c", "onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}})
-    changed = [l["param"] for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"] == "collMod"]
-    check(changed == [{"ns": "app.c", "index": "t_1", "old": {"expireReads": None, "reap": None}, "new": {"expireReads": "exact", "reap": {"maxDocsPerSecond": 5}}},
-                      {"ns": "app.c", "old": None, "new": {"onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}}}], f"what was changed: {changed}")
-    s.client.command("app", {"createIndexes": "v", "indexes": [{"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 9}]})
+    changed = [
+        l["param"] for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"] == "collMod"
+    ]
+    check(
+        changed
+        == [
+            {
+                "ns": "app.c",
+                "index": "t_1",
+                "old": {"expireReads": None, "reap": None},
+                "new": {"expireReads": "exact", "reap": {"maxDocsPerSecond": 5}},
+            },
+            {
+                "ns": "app.c",
+                "old": None,
+                "new": {"onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}},
+            },
+        ],
+        f"what was changed: {changed}",
+    )
+    s.client.command(
+        "app", {"createIndexes": "v", "indexes": [{"key": {"t": 1}, "name": "t_1", "expireAfterSeconds": 9}]}
+    )
     s.client.command("app", {"convertToCapped": "v", "size": 4096})
-    converted = [l["param"] for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"] == "convertToCapped"]
-    check(converted == [{"ns": "app.v", "index": "t_1", "old": {"expireAfterSeconds": 9}, "new": None}], f"a rule that convertToCapped ends: {converted}")
+    converted = [
+        l["param"]
+        for l in map(json.loads, open(folder + "/one/db/audit/audit.json"))
+        if l["atype"] == "convertToCapped"
+    ]
+    check(
+        converted == [{"ns": "app.v", "index": "t_1", "old": {"expireAfterSeconds": 9}, "new": None}],
+        f"a rule that convertToCapped ends: {converted}",
+    )
     s.client.command("app", {"drop": "d"})
     s.client.command("app", {"dropDatabase": 1})
-    dropped = [(l["atype"], l["param"].get("ns", l["param"].get("db")), l["param"]["old"], l["param"]["new"])
-               for l in map(json.loads, open(folder + "/one/db/audit/audit.json")) if l["atype"].startswith("drop")]
-    check(sorted(dropped, key=str) == sorted([("dropCollection", "app.d", {"expiry": {"maxTTL": 5}}, None), ("dropDatabase", "app", {"maxTTL": 50}, None),
-                                              ("dropCollection", "app.c", {"expireAfterSeconds": 60}, None),
-                                              ("dropCollection", "app.c", {"onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}}, None)], key=str), f"what was dropped: {dropped}")
+    dropped = [
+        (l["atype"], l["param"].get("ns", l["param"].get("db")), l["param"]["old"], l["param"]["new"])
+        for l in map(json.loads, open(folder + "/one/db/audit/audit.json"))
+        if l["atype"].startswith("drop")
+    ]
+    check(
+        sorted(dropped, key=str)
+        == sorted(
+            [
+                ("dropCollection", "app.d", {"expiry": {"maxTTL": 5}}, None),
+                ("dropDatabase", "app", {"maxTTL": 50}, None),
+                ("dropCollection", "app.c", {"expireAfterSeconds": 60}, None),
+                (
+                    "dropCollection",
+                    "app.c",
+                    {"onExpire": {"action": "archive", "into": {"db": "app", "coll": "d"}}},
+                    None,
+                ),
+            ],
+            key=str,
+        ),
+        f"what was dropped: {dropped}",
+    )
     # --port 0: what the server says of itself has the port that it found.
     host = s.client.command("admin", {"serverStatus": 1})["host"]
     check(host.endswith(f":{s.port}"), f"host {host} of port {s.port}")
-    # A client that goes and the next that comes while nobody else is there: two ticks of one timer woke each other without end.
-    time_of = lambda: sum(map(int, open(f"/proc/{s.proc.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+    # A client that goes and the next that comes while nobody else is there: two ticks of one timer woke each other
+    # without end.
+    time_of = lambda: sum(
+        map(int, open(f"/proc/{s.proc.pid}/stat").read().rsplit(")", 1)[1].split()[11:13])
+    ) / os.sysconf("SC_CLK_TCK")
     s.client.sock.close()
     end = time.monotonic() + 60
     while '"connectionCount":0' not in open(s.log).read() and time.monotonic() < end:
@@ -108,7 +172,9 @@ try:
     s = Server(folder + "/member", "--replSet", "rs0")
     status, text = s.get("/readyz")
     check(status == 503 and "STARTUP" in text, f"a member that is not initiated: {status} {text}")
-    r = s.client.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}})
+    r = s.client.command(
+        "admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}}
+    )
     check(r.get("ok") == 1, f"initiate: {r}")
     end = time.monotonic() + 60
     while s.get("/readyz")[0] != 200 and time.monotonic() < end:

@@ -1,4 +1,5 @@
 """mongosh's rs.* helpers: on a set of one member (set.js), and on one of three (three.js)."""
+
 import os, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
@@ -14,10 +15,20 @@ def run(script, count):
     servers = [Server(BINARY, ("--replSet", "rs0")) for _ in range(count)]
     home = tempfile.mkdtemp()
     try:
-        out = subprocess.run(["node", os.environ["NODE_MODULES"] + "/mongosh/bin/mongosh.js", "--quiet",
-                              f"mongodb://127.0.0.1:{servers[0].port}/set_test?directConnection=true", "--file", str(here / script)],
-                             env=dict(os.environ, HOME=home, HOSTS=",".join(f"127.0.0.1:{s.port}" for s in servers)), capture_output=True, text=True,
-                             timeout=180)
+        out = subprocess.run(
+            [
+                "node",
+                os.environ["NODE_MODULES"] + "/mongosh/bin/mongosh.js",
+                "--quiet",
+                f"mongodb://127.0.0.1:{servers[0].port}/set_test?directConnection=true",
+                "--file",
+                str(here / script),
+            ],
+            env=dict(os.environ, HOME=home, HOSTS=",".join(f"127.0.0.1:{s.port}" for s in servers)),
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
         print(out.stdout, out.stderr)
     finally:
         clean = all([s.stop() for s in servers])

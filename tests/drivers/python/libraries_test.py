@@ -1,4 +1,6 @@
-"""Libraries as their users use them: MongoEngine, Beanie (on asyncio), Celery with its results and its queue here, Flask-Session."""
+"""Libraries as their users use them: MongoEngine, Beanie (on asyncio), Celery with its results and its queue here,
+Flask-Session."""
+
 import asyncio, datetime, os, sys, time, traceback, warnings
 
 from pymongo import AsyncMongoClient, MongoClient
@@ -109,7 +111,12 @@ async def beanie_on_asyncio():
     async with AsyncMongoClient(URI) as asynchronous:
         await asynchronous.drop_database("py_beanie")
         for _ in range(2):  # again: the indexes are compared with those that are there
-            await init_beanie(database=asynchronous.py_beanie, document_models=[House, Product, OfKind], recreate_views=True, allow_index_dropping=True)
+            await init_beanie(
+                database=asynchronous.py_beanie,
+                document_models=[House, Product, OfKind],
+                recreate_views=True,
+                allow_index_dropping=True,
+            )
         house = await House(name="h").insert()
         try:
             await House(name="h").insert()
@@ -138,7 +145,9 @@ def celery():
 
     client.drop_database("py_celery")
     app = Celery("tests", broker=on_database("py_celery"), backend=on_database("py_celery"))
-    app.conf.update(result_expires=3600, mongodb_backend_settings={"database": "py_celery"}, worker_hijack_root_logger=False)
+    app.conf.update(
+        result_expires=3600, mongodb_backend_settings={"database": "py_celery"}, worker_hijack_root_logger=False
+    )
 
     @app.task(name="add")
     def add(a, b):
@@ -167,7 +176,12 @@ def flask_session():
 
     client.drop_database("py_sessions")
     app = Flask("tests")
-    app.config.update(SESSION_TYPE="mongodb", SESSION_MONGODB=client, SESSION_MONGODB_DB="py_sessions", PERMANENT_SESSION_LIFETIME=datetime.timedelta(hours=1))
+    app.config.update(
+        SESSION_TYPE="mongodb",
+        SESSION_MONGODB=client,
+        SESSION_MONGODB_DB="py_sessions",
+        PERMANENT_SESSION_LIFETIME=datetime.timedelta(hours=1),
+    )
     Session(app)
 
     @app.get("/")

@@ -1,9 +1,20 @@
 """pymongo against a real server: CRUD, bulk, cursors, indexes, TTL, errors, compression, threads."""
+
 import datetime, os, resource, socket, struct, sys, threading, time, traceback
 
 import bson, pymongo
 from bson import Decimal128, Int64, ObjectId, Regex, Timestamp
-from pymongo import ASCENDING, DESCENDING, DeleteOne, IndexModel, InsertOne, MongoClient, ReplaceOne, UpdateMany, UpdateOne
+from pymongo import (
+    ASCENDING,
+    DESCENDING,
+    DeleteOne,
+    IndexModel,
+    InsertOne,
+    MongoClient,
+    ReplaceOne,
+    UpdateMany,
+    UpdateOne,
+)
 from pymongo.errors import BulkWriteError, CursorNotFound, DuplicateKeyError, ExecutionTimeout, OperationFailure
 
 client = MongoClient(os.environ["MONGODB_URI"])
@@ -34,8 +45,22 @@ def until(what, f, seconds=15):
 
 @test
 def types_round_trip():
-    doc = {"_id": ObjectId(), "i": 1, "l": Int64(2**53 + 1), "d": 1.5, "s": "é", "b": b"\0\1", "n": None, "t": datetime.datetime(2030, 1, 1),
-           "dec": Decimal128("1.10"), "ts": Timestamp(5, 6), "re": Regex("^a", "i"), "arr": [1, [2], {"x": 3}], "min": bson.MinKey(), "max": bson.MaxKey()}
+    doc = {
+        "_id": ObjectId(),
+        "i": 1,
+        "l": Int64(2**53 + 1),
+        "d": 1.5,
+        "s": "é",
+        "b": b"\0\1",
+        "n": None,
+        "t": datetime.datetime(2030, 1, 1),
+        "dec": Decimal128("1.10"),
+        "ts": Timestamp(5, 6),
+        "re": Regex("^a", "i"),
+        "arr": [1, [2], {"x": 3}],
+        "min": bson.MinKey(),
+        "max": bson.MaxKey(),
+    }
     db.types.insert_one(doc)
     assert db.types.find_one({"_id": doc["_id"]}) == doc
 
@@ -89,7 +114,12 @@ def ttl_deletes_are_in_current_op():
     admin.command("setParameter", 1, ttlMonitorBatchDeletes=was)
     assert seen, "all of them went unseen"
     op = seen[0]
-    assert op["op"] == "remove" and op["active"] and op["command"]["delete"] == "seen" and op["command"]["deletes"][0]["hint"] == "at_1"
+    assert (
+        op["op"] == "remove"
+        and op["active"]
+        and op["command"]["delete"] == "seen"
+        and op["command"]["deletes"][0]["hint"] == "at_1"
+    )
     until("the documents to go", lambda: c.estimated_document_count() == 0, 60)
     db.command("profile", 0)
     assert db["system.profile"].find_one({"op": "remove", "ns": c.full_name})["ndeleted"] > 0
@@ -98,11 +128,18 @@ def ttl_deletes_are_in_current_op():
 
 @test
 def replies_about_very_many_rules():
-    """ttlStatus and ttlForecast of more rules than fit in a reply: pages, fewer names, or an error that says what to do."""
+    """ttlStatus and ttlForecast of more rules than fit in a reply: pages, fewer names, or an error that says what to
+    do."""
     many = client["many_rules"]
     client.drop_database(many.name)
     for c in range(26):
-        many.command("createIndexes", f"c{c:02}", indexes=[{"key": {f"f{i}": 1}, "name": f"{i:02}" + "n" * 10_000, "expireAfterSeconds": 60} for i in range(63)])
+        many.command(
+            "createIndexes",
+            f"c{c:02}",
+            indexes=[
+                {"key": {f"f{i}": 1}, "name": f"{i:02}" + "n" * 10_000, "expireAfterSeconds": 60} for i in range(63)
+            ],
+        )
     e = raises(10334, many.command, "ttlStatus", 1)
     assert "1638 rules" in str(e) and "'limit' and 'skip'" in str(e)
     seen, page = [], {"total": 1}
@@ -125,7 +162,10 @@ def array_updates():
     c.insert_one({"_id": 1, "g": [1, 5, 9], "o": [{"k": 1, "v": 1}, {"k": 2, "v": 2}]})
     c.update_one({"_id": 1, "g": {"$gte": 5}}, {"$set": {"g.$": 50}})
     c.update_one({"_id": 1}, {"$inc": {"o.$[e].v": 10}}, array_filters=[{"e.k": 2}])
-    c.update_one({"_id": 1}, {"$push": {"g": {"$each": [7, 3], "$sort": 1, "$slice": -4}}, "$addToSet": {"t": {"$each": ["a", "b", "a"]}}})
+    c.update_one(
+        {"_id": 1},
+        {"$push": {"g": {"$each": [7, 3], "$sort": 1, "$slice": -4}}, "$addToSet": {"t": {"$each": ["a", "b", "a"]}}},
+    )
     assert c.find_one() == {"_id": 1, "g": [3, 7, 9, 50], "o": [{"k": 1, "v": 1}, {"k": 2, "v": 12}], "t": ["a", "b"]}
     c.update_one({"_id": 1}, {"$pull": {"o": {"k": 1}}, "$pop": {"g": 1}})
     assert c.find_one() == {"_id": 1, "g": [3, 7, 9], "o": [{"k": 2, "v": 12}], "t": ["a", "b"]}
@@ -133,8 +173,15 @@ def array_updates():
 
 @test
 def bulk():
-    r = db.bulk.bulk_write([InsertOne({"_id": 1}), UpdateOne({"_id": 1}, {"$set": {"a": 1}}), UpdateMany({}, {"$inc": {"n": 1}}),
-                            ReplaceOne({"_id": 2}, {"b": 2}, upsert=True), DeleteOne({"_id": 1})])
+    r = db.bulk.bulk_write(
+        [
+            InsertOne({"_id": 1}),
+            UpdateOne({"_id": 1}, {"$set": {"a": 1}}),
+            UpdateMany({}, {"$inc": {"n": 1}}),
+            ReplaceOne({"_id": 2}, {"b": 2}, upsert=True),
+            DeleteOne({"_id": 1}),
+        ]
+    )
     assert (r.inserted_count, r.modified_count, r.upserted_count, r.deleted_count) == (1, 2, 1, 1)
     try:
         db.bulk.bulk_write([InsertOne({"_id": 2}), InsertOne({"_id": 3})], ordered=False)
@@ -170,7 +217,13 @@ def raw_batches():
 def indexes_and_explain():
     c = db.idx
     c.insert_many([{"_id": i, "a": i, "b": {"c": [i, i + 1]}} for i in range(100)])
-    c.create_indexes([IndexModel([("a", ASCENDING)]), IndexModel([("b.c", DESCENDING)], name="bc"), IndexModel([("a", 1), ("b.c", 1)])])
+    c.create_indexes(
+        [
+            IndexModel([("a", ASCENDING)]),
+            IndexModel([("b.c", DESCENDING)], name="bc"),
+            IndexModel([("a", 1), ("b.c", 1)]),
+        ]
+    )
     assert set(c.index_information()) == {"_id_", "a_1", "bc", "a_1_b.c_1"}
     assert c.count_documents({"b.c": 50}) == 2
     plan = c.find({"a": {"$gt": 90}}).hint("a_1").explain()
@@ -185,7 +238,18 @@ def aggregation():
     c.insert_many([{"_id": i, "k": i % 4, "v": i} for i in range(100)])
     out = list(c.aggregate([{"$group": {"_id": "$k", "n": {"$sum": 1}, "max": {"$max": "$v"}}}, {"$sort": {"_id": 1}}]))
     assert out == [{"_id": k, "n": 25, "max": 96 + k} for k in range(4)]
-    facet = list(c.aggregate([{"$facet": {"few": [{"$sort": {"v": -1}}, {"$limit": 2}, {"$project": {"v": 1, "_id": 0}}], "n": [{"$count": "n"}]}}]))
+    facet = list(
+        c.aggregate(
+            [
+                {
+                    "$facet": {
+                        "few": [{"$sort": {"v": -1}}, {"$limit": 2}, {"$project": {"v": 1, "_id": 0}}],
+                        "n": [{"$count": "n"}],
+                    }
+                }
+            ]
+        )
+    )
     assert facet == [{"few": [{"v": 99}, {"v": 98}], "n": [{"n": 100}]}]
 
 
@@ -194,7 +258,14 @@ def ttl():
     c = db.ttl
     c.create_index("at", expireAfterSeconds=10)
     now = datetime.datetime.now(datetime.timezone.utc)
-    c.insert_many([{"_id": 1, "at": now - datetime.timedelta(seconds=11)}, {"_id": 2, "at": now}, {"_id": 3}, {"_id": 4, "at": [now, now - datetime.timedelta(seconds=60)]}])
+    c.insert_many(
+        [
+            {"_id": 1, "at": now - datetime.timedelta(seconds=11)},
+            {"_id": 2, "at": now},
+            {"_id": 3},
+            {"_id": 4, "at": [now, now - datetime.timedelta(seconds=60)]},
+        ]
+    )
     until("two documents to expire", lambda: c.count_documents({}) == 2)
     assert sorted(d["_id"] for d in c.find()) == [2, 3]
     db.command("collMod", "ttl", index={"keyPattern": {"at": 1}, "expireAfterSeconds": 0})
@@ -217,8 +288,20 @@ def errors():
 def max_time():
     c = db.slow
     c.insert_many([{"a": i} for i in range(20000)])
-    raises(50, lambda: list(c.aggregate([{"$unwind": {"path": "$x", "preserveNullAndEmptyArrays": True}}, {"$group": {"_id": "$a", "s": {"$push": "$$ROOT"}}},
-                                         {"$lookup": {"from": "slow", "localField": "a", "foreignField": "a", "as": "m"}}, {"$count": "n"}], maxTimeMS=5)))
+    raises(
+        50,
+        lambda: list(
+            c.aggregate(
+                [
+                    {"$unwind": {"path": "$x", "preserveNullAndEmptyArrays": True}},
+                    {"$group": {"_id": "$a", "s": {"$push": "$$ROOT"}}},
+                    {"$lookup": {"from": "slow", "localField": "a", "foreignField": "a", "as": "m"}},
+                    {"$count": "n"},
+                ],
+                maxTimeMS=5,
+            )
+        ),
+    )
 
 
 @test
@@ -236,6 +319,7 @@ def threads():
     def work(n):
         for i in range(50):
             db.threads.update_one({"_id": i % 5}, {"$inc": {"n": 1}}, upsert=True)
+
     ts = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     [t.start() for t in ts]
     [t.join() for t in ts]
@@ -254,12 +338,25 @@ def expire_operator():
     c.update_one({"_id": 1}, {"$set": {"a": 3}})
     assert left(1) is None
     at = datetime.datetime(2100, 1, 1)
-    assert c.find_one_and_update({"_id": 2}, {"$expire": {"at": at}}, projection={"at": {"$meta": "expireAt"}}, return_document=True)["at"] == at
-    c.bulk_write([UpdateOne({"_id": 3}, {"$expire": {"at": datetime.datetime(2020, 1, 1)}}), UpdateMany({"_id": {"$lt": 1}}, {"$expire": {"afterSeconds": 60}})])
+    assert (
+        c.find_one_and_update(
+            {"_id": 2}, {"$expire": {"at": at}}, projection={"at": {"$meta": "expireAt"}}, return_document=True
+        )["at"]
+        == at
+    )
+    c.bulk_write(
+        [
+            UpdateOne({"_id": 3}, {"$expire": {"at": datetime.datetime(2020, 1, 1)}}),
+            UpdateMany({"_id": {"$lt": 1}}, {"$expire": {"afterSeconds": 60}}),
+        ]
+    )
     assert c.find_one({"_id": 3}) is None and c.count_documents({}) == c.estimated_document_count() == 3
     c.insert_one({"_id": 3})
     raises(14, c.update_one, {"_id": 1}, {"$expire": {"afterSeconds": "1"}})
-    assert db.command({"touch": "expire", "q": {}, "expireAfterSeconds": 30, "when": "nx", "multi": True})["nModified"] == 2
+    assert (
+        db.command({"touch": "expire", "q": {}, "expireAfterSeconds": 30, "when": "nx", "multi": True})["nModified"]
+        == 2
+    )
     assert db.command({"persist": "expire", "q": {}, "multi": True})["nModified"] == 4
     assert [(t["id"], t["reason"]) for t in c.aggregate([{"$tombstones": {}}])] == [(3, "expired")]
 

@@ -3,6 +3,8 @@
 #include <rapidcheck.h>
 
 #include "protocol/bson_builder.h"
+#include "storage/clock.h"
+#include "storage/operation.h"
 #include "tests/unit/query/query_test_util.h"
 
 using namespace mayfly;
@@ -673,4 +675,23 @@ TEST_CASE("A path of numbers that are names too does not lead through a document
   CHECK(ParseMatch(all).value()->Matches(one).value());
   BsonDocument longer = ParseJson(R"({"a.0.0.0.0.0": 5})").value();
   CHECK_FALSE(ParseMatch(longer).value()->Matches(one).value());
+}
+
+TEST_CASE("The sort of uniqueItems ends with its operation", "[match]") {
+  // So few items that only their sort is long enough to look whether the operation must stop.
+  BsonDocument doc = BuildBson([](BsonBuilder& b) {
+    BsonArrayBuilder list = b.OpenArray("a");
+    for (int i = 0; i < 200; ++i) list.Append(std::string(400, 'x') + std::to_string(i * 37 % 200));
+  });
+  MatchPtr match =
+      ParseMatch(Json("{'$jsonSchema': {'properties': {'a': {'uniqueItems': true}}}}")).value();
+  SystemClock clock;
+  Operation op(clock);
+  EvalContext ctx;
+  ctx.op = &op;
+  CHECK(match->Matches(doc, &ctx).value());
+  op.kill_code = 11601;
+  Result<bool> killed = match->Matches(doc, &ctx);
+  REQUIRE(!killed);
+  CHECK(killed.error().code == ErrorCode::kInterrupted);
 }

@@ -9,6 +9,7 @@
 #include "query/plan/executor.h"
 #include "storage/catalog/catalog.h"
 #include "storage/catalog/catalog_format.h"
+#include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 #include "tests/unit/scratch_dir.h"
 
@@ -27,6 +28,7 @@ class PlanStore {
  public:
   PlanStore() {
     StorageOptions o;
+    o.engine = MakeRocksEngine();
     o.path = dir_.path();
     o.cache_bytes = 32 << 20;
     o.clock = &clock;
@@ -46,7 +48,7 @@ class PlanStore {
     CollectionInfo c;
     c.db = "db";
     c.name = "c";
-    c.capped = capped;
+    if (capped) c.kind = CollectionKind::kCapped;
     c.capped_bytes = capped ? 1 << 20 : 0;
     auto r = storage->catalog().Create(*op, std::move(c));
     if (!r) FAIL(r.error().message);
@@ -68,6 +70,7 @@ class PlanStore {
     IndexInfo i;
     i.key = BsonDocument(v["key"].Document());
     i.fields = ParseIndexKey(i.key).value();
+    i.kind = &KindOfKey(i.fields);
     for (const auto& f : i.fields)
       i.name += (i.name.empty() ? "" : "_") + f.path + (f.descending ? "_-1" : "_1");
     if (v.Has("name")) i.name = std::string(v["name"].String());

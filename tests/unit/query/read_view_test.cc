@@ -6,7 +6,7 @@
 #include <random>
 
 #include "query/plan/planner.h"
-#include "storage/read/own_writes.h"
+#include "storage/write/own_writes.h"
 #include "storage/write/write_unit_impl.h"
 #include "tests/unit/query/plan_fixture.h"
 

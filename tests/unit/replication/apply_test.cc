@@ -3,7 +3,8 @@
 #include <thread>
 
 #include "replication/replica_set.h"
-#include "storage/storage_impl.h"
+#include "storage/core/storage_impl.h"
+#include "storage/kv/rocks_kv.h"
 #include "storage/write/log_apply.h"
 #include "tests/unit/storage/storage_fixture.h"
 
@@ -29,6 +30,7 @@ struct Member {
   ~Member() { Close(); }
   void Open() {
     StorageOptions o;
+    o.engine = MakeRocksEngine();
     o.path = dir.path() + "/data";
     o.cache_bytes = 32 << 20;
     o.clock = &clock;
@@ -212,7 +214,7 @@ void Workload(Member& m) {
   CollectionInfo capped;
   capped.db = "db";
   capped.name = "capped";
-  capped.capped = true;
+  capped.kind = CollectionKind::kCapped;
   capped.capped_bytes = 4096;
   capped.capped_documents = 5;
   REQUIRE(m.catalog().Create(*m.op, capped));

@@ -4,6 +4,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
 #include "replication/change_stream.h"
+#include "storage/kv/rocks_kv.h"
 #include "storage/write/log_format.h"
 #include "tests/unit/storage/storage_fixture.h"
 
@@ -86,6 +87,7 @@ struct Fixture {
   FakeLog log;
   Fixture() {
     StorageOptions o;
+    o.engine = MakeRocksEngine();
     o.path = dir.path() + "/data";
     o.cache_bytes = 32 << 20;
     o.clock = &clock;

@@ -79,14 +79,15 @@ class TestMember {
   }
 
   void Open() {
-    REQUIRE(ApplyPendingResync(dir_.path()));
-    RocksKvOptions k;
+    REQUIRE(ApplyPendingResync(*MakeRocksEngine(), dir_.path()));
+    KvOptions k;
     k.path = dir_.path();
     k.cache_bytes = 16 << 20;
     kv_ = std::move(OpenRocksKv(k).value());
     machine_ = std::make_unique<RecordingMachine>();
     ConsensusOptions o;
     o.kv = kv_.get();
+    o.store = MakeRocksEngine();
     o.clock = &clock_;
     o.machine = machine_.get();
     o.set_name = set_name_;

@@ -274,7 +274,7 @@ class SteppedClock final : public Clock {
 
 struct Donor {
   Donor() {
-    RocksKvOptions k;
+    KvOptions k;
     k.path = dir.path();
     k.cache_bytes = 16 << 20;
     kv = std::move(OpenRocksKv(k).value());
@@ -380,7 +380,7 @@ TEST_CASE("A joiner whose donor falls silent goes on where it was, on a new link
   const std::string id = d.store->Make({1, 7}).value();
   ScratchDir to;
   DataCopy::Progress progress;
-  DataCopy copy(to.path(), id, progress);
+  DataCopy copy(MakeRocksEngine(), to.path(), id, progress);
   {
     Pair p;
     p.end[0]->CloseAfterSilence(200);
@@ -441,7 +441,7 @@ struct Waiting {
     Write(root + "/incoming/MANIFEST-000002", "theirs");
     Write(root + "/incoming/000009.sst", "their data");
     DataCopy::Progress progress;
-    REQUIRE(DataCopy(dir.path(), "1-1-1", progress).MarkReady());
+    REQUIRE(DataCopy(MakeRocksEngine(), dir.path(), "1-1-1", progress).MarkReady());
   }
   static void Write(const std::string& path, std::string_view text) { std::ofstream(path) << text; }
   static std::string Read(const std::string& path) {
@@ -463,12 +463,12 @@ struct Waiting {
 
 TEST_CASE("A copy takes the place of the data, also when that is interrupted", "[link]") {
   Waiting w;
-  REQUIRE(ApplyPendingResync(w.dir.path()).value());
+  REQUIRE(ApplyPendingResync(*MakeRocksEngine(), w.dir.path()).value());
   CHECK(Waiting::Read(w.dir.path() + "/000009.sst") == "their data");
   CHECK(Waiting::Read(w.dir.path() + "/CURRENT") == "MANIFEST-000002");
   CHECK_FALSE(fs::exists(w.dir.path() + "/000007.sst"));
   CHECK_FALSE(fs::exists(w.root));
-  CHECK_FALSE(ApplyPendingResync(w.dir.path()).value());
+  CHECK_FALSE(ApplyPendingResync(*MakeRocksEngine(), w.dir.path()).value());
 
   Waiting half;
   fs::create_directories(half.root + "/old");
@@ -476,7 +476,7 @@ TEST_CASE("A copy takes the place of the data, also when that is interrupted", "
     fs::rename(half.dir.path() + "/" + f, half.root + "/old/" + f);
   fs::rename(half.root + "/ready", half.root + "/moving");
   fs::rename(half.root + "/incoming/000009.sst", half.dir.path() + "/000009.sst");
-  REQUIRE(ApplyPendingResync(half.dir.path()).value());
+  REQUIRE(ApplyPendingResync(*MakeRocksEngine(), half.dir.path()).value());
   CHECK(Waiting::Read(half.dir.path() + "/000009.sst") == "their data");
   CHECK(Waiting::Read(half.dir.path() + "/CURRENT") == "MANIFEST-000002");
 }
@@ -492,13 +492,13 @@ TEST_CASE("A copy that cannot be listed removes nothing", "[link]") {
     }
     fs::rename(w.root + "/incoming", w.root + "/aside");
     fs::create_directory_symlink("incoming", w.root + "/incoming");  // leads to itself: ELOOP
-    CHECK_FALSE(ApplyPendingResync(w.dir.path()));
+    CHECK_FALSE(ApplyPendingResync(*MakeRocksEngine(), w.dir.path()));
     CHECK(w.Own());
     CHECK(Waiting::Read(w.root + "/aside/000009.sst") == "their data");
     // With the directory back it goes on.
     fs::remove(w.root + "/incoming");
     fs::rename(w.root + "/aside", w.root + "/incoming");
-    REQUIRE(ApplyPendingResync(w.dir.path()).value());
+    REQUIRE(ApplyPendingResync(*MakeRocksEngine(), w.dir.path()).value());
     CHECK(Waiting::Read(w.dir.path() + "/000009.sst") == "their data");
   }
 }
@@ -506,13 +506,13 @@ TEST_CASE("A copy that cannot be listed removes nothing", "[link]") {
 TEST_CASE("A copy that lacks a file does not take the place of the data", "[link]") {
   Waiting w;
   fs::remove(w.root + "/incoming/000009.sst");
-  CHECK_FALSE(ApplyPendingResync(w.dir.path()).value());
+  CHECK_FALSE(ApplyPendingResync(*MakeRocksEngine(), w.dir.path()).value());
   CHECK(Waiting::Read(w.dir.path() + "/000007.sst") == "own data");
   CHECK(Waiting::Read(w.dir.path() + "/CURRENT") == "MANIFEST-000001");
 
   Waiting cut;
   fs::resize_file(cut.root + "/incoming/000009.sst", 3);
-  CHECK_FALSE(ApplyPendingResync(cut.dir.path()).value());
+  CHECK_FALSE(ApplyPendingResync(*MakeRocksEngine(), cut.dir.path()).value());
   CHECK(Waiting::Read(cut.dir.path() + "/000007.sst") == "own data");
 
   // Ours has begun to move: neither is complete in its place, both stay.
@@ -522,7 +522,7 @@ TEST_CASE("A copy that lacks a file does not take the place of the data", "[link
     fs::rename(half.dir.path() + "/" + f, half.root + "/old/" + f);
   fs::rename(half.root + "/ready", half.root + "/moving");
   fs::remove(half.root + "/incoming/MANIFEST-000002");
-  auto applied = ApplyPendingResync(half.dir.path());
+  auto applied = ApplyPendingResync(*MakeRocksEngine(), half.dir.path());
   REQUIRE_FALSE(applied);
   CHECK(applied.error().message.find("MANIFEST-000002") != std::string::npos);
   CHECK(half.Own());
@@ -531,18 +531,18 @@ TEST_CASE("A copy that lacks a file does not take the place of the data", "[link
 TEST_CASE("A copy that an earlier version has made ready is taken", "[link]") {
   Waiting w;
   Waiting::Write(w.root + "/ready", "1-1-1\n");
-  REQUIRE(ApplyPendingResync(w.dir.path()).value());
+  REQUIRE(ApplyPendingResync(*MakeRocksEngine(), w.dir.path()).value());
   CHECK(Waiting::Read(w.dir.path() + "/000009.sst") == "their data");
   Waiting bad;
   Waiting::Write(bad.root + "/ready", "1-1-1\n");
   fs::remove(bad.root + "/incoming/MANIFEST-000002");
-  CHECK_FALSE(ApplyPendingResync(bad.dir.path()).value());
+  CHECK_FALSE(ApplyPendingResync(*MakeRocksEngine(), bad.dir.path()).value());
   CHECK(bad.Own());
 }
 
 TEST_CASE("A directory with data and without CURRENT is not made a new store", "[link]") {
   ScratchDir dir;
-  RocksKvOptions k;
+  KvOptions k;
   k.path = dir.path();
   k.cache_bytes = 16 << 20;
   {

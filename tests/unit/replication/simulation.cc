@@ -8,69 +8,6 @@
 namespace mayfly::testing {
 namespace {
 
-class SimBatch final : public KvBatch {
- public:
-  std::vector<SimKv::Op> ops;
-  size_t bytes = 0;
-  void Put(Keyspace ks, std::string_view k, std::string_view v) override { Put(ks, k, v, {}); }
-  void Put(Keyspace ks, std::string_view k, std::string_view head, std::string_view tail) override {
-    ops.push_back({SimKv::Op::kPut, ks, std::string(k), std::string(head).append(tail)});
-    bytes += k.size() + head.size() + tail.size();
-  }
-  void Delete(Keyspace ks, std::string_view k) override {
-    ops.push_back({SimKv::Op::kDelete, ks, std::string(k), {}});
-  }
-  void DeleteRange(Keyspace ks, std::string_view a, std::string_view b) override {
-    ops.push_back({SimKv::Op::kRange, ks, std::string(a), std::string(b)});
-  }
-  void Clear() override {
-    ops.clear();
-    bytes = 0;
-  }
-  size_t SizeBytes() const override { return bytes; }
-  int Count() const override { return static_cast<int>(ops.size()); }
-};
-
-void ApplyOps(SimKv::Maps& maps, const std::vector<SimKv::Op>& ops) {
-  for (const SimKv::Op& op : ops) {
-    auto& m = maps[static_cast<size_t>(op.ks)];
-    if (op.kind == SimKv::Op::kPut)
-      m[op.key] = op.value;
-    else if (op.kind == SimKv::Op::kDelete)
-      m.erase(op.key);
-    else if (op.key < op.value)
-      m.erase(m.lower_bound(op.key), m.lower_bound(op.value));
-  }
-}
-
-class SimIterator final : public KvIterator {
- public:
-  using Map = std::map<std::string, std::string>;
-  SimIterator(const Map& map, KvIterOptions o) : o_(std::move(o)) {
-    begin_ = o_.lower.empty() ? map.begin() : map.lower_bound(o_.lower);
-    end_ = o_.upper.empty() ? map.end() : map.lower_bound(o_.upper);
-    if (!o_.lower.empty() && !o_.upper.empty() && o_.upper <= o_.lower) end_ = begin_;
-    at_ = end_;
-  }
-  void Seek(std::string_view key) override {
-    for (at_ = begin_; at_ != end_ && at_->first < key; ++at_) {
-    }
-  }
-  void SeekForPrev(std::string_view) override { std::abort(); }
-  void SeekToFirst() override { at_ = begin_; }
-  void SeekToLast() override { at_ = begin_ == end_ ? end_ : std::prev(end_); }
-  void Next() override { ++at_; }
-  void Prev() override { at_ = at_ == begin_ ? end_ : std::prev(at_); }
-  bool Valid() const override { return at_ != end_; }
-  std::string_view key() const override { return at_->first; }
-  std::string_view value() const override { return at_->second; }
-  Result<void> status() const override { return Ok(); }
-
- private:
-  KvIterOptions o_;
-  Map::const_iterator begin_, end_, at_;
-};
-
 class SimClock final : public Clock {
  public:
   int64_t us = 0, wall_off_ms = 0;
@@ -106,7 +43,7 @@ class SimMachine final : public StateMachine {
 
 struct SimNode {
   NodeId id = 0;
-  std::unique_ptr<SimKv> kv;
+  std::unique_ptr<MemoryKv> kv;
   std::unique_ptr<LogStore> log;
   std::unique_ptr<SimMachine> machine;
   std::unique_ptr<Applier> applier;
@@ -135,7 +72,7 @@ struct World {
   std::vector<Packet> network;
   std::set<std::pair<NodeId, NodeId>> cut;  ///< from, to
   int cut_until = 0;
-  std::map<std::string, std::unique_ptr<SimKv>> checkpoints;
+  std::map<std::string, std::unique_ptr<MemoryKv>> checkpoints;
   std::map<uint64_t, std::pair<uint64_t, std::string>> truth;  ///< index -> term, kind and data
   std::map<uint64_t, NodeId> leaders;                          ///< by term
   std::map<std::string, uint64_t> acknowledged;                ///< data -> index
@@ -361,7 +298,7 @@ struct World {
     nodes.erase(replacing.first);
     SimNode& n = nodes[replacing.second];
     n.id = replacing.second;
-    n.kv = std::make_unique<SimKv>();
+    n.kv = std::make_unique<MemoryKv>();
     if (!std::move(LogStore::Open(*n.kv).value())->MakeNodeId(n.id)) Fail("node id");
     for (ConsensusMember& m : configuration.members)
       if (m.id == replacing.first) m.id = n.id;
@@ -411,7 +348,7 @@ struct World {
       if (!n.up() && step >= n.down_until) Start(n);
       if (!n.up() || step < n.asleep_until) continue;
       if (n.copying && step >= n.copying->first) {
-        std::unique_ptr<SimKv> copy = checkpoints[n.copying->second]->Copy();
+        std::unique_ptr<MemoryKv> copy = checkpoints[n.copying->second]->Copy();
         n.copying.reset();
         HardState own = n.log->hard_state();
         // As the engine does: what came meanwhile may have made the copy useless.
@@ -445,7 +382,7 @@ struct World {
       configuration.members.push_back(m);
       SimNode& n = nodes[m.id];
       n.id = m.id;
-      n.kv = std::make_unique<SimKv>();
+      n.kv = std::make_unique<MemoryKv>();
       auto log = std::move(LogStore::Open(*n.kv).value());
       if (!log->MakeNodeId(m.id)) Fail("node id");
     }
@@ -505,7 +442,8 @@ struct World {
         Fail("node " + std::to_string(id) + " is behind at the end: " +
              std::to_string(n.log->applied().index) + " of " + std::to_string(applied));
       // Everything that was ever applied anywhere is here.
-      const auto& records = n.kv->maps()[static_cast<size_t>(Keyspace::kRecords)];
+      const MemoryKv::MapPtr kept = n.kv->map(Keyspace::kRecords);
+      const MemoryKv::Map& records = *kept;
       for (auto& [index, what] : truth) {
         std::string key, value;
         AppendBe64(key, index);
@@ -553,47 +491,6 @@ void SimMachine::StateChanged(const ConsensusState& state) {
 }
 
 }  // namespace
-
-void SimKv::LosePower(size_t unsynced) {
-  for (size_t i = 0; i < unsynced; ++i) ApplyOps(synced_, pending_[i]);
-  pending_.clear();
-  now_ = synced_;
-}
-std::unique_ptr<SimKv> SimKv::Copy() const {
-  auto copy = std::make_unique<SimKv>();
-  copy->now_ = copy->synced_ = now_;
-  return copy;
-}
-Result<bool> SimKv::Get(Keyspace ks, std::string_view key, PinnedValue* out, const KvSnapshot*) {
-  auto& m = now_[static_cast<size_t>(ks)];
-  auto it = m.find(std::string(key));
-  if (it == m.end()) return false;
-  out->Assign(it->second);
-  return true;
-}
-Result<void> SimKv::MultiGet(Keyspace ks, std::span<const std::string_view> keys,
-                             std::span<PinnedValue> out, const KvSnapshot*) {
-  for (size_t i = 0; i < keys.size(); ++i) {
-    MAYFLY_TRY(bool found, Get(ks, keys[i], &out[i], nullptr));
-    if (!found) out[i].Reset();
-  }
-  return Ok();
-}
-std::unique_ptr<KvIterator> SimKv::NewIterator(Keyspace ks, KvIterOptions options) {
-  return std::make_unique<SimIterator>(now_[static_cast<size_t>(ks)], std::move(options));
-}
-std::unique_ptr<KvBatch> SimKv::NewBatch() { return std::make_unique<SimBatch>(); }
-Result<void> SimKv::Write(KvBatch& batch, bool sync) {
-  sync = sync && !lies;
-  auto& b = static_cast<SimBatch&>(batch);
-  ApplyOps(now_, b.ops);
-  pending_.push_back(b.ops);
-  if (sync) {
-    for (auto& ops : pending_) ApplyOps(synced_, ops);
-    pending_.clear();
-  }
-  return Ok();
-}
 
 SimResult Simulate(const SimOptions& options) {
   World world;

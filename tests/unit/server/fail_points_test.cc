@@ -1,5 +1,6 @@
 #include "server/dispatch/fail_points.h"
 
+#include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 #include "tests/unit/server/server_fixture.h"
 #include "tests/unit/storage/storage_fixture.h"
@@ -78,6 +79,7 @@ TEST_CASE("The time limit of a find holds for its getMores too", "[failpoint]") 
   TestCommandsServer server;
   mayfly::testing::ScratchDir dir;
   StorageOptions o;
+  o.engine = MakeRocksEngine();
   o.path = dir.path();
   o.clock = &server.clock();
   std::unique_ptr<Storage> storage = Storage::Open(std::move(o)).value();

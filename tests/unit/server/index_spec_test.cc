@@ -9,21 +9,21 @@ using namespace mayfly;
 TEST_CASE("A TTL index is refused where nothing expires by one", "[index][ttl]") {
   struct Case {
     const char* name;
-    bool capped, clustered;
+    CollectionKind kind;
     int code;
   };
   // create takes capped and clusteredIndex together from nobody; the code of that collection is its
   // own (EXPIRY.md A.3).
-  const auto c = GENERATE(values<Case>({{"plain", false, false, 0},
-                                        {"clustered", false, true, 0},
-                                        {"capped", true, false, 67},
-                                        {"capped and clustered", true, true, 6049202}}));
+  const auto c =
+      GENERATE(values<Case>({{"plain", CollectionKind::kOrdinary, 0},
+                             {"clustered", CollectionKind::kClustered, 0},
+                             {"capped", CollectionKind::kCapped, 67},
+                             {"capped and clustered", CollectionKind::kCappedClustered, 6049202}}));
   CAPTURE(c.name);
   test::TestServer server;
   CollectionInfo coll;
   coll.ns = "db.c";
-  coll.capped = c.capped;
-  coll.clustered = c.clustered;
+  coll.kind = c.kind;
   std::string note;
   const BsonDocument ttl =
       ParseJson(R"({"key": {"at": 1}, "name": "at_1", "expireAfterSeconds": 60})").value();

@@ -1,6 +1,7 @@
 #include "server/execution/retryable_writes.h"
 
 #include "server/execution/write_ops.h"
+#include "storage/kv/rocks_kv.h"
 #include "storage/storage.h"
 #include "tests/unit/server/server_fixture.h"
 #include "tests/unit/storage/storage_fixture.h"
@@ -19,6 +20,7 @@ class RetryServer {
  public:
   explicit RetryServer(const std::string& path) {
     StorageOptions o;
+    o.engine = MakeRocksEngine();
     o.path = path;
     o.clock = &server_.clock();
     storage_ = Storage::Open(std::move(o)).value();

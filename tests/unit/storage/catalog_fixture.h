@@ -6,8 +6,9 @@
 #include "storage/catalog/catalog.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
-#include "storage/storage_impl.h"
+#include "storage/kv/rocks_kv.h"
 #include "tests/unit/scratch_dir.h"
 
 namespace mayfly::testing {
@@ -46,6 +47,7 @@ inline IndexInfo Spec(std::string_view json) {
   IndexInfo i;
   i.key = BsonDocument(v["key"].Document());
   i.fields = ParseIndexKey(i.key).value();
+  i.kind = &KindOfKey(i.fields);
   if (v.Has("name")) {
     i.name = std::string(v["name"].String());
   } else {
@@ -76,7 +78,7 @@ struct CatalogStore {
   void Open(const std::string& path = {}, void* disk = nullptr) {
     storage.reset();
     StorageOptions o;
-    o.rocksdb_env = disk;
+    o.engine = MakeRocksEngine(disk);
     o.path = path.empty() ? dir.path() : path;
     o.cache_bytes = 32 << 20;
     o.clock = &clock;
@@ -97,7 +99,7 @@ struct CatalogStore {
     CollectionInfo c;
     c.db = "db";
     c.name = name;
-    c.capped = true;
+    c.kind = CollectionKind::kCapped;
     c.capped_bytes = bytes;
     c.capped_documents = documents;
     return catalog().Create(*op, std::move(c));

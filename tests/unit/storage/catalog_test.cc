@@ -46,14 +46,14 @@ TEST_CASE("Collections are created once, listed sorted, and survive reopening", 
   CollectionInfo view;
   view.db = "db";
   view.name = "v";
-  view.is_view = true;
+  view.kind = CollectionKind::kView;
   view.view_on = "a";
   view.view_pipeline = Json(R"({"0": {"$match": {}}})");
   REQUIRE(s.catalog().Create(*s.op, view));
   CollectionInfo clustered;
   clustered.db = "db";
   clustered.name = "k";
-  clustered.clustered = true;
+  clustered.kind = CollectionKind::kClustered;
   clustered.clustered_index_name = "ck";
   clustered.expire_after_seconds = 5'000'000'000;
   REQUIRE(s.catalog().Create(*s.op, clustered));
@@ -68,7 +68,7 @@ TEST_CASE("Collections are created once, listed sorted, and survive reopening", 
   REQUIRE(zoo->validator_filter);
   CHECK(zoo->validator_filter->Matches(Json(R"({"a": 1})")));
   CHECK(ToRelaxedJson(zoo->options.view()) == ToRelaxedJson(definition.options.view()));
-  CHECK(s.Coll("v")->is_view);
+  CHECK(s.Coll("v")->is_view());
   CHECK(s.Coll("v")->view_on == "a");
   CHECK(s.Coll("k")->clustered_index_name == "ck");
   CHECK(s.Coll("k")->expire_after_seconds == 5'000'000'000);
@@ -264,6 +264,7 @@ TEST_CASE("A damaged catalog row stops the opening and is named", "[catalog]") {
   REQUIRE(s.storage->kv().Write(*batch, true));
   s.storage.reset();
   StorageOptions o;
+  o.engine = MakeRocksEngine();
   o.path = s.dir.path();
   o.clock = &s.clock;
   auto opened = Storage::Open(std::move(o));

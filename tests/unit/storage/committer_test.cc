@@ -125,6 +125,7 @@ TEST_CASE("A unit works with the collection as it is, not as it was when looked 
   ScratchDir dir;
   SystemClock clock;
   StorageOptions o;
+  o.engine = MakeRocksEngine();
   o.path = dir.path();
   o.cache_bytes = 32 << 20;
   o.clock = &clock;

@@ -4,9 +4,10 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/kv/rocks_fault_env.h"
-#include "storage/storage_impl.h"
+#include "storage/kv/rocks_kv.h"
 #include "storage/write/write_unit_impl.h"
 #include "tests/unit/scratch_dir.h"
 
@@ -46,7 +47,7 @@ struct TestCollection {
     return index;
   }
   void MakeCapped() {
-    info->capped = true;
+    info->kind = CollectionKind::kCapped;
     auto index = std::make_shared<IndexInfo>();
     index->id = 90;
     index->name = "_id_";
@@ -74,7 +75,7 @@ struct TestStore {
     o.path = dir.path();
     o.cache_bytes = 32 << 20;
     o.clock = &clock;
-    o.rocksdb_env = disk->env();
+    o.engine = MakeRocksEngine(disk->env());
     return o;
   }
   void Open() {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "storage/expiry/tombstone.h"
+#include "storage/write/tombstone.h"
 #include "tests/unit/storage/catalog_fixture.h"
 
 using namespace mayfly;

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "protocol/value.h"
+#include "storage/core/storage_impl.h"
 #include "storage/keys/key_encoding.h"
 #include "storage/keys/key_format.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/read/visibility.h"
-#include "storage/storage_impl.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
@@ -217,7 +217,7 @@ TEST_CASE("The records of a clustered collection have such a head too", "[ttl]")
   CollectionInfo wanted;
   wanted.db = "db";
   wanted.name = "c";
-  wanted.clustered = true;
+  wanted.kind = CollectionKind::kClustered;
   wanted.expire_after_seconds = 0;
   auto c = r.catalog().Create(*r.op, wanted).value();
   auto doc = [](int64_t at) {

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "storage/expiry/expiry_cover.h"
+#include "storage/write/expiry_cover.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
@@ -254,7 +254,7 @@ TEST_CASE("A clustered collection expires by _id, not before the epoch", "[ttl]"
   CollectionInfo def;
   def.db = "db";
   def.name = "c";
-  def.clustered = true;
+  def.kind = CollectionKind::kClustered;
   def.expire_after_seconds = 10;
   auto c = r.catalog().Create(*r.op, std::move(def)).value();
   r.Start();
@@ -278,6 +278,7 @@ TEST_CASE("A special index with expireAfterSeconds is skipped, counted every pas
   IndexInfo hashed;
   hashed.key = Json(R"({"at": "hashed"})");
   hashed.fields = {{"at", false, "hashed"}};
+  hashed.kind = &KindOfKey(hashed.fields);
   hashed.name = "at_hashed";
   hashed.expire_after_seconds = 0;
   REQUIRE(r.catalog().CreateIndexes(*r.op, *c, {hashed}));

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "storage/expiry/expiry_cover.h"
+#include "storage/write/expiry_cover.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;

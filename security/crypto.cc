@@ -1,0 +1,101 @@
+#include "security/crypto.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include <new>
+
+namespace mayfly {
+
+namespace {
+
+const EVP_MD* Algorithm(HashKind kind) {
+  return kind == HashKind::kSha1 ? EVP_sha1() : EVP_sha256();
+}
+
+const unsigned char* Bytes(std::string_view s) {
+  return reinterpret_cast<const unsigned char*>(s.data());
+}
+
+}  // namespace
+
+Secret::Secret(std::string&& text) : text_(text) {
+  OPENSSL_cleanse(text.data(), text.size());
+  text.clear();
+}
+
+Secret::Secret(Secret&& o) noexcept : text_(o.text_) { o.Wipe(); }
+
+Secret& Secret::operator=(Secret&& o) noexcept {
+  if (this != &o) {
+    Wipe();
+    text_ = o.text_;
+    o.Wipe();
+  }
+  return *this;
+}
+
+void Secret::Wipe() {
+  text_.resize(text_.capacity());  // what was longer once is still behind it
+  OPENSSL_cleanse(text_.data(), text_.size());
+  text_.clear();
+}
+
+size_t DigestSize(HashKind kind) { return kind == HashKind::kSha1 ? 20 : 32; }
+
+// The algorithms are built into libcrypto, so the calls below fail only for want of memory; a
+// digest that was not made must never be compared with anything.
+Digest HashOf(HashKind kind, std::string_view data) {
+  Digest d;
+  unsigned int n = 0;
+  if (EVP_Digest(data.data(), data.size(), d.bytes.data(), &n, Algorithm(kind), nullptr) != 1)
+    throw std::bad_alloc();
+  d.size = n;
+  return d;
+}
+
+Digest HmacOf(HashKind kind, std::string_view key, std::string_view data) {
+  Digest d;
+  unsigned int n = 0;
+  if (HMAC(Algorithm(kind), key.data(), static_cast<int>(key.size()), Bytes(data), data.size(),
+           d.bytes.data(), &n) == nullptr)
+    throw std::bad_alloc();
+  d.size = n;
+  return d;
+}
+
+Digest Pbkdf2(HashKind kind, std::string_view password, std::string_view salt, int iterations) {
+  Digest d;
+  d.size = DigestSize(kind);
+  if (PKCS5_PBKDF2_HMAC(password.data(), static_cast<int>(password.size()), Bytes(salt),
+                        static_cast<int>(salt.size()), iterations, Algorithm(kind),
+                        static_cast<int>(d.size), d.bytes.data()) != 1)
+    throw std::bad_alloc();
+  return d;
+}
+
+std::string Md5Hex(std::string_view data) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int n = 0;
+  if (EVP_Digest(data.data(), data.size(), digest, &n, EVP_md5(), nullptr) != 1)
+    throw std::bad_alloc();
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string s;
+  for (unsigned int i = 0; i < n; ++i) s.append({kHex[digest[i] >> 4], kHex[digest[i] & 15]});
+  return s;
+}
+
+bool SameBytes(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+Result<std::string> RandomBytes(size_t n) {
+  std::string s(n, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(s.data()), static_cast<int>(n)) != 1)
+    return Error{ErrorCode::kInternalError, "the system has no random bytes now: try again"};
+  return s;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,38 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "protocol/error.h"
+#include "security/names.h"
+#include "security/user_document.h"
+
+namespace mayfly {
+
+inline constexpr size_t kMaxResolvedRoles = 10'000;        ///< that one user may come to
+inline constexpr size_t kMaxResolvedPrivileges = 100'000;  ///< of all of them together
+
+/// Reads one role that is not built in from where roles are kept; none if there is no such role.
+using RoleReader = std::function<Result<std::optional<RoleDocument>>(const RoleName&)>;
+
+/// What somebody comes to by a few roles: those roles, those that they are made of, and so on.
+struct ResolvedRoles {
+  std::vector<RoleName> roles;        ///< all of them, sorted; also those that do not exist
+  std::vector<RoleName> missing;      ///< named somewhere, but dropped: they grant nothing
+  std::vector<Privilege> privileges;  ///< of all of them, one a resource, sorted
+  std::vector<AuthenticationRestrictions> restrictions;  ///< of each role that has some
+};
+
+/// Follows roles into roles. Each is read once, so cycles (which only a restored catalog can have)
+/// and many ways to the same role end. Errors: those of `read`; ExceededMemoryLimit 146 beyond
+/// kMaxResolvedRoles and kMaxResolvedPrivileges.
+Result<ResolvedRoles> ResolveRoles(const std::vector<RoleName>& from, const RoleReader& read);
+
+inline constexpr ErrorCode kInvalidRoleModification = LocationCode(80);
+
+/// Refuses what would make a role part of itself: `role` is to be made of `members`. Errors:
+/// InvalidRoleModification 80; those of ResolveRoles; RoleNotFound 31 when a member does not exist.
+Result<void> CheckNoCycle(const RoleName& role, const std::vector<RoleName>& members,
+                          const RoleReader& read);
+
+}  // namespace mayfly

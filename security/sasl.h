@@ -1,0 +1,57 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "protocol/error.h"
+#include "security/scram.h"
+#include "security/user_document.h"
+
+namespace mayfly {
+
+/// What goes back to a client in one step.
+struct SaslStep {
+  std::string payload;
+  bool done = false;
+};
+
+/// One login as `saslStart` begins it and `saslContinue` goes on with it, up to and with the empty
+/// exchange at the end. One thread at a time. Nothing of it waits or reads storage: whoever leads
+/// it brings the user.
+class SaslConversation {
+ public:
+  /// The first message of a client. Errors: MechanismUnavailable 334 for a mechanism that is not
+  /// offered, BadValue 2 for what is no message of it.
+  static Result<SaslConversation> Begin(std::string_view mechanism, std::string_view db,
+                                        std::string_view payload, bool skip_empty_exchange);
+
+  const UserName& name() const { return name_; }
+  ScramMechanism mechanism() const { return mechanism_; }
+
+  /// The challenge for this user; `user` none, or one without a password for the mechanism, gets
+  /// one of `decoys` and cannot succeed. `iterations`: of a decoy, what new users get.
+  Result<SaslStep> Challenge(const std::optional<UserDocument>& user, const ScramDecoys& decoys,
+                             int iterations);
+  /// The proof, or afterwards the empty message that ends a login. Errors: AuthenticationFailed 18;
+  /// the conversation has ended then.
+  Result<SaslStep> Continue(std::string_view payload);
+
+  bool proven() const { return proven_; }  ///< the proof was right
+  bool done() const { return state_ == State::kDone; }
+  /// What was wrong, for the log only.
+  std::string why() const { return server_ ? server_->why() : std::string(); }
+
+ private:
+  enum class State : uint8_t { kBegun, kChallenged, kProven, kDone, kFailed };
+  SaslConversation(ScramMechanism mechanism, UserName name, ScramClientFirst first, bool skip)
+      : mechanism_(mechanism), name_(std::move(name)), first_(std::move(first)), skip_(skip) {}
+
+  ScramMechanism mechanism_;
+  UserName name_;
+  ScramClientFirst first_;
+  bool skip_, proven_ = false;
+  State state_ = State::kBegun;
+  std::optional<ScramServer> server_;
+};
+
+}  // namespace mayfly

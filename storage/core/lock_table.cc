@@ -1,0 +1,146 @@
+#include "storage/core/lock_table.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "protocol/seeded_hash.h"
+
+namespace mayfly {
+
+uint64_t LockHash(Keyspace ks, std::string_view key) {
+  return SeededHash(key, static_cast<uint64_t>(ks));
+}
+
+LockTable::LockTable(size_t stripes) : stripes_(stripes) {}
+
+LockTable::Outcome LockTable::TryLocked(Stripe& s, uint64_t hash, LockOwner owner) {
+  for (const Entry& e : s.entries)
+    if (e.hash == hash) return e.owner == owner ? Outcome::kHeldAlready : Outcome::kBusy;
+  s.entries.push_back({hash, owner});
+  return Outcome::kTaken;
+}
+
+LockTable::Outcome LockTable::TryLock(uint64_t hash, LockOwner owner) {
+  Stripe& s = StripeOf(hash);
+  std::lock_guard l(s.mutex);
+  return TryLocked(s, hash, owner);
+}
+
+LockTable::Outcome LockTable::Lock(uint64_t hash, LockOwner owner, int64_t timeout_us) {
+  Stripe& s = StripeOf(hash);
+  std::unique_lock l(s.mutex);
+  Outcome o = TryLocked(s, hash, owner);
+  if (o != Outcome::kBusy || timeout_us <= 0) return o;
+  auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
+  ++s.waiters;
+  do {
+    bool in_time = s.free.wait_until(l, until) == std::cv_status::no_timeout;
+    o = TryLocked(s, hash, owner);
+    if (!in_time) break;
+  } while (o == Outcome::kBusy);
+  --s.waiters;
+  return o;
+}
+
+void LockTable::Unlock(uint64_t hash, LockOwner owner) {
+  Stripe& s = StripeOf(hash);
+  bool wake;
+  {
+    std::lock_guard l(s.mutex);
+    auto it = std::find_if(s.entries.begin(), s.entries.end(),
+                           [&](const Entry& e) { return e.hash == hash; });
+    if (it == s.entries.end() || it->owner != owner) return;
+    *it = s.entries.back();
+    s.entries.pop_back();
+    wake = s.waiters > 0;
+  }
+  if (wake) s.free.notify_all();
+}
+
+GateTable::Gate& GateTable::Find(Stripe& s, uint32_t collection) {
+  for (Gate& g : s.gates)
+    if (g.collection == collection) return g;
+  return s.gates.emplace_back(Gate{collection});
+}
+
+void GateTable::DropIfIdle(Stripe& s, Gate& g) {
+  if (g.shared || g.exclusive || g.waiting_exclusive || g.waiting_shared) return;
+  g = s.gates.back();
+  s.gates.pop_back();
+}
+
+bool GateTable::LockShared(uint32_t collection, int64_t timeout_us) {
+  Stripe& s = StripeOf(collection);
+  std::unique_lock l(s.mutex);
+  Gate* g = &Find(s, collection);
+  auto open = [&] { return !g->exclusive && g->waiting_exclusive == 0; };
+  if (!open() && timeout_us > 0) {
+    auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
+    ++g->waiting_shared;
+    bool in_time = true;
+    while (!open() && in_time) {
+      in_time = s.changed.wait_until(l, until) == std::cv_status::no_timeout;
+      g = &Find(s, collection);  // the vector may have moved
+    }
+    --g->waiting_shared;
+  }
+  if (open()) {
+    ++g->shared;
+    return true;
+  }
+  DropIfIdle(s, *g);
+  return false;
+}
+
+void GateTable::UnlockShared(uint32_t collection) {
+  Stripe& s = StripeOf(collection);
+  bool wake;
+  {
+    std::lock_guard l(s.mutex);
+    Gate& g = Find(s, collection);
+    --g.shared;
+    wake = g.waiting_exclusive > 0;
+    DropIfIdle(s, g);
+  }
+  if (wake) s.changed.notify_all();
+}
+
+bool GateTable::LockExclusive(uint32_t collection, int64_t timeout_us, int shared_held) {
+  Stripe& s = StripeOf(collection);
+  std::unique_lock l(s.mutex);
+  Gate* g = &Find(s, collection);
+  auto open = [&] { return !g->exclusive && g->shared == shared_held; };
+  bool waited = false;
+  if (!open() && timeout_us > 0) {
+    waited = true;
+    auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
+    ++g->waiting_exclusive;
+    bool in_time = true;
+    while (!open() && in_time) {
+      in_time = s.changed.wait_until(l, until) == std::cv_status::no_timeout;
+      g = &Find(s, collection);
+    }
+    --g->waiting_exclusive;
+  }
+  bool taken = open();
+  if (taken)
+    g->exclusive = true;
+  else
+    DropIfIdle(s, *g);
+  l.unlock();
+  if (waited && !taken) s.changed.notify_all();  // writers that made room for it
+  return taken;
+}
+
+void GateTable::UnlockExclusive(uint32_t collection) {
+  Stripe& s = StripeOf(collection);
+  {
+    std::lock_guard l(s.mutex);
+    Gate& g = Find(s, collection);
+    g.exclusive = false;
+    DropIfIdle(s, g);
+  }
+  s.changed.notify_all();
+}
+
+}  // namespace mayfly

@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+
+#include "protocol/instant.h"
+
+namespace mayfly {
+
+/// Why a document goes. Carried to the log entry and the tombstone.
+enum class DeleteReason : uint8_t {
+  kDeleted = 0,
+  kExpiredTtlIndex = 1,
+  kExpiredDocument = 2,
+  kExpiredClustered = 3,
+  kCapped = 4
+};
+
+/// The reason with what a tombstone and a log entry say of it.
+struct DeleteCause {
+  DeleteCause() = default;
+  DeleteCause(DeleteReason r) : reason(r) {}  // NOLINT: a reason alone is a cause
+  DeleteReason reason = DeleteReason::kDeleted;
+  uint32_t index = 0;  ///< kExpiredTtlIndex: its id
+  Instant deadline{};  ///< of an expiry: since when it was due
+  bool expired() const {
+    return reason >= DeleteReason::kExpiredTtlIndex && reason <= DeleteReason::kExpiredClustered;
+  }
+};
+
+}  // namespace mayfly

@@ -1,0 +1,42 @@
+#include "storage/kv/kv.h"
+
+namespace mayfly {
+namespace {
+
+/// Bytes of its own.
+struct OwnBytes {
+  std::string bytes;
+  void Release() { bytes.clear(); }
+  void TakeOver(OwnBytes& o) {
+    bytes = std::move(o.bytes);
+    o.bytes.clear();
+  }
+  std::string_view View() const { return bytes; }
+};
+
+}  // namespace
+
+void PinnedValue::Assign(std::string_view bytes) {
+  OwnBytes& own = Holder<OwnBytes>();
+  own.bytes.assign(bytes);
+  view_ = own.bytes;
+}
+
+void PinnedValue::TakeOver(PinnedValue& o) {
+  if (o.kind_ == nullptr) {
+    Reset();
+    return;
+  }
+  if (kind_ != o.kind_) {
+    if (kind_ != nullptr) kind_->destroy(holder_);
+    o.kind_->make(holder_);
+    kind_ = o.kind_;
+  }
+  // What is small may live inside the holder, and has moved with it.
+  const bool engaged = o.view_.data() != nullptr;
+  const std::string_view moved = kind_->take_over(holder_, o.holder_);
+  view_ = engaged ? moved : std::string_view();
+  o.view_ = {};
+}
+
+}  // namespace mayfly

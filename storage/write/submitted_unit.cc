@@ -1,0 +1,23 @@
+#include "storage/write/submitted_unit.h"
+
+#include "storage/write/local_committer.h"
+#include "storage/write/write_unit_impl.h"
+
+namespace mayfly {
+
+bool SubmittedUnit::local() const { return unit_.impl().local; }
+bool SubmittedUnit::empty() const { return unit_.impl().empty() && unit_.impl().commands.empty(); }
+Operation* SubmittedUnit::operation() const { return unit_.impl().op; }
+
+void SubmittedUnit::Finish() {
+  for (auto& f : unit_.impl().on_commit) f();
+  unit_.impl().ReleaseLocks();
+}
+
+void SubmittedUnit::GiveUp() { unit_.impl().ReleaseLocks(); }
+
+std::unique_ptr<Committer> MakeLocalCommitter(Storage& storage, int sync_interval_ms) {
+  return std::make_unique<LocalCommitter>(storage.impl(), sync_interval_ms);
+}
+
+}  // namespace mayfly
