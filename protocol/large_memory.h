@@ -7,10 +7,10 @@
 
 namespace mayfly {
 
-/// The memory of large values, documents and buffers in use, over a whole server. Each operator and
-/// stage has its own limit, but a request may have a thousand of them, and there may be a thousand
-/// requests. This limit on the sum keeps the process alive. Small values are not counted. A thread works for one server, whose budget it charges (SetThreadBudget); those that
-/// were not told charge one of the process's own. Threads: any.
+/// The memory of large values, documents and buffers in use, over a whole server: a limit on their
+/// sum keeps the process alive, for a request may have a thousand stages, each with its own limit,
+/// and there may be a thousand requests. Small values are not counted. A thread charges the budget
+/// of its server (SetThreadBudget), or one of the process's own if it was not told. Threads: any.
 namespace large_memory {
 
 inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on something counts

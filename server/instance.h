@@ -40,9 +40,9 @@ struct StartFailure {
 /// Threads: one, that of Start, Stop and the destructor.
 class Instance {
  public:
-  /// `config`, `clock` and `log` outlive it. `rocksdb_env`: a rocksdb::Env*, for tests with a faulty
-  /// file layer; null: the system's. `asked_to_stop`: what the shutdown command calls, from any
-  /// thread.
+  /// `config`, `clock` and `log` outlive it. `rocksdb_env`: a rocksdb::Env*, for tests with a
+  /// faulty file layer; null: the system's. `asked_to_stop`: what the shutdown command calls, from
+  /// any thread.
   Instance(const ServerConfig& config, SystemClock& clock, Log& log, void* rocksdb_env,
            std::function<void(int exit_code)> asked_to_stop);
   ~Instance();

@@ -7,6 +7,7 @@
 
 #include "replication/replica_set.h"
 #include "server/dispatch/command.h"
+#include "storage/read/read_view.h"
 
 namespace mayfly {
 

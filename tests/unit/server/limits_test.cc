@@ -48,7 +48,8 @@ std::string HalfMessage(int32_t bytes) {
 }  // namespace
 
 TEST_CASE("Long jobs on every worker do not keep others waiting", "[server][limits]") {
-  WorkerPool pool(2, [] {});
+  WorkerPool pool(
+      2, [] {}, [] {});
   std::promise<void> release;
   std::shared_future<void> released = release.get_future().share();
   std::atomic<int> held{0}, ran{0};
