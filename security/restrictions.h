@@ -48,7 +48,8 @@ struct AuthenticationRestriction {
 using AuthenticationRestrictions = std::vector<AuthenticationRestriction>;
 bool Allows(const AuthenticationRestrictions& restrictions, const LoginOrigin& origin);
 
-/// An array of {clientSource: [ … ], serverAddress: [ … ]}; each may be one text, too. At most 1,000
+/// An array of {clientSource: [ … ], serverAddress: [ … ]}; each may be one text, too. At most
+/// kMaxRestrictionAddresses. Errors: BadValue 2, TypeMismatch 14, UnsupportedFormat 12 for others.
 /// addresses. Errors: BadValue 2, TypeMismatch 14, UnsupportedFormat 12 for other fields.
 Result<AuthenticationRestrictions> ParseRestrictions(BsonValue value);
 inline constexpr size_t kMaxRestrictionAddresses = 1000;

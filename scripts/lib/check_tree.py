@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ["protocol", "storage", "query", "ttl", "replication", "execution", "server"]
+CODE = ["protocol", "storage", "query", "ttl", "replication", "security", "execution", "server"]
 # Headers above whose code an on-disk format or a protocol stands as a grammar: there columns are meaning.
 GRAMMARS = {"replication/engine.h", "replication/log_store.h", "replication/member_link.h", "replication/resume_token.h",
             "storage/catalog/catalog_format.h", "storage/keys/key_format.h", "storage/write/document_diff.h", "storage/write/log_format.h"}
