@@ -50,7 +50,6 @@ bool Allows(const AuthenticationRestrictions& restrictions, const LoginOrigin& o
 
 /// An array of {clientSource: [ … ], serverAddress: [ … ]}; each may be one text, too. At most
 /// kMaxRestrictionAddresses. Errors: BadValue 2, TypeMismatch 14, UnsupportedFormat 12 for others.
-/// addresses. Errors: BadValue 2, TypeMismatch 14, UnsupportedFormat 12 for other fields.
 Result<AuthenticationRestrictions> ParseRestrictions(BsonValue value);
 inline constexpr size_t kMaxRestrictionAddresses = 1000;
 void AppendRestrictions(BsonBuilder& out, std::string_view name,
