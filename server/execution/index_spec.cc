@@ -161,7 +161,7 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
     } else if (o == "prepareUnique") {
       MAYFLY_TRY(i.prepare_unique, Boolean(o, e.value));
     } else if (o == "clustered") {
-      MAYFLY_TRY(out->clustered(), Boolean(o, e.value));
+      MAYFLY_TRY(out->clustered, Boolean(o, e.value));
     } else if (o == "expireAfterSeconds") {
       out->expire = e.value;
     } else if (o == "expireReads") {
