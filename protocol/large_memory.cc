@@ -3,14 +3,13 @@
 namespace mayfly::large_memory {
 namespace {
 
-std::atomic<int64_t> g_used{0};
-std::atomic<int64_t> g_limit{int64_t{1} << 30};
+Budget g_process;
+constinit thread_local Budget* t_budget = nullptr;
 
 }  // namespace
 
-void SetLimit(int64_t bytes) { g_limit.store(bytes, std::memory_order_relaxed); }
-int64_t Limit() { return g_limit.load(std::memory_order_relaxed); }
-int64_t Used() { return g_used.load(std::memory_order_relaxed); }
+void SetThreadBudget(Budget* budget) { t_budget = budget; }
+Budget& ThreadBudget() { return t_budget != nullptr ? *t_budget : g_process; }
 bool Full() { return Used() > Limit(); }
 
 Error TooMuch() {
@@ -23,15 +22,15 @@ Error TooMuch() {
 
 Result<void> Hold::Change(size_t bytes) {
   const bool more = bytes > held_;
-  g_used.fetch_add(static_cast<int64_t>(bytes) - static_cast<int64_t>(held_),
-                   std::memory_order_relaxed);
+  if (held_ == 0) budget_ = &ThreadBudget();
+  budget_->Add(static_cast<int64_t>(bytes) - static_cast<int64_t>(held_));
   held_ = bytes;
-  if (more && Full()) return TooMuch();
+  if (more && budget_->used() > budget_->limit()) return TooMuch();
   return Ok();
 }
 
 void Hold::Release() {
-  if (held_ != 0) g_used.fetch_sub(static_cast<int64_t>(held_), std::memory_order_relaxed);
+  if (held_ != 0) budget_->Add(-static_cast<int64_t>(held_));
   held_ = 0;
 }
 

@@ -7,18 +7,35 @@
 
 namespace mayfly {
 
-/// The memory of large values, documents and buffers in use, over the whole process. Each operator
-/// and stage has its own limit, but a request may have a thousand of them, and there may be a
-/// thousand requests. This limit on the sum keeps the process alive. Small values are not counted.
-/// Threads: any.
+/// The memory of large values, documents and buffers in use, over a whole server: a limit on their
+/// sum keeps the process alive, for a request may have a thousand stages, each with its own limit,
+/// and there may be a thousand requests. Small values are not counted. A thread charges the budget
+/// of its server (SetThreadBudget), or one of the process's own if it was not told. Threads: any.
 namespace large_memory {
 
 inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on something counts
 
-/// The most bytes there may be; set once at start, before that 1 GiB.
-void SetLimit(int64_t bytes);
-int64_t Limit();
-int64_t Used();
+/// One server's. Outlives what was charged to it.
+class Budget {
+ public:
+  /// The most bytes there may be; set once at start, before that 1 GiB.
+  void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
+  int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  int64_t used() const { return used_.load(std::memory_order_relaxed); }
+  void Add(int64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> used_{0}, limit_{int64_t{1} << 30};
+};
+
+/// What the calling thread charges from now on; null: the process's own.
+void SetThreadBudget(Budget* budget);
+Budget& ThreadBudget();
+
+// Of the calling thread's budget.
+inline void SetLimit(int64_t bytes) { ThreadBudget().SetLimit(bytes); }
+inline int64_t Limit() { return ThreadBudget().limit(); }
+inline int64_t Used() { return ThreadBudget().used(); }
 /// True when the limit is exceeded: large work must not continue.
 bool Full();
 /// ExceededMemoryLimit 146.
@@ -32,14 +49,16 @@ inline Result<void> Check(size_t bytes) {
   return TooMuch();
 }
 
-/// One holder's share, given back when it is destroyed. Not thread-safe.
+/// One holder's share, given back when it is destroyed, to the budget that it came from. Not
+/// thread-safe.
 class Hold {
  public:
   Hold() = default;
-  Hold(Hold&& o) noexcept : held_(o.held_) { o.held_ = 0; }
+  Hold(Hold&& o) noexcept : budget_(o.budget_), held_(o.held_) { o.held_ = 0; }
   Hold& operator=(Hold&& o) noexcept {
     if (this != &o) {
       Release();
+      budget_ = o.budget_;
       held_ = o.held_;
       o.held_ = 0;
     }
@@ -54,10 +73,21 @@ class Hold {
     return Change(bytes);
   }
   void Release();
+  size_t held() const { return held_; }
 
  private:
   Result<void> Change(size_t bytes);
+  Budget* budget_ = nullptr;  ///< of held_, when that is not 0
   size_t held_ = 0;
+};
+
+/// What something keeps, small parts too, and what of it Holds have counted already.
+struct Kept {
+  size_t bytes = 0, held = 0;
+  void Add(size_t more, const Hold& hold) {
+    bytes += more > hold.held() ? more : hold.held();
+    held += hold.held();
+  }
 };
 
 }  // namespace large_memory

@@ -11,7 +11,6 @@ namespace mayfly {
 namespace asio = boost::asio;
 namespace {
 
-constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr uint64_t kCompactAfterBytes = 64 << 20;
 /// Attempts in a row that bring nothing before a copy is given up; from another member than the one
 /// that leads by now, fewer.
@@ -127,7 +126,7 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
     boost::asio::basic_waitable_timer<std::chrono::steady_clock,
                                       asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>
         timer(transport_->bulk().get_executor(), std::chrono::seconds(1));
-    co_await timer.async_wait(asio::as_tuple(kAwait));
+    co_await timer.async_wait(asio::as_tuple(kLinkAwait));
   }
   if (!fetched) {
     Log('W', "Initial sync starts over: " + fetched.error().message);

@@ -24,7 +24,6 @@ namespace mayfly {
 namespace asio = boost::asio;
 namespace {
 
-constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr size_t kMacSize = 16, kNonceSize = 32, kProofSize = 32;
 constexpr uint8_t kOldVersion = 1, kVersion = 2;
 constexpr int kSilenceParts = 4;  ///< a link is looked at so often within the silence it may keep
@@ -214,7 +213,7 @@ LinkTask<Result<void>> MemberLink::Fill(size_t size) {
   const Guard::Wait wait(guard_);
   for (;;) {
     auto [ec, n] = co_await socket_.async_read_some(asio::buffer(in_.data() + have, room - have),
-                                                    asio::as_tuple(kAwait));
+                                                    asio::as_tuple(kLinkAwait));
     have += n;
     guard_->moved = true;
     if (!ec && have < size) {
@@ -267,7 +266,7 @@ LinkTask<Result<void>> MemberLink::Flush() {
   const Guard::Wait wait(guard_);
   for (size_t sent = 0; sent < sending.size();) {
     auto [ec, n] = co_await socket_.async_write_some(
-        asio::buffer(sending.data() + sent, sending.size() - sent), asio::as_tuple(kAwait));
+        asio::buffer(sending.data() + sent, sending.size() - sent), asio::as_tuple(kLinkAwait));
     if (ec) co_return Ended(ec);
     sent += n;
     if (sent < sending.size()) {
@@ -500,7 +499,8 @@ LinkTask<Result<void>> Connect(const std::shared_ptr<Making>& m, const std::stri
   std::string host, port;
   if (!SplitAddress(address, &host, &port))
     co_return Error{ErrorCode::kFailedToParse, "'" + address + "' is not host:port"};
-  auto [unknown, found] = co_await m->resolver.async_resolve(host, port, asio::as_tuple(kAwait));
+  auto [unknown, found] =
+      co_await m->resolver.async_resolve(host, port, asio::as_tuple(kLinkAwait));
   if (m->late) co_return Ok();
   if (unknown)
     co_return Error{ErrorCode::kHostNotFound, "cannot resolve " + host + ": " + unknown.message()};
@@ -510,7 +510,7 @@ LinkTask<Result<void>> Connect(const std::shared_ptr<Making>& m, const std::stri
     boost::system::error_code ec;
     m->socket.close(ec);
     const asio::ip::tcp::endpoint endpoint = entry.endpoint();
-    std::tie(failed) = co_await m->socket.async_connect(endpoint, asio::as_tuple(kAwait));
+    std::tie(failed) = co_await m->socket.async_connect(endpoint, asio::as_tuple(kLinkAwait));
     if (!failed || m->late) break;
   }
   if (failed && !m->late)

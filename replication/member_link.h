@@ -3,6 +3,7 @@
 #include <boost/asio/basic_stream_socket.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,6 +40,8 @@
 namespace mayfly {
 
 using LinkExecutor = boost::asio::io_context::executor_type;
+/// co_await on it.
+inline constexpr boost::asio::use_awaitable_t<LinkExecutor> kLinkAwait;
 using LinkSocket =
     boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, LinkExecutor>;
 template <class T>

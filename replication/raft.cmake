@@ -1,7 +1,7 @@
-# raft-rs as a static library: cargo builds it from Cargo.lock, in the build tree.
+# raft-rs as a static library: cargo builds it from Cargo.lock, once for all presets (it has no sanitizers in it).
 find_program(CARGO cargo REQUIRED)
 set(RAFT_DIR ${CMAKE_CURRENT_SOURCE_DIR}/raft)
-set(RAFT_TARGET_DIR ${CMAKE_CURRENT_BINARY_DIR}/raft)
+set(RAFT_TARGET_DIR ${CMAKE_SOURCE_DIR}/build/raft)
 set(RAFT_LIBRARY ${RAFT_TARGET_DIR}/release/libmayfly_raft.a)
 add_custom_command(
   OUTPUT ${RAFT_LIBRARY}

@@ -16,7 +16,6 @@ namespace mayfly {
 namespace asio = boost::asio;
 namespace {
 
-constexpr asio::use_awaitable_t<LinkExecutor> kAwait;
 constexpr size_t kMaxQueuedBytes = 96 << 20;  // to one member; one largest entry must fit
 constexpr size_t kMaxQueued = 16384;
 constexpr size_t kMaxCallers = 16;  // members that called before any configuration named them
@@ -192,7 +191,7 @@ bool Transport::Send(NodeId to, uint8_t type, std::string_view body) {
 
 LinkTask<void> Transport::Pause(std::shared_ptr<Peer> peer, int64_t ms) {
   peer->wake.expires_after(std::chrono::milliseconds(ms));
-  co_await peer->wake.async_wait(asio::as_tuple(kAwait));
+  co_await peer->wake.async_wait(asio::as_tuple(kLinkAwait));
 }
 
 LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
@@ -433,7 +432,7 @@ void Transport::Probe(std::string address, std::string set_id, int64_t timeout_m
                 attempt == kProbeAttempts || !*once || self->stopped_)
               break;
             Timer pause(self->net_.get_executor(), std::chrono::milliseconds(kProbeAgainMs));
-            co_await pause.async_wait(asio::as_tuple(kAwait));
+            co_await pause.async_wait(asio::as_tuple(kLinkAwait));
           }
           timer->cancel();
           finish(std::move(answer));

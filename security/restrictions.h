@@ -48,8 +48,8 @@ struct AuthenticationRestriction {
 using AuthenticationRestrictions = std::vector<AuthenticationRestriction>;
 bool Allows(const AuthenticationRestrictions& restrictions, const LoginOrigin& origin);
 
-/// An array of {clientSource: [ … ], serverAddress: [ … ]}; each may be one text, too. At most 1,000
-/// addresses. Errors: BadValue 2, TypeMismatch 14, UnsupportedFormat 12 for other fields.
+/// An array of {clientSource: [ … ], serverAddress: [ … ]}; each may be one text, too. At most
+/// kMaxRestrictionAddresses. Errors: BadValue 2, TypeMismatch 14, UnsupportedFormat 12 for others.
 Result<AuthenticationRestrictions> ParseRestrictions(BsonValue value);
 inline constexpr size_t kMaxRestrictionAddresses = 1000;
 void AppendRestrictions(BsonBuilder& out, std::string_view name,

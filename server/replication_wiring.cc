@@ -10,7 +10,6 @@
 #include "server/commands/repl_status.h"
 #include "server/dispatch/cluster_parameters.h"
 #include "server/dispatch/config.h"
-#include "server/dispatch/member_parameters.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
@@ -76,8 +75,10 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   if (!config.key_file.empty()) {
     MAYFLY_TRY(o.key, ReadKeyFile(config.key_file));
   }
-  o.old_handshake = [] { return TheMemberParameters().allow_old_member_handshake.load(); };
-  o.periodic_noops = [] { return TheMemberParameters().write_periodic_noops.load(); };
+  o.old_handshake = [&m = server.member_parameters()] {
+    return m.allow_old_member_handshake.load();
+  };
+  o.periodic_noops = [&m = server.member_parameters()] { return m.write_periodic_noops.load(); };
   o.data_directory = config.db_path;
   o.self_host = SelfHost(config, config.port);
   o.port = config.port;
@@ -89,18 +90,15 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   // built from it.
   o.history_lost = was_standalone && *was_standalone == "1";
   o.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
-    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
-                          : severity == 'W' ? LogSeverity::kWarning
-                          : severity == 'D' ? LogSeverity::kDebug1
-                                            : LogSeverity::kInfo;
-    log.Write(s, LogComponent::kRepl, 9000300, message, attributes, "ReplCoord");
+    log.Write(LogSeverityOf(severity), LogComponent::kRepl, 9000300, message, attributes,
+              "ReplCoord");
   };
   o.event = [&server](ReplEvent e) { server.notifier().Notify(static_cast<uint32_t>(e)); };
   o.collection_grew = [&server](uint32_t id) { server.notifier().Notify(id); };
   o.setting_changed = [&server](std::string_view name) {
-    if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server);
+    if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server.storage());
     if (name.starts_with(ClusterParameters::kSettingPrefix))
-      server.cluster_parameters().Load(server);
+      server.cluster_parameters().Load(server.storage());
     // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them
     // waits for the log.
     if (name == kTtlControlsSetting)
@@ -153,7 +151,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
     Operation op(server.clock());
     MAYFLY_TRY(server.storage().catalog().PutLocalSetting(op, kStandaloneSetting, "0"));
   }
-  server.rw_defaults().Load(server);
+  server.rw_defaults().Load(server.storage());
   server.set_transaction_numbers(true);
   server.server_status_hooks.push_back(
       [&server, s = set.get()](BsonBuilder& reply) { AppendServerStatusRepl(server, *s, reply); });

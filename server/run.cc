@@ -5,52 +5,31 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
-#include "protocol/large_memory.h"
-#include "query/match/record_filter.h"
-#include "server/base/network_buffers.h"
-#include "server/commands/register.h"
 #include "server/dispatch/audit_log.h"
-#include "server/dispatch/cluster_parameters.h"
 #include "server/dispatch/config.h"
-#include "server/dispatch/parameter_table.h"
-#include "server/dispatch/replication_gate.h"
-#include "server/dispatch/server_context.h"
-#include "server/execution/aggregate.h"
-#include "server/http/http_server.h"
+#include "server/instance.h"
 #include "server/net/connection_gate.h"
-#include "server/net/server.h"
 #include "server/replication_wiring.h"
-#include "server/ttl_wiring.h"
 #include "storage/kv/rocks_kv.h"
-#include "storage/storage.h"
-#include "ttl/ttl_controls.h"
 
 namespace mayfly {
 
 namespace {
 
-constexpr int kExitBadOptions = 2, kExitAddressInUse = 48, kExitDataDirectory = 100;
 constexpr int kGraceMillis = 15'000;
 /// From the request to end until the process does, whatever still runs: a step that does not look
 /// whether it should stop, a disk that does not answer. What was acknowledged is in the log by
 /// then, as when the process is killed.
 constexpr std::chrono::seconds kMostShutdown{30};
 constexpr int kExitNotClosed = 14;
-constexpr int64_t kMiB = int64_t{1} << 20;
-/// What large values may take: a quarter of the memory there is, but never less than one operation
-/// needs.
-constexpr int64_t kLeastLargeMemory = 64 * kMiB, kMostLargeMemory = 4096 * kMiB;
-/// Messages on their way: an eighth, since what is being done for one of them takes its size three
-/// or four times over. The least is room for two large
-/// documents; a larger message waits until it is alone.
-constexpr int64_t kLeastNetworkMemory = 32 * kMiB, kMostNetworkMemory = 1024 * kMiB;
-
 int Fail(Log& log, int code, std::string_view what, const Error& error) {
   log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
             BuildBson([&](BsonBuilder& b) { b.Append("error", error.message); }));
@@ -199,19 +178,6 @@ void SetUmask(const ServerConfig& config) {
   ::umask(static_cast<mode_t>(mask));
 }
 
-/// A directory of an earlier version was made for all to read; what its owner meant is not known.
-void WarnOfOpenDirectory(Log& log, const ServerConfig& config, const ServerParameters& settings) {
-  struct stat s;
-  if (settings.honor_system_umask || settings.process_umask >= 0 ||
-      ::stat(config.db_path.c_str(), &s) != 0 || (s.st_mode & 077) == 0)
-    return;
-  char mode[8];
-  std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(s.st_mode & 07777));
-  log.AddStartupWarning(LogComponent::kStorage, 9000201,
-                        "Other users of this machine can read the data directory " +
-                            config.db_path + " (mode " + mode + "): chmod -R go= it");
-}
-
 void LogStart(Log& log, const ServerConfig& config) {
   log.Write(LogSeverity::kInfo, LogComponent::kControl, 4615611, "Mayfly starting",
             BuildBson([&](BsonBuilder& b) {
@@ -224,45 +190,35 @@ void LogStart(Log& log, const ServerConfig& config) {
             BuildBson([&](BsonBuilder& b) { b.Append("options", config.parsed); }));
 }
 
-StorageOptions MakeStorageOptions(const ServerConfig& config, Clock& clock, Log& log,
-                                  KvEnginePtr engine) {
-  StorageOptions o;
-  o.path = config.db_path;
-  o.cache_bytes = config.cache_bytes;
-  o.sync_interval_ms = config.sync_interval_ms;
-  o.clock = &clock;
-  o.engine = std::move(engine);
-  o.compile_filter = [&clock](BsonView filter, bool for_index) {
-    return CompileRecordFilter(filter, for_index, &clock);
-  };
-  o.logged = !config.repl_set.empty();
-  o.log = [&log](char severity, std::string_view component, std::string_view message,
-                 BsonView attr) {
-    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
-                          : severity == 'W' ? LogSeverity::kWarning
-                          : severity == 'D' ? LogSeverity::kDebug1
-                                            : LogSeverity::kInfo;
-    LogComponent c = LogComponentByName(component);
-    log.Write(s, c == LogComponent::kDefault ? LogComponent::kStorage : c, 9000200, message, attr);
-  };
-  return o;
-}
+/// The process's number in a file, which is there while the process serves.
+class PidFile {
+ public:
+  ~PidFile() { Remove(); }
+  /// Errors: FileNotOpen 264 with the path and the system's words; then there is none.
+  Result<void> Write(const std::string& path) {
+    if (path.empty()) return Ok();
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) return Failed(path);
+    path_ = path;
+    const std::string text = std::to_string(::getpid()) + "\n";
+    const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    Result<void> r = written ? Ok() : Result<void>(Failed(path));
+    ::fchmod(fd, 0644);  // no secret, and others look for it
+    ::close(fd);
+    if (!written) Remove();
+    return r;
+  }
+  void Remove() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+    path_.clear();
+  }
 
-/// A data directory copied from another member holds what was that member's own.
-void DropUnreplicated(Storage& storage, const Clock& clock) {
-  Operation op(clock);
-  for (const CollectionInfoPtr& coll : storage.catalog().ListAll())
-    if (coll->unreplicated) (void)storage.catalog().Drop(op, coll->db, coll->name);
-}
-
-Result<void> WritePidFile(const std::string& path) {
-  std::FILE* f = std::fopen(path.c_str(), "w");
-  if (f == nullptr) return Error{ErrorCode::kFileNotOpen, path};
-  std::fprintf(f, "%d\n", ::getpid());
-  ::fchmod(::fileno(f), 0644);  // no secret, and others look for it
-  std::fclose(f);
-  return Ok();
-}
+ private:
+  static Error Failed(const std::string& path) {
+    return {ErrorCode::kFileNotOpen, path + ": " + std::strerror(errno)};
+  }
+  std::string path_;
+};
 
 /// Starts the program anew in this process. Returns only if that fails.
 void ExecAgain(const ServerConfig& config);
@@ -337,133 +293,29 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   ShareOutDescriptors(*log, &config);
   WarnOfAccess(*log);
 
-  const int64_t memory = static_cast<int64_t>(MemoryLimit());
-  large_memory::SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));
-  TheMemoryPressure().SetMemory(memory);
-  TheNetworkBuffers().SetLimit(std::clamp(memory / 8, kLeastNetworkMemory, kMostNetworkMemory));
-  ServerContext context(config, clock, *log);
-  RegisterParameters(context);
-  RegisterAllCommands(context.commands());
-  for (const auto& [name, value] : config.parameters) {
-    auto set = context.parameters().SetFromText(name, value);
-    if (!set) return Fail(*log, kExitBadOptions, "Bad --setParameter", set.error());
-  }
-
-  const KvEnginePtr engine = MakeRocksEngine(rocksdb_env);
-  auto resynced = ApplyPendingResync(*engine, config.db_path);
-  if (!resynced)
-    return Fail(*log, kExitDataDirectory, "Cannot put a copy of the set's data in place",
-                resynced.error());
-  auto storage = Storage::Open(MakeStorageOptions(config, clock, *log, engine));
-  if (!storage)
-    return Fail(*log, kExitDataDirectory, "Cannot open the data directory", storage.error());
-  context.set_storage(storage.value().get());
-  WarnOfOpenDirectory(*log, config, context.settings());
-  if (resynced.value()) DropUnreplicated(*storage.value(), clock);
-
-  auto audit = AuditLog::Open(config.EffectiveAuditPath(), config.log.rename_on_rotate, clock);
-  if (!audit) return Fail(*log, kExitBadOptions, "Cannot open the audit log", audit.error());
-  audit.value()->set_problem([&log = *log](const AuditLog::State& s) {
-    const BsonDocument attributes = BuildBson([&](BsonBuilder& b) {
-      b.Append("waiting", s.waiting).Append("lost", s.lost).Append("error", s.error);
-    });
-    if (s.error.empty())
-      log.Write(LogSeverity::kInfo, LogComponent::kControl, 9000115,
-                "The audit log can be written again", attributes);
-    else
-      log.Write(LogSeverity::kError, LogComponent::kControl, 9000114,
-                s.lost > 0 ? "The audit log cannot be written: entries are lost"
-                           : "The audit log cannot be written: entries wait in memory",
-                attributes);
-  });
-  context.set_audit(audit.value().get());
-  auto made_controls = std::make_unique<TtlControls>(*storage.value());
-  TtlControls& controls = *made_controls;
-  storage.value()->set_expiry_policy(std::move(made_controls));
-  {
-    Operation op(clock);
-    auto loaded = controls.Load(op);
-    if (!loaded) {
-      context.set_storage(nullptr);
-      return Fail(*log, kExitDataDirectory, "Cannot read the TTL controls", loaded.error());
-    }
-  }
-  context.set_ttl_controls(&controls);
-  context.cluster_parameters().Load(context);
-  std::unique_ptr<TtlMonitor> ttl;  // outlives the set, which asks its guard for the time
-  std::unique_ptr<ReplicaSet> replica_set;
-  if (!config.repl_set.empty()) {
-    auto made = MakeReplicaSet(context);
-    if (!made) return Fail(*log, kExitBadOptions, "Cannot take part in the set", made.error());
-    replica_set = std::move(made).value();
-    context.set_replica_set(replica_set.get());
-    context.fail_points().set_stop_applying(
-        [set = replica_set.get()](bool on) { set->StopApplying(on); });
-  } else if (auto checked = CheckStandaloneStart(context); !checked) {
-    return Fail(*log, kExitDataDirectory, "Cannot open the data directory", checked.error());
-  }
-
-  if (!replica_set) DropLeftoversOfOut(context, LeftoversOfOut(storage.value()->catalog()));
-
-  ttl = MakeTtlMonitor(context);
-  if (replica_set)
-    replica_set->set_right_time([&guard = ttl->clock_guard()] { return guard.RightTime(); });
-
   StopRequest stop;
-  context.set_shutdown_hook([&stop](bool, int code) { stop.Ask(code); });
-
-  Server server(context);
-  if (auto listening = server.Listen(); !listening) {
-    replica_set.reset();
-    context.set_storage(nullptr);
-    return Fail(*log, kExitAddressInUse, "Cannot listen", listening.error());
-  }
-  if (replica_set) {
-    replica_set->set_self_host(SelfHost(config, server.port()));
-    context.repl_primary_changed = [m = ttl.get(), &context](bool) {
-      m->ControlsChanged();  // what is due may have come by the log: every rule is looked at anew
-      context.sessions().InvalidateTransactions();
-    };
-    if (auto joined = replica_set->Start(); !joined)
-      return Fail(*log, kExitDataDirectory, "Cannot take part in the set", joined.error());
-  }
-  // Not before: a command, or another member, would meet a set that has not started.
-  server.Start();
-  ttl->Start();
-  HttpServer http(context);
-  if (auto listening = http.Start(); !listening) {
-    ttl->Stop();
-    server.Stop(0);
-    context.set_storage(nullptr);
-    return Fail(*log, kExitAddressInUse, "Cannot listen", listening.error());
-  }
-  if (!config.pid_file.empty()) {
-    if (auto written = WritePidFile(config.pid_file); !written)
-      return Fail(*log, kExitBadOptions, "Cannot write the pid file", written.error());
-  }
+  Instance instance(config, clock, *log, rocksdb_env, [&stop](int code) { stop.Ask(code); });
+  if (auto failed = instance.Start())
+    return Fail(*log, failed->exit_code, failed->what, failed->error);
+  PidFile pid_file;
+  if (auto written = pid_file.Write(config.pid_file); !written)
+    return Fail(*log, kExitBadOptions, "Cannot write the pid file", written.error());
   if (ready_fd >= 0) {
     [[maybe_unused]] auto n = ::write(ready_fd, "1", 1);
     ::close(ready_fd);
   }
 
-  std::thread signal_thread([&] { HandleSignals(signals, *log, *audit.value(), stop); });
+  std::thread signal_thread([&] { HandleSignals(signals, *log, instance.audit(), stop); });
   const int exit_code = stop.Wait();
   log->Write(LogSeverity::kInfo, LogComponent::kNetwork, 4784905,
              "Shutting down the listeners and running operations");
-  std::optional<ShutdownLimit> limit(std::in_place, *log, config, exit_code);
-  http.Stop();
-  if (replica_set) replica_set->Stop();
-  ttl->Stop();
-  server.Stop(kGraceMillis);
-  ::pthread_kill(signal_thread.native_handle(), SIGHUP);
-  signal_thread.join();
-  replica_set.reset();
-  context.set_replica_set(nullptr);
-  context.snapshot_reads().Clear();
-  context.set_storage(nullptr);
-  storage.value().reset();
-  limit.reset();
-  if (!config.pid_file.empty()) ::unlink(config.pid_file.c_str());
+  {
+    ShutdownLimit limit(*log, config, exit_code);
+    ::pthread_kill(signal_thread.native_handle(), SIGHUP);
+    signal_thread.join();
+    instance.Stop(kGraceMillis);
+  }
+  pid_file.Remove();
   if (exit_code == kExitRestart) {
     // A copy of another member's data waits beside ours: what opens it is the start-up.
     log->Write(LogSeverity::kInfo, LogComponent::kControl, 9000303, "Starting again with new data");

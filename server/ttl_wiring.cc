@@ -42,11 +42,8 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   };
   env.slow_millis = [&server] { return server.profiler().slow_ms.load(std::memory_order_relaxed); };
   env.log = [&log = server.log()](char severity, std::string_view message, BsonView attributes) {
-    const LogSeverity s = severity == 'E'   ? LogSeverity::kError
-                          : severity == 'W' ? LogSeverity::kWarning
-                          : severity == 'D' ? LogSeverity::kDebug1
-                                            : LogSeverity::kInfo;
-    log.Write(s, LogComponent::kIndex, 5479200, message, attributes, "TTLMonitor");
+    log.Write(LogSeverityOf(severity), LogComponent::kIndex, 5479200, message, attributes,
+              "TTLMonitor");
   };
   env.begin_operation = [&server](const CollectionInfo& coll, BsonView command) {
     auto internal = std::make_shared<InternalOperation>(
@@ -91,6 +88,15 @@ std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server) {
   server.ttl_monitor = monitor.get();
   server.settle_hook = [m = monitor.get()](Operation&) { m->Settle(); };
   return monitor;
+}
+
+void DetachTtlMonitor(ServerContext& server) {
+  server.settle_hook = nullptr;
+  server.ttl_monitor = nullptr;
+  server.ttl_pass_hook = nullptr;
+  server.ttl_figures = nullptr;
+  server.ttl_settings().on_change = nullptr;
+  server.ttl_controls().on_change = nullptr;
 }
 
 }  // namespace mayfly

@@ -11,5 +11,7 @@ class ServerContext;
 /// under an fsync lock, moved by the clock command. REQUIRES: the context has its storage. The
 /// caller starts it and stops it before the storage closes.
 std::unique_ptr<TtlMonitor> MakeTtlMonitor(ServerContext& server);
+/// Before it goes: the context asks it no more.
+void DetachTtlMonitor(ServerContext& server);
 
 }  // namespace mayfly

@@ -82,6 +82,10 @@ void Storage::set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy) {
   impl_->expiry_policy = std::move(policy);
 }
 const Clock& Storage::clock() const { return *impl_->options.clock; }
+void* Storage::QuerySlot(std::shared_ptr<void> (*make)()) {
+  std::call_once(impl_->query_state_made, [&] { impl_->query_state = make(); });
+  return impl_->query_state.get();
+}
 const StorageOptions& Storage::options() const { return impl_->options; }
 
 void Storage::AppendRecordKey(const CollectionInfo& coll, BsonValue id, std::string& out) {

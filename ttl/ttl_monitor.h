@@ -4,6 +4,7 @@
 #include <thread>
 #include <unordered_set>
 
+#include "protocol/seeded_hash.h"
 #include "storage/storage.h"
 #include "ttl/clock_guard.h"
 #include "ttl/ttl_environment.h"
@@ -81,9 +82,9 @@ class TtlMonitor {
   // The thread's own.
   TtlSchedule schedule_;
   TtlReaper reaper_;
-  RateLimiter limiter_;                       ///< of ttlMaxDocsPerSecond
-  int64_t limited_until_ = INT64_MIN;         ///< ms
-  std::unordered_set<std::string> reported_;  ///< index and reason: logged once
+  RateLimiter limiter_;                ///< of ttlMaxDocsPerSecond
+  int64_t limited_until_ = INT64_MIN;  ///< ms
+  ClientStringSet reported_;           ///< index and reason: logged once
   int64_t next_pass_ = 0;
 
   std::mutex mutex_;

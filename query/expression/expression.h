@@ -9,6 +9,7 @@
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
 #include "protocol/instant.h"
+#include "protocol/seeded_hash.h"
 #include "protocol/value.h"
 
 namespace mayfly {
@@ -54,7 +55,10 @@ class VariableScope {
                               kUserRoles = 5;
 
  private:
+  static constexpr size_t kListed = 32;
   std::vector<std::pair<std::string, VariableId>> names_;  ///< those defined
+  /// The same by name, the innermost last, where there are more than kListed; else empty.
+  ClientStringMap<std::vector<VariableId>> by_name_;
   int slots_ = kUserRoles + 1;
   std::optional<Error> constant_error_;
 };

@@ -13,27 +13,36 @@ namespace mayfly {
 
 VariableId VariableScope::Define(std::string_view name) {
   names_.emplace_back(name, slots_);
+  if (names_.size() > kListed) {
+    if (by_name_.empty())
+      for (const auto& [known, id] : names_) by_name_[known].push_back(id);
+    else
+      by_name_[std::string(name)].push_back(slots_);
+  }
   return slots_++;
 }
 
 void VariableScope::Undefine(VariableId id) {
   // Scopes end in the opposite order of their beginnings: it is the last, or near.
-  for (size_t i = names_.size(); i-- > 0;)
-    if (names_[i].second == id) {
-      names_.erase(names_.begin() + static_cast<ptrdiff_t>(i));
-      return;
+  for (size_t i = names_.size(); i-- > 0;) {
+    if (names_[i].second != id) continue;
+    if (const auto same = by_name_.find(names_[i].first); same != by_name_.end()) {
+      std::erase(same->second, id);
+      if (same->second.empty()) by_name_.erase(same);
     }
+    names_.erase(names_.begin() + static_cast<ptrdiff_t>(i));
+    break;
+  }
+  if (names_.size() <= kListed) by_name_.clear();
 }
 
-/// Names that take as long to compare as a step of the parse.
-static constexpr size_t kNamesPerStep = 32;
-
 std::optional<VariableId> VariableScope::Lookup(std::string_view name) const {
-  size_t seen = 0;
-  for (auto it = names_.rbegin(); it != names_.rend(); ++it, ++seen) {
-    // Who is to stop hears of it with the parse's next step.
-    if (seen % kNamesPerStep == kNamesPerStep - 1 && !ParseWork::Step()) return std::nullopt;
-    if (it->first == name) return it->second;
+  if (!by_name_.empty()) {
+    if (const auto found = by_name_.find(std::string(name)); found != by_name_.end())
+      return found->second.back();
+  } else {
+    for (auto it = names_.rbegin(); it != names_.rend(); ++it)
+      if (it->first == name) return it->second;
   }
   // By VariableId.
   constexpr std::string_view kSystem[] = {"ROOT", "CURRENT",      "REMOVE",

@@ -372,6 +372,9 @@ class BucketAutoStage final : public PipelineStage {
     b.Done();
     return Ok();
   }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    if (sorter_) sorter_->AddKept(kept);
+  }
 
   Result<bool> ReadNext() {
     StreamDocument sorted;

@@ -122,6 +122,7 @@ class DensifyStage final : public PipelineStage {
       return StreamState::kAdvanced;
     }
   }
+  void AddKeptByStage(large_memory::Kept* kept) const override { sorter_.AddKept(kept); }
 
  private:
   /// Whether there is something before or behind it: NaN is in no range.

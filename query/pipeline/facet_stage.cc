@@ -41,6 +41,8 @@ class FacetBuffer {
     return StreamState::kEof;
   }
 
+  void AddKept(large_memory::Kept* kept) const { kept->Add(memory_.capacity(), hold_); }
+
  private:
   std::string memory_;
   large_memory::Hold hold_;
@@ -119,6 +121,10 @@ class FacetStage final : public PipelineStage {
     b.Done();
     *out = {BsonView(result_.data()), nullptr};
     return StreamState::kAdvanced;
+  }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    buffer_.AddKept(kept);
+    kept->bytes += result_.capacity();
   }
 
  private:

@@ -59,6 +59,11 @@ class GroupStage final : public PipelineStage {
     return StreamState::kAdvanced;
   }
 
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    kept->Add(static_cast<size_t>(std::max<int64_t>(memory_, 0)), hold_);
+    kept->Add(buffer_.capacity(), emitted_);
+  }
+
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   /// What the accumulators may grow by before the room for them is looked at again.

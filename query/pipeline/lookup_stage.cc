@@ -204,6 +204,10 @@ class LookupStage final : public PipelineStage {
     *out = {BsonView(buffer_.data()), in.metadata};
     return state;
   }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    kept->bytes += found_.view().size() + input_copy_.capacity() + buffer_.capacity();
+    if (hashed_) kept->Add(hashed_->memory(), hashed_->hold);
+  }
 
  private:
   /// {foreign: {$eq: local}}, or any of the elements of a local array.

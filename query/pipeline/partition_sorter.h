@@ -19,6 +19,10 @@ class PartitionSorter {
   }
   void ExplainStats(BsonBuilder& out) const;
 
+  void AddKept(large_memory::Kept* kept) const {
+    if (sorter_) sorter_->AddKept(kept);
+  }
+
   bool begun() const { return sorter_ != nullptr; }
   bool sorted() const { return sorted_; }
   /// `sort`: a sort specification without $meta; may be empty.

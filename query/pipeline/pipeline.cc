@@ -389,6 +389,11 @@ Result<StreamState> Pipeline::Next(StreamDocument* out) {
   return source_->Next(out);
 }
 
+void Pipeline::AddKept(large_memory::Kept* kept) const {
+  if (source_) source_->AddKept(kept);
+  for (const auto& stage : stages_) stage->AddKept(kept);
+}
+
 void Pipeline::SaveState() {
   if (source_) source_->SaveState();
   for (auto& stage : stages_) stage->SaveState();

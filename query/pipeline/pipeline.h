@@ -165,6 +165,7 @@ class Pipeline final : public DocumentSource {
   Result<StreamState> Next(StreamDocument* out) override;
   void SetOperation(Operation* op) override;
   void SaveState() override;
+  void AddKept(large_memory::Kept* kept) const override;
 
   /// True when the last stage is $out or $merge; `*db` and `*collection` (may be null) get its
   /// target.

@@ -65,6 +65,9 @@ class EnvironmentStage final : public PipelineStage {
     *out = {docs_[next_++].view(), nullptr};
     return StreamState::kAdvanced;
   }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    for (const BsonDocument& d : docs_) kept->bytes += sizeof d + d.view().size();
+  }
 
  private:
   std::string name_;
@@ -99,6 +102,9 @@ class TombstonesStage final : public PipelineStage {
     }
     *out = {docs_[next_++].view(), nullptr};
     return StreamState::kAdvanced;
+  }
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    for (const BsonDocument& d : docs_) kept->bytes += sizeof d + d.view().size();
   }
 
  private:

@@ -62,9 +62,15 @@ class PipelineStage : public DocumentSource {
   }
   int64_t returned() const { return returned_; }
   int64_t micros() const { return micros_; }  ///< with its inputs; measured for explain only
+  void AddKept(large_memory::Kept* kept) const final {
+    kept->Add(largest_, hold_);
+    AddKeptByStage(kept);
+  }
 
  protected:
   virtual Result<StreamState> GetNext(StreamDocument* out) = 0;
+  /// What the stage itself keeps of its input, and pipelines within.
+  virtual void AddKeptByStage(large_memory::Kept* kept) const { (void)kept; }
   /// The next document of the input.
   Result<StreamState> Pull(StreamDocument* out) {
     MAYFLY_TRY(Check());
@@ -217,6 +223,9 @@ class PipelineSort final : public PipelineStage {
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override;
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    if (sorter_) sorter_->AddKept(kept);
+  }
 
  private:
   SortPattern pattern_;
@@ -340,17 +349,20 @@ Result<void> OpenSubPipeline(Pipeline& pipeline, const PipelineContext& parent);
 /// Documents held in memory, as an input.
 class VectorSource final : public DocumentSource {
  public:
-  explicit VectorSource(std::vector<BsonDocument> docs) : docs_(std::move(docs)) {}
+  explicit VectorSource(std::vector<BsonDocument> docs) : docs_(std::move(docs)) {
+    for (const BsonDocument& d : docs_) bytes_ += sizeof d + d.view().size();
+  }
   Result<StreamState> Next(StreamDocument* out) override {
     if (next_ >= docs_.size()) return StreamState::kEof;
     *out = {docs_[next_++].view(), nullptr};
     return StreamState::kAdvanced;
   }
   void SetOperation(Operation*) override {}
+  void AddKept(large_memory::Kept* kept) const override { kept->bytes += bytes_; }
 
  private:
   std::vector<BsonDocument> docs_;
-  size_t next_ = 0;
+  size_t next_ = 0, bytes_ = 0;
 };
 
 /// "pipeline" arrays of stages' arguments. Errors: TypeMismatch 14.

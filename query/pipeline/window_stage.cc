@@ -78,6 +78,11 @@ class WindowStage final : public PipelineStage {
     return StreamState::kAdvanced;
   }
 
+  void AddKeptByStage(large_memory::Kept* kept) const override {
+    sorter_.AddKept(kept);
+    kept->Add(partition_bytes_, hold_);
+  }
+
  private:
   Result<void> ReadPartition() {
     partition_.documents.clear();
@@ -89,6 +94,7 @@ class WindowStage final : public PipelineStage {
       partition_.documents.emplace_back(sorter_.document());
       memory += sorter_.document().size() + sizeof(BsonDocument);
       MAYFLY_TRY(hold_.Set(memory));
+      partition_bytes_ = memory;
       if (memory > options().memory_limit)
         return Error{ErrorCode::kExceededMemoryLimit,
                      "a partition of $setWindowFields used too much memory. Memory limit: " +
@@ -105,7 +111,7 @@ class WindowStage final : public PipelineStage {
   PartitionSorter sorter_;
   WindowPartition partition_;
   large_memory::Hold hold_;
-  size_t next_ = 0;
+  size_t next_ = 0, partition_bytes_ = 0;
   std::string buffer_;
 };
 

@@ -9,6 +9,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "protocol/value.h"
 #include "query/expression/expression.h"
 #include "query/match/match_expression.h"
@@ -133,6 +134,8 @@ class PlanExecutor {
   /// What it keeps between SaveState and RestoreState of the documents it has read ahead; 0 where
   /// that is none, or somebody else counts them.
   virtual size_t KeptBytes() const { return 0; }
+  /// The same of its stages, sorts among them: what large_memory may know of already.
+  virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
   virtual bool tailable() const = 0;
   /// True once the end is known (a limit is reached, the input has ended): no cursor need be kept.
   virtual bool IsEof() const = 0;
@@ -201,8 +204,9 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
                          std::vector<Value>* variables);
 
 /// Forgets the cached plans of one collection (planCacheClear).
-void ClearPlanCache(const CollectionInfo& coll);
+void ClearPlanCache(Storage& storage, const CollectionInfo& coll);
 /// Appends one document a cached plan, as $planCacheStats shows it, through `each`.
-void ForEachCachedPlan(const CollectionInfo& coll, const std::function<void(BsonView)>& each);
+void ForEachCachedPlan(Storage& storage, const CollectionInfo& coll,
+                       const std::function<void(BsonView)>& each);
 
 }  // namespace mayfly

@@ -1,5 +1,5 @@
 #include "query/plan/find_executor.h"
-#include "query/plan/plan_cache.h"
+#include "query/plan/query_state.h"
 
 namespace mayfly {
 
@@ -196,10 +196,13 @@ Result<std::unique_ptr<PlanExecutor>> MakeFindExecutor(Storage& storage, Operati
   return std::unique_ptr<PlanExecutor>(std::move(executor));
 }
 
-void ClearPlanCache(const CollectionInfo& coll) { PlanCache::Global().Clear(coll); }
+void ClearPlanCache(Storage& storage, const CollectionInfo& coll) {
+  QueryState::Of(storage).plans.Clear(coll);
+}
 
-void ForEachCachedPlan(const CollectionInfo& coll, const std::function<void(BsonView)>& each) {
-  PlanCache::Global().ForEach(coll, [&](const PlanCache::Entry& e) {
+void ForEachCachedPlan(Storage& storage, const CollectionInfo& coll,
+                       const std::function<void(BsonView)>& each) {
+  QueryState::Of(storage).plans.ForEach(coll, [&](const PlanCache::Entry& e) {
     each(BuildBson([&](BsonBuilder& b) {
       b.Append("version", "1");
       std::string hash = HashText(e.shape_hash);

@@ -2,7 +2,7 @@
 
 #include "protocol/bson_compare.h"
 #include "query/expression/parse_work.h"
-#include "query/plan/plan_cache.h"
+#include "query/plan/query_state.h"
 #include "storage/keys/key_encoding.h"
 
 namespace mayfly {
@@ -66,6 +66,10 @@ FindExecutor::FindExecutor(Storage& storage, Operation& op) : storage_(storage) 
   ctx_.op = &op;
 }
 FindExecutor::~FindExecutor() = default;
+
+void FindExecutor::AddKept(large_memory::Kept* kept) const {
+  if (winner_.root) winner_.root->AddKept(kept);
+}
 
 size_t FindExecutor::KeptBytes() const {
   size_t bytes = held_.bytes() + covered_doc_.capacity() + projected_.capacity();
@@ -223,8 +227,8 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
           input_->projection_spec);
     winner_.root = std::move(stage);
   } else {
-    if (IndexFilters::Global().any()) [[unlikely]]
-      input_->allowed = IndexFilters::Global().Find(
+    if (QueryState::Of(storage_).filters.any()) [[unlikely]]
+      input_->allowed = QueryState::Of(storage_).filters.Find(
           ctx_.coll->uuid,
           QueryShape(match_.get(), input_->sort.spec().view(),
                      spec.projection_is_hint ? BsonView() : input_->projection_spec.view()));
@@ -315,7 +319,7 @@ Result<void> FindExecutor::Trial(std::vector<CandidatePlan>& plans,
 }
 
 Result<bool> FindExecutor::TryCached(std::vector<CandidatePlan>& plans) {
-  auto entry = PlanCache::Global().Find(ctx_.coll, shape_);
+  auto entry = QueryState::Of(storage_).plans.Find(ctx_.coll, shape_);
   if (!entry) return false;
   size_t at = 0;
   while (at < plans.size() && plans[at].signature != entry->signature) ++at;
@@ -328,7 +332,7 @@ Result<bool> FindExecutor::TryCached(std::vector<CandidatePlan>& plans) {
   int64_t wanted = std::min(kMaxTrialResults, input_->limit > 0 ? input_->limit : kMaxTrialResults);
   if (batch_hint_ > 0) wanted = std::min(wanted, batch_hint_);
   if (r.error || !(r.eof || r.advanced >= wanted || r.bytes > kMaxTrialBytes)) {
-    PlanCache::Global().Remove(ctx_.coll, shape_);
+    QueryState::Of(storage_).plans.Remove(ctx_.coll, shape_);
     plans.clear();
     return false;
   }
@@ -361,7 +365,7 @@ Result<void> FindExecutor::Race(std::vector<CandidatePlan> plans) {
       b.Append("sort", input_->sort.spec());
       b.Append("projection", input_->projection_spec);
     });
-    PlanCache::Global().Put(ctx_.coll, shape_, std::move(entry));
+    QueryState::Of(storage_).plans.Put(ctx_.coll, shape_, std::move(entry));
   }
   if (explain_) {
     winner_trial_ = BuildBson([&](BsonBuilder& b) { plans[best].root->Explain(true, b); });

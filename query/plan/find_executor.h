@@ -54,6 +54,7 @@ class FindExecutor final : public PlanExecutor {
   void SaveState() override;
   Result<void> RestoreState(Operation& op) override;
   size_t KeptBytes() const override;
+  void AddKept(large_memory::Kept* kept) const override;
   bool tailable() const override { return tailable_; }
   bool IsEof() const override;
   const MatchExpression* match() const override { return match_.get(); }

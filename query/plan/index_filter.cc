@@ -18,11 +18,6 @@ size_t IndexFilter::bytes() const {
          indexes.view().size();
 }
 
-IndexFilters& IndexFilters::Global() {
-  static auto* filters = new IndexFilters;  // outlives queries at exit
-  return *filters;
-}
-
 std::shared_ptr<const IndexFilter> IndexFilters::Find(const Uuid& collection,
                                                       std::string_view shape) const {
   std::lock_guard l(mutex_);

@@ -22,14 +22,12 @@ struct IndexFilter {
   size_t bytes() const;
 };
 
-/// All index filters of the process. Threads: any.
+/// All index filters of a store. Threads: any.
 class IndexFilters {
  public:
   /// Of one collection, so that planCacheListFilters can show them all; and of all. A filter with
   /// its shape takes kMaxBytes at most.
   static constexpr size_t kMaxOfCollection = 500, kMax = 5000, kMaxBytes = 16 * 1024;
-
-  static IndexFilters& Global();
 
   /// Whether there is any: queries ask no further while there is none.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }

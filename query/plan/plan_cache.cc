@@ -13,11 +13,6 @@ std::string QueryShape(const MatchExpression* filter, BsonView sort, BsonView pr
   return shape;
 }
 
-PlanCache& PlanCache::Global() {
-  static PlanCache cache;
-  return cache;
-}
-
 size_t PlanCache::Slot::bytes() const {
   return sizeof(Slot) + key.size() + entry.signature.size() + entry.created_from.view().size();
 }

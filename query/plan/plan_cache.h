@@ -23,7 +23,7 @@ std::string QueryShape(const MatchExpression* filter, BsonView sort, BsonView pr
 
 /// Which candidate won the last trial, by collection and query shape. An entry is good for the very
 /// definition of the collection it was made with: any change of indexes or options makes a new
-/// CollectionInfo and so ends it. One a process; threads: any. Bounded by count and bytes: what was
+/// CollectionInfo and so ends it. One a store; threads: any. Bounded by count and bytes: what was
 /// used longest ago goes, and a shape of more than kMaxEntryBytes is not kept.
 class PlanCache {
  public:
@@ -34,8 +34,6 @@ class PlanCache {
     int64_t created_millis = 0;
     uint32_t shape_hash = 0;
   };
-
-  static PlanCache& Global();
 
   std::optional<Entry> Find(const CollectionInfoPtr& coll, std::string_view shape);
   void Put(const CollectionInfoPtr& coll, std::string_view shape, Entry entry);

@@ -7,6 +7,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "query/match/match_expression.h"
 #include "storage/catalog/catalog_types.h"
 #include "storage/read/cursors.h"
@@ -136,6 +137,11 @@ class PlanStage {
   const char* name() const { return name_; }
   std::vector<std::unique_ptr<PlanStage>>& children() { return children_; }
   const std::vector<std::unique_ptr<PlanStage>>& children() const { return children_; }
+
+  /// Adds what it and those below keep in memory from one batch to the next.
+  virtual void AddKept(large_memory::Kept* kept) const {
+    for (const auto& c : children_) c->AddKept(kept);
+  }
 
   virtual const ResidualFilter* filter() const { return nullptr; }
 

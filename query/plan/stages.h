@@ -14,6 +14,9 @@
 
 namespace mayfly {
 
+/// What a set takes for each of the record keys it knows, about; in bytes.
+inline constexpr size_t kSeenBytes = 96;
+
 /// Finds nothing: the collection does not exist, or the filter cannot match.
 class EofStage final : public PlanStage {
  public:
@@ -179,6 +182,10 @@ class FetchStage final : public PlanStage {
 class OrStage final : public PlanStage {
  public:
   OrStage(PlanContext& ctx, std::vector<PlanStagePtr> inputs);
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->bytes += seen_.size() * kSeenBytes;
+    PlanStage::AddKept(kept);
+  }
 
  protected:
   Result<StageState> DoWork(Row* row) override;
@@ -225,6 +232,10 @@ class SortStage final : public PlanStage {
  public:
   SortStage(PlanContext& ctx, PlanStagePtr child, SortPattern pattern, SorterOptions options,
             bool whole_records);
+  void AddKept(large_memory::Kept* kept) const override {
+    sorter_.AddKept(kept);
+    PlanStage::AddKept(kept);
+  }
 
  protected:
   Result<StageState> DoWork(Row* row) override;

@@ -3,6 +3,7 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 #include "query/expression/expression.h"
 
 namespace mayfly {
@@ -33,6 +34,8 @@ class DocumentSource {
   /// Called when the command's batch is full. Releases pinned resources and remembers the position,
   /// from which Next() continues. The document last returned becomes invalid.
   virtual void SaveState() {}
+  /// Adds what it keeps in memory between two batches.
+  virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
   /// Fields of `executionStats` / `queryPlanner` for explain, appended to `out`.
   virtual void Explain(class BsonBuilder& out, int verbosity) const {
     (void)out;

@@ -90,6 +90,8 @@ class Sorter {
   int64_t spills() const { return spills_; }
   int64_t spilled_bytes() const { return spilled_bytes_; }
   const SortPattern& pattern() const { return pattern_; }
+  /// What it has in memory.
+  void AddKept(large_memory::Kept* kept) const { kept->Add(memory_, hold_); }
 
  private:
   struct Entry {

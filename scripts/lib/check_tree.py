@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]  # --root changes it
-CODE = ["protocol", "storage", "query", "ttl", "replication", "execution", "server"]
+CODE = ["protocol", "storage", "query", "ttl", "replication", "security", "server"]
 # Headers above whose code an on-disk format or a protocol stands as a grammar: there columns are meaning.
 GRAMMARS = {
     "replication/engine.h",

@@ -19,9 +19,4 @@ struct IoWatchdog {
   }
 };
 
-inline IoWatchdog& TheIoWatchdog() {
-  static IoWatchdog watchdog;
-  return watchdog;
-}
-
 }  // namespace mayfly

@@ -28,6 +28,9 @@ enum class LogSeverity : uint8_t {
   kDebug5
 };
 
+/// Of the letter that the layers below say it with: E, W, I or D.
+LogSeverity LogSeverityOf(char letter);
+
 /// MongoDB's components, as the log's "c" shows them.
 enum class LogComponent : uint8_t {
   kDefault,

@@ -70,6 +70,21 @@ std::string_view Prefix(std::string_view s, size_t n) {
 
 }  // namespace
 
+LogSeverity LogSeverityOf(char letter) {
+  switch (letter) {
+    case 'F':
+      return LogSeverity::kFatal;
+    case 'E':
+      return LogSeverity::kError;
+    case 'W':
+      return LogSeverity::kWarning;
+    case 'D':
+      return LogSeverity::kDebug1;
+    default:
+      return LogSeverity::kInfo;
+  }
+}
+
 std::string_view LogComponentName(LogComponent c) {
   return kComponents[static_cast<size_t>(c)].log;
 }

@@ -52,8 +52,8 @@ class WaitLine {
   std::atomic<uint64_t> first_{0};
 };
 
-/// Bytes of the messages that are being received and the replies that are being sent, over the
-/// whole process (without a small buffer for each connection). They are limited: a hundred clients
+/// Bytes of the messages that are being received and the replies that are being sent, over a
+/// whole server (without a small buffer for each connection). They are limited: a hundred clients
 /// that send 48 MB each, or that do not read their replies, must not exhaust the memory. Threads:
 /// any.
 ///
@@ -134,8 +134,6 @@ class NetworkBuffers {
   WaitLine large_line_, modest_line_;
 };
 
-NetworkBuffers& TheNetworkBuffers();
-
 /// Whether the process already uses so much memory that large requests should wait. Not everything
 /// that a large document needs on its way to the disk is counted (copies, memtables, blocks of a
 /// flush and a compaction). With little memory, the resident size is measured instead. Threads:
@@ -153,7 +151,5 @@ class MemoryPressure {
   static int64_t Resident();  ///< bytes that are the process's own
   int64_t most_ = 0;
 };
-
-MemoryPressure& TheMemoryPressure();
 
 }  // namespace mayfly

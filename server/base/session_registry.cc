@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <openssl/rand.h>
 
+#include "protocol/seeded_hash.h"
 #include "server/base/client_of.h"
 
 namespace mayfly {
@@ -43,7 +44,7 @@ namespace {
 /// Sessions by client, over the process.
 struct Clients {
   std::mutex mutex;
-  std::unordered_map<std::string, int64_t> sessions;
+  ClientStringMap<int64_t> sessions;
 };
 Clients& TheClients() {
   static auto* const clients = new Clients;

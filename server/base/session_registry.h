@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "protocol/error.h"
+#include "protocol/seeded_hash.h"
 #include "storage/clock.h"
 
 namespace mayfly {
@@ -96,13 +97,11 @@ class SessionRegistry {
   bool EndUnused(std::string_view id, int64_t since_millis);
   struct Shard {
     mutable std::mutex mutex;
-    std::unordered_map<std::string, SessionPtr> sessions;
+    ClientStringMap<SessionPtr> sessions;
   };
   static constexpr size_t kShards = 16;
-  Shard& shard(std::string_view id) { return shards_[std::hash<std::string_view>()(id) % kShards]; }
-  const Shard& shard(std::string_view id) const {
-    return shards_[std::hash<std::string_view>()(id) % kShards];
-  }
+  Shard& shard(std::string_view id) { return shards_[SeededHash(id) % kShards]; }
+  const Shard& shard(std::string_view id) const { return shards_[SeededHash(id) % kShards]; }
 
   std::array<Shard, kShards> shards_;
   std::atomic<int64_t> count_{0}, ended_{0}, timed_out_{0}, started_{0};

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "protocol/bson_builder.h"
+#include "protocol/seeded_hash.h"
 #include "server/base/metrics.h"
 
 namespace mayfly {
@@ -39,7 +40,7 @@ class Top {
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
+  ClientStringMap<std::unique_ptr<Entry>> entries_;
 };
 
 }  // namespace mayfly

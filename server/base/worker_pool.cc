@@ -15,13 +15,15 @@ constexpr unsigned kMaxExtra = 512;
 constexpr int kExtraNice = 5;
 }  // namespace
 
-WorkerPool::WorkerPool(unsigned threads, std::function<void()> report)
+WorkerPool::WorkerPool(unsigned threads, std::function<void()> begin, std::function<void()> report)
     : threads_(threads),
+      begin_(std::move(begin)),
       report_(std::move(report)),
       io_(static_cast<int>(threads)),
       work_(io_.get_executor()) {
   for (unsigned i = 0; i < threads_; ++i)
     base_.emplace_back([this] {
+      begin_();
       for (bool done = false; !done;) {
         try {
           io_.run();
@@ -69,6 +71,7 @@ void WorkerPool::AddExtra() {
   extra_.fetch_add(1);
   try {
     e.thread = std::thread([this, &e] {
+      begin_();
       // Where all of them only compute, the threads that serve sockets and the first workers go
       // first.
       LetOthersGoFirst(kExtraNice);

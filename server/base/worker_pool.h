@@ -17,9 +17,9 @@ namespace mayfly {
 /// waiting.
 class WorkerPool {
  public:
-  /// `report` is called inside a catch block when a posted job has thrown: a bug, which ends that
-  /// job alone.
-  WorkerPool(unsigned threads, std::function<void()> report);
+  /// `begin` is called first on each of its threads. `report` is called inside a catch block when a
+  /// posted job has thrown: a bug, which ends that job alone.
+  WorkerPool(unsigned threads, std::function<void()> begin, std::function<void()> report);
   ~WorkerPool() { Join(); }
   using Executor = boost::asio::io_context::executor_type;
   Executor executor() { return io_.get_executor(); }
@@ -56,7 +56,7 @@ class WorkerPool {
   void AddExtra();
 
   const unsigned threads_;
-  const std::function<void()> report_;
+  const std::function<void()> begin_, report_;
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<Executor> work_;
   std::atomic<int64_t> waiting_{0};

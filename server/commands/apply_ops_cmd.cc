@@ -132,7 +132,7 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
     db = named->db;
     collection = named->name;
   }
-  WriteCommand write(ctx.server, ctx.op, db, collection);
+  WriteCommand write(WriteServicesOf(ctx.server), ctx.op, db, collection);
   write.set_bypass_validation(true);  // it was valid where it was written
   MAYFLY_TRY(write.Open());
   if (!write.coll())

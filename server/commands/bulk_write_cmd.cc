@@ -2,6 +2,7 @@
 
 #include "protocol/utf8.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/statement_runner.h"
 #include "storage/catalog/namespace.h"
 
@@ -276,7 +277,8 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   std::vector<BulkNamespace> namespaces;
   for (BsonView doc : ns_documents) {
     MAYFLY_CO_TRY(BulkNamespace n, ParseNamespace(doc));
-    n.command = std::make_unique<WriteCommand>(ctx.server, ctx.op, n.db, n.collection);
+    n.command =
+        std::make_unique<WriteCommand>(WriteServicesOf(ctx.server), ctx.op, n.db, n.collection);
     n.command->set_bypass_validation(bypass);
     MAYFLY_CO_TRY(n.command->SetLet(let));
     namespaces.push_back(std::move(n));
@@ -300,7 +302,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   BulkReply out(errors_only);
   BulkStatements statements(ops, namespaces, ordered, &out);
   StatementRunner runner(ctx);
-  MAYFLY_CO_TRY(co_await runner.Run(statements, statement_ids));
+  MAYFLY_CO_TRY(co_await runner.RunStatements(statements, statement_ids));
   const BulkCounts& c = out.counts;
   auto& documents = ctx.server.metrics().documents;
   documents.inserted.Add(c.inserted + c.upserted);

@@ -38,7 +38,7 @@ CollectionInfo CappedDefinition(std::string_view db, std::string_view name, int6
 Result<void> CopyDocuments(CommandContext& ctx, const CollectionInfoPtr& from,
                            const CollectionInfo& to) {
   constexpr size_t kDocuments = 500, kBytes = 4 << 20;
-  WriteCommand out(ctx.server, ctx.op, to.db, to.name);
+  WriteCommand out(WriteServicesOf(ctx.server), ctx.op, to.db, to.name);
   out.set_bypass_validation(true);
   MAYFLY_TRY(out.Open());
   QuerySpec spec;

@@ -89,7 +89,7 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     if (pass && ctx.server.ttl_pass_hook) ctx.server.ttl_pass_hook(now);
     if (moved) {
       ctx.server.cursors().Sweep(ctx.server.settings().cursor_timeout_millis);
-      ctx.server.snapshot_reads().Sweep(ctx.server);
+      ctx.server.snapshot_reads().Sweep();
       ctx.server.sessions().Sweep(clock.Now(),
                                   ctx.server.settings().local_session_timeout_minutes * 60'000);
       if (ctx.server.settle_hook) ctx.server.settle_hook(now);

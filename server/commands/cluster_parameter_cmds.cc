@@ -15,7 +15,8 @@ Result<void> SetClusterParameter(CommandContext& ctx, const CommandRequest& req,
   if (given.Count() != 1)
     return Error{ErrorCode::kInvalidOptions, "setClusterParameter takes exactly one parameter"};
   const BsonElement e = given.First();
-  return ctx.server.cluster_parameters().Set(ctx.server, ctx.op, e.name, e.value);
+  return ctx.server.cluster_parameters().Set(ctx.server.storage(), ctx.server.replica_set(), ctx.op,
+                                             e.name, e.value);
 }
 
 /// {getClusterParameter: name | [names] | "*"}
@@ -27,7 +28,7 @@ Result<void> GetClusterParameter(CommandContext& ctx, const CommandRequest& req,
   MAYFLY_TRY(in.Finish());
   std::vector<std::string_view> names;
   if (wanted.IsString() && wanted.String() == "*") {
-    names = ClusterParameters::Names(ctx.server);
+    names = ClusterParameters::Names(ctx.server.replica_set());
   } else if (wanted.IsString()) {
     names.push_back(wanted.String());
   } else if (wanted.IsArray()) {
@@ -44,7 +45,8 @@ Result<void> GetClusterParameter(CommandContext& ctx, const CommandRequest& req,
   }
   BsonArrayBuilder list = reply.OpenArray("clusterParameters");
   for (std::string_view name : names) {
-    MAYFLY_TRY(ctx.server.cluster_parameters().Append(ctx.server, name, list));
+    MAYFLY_TRY(ctx.server.cluster_parameters().Append(ctx.server.storage(),
+                                                      ctx.server.replica_set(), name, list));
   }
   return Ok();
 }

@@ -1,4 +1,4 @@
-#include "query/plan/index_filter.h"
+#include "query/plan/query_state.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/cursor_manager.h"
@@ -32,7 +32,7 @@ Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   Result<void> dropped = catalog.Drop(ctx.op, req.db, name);
   if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
   CloseCursors(ctx.server, req.db, name);
-  IndexFilters::Global().Clear(coll->uuid, nullptr);
+  QueryState::Of(ctx.server.storage()).filters.Clear(coll->uuid, nullptr);
   AuditDroppedRules(ctx, *coll);
   MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, coll->uuid));
   if (!coll->is_view()) reply.Append("nIndexesWas", indexes);
@@ -61,7 +61,7 @@ Result<void> RunDropDatabase(CommandContext& ctx, const CommandRequest& req, Bso
       p.AppendNull("new");
     });
   for (const CollectionInfoPtr& c : there) {
-    IndexFilters::Global().Clear(c->uuid, nullptr);
+    QueryState::Of(ctx.server.storage()).filters.Clear(c->uuid, nullptr);
     AuditDroppedRules(ctx, *c);
     MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, c->uuid));
   }
@@ -109,7 +109,7 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
     }));
   }
   if (replaced) {
-    IndexFilters::Global().Clear(replaced->uuid, nullptr);
+    QueryState::Of(ctx.server.storage()).filters.Clear(replaced->uuid, nullptr);
     AuditDroppedRules(ctx, *replaced);
     MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, replaced->uuid));
   }

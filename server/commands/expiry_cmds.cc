@@ -1,5 +1,6 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/write_ops.h"
 #include "storage/catalog/namespace.h"
 
@@ -19,7 +20,7 @@ Awaitable<Result<void>> RunTouchStatement(CommandContext& ctx, const CommandRequ
     r.op = "update";
     r.ns = JoinNamespace(req.db, args.collection);
   });
-  WriteCommand command(ctx.server, ctx.op, req.db, args.collection);
+  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, args.collection);
   MAYFLY_CO_TRY(command.Open());
   UpdateResult result;
   if (command.coll()) {

@@ -11,51 +11,6 @@
 namespace mayfly {
 namespace {
 
-/// The search of an update or delete under the stage that changes what it finds. Nothing is
-/// changed: the search runs, and says how many documents would be.
-Result<void> ExplainWrite(CommandContext& ctx, std::string_view db, std::string_view collection,
-                          BsonView filter, BsonView sort, BsonValue hint, bool multi,
-                          const char* stage, bool update, bool upsert, BsonView let,
-                          ExplainVerbosity verbosity, BsonBuilder& reply) {
-  ServerContext& server = ctx.server;
-  Operation& op = ctx.op;
-  MAYFLY_TRY(ValidateNamespace(db, collection));
-  std::string ns = JoinNamespace(db, collection);
-  QuerySpec spec;
-  spec.coll = server.storage().catalog().Find(db, collection);
-  if (spec.coll) {
-    MAYFLY_TRY(CheckUse(*spec.coll, CollectionUse::kExplain));
-  }
-  spec.ns = ns;
-  spec.filter = filter;
-  spec.sort = sort;
-  spec.hint = hint;
-  // The one that is first by the sort; without a sort the command itself stops at the first, as in
-  // MongoDB's plans.
-  spec.limit = multi || sort.empty() ? 0 : 1;
-  spec.batch_hint = multi ? 0 : 1;
-  spec.let = let;
-  spec.explain = true;
-  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(server.storage(), op, spec));
-  int64_t n = 0;
-  if (verbosity != ExplainVerbosity::kQueryPlanner) {
-    MAYFLY_TRY(n, executor->RunToEnd(multi ? 0 : 1));
-  }
-  op.n_returned = 0;  // what was found was not handed out
-  ctx.EditReport([&](OperationReport& r) { r.plan_summary = executor->PlanSummary(); });
-  ExplainStage top;
-  top.stage = stage;
-  top.stats_fields = [=](BsonBuilder& b) {
-    if (update)
-      b.Append("nMatched", n)
-          .Append("nWouldModify", n)
-          .Append("nWouldUpsert", upsert && n == 0 ? int64_t{1} : int64_t{0});
-    else
-      b.Append("nWouldDelete", n);
-  };
-  return executor->Explain(verbosity, {top}, reply);
-}
-
 /// What the explainers of the single commands work with.
 struct Explained {
   CommandContext& ctx;
@@ -66,6 +21,56 @@ struct Explained {
   Storage& storage() const { return ctx.server.storage(); }
   bool runs() const { return verbosity != ExplainVerbosity::kQueryPlanner; }
 };
+
+/// A write whose documents are to be found.
+struct ExplainedWrite {
+  std::string_view collection;
+  BsonView filter, sort;
+  BsonValue hint;
+  BsonView let;
+  bool multi = false, update = false, upsert = false;
+  std::string_view stage;  ///< a literal
+};
+
+/// The search of an update or delete under the stage that changes what it finds. Nothing is
+/// changed: the search runs, and says how many documents would be.
+Result<void> ExplainWrite(const Explained& e, const ExplainedWrite& w) {
+  MAYFLY_TRY(ValidateNamespace(e.command.db, w.collection));
+  std::string ns = JoinNamespace(e.command.db, w.collection);
+  QuerySpec spec;
+  spec.coll = e.storage().catalog().Find(e.command.db, w.collection);
+  if (spec.coll) {
+    MAYFLY_TRY(CheckUse(*spec.coll, CollectionUse::kExplain));
+  }
+  spec.ns = ns;
+  spec.filter = w.filter;
+  spec.sort = w.sort;
+  spec.hint = w.hint;
+  // The one that is first by the sort; without a sort the command itself stops at the first, as in
+  // MongoDB's plans.
+  spec.limit = w.multi || w.sort.empty() ? 0 : 1;
+  spec.batch_hint = w.multi ? 0 : 1;
+  spec.let = w.let;
+  spec.explain = true;
+  MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(e.storage(), e.ctx.op, spec));
+  int64_t n = 0;
+  if (e.runs()) {
+    MAYFLY_TRY(n, executor->RunToEnd(w.multi ? 0 : 1));
+  }
+  e.ctx.op.n_returned = 0;  // what was found was not handed out
+  e.ctx.EditReport([&](OperationReport& r) { r.plan_summary = executor->PlanSummary(); });
+  ExplainStage top;
+  top.stage = w.stage;
+  top.stats_fields = [n, update = w.update, upsert = w.upsert](BsonBuilder& b) {
+    if (update)
+      b.Append("nMatched", n)
+          .Append("nWouldModify", n)
+          .Append("nWouldUpsert", upsert && n == 0 ? int64_t{1} : int64_t{0});
+    else
+      b.Append("nWouldDelete", n);
+  };
+  return executor->Explain(e.verbosity, {top}, e.reply);
+}
 
 Result<void> ExplainFind(const Explained& e) {
   MAYFLY_TRY(FindArgs a, ParseFind(e.command));
@@ -166,13 +171,24 @@ Result<void> ExplainStatement(const Explained& e) {
     VariableScope scope;
     MAYFLY_TRY(
         Update::Parse(s.update, s.array_filters, scope, {.multi = s.multi, .upsert = s.upsert}));
-    return ExplainWrite(e.ctx, e.command.db, collection, s.filter, s.sort, s.hint, s.multi,
-                        "UPDATE", true, s.upsert, let, e.verbosity, e.reply);
+    return ExplainWrite(e, {.collection = collection,
+                            .filter = s.filter,
+                            .sort = s.sort,
+                            .hint = s.hint,
+                            .let = let,
+                            .multi = s.multi,
+                            .update = true,
+                            .upsert = s.upsert,
+                            .stage = "UPDATE"});
   }
   MAYFLY_TRY(DeleteStatement s, ParseDeleteStatement(statements[0]));
-  return ExplainWrite(e.ctx, e.command.db, collection, s.filter, s.sort, s.hint, s.multi,
-                      s.multi ? "BATCHED_DELETE" : "DELETE", false, false, let, e.verbosity,
-                      e.reply);
+  return ExplainWrite(e, {.collection = collection,
+                          .filter = s.filter,
+                          .sort = s.sort,
+                          .hint = s.hint,
+                          .let = let,
+                          .multi = s.multi,
+                          .stage = s.multi ? "BATCHED_DELETE" : "DELETE"});
 }
 
 Result<void> ExplainFindAndModify(const Explained& e) {
@@ -180,9 +196,14 @@ Result<void> ExplainFindAndModify(const Explained& e) {
   if (e.storage().catalog().List(e.command.db).empty())
     return Error{ErrorCode::kNamespaceNotFound,
                  "database " + std::string(e.command.db) + " does not exist"};
-  return ExplainWrite(e.ctx, e.command.db, a.collection, a.filter, a.sort, a.hint, false,
-                      a.remove ? "DELETE" : "UPDATE", !a.remove, a.upsert, a.let, e.verbosity,
-                      e.reply);
+  return ExplainWrite(e, {.collection = a.collection,
+                          .filter = a.filter,
+                          .sort = a.sort,
+                          .hint = a.hint,
+                          .let = a.let,
+                          .update = !a.remove,
+                          .upsert = a.upsert,
+                          .stage = a.remove ? "DELETE" : "UPDATE"});
 }
 
 constexpr std::pair<std::string_view, Result<void> (*)(const Explained&)> kExplainers[] = {

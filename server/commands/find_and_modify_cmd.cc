@@ -2,6 +2,7 @@
 #include "query/projection/projection.h"
 #include "server/commands/find_and_modify.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/statement_runner.h"
 #include "storage/catalog/namespace.h"
 
@@ -207,13 +208,14 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
     r.ns = JoinNamespace(req.db, a.collection);
   });
   ctx.server.metrics().opcounters.command.Add();
-  WriteCommand command(ctx.server, ctx.op, req.db, a.collection);
+  co_await ctx.MoveToWorker();
+  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, a.collection);
   command.set_bypass_validation(a.bypass_validation);
   FindAndModifyStatement statement(ctx, command, a, reply);
   StatementRunner runner(ctx);
   StatementIds ids;
   ids.first = a.statement_id;
-  MAYFLY_CO_TRY(co_await runner.Run(statement, ids));
+  MAYFLY_CO_TRY(co_await runner.RunStatements(statement, ids));
   if (!statement.value) {
     reply.AppendNull("value");
   } else {

@@ -48,6 +48,7 @@ class FindCursor final : public ServerCursor {
 
  private:
   size_t KeptBytes() const override { return executor_->KeptBytes(); }
+  void AddKept(large_memory::Kept* kept) const override { executor_->AddKept(kept); }
 
   std::unique_ptr<PlanExecutor> executor_;
   CollectionInfoPtr coll_;
@@ -215,63 +216,73 @@ constexpr int64_t kStreamRestMicros = 5000;
 /// Nobody notifies this one: no collection and no ReplEvent has the id.
 constexpr uint32_t kNobody = 0xFFFF'FEFF;
 
-Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& req,
-                                   BsonBuilder& reply) {
+struct GetMoreArgs {
+  int64_t id = 0, batch_size = 0, await_ms = 0;
+  std::string_view collection;
+};
+
+Result<GetMoreArgs> ReadGetMore(const CommandRequest& req) {
   ArgReader in(req);
-  BsonValue id_value = in.Any("getMore");
+  GetMoreArgs a;
+  const BsonValue id = in.Any("getMore");
   // check_names: compared with the cursor's
-  std::string_view collection = in.String("collection");
-  int64_t batch_size = in.NonNegativeOr("batchSize", 0);
-  int64_t await_ms = req.generic.max_time_ms;
+  a.collection = in.String("collection");
+  a.batch_size = in.NonNegativeOr("batchSize", 0);
+  a.await_ms = req.generic.max_time_ms > 0 ? req.generic.max_time_ms : 1000;
   in.Ignore("term");
   in.Ignore("lastKnownCommittedOpTime");
-  MAYFLY_CO_TRY(in.Finish());
-  if (!id_value.Is(BsonType::kInt64))
-    co_return Error{ErrorCode::kTypeMismatch, "BSON field 'getMore.getMore' is the wrong type '" +
-                                                  std::string(BsonTypeName(id_value.type())) +
-                                                  "', expected type 'long'"};
-  if (in.Has("batchSize") && batch_size <= 0)
-    co_return Error{
-        ErrorCode::kBadValue,
-        "Batch size for getMore must be positive, but received: " + std::to_string(batch_size)};
-  if (collection.empty())
-    co_return Error{ErrorCode::kInvalidNamespace, "Collection names cannot be empty"};
-  ctx.server.metrics().opcounters.getmore.Add();
-  ctx.EditReport([&](OperationReport& r) {
-    r.op = "getmore";
-    r.ns = JoinNamespace(req.db, collection);
-    r.cursor_id = id_value.Int64();
-  });
+  MAYFLY_TRY(in.Finish());
+  if (!id.Is(BsonType::kInt64))
+    return Error{ErrorCode::kTypeMismatch, "BSON field 'getMore.getMore' is the wrong type '" +
+                                               std::string(BsonTypeName(id.type())) +
+                                               "', expected type 'long'"};
+  if (in.Has("batchSize") && a.batch_size <= 0)
+    return Error{ErrorCode::kBadValue, "Batch size for getMore must be positive, but received: " +
+                                           std::to_string(a.batch_size)};
+  if (a.collection.empty())
+    return Error{ErrorCode::kInvalidNamespace, "Collection names cannot be empty"};
+  a.id = id.Int64();
+  return a;
+}
+
+Error OfStream(Error e) {
+  LabelStreamError(&e);
+  return e;
+}
+
+/// The operation takes the cursor: its point in time, its time left. On an error the cursor is put
+/// back, or gone.
+Result<std::unique_ptr<ClientCursor>> TakeCursor(CommandContext& ctx, const CommandRequest& req,
+                                                 const GetMoreArgs& a) {
   CursorManager& cursors = ctx.server.cursors();
-  std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
-  MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client,
-                cursors.CheckOut(id_value.Int64(), req.db, collection, session, ctx.op));
+  const std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
+  MAYFLY_TRY(std::unique_ptr<ClientCursor> client,
+             cursors.CheckOut(a.id, req.db, a.collection, session, ctx.op));
   if (client->point != nullptr) {
-    Result<ReadViewPtr> view = ctx.server.snapshot_reads().Continue(ctx.server, *client->point);
+    Result<ReadViewPtr> view = ctx.server.snapshot_reads().Continue(*client->point);
     if (!view) {
       cursors.Discard(std::move(client));
-      co_return std::move(view).error();
+      return std::move(view).error();
     }
     ctx.op.view = std::move(view).value();
   }
-  const bool stream = client->cursor->change_stream();
   if (ctx.server.fail_points().any()) [[unlikely]] {
     if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
+      const bool stream = client->cursor->change_stream();
       cursors.CheckIn(std::move(client));
       const BsonView data = fired->view();
       ctx.close_connection = data["closeConnection"].Truthy();
       Error failed{static_cast<ErrorCode>(data["errorCode"].NumberAsInt64()),
                    "Failing getMore via 'failGetMoreAfterCursorCheckout' failpoint"};
-      if (stream) LabelStreamError(&failed);
-      co_return failed;
+      return stream ? OfStream(std::move(failed)) : failed;
     }
   }
   const bool tailable = client->cursor->tailable();
   const bool await = tailable && client->cursor->await_data();
   if (req.generic.max_time_given && !await) {
     cursors.CheckIn(std::move(client));
-    co_return Error{ErrorCode::kBadValue,
-                    "cannot set maxTimeMS on getMore command for a non-awaitData cursor"};
+    return Error{ErrorCode::kBadValue,
+                 "cannot set maxTimeMS on getMore command for a non-awaitData cursor"};
   }
   ctx.EditReport([&](OperationReport& r) {
     r.plan_summary = client->plan_summary;
@@ -283,19 +294,62 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     ctx.op.deadline_micros = ctx.server.clock().MonotonicMicros() + client->time_left_micros;
     if (Result<void> time = FireMaxTime(ctx.server.fail_points(), ctx.op); !time) {
       cursors.Discard(std::move(client));
-      co_return time;
+      return time.error();
     }
   }
-  const int64_t deadline =
-      ctx.server.clock().MonotonicMicros() + (await_ms > 0 ? await_ms : 1000) * 1000;
   if (await) ctx.op.deadline_micros = 0;
+  return client;
+}
+
+/// Puts the cursor back and says what the batch was.
+void ReplyNextBatch(CommandContext& ctx, const CommandRequest& req,
+                    std::unique_ptr<ClientCursor> client, const std::string& batch, int count,
+                    BsonBuilder& reply) {
+  ctx.op.n_returned = count;
+  ctx.server.metrics().documents.returned.Add(count);
+  const int64_t id = client->id;
+  const std::string ns = client->ns;
+  ++client->batches;
+  client->documents_returned += count;
+  if (client->time_left_micros > 0 && !client->cursor->tailable() && ctx.op.deadline_micros > 0)
+    client->time_left_micros =
+        std::max<int64_t>(1, ctx.op.deadline_micros - ctx.server.clock().MonotonicMicros());
+  client->cursor->Park();
+  BsonBuilder cursor = reply.OpenDocument("cursor");
+  cursor.AppendArray("nextBatch", BsonView(batch));
+  client->cursor->AppendPosition(cursor);
+  const bool alive = ctx.server.cursors().CheckIn(std::move(client));
+  cursor.Append("id", alive ? id : int64_t{0}).Append("ns", ns);
+  cursor.Done();
+  ctx.EditReport([&](OperationReport& r) {
+    r.reply_documents = count;
+    r.cursor_exhausted = !alive;
+  });
+  // An exhaust stream goes on until the cursor has ended.
+  ctx.more_to_come = req.exhaust_allowed && alive;
+}
+
+Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& req,
+                                   BsonBuilder& reply) {
+  MAYFLY_CO_TRY(const GetMoreArgs a, ReadGetMore(req));
+  ctx.server.metrics().opcounters.getmore.Add();
+  ctx.EditReport([&](OperationReport& r) {
+    r.op = "getmore";
+    r.ns = JoinNamespace(req.db, a.collection);
+    r.cursor_id = a.id;
+  });
+  MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client, TakeCursor(ctx, req, a));
+  const bool stream = client->cursor->change_stream();
+  const bool await = client->cursor->tailable() && client->cursor->await_data();
+  const SystemClock& clock = ctx.server.clock();
+  const int64_t deadline = clock.MonotonicMicros() + a.await_ms * 1000;
   std::string bytes;
   int count = 0;
   Result<void> result = Ok();
   int64_t rest_until = 0, reads = 0;
   for (bool again = true; again;) {
     again = false;
-    if (ctx.server.clock().MonotonicMicros() < std::min(rest_until, deadline)) {
+    if (clock.MonotonicMicros() < std::min(rest_until, deadline)) {
       CollectionNotifier::Watch rest(ctx.server.notifier(), kNobody);
       Result<bool> rested = co_await rest.WaitFor(ctx, std::min(rest_until, deadline));
       if (!rested) {
@@ -303,8 +357,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
         break;
       }
     }
-    if (stream && ++reads > 1)
-      rest_until = ctx.server.clock().MonotonicMicros() + kStreamRestMicros;
+    if (stream && ++reads > 1) rest_until = clock.MonotonicMicros() + kStreamRestMicros;
     std::optional<CollectionNotifier::Watch> watch;
     if (await) watch.emplace(ctx.server.notifier(), client->cursor->collection_id());
     result = co_await ctx.MoveToWorkerWithRoom();
@@ -312,13 +365,13 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     bytes.clear();
     {
       BsonArrayBuilder batch(bytes);
-      result = client->cursor->NextBatch(ctx.op, batch_size == 0 ? INT64_MAX : batch_size,
+      result = client->cursor->NextBatch(ctx.op, a.batch_size == 0 ? INT64_MAX : a.batch_size,
                                          kMaxBatchBytes, batch);
       count = batch.count();
     }
     if (!result) break;
     if (await && count == 0 && !client->cursor->Exhausted() && !client->cursor->behind() &&
-        ctx.server.clock().MonotonicMicros() < deadline) {
+        clock.MonotonicMicros() < deadline) {
       client->cursor->Park();
       co_await ctx.MoveToIo();
       Result<bool> woken = co_await watch->WaitFor(ctx, deadline);
@@ -330,34 +383,11 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     }
   }
   if (!result) {
-    cursors.Discard(std::move(client));
-    if (!stream) co_return result;
-    Error failed = result.error();
-    LabelStreamError(&failed);
-    co_return failed;
+    ctx.server.cursors().Discard(std::move(client));
+    if (stream) co_return OfStream(result.error());
+    co_return result;
   }
-  ctx.op.n_returned = count;
-  ctx.server.metrics().documents.returned.Add(count);
-  const int64_t id = client->id;
-  const std::string ns = client->ns;
-  ++client->batches;
-  client->documents_returned += count;
-  if (client->time_left_micros > 0 && !tailable && ctx.op.deadline_micros > 0)
-    client->time_left_micros =
-        std::max<int64_t>(1, ctx.op.deadline_micros - ctx.server.clock().MonotonicMicros());
-  client->cursor->Park();
-  BsonBuilder cursor = reply.OpenDocument("cursor");
-  cursor.AppendArray("nextBatch", BsonView(bytes));
-  client->cursor->AppendPosition(cursor);
-  const bool alive = cursors.CheckIn(std::move(client));
-  cursor.Append("id", alive ? id : int64_t{0}).Append("ns", ns);
-  cursor.Done();
-  ctx.EditReport([&](OperationReport& r) {
-    r.reply_documents = count;
-    r.cursor_exhausted = !alive;
-  });
-  // An exhaust stream goes on until the cursor has ended.
-  ctx.more_to_come = req.exhaust_allowed && alive;
+  ReplyNextBatch(ctx, req, std::move(client), bytes, count, reply);
   co_return Ok();
 }
 

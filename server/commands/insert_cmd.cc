@@ -1,5 +1,5 @@
-#include "server/base/network_buffers.h"
 #include "server/commands/write_statements.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/statement_runner.h"
 #include "storage/catalog/namespace.h"
 
@@ -19,7 +19,7 @@ size_t TotalBytes(const std::vector<BsonView>& documents) {
 Awaitable<Result<void>> WaitForMemory(CommandContext& ctx) {
   constexpr int64_t kPollMicros = 5000;
   const int64_t patience = ctx.server.clock().MonotonicMicros() + MemoryPressure::kMostMicros;
-  while (TheMemoryPressure().High() && ctx.server.clock().MonotonicMicros() < patience) {
+  while (ctx.server.memory_pressure().High() && ctx.server.clock().MonotonicMicros() < patience) {
     MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
   }
   co_return Ok();
@@ -74,7 +74,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
     r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
-  WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
+  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
   command.set_expiry(expiry);
   if (TotalBytes(documents) > kLargeBytes) {
@@ -82,7 +82,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   }
   InsertStatements statements(command, std::move(documents), batch.ordered);
   StatementRunner runner(ctx);
-  MAYFLY_CO_TRY(co_await runner.Run(statements, batch.statement_ids));
+  MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
   ctx.server.metrics().documents.inserted.Add(statements.inserted);
   if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
   reply.Append("n", static_cast<int32_t>(statements.inserted + statements.replayed));

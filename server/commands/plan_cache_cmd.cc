@@ -1,6 +1,5 @@
 #include "query/match/match_expression.h"
-#include "query/plan/index_filter.h"
-#include "query/plan/plan_cache.h"
+#include "query/plan/query_state.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
@@ -24,12 +23,13 @@ Result<void> PlanCacheClear(CommandContext& ctx, const CommandRequest& req, Bson
   CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, name);
   if (coll == nullptr) return Ok();
   if (!query) {
-    PlanCache::Global().Clear(*coll);
+    QueryState::Of(ctx.server.storage()).plans.Clear(*coll);
     return Ok();
   }
   MAYFLY_TRY(MatchPtr match, ParseMatch(*query));
-  PlanCache::Global().Remove(
-      coll, QueryShape(match.get(), sort.value_or(BsonView()), projection.value_or(BsonView())));
+  QueryState::Of(ctx.server.storage())
+      .plans.Remove(coll, QueryShape(match.get(), sort.value_or(BsonView()),
+                                     projection.value_or(BsonView())));
   return Ok();
 }
 
@@ -75,11 +75,13 @@ Result<void> PlanCacheSetFilter(CommandContext& ctx, const CommandRequest& req, 
   CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, given.collection);
   if (coll == nullptr || coll->is_view()) return bad("ns doesn't exist");
   MAYFLY_TRY(std::string shape, given.Shape());
-  MAYFLY_TRY(IndexFilters::Global().Set(
-      *coll, shape,
-      {BsonDocument(*given.query), BsonDocument(given.sort.value_or(BsonView())),
-       BsonDocument(given.projection.value_or(BsonView())), BsonDocument(indexes.Document())}));
-  PlanCache::Global().Clear(*coll);
+  MAYFLY_TRY(
+      QueryState::Of(ctx.server.storage())
+          .filters.Set(*coll, shape,
+                       {BsonDocument(*given.query), BsonDocument(given.sort.value_or(BsonView())),
+                        BsonDocument(given.projection.value_or(BsonView())),
+                        BsonDocument(indexes.Document())}));
+  QueryState::Of(ctx.server.storage()).plans.Clear(*coll);
   return Ok();
 }
 
@@ -94,11 +96,11 @@ Result<void> PlanCacheClearFilters(CommandContext& ctx, const CommandRequest& re
   if (coll == nullptr) return Ok();
   if (given.query) {
     MAYFLY_TRY(std::string shape, given.Shape());
-    IndexFilters::Global().Clear(coll->uuid, &shape);
+    QueryState::Of(ctx.server.storage()).filters.Clear(coll->uuid, &shape);
   } else {
-    IndexFilters::Global().Clear(coll->uuid, nullptr);
+    QueryState::Of(ctx.server.storage()).filters.Clear(coll->uuid, nullptr);
   }
-  PlanCache::Global().Clear(*coll);
+  QueryState::Of(ctx.server.storage()).plans.Clear(*coll);
   return Ok();
 }
 
@@ -110,7 +112,7 @@ Result<void> PlanCacheListFilters(CommandContext& ctx, const CommandRequest& req
   CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, name);
   BsonArrayBuilder list = reply.OpenArray("filters");
   if (coll == nullptr) return Ok();
-  IndexFilters::Global().ForEach(coll->uuid, [&](const IndexFilter& f) {
+  QueryState::Of(ctx.server.storage()).filters.ForEach(coll->uuid, [&](const IndexFilter& f) {
     BsonBuilder b = list.OpenDocument();
     b.Append("query", f.query).Append("sort", f.sort).Append("projection", f.projection);
     b.AppendArray("indexes", f.indexes);

@@ -38,130 +38,172 @@ Told ReadPayload(const std::string& payload) {
 
 }  // namespace
 
-void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& reply) {
-  const TopologyPtr t = set.topology();
-  const ConsensusStatus status = set.consensus().Status();
-  const OpTime applied = set.last_applied();
-  const Instant now = server.clock().Now();
-  const int64_t mono = server.clock().MonotonicMicros();
-  const ReplConfig& config = *t->config;
-  auto date_of_mono = [&](int64_t us) {
-    return Instant{us == 0 ? 0 : now.millis - (mono - us) / 1000};
-  };
-  int32_t primary_id = -1;
-  for (const MemberConfig& m : config.members)
-    if (m.host == t->primary) primary_id = m.id;
-  const bool follows = t->state != MemberState::kPrimary && primary_id >= 0;
+namespace {
 
-  reply.Append("set", config.name).Append("date", now);
-  reply.Append("myState", static_cast<int32_t>(t->state))
-      .Append("term", static_cast<int64_t>(t->term));
-  reply.Append("syncSourceHost", follows ? t->primary : std::string());
-  reply.Append("syncSourceId", follows ? primary_id : -1);
-  reply.Append("heartbeatIntervalMillis", config.heartbeat_interval_ms);
+/// What all parts of replSetGetStatus are made of: one look at everything.
+struct StatusView {
+  StatusView(ServerContext& server, ReplicaSet& set)
+      : server(server),
+        t(set.topology()),
+        status(set.consensus().Status()),
+        applied(set.last_applied()),
+        election(set.last_election()),
+        now(server.clock().Now()),
+        mono(server.clock().MonotonicMicros()) {
+    for (const MemberConfig& m : t->config->members)
+      if (m.host == t->primary) primary_id = m.id;
+  }
+  const ReplConfig& config() const { return *t->config; }
+  bool follows() const { return t->state != MemberState::kPrimary && primary_id >= 0; }
+  Instant DateOfMono(int64_t us) const {
+    return Instant{us == 0 ? 0 : now.millis - (mono - us) / 1000};
+  }
+
+  ServerContext& server;
+  const TopologyPtr t;
+  const ConsensusStatus status;
+  const OpTime applied;
+  const decltype(std::declval<ReplicaSet&>().last_election()) election;
+  const Instant now;
+  const int64_t mono;
+  int32_t primary_id = -1;
+};
+
+void AppendSource(const StatusView& v, bool follows, BsonBuilder& out) {
+  out.Append("syncSourceHost", follows ? v.t->primary : std::string());
+  out.Append("syncSourceId", follows ? v.primary_id : -1);
+}
+
+void AppendMajorities(const StatusView& v, BsonBuilder& reply) {
   // Who counts now: a new member does once it has everything, whatever the configuration grants it.
   int voters = 0;
-  for (const MemberStatus& m : status.members) voters += m.voter;
-  if (voters == 0) voters = config.VotingMembers();
+  for (const MemberStatus& m : v.status.members) voters += m.voter;
+  if (voters == 0) voters = v.config().VotingMembers();
   const int majority = voters / 2 + 1;
   reply.Append("majorityVoteCount", majority).Append("writeMajorityCount", majority);
   reply.Append("votingMembersCount", voters).Append("writableVotingMembersCount", voters);
-  {
-    BsonBuilder o = reply.OpenDocument("optimes");
-    const Instant wall{applied.wall_millis};
-    AppendOpTime(o, "lastCommittedOpTime", applied);
-    o.Append("lastCommittedWallTime", wall);
-    AppendOpTime(o, "readConcernMajorityOpTime", applied);
-    AppendOpTime(o, "appliedOpTime", applied);
-    AppendOpTime(o, "durableOpTime", applied);
-    AppendOpTime(o, "writtenOpTime", applied);
-    o.Append("lastAppliedWallTime", wall)
-        .Append("lastDurableWallTime", wall)
-        .Append("lastWrittenWallTime", wall);
+}
+
+void AppendOpTimes(const StatusView& v, BsonBuilder& reply) {
+  BsonBuilder o = reply.OpenDocument("optimes");
+  const Instant wall{v.applied.wall_millis};
+  AppendOpTime(o, "lastCommittedOpTime", v.applied);
+  o.Append("lastCommittedWallTime", wall);
+  AppendOpTime(o, "readConcernMajorityOpTime", v.applied);
+  AppendOpTime(o, "appliedOpTime", v.applied);
+  AppendOpTime(o, "durableOpTime", v.applied);
+  AppendOpTime(o, "writtenOpTime", v.applied);
+  o.Append("lastAppliedWallTime", wall)
+      .Append("lastDurableWallTime", wall)
+      .Append("lastWrittenWallTime", wall);
+}
+
+void AppendElection(const StatusView& v, BsonBuilder& reply) {
+  if (v.t->state != MemberState::kPrimary || !v.election) return;
+  BsonBuilder e = reply.OpenDocument("electionCandidateMetrics");
+  e.Append("lastElectionReason", v.election->reason)
+      .Append("lastElectionDate", Instant{v.election->at_millis})
+      .Append("electionTerm", static_cast<int64_t>(v.election->term));
+  e.Append("numVotesNeeded", v.config().Majority())
+      .Append("electionTimeoutMillis", v.config().election_timeout_ms);
+}
+
+void AppendInitialSync(const StatusView& v, BsonBuilder& reply) {
+  if (v.t->state != MemberState::kStartup2) return;
+  BsonBuilder s = reply.OpenDocument("initialSyncStatus");
+  if (v.status.sync_source) s.Append("syncSource", *v.status.sync_source);
+  for (const MemberStatus& m : v.status.members) {
+    if (!m.self || m.sync_bytes_total == 0) continue;
+    s.Append("approxTotalBytesCopied", static_cast<int64_t>(m.sync_bytes_done))
+        .Append("approxTotalDataSize", static_cast<int64_t>(m.sync_bytes_total));
   }
-  reply.AppendTimestamp("lastStableRecoveryTimestamp", applied.ts);
-  const auto election = set.last_election();
-  if (t->state == MemberState::kPrimary && election) {
-    BsonBuilder e = reply.OpenDocument("electionCandidateMetrics");
-    e.Append("lastElectionReason", election->reason)
-        .Append("lastElectionDate", Instant{election->at_millis})
-        .Append("electionTerm", static_cast<int64_t>(election->term));
-    e.Append("numVotesNeeded", config.Majority())
-        .Append("electionTimeoutMillis", config.election_timeout_ms);
+}
+
+void AppendElectionTime(int64_t at_millis, BsonBuilder& d) {
+  d.AppendTimestamp("electionTime", static_cast<uint64_t>(at_millis / 1000) << 32 | 1);
+  d.Append("electionDate", Instant{at_millis / 1000 * 1000});
+}
+
+/// This member, in `members`.
+void AppendSelf(const StatusView& v, BsonBuilder& d) {
+  const Instant wall{v.applied.wall_millis};
+  d.Append("health", 1.0).Append("state", static_cast<int32_t>(v.t->state));
+  d.Append("stateStr", MemberStateName(v.t->state));
+  d.Append("uptime", static_cast<int32_t>(v.server.UptimeMillis() / 1000));
+  AppendOpTime(d, "optime", v.applied);
+  d.Append("optimeDate", DateOf(v.applied.ts));
+  d.Append("lastAppliedWallTime", wall).Append("lastDurableWallTime", wall);
+  AppendSource(v, v.follows(), d);
+  d.Append("infoMessage", "");
+  if (v.t->state == MemberState::kPrimary && v.election)
+    AppendElectionTime(v.election->at_millis, d);
+  d.Append("configVersion", static_cast<int32_t>(v.config().version))
+      .Append("configTerm", v.config().term);
+  d.Append("self", true).Append("lastHeartbeatMessage", "");
+}
+
+/// Another one; `s`: what is known of it, null: nothing.
+void AppendOther(const StatusView& v, const MemberStatus* s, BsonBuilder& d) {
+  const bool reachable = s != nullptr && s->reachable;
+  const Told told = s != nullptr ? ReadPayload(s->payload) : Told();
+  const MemberState state = !reachable   ? MemberState::kDown
+                            : told.known ? told.state
+                                         : MemberState::kUnknown;
+  d.Append("health", reachable ? 1.0 : 0.0).Append("state", static_cast<int32_t>(state));
+  d.Append("stateStr", MemberStateName(state));
+  d.Append("uptime", static_cast<int32_t>(reachable ? told.uptime_seconds : 0));
+  const OpTime applied = reachable ? told.applied : OpTime{};
+  AppendOpTime(d, "optime", applied);
+  AppendOpTime(d, "optimeDurable", applied);
+  d.Append("optimeDate", DateOf(applied.ts)).Append("optimeDurableDate", DateOf(applied.ts));
+  d.Append("lastAppliedWallTime", Instant{applied.wall_millis})
+      .Append("lastDurableWallTime", Instant{applied.wall_millis});
+  d.Append("lastHeartbeat", v.DateOfMono(s ? s->last_answered_us : 0))
+      .Append("lastHeartbeatRecv", v.DateOfMono(s ? s->last_heard_us : 0));
+  d.Append("pingMs", s ? static_cast<int64_t>(s->ping_ms) : int64_t{0});
+  d.Append("lastHeartbeatMessage", reachable || s == nullptr ? std::string() : s->last_error);
+  AppendSource(v, state != MemberState::kPrimary && v.primary_id >= 0 && reachable, d);
+  d.Append("infoMessage", "");
+  if (state == MemberState::kPrimary && told.election_at != 0)
+    AppendElectionTime(told.election_at, d);
+  d.Append("configVersion", static_cast<int32_t>(told.config_version))
+      .Append("configTerm", told.config_term);
+  // Mayfly's own: the primary deletes by its clock, so it matters how far apart they are.
+  if (s != nullptr && s->wall_clock.millis != 0) d.Append("clockSkewMillis", s->skew_ms);
+  if (s != nullptr && s->sync_bytes_total != 0) {
+    BsonBuilder sync = d.OpenDocument("initialSync");
+    sync.Append("bytesCopied", static_cast<int64_t>(s->sync_bytes_done))
+        .Append("bytesTotal", static_cast<int64_t>(s->sync_bytes_total));
   }
-  if (t->state == MemberState::kStartup2) {
-    BsonBuilder s = reply.OpenDocument("initialSyncStatus");
-    if (status.sync_source) s.Append("syncSource", *status.sync_source);
-    for (const MemberStatus& m : status.members) {
-      if (!m.self || m.sync_bytes_total == 0) continue;
-      s.Append("approxTotalBytesCopied", static_cast<int64_t>(m.sync_bytes_done))
-          .Append("approxTotalDataSize", static_cast<int64_t>(m.sync_bytes_total));
-    }
-  }
+}
+
+}  // namespace
+
+void AppendReplSetStatus(ServerContext& server, ReplicaSet& set, BsonBuilder& reply) {
+  const StatusView v(server, set);
+  reply.Append("set", v.config().name).Append("date", v.now);
+  reply.Append("myState", static_cast<int32_t>(v.t->state))
+      .Append("term", static_cast<int64_t>(v.t->term));
+  AppendSource(v, v.follows(), reply);
+  reply.Append("heartbeatIntervalMillis", v.config().heartbeat_interval_ms);
+  AppendMajorities(v, reply);
+  AppendOpTimes(v, reply);
+  reply.AppendTimestamp("lastStableRecoveryTimestamp", v.applied.ts);
+  AppendElection(v, reply);
+  AppendInitialSync(v, reply);
   BsonArrayBuilder list = reply.OpenArray("members");
-  for (size_t i = 0; i < config.members.size(); ++i) {
-    const MemberConfig& m = config.members[i];
-    const MemberStatus* s = nullptr;
-    for (const MemberStatus& known : status.members)
-      if (known.address == m.host) s = &known;
-    const bool self = static_cast<int>(i) == t->self;
+  for (size_t i = 0; i < v.config().members.size(); ++i) {
+    const MemberConfig& m = v.config().members[i];
     BsonBuilder d = list.OpenDocument();
     d.Append("_id", m.id).Append("name", m.host);
-    if (self) {
-      d.Append("health", 1.0).Append("state", static_cast<int32_t>(t->state));
-      d.Append("stateStr", MemberStateName(t->state));
-      d.Append("uptime", static_cast<int32_t>(server.UptimeMillis() / 1000));
-      AppendOpTime(d, "optime", applied);
-      d.Append("optimeDate", DateOf(applied.ts));
-      d.Append("lastAppliedWallTime", Instant{applied.wall_millis})
-          .Append("lastDurableWallTime", Instant{applied.wall_millis});
-      d.Append("syncSourceHost", follows ? t->primary : std::string());
-      d.Append("syncSourceId", follows ? primary_id : -1).Append("infoMessage", "");
-      if (t->state == MemberState::kPrimary && election) {
-        d.AppendTimestamp("electionTime",
-                          static_cast<uint64_t>(election->at_millis / 1000) << 32 | 1);
-        d.Append("electionDate", Instant{election->at_millis / 1000 * 1000});
-      }
-      d.Append("configVersion", static_cast<int32_t>(config.version))
-          .Append("configTerm", config.term);
-      d.Append("self", true).Append("lastHeartbeatMessage", "");
+    if (static_cast<int>(i) == v.t->self) {
+      AppendSelf(v, d);
       continue;
     }
-    const bool reachable = s != nullptr && s->reachable;
-    const Told told = s != nullptr ? ReadPayload(s->payload) : Told();
-    const MemberState state = !reachable   ? MemberState::kDown
-                              : told.known ? told.state
-                                           : MemberState::kUnknown;
-    d.Append("health", reachable ? 1.0 : 0.0).Append("state", static_cast<int32_t>(state));
-    d.Append("stateStr", MemberStateName(state));
-    d.Append("uptime", static_cast<int32_t>(reachable ? told.uptime_seconds : 0));
-    const OpTime member_applied = reachable ? told.applied : OpTime{};
-    AppendOpTime(d, "optime", member_applied);
-    AppendOpTime(d, "optimeDurable", member_applied);
-    d.Append("optimeDate", DateOf(member_applied.ts))
-        .Append("optimeDurableDate", DateOf(member_applied.ts));
-    d.Append("lastAppliedWallTime", Instant{member_applied.wall_millis})
-        .Append("lastDurableWallTime", Instant{member_applied.wall_millis});
-    d.Append("lastHeartbeat", date_of_mono(s ? s->last_answered_us : 0))
-        .Append("lastHeartbeatRecv", date_of_mono(s ? s->last_heard_us : 0));
-    d.Append("pingMs", s ? static_cast<int64_t>(s->ping_ms) : int64_t{0});
-    d.Append("lastHeartbeatMessage", reachable || s == nullptr ? std::string() : s->last_error);
-    const bool its_source = state != MemberState::kPrimary && primary_id >= 0 && reachable;
-    d.Append("syncSourceHost", its_source ? t->primary : std::string());
-    d.Append("syncSourceId", its_source ? primary_id : -1).Append("infoMessage", "");
-    if (state == MemberState::kPrimary && told.election_at != 0) {
-      d.AppendTimestamp("electionTime", static_cast<uint64_t>(told.election_at / 1000) << 32 | 1);
-      d.Append("electionDate", Instant{told.election_at / 1000 * 1000});
-    }
-    d.Append("configVersion", static_cast<int32_t>(told.config_version))
-        .Append("configTerm", told.config_term);
-    // Mayfly's own: the primary deletes by its clock, so it matters how far apart they are.
-    if (s != nullptr && s->wall_clock.millis != 0) d.Append("clockSkewMillis", s->skew_ms);
-    if (s != nullptr && s->sync_bytes_total != 0) {
-      BsonBuilder sync = d.OpenDocument("initialSync");
-      sync.Append("bytesCopied", static_cast<int64_t>(s->sync_bytes_done))
-          .Append("bytesTotal", static_cast<int64_t>(s->sync_bytes_total));
-    }
+    const MemberStatus* known = nullptr;
+    for (const MemberStatus& s : v.status.members)
+      if (s.address == m.host) known = &s;
+    AppendOther(v, known, d);
   }
 }
 

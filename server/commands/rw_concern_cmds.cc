@@ -101,7 +101,7 @@ Result<void> SetDefaults(CommandContext& ctx, const CommandRequest& req, BsonBui
   }
   next.update_op_time = set->cluster_time();
   next.update_wall_millis = ctx.op.now.millis;
-  MAYFLY_TRY(ctx.server.rw_defaults().Set(ctx.server, ctx.op, std::move(next)));
+  MAYFLY_TRY(ctx.server.rw_defaults().Set(ctx.server.storage(), ctx.op, std::move(next)));
   AppendValues(*ctx.server.rw_defaults().get(), reply);
   return Ok();
 }

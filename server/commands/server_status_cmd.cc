@@ -147,10 +147,10 @@ void Network(ServerContext& s, BsonBuilder& r) {
   d.Append("physicalBytesIn", n.physical_bytes_in.Get())
       .Append("physicalBytesOut", n.physical_bytes_out.Get());
   d.Append("numRequests", n.requests.Get());
-  if (const int64_t limit = TheIoWatchdog().limit_micros; limit > 0) {
+  if (const int64_t limit = s.io_watchdog().limit_micros; limit > 0) {
     BsonBuilder w = d.OpenDocument("ioThreadWatchdog");
-    w.Append("limitMicros", limit).Append("longHandlers", TheIoWatchdog().long_handlers.load());
-    w.Append("longestMicros", TheIoWatchdog().longest_micros.load());
+    w.Append("limitMicros", limit).Append("longHandlers", s.io_watchdog().long_handlers.load());
+    w.Append("longestMicros", s.io_watchdog().longest_micros.load());
   }
   BsonBuilder c = d.OpenDocument("compression");
   auto one = [&](std::string_view name, const auto& x) {
@@ -240,7 +240,7 @@ void Snapshots(ServerContext& s, BsonBuilder& r) {
   BsonBuilder d = r.OpenDocument("snapshots");
   const KvSnapshotStats held = s.storage().kv().Snapshots();
   d.Append("held", held.held).Append("oldestAgeSecs", held.oldest_age_seconds);
-  const SnapshotReads::Totals t = s.snapshot_reads().totals(s);
+  const SnapshotReads::Totals t = s.snapshot_reads().totals();
   BsonBuilder p = d.OpenDocument("snapshotReads");
   p.Append("points", t.points).Append("oldestAgeSecs", t.oldest_seconds);
   p.Append("windowSecs", s.settings().min_snapshot_history_window_secs.load());

@@ -1,6 +1,7 @@
 #include "query/update/update_pipeline.h"
 #include "server/commands/write_statements.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -219,11 +220,11 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
     r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(args.statements.size()));
-  WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
+  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
   UpdateStatements statements(command, args);
   StatementRunner runner(ctx);
-  MAYFLY_CO_TRY(co_await runner.Run(statements, batch.statement_ids));
+  MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
   auto& upserted = statements.upserted;
   ctx.server.metrics().documents.updated.Add(statements.modified);
   ctx.server.metrics().documents.inserted.Add(static_cast<int64_t>(upserted.size()));
@@ -256,10 +257,10 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
     r.ns = JoinNamespace(req.db, batch.collection);
   });
   ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(args.statements.size()));
-  WriteCommand command(ctx.server, ctx.op, req.db, batch.collection);
+  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);
   DeleteStatements statements(command, args);
   StatementRunner runner(ctx);
-  MAYFLY_CO_TRY(co_await runner.Run(statements, batch.statement_ids));
+  MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
   ctx.server.metrics().documents.deleted.Add(statements.n);
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
   if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB

@@ -5,7 +5,7 @@
 
 #include "replication/replica_set.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/parameters.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -79,10 +79,10 @@ constexpr ClusterParameter kParameters[] = {
      [] { return BuildBson([](BsonBuilder& b) { b.Append("readOperations", int64_t{0}); }); }},
 };
 
-Result<const ClusterParameter*> Find(ServerContext& server, std::string_view name) {
+Result<const ClusterParameter*> Find(const ReplicaSet* set, std::string_view name) {
   for (const ClusterParameter& p : kParameters) {
     if (p.name != name) continue;
-    if (p.set_only && server.replica_set() == nullptr)
+    if (p.set_only && set == nullptr)
       return Error{ErrorCode::kIllegalOperation,
                    "The '" + std::string(name) + "' parameter is unsupported in standalone."};
     return &p;
@@ -94,59 +94,58 @@ std::string SettingName(std::string_view name) {
   return std::string(ClusterParameters::kSettingPrefix).append(name);
 }
 
-std::optional<BsonDocument> Stored(ServerContext& server, std::string_view name) {
-  auto row = server.storage().catalog().GetSetting(SettingName(name));
+std::optional<BsonDocument> Stored(Storage& storage, std::string_view name) {
+  auto row = storage.catalog().GetSetting(SettingName(name));
   if (!row || !row.value()) return std::nullopt;
   return BsonDocument(*row.value());
 }
 
 }  // namespace
 
-void ClusterParameters::Load(ServerContext& server) {
+void ClusterParameters::Load(Storage& storage) {
   int64_t expiry = -1;
-  if (auto stored = Stored(server, "changeStreamOptions")) {
+  if (auto stored = Stored(storage, "changeStreamOptions")) {
     const BsonValue images = stored->view()["preAndPostImages"];
     const BsonValue seconds =
         images.IsDocument() ? images.Document()["expireAfterSeconds"] : BsonValue();
     if (seconds.IsNumber()) expiry = seconds.NumberAsInt64();
   }
   image_expiry_ = expiry;
-  if (auto stored = Stored(server, "defaultMaxTimeMS"))
-    server.settings().max_time_ms_default = stored->view()["readOperations"].NumberAsInt64();
+  if (auto stored = Stored(storage, "defaultMaxTimeMS"))
+    settings_.max_time_ms_default = stored->view()["readOperations"].NumberAsInt64();
 }
 
-Result<void> ClusterParameters::Set(ServerContext& server, Operation& op, std::string_view name,
-                                    BsonValue value) {
-  MAYFLY_TRY(const ClusterParameter* p, Find(server, name));
+Result<void> ClusterParameters::Set(Storage& storage, ReplicaSet* set, Operation& op,
+                                    std::string_view name, BsonValue value) {
+  MAYFLY_TRY(const ClusterParameter* p, Find(set, name));
   if (!value.IsDocument())
     return Error{ErrorCode::kTypeMismatch, "Cluster parameter '" + std::string(name) +
                                                "' must be an object, but is of type " +
                                                std::string(BsonTypeName(value.type()))};
   MAYFLY_TRY(BsonDocument parsed, p->parse(value.Document()));
-  const uint64_t time = server.replica_set() != nullptr
-                            ? server.replica_set()->cluster_time()
-                            : static_cast<uint64_t>(op.now.millis / 1000) << 32;
+  const uint64_t time =
+      set != nullptr ? set->cluster_time() : static_cast<uint64_t>(op.now.millis / 1000) << 32;
   const BsonDocument row = BuildBson(
       [&](BsonBuilder& b) { b.AppendTimestamp("clusterParameterTime", time).AppendAll(parsed); });
-  MAYFLY_TRY(server.storage().catalog().PutSetting(op, SettingName(name), row.bytes()));
-  Load(server);
+  MAYFLY_TRY(storage.catalog().PutSetting(op, SettingName(name), row.bytes()));
+  Load(storage);
   return Ok();
 }
 
-Result<void> ClusterParameters::Append(ServerContext& server, std::string_view name,
-                                       BsonArrayBuilder& out) {
-  MAYFLY_TRY(const ClusterParameter* p, Find(server, name));
+Result<void> ClusterParameters::Append(Storage& storage, const ReplicaSet* set,
+                                       std::string_view name, BsonArrayBuilder& out) {
+  MAYFLY_TRY(const ClusterParameter* p, Find(set, name));
   BsonBuilder b = out.OpenDocument();
   b.Append("_id", name);
-  const std::optional<BsonDocument> stored = Stored(server, name);
+  const std::optional<BsonDocument> stored = Stored(storage, name);
   b.AppendAll(stored ? stored->view() : p->initial().view());
   return Ok();
 }
 
-std::vector<std::string_view> ClusterParameters::Names(ServerContext& server) {
+std::vector<std::string_view> ClusterParameters::Names(const ReplicaSet* set) {
   std::vector<std::string_view> names;
   for (const ClusterParameter& p : kParameters)
-    if (!p.set_only || server.replica_set() != nullptr) names.push_back(p.name);
+    if (!p.set_only || set != nullptr) names.push_back(p.name);
   return names;
 }
 

@@ -6,7 +6,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include "server/base/network_buffers.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/operation_registry.h"
 #include "server/dispatch/server_context.h"
@@ -71,7 +70,7 @@ Awaitable<void> CommandContext::MoveToWorker() {
 
 Awaitable<Result<void>> CommandContext::MoveToWorkerWithRoom() {
   constexpr int64_t kPollMicros = 10'000, kLongestMicros = 30'000'000;
-  NetworkBuffers& buffers = TheNetworkBuffers();
+  NetworkBuffers& buffers = server.network_buffers();
   WaitLine::Place place(buffers.reply_line);
   int64_t until = 0;
   for (;;) {
@@ -97,8 +96,6 @@ Awaitable<void> CommandContext::MoveToIo() {
   on_worker = false;
 }
 
-namespace {
-
 /// What a committer on another thread and the coroutine that waits for it share.
 struct CommitState {
   std::atomic<int> phase{0};  // 0 submitted, 1 somebody waits, 2 done
@@ -106,33 +103,42 @@ struct CommitState {
   std::function<void()> resume;
 };
 
-}  // namespace
+bool SubmittedCommit::done() const { return state_->phase.load(std::memory_order_acquire) == 2; }
+Result<void> SubmittedCommit::Take() { return std::move(state_->result); }
 
-Awaitable<Result<void>> CommandContext::Commit(WriteUnit unit) {
-  return Commit(std::move(unit), write_concern.commit_options());
+SubmittedCommit CommandContext::Submit(WriteUnit unit) {
+  auto state = std::make_shared<CommitState>();
+  server.storage().committer().Submit(
+      std::move(unit), write_concern.commit_options(), [state](Result<void> r) {
+        state->result = std::move(r);
+        if (state->phase.exchange(2, std::memory_order_acq_rel) == 1) state->resume();
+      });
+  return SubmittedCommit(std::move(state));
 }
 
-Awaitable<Result<void>> CommandContext::Commit(WriteUnit unit, CommitOptions options) {
-  Committer& committer = server.storage().committer();
-  // A wait that may end before the outcome is known is the blocking one's.
-  if (op.commit_deadline_micros != 0) co_await MoveToWorker();
-  if (on_worker) co_return committer.Commit(std::move(unit), options);
-  auto state = std::make_shared<CommitState>();
-  committer.Submit(std::move(unit), options, [state](Result<void> r) {
-    state->result = std::move(r);
-    if (state->phase.exchange(2, std::memory_order_acq_rel) == 1) state->resume();
-  });
-  if (state->phase.load(std::memory_order_acquire) == 2) co_return std::move(state->result);
+Awaitable<Result<void>> CommandContext::Wait(SubmittedCommit commit) {
+  CommitState& state = *commit.state_;
+  if (commit.done()) co_return std::move(state.result);
   co_await asio::async_initiate<const asio::use_awaitable_t<IoExecutor>, void()>(
       [this, &state](auto handler) {
         auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-        state->resume = [io = io, shared] { asio::post(io, [shared] { std::move (*shared)(); }); };
+        state.resume = [io = io, shared] { asio::post(io, [shared] { std::move (*shared)(); }); };
         int expected = 0;
-        if (!state->phase.compare_exchange_strong(expected, 1, std::memory_order_acq_rel))
-          state->resume();
+        if (!state.phase.compare_exchange_strong(expected, 1, std::memory_order_acq_rel))
+          state.resume();
       },
       kAwait);
-  co_return std::move(state->result);
+  co_return std::move(state.result);
+}
+
+Awaitable<Result<void>> CommandContext::Commit(WriteUnit unit) {
+  // A wait that may end before the outcome is known is the blocking one's.
+  if (op.commit_deadline_micros != 0) co_await MoveToWorker();
+  if (on_worker)
+    co_return server.storage().committer().Commit(std::move(unit), write_concern.commit_options());
+  SubmittedCommit commit = Submit(std::move(unit));
+  if (commit.done()) co_return commit.Take();
+  co_return co_await Wait(std::move(commit));
 }
 
 Awaitable<Result<void>> CommandContext::SleepUntil(int64_t monotonic_micros) {

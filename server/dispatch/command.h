@@ -21,7 +21,7 @@
 
 namespace mayfly {
 
-class ServerContext;  // server/dispatch/server_context.h: storage, clock, parameters, cursors …
+class ServerContext;  // server/dispatch/server_context.h
 class Connection;     // server/net/connection.h: peer address, handshake metadata, compression
 class Session;        // server/base/session_registry.h
 class CommandRegistry;
@@ -127,6 +127,22 @@ struct HttpOrigin {
   std::string remote, local;
 };
 
+struct CommitState;
+
+/// A unit on its way to being committed (CommandContext::Submit).
+class SubmittedCommit {
+ public:
+  /// Whether the outcome is known.
+  bool done() const;
+  /// The outcome. REQUIRES: done(). Once.
+  Result<void> Take();
+
+ private:
+  friend struct CommandContext;
+  explicit SubmittedCommit(std::shared_ptr<CommitState> state) : state_(std::move(state)) {}
+  std::shared_ptr<CommitState> state_;
+};
+
 /// What a running command may use. Owned by the dispatcher for the length of the command.
 struct CommandContext {
   ServerContext& server;
@@ -161,7 +177,10 @@ struct CommandContext {
   /// Commits without holding the io thread while the unit waits for a sync or for other nodes. On a
   /// worker: blocks.
   Awaitable<Result<void>> Commit(WriteUnit unit);
-  Awaitable<Result<void>> Commit(WriteUnit unit, CommitOptions options);
+  /// Commit in two halves, for an io thread and an operation without a commit_deadline_micros: most
+  /// commits are done at once and need no coroutine to wait in.
+  SubmittedCommit Submit(WriteUnit unit);
+  Awaitable<Result<void>> Wait(SubmittedCommit commit);
   /// Waits until the deadline (Clock::MonotonicMicros) or until the operation is killed; then
   /// CheckInterrupt's answer.
   Awaitable<Result<void>> SleepUntil(int64_t monotonic_micros);

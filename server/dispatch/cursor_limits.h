@@ -8,6 +8,7 @@
 
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
+#include "protocol/seeded_hash.h"
 
 namespace mayfly {
 
@@ -56,7 +57,7 @@ class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
   void Change(Share& share, Use& client, int64_t bytes, int64_t held);
 
   std::mutex mutex_;
-  std::unordered_map<std::string, Use> clients_;
+  ClientStringMap<Use> clients_;
   Use all_;
   int64_t held_elsewhere_ = 0;
   large_memory::Hold hold_;

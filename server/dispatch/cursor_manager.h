@@ -14,6 +14,7 @@
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
 #include "protocol/large_memory.h"
+#include "protocol/seeded_hash.h"
 #include "server/dispatch/cursor_limits.h"
 #include "storage/clock.h"
 #include "storage/operation.h"
@@ -56,13 +57,23 @@ class ServerCursor {
     return parsed_.Set(bytes);
   }
   /// What it takes between two batches.
-  size_t bytes() const { return parsed_bytes_ + KeptBytes(); }
+  size_t bytes() const {
+    large_memory::Kept kept;
+    AddKept(&kept);
+    return parsed_bytes_ + KeptBytes() + kept.bytes;
+  }
   /// Those of them that large_memory knows of already.
-  size_t held_bytes() const { return parsed_bytes_ >= large_memory::kLarge ? parsed_bytes_ : 0; }
+  size_t held_bytes() const {
+    large_memory::Kept kept;
+    AddKept(&kept);
+    return parsed_.held() + kept.held;
+  }
 
  protected:
   /// Documents that wait for the next batch.
   virtual size_t KeptBytes() const { return 0; }
+  /// What sorts, groups and the like keep, of which large_memory may know already.
+  virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
 
  private:
   size_t parsed_bytes_ = 0;
@@ -176,7 +187,7 @@ class CursorManager {
     mutable std::mutex mutex;
     std::unordered_map<int64_t, Entry> entries;
     /// Ids of the entries of each session.
-    std::unordered_map<std::string, std::unordered_set<int64_t>> sessions;
+    ClientStringMap<std::unordered_set<int64_t>> sessions;
     std::unordered_map<int64_t, Gone> gone;  ///< kMaxGone at most
     std::mt19937_64 random;
   };

@@ -8,10 +8,5 @@ struct MemberParameters {
   std::atomic<bool> write_periodic_noops{true};
   std::atomic<bool> allow_old_member_handshake{false};
 };
-/// The process' own.
-inline MemberParameters& TheMemberParameters() {
-  static MemberParameters parameters;
-  return parameters;
-}
 
 }  // namespace mayfly

@@ -3,9 +3,7 @@
 #include <charconv>
 
 #include "query/sort/spill_file.h"
-#include "server/base/io_watchdog.h"
 #include "server/dispatch/config.h"
-#include "server/dispatch/member_parameters.h"
 #include "server/dispatch/server_context.h"
 #include "server/dispatch/short_reads.h"
 
@@ -123,8 +121,9 @@ void RegisterTtl(ServerContext& server) {
             "What the guard does with a rule that would remove more: log, hold, or nothing.");
 }
 
-void RegisterMember(ParameterRegistry& p) {
-  MemberParameters& m = TheMemberParameters();
+void RegisterMember(ServerContext& server) {
+  ParameterRegistry& p = server.parameters();
+  MemberParameters& m = server.member_parameters();
   p.AddBool("allowOldMemberHandshake", &m.allow_old_member_handshake,
             "Talk to members of earlier versions as well, whose handshake lets anybody who "
             "connects guess the key file.");
@@ -141,14 +140,10 @@ void RegisterMember(ParameterRegistry& p) {
          }});
 }
 
-}  // namespace
-
-void RegisterParameters(ServerContext& server) {
+/// What operations may take, and how long what they leave is kept.
+void RegisterOperations(ServerContext& server) {
   ParameterRegistry& p = server.parameters();
   ServerParameters& s = server.settings();
-  Log& log = server.log();
-  RegisterTtl(server);
-  RegisterMember(p);
   p.AddInt("cursorTimeoutMillis", &s.cursor_timeout_millis, 1, INT64_MAX,
            "Milliseconds after which an idle cursor closes.", {}, false);
   p.AddInt("clientCursorMonitorFrequencySecs", &s.client_cursor_monitor_frequency_secs, 1, 3600,
@@ -174,6 +169,14 @@ void RegisterParameters(ServerContext& server) {
   p.AddInt("spillMaxBytesPerOperation", &TheSpillLimits().per_operation, 0, INT64_MAX,
            "Bytes of disk that one operation may spill to; 0: half of what all together may.", {},
            false);
+  p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",
+           &s.internal_query_max_blocking_sort_bytes, 1, INT64_MAX,
+           "Memory of one sort before it spills to disk or fails.", {}, false);
+  p.AddInt("internalDocumentSourceGroupMaxMemoryBytes", &s.internal_document_source_group_max_bytes,
+           1, INT64_MAX, "Memory of one $group before it spills to disk or fails.", {}, false);
+}
+
+void RegisterUmask(ParameterRegistry& p, ServerParameters& s) {
   p.Add({.name = "honorSystemUmask",
          .help = "Leave the umask that the process was started with.",
          .at_runtime = false,
@@ -210,6 +213,12 @@ void RegisterParameters(ServerContext& server) {
            s.process_umask = mask & 077;
            return Ok();
          }});
+}
+
+void RegisterForTests(ServerContext& server) {
+  ParameterRegistry& p = server.parameters();
+  ServerParameters& s = server.settings();
+  IoWatchdog& w = server.io_watchdog();
   p.Add({.name = "enableTestCommands",
          .help = "Whether commands for tests, such as configureFailPoint, are there.",
          .at_runtime = false,
@@ -226,23 +235,20 @@ void RegisterParameters(ServerContext& server) {
        .help = "For tests: report what keeps a thread that serves connections busy for longer; 0: "
                "nothing.",
        .at_runtime = false,
-       .get = [](BsonBuilder& b,
-                 std::string_view n) { b.Append(n, TheIoWatchdog().limit_micros.load()); },
-       .set = [](BsonValue v) -> Result<void> {
+       .get = [&w](BsonBuilder& b, std::string_view n) { b.Append(n, w.limit_micros.load()); },
+       .set = [&w](BsonValue v) -> Result<void> {
          if (!v.IsNumber()) return WrongType("ioThreadWatchdogMicros", v, "a number");
          const int64_t n = v.NumberAsInt64();
          if (n < 0 || n > 60'000'000)
            return Error{ErrorCode::kBadValue,
                         "Invalid value for parameter ioThreadWatchdogMicros: " + std::to_string(n) +
                             " is not between 0 and 60000000"};
-         TheIoWatchdog().limit_micros = n;
+         w.limit_micros = n;
          return Ok();
        }});
-  p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",
-           &s.internal_query_max_blocking_sort_bytes, 1, INT64_MAX,
-           "Memory of one sort before it spills to disk or fails.", {}, false);
-  p.AddInt("internalDocumentSourceGroupMaxMemoryBytes", &s.internal_document_source_group_max_bytes,
-           1, INT64_MAX, "Memory of one $group before it spills to disk or fails.", {}, false);
+}
+
+void RegisterLog(ParameterRegistry& p, Log& log) {
   p.Add({.name = "logLevel",
          .help = "Verbosity of the log, 0 to 5.",
          .get =
@@ -271,6 +277,10 @@ void RegisterParameters(ServerContext& server) {
            log.set_quiet(v.Truthy());
            return Ok();
          }});
+}
+
+/// What can only be asked for.
+void RegisterFacts(ParameterRegistry& p, const ServerConfig& config) {
   p.Add({.name = "featureCompatibilityVersion",
          .help = "The MongoDB release whose behaviour and formats are answered.",
          .at_startup = false,
@@ -285,10 +295,22 @@ void RegisterParameters(ServerContext& server) {
          .get = [](BsonBuilder& b, std::string_view n) { b.OpenArray(n).Done(); }});
   p.AddReadOnlyInt("maxBSONDepth", kMaxBsonDepth + 20,
                    "Deepest nesting of BSON; of a document that is stored, 20 less.");
-  p.AddReadOnlyInt("ioThreads", server.config().EffectiveIoThreads(),
+  p.AddReadOnlyInt("ioThreads", config.EffectiveIoThreads(),
                    "Threads that read and write sockets.");
-  p.AddReadOnlyInt("workerThreads", server.config().EffectiveWorkerThreads(),
+  p.AddReadOnlyInt("workerThreads", config.EffectiveWorkerThreads(),
                    "Threads for long operations.");
+}
+
+}  // namespace
+
+void RegisterParameters(ServerContext& server) {
+  RegisterTtl(server);
+  RegisterMember(server);
+  RegisterOperations(server);
+  RegisterUmask(server.parameters(), server.settings());
+  RegisterForTests(server);
+  RegisterLog(server.parameters(), server.log());
+  RegisterFacts(server.parameters(), server.config());
 }
 
 }  // namespace mayfly

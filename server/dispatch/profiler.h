@@ -10,6 +10,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
+#include "protocol/seeded_hash.h"
 #include "query/match/match_expression.h"
 #include "server/dispatch/command.h"
 
@@ -70,7 +71,7 @@ class Profiler {
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, Settings> settings_;
+  ClientStringMap<Settings> settings_;
   struct Entry {
     std::string db;
     BsonDocument document;

@@ -7,6 +7,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "protocol/error_labels.h"
+#include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 
@@ -16,7 +18,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr asio::use_awaitable_t<IoExecutor> kAwait;
 /// How long a client has to read an error that is news before hellos tell of it too.
 constexpr std::chrono::milliseconds kNewsBeforeHello(25);
 /// A client may have seen what this member has not heard of yet; further ahead of all known times
@@ -24,19 +25,6 @@ constexpr std::chrono::milliseconds kNewsBeforeHello(25);
 constexpr uint64_t kAheadSeconds = 10;
 constexpr int64_t kNudgeMicros = 100'000;
 constexpr uint64_t kMaxDriftSeconds = 365ull * 24 * 3600;  ///< maxAcceptableLogicalClockDriftSecs
-
-bool IsNotPrimary(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kNotWritablePrimary:
-    case ErrorCode::kNotPrimaryNoSecondaryOk:
-    case ErrorCode::kNotPrimaryOrSecondary:
-    case ErrorCode::kInterruptedDueToReplStateChange:
-    case ErrorCode::kPrimarySteppedDown:
-      return true;
-    default:
-      return false;
-  }
-}
 
 /// `{clusterTime, signature}` of a server without signing keys.
 void AppendClusterTime(uint64_t ts, BsonBuilder& reply) {
@@ -62,26 +50,6 @@ void AppendWriteConcern(const WriteConcern& wc, BsonBuilder& out) {
 
 }  // namespace
 
-bool IsRetryableWriteError(ErrorCode code) {
-  switch (static_cast<int32_t>(code)) {
-    case 6:      // HostUnreachable
-    case 7:      // HostNotFound
-    case 89:     // NetworkTimeout
-    case 91:     // ShutdownInProgress
-    case 189:    // PrimarySteppedDown
-    case 262:    // ExceededTimeLimit
-    case 9001:   // SocketException
-    case 10107:  // NotWritablePrimary
-    case 11600:  // InterruptedAtShutdown
-    case 11602:  // InterruptedDueToReplStateChange
-    case 13435:  // NotPrimaryNoSecondaryOk
-    case 13436:  // NotPrimaryOrSecondary
-      return true;
-    default:
-      return false;
-  }
-}
-
 // --- defaults ------------------------------------------------------------------------------------
 
 std::shared_ptr<const RWConcernDefaults::Values> RWConcernDefaults::get() const {
@@ -89,8 +57,8 @@ std::shared_ptr<const RWConcernDefaults::Values> RWConcernDefaults::get() const 
   return values_;
 }
 
-void RWConcernDefaults::Load(ServerContext& server) {
-  auto row = server.storage().catalog().GetSetting(kSetting);
+void RWConcernDefaults::Load(Storage& storage) {
+  auto row = storage.catalog().GetSetting(kSetting);
   if (!row) return;
   const BsonDocument doc = row.value() ? BsonDocument(*row.value()) : BsonDocument();
   auto v = std::make_shared<Values>();
@@ -102,21 +70,21 @@ void RWConcernDefaults::Load(ServerContext& server) {
     v->update_op_time = doc.view()["updateOpTime"].Timestamp();
   if (doc.view()["updateWallClockTime"].IsDate())
     v->update_wall_millis = doc.view()["updateWallClockTime"].Date().millis;
-  v->local_wall_millis = server.clock().Now().millis;
+  v->local_wall_millis = storage.clock().Now().millis;
   std::lock_guard l(mutex_);
   custom_ = !v->write.view().empty();
   values_ = std::move(v);
 }
 
-Result<void> RWConcernDefaults::Set(ServerContext& server, Operation& op, Values values) {
+Result<void> RWConcernDefaults::Set(Storage& storage, Operation& op, Values values) {
   const BsonDocument doc = BuildBson([&](BsonBuilder& b) {
     if (!values.read.view().empty()) b.Append("defaultReadConcern", values.read);
     if (!values.write.view().empty()) b.Append("defaultWriteConcern", values.write);
     b.AppendTimestamp("updateOpTime", values.update_op_time);
     b.Append("updateWallClockTime", Instant{values.update_wall_millis});
   });
-  MAYFLY_TRY(server.storage().catalog().PutSetting(op, kSetting, doc.bytes()));
-  Load(server);
+  MAYFLY_TRY(storage.catalog().PutSetting(op, kSetting, doc.bytes()));
+  Load(storage);
   return Ok();
 }
 
@@ -132,19 +100,19 @@ WriteConcern RWConcernDefaults::CustomWriteConcern() const {
 
 // --- snapshot reads ------------------------------------------------------------------------------
 
-Error SnapshotReads::TooOld(ServerContext& server, uint64_t ts) {
+Error SnapshotReads::TooOld(uint64_t ts) {
   too_old_.fetch_add(1, std::memory_order_relaxed);
   return {ErrorCode::kSnapshotTooOld,
           "Read timestamp " + std::to_string(ts >> 32) + ":" + std::to_string(ts & 0xFFFFFFFF) +
               " is not one that a snapshot read has begun at in the last " +
-              std::to_string(server.settings().min_snapshot_history_window_secs.load()) +
+              std::to_string(window_seconds_.load()) +
               " seconds (minSnapshotHistoryWindowInSeconds)"};
 }
 
-void SnapshotReads::SweepLocked(ServerContext& server, std::vector<Kept>* gone) {
-  const int64_t window = server.settings().min_snapshot_history_window_secs.load();
-  const int64_t micros = server.clock().MonotonicMicros() - window * 1'000'000;
-  const int64_t millis = server.clock().Now().millis - window * 1000;
+void SnapshotReads::SweepLocked(std::vector<Kept>* gone) {
+  const int64_t window = window_seconds_.load();
+  const int64_t micros = clock_.MonotonicMicros() - window * 1'000'000;
+  const int64_t millis = clock_.Now().millis - window * 1000;
   size_t unused = 0;
   for (const Kept& k : kept_) unused += k.point.use_count() == 1;
   std::erase_if(kept_, [&](Kept& k) {
@@ -158,10 +126,10 @@ void SnapshotReads::SweepLocked(ServerContext& server, std::vector<Kept>* gone) 
   });
 }
 
-Result<ReadViewPtr> SnapshotReads::Open(ServerContext& server, ReplicaSet& set, uint64_t at) {
+Result<ReadViewPtr> SnapshotReads::Open(Storage& storage, ReplicaSet& set, uint64_t at) {
   std::vector<Kept> gone;  // let go of outside the lock
   std::unique_lock l(mutex_);
-  SweepLocked(server, &gone);
+  SweepLocked(&gone);
   auto find = [&](uint64_t ts) -> ReadViewPtr {
     for (Kept& k : kept_)
       if (k.point->ts() == ts) return k.point->View();
@@ -175,28 +143,27 @@ Result<ReadViewPtr> SnapshotReads::Open(ServerContext& server, ReplicaSet& set, 
   if (view == nullptr && (at == 0 || at == now)) {
     view = find(now);
     if (view == nullptr) {
-      kept_.push_back({ReadPoint::Take(server.storage(), now), server.clock().MonotonicMicros(),
-                       server.clock().Now()});
+      kept_.push_back({ReadPoint::Take(storage, now), clock_.MonotonicMicros(), clock_.Now()});
       view = kept_.back().point->View();
     }
   }
   l.unlock();
   for (Kept& k : gone) k.point->LetGo();
-  if (view == nullptr) return TooOld(server, at);
+  if (view == nullptr) return TooOld(at);
   return view;
 }
 
-Result<ReadViewPtr> SnapshotReads::Continue(ServerContext& server, ReadPoint& point) {
-  Sweep(server);
+Result<ReadViewPtr> SnapshotReads::Continue(ReadPoint& point) {
+  Sweep();
   if (ReadViewPtr view = point.View()) return view;
-  return TooOld(server, point.ts());
+  return TooOld(point.ts());
 }
 
-void SnapshotReads::Sweep(ServerContext& server) {
+void SnapshotReads::Sweep() {
   std::vector<Kept> gone;
   {
     std::lock_guard l(mutex_);
-    SweepLocked(server, &gone);
+    SweepLocked(&gone);
   }
   for (Kept& k : gone) k.point->LetGo();
 }
@@ -207,13 +174,13 @@ void SnapshotReads::Clear() {
   kept_.clear();
 }
 
-SnapshotReads::Totals SnapshotReads::totals(ServerContext& server) const {
+SnapshotReads::Totals SnapshotReads::totals() const {
   Totals t;
   t.too_old = too_old_.load(std::memory_order_relaxed);
   std::lock_guard l(mutex_);
   t.points = static_cast<int64_t>(kept_.size());
   if (!kept_.empty())
-    t.oldest_seconds = (server.clock().MonotonicMicros() - kept_.front().taken_micros) / 1'000'000;
+    t.oldest_seconds = (clock_.MonotonicMicros() - kept_.front().taken_micros) / 1'000'000;
   return t;
 }
 
@@ -427,7 +394,7 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   ctx.op.ReadClock();
   if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
     MAYFLY_CO_TRY(ctx.op.view,
-                  ctx.server.snapshot_reads().Open(ctx.server, set, ctx.at_cluster_time));
+                  ctx.server.snapshot_reads().Open(ctx.server.storage(), set, ctx.at_cluster_time));
     ctx.op.read_ts = ctx.op.view->point()->ts();
   }
   co_return Ok();
@@ -533,7 +500,7 @@ void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply)
   // know the version from the hello, and take the error for an old one after all.
   const bool shutdown =
       code == ErrorCode::kInterruptedAtShutdown || code == ErrorCode::kShutdownInProgress;
-  if (!shutdown && !IsNotPrimary(code)) return;
+  if (!shutdown && !IsNotPrimaryError(code)) return;
   auto version = static_cast<int64_t>(set.topology()->counter);
   if (shutdown) {
     bool announce = false;

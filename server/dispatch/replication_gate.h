@@ -7,6 +7,7 @@
 
 #include "replication/replica_set.h"
 #include "server/dispatch/command.h"
+#include "storage/read/read_view.h"
 
 namespace mayfly {
 
@@ -23,9 +24,9 @@ class RWConcernDefaults {
   };
   std::shared_ptr<const Values> get() const;
   /// Reads the setting again.
-  void Load(ServerContext& server);
+  void Load(Storage& storage);
   /// Errors: as PutSetting.
-  Result<void> Set(ServerContext& server, Operation& op, Values values);
+  Result<void> Set(Storage& storage, Operation& op, Values values);
   /// What a write without a write concern gets: the majority, unless somebody has set something
   /// else.
   WriteConcern write_concern() const {
@@ -50,20 +51,23 @@ class RWConcernDefaults {
 /// (minSnapshotHistoryWindowInSeconds) ends, even if somebody still reads there. Threads: any.
 class SnapshotReads {
  public:
+  /// `window_seconds`: minSnapshotHistoryWindowInSeconds. Both outlive it.
+  SnapshotReads(const SystemClock& clock, const std::atomic<int64_t>& window_seconds)
+      : clock_(clock), window_seconds_(window_seconds) {}
   /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when no
   /// read has begun there within the window.
-  Result<ReadViewPtr> Open(ServerContext& server, ReplicaSet& set, uint64_t at);
+  Result<ReadViewPtr> Open(Storage& storage, ReplicaSet& set, uint64_t at);
   /// What a cursor that was opened at `point` goes on reading. Errors: SnapshotTooOld 239.
-  Result<ReadViewPtr> Continue(ServerContext& server, ReadPoint& point);
+  Result<ReadViewPtr> Continue(ReadPoint& point);
   /// Ends the windows that are over.
-  void Sweep(ServerContext& server);
+  void Sweep();
   /// Before the storage closes.
   void Clear();
   /// For serverStatus: points kept, age of the oldest in seconds, reads that came too late.
   struct Totals {
     int64_t points = 0, oldest_seconds = 0, too_old = 0;
   };
-  Totals totals(ServerContext& server) const;
+  Totals totals() const;
 
  private:
   static constexpr size_t kMost = 256;        ///< that no cursor uses
@@ -73,8 +77,10 @@ class SnapshotReads {
     int64_t taken_micros;  ///< Clock::MonotonicMicros()
     Instant taken;         ///< tests move this clock
   };
-  void SweepLocked(ServerContext& server, std::vector<Kept>* gone);
-  Error TooOld(ServerContext& server, uint64_t ts);
+  void SweepLocked(std::vector<Kept>* gone);
+  Error TooOld(uint64_t ts);
+  const SystemClock& clock_;
+  const std::atomic<int64_t>& window_seconds_;
   mutable std::mutex mutex_;
   std::vector<Kept> kept_;  ///< the oldest first
   std::atomic<int64_t> too_old_{0};
@@ -119,9 +125,5 @@ void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply);
 void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply);
 
 }  // namespace replication_gate
-
-/// An error after which the client may try the write again as it is (driver specification
-/// "Retryable Writes").
-bool IsRetryableWriteError(ErrorCode code);
 
 }  // namespace mayfly

@@ -16,9 +16,13 @@ ServerContext::ServerContext(const ServerConfig& config, SystemClock& clock, Log
       clock_(clock),
       log_(log),
       rw_defaults_(std::make_unique<RWConcernDefaults>()),
-      snapshot_reads_(std::make_unique<SnapshotReads>()),
-      cluster_parameters_(std::make_unique<ClusterParameters>()),
-      workers_(config.EffectiveWorkerThreads(), [&log] { LogException(log, "worker"); }),
+      snapshot_reads_(
+          std::make_unique<SnapshotReads>(clock, settings_.min_snapshot_history_window_secs)),
+      cluster_parameters_(std::make_unique<ClusterParameters>(settings_)),
+      workers_(
+          config.EffectiveWorkerThreads(),
+          [this] { large_memory::SetThreadBudget(&large_memory_); },
+          [&log] { LogException(log, "worker"); }),
       cursors_(clock),
       short_reads_(std::make_unique<ShortReads>()),
       start_micros_(clock.MonotonicMicros()),

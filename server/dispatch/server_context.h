@@ -5,8 +5,12 @@
 #include <string>
 
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
+#include "server/base/io_watchdog.h"
+#include "server/base/large_turns.h"
 #include "server/base/log.h"
 #include "server/base/metrics.h"
+#include "server/base/network_buffers.h"
 #include "server/base/session_registry.h"
 #include "server/base/top.h"
 #include "server/base/worker_pool.h"
@@ -14,6 +18,7 @@
 #include "server/dispatch/command.h"
 #include "server/dispatch/cursor_manager.h"
 #include "server/dispatch/fail_points.h"
+#include "server/dispatch/member_parameters.h"
 #include "server/dispatch/operation_registry.h"
 #include "server/dispatch/parameters.h"
 #include "server/dispatch/profiler.h"
@@ -62,6 +67,13 @@ class ServerContext {
   void set_audit(AuditLog* a) { audit_ = a; }
   void set_ttl_controls(TtlControls* c) { ttl_controls_ = c; }
 
+  /// What large values of its operations may take together; its threads charge it.
+  large_memory::Budget& large_memory() { return large_memory_; }
+  NetworkBuffers& network_buffers() { return network_buffers_; }
+  MemoryPressure& memory_pressure() { return memory_pressure_; }
+  IoWatchdog& io_watchdog() { return io_watchdog_; }
+  LargeTurns& large_turns() { return large_turns_; }
+  MemberParameters& member_parameters() { return member_parameters_; }
   WorkerPool& workers() { return workers_; }
   CommandRegistry& commands() { return commands_; }
   ParameterRegistry& parameters() { return parameters_; }
@@ -129,9 +141,6 @@ class ServerContext {
   /// {clock: {pass: true}}: one pass of the TTL monitor, now; returns when it is over. May block
   /// (worker).
   std::function<void(Operation& op)> ttl_pass_hook;
-  /// {ttlRelease: 1, confirm: true}: the clock is right although it jumped. True when it was in
-  /// doubt.
-  std::function<bool()> confirm_clock_hook;
 
  private:
   const ServerConfig& config_;
@@ -144,6 +153,12 @@ class ServerContext {
   std::unique_ptr<ClusterParameters> cluster_parameters_;
   AuditLog* audit_ = nullptr;
   TtlControls* ttl_controls_ = nullptr;
+  large_memory::Budget large_memory_;
+  NetworkBuffers network_buffers_;
+  MemoryPressure memory_pressure_;
+  IoWatchdog io_watchdog_;
+  LargeTurns large_turns_;
+  MemberParameters member_parameters_;
   WorkerPool workers_;
   CommandRegistry commands_;
   ParameterRegistry parameters_;

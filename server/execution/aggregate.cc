@@ -3,6 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
 #include "query/expression/parse_work.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/change_stream_cursor.h"
 #include "server/execution/view_definition.h"
@@ -48,6 +49,10 @@ class ExecutorSource final : public DocumentSource {
     executor_->SaveState();
     saved_ = true;
   }
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->bytes += executor_->KeptBytes();
+    executor_->AddKept(kept);
+  }
   PlanExecutor& executor() { return *executor_; }
 
  private:
@@ -66,6 +71,10 @@ class OwnedPipeline final : public DocumentSource {
   Result<StreamState> Next(StreamDocument* out) override { return pipeline_->Next(out); }
   void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
   void SaveState() override { pipeline_->SaveState(); }
+  void AddKept(large_memory::Kept* kept) const override {
+    kept->Add(0, parsed_);
+    pipeline_->AddKept(kept);
+  }
 
  private:
   large_memory::Hold parsed_;
@@ -190,7 +199,7 @@ class Environment final : public PipelineEnvironment {
     temporary.indexes.clear();
     temporary.expiry = std::make_shared<ExpiryState>();
     MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(op, std::move(temporary)));
-    out_.emplace(server_, op, made->db, made->name);
+    out_.emplace(WriteServicesOf(server_), op, made->db, made->name);
     out_->set_bypass_validation(bypass_validation_);
     out_name_ = made->name;
     out_db_ = made->db;
@@ -262,7 +271,7 @@ class Environment final : public PipelineEnvironment {
 
   Result<void> MergeOne(Operation& op, std::string_view db, std::string_view collection,
                         BsonView query, const MergeDecision& decide) override {
-    WriteCommand command(server_, op, db, collection);
+    WriteCommand command(WriteServicesOf(server_), op, db, collection);
     command.set_bypass_validation(bypass_validation_);
     MAYFLY_TRY(command.Open());
     return command.Merge(query, decide);
@@ -352,6 +361,7 @@ class PipelineCursor final : public ServerCursor {
 
  private:
   size_t KeptBytes() const override { return held_ ? held_->view().size() : 0; }
+  void AddKept(large_memory::Kept* kept) const override { pipeline_->AddKept(kept); }
   Result<void> FillBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) {
     pipeline_->Attach(&op, env_.get());

@@ -3,6 +3,7 @@
 #include "query/plan/executor.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/current_op.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/session_store.h"
 #include "server/execution/ttl_status.h"
 #include "storage/catalog/namespace.h"
@@ -257,7 +258,7 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
       return Error{ErrorCode::kFailedToParse, "$planCacheStats parameters object must be empty"};
     MAYFLY_TRY(CollectionInfoPtr coll, Existing(server, db, collection));
     std::vector<BsonDocument> out;
-    ForEachCachedPlan(*coll, [&](BsonView plan) { out.emplace_back(plan); });
+    ForEachCachedPlan(server.storage(), *coll, [&](BsonView plan) { out.emplace_back(plan); });
     return out;
   }
   return Error{ErrorCode::kUnknownPipelineStage,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "protocol/error_labels.h"
 #include "protocol/extended_json.h"
 #include "query/expression/parse_work.h"
 #include "replication/change_stream.h"
@@ -458,29 +459,8 @@ Result<void> ExplainChangeStream(ServerContext& server, Operation& op, const Agg
 
 void LabelStreamError(Error* error) {
   if (!error->details.empty() && !BsonView(error->details.data())["errorLabels"].missing()) return;
-  switch (static_cast<int32_t>(error->code)) {
-    case 6:      // HostUnreachable
-    case 7:      // HostNotFound
-    case 63:     // StaleShardVersion
-    case 89:     // NetworkTimeout
-    case 91:     // ShutdownInProgress
-    case 133:    // FailedToSatisfyReadPreference
-    case 150:    // StaleEpoch
-    case 189:    // PrimarySteppedDown
-    case 234:    // RetryChangeStream
-    case 262:    // ExceededTimeLimit
-    case 9001:   // SocketException
-    case 10107:  // NotWritablePrimary
-    case 11600:  // InterruptedAtShutdown
-    case 11602:  // InterruptedDueToReplStateChange
-    case 13388:  // StaleConfig
-    case 13435:  // NotPrimaryNoSecondaryOk
-    case 13436:  // NotPrimaryOrSecondary
-      *error = Labelled(std::move(*error), "ResumableChangeStreamError");
-      break;
-    default:
-      break;
-  }
+  if (IsResumableStreamError(error->code))
+    *error = Labelled(std::move(*error), "ResumableChangeStreamError");
 }
 
 }  // namespace mayfly

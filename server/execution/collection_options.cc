@@ -4,6 +4,7 @@
 #include "query/match/record_filter.h"
 #include "query/update/expire.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {

@@ -7,6 +7,7 @@
 #include "protocol/utf8.h"
 #include "query/match/record_filter.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/server_context.h"
 #include "storage/storage.h"
 #include "ttl/reap_limits.h"
 
@@ -160,7 +161,7 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
     } else if (o == "prepareUnique") {
       MAYFLY_TRY(i.prepare_unique, Boolean(o, e.value));
     } else if (o == "clustered") {
-      MAYFLY_TRY(out->clustered(), Boolean(o, e.value));
+      MAYFLY_TRY(out->clustered, Boolean(o, e.value));
     } else if (o == "expireAfterSeconds") {
       out->expire = e.value;
     } else if (o == "expireReads") {

@@ -1,9 +1,5 @@
 #include "server/execution/inline_writes.h"
 
-#include <chrono>
-
-#include "server/base/network_buffers.h"
-
 namespace mayfly {
 namespace {
 
@@ -38,19 +34,6 @@ bool HasCondition(BsonValue v, int depth) {
 
 constexpr size_t kPathsInline = 100;
 constexpr size_t kPathBytesInline = 4096;  ///< of all paths
-
-/// The turns that are taken, and who waits for one.
-struct Turns {
-  std::mutex mutex;
-  std::condition_variable given;
-  int taken = 0;
-  uint64_t next = 0;
-  std::set<uint64_t> waiting;
-};
-Turns& TheTurns() {
-  static auto* turns = new Turns;  // outlives the workers that wait at exit
-  return *turns;
-}
 
 }  // namespace
 
@@ -87,38 +70,6 @@ bool ExpiryIsShort(const CollectionInfo& coll) {
     if (++rules > kRules || i->partial_filter.view().size() > 1024) return false;
   }
   return true;
-}
-
-Result<void> LargeTurn::Take(Operation& op) {
-  if (held_) return Ok();
-  // One after the other where memory is short.
-  const int most = TheNetworkBuffers().limit() < int64_t{256} << 20 ? 1 : 2;
-  Turns& t = TheTurns();
-  std::unique_lock l(t.mutex);
-  const uint64_t mine = t.next++;
-  t.waiting.insert(mine);
-  while (t.taken >= most || *t.waiting.begin() != mine) {
-    t.given.wait_for(l, std::chrono::milliseconds(20));
-    if (Result<void> go = op.CheckInterruptNow(); !go) {
-      t.waiting.erase(mine);
-      t.given.notify_all();
-      return go;
-    }
-  }
-  t.waiting.erase(mine);
-  ++t.taken;
-  held_ = true;
-  t.given.notify_all();
-  return Ok();
-}
-
-void LargeTurn::Give() {
-  if (!held_) return;
-  held_ = false;
-  Turns& t = TheTurns();
-  std::lock_guard l(t.mutex);
-  --t.taken;
-  t.given.notify_all();
 }
 
 }  // namespace mayfly

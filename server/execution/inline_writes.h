@@ -1,8 +1,5 @@
 #pragma once
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
-#include <set>
 
 #include "protocol/error.h"
 #include "server/execution/write_ops.h"
@@ -24,22 +21,5 @@ inline bool CompareInline(size_t compares, size_t document_bytes) {
 /// Whether it is cheap to decide if a document of the collection is past its deadline: there are
 /// few rules, and each needs only a short look-up.
 bool ExpiryIsShort(const CollectionInfo& coll);
-
-/// A turn to stage and commit a unit of a large insert. Only a few units have a turn at the same
-/// time, because each needs a multiple of its documents' memory, and more of them in parallel would
-/// not be faster. Turns are given in order of arrival. Documents are validated before, without a
-/// turn. Threads: any; blocking.
-class LargeTurn {
- public:
-  LargeTurn() = default;
-  LargeTurn(const LargeTurn&) = delete;
-  ~LargeTurn() { Give(); }
-  /// Errors: those of CheckInterrupt.
-  Result<void> Take(Operation& op);
-  void Give();
-
- private:
-  bool held_ = false;
-};
 
 }  // namespace mayfly

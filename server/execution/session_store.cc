@@ -2,6 +2,7 @@
 
 #include <openssl/sha.h>
 
+#include "server/dispatch/server_context.h"
 #include "server/execution/index_spec.h"
 #include "server/execution/write_ops.h"
 #include "storage/storage.h"
@@ -67,7 +68,7 @@ Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
   if (changed.empty() && !server.storage().catalog().Find(kDb, kCollection)) return Ok();
   MAYFLY_TRY(EnsureCollection(server, op));
   const std::string& uid = UserDigest();
-  WriteCommand command(server, op, kDb, kCollection);
+  WriteCommand command(WriteServicesOf(server), op, kDb, kCollection);
   MAYFLY_TRY(command.OpenOrCreate());
   for (const SessionPtr& session : changed) {
     MAYFLY_TRY(op.CheckInterrupt());
@@ -92,7 +93,7 @@ Result<void> RemoveSessionRecords(ServerContext& server, Operation& op,
       !server.storage().catalog().Find(kDb, kCollection))
     return Ok();
   const std::string& uid = UserDigest();
-  WriteCommand command(server, op, kDb, kCollection);
+  WriteCommand command(WriteServicesOf(server), op, kDb, kCollection);
   MAYFLY_TRY(command.Open());
   for (std::string_view id : ids) {
     MAYFLY_TRY(op.CheckInterrupt());

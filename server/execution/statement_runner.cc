@@ -161,7 +161,8 @@ Result<bool> StatementRunner::RunBlocking(WriteStatements& statements, size_t i,
   return Tell(statements, s, i, end, std::move(o));
 }
 
-Awaitable<Result<void>> StatementRunner::Run(WriteStatements& statements, const StatementIds& ids) {
+Awaitable<Result<void>> StatementRunner::RunStatements(WriteStatements& statements,
+                                                       const StatementIds& ids) {
   if (ctx_.txn_number) {
     MAYFLY_CO_TRY(retry_.SetStatementIds(ids.ids, ids.first, statements.size()));
     MAYFLY_CO_TRY(co_await retry_.Begin());
@@ -192,7 +193,16 @@ Awaitable<Result<void>> StatementRunner::Run(WriteStatements& statements, const 
         if (wrote) {
           MAYFLY_CO_TRY(BeforeCommit(s, unit, o));
         }
-        Result<void> committed = co_await ctx_.Commit(std::move(unit));
+        Result<void> committed = Ok();
+        if (ctx_.op.commit_deadline_micros != 0) {
+          committed = co_await ctx_.Commit(std::move(unit));
+        } else {
+          SubmittedCommit commit = ctx_.Submit(std::move(unit));
+          if (commit.done())
+            committed = commit.Take();
+          else
+            committed = co_await ctx_.Wait(std::move(commit));
+        }
         if (wrote) retry_.AfterCommit(committed.has_value());
         MAYFLY_CO_TRY(AfterCommit(s, std::move(committed), &done));
       }

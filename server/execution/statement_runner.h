@@ -72,10 +72,10 @@ class StatementRunner {
 
   /// The statements are staged into this unit, which outlives the command: nothing is committed,
   /// and a statement that fails is taken back (WriteCommand::set_unit has what the unit must be).
-  /// Before Run.
+  /// Before RunStatements.
   void set_unit(WriteUnit* unit) { unit_ = unit; }
   /// Runs them all. Errors: those that concern the whole command.
-  Awaitable<Result<void>> Run(WriteStatements& statements, const StatementIds& ids);
+  Awaitable<Result<void>> RunStatements(WriteStatements& statements, const StatementIds& ids);
 
   /// The command's statements come through this runner. From WriteStatements::Open.
   void Attach(WriteCommand& command);

@@ -153,7 +153,9 @@ Result<void> WriteCommand::Updating::FlushOneByOne() {
 
 Result<void> WriteCommand::Updating::Flush() {
   Result<void> r = ApplyTo(keys_);
-  if (!r && (c_.MayTryAgain(r.error()) || (keys_.size() > 1 && !EndsCommand(r.error()))))
+  // In a longer unit the statement fails as a whole.
+  if (!r && c_.unit_ == nullptr &&
+      (IsRetryable(r.error()) || (keys_.size() > 1 && !EndsCommand(r.error()))))
     r = FlushOneByOne();
   if (!r) return r;
   keys_.clear();

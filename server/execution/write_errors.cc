@@ -1,5 +1,5 @@
+#include "protocol/error_labels.h"
 #include "protocol/utf8.h"
-#include "server/dispatch/replication_gate.h"
 #include "server/execution/write_ops.h"
 
 namespace mayfly {

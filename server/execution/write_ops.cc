@@ -7,6 +7,7 @@
 #include "query/expression/parse_work.h"
 #include "query/match/explain_mismatch.h"
 #include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
 #include "server/execution/inline_writes.h"
 #include "server/execution/write_parts.h"
 #include "storage/catalog/namespace.h"
@@ -73,9 +74,13 @@ Result<void> UnitStep::Commit(const UnitResult& r) {
   return committed;
 }
 
-WriteCommand::WriteCommand(ServerContext& server, Operation& op, std::string_view db,
+WriteServices WriteServicesOf(ServerContext& server) {
+  return {server.storage(), server.log(), server.notifier(), server.large_turns()};
+}
+
+WriteCommand::WriteCommand(const WriteServices& services, Operation& op, std::string_view db,
                            std::string_view collection)
-    : server_(server), storage_(server.storage()), op_(op), db_(db), collection_(collection) {}
+    : services_(services), storage_(services.storage), op_(op), db_(db), collection_(collection) {}
 
 Result<void> WriteCommand::Open() {
   coll_ = storage_.catalog().Find(db_, collection_);
@@ -125,7 +130,7 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
     return Ok();
   }
   if (coll_->validation_warn_only) {
-    server_.log().Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
+    services_.log.Write(LogSeverity::kWarning, LogComponent::kStorage, 20294,
                         "Document would fail validation", BuildBson([&](BsonBuilder& b) {
                           b.Append("namespace", coll_->ns).Append("document", next);
                           b.AppendAll(ValidationFailure(*coll_, next, op_.now));
@@ -227,7 +232,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
       int64_t staged = 0, clamped = 0;
       MAYFLY_TRY(ValidateAhead(documents, next, &valid));
       scratch_.clear();
-      LargeTurn turn;
+      LargeTurn turn(services_.large_turns);
       if (bytes > kLargeBytes) {
         MAYFLY_TRY(turn.Take(op_));
       }

@@ -10,11 +10,25 @@
 #include "protocol/bson_builder.h"
 #include "query/plan/executor.h"
 #include "query/update/update.h"
-#include "server/dispatch/server_context.h"
+#include "server/base/large_turns.h"
+#include "server/base/log.h"
+#include "server/dispatch/collection_notifier.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
 
 namespace mayfly {
+
+class ServerContext;
+
+/// What write commands work with; all of it outlives them.
+struct WriteServices {
+  Storage& storage;
+  Log& log;
+  CollectionNotifier& notifier;
+  LargeTurns& large_turns;
+};
+/// A server's. REQUIRES: it has its storage.
+WriteServices WriteServicesOf(ServerContext& server);
 
 /// One statement of `update`, or the writing half of findAndModify. Views live as long as the
 /// command.
@@ -74,7 +88,7 @@ bool IsRetryable(const Error& e);
 /// otherwise belongs on a worker thread. One thread.
 class WriteCommand {
  public:
-  WriteCommand(ServerContext& server, Operation& op, std::string_view db,
+  WriteCommand(const WriteServices& services, Operation& op, std::string_view db,
                std::string_view collection);
 
   /// Checks the namespace for writing and finds the collection (null while it does not exist).
@@ -129,7 +143,7 @@ class WriteCommand {
 
   /// After commits of inserts: wakes tailable cursors.
   void NotifyInserted() {
-    if (coll_ && coll_->capped()) server_.notifier().Notify(coll_->id);
+    if (coll_ && coll_->capped()) services_.notifier.Notify(coll_->id);
   }
 
  private:
@@ -175,7 +189,7 @@ class WriteCommand {
   }
   EvalContext MakeEval() const;
 
-  ServerContext& server_;
+  const WriteServices services_;
   Storage& storage_;
   Operation& op_;
   const std::string db_, collection_;

@@ -327,6 +327,7 @@ Result<void> HttpServer::Start() {
   asio::co_spawn(i.io.get_executor(), i.TickLoop(), asio::detached);
   i.thread = std::thread([&i] {
     Log::SetThreadContext("http");
+    large_memory::SetThreadBudget(&i.server.large_memory());
     // An exception ends the connection it came from, never the process.
     for (bool done = false; !done;) {
       try {

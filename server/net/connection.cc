@@ -61,46 +61,6 @@ FrameStatus FrontFrame(std::string_view bytes, bool spoke) {
 }
 }  // namespace
 
-MemoryPressure& TheMemoryPressure() {
-  static MemoryPressure pressure;
-  return pressure;
-}
-
-int64_t MemoryPressure::Resident() {
-  static const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  char text[128] = {};
-  long long size = 0, resident = 0, shared = 0;  // pages
-  if (fd < 0 || ::pread(fd, text, sizeof text - 1, 0) <= 0 ||
-      std::sscanf(text, "%lld %lld %lld", &size, &resident, &shared) != 3)
-    return 0;
-  return (resident - shared) * ::sysconf(_SC_PAGESIZE);
-}
-
-NetworkBuffers& TheNetworkBuffers() {
-  static NetworkBuffers buffers;
-  return buffers;
-}
-
-void WaitLine::Tell() {
-  first_ = waiting_.empty() ? 0 : waiting_.begin()->first;
-  since_ = waiting_.empty() ? 0 : waiting_.begin()->second;
-}
-
-void WaitLine::Place::Enter(int64_t now) {
-  if (number_ != 0) return;
-  std::lock_guard l(line_.mutex_);
-  line_.waiting_.emplace(line_.last_ + 1, now);
-  number_ = ++line_.last_;
-  line_.Tell();
-}
-
-WaitLine::Place::~Place() {
-  if (number_ == 0) return;
-  std::lock_guard l(line_.mutex_);
-  line_.waiting_.erase(number_);
-  line_.Tell();
-}
-
 Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
                        bool unix_socket, ConnectionGate::Ticket ticket)
     : thread_(thread),
@@ -123,9 +83,9 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 }
 
 Connection::~Connection() {
-  TheNetworkBuffers().Give(in_counted_ + unpacked_counted_);
-  TheNetworkBuffers().GiveReply(out_counted_);
-  TheNetworkBuffers().GiveSmall(in_small_);
+  thread_.server().network_buffers().Give(in_counted_ + unpacked_counted_);
+  thread_.server().network_buffers().GiveReply(out_counted_);
+  thread_.server().network_buffers().GiveSmall(in_small_);
   ServerMetrics& m = thread_.server().metrics();
   // Above the limit and no member, whether it said so or was silent until its place was needed.
   if (ticket_.extra() && !member_) m.connections.rejected.Add();
@@ -195,7 +155,7 @@ void Connection::MakeRoom(size_t wanted) {
     in_ = std::move(next);
     in_capacity_ = capacity;
     if (capacity <= NetworkBuffers::kSmall && in_counted_ != 0) {
-      TheNetworkBuffers().Give(in_counted_);
+      thread_.server().network_buffers().Give(in_counted_);
       in_counted_ = 0;
     }
     CountSmallIn();
@@ -207,7 +167,7 @@ void Connection::MakeRoom(size_t wanted) {
 void Connection::ReleaseIn() {
   in_.reset();
   in_capacity_ = in_begin_ = in_end_ = 0;
-  TheNetworkBuffers().Give(in_counted_);
+  thread_.server().network_buffers().Give(in_counted_);
   in_counted_ = 0;
   CountSmallIn();
 }
@@ -216,14 +176,14 @@ void Connection::CountSmallIn() {
   const size_t n =
       in_capacity_ > kSmallBuffer && in_capacity_ <= NetworkBuffers::kSmall ? in_capacity_ : 0;
   if (n == in_small_) return;
-  TheNetworkBuffers().GiveSmall(in_small_);
-  TheNetworkBuffers().TakeSmall(n);
+  thread_.server().network_buffers().GiveSmall(in_small_);
+  thread_.server().network_buffers().TakeSmall(n);
   in_small_ = n;
 }
 
 void Connection::ReleaseUnpacked() {
   if (state_) std::string().swap(state_->decompressed);
-  TheNetworkBuffers().Give(unpacked_counted_);
+  thread_.server().network_buffers().Give(unpacked_counted_);
   unpacked_counted_ = 0;
 }
 
@@ -237,8 +197,8 @@ void Connection::ReleaseBuffers() {
 void Connection::CountOut(size_t least) {
   const size_t n = out_.capacity() > least ? out_.capacity() : 0;
   if (n == out_counted_) return;
-  TheNetworkBuffers().GiveReply(out_counted_);
-  TheNetworkBuffers().TakeReply(n);
+  thread_.server().network_buffers().GiveReply(out_counted_);
+  thread_.server().network_buffers().TakeReply(n);
   out_counted_ = n;
 }
 
@@ -246,7 +206,7 @@ void Connection::CountOut(size_t least) {
 void Connection::CountReply() { CountOut(NetworkBuffers::kModest); }
 
 Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
-  NetworkBuffers& buffers = TheNetworkBuffers();
+  NetworkBuffers& buffers = thread_.server().network_buffers();
   const size_t more = bytes - *counted;
   const Clock& clock = thread_.server().clock();
   const int64_t patience =
@@ -254,7 +214,7 @@ Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   WaitLine::Place place(buffers.message_line(more));
   auto take = [&] {
     const int64_t now = clock.MonotonicMicros();
-    if (patience != 0 && TheMemoryPressure().High() && now < patience) return false;
+    if (patience != 0 && thread_.server().memory_pressure().High() && now < patience) return false;
     if (place.MayTake(now) && buffers.TryTake(more)) return true;
     place.Enter(now);
     return false;
@@ -293,15 +253,15 @@ Awaitable<bool> Connection::WriteAll() {
 
 void Connection::CloseIfStuck() {
   if (large_since_ == 0 && write_since_ == 0) return;
-  TheNetworkBuffers().AddLook();
-  if (!TheNetworkBuffers().Short()) return;
+  thread_.server().network_buffers().AddLook();
+  if (!thread_.server().network_buffers().Short()) return;
   const int64_t now = thread_.server().clock().MonotonicMicros();
   // Who waits for long makes those who hold something hurry: in the end the slow ones go, whatever
   // it is that they do.
   const int64_t doubles =
-      std::min(TheNetworkBuffers().LongestWait(now) / kDoubleMicros, kMostDoubles);
+      std::min(thread_.server().network_buffers().LongestWait(now) / kDoubleMicros, kMostDoubles);
   const int64_t rate = kSlowBytesPerSecond << doubles;
-  const int64_t most = TheNetworkBuffers().stuck_micros();
+  const int64_t most = thread_.server().network_buffers().stuck_micros();
   const int64_t stuck = std::max(std::min(most, kLeastStuckMicros), most >> doubles);
   const auto too_slow = [&](int64_t since, size_t bytes) {
     const int64_t late = now - since - stuck;
@@ -343,6 +303,20 @@ bool Connection::WriteSome() {
   return true;
 }
 
+bool Connection::LookAtFront(FrameStatus* frame) {
+  if (in_end_ == in_begin_ || hand_over) return true;
+  *frame = FrontFrame({in_.get() + in_begin_, in_end_ - in_begin_}, spoke_);
+  if (frame->kind != FrameStatus::kBroken) return true;
+  EndBroken(*frame);
+  return false;
+}
+
+void Connection::HandOver() {
+  boost::system::error_code ec;
+  const int socket = socket_.release(ec);
+  if (!ec) hand_over(socket, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+}
+
 Awaitable<void> Connection::Loop() {
   boost::system::error_code ec;
   socket_.non_blocking(true, ec);
@@ -352,13 +326,7 @@ Awaitable<void> Connection::Loop() {
   int64_t slice_end = 0;  // MonotonicMicros; 0: not begun
   while (true) {
     FrameStatus frame;
-    if (in_end_ > in_begin_ && !hand_over) {
-      frame = FrontFrame({in_.get() + in_begin_, in_end_ - in_begin_}, spoke_);
-      if (frame.kind == FrameStatus::kBroken) {
-        EndBroken(frame);
-        break;
-      }
-    }
+    if (!LookAtFront(&frame)) break;
     if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes &&
         !hand_over) {
       spoke_ = true;
@@ -408,8 +376,7 @@ Awaitable<void> Connection::Loop() {
     }
     if (draining_) break;
     if (hand_over) [[unlikely]] {
-      const int socket = socket_.release(ec);
-      if (!ec) hand_over(socket, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+      HandOver();
       co_return;
     }
     if (in_begin_ == in_end_ && in_capacity_ > kKeptBuffer) ReleaseIn();
@@ -423,11 +390,9 @@ Awaitable<void> Connection::Loop() {
       idle_wait_ = false;
       if (error || draining_) break;
     }
-    if (frame.length > NetworkBuffers::kSmall) {
-      if (frame.length > in_counted_) {
-        const bool admitted = co_await Admit(frame.length, &in_counted_);
-        if (!admitted) break;
-      }
+    if (frame.length > NetworkBuffers::kSmall && frame.length > in_counted_) {
+      const bool admitted = co_await Admit(frame.length, &in_counted_);
+      if (!admitted) break;
     }
     MakeRoom(frame.length);
     if (large_since_ == 0 && in_end_ > in_begin_ && in_capacity_ > kSmallBuffer)

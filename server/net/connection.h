@@ -76,6 +76,10 @@ class Connection : public boost::intrusive::list_base_hook<> {
   void EndBroken(const FrameStatus& frame);
   /// Above the limit of connections: whether the request may be served at all.
   bool Admissible();
+  /// What is known of the message at the front of the read buffer. False: it is broken, and the
+  /// connection ends.
+  bool LookAtFront(FrameStatus* frame);
+  void HandOver();
   Awaitable<void> Loop();
   /// Takes the message that is complete at the front of the read buffer apart, into state_. An
   /// error about a sound frame is answered, in out_. Any thread, while nobody else has the

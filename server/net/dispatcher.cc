@@ -4,6 +4,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/bson_check.h"
+#include "protocol/error_labels.h"
 #include "protocol/micros.h"
 #include "protocol/utf8.h"
 #include "query/expression/parse_work.h"

@@ -15,7 +15,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
-#include "server/base/io_watchdog.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/replication_gate.h"
@@ -61,10 +60,11 @@ IoThread::~IoThread() { Join(); }
 void IoThread::Start() {
   thread_ = std::thread([this] {
     Log::SetThreadContext("io" + std::to_string(index_));
+    large_memory::SetThreadBudget(&server().large_memory());
     UseShortTimeSlices();
     // What reaches here came from a timer or an acceptor; connections keep their exceptions to
     // themselves.
-    const int64_t limit = TheIoWatchdog().limit_micros;
+    const int64_t limit = server().io_watchdog().limit_micros;
     for (bool done = false; !done;) {
       try {
         if (limit > 0)
@@ -98,7 +98,7 @@ void IoThread::RunWatched(int64_t limit_micros) {
     if (context_.run_one() == 0) return;
     const int64_t micros = used() - begin;
     if (micros <= limit_micros) continue;
-    TheIoWatchdog().Saw(micros);
+    server().io_watchdog().Saw(micros);
     server().log().Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000115,
                          "A handler held an io thread", BuildBson([&](BsonBuilder& b) {
                            b.Append("command", running_ != nullptr ? running_->name : "none");
@@ -398,7 +398,7 @@ Awaitable<void> Server::HouseKeeping() {
     server_.workers().Post([&server = server_, refresh] {
       if (refresh) RefreshSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
-      server.snapshot_reads().Sweep(server);
+      server.snapshot_reads().Sweep();
       // What runs uses its session.
       std::vector<std::string> running;
       server.operations().ForEach([&](const ClientSlot::View& v) {

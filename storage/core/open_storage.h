@@ -67,6 +67,12 @@ class Storage {
   /// Puts another in its place. Before the first client.
   void set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy);
   const StorageOptions& options() const;
+  /// What the layer of queries keeps for this store (query/plan/query_state.h): made when it is
+  /// first asked for, gone with the store. One T a store. Threads: any.
+  template <class T>
+  T& QueryState() {
+    return *static_cast<T*>(QuerySlot([] { return std::shared_ptr<void>(std::make_shared<T>()); }));
+  }
 
   /// What a member of a replica set does with the catalog besides.
   MemberCatalog& member_catalog();
@@ -111,6 +117,7 @@ class Storage {
 
  private:
   Storage();
+  void* QuerySlot(std::shared_ptr<void> (*make)());
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <mutex>
 
 #include "storage/catalog/catalog_open.h"
 #include "storage/core/lock_table.h"
@@ -29,6 +30,8 @@ struct Storage::Impl {
   /// ExpiryHead knew is void.
   std::atomic<uint64_t> expiry_epoch{0};
   std::unique_ptr<ExpiryPolicy> expiry_policy = std::make_unique<ExpiryPolicy>();
+  std::once_flag query_state_made;
+  std::shared_ptr<void> query_state;
   Storage* self = nullptr;
   std::atomic<uint64_t> next_owner{1};
   std::atomic<bool> closing{

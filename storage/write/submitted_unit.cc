@@ -10,7 +10,6 @@ bool SubmittedUnit::empty() const { return unit_.impl().empty() && unit_.impl().
 Operation* SubmittedUnit::operation() const { return unit_.impl().op; }
 
 void SubmittedUnit::SortForCommit() { unit_.impl().SortForCommit(); }
-
 void SubmittedUnit::Finish() {
   for (auto& f : unit_.impl().on_commit) f();
   unit_.impl().ReleaseLocks();

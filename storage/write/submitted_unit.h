@@ -17,8 +17,8 @@ class SubmittedUnit {
   bool empty() const;
   /// Whose it is; null: nobody waits.
   Operation* operation() const;
-  /// Puts its changes in order of key, once it stages no more: a batch of many is then written
-  /// faster. Before EncodeLogUnit.
+  /// Puts what is much in the order of keys, in which it is written and applied sooner. Takes
+  /// processor time in proportion to the unit, so not on the thread that applies.
   void SortForCommit();
   /// Of an empty unit: its OnCommit functions run, and its locks are released.
   void Finish();

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What rooms.txt allows in storage and above it: each case is a small tree of its own."""
+
 import shutil
 import subprocess
 import sys

@@ -39,6 +39,24 @@ std::string Run(std::string_view expression, std::string_view document = "{}") {
 
 }  // namespace
 
+TEST_CASE("Many variables are found by name, the innermost first", "[expression]") {
+  VariableScope scope;
+  std::vector<VariableId> ids;
+  for (int i = 0; i < 200; ++i) ids.push_back(scope.Define("v" + std::to_string(i)));
+  for (int i = 0; i < 200; ++i) CHECK(scope.Lookup("v" + std::to_string(i)) == ids[i]);
+  const VariableId inner = scope.Define("v7");
+  CHECK(scope.Lookup("v7") == inner);
+  scope.Undefine(inner);
+  CHECK(scope.Lookup("v7") == ids[7]);
+  for (int i = 200; i-- > 3;) {
+    scope.Undefine(ids[i]);
+    CHECK_FALSE(scope.Lookup("v" + std::to_string(i)));
+    CHECK(scope.Lookup("v2") == ids[2]);
+  }
+  CHECK(scope.Lookup("ROOT") == VariableScope::kRoot);
+  CHECK_FALSE(scope.Lookup("v"));
+}
+
 TEST_CASE("Every operator's example gives what it says", "[expression]") {
   for (auto table : AllOperatorTables()) {
     std::string_view before;

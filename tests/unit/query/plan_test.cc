@@ -360,7 +360,7 @@ TEST_CASE("The winner of a trial is remembered by query shape until the catalog 
   Fill(store);
   auto cached = [&] {
     int n = 0;
-    ForEachCachedPlan(*store.Coll(), [&](BsonView) { ++n; });
+    ForEachCachedPlan(*store.storage, *store.Coll(), [&](BsonView) { ++n; });
     return n;
   };
   OwnedSpec first(Query{.filter = R"({"a": 3, "b": 13})"});
@@ -373,7 +373,7 @@ TEST_CASE("The winner of a trial is remembered by query shape until the catalog 
   OwnedSpec other(Query{.filter = R"({"a": 4, "b": {"$gt": 3}})"});
   CHECK(store.Run(other.spec).size() == 4);
   CHECK(cached() == 2);
-  ClearPlanCache(*store.Coll());
+  ClearPlanCache(*store.storage, *store.Coll());
   CHECK(cached() == 0);
   store.Run(first.spec);
   CHECK(cached() == 1);

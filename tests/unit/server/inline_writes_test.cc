@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "protocol/extended_json.h"
+#include "server/base/large_turns.h"
 
 using namespace mayfly;
 
@@ -62,7 +63,8 @@ TEST_CASE("Updates that may take long do not", "[inline_writes]") {
 TEST_CASE("Turns of large inserts go around, and who is stopped does not wait", "[inline_writes]") {
   SystemClock clock;
   Operation op(clock), stopped(clock);
-  LargeTurn a, b, c;
+  LargeTurns turns;
+  LargeTurn a(turns), b(turns), c(turns);
   REQUIRE(a.Take(op));
   stopped.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
   REQUIRE(a.Take(op));  // has it already

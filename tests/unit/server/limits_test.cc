@@ -12,15 +12,11 @@ namespace {
 
 /// Little room and little patience, for one test.
 struct SmallBuffers {
-  explicit SmallBuffers(int64_t limit) {
+  SmallBuffers(TestServer& server, int64_t limit) : buffers(server.context().network_buffers()) {
     buffers.SetLimit(limit);
     buffers.SetStuckMicros(100'000);
   }
-  ~SmallBuffers() {
-    buffers.SetLimit(int64_t{512} << 20);
-    buffers.SetStuckMicros(5'000'000);
-  }
-  NetworkBuffers& buffers = TheNetworkBuffers();
+  NetworkBuffers& buffers;
 };
 
 /// testLarge: 12 MB.
@@ -52,7 +48,8 @@ std::string HalfMessage(int32_t bytes) {
 }  // namespace
 
 TEST_CASE("Long jobs on every worker do not keep others waiting", "[server][limits]") {
-  WorkerPool pool(2, [] {});
+  WorkerPool pool(
+      2, [] {}, [] {});
   std::promise<void> release;
   std::shared_future<void> released = release.get_future().share();
   std::atomic<int> held{0}, ran{0};
@@ -84,7 +81,7 @@ TEST_CASE("Operations that hold every worker do not keep other clients waiting",
 
 TEST_CASE("Messages that never arrive make room for those that do", "[server][limits]") {
   TestServer server;
-  SmallBuffers small(200'000);
+  SmallBuffers small(server, 200'000);
   RawClient half(server.port()), other(server.port()), c(server.port());
   half.Send(HalfMessage(40'000'000));
   CHECK(IsOk(other.Command(kPing)));  // it has been read
@@ -145,7 +142,7 @@ TEST_CASE("Neither replies nor large messages take all the room", "[limits]") {
 
 TEST_CASE("Compressed messages wait for the room of what is in them", "[server][limits]") {
   TestServer server;
-  SmallBuffers small(200'000);
+  SmallBuffers small(server, 200'000);
   RawClient half(server.port()), c(server.port());
   CHECK(IsOk(c.Command(R"({"hello": 1, "compression": ["zlib"], "$db": "admin"})")));
   half.Send(HalfMessage(40'000'000));
@@ -173,7 +170,7 @@ TEST_CASE("A client that does not read does not keep the server from stopping",
 TEST_CASE("Replies that nobody reads are given up when they take too much", "[server][limits]") {
   TestServer server;
   AddLarge(server);
-  SmallBuffers small(1'000'000);
+  SmallBuffers small(server, 1'000'000);
   RawClient deaf(server.port()), c(server.port());
   std::string many;
   for (int i = 0; i < 4; ++i) many += RawClient::Message(R"({"testLarge": 1, "$db": "admin"})");

@@ -35,14 +35,13 @@ void AddBusy(TestServer& server) {
   server.context().commands().Add({.name = "testBusy", .help = "", .run = &Busy});
 }
 
-/// The watchdog for one test; servers made meanwhile are watched.
-struct Watch {
-  explicit Watch(int64_t limit) {
-    TheIoWatchdog().limit_micros = limit;
-    TheIoWatchdog().long_handlers = TheIoWatchdog().longest_micros = 0;
+/// A server whose io threads are watched.
+struct Watched {
+  explicit Watched(int64_t limit) : server([](ServerConfig&) {}, true) {
+    server.context().io_watchdog().limit_micros = limit;
   }
-  ~Watch() { TheIoWatchdog().limit_micros = 0; }
-  int64_t seen() const { return TheIoWatchdog().long_handlers; }
+  int64_t seen() { return server.context().io_watchdog().long_handlers; }
+  TestServer server;
 };
 
 int64_t SlowestPing(TestServer& server, RawClient& c, int times) {
@@ -65,8 +64,9 @@ std::string LogText(TestServer& server) {
 }  // namespace
 
 TEST_CASE("A stream of hello that waits for nothing leaves others their turn", "[server]") {
-  Watch watch(20'000);
-  TestServer server;
+  Watched watch(20'000);
+  TestServer& server = watch.server;
+  server.server().Start();
   RawClient c(server.port()), other(server.port());
   BsonDocument hello = c.Command(R"({"hello": 1, "$db": "admin"})");
   const std::string version = ToCanonicalJson(hello.view()["topologyVersion"].Document());
@@ -90,8 +90,8 @@ TEST_CASE("A stream of hello that waits for nothing leaves others their turn", "
 }
 
 TEST_CASE("Requests sent together take turns with those of others", "[server]") {
-  Watch watch(100'000);
-  TestServer server([](ServerConfig&) {}, true);
+  Watched watch(100'000);
+  TestServer& server = watch.server;
   AddBusy(server);
   server.server().Start();
   RawClient c(server.port()), other(server.port());
@@ -116,22 +116,22 @@ TEST_CASE("Requests sent together take turns with those of others", "[server]") 
 }
 
 TEST_CASE("The watchdog tells who kept an io thread busy", "[server]") {
-  Watch watch(5000);
-  TestServer server([](ServerConfig&) {}, true);
+  Watched watch(5000);
+  TestServer& server = watch.server;
   AddBusy(server);
   server.server().Start();
   RawClient c(server.port());
   CHECK(IsOk(c.Command(R"({"testBusy": 1, "micros": 20000, "$db": "admin"})")));
   Eventually([&] { return watch.seen() == 1; });
-  CHECK(TheIoWatchdog().longest_micros >= 20'000);
+  CHECK(server.context().io_watchdog().longest_micros >= 20'000);
   Eventually(
       [&] { return LogText(server).find("A handler held an io thread") != std::string::npos; });
   CHECK(LogText(server).find("testBusy") != std::string::npos);
 }
 
 TEST_CASE("A large reply is compressed, and gets its checksum, on a worker", "[server]") {
-  Watch watch(150'000);
-  TestServer server([](ServerConfig&) {}, true);
+  Watched watch(150'000);
+  TestServer& server = watch.server;
   server.context().commands().Add(
       {.name = "testNoise",
        .flags = kWorker,
@@ -226,8 +226,8 @@ TEST_CASE("TLS and HTTP on the port of the drivers are told so", "[server]") {
 }
 
 TEST_CASE("Half messages below the size that waits for room count together", "[server]") {
-  NetworkBuffers& buffers = TheNetworkBuffers();
   TestServer server;
+  NetworkBuffers& buffers = server.context().network_buffers();
   RawClient other(server.port());
   std::string half = RawClient::Message(R"({"ping": 1, "comment": ")" + std::string(60'000, 'x') +
                                         R"(", "$db": "admin"})");

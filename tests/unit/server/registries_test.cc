@@ -175,6 +175,41 @@ TEST_CASE("Open cursors are limited by their number, for each client and for all
   CHECK(large_memory::Used() == used);
 }
 
+TEST_CASE("What a cursor keeps counts once, also what large_memory knows already", "[cursor]") {
+  MemoryLimit limit(64 << 20);
+  SystemClock clock;
+  struct Sorted final : ServerCursor {
+    explicit Sorted(size_t n) : bytes(n) { (void)hold.Set(n); }
+    Result<void> NextBatch(Operation&, int64_t, size_t, BsonArrayBuilder&) override { return Ok(); }
+    bool Exhausted() const override { return false; }
+    void AddKept(large_memory::Kept* kept) const override { kept->Add(bytes, hold); }
+    const size_t bytes;
+    large_memory::Hold hold;
+  };
+  constexpr size_t kMb = 1 << 20;
+  const int64_t used = large_memory::Used();
+  {
+    CursorManager cursors(clock);
+    auto open = [&](std::string address, size_t bytes) {
+      auto c = CursorOf(std::move(address));
+      c->cursor = std::make_unique<Sorted>(bytes);
+      return cursors.Register(std::move(c));
+    };
+    CHECK(open("10.0.0.1:1", 12 * kMb));
+    CHECK(large_memory::Used() - used >= static_cast<int64_t>(12 * kMb));
+    CHECK(large_memory::Used() - used < static_cast<int64_t>(14 * kMb));
+    // A quarter is what one client may keep; others still have theirs.
+    CHECK_FALSE(open("10.0.0.1:2", 8 * kMb));
+    CHECK(open("10.0.0.2:1", 12 * kMb));
+    // Small ones count too.
+    int n = 0;
+    while (n < 100 && open("10.0.0.1:3", kMb / 2)) ++n;
+    CHECK(n > 3);
+    CHECK(n < 12);
+  }
+  CHECK(large_memory::Used() == used);
+}
+
 TEST_CASE("Open cursors are limited by what they take", "[cursor]") {
   MemoryLimit limit(64 << 20);
   SystemClock clock;

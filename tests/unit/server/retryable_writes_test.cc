@@ -289,6 +289,32 @@ TEST_CASE("Writes that change many documents cannot be retried", "[retryable]") 
           5)) == 263);
 }
 
+TEST_CASE("A statement that was done is told of once, also behind one that was not",
+          "[retryable]") {
+  ScratchDir dir;
+  RetryServer server(dir.path());
+  REQUIRE(IsOk(server.Plain(R"({"insert": "c", "documents": [{"_id": 1}], "$db": "d"})")));
+  const std::string bulk =
+      R"({"bulkWrite": 1, "ordered": false, "nsInfo": [{"ns": "d.c"}], "ops": [{"insert": 0, "document": {"_id": 1}},
+         {"insert": 0, "document": {"_id": 2}}, {"insert": 0, "document": {"_id": 3}}]})";
+  const std::string insert =
+      R"({"insert": "c", "ordered": false, "documents": [{"_id": 1}, {"_id": 4}, {"_id": 5}]})";
+  for (int i = 0; i < 2; ++i) {
+    BsonDocument r = server.Run(bulk, 1);
+    CHECK(r.view()["nInserted"].NumberAsInt64() == 2);
+    CHECK(r.view()["nErrors"].NumberAsInt64() == 1);
+    CHECK(r.view().FindPath("cursor.firstBatch.0.code").NumberAsInt64() == 11000);
+    CHECK(Retried(r) == (i == 0 ? "" : "1 2 "));
+  }
+  for (int i = 0; i < 2; ++i) {
+    BsonDocument r = server.Run(insert, 2);
+    CHECK(N(r) == 2);
+    CHECK(r.view().FindPath("writeErrors.0.index").NumberAsInt64() == 0);
+    CHECK(Retried(r) == (i == 0 ? "" : "1 2 "));
+  }
+  CHECK(server.Count() == 5);
+}
+
 TEST_CASE("Fail points on retryable writes", "[retryable][failpoint]") {
   ScratchDir dir;
   RetryServer server(dir.path());

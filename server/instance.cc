@@ -1,0 +1,267 @@
+#include "server/instance.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "query/match/record_filter.h"
+#include "server/commands/register.h"
+#include "server/dispatch/audit_log.h"
+#include "server/dispatch/cluster_parameters.h"
+#include "server/dispatch/config.h"
+#include "server/dispatch/parameter_table.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/dispatch/server_context.h"
+#include "server/execution/aggregate.h"
+#include "server/http/http_server.h"
+#include "server/net/server.h"
+#include "server/replication_wiring.h"
+#include "server/ttl_wiring.h"
+#include "storage/kv/rocks_kv.h"
+#include "storage/storage.h"
+#include "ttl/ttl_controls.h"
+
+namespace mayfly {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+/// What large values may take: a quarter of the memory there is, but never less than one operation
+/// needs.
+constexpr int64_t kLeastLargeMemory = 64 * kMiB, kMostLargeMemory = 4096 * kMiB;
+/// Messages on their way: an eighth, since what is being done for one of them takes its size three
+/// or four times over. The least is room for two large
+/// documents; a larger message waits until it is alone.
+constexpr int64_t kLeastNetworkMemory = 32 * kMiB, kMostNetworkMemory = 1024 * kMiB;
+
+/// A directory of an earlier version was made for all to read; what its owner meant is not known.
+void WarnOfOpenDirectory(Log& log, const ServerConfig& config, const ServerParameters& settings) {
+  struct stat s;
+  if (settings.honor_system_umask || settings.process_umask >= 0 ||
+      ::stat(config.db_path.c_str(), &s) != 0 || (s.st_mode & 077) == 0)
+    return;
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(s.st_mode & 07777));
+  log.AddStartupWarning(LogComponent::kStorage, 9000201,
+                        "Other users of this machine can read the data directory " +
+                            config.db_path + " (mode " + mode + "): chmod -R go= it");
+}
+
+StorageOptions MakeStorageOptions(const ServerConfig& config, Clock& clock, Log& log,
+                                  KvEnginePtr engine) {
+  StorageOptions o;
+  o.path = config.db_path;
+  o.cache_bytes = config.cache_bytes;
+  o.sync_interval_ms = config.sync_interval_ms;
+  o.clock = &clock;
+  o.engine = std::move(engine);
+  o.compile_filter = [&clock](BsonView filter, bool for_index) {
+    return CompileRecordFilter(filter, for_index, &clock);
+  };
+  o.logged = !config.repl_set.empty();
+  o.log = [&log](char severity, std::string_view component, std::string_view message,
+                 BsonView attr) {
+    LogComponent c = LogComponentByName(component);
+    log.Write(LogSeverityOf(severity), c == LogComponent::kDefault ? LogComponent::kStorage : c,
+              9000200, message, attr);
+  };
+  return o;
+}
+
+/// A data directory copied from another member holds what was that member's own.
+void DropUnreplicated(Storage& storage, const Clock& clock) {
+  Operation op(clock);
+  for (const CollectionInfoPtr& coll : storage.catalog().ListAll())
+    if (coll->unreplicated) (void)storage.catalog().Drop(op, coll->db, coll->name);
+}
+
+void TellOfAudit(Log& log, const AuditLog::State& s) {
+  const BsonDocument attributes = BuildBson([&](BsonBuilder& b) {
+    b.Append("waiting", s.waiting).Append("lost", s.lost).Append("error", s.error);
+  });
+  if (s.error.empty())
+    log.Write(LogSeverity::kInfo, LogComponent::kControl, 9000115,
+              "The audit log can be written again", attributes);
+  else
+    log.Write(LogSeverity::kError, LogComponent::kControl, 9000114,
+              s.lost > 0 ? "The audit log cannot be written: entries are lost"
+                         : "The audit log cannot be written: entries wait in memory",
+              attributes);
+}
+
+}  // namespace
+
+Instance::Instance(const ServerConfig& config, SystemClock& clock, Log& log, void* rocksdb_env,
+                   std::function<void(int)> asked_to_stop)
+    : config_(config),
+      clock_(clock),
+      log_(log),
+      engine_(MakeRocksEngine(rocksdb_env)),
+      asked_to_stop_(std::move(asked_to_stop)) {}
+
+Instance::~Instance() = default;
+
+std::optional<StartFailure> Instance::Start() {
+  for (Failed (Instance::*stage)() :
+       {&Instance::SetUp, &Instance::OpenStore, &Instance::OpenAudit, &Instance::LoadControls,
+        &Instance::OpenSet, &Instance::MakeMonitor, &Instance::Listen, &Instance::StartSet,
+        &Instance::Serve, &Instance::ServeHttp}) {
+    if (Failed failed = (this->*stage)()) {
+      Stop(0);
+      return failed;
+    }
+  }
+  return std::nullopt;
+}
+
+void Instance::Stop(int grace_millis) {
+  grace_millis_ = grace_millis;
+  stages_.Undo();
+}
+
+int Instance::port() const { return server_->port(); }
+int Instance::http_port() const { return http_->port(); }
+
+Instance::Failed Instance::SetUp() {
+  const int64_t memory = static_cast<int64_t>(MemoryLimit());
+  context_ = std::make_unique<ServerContext>(config_, clock_, log_);
+  // Last of all, since what runs on the workers uses the rest.
+  stages_.Add([this] { context_->workers().Join(); });
+  context_->large_memory().SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));
+  context_->memory_pressure().SetMemory(memory);
+  const int64_t network = std::clamp(memory / 8, kLeastNetworkMemory, kMostNetworkMemory);
+  context_->network_buffers().SetLimit(network);
+  context_->large_turns().SetMost(network < 256 * kMiB ? 1 : 2);  // 1 where memory is short
+  context_->set_shutdown_hook([this](bool, int code) { asked_to_stop_(code); });
+  RegisterParameters(*context_);
+  RegisterAllCommands(context_->commands());
+  for (const auto& [name, value] : config_.parameters) {
+    auto set = context_->parameters().SetFromText(name, value);
+    if (!set) return StartFailure{kExitBadOptions, "Bad --setParameter", set.error()};
+  }
+  return std::nullopt;
+}
+
+Instance::Failed Instance::OpenStore() {
+  auto resynced = ApplyPendingResync(*engine_, config_.db_path);
+  if (!resynced)
+    return StartFailure{kExitDataDirectory, "Cannot put a copy of the set's data in place",
+                        resynced.error()};
+  auto storage = Storage::Open(MakeStorageOptions(config_, clock_, log_, engine_));
+  if (!storage)
+    return StartFailure{kExitDataDirectory, "Cannot open the data directory", storage.error()};
+  storage_ = std::move(storage).value();
+  context_->set_storage(storage_.get());
+  stages_.Add([this] {
+    context_->workers().Join();
+    context_->cursors().KillAll();
+    context_->snapshot_reads().Clear();
+    context_->set_storage(nullptr);
+    storage_.reset();
+  });
+  WarnOfOpenDirectory(log_, config_, context_->settings());
+  if (resynced.value()) DropUnreplicated(*storage_, clock_);
+  return std::nullopt;
+}
+
+Instance::Failed Instance::OpenAudit() {
+  auto audit = AuditLog::Open(config_.EffectiveAuditPath(), config_.log.rename_on_rotate, clock_);
+  if (!audit) return StartFailure{kExitBadOptions, "Cannot open the audit log", audit.error()};
+  audit_ = std::move(audit).value();
+  audit_->set_problem([&log = log_](const AuditLog::State& s) { TellOfAudit(log, s); });
+  context_->set_audit(audit_.get());
+  stages_.Add([this] {
+    context_->workers().Join();
+    context_->set_audit(nullptr);
+    audit_.reset();
+  });
+  return std::nullopt;
+}
+
+Instance::Failed Instance::LoadControls() {
+  auto controls = std::make_unique<TtlControls>(*storage_);
+  controls_ = controls.get();
+  storage_->set_expiry_policy(std::move(controls));
+  Operation op(clock_);
+  auto loaded = controls_->Load(op);
+  if (!loaded)
+    return StartFailure{kExitDataDirectory, "Cannot read the TTL controls", loaded.error()};
+  context_->set_ttl_controls(controls_);
+  context_->cluster_parameters().Load(*storage_);
+  return std::nullopt;
+}
+
+Instance::Failed Instance::OpenSet() {
+  if (config_.repl_set.empty()) {
+    auto checked = CheckStandaloneStart(*context_);
+    if (!checked)
+      return StartFailure{kExitDataDirectory, "Cannot open the data directory", checked.error()};
+    DropLeftoversOfOut(*context_, LeftoversOfOut(storage_->catalog()));
+    return std::nullopt;
+  }
+  auto made = MakeReplicaSet(*context_);
+  if (!made) return StartFailure{kExitBadOptions, "Cannot take part in the set", made.error()};
+  set_ = std::move(made).value();
+  context_->set_replica_set(set_.get());
+  stages_.Add([this] { CloseSet(); });
+  context_->fail_points().set_stop_applying([set = set_.get()](bool on) { set->StopApplying(on); });
+  return std::nullopt;
+}
+
+void Instance::CloseSet() {
+  context_->workers().Join();
+  if (!set_) return;
+  set_.reset();
+  context_->set_replica_set(nullptr);
+}
+
+Instance::Failed Instance::MakeMonitor() {
+  ttl_ = MakeTtlMonitor(*context_);
+  stages_.Add([this] {
+    CloseSet();  // it asks the monitor's guard for the time
+    DetachTtlMonitor(*context_);
+    ttl_.reset();
+  });
+  if (set_) set_->set_right_time([&guard = ttl_->clock_guard()] { return guard.RightTime(); });
+  return std::nullopt;
+}
+
+Instance::Failed Instance::Listen() {
+  server_ = std::make_unique<Server>(*context_);
+  stages_.Add([this] { server_.reset(); });
+  if (auto listening = server_->Listen(); !listening)
+    return StartFailure{kExitAddressInUse, "Cannot listen", listening.error()};
+  return std::nullopt;
+}
+
+Instance::Failed Instance::StartSet() {
+  if (!set_) return std::nullopt;
+  set_->set_self_host(SelfHost(config_, server_->port()));
+  context_->repl_primary_changed = [this](bool) {
+    ttl_->ControlsChanged();  // what is due may have come by the log: every rule is looked at anew
+    context_->sessions().InvalidateTransactions();
+  };
+  if (auto joined = set_->Start(); !joined)
+    return StartFailure{kExitDataDirectory, "Cannot take part in the set", joined.error()};
+  return std::nullopt;
+}
+
+Instance::Failed Instance::Serve() {
+  // Not before: a command, or another member, would meet a set that has not started.
+  server_->Start();
+  stages_.Add([this] { server_->Stop(grace_millis_); });
+  ttl_->Start();
+  stages_.Add([this] { ttl_->Stop(); });
+  // Before the clients go: another member takes over while they are still answered.
+  if (set_) stages_.Add([this] { set_->Stop(); });
+  return std::nullopt;
+}
+
+Instance::Failed Instance::ServeHttp() {
+  http_ = std::make_unique<HttpServer>(*context_);
+  stages_.Add([this] { http_.reset(); });
+  if (auto listening = http_->Start(); !listening)
+    return StartFailure{kExitAddressInUse, "Cannot listen", listening.error()};
+  return std::nullopt;
+}
+
+}  // namespace mayfly

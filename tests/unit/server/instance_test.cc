@@ -1,0 +1,196 @@
+#include "server/instance.h"
+
+#include "query/plan/query_state.h"
+#include "tests/unit/scratch_dir.h"
+#include "tests/unit/server/server_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+using mayfly::testing::ScratchDir;
+
+namespace {
+
+/// A server in this process, on a directory of its own, with a clock and a log of its own.
+class InProcess {
+ public:
+  explicit InProcess(const std::string& path, std::vector<std::string> more = {}) {
+    std::vector<std::string> argv = {"mayflyd",   "--dbpath",       path + "/data", "--port",
+                                     "0",         "--nounixsocket", "--httpPort",   "0",
+                                     "--logpath", path + "/log"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    auto parsed = ParseConfig(argv);
+    REQUIRE(parsed);
+    config_ = std::move(parsed.value().config);
+    log_ = Log::Open(config_.log, clock_).value();
+    instance_ = std::make_unique<Instance>(config_, clock_, *log_, nullptr,
+                                           [this](int code) { asked_ = code; });
+  }
+  Instance& operator*() { return *instance_; }
+  Instance* operator->() { return instance_.get(); }
+  ServerContext& context() { return instance_->context(); }
+  int asked() const { return asked_; }
+
+ private:
+  ServerConfig config_;
+  SystemClock clock_;
+  std::unique_ptr<Log> log_;
+  std::atomic<int> asked_{-1};
+  std::unique_ptr<Instance> instance_;
+};
+
+large_memory::Hold* g_hold = nullptr;
+
+/// testHold: the test's hold takes 8 MB.
+Result<void> RunHold(CommandContext&, const CommandRequest&, BsonBuilder&) {
+  return g_hold->Set(8'000'000);
+}
+
+int64_t Items(const BsonDocument& reply, const char* path) {
+  int64_t n = 0;
+  const BsonValue list = reply.view().FindPath(path);
+  REQUIRE(list.IsArray());
+  for ([[maybe_unused]] const BsonElement& e : list.Document()) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("Two servers in one process share nothing", "[instance]") {
+  ScratchDir one, other;
+  InProcess a(one.path(), {"--setParameter", "ioThreadWatchdogMicros=50000000"}), b(other.path());
+  REQUIRE_FALSE(a->Start());
+  REQUIRE_FALSE(b->Start());
+  REQUIRE(a->port() != b->port());
+  for (InProcess* s : {&a, &b})
+    s->context().commands().Add(
+        {.name = "testHold", .flags = kWorker | kReadOnly, .help = "", .run = &RunHold});
+  RawClient to_a(a->port()), to_b(b->port());
+
+  // Data, plans that were chosen, index filters.
+  for (RawClient* c : {&to_a, &to_b}) {
+    CHECK(IsOk(c->Command(
+        R"({"createIndexes": "c", "indexes": [{"key": {"x": 1}, "name": "x"}, {"key": {"y": 1}, "name": "y"}], "$db": "d"})")));
+    CHECK(IsOk(c->Command(
+        R"({"insert": "c", "documents": [{"_id": 1, "x": 1, "y": 1}, {"_id": 2, "x": 1, "y": 2}], "$db": "d"})")));
+  }
+  CHECK(IsOk(
+      to_a.Command(R"({"insert": "c", "documents": [{"_id": 3, "x": 1, "y": 1}], "$db": "d"})")));
+  constexpr auto kFind = R"({"find": "c", "filter": {"x": 1, "y": 1}, "$db": "d"})";
+  CHECK(Items(to_a.Command(kFind), "cursor.firstBatch") == 2);
+  constexpr auto kPlans =
+      R"({"aggregate": "c", "pipeline": [{"$planCacheStats": {}}], "cursor": {}, "$db": "d"})";
+  CHECK(Items(to_a.Command(kPlans), "cursor.firstBatch") == 1);
+  CHECK(Items(to_b.Command(kPlans), "cursor.firstBatch") == 0);
+  CHECK(&QueryState::Of(a.context().storage()) != &QueryState::Of(b.context().storage()));
+  CHECK(IsOk(to_a.Command(
+      R"({"planCacheSetFilter": "c", "query": {"x": 1}, "indexes": ["x"], "$db": "d"})")));
+  CHECK(QueryState::Of(a.context().storage()).filters.any());
+  CHECK_FALSE(QueryState::Of(b.context().storage()).filters.any());
+
+  // The watchdog.
+  CHECK(a.context().io_watchdog().limit_micros == 50'000'000);
+  CHECK(b.context().io_watchdog().limit_micros == 0);
+  CHECK(to_a.Command(R"({"serverStatus": 1, "$db": "admin"})")
+            .view()
+            .FindPath("network.ioThreadWatchdog")
+            .IsDocument());
+  CHECK(to_b.Command(R"({"serverStatus": 1, "$db": "admin"})")
+            .view()
+            .FindPath("network.ioThreadWatchdog")
+            .missing());
+
+  // Room for messages.
+  {
+    std::string half = RawClient::Message(R"({"ping": 1, "comment": ")" +
+                                          std::string(1'000'000, 'x') + R"(", "$db": "admin"})");
+    half.resize(500'000);
+    RawClient slow(a->port());
+    slow.Send(half);
+    Eventually([&] { return a.context().network_buffers().used() >= 1'000'000; });
+    CHECK(b.context().network_buffers().used() == 0);
+  }
+  Eventually([&] { return a.context().network_buffers().used() == 0; });
+
+  // Large values.
+  const int64_t own = large_memory::Used();
+  {
+    large_memory::Hold hold;
+    g_hold = &hold;
+    CHECK(IsOk(to_a.Command(R"({"testHold": 1, "$db": "admin"})")));
+    CHECK(a.context().large_memory().used() == 8'000'000);
+    CHECK(b.context().large_memory().used() == 0);
+    CHECK(large_memory::Used() == own);
+  }
+  CHECK(a.context().large_memory().used() == 0);
+  a.context().large_memory().SetLimit(1 << 20);
+  for (RawClient* c : {&to_a, &to_b}) {
+    large_memory::Hold hold;
+    g_hold = &hold;
+    CHECK(Code(c->Command(R"({"testHold": 1, "$db": "admin"})")) == (c == &to_a ? 146 : 0));
+  }
+
+  // The end of one is not the other's.
+  a->Stop(1000);
+  CHECK(to_a.Closed());
+  CHECK(Items(to_b.Command(kFind), "cursor.firstBatch") == 1);
+  InProcess again(one.path());
+  REQUIRE_FALSE(again->Start());
+  RawClient to_again(again->port());
+  CHECK(Items(to_again.Command(kFind), "cursor.firstBatch") == 2);
+  to_again.Send(RawClient::Message(R"({"shutdown": 1, "force": true, "$db": "admin"})"));
+  Eventually([&] { return again.asked() == 0; });
+  CHECK(b.asked() == -1);
+}
+
+TEST_CASE("A start that fails leaves the directory and the address to the next one", "[instance]") {
+  ScratchDir dir, busy_dir;
+  InProcess busy(busy_dir.path());
+  REQUIRE_FALSE(busy->Start());
+  const std::string taken = std::to_string(busy->port());
+  struct Case {
+    std::vector<std::string> args;
+    int code;
+    std::string_view what;
+  };
+  const std::string key = dir.path() + "/key";
+  const std::vector<Case> cases = {
+      {{"--setParameter", "noSuchParameter=1"}, kExitBadOptions, "Bad --setParameter"},
+      {{"--dbpath", busy_dir.path() + "/data"},
+       kExitDataDirectory,
+       "Cannot open the data directory"},
+      {{"--auditPath", "/proc/nowhere/audit"}, kExitBadOptions, "Cannot open the audit log"},
+      {{"--replSet", "rs", "--keyFile", key}, kExitBadOptions, "Cannot take part in the set"},
+      {{"--port", taken}, kExitAddressInUse, "Cannot listen"},
+      {{"--replSet", "rs", "--port", taken}, kExitAddressInUse, "Cannot listen"},
+      {{"--httpPort", taken}, kExitAddressInUse, "Cannot listen"},
+      {{"--replSet", "rs", "--httpPort", taken}, kExitAddressInUse, "Cannot listen"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.args[0], c.args.back());
+    InProcess failing(dir.path(), c.args);
+    const std::optional<StartFailure> failed = failing->Start();
+    REQUIRE(failed);
+    CHECK(failed->exit_code == c.code);
+    CHECK(failed->what == c.what);
+    // At once, while what is left of the failed one still lives.
+    InProcess next(dir.path());
+    REQUIRE_FALSE(next->Start());
+    RawClient client(next->port());
+    CHECK(IsOk(client.Command(R"({"ping": 1, "$db": "admin"})")));
+  }
+  RawClient client(busy->port());
+  CHECK(IsOk(client.Command(R"({"ping": 1, "$db": "admin"})")));
+}
+
+TEST_CASE("Stages are undone once, in reverse order", "[instance]") {
+  std::string undone;
+  {
+    Stages stages;
+    stages.Add([&] { undone += "a"; });
+    stages.Add([&] { undone += "b"; });
+    stages.Undo();
+    CHECK(undone == "ba");
+    stages.Add([&] { undone += "c"; });
+  }
+  CHECK(undone == "bac");
+}
