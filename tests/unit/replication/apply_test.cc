@@ -5,6 +5,7 @@
 #include "replication/replica_set.h"
 #include "storage/core/storage_impl.h"
 #include "storage/kv/rocks_kv.h"
+#include "storage/storage.h"
 #include "storage/write/log_apply.h"
 #include "tests/unit/storage/storage_fixture.h"
 

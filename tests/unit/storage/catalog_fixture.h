@@ -9,6 +9,7 @@
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/kv/rocks_kv.h"
+#include "storage/storage.h"
 #include "tests/unit/scratch_dir.h"
 
 namespace mayfly::testing {

@@ -8,6 +8,7 @@
 #include "storage/keys/key_format.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/kv/rocks_kv.h"
+#include "storage/storage.h"
 #include "storage/write/write_unit_impl.h"
 #include "tests/unit/scratch_dir.h"
 

@@ -11,6 +11,7 @@
 #include "storage/keys/key_format.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/read/visibility.h"
+#include "storage/storage.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
 using namespace mayfly;
