@@ -137,6 +137,7 @@ class KvBatch {
   virtual void Put(Keyspace ks, std::string_view key, std::string_view value_head,
                    std::string_view value_tail) = 0;
   virtual void Delete(Keyspace ks, std::string_view key) = 0;
+  /// [begin, end); nothing when `end` is not behind `begin`.
   virtual void DeleteRange(Keyspace ks, std::string_view begin, std::string_view end) = 0;
   virtual void Clear() = 0;
   virtual size_t SizeBytes() const = 0;

@@ -26,6 +26,7 @@ class MemoryBatch final : public KvBatch {
     ops.push_back({MemoryKv::Op::kDelete, ks, std::string(k), {}});
   }
   void DeleteRange(Keyspace ks, std::string_view begin, std::string_view end) override {
+    if (end <= begin) return;
     bytes += begin.size() + end.size();
     ops.push_back({MemoryKv::Op::kRange, ks, std::string(begin), std::string(end)});
   }
@@ -94,7 +95,7 @@ void Apply(MapPtr& map, const MemoryKv::Op& op) {
       m.erase(op.key);
       break;
     case MemoryKv::Op::kRange:
-      if (op.key < op.value) m.erase(m.lower_bound(op.key), m.lower_bound(op.value));
+      m.erase(m.lower_bound(op.key), m.lower_bound(op.value));
       break;
   }
 }
