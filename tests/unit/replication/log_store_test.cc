@@ -8,16 +8,15 @@
 #include "storage/keys/key_format.h"
 
 namespace mayfly {
-using testing::SimKv;
 
 namespace {
 
-std::unique_ptr<LogStore> MustOpen(SimKv& kv) {
+std::unique_ptr<LogStore> MustOpen(MemoryKv& kv) {
   auto log = LogStore::Open(kv);
   if (!log) FAIL(log.error().message);
   return std::move(log.value());
 }
-void Append(SimKv& kv, LogStore& log, uint64_t first, uint64_t last, uint64_t term,
+void Append(MemoryKv& kv, LogStore& log, uint64_t first, uint64_t last, uint64_t term,
             std::string_view data, int64_t now = 0) {
   std::vector<LogEntry> entries;
   for (uint64_t i = first; i <= last; ++i) {
@@ -29,7 +28,7 @@ void Append(SimKv& kv, LogStore& log, uint64_t first, uint64_t last, uint64_t te
   log.StageAppend(*batch, entries, {now});
   REQUIRE(kv.Write(*batch, true));
 }
-void Apply(SimKv& kv, LogStore& log, uint64_t index, uint64_t term) {
+void Apply(MemoryKv& kv, LogStore& log, uint64_t index, uint64_t term) {
   auto batch = kv.NewBatch();
   log.StageApplied(*batch, {term, index}, "conf", {});
   REQUIRE(kv.Write(*batch, false));
@@ -46,7 +45,7 @@ std::vector<uint64_t> Indexes(LogStore& log) {
 }  // namespace
 
 TEST_CASE("The log remembers what was written, and only applied entries show", "[log]") {
-  SimKv kv;
+  MemoryKv kv;
   auto log = MustOpen(kv);
   CHECK(log->last_index() == 0);
   REQUIRE(log->MakeNodeId(77));
@@ -67,7 +66,7 @@ TEST_CASE("The log remembers what was written, and only applied entries show", "
 }
 
 TEST_CASE("A new leader's entries replace the end of the log", "[log]") {
-  SimKv kv;
+  MemoryKv kv;
   auto log = MustOpen(kv);
   Append(kv, *log, 1, 9, 1, "old");
   Append(kv, *log, 4, 6, 2, "new");
@@ -80,7 +79,7 @@ TEST_CASE("A new leader's entries replace the end of the log", "[log]") {
 }
 
 TEST_CASE("Retention goes by size, and not below the age or what is still wanted", "[log]") {
-  SimKv kv;
+  MemoryKv kv;
   auto log = MustOpen(kv);
   log->set_segment_bytes(1000);
   for (uint64_t i = 1; i <= 50; ++i)
@@ -110,7 +109,7 @@ TEST_CASE("Retention goes by size, and not below the age or what is still wanted
 
 TEST_CASE("Rows that nobody wrote are refused", "[log]") {
   auto broken = [](std::string_view key, std::string_view value) {
-    SimKv kv;
+    MemoryKv kv;
     Append(kv, *MustOpen(kv), 1, 3, 1, "x");
     auto batch = kv.NewBatch();
     batch->Put(Keyspace::kOplog, key, value);
@@ -130,7 +129,7 @@ TEST_CASE("Rows that nobody wrote are refused", "[log]") {
 }
 
 TEST_CASE("A log of the format before becomes one that the version before does not open", "[log]") {
-  SimKv kv;
+  MemoryKv kv;
   Append(kv, *MustOpen(kv), 1, 3, 1, "x");
   const std::string key("\0format", 7);
   auto batch = kv.NewBatch();
@@ -162,7 +161,7 @@ TEST_CASE("Configurations survive their encoding; cut ones are refused", "[log]"
 }
 
 TEST_CASE("A copy takes the joiner's promises and no others", "[log]") {
-  SimKv donor;
+  MemoryKv donor;
   {
     auto log = MustOpen(donor);
     REQUIRE(log->MakeNodeId(1));

@@ -7,8 +7,6 @@
 namespace mayfly {
 namespace {
 
-using testing::SimKv;
-
 class HandClock final : public Clock {
  public:
   Instant Now() const override { return {1'700'000'000'000}; }
@@ -26,7 +24,7 @@ class NoMachine final : public StateMachine {
 
 /// One node driven by hand; what it sends waits in `sent`.
 struct HandNode {
-  explicit HandNode(std::unique_ptr<SimKv> store, NodeId id = 0) : kv(std::move(store)) {
+  explicit HandNode(std::unique_ptr<MemoryKv> store, NodeId id = 0) : kv(std::move(store)) {
     log = std::move(LogStore::Open(*kv).value());
     if (id != 0) REQUIRE(log->MakeNodeId(id));
   }
@@ -82,7 +80,7 @@ struct HandNode {
 
   HandClock clock;
   NoMachine machine;
-  std::unique_ptr<SimKv> kv;
+  std::unique_ptr<MemoryKv> kv;
   std::unique_ptr<LogStore> log;
   std::unique_ptr<Applier> applier;
   std::unique_ptr<RaftNode> raft;
@@ -103,7 +101,7 @@ TEST_CASE(
   c.set_id = "twelve bytes";
   c.members = {{kLeader, "a:1", true, 1}};
   c.payload = "config";
-  HandNode leader(std::make_unique<SimKv>(), kLeader);
+  HandNode leader(std::make_unique<MemoryKv>(), kLeader);
   // The log begins behind what nobody has: whoever joins needs a copy.
   REQUIRE(BootstrapLog(*leader.log, c, false, leader.clock.Now()));
   leader.Open();
@@ -112,7 +110,7 @@ TEST_CASE(
   REQUIRE(leader.raft->state().ready);
   leader.Propose("one");
 
-  auto joiner = std::make_unique<HandNode>(std::make_unique<SimKv>(), kJoiner);
+  auto joiner = std::make_unique<HandNode>(std::make_unique<MemoryKv>(), kJoiner);
   joiner->Open();
   bool copying = false;
   LogPosition end;
