@@ -20,6 +20,7 @@ class LongUnit {
  public:
   LongUnit() {
     StorageOptions o;
+    o.engine = MakeRocksEngine();
     o.path = dir_.path();
     o.clock = &server_.clock();
     storage_ = Storage::Open(std::move(o)).value();
