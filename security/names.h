@@ -46,12 +46,14 @@ void AppendRoleName(BsonBuilder& out, const RoleName& name);  ///< the fields ro
 
 }  // namespace mayfly
 
+/// Users and roles are looked up by name.
 template <>
 struct std::hash<mayfly::UserName> {
   size_t operator()(const mayfly::UserName& n) const noexcept {
     return std::hash<std::string>()(n.user) * 31 + std::hash<std::string>()(n.db);
   }
 };
+/// As that of a user's name.
 template <>
 struct std::hash<mayfly::RoleName> {
   size_t operator()(const mayfly::RoleName& n) const noexcept {

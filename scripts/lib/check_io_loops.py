@@ -38,7 +38,7 @@ ALLOWED = {
     "*: MayUpdateInline": "at most 100 paths and 4 KiB of them: then it says no",
     "*: HasCondition": "eight levels of one operand, in a command of at most 64 KiB",
     "*: Insert": BATCH,
-    # What the runner of write statements tries here, for any of them; the names are also those of what it calls on a worker.
+    # What the runner of write statements tries here, for any of them. What it calls on a worker has the same names.
     "*: FitsHere": "no further than 16 documents",
     "*: SetStatementIds": BATCH,
     "*: ParseFilter": SHORT,

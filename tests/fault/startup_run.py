@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Every way in which a start fails: the exit code, what is said, and that nothing is left behind which keeps the next start away.
+"""Every way in which a start fails: the exit code, what is said, and that nothing is left behind which keeps the next
+start away.
 
-MAYFLYD names another binary. Each case is a start that must fail; afterwards the same directory, where it is sound, must serve.
+MAYFLYD names another binary. Each case is a start that must fail; afterwards the same directory, where it is sound,
+must serve.
 """
 
 import os, shutil, signal, socket, stat, subprocess, sys, tempfile, time

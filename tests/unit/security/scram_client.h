@@ -1,4 +1,5 @@
 #pragma once
+#include <catch2/catch.hpp>
 #include <string>
 #include <string_view>
 
