@@ -19,7 +19,7 @@ MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated att
 tried once (about an hour). MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
 """
 
-import itertools, multiprocessing, os, select, shutil, socket, struct, tempfile, threading, time
+import itertools, multiprocessing, os, select, shutil, socket, struct, tempfile, threading, time, zlib
 
 import bson
 import bson.raw_bson
