@@ -15,10 +15,24 @@ namespace mayfly {
 namespace {
 
 /// New keys of one document in all indexes of its collection together, but for those where it has
-/// one only: as many as there may be in one index. They are one commit, and nobody else's write
-/// goes on meanwhile.
-constexpr size_t kMaxNewKeys = 100'000;
-size_t ManyKeys(const KeySet& keys) { return keys.size() > 1 ? keys.size() : 0; }
+/// one only. They are one commit, and nobody else's write goes on meanwhile. Where a single index
+/// has many, its own limit holds (kMaxKeysPerDocument).
+constexpr size_t kMaxNewKeys = 64'000;
+
+class NewKeys {
+ public:
+  /// `n` keys in one more index.
+  void Add(size_t n) {
+    if (n <= 1) return;
+    keys_ += n;
+    ++indexes_;
+  }
+  size_t count() const { return keys_; }
+  bool TooMany() const { return keys_ > kMaxNewKeys && indexes_ > 1; }
+
+ private:
+  size_t keys_ = 0, indexes_ = 0;
+};
 
 Error TooManyKeys(const CollectionInfo& coll, size_t keys) {
   return {ErrorCode::kCannotBuildIndexKeys,
@@ -221,16 +235,16 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   }
   std::string_view record_id = RecordIdOf(u.record_key);
   MAYFLY_TRY(u.BeginKeys(coll, doc.size()));
-  size_t new_keys = 0;
+  NewKeys new_keys;
   for (size_t i = 0; i < coll.indexes.size(); ++i) {
     const IndexInfo& index = *coll.indexes[i];
     KeySet& keys = u.after[i];
     keys.Clear();
     if (!index.kind->maintained()) continue;
     MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
-    new_keys += ManyKeys(keys);
-    if (new_keys > kMaxNewKeys) [[unlikely]]
-      return TooManyKeys(coll, new_keys);
+    new_keys.Add(keys.size());
+    if (new_keys.TooMany()) [[unlikely]]
+      return TooManyKeys(coll, new_keys.count());
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(keys.size()));
     for (size_t k = 0; k < keys.size(); ++k) {
@@ -357,7 +371,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   std::string_view record_id = RecordIdOf(current.record_key);
   const size_t n = coll.indexes.size();
   MAYFLY_TRY(u.BeginKeys(coll, current.doc.size() + next.size()));
-  size_t new_keys = 0;
+  NewKeys new_keys;
   for (size_t i = 0; i < n; ++i) {
     const IndexInfo& index = *coll.indexes[i];
     u.before[i].Clear();
@@ -368,7 +382,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     (void)ExtractKeys(index, current.doc, &u.before[i]);
     MAYFLY_TRY(u.CheckShort());
     MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
-    new_keys += ManyKeys(u.after[i]);
+    new_keys.Add(u.after[i].size());
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(u.after[i].size()));
     Result<void> unique = Ok();
@@ -381,14 +395,17 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
         });
     MAYFLY_TRY(std::move(unique));
   }
-  if (new_keys > kMaxNewKeys) [[unlikely]] {
+  if (new_keys.TooMany()) [[unlikely]] {
     // Most of them may be there already.
-    new_keys = 0;
-    for (size_t i = 0; i < n; ++i)
-      if (ManyKeys(u.after[i]) > 0)
+    NewKeys added;
+    for (size_t i = 0; i < n; ++i) {
+      size_t fresh = 0;
+      if (u.after[i].size() > 1)
         DiffKeys(
-            u.before[i], u.after[i], [](size_t) {}, [&](size_t) { ++new_keys; });
-    if (new_keys > kMaxNewKeys) return TooManyKeys(coll, new_keys);
+            u.before[i], u.after[i], [](size_t) {}, [&](size_t) { ++fresh; });
+      added.Add(fresh);
+    }
+    if (added.TooMany()) return TooManyKeys(coll, added.count());
   }
   MAYFLY_TRY(impl_->StageRemovals(coll, record_id));
 

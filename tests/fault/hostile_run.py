@@ -446,7 +446,7 @@ def costly_writes():
     run({"createIndexes": "k", "indexes": [{"key": {"a.b": 1, f"k{i}": 1}, "name": f"k{i}"} for i in range(63)]})
     # As many keys as one document may have in all indexes, and some more.
     dear, other, too_dear = (
-        {"_id": 1, "a": [{"b": i + part} for i in range(n)]} for n, part in ((1580, 0), (1580, 0.5), (3000, 0))
+        {"_id": 1, "a": [{"b": i + part} for i in range(n)]} for n, part in ((1010, 0), (1010, 0.5), (3000, 0))
     )
     run({"drop": "groups"})
     run({"insert": "groups", "documents": [{"s": bson.Binary(b"\0\0\0" + s)} for s in colliding(15)]})
