@@ -571,7 +571,7 @@ class Run:
         )[0]
         op(c)
         done = self.last
-        if c == "t":  # lazy: what is due is shown until the reaper has been there
+        if c in "to":  # what is due in t shows until the reaper has been there, what is archived in o from then on
             self.advance(seconds=0)
         try:
             self.compare(c, n % 25 == 0)
