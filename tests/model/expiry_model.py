@@ -115,14 +115,16 @@ class Model:
         return at
 
     def conflict(self, c, i, body):
-        """Whether a visible document is in the way; hidden ones go."""
-        for j, d in list(self.data[c].items()):
+        """Whether a visible document is in the way. If none is, hidden ones go; else nothing changes."""
+        in_the_way = []
+        for j, d in self.data[c].items():
             if j == i or (c == "p" and "u" in body and d.body.get("u") == body["u"]):
-                if not self.hidden(c, j, d):
-                    if j != i:
-                        return True
-                    continue
-                self.gone(c, j)
+                if self.hidden(c, j, d):
+                    in_the_way.append(j)
+                elif j != i:
+                    return True
+        for j in in_the_way:
+            self.gone(c, j)
         return False
 
 
