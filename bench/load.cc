@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 
@@ -99,71 +100,77 @@ constexpr const char* kInsert =
     "RocksDB one document and two index entries in one batch, log written";
 constexpr const char* kBatched = "RocksDB batch of 1000 puts, 200 bytes, per document";
 
-std::vector<Workload> MakeWorkloads(SyncClient& client) {
+/// What the workloads share: where each is in its data.
+struct Positions {
+  std::mt19937_64 random{42};
+  int64_t inserted = 0, many = 0, deleted = 0;
+  int64_t AnyDocument() { return static_cast<int64_t>(random() % kDocuments); }
+};
+using PositionsPtr = std::shared_ptr<Positions>;
+
+void FillCollections(SyncClient& client) {
   client.Call(Drop("read"), false);
   client.Call(Drop("ins"), false);
   client.Call(Drop("many"), false);
   client.Call(CreateIndexes("read"));
   client.Call(CreateIndexes("ins"));
   for (int64_t i = 0; i < kDocuments; i += 1000) client.Call(InsertMany("read", i, 1000));
-  auto random = std::make_shared<std::mt19937_64>(42);
-  auto any = [random] { return static_cast<int64_t>((*random)() % kDocuments); };
-  auto counter = std::make_shared<int64_t>(0);
-  auto many = std::make_shared<int64_t>(0);
-  auto doomed = std::make_shared<int64_t>(0);
-  auto find = [](std::string_view field, int64_t value, int limit) {
-    return Command(kDb, [&](BsonBuilder& b) {
-      b.Append("find", "read");
-      {
-        auto f = b.OpenDocument("filter");
-        f.Append(field, value);
-      }
-      if (limit > 0) b.Append("limit", limit).Append("singleBatch", true);
-    });
-  };
+}
+
+std::string FindBy(std::string_view field, int64_t value, int limit) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("find", "read");
+    {
+      auto f = b.OpenDocument("filter");
+      f.Append(field, value);
+    }
+    if (limit > 0) b.Append("limit", limit).Append("singleBatch", true);
+  });
+}
+
+std::string InsertNext(Positions& at, bool journal) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("insert", "ins");
+    auto docs = b.OpenArray("documents");
+    auto d = docs.OpenDocument();
+    AppendDocument(d, at.inserted++);
+    d.Done();
+    docs.Done();
+    if (!journal) return;
+    auto wc = b.OpenDocument("writeConcern");
+    wc.Append("w", 1).Append("j", true);
+  });
+}
+
+std::vector<Workload> Inserts(PositionsPtr at) {
   return {
       {"insertOne, two indexes",
        1,
-       [counter](int64_t, std::string& m) {
-         m = Command(kDb, [&](BsonBuilder& b) {
-           b.Append("insert", "ins");
-           auto docs = b.OpenArray("documents");
-           auto d = docs.OpenDocument();
-           AppendDocument(d, (*counter)++);
-           d.Done();
-           docs.Done();
-         });
-       },
+       [at](int64_t, std::string& m) { m = InsertNext(*at, false); },
        {{"echo", 1}, {kInsert, 1}}},
       {"insertOne, two indexes, j:true", 1,
-       [counter](int64_t, std::string& m) {
-         m = Command(kDb, [&](BsonBuilder& b) {
-           b.Append("insert", "ins");
-           auto docs = b.OpenArray("documents");
-           auto d = docs.OpenDocument();
-           AppendDocument(d, (*counter)++);
-           d.Done();
-           docs.Done();
-           auto wc = b.OpenDocument("writeConcern");
-           wc.Append("w", 1).Append("j", true);
-         });
-       }},
+       [at](int64_t, std::string& m) { m = InsertNext(*at, true); }},
       {"insertMany(1000), no index",
        1000,
-       [many](int64_t, std::string& m) { m = InsertMany("many", (*many += 1000) - 1000, 1000); },
+       [at](int64_t, std::string& m) { m = InsertMany("many", (at->many += 1000) - 1000, 1000); },
        {{"echo", 1}, {kBatched, 1000}}},
+  };
+}
+
+std::vector<Workload> Finds(PositionsPtr at) {
+  return {
       {"find by _id",
        1,
-       [=](int64_t, std::string& m) { m = find("_id", any(), 1); },
+       [at](int64_t, std::string& m) { m = FindBy("_id", at->AnyDocument(), 1); },
        {{"echo", 1}, {kGet, 1}}},
       {"find by secondary index",
        1,
-       [=](int64_t, std::string& m) { m = find("b", any(), 0); },
+       [at](int64_t, std::string& m) { m = FindBy("b", at->AnyDocument(), 0); },
        {{"echo", 1}, {kSeek, 1}, {kGet, 1}}},
       {"range of 100 by secondary index",
        1,
-       [=](int64_t, std::string& m) {
-         int64_t v = any();
+       [at](int64_t, std::string& m) {
+         int64_t v = at->AnyDocument();
          m = Command(kDb, [&](BsonBuilder& b) {
            b.Append("find", "read");
            {
@@ -175,10 +182,15 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
          });
        },
        {{"echo", 1}, {kSeek, 1}, {kNext, 100}, {kNeighbour, 100}}},
+  };
+}
+
+std::vector<Workload> Changes(PositionsPtr at) {
+  return {
       {"updateOne $inc",
        1,
-       [=](int64_t, std::string& m) {
-         int64_t v = any();
+       [at](int64_t, std::string& m) {
+         int64_t v = at->AnyDocument();
          m = Command(kDb, [&](BsonBuilder& b) {
            b.Append("update", "read");
            auto us = b.OpenArray("updates");
@@ -195,9 +207,30 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
          });
        },
        {{"echo", 1}, {kGet, 1}, {kPut, 1}}},
+      {"deleteOne",
+       1,
+       [at](int64_t, std::string& m) {
+         int64_t v = at->deleted++;
+         m = Command(kDb, [&](BsonBuilder& b) {
+           b.Append("delete", "ins");
+           auto ds = b.OpenArray("deletes");
+           auto d = ds.OpenDocument();
+           {
+             auto q = d.OpenDocument("q");
+             q.Append("_id", v);
+           }
+           d.Append("limit", 1);
+         });
+       },
+       {{"echo", 1}, {kGet, 1}, {kInsert, 1}}},
+  };
+}
+
+std::vector<Workload> Sums(PositionsPtr at) {
+  return {
       {"count by index (200)",
        1,
-       [=](int64_t n, std::string& m) {
+       [at](int64_t n, std::string& m) {
          m = Command(kDb, [&](BsonBuilder& b) {
            b.Append("count", "read");
            auto q = b.OpenDocument("query");
@@ -207,8 +240,8 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
        {{"echo", 1}, {kSeek, 1}, {kNext, 200}}},
       {"group of 2000 documents",
        1,
-       [=](int64_t, std::string& m) {
-         int64_t v = any() % (kDocuments - 2000);
+       [at](int64_t, std::string& m) {
+         int64_t v = at->AnyDocument() % (kDocuments - 2000);
          m = Command(kDb, [&](BsonBuilder& b) {
            b.Append("aggregate", "read");
            {
@@ -232,29 +265,193 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
          });
        },
        {{"echo", 1}, {kSeek, 1}, {kNext, 2000}}},
-      {"deleteOne",
-       1,
-       [doomed](int64_t, std::string& m) {
-         int64_t v = (*doomed)++;
-         m = Command(kDb, [&](BsonBuilder& b) {
-           b.Append("delete", "ins");
-           auto ds = b.OpenArray("deletes");
-           auto d = ds.OpenDocument();
-           {
-             auto q = d.OpenDocument("q");
-             q.Append("_id", v);
-           }
-           d.Append("limit", 1);
-         });
-       },
-       {{"echo", 1}, {kGet, 1}, {kInsert, 1}}},
-      {"ping",
-       1,
-       [](int64_t, std::string& m) {
-         m = Command("admin", [](BsonBuilder& b) { b.Append("ping", 1); });
-       },
-       {{"echo", 1}}},
   };
+}
+
+/// In the order of the report.
+std::vector<Workload> MakeWorkloads(SyncClient& client) {
+  FillCollections(client);
+  auto at = std::make_shared<Positions>();
+  std::vector<Workload> inserts = Inserts(at), finds = Finds(at), changes = Changes(at),
+                        sums = Sums(at), all;
+  auto take = [&](auto from, auto to) { std::move(from, to, std::back_inserter(all)); };
+  take(inserts.begin(), inserts.end());
+  take(finds.begin(), finds.end());
+  take(changes.begin(), changes.begin() + 1);
+  take(sums.begin(), sums.end());
+  take(changes.begin() + 1, changes.end());
+  all.push_back({"ping",
+                 1,
+                 [](int64_t, std::string& m) {
+                   m = Command("admin", [](BsonBuilder& b) { b.Append("ping", 1); });
+                 },
+                 {{"echo", 1}}});
+  return all;
+}
+
+/// What the command line asks for.
+struct Choices {
+  LoadOptions options;
+  std::vector<int> connections{1, 8, 64};
+  std::string only, callgrind, limits_file;
+  int64_t reap = 0, scan = 0, redis = 0, trickle = 0, head = 0, idle_rules = 0, fill_backlog = 0;
+  bool read_costs = false, backlog = false, transactions = false, set_memory = false;
+  std::vector<int> set_ports, set_pids;
+};
+
+void AddWorkloadOptions(CLI::App& app, Choices& c) {
+  app.add_option("--host", c.options.host, "IPv4 address");
+  app.add_option("--port", c.options.port);
+  app.add_option("--pid", c.options.pid,
+                 "process id of the server: its CPU time and memory are then measured");
+  app.add_option("--seconds", c.options.seconds, "per workload and number of connections");
+  app.add_option("--connections", c.connections, "numbers of connections")->delimiter(',');
+  app.add_option("--only", c.only, "workloads whose name contains this");
+  app.add_option("--operations", c.options.max_operations,
+                 "at most so many a run; 0: as many as the time allows");
+  app.add_option("--instructions", c.callgrind,
+                 "instead of times: instructions an operation in user space, of a server that runs "
+                 "under callgrind; its --callgrind-out-file");
+  app.add_option(
+      "--limits", c.limits_file,
+      "what mayfly_limits has printed: the floor of each workload is then shown beside it");
+}
+
+/// Each is a run of its own, instead of the workloads.
+void AddRunOptions(CLI::App& app, Choices& c) {
+  app.add_option("--reap", c.reap,
+                 "instead: a mass expiry of this many documents, with reads beside it");
+  app.add_option("--scan", c.scan,
+                 "instead: scans and sorts of a collection of this many documents, with the "
+                 "server's peak memory");
+  app.add_option("--redis-reap", c.redis, "instead: the same on a Redis server on that port");
+  app.add_option(
+      "--trickle", c.trickle,
+      "instead: 1000 documents a second fall due for so many seconds; how late each is gone");
+  app.add_option("--head", c.head,
+                 "instead: this many pending deadlines, their bytes, and the head of the index "
+                 "once they are reaped");
+  app.add_flag(
+      "--expiry-costs", c.read_costs,
+      "instead: find by _id with and without expiry, deleteOne with and without tombstones");
+  app.add_option("--idle-rules", c.idle_rules,
+                 "instead: CPU and memory of this many TTL rules that have nothing to do");
+  app.add_option("--fill-backlog", c.fill_backlog,
+                 "instead: this many documents that are due, with the monitor off");
+  app.add_flag("--backlog", c.backlog,
+               "instead: after a restart, reads beside the reaping of that backlog");
+  app.add_flag("--transactions", c.transactions,
+               "instead: what transactions cost, on a set's primary; with --instructions those");
+  app.add_option("--set-ports", c.set_ports,
+                 "instead: what replica sets cost: the primary of a set, its secondaries, a set of "
+                 "one member, a standalone server")
+      ->delimiter(',');
+  app.add_option("--set-pids", c.set_pids,
+                 "their process ids, in the same order; --operations: documents of the mass expiry")
+      ->delimiter(',');
+  app.add_flag("--set-memory", c.set_memory,
+               "with --set-ports: only what they have resident after the same writes and reads");
+}
+
+void RunOnSets(const Choices& c) {
+  const size_t n = c.set_ports.size();
+  auto part = [&](size_t from, size_t to) {
+    return SetMembers{{c.set_ports.begin() + static_cast<ptrdiff_t>(from),
+                       c.set_ports.begin() + static_cast<ptrdiff_t>(to)},
+                      {c.set_pids.begin() + static_cast<ptrdiff_t>(from),
+                       c.set_pids.begin() + static_cast<ptrdiff_t>(to)}};
+  };
+  RunSetMemory(c.options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
+  if (!c.set_memory) RunSets(c.options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
+}
+
+/// False when none was asked for.
+bool RunInstead(const Choices& c) {
+  const LoadOptions& o = c.options;
+  if (c.set_ports.size() >= 4 && c.set_ports.size() == c.set_pids.size()) {
+    RunOnSets(c);
+  } else if (c.transactions) {
+    RunTransactions(o, c.callgrind);
+  } else if (c.redis > 0) {
+    RunRedisReap(o, c.redis);
+  } else if (c.reap > 0) {
+    RunReap(o, c.reap);
+  } else if (c.trickle > 0) {
+    RunTrickle(o, 1000, c.trickle);
+  } else if (c.head > 0) {
+    RunHead(o, c.head);
+  } else if (c.read_costs) {
+    RunReadCosts(o, o.seconds);
+    std::printf("\n");
+    RunTombstoneCosts(o, o.seconds);
+  } else if (c.idle_rules > 0) {
+    RunIdleRules(o, c.idle_rules, o.seconds * 3);
+  } else if (c.fill_backlog > 0) {
+    FillBacklog(o, c.fill_backlog);
+  } else if (c.backlog) {
+    RunBacklog(o);
+  } else if (c.scan > 0) {
+    RunScan(o, c.scan);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool IsChosen(const Choices& c, std::string_view name) {
+  return name.find(c.only) != std::string_view::npos;
+}
+
+void PrintInstructions(const Choices& c, SyncClient& client) {
+  LoadOptions options = c.options;
+  if (options.max_operations == 0) options.max_operations = 2000;
+  options.seconds = 8;
+  std::printf("| workload | instructions an operation |\n| --- | ---: |\n");
+  for (Workload& w : MakeWorkloads(client)) {
+    if (!IsChosen(c, w.name)) continue;
+    options.connections = 8;
+    // What the store would tidy up beside the operations is done before them.
+    for (const char* name : {"read", "ins", "many"})
+      client.Call(Command(kDb, [&](BsonBuilder& b) { b.Append("compact", name); }), false);
+    std::printf("| %s | %.0f |\n", w.name, CountInstructions(options, c.callgrind, w.next));
+    std::fflush(stdout);
+  }
+  if (!IsChosen(c, "find by _id with and without expiry")) return;
+  std::printf("\n");
+  RunReadInstructions(options, c.callgrind);
+}
+
+void PrintWorkload(const Choices& c, Workload& w, int connections,
+                   const std::map<std::string, double>& limits) {
+  LoadOptions options = c.options;
+  options.connections = connections;
+  LoadResult r = RunLoad(options, w.next);
+  double ops = static_cast<double>(r.operations);
+  const double cpu = r.server_cpu_seconds * 1e6 / ops, floor = Floor(w, limits, connections);
+  std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %ld | %.2f |", w.name, connections,
+              ops / r.seconds, ops / r.seconds * static_cast<double>(w.documents_per_operation),
+              r.latency.Percentile(0.5), r.latency.Percentile(0.99), r.latency.Percentile(0.999),
+              cpu);
+  if (floor > 0 && cpu > 0)
+    std::printf(" %.2f | %.0f%% |", floor, 100 * floor / cpu);
+  else
+    std::printf("  |  |");
+  std::printf(" %.0f |\n", static_cast<double>(r.resident_bytes) / 1048576);
+  std::fflush(stdout);
+  if (r.errors > 0)
+    std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, w.name);
+}
+
+void PrintWorkloads(const Choices& c, SyncClient& client) {
+  const std::map<std::string, double> limits = ReadLimits(c.limits_file);
+  std::printf(
+      "| workload | connections | ops/s | docs/s | p50 us | p99 us | p99.9 us | server CPU us/op | "
+      "floor us/op | floor / CPU | RSS MiB |\n");
+  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  for (Workload& w : MakeWorkloads(client)) {
+    if (!IsChosen(c, w.name)) continue;
+    for (int n : c.connections) PrintWorkload(c, w, n, limits);
+  }
 }
 
 }  // namespace
@@ -262,159 +459,16 @@ std::vector<Workload> MakeWorkloads(SyncClient& client) {
 
 int main(int argc, char** argv) {
   using namespace mayfly::bench;
-  LoadOptions options;
-  std::vector<int> connections{1, 8, 64};
-  std::string only;
-  int64_t reap = 0, scan = 0;
-  std::string callgrind, limits_file;
+  Choices choices;
   CLI::App app{"Load generator for servers that speak MongoDB's wire protocol"};
-  app.add_option("--host", options.host, "IPv4 address");
-  app.add_option("--port", options.port);
-  app.add_option("--pid", options.pid,
-                 "process id of the server: its CPU time and memory are then measured");
-  app.add_option("--seconds", options.seconds, "per workload and number of connections");
-  app.add_option("--connections", connections, "numbers of connections")->delimiter(',');
-  app.add_option("--only", only, "workloads whose name contains this");
-  app.add_option("--operations", options.max_operations,
-                 "at most so many a run; 0: as many as the time allows");
-  app.add_option("--instructions", callgrind,
-                 "instead of times: instructions an operation in user space, of a server that runs "
-                 "under callgrind; its --callgrind-out-file");
-  app.add_option(
-      "--limits", limits_file,
-      "what mayfly_limits has printed: the floor of each workload is then shown beside it");
-  app.add_option("--reap", reap,
-                 "instead: a mass expiry of this many documents, with reads beside it");
-  app.add_option("--scan", scan,
-                 "instead: scans and sorts of a collection of this many documents, with the "
-                 "server's peak memory");
-  int64_t redis = 0, trickle = 0, head = 0;
-  app.add_option("--redis-reap", redis, "instead: the same on a Redis server on that port");
-  app.add_option(
-      "--trickle", trickle,
-      "instead: 1000 documents a second fall due for so many seconds; how late each is gone");
-  app.add_option("--head", head,
-                 "instead: this many pending deadlines, their bytes, and the head of the index "
-                 "once they are reaped");
-  bool read_costs = false, backlog = false;
-  int64_t idle_rules = 0, fill_backlog = 0;
-  app.add_flag(
-      "--expiry-costs", read_costs,
-      "instead: find by _id with and without expiry, deleteOne with and without tombstones");
-  app.add_option("--idle-rules", idle_rules,
-                 "instead: CPU and memory of this many TTL rules that have nothing to do");
-  app.add_option("--fill-backlog", fill_backlog,
-                 "instead: this many documents that are due, with the monitor off");
-  app.add_flag("--backlog", backlog,
-               "instead: after a restart, reads beside the reaping of that backlog");
-  std::vector<int> set_ports, set_pids;
-  app.add_option("--set-ports", set_ports,
-                 "instead: what replica sets cost: the primary of a set, its secondaries, a set of "
-                 "one member, a standalone server")
-      ->delimiter(',');
-  app.add_option("--set-pids", set_pids,
-                 "their process ids, in the same order; --operations: documents of the mass expiry")
-      ->delimiter(',');
-  bool set_memory = false;
-  app.add_flag("--set-memory", set_memory,
-               "with --set-ports: only what they have resident after the same writes and reads");
+  AddWorkloadOptions(app, choices);
+  AddRunOptions(app, choices);
   CLI11_PARSE(app, argc, argv);
-  if (set_ports.size() >= 4 && set_ports.size() == set_pids.size()) {
-    auto part = [&](size_t from, size_t to) {
-      return SetMembers{{set_ports.begin() + static_cast<ptrdiff_t>(from),
-                         set_ports.begin() + static_cast<ptrdiff_t>(to)},
-                        {set_pids.begin() + static_cast<ptrdiff_t>(from),
-                         set_pids.begin() + static_cast<ptrdiff_t>(to)}};
-    };
-    const size_t n = set_ports.size();
-    RunSetMemory(options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
-    if (!set_memory) RunSets(options, part(0, n - 2), part(n - 2, n - 1), part(n - 1, n));
-    return 0;
-  }
-  if (redis > 0) {
-    RunRedisReap(options, redis);
-    return 0;
-  }
-  SyncClient client(options.host, options.port);
-  if (reap > 0) {
-    RunReap(options, reap);
-    return 0;
-  }
-  if (trickle > 0) {
-    RunTrickle(options, 1000, trickle);
-    return 0;
-  }
-  if (head > 0) {
-    RunHead(options, head);
-    return 0;
-  }
-  if (read_costs) {
-    RunReadCosts(options, options.seconds);
-    std::printf("\n");
-    RunTombstoneCosts(options, options.seconds);
-    return 0;
-  }
-  if (idle_rules > 0) {
-    RunIdleRules(options, idle_rules, options.seconds * 3);
-    return 0;
-  }
-  if (fill_backlog > 0) {
-    FillBacklog(options, fill_backlog);
-    return 0;
-  }
-  if (backlog) {
-    RunBacklog(options);
-    return 0;
-  }
-  if (scan > 0) {
-    RunScan(options, scan);
-    return 0;
-  }
-  if (!callgrind.empty()) {
-    if (options.max_operations == 0) options.max_operations = 2000;
-    options.seconds = 8;
-    std::printf("| workload | instructions an operation |\n| --- | ---: |\n");
-    for (Workload& w : MakeWorkloads(client)) {
-      if (std::string(w.name).find(only) == std::string::npos) continue;
-      options.connections = 8;
-      // What the store would tidy up beside the operations is done before them.
-      for (const char* c : {"read", "ins", "many"})
-        client.Call(Command(kDb, [&](mayfly::BsonBuilder& b) { b.Append("compact", c); }), false);
-      std::printf("| %s | %.0f |\n", w.name, CountInstructions(options, callgrind, w.next));
-      std::fflush(stdout);
-    }
-    if (std::string("find by _id with and without expiry").find(only) != std::string::npos) {
-      std::printf("\n");
-      RunReadInstructions(options, callgrind);
-    }
-    return 0;
-  }
-  const std::map<std::string, double> limits = ReadLimits(limits_file);
-  std::printf(
-      "| workload | connections | ops/s | docs/s | p50 us | p99 us | p99.9 us | server CPU us/op | "
-      "floor us/op | floor / CPU | RSS MiB |\n");
-  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
-  for (Workload& w : MakeWorkloads(client)) {
-    if (std::string(w.name).find(only) == std::string::npos) continue;
-    for (int n : connections) {
-      options.connections = n;
-      LoadResult r = RunLoad(options, w.next);
-      double ops = static_cast<double>(r.operations);
-      const double cpu = r.server_cpu_seconds * 1e6 / ops, floor = Floor(w, limits, n);
-      std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %ld | %.2f |", w.name, n, ops / r.seconds,
-                  ops / r.seconds * static_cast<double>(w.documents_per_operation),
-                  r.latency.Percentile(0.5), r.latency.Percentile(0.99),
-                  r.latency.Percentile(0.999), cpu);
-      if (floor > 0 && cpu > 0)
-        std::printf(" %.2f | %.0f%% |", floor, 100 * floor / cpu);
-      else
-        std::printf("  |  |");
-      std::printf(" %.0f |\n", static_cast<double>(r.resident_bytes) / 1048576);
-      std::fflush(stdout);
-      if (r.errors > 0)
-        std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations,
-                    w.name);
-    }
-  }
+  if (RunInstead(choices)) return 0;
+  SyncClient client(choices.options.host, choices.options.port);
+  if (choices.callgrind.empty())
+    PrintWorkloads(choices, client);
+  else
+    PrintInstructions(choices, client);
   return 0;
 }

@@ -184,7 +184,11 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
            !(o.stop && *o.stop);
   };
   auto send = [&](Connection& c, int64_t due) {
-    next(sent++, message);
+    if (o.conversation != nullptr)
+      o.conversation->Next(static_cast<size_t>(&c - connections.data()), message);
+    else
+      next(sent, message);
+    ++sent;
     c.due = due;
     ++in_flight;
     WriteAll(c.fd, message);
@@ -233,12 +237,16 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
       int64_t now = NowMicros();
       r.latency.Add(now - c.due);
       ++r.operations;
-      if (o.redis ? c.in[0] == '-' : !ReplyOk(BsonView(c.in.data() + 21))) ++r.errors;
+      const size_t which = events[k].data.u64;
+      if (o.conversation != nullptr)
+        o.conversation->Reply(which, BsonView(c.in.data() + 21));
+      else if (o.redis ? c.in[0] == '-' : !ReplyOk(BsonView(c.in.data() + 21)))
+        ++r.errors;
       c.have = 0;
       --in_flight;
       if (o.rate > 0)
-        idle.push_back(events[k].data.u64);
-      else if (more())
+        idle.push_back(which);
+      else if (more() || (o.conversation != nullptr && !o.conversation->Idle(which)))
         send(c, now);
     }
   }
@@ -252,16 +260,16 @@ LoadResult RunLoad(const LoadOptions& o, const std::function<void(int64_t, std::
 
 LoadResult RunLoadUntil(LoadOptions o, const std::function<void(int64_t, std::string&)>& next,
                         const std::function<bool()>& over, double* seconds) {
-  constexpr int64_t kMostSeconds = 600;
+  constexpr int64_t kMaxSeconds = 600;
   std::atomic<bool> stop{false};
   const int64_t begin = NowMicros();
   std::thread watch([&] {
-    while (!over() && NowMicros() - begin < kMostSeconds * 1'000'000)
+    while (!over() && NowMicros() - begin < kMaxSeconds * 1'000'000)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     *seconds = static_cast<double>(NowMicros() - begin) / 1e6;
     stop = true;
   });
-  o.seconds = kMostSeconds;
+  o.seconds = kMaxSeconds;
   o.stop = &stop;
   LoadResult r = RunLoad(o, next);
   watch.join();

@@ -65,6 +65,16 @@ struct LoadResult {
   Histogram latency;
 };
 
+/// What the connections say where a request depends on the replies before it. One thread.
+class Conversation {
+ public:
+  virtual ~Conversation() = default;
+  /// Whether the connection is between two operations: a run ends there.
+  virtual bool Idle(size_t connection) const = 0;
+  virtual void Next(size_t connection, std::string& message) = 0;
+  virtual void Reply(size_t connection, BsonView reply) = 0;
+};
+
 struct LoadOptions {
   std::string host = "127.0.0.1";
   int port = 27017;
@@ -74,6 +84,7 @@ struct LoadOptions {
   int64_t max_operations = 0;  ///< 0: no limit
   double rate = 0;  ///< operations a second over all connections; 0: as fast as they come back
   const std::atomic<bool>* stop = nullptr;  ///< ends the run early when it becomes true; any thread
+  Conversation* conversation = nullptr;     ///< instead of `next`; it counts errors itself
   bool redis = false;  ///< requests and replies are Redis's (RESP bulk strings)
 };
 
@@ -106,6 +117,10 @@ void RunTrickle(const LoadOptions& options, int64_t per_second, int64_t seconds)
 /// What a pending deadline costs, and what a look at the head of the index costs after as many have
 /// been reaped.
 void RunHead(const LoadOptions& options, int64_t documents);
+
+/// What transactions cost, on a set's primary (load_transactions.cc). `out_file`: of a server that
+/// runs under callgrind, which is counted instead; empty: times.
+void RunTransactions(const LoadOptions& options, const std::string& out_file);
 
 /// find by `_id` with and without expiry (load_costs.cc).
 void RunReadCosts(const LoadOptions& options, double seconds);

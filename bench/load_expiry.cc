@@ -88,147 +88,189 @@ void RunTrickle(const LoadOptions& o, int64_t per_second, int64_t seconds) {
               static_cast<double>(late.max()) / 1000);
 }
 
-void RunHead(const LoadOptions& o, int64_t documents) {
-  SyncClient client(o.host, o.port);
-  Set(client, "ttlMonitorEnabled", false);
-  CreateTtlCollection(client, "pending");
-  const int64_t before = ResidentBytes(o.pid);
-  // In rounds, half a day from one to the next, which fall due one after the other.
-  constexpr int64_t kRounds = 40, kFirst = 1'000'000'000'000, kApart = 43'200'000;
-  const int64_t in_round = (documents + kRounds - 1) / kRounds;
-  Fill(client, "pending", documents,
-       [&](int64_t i) { return kFirst + i / in_round * kApart + i % in_round; });
-  const int64_t after = ResidentBytes(o.pid);
-  client.Call(Command("admin", [](BsonBuilder& b) { b.Append("fsync", 1); }));
-  client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("compact", "pending"); }), false);
+namespace {
+
+/// The first document in TTL order.
+std::string FindHead(std::string_view collection) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("find", collection);
+    {
+      auto s = b.OpenDocument("sort");
+      s.Append("at", 1);
+    }
+    b.Append("limit", 1).Append("singleBatch", true);
+  });
+}
+
+std::string FindById(std::string_view collection, int64_t id) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("find", collection);
+    {
+      auto f = b.OpenDocument("filter");
+      f.Append("_id", id);
+    }
+    b.Append("limit", 1).Append("singleBatch", true);
+  });
+}
+
+/// A backlog of deadlines that falls due in rounds, half a day from one to the next; and what it
+/// costs to look at the head of its index meanwhile.
+class HeadRun {
+ public:
+  HeadRun(const LoadOptions& o, int64_t documents)
+      : o_(o),
+        documents_(documents),
+        client_(o.host, o.port),
+        head_(FindHead("pending")),
+        by_id_(FindById("pending", documents)),
+        other_(FindHead("other")) {}
+  void Prepare();
+  void Forecast();
+  void Reap();
+  void Print() const;
+
+ private:
+  static constexpr int64_t kRounds = 40, kFirst = 1'000'000'000'000, kApart = 43'200'000;
+  int64_t Time(const std::string& m) {
+    const int64_t begin = NowMicros();
+    client_.Call(m);
+    return NowMicros() - begin;
+  }
+  int64_t Median(const std::string& m) {
+    Histogram h;
+    for (int i = 0; i < 200; ++i) h.Add(Time(m));
+    return h.Percentile(0.5);
+  }
+  void ReapRound(int64_t round);
+  static void Pause() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+
+  const LoadOptions& o_;
+  const int64_t documents_;
+  const int64_t in_round_ = (documents_ + kRounds - 1) / kRounds;
+  SyncClient client_;
+  const std::string head_, by_id_, other_;
+  int64_t resident_before_ = 0, resident_after_ = 0, forecast_first_ = 0, head_before_ = 0,
+          head_after_ = 0, id_after_ = 0, worst_ = 0, worst_id_ = 0;
+  double index_bytes_ = 0, error_ = 0, seconds_ = 0, cpu_ = 0;
+  Histogram forecasts_, firsts_, rested_, rested_ids_;
+};
+
+void HeadRun::Prepare() {
+  Set(client_, "ttlMonitorEnabled", false);
+  CreateTtlCollection(client_, "pending");
+  resident_before_ = ResidentBytes(o_.pid);
+  Fill(client_, "pending", documents_,
+       [&](int64_t i) { return kFirst + i / in_round_ * kApart + i % in_round_; });
+  resident_after_ = ResidentBytes(o_.pid);
+  client_.Call(Command("admin", [](BsonBuilder& b) { b.Append("fsync", 1); }));
+  client_.Call(Command(kDb, [](BsonBuilder& b) { b.Append("compact", "pending"); }), false);
   BsonDocument stats =
-      client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("collStats", "pending"); }));
-  const double bytes =
-      static_cast<double>(stats.view()["indexSizes"].Document()["at_1"].NumberAsInt64());
+      client_.Call(Command(kDb, [](BsonBuilder& b) { b.Append("collStats", "pending"); }));
+  index_bytes_ = static_cast<double>(stats.view()["indexSizes"].Document()["at_1"].NumberAsInt64());
   // Two that stay: the head of the index is behind all that was reaped.
-  client.Call(Command(kDb, [&](BsonBuilder& b) {
+  client_.Call(Command(kDb, [&](BsonBuilder& b) {
     b.Append("insert", "pending");
     auto docs = b.OpenArray("documents");
     for (int64_t i = 0; i < 2; ++i)
-      docs.OpenDocument().Append("_id", documents + i).Append("at", Instant{32503680000000 + i});
+      docs.OpenDocument().Append("_id", documents_ + i).Append("at", Instant{32503680000000 + i});
   }));
-  const std::string head = Command(kDb, [](BsonBuilder& b) {
-    b.Append("find", "pending");
-    {
-      auto s = b.OpenDocument("sort");
-      s.Append("at", 1);
-    }
-    b.Append("limit", 1).Append("singleBatch", true);
-  });
-  const std::string by_id = Command(kDb, [&](BsonBuilder& b) {
-    b.Append("find", "pending");
-    {
-      auto f = b.OpenDocument("filter");
-      f.Append("_id", documents);
-    }
-    b.Append("limit", 1).Append("singleBatch", true);
-  });
-  CreateTtlCollection(client, "other");
-  Fill(client, "other", 1000, [](int64_t i) { return 32503680000000 + i; });
-  const std::string other = Command(kDb, [](BsonBuilder& b) {
-    b.Append("find", "other");
-    {
-      auto s = b.OpenDocument("sort");
-      s.Append("at", 1);
-    }
-    b.Append("limit", 1).Append("singleBatch", true);
-  });
-  auto time = [&](const std::string& m) {
-    const int64_t begin = NowMicros();
-    client.Call(m);
-    return NowMicros() - begin;
-  };
-  auto median = [&](const std::string& m) {
-    Histogram h;
-    for (int i = 0; i < 200; ++i) h.Add(time(m));
-    return h.Percentile(0.5);
-  };
+  CreateTtlCollection(client_, "other");
+  Fill(client_, "other", 1000, [](int64_t i) { return 32503680000000 + i; });
+}
+
+void HeadRun::Forecast() {
   // The first time something may have to be written out or read in.
   const std::string forecast = Command(kDb, [](BsonBuilder& b) {
     b.Append("ttlForecast", "pending").Append("horizonSeconds", 86'400).Append("buckets", 24);
   });
-  const int64_t forecast_first = time(forecast);
-  double error = client.Call(forecast).view()["errorFraction"].NumberAsDouble();
-  Histogram forecasts;
-  for (int i = 0; i < 5; ++i) forecasts.Add(time(forecast));
-  const int64_t head_before = median(head);
-  // Each round leaves a longer reaped stretch: one look alone says more of what the machine does
-  // beside it than of the index. So it is taken in the midst of the same queries of another
-  // collection, as on a server in use, and every other time after a rest, beside a find by `_id`
-  // after as long a rest.
-  const double cpu = CpuSeconds(o.pid);
-  double seconds = 0;
-  int64_t worst = 0, worst_id = 0;
-  Histogram firsts, rested, rested_ids;
-  auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
-  auto stay_in_use = [&] {
-    for (const int64_t until = NowMicros() + 20'000; NowMicros() < until;) client.Call(other);
-  };
-  for (int64_t round = 1; round <= kRounds; ++round) {
-    const int64_t left = documents + 2 - std::min(in_round * round, documents);
-    const int64_t age = WallMicros() / 1000 - kFirst - round * kApart + kApart / 2;
-    const int64_t begin = NowMicros();
-    client.Call(Command(kDb, [&](BsonBuilder& b) {
-      b.Append("collMod", "pending");
-      auto i = b.OpenDocument("index");
-      i.Append("name", "at_1").Append("expireAfterSeconds", age / 1000);
-    }));
-    if (round == 1) Set(client, "ttlMonitorEnabled", true);
-    for (;;) {
-      BsonDocument n =
-          client.Call(Command(kDb, [](BsonBuilder& b) { b.Append("count", "pending"); }));
-      if (n.view()["n"].NumberAsInt64() <= left) break;
-      worst = std::max(worst, time(head));
-      worst_id = std::max(worst_id, time(by_id));
-      pause();
-    }
-    seconds += static_cast<double>(NowMicros() - begin) / 1e6;
-    if (round % 2 == 1) {
-      stay_in_use();
-      firsts.Add(time(head));
-    } else {
-      pause();
-      rested_ids.Add(time(by_id));
-      pause();
-      rested.Add(time(head));
-    }
+  forecast_first_ = Time(forecast);
+  error_ = client_.Call(forecast).view()["errorFraction"].NumberAsDouble();
+  for (int i = 0; i < 5; ++i) forecasts_.Add(Time(forecast));
+}
+
+void HeadRun::Reap() {
+  head_before_ = Median(head_);
+  const double cpu = CpuSeconds(o_.pid);
+  for (int64_t round = 1; round <= kRounds; ++round) ReapRound(round);
+  cpu_ = CpuSeconds(o_.pid) - cpu;
+  head_after_ = Median(head_);
+  id_after_ = Median(by_id_);
+}
+
+/// Each round leaves a longer reaped stretch: one look alone says more of what the machine does
+/// beside it than of the index. So it is taken in the midst of the same queries of another
+/// collection, as on a server in use, and every other time after a rest, beside a find by `_id`
+/// after as long a rest.
+void HeadRun::ReapRound(int64_t round) {
+  const int64_t left = documents_ + 2 - std::min(in_round_ * round, documents_);
+  const int64_t age = WallMicros() / 1000 - kFirst - round * kApart + kApart / 2;
+  const int64_t begin = NowMicros();
+  client_.Call(Command(kDb, [&](BsonBuilder& b) {
+    b.Append("collMod", "pending");
+    auto i = b.OpenDocument("index");
+    i.Append("name", "at_1").Append("expireAfterSeconds", age / 1000);
+  }));
+  if (round == 1) Set(client_, "ttlMonitorEnabled", true);
+  for (;;) {
+    BsonDocument n =
+        client_.Call(Command(kDb, [](BsonBuilder& b) { b.Append("count", "pending"); }));
+    if (n.view()["n"].NumberAsInt64() <= left) break;
+    worst_ = std::max(worst_, Time(head_));
+    worst_id_ = std::max(worst_id_, Time(by_id_));
+    Pause();
   }
-  const double used = CpuSeconds(o.pid) - cpu;
-  const int64_t head_after = median(head), id = median(by_id);
-  const double n = static_cast<double>(documents);
-  std::printf("| %ld pending deadlines | |\n| --- | ---: |\n", documents);
-  std::printf("| bytes of TTL index each, on disk | %.1f |\n", bytes / n);
+  seconds_ += static_cast<double>(NowMicros() - begin) / 1e6;
+  if (round % 2 == 1) {
+    for (const int64_t until = NowMicros() + 20'000; NowMicros() < until;) client_.Call(other_);
+    firsts_.Add(Time(head_));
+    return;
+  }
+  Pause();
+  rested_ids_.Add(Time(by_id_));
+  Pause();
+  rested_.Add(Time(head_));
+}
+
+void HeadRun::Print() const {
+  const double n = static_cast<double>(documents_);
+  std::printf("| %ld pending deadlines | |\n| --- | ---: |\n", documents_);
+  std::printf("| bytes of TTL index each, on disk | %.1f |\n", index_bytes_ / n);
   std::printf(
       "| growth of resident memory while they came in, bytes each (caches and memtables, bounded) "
       "| %.1f |\n",
-      static_cast<double>(after - before) / n);
-  std::printf("| so 100M pending take on disk, GB; 1B | %.2f; %.1f |\n", bytes / n * 0.1,
-              bytes / n);
+      static_cast<double>(resident_after_ - resident_before_) / n);
+  std::printf("| so 100M pending take on disk, GB; 1B | %.2f; %.1f |\n", index_bytes_ / n * 0.1,
+              index_bytes_ / n);
   std::printf("| forecast over all of them, ms: first; median of 5 | %.0f; %.0f |\n",
-              static_cast<double>(forecast_first) / 1000,
-              static_cast<double>(forecasts.Percentile(0.5)) / 1000);
-  std::printf("| error that it states | %.3f |\n", error);
-  std::printf("| all of them found due at once: documents/s | %.0f |\n", n / seconds);
-  std::printf("| server CPU us each (one index) | %.2f |\n", used * 1e6 / n);
-  std::printf("| first document in TTL order, client's us: before | %ld |\n", head_before);
-  std::printf("| worst while they were reaped; of a find by `_id` meanwhile | %ld; %ld |\n", worst,
-              worst_id);
+              static_cast<double>(forecast_first_) / 1000,
+              static_cast<double>(forecasts_.Percentile(0.5)) / 1000);
+  std::printf("| error that it states | %.3f |\n", error_);
+  std::printf("| all of them found due at once: documents/s | %.0f |\n", n / seconds_);
+  std::printf("| server CPU us each (one index) | %.2f |\n", cpu_ * 1e6 / n);
+  std::printf("| first document in TTL order, client's us: before | %ld |\n", head_before_);
+  std::printf("| worst while they were reaped; of a find by `_id` meanwhile | %ld; %ld |\n", worst_,
+              worst_id_);
   std::printf(
       "| first look behind what was reaped, among finds elsewhere, %ld times as it grew: median; "
       "worst | %ld; %ld |\n",
-      kRounds / 2, firsts.Percentile(0.5), firsts.max());
+      kRounds / 2, firsts_.Percentile(0.5), firsts_.max());
   std::printf(
       "| likewise after a rest of 20 ms; find by `_id` after as long a rest: medians | %ld; %ld "
       "|\n",
-      rested.Percentile(0.5), rested_ids.Percentile(0.5));
+      rested_.Percentile(0.5), rested_ids_.Percentile(0.5));
   std::printf(
       "| afterwards, median of 200: first document in TTL order; find by `_id` | %ld; %ld |\n",
-      head_after, id);
+      head_after_, id_after_);
+}
+
+}  // namespace
+
+void RunHead(const LoadOptions& o, int64_t documents) {
+  HeadRun run(o, documents);
+  run.Prepare();
+  run.Forecast();
+  run.Reap();
+  run.Print();
 }
 
 }  // namespace mayfly::bench

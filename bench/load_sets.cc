@@ -103,98 +103,109 @@ double CpuOf(const std::vector<int>& pids, size_t from, size_t to) {
   return sum;
 }
 
-}  // namespace
+std::unique_ptr<SyncClient> Primary(const SetMembers& m) {
+  return std::make_unique<SyncClient>("127.0.0.1", m.ports[0]);
+}
 
-void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& one,
-             const SetMembers& alone) {
-  std::mt19937_64 random(11);
-  const Instant never{32503680000000};
-  auto client = [](const SetMembers& m) {
-    return std::make_unique<SyncClient>("127.0.0.1", m.ports[0]);
-  };
-  auto fill = [&](const SetMembers& m, std::string_view collection, int64_t count, Instant at) {
-    auto c = client(m);
-    for (int64_t i = 0; i < count; i += 1000) c->Call(Insert(collection, i, 1000, false, at));
-  };
-  int64_t next_id = 0;
-  auto run = [&](const char* name, const SetMembers& m, size_t member, int connections,
-                 int64_t documents, const char* writes, bool journal) {
-    auto log = client(m);
-    LoadOptions o = base;
-    o.port = m.ports[member];
-    o.pid = m.pids[member];
-    o.connections = connections;
-    const LogTotals before = ReadTotals(*log);
-    const double others = CpuOf(m.pids, 1, m.pids.size());
-    LoadResult r = RunLoad(o, [&](int64_t, std::string& message) {
-      if (writes != nullptr) {
-        message = Insert(writes, next_id, documents, journal, never);
-        next_id += documents;
-        return;
-      }
-      message = Command(kDb, [&](BsonBuilder& b) {
-        b.Append("find", "kept");
-        {
-          auto f = b.OpenDocument("filter");
-          f.Append("_id", static_cast<int64_t>(random() % kReadable));
-        }
-        b.Append("limit", 1).Append("singleBatch", true);
-        if (member == 0) return;
-        auto p = b.OpenDocument("$readPreference");
-        p.Append("mode", "secondary");
-      });
-    });
-    const LogTotals after = ReadTotals(*log);
-    const double secondaries =
-        m.pids.size() > 1 && writes != nullptr
-            ? (CpuOf(m.pids, 1, m.pids.size()) - others) / static_cast<double>(m.pids.size() - 1)
-            : 0;
-    const double ops = static_cast<double>(r.operations),
-                 docs = ops * static_cast<double>(documents);
-    std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %.2f |", name, connections, ops / r.seconds,
-                docs / r.seconds, r.latency.Percentile(0.5), r.latency.Percentile(0.99),
-                r.server_cpu_seconds * 1e6 / ops);
-    const int64_t entries = after.entries - before.entries;
-    if (entries > 0) {
-      const double e = static_cast<double>(entries);
-      std::printf(" %.2f | %.0f | %.1f | %.1f |", secondaries * 1e6 / ops,
-                  static_cast<double>(after.bytes - before.bytes) / docs, docs / e,
-                  r.server_cpu_seconds * 1e6 / e);
-    } else {
-      std::printf("  |  |  |  |");
+void Fill(const SetMembers& m, std::string_view collection, int64_t count, Instant at) {
+  auto c = Primary(m);
+  for (int64_t i = 0; i < count; i += 1000) c->Call(Insert(collection, i, 1000, false, at));
+}
+
+std::string FindAny(std::mt19937_64& random, bool on_secondary) {
+  return Command(kDb, [&](BsonBuilder& b) {
+    b.Append("find", "kept");
+    {
+      auto f = b.OpenDocument("filter");
+      f.Append("_id", static_cast<int64_t>(random() % kReadable));
     }
-    std::printf(" %.0f |\n", static_cast<double>(r.resident_bytes) / 1048576);
-    std::fflush(stdout);
-    if (r.errors > 0)
-      std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, name);
-  };
-  for (const SetMembers* m : {&set, &one, &alone}) fill(*m, "kept", kReadable, never);
-  std::printf(
-      "| workload | connections | ops/s | docs/s | p50 us | p99 us | primary CPU us/op | CPU us/op "
-      "of each secondary | log bytes/document "
-      "| documents/log entry | primary CPU us/log entry | RSS MiB |\n");
-  std::printf(
-      "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
-  for (int n : {1, 64, 512})
-    run("three members: insertOne, w:majority", set, 0, n, 1, "ins", false);
-  for (int n : {1, 8})
-    run("three members: insertMany(1000), w:majority", set, 0, n, 1000, "many", false);
-  run("three members: find by _id, primary", set, 0, 64, 1, nullptr, false);
-  run("three members: find by _id, secondary", set, 1, 64, 1, nullptr, false);
-  for (int n : {1, 64}) run("one member: insertOne, j:true", one, 0, n, 1, "ins", true);
-  for (int n : {1, 64}) run("standalone: insertOne, j:true", alone, 0, n, 1, "ins", true);
-  run("one member: find by _id", one, 0, 64, 1, nullptr, false);
-  run("standalone: find by _id", alone, 0, 64, 1, nullptr, false);
+    b.Append("limit", 1).Append("singleBatch", true);
+    if (!on_secondary) return;
+    auto p = b.OpenDocument("$readPreference");
+    p.Append("mode", "secondary");
+  });
+}
 
-  std::printf("\n");
-  auto primary = client(set);
-  auto monitor = [&](bool on) {
-    primary->Call(Command("admin", [&](BsonBuilder& b) {
-      b.Append("setParameter", 1).Append("ttlMonitorEnabled", on);
-    }));
-  };
-  monitor(false);
-  primary->Call(Command(kDb, [&](BsonBuilder& b) {
+constexpr Instant kNever{32503680000000};
+
+/// One row of the first table.
+struct SetWorkload {
+  const char* name;
+  const SetMembers& members;
+  size_t member;
+  int connections;
+  int64_t documents;   ///< of one operation
+  const char* writes;  ///< the collection; null: it reads
+  bool journal;
+};
+
+class SetRows {
+ public:
+  explicit SetRows(const LoadOptions& base) : base_(base) {}
+  void Run(const SetWorkload& w);
+
+ private:
+  static void PrintLog(const SetWorkload& w, const LoadResult& r, const LogTotals& written,
+                       double secondaries);
+  const LoadOptions& base_;
+  std::mt19937_64 random_{11};
+  int64_t next_id_ = 0;
+};
+
+void SetRows::Run(const SetWorkload& w) {
+  const SetMembers& m = w.members;
+  auto log = Primary(m);
+  LoadOptions o = base_;
+  o.port = m.ports[w.member];
+  o.pid = m.pids[w.member];
+  o.connections = w.connections;
+  const LogTotals before = ReadTotals(*log);
+  const double others = CpuOf(m.pids, 1, m.pids.size());
+  LoadResult r = RunLoad(o, [&](int64_t, std::string& message) {
+    if (w.writes == nullptr) {
+      message = FindAny(random_, w.member != 0);
+      return;
+    }
+    message = Insert(w.writes, next_id_, w.documents, w.journal, kNever);
+    next_id_ += w.documents;
+  });
+  const LogTotals after = ReadTotals(*log);
+  const double secondaries =
+      m.pids.size() > 1 && w.writes != nullptr
+          ? (CpuOf(m.pids, 1, m.pids.size()) - others) / static_cast<double>(m.pids.size() - 1)
+          : 0;
+  const double ops = static_cast<double>(r.operations),
+               docs = ops * static_cast<double>(w.documents);
+  std::printf("| %s | %d | %.0f | %.0f | %ld | %ld | %.2f |", w.name, w.connections,
+              ops / r.seconds, docs / r.seconds, r.latency.Percentile(0.5),
+              r.latency.Percentile(0.99), r.server_cpu_seconds * 1e6 / ops);
+  PrintLog(w, r, {after.entries - before.entries, after.bytes - before.bytes}, secondaries);
+  std::printf(" %.0f |\n", static_cast<double>(r.resident_bytes) / 1048576);
+  std::fflush(stdout);
+  if (r.errors > 0)
+    std::printf("ERRORS: %ld of %ld replies to '%s' were errors\n", r.errors, r.operations, w.name);
+}
+
+void SetRows::PrintLog(const SetWorkload& w, const LoadResult& r, const LogTotals& written,
+                       double secondaries) {
+  if (written.entries <= 0) {
+    std::printf("  |  |  |  |");
+    return;
+  }
+  const double e = static_cast<double>(written.entries), ops = static_cast<double>(r.operations),
+               docs = ops * static_cast<double>(w.documents);
+  std::printf(" %.2f | %.0f | %.1f | %.1f |", secondaries * 1e6 / ops,
+              static_cast<double>(written.bytes) / docs, docs / e, r.server_cpu_seconds * 1e6 / e);
+}
+
+void SetTtlMonitor(SyncClient& primary, bool on) {
+  primary.Call(Command("admin", [&](BsonBuilder& b) {
+    b.Append("setParameter", 1).Append("ttlMonitorEnabled", on);
+  }));
+}
+
+void CreateSessions(SyncClient& primary) {
+  primary.Call(Command(kDb, [&](BsonBuilder& b) {
     b.Append("createIndexes", "sessions");
     auto indexes = b.OpenArray("indexes");
     {
@@ -214,8 +225,15 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
       i.Append("name", "user_1");
     }
   }));
+}
+
+void RunSetExpiry(const LoadOptions& base, const SetMembers& set) {
+  std::mt19937_64 random(12);
+  auto primary = Primary(set);
+  SetTtlMonitor(*primary, false);
+  CreateSessions(*primary);
   const int64_t documents = base.max_operations;
-  fill(set, "sessions", documents, Instant{1000000000000});
+  Fill(set, "sessions", documents, Instant{1000000000000});
   LoadOptions o = base;
   o.max_operations = 0;
   o.port = set.ports[0];
@@ -223,22 +241,13 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
   o.connections = 16;
   o.rate = 5000;
   o.seconds = 5;
-  auto read = [&](int64_t, std::string& m) {
-    m = Command(kDb, [&](BsonBuilder& b) {
-      b.Append("find", "kept");
-      {
-        auto f = b.OpenDocument("filter");
-        f.Append("_id", static_cast<int64_t>(random() % kReadable));
-      }
-      b.Append("limit", 1).Append("singleBatch", true);
-    });
-  };
+  auto read = [&](int64_t, std::string& m) { m = FindAny(random, false); };
   LoadResult before = RunLoad(o, read);
   double seconds = 0;
   const double cpu = CpuSeconds(set.pids[0]), others = CpuOf(set.pids, 1, set.pids.size());
   const LogTotals log = ReadTotals(*primary);
   LagWatch lag(set);
-  monitor(true);
+  SetTtlMonitor(*primary, true);
   SyncClient watcher("127.0.0.1", set.ports[0]);
   LoadResult during = RunLoadUntil(
       o, read, [&] { return Count(watcher, "sessions") == 0; }, &seconds);
@@ -267,6 +276,33 @@ void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& o
       static_cast<double>(lags.Percentile(0.5)) / 1000,
       static_cast<double>(lags.Percentile(0.99)) / 1000, static_cast<double>(lags.max()) / 1000,
       during.latency.Percentile(0.5), during.latency.Percentile(0.99), during.latency.max());
+}
+
+}  // namespace
+
+void RunSets(const LoadOptions& base, const SetMembers& set, const SetMembers& one,
+             const SetMembers& alone) {
+  SetRows rows(base);
+  for (const SetMembers* m : {&set, &one, &alone}) Fill(*m, "kept", kReadable, kNever);
+  std::printf(
+      "| workload | connections | ops/s | docs/s | p50 us | p99 us | primary CPU us/op | CPU us/op "
+      "of each secondary | log bytes/document "
+      "| documents/log entry | primary CPU us/log entry | RSS MiB |\n");
+  std::printf(
+      "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  for (int n : {1, 64, 512})
+    rows.Run({"three members: insertOne, w:majority", set, 0, n, 1, "ins", false});
+  for (int n : {1, 8})
+    rows.Run({"three members: insertMany(1000), w:majority", set, 0, n, 1000, "many", false});
+  rows.Run({"three members: find by _id, primary", set, 0, 64, 1, nullptr, false});
+  rows.Run({"three members: find by _id, secondary", set, 1, 64, 1, nullptr, false});
+  for (int n : {1, 64}) rows.Run({"one member: insertOne, j:true", one, 0, n, 1, "ins", true});
+  for (int n : {1, 64}) rows.Run({"standalone: insertOne, j:true", alone, 0, n, 1, "ins", true});
+  rows.Run({"one member: find by _id", one, 0, 64, 1, nullptr, false});
+  rows.Run({"standalone: find by _id", alone, 0, 64, 1, nullptr, false});
+
+  std::printf("\n");
+  RunSetExpiry(base, set);
 }
 
 }  // namespace mayfly::bench

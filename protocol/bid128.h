@@ -13,6 +13,7 @@ extern "C" {
 
 namespace mayfly::decimal128 {
 
+/// Between Mayfly's type and the library's: the same bits, low word first in both.
 inline BID_UINT128 In(Decimal128Bits v) {
   BID_UINT128 r;
   r.w[0] = v.low;

@@ -6,7 +6,7 @@
 
 namespace mayfly {
 
-std::string_view BeforeNul(std::string_view text) {
+std::string_view TruncateAtNul(std::string_view text) {
   if (bson_check::enabled) bson_check::Fail("a builder", "a NUL in a name", text);
   return text.substr(0, text.find('\0'));
 }

@@ -8,7 +8,7 @@ namespace mayfly {
 
 /// The part of a name or another C string before its first NUL. Code that takes names from a client
 /// must refuse such names before; where bson_check is on, a call of this function ends the process.
-std::string_view BeforeNul(std::string_view text);
+std::string_view TruncateAtNul(std::string_view text);
 
 /// Writes `name` as BSON's C strings are: the one place where a name becomes bytes. A NUL in it
 /// would make the reader take what follows for types and lengths. Of literals the compiler knows
@@ -16,7 +16,7 @@ std::string_view BeforeNul(std::string_view text);
 inline void AppendCString(std::string& out, std::string_view name) {
   if (!__builtin_constant_p(name.size()) && !name.empty() &&
       std::memchr(name.data(), 0, name.size()) != nullptr) [[unlikely]]
-    name = BeforeNul(name);
+    name = TruncateAtNul(name);
   out.append(name).push_back('\0');
 }
 
@@ -60,6 +60,7 @@ class BsonBuilder {
     out_->append(v.data(), v.size());
     return *this;
   }
+  /// Copies an element with its name; a missing value appends nothing.
   BsonBuilder& Append(const BsonElement& e) {
     // As it stands in a document, which most do: its bytes are one piece, and its name has no NUL.
     // Text that is a value is never directly before another value.
@@ -76,46 +77,59 @@ class BsonBuilder {
   BsonBuilder& Append(std::string_view name, int64_t v) { return Raw(BsonType::kInt64, name, v); }
   BsonBuilder& Append(std::string_view name, long long v) { return Append(name, int64_t{v}); }
   BsonBuilder& Append(std::string_view name, uint32_t v) { return Append(name, int64_t{v}); }
+  /// BSON has no unsigned type: from 2^63 on the number becomes negative.
   BsonBuilder& Append(std::string_view name, uint64_t v) {
     return Append(name, static_cast<int64_t>(v));
   }
+  /// An overload of its own, so that a bool does not become a number.
   BsonBuilder& Append(std::string_view name, bool v) {
     return Raw(BsonType::kBool, name, static_cast<char>(v));
   }
+  /// As a date: milliseconds since 1970, UTC.
   BsonBuilder& Append(std::string_view name, Instant v) {
     return Raw(BsonType::kDate, name, v.millis);
   }
+  /// Text up to the first NUL. Without this overload a literal would become a bool.
   BsonBuilder& Append(std::string_view name, const char* v) {
     return Append(name, std::string_view(v));
   }
+  /// The whole text; a NUL inside it is kept.
   BsonBuilder& Append(std::string_view name, const std::string& v) {
     return Append(name, std::string_view(v));
   }
+  /// Copies the text, which must be UTF-8: nothing checks it. A NUL inside it is kept.
   BsonBuilder& Append(std::string_view name, std::string_view v) {
     return AppendStringLike(BsonType::kString, name, v);
   }
   BsonBuilder& Append(std::string_view name, BsonView v) { return Append(name, v.AsValue()); }
+  /// Copies the document's bytes as a sub-document.
   BsonBuilder& Append(std::string_view name, const BsonDocument& v) {
     return Append(name, v.view());
   }
+  /// `v` must be an array's bytes already, its names "0", "1", …: nothing renames them.
   BsonBuilder& AppendArray(std::string_view name, BsonView v) {
     return Append(name, v.AsValue(BsonType::kArray));
   }
+  /// An explicit null, where a missing value would append nothing.
   BsonBuilder& AppendNull(std::string_view name) {
     Header(BsonType::kNull, name);
     return *this;
   }
+  /// `v` as BSON has it: seconds since 1970 in the upper 32 bits, an increment in the lower.
   BsonBuilder& AppendTimestamp(std::string_view name, uint64_t v) {
     return Raw(BsonType::kTimestamp, name, v);
   }
+  /// The bits as they are; a NaN or a coefficient that is not canonical is kept.
   BsonBuilder& AppendDecimal(std::string_view name, Decimal128Bits v) {
     return Raw(BsonType::kDecimal128, name, v);
   }
+  /// REQUIRES: at least 12 bytes; the first 12 are copied.
   BsonBuilder& AppendObjectId(std::string_view name, std::string_view oid12) {
     Header(BsonType::kObjectId, name);
     out_->append(oid12.data(), 12);
     return *this;
   }
+  /// `data` without the length that subtype 2 repeats: whoever writes that subtype puts it there.
   BsonBuilder& AppendBinary(std::string_view name, uint8_t subtype, std::string_view data) {
     Header(BsonType::kBinary, name);
     int32_t n = static_cast<int32_t>(data.size());
@@ -123,6 +137,8 @@ class BsonBuilder {
     out_->append(data);
     return *this;
   }
+  /// Two C strings: neither may have a NUL inside. The options' letters must be sorted, as BSON
+  /// wants them.
   BsonBuilder& AppendRegex(std::string_view name, std::string_view pattern,
                            std::string_view options) {
     Header(BsonType::kRegex, name);
@@ -130,6 +146,7 @@ class BsonBuilder {
     AppendCString(*out_, options);
     return *this;
   }
+  /// `type`: string, code or symbol, which are the same on the wire.
   BsonBuilder& AppendStringLike(BsonType type, std::string_view name, std::string_view v) {
     Header(type, name);
     int32_t n = static_cast<int32_t>(v.size() + 1);
@@ -141,10 +158,12 @@ class BsonBuilder {
     out_->append(v.data() + 4, v.size() - 5);
     return *this;
   }
+  /// A sub-document in the same buffer: this builder must not be used until that one is done.
   BsonBuilder OpenDocument(std::string_view name) {
     Header(BsonType::kDocument, name);
     return BsonBuilder(*out_);
   }
+  /// The same for an array.
   inline class BsonArrayBuilder OpenArray(std::string_view name);
 
   /// Bytes this document has so far.
@@ -172,16 +191,19 @@ class BsonBuilder {
 class BsonArrayBuilder {
  public:
   explicit BsonArrayBuilder(std::string& out) : b_(out) {}
+  /// Anything that BsonBuilder::Append takes. REQUIRES: not missing, or the names would have a gap.
   template <class T>
   BsonArrayBuilder& Append(T&& v) {
     b_.Append(NextName(), std::forward<T>(v));
     return *this;
   }
+  /// A null element: what stands for a missing value.
   BsonArrayBuilder& AppendNull() {
     b_.AppendNull(NextName());
     return *this;
   }
   BsonBuilder OpenDocument() { return b_.OpenDocument(NextName()); }
+  /// An array within this one, which must not be used until the inner one is done.
   BsonArrayBuilder OpenArray() {
     b_.Header(BsonType::kArray, NextName());
     return BsonArrayBuilder(*b_.out_);
@@ -199,6 +221,7 @@ class BsonArrayBuilder {
   char name_[12];
 };
 
+/// Here, because it needs the whole BsonArrayBuilder.
 inline BsonArrayBuilder BsonBuilder::OpenArray(std::string_view name) {
   Header(BsonType::kArray, name);
   return BsonArrayBuilder(*out_);

@@ -14,6 +14,8 @@ extern const bool enabled;
 /// Prints `what` and the bytes, and ends the process.
 [[noreturn]] void Fail(const char* where, std::string_view what, std::string_view bytes);
 
+/// The checks themselves, whatever `enabled` says: out of line, so that calls of the two below stay
+/// small. They end the process when the bytes are not well-formed.
 void DocumentSlow(std::string_view bytes, const char* where);
 void ValueSlow(BsonValue v, const char* where);
 

@@ -19,7 +19,8 @@ class Validator {
 
   /// The document at `p` with at most `left` bytes; its size, or 0 with why() set.
   size_t Document(const char* p, size_t left, int depth) {
-    if (depth > kMaxBsonDepth) return Fail("nesting is deeper than 180 levels", true);
+    if (depth > kMaxBsonDepth)
+      return Fail("nesting is deeper than 180 levels, or 200 in a command that writes", true);
     if (left < 5) return Fail("document is shorter than 5 bytes");
     int32_t stated = LoadLe<int32_t>(p);
     if (stated < 5) return Fail("document length is below 5");

@@ -7,6 +7,11 @@
 
 namespace mayfly {
 
+/// How deep documents and arrays nest in a message that writes. A document in it that is deeper
+/// than what is stored (kMaxBsonDepth) is that document's error, as in MongoDB, not that of the
+/// whole command.
+inline constexpr int kMaxMessageDepth = 200;
+
 /// Checks bytes from outside before any view is made of them: lengths, terminators, known types,
 /// booleans 0/1, UTF-8 in names and strings where `check_utf8`, nesting at most kMaxBsonDepth
 /// (Overflow 15). `bytes` must hold exactly one document. Errors: InvalidBSON 22, Overflow 15.

@@ -52,6 +52,7 @@ inline T LoadLe(const char* p) {
   std::memcpy(&v, p, sizeof v);
   return v;
 }
+/// Writes the host's bytes as they are, so the host must be little-endian.
 template <class T>
 inline void StoreLe(char* p, T v) {
   std::memcpy(p, &v, sizeof v);
@@ -83,6 +84,7 @@ class BsonValue {
   std::string_view bytes() const { return {data_, size_}; }
 
   bool Is(BsonType t) const { return type_ == t; }
+  /// A date, a timestamp and a bool are no numbers.
   bool IsNumber() const {
     return type_ == BsonType::kInt32 || type_ == BsonType::kDouble || type_ == BsonType::kInt64 ||
            type_ == BsonType::kDecimal128;
@@ -116,7 +118,9 @@ class BsonValue {
   std::string_view CodeWithScopeCode() const {
     return {data_ + 8, static_cast<size_t>(LoadLe<int32_t>(data_ + 4)) - 1};
   }
+  /// The variables of a "code with scope", behind its total length and its code.
   inline BsonView CodeWithScopeScope() const;
+  /// "database.collection" of a DBPointer (deprecated), without the terminating NUL.
   std::string_view DbPointerNamespace() const {
     return {data_ + 4, static_cast<size_t>(LoadLe<int32_t>(data_)) - 1};
   }
@@ -226,6 +230,7 @@ class BsonView {
   const char* data_;
 };
 
+/// Here, because BsonView is complete only now.
 inline BsonView BsonValue::Document() const { return BsonView(data_); }
 inline BsonView BsonValue::CodeWithScopeScope() const {
   return BsonView(data_ + 8 + LoadLe<int32_t>(data_ + 4));

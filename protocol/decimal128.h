@@ -9,10 +9,12 @@ namespace mayfly {
 
 /// Decimal128 arithmetic by libintelrdfpmath, rounding half to even. Pure functions; threads: any.
 namespace decimal128 {
+/// Exact: 34 digits hold every int64.
 Decimal128Bits FromInt64(int64_t v);
 Decimal128Bits FromDouble(
     double v);  ///< to 15 significant digits, as $toDecimal and $convert show it
 Decimal128Bits FromDoubleExact(double v);  ///< to 34 digits: what comparison uses
+/// To the nearest double, ties to even; infinite beyond the largest one.
 double ToDouble(Decimal128Bits v);
 /// Rounded toward zero (at most the largest finite double); *exact: nothing was lost. REQUIRES:
 /// finite.

@@ -3,32 +3,8 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <utility>
 
 namespace mayfly {
-
-namespace {
-
-/// Names of codes that have no enumerator: only fail points, other members of a replica set or one
-/// place bring them.
-constexpr std::pair<int32_t, std::string_view> kMoreNames[] = {
-    {63, "StaleShardVersion"},
-    {80, "InvalidRoleModification"},
-    {95, "NotSecondary"},
-    {109, "ConfigurationInProgress"},
-    {133, "FailedToSatisfyReadPreference"},
-    {150, "StaleEpoch"},
-    {217, "IncompleteTransactionHistory"},
-    {234, "RetryChangeStream"},
-    {260, "InvalidResumeToken"},
-    {262, "ExceededTimeLimit"},
-    {266, "FailPointSetFailed"},
-    {9001, "SocketException"},
-    {13388, "StaleConfig"},
-    {31082, "SearchNotEnabled"},
-};
-
-}  // namespace
 
 std::string_view ErrorCodeName(ErrorCode code) {
   switch (code) {
@@ -38,8 +14,14 @@ std::string_view ErrorCodeName(ErrorCode code) {
     MAYFLY_ERROR_CODES(X)
 #undef X
   }
-  for (const auto& [number, text] : kMoreNames)
-    if (number == static_cast<int32_t>(code)) return text;
+  switch (static_cast<int32_t>(code)) {
+    case 257:
+      return "TransactionTooLarge";
+    case 290:
+      return "TransactionExceededLifetimeLimitSeconds";
+    default:
+      break;
+  }
   static std::mutex mutex;
   static auto* names =
       new std::unordered_map<int32_t, std::string>;  // grows by the few Location codes in use

@@ -5,7 +5,7 @@
 namespace mayfly {
 
 /// Error codes as drivers know them: numbers and names are part of the wire contract. DO NOT
-/// RENUMBER. One row a code, X(enumerator, number, code name).
+/// RENUMBER. One row a code, X(enumerator, number, code name), in order of the numbers.
 #define MAYFLY_ERROR_CODES(X)                                                                   \
   X(kOk, 0, "OK")                                                                               \
   X(kInternalError, 1, "InternalError")                                                         \
@@ -41,16 +41,22 @@ namespace mayfly {
   X(kFileRenameFailed, 37, "FileRenameFailed")                                                  \
   X(kFileNotOpen, 38, "FileNotOpen")                                                            \
   X(kConflictingUpdateOperators, 40, "ConflictingUpdateOperators")                              \
+  X(kCursorNotFound, 43, "CursorNotFound")                                                      \
+  X(kUserDataInconsistent, 45, "UserDataInconsistent")                                          \
+  X(kLockBusy, 46, "LockBusy")                                                                  \
+  X(kNoMatchingDocument, 47, "NoMatchingDocument")                                              \
+  X(kNamespaceExists, 48, "NamespaceExists")                                                    \
+  X(kMaxTimeMSExpired, 50, "MaxTimeMSExpired")                                                  \
   X(kDollarPrefixedFieldName, 52, "DollarPrefixedFieldName")                                    \
   X(kInvalidIdField, 53, "InvalidIdField")                                                      \
   X(kNotSingleValueField, 54, "NotSingleValueField")                                            \
   X(kInvalidDBRef, 55, "InvalidDBRef")                                                          \
-  X(kNotExactValueField, 111, "NotExactValueField")                                             \
   X(kEmptyFieldName, 56, "EmptyFieldName")                                                      \
   X(kDottedFieldName, 57, "DottedFieldName")                                                    \
   X(kCommandNotFound, 59, "CommandNotFound")                                                    \
   X(kShardKeyNotFound, 61, "ShardKeyNotFound")                                                  \
   X(kOplogOperationUnsupported, 62, "OplogOperationUnsupported")                                \
+  X(kStaleShardVersion, 63, "StaleShardVersion")                                                \
   X(kWriteConcernFailed, 64, "WriteConcernFailed")                                              \
   X(kMultipleErrorsOccurred, 65, "MultipleErrorsOccurred")                                      \
   X(kImmutableField, 66, "ImmutableField")                                                      \
@@ -63,29 +69,23 @@ namespace mayfly {
   X(kNoReplicationEnabled, 76, "NoReplicationEnabled")                                          \
   X(kOperationIncomplete, 77, "OperationIncomplete")                                            \
   X(kUnknownReplWriteConcern, 79, "UnknownReplWriteConcern")                                    \
+  X(kInvalidRoleModification, 80, "InvalidRoleModification")                                    \
   X(kIndexOptionsConflict, 85, "IndexOptionsConflict")                                          \
   X(kIndexKeySpecsConflict, 86, "IndexKeySpecsConflict")                                        \
   X(kNetworkTimeout, 89, "NetworkTimeout")                                                      \
   X(kShutdownInProgress, 91, "ShutdownInProgress")                                              \
   X(kInvalidReplicaSetConfig, 93, "InvalidReplicaSetConfig")                                    \
   X(kNotYetInitialized, 94, "NotYetInitialized")                                                \
+  X(kNotSecondary, 95, "NotSecondary")                                                          \
   X(kOperationFailed, 96, "OperationFailed")                                                    \
   X(kNoProjectionFound, 97, "NoProjectionFound")                                                \
   X(kUnsatisfiableWriteConcern, 100, "UnsatisfiableWriteConcern")                               \
   X(kNewReplicaSetConfigurationIncompatible, 103, "NewReplicaSetConfigurationIncompatible")     \
   X(kNodeNotElectable, 104, "NodeNotElectable")                                                 \
   X(kIncompatibleShardingMetadata, 105, "IncompatibleShardingMetadata")                         \
-  X(kFailedToSatisfyReadPreference, 133, "FailedToSatisfyReadPreference")                       \
-  X(kReadConcernMajorityNotAvailableYet, 134, "ReadConcernMajorityNotAvailableYet")             \
-  X(kStaleTerm, 135, "StaleTerm")                                                               \
-  X(kCappedPositionLost, 136, "CappedPositionLost")                                             \
-  X(kNoMatchingDocument, 47, "NoMatchingDocument")                                              \
-  X(kNamespaceExists, 48, "NamespaceExists")                                                    \
-  X(kMaxTimeMSExpired, 50, "MaxTimeMSExpired")                                                  \
-  X(kCursorNotFound, 43, "CursorNotFound")                                                      \
-  X(kUserDataInconsistent, 45, "UserDataInconsistent")                                          \
-  X(kLockBusy, 46, "LockBusy")                                                                  \
   X(kLockFailed, 107, "LockFailed")                                                             \
+  X(kConfigurationInProgress, 109, "ConfigurationInProgress")                                   \
+  X(kNotExactValueField, 111, "NotExactValueField")                                             \
   X(kWriteConflict, 112, "WriteConflict")                                                       \
   X(kInitialSyncFailure, 113, "InitialSyncFailure")                                             \
   X(kCommandNotSupported, 115, "CommandNotSupported")                                           \
@@ -98,7 +98,12 @@ namespace mayfly {
   X(kCommandFailed, 125, "CommandFailed")                                                       \
   X(kRPCProtocolNegotiationFailed, 126, "RPCProtocolNegotiationFailed")                         \
   X(kUnrecoverableRollbackError, 127, "UnrecoverableRollbackError")                             \
-  X(kInvalidIndexSpecificationOption, 197, "InvalidIndexSpecificationOption")                   \
+  X(kFailedToSatisfyReadPreference, 133, "FailedToSatisfyReadPreference")                       \
+  X(kReadConcernMajorityNotAvailableYet, 134, "ReadConcernMajorityNotAvailableYet")             \
+  X(kStaleTerm, 135, "StaleTerm")                                                               \
+  X(kCappedPositionLost, 136, "CappedPositionLost")                                             \
+  X(kExceededMemoryLimit, 146, "ExceededMemoryLimit")                                           \
+  X(kStaleEpoch, 150, "StaleEpoch")                                                             \
   X(kViewDepthLimitExceeded, 165, "ViewDepthLimitExceeded")                                     \
   X(kCommandNotSupportedOnView, 166, "CommandNotSupportedOnView")                               \
   X(kOptionNotSupportedOnView, 167, "OptionNotSupportedOnView")                                 \
@@ -108,55 +113,69 @@ namespace mayfly {
   X(kQueryPlanKilled, 175, "QueryPlanKilled")                                                   \
   X(kAmbiguousIndexKeyPattern, 181, "AmbiguousIndexKeyPattern")                                 \
   X(kInvalidViewDefinition, 182, "InvalidViewDefinition")                                       \
-  X(kPrimarySteppedDown, 189, "PrimarySteppedDown")                                             \
-  X(kViewPipelineMaxSizeExceeded, 195, "ViewPipelineMaxSizeExceeded")                           \
-  X(kInvalidUUID, 207, "InvalidUUID")                                                           \
-  X(kQueryExceededMemoryLimitNoDiskUseAllowed, 292, "QueryExceededMemoryLimitNoDiskUseAllowed") \
-  X(kTransactionTooOld, 225, "TransactionTooOld")                                               \
-  X(kMaxSubPipelineDepthExceeded, 232, "MaxSubPipelineDepthExceeded")                           \
-  X(kNotImplemented, 238, "NotImplemented")                                                     \
-  X(kSnapshotTooOld, 239, "SnapshotTooOld")                                                     \
-  X(kConversionFailure, 241, "ConversionFailure")                                               \
-  X(kCursorKilled, 237, "CursorKilled")                                                         \
-  X(kSnapshotUnavailable, 246, "SnapshotUnavailable")                                           \
-  X(kNoSuchTransaction, 251, "NoSuchTransaction")                                               \
-  X(kTransactionCommitted, 256, "TransactionCommitted")                                         \
-  X(kOperationNotSupportedInTransaction, 263, "OperationNotSupportedInTransaction")             \
-  X(kTooManyFilesOpen, 264, "TooManyFilesOpen")                                                 \
-  X(kPreparedTransactionInProgress, 267, "PreparedTransactionInProgress")                       \
-  X(kIndexBuildAborted, 276, "IndexBuildAborted")                                               \
-  X(kCannotConvertIndexToUnique, 359, "CannotConvertIndexToUnique")                             \
-  X(kIndexBuildAlreadyInProgress, 285, "IndexBuildAlreadyInProgress")                           \
-  X(kChangeStreamFatalError, 280, "ChangeStreamFatalError")                                     \
-  X(kChangeStreamHistoryLost, 286, "ChangeStreamHistoryLost")                                   \
-  X(kAPIVersionError, 322, "APIVersionError")                                                   \
-  X(kAPIStrictError, 323, "APIStrictError")                                                     \
-  X(kAPIDeprecationError, 324, "APIDeprecationError")                                           \
   X(kClientMetadataMissingField, 183, "ClientMetadataMissingField")                             \
   X(kClientMetadataAppNameTooLarge, 184, "ClientMetadataAppNameTooLarge")                       \
   X(kClientMetadataDocumentTooLarge, 185, "ClientMetadataDocumentTooLarge")                     \
   X(kClientMetadataCannotBeMutated, 186, "ClientMetadataCannotBeMutated")                       \
+  X(kPrimarySteppedDown, 189, "PrimarySteppedDown")                                             \
+  X(kViewPipelineMaxSizeExceeded, 195, "ViewPipelineMaxSizeExceeded")                           \
+  X(kInvalidIndexSpecificationOption, 197, "InvalidIndexSpecificationOption")                   \
+  X(kCannotBuildIndexKeys, 201, "CannotBuildIndexKeys")                                         \
+  X(kTimeProofMismatch, 204, "TimeProofMismatch")                                               \
   X(kNoSuchSession, 206, "NoSuchSession")                                                       \
+  X(kInvalidUUID, 207, "InvalidUUID")                                                           \
+  X(kKeyNotFound, 211, "KeyNotFound")                                                           \
+  X(kIncompleteTransactionHistory, 217, "IncompleteTransactionHistory")                         \
+  X(kQueryFeatureNotAllowed, 224, "QueryFeatureNotAllowed")                                     \
+  X(kTransactionTooOld, 225, "TransactionTooOld")                                               \
+  X(kMaxSubPipelineDepthExceeded, 232, "MaxSubPipelineDepthExceeded")                           \
+  X(kRetryChangeStream, 234, "RetryChangeStream")                                               \
+  X(kCursorKilled, 237, "CursorKilled")                                                         \
+  X(kNotImplemented, 238, "NotImplemented")                                                     \
+  X(kSnapshotTooOld, 239, "SnapshotTooOld")                                                     \
+  X(kConversionFailure, 241, "ConversionFailure")                                               \
+  X(kSnapshotUnavailable, 246, "SnapshotUnavailable")                                           \
+  X(kNoSuchTransaction, 251, "NoSuchTransaction")                                               \
+  X(kTransactionCommitted, 256, "TransactionCommitted")                                         \
+  X(kTransactionTooLarge, 257, "TransactionTooLarge")                                           \
+  X(kInvalidResumeToken, 260, "InvalidResumeToken")                                             \
   X(kTooManyLogicalSessions, 261, "TooManyLogicalSessions")                                     \
+  X(kExceededTimeLimit, 262, "ExceededTimeLimit")                                               \
+  X(kOperationNotSupportedInTransaction, 263, "OperationNotSupportedInTransaction")             \
+  X(kTooManyFilesOpen, 264, "TooManyFilesOpen")                                                 \
+  X(kFailPointSetFailed, 266, "FailPointSetFailed")                                             \
+  X(kPreparedTransactionInProgress, 267, "PreparedTransactionInProgress")                       \
+  X(kIndexBuildAborted, 276, "IndexBuildAborted")                                               \
   X(kClientDisconnect, 279, "ClientDisconnect")                                                 \
+  X(kChangeStreamFatalError, 280, "ChangeStreamFatalError")                                     \
+  X(kIndexBuildAlreadyInProgress, 285, "IndexBuildAlreadyInProgress")                           \
+  X(kChangeStreamHistoryLost, 286, "ChangeStreamHistoryLost")                                   \
+  X(kTransactionExceededLifetimeLimitSeconds, 290, "TransactionExceededLifetimeLimitSeconds")   \
+  X(kQueryExceededMemoryLimitNoDiskUseAllowed, 292, "QueryExceededMemoryLimitNoDiskUseAllowed") \
+  X(kAPIVersionError, 322, "APIVersionError")                                                   \
+  X(kAPIStrictError, 323, "APIStrictError")                                                     \
+  X(kAPIDeprecationError, 324, "APIDeprecationError")                                           \
   X(kMechanismUnavailable, 334, "MechanismUnavailable")                                         \
   X(kUnsupportedOpQueryCommand, 352, "UnsupportedOpQueryCommand")                               \
-  X(kCursorInUse, 12051, "CursorInUse")                                                         \
+  X(kCannotConvertIndexToUnique, 359, "CannotConvertIndexToUnique")                             \
+  X(kCollectionUUIDMismatch, 361, "CollectionUUIDMismatch")                                     \
+  X(kSocketException, 9001, "SocketException")                                                  \
+  X(kNotWritablePrimary, 10107, "NotWritablePrimary")                                           \
+  X(kBSONObjectTooLarge, 10334, "BSONObjectTooLarge")                                           \
+  X(kDuplicateKey, 11000, "DuplicateKey")                                                       \
   X(kInterruptedAtShutdown, 11600, "InterruptedAtShutdown")                                     \
   X(kInterrupted, 11601, "Interrupted")                                                         \
   X(kInterruptedDueToReplStateChange, 11602, "InterruptedDueToReplStateChange")                 \
-  X(kBSONObjectTooLarge, 10334, "BSONObjectTooLarge")                                           \
-  X(kDuplicateKey, 11000, "DuplicateKey")                                                       \
-  X(kExceededMemoryLimit, 146, "ExceededMemoryLimit")                                           \
-  X(kCannotBuildIndexKeys, 201, "CannotBuildIndexKeys")                                         \
-  X(kOutOfDiskSpace, 14031, "OutOfDiskSpace")                                                   \
-  X(kKeyTooLong, 17280, "KeyTooLong")                                                           \
-  X(kNotWritablePrimary, 10107, "NotWritablePrimary")                                           \
+  X(kCursorInUse, 12051, "CursorInUse")                                                         \
+  X(kStaleConfig, 13388, "StaleConfig")                                                         \
   X(kNotPrimaryNoSecondaryOk, 13435, "NotPrimaryNoSecondaryOk")                                 \
   X(kNotPrimaryOrSecondary, 13436, "NotPrimaryOrSecondary")                                     \
-  X(kUnknownField, 40415, "Location40415")                                                      \
+  X(kOutOfDiskSpace, 14031, "OutOfDiskSpace")                                                   \
+  X(kKeyTooLong, 17280, "KeyTooLong")                                                           \
+  X(kSearchNotEnabled, 31082, "SearchNotEnabled")                                               \
+  X(kUnknownPipelineStage, 40324, "Location40324")                                              \
   X(kMissingField, 40414, "Location40414")                                                      \
-  X(kUnknownPipelineStage, 40324, "Location40324")
+  X(kUnknownField, 40415, "Location40415")
 
 /// A code that drivers branch on. Codes without a name of their own ("Location" codes) are made
 /// with LocationCode(n), so any number a manual or an observed reply names can be answered.

@@ -14,6 +14,22 @@
 namespace mayfly {
 namespace {
 
+constexpr char kHex[] = "0123456789abcdef";
+
+/// The code of a character that is no JSON of one line everywhere: control characters, DEL, U+0080
+/// to U+009F (readers take U+0085 for the end of a line, terminals obey others), U+2028 and U+2029.
+/// `*bytes`: how many it has. kNoControl: `s`, well-formed UTF-8, begins with none.
+constexpr uint32_t kNoControl = UINT32_MAX;
+uint32_t ControlAt(std::string_view s, size_t* bytes) {
+  const auto byte = [&](size_t i) { return i < s.size() ? static_cast<uint8_t>(s[i]) : 0u; };
+  *bytes = byte(0) < 0x80 ? 1 : byte(0) < 0xE0 ? 2 : 3;
+  if (byte(0) < 0x20 || byte(0) == 0x7F) return byte(0);
+  if (byte(0) == 0xC2 && byte(1) <= 0x9F) return byte(1);
+  if (byte(0) == 0xE2 && byte(1) == 0x80 && (byte(2) == 0xA8 || byte(2) == 0xA9))
+    return 0x2000 | (byte(2) & 0x3F);
+  return kNoControl;
+}
+
 /// Writes extended JSON with the spacing libbson uses. Not libbson's own writer: doubles come out
 /// in their shortest exact form here, and nothing is dropped or cut.
 class Writer {
@@ -132,8 +148,6 @@ class Writer {
   }
 
  private:
-  static constexpr char kHex[] = "0123456789abcdef";
-
   template <class T>
   void Digits(T v) {
     char text[24];
@@ -196,46 +210,7 @@ class Writer {
     out_ += "Z\" }";
   }
 
-  void Quote(std::string_view s) {
-    // Stored strings may be any bytes; JSON is UTF-8.
-    if (!IsUtf8(s)) [[unlikely]]
-      return Quote(PrintableUtf8(s));
-    out_.push_back('"');
-    for (char c : s) {
-      switch (c) {
-        case '"':
-          out_ += "\\\"";
-          break;
-        case '\\':
-          out_ += "\\\\";
-          break;
-        case '\b':
-          out_ += "\\b";
-          break;
-        case '\f':
-          out_ += "\\f";
-          break;
-        case '\n':
-          out_ += "\\n";
-          break;
-        case '\r':
-          out_ += "\\r";
-          break;
-        case '\t':
-          out_ += "\\t";
-          break;
-        default:
-          if (static_cast<uint8_t>(c) < 0x20) {
-            out_ += "\\u00";
-            out_.push_back(kHex[static_cast<uint8_t>(c) >> 4]);
-            out_.push_back(kHex[static_cast<uint8_t>(c) & 15]);
-          } else {
-            out_.push_back(c);
-          }
-      }
-    }
-    out_.push_back('"');
-  }
+  void Quote(std::string_view s) { AppendJsonString(out_, s); }
 
   const bool relaxed_;
   std::string& out_;
@@ -250,6 +225,30 @@ std::string Write(BsonView doc, bool relaxed) {
 }
 
 }  // namespace
+
+void AppendJsonString(std::string& out, std::string_view s) {
+  // Stored strings may be any bytes; JSON is UTF-8.
+  if (!IsUtf8(s)) [[unlikely]]
+    return AppendJsonString(out, PrintableUtf8(s));
+  constexpr std::string_view kShort = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+  out.push_back('"');
+  for (size_t i = 0; i < s.size();) {
+    const char c = s[i];
+    size_t bytes = 1;
+    if (const size_t known = kShort.find(c); known != std::string_view::npos) {
+      out.push_back('\\');
+      out.push_back(kLetters[known]);
+    } else if (const uint32_t code = ControlAt(s.substr(i), &bytes); code != kNoControl) {
+      out += "\\u";
+      for (int shift = 12; shift >= 0; shift -= 4) out.push_back(kHex[code >> shift & 15]);
+    } else {
+      bytes = 1;
+      out.push_back(c);
+    }
+    i += bytes;
+  }
+  out.push_back('"');
+}
 
 std::string ToCanonicalJson(BsonView doc) { return Write(doc, false); }
 std::string ToRelaxedJson(BsonView doc) { return Write(doc, true); }

@@ -10,6 +10,8 @@ constinit thread_local Budget* t_budget = nullptr;
 
 void SetThreadBudget(Budget* budget) { t_budget = budget; }
 Budget& ThreadBudget() { return t_budget != nullptr ? *t_budget : g_process; }
+BudgetScope::BudgetScope(Budget& budget) : before_(t_budget) { t_budget = &budget; }
+BudgetScope::~BudgetScope() { t_budget = before_; }
 bool Full() { return Used() > Limit(); }
 
 Error TooMuch() {

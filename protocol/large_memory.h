@@ -2,6 +2,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "protocol/error.h"
 
@@ -18,6 +20,15 @@ inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on some
 /// One server's. Outlives what was charged to it.
 class Budget {
  public:
+  // What other limits of a whole server count; whoever checks a limit says what it means.
+  std::atomic<int64_t> compiled_filter_bytes{0};  ///< query/match/record_filter.h
+  std::atomic<int64_t> spilled_bytes{0};          ///< query/sort/spill_file.h, as the next two
+  std::atomic<int64_t> spill_limit{0}, spill_operation_limit{0};
+  std::atomic<int64_t> folded_bytes{0};  ///< query/expression/parse.cc
+  /// query/expression/regex.cc. Patterns that a thread remembers may outlive the server.
+  const std::shared_ptr<std::atomic<int64_t>> machine_code_bytes =
+      std::make_shared<std::atomic<int64_t>>(0);
+
   /// The most bytes there may be; set once at start, before that 1 GiB.
   void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
@@ -31,6 +42,26 @@ class Budget {
 /// What the calling thread charges from now on; null: the process's own.
 void SetThreadBudget(Budget* budget);
 Budget& ThreadBudget();
+/// `f`, to run on a thread that charges the same budget as the calling one: a server's threads are
+/// made with it.
+template <class F>
+auto WithThisBudget(F f) {
+  // Asked for now, on the calling thread: the one that runs `f` does not know it.
+  return [budget = &ThreadBudget(), f = std::move(f)]() mutable {
+    SetThreadBudget(budget);
+    f();
+  };
+}
+/// The calling thread charges another budget as long as this lives.
+class BudgetScope {
+ public:
+  explicit BudgetScope(Budget& budget);
+  ~BudgetScope();
+  BudgetScope(const BudgetScope&) = delete;
+
+ private:
+  Budget* const before_;
+};
 
 // Of the calling thread's budget.
 inline void SetLimit(int64_t bytes) { ThreadBudget().SetLimit(bytes); }
@@ -72,6 +103,7 @@ class Hold {
       return Ok();
     return Change(bytes);
   }
+  /// Gives the share back now instead of at the end; Set() may take one again.
   void Release();
   size_t held() const { return held_; }
 
@@ -84,6 +116,8 @@ class Hold {
 /// What something keeps, small parts too, and what of it Holds have counted already.
 struct Kept {
   size_t bytes = 0, held = 0;
+  /// One more part of `more` bytes, for which `hold` is charged. A Hold counts in steps, so the
+  /// larger of both numbers is what is kept.
   void Add(size_t more, const Hold& hold) {
     bytes += more > hold.held() ? more : hold.held();
     held += hold.held();

@@ -16,10 +16,12 @@ extern const uint64_t kHashSeeds[4];
 /// strings that collide under it whatever the seed: a table of them would be a list. This one is
 /// not foreseeable; it differs from process to process, so it must not be stored or sent.
 inline uint64_t SeededHash(std::string_view s, uint64_t h = 0) {
+  // The 128-bit product, its halves folded together: each bit of `a` and `b` counts.
   auto fold = [](uint64_t a, uint64_t b) {
     const auto product = static_cast<unsigned __int128>(a) * b;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   };
+  // `p` may be unaligned. The byte order does not matter, since the hash stays in the process.
   auto load = [](const char* p) {
     uint64_t v;
     std::memcpy(&v, p, sizeof v);

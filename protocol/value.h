@@ -48,6 +48,7 @@ class Value {
   static Value ObjectId(std::string_view oid12) {
     return Scalar(BsonType::kObjectId, oid12.data(), 12);
   }
+  /// Copies the text; up to 11 bytes are held inline.
   static Value String(std::string_view s);
   /// Takes the bytes of a finished document or array.
   static Value Document(std::string bytes) { return Owned(BsonType::kDocument, std::move(bytes)); }

@@ -43,6 +43,17 @@ struct FreeZstd {
   void operator()(ZSTD_CCtx* c) const { ZSTD_freeCCtx(c); }
 };
 
+/// Whether the body, which is at least a name long, is that of a command with documents to store.
+/// The depth of each is checked where it is stored.
+bool Writes(std::string_view body) {
+  constexpr std::string_view kCommands[] = {"insert", "update", "bulkWrite", "findAndModify",
+                                            "findandmodify"};
+  const std::string_view first = body.substr(5);
+  return std::any_of(std::begin(kCommands), std::end(kCommands), [&](std::string_view c) {
+    return first.starts_with(c) && first.size() > c.size() && first[c.size()] == '\0';
+  });
+}
+
 }  // namespace
 
 MessageHeader ReadHeader(const char* p) {
@@ -93,6 +104,8 @@ bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure) {
     if (kind == 0) {
       if (have_body) return Broken(failure, "OP_MSG with two body sections");
       auto size = ValidateBsonPrefix(rest, kCheckUtf8);
+      if (!size && size.error().code == ErrorCode::kOverflow && Writes(rest))
+        size = ValidateBsonPrefix(rest, kCheckUtf8, kMaxMessageDepth);
       if (!size) {
         // The length decides whether the frame still adds up: if it does, only the document is bad.
         int32_t n = rest.size() >= 4 ? LoadLe<int32_t>(rest.data()) : -1;
@@ -128,13 +141,11 @@ bool ParseOpMsg(std::string_view frame, OpMsg* out, WireError* failure) {
         if (out->sequences[i].name == sequence.name)
           return Bad(failure, {LocationCode(40431),
                                "Duplicate document sequence: " + std::string(sequence.name)});
-      // Documents of an insert are what is stored; others have such documents in them.
-      const int stored = sequence.name == "documents" ? kMaxBsonDepth - 1 : kMaxBsonDepth;
       while (!section.empty()) {
         if (sequence.documents.size() >= kMaxSequenceDocuments)
           return Bad(failure, {ErrorCode::kInvalidLength,
                                "too many documents in sequence " + std::string(sequence.name)});
-        auto size = ValidateBsonPrefix(section, kCheckUtf8, stored);
+        auto size = ValidateBsonPrefix(section, kCheckUtf8, kMaxMessageDepth - 1);
         if (!size) {
           int32_t d = section.size() >= 4 ? LoadLe<int32_t>(section.data()) : -1;
           if (d < 5 || static_cast<size_t>(d) > section.size())

@@ -33,6 +33,8 @@ struct FrameStatus {
       0;  ///< kComplete: bytes of the message; kNeedMore: bytes it will have, 0 when not known yet
   const char* reason = nullptr;  ///< kBroken: why the connection must be closed (a literal)
 };
+/// Looks at length and opcode of the first message in `buffer`, which may have come only in part.
+/// Broken: a length outside of 16 … kMaxMessageSize, or an opcode that is not read.
 FrameStatus CheckFrame(std::string_view buffer);
 /// REQUIRES: at least kMessageHeaderSize bytes.
 MessageHeader ReadHeader(const char* message);
@@ -51,6 +53,7 @@ struct OpMsg {
     std::vector<BsonView> documents;
   };
   std::vector<Sequence> sequences;
+  /// For the next message: the vector keeps its memory.
   void Clear() {
     flags = 0;
     body = BsonView();

@@ -1,13 +1,20 @@
 #include "replication/applier.h"
+#include "protocol/large_memory.h"
 
 #include <algorithm>
 #include <chrono>
 
+#include "storage/kv/write_room.h"
+
 namespace mayfly {
 namespace {
-constexpr size_t kGroupBytes = 4 << 20;  // of one batch of the store
+constexpr size_t kGroupBytes = 4 << 20;  // bytes of entries that become one batch of the store
 constexpr size_t kKeepBatchBytes = 2 << 20;
-constexpr auto kLookAgain = std::chrono::milliseconds(50);  // whether what is held back is due
+constexpr size_t kLargeBatch = 256 << 10;
+constexpr auto kLookForRoom = std::chrono::milliseconds(2);
+constexpr auto kMaxWaitForRoom = std::chrono::seconds(1);
+// How often it is checked whether a held-back entry is due.
+constexpr auto kLookAgain = std::chrono::milliseconds(50);
 }  // namespace
 
 Applier::Applier(LogStore& log, StateMachine& machine, std::function<void(std::string_view)> fatal,
@@ -21,7 +28,7 @@ Applier::Applier(LogStore& log, StateMachine& machine, std::function<void(std::s
 Applier::~Applier() { Stop(); }
 
 void Applier::StartThread() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread(large_memory::WithThisBudget([this] { Run(); }));
 }
 
 void Applier::Stop() {
@@ -58,6 +65,24 @@ void Applier::Push(Work work) {
     queue_.push_back(std::move(work));
   }
   wake_.notify_one();
+}
+
+void Applier::PushUrgent(std::function<void()> call) {
+  {
+    std::lock_guard l(mutex_);
+    urgent_.push_back(std::move(call));
+  }
+  wake_.notify_one();
+}
+
+bool Applier::RunUrgent() {
+  std::deque<std::function<void()>> calls;
+  {
+    std::lock_guard l(mutex_);
+    calls.swap(urgent_);
+  }
+  for (auto& call : calls) call();
+  return !calls.empty();
 }
 
 void Applier::ForgetHeld() {
@@ -100,24 +125,26 @@ void Applier::WhenApplied(uint64_t index, std::function<void(Result<void>)> done
 void Applier::Run() {
   std::unique_lock l(mutex_);
   for (;;) {
-    wake_.wait(l, [&] { return stop_ || !queue_.empty(); });
+    wake_.wait(l, [&] { return stop_ || !queue_.empty() || !urgent_.empty(); });
     if (stop_) ForgetHeld();
-    if (queue_.empty()) return;
+    if (queue_.empty() && urgent_.empty()) return;
     l.unlock();
     const bool moved = Step();
     l.lock();
-    if (!moved) wake_.wait_for(l, kLookAgain, [&] { return stop_ || calls_ > 0; });
+    if (!moved)
+      wake_.wait_for(l, kLookAgain, [&] { return stop_ || calls_ > 0 || !urgent_.empty(); });
   }
 }
 
 bool Applier::Step() {
+  if (RunUrgent()) return true;
   std::vector<Work> group;
   std::function<void()> call;
   {
     std::unique_lock l(mutex_);
     size_t bytes = 0;
     if (!queue_.empty() && queue_.front().from != 0) {
-      // Who leads, and the like, does not wait for hours.
+      // Entries about leadership and the like must not wait for hours.
       auto it = std::find_if(queue_.begin(), queue_.end(),
                              [](const Work& w) { return w.call != nullptr; });
       if (it == queue_.end()) {
@@ -155,13 +182,13 @@ bool Applier::ApplyDue() {
   bool whole = false;
   {
     std::lock_guard l(mutex_);
-    Work& front = queue_.front();  // stays: only this thread takes from the front
+    Work& front = queue_.front();  // stays in place: only this thread removes from the front
     now.from = front.from;
     now.to = front.to;
     now.newest = front.newest;
     now.conf_state = front.conf_state;
     now.configuration = front.configuration;
-    // The rows are as of the last entry and must not come before it, nor behind.
+    // The rows describe the state at the last entry, so they must be written together with it.
     whole = !now.conf_state.empty() || !now.configuration.empty();
   }
   auto read = [&](uint64_t from, uint64_t to, size_t bytes,
@@ -204,6 +231,33 @@ bool Applier::ApplyDue() {
   return true;
 }
 
+Result<void> Applier::WriteBatch() {
+  // Large entries reach a secondary one right after another. The store would make this thread wait,
+  // and with it the engine's thread, on which small entries depend.
+  if (batch_->SizeBytes() > kLargeBatch) {
+    std::unique_lock l(mutex_);
+    const auto until = std::chrono::steady_clock::now() + kMaxWaitForRoom;
+    while (!stop_ && std::chrono::steady_clock::now() < until) {
+      l.unlock();
+      const bool room = HasRoom(log_.kv());
+      l.lock();
+      if (room) break;
+      wake_.wait_for(l, kLookForRoom, [&] { return stop_; });
+    }
+  }
+  auto write = [this] { return log_.kv().Write(*batch_, false); };
+  Result<void> written = write();
+  if (written || writes_ == nullptr || !PatientWrites::MaySucceedLater(written.error()))
+    return written;
+  return writes_->Await(written.error(), write, [this] { RunUrgent(); });
+}
+
+void Applier::GiveUp(std::vector<Work>& group) {
+  for (Work& w : group)
+    for (Done& done : w.done)
+      if (done) done(Error{ErrorCode::kInterruptedAtShutdown, "the server is shutting down"});
+}
+
 void Applier::Apply(std::vector<Work>& group) {
   entries_.clear();
   std::string_view conf_state, configuration;
@@ -214,12 +268,14 @@ void Applier::Apply(std::vector<Work>& group) {
   }
   if (entries_.empty()) return;
   const LogPosition last = entries_.back().position;
+  if (given_up_) return GiveUp(group);
   batch_->Clear();
   machine_.Prepare(entries_, *batch_);
   log_.StageApplied(*batch_, last, conf_state, configuration);
-  // Not synced: the entries are, earlier in the same write-ahead log.
-  Result<void> written = log_.kv().Write(*batch_, false);
-  if (!written) {
+  // Not synced, because the entries are: they come earlier in the same write-ahead log.
+  if (Result<void> written = WriteBatch(); !written) {
+    given_up_ = written.error().code == ErrorCode::kInterruptedAtShutdown;
+    if (given_up_) return GiveUp(group);
     fatal_("committed entries could not be applied: " + written.error().message);
     return;
   }

@@ -11,6 +11,7 @@
 
 #include "replication/consensus.h"
 #include "replication/log_store.h"
+#include "replication/patient_writes.h"
 
 namespace mayfly {
 
@@ -38,12 +39,18 @@ class Applier {
           std::function<void()> moved = {});
   ~Applier();  ///< Stop
 
+  /// Waits with these for a store that has no room now, instead of ending; null: it ends. Outlives
+  /// this. Before StartThread.
+  void set_writes(PatientWrites* writes) { writes_ = writes; }
   /// Before the first Push.
   void StartThread();
   /// Finishes what was pushed, then runs no more. Waiters of WhenApplied fail.
   void Stop();
   void Push(Work work);
   void PushCall(std::function<void()> call) { Push({.call = std::move(call)}); }
+  /// Runs `call` before what is in the queue, also while entries wait for room in the store: for
+  /// what must be known at once and holds whatever was pushed before it.
+  void PushUrgent(std::function<void()> call);
   void WhenApplied(uint64_t index, std::function<void(Result<void>)> done);
   /// Returns when everything pushed so far is done; what is held back is forgotten instead (raft-rs
   /// gives committed entries again that are not applied). REQUIRES: the thread runs and is not this
@@ -55,6 +62,11 @@ class Applier {
  private:
   void Run();
   void Apply(std::vector<Work>& group);
+  /// Tells those who wait for the entries that these are not applied before the next start.
+  static void GiveUp(std::vector<Work>& group);
+  /// Writes batch_ as soon as the store takes it.
+  Result<void> WriteBatch();
+  bool RunUrgent();  ///< false: there was nothing
   /// The front of the queue is held back: applies what of it is due. False: nothing is.
   bool ApplyDue();
   void ForgetHeld();  ///< REQUIRES: mutex_
@@ -68,6 +80,7 @@ class Applier {
   std::condition_variable wake_;
   std::deque<Work> queue_;
   size_t calls_ = 0;  ///< in the queue
+  std::deque<std::function<void()>> urgent_;
   std::multimap<uint64_t, std::function<void(Result<void>)>> waiters_;
   bool stop_ = false;
   std::thread thread_;
@@ -75,6 +88,8 @@ class Applier {
   // The applier's thread alone.
   std::unique_ptr<KvBatch> batch_;
   std::vector<CommittedEntry> entries_;
+  bool given_up_ = false;  ///< entries are missing, since the wait for room was ended: none follow
+  PatientWrites* writes_ = nullptr;
 };
 
 }  // namespace mayfly

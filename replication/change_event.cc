@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "protocol/bson_builder.h"
+#include "protocol/database_name.h"
 #include "replication/oplog.h"
 #include "storage/catalog/namespace.h"
 #include "storage/read/visibility.h"
@@ -12,10 +13,6 @@ namespace mayfly {
 namespace {
 
 using Spec = ChangeStreamSpec;
-
-bool IsInternalDatabase(std::string_view db) {
-  return db == "admin" || db == "local" || db == "config";
-}
 
 /// A part of a path: a field's name, or a position in an array.
 struct PathPart {
@@ -122,13 +119,14 @@ void AppendNamespace(std::string_view name, std::string_view ns, BsonBuilder& ou
   if (!parts.collection.empty()) n.Append("coll", parts.collection);
 }
 
-/// _id, operationType, clusterTime, collectionUUID, wallTime.
+/// _id, operationType, clusterTime, collectionUUID, wallTime, and what transaction it is of.
 void AppendHead(StreamPosition at, std::string_view type, std::string_view uuid, bool expanded,
-                int64_t wall, BsonBuilder& out) {
+                const LogUnit& u, BsonBuilder& out) {
   out.OpenDocument("_id").Append("_data", at.ToToken());
   out.Append("operationType", type).AppendTimestamp("clusterTime", at.ts);
   if (expanded && !uuid.empty()) out.AppendBinary("collectionUUID", 4, uuid);
-  out.Append("wallTime", Instant{wall});
+  out.Append("wallTime", Instant{u.wall});
+  if (u.transaction) out.Append("lsid", BsonView(u.lsid)).Append("txnNumber", u.txn_number);
 }
 
 /// The name of an event's rule, as pauses, forecasts and explanations name it.
@@ -184,7 +182,7 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
   const LogCollection& c = u.collections[r.collection];
   if (r.kind == LogRecord::kInsert) {
     const BsonView doc = LoggedDocument(u, r);
-    AppendHead(at, "insert", c.uuid, spec.expanded, u.wall, out);
+    AppendHead(at, "insert", c.uuid, spec.expanded, u, out);
     out.Append("fullDocument", doc);
     AppendNamespace("ns", c.ns, out);
     out.OpenDocument("documentKey").Append("_id", doc["_id"]);
@@ -192,7 +190,7 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
   }
   if (r.kind == LogRecord::kDelete) {
     const bool expired = spec.expiry && IsExpiry(r);
-    AppendHead(at, expired ? "expire" : "delete", c.uuid, spec.expanded, u.wall, out);
+    AppendHead(at, expired ? "expire" : "delete", c.uuid, spec.expanded, u, out);
     AppendNamespace("ns", c.ns, out);
     out.Append("documentKey", BsonView(r.detail));
     if (expired) {
@@ -203,13 +201,13 @@ Result<void> AppendDocumentEvent(const Spec& spec, Storage& storage, Operation& 
   }
   const BsonView doc = LoggedDocument(u, r);
   const bool replaced = r.detail.empty();
-  AppendHead(at, replaced ? "replace" : "update", c.uuid, spec.expanded, u.wall, out);
+  AppendHead(at, replaced ? "replace" : "update", c.uuid, spec.expanded, u, out);
   if (replaced) {
     out.Append("fullDocument", doc);
   } else if (spec.full_document == Spec::FullDocument::kWhenAvailable ||
              spec.full_document == Spec::FullDocument::kRequired) {
-    // The log has the document as the update left it; it is shown where MongoDB could make it of
-    // the one before and the change.
+    // The log has the document as the update left it. It is shown in the cases in which MongoDB
+    // could build it from the earlier document and the change.
     if (!r.before.empty() && images.Kept(u.wall))
       out.Append("fullDocument", doc);
     else if (spec.full_document == Spec::FullDocument::kRequired)
@@ -252,7 +250,7 @@ class CommandEvent {
     if (name == "renameCollection") return Rename(first.value.String());
     ns_ = JoinNamespace(r_.db, first.value.String());  // check_names: of an entry that was applied
     if (!filter_.Watches(ns_)) return;
-    // Views are no collections: only those who ask for more hear of them.
+    // Views are not collections. Only streams with showExpandedEvents report them.
     if (r_.uuid.empty() && !spec_.expanded) return;
     if (name == "drop") {
       Event("drop", [](BsonBuilder&) {});
@@ -301,7 +299,7 @@ class CommandEvent {
   template <class F>
   void Event(std::string_view type, F&& more) {
     out_->push_back({at_, BuildBson([&](BsonBuilder& b) {
-                       AppendHead(at_, type, r_.uuid, spec_.expanded, u_.wall, b);
+                       AppendHead(at_, type, r_.uuid, spec_.expanded, u_, b);
                        AppendNamespace("ns", ns_, b);
                        more(b);
                      })});
@@ -309,9 +307,8 @@ class CommandEvent {
   void Invalidate() {
     StreamPosition at = at_;
     at.kind = StreamPosition::kInvalidate;
-    out_->push_back({at, BuildBson([&](BsonBuilder& b) {
-                       AppendHead(at, "invalidate", {}, false, u_.wall, b);
-                     })});
+    out_->push_back(
+        {at, BuildBson([&](BsonBuilder& b) { AppendHead(at, "invalidate", {}, false, u_, b); })});
   }
   void DropDatabase() {
     if (!filter_.WatchesDatabase(r_.db)) return;

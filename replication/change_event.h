@@ -30,6 +30,7 @@ struct ChangeStreamSpec {
 struct ImageLife {
   int64_t expire_after_seconds = -1;  ///< -1: as long as the log has them
   int64_t now_millis = 0;             ///< of the newest record applied
+  /// Whether an image of a change at `wall_millis` is still shown.
   bool Kept(int64_t wall_millis) const {
     return expire_after_seconds < 0 || now_millis - wall_millis < expire_after_seconds * 1000;
   }

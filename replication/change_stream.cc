@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/bson_builder.h"
+#include "replication/open_units.h"
 #include "replication/oplog.h"
 
 namespace mayfly {
@@ -34,11 +35,12 @@ Result<std::unique_ptr<ChangeStream>> ChangeStream::Open(Storage& storage,
                                                          Operation& op) {
   MAYFLY_TRY(op.CheckInterrupt());
   std::unique_ptr<ChangeStream> stream(new ChangeStream(storage, std::move(log), std::move(spec)));
-  // The index first: nothing up to it has a later time than the one that is read then.
+  // The index is read first: no entry up to it has a later time than the one that is read
+  // afterwards.
   stream->index_ = stream->log_->applied_index() + 1;
   const StreamPosition now = StreamPosition::After(stream->log_->applied_ts());
   stream->position_ = after.value_or(now);
-  // What is lost is told at once.
+  // If events are lost already, the client is told at once.
   if (stream->position_ < now) {
     MAYFLY_TRY(stream->SeekPosition(*stream->log_->Read()));
   }
@@ -47,13 +49,46 @@ Result<std::unique_ptr<ChangeStream>> ChangeStream::Open(Storage& storage,
 
 void ChangeStream::Park() {
   cursor_.reset();
-  if (in_entry_) --index_;  // read again, up to position_
+  if (in_entry_) --index_;  // this entry is read again, up to position_
   in_entry_ = in_unit_ = false;
   rest_ = {};
+  LetGoOfJoined();
+}
+
+void ChangeStream::LetGoOfJoined() {
+  if (joined_.empty()) return;
+  std::string().swap(joined_);
+  unit_ = {};
+  hold_.Release();
+}
+
+Result<void> ChangeStream::ReadEntry(const CommittedEntry& e) {
+  rest_ = {};
+  LetGoOfJoined();
+  if (e.kind != CommittedEntry::Kind::kData || IsLogChunk(e.data)) return Ok();
+  std::string_view data = e.data;
+  if (IsLogEnd(data)) {
+    std::string_view frame = data.substr(kLogEntryHeader);
+    uint64_t ts = 0;
+    uint32_t ticks = 0;
+    int64_t wall = 0;
+    MAYFLY_TRY(const LogChunks chunks, ReadLogEnd(data));
+    MAYFLY_TRY(SkipLogUnit(&frame, &ts, &ticks, &wall));
+    // What was delivered already need not be joined.
+    if (StreamPosition::After(ts + ticks - 1) <= position_) return Ok();
+    MAYFLY_TRY(hold_.Set(chunks.bytes));
+    Result<std::string> joined = JoinFromLog(data, *log_->Read());
+    if (!joined && IsTrimmed(joined.error())) return HistoryLost();
+    MAYFLY_TRY(joined_, std::move(joined));
+    data = joined_;
+  }
+  MAYFLY_TRY(ReadLogEntryHeader(data));
+  rest_ = data.substr(kLogEntryHeader);
+  return Ok();
 }
 
 StreamPosition ChangeStream::position() const {
-  // A stream that began behind an `invalidate` is not to be resumed from one.
+  // A stream that began behind an `invalidate` event must not resume from such an event.
   return position_.kind == StreamPosition::kInvalidate && !closed_
              ? StreamPosition::After(position_.ts)
              : position_;
@@ -67,8 +102,8 @@ Result<void> ChangeStream::SeekPosition(LogCursor& log) {
     uint64_t begins = 0, ends = 0;
     while (log.Valid() && !TimesOfEntry(log.entry(), &begins, &ends)) log.Next();
     MAYFLY_TRY(log.status());
-    // Timestamps between those of two records belong to nobody: right behind a high-water mark is
-    // far enough back.
+    // The timestamps between two records belong to no event, so starting right behind a high-water
+    // mark misses nothing.
     const uint64_t reach =
         position_.kind == StreamPosition::kHighWater ? position_.ts + 1 : position_.ts;
     if (!log.Valid() || begins > reach) return HistoryLost();
@@ -93,12 +128,8 @@ Result<bool> ChangeStream::NextEntry() {
   const CommittedEntry e = cursor_->entry();
   if (e.position.index > index_) return HistoryLost();
   index_ = e.position.index + 1;
+  MAYFLY_TRY(ReadEntry(e));
   in_entry_ = true;
-  rest_ = {};
-  if (e.kind == CommittedEntry::Kind::kData) {
-    MAYFLY_TRY(ReadLogEntryHeader(e.data));
-    rest_ = e.data.substr(kLogEntryHeader);
-  }
   return true;
 }
 
@@ -110,7 +141,8 @@ Result<bool> ChangeStream::Advance(Operation& op) {
       while (record_ < unit_.records.size()) {
         const size_t i = record_++;
         StreamPosition at;
-        at.ts = batch ? unit_.ts : unit_.ts + i;
+        // A transaction happens with the last of its entries.
+        at.ts = batch ? unit_.ts + unit_.ticks - 1 : unit_.ts + i;
         at.step = batch ? static_cast<uint32_t>(i) : 0;
         StreamPosition last = at;
         last.kind = StreamPosition::kInvalidate;
@@ -125,7 +157,7 @@ Result<bool> ChangeStream::Advance(Operation& op) {
         if (!events_.empty()) return true;
       }
       in_unit_ = false;
-      // The token of an event stays the last one until there is something newer than it.
+      // The token of an event remains the stream's last token until something newer exists.
       const uint64_t end = unit_.ts + unit_.ticks - 1;
       if (end > position_.ts) position_ = StreamPosition::After(end);
     }
@@ -139,7 +171,8 @@ Result<bool> ChangeStream::Advance(Operation& op) {
         in_entry_ = false;
         continue;
       }
-      // Chunks of index builds have no times; what is behind us was given already.
+      // Chunks of index builds have no timestamps. Entries before the position were delivered
+      // already.
       if (ticks == 0 || StreamPosition::After(ts + ticks - 1) <= position_) {
         rest_ = peek;
         continue;

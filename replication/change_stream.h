@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/large_memory.h"
 #include "replication/change_event.h"
 #include "replication/consensus.h"
 
@@ -53,6 +54,9 @@ class ChangeStream {
   ChangeStream(Storage& storage, std::unique_ptr<StreamLog> log, ChangeStreamSpec spec);
   /// Makes the events of the next record that has any; false: the end.
   Result<bool> Advance(Operation& op);
+  void LetGoOfJoined();
+  /// Puts the units of the entry into rest_.
+  Result<void> ReadEntry(const CommittedEntry& e);
   /// To the entry to read next; false: the end.
   Result<bool> NextEntry();
   /// Sets index_ by position_.
@@ -71,6 +75,8 @@ class ChangeStream {
 
   std::unique_ptr<LogCursor> cursor_;  ///< at the entry before index_; null: parked
   std::string_view rest_;              ///< units of the entry at hand that are not read yet
+  std::string joined_;                 ///< of a unit in chunks: what rest_ is in
+  large_memory::Hold hold_;            ///< of joined_
   bool in_entry_ = false, in_unit_ = false;
   LogUnit unit_;
   size_t record_ = 0;

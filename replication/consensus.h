@@ -11,6 +11,7 @@
 
 #include "protocol/error.h"
 #include "protocol/instant.h"
+#include "replication/handed_connection.h"
 #include "storage/clock.h"
 #include "storage/kv/kv.h"
 
@@ -18,8 +19,7 @@
 /// Engine: raft-rs behind replication/raft_*; nothing of it shows here.
 namespace mayfly {
 
-inline constexpr ErrorCode kExceededTimeLimit{262};        ///< code name ExceededTimeLimit
-inline constexpr ErrorCode kConfigurationInProgress{109};  ///< code name ConfigurationInProgress
+class Tls;  // security/tls.h
 
 /// A place in the log. Indexes start at 1 and have no gaps; terms go up with every election.
 struct LogPosition {
@@ -45,6 +45,7 @@ struct ConsensusConfiguration {
   std::vector<ConsensusMember> members;
   std::string payload;  ///< the user's configuration document; opaque here
 
+  /// Null when the node has no place here. Points into `members`.
   const ConsensusMember* Find(NodeId id) const {
     for (const ConsensusMember& m : members)
       if (m.id == id) return &m;
@@ -124,6 +125,9 @@ class StateMachine {
   /// What this node tells the others in each heartbeat (opaque, at most 64 KiB). Any thread; must
   /// not block.
   virtual std::string HeartbeatPayload() { return {}; }
+  /// Applied entries from this index on are still needed to apply later ones; UINT64_MAX: none are.
+  /// Any thread; must not block.
+  virtual uint64_t KeepLogFrom() { return UINT64_MAX; }
 };
 
 /// Something to be put into the log.
@@ -132,12 +136,14 @@ struct Proposal {
   std::shared_ptr<void>
       context;  ///< comes back in CommittedEntry::context; kept until `done` has run
   /// Exactly once, on the applier's thread after Applied, or on any thread with an error:
-  ///   NotWritablePrimary 10107               this node does not lead: nothing was written
+  ///   NotWritablePrimary 10107               it does not lead, or not in `term`: nothing was
+  ///   written
   ///   PrimarySteppedDown 189                 it stopped leading: the entry may or may not come to
   ///   be applied
   ///   InterruptedAtShutdown 11600            likewise
   ///   BSONObjectTooLarge 10334               larger than kMaxProposalBytes: nothing was written
   std::function<void(Result<LogPosition>)> done;
+  uint64_t term = 0;  ///< it may be of this term of the leader only; 0: of any
 };
 inline constexpr size_t kMaxProposalBytes = 64 << 20;
 
@@ -182,6 +188,8 @@ class LogCursor {
  public:
   virtual ~LogCursor() = default;
   virtual void Seek(uint64_t index) = 0;  ///< first entry >= index
+  /// The moves of an iterator. REQUIRES for Next and Prev: Valid(). Once that is false, status()
+  /// says whether the log ended or could not be read.
   virtual void SeekToLast() = 0;
   virtual void Next() = 0;
   virtual void Prev() = 0;
@@ -206,9 +214,12 @@ struct ConsensusOptions {
   Clock* clock = nullptr;           ///< outlives the engine; ticks by its monotonic time
   StateMachine* machine = nullptr;  ///< outlives the engine
   std::string set_name;             ///< --replSet
-  std::string key;                  ///< content of the key file, white space taken out; empty: none
-  std::string data_directory;       ///< initial sync puts files beside the store's
-  int tick_ms = 50;                 ///< until SetTimings says how long an election timeout is
+  std::string key;  ///< the first key of the key file, white space taken out; empty: there is none
+  std::vector<std::string> more_keys;  ///< the others: members need one in common
+  /// Whoever has no key file is a member too, while a running set gets one (transitionToAuth).
+  bool keyless_members = false;
+  std::string data_directory;  ///< initial sync puts files beside the store's
+  int tick_ms = 50;            ///< until SetTimings says how long an election timeout is
   int heartbeat_ticks = 2,
       election_ticks = 20;  ///< timeouts are drawn between election_ticks and a quarter more
   uint64_t log_max_bytes =
@@ -220,6 +231,7 @@ struct ConsensusOptions {
   /// Whether members of an earlier version are talked to, whose handshake lets strangers guess the
   /// key (member_link.h); null: no. Any thread.
   std::function<bool()> old_handshake;
+  Tls* tls = nullptr;  ///< outlives the engine; null: members are dialled without TLS
   /// A copy that gets nothing for so long tries again on a new connection, and a donor that is
   /// asked for nothing for so long ends its side.
   int copy_silence_ms = 15'000;
@@ -250,6 +262,7 @@ class Consensus {
   /// Call once, when the machine is ready.
   virtual Result<void> Start() = 0;
 
+  /// Of this data directory: drawn at random when it is first opened, then kept.
   virtual NodeId self() const = 0;
   /// False until Initiate here or at a member that took this node in.
   virtual bool initialised() const = 0;
@@ -275,6 +288,8 @@ class Consensus {
   virtual void ForceReconfigure(ConsensusConfiguration configuration,
                                 std::function<void(Result<LogPosition>)> done) = 0;
 
+  /// Puts it in the queue of the engine's thread, which does not block the caller. Proposals of one
+  /// thread enter the log in their order. How it went is told to `proposal.done` alone.
   virtual void Propose(Proposal proposal) = 0;
 
   /// Confirms with a majority that this node still leads; then everything acknowledged before the
@@ -302,6 +317,7 @@ class Consensus {
   /// Drops applied entries that retention no longer asks for: by range, never past `keep_from`.
   /// Called by itself; here for tests and replSetResizeOplog. 0 in both: as configured.
   virtual void SetRetention(uint64_t max_bytes, double min_hours) = 0;
+  /// The cursor must not outlive the store. Any thread.
   virtual std::unique_ptr<LogCursor> ReadLog() = 0;
 
   /// Asks the node at `address` who it is; answers within `timeout_ms`, on the transport's thread
@@ -317,9 +333,10 @@ class Consensus {
   virtual bool Claim(const std::string& set_id) = 0;
 
   /// The connection of another member, after its internal command asked for the member stream:
-  /// takes the socket over (closes it in the end). `early`: bytes that were read behind the
-  /// command. Nothing a stranger sends here disturbs anybody.
-  virtual void AdoptConnection(int socket, std::string early) = 0;
+  /// takes it over (closes it in the end). Nothing a stranger sends here disturbs anybody.
+  virtual void AdoptConnection(HandedConnection connection) = 0;
+  /// As ReadLog, also of what is not applied here yet, and may never be.
+  virtual std::unique_ptr<LogCursor> ReadWholeLog() = 0;
 };
 
 /// The engine. Reads its state from `kv`; an interrupted Initiate has either happened or not.

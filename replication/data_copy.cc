@@ -12,7 +12,12 @@
 #include <fstream>
 
 #include "replication/byte_text.h"
+#include "storage/kv/encrypted_engine.h"
+#include "storage/kv/store_file.h"
 
+// Sizes and bytes of files on a link are those that they have without encryption at rest: each
+// member has a key of its own, or none, and encrypts what it takes. What keeps them private on
+// their way is TLS.
 namespace mayfly {
 namespace fs = std::filesystem;
 namespace {
@@ -25,7 +30,7 @@ uint32_t Crc(std::string_view s) {
   return static_cast<uint32_t>(
       crc32(0, reinterpret_cast<const Bytef*>(s.data()), static_cast<uInt>(s.size())));
 }
-/// A name that stays in its directory.
+/// Whether it is a plain file name, which cannot lead out of its directory.
 bool PlainName(std::string_view name) {
   return !name.empty() && name.size() < 200 && name[0] != '.' &&
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
@@ -47,7 +52,8 @@ Result<void> SyncPath(const std::string& path) {
   if (!ok) return e;
   return Ok();
 }
-/// Nothing is left out: whoever removes or moves by a list that broke off loses what is not in it.
+/// Lists everything or fails. If a list broke off, whoever removes or moves files by it would lose
+/// the rest.
 Result<std::vector<fs::path>> List(const fs::path& directory) {
   std::error_code ec;
   std::vector<fs::path> out;
@@ -229,7 +235,7 @@ void CheckpointStore::RemoveStale() {
   }
   if (kept.empty() || now - looked_us_ < kLookMicros) return;
   looked_us_ = now;
-  // What has one name only is in no other place: it would be gone but for the checkpoint.
+  // A file with one name exists nowhere else: without the checkpoint it would have been removed.
   uint64_t all = 0, most = 0, of = 0;
   for (const auto& [index, directory] : kept) {
     uint64_t held = 0;
@@ -278,15 +284,14 @@ bool CheckpointStore::AddList(MemberLink& link, const std::string& directory) {
   std::string body;
   uint32_t n = 0;
   for (const fs::path& f : files.value()) {
-    std::error_code ec;
     const std::string name = f.filename().string();
-    const uint64_t size = fs::file_size(f, ec);
-    if (ec) {
-      if (log_)
-        log_('E', "A copy of the data cannot be given: " + f.string() + ": " + ec.message());
+    auto file = StoreFile::OpenToRead(f.string(), CiphersOf(kv_));
+    Result<uint64_t> size = file ? file.value().Size() : Result<uint64_t>(file.error());
+    if (!size) {
+      if (log_) log_('E', "A copy of the data cannot be given: " + size.error().message);
       return false;
     }
-    AppendNumber(body, size);
+    AppendNumber(body, size.value());
     AppendNumber(body, static_cast<uint16_t>(name.size()));
     body += name;
     ++n;
@@ -313,11 +318,11 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
       if (!TakeNumber(&in, &offset) || !TakeNumber(&in, &size) || size > kChunk || !PlainName(in))
         break;
       if (Touch(id)) {
-        std::ifstream file(directory + "/" + std::string(in), std::ios::binary);
-        std::string bytes(size, '\0');
-        file.seekg(static_cast<std::streamoff>(offset));
-        file.read(bytes.data(), static_cast<std::streamsize>(size));
-        bytes.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+        auto file = StoreFile::OpenToRead(directory + "/" + std::string(in), CiphersOf(kv_));
+        Result<std::string> read =
+            file ? file.value().Read(offset, size) : Result<std::string>(file.error());
+        // What cannot be read is not what was asked for; the joiner sees that.
+        const std::string bytes = read ? std::move(read).value() : std::string();
         const uint32_t crc = Crc(bytes);
         link->Add(kData, std::string_view(reinterpret_cast<const char*>(&crc), 4), bytes);
       } else {
@@ -339,7 +344,7 @@ LinkTask<void> CheckpointStore::Serve(std::shared_ptr<MemberLink> link) {
 Result<void> DataCopy::Begin() {
   std::error_code ec;
   std::string there;
-  // Of these two directories one is what this node starts with.
+  // If one of these exists, the next start of this node uses it.
   for (const char* pending : {"/ready", "/moving"}) {
     MAYFLY_TRY(const bool waits, Exists(root_ + pending));
     if (waits)
@@ -350,7 +355,7 @@ Result<void> DataCopy::Begin() {
     std::ifstream in(root_ + "/checkpoint");
     std::getline(in, there);
   }
-  if (there != checkpoint_) fs::remove_all(root_, ec);  // of another one
+  if (there != checkpoint_) fs::remove_all(root_, ec);  // files of another checkpoint
   fs::create_directories(root_ + "/incoming", ec);
   if (ec) return Error{ErrorCode::kFileNotOpen, "cannot create " + root_ + ": " + ec.message()};
   std::ofstream(root_ + "/checkpoint") << checkpoint_ << "\n";
@@ -383,22 +388,17 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
       total += f.size;
       whole |= f.name == store_->RootFile();
     }
-    if (!whole) co_return Malformed();  // no store
+    if (!whole) co_return Malformed();  // not a complete store
   }
   progress_.total = total;
   for (const CopyFile& f : files) {
     const std::string path = root_ + "/incoming/" + f.name;
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) co_return Disk("cannot create", path);
-    struct Closer {
-      int fd;
-      ~Closer() { ::close(fd); }
-    } closer{fd};
-    // Whole chunks that are there were written after their checksum was right.
-    uint64_t have = static_cast<uint64_t>(::lseek(fd, 0, SEEK_END));
+    MAYFLY_CO_TRY(StoreFile file, StoreFile::OpenToWrite(path, CiphersOf(*store_)));
+    // Whole chunks on disk were written only after their checksums were verified.
+    MAYFLY_CO_TRY(uint64_t have, file.Size());
     if (have > f.size) have = 0;
     if (have < f.size) have -= have % kChunk;
-    if (::ftruncate(fd, static_cast<off_t>(have)) != 0) co_return Disk("cannot write", path);
+    MAYFLY_CO_TRY(file.Truncate(have));
     done += have;
     progress_.done = done;
     for (uint64_t offset = have; offset < f.size;) {
@@ -417,14 +417,12 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
       if (Crc(in) != crc)
         co_return Error{ErrorCode::kHostUnreachable,
                         "a piece of " + f.name + " was damaged on its way"};
-      if (::pwrite(fd, in.data(), in.size(), static_cast<off_t>(offset)) !=
-          static_cast<ssize_t>(in.size()))
-        co_return Disk("cannot write", path);
+      MAYFLY_CO_TRY(file.Write(offset, in));
       offset += want;
       done += want;
       progress_.done = done;
     }
-    if (::fsync(fd) != 0) co_return Disk("cannot sync", path);
+    MAYFLY_CO_TRY(file.Sync());
   }
   MAYFLY_CO_TRY(SyncPath(root_ + "/incoming"));
   link.Add(kDone, {});
@@ -433,7 +431,8 @@ LinkTask<Result<void>> DataCopy::Fetch(MemberLink& link) {
 }
 
 Result<LogPosition> DataCopy::Adopt(NodeId self, const HardState& own) {
-  // From here on the files are not the donor's any more: what is interrupted begins anew.
+  // From here on the files change and are not the donor's any more. If this is interrupted, the
+  // copy begins anew.
   MAYFLY_TRY(Discard());
   KvOptions o;
   o.path = root_ + "/incoming";
@@ -477,7 +476,8 @@ Result<void> DataCopy::MarkReady() {
 
 namespace {
 
-/// What `ready` or `moving` says of the copy's files. None: an earlier version wrote it.
+/// What `ready` or `moving` says about the files of the copy. Nothing if an earlier version wrote
+/// it.
 Result<std::vector<CopyFile>> ReadReady(const fs::path& path) {
   std::ifstream in(path);
   std::string line;
@@ -499,14 +499,13 @@ Result<std::vector<CopyFile>> ReadReady(const fs::path& path) {
   return files;
 }
 
-/// The first file of the copy that is in neither of the directories as it should be; empty: it is
-/// whole.
+/// The first file of the copy that is complete in neither directory; empty if the copy is complete.
 std::string Missing(const KvEngine& store, const std::vector<CopyFile>& files, const fs::path& one,
                     const fs::path& other) {
   for (const CopyFile& f : files)
     if (!HasFile(one / f.name, f.size) && !HasFile(other / f.name, f.size)) return f.name;
   if (!files.empty()) return {};
-  // Of an earlier version: what a store cannot be without.
+  // From an earlier version, which recorded no list: checks the files that no store can be without.
   for (const fs::path& d : {one, other}) {
     const std::string named = store.FileNamedByRoot(d.string());
     std::error_code ec;
@@ -541,15 +540,15 @@ Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_d
     if (const std::string lost = Missing(store, files, incoming, incoming); !lost.empty()) {
       MAYFLY_TRY(const bool begun, Exists(old));
       if (begun) return Incomplete(root, lost);
-      // Nothing was moved: this member goes on with what it has, and copies again.
+      // No file was moved yet: this member continues with its own data and copies again.
       fs::remove(root / "ready", ec);
       if (ec)
         return Error{ErrorCode::kFileNotOpen,
                      "cannot remove " + (root / "ready").string() + ": " + ec.message()};
       return false;
     }
-    // The root file first: a directory without it is no store, so nobody takes half of one for a
-    // whole.
+    // The root file goes first. A directory without it is not a store, so a directory that was
+    // moved half is never opened.
     MAYFLY_TRY(std::vector<fs::path> ours, List(data));
     std::erase_if(ours,
                   [&](const fs::path& f) { return !store.IsStoreFile(f.filename().string()); });
@@ -575,7 +574,7 @@ Result<bool> ApplyPendingResync(const KvEngine& store, const std::string& data_d
     MAYFLY_TRY(Rename(f, data / f.filename()));
   }
   MAYFLY_TRY(SyncPath(data.string()));
-  // Only what is proven to be here takes the place of what was.
+  // The old files are replaced only when all new ones are proven to be here.
   if (const std::string lost = Missing(store, files, data, data); !lost.empty())
     return Incomplete(root, lost);
   fs::remove(root / "moving", ec);

@@ -1,4 +1,5 @@
 #include "replication/engine.h"
+#include "protocol/large_memory.h"
 
 #include <unistd.h>
 
@@ -9,17 +10,20 @@
 #include <filesystem>
 #include <random>
 
+#include "replication/open_units.h"
+
 namespace mayfly {
 namespace {
 
-/// What is not raft-rs's time (handing over, positions that are told) goes on at least so often,
-/// however long an election timeout is.
+/// What does not follow raft-rs's ticks (handing over leadership, reporting positions) runs at
+/// least this often, however long the election timeout is.
 constexpr int64_t kPollMicros = 50'000;
 constexpr int64_t kHousekeepingMicros = 1'000'000;
-/// A member that has applied something tells the leader at most so often beside its heartbeats:
-/// whoever waits for w: N waits for that.
+/// Besides its heartbeats, a member reports what it has applied to the leader at most this often.
+/// Writes with w: N wait for these reports.
 constexpr int64_t kTellMicros = 10'000;
-/// A member whose log is not written for so many election timeouts counts as gone: its disk hangs.
+/// A member that has not written its log for so many election timeouts counts as gone, because its
+/// disk hangs.
 constexpr int64_t kStuckElections = 5;
 constexpr size_t kMaxInboxBytes = 256 << 20;
 
@@ -39,9 +43,14 @@ uint64_t DefaultLogBytes(const std::string& directory) {
 }  // namespace
 
 Result<void> Engine::Open() {
-  link_key_ = MemberKey(o_.key);
-  if (link_key_.empty() && !o_.key.empty())
-    return Error{ErrorCode::kInternalError, "no key can be derived from the key file"};
+  std::vector<std::string> keys = o_.more_keys;
+  if (!o_.key.empty()) keys.insert(keys.begin(), o_.key);
+  for (const std::string& key : keys) {
+    link_keys_.push_back(MemberKey(key));
+    if (link_keys_.back().empty())
+      return Error{ErrorCode::kInternalError, "no key can be derived from the key file"};
+  }
+  if (o_.keyless_members || keys.empty()) link_keys_.emplace_back();
   MAYFLY_TRY(log_, LogStore::Open(*o_.kv));
   if (log_->node() == 0) {
     MAYFLY_TRY(log_->MakeNodeId(RandomId()));
@@ -50,8 +59,14 @@ Result<void> Engine::Open() {
     DecodeConfiguration(log_->stored_configuration(), &configuration_);
   if (const LogPosition applied = log_->applied();
       o_.history_lost && applied.index >= log_->first_index()) {
+    // A unit whose chunks are applied may end in what is not: these stay.
+    OpenUnits open;
+    MAYFLY_TRY(open.Load(*o_.kv));
+    const uint64_t first =
+        std::max(std::min(applied.index + 1, open.first_index()), log_->first_index());
+    MAYFLY_TRY(const uint64_t term, log_->Term(first - 1));
     auto batch = o_.kv->NewBatch();
-    log_->StageTrim(*batch, applied.index + 1, applied.term);
+    log_->StageTrim(*batch, first, term);
     MAYFLY_TRY(o_.kv->Write(*batch, true));
   }
   if (o_.log_max_bytes == 0) o_.log_max_bytes = DefaultLogBytes(o_.data_directory);
@@ -60,11 +75,12 @@ Result<void> Engine::Open() {
   applier_ = std::make_unique<Applier>(
       *log_, *o_.machine, [this](std::string_view why) { Fatal(why); },
       [this] {
-        if (leads_) return;  // nobody to tell
+        if (leads_) return;  // this member leads: nobody else has to be told
         std::unique_lock l(mutex_);
         moved_ = true;
         Wake(l);
       });
+  applier_->set_writes(&writes_);
   checkpoints_ = std::make_unique<CheckpointStore>(
       *o_.kv, o_.data_directory, *o_.clock, o_.copy_silence_ms,
       [this](char severity, std::string_view message) { Log(severity, message); });
@@ -76,6 +92,7 @@ Result<void> Engine::Open() {
 Result<void> Engine::Start() {
   Transport::Options t;
   t.identity = [this] { return Identity(); };
+  t.tls = o_.tls;
   t.admit = [this](const LinkPeer& peer) { return Admit(peer); };
   t.received = [this](NodeId from, uint8_t type, std::string_view body) {
     Received(from, type, body);
@@ -109,7 +126,7 @@ Result<void> Engine::Start() {
   started_.store(true, std::memory_order_release);
   applier_->StartThread();
   MAYFLY_TRY(OpenNode());
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread(large_memory::WithThisBudget([this] { Run(); }));
   return Ok();
 }
 
@@ -119,6 +136,7 @@ void Engine::Stop() {
     if (std::exchange(stop_, true)) return;
   }
   wake_.notify_one();
+  writes_.Stop();
   if (thread_.joinable()) thread_.join();
   if (transport_) transport_->Stop();
   std::vector<std::function<void()>> calls;
@@ -128,14 +146,14 @@ void Engine::Stop() {
     calls.swap(calls_);
   }
   for (Waiting& w : std::exchange(step_ups_, {})) w.done(Halted());
-  for (auto& f : calls) f();                 // they answer that it is over
-  if (applier_ && node_) applier_->Drain();  // what it still announces is the node's
+  for (auto& f : calls) f();                 // they fail, because the engine has ended
+  if (applier_ && node_) applier_->Drain();  // what it still has to announce uses the node
   std::unique_ptr<RaftNode> node;
   {
     std::lock_guard l(status_mutex_);
     node = std::move(node_);
   }
-  node.reset();  // pending proposals fail, on the applier
+  node.reset();  // pending proposals fail; their callbacks run on the applier
   if (applier_) applier_->Stop();
   for (Proposal& p : proposals_) Interrupted(p);
   proposals_.clear();
@@ -162,7 +180,7 @@ void Engine::Call(std::function<void()> f) {
   std::unique_lock l(mutex_);
   if (stop_ && halted_) {
     l.unlock();
-    return f();  // answers that it is over
+    return f();  // it fails, because the engine has ended
   }
   calls_.push_back(std::move(f));
   Wake(l);
@@ -197,7 +215,7 @@ void Engine::WhenApplied(uint64_t index, std::function<void(Result<void>)> done)
 
 void Engine::DoNotCampaignUntil(int64_t us) {
   frozen_until_us_ = us;
-  Call([this] { told_ = UINT64_MAX; });  // the leader hears of it now
+  Call([this] { told_ = UINT64_MAX; });  // the leader is told at once
 }
 
 void Engine::SetTimings(const ConsensusTimings& t) {
@@ -205,7 +223,7 @@ void Engine::SetTimings(const ConsensusTimings& t) {
   heartbeat_ms_ = t.heartbeat_ms;
   heartbeat_timeout_us_ = t.heartbeat_timeout_ms * 1000;
   if (transport_) transport_->SetHeartbeat(t.heartbeat_ms);
-  Call([] {});  // the thread sleeps by the old ones
+  Call([] {});  // the thread still sleeps by the old settings
 }
 
 void Engine::SetRetention(uint64_t max_bytes, double min_hours) {
@@ -221,13 +239,14 @@ void Engine::Probe(const std::string& address, const std::string& claim, int64_t
                    std::function<void(Result<NodeInfo>)> done) {
   transport_->Probe(address, claim, timeout_ms, std::move(done));
 }
-void Engine::AdoptConnection(int socket, std::string early) {
-  // The server listens before Start: another member may be quicker. It tries again.
+void Engine::AdoptConnection(HandedConnection connection) {
+  // The server listens before Start, so another member may be faster than this one. It will try
+  // again.
   if (!started_.load(std::memory_order_acquire)) {
-    ::close(socket);
+    ::close(connection.socket);
     return;
   }
-  transport_->Adopt(socket, std::move(early));
+  transport_->Adopt(std::move(connection));
 }
 
 Result<void> Engine::OpenNode() {
@@ -236,6 +255,7 @@ Result<void> Engine::OpenNode() {
   n.applier = applier_.get();
   n.machine = o_.machine;
   n.clock = o_.clock;
+  n.writes = &writes_;
   n.election_ticks = o_.election_ticks;
   n.heartbeat_ticks = o_.heartbeat_ticks;
   n.seed = RandomId();
@@ -251,7 +271,7 @@ Result<void> Engine::OpenNode() {
   n.fatal = [this](std::string_view why) { Fatal(why); };
   n.log_line = [this](char severity, std::string_view m) { Log(severity, m); };
   if (node_) {
-    applier_->Drain();  // announcements of the old one run first
+    applier_->Drain();  // announcements of the old node run first
   }
   auto next = std::make_unique<RaftNode>(std::move(n));
   next->may_lead = [this](NodeId id) {
@@ -283,8 +303,9 @@ LinkIdentity Engine::Identity() const {
   id.node = log_->node();
   id.set_name = o_.set_name;
   id.key = o_.key;
-  id.link_key = link_key_;
+  id.link_keys = link_keys_;
   id.old_handshake = o_.old_handshake && o_.old_handshake();
+  id.tls = o_.tls;
   id.has_data = o_.has_data && o_.has_data();
   std::lock_guard l(status_mutex_);
   id.set_id = configuration_.set_id;
@@ -299,9 +320,10 @@ Heartbeat Engine::OwnHeartbeat(int64_t stamp) {
   const ConsensusState s = state();
   h.role = static_cast<uint8_t>(s.role);
   h.term = s.term;
-  h.electable = Micros() >= frozen_until_us_;
+  const bool writes = !writes_.waiting();
+  h.electable = writes && Micros() >= frozen_until_us_;
   h.copying = copying_;
-  h.works = Micros() - round_us_ < kStuckElections * o_.election_ticks * tick_us_;
+  h.works = writes && Micros() - round_us_ < kStuckElections * o_.election_ticks * tick_us_;
   h.applied = log_->applied();
   h.sync_done = progress_.done;
   h.sync_total = copying_ ? progress_.total.load() : 0;
@@ -384,7 +406,7 @@ void Engine::Received(NodeId from, uint8_t type, std::string_view body) {
     return;
   }
   std::unique_lock l(mutex_);
-  // More than the log can take: dropped, the leader sends again.
+  // The inbox is full: the message is dropped, and the leader sends it again.
   if (inbox_bytes_ + body.size() > kMaxInboxBytes) return;
   inbox_bytes_ += body.size();
   inbox_.emplace_back(from, std::string(body));
@@ -419,7 +441,9 @@ void Engine::Run() {
 
     const bool stepped = !messages.empty() || !proposals.empty();
     if (!halted_) {
-      node_->set_may_campaign(Micros() >= frozen_until_us_ && !copying_ && !removed_);
+      node_->set_may_campaign(Micros() >= frozen_until_us_ && !copying_ && !removed_ &&
+                              !writes_.waiting());
+      if (writes_.waiting()) node_->StepAside();
       for (auto& [from, bytes] : messages) node_->Step(from, bytes);
     }
     messages.clear();
@@ -437,9 +461,9 @@ void Engine::Run() {
       node_->Pump();
       const int64_t now = Micros();
       const int64_t tick_us = tick_us_;
-      next_tick = std::min(next_tick, now + tick_us);  // shorter from now on
+      next_tick = std::min(next_tick, now + tick_us);  // the interval may have become shorter
       if (now >= next_tick) {
-        // After a pause (a stopped process) time goes on from now: no burst of ticks.
+        // After a pause (a stopped process), time continues from now, without a burst of ticks.
         next_tick = std::max(next_tick + tick_us, now);
         TellAlive(std::exchange(last_tick, now));
         node_->Tick();

@@ -28,6 +28,9 @@ class Engine final : public Consensus {
  public:
   explicit Engine(ConsensusOptions options) : o_(std::move(options)) {}
   ~Engine() override { Stop(); }
+  /// Reads the stored state and gives a new directory its node id; no thread starts. Call once,
+  /// before Start. Errors: those of OpenConsensus; InternalError when no key can be derived from a
+  /// key file.
   Result<void> Open();
 
   Result<void> Start() override;
@@ -49,10 +52,11 @@ class Engine final : public Consensus {
   void SetTimings(const ConsensusTimings& t) override;
   void SetRetention(uint64_t max_bytes, double min_hours) override;
   std::unique_ptr<LogCursor> ReadLog() override { return log_->Cursor(); }
+  std::unique_ptr<LogCursor> ReadWholeLog() override { return log_->Cursor(true); }
   void Probe(const std::string& address, const std::string& claim, int64_t timeout_ms,
              std::function<void(Result<NodeInfo>)> done) override;
   bool Claim(const std::string& set_id) override;
-  void AdoptConnection(int socket, std::string early) override;
+  void AdoptConnection(HandedConnection connection) override;
 
  private:
   struct Known {
@@ -148,7 +152,8 @@ class Engine final : public Consensus {
   void EndSync();
 
   ConsensusOptions o_;
-  std::string link_key_;  ///< MemberKey(o_.key)
+  PatientWrites writes_{[this](char severity, std::string_view m) { Log(severity, m); }};
+  std::vector<std::string> link_keys_;  ///< LinkIdentity
   std::unique_ptr<LogStore> log_;
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<Applier> applier_;

@@ -12,10 +12,10 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr uint64_t kCompactAfterBytes = 64 << 20;
-/// Attempts in a row that bring nothing before a copy is given up; from another member than the one
-/// that leads by now, fewer.
+/// So many attempts in a row without progress end a copy. Fewer are made if another member than the
+/// donor leads by now.
 constexpr int kAttempts = 20, kAttemptsElsewhere = 2;
-/// For members that copy, the log is kept to so many times its size.
+/// While members copy, the log may grow to so many times its size.
 constexpr uint64_t kLogForCopies = 2;
 
 }  // namespace
@@ -33,11 +33,12 @@ void Engine::Housekeeping() {
                                            " MB meanwhile: twice what it is meant to keep");
         });
     }
-    node_->Trim(max_bytes_, static_cast<int64_t>(min_hours_ * 3'600'000), checkpoints_->KeepFrom());
+    node_->Trim(max_bytes_, static_cast<int64_t>(min_hours_ * 3'600'000),
+                std::min(checkpoints_->KeepFrom(), o_.machine->KeepLogFrom()));
     trimmed_bytes_ += had - std::min(had, log_->bytes());
     if (trimmed_bytes_ >= kCompactAfterBytes) {
       trimmed_bytes_ = 0;
-      // Gives the space back; on the thread for copies, because it reads and writes files.
+      // Gives the space back. It reads and writes files, so it runs on the thread for copies.
       asio::post(transport_->bulk(), [this, first = log_->first_index()] {
         std::string begin("\x01\0\0\0\0\0\0\0\0", 9), end("\x01", 1);
         for (int shift = 56; shift >= 0; shift -= 8)
@@ -53,7 +54,8 @@ void Engine::Housekeeping() {
 bool Engine::Snapshot(uint64_t at_least, SnapshotPointer* out) {
   std::lock_guard l(snapshot_mutex_);
   const int64_t now = Micros();
-  // One that is or is about to be forgotten, or that lies before the log's beginning, helps nobody.
+  // A checkpoint that is about to be forgotten, or that lies before the beginning of the log, is of
+  // no use.
   if (ready_ && checkpoints_->Has(ready_->data) && ready_->position.index >= at_least &&
       ready_->position.index + 1 >= log_->first_index() && now - ready_us_ < 60'000'000) {
     *out = *ready_;
@@ -115,7 +117,7 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
       link.Close();
     }
     if (fetched || fetched.error().code == ErrorCode::kInitialSyncFailure) break;
-    // What was brought counts, however often the way breaks.
+    // Progress counts, no matter how often the connection breaks.
     if (progress_.done > had) attempt = 0;
     const NodeId leader = state().leader;
     if (attempt + 1 >= kAttemptsElsewhere && leader != 0 && leader != from) {
@@ -133,7 +135,7 @@ LinkTask<void> Engine::Pull(std::string address, NodeId from, SnapshotPointer p)
     EndSync();
     co_return;
   }
-  // From here on this node promises nothing any more: what it has promised goes with the copy.
+  // From here on this node makes no more promises: those that it has made are stored with the copy.
   Call([this, p] {
     if (halted_) return;
     if (p.position.index <= node_->status().commit) {

@@ -5,7 +5,8 @@
 namespace mayfly {
 namespace {
 
-constexpr int64_t kAskAgainMicros = 500'000;  ///< the leader to hand over, by who wants to lead
+/// How often a member that wants to lead asks the leader to hand over.
+constexpr int64_t kAskAgainMicros = 500'000;
 constexpr int64_t kReplaceAgainMicros = 1'000'000;
 constexpr int64_t kForcedMicros = 20'000'000;
 constexpr int64_t kProbeMillis = 3'000;
@@ -63,7 +64,7 @@ ConsensusStatus Engine::Status() const {
     out.last_answered_us = k.answered_us;
     out.ping_ms = k.ping_ms;
     out.durable = k.last.durable;
-    // What the leader's log has been told is newer than the last heartbeat.
+    // The leader's log may have heard from the member after its last heartbeat.
     if (leads && raft && raft->matched > out.durable.index)
       out.durable = {s.state.term, raft->matched};
     out.applied = k.last.applied;
@@ -83,8 +84,8 @@ bool Engine::Claim(const std::string& set_id) { return ClaimFor(set_id, log_->no
 
 bool Engine::ClaimFor(const std::string& set_id, NodeId by, bool firmly) {
   std::lock_guard l(claim_mutex_);
-  // Of two that ask for each other's members the lower one gets them all, whoever asks first; but
-  // nobody gets a member whose log another one has begun to write.
+  // If two nodes ask for the same members, the one with the lower id gets all of them, whichever
+  // asks first. A member whose log was already begun by another set is never given away.
   const bool other = claimed_by_ != set_id && Micros() < claimed_until_us_;
   if (other && (firmly || claim_firm_ || (claimed_by_ < set_id && claimer_ != by))) return false;
   if (claimed_by_ != set_id) claim_firm_ = false;
@@ -99,8 +100,8 @@ Result<void> Engine::Admit(const LinkPeer& peer) {
   if (peer.info.set_id.empty() || peer.info.set_name != o_.set_name || initialised()) return Ok();
   bool ours = true;
   if (log_->last_index() > 0) {
-    // A set has begun to write here and has not come to its configuration yet, which is in the
-    // first entry.
+    // A set has begun to write to this log. Its configuration is in the first entry, which is not
+    // applied yet.
     ConsensusConfiguration c;
     const uint64_t first = log_->first_index();
     Result<void> read = log_->Read(first, first + 1, 1, [&](const LogEntry& e) {
@@ -111,7 +112,8 @@ Result<void> Engine::Admit(const LinkPeer& peer) {
     ours = ClaimFor(peer.info.set_id, peer.info.id, peer.purpose != LinkPurpose::kProbe);
   }
   if (ours) return Ok();
-  return Error{kConfigurationInProgress, "another member takes it into a replica set just now"};
+  return Error{ErrorCode::kConfigurationInProgress,
+               "another member takes it into a replica set just now"};
 }
 
 void Engine::Initiate(ConsensusConfiguration c, bool data_is_empty, Applier::Done done) {
@@ -124,19 +126,23 @@ void Engine::Initiate(ConsensusConfiguration c, bool data_is_empty, Applier::Don
     {
       std::lock_guard l(claim_mutex_);
       if (claimed_by_ != c.set_id && Micros() < claimed_until_us_)
-        return done(Error{kConfigurationInProgress,
+        return done(Error{ErrorCode::kConfigurationInProgress,
                           "another member has taken this one into a replica set meanwhile"});
       claimed_by_ = c.set_id;
       claim_firm_ = true;
       claimed_until_us_ = kForEver;
     }
     node_->Pump();
-    Result<void> begun = BootstrapLog(*log_, c, data_is_empty, o_.clock->Now());
+    auto begin = [&] { return BootstrapLog(*log_, c, data_is_empty, o_.clock->Now()); };
+    Result<void> begun = begin();
+    if (!begun && PatientWrites::MaySucceedLater(begun.error()))
+      begun = writes_.Await(begun.error(), begin);
+    if (!begun && begun.error().code == ErrorCode::kInterruptedAtShutdown) return done(Halted());
     if (!begun) Fatal(begun.error().message);
     const uint64_t index = log_->last_index();
     if (Result<void> opened = OpenNode(); !opened) Fatal(opened.error().message);
-    // Not before its configuration is applied: raft-rs would refuse, and the set begin an election
-    // timeout later.
+    // Waits until the configuration is applied. Otherwise raft-rs would refuse, and the set would
+    // only begin after an election timeout.
     applier_->WhenApplied(index, [this](const Result<void>& r) {
       if (!r) return;
       Call([this] {
@@ -145,7 +151,7 @@ void Engine::Initiate(ConsensusConfiguration c, bool data_is_empty, Applier::Don
         node_->Campaign();
       });
     });
-    // With the first entry of the term it may be written to.
+    // The node can be written to once the first entry of its term is applied.
     applier_->WhenApplied(index + 1, [done, index](Result<void> r) {
       if (r)
         done(LogPosition{1, index});
@@ -206,7 +212,8 @@ void Engine::Removed(uint64_t as_of, const std::string& encoded) {
     std::lock_guard l(status_mutex_);
     if (configuration_.set_id != c.set_id || !configuration_.Find(log_->node())) return;
   }
-  // Who knows less of the log than this node does not know yet that it was taken in again.
+  // The sender knows less of the log than this node. It may not know yet that this node was added
+  // again.
   if (as_of <= node_->status().commit) return;
   Log('W', "This member was removed from the set while it was away");
   removed_ = true;
@@ -214,9 +221,9 @@ void Engine::Removed(uint64_t as_of, const std::string& encoded) {
 }
 
 void Engine::Force(const ConsensusConfiguration& c, Applier::Done done) {
-  // Who votes already goes on to, if that is still wanted. All others come by the log, where every
-  // member finds the same: whoever is new is taken in by it, and what changes here at once is
-  // repeated there.
+  // Existing voters are adopted if they are still wanted. All other changes come by the log, where
+  // all members find the same: new members are added by it, and the changes that are made here at
+  // once are repeated there.
   std::vector<NodeId> voters, learners;
   std::vector<mf_change> changes;
   for (const RaftNode::Member& m : node_->members()) {
@@ -236,7 +243,7 @@ void Engine::Force(const ConsensusConfiguration& c, Applier::Done done) {
   if (std::find(voters.begin(), voters.end(), log_->node()) == voters.end())
     return done(Error{ErrorCode::kInvalidReplicaSetConfig,
                       "a configuration is forced on a member that has a vote in it"});
-  applier_->Drain();  // it must not write the old state over the new one
+  applier_->Drain();  // the applier must not overwrite the new state with the old one
   auto batch = o_.kv->NewBatch();
   const LogPosition applied = log_->applied();
   log_->StageApplied(*batch, applied, RaftNode::ConfState(voters, learners),
@@ -245,7 +252,11 @@ void Engine::Force(const ConsensusConfiguration& c, Applier::Done done) {
   ++hard.term;
   hard.vote = 0;
   log_->StageHardState(*batch, hard);
-  Result<void> written = o_.kv->Write(*batch, true);
+  auto write = [&] { return o_.kv->Write(*batch, true); };
+  Result<void> written = write();
+  if (!written && PatientWrites::MaySucceedLater(written.error()))
+    written = writes_.Await(written.error(), write);
+  if (!written && written.error().code == ErrorCode::kInterruptedAtShutdown) return done(Halted());
   if (!written) Fatal(written.error().message);
   if (Result<void> opened = OpenNode(); !opened) Fatal(opened.error().message);
   Configured(c);
@@ -256,7 +267,7 @@ void Engine::Force(const ConsensusConfiguration& c, Applier::Done done) {
 
 void Engine::PushForced() {
   if (!forced_) return;
-  // Behind what it does by itself as a new leader.
+  // Waits for the changes that a new leader makes by itself.
   const bool busy = node_->status().pending_conf || node_->status().joint;
   if (node_->state().ready && node_->leads() && !busy) {
     Forced f = std::move(*forced_);
@@ -267,7 +278,7 @@ void Engine::PushForced() {
   if (Micros() >= forced_->until_us) {
     Forced f = std::move(*forced_);
     forced_.reset();
-    f.done(Error{kExceededTimeLimit, "the forced configuration has no majority either"});
+    f.done(Error{ErrorCode::kExceededTimeLimit, "the forced configuration has no majority either"});
     return;
   }
 }
@@ -284,9 +295,10 @@ void Engine::PushStepUp() {
     auto done = std::move(step_ups_[i].done);
     step_ups_.erase(step_ups_.begin() + static_cast<ptrdiff_t>(i));
     if (leads)
-      applier_->PushCall([done] { done(Ok()); });  // behind the announcement
+      applier_->PushCall([done] { done(Ok()); });  // after the announcement
     else
-      done(Error{kExceededTimeLimit, "this member did not come to lead in the time given"});
+      done(Error{ErrorCode::kExceededTimeLimit,
+                 "this member did not come to lead in the time given"});
   }
   if (step_ups_.empty() || node_->leads() || now < next_ask_us_) return;
   next_ask_us_ = now + kAskAgainMicros;
@@ -298,7 +310,8 @@ void Engine::PushStepUp() {
 
 void Engine::ReplaceStranger(NodeId lost) {
   const ConsensusState known = state();
-  if (known.role != ConsensusRole::kLeader && known.leader != 0) return;  // the leader does it
+  // The leader replaces members.
+  if (known.role != ConsensusRole::kLeader && known.leader != 0) return;
   if (Micros() < next_replace_us_) return;
   next_replace_us_ = Micros() + kReplaceAgainMicros;
   const std::optional<std::string> address = transport_->AddressOf(lost);
@@ -349,16 +362,16 @@ void Engine::TakeIn(NodeId lost, NodeId id, const std::string& address) {
 }
 
 bool Engine::IsLeftOfTwo(NodeId lost) {
-  // What two acknowledge both have, so nothing is missing here. A leader first finds out that it
-  // has lost its majority: what waits then fails as it does for anybody who steps down.
+  // What two voters acknowledged, both have, so nothing is missing here. A leader must first notice
+  // that it has lost its majority; pending writes then fail as with any leader that steps down.
   const mf_status s = node_->status();
   if (s.leader != 0 || node_->leads() || s.joint || forced_ || copying_ ||
       Micros() < frozen_until_us_)
     return false;
   for (const RaftNode::Member& m : node_->members())
     if (m.voter && m.id != lost && m.id != log_->node()) return false;
-  // A change of membership in the log that is not known here to be agreed on: the other one may
-  // have gone on by it, with others.
+  // The log has a change of membership, and this node does not know whether it is committed. The
+  // other member may have used it to continue with further members.
   bool changing = false;
   Result<void> read = Ok();
   if (s.commit < log_->last_index())

@@ -33,6 +33,7 @@ struct Heartbeat {
   std::string payload;
 };
 
+/// A question or an answer, in the format above. The payload goes to the end of the bytes.
 std::string EncodeHeartbeat(const Heartbeat& h);
 /// False when the bytes are not one; `h` is then of no use.
 bool DecodeHeartbeat(std::string_view in, Heartbeat* h);

@@ -26,10 +26,11 @@ Error Damaged(std::string_view what) {
 
 class StoredLogCursor final : public LogCursor {
  public:
-  StoredLogCursor(KvStore& kv, uint64_t first, uint64_t applied) : first_(first) {
+  StoredLogCursor(KvStore& kv, uint64_t first, uint64_t last, bool fill_cache) : first_(first) {
     KvIterOptions o;
     o.lower = IndexKey(kEntries, first);
-    o.upper = IndexKey(kEntries, applied + 1);
+    o.upper = IndexKey(kEntries, last + 1);
+    o.fill_cache = fill_cache;
     it_ = kv.NewIterator(Keyspace::kOplog, std::move(o));
   }
   void Seek(uint64_t index) override {
@@ -96,7 +97,7 @@ CommittedEntry ToCommitted(const LogEntry& e) {
   }
   c.kind = CommittedEntry::Kind::kNoop;
   ConsensusConfiguration configuration;
-  // The payload is the end of the encoded configuration.
+  // The payload is at the end of the encoded configuration.
   if (!e.context.empty() && DecodeConfiguration(e.context, &configuration)) {
     c.kind = CommittedEntry::Kind::kConfiguration;
     c.data = e.context.substr(e.context.size() - configuration.payload.size());
@@ -159,12 +160,12 @@ Result<void> LogStore::Load() {
     return found;
   };
   MAYFLY_TRY(bool known, row("format"));
-  if (known && in != kLogFormatVersion && in != kLogFormatBefore)
+  if (known && (in.size() != 1 || in < kLogFormatFirst || in > kLogFormatVersion))
     return Error{ErrorCode::kUnsupportedFormat,
                  "the replication log has format " + std::string(in.substr(0, 32)) +
-                     ", this version knows " + std::string(kLogFormatBefore) + " and " +
+                     ", this version knows " + std::string(kLogFormatFirst) + " to " +
                      std::string(kLogFormatVersion) + ": run the version that wrote it"};
-  const bool upgrade = known && in == kLogFormatBefore;
+  const bool upgrade = known && in != kLogFormatVersion;
   MAYFLY_TRY(bool has_node, row("node"));
   if (has_node && !TakeNumber(&in, &node_)) return Damaged("node");
   MAYFLY_TRY(bool has_hard, row("hard_state"));
@@ -196,7 +197,7 @@ Result<void> LogStore::Load() {
     if (it->key().size() != 9) return Damaged("key of an entry");
     last_ = std::max<uint64_t>(last_, LoadBe64(it->key().data() + 1));
   }
-  if (hard_.commit > last_ || applied_index_ > last_) return Damaged("entries are missing");
+  if (hard_.commit > last_ || applied().index > last_) return Damaged("entries are missing");
 
   KvIterOptions s;
   s.lower = kSegments;
@@ -228,8 +229,8 @@ Result<void> LogStore::Load() {
 }
 
 LogPosition LogStore::applied() const {
-  return {applied_term_.load(std::memory_order_acquire),
-          applied_index_.load(std::memory_order_acquire)};
+  std::lock_guard l(applied_mutex_);
+  return applied_;
 }
 
 Result<void> LogStore::MakeNodeId(NodeId id) {
@@ -301,8 +302,8 @@ void LogStore::StageApplied(KvBatch& batch, LogPosition position, std::string_vi
 }
 
 void LogStore::Applied(LogPosition position) {
-  applied_term_.store(position.term, std::memory_order_release);
-  applied_index_.store(position.index, std::memory_order_release);
+  std::lock_guard l(applied_mutex_);
+  applied_ = position;
 }
 
 void LogStore::StageReset(KvBatch& batch, LogPosition position) {
@@ -311,6 +312,7 @@ void LogStore::StageReset(KvBatch& batch, LogPosition position) {
   AppendNumber(value, position.index);
   AppendNumber(value, position.term);
   batch.Put(Keyspace::kOplog, StateKey("trimmed"), value);
+  StageOpenUnits(batch, {});
   trimmed_ = position;
   segments_.assign(1, {position.index + 1, 0, {}});
   bytes_ = 0;
@@ -332,7 +334,7 @@ Result<void> LogStore::Read(uint64_t low, uint64_t high, uint64_t max_bytes,
   KvIterOptions o;
   o.lower = IndexKey(kEntries, low);
   o.upper = IndexKey(kEntries, high);
-  o.fill_cache = false;  // read once, by a member that lags
+  o.fill_cache = false;  // read once, by a member that lags behind
   auto it = kv_.NewIterator(Keyspace::kOplog, std::move(o));
   uint64_t bytes = 0, next = low;
   for (it->SeekToFirst(); it->Valid() && (next == low || bytes < max_bytes); it->Next(), ++next) {
@@ -358,8 +360,22 @@ Result<uint64_t> LogStore::Term(uint64_t index) {
   return e.term;
 }
 
-std::unique_ptr<LogCursor> LogStore::Cursor() {
-  return std::make_unique<StoredLogCursor>(kv_, first_index(), applied().index);
+std::unique_ptr<LogCursor> LogStore::Cursor(bool all) {
+  return std::make_unique<StoredLogCursor>(kv_, first_index(), all ? last_index() : applied().index,
+                                           !all);
+}
+
+Result<std::string> ReadOpenUnits(KvStore& kv) {
+  PinnedValue v;
+  MAYFLY_TRY(bool found, kv.Get(Keyspace::kOplog, StateKey("open_units"), &v));
+  return found ? std::string(v.view()) : std::string();
+}
+
+void StageOpenUnits(KvBatch& batch, std::string_view row) {
+  if (row.empty())
+    batch.Delete(Keyspace::kOplog, StateKey("open_units"));
+  else
+    batch.Put(Keyspace::kOplog, StateKey("open_units"), row);
 }
 
 uint64_t LogStore::TrimPoint(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from,

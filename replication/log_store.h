@@ -2,6 +2,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,14 +15,16 @@
 /// Layout of Keyspace::kOplog: the log of a replica set and what its engine must remember. The same grammar is in
 /// docs/on-disk-format.md. DO NOT RENUMBER: change kLogFormatVersion instead.
 ///
-///   00 "format"         val := "2"                                    "1": no entry of version 2 (storage/write/log_format.h) can be in it; read,
-///                                                                     and turned into "2" at open
+///   00 "format"         val := "4"                                    "1", "2", "3": no entry of a higher version (storage/write/log_format.h)
+///                                                                     can be in it; read, and turned into "4" at open. "4": up to version 5
 ///   00 "node"           val := id:le64                                this directory's node id, never 0
 ///   00 "hard_state"     val := term:le64 vote:le64 commit:le64        what this node promised; synced before it is told
 ///   00 "trimmed"        val := index:le64 term:le64                   the entry before the first one; absent: 0 0
 ///   00 "applied"        val := index:le64 term:le64 conf_state        in the batch of the entries' effects
 ///                       conf_state: protobuf eraftpb.ConfState as of `index`
 ///   00 "configuration"  val := configuration                          as of "applied"
+///   00 "open_units"     val := (origin:le64 sequence:le64 index:le64 term:le64)*   as of "applied": units with chunks and without an
+///                                                                     end, and where chunk 0 is; absent: none
 ///   01 index:be64       val := type:u8 term:le64 size:le32 context:bytes[size] data
 ///                       type 0: data and context empty: first entry of a leader's term
 ///                               context not empty: it is a configuration; else data is what was proposed
@@ -34,7 +37,7 @@
 // clang-format on
 namespace mayfly {
 
-inline constexpr std::string_view kLogFormatVersion = "2", kLogFormatBefore = "1";
+inline constexpr std::string_view kLogFormatVersion = "4", kLogFormatFirst = "1";
 
 /// What this node has promised (raft): never forgotten, never copied from another node.
 struct HardState {
@@ -50,6 +53,8 @@ struct LogEntry {
   std::string_view context, data;
 };
 
+/// The bytes of a configuration as the log and the store keep it, version byte first. A set id of
+/// another size than 12 is cut or filled with zeros.
 std::string EncodeConfiguration(const ConsensusConfiguration& c);
 /// False when the bytes are not one.
 bool DecodeConfiguration(std::string_view bytes, ConsensusConfiguration* out);
@@ -67,6 +72,8 @@ class LogStore {
   LogPosition trimmed() const { return trimmed_; }
   uint64_t first_index() const { return first_.load(std::memory_order_acquire); }
   uint64_t last_index() const { return last_.load(std::memory_order_acquire); }
+  /// The last entry that the state machine has. Term and index are those of one entry, whatever the
+  /// applier does meanwhile: a copy of the data is handed out under them. Any thread.
   LogPosition applied() const;
   /// As of applied(); only at open, the applier has newer ones afterwards.
   const std::string& stored_conf_state() const { return conf_state_; }
@@ -95,7 +102,8 @@ class LogStore {
                     const std::function<void(const LogEntry&)>& emit);
   /// Of an entry in [trimmed, last]. Errors: NoSuchKey when it is not there.
   Result<uint64_t> Term(uint64_t index);
-  std::unique_ptr<LogCursor> Cursor();
+  /// Of what is applied; `all`: also of what is not yet.
+  std::unique_ptr<LogCursor> Cursor(bool all = false);
 
   // --- retention ----------------------------------------------------------------------------------------------------
   /// Where the log could begin when it is to hold at most `max_bytes`, never younger than `min_age_ms`, nothing behind
@@ -121,11 +129,16 @@ class LogStore {
   LogPosition trimmed_;
   std::string conf_state_, configuration_;
   std::atomic<uint64_t> first_{1}, last_{0}, bytes_{0};
-  std::atomic<uint64_t> applied_index_{0}, applied_term_{0};
+  mutable std::mutex applied_mutex_;
+  LogPosition applied_;  ///< guarded by applied_mutex_
   std::vector<Segment> segments_;
   uint64_t segment_bytes_ = 8 << 20;
   std::string key_, head_;
 };
+
+/// The row "open_units" (replication/open_units.h).
+Result<std::string> ReadOpenUnits(KvStore& kv);
+void StageOpenUnits(KvBatch& batch, std::string_view row);
 
 /// Splits the value of a 01 row. False: damaged.
 bool DecodeLogEntry(std::string_view value, LogEntry* out);

@@ -7,7 +7,9 @@
 #include <openssl/rand.h>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
@@ -19,19 +21,23 @@
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
 #include "replication/byte_text.h"
+#include "security/tls.h"
 
 namespace mayfly {
 namespace asio = boost::asio;
 namespace {
 
 constexpr size_t kMacSize = 16, kNonceSize = 32, kProofSize = 32;
-constexpr uint8_t kOldVersion = 1, kVersion = 2;
-constexpr int kSilenceParts = 4;  ///< a link is looked at so often within the silence it may keep
-constexpr size_t kMaxKeys = 8;    ///< remembered by MemberKey
+constexpr uint8_t kOldVersion = 1, kVersion = 2, kByCertificate = 3;
+/// How often a link is checked within the time that it may be silent.
+constexpr int kSilenceParts = 4;
+constexpr size_t kMaxKeys = 8;  ///< remembered by MemberKey
 constexpr size_t kMaxHandshake = 4096;
+constexpr size_t kTlsTurn = 256 << 10;  ///< bytes encrypted before other connections get a turn
 constexpr size_t kKeepBytes =
-    1280 << 10;  ///< a message of the usual largest size; the memory for larger ones is given back
-/// Of Dial: what an earlier version does with the new handshake. MakeLink gives HostUnreachable.
+    1280 << 10;  ///< the usual largest message; memory for larger ones is freed after use
+/// Dial reports this when the other member ends the connection at the new handshake, as an earlier
+/// version does. MakeLink turns it into HostUnreachable.
 constexpr ErrorCode kEndedEarly = ErrorCode::kIncompatibleElectionProtocol;
 enum : uint8_t { kChallenge = 1, kAnswer = 2, kProof = 3, kRefusal = 4, kNonce = 5 };
 
@@ -73,7 +79,19 @@ Error OtherKey() {
   return {ErrorCode::kAuthenticationFailed,
           "the members have different key files: give every member the same --keyFile"};
 }
-/// What a refusal says.
+/// The first of `keys` that one of the dialler's proofs is made with; null: none.
+const std::string* KeyInCommon(const std::vector<std::string>& keys, std::string_view proofs,
+                               const std::string& challenge, const std::string& nonce) {
+  if (proofs.size() % kProofSize != 0 || proofs.size() > (kMaxMemberKeys + 1) * kProofSize)
+    return nullptr;
+  for (const std::string& key : keys) {
+    const std::string expected = Hmac(key, {"dialler 2", challenge, nonce});
+    for (size_t at = 0; at < proofs.size(); at += kProofSize)
+      if (Same(proofs.substr(at, kProofSize), expected)) return &key;
+  }
+  return nullptr;
+}
+/// The reason of a refusal.
 Error Refused(std::string_view body) {
   uint32_t code = 0;
   std::string why;
@@ -107,7 +125,7 @@ std::string MemberKey(const std::string& key_file) {
   return out;
 }
 
-/// What closes a silent link. It outlives the link where its timer still has to run.
+/// Closes a link that is silent. If its timer is still to run, it outlives the link.
 struct MemberLink::Guard {
   Guard(LinkExecutor executor, MemberLink* link) : timer(executor), link(link) {}
   asio::basic_waitable_timer<std::chrono::steady_clock,
@@ -115,8 +133,8 @@ struct MemberLink::Guard {
       timer;
   MemberLink* link;
   std::chrono::milliseconds part{0};
-  int waiting = 0;  ///< reads and writes that have not ended
-  int quiet = 0;    ///< parts in a row in which nothing moved
+  int waiting = 0;  ///< reads and writes in progress
+  int quiet = 0;    ///< checks in a row that found no progress
   bool moved = true, silent = false, watching = false;
 
   struct Wait {
@@ -129,8 +147,9 @@ struct MemberLink::Guard {
   };
 };
 
-MemberLink::MemberLink(LinkSocket socket)
-    : socket_(std::move(socket)), guard_(std::make_shared<Guard>(socket_.get_executor(), this)) {}
+MemberLink::MemberLink(ByteStream stream)
+    : stream_(std::move(stream)),
+      guard_(std::make_shared<Guard>(stream_.socket().get_executor(), this)) {}
 
 MemberLink::~MemberLink() {
   guard_->link = nullptr;
@@ -147,7 +166,7 @@ void MemberLink::Watch(std::shared_ptr<Guard> guard) {
   g.timer.expires_after(g.part);
   g.timer.async_wait([guard = std::move(guard)](boost::system::error_code ec) {
     Guard& g = *guard;
-    if (ec || g.link == nullptr || !g.link->socket_.is_open()) return;
+    if (ec || g.link == nullptr || !g.link->stream_.socket().is_open()) return;
     if (std::exchange(g.moved, false) || g.waiting == 0)
       g.quiet = 0;
     else if (++g.quiet >= kSilenceParts) {
@@ -185,8 +204,8 @@ bool SplitAddress(std::string_view address, std::string* host, std::string* port
 
 void MemberLink::Close() {
   boost::system::error_code ec;
-  socket_.shutdown(asio::socket_base::shutdown_both, ec);
-  socket_.close(ec);
+  stream_.socket().shutdown(asio::socket_base::shutdown_both, ec);
+  stream_.socket().close(ec);
 }
 
 void MemberLink::TakeKeys(MemberLink& other) {
@@ -212,8 +231,16 @@ LinkTask<Result<void>> MemberLink::Fill(size_t size) {
   in_.resize(room);
   const Guard::Wait wait(guard_);
   for (;;) {
-    auto [ec, n] = co_await socket_.async_read_some(asio::buffer(in_.data() + have, room - have),
-                                                    asio::as_tuple(kLinkAwait));
+    boost::system::error_code ec;
+    size_t n = 0;
+    if (stream_.encrypted()) {
+      const ByteStream::Came came = co_await stream_.ReadTls(in_.data() + have, room - have);
+      ec = came.error;
+      n = came.bytes;
+    } else {
+      std::tie(ec, n) = co_await stream_.socket().async_read_some(
+          asio::buffer(in_.data() + have, room - have), asio::as_tuple(kLinkAwait));
+    }
     have += n;
     guard_->moved = true;
     if (!ec && have < size) {
@@ -265,8 +292,20 @@ LinkTask<Result<void>> MemberLink::Flush() {
   out_.clear();
   const Guard::Wait wait(guard_);
   for (size_t sent = 0; sent < sending.size();) {
-    auto [ec, n] = co_await socket_.async_write_some(
-        asio::buffer(sending.data() + sent, sending.size() - sent), asio::as_tuple(kLinkAwait));
+    boost::system::error_code ec;
+    size_t n = 0;
+    if (stream_.encrypted()) {
+      n = stream_.WriteSome(sending.data() + sent, sending.size() - sent, ec);
+      // Other connections of this thread get their turn in between, even if the socket accepts
+      // everything at once.
+      if (ec == asio::error::would_block)
+        ec = co_await stream_.WaitFor(TlsSession::Outcome::kWantWrite);
+      else if (!ec && sent + n < sending.size() && sent / kTlsTurn != (sent + n) / kTlsTurn)
+        co_await asio::post(asio::bind_executor(stream_.socket().get_executor(), kLinkAwait));
+    } else {
+      std::tie(ec, n) = co_await stream_.socket().async_write_some(
+          asio::buffer(sending.data() + sent, sending.size() - sent), asio::as_tuple(kLinkAwait));
+    }
     if (ec) co_return Ended(ec);
     sent += n;
     if (sent < sending.size()) {
@@ -276,7 +315,7 @@ LinkTask<Result<void>> MemberLink::Flush() {
   }
   if (out_.empty() && sending.capacity() <= (1 << 20)) {
     sending.clear();
-    out_ = std::move(sending);  // its memory
+    out_ = std::move(sending);  // its memory is reused
   }
   co_return Ok();
 }
@@ -292,8 +331,8 @@ void MemberLink::SetKeys(const std::string& key, std::string_view nonces, bool d
 LinkTask<Result<void>> MemberLink::Prove(const LinkIdentity& self, const std::string& challenge,
                                          const std::string& nonce) {
   auto read = co_await Read(kMaxHandshake);
-  // A member of an earlier version ends the connection when it reads of a handshake it does not
-  // know.
+  // A member of an earlier version closes the connection when it receives a handshake that it does
+  // not know.
   if (!read && read.error().code == ErrorCode::kHostUnreachable && !guard_->silent)
     co_return Error{kEndedEarly,
                     read.error().message +
@@ -304,12 +343,18 @@ LinkTask<Result<void>> MemberLink::Prove(const LinkIdentity& self, const std::st
   if (frame.type == kRefusal) co_return Refused(frame.body);
   if (frame.type != kNonce || frame.body.size() != kNonceSize || frame.body == nonce)
     co_return Malformed();
-  Add(kProof, Hmac(self.link_key, {"dialler 2", challenge, frame.body}));
+  std::string proofs;
+  for (const std::string& key : self.link_keys)
+    proofs += Hmac(key, {"dialler 2", challenge, frame.body});
+  Add(kProof, proofs);
   co_return co_await Flush();
 }
 
 LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted,
                                             uint8_t version) {
+  if (version == kByCertificate) {
+    MAYFLY_CO_TRY(CheckCertificate(*self.tls));
+  }
   std::string challenge(1, static_cast<char>(version)), nonce;
   challenge.push_back(static_cast<char>(purpose));
   if (!RandomNonce(&nonce)) co_return NoRandom();
@@ -321,8 +366,7 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
   AppendText(challenge, self.address);
   Add(kChallenge, challenge);
   MAYFLY_CO_TRY(co_await Flush());
-  const bool old = version == kOldVersion;
-  if (!old) {
+  if (version == kVersion) {
     MAYFLY_CO_TRY(co_await Prove(self, challenge, nonce));
   }
 
@@ -340,14 +384,21 @@ LinkTask<Result<LinkPeer>> MemberLink::Dial(LinkIdentity self, LinkPurpose purpo
     co_return Malformed();
   peer.info.has_data = has_data != 0;
   peer.purpose = purpose;
-  const std::string& key = old ? self.key : self.link_key;
-  if (!Same(proof, Hmac(key, {old ? "acceptor" : "acceptor 2", challenge, answer})))
-    co_return OtherKey();
   const std::string nonces = nonce + std::string(their_nonce);
-  if (old) Add(kProof, Hmac(key, {"dialler", challenge, answer}));
-  SetKeys(key, nonces, true);
+  if (version == kOldVersion) {
+    if (!Same(proof, Hmac(self.key, {"acceptor", challenge, answer}))) co_return OtherKey();
+    Add(kProof, Hmac(self.key, {"dialler", challenge, answer}));
+    SetKeys(self.key, nonces, true);
+  } else if (version == kVersion) {
+    const std::string* common = nullptr;
+    for (const std::string& key : self.link_keys)
+      if (common == nullptr && Same(proof, Hmac(key, {"acceptor 2", challenge, answer})))
+        common = &key;
+    if (common == nullptr) co_return OtherKey();
+    SetKeys(*common, nonces, true);
+  }
   MAYFLY_CO_TRY(co_await Flush());
-  // The acceptor's verdict, signed already.
+  // The verdict of the accepting side. It is signed already.
   MAYFLY_CO_TRY(Frame verdict, co_await Read(kMaxHandshake));
   if (verdict.type == kRefusal) co_return Refused(verdict.body);
   if (verdict.type != kProof) co_return Malformed();
@@ -375,16 +426,12 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
       !TakeBytes(&in, kNonceSize, &their_nonce) || !TakeNumber(&in, &peer.info.id) ||
       !TakeNumber(&in, &wanted) || !TakeText(&in, &peer.info.set_name) ||
       !TakeText(&in, &peer.info.set_id) || !TakeText(&in, &peer.address) || !in.empty() ||
-      purpose < 1 || purpose > 3 || version < kOldVersion || version > kVersion)
+      purpose < 1 || purpose > 3 || version < kOldVersion || version > kByCertificate)
     co_return Malformed();
   peer.purpose = static_cast<LinkPurpose>(purpose);
-  const bool old = version == kOldVersion;
-  if (old && !self.speaks_old()) {
-    const Error e{ErrorCode::kAuthenticationFailed,
-                  "a member of an earlier version asks for proof before it has proved itself: "
-                  "upgrade it, or set allowOldMemberHandshake until every member is upgraded"};
-    MAYFLY_CO_TRY(co_await Refuse(e));
-    co_return e;
+  if (const std::optional<Error> why = RefusedAtOnce(self, version)) {
+    MAYFLY_CO_TRY(co_await Refuse(*why));
+    co_return *why;
   }
 
   std::string nonce;
@@ -395,38 +442,31 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
   answer.push_back(self.has_data ? 1 : 0);
   AppendText(answer, self.set_name);
   AppendText(answer, self.set_id);
-  const std::string& key = old ? self.key : self.link_key;
-  const std::string expected =
-      old ? Hmac(key, {"dialler", challenge, answer}) : Hmac(key, {"dialler 2", challenge, nonce});
-  const std::string ours = Hmac(key, {old ? "acceptor" : "acceptor 2", challenge, answer});
-  // Nothing that comes of the key goes to who has not shown that it has it.
-  if (old)
-    Add(kAnswer, answer, ours);
-  else
-    Add(kNonce, nonce);
-  MAYFLY_CO_TRY(co_await Flush());
-  MAYFLY_CO_TRY(Frame proof, co_await Read(kMaxHandshake));
-  if (proof.type != kProof || !Same(proof.body, expected)) {
-    MAYFLY_CO_TRY(co_await Refuse(OtherKey()));
-    co_return OtherKey();
+  if (version == kByCertificate) {
+    Add(kAnswer, answer, std::string(kProofSize, '\0'));
+  } else {
+    const bool old = version == kOldVersion;
+    // Nothing that is derived from the key is sent to a peer that has not proven that it has it.
+    if (old)
+      Add(kAnswer, answer, Hmac(self.key, {"acceptor", challenge, answer}));
+    else
+      Add(kNonce, nonce);
+    MAYFLY_CO_TRY(co_await Flush());
+    MAYFLY_CO_TRY(Frame proof, co_await Read(kMaxHandshake));
+    const std::string* common = nullptr;
+    if (proof.type == kProof && old) {
+      if (Same(proof.body, Hmac(self.key, {"dialler", challenge, answer}))) common = &self.key;
+    } else if (proof.type == kProof) {
+      common = KeyInCommon(self.link_keys, proof.body, challenge, nonce);
+    }
+    if (common == nullptr) {
+      MAYFLY_CO_TRY(co_await Refuse(OtherKey()));
+      co_return OtherKey();
+    }
+    if (!old) Add(kAnswer, answer, Hmac(*common, {"acceptor 2", challenge, answer}));
+    SetKeys(*common, nonces, false);
   }
-  if (!old) Add(kAnswer, answer, ours);
-  SetKeys(key, nonces, false);
-  std::optional<Error> refuse;
-  if (peer.info.set_name != self.set_name && peer.purpose != LinkPurpose::kProbe)
-    refuse = Error{ErrorCode::kInvalidReplicaSetConfig,
-                   "this member is of the set " + self.set_name + ", not " + peer.info.set_name};
-  else if (!peer.info.set_id.empty() && !self.set_id.empty() && peer.info.set_id != self.set_id &&
-           peer.purpose != LinkPurpose::kProbe)
-    refuse = Error{ErrorCode::kInvalidReplicaSetConfig,
-                   "this member belongs to another set of the same name"};
-  else if (wanted != 0 && wanted != self.node)
-    refuse = Error{ErrorCode::kNodeNotFound,
-                   std::string("another node lives at this address: its data directory is not the "
-                               "one that joined the set") +
-                       (self.set_id.empty() ? ""
-                                            : "; it is a copy of another member's: empty it, and "
-                                              "this member gets its own from the set")};
+  std::optional<Error> refuse = Objection(self, peer, wanted);
   if (!refuse && admit) {
     Result<void> admitted = admit(peer);
     if (!admitted) refuse = admitted.error();
@@ -438,6 +478,73 @@ LinkTask<Result<LinkPeer>> MemberLink::Accept(LinkIdentity self,
   Add(kProof, {});
   MAYFLY_CO_TRY(co_await Flush());
   co_return peer;
+}
+
+std::optional<Error> MemberLink::Objection(const LinkIdentity& self, const LinkPeer& peer,
+                                           NodeId wanted) {
+  const bool probe = peer.purpose == LinkPurpose::kProbe;
+  if (peer.info.set_name != self.set_name && !probe)
+    return Error{ErrorCode::kInvalidReplicaSetConfig,
+                 "this member is of the set " + self.set_name + ", not " + peer.info.set_name};
+  if (!peer.info.set_id.empty() && !self.set_id.empty() && peer.info.set_id != self.set_id &&
+      !probe)
+    return Error{ErrorCode::kInvalidReplicaSetConfig,
+                 "this member belongs to another set of the same name"};
+  if (wanted != 0 && wanted != self.node)
+    return Error{ErrorCode::kNodeNotFound,
+                 std::string("another node lives at this address: its data directory is not the "
+                             "one that joined the set") +
+                     (self.set_id.empty() ? ""
+                                          : "; it is a copy of another member's: empty it, and "
+                                            "this member gets its own from the set")};
+  return {};
+}
+
+bool LinkIdentity::shows_certificate() const {
+  return tls != nullptr && ShowsCertificate(tls->cluster_auth());
+}
+
+Result<void> MemberLink::CheckCertificate(const Tls& tls) const {
+  if (stream_.encrypted() && tls.IsMember(stream_.tls()->peer())) return Ok();
+  return Error{ErrorCode::kAuthenticationFailed,
+               !stream_.encrypted() ? "the connection has no TLS, so it shows no certificate"
+               : stream_.tls()->peer().subject.empty()
+                   ? "the other side has shown no certificate that this member trusts"
+                   : "the certificate " + stream_.tls()->peer().subject +
+                         " is not a member's: its O, OU and DC are not those of this member's own"};
+}
+
+std::optional<Error> MemberLink::RefusedAtOnce(const LinkIdentity& self, uint8_t version) const {
+  const ClusterAuthMode mode =
+      self.tls != nullptr ? self.tls->cluster_auth() : ClusterAuthMode::kKeyFile;
+  if (version == kByCertificate) {
+    if (!TakesCertificates(mode))
+      return Error{ErrorCode::kAuthenticationFailed,
+                   "this member takes key files only (clusterAuthMode keyFile), and the other one "
+                   "has shown a certificate"};
+    const Result<void> member = CheckCertificate(*self.tls);
+    return member ? std::optional<Error>() : member.error();
+  }
+  if (!TakesKeys(mode))
+    return Error{ErrorCode::kAuthenticationFailed,
+                 "this member takes certificates only (clusterAuthMode x509), and the other one "
+                 "has a key file"};
+  if (version == kOldVersion && !self.speaks_old())
+    return Error{ErrorCode::kAuthenticationFailed,
+                 "a member of an earlier version asks for proof before it has proved itself: "
+                 "upgrade it, or set allowOldMemberHandshake until every member is upgraded"};
+  return {};
+}
+
+LinkTask<Result<void>> MemberLink::StartTls(const Tls& tls, std::string host) {
+  boost::system::error_code ec;
+  stream_.socket().native_non_blocking(true, ec);
+  std::unique_ptr<TlsSession> session;
+  if (!ec) session = tls.Dial(stream_.socket().native_handle(), host);
+  if (!session) co_return Error{ErrorCode::kHostUnreachable, "TLS cannot be set up for " + host};
+  stream_.set_tls(std::move(session));
+  const Guard::Wait wait(guard_);
+  co_return co_await stream_.Handshake();
 }
 
 LinkTask<Result<void>> MemberLink::AskForStream(const std::string& address) {
@@ -475,7 +582,7 @@ namespace {
 
 using TcpSocket = asio::basic_stream_socket<asio::ip::tcp, LinkExecutor>;
 
-/// A connection on its way, and what ends that in time.
+/// A connection that is being opened, and the timer that limits how long that may take.
 struct Making {
   explicit Making(LinkExecutor executor) : timer(executor), resolver(executor), socket(executor) {}
   asio::basic_waitable_timer<std::chrono::steady_clock,
@@ -504,7 +611,8 @@ LinkTask<Result<void>> Connect(const std::shared_ptr<Making>& m, const std::stri
   if (m->late) co_return Ok();
   if (unknown)
     co_return Error{ErrorCode::kHostNotFound, "cannot resolve " + host + ": " + unknown.message()};
-  // One address after the other, not async_connect: that would go on with the next after End.
+  // The addresses are tried one after another. async_connect would continue with the next one even
+  // after End.
   boost::system::error_code failed = asio::error::host_not_found;
   for (const auto& entry : found) {
     boost::system::error_code ec;
@@ -532,12 +640,17 @@ LinkTask<Result<MadeLink>> TryLink(std::string address, LinkIdentity self, LinkP
   if (connected && !m->late) {
     boost::system::error_code ec;
     m->socket.set_option(asio::ip::tcp::no_delay(true), ec);
-    // A member that has vanished does not keep what is sent to it waiting.
+    // Data sent to a member that has vanished must not wait for long.
     const unsigned silent_ms = 5000;
     ::setsockopt(m->socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms,
                  sizeof silent_ms);
-    m->link = std::make_shared<MemberLink>(LinkSocket(std::move(m->socket)));
-    connected = co_await m->link->AskForStream(address);
+    m->link = std::make_shared<MemberLink>(ByteStream(LinkSocket(std::move(m->socket))));
+    if (self.tls != nullptr && self.tls->dials()) {
+      std::string host, port;
+      SplitAddress(address, &host, &port);
+      connected = co_await m->link->StartTls(*self.tls, host);
+    }
+    if (connected) connected = co_await m->link->AskForStream(address);
     if (connected) greeted = co_await m->link->Dial(std::move(self), purpose, wanted, version);
   }
   m->done = true;
@@ -553,6 +666,8 @@ LinkTask<Result<MadeLink>> TryLink(std::string address, LinkIdentity self, LinkP
 
 LinkTask<Result<MadeLink>> MakeLink(std::string address, LinkIdentity self, LinkPurpose purpose,
                                     NodeId wanted) {
+  if (self.shows_certificate())
+    co_return co_await TryLink(address, self, purpose, wanted, kByCertificate);
   const bool old = self.speaks_old();
   Result<MadeLink> made = co_await TryLink(address, self, purpose, wanted, kVersion);
   if (made || made.error().code != kEndedEarly) co_return made;

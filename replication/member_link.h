@@ -1,20 +1,19 @@
 #pragma once
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/basic_stream_socket.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "replication/byte_stream.h"
 #include "replication/consensus.h"
+#include "security/key_file.h"
 
 // clang-format off
 /// One authenticated connection between two members: both have proved that they have the key file, every frame is numbered and
-/// signed, so that nothing can be put in, left out, repeated or sent to another connection. Not secret: TLS is for that.
+/// signed, so that nothing can be put in, left out, repeated or sent to another connection. Not secret: TLS is for that, below all of this (ByteStream).
 ///
 ///   frame    := size:le32 (of type, body and mac) type:u8 body mac
 ///   mac      := 16 bytes of HMAC-SHA256(direction key, number:le64 size type body); empty when there is no key file
@@ -28,24 +27,22 @@
 ///   refusal body := code:le32 text
 ///   text     := size:le16 bytes
 ///   direction key := HMAC-SHA256(key, side || both nonces)     side: "frames of the dialler" | "frames of the acceptor"
-///   key      := PBKDF2-HMAC-SHA256(key file, "mayfly member link 2", kKeyRounds), 32 bytes
+///   key      := PBKDF2-HMAC-SHA256(key of the key file, "mayfly member link 2", kKeyRounds), 32 bytes
 ///
 /// The dialler proves first: whoever connects without the key is shown nothing that it could try keys against. Whoever takes the place of an
 /// acceptor sees one proof; each guess then costs kKeyRounds, so a key file should have 32 characters or more.
+///
+/// A key file may have several keys, of which two members need one in common: 03 then has a proof for each, in the dialler's order, and the
+/// acceptor goes on with the first of its own that is among them. While a set gets a key file (transitionToAuth) no key is one of the keys.
+///
+/// Version 3, by certificates: both sides of the TLS connection have shown that of a member (Tls::IsMember), so nothing is proved or signed.
+///   > 01 (version 3)   < 02 (proof: 32 zeros)   < 03 or 04      04 may also come in the place of 02
 ///
 /// Version 1, of earlier releases: key := key file; the acceptor answers the challenge with 02 at once, and proves first, so that any stranger
 /// could try keys at leisure. Only with LinkIdentity::old_handshake, or without a key file:
 ///   > 01 (version 1)   < 02 (proof over "acceptor" ...)   > 03 (proof over "dialler" || challenge body || answer body without its proof)   < verdict
 // clang-format on
 namespace mayfly {
-
-using LinkExecutor = boost::asio::io_context::executor_type;
-/// co_await on it.
-inline constexpr boost::asio::use_awaitable_t<LinkExecutor> kLinkAwait;
-using LinkSocket =
-    boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, LinkExecutor>;
-template <class T>
-using LinkTask = boost::asio::awaitable<T, LinkExecutor>;
 
 /// What the dialler of a connection wants: a stream of messages, one question, or files of a copy.
 enum class LinkPurpose : uint8_t { kStream = 1, kProbe = 2, kFetch = 3 };
@@ -62,11 +59,19 @@ std::string MemberKey(const std::string& key_file);
 struct LinkIdentity {
   NodeId node = 0;
   std::string set_name, set_id, address;
-  std::string key;       ///< content of the key file: version 1 alone
-  std::string link_key;  ///< MemberKey(key)
+  std::string key;  ///< the first key of the key file: version 1 alone
+  /// MemberKey of each key that is good enough; an empty one: whoever has none is let in.
+  std::vector<std::string> link_keys;
   bool has_data = false;
   bool old_handshake = false;  ///< version 1 is spoken with those who know no other
-  bool speaks_old() const { return old_handshake || key.empty(); }
+  /// Says whether others are dialled with TLS, and who is known by a certificate; null: they are
+  /// not, and nobody.
+  Tls* tls = nullptr;
+  bool speaks_old() const {
+    return old_handshake || (link_keys.size() == 1 && link_keys[0].empty());
+  }
+  /// Whether this member proves who it is by its certificate, not by the key (clusterAuthMode).
+  bool shows_certificate() const;
 };
 
 /// The other side after the handshake.
@@ -80,11 +85,11 @@ struct LinkPeer {
 class MemberLink {
  public:
   static constexpr size_t kMaxLinkFrame = 80 << 20;
-  explicit MemberLink(LinkSocket socket);
+  explicit MemberLink(ByteStream stream);
   ~MemberLink();
   MemberLink(const MemberLink&) = delete;
 
-  LinkSocket& socket() { return socket_; }
+  ByteStream& stream() { return stream_; }
   /// Bytes that were read before the link was made.
   void Unread(std::string_view bytes) { in_.append(bytes); }
   void Close();
@@ -118,6 +123,8 @@ class MemberLink {
   /// CloseAfterSilence or by whoever made it.
   LinkTask<Result<LinkPeer>> Dial(LinkIdentity self, LinkPurpose purpose, NodeId wanted,
                                   uint8_t version = 2);
+  /// Encrypts a fresh connection to `host`. Errors: HostUnreachable 6.
+  LinkTask<Result<void>> StartTls(const Tls& tls, std::string host);
   /// Asks the server behind a fresh connection to `address` for the member stream.
   LinkTask<Result<void>> AskForStream(const std::string& address);
   /// `admit`: whether who has proved to have the key is let in; an error is told to it and is the result.
@@ -129,12 +136,19 @@ class MemberLink {
   LinkTask<Result<void>> Fill(size_t size);
   LinkTask<Result<void>> Prove(const LinkIdentity& self, const std::string& challenge,
                                const std::string& nonce);
+  /// Why a dialler that begins so is refused before anything else is said; none: it is not.
+  std::optional<Error> RefusedAtOnce(const LinkIdentity& self, uint8_t version) const;
+  /// The other side's certificate is a member's. Errors: AuthenticationFailed 18.
+  Result<void> CheckCertificate(const Tls& tls) const;
+  /// What the acceptor still has against somebody who has proved to be a member.
+  static std::optional<Error> Objection(const LinkIdentity& self, const LinkPeer& peer,
+                                        NodeId wanted);
   LinkTask<Result<void>> Refuse(const Error& why);
   static void Watch(std::shared_ptr<Guard> guard);
   Error Ended(const boost::system::error_code& ec) const;
   void SetKeys(const std::string& key, std::string_view nonces, bool dialler);
 
-  LinkSocket socket_;
+  ByteStream stream_;
   std::string in_, out_;
   size_t in_used_ = 0;
   std::string read_key_, write_key_;  ///< empty: frames are not signed

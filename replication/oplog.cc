@@ -1,14 +1,17 @@
 #include "replication/oplog.h"
 
 #include <algorithm>
+#include <span>
 
 #include "protocol/bson_builder.h"
+#include "protocol/large_memory.h"
+#include "replication/open_units.h"
 #include "storage/keys/key_format.h"
 
 namespace mayfly {
 namespace {
 
-/// Mayfly's own mark of a delete by expiry: which rule and since when the document was due.
+/// Mayfly's own field in a delete by expiry: the rule, and the time at which the document was due.
 void AppendExpiry(const LogRecord& r, BsonBuilder& out) {
   if (r.kind != LogRecord::kDelete || !IsExpiry(r)) return;
   BsonBuilder e = out.OpenDocument("expiry");
@@ -68,13 +71,45 @@ void AppendPlace(uint64_t ts, uint64_t term, int64_t wall, BsonBuilder& out) {
   out.Append("wall", Instant{wall});
 }
 
+/// The entry `part` of a unit that is shown as one `applyOps` or, a large transaction, as a chain
+/// of them, each with the place of the one before it.
+BsonDocument ApplyOps(const LogUnit& u, std::span<const LogRecord> records, size_t part,
+                      uint64_t term) {
+  const bool chain = u.parts.size() > 1, last = part + 1 >= u.parts.size();
+  return BuildBson([&](BsonBuilder& b) {
+    if (u.transaction) b.Append("lsid", BsonView(u.lsid)).Append("txnNumber", u.txn_number);
+    b.Append("op", "c").Append("ns", "admin.$cmd");
+    {
+      BsonBuilder o = b.OpenDocument("o");
+      {
+        BsonArrayBuilder ops = o.OpenArray("applyOps");
+        for (const LogRecord& r : records) {
+          BsonBuilder d = ops.OpenDocument();
+          AppendOperation(u, r, d);
+        }
+      }
+      if (chain && last)
+        o.Append("count", static_cast<int64_t>(u.records.size()));
+      else if (chain)
+        o.Append("partialTxn", true);
+    }
+    AppendPlace(u.ts + part, term, u.wall, b);
+    if (!u.transaction) return;
+    BsonBuilder previous = b.OpenDocument("prevOpTime");
+    if (part == 0)
+      previous.AppendTimestamp("ts", 0).Append("t", int64_t{-1});
+    else
+      previous.AppendTimestamp("ts", u.ts + part - 1).Append("t", static_cast<int64_t>(term));
+  });
+}
+
 uint64_t TsOfKey(std::string_view key) { return LoadBe64(key.data() + kIdPrefixSize); }
 
 class OplogCursor final : public RecordCursor {
  public:
   OplogCursor(Consensus& consensus, uint32_t collection, RecordScan scan)
       : consensus_(consensus), collection_(collection), backward_(scan.backward) {
-    // Keys are eight bytes behind the id, or shorter or longer by one where a bound is exclusive.
+    // A key has eight bytes behind the id. An exclusive bound may be one byte longer or shorter.
     auto bound = [](const std::string& key, uint64_t otherwise) {
       if (key.size() < kIdPrefixSize + 8) return otherwise;
       const uint64_t ts = TsOfKey(key);
@@ -86,7 +121,7 @@ class OplogCursor final : public RecordCursor {
 
   Result<bool> Next() override {
     for (;;) {
-      // What is left of the entry at hand.
+      // Other documents of the current entry.
       if (at_ + 1 < static_cast<int64_t>(documents_.size())) {
         ++at_;
         const uint64_t ts = documents_[static_cast<size_t>(at_)].first;
@@ -110,7 +145,7 @@ class OplogCursor final : public RecordCursor {
           log_->Next();
       }
       first_ = false;
-      // Entries with nothing to show are stepped over.
+      // Entries that show no document are skipped.
       bool loaded = false;
       for (; log_->Valid() && !loaded;) {
         uint64_t first, last;
@@ -141,8 +176,9 @@ class OplogCursor final : public RecordCursor {
   void Reposition(ReadView) override {
     log_.reset();
     documents_.clear();
+    hold_.Release();
     at_ = -1;
-    // The next one is behind the last that was given.
+    // Continues behind the last document that was returned.
     if (!begun_) return;
     if (backward_)
       upper_ = std::min(upper_, last_);
@@ -151,7 +187,7 @@ class OplogCursor final : public RecordCursor {
   }
 
  private:
-  /// To the first entry of the range in scan direction.
+  /// Moves to the first entry of the range, in the direction of the scan.
   Result<void> Seek() {
     first_ = true;
     if (backward_ && upper_ == UINT64_MAX) {
@@ -166,7 +202,26 @@ class OplogCursor final : public RecordCursor {
   Result<void> Load(const CommittedEntry& e) {
     documents_.clear();
     at_ = -1;
-    MAYFLY_TRY(ForEachOplogDocument(e.data, e.position.term, [&](uint64_t ts, BsonDocument doc) {
+    if (IsLogChunk(e.data)) return Ok();
+    std::string_view data = e.data;
+    std::string whole;
+    hold_.Release();
+    if (IsLogEnd(data)) {
+      MAYFLY_TRY(const LogChunks chunks, ReadLogEnd(data));
+      // The bytes, and documents made of them.
+      MAYFLY_TRY(hold_.Set(2 * chunks.bytes));
+      Result<std::string> joined = JoinFromLog(data, *consensus_.ReadLog());
+      // The log begins in the midst of the unit, which is as gone as what is before it. A scan that
+      // has shown something before it must not go on as if there had been nothing between.
+      if (!joined && IsTrimmed(joined.error())) {
+        if (!begun_ || backward_) return Ok();
+        return Error{ErrorCode::kCappedPositionLost,
+                     "CollectionScan died due to position in capped collection being deleted."};
+      }
+      MAYFLY_TRY(whole, std::move(joined));
+      data = whole;
+    }
+    MAYFLY_TRY(ForEachOplogDocument(data, e.position.term, [&](uint64_t ts, BsonDocument doc) {
       if (ts >= lower_ && ts < upper_) documents_.emplace_back(ts, std::move(doc));
     }));
     if (backward_) std::reverse(documents_.begin(), documents_.end());
@@ -181,6 +236,7 @@ class OplogCursor final : public RecordCursor {
   bool first_ = false, begun_ = false;
   uint64_t last_ = 0;
   std::vector<std::pair<uint64_t, BsonDocument>> documents_;
+  large_memory::Hold hold_;  ///< of documents_, when they are of a large unit
   int64_t at_ = -1;
   std::string key_;
 };
@@ -265,18 +321,12 @@ Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
     if (!more) return Ok();
     if (u.ticks == 0) continue;
     if (u.IsBatch()) {
-      f(u.ts, BuildBson([&](BsonBuilder& b) {
-          b.Append("op", "c").Append("ns", "admin.$cmd");
-          {
-            BsonBuilder o = b.OpenDocument("o");
-            BsonArrayBuilder ops = o.OpenArray("applyOps");
-            for (const LogRecord& r : u.records) {
-              BsonBuilder d = ops.OpenDocument();
-              AppendOperation(u, r, d);
-            }
-          }
-          AppendPlace(u.ts, term, u.wall, b);
-        }));
+      const size_t parts = std::max<size_t>(u.parts.size(), 1);
+      for (size_t part = 0, first = 0; part < parts; ++part) {
+        const size_t n = u.parts.empty() ? u.records.size() : u.parts[part];
+        f(u.ts + part, ApplyOps(u, std::span(u.records).subspan(first, n), part, term));
+        first += n;
+      }
       continue;
     }
     uint64_t ts = u.ts;
@@ -335,7 +385,7 @@ int64_t OplogSource::Count() {
       documents += ticks;
     }
   }
-  // Of a longer log the newest entries say how many documents one has.
+  // In a longer log, the newest entries are used to estimate how many documents an entry has.
   const uint64_t first = consensus_.Status().first.index;
   if (first == 0 || index <= first || entries == 0) return documents;
   return documents +

@@ -10,8 +10,9 @@
 namespace mayfly {
 
 /// Calls `f(ts, document)` for each record of an entry of the log, as `local.oplog.rs` shows it (v2
-/// entries: i, u, d, c, n; several deletes by expiry as one applyOps). `term`: of the entry.
-/// Errors: InternalError 1 when the entry is damaged.
+/// entries: i, u, d, c, n; several deletes by expiry as one applyOps, a transaction as one or a
+/// chain of several). `term`: of the entry, which is no chunk and no end. Errors: InternalError 1
+/// when the entry is damaged.
 Result<void> ForEachOplogDocument(std::string_view entry, uint64_t term,
                                   const std::function<void(uint64_t ts, BsonDocument doc)>& f);
 

@@ -12,16 +12,18 @@ namespace mayfly {
 namespace {
 
 constexpr uint64_t kMaxMessageBytes = 1 << 20;
-// Messages with entries to one member. Few, because heartbeats wait behind them: a member that
-// catches up over a slow network must not lose its leader.
+// The most messages with entries on their way to one member. The number is low because heartbeats
+// wait behind them: a member that catches up over a slow network must not lose its leader.
 constexpr uint64_t kMaxInFlight = 12;
-// Of the end of the log: what waits to be applied, and what is applied but may be behind still on
-// its way to members. More is read from the store.
+// Bytes of the log's end that are kept in memory: entries that are not applied yet, and applied
+// entries that may still have to be sent to members. Older entries are read from the store.
 constexpr uint64_t kCacheBytes = 16 << 20, kKeepBytes = 4 << 20;
 constexpr size_t kKeepBatchBytes = 1 << 20;
-constexpr uint64_t kCaughtUp = 64;          // entries behind at which a learner is promoted
-constexpr int kTakeOverEveryElections = 1;  // how often a member of higher priority is looked for
-constexpr int kAskAgainElections = 2;       // after how long a member is told again to take a copy
+// A learner is promoted when it is at most so many entries behind.
+constexpr uint64_t kCaughtUp = 64;
+// How often the leader looks for a member of higher priority.
+constexpr int kTakeOverEveryElections = 1;
+constexpr int kAskAgainElections = 2;  // how long until a member is told again to take a copy
 constexpr size_t kMaxNodes = 64;
 
 mf_bytes B(std::string_view s) { return {reinterpret_cast<const uint8_t*>(s.data()), s.size()}; }
@@ -64,25 +66,31 @@ Result<void> RaftNode::Open() {
   callbacks_.entries = [](void* self, uint64_t low, uint64_t high, uint64_t max, void* sink,
                           void (*emit)(void*, const mf_entry*)) {
     auto* n = static_cast<RaftNode*>(self);
-    Result<void> read = n->o_.log->Read(low, high, max, [&](const LogEntry& e) {
-      mf_entry c = ToC(e);
-      emit(sink, &c);
+    Result<void> read = n->ReadPatiently([&] {
+      return n->o_.log->Read(low, high, max, [&](const LogEntry& e) {
+        mf_entry c = ToC(e);
+        emit(sink, &c);
+        low = e.index + 1;
+      });
     });
     if (!read) n->Fatal(read.error().message);
     return 0;
   };
   callbacks_.term = [](void* self, uint64_t index, uint64_t* term) {
     auto* n = static_cast<RaftNode*>(self);
-    Result<uint64_t> found = n->o_.log->Term(index);
-    if (!found) n->Fatal(found.error().message);
-    *term = found.value();
+    Result<void> read = n->ReadPatiently([&]() -> Result<void> {
+      MAYFLY_TRY(*term, n->o_.log->Term(index));
+      return Ok();
+    });
+    if (!read) n->Fatal(read.error().message);
     return 0;
   };
   callbacks_.snapshot = [](void* self, uint64_t at_least, uint64_t to, uint64_t* index,
                            uint64_t* term, mf_bytes* conf_state, mf_bytes* data) {
     auto* n = static_cast<RaftNode*>(self);
-    // One that copies has been told; one that has what it needs goes on from there (LeaderDuties).
-    if ((n->is_copying && n->is_copying(to)) || n->GoesOnFrom(to) != 0) return 0;
+    // A member that is copying has been told already. One that has everything it needs continues
+    // from there (LeaderDuties).
+    if ((n->is_copying && n->is_copying(to)) || n->ResumePoint(to) != 0) return 0;
     if (!n->o_.snapshot || !n->o_.snapshot(at_least, to, &n->snapshot_)) return 0;
     *index = n->snapshot_.position.index;
     *term = n->snapshot_.position.term;
@@ -168,8 +176,13 @@ void RaftNode::Step(NodeId from, std::string_view message) {
 
 void RaftNode::Propose(std::vector<Proposal> proposals) {
   std::vector<mf_bytes> data, context;
-  std::vector<Proposal> taken;
+  std::vector<Proposal> taken, late;
+  const uint64_t now = status().term;
   for (Proposal& p : proposals) {
+    if (p.term != 0 && p.term != now) {
+      late.push_back(std::move(p));
+      continue;
+    }
     if (p.data.empty() || p.data.size() > kMaxProposalBytes) {
       p.done(Error{ErrorCode::kBSONObjectTooLarge,
                    "one log entry may have 1 byte to 64 MiB: write less at once"});
@@ -179,15 +192,17 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
     context.push_back({nullptr, 0});
     taken.push_back(std::move(p));
   }
+  Refuse(std::move(late));
   if (taken.empty()) return;
-  // Leadership is moving: raft-rs takes nothing now. Whoever writes waits for how that ends; an
-  // error would send a driver back here, because this node still says that it is the primary.
+  // Leadership is moving, so raft-rs accepts nothing now. Writers wait for the outcome. An error
+  // would make drivers try this node again, because it still reports that it is the primary.
   if (leads() && status().transferee != 0) {
     for (Proposal& p : taken) held_.push_back(std::move(p));
     return;
   }
   uint64_t first = 0;
-  for (size_t i = 0; i < taken.size(); ++i) data[i] = B(taken[i].data);  // short strings have moved
+  // Moving a short string moves its bytes too.
+  for (size_t i = 0; i < taken.size(); ++i) data[i] = B(taken[i].data);
   if (mf_raft_propose(raft_, data.data(), context.data(), data.size(), &first) != MF_OK) {
     Refuse(std::move(taken));
     return;
@@ -201,10 +216,10 @@ void RaftNode::Propose(std::vector<Proposal> proposals) {
 
 void RaftNode::Refuse(std::vector<Proposal> proposals) {
   if (proposals.empty()) return;
-  // Behind what was announced: who is told finds that this node does not say any more that it is
-  // the primary.
+  // After the announcement: whoever receives this error finds that this node no longer reports
+  // itself as the primary.
   auto refused = std::make_shared<std::vector<Proposal>>(std::move(proposals));
-  o_.applier->PushCall([refused] {
+  PushCall([refused] {
     for (Proposal& p : *refused) p.done(NotPrimary());
   });
 }
@@ -228,7 +243,8 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
     else if (m.voter && !it->voter)
       changes.push_back({MF_ADD_LEARNER, m.id});
   }
-  // A new voter would count at once although it has nothing yet: it learns first (LeaderDuties).
+  // A new voter would count at once although it has no data yet. So it starts as a learner
+  // (LeaderDuties).
   for (const ConsensusMember& m : next.members)
     if (std::none_of(now.begin(), now.end(), [&](const Member& n) { return n.id == m.id; }))
       changes.push_back({MF_ADD_LEARNER, m.id});
@@ -241,13 +257,13 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
   const mf_status& s = status();
   int result = s.pending_conf || s.joint ? MF_BUSY : MF_OK;
   const uint64_t term = s.term;
-  // Who votes from then on; a new member does so only later.
+  // The voters of the new configuration. New members become voters only later.
   const bool some = std::any_of(now.begin(), now.end(), [&](const Member& m) {
     auto it = find(m.id);
     return m.voter && it != next.members.end() && it->voter;
   });
   if (result == MF_OK && !some) {
-    done(Error{kConfigurationInProgress,
+    done(Error{ErrorCode::kConfigurationInProgress,
                "no member would be left that votes: those that are to vote have not copied "
                "everything yet"});
     return;
@@ -259,7 +275,7 @@ void RaftNode::Reconfigure(ConsensusConfiguration next, Applier::Done done,
     result = mf_raft_propose_change(raft_, changes.data(), changes.size(), B(context), &index);
   }
   if (result == MF_BUSY) {
-    done(Error{kConfigurationInProgress,
+    done(Error{ErrorCode::kConfigurationInProgress,
                "another change of the configuration is under way: try again"});
     return;
   }
@@ -315,7 +331,7 @@ void RaftNode::Poll() {
     Pump();
   }
   if (!held_.empty() && leads() && status().transferee == 0) {
-    Propose(std::exchange(held_, {}));  // nobody took over
+    Propose(std::exchange(held_, {}));  // no other member took over
     Pump();
   }
 }
@@ -334,7 +350,7 @@ void RaftNode::ContinueHandover() {
   auto done = std::move(handover_->done);
   handover_.reset();
   for (auto& d : done)
-    d(Error{kExceededTimeLimit,
+    d(Error{ErrorCode::kExceededTimeLimit,
             "No electable secondaries caught up within the time given: use force to step "
             "down all the same"});
 }
@@ -379,7 +395,7 @@ std::vector<RaftNode::Member> RaftNode::HeardMembers() {
   return all;
 }
 
-uint64_t RaftNode::GoesOnFrom(NodeId id) {
+uint64_t RaftNode::ResumePoint(NodeId id) {
   if (!log_of || (is_copying && is_copying(id))) return 0;
   const LogPosition end = log_of(id);
   if (end.index == 0 || end.term == 0 || end.index + 1 < o_.log->first_index() ||
@@ -391,7 +407,7 @@ uint64_t RaftNode::GoesOnFrom(NodeId id) {
 
 void RaftNode::LeaderDuties() {
   const mf_status s = status();
-  // Whoever is not a voter any more does not lead.
+  // A node that is not a voter any more does not lead.
   double own_priority = 1;
   bool voter = false;
   for (const ConsensusMember& m : configuration_.members)
@@ -406,15 +422,17 @@ void RaftNode::LeaderDuties() {
     ContinueHandover();
     return;
   }
-  // Unanswered reads are asked again: the heartbeat that carried the question may be lost.
+  // Reads without an answer are asked again: the heartbeat that carried the question may have been
+  // lost.
   if (ticks_as_leader_ % o_.heartbeat_ticks == 0)
     for (auto& [id, done] : reads_) mf_raft_read_index(raft_, id);
   for (const Member& m : all) {
     if (m.id == o_.log->node() || m.follows_log ||
         (!m.in_snapshot && m.next >= o_.log->first_index()))
       continue;
-    if (const uint64_t index = GoesOnFrom(m.id); index != 0) mf_raft_probe_from(raft_, m.id, index);
-    // The message that pointed to the copy may be lost, or the copy may have failed.
+    if (const uint64_t index = ResumePoint(m.id); index != 0)
+      mf_raft_probe_from(raft_, m.id, index);
+    // The message that pointed to the copy may have been lost, or the copy may have failed.
     else if (m.in_snapshot && m.active && EveryElections(kAskAgainElections) &&
              !(is_copying && is_copying(m.id)))
       mf_raft_report_snapshot(raft_, m.id, false);
@@ -430,7 +448,7 @@ void RaftNode::LeaderDuties() {
       return;
     }
     for (const Member& m : all) {
-      // A new member counts as active before it has ever answered.
+      // raft-rs counts a new member as active before it has ever answered.
       if (!m.learner || !m.active || m.in_snapshot || m.matched == 0 ||
           m.matched + kCaughtUp < s.last_index)
         continue;
@@ -449,6 +467,8 @@ void RaftNode::LeaderDuties() {
 }
 
 void RaftNode::Pump() {
+  if (given_up_) return;
+  if (std::exchange(step_aside_, false)) mf_raft_step_down(raft_);
   CheckState();
   while (mf_raft_has_ready(raft_)) {
     CheckState();
@@ -457,7 +477,7 @@ void RaftNode::Pump() {
     mf_committed* committed = ready.committed;
     std::vector<mf_read> reads(ready.reads, ready.reads + ready.read_count);
     Send(ready.messages, ready.message_count);
-    Persist(ready);
+    if (!Persist(ready)) return;
     const mf_light_ready& light = *mf_raft_persisted(raft_);
     mf_committed* more = light.committed;
     Send(light.messages, light.message_count);
@@ -475,20 +495,70 @@ void RaftNode::Pump() {
           done(a.error());
       });
     }
+    if (std::exchange(step_aside_, false)) mf_raft_step_down(raft_);
     CheckState();
   }
 }
 
-void RaftNode::Persist(const mf_ready& ready) {
-  if (ready.entry_count == 0 && !ready.must_sync) return;  // the commit index alone need not last
+bool RaftNode::Persist(const mf_ready& ready) {
+  // The commit index need not be durable.
+  if (ready.entry_count == 0 && !ready.must_sync) return true;
   batch_->Clear();
   entries_.clear();
   for (size_t i = 0; i < ready.entry_count; ++i) entries_.push_back(FromC(ready.entries[i]));
   o_.log->StageAppend(*batch_, entries_, o_.clock->Now());
   if (ready.has_hard_state) o_.log->StageHardState(*batch_, {ready.term, ready.vote, ready.commit});
-  Result<void> written = o_.log->kv().Write(*batch_, true);
+  Result<void> written = WriteBatch(true);
+  if (!written && written.error().code == ErrorCode::kInterruptedAtShutdown && o_.writes) {
+    given_up_ = true;
+    return false;
+  }
   if (!written) Fatal("the replication log could not be written: " + written.error().message);
   if (batch_->SizeBytes() > kKeepBatchBytes) batch_ = o_.log->kv().NewBatch();
+  return true;
+}
+
+Result<void> RaftNode::WriteBatch(bool sync) {
+  auto write = [&] { return o_.log->kv().Write(*batch_, sync); };
+  Result<void> written = write();
+  if (written || !o_.writes || !PatientWrites::MaySucceedLater(written.error())) return written;
+  AnnounceStepAside();
+  written = o_.writes->Await(written.error(), write);
+  // Announced once more, in order: an older state may have waited behind the applier's entries.
+  if (written) Announce(state());
+  return written;
+}
+
+Result<void> RaftNode::ReadPatiently(const std::function<Result<void>()>& read) {
+  Result<void> done = read();
+  if (done || !o_.writes || !PatientWrites::MaySucceedLater(done.error())) return done;
+  return o_.writes->Await(done.error(), read);
+}
+
+void RaftNode::PushCall(std::function<void()> call) {
+  if (urgent_)
+    o_.applier->PushUrgent(std::move(call));
+  else
+    o_.applier->PushCall(std::move(call));
+}
+
+void RaftNode::AnnounceStepAside() {
+  ConsensusState next = state();
+  if (next.role != ConsensusRole::kLeader) return;
+  next.role = ConsensusRole::kFollower;
+  next.leader = 0;
+  next.leader_address.clear();
+  next.ready = false;
+  urgent_ = step_aside_ = true;
+  Lost(next);
+  urgent_ = false;
+}
+
+void RaftNode::StepAside() {
+  if (!leads()) return;
+  AnnounceStepAside();
+  if (std::exchange(step_aside_, false)) mf_raft_step_down(raft_);
+  Pump();
 }
 
 void RaftNode::Send(const mf_message* messages, size_t count) {
@@ -510,8 +580,8 @@ void RaftNode::Commit(mf_committed* committed) {
     if (e.type != LogEntry::kNormal) {
       mf_bytes state = mf_raft_apply_change(raft_, &views[i]);
       work.conf_state = V(state);
-      // A change of an earlier leader's that takes this one out: it must not do a leader's work any
-      // more, for which it has no place.
+      // A change by an earlier leader removed this node. It must not do a leader's work any more,
+      // because it has no place in the set.
       const std::vector<Member> left = members();
       if (leads() && std::none_of(left.begin(), left.end(),
                                   [&](const Member& m) { return m.id == o_.log->node(); }))
@@ -533,7 +603,7 @@ void RaftNode::Commit(mf_committed* committed) {
         work.done.resize(work.entries.size());
         work.done.back() = std::move(p.proposal.done);
       } else {
-        // Another leader's entry has the place: this one will never be.
+        // An entry of another leader is at this index, so this proposal will never be committed.
         p.proposal.done(Error{ErrorCode::kPrimarySteppedDown,
                               "the node stopped leading before the write was replicated"});
       }
@@ -588,18 +658,24 @@ void RaftNode::CheckState() {
     o_.log_line('W',
                 "This member stops leading: no majority of the voting members has answered within "
                 "an election timeout, or it votes no more");
-  if (lost) {
-    FailPending(ErrorCode::kPrimarySteppedDown, "the node stopped leading");
-  }
+  if (lost) return Lost(std::move(next));
   Announce(next);
   if (!held_.empty() && next.role != ConsensusRole::kLeader) Refuse(std::exchange(held_, {}));
-  if (lost && handover_) {
-    // Behind the announcement: whoever asked finds that this node is not primary any more.
-    o_.applier->PushCall([done = std::move(handover_->done)] {
-      for (auto& d : done) d(Ok());
-    });
-    handover_.reset();
-  }
+}
+
+void RaftNode::Lost(ConsensusState next) {
+  // Before what was proposed fails: whether it will be committed is not known here, so whoever is
+  // told of it and asks again must not meet a node that still takes itself for the primary.
+  Announce(std::move(next));
+  FailPending(ErrorCode::kPrimarySteppedDown, "the node stopped leading");
+  // Also if it leads again: they are of the time before.
+  if (!held_.empty()) Refuse(std::exchange(held_, {}));
+  if (!handover_) return;
+  // After the announcement: whoever asked finds that this node is no longer the primary.
+  PushCall([done = std::move(handover_->done)] {
+    for (auto& d : done) d(Ok());
+  });
+  handover_.reset();
 }
 
 void RaftNode::Announce(ConsensusState next) {
@@ -608,7 +684,7 @@ void RaftNode::Announce(ConsensusState next) {
     if (state_.role == next.role && state_.term == next.term) next.ready = state_.ready;
     state_ = next;
   }
-  o_.applier->PushCall([this, next] { o_.machine->StateChanged(next); });
+  PushCall([this, next] { o_.machine->StateChanged(next); });
 }
 
 void RaftNode::FailPending(ErrorCode code, std::string_view why) {
@@ -618,7 +694,7 @@ void RaftNode::FailPending(ErrorCode code, std::string_view why) {
   pending_.clear();
   reads_.clear();
   if (failed->empty() && reads->empty()) return;
-  o_.applier->PushCall([failed, reads, code, why = std::string(why)] {
+  PushCall([failed, reads, code, why = std::string(why)] {
     for (Pending& p : *failed) p.proposal.done(Error{code, why});
     for (auto& [id, done] : *reads) done(Error{code, why});
   });
@@ -632,7 +708,11 @@ void RaftNode::Trim(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from) 
   if (!term) Fatal(term.error().message);
   batch_->Clear();
   o_.log->StageTrim(*batch_, point, term.value());
-  Result<void> written = o_.log->kv().Write(*batch_, false);
+  Result<void> written = WriteBatch(false);
+  if (!written && written.error().code == ErrorCode::kInterruptedAtShutdown && o_.writes) {
+    given_up_ = true;
+    return;
+  }
   if (!written) Fatal("the replication log could not be trimmed: " + written.error().message);
   mf_raft_trimmed(raft_, point, term.value());
 }
@@ -646,8 +726,8 @@ Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configura
   e.context = context;
   std::string change;
   if (data_is_empty) {
-    // eraftpb.ConfChangeV2 {changes: [{node_id: self}]}: the first voter, so that whoever reads the
-    // log from its beginning knows whose it is.
+    // eraftpb.ConfChangeV2 {changes: [{node_id: self}]}: adds the first voter, so that a reader of
+    // the whole log knows which node began it.
     std::string single("\x10", 1);
     for (uint64_t id = self;; id >>= 7) {
       single.push_back(static_cast<char>(id >= 0x80 ? (id & 0x7F) | 0x80 : id));
@@ -670,12 +750,12 @@ Result<void> BootstrapLog(LogStore& log, const ConsensusConfiguration& configura
 
 namespace {
 
-/// What of the donor's is its own and not the set's: its `local` collections, profiles and
+/// Removes what belongs to the donor and not to the set: its `local` collections, profiles and
 /// settings.
-void DropWhatIsTheDonors(KvBatch& batch) {
+void DropDonorsOwnRows(KvBatch& batch) {
   std::string first, end(4, '\xFF');
   AppendBe32(first, kFirstLocalId);
-  end.push_back('\xFF');  // no key is behind it: ids go up from the first one
+  end.push_back('\xFF');  // the end of the range: ids count up from the first one
   for (std::string_view prefix :
        {kCollectionPrefix, kCountersPrefix, kMultikeyPrefix, kBuildPrefix})
     batch.DeleteRange(Keyspace::kCatalog, std::string(prefix) + first, std::string(prefix) + end);
@@ -697,11 +777,11 @@ Result<LogPosition> AdoptCheckpoint(KvStore& copy, NodeId self, const HardState&
   auto batch = copy.NewBatch();
   log->StageTruncate(*batch, applied.index + 1);
   HardState hard = own;
-  // Entries of a term say that the term has been: a vote of before it is no vote any more.
+  // An entry of a term proves that the term has begun, so a vote in an earlier term is void.
   if (hard.term < applied.term) hard = {applied.term, 0, 0};
   hard.commit = applied.index;
   log->StageHardState(*batch, hard);
-  DropWhatIsTheDonors(*batch);
+  DropDonorsOwnRows(*batch);
   MAYFLY_TRY(copy.Write(*batch, true));
   MAYFLY_TRY(log->MakeNodeId(self));
   return applied;

@@ -10,6 +10,7 @@
 
 #include "replication/applier.h"
 #include "replication/log_store.h"
+#include "replication/patient_writes.h"
 #include "replication/raft/mayfly_raft.h"
 
 namespace mayfly {
@@ -34,6 +35,8 @@ class RaftNode {
     Applier* applier = nullptr;
     StateMachine* machine = nullptr;
     const Clock* clock = nullptr;
+    /// Waits for a store that has no room now; null: that is fatal.
+    PatientWrites* writes = nullptr;
     int election_ticks = 20, heartbeat_ticks = 2;
     uint64_t seed = 0;  ///< of the election timeouts
     std::function<void(NodeId to, std::string_view message)> send;
@@ -67,6 +70,8 @@ class RaftNode {
   /// applier.
   Result<void> Open();
 
+  /// One step of the clock, by which the options count. Elections start here, and a leader does
+  /// what it does now and then. A node that may not campaign, or has priority 0, only votes.
   void Tick();
   /// Continues a step-down in progress. May be called at any time.
   void Poll();
@@ -94,6 +99,9 @@ class RaftNode {
   /// Drops entries that retention does not ask for (LogStore::TrimPoint).
   void Trim(uint64_t max_bytes, int64_t min_age_ms, uint64_t keep_from);
 
+  /// This node does not lead any more, without an election: others take over. What was proposed
+  /// fails as in any loss of leadership. Nothing where it does not lead.
+  void StepAside();
   void set_may_campaign(bool on) { may_campaign_ = on; }
   /// Whether leadership may go to this member (it is not frozen, has no lower rights); asked before
   /// transfers.
@@ -104,11 +112,14 @@ class RaftNode {
   /// The end of the member's log as it reports it; {}: not known.
   std::function<LogPosition(NodeId)> log_of;
 
+  /// As raft-rs sees it; overwritten by the next call. `members`: of a leader, with learners, by
+  /// id.
   const mf_status& status();
   std::vector<Member> members();
   const ConsensusConfiguration& configuration() const { return configuration_; }
   bool leads() { return status().role == MF_LEADER; }
   ConsensusState state() const;  ///< any thread
+  /// An eraftpb.ConfState of these nodes, as protobuf, for a set that begins.
   static std::string ConfState(const std::vector<NodeId>& voters,
                                const std::vector<NodeId>& learners);
 
@@ -124,18 +135,27 @@ class RaftNode {
     std::vector<std::function<void(Result<void>)>> done;
   };
 
-  void Persist(const mf_ready& ready);
+  bool Persist(const mf_ready& ready);  ///< false: the process ends while the store has no room
+  /// Writes batch_, as soon as the store takes it; a leader steps aside at the beginning of a wait.
+  Result<void> WriteBatch(bool sync);
+  Result<void> ReadPatiently(const std::function<Result<void>()>& read);
+  /// Says that this node does not lead, although raft-rs does not know it yet.
+  void AnnounceStepAside();
+  /// To the applier; while the store has no room, before what waits there.
+  void PushCall(std::function<void()> call);
   void Send(const mf_message* messages, size_t count);
   void Commit(mf_committed* committed);
   void CheckState();
   void Announce(ConsensusState state);
+  /// This node has stopped leading: what was proposed fails, `next` is announced.
+  void Lost(ConsensusState next);
   void FailPending(ErrorCode code, std::string_view why);
   /// Once a tick on the leader: promotions, leadership by priority, a step-down under way.
   void LeaderDuties();
   void ContinueHandover();
   /// Where to go on with a member that is to take a copy although its log ends where ours goes on
   /// (it has just taken one, by an earlier request); 0: it needs the copy.
-  uint64_t GoesOnFrom(NodeId id);
+  uint64_t ResumePoint(NodeId id);
   /// Fails them as not written, behind what has been announced.
   void Refuse(std::vector<Proposal> proposals);
   bool EveryElections(int n) const;  ///< whether this tick is the one in so many election timeouts
@@ -158,6 +178,9 @@ class RaftNode {
   uint64_t next_read_ = 1;
   std::unique_ptr<Handover> handover_;
   bool may_campaign_ = true;
+  bool urgent_ = false;      ///< PushCall goes before what waits
+  bool step_aside_ = false;  ///< raft-rs has yet to be told
+  bool given_up_ = false;    ///< Persist has failed: raft-rs is ahead of the log
   int ticks_as_leader_ = 0;
   std::map<NodeId, int> heard_;  ///< tick as leader at which a member was last active
   uint64_t noop_term_ = 0;

@@ -17,7 +17,8 @@ constexpr size_t kMaxModes = 64, kMaxModeTags = 64;  // of a mode
 constexpr size_t kMaxConfigBytes = 256 * 1024;       // as BSON
 constexpr double kMaxPriority = 1000;
 constexpr int64_t kMaxVersion = INT32_MAX;
-constexpr int64_t kMinElectionMillis = 200;  // below it a busy machine takes its primary for lost
+// With a shorter timeout, a busy machine would seem to have lost its primary.
+constexpr int64_t kMinElectionMillis = 200;
 /// MongoDB's defaults of settings that have no meaning here: nothing else is accepted.
 constexpr int64_t kCatchUpTimeoutMillis = -1, kCatchUpTakeoverDelayMillis = 30'000;
 
@@ -109,7 +110,7 @@ Result<MemberConfig> ParseMember(BsonView doc) {
       if (!v.Document().empty())
         return Invalid("horizons: split horizons are not part of this server");
     } else if (e.name == "newlyAdded") {
-      // Only MongoDB itself writes it.
+      // Only MongoDB itself writes this field.
       return Unknown("members", e.name);
     } else {
       return Unknown("members", e.name);
@@ -248,7 +249,7 @@ bool SplitHostAndPort(std::string_view text, std::string* host, int* port) {
   } else {
     const size_t colon = text.find(':');
     if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
-      *host = text;  // an IPv6 address by itself
+      *host = text;  // a bare IPv6 address
     } else {
       *host = text.substr(0, colon);
       if (colon != std::string_view::npos) rest = text.substr(colon);

@@ -42,7 +42,9 @@ struct ReplConfig {
   std::map<std::string, std::map<std::string, int64_t>> modes;
   BsonDocument default_write_concern;  ///< settings.getLastErrorDefaults; only {w: 1, wtimeout: 0}
 
+  /// By "host:port", exactly as written. Null when no member has it; points into `members`.
   const MemberConfig* FindHost(std::string_view host) const;
+  /// By the configuration alone: a new voter counts here before it has caught up.
   int VotingMembers() const;
   /// How many make a majority of the voting members.
   int Majority() const { return VotingMembers() / 2 + 1; }

@@ -4,9 +4,11 @@
 #include <filesystem>
 
 #include "protocol/bson_validate.h"
+#include "protocol/large_memory.h"
 #include "replication/await.h"
 #include "replication/oplog.h"
 #include "storage/catalog/catalog_open.h"
+#include "storage/read/read_view.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -91,7 +93,10 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   c.machine = set.get();
   c.set_name = o.set_name;
   c.key = o.key;
+  c.more_keys = o.more_keys;
+  c.keyless_members = o.keyless_members;
   c.old_handshake = o.old_handshake;
+  c.tls = o.tls;
   c.data_directory = o.data_directory;
   c.log_max_bytes = set->log_max_bytes_;
   c.log_min_hours = o.log_min_hours;
@@ -107,6 +112,7 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
     if (log) log(severity, message, attributes.empty() ? BsonView() : BsonView(attributes));
   };
   MAYFLY_TRY(set->consensus_, OpenConsensus(std::move(c)));
+  set->committer_->set_chunks([s = set.get()] { return s->AllReadChunks(); });
   set->committer_->set_consensus(set->consensus_.get());
   {
     auto oplog = std::make_shared<CollectionInfo>();
@@ -128,16 +134,17 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::Open(ReplicaSetOptions options) 
   set->applied_index_ = status.applied.index;
   if (!status.configuration.set_id.empty()) set->SetConfig(status.configuration.payload);
   set->Refresh();
-  // Only now: it asks for what has been set above.
-  set->tasks_thread_ = std::thread([s = set.get()] { s->RunTasks(); });
+  // Started only now, because it uses what was set above.
+  set->tasks_thread_ =
+      std::thread(large_memory::WithThisBudget([s = set.get()] { s->RunTasks(); }));
   return set;
 }
 
 ReplicaSet::~ReplicaSet() {
   Stop();
   if (committer_ != nullptr) committer_->set_consensus(nullptr);
-  // Pending units fail, the engine's threads end. Not by reset alone: what they still announce
-  // comes here and asks `consensus_`, as do the tasks that they left.
+  // Pending units fail, and the engine's threads end. It is stopped explicitly: its last
+  // announcements, and the tasks that they leave, still use `consensus_`.
   if (consensus_) consensus_->Stop();
   {
     std::lock_guard l(tasks_mutex_);
@@ -153,22 +160,29 @@ Result<void> ReplicaSet::Start() { return consensus_->Start(); }
 void ReplicaSet::Stop() {
   if (stopping_.exchange(true)) return;
   if (!consensus_ || committer_ == nullptr || !committer_->writable()) return;
-  // Whoever can take over does so now rather than after an election timeout.
+  // A member that can take over does so now, and not only after an election timeout.
   TopologyPtr t = topology();
   if (t->config && t->config->members.size() > 1)
     (void)Await<void>([&](auto done) { consensus_->StepDown(0, kHandOverMillis, false, done); });
   committer_->SetWritable(false);
 }
 
-Result<void> ReplicaSet::LoadApplied() {
+Result<bool> ReplicaSet::ReadApplied(const KvSnapshot* at, OpTime* out) {
   PinnedValue v;
-  MAYFLY_TRY(bool found, storage_.kv().Get(Keyspace::kCatalog, kAppliedRow, &v));
-  if (!found) return Ok();
+  MAYFLY_TRY(const bool found, storage_.kv().Get(Keyspace::kCatalog, kAppliedRow, &v, at));
+  if (!found) return false;
   if (v.view().size() != 24)
     return Error{ErrorCode::kInternalError, "corrupt catalog row 'replication/applied'"};
-  applied_.ts = LoadLe<uint64_t>(v.view().data());
-  applied_.wall_millis = LoadLe<int64_t>(v.view().data() + 8);
-  applied_.term = LoadLe<int64_t>(v.view().data() + 16);
+  out->ts = LoadLe<uint64_t>(v.view().data());
+  out->wall_millis = LoadLe<int64_t>(v.view().data() + 8);
+  out->term = LoadLe<int64_t>(v.view().data() + 16);
+  return true;
+}
+
+Result<void> ReplicaSet::LoadApplied() {
+  MAYFLY_TRY(open_units_.Load(storage_.kv()));
+  MAYFLY_TRY(const bool found, ReadApplied(nullptr, &applied_));
+  if (!found) return Ok();
   applied_ts_ = applied_.ts;
   clock_.Applied(applied_.wall_millis);
   committer_->AdvanceTo(applied_.ts);
@@ -189,7 +203,7 @@ void ReplicaSet::RunTasks() {
     const bool called = tasks_wake_.wait_for(l, std::chrono::milliseconds(kNoopMillis),
                                              [this] { return tasks_stop_ || !tasks_.empty(); });
     if (!called) {
-      // An idle primary: its time goes on for those who read on secondaries.
+      // An idle primary: its time must advance for clients that read from secondaries.
       if (committer_ != nullptr && committer_->writable() &&
           (!options_.periodic_noops || options_.periodic_noops()) &&
           clock_.Now().millis - last_applied().wall_millis >= kNoopMillis)
@@ -228,6 +242,17 @@ uint64_t ReplicaSet::OperationTime() {
                    applying_ts_.load(std::memory_order_acquire), applied_ts()});
 }
 
+Result<std::shared_ptr<ReadPoint>> ReplicaSet::TakeReadPoint() {
+  // applied_ts() is behind what can be seen already. The row is of the same batch as the records.
+  for (uint64_t ts = applied_ts();;) {
+    std::shared_ptr<ReadPoint> point = ReadPoint::Take(storage_, ts);
+    OpTime newest{};
+    MAYFLY_TRY(ReadApplied(point->View()->snapshot().get(), &newest));
+    if (newest.ts == ts) return point;
+    ts = newest.ts;  // again only if more has been applied meanwhile
+  }
+}
+
 uint64_t ReplicaSet::known_time() const {
   uint64_t known = cluster_time();
   for (const MemberStatus& m : consensus_->Status().members) {
@@ -262,8 +287,8 @@ void ReplicaSet::SetConfig(std::string_view payload) {
   auto config = std::make_shared<const ReplConfig>(std::move(parsed).value());
   {
     std::lock_guard l(mutex_);
-    // A delayed member comes by entries of older configurations when it knows the newest one
-    // already.
+    // A delayed member may already know the newest configuration when it reaches the entries of
+    // older ones.
     if (config_ && config_->version > config->version && config_->term >= config->term) return;
     config_ = config;
     config_payload_ = payload;
@@ -306,7 +331,7 @@ void ReplicaSet::CheckClocks() {
   }
 }
 
-int64_t ReplicaSet::VersionOfNews(bool* announce) {
+int64_t ReplicaSet::ReserveTopologyVersion(bool* announce) {
   *announce = !announcing_.exchange(true);
   return topology()->counter + 1;
 }
@@ -317,7 +342,8 @@ void ReplicaSet::NewTopologyVersion() {
     std::lock_guard l(mutex_);
     auto next = std::make_shared<Topology>(*topology_);
     next->counter +=
-        // newer than VersionOfNews: who has that and asks hello for what is newer is answered too
+        // Higher than ReserveTopologyVersion: a client that has the reserved one and waits in hello
+        // for a newer one is answered too.
         2;
     topology_ = std::move(next);
   }
@@ -334,8 +360,8 @@ void ReplicaSet::Refresh() {
     next->config = config_;
     next->term = state_.term;
     if (config_) {
-      // By address: the engine may be at another configuration than the newest that is known here
-      // (SetConfig).
+      // Looked up by address, because the engine may have another configuration than the newest one
+      // known here (SetConfig).
       auto place = [&](NodeId id) {
         const ConsensusMember* m = status.configuration.Find(id);
         return m != nullptr ? config_->FindHost(m->address) : nullptr;
@@ -358,7 +384,8 @@ void ReplicaSet::Refresh() {
       next->state = MemberState::kRecovering;
     else
       next->state = MemberState::kSecondary;
-    // Nobody is primary until it says so itself: a leader that is not ready refuses writes.
+    // No member is primary until it reports so itself: a leader that is not ready yet refuses
+    // writes.
     if (state_.role == ConsensusRole::kLeader && !primary) next->primary.clear();
     was = topology_->state;
     is = next->state;
@@ -377,7 +404,7 @@ void ReplicaSet::Refresh() {
     readable_ = is == MemberState::kPrimary || is == MemberState::kSecondary;
     if (was == MemberState::kPrimary && is != was) clock_.KeepFloor(clock_.Now().millis);
     clock_.set_follows(is != MemberState::kPrimary && next_has_config);
-    committer_->SetWritable(is == MemberState::kPrimary);
+    committer_->SetWritable(is == MemberState::kPrimary, state_.term);
   }
   if (!changed) return;
   if (was != is)
@@ -438,19 +465,34 @@ int64_t ReplicaSet::HoldMillis(const CommittedEntry& entry) {
   return std::max<int64_t>(wall + delay * 1000 - clock_.RightTime().millis, 0);
 }
 
+Result<void> ReplicaSet::AddEntry(const CommittedEntry& e) {
+  std::string_view data = e.data;
+  if (IsLogEnd(data)) {
+    // What is not applied yet is read too: chunks may be in this very batch.
+    MAYFLY_TRY(std::string whole, JoinFromLog(data, *consensus_->ReadWholeLog()));
+    data = joined_.emplace_back(std::move(whole));
+    large_memory::ThreadBudget().Add(static_cast<int64_t>(data.size()));
+  }
+  entries_.push_back({data, ReplicatedCommitter::UnitsOf(e.context)});
+  return Ok();
+}
+
 void ReplicaSet::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) {
   entries_.clear();
+  open_units_.Prepare(entries, batch);
   OpTime last{0, -1, 0};
+  Result<void> prepared = Ok();
   for (const CommittedEntry& e : entries) {
-    if (e.kind != CommittedEntry::Kind::kData) continue;
-    entries_.push_back({e.data, ReplicatedCommitter::UnitsOf(e.context)});
+    if (e.kind != CommittedEntry::Kind::kData || IsLogChunk(e.data)) continue;
+    if (prepared) prepared = AddEntry(e);
     last.term = static_cast<int64_t>(e.position.term);
   }
-  if (entries_.empty()) return;
+  if (prepared && entries_.empty()) return;
   const uint64_t before = applier_.last_ts();
-  Result<void> prepared = applier_.Prepare(entries_, batch);
+  if (prepared) prepared = applier_.Prepare(entries_, batch);
   if (!prepared) {
-    // Every member would stop here: going on without the entry would make this one differ.
+    // The process stops, as every member would: without the entry, this member would differ from
+    // the others.
     if (options_.fatal) options_.fatal(prepared.error().message);
     std::abort();
   }
@@ -465,6 +507,7 @@ void ReplicaSet::Prepare(std::span<const CommittedEntry> entries, KvBatch& batch
 
 void ReplicaSet::Applied(std::span<const CommittedEntry> entries) {
   if (!entries_.empty()) applier_.Applied(entries_);
+  open_units_.Applied();
   bool configuration = false;
   for (const CommittedEntry& e : entries) {
     if (e.kind != CommittedEntry::Kind::kConfiguration) continue;
@@ -494,6 +537,11 @@ void ReplicaSet::Applied(std::span<const CommittedEntry> entries) {
     for (const std::string& name : applier_.settings()) options_.setting_changed(name);
   if (options_.event) options_.event(ReplEvent::kApplied);
   entries_.clear();
+  if (joined_.empty()) return;
+  applier_.Forget();
+  for (const std::string& s : joined_)
+    large_memory::ThreadBudget().Add(-static_cast<int64_t>(s.size()));
+  joined_.clear();
 }
 
 void ReplicaSet::StateChanged(const ConsensusState& state) {
@@ -514,7 +562,7 @@ void ReplicaSet::FollowTimeOf(NodeId last_primary) {
   const int64_t now = storage_.clock().MonotonicMicros();
   for (const MemberStatus& m : consensus_->Status().members) {
     if (m.id != last_primary || m.last_heard_us == 0 || !ValidateBson(m.payload, false)) continue;
-    // It may have gone on since its last heartbeat, until a moment ago.
+    // Its clock may have advanced since its last heartbeat.
     const BsonValue its = BsonView(m.payload)["now"];
     if (its.Is(BsonType::kInt64)) clock_.KeepFloor(its.Int64() + (now - m.last_heard_us) / 1000);
   }
@@ -534,10 +582,22 @@ void ReplicaSet::Progressed() {
   if (options_.event) options_.event(ReplEvent::kProgress);
 }
 
+bool ReplicaSet::AllReadChunks() const {
+  for (const MemberStatus& m : consensus_->Status().members) {
+    // Nothing was heard of it yet: nothing speaks against it.
+    if (m.self || m.payload.empty() || !ValidateBson(m.payload, false)) continue;
+    if (const BsonValue log = BsonView(m.payload)["log"];
+        !log.Is(BsonType::kInt32) || log.Int32() < kLogEntryEnd)
+      return false;
+  }
+  return true;
+}
+
 std::string ReplicaSet::HeartbeatPayload() {
   std::lock_guard l(mutex_);
   return BuildBson([&](BsonBuilder& b) {
            b.Append("state", static_cast<int32_t>(topology_->state));
+           b.Append("log", static_cast<int32_t>(kLogEntryEnd));  // that it reads: AllReadChunks
            b.AppendTimestamp("ts", applied_.ts).Append("t", applied_.term);
            b.Append("wall", applied_.wall_millis).Append("now", clock_.Now().millis);
            b.Append("uptime", (storage_.clock().MonotonicMicros() - started_micros_) / 1'000'000);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,10 +13,13 @@
 #include <vector>
 
 #include "replication/consensus.h"
+#include "replication/open_units.h"
 #include "replication/repl_config.h"
 #include "replication/replicated_committer.h"
 
 namespace mayfly {
+
+class ReadPoint;  // storage/read/read_view.h
 
 /// As replSetGetStatus numbers them. DO NOT RENUMBER.
 enum class MemberState : int32_t {
@@ -124,6 +128,8 @@ struct ReplicaSetOptions {
   Storage* storage = nullptr;
   Clock* clock = nullptr;
   std::string set_name, key, data_directory;
+  std::vector<std::string> more_keys;  ///< ConsensusOptions
+  bool keyless_members = false;        ///< ConsensusOptions
   std::string
       self_host;  ///< host:port that others reach this member at, when a configuration does not say
   int port = 0;
@@ -132,6 +138,7 @@ struct ReplicaSetOptions {
   double log_min_hours = 0;
   bool history_lost = false;            ///< ConsensusOptions
   std::function<bool()> old_handshake;  ///< ConsensusOptions
+  Tls* tls = nullptr;                   ///< ConsensusOptions
   /// Whether an idle primary writes a note every ten seconds; null: it does.
   std::function<bool()> periodic_noops;
   std::function<void(char severity, std::string_view message, BsonView attributes)> log;
@@ -169,14 +176,15 @@ class ReplicaSet final : public StateMachine {
   /// Once the port is known. Before Start.
   void set_self_host(std::string host) { options_.self_host = std::move(host); }
 
+  /// As hello shows it. Immutable: a change makes a new one. Any thread.
   TopologyPtr topology() const;
   /// A topology version that no hello has returned yet, for an error that reports a new state: a
   /// client ignores an error with a version that it knows already. `announce`: the caller must call
   /// NewTopologyVersion once the client has had time to read the error; false when another caller
   /// will. Any thread.
-  int64_t VersionOfNews(bool* announce);
-  /// The same topology under a newer version than VersionOfNews said: hellos that wait for a change
-  /// are answered. Any thread.
+  int64_t ReserveTopologyVersion(bool* announce);
+  /// The same topology under a newer version than ReserveTopologyVersion said: hellos that wait for
+  /// a change are answered. Any thread.
   void NewTopologyVersion();
   /// While it is on, this member as a secondary applies nothing of what the primary sends, though
   /// it keeps it: for tests of write concerns.
@@ -193,6 +201,9 @@ class ReplicaSet final : public StateMachine {
   /// same session.
   uint64_t OperationTime();
   uint64_t applied_ts() const { return applied_ts_.load(std::memory_order_acquire); }
+  /// A point in time of what is applied here. Its time is that of the newest record in it, so that
+  /// each member shows the same at this time. Errors: as KvStore::Get.
+  Result<std::shared_ptr<ReadPoint>> TakeReadPoint();
   uint64_t applied_index() const { return applied_index_.load(std::memory_order_acquire); }
   /// What came from other members. Any thread.
   const LogApplier::Counts& applied_counts() const { return applier_.counts(); }
@@ -239,6 +250,7 @@ class ReplicaSet final : public StateMachine {
     uint64_t term = 0;
     std::string reason;
   };
+  /// None when it has not been primary since the process started.
   std::optional<Election> last_election() const;
   int64_t last_stepped_down_millis() const { return stepped_down_millis_; }
 
@@ -248,13 +260,20 @@ class ReplicaSet final : public StateMachine {
   void StateChanged(const ConsensusState& state) override;
   void Configured(const ConsensusConfiguration& configuration) override;
   int64_t HoldMillis(const CommittedEntry& entry) override;
+  uint64_t KeepLogFrom() override { return open_units_.first_index(); }
   bool Holds() override { return delay_secs_.load(std::memory_order_relaxed) > 0 || stopped_; }
   void Progressed() override;
   std::string HeartbeatPayload() override;
 
  private:
   explicit ReplicaSet(ReplicaSetOptions options);
+  /// The newest record that the store has at this point in time (null: now); false: none.
+  Result<bool> ReadApplied(const KvSnapshot* at, OpTime* out);
   Result<void> LoadApplied();
+  /// Adds the entry to entries_, joined from its chunks if it ends a unit of these.
+  Result<void> AddEntry(const CommittedEntry& e);
+  /// Whether no member is known to be of a version that does not read units in chunks.
+  bool AllReadChunks() const;
   /// Takes the configuration into use, unless it is in use already.
   void SetConfig(std::string_view payload);
   /// Makes the topology anew; if it differs, the counter goes up and waiters wake.
@@ -329,6 +348,10 @@ class ReplicaSet final : public StateMachine {
   std::atomic<int64_t> delay_secs_{0};    ///< of this member, by the newest configuration
   std::atomic<bool> stopped_{false};      ///< StopApplying
   std::atomic<bool> announcing_{false};   ///< somebody has the duty to call NewTopologyVersion
+
+  OpenUnits open_units_;
+  /// Units that came in chunks, of the entries at hand: joined again. Of the applier's thread.
+  std::deque<std::string> joined_;
 };
 
 }  // namespace mayfly

@@ -16,7 +16,7 @@ constexpr int64_t kProbeMillis = 5'000;
 constexpr int64_t kStepUpMillis = 10'000;
 constexpr int64_t kReconfigMillis = 10'000;
 
-Error NotSecondary(std::string message) { return {LocationCode(95), std::move(message)}; }
+Error NotSecondary(std::string message) { return {ErrorCode::kNotSecondary, std::move(message)}; }
 
 }  // namespace
 
@@ -36,7 +36,8 @@ Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
   ConsensusConfiguration out;
   out.set_id = config.set_id;
   const ConsensusConfiguration now = consensus_->Status().configuration;
-  // All at the same time: one that does not answer costs its timeout once.
+  // All members are asked at the same time, so members that do not answer cost one timeout
+  // together.
   std::vector<std::future<Result<NodeInfo>>> answers;
   for (const MemberConfig& m : config.members) {
     auto promise = std::make_shared<std::promise<Result<NodeInfo>>>();
@@ -66,10 +67,10 @@ Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
       failures += m.host + " failed with " + why;
     };
     if (!answer) {
-      // A known member that is away stays who it is.
+      // A known member that is away keeps its identity.
       for (const ConsensusMember& old : now.members)
         if (old.address == m.host) member.id = old.id;
-      busy = busy || answer.error().code == kConfigurationInProgress;
+      busy = busy || answer.error().code == ErrorCode::kConfigurationInProgress;
       if (member.id == 0) fail(answer.error().message);
     } else {
       const NodeInfo& info = answer.value();
@@ -98,7 +99,7 @@ Result<ConsensusConfiguration> ReplicaSet::ToConsensus(const ReplConfig& config,
   }
   if (!failures.empty())
     return Error{
-        busy ? kConfigurationInProgress : ErrorCode::kNodeNotFound,
+        busy ? ErrorCode::kConfigurationInProgress : ErrorCode::kNodeNotFound,
         std::string(command) +
             " quorum check failed because not all proposed set members responded affirmatively: " +
             failures};
@@ -118,14 +119,17 @@ Result<ConsensusConfiguration> ReplicaSet::ClaimMembers(const ReplConfig& config
   for (int attempt = 0;; ++attempt) {
     if (topology()->config || consensus_->initialised())
       return Error{ErrorCode::kAlreadyInitialized, "already initialized"};
-    Result<ConsensusConfiguration> r = Error{
-        kConfigurationInProgress, "another member takes this one into a replica set just now"};
+    Result<ConsensusConfiguration> r =
+        Error{ErrorCode::kConfigurationInProgress,
+              "another member takes this one into a replica set just now"};
     if (consensus_->Claim(config.set_id)) {
       r = ToConsensus(config, "replSetInitiate");
       if (r) return r;
     }
-    if (r.error().code != kConfigurationInProgress || attempt == kAttempts || stopping_) return r;
-    // Whoever comes first, after pauses that differ, gets all.
+    if (r.error().code != ErrorCode::kConfigurationInProgress || attempt == kAttempts || stopping_)
+      return r;
+    // Tries again after a random pause, so that one of several nodes comes first and gets all
+    // members.
     std::this_thread::sleep_for(std::chrono::milliseconds(50 + random() % 500));
   }
 }
@@ -163,12 +167,12 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
     empty = empty && coll->unreplicated;
   MAYFLY_TRY(Await<LogPosition>(
       [&](auto done) { consensus_->Initiate(std::move(consensus), empty, done); }));
-  // This member leads the new set: when the command returns, it can be written to.
+  // This member leads the new set. It accepts writes when the command returns.
   std::unique_lock l(mutex_);
   applied_wake_.wait_for(l, std::chrono::milliseconds(kProbeMillis),
                          [this] { return applied_.ts != 0 || stopping_.load(); });
   l.unlock();
-  // The others begin as learners. When they vote, the set can lose this member.
+  // The others begin as learners. Once they are voters, the set can do without this member.
   const int64_t until = storage_.clock().MonotonicMicros() + kProbeMillis * 1000;
   auto all_vote = [this, wanted = config.VotingMembers()] {
     int voters = 0;
@@ -181,8 +185,8 @@ Result<void> ReplicaSet::Initiate(std::optional<BsonView> given) {
 }
 
 Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
-  // The primary changes memberships by itself, too: a new member's vote, for one. Whoever comes in
-  // between waits, and is looked at anew.
+  // The primary also changes memberships by itself, for example when it gives a new member its
+  // vote. If such a change comes in between, this waits and looks again.
   const int64_t until = storage_.clock().MonotonicMicros() + kReconfigMillis * 1000;
   for (;;) {
     Result<int64_t> version = ReconfigureOnce(doc, force);
@@ -193,7 +197,7 @@ Result<void> ReplicaSet::Reconfigure(BsonView doc, bool force) {
                              [](Result<void>) {});
       return Ok();
     }
-    if (version.error().code != kConfigurationInProgress || stopping_ ||
+    if (version.error().code != ErrorCode::kConfigurationInProgress || stopping_ ||
         storage_.clock().MonotonicMicros() > until)
       return version.error();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -237,11 +241,12 @@ Result<void> ReplicaSet::StepDown(int64_t seconds, int64_t catch_up_millis, bool
       Await<void>([&](auto done) { consensus_->StepDown(0, catch_up_millis, force, done); });
   if (!r) {
     StayOut(0);
-    if (r.error().code == LocationCode(262))
-      return Error{LocationCode(262), "No electable secondaries caught up as of " +
-                                          std::to_string(storage_.clock().Now().millis) +
-                                          ". Please use the replSetStepDown command with the "
-                                          "argument {force: true} to force node to step down."};
+    if (r.error().code == ErrorCode::kExceededTimeLimit)
+      return Error{ErrorCode::kExceededTimeLimit,
+                   "No electable secondaries caught up as of " +
+                       std::to_string(storage_.clock().Now().millis) +
+                       ". Please use the replSetStepDown command with the "
+                       "argument {force: true} to force node to step down."};
   }
   return r;
 }
@@ -347,7 +352,7 @@ Result<void> ReplicaSet::CheckTarget(const WriteConcernTarget& target) const {
 
 bool ReplicaSet::Satisfied(const WriteConcernTarget& target, uint64_t index) const {
   std::shared_ptr<const ReplConfig> config = topology()->config;
-  // A majority has it already: it is applied here.
+  // A majority has the write already. What remains is to apply it here.
   if (!config || target.majority) return true;
   if (target.mode.empty() && target.w <= 1) return true;
   const ConsensusStatus status = consensus_->Status();

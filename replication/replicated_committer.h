@@ -1,10 +1,14 @@
 #pragma once
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "protocol/large_memory.h"
 #include "replication/consensus.h"
 #include "storage/write/log_apply.h"
 #include "storage/write/log_format.h"
@@ -14,8 +18,12 @@ namespace mayfly {
 
 /// Makes write units permanent through a replica set's log: a unit is visible, its locks are
 /// released and its caller is told once a majority has it on disk. Units that wait while others are
-/// on their way become one entry. What is each member's own (collections of `local`, profiles) goes
-/// to this store alone. Threads: any.
+/// on their way become one entry. Large units go into the log in chunks that nobody sees, and
+/// happen with the entry that ends them. They take turns, one chunk each: there is one of all these
+/// in the log at a time that is not applied, so that a small unit, which comes behind what is in
+/// the log already, waits for one chunk, or for one unit to be applied. They also wait until the
+/// store has room. What is each member's own (collections of `local`, profiles) goes to this store
+/// alone. Threads: any.
 class ReplicatedCommitter final : public Committer {
  public:
   ReplicatedCommitter(Storage& storage, int sync_interval_ms);
@@ -25,15 +33,19 @@ class ReplicatedCommitter final : public Committer {
   void set_consensus(Consensus* consensus);
 
   /// Errors besides those of the local committer: NotWritablePrimary 10107 (nothing was written),
-  /// PrimarySteppedDown 189 (it may or may not come to be), BSONObjectTooLarge 10334.
+  /// PrimarySteppedDown 189 (it may or may not come to be), BSONObjectTooLarge 10334 or, of a
+  /// transaction, 257; ExceededMemoryLimit 146.
   void Submit(WriteUnit unit, CommitOptions options,
               std::function<void(Result<void>)> done) override;
   /// Puts {msg: …} into the log.
   void SubmitNoop(BsonView o, std::function<void(Result<void>)> done);
 
-  /// This member became primary, or ceased to be. Units of an earlier time as primary fail by the
-  /// consensus engine.
-  void SetWritable(bool on);
+  /// This member became primary in a term of the consensus engine (0: of none), or ceased to be.
+  /// Units of an earlier time as primary are refused, wherever they wait: what they were made from
+  /// may have changed.
+  void SetWritable(bool on, uint64_t term = 0);
+  /// Goes up with each of these changes.
+  uint64_t Reign() const { return reign_.load(std::memory_order_relaxed); }
   bool writable() const { return writable_.load(std::memory_order_relaxed); }
 
   /// No entry after this gets a timestamp before `ts`: somebody has seen it.
@@ -49,6 +61,10 @@ class ReplicatedCommitter final : public Committer {
   /// thread. Before the first Submit.
   void set_wall(std::function<int64_t()> wall) { wall_ = std::move(wall); }
 
+  /// Whether all members read units in chunks; any thread. Before the first Submit; without it
+  /// they do. Where they do not, a unit is one entry of kMaxProposalBytes at most.
+  void set_chunks(std::function<bool()> chunks) { all_read_chunks_ = std::move(chunks); }
+
   /// The units that travelled in an entry, as CommittedEntry::context.
   static std::span<WriteUnit> UnitsOf(void* context);
 
@@ -56,6 +72,7 @@ class ReplicatedCommitter final : public Committer {
   struct Totals {
     int64_t entries = 0, units = 0, bytes = 0;
   };
+  /// Any thread.
   Totals totals() const;
 
  private:
@@ -64,12 +81,57 @@ class ReplicatedCommitter final : public Committer {
     std::string data;
     std::vector<WriteUnit> units;
     std::vector<Done> done;
+    uint64_t reign = 0;  ///< that its units were made in
+    uint64_t term = 0;   ///< as Proposal::term
+    bool alone = false;  ///< it takes no more units
   };
+  /// `reign`: of the unit; what was made in an earlier one is refused.
   void Enqueue(std::string bytes, EncodedUnit encoded, std::optional<WriteUnit> unit, Operation* op,
-               Done done);
+               uint64_t reign, Done done);
+  /// The next timestamps of the log, for `ticks` records, and the time that goes with them.
+  /// REQUIRES: mutex_ is held until what gets them is in waiting_.
+  uint64_t TakeTime(uint32_t ticks, int64_t wall, Operation* op);
+  int64_t Wall() const { return wall_ ? wall_() : storage_.clock().Now().millis; }
   /// Sends what may be sent, in order. REQUIRES: mutex_ held by `l`; may give it up in between.
   void Send(std::unique_lock<std::mutex>& l);
   void Finished(Group& group, const Result<LogPosition>& result);
+  struct Large {
+    std::string bytes;
+    EncodedUnit encoded;
+    WriteUnit unit;
+    Operation* op;  ///< null: whoever waits may be gone by its turn
+    Done done;
+    uint64_t reign;
+    bool in_chunks;
+    large_memory::Hold hold;  ///< of `bytes`
+    uint64_t sequence = 0;    ///< of its entries, once it has one
+    uint64_t term = 0;        ///< in which its chunks are
+    size_t sent = 0;          ///< of `bytes`, in chunks that are applied
+    std::vector<uint64_t> chunks = {};
+    std::chrono::steady_clock::time_point until = {};  ///< it waits for room no longer
+  };
+  using LargePtr = std::shared_ptr<Large>;
+  /// Puts large units into the log, each in its turn.
+  void LargeLoop();
+  /// What of it comes next: a chunk, the end, or all of it. REQUIRES: large_on_its_way_, not
+  /// mutex_.
+  void SendLarge(const LargePtr& one);
+  void SendChunk(const LargePtr& one);
+  void SendEnd(const LargePtr& one);
+  /// Nothing of it was written, nor will be.
+  void Refuse(Large& one, Error why);
+  void LargeArrived();
+  /// A unit of which chunks may be in the log and an end never will be. While its term lasts, every
+  /// member keeps its log from there on, so the log has to say it.
+  struct GivenUp {
+    uint64_t sequence, term;
+    uint64_t tried = UINT64_MAX;  ///< in which reign
+  };
+  /// Notes one. REQUIRES: mutex_ held.
+  void GiveUpLocked(uint64_t sequence, uint64_t term);
+  /// Whether the log can be told of one. REQUIRES: mutex_ held.
+  bool HasGivenUp() const;
+  void SendGivenUp(std::unique_lock<std::mutex>& l);
 
   Storage& storage_;
   Consensus* consensus_ = nullptr;
@@ -86,6 +148,16 @@ class ReplicatedCommitter final : public Committer {
   uint64_t sequence_ = 0;
   int64_t last_wall_ = INT64_MIN;  ///< the latest time that was given to an entry
   Totals totals_;
+
+  std::function<bool()> all_read_chunks_;
+  std::deque<LargePtr> large_;
+  bool large_on_its_way_ = false;
+  bool closed_ = false;
+  std::atomic<uint64_t> reign_{0};  ///< changed under mutex_
+  uint64_t term_ = 0;
+  std::condition_variable large_wake_;
+  std::vector<GivenUp> given_up_;
+  std::thread large_thread_;
 };
 
 }  // namespace mayfly

@@ -14,7 +14,7 @@ int DigitOf(char c) {
 }
 
 Error Bad(std::string_view why) {
-  return {kInvalidResumeToken, "Bad resume token: " + std::string(why)};
+  return {ErrorCode::kInvalidResumeToken, "Bad resume token: " + std::string(why)};
 }
 }  // namespace
 

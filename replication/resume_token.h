@@ -8,9 +8,6 @@
 
 namespace mayfly {
 
-/// A resume token that is none of ours, or none to resume from.
-inline constexpr ErrorCode kInvalidResumeToken = LocationCode(260);
-
 // clang-format off
 /// A place in a change stream, which is a place in the set's log: the same on every member, whatever the stream watches. In
 /// order. In `_data` as 28 or 32 hexadecimal digits, so that tokens compare as text:

@@ -10,34 +10,35 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 
+#include "security/tls.h"
 #include "storage/kv/thread_scheduling.h"
 
 namespace mayfly {
 namespace asio = boost::asio;
 namespace {
 
-constexpr size_t kMaxQueuedBytes = 96 << 20;  // to one member; one largest entry must fit
+constexpr size_t kMaxQueuedBytes = 96 << 20;  // per member; one entry of the largest size must fit
 constexpr size_t kMaxQueued = 16384;
-constexpr size_t kMaxCallers = 16;  // members that called before any configuration named them
+constexpr size_t kMaxCallers = 16;  // members that called before a configuration named them
 constexpr size_t kFlushBytes = 1 << 20;
-/// Whoever is refused asks again and again: the same reason is told once a minute.
+/// A member that is refused asks again and again. The same reason is logged once a minute.
 constexpr int64_t kTellAgainMs = 60'000;
 constexpr size_t kMaxRefusals = 64;
 constexpr int64_t kHandshakeMs = kLinkHandshakeMs, kFirstPauseMs = 50, kLastPauseMs = 1000;
 constexpr int kProbeAttempts = 3;
 constexpr int64_t kProbeAgainMs = 200;
-/// A stream that has been silent for so long, and for several heartbeats, is broken although nobody
-/// said so.
+/// A stream that was silent for this long, and for several heartbeats, counts as broken even
+/// without an error.
 constexpr int64_t kSilentMs = 5000, kSilentHeartbeats = 3;
-/// The same of a stream that another member has opened: its heartbeats may be rarer than ours until
-/// the configuration has come.
+/// The same for a stream that another member has opened. Until the configuration arrives, its
+/// heartbeats may be rarer than ours.
 constexpr int64_t kSilentCallerMs = 60'000;
 
 using Timer =
     asio::basic_waitable_timer<std::chrono::steady_clock,
                                asio::wait_traits<std::chrono::steady_clock>, LinkExecutor>;
 
-/// Closes the link unless it is cancelled in time.
+/// Closes the link unless cancelled in time.
 class Watchdog {
  public:
   Watchdog(LinkExecutor executor, std::shared_ptr<MemberLink> link, int64_t ms)
@@ -75,6 +76,19 @@ struct Transport::Peer {
 };
 
 namespace {
+std::shared_ptr<MemberLink> LinkOf(asio::io_context& context, HandedConnection connection) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  ::getsockname(connection.socket, reinterpret_cast<sockaddr*>(&name), &size);
+  ByteStream stream(LinkSocket(context.get_executor(),
+                               asio::generic::stream_protocol(name.ss_family, 0),
+                               connection.socket));
+  stream.set_tls(std::move(connection.tls));
+  auto link = std::make_shared<MemberLink>(std::move(stream));
+  link->Unread(connection.early);
+  return link;
+}
+
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -119,7 +133,7 @@ void Transport::AddPeer(const Address& a, bool listed) {
     return;
   }
   if (slot) {
-    if (!listed) return;  // the configuration knows better than the caller
+    if (!listed) return;  // the configuration is more reliable than what the caller says
     slot->gone = true;
     asio::post(net_, [old = slot] {
       if (old->link) old->link->Close();
@@ -128,7 +142,7 @@ void Transport::AddPeer(const Address& a, bool listed) {
   }
   slot = std::make_shared<Peer>(a.id, a.address, net_);
   slot->listed = listed;
-  // Not at once: on the net thread it would run right here, under the lock.
+  // Posted, because on the net thread it would run right here, under the lock.
   asio::post(net_, [this, peer = slot] {
     asio::co_spawn(net_.get_executor(), Stream(peer), asio::detached);
   });
@@ -210,10 +224,11 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
       pause = kFirstPauseMs;
       peer->link = link;
       peer->last_error.clear();
-      // It takes what it is sent, so it is there; its answers wait behind that.
+      // The member accepts data, so it is alive; its answers wait behind the data.
       link->moved = [this, id = peer->id] { o_.moved(id, true); };
       {
-        // What waited for a connection is old: the engine has sent it again or given up.
+        // Messages that waited for a connection are outdated: the engine has sent them again, or
+        // given up.
         std::lock_guard l(peer->mutex);
         peer->queue.clear();
         peer->queued_bytes = 0;
@@ -233,7 +248,7 @@ LinkTask<void> Transport::Stream(std::shared_ptr<Peer> peer) {
       }
       link->Close();
       peer->link.reset();
-      while (peer->writing) {  // it has the link too
+      while (peer->writing) {  // the writer still uses the link
         peer->wake.cancel();
         co_await Pause(peer, 1);
       }
@@ -255,6 +270,11 @@ LinkTask<void> Transport::Writer(std::shared_ptr<Peer> peer, std::shared_ptr<Mem
   int64_t last_heartbeat = INT64_MIN / 2, next_heartbeat = 0;
   while (!peer->gone && peer->link == link) {
     const int64_t now = NowMs(), every = heartbeat_ms_;
+    // The TLS mode was changed (setParameter tlsMode), so the stream is opened again.
+    if (o_.tls != nullptr && o_.tls->dials() && !link->stream().encrypted()) {
+      link->Close();
+      break;
+    }
     link->CloseAfterSilence(std::max(kSilentMs, every * kSilentHeartbeats));
     next_heartbeat = last_heartbeat + every;
     if (now >= next_heartbeat) {
@@ -293,19 +313,19 @@ LinkTask<void> Transport::Writer(std::shared_ptr<Peer> peer, std::shared_ptr<Mem
   peer->writing = false;
 }
 
-void Transport::Adopt(int socket, std::string early) {
+void Transport::Adopt(HandedConnection connection) {
   if (stopped_) {
-    ::close(socket);
+    ::close(connection.socket);
     return;
   }
   if (adopting_.fetch_add(1) >= kMaxHandshakes) {
     adopting_.fetch_sub(1);
-    ::close(socket);
+    ::close(connection.socket);
     return;
   }
-  asio::post(net_, [this, socket, early = std::move(early)]() mutable {
+  asio::post(net_, [this, connection = std::move(connection)]() mutable {
     adopting_.fetch_sub(1);
-    asio::co_spawn(net_.get_executor(), Serve(socket, std::move(early)), asio::detached);
+    asio::co_spawn(net_.get_executor(), Serve(std::move(connection)), asio::detached);
   });
 }
 
@@ -326,14 +346,8 @@ void Transport::EnterHandshake(const std::shared_ptr<MemberLink>& link) {
   handshakes_.push_back(link);
 }
 
-LinkTask<void> Transport::Serve(int socket, std::string early) {
-  sockaddr_storage name{};
-  socklen_t size = sizeof name;
-  ::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &size);
-  const int family = name.ss_family;
-  auto link = std::make_shared<MemberLink>(
-      LinkSocket(net_.get_executor(), asio::generic::stream_protocol(family, 0), socket));
-  link->Unread(early);
+LinkTask<void> Transport::Serve(HandedConnection connection) {
+  auto link = LinkOf(net_, std::move(connection));
   EnterHandshake(link);
   Result<LinkPeer> greeted = Error{};
   {
@@ -360,9 +374,8 @@ LinkTask<void> Transport::Serve(int socket, std::string early) {
     co_return;
   }
   if (peer.purpose == LinkPurpose::kFetch) {
-    // On the other thread: reading files must not hold up messages.
-    auto moved = std::make_shared<MemberLink>(LinkSocket(
-        bulk_.get_executor(), asio::generic::stream_protocol(family, 0), link->socket().release()));
+    // On the thread for copies: reading files must not delay messages.
+    auto moved = LinkOf(bulk_, link->stream().Release());
     moved->TakeKeys(*link);
     fetches_->fetch_add(1);
     asio::co_spawn(bulk_.get_executor(), o_.serve_fetch(moved, peer.info.id),
@@ -396,7 +409,7 @@ LinkTask<void> Transport::ServeStream(std::shared_ptr<MemberLink> link, LinkPeer
   }
 }
 
-LinkTask<Result<NodeInfo>> Transport::AskWho(std::string address, std::string set_id) {
+LinkTask<Result<NodeInfo>> Transport::ProbeNode(std::string address, std::string set_id) {
   LinkIdentity identity = o_.identity();
   if (!set_id.empty()) identity.set_id = set_id;
   auto made = co_await MakeLink(address, std::move(identity), LinkPurpose::kProbe, 0);
@@ -426,8 +439,8 @@ void Transport::Probe(std::string address, std::string set_id, int64_t timeout_m
            decltype(once) once, std::shared_ptr<Timer> timer) -> LinkTask<void> {
           Result<NodeInfo> answer = Error{};
           for (int attempt = 1;; ++attempt) {
-            answer = co_await self->AskWho(address, set_id);
-            // A server that is just starting, or has too much to do to accept, is asked again.
+            answer = co_await self->ProbeNode(address, set_id);
+            // A server that is starting, or is too busy to accept, is tried again.
             if (answer || answer.error().code != ErrorCode::kHostUnreachable ||
                 attempt == kProbeAttempts || !*once || self->stopped_)
               break;

@@ -44,6 +44,7 @@ class Transport {
     std::function<LinkTask<void>(std::shared_ptr<MemberLink>, NodeId peer)> serve_fetch;
     std::function<void(char severity, std::string_view message)> log;
     int heartbeat_ms = 250;
+    Tls* tls = nullptr;  ///< whether streams to others have to be encrypted; null: never
   };
   /// Another member to talk to, "host:port".
   struct Address {
@@ -53,6 +54,8 @@ class Transport {
 
   explicit Transport(Options options);
   ~Transport();  ///< Stop
+  /// Start makes the two threads, once. Stop joins them and may be repeated: nothing is called
+  /// after it, so it must not be called from a callback.
   void Start();
   void Stop();
 
@@ -66,7 +69,7 @@ class Transport {
   /// Takes over a connection that asked for the member stream. At most kMaxHandshakes of these may
   /// be in the handshake; beyond that, the oldest one is closed. Members answer at once, so the
   /// oldest one is rarely a member. At most kMaxLinks links of members exist. Any thread.
-  void Adopt(int socket, std::string early);
+  void Adopt(HandedConnection connection);
   static constexpr size_t kMaxHandshakes = 32, kMaxLinks = 96;
   /// Asks who lives at an address; one that cannot be reached is asked three times, within
   /// `timeout_ms`. `set_id`: told instead of this node's own, unless empty.
@@ -81,12 +84,12 @@ class Transport {
   struct Peer;
   LinkTask<void> Stream(std::shared_ptr<Peer> peer);
   LinkTask<void> Writer(std::shared_ptr<Peer> peer, std::shared_ptr<MemberLink> link);
-  LinkTask<void> Serve(int socket, std::string early);
+  LinkTask<void> Serve(HandedConnection connection);
   LinkTask<void> ServeStream(std::shared_ptr<MemberLink> link, LinkPeer peer);
   /// Closes the oldest connection in the handshake when there are too many.
   void EnterHandshake(const std::shared_ptr<MemberLink>& link);
   /// Connects and asks who lives there; once.
-  LinkTask<Result<NodeInfo>> AskWho(std::string address, std::string set_id);
+  LinkTask<Result<NodeInfo>> ProbeNode(std::string address, std::string set_id);
   LinkTask<void> Pause(std::shared_ptr<Peer> peer, int64_t ms);
   void AddPeer(const Address& a, bool listed);
   void LogRefusal(const std::string& why);

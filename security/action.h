@@ -15,6 +15,7 @@ namespace mayfly {
 /// holdExpiry, reviewGuard, readExpired). `anyAction` is no row: it stands for all of them.
 #define MAYFLY_ACTIONS(X)                \
   X(addShard)                            \
+  X(advanceClusterTime)                  \
   X(analyzeShardKey)                     \
   X(appendOplogNote)                     \
   X(applicationMessage)                  \
@@ -177,6 +178,7 @@ class ActionSet {
   constexpr ActionSet(std::initializer_list<Action> actions) {
     for (Action a : actions) Add(a);
   }
+  /// What "anyAction" stands for.
   static constexpr ActionSet All() {
     ActionSet s;
     for (size_t i = 0; i < kActionCount; ++i) s.Add(static_cast<Action>(i));
@@ -185,17 +187,20 @@ class ActionSet {
   constexpr void Add(Action a) { words_[Word(a)] |= Bit(a); }
   constexpr void Remove(Action a) { words_[Word(a)] &= ~Bit(a); }
   constexpr bool Has(Action a) const { return (words_[Word(a)] & Bit(a)) != 0; }
+  /// True for an empty `o`: nothing is asked for.
   constexpr bool HasAll(const ActionSet& o) const {
     for (size_t i = 0; i < kWords; ++i)
       if ((o.words_[i] & ~words_[i]) != 0) return false;
     return true;
   }
+  /// False for an empty `o`.
   constexpr bool HasAny(const ActionSet& o) const {
     for (size_t i = 0; i < kWords; ++i)
       if ((o.words_[i] & words_[i]) != 0) return true;
     return false;
   }
   constexpr bool empty() const { return *this == ActionSet(); }
+  /// How many actions; counted at each call.
   constexpr size_t size() const {
     size_t n = 0;
     for (uint64_t w : words_) n += static_cast<size_t>(std::popcount(w));

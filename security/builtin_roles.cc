@@ -8,17 +8,17 @@ namespace mayfly {
 
 namespace {
 
-/// One row: what a role may do on one resource, or (`on` is "role") which roles it is made of.
-/// `on`: "cluster", "any", "db" (the collections and the database itself), "db:NAME" (one
-/// collection), where "db" is the role's own database, "all" each but `local` and `config`, and
-/// everything else a name.
+/// One row: what a role may do on one resource, or (`on` is "role") which roles it contains. `on`
+/// is "cluster", "any", "db" (the role's own database and its collections), "db:NAME" (one
+/// collection of that database), "all" (every database except `local` and `config`), or else the
+/// name of a database.
 struct Row {
   std::string_view role, on, names;
 };
 
-// The manual's lists ("Built-In Roles"), and Mayfly's actions for expiry: who reads a collection
-// sees what will expire in it; who administers it sets and holds it; what is overdue and what left
-// a tombstone is shown to those who own the database.
+// The lists of MongoDB's manual ("Built-In Roles"), and Mayfly's actions for expiry: whoever reads
+// a collection sees what will expire in it; whoever administers it may set and hold its expiry;
+// overdue documents and tombstones are shown only to the owners of the database.
 constexpr Row kRows[] = {
     {"read", "db",
      "changeStream collStats dbHash dbStats find killCursors listCollections listIndexes "
@@ -120,6 +120,8 @@ constexpr Row kRows[] = {
     {"backup", "all:system.users", "find"},
     {"backup", "admin:system.users", "find"},
     {"backup", "admin:system.roles", "find"},
+    // mongodump reads it before users and roles. The manual does not list it.
+    {"backup", "admin:system.version", "find"},
     {"backup", "config:settings", "find insert update"},
 
     {"restore", "cluster", "bypassWriteBlockingMode getParameter setUserWriteBlockMode"},
@@ -174,7 +176,7 @@ constexpr Row kRows[] = {
     {"root", "role",
      "readWriteAnyDatabase dbAdminAnyDatabase userAdminAnyDatabase clusterAdmin restore backup "
      "expiryAdmin"},
-    // `validate` on collections of the system.
+    // `validate` on the system's collections.
     {"root", "any", "validate"},
     {"root", "config:system.preimages", "find remove"},
     {"__system", "any", "anyAction"},
@@ -209,7 +211,7 @@ ActionSet ParseActions(std::string_view names) {
   return set;
 }
 
-/// `db`: the database of the role, empty for all of them.
+/// `db` is the role's database, or empty for all databases.
 Resource ParseOn(std::string_view on, std::string_view db) {
   if (on == "cluster") return Resource::Cluster();
   if (on == "any") return Resource::Any();

@@ -3,8 +3,9 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
+#include <sys/random.h>
 
+#include <cerrno>
 #include <new>
 
 namespace mayfly {
@@ -38,15 +39,15 @@ Secret& Secret::operator=(Secret&& o) noexcept {
 }
 
 void Secret::Wipe() {
-  text_.resize(text_.capacity());  // what was longer once is still behind it
+  text_.resize(text_.capacity());  // an earlier, longer value has left bytes behind the end
   OPENSSL_cleanse(text_.data(), text_.size());
   text_.clear();
 }
 
 size_t DigestSize(HashKind kind) { return kind == HashKind::kSha1 ? 20 : 32; }
 
-// The algorithms are built into libcrypto, so the calls below fail only for want of memory; a
-// digest that was not made must never be compared with anything.
+// The algorithms are built into libcrypto, so these calls fail only if there is no memory. A digest
+// that was not computed must never be compared with anything.
 Digest HashOf(HashKind kind, std::string_view data) {
   Digest d;
   unsigned int n = 0;
@@ -91,10 +92,16 @@ bool SameBytes(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+// The kernel's own, not OpenSSL's: that keeps a generator for each thread, also for those of the
+// store, which make keys of files and never end.
 Result<std::string> RandomBytes(size_t n) {
   std::string s(n, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(s.data()), static_cast<int>(n)) != 1)
-    return Error{ErrorCode::kInternalError, "the system has no random bytes now: try again"};
+  for (size_t have = 0; have < n;) {
+    const ssize_t got = ::getrandom(s.data() + have, n - have, 0);
+    if (got < 0 && errno != EINTR)
+      return Error{ErrorCode::kInternalError, "the system has no random bytes now: try again"};
+    if (got > 0) have += static_cast<size_t>(got);
+  }
   return s;
 }
 

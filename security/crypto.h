@@ -37,6 +37,8 @@ class Secret {
   std::string text_;
 };
 
+/// In bytes. The two below (FIPS 180-4, RFC 2104) throw std::bad_alloc when OpenSSL fails, which
+/// for these functions means that there is no memory.
 size_t DigestSize(HashKind kind);
 Digest HashOf(HashKind kind, std::string_view data);
 Digest HmacOf(HashKind kind, std::string_view key, std::string_view data);

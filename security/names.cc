@@ -1,5 +1,6 @@
 #include "security/names.h"
 
+#include "protocol/database_name.h"
 #include "protocol/utf8.h"
 
 namespace mayfly {
@@ -8,7 +9,7 @@ namespace {
 
 std::string Cut(std::string_view name) { return PrintableUtf8(name.substr(0, 128)); }
 
-/// The two texts of {`first`: , db: }, or one text with the database of the command.
+/// The two texts of {`first`: , db: }, or a single text together with the command's database.
 Result<std::pair<std::string, std::string>> ParsePair(BsonValue value, std::string_view first,
                                                       std::string_view default_db,
                                                       std::string_view what) {
@@ -23,6 +24,10 @@ Result<std::pair<std::string, std::string>> ParsePair(BsonValue value, std::stri
         return Error{ErrorCode::kBadValue, std::string(what) + " names have the fields '" +
                                                std::string(first) + "' and 'db', not '" +
                                                Cut(e.name) + "'"};
+      // Whoever asks whether a name may be used and whoever uses it must see the same one.
+      if (is_name ? named : placed)
+        return Error{ErrorCode::kBadValue, "'" + std::string(e.name) + "' is there twice in a " +
+                                               std::string(what) + " name"};
       if (!e.value.IsString())
         return Error{ErrorCode::kTypeMismatch, "'" + std::string(e.name) + "' of a " +
                                                    std::string(what) + " name must be a string"};
@@ -38,7 +43,7 @@ Result<std::pair<std::string, std::string>> ParsePair(BsonValue value, std::stri
                                            std::string(BsonTypeName(value.type()))};
   }
   MAYFLY_TRY(CheckPrincipalName(name, what));
-  if (db.empty() || db.size() > 63 || db.find('\0') != std::string_view::npos)
+  if (db.empty() || db.size() > kMaxDatabaseName || db.find('\0') != std::string_view::npos)
     return Error{ErrorCode::kBadValue, std::string(what) +
                                            " names need the name of a database in 'db': '" +
                                            Cut(db) + "' is none"};
@@ -62,8 +67,7 @@ Result<void> CheckPrincipalDatabase(std::string_view db) {
   if (db == "local")
     return Error{ErrorCode::kBadValue,
                  "users and roles cannot be created in the local database: use admin"};
-  if (db.empty() || db.size() > 63 ||
-      db.find_first_of(std::string_view("\0. /\\\"", 6)) != std::string_view::npos)
+  if (!IsDatabaseName(db) && db != kExternalDatabase)
     return Error{ErrorCode::kBadValue, "'" + Cut(db) + "' is no name of a database"};
   return Ok();
 }

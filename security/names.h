@@ -7,6 +7,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
+#include "protocol/seeded_hash.h"
 
 namespace mayfly {
 
@@ -46,17 +47,17 @@ void AppendRoleName(BsonBuilder& out, const RoleName& name);  ///< the fields ro
 
 }  // namespace mayfly
 
-/// Users and roles are looked up by name.
+/// Users and roles are looked up by name, which clients choose.
 template <>
 struct std::hash<mayfly::UserName> {
   size_t operator()(const mayfly::UserName& n) const noexcept {
-    return std::hash<std::string>()(n.user) * 31 + std::hash<std::string>()(n.db);
+    return mayfly::SeededHash(n.user, mayfly::SeededHash(n.db));
   }
 };
 /// As that of a user's name.
 template <>
 struct std::hash<mayfly::RoleName> {
   size_t operator()(const mayfly::RoleName& n) const noexcept {
-    return std::hash<std::string>()(n.role) * 31 + std::hash<std::string>()(n.db);
+    return mayfly::SeededHash(n.role, mayfly::SeededHash(n.db));
   }
 };

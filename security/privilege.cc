@@ -12,7 +12,7 @@ Error Unreadable(std::string what) { return {ErrorCode::kFailedToParse, std::mov
 
 std::string Shown(std::string_view text) { return PrintableUtf8(text.substr(0, 128)); }
 
-/// A name of a resource may be empty, and may be one of no database there is yet.
+/// The name may be empty, and it may name a database that does not exist.
 Result<std::string> ResourceName(const BsonElement& e) {
   if (!e.value.IsString())
     return Error{ErrorCode::kTypeMismatch, "'" + std::string(e.name) +

@@ -17,6 +17,7 @@ struct Resource {
   Kind kind = Kind::kCollection;
   std::string db, collection;  ///< kBuckets: of the time series' measurements
 
+  /// One collection; an empty name means "any", as said above.
   static Resource Collection(std::string db, std::string collection) {
     return {Kind::kCollection, std::move(db), std::move(collection)};
   }
@@ -43,6 +44,7 @@ Result<Privilege> ParsePrivilege(BsonValue value);
 Result<std::vector<Privilege>> ParsePrivileges(BsonValue value);
 inline constexpr size_t kMaxPrivileges = 10'000;  ///< of one role
 
+/// The document that ParseResource reads, as the field `name`.
 void AppendResource(BsonBuilder& out, std::string_view name, const Resource& resource);
 /// The array as roles store and show it. All actions are shown as "anyAction".
 void AppendPrivileges(BsonBuilder& out, std::string_view name,

@@ -6,8 +6,8 @@ namespace {
 
 constexpr std::string_view kBuckets = "system.buckets.";
 
-/// {db: "", collection: ""} leaves these out.
-bool IsOrdinaryDatabase(std::string_view db) { return db != "local" && db != "config"; }
+/// The resource {db: "", collection: ""} covers ordinary databases only.
+bool IsOrdinaryDatabase(std::string_view db) { return !IsConfigOrLocal(db); }
 
 }  // namespace
 
@@ -89,7 +89,7 @@ bool PrivilegeSet::Allows(const Resource& resource, const ActionSet& actions) co
       break;
   }
   if (!resource.db.empty()) return On(resource.db, resource.collection).HasAll(actions);
-  // Of all databases: nothing that is granted on one of them counts.
+  // On all databases: a grant on a single one does not count.
   ActionSet allowed = any_;
   if (resource.collection.empty() || !IsSystemCollection("", resource.collection))
     allowed |= normal_;

@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "protocol/database_name.h"
+#include "protocol/seeded_hash.h"
 #include "security/privilege.h"
 
 namespace mayfly {
@@ -24,8 +26,7 @@ class PrivilegeSet {
   bool Allows(std::string_view db, std::string_view collection, const ActionSet& actions) const {
     // What is granted widely is found without a look-up.
     if (any_.HasAll(actions)) return true;
-    if (normal_.HasAll(actions) && db != "local" && db != "config" &&
-        !IsSystemCollection(db, collection))
+    if (normal_.HasAll(actions) && !IsConfigOrLocal(db) && !IsSystemCollection(db, collection))
       return true;
     return On(db, collection).HasAll(actions);
   }
@@ -45,14 +46,13 @@ class PrivilegeSet {
  private:
   struct Hash {
     using is_transparent = void;
-    size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
+    size_t operator()(std::string_view s) const { return SeededHash(s); }
   };
   struct PairHash {
     using is_transparent = void;
     template <class P>
     size_t operator()(const P& p) const {
-      const std::hash<std::string_view> h;
-      return h(p.first) * 0x9E3779B97F4A7C15u + h(p.second);
+      return SeededHash(p.second, SeededHash(p.first));
     }
   };
   struct PairEqual {

@@ -22,7 +22,7 @@ bool AnyContains(const std::vector<AddressRange>& ranges, const std::optional<Ip
                           [&](const AddressRange& r) { return r.Contains(*a); });
 }
 
-/// One text or an array of them.
+/// Parses one text or an array of texts.
 Result<void> ParseRanges(const BsonElement& e, size_t& left, std::vector<AddressRange>& out) {
   const auto add = [&](BsonValue v) -> Result<void> {
     if (!v.IsString())

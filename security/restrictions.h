@@ -26,6 +26,7 @@ struct AddressRange {
   IpAddress base;
   int bits = 128;  ///< of the 128: 96 more than the text says for IPv4
   std::string text;
+  /// Looks at the first `bits` only. An IPv4 client is found by its mapped address.
   bool Contains(const IpAddress& a) const;
   bool operator==(const AddressRange&) const = default;
 };
@@ -40,6 +41,7 @@ struct LoginOrigin {
 /// One document of `authenticationRestrictions`: both parts have to hold; an empty part holds.
 struct AuthenticationRestriction {
   std::vector<AddressRange> client_source, server_address;
+  /// Whether both parts hold. For an address that is unknown only an empty part does.
   bool Allows(const LoginOrigin& origin) const;
   bool operator==(const AuthenticationRestriction&) const = default;
 };

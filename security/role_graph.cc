@@ -55,13 +55,14 @@ Result<void> CheckNoCycle(const RoleName& role, const std::vector<RoleName>& mem
                           const RoleReader& read) {
   for (const RoleName& m : members)
     if (m == role)
-      return Error{kInvalidRoleModification, "Cannot grant role " + role.Shown() + " to itself."};
+      return Error{ErrorCode::kInvalidRoleModification,
+                   "Cannot grant role " + role.Shown() + " to itself."};
   MAYFLY_TRY(auto resolved, ResolveRoles(members, read));
   for (const RoleName& m : members)
     if (std::binary_search(resolved.missing.begin(), resolved.missing.end(), m))
       return Error{ErrorCode::kRoleNotFound, "Role: " + m.Shown() + " does not exist"};
   if (std::binary_search(resolved.roles.begin(), resolved.roles.end(), role))
-    return Error{kInvalidRoleModification,
+    return Error{ErrorCode::kInvalidRoleModification,
                  "Granting these roles to " + role.Shown() +
                      " would introduce a cycle: one of them is made of it"};
   return Ok();

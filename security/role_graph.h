@@ -28,8 +28,6 @@ struct ResolvedRoles {
 /// kMaxResolvedRoles and kMaxResolvedPrivileges.
 Result<ResolvedRoles> ResolveRoles(const std::vector<RoleName>& from, const RoleReader& read);
 
-inline constexpr ErrorCode kInvalidRoleModification = LocationCode(80);
-
 /// Refuses what would make a role part of itself: `role` is to be made of `members`. Errors:
 /// InvalidRoleModification 80; those of ResolveRoles; RoleNotFound 31 when a member does not exist.
 Result<void> CheckNoCycle(const RoleName& role, const std::vector<RoleName>& members,

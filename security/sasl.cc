@@ -19,7 +19,7 @@ Result<SaslConversation> SaslConversation::Begin(std::string_view mechanism, std
 
 Result<SaslStep> SaslConversation::Challenge(const std::optional<UserDocument>& user,
                                              const ScramDecoys& decoys, int iterations) {
-  // Made for everybody, so that it takes everybody the same time.
+  // Decoys are computed for every user, so that existing and unknown names take the same time.
   ScramCredential credential = decoys.For(mechanism_, name_, iterations);
   bool known = false;
   if (user && !user->external && user->credential(mechanism_)) {

@@ -13,7 +13,7 @@ namespace mayfly {
 
 namespace {
 
-/// The profile's tables, loaded once: ICU shares them between threads.
+/// The tables of the profile, loaded once. ICU allows threads to share them.
 const UStringPrepProfile* Profile() {
   static const UStringPrepProfile* const profile = [] {
     UErrorCode status = U_ZERO_ERROR;
@@ -22,7 +22,7 @@ const UStringPrepProfile* Profile() {
   return profile;
 }
 
-/// UTF-16 of a password, overwritten when it goes.
+/// A password in UTF-16. It is overwritten when it is destroyed.
 struct WideText {
   std::vector<char16_t> units;
   explicit WideText(size_t n) : units(n) {}
@@ -47,7 +47,7 @@ Result<Secret> SaslPrep(std::string_view text) {
   if (!IsUtf8(text)) return Refused("it is not UTF-8");
   if (Profile() == nullptr) return Error{ErrorCode::kInternalError, "ICU has no SASLprep tables"};
 
-  // One byte of UTF-8 is at most one unit; normalization makes at most 18 of one (NFKC).
+  // One byte of UTF-8 becomes at most one unit of UTF-16, and NFKC makes at most 18 units of one.
   WideText wide(text.size() + 1), prepared(text.size() * 18 + 1);
   UErrorCode status = U_ZERO_ERROR;
   int32_t n = 0;
@@ -68,7 +68,7 @@ Result<Secret> SaslPrep(std::string_view text) {
     OPENSSL_cleanse(out.data(), out.size());
     return Refused("it is not UTF-8");
   }
-  out.resize(static_cast<size_t>(bytes));  // behind it there are only zeroes
+  out.resize(static_cast<size_t>(bytes));  // the bytes behind it are all zero
   return Secret(std::move(out));
 }
 

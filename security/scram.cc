@@ -15,10 +15,11 @@ Error Malformed(std::string what) {
   return {ErrorCode::kBadValue, "this is no SCRAM message: " + std::move(what)};
 }
 
-/// Lengths of a salt that leave one block of the hash: as MongoDB's.
+/// The length of a salt, as MongoDB chooses it: salt and block number fit into one block of the
+/// hash.
 size_t SaltSize(ScramMechanism m) { return DigestSize(ScramHash(m)) - 4; }
 
-/// The text before the next comma, which is taken off `rest` with it.
+/// Takes the text before the next comma off `rest`, and the comma with it.
 std::string_view TakeUntilComma(std::string_view& rest) {
   const size_t comma = rest.find(',');
   const std::string_view part = rest.substr(0, comma);
@@ -26,7 +27,7 @@ std::string_view TakeUntilComma(std::string_view& rest) {
   return part;
 }
 
-/// "=2C" is a comma and "=3D" an equals sign; no other "=" may stand in a name.
+/// "=2C" stands for a comma and "=3D" for an equals sign. A name must not contain any other "=".
 Result<std::string> DecodeName(std::string_view text) {
   std::string name;
   name.reserve(text.size());
@@ -51,7 +52,7 @@ bool IsNonce(std::string_view s) {
          std::all_of(s.begin(), s.end(), [](char c) { return c > 0x20 && c < 0x7F && c != ','; });
 }
 
-/// "name=value" with a name of one letter.
+/// Whether it is "name=value" with a name of one letter.
 bool IsAttribute(std::string_view s) {
   return s.size() >= 2 && s[1] == '=' &&
          ((s[0] >= 'a' && s[0] <= 'z') || (s[0] >= 'A' && s[0] <= 'Z'));
@@ -118,7 +119,7 @@ Result<ScramCredential> MakeScramCredential(ScramMechanism mechanism, const User
 ScramCredential ScramDecoys::For(ScramMechanism mechanism, const UserName& name,
                                  int iterations) const {
   const HashKind hash = ScramHash(mechanism);
-  // The lengths between the parts keep two names from being mistaken for each other.
+  // The length of each part is included, so that two different names never give the same text.
   std::string what(ScramMechanismName(mechanism));
   what += ' ' + std::to_string(name.db.size()) + ' ' + name.db + ' ' + name.user;
   const auto made = [&](std::string_view use) {
@@ -189,7 +190,7 @@ Result<std::string> ScramServer::CheckProof(std::string_view payload) {
     return Fail("the header of the first message was not repeated");
   part = TakeUntilComma(rest);
   if (!part.starts_with("r=") || part.substr(2) != nonce_) return Fail("the nonce is another one");
-  while (true) {  // extensions, up to the proof, which is last
+  while (true) {  // extensions; the proof comes last
     part = TakeUntilComma(rest);
     if (part.starts_with("p=")) {
       if (part.data() + part.size() != payload.data() + payload.size())

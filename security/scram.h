@@ -13,7 +13,9 @@ namespace mayfly {
 enum class ScramMechanism : uint8_t { kSha1, kSha256 };
 
 std::string_view ScramMechanismName(ScramMechanism mechanism);  ///< "SCRAM-SHA-1" …
+/// By its exact name; none for others.
 std::optional<ScramMechanism> FindScramMechanism(std::string_view name);
+/// The hash of HMAC, Hi() and the keys (RFC 5802, RFC 7677).
 HashKind ScramHash(ScramMechanism mechanism);
 
 inline constexpr int kMinScramIterations = 5000;

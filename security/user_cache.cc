@@ -2,8 +2,26 @@
 
 namespace mayfly {
 
+namespace {
+
+/// [{_id: "db.role", role, db}], as MongoDB's manual shows $$USER_ROLES.
+Value RoleDocuments(const std::vector<RoleName>& roles) {
+  std::string bytes;
+  BsonArrayBuilder all(bytes);
+  for (const RoleName& role : roles) {
+    BsonBuilder one = all.OpenDocument();
+    one.Append("_id", role.Id());
+    AppendRoleName(one, role);
+  }
+  all.Done();
+  return Value::Array(std::move(bytes));
+}
+
+}  // namespace
+
 void UserCache::Invalidate() {
-  // The number first: whoever reads from now on and stores afterwards has the new one.
+  // The number is raised first: whoever reads the user from now on, and stores the result, stores
+  // it under the new number.
   std::unordered_map<UserName, UserAccessPtr> old;
   {
     std::lock_guard l(mutex_);
@@ -17,14 +35,32 @@ Result<UserAccessPtr> UserCache::Read(const UserName& name, uint64_t generation)
   if (!user) return UserAccessPtr();
   user->sha1.reset();
   user->sha256.reset();
-  MAYFLY_TRY(auto roles, ResolveRoles(user->roles, [&](const RoleName& role) {
+  user->custom_data.reset();  // may be large, and no command looks at it
+  MAYFLY_TRY(std::shared_ptr<UserAccess> access, Resolve(std::move(*user), generation));
+  return UserAccessPtr(std::move(access));
+}
+
+Result<std::shared_ptr<UserAccess>> UserCache::Resolve(UserDocument user, uint64_t generation) {
+  MAYFLY_TRY(auto roles, ResolveRoles(user.roles, [&](const RoleName& role) {
                return source_.ReadRole(role);
              }));
   auto access = std::make_shared<UserAccess>();
-  access->user = std::move(*user);
+  access->user = std::move(user);
   access->privileges = PrivilegeSet(roles.privileges);
+  access->role_documents = RoleDocuments(roles.roles);
   access->roles = std::move(roles);
   access->generation = generation;
+  return access;
+}
+
+Result<UserAccessPtr> UserCache::OfCertificate(const UserName& name,
+                                               const std::vector<RoleName>& roles) {
+  UserDocument user;
+  user.name = name;
+  user.external = true;
+  user.roles = roles;
+  MAYFLY_TRY(std::shared_ptr<UserAccess> access, Resolve(std::move(user), generation()));
+  access->by_certificate = true;
   return UserAccessPtr(std::move(access));
 }
 
@@ -37,13 +73,15 @@ Result<UserAccessPtr> UserCache::Find(const UserName& name) {
   MAYFLY_TRY(auto access, Read(name, now));
   if (access == nullptr) return access;
   std::lock_guard l(mutex_);
-  if (generation() != now) return access;  // it says so itself: its next command reads again
+  // Outdated already: the next command of the connection reads the user again.
+  if (generation() != now) return access;
   if (users_.size() >= kMaxUsers) users_.erase(users_.begin());
   users_[name] = access;
   return access;
 }
 
 Result<UserAccessPtr> UserCache::Again(const UserAccess& was) {
+  if (was.by_certificate) return OfCertificate(was.user.name, was.user.roles);
   MAYFLY_TRY(auto access, Find(was.user.name));
   if (access != nullptr && access->user.id != was.user.id) return UserAccessPtr();
   return access;

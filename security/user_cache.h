@@ -6,6 +6,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "protocol/value.h"
 #include "security/privilege_set.h"
 #include "security/role_graph.h"
 #include "security/user_document.h"
@@ -18,7 +19,9 @@ struct UserAccess {
   UserDocument user;  ///< without its credentials
   ResolvedRoles roles;
   PrivilegeSet privileges;
-  uint64_t generation = 0;  ///< of the cache, when it was read
+  uint64_t generation = 0;      ///< of the cache, when it was read
+  bool by_certificate = false;  ///< `user` and its roles are of a certificate, and not stored
+  Value role_documents;         ///< what $$USER_ROLES shows of `roles`: an array
 };
 using UserAccessPtr = std::shared_ptr<const UserAccess>;
 
@@ -47,19 +50,24 @@ class UserCache {
   /// The user as it is now; none if there is no such user. May read storage: not for threads that
   /// serve sockets. Errors: those of the source and of ResolveRoles.
   Result<UserAccessPtr> Find(const UserName& name);
-  /// The same for somebody who logged in as `was`: none, too, if that user was dropped and another
+  /// Somebody whom nobody has stored: `roles` are those that a certificate grants. Reads what they
+  /// are made of each time. Errors: as Find.
+  Result<UserAccessPtr> OfCertificate(const UserName& name, const std::vector<RoleName>& roles);
+  /// As Find for somebody who logged in as `was`: none, too, if that user was dropped and another
   /// one has its name.
   Result<UserAccessPtr> Again(const UserAccess& was);
   /// With the credentials, for a login: always read. None if there is no such user.
   Result<std::optional<UserDocument>> ForLogin(const UserName& name) {
     return source_.ReadUser(name);
   }
+  /// How many users are kept now: at most kMaxUsers.
   size_t size() const;
 
   static constexpr size_t kMaxUsers = 10'000;  ///< kept at once
 
  private:
   Result<UserAccessPtr> Read(const UserName& name, uint64_t generation);
+  Result<std::shared_ptr<UserAccess>> Resolve(UserDocument user, uint64_t generation);
 
   UserSource& source_;
   std::atomic<uint64_t> generation_{1};

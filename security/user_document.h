@@ -24,6 +24,7 @@ struct UserDocument {
   std::optional<BsonDocument> custom_data;
   AuthenticationRestrictions restrictions;
 
+  /// None: the user cannot log in by this mechanism. Refers into this document.
   const std::optional<ScramCredential>& credential(ScramMechanism m) const {
     return m == ScramMechanism::kSha1 ? sha1 : sha256;
   }

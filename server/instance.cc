@@ -4,7 +4,12 @@
 
 #include <algorithm>
 
+#include "protocol/large_memory.h"
 #include "query/match/record_filter.h"
+#include "query/sort/spill_encryption.h"
+#include "security/tls.h"
+#include "server/at_rest_wiring.h"
+#include "server/audit_wiring.h"
 #include "server/commands/register.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/cluster_parameters.h"
@@ -12,12 +17,17 @@
 #include "server/dispatch/parameter_table.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
+#include "server/dispatch/tls_settings.h"
 #include "server/execution/aggregate.h"
+#include "server/execution/transactions.h"
+#include "server/first_start.h"
 #include "server/http/http_server.h"
 #include "server/net/server.h"
 #include "server/replication_wiring.h"
 #include "server/ttl_wiring.h"
+#include "storage/kv/encrypted_engine.h"
 #include "storage/kv/rocks_kv.h"
+#include "storage/schema/schema_watch.h"
 #include "storage/storage.h"
 #include "ttl/ttl_controls.h"
 
@@ -27,11 +37,11 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 /// What large values may take: a quarter of the memory there is, but never less than one operation
 /// needs.
-constexpr int64_t kLeastLargeMemory = 64 * kMiB, kMostLargeMemory = 4096 * kMiB;
+constexpr int64_t kLeastLargeMemory = 64 * kMiB, kMaxLargeMemory = 4096 * kMiB;
 /// Messages on their way: an eighth, since what is being done for one of them takes its size three
 /// or four times over. The least is room for two large
 /// documents; a larger message waits until it is alone.
-constexpr int64_t kLeastNetworkMemory = 32 * kMiB, kMostNetworkMemory = 1024 * kMiB;
+constexpr int64_t kLeastNetworkMemory = 32 * kMiB, kMaxNetworkMemory = 1024 * kMiB;
 
 /// A directory of an earlier version was made for all to read; what its owner meant is not known.
 void WarnOfOpenDirectory(Log& log, const ServerConfig& config, const ServerParameters& settings) {
@@ -79,13 +89,41 @@ void TellOfAudit(Log& log, const AuditLog::State& s) {
     b.Append("waiting", s.waiting).Append("lost", s.lost).Append("error", s.error);
   });
   if (s.error.empty())
-    log.Write(LogSeverity::kInfo, LogComponent::kControl, 9000115,
+    log.Write(LogSeverity::kInfo, LogComponent::kControl, 9000117,
               "The audit log can be written again", attributes);
   else
-    log.Write(LogSeverity::kError, LogComponent::kControl, 9000114,
+    log.Write(LogSeverity::kError, LogComponent::kControl, 9000116,
               s.lost > 0 ? "The audit log cannot be written: entries are lost"
                          : "The audit log cannot be written: entries wait in memory",
               attributes);
+}
+
+void TellOfEncryption(Log& log, const AtRest& at_rest) {
+  log.Write(LogSeverity::kInfo, LogComponent::kStorage, 9000202,
+            at_rest.rotated ? "The data is encrypted; its master key was replaced"
+                            : "The data is encrypted",
+            BuildBson([&](BsonBuilder& b) {
+              b.Append("masterKey", at_rest.key_id).Append("newStore", at_rest.created);
+            }));
+}
+
+Result<void> MakeTls(ServerContext& server) {
+  const TlsOptions& o = server.tls_settings().options;
+  if (o.mode != TlsMode::kDisabled && o.ca_file.empty() && !o.use_system_ca)
+    return Error{ErrorCode::kInvalidOptions,
+                 "TLS needs a chain of trust: give tlsCAFile, or set the parameter tlsUseSystemCA "
+                 "to trust whom the system trusts"};
+  if (o.cluster_auth != ClusterAuthMode::kKeyFile &&
+      !server.access().parameters().members_are_no_users)
+    return Error{ErrorCode::kInvalidOptions,
+                 "enforceUserClusterSeparation can be false with clusterAuthMode keyFile only: "
+                 "certificates of members would be those of users"};
+  MAYFLY_TRY(auto tls,
+             Tls::Make(o, [&clock = server.clock()] { return clock.Now().millis / 1000; }));
+  for (const std::string& warning : tls->Warnings())
+    server.log().AddStartupWarning(LogComponent::kNetwork, 9000120, warning);
+  server.set_tls(std::move(tls));
+  return Ok();
 }
 
 }  // namespace
@@ -95,16 +133,19 @@ Instance::Instance(const ServerConfig& config, SystemClock& clock, Log& log, voi
     : config_(config),
       clock_(clock),
       log_(log),
-      engine_(MakeRocksEngine(rocksdb_env)),
+      rocksdb_env_(rocksdb_env),
       asked_to_stop_(std::move(asked_to_stop)) {}
 
 Instance::~Instance() = default;
 
 std::optional<StartFailure> Instance::Start() {
+  context_ = std::make_unique<ServerContext>(config_, clock_, log_);
+  // Threads that begin below, and what is compiled, count for this server.
+  large_memory::BudgetScope scope(context_->large_memory());
   for (Failed (Instance::*stage)() :
        {&Instance::SetUp, &Instance::OpenStore, &Instance::OpenAudit, &Instance::LoadControls,
         &Instance::OpenSet, &Instance::MakeMonitor, &Instance::Listen, &Instance::StartSet,
-        &Instance::Serve, &Instance::ServeHttp}) {
+        &Instance::MakeFirst, &Instance::Serve, &Instance::ServeHttp}) {
     if (Failed failed = (this->*stage)()) {
       Stop(0);
       return failed;
@@ -123,25 +164,42 @@ int Instance::http_port() const { return http_->port(); }
 
 Instance::Failed Instance::SetUp() {
   const int64_t memory = static_cast<int64_t>(MemoryLimit());
-  context_ = std::make_unique<ServerContext>(config_, clock_, log_);
   // Last of all, since what runs on the workers uses the rest.
   stages_.Add([this] { context_->workers().Join(); });
-  context_->large_memory().SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMostLargeMemory));
+  context_->large_memory().SetLimit(std::clamp(memory / 4, kLeastLargeMemory, kMaxLargeMemory));
   context_->memory_pressure().SetMemory(memory);
-  const int64_t network = std::clamp(memory / 8, kLeastNetworkMemory, kMostNetworkMemory);
+  const int64_t network = std::clamp(memory / 8, kLeastNetworkMemory, kMaxNetworkMemory);
   context_->network_buffers().SetLimit(network);
   context_->large_turns().SetMost(network < 256 * kMiB ? 1 : 2);  // 1 where memory is short
   context_->set_shutdown_hook([this](bool, int code) { asked_to_stop_(code); });
+  audit_ = std::make_unique<AuditLog>(config_.audit.format, clock_);
+  if (config_.audit.destination != AuditDestination::kNone) context_->set_audit(audit_.get());
   RegisterParameters(*context_);
+  limits_ = std::make_shared<ConnectionLimits>();
+  limits_->RegisterParameters(context_->parameters());
   RegisterAllCommands(context_->commands());
   for (const auto& [name, value] : config_.parameters) {
     auto set = context_->parameters().SetFromText(name, value);
     if (!set) return StartFailure{kExitBadOptions, "Bad --setParameter", set.error()};
   }
+  if (auto made = MakeTls(*context_); !made)
+    return StartFailure{kExitBadOptions, "Cannot set up TLS", made.error()};
   return std::nullopt;
 }
 
 Instance::Failed Instance::OpenStore() {
+  auto keys = ReadMasterKeys(config_);
+  if (!keys) return StartFailure{kExitBadOptions, "Cannot read the encryption key", keys.error()};
+  engine_ = MakeRocksEngine(rocksdb_env_);
+  auto at_rest = OpenAtRest(config_.db_path, keys.value(), *engine_);
+  if (!at_rest)
+    return StartFailure{kExitDataDirectory, "Cannot open the data directory", at_rest.error()};
+  if (at_rest.value().ciphers) {
+    engine_ = MakeRocksEngine(rocksdb_env_, at_rest.value().ciphers);
+    EncryptSpillFiles(context_->large_memory(), at_rest.value().ciphers);
+    stages_.Add([this] { EncryptSpillFiles(context_->large_memory(), nullptr); });
+    TellOfEncryption(log_, at_rest.value());
+  }
   auto resynced = ApplyPendingResync(*engine_, config_.db_path);
   if (!resynced)
     return StartFailure{kExitDataDirectory, "Cannot put a copy of the set's data in place",
@@ -160,19 +218,25 @@ Instance::Failed Instance::OpenStore() {
   });
   WarnOfOpenDirectory(log_, config_, context_->settings());
   if (resynced.value()) DropUnreplicated(*storage_, clock_);
+  context_->access().Open(*storage_);
+  stages_.Add([this] {
+    context_->workers().Join();
+    context_->access().Close();
+  });
   return std::nullopt;
 }
 
 Instance::Failed Instance::OpenAudit() {
-  auto audit = AuditLog::Open(config_.EffectiveAuditPath(), config_.log.rename_on_rotate, clock_);
-  if (!audit) return StartFailure{kExitBadOptions, "Cannot open the audit log", audit.error()};
-  audit_ = std::move(audit).value();
+  AuditOptions options = config_.audit;
+  options.rename_on_rotate = config_.log.rename_on_rotate;
+  if (auto opened = audit_->Open(options, config_.EffectiveAuditPath()); !opened)
+    return StartFailure{kExitBadOptions, "Cannot open the audit log", opened.error()};
   audit_->set_problem([&log = log_](const AuditLog::State& s) { TellOfAudit(log, s); });
-  context_->set_audit(audit_.get());
+  if (context_->audit() != nullptr) AuditSchema(*context_);
   stages_.Add([this] {
     context_->workers().Join();
-    context_->set_audit(nullptr);
-    audit_.reset();
+    WatchSchema(*storage_, {});
+    audit_->Close();
   });
   return std::nullopt;
 }
@@ -193,6 +257,8 @@ Instance::Failed Instance::LoadControls() {
 Instance::Failed Instance::OpenSet() {
   if (config_.repl_set.empty()) {
     auto checked = CheckStandaloneStart(*context_);
+    Operation op(clock_);
+    if (checked && config_.access_control()) checked = context_->access().KeepDecoySecret(op);
     if (!checked)
       return StartFailure{kExitDataDirectory, "Cannot open the data directory", checked.error()};
     DropLeftoversOfOut(*context_, LeftoversOfOut(storage_->catalog()));
@@ -226,7 +292,7 @@ Instance::Failed Instance::MakeMonitor() {
 }
 
 Instance::Failed Instance::Listen() {
-  server_ = std::make_unique<Server>(*context_);
+  server_ = std::make_unique<Server>(*context_, limits_);
   stages_.Add([this] { server_.reset(); });
   if (auto listening = server_->Listen(); !listening)
     return StartFailure{kExitAddressInUse, "Cannot listen", listening.error()};
@@ -236,12 +302,25 @@ Instance::Failed Instance::Listen() {
 Instance::Failed Instance::StartSet() {
   if (!set_) return std::nullopt;
   set_->set_self_host(SelfHost(config_, server_->port()));
-  context_->repl_primary_changed = [this](bool) {
+  context_->repl_primary_changed = [this](bool primary) {
     ttl_->ControlsChanged();  // what is due may have come by the log: every rule is looked at anew
     context_->sessions().InvalidateTransactions();
+    // Another member may change what they have locked here.
+    if (!primary)
+      context_->workers().Post(
+          [&server = *context_] { TransactionsOf(server)->AbortAll(TransactionEnd::kStepDown); });
   };
   if (auto joined = set_->Start(); !joined)
     return StartFailure{kExitDataDirectory, "Cannot take part in the set", joined.error()};
+  return std::nullopt;
+}
+
+Instance::Failed Instance::MakeFirst() {
+  first_ = std::make_unique<FirstStart>(*context_);
+  stages_.Add([this] { first_.reset(); });
+  if (set_) return std::nullopt;
+  if (auto made = first_->MakeUser(); !made)
+    return StartFailure{kExitBadOptions, "Cannot make the first user", made.error()};
   return std::nullopt;
 }
 
@@ -251,8 +330,12 @@ Instance::Failed Instance::Serve() {
   stages_.Add([this] { server_->Stop(grace_millis_); });
   ttl_->Start();
   stages_.Add([this] { ttl_->Stop(); });
+  // Behind the set's end: it may wait for other members.
+  stages_.Add([this] { first_->Stop(); });
   // Before the clients go: another member takes over while they are still answered.
   if (set_) stages_.Add([this] { set_->Stop(); });
+  stages_.Add([this] { first_->AskToStop(); });
+  if (set_) first_->Begin();
   return std::nullopt;
 }
 
@@ -261,6 +344,7 @@ Instance::Failed Instance::ServeHttp() {
   stages_.Add([this] { http_.reset(); });
   if (auto listening = http_->Start(); !listening)
     return StartFailure{kExitAddressInUse, "Cannot listen", listening.error()};
+  AuditStartup(*context_);
   return std::nullopt;
 }
 

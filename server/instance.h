@@ -5,13 +5,15 @@
 #include <string_view>
 
 #include "protocol/error.h"
-#include "server/base/stages.h"
+#include "server/base/start_stages.h"
 #include "storage/clock.h"
 #include "storage/kv/kv.h"
 
 namespace mayfly {
 
 class AuditLog;
+class ConnectionLimits;
+class FirstStart;
 class HttpServer;
 class Log;
 class ReplicaSet;
@@ -34,7 +36,7 @@ struct StartFailure {
 
 /// One server: from its store to its listeners. It starts in stages; when one fails, and at Stop,
 /// those that have begun are undone in reverse order. A process may have several, on directories
-/// and ports of their own; they share nothing but the allocator. What belongs to the process
+/// and ports of their own; they share nothing that one could use up. What belongs to the process
 /// (signals, descriptors, the pid file) is RunServer's.
 ///
 /// Threads: one, that of Start, Stop and the destructor.
@@ -69,6 +71,7 @@ class Instance {
   Failed MakeMonitor();
   Failed Listen();
   Failed StartSet();
+  Failed MakeFirst();
   Failed Serve();
   Failed ServeHttp();
   void CloseSet();  ///< of OpenSet; may be called twice
@@ -76,9 +79,11 @@ class Instance {
   const ServerConfig& config_;
   SystemClock& clock_;
   Log& log_;
-  const KvEnginePtr engine_;
+  void* const rocksdb_env_;
+  KvEnginePtr engine_;  ///< from OpenStore on
   const std::function<void(int)> asked_to_stop_;
   int grace_millis_ = 0;
+  std::shared_ptr<ConnectionLimits> limits_;
   std::unique_ptr<ServerContext> context_;
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<AuditLog> audit_;
@@ -86,8 +91,9 @@ class Instance {
   std::unique_ptr<ReplicaSet> set_;  ///< null on a standalone
   std::unique_ptr<TtlMonitor> ttl_;
   std::unique_ptr<Server> server_;
+  std::unique_ptr<FirstStart> first_;
   std::unique_ptr<HttpServer> http_;
-  Stages stages_;  ///< last: undone before anything above goes
+  StartStages stages_;  ///< last: undone before anything above goes
 };
 
 }  // namespace mayfly

@@ -1,3 +1,7 @@
+#include <string>
+#include <vector>
+
+#include "server/base/secret_arguments.h"
 #include "server/run.h"
 
 /// jemalloc's settings; those in the environment (MALLOC_CONF) count more. Memory that was freed
@@ -9,4 +13,8 @@ extern const char* malloc_conf;
 const char* malloc_conf = "background_thread:true,dirty_decay_ms:1000";
 }
 
-int main(int argc, char** argv) { return mayfly::RunServer({argv, argv + argc}); }
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv, argv + argc);
+  mayfly::HideArguments(argc, argv, mayfly::SecretOptions());
+  return mayfly::RunServer(arguments);
+}

@@ -1,18 +1,19 @@
 #include "server/replication_wiring.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <mutex>
-#include <sstream>
+#include <utility>
 
+#include "security/key_file.h"
+#include "server/audit_wiring.h"
 #include "server/commands/repl_status.h"
 #include "server/dispatch/cluster_parameters.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
+#include "server/execution/transactions.h"
 #include "storage/storage.h"
 #include "ttl/ttl_controls.h"
 
@@ -21,33 +22,8 @@ namespace {
 
 /// Each member's own: set while the directory is (or was) used outside of its set.
 constexpr std::string_view kStandaloneSetting = "local/openedAsStandalone";
-constexpr size_t kMinKey = 6, kMaxKey = 1024;
 
 Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }
-
-Result<std::string> ReadKeyFile(const std::string& path) {
-  struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return Bad("keyFile: cannot read " + path);
-  if ((st.st_mode & 077) != 0)
-    return Bad("keyFile: permissions on " + path + " are too open: chmod 600 it");
-  std::ifstream in(path);
-  if (!in) return Bad("keyFile: cannot read " + path);
-  std::stringstream text;
-  text << in.rdbuf();
-  std::string key;
-  for (char c : text.str()) {
-    if (c == ' ' || c == '\n' || c == '\r' || c == '\t') continue;
-    const bool base64 = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-                        (c >= '0' && c <= '9') || c == '+' || c == '/' || c == '=';
-    if (!base64)
-      return Bad("keyFile: invalid char in key file " + path + ": only base64 is allowed");
-    key += c;
-  }
-  if (key.size() < kMinKey || key.size() > kMaxKey)
-    return Bad("keyFile: security key in " + path + " has length " + std::to_string(key.size()) +
-               ", must be between 6 and 1024 chars");
-  return key;
-}
 
 }  // namespace
 
@@ -66,6 +42,54 @@ std::string SelfHost(const ServerConfig& config, int port) {
          ":" + std::to_string(port);
 }
 
+/// Of a new primary: the set's, if it has none yet.
+static void KeepDecoySecret(ServerContext& server) {
+  Operation op(server.clock());
+  if (auto kept = server.access().KeepDecoySecret(op); !kept)
+    server.log().Write(LogSeverity::kWarning, LogComponent::kAccess, 9000131,
+                       "The secret that hides which users exist could not be stored",
+                       BuildBson([&](BsonBuilder& b) { b.Append("error", kept.error().message); }));
+}
+
+/// Another member has changed a setting of the catalog. On the log's thread.
+static void SettingChanged(ServerContext& server, std::string_view name) {
+  if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server.storage());
+  if (name.starts_with(ClusterParameters::kSettingPrefix))
+    server.cluster_parameters().Load(server.storage());
+  if (name == AccessControl::kDecoySetting) server.access().LoadDecoySecret();
+  if (name == AccessControl::kTimeKeysSetting) (void)server.access().LoadTimeKeys();
+  // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them
+  // waits for the log.
+  if (name == kTtlControlsSetting)
+    server.workers().Post([&server] {
+      Operation op(server.clock());
+      (void)server.ttl_controls().Load(op);
+    });
+}
+
+/// Of a member: a session's transaction ends with it.
+static void OpenTransactions(ServerContext& server) {
+  auto transactions = std::make_shared<Transactions>(server);
+  server.snapshot_reads().set_transactions(std::move(transactions));
+  server.sessions().OnEnd([&server](std::string_view id) {
+    server.cursors().KillSession(id);
+    TransactionsOf(server)->Forget(id);
+  });
+  TransactionsOf(server)->OnMade([&server](const Operation& op) -> Transactions::MadeTeller {
+    std::function<void(const CollectionInfo&)> audit = AuditMade(server, op);
+    if (!audit) return {};
+    return [&server, audit = std::move(audit)](std::vector<CollectionInfoPtr> made) {
+      server.workers().Post([audit, made = std::move(made)] {
+        for (const CollectionInfoPtr& c : made) audit(*c);
+      });
+    };
+  });
+  TransactionsOf(server)->OnEnd(
+      [&server](int64_t micros, const std::function<FinishedTransaction()>& make) {
+        ReportTransaction(server, micros, make);
+      });
+}
+
 Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   const ServerConfig& config = server.config();
   ReplicaSetOptions o;
@@ -73,11 +97,16 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   o.clock = &server.clock();
   o.set_name = config.repl_set;
   if (!config.key_file.empty()) {
-    MAYFLY_TRY(o.key, ReadKeyFile(config.key_file));
+    MAYFLY_TRY(std::vector<std::string> keys, ReadKeyFile(config.key_file));
+    o.key = std::move(keys.front());
+    keys.erase(keys.begin());
+    o.more_keys = std::move(keys);
+    o.keyless_members = config.transition_to_auth;
   }
   o.old_handshake = [&m = server.member_parameters()] {
     return m.allow_old_member_handshake.load();
   };
+  o.tls = &server.tls();
   o.periodic_noops = [&m = server.member_parameters()] { return m.write_periodic_noops.load(); };
   o.data_directory = config.db_path;
   o.self_host = SelfHost(config, config.port);
@@ -95,18 +124,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   };
   o.event = [&server](ReplEvent e) { server.notifier().Notify(static_cast<uint32_t>(e)); };
   o.collection_grew = [&server](uint32_t id) { server.notifier().Notify(id); };
-  o.setting_changed = [&server](std::string_view name) {
-    if (name == RWConcernDefaults::kSetting) server.rw_defaults().Load(server.storage());
-    if (name.starts_with(ClusterParameters::kSettingPrefix))
-      server.cluster_parameters().Load(server.storage());
-    // Pauses and holds count for reads here too. Not on the log's thread: whoever changes them
-    // waits for the log.
-    if (name == kTtlControlsSetting)
-      server.workers().Post([&server] {
-        Operation op(server.clock());
-        (void)server.ttl_controls().Load(op);
-      });
-  };
+  o.setting_changed = [&server](std::string_view name) { SettingChanged(server, name); };
   // What the primary before this one had begun: looked up before anybody can begin anew here,
   // dropped as soon as that may be written.
   struct Leftovers {
@@ -125,6 +143,12 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
       server.workers().Post(
           [&server, of_out = std::move(left->of_out)] { DropLeftoversOfOut(server, of_out); });
     left->of_out.clear();
+    if (primary && server.access().enforced())
+      server.workers().Post([&server] { KeepDecoySecret(server); });
+    if (primary && server.access().signs_times())
+      server.workers().Post([&server] {
+        replication_gate::KeepTimeKeys(server, server.clock().Now().millis / 1000);
+      });
     if (server.repl_primary_changed) server.repl_primary_changed(primary);
   };
   o.fatal = [&log = server.log()](std::string_view why) {
@@ -153,6 +177,7 @@ Result<std::unique_ptr<ReplicaSet>> MakeReplicaSet(ServerContext& server) {
   }
   server.rw_defaults().Load(server.storage());
   server.set_transaction_numbers(true);
+  OpenTransactions(server);
   server.server_status_hooks.push_back(
       [&server, s = set.get()](BsonBuilder& reply) { AppendServerStatusRepl(server, *s, reply); });
   return set;

@@ -13,8 +13,11 @@
 #include <mutex>
 #include <thread>
 
+#include "server/base/log_redaction.h"
+#include "server/base/secret_arguments.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
+#include "server/dispatch/config_options.h"
 #include "server/instance.h"
 #include "server/net/connection_gate.h"
 #include "server/replication_wiring.h"
@@ -25,10 +28,12 @@ namespace mayfly {
 namespace {
 
 constexpr int kGraceMillis = 15'000;
+/// With fewer, the store's files alone would come to the limit.
+constexpr int64_t kLeastDescriptors = 128;
 /// From the request to end until the process does, whatever still runs: a step that does not look
 /// whether it should stop, a disk that does not answer. What was acknowledged is in the log by
 /// then, as when the process is killed.
-constexpr std::chrono::seconds kMostShutdown{30};
+constexpr std::chrono::seconds kMaxShutdown{30};
 constexpr int kExitNotClosed = 14;
 int Fail(Log& log, int code, std::string_view what, const Error& error) {
   log.Write(LogSeverity::kError, LogComponent::kControl, 20575, what,
@@ -62,9 +67,10 @@ int ForkToBackground() {
 }
 
 /// As many descriptors as the system allows, and no more connections than these leave room for.
-void ShareOutDescriptors(Log& log, ServerConfig* config) {
+/// Errors: BadValue when they are not even enough for the store and what else must stay open.
+Result<void> ShareOutDescriptors(Log& log, ServerConfig* config) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return Ok();
   if (limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -74,8 +80,13 @@ void ShareOutDescriptors(Log& log, ServerConfig* config) {
         LogComponent::kControl, 22184,
         "Soft rlimits for open file descriptors too low: " + std::to_string(limit.rlim_cur));
   const auto count = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
-  const DescriptorPlan plan = PlanDescriptors(count, StoreDescriptors(count),
-                                              config->max_connections, !config->repl_set.empty());
+  if (count < kLeastDescriptors)
+    return Error{ErrorCode::kBadValue, "the limit of open files (ulimit -n) is " +
+                                           std::to_string(count) + ": the server needs at least " +
+                                           std::to_string(kLeastDescriptors)};
+  const DescriptorPlan plan =
+      PlanDescriptors(count, StoreDescriptors(count), config->max_connections,
+                      !config->repl_set.empty(), config->access_control());
   if (plan.connections < config->max_connections)
     log.Write(
         LogSeverity::kWarning, LogComponent::kNetwork, 9000114,
@@ -86,13 +97,17 @@ void ShareOutDescriptors(Log& log, ServerConfig* config) {
           b.Append("members", plan.members).Append("other", plan.other);
         }));
   config->max_connections = plan.connections;
+  config->connection_room = plan.room;
+  return Ok();
 }
 
 /// What mongod warns of at start-up, in its words.
-void WarnOfAccess(Log& log) {
-  log.AddStartupWarning(LogComponent::kControl, 22120,
-                        "Access control is not enabled for the database. Read and write access to "
-                        "data and configuration is unrestricted");
+void WarnOfAccess(Log& log, const ServerConfig& config) {
+  if (!config.access_control())
+    log.AddStartupWarning(
+        LogComponent::kControl, 22120,
+        "Access control is not enabled for the database. Read and write access to "
+        "data and configuration is unrestricted");
   if (::geteuid() == 0)
     log.AddStartupWarning(
         LogComponent::kControl, 22138,
@@ -159,9 +174,11 @@ void HandleSignals(Signals& signals, Log& log, AuditLog& audit, StopRequest& sto
           log.Write(LogSeverity::kError, LogComponent::kControl, 20576, rotated.error().message);
       continue;
     }
-    if (stop.Ask(0))  // else: woken by RunServer, which stops already
+    if (stop.Ask(0)) {  // else: woken by RunServer, which stops already
       log.Write(LogSeverity::kInfo, LogComponent::kControl, 23377, "Received signal",
                 BuildBson([&](BsonBuilder& b) { b.Append("signal", s); }));
+      audit.Write(nullptr, "shutdown", [](BsonBuilder&) {});
+    }
     return;
   }
 }
@@ -223,7 +240,7 @@ class PidFile {
 /// Starts the program anew in this process. Returns only if that fails.
 void ExecAgain(const ServerConfig& config);
 
-/// From its construction to its end the process may take kMostShutdown; then it ends without
+/// From its construction to its end the process may take kMaxShutdown; then it ends without
 /// closing anything.
 class ShutdownLimit {
  public:
@@ -242,7 +259,7 @@ class ShutdownLimit {
   void Watch(Log& log, const ServerConfig& config, int exit_code) {
     Log::SetThreadContext("ShutdownLimit");
     std::unique_lock l(mutex_);
-    if (changed_.wait_for(l, kMostShutdown, [&] { return done_; })) return;
+    if (changed_.wait_for(l, kMaxShutdown, [&] { return done_; })) return;
     log.Write(LogSeverity::kWarning, LogComponent::kControl, 9000304,
               "Something does not end: the process ends without closing the store. The next start "
               "recovers from the log");
@@ -258,12 +275,45 @@ class ShutdownLimit {
 
 void ExecAgain(const ServerConfig& config) {
   std::vector<char*> args;
+  std::vector<std::string> asked;
+  if (config.ask_certificate_password) asked.push_back(config.tls.certificate_key_password);
+  if (config.ask_cluster_password) asked.push_back(config.tls.cluster_password);
+  if (!asked.empty() && !LeaveSecrets(asked)) return;
+  for (const auto& [name, value] : config.hidden_variables)
+    ::setenv(name.c_str(), value.c_str(), 1);
   for (const std::string& a : config.argv) args.push_back(const_cast<char*>(a.c_str()));
   args.push_back(nullptr);
   ::execv("/proc/self/exe", args.data());
 }
 
+/// Fills in what was to be asked for: from the program that this process was before, or from
+/// whoever sits at the terminal.
+Result<void> AskPasswords(ServerConfig* config) {
+  std::vector<std::string> left = TakeLeftSecrets();
+  auto fill = [&](bool ask, std::string_view what, std::string* password) -> Result<void> {
+    if (!ask) return Ok();
+    if (!left.empty()) {
+      *password = std::move(left.front());
+      left.erase(left.begin());
+      return Ok();
+    }
+    MAYFLY_TRY(*password, AskPassword(what));
+    return Ok();
+  };
+  TlsOptions& t = config->tls;
+  MAYFLY_TRY(
+      fill(config->ask_certificate_password, t.certificate_key_file, &t.certificate_key_password));
+  return fill(config->ask_cluster_password, t.cluster_file, &t.cluster_password);
+}
+
 }  // namespace
+
+std::vector<std::string_view> SecretOptions() {
+  std::vector<std::string_view> out;
+  for (const OptionRow& r : MakeOptions())
+    if (r.secret) out.push_back(r.flags);
+  return out;
+}
 
 int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   auto parsed = ParseConfig(argv);
@@ -276,12 +326,17 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
     return 0;
   }
   ServerConfig config = std::move(parsed.value().config);
+  if (auto asked = AskPasswords(&config); !asked) {
+    std::fprintf(stderr, "%s\n", asked.error().message.c_str());
+    return kExitBadOptions;
+  }
   if (config.log.path.empty()) config.log.json = ::isatty(STDOUT_FILENO) == 0;
   Signals signals;  // before any thread: they inherit the mask
   SetUmask(config);
   const int ready_fd = config.fork ? ForkToBackground() : -1;
 
   SystemClock clock;
+  LogRedaction() = config.redact_client_data;
   Log::SetThreadContext("initandlisten");
   auto opened = Log::Open(config.log, clock);
   if (!opened) {
@@ -290,8 +345,9 @@ int RunServer(const std::vector<std::string>& argv, void* rocksdb_env) {
   }
   std::unique_ptr<Log> log = std::move(opened).value();
   LogStart(*log, config);
-  ShareOutDescriptors(*log, &config);
-  WarnOfAccess(*log);
+  if (auto enough = ShareOutDescriptors(*log, &config); !enough)
+    return Fail(*log, kExitBadOptions, "Cannot start", enough.error());
+  WarnOfAccess(*log, config);
 
   StopRequest stop;
   Instance instance(config, clock, *log, rocksdb_env, [&stop](int code) { stop.Ask(code); });

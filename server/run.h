@@ -1,8 +1,12 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mayfly {
+
+/// The options whose values are passwords: main writes over them where `ps` shows them.
+std::vector<std::string_view> SecretOptions();
 
 /// The process: reads the command line, opens the data directory, serves until a signal or the
 /// shutdown command, closes. Returns the exit code (0 fine, 2 bad options, 48 the address is in

@@ -56,6 +56,8 @@ class SystemClock final : public Clock {
     Notify(listeners_);
   }
   void Advance(int64_t millis) { Set({Now().millis + millis}); }
+  /// Stops the wall clock at what it shows, or lets it go on from there; the monotonic one always
+  /// runs. Harmless when repeated.
   void Freeze(bool on) {
     Notify(before_);
     if (on && !frozen())

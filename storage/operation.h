@@ -6,6 +6,7 @@
 
 #include "protocol/error.h"
 #include "protocol/instant.h"
+#include "protocol/value.h"
 #include "storage/clock.h"
 
 namespace mayfly {
@@ -70,8 +71,9 @@ class Operation {
 
   Instant now;        ///< the clock reading for all this operation does; set by ReadClock alone
   const uint64_t id;  ///< as currentOp shows it
-  std::atomic<int32_t> kill_code{0};  ///< 0, or the ErrorCode to stop with
-  int64_t deadline_micros = 0;        ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
+  std::atomic<int32_t> kill_code{0};        ///< 0, or the ErrorCode to stop with
+  std::atomic<bool> waits_for_lock{false};  ///< set by LockWait
+  int64_t deadline_micros = 0;  ///< Clock::MonotonicMicros() when maxTimeMS is up; 0 = none
 
   /// On a replica set: when the client no longer waits for its write concern
   /// (Clock::MonotonicMicros()); 0: never. A commit whose wait ends there reports success and sets
@@ -82,6 +84,9 @@ class Operation {
   /// time `read_ts`; null: each takes the latest there is.
   std::shared_ptr<const ReadView> view;
   uint64_t read_ts = 0;
+  /// The roles of whoever asks ($$USER_ROLES), an array; null: nobody in particular. Lives as long
+  /// as this operation.
+  const Value* user_roles = nullptr;
   /// On a replica set: its time when the operation began ($$CLUSTER_TIME); 0: a standalone.
   uint64_t cluster_time = 0;
   /// Timestamp of the last unit this operation submitted to the log; 0: none. Its operationTime.
@@ -106,6 +111,18 @@ class Operation {
   int32_t checks_left_ = kChecks;
   int64_t slice_end_ = 0;  ///< Clock::MonotonicMicros(); 0: no slice
   std::vector<std::shared_ptr<std::atomic<int64_t>>> uses_;
+};
+
+/// While it lives its operation waits for a lock: what currentOp shows as waitingForLock.
+class LockWait {
+ public:
+  explicit LockWait(Operation& op) : op_(op) { Set(true); }
+  ~LockWait() { Set(false); }
+  LockWait(const LockWait&) = delete;
+
+ private:
+  void Set(bool waits) { op_.waits_for_lock.store(waits, std::memory_order_relaxed); }
+  Operation& op_;
 };
 
 }  // namespace mayfly

@@ -46,10 +46,12 @@ struct RowSet {
 /// differs does a second pass look for which entries.
 class Validation {
  public:
-  Validation(Storage& storage, Operation& op, bool full)
-      : storage_(storage), op_(op), full_(full) {}
+  Validation(Storage& storage, Operation& op, bool full) : storage_(storage), op_(op), full_(full) {
+    keys_.set_operation(&op);
+  }
 
   Result<void> Run(CollectionInfoPtr given) {
+    const FilteringFor filtering(&op_);
     MAYFLY_TRY(TakeSnapshot(*given));
     for (const IndexInfoPtr& i : coll_->indexes) {
       if (i->state == IndexState::kBuilding) {
@@ -152,6 +154,7 @@ class Validation {
 
   /// With the gate held no write unit is half-way between the store and the counters.
   Result<void> TakeSnapshot(const CollectionInfo& given) {
+    const LockWait waits(op_);
     for (;;) {
       WriteUnit unit(storage_, op_);
       Result<void> r = unit.impl().TouchExclusive(given, kGateWaitMicros);
@@ -159,7 +162,7 @@ class Validation {
         return Error{ErrorCode::kNamespaceNotFound,
                      "Collection '" + given.ns + "' does not exist to validate."};
       if (!r && r.error().code == ErrorCode::kWriteConflict) {
-        MAYFLY_TRY(op_.CheckInterrupt());
+        MAYFLY_TRY(op_.CheckInterruptNow());
         continue;
       }
       MAYFLY_TRY(std::move(r));
@@ -184,9 +187,11 @@ class Validation {
     o.fill_cache = false;
     auto it = view_.NewIterator(storage_.kv(), ks, std::move(o));
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
-      MAYFLY_TRY(op_.CheckInterrupt());
+      // With the time: what an interrupt has cut short in `f` is no finding.
+      MAYFLY_TRY(op_.CheckInterruptNow());
       f(it->key(), it->value());
     }
+    MAYFLY_TRY(op_.CheckInterruptNow());
     return it->status();
   }
   template <class F>

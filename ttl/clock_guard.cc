@@ -53,7 +53,8 @@ void ClockGuard::Open() {
   const int64_t limit = parameters_.max_clock_jump_secs.load() * 1000;
   const int64_t off_limit = parameters_.max_downtime_secs.load() * 1000;
   if (row["suspended"].Truthy() && row["since"].IsDate()) {
-    // How long the server was off is not known: the clock counts as back when it is near the mark.
+    // How long the server was off is unknown. The clock counts as right again once it is near the
+    // high-water mark.
     SetBase(saved_);
     suspended_ = true;
     since_ = row["since"].Date();
@@ -64,7 +65,8 @@ void ClockGuard::Open() {
     SetBase(saved_);
     Suspend(now, saved_);
   } else if (off_limit > 0 && now.millis - saved_ > off_limit) {
-    // Nobody can tell a clock that is wrong from a server that was off: whoever set the limit does.
+    // A wrong clock and a server that was off for long look the same. Whoever set this limit wants
+    // expiry to wait in both cases.
     SetBase(saved_);
     Suspend(now, saved_, true);
   }
@@ -105,7 +107,7 @@ void ClockGuard::AboutToMove() {
   ++moving_;
 }
 
-void ClockGuard::MovedByHand() {
+void ClockGuard::AfterJump() {
   std::lock_guard l(mutex_);
   moving_ = std::max(moving_ - 1, 0);
   if (take_as_jump_) {
@@ -143,7 +145,7 @@ void ClockGuard::Suspend(Instant now, int64_t expected, bool downtime) {
                : "The clock has jumped: expiry is suspended until it comes back or is confirmed "
                  "with ttlRelease",
       expected);
-  // The mark stays at what was right.
+  // The mark keeps the last time that was right.
   saved_ = std::max(saved_, expected);
   dirty_ = true;
 }
@@ -165,8 +167,9 @@ void ClockGuard::Save() {
     if (suspended_) b.Append("since", since_);
     if (downtime_) b.Append("downtime", true);
   });
-  // This node's own: not through the committer, which tells the other members. A store that cannot
-  // be written to says so elsewhere; then the next Check tries again.
+  // The row belongs to this node alone. It does not go through the committer, which would send it
+  // to the other members. If the store cannot be written to, that is reported elsewhere, and the
+  // next Check tries again.
   auto batch = storage_.kv().NewBatch();
   batch->Put(Keyspace::kCatalog, std::string(kSettingPrefix).append(kSetting), row.bytes());
   if (storage_.kv().Write(*batch, false)) dirty_ = false;

@@ -24,6 +24,8 @@ class ClockGuard {
              std::function<int64_t()> elapsed_micros,
              std::function<void(char severity, std::string_view message, BsonView)> log);
 
+  /// Compares the clock with the high-water mark that the previous run stored, and takes up its
+  /// suspension if there was one. Once, with the storage open, before the first Check().
   void Open();
   /// Compares; to be called at least every second or so. Writes the high-water mark once a minute
   /// and what has changed, unless the store is not to be written to now (`may_write`).
@@ -31,10 +33,10 @@ class ClockGuard {
   /// The clock is right as it is now; the next Check() makes it permanent. False when nothing was
   /// suspended.
   bool Confirm();
-  /// The clock is about to be moved by hand (--testClock); until MovedByHand() nothing is compared.
+  /// The clock is about to be moved by hand (--testClock); until AfterJump() nothing is compared.
   void AboutToMove();
   /// It was moved: this is no jump, unless TakeNextAsJump was called.
-  void MovedByHand();
+  void AfterJump();
   void TakeNextAsJump();
 
   /// The time for data that cannot be corrected later: what is sent to the members of a replica
@@ -49,6 +51,7 @@ class ClockGuard {
     Instant since{};        ///< what the clock read when it was found to have jumped
     Instant expected{};     ///< what it should read now
   };
+  /// A copy; `expected` is worked out at the call.
   State state() const;
 
  private:

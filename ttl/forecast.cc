@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "storage/catalog/index_keys.h"
 #include "storage/keys/key_format.h"
 #include "ttl/rule_date.h"
 #include "ttl/ttl_controls.h"
@@ -10,24 +11,26 @@
 namespace mayfly {
 namespace {
 
-/// An interval that is estimated at less is counted instead, as long as the allowance for that
-/// lasts: near the size of a block of the store's files, bytes say little.
+/// An interval with an estimate below this is counted instead, as long as the allowance for
+/// counting lasts. Near the size of one block of the store's files, bytes say little about the
+/// number of entries.
 constexpr double kCountSmall = 6'000;
 constexpr int64_t kSmallAllowance = 60'000;
-/// Stretches counted to calibrate, and entries of each: some blocks long.
+/// How many stretches are counted to calibrate the estimates, and the entries of each: it is some
+/// blocks long.
 constexpr int kStretches = 16;
 constexpr int64_t kStretch = 8'000;
 constexpr size_t kSamples = 256;
 constexpr int64_t kSampleEvery = kStretch * kStretches / static_cast<int64_t>(kSamples);
-/// Entries between two looks at where a block ends.
+/// Entries between two checks whether a block has ended.
 constexpr int64_t kBlockCheck = 64;
-/// The least error that is claimed of an estimate.
+/// No estimate claims a smaller relative error than this.
 constexpr double kLeastError = 0.05;
-/// Where memtables have more than this share of the entries their keyspace is flushed first: how
-/// much of a range lies in them is known much less well.
+/// If memtables hold more than this share of a keyspace's entries, the keyspace is flushed first:
+/// how much of a range lies in memtables is known much less exactly.
 constexpr double kMemtableShare = 0.04;
 
-/// A key about half-way from `a` to `b`; `a` itself when there is none between that matters.
+/// A key about half-way from `a` to `b`, or `a` itself if no key between them makes a difference.
 std::string MiddleKey(std::string_view a, std::string_view b) {
   size_t same = 0;
   while (same < a.size() && same < b.size() && a[same] == b[same]) ++same;
@@ -51,7 +54,8 @@ double Bytes(Storage& storage, const RuleRange& r) {
   return static_cast<double>(storage.kv().ApproximateBytes(r.keyspace, r.begin, r.end));
 }
 
-/// There cannot be more entries than documents where each has one: what was estimated gives way.
+/// Where each document has one entry, there cannot be more entries than documents. Estimates are
+/// reduced accordingly; counted intervals stay as they are.
 void ShrinkTo(double known, std::vector<Counted>* counted) {
   double all = 0, estimated = 0;
   for (const Counted& c : *counted) {
@@ -99,7 +103,8 @@ Result<int64_t> RangeCounter::Scan(const RuleRange& range, int64_t most, size_t 
 Result<void> RangeCounter::FlushIfNeeded() {
   const RuleRange all = EverythingOf(rule_);
   const KvStats stats = storage_.kv().Stats(all.keyspace);
-  // An entry takes several times as many bytes there as in a file, so entries are compared.
+  // An entry takes several times as many bytes in a memtable as in a file, so numbers of entries
+  // are compared.
   int64_t entries = 0;
   if (!KnownTotal(&entries)) entries = static_cast<int64_t>(stats.estimated_keys);
   if (static_cast<double>(stats.memtable_entries) <= kMemtableShare * static_cast<double>(entries))
@@ -125,8 +130,8 @@ Result<RangeCounter::Stretch> RangeCounter::Measure(const RuleRange& whole, doub
   options.upper = range.end;
   options.fill_cache = false;
   auto it = storage_.kv().NewIterator(range.keyspace, std::move(options));
-  // Sizes go by whole blocks of the files: the stretch begins and ends where one does, or it would
-  // be taken for up to a block shorter than it is.
+  // The store reports sizes in whole blocks. The stretch therefore begins and ends where a block
+  // does. Otherwise it would seem up to one block shorter than it is.
   RuleRange upto{range.keyspace, {}, {}};
   double before = 0, at_length = -1, size = 0;
   int64_t looked = 0, n = 0;
@@ -156,7 +161,7 @@ Result<RangeCounter::Stretch> RangeCounter::Measure(const RuleRange& whole, doub
   MAYFLY_TRY(it->status());
   op_.keys_examined += looked;
   if (begun && ended) return Stretch{static_cast<double>(n), size - before, true};
-  // The range ends first: all of it that was looked at.
+  // The range, or the allowance, ended first: the stretch is everything that was looked at.
   upto.end = it->Valid() ? std::string(it->key()) : range.end;
   return Stretch{static_cast<double>(looked), Bytes(storage_, upto), false};
 }
@@ -207,8 +212,9 @@ Result<bool> RangeCounter::Sample(Sampled* s) {
     MAYFLY_TRY(op_.CheckInterrupt());
     total += s->bytes[i] = Bytes(storage_, s->ranges[i]);
   }
-  // Stretches lie at equal distances over all the bytes. A range with several of them is taken by
-  // its own; the others, each too small to say much, by what was measured in their like.
+  // Stretches lie at equal distances over all the bytes. A range that contains several of them is
+  // calibrated by these. Every other range is too small for that, and is calibrated by all ranges
+  // that contain just one.
   s->in_range.resize(n);
   Stretch rest;  // cut short by the end of their range: better than nothing
   double passed = 0;
@@ -263,8 +269,8 @@ Result<std::vector<Counted>> RangeCounter::Estimate(const Sampled& s) {
 }
 
 double RangeCounter::ErrorOf(const Sampled& s, const std::vector<Counted>& counted) {
-  // Twice the standard error: of a mean where a range has stretches of its own, of a single range
-  // where others speak for it.
+  // Twice the standard error. For a range with stretches of its own it is the error of their mean;
+  // for a range that is judged by the stretches of others it is that of a single value.
   auto spread = [](const std::vector<double>& offs) {
     double squares = 0;
     for (double off : offs) squares += off * off;
@@ -346,10 +352,11 @@ Result<void> CountDocuments(Storage& storage, Operation& op, const CollectionInf
   scan.fill_cache = false;
   auto cursor = storage.ScanRecords(coll, std::move(scan));
   const auto buckets = static_cast<int64_t>(f->intervals.size());
+  const FilteringFor filtering(&op);
   for (;;) {
     MAYFLY_TRY(op.CheckInterrupt());
     MAYFLY_TRY(bool found, cursor->Next());
-    if (!found) return Ok();
+    if (!found) return op.CheckInterruptNow();  // a filter that was stopped has said no
     ++op.docs_examined;
     Deciding d = Decide(rules, cursor->doc(), cursor->expire_at());
     if (d.rule < 0) {
@@ -423,13 +430,14 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
     bounds.push_back(INT64_MAX);
     RangeCounter counter(storage, op, rule, options.count_all);
     MAYFLY_TRY(std::vector<Counted> counts, counter.Count(bounds));
-    // Entries that do not decide when their document goes are not counted for it: an array's later
-    // dates, documents that another rule takes first, held ones.
+    // Only entries that decide when their document is removed are counted. The later dates of an
+    // array, documents that another rule removes first, and documents on hold are not.
     double share = 1, share_error = 0;
     const bool plain = rules.size() == 1 && !(rule.index && rule.index->is_multikey()) &&
                        !(controls && controls->HasHolds(*coll));
     if (!plain && !counter.samples().empty()) {
       int64_t looked = 0, deciding = 0;
+      const FilteringFor filtering(&op);
       for (const std::string& key : counter.samples()) {
         MAYFLY_TRY(op.CheckInterrupt());
         Storage::Record record;
@@ -442,6 +450,7 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
             !(controls && controls->HeldUntil(*coll, record.doc, op.now)))
           ++deciding;
       }
+      MAYFLY_TRY(op.CheckInterruptNow());
       if (looked > 0) {
         share = static_cast<double>(deciding) / static_cast<double>(looked);
         share_error =

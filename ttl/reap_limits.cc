@@ -148,7 +148,7 @@ void RateLimiter::Spend(int64_t documents) {
 }
 
 int64_t RateLimiter::NextMillis() const {
-  // A good part of a burst at a time, so that a low rate does not mean a wake-up a document.
+  // Waits for half a burst, so that a low rate does not wake the thread once for each document.
   const double want = std::max(1.0, Burst() / 2) - tokens_;
   return last_ + std::max<int64_t>(
                      1, static_cast<int64_t>(std::ceil(want * 1000 / static_cast<double>(rate_))));

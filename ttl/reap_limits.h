@@ -11,6 +11,7 @@ struct ReapWindow {
   int begin_minute = 0, end_minute = 0;  ///< of the local day; begin inclusive, end exclusive
   std::string timezone;                  ///< empty: UTC
 
+  /// By the local minute of `t` in the time zone.
   bool Contains(Instant t) const;
   /// The first minute from `t` on that is inside; within two days (a day on which the clocks go
   /// forward may have none), else two days from `t`.

@@ -13,8 +13,9 @@ constexpr int64_t kPauseMicros = 300;  ///< after it
 constexpr int64_t kLongestPause = 3'000;
 constexpr size_t kSmallest = 32;
 constexpr int64_t kWindow =
-    20'000;  ///< so often it is looked whether clients are served, microseconds
-constexpr int64_t kBusyRate = 200;  ///< requests a second from which on they are
+    20'000;  ///< microseconds between two checks whether clients are being served
+/// Requests per second from which on clients count as being served.
+constexpr int64_t kBusyRate = 200;
 
 int64_t Micros(clockid_t id) {
   timespec t;
@@ -24,8 +25,8 @@ int64_t Micros(clockid_t id) {
 
 }  // namespace
 
-// Pauses are about the machine, not about the time of the data: the system's clocks, not the
-// injected one.
+// Pauses depend on the machine, not on the time of the data. So they use the system's clocks, not
+// the injected one.
 ReapPacer::ReapPacer(std::function<int64_t()> requests) : requests_(std::move(requests)) {}
 
 size_t ReapPacer::GroupSize() const {
@@ -42,7 +43,8 @@ void ReapPacer::Begin() {
 void ReapPacer::End(size_t documents) {
   const int64_t now = Micros(CLOCK_MONOTONIC);
   const int64_t wall = now - begin_wall_, cpu = Micros(CLOCK_THREAD_CPUTIME_ID) - begin_cpu_;
-  // By the time on the processor: a group that was kept waiting is not shorter for being smaller.
+  // Judged by CPU time: a group that had to wait for the processor would not have been quicker with
+  // fewer documents.
   if (documents > 0)
     micros_per_document_ =
         0.8 * micros_per_document_ +
@@ -56,14 +58,12 @@ void ReapPacer::End(size_t documents) {
     }
   }
   if (!busy_) return;
-  // Time that passed while this thread did not run: others wanted the processor, or the disk was
-  // slow.
+  // The time in which this thread did not run: others needed the processor, or the disk was slow.
   const int64_t waited = std::max<int64_t>(wall - cpu - 100, 0);
   const int64_t pause = std::min(kPauseMicros + waited + 2 * late_, kLongestPause);
   Rest(pause);
-  // A thread that serves clients waits for its turn as this one has just done. What it waits for
-  // is, on a machine with few cores, mostly the store's writing out and compacting of what is
-  // deleted here.
+  // Threads that serve clients wait for the processor as this one has just done. On a machine with
+  // few cores they mostly wait for the store, which flushes and compacts what is deleted here.
   const int64_t late = std::max<int64_t>(Micros(CLOCK_MONOTONIC) - now - pause - 100, 0);
   late_ = (3 * late_ + late) / 4;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "storage/catalog/index_keys.h"
 #include "ttl/ttl_rule.h"
 
 namespace mayfly {
@@ -33,7 +34,7 @@ Result<int64_t> RemoveDue(Storage& storage, Operation& op, const CollectionInfoP
         if (!more) break;
         keys.emplace_back(cursor.record_key());
       }
-      // In order of key, each once: an array has several entries.
+      // Sorted by key and without duplicates: a document with an array has several entries.
       std::sort(keys.begin(), keys.end());
       keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
       std::vector<std::string_view> views(keys.begin(), keys.end());
@@ -43,8 +44,11 @@ Result<int64_t> RemoveDue(Storage& storage, Operation& op, const CollectionInfoP
       int busy = 0;
       MAYFLY_TRY(unit.LockAndReadMany(*coll, views, &locked, &busy));
       int64_t n = 0;
+      const FilteringFor filtering(&op);
       for (const WriteUnit::Locked& l : locked) {
         std::optional<DeleteCause> cause = IsDue(rule, l.doc, l.expire_at, threshold);
+        // A filter that was stopped has said no.
+        MAYFLY_TRY(op.CheckInterruptNow());
         if (!cause || policy.Held(*coll, l.doc, op.now)) continue;
         MAYFLY_TRY(unit.DeleteExpired(*coll, l, *cause));
         ++n;

@@ -1,5 +1,6 @@
 #include "ttl/rule_date.h"
 
+#include "storage/catalog/index_keys.h"
 #include "storage/read/visibility.h"
 
 namespace mayfly {
@@ -35,8 +36,8 @@ NeverExpires ReasonOfType(BsonType t) {
   }
 }
 
-/// What lies at the path when there is no date among it: the array it ends in or passes through
-/// decides before single values do.
+/// Why there is no date at the path. If the path ends in an array or passes through one, the array
+/// decides; otherwise the value at its end does.
 NeverExpires ReasonAt(BsonView doc, std::string_view path) {
   const size_t dot = path.find('.');
   BsonValue v = doc.Find(path.substr(0, dot));
@@ -48,7 +49,7 @@ NeverExpires ReasonAt(BsonView doc, std::string_view path) {
   if (v.IsDocument()) return ReasonAt(v.Document(), rest);
   if (!v.IsArray()) return NeverExpires::kMissing;
   if (v.Document().empty()) return NeverExpires::kMissing;
-  // Sub-documents in an array: the first that has something there.
+  // Sub-documents in an array: the first one that has a value there decides.
   for (const BsonElement& e : v.Document()) {
     if (!e.value.IsDocument()) continue;
     NeverExpires why = ReasonAt(e.value.Document(), rest);
@@ -126,10 +127,14 @@ Result<RuleCensus> TakeCensus(Storage& storage, Operation& op, const TtlRule& ru
   RecordScan scan;
   scan.fill_cache = false;
   auto cursor = storage.ScanRecords(rule.coll, std::move(scan));
+  const FilteringFor filtering(&op);
   for (;;) {
     MAYFLY_TRY(op.CheckInterrupt());
     MAYFLY_TRY(bool found, cursor->Next());
-    if (!found) return c;
+    if (!found) {
+      MAYFLY_TRY(op.CheckInterruptNow());  // a filter that was stopped has said no
+      return c;
+    }
     ++c.total;
     ++op.docs_examined;
     NeverExpires why;
@@ -137,7 +142,10 @@ Result<RuleCensus> TakeCensus(Storage& storage, Operation& op, const TtlRule& ru
     if (!date) {
       const auto i = static_cast<size_t>(why);
       ++c.never[i];
-      if (c.samples[i].size() < samples_a_reason)
+      // One past a deadline of its own is no example: it goes by that one, and readers see it no
+      // more.
+      const std::optional<Instant> own = cursor->expire_at();
+      if (c.samples[i].size() < samples_a_reason && (!own || own->millis > op.now.millis))
         c.samples[i].push_back(Value::Borrow(cursor->doc()["_id"]).Own());
       continue;
     }

@@ -34,7 +34,9 @@ std::string_view NeverExpiresName(NeverExpires why);
 
 /// The date that the rule counts from: the earliest one of an array (EXPIRY rules R4 to R6).
 /// `header_deadline`: the document's own, from the record's header. Nothing, with the reason in
-/// `*why`, when there is none. `why` may be null. Threads: any.
+/// `*why`, when there is none. `why` may be null. Its filter asks
+/// the operation of FilteringFor, and counts as one that does not match when that is to stop.
+/// Threads: any.
 std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
                                   std::optional<Instant> header_deadline, NeverExpires* why);
 

@@ -4,6 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "query/update/expire.h"
+#include "storage/catalog/index_keys.h"
 
 namespace mayfly {
 namespace {
@@ -226,7 +227,8 @@ Result<void> TtlControls::Change(Operation& op, const std::function<bool(State&)
   std::lock_guard changing(change_mutex_);
   auto next = std::make_shared<State>(*Get());
   if (!change(*next)) return Ok();
-  // What has ended goes now, and collections that are gone leave nothing behind.
+  // Each change also removes pauses and holds that have ended, and everything about collections
+  // that no longer exist.
   std::erase_if(next->pauses, [&](auto& p) { return Ended(p.second.until, op.now); });
   std::erase_if(next->holds, [&](auto& h) { return Ended(h.until, op.now); });
   Catalog& catalog = storage_.catalog();
@@ -239,7 +241,7 @@ Result<void> TtlControls::Change(Operation& op, const std::function<bool(State&)
   return Write(op, std::move(next));
 }
 
-/// With change_mutex_.
+/// REQUIRES: change_mutex_.
 Result<void> TtlControls::Write(Operation& op, std::shared_ptr<State> next) {
   BsonDocument row = Serialize(*next);
   if (row.view().size() > kMaxBsonUserSize)
@@ -335,6 +337,9 @@ std::optional<Instant> TtlControls::HeldUntil(const CollectionInfo& coll, BsonVi
     const Instant end = h.until.value_or(Instant{INT64_MAX});
     if (!until || end.millis > until->millis) until = end;
   }
+  // A filter that was stopped says no: what may be held stays.
+  Operation* const op = FilteringFor::Asked();
+  if (!until && op != nullptr && !op->CheckInterruptNow()) return Instant{INT64_MAX};
   return until;
 }
 
@@ -384,10 +389,17 @@ std::optional<TtlGuardHold> TtlControls::GuardHoldOf(const TtlRule& rule) const 
 }
 
 Result<void> TtlControls::Pause(Operation& op, TtlPause pause) {
-  return Change(op, [&](State& s) {
+  bool room = true;
+  MAYFLY_TRY(Change(op, [&](State& s) {
     s.pauses[ScopeKey(pause.scope)] = pause;
-    return true;
-  });
+    size_t bytes = 0;
+    for (const auto& [key, p] : s.pauses)
+      if (!Ended(p.until, op.now)) bytes += kEntry + p.scope.db.size() + p.scope.rule.size();
+    return room = bytes <= kMaxPauseBytes;
+  }));
+  if (room) return Ok();
+  return Error{ErrorCode::kExceededMemoryLimit,
+               "there are too many TTL pauses: resume some, or pause a whole database"};
 }
 
 Result<int> TtlControls::Resume(Operation& op, const TtlScope& scope) {
@@ -401,10 +413,19 @@ Result<int> TtlControls::Resume(Operation& op, const TtlScope& scope) {
 }
 
 Result<void> TtlControls::Hold(Operation& op, TtlHold hold) {
-  return Change(op, [&](State& s) {
+  bool room = true;
+  MAYFLY_TRY(Change(op, [&](State& s) {
     s.holds.push_back(hold);
-    return true;
-  });
+    size_t bytes = 0;
+    for (const TtlHold& h : s.holds)
+      if (!Ended(h.until, op.now) && storage_.catalog().FindByUuid(h.uuid))
+        bytes += kEntry + h.filter.view().size() + h.reason.size();
+    return room = bytes <= kMaxHoldBytes;
+  }));
+  if (room) return Ok();
+  return Error{ErrorCode::kExceededMemoryLimit,
+               "the filters and reasons of all holds of the server would take more than " +
+                   std::to_string(kMaxHoldBytes) + " bytes: release some, or use shorter filters"};
 }
 
 Result<bool> TtlControls::ReleaseHold(Operation& op, const Uuid& uuid, std::string_view id,
@@ -503,8 +524,8 @@ Result<void> TtlControls::CarryOver(Operation& op, const Uuid& from, const Uuid&
   if (!any) return replace();
   MAYFLY_TRY(Write(op, std::move(both)));
   Result<void> replaced = replace();
-  // What is set on a collection that is not there leaves the row with the next change, should this
-  // one fail.
+  // If this write fails, the next change removes what the row still says about the collection that
+  // is gone.
   Result<void> cleaned = Write(op, replaced ? std::move(after) : std::make_shared<State>(*was));
   return replaced ? cleaned : replaced;
 }

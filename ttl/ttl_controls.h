@@ -80,6 +80,11 @@ std::string_view TtlStandingName(TtlStanding s);
 /// changes block for one commit.
 class TtlControls final : public ExpiryPolicy {
  public:
+  /// The most that all holds, and all pauses, may take of the row, with kEntry for each: what is
+  /// left is for what the guard decides, and for collections that take another's place.
+  static constexpr size_t kMaxHoldBytes = 8 << 20;
+  static constexpr size_t kMaxPauseBytes = 2 << 20;
+  static constexpr size_t kEntry = 160;
   explicit TtlControls(Storage& storage);
   /// Reads the row; what belongs to collections and indexes that are gone is left out. At start-up,
   /// and when another node has written it. Errors: UnsupportedFormat 12, the store's.
@@ -93,7 +98,8 @@ class TtlControls final : public ExpiryPolicy {
   /// From when on the reaper may work on the rule: at or before `now`: yes; INT64_MAX: not before
   /// something changes.
   Instant MayReapFrom(const TtlRule& rule, Instant now) const;
-  /// Nothing: not held. INT64_MAX: held until it is released.
+  /// Nothing: not held. INT64_MAX: held until it is released, or the operation of FilteringFor is
+  /// to stop before it is known.
   std::optional<Instant> HeldUntil(const CollectionInfo& coll, BsonView doc, Instant now) const;
   bool Held(const CollectionInfo& coll, BsonView doc, Instant now) const override {
     return any_holds_.load(std::memory_order_acquire) && HeldUntil(coll, doc, now).has_value();
@@ -102,6 +108,8 @@ class TtlControls final : public ExpiryPolicy {
   bool RuleActive(const CollectionInfo& coll, const IndexInfo* index) const override;
   Result<std::optional<Instant>> ArchiveDeadline(const CollectionInfo& into, BsonView doc,
                                                  Instant now) const override;
+  /// Whether a hold is set on this collection, by its UUID. One whose time is over counts until it
+  /// is taken out.
   bool HasHolds(const CollectionInfo& coll) const;
   /// When the first hold of the collection ends by itself; INT64_MAX: none does.
   Instant HoldEnds(const CollectionInfo& coll, Instant now) const;
@@ -112,11 +120,13 @@ class TtlControls final : public ExpiryPolicy {
   std::optional<TtlGuardHold> GuardHoldOf(const TtlRule& rule) const;
 
   // --- changes; all or nothing
+  /// Errors: ExceededMemoryLimit 146 beyond kMaxPauseBytes.
   Result<void> Pause(Operation& op, TtlPause pause);
   /// Ends the pauses of this scope and of what lies in it; how many there were.
   Result<int> Resume(Operation& op, const TtlScope& scope);
   /// Whether a wider pause covers the scope.
   bool PausedAbove(const TtlScope& scope, Instant now) const;
+  /// Errors: ExceededMemoryLimit 146 beyond kMaxHoldBytes.
   Result<void> Hold(Operation& op, TtlHold hold);
   /// False when there is no such hold on the collection.
   Result<bool> ReleaseHold(Operation& op, const Uuid& uuid, std::string_view id, TtlHold* was);

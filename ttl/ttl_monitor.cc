@@ -6,15 +6,16 @@
 #include <chrono>
 
 #include "protocol/bson_builder.h"
+#include "protocol/large_memory.h"
 #include "storage/write/tombstone.h"
 
 namespace mayfly {
 namespace {
 
-/// Deadlines that fall due in quick succession are worked off together: no more rounds than this a
-/// second.
+/// The shortest time between two rounds, so that deadlines in quick succession are handled
+/// together.
 constexpr auto kPromptInterval = std::chrono::milliseconds(20);
-/// How long the thread waits before it tries again what ended by an exception.
+/// How long the thread waits after an exception before it goes on.
 constexpr auto kAfterException = std::chrono::milliseconds(1000);
 /// The longest sleep, so that a wall clock that was set forward is noticed.
 constexpr auto kLongestSleep = std::chrono::milliseconds(1000);
@@ -50,10 +51,10 @@ void TtlMonitor::Start() {
   guard_.Open();
   clock_.BeforeJump([this] { guard_.AboutToMove(); });
   clock_.OnJump([this] {
-    guard_.MovedByHand();
+    guard_.AfterJump();
     ControlsChanged();
   });
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread(large_memory::WithThisBudget([this] { Run(); }));
 }
 
 void TtlMonitor::Stop() {
@@ -111,10 +112,10 @@ bool TtlMonitor::Enabled() const {
 }
 
 void TtlMonitor::Run() {
-  // Clients come first by the pauses that the pacer makes, not by a lower priority of this thread:
-  // it holds locks of the store that they need (its cache, its versions), and one that is kept from
-  // the processor with such a lock keeps them waiting for tens of milliseconds. The pauses are
-  // short: the kernel's usual slack would add a quarter to them.
+  // Clients come first because of the pacer's pauses. This thread does not get a lower priority: it
+  // holds locks of the store that clients need (block cache, versions), and if it were kept from
+  // the processor while it holds one, clients would wait for tens of milliseconds. The pauses are
+  // short, and the kernel's usual timer slack would make them a quarter longer.
   prctl(PR_SET_TIMERSLACK, 10'000UL, 0, 0, 0);
   ExpiryWaker& waker = storage_.expiry_waker();
   while (!Stopping()) {
@@ -127,7 +128,7 @@ void TtlMonitor::Run() {
       passes = passes_wanted_;
       settles = settles_wanted_;
     }
-    waker.wake_below = INT64_MAX;  // whatever comes in from here on is looked at
+    waker.wake_below = INT64_MAX;  // every entry that comes in from here on is noticed
     const int64_t period = parameters_.monitor_sleep_secs.load() * 1000;
     next_pass_ =
         std::min(next_pass_,
@@ -175,7 +176,7 @@ void TtlMonitor::Run() {
     }
     done_.notify_all();
     waker.wake_below =
-        next;  // an earlier one wakes; one equal or later is what we sleep for anyway
+        next;  // an earlier deadline wakes the thread; for a later one it sleeps long enough anyway
     int64_t now = clock_.Now().millis;
     int64_t until = std::min(next, next_pass_);
     std::unique_lock l(mutex_);
@@ -340,7 +341,7 @@ bool TtlMonitor::Admit(TtlSlot& slot, Instant now, VisitLimits* limits) {
   const bool catch_up = slot.limits.catch_up_seconds > 0 && next != INT64_MIN &&
                         slot.rule.Deadline(next) < now.millis - slot.limits.catch_up_seconds * 1000;
   if (!catch_up) {
-    // Later than this the rule is not limited any more.
+    // From then on the rule is not limited any more.
     const int64_t lifted =
         slot.limits.catch_up_seconds > 0 && next != INT64_MIN
             ? SaturatingDeadline(slot.rule.Deadline(next) + 1, slot.limits.catch_up_seconds)

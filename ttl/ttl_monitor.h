@@ -29,6 +29,8 @@ class TtlMonitor {
   TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,
              BatchedDeleteMetrics& batched, TtlEnvironment environment);
   ~TtlMonitor();
+  /// Opens the clock guard, hears of changes of catalog and clock from now on and starts the
+  /// thread. Once, with the storage open.
   void Start();
   void
   Stop();  ///< stops in the middle of a visit, between batches; returns when the thread has ended

@@ -48,6 +48,7 @@ struct TtlParameters {
 /// two, so that a percentile is right to 13%. Since start-up. Threads: any.
 class LagHistogram {
  public:
+  /// Adds `documents` that were `millis` late; less than 0 counts as 0.
   void Record(int64_t millis, int64_t documents = 1) {
     if (millis < 0) millis = 0;
     counts_[Bucket(millis)].Add(documents);

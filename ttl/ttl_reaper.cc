@@ -4,18 +4,21 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/micros.h"
+#include "storage/catalog/index_keys.h"
 #include "storage/write/expiry_cover.h"
+#include "storage/write/transaction_unit.h"
 #include "ttl/rule_date.h"
 
 namespace mayfly {
 namespace {
 
-/// So many point deletes at the head of an index are worth one range delete over them, once the
-/// backlog is gone and while it is worked off: for readers after a restart and on other members;
-/// here they know the head (ExpiryHead). Not more often, since the store writes its memtable out
-/// each time.
+/// After so many point deletes at the head of an index, one range delete is written over them:
+/// kCoverAfter once the backlog is gone, kCoverEvery while it is being removed. This helps readers
+/// after a restart and on other members. Readers here know the head (ExpiryHead). It is not done
+/// more often, because the store flushes its memtable each time.
 constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 500'000;
-/// So many entries may have taken the head of the index out of the blocks in memory.
+/// After so many deleted entries, the blocks at the head of the index may have left the block
+/// cache.
 constexpr int64_t kWarmAfter = 100;
 
 BsonDocument Command(const TtlRule& rule, int64_t threshold) {
@@ -29,8 +32,8 @@ BsonDocument Command(const TtlRule& rule, int64_t threshold) {
       auto range = q.OpenDocument(rule.index  ? std::string_view(rule.index->fields[0].path)
                                   : clustered ? "_id"
                                               : "$expireAt");
-      // Without the earliest date there is: not every driver can show it, and none would be left
-      // out.
+      // Without a lower bound: not every driver can show the earliest date there is, and a bound
+      // would exclude nothing.
       if (clustered) range.Append("$gte", Instant{0});
       range.Append("$lte", Instant{threshold});
     }
@@ -56,7 +59,7 @@ struct TtlReaper::Work {
   Visit visit;
   int64_t group_first = 0;  ///< earliest date of the group
   std::string last_entry;   ///< key of the last index entry dealt with
-  // Where the cursor stands behind the group: with the group, all before it has been dealt with.
+  // The position of the cursor behind the group: once the group is done, everything before it is.
   int64_t next_millis = 0;
   std::string next_entry;  ///< empty: at the beginning of next_millis
 };
@@ -124,19 +127,21 @@ Visit TtlReaper::Run(TtlSlot& slot, Instant at, VisitLimits limits) {
       }
     }
   }
-  // Once for each reason, not at each try.
+  // Logged once for each reason, not at each attempt.
   if (!v.error.empty() && v.error != slot.last_error)
     Log('E', "TTL deletion failed", rule, [&](BsonBuilder& b) { b.Append("error", v.error); });
   if (!v.error.empty() || !slot.figures->HasRefused()) slot.last_error = v.error;
   const int64_t took = clock_.MonotonicMicros() - begin;
   slot.figures->Visited(at.millis, v.deleted, v.bytes, v.error);
+  slot.figures->Locked(v.locked);
   slot.deleted += v.deleted;
   slot.micros += took;
   slot.keys_examined += op->keys_examined;
   slot.docs_examined += op->docs_examined;
   slot.keys_deleted += op->keys_deleted;
   if (v.deleted > 0 && env_.profile) env_.profile(*rule.coll, command, *op, took);
-  // A visit as the log knows it is all the work on a rule while it lasts, up to MongoDB's limits.
+  // For the log, one visit is all the work on a rule until nothing is left to do, or until
+  // MongoDB's limits are reached.
   const int64_t millis = parameters_.index_delete_target_time_ms.load(),
                 docs = parameters_.index_delete_target_docs.load();
   if (!v.more || (millis > 0 && slot.micros >= MicrosOf(millis)) ||
@@ -175,14 +180,13 @@ Result<void> TtlReaper::Peek(const TtlRule& rule) {
   ExpiryState::LowerTo(state.resume_millis, found.value() ? cursor.millis() : from);
   if (found.value()) {
     ExpiryState::LowerTo(state.next_millis, cursor.millis());
-    // After a start nothing is known of the head, and the documents of before may have left a long
-    // way to it.
+    // After a start nothing is known of the head, and many deleted entries may lie in front of it.
     if (from < cursor.millis() && rule.kind != TtlRule::Kind::kDocument) {
       Operation op(clock_);
       WriteUnit unit(storage_, op);
       std::string entry;
       cursor.EntryKey(&entry);
-      // Should it fail, readers walk.
+      // If this fails, readers walk over the deleted entries.
       if (RaiseHeadOnCommit(storage_, unit, rule.coll, rule.index, cursor.millis(),
                             std::move(entry)))
         (void)storage_.committer().Commit(std::move(unit));
@@ -229,7 +233,8 @@ Result<void> TtlReaper::Reap(Work& w) {
       w.next_millis = cursor.millis();
       cursor.EntryKey(&w.next_entry);
     }
-    // In order of key: the store looks them up together. Each once: an array has several entries.
+    // Sorted by key, because the store looks them up together, and without duplicates: a document
+    // with an array has several entries.
     std::sort(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n));
     n = static_cast<size_t>(std::unique(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n)) -
                             keys_.begin());
@@ -292,6 +297,35 @@ Result<void> TtlReaper::Cover(Work& w) {
   return Ok();
 }
 
+namespace {
+/// What the filters of a rule and of holds may take with one document: then the visit ends.
+constexpr int64_t kMaxFilterMicros = 1'000'000;
+
+/// Why a locked document is to go, and whether a hold keeps it.
+struct Due {
+  std::optional<DeleteCause> cause;
+  bool held = false;
+};
+
+/// `holds`: the policy, if there are any. A filter that is stopped says no: neither is a document
+/// passed over for that, nor removed. Each document has some time, so that no rule's filter keeps
+/// the others from their turns. Errors: those of an interrupt.
+Result<Due> LookAt(Operation& op, const TtlRule& rule, const WriteUnit::Locked& l,
+                   int64_t threshold, const ExpiryPolicy* holds, Instant at) {
+  const bool filtered = rule.index && rule.index->has_partial_filter;
+  if (!filtered && holds == nullptr) [[likely]]
+    return Due{IsDue(rule, l.doc, l.expire_at, threshold)};
+  const FilteringFor filtering(&op);
+  op.deadline_micros = op.clock().MonotonicMicros() + kMaxFilterMicros;
+  Due due{IsDue(rule, l.doc, l.expire_at, threshold)};
+  const Result<void> stopped = op.CheckInterruptNow();
+  due.held = stopped && due.cause && holds && holds->Held(*rule.coll, l.doc, at);
+  op.deadline_micros = 0;
+  MAYFLY_TRY(stopped);
+  return due;
+}
+}  // namespace
+
 Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view> keys, bool rest) {
   const bool batching = parameters_.batch_deletes.load();
   const int64_t batch_docs = batching ? parameters_.batch_target_docs.load() : 1;
@@ -308,15 +342,17 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
   locked_.clear();
   int busy = 0;
   MAYFLY_TRY(unit.LockAndReadMany(coll, keys, &locked_, &busy));
+  w.visit.locked += TransactionsMet(unit);
   int64_t deleted = 0, bytes = 0, batches = 0, in_batch = 0, bytes_in_batch = 0;
   size_t taken = 0;
   bool full = false;
   while (taken < locked_.size() && !full) {
     const WriteUnit::Locked& l = locked_[taken++];
     ++w.op.docs_examined;
-    std::optional<DeleteCause> cause = IsDue(w.rule, l.doc, l.expire_at, w.threshold);
+    MAYFLY_TRY(Due due, LookAt(w.op, w.rule, l, w.threshold, holds ? &policy : nullptr, w.at));
+    std::optional<DeleteCause>& cause = due.cause;
     if (!cause) continue;
-    if (holds && policy.Held(coll, l.doc, w.at)) {
+    if (due.held) {
       ExpiryState::LowerTo(state.left_millis, w.group_first);
       if (env_.hold_ends)
         w.slot.left_until = std::min(w.slot.left_until, env_.hold_ends(coll, w.at).millis);
@@ -324,8 +360,9 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
     }
     if (Result<void> gone = unit.Delete(coll, l, *cause); !gone) {
       const ErrorCode code = gone.error().code;
-      // One document that cannot go (the archive has its unique key) does not keep the others: they
-      // are found by halves. What is wrong with the rule as a whole ends the visit.
+      // One document that cannot be removed (the archive already has its unique key) must not keep
+      // the others. Halving the group finds such documents. An error of the rule as a whole ends
+      // the visit.
       if (code == ErrorCode::kWriteConflict || code == ErrorCode::kIllegalOperation ||
           code == ErrorCode::kQueryPlanKilled || code == ErrorCode::kInternalError)
         return gone.error();
@@ -356,7 +393,7 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
     }
   }
   if (in_batch > 0) ++batches;
-  // What a full group has not come to is locked no longer and comes first in the next.
+  // Documents that a full group has not reached are unlocked and come first in the next one.
   size_t done = keys.size();
   if (taken < locked_.size())
     done = static_cast<size_t>(std::upper_bound(keys.begin(), keys.end(),

@@ -20,7 +20,8 @@ struct VisitLimits {
 struct Visit {
   int64_t deleted = 0, bytes = 0;
   bool more = false;     ///< stopped by a limit, or some documents were locked by others
-  bool blocked = false;  ///< the latter: at once again is no use
+  bool blocked = false;  ///< the latter: it is no use to try again at once
+  int64_t locked = 0;    ///< of these: by open transactions
   bool failed = false;   ///< it cannot go on
   std::string error;     ///< empty: none; also of a single document that had to stay
 };

@@ -37,8 +37,8 @@ void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
                     std::vector<InvalidTtlRule>* invalid) {
   using Kind = TtlRule::Kind;
   if (coll->is_view()) return;
-  // What is paused or held on the target of an $out is so on this one from the moment that it takes
-  // its place; removed before then it would be lost.
+  // This is the temporary collection of an $out. Pauses and holds of the target apply to it from
+  // the moment that it takes the target's place. A document that was removed before would be lost.
   if (coll->temporary) return;
   if (!coll->capped())
     rules->push_back({Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
@@ -46,7 +46,7 @@ void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
     rules->push_back({Kind::kClustered, coll, nullptr, *coll->expire_after_seconds});
   for (const IndexInfoPtr& index : coll->indexes) {
     if (!index->expire_after_seconds || index->state != IndexState::kReady) continue;
-    if (const char* reason = WhyNotTtlRule(*coll, *index))
+    if (const char* reason = CheckTtlRule(*coll, *index))
       invalid->push_back({coll, index, reason});
     else
       rules->push_back({Kind::kTtlIndex, coll, index, *index->expire_after_seconds});

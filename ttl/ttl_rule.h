@@ -18,6 +18,8 @@ struct TtlRule {
   /// recoverSeconds.
   int64_t seconds = 0;
 
+  /// Of the index, the clustered collection or the documents' own deadlines; lives as long as the
+  /// index or collection that the rule holds.
   ExpiryState& state() const {
     return index                      ? *index->expiry
            : kind == Kind::kClustered ? *coll->expiry

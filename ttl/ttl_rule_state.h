@@ -31,6 +31,7 @@ struct TtlRuleFigures {
   TtlWait waits_for = TtlWait::kNothing;
   int64_t waits_until = INT64_MIN;  ///< ms; INT64_MAX: until something changes
   bool left_behind = false;         ///< documents past their deadline were passed over
+  int64_t locked = 0;               ///< by open transactions, as of the last look at what is due
   int64_t refused = 0;  ///< of those: what the archive does not take, as of the last look at them
   int64_t refused_earliest = INT64_MAX;  ///< their earliest date, ms
 };
@@ -39,6 +40,7 @@ struct TtlRuleFigures {
 /// definition. Threads: any.
 class TtlRuleState {
  public:
+  /// A visit has ended at `now` (ms). `error`: empty when it went well; replaces the one before.
   void Visited(int64_t now, int64_t deleted, int64_t bytes, std::string error) {
     std::lock_guard l(mutex_);
     figures_.last_visit = now;
@@ -63,9 +65,15 @@ class TtlRuleState {
     figures_.refused_earliest = std::min(figures_.refused_earliest, date);
     refused_error_ = error;
   }
+  /// Whether documents stay because the archive does not take them, as of the last look.
   bool HasRefused() const {
     std::lock_guard l(mutex_);
     return figures_.refused > 0;
+  }
+  /// A visit has met so many documents that open transactions have locked.
+  void Locked(int64_t documents) {
+    std::lock_guard l(mutex_);
+    figures_.locked = documents;
   }
   /// Where a visit that is not finished goes on (a date, ms); INT64_MAX: none is.
   void Unfinished(int64_t date) { unfinished_.store(date, std::memory_order_relaxed); }
@@ -115,6 +123,7 @@ class TtlRuleStates {
     if (!s) s = std::make_shared<TtlRuleState>();
     return s;
   }
+  /// What ttlStatus shows of the rule; deletions on access are counted in.
   TtlRuleFigures Figures(const TtlRule& rule, Instant now) const {
     std::shared_ptr<TtlRuleState> s;
     {

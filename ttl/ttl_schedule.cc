@@ -23,7 +23,7 @@ bool TtlSchedule::Refresh(int64_t now) {
       slot->limits = StoredReapLimits(slot->rule);
       slot->limiter.SetRate(slot->limits.max_docs_per_second, now);
       slot->seen = generation_;
-      // Whatever came in before counts from here on: next_millis is read after this.
+      // next_millis is read after this, so everything that was noted before is taken into account.
       slot->rule.state().noted.exchange(false, std::memory_order_acq_rel);
       Place(*slot);
     }

@@ -80,6 +80,8 @@ class TtlSchedule {
   /// Back into the order with what is in the queue.
   void DropQueue();
 
+  /// Every slot, by collection and rule, so that lists of them do not change order. The schedule
+  /// owns them: valid until Refresh() returns true.
   std::vector<TtlSlot*> All();
   size_t size() const { return slots_.size(); }
   const std::vector<InvalidTtlRule>& invalid() const { return invalid_; }

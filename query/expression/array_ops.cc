@@ -214,8 +214,8 @@ Result<Value> Range(const EvalArgs& a) {
   int64_t count = (step > 0) == (distance > 0) && distance != 0
                       ? (std::abs(distance) + std::abs(step) - 1) / std::abs(step)
                       : 0;
-  constexpr int64_t kMost = (int64_t{64} << 20) / 8, kMostFolded = 4096;
-  if (count > (a.ctx.folding ? kMostFolded : kMost))
+  constexpr int64_t kMost = (int64_t{64} << 20) / 8, kMaxFolded = 4096;
+  if (count > (a.ctx.folding ? kMaxFolded : kMost))
     return Error{ErrorCode::kExceededMemoryLimit,
                  "$range would use too much memory and cannot spill to disk"};
   GrowingArray out(a.ctx);

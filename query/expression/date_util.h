@@ -43,10 +43,14 @@ class ZoneInfo {
     zone.fixed_ = minutes * 60'000;
     return zone;
   }
+  /// How far local time is ahead of UTC at that moment, as the zone's rules have it then.
   int64_t OffsetMillis(int64_t utc_millis) const;
+  /// Local time as if it were UTC, clamped to int64.
   int64_t ToLocal(int64_t utc_millis) const {
     return MillisOf(utc_millis, 1, OffsetMillis(utc_millis));
   }
+  /// A local time that the clocks skip is read with the offset before the gap; of one that comes
+  /// twice the first is meant. Clamped to int64.
   int64_t ToUtc(int64_t local_millis) const;
   bool utc() const { return !zone_ && fixed_ == 0; }
 

@@ -21,6 +21,7 @@ struct DocumentMetadata {
   std::optional<Instant> expire_at;
   std::optional<double> text_score;
   Value sort_key, record_id;
+  Value index_key;  ///< a document: what the index that found it has of it
 };
 
 /// Numbers a variable of `let`, `$let`, `$map` … gets when its expression is parsed; the value sits
@@ -33,6 +34,7 @@ class VariableScope {
  public:
   VariableId Define(std::string_view name);  ///< a new slot that shadows an older one of that name
   void Undefine(VariableId id);              ///< the end of the scope of `id`
+  /// The innermost definition of that name that is in scope; none if there is none.
   std::optional<VariableId> Lookup(std::string_view name) const;
   int slots() const { return slots_; }
 

@@ -21,6 +21,7 @@ namespace mayfly {
 class Kept {
  public:
   explicit Kept(EvalContext& ctx) : charge_(ctx) {}
+  /// Counts `v`; the caller keeps the value itself. Errors: ExceededMemoryLimit 146.
   Result<void> Add(const Value& v) {
     const size_t n = v.view().size();
     bytes_ += n;
@@ -48,6 +49,7 @@ class GrowingBytes {
     }
     return pace_.Step(n);
   }
+  /// Makes room itself. Errors: those of Room().
   Result<void> Append(std::string_view s) {
     MAYFLY_TRY(Room(s.size()));
     bytes_ += s;
@@ -75,16 +77,19 @@ inline constexpr size_t kElementExtra = 32;
 class GrowingArray {
  public:
   explicit GrowingArray(EvalContext& ctx) : growth_(ctx), out_(growth_.bytes()) {}
+  /// Copies `v`. REQUIRES: not missing. Errors, as of all here: those of GrowingBytes::Room.
   Result<void> Append(BsonValue v) {
     MAYFLY_TRY(growth_.Room(v.size() + kElementExtra));
     out_.Append(v);
     return Ok();
   }
+  /// A missing value becomes null, so that the positions of others stay.
   Result<void> AppendOrNull(BsonValue v) {
     MAYFLY_TRY(growth_.Room(v.size() + kElementExtra));
     mayfly::AppendOrNull(out_, v);
     return Ok();
   }
+  /// The text as an element of type string.
   Result<void> Append(std::string_view s) {
     MAYFLY_TRY(growth_.Room(s.size() + kElementExtra));
     out_.Append(s);
@@ -108,6 +113,7 @@ class GrowingArray {
 class GrowingDocument {
  public:
   explicit GrowingDocument(EvalContext& ctx) : growth_(ctx), out_(growth_.bytes()) {}
+  /// Copies `v`; a missing value appends nothing. Errors: those of GrowingBytes::Room.
   Result<void> Append(std::string_view name, BsonValue v) {
     MAYFLY_TRY(growth_.Room(name.size() + v.size() + kElementExtra));
     out_.Append(name, v);
@@ -115,6 +121,7 @@ class GrowingDocument {
   }
   Result<void> Room(size_t n) { return growth_.Room(n + kElementExtra); }
   BsonBuilder& raw() { return out_; }
+  /// Ends the document and gives up its charge: whoever keeps the value counts it. Once only.
   Value Finish() {
     out_.Done();
     return Value::Document(growth_.Take());
@@ -132,6 +139,7 @@ class GrowingString {
   Result<void> Append(std::string_view s) { return growth_.Append(s); }
   Result<void> Append(char c) { return growth_.Append({&c, 1}); }
   size_t size() { return growth_.bytes().size() - 4; }
+  /// As GrowingDocument::Finish.
   Value Finish();
 
  private:
@@ -141,6 +149,8 @@ class GrowingString {
 /// The elements of an array in a vector, which is charged.
 class ElementList {
  public:
+  /// The elements point into `array`, whose bytes must outlive the list. REQUIRES: an array.
+  /// Errors: ExceededMemoryLimit 146, those of an interrupt.
   static Result<ElementList> Of(EvalContext& ctx, BsonValue array) {
     ElementList list(ctx);
     MAYFLY_TRY(list.Add(array));

@@ -3,7 +3,9 @@
 #include <atomic>
 
 #include "protocol/bson_builder.h"
+#include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
+#include "query/expression/element_text.h"
 
 namespace mayfly {
 namespace {
@@ -21,7 +23,21 @@ Result<void> CheckIdFields(BsonView id) {
   return Ok();
 }
 
+Error TooDeep() {
+  return {ErrorCode::kOverflow,
+          "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
+}
+
+Error SeveralIds() { return {ErrorCode::kBadValue, "can't have multiple _id fields"}; }
+
 }  // namespace
+
+Error UpdateTooLarge(bool upsert) {
+  return {LocationCode(upsert ? 17420 : 17419),
+          (upsert ? "Document to upsert is larger than "
+                  : "Resulting document after update is larger than ") +
+              std::to_string(kMaxBsonUserSize)};
+}
 
 Result<void> CheckIdValue(BsonValue id) {
   switch (id.type()) {
@@ -67,7 +83,7 @@ Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) 
   bool first = true, id_first = false, empty_timestamp = false;
   for (const BsonElement& e : doc) {
     if (e.name == "_id") {
-      if (id.value) return Error{ErrorCode::kBadValue, "can't have multiple _id fields"};
+      if (id.value) return SeveralIds();
       id = e;
       id_first = first;
     } else if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0) {
@@ -83,6 +99,9 @@ Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) 
   if (id.value) {
     MAYFLY_TRY(CheckIdValue(id.value));
   }
+  // A level takes 7 bytes at least: most documents need no look at all of their fields.
+  if (doc.size() > 7 * kMaxBsonDepth && NestingDepth(doc.AsValue()) > kMaxBsonDepth)
+    return TooDeep();
   if (id_first && !empty_timestamp) return doc;
 
   scratch->clear();
@@ -102,6 +121,39 @@ Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) 
     }
   }
   b.Done();
+  return BsonView(scratch->data());
+}
+
+Result<BsonView> PrepareReplacement(BsonView next, BsonValue old_id, std::string* scratch,
+                                    bool upsert) {
+  // First: the walks below are as long as the document.
+  if (next.size() > static_cast<uint32_t>(kMaxBsonUserSize)) return UpdateTooLarge(upsert);
+  BsonValue id;
+  for (const BsonElement& e : next) {
+    if (e.name == "_id") {
+      if (id) return SeveralIds();
+      id = e.value;
+    } else if (e.name == "$expire") {
+      return Error{ErrorCode::kDollarPrefixedFieldName,
+                   "a document cannot have the field '$expire': give the statement "
+                   "expireAfterSeconds or expireAt, or the collection the option expiry.field"};
+    }
+  }
+  if (id && !ValuesEqual(id, old_id))
+    return Error{ErrorCode::kImmutableField,
+                 "After applying the update, the (immutable) field '_id' was found to have been "
+                 "altered to " +
+                     update::ElementText("_id", id)};
+  if (NestingDepth(next.AsValue()) > kMaxBsonDepth) return TooDeep();
+  if (next.First().name == "_id" && id.BinaryEquals(old_id)) return next;
+  scratch->clear();
+  scratch->reserve(next.size() + old_id.size() + 16);
+  BsonBuilder b(*scratch);
+  b.Append("_id", old_id);
+  for (const BsonElement& e : next)
+    if (e.name != "_id") b.Append(e);
+  b.Done();
+  if (scratch->size() > static_cast<size_t>(kMaxBsonUserSize)) return UpdateTooLarge(upsert);
   return BsonView(scratch->data());
 }
 

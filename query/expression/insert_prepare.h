@@ -12,9 +12,21 @@ namespace mayfly {
 /// current timestamp, and checks the document. Returns `doc` itself when nothing changes (no copy);
 /// otherwise a view of `*scratch`, which is overwritten. Errors: InvalidIdField 53 (array, regex or
 /// undefined `_id`), DollarPrefixedFieldName 52 ('$' in `_id`'s fields), BadValue 2 (more than one
-/// `_id`, larger than 16 MiB). REQUIRES: `doc` passed ValidateBson (which limits nesting). Threads:
-/// any.
+/// `_id`, larger than 16 MiB), Overflow 15 (nested deeper than kMaxBsonDepth). REQUIRES: `doc` is
+/// valid BSON of at most kMaxMessageDepth levels. Threads: any.
 Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch);
+
+/// Prepares what is to take the place of a stored document as a whole (an update pipeline, $merge,
+/// an oplog entry): puts the stored `_id`, `old_id`, in front, which may not change, and checks the
+/// document. Returns `next` itself when nothing changes (no copy); otherwise a view of `*scratch`,
+/// which is overwritten. `upsert`: there is none yet, `old_id` is what its filter says. Errors:
+/// those of UpdateTooLarge, BadValue 2 (more than one `_id`), DollarPrefixedFieldName 52
+/// (`$expire`), ImmutableField 66, Overflow 15 (nested too deep). Threads: any.
+Result<BsonView> PrepareReplacement(BsonView next, BsonValue old_id, std::string* scratch,
+                                    bool upsert = false);
+
+/// Location17419 or, of an upsert, 17420: what an update makes is larger than 16 MiB.
+Error UpdateTooLarge(bool upsert);
 
 /// The checks on an `_id` value alone. Errors: InvalidIdField 53, DollarPrefixedFieldName 52.
 Result<void> CheckIdValue(BsonValue id);

@@ -10,6 +10,7 @@ namespace mayfly {
 /// doubles, decimal once a decimal was added. Other values are left out.
 class NumberSum {
  public:
+  /// What is no number is left out and not counted.
   void Add(BsonValue v) {
     switch (v.type()) {
       case BsonType::kInt32:
@@ -32,10 +33,6 @@ class NumberSum {
     }
     ++count_;
   }
-  void AddCount(int64_t n) {
-    AddWhole(n);
-    count_ += n;
-  }
   int64_t count() const { return count_; }
 
   /// int32 if only int32 were added and it fits, else int64; double when one was added or int64
@@ -52,6 +49,8 @@ class NumberSum {
       return Value::Decimal(decimal128::Divide(DecimalTotal(), decimal128::FromInt64(count_)));
     return Value::Double(RealTotal() / static_cast<double>(count_));
   }
+  /// Without the decimals. The compensation is left out once the sum is not finite: with it
+  /// infinity would become NaN.
   double RealTotal() const {
     double r = real_ + static_cast<double>(whole_);
     return std::isfinite(r) ? r + rest_ : r;
@@ -64,6 +63,7 @@ class NumberSum {
                (has_decimal_ ? 8 : 0));
     out.Append(Value::Decimal(decimal_).view());
   }
+  /// `saved`: an array that Save() wrote; it is not checked.
   void Merge(BsonView saved) {
     std::vector<BsonValue> v = Elements(saved.AsValue(BsonType::kArray));
     count_ += v[0].Int64();
@@ -111,6 +111,7 @@ class NumberSum {
 /// Standard deviation by Welford's method.
 class Deviation {
  public:
+  /// What is no number is left out; decimals count as doubles.
   void Add(BsonValue v) {
     if (!v.IsNumber()) return;
     double x = v.NumberAsDouble();
@@ -119,12 +120,14 @@ class Deviation {
     mean_ += delta / static_cast<double>(count_);
     squares_ += delta * (x - mean_);
   }
+  /// `sample`: divides by n - 1 instead of n. Null when too few numbers were added.
   Value Result(bool sample) const {
     int64_t n = sample ? count_ - 1 : count_;
     if (n <= 0) return Value::Null();
     return Value::Double(std::sqrt(squares_ / static_cast<double>(n)));
   }
   void Save(BsonArrayBuilder& out) const { out.Append(count_).Append(mean_).Append(squares_); }
+  /// `saved`: an array that Save() wrote; it is not checked.
   void Merge(BsonView saved) {
     std::vector<BsonValue> v = Elements(saved.AsValue(BsonType::kArray));
     int64_t n = v[0].Int64();

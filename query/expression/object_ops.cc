@@ -303,6 +303,7 @@ class MetaExpression final : public Expression {
     }
     if (what_ == "textScore") return m->text_score ? Value::Double(*m->text_score) : Value();
     if (what_ == "sortKey") return m->sort_key;
+    if (what_ == "indexKey") return m->index_key;
     return m->record_id;
   }
   void Serialize(BsonBuilder& out, std::string_view name) const override {
@@ -320,7 +321,8 @@ class MetaExpression final : public Expression {
 Result<ExpressionPtr> ParseMeta(const OperatorDef&, BsonValue arg, VariableScope&) {
   if (!arg.IsString()) return LocationError(17307, "$meta only supports string arguments");
   std::string_view what = arg.String();
-  for (std::string_view known : {"expireAt", "ttlMillis", "textScore", "sortKey", "recordId"})
+  for (std::string_view known :
+       {"expireAt", "ttlMillis", "textScore", "sortKey", "recordId", "indexKey"})
     if (what == known) return ExpressionPtr(std::make_unique<MetaExpression>(std::string(what)));
   return LocationError(17308, "Unsupported argument to $meta: " + std::string(what));
 }
@@ -373,7 +375,7 @@ constexpr OperatorDef kOps[] = {
     {.name = "$meta",
      .parse = &ParseMeta,
      .text = "What is known of a document besides its fields: expireAt, ttlMillis, textScore, "
-             "sortKey, recordId.",
+             "sortKey, recordId, indexKey.",
      .example = R"({"$ifNull": [{"$meta": "expireAt"}, "never"]} => "never")"},
     {.name = "$objectToArray",
      .min_args = 1,

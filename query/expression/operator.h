@@ -83,9 +83,11 @@ inline constexpr std::string_view kMetaDependency = "$meta:";
 
 // --- helpers that operators share ---
 
+/// An error whose code has no name but "Location<code>".
 inline Error LocationError(int32_t code, std::string message) {
   return Error{LocationCode(code), std::move(message)};
 }
+/// TypeMismatch 14.
 inline Error TypeError(std::string message) {
   return Error{ErrorCode::kTypeMismatch, std::move(message)};
 }
@@ -112,6 +114,8 @@ inline void AppendOrNull(BsonArrayBuilder& out, BsonValue v) {
   else
     out.Append(v);
 }
+/// The array that `fill(BsonArrayBuilder&)` writes. Nothing is charged: GrowingArray is for what
+/// may become large.
 template <class F>
 Value BuildArray(F&& fill) {
   std::string bytes;

@@ -64,6 +64,7 @@ class Charge {
       return Ok();
     return Change(bytes);
   }
+  /// Gives the share back now instead of at the end; Set() may take one again.
   void Release();
 
  private:

@@ -2,6 +2,7 @@
 
 #include "protocol/bson_check.h"
 #include "protocol/extended_json.h"
+#include "protocol/large_memory.h"
 #include "query/expression/growth.h"
 #include "query/expression/operator.h"
 #include "query/expression/parse_work.h"
@@ -146,25 +147,28 @@ Value ReadFieldPath(BsonValue from, std::span<const std::string> path) {
 
 namespace {
 
-/// What folding has made of short descriptions, in the whole process: whoever has made much of it
-/// may as well make it again for each document.
+/// The bytes of a constant that folding has made. A short description can make a large one, so a
+/// server keeps only so many bytes of them; further ones are computed again for each document.
 class FoldedBytes {
  public:
   FoldedBytes() = default;
-  FoldedBytes(FoldedBytes&& o) noexcept : bytes_(std::exchange(o.bytes_, 0)) {}
+  FoldedBytes(FoldedBytes&& o) noexcept : budget_(o.budget_), bytes_(std::exchange(o.bytes_, 0)) {}
   FoldedBytes& operator=(FoldedBytes&&) = delete;
-  ~FoldedBytes() { used_ -= static_cast<int64_t>(bytes_); }
+  ~FoldedBytes() {
+    if (bytes_ != 0) budget_->folded_bytes -= static_cast<int64_t>(bytes_);
+  }
   /// False when there is no room.
   bool Take(size_t bytes) {
     if (bytes <= kSmall) return true;
     bytes_ = bytes;
-    return (used_ += static_cast<int64_t>(bytes)) <= kMost;
+    budget_ = &large_memory::ThreadBudget();
+    return (budget_->folded_bytes += static_cast<int64_t>(bytes)) <= kMost;
   }
 
  private:
   static constexpr size_t kSmall = 256;
   static constexpr int64_t kMost = int64_t{64} << 20;
-  static inline std::atomic<int64_t> used_{0};
+  large_memory::Budget* budget_ = nullptr;  ///< of bytes_, when that is not 0
   size_t bytes_ = 0;
 };
 
@@ -221,8 +225,7 @@ class FieldPathExpression final : public ReadableExpression {
         return LocationError(51144, "Builtin variable '$$CLUSTER_TIME' is not available");
       return path_.empty() ? Value::Timestamp(ctx.cluster_time) : Value();
     }
-    if (variable_ == VariableScope::kUserRoles && !set)
-      return BuildArray([](BsonArrayBuilder&) {});  // bounded: nothing
+    if (variable_ == VariableScope::kUserRoles && !set) return Roles(ctx);
     if (!set) return Value();
     return Read(ctx, ctx.variables[slot]);
   }
@@ -265,6 +268,11 @@ class FieldPathExpression final : public ReadableExpression {
     Value r = ReadFieldPath(base.view(), path_);
     if (r.owns()) return Through(ctx, std::move(r));
     return base.Member(r.view());
+  }
+  Result<Value> Roles(EvalContext& ctx) const {
+    if (ctx.op != nullptr && ctx.op->user_roles != nullptr && !ctx.op->user_roles->missing())
+      return Read(ctx, *ctx.op->user_roles);
+    return BuildArray([](BsonArrayBuilder&) {});  // bounded: nothing
   }
   /// What was read. A value of its own was put together from arrays, and is no larger than they
   /// are.
@@ -518,6 +526,7 @@ ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> childr
   if (constant) {
     EvalContext ctx;
     ctx.folding = true;
+    ctx.op = ParseWork::Asked();
     Result<Value> v = call->Evaluate(ctx);
     // What is much larger than its description is made when it is needed: a command may have many
     // of them.

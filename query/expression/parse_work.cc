@@ -25,9 +25,9 @@ Result<void> ParseWork::Look() {
   left_ = 0;
   if (current_ != nullptr) {
     ParseWork& whole = *current_->outermost_;
-    if (whole.bytes() > kMostBytes)
+    if (whole.bytes() > kMaxBytes)
       return Error{ErrorCode::kExceededMemoryLimit,
-                   "What was sent takes more than the " + std::to_string(kMostBytes >> 20) +
+                   "What was sent takes more than the " + std::to_string(kMaxBytes >> 20) +
                        " MB of memory that one operation may use to parse it: send fewer "
                        "conditions, fields or "
                        "stages at once"};

@@ -22,7 +22,7 @@ class Operation;
 class ParseWork {
  public:
   /// The most bytes of nodes that one operation may make in one parse.
-  static constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+  static constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
 
   /// `op` null: that of the one around it, if there is one.
   explicit ParseWork(Operation* op);

@@ -21,9 +21,11 @@ class ReadableExpression : public Expression {
   virtual std::span<const ExpressionPtr> Operands() const { return {}; }
 };
 
+/// The same object; null for an expression that does not show what it is made of.
 inline const ReadableExpression* AsReadable(const Expression& e) {
   return dynamic_cast<const ReadableExpression*>(&e);
 }
+/// Whether every document gets the same value. False also where nobody can tell.
 inline bool IsFixed(const Expression& e) {
   if (e.Constant() != nullptr) return true;
   const ReadableExpression* r = AsReadable(e);

@@ -3,7 +3,13 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
+#include <climits>
+#include <cmath>
+
+#include "protocol/large_memory.h"
 #include "query/expression/parse_work.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 
@@ -17,8 +23,17 @@ constexpr uint32_t kParensNestLimit = 200;
 constexpr size_t kJitStackMax = 512 * 1024;
 constexpr uint32_t kFastPatterns = 32;  // of one parse that become machine code when first used
 constexpr uint32_t kOften = 64;         // uses of the others before they do
-constexpr size_t kMostMachineCode = size_t{64} << 20;  // of all patterns; others are interpreted
-std::atomic<size_t> g_machine_code{0};
+// Steps of a back-tracking search, some ns each, that may go by without a look at the operation.
+constexpr double kFastSteps = 1e8;
+// … for a pattern that has proved short: hardly any takes the steps that its text allows.
+constexpr double kTrustedSteps = 1e10;
+constexpr int kShortSearches = 16;
+constexpr double kSliceSteps = 1e6;            // … on a thread that serves sockets
+constexpr int64_t kWatchedSteps = 20'000'000;  // of one search at most; some seconds
+constexpr int64_t kLook = 256;                 // steps between two looks at the operation
+constexpr size_t kBytesAStep = 64;             // read through in the time of a step
+// Of all patterns of a server; others are interpreted.
+constexpr int64_t kMaxMachineCode = int64_t{64} << 20;
 
 /// What a match needs besides the pattern; one a thread, so that matching allocates nothing.
 struct MatchScratch {
@@ -44,6 +59,71 @@ MatchScratch& Scratch() {
   return scratch;
 }
 
+/// How fast the steps of a search can grow: with subjects of n bytes there are at most some
+/// n ^ `power` * `factor`, but for groups, which PCRE2 counts.
+struct Growth {
+  int power = 1;
+  double factor = 1;
+  size_t Bytes(double steps) const {
+    return static_cast<size_t>(std::pow(steps / factor, 1.0 / std::max(power, 1)));
+  }
+};
+
+/// By the text: each repeat and back reference may cost as many steps as the subject has bytes.
+/// What only looks like one (in a class, escaped) counts too.
+Growth GrowthOf(std::string_view pattern, uint32_t flags) {
+  constexpr int kMaxCounted = 40;
+  // A search that is tied to the beginning has one start.
+  const bool anchored = pattern.starts_with('^') && (flags & PCRE2_MULTILINE) == 0 &&
+                        pattern.find('|') == std::string_view::npos;
+  Growth g{.power = anchored ? 0 : 1};
+  int optional = 0;
+  for (size_t i = 0; i < pattern.size() && g.power < kMaxCounted; ++i) {
+    const char c = pattern[i], before = i == 0 ? '\0' : pattern[i - 1],
+               next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '*' || c == '+' || c == '{') {
+      // "a++": the second one takes nothing more.
+      if (before != '*' && before != '+' && before != '}' && before != '(') ++g.power;
+    } else if (c == '\\' && ((next >= '1' && next <= '9') || next == 'g' || next == 'k')) {
+      ++g.power;
+    } else if (c == '?' && before == '(') {
+      // Calls of groups: (?R), (?1), (?&name), (?P>name).
+      if (next == 'R' || next == '&' || next == 'P' || next == '+' || next == '-' ||
+          (next >= '0' && next <= '9'))
+        g.power = kMaxCounted;
+    } else if (c == '?' && before != '*' && before != '+' && before != '}') {
+      ++optional;
+    }
+  }
+  g.factor = std::ldexp(1.0, std::min(optional, 60));
+  return g;
+}
+
+/// One search that is watched.
+struct Watch {
+  Operation* op;
+  size_t position = 0;
+  int64_t until_look = kLook, left = kWatchedSteps;
+  bool interrupted = false;
+  int64_t Steps() const { return kWatchedSteps - left + kLook - until_look; }
+};
+
+int OnCallout(pcre2_callout_block* block, void* data) {
+  auto& w = *static_cast<Watch*>(data);
+  // A repeat that matches reads through what lies between.
+  const size_t at = block->current_position;
+  const size_t moved = at > w.position ? at - w.position : w.position - at;
+  w.position = at;
+  w.until_look -= 1 + static_cast<int64_t>(moved / kBytesAStep);
+  if (w.until_look > 0) [[likely]]
+    return 0;
+  w.left -= kLook - w.until_look;
+  w.until_look = kLook;
+  if (w.left <= 0) return PCRE2_ERROR_MATCHLIMIT;
+  w.interrupted = w.op != nullptr && !w.op->CheckInterruptNow();
+  return w.interrupted ? PCRE2_ERROR_CALLOUT : 0;
+}
+
 std::string PcreMessage(int code) {
   PCRE2_UCHAR text[256] = {};
   pcre2_get_error_message(code, text, sizeof text);
@@ -52,14 +132,71 @@ std::string PcreMessage(int code) {
 
 }  // namespace
 
+namespace {
+
+int64_t MachineCodeBytes(const void* code) {
+  size_t bytes = 0;
+  if (code == nullptr ||
+      pcre2_pattern_info(static_cast<const pcre2_code*>(code), PCRE2_INFO_JITSIZE, &bytes) != 0)
+    return 0;
+  return static_cast<int64_t>(bytes);
+}
+
+/// Makes machine code beside it, where that is possible; the interpreter does the work otherwise.
+bool MakeMachineCode(pcre2_code* code, std::atomic<int64_t>& used) {
+  if (used.load(std::memory_order_relaxed) >= kMaxMachineCode) return false;
+  if (pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) != 0) return false;
+  used.fetch_add(MachineCodeBytes(code), std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
 CompiledRegex::~CompiledRegex() {
   void* fast = fast_.load(std::memory_order_relaxed);
-  size_t bytes = 0;
-  if (fast != nullptr && fast != code_ &&
-      pcre2_pattern_info(static_cast<pcre2_code*>(fast), PCRE2_INFO_JITSIZE, &bytes) == 0)
-    g_machine_code.fetch_sub(bytes, std::memory_order_relaxed);
+  void* watched = watched_.load(std::memory_order_relaxed);
+  int64_t bytes = MachineCodeBytes(watched);
+  if (fast != code_) bytes += MachineCodeBytes(fast);
+  machine_code_bytes_->fetch_sub(bytes, std::memory_order_relaxed);
   if (fast != code_) pcre2_code_free(static_cast<pcre2_code*>(fast));
+  if (watched != code_) pcre2_code_free(static_cast<pcre2_code*>(watched));
   pcre2_code_free(static_cast<pcre2_code*>(code_));
+}
+
+bool CompiledRegex::MayTakeLong(size_t subject, const Operation* op) const {
+  if (subject <= slice_bytes_) [[likely]]
+    return false;
+  if (op != nullptr && op->in_slice()) return true;
+  if (subject <= fast_bytes_) return false;
+  return subject > trusted_bytes_ ||
+         short_searches_.load(std::memory_order_relaxed) < kShortSearches;
+}
+
+void CompiledRegex::CountWatched(size_t subject, int64_t steps) const {
+  if (steps > 1024 + 32 * static_cast<int64_t>(subject))
+    short_searches_.store(INT_MIN / 2, std::memory_order_relaxed);
+  else if (short_searches_.load(std::memory_order_relaxed) < kShortSearches)
+    short_searches_.fetch_add(1, std::memory_order_relaxed);
+}
+
+const void* CompiledRegex::WatchedCode() const {
+  if (const void* made = watched_.load(std::memory_order_acquire)) return made;
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern_.data()), pattern_.size(),
+                                   flags_ | PCRE2_AUTO_CALLOUT, &error, &offset, nullptr);
+  if (code == nullptr) {
+    // Too long with what calls back in it: it is interpreted, where groups and repeats are counted.
+    watched_.store(code_, std::memory_order_release);
+    return code_;
+  }
+  void* before = nullptr;
+  (void)MakeMachineCode(code, *machine_code_bytes_);
+  if (watched_.compare_exchange_strong(before, code, std::memory_order_acq_rel)) return code;
+  // Another thread was first.
+  machine_code_bytes_->fetch_sub(MachineCodeBytes(code), std::memory_order_relaxed);
+  pcre2_code_free(code);
+  return before;
 }
 
 const void* CompiledRegex::Code() const {
@@ -68,17 +205,12 @@ const void* CompiledRegex::Code() const {
   // One thread makes it, while others go on without.
   if (uses_.fetch_add(1, std::memory_order_relaxed) != fast_from_) return code_;
   void* made = code_;
-  if (g_machine_code.load(std::memory_order_relaxed) < kMostMachineCode) {
+  if (machine_code_bytes_->load(std::memory_order_relaxed) < kMaxMachineCode) {
     pcre2_code* copy = pcre2_code_copy(static_cast<const pcre2_code*>(code_));
-    size_t bytes = 0;
-    // Fails where memory may not be made executable; the interpreter then does the work.
-    if (copy != nullptr && pcre2_jit_compile(copy, PCRE2_JIT_COMPLETE) == 0 &&
-        pcre2_pattern_info(copy, PCRE2_INFO_JITSIZE, &bytes) == 0) {
-      g_machine_code.fetch_add(bytes, std::memory_order_relaxed);
+    if (copy != nullptr && MakeMachineCode(copy, *machine_code_bytes_))
       made = copy;
-    } else {
+    else
       pcre2_code_free(copy);
-    }
   }
   fast_.store(made, std::memory_order_release);
   return made;
@@ -129,6 +261,12 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
   regex->pattern_ = pattern;
   regex->options_ = options;
   regex->code_ = code;
+  regex->flags_ = flags;
+  regex->machine_code_bytes_ = large_memory::ThreadBudget().machine_code_bytes;
+  const Growth growth = GrowthOf(pattern, flags);
+  regex->fast_bytes_ = growth.Bytes(kFastSteps);
+  regex->slice_bytes_ = growth.Bytes(kSliceSteps);
+  regex->trusted_bytes_ = growth.Bytes(kTrustedSteps);
   uint32_t captures = 0;
   pcre2_pattern_info(code, PCRE2_INFO_CAPTURECOUNT, &captures);
   regex->captures_ = static_cast<int>(captures);
@@ -139,16 +277,32 @@ Result<CompiledRegex::Ptr> CompiledRegex::Compile(std::string_view pattern,
   return Ptr(std::move(regex));
 }
 
-Result<bool> CompiledRegex::Find(std::string_view subject, size_t start,
-                                 std::vector<Span>* groups) const {
+Result<bool> CompiledRegex::Find(std::string_view subject, size_t start, std::vector<Span>* groups,
+                                 Operation* op) const {
   MatchScratch& scratch = Scratch();
-  const auto* code = static_cast<const pcre2_code*>(Code());
+  Watch watch{.op = op};
+  const pcre2_code* code = nullptr;
+  const bool watched = MayTakeLong(subject.size(), op);
+  if (watched) [[unlikely]] {
+    code = static_cast<const pcre2_code*>(WatchedCode());
+    pcre2_set_callout(scratch.context, OnCallout, &watch);
+  } else {
+    code = static_cast<const pcre2_code*>(Code());
+  }
   pcre2_match_data* data = scratch.data;
   pcre2_match_data* own = nullptr;
   if (groups != nullptr && captures_ >= 64)
     data = own = pcre2_match_data_create_from_pattern(code, nullptr);
   int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), start, 0,
                        data, scratch.context);
+  if (watched) [[unlikely]] {
+    pcre2_set_callout(scratch.context, nullptr, nullptr);
+    CountWatched(subject.size(), watch.Steps());
+    if (watch.interrupted) {
+      if (own != nullptr) pcre2_match_data_free(own);
+      MAYFLY_TRY(op->CheckInterruptNow());
+    }
+  }
   if (rc >= 0 && groups != nullptr) {
     const PCRE2_SIZE* ovector = pcre2_get_ovector_pointer(data);
     groups->clear();

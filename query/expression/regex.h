@@ -11,8 +11,13 @@
 
 namespace mayfly {
 
+class Operation;
+
 /// A regular expression, compiled once (PCRE2; to machine code when it is used more often) and
-/// matched under match, depth and heap limits, so that no pattern can hang or exhaust the server.
+/// matched under match, depth and heap limits. Machine code does not count the steps of repeated
+/// single characters ("[ab]{1,900}[ab]{1,20000}x" takes hours on 10 kB). So what may take many
+/// steps, by the number of its repeats and the length of the subject, is matched by code that calls
+/// back before each item: there the steps are counted, and the operation can be interrupted.
 /// Immutable; threads: any.
 class CompiledRegex {
  public:
@@ -32,11 +37,16 @@ class CompiledRegex {
   CompiledRegex(const CompiledRegex&) = delete;
   CompiledRegex& operator=(const CompiledRegex&) = delete;
 
-  /// Whether it matches anywhere in `subject`. No allocation. Error 51156: a limit was exceeded.
-  Result<bool> Matches(std::string_view subject) const { return Find(subject, 0, nullptr); }
+  /// Whether it matches anywhere in `subject`. No allocation. `op` (may be null) is asked now and
+  /// then whether to go on. Errors: 51156 when a limit is exceeded; those of
+  /// Operation::CheckInterrupt.
+  Result<bool> Matches(std::string_view subject, Operation* op = nullptr) const {
+    return Find(subject, 0, nullptr, op);
+  }
   /// The first match at or behind byte `start`; `groups` (may be null) gets the whole match and
   /// then each group.
-  Result<bool> Find(std::string_view subject, size_t start, std::vector<Span>* groups) const;
+  Result<bool> Find(std::string_view subject, size_t start, std::vector<Span>* groups,
+                    Operation* op = nullptr) const;
 
   const std::string& pattern() const { return pattern_; }
   const std::string& options() const { return options_; }
@@ -50,13 +60,25 @@ class CompiledRegex {
   /// times as long as compiling, so of many patterns in one filter only those have it that are used
   /// often.
   const void* Code() const;
+  /// The one that calls back, or code_ where that would be too long.
+  const void* WatchedCode() const;
+  bool MayTakeLong(size_t subject, const Operation* op) const;
+  void CountWatched(size_t subject, int64_t steps) const;
 
   void* code_ = nullptr;  // pcre2_code*, never changed
+  /// That of the server which has compiled it: large_memory::Budget.
+  std::shared_ptr<std::atomic<int64_t>> machine_code_bytes_;
   int captures_ = 0;
-  uint32_t fast_from_ = 0;  ///< the use at which machine code is made
+  uint32_t flags_ = 0;  ///< it was compiled with
+  /// Longer subjects may take more than kFastSteps; than kSliceSteps.
+  size_t fast_bytes_ = 0, slice_bytes_ = 0;
+  size_t trusted_bytes_ = 0;  ///< … than kTrustedSteps
+  uint32_t fast_from_ = 0;    ///< the use at which machine code is made
   mutable std::atomic<uint32_t> uses_{0};
   mutable std::atomic<void*> fast_{
       nullptr};  // pcre2_code*: a copy of code_ with machine code; null: not yet
+  mutable std::atomic<int> short_searches_{0};   ///< watched ones; below 0: one was long
+  mutable std::atomic<void*> watched_{nullptr};  // pcre2_code*; null: not yet
 };
 
 }  // namespace mayfly

@@ -79,7 +79,7 @@ Result<Value> RegexMatch(const EvalArgs& a) {
   MAYFLY_TRY(bool has, HasInput(a, regex));
   if (!has) return Value::Bool(false);
   BsonValue input = a.view(0);
-  MAYFLY_TRY(bool matched, regex->Matches(input.String()));
+  MAYFLY_TRY(bool matched, regex->Matches(input.String(), a.ctx.op));
   return Value::Bool(matched);
 }
 
@@ -90,7 +90,7 @@ Result<Value> RegexFind(const EvalArgs& a) {
   BsonValue input = a.view(0);
   std::string_view text = input.String();
   std::vector<CompiledRegex::Span> groups;
-  MAYFLY_TRY(bool matched, regex->Find(text, 0, &groups));
+  MAYFLY_TRY(bool matched, regex->Find(text, 0, &groups, a.ctx.op));
   if (!matched) return Value::Null();
   GrowingDocument out(a.ctx);
   MAYFLY_TRY(out.Room(MatchBytes(groups)));
@@ -113,7 +113,7 @@ Result<Value> RegexFindAll(const EvalArgs& a) {
     if (a.ctx.op) {
       MAYFLY_TRY(a.ctx.op->CheckInterrupt());
     }
-    MAYFLY_TRY(bool matched, regex->Find(text, start, &groups));
+    MAYFLY_TRY(bool matched, regex->Find(text, start, &groups, a.ctx.op));
     if (!matched) break;
     characters +=
         static_cast<int64_t>(CountCodePoints(text.substr(counted, groups[0].first - counted)));

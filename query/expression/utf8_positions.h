@@ -7,6 +7,7 @@ namespace mayfly {
 
 inline bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
+/// Counts the bytes that are no continuation: right for valid UTF-8 only.
 inline size_t CountCodePoints(std::string_view s) {
   size_t n = 0;
   for (char c : s) n += !IsContinuation(c);

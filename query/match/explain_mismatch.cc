@@ -74,7 +74,7 @@ void Explainer::Filter(BsonView filter, bool wanted, BsonBuilder& out) const {
   out.Append("operatorName", "$and");
   BsonArrayBuilder list = out.OpenArray(wanted ? "clausesNotSatisfied" : "clausesSatisfied");
   for (size_t i = 0; i < clauses.size(); ++i) {
-    if (match::EnoughExplained(list.raw().buffer().size())) break;
+    if (match::ExplanationTooLong(list.raw().buffer().size())) break;
     if (Matches(clauses[i]) == wanted) continue;
     BsonBuilder entry = list.OpenDocument();
     entry.Append("index", static_cast<int32_t>(i));
@@ -91,7 +91,7 @@ void Explainer::Logical(std::string_view name, BsonView members, bool wanted,
   int32_t i = 0;
   for (const BsonElement& m : members) {
     const int32_t index = i++;
-    if (match::EnoughExplained(list.raw().buffer().size())) break;
+    if (match::ExplanationTooLong(list.raw().buffer().size())) break;
     if (Matches(m.value.Document()) == inner) continue;
     BsonBuilder entry = list.OpenDocument();
     entry.Append("index", index);
@@ -232,9 +232,9 @@ BsonDocument ExplainMismatch(BsonView filter, BsonView doc, Instant now) {
       [](BsonBuilder& b) { b.Append("reason", "the details nest too deep to be shown"); });
 }
 
-bool match::EnoughExplained(size_t bytes) {
-  constexpr size_t kMostBytes = 1 << 20;
-  return bytes > kMostBytes || !ParseWork::Step();
+bool match::ExplanationTooLong(size_t bytes) {
+  constexpr size_t kMaxBytes = 1 << 20;
+  return bytes > kMaxBytes || !ParseWork::Step();
 }
 
 }  // namespace mayfly

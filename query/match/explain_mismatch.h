@@ -15,7 +15,7 @@ BsonDocument ExplainMismatch(BsonView filter, BsonView doc, Instant now);
 
 namespace match {
 /// Whether an explanation that is so long by now has to end.
-bool EnoughExplained(size_t bytes);
+bool ExplanationTooLong(size_t bytes);
 /// The `schemaRulesNotSatisfied` of `value` under a JSON schema, one entry a rule.
 void ExplainSchema(BsonView schema, BsonValue value, BsonArrayBuilder& rules);
 }  // namespace match

@@ -83,7 +83,7 @@ void Properties(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out
   BsonArrayBuilder list = out.OpenArray("propertiesNotSatisfied");
   for (const BsonElement& p : rule.value.Document()) {
     BsonValue member = v.Document()[p.name];
-    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (ExplanationTooLong(list.raw().buffer().size())) break;
     if (member.missing() || Fits(p.value.Document(), member)) continue;
     BsonBuilder entry = list.OpenDocument();
     Property(p.name, p.value.Document(), member, entry);
@@ -98,7 +98,7 @@ void PatternProperties(const BsonElement& rule, BsonView, BsonValue v, BsonBuild
     Result<CompiledRegex::Ptr> regex = CompiledRegex::Compile(p.name, "");
     if (!regex) continue;
     for (const BsonElement& member : v.Document()) {
-      if (EnoughExplained(list.raw().buffer().size())) return;
+      if (ExplanationTooLong(list.raw().buffer().size())) return;
       Result<bool> named = regex.value()->Matches(member.name);
       if (!named || !named.value() || Fits(p.value.Document(), member.value)) continue;
       BsonBuilder entry = list.OpenDocument();
@@ -116,7 +116,7 @@ void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v,
   out.Append("specifiedAs", BuildBson([&](BsonBuilder& b) { b.Append(rule); }));
   if (rule.value.IsDocument()) {
     for (const BsonElement& member : v.Document()) {
-      if (EnoughExplained(out.buffer().size())) return;
+      if (ExplanationTooLong(out.buffer().size())) return;
       if (properties.Has(member.name) || NamedByPattern(patterns, member.name) ||
           Fits(rule.value.Document(), member.value))
         continue;
@@ -129,7 +129,7 @@ void AdditionalProperties(const BsonElement& rule, BsonView schema, BsonValue v,
   }
   BsonArrayBuilder list = out.OpenArray("additionalProperties");
   for (const BsonElement& member : v.Document()) {
-    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (ExplanationTooLong(list.raw().buffer().size())) break;
     if (!properties.Has(member.name) && !NamedByPattern(patterns, member.name))
       list.Append(member.name);
   }
@@ -139,7 +139,7 @@ void Required(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) 
   Head(rule, BuildBson([&](BsonBuilder& b) { b.Append(rule); }), out);
   BsonArrayBuilder list = out.OpenArray("missingProperties");
   for (const BsonElement& name : rule.value.Document()) {
-    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (ExplanationTooLong(list.raw().buffer().size())) break;
     if (!v.Document().Has(name.value.String())) list.Append(name.value.String());
   }
 }
@@ -149,7 +149,7 @@ void Dependencies(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& o
   out.Append("operatorName", k);
   BsonArrayBuilder list = out.OpenArray("failingDependencies");
   for (const BsonElement& d : rule.value.Document()) {
-    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (ExplanationTooLong(list.raw().buffer().size())) break;
     if (!v.Document().Has(d.name)) continue;
     if (d.value.IsDocument()) {
       if (Fits(d.value.Document(), v)) continue;
@@ -177,7 +177,7 @@ void Items(const BsonElement& rule, BsonView schema, BsonValue v, BsonBuilder& o
   size_t i = 0;
   for (const BsonElement& member : v.Document()) {
     const size_t at = i++;
-    if (EnoughExplained(out.buffer().size())) break;
+    if (ExplanationTooLong(out.buffer().size())) break;
     BsonValue sub = rule.value;
     if (k == "items" && items.IsArray()) {
       if (at >= fixed) break;
@@ -200,7 +200,7 @@ void Combined(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) 
   std::vector<int32_t> fit;
   int32_t n = 0;
   for (const BsonElement& s : rule.value.Document()) {
-    if (EnoughExplained(out.buffer().size())) break;
+    if (ExplanationTooLong(out.buffer().size())) break;
     if (Fits(s.value.Document(), v)) fit.push_back(n);
     ++n;
   }
@@ -214,7 +214,7 @@ void Combined(const BsonElement& rule, BsonView, BsonValue v, BsonBuilder& out) 
   n = 0;
   for (const BsonElement& s : rule.value.Document()) {
     const int32_t at = n++;
-    if (EnoughExplained(list.raw().buffer().size())) break;
+    if (ExplanationTooLong(list.raw().buffer().size())) break;
     if (Fits(s.value.Document(), v)) continue;
     BsonBuilder entry = list.OpenDocument();
     entry.Append("index", at);
@@ -314,7 +314,7 @@ void ExplainSchema(BsonView schema, BsonValue value, BsonArrayBuilder& rules) {
   for (std::string_view keyword : kOrder) {
     BsonValue rule = schema[keyword];
     if (rule.missing()) continue;
-    if (EnoughExplained(rules.raw().buffer().size())) return;
+    if (ExplanationTooLong(rules.raw().buffer().size())) return;
     BsonDocument alone = Rule(schema, keyword);
     if (Fits(alone, value)) continue;
     BsonBuilder entry = rules.OpenDocument();

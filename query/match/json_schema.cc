@@ -117,12 +117,13 @@ bool JsonSchema::MatchesNumber(BsonValue v) const {
 
 bool JsonSchema::MatchesString(BsonValue v, std::optional<Error>* error) const {
   if (min_length_ || max_length_) {
+    if (!GoOn(CostOf(v), error)) return false;
     int64_t n = CodePoints(v.String());
     if ((min_length_ && n < *min_length_) || (max_length_ && n > *max_length_)) return false;
   }
   if (!pattern_) return true;
   if (!GoOn(CompiledRegex::Cost(v.String()), error)) return false;
-  Result<bool> r = pattern_->Matches(v.String());
+  Result<bool> r = pattern_->Matches(v.String(), ParseWork::Asked());
   if (r.has_value()) return r.value();
   *error = std::move(r).error();
   return false;
@@ -133,6 +134,7 @@ bool JsonSchema::MatchesObject(BsonView doc, std::optional<Error>* error) const 
   for (const std::string& name : required_)
     if (!GoOn(look, error) || !doc.Has(name)) return false;
   if (min_properties_ || max_properties_) {
+    if (!GoOn(look, error)) return false;
     int64_t n = doc.Count();
     if ((min_properties_ && n < *min_properties_) || (max_properties_ && n > *max_properties_))
       return false;
@@ -158,7 +160,7 @@ bool JsonSchema::MatchesObject(BsonView doc, std::optional<Error>* error) const 
     }
     for (const auto& [regex, schema] : pattern_properties_) {
       if (!GoOn(CompiledRegex::Cost(e.name), error)) return false;
-      Result<bool> r = regex->Matches(e.name);
+      Result<bool> r = regex->Matches(e.name, ParseWork::Asked());
       if (!r.has_value()) {
         *error = std::move(r).error();
         return false;
@@ -177,12 +179,14 @@ bool JsonSchema::MatchesObject(BsonView doc, std::optional<Error>* error) const 
 
 bool JsonSchema::MatchesArray(BsonView array, std::optional<Error>* error) const {
   if (min_items_ || max_items_) {
+    if (!GoOn(1 + array.size() / kBytesPerStep, error)) return false;
     int64_t n = array.Count();
     if ((min_items_ && n < *min_items_) || (max_items_ && n > *max_items_)) return false;
   }
   if (items_ || tuple_) {
     size_t i = 0;
     for (const BsonElement& e : array) {
+      if (!GoOn(1, error)) return false;
       if (items_) {
         if (!items_->Matches(e.value, error)) return false;
       } else if (i < tuple_->size()) {

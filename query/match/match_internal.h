@@ -23,6 +23,7 @@ struct MatchExpression::Extra {
 
 namespace match {
 
+/// Whether a part of a path may be an array position. The empty part is none.
 inline bool IsAllDigits(std::string_view s) {
   if (s.empty()) return false;
   for (char c : s)
@@ -55,14 +56,21 @@ class AmbiguousSteps {
   ~AmbiguousSteps() { current_ = outer_; }
   AmbiguousSteps(const AmbiguousSteps&) = delete;
   bool TooMany() const { return n_ > kMost; }
-  static bool Count() { return current_ != nullptr && ++current_->n_ > kMost; }
+  /// One more way into an array of so many bytes.
+  static bool Count(size_t bytes) {
+    if (current_ == nullptr) return false;
+    current_->n_ += static_cast<uint32_t>(1 + bytes / kBytesPerStep);
+    return current_->n_ > kMost;
+  }
 
  private:
+  static constexpr size_t kBytesPerStep = 4096;
   inline static thread_local AmbiguousSteps* current_ = nullptr;
   AmbiguousSteps* const outer_;
   uint32_t n_ = 0;
 };
 
+/// Defined below: it and WalkPath call each other.
 template <class F>
 bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f);
 
@@ -82,12 +90,14 @@ bool WalkPath(BsonView doc, std::string_view path, bool leaf_arrays, int positio
   return f(BsonValue(), position);
 }
 
+/// WalkPath for a path that has come to an array: into its documents and, where the path goes on
+/// with a number, to the element at that position too. True also when AmbiguousSteps are used up.
 template <class F>
 bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f) {
   size_t dot = path.find('.');
   std::string_view name = path.substr(0, dot);
   bool index = IsAllDigits(name);
-  if (index && AmbiguousSteps::Count()) [[unlikely]]
+  if (index && AmbiguousSteps::Count(array.size())) [[unlikely]]
     return true;
   int i = 0;
   for (const BsonElement& e : array) {
@@ -119,6 +129,9 @@ struct Run {
   int* position = nullptr;
   std::optional<Error> error = {};  ///< set: the result is void
   BsonView root = {};
+  /// A match that costs less asks nobody: who reads documents asks for each.
+  static constexpr uint32_t kBetween = 64 << 10;
+  uint32_t left = kBetween;  ///< bytes to walk until the operation is asked
 
   bool Document(const MatchExpression& e, BsonView doc);  ///< paths begin at `doc`
   bool Wrapped(const MatchExpression& e, BsonValue v);    ///< paths begin at `v`; "" is `v`
@@ -127,20 +140,31 @@ struct Run {
   /// `walk()` with an end; the path that led too many ways is named by `error`.
   template <class Walk>
   bool Bounded(const MatchExpression& e, Walk&& walk);
-  /// True when the operation is to stop, which `error` then says. For what may take long on one
-  /// document.
-  bool Stopped();
-  /// Whether to ask before an array of this many bytes is walked: a filter may have many predicates
-  /// on it.
-  static constexpr size_t kLongArray = 4096;
-  /// The same for a text that a pattern is looked for in: from here on a bad one may be slow.
-  static constexpr size_t kLongText = 16;
+  /// So many bytes are about to be walked, or what takes as long: a filter may have any number of
+  /// conditions, and each may walk the whole document. False when the operation is to stop, which
+  /// `error` then says. A subtraction, but for every kBetween bytes.
+  bool Spend(size_t bytes) {
+    if (bytes < left) [[likely]] {
+      left -= static_cast<uint32_t>(bytes);
+      return true;
+    }
+    return Look();
+  }
+  bool Look();
+  /// What looking at one condition takes, as bytes.
+  static constexpr size_t kStep = 32;
+  /// From here on a text that a pattern is looked for in may take long, as long as walking this.
+  static constexpr size_t kLongText = 16, kPattern = kBetween / 8;
   template <class F>
   bool Logical(const MatchExpression& e, F&& child);
   bool Leaf(const MatchExpression& e, BsonValue v, int position);
   bool Bits(const MatchExpression& e, BsonValue v);
   bool Regex(const CompiledRegex& regex, BsonValue v);
   bool In(const MatchExpression& e, BsonValue v);
+  /// The answer of an expression that follows no path from `v`, the document or value it is asked
+  /// about; none: it follows one. `child` asks the same of a part of it.
+  template <class F>
+  std::optional<bool> WithoutPath(const MatchExpression& e, BsonValue v, F&& child);
   bool Expr(const MatchExpression& e);
   bool Schema(const MatchExpression& e, BsonValue v);
 };

@@ -129,6 +129,7 @@ Result<MatchPtr> Parser::TopOperator(const BsonElement& e, int depth) {
     auto extra = std::make_shared<MatchExpression::Extra>();
     MAYFLY_TRY(extra->schema, JsonSchema::Parse(e.value.Document()));
     extra->schema_source = BsonDocument(e.value.Document());
+    ParseWork::Made(extra->schema_source.bytes().size());
     MatchPtr node = Node(MatchKind::kJsonSchema, "");
     node->extra = std::move(extra);
     return node;

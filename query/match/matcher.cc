@@ -101,9 +101,8 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v) {
 
 bool Run::Regex(const CompiledRegex& regex, BsonValue v) {
   if (v.IsString() || v.Is(BsonType::kSymbol)) {
-    // One match may take a hundredth of a second, and an array may hold many strings.
-    if (v.size() > kLongText && Stopped()) return false;
-    Result<bool> r = regex.Matches(v.String());
+    if (v.size() > kLongText && !Spend(kPattern + v.size())) return false;
+    Result<bool> r = regex.Matches(v.String(), ctx == nullptr ? nullptr : ctx->op);
     if (r.has_value()) [[likely]]
       return r.value();
     if (!error) error = std::move(r).error();
@@ -113,12 +112,18 @@ bool Run::Regex(const CompiledRegex& regex, BsonValue v) {
          v.RegexOptions() == regex.options();
 }
 
-bool Run::Stopped() {
-  if (error) return true;
-  if (ctx == nullptr || ctx->op == nullptr) return false;
-  Result<void> r = ctx->op->CheckInterrupt();
-  if (r) return false;
-  error = std::move(r).error();
+bool Run::Look() {
+  left = 0;  // what is to stop asks again at once
+  if (error) return false;
+  Operation* const op = ctx != nullptr && ctx->op != nullptr ? ctx->op : ParseWork::Asked();
+  if (op != nullptr) {
+    Result<void> r = op->CheckInterruptNow();
+    if (!r) {
+      error = std::move(r).error();
+      return false;
+    }
+  }
+  left = kBetween;
   return true;
 }
 
@@ -131,12 +136,13 @@ bool Run::In(const MatchExpression& e, BsonValue v) {
   // A missing value sorts as undefined does, and matches null only.
   static constexpr BsonValue kNullValue(BsonType::kNull, "", 0);
   BsonValue key = v.missing() ? kNullValue : v;
+  if (!Spend(kStep + v.size())) return false;
   auto it = std::lower_bound(e.list.begin(), e.list.end(), key, [](const Value& a, BsonValue b) {
     return CompareValues(a.view(), b) < 0;
   });
   if (it != e.list.end() && CompareValues(it->view(), key) == 0) return true;
   for (const auto& regex : e.regexes)
-    if (Stopped() || Regex(*regex, v)) return true;
+    if (!Spend(kStep) || Regex(*regex, v)) return true;
   return false;
 }
 
@@ -165,6 +171,8 @@ bool Run::Bits(const MatchExpression& e, BsonValue v) {
   auto byte_at = [](std::string_view s, size_t i) {
     return i < s.size() ? static_cast<uint8_t>(s[i]) : uint8_t{0};
   };
+  if (!Spend(kStep + e.operand.view().size() + x.bit_positions.size() * sizeof(uint32_t)))
+    return false;
   if (e.operand.view().Is(BsonType::kBinary)) {
     std::string_view mask = e.operand.view().BinaryData();
     for (size_t i = 0; i < mask.size(); ++i) {
@@ -182,6 +190,7 @@ bool Run::Bits(const MatchExpression& e, BsonValue v) {
 }
 
 bool Run::Single(const MatchExpression& e, BsonValue v) {
+  if (!Spend(kStep)) return false;
   switch (e.kind) {
     case MatchKind::kAlwaysTrue:
       return true;
@@ -222,7 +231,7 @@ bool Run::Single(const MatchExpression& e, BsonValue v) {
     case MatchKind::kType:
       return !v.missing() && e.extra->types[static_cast<uint8_t>(v.type())];
     case MatchKind::kSize: {
-      if (!v.IsArray()) return false;
+      if (!v.IsArray() || !Spend(v.size())) return false;
       int64_t left = e.operand.view().NumberAsInt64();
       for (auto it = v.Document().begin(); it != v.Document().end(); ++it)
         if (--left < 0) return false;
@@ -230,7 +239,7 @@ bool Run::Single(const MatchExpression& e, BsonValue v) {
     }
     case MatchKind::kElemMatchObject:
     case MatchKind::kElemMatchValue: {
-      if (!v.IsArray()) return false;
+      if (!v.IsArray() || !Spend(v.size())) return false;
       int* outer = position;
       position =
           nullptr;  // the array of this node is what a positional operator means, not those inside
@@ -311,14 +320,12 @@ boost::container::small_vector<const MatchExpression*, 8> InPositionOrder(
 }
 }  // namespace
 
-/// Children of a logical node between two looks at whether to stop.
-static constexpr size_t kManyChildren = 64;
-
 template <class F>
 bool Run::Logical(const MatchExpression& e, F&& child) {
   switch (e.kind) {
     case MatchKind::kAnd:
       if (position != nullptr && e.children.size() > 1) {
+        if (!Spend(e.children.size() * kStep)) return false;
         const int before = *position;
         for (const MatchExpression* c : InPositionOrder(e))
           if (!child(*c)) {
@@ -327,21 +334,19 @@ bool Run::Logical(const MatchExpression& e, F&& child) {
           }
         return !error;
       }
-      for (size_t i = 0; i < e.children.size(); ++i)
-        if (!child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped()))
-          return false;
+      for (const MatchPtr& c : e.children)
+        if (!child(*c)) return false;
       return !error;
     case MatchKind::kOr:
-      for (size_t i = 0; i < e.children.size(); ++i)
-        if (child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped()))
-          return true;
+      for (const MatchPtr& c : e.children)
+        if (child(*c) || error) return true;
       return false;
     default: {  // kNor, kNot: what did not match has no position
       int* outer = position;
       position = nullptr;
-      bool any = false;
-      for (size_t i = 0; i < e.children.size() && !any; ++i)
-        any = child(*e.children[i]) || (i % kManyChildren == kManyChildren - 1 && Stopped());
+      const bool any = std::any_of(e.children.begin(), e.children.end(), [&](const MatchPtr& c) {
+        return child(*c) || error.has_value();
+      });
       position = outer;
       return !any && !error;
     }
@@ -383,7 +388,8 @@ bool Run::Bounded(const MatchExpression& e, Walk&& walk) {
   return found;
 }
 
-bool Run::Document(const MatchExpression& e, BsonView doc) {
+template <class F>
+std::optional<bool> Run::WithoutPath(const MatchExpression& e, BsonValue v, F&& child) {
   switch (e.kind) {
     case MatchKind::kAlwaysTrue:
       return true;
@@ -393,26 +399,30 @@ bool Run::Document(const MatchExpression& e, BsonView doc) {
     case MatchKind::kOr:
     case MatchKind::kNor:
     case MatchKind::kNot:
-      return Logical(e, [&](const MatchExpression& c) { return Document(c, doc); });
+      return Logical(e, child);
     case MatchKind::kExpr:
       return Expr(e);
     case MatchKind::kJsonSchema:
-      return Schema(e, doc.AsValue());
-    case MatchKind::kAll:
-      return std::all_of(e.children.begin(), e.children.end(),
-                         [&](const MatchPtr& c) { return Document(*c, doc); });
+      return v.IsDocument() && Schema(e, v);
     default:
-      break;
+      return std::nullopt;
   }
+}
+
+bool Run::Document(const MatchExpression& e, BsonView doc) {
+  if (!Spend(kStep + doc.size())) return false;
+  auto child = [&](const MatchExpression& c) { return Document(c, doc); };
+  if (const std::optional<bool> answer = WithoutPath(e, doc.AsValue(), child)) return *answer;
+  if (e.kind == MatchKind::kAll)
+    return std::all_of(e.children.begin(), e.children.end(),
+                       [&](const MatchPtr& c) { return Document(*c, doc); });
   if (e.path.find('.') == std::string::npos) {
     BsonValue v = doc.Find(e.path);
     if (!v.IsArray()) return Leaf(e, v, -1);
     if (HasExistsFalse(e)) return false;
-    if (v.size() > kLongArray && Stopped()) return false;
     auto f = [&](BsonValue x, int at) { return Leaf(e, x, at) || error.has_value(); };
     return WalkLeaf(v, TraversesLeafArrays(e.kind), -1, f) && !error;
   }
-  if (doc.size() > kLongArray && Stopped()) return false;
   if (HasExistsFalse(e)) {
     auto f = [](BsonValue x, int) { return !x.missing(); };
     return !Bounded(e, [&] { return WalkPath(doc, e.path, false, -1, f); }) && !error;
@@ -423,23 +433,9 @@ bool Run::Document(const MatchExpression& e, BsonView doc) {
 }
 
 bool Run::Wrapped(const MatchExpression& e, BsonValue v) {
-  switch (e.kind) {
-    case MatchKind::kAlwaysTrue:
-      return true;
-    case MatchKind::kAlwaysFalse:
-      return false;
-    case MatchKind::kAnd:
-    case MatchKind::kOr:
-    case MatchKind::kNor:
-    case MatchKind::kNot:
-      return Logical(e, [&](const MatchExpression& c) { return Wrapped(c, v); });
-    case MatchKind::kExpr:
-      return Expr(e);
-    case MatchKind::kJsonSchema:
-      return v.IsDocument() && Schema(e, v);
-    default:
-      break;
-  }
+  if (!Spend(kStep + v.size())) return false;
+  auto child = [&](const MatchExpression& c) { return Wrapped(c, v); };
+  if (const std::optional<bool> answer = WithoutPath(e, v, child)) return *answer;
   bool negated = HasExistsFalse(e);
   auto f = [&](BsonValue x, int at) {
     return (negated ? !x.missing() : Leaf(e, x, at)) || error.has_value();

@@ -11,9 +11,10 @@ namespace mayfly {
 /// Compiles a partial index filter (`for_index`) or a validator, as StorageOptions::compile_filter
 /// wants it: `[clock](BsonView f, bool i) { return CompileRecordFilter(f, i, clock); }`. `clock`
 /// gives validators their $$NOW; must outlive the result. A document for which the filter fails
-/// ($expr, exhausted regex limits) does not match. A validator stops, and does not match, when the
-/// operation of the ParseWork around it is to stop: ask that operation before a document is
-/// refused. Errors: those of ParseMatch; CannotCreateIndex 67.
+/// ($expr, exhausted regex limits) does not match. A filter stops, and does not match, when the
+/// operation is to stop for which it is asked: FilteringFor::Asked(), for a validator also that of
+/// the ParseWork around it. Ask that operation before a document is refused, or has no keys.
+/// Errors: those of ParseMatch; CannotCreateIndex 67.
 Result<std::shared_ptr<const RecordFilter>> CompileRecordFilter(BsonView filter, bool for_index,
                                                                 const Clock* clock = nullptr);
 

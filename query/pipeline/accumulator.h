@@ -48,6 +48,7 @@ struct AccumulatorDef {
   /// "argument over [documents] => value": documentation that a test runs.
   std::string_view example;
 };
+/// Both are of a table that lives as long as the process. Null: there is none of that name.
 const AccumulatorDef* FindAccumulator(std::string_view name);
 std::span<const AccumulatorDef> AllAccumulators();
 

@@ -78,27 +78,14 @@ class DensifyStage final : public PipelineStage {
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override {
-    while (!sorter_.sorted()) {
-      StreamDocument in;
-      if (!sorter_.begun()) {
-        const BsonDocument sort = BuildBson([&](BsonBuilder& b) { b.Append(spec_.field, 1); });
-        MAYFLY_TRY(sorter_.Begin(sort, options()));
-      }
-      MAYFLY_TRY(StreamState state, Pull(&in));
-      if (state == StreamState::kPaused) return state;
-      if (state == StreamState::kEof) {
-        MAYFLY_TRY(sorter_.Finish());
-        MAYFLY_TRY(BeginPartition());
-        break;
-      }
-      EvalContext& ctx = Eval(in);
-      MAYFLY_TRY(Value v, field_->Evaluate(ctx));
-      MAYFLY_TRY(CheckType(v));
-      if (HasPlace(v.view())) {
-        if (least_.missing() || CompareValues(v.view(), least_.view()) < 0) least_ = v.Own();
-        if (most_.missing() || CompareValues(v.view(), most_.view()) > 0) most_ = v.Own();
-      }
-      MAYFLY_TRY(sorter_.Add(in, ctx));
+    if (!sorter_.sorted()) {
+      const BsonDocument sort = BuildBson([&](BsonBuilder& b) { b.Append(spec_.field, 1); });
+      MAYFLY_TRY(StreamState filled,
+                 sorter_.Fill(
+                     sort.view(), options(), [this](StreamDocument* in) { return Pull(in); },
+                     [this](const StreamDocument& in) { return NoteRange(in); }));
+      if (filled == StreamState::kPaused) return filled;
+      MAYFLY_TRY(BeginPartition());
     }
     for (;;) {
       MAYFLY_TRY(Check());
@@ -125,6 +112,17 @@ class DensifyStage final : public PipelineStage {
   void AddKeptByStage(large_memory::Kept* kept) const override { sorter_.AddKept(kept); }
 
  private:
+  /// Keeps the least and the greatest value of the field.
+  Result<EvalContext*> NoteRange(const StreamDocument& in) {
+    EvalContext& ctx = Eval(in);
+    MAYFLY_TRY(Value v, field_->Evaluate(ctx));
+    MAYFLY_TRY(CheckType(v));
+    if (HasPlace(v.view())) {
+      if (least_.missing() || CompareValues(v.view(), least_.view()) < 0) least_ = v.Own();
+      if (most_.missing() || CompareValues(v.view(), most_.view()) > 0) most_ = v.Own();
+    }
+    return &ctx;
+  }
   /// Whether there is something before or behind it: NaN is in no range.
   static bool HasPlace(BsonValue v) {
     return !v.IsNullish() && !(v.IsNumber() && std::isnan(v.NumberAsDouble()));

@@ -118,19 +118,23 @@ class SourceMatches final : public Matches {
 class HashedMatches final : public Matches {
  public:
   HashedMatches(const HashedCollection& collection, std::vector<uint32_t> candidates,
-                MatchPtr match)
-      : collection_(collection), candidates_(std::move(candidates)), match_(std::move(match)) {}
+                MatchPtr match, Operation* op)
+      : collection_(collection), candidates_(std::move(candidates)), match_(std::move(match)) {
+    eval_.op = op;
+  }
   Result<std::optional<BsonView>> Next() override {
     while (next_ < candidates_.size()) {
       const BsonView doc = collection_.document(candidates_[next_++]);
-      MAYFLY_TRY(bool matched, match_->Matches(doc));
+      MAYFLY_TRY(bool matched, match_->Matches(doc, &eval_));
       if (matched) return std::optional<BsonView>(doc);
     }
     return std::optional<BsonView>();
   }
+  void Attach(Operation* op, PipelineEnvironment*) override { eval_.op = op; }
 
  private:
   const HashedCollection& collection_;
+  EvalContext eval_;
   std::vector<uint32_t> candidates_;
   size_t next_ = 0;
   MatchPtr match_;
@@ -313,7 +317,7 @@ class LookupStage final : public PipelineStage {
     }
     MAYFLY_TRY(std::optional<BsonView> doc, matches_->Next());
     if (!keeping_) return doc;
-    if (doc && kept_.size() + doc->size() <= kMostKept) {
+    if (doc && kept_.size() + doc->size() <= kMaxKept) {
       kept_builder_->Append(*doc);
       return doc;
     }
@@ -442,8 +446,8 @@ class LookupStage final : public PipelineStage {
     MAYFLY_TRY(MatchPtr match, ParseMatch(filter));
     MAYFLY_TRY(std::vector<uint32_t> candidates,
                hashed_->Candidates(local.view(), [&] { return Check(); }));
-    return std::unique_ptr<Matches>(
-        std::make_unique<HashedMatches>(*hashed_, std::move(candidates), std::move(match)));
+    return std::unique_ptr<Matches>(std::make_unique<HashedMatches>(
+        *hashed_, std::move(candidates), std::move(match), context_->op));
   }
 
   Error TooMuch() const {
@@ -476,7 +480,7 @@ class LookupStage final : public PipelineStage {
     std::vector<std::string> index_path;
     bool preserve = false;
   };
-  static constexpr size_t kMostKept = size_t{1} << 20;
+  static constexpr size_t kMaxKept = size_t{1} << 20;
 
   LookupSpec spec_;
   std::optional<Unwinding> unwind_;

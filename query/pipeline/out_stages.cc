@@ -1,7 +1,9 @@
 #include <set>
 
 #include "protocol/bson_compare.h"
+#include "protocol/database_name.h"
 #include "protocol/object_id.h"
+#include "protocol/seeded_hash.h"
 #include "query/expression/element_text.h"
 #include "query/expression/insert_prepare.h"
 #include "query/expression/parse_work.h"
@@ -57,15 +59,20 @@ Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const st
   if (!ValidateNamespace(t.db, t.collection))
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid " + what + " target namespace, " + JoinNamespace(t.db, t.collection)};
-  if (t.collection.starts_with("system.") || t.db == "local" || t.db == "config")
+  if (t.collection.starts_with("system.") || IsConfigOrLocal(t.db))
     return LocationError(
         what == "$out" ? 17385 : 31319,
         "Cannot " + what + " to special collection: " + JoinNamespace(t.db, t.collection));
   return t;
 }
 
-/// Expressions can nest deeper than what a client could send or read.
-Result<void> CheckDepth(BsonView doc) {
+/// Between stages documents may be larger, and expressions can nest deeper, than what a client
+/// could send or read. Looked at before the document is copied.
+Result<void> CheckStorable(BsonView doc) {
+  if (doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
+    return Error{ErrorCode::kBSONObjectTooLarge, "BSONObj size: " + std::to_string(doc.size()) +
+                                                     " is invalid. Size must be between 0 and " +
+                                                     std::to_string(kMaxBsonUserSize) + "(16MB)"};
   if (NestingDepth(doc.AsValue()) <= kMaxBsonDepth) return Ok();
   return Error{ErrorCode::kOverflow,
                "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
@@ -125,7 +132,7 @@ class OutStage final : public WriterStage {
       StreamDocument in;
       MAYFLY_TRY(StreamState state, Pull(&in));
       if (state != StreamState::kAdvanced) break;
-      MAYFLY_TRY(CheckDepth(in.doc));
+      MAYFLY_TRY(CheckStorable(in.doc));
       // bounded: by kBatchBytes
       batch.push_back(WithId(in.doc, context_->eval.now));
       bytes += in.doc.size();
@@ -203,7 +210,7 @@ class MergeStage final : public WriterStage {
 
  private:
   Result<void> MergeDocument(const StreamDocument& in) {
-    MAYFLY_TRY(CheckDepth(in.doc));
+    MAYFLY_TRY(CheckStorable(in.doc));
     BsonDocument doc = WithId(in.doc, context_->eval.now);
     bool own_id = in.doc.Has("_id");
     std::string query_bytes;
@@ -242,6 +249,39 @@ class MergeStage final : public WriterStage {
     };
     return context_->env->MergeOne(*context_->op, target_.db, target_.collection,
                                    BsonView(query_bytes.data()), decide);
+  }
+
+  /// `existing` with the fields of `doc` in place of its own of that name, or behind them. Neither
+  /// is searched once for each field of the other: both may have a million.
+  Result<BsonDocument> MergeFields(BsonView existing, BsonView doc, bool own_id) {
+    struct Given {
+      BsonValue value;
+      bool taken = false;
+    };
+    ClientViewMap<Given> given;
+    ParseWork work(context_->op);
+    constexpr size_t kPerField = 64;  // bytes of a node of the map
+    for (const BsonElement& e : doc) {
+      if (e.name == "_id" && !own_id) continue;
+      ParseWork::Made(kPerField);
+      MAYFLY_TRY(ParseWork::Step());
+      given.try_emplace(e.name, Given{e.value});  // bounded: ParseWork counts it
+    }
+    std::string bytes;
+    BsonBuilder b(bytes);
+    for (const BsonElement& e : existing) {
+      MAYFLY_TRY(ParseWork::Step());
+      const auto other = given.find(e.name);
+      b.Append(e.name, other == given.end() ? e.value : other->second.value);
+      if (other != given.end()) other->second.taken = true;
+    }
+    for (const BsonElement& e : doc) {
+      MAYFLY_TRY(ParseWork::Step());
+      const auto other = given.find(e.name);
+      if (other != given.end() && !other->second.taken) b.Append(e);
+    }
+    b.Done();
+    return BsonDocument(std::move(bytes));
   }
 
   /// As an insert of the document would fail: on the unique index of the `on` fields.
@@ -297,16 +337,10 @@ class MergeStage final : public WriterStage {
             if (e.name != "_id") b.Append(e);
         });
         break;
-      case WhenMatched::kMerge:
-        next = BuildBson([&](BsonBuilder& b) {
-          for (const BsonElement& e : *existing) {
-            BsonValue v = e.name == "_id" && !own_id ? BsonValue() : doc.view().Find(e.name);
-            b.Append(e.name, v.missing() ? e.value : v);
-          }
-          for (const BsonElement& e : doc.view())
-            if (!existing->Has(e.name)) b.Append(e);
-        });
+      case WhenMatched::kMerge: {
+        MAYFLY_TRY(next, MergeFields(*existing, doc.view(), own_id));
         break;
+      }
       case WhenMatched::kPipeline: {
         SubPipelineSpec sub{.stage = "$merge",
                             .db = target_.db,
@@ -322,17 +356,15 @@ class MergeStage final : public WriterStage {
         StreamDocument result;
         MAYFLY_TRY(StreamState state, pipeline->Next(&result));
         if (state != StreamState::kAdvanced) return Answer();
-        MAYFLY_TRY(CheckDepth(result.doc));
+        // Before it is copied; the place of its _id is for who stores it.
+        if (result.doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
+          return UpdateTooLarge(false);
         next = BsonDocument(result.doc);
-        if (!next.view().Has("_id"))
-          next = BuildBson([&](BsonBuilder& b) {
-            b.Append("_id", id);
-            b.AppendAll(result.doc);
-          });
         break;
       }
     }
-    if (!next.view()["_id"].BinaryEquals(id) && CompareValues(next.view()["_id"], id) != 0)
+    const BsonValue next_id = next.view()["_id"];
+    if (next_id && !next_id.BinaryEquals(id) && CompareValues(next_id, id) != 0)
       return Error{ErrorCode::kImmutableField,
                    "$merge failed to update the matching document, did you attempt to modify the "
                    "_id or the shard key? :: "

@@ -41,7 +41,7 @@ constexpr StageRow kStages[] = {
     {"$listLocalSessions", kStageFirst | kStageNotInFacet | kStageCollectionless,
      &ParseEnvironmentStage, "Sessions this server knows."},
     {"$listSearchIndexes", kStageFirst | kStageNotInFacet, nullptr, "Search indexes.",
-     LocationCode(31082),
+     ErrorCode::kSearchNotEnabled,
      "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires "
      "additional configuration."},
     {"$listSessions", kStageFirst | kStageNotInFacet, &ParseEnvironmentStage, "Sessions on disk."},
@@ -59,10 +59,11 @@ constexpr StageRow kStages[] = {
      "Replaces the document by a sub-document."},
     {"$replaceWith", kStageChangeStream, &ParseReplaceRootStage, "A shorter $replaceRoot."},
     {"$sample", 0, &ParseSampleStage, "Documents at random."},
-    {"$search", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.", LocationCode(31082),
+    {"$search", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.",
+     ErrorCode::kSearchNotEnabled,
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
     {"$searchMeta", kStageFirst | kStageNotInFacet, nullptr, "Full-text search.",
-     LocationCode(31082),
+     ErrorCode::kSearchNotEnabled,
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
     {"$set", kStageChangeStream, &ParseProjectStage, "The same as $addFields."},
     {"$setWindowFields", 0, &ParseSetWindowFieldsStage, "Computations over windows of documents."},
@@ -77,7 +78,7 @@ constexpr StageRow kStages[] = {
     {"$unset", kStageChangeStream, &ParseProjectStage, "Removes fields."},
     {"$unwind", 0, &ParseUnwindStage, "One document for each element of an array."},
     {"$vectorSearch", kStageFirst | kStageNotInFacet, nullptr, "Vector search.",
-     LocationCode(31082),
+     ErrorCode::kSearchNotEnabled,
      "Using $search and $vectorSearch aggregation stages requires additional configuration."},
 };
 
@@ -238,6 +239,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const Pipelin
     EvalContext ctx;
     ctx.now = options.now;
     ctx.cluster_time = options.cluster_time;
+    ctx.op = ParseWork::Asked();
     ctx.variables.resize(static_cast<size_t>(scope.slots()));
     MAYFLY_TRY(Value v, expression->Evaluate(ctx));
     MAYFLY_TRY(CheckNesting(v.view()));
@@ -282,6 +284,24 @@ Result<void> Pipeline::CheckConstants() {
 }
 
 bool Pipeline::NeedsSource() const { return stages_.empty() || !stages_[0]->is_source(); }
+
+namespace {
+
+/// Metadata goes past stages that drop fields, so it is each stage that is asked.
+void AskForMetadata(const std::vector<StagePtr>& stages, SourceRequest* request) {
+  std::set<std::string> fields;
+  for (const StagePtr& stage : stages) stage->AddDependencies(&fields);
+  for (const std::string& field : fields) {
+    if (!field.starts_with(kMetaDependency)) continue;
+    request->needs_metadata = true;
+    const std::string_view what = std::string_view(field).substr(kMetaDependency.size());
+    if (what == "sortKey") request->needs_sort_key = !request->sort.view().empty();
+    if (what == "recordId") request->needs_record_id = true;
+    if (what == "indexKey") request->needs_index_key = true;
+  }
+}
+
+}  // namespace
 
 SourceRequest Pipeline::TakeSource() {
   SourceRequest request;
@@ -336,16 +356,12 @@ SourceRequest Pipeline::TakeSource() {
     }
   }
   if (fields.contains("")) whole = true;
+  AskForMetadata(stages_, &request);
   // Top-level names only: a source that cut documents down inside arrays would change what a path
   // there means.
   std::set<std::string> names;
   for (auto& field : fields) {
-    if (field.starts_with(kMetaDependency)) {
-      request.needs_metadata = true;
-      if (field == std::string(kMetaDependency) + "sortKey")
-        request.needs_sort_key = !request.sort.view().empty();
-    } else
-      names.insert(field.substr(0, field.find('.')));
+    if (!field.starts_with(kMetaDependency)) names.insert(field.substr(0, field.find('.')));
   }
   if (!whole) request.fields = std::move(names);
   request.variables = context_->eval.variables;

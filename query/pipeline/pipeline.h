@@ -32,6 +32,7 @@ struct SourceRequest {
   std::optional<std::set<std::string>> fields;
   bool needs_metadata = false;  ///< `$meta` is used: the source fills DocumentMetadata
   bool needs_sort_key = false;  ///< likewise with what it was sorted by
+  bool needs_record_id = false, needs_index_key = false;  ///< likewise with these
   /// Values of the variables that `match` may use ($expr), by VariableId.
   std::vector<Value> variables;
   /// The same with their names, for a source that parses `filter` again (a view).

@@ -22,6 +22,7 @@ class PipelineProject final : public PipelineStage {
     meta(needs.sort_key, "sortKey");
     meta(needs.text_score, "textScore");
     meta(needs.record_id, "recordId");
+    meta(needs.index_key, "indexKey");
     // An exclusion or $addFields hands everything else on, so it needs no field for itself but
     // those it reads.
     if (projection_->kind() == ProjectionKind::kInclusion) {

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <initializer_list>
+
 #include "query/pipeline/stage.h"
 
 namespace mayfly {
@@ -141,6 +144,46 @@ Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec) {
   return Ok();
 }
 
+/// That `spec` has no other fields than these, of these types (kInt64: any number). Null is absent.
+Result<void> CheckFields(const std::string& where, BsonView spec,
+                         std::initializer_list<std::pair<std::string_view, BsonType>> fields) {
+  for (const BsonElement& e : spec) {
+    const std::string field = "BSON field '" + where + "." + std::string(e.name);
+    auto it = std::find_if(fields.begin(), fields.end(),
+                           [&](const auto& f) { return f.first == e.name; });
+    if (it == fields.end()) return LocationError(40415, field + "' is an unknown field.");
+    if (e.value.Is(BsonType::kNull) || e.value.Is(it->second)) continue;
+    if (it->second == BsonType::kInt64 && e.value.IsNumber()) continue;
+    const std::string expected = it->second == BsonType::kInt64
+                                     ? "types '[long, int, decimal, double]'"
+                                     : "type '" + std::string(BsonTypeName(it->second)) + "'";
+    return Error{ErrorCode::kTypeMismatch,
+                 field + "' is the wrong type '" + TypeText(e.value) + "', expected " + expected};
+  }
+  return Ok();
+}
+
+/// For whoever keeps a pipeline without running it, such as the definition of a view.
+Result<void> CheckCollStats(BsonView spec) {
+  constexpr auto kDocument = BsonType::kDocument;
+  MAYFLY_TRY(CheckFields("$collStats", spec,
+                         {{"latencyStats", kDocument},
+                          {"storageStats", kDocument},
+                          {"count", kDocument},
+                          {"queryExecStats", kDocument}}));
+  if (const BsonValue v = spec["latencyStats"]; v.IsDocument()) {
+    MAYFLY_TRY(
+        CheckFields("$collStats.latencyStats", v.Document(), {{"histograms", BsonType::kBool}}));
+  }
+  const BsonValue v = spec["storageStats"];
+  if (!v.IsDocument()) return Ok();
+  MAYFLY_TRY(CheckFields("$collStats.storageStats", v.Document(), {{"scale", BsonType::kInt64}}));
+  const BsonValue scale = v.Document()["scale"];
+  if (scale.IsNumber() && scale.NumberAsInt64() < 1)
+    return Error{ErrorCode::kBadValue, "scale has to be >= 1"};
+  return Ok();
+}
+
 Result<void> ParseEnvironmentStage(StageParser& p, BsonValue spec) {
   std::string name(p.stage);
   if (!spec.IsDocument()) {
@@ -152,6 +195,9 @@ Result<void> ParseEnvironmentStage(StageParser& p, BsonValue spec) {
   if ((name == "$indexStats" || name == "$planCacheStats") && !spec.Document().empty()) {
     int code = name == "$indexStats" ? 28803 : 9;
     return LocationError(code, "The " + name + " stage specification must be an empty object");
+  }
+  if (name == "$collStats") {
+    MAYFLY_TRY(CheckCollStats(spec.Document()));
   }
   p.out.push_back(std::make_unique<EnvironmentStage>(p.context, std::move(name),
                                                      BsonDocument(spec.Document())));

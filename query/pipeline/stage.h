@@ -28,6 +28,7 @@ class PipelineStage : public DocumentSource {
  public:
   explicit PipelineStage(PipelineContext& context) : context_(&context) {}
 
+  /// As explain shows it, with its "$": "$match". Lives at least as long as the stage.
   virtual std::string_view name() const = 0;
   /// Appends `$name: specification` to an open document.
   virtual void Serialize(BsonBuilder& out) const = 0;
@@ -47,6 +48,8 @@ class PipelineStage : public DocumentSource {
 
   void SetInput(DocumentSource* input) { input_ = input; }
   void SetOperation(Operation*) final {}  // the context has it
+  /// GetNext() and what holds for all stages: it is counted and timed, and what is too deep (where
+  /// the stage deepens) or too large for the memory left is an error.
   Result<StreamState> Next(StreamDocument* out) final {
     Result<StreamState> r = context_->timed ? TimedNext(out) : GetNext(out);
     if (r && r.value() == StreamState::kAdvanced) {
@@ -62,6 +65,8 @@ class PipelineStage : public DocumentSource {
   }
   int64_t returned() const { return returned_; }
   int64_t micros() const { return micros_; }  ///< with its inputs; measured for explain only
+  /// The largest document that came by, since the stage may have a copy, and what AddKeptByStage
+  /// says.
   void AddKept(large_memory::Kept* kept) const final {
     kept->Add(largest_, hold_);
     AddKeptByStage(kept);
@@ -145,6 +150,7 @@ struct StageRow {
   ErrorCode refused = ErrorCode::kNotImplemented;  ///< rows without `parse`
   std::string_view why = "";
 };
+/// Rows of a table that lives as long as the process. Null: there is none of that name.
 const StageRow* FindStage(std::string_view name);
 std::span<const StageRow> AllStages();
 
@@ -341,6 +347,8 @@ struct SubPipelineSpec {
   std::vector<std::pair<std::string, Value>> variables;
   bool in_facet = false;
 };
+/// Parses with the parent's variables; OpenSubPipeline is to follow before the first document.
+/// Stages that write are refused. Errors: those of Pipeline::Parse.
 Result<std::unique_ptr<Pipeline>> ParseSubPipeline(BsonView stages, const PipelineContext& parent,
                                                    const SubPipelineSpec& spec);
 /// Opens its source through the environment (when it needs one) and attaches it.

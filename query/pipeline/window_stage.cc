@@ -39,19 +39,11 @@ class WindowStage final : public PipelineStage {
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override {
-    while (!sorter_.sorted()) {
-      StreamDocument in;
-      if (!sorter_.begun()) {
-        MAYFLY_TRY(sorter_.Begin(sort_.spec(), options()));
-      }
-      MAYFLY_TRY(StreamState state, Pull(&in));
-      if (state == StreamState::kPaused) return state;
-      if (state == StreamState::kEof) {
-        MAYFLY_TRY(sorter_.Finish());
-      } else {
-        MAYFLY_TRY(sorter_.Add(in, Eval(in)));
-      }
-    }
+    MAYFLY_TRY(StreamState filled,
+               sorter_.Fill(
+                   sort_.spec(), options(), [this](StreamDocument* in) { return Pull(in); },
+                   [this](const StreamDocument& in) -> Result<EvalContext*> { return &Eval(in); }));
+    if (filled == StreamState::kPaused) return filled;
     context_->eval.op = context_->op;
     context_->eval.metadata = nullptr;
     if (next_ >= partition_.size()) {

@@ -22,12 +22,12 @@ PredicateBounds EqualityBounds(BsonValue v) {
     case BsonType::kUndefined:
       return Inexact(IntervalList::Full());
     case BsonType::kNull:
-      // Exact but for arrays on the path: whether a part of one is missing is a matter of the
-      // matcher.
+      // Exact, except where the path goes through arrays: only the matcher can tell whether the
+      // field is missing in one of the elements.
       return Inexact(IntervalList::Point(Value::Null()));
     case BsonType::kArray: {
-      // Equal as a whole (then its first element, or undefined, is among the keys) or as an
-      // element.
+      // The array is equal as a whole (its first element, or undefined, is then among the keys), or
+      // it is equal to an element of an array.
       IntervalList list = IntervalList::Point(Value::Copy(v));
       BsonValue first = v.Document().First().value;
       list.Unite(first.missing() ? IntervalList::TypeClass(BsonType::kUndefined)
@@ -45,9 +45,11 @@ PredicateBounds RangeBounds(MatchKind kind, BsonValue v) {
   switch (v.type()) {
     case BsonType::kNull:
       return Inexact(IntervalList::Point(Value::Null()));
-    // Compared across types, and the keys of an array are its elements, not the array.
+    // These compare with all types. MongoDB reads the whole index for them.
     case BsonType::kMinKey:
     case BsonType::kMaxKey:
+      return {IntervalList::Full(), false, false, true};
+    // The keys of an array are its elements, not the array itself.
     case BsonType::kArray:
     case BsonType::kMissing:
     case BsonType::kUndefined:
@@ -71,7 +73,7 @@ PredicateBounds RegexBounds(const CompiledRegex& regex) {
   IntervalList list;
   std::string prefix = RegexPrefix(regex.pattern(), regex.options());
   std::string end = prefix;
-  // The next string in byte order; bytes whose successor would not be UTF-8 are given up.
+  // The next string in byte order. Bytes whose successor would not be valid UTF-8 are dropped.
   while (!end.empty() && (static_cast<unsigned char>(end.back()) & 0x7f) >= 0x7f) end.pop_back();
   while (!end.empty() && static_cast<unsigned char>(end.back()) >= 0x80) end.pop_back();
   if (end.empty()) {
@@ -100,7 +102,8 @@ std::optional<PredicateBounds> InBounds(const MatchExpression& e) {
     for (const auto& v : e.list) all.list.intervals.push_back({v, v, true, true});
     return all;
   }
-  // United once: there may be hundreds of thousands. Who plans hears of what stopped this.
+  // United in one step, because there may be hundreds of thousands. An interrupt is reported to the
+  // planner.
   IntervalList parts;
   auto add = [&](const IntervalList& list) {
     parts.intervals.insert(parts.intervals.end(), list.intervals.begin(), list.intervals.end());
@@ -146,7 +149,8 @@ std::optional<PredicateBounds> NotBounds(const MatchExpression& e, bool multikey
   auto bounds = BoundsOf(child, multikey);
   if (!bounds) return std::nullopt;
   if (!bounds->exact) {
-    // Only null, and only where no array blurs what is missing: a null key then means a match.
+    // Only null, and only if no array on the path hides which part is missing. A null key then
+    // means a match.
     bool null_only = child.kind == MatchKind::kEq && child.operand.type() == BsonType::kNull;
     if (!null_only || multikey) return std::nullopt;
   }
@@ -155,8 +159,8 @@ std::optional<PredicateBounds> NotBounds(const MatchExpression& e, bool multikey
   return bounds;
 }
 
-/// A number in a path is a position in an array or a field name: bounds stay a superset, but the
-/// document decides.
+/// A number in a path is either a position in an array or a field name. The bounds then cover both
+/// meanings, and the document decides.
 bool HasNumericPart(std::string_view path) {
   while (true) {
     size_t dot = path.find('.');
@@ -280,9 +284,9 @@ std::optional<PredicateBounds> BoundsOf(const MatchExpression& e, bool multikey)
       r = NotBounds(e, multikey);
       break;
     case MatchKind::kElemMatchValue: {
-      // Its predicates meet in one element, and an element has one key.
+      // Several predicates must hold for the same element, and each element has one key.
       for (const auto& c : e.children) {
-        // What is inside a nested array has no keys of its own.
+        // Elements of a nested array have no keys of their own.
         if (c->kind == MatchKind::kElemMatchValue) continue;
         auto one = BoundsOf(*c, true);
         if (!one) continue;
@@ -328,7 +332,8 @@ std::optional<PredicateBounds> BoundsOf(const PathPredicate& p, bool multikey) {
 
 namespace {
 
-/// Expressions compare across types, and what is missing is less than everything: its key is null.
+/// Expressions compare values of all types. A missing field is less than everything; its key is
+/// null.
 std::optional<IntervalList> ComparisonKeys(std::string_view op, BsonValue v) {
   switch (v.type()) {
     case BsonType::kMissing:
@@ -372,7 +377,7 @@ void CollectComparisons(const Expression& e, const MatchExpression& clause, Eval
     const ReadableExpression* field = AsReadable(*operands[side]);
     std::string path = field != nullptr ? field->DocumentPath() : std::string();
     if (path.empty() || !IsFixed(*operands[1 - side])) continue;
-    // What fails to evaluate says nothing here; the matcher tells of it.
+    // An expression that cannot be evaluated gives no bounds. The matcher reports the error.
     Result<Value> v = operands[1 - side]->Evaluate(eval);
     if (!v) return;
     auto keys = ComparisonKeys(side == 0 ? op : Mirrored(op), v.value().view());
@@ -452,8 +457,8 @@ bool Implies(const std::vector<const MatchExpression*>& clauses, const MatchExpr
   if (!exists) {
     wanted = BoundsOf(partial, true);
     if (!wanted) return false;
-    // $type is exact for the purpose: a value of the class satisfies it, numbers only when asked
-    // for as a whole.
+    // $type is exact here: every value of the class satisfies it. A class of several types, like
+    // the numbers, counts only when all of its types are asked for.
     bool whole_class = partial.kind == MatchKind::kType && !HasNumericPart(partial.path);
     if (whole_class) {
       const auto& t = partial.extra->types;
@@ -477,7 +482,7 @@ bool Implies(const std::vector<const MatchExpression*>& clauses, const MatchExpr
         p.node->operand.type() == partial.operand.type() && !partial.operand.missing() &&
         CompareValues(p.node->operand.view(), partial.operand.view()) == 0)
       return true;
-    // Arrays may be anywhere: only bounds that hold with them count.
+    // Any path may hold arrays, so only bounds that also hold for arrays count.
     auto bounds = BoundsOf(*p.node, true);
     if (!bounds) continue;
     bool has_field = bounds->requires_existence || !bounds->list.Contains(Value::Null().view());

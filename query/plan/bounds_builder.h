@@ -17,6 +17,9 @@ struct PredicateBounds {
   bool exact = false;
   /// Holds for documents that have the field only ($exists: true, whose list is full).
   bool requires_existence = false;
+  /// The full list is what was asked for ($gte: MinKey), not the lack of a better one: the index is
+  /// used for it.
+  bool whole_index = false;
 };
 
 /// Bounds for one predicate, or nothing when an index does not help. `multikey`: the index has met
@@ -40,9 +43,11 @@ struct PathPredicate {
   /// are for the clause.
   bool whole = false;
 
-  bool SaysAll() const { return whole || node == clause; }
+  bool IsComplete() const { return whole || node == clause; }
 };
 
+/// As above; of a predicate with bounds of its own (`without_arrays`) those, or nothing when the
+/// index is multikey.
 std::optional<PredicateBounds> BoundsOf(const PathPredicate& predicate, bool multikey);
 
 /// The members of a conjunction: the children of $and, or the filter itself.

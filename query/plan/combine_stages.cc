@@ -70,7 +70,7 @@ Result<StageState> SortMergeStage::DoWork(Row* row) {
         in.eof = true;
         continue;
       }
-      // Kept here: the row outlives a pause, the scan's own bytes do not.
+      // Copied: the row must outlive a pause, and the scan's own bytes do not.
       in.record_key = in.row.record_key;
       in.key_values = in.row.key_values;
       in.type_bits = in.row.type_bits;
@@ -120,10 +120,14 @@ SortStage::SortStage(PlanContext& ctx, PlanStagePtr child, SortPattern pattern,
 
 namespace {
 
-/// The record key of a row with the index key that led to it: the index's number, the lengths of
-/// record key and type bits, then these two and the values.
+constexpr uint32_t kById = UINT32_MAX;  ///< in place of an index's number
+
+/// Packs the record key of a row and the index key that led to it: the number of the index, the
+/// lengths of record key and type bits, then these two and the values.
 void PackKeys(const Row& row, std::string* out) {
-  const uint32_t head[] = {row.index != nullptr ? row.index->id : 0,
+  const uint32_t head[] = {row.index != nullptr ? row.index->id
+                           : row.by_id          ? kById
+                                                : 0,
                            static_cast<uint32_t>(row.record_key.size()),
                            static_cast<uint32_t>(row.type_bits.size())};
   out->assign(reinterpret_cast<const char*>(head), sizeof head);
@@ -138,6 +142,7 @@ void UnpackKeys(const CollectionInfo& coll, std::string_view packed, Row* row) {
   row->record_key = packed.substr(0, head[1]);
   row->type_bits = packed.substr(head[1], head[2]);
   row->key_values = packed.substr(head[1] + head[2]);
+  row->by_id = head[0] == kById;
   for (const IndexInfoPtr& i : coll.indexes)
     if (i->id == head[0]) row->index = i.get();
 }

@@ -45,7 +45,7 @@ class CountExecutorImpl final : public CountExecutor {
     int64_t found = 0;
     if (fast_ != nullptr) {
       const ReadView& view = op_.view == nullptr ? Storage::kNow : *op_.view;
-      MAYFLY_TRY(found, Visibility(storage_, *fast_, op_.now, false, view).CountVisible(op_, view));
+      MAYFLY_TRY(found, Visibility(storage_, *fast_, op_, false, view).CountVisible(op_, view));
     } else {
       int64_t enough = limit_ > 0 ? skip_ + limit_ : INT64_MAX;
       while (found < enough) {
@@ -118,7 +118,8 @@ class DistinctExecutorImpl final : public DistinctExecutor {
     spec.skip = spec.limit = 0;
     spec.sort = spec.projection = BsonView();
     bool may_skip = spec.min.empty() && spec.max.empty() && NoHint(spec);
-    // Without a filter for documents the plan must still deliver them: values are read there.
+    // The plan must deliver documents even without a filter on them, because the values are read
+    // from them.
     return find_.Open(std::move(spec), false,
                       [&](FindExecutor& e) { return may_skip && ChooseDistinctScan(e); });
   }
@@ -148,19 +149,20 @@ class DistinctExecutorImpl final : public DistinctExecutor {
       if (!in.MayUse(*index) || index->fields[0].path != key_) continue;
       IndexAccess access =
           BuildIndexAccess(index, in.ctx.view.Multikey(*index), clauses, predicates);
-      // What a sparse index leaves out has no value to show.
+      // Documents that a sparse index leaves out have no value to show.
       bool complete = access.safe || (clauses.empty() && !index->has_partial_filter);
       bool exact = std::all_of(clauses.begin(), clauses.end(), [&](const auto* c) {
         return std::find(access.exact.begin(), access.exact.end(), c) != access.exact.end();
       });
       bool arrays = (access.multikey & 1) != 0;
-      // Keys are an array's elements; all of them count, also those outside the bounds.
+      // The keys are the elements of an array. All elements count, also those outside of the
+      // bounds.
       if (!complete || !exact || (arrays && !clauses.empty()) ||
           (arrays && key_.find('.') != std::string::npos) || !PlanKindOf(*index).keys_hold_values)
         continue;
       IndexScanStage::Params params;
       params.index = index;
-      params.multikey = 0;  // entries, not records, are what counts
+      params.multikey = access.multikey;
       params.bounds = std::move(access.bounds);
       params.distinct = true;
       arrays_ = arrays;
@@ -189,7 +191,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
       std::string first(key.substr(0, n));
       MAYFLY_TRY(Value value, DecodeKeyValue(&key, field.descending, &bits));
       if (value.view().IsNullish()) {
-        // Null, missing or an empty array: the documents know.
+        // Null, missing or an empty array: only the documents can tell which.
         Storage::Record record;
         MAYFLY_TRY(bool found, storage_.Fetch(*find_.context().coll, find_.record_key(), &record,
                                               find_.context().view));

@@ -48,7 +48,8 @@ struct QuerySpec {
   bool allow_disk_use = true;
   /// True: documents past their own deadline are found too (the reaper and validate).
   bool include_expired = false;
-  bool want_sort_key = false;  ///< metadata() tells it, beside what the projection asks for
+  /// metadata() tells these, beside what the projection asks for.
+  bool want_sort_key = false, want_record_id = false, want_index_key = false;
   /// The command's `let`: evaluated once, with no document.
   BsonView let;
   /// Variables that are evaluated already (pipelines, $lookup): names in `scope`, values by
@@ -128,6 +129,8 @@ class PlanExecutor {
   Result<bool> FillBatch(BsonArrayBuilder& batch, int64_t max_documents,
                          size_t max_bytes = kMaxBsonUserSize);
 
+  /// Gives up views, iterators and the snapshot; keeps a copy of what was pushed back. Next() may
+  /// be called again only after RestoreState().
   virtual void SaveState() = 0;
   /// Errors: QueryPlanKilled 175 when the collection or an index of the plan is gone or renamed.
   virtual Result<void> RestoreState(Operation& op) = 0;
@@ -174,11 +177,13 @@ Result<std::unique_ptr<PlanExecutor>> MakeFindExecutor(Storage& storage, Operati
 class CountExecutor {
  public:
   virtual ~CountExecutor() = default;
+  /// To be called once. Errors: those of a plan's Next().
   virtual Result<int64_t> Count() = 0;
   /// After Count() for kExecutionStats and above.
   virtual Result<void> Explain(ExplainVerbosity verbosity, BsonBuilder& out) = 0;
   virtual std::string PlanSummary() const = 0;
 };
+/// Errors: as MakeFindExecutor. `storage` and `op` must outlive the result. Blocking.
 Result<std::unique_ptr<CountExecutor>> MakeCountExecutor(Storage& storage, Operation& op,
                                                          QuerySpec spec);
 
@@ -193,6 +198,7 @@ class DistinctExecutor {
   virtual Result<void> Explain(ExplainVerbosity verbosity, BsonBuilder& out) = 0;
   virtual std::string PlanSummary() const = 0;
 };
+/// As MakeCountExecutor.
 Result<std::unique_ptr<DistinctExecutor>> MakeDistinctExecutor(Storage& storage, Operation& op,
                                                                QuerySpec spec,
                                                                std::string_view key);

@@ -80,7 +80,7 @@ Result<void> FindExecutor::AppendQueryPlanner(const std::vector<ExplainStage>& o
     for (const auto& i : ctx_.coll->indexes) key += "\n" + i->name;
   auto planner = out.OpenDocument("queryPlanner");
   planner.Append("namespace", ns_);
-  // So large that the plans would find no room in the reply.
+  // A larger query would leave no room for the plans in the reply.
   constexpr size_t kMaxQuery = 10 * 1024 * 1024;
   const BsonDocument query = BuildBson([&](BsonBuilder& b) {
     if (match_ != nullptr) match_->Serialize(b);
@@ -169,7 +169,7 @@ void CollectSummaries(const PlanStage& stage, std::vector<std::string>* summarie
 }  // namespace
 
 std::string FindExecutor::PlanSummary() const {
-  // Nearly every plan is one access below stages that add nothing.
+  // Nearly every plan is one access to the data below stages that have nothing to report.
   const PlanStage* stage = winner_.root.get();
   while (stage->children().size() == 1 && stage->index() == nullptr)
     stage = stage->children()[0].get();

@@ -8,7 +8,7 @@ namespace mayfly {
 FetchStage::FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted)
     : PlanStage(ctx, "FETCH"),
       filter_(std::move(filter)),
-      // A scan's rows are keys and nothing else, so that they can be kept while the scan goes on.
+      // The rows of an index scan are only keys, so they can be kept while the scan goes on.
       wanted_(dynamic_cast<IndexScanStage*>(child.get()) != nullptr ? wanted : 0) {
   children_.push_back(std::move(child));
 }
@@ -25,7 +25,7 @@ bool FetchStage::StillHasKey(const Row& row) {
   return false;
 }
 
-/// Reads the next keys and looks their records up together: first one, then ever more, since most
+/// Reads the next keys and looks their records up together: first one, then ever more, because most
 /// queries that find one document find no other.
 Result<void> FetchStage::ReadAhead() {
   next_ = kept_ = 0;
@@ -34,7 +34,8 @@ Result<void> FetchStage::ReadAhead() {
   if (keys_ahead_.size() < static_cast<size_t>(n)) keys_ahead_.resize(static_cast<size_t>(n));
   while (kept_ < static_cast<size_t>(n)) {
     Row row;
-    // A key counts for the batch that asks for its record, and it may be another one's.
+    // A key is counted in the batch that asks for its record, which may be a later batch than this
+    // one.
     const int64_t before = ctx_.op->keys_examined;
     MAYFLY_TRY(StageState state, children_[0]->Work(&row));
     const int64_t examined = ctx_.op->keys_examined - before;
@@ -123,15 +124,18 @@ Result<StageState> FetchStage::NextOne(Row* row, bool* found) {
 
 Result<StageState> FetchStage::DoWork(Row* row) {
   while (true) {
-    // In a trial each unit of work counts, so nothing is read that was not asked for.
+    // In a trial each unit of work is counted, so nothing is read ahead.
     const bool ahead = next_ < kept_ || scan_ended_ || (wanted_ > 0 && !ctx_.step);
     bool found = false;
     MAYFLY_TRY(StageState state, ahead ? NextAhead(row, &found) : NextOne(row, &found));
     if (state == StageState::kEof) return state;
     if (state == StageState::kAdvanced && found) {
       MAYFLY_TRY(ctx_.op->Charge(row->doc.size()));
-      bool match =
-          ctx_.visible.Shows(row->doc, row->expire_at) && (!row->stale || StillHasKey(*row));
+      bool match = ctx_.visible.Shows(row->doc, row->expire_at);
+      if (!match) {
+        MAYFLY_TRY(ctx_.visible.Stopped());
+      }
+      match = match && (!row->stale || StillHasKey(*row));
       if (match && !filter_.empty()) {
         ctx_.scanned.expire_at = row->expire_at;
         ctx_.eval.metadata = &ctx_.scanned;

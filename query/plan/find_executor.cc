@@ -21,7 +21,7 @@ bool IsSimpleProjection(BsonView spec) {
   return true;
 }
 
-/// Whether what the plan begins with is a scan of records that will find nothing more.
+/// Whether the plan begins with a scan of records that has reached its end.
 bool ScanHasEnded(const PlanStage& root) {
   const PlanStage* leaf = &root;
   while (!leaf->children().empty()) leaf = leaf->children()[0].get();
@@ -38,12 +38,14 @@ OwnedRow OwnedRow::Copy(const Row& row) {
   if (row.has_doc) r.doc = row.doc.bytes();
   r.expire_at = row.expire_at;
   r.index = row.index;
+  r.by_id = row.by_id;
   r.key_values = row.key_values;
   r.type_bits = row.type_bits;
   if (row.metadata != nullptr) {
     r.metadata = *row.metadata;
     r.metadata->sort_key = std::move(r.metadata->sort_key).Own();
     r.metadata->record_id = std::move(r.metadata->record_id).Own();
+    r.metadata->index_key = std::move(r.metadata->index_key).Own();
   }
   return r;
 }
@@ -55,6 +57,7 @@ Row OwnedRow::View() const {
   if (has_doc) r.doc = BsonView(doc);
   r.expire_at = expire_at;
   r.index = index;
+  r.by_id = by_id;
   r.key_values = key_values;
   r.type_bits = type_bits;
   r.metadata = metadata ? &*metadata : nullptr;
@@ -99,7 +102,11 @@ Result<void> FindExecutor::ParseSort(BsonView sort, BsonValue hint, bool range) 
                          "query requires text score metadata, but it is not available"};
     }
   }
-  if (hint.missing() || (hint.IsDocument() && hint.Document().empty())) return Ok();
+  if (hint.missing() || (hint.IsDocument() && hint.Document().empty())) {
+    if (in.natural == 0 || !range) return Ok();
+    return Error{LocationCode(51173),
+                 "When using min()/max() a hint of which index to use must be provided"};
+  }
   if (!hint.IsString() && !hint.IsDocument())
     return Error{ErrorCode::kFailedToParse, "hint must be either a string or nested object"};
   if (hint.IsDocument() && hint.Document().Has("$natural")) {
@@ -170,7 +177,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   if (scope != nullptr) {
     MAYFLY_TRY(scope->CheckConstants());
   }
-  // Even without a `let`, filters handed in parsed may use the system variables.
+  // A filter that is handed in parsed may use the system variables, even without a `let`.
   size_t slots = scope != nullptr ? static_cast<size_t>(scope->slots()) : 6;
   if (ctx_.eval.variables.size() < slots) ctx_.eval.variables.resize(slots);
   MAYFLY_TRY(ParseSort(spec.sort, spec.hint, !spec.min.empty() || !spec.max.empty()));
@@ -182,11 +189,16 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   in.limit = spec.limit;
   in.tailable = spec.tailable;
   in.need_record = return_key_ || show_record_id_;
-  ctx_.keep_keys = return_key_;
+  const auto needs = [this](bool ProjectionNeeds::*what) {
+    return projection_ != nullptr && projection_->needs().*what;
+  };
+  want_record_id_ = spec.want_record_id || needs(&ProjectionNeeds::record_id);
+  want_index_key_ = spec.want_index_key || needs(&ProjectionNeeds::index_key);
+  ctx_.keep_keys = return_key_ || want_index_key_;
   in.sorter.memory_limit = spec.memory_limit;
   in.sorter.allow_disk_use = spec.allow_disk_use;
   in.sorter.temp_dir = std::move(spec.spill_directory);
-  want_sort_key_ = spec.want_sort_key || (projection_ != nullptr && projection_->needs().sort_key);
+  want_sort_key_ = spec.want_sort_key || needs(&ProjectionNeeds::sort_key);
   if (want_sort_key_ && in.sort.empty())
     return Error{LocationCode(40218), "query requires sort key metadata, but it is not available"};
   if (tailable_) {
@@ -210,7 +222,7 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
   MAYFLY_TRY(Parse(spec));
   input_->count_only = count_only;
   if (ctx_.coll != nullptr && !point_read_ && ctx_.op->view == nullptr && !TakeView()) {
-    // Dropped just now, before anything was read.
+    // The collection was dropped before anything was read.
     ctx_.coll = nullptr;
   }
   if (ctx_.coll == nullptr) {
@@ -284,7 +296,7 @@ Result<void> FindExecutor::Trial(std::vector<CandidatePlan>& plans,
       ++r.works;
       Result<StageState> state = plans[i].root->Work(&row);
       if (!state) {
-        // A killed operation is over; anything else is this plan's own trouble.
+        // A killed operation ends. Any other error only removes this plan from the race.
         if (auto ok = ctx_.op->CheckInterrupt(); !ok) return ok.error();
         r.error = std::move(state).error();
         continue;
@@ -410,7 +422,7 @@ Result<PlanExecutor::State> FindExecutor::Next() {
         if (state.value() == StageState::kAdvanced) break;
       }
     }
-    // What a trial or a sort has kept since an earlier batch.
+    // Rows that a trial or a sort has kept since an earlier batch may have changed or expired.
     if (!resumed_) break;
     MAYFLY_TRY(bool there, StillVisible());
     if (there) break;
@@ -427,36 +439,68 @@ Result<PlanExecutor::State> FindExecutor::Next() {
 
 void FindExecutor::SetVisibility() {
   if (ctx_.coll == nullptr) return;
-  ctx_.visible = Visibility(storage_, *ctx_.coll, ctx_.op->now, include_expired_, ctx_.view);
+  ctx_.visible = Visibility(storage_, *ctx_.coll, *ctx_.op, include_expired_, ctx_.view);
   ctx_.check_keys = ctx_.visible.MayHide();
 }
 
 Result<bool> FindExecutor::StillVisible() {
-  if (row_.has_doc) return ctx_.visible.Shows(row_.doc, row_.expire_at);
+  auto shows = [&](BsonView doc, std::optional<Instant> expire_at) -> Result<bool> {
+    if (ctx_.visible.Shows(doc, expire_at)) return true;
+    MAYFLY_TRY(ctx_.visible.Stopped());
+    return false;
+  };
+  if (row_.has_doc) return shows(row_.doc, row_.expire_at);
   if (!ctx_.check_keys || ctx_.coll == nullptr) return true;
   MAYFLY_TRY(bool found, storage_.Fetch(*ctx_.coll, row_.record_key, &covered_record_, ctx_.view));
-  return found && ctx_.visible.Shows(covered_record_.doc, covered_record_.expire_at);
+  if (!found) return false;
+  return shows(covered_record_.doc, covered_record_.expire_at);
 }
 
 Result<void> FindExecutor::SetMetadata() {
   if (row_.metadata != nullptr) metadata_ = *row_.metadata;
   metadata_.expire_at = row_.expire_at;
-  // Here and not by the sort: an index may have brought the order.
+  // Done here and not in the sort, because an index may have provided the order.
   if (want_sort_key_) {
     MAYFLY_TRY(metadata_.sort_key, input_->sort.KeyValues(row_.doc, &metadata_));
   }
-  if (projection_ != nullptr && projection_->needs().record_id) {
+  if (want_record_id_) metadata_.record_id = RecordId();
+  if (want_index_key_) {
     std::string bytes;
     BsonBuilder b(bytes);
-    b.AppendBinary("", 0, row_.record_key);
+    MAYFLY_TRY(AppendIndexKey(b));
     b.Done();
-    metadata_.record_id = Value::Copy(BsonView(bytes).First().value);
+    metadata_.index_key = BsonView(bytes).empty() ? Value() : Value::Document(std::move(bytes));
   }
   return Ok();
 }
 
-/// The document that a covered projection sees: the fields of the key. What is null there may be
-/// missing in the document, which then has the last word.
+Value FindExecutor::RecordId() const {
+  // Behind the collection's number: the encoded `_id`, or the insertion number when capped.
+  const std::string_view id = row_.record_key.substr(std::min<size_t>(4, row_.record_key.size()));
+  if (ctx_.coll->capped() && id.size() == 8) {
+    uint64_t n = 0;
+    for (unsigned char c : id) n = n << 8 | c;
+    return Value::Int64(static_cast<int64_t>(n));
+  }
+  const BsonDocument holder = BuildBson([&](BsonBuilder& b) { b.AppendBinary("", 0, id); });
+  return Value::Copy(holder.view().First().value);
+}
+
+Result<void> FindExecutor::AppendIndexKey(BsonBuilder& out) const {
+  if (row_.index == nullptr) {
+    if (row_.by_id) out.Append("_id", row_.doc["_id"]);
+    return Ok();
+  }
+  std::string_view key = row_.key_values, bits = row_.type_bits;
+  for (const auto& f : row_.index->fields) {
+    MAYFLY_TRY(Value v, DecodeKeyValue(&key, f.descending, &bits));
+    out.Append(f.path, v.view());
+  }
+  return Ok();
+}
+
+/// Builds the document that a covered projection sees from the fields of the key. A field that is
+/// null in the key may be missing in the document; the document is then read to decide.
 Result<void> FindExecutor::LoadCovered() {
   std::vector<Value> values;
   std::string_view key = row_.key_values, bits = row_.type_bits;
@@ -477,8 +521,8 @@ Result<void> FindExecutor::LoadCovered() {
     row_.has_doc = true;
     return Ok();
   }
-  // {"a.b": 1, c: 1, "a.d": 1} becomes {a: {b: …, d: …}, c: …}: fields in the order they first
-  // appear.
+  // {"a.b": 1, c: 1, "a.d": 1} becomes {a: {b: …, d: …}, c: …}: fields come in the order in which
+  // they first appear.
   struct Filler {
     const std::vector<IndexField>& fields;
     const std::vector<Value>& values;
@@ -511,16 +555,7 @@ Result<void> FindExecutor::LoadCovered() {
 
 Result<void> FindExecutor::Project(BsonBuilder& out) {
   if (return_key_) {
-    if (row_.index != nullptr) {
-      std::string_view key = row_.key_values, bits = row_.type_bits;
-      for (const auto& f : row_.index->fields) {
-        MAYFLY_TRY(Value v, DecodeKeyValue(&key, f.descending, &bits));
-        out.Append(f.path, v.view());
-      }
-    } else if (const auto* scan = dynamic_cast<const RecordScanStage*>(winner_.root.get());
-               scan != nullptr && scan->kind() != RecordScanStage::Kind::kCollection) {
-      out.Append("_id", row_.doc["_id"]);
-    }
+    MAYFLY_TRY(AppendIndexKey(out));
     // All that a projection says beside returnKey.
     if (want_sort_key_ && projection_ != nullptr)
       for (const BsonElement& e : input_->projection_spec.view())
@@ -534,18 +569,8 @@ Result<void> FindExecutor::Project(BsonBuilder& out) {
   } else {
     out.AppendAll(row_.doc);
   }
-  // Behind the collection's number: the encoded `_id`, or the insertion number when capped. Not
-  // beside the fields of a key: returnKey wins over showRecordId, as in MongoDB.
-  if (show_record_id_ && !return_key_) {
-    std::string_view id = row_.record_key.substr(std::min<size_t>(4, row_.record_key.size()));
-    if (ctx_.coll->capped() && id.size() == 8) {
-      uint64_t n = 0;
-      for (unsigned char c : id) n = n << 8 | c;
-      out.Append("$recordId", n);
-    } else {
-      out.AppendBinary("$recordId", 0, id);
-    }
-  }
+  // Not beside the fields of a key: returnKey wins over showRecordId, as in MongoDB.
+  if (show_record_id_ && !return_key_) out.Append("$recordId", RecordId().view());
   return Ok();
 }
 
@@ -592,8 +617,8 @@ void FindExecutor::SaveState() {
 Result<void> FindExecutor::TakeView() {
   for (;;) {
     ctx_.view = ReadView(storage_.kv().Snapshot());
-    // What the definition names is in the snapshot unless it was dropped before, and then the
-    // catalog says so by now.
+    // What the definition names is in the snapshot, unless it was dropped before the snapshot was
+    // taken. In that case the catalog has changed by now.
     if (!ctx_.coll->superseded.load(std::memory_order_acquire)) [[likely]]
       return Ok();
     CollectionInfoPtr now = storage_.catalog().FindById(ctx_.coll->id);

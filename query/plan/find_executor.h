@@ -13,12 +13,14 @@ namespace mayfly {
 /// A Row that owns its bytes.
 struct OwnedRow {
   std::string record_key, doc, key_values, type_bits;
-  bool has_doc = false;
+  bool has_doc = false, by_id = false;
   std::optional<Instant> expire_at;
   const IndexInfo* index = nullptr;
   std::optional<DocumentMetadata> metadata;
 
+  /// Copies the bytes, so that the row outlives the next Work() of the stage that it came from.
   static OwnedRow Copy(const Row& row);
+  /// Points into this object: valid until it is changed, moved or destroyed.
   Row View() const;
   size_t bytes() const { return record_key.size() + doc.size() + key_values.size(); }
 };
@@ -98,6 +100,10 @@ class FindExecutor final : public PlanExecutor {
   void AppendPlan(const CandidatePlan& plan, const std::vector<ExplainStage>& on_top, size_t at,
                   bool stats, bool first, BsonBuilder& out) const;
   Result<void> Project(BsonBuilder& out);
+  /// Appends the fields of the key that led to the row; none when that was a scan of all records.
+  Result<void> AppendIndexKey(BsonBuilder& out) const;
+  /// As `$recordId` shows it.
+  Value RecordId() const;
   /// What is returned is not the row's document itself.
   bool Projects() const {
     return return_key_ || show_record_id_ ||
@@ -114,7 +120,7 @@ class FindExecutor final : public PlanExecutor {
   std::unique_ptr<PlannerInput> input_;
   std::string shape_;
   int64_t batch_hint_ = 0;
-  bool want_sort_key_ = false;
+  bool want_sort_key_ = false, want_record_id_ = false, want_index_key_ = false;
   bool tailable_ = false, return_key_ = false, show_record_id_ = false, explain_ = false;
   bool point_read_ = false, from_cache_ = false;
   bool include_expired_ = false;

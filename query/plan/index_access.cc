@@ -9,7 +9,7 @@ namespace {
 
 std::string_view FirstPart(std::string_view path) { return path.substr(0, path.find('.')); }
 
-/// What is missing has the key null (undefined is an empty array's, which is there).
+/// A missing field has the key null. Undefined is the key of an empty array, which is not missing.
 bool IncludesMissing(const IntervalList& list) { return list.Contains(Value::Null().view()); }
 
 double ListScore(const IntervalList& list) {
@@ -21,8 +21,8 @@ double ListScore(const IntervalList& list) {
   return score;
 }
 
-/// Both fields go through an array of the same name, so that one document's keys pair their values
-/// element by element: then predicates may be combined only inside one $elemMatch on that array.
+/// Both fields go through the same array, and the keys of a document pair their values element by
+/// element. Predicates may then be combined only if they are inside one $elemMatch on that array.
 bool MayCombine(const PathPredicate& a, const PathPredicate& b) {
   if (FirstPart(a.path) != FirstPart(b.path)) return true;
   if (a.elem_match == nullptr || a.elem_match != b.elem_match) return false;
@@ -30,7 +30,7 @@ bool MayCombine(const PathPredicate& a, const PathPredicate& b) {
          FirstPart(std::string_view(b.path).substr(b.elem_match_path + 1));
 }
 
-/// Whether a part of the path is a number: a place in an array.
+/// Whether a part of the path is a number, which may be a position in an array.
 bool HasArrayPosition(std::string_view path) {
   while (!path.empty()) {
     const size_t dot = path.find('.');
@@ -63,28 +63,30 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
   for (size_t i = 0; i < n; ++i) {
     IntervalList& list = access.bounds.fields[i];
     list = IntervalList::Full();
-    // "a.0.b" reaches into an array without making the index multikey; the entry of {a: [2]} is
-    // null then, although {"a.0.b": null} does not match it. So no bounds from the negation of
-    // null.
+    // "a.0.b" reaches into an array without making the index multikey. The entry of {a: [2]} is
+    // then null, although the document does not match {"a.0.b": null}. So the negation of null
+    // gives no bounds here.
     bool multikey =
         (access.multikey >> std::min<size_t>(i, 63) & 1) || HasArrayPosition(index->fields[i].path);
-    bool exists = false, bounded = false;
+    bool exists = false, bounded = false, whole = false;
     if (!multikey) {
       std::vector<const MatchExpression*> exact;
       for (const auto& p : predicates) {
         if (p.path != index->fields[i].path) continue;
-        // What has been found until then holds, and the planner hears of it again.
+        // After an interrupt, the result so far is still correct. The planner finds the interrupt
+        // itself.
         if (!ParseWork::Step(1 + list.intervals.size() / 16)) break;
         auto b = BoundsOf(p, false);
         if (!b) continue;
         bounded = true;
         exists = exists || b->requires_existence;
+        whole = whole || b->whole_index;
         list.Intersect(b->list);
-        if (b->exact && p.SaysAll()) exact.push_back(p.clause);
+        if (b->exact && p.IsComplete()) exact.push_back(p.clause);
       }
       access.exact.insert(access.exact.end(), exact.begin(), exact.end());
     } else {
-      // Different elements may satisfy different predicates: one of them makes the bounds.
+      // Different elements may satisfy different predicates, so only one predicate sets the bounds.
       const PathPredicate* best = nullptr;
       PredicateBounds best_bounds;
       double best_score = -1;
@@ -94,6 +96,7 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
         auto b = BoundsOf(p, true);
         if (!b) continue;
         exists = exists || b->requires_existence || !IncludesMissing(b->list);
+        whole = whole || b->whole_index;
         bool allowed = true;
         for (size_t j = 0; j < i; ++j)
           if (chosen[j].predicate != nullptr && chosen[j].multikey)
@@ -110,12 +113,12 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
       if (best != nullptr) {
         bounded = true;
         list = std::move(best_bounds.list);
-        if (best_bounds.exact && best->SaysAll()) access.exact.push_back(best->clause);
+        if (best_bounds.exact && best->IsComplete()) access.exact.push_back(best->clause);
         chosen[i] = {best, true};
       }
     }
     if (exists || (bounded && !IncludesMissing(list))) requires_field = true;
-    if (i == 0) access.useful = bounded && (!list.IsFull() || exists);
+    if (i == 0) access.useful = bounded && (!list.IsFull() || exists || whole);
     all_points = all_points && list.IsPoint();
     if (bounded && !list.IsFull()) access.score += weight * ListScore(list);
     if (!list.IsPoint()) weight *= list.AllPoints() ? 0.9 : 0.3;
@@ -134,16 +137,18 @@ IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates) {
   IndexAccess access;
   access.bounds.fields.push_back(IntervalList::Full());
   IntervalList& list = access.bounds.fields[0];
+  bool whole = false;
   for (const auto& p : predicates) {
     if (p.path != "_id") continue;
     if (!ParseWork::Step(1 + list.intervals.size() / 16)) break;
     auto b = BoundsOf(p, false);
     if (!b) continue;
+    whole = whole || b->whole_index || b->requires_existence;
     list.Intersect(b->list);
-    if (b->exact && p.SaysAll()) access.exact.push_back(p.clause);
+    if (b->exact && p.IsComplete()) access.exact.push_back(p.clause);
   }
-  access.useful = !list.IsFull();
-  if (access.useful) access.score = ListScore(list) + 0.2;
+  access.useful = whole || !list.IsFull();
+  if (access.useful) access.score = (list.IsFull() ? 0 : ListScore(list)) + 0.2;
   if (list.IsPoint()) access.score += 100;
   return access;
 }
@@ -197,7 +202,8 @@ SortProvision OrdinarySort(const IndexAccess& access, const SortPattern& sort, s
     }
     if (i == fields.size()) return SortProvision::kNo;
     if (is_multikey(i)) {
-      // A document sorts by its least (or greatest) element: the scan must meet all of them.
+      // A document sorts by its smallest (or greatest) element, so the scan must see all of its
+      // elements.
       if (!full(i)) return SortProvision::kNo;
       for (size_t f = 0; f < fields.size(); ++f)
         if (f != i && !full(f) && FirstPart(fields[f].path) == FirstPart(fields[i].path))

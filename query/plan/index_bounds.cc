@@ -108,8 +108,8 @@ EncodedBounds::EncodedBounds(const IndexBounds& bounds, const IndexInfo& index, 
     }
     if (f.descending) std::reverse(f.ranges.begin(), f.ranges.end());
   }
-  // The outer byte range: points as far as they go, then the ends of the first field that is not
-  // one.
+  // The outer byte range: as many leading points as there are, then the ends of the first field
+  // that is not a point.
   std::string prefix;
   size_t i = 0;
   while (i < used && fields_[i].ranges.size() == 1 &&

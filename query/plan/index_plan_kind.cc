@@ -9,7 +9,7 @@ PlanStagePtr ScanOrdinary(PlanContext& ctx, IndexScanStage::Params params) {
   return std::make_unique<IndexScanStage>(ctx, std::move(params));
 }
 
-/// By IndexKindId, as far as there are kinds that have entries.
+/// Indexed by IndexKindId. Only kinds that have entries are listed.
 constexpr IndexPlanKind kKinds[] = {
     {IndexKindId::kOrdinary, &OrdinaryAccess, &OrdinarySort, &ScanOrdinary, true},
 };

@@ -12,6 +12,7 @@ struct Interval {
   Value low, high;
   bool low_inclusive = true, high_inclusive = true;
 
+  /// By comparison order: [1, 1.0] is a point, [1, 1) and [2, 1] are empty.
   bool IsPoint() const;
   bool IsEmpty() const;
   /// [MinKey, MaxKey]
@@ -25,6 +26,7 @@ struct Interval {
 struct IntervalList {
   std::vector<Interval> intervals;
 
+  /// Full: [MinKey, MaxKey]. A range that is empty gives an empty list.
   static IntervalList Full();
   static IntervalList Point(Value v);
   static IntervalList Range(Value low, bool low_inclusive, Value high, bool high_inclusive);
@@ -34,10 +36,13 @@ struct IntervalList {
   bool empty() const { return intervals.empty(); }
   bool IsFull() const { return intervals.size() == 1 && intervals[0].IsFull(); }
   bool IsPoint() const { return intervals.size() == 1 && intervals[0].IsPoint(); }
+  /// AllPoints: false for an empty list. Contains: by comparison order, one interval after another.
   bool AllPoints() const;
   bool Contains(BsonValue v) const;
   bool ContainsAll(const IntervalList& o) const;  ///< `o` is a subset
 
+  /// In place; afterwards the intervals are sorted and disjoint again. The complement is what is
+  /// missing of [MinKey, MaxKey].
   void Unite(const IntervalList& o);
   void Intersect(const IntervalList& o);
   void Complement();

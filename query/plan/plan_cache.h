@@ -35,14 +35,20 @@ class PlanCache {
     uint32_t shape_hash = 0;
   };
 
+  /// Counts as a use. An entry of another definition of the collection is dropped and not found.
   std::optional<Entry> Find(const CollectionInfoPtr& coll, std::string_view shape);
+  /// Replaces what was there for the shape. Too large an entry is not kept, and that is no error.
   void Put(const CollectionInfoPtr& coll, std::string_view shape, Entry entry);
+  /// For the shape alone; nothing happens when there is no entry.
   void Remove(const CollectionInfoPtr& coll, std::string_view shape);
+  /// Everything of the collection, by its UUID: entries of earlier definitions too.
   void Clear(const CollectionInfo& coll);
+  /// The entries of this very definition, last used first. Holds the lock: `f` must not call back.
   void ForEach(const CollectionInfo& coll, const std::function<void(const Entry&)>& f);
 
  private:
   struct Slot {
+    /// What the entry counts towards kMaxEntryBytes and kMaxBytes: an estimate, not exact.
     size_t bytes() const;
     std::string key;
     std::weak_ptr<const CollectionInfo> coll;

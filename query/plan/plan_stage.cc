@@ -6,7 +6,7 @@ namespace mayfly {
 
 void ResidualFilter::Explain(BsonBuilder& out) const {
   if (clauses.empty()) return;
-  // A plan may have many stages, and is shown several times; parsedQuery has it all.
+  // A plan may have many stages and is shown several times. `parsedQuery` shows the whole filter.
   constexpr size_t kMaxExplained = 256 * 1024;
   const BsonDocument shown = BuildBson([&](BsonBuilder& filter) {
     if (clauses.size() == 1) {

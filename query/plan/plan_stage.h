@@ -33,7 +33,7 @@ struct PlanContext {
   /// Stages return after each unit of work, so that a trial can be fair; off, they loop until they
   /// have something.
   bool step = false;
-  bool keep_keys = false;  ///< returnKey: an index key outlives the sorting of its row
+  bool keep_keys = false;  ///< somebody wants the index key: it outlives the sorting of its row
   bool timing = false;     ///< explain: stages measure the time they take
 
   /// Deleted entries that a scan may have to pass at once: in a slice few, since no check comes
@@ -50,6 +50,7 @@ struct Row {
   std::optional<Instant> expire_at;
   const IndexInfo* index = nullptr;  ///< where the key below comes from
   std::string_view key_values, type_bits;
+  bool by_id = false;  ///< found by its `_id`: that is its key, which the document has
   const DocumentMetadata* metadata = nullptr;  ///< sort key
   /// The key was read at an earlier point in time than the document will be: it must be checked
   /// that the document still has it.
@@ -70,6 +71,7 @@ struct StageStats {
 struct ResidualFilter {
   std::vector<const MatchExpression*> clauses;
   bool empty() const { return clauses.empty(); }
+  /// Whether all clauses hold; ends at the first that does not. Errors: those of $expr.
   Result<bool> Matches(BsonView doc, EvalContext& ctx) const {
     for (const auto* c : clauses) {
       MAYFLY_TRY(bool m, c->Matches(doc, &ctx));
@@ -88,6 +90,8 @@ class PlanStage {
   virtual ~PlanStage() = default;
   PlanStage(const PlanStage&) = delete;
 
+  /// One unit of work (or, outside of trials, until there is something), counted for explain.
+  /// `*row` is filled for kAdvanced only and valid until the next call.
   Result<StageState> Work(Row* row) {
     ++stats_.works;
     Result<StageState> r = ctx_.timing ? TimedWork(row) : DoWork(row);

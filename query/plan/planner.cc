@@ -12,8 +12,8 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kMaxCandidates = 16;
-/// Scans that one disjunction may be made of: each takes some kB. More branches are left to a scan
-/// of everything.
+/// The most scans that one disjunction may become; each takes some kB. With more branches the
+/// planner scans the whole collection.
 constexpr size_t kMaxBranches = 20'000;
 constexpr size_t kMaxDisjunctions = 16;  // that are looked at
 
@@ -63,7 +63,8 @@ class PlanBuilder {
       if (!known.contains(c)) out.push_back(c);
     return out;
   }
-  /// Those of CollectPredicates, and what can be read off $expr and disjunctions on one field.
+  /// The predicates of CollectPredicates, and those that can be derived from $expr and from
+  /// disjunctions on one field.
   std::vector<PathPredicate> Predicates(const std::vector<const MatchExpression*>& clauses) const {
     auto out = CollectPredicates(clauses);
     for (const auto* c : clauses) {
@@ -98,7 +99,7 @@ class PlanBuilder {
     bool exact = true;
   };
   bool HasAllSortFields(const IndexInfo& index) const;
-  /// False: neither the filter nor the sort begins where the index does.
+  /// Whether the filter or the sort uses the first field of the index.
   bool Concerns(const IndexInfo& index) const {
     const std::string& first = index.fields[0].path;
     if (!in_.sort.empty() && in_.sort.parts()[0].path == first) return true;
@@ -118,8 +119,8 @@ class PlanBuilder {
   std::vector<CandidatePlan> plans_;
 };
 
-/// Every field that the projection shows must be read off the key: no arrays, no path inside
-/// another.
+/// Whether every field that the projection shows can be read from the key: the index has no arrays,
+/// and no path lies inside another.
 bool PlanBuilder::CanCover(const IndexAccess& access) const {
   if (in_.projection == nullptr || !in_.projection->coverable() || in_.need_record) return false;
   if (access.index == nullptr || access.multikey != 0) return false;
@@ -189,7 +190,8 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
   PlanStagePtr stage = std::move(leaf.stage);
   if (covered && !leaf.has_docs) stage->SetKeysOnly();
   if (!leaf.has_docs && !covered) {
-    // A sort takes all there is; without one a limit says how many are wanted, if each one counts.
+    // A sort needs all rows. Without a sort, a limit says how many rows are wanted, provided that
+    // each row counts.
     const int64_t wanted = !sorted || in_.limit == 0 ? INT64_MAX
                            : residual.empty()        ? in_.limit + in_.skip
                                                      : 0;
@@ -249,7 +251,7 @@ void PlanBuilder::AddAccess(IndexAccess access, bool forced) {
 
 void PlanBuilder::AddCollectionScan(int direction) {
   Leaf leaf;
-  // A collection that is in the order of one field: only the part that the filter leaves.
+  // A collection that is ordered by one field: only the range that the filter allows.
   IntervalList bounds = IntervalList::Full();
   if (in_.ctx.coll->source) bounds = BoundsOnPath(in_.ctx.coll->source_key, predicates_);
   leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, RecordScanStage::Kind::kCollection,
@@ -323,14 +325,14 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
 }
 
 void PlanBuilder::AddDisjunction(const MatchExpression& clause, bool in_order) {
-  constexpr size_t kMostMerged = 200;
+  constexpr size_t kMaxMerged = 200;
   std::vector<const MatchExpression*> siblings;
   for (const auto* s : clauses_)
     if (s != &clause) siblings.push_back(s);
   Branches branches;
   branches.in_order = in_order;
   if (!AddBranches(clause, siblings, &branches) || branches.scans.empty()) return;
-  if (in_order && branches.scans.size() > kMostMerged) return;
+  if (in_order && branches.scans.size() > kMaxMerged) return;
   ResidualFilter residual;
   for (const auto* s : clauses_)
     if (s != &clause || !branches.exact) residual.clauses.push_back(s);
@@ -491,7 +493,7 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
     }
     AddDisjunctions();
   }
-  // Some of the above stop without a word.
+  // Some of the steps above stop at an interrupt without an error. It is reported here.
   MAYFLY_TRY(ParseWork::Step());
   if (plans_.empty()) AddCollectionScan(1);
   std::stable_sort(

@@ -26,15 +26,23 @@ bool IsPlainId(BsonValue v) {
   }
 }
 
+/// Whether a projection may ask for something that only a plan knows: how it found a document, or
+/// that there was no sort.
+bool ReadsPlan(BsonView projection) {
+  const std::string_view bytes = projection.bytes();
+  if (bytes.find("$meta") == std::string_view::npos) return false;
+  for (std::string_view what : {"sortKey", "recordId", "indexKey"})
+    if (bytes.find(what) != std::string_view::npos) return true;
+  return false;
+}
+
 }  // namespace
 
 bool IsPointRead(const QuerySpec& spec, BsonValue* id) {
   if (spec.coll == nullptr || spec.coll->capped() || spec.coll->is_view()) return false;
   if (spec.skip != 0 || spec.tailable || spec.return_key || spec.show_record_id) return false;
   if (!spec.min.empty() || !spec.max.empty()) return false;
-  // Somebody has to make the sort key, or to say that there is none.
-  if (!spec.projection.empty() && spec.projection.bytes().find("sortKey") != std::string_view::npos)
-    return false;
+  if (!spec.projection.empty() && ReadsPlan(spec.projection)) return false;
   if (!spec.hint.missing()) {
     bool id_hint = spec.hint.IsString() ? spec.hint.String() == "_id_"
                    : spec.hint.IsDocument()
@@ -82,9 +90,11 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
   ++op.keys_examined;
   if (!found) return 0;
   ++op.docs_examined;
-  if (!Visibility(storage, *spec.coll, op.now, spec.include_expired, view)
-           .Shows(record.doc, record.expire_at))
+  const Visibility visible(storage, *spec.coll, op, spec.include_expired, view);
+  if (!visible.Shows(record.doc, record.expire_at)) {
+    MAYFLY_TRY(visible.Stopped());
     return 0;
+  }
   if (spec.projection.empty() || spec.projection_is_hint) {
     batch.Append(record.doc);
     ++op.n_returned;

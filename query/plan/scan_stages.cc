@@ -35,7 +35,7 @@ void RecordScanStage::BuildRanges() {
     r.point = i.IsPoint();
     Storage::AppendRecordKey(*ctx_.coll, i.low.view(), r.lower);
     if (!r.point) {
-      // No key is the beginning of another, so one more byte is the next place.
+      // No key is a prefix of another, so a key with one more byte is the next possible position.
       if (!i.low_inclusive) r.lower.push_back('\0');
       Storage::AppendRecordKey(*ctx_.coll, i.high.view(), r.upper);
       if (i.high_inclusive) r.upper.push_back('\0');
@@ -46,7 +46,8 @@ void RecordScanStage::BuildRanges() {
 }
 
 void RecordScanStage::BuildSourceRanges() {
-  // Timestamps as they are in the keys; what is below or above all of them is left open.
+  // A bound within the range of timestamps becomes a key. A bound below or above all timestamps
+  // leaves that end open.
   auto key = [this](uint64_t ts) {
     std::string k;
     AppendBe32(k, ctx_.coll->id);
@@ -113,7 +114,7 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
     MAYFLY_TRY(ctx_.op->CheckInterrupt());
     MAYFLY_TRY(bool more, NextRecord());
     if (!more) {
-      // A tailable cursor that has no place in the collection has nothing to follow.
+      // A tailable cursor without a position in the collection has nothing to follow.
       if (!tailable_ || (!started_ && !ctx_.coll->source)) finished_ = true;
       return StageState::kEof;
     }
@@ -122,7 +123,9 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
     ++ctx_.op->docs_examined;
     MAYFLY_TRY(ctx_.op->Charge(doc_.size()));
     if (kind_ == Kind::kIdIndex || kind_ == Kind::kIdLookup) ++ctx_.op->keys_examined;
-    if (ctx_.visible.Shows(doc_, expire_at_)) {
+    if (!ctx_.visible.Shows(doc_, expire_at_)) {
+      MAYFLY_TRY(ctx_.visible.Stopped());
+    } else {
       bool match = true;
       if (!filter_.empty()) {
         ctx_.scanned.expire_at = expire_at_;
@@ -135,6 +138,7 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
         row->record_key = key_;
         row->doc = doc_;
         row->has_doc = true;
+        row->by_id = kind_ != Kind::kCollection;
         row->expire_at = expire_at_;
         return StageState::kAdvanced;
       }
@@ -175,7 +179,7 @@ std::string RecordScanStage::Summary() const {
     case Kind::kClustered:
       return "CLUSTERED_IXSCAN";
     case Kind::kIdLookup:
-      return std::string(name_) + " { _id: 1 }";
+      return "IDHACK";  // as a find and an update without a plan say
     case Kind::kIdIndex:
       break;
   }
@@ -256,11 +260,11 @@ IndexScanStage::IndexScanStage(PlanContext& ctx, Params params)
                                   : "IXSCAN"),
       params_(std::move(params)),
       encoded_(params_.bounds, *params_.index, params_.backward),
-      dedup_(params_.multikey != 0 && !params_.bounds.AllSinglePoints()),
+      dedup_(params_.multikey != 0 && MayRepeat()),
       done_(encoded_.empty()) {}
 
 void IndexScanStage::SkipValue(std::string_view encoded_first_value) {
-  // Backward, everything that begins with the value is longer, so it lies behind this place.
+  // Backward: all keys that begin with the value are longer, so they lie behind this position.
   seek_ =
       params_.backward ? std::string(encoded_first_value) : PrefixSuccessor(encoded_first_value);
   if (seek_.empty()) done_ = true;
@@ -301,7 +305,8 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
         cursor_.reset();
         return StageState::kEof;
       case EncodedBounds::Verdict::kSeek:
-        // Already there (an entry equal to an exclusive end): one step instead.
+        // The scan is already there (the entry equals an exclusive end): take one step instead of
+        // seeking.
         if (seek_ == last_seek_) seek_.clear();
         break;
       case EncodedBounds::Verdict::kInside: {
@@ -318,6 +323,9 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
           MAYFLY_TRY(fresh,
                      ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_, ctx_.view));
           fresh = fresh && ctx_.visible.Shows(record_.doc, record_.expire_at);
+          if (!fresh) {
+            MAYFLY_TRY(ctx_.visible.Stopped());
+          }
         }
         if (fresh) {
           *row = {};
@@ -342,9 +350,9 @@ void IndexScanStage::DoSave() {
 
 void IndexScanStage::DoRestore() {
   if (cursor_) cursor_->Reposition(ctx_.view);
-  // The index may have met its first array since: from now on a record can come twice.
-  if (!dedup_ && ctx_.view.Multikey(*params_.index) != 0 && !params_.bounds.AllSinglePoints())
-    dedup_ = true;
+  // The index may have received its first array in the meantime. From now on a record can appear
+  // twice.
+  if (!dedup_ && MayRepeat() && ctx_.view.Multikey(*params_.index) != 0) dedup_ = true;
 }
 
 std::string IndexScanStage::Summary() const {

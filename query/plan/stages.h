@@ -121,6 +121,9 @@ class IndexScanStage final : public PlanStage {
   void ExplainStats(BsonBuilder& out) const override;
 
  private:
+  /// Whether arrays can bring a record twice. For distinct, entries count and not records.
+  bool MayRepeat() const { return !params_.distinct && !params_.bounds.AllSinglePoints(); }
+
   Params params_;
   EncodedBounds encoded_;
   Storage::Record record_;

@@ -64,6 +64,7 @@ struct Applier {
   ProjectionKind kind;
   EvalContext& ctx;
   Charge charge{ctx};  ///< what is written
+  Pace pace{ctx};      ///< what is walked: stages and fields may be many, and each walks all of it
   int within = 1;      ///< documents and arrays around the field that is written
 
   Result<void> Compute(const ProjectionField& f, BsonBuilder& out) {
@@ -83,6 +84,7 @@ struct Applier {
   }
 
   Result<void> ElemMatch(const ProjectionField& f, BsonView doc, BsonBuilder& out) {
+    MAYFLY_TRY(pace.Step(doc.size()));
     BsonValue v = doc.Find(f.name);
     if (!v.IsArray()) return Ok();
     int position = -1;
@@ -96,6 +98,7 @@ struct Applier {
   }
 
   Result<void> Node(const ProjectionNode& node, BsonView doc, BsonBuilder& out) {
+    MAYFLY_TRY(pace.Step(doc.size()));
     Written written(node.fields.size());
     const bool inclusion = kind == ProjectionKind::kInclusion;
     int left = node.in_document;

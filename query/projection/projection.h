@@ -29,6 +29,7 @@ struct ProjectionNeeds {
   bool sort_key = false;    ///< reads DocumentMetadata::sort_key
   bool text_score = false;  ///< reads DocumentMetadata::text_score
   bool record_id = false;   ///< reads DocumentMetadata::record_id
+  bool index_key = false;   ///< reads DocumentMetadata::index_key
 };
 
 struct ProjectionNode;  // query/projection/projection_node.h

@@ -99,11 +99,16 @@ Result<ProjectionField*> ProjectionParser::Add(std::string_view path, Projection
   MAYFLY_TRY(auto parts, SplitPath(path));
   ProjectionNode* node = result_->root_.get();
   MAYFLY_TRY(ParseWork::Step(1 + node->by_name.size() / 1024));
-  auto collision = [&](size_t i) {
+  // `taken`: the field that parts[i] meets.
+  auto collision = [&](size_t i, const ProjectionField* taken) {
     size_t begin = static_cast<size_t>(parts[i].data() - path.data());
     std::string at(path), rest(path.substr(begin));
     if (dialect_ == Dialect::kAddFields) {
       std::string other(path.substr(0, begin + parts[i].size()));
+      while (taken->action == ProjectionAction::kDescend) {
+        taken = &taken->below->fields[0];
+        other += "." + taken->name;
+      }
       return Located(40176, "specification contains two conflicting paths. Cannot specify both '" +
                                 at + "' and '" + other + "'");
     }
@@ -114,7 +119,7 @@ Result<ProjectionField*> ProjectionParser::Add(std::string_view path, Projection
   for (size_t i = 0; i < parts.size(); ++i) {
     ProjectionField* f = node->FindField(parts[i]);
     bool last = i + 1 == parts.size();
-    if (f != nullptr && (last || f->action != ProjectionAction::kDescend)) return collision(i);
+    if (f != nullptr && (last || f->action != ProjectionAction::kDescend)) return collision(i, f);
     if (f == nullptr) {
       auto at = std::lower_bound(
           node->by_name.begin(), node->by_name.end(), parts[i],
@@ -132,7 +137,8 @@ Result<ProjectionField*> ProjectionParser::Add(std::string_view path, Projection
     if (last) return f;
     node = f->below.get();
   }
-  return collision(0);  // not reached: a path has a part
+  return Error{ErrorCode::kInternalError,
+               "a path without parts"};  // SplitPath answers one at least
 }
 
 Result<void> ProjectionParser::Element(const std::string& path, BsonValue v, int depth) {
@@ -354,6 +360,7 @@ void ProjectionParser::AddNeeds(const ProjectionNode& node, const std::string& p
           if (meta == "sortKey") needs.sort_key = true;
           if (meta == "textScore") needs.text_score = true;
           if (meta == "recordId") needs.record_id = true;
+          if (meta == "indexKey") needs.index_key = true;
           if (meta == "expireAt" || meta == "ttlMillis") needs.expire_at = true;
         }
         break;

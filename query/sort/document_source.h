@@ -27,6 +27,8 @@ struct StreamDocument {
 class DocumentSource {
  public:
   virtual ~DocumentSource() = default;
+  /// `*out` is filled for kAdvanced only. Errors: what interrupts the operation, failing
+  /// expressions, limits of memory.
   virtual Result<StreamState> Next(StreamDocument* out) = 0;
   /// The operation that runs from now on: a getMore brings its own. Before the first Next() and
   /// whenever it changes.

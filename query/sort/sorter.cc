@@ -163,7 +163,13 @@ namespace {
 
 constexpr size_t kMaxRuns = 64;  ///< open files; beyond it runs are merged into one
 
-enum : char { kHasExpireAt = 1, kHasTextScore = 2, kHasRecordId = 4, kHasSortKey = 8 };
+enum : char {
+  kHasExpireAt = 1,
+  kHasTextScore = 2,
+  kHasRecordId = 4,
+  kHasSortKey = 8,
+  kHasIndexKey = 16
+};
 
 void AppendValue(std::string& out, BsonValue v) {
   out += static_cast<char>(v.type());
@@ -192,11 +198,13 @@ void Pack(std::string& out, BsonView doc, const DocumentMetadata* m, const Value
   if (m && m->expire_at) flags |= kHasExpireAt;
   if (m && m->text_score) flags |= kHasTextScore;
   if (m && !m->record_id.missing()) flags |= kHasRecordId;
+  if (m && !m->index_key.missing()) flags |= kHasIndexKey;
   if (!sort_key.missing()) flags |= kHasSortKey;
   out += flags;
   if (flags & kHasExpireAt) out.append(reinterpret_cast<const char*>(&m->expire_at->millis), 8);
   if (flags & kHasTextScore) out.append(reinterpret_cast<const char*>(&*m->text_score), 8);
   if (flags & kHasRecordId) AppendValue(out, m->record_id.view());
+  if (flags & kHasIndexKey) AppendValue(out, m->index_key.view());
   if (flags & kHasSortKey) AppendValue(out, sort_key.view());
   out.append(extra);
 }
@@ -347,6 +355,7 @@ Result<void> Sorter::Unpack(const Entry& entry, StreamDocument* out) {
     if (flags & kHasExpireAt) metadata_.expire_at = Instant{Take<int64_t>(&rest)};
     if (flags & kHasTextScore) metadata_.text_score = Take<double>(&rest);
     if (flags & kHasRecordId) metadata_.record_id = TakeValue(&rest);
+    if (flags & kHasIndexKey) metadata_.index_key = TakeValue(&rest);
     if (flags & kHasSortKey) metadata_.sort_key = TakeValue(&rest);
     out->metadata = &metadata_;
   }

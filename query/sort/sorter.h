@@ -76,8 +76,12 @@ class Sorter {
  public:
   Sorter(SortPattern pattern, SorterOptions options);
   ~Sorter();
+  /// Copies what it keeps. Errors: BadValue 2 for parallel arrays; 292 or 146 beyond the limits
+  /// when it may not use the disk; those of writing a file.
   Result<void> Add(BsonView doc, const DocumentMetadata* metadata = nullptr,
                    std::string_view extra = {});
+  /// Sorts what is in memory, or gets ready to merge the runs. Nothing may be added afterwards;
+  /// further calls do nothing. Errors: those of the files.
   Result<void> Finish();
   /// The next document in order; false at the end. Valid until the next call.
   Result<bool> Next(StreamDocument* out);

@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "query/sort/spill_encryption.h"
+
 namespace mayfly {
 namespace {
 
 constexpr int64_t kStep = 1 << 20;  ///< bytes are counted in these
-
-std::atomic<int64_t> g_spilled{0};
 
 Error FileError(const char* what) {
   int code = errno;
@@ -31,27 +31,19 @@ Error OverLimit(const char* who, int64_t limit, const char* parameter) {
 }
 
 /// What all files together may take: given, or half of what the disk would have free without them.
-int64_t TotalLimit(std::FILE* file, int64_t spilled) {
-  if (const int64_t given = TheSpillLimits().total.load(std::memory_order_relaxed); given > 0)
-    return given;
+int64_t TotalLimit(std::FILE* file, int64_t given, int64_t spilled) {
+  if (given > 0) return given;
   struct statvfs s;
-  if (::fstatvfs(::fileno(file), &s) != 0) return INT64_MAX;
+  if (::fstatvfs(DescriptorOf(file), &s) != 0) return INT64_MAX;
   return (static_cast<int64_t>(s.f_bavail) * static_cast<int64_t>(s.f_frsize) + spilled) / 2;
 }
 
 }  // namespace
 
-SpillLimits& TheSpillLimits() {
-  static SpillLimits limits;
-  return limits;
-}
-
-int64_t SpilledBytes() { return g_spilled.load(std::memory_order_relaxed); }
-
 SpillFile::~SpillFile() {
   if (file_) std::fclose(file_);
   if (charged_ == 0) return;
-  g_spilled.fetch_sub(charged_, std::memory_order_relaxed);
+  budget_->spilled_bytes.fetch_sub(charged_, std::memory_order_relaxed);
   used_->fetch_sub(charged_, std::memory_order_relaxed);
 }
 
@@ -70,10 +62,20 @@ Result<SpillFile> SpillFile::Create(const SpillPlace& place) {
   }
   SpillFile file;
   file.used_ = place.used;
-  file.file_ = ::fdopen(fd, "w+b");
-  if (!file.file_) {
-    ::close(fd);
-    return FileError("fdopen");
+  if (const FileCiphersPtr ciphers = SpillCiphers(*file.budget_)) {
+    Result<std::unique_ptr<FileCipher>> cipher = ciphers->Temporary();
+    if (!cipher) {
+      ::close(fd);
+      return cipher.error();
+    }
+    file.file_ = OpenEncryptedStream(fd, std::move(cipher).value());
+    if (!file.file_) return FileError("fopencookie");
+  } else {
+    file.file_ = ::fdopen(fd, "w+b");
+    if (!file.file_) {
+      ::close(fd);
+      return FileError("fdopen");
+    }
   }
   std::setvbuf(file.file_, nullptr, _IOFBF, 256 * 1024);
   return file;
@@ -81,12 +83,13 @@ Result<SpillFile> SpillFile::Create(const SpillPlace& place) {
 
 Result<void> SpillFile::Charge(int64_t bytes) {
   const int64_t more = (bytes - charged_ + kStep - 1) / kStep * kStep;
-  const int64_t spilled = g_spilled.fetch_add(more, std::memory_order_relaxed) + more;
+  const int64_t spilled = budget_->spilled_bytes.fetch_add(more, std::memory_order_relaxed) + more;
   const int64_t own = used_->fetch_add(more, std::memory_order_relaxed) + more;
   charged_ += more;
-  const int64_t total = TotalLimit(file_, spilled);
+  const int64_t total =
+      TotalLimit(file_, budget_->spill_limit.load(std::memory_order_relaxed), spilled);
   if (spilled > total) return OverLimit("all operations together", total, "spillMaxBytes");
-  const int64_t given = TheSpillLimits().per_operation.load(std::memory_order_relaxed);
+  const int64_t given = budget_->spill_operation_limit.load(std::memory_order_relaxed);
   const int64_t most = given > 0 ? given : total / 2;
   if (own > most) return OverLimit("the operation", most, "spillMaxBytesPerOperation");
   return Ok();

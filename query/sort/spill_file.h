@@ -8,18 +8,9 @@
 #include <utility>
 
 #include "protocol/error.h"
+#include "protocol/large_memory.h"
 
 namespace mayfly {
-
-/// How much of the disk spill files may take, in bytes. Read at every step; threads: any.
-struct SpillLimits {
-  std::atomic<int64_t> total{
-      0};  ///< of all operations together; 0: half of what would be free without them
-  std::atomic<int64_t> per_operation{0};  ///< 0: half of the total
-};
-SpillLimits& TheSpillLimits();
-/// What spill files take now, in steps of 1 MiB.
-int64_t SpilledBytes();
 
 /// Where an operation spills, and how much it has there: copies share the count.
 struct SpillPlace {
@@ -31,6 +22,10 @@ struct SpillPlace {
 
 /// A run of (key, payload) records in a temporary file without a name: it is gone with the process,
 /// whatever happens. One thread.
+///
+/// The budget of the thread that makes it counts its bytes, in steps of 1 MiB (`spilled_bytes`),
+/// and limits them, read at every step: `spill_limit` of all operations together (0: half of what
+/// the disk would have free without them), `spill_operation_limit` of one (0: half of the former).
 class SpillFile {
  public:
   ~SpillFile();
@@ -38,6 +33,7 @@ class SpillFile {
       : file_(std::exchange(o.file_, nullptr)),
         bytes_(o.bytes_),
         charged_(std::exchange(o.charged_, 0)),
+        budget_(o.budget_),
         used_(std::move(o.used_)) {}
   /// Errors: OutOfDiskSpace 14031 (also when a limit above is reached) and InternalError 1 with the
   /// system's words, here and below.
@@ -54,6 +50,7 @@ class SpillFile {
 
   std::FILE* file_ = nullptr;
   int64_t bytes_ = 0, charged_ = 0;
+  large_memory::Budget* budget_ = &large_memory::ThreadBudget();
   std::shared_ptr<std::atomic<int64_t>> used_;
 };
 

@@ -191,13 +191,16 @@ Result<Deadline> ResolveDeadline(const ExpirySetting& setting, const CollectionI
     if (d.at->millis > kLastMillis)
       return Error{ErrorCode::kBadValue, "an expiration must not reach beyond the year 9999, but " +
                                              std::to_string(s.seconds) + " seconds do"};
+    d.from_write = true;
   }
   if (s.kind == Kind::kAt) d.at = s.at;
   if (cap > 0) {
     const Instant latest{SaturatingDeadline(now.millis, cap)};
     if (!d.at || d.at->millis > latest.millis) {
       d.clamped = setting.given() || d.at.has_value();
+      if (d.at && !d.from_write) d.latest = *d.at;
       d.at = latest;
+      d.from_write = true;
     }
   }
   return d;

@@ -49,6 +49,9 @@ Result<ExpireWhen> ParseExpireWhen(std::string_view word);
 struct Deadline {
   std::optional<Instant> at;
   bool clamped = false;  ///< maxTTL made it earlier than asked for
+  /// `at` is so much time behind the write. It moves with the time of the write, up to `latest`.
+  bool from_write = false;
+  Instant latest{INT64_MAX};
 };
 
 /// The document that a write replaces.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
 #include "protocol/bson_builder.h"
+#include "query/expression/pace.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -74,31 +76,54 @@ Result<bool> MetByIndex(const MatchExpression& c, std::string_view array_path, B
   return c.Matches(BsonView(bytes.data()), ctx);
 }
 
-/// Whether nothing but an element that the filter names by its index was found in the array at
-/// `array_path`.
-Result<bool> NamedByIndexAlone(const MatchExpression& filter, std::string_view array_path,
-                               BsonView doc, EvalContext* ctx) {
-  const BsonValue array = ValueAt(doc, array_path);
-  if (!array.IsArray()) return false;
-  bool by_index = false, found = false;
-  auto look = [&](const MatchExpression& c) -> Result<void> {
-    MAYFLY_TRY(const bool named, MetByIndex(c, array_path, array.Document(), ctx));
-    by_index = by_index || named;
-    if (named || found) return Ok();
-    int position = -1;
-    MAYFLY_TRY(const bool matches, c.MatchesWithPosition(doc, ctx, &position));
-    found = matches && position >= 0;
-    return Ok();
+/// The conditions of a filter and one document, asked for one array after another.
+class Conditions {
+ public:
+  Conditions(const MatchExpression& filter, BsonView doc, EvalContext* ctx)
+      : doc_(doc), ctx_(ctx), pace_(*ctx) {
+    if (filter.kind != MatchKind::kAnd) {
+      all_.push_back({&filter, {}});
+    } else {
+      for (const MatchPtr& c : filter.children) all_.push_back({c.get(), {}});
+    }
+  }
+
+  /// Whether nothing but an element that the filter names by its index was found in the array at
+  /// `array_path`.
+  Result<bool> NamedByIndexAlone(std::string_view array_path) {
+    MAYFLY_TRY(pace_.Step(doc_.size()));
+    const BsonValue array = ValueAt(doc_, array_path);
+    if (!array.IsArray()) return false;
+    bool by_index = false, found = false;
+    for (Condition& c : all_) {
+      MAYFLY_TRY(pace_.Step(array_path.size()));
+      MAYFLY_TRY(const bool named, MetByIndex(*c.match, array_path, array.Document(), ctx_));
+      by_index = by_index || named;
+      if (named || found) continue;
+      MAYFLY_TRY(found, FindsElement(c));
+    }
+    return by_index && !found;
+  }
+
+ private:
+  struct Condition {
+    const MatchExpression* match;
+    std::optional<bool> finds_element;  ///< the same for every array: asked once
   };
-  if (filter.kind != MatchKind::kAnd) {
-    MAYFLY_TRY(look(filter));
+  Result<bool> FindsElement(Condition& c) {
+    if (!c.finds_element) {
+      int position = -1;
+      MAYFLY_TRY(const bool matches, c.match->MatchesWithPosition(doc_, ctx_, &position));
+      c.finds_element = matches && position >= 0;
+    }
+    return *c.finds_element;
   }
-  for (const MatchPtr& c : filter.children) {
-    if (filter.kind != MatchKind::kAnd) break;
-    MAYFLY_TRY(look(*c));
-  }
-  return by_index && !found;
-}
+
+  const BsonView doc_;
+  EvalContext* const ctx_;
+  Pace pace_;
+  std::vector<Condition> all_;
+};
 
 }  // namespace
 
@@ -106,12 +131,13 @@ Result<bool> MatchForPosition(const MatchExpression& filter, const Update& updat
                               EvalContext* ctx, int* position) {
   MAYFLY_TRY(const bool matches, filter.MatchesWithPosition(doc, ctx, position));
   if (!matches || *position < 0) return matches;
+  Conditions conditions(filter, doc, ctx);
   std::string_view before;  // most updates have one such array, however many fields they change
   for (const std::string& path : update.touched_paths()) {
     const std::string_view array_path = BeforePosition(path);
     if (array_path.empty() || array_path == before) continue;
     before = array_path;
-    MAYFLY_TRY(const bool alone, NamedByIndexAlone(filter, array_path, doc, ctx));
+    MAYFLY_TRY(const bool alone, conditions.NamedByIndexAlone(array_path));
     if (!alone) continue;
     *position = -1;
     break;

@@ -8,18 +8,14 @@
 #include "protocol/object_id.h"
 #include "query/expression/element_text.h"
 #include "query/expression/insert_prepare.h"
+#include "query/expression/pace.h"
 #include "query/expression/parse_work.h"
 #include "query/update/update_node.h"
 #include "query/update/update_pipeline.h"
 
 namespace mayfly {
 
-Error update::TooLarge(bool upsert) {
-  return {LocationCode(upsert ? 17420 : 17419),
-          (upsert ? "Document to upsert is larger than "
-                  : "Resulting document after update is larger than ") +
-              std::to_string(kMaxBsonUserSize)};
-}
+Error update::TooLarge(bool upsert) { return UpdateTooLarge(upsert); }
 
 namespace {
 
@@ -101,7 +97,7 @@ class OperatorUpdate final : public Update {
     update::ApplyContext apply{.root = old, .is_insert = is_insert, .now = ctx.now, .eval = &ctx};
     std::vector<BsonValue> sources;
     if (!renames_.empty()) {
-      MAYFLY_TRY(sources, RenameSources(old));
+      MAYFLY_TRY(sources, RenameSources(old, ctx));
       apply.rename_sources = sources.data();
     }
     MAYFLY_TRY(bool modified, update::ApplyTree(*root_, filters_, apply, positional_index, out));
@@ -199,9 +195,11 @@ class OperatorUpdate final : public Update {
                     " has an array field called " + DottedName(array));
   }
 
-  Result<std::vector<BsonValue>> RenameSources(BsonView old) const {
+  Result<std::vector<BsonValue>> RenameSources(BsonView old, EvalContext& ctx) const {
     std::vector<BsonValue> sources;
+    Pace pace(ctx);
     for (const Rename& r : renames_) {
+      MAYFLY_TRY(pace.Step(size_t{2} * old.size()));  // each is looked for in all of it
       std::string_view array;
       MAYFLY_TRY(BsonValue v, Follow(old, r.from, &array));
       if (v && !array.empty()) return InArray(old, "source", r.from, array);
@@ -236,6 +234,16 @@ void Replace(BsonView old, BsonValue id, std::string_view body, std::string* out
   b.Append("_id", old_id ? old_id : id);
   out->append(body);
   b.Done();
+}
+
+/// A level takes 7 bytes at least: most documents need no look at all of their fields.
+bool NestsTooDeep(BsonView doc) {
+  return doc.size() > 7 * kMaxBsonDepth && NestingDepth(doc.AsValue()) > kMaxBsonDepth;
+}
+
+Error TooDeep() {
+  return {ErrorCode::kOverflow,
+          "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
 }
 
 class ReplacementUpdate final : public Update {
@@ -300,19 +308,15 @@ class PipelineUpdate final : public Update {
   Result<bool> ApplyTo(BsonView old, int, bool is_insert, EvalContext& ctx,
                        std::string* out) const override {
     MAYFLY_TRY(std::string result, transform_->Apply(old, ctx));
-    BsonView made(result.data());
-    BsonValue id = made["_id"], old_id = old["_id"];
-    if (id && old_id && !ValuesEqual(id, old_id)) return IdAltered(id);
-    if (NestingDepth(made.AsValue()) > kMaxBsonDepth)
-      return Error{ErrorCode::kOverflow,
-                   "Document exceeds maximum nesting depth of " + std::to_string(kMaxBsonDepth)};
-    if (!old_id || (made.First().name == "_id" && id.BinaryEquals(old_id))) {
-      *out = std::move(result);
+    const BsonView made(result.data());
+    const BsonValue old_id = old["_id"];
+    if (old_id) {
+      MAYFLY_TRY(const BsonView ready, PrepareReplacement(made, old_id, out, is_insert));
+      if (ready.data() == made.data()) *out = std::move(result);
+    } else if (NestingDepth(made.AsValue()) > kMaxBsonDepth) {  // an upsert's is prepared later
+      return TooDeep();
     } else {
-      std::string body;
-      for (const BsonElement& e : made)
-        if (e.name != "_id") update::Emit(body, e.name, e.value);
-      Replace(old, id, body, out);
+      *out = std::move(result);
     }
     MAYFLY_TRY(CheckSize(*out, is_insert));
     return *out != old.bytes();
@@ -341,7 +345,7 @@ Result<void> CollectEqualities(const MatchExpression& m, bool id_only, Equalitie
     if (m.path.starts_with("_id."))
       return Error{ErrorCode::kNotExactValueField,
                    "field at '_id' must be exactly specified, field at sub-path " +
-                       DottedName(m.path) + " found"};
+                       DottedName(m.path) + "found"};
     return Ok();
   }
   if (!out->emplace(m.path, m.operand.view()).second)
@@ -409,6 +413,7 @@ Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonV
     return FailedToParse("arrayFilters may not be specified for replacement-style updates");
   if (options.multi)
     return FailedToParse("multi update is not supported for replacement-style update");
+  if (NestsTooDeep(u.Document())) return TooDeep();
   auto update = std::make_unique<ReplacementUpdate>();
   MAYFLY_TRY(update->Init(u.Document()));
   return update;
@@ -422,6 +427,19 @@ Result<Update::Outcome> Update::Apply(BsonView old, int positional_index, bool i
   return outcome;
 }
 
+Result<void> CheckUpsertFilter(BsonView filter) {
+  for (const BsonElement& e : filter) {
+    if (e.name == "$expr")
+      return Error{ErrorCode::kQueryFeatureNotAllowed,
+                   "$expr is not allowed in the query predicate for an upsert"};
+    if (e.name != "$and" && e.name != "$or" && e.name != "$nor") continue;
+    for (const BsonElement& branch : e.value.Document()) {
+      MAYFLY_TRY(CheckUpsertFilter(branch.value.Document()));
+    }
+  }
+  return Ok();
+}
+
 Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant now,
                                        EvalContext& ctx) const {
   MAYFLY_TRY(std::string base, UpsertBase(filter));
@@ -430,7 +448,12 @@ Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant no
   if (!modified) made = std::move(base);
   BsonView doc(made.data());
   BsonElement first = doc.First();
-  BsonValue id = doc["_id"];
+  BsonValue id;
+  for (const BsonElement& e : doc) {
+    if (e.name != "_id") continue;
+    if (id) return BadValue("can't have multiple _id fields");
+    id = e.value;
+  }
   if (doc.Has("$expire"))  // as PrepareInsert
     return Error{ErrorCode::kDollarPrefixedFieldName,
                  "a document to insert cannot have the field '$expire': give the statement "
@@ -438,6 +461,7 @@ Result<std::string> Update::MakeUpsert(const MatchExpression* filter, Instant no
   if (id) {
     MAYFLY_TRY(CheckIdValue(id));
   }
+  if (NestsTooDeep(doc)) return TooDeep();
   if (id && first.name == "_id") return made;
   std::string out;
   out.reserve(made.size() + 17);

@@ -87,4 +87,9 @@ class Update {
   std::vector<std::string> touched_paths_;
 };
 
+/// Refuses what may not be in the filter of an upsert, whether or not it finds something: `$expr`,
+/// which says nothing about the fields of the document to insert (the manual of update, "Upsert").
+/// `filter` has been parsed. Errors: QueryFeatureNotAllowed 224.
+Result<void> CheckUpsertFilter(BsonView filter);
+
 }  // namespace mayfly

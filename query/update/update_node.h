@@ -21,6 +21,7 @@ namespace mayfly::update {
 struct PathFrame {
   const PathFrame* parent = nullptr;
   std::string_view name;
+  /// The path from the root to this frame, as messages show it: "a.0.b".
   std::string Dotted() const;
 };
 
@@ -48,10 +49,12 @@ struct Target {
   std::string& out;
 };
 
+/// Type and name of an element: the bytes of its value must follow.
 inline void EmitHeader(std::string& out, BsonType type, std::string_view name) {
   out.push_back(static_cast<char>(type));
   AppendCString(out, name);
 }
+/// Appends an element to an open document. REQUIRES: `v` is not missing.
 inline void Emit(std::string& out, std::string_view name, BsonValue v) {
   EmitHeader(out, v.type(), name);
   out.append(v.data(), v.size());
@@ -151,6 +154,8 @@ Result<const Node*> ResolvePositional(NodePool& pool, const Node& node, std::str
 struct ElementFilter {
   std::string name;  ///< identifier of the array filter
   MatchPtr match;
+  /// Tests {name: v}, built in `scratch`, whose contents are lost; it spares an allocation a value.
+  /// Errors: those of $expr.
   Result<bool> Matches(BsonValue v, const ApplyContext& ctx, std::string& scratch) const;
 };
 

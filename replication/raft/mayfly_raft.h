@@ -113,60 +113,79 @@ typedef struct {
   uint64_t node;
 } mf_change;
 
+/// Starts a node from its stored state, which must be whole: what cannot be read ends in `fatal`.
+/// Both structs are copied; what `callbacks->self` points to must outlive the node. Never null;
+/// ended by mf_raft_free.
 mf_raft* mf_raft_new(const mf_config* config, const mf_callbacks* callbacks);
 void mf_raft_free(mf_raft* node);
 
-/* may_campaign 0: the election timeout never starts an election here (votes are given all the
- * same). */
+/// may_campaign 0: the election timeout never starts an election here (votes are given all the
+/// same).
 void mf_raft_tick(mf_raft* node, int may_campaign);
-/* A message of member `from`. MF_SNAPSHOT: not stepped, filled into *snapshot; take the state
- * from there and make a new node. MF_DROPPED: of no use here. */
+/// A message of member `from`. MF_SNAPSHOT: not stepped, filled into *snapshot; take the state from
+/// there and make a new node. MF_DROPPED: of no use here.
 int mf_raft_step(mf_raft* node, uint64_t from, mf_bytes message, int may_campaign,
                  mf_snapshot* snapshot);
-/* Entries of this leader. First index given out in *first_index. MF_DROPPED: not a leader, or
- * one that hands over. */
+/// Entries of this leader. First index given out in *first_index. MF_DROPPED: not a leader, or one
+/// that hands over.
 int mf_raft_propose(mf_raft* node, const mf_bytes* data, const mf_bytes* context, size_t count,
                     uint64_t* first_index);
-/* MF_BUSY: a change is under way. */
+/// MF_BUSY: a change is under way.
 int mf_raft_propose_change(mf_raft* node, const mf_change* changes, size_t count, mf_bytes context,
                            uint64_t* index);
-/* Takes a committed change of membership into account; the new eraftpb.ConfState comes back. */
+/// Takes a committed change of membership into account; the new eraftpb.ConfState comes back.
 mf_bytes mf_raft_apply_change(mf_raft* node, const mf_entry* entry);
-/* By other ways than raft-rs's messages: `id` follows this leader (no follower: nothing); this
- * follower's leader leads. */
+/// By other ways than raft-rs's messages: `id` follows this leader (no follower: nothing); this
+/// follower's leader leads.
 void mf_raft_member_alive(mf_raft* node, uint64_t id);
 void mf_raft_leader_alive(mf_raft* node);
+/// Asks for an index that is safe to read at. It comes as an mf_read with this `request` in a later
+/// mf_ready, or not at all when leadership is lost meanwhile.
 void mf_raft_read_index(mf_raft* node, uint64_t request);
+/// Starts to hand leadership over to `to`; mf_status::transferee shows it. Given up after an
+/// election timeout; nothing is reported then.
 void mf_raft_transfer(mf_raft* node, uint64_t to);
+/// Calls an election at once, with the vote before the vote that finds out whether it could be won
+/// (pre-vote). Nothing on a leader.
 void mf_raft_campaign(mf_raft* node);
-/* A leader becomes a follower of nobody. */
+/// A leader becomes a follower of nobody.
 void mf_raft_step_down(mf_raft* node);
+/// What the transport knows of `id`, for a leader: messages to it were lost (so its log is probed
+/// again); the snapshot that was sent has arrived (`ok`) or has not.
 void mf_raft_report_unreachable(mf_raft* node, uint64_t id);
 void mf_raft_report_snapshot(mf_raft* node, uint64_t id, int ok);
-/* A leader that wants a member to take a copy, or is about to, goes on behind `index` of the log
- * instead, which that member has. Nothing for one that follows the log already. */
+/// A leader that wants a member to take a copy, or is about to, goes on behind `index` of the log
+/// instead, which that member has. Nothing for one that follows the log already.
 void mf_raft_probe_from(mf_raft* node, uint64_t id, uint64_t index);
 
+/// The cycle of a node, after every call that may have given it something to do. While has_ready,
+/// call ready, do what it asks, then persisted, and send and apply what that returns. One call of
+/// persisted for each of ready.
 int mf_raft_has_ready(mf_raft* node);
 const mf_ready* mf_raft_ready(mf_raft* node);
 const mf_light_ready* mf_raft_persisted(mf_raft* node);
+/// Everything up to `index` has been applied. Lower indexes than before are ignored.
 void mf_raft_applied(mf_raft* node, uint64_t index);
-/* Entries before `first` are gone from the log; `term` is of the one before. */
+/// Entries before `first` are gone from the log; `term` is of the one before.
 void mf_raft_trimmed(mf_raft* node, uint64_t first, uint64_t term);
 
+/// A copy of the node's state now; the next call of it overwrites the struct.
 const mf_status* mf_raft_status(mf_raft* node);
+/// Of a leader: how far each member has followed. Fills up to `capacity` rows, in no order, and
+/// returns how many there are.
 size_t mf_raft_progress(mf_raft* node, mf_progress* out, size_t capacity);
 
-/* Any thread. */
+/// Any thread.
 const mf_entry* mf_committed_entries(const mf_committed* committed, size_t* count);
 void mf_committed_free(mf_committed* committed);
 
-/* protobuf eraftpb.ConfState of these nodes; freed by mf_bytes_free. */
+/// protobuf eraftpb.ConfState of these nodes; freed by mf_bytes_free.
 mf_bytes mf_conf_state(const uint64_t* voters, size_t voter_count, const uint64_t* learners,
                        size_t learner_count);
+/// Only for what mf_conf_state has returned.
 void mf_bytes_free(mf_bytes bytes);
-/* Ids in a ConfState (both halves of a joint one): fills up to `capacity`, returns how many
- * there are. */
+/// Ids in a ConfState (both halves of a joint one): fills up to `capacity`, returns how many there
+/// are.
 size_t mf_conf_state_nodes(mf_bytes conf_state, uint64_t* voters, uint64_t* learners,
                            size_t capacity, size_t* learner_count);
 

@@ -36,7 +36,7 @@ CHECKS = (
     "CheckVariableName(",
     "ParseOnExpire(",
     "OpenCollection(",
-    "BeforeNul(",
+    "TruncateAtNul(",
 )
 NAMESPACE_CHECKS = (
     "ValidateNamespace(",

@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Rules of the tree that a machine can check. Prints every breach; the last line counts the rules.
 
-scripts/lib/check_tree.py [--root FOLDER] [RULE…]       include length pages functions docstrings headers format
+scripts/lib/check_tree.py [--root FOLDER] [RULE…]
+             include names length pages functions docstrings headers format log_ids
 
 include      a file includes only from the rooms that scripts/lib/rooms.txt allows its room, and no …_impl.h of
              another layer
+names        no two files of the layers have the same name
 length       lines of C++ have at most 100 columns (data in raw strings may be longer); a file has at most 800 lines,
              or says why: `long file: …` in its first 20 lines
 pages        lines of scripts and pages have at most 120 columns (tables, links and code samples may be longer)
 functions    a function has at most 100 lines, or says why: `// long function: …` in the line above it
-docstrings   a type at namespace level in a header has a comment above it
+docstrings   a type at namespace level in a header has a comment above it; so has a public function, or the first of the
+             functions that stand together with it (constructors, overrides and what is a line long need none)
 headers      a header compiles by itself, without a precompiled one. build/headers.cache remembers which ones did
 format       the tree is as clang-format 16 would have it
+log_ids      an id of the log's lines is one line's: it stands in one place, or in several with the same text
 
 --root names another git work tree (for tests).
 """
@@ -30,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]  # --root changes it
-CODE = ["protocol", "storage", "query", "ttl", "replication", "security", "server"]
+CODE = ["protocol", "timeseries", "storage", "query", "ttl", "replication", "security", "server"]
 # Headers above whose code an on-disk format or a protocol stands as a grammar: there columns are meaning.
 GRAMMARS = {
     "replication/engine.h",
@@ -41,6 +45,11 @@ GRAMMARS = {
     "storage/keys/key_format.h",
     "storage/write/document_diff.h",
     "storage/write/log_format.h",
+    "timeseries/bucket_codec.h",
+    "timeseries/bucket_header.h",
+    "timeseries/double_stream.h",
+    "timeseries/integer_stream.h",
+    "timeseries/value_column.h",
 }
 COLUMNS, TEXT_COLUMNS, FILE_LINES, FUNCTION_LINES = 100, 120, 800, 100
 
@@ -93,11 +102,25 @@ def include():
             continue
         may = allowed(rooms[mine]) | {mine}
         for n, line in enumerate((ROOT / path).read_text().split("\n"), 1):
-            m = re.match(r'#include "([^"]+)"', line)
-            if m and (ROOT / m[1]).exists() and room(m[1]) not in may:
-                yield f"{path}:{n}: {mine} includes {m[1]}, of {room(m[1]) or 'no room'}"
-            elif m and m[1].endswith("_impl.h") and m[1].split("/")[0] != path.split("/")[0]:
-                yield f"{path}:{n}: {m[1]} is for {m[1].split('/')[0]}/ alone"
+            m = re.match(r'\s*#\s*include\s*["<]([^">]+)[">]', line)
+            if not m:
+                continue
+            beside, above = os.path.normpath(os.path.join(os.path.dirname(path), m[1])), os.path.normpath(m[1])
+            it = next((p for p in (beside, above) if (ROOT / p).is_file()), None)
+            if it and room(it) not in may:
+                yield f"{path}:{n}: {mine} includes {it}, of {room(it) or 'no room'}"
+            elif it and it.endswith("_impl.h") and it.split("/")[0] != path.split("/")[0]:
+                yield f"{path}:{n}: {it} is for {it.split('/')[0]}/ alone"
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+def names():
+    places = collections.defaultdict(list)
+    for path in cpp(CODE):
+        places[path.rsplit("/", 1)[1]].append(path)
+    for paths in places.values():
+        if len(paths) > 1:
+            yield f"{' and '.join(paths)} have the same name"
 
 
 # --- length -----------------------------------------------------------------------------------------------------------
@@ -156,9 +179,46 @@ def functions():
 
 # --- docstrings -------------------------------------------------------------------------------------------------------
 def docstrings():
-    for path in cpp(CODE):
-        if not path.endswith(".h") or path.endswith("_pch.h"):
+    headers = [p for p in cpp(CODE) if p.endswith(".h")]
+    yield from types_without_docstring(headers)
+    yield from functions_without_docstring(headers)
+
+
+def functions_without_docstring(headers):
+    options = ["--output-format=json", "--language-force=C++", "--kinds-C++=pf", "--fields=+naKZ", "-f", "-"]
+    out = subprocess.run(["ctags", *options, *headers], cwd=ROOT, capture_output=True, text=True).stdout
+    texts = {}
+    for tag in map(json.loads, out.splitlines()):
+        scope = tag.get("scope", "")
+        lines = texts.setdefault(tag["path"], (ROOT / tag["path"]).read_text().split("\n"))
+        first = last = tag["line"] - 1
+        while not re.search(r"[;{]\s*(//.*)?$", lines[last]) and last + 1 < len(lines):
+            last += 1
+        said = " ".join(lines[first : last + 1])
+        if (
+            tag.get("access", "public") != "public"
+            or tag["name"].startswith(("operator", "~"))
+            or tag["name"] == scope.split("::")[-1]
+            or "__anon" in scope
+            or re.search(r"\boverride\b|\bfinal\b|= default|= delete", said)
+            or (tag["kind"] == "function" and re.search(r"\{.*\}", lines[first]))
+            or "//" in said
+        ):
             continue
+        above = first - 1
+        while above > 0 and not is_edge(lines[above].strip()):
+            above -= 1
+        if not any("//" in line for line in lines[above + 1 : first]):
+            yield f"{tag['path']}:{first + 1}: {lines[first].strip()[:60]}"
+
+
+def is_edge(line):
+    """Of the functions that stand together."""
+    return line == "" or line.endswith("{") or line.startswith(("#", "}")) or re.match(r"\w+:$", line) is not None
+
+
+def types_without_docstring(headers):
+    for path in headers:
         depth, before, raw = 0, "", (ROOT / path).read_text()
         text = re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', raw)
         namespaces = 0
@@ -291,7 +351,22 @@ def format():
             yield line.split(": error:")[0] + ": not as clang-format would have it"
 
 
-RULES = [include, length, pages, functions, docstrings, headers, format]
+# --- log_ids ----------------------------------------------------------------------------------------------------------
+# `Write(severity, component, id, "text"` and its shorter forms. Without a literal the text is the place itself.
+LOG_LINE = re.compile(r"LogComponent::\w+,\s*(?:\w+ \? )?(\d{5,8})(?: : (\d{5,8}))?,\s*(\"(?:[^\"\\]|\\.)*\")?")
+
+
+def log_ids():
+    texts = collections.defaultdict(dict)
+    for path in cpp(CODE):
+        text = (ROOT / path).read_text()
+        for m in LOG_LINE.finditer(text):
+            place = f"{path}:{text.count(chr(10), 0, m.start(1)) + 1}"
+            texts[m[1]].setdefault(m[3] if m[3] and not m[2] else m[2] or place, place)
+    return [f"the log's id {i} names several lines: {', '.join(t.values())}" for i, t in texts.items() if len(t) > 1]
+
+
+RULES = [include, names, length, pages, functions, docstrings, headers, format, log_ids]
 
 
 def main():

@@ -16,6 +16,17 @@ export npm_config_fund=false npm_config_audit=false npm_config_update_notifier=f
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+# alone COMMAND…: with no other script's install at the same time.
+alone() {
+  mkdir -p "$TOOLS"
+  local lock status=0
+  exec {lock}>"$TOOLS/install.lock"
+  flock "$lock"
+  "$@" {lock}>&- || status=$?
+  exec {lock}>&-
+  return $status
+}
+
 # Debian 12 packages by purpose.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache mold pkg-config git ca-certificates
   libboost1.81-dev librocksdb-dev libspdlog-dev libfmt-dev libbson-dev libintelrdfpmath-dev libpcre2-dev libicu-dev
@@ -34,21 +45,24 @@ install_packages() {
   done
   [ ${#missing[@]} -eq 0 ] && return 0
   say "installing ${#missing[@]} Debian packages: ${missing[*]}"
-  local sudo=""
+  alone apt_install "${missing[@]}"
+}
+apt_install() {
+  local sudo="" log=${TMPDIR:-/tmp}/mayfly-apt.log
   [ "$(id -u)" -eq 0 ] || sudo=sudo
-  $sudo apt-get update -q >/dev/null
-  local log=${TMPDIR:-/tmp}/mayfly-apt.log
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
+  $sudo apt-get update -q >/dev/null || die "apt-get update failed"
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1 ||
     { tail -20 "$log"; die "apt-get install failed"; }
 }
 
-# raft-rs is built by cargo: the machine's, else Debian's newer one. Before 1.68 cargo fetched the whole index of
-# crates.io by git.
+# setup_cargo [VERSION]: raft-rs is built by cargo: the machine's, else Debian's newer one. Before 1.68 cargo fetched
+# the whole index of crates.io by git.
 setup_cargo() {
-  local version
+  local version least=${1:-1.68}
   version=$(cargo --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+' | head -1 || true)
-  if [ -z "$version" ] || [ "$(printf '%s\n1.68\n' "$version" | sort -V | head -1)" != 1.68 ]; then
+  if [ -z "$version" ] || [ "$(printf '%s\n%s\n' "$version" "$least" | sort -V | head -1)" != "$least" ]; then
     install_packages cargo-web
+    hash -r
   fi
 }
 
@@ -82,13 +96,15 @@ setup_npm() {
   local stamp
   stamp=$(cat "$1"/package*.json | sha256sum | cut -c1-16)
   NODE_MODULES="$TOOLS/npm-$(basename "$1")-$stamp/node_modules"
-  if [ ! -f "$NODE_MODULES/.complete" ]; then
-    say "installing npm packages of $(basename "$1")"
-    mkdir -p "$(dirname "$NODE_MODULES")"
-    cp "$1"/package*.json "$(dirname "$NODE_MODULES")/"
-    (cd "$(dirname "$NODE_MODULES")" && npm install --silent --no-package-lock >/dev/null)
-    touch "$NODE_MODULES/.complete"
-  fi
+  [ -f "$NODE_MODULES/.complete" ] || alone npm_install "$1"
+}
+npm_install() {
+  [ ! -f "$NODE_MODULES/.complete" ] || return 0  # by the script that was before this one
+  say "installing npm packages of $(basename "$1")"
+  mkdir -p "$(dirname "$NODE_MODULES")"
+  cp "$1"/package*.json "$(dirname "$NODE_MODULES")/"
+  (cd "$(dirname "$NODE_MODULES")" && npm install --silent --no-package-lock >/dev/null) || die "npm install failed"
+  touch "$NODE_MODULES/.complete"
 }
 
 # The drivers' test files, once a version of tests/conformance/requirements.txt; sets MAYFLY_CONFORMANCE unless it is

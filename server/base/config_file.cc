@@ -12,15 +12,27 @@ namespace {
 using Pairs = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
 /// An alias may stand for what it is in, or for ever more of others.
-constexpr int kMostDepth = 10;
-constexpr size_t kMostPairs = 2000;
+constexpr int kMaxDepth = 10;
+constexpr size_t kMaxPairs = 2000;
+
+/// A key or a plain value. A null byte would end a path, and the name of a field of getCmdLineOpts,
+/// in their middle.
+Result<std::string> Text(const YAML::Node& node, const std::string& path) {
+  std::string text = node.as<std::string>();
+  if (text.find('\0') != std::string::npos)
+    return Error{ErrorCode::kBadValue, "Error parsing YAML config file '" + path + "': line " +
+                                           std::to_string(node.Mark().line + 1) +
+                                           " holds a null byte"};
+  return text;
+}
 
 Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const std::string& path,
                      Pairs* out, int depth = 0) {
-  if (depth > kMostDepth || out->size() > kMostPairs)
+  if (depth > kMaxDepth || out->size() > kMaxPairs)
     return Error{ErrorCode::kBadValue, path + ": it holds too much, or an alias of what it is in"};
   for (const auto& entry : node) {
-    const std::string key = prefix + entry.first.as<std::string>();
+    MAYFLY_TRY(const std::string name, Text(entry.first, path));
+    const std::string key = prefix + name;
     const YAML::Node& value = entry.second;
     for (const auto& [seen, v] : *out)
       if (seen == key) return Error{ErrorCode::kBadValue, path + ": '" + key + "' is given twice"};
@@ -28,17 +40,20 @@ Result<void> Flatten(const YAML::Node& node, const std::string& prefix, const st
       case YAML::NodeType::Map:
         if (auto r = Flatten(value, key + ".", path, out, depth + 1); !r) return r;
         break;
-      case YAML::NodeType::Scalar:
-        out->push_back({key, {value.as<std::string>()}});
+      case YAML::NodeType::Scalar: {
+        MAYFLY_TRY(std::string text, Text(value, path));
+        out->push_back({key, {std::move(text)}});
         break;
+      }
       case YAML::NodeType::Sequence: {
         std::vector<std::string> list;
         for (const auto& item : value) {
-          if (list.size() > kMostPairs)
+          if (list.size() > kMaxPairs)
             return Error{ErrorCode::kBadValue, path + ": '" + key + "' lists too much"};
           if (!item.IsScalar())
             return Error{ErrorCode::kBadValue, path + ": '" + key + "' may only list plain values"};
-          list.push_back(item.as<std::string>());
+          MAYFLY_TRY(std::string text, Text(item, path));
+          list.push_back(std::move(text));
         }
         out->push_back({key, std::move(list)});
         break;

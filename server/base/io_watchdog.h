@@ -11,6 +11,8 @@ struct IoWatchdog {
   std::atomic<int64_t> limit_micros{0};  ///< 0: nothing is watched; read when a thread starts
   std::atomic<int64_t> long_handlers{0}, longest_micros{0};
 
+  /// A handler above the limit has ended. `micros`: processor time of its thread, not time that
+  /// passed.
   void Saw(int64_t micros) {
     long_handlers.fetch_add(1, std::memory_order_relaxed);
     for (int64_t longest = longest_micros.load();

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "server/base/log_redaction.h"
+
 namespace mayfly {
 
 namespace {
@@ -50,9 +52,20 @@ Result<std::shared_ptr<spdlog::sinks::sink>> OpenFile(const std::string& path, b
 
 }  // namespace
 
+std::atomic<bool>& LogRedaction() {
+  static std::atomic<bool> on{false};
+  return on;
+}
+
 Result<void> RenameLogAway(const std::string& path, Instant now) {
+  MAYFLY_TRY(RenameLogTo(path, now));
+  return Ok();
+}
+
+Result<std::string> RenameLogTo(const std::string& path, Instant now) {
   std::error_code ec;
-  if (!std::filesystem::exists(path, ec) || std::filesystem::file_size(path, ec) == 0) return Ok();
+  if (!std::filesystem::exists(path, ec) || std::filesystem::file_size(path, ec) == 0)
+    return std::string();
   std::string stamp = FormatTimestamp(now, TimestampFormat::kIso8601Utc).substr(0, 19);
   for (char& c : stamp)
     if (c == ':') c = '-';
@@ -63,7 +76,7 @@ Result<void> RenameLogAway(const std::string& path, Instant now) {
   if (ec)
     return Error{ErrorCode::kFileRenameFailed,
                  "Failed to rename \"" + path + "\" to \"" + to + "\": " + ec.message()};
-  return Ok();
+  return to;
 }
 
 Result<std::unique_ptr<Log>> Log::Open(const LogOptions& options, const Clock& clock) {
@@ -95,6 +108,11 @@ void Log::Write(LogSeverity s, LogComponent c, int id, std::string_view msg, Bso
   if (!Enabled(s, c)) return;
   if (ctx.empty()) ctx = thread_context;
   counts_[static_cast<size_t>(s)].fetch_add(1, std::memory_order_relaxed);
+  BsonDocument redacted;
+  if (LogRedaction().load(std::memory_order_relaxed) && !attr.empty()) {
+    redacted = RedactAttributes(id, attr);
+    attr = redacted;
+  }
   const Instant now = clock_.Now();
   std::string json = FormatLogJson(now, options_.timestamps, s, c, id, ctx, msg, attr);
   std::string text;

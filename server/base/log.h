@@ -112,6 +112,7 @@ class Log {
     if (Enabled(s, c)) Write(s, c, id, msg, BuildBson(fill));
   }
 
+  /// The `ctx` of what this thread logs from now on, in every Log.
   static void SetThreadContext(std::string name);
 
   /// Closes the file and opens a new one (the old is renamed with a timestamp, unless configured to
@@ -130,6 +131,7 @@ class Log {
   int64_t counts(LogSeverity s) const {
     return counts_[static_cast<size_t>(s)].load(std::memory_order_relaxed);
   }
+  /// Hands what is buffered to the operating system; it is not synced to the disk.
   void Flush();
 
  private:

@@ -1,10 +1,12 @@
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "protocol/extended_json.h"
 #include "protocol/utf8.h"
 #include "server/base/log.h"
+#include "server/base/log_redaction.h"
 
 namespace mayfly {
 
@@ -31,34 +33,34 @@ std::string_view SeverityText(LogSeverity s) {
   return kText[static_cast<size_t>(s)];
 }
 
-void AppendJsonString(std::string& out, std::string_view s) {
-  if (!IsUtf8(s)) return AppendJsonString(out, PrintableUtf8(s));
-  out.push_back('"');
-  for (char c : s) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<uint8_t>(c) < 0x20)
-          out += fmt::format("\\u{:04x}", static_cast<int>(c));
-        else
-          out.push_back(c);
+/// Attributes that hold what clients have sent, or may quote it.
+constexpr std::string_view kClientData[] = {
+    "_id",    "command", "data",   "document",           "errInfo", "errMsg",
+    "errmsg", "error",   "filter", "originatingCommand", "query",   "update"};
+
+/// Lines whose "error" is the system's, or our own: why a login, a handshake or a file has failed.
+constexpr int kOwnErrors[] = {20575,   22988,   5286306, 5286307, 9000116,
+                              9000117, 9000121, 9000131, 9000301};
+
+void AppendRedacted(BsonView doc, BsonBuilder& out) {
+  for (const BsonElement& e : doc) {
+    if (e.value.IsDocument()) {
+      BsonBuilder inner = out.OpenDocument(e.name);
+      AppendRedacted(e.value.Document(), inner);
+    } else if (e.value.IsArray()) {
+      BsonArrayBuilder list = out.OpenArray(e.name);
+      for (const BsonElement& x : e.value.Document()) {
+        if (x.value.IsDocument()) {
+          BsonBuilder inner = list.OpenDocument();
+          AppendRedacted(x.value.Document(), inner);
+        } else {
+          list.Append(kRedactedData);
+        }
+      }
+    } else {
+      out.Append(e.name, kRedactedData);
     }
   }
-  out.push_back('"');
 }
 
 /// Bytes of `s` up to `n`, not ending inside a UTF-8 sequence.
@@ -97,6 +99,30 @@ LogComponent LogComponentByName(std::string_view name) {
     if (kComponents[i].log == name || kComponents[i].config == name)
       return static_cast<LogComponent>(i);
   return LogComponent::kDefault;
+}
+
+BsonDocument RedactedValues(BsonView doc) {
+  return BuildBson([&](BsonBuilder& b) { AppendRedacted(doc, b); });
+}
+
+BsonDocument RedactAttributes(int id, BsonView attr) {
+  if (std::find(std::begin(kOwnErrors), std::end(kOwnErrors), id) != std::end(kOwnErrors))
+    return BsonDocument(attr);
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : attr) {
+      if (std::find(std::begin(kClientData), std::end(kClientData), e.name) ==
+          std::end(kClientData)) {
+        b.Append(e);
+      } else if (e.value.IsDocument()) {
+        BsonBuilder inner = b.OpenDocument(e.name);
+        AppendRedacted(e.value.Document(), inner);
+      } else if (e.value.IsArray()) {
+        b.OpenArray(e.name).Append(kRedactedData);
+      } else {
+        b.Append(e.name, kRedactedData);
+      }
+    }
+  });
 }
 
 std::string CurrentExceptionText() {
@@ -183,12 +209,13 @@ std::string FormatLogText(Instant t, TimestampFormat format, LogSeverity s, LogC
                                  SeverityText(s), LogComponentName(c), ctx, msg);
   for (const BsonElement& e : attr) {
     line.append(1, ' ').append(e.name).append(1, '=');
-    if (e.value.IsString() && e.value.String().find(' ') == std::string_view::npos) {
-      for (char ch : PrintableUtf8(e.value.String()))
-        line.push_back(static_cast<uint8_t>(ch) < 0x20 ? '?' : ch);
-    } else {
-      line.append(Prefix(ToRelaxedJson(e.value), kMaxAttributeBytes));
-    }
+    const std::string json = ToRelaxedJson(e.value);
+    // Without quotes where nothing in them needs any.
+    if (e.value.IsString() && json.size() == e.value.String().size() + 2 &&
+        json.find(' ') == std::string::npos)
+      line.append(e.value.String());
+    else
+      line.append(Prefix(json, kMaxAttributeBytes));
   }
   return line;
 }

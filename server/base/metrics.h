@@ -13,6 +13,8 @@ struct LatencyHistogram {
   static constexpr int kBuckets = 32;
   Counter operations, total_micros;
   std::array<Counter, kBuckets> buckets;  ///< bucket i: [2^i, 2^(i+1)) us
+  /// What takes less than a microsecond is in the first bucket, what takes longer than all others
+  /// in the last.
   void Record(int64_t micros) {
     operations.Add();
     total_micros.Add(micros);
@@ -48,6 +50,7 @@ struct ServerMetrics {
     Counter bytes_in, bytes_out, physical_bytes_in, physical_bytes_out, requests, slow_dns;
     Compression snappy, zlib, zstd;
   } network;
+  /// By the compressor's id in OP_COMPRESSED. REQUIRES: 1 snappy, 2 zlib or 3 zstd.
   Compression& compression(int id) {
     return id == 1 ? network.snappy : id == 2 ? network.zlib : network.zstd;
   }

@@ -1,7 +1,8 @@
 #include "server/base/session_registry.h"
 
-#include <arpa/inet.h>
 #include <openssl/rand.h>
+
+#include <deque>
 
 #include "protocol/seeded_hash.h"
 #include "server/base/client_of.h"
@@ -19,6 +20,7 @@ std::string NewUuidBytes() {
 std::string UuidToString(std::string_view b) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string s;
+  b = SessionUuid(b);
   for (size_t i = 0; i < b.size(); ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) s.push_back('-');
     s.push_back(kHex[static_cast<uint8_t>(b[i]) >> 4]);
@@ -27,75 +29,99 @@ std::string UuidToString(std::string_view b) {
   return s;
 }
 
-std::string ClientOf(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string_view::npos) return std::string(address);
-  std::string host(address.substr(0, colon));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  in6_addr v6;
-  if (host.find(':') == std::string::npos || inet_pton(AF_INET6, host.c_str(), &v6) != 1)
-    return host;
-  if (IN6_IS_ADDR_V4MAPPED(&v6)) return host;
-  return std::string(reinterpret_cast<const char*>(v6.s6_addr), 8);
-}
-
 namespace {
 
-/// Sessions by client, over the process.
-struct Clients {
-  std::mutex mutex;
-  ClientStringMap<int64_t> sessions;
+/// The sessions of one client.
+struct ClientSessions {
+  int64_t held = 0;
+  std::deque<std::string> keys;  ///< the first are the oldest; some may have ended
 };
-Clients& TheClients() {
-  static auto* const clients = new Clients;
-  return *clients;
-}
-
-/// One session more of this client, until the result goes. Errors: TooManyLogicalSessions 261.
-Result<std::shared_ptr<void>> TakeShare(std::string client) {
-  Clients& clients = TheClients();
-  {
-    std::lock_guard l(clients.mutex);
-    int64_t& held = clients.sessions[client];
-    if (held >= SessionRegistry::kMaxClientSessions)
-      return Error{ErrorCode::kTooManyLogicalSessions,
-                   "cannot add session into the cache: too many logical sessions of this client's "
-                   "address (" +
-                       std::to_string(held) +
-                       "): end some with endSessions, or wait until they end"};
-    ++held;
-  }
-  return std::shared_ptr<void>(nullptr, [client = std::move(client)](void*) {
-    Clients& of = TheClients();
-    std::lock_guard l(of.mutex);
-    if (auto c = of.sessions.find(client); c != of.sessions.end() && --c->second == 0)
-      of.sessions.erase(c);
-  });
-}
+/// Sessions, for the one that was not used for the longest; and how often, while all of them turn
+/// out to have ended.
+constexpr int kLookedAt = 64, kRounds = 16;
 
 }  // namespace
 
+struct SessionRegistry::Clients {
+  std::mutex mutex;
+  ClientStringMap<ClientSessions> sessions;
+};
+
+SessionRegistry::SessionRegistry() : clients_(std::make_shared<Clients>()) {}
+
+void SessionRegistry::MakeRoomFor(const std::string& client) {
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::string> oldest;
+    {
+      std::lock_guard l(clients_->mutex);
+      const auto of = clients_->sessions.find(client);
+      if (of == clients_->sessions.end() || of->second.held < kMaxClientSessions) return;
+      for (std::deque<std::string>& keys = of->second.keys;
+           !keys.empty() && oldest.size() < kLookedAt; keys.pop_front())
+        oldest.push_back(std::move(keys.front()));
+    }
+    // Those that have ended by themselves are forgotten.
+    std::erase_if(oldest, [&](const std::string& key) { return Find(key) == nullptr; });
+    if (oldest.empty()) continue;
+    SessionPtr least_used;
+    for (const std::string& key : oldest)
+      if (SessionPtr s = Find(key); s && (!least_used || s->last_use() < least_used->last_use()))
+        least_used = std::move(s);
+    // Whoever needs it again begins anew; it is the client's own.
+    if (least_used) End(least_used->id());
+    std::lock_guard l(clients_->mutex);
+    if (const auto of = clients_->sessions.find(client); of != clients_->sessions.end())
+      for (std::string& key : oldest)
+        if (!least_used || key != least_used->id()) of->second.keys.push_back(std::move(key));
+    return;
+  }
+}
+
+std::shared_ptr<void> SessionRegistry::TakeShare(std::string client, std::string_view key) {
+  {
+    std::lock_guard l(clients_->mutex);
+    ClientSessions& of = clients_->sessions[client];
+    of.keys.emplace_back(key);
+    // Keys of sessions that have ended are no more than those of sessions there are.
+    while (of.keys.size() > 2 * static_cast<size_t>(SessionRegistry::kMaxClientSessions))
+      of.keys.pop_front();
+    ++of.held;
+  }
+  return std::shared_ptr<void>(nullptr, [clients = clients_, client = std::move(client)](void*) {
+    std::lock_guard l(clients->mutex);
+    if (auto c = clients->sessions.find(client);
+        c != clients->sessions.end() && --c->second.held == 0)
+      clients->sessions.erase(c);
+  });
+}
+
 Result<SessionPtr> SessionRegistry::Use(std::string_view id, Instant now,
                                         std::string_view address) {
+  if (SessionPtr known = Find(id)) {
+    known->Touch(now);
+    // It may have ended in the same moment.
+    if (!known->ended.load()) [[likely]]
+      return known;
+  }
+  if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
+    return Error{ErrorCode::kTooManyLogicalSessions,
+                 "cannot add session into the cache: too many logical sessions"};
+  std::shared_ptr<void> share;
+  if (!address.empty()) {
+    std::string client = ClientOf(address);
+    MakeRoomFor(client);
+    share = TakeShare(std::move(client), id);
+  }
   Shard& s = shard(id);
   std::lock_guard l(s.mutex);
-  auto it = s.sessions.find(std::string(id));
-  if (it == s.sessions.end()) {
-    if (count_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kMaxSessions))
-      return Error{ErrorCode::kTooManyLogicalSessions,
-                   "cannot add session into the cache: too many logical sessions"};
-    std::shared_ptr<void> share;
-    if (!address.empty()) {
-      MAYFLY_TRY(share, TakeShare(ClientOf(address)));
-    }
-    it = s.sessions
-             .emplace(std::string(id), std::make_shared<Session>(std::string(id), std::move(share)))
-             .first;
+  SessionPtr& session = s.sessions[std::string(id)];
+  if (!session) {
+    session = std::make_shared<Session>(std::string(id), std::move(share));
     count_.fetch_add(1, std::memory_order_relaxed);
     started_.fetch_add(1, std::memory_order_relaxed);
   }
-  it->second->Touch(now);
-  return it->second;
+  session->Touch(now);
+  return session;
 }
 
 SessionPtr SessionRegistry::Find(std::string_view id) const {
@@ -105,8 +131,11 @@ SessionPtr SessionRegistry::Find(std::string_view id) const {
   return it == s.sessions.end() ? nullptr : it->second;
 }
 
-Result<SessionPtr> SessionRegistry::Start(Instant now, std::string_view address) {
-  return Use(NewUuidBytes(), now, address);
+Result<SessionPtr> SessionRegistry::Start(Instant now, std::string_view address,
+                                          std::string_view digest) {
+  const std::string id = NewUuidBytes();
+  char key[kSessionKeyBytes];
+  return Use(SessionKey(id, digest, key), now, address);
 }
 
 bool SessionRegistry::End(std::string_view id) { return EndUnused(id, INT64_MAX); }

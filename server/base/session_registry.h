@@ -27,14 +27,33 @@ struct TransactionState {
   uint64_t epoch = 0;         ///< SessionRegistry::transaction_epoch() when it was read
 };
 
-/// A logical session (driver specification "Sessions"): known by the 16 bytes of lsid.id, alive
-/// while used.
+/// Sessions are known by the 16 bytes of lsid.id; those of a user who is logged in by these and the
+/// 32 bytes of the user's digest behind them, so that nobody meets another one's.
+inline constexpr size_t kSessionIdBytes = 16, kSessionUidBytes = 32;
+inline constexpr size_t kSessionKeyBytes = kSessionIdBytes + kSessionUidBytes;
+/// The two in one, in `buffer`; the id alone when `digest` is empty. REQUIRES: an id of 16 bytes,
+/// and a digest of 32.
+inline std::string_view SessionKey(std::string_view id, std::string_view digest,
+                                   char (&buffer)[kSessionKeyBytes]) {
+  if (digest.empty()) return id;
+  id.copy(buffer, kSessionIdBytes);
+  digest.copy(buffer + kSessionIdBytes, kSessionUidBytes);
+  return {buffer, kSessionKeyBytes};
+}
+/// lsid.id of a session's key.
+inline std::string_view SessionUuid(std::string_view key) { return key.substr(0, kSessionIdBytes); }
+/// The digest of whose session it is; empty: of nobody, without access control.
+inline std::string_view SessionUid(std::string_view key) {
+  return key.size() == kSessionKeyBytes ? key.substr(kSessionIdBytes) : std::string_view();
+}
+
+/// A logical session (driver specification "Sessions"), alive while used.
 class Session {
  public:
   /// `share`: what it counts for, given back with it.
   Session(std::string id, std::shared_ptr<void> share)
       : id_(std::move(id)), share_(std::move(share)) {}
-  const std::string& id() const { return id_; }
+  const std::string& id() const { return id_; }  ///< its key: SessionKey
   void Touch(Instant now) { last_use_.store(now.millis); }
   Instant last_use() const { return {last_use_.load()}; }
   std::atomic<bool> ended{false};
@@ -62,18 +81,21 @@ using SessionPtr = std::shared_ptr<Session>;
 /// `localLogicalSessionTimeoutMinutes` end by themselves.
 class SessionRegistry {
  public:
+  SessionRegistry();
   static constexpr size_t kMaxSessions = 1'000'000;
   /// Of one address (IPv6: one /64), so that no client can use up the room of all.
   static constexpr int64_t kMaxClientSessions = 200'000;
   /// Ids that one command may name: drivers send as many at once.
   static constexpr size_t kMaxIds = 10'000;
 
-  /// Finds or creates the session and updates its time of last use. Errors: TooManyLogicalSessions
+  /// Here and below, `id` is a session's key. Finds or creates the session and updates its time of
+  /// last use. Errors: TooManyLogicalSessions
   /// 261. `address`: the client's "ip:port"; empty for a session of the server itself.
   Result<SessionPtr> Use(std::string_view id, Instant now, std::string_view address = {});
   SessionPtr Find(std::string_view id) const;
-  /// A new random one (startSession).
-  Result<SessionPtr> Start(Instant now, std::string_view address = {});
+  /// A new random one (startSession) of the user with this digest.
+  Result<SessionPtr> Start(Instant now, std::string_view address = {},
+                           std::string_view digest = {});
   /// Called with the id of each session that ends, whatever the reason: its cursors
   /// follow it. Operations that run go on, as on MongoDB: one may be what ended it.
   void OnEnd(std::function<void(std::string_view id)> f) { on_end_ = std::move(f); }
@@ -85,6 +107,8 @@ class SessionRegistry {
   struct Totals {
     int64_t active = 0, ended = 0, timed_out = 0, started = 0;
   };
+  /// Totals are read one after the other, the list shard by shard: neither is one moment. The list
+  /// has each session's key and time of last use, in no order.
   Totals totals() const;
   std::vector<std::pair<std::string, Instant>> List() const;
   /// Makes every session read its transaction's row again. Called when this node becomes primary,
@@ -99,11 +123,17 @@ class SessionRegistry {
     mutable std::mutex mutex;
     ClientStringMap<SessionPtr> sessions;
   };
+  struct Clients;
+  /// Ends one of the client's sessions that was not used for long, when it has as many as it may.
+  void MakeRoomFor(const std::string& client);
+  /// One session more of this client, until the result goes.
+  std::shared_ptr<void> TakeShare(std::string client, std::string_view key);
   static constexpr size_t kShards = 16;
   Shard& shard(std::string_view id) { return shards_[SeededHash(id) % kShards]; }
   const Shard& shard(std::string_view id) const { return shards_[SeededHash(id) % kShards]; }
 
   std::array<Shard, kShards> shards_;
+  const std::shared_ptr<Clients> clients_;  ///< sessions that are still in use may outlive this
   std::atomic<int64_t> count_{0}, ended_{0}, timed_out_{0}, started_{0};
   std::atomic<uint64_t> transaction_epoch_{0};
   std::function<void(std::string_view)> on_end_;
@@ -111,7 +141,7 @@ class SessionRegistry {
 
 /// 16 random bytes as a version 4 UUID.
 std::string NewUuidBytes();
-/// "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+/// "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" of the first 16 bytes.
 std::string UuidToString(std::string_view bytes16);
 
 }  // namespace mayfly

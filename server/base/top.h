@@ -26,6 +26,7 @@ class Top {
     std::array<Usage, kKinds> usage;
     LatencyHistogram reads, writes;  ///< also $collStats.latencyStats
     Counter collection_scans, tailable_scans;
+    /// `write` chooses the histogram; commands may be either.
     void Record(Kind kind, bool write, int64_t micros) {
       usage[kind].micros.Add(micros);
       usage[kind].count.Add();

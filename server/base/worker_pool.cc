@@ -74,7 +74,7 @@ void WorkerPool::AddExtra() {
       begin_();
       // Where all of them only compute, the threads that serve sockets and the first workers go
       // first.
-      LetOthersGoFirst(kExtraNice);
+      UseBackgroundScheduling(kExtraNice);
       for (bool idle = false; !idle;) {
         try {
           idle = io_.run_one_for(kExtraIdle) == 0;

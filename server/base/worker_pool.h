@@ -23,8 +23,10 @@ class WorkerPool {
   ~WorkerPool() { Join(); }
   using Executor = boost::asio::io_context::executor_type;
   Executor executor() { return io_.get_executor(); }
+  /// Runs `f` on one of the threads. It is moved, not copied, and what it throws goes to `report`.
   template <class F>
   void Post(F&& f) {
+    // Counted before it is posted: the thread that takes it counts it down.
     Queued();
     boost::asio::post(io_, [this, f = std::forward<F>(f)]() mutable {
       Started();
@@ -40,6 +42,7 @@ class WorkerPool {
     waiting_.fetch_add(1);
     if (!watching_.load()) Watch();
   }
+  /// On the pool's thread; one call for each of Queued.
   void Started() {
     started_.fetch_add(1, std::memory_order_relaxed);
     waiting_.fetch_sub(1);

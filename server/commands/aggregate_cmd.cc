@@ -1,9 +1,10 @@
 #include "server/commands/aggregate_args.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/dispatch/short_reads.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/change_stream_cursor.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -100,7 +101,7 @@ Result<void> AnswerAggregate(CommandContext& ctx, const CommandRequest& req, con
   ctx.EditReport([&](OperationReport& r) { r.ns = ns; });
   std::string plan_summary;
   MAYFLY_TRY(std::unique_ptr<ServerCursor> source,
-             OpenPipeline(ctx.server, ctx.op, a.spec, &plan_summary, writes));
+             OpenPipeline(ctx.expiry, ctx.op, a.spec, &plan_summary, writes));
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = plan_summary; });
   if (*writes) {
     // Such a pipeline does all its work at once, whatever the batch size, and answers nothing.
@@ -110,15 +111,15 @@ Result<void> AnswerAggregate(CommandContext& ctx, const CommandRequest& req, con
     batch.Done();
   }
   MAYFLY_TRY(ReplyFirstBatch(
-      ctx.server.cursors(), ctx.op, std::move(source), ns,
-      a.batch_size.value_or(kDefaultFirstBatch), false,
+      ctx.data.cursors(), ctx.op, std::move(source), ns, a.batch_size.value_or(kDefaultFirstBatch),
+      false,
       [&] {
         auto client = MakeClientCursor(ctx, req, ns);
         client->plan_summary = std::move(plan_summary);
         return client;
       },
       reply));
-  ctx.server.metrics().documents.returned.Add(ctx.op.n_returned);
+  ctx.data.metrics().documents.returned.Add(ctx.op.n_returned);
   return Ok();
 }
 
@@ -130,11 +131,11 @@ std::optional<Result<void>> AggregateNow(CommandContext& ctx, const CommandReque
     MAYFLY_TRY(CheckStrictStages(a.spec.pipeline));
   }
   if (a.explain || a.spec.collection.empty() || !a.spec.let.empty() ||
-      !req.generic.write_concern.missing() || IsChangeStream(ctx.server, a.spec.pipeline))
+      !req.generic.write_concern.missing() || IsChangeStream(ctx.data, a.spec.pipeline))
     return std::nullopt;
   MAYFLY_TRY(CollectionInfoPtr coll,
-             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.spec.collection));
-  if (coll && coll->is_view()) return std::nullopt;
+             FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.spec.collection));
+  if (coll && IsNeverShort(*coll)) return std::nullopt;
   a.spec.ctx = &ctx;
   const uint32_t shape = ReadShape("aggregate", req.db, a.spec.collection, {a.spec.pipeline});
   return TryShortRead(ctx, shape, [&] {
@@ -154,7 +155,7 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
                                      BsonBuilder& reply) {
   MAYFLY_CO_TRY(AggregateArgs a, ParseAggregate(req, false));
   a.spec.ctx = &ctx;
-  if (IsChangeStream(ctx.server, a.spec.pipeline) && !req.generic.read_concern.missing()) {
+  if (IsChangeStream(ctx.data, a.spec.pipeline) && !req.generic.read_concern.missing()) {
     // Without a level, as with a time to read after alone, it is majority (manual: Change Streams).
     const BsonValue level = req.generic.read_concern.Document()["level"];
     if (!level.missing() && ctx.read_concern != ReadConcernLevel::kMajority)
@@ -187,12 +188,12 @@ Awaitable<Result<void>> RunAggregate(CommandContext& ctx, const CommandRequest& 
   MAYFLY_CO_TRY(co_await ctx.MoveToWorkerWithRoom());
   if (a.explain) {
     ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, CursorCollection(a)); });
-    co_return ExplainPipeline(ctx.server, ctx.op, a.spec, ExplainVerbosity::kQueryPlanner, reply);
+    co_return ExplainPipeline(ctx.expiry, ctx.op, a.spec, ExplainVerbosity::kQueryPlanner, reply);
   }
   bool writes = false;
   MAYFLY_CO_TRY(AnswerAggregate(ctx, req, a, &writes, reply));
   if (writes && ctx.write_concern.journal) {
-    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
+    MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.data.storage(), ctx.op)));
   }
   co_return Ok();
 }
@@ -205,7 +206,8 @@ void RegisterAggregate(CommandRegistry& registry) {
                          kTakesWriteConcern,
                 .help = "Runs a pipeline of stages and answers a cursor.",
                 .run_async = &RunAggregate,
-                .run_now = &AggregateNow});
+                .run_now = &AggregateNow,
+                .privileges = &privileges::Aggregate});
 }
 
 }  // namespace mayfly

@@ -2,11 +2,14 @@
 #include <array>
 #include <cstring>
 
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_events.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/collection_options.h"
 #include "server/execution/index_spec.h"
 #include "server/execution/write_ops.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 #include "storage/write/document_diff.h"
@@ -63,12 +66,9 @@ Result<OplogEntry> ParseEntry(BsonView doc) {
     return Error{ErrorCode::kNoSuchKey, "applyOps: an entry with op '" + std::string(op) +
                                             "' must name its document by _id"};
   }
-  if (ui.Is(BsonType::kBinary) && ui.BinarySubtype() == 4 && ui.BinaryData().size() == 16) {
-    e.uuid.emplace();
-    std::memcpy(e.uuid->data(), ui.BinaryData().data(), 16);
-  } else if (!ui.missing()) {
+  e.uuid = UuidOf(ui);
+  if (!e.uuid && !ui.missing())
     return Error{ErrorCode::kTypeMismatch, "BSON field 'applyOps.applyOps.ui' must be a UUID"};
-  }
   return e;
 }
 
@@ -120,26 +120,14 @@ Result<void> ApplyUpdate(WriteCommand& write, const OplogEntry& e, bool upsert) 
   return Ok();
 }
 
-Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
-  std::string db = e.db, collection = e.collection;
-  MAYFLY_TRY(ValidateNamespace(db, collection));
-  if (e.uuid) {
-    const CollectionInfoPtr named = ctx.server.storage().catalog().FindByUuid(*e.uuid);
-    if (!named)
-      return Error{
-          ErrorCode::kNamespaceNotFound,
-          "applyOps: no collection has the UUID of an entry for " + JoinNamespace(db, collection)};
-    db = named->db;
-    collection = named->name;
-  }
-  WriteCommand write(WriteServicesOf(ctx.server), ctx.op, db, collection);
-  write.set_bypass_validation(true);  // it was valid where it was written
-  MAYFLY_TRY(write.Open());
-  if (!write.coll())
-    return Error{ErrorCode::kNamespaceNotFound,
-                 "applyOps: cannot apply insert, delete, or update operation on a non-existent "
-                 "namespace " +
-                     JoinNamespace(db, collection)};
+ActionSet ActionsOf(OplogEntry::Kind kind, bool upsert) {
+  if (kind == OplogEntry::Kind::kInsert) return privileges::ApplyOpsActions('i', upsert);
+  if (kind == OplogEntry::Kind::kDelete) return privileges::ApplyOpsActions('d', upsert);
+  return privileges::ApplyOpsActions('u', upsert);
+}
+
+/// REQUIRES: the command is open, and its collection is there.
+Result<void> ApplyTo(WriteCommand& write, const OplogEntry& e, bool upsert) {
   if (e.kind == OplogEntry::Kind::kUpdate) return ApplyUpdate(write, e, upsert);
   const BsonDocument query = ById(e.o["_id"]);
   if (e.kind == OplogEntry::Kind::kInsert) {
@@ -154,6 +142,39 @@ Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
   s.filter = query;
   MAYFLY_TRY(write.Delete(s));
   return Ok();
+}
+
+Result<void> ApplyWrite(CommandContext& ctx, const OplogEntry& e, bool upsert) {
+  std::string db = e.db, collection = e.collection;
+  MAYFLY_TRY(ValidateNamespace(db, collection));
+  if (e.uuid) {
+    const CollectionInfoPtr named = ctx.data.storage().catalog().FindByUuid(*e.uuid);
+    if (!named)
+      return Error{
+          ErrorCode::kNamespaceNotFound,
+          "applyOps: no collection has the UUID of an entry for " + JoinNamespace(db, collection)};
+    db = named->db;
+    collection = named->name;
+    // Only now it is known which collection that is.
+    if (ctx.access != nullptr &&
+        !ctx.access->privileges.Allows(db, collection, ActionsOf(e.kind, upsert)))
+      return Error{ErrorCode::kUnauthorized,
+                   "not authorized on " + db +
+                       " to apply an operation to the collection with the "
+                       "UUID of an entry for " +
+                       JoinNamespace(e.db, e.collection)};
+  }
+  WriteCommand write(WriteServicesOf(ctx.data), ctx.op, db, collection);
+  write.set_bypass_validation(true);  // it was valid where it was written
+  MAYFLY_TRY(write.Open());
+  if (!write.coll())
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "applyOps: cannot apply insert, delete, or update operation on a non-existent "
+                 "namespace " +
+                     JoinNamespace(db, collection)};
+  const Result<void> done = ApplyTo(write, e, upsert);
+  AuditDirectWrite(ctx, db, collection, "applyOps", done ? ErrorCode::kOk : done.error().code);
+  return done;
 }
 
 /// An index of an oplog, or of older versions. Seconds that no TTL index can have (NaN, of which
@@ -226,6 +247,26 @@ Result<BsonDocument> AsCommand(const OplogEntry& e) {
                "applyOps: the command '" + std::string(first.name) + "' cannot be applied"};
 }
 
+/// A command's entry is about the collection with its UUID: one of the same name that was made
+/// later stays as it is. Errors: NamespaceNotFound 26 when that collection is gone,
+/// InvalidNamespace 73 when it has another name than the entry says.
+Result<void> CheckUuid(CommandContext& ctx, const OplogEntry& e, const CommandRequest& sub) {
+  const BsonValue first = sub.body.First().value;
+  if (!e.uuid || sub.name == "create" || !first.IsString()) return Ok();
+  const CollectionInfoPtr named = ctx.data.storage().catalog().FindByUuid(*e.uuid);
+  if (!named)
+    return Error{ErrorCode::kNamespaceNotFound,
+                 "applyOps: no collection has the UUID of an entry with the command '" +
+                     std::string(sub.name) + "'"};
+  const bool same = sub.name == "renameCollection"
+                        ? JoinNamespace(named->db, named->name) == first.String()
+                        : named->db == e.db && named->name == first.String();
+  if (same) return Ok();
+  return Error{ErrorCode::kInvalidNamespace,
+               "applyOps: the collection with the UUID of an entry is not that of its command '" +
+                   std::string(sub.name) + "'"};
+}
+
 Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
   MAYFLY_CO_TRY(BsonDocument body, AsCommand(e));
   if (body.view().empty()) co_return Ok();
@@ -236,16 +277,14 @@ Awaitable<Result<void>> ApplyCommand(CommandContext& ctx, const OplogEntry& e) {
   MAYFLY_CO_TRY(ParseCommandFields(body, &sub));
   std::string scratch;
   BsonBuilder reply(scratch);
-  Result<void> done = Ok();
-  if (sub.name == "create" && e.uuid) {
+  Result<void> done = CheckUuid(ctx, e, sub);
+  const CommandRow* row = ctx.server.commands().Find(sub.name);
+  if (done && sub.name == "create" && e.uuid)
     done = CreateCollection(ctx, sub, reply, e.uuid);
-  } else {
-    const CommandRow* row = ctx.server.commands().Find(sub.name);
-    if (row->run != nullptr)
-      done = row->run(ctx, sub, reply);
-    else
-      done = co_await row->run_async(ctx, sub, reply);
-  }
+  else if (done && row->run != nullptr)
+    done = row->run(ctx, sub, reply);
+  else if (done)
+    done = co_await row->run_async(ctx, sub, reply);
   // What is to go may be gone already: entries may be applied to data that is newer than they are.
   if (!done && sub.name != "renameCollection" && sub.name != "create" &&
       (done.error().code == ErrorCode::kNamespaceNotFound ||
@@ -334,7 +373,8 @@ void RegisterApplyOps(CommandRegistry& registry) {
                 .flags = kWrites | kTakesWriteConcern,
                 .help = "Applies entries of an oplog one after another: what mongorestore "
                         "--oplogReplay sends.",
-                .run_async = &RunApplyOps});
+                .run_async = &RunApplyOps,
+                .privileges = &privileges::ApplyOps});
 }
 
 }  // namespace mayfly

@@ -1,9 +1,10 @@
 #include <limits>
 
-#include "protocol/utf8.h"
+#include "protocol/error_text.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "server/execution/statement_runner.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -105,13 +106,14 @@ Result<BulkOp> ParseOp(BsonView doc, size_t namespaces, Instant now) {
 
 struct BulkNamespace {
   std::string_view db, collection;
+  std::optional<Uuid> uuid;  ///< of the only collection that is meant
   std::unique_ptr<WriteCommand> command;
 };
 
 Result<BulkNamespace> ParseNamespace(BsonView doc) {
   ArgReader in("bulkWrite.nsInfo", doc);
   const std::string_view ns = in.String("ns");
-  in.NotSupported("collectionUUID");
+  const BsonValue uuid = in.Any("collectionUUID");
   in.NotSupported("encryptionInformation");
   MAYFLY_TRY(in.Finish());
   const NamespaceParts parts = SplitNamespace(ns);
@@ -119,6 +121,10 @@ Result<BulkNamespace> ParseNamespace(BsonView doc) {
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid namespace specified for bulkWrite: '" + std::string(ns) + "'"};
   BulkNamespace n;
+  n.uuid = UuidOf(uuid);
+  if (!n.uuid && !uuid.missing())
+    return Error{ErrorCode::kTypeMismatch,
+                 "BSON field 'bulkWrite.nsInfo.collectionUUID' must be a UUID"};
   n.db = parts.db;
   n.collection = parts.collection;
   MAYFLY_TRY(ValidateNamespace(n.db, n.collection));
@@ -153,8 +159,7 @@ class BulkReply {
   void Failed(size_t index, BulkOp::Kind kind, const Error& e) {
     ++counts.errors;
     Add(index, false, [&](BsonBuilder& b) {
-      b.Append("code", static_cast<int32_t>(e.code))
-          .Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
+      b.Append("code", static_cast<int32_t>(e.code)).Append("errmsg", ErrorText(e.message));
       if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
       b.Append("n", int32_t{0});
       if (kind == BulkOp::Kind::kUpdate) b.Append("nModified", int32_t{0});
@@ -278,8 +283,9 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   for (BsonView doc : ns_documents) {
     MAYFLY_CO_TRY(BulkNamespace n, ParseNamespace(doc));
     n.command =
-        std::make_unique<WriteCommand>(WriteServicesOf(ctx.server), ctx.op, n.db, n.collection);
+        std::make_unique<WriteCommand>(WriteServicesOf(ctx.data), ctx.op, n.db, n.collection);
     n.command->set_bypass_validation(bypass);
+    if (n.uuid) n.command->set_collection_uuid(*n.uuid);
     MAYFLY_CO_TRY(n.command->SetLet(let));
     namespaces.push_back(std::move(n));
   }
@@ -294,7 +300,7 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
     ops.push_back(std::move(op));
   }
   ctx.EditReport([&](OperationReport& r) { r.ns = kNamespace; });
-  auto& counters = ctx.server.metrics().opcounters;
+  auto& counters = ctx.data.metrics().opcounters;
   counters.insert.Add(inserts);
   counters.update.Add(updates);
   counters.remove.Add(deletes);
@@ -304,15 +310,14 @@ Awaitable<Result<void>> RunBulkWrite(CommandContext& ctx, const CommandRequest& 
   StatementRunner runner(ctx);
   MAYFLY_CO_TRY(co_await runner.RunStatements(statements, statement_ids));
   const BulkCounts& c = out.counts;
-  auto& documents = ctx.server.metrics().documents;
+  auto& documents = ctx.data.metrics().documents;
   documents.inserted.Add(c.inserted + c.upserted);
   documents.updated.Add(c.modified);
   documents.deleted.Add(c.deleted);
 
   auto client = MakeClientCursor(ctx, req, kNamespace);
   client->cursor = std::make_unique<ListCursor>(out.TakeItems());
-  MAYFLY_CO_TRY(
-      ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client), batch_size, reply));
+  MAYFLY_CO_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch_size, reply));
   reply.Append("nErrors", static_cast<int32_t>(c.errors))
       .Append("nInserted", static_cast<int32_t>(c.inserted))
       .Append("nMatched", static_cast<int32_t>(c.matched))
@@ -333,7 +338,8 @@ void RegisterBulkWrite(CommandRegistry& registry) {
                 .flags = kWrites | kAdminOnly | kApiV1 | kTakesWriteConcern | kCountsItself |
                          kRetryableWrite,
                 .help = "Inserts, updates and deletes on several collections in one command.",
-                .run_async = &RunBulkWrite});
+                .run_async = &RunBulkWrite,
+                .privileges = &privileges::BulkWrite});
 }
 
 }  // namespace mayfly

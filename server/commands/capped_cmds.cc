@@ -3,9 +3,10 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/cursor_manager.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/ttl_preview.h"
 #include "server/execution/write_ops.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 #include "storage/schema/replace_collection.h"
 #include "storage/storage.h"
@@ -15,7 +16,7 @@
 namespace mayfly {
 namespace {
 
-constexpr int64_t kMostCappedBytes = int64_t{1} << 50;
+constexpr int64_t kMaxCappedBytes = int64_t{1} << 50;
 
 CollectionInfo CappedDefinition(std::string_view db, std::string_view name, int64_t size) {
   CollectionInfo c;
@@ -38,7 +39,7 @@ CollectionInfo CappedDefinition(std::string_view db, std::string_view name, int6
 Result<void> CopyDocuments(CommandContext& ctx, const CollectionInfoPtr& from,
                            const CollectionInfo& to) {
   constexpr size_t kDocuments = 500, kBytes = 4 << 20;
-  WriteCommand out(WriteServicesOf(ctx.server), ctx.op, to.db, to.name);
+  WriteCommand out(WriteServicesOf(ctx.data), ctx.op, to.db, to.name);
   out.set_bypass_validation(true);
   MAYFLY_TRY(out.Open());
   QuerySpec spec;
@@ -46,7 +47,7 @@ Result<void> CopyDocuments(CommandContext& ctx, const CollectionInfoPtr& from,
   const BsonDocument natural = BuildBson([](BsonBuilder& b) { b.Append("$natural", 1); });
   spec.sort = natural;
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
-             MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
+             MakeFindExecutor(ctx.data.storage(), ctx.op, spec));
   std::vector<BsonDocument> batch;
   size_t bytes = 0;
   auto flush = [&]() -> Result<void> {
@@ -77,11 +78,11 @@ Result<void> CopyDocuments(CommandContext& ctx, const CollectionInfoPtr& from,
 Result<CollectionInfoPtr> Source(CommandContext& ctx, std::string_view db, std::string_view name,
                                  int64_t size) {
   MAYFLY_TRY(ValidateNamespace(db, name));
-  if (size <= 0 || size > kMostCappedBytes)
+  if (size <= 0 || size > kMaxCappedBytes)
     return Error{ErrorCode::kBadValue,
                  "Capped collection size must be between 1 and 1125899906842624, but is " +
                      std::to_string(size)};
-  MAYFLY_TRY(CollectionInfoPtr from, OpenCollection(ctx.server.storage().catalog(), db, name,
+  MAYFLY_TRY(CollectionInfoPtr from, OpenCollection(ctx.data.storage().catalog(), db, name,
                                                     CollectionUse::kConvertToCapped));
   if (name.starts_with("system."))
     return Error{ErrorCode::kIllegalOperation, "cannot copy or convert system collections"};
@@ -110,21 +111,21 @@ Result<void> ConvertToCapped(CommandContext& ctx, const CommandRequest& req, Bso
                      " can be recovered, which those of a capped collection cannot: end that first "
                      "with {collMod: '" +
                      from->name + "', expiry: {recoverSeconds: 0}}"};
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   CollectionInfo definition = CappedDefinition(
       req.db, "tmp.convertToCapped." + ObjectIdToHex(NewObjectId(ctx.op.now)), size);
   definition.temporary = true;
   MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(definition)));
-  Result<void> done = ReplaceCollection(ctx.server.storage(), ctx.op, *from, *made,
+  Result<void> done = ReplaceCollection(ctx.data.storage(), ctx.op, *from, *made,
                                         [&] { return CopyDocuments(ctx, from, *made); });
   if (!done) {
-    Operation op(ctx.server.clock());
+    Operation op(ctx.data.clock());
     (void)catalog.Drop(op, made->db, made->name);
     return done;
   }
   AuditDroppedRules(ctx, *from, "convertToCapped");
-  ctx.server.cursors().KillNamespace(req.db, name);
-  return ctx.server.ttl_controls().ForgetCollection(ctx.op, from->uuid);
+  ctx.data.cursors().KillNamespace(req.db, name);
+  return ctx.expiry.ttl_controls().ForgetCollection(ctx.op, from->uuid);
 }
 
 /// {cloneCollectionAsCapped: from, toCollection: to, size: bytes} (manual:
@@ -137,7 +138,7 @@ Result<void> CloneAsCapped(CommandContext& ctx, const CommandRequest& req, BsonB
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CollectionInfoPtr from, Source(ctx, req.db, name, size));
   MAYFLY_TRY(ValidateNewNamespace(req.db, to));
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   if (CollectionInfoPtr there = catalog.Find(req.db, to))
     return Error{ErrorCode::kNamespaceExists,
                  "cloneCollectionAsCapped failed - destination collection " + there->ns +
@@ -145,7 +146,7 @@ Result<void> CloneAsCapped(CommandContext& ctx, const CommandRequest& req, BsonB
   MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, CappedDefinition(req.db, to, size)));
   Result<void> done = CopyDocuments(ctx, from, *made);
   if (!done) {
-    Operation op(ctx.server.clock());
+    Operation op(ctx.data.clock());
     (void)catalog.Drop(op, made->db, made->name);
   }
   return done;
@@ -157,11 +158,13 @@ void RegisterCappedCommands(CommandRegistry& registry) {
   registry.Add({.name = "cloneCollectionAsCapped",
                 .flags = kWrites | kWorker | kTakesWriteConcern,
                 .help = "Copies a collection into a new capped one.",
-                .run = &CloneAsCapped});
+                .run = &CloneAsCapped,
+                .privileges = &privileges::CloneCollectionAsCapped});
   registry.Add({.name = "convertToCapped",
                 .flags = kWrites | kWorker | kTakesWriteConcern,
                 .help = "Makes a collection capped; its indexes go.",
-                .run = &ConvertToCapped});
+                .run = &ConvertToCapped,
+                .privileges = &privileges::OnCollection<Action::convertToCapped>});
 }
 
 }  // namespace mayfly

@@ -4,6 +4,8 @@
 #include "server/dispatch/command.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
+#include "server/execution/transactions.h"
+#include "server/privileges/privileges.h"
 #include "ttl/ttl_monitor.h"
 
 namespace mayfly {
@@ -42,7 +44,7 @@ Result<void> CheckOneHost(ServerContext& server) {
 Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  SystemClock& clock = ctx.server.clock();
+  SystemClock& clock = ctx.data.clock();
   const BsonValue v = req.fields[0].value;
   bool moved = false, pass = false;
   if (v.IsString() || v.IsDocument()) {
@@ -73,7 +75,7 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     if (millis) to += static_cast<double>(*millis);
     if (!(to >= 0 && to <= static_cast<double>(kLatest)))
       return Error{ErrorCode::kBadValue, "the clock can be moved within the years 1970 to 9999"};
-    if (jump && ctx.server.ttl_monitor) ctx.server.ttl_monitor->clock_guard().TakeNextAsJump();
+    if (jump && ctx.expiry.ttl_monitor) ctx.expiry.ttl_monitor->clock_guard().TakeNextAsJump();
     if (freeze && *freeze) clock.Freeze(true);
     if (!set.missing()) clock.Set(set.Date());
     if (seconds) clock.Advance(static_cast<int64_t>(*seconds * 1000));
@@ -88,10 +90,11 @@ Result<void> RunClock(CommandContext& ctx, const CommandRequest& req, BsonBuilde
     Operation now(clock, ctx.op.id);
     if (pass && ctx.server.ttl_pass_hook) ctx.server.ttl_pass_hook(now);
     if (moved) {
-      ctx.server.cursors().Sweep(ctx.server.settings().cursor_timeout_millis);
-      ctx.server.snapshot_reads().Sweep();
-      ctx.server.sessions().Sweep(clock.Now(),
-                                  ctx.server.settings().local_session_timeout_minutes * 60'000);
+      ctx.data.cursors().Sweep(ctx.data.settings().cursor_timeout_millis);
+      ctx.data.snapshot_reads().Sweep();
+      if (TransactionsOf(ctx.data) != nullptr) TransactionsOf(ctx.data)->Sweep();
+      ctx.data.sessions().Sweep(clock.Now(),
+                                ctx.data.settings().local_session_timeout_minutes * 60'000);
       if (ctx.server.settle_hook) ctx.server.settle_hook(now);
     }
   }
@@ -105,7 +108,8 @@ void RegisterClock(CommandRegistry& registry) {
   registry.Add({.name = "clock",
                 .flags = kAdminOnly | kTestOnly | kWorker | kNoProfile,
                 .help = "Reads or moves the server's clock (--testClock).",
-                .run = &RunClock});
+                .run = &RunClock,
+                .privileges = &privileges::OnCluster<Action::setParameter>});
 }
 
 }  // namespace mayfly

@@ -1,8 +1,11 @@
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_events.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/cluster_parameters.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/config.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 namespace {
@@ -15,8 +18,27 @@ Result<void> SetClusterParameter(CommandContext& ctx, const CommandRequest& req,
   if (given.Count() != 1)
     return Error{ErrorCode::kInvalidOptions, "setClusterParameter takes exactly one parameter"};
   const BsonElement e = given.First();
-  return ctx.server.cluster_parameters().Set(ctx.server.storage(), ctx.server.replica_set(), ctx.op,
-                                             e.name, e.value);
+  auto value = [&] {
+    return BuildBson([&](BsonBuilder& b) {
+      BsonArrayBuilder list = b.OpenArray("parameters");
+      // One without a value has no entry.
+      (void)ctx.data.cluster_parameters().Append(ctx.data.storage(), ctx.data.replica_set(), e.name,
+                                                 list);
+    });
+  };
+  const BsonDocument before = value();
+  MAYFLY_TRY(ctx.data.cluster_parameters().Set(ctx.data.storage(), ctx.data.replica_set(), ctx.op,
+                                               e.name, e.value));
+  const BsonDocument after = value();
+  Audit(ctx, "setClusterParameter", [&](BsonBuilder& p) {
+    auto side = [&](std::string_view name, BsonView list) {
+      const BsonValue first = list["parameters"].Document().First().value;
+      if (!first.missing()) p.Append(name, first);
+    };
+    side("originalClusterServerParameter", before);
+    side("updatedClusterServerParameter", after);
+  });
+  return Ok();
 }
 
 /// {getClusterParameter: name | [names] | "*"}
@@ -28,7 +50,7 @@ Result<void> GetClusterParameter(CommandContext& ctx, const CommandRequest& req,
   MAYFLY_TRY(in.Finish());
   std::vector<std::string_view> names;
   if (wanted.IsString() && wanted.String() == "*") {
-    names = ClusterParameters::Names(ctx.server.replica_set());
+    names = ClusterParameters::Names(ctx.data.replica_set());
   } else if (wanted.IsString()) {
     names.push_back(wanted.String());
   } else if (wanted.IsArray()) {
@@ -43,10 +65,12 @@ Result<void> GetClusterParameter(CommandContext& ctx, const CommandRequest& req,
   } else {
     return in.WrongType("getClusterParameter", wanted.type(), "[string, array]");
   }
+  Audit(ctx, "getClusterParameter",
+        [&](BsonBuilder& p) { AppendAuditValue(p, "requestedClusterServerParameters", wanted); });
   BsonArrayBuilder list = reply.OpenArray("clusterParameters");
   for (std::string_view name : names) {
-    MAYFLY_TRY(ctx.server.cluster_parameters().Append(ctx.server.storage(),
-                                                      ctx.server.replica_set(), name, list));
+    MAYFLY_TRY(ctx.data.cluster_parameters().Append(ctx.data.storage(), ctx.data.replica_set(),
+                                                    name, list));
   }
   return Ok();
 }
@@ -87,15 +111,18 @@ void RegisterClusterParameters(CommandRegistry& registry) {
   registry.Add({.name = "getClusterParameter",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "Parameters of the whole set: a name, a list of names, or '*'.",
-                .run = &GetClusterParameter});
+                .run = &GetClusterParameter,
+                .privileges = &privileges::OnCluster<Action::getClusterParameter>});
   registry.Add({.name = "setClusterParameter",
                 .flags = kAdminOnly | kWrites | kWorker | kTakesWriteConcern,
                 .help = "Sets a parameter of the whole set: {name: {…}}.",
-                .run = &SetClusterParameter});
+                .run = &SetClusterParameter,
+                .privileges = &privileges::OnCluster<Action::setClusterParameter>});
   registry.Add({.name = "setFeatureCompatibilityVersion",
                 .flags = kAdminOnly | kWrites | kWorker | kTakesWriteConcern,
                 .help = "The MongoDB release whose formats are in use: there is one.",
-                .run = &SetFeatureCompatibilityVersion});
+                .run = &SetFeatureCompatibilityVersion,
+                .privileges = &privileges::OnCluster<Action::setFeatureCompatibilityVersion>});
 }
 
 }  // namespace mayfly

@@ -2,13 +2,16 @@
 
 #include "protocol/extended_json.h"
 #include "protocol/value.h"
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "server/execution/collection_options.h"
 #include "server/execution/index_spec.h"
 #include "server/execution/ttl_preview.h"
 #include "server/execution/view_definition.h"
+#include "server/privileges/pipeline_privileges.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/namespace.h"
 #include "storage/read/visibility.h"
@@ -72,52 +75,94 @@ void SetReap(IndexInfo& index, BsonView reap) {
   });
 }
 
+/// The documents of one key, and which of them are there: what FindDuplicates collects.
+class Duplicates {
+ public:
+  static constexpr size_t kMaxBytes = 8 << 20;  ///< of what is listed, as in MongoDB
+  Duplicates(CommandContext& ctx, const CollectionInfo& coll)
+      : ctx_(ctx), coll_(coll), visible_(ctx.data.storage(), coll, ctx.op) {}
+  /// One more document of the key; the same again is no conflict with itself.
+  Result<void> Add(std::string_view record_key) {
+    if (record_key == last_) return Ok();
+    last_ = record_key;
+    keys_.emplace_back(record_key);
+    return keys_.size() < kAtOnce ? Ok() : Look();
+  }
+  /// The key's documents have all been added: they are listed if they are several.
+  Result<void> EndKey(BsonArrayBuilder& list) {
+    if (keys_.size() + ids_.size() > 1) {
+      MAYFLY_TRY(Look());
+    }
+    if (ids_.size() > 1) {
+      auto entry = list.OpenDocument();
+      auto shown = entry.OpenArray("ids");
+      for (const Value& id : ids_) shown.Append(id.view());
+      any_ = true;
+      listed_ += bytes_;
+    }
+    bytes_ = 0;
+    keys_.clear();
+    ids_.clear();
+    last_.clear();
+    return Ok();
+  }
+  bool any() const { return any_; }
+  bool full() const { return listed_ + bytes_ >= kMaxBytes; }
+
+ private:
+  static constexpr size_t kAtOnce = 1000;  ///< a key may have millions of documents
+  /// Of the keys that wait: the ids of those that are there. Two are kept in any case.
+  Result<void> Look() {
+    for (const std::string& key : keys_) {
+      MAYFLY_TRY(ctx_.op.CheckInterrupt());
+      Storage::Record record;
+      MAYFLY_TRY(bool there, ctx_.data.storage().Fetch(coll_, key, &record));
+      if (!there || (full() && ids_.size() > 1)) continue;
+      if (!visible_.Shows(record.doc, record.expire_at)) {
+        MAYFLY_TRY(visible_.Stopped());
+        continue;
+      }
+      ids_.push_back(Value::Copy(record.doc["_id"]));
+      bytes_ += record.doc["_id"].size() + kElement;
+    }
+    keys_.clear();
+    return Ok();
+  }
+  static constexpr size_t kElement = 16;  ///< about what an element takes besides its value
+  CommandContext& ctx_;
+  const CollectionInfo& coll_;
+  const Visibility visible_;
+  std::vector<std::string> keys_;
+  std::vector<Value> ids_;
+  std::string last_;
+  size_t listed_ = 0, bytes_ = 0;  ///< the second of this key
+  bool any_ = false;
+};
+
 /// What stands in the way of a unique index: {violations: [{ids: […]}, …]}, one entry a key that
 /// several documents have; empty when there is none. At most about 8 MiB of it, as in MongoDB. What
 /// is past its deadline conflicts with nothing: the build removes it.
 Result<BsonDocument> FindDuplicates(CommandContext& ctx, const CollectionInfoPtr& coll,
                                     const IndexInfoPtr& index) {
-  constexpr size_t kMaxBytes = 8 << 20;
-  Storage& storage = ctx.server.storage();
-  auto cursor = storage.ScanIndex(coll, index, {});
+  auto cursor = ctx.data.storage().ScanIndex(coll, index, {});
   std::string values, bytes;
-  std::vector<std::string> group;
-  int found = 0;
   BsonBuilder out(bytes);
   auto list = out.OpenArray("violations");
-  const Visibility visible(storage, *coll, ctx.op.now);
-  auto end_group = [&]() -> Result<void> {
-    std::vector<Value> ids;
-    for (size_t i = 0; group.size() > 1 && i < group.size(); ++i) {
-      Storage::Record record;
-      MAYFLY_TRY(bool there, storage.Fetch(*coll, group[i], &record));
-      if (there && visible.Shows(record.doc, record.expire_at))
-        ids.push_back(Value::Copy(record.doc["_id"]));
-    }
-    group.clear();
-    if (ids.size() < 2) return Ok();
-    ++found;
-    auto entry = list.OpenDocument();
-    auto shown = entry.OpenArray("ids");
-    for (const Value& id : ids) shown.Append(id.view());
-    return Ok();
-  };
-  while (bytes.size() < kMaxBytes) {
+  Duplicates duplicates(ctx, *coll);
+  while (!duplicates.full()) {
     MAYFLY_TRY(ctx.op.CheckInterrupt());
     MAYFLY_TRY(bool more, cursor->Next());
     if (!more) break;
     if (cursor->encoded_values() != values) {
-      MAYFLY_TRY(end_group());
+      MAYFLY_TRY(duplicates.EndKey(list));
       values = cursor->encoded_values();
     }
-    // A document that has the key twice (in an array) is no conflict with itself.
-    if (group.empty() || group.back() != cursor->record_key())
-      group.emplace_back(cursor->record_key());
+    MAYFLY_TRY(duplicates.Add(cursor->record_key()));
   }
-  MAYFLY_TRY(end_group());
+  MAYFLY_TRY(duplicates.EndKey(list));
   list.Done();
   out.Done();
-  if (found == 0) return BsonDocument();
+  if (!duplicates.any()) return BsonDocument();
   return BsonDocument(BsonView(bytes.data()));
 }
 
@@ -225,22 +270,22 @@ Result<void> ChangeIndex(CommandContext& ctx, CollectionInfoPtr coll, const Inde
   const ExpireReads old_reads = index->expire_reads;
   const bool old_hidden = index->hidden, old_prepare = index->prepare_unique,
              old_unique = index->unique;
-  MAYFLY_TRY(ctx.server.storage().catalog().ModifyIndex(ctx.op, *coll, index->name,
-                                                        [&](IndexInfo& i) -> Result<void> {
-                                                          if (!c.expire.missing())
-                                                            i.expire_after_seconds = seconds;
-                                                          if (c.reads) i.expire_reads = *c.reads;
-                                                          if (!c.reap.missing())
-                                                            SetReap(i, c.reap.Document());
-                                                          if (c.hidden) i.hidden = *c.hidden;
-                                                          if (c.prepare_unique)
-                                                            i.prepare_unique = *c.prepare_unique;
-                                                          if (c.unique) {
-                                                            i.unique = true;
-                                                            i.prepare_unique = false;
-                                                          }
-                                                          return Ok();
-                                                        }));
+  MAYFLY_TRY(ctx.data.storage().catalog().ModifyIndex(ctx.op, *coll, index->name,
+                                                      [&](IndexInfo& i) -> Result<void> {
+                                                        if (!c.expire.missing())
+                                                          i.expire_after_seconds = seconds;
+                                                        if (c.reads) i.expire_reads = *c.reads;
+                                                        if (!c.reap.missing())
+                                                          SetReap(i, c.reap.Document());
+                                                        if (c.hidden) i.hidden = *c.hidden;
+                                                        if (c.prepare_unique)
+                                                          i.prepare_unique = *c.prepare_unique;
+                                                        if (c.unique) {
+                                                          i.unique = true;
+                                                          i.prepare_unique = false;
+                                                        }
+                                                        return Ok();
+                                                      }));
   if (!c.expire.missing()) {
     if (old_seconds) reply.Append("expireAfterSeconds_old", int64_t{*old_seconds});
     reply.Append("expireAfterSeconds_new", int64_t{seconds});
@@ -331,10 +376,16 @@ Result<void> ModifyView(CommandContext& ctx, const CollectionInfo& view, const C
   // What is not given stays.
   const std::string_view on = a.view_on ? *a.view_on : std::string_view(view.view_on);
   const BsonView pipeline = a.pipeline ? *a.pipeline : view.view_pipeline.view();
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   if (a.view_on) {
     MAYFLY_TRY(ValidateNamespace(view.db, on));
   }
+  // Asked again, with what stays: a new pipeline alone could show more of what the view is on.
+  if (ctx.access != nullptr &&
+      !privileges::AllowsViewOf(ctx.access->privileges, view.db, view.name, on, pipeline))
+    return Error{ErrorCode::kUnauthorized, "not authorized on " + view.db +
+                                               " to change the view '" + view.name +
+                                               "': it would show what you may not read"};
   MAYFLY_TRY(CheckViewDefinition(catalog, view.db, view.name, on, pipeline));
   MAYFLY_TRY(catalog.Modify(ctx.op, view, [&](CollectionInfo& c) -> Result<void> {
     if (a.view_on) c.view_on = *a.view_on;
@@ -416,7 +467,7 @@ struct NewSettings {
 
 Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, const CollModArgs& a,
                               const NewSettings& to) {
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   MAYFLY_TRY(catalog.Modify(ctx.op, coll, [&](CollectionInfo& c) -> Result<void> {
     std::optional<ArchiveTarget> archive;
     if (!a.on_expire.missing()) {
@@ -429,7 +480,7 @@ Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, c
     if (a.capped_size) c.capped_bytes = (*a.capped_size + 255) / 256 * 256;
     if (a.capped_max) c.capped_documents = std::max<int64_t>(*a.capped_max, 0);
     c.options = DescribeOptions(coll.options, a, archive.has_value(), c);
-    return SetValidator(ctx.server, c, a.validator, a.level, a.action);
+    return SetValidator(ctx.data, c, a.validator, a.level, a.action);
   }));
   if (!a.expire.missing())
     AuditRule(ctx, "collMod", coll.ns, "clustered", coll.expire_after_seconds, to.seconds);
@@ -446,7 +497,7 @@ Result<void> ModifyCollection(CommandContext& ctx, const CollectionInfo& coll, c
 
 Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(const CollModArgs a, ReadArgs(req));
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   const auto open = [&] { return OpenCollection(catalog, req.db, a.name, CollectionUse::kChange); };
   MAYFLY_TRY(CollectionInfoPtr coll, open());
   NewSettings to{.seconds = {}, .expiry = coll->expiry_options, .pre_images = coll->pre_images};
@@ -492,7 +543,7 @@ Result<void> RunCollMod(CommandContext& ctx, const CommandRequest& req, BsonBuil
     }
   }
   // One that asks for nothing is in the oplog all the same: change streams show it.
-  const bool bare = ctx.server.replica_set() != nullptr && !a.index && !a.dry_run;
+  const bool bare = ctx.data.replica_set() != nullptr && !a.index && !a.dry_run;
   if (!a.expire.missing() || a.ChangesOthers() || bare) {
     MAYFLY_TRY(ModifyCollection(ctx, *coll, a, to));
     MAYFLY_TRY(coll, open());
@@ -508,7 +559,8 @@ void RegisterCollMod(CommandRegistry& registry) {
   registry.Add({.name = "collMod",
                 .flags = kWrites | kWorker | kApiV1 | kTakesWriteConcern,
                 .help = "Changes options of a collection, view or index.",
-                .run = &RunCollMod});
+                .run = &RunCollMod,
+                .privileges = &privileges::CollMod});
 }
 
 }  // namespace mayfly

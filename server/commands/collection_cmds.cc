@@ -1,10 +1,16 @@
+#include <functional>
+
+#include "protocol/database_name.h"
+#include "protocol/system_names.h"
 #include "query/plan/query_state.h"
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/cursor_manager.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/ttl_preview.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 #include "storage/write/archive.h"
@@ -13,7 +19,7 @@
 namespace mayfly {
 namespace {
 
-void CloseCursors(ServerContext& server, std::string_view db, std::string_view collection) {
+void CloseCursors(DataServices& server, std::string_view db, std::string_view collection) {
   server.cursors().KillNamespace(db, collection);
 }
 
@@ -22,19 +28,23 @@ Result<void> RunDrop(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   std::string_view name = in.Collection();
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(ValidateNamespace(req.db, name));
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   CollectionInfoPtr coll = catalog.Find(req.db, name);
-  if (!coll) return Ok();
-  if (name == "system.profile" && ctx.server.profiler().Get(req.db).level > 0)
+  if (!coll) {
+    Audit(
+        ctx, "dropCollection", [&](BsonBuilder& p) { p.Append("ns", JoinNamespace(req.db, name)); },
+        ErrorCode::kNamespaceNotFound);
+    return Ok();
+  }
+  if (name == kProfileCollection && ctx.server.profiler().Get(req.db).level > 0)
     return Error{ErrorCode::kIllegalOperation,
                  "turn off profiling before dropping system.profile collection"};
   const int indexes = coll->ShownIndexes();
   Result<void> dropped = catalog.Drop(ctx.op, req.db, name);
   if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound) return dropped;
-  CloseCursors(ctx.server, req.db, name);
-  QueryState::Of(ctx.server.storage()).filters.Clear(coll->uuid, nullptr);
-  AuditDroppedRules(ctx, *coll);
-  MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, coll->uuid));
+  CloseCursors(ctx.data, req.db, name);
+  QueryState::Of(ctx.data.storage()).filters.Clear(coll->uuid, nullptr);
+  MAYFLY_TRY(ctx.expiry.ttl_controls().ForgetCollection(ctx.op, coll->uuid));
   if (!coll->is_view()) reply.Append("nIndexesWas", indexes);
   reply.Append("ns", coll->ns);
   return Ok();
@@ -46,26 +56,26 @@ Result<void> RunDropDatabase(CommandContext& ctx, const CommandRequest& req, Bso
   MAYFLY_TRY(in.Finish());
   if (!one.IsNumber() || one.NumberAsDouble() != 1)
     return Error{ErrorCode::kBadValue, "have to pass 1 as db parameter"};
-  if (req.db == "admin" || req.db == "local" || req.db == "config")
+  if (IsInternalDatabase(req.db))
     return Error{ErrorCode::kIllegalOperation,
                  "Dropping the '" + std::string(req.db) + "' database is prohibited."};
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   const std::vector<CollectionInfoPtr> there = catalog.List(req.db);
   const bool existed = !there.empty();
   const int64_t max_ttl = catalog.DatabaseMaxTtl(req.db);
   MAYFLY_TRY(catalog.DropDatabase(ctx.op, req.db));
-  if (max_ttl > 0)
+  if (existed || max_ttl > 0)
     Audit(ctx, "dropDatabase", [&](BsonBuilder& p) {
-      p.Append("db", req.db);
+      p.Append("ns", req.db);
+      if (max_ttl == 0) return;
       p.OpenDocument("old").Append("maxTTL", max_ttl);
       p.AppendNull("new");
     });
   for (const CollectionInfoPtr& c : there) {
-    QueryState::Of(ctx.server.storage()).filters.Clear(c->uuid, nullptr);
-    AuditDroppedRules(ctx, *c);
-    MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, c->uuid));
+    QueryState::Of(ctx.data.storage()).filters.Clear(c->uuid, nullptr);
+    MAYFLY_TRY(ctx.expiry.ttl_controls().ForgetCollection(ctx.op, c->uuid));
   }
-  CloseCursors(ctx.server, req.db, {});
+  CloseCursors(ctx.data, req.db, {});
   if (existed) reply.Append("dropped", req.db);
   return Ok();
 }
@@ -92,7 +102,7 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
   MAYFLY_TRY(ValidateNamespace(source.first, source.second));
   MAYFLY_TRY(ValidateNewNamespace(target.first, target.second));
   if (from == to) return Error{ErrorCode::kIllegalOperation, "Can't rename a collection to itself"};
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   MAYFLY_TRY(CollectionInfoPtr coll,
              OpenCollection(catalog, source.first, source.second, CollectionUse::kRename));
   if (source.second.starts_with("system."))
@@ -104,20 +114,19 @@ Result<void> RunRename(CommandContext& ctx, const CommandRequest& req, BsonBuild
   } else {
     // A new collection there, with the pauses and holds of this one.
     const Uuid uuid = RandomUuid();
-    MAYFLY_TRY(ctx.server.ttl_controls().CarryOver(ctx.op, coll->uuid, uuid, target.first, [&] {
+    MAYFLY_TRY(ctx.expiry.ttl_controls().CarryOver(ctx.op, coll->uuid, uuid, target.first, [&] {
       return catalog.Rename(ctx.op, *coll, target.first, target.second, drop.Truthy(), &uuid);
     }));
   }
   if (replaced) {
-    QueryState::Of(ctx.server.storage()).filters.Clear(replaced->uuid, nullptr);
-    AuditDroppedRules(ctx, *replaced);
-    MAYFLY_TRY(ctx.server.ttl_controls().ForgetCollection(ctx.op, replaced->uuid));
+    QueryState::Of(ctx.data.storage()).filters.Clear(replaced->uuid, nullptr);
+    MAYFLY_TRY(ctx.expiry.ttl_controls().ForgetCollection(ctx.op, replaced->uuid));
   }
-  ctx.server.cursors().KillNamespace(source.first, source.second,
-                                     "collection renamed from '" +
-                                         JoinNamespace(source.first, source.second) + "' to '" +
-                                         JoinNamespace(target.first, target.second) + "'");
-  if (drop.Truthy()) CloseCursors(ctx.server, target.first, target.second);
+  ctx.data.cursors().KillNamespace(source.first, source.second,
+                                   "collection renamed from '" +
+                                       JoinNamespace(source.first, source.second) + "' to '" +
+                                       JoinNamespace(target.first, target.second) + "'");
+  if (drop.Truthy()) CloseCursors(ctx.data, target.first, target.second);
   return Ok();
 }
 
@@ -154,13 +163,25 @@ BsonDocument DescribeCollection(const CollectionInfo& c, bool name_only) {
   });
 }
 
+/// Which collections whoever asks may see, if not all: `names` asks for those with which something
+/// is allowed.
+std::function<bool(const CollectionInfo&)> CollectionsShownTo(const CommandContext& ctx,
+                                                              std::string_view db, bool names) {
+  if (ctx.access == nullptr) return nullptr;
+  const PrivilegeSet& privileges = ctx.access->privileges;
+  if (privileges.Allows(db, {}, {Action::listCollections})) return nullptr;
+  return [&privileges, names](const CollectionInfo& c) {
+    return names && !privileges.On(c.db, c.name).empty();
+  };
+}
+
 Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
                                 BsonBuilder& reply) {
   ArgReader in(req);
   in.Any("listCollections");
   BsonView filter = in.DocumentOr("filter");
   bool name_only = in.LooseBoolOr("nameOnly", false);
-  in.LooseBoolOr("authorizedCollections", false);
+  const bool authorized = in.LooseBoolOr("authorizedCollections", false);
   auto cursor = in.OptDocument("cursor");
   MAYFLY_TRY(in.Finish());
   int64_t batch = INT64_MAX;
@@ -176,9 +197,12 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
   EvalContext eval;
   eval.now = ctx.op.now;
   eval.op = &ctx.op;
+  const auto shown = CollectionsShownTo(ctx, req.db, name_only && authorized);
   std::vector<BsonDocument> docs;
-  for (const CollectionInfoPtr& c : ctx.server.storage().catalog().List(req.db)) {
-    BsonDocument whole = DescribeCollection(*c, false);
+  for (const CollectionInfoPtr& c : ctx.data.storage().catalog().List(req.db)) {
+    if (shown && !shown(*c)) continue;
+    // Who may see names alone must not learn more by a filter.
+    BsonDocument whole = DescribeCollection(*c, shown != nullptr);
     if (match) {
       MAYFLY_TRY(bool matches, match->Matches(whole, &eval));
       if (!matches) continue;
@@ -189,7 +213,7 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
   client->cursor = std::make_unique<ListCursor>(std::move(docs));
   std::string bytes;
   BsonBuilder b(bytes);
-  MAYFLY_TRY(ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client), batch, b));
+  MAYFLY_TRY(ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, b));
   b.Done();
   // This command's reply has id and ns before the batch.
   BsonView made = BsonView(bytes)["cursor"].Document();
@@ -202,7 +226,7 @@ Result<void> RunListCollections(CommandContext& ctx, const CommandRequest& req,
 /// memory alone.
 constexpr uint64_t kLeastBytes = 4096;
 
-uint64_t BytesOf(ServerContext& server, std::string_view db, int64_t* collections) {
+uint64_t BytesOf(DataServices& server, std::string_view db, int64_t* collections) {
   uint64_t bytes = 0;
   for (const CollectionInfoPtr& c : server.storage().catalog().List(db)) {
     ++*collections;
@@ -218,8 +242,12 @@ Result<void> RunListDatabases(CommandContext& ctx, const CommandRequest& req, Bs
   in.Any("listDatabases");
   BsonView filter = in.DocumentOr("filter");
   bool name_only = in.LooseBoolOr("nameOnly", false);
-  in.OptBool("authorizedDatabases");
+  const std::optional<bool> authorized = in.OptBool("authorizedDatabases");
   MAYFLY_TRY(in.Finish());
+  // All, for who may list them and does not ask for his own alone.
+  const bool own_only =
+      ctx.access != nullptr && (authorized.value_or(false) ||
+                                !ctx.access->privileges.AllowsOnCluster({Action::listDatabases}));
   MatchPtr match;
   if (!filter.empty()) {
     MAYFLY_TRY(match, ParseMatch(filter));
@@ -227,7 +255,7 @@ Result<void> RunListDatabases(CommandContext& ctx, const CommandRequest& req, Bs
   EvalContext eval;
   eval.now = ctx.op.now;
   eval.op = &ctx.op;
-  std::vector<std::string> names = ctx.server.storage().catalog().Databases();
+  std::vector<std::string> names = ctx.data.storage().catalog().Databases();
   // Every server has these two.
   for (const char* own : {"admin", "config", "local"})
     if (std::find(names.begin(), names.end(), own) == names.end()) names.emplace_back(own);
@@ -236,8 +264,9 @@ Result<void> RunListDatabases(CommandContext& ctx, const CommandRequest& req, Bs
   {
     BsonArrayBuilder list = reply.OpenArray("databases");
     for (const std::string& name : names) {
+      if (own_only && !ctx.access->privileges.AllowsSomewhereIn(name, ActionSet::All())) continue;
       int64_t collections = 0;
-      const auto bytes = static_cast<int64_t>(BytesOf(ctx.server, name, &collections));
+      const auto bytes = static_cast<int64_t>(BytesOf(ctx.data, name, &collections));
       BsonDocument whole = BuildBson([&](BsonBuilder& b) {
         b.Append("name", name).Append("sizeOnDisk", bytes).Append("empty", collections == 0);
       });
@@ -272,9 +301,9 @@ Result<void> RunValidate(CommandContext& ctx, const CommandRequest& req, BsonBui
   in.LooseBoolOr("metadata", false);
   in.LooseBoolOr("checkBSONConformance", false);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.server.storage().catalog(), req.db, name,
-                                                    CollectionUse::kValidate));
-  return ctx.server.storage().Validate(ctx.op, coll, full, reply);
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             OpenCollection(ctx.data.storage().catalog(), req.db, name, CollectionUse::kValidate));
+  return ctx.data.storage().Validate(ctx.op, coll, full, reply);
 }
 
 }  // namespace
@@ -284,27 +313,33 @@ void RegisterCollectionCommands(CommandRegistry& registry) {
   registry.Add({.name = "drop",
                 .flags = kDdl | kApiV1,
                 .help = "Drops a collection or view.",
-                .run = &RunDrop});
+                .run = &RunDrop,
+                .privileges = &privileges::OnCollection<Action::dropCollection>});
   registry.Add({.name = "dropDatabase",
                 .flags = kDdl | kApiV1,
                 .help = "Drops all collections of a database.",
-                .run = &RunDropDatabase});
+                .run = &RunDropDatabase,
+                .privileges = &privileges::OnDatabase<Action::dropDatabase>});
   registry.Add({.name = "renameCollection",
                 .flags = kDdl | kAdminOnly,
                 .help = "Renames a collection, also into another database.",
-                .run = &RunRename});
+                .run = &RunRename,
+                .privileges = &privileges::RenameCollection});
   registry.Add({.name = "listCollections",
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kWorker,
                 .help = "The collections and views of a database.",
-                .run = &RunListCollections});
+                .run = &RunListCollections,
+                .privileges = &privileges::ListCollections});
   registry.Add({.name = "listDatabases",
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kAdminOnly | kWorker,
                 .help = "The databases and their sizes.",
-                .run = &RunListDatabases});
+                .run = &RunListDatabases,
+                .privileges = &privileges::ListDatabases});
   registry.Add({.name = "validate",
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kWorker,
                 .help = "Checks every document and every index entry.",
-                .run = &RunValidate});
+                .run = &RunValidate,
+                .privileges = &privileges::OnCollection<Action::validate>});
 }
 
 }  // namespace mayfly

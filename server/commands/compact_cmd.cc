@@ -1,6 +1,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 #include "storage/keys/key_format.h"
 #include "storage/storage.h"
 #include "ttl/remove_due.h"
@@ -16,7 +17,7 @@ Result<void> Compact(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   const auto target_mb = in.OptInRange("freeSpaceTargetMB", 1, INT64_MAX >> 21);
   const bool dry_run = in.BoolOr("dryRun", false);
   MAYFLY_TRY(in.Finish());
-  Storage& storage = ctx.server.storage();
+  Storage& storage = ctx.data.storage();
   MAYFLY_TRY(CollectionInfoPtr coll,
              OpenCollection(storage.catalog(), req.db, name, CollectionUse::kCompact));
   auto bytes = [&] {
@@ -56,7 +57,8 @@ void RegisterCompact(CommandRegistry& registry) {
   registry.Add({.name = "compact",
                 .flags = kWorker | kSecondaryOk | kTakesWriteConcern,
                 .help = "Gives the space of removed documents of a collection back.",
-                .run = &Compact});
+                .run = &Compact,
+                .privileges = &privileges::OnCollection<Action::compact>});
 }
 
 }  // namespace mayfly

@@ -14,15 +14,26 @@ Result<void> WhatsMyUri(CommandContext& ctx, const CommandRequest& req, BsonBuil
   return Ok();
 }
 
-Result<void> ConnectionStatus(CommandContext&, const CommandRequest& req, BsonBuilder& reply) {
+/// On a worker: it shows the user as it is now.
+Result<void> ConnectionStatus(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   const bool privileges = in.LooseBoolOr("showPrivileges", false);
   MAYFLY_TRY(in.Finish());
-  // Nobody can log in: there is no access control.
+  UserAccessPtr access;
+  if (ctx.connection != nullptr && ctx.connection->login.access != nullptr) {
+    MAYFLY_TRY(access, ctx.server.access().users().Again(*ctx.connection->login.access));
+  }
   BsonBuilder info = reply.OpenDocument("authInfo");
-  info.OpenArray("authenticatedUsers").Done();
-  info.OpenArray("authenticatedUserRoles").Done();
-  if (privileges) info.OpenArray("authenticatedUserPrivileges").Done();
+  {
+    BsonArrayBuilder users = info.OpenArray("authenticatedUsers");
+    if (access != nullptr) {
+      BsonBuilder one = users.OpenDocument();
+      AppendUserName(one, access->user.name);
+    }
+  }
+  const UserAccess& shown = access != nullptr ? *access : NobodysAccess();
+  AppendRoleNames(info, "authenticatedUserRoles", shown.roles.roles);
+  if (privileges) AppendPrivileges(info, "authenticatedUserPrivileges", shown.roles.privileges);
   return Ok();
 }
 
@@ -37,7 +48,7 @@ void RegisterWhatsMyUri(CommandRegistry& registry) {
 
 void RegisterConnectionStatus(CommandRegistry& registry) {
   registry.Add({.name = "connectionStatus",
-                .flags = kNoAuth | kSecondaryOk | kApiV1,
+                .flags = kNoAuth | kSecondaryOk | kApiV1 | kWorker,
                 .help = "Who is logged in on this connection.",
                 .run = &ConnectionStatus});
 }

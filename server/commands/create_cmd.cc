@@ -1,13 +1,15 @@
 #include "protocol/extended_json.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/audit_log.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/collection_options.h"
 #include "server/execution/index_spec.h"
+#include "server/execution/transactions.h"
 #include "server/execution/ttl_preview.h"
 #include "server/execution/view_definition.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
+#include "storage/schema/transaction_schema.h"
 #include "storage/storage.h"
 #include "storage/write/archive.h"
 
@@ -71,7 +73,7 @@ Result<void> CheckFixedOptions(const CreateArgs& a) {
 
 /// `idIndex`, which tools that restore send: every collection has this index, so it may only say
 /// what is so anyway.
-Result<void> CheckIdIndex(ServerContext& server, const CreateArgs& a, const CollectionInfo& c) {
+Result<void> CheckIdIndex(ExpiryServices& server, const CreateArgs& a, const CollectionInfo& c) {
   if (!a.id_index) return Ok();
   std::string note;
   MAYFLY_TRY(IndexInfo index, ParseIndexSpec(server, &c, *a.id_index, &note));
@@ -201,18 +203,6 @@ BsonDocument DescribeOptions(const CreateArgs& a, bool archives, const Collectio
   });
 }
 
-void AuditCreated(CommandContext& ctx, const CollectionInfo& made) {
-  if (made.clustered() && made.expire_after_seconds)
-    AuditRule(ctx, "createCollection", made.ns, "clustered", {}, made.expire_after_seconds);
-  if (const BsonValue archive = made.options.view()["onExpire"]; !archive.missing())
-    AuditOnExpire(ctx, "createCollection", made, {}, archive);
-  if (made.expiry_options.set())
-    Audit(ctx, "createCollection", [&](BsonBuilder& p) {
-      p.Append("ns", made.ns);
-      p.OpenDocument("new").Append("expiry", DescribeExpiryOptions(made.expiry_options));
-    });
-}
-
 bool SameDefinition(const CollectionInfo& a, const CollectionInfo& b) {
   return a.is_view() == b.is_view() && a.options.bytes() == b.options.bytes() &&
          a.clustered() == b.clustered() && a.expire_after_seconds == b.expire_after_seconds &&
@@ -225,7 +215,7 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
                               std::optional<Uuid> uuid) {
   ArgReader in(req);
   MAYFLY_TRY(const CreateArgs a, ReadArgs(in));
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   CollectionInfo c;
   if (uuid) c.uuid = *uuid;
   c.db = req.db;
@@ -241,9 +231,29 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
   bool archives = false;
   MAYFLY_TRY(SetExpiry(a, catalog, ctx.op.now, c, &archives));
   c.options = DescribeOptions(a, archives, c);
-  MAYFLY_TRY(CheckIdIndex(ctx.server, a, c));
-  MAYFLY_TRY(SetValidator(ctx.server, c, a.validator, a.level, a.action));
-  if (CollectionInfoPtr old = catalog.Find(req.db, c.name)) {
+  // The log shows it in one document, which has to fit into a reply with all that is around it.
+  if (const size_t bytes = c.options.view().size() + c.view_pipeline.view().size();
+      bytes > kMaxBsonUserSize)
+    return Error{ErrorCode::kBSONObjectTooLarge,
+                 "the options of this collection take " + std::to_string(bytes) +
+                     " bytes; they may take " + std::to_string(kMaxBsonUserSize)};
+  MAYFLY_TRY(CheckIdIndex(ctx.expiry, a, c));
+  MAYFLY_TRY(SetValidator(ctx.data, c, a.validator, a.level, a.action));
+  Transaction* const transaction =
+      ctx.op.view != nullptr ? TransactionsOf(ctx.data)->Running(ctx) : nullptr;
+  if (transaction != nullptr && (c.is_view() || c.name.starts_with("system.")))
+    return Error{ErrorCode::kOperationNotSupportedInTransaction,
+                 std::string("Cannot create a ") + (c.is_view() ? "view" : "system collection") +
+                     " in a multi-document transaction."};
+  if (transaction != nullptr) {
+    MAYFLY_TRY(transaction->CheckDefines(req.name));
+  }
+  MAYFLY_TRY(CollectionInfoPtr old, FindCollection(catalog, ctx.op, req.db, c.name));
+  if (old) {
+    // In a transaction whoever makes a collection is told that it is not new, whatever its options
+    // (PyMongo's own tests of transactions ask for that).
+    if (transaction != nullptr && !old->is_view())
+      return Error{ErrorCode::kNamespaceExists, "Collection already exists. NS: " + old->ns};
     if (SameDefinition(*old, c) && !a.dry_run) return Ok();
     return Error{ErrorCode::kNamespaceExists,
                  old->is_view() ? "A view already exists. NS: " + old->ns
@@ -258,8 +268,15 @@ Result<void> CreateCollection(CommandContext& ctx, const CommandRequest& req, Bs
     AppendDryRun(RuleCensus(), reply);
     return Ok();
   }
-  MAYFLY_TRY(CollectionInfoPtr made, catalog.Create(ctx.op, std::move(c)));
-  AuditCreated(ctx, *made);
+  if (transaction == nullptr) {
+    MAYFLY_TRY(catalog.Create(ctx.op, std::move(c)));
+  } else {
+    Result<CollectionInfoPtr> made =
+        CreateInTransaction(ctx.data.storage(), transaction->unit(), ctx.op, std::move(c));
+    if (!made && transaction->Renew(ctx, made.error()))
+      return CreateCollection(ctx, req, reply, uuid);
+    if (!made) return made.error();
+  }
   return Ok();
 }
 
@@ -275,7 +292,8 @@ void RegisterCreate(CommandRegistry& registry) {
   registry.Add({.name = "create",
                 .flags = kWrites | kWorker | kTakesWriteConcern | kApiV1,
                 .help = "Creates a collection or view.",
-                .run = &RunCreate});
+                .run = &RunCreate,
+                .privileges = &privileges::Create});
 }
 
 }  // namespace mayfly

@@ -1,13 +1,16 @@
 #include "query/plan/plan_stage.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/cursor_manager.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/index_spec.h"
+#include "server/execution/transactions.h"
 #include "server/execution/ttl_preview.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/namespace.h"
+#include "storage/schema/transaction_schema.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -48,6 +51,33 @@ Result<void> DryRunIndexes(CommandContext& ctx, const CollectionInfoPtr& coll,
   return Ok();
 }
 
+/// The same in a transaction, whose collections have no documents yet, so that no rule has anything
+/// to expire.
+Result<void> CreateIndexesIn(CommandContext& ctx, Transaction& transaction, std::string_view db,
+                             std::string_view collection, CollectionInfoPtr coll,
+                             std::vector<IndexInfo> indexes, std::string_view note,
+                             BsonBuilder& reply) {
+  Storage& storage = ctx.data.storage();
+  const bool created = !coll;
+  if (created) {
+    CollectionInfo plain;
+    plain.db = db;
+    plain.name = collection;
+    MAYFLY_TRY(coll, CreateInTransaction(storage, transaction.unit(), ctx.op, std::move(plain)));
+  }
+  const int before = IndexCount(*coll);
+  MAYFLY_TRY(coll, CreateIndexesInTransaction(storage, transaction.unit(), ctx.op, *coll,
+                                              std::move(indexes)));
+  const int after = IndexCount(*coll);
+  reply.Append("numIndexesBefore", before).Append("numIndexesAfter", after);
+  reply.Append("createdCollectionAutomatically", created);
+  if (!note.empty())
+    reply.Append("note", note);
+  else if (after == before)
+    reply.Append("note", "all indexes already exist");
+  return Ok();
+}
+
 constexpr size_t kMaxSpecs = 1000;
 
 Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -69,13 +99,28 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
     return Error{ErrorCode::kIllegalOperation,
                  "not allowed to create index on config.transactions: it is the server's own"};
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, collection); });
-  Catalog& catalog = ctx.server.storage().catalog();
-  MAYFLY_TRY(CollectionInfoPtr coll,
-             OpenCollection(catalog, req.db, collection, CollectionUse::kCreateIndexes));
+  Catalog& catalog = ctx.data.storage().catalog();
+  Transaction* const transaction =
+      ctx.op.view != nullptr ? TransactionsOf(ctx.data)->Running(ctx) : nullptr;
+  if (transaction != nullptr) {
+    MAYFLY_TRY(transaction->CheckDefines(req.name));
+  }
+  MAYFLY_TRY(CollectionInfoPtr coll, FindCollection(catalog, ctx.op, req.db, collection));
+  if (coll) {
+    MAYFLY_TRY(CheckUse(*coll, CollectionUse::kCreateIndexes));
+  }
   std::vector<IndexInfo> indexes;
   std::string note;
+  size_t bytes = 0;
   for (BsonView s : specs) {
-    MAYFLY_TRY(IndexInfo i, ParseIndexSpec(ctx.server, coll.get(), s, &note, ignore_unknown));
+    // The log shows all of them in one document, which has to fit into a reply with all that is
+    // around it.
+    if ((bytes += s.size()) > kMaxBsonUserSize)
+      return Error{ErrorCode::kBSONObjectTooLarge,
+                   "the definitions of these indexes take more than the " +
+                       std::to_string(kMaxBsonUserSize) +
+                       " bytes that they may: create fewer of them at once"};
+    MAYFLY_TRY(IndexInfo i, ParseIndexSpec(ctx.expiry, coll.get(), s, &note, ignore_unknown));
     for (const IndexInfo& other : indexes)
       if (other.name == i.name && other.key.bytes() != i.key.bytes())
         return Error{
@@ -90,13 +135,16 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
         "commitQuorum holds expireAfterSeconds: give it among the options of the index, in the "
         "same "
         "document as partialFilterExpression; as it is, this is no TTL index";
-    ctx.server.log().Warn(LogComponent::kIndex, 9000300,
-                          "expireAfterSeconds given as commitQuorum has no effect",
-                          BuildBson([&](BsonBuilder& b) {
-                            b.Append("namespace", JoinNamespace(req.db, collection));
-                          }));
+    ctx.data.log().Warn(LogComponent::kIndex, 9000305,
+                        "expireAfterSeconds given as commitQuorum has no effect",
+                        BuildBson([&](BsonBuilder& b) {
+                          b.Append("namespace", JoinNamespace(req.db, collection));
+                        }));
   }
   if (dry_run) return DryRunIndexes(ctx, coll, std::move(indexes), reply);
+  if (transaction != nullptr)
+    return CreateIndexesIn(ctx, *transaction, req.db, collection, coll, std::move(indexes), note,
+                           reply);
   const bool created = !coll;
   if (!coll) {
     MAYFLY_TRY(coll, catalog.GetOrCreate(ctx.op, req.db, collection));
@@ -112,7 +160,6 @@ Result<void> RunCreateIndexes(CommandContext& ctx, const CommandRequest& req, Bs
   for (const std::string& name : new_rules) {
     IndexInfoPtr i = now ? now->FindIndex(name) : nullptr;
     if (!i || !i->expire_after_seconds) continue;
-    AuditRule(ctx, "createIndex", now->ns, name, {}, *i->expire_after_seconds);
     if (guard.active()) {
       MAYFLY_TRY(guard.Judge(TtlRule{TtlRule::Kind::kTtlIndex, now, i, *i->expire_after_seconds}));
     }
@@ -133,11 +180,8 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   std::string_view collection;
   std::string by_uuid;
   BsonValue first = in.Any("listIndexes");
-  if (first.Is(BsonType::kBinary) && first.BinarySubtype() == 4 &&
-      first.BinaryData().size() == 16) {
-    Uuid uuid;
-    std::memcpy(uuid.data(), first.BinaryData().data(), 16);
-    CollectionInfoPtr c = ctx.server.storage().catalog().FindByUuid(uuid);
+  if (const std::optional<Uuid> uuid = UuidOf(first)) {
+    CollectionInfoPtr c = ctx.data.storage().catalog().FindByUuid(*uuid);
     if (!c || c->db != req.db)
       return Error{ErrorCode::kNamespaceNotFound,
                    "Unable to resolve the UUID to a collection of this database"};
@@ -156,7 +200,7 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     if (c.Has("batchSize")) batch = c.NonNegativeOr("batchSize", 0);
     MAYFLY_TRY(c.Finish());
   }
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
   std::vector<BsonDocument> docs;
   auto add = [&](const IndexInfo* i) {
     docs.push_back(BuildBson([&](BsonBuilder& b) { AppendIndexSpec(*coll, i, b); }));
@@ -166,7 +210,7 @@ Result<void> RunListIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     if (i->state == IndexState::kReady || i->replaces == 0) add(i.get());
   auto client = MakeClientCursor(ctx, req, coll->ns);
   client->cursor = std::make_unique<ListCursor>(std::move(docs));
-  return ReplyFirstBatch(ctx.server.cursors(), ctx.op, std::move(client), batch, reply);
+  return ReplyFirstBatch(ctx.data.cursors(), ctx.op, std::move(client), batch, reply);
 }
 
 Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -177,7 +221,7 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
   if (which.missing())
     return Error{ErrorCode::kMissingField,
                  "BSON field 'dropIndexes.index' is missing but a required field"};
-  Result<CollectionInfoPtr> found = ExistingCollection(ctx.server, req.db, collection);
+  Result<CollectionInfoPtr> found = ExistingCollection(ctx.data, req.db, collection);
   // Drivers that are older than codes look for this text.
   if (!found && found.error().code == ErrorCode::kNamespaceNotFound)
     return Error{ErrorCode::kNamespaceNotFound,
@@ -233,11 +277,8 @@ Result<void> RunDropIndexes(CommandContext& ctx, const CommandRequest& req, Bson
     for (const IndexInfoPtr& i : coll->indexes)
       if (!i->is_id()) names.push_back(i->name);
   if (!names.empty()) {
-    MAYFLY_TRY(ctx.server.storage().catalog().DropIndexes(ctx.op, *coll, names));
-    for (const std::string& name : names)
-      if (IndexInfoPtr i = coll->FindIndex(name); i && i->expire_after_seconds)
-        AuditRule(ctx, "dropIndex", coll->ns, name, *i->expire_after_seconds, {});
-    MAYFLY_TRY(ctx.server.ttl_controls().Forget(ctx.op, coll->uuid, names));
+    MAYFLY_TRY(ctx.data.storage().catalog().DropIndexes(ctx.op, *coll, names));
+    MAYFLY_TRY(ctx.expiry.ttl_controls().Forget(ctx.op, coll->uuid, names));
   }
   reply.Append("nIndexesWas", was);
   if (all) reply.Append("msg", "non-_id indexes dropped for collection");
@@ -248,9 +289,9 @@ Result<void> RunReIndex(CommandContext& ctx, const CommandRequest& req, BsonBuil
   ArgReader in(req);
   std::string_view collection = in.Collection();
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
   const int was = IndexCount(*coll);
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   MAYFLY_TRY(catalog.RebuildIndexes(ctx.op, *coll));
   reply.Append("nIndexesWas", was).Append("nIndexes", was);
   BsonArrayBuilder list = reply.OpenArray("indexes");
@@ -273,20 +314,24 @@ void RegisterIndexCommands(CommandRegistry& registry) {
   registry.Add({.name = "createIndexes",
                 .flags = kWrites | kWorker | kApiV1 | kTakesWriteConcern,
                 .help = "Builds indexes; creates the collection when it does not exist.",
-                .run = &RunCreateIndexes});
+                .run = &RunCreateIndexes,
+                .privileges = &privileges::CreateIndexes});
   registry.Add({.name = "listIndexes",
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1,
                 .help = "The indexes of a collection.",
-                .run = &RunListIndexes});
+                .run = &RunListIndexes,
+                .privileges = &privileges::OnCollection<Action::listIndexes>});
   registry.Add({.name = "dropIndexes",
                 .aliases = {"deleteIndexes"},
                 .flags = kWrites | kWorker | kApiV1 | kTakesWriteConcern,
                 .help = "Drops indexes by name or key.",
-                .run = &RunDropIndexes});
+                .run = &RunDropIndexes,
+                .privileges = &privileges::OnCollection<Action::dropIndex>});
   registry.Add({.name = "reIndex",
                 .flags = kWrites | kWorker,
                 .help = "Builds all indexes of a collection anew.",
-                .run = &RunReIndex});
+                .run = &RunReIndex,
+                .privileges = &privileges::OnCollection<Action::reIndex>});
 }
 
 }  // namespace mayfly

@@ -1,8 +1,11 @@
 #include "query/match/match_expression.h"
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
-#include "server/dispatch/current_op.h"
 #include "server/dispatch/server_context.h"
+#include "server/execution/current_op.h"
+#include "server/privileges/check.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -54,8 +57,19 @@ Result<void> KillOp(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
                                                std::string(BsonTypeName(op.type()))};
   reply.Append("info", "attempting to kill op");
   const int64_t id = op.NumberAsInt64();
-  if (id > 0) ctx.server.operations().Kill(static_cast<uint64_t>(id));
-  return Ok();
+  if (ctx.access == nullptr || ctx.access->privileges.AllowsOnCluster({Action::killop})) {
+    if (id > 0) ctx.server.operations().Kill(static_cast<uint64_t>(id));
+    return Ok();
+  }
+  // Without the action: one's own. Whether there is another one of this number is not told.
+  const int killed = ctx.server.operations().KillWhere(
+      [&](const ClientSlot::View& v) {
+        return id > 0 && v.op->id == static_cast<uint64_t>(id) && v.user != nullptr &&
+               *v.user == ctx.access->user.name;
+      },
+      ErrorCode::kInterrupted);
+  if (killed > 0) return Ok();
+  return privileges::NotAuthorized({req, ctx.access->privileges, &ctx.access->user.name});
 }
 
 }  // namespace
@@ -64,14 +78,16 @@ void RegisterCurrentOp(CommandRegistry& registry) {
   registry.Add({.name = "currentOp",
                 .flags = kAdminOnly | kSecondaryOk | kWorker,
                 .help = "Operations that run now; further fields filter them.",
-                .run = &CurrentOp});
+                .run = &CurrentOp,
+                .privileges = &privileges::CurrentOp});
 }
 
 void RegisterKillOp(CommandRegistry& registry) {
   registry.Add({.name = "killOp",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "Interrupts the operation {op: id}.",
-                .run = &KillOp});
+                .run = &KillOp,
+                .privileges = &privileges::LoggedIn});
 }
 
 }  // namespace mayfly

@@ -3,7 +3,8 @@
 
 #include "server/base/md5.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/keys/key_format.h"
 #include "storage/storage.h"
@@ -62,8 +63,8 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
       wanted.insert(e.value.String());
     }
   }
-  const int64_t begin = ctx.server.clock().MonotonicMicros();
-  Storage& storage = ctx.server.storage();
+  const int64_t begin = ctx.data.clock().MonotonicMicros();
+  Storage& storage = ctx.data.storage();
   // Both of one moment: of an index that was built in between, the store would show a part.
   ReadView view;
   std::vector<CollectionInfoPtr> list;
@@ -76,7 +77,7 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
     return !coll->traits().stored || (coll->unreplicated && req.db != "local") ||
            (only && !wanted.contains(coll->name));
   });
-  reply.Append("host", ctx.server.host_and_port());
+  reply.Append("host", ctx.data.host_and_port());
   Md5 all;
   {
     BsonBuilder hashes = reply.OpenDocument("collections");
@@ -100,7 +101,7 @@ Result<void> DbHash(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   }
   reply.Append("md5", all.Hex());
   reply.Append("timeMillis",
-               static_cast<int32_t>((ctx.server.clock().MonotonicMicros() - begin) / 1000));
+               static_cast<int32_t>((ctx.data.clock().MonotonicMicros() - begin) / 1000));
   return Ok();
 }
 
@@ -112,7 +113,8 @@ void RegisterDbHash(CommandRegistry& registry) {
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kWorker,
                 .help = "Hashes of the database's collections with their indexes and deadlines: "
                         "equal on members that agree.",
-                .run = &DbHash});
+                .run = &DbHash,
+                .privileges = &privileges::OnDatabase<Action::dbHash>});
 }
 
 }  // namespace mayfly

@@ -7,6 +7,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 namespace {
@@ -87,7 +88,7 @@ void AppendAnswer(CommandContext& ctx, std::string_view command, BsonBuilder& ou
   request.name = command;
   request.db = "admin";
   BsonBuilder answer = out.OpenDocument(command);
-  answer.Append("start", ctx.server.clock().Now());
+  answer.Append("start", ctx.data.clock().Now());
   Result<void> done = ParseCommandFields(body, &request);
   // Apart, so that one that fails half-way leaves nothing behind.
   std::string bytes;
@@ -98,7 +99,7 @@ void AppendAnswer(CommandContext& ctx, std::string_view command, BsonBuilder& ou
     answer.AppendAll(BsonView(bytes));
   else
     answer.Append("error", done.error().message);
-  answer.Append("end", ctx.server.clock().Now());
+  answer.Append("end", ctx.data.clock().Now());
 }
 
 /// What monitoring agents ask for in one go: the newest figures of the server, its set and the
@@ -108,27 +109,29 @@ Result<void> GetDiagnosticData(CommandContext& ctx, const CommandRequest& req, B
   in.Any("getDiagnosticData");
   MAYFLY_TRY(in.Finish());
   BsonBuilder data = reply.OpenDocument("data");
-  data.Append("start", ctx.server.clock().Now());
+  data.Append("start", ctx.data.clock().Now());
   AppendAnswer(ctx, "serverStatus", data);
-  if (ctx.server.replica_set() != nullptr) AppendAnswer(ctx, "replSetGetStatus", data);
+  if (ctx.data.replica_set() != nullptr) AppendAnswer(ctx, "replSetGetStatus", data);
   {
     BsonBuilder system = data.OpenDocument("systemMetrics");
-    system.Append("start", ctx.server.clock().Now());
+    system.Append("start", ctx.data.clock().Now());
     AppendProcessors(system);
     AppendMemory(system);
-    system.Append("end", ctx.server.clock().Now());
+    system.Append("end", ctx.data.clock().Now());
   }
-  data.Append("end", ctx.server.clock().Now());
+  data.Append("end", ctx.data.clock().Now());
   return Ok();
 }
 
 }  // namespace
 
 void RegisterDiagnosticData(CommandRegistry& registry) {
-  registry.Add({.name = "getDiagnosticData",
-                .flags = kAdminOnly | kSecondaryOk | kWorker,
-                .help = "Figures of the server, its replica set and the machine, for monitoring.",
-                .run = &GetDiagnosticData});
+  registry.Add(
+      {.name = "getDiagnosticData",
+       .flags = kAdminOnly | kSecondaryOk | kWorker,
+       .help = "Figures of the server, its replica set and the machine, for monitoring.",
+       .run = &GetDiagnosticData,
+       .privileges = &privileges::OnCluster<Action::replSetGetStatus, Action::serverStatus>});
 }
 
 }  // namespace mayfly

@@ -1,7 +1,9 @@
+#include "protocol/database_name.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "server/execution/write_ops.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -20,7 +22,7 @@ Awaitable<Result<void>> RunTouchStatement(CommandContext& ctx, const CommandRequ
     r.op = "update";
     r.ns = JoinNamespace(req.db, args.collection);
   });
-  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, args.collection);
+  WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, args.collection);
   MAYFLY_CO_TRY(command.Open());
   UpdateResult result;
   if (command.coll()) {
@@ -31,10 +33,10 @@ Awaitable<Result<void>> RunTouchStatement(CommandContext& ctx, const CommandRequ
     co_await ctx.MoveToWorker();
     MAYFLY_CO_TRY(result, command.Update(args.statement));
     if (ctx.write_concern.journal) {
-      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.server.storage(), ctx.op)));
+      MAYFLY_CO_TRY(co_await ctx.Commit(WriteUnit(ctx.data.storage(), ctx.op)));
     }
   }
-  ctx.server.metrics().documents.updated.Add(result.modified);
+  ctx.data.metrics().documents.updated.Add(result.modified);
   reply.Append("n", static_cast<int32_t>(result.matched))
       .Append(count_name, static_cast<int32_t>(result.modified));
   if (command.expiry_clamped() > 0)
@@ -103,7 +105,7 @@ Awaitable<Result<void>> RunRecover(CommandContext& ctx, const CommandRequest& re
 }
 
 Result<void> CheckDatabase(std::string_view db, const char* command) {
-  if (db == "admin" || db == "local" || db == "config")
+  if (IsInternalDatabase(db))
     return Error{ErrorCode::kInvalidOptions,
                  std::string(command) + " is for databases of users, not for " + std::string(db)};
   return Ok();
@@ -130,7 +132,7 @@ Result<void> RunSetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req
                  "BSON field 'setDatabaseExpiry.maxTTL' is missing but a required field"};
   MAYFLY_TRY(CheckDatabase(req.db, "setDatabaseExpiry"));
   MAYFLY_TRY(int64_t seconds, ParseWholeSeconds(max, INT32_MAX, "setDatabaseExpiry.maxTTL"));
-  Catalog& catalog = ctx.server.storage().catalog();
+  Catalog& catalog = ctx.data.storage().catalog();
   const int64_t was = catalog.DatabaseMaxTtl(req.db);
   MAYFLY_TRY(catalog.SetDatabaseMaxTtl(ctx.op, req.db, seconds));
   Audit(ctx, "setDatabaseExpiry", [&](BsonBuilder& p) {
@@ -148,7 +150,7 @@ Result<void> RunGetDatabaseExpiry(CommandContext& ctx, const CommandRequest& req
   MAYFLY_TRY(TakesOne(in, req));
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(CheckDatabase(req.db, "getDatabaseExpiry"));
-  reply.Append("maxTTL", ctx.server.storage().catalog().DatabaseMaxTtl(req.db));
+  reply.Append("maxTTL", ctx.data.storage().catalog().DatabaseMaxTtl(req.db));
   return Ok();
 }
 
@@ -158,23 +160,29 @@ void RegisterExpiryCommands(CommandRegistry& registry) {
   registry.Add({.name = "getDatabaseExpiry",
                 .flags = kReadOnly | kSecondaryOk,
                 .help = "Default and cap of per-document expiry of a database.",
-                .run = &RunGetDatabaseExpiry});
+                .run = &RunGetDatabaseExpiry,
+                .privileges = &privileges::OnDatabase<Action::viewExpiry>});
   registry.Add({.name = "persist",
                 .flags = kWrites | kTakesWriteConcern,
                 .help = "Takes the expiration of documents away.",
-                .run_async = &RunPersist});
+                .run_async = &RunPersist,
+                .privileges = &privileges::OnCollection<Action::update>});
   registry.Add({.name = "setDatabaseExpiry",
                 .flags = kWrites | kWorker | kTakesWriteConcern,
                 .help = "Sets the default and cap of per-document expiry of a database.",
-                .run = &RunSetDatabaseExpiry});
+                .run = &RunSetDatabaseExpiry,
+                .privileges = &privileges::OnDatabase<Action::changeExpiry>});
   registry.Add({.name = "touch",
                 .flags = kWrites | kTakesWriteConcern,
                 .help = "Moves the expiration of documents without changing them.",
-                .run_async = &RunTouch});
-  registry.Add({.name = "ttlRecover",
-                .flags = kWrites | kTakesWriteConcern,
-                .help = "Brings back expired documents within the collection's recoverSeconds.",
-                .run_async = &RunRecover});
+                .run_async = &RunTouch,
+                .privileges = &privileges::OnCollection<Action::update>});
+  registry.Add(
+      {.name = "ttlRecover",
+       .flags = kWrites | kTakesWriteConcern,
+       .help = "Brings back expired documents within the collection's recoverSeconds.",
+       .run_async = &RunRecover,
+       .privileges = &privileges::OnCollection<Action::changeExpiry, Action::readExpired>});
 }
 
 }  // namespace mayfly

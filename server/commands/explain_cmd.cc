@@ -1,3 +1,4 @@
+#include "query/update/update.h"
 #include "server/commands/aggregate_args.h"
 #include "server/commands/find_and_modify.h"
 #include "server/commands/write_statements.h"
@@ -6,6 +7,7 @@
 #include "server/dispatch/server_context.h"
 #include "server/execution/aggregate.h"
 #include "server/execution/find_args.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -18,7 +20,7 @@ struct Explained {
   ExplainVerbosity verbosity;
   BsonBuilder& reply;
 
-  Storage& storage() const { return ctx.server.storage(); }
+  Storage& storage() const { return ctx.data.storage(); }
   bool runs() const { return verbosity != ExplainVerbosity::kQueryPlanner; }
 };
 
@@ -53,6 +55,9 @@ Result<void> ExplainWrite(const Explained& e, const ExplainedWrite& w) {
   spec.let = w.let;
   spec.explain = true;
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor, MakeFindExecutor(e.storage(), e.ctx.op, spec));
+  if (w.upsert) {
+    MAYFLY_TRY(CheckUpsertFilter(w.filter));
+  }
   int64_t n = 0;
   if (e.runs()) {
     MAYFLY_TRY(n, executor->RunToEnd(w.multi ? 0 : 1));
@@ -84,7 +89,7 @@ Result<void> ExplainFind(const Explained& e) {
     spec.pipeline = pipeline;
     spec.let = a.let;
     spec.hint = a.hint;
-    return ExplainPipeline(e.ctx.server, e.ctx.op, spec, e.verbosity, e.reply);
+    return ExplainPipeline(e.ctx.expiry, e.ctx.op, spec, e.verbosity, e.reply);
   }
   const std::string ns = JoinNamespace(e.command.db, a.collection);
   QuerySpec spec = a.ToSpec(coll, ns);
@@ -99,7 +104,7 @@ Result<void> ExplainFind(const Explained& e) {
 Result<void> ExplainAggregate(const Explained& e) {
   MAYFLY_TRY(AggregateArgs a, ParseAggregate(e.command, true));
   a.spec.ctx = &e.ctx;
-  return ExplainPipeline(e.ctx.server, e.ctx.op, a.spec, e.verbosity, e.reply);
+  return ExplainPipeline(e.ctx.expiry, e.ctx.op, a.spec, e.verbosity, e.reply);
 }
 
 /// Of count and distinct. `ns` must outlive the specification.
@@ -122,7 +127,7 @@ Result<void> ExplainOnView(const Explained& e, std::string_view collection, Bson
   spec.collection = collection;
   spec.pipeline = pipeline;
   spec.hint = hint;
-  return ExplainPipeline(e.ctx.server, e.ctx.op, spec, e.verbosity, e.reply);
+  return ExplainPipeline(e.ctx.expiry, e.ctx.op, spec, e.verbosity, e.reply);
 }
 
 Result<void> ExplainCount(const Explained& e) {
@@ -262,7 +267,7 @@ Awaitable<Result<void>> RunExplain(CommandContext& ctx, const CommandRequest& re
   }
   {
     BsonBuilder info = reply.OpenDocument("serverInfo");
-    const std::string& where = ctx.server.host_and_port();
+    const std::string& where = ctx.data.host_and_port();
     size_t colon = where.rfind(':');
     info.Append("host", where.substr(0, colon))
         .Append("port", std::atoi(where.c_str() + colon + 1));
@@ -278,7 +283,8 @@ void RegisterExplain(CommandRegistry& registry) {
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern,
                 .help = "How a find, aggregate, count, distinct, update, delete or findAndModify "
                         "is carried out.",
-                .run_async = &RunExplain});
+                .run_async = &RunExplain,
+                .privileges = &privileges::Explain});
 }
 
 }  // namespace mayfly

@@ -1,7 +1,8 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
+#include "server/dispatch/data_services.h"
 #include "server/dispatch/fail_points.h"
-#include "server/dispatch/server_context.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -17,14 +18,14 @@ Result<void> ConfigureFailPoint(CommandContext& ctx, const CommandRequest& req,
   if (mode.missing())
     return Error{ErrorCode::kMissingField,
                  "BSON field 'configureFailPoint.mode' is missing but a required field"};
-  MAYFLY_TRY(FailPoints::Configured done, ctx.server.fail_points().Configure(name, mode, data));
-  ctx.server.log().Write(LogSeverity::kWarning, LogComponent::kControl, 23829, "Set failpoint",
-                         BuildBson([&](BsonBuilder& b) {
-                           b.Append("failPointName", name).Append("mode", mode);
-                           if (done.ignored.empty()) return;
-                           auto ignored = b.OpenArray("ignoredDataFields");
-                           for (const std::string& field : done.ignored) ignored.Append(field);
-                         }));
+  MAYFLY_TRY(FailPoints::Configured done, ctx.data.fail_points().Configure(name, mode, data));
+  ctx.data.log().Write(LogSeverity::kWarning, LogComponent::kControl, 23829, "Set failpoint",
+                       BuildBson([&](BsonBuilder& b) {
+                         b.Append("failPointName", name).Append("mode", mode);
+                         if (done.ignored.empty()) return;
+                         auto ignored = b.OpenArray("ignoredDataFields");
+                         for (const std::string& field : done.ignored) ignored.Append(field);
+                       }));
   reply.Append("count", done.entered);
   return Ok();
 }
@@ -42,9 +43,9 @@ Awaitable<Result<void>> WaitForFailPoint(CommandContext& ctx, const CommandReque
     co_return Error{ErrorCode::kMissingField,
                     "BSON field 'waitForFailPoint.maxTimeMS' is missing but a required field"};
   for (;;) {
-    MAYFLY_CO_TRY(const int64_t entered, ctx.server.fail_points().Entered(name));
+    MAYFLY_CO_TRY(const int64_t entered, ctx.data.fail_points().Entered(name));
     if (entered >= times) co_return Ok();
-    MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
+    MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.data.clock().MonotonicMicros() + kPollMicros));
   }
 }
 
@@ -60,21 +61,25 @@ Result<void> Nothing(CommandContext&, const CommandRequest& req, BsonBuilder&) {
 
 void RegisterFailPoint(CommandRegistry& registry) {
   registry.Add({.name = "configureFailPoint",
-                .flags = kAdminOnly | kNoAuth | kSecondaryOk | kTestCommand,
+                .flags = kAdminOnly | kSecondaryOk | kTestCommand,
                 .help = "Makes commands fail on purpose (with enableTestCommands).",
-                .run = &ConfigureFailPoint});
+                .run = &ConfigureFailPoint,
+                .privileges = &privileges::OnCluster<Action::setParameter>});
   registry.Add({.name = "waitForFailPoint",
-                .flags = kAdminOnly | kNoAuth | kSecondaryOk | kTestCommand,
+                .flags = kAdminOnly | kSecondaryOk | kTestCommand,
                 .help = "Waits until a fail point has been entered (with enableTestCommands).",
-                .run_async = &WaitForFailPoint});
+                .run_async = &WaitForFailPoint,
+                .privileges = &privileges::OnCluster<Action::setParameter>});
   registry.Add({.name = "testDeprecation",
                 .flags = kSecondaryOk | kTestCommand | kApiV1 | kDeprecatedInV1,
                 .help = "Does nothing; deprecated in API version 1 (with enableTestCommands).",
-                .run = &Nothing});
+                .run = &Nothing,
+                .privileges = &privileges::LoggedIn});
   registry.Add({.name = "testVersion2",
                 .flags = kSecondaryOk | kTestCommand,
                 .help = "Does nothing; not in API version 1 (with enableTestCommands).",
-                .run = &Nothing});
+                .run = &Nothing,
+                .privileges = &privileges::LoggedIn});
 }
 
 }  // namespace mayfly

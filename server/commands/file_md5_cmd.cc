@@ -1,7 +1,8 @@
 #include "query/plan/executor.h"
 #include "server/base/md5.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 
@@ -26,11 +27,11 @@ Result<void> FileMd5(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   const BsonDocument sort = BuildBson([](BsonBuilder& b) { b.Append("n", 1); });
   QuerySpec spec;
   spec.ns = ns;
-  spec.coll = ctx.server.storage().catalog().Find(req.db, name);
+  spec.coll = ctx.data.storage().catalog().Find(req.db, name);
   spec.filter = filter;
   spec.sort = sort;
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
-             MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
+             MakeFindExecutor(ctx.data.storage(), ctx.op, spec));
   Md5 md5;
   int32_t chunks = 0;
   for (;;) {
@@ -56,7 +57,8 @@ void RegisterFileMd5(CommandRegistry& registry) {
   registry.Add({.name = "filemd5",
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kWorker,
                 .help = "The MD5 of a GridFS file.",
-                .run = &FileMd5});
+                .run = &FileMd5,
+                .privileges = &privileges::FileMd5});
 }
 
 }  // namespace mayfly

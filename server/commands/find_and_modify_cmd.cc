@@ -2,8 +2,9 @@
 #include "query/projection/projection.h"
 #include "server/commands/find_and_modify.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "server/execution/statement_runner.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -63,7 +64,7 @@ namespace {
 /// `fields`, and what applies it.
 class ReturnedFields {
  public:
-  /// Errors: BadValue 2, those of filters and projections.
+  /// Errors: BadValue 2, those of `let`, filters and projections.
   Result<void> Parse(const FindAndModifyArgs& a, Operation& op) {
     if (a.fields.empty()) return Ok();
     // The element that the filter found may be another one by then, or gone.
@@ -72,11 +73,20 @@ class ReturnedFields {
         if (e.name.ends_with(".$"))
           return Error{ErrorCode::kBadValue,
                        "cannot use a positional projection and return the new document"};
+    MAYFLY_TRY(EvaluateLet(a.let, op, &scope_, &variables_));
     {
       ParseWork work(&op);
       MAYFLY_TRY(filter_, ParseMatch(a.filter, {.scope = &scope_}));
     }
     MAYFLY_TRY(projection_, ParseFindProjection(a.fields, filter_.get(), scope_));
+    // The plan that knew these has ended when the document is returned.
+    const ProjectionNeeds& needs = projection_->needs();
+    if (needs.sort_key || needs.record_id || needs.index_key)
+      return Error{ErrorCode::kBadValue, std::string("findAndModify has no $meta: \"") +
+                                             (needs.sort_key    ? "sortKey"
+                                              : needs.record_id ? "recordId"
+                                                                : "indexKey") +
+                                             "\" for 'fields': read the document with find"};
     return scope_.CheckConstants();
   }
   /// Appends `value`. `expire_at`: the document's deadline.
@@ -89,6 +99,7 @@ class ReturnedFields {
     DocumentMetadata metadata;
     metadata.expire_at = expire_at;
     EvalContext eval;
+    eval.variables = variables_;
     eval.variables.resize(static_cast<size_t>(scope_.slots()));
     eval.now = op.now;
     eval.cluster_time = op.cluster_time;
@@ -101,6 +112,7 @@ class ReturnedFields {
 
  private:
   VariableScope scope_;
+  std::vector<Value> variables_;  ///< of `let`
   MatchPtr filter_;
   ProjectionPtr projection_;
 };
@@ -171,13 +183,13 @@ class FindAndModifyStatement final : public WriteStatements {
 
  private:
   void Removed(StatementOutcome o) {
-    ctx_.server.metrics().documents.deleted.Add(o.deleted);
+    ctx_.data.metrics().documents.deleted.Add(o.deleted);
     reply_.OpenDocument("lastErrorObject").Append("n", static_cast<int32_t>(o.deleted));
     if (o.deleted > 0) value = std::move(o.document);
   }
   void Updated(UpdateResult r) {
     const bool upserted = !r.upserted_id.missing();
-    ctx_.server.metrics().documents.updated.Add(r.modified);
+    ctx_.data.metrics().documents.updated.Add(r.modified);
     BsonBuilder last = reply_.OpenDocument("lastErrorObject");
     last.Append("n", static_cast<int32_t>(r.matched + (upserted ? 1 : 0)))
         .Append("updatedExisting", r.matched > 0);
@@ -207,9 +219,9 @@ Awaitable<Result<void>> RunFindAndModify(CommandContext& ctx, const CommandReque
     r.op = "command";
     r.ns = JoinNamespace(req.db, a.collection);
   });
-  ctx.server.metrics().opcounters.command.Add();
+  ctx.data.metrics().opcounters.command.Add();
   co_await ctx.MoveToWorker();
-  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, a.collection);
+  WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, a.collection);
   command.set_bypass_validation(a.bypass_validation);
   FindAndModifyStatement statement(ctx, command, a, reply);
   StatementRunner runner(ctx);
@@ -235,7 +247,8 @@ void RegisterFindAndModify(CommandRegistry& registry) {
                 .aliases = {"findandmodify"},
                 .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Changes or removes one document and returns it.",
-                .run_async = &RunFindAndModify});
+                .run_async = &RunFindAndModify,
+                .privileges = &privileges::FindAndModify});
 }
 
 }  // namespace mayfly

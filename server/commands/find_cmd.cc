@@ -2,8 +2,10 @@
 
 #include "protocol/bson_compare.h"
 #include "query/expression/parse_work.h"
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/cursor_manager.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/dispatch/fail_points.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
@@ -12,6 +14,9 @@
 #include "server/execution/change_stream_cursor.h"
 #include "server/execution/find_args.h"
 #include "server/execution/inline_writes.h"
+#include "server/execution/transactions.h"
+#include "server/net/connection.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -70,11 +75,11 @@ Result<void> PrepareFind(CommandContext& ctx, const CommandRequest& req, Prepare
   const FindArgs& a = find->args;
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
   MAYFLY_TRY(find->coll,
-             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
+             FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   if (!find->coll) find->absent_ns = JoinNamespace(req.db, a.collection);
   find->spec = a.ToSpec(find->coll, find->ns());
   find->spec.memory_limit = static_cast<uint64_t>(
-      ctx.server.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
+      ctx.data.settings().internal_query_max_blocking_sort_bytes.load(std::memory_order_relaxed));
   return Ok();
 }
 
@@ -87,13 +92,13 @@ Result<void> AnswerPointRead(CommandContext& ctx, const PreparedFind& find, Bson
     BsonBuilder cursor = reply.OpenDocument("cursor");
     BsonArrayBuilder batch = cursor.OpenArray("firstBatch");
     if (!a.batch_size || *a.batch_size > 0) {
-      MAYFLY_TRY(found, RunPointRead(ctx.server.storage(), ctx.op, find.spec, id, batch));
+      MAYFLY_TRY(found, RunPointRead(ctx.data.storage(), ctx.op, find.spec, id, batch));
     }
     batch.Done();
     cursor.Append("id", int64_t{0}).Append("ns", find.ns());
   }
   ctx.op.n_returned = found;
-  ctx.server.metrics().documents.returned.Add(found);
+  ctx.data.metrics().documents.returned.Add(found);
   ctx.EditReport([&](OperationReport& r) {
     r.op = "query";
     r.ns.assign(find.ns());
@@ -124,13 +129,13 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
     view.let = a.let;
     view.hint = find.spec.hint;
     view.include_expired = a.include_expired;
-    MAYFLY_TRY(source, OpenPipeline(ctx.server, ctx.op, view, &plan_summary));
+    MAYFLY_TRY(source, OpenPipeline(ctx.expiry, ctx.op, view, &plan_summary));
   } else {
     std::unique_ptr<PlanExecutor> executor;
     size_t parsed = 0;
     {
       ParseWork work(&ctx.op);
-      MAYFLY_TRY(executor, MakeFindExecutor(ctx.server.storage(), ctx.op, std::move(find.spec)));
+      MAYFLY_TRY(executor, MakeFindExecutor(ctx.data.storage(), ctx.op, std::move(find.spec)));
       parsed = work.bytes();
     }
     plan_summary = executor->PlanSummary();
@@ -142,7 +147,7 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
       a.batch_size.value_or(a.single_batch || a.limit > 0 ? INT64_MAX : kDefaultFirstBatch);
   if (a.single_batch && a.batch_size && a.limit > 0 && *a.batch_size > a.limit) batch = a.limit;
   MAYFLY_TRY(ReplyFirstBatch(
-      ctx.server.cursors(), ctx.op, std::move(source), find.ns(), batch, a.single_batch,
+      ctx.data.cursors(), ctx.op, std::move(source), find.ns(), batch, a.single_batch,
       [&] {
         auto client = MakeClientCursor(ctx, req, find.ns());
         client->no_timeout = a.no_cursor_timeout;
@@ -151,7 +156,7 @@ Result<void> AnswerFind(CommandContext& ctx, const CommandRequest& req, Prepared
         return client;
       },
       reply));
-  ctx.server.metrics().documents.returned.Add(ctx.op.n_returned);
+  ctx.data.metrics().documents.returned.Add(ctx.op.n_returned);
   return Ok();
 }
 
@@ -174,10 +179,17 @@ bool IsPlainProjection(BsonView projection) {
   return true;
 }
 
+/// Whether a look-up may have to ask the filters of holds, which may be any: only what is due is
+/// asked about.
+bool MayAskHolds(Storage& storage, const CollectionInfo& coll, Instant now) {
+  return storage.expiry_policy().HasHolds() &&
+         (coll.HasTtlRules() || coll.document_expiry->Earliest() <= now.millis);
+}
+
 /// Whether the look-up of one document may be done on an io thread.
-bool IsShortPointRead(Storage& storage, const PreparedFind& find) {
+bool IsShortPointRead(Storage& storage, const PreparedFind& find, Instant now) {
   return IsPlainProjection(find.spec.projection) && !HasLargeDocuments(*find.coll) &&
-         ExpiryIsShort(*find.coll) && !storage.expiry_policy().HasHolds();
+         ExpiryIsShort(*find.coll) && !MayAskHolds(storage, *find.coll, now);
 }
 
 std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& req,
@@ -185,17 +197,17 @@ std::optional<Result<void>> FindNow(CommandContext& ctx, const CommandRequest& r
   PreparedFind find;
   MAYFLY_TRY(PrepareFind(ctx, req, &find));
   auto counted = [&](std::optional<Result<void>> answer) {
-    if (answer) ctx.server.metrics().opcounters.query.Add();
+    if (answer) ctx.data.metrics().opcounters.query.Add();
     return answer;
   };
   const FindArgs& a = find.args;
   BsonValue id;
   if (find.coll && !find.coll->is_view() && ctx.op.view == nullptr && IsPointRead(find.spec, &id)) {
-    if (!IsShortPointRead(ctx.server.storage(), find)) [[unlikely]]
+    if (!IsShortPointRead(ctx.data.storage(), find, ctx.op.now)) [[unlikely]]
       return std::nullopt;
     return counted(AnswerPointRead(ctx, find, id, reply));
   }
-  if ((find.coll && find.coll->is_view()) || a.tailable || !a.let.empty()) return std::nullopt;
+  if ((find.coll && IsNeverShort(*find.coll)) || a.tailable || !a.let.empty()) return std::nullopt;
   const uint32_t shape =
       ReadShape("find", req.db, a.collection, {a.filter, a.sort, a.projection, a.min, a.max});
   return counted(TryShortRead(ctx, shape, [&] { return AnswerFind(ctx, req, find, reply); }));
@@ -205,7 +217,7 @@ Awaitable<Result<void>> RunFind(CommandContext& ctx, const CommandRequest& req,
                                 BsonBuilder& reply) {
   PreparedFind find;
   MAYFLY_CO_TRY(PrepareFind(ctx, req, &find));
-  ctx.server.metrics().opcounters.query.Add();
+  ctx.data.metrics().opcounters.query.Add();
   MAYFLY_CO_TRY(co_await ctx.MoveToWorkerWithRoom());
   co_return AnswerFind(ctx, req, find, reply);
 }
@@ -250,24 +262,66 @@ Error OfStream(Error e) {
   return e;
 }
 
+/// Users or roles have changed since the cursor was opened, or since this was asked last: whether
+/// its user may still run the command that opened it.
+Result<void> CheckStillAllowed(CommandContext& ctx, ClientCursor& client) {
+  const BsonView whole = client.whole_command.view();
+  CommandRequest opened;
+  MAYFLY_TRY(
+      ParseCommandFields(whole.empty() ? client.originating_command.view() : whole, &opened));
+  opened.db = client.db;
+  const CommandRow* row = ctx.server.commands().Find(opened.name);
+  if (row != nullptr && row->privileges != nullptr) {
+    MAYFLY_TRY(row->privileges(
+        {opened, ctx.access->privileges, &ctx.access->user.name, &ctx.access->user.roles}));
+  }
+  client.access_generation = ctx.access->generation;
+  return Ok();
+}
+
+/// The same for a getMore that has waited: its user may have been dropped meanwhile.
+Result<void> CheckAfterWait(CommandContext& ctx, ClientCursor& client) {
+  AccessControl& access = ctx.server.access();
+  if (ctx.access == nullptr || ctx.connection == nullptr ||
+      ctx.access->generation == access.users().generation()) [[likely]]
+    return Ok();
+  LoginState& login = ctx.connection->login;
+  MAYFLY_TRY(bool there, RefreshLogin(access, login, ctx.connection->login_origin()));
+  if (!there) return Error{ErrorCode::kUnauthorized, "Command getMore requires authentication"};
+  ctx.access = login.access.get();
+  return CheckStillAllowed(ctx, client);
+}
+
 /// The operation takes the cursor: its point in time, its time left. On an error the cursor is put
 /// back, or gone.
 Result<std::unique_ptr<ClientCursor>> TakeCursor(CommandContext& ctx, const CommandRequest& req,
                                                  const GetMoreArgs& a) {
-  CursorManager& cursors = ctx.server.cursors();
-  const std::string session = ctx.session ? std::string(ctx.session->id()) : std::string();
+  CursorManager& cursors = ctx.data.cursors();
+  // Of a transaction: its cursors are those of a session of their own.
+  const bool in_transaction = ctx.op.view != nullptr && ctx.op.view->has_own_writes();
+  const std::string session = ctx.session == nullptr ? std::string()
+                              : in_transaction
+                                  ? TransactionCursors(ctx.session->id(), *req.generic.txn_number)
+                                  : std::string(ctx.session->id());
+  const std::string user = ctx.access != nullptr ? ctx.access->user.name.Id() : std::string();
   MAYFLY_TRY(std::unique_ptr<ClientCursor> client,
-             cursors.CheckOut(a.id, req.db, a.collection, session, ctx.op));
-  if (client->point != nullptr) {
-    Result<ReadViewPtr> view = ctx.server.snapshot_reads().Continue(*client->point);
+             cursors.CheckOut(a.id, req.db, a.collection, session, user, ctx.op));
+  if (ctx.access != nullptr && client->access_generation != ctx.access->generation) [[unlikely]] {
+    if (Result<void> allowed = CheckStillAllowed(ctx, *client); !allowed) {
+      cursors.Discard(std::move(client));
+      return allowed.error();
+    }
+  }
+  if (client->point != nullptr && !in_transaction) {
+    Result<ReadViewPtr> view = ctx.data.snapshot_reads().Continue(*client->point);
     if (!view) {
       cursors.Discard(std::move(client));
       return std::move(view).error();
     }
     ctx.op.view = std::move(view).value();
   }
-  if (ctx.server.fail_points().any()) [[unlikely]] {
-    if (auto fired = ctx.server.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
+  if (ctx.data.fail_points().any()) [[unlikely]] {
+    if (auto fired = ctx.data.fail_points().Fire("failGetMoreAfterCursorCheckout")) {
       const bool stream = client->cursor->change_stream();
       cursors.CheckIn(std::move(client));
       const BsonView data = fired->view();
@@ -291,8 +345,8 @@ Result<std::unique_ptr<ClientCursor>> TakeCursor(CommandContext& ctx, const Comm
   // The time a find was given is for all its batches together; a tailable cursor's getMore brings
   // its own, which is how long it waits.
   if (client->time_left_micros > 0 && !tailable) {
-    ctx.op.deadline_micros = ctx.server.clock().MonotonicMicros() + client->time_left_micros;
-    if (Result<void> time = FireMaxTime(ctx.server.fail_points(), ctx.op); !time) {
+    ctx.op.deadline_micros = ctx.data.clock().MonotonicMicros() + client->time_left_micros;
+    if (Result<void> time = FireMaxTime(ctx.data.fail_points(), ctx.op); !time) {
       cursors.Discard(std::move(client));
       return time.error();
     }
@@ -306,19 +360,19 @@ void ReplyNextBatch(CommandContext& ctx, const CommandRequest& req,
                     std::unique_ptr<ClientCursor> client, const std::string& batch, int count,
                     BsonBuilder& reply) {
   ctx.op.n_returned = count;
-  ctx.server.metrics().documents.returned.Add(count);
+  ctx.data.metrics().documents.returned.Add(count);
   const int64_t id = client->id;
   const std::string ns = client->ns;
   ++client->batches;
   client->documents_returned += count;
   if (client->time_left_micros > 0 && !client->cursor->tailable() && ctx.op.deadline_micros > 0)
     client->time_left_micros =
-        std::max<int64_t>(1, ctx.op.deadline_micros - ctx.server.clock().MonotonicMicros());
+        std::max<int64_t>(1, ctx.op.deadline_micros - ctx.data.clock().MonotonicMicros());
   client->cursor->Park();
   BsonBuilder cursor = reply.OpenDocument("cursor");
   cursor.AppendArray("nextBatch", BsonView(batch));
   client->cursor->AppendPosition(cursor);
-  const bool alive = ctx.server.cursors().CheckIn(std::move(client));
+  const bool alive = ctx.data.cursors().CheckIn(std::move(client));
   cursor.Append("id", alive ? id : int64_t{0}).Append("ns", ns);
   cursor.Done();
   ctx.EditReport([&](OperationReport& r) {
@@ -332,7 +386,7 @@ void ReplyNextBatch(CommandContext& ctx, const CommandRequest& req,
 Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& req,
                                    BsonBuilder& reply) {
   MAYFLY_CO_TRY(const GetMoreArgs a, ReadGetMore(req));
-  ctx.server.metrics().opcounters.getmore.Add();
+  ctx.data.metrics().opcounters.getmore.Add();
   ctx.EditReport([&](OperationReport& r) {
     r.op = "getmore";
     r.ns = JoinNamespace(req.db, a.collection);
@@ -341,7 +395,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   MAYFLY_CO_TRY(std::unique_ptr<ClientCursor> client, TakeCursor(ctx, req, a));
   const bool stream = client->cursor->change_stream();
   const bool await = client->cursor->tailable() && client->cursor->await_data();
-  const SystemClock& clock = ctx.server.clock();
+  const SystemClock& clock = ctx.data.clock();
   const int64_t deadline = clock.MonotonicMicros() + a.await_ms * 1000;
   std::string bytes;
   int count = 0;
@@ -350,7 +404,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
   for (bool again = true; again;) {
     again = false;
     if (clock.MonotonicMicros() < std::min(rest_until, deadline)) {
-      CollectionNotifier::Watch rest(ctx.server.notifier(), kNobody);
+      CollectionNotifier::Watch rest(ctx.data.notifier(), kNobody);
       Result<bool> rested = co_await rest.WaitFor(ctx, std::min(rest_until, deadline));
       if (!rested) {
         result = rested.error();
@@ -359,8 +413,9 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     }
     if (stream && ++reads > 1) rest_until = clock.MonotonicMicros() + kStreamRestMicros;
     std::optional<CollectionNotifier::Watch> watch;
-    if (await) watch.emplace(ctx.server.notifier(), client->cursor->collection_id());
+    if (await) watch.emplace(ctx.data.notifier(), client->cursor->collection_id());
     result = co_await ctx.MoveToWorkerWithRoom();
+    if (result) result = CheckAfterWait(ctx, *client);
     if (!result) break;
     bytes.clear();
     {
@@ -383,7 +438,7 @@ Awaitable<Result<void>> RunGetMore(CommandContext& ctx, const CommandRequest& re
     }
   }
   if (!result) {
-    ctx.server.cursors().Discard(std::move(client));
+    ctx.data.cursors().Discard(std::move(client));
     if (stream) co_return OfStream(result.error());
     co_return result;
   }
@@ -408,14 +463,23 @@ Result<void> RunKillCursors(CommandContext& ctx, const CommandRequest& req, Bson
                                                  std::string(BsonTypeName(e.value.type())) +
                                                  "', expected type 'long'"};
   }
+  // Those of others need a privilege.
+  std::string own;
+  std::optional<std::string_view> of_user;
+  if (ctx.access != nullptr && !ctx.access->privileges.AllowsOnCluster({Action::killAnyCursor}) &&
+      !ctx.access->privileges.Allows(req.db, collection, {Action::killAnyCursor})) {
+    own = ctx.access->user.name.Id();
+    of_user = own;
+  }
   std::vector<int64_t> killed, missing;
   for (const BsonElement& e : ids) {
     MAYFLY_TRY(ctx.op.CheckInterrupt());
-    (ctx.server.cursors().Kill(e.value.Int64(), req.db, collection) ==
-             CursorManager::KillResult::kKilled
-         ? killed
-         : missing)
-        .push_back(e.value.Int64());
+    const auto done = ctx.data.cursors().Kill(e.value.Int64(), req.db, collection, of_user);
+    if (done == CursorManager::KillResult::kNotOwner)
+      return Error{ErrorCode::kUnauthorized, "not authorized to kill cursor " +
+                                                 std::to_string(e.value.Int64()) +
+                                                 ", which another user has opened"};
+    (done == CursorManager::KillResult::kKilled ? killed : missing).push_back(e.value.Int64());
   }
   auto list = [&](std::string_view name, const std::vector<int64_t>& v) {
     BsonArrayBuilder a = reply.OpenArray(name);
@@ -428,12 +492,6 @@ Result<void> RunKillCursors(CommandContext& ctx, const CommandRequest& req, Bson
   return Ok();
 }
 
-Result<bool> OnView(CommandContext& ctx, std::string_view db, std::string_view collection) {
-  MAYFLY_TRY(CollectionInfoPtr coll,
-             FindCollection(ctx.server.storage().catalog(), ctx.op, db, collection));
-  return coll && coll->is_view();
-}
-
 /// The first document that a pipeline over a view gives, as an array of at most one.
 Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db,
                                     std::string_view collection, BsonView pipeline,
@@ -443,7 +501,7 @@ Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db,
   spec.db = db;
   spec.collection = collection;
   spec.pipeline = pipeline;
-  MAYFLY_TRY(std::unique_ptr<ServerCursor> cursor, OpenPipeline(ctx.server, ctx.op, spec, nullptr));
+  MAYFLY_TRY(std::unique_ptr<ServerCursor> cursor, OpenPipeline(ctx.expiry, ctx.op, spec, nullptr));
   std::string out;
   {
     BsonArrayBuilder batch(out);
@@ -452,28 +510,35 @@ Result<std::string> FirstOfPipeline(CommandContext& ctx, std::string_view db,
   return out;
 }
 
+/// What count and distinct read in common. Views into `a`, `ns` and the request.
+template <class Args>
+QuerySpec SpecOf(const Args& a, CollectionInfoPtr coll, std::string_view ns) {
+  QuerySpec spec;
+  spec.coll = std::move(coll);
+  spec.ns = ns;
+  spec.filter = a.query;
+  spec.hint = a.hint;
+  spec.allow_where = true;
+  return spec;
+}
+
 Result<void> RunCount(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   MAYFLY_TRY(CountArgs a, ParseCount(req));
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
   MAYFLY_TRY(CollectionInfoPtr coll,
-             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
+             FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, a.collection); });
   int64_t n = 0;
   if (coll && coll->is_view()) {
     MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
     n = BsonView(out).FindPath("0.n").NumberAsInt64();
   } else {
-    QuerySpec spec;
-    std::string ns = JoinNamespace(req.db, a.collection);
-    spec.coll = coll;
-    spec.ns = ns;
-    spec.filter = a.query;
-    spec.hint = a.hint;
-    spec.allow_where = true;
+    const std::string ns = JoinNamespace(req.db, a.collection);
+    QuerySpec spec = SpecOf(a, coll, ns);
     spec.skip = a.skip;
     spec.limit = a.limit;
     MAYFLY_TRY(std::unique_ptr<CountExecutor> count,
-               MakeCountExecutor(ctx.server.storage(), ctx.op, spec));
+               MakeCountExecutor(ctx.data.storage(), ctx.op, spec));
     ctx.EditReport([&](OperationReport& r) { r.plan_summary = count->PlanSummary(); });
     MAYFLY_TRY(n, count->Count());
   }
@@ -497,7 +562,7 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(req));
   MAYFLY_TRY(ValidateNamespace(req.db, a.collection));
   MAYFLY_TRY(CollectionInfoPtr coll,
-             FindCollection(ctx.server.storage().catalog(), ctx.op, req.db, a.collection));
+             FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
   ctx.EditReport([&](OperationReport& r) { r.ns = JoinNamespace(req.db, a.collection); });
   if (coll && coll->is_view()) {
     MAYFLY_TRY(std::string out, FirstOfPipeline(ctx, req.db, a.collection, a.ToPipeline(), a.hint));
@@ -507,15 +572,10 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
     AppendInOrder(std::move(values), reply);
     return Ok();
   }
-  QuerySpec spec;
-  std::string ns = JoinNamespace(req.db, a.collection);
-  spec.coll = coll;
-  spec.ns = ns;
-  spec.filter = a.query;
-  spec.hint = a.hint;
-  spec.allow_where = true;
+  const std::string ns = JoinNamespace(req.db, a.collection);
+  const QuerySpec spec = SpecOf(a, coll, ns);
   MAYFLY_TRY(std::unique_ptr<DistinctExecutor> distinct,
-             MakeDistinctExecutor(ctx.server.storage(), ctx.op, spec, a.key));
+             MakeDistinctExecutor(ctx.data.storage(), ctx.op, spec, a.key));
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = distinct->PlanSummary(); });
   if (ctx.op.read_ts != 0) reply.AppendTimestamp("atClusterTime", ctx.op.read_ts);
   std::vector<BsonValue> values;
@@ -536,8 +596,9 @@ Result<void> RunDistinct(CommandContext& ctx, const CommandRequest& req, BsonBui
 std::optional<Result<void>> CountNow(CommandContext& ctx, const CommandRequest& req,
                                      BsonBuilder& reply) {
   MAYFLY_TRY(CountArgs a, ParseCount(req));
-  MAYFLY_TRY(const bool on_view, OnView(ctx, req.db, a.collection));
-  if (on_view) return std::nullopt;
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
+  if (coll && IsNeverShort(*coll)) return std::nullopt;
   const uint32_t shape = ReadShape("count", req.db, a.collection, {a.query});
   return TryShortRead(ctx, shape, [&] { return RunCount(ctx, req, reply); });
 }
@@ -545,8 +606,9 @@ std::optional<Result<void>> CountNow(CommandContext& ctx, const CommandRequest& 
 std::optional<Result<void>> DistinctNow(CommandContext& ctx, const CommandRequest& req,
                                         BsonBuilder& reply) {
   MAYFLY_TRY(DistinctArgs a, ParseDistinct(req));
-  MAYFLY_TRY(const bool on_view, OnView(ctx, req.db, a.collection));
-  if (on_view) return std::nullopt;
+  MAYFLY_TRY(CollectionInfoPtr coll,
+             FindCollection(ctx.data.storage().catalog(), ctx.op, req.db, a.collection));
+  if (coll && IsNeverShort(*coll)) return std::nullopt;
   const uint32_t shape = ReadShape("distinct", req.db, a.collection, {a.query});
   return TryShortRead(ctx, shape, [&] { return RunDistinct(ctx, req, reply); });
 }
@@ -559,26 +621,31 @@ void RegisterFind(CommandRegistry& registry) {
                          kCountsItself,
                 .help = "Finds documents and answers a cursor.",
                 .run_async = &RunFind,
-                .run_now = &FindNow});
+                .run_now = &FindNow,
+                .privileges = &privileges::Find});
   registry.Add({.name = "getMore",
                 .flags = kReadOnly | kSecondaryOk | kApiV1 | kCountsItself,
                 .help = "The next batch of a cursor.",
-                .run_async = &RunGetMore});
+                .run_async = &RunGetMore,
+                .privileges = &privileges::LoggedIn});
   registry.Add({.name = "killCursors",
                 .flags = kReadOnly | kSecondaryOk | kApiV1 | kWorker,
                 .help = "Closes cursors.",
-                .run = &RunKillCursors});
+                .run = &RunKillCursors,
+                .privileges = &privileges::LoggedIn});
   registry.Add(
       {.name = "count",
        .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kApiV1 | kTakesReadConcern | kWorker,
        .help = "Counts the documents that match a filter.",
        .run = &RunCount,
-       .run_now = &CountNow});
+       .run_now = &CountNow,
+       .privileges = &privileges::OnCollection<Action::find>});
   registry.Add({.name = "distinct",
                 .flags = kReadOnly | kSecondaryOk | kSecondaryOptIn | kTakesReadConcern | kWorker,
                 .help = "The different values of a field.",
                 .run = &RunDistinct,
-                .run_now = &DistinctNow});
+                .run_now = &DistinctNow,
+                .privileges = &privileges::OnCollection<Action::find>});
 }
 
 }  // namespace mayfly

@@ -4,6 +4,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
+#include "server/privileges/privileges.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -81,11 +82,13 @@ void RegisterFsync(CommandRegistry& registry) {
       {.name = "fsync",
        .flags = kAdminOnly | kSecondaryOk,
        .help = "Writes everything to disk; with lock: true, also blocks writes until fsyncUnlock.",
-       .run_async = &Fsync});
+       .run_async = &Fsync,
+       .privileges = &privileges::OnCluster<Action::fsync>});
   registry.Add({.name = "fsyncUnlock",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "Ends one fsync lock.",
-                .run = &FsyncUnlock});
+                .run = &FsyncUnlock,
+                .privileges = &privileges::OnCluster<Action::unlock>});
 }
 
 }  // namespace mayfly

@@ -2,7 +2,9 @@
 
 #include "protocol/micros.h"
 #include "protocol/utf8.h"
+#include "server/commands/sasl_cmds.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/replication_gate.h"
@@ -23,7 +25,17 @@ struct HelloArgs {
   std::optional<BsonView> compression;
   bool hello_ok = false;
   std::string_view sasl_mechs_user;
+  std::optional<BsonView> speculative;
 };
+
+void AuditClient(CommandContext& ctx, BsonView client) {
+  AuditLog* audit = ctx.server.audit();
+  if (audit == nullptr || !audit->enabled() || !audit->AdmitMetadata()) return;
+  Audit(ctx, "clientMetadata", [&](BsonBuilder& p) {
+    AppendAuditAddress(p, "localEndpoint", ctx.client->local_address);
+    p.Append("clientMetadata", client);
+  });
+}
 
 /// The client document (driver specification "MongoDB Handshake"): kept for currentOp and the log.
 Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
@@ -56,7 +68,7 @@ Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
   }
   c.metadata_seen = true;
   c.slot().SetMetadata(BsonDocument(client), std::move(app));
-  Log& log = ctx.server.log();
+  Log& log = ctx.data.log();
   if (!log.quiet())
     log.Write(
         LogSeverity::kInfo, LogComponent::kNetwork, 51800, "client metadata",
@@ -64,6 +76,7 @@ Result<void> TakeMetadata(CommandContext& ctx, BsonView client) {
           b.Append("remote", c.remote()).Append("client", c.slot().desc).Append("doc", client);
         }),
         c.slot().desc);
+  AuditClient(ctx, client);
   return Ok();
 }
 
@@ -79,9 +92,7 @@ Result<HelloArgs> Parse(const CommandRequest& req) {
   a.compression = in.OptArray("compression");
   a.hello_ok = in.LooseBoolOr("helloOk", false);
   a.sasl_mechs_user = in.StringOr("saslSupportedMechs");
-  // Without access control there is nobody to log in: the server answers without the field and the
-  // driver goes on.
-  in.OptDocument("speculativeAuthenticate");
+  a.speculative = in.OptDocument("speculativeAuthenticate");
   // The handshake takes fields it does not know: newer drivers announce what older servers need not
   // understand.
   MAYFLY_TRY(in.FinishLoose());
@@ -107,7 +118,7 @@ Result<HelloArgs> Parse(const CommandRequest& req) {
 }
 
 /// The counter of the topology that hello tells of; a standalone's never changes.
-int64_t TopologyCounter(ServerContext& server) {
+int64_t TopologyCounter(DataServices& server) {
   return server.replica_set() != nullptr ? server.replica_set()->topology()->counter : 0;
 }
 
@@ -162,7 +173,7 @@ void AppendSet(ReplicaSet& set, const Topology& t, bool legacy_name, BsonBuilder
 void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, BsonBuilder& reply) {
   Connection& c = *ctx.connection;
   if (a.hello_ok) reply.Append("helloOk", true);
-  ReplicaSet* set = ctx.server.replica_set();
+  ReplicaSet* set = ctx.data.replica_set();
   const TopologyPtr topology = set != nullptr ? set->topology() : nullptr;
   if (set == nullptr) reply.Append(legacy_name ? "ismaster" : "isWritablePrimary", true);
   {
@@ -173,9 +184,9 @@ void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, Bson
   if (set != nullptr) AppendSet(*set, *topology, legacy_name, reply);
   reply.Append("maxBsonObjectSize", kMaxBsonUserSize)
       .Append("maxMessageSizeBytes", kMaxMessageSize);
-  reply.Append("maxWriteBatchSize", int32_t{100'000}).Append("localTime", ctx.server.clock().Now());
+  reply.Append("maxWriteBatchSize", int32_t{100'000}).Append("localTime", ctx.data.clock().Now());
   reply.Append("logicalSessionTimeoutMinutes",
-               static_cast<int32_t>(ctx.server.settings().local_session_timeout_minutes.load()));
+               static_cast<int32_t>(ctx.data.settings().local_session_timeout_minutes.load()));
   reply.Append("connectionId", static_cast<int32_t>(c.id()));
   reply.Append("minWireVersion", kMinWireVersion).Append("maxWireVersion", kMaxWireVersion);
   reply.Append("readOnly", false);  // writes are refused by state, not by this
@@ -198,7 +209,6 @@ void AppendHello(CommandContext& ctx, const HelloArgs& a, bool legacy_name, Bson
       for (std::string_view n : names) list.Append(n);
     }
   }
-  if (!a.sasl_mechs_user.empty()) reply.OpenArray("saslSupportedMechs").Done();
 }
 
 Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -215,17 +225,17 @@ Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, Bs
     const bool same = (*args.topology)["processId"].ObjectId() == ctx.server.process_id();
     const int64_t known = (*args.topology)["counter"].Int64();
     std::optional<CollectionNotifier::Watch> watch;
-    if (same) watch.emplace(ctx.server.notifier(), static_cast<uint32_t>(ReplEvent::kTopology));
-    if (same && known > TopologyCounter(ctx.server))
+    if (same) watch.emplace(ctx.data.notifier(), static_cast<uint32_t>(ReplEvent::kTopology));
+    if (same && known > TopologyCounter(ctx.data))
       co_return Error{LocationCode(31382),
                       "Received a topology version with a counter greater than the server's"};
-    if (same && known == TopologyCounter(ctx.server)) {
-      Counter& waiting = ctx.server.metrics().connections.awaiting_topology;
+    if (same && known == TopologyCounter(ctx.data)) {
+      Counter& waiting = ctx.data.metrics().connections.awaiting_topology;
       waiting.Add();
-      const int64_t until = ctx.server.clock().MonotonicMicros() + MicrosOf(*args.max_await_ms);
+      const int64_t until = ctx.data.clock().MonotonicMicros() + MicrosOf(*args.max_await_ms);
       Result<void> waited = Ok();
-      while (waited && known == TopologyCounter(ctx.server) &&
-             ctx.server.clock().MonotonicMicros() < until) {
+      while (waited && known == TopologyCounter(ctx.data) &&
+             ctx.data.clock().MonotonicMicros() < until) {
         Result<bool> woken = co_await watch->WaitFor(ctx, until);
         if (!woken) waited = woken.error();
       }
@@ -233,7 +243,7 @@ Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, Bs
       if (!waited) co_return std::move(waited).error();
     }
     ctx.more_to_come = req.exhaust_allowed;
-    const int64_t counter = TopologyCounter(ctx.server);
+    const int64_t counter = TopologyCounter(ctx.data);
     if ((!same || counter != known) && req.exhaust_allowed) {
       // The stream goes on from what this reply says, not from what the client asked with.
       ctx.next_body = BuildBson([&](BsonBuilder& b) {
@@ -249,6 +259,10 @@ Awaitable<Result<void>> Hello(CommandContext& ctx, const CommandRequest& req, Bs
     }
   }
   AppendHello(ctx, args, req.name != "hello", reply);
+  if (!args.sasl_mechs_user.empty()) {
+    MAYFLY_CO_TRY(co_await AppendMechanisms(ctx, args.sasl_mechs_user, reply));
+  }
+  if (args.speculative) co_await SpeculativeLogin(ctx, *args.speculative, reply);
   co_return Ok();
 }
 

@@ -10,7 +10,8 @@
 #include "server/commands/info_cmds.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -90,7 +91,8 @@ void RegisterHostInfo(CommandRegistry& registry) {
   registry.Add({.name = "hostInfo",
                 .flags = kSecondaryOk,
                 .help = "The machine and the operating system.",
-                .run = &HostInfo});
+                .run = &HostInfo,
+                .privileges = &privileges::OnCluster<Action::hostInfo>});
 }
 
 }  // namespace mayfly

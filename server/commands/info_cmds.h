@@ -12,6 +12,7 @@ struct ProcessFacts {
   int64_t threads = 0;
   int64_t voluntary_switches = 0, involuntary_switches = 0, blocks_in = 0, blocks_out = 0;
 };
+/// Reads files of /proc and getrusage: some microseconds, no waiting.
 ProcessFacts ReadProcessFacts();
 
 /// A small text file such as /proc/meminfo; empty if unreadable.

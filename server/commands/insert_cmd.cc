@@ -1,6 +1,7 @@
 #include "server/commands/write_statements.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "server/execution/statement_runner.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -18,9 +19,9 @@ size_t TotalBytes(const std::vector<BsonView>& documents) {
 /// done with theirs.
 Awaitable<Result<void>> WaitForMemory(CommandContext& ctx) {
   constexpr int64_t kPollMicros = 5000;
-  const int64_t patience = ctx.server.clock().MonotonicMicros() + MemoryPressure::kMostMicros;
-  while (ctx.server.memory_pressure().High() && ctx.server.clock().MonotonicMicros() < patience) {
-    MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.server.clock().MonotonicMicros() + kPollMicros));
+  const int64_t patience = ctx.data.clock().MonotonicMicros() + MemoryPressure::kMaxMicros;
+  while (ctx.data.memory_pressure().High() && ctx.data.clock().MonotonicMicros() < patience) {
+    MAYFLY_CO_TRY(co_await ctx.SleepUntil(ctx.data.clock().MonotonicMicros() + kPollMicros));
   }
   co_return Ok();
 }
@@ -73,8 +74,8 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
     r.op = "insert";
     r.ns = JoinNamespace(req.db, batch.collection);
   });
-  ctx.server.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
-  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);
+  ctx.data.metrics().opcounters.insert.Add(static_cast<int64_t>(documents.size()));
+  WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
   command.set_expiry(expiry);
   if (TotalBytes(documents) > kLargeBytes) {
@@ -83,7 +84,7 @@ Awaitable<Result<void>> RunInsert(CommandContext& ctx, const CommandRequest& req
   InsertStatements statements(command, std::move(documents), batch.ordered);
   StatementRunner runner(ctx);
   MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
-  ctx.server.metrics().documents.inserted.Add(statements.inserted);
+  ctx.data.metrics().documents.inserted.Add(statements.inserted);
   if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
   reply.Append("n", static_cast<int32_t>(statements.inserted + statements.replayed));
   if (command.expiry_clamped() > 0)
@@ -99,7 +100,8 @@ void RegisterInsert(CommandRegistry& registry) {
   registry.Add({.name = "insert",
                 .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Stores documents; creates the collection when it does not exist.",
-                .run_async = &RunInsert});
+                .run_async = &RunInsert,
+                .privileges = &privileges::Insert});
 }
 
 }  // namespace mayfly

@@ -15,7 +15,7 @@ Result<void> ListCommands(CommandContext& ctx, const CommandRequest& req, BsonBu
   for (const CommandRow& r : ctx.server.commands().rows())
     if (!(r.flags & kHidden) &&
         (!(r.flags & kTestOnly) || ctx.server.config_allows_test_commands()) &&
-        (!(r.flags & kTestCommand) || ctx.server.settings().enable_test_commands))
+        (!(r.flags & kTestCommand) || ctx.data.settings().enable_test_commands))
       rows.push_back(&r);
   std::sort(rows.begin(), rows.end(), [](auto* a, auto* b) { return a->name < b->name; });
   BsonBuilder commands = reply.OpenDocument("commands");

@@ -3,6 +3,7 @@
 #include "server/dispatch/command.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/server_context.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -24,9 +25,9 @@ Result<void> GetLog(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   std::vector<std::string> lines;
   size_t total = 0;
   if (name == "global") {
-    lines = ctx.server.log().RecentLines(&total);
+    lines = ctx.data.log().RecentLines(&total);
   } else if (name == "startupWarnings") {
-    lines = ctx.server.log().StartupWarnings();
+    lines = ctx.data.log().StartupWarnings();
     total = lines.size();
   } else {
     return Error{ErrorCode::kOperationFailed, "No log named '" + std::string(name) + "'"};
@@ -49,16 +50,16 @@ Result<void> LogRotate(CommandContext& ctx, const CommandRequest& req, BsonBuild
   if (!v.IsString() && !v.IsNumber())
     return Error{ErrorCode::kTypeMismatch, "logRotate takes 1, 'server' or 'audit'"};
   const bool server = !ctx.server.config().log.path.empty(),
-             audit = ctx.server.audit() && ctx.server.audit()->enabled();
+             audit = ctx.server.config().audit.destination == AuditDestination::kFile;
   if (type == "server" ? !server : type == "audit" ? !audit : !server && !audit)
     return Error{ErrorCode::kIllegalOperation,
                  type == "audit" ? "there is no audit log to rotate"
                                  : "the log goes to standard output, there is no file to rotate"};
   if (server && type != "audit") {
-    MAYFLY_TRY(ctx.server.log().Rotate());
+    MAYFLY_TRY(ctx.data.log().Rotate());
   }
   if (audit && type != "server") {
-    MAYFLY_TRY(ctx.server.audit()->Rotate());
+    MAYFLY_TRY(ctx.server.audit()->Rotate(&ctx));
   }
   return Ok();
 }
@@ -68,7 +69,7 @@ Result<void> GetCmdLineOpts(CommandContext& ctx, const CommandRequest& req, Bson
   MAYFLY_TRY(in.Finish());
   {
     BsonArrayBuilder argv = reply.OpenArray("argv");
-    for (const std::string& a : ctx.server.config().argv) argv.Append(a);
+    for (const std::string& a : ctx.server.config().shown_argv) argv.Append(a);
   }
   reply.Append("parsed", ctx.server.config().parsed);
   return Ok();
@@ -81,21 +82,24 @@ void RegisterGetLog(CommandRegistry& registry) {
       {.name = "getLog",
        .flags = kAdminOnly | kSecondaryOk,
        .help = "Recent lines of the log: 'global', 'startupWarnings', or '*' for the names.",
-       .run = &GetLog});
+       .run = &GetLog,
+       .privileges = &privileges::OnCluster<Action::getLog>});
 }
 
 void RegisterLogRotate(CommandRegistry& registry) {
   registry.Add({.name = "logRotate",
                 .flags = kAdminOnly | kSecondaryOk | kWorker,
                 .help = "Starts new log files: 1, 'server' or 'audit'.",
-                .run = &LogRotate});
+                .run = &LogRotate,
+                .privileges = &privileges::OnCluster<Action::logRotate>});
 }
 
 void RegisterGetCmdLineOpts(CommandRegistry& registry) {
   registry.Add({.name = "getCmdLineOpts",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "The command line and configuration file, as given and as understood.",
-                .run = &GetCmdLineOpts});
+                .run = &GetCmdLineOpts,
+                .privileges = &privileges::OnCluster<Action::getCmdLineOpts>});
 }
 
 }  // namespace mayfly

@@ -1,7 +1,7 @@
 #include "replication/replica_set.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "server/net/connection.h"
 
 namespace mayfly {
@@ -12,14 +12,14 @@ namespace {
 Result<void> MemberStream(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  ReplicaSet* set = ctx.server.replica_set();
+  ReplicaSet* set = ctx.data.replica_set();
   if (set == nullptr)
     return Error{ErrorCode::kNoReplicationEnabled,
                  "not running with --replSet: start this server with the name of the set"};
   if (ctx.connection == nullptr || ctx.connection->unix_socket())
     return Error{ErrorCode::kIllegalOperation, "members talk over TCP"};
-  ctx.connection->hand_over = [set](int socket, std::string early) {
-    set->consensus().AdoptConnection(socket, std::move(early));
+  ctx.connection->hand_over = [set](HandedConnection connection) {
+    set->consensus().AdoptConnection(std::move(connection));
   };
   return Ok();
 }

@@ -1,7 +1,8 @@
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/audit_log.h"
+#include "server/dispatch/audit_events.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -68,12 +69,15 @@ Result<void> SetParameter(CommandContext& ctx, const CommandRequest& req, BsonBu
       if (ctx.server.parameters().Find(f->name) == nullptr)
         return ctx.server.parameters().Set(f->name, f->value, false, nullptr);
   for (size_t i = 0; i < given.size(); ++i) {
-    // What decides about expiry is audited.
-    const bool audited =
-        given[i]->name.starts_with("ttl") || given[i]->name == "metadataPurgeIntervalSecs";
+    // What decides about expiry is audited, and what decides about the logs.
+    const bool audited = given[i]->name.starts_with("ttl") ||
+                         given[i]->name == "metadataPurgeIntervalSecs" ||
+                         given[i]->name == "redactClientLogData";
+    const bool audit_itself = ConfiguresAudit(given[i]->name);
     if (audited) {
-      MAYFLY_TRY(CheckAudit(ctx.server, "ttlPause"));
+      MAYFLY_TRY(CheckAudit(ctx.server));
     }
+    const BsonDocument audit_was = audit_itself ? AuditConfiguration(ctx.server) : BsonDocument();
     const BsonDocument old = audited ? BuildBson([&](BsonBuilder& b) {
       const ParameterRow* row = ctx.server.parameters().Find(given[i]->name);
       if (row && row->get) row->get(b, "old");
@@ -85,7 +89,8 @@ Result<void> SetParameter(CommandContext& ctx, const CommandRequest& req, BsonBu
       Audit(ctx, "setParameter", [&](BsonBuilder& p) {
         p.Append("parameter", given[i]->name).AppendAll(old).Append("new", given[i]->value);
       });
-    ctx.server.log().Write(
+    if (audit_itself) AuditConfigured(ctx, audit_was, AuditConfiguration(ctx.server));
+    ctx.data.log().Write(
         LogSeverity::kInfo, LogComponent::kControl, 23435, "Successfully set parameter",
         BuildBson([&](BsonBuilder& b) {
           b.Append("parameterName", given[i]->name).Append("newValue", given[i]->value);
@@ -101,14 +106,16 @@ void RegisterGetParameter(CommandRegistry& registry) {
   registry.Add({.name = "getParameter",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "Server parameters: {getParameter: 1, name: 1} or {getParameter: '*'}.",
-                .run = &GetParameter});
+                .run = &GetParameter,
+                .privileges = &privileges::OnCluster<Action::getParameter>});
 }
 
 void RegisterSetParameter(CommandRegistry& registry) {
   registry.Add({.name = "setParameter",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "Sets a server parameter and answers what it was.",
-                .run = &SetParameter});
+                .run = &SetParameter,
+                .privileges = &privileges::OnCluster<Action::setParameter>});
 }
 
 }  // namespace mayfly

@@ -2,7 +2,8 @@
 #include "query/plan/query_state.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -20,14 +21,14 @@ Result<void> PlanCacheClear(CommandContext& ctx, const CommandRequest& req, Bson
   MAYFLY_TRY(in.Finish());
   if (!query && (sort || projection))
     return Error{ErrorCode::kBadValue, "sort or projection provided without query"};
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, name);
+  CollectionInfoPtr coll = ctx.data.storage().catalog().Find(req.db, name);
   if (coll == nullptr) return Ok();
   if (!query) {
-    QueryState::Of(ctx.server.storage()).plans.Clear(*coll);
+    QueryState::Of(ctx.data.storage()).plans.Clear(*coll);
     return Ok();
   }
   MAYFLY_TRY(MatchPtr match, ParseMatch(*query));
-  QueryState::Of(ctx.server.storage())
+  QueryState::Of(ctx.data.storage())
       .plans.Remove(coll, QueryShape(match.get(), sort.value_or(BsonView()),
                                      projection.value_or(BsonView())));
   return Ok();
@@ -72,16 +73,16 @@ Result<void> PlanCacheSetFilter(CommandContext& ctx, const CommandRequest& req, 
     if (e.value.IsString() && e.value.String().empty())
       return bad("string index specification cannot be empty");
   }
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, given.collection);
+  CollectionInfoPtr coll = ctx.data.storage().catalog().Find(req.db, given.collection);
   if (coll == nullptr || coll->is_view()) return bad("ns doesn't exist");
   MAYFLY_TRY(std::string shape, given.Shape());
   MAYFLY_TRY(
-      QueryState::Of(ctx.server.storage())
+      QueryState::Of(ctx.data.storage())
           .filters.Set(*coll, shape,
                        {BsonDocument(*given.query), BsonDocument(given.sort.value_or(BsonView())),
                         BsonDocument(given.projection.value_or(BsonView())),
                         BsonDocument(indexes.Document())}));
-  QueryState::Of(ctx.server.storage()).plans.Clear(*coll);
+  QueryState::Of(ctx.data.storage()).plans.Clear(*coll);
   return Ok();
 }
 
@@ -92,15 +93,15 @@ Result<void> PlanCacheClearFilters(CommandContext& ctx, const CommandRequest& re
   MAYFLY_TRY(in.Finish());
   if (!given.query && (given.sort || given.projection))
     return Error{ErrorCode::kBadValue, "sort or projection provided without query"};
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, given.collection);
+  CollectionInfoPtr coll = ctx.data.storage().catalog().Find(req.db, given.collection);
   if (coll == nullptr) return Ok();
   if (given.query) {
     MAYFLY_TRY(std::string shape, given.Shape());
-    QueryState::Of(ctx.server.storage()).filters.Clear(coll->uuid, &shape);
+    QueryState::Of(ctx.data.storage()).filters.Clear(coll->uuid, &shape);
   } else {
-    QueryState::Of(ctx.server.storage()).filters.Clear(coll->uuid, nullptr);
+    QueryState::Of(ctx.data.storage()).filters.Clear(coll->uuid, nullptr);
   }
-  QueryState::Of(ctx.server.storage()).plans.Clear(*coll);
+  QueryState::Of(ctx.data.storage()).plans.Clear(*coll);
   return Ok();
 }
 
@@ -109,10 +110,10 @@ Result<void> PlanCacheListFilters(CommandContext& ctx, const CommandRequest& req
   ArgReader in(req);
   const std::string_view name = in.Collection();
   MAYFLY_TRY(in.Finish());
-  CollectionInfoPtr coll = ctx.server.storage().catalog().Find(req.db, name);
+  CollectionInfoPtr coll = ctx.data.storage().catalog().Find(req.db, name);
   BsonArrayBuilder list = reply.OpenArray("filters");
   if (coll == nullptr) return Ok();
-  QueryState::Of(ctx.server.storage()).filters.ForEach(coll->uuid, [&](const IndexFilter& f) {
+  QueryState::Of(ctx.data.storage()).filters.ForEach(coll->uuid, [&](const IndexFilter& f) {
     BsonBuilder b = list.OpenDocument();
     b.Append("query", f.query).Append("sort", f.sort).Append("projection", f.projection);
     b.AppendArray("indexes", f.indexes);
@@ -126,19 +127,23 @@ void RegisterPlanCacheClear(CommandRegistry& registry) {
   registry.Add({.name = "planCacheClear",
                 .flags = kSecondaryOk | kWorker,
                 .help = "Forgets the cached plans of a collection, or of one query shape.",
-                .run = &PlanCacheClear});
+                .run = &PlanCacheClear,
+                .privileges = &privileges::OnCollection<Action::planCacheWrite>});
   registry.Add({.name = "planCacheClearFilters",
                 .flags = kSecondaryOk | kWorker,
                 .help = "Takes away the index filters of a collection, or of one query shape.",
-                .run = &PlanCacheClearFilters});
+                .run = &PlanCacheClearFilters,
+                .privileges = &privileges::OnCollection<Action::planCacheIndexFilter>});
   registry.Add({.name = "planCacheListFilters",
                 .flags = kSecondaryOk | kWorker,
                 .help = "The index filters of a collection.",
-                .run = &PlanCacheListFilters});
+                .run = &PlanCacheListFilters,
+                .privileges = &privileges::OnCollection<Action::planCacheIndexFilter>});
   registry.Add({.name = "planCacheSetFilter",
                 .flags = kSecondaryOk | kWorker,
                 .help = "Which indexes the planner may use for a query shape.",
-                .run = &PlanCacheSetFilter});
+                .run = &PlanCacheSetFilter,
+                .privileges = &privileges::OnCollection<Action::planCacheIndexFilter>});
 }
 
 }  // namespace mayfly

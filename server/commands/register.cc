@@ -43,8 +43,12 @@ void RegisterPlanCacheClear(CommandRegistry&);
 void RegisterProfile(CommandRegistry&);
 void RegisterReplicationCommands(CommandRegistry&);
 void RegisterReplicationConcerns(CommandRegistry&);
+void RegisterRotateCertificates(CommandRegistry&);
+void RegisterRoleCommands(CommandRegistry&);
+void RegisterSaslCommands(CommandRegistry&);
 void RegisterServerStatus(CommandRegistry&);
 void RegisterSessionCommands(CommandRegistry&);
+void RegisterTransactionCommands(CommandRegistry&);
 void RegisterSetParameter(CommandRegistry&);
 void RegisterShutdown(CommandRegistry&);
 void RegisterStatsCommands(CommandRegistry&);
@@ -54,6 +58,9 @@ void RegisterTtlControl(CommandRegistry&);
 void RegisterTtlStatus(CommandRegistry&);
 void RegisterUnavailableCommands(CommandRegistry&);
 void RegisterUpdate(CommandRegistry&);
+void RegisterMergeUsers(CommandRegistry&);
+void RegisterUserCommands(CommandRegistry&);
+void RegisterUsersInfo(CommandRegistry&);
 void RegisterValidateMetadata(CommandRegistry&);
 void RegisterWhatsMyUri(CommandRegistry&);
 
@@ -98,8 +105,12 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterProfile(registry);
   RegisterReplicationCommands(registry);
   RegisterReplicationConcerns(registry);
+  RegisterRotateCertificates(registry);
+  RegisterRoleCommands(registry);
+  RegisterSaslCommands(registry);
   RegisterServerStatus(registry);
   RegisterSessionCommands(registry);
+  RegisterTransactionCommands(registry);
   RegisterSetParameter(registry);
   RegisterShutdown(registry);
   RegisterStatsCommands(registry);
@@ -109,6 +120,9 @@ void RegisterAllCommands(CommandRegistry& registry) {
   RegisterTtlStatus(registry);
   RegisterUnavailableCommands(registry);
   RegisterUpdate(registry);
+  RegisterUserCommands(registry);
+  RegisterMergeUsers(registry);
+  RegisterUsersInfo(registry);
   RegisterValidateMetadata(registry);
   RegisterWhatsMyUri(registry);
 }

@@ -2,9 +2,11 @@
 #include "protocol/micros.h"
 #include "server/commands/repl_status.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/connection.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 namespace {
@@ -14,8 +16,8 @@ Error NoReplication(std::string_view message = "not running with --replSet") {
 }
 
 Result<ReplicaSet*> Set(CommandContext& ctx) {
-  if (ctx.server.replica_set() == nullptr) return NoReplication();
-  return ctx.server.replica_set();
+  if (ctx.data.replica_set() == nullptr) return NoReplication();
+  return ctx.data.replica_set();
 }
 
 /// The set, once it is initiated. Errors: 76, NotYetInitialized 94.
@@ -26,10 +28,22 @@ Result<ReplicaSet*> InitiatedSet(CommandContext& ctx) {
   return set;
 }
 
+/// replSetReconfig. `old`: null for a set that is made.
+void AuditReconfig(CommandContext& ctx, const ReplConfig* old, ReplicaSet& set) {
+  Audit(ctx, "replSetReconfig", [&](BsonBuilder& p) {
+    if (old != nullptr)
+      p.Append("old", old->ToBson());
+    else
+      p.OpenDocument("old").Done();
+    const TopologyPtr now = set.topology();
+    if (now->config) p.Append("new", now->config->ToBson());
+  });
+}
+
 Result<void> Initiate(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  if (ctx.server.replica_set() == nullptr)
+  if (ctx.data.replica_set() == nullptr)
     return NoReplication("This node was not started with replication enabled.");
-  ReplicaSet& set = *ctx.server.replica_set();
+  ReplicaSet& set = *ctx.data.replica_set();
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
   const BsonValue v = req.fields[0].value;
@@ -41,6 +55,7 @@ Result<void> Initiate(CommandContext& ctx, const CommandRequest& req, BsonBuilde
                                                std::string(BsonTypeName(v.type())) +
                                                "', expected type 'object'"};
   MAYFLY_TRY(set.Initiate(config));
+  AuditReconfig(ctx, nullptr, set);
   if (!config)
     reply.Append("info2", "no configuration specified. Using a default configuration for the set")
         .Append("me", set.self_host());
@@ -71,7 +86,10 @@ Result<void> Reconfig(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   if (!force) {
     MAYFLY_TRY(KeepsDefaultMode(ctx.server, *set, config));
   }
-  return set->Reconfigure(config, force);
+  const TopologyPtr before = set->topology();
+  MAYFLY_TRY(set->Reconfigure(config, force));
+  AuditReconfig(ctx, before->config.get(), *set);
+  return Ok();
 }
 
 Result<void> GetConfig(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -156,7 +174,8 @@ Result<void> SyncFrom(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   const std::string_view target = in.String("replSetSyncFrom");
   MAYFLY_TRY(in.Finish());
   const TopologyPtr t = set->topology();
-  if (t->state == MemberState::kPrimary) return Error{LocationCode(95), "primaries don't sync"};
+  if (t->state == MemberState::kPrimary)
+    return Error{ErrorCode::kNotSecondary, "primaries don't sync"};
   const MemberConfig* member = t->config->FindHost(target);
   if (member == nullptr)
     return Error{ErrorCode::kNodeNotFound,
@@ -196,7 +215,7 @@ Result<void> AppendOplogNote(CommandContext& ctx, const CommandRequest& req, Bso
   ArgReader in(req);
   const BsonView data = in.Document("data");
   MAYFLY_TRY(in.Finish());
-  ReplicaSet* set = ctx.server.replica_set();
+  ReplicaSet* set = ctx.data.replica_set();
   if (set == nullptr)
     return Error{ErrorCode::kNoReplicationEnabled,
                  "Must have replication set up to run \"appendOplogNote\""};
@@ -217,53 +236,65 @@ void RegisterReplicationCommands(CommandRegistry& registry) {
   registry.Add({.name = "replSetInitiate",
                 .flags = kFlags | kWorker,
                 .help = "Makes a replica set of this member and those of the configuration.",
-                .run = &Initiate});
+                .run = &Initiate,
+                .privileges = &privileges::OnCluster<Action::replSetConfigure>});
   registry.Add({.name = "replSetReconfig",
                 .flags = kFlags | kWorker,
                 .help = "Changes the configuration of the replica set.",
-                .run = &Reconfig});
+                .run = &Reconfig,
+                .privileges = &privileges::OnCluster<Action::replSetConfigure>});
   registry.Add({.name = "replSetGetConfig",
                 .flags = kFlags,
                 .help = "The configuration of the replica set.",
-                .run = &GetConfig});
+                .run = &GetConfig,
+                .privileges = &privileges::OnCluster<Action::replSetGetConfig>});
   registry.Add({.name = "replSetGetStatus",
                 .flags = kFlags,
                 .help = "The state of the replica set as this member sees it.",
-                .run = &GetStatus});
+                .run = &GetStatus,
+                .privileges = &privileges::OnCluster<Action::replSetGetStatus>});
   registry.Add({.name = "replSetStepDown",
                 .flags = kFlags | kWorker,
                 .help = "Hands the primary's role to another member.",
-                .run = &StepDown});
+                .run = &StepDown,
+                .privileges = &privileges::OnCluster<Action::replSetStateChange>});
   registry.Add({.name = "replSetStepUp",
                 .flags = kFlags | kWorker,
                 .help = "Makes this member the primary.",
-                .run = &StepUp});
+                .run = &StepUp,
+                .privileges = &privileges::OnCluster<Action::replSetStateChange>});
   registry.Add({.name = "replSetFreeze",
                 .flags = kFlags,
                 .help = "Keeps this member from becoming primary for some seconds.",
-                .run = &Freeze});
+                .run = &Freeze,
+                .privileges = &privileges::OnCluster<Action::replSetStateChange>});
   registry.Add({.name = "replSetMaintenance",
                 .flags = kFlags | kWorker,
                 .help = "Takes this secondary out of service (RECOVERING) and back.",
-                .run = &Maintenance});
+                .run = &Maintenance,
+                .privileges = &privileges::OnCluster<Action::replSetStateChange>});
   registry.Add({.name = "replSetSyncFrom",
                 .flags = kFlags,
                 .help = "Members take the log from the primary: accepted for it alone.",
-                .run = &SyncFrom});
+                .run = &SyncFrom,
+                .privileges = &privileges::OnCluster<Action::replSetStateChange>});
   registry.Add({.name = "replSetResizeOplog",
                 .flags = kFlags | kWorker,
                 .help = "How much of the replication log is kept.",
-                .run = &ResizeOplog});
+                .run = &ResizeOplog,
+                .privileges = &privileges::OnCluster<Action::replSetConfigure>});
   registry.Add({.name = "appendOplogNote",
                 .flags = kAdminOnly | kWrites | kWorker | kTakesWriteConcern,
                 .help = "Writes a note into the oplog.",
-                .run = &AppendOplogNote});
+                .run = &AppendOplogNote,
+                .privileges = &privileges::OnCluster<Action::appendOplogNote>});
   for (std::string_view name : {"replSetAbortPrimaryCatchUp", "replSetHeartbeat",
                                 "replSetRequestVotes", "replSetUpdatePosition"})
     registry.Add({.name = name,
                   .flags = kFlags | kHidden,
                   .help = "Between members of MongoDB's own sets.",
-                  .run = &ElectionById});
+                  .run = &ElectionById,
+                  .privileges = &privileges::OnCluster<Action::internal>});
 }
 
 }  // namespace mayfly

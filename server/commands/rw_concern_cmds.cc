@@ -1,6 +1,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 namespace {
@@ -28,7 +29,7 @@ void AppendValues(const RWConcernDefaults::Values& v, BsonBuilder& reply) {
 }
 
 Result<void> Get(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  if (ctx.server.replica_set() == nullptr)
+  if (ctx.data.replica_set() == nullptr)
     return Error{LocationCode(51300),
                  "'getDefaultRWConcern' is not supported on standalone nodes."};
   ArgReader in(req);
@@ -39,7 +40,7 @@ Result<void> Get(CommandContext& ctx, const CommandRequest& req, BsonBuilder& re
 }
 
 Result<void> SetDefaults(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  ReplicaSet* set = ctx.server.replica_set();
+  ReplicaSet* set = ctx.data.replica_set();
   if (set == nullptr)
     return Error{LocationCode(51301),
                  "'setDefaultRWConcern' is not supported on standalone nodes."};
@@ -101,7 +102,7 @@ Result<void> SetDefaults(CommandContext& ctx, const CommandRequest& req, BsonBui
   }
   next.update_op_time = set->cluster_time();
   next.update_wall_millis = ctx.op.now.millis;
-  MAYFLY_TRY(ctx.server.rw_defaults().Set(ctx.server.storage(), ctx.op, std::move(next)));
+  MAYFLY_TRY(ctx.server.rw_defaults().Set(ctx.data.storage(), ctx.op, std::move(next)));
   AppendValues(*ctx.server.rw_defaults().get(), reply);
   return Ok();
 }
@@ -112,11 +113,13 @@ void RegisterReplicationConcerns(CommandRegistry& registry) {
   registry.Add({.name = "getDefaultRWConcern",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "The read and write concerns of commands that name none.",
-                .run = &Get});
+                .run = &Get,
+                .privileges = &privileges::OnCluster<Action::getDefaultRWConcern>});
   registry.Add({.name = "setDefaultRWConcern",
                 .flags = kAdminOnly | kWrites | kWorker | kTakesWriteConcern,
                 .help = "Sets the read and write concerns of commands that name none.",
-                .run = &SetDefaults});
+                .run = &SetDefaults,
+                .privileges = &privileges::OnCluster<Action::setDefaultRWConcern>});
 }
 
 }  // namespace mayfly

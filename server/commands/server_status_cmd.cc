@@ -1,16 +1,20 @@
 #include <unistd.h>
 
+#include "protocol/database_name.h"
 #include "query/sort/spill_file.h"
 #include "replication/replica_set.h"
 #include "server/base/io_watchdog.h"
 #include "server/commands/info_cmds.h"
+#include "server/commands/tls_status.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
+#include "server/execution/transaction_report.h"
 #include "server/execution/ttl_status.h"
+#include "server/privileges/privileges.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -66,7 +70,7 @@ void CatalogStats(ServerContext& s, BsonBuilder& r) {
       ++collections;
     if (c->capped()) ++capped;
     if (c->clustered()) ++clustered;
-    if (c->name.starts_with("system.") || c->db == "local" || c->db == "config") ++internal;
+    if (c->name.starts_with("system.") || IsConfigOrLocal(c->db)) ++internal;
   }
   BsonBuilder d = r.OpenDocument("catalogStats");
   d.Append("collections", collections).Append("capped", capped).Append("clustered", clustered);
@@ -87,6 +91,16 @@ void Connections(ServerContext& s, BsonBuilder& r) {
   d.Append("threaded", int64_t{0}).Append("exhaustIsMaster", c.exhaust_is_master.Get());
   d.Append("exhaustHello", c.exhaust_hello.Get())
       .Append("awaitingTopologyChanges", c.awaiting_topology.Get());
+}
+
+void EncryptionAtRest(ServerContext& s, BsonBuilder& r) {
+  BsonBuilder d = r.OpenDocument("encryptionAtRest");
+  // A server whose directory is not as its options say does not start.
+  const BsonValue security = s.config().parsed.view()["security"];
+  const bool on = security.IsDocument() && security.Document()["enableEncryption"].Truthy();
+  d.Append("encryptionEnabled", on);
+  if (!on) return;
+  d.Append("encryptionKeyId", "local").Append("encryptionCipherMode", "AES256-CTR");
 }
 
 void ExtraInfo(const ProcessFacts& f, BsonBuilder& r) {
@@ -195,12 +209,6 @@ void OpLatencies(ServerContext& s, bool histograms, BsonBuilder& r) {
   one("transactions", s.metrics().transactions);
 }
 
-void Transactions(ServerContext& s, BsonBuilder& r) {
-  BsonBuilder d = r.OpenDocument("transactions");
-  d.Append("retriedCommandsCount", s.metrics().retried_commands.Get())
-      .Append("retriedStatementsCount", s.metrics().retried_statements.Get());
-}
-
 void OpCounters(ServerContext& s, BsonBuilder& r) {
   auto& o = s.metrics().opcounters;
   BsonBuilder d = r.OpenDocument("opcounters");
@@ -230,7 +238,7 @@ void StorageEngine(BsonBuilder& r) {
   d.Append("name", "rocksdb").Append("supportsCommittedReads", true);
   d.Append("oldestRequiredTimestampForCrashRecovery", int64_t{0})
       .Append("supportsPendingDrops", true);
-  d.Append("dropPendingIdents", int64_t{0}).Append("supportsSnapshotReadConcern", false);
+  d.Append("dropPendingIdents", int64_t{0}).Append("supportsSnapshotReadConcern", true);
   d.Append("readOnly", false).Append("persistent", true).Append("backupCursorOpen", false);
 }
 
@@ -252,7 +260,7 @@ void RocksDb(ServerContext& s, BsonBuilder& r) {
                                                               "expiry",  "oplog",   "tombstones"};
   BsonBuilder d = r.OpenDocument("rocksdb");
   d.Append("memoryBytes", s.storage().kv().MemoryBytes());
-  d.Append("spilledBytes", SpilledBytes());
+  d.Append("spilledBytes", s.large_memory().spilled_bytes.load(std::memory_order_relaxed));
   for (int i = 0; i < kKeyspaceCount; ++i) {
     const KvStats x = s.storage().kv().Stats(static_cast<Keyspace>(i));
     BsonBuilder k = d.OpenDocument(kNames[i]);
@@ -264,10 +272,11 @@ void RocksDb(ServerContext& s, BsonBuilder& r) {
 
 void AuditSection(ServerContext& s, BsonBuilder& r) {
   AuditLog* log = s.audit();
-  if (log == nullptr || !log->enabled()) return;
+  if (log == nullptr) return;
   const AuditLog::State state = log->Check();
   BsonBuilder d = r.OpenDocument("auditLog");
-  d.Append("waiting", state.waiting).Append("lost", state.lost);
+  d.Append("written", state.written).Append("waiting", state.waiting).Append("lost", state.lost);
+  d.Append("suppressed", state.suppressed);
   if (!state.error.empty()) d.Append("error", state.error);
 }
 
@@ -352,6 +361,7 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("batchedDeletes")) BatchedDeletes(s, reply);
   if (want.Want("catalogStats")) CatalogStats(s, reply);
   if (want.Want("connections")) Connections(s, reply);
+  if (want.Want("encryptionAtRest")) EncryptionAtRest(s, reply);
   if (want.Want("extra_info")) ExtraInfo(facts, reply);
   if (want.Want("globalLock")) GlobalLock(s, reply);
   if (want.Want("indexBuilds")) IndexBuilds(s, reply);
@@ -367,9 +377,17 @@ Result<void> ServerStatus(CommandContext& ctx, const CommandRequest& req, BsonBu
   if (want.Want("opcounters")) OpCounters(s, reply);
   if (want.Want("opcountersRepl")) OpCountersRepl(s, reply);
   if (want.Want("rocksdb")) RocksDb(s, reply);
+  if (want.Want("security")) {
+    BsonBuilder security = reply.OpenDocument("security");
+    AppendTlsCertificate(s, security);
+  }
   if (want.Want("snapshots")) Snapshots(s, reply);
   if (want.Want("storageEngine")) StorageEngine(reply);
-  if (want.Want("transactions")) Transactions(s, reply);
+  if (want.Want("transactions")) {
+    BsonBuilder transactions = reply.OpenDocument("transactions");
+    AppendTransactionStatus(s, transactions);
+  }
+  if (want.Want("transportSecurity")) AppendTransportSecurity(s, reply);
   for (auto& hook : s.server_status_hooks) hook(reply);
   if (want.Want("mem")) Mem(facts, reply);
   if (want.Want("metrics")) Metrics(s, ctx.op, reply);
@@ -382,7 +400,8 @@ void RegisterServerStatus(CommandRegistry& registry) {
   registry.Add({.name = "serverStatus",
                 .flags = kSecondaryOk | kWorker,
                 .help = "Counters and state of the server; {section: 0} leaves one out.",
-                .run = &ServerStatus});
+                .run = &ServerStatus,
+                .privileges = &privileges::OnCluster<Action::serverStatus>});
 }
 
 }  // namespace mayfly

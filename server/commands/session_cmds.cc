@@ -1,13 +1,15 @@
 #include <functional>
-#include <unordered_set>
 
 #include "protocol/seeded_hash.h"
+#include "server/access/login.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
 #include "server/execution/retryable_writes.h"
 #include "server/execution/session_store.h"
+#include "server/execution/transactions.h"
 #include "server/net/connection.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -28,51 +30,80 @@ Result<void> CheckList(std::string_view command, BsonValue v) {
   return Ok();
 }
 
-/// [{id: UUID}, …] as 16-byte ids.
-Result<std::vector<std::string_view>> ReadIds(std::string_view command, BsonValue v) {
+std::string_view ClientAddress(const CommandContext& ctx) {
+  return ctx.client != nullptr ? std::string_view(ctx.client->address) : std::string_view();
+}
+
+/// Of whose sessions a client names by their ids alone: its own.
+std::string_view OwnDigest(const CommandContext& ctx) {
+  return ctx.access != nullptr && ctx.connection != nullptr
+             ? std::string_view(ctx.connection->login.digest)
+             : std::string_view();
+}
+
+/// The key of {id: UUID, uid: digest}. Another user's needs `killAnySession`; `killing`: may name
+/// one at all.
+Result<std::string> ReadKey(const CommandContext& ctx, const std::string& where, BsonView lsid,
+                            bool killing) {
+  const BsonValue id = lsid["id"], uid = lsid["uid"];
+  if (id.missing())
+    return Error{ErrorCode::kMissingField,
+                 "BSON field '" + where + ".id' is missing but a required field"};
+  if (!id.Is(BsonType::kBinary) || id.BinarySubtype() != 4 || id.BinaryData().size() != 16)
+    return Error{ErrorCode::kTypeMismatch, "BSON field '" + where + ".id' must be a UUID"};
+  std::string_view digest = OwnDigest(ctx);
+  if (!uid.missing() && ctx.access != nullptr) {
+    if (!uid.Is(BsonType::kBinary) || uid.BinaryData().size() != kSessionUidBytes)
+      return Error{ErrorCode::kTypeMismatch,
+                   "BSON field '" + where + ".uid' must be binary data of 32 bytes"};
+    if (uid.BinaryData() != digest &&
+        !(killing && ctx.access->privileges.AllowsOnCluster({Action::killAnySession})))
+      return Error{ErrorCode::kUnauthorized,
+                   "not authorized to use another user's session in '" + where + "'"};
+    digest = uid.BinaryData();
+  }
+  char buffer[kSessionKeyBytes];
+  return std::string(SessionKey(id.BinaryData(), digest, buffer));
+}
+
+/// [{id: UUID}, …] as sessions' keys.
+Result<std::vector<std::string>> ReadKeys(const CommandContext& ctx, std::string_view command,
+                                          BsonValue v, bool killing = false) {
   MAYFLY_TRY(CheckList(command, v));
-  std::vector<std::string_view> ids;
+  std::vector<std::string> keys;
   for (const BsonElement& e : v.Document()) {
     const std::string where = std::string(command) + "." + std::string(e.name);
     if (!e.value.IsDocument())
       return Error{ErrorCode::kTypeMismatch, "BSON field '" + where + "' is the wrong type '" +
                                                  std::string(BsonTypeName(e.value.type())) +
                                                  "', expected type 'object'"};
-    const BsonValue id = e.value.Document()["id"];
-    if (id.missing())
-      return Error{ErrorCode::kMissingField,
-                   "BSON field '" + where + ".id' is missing but a required field"};
-    if (!id.Is(BsonType::kBinary) || id.BinarySubtype() != 4 || id.BinaryData().size() != 16)
-      return Error{ErrorCode::kTypeMismatch, "BSON field '" + where + ".id' must be a UUID"};
-    ids.push_back(id.BinaryData());
+    MAYFLY_TRY(std::string key, ReadKey(ctx, where, e.value.Document(), killing));
+    keys.push_back(std::move(key));
   }
-  return ids;
-}
-
-std::string_view ClientAddress(const CommandContext& ctx) {
-  return ctx.client != nullptr ? std::string_view(ctx.client->address) : std::string_view();
+  return keys;
 }
 
 Result<void> StartSession(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(SessionPtr s, ctx.server.sessions().Start(ctx.op.now, ClientAddress(ctx)));
+  MAYFLY_TRY(SessionPtr s,
+             ctx.data.sessions().Start(ctx.op.now, ClientAddress(ctx), OwnDigest(ctx)));
   {
     BsonBuilder id = reply.OpenDocument("id");
-    id.AppendBinary("id", 4, s->id());
+    id.AppendBinary("id", 4, SessionUuid(s->id()));
   }
   reply.Append("timeoutMinutes",
-               static_cast<int32_t>(ctx.server.settings().local_session_timeout_minutes.load()));
+               static_cast<int32_t>(ctx.data.settings().local_session_timeout_minutes.load()));
   return Ok();
 }
 
 Result<void> RefreshSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
-  for (std::string_view id : ids) {
+  MAYFLY_TRY(auto keys, ReadKeys(ctx, req.name, req.fields[0].value));
+  for (const std::string& key : keys) {
     MAYFLY_TRY(ctx.op.CheckInterrupt());
-    MAYFLY_TRY(ctx.server.sessions().Use(id, ctx.op.now, ClientAddress(ctx)));
+    MAYFLY_TRY(ctx.data.sessions().Use(key, ctx.op.now, ClientAddress(ctx)));
   }
   return Ok();
 }
@@ -82,33 +113,36 @@ Result<void> RefreshSessions(CommandContext& ctx, const CommandRequest& req, Bso
 Result<void> EndSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
-  for (std::string_view id : ids) {
+  MAYFLY_TRY(auto keys, ReadKeys(ctx, req.name, req.fields[0].value));
+  // Sessions are users': before a login there are none.
+  if (ctx.connection != nullptr && ctx.connection->BeforeLogin()) return Ok();
+  for (const std::string& key : keys) {
     // A session may have a great many cursors.
     MAYFLY_TRY(ctx.op.CheckInterruptNow());
-    ctx.server.sessions().End(id);
+    ctx.data.sessions().End(key);
   }
-  return RemoveSessionRecords(ctx.server, ctx.op, ids);
+  return RemoveSessionRecords(ctx.data, ctx.op, keys);
 }
 
 Result<void> RefreshCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  return RefreshSessionRecords(ctx.server, ctx.op);
+  return RefreshSessionRecords(ctx.expiry, ctx.op);
 }
 
 Result<void> ReapCacheNow(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(SweepTransactions(ctx.server, ctx.op,
-                               ctx.server.settings().local_session_timeout_minutes * 60'000));
+  MAYFLY_TRY(SweepTransactions(ctx.data, ctx.op,
+                               ctx.data.settings().local_session_timeout_minutes * 60'000));
   return Ok();
 }
 
-/// Stops the running operations and closes the cursors of the sessions that `of` is true for. The
-/// operation that asks goes on, whatever its own session.
-void KillOf(CommandContext& ctx, const std::function<bool(std::string_view id)>& of) {
-  ctx.server.cursors().KillSessions(of);
+/// Stops the running operations and closes the cursors of the sessions that `of` is true for, by
+/// their keys. The operation that asks goes on, whatever its own session.
+void KillOf(CommandContext& ctx, const std::function<bool(std::string_view key)>& of) {
+  ctx.data.cursors().KillSessions(of);
+  if (TransactionsOf(ctx.data) != nullptr) TransactionsOf(ctx.data)->AbortSessions(of);
   ctx.server.operations().KillWhere(
       [&](const ClientSlot::View& v) {
         return !v.session.empty() && &v.slot != ctx.client && of(v.session);
@@ -116,21 +150,18 @@ void KillOf(CommandContext& ctx, const std::function<bool(std::string_view id)>&
       ErrorCode::kInterrupted);
 }
 
-void KillAll(CommandContext& ctx) {
-  KillOf(ctx, [](std::string_view) { return true; });
-}
-
 Result<void> KillSessions(CommandContext& ctx, const CommandRequest& req, BsonBuilder&) {
   ArgReader in(req);
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(auto ids, ReadIds(req.name, req.fields[0].value));
+  MAYFLY_TRY(auto keys, ReadKeys(ctx, req.name, req.fields[0].value, true));
   // An empty list: every session of the user, and without access control all are one user's.
-  if (ids.empty()) {
-    KillAll(ctx);
+  if (keys.empty()) {
+    const std::string own(OwnDigest(ctx));
+    KillOf(ctx, [&](std::string_view key) { return SessionUid(key) == own; });
     return Ok();
   }
-  const ClientViewSet wanted(ids.begin(), ids.end());
-  KillOf(ctx, [&](std::string_view id) { return wanted.contains(id); });
+  const ClientStringSet wanted(keys.begin(), keys.end());
+  KillOf(ctx, [&](std::string_view key) { return wanted.contains(std::string(key)); });
   return Ok();
 }
 
@@ -139,15 +170,69 @@ Result<void> KillAllSessions(CommandContext& ctx, const CommandRequest& req, Bso
   MAYFLY_TRY(in.Finish());
   const BsonValue v = req.fields[0].value;
   MAYFLY_TRY(CheckList(req.name, v));
-  if (v.Document().empty()) {
-    KillAll(ctx);
-    return Ok();
-  }
-  // {user, db}: sessions of users, of whom there are none.
-  for (const BsonElement& e : v.Document())
+  const bool all = v.Document().empty();
+  ClientStringSet users;  // their digests; without access control no session has one
+  for (const BsonElement& e : v.Document()) {
     if (!e.value.IsDocument() || !e.value.Document()["user"].IsString() ||
         !e.value.Document()["db"].IsString())
       return Error{ErrorCode::kMissingField, "killAllSessions takes documents {user, db}"};
+    MAYFLY_TRY(UserName name, ParseUserName(e.value, req.db));
+    users.insert(UserDigestOf(name));
+  }
+  KillOf(ctx,
+         [&](std::string_view key) { return all || users.contains(std::string(SessionUid(key))); });
+  return Ok();
+}
+
+/// What the patterns of killAllSessionsByPattern stand for together.
+struct SessionPatterns {
+  bool all = false;
+  ClientStringSet ids;      ///< lsid.id, whose ever they are
+  ClientStringSet digests;  ///< every session of these users
+  ClientStringSet keys;     ///< one session of one user
+  bool Match(std::string_view key) const {
+    return all || ids.contains(std::string(SessionUuid(key))) ||
+           digests.contains(std::string(SessionUid(key))) || keys.contains(std::string(key));
+  }
+};
+
+Result<void> ReadPattern(const CommandRequest& req, BsonValue value, SessionPatterns* out) {
+  if (!value.IsDocument())
+    return Error{ErrorCode::kTypeMismatch, "killAllSessionsByPattern takes documents"};
+  ArgReader in("KillAllSessionsByPatternItem", value.Document());
+  const auto lsid = in.OptDocument("lsid");
+  BsonValue uid = in.Any("uid");
+  const auto users = in.OptArray("users");
+  in.OptArray("roles");  // of whom a router acts for; a member looks at users
+  MAYFLY_TRY(in.Finish());
+  std::string id;
+  if (lsid) {
+    const BsonValue v = (*lsid)["id"];
+    if (!v.Is(BsonType::kBinary) || v.BinaryData().size() != kSessionIdBytes)
+      return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' must be a UUID"};
+    id = v.BinaryData();
+    if (uid.missing()) uid = (*lsid)["uid"];
+  }
+  std::vector<std::string> digests;
+  if (!uid.missing()) {
+    if (!uid.Is(BsonType::kBinary) || uid.BinaryData().size() != kSessionUidBytes)
+      return Error{ErrorCode::kTypeMismatch, "BSON field 'uid' must be binary data of 32 bytes"};
+    digests.emplace_back(uid.BinaryData() == NobodysDigest() ? std::string_view()
+                                                             : uid.BinaryData());
+  }
+  if (users)
+    for (const BsonElement& e : *users) {
+      MAYFLY_TRY(UserName name, ParseUserName(e.value, req.db));
+      digests.push_back(UserDigestOf(name));
+    }
+  if (id.empty()) {
+    out->all = out->all || digests.empty();
+    out->digests.insert(digests.begin(), digests.end());
+  } else if (digests.empty()) {
+    out->ids.insert(id);
+  } else {
+    for (const std::string& digest : digests) out->keys.insert(id + digest);
+  }
   return Ok();
 }
 
@@ -157,67 +242,60 @@ Result<void> KillAllSessionsByPattern(CommandContext& ctx, const CommandRequest&
   MAYFLY_TRY(in.Finish());
   const BsonValue v = req.fields[0].value;
   MAYFLY_TRY(CheckList(req.name, v));
-  bool all = v.Document().empty();
-  ClientViewSet wanted;
+  SessionPatterns patterns;
+  patterns.all = v.Document().empty();
   for (const BsonElement& e : v.Document()) {
-    if (!e.value.IsDocument())
-      return Error{ErrorCode::kTypeMismatch, "killAllSessionsByPattern takes documents"};
-    ArgReader pattern("KillAllSessionsByPatternItem", e.value.Document());
-    const auto lsid = pattern.OptDocument("lsid");
-    const BsonValue uid = pattern.Any("uid");
-    pattern.OptArray("users");
-    pattern.OptArray("roles");
-    MAYFLY_TRY(pattern.Finish());
-    if (lsid) {
-      const BsonValue id = (*lsid)["id"];
-      if (!id.Is(BsonType::kBinary) || id.BinaryData().size() != 16)
-        return Error{ErrorCode::kTypeMismatch, "BSON field 'lsid.id' must be a UUID"};
-      wanted.insert(id.BinaryData());
-    } else if (uid.missing()) {
-      all = true;
-    }  // a uid names a user, of whom there are none
+    MAYFLY_TRY(ctx.op.CheckInterrupt());
+    MAYFLY_TRY(ReadPattern(req, e.value, &patterns));
   }
-  KillOf(ctx, [&](std::string_view id) { return all || wanted.contains(id); });
+  KillOf(ctx, [&](std::string_view key) { return patterns.Match(key); });
   return Ok();
 }
 
 }  // namespace
 
 void RegisterSessionCommands(CommandRegistry& registry) {
-  constexpr uint32_t kFlags = kSecondaryOk | kNoAuth;
+  constexpr uint32_t kFlags = kSecondaryOk;
   registry.Add({.name = "startSession",
                 .flags = kFlags,
                 .help = "Starts a logical session.",
-                .run = &StartSession});
+                .run = &StartSession,
+                .privileges = &privileges::LoggedIn});
   registry.Add({.name = "refreshSessions",
                 .flags = kFlags | kApiV1 | kWorker,
                 .help = "Keeps sessions alive: [{id}, …].",
-                .run = &RefreshSessions});
+                .run = &RefreshSessions,
+                .privileges = &privileges::LoggedIn});
   registry.Add({.name = "endSessions",
-                .flags = kFlags | kApiV1 | kWorker,
+                .flags = kFlags | kNoAuth | kApiV1 | kWorker,
                 .help = "Ends sessions and closes their cursors: [{id}, …].",
                 .run = &EndSessions});
   registry.Add({.name = "killSessions",
                 .flags = kFlags | kApiV1 | kWorker,
                 .help = "Ends the operations and cursors of sessions: [{id}, …].",
-                .run = &KillSessions});
+                .run = &KillSessions,
+                .privileges = &privileges::LoggedIn});
   registry.Add({.name = "killAllSessions",
                 .flags = kFlags | kWorker,
                 .help = "Ends the operations and cursors of all sessions, or of users' sessions: "
                         "[{user, db}, …].",
-                .run = &KillAllSessions});
+                .run = &KillAllSessions,
+                .privileges = &privileges::OnCluster<Action::killAnySession>});
   registry.Add({.name = "killAllSessionsByPattern",
                 .flags = kFlags | kWorker,
                 .help = "Ends the operations and cursors of the sessions that match.",
-                .run = &KillAllSessionsByPattern});
+                .run = &KillAllSessionsByPattern,
+                .privileges = &privileges::KillAllSessionsByPattern});
   registry.Add({.name = "refreshLogicalSessionCacheNow",
                 .flags = kFlags | kWorker,
                 .help = "Writes the sessions in use to config.system.sessions now.",
-                .run = &RefreshCacheNow});
+                .run = &RefreshCacheNow,
+                .privileges = &privileges::OnCluster<Action::killAnySession>});
   registry.Add({.name = "reapLogicalSessionCacheNow",
                 .flags = kFlags | kWorker,
                 .help = "Forgets what was kept for retries of sessions that are gone.",
-                .run = &ReapCacheNow});
+                .run = &ReapCacheNow,
+                .privileges = &privileges::OnCluster<Action::killAnySession>});
 }
 
 }  // namespace mayfly

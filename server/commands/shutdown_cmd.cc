@@ -1,7 +1,9 @@
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
 #include "server/net/connection.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -13,12 +15,13 @@ Result<void> Shutdown(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   in.NonNegativeOr("timeoutSecs", 15);  // how long to wait for secondaries: a standalone has none
   MAYFLY_TRY(in.Finish());
   // As on MongoDB: without access control, only who is on the machine may stop the server.
-  if (ctx.connection != nullptr && !ctx.connection->FromThisMachine())
+  if (ctx.access == nullptr && ctx.connection != nullptr && !ctx.connection->FromThisMachine())
     return Error{ErrorCode::kUnauthorized,
                  "shutdown must run from localhost when running db without auth"};
-  ctx.server.log().Write(LogSeverity::kInfo, LogComponent::kCommand, 4695400,
-                         "Shutdown command received",
-                         BuildBson([&](BsonBuilder& b) { b.Append("force", force); }));
+  ctx.data.log().Write(LogSeverity::kInfo, LogComponent::kCommand, 4695400,
+                       "Shutdown command received",
+                       BuildBson([&](BsonBuilder& b) { b.Append("force", force); }));
+  Audit(ctx, "shutdown", [](BsonBuilder&) {});
   ctx.server.RequestShutdown(force);
   return Ok();
 }
@@ -29,7 +32,8 @@ void RegisterShutdown(CommandRegistry& registry) {
   registry.Add({.name = "shutdown",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "Finishes running operations and stops the server.",
-                .run = &Shutdown});
+                .run = &Shutdown,
+                .privileges = &privileges::OnCluster<Action::shutdown>});
 }
 
 }  // namespace mayfly

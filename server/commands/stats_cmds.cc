@@ -2,8 +2,9 @@
 
 #include "query/plan/find_executor.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/aggregate_stages.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 #include "storage/read/record_source.h"
 #include "storage/read/visibility.h"
@@ -36,7 +37,7 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
   MAYFLY_TRY(int64_t scale, Scale(in));
   const bool free_storage = in.LooseBoolOr("freeStorage", false);
   MAYFLY_TRY(in.Finish());
-  Storage& storage = ctx.server.storage();
+  Storage& storage = ctx.data.storage();
   int64_t collections = 0, views = 0, objects = 0, data = 0, indexes = 0;
   uint64_t stored = 0, index_bytes = 0;
   for (const CollectionInfoPtr& c : storage.catalog().List(req.db)) {
@@ -45,7 +46,7 @@ Result<void> RunDbStats(CommandContext& ctx, const CommandRequest& req, BsonBuil
       continue;
     }
     ++collections;
-    MAYFLY_TRY(int64_t documents, Visibility(storage, *c, ctx.op.now).CountVisible(ctx.op));
+    MAYFLY_TRY(int64_t documents, Visibility(storage, *c, ctx.op).CountVisible(ctx.op));
     objects += documents;
     data += c->source ? static_cast<int64_t>(c->source->Bytes()) : c->counters->bytes.load();
     stored += storage.StorageBytes(*c);
@@ -80,10 +81,10 @@ Result<void> RunCollStats(CommandContext& ctx, const CommandRequest& req, BsonBu
   std::string_view name = in.Collection();
   MAYFLY_TRY(int64_t scale, Scale(in));
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.server.storage().catalog(), req.db, name,
+  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.data.storage().catalog(), req.db, name,
                                                     CollectionUse::kStatistics));
   if (coll) {
-    AppendCollectionStats(ctx.server, *coll, scale, true, reply);
+    AppendCollectionStats(ctx.expiry, *coll, scale, true, reply);
     return Ok();
   }
   reply.Append("ns", JoinNamespace(req.db, name))
@@ -111,8 +112,8 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
   const int64_t max_objects = in.NonNegativeOr("maxObjects", 0);
   MAYFLY_TRY(in.Finish());
   const NamespaceParts parts = SplitNamespace(ns);
-  const int64_t begin = ctx.server.clock().MonotonicMicros();
-  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.server.storage().catalog(), parts.db,
+  const int64_t begin = ctx.data.clock().MonotonicMicros();
+  MAYFLY_TRY(CollectionInfoPtr coll, OpenCollection(ctx.data.storage().catalog(), parts.db,
                                                     parts.collection, CollectionUse::kStatistics));
   int64_t bytes = 0, objects = 0;
   bool max_reached = false;
@@ -123,7 +124,7 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
     if (!min && !limited) {
       bytes =
           coll->source ? static_cast<int64_t>(coll->source->Bytes()) : coll->counters->bytes.load();
-      MAYFLY_TRY(objects, Visibility(ctx.server.storage(), *coll, ctx.op.now).CountVisible(ctx.op));
+      MAYFLY_TRY(objects, Visibility(ctx.data.storage(), *coll, ctx.op).CountVisible(ctx.op));
     } else {
       QuerySpec spec;
       spec.coll = coll;
@@ -138,7 +139,7 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
         spec.hint = hint.view().AsValue();
       }
       MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
-                 MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
+                 MakeFindExecutor(ctx.data.storage(), ctx.op, spec));
       for (;;) {
         MAYFLY_TRY(PlanExecutor::State state, executor->Next());
         if (state == PlanExecutor::State::kEof) break;
@@ -153,7 +154,7 @@ Result<void> RunDataSize(CommandContext& ctx, const CommandRequest& req, BsonBui
     }
   }
   reply.Append("estimate", estimate).Append("size", bytes).Append("numObjects", objects);
-  reply.Append("millis", (ctx.server.clock().MonotonicMicros() - begin) / 1000)
+  reply.Append("millis", (ctx.data.clock().MonotonicMicros() - begin) / 1000)
       .Append("maxReached", max_reached);
   return Ok();
 }
@@ -166,17 +167,20 @@ void RegisterStatsCommands(CommandRegistry& registry) {
                 .aliases = {"collstats"},
                 .flags = kStats,
                 .help = "Sizes of a collection and its indexes.",
-                .run = &RunCollStats});
+                .run = &RunCollStats,
+                .privileges = &privileges::OnCollection<Action::collStats>});
   registry.Add({.name = "dataSize",
                 .aliases = {"datasize"},
                 .flags = kStats,
                 .help = "Bytes of the documents of a collection or a range of it.",
-                .run = &RunDataSize});
+                .run = &RunDataSize,
+                .privileges = &privileges::DataSize});
   registry.Add({.name = "dbStats",
                 .aliases = {"dbstats"},
                 .flags = kStats,
                 .help = "Sizes of a database.",
-                .run = &RunDbStats});
+                .run = &RunDbStats,
+                .privileges = &privileges::OnDatabase<Action::dbStats>});
 }
 
 }  // namespace mayfly

@@ -1,6 +1,7 @@
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/command.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 
@@ -11,7 +12,7 @@ Result<void> RunTop(CommandContext& ctx, const CommandRequest& req, BsonBuilder&
   MAYFLY_TRY(in.Finish());
   BsonBuilder totals = reply.OpenDocument("totals");
   totals.Append("note", "all times in microseconds");
-  ctx.server.top().Append(totals);
+  ctx.data.top().Append(totals);
   return Ok();
 }
 
@@ -21,7 +22,8 @@ void RegisterTop(CommandRegistry& registry) {
   registry.Add({.name = "top",
                 .flags = kAdminOnly | kSecondaryOk,
                 .help = "Time and count of operations by namespace.",
-                .run = &RunTop});
+                .run = &RunTop,
+                .privileges = &privileges::OnCluster<Action::top>});
 }
 
 }  // namespace mayfly

@@ -1,8 +1,11 @@
 #include "query/plan/executor.h"
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/ttl_status.h"
+#include "server/privileges/privileges.h"
+#include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 #include "storage/write/archive.h"
@@ -17,22 +20,23 @@ Result<void> RunCheck(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   const std::string_view collection = in.Collection();
   const auto index = in.OptString("index");
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
-  MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, index.value_or("")));
-  MAYFLY_TRY(RuleCensus c, TakeCensus(ctx.server.storage(), ctx.op, rule, kSamplesAReason));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
+  MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.expiry, coll, index.value_or("")));
+  MAYFLY_TRY(RuleCensus c, TakeCensus(ctx.data.storage(), ctx.op, rule, kSamplesAReason));
   reply.Append("total", c.total).Append("willExpire", c.will_expire);
   {
     BsonBuilder never = reply.OpenDocument("neverExpires");
     for (size_t i = 1; i < c.never.size(); ++i)
       if (c.never[i] > 0) never.Append(NeverExpiresName(static_cast<NeverExpires>(i)), c.never[i]);
   }
-  if (const std::string problem = ArchiveProblem(ctx.server.storage().catalog(), *coll);
-      !problem.empty()) {
-    // It may have been named before it was there, as a dump does: nothing is removed until it is.
-    const std::optional<ArchiveTarget> target = ArchiveTargetOf(*coll);
+  if (const std::optional<ArchiveTarget> target = ArchiveTargetOf(*coll)) {
+    // Said also when all is well: the rule goes on whoever loses the right to write there.
     BsonBuilder archive = reply.OpenDocument("archive");
-    archive.Append("into", JoinNamespace(target->db, target->collection))
-        .Append("problem", problem);
+    archive.Append("into", JoinNamespace(target->db, target->collection));
+    // It may have been named before it was there, as a dump does: nothing is removed until it is.
+    if (const std::string problem = ArchiveProblem(ctx.data.storage().catalog(), *coll);
+        !problem.empty())
+      archive.Append("problem", problem);
   }
   BsonBuilder samples = reply.OpenDocument("samples");
   for (size_t i = 1; i < c.never.size(); ++i) {
@@ -48,20 +52,22 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
   const std::string_view collection = in.Collection();
   const BsonView q = in.Document("q");
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
   QuerySpec spec;
   spec.coll = coll;
   spec.filter = q;
   spec.limit = 1;
-  spec.include_expired = true;
+  // What is in one past its deadline, a filter could ask for bit by bit.
+  spec.include_expired = ctx.access == nullptr ||
+                         ctx.access->privileges.Allows(req.db, collection, {Action::readExpired});
   MAYFLY_TRY(std::unique_ptr<PlanExecutor> executor,
-             MakeFindExecutor(ctx.server.storage(), ctx.op, spec));
+             MakeFindExecutor(ctx.data.storage(), ctx.op, spec));
   MAYFLY_TRY(PlanExecutor::State state, executor->Next());
   if (state == PlanExecutor::State::kEof)
     return Error{ErrorCode::kNoMatchingDocument, "no document of " + coll->ns + " matches 'q'"};
   Storage::Record record;
   const std::string key(executor->record_key());
-  MAYFLY_TRY(bool there, ctx.server.storage().Fetch(*coll, key, &record));
+  MAYFLY_TRY(bool there, ctx.data.storage().Fetch(*coll, key, &record));
   if (!there) return Error{ErrorCode::kNoMatchingDocument, "the document was removed meanwhile"};
 
   struct Candidate {
@@ -69,8 +75,9 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
     std::optional<int64_t> deadline;
     NeverExpires why;
   };
-  const std::vector<ListedTtlRule> rules = ListRulesFor(ctx.server, coll->db, coll->name);
+  const std::vector<ListedTtlRule> rules = ListRulesFor(ctx.expiry, coll->db, coll->name);
   std::vector<Candidate> candidates;
+  const FilteringFor filtering(&ctx.op);
   const Candidate* deciding = nullptr;
   for (const ListedTtlRule& r : rules) {
     Candidate c{&r, {}, NeverExpires::kNo};
@@ -81,11 +88,12 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
   for (const Candidate& c : candidates)
     if (c.deadline && !c.rule->special && (!deciding || *c.deadline < *deciding->deadline))
       deciding = &c;
-  const auto held = ctx.server.ttl_controls().HeldUntil(*coll, record.doc, ctx.op.now);
+  const auto held = ctx.expiry.ttl_controls().HeldUntil(*coll, record.doc, ctx.op.now);
+  MAYFLY_TRY(ctx.op.CheckInterruptNow());  // a filter that was stopped has said no
   if (deciding) {
     reply.Append("deadline", Instant{*deciding->deadline});
     reply.Append("rule", deciding->rule->rule.RuleName());
-    reply.Append("state", held ? "held" : StateOf(ctx.server, *deciding->rule, ctx.op.now));
+    reply.Append("state", held ? "held" : StateOf(ctx.expiry, *deciding->rule, ctx.op.now));
   } else {
     reply.AppendNull("deadline").AppendNull("rule").AppendNull("state");
   }
@@ -98,19 +106,20 @@ Result<void> RunExplain(CommandContext& ctx, const CommandRequest& req, BsonBuil
         d.Append("deadline", Instant{*c.deadline});
       else
         d.AppendNull("deadline").Append("reason", NeverExpiresName(c.why));
-      const std::string_view s = StateOf(ctx.server, *c.rule, ctx.op.now);
+      const std::string_view s = StateOf(ctx.expiry, *c.rule, ctx.op.now);
       if (s != "active") d.Append("state", s);
     }
   }
   if (held) {
     BsonArrayBuilder holds = reply.OpenArray("holds");
-    for (const TtlHold& h : ctx.server.ttl_controls().Holds(ctx.op.now)) {
+    for (const TtlHold& h : ctx.expiry.ttl_controls().Holds(ctx.op.now)) {
       if (h.uuid != coll->uuid || !h.matches->Matches(record.doc)) continue;
       BsonBuilder d = holds.OpenDocument();
       d.AppendObjectId("holdId", h.id);
       if (h.until) d.Append("until", *h.until);
       if (!h.reason.empty()) d.Append("reason", h.reason);
     }
+    MAYFLY_TRY(ctx.op.CheckInterruptNow());
   }
   return Ok();
 }
@@ -121,11 +130,13 @@ void RegisterTtlCheck(CommandRegistry& registry) {
   registry.Add({.name = "ttlCheck",
                 .flags = kReadOnly | kSecondaryOk | kWorker,
                 .help = "Documents that a rule will never remove, by reason, with sample _ids.",
-                .run = &RunCheck});
+                .run = &RunCheck,
+                .privileges = &privileges::OnCollection<Action::find, Action::viewExpiry>});
   registry.Add({.name = "ttlExplain",
                 .flags = kReadOnly | kSecondaryOk | kWorker,
                 .help = "When the first document that matches 'q' expires, and by which rule.",
-                .run = &RunExplain});
+                .run = &RunExplain,
+                .privileges = &privileges::OnCollection<Action::find, Action::viewExpiry>});
 }
 
 }  // namespace mayfly

@@ -2,9 +2,10 @@
 #include "protocol/object_id.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/audit_log.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/ttl_status.h"
+#include "server/privileges/privileges.h"
 #include "storage/storage.h"
 #include "ttl/ttl_monitor.h"
 
@@ -12,6 +13,10 @@ namespace mayfly {
 namespace {
 
 constexpr size_t kMaxHoldsACollection = 1000;
+/// Every document that expires is matched with every hold of its collection, and all holds of the
+/// server share one row of the catalog with all pauses: no collection may fill it alone.
+constexpr uint32_t kMaxHoldFilter = 64 << 10;
+constexpr size_t kMaxHoldBytesACollection = 2 << 20;
 constexpr size_t kMaxReason = 1024;
 
 /// `until`: a date in the future, or nothing.
@@ -47,21 +52,21 @@ Result<Scoped> ReadScope(CommandContext& ctx, const CommandRequest& req,
     s.scope.level = t.db.empty() ? TtlScope::Level::kServer : TtlScope::Level::kDatabase;
     s.scope.db = t.db;
     s.ns = t.db.empty() ? "*" : std::string(t.db) + ".*";
-    s.rules = static_cast<int>(ListRulesFor(ctx.server, t.db, {}).size());
+    s.rules = static_cast<int>(ListRulesFor(ctx.expiry, t.db, {}).size());
     return s;
   }
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, t.db, t.collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, t.db, t.collection));
   s.scope.level = TtlScope::Level::kCollection;
   s.scope.db = coll->db;
   s.scope.uuid = coll->uuid;
   s.ns = coll->ns;
   if (!index) {
-    s.rules = static_cast<int>(ListRulesFor(ctx.server, coll->db, coll->name).size());
+    s.rules = static_cast<int>(ListRulesFor(ctx.expiry, coll->db, coll->name).size());
     return s;
   }
   if (index->empty())
     return Error{ErrorCode::kBadValue, "'index' must be the name of a TTL index, not empty"};
-  MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, *index));
+  MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.expiry, coll, *index));
   s.scope.level = TtlScope::Level::kRule;
   s.scope.rule = RuleIdentity(rule);
   s.rules = 1;
@@ -74,7 +79,7 @@ Result<void> RunPause(CommandContext& ctx, const CommandRequest& req, BsonBuilde
   const auto until = Until(in, ctx.op.now);
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(Scoped s, ReadScope(ctx, req, index));
-  MAYFLY_TRY(ctx.server.ttl_controls().Pause(ctx.op, {s.scope, ctx.op.now, until}));
+  MAYFLY_TRY(ctx.expiry.ttl_controls().Pause(ctx.op, {s.scope, ctx.op.now, until}));
   Audit(ctx, "ttlPause", [&](BsonBuilder& p) {
     p.Append("ns", s.ns);
     if (index) p.Append("index", *index);
@@ -89,14 +94,14 @@ Result<void> RunResume(CommandContext& ctx, const CommandRequest& req, BsonBuild
   const auto index = in.OptString("index");
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(Scoped s, ReadScope(ctx, req, index));
-  TtlControls& controls = ctx.server.ttl_controls();
+  TtlControls& controls = ctx.expiry.ttl_controls();
   if (controls.PausedAbove(s.scope, ctx.op.now))
     return Error{
         ErrorCode::kIllegalOperation,
         s.ns + " is paused as part of a wider pause: resume that one (ttlStatus lists them)"};
   // Counted before: the rules that a pause in this scope kept from acting.
   int paused = 0;
-  for (const ListedTtlRule& r : ListRulesFor(ctx.server, s.scope.db, {})) {
+  for (const ListedTtlRule& r : ListRulesFor(ctx.expiry, s.scope.db, {})) {
     if (s.scope.level >= TtlScope::Level::kCollection && r.rule.coll->uuid != s.scope.uuid)
       continue;
     if (s.scope.level == TtlScope::Level::kRule && RuleIdentity(r.rule) != s.scope.rule) continue;
@@ -121,22 +126,34 @@ Result<void> RunHold(CommandContext& ctx, const CommandRequest& req, BsonBuilder
   MAYFLY_TRY(in.Finish());
   if (reason.size() > kMaxReason)
     return Error{ErrorCode::kBadValue, "'reason' is longer than 1024 bytes"};
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
+  if (filter.size() > kMaxHoldFilter)
+    return Error{ErrorCode::kBadValue,
+                 "'filter' is larger than " + std::to_string(kMaxHoldFilter) + " bytes"};
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
   TtlHold h;
   h.id = NewObjectId(ctx.op.now);
   h.db = coll->db;
   h.uuid = coll->uuid;
   h.filter = BsonDocument(filter);
-  MAYFLY_TRY(h.matches, ctx.server.storage().options().compile_filter(filter, false));
+  MAYFLY_TRY(h.matches, ctx.data.storage().options().compile_filter(filter, false));
   h.since = ctx.op.now;
   h.until = until;
   h.reason = reason;
-  TtlControls& controls = ctx.server.ttl_controls();
-  size_t there = 0;
-  for (const TtlHold& other : controls.Holds(ctx.op.now)) there += other.uuid == coll->uuid;
+  TtlControls& controls = ctx.expiry.ttl_controls();
+  size_t there = 0, bytes = filter.size() + reason.size();
+  for (const TtlHold& other : controls.Holds(ctx.op.now)) {
+    if (other.uuid != coll->uuid) continue;
+    ++there;
+    bytes += other.filter.view().size() + other.reason.size();
+  }
   if (there >= kMaxHoldsACollection)
     return Error{ErrorCode::kExceededMemoryLimit,
                  coll->ns + " has 1000 holds: release some, or hold with a wider filter"};
+  if (bytes > kMaxHoldBytesACollection)
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 "the filters and reasons of the holds of " + coll->ns + " would take more than " +
+                     std::to_string(kMaxHoldBytesACollection) +
+                     " bytes: release some, or use shorter filters"};
   MAYFLY_TRY(controls.Hold(ctx.op, h));
   Audit(ctx, "ttlHold", [&](BsonBuilder& p) {
     p.Append("ns", coll->ns).AppendObjectId("holdId", h.id).Append("filter", filter);
@@ -158,10 +175,10 @@ Result<void> RunHoldRelease(CommandContext& ctx, const CommandRequest& req, Bson
   else if (!id.Is(BsonType::kObjectId))
     in.Fail(in.WrongType("holdId", id.type(), "objectId"));
   MAYFLY_TRY(in.Finish());
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, req.db, collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, req.db, collection));
   TtlHold was;
   MAYFLY_TRY(bool released,
-             ctx.server.ttl_controls().ReleaseHold(ctx.op, coll->uuid, id.ObjectId(), &was));
+             ctx.expiry.ttl_controls().ReleaseHold(ctx.op, coll->uuid, id.ObjectId(), &was));
   if (!released)
     return Error{ErrorCode::kNoSuchKey,
                  coll->ns + " has no hold " + ToRelaxedJson(id) + ": ttlStatus lists them"};
@@ -186,19 +203,19 @@ Result<void> RunRelease(CommandContext& ctx, const CommandRequest& req, BsonBuil
       return Error{ErrorCode::kInvalidOptions,
                    "ttlRelease: 1 confirms the clock, after which everything due by it is removed: "
                    "give confirm: true"};
-    const bool was = ctx.server.ttl_monitor && ctx.server.ttl_monitor->ConfirmClock();
+    const bool was = ctx.expiry.ttl_monitor && ctx.expiry.ttl_monitor->ConfirmClock();
     if (was) Audit(ctx, "ttlConfirmClock", [&](BsonBuilder& p) { p.Append("clock", ctx.op.now); });
-    const auto rules = ListRulesFor(ctx.server, {}, {});
+    const auto rules = ListRulesFor(ctx.expiry, {}, {});
     reply.Append("rules", was ? static_cast<int32_t>(rules.size()) : 0);
     return Ok();
   }
-  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.server, t.db, t.collection));
+  MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(ctx.data, t.db, t.collection));
   std::string rule_name;
   if (index) {
-    MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.server, coll, *index));
+    MAYFLY_TRY(TtlRule rule, FindTtlRule(ctx.expiry, coll, *index));
     rule_name = RuleIdentity(rule);
   }
-  TtlControls& controls = ctx.server.ttl_controls();
+  TtlControls& controls = ctx.expiry.ttl_controls();
   if (!confirm) {
     int64_t documents = 0;
     for (const TtlGuardHold& g : controls.GuardHolds())
@@ -228,21 +245,28 @@ void RegisterTtlControl(CommandRegistry& registry) {
                 .flags = kControl,
                 .help = "Keeps the rules of a collection (or one of them, or with 1 all) from "
                         "removing documents.",
-                .run = &RunPause});
-  registry.Add(
-      {.name = "ttlResume", .flags = kControl, .help = "Ends ttlPause.", .run = &RunResume});
+                .run = &RunPause,
+                .privileges = &privileges::OnExpiryTarget<Action::holdExpiry>});
+  registry.Add({.name = "ttlResume",
+                .flags = kControl,
+                .help = "Ends ttlPause.",
+                .run = &RunResume,
+                .privileges = &privileges::OnExpiryTarget<Action::holdExpiry>});
   registry.Add({.name = "ttlHold",
                 .flags = kControl,
                 .help = "Documents that match 'filter' neither expire nor hide.",
-                .run = &RunHold});
+                .run = &RunHold,
+                .privileges = &privileges::OnExpiryTarget<Action::holdExpiry>});
   registry.Add({.name = "ttlHoldRelease",
                 .flags = kControl,
                 .help = "Ends ttlHold.",
-                .run = &RunHoldRelease});
+                .run = &RunHoldRelease,
+                .privileges = &privileges::OnExpiryTarget<Action::holdExpiry>});
   registry.Add({.name = "ttlRelease",
                 .flags = kControl,
                 .help = "Lets a rule act that the guard holds; with 1, confirms the clock.",
-                .run = &RunRelease});
+                .run = &RunRelease,
+                .privileges = &privileges::OnExpiryTarget<Action::reviewGuard>});
 }
 
 }  // namespace mayfly

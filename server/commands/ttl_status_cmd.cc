@@ -1,7 +1,8 @@
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/existing_collection.h"
 #include "server/execution/ttl_status.h"
+#include "server/privileges/privileges.h"
 
 namespace mayfly {
 namespace {
@@ -15,9 +16,9 @@ Result<void> RunStatus(CommandContext& ctx, const CommandRequest& req, BsonBuild
   if (ctx.connection == nullptr) part.most_bytes = SIZE_MAX;  // the expiry page chooses from all
   MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
   if (!t.all) {
-    MAYFLY_TRY(ExistingCollection(ctx.server, t.db, t.collection));
+    MAYFLY_TRY(ExistingCollection(ctx.data, t.db, t.collection));
   }
-  return AppendTtlStatus(ctx.server, ctx.op, t.db, t.collection, part, reply);
+  return AppendTtlStatus(ctx.expiry, ctx.op, t.db, t.collection, part, reply);
 }
 
 Result<void> RunForecast(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
@@ -26,11 +27,11 @@ Result<void> RunForecast(CommandContext& ctx, const CommandRequest& req, BsonBui
   MAYFLY_TRY(in.Finish());
   MAYFLY_TRY(TtlTarget t, ReadTtlTarget(req));
   if (t.all) {
-    MAYFLY_TRY(Forecast f, ForecastAll(ctx.server, ctx.op, t.db, options));
+    MAYFLY_TRY(Forecast f, ForecastAll(ctx.expiry, ctx.op, t.db, options));
     AppendForecast(f, reply);
     return Ok();
   }
-  MAYFLY_TRY(Forecast f, ForecastCollection(ctx.server, ctx.op, t.db, t.collection, options));
+  MAYFLY_TRY(Forecast f, ForecastCollection(ctx.expiry, ctx.op, t.db, t.collection, options));
   AppendForecast(f, reply);
   return Ok();
 }
@@ -43,12 +44,14 @@ void RegisterTtlStatus(CommandRegistry& registry) {
                 .help =
                     "Rules by which documents expire: state, next deadline, lag, backlog; holds "
                     "and pauses. Of a collection, or 1 for all.",
-                .run = &RunStatus});
+                .run = &RunStatus,
+                .privileges = &privileges::OnExpiryTarget<Action::viewExpiry>});
   registry.Add(
       {.name = "ttlForecast",
        .flags = kReadOnly | kSecondaryOk | kWorker,
        .help = "How many documents of a collection (or, with 1, of all) will expire when, by rule.",
-       .run = &RunForecast});
+       .run = &RunForecast,
+       .privileges = &privileges::OnExpiryTarget<Action::viewExpiry>});
 }
 
 }  // namespace mayfly

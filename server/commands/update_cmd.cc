@@ -1,7 +1,8 @@
 #include "query/update/update_pipeline.h"
 #include "server/commands/write_statements.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -219,15 +220,15 @@ Awaitable<Result<void>> RunUpdate(CommandContext& ctx, const CommandRequest& req
     r.op = "update";
     r.ns = JoinNamespace(req.db, batch.collection);
   });
-  ctx.server.metrics().opcounters.update.Add(static_cast<int64_t>(args.statements.size()));
-  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);
+  ctx.data.metrics().opcounters.update.Add(static_cast<int64_t>(args.statements.size()));
+  WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, batch.collection);
   command.set_bypass_validation(batch.bypass_validation);
   UpdateStatements statements(command, args);
   StatementRunner runner(ctx);
   MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
   auto& upserted = statements.upserted;
-  ctx.server.metrics().documents.updated.Add(statements.modified);
-  ctx.server.metrics().documents.inserted.Add(static_cast<int64_t>(upserted.size()));
+  ctx.data.metrics().documents.updated.Add(statements.modified);
+  ctx.data.metrics().documents.inserted.Add(static_cast<int64_t>(upserted.size()));
   ctx.EditReport([&](OperationReport& r) {
     r.plan_summary = command.plan_summary();
     r.upsert = !upserted.empty();
@@ -256,12 +257,12 @@ Awaitable<Result<void>> RunDelete(CommandContext& ctx, const CommandRequest& req
     r.op = "remove";
     r.ns = JoinNamespace(req.db, batch.collection);
   });
-  ctx.server.metrics().opcounters.remove.Add(static_cast<int64_t>(args.statements.size()));
-  WriteCommand command(WriteServicesOf(ctx.server), ctx.op, req.db, batch.collection);
+  ctx.data.metrics().opcounters.remove.Add(static_cast<int64_t>(args.statements.size()));
+  WriteCommand command(WriteServicesOf(ctx.data), ctx.op, req.db, batch.collection);
   DeleteStatements statements(command, args);
   StatementRunner runner(ctx);
   MAYFLY_CO_TRY(co_await runner.RunStatements(statements, batch.statement_ids));
-  ctx.server.metrics().documents.deleted.Add(statements.n);
+  ctx.data.metrics().documents.deleted.Add(statements.n);
   ctx.EditReport([&](OperationReport& r) { r.plan_summary = command.plan_summary(); });
   if (ctx.write_concern.unacknowledged) co_return Ok();  // w: 0 is told nothing, as by MongoDB
   reply.Append("n", static_cast<int32_t>(statements.n));
@@ -276,14 +277,16 @@ void RegisterUpdate(CommandRegistry& registry) {
   registry.Add({.name = "update",
                 .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Changes documents by operators, replacement or pipeline.",
-                .run_async = &RunUpdate});
+                .run_async = &RunUpdate,
+                .privileges = &privileges::Update});
 }
 
 void RegisterDelete(CommandRegistry& registry) {
   registry.Add({.name = "delete",
                 .flags = kWrites | kApiV1 | kTakesWriteConcern | kCountsItself | kRetryableWrite,
                 .help = "Removes documents.",
-                .run_async = &RunDelete});
+                .run_async = &RunDelete,
+                .privileges = &privileges::OnCollection<Action::remove>});
 }
 
 }  // namespace mayfly

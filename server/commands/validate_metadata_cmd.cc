@@ -1,6 +1,7 @@
 #include "server/commands/aggregate_args.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
+#include "server/privileges/privileges.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -10,7 +11,7 @@ namespace {
 /// what of the metadata the API version leaves out (manual: validateDBMetadata): sparse indexes and
 /// stages of views, when strict.
 Result<void> ValidateMetadata(CommandContext& ctx, const CommandRequest& req, BsonBuilder& reply) {
-  constexpr size_t kMostBytes = 4 << 20;
+  constexpr size_t kMaxBytes = 4 << 20;
   ArgReader in(req);
   const BsonView parameters = in.Document("apiParameters");
   // check_names: only compared
@@ -34,7 +35,7 @@ Result<void> ValidateMetadata(CommandContext& ctx, const CommandRequest& req, Bs
   size_t bytes = 0;
   bool more = false;
   auto add = [&](const CollectionInfo& coll, const Error& error) {
-    if ((bytes += coll.ns.size() + error.message.size() + 100) > kMostBytes) {
+    if ((bytes += coll.ns.size() + error.message.size() + 100) > kMaxBytes) {
       more = true;
       return;
     }
@@ -45,7 +46,7 @@ Result<void> ValidateMetadata(CommandContext& ctx, const CommandRequest& req, Bs
         .Append("errmsg", error.message);
   };
   if (strict)
-    for (const CollectionInfoPtr& coll : ctx.server.storage().catalog().ListAll()) {
+    for (const CollectionInfoPtr& coll : ctx.data.storage().catalog().ListAll()) {
       MAYFLY_TRY(ctx.op.CheckInterrupt());
       if (!wanted(*coll)) continue;
       if (coll->is_view()) {
@@ -68,7 +69,8 @@ void RegisterValidateMetadata(CommandRegistry& registry) {
   registry.Add({.name = "validateDBMetadata",
                 .flags = kReadOnly | kSecondaryOk | kWorker,
                 .help = "What of the metadata is not in a version of the stable API.",
-                .run = &ValidateMetadata});
+                .run = &ValidateMetadata,
+                .privileges = &privileges::ValidateDBMetadata});
 }
 
 }  // namespace mayfly

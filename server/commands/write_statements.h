@@ -15,6 +15,7 @@ struct WriteBatchFields {
   bool bypass_validation = false;
   StatementIds statement_ids;
 };
+/// Errors stay in `in`: the caller reads the other fields, then calls Finish.
 WriteBatchFields ReadWriteBatchFields(ArgReader& in);
 /// Errors: InvalidLength 16 unless there are 1 to 100,000 writes.
 Result<void> CheckWriteBatchSize(size_t writes);

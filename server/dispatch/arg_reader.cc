@@ -167,14 +167,16 @@ Result<void> ParseCommandFields(BsonView body, CommandRequest* request) {
   request->body = body;
   request->fields.clear();
   request->generic = GenericArguments();
-  request->name = body.First().name;
   for (const BsonElement& e : body) {
-    if (request->fields.size() == kMaxCommandFields) [[unlikely]]
+    if (request->fields.size() == kMaxCommandFields) [[unlikely]] {
+      request->name = request->fields[0].name;
       return TooManyFields(ShownName(request->name));
+    }
     // The first field names the command, even one called "comment".
     const bool generic = !request->fields.empty() && IsGenericField(e.name);
     request->fields.push_back({e.name, e.value, generic, false});
   }
+  request->name = request->fields.empty() ? std::string_view() : request->fields[0].name;
   for (const CommandField& f : request->fields) {
     if (!f.generic) continue;
     MAYFLY_TRY(ReadGeneric(f, request));
@@ -294,11 +296,7 @@ std::string_view ArgReader::String(std::string_view name) {
   return Expect(name, v, BsonType::kString) ? v.String() : std::string_view();
 }
 
-std::string_view ArgReader::StringOr(std::string_view name, std::string_view fallback) {
-  return OptString(name).value_or(fallback);
-}
-
-std::optional<std::string_view> ArgReader::OptString(std::string_view name) {
+std::optional<std::string_view> ArgReader::FindString(std::string_view name) {
   BsonValue v = TakePresent(name);
   if (!Expect(name, v, BsonType::kString)) return {};
   return v.String();
@@ -309,11 +307,7 @@ BsonView ArgReader::Document(std::string_view name) {
   return Expect(name, v, BsonType::kDocument) ? v.Document() : BsonView();
 }
 
-BsonView ArgReader::DocumentOr(std::string_view name, BsonView fallback) {
-  return OptDocument(name).value_or(fallback);
-}
-
-std::optional<BsonView> ArgReader::OptDocument(std::string_view name) {
+std::optional<BsonView> ArgReader::FindDocument(std::string_view name) {
   BsonValue v = TakePresent(name);
   if (!Expect(name, v, BsonType::kDocument)) return {};
   return v.Document();
@@ -324,7 +318,7 @@ BsonView ArgReader::Array(std::string_view name) {
   return Expect(name, v, BsonType::kArray) ? v.Document() : BsonView();
 }
 
-std::optional<BsonView> ArgReader::OptArray(std::string_view name) {
+std::optional<BsonView> ArgReader::FindArray(std::string_view name) {
   BsonValue v = TakePresent(name);
   if (!Expect(name, v, BsonType::kArray)) return {};
   return v.Document();
@@ -360,11 +354,7 @@ int64_t ArgReader::Int64(std::string_view name) {
   return v.NumberAsInt64();
 }
 
-int64_t ArgReader::Int64Or(std::string_view name, int64_t fallback) {
-  return OptInt64(name).value_or(fallback);
-}
-
-std::optional<int64_t> ArgReader::OptInt64(std::string_view name) {
+std::optional<int64_t> ArgReader::FindInt64(std::string_view name) {
   BsonValue v = TakePresent(name);
   if (v.missing()) return {};
   if (!v.IsNumber()) {
@@ -374,7 +364,7 @@ std::optional<int64_t> ArgReader::OptInt64(std::string_view name) {
   return v.NumberAsInt64();
 }
 
-int64_t ArgReader::NonNegativeOr(std::string_view name, int64_t fallback) {
+int64_t ArgReader::FindNonNegative(std::string_view name, int64_t fallback) {
   auto v = OptInt64(name);
   if (!v) return fallback;
   if (*v < 0) {
@@ -409,17 +399,13 @@ std::optional<double> ArgReader::OptDouble(std::string_view name) {
   return v.NumberAsDouble();
 }
 
-bool ArgReader::BoolOr(std::string_view name, bool fallback) {
-  return OptBool(name).value_or(fallback);
-}
-
-std::optional<bool> ArgReader::OptBool(std::string_view name) {
+std::optional<bool> ArgReader::FindBool(std::string_view name) {
   BsonValue v = TakePresent(name);
   if (!Expect(name, v, BsonType::kBool)) return {};
   return v.Bool();
 }
 
-bool ArgReader::LooseBoolOr(std::string_view name, bool fallback) {
+bool ArgReader::FindLooseBool(std::string_view name, bool fallback) {
   BsonValue v = TakePresent(name);
   if (v.missing()) return fallback;
   if (!v.Is(BsonType::kBool) && !v.IsNumber()) {
@@ -429,14 +415,12 @@ bool ArgReader::LooseBoolOr(std::string_view name, bool fallback) {
   return v.Truthy();
 }
 
-BsonValue ArgReader::Any(std::string_view name) { return Take(name); }
-
 void ArgReader::NotSupported(std::string_view name) {
   if (TakePresent(name).missing()) return;
   Fail({ErrorCode::kNotImplemented, Quoted(where_, name) + " is not supported by this server"});
 }
 
-void ArgReader::SimpleCollation() {
+void ArgReader::CheckCollation() {
   const std::optional<BsonView> collation = OptDocument("collation");
   if (!collation || collation->empty()) return;
   const BsonValue locale = (*collation)["locale"];

@@ -36,43 +36,83 @@ class ArgReader {
   /// InvalidNamespace 73.
   std::string_view Collection();
 
+  /// The plain ones are for required fields and answer an empty value after an error. The others
+  /// accept an absent field: Or answers `fallback` then, Opt nothing.
   std::string_view String(std::string_view name);
-  std::string_view StringOr(std::string_view name, std::string_view fallback = {});
-  std::optional<std::string_view> OptString(std::string_view name);
+  std::string_view StringOr(std::string_view name, std::string_view fallback = {}) {
+    return OptString(name).value_or(fallback);
+  }
+  /// Nothing when absent or of another type.
+  std::optional<std::string_view> OptString(std::string_view name) {
+    if (!MayHave(name)) return std::nullopt;
+    return FindString(name);
+  }
 
+  /// Likewise. An array is no document here; a view of an array has its elements under "0", "1" and
+  /// so on.
   BsonView Document(std::string_view name);
-  BsonView DocumentOr(std::string_view name, BsonView fallback = {});
-  std::optional<BsonView> OptDocument(std::string_view name);
+  BsonView DocumentOr(std::string_view name, BsonView fallback = {}) {
+    return OptDocument(name).value_or(fallback);
+  }
+  /// Nothing when absent or of another type.
+  std::optional<BsonView> OptDocument(std::string_view name) {
+    if (!MayHave(name)) return std::nullopt;
+    return FindDocument(name);
+  }
+  /// Required: MissingField 40414 when absent.
   BsonView Array(std::string_view name);
-  std::optional<BsonView> OptArray(std::string_view name);
+  /// Nothing when absent or of another type.
+  std::optional<BsonView> OptArray(std::string_view name) {
+    if (!MayHave(name)) return std::nullopt;
+    return FindArray(name);
+  }
   /// An array or document sequence of documents, as CommandRequest::Documents.
   std::vector<BsonView> Documents(std::string_view name);
 
   /// Any number; fractions are dropped, what exceeds int64 is clamped.
   int64_t Int64(std::string_view name);
-  int64_t Int64Or(std::string_view name, int64_t fallback);
-  std::optional<int64_t> OptInt64(std::string_view name);
-  int64_t NonNegativeOr(std::string_view name, int64_t fallback);  ///< Location51024 when below 0
+  int64_t Int64Or(std::string_view name, int64_t fallback) {
+    return OptInt64(name).value_or(fallback);
+  }
+  /// Nothing when absent or no number.
+  std::optional<int64_t> OptInt64(std::string_view name) {
+    if (!MayHave(name)) return std::nullopt;
+    return FindInt64(name);
+  }
+  /// Location51024 when below 0.
+  int64_t NonNegativeOr(std::string_view name, int64_t fallback) {
+    return MayHave(name) ? FindNonNegative(name, fallback) : fallback;
+  }
   std::optional<int64_t> OptInRange(std::string_view name, int64_t low,
                                     int64_t high);  ///< BadValue when outside
   std::optional<double> OptDouble(std::string_view name);
 
   /// true or false only.
-  bool BoolOr(std::string_view name, bool fallback);
+  bool BoolOr(std::string_view name, bool fallback) { return OptBool(name).value_or(fallback); }
   /// true, false or a number (old clients send 1).
-  bool LooseBoolOr(std::string_view name, bool fallback);
-  std::optional<bool> OptBool(std::string_view name);
+  bool LooseBoolOr(std::string_view name, bool fallback) {
+    return MayHave(name) ? FindLooseBool(name, fallback) : fallback;
+  }
+  /// true or false; nothing when absent or of another type.
+  std::optional<bool> OptBool(std::string_view name) {
+    if (!MayHave(name)) return std::nullopt;
+    return FindBool(name);
+  }
 
   /// Any type; missing when absent. null is a value here.
-  BsonValue Any(std::string_view name);
+  BsonValue Any(std::string_view name) { return MayHave(name) ? Take(name) : BsonValue(); }
   /// Accepted whatever it holds. Only for what MongoDB documents as having no effect.
   void Ignore(std::string_view name) { Any(name); }
   /// Absent, or the error that this server does not have it: NotImplemented 238.
   void NotSupported(std::string_view name);
   /// `collation`, which may ask for the order that this server has: {} or {locale: "simple"}.
   /// Errors: TypeMismatch 14, BSON field missing 40414, NotImplemented 238 for any other locale.
-  void SimpleCollation();
+  void SimpleCollation() {
+    if (MayHave("collation")) CheckCollation();
+  }
 
+  /// Whether the field is there, also as null or as a document sequence. Does not count as reading
+  /// it: Finish still finds it unknown.
   bool Has(std::string_view name) const;
 
   /// Keeps `error` if it is the first.
@@ -88,16 +128,33 @@ class ArgReader {
   std::vector<std::string> Unread() const;
 
   const std::string& where() const { return where_; }
+  /// TypeMismatch 14 in MongoDB's words. `expected`: one type's name, or several as "[int, long]".
   Error WrongType(std::string_view name, BsonType got, std::string_view expected) const;
 
  private:
-  /// Most options are absent: one bit each for the names that are there says so at once.
+  /// Most options are absent: one bit each for the names that are there says so at once. This is
+  /// asked where the option is read, so that with a name known to the compiler it is one test of a
+  /// bit; find asks for twenty.
   static uint64_t NameBit(std::string_view name) {
-    return uint64_t{1} << ((name.size() * 7 + (name.empty() ? 0 : name[0])) % 64);
+    if (name.empty()) return 1;
+    // The factors are those with which no option that commands on documents often lack has the bit
+    // of a field that they often bring.
+    const size_t hash = name.size() + size_t{7} * static_cast<uint8_t>(name.front()) +
+                        size_t{6} * static_cast<uint8_t>(name.back());
+    return uint64_t{1} << (hash % 64);
   }
   bool MayHave(std::string_view name) const { return (names_ & NameBit(name)) != 0; }
   BsonValue Take(std::string_view name);         ///< marks it used; missing if absent
   BsonValue TakePresent(std::string_view name);  ///< the same; null counts as absent
+  // What the readers of the same types do when the name may be there.
+  std::optional<std::string_view> FindString(std::string_view name);
+  std::optional<BsonView> FindDocument(std::string_view name);
+  std::optional<BsonView> FindArray(std::string_view name);
+  std::optional<int64_t> FindInt64(std::string_view name);
+  int64_t FindNonNegative(std::string_view name, int64_t fallback);
+  bool FindLooseBool(std::string_view name, bool fallback);
+  std::optional<bool> FindBool(std::string_view name);
+  void CheckCollation();
   BsonValue Require(std::string_view name);
   bool Expect(std::string_view name, BsonValue v, BsonType type);
 

@@ -1,24 +1,117 @@
 #include "server/dispatch/audit_log.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <filesystem>
-#include <system_error>
 
+#include "protocol/base64.h"
 #include "protocol/extended_json.h"
-#include "server/base/log.h"
+#include "security/crypto.h"
+#include "security/user_cache.h"
+#include "server/base/client_of.h"
+#include "server/dispatch/audit_events.h"
+#include "server/dispatch/audit_filter.h"
+#include "server/dispatch/audit_sink.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/server_context.h"
 
 namespace mayfly {
 namespace {
 
-/// "127.0.0.1:5000" or "[::1]:5000" as {ip, port}; a unix socket's path as {unix}.
-void AppendAddress(BsonBuilder& out, std::string_view name, std::string_view address) {
+/// As MongoDB's audit log writes it.
+void AppendUuidText(BsonBuilder& out, std::string_view uuid) {
+  std::string base64;
+  AppendBase64(uuid, base64);
+  out.OpenDocument("uuid").Append("$binary", base64).Append("$type", "04");
+}
+
+/// Who did it: none without access control, and before a login.
+void AppendWho(BsonBuilder& out, const AuditActor& who) {
+  {
+    BsonArrayBuilder users = out.OpenArray("users");
+    if (who.user != nullptr) {
+      BsonBuilder one = users.OpenDocument();
+      AppendUserName(one, *who.user);
+    }
+  }
+  if (who.access == nullptr)
+    out.OpenArray("roles").Done();
+  else
+    AppendRoleNames(out, "roles", who.access->roles.roles);
+}
+
+/// What leaves an entry, by the command that does it.
+constexpr std::string_view kAudited[] = {"_mergeAuthzCollections",
+                                         "applyOps",
+                                         "authenticate",
+                                         "cloneCollectionAsCapped",
+                                         "collMod",
+                                         "convertToCapped",
+                                         "create",
+                                         "createIndexes",
+                                         "createRole",
+                                         "createUser",
+                                         "drop",
+                                         "dropAllRolesFromDatabase",
+                                         "dropAllUsersFromDatabase",
+                                         "dropDatabase",
+                                         "dropIndexes",
+                                         "dropRole",
+                                         "dropUser",
+                                         "grantPrivilegesToRole",
+                                         "grantRolesToRole",
+                                         "grantRolesToUser",
+                                         "reIndex",
+                                         "renameCollection",
+                                         "replSetInitiate",
+                                         "replSetReconfig",
+                                         "revokePrivilegesFromRole",
+                                         "revokeRolesFromRole",
+                                         "revokeRolesFromUser",
+                                         "saslContinue",
+                                         "saslStart",
+                                         "setClusterParameter",
+                                         "setDatabaseExpiry",
+                                         "ttlHold",
+                                         "ttlPause",
+                                         "ttlRelease",
+                                         "ttlResume",
+                                         "updateRole",
+                                         "updateUser"};
+static_assert(std::is_sorted(std::begin(kAudited), std::end(kAudited)));
+
+/// As the format has it.
+std::string Written(BsonView entry, AuditFormat format) {
+  if (format == AuditFormat::kBson) return std::string(entry.bytes());
+  return ToRelaxedJson(entry) + "\n";
+}
+
+/// The entry without its long values, for who takes no longer ones: nobody gets a change past the
+/// audit log by making it large.
+BsonDocument Shortened(BsonView entry) {
+  return BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : entry) {
+      if (e.name != "param" || !e.value.IsDocument()) {
+        AppendAuditValue(b, e.name, e.value);
+        continue;
+      }
+      BsonBuilder param = b.OpenDocument("param");
+      size_t room = kMaxAuditArguments;
+      for (const BsonElement& p : e.value.Document()) {
+        const size_t size = p.name.size() + std::min<size_t>(p.value.size(), kMaxAuditValue);
+        if (size > room) {
+          param.Append("$truncated", true);
+          break;
+        }
+        room -= size;
+        AppendAuditValue(param, p.name, p.value);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void AppendAuditAddress(BsonBuilder& out, std::string_view name, std::string_view address) {
   BsonBuilder d = out.OpenDocument(name);
   const size_t colon = address.rfind(':');
   int port = 0;
@@ -33,135 +126,305 @@ void AppendAddress(BsonBuilder& out, std::string_view name, std::string_view add
   d.Append("ip", ip).Append("port", port);
 }
 
-}  // namespace
+AuditActor AuditActor::Of(const CommandContext* ctx) {
+  AuditActor who;
+  if (ctx == nullptr) return who;
+  if (ctx->client != nullptr) {
+    who.connection = ctx->client->desc;
+    who.local = ctx->client->local_address;
+    who.remote = ctx->client->address;
+  } else if (ctx->http != nullptr) {
+    who.connection = who.remote = ctx->http->remote;
+    who.local = ctx->http->local;
+  }
+  if (ctx->access != nullptr && !ctx->access->user.name.user.empty()) {
+    who.user = &ctx->access->user.name;
+    who.access = ctx->access;
+  }
+  return who;
+}
 
-Result<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path, bool rename_on_rotate,
-                                                 const Clock& clock) {
-  std::unique_ptr<AuditLog> log(new AuditLog(path, rename_on_rotate, clock));
-  if (path.empty()) return log;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code ec;
-  if (!folder.empty()) std::filesystem::create_directories(folder, ec);
-  if (ec)
-    return Error{ErrorCode::kFileNotOpen,
-                 "Can't make the folder of the audit log " + path + ": " + ec.message()};
-  MAYFLY_TRY(log->OpenFile());
+AuditLog::AuditLog(AuditFormat format, const Clock& clock) : format_(format), clock_(clock) {
+  if (auto key = RandomBytes(16)) key_ = std::move(key).value();
+}
+
+Result<std::unique_ptr<AuditLog>> AuditLog::Open(const AuditOptions& options,
+                                                 const std::string& path, const Clock& clock) {
+  auto log = std::make_unique<AuditLog>(options.format, clock);
+  MAYFLY_TRY(log->Open(options, path));
   return log;
 }
 
-AuditLog::~AuditLog() {
-  problem_ = nullptr;
-  if (fd_ >= 0 && !pending_.empty()) Flush();
-  if (fd_ >= 0) ::close(fd_);
-}
-
-Result<void> AuditLog::OpenFile() {
-  const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (fd < 0)
-    return Error{ErrorCode::kFileNotOpen, "Can't open the audit log " + path_ + ": " +
-                                              std::generic_category().message(errno)};
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
+Result<void> AuditLog::Open(const AuditOptions& options, const std::string& path) {
+  if (options.destination == AuditDestination::kNone) return Ok();
+  MAYFLY_TRY(SetFilter(options.filter));
+  MAYFLY_TRY(sink_, AuditSink::Open(options, path));
   return Ok();
 }
 
-void AuditLog::Write(const CommandContext* ctx, std::string_view atype,
-                     const std::function<void(BsonBuilder& param)>& param) {
-  if (!enabled()) return;
-  BsonDocument event = BuildBson([&](BsonBuilder& b) {
+AuditLog::~AuditLog() { Close(); }
+
+void AuditLog::Close() {
+  if (enabled()) WriteRepeated(true);
+  std::lock_guard l(mutex_);
+  problem_ = nullptr;
+  if (sink_ != nullptr) Flush();
+  sink_.reset();
+}
+
+void AuditLog::set_all_checks(bool on) {
+  all_checks_ = on;
+  watches_ = on || fail_closed_;
+}
+
+void AuditLog::set_fail_closed(bool on) {
+  fail_closed_ = on;
+  watches_ = on || all_checks_;
+}
+
+std::string AuditLog::Name() const { return sink_ != nullptr ? sink_->Name() : "no audit log"; }
+
+BsonDocument AuditLog::Entry(const AuditActor& who, std::string_view atype, const Param& param,
+                             ErrorCode result) const {
+  return BuildBson([&](BsonBuilder& b) {
     b.Append("atype", atype).Append("ts", clock_.Now());
-    if (ctx && ctx->client) {
-      AppendAddress(b, "local", ctx->client->local_address);
-      AppendAddress(b, "remote", ctx->client->address);
-    } else if (ctx && ctx->http) {
-      AppendAddress(b, "local", ctx->http->local);
-      AppendAddress(b, "remote", ctx->http->remote);
+    // The same for all of a connection, and not to be guessed by another one.
+    const Digest digest = HmacOf(HashKind::kSha256, key_, who.connection);
+    std::string uuid(digest.view().substr(0, 16));
+    uuid[6] = static_cast<char>((uuid[6] & 0x0f) | 0x40);
+    uuid[8] = static_cast<char>((uuid[8] & 0x3f) | 0x80);
+    if (format_ == AuditFormat::kBson)
+      b.AppendBinary("uuid", 4, uuid);
+    else
+      AppendUuidText(b, uuid);
+    if (!who.connection.empty()) {
+      AppendAuditAddress(b, "local", who.local);
+      AppendAuditAddress(b, "remote", who.remote);
     } else {
       b.OpenDocument("local").Append("isSystemUser", true);
       b.OpenDocument("remote").Append("isSystemUser", true);
     }
-    b.OpenArray("users").Done();
-    b.OpenArray("roles").Done();
+    AppendWho(b, who);
     {
       BsonBuilder p = b.OpenDocument("param");
       param(p);
     }
-    b.Append("result", 0);
+    b.Append("result", static_cast<int32_t>(result));
   });
-  std::string line = ToRelaxedJson(event.view());
-  line.push_back('\n');
-  std::lock_guard l(mutex_);
-  if (pending_.size() + line.size() > kMostWaiting && !pending_.empty()) Flush();
-  if (pending_.size() + line.size() > kMostWaiting && !pending_.empty()) {
-    ++state_.lost;
-    if (problem_) problem_(state_);
-    return;
+}
+
+bool AuditLog::Wanted(BsonView entry) const {
+  std::shared_ptr<const MatchExpression> filter;
+  {
+    std::lock_guard l(filter_mutex_);
+    filter = filter_;
   }
-  pending_ += line;
-  ++state_.waiting;
+  if (filter == nullptr) return true;
+  const Result<bool> matches = filter->Matches(entry);
+  return !matches || matches.value();  // an entry too many, rather than one too few
+}
+
+void AuditLog::Write(const AuditActor& who, std::string_view atype, const Param& param,
+                     ErrorCode result) {
+  if (!enabled()) return;
+  WriteRepeated(false);
+  const BsonDocument entry = Entry(who, atype, param, result);
+  if (Wanted(entry)) Add(entry);
+}
+
+void AuditLog::WriteAlways(const AuditActor& who, std::string_view atype, const Param& param) {
+  if (enabled()) Add(Entry(who, atype, param, ErrorCode::kOk));
+}
+
+bool AuditLog::Allowance::Take(int64_t second) {
+  if (second > at) {
+    if (at != 0) left = std::min(burst, left + std::min(second - at, burst) * per_second);
+    at = second;
+  }
+  if (left == 0) return false;
+  --left;
+  return true;
+}
+
+bool AuditLog::AdmitAnonymous() { return Admit(anonymous_); }
+
+bool AuditLog::AdmitMetadata() { return Admit(metadata_); }
+
+bool AuditLog::Admit(Allowance& of) {
+  std::lock_guard l(mutex_);
+  const bool admitted = of.Take(clock_.MonotonicMicros() / 1'000'000);
+  if (!admitted) ++state_.suppressed;
+  return admitted;
+}
+
+void AuditLog::WriteFailedLogin(const AuditActor& who, const Param& param, ErrorCode result) {
+  if (!enabled()) return;
+  WriteRepeated(false);
+  if (AdmitFailedLogin(who)) Write(who, "authenticate", param, result);
+}
+
+bool AuditLog::AdmitFailedLogin(const AuditActor& who) {
+  std::string client = ClientOf(who.remote);
+  std::lock_guard l(mutex_);
+  const int64_t second = clock_.MonotonicMicros() / 1'000'000;
+  // What is due of the minute before was written by the caller, unless another thread is about to.
+  if (repeated_until_.load(std::memory_order_relaxed) == 0 && second / 60 != failed_minute_) {
+    failed_.clear();
+    failed_minute_ = second / 60;
+  }
+  if (failed_.size() >= kMaxFailedAddresses && !failed_.contains(client)) client.clear();
+  FailedLogins& of = failed_[client];
+  if (!client.empty() && of.written < kFailedLoginsOfMinute && failed_logins_.Take(second)) {
+    ++of.written;
+    return true;
+  }
+  ++of.repeated;
+  ++state_.suppressed;
+  of.local = who.local;
+  of.remote = who.remote;
+  if (repeated_until_.load(std::memory_order_relaxed) == 0)
+    repeated_until_.store((failed_minute_ + 1) * 60, std::memory_order_relaxed);
+  return false;
+}
+
+void AuditLog::WriteRepeated(bool all) {
+  const int64_t due = repeated_until_.load(std::memory_order_relaxed);
+  if (due == 0 || (!all && clock_.MonotonicMicros() / 1'000'000 < due)) return;
+  ClientStringMap<FailedLogins> failed;
+  {
+    std::lock_guard l(mutex_);
+    if (repeated_until_.load(std::memory_order_relaxed) != due) return;  // another thread has
+    failed.swap(failed_);
+    repeated_until_.store(0, std::memory_order_relaxed);
+  }
+  for (const auto& [client, of] : failed) {
+    if (of.repeated == 0) continue;
+    const AuditActor who{.connection = client.empty() ? std::string_view("others") : client,
+                         .local = of.local,
+                         .remote = of.remote};
+    const BsonDocument entry = Entry(
+        who, "authenticate",
+        [&](BsonBuilder& p) {
+          p.Append("user", "").Append("db", "").Append("mechanism", "");
+          p.Append("repeated", of.repeated);
+          if (client.empty()) p.Append("severalAddresses", true);
+        },
+        ErrorCode::kAuthenticationFailed);
+    if (Wanted(entry)) Add(entry);
+  }
+}
+
+void AuditLog::Add(BsonView entry) {
+  std::string bytes = Written(entry, format_);
+  std::lock_guard l(mutex_);
+  if (sink_ == nullptr) return;
+  if (bytes.size() > sink_->MostBytes()) bytes = Written(Shortened(entry), format_);
+  if (pending_bytes_ + bytes.size() > kMaxWaiting && !pending_.empty()) Flush();
+  if (pending_bytes_ + bytes.size() > kMaxWaiting && !pending_.empty()) return Lose();
+  pending_bytes_ += bytes.size();
+  pending_.push_back(std::move(bytes));
   Flush();
 }
 
 // REQUIRES: mutex_.
+void AuditLog::Lose() {
+  ++state_.lost;
+  if (problem_) problem_(state_);
+}
+
+// REQUIRES: mutex_.
 void AuditLog::Flush() {
-  size_t done = 0;
   std::string error;
-  while (done < pending_.size()) {
-    const ssize_t n = ::write(fd_, pending_.data() + done, pending_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      error = n < 0 ? std::generic_category().message(errno) : "nothing was written";
+  while (!pending_.empty()) {
+    std::string why;
+    const AuditSink::Outcome o = sink_->Put(pending_.front(), &first_done_, &why);
+    if (o == AuditSink::Outcome::kWaits) {
+      error = std::move(why);
       break;
     }
-    done += static_cast<size_t>(n);
+    pending_bytes_ -= pending_.front().size();
+    pending_.pop_front();
+    first_done_ = 0;
+    if (o == AuditSink::Outcome::kTaken) {
+      ++state_.written;
+    } else {
+      state_.waiting = static_cast<int64_t>(pending_.size());
+      std::swap(state_.error, why);
+      Lose();
+      std::swap(state_.error, why);
+    }
   }
-  pending_.erase(0, done);
-  state_.waiting = std::count(pending_.begin(), pending_.end(), '\n');
-  if (pending_.empty()) std::string().swap(pending_);
+  state_.waiting = static_cast<int64_t>(pending_.size());
   const bool changed = error.empty() != state_.error.empty();
   state_.error = std::move(error);
   if (changed && problem_) problem_(state_);
 }
 
-AuditLog::State AuditLog::Check() {
+AuditLog::State AuditLog::Check(bool reserve) {
   std::lock_guard l(mutex_);
+  if (sink_ == nullptr) return state_;
   if (!pending_.empty()) Flush();
-  return state_;
+  State state = state_;
+  if (reserve && state.error.empty()) state.error = sink_->Reserve();
+  return state;
 }
 
-Result<void> AuditLog::Rotate() {
-  if (!enabled()) return Ok();
-  std::lock_guard l(mutex_);
-  if (rename_on_rotate_) {
-    MAYFLY_TRY(RenameLogAway(path_, clock_.Now()));
+Result<void> AuditLog::Rotate(const CommandContext* who) {
+  if (!enabled() || !sink_->rotates()) return Ok();
+  std::string old;
+  {
+    std::lock_guard l(mutex_);
+    // What is half written belongs into the old file; the rest may wait for the new one.
+    if (!pending_.empty()) Flush();
+    const bool torn = first_done_ > 0;
+    MAYFLY_TRY(old, sink_->Rotate(clock_.Now()));
+    if (torn) first_done_ = 0;  // the new file has all of it
+    if (!pending_.empty()) Flush();
   }
-  if (!pending_.empty()) Flush();
-  MAYFLY_TRY(OpenFile());
-  if (!pending_.empty()) Flush();
+  Write(who, "rotateLog", [&](BsonBuilder& p) {
+    BsonBuilder status = p.OpenDocument("logRotationStatus");
+    status.Append("status", "OK").Append("rotatedLogPath", old);
+    status.OpenArray("errors").Done();
+  });
+  return Ok();
+}
+
+BsonDocument AuditLog::filter() const {
+  std::lock_guard l(filter_mutex_);
+  return filter_source_;
+}
+
+Result<void> AuditLog::SetFilter(BsonView filter) {
+  std::shared_ptr<const MatchExpression> compiled;
+  if (!filter.empty()) {
+    MAYFLY_TRY(compiled, CompileAuditFilter(filter));
+  }
+  std::lock_guard l(filter_mutex_);
+  filter_ = std::move(compiled);
+  filter_source_ = BsonDocument(filter);
   return Ok();
 }
 
 Result<void> CheckAudit(ServerContext& server, std::string_view command) {
-  static constexpr std::string_view kAudited[] = {
-      "collMod",      "convertToCapped", "create",           "createIndexes",     "drop",
-      "dropDatabase", "dropIndexes",     "renameCollection", "setDatabaseExpiry", "ttlHold",
-      "ttlPause",     "ttlRelease",      "ttlResume"};
+  if (!std::binary_search(std::begin(kAudited), std::end(kAudited), command)) return Ok();
+  return CheckAudit(server);
+}
+
+Result<void> CheckAudit(ServerContext& server) {
   AuditLog* log = server.audit();
-  if (log == nullptr || !log->enabled() ||
-      !server.settings().audit_fail_closed.load(std::memory_order_relaxed) ||
-      std::find(std::begin(kAudited), std::end(kAudited), command) == std::end(kAudited))
+  if (log == nullptr || !server.settings().audit_fail_closed.load(std::memory_order_relaxed))
     return Ok();
-  const AuditLog::State state = log->Check();
+  const AuditLog::State state = log->Check(true);
   if (state.error.empty()) return Ok();
   return Error{ErrorCode::kOperationFailed,
-               "the audit log " + log->path() + " cannot be written (" + state.error +
+               log->Name() + " cannot be written (" + state.error +
                    "), and auditFailClosed refuses what would have to be in it: make room, or set "
                    "auditFailClosed to false"};
 }
 
-void Audit(CommandContext& ctx, std::string_view atype,
-           const std::function<void(BsonBuilder& param)>& param) {
-  if (AuditLog* log = ctx.server.audit()) log->Write(&ctx, atype, param);
+void Audit(CommandContext& ctx, std::string_view atype, const AuditLog::Param& param,
+           ErrorCode result) {
+  if (AuditLog* log = ctx.server.audit()) log->Write(&ctx, atype, param, result);
 }
 
 }  // namespace mayfly

@@ -21,10 +21,14 @@
 
 namespace mayfly {
 
-class ServerContext;  // server/dispatch/server_context.h
-class Connection;     // server/net/connection.h: peer address, handshake metadata, compression
-class Session;        // server/base/session_registry.h
+class DataServices;    // server/dispatch/data_services.h
+class ExpiryServices;  // server/dispatch/expiry_services.h
+class ServerContext;   // server/dispatch/server_context.h
+class Connection;      // server/net/connection.h: peer address, handshake metadata, compression
+class Session;         // server/base/session_registry.h
 class CommandRegistry;
+struct UserAccess;            // security/user_cache.h
+struct AuthorizationRequest;  // server/dispatch/authorization.h
 
 /// Coroutines of the server run on one connection's io thread; the executor is typed because that
 /// saves a virtual call and a reference count at every suspension.
@@ -145,13 +149,19 @@ class SubmittedCommit {
 
 /// What a running command may use. Owned by the dispatcher for the length of the command.
 struct CommandContext {
-  ServerContext& server;
+  DataServices& data;      ///< what statements need
+  ExpiryServices& expiry;  ///< what commands about expiry need besides
+  ServerContext& server;   ///< all of it, for administration
   Operation& op;
   Connection* connection;            ///< null for internal callers
   IoExecutor io;                     ///< of the connection
   ClientSlot* client = nullptr;      ///< null for internal callers
   const HttpOrigin* http = nullptr;  ///< of a command that came by the HTTP endpoint
   Session* session = nullptr;        ///< of `lsid`; null if none was sent
+  /// Who asks and what they may do; null while access control is off, and for the server itself:
+  /// everything is allowed then. Of a client that has not logged in: one that may do nothing
+  /// (NobodysAccess). Of the connection, which keeps it until the command has ended.
+  const UserAccess* access = nullptr;
   WriteConcern write_concern;
   ReadConcernLevel read_concern = ReadConcernLevel::kLocal;
   uint64_t after_cluster_time = 0, at_cluster_time = 0;  ///< of `readConcern`; 0: none
@@ -161,6 +171,8 @@ struct CommandContext {
   /// moreToCome and runs the command again with this body (same name and fields; empty document:
   /// the same body).
   bool more_to_come = false;
+  /// What its message holds of the room for messages (NetworkBuffers), in bytes; 0 of a small one.
+  uint32_t message_room = 0;
   BsonDocument next_body;
 
   /// Moves the coroutine to the worker pool: anything that may scan, sort, wait for a lock or
@@ -227,6 +239,7 @@ enum CommandFlags : uint32_t {
   kTestOnly = 1 << 15,            ///< only with --testClock
   kTestCommand = 1 << 16,         ///< only with enableTestCommands
   kHidden = 1 << 17,              ///< not in listCommands: known only to be refused
+  kSecret = 1 << 18,              ///< brings passwords or proofs: currentOp shows its name only
 };
 
 /// One row of the command table: exactly one of `run` and `run_async` is set. Both append their
@@ -245,6 +258,11 @@ struct CommandRow {
                                        BsonBuilder& reply) = nullptr;
   std::optional<Result<void>> (*run_now)(CommandContext& ctx, const CommandRequest& req,
                                          BsonBuilder& reply) = nullptr;
+  /// Whether whoever asks may run this command with these arguments: called while access control is
+  /// on, on the connection's io thread, before anything of the command runs. It reads the request,
+  /// in time that a short request bounds (long ones go to a worker first), and never storage. Null:
+  /// allowed before a login (kNoAuth). Errors: Unauthorized 13.
+  Result<void> (*privileges)(const AuthorizationRequest& request) = nullptr;
   /// serverStatus.metrics.commands.<name>
   struct Counters;
   Counters* counters = nullptr;  ///< made by CommandRegistry::Add
@@ -260,6 +278,8 @@ class CommandRegistry {
  public:
   CommandRegistry();
   ~CommandRegistry();
+  /// At start-up only: rows move, so what Find has returned before is no longer good. REQUIRES: no
+  /// row has the name or an alias yet; nothing checks that.
   void Add(CommandRow row);
   /// By name or alias, exact case; null if there is none. One hash look-up.
   const CommandRow* Find(std::string_view name) const;
@@ -279,6 +299,7 @@ class CommandRegistry {
   std::vector<std::unique_ptr<CommandRow::Counters>> counters_;
 };
 
+/// Without a client nobody else sees the report: no lock then.
 template <class F>
 void CommandContext::EditReport(F&& f) {
   if (client == nullptr) return f(report);

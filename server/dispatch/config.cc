@@ -2,10 +2,15 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cstdlib>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <thread>
 
+#include "server/access/login.h"
 #include "server/base/config_file.h"
+#include "server/base/environment.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/config_options.h"
 
@@ -20,6 +25,15 @@ unsigned ServerConfig::EffectiveIoThreads() const {
 unsigned ServerConfig::EffectiveWorkerThreads() const {
   if (worker_threads != 0) return worker_threads;
   return std::max(4u, 2 * std::thread::hardware_concurrency());
+}
+
+bool ServerConfig::IsExempt(std::string_view remote, bool tcp) const {
+  if (!tcp)
+    return std::find(exempt_sockets.begin(), exempt_sockets.end(), remote) != exempt_sockets.end();
+  if (exempt_addresses.empty()) return false;
+  const std::optional<IpAddress> address = OriginOf(remote, {}).client;
+  return address && std::any_of(exempt_addresses.begin(), exempt_addresses.end(),
+                                [&](const AddressRange& r) { return r.Contains(*address); });
 }
 
 namespace {
@@ -50,6 +64,26 @@ Result<void> ApplyRow(const OptionRow& row, std::string_view shown, const Values
   return row.apply(*config, values);
 }
 
+/// What is shown in the place of a password; MongoDB's word.
+constexpr std::string_view kHidden = "<password>";
+
+/// The command line without passwords.
+std::vector<std::string> WithoutSecrets(std::vector<std::string> argv,
+                                        const std::vector<OptionRow>& options) {
+  for (size_t i = 1; i < argv.size(); ++i) {
+    for (const OptionRow& r : options) {
+      if (!r.secret || !argv[i].starts_with(r.flags)) continue;
+      if (argv[i].size() == r.flags.size()) {
+        if (i + 1 < argv.size() && !argv[i + 1].starts_with("--")) argv[++i] = kHidden;
+        break;
+      }
+      if (argv[i][r.flags.size()] == '=')
+        argv[i].replace(r.flags.size() + 1, std::string::npos, kHidden);
+    }
+  }
+  return argv;
+}
+
 /// getCmdLineOpts.parsed: dotted keys back into documents.
 using Tree = std::map<std::string, std::pair<const OptionRow*, Values>>;
 void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
@@ -65,7 +99,9 @@ void AppendTree(BsonBuilder& out, const Tree& tree, const std::string& prefix) {
       continue;
     }
     const auto& [row, values] = it->second;
-    const std::string text = values.empty() ? "true" : values.back();
+    const std::string text = row != nullptr && row->secret ? std::string(kHidden)
+                             : values.empty()              ? "true"
+                                                           : values.back();
     double d = 0;
     std::from_chars(text.data(), text.data() + text.size(), d);
     const Kind kind = row ? row->kind : Kind::kString;
@@ -112,10 +148,169 @@ Result<void> ApplyFile(const std::string& path, const std::vector<OptionRow>& op
         m += "; did you mean '" + std::string(near) + "'?";
       return Bad(std::move(m));
     }
-    if (list.empty()) continue;
+    if (list.empty() && !row->secret) continue;
     MAYFLY_TRY(ApplyRow(*row, key, list, config));
     (*tree)[key] = {row, list};
   }
+  return Ok();
+}
+
+/// A variable that is there and not empty.
+std::optional<std::string> Plain(const std::string& name) {
+  const char* given = ::getenv(name.c_str());
+  if (given == nullptr || *given == '\0') return std::nullopt;
+  return std::string(given);
+}
+
+/// A variable or, when NAME_FILE is there instead, what that file says. None: neither. A password
+/// is hidden afterwards.
+Result<std::optional<std::string>> FromVariable(const std::string& name, bool secret,
+                                                ServerConfig* config) {
+  std::optional<std::string> value = Plain(name);
+  if (const auto file = Plain(name + "_FILE")) {
+    if (value)
+      return Bad("both " + name + " and " + name + "_FILE are given: leave one of them out");
+    MAYFLY_TRY(value, ReadSecretFile(*file));
+  } else if (value && secret) {
+    config->hidden_variables.emplace_back(name, *value);
+    HideVariable(name);
+  }
+  return value;
+}
+
+/// The variables of MongoDB's image. That of the database is for scripts, which are not run here.
+Result<void> ApplyRootUser(ServerConfig* config) {
+  constexpr std::string_view kKnown[] = {
+      "MONGO_INITDB_DATABASE", "MONGO_INITDB_ROOT_PASSWORD", "MONGO_INITDB_ROOT_PASSWORD_FILE",
+      "MONGO_INITDB_ROOT_USERNAME", "MONGO_INITDB_ROOT_USERNAME_FILE"};
+  for (const auto& [name, value] : VariablesWith("MONGO_INITDB_"))
+    if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
+      return Bad("Unrecognized variable " + name +
+                 ": there are MONGO_INITDB_ROOT_USERNAME and "
+                 "MONGO_INITDB_ROOT_PASSWORD, each also with _FILE");
+  MAYFLY_TRY(CheckNoScripts("/docker-entrypoint-initdb.d"));
+  MAYFLY_TRY(auto user, FromVariable("MONGO_INITDB_ROOT_USERNAME", false, config));
+  MAYFLY_TRY(auto password, FromVariable("MONGO_INITDB_ROOT_PASSWORD", true, config));
+  if (user.has_value() != password.has_value())
+    return Bad("MONGO_INITDB_ROOT_USERNAME and MONGO_INITDB_ROOT_PASSWORD go together: " +
+               std::string(user ? "the password" : "the name") + " is missing");
+  if (user) {
+    config->initial_user = *user;
+    config->initial_password = *password;
+  }
+  return Ok();
+}
+
+/// Takes over what the environment says: MAYFLYD_… for each flag, and the variables of MongoDB's
+/// image.
+Result<void> ApplyEnvironment(const std::vector<OptionRow>& options, ServerConfig* config,
+                              Tree* tree) {
+  std::vector<std::string> names;
+  for (const OptionRow& r : options) {
+    if (r.flags.empty()) continue;
+    const std::string name = VariableOfOption(DisplayName(r));
+    names.push_back(name);
+    if (r.secret) names.push_back(name + "_FILE");
+    MAYFLY_TRY(auto value, r.secret ? FromVariable(name, true, config)
+                                    : Result<std::optional<std::string>>(Plain(name)));
+    if (!value) continue;
+    Values values{*value};
+    if (r.flags == "--setParameter") {
+      std::istringstream words(*value);
+      values.assign(std::istream_iterator<std::string>(words), {});
+      for (const std::string& v : values)
+        (*tree)["setParameter." + v.substr(0, v.find('='))] = {nullptr,
+                                                               {v.substr(v.find('=') + 1)}};
+    } else {
+      const std::string_view key = r.key.empty() ? DisplayName(r).substr(2) : r.key;
+      (*tree)[std::string(key)] = {&r, values};
+    }
+    auto applied = ApplyRow(r, name, values, config);
+    if (!applied && !r.why_not.empty()) return applied.error();
+    if (!applied) return Error{applied.error().code, name + ": " + applied.error().message};
+  }
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  for (const auto& [name, value] : VariablesWith("MAYFLYD_")) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    std::string m = "Unrecognized variable " + name;
+    if (auto near = NearestName(name, known); !near.empty())
+      m += "; did you mean '" + std::string(near) + "'?";
+    return Bad(std::move(m));
+  }
+  return ApplyRootUser(config);
+}
+
+Result<void> CheckTls(const ServerConfig& config) {
+  const TlsOptions& t = config.tls;
+  const bool some = !t.certificate_key_file.empty() || !t.ca_file.empty() || !t.crl_file.empty() ||
+                    !t.cluster_file.empty() || !t.cluster_ca_file.empty() ||
+                    !t.certificate_key_password.empty() || !t.cluster_password.empty() ||
+                    config.ask_certificate_password || config.ask_cluster_password ||
+                    t.allow_invalid_certificates || t.allow_invalid_hostnames ||
+                    t.allow_connections_without_certificates;
+  if (t.mode == TlsMode::kDisabled) {
+    if (some)
+      return Bad(
+          "need to enable TLS via the tlsMode flag when using TLS configuration "
+          "parameters");
+    return Ok();
+  }
+  if (t.certificate_key_file.empty()) return Bad("need tlsCertificateKeyFile when TLS is enabled");
+  if (t.ca_file.empty() && !t.cluster_ca_file.empty())
+    return Bad("tlsClusterCAFile requires that tlsCAFile is set");
+  if (t.ca_file.empty() && !t.crl_file.empty())
+    return Bad("tlsCRLFile requires that tlsCAFile is set");
+  return Ok();
+}
+
+Result<void> CheckEncryption(BsonView parsed) {
+  const BsonValue security = parsed["security"];
+  if (!security.IsDocument()) return Ok();
+  const BsonView s = security.Document();
+  const bool on = s["enableEncryption"].Truthy();
+  if (!on && (s["encryptionKeyFile"].Truthy() || s["encryptionRotateFrom"].Truthy()))
+    return Bad("--encryptionKeyFile and --encryptionRotateFrom need --enableEncryption");
+  if (on && !s["encryptionKeyFile"].Truthy())
+    return Bad("--enableEncryption needs --encryptionKeyFile");
+  return Ok();
+}
+
+Result<void> CheckFirstStart(const ServerConfig& config) {
+  if (!config.initial_members.empty() && config.repl_set.empty())
+    return Bad("--initialMembers says what a new replica set is made of: it needs --replSet");
+  if (config.initial_user.empty() != config.initial_password.empty())
+    return Bad("--initialRootUser and --initialRootPasswordFile go together");
+  if (!config.initial_user.empty() && !config.access_control() && !config.transition_to_auth)
+    return Bad(
+        "a first user is asked for, and access control is switched off: leave one of them out");
+  return Ok();
+}
+
+/// What certificates between members need (manual: "Upgrade from Keyfile Authentication to X.509
+/// Authentication").
+Result<void> CheckClusterAuth(const ServerConfig& config) {
+  const ClusterAuthMode mode = config.tls.cluster_auth;
+  if (mode == ClusterAuthMode::kKeyFile) {
+    const TlsOptions& o = config.tls;
+    if (!o.member_attributes.empty() || !o.member_extension.empty())
+      return Bad(
+          "net.tls.clusterAuthX509 says by what in their certificates members know one another: it "
+          "needs a clusterAuthMode with certificates (sendKeyFile, sendX509 or x509)");
+    return Ok();
+  }
+  const std::string name = "--clusterAuthMode " + std::string(ClusterAuthModeName(mode));
+  if (config.repl_set.empty())
+    return Bad(name + " is how members of a replica set know each other: it needs --replSet");
+  if (config.tls.mode == TlsMode::kDisabled)
+    return Bad(name + " needs TLS: set tlsMode, tlsCertificateKeyFile and tlsCAFile");
+  if (ShowsCertificate(mode) && config.tls.mode == TlsMode::kAllow)
+    return Bad(
+        "cannot have x.509 cluster authentication in allowTLS mode: connections to other members "
+        "have no TLS then");
+  if (config.tls.ca_file.empty())
+    return Bad(name + " needs tlsCAFile: who may have signed the certificates of members");
+  if (TakesKeys(mode) && config.key_file.empty())
+    return Bad(name + " lets members in by the key file too: it needs --keyFile");
   return Ok();
 }
 
@@ -127,11 +322,35 @@ Result<void> CheckTogether(const ServerConfig& config) {
     if (config.oplog_size_mb != 0 || config.oplog_min_retention_hours != 0)
       return Bad("--oplogSize and --oplogMinRetentionHours need --replSet");
   }
+  MAYFLY_TRY(CheckTls(config));
+  MAYFLY_TRY(CheckFirstStart(config));
+  MAYFLY_TRY(CheckClusterAuth(config));
+  if (!config.repl_set.empty() && config.key_file.empty() &&
+      config.tls.cluster_auth != ClusterAuthMode::kX509 && config.access_control())
+    return Bad(
+        "--keyFile is required when access control is enabled on a replica set: without it anybody "
+        "who reaches the port could join the set");
+  if (config.transition_to_auth && config.key_file.empty())
+    return Bad("--transitionToAuth must be used with --keyFile");
+  if (config.transition_to_auth && config.tls.cluster_auth != ClusterAuthMode::kKeyFile)
+    return Bad(
+        "--transitionToAuth must be used with clusterAuthMode keyFile: let the set have its key "
+        "file on all members first, certificates come after");
+  if (config.auth && config.no_auth)
+    return Bad("--auth and --noauth exclude each other: leave one of them out");
+  if (config.transition_to_auth && config.access_control())
+    return Bad("--transitionToAuth lets clients in that have not logged in: leave --auth out");
   if (config.fork && config.log.path.empty())
     return Bad(
         "--fork has to be used with --logpath: in the background there is no terminal to write to");
-  if (!config.audit && !config.audit_path.empty())
-    return Bad("auditPath is given, but auditDestination is none: leave one of them out");
+  if (config.audit.destination != AuditDestination::kFile) {
+    if (!config.audit.path.empty())
+      return Bad("auditPath is for auditDestination file: leave one of them out");
+    if (config.audit.format == AuditFormat::kBson)
+      return Bad("auditFormat BSON is for auditDestination file: syslog and console take JSON");
+  }
+  if (config.audit.destination == AuditDestination::kNone && !config.audit.filter.view().empty())
+    return Bad("auditFilter is given, but auditDestination is none: leave one of them out");
   for (const std::string& ip : config.bind_ips)
     if (ip.find(':') != std::string::npos && ip != "::" && !config.ipv6)
       return Bad("bind_ip: '" + ip + "' is an IPv6 address; --ipv6 is needed for it");
@@ -155,7 +374,7 @@ CLI::Option* Declare(CLI::App& app, const OptionRow& r, Values* values) {
     o = app.add_flag(std::string(r.flags))->description(std::string(r.help));
   } else {
     o = app.add_option(std::string(r.flags), *values, std::string(r.help))
-            ->expected(1)
+            ->expected(r.secret ? 0 : 1, 1)
             ->take_all()
             ->multi_option_policy(r.kind == Kind::kList ? CLI::MultiOptionPolicy::TakeAll
                                                         : CLI::MultiOptionPolicy::TakeLast);
@@ -172,6 +391,7 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
   ConfigOutcome out;
   ServerConfig& config = out.config;
   config.argv = argv;
+  config.shown_argv = WithoutSecrets(argv, options);
 
   CLI::App app{"mayflyd: a document database server that speaks MongoDB's protocol", "mayflyd"};
   app.allow_extras();
@@ -183,9 +403,15 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
   app.add_option("-f,--config", config_path, "configuration file (YAML, mongod.conf keys)");
   auto* verbose_option =
       app.add_flag("-v,--verbose")->description("more detail in the log; -vvvvv for the most");
+  auto* environment = app.add_flag("--environment")
+                          ->description(
+                              "variables MAYFLYD_… are options, too, and "
+                              "MONGO_INITDB_ROOT_USERNAME and _PASSWORD make the first "
+                              "user (containers)");
   std::vector<Values> values(options.size());
   std::vector<CLI::Option*> cli(options.size(), nullptr);
-  std::vector<std::string_view> flag_names = {"--help", "--version", "--config", "--verbose"};
+  std::vector<std::string_view> flag_names = {"--help", "--version", "--config", "--verbose",
+                                              "--environment"};
   for (size_t i = 0; i < options.size(); ++i) {
     const OptionRow& r = options[i];
     if (r.flags.empty()) continue;
@@ -216,10 +442,14 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
   if (!config_path.empty()) {
     MAYFLY_TRY(ApplyFile(config_path, options, &config, &tree));
   }
+  if (environment->count() > 0) {
+    MAYFLY_TRY(ApplyEnvironment(options, &config, &tree));
+    tree["environment"] = {nullptr, {"true"}};
+  }
   for (size_t i = 0; i < options.size(); ++i) {
     if (cli[i] == nullptr || cli[i]->count() == 0) continue;
     const OptionRow& r = options[i];
-    const Values given = r.kind == Kind::kSwitch ? Values{"true"} : values[i];
+    const Values given = r.kind == Kind::kSwitch ? Values{"true"} : values[i];  // a secret: none
     MAYFLY_TRY(ApplyRow(r, DisplayName(r), given, &config));
     if (r.flags == "--setParameter") {
       for (const auto& [k, v] : config.parameters) tree["setParameter." + k] = {nullptr, {v}};
@@ -234,6 +464,7 @@ Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv) {
   }
   MAYFLY_TRY(CheckTogether(config));
   config.parsed = BuildBson([&](BsonBuilder& b) { AppendTree(b, tree, ""); });
+  MAYFLY_TRY(CheckEncryption(config.parsed.view()));
   return out;
 }
 

@@ -1,12 +1,16 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "protocol/bson_builder.h"
 #include "protocol/error.h"
+#include "security/restrictions.h"
+#include "security/tls_options.h"
 #include "server/base/log.h"
+#include "server/dispatch/audit_options.h"
 
 namespace mayfly {
 
@@ -25,6 +29,12 @@ struct ServerConfig {
   std::string unix_socket_prefix = "/tmp";
   int unix_socket_permissions = 0700;
   int64_t max_connections = 65536;
+  int64_t connection_room = 0;  ///< what the descriptors leave; those beyond are for exempt clients
+  /// net.maxIncomingConnectionsOverride: clients from there do not count for the limit.
+  std::vector<AddressRange> exempt_addresses;
+  std::vector<std::string> exempt_sockets;
+  /// `remote`: "ip:port" of a client by TCP, else the unix socket's path.
+  bool IsExempt(std::string_view remote, bool tcp) const;
   std::vector<std::string> compressors = {"snappy", "zstd", "zlib"};
   unsigned io_threads = 0;      ///< 0: by the number of cores
   unsigned worker_threads = 0;  ///< 0: max(4, 2 * cores)
@@ -33,35 +43,59 @@ struct ServerConfig {
   uint64_t cache_bytes = 0;  ///< 0: 25% of the memory the cgroup allows
   int sync_interval_ms = 100;
 
-  std::string repl_set;        ///< the set's name; empty: a standalone
-  std::string key_file;        ///< members of the set prove themselves with what is in it
+  std::string repl_set;  ///< the set's name; empty: a standalone
+  std::string key_file;  ///< members of the set prove themselves with what is in it
+  std::vector<std::string> initial_members;  ///< what a new set is made of
+  /// Made while there is neither a user nor a role: a user of admin with the role root.
+  std::string initial_user, initial_password;
+  /// Taken out of the environment; this process needs them when it starts anew.
+  std::vector<std::pair<std::string, std::string>> hidden_variables;
+  TlsOptions tls;
+  bool ask_certificate_password = false;  ///< at the terminal, before anything else
+  bool ask_cluster_password = false;
   uint64_t oplog_size_mb = 0;  ///< 0: 5% of the disk, from 990 MB to 50 GB
   double oplog_min_retention_hours = 0;
 
   LogOptions log;
-  /// auditLog.destination: false ("none"): no audit log. The file: auditLog.path, else
-  /// audit/audit.json in the data directory.
-  bool audit = true;
-  std::string audit_path;
+  AuditOptions audit;
+  /// The audit log's file: auditLog.path, else audit/audit.json (or .bson) in the data directory;
+  /// empty: there is none.
   std::string EffectiveAuditPath() const {
-    if (!audit) return {};
-    return audit_path.empty() ? db_path + "/audit/audit.json" : audit_path;
+    if (audit.destination != AuditDestination::kFile) return {};
+    if (!audit.path.empty()) return audit.path;
+    return db_path +
+           (audit.format == AuditFormat::kBson ? "/audit/audit.bson" : "/audit/audit.json");
   }
+  bool redact_client_data = false;  ///< in the log
   std::string pid_file;
   bool fork = false;
   bool test_clock = false;
   int http_port = 28017;         ///< metrics, health, expiry page; 0: none
   bool http_port_given = false;  ///< then a port that is taken is an error
   std::vector<std::string> http_bind_ips = {"127.0.0.1"};
-  bool no_auth = false;
+  bool auth = false, no_auth = false;  ///< the flags
+  std::optional<bool> authorization;   ///< security.authorization of the file; a flag wins
+  bool transition_to_auth = false;     ///< with a key file, but clients need not log in yet
+  /// Clients must log in. Members that prove themselves imply it, as on MongoDB, and a first user,
+  /// as in its image.
+  bool access_control() const {
+    if (auth || no_auth) return auth;
+    const bool implied =
+        !key_file.empty() || tls.cluster_auth == ClusterAuthMode::kX509 || !initial_user.empty();
+    return authorization.value_or(implied && !transition_to_auth);
+  }
   int64_t slow_ms = 100;
   double slow_sample_rate = 1.0;
   int profile_level = 0;
   std::vector<std::pair<std::string, std::string>> parameters;  ///< --setParameter, in order
 
-  std::vector<std::string> argv;  ///< for getCmdLineOpts
-  BsonDocument parsed;            ///< getCmdLineOpts.parsed: nested as in the configuration file
+  std::vector<std::string> argv;        ///< as given: with passwords
+  std::vector<std::string> shown_argv;  ///< getCmdLineOpts.argv: without
+  /// getCmdLineOpts.parsed: nested as in the configuration file, without passwords.
+  BsonDocument parsed;
 
+  /// As configured; 0 there: by the machine's processors (io: a quarter, 1 to 8; workers: twice as
+  /// many, at least 4).
   unsigned EffectiveIoThreads() const;
   unsigned EffectiveWorkerThreads() const;
 };
@@ -73,7 +107,8 @@ struct ConfigOutcome {
   std::string text;  ///< kPrint: --help or --version
 };
 
-/// Reads flags, then the file that --config names (flags win). Unknown flags and keys are errors
+/// Reads flags, with --environment variables, and the file that --config names; flags win, then
+/// variables (a password is hidden there once it is read). Unknown flags and keys are errors
 /// that name the nearest known one; options that MongoDB has and this server does not (yet) are
 /// errors that say so. Errors: BadValue 2, InvalidOptions 72, FileNotOpen 38.
 Result<ConfigOutcome> ParseConfig(const std::vector<std::string>& argv);

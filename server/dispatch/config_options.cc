@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "server/base/environment.h"
+
 namespace mayfly {
 namespace {
 
@@ -116,8 +118,15 @@ Result<void> SetPermissions(ServerConfig& c, const Values& v) {
   return Ok();
 }
 
-constexpr std::string_view kSecurity = "access control is not part of this version";
-constexpr std::string_view kTls = "TLS is not part of this version";
+Result<void> SetClusterAuth(ServerConfig& c, const Values& v) {
+  const std::optional<ClusterAuthMode> mode = ClusterAuthModeByName(v.back());
+  if (!mode)
+    return Bad("unsupported value for clusterAuthMode " + v.back() +
+               ": there are keyFile, sendKeyFile, sendX509 and x509");
+  c.tls.cluster_auth = *mode;
+  return Ok();
+}
+
 constexpr std::string_view kSharding = "this server is not a member of a sharded cluster";
 constexpr std::string_view kEngine =
     "this server keeps its data in RocksDB, which has no such setting";
@@ -149,6 +158,25 @@ void AddNetworkOptions(Options& o) {
   o.push_back({"--maxConns", "net.maxIncomingConnections", Kind::kInt,
                "connections at a time (65536); further ones are closed",
                SetInt("maxConns", 1, 1'000'000, &C::max_connections)});
+  o.push_back({"--maxIncomingConnectionsOverride", "net.maxIncomingConnectionsOverride",
+               Kind::kList,
+               "addresses, CIDR ranges and unix sockets whose clients do not count for maxConns",
+               [](C& c, const Values& v) -> Result<void> {
+                 c.exempt_addresses.clear();
+                 c.exempt_sockets.clear();
+                 for (std::string& one : SplitCommas(v)) {
+                   if (one.starts_with('/')) {
+                     c.exempt_sockets.push_back(std::move(one));
+                     continue;
+                   }
+                   auto range = ParseAddressRange(one);
+                   if (!range)
+                     return Bad("maxIncomingConnectionsOverride: '" + one +
+                                "' is no address, CIDR range or path of a unix socket");
+                   c.exempt_addresses.push_back(std::move(range).value());
+                 }
+                 return Ok();
+               }});
   o.push_back({"--unixSocketPrefix", "net.unixDomainSocket.pathPrefix", Kind::kString,
                "folder of the unix socket (/tmp)", SetString(&C::unix_socket_prefix)});
   o.push_back({"--nounixsocket", "", Kind::kSwitch, "no unix socket",
@@ -313,32 +341,49 @@ void AddProfilingOptions(Options& o) {
          "set a profiling filter with the profile command");
 }
 
+Result<void> SetAuditDestination(C& c, const Values& v) {
+  const std::string& to = v.back();
+  AuditOptions& a = c.audit;
+  if (to == "file")
+    a.destination = AuditDestination::kFile;
+  else if (to == "syslog")
+    a.destination = AuditDestination::kSyslog;
+  else if (to == "console")
+    a.destination = AuditDestination::kConsole;
+  else if (to == "none")
+    a.destination = AuditDestination::kNone;
+  else
+    return Bad("auditDestination must be file, syslog, console or none, not '" + to + "'");
+  return Ok();
+}
+
 void AddAuditOptions(Options& o) {
   o.push_back({"--auditDestination", "auditLog.destination", Kind::kString,
-               "file (default), or none: no audit log", [](C& c, const Values& v) -> Result<void> {
-                 if (v.back() == "console" || v.back() == "syslog")
-                   return Bad("auditDestination: " + v.back() +
-                              " is not part of this version; use file, or none");
-                 if (v.back() != "file" && v.back() != "none")
-                   return Bad("auditDestination must be file or none, not '" + v.back() + "'");
-                 c.audit = v.back() == "file";
-                 return Ok();
-               }});
+               "file (default), syslog, console, or none: no audit log", SetAuditDestination});
   o.push_back({"--auditPath", "auditLog.path", Kind::kString,
                "audit log file (audit/audit.json in the data directory)",
-               SetString(&C::audit_path)});
-  o.push_back({"--auditFormat", "auditLog.format", Kind::kString, "JSON, the only format",
-               [](C&, const Values& v) -> Result<void> {
-                 if (v.back() == "BSON")
-                   return Bad("auditFormat: BSON is not part of this version; use JSON");
-                 if (v.back() != "JSON")
-                   return Bad("auditFormat must be JSON, not '" + v.back() + "'");
+               [](C& c, const Values& v) -> Result<void> {
+                 c.audit.path = v.back();
                  return Ok();
                }});
-  Refuse(o, "--auditFilter", "auditLog.filter", Kind::kString,
-         "the audit log has every event it knows; filters are not part of this version");
+  o.push_back({"--auditFormat", "auditLog.format", Kind::kString,
+               "JSON (default), or for files BSON", [](C& c, const Values& v) -> Result<void> {
+                 if (v.back() != "BSON" && v.back() != "JSON")
+                   return Bad("auditFormat must be JSON or BSON, not '" + v.back() + "'");
+                 c.audit.format = v.back() == "BSON" ? AuditFormat::kBson : AuditFormat::kJson;
+                 return Ok();
+               }});
+  o.push_back({"--auditFilter", "auditLog.filter", Kind::kString,
+               "a query filter: which events are audited (all)",
+               [](C& c, const Values& v) -> Result<void> {
+                 auto filter = ParseAuditFilter(v.back());
+                 if (!filter) return Bad("auditFilter: " + filter.error().message);
+                 c.audit.filter = std::move(filter).value();
+                 return Ok();
+               }});
   Refuse(o, "", "auditLog.runtimeConfiguration", Kind::kSwitch,
-         "the audit log is configured at start-up only", "false");
+         "set the parameters auditFilter and auditAuthorizationSuccess at run time instead",
+         "false");
 }
 
 void AddOwnOptions(Options& o) {
@@ -369,6 +414,14 @@ void AddOwnOptions(Options& o) {
                  if (SplitCommas(v).empty()) return Bad("httpHosts needs a name");
                  return Ok();
                }});
+  o.push_back({"--httpMetricsTokenFile", "mayfly.httpMetricsTokenFile", Kind::kString,
+               "file with a token (RFC 6750) by which a scraper may read /metrics with access "
+               "control on",
+               [](C&, const Values& v) -> Result<void> {
+                 // As httpHosts: the endpoint reads the file.
+                 if (v.back().empty()) return Bad("httpMetricsTokenFile needs a path");
+                 return Ok();
+               }});
 }
 
 void AddReplicationOptions(Options& o) {
@@ -387,36 +440,81 @@ void AddReplicationOptions(Options& o) {
                  c.oplog_size_mb = static_cast<uint64_t>(n);
                  return Ok();
                }});
+  o.push_back({"--initialMembers", "replication.initialMembers", Kind::kList,
+               "host:port of the members of a new set, comma-separated: the first one initiates it",
+               [](C& c, const Values& v) -> Result<void> {
+                 c.initial_members = SplitCommas(v);
+                 if (c.initial_members.empty()) return Bad("initialMembers needs a member");
+                 return Ok();
+               }});
   Refuse(o, "--enableMajorityReadConcern", "replication.enableMajorityReadConcern", Kind::kString,
          "majority reads are always possible: only what a majority has is visible", "true");
 }
 
 void AddSecurityOptions(Options& o) {
-  Refuse(o, "--auth", "", Kind::kSwitch, kSecurity);
-  o.push_back({"--noauth", "", Kind::kSwitch,
-               "run without access control (as this version always does)",
+  o.push_back({"--auth", "", Kind::kSwitch, "clients must log in", SetBool("auth", &C::auth)});
+  o.push_back({"--noauth", "", Kind::kSwitch, "clients need not log in, also with a key file",
                SetBool("noauth", &C::no_auth)});
-  Refuse(o, "", "security.authorization", Kind::kString, kSecurity, "disabled");
+  o.push_back(
+      {"", "security.authorization", Kind::kString, "", [](C& c, const Values& v) -> Result<void> {
+         if (v.back() != "enabled" && v.back() != "disabled")
+           return Bad("security.authorization expects one of 'enabled' or 'disabled', not '" +
+                      v.back() + "'");
+         c.authorization = v.back() == "enabled";
+         return Ok();
+       }});
+  o.push_back({"--initialRootUser", "security.initialRootUser", Kind::kString,
+               "name of a user of admin with the role root, made while there is no user or role",
+               SetString(&C::initial_user)});
+  o.push_back({"--initialRootPasswordFile", "security.initialRootPasswordFile", Kind::kString,
+               "file with the password of that user", [](C& c, const Values& v) -> Result<void> {
+                 MAYFLY_TRY(c.initial_password, ReadSecretFile(v.back()));
+                 return Ok();
+               }});
   o.push_back({"--keyFile", "security.keyFile", Kind::kString,
                "file with the secret that members of the set share", SetString(&C::key_file)});
-  Refuse(o, "--clusterAuthMode", "security.clusterAuthMode", Kind::kString, kSecurity);
-  Refuse(o, "--transitionToAuth", "security.transitionToAuth", Kind::kSwitch, kSecurity, "false");
-  Refuse(o, "--enableEncryption", "security.enableEncryption", Kind::kSwitch,
-         "encryption at rest is not part of this server", "false");
-  Refuse(o, "--tlsMode", "net.tls.mode", Kind::kString, kTls, "disabled");
-  for (std::string_view f :
-       {"--tlsCertificateKeyFile|net.tls.certificateKeyFile",
-        "--tlsCertificateKeyFilePassword|net.tls.certificateKeyFilePassword",
-        "--tlsCAFile|net.tls.CAFile", "--tlsCRLFile|net.tls.CRLFile",
-        "--tlsClusterFile|net.tls.clusterFile", "--tlsClusterCAFile|net.tls.clusterCAFile",
-        "--tlsDisabledProtocols|net.tls.disabledProtocols"})
-    Refuse(o, f.substr(0, f.find('|')), f.substr(f.find('|') + 1), Kind::kString, kTls);
-  for (std::string_view f :
-       {"--tlsAllowConnectionsWithoutCertificates|net.tls.allowConnectionsWithoutCertificates",
-        "--tlsAllowInvalidCertificates|net.tls.allowInvalidCertificates",
-        "--tlsAllowInvalidHostnames|net.tls.allowInvalidHostnames"})
-    Refuse(o, f.substr(0, f.find('|')), f.substr(f.find('|') + 1), Kind::kSwitch, kTls, "false");
-  Refuse(o, "--sslMode", "net.ssl.mode", Kind::kString, kTls, "disabled");
+  o.push_back({"--clusterAuthMode", "security.clusterAuthMode", Kind::kString,
+               "how members prove themselves: keyFile (default), sendKeyFile, sendX509 or x509",
+               SetClusterAuth});
+  o.push_back({"--transitionToAuth", "security.transitionToAuth", Kind::kSwitch,
+               "with a key file: clients may log in, but need not yet",
+               SetBool("transitionToAuth", &C::transition_to_auth)});
+  o.push_back({"--redactClientLogData", "security.redactClientLogData", Kind::kSwitch,
+               "what clients have sent shows as ### in the log",
+               [](C& c, const Values& v) -> Result<void> {
+                 MAYFLY_TRY(c.redact_client_data, ParseBool("redactClientLogData", v.back()));
+                 return Ok();
+               }});
+  Refuse(o, "--sslMode", "net.ssl.mode", Kind::kString,
+         "the options net.ssl.* have become net.tls.*, with the same meaning", "disabled");
+}
+
+/// They are read where they are kept for getCmdLineOpts (server/at_rest_wiring.h).
+void AddEncryptionOptions(Options& o) {
+  const auto path = [](C&, const Values& v) -> Result<void> {
+    if (v.back().empty()) return Bad("encryptionKeyFile and encryptionRotateFrom need a path");
+    return Ok();
+  };
+  o.push_back({"--enableEncryption", "security.enableEncryption", Kind::kSwitch,
+               "encrypt the data directory; needs --encryptionKeyFile",
+               [](C&, const Values& v) -> Result<void> {
+                 MAYFLY_TRY(ParseBool("enableEncryption", v.back()));
+                 return Ok();
+               }});
+  o.push_back({"--encryptionKeyFile", "security.encryptionKeyFile", Kind::kString,
+               "file with the master key: 32 bytes in base64 (openssl rand -base64 32)", path});
+  o.push_back({"--encryptionRotateFrom", "security.encryptionRotateFrom", Kind::kString,
+               "file with the master key until now, which that of encryptionKeyFile replaces",
+               path});
+  Refuse(o, "--encryptionCipherMode", "security.encryptionCipherMode", Kind::kString,
+         "files are encrypted with AES256-CTR, and in no other way", "AES256-CTR");
+  constexpr std::string_view kKmip =
+      "keys come from a file (encryptionKeyFile); there is no client for key servers (KMIP)";
+  Refuse(o, "--kmipServerName", "security.kmip.serverName", Kind::kString, kKmip);
+  Refuse(o, "--kmipKeyIdentifier", "security.kmip.keyIdentifier", Kind::kString, kKmip);
+  Refuse(o, "--kmipRotateMasterKey", "security.kmip.rotateMasterKey", Kind::kSwitch,
+         "give the new key as encryptionKeyFile and the one before as encryptionRotateFrom",
+         "false");
 }
 
 void AddAbsentFeatures(Options& o) {
@@ -441,6 +539,8 @@ std::vector<OptionRow> MakeOptions() {
   AddOwnOptions(o);
   AddReplicationOptions(o);
   AddSecurityOptions(o);
+  AddEncryptionOptions(o);
+  AddTlsOptions(o);
   AddAbsentFeatures(o);
   return o;
 }

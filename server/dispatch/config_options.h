@@ -25,10 +25,15 @@ struct OptionRow {
   std::string_view why_not = {};
   /// With why_not: the value that asks for nothing ("disabled", "false") and is accepted.
   std::string_view harmless = {};
+  /// A password: it is shown nowhere, and asked for at the terminal when the option has no value.
+  bool secret = false;
 };
 
 /// All of them, in the order of --help.
 std::vector<OptionRow> MakeOptions();
+
+/// The options net.tls.*.
+void AddTlsOptions(std::vector<OptionRow>& options);
 
 /// A whole number from `low` to `high`. `option` is what the message calls it. Errors: BadValue 2.
 Result<int64_t> ParseIntOption(std::string_view option, const std::string& text, int64_t low,

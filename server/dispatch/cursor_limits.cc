@@ -17,7 +17,7 @@ Error TooMany(const std::string& what) {
 
 int64_t CursorLimits::MostCursors() {
   constexpr int64_t kShare = 32 * 1024, kLeast = 4000;
-  return std::clamp(large_memory::Limit() / kShare, kLeast, kMostCursors);
+  return std::clamp(large_memory::Limit() / kShare, kLeast, kMaxCursors);
 }
 
 Result<void> CursorLimits::Check(const Use& client) const {

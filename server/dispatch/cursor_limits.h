@@ -19,7 +19,7 @@ namespace mayfly {
 class CursorLimits : public std::enable_shared_from_this<CursorLimits> {
  public:
   /// Where the memory allows for it; with less than 12 GB there are fewer.
-  static constexpr int64_t kMostCursors = 100'000;
+  static constexpr int64_t kMaxCursors = 100'000;
   static int64_t MostCursors();
   static int64_t MostOfClient() { return MostCursors() / 4; }
   /// Half of what large_memory allows for all operations, and a quarter.

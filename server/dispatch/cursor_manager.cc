@@ -1,6 +1,9 @@
 #include "server/dispatch/cursor_manager.h"
 
+#include <openssl/rand.h>
+
 #include "protocol/micros.h"
+#include "security/user_cache.h"
 #include "server/base/session_registry.h"
 #include "server/dispatch/command.h"
 #include "storage/catalog/namespace.h"
@@ -30,16 +33,17 @@ Iterator EraseEntry(Shard& s, Iterator entry) {
 }  // namespace
 
 size_t ClientCursor::bytes() const {
-  return kCursorBytes + originating_command.view().size() + plan_summary.size() + cursor->bytes();
+  return kCursorBytes + originating_command.view().size() + whole_command.view().size() +
+         plan_summary.size() + cursor->bytes();
 }
 
 BsonDocument OriginatingCommand(BsonView command) {
-  constexpr uint32_t kMost = 16 * 1024, kMostField = 1024;
+  constexpr uint32_t kMost = 16 * 1024, kMaxField = 1024;
   if (command.size() <= kMost) return BsonDocument(command);
   return BuildBson([&](BsonBuilder& b) {
     for (const BsonElement& e : command) {
       if (b.size() > kMost) break;
-      if (e.value.size() <= kMostField)
+      if (e.value.size() <= kMaxField)
         b.Append(e);
       else
         b.Append(e.name, "(" + std::to_string(e.value.size()) + " bytes left out)");
@@ -47,13 +51,15 @@ BsonDocument OriginatingCommand(BsonView command) {
   });
 }
 
-CursorManager::CursorManager(const Clock& clock) : clock_(clock) {
-  std::random_device device;
-  for (Shard& s : shards_) {
-    std::seed_seq seed{device(), device(), device(), device()};
-    s.random.seed(seed);
+uint64_t CursorManager::Shard::Random() {
+  if (random_left == 0) {
+    RAND_bytes(reinterpret_cast<unsigned char*>(random.data()), sizeof random);
+    random_left = random.size();
   }
+  return random[--random_left];
 }
+
+CursorManager::CursorManager(const Clock& clock) : clock_(clock) {}
 
 CursorManager::~CursorManager() = default;
 
@@ -71,13 +77,14 @@ Result<int64_t> CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
   std::lock_guard l(s.mutex);
   int64_t id;
   do {
-    id = static_cast<int64_t>((s.random() & 0x7FFFFFFFFFFFFFFFull) / kShards * kShards + index);
+    id = static_cast<int64_t>((s.Random() & 0x7FFFFFFFFFFFFFFFull) / kShards * kShards + index);
   } while (id <= 0 || s.entries.contains(id));
   cursor->id = id;
   Entry& e = s.entries[id];
   e.db = cursor->db;
   e.collection = cursor->collection;
   e.session = cursor->session;
+  e.user = cursor->user;
   e.no_timeout = cursor->no_timeout;
   e.change_stream = cursor->cursor->change_stream();
   if (!e.session.empty()) s.sessions[e.session].insert(id);
@@ -88,6 +95,7 @@ Result<int64_t> CursorManager::Register(std::unique_ptr<ClientCursor> cursor) {
 Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::string_view db,
                                                               std::string_view collection,
                                                               std::string_view session,
+                                                              std::string_view user,
                                                               Operation& op) {
   Shard& s = shard(id);
   std::lock_guard l(s.mutex);
@@ -107,6 +115,9 @@ Result<std::unique_ptr<ClientCursor>> CursorManager::CheckOut(int64_t id, std::s
                                                "." + std::string(collection) +
                                                "', but cursor belongs to a different namespace " +
                                                JoinNamespace(e.db, e.collection)};
+  if (e.user != user)
+    return Error{ErrorCode::kUnauthorized,
+                 "cursor id " + std::to_string(id) + " was not created by the authenticated user"};
   if (e.session != session) {
     const std::string cursor_id = std::to_string(id);
     auto text = [](std::string_view b) {
@@ -171,7 +182,8 @@ void CursorManager::Discard(std::unique_ptr<ClientCursor> cursor) {
 }
 
 CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db,
-                                              std::string_view ns_collection) {
+                                              std::string_view ns_collection,
+                                              std::optional<std::string_view> user) {
   std::unique_ptr<ClientCursor> dead;
   Shard& s = shard(id);
   std::unique_lock l(s.mutex);
@@ -186,6 +198,7 @@ CursorManager::KillResult CursorManager::Kill(int64_t id, std::string_view ns_db
   Entry& e = it->second;
   if (!ns_db.empty() && (e.db != ns_db || e.collection != ns_collection))
     return KillResult::kWrongNamespace;
+  if (user && e.user != *user) return KillResult::kNotOwner;
   if (!e.idle) {
     e.kill = true;
     const uint64_t op = e.running != nullptr ? e.running->id : 0;
@@ -355,6 +368,15 @@ std::unique_ptr<ClientCursor> MakeClientCursor(const CommandContext& ctx, const 
   client->collection = ns.substr(req.db.size() + 1);
   client->originating_command = OriginatingCommand(req.body);
   if (ctx.session) client->session = ctx.session->id();
+  // As the getMores of a transaction look for it: server/execution/transactions.h.
+  if (ctx.op.view != nullptr && ctx.op.view->has_own_writes())
+    client->session.append("/").append(std::to_string(req.generic.txn_number.value_or(0)));
+  if (ctx.access != nullptr) {
+    client->user = ctx.access->user.name.Id();
+    client->access_generation = ctx.access->generation;
+    if (client->originating_command.view().size() != req.body.size())
+      client->whole_command = BsonDocument(req.body);
+  }
   if (ctx.client != nullptr) client->address = ctx.client->address;
   return client;
 }

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <random>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -95,8 +95,10 @@ struct ClientCursor {
   int64_t id = 0;
   std::string ns;  ///< "db.coll", or "db.$cmd.aggregate", "db.$cmd.listIndexes.coll" …
   std::string db, collection;  ///< what getMore's `collection` must equal
-  std::string session;         ///< 16 bytes of lsid.id; empty: none
-  std::string address;         ///< of the client that opened it; empty: one of the server's own
+  std::string session;         ///< its session's key (SessionKey); empty: none
+  std::string user;  ///< whose it is, UserName::Id; empty: nobody's, without access control
+  uint64_t access_generation = 0;  ///< UserAccess::generation of who was allowed to have it
+  std::string address;             ///< of the client that opened it; empty: one of the server's own
   std::unique_ptr<ServerCursor> cursor;
   bool no_timeout = false;
   /// What is left of the maxTimeMS of the command that opened it, for all its getMores together;
@@ -105,6 +107,8 @@ struct ClientCursor {
   bool allow_partial = false, single_batch = false;
   std::shared_ptr<ReadPoint> point;  ///< of a snapshot read: what its getMores read
   BsonDocument originating_command;  ///< for currentOp and the profiler
+  /// The same if that leaves something out, with access control: what is allowed is asked again.
+  BsonDocument whole_command;
   std::string plan_summary;
   std::string_view read_concern;  ///< literal
   int64_t batches = 0, documents_returned = 0;
@@ -115,6 +119,7 @@ struct ClientCursor {
   Operation* running = nullptr;                ///< the getMore that has it; guarded by the manager
   std::unique_ptr<CursorLimits::Share> share;  ///< the manager's
 
+  /// The memory it keeps, about, with what its plan holds. For the limits on cursors.
   size_t bytes() const;
 };
 
@@ -132,21 +137,24 @@ class CursorManager {
   Result<int64_t> Register(std::unique_ptr<ClientCursor> cursor);
 
   /// Gives the cursor to a getMore for one batch. Errors: CursorNotFound 43, QueryPlanKilled 175
-  /// (its collection is gone), CursorInUse 12051, Unauthorized 13 (another namespace or session).
+  /// (its collection is gone), CursorInUse 12051, Unauthorized 13 (another namespace, session or
+  /// user).
   /// `op` is what killCursors interrupts.
   Result<std::unique_ptr<ClientCursor>> CheckOut(int64_t id, std::string_view db,
                                                  std::string_view collection,
-                                                 std::string_view session, Operation& op);
+                                                 std::string_view session, std::string_view user,
+                                                 Operation& op);
   /// Gives it back. A cursor that is exhausted or was killed meanwhile is destroyed; the answer
   /// says whether it lives.
   bool CheckIn(std::unique_ptr<ClientCursor> cursor);
   /// After an error, or when the cursor is done: forgets it.
   void Discard(std::unique_ptr<ClientCursor> cursor);
 
-  enum class KillResult { kKilled, kNotFound, kWrongNamespace };
+  enum class KillResult { kKilled, kNotFound, kWrongNamespace, kNotOwner };
   /// Closes the cursor, or interrupts the getMore that has it. `ns_db`, `ns_collection` empty:
-  /// whatever its namespace.
-  KillResult Kill(int64_t id, std::string_view ns_db, std::string_view ns_collection);
+  /// whatever its namespace. `user`: only if it is this user's; none: whose ever it is.
+  KillResult Kill(int64_t id, std::string_view ns_db, std::string_view ns_collection,
+                  std::optional<std::string_view> user = std::nullopt);
   /// endSessions, expiry of a session; how many. Costs what the session has, however many cursors
   /// there are.
   int KillSession(std::string_view session);
@@ -165,6 +173,7 @@ class CursorManager {
     int64_t open = 0, pinned = 0, no_timeout = 0, timed_out = 0, total_opened = 0,
             more_than_one_batch = 0;
   };
+  /// Takes no lock: the numbers are read one after the other.
   Totals totals() const;
   /// Each idle cursor (not one a getMore has), under a lock: be quick.
   void ForEachIdle(const std::function<void(const ClientCursor&)>& f) const;
@@ -174,7 +183,7 @@ class CursorManager {
     std::unique_ptr<ClientCursor> idle;  // null while checked out
     Operation* running = nullptr;
     bool kill = false;
-    std::string db, collection, session;
+    std::string db, collection, session, user;
     bool no_timeout = false, change_stream = false;
   };
   /// The remainder of a cursor whose collection is gone, kept until its client has received the
@@ -189,7 +198,10 @@ class CursorManager {
     /// Ids of the entries of each session.
     ClientStringMap<std::unordered_set<int64_t>> sessions;
     std::unordered_map<int64_t, Gone> gone;  ///< kMaxGone at most
-    std::mt19937_64 random;
+    /// Random bytes of the system's source, a few at a time.
+    std::array<uint64_t, 32> random;
+    size_t random_left = 0;
+    uint64_t Random();
   };
   static constexpr size_t kShards = 16, kMaxGone = 256;
   Shard& shard(int64_t id) { return shards_[static_cast<uint64_t>(id) % kShards]; }

@@ -8,8 +8,6 @@ namespace mayfly {
 
 namespace {
 
-constexpr ErrorCode kFailPointSetFailed = LocationCode(266);
-
 constexpr std::string_view kNames[] = {
     "failCommand",         "failGetMoreAfterCursorCheckout", "maxTimeAlwaysTimeOut",
     "maxTimeNeverTimeOut", "onPrimaryTransactionalWrite",    "rsSyncApplyStop",
@@ -115,10 +113,12 @@ Result<FailPoints::Configured> FailPoints::Configure(std::string_view name, Bson
   }
   std::lock_guard l(mutex_);
   auto it = points_.find(name);
-  if (it == points_.end()) return Error{kFailPointSetFailed, std::string(name) + " not found"};
+  if (it == points_.end())
+    return Error{ErrorCode::kFailPointSetFailed, std::string(name) + " not found"};
   if (StopsReplication(name)) {
     if (!stop_applying_)
-      return Error{kFailPointSetFailed, std::string(name) + " is for members of replica sets"};
+      return Error{ErrorCode::kFailPointSetFailed,
+                   std::string(name) + " is for members of replica sets"};
     if (next.mode != Mode::kOff && next.mode != Mode::kAlwaysOn)
       return Error{ErrorCode::kBadValue,
                    std::string(name) + " is \"alwaysOn\" or \"off\" on this server"};
@@ -140,7 +140,8 @@ Result<FailPoints::Configured> FailPoints::Configure(std::string_view name, Bson
 Result<int64_t> FailPoints::Entered(std::string_view name) const {
   std::lock_guard l(mutex_);
   auto it = points_.find(name);
-  if (it == points_.end()) return Error{kFailPointSetFailed, std::string(name) + " not found"};
+  if (it == points_.end())
+    return Error{ErrorCode::kFailPointSetFailed, std::string(name) + " not found"};
   return it->second.entered;
 }
 

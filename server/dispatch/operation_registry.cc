@@ -7,14 +7,18 @@ namespace mayfly {
 ClientSlot::ClientSlot(OperationRegistry& registry, std::string d, int64_t id)
     : desc(d.empty() ? "conn" + std::to_string(id) : std::move(d)),
       connection_id(id),
-      registry_(registry) {
-  std::lock_guard l(registry_.mutex_);
-  registry_.clients_.push_back(*this);
+      registry_(registry),
+      shard_(registry.next_shard_.fetch_add(1, std::memory_order_relaxed) %
+             registry.shards_.size()) {
+  OperationRegistry::Shard& s = registry_.shards_[shard_];
+  std::lock_guard l(s.mutex);
+  s.clients.push_back(*this);
 }
 
 ClientSlot::~ClientSlot() {
-  std::lock_guard l(registry_.mutex_);
-  registry_.clients_.erase(registry_.clients_.iterator_to(*this));
+  OperationRegistry::Shard& s = registry_.shards_[shard_];
+  std::lock_guard l(s.mutex);
+  s.clients.erase(s.clients.iterator_to(*this));
 }
 
 void ClientSlot::Begin(Operation& op, std::string_view command_name, std::string_view db,
@@ -66,6 +70,11 @@ void ClientSlot::SetAddresses(std::string remote, std::string local) {
   local_address = std::move(local);
 }
 
+void ClientSlot::SetUser(std::optional<UserName> user) {
+  std::lock_guard l(lock_);
+  user_ = std::move(user);
+}
+
 void ClientSlot::SetMetadata(BsonDocument metadata, std::string app_name) {
   std::lock_guard l(lock_);
   metadata_ = std::move(metadata);
@@ -84,38 +93,47 @@ std::string ClientSlot::app_name() const {
 
 ClientSlot::View ClientSlot::MakeView() const {
   const bool kill_pending = op_ != nullptr && op_->kill_code.load(std::memory_order_relaxed) != 0;
-  return {*this,     op_,       command_name_, db_,
-          session_,  command_,  report_,       start_micros_,
-          app_name_, metadata_, kill_pending,  static_cast<bool>(kill_waker_),
-          writes_};
+  return {*this,         op_,
+          command_name_, db_,
+          session_,      command_,
+          report_,       start_micros_,
+          app_name_,     metadata_,
+          kill_pending,  static_cast<bool>(kill_waker_),
+          writes_,       user_ ? &*user_ : nullptr};
 }
 
 void OperationRegistry::ForEach(const std::function<void(const ClientSlot::View&)>& f) const {
-  std::lock_guard l(mutex_);
-  for (const ClientSlot& c : clients_) {
-    std::lock_guard s(c.lock_);
-    f(c.MakeView());
+  for (const Shard& s : shards_) {
+    std::lock_guard l(s.mutex);
+    for (const ClientSlot& c : s.clients) {
+      std::lock_guard of_client(c.lock_);
+      f(c.MakeView());
+    }
   }
 }
 
 bool OperationRegistry::Kill(uint64_t op_id, ErrorCode code) {
   if (op_id == 0) return false;
-  std::lock_guard l(mutex_);
-  for (ClientSlot& c : clients_)
-    if (c.Kill(op_id, code)) return true;
+  for (Shard& s : shards_) {
+    std::lock_guard l(s.mutex);
+    for (ClientSlot& c : s.clients)
+      if (c.Kill(op_id, code)) return true;
+  }
   return false;
 }
 
 int OperationRegistry::KillWhere(const std::function<bool(const ClientSlot::View&)>& which,
                                  ErrorCode code) {
-  std::lock_guard l(mutex_);
   int n = 0;
-  for (ClientSlot& c : clients_) {
-    std::lock_guard s(c.lock_);
-    if (c.op_ == nullptr || !which(c.MakeView())) continue;
-    c.op_->kill_code.store(static_cast<int32_t>(code), std::memory_order_relaxed);
-    if (c.kill_waker_) c.kill_waker_();
-    ++n;
+  for (Shard& s : shards_) {
+    std::lock_guard l(s.mutex);
+    for (ClientSlot& c : s.clients) {
+      std::lock_guard of_client(c.lock_);
+      if (c.op_ == nullptr || !which(c.MakeView())) continue;
+      c.op_->kill_code.store(static_cast<int32_t>(code), std::memory_order_relaxed);
+      if (c.kill_waker_) c.kill_waker_();
+      ++n;
+    }
   }
   return n;
 }

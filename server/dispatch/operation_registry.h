@@ -1,13 +1,16 @@
 #pragma once
+#include <array>
 #include <atomic>
 #include <boost/intrusive/list.hpp>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "protocol/bson_view.h"
+#include "security/names.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -17,6 +20,8 @@ struct OperationReport;
 /// A lock for a few instructions, held by an io thread and now and then by currentOp.
 class SpinLock {
  public:
+  /// Spins without giving up the processor: nothing that may block belongs under it. Taken
+  /// by std::lock_guard.
   void lock() {
     while (flag_.exchange(true, std::memory_order_acquire))
       while (flag_.load(std::memory_order_relaxed)) __builtin_ia32_pause();
@@ -56,6 +61,8 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   BsonDocument metadata() const;
   std::string app_name() const;
   void SetAddresses(std::string remote, std::string local);
+  /// Who has logged in; none while nobody has. Between two operations.
+  void SetUser(std::optional<UserName> user);
   std::string address, local_address;  ///< change with SetAddresses only, before the first command
   const std::string desc;              ///< "conn12", "TTLMonitor"
   const int64_t connection_id;         ///< 0 for internal ones
@@ -75,14 +82,16 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
     std::string_view app_name;
     BsonView metadata;
     bool kill_pending;
-    bool waiting;  ///< only waits (for documents, a change, time): has a kill waker
-    bool writes;   ///< SetWrites
+    bool waiting;          ///< only waits (for documents, a change, time): has a kill waker
+    bool writes;           ///< SetWrites
+    const UserName* user;  ///< null: nobody has logged in
   };
 
  private:
   friend class OperationRegistry;
   View MakeView() const;  // REQUIRES: lock_ is held
   OperationRegistry& registry_;
+  const size_t shard_;
   mutable SpinLock lock_;
   Operation* op_ = nullptr;
   std::string_view command_name_, db_, session_;
@@ -93,15 +102,18 @@ class ClientSlot : public boost::intrusive::list_base_hook<> {
   std::function<void()> kill_waker_;
   BsonDocument metadata_;
   std::string app_name_;
+  std::optional<UserName> user_;
 };
 
-/// All clients. Threads: any.
+/// All clients, in shards: whoever looks at all of them keeps a client that comes or goes waiting
+/// for a few at most. Threads: any.
 class OperationRegistry {
  public:
   uint64_t NextOperationId() { return next_op_id_.fetch_add(1, std::memory_order_relaxed); }
   int64_t NextConnectionId() { return next_connection_id_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Calls `f` for each client, busy or idle, with its slot locked: copy what you need and return.
+  /// A client that comes or goes meanwhile may be missing; the order is none in particular.
   void ForEach(const std::function<void(const ClientSlot::View&)>& f) const;
   /// killOp. False when no such operation runs.
   bool Kill(uint64_t op_id, ErrorCode code = ErrorCode::kInterrupted);
@@ -115,8 +127,12 @@ class OperationRegistry {
   friend class ClientSlot;
   std::atomic<uint64_t> next_op_id_{1};
   std::atomic<int64_t> next_connection_id_{1};
-  mutable std::mutex mutex_;
-  boost::intrusive::list<ClientSlot> clients_;
+  struct Shard {
+    mutable std::mutex mutex;
+    boost::intrusive::list<ClientSlot> clients;
+  };
+  std::atomic<size_t> next_shard_{0};
+  std::array<Shard, 64> shards_;
 };
 
 /// An operation of the server's own (a TTL pass, an index build resumed at start-up) as currentOp

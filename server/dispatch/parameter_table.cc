@@ -2,10 +2,19 @@
 
 #include <charconv>
 
+#include "protocol/extended_json.h"
 #include "query/sort/spill_file.h"
+#include "security/tls.h"
+#include "server/access/access_documents.h"
+#include "server/base/log_redaction.h"
+#include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
+#include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/dispatch/short_reads.h"
+#include "server/dispatch/tls_settings.h"
+#include "storage/schema/definition_memory.h"
 
 namespace mayfly {
 
@@ -141,6 +150,51 @@ void RegisterMember(ServerContext& server) {
 }
 
 /// What operations may take, and how long what they leave is kept.
+Error NoAuditLog(std::string_view parameter) {
+  return {ErrorCode::kIllegalOperation,
+          std::string(parameter) + ": there is no audit log (auditDestination none)"};
+}
+
+/// {…}, or the same as text, as --auditFilter takes it.
+Result<void> SetAuditFilter(ServerContext& server, BsonValue v) {
+  AuditLog* log = server.audit();
+  if (log == nullptr) return NoAuditLog("auditFilter");
+  if (v.IsDocument()) return log->SetFilter(v.Document());
+  if (!v.IsString()) return WrongType("auditFilter", v, "an object or a string");
+  MAYFLY_TRY(BsonDocument filter, ParseAuditFilter(v.String()));
+  return log->SetFilter(filter);
+}
+
+void RegisterAudit(ServerContext& server) {
+  ParameterRegistry& p = server.parameters();
+  ServerParameters& s = server.settings();
+  AuditLog* log = server.audit();
+  p.AddBool("auditFailClosed", &s.audit_fail_closed,
+            "Refuse what leaves an audit entry while the audit log cannot be written.", [log, &s] {
+              if (log != nullptr) log->set_fail_closed(s.audit_fail_closed);
+            });
+  p.Add({.name = "auditAuthorizationSuccess",
+         .help = "Audit commands that were allowed (authCheck), not only those that were refused.",
+         .get = [log](BsonBuilder& b,
+                      std::string_view n) { b.Append(n, log != nullptr && log->all_checks()); },
+         .set = [log](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool) && !v.IsNumber())
+             return WrongType("auditAuthorizationSuccess", v, "bool");
+           if (log == nullptr && v.Truthy()) return NoAuditLog("auditAuthorizationSuccess");
+           if (log != nullptr) log->set_all_checks(v.Truthy());
+           return Ok();
+         }});
+  p.Add({.name = "auditFilter",
+         .help = "Which events are audited: a query filter; {}: all.",
+         .at_startup = false,
+         .get =
+             [&server](BsonBuilder& b, std::string_view n) {
+               AuditLog* log = server.audit();
+               b.Append(n, log != nullptr ? log->filter() : BsonDocument());
+             },
+         .set = [&server](BsonValue v) { return SetAuditFilter(server, v); }});
+}
+
 void RegisterOperations(ServerContext& server) {
   ParameterRegistry& p = server.parameters();
   ServerParameters& s = server.settings();
@@ -151,6 +205,11 @@ void RegisterOperations(ServerContext& server) {
   p.AddInt("minSnapshotHistoryWindowInSeconds", &s.min_snapshot_history_window_secs, 0, 86'400,
            "Seconds that a point in time is kept for reads with read concern snapshot, and for the "
            "cursors they opened.");
+  TransactionParameters& t = server.snapshot_reads().transaction_parameters();
+  p.AddInt("transactionLifetimeLimitSeconds", &t.lifetime_secs, 1, INT32_MAX,
+           "Seconds after which an open transaction is aborted.");
+  p.AddInt("maxTransactionLockRequestTimeoutMillis", &t.lock_wait_millis, 0, 60'000,
+           "Milliseconds that a transaction waits for a lock of a plain write.");
   p.AddInt("localLogicalSessionTimeoutMinutes", &s.local_session_timeout_minutes, 1, 1'000'000,
            "Minutes after which an unused session ends.");
   p.AddInt("logicalSessionRefreshMillis", &s.logical_session_refresh_millis, 1000, INT32_MAX,
@@ -161,14 +220,18 @@ void RegisterOperations(ServerContext& server) {
            "Microseconds a read may take on the thread that serves its connection before it goes "
            "to a worker; 0: at once.");
   p.AddBool("requireApiVersion", &s.require_api_version, "Refuse commands without apiVersion.");
-  p.AddBool("auditFailClosed", &s.audit_fail_closed,
-            "Refuse commands that change what expires while the audit log cannot be written.");
-  p.AddInt("spillMaxBytes", &TheSpillLimits().total, 0, INT64_MAX,
+  RegisterAudit(server);
+  p.AddInt("spillMaxBytes", &server.large_memory().spill_limit, 0, INT64_MAX,
            "Bytes of disk that all operations together may spill to; 0: half of what is free.", {},
            false);
-  p.AddInt("spillMaxBytesPerOperation", &TheSpillLimits().per_operation, 0, INT64_MAX,
+  p.AddInt("spillMaxBytesPerOperation", &server.large_memory().spill_operation_limit, 0, INT64_MAX,
            "Bytes of disk that one operation may spill to; 0: half of what all together may.", {},
            false);
+  p.AddInt(
+      "catalogMaxBytes", &DefinitionLimit(), 0, INT64_MAX,
+      "Bytes of memory that the definitions of all collections, views and indexes may take; 0: "
+      "a quarter of what large values may take.",
+      {}, false);
   p.AddInt("internalQueryMaxBlockingSortMemoryUsageBytes",
            &s.internal_query_max_blocking_sort_bytes, 1, INT64_MAX,
            "Memory of one sort before it spills to disk or fails.", {}, false);
@@ -269,12 +332,246 @@ void RegisterLog(ParameterRegistry& p, Log& log) {
          .at_startup = false,
          .get = [&log](BsonBuilder& b, std::string_view n) { AppendVerbosity(log, b, n); },
          .set = [&log](BsonValue v) { return SetVerbosity(log, v); }});
+  p.Add({.name = "redactClientLogData",
+         .help = "Whether what clients have sent shows as ### in the log.",
+         .get = [](BsonBuilder& b, std::string_view n) { b.Append(n, LogRedaction().load()); },
+         .set = [](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool) && !v.IsNumber())
+             return WrongType("redactClientLogData", v, "bool");
+           LogRedaction() = v.Truthy();
+           return Ok();
+         }});
   p.Add({.name = "quiet",
          .help = "Fewer lines about connections.",
          .get = [&log](BsonBuilder& b, std::string_view n) { b.Append(n, log.quiet()); },
          .set = [&log](BsonValue v) -> Result<void> {
            if (!v.Is(BsonType::kBool) && !v.IsNumber()) return WrongType("quiet", v, "bool");
            log.set_quiet(v.Truthy());
+           return Ok();
+         }});
+}
+
+/// A text that is given at start-up alone.
+void AddStartupText(ParameterRegistry& p, std::string_view name, std::string_view help,
+                    std::string* value) {
+  p.Add({.name = std::string(name),
+         .help = std::string(help),
+         .at_runtime = false,
+         .get = [value](BsonBuilder& b, std::string_view n) { b.Append(n, *value); },
+         .set = [value, name](BsonValue v) -> Result<void> {
+           if (!v.IsString()) return WrongType(name, v, "a string");
+           *value = v.String();
+           return Ok();
+         }});
+}
+
+/// {attributes} or {extensionValue}, also as text on the command line.
+Result<void> SetMemberOverride(TlsOptions& o, BsonValue v) {
+  constexpr std::string_view kName = "tlsClusterAuthX509Override";
+  BsonDocument parsed;
+  if (v.IsString()) {
+    auto json = ParseJson(v.String());
+    if (!json) return Error{ErrorCode::kBadValue, std::string(kName) + ": " + json.error().message};
+    parsed = std::move(json).value();
+  } else if (!v.IsDocument()) {
+    return WrongType(kName, v, "an object");
+  }
+  ArgReader in(kName, v.IsString() ? parsed.view() : v.Document());
+  o.other_member_attributes = in.StringOr("attributes", "");
+  o.other_member_extension = in.StringOr("extensionValue", "");
+  return in.Finish();
+}
+
+void AddMemberOverride(ParameterRegistry& p, TlsOptions& o) {
+  p.Add({.name = "tlsClusterAuthX509Override",
+         .help = "{attributes} or {extensionValue}: certificates with these are those of members "
+                 "too.",
+         .at_runtime = false,
+         .get =
+             [&o](BsonBuilder& b, std::string_view n) {
+               BsonBuilder d = b.OpenDocument(n);
+               if (!o.other_member_attributes.empty())
+                 d.Append("attributes", o.other_member_attributes);
+               if (!o.other_member_extension.empty())
+                 d.Append("extensionValue", o.other_member_extension);
+             },
+         .set = [&o](BsonValue v) { return SetMemberOverride(o, v); }});
+}
+
+void RegisterTls(ServerContext& server) {
+  ParameterRegistry& p = server.parameters();
+  TlsSettings& t = server.tls_settings();
+  TlsOptions& o = t.options;
+  p.Add({.name = "tlsMode",
+         .help = "Which connections are encrypted: at run time from allowTLS to preferTLS, and "
+                 "from that to requireTLS.",
+         .at_startup = false,
+         .get = [&server](BsonBuilder& b,
+                          std::string_view n) { b.Append(n, TlsModeName(server.tls().mode())); },
+         .set = [&server](BsonValue v) -> Result<void> {
+           if (!v.IsString()) return WrongType("tlsMode", v, "a string");
+           const std::optional<TlsMode> mode = TlsModeByName(v.String());
+           if (!mode)
+             return Error{ErrorCode::kBadValue, "Invalid value for parameter tlsMode: \"" +
+                                                    std::string(v.String()) +
+                                                    "\" is not preferTLS or requireTLS"};
+           return server.tls().SetMode(*mode);
+         }});
+  p.Add({.name = "clusterAuthMode",
+         .help = "How members prove themselves: at run time from sendKeyFile to sendX509, and from "
+                 "that to x509.",
+         .at_startup = false,
+         .get =
+             [&server](BsonBuilder& b, std::string_view n) {
+               b.Append(n, ClusterAuthModeName(server.tls().cluster_auth()));
+             },
+         .set = [&server](BsonValue v) -> Result<void> {
+           if (!v.IsString()) return WrongType("clusterAuthMode", v, "a string");
+           const std::optional<ClusterAuthMode> mode = ClusterAuthModeByName(v.String());
+           if (!mode)
+             return Error{ErrorCode::kBadValue, "Invalid value for parameter clusterAuthMode: \"" +
+                                                    std::string(v.String()) +
+                                                    "\" is not sendX509 or x509"};
+           return server.tls().SetClusterAuth(*mode);
+         }});
+  AddStartupText(p, "tlsX509ClusterAuthDNOverride",
+                 "Certificates with the O, OU and DC of this name are those of members too.",
+                 &o.member_name_override);
+  AddMemberOverride(p, o);
+  p.AddInt("tlsHandshakeTimeoutMillis", &t.handshake_timeout_millis, 100, 600'000,
+           "Milliseconds from the beginning of a connection that uses TLS to the end of its "
+           "handshake.");
+  p.AddInt("tlsMaxHandshakes", &t.max_handshakes, 1, 100'000,
+           "TLS handshakes that may be under way; beyond that the oldest one ends.");
+  AddStartupText(p, "opensslCipherConfig", "Ciphers of TLS 1.2, as OpenSSL writes a list of them.",
+                 &o.ciphers);
+  AddStartupText(p, "opensslCipherSuiteConfig",
+                 "Cipher suites of TLS 1.3, as OpenSSL writes a list of them.", &o.cipher_suites);
+  p.Add({.name = "tlsUseSystemCA",
+         .help = "Without tlsCAFile: other members are trusted that the system trusts.",
+         .at_runtime = false,
+         .get = [&o](BsonBuilder& b, std::string_view n) { b.Append(n, o.use_system_ca); },
+         .set = [&o](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool)) return WrongType("tlsUseSystemCA", v, "bool");
+           o.use_system_ca = v.Bool();
+           return Ok();
+         }});
+  p.Add({.name = "tlsX509ExpirationWarningThresholdDays",
+         .help = "Days before the end of a certificate from which on the log warns; 0: never.",
+         .at_runtime = false,
+         .get =
+             [&o](BsonBuilder& b, std::string_view n) {
+               b.Append(n, static_cast<int32_t>(o.expiry_warning_days));
+             },
+         .set = [&o](BsonValue v) -> Result<void> {
+           const std::string_view name = "tlsX509ExpirationWarningThresholdDays";
+           if (!v.IsNumber()) return WrongType(name, v, "a number");
+           const int64_t n = v.NumberAsInt64();
+           if (n < 0 || n > 36'500)
+             return Error{ErrorCode::kBadValue, "Invalid value for parameter " + std::string(name) +
+                                                    ": " + std::to_string(n) +
+                                                    " is not between 0 and 36500"};
+           o.expiry_warning_days = n;
+           return Ok();
+         }});
+}
+
+/// Of logins.
+void AddStartupBool(ParameterRegistry& p, std::string_view name, std::string_view help,
+                    bool* value) {
+  p.Add({.name = std::string(name),
+         .help = std::string(help),
+         .at_runtime = false,
+         .get = [value](BsonBuilder& b, std::string_view n) { b.Append(n, *value); },
+         .set = [value, name](BsonValue v) -> Result<void> {
+           if (!v.Is(BsonType::kBool)) return WrongType(name, v, "bool");
+           *value = v.Bool();
+           return Ok();
+         }});
+}
+
+constexpr std::string_view kX509Mechanism = "MONGODB-X509";
+constexpr int64_t kMaxTimeKeySeconds = 10LL * 365 * 86'400;
+
+void RegisterAccess(ServerContext& server) {
+  ParameterRegistry& p = server.parameters();
+  AccessParameters& a = server.access().parameters();
+  p.AddInt("scramIterationCount", &a.sha1_iterations, kMinScramIterations, kMaxScramIterations,
+           "Rounds of hashing of a new SCRAM-SHA-1 password.");
+  p.AddInt("scramSHA256IterationCount", &a.sha256_iterations, kMinScramIterations,
+           kMaxScramIterations, "Rounds of hashing of a new SCRAM-SHA-256 password.");
+  p.AddInt("authFailedDelayMs", &a.failed_delay_millis, 0, 5000,
+           "Milliseconds before a failed login is answered.");
+  p.AddInt("loginTimeoutMillis", &a.login_timeout_millis, 100, 3'600'000,
+           "With access control: a connection that says nothing for so long, or takes so long for "
+           "a message, is closed before its login; one that has said hello 30 times as long.");
+  p.AddInt("maxConnectionsBeforeLogin", &a.connections_before_login, 1, 1'000'000,
+           "With access control: connections of one address that have not logged in.");
+  p.Add(
+      {.name = "enableLocalhostAuthBypass",
+       .help = "Whether a client from this machine may make the first user.",
+       .at_runtime = false,
+       .get = [&a](BsonBuilder& b, std::string_view n) { b.Append(n, a.localhost_bypass.load()); },
+       .set = [&a](BsonValue v) -> Result<void> {
+         if (!v.Is(BsonType::kBool) && !v.IsNumber())
+           return WrongType("enableLocalhostAuthBypass", v, "bool");
+         a.localhost_bypass = v.Truthy();
+         return Ok();
+       }});
+  p.Add(
+      {.name = "KeysRotationIntervalSec",
+       .help = "Seconds for which a key signs cluster times before the next one does.",
+       .at_runtime = false,
+       .get = [&a](BsonBuilder& b, std::string_view n) { b.Append(n, a.time_key_seconds.load()); },
+       .set = [&a](BsonValue v) -> Result<void> {
+         if (!v.IsNumber()) return WrongType("KeysRotationIntervalSec", v, "a number");
+         const int64_t n = v.NumberAsInt64();
+         if (n < 1 || n > kMaxTimeKeySeconds)
+           return Error{
+               ErrorCode::kBadValue,
+               "Invalid value for parameter KeysRotationIntervalSec: " + std::to_string(n) +
+                   " is not from 1 to " + std::to_string(kMaxTimeKeySeconds)};
+         a.time_key_seconds = n;
+         return Ok();
+       }});
+  AddStartupBool(p, "allowRolesFromX509Certificates",
+                 "Whether a certificate may grant roles by itself (MONGODB-X509).",
+                 &a.certificate_roles);
+  AddStartupBool(p, "enforceUserClusterSeparation",
+                 "Whether the certificate of a member of the set is no user's.",
+                 &a.members_are_no_users);
+  p.Add({.name = "authenticationMechanisms",
+         .help = "Mechanisms a client may log in with, comma-separated.",
+         .at_runtime = false,
+         .get =
+             [&a, &server](BsonBuilder& b, std::string_view n) {
+               BsonArrayBuilder list = b.OpenArray(n);
+               for (ScramMechanism m : {ScramMechanism::kSha1, ScramMechanism::kSha256})
+                 if (a.Offers(m)) list.Append(ScramMechanismName(m));
+               if (a.x509 && server.tls().accepts()) list.Append(kX509Mechanism);
+             },
+         .set = [&a](BsonValue v) -> Result<void> {
+           if (!v.IsString()) return WrongType("authenticationMechanisms", v, "a string");
+           std::array<bool, 2> offered{};
+           bool x509 = false;
+           for (std::string_view rest = v.String(); !rest.empty();) {
+             const size_t comma = rest.find(',');
+             const std::string_view name = rest.substr(0, comma);
+             rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+             if (name == kX509Mechanism) {
+               x509 = true;
+               continue;
+             }
+             const auto m = FindScramMechanism(name);
+             if (!m)
+               return Error{ErrorCode::kBadValue,
+                            "authenticationMechanisms: there is no mechanism '" +
+                                std::string(name) +
+                                "'; there are SCRAM-SHA-1, SCRAM-SHA-256 and MONGODB-X509"};
+             offered[static_cast<size_t>(*m)] = true;
+           }
+           a.mechanisms = offered;
+           a.x509 = x509;
            return Ok();
          }});
 }
@@ -288,11 +585,8 @@ void RegisterFacts(ParameterRegistry& p, const ServerConfig& config) {
          .get = [](BsonBuilder& b, std::string_view n) {
            b.OpenDocument(n).Append("version", kCompatibleVersion.substr(0, 3));
          }});
-  p.Add({.name = "authenticationMechanisms",
-         .help = "Mechanisms a client may log in with: none, there is no access control.",
-         .at_startup = false,
-         .at_runtime = false,
-         .get = [](BsonBuilder& b, std::string_view n) { b.OpenArray(n).Done(); }});
+  p.AddReadOnlyInt("authSchemaVersion", kAuthSchemaVersion,
+                   "The format of users and roles, as mongodump and mongorestore ask for it.");
   p.AddReadOnlyInt("maxBSONDepth", kMaxBsonDepth + 20,
                    "Deepest nesting of BSON; of a document that is stored, 20 less.");
   p.AddReadOnlyInt("ioThreads", config.EffectiveIoThreads(),
@@ -305,11 +599,13 @@ void RegisterFacts(ParameterRegistry& p, const ServerConfig& config) {
 
 void RegisterParameters(ServerContext& server) {
   RegisterTtl(server);
+  RegisterAccess(server);
   RegisterMember(server);
   RegisterOperations(server);
   RegisterUmask(server.parameters(), server.settings());
   RegisterForTests(server);
   RegisterLog(server.parameters(), server.log());
+  RegisterTls(server);
   RegisterFacts(server.parameters(), server.config());
 }
 

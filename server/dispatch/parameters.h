@@ -32,6 +32,8 @@ struct ParameterRow {
 /// through the helpers, giving the atomic that they read.
 class ParameterRegistry {
  public:
+  /// Takes the place of a row with the same name. The functions may be called as long as the
+  /// registry lives: what they refer to must outlive it.
   void Add(ParameterRow row);
   /// `changed` runs after each change (any thread, must not block); may be null.
   void AddBool(std::string name, std::atomic<bool>* value, std::string help,

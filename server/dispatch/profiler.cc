@@ -1,8 +1,10 @@
 #include "server/dispatch/profiler.h"
 
+#include "protocol/database_name.h"
 #include "protocol/extended_json.h"
 #include "protocol/micros.h"
 #include "protocol/object_id.h"
+#include "protocol/system_names.h"
 #include "server/dispatch/server_context.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
@@ -11,8 +13,7 @@ namespace mayfly {
 
 namespace {
 constexpr int64_t kProfileBytes = 1024 * 1024;
-constexpr size_t kMaxQueue = 4096;  // entries that wait to be written
-constexpr std::string_view kProfileCollection = "system.profile";
+constexpr size_t kMaxQueue = 4096;                // entries that wait to be written
 constexpr uint32_t kMaxCommandBytes = 50 * 1024;  // longer commands are shown as text, cut
 
 bool Sampled(double rate) {
@@ -152,12 +153,22 @@ Profiler::Settings Profiler::Get(std::string_view db) const {
   return s;
 }
 
-void Profiler::Set(std::string_view db, Settings s) {
+Result<void> Profiler::Set(std::string_view db, Settings s) {
   std::lock_guard l(mutex_);
-  settings_[std::string(db)] = std::move(s);
+  const std::string name(db);
+  if (s.level == default_level && s.filter == nullptr) {
+    settings_.erase(name);
+  } else if (settings_.size() >= kMaxDatabases && !settings_.contains(name)) {
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 "the profiler has settings of " + std::to_string(kMaxDatabases) +
+                     " databases: take some back with {profile: 0, filter: 'unset'}"};
+  } else {
+    settings_[name] = std::move(s);
+  }
   bool any = default_level > 0;
   for (const auto& [name, x] : settings_) any |= x.level > 0 || x.filter != nullptr;
   active_ = any;
+  return Ok();
 }
 
 Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
@@ -171,7 +182,11 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
   const Settings s = Get(db);
   if (s.filter) {
     const BsonDocument d = Describe(f, f.op.now);
-    auto matched = s.filter->Matches(d.view());
+    Operation judging(f.op.clock());
+    judging.deadline_micros = f.op.clock().MonotonicMicros() + kMaxFilterMicros;
+    EvalContext eval;
+    eval.op = &judging;
+    auto matched = s.filter->Matches(d.view(), &eval);
     v.log = matched && matched.value();
     v.profile = s.level > 0 && v.log;
   } else {
@@ -179,7 +194,7 @@ Profiler::Verdict Profiler::Judge(const FinishedOperation& f) const {
   }
   // Reads of the profile itself are in it too, as in MongoDB: mongoengine's query counter counts on
   // it.
-  if (v.profile && (db == "local" || db == "config")) v.profile = false;
+  if (v.profile && IsConfigOrLocal(db)) v.profile = false;
   return v;
 }
 

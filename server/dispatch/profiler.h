@@ -43,8 +43,14 @@ class Profiler {
   std::atomic<double> sample_rate{1.0};
   std::atomic<int> default_level{0};  ///< --profile: of databases without a setting of their own
 
+  /// A copy. Of a database without settings of its own: the default level and no filter.
   Settings Get(std::string_view db) const;
-  void Set(std::string_view db, Settings s);
+  /// Errors: ExceededMemoryLimit 146, when kMaxDatabases have settings of their own.
+  Result<void> Set(std::string_view db, Settings s);
+  static constexpr size_t kMaxDatabases = 10'000;
+  static constexpr uint32_t kMaxFilterBytes = 16 << 10;
+  /// What matching a filter with one operation may take: everybody's are matched, where they end.
+  static constexpr int64_t kMaxFilterMicros = 1000;
   /// True when any database may have a level above 0: one relaxed load on the fast path.
   bool active() const { return active_.load(std::memory_order_relaxed); }
   void Activate() { active_ = true; }
@@ -53,6 +59,8 @@ class Profiler {
   struct Verdict {
     bool log = false, profile = false;
   };
+  /// Draws the sample anew with each call: once an operation. A filter that is not done within
+  /// kMaxFilterMicros does not match. Operations on config and local are never profiled.
   Verdict Judge(const FinishedOperation& f) const;
   /// A document of system.profile.
   static BsonDocument Describe(const FinishedOperation& f, Instant now);

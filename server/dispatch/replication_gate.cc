@@ -8,6 +8,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/error_labels.h"
+#include "security/time_keys.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
 #include "storage/storage.h"
@@ -26,26 +27,11 @@ constexpr uint64_t kAheadSeconds = 10;
 constexpr int64_t kNudgeMicros = 100'000;
 constexpr uint64_t kMaxDriftSeconds = 365ull * 24 * 3600;  ///< maxAcceptableLogicalClockDriftSecs
 
-/// `{clusterTime, signature}` of a server without signing keys.
-void AppendClusterTime(uint64_t ts, BsonBuilder& reply) {
+void AppendClusterTime(uint64_t ts, const TimeSignature& signature, BsonBuilder& reply) {
   BsonBuilder c = reply.OpenDocument("$clusterTime");
   c.AppendTimestamp("clusterTime", ts);
   BsonBuilder s = c.OpenDocument("signature");
-  static constexpr char kZeros[20] = {};
-  s.AppendBinary("hash", 0, {kZeros, sizeof kZeros}).Append("keyId", int64_t{0});
-}
-
-void AppendWriteConcern(const WriteConcern& wc, BsonBuilder& out) {
-  BsonBuilder d = out.OpenDocument("writeConcern");
-  if (!wc.mode.empty())
-    d.Append("w", wc.mode);
-  else if (wc.majority)
-    d.Append("w", "majority");
-  else
-    d.Append("w", static_cast<int32_t>(wc.w));
-  if (wc.journal) d.Append("j", true);
-  d.Append("wtimeout", static_cast<int32_t>(wc.wtimeout_ms));
-  d.Append("provenance", wc.given ? "clientSupplied" : "customDefault");
+  s.AppendBinary("hash", 0, signature.view()).Append("keyId", signature.key_id);
 }
 
 }  // namespace
@@ -118,7 +104,7 @@ void SnapshotReads::SweepLocked(std::vector<Kept>* gone) {
   std::erase_if(kept_, [&](Kept& k) {
     const bool used = k.point.use_count() > 1;
     const bool over = k.taken_micros < micros || k.taken.millis < millis;
-    if (!over && (used || unused <= kMost) && kept_.size() - gone->size() <= kMostOfAll)
+    if (!over && (used || unused <= kMost) && kept_.size() - gone->size() <= kMaxTotal)
       return false;
     unused -= !used;
     gone->push_back(std::move(k));
@@ -126,7 +112,7 @@ void SnapshotReads::SweepLocked(std::vector<Kept>* gone) {
   });
 }
 
-Result<ReadViewPtr> SnapshotReads::Open(Storage& storage, ReplicaSet& set, uint64_t at) {
+Result<ReadViewPtr> SnapshotReads::Open(ReplicaSet& set, uint64_t at) {
   std::vector<Kept> gone;  // let go of outside the lock
   std::unique_lock l(mutex_);
   SweepLocked(&gone);
@@ -135,20 +121,22 @@ Result<ReadViewPtr> SnapshotReads::Open(Storage& storage, ReplicaSet& set, uint6
       if (k.point->ts() == ts) return k.point->View();
     return nullptr;
   };
-  ReadViewPtr view;
-  if (at != 0) view = find(at);
-  // The time first: what the snapshot has beyond it is in every read at this time, because all of
-  // them share it.
-  const uint64_t now = set.applied_ts();
-  if (view == nullptr && (at == 0 || at == now)) {
-    view = find(now);
-    if (view == nullptr) {
-      kept_.push_back({ReadPoint::Take(storage, now), clock_.MonotonicMicros(), clock_.Now()});
-      view = kept_.back().point->View();
+  ReadViewPtr view = find(at != 0 ? at : set.applied_ts());
+  Result<void> taken = Ok();
+  if (view == nullptr && (at == 0 || at == set.applied_ts())) {
+    if (Result<std::shared_ptr<ReadPoint>> point = set.TakeReadPoint(); !point) {
+      taken = std::move(point).error();
+    } else if (const uint64_t ts = point.value()->ts(); at == 0 || at == ts) {
+      view = find(ts);
+      if (view == nullptr) {
+        view = point.value()->View();
+        kept_.push_back({std::move(point).value(), clock_.MonotonicMicros(), clock_.Now()});
+      }
     }
   }
   l.unlock();
-  for (Kept& k : gone) k.point->LetGo();
+  for (Kept& k : gone) k.point->Release();
+  MAYFLY_TRY(std::move(taken));
   if (view == nullptr) return TooOld(at);
   return view;
 }
@@ -165,12 +153,12 @@ void SnapshotReads::Sweep() {
     std::lock_guard l(mutex_);
     SweepLocked(&gone);
   }
-  for (Kept& k : gone) k.point->LetGo();
+  for (Kept& k : gone) k.point->Release();
 }
 
 void SnapshotReads::Clear() {
   std::lock_guard l(mutex_);
-  for (Kept& k : kept_) k.point->LetGo();
+  for (Kept& k : kept_) k.point->Release();
   kept_.clear();
 }
 
@@ -185,6 +173,19 @@ SnapshotReads::Totals SnapshotReads::totals() const {
 }
 
 namespace replication_gate {
+
+void AppendWriteConcern(const WriteConcern& wc, BsonBuilder& out) {
+  BsonBuilder d = out.OpenDocument("writeConcern");
+  if (!wc.mode.empty())
+    d.Append("w", wc.mode);
+  else if (wc.majority)
+    d.Append("w", "majority");
+  else
+    d.Append("w", static_cast<int32_t>(wc.w));
+  if (wc.journal) d.Append("j", true);
+  d.Append("wtimeout", static_cast<int32_t>(wc.wtimeout_ms));
+  d.Append("provenance", wc.given ? "clientSupplied" : "customDefault");
+}
 
 Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandRequest& req,
                         bool legacy_secondary_ok) {
@@ -207,7 +208,27 @@ Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandReq
   return Ok();
 }
 
-Result<void> CheckClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
+/// Whether the time is one that members have told. Errors: as CheckClusterTime.
+static Result<void> CheckSignature(TimeKeys& keys, uint64_t ts, BsonView doc) {
+  const BsonValue given = doc["signature"];
+  std::string_view hash;
+  int64_t key_id = 0;
+  if (!given.missing()) {
+    if (!given.Is(BsonType::kDocument))
+      return Error{ErrorCode::kTypeMismatch, "\"signature\" had the wrong type. Expected object"};
+    const BsonValue h = given.Document()["hash"], k = given.Document()["keyId"];
+    if (!h.Is(BsonType::kBinary) || !k.IsNumber())
+      return Error{ErrorCode::kTypeMismatch,
+                   "\"signature\" has a binary \"hash\" and a number \"keyId\""};
+    hash = h.BinaryData();
+    key_id = k.NumberAsInt64();
+  }
+  return keys.Check(ts, hash, key_id);
+}
+
+Result<void> CheckClusterTime(ServerContext& server, BsonView doc, const UserAccess* access,
+                              Instant now) {
+  ReplicaSet& set = *server.replica_set();
   const BsonValue t = doc["clusterTime"];
   if (t.missing()) return Error{ErrorCode::kNoSuchKey, "Missing expected field \"clusterTime\""};
   if (!t.Is(BsonType::kTimestamp))
@@ -215,11 +236,21 @@ Result<void> CheckClusterTime(ReplicaSet& set, BsonView doc, Instant now) {
                  "\"clusterTime\" had the wrong type. Expected timestamp, found " +
                      std::string(BsonTypeName(t.type()))};
   const uint64_t ts = t.Timestamp();
-  if (ts <= set.committer().last_ts()) return Ok();
+  if (ts <= set.cluster_time()) return Ok();
   if ((ts >> 32) > static_cast<uint64_t>(now.millis / 1000) + kMaxDriftSeconds)
     return Error{ErrorCode::kBadValue, "New cluster time, " + std::to_string(ts >> 32) +
                                            ", is too far from this node's wall clock time, " +
                                            std::to_string(now.millis / 1000) + "."};
+  if (!server.access().enforced()) return Ok();
+  TimeKeys& keys = server.access().time_keys();
+  if (ts <= keys.believed()) return Ok();
+  static constexpr ActionSet kAdvance{Action::advanceClusterTime};
+  if (access == nullptr || !access->privileges.AllowsOnCluster(kAdvance)) {
+    // The first keys have not come here yet: the time may be true, and is not believed.
+    if (!keys.any()) return Ok();
+    MAYFLY_TRY(CheckSignature(keys, ts, doc));
+  }
+  keys.Believe(ts);
   return Ok();
 }
 
@@ -244,7 +275,53 @@ static Result<void> CheckStandaloneReadConcern(const CommandContext& ctx, const 
   return Ok();
 }
 
-Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc) {
+namespace {
+
+/// Of what is not read below, too: a transaction keeps the whole document, and shows it.
+Result<void> CheckReadConcernFields(BsonView rc) {
+  const auto wrong = [](std::string_view name, BsonValue v, const char* expected) {
+    return Error{ErrorCode::kTypeMismatch,
+                 "BSON field 'readConcern." + std::string(name) + "' is the wrong type '" +
+                     std::string(BsonTypeName(v.type())) + "', expected type '" + expected + "'"};
+  };
+  constexpr std::string_view kFields[] = {"level", "afterClusterTime", "atClusterTime",
+                                          "afterOpTime", "provenance"};
+  unsigned seen = 0;
+  for (const BsonElement& e : rc) {
+    const auto* field = std::find(std::begin(kFields), std::end(kFields), e.name);
+    if (field == std::end(kFields)) continue;  // refused below
+    const unsigned bit = 1U << (field - std::begin(kFields));
+    if ((seen & bit) != 0)
+      return Error{LocationCode(40413),
+                   "BSON field 'readConcern." + std::string(e.name) + "' is a duplicate field"};
+    seen |= bit;
+    if (e.name == "afterOpTime" && e.value.IsDocument()) {
+      size_t fields = 0;
+      for (const BsonElement& part : e.value.Document()) {
+        if (++fields > 2 || (part.name != "ts" && part.name != "t"))
+          return Error{ErrorCode::kUnknownField, "BSON field 'readConcern.afterOpTime." +
+                                                     std::string(part.name.substr(0, 64)) +
+                                                     "' is an unknown field."};
+        if (part.name == "t" && !part.value.IsNumber())
+          return wrong("afterOpTime.t", part.value, "long");
+      }
+    }
+    if (e.name != "provenance") continue;
+    if (!e.value.IsString()) return wrong(e.name, e.value, "string");
+    const std::string_view given = e.value.String();
+    if (given != "clientSupplied" && given != "customDefault" && given != "implicitDefault")
+      return Error{ErrorCode::kBadValue, "Enumeration value '" + std::string(given.substr(0, 64)) +
+                                             "' for field 'readConcern.provenance' is not a valid "
+                                             "value."};
+  }
+  return Ok();
+}
+
+}  // namespace
+
+Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc,
+                              bool transaction) {
+  MAYFLY_TRY(CheckReadConcernFields(rc));
   for (const BsonElement& e : rc) {
     if (e.name == "level") {
       if (!e.value.IsString())
@@ -294,13 +371,13 @@ Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonVi
     ctx.at_cluster_time = 0;
     return Ok();
   }
-  if (!(row.flags & kTakesReadConcern) && !rc.empty()) {
+  if (!(row.flags & kTakesReadConcern) && !rc.empty() && !transaction) {
     // Drivers send afterClusterTime within a causally consistent session to more than reads.
     if (ctx.read_concern != ReadConcernLevel::kLocal || ctx.at_cluster_time != 0)
       return Error{ErrorCode::kInvalidOptions,
                    "Command " + std::string(row.name) + " does not support readConcern"};
   }
-  if (ctx.read_concern == ReadConcernLevel::kSnapshot && row.name != "find" &&
+  if (ctx.read_concern == ReadConcernLevel::kSnapshot && !transaction && row.name != "find" &&
       row.name != "aggregate" && row.name != "distinct")
     return Error{ErrorCode::kInvalidOptions,
                  "readConcern level snapshot is only valid for find, aggregate and distinct "
@@ -365,7 +442,8 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   if (wanted > set.cluster_time()) {
     const uint64_t clock =
         static_cast<uint64_t>(std::max<int64_t>(set.clock().RightTime().millis, 0)) / 1000;
-    if ((wanted >> 32) > std::max(set.known_time() >> 32, clock) + kAheadSeconds)
+    const uint64_t known = std::max(set.known_time(), ctx.server.access().time_keys().believed());
+    if ((wanted >> 32) > std::max(known >> 32, clock) + kAheadSeconds)
       co_return Error{
           ErrorCode::kInvalidOptions,
           "readConcern afterClusterTime value must not be greater than the current clusterTime"};
@@ -393,14 +471,13 @@ Awaitable<Result<void>> WaitBefore(CommandContext& ctx) {
   // be hidden here too.
   ctx.op.ReadClock();
   if (ctx.read_concern == ReadConcernLevel::kSnapshot) {
-    MAYFLY_CO_TRY(ctx.op.view,
-                  ctx.server.snapshot_reads().Open(ctx.server.storage(), set, ctx.at_cluster_time));
+    MAYFLY_CO_TRY(ctx.op.view, ctx.server.snapshot_reads().Open(set, ctx.at_cluster_time));
     ctx.op.read_ts = ctx.op.view->point()->ts();
   }
   co_return Ok();
 }
 
-bool CountsAlthough(const Operation& op, ErrorCode code) {
+bool WriteConcernAppliesToError(const Operation& op, ErrorCode code) {
   if (IsRetryableWriteError(code)) return false;
   switch (code) {
     case ErrorCode::kInterrupted:
@@ -485,11 +562,31 @@ Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply) {
   }
 }
 
-void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply) {
+void AppendTimes(ServerContext& server, const Operation& op, BsonBuilder& reply) {
+  ReplicaSet& set = *server.replica_set();
   if (set.applied_ts() == 0) return;
   const uint64_t time = op.commit_ts != 0 ? op.commit_ts : set.OperationTime();
-  AppendClusterTime(std::max({set.committer().last_ts(), set.applied_ts(), time}), reply);
+  const uint64_t now = std::max({set.committer().last_ts(), set.applied_ts(), time});
+  AccessControl& access = server.access();
+  TimeSignature signature;
+  bool shown = true;
+  if (access.signs_times()) {
+    // Without a key yet: others would take the time for a forged one.
+    shown = access.time_keys().Sign(now, &signature) || !access.enforced();
+    const auto seconds = static_cast<int64_t>(now >> 32);
+    if (access.time_keys().Due(seconds) && set.writable())
+      server.workers().Post([&server, seconds] { KeepTimeKeys(server, seconds); });
+  }
+  if (shown) AppendClusterTime(now, signature, reply);
   reply.AppendTimestamp("operationTime", time);
+}
+
+void KeepTimeKeys(ServerContext& server, int64_t seconds) {
+  Operation op(server.clock());
+  if (auto kept = server.access().KeepTimeKeys(op, seconds); !kept)
+    server.log().Write(LogSeverity::kWarning, LogComponent::kAccess, 9000136,
+                       "The keys that sign cluster times could not be stored",
+                       BuildBson([&](BsonBuilder& b) { b.Append("error", kept.error().message); }));
 }
 
 void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply) {
@@ -504,7 +601,7 @@ void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply)
   auto version = static_cast<int64_t>(set.topology()->counter);
   if (shutdown) {
     bool announce = false;
-    version = set.VersionOfNews(&announce);
+    version = set.ReserveTopologyVersion(&announce);
     if (announce) {
       auto timer = std::make_shared<asio::steady_timer>(ctx.io, kNewsBeforeHello);
       timer->async_wait([timer, &set](boost::system::error_code) { set.NewTopologyVersion(); });

@@ -11,6 +11,7 @@
 
 namespace mayfly {
 
+class Transactions;  // server/execution/transactions.h
 struct RequestState;
 
 /// setDefaultRWConcern: kept in the set's catalog, so that every member has the same. Threads: any.
@@ -22,6 +23,7 @@ class RWConcernDefaults {
     uint64_t update_op_time = 0;
     int64_t update_wall_millis = 0, local_wall_millis = 0;
   };
+  /// As last loaded or set; never null, and never changed afterwards.
   std::shared_ptr<const Values> get() const;
   /// Reads the setting again.
   void Load(Storage& storage);
@@ -45,6 +47,11 @@ class RWConcernDefaults {
   std::shared_ptr<const Values> values_ = std::make_shared<Values>();
 };
 
+/// Parameters of transactions. They are there before a set is, and on a standalone. Threads: any.
+struct TransactionParameters {
+  std::atomic<int64_t> lifetime_secs{60}, lock_wait_millis{5};
+};
+
 /// The points in time of recent snapshot reads. They are kept for a while, so that other reads and
 /// later batches of cursors can use the same point. A point keeps the documents it shows in the
 /// store, also those that were removed since. It is released when its window
@@ -56,7 +63,7 @@ class SnapshotReads {
       : clock_(clock), window_seconds_(window_seconds) {}
   /// `at` 0: now. REQUIRES: the set's member has applied `at`. Errors: SnapshotTooOld 239 when no
   /// read has begun there within the window.
-  Result<ReadViewPtr> Open(Storage& storage, ReplicaSet& set, uint64_t at);
+  Result<ReadViewPtr> Open(ReplicaSet& set, uint64_t at);
   /// What a cursor that was opened at `point` goes on reading. Errors: SnapshotTooOld 239.
   Result<ReadViewPtr> Continue(ReadPoint& point);
   /// Ends the windows that are over.
@@ -67,11 +74,17 @@ class SnapshotReads {
   struct Totals {
     int64_t points = 0, oldest_seconds = 0, too_old = 0;
   };
+  /// Any thread.
   Totals totals() const;
+  /// The transactions that read at points of their own; null on a standalone. Set before the first
+  /// client.
+  Transactions* transactions() const { return transactions_.get(); }
+  void set_transactions(std::shared_ptr<Transactions> t) { transactions_ = std::move(t); }
+  TransactionParameters& transaction_parameters() { return transaction_parameters_; }
 
  private:
-  static constexpr size_t kMost = 256;        ///< that no cursor uses
-  static constexpr size_t kMostOfAll = 4096;  ///< and together with those that cursors use
+  static constexpr size_t kMost = 256;       ///< that no cursor uses
+  static constexpr size_t kMaxTotal = 4096;  ///< and together with those that cursors use
   struct Kept {
     std::shared_ptr<ReadPoint> point;
     int64_t taken_micros;  ///< Clock::MonotonicMicros()
@@ -84,6 +97,8 @@ class SnapshotReads {
   mutable std::mutex mutex_;
   std::vector<Kept> kept_;  ///< the oldest first
   std::atomic<int64_t> too_old_{0};
+  TransactionParameters transaction_parameters_;
+  std::shared_ptr<Transactions> transactions_;
 };
 
 /// What the dispatcher asks of a replica set's member about each command. None of it is called on a
@@ -93,12 +108,17 @@ namespace replication_gate {
 /// Whether this member, as it is now, may run the command. Errors: 10107, 13435, 13436.
 Result<void> CheckState(ReplicaSet& set, const CommandRow& row, const CommandRequest& req,
                         bool legacy_secondary_ok);
-/// Looks at what the client says of the set's time. It is not signed, so this member's own time
-/// does not follow it. Errors: BadValue 2, NoSuchKey 4, TypeMismatch 14.
-Result<void> CheckClusterTime(ReplicaSet& set, BsonView cluster_time, Instant now);
-/// Reads `readConcern` into the context. Errors: TypeMismatch 14, BadValue 2, InvalidOptions 72; of
-/// a server that belongs to no set, NotAReplicaSet 123 for what only a set can do.
-Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc);
+/// Looks at what the client says of the set's time. With access control on, one that is ahead of
+/// this member's must be signed by a member, unless `access` allows advanceClusterTime; this member
+/// then knows that the time has been, but its own does not follow it. Errors: BadValue 2, NoSuchKey
+/// 4, TypeMismatch 14, KeyNotFound 211, TimeProofMismatch 204.
+Result<void> CheckClusterTime(ServerContext& server, BsonView cluster_time,
+                              const UserAccess* access, Instant now);
+/// Reads `readConcern` into the context. `transaction`: of a command that runs in one. Errors:
+/// TypeMismatch 14, BadValue 2, InvalidOptions 72; of a server that belongs to no set,
+/// NotAReplicaSet 123 for what only a set can do.
+Result<void> ParseReadConcern(CommandContext& ctx, const CommandRow& row, BsonView rc,
+                              bool transaction = false);
 /// Whether WaitBefore has something to wait for.
 bool MustWaitBefore(ReplicaSet& set, const CommandContext& ctx);
 /// afterClusterTime, linearizable. Errors: as CommandContext::CheckNow, and the consensus engine's.
@@ -115,12 +135,17 @@ inline bool MustWaitAfter(const CommandContext& ctx) {
 /// Whether the write concern applies to a command that has failed with `code`. It does when the
 /// command may have changed something before, or when the cause of the failure (a duplicate key)
 /// may not be on enough members yet. It does not for a command that did not run or was interrupted.
-bool CountsAlthough(const Operation& op, ErrorCode code);
+bool WriteConcernAppliesToError(const Operation& op, ErrorCode code);
 /// Waits for what the write concern asks beyond the majority, and says in `reply` (a
 /// writeConcernError) what was not reached.
 Awaitable<void> WaitForWriteConcern(CommandContext& ctx, BsonBuilder& reply);
-/// $clusterTime and operationTime.
-void AppendTimes(ReplicaSet& set, const Operation& op, BsonBuilder& reply);
+/// $clusterTime, signed with access control on, and operationTime.
+void AppendTimes(ServerContext& server, const Operation& op, BsonBuilder& reply);
+/// Makes the keys that sign cluster times from `seconds` on, if they are missing, and says in the
+/// log why not. Only on a primary. Reads and writes storage.
+void KeepTimeKeys(ServerContext& server, int64_t seconds);
+/// `writeConcern` as replies and serverStatus show it.
+void AppendWriteConcern(const WriteConcern& wc, BsonBuilder& out);
 /// Adds the topology version to an error reply when the client should refresh its view of the set.
 void AppendErrorDetails(CommandContext& ctx, ErrorCode code, BsonBuilder& reply);
 

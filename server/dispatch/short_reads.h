@@ -48,6 +48,11 @@ class ShortReads {
 uint32_t ReadShape(std::string_view command, std::string_view db, std::string_view collection,
                    std::initializer_list<BsonView> documents);
 
+/// Reads of it are not tried: a view has a pipeline, and an entry of the oplog may be of any size.
+inline bool IsNeverShort(const CollectionInfo& coll) {
+  return coll.is_view() || coll.source != nullptr;
+}
+
 /// Runs `attempt`, which returns Result<void> and may be dropped in the middle, within a slice.
 /// nullopt: it has to be done on a worker, from the beginning. Errors are left to the worker too:
 /// they may be the slice's.

@@ -3,7 +3,7 @@
 #include "protocol/bson_compare.h"
 #include "protocol/object_id.h"
 #include "query/expression/parse_work.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/aggregate_stages.h"
 #include "server/execution/change_stream_cursor.h"
 #include "server/execution/view_definition.h"
@@ -14,7 +14,7 @@
 namespace mayfly {
 namespace {
 
-/// A plan's executor as the source of a pipeline.
+/// The executor of a plan, as the source of a pipeline.
 class ExecutorSource final : public DocumentSource {
  public:
   ExecutorSource(std::unique_ptr<PlanExecutor> executor, Operation* op)
@@ -27,8 +27,8 @@ class ExecutorSource final : public DocumentSource {
     MAYFLY_TRY(PlanExecutor::State state, executor_->Next());
     if (state == PlanExecutor::State::kEof)
       return executor_->tailable() ? StreamState::kPaused : StreamState::kEof;
-    // The projection only lets a plan answer from an index alone; a document that was read is
-    // handed on whole, uncopied.
+    // The projection only allows a plan to answer from an index alone. A document that was read is
+    // passed on whole, without a copy.
     out->doc = executor_->input_doc();
     if (out->doc.empty()) {
       MAYFLY_TRY(out->doc, executor_->doc());
@@ -66,7 +66,7 @@ class OwnedPipeline final : public DocumentSource {
  public:
   OwnedPipeline(std::unique_ptr<Pipeline> pipeline, PipelineEnvironment* env)
       : pipeline_(std::move(pipeline)), env_(env) {}
-  /// What it was parsed into. Errors: ExceededMemoryLimit 146.
+  /// The memory of its parsed form. Errors: ExceededMemoryLimit 146.
   Result<void> HoldParsed(size_t bytes) { return parsed_.Set(bytes); }
   Result<StreamState> Next(StreamDocument* out) override { return pipeline_->Next(out); }
   void SetOperation(Operation* op) override { pipeline_->Attach(op, env_); }
@@ -84,14 +84,14 @@ class OwnedPipeline final : public DocumentSource {
 
 class Environment final : public PipelineEnvironment {
  public:
-  Environment(ServerContext& server, const AggregateSpec& spec)
+  Environment(ExpiryServices& server, const AggregateSpec& spec)
       : server_(server),
         ctx_(spec.ctx),
         include_expired_(spec.include_expired),
         allow_disk_use_(spec.allow_disk_use),
         bypass_validation_(spec.bypass_validation) {}
   ~Environment() override { AbandonOut(); }
-  /// Documents past their deadline are shown: by wish, or because the clock is not trusted.
+  /// Whether expired documents are shown, either by request or because the clock is not trusted.
   bool ShowsExpired() const {
     return include_expired_ || server_.storage().expiry_policy().suspended ||
            server_.storage().expiry_policy().HasHolds();
@@ -138,7 +138,9 @@ class Environment final : public PipelineEnvironment {
     spec.allow_disk_use = allow_disk_use_;
     spec.explain = explain_;
     spec.want_sort_key = request.needs_sort_key;
-    // The variables are evaluated already; a scope of the right size stands for their names.
+    spec.want_record_id = request.needs_record_id;
+    spec.want_index_key = request.needs_index_key;
+    // The variables have their values already. A scope of the right size stands in for their names.
     VariableScope scope;
     while (static_cast<size_t>(scope.slots()) < request.variables.size()) scope.Define("_");
     spec.scope = &scope;
@@ -233,7 +235,8 @@ class Environment final : public PipelineEnvironment {
     if (!temporary)
       return Error{ErrorCode::kNamespaceNotFound, "the temporary collection of $out was dropped"};
     auto replace = [&] { return catalog.Rename(op, *temporary, out_db_, out_target_, true); };
-    // What it replaces has the same rules: they stay paused, and what is held is held.
+    // The new collection inherits the rules of the one that it replaces: they stay paused, and held
+    // documents stay held.
     CollectionInfoPtr old = catalog.Find(out_db_, out_target_);
     if (old) {
       MAYFLY_TRY(
@@ -284,7 +287,8 @@ class Environment final : public PipelineEnvironment {
       std::string_view last;
       for (const std::string& f : fields) {
         if (f == "_id") id = true;
-        // A path below one that is taken already (sorted: right behind it) says nothing new.
+        // A path below one that is already included adds nothing (the list is sorted, so it comes
+        // right after it).
         if (!last.empty() && f.size() > last.size() && f.starts_with(last) && f[last.size()] == '.')
           continue;
         b.Append(f, 1);
@@ -321,8 +325,13 @@ class Environment final : public PipelineEnvironment {
       parsed = work.bytes();
     }
     if (pipeline->NeedsSource()) {
+      SourceRequest inner = pipeline->TakeSource();
+      // The collection behind the view needs it too.
+      inner.needs_metadata = inner.needs_metadata || request.needs_metadata;
+      inner.needs_record_id = inner.needs_record_id || request.needs_record_id;
+      inner.needs_index_key = inner.needs_index_key || request.needs_index_key;
       MAYFLY_TRY(std::unique_ptr<DocumentSource> source,
-                 Open(op, view.db, view.view_on, pipeline->TakeSource(), {}, depth + 1, nullptr));
+                 Open(op, view.db, view.view_on, std::move(inner), {}, depth + 1, nullptr));
       pipeline->SetSource(std::move(source));
     }
     pipeline->Attach(&op, this);
@@ -331,7 +340,7 @@ class Environment final : public PipelineEnvironment {
     return std::unique_ptr<DocumentSource>(std::move(owned));
   }
 
-  ServerContext& server_;
+  ExpiryServices& server_;
   const CommandContext* const ctx_;
   const bool include_expired_, allow_disk_use_, bypass_validation_;
   bool explain_ = false;
@@ -344,8 +353,8 @@ class PipelineCursor final : public ServerCursor {
  public:
   PipelineCursor(std::unique_ptr<Environment> env, std::unique_ptr<Pipeline> pipeline)
       : env_(std::move(env)), pipeline_(std::move(pipeline)) {}
-  /// Errors say, as MongoDB's do, whether they came up in the aggregation's own batch or in a later
-  /// one.
+  /// As MongoDB does, errors say whether they occurred in the aggregate command's own batch or in a
+  /// later one.
   Result<void> NextBatch(Operation& op, int64_t batch_size, size_t max_bytes,
                          BsonArrayBuilder& batch) override {
     Result<void> done = FillBatch(op, batch_size, max_bytes, batch);
@@ -376,7 +385,7 @@ class PipelineCursor final : public ServerCursor {
       MAYFLY_TRY(StreamState state, pipeline_->Next(&d));
       if (state == StreamState::kEof) exhausted_ = true;
       if (state != StreamState::kAdvanced) break;
-      // What a stage has kept since an earlier batch may be past its deadline by now.
+      // A document that a stage has kept since an earlier batch may have expired by now.
       if (d.metadata && d.metadata->expire_at && d.metadata->expire_at->millis <= op.now.millis &&
           !env_->ShowsExpired())
         continue;
@@ -408,7 +417,7 @@ std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog) {
   return left;
 }
 
-void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoPtr>& left) {
+void DropLeftoversOfOut(ExpiryServices& server, const std::vector<CollectionInfoPtr>& left) {
   for (const CollectionInfoPtr& coll : left) {
     Operation op(server.clock());
     auto dropped = server.storage().catalog().Drop(op, coll->db, coll->name);
@@ -455,7 +464,7 @@ Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::str
 namespace {
 
 /// Parses, resolves views, opens the source (or, for explain, hands out its executor).
-Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
+Result<std::unique_ptr<Pipeline>> Prepare(ExpiryServices& server, Operation& op,
                                           const AggregateSpec& spec, Environment& env, bool explain,
                                           std::unique_ptr<PlanExecutor>* taken,
                                           std::string* plan_summary, size_t* parsed = nullptr) {
@@ -465,7 +474,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
   BsonView stages = spec.pipeline;
   const BsonValue first = spec.pipeline.First().value;
   if (resolved.is_view && first.IsDocument() && first.Document().First().name == "$collStats") {
-    resolved.collection = spec.collection;  // it is the view's own figures that are asked for
+    resolved.collection = spec.collection;  // the statistics of the view itself are wanted
   } else if (resolved.is_view) {
     BsonArrayBuilder all(joined);
     for (const BsonElement& e : resolved.pipeline.view()) all.Append(e.value);
@@ -509,7 +518,7 @@ Result<std::unique_ptr<Pipeline>> Prepare(ServerContext& server, Operation& op,
 
 }  // namespace
 
-Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operation& op,
+Result<std::unique_ptr<ServerCursor>> OpenPipeline(ExpiryServices& server, Operation& op,
                                                    const AggregateSpec& spec,
                                                    std::string* plan_summary, bool* writes) {
   if (IsChangeStream(server, spec.pipeline)) return OpenChangeStream(server, op, spec);
@@ -524,7 +533,7 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operat
   return cursor;
 }
 
-Result<void> ExplainPipeline(ServerContext& server, Operation& op, const AggregateSpec& spec,
+Result<void> ExplainPipeline(ExpiryServices& server, Operation& op, const AggregateSpec& spec,
                              ExplainVerbosity verbosity, BsonBuilder& reply) {
   if (IsChangeStream(server, spec.pipeline)) return ExplainChangeStream(server, op, spec, reply);
   Environment env(server, spec);
@@ -545,7 +554,7 @@ Result<void> ExplainPipeline(ServerContext& server, Operation& op, const Aggrega
                  "'queryPlanner' only: the others would write"};
   PlanExecutor* plan = executor.get();
   if (run) {
-    // All of it, so that every stage has its figures.
+    // Runs to the end, so that every stage has its statistics.
     pipeline->MeasureTime();
     if (executor) pipeline->SetSource(std::make_unique<ExecutorSource>(std::move(executor), &op));
     for (;;) {

@@ -7,7 +7,7 @@
 #include "query/plan/executor.h"
 #include "server/dispatch/command.h"
 #include "server/dispatch/cursor_manager.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "storage/storage.h"
 
 namespace mayfly {
@@ -19,6 +19,8 @@ struct ResolvedView {
   BsonDocument pipeline;  ///< array bytes; empty for a collection
   bool is_view = false;
 };
+/// A collection, or a name that nobody has, is its own answer. Errors also: those of looking up
+/// each collection on the way, ViewPipelineMaxSizeExceeded when all pipelines exceed 16 MB.
 Result<ResolvedView> ResolveView(Catalog& catalog, const Operation& op, std::string_view db,
                                  std::string_view collection);
 
@@ -37,7 +39,7 @@ struct AggregateSpec {
 /// A parsed pipeline on its source, ready to be pulled: views are resolved, the front of the
 /// pipeline is planned. Blocking. The cursor keeps what it needs and does not refer to `spec`
 /// afterwards. `plan_summary` may be null.
-Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operation& op,
+Result<std::unique_ptr<ServerCursor>> OpenPipeline(ExpiryServices& server, Operation& op,
                                                    const AggregateSpec& spec,
                                                    std::string* plan_summary,
                                                    bool* writes = nullptr);
@@ -45,10 +47,10 @@ Result<std::unique_ptr<ServerCursor>> OpenPipeline(ServerContext& server, Operat
 /// The temporary collections of every $out and convertToCapped there is. Whoever calls knows that
 /// none runs: what a process that died, or a primary that was, has left behind.
 std::vector<CollectionInfoPtr> LeftoversOfOut(Catalog& catalog);
-void DropLeftoversOfOut(ServerContext& server, const std::vector<CollectionInfoPtr>& left);
+void DropLeftoversOfOut(ExpiryServices& server, const std::vector<CollectionInfoPtr>& left);
 
 /// explain of a pipeline, appended to `reply`.
-Result<void> ExplainPipeline(ServerContext& server, Operation& op, const AggregateSpec& spec,
+Result<void> ExplainPipeline(ExpiryServices& server, Operation& op, const AggregateSpec& spec,
                              ExplainVerbosity verbosity, BsonBuilder& reply);
 
 }  // namespace mayfly

@@ -1,9 +1,10 @@
 #include "server/execution/aggregate_stages.h"
 
 #include "query/plan/executor.h"
+#include "server/access/login.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/current_op.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
+#include "server/execution/current_op.h"
 #include "server/execution/session_store.h"
 #include "server/execution/ttl_status.h"
 #include "storage/catalog/namespace.h"
@@ -40,7 +41,7 @@ void AppendIndexSpec(const CollectionInfo& coll, const IndexInfo* index, BsonBui
   index->AppendExtra(out);
 }
 
-void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, int64_t scale,
+void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, int64_t scale,
                            bool with_ns, BsonBuilder& out) {
   Storage& storage = server.storage();
   auto size = [&](int64_t bytes) { return bytes / scale; };
@@ -50,12 +51,12 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
   const int64_t bytes =
       coll.source ? static_cast<int64_t>(coll.source->Bytes()) : coll.counters->bytes.load();
   Operation op(server.clock());
-  Result<int64_t> visible = Visibility(storage, coll, op.now).CountVisible(op);
+  Result<int64_t> visible = Visibility(storage, coll, op).CountVisible(op);
   const int64_t count = visible ? visible.value() : coll.counters->documents.load();
   const auto stored = static_cast<int64_t>(storage.StorageBytes(coll));
   int64_t index_bytes = 0;
   std::vector<std::pair<std::string, int64_t>> sizes;
-  // The _id index of a collection that is not capped is its record keys: no bytes of its own.
+  // The _id index of an ordinary collection is its record keys, and has no bytes of its own.
   if (coll.traits().implicit_id_index) sizes.emplace_back("_id_", 0);
   for (const IndexInfoPtr& i : coll.indexes) {
     auto n = static_cast<int64_t>(storage.IndexBytes(coll, *i));
@@ -91,7 +92,7 @@ void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, in
 
 namespace {
 
-Result<CollectionInfoPtr> Existing(ServerContext& server, std::string_view db,
+Result<CollectionInfoPtr> Existing(ExpiryServices& server, std::string_view db,
                                    std::string_view collection) {
   CollectionInfoPtr coll = server.storage().catalog().Find(db, collection);
   if (!coll)
@@ -100,7 +101,7 @@ Result<CollectionInfoPtr> Existing(ServerContext& server, std::string_view db,
   return coll;
 }
 
-Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op,
+Result<std::vector<BsonDocument>> CollStats(ExpiryServices& server, Operation& op,
                                             std::string_view db, std::string_view collection,
                                             BsonView spec) {
   ArgReader in("$collStats", spec);
@@ -130,7 +131,7 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
                      " is a view, not a collection: $collStats knows its latencyStats only"};
   int64_t documents = 0;
   if (count) {
-    MAYFLY_TRY(documents, Visibility(server.storage(), *coll, op.now).CountVisible(op));
+    MAYFLY_TRY(documents, Visibility(server.storage(), *coll, op).CountVisible(op));
   }
   std::vector<BsonDocument> out;
   out.push_back(BuildBson([&](BsonBuilder& b) {
@@ -159,7 +160,7 @@ Result<std::vector<BsonDocument>> CollStats(ServerContext& server, Operation& op
   return out;
 }
 
-Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, Operation& op,
+Result<std::vector<BsonDocument>> IndexStats(ExpiryServices& server, Operation& op,
                                              std::string_view db, std::string_view collection,
                                              BsonView spec) {
   if (!spec.empty())
@@ -187,7 +188,7 @@ Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, Operation& o
       AppendIndexSpec(*coll, i, s);
       s.Done();
       if (i && i->state == IndexState::kBuilding) b.Append("building", true);
-      // Of a rule, what ttlStatus says of it.
+      // For each rule, the same fields as in ttlStatus.
       for (const ListedTtlRule& r : rules) {
         if (r.rule.index.get() != i) continue;
         BsonBuilder ttl = b.OpenDocument("ttl");
@@ -201,20 +202,58 @@ Result<std::vector<BsonDocument>> IndexStats(ServerContext& server, Operation& o
   return out;
 }
 
-std::vector<BsonDocument> Sessions(ServerContext& server) {
+/// Whose sessions $listSessions and $listLocalSessions show: everybody's, or those of users named
+/// by their digests.
+struct WhoseSessions {
+  bool all = false;
+  std::vector<std::string> digests;
+  bool Covers(std::string_view uid) const {
+    return all || std::find(digests.begin(), digests.end(), uid) != digests.end();
+  }
+};
+
+/// Everybody's sessions if `ctx` is null, or without access control.
+Result<WhoseSessions> ParseWhose(const CommandContext* ctx, std::string_view stage, BsonView spec) {
+  ArgReader in(stage, spec);
+  WhoseSessions whose;
+  whose.all = in.BoolOr("allUsers", false);
+  const std::optional<BsonView> users = in.OptArray("users");
+  MAYFLY_TRY(in.Finish());
+  if (whose.all && users)
+    return Error{ErrorCode::kUnsupportedFormat,
+                 std::string(stage) + " may not specify {allUsers:true} and {users:[...]} at once"};
+  if (ctx == nullptr || ctx->access == nullptr) whose.all = true;
+  if (whose.all) return whose;
+  if (!users) {
+    whose.digests.push_back(UserDigestOf(ctx->access->user.name));
+    return whose;
+  }
+  for (const BsonElement& e : *users) {
+    MAYFLY_TRY(UserName name, ParseUserName(e.value, "admin"));
+    whose.digests.push_back(UserDigestOf(name));
+  }
+  return whose;
+}
+
+std::vector<BsonDocument> Sessions(DataServices& server, const WhoseSessions& whose) {
   std::vector<BsonDocument> out;
-  for (auto& [id, used] : server.sessions().List())
+  for (auto& [id, used] : server.sessions().List()) {
+    if (!whose.Covers(SessionUid(id))) continue;
     out.push_back(BuildBson([&](BsonBuilder& b) {
-      b.OpenDocument("_id").AppendBinary("id", 4, id);
+      BsonBuilder lsid = b.OpenDocument("_id");
+      lsid.AppendBinary("id", 4, SessionUuid(id));
+      if (!SessionUid(id).empty()) lsid.AppendBinary("uid", 0, SessionUid(id));
+      lsid.Done();
       b.Append("lastUse", used);
     }));
+  }
   return out;
 }
 
 }  // namespace
 
 Result<std::vector<BsonDocument>> AggregateStageDocuments(
-    ServerContext& server, const CommandContext* ctx, Operation& op, std::string_view stage,
+    ExpiryServices& server, const CommandContext* ctx, Operation& op, std::string_view stage,
     std::string_view db, std::string_view collection, BsonView spec) {
   if (stage == "$collStats") return CollStats(server, op, db, collection, spec);
   if (stage == "$indexStats") return IndexStats(server, op, db, collection, spec);
@@ -228,10 +267,10 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
   if (stage == "$currentOp") {
     ArgReader in("$currentOp", spec);
     CurrentOpOptions options;
-    in.BoolOr("allUsers", false);  // there is one user: whoever can connect
+    const bool all_users = in.BoolOr("allUsers", false);
     options.idle_connections = in.BoolOr("idleConnections", false);
-    in.BoolOr("idleSessions", true);  // sessions of transactions that wait: there are none
-    in.BoolOr("localOps", false);     // matters on a router only
+    options.idle_sessions = in.BoolOr("idleSessions", true);
+    in.BoolOr("localOps", false);  // matters on a router only
     options.idle_cursors = in.BoolOr("idleCursors", false);
     options.truncate = in.BoolOr("truncateOps", false);
     in.BoolOr("backtrace", false);
@@ -240,18 +279,23 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
       return Error{ErrorCode::kInvalidNamespace,
                    "$currentOp must be run against the 'admin' database with {aggregate: 1}"};
     if (ctx == nullptr) return std::vector<BsonDocument>();
+    // Without access control there is only one user: whoever can connect.
+    options.own_only = ctx->access != nullptr && !all_users;
     return CollectOperations(*ctx, options);
   }
   if (stage == "$listLocalSessions" || stage == "$listSessions") {
-    ArgReader in(stage, spec);
-    in.BoolOr("allUsers", false);
-    in.OptArray("users");
-    MAYFLY_TRY(in.Finish());
-    if (stage == "$listLocalSessions") return Sessions(server);
+    MAYFLY_TRY(WhoseSessions whose, ParseWhose(ctx, stage, spec));
+    if (stage == "$listLocalSessions") return Sessions(server, whose);
     if (db != "config" || collection != "system.sessions")
       return Error{ErrorCode::kInvalidNamespace,
                    "$listSessions may only be run against config.system.sessions"};
-    return ListSessionRecords(server, op);
+    MAYFLY_TRY(std::vector<BsonDocument> records, ListSessionRecords(server, op));
+    std::erase_if(records, [&](const BsonDocument& d) {
+      const BsonValue uid =
+          d.view()["_id"].IsDocument() ? d.view()["_id"].Document()["uid"] : BsonValue();
+      return !whose.Covers(uid.Is(BsonType::kBinary) ? uid.BinaryData() : std::string_view());
+    });
+    return records;
   }
   if (stage == "$planCacheStats") {
     if (!spec.empty())
@@ -265,7 +309,7 @@ Result<std::vector<BsonDocument>> AggregateStageDocuments(
                "Unrecognized pipeline stage name: '" + std::string(stage) + "'"};
 }
 
-Result<std::vector<BsonDocument>> AggregateTombstones(ServerContext& server, Operation& op,
+Result<std::vector<BsonDocument>> AggregateTombstones(ExpiryServices& server, Operation& op,
                                                       std::string_view db,
                                                       std::string_view collection, BsonView spec,
                                                       std::string* position) {
@@ -291,7 +335,7 @@ Result<std::vector<BsonDocument>> AggregateTombstones(ServerContext& server, Ope
           std::string rule = "document";
           if (t.cause.reason == DeleteReason::kExpiredClustered) rule = "clustered";
           if (t.cause.reason == DeleteReason::kExpiredTtlIndex) {
-            rule = "ttlIndex";  // of an index that was dropped since
+            rule = "ttlIndex";  // the index was dropped in the meantime
             for (const IndexInfoPtr& i : coll->indexes)
               if (i->id == t.cause.index) rule = i->name;
           }

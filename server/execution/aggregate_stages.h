@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "server/dispatch/command.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 
 namespace mayfly {
 
@@ -11,18 +11,18 @@ namespace mayfly {
 /// `$planCacheStats` answer. `ctx`: the command that asks ($currentOp). Errors: those of their
 /// arguments; NamespaceNotFound 26.
 Result<std::vector<BsonDocument>> AggregateStageDocuments(
-    ServerContext& server, const CommandContext* ctx, Operation& op, std::string_view stage,
+    ExpiryServices& server, const CommandContext* ctx, Operation& op, std::string_view stage,
     std::string_view db, std::string_view collection, BsonView spec);
 
 /// The next documents of `$tombstones`; see PipelineEnvironment::Tombstones. Tombstones of
 /// collections that were dropped are not shown.
-Result<std::vector<BsonDocument>> AggregateTombstones(ServerContext& server, Operation& op,
+Result<std::vector<BsonDocument>> AggregateTombstones(ExpiryServices& server, Operation& op,
                                                       std::string_view db,
                                                       std::string_view collection, BsonView spec,
                                                       std::string* position);
 
 /// collStats' numbers, also of `$collStats: {storageStats: …}`. `scale` divides sizes.
-void AppendCollectionStats(ServerContext& server, const CollectionInfo& coll, int64_t scale,
+void AppendCollectionStats(ExpiryServices& server, const CollectionInfo& coll, int64_t scale,
                            bool with_ns, BsonBuilder& out);
 
 /// An index as listIndexes and $indexStats show it.

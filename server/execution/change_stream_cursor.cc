@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "protocol/database_name.h"
 #include "protocol/error_labels.h"
 #include "protocol/extended_json.h"
 #include "query/expression/parse_work.h"
@@ -10,7 +11,7 @@
 #include "replication/replica_set.h"
 #include "server/dispatch/arg_reader.h"
 #include "server/dispatch/cluster_parameters.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -30,7 +31,7 @@ Error Labelled(Error e, std::string_view label) {
 /// This member's log.
 class MemberLog final : public StreamLog {
  public:
-  explicit MemberLog(ServerContext& server) : server_(server), set_(*server.replica_set()) {}
+  explicit MemberLog(DataServices& server) : server_(server), set_(*server.replica_set()) {}
   uint64_t applied_index() const override { return set_.applied_index(); }
   uint64_t applied_ts() const override { return set_.applied_ts(); }
   int64_t image_expiry_seconds() const override {
@@ -39,7 +40,7 @@ class MemberLog final : public StreamLog {
   std::unique_ptr<LogCursor> Read() override { return set_.consensus().ReadLog(); }
 
  private:
-  ServerContext& server_;
+  DataServices& server_;
   ReplicaSet& set_;
 };
 
@@ -57,7 +58,7 @@ class StreamSource final : public DocumentSource {
   void SaveState() override { stream_->Park(); }
 
   ChangeStream& stream() { return *stream_; }
-  /// What Next gave last; null: nothing.
+  /// The event of the latest Next; null if there was none.
   const ChangeEvent* event() const { return event_; }
 
  private:
@@ -66,12 +67,12 @@ class StreamSource final : public DocumentSource {
   const ChangeEvent* event_ = nullptr;
 };
 
-/// An event that is larger than a document may be, as several (manual:
-/// $changeStreamSplitLargeEvent): top-level fields go whole, the small ones first, so that the
-/// first fragment has as many of them as it can.
+/// Splits an event that is larger than a document may be (manual: $changeStreamSplitLargeEvent).
+/// Top-level fields are not divided. Small fields come first, so that the first fragment has as
+/// many of them as possible.
 class EventSplitter {
  public:
-  /// An event below this is left as it is. What it adds to a fragment fits into the room above.
+  /// Smaller events are not split. What the split adds to a fragment fits into the room above.
   static constexpr uint32_t kMaxFragment = kMaxBsonUserSize + 8 * 1024;
 
   struct Fragment {
@@ -119,7 +120,7 @@ class EventSplitter {
 
 class ChangeStreamCursor final : public ServerCursor {
  public:
-  /// `resume`: where the client goes on; `split`: large events come in fragments.
+  /// `resume`: where the client continues. `split`: large events come in fragments.
   ChangeStreamCursor(std::unique_ptr<Pipeline> pipeline, std::unique_ptr<StreamSource> source,
                      bool split, std::optional<StreamPosition> resume)
       : pipeline_(std::move(pipeline)),
@@ -153,7 +154,7 @@ class ChangeStreamCursor final : public ServerCursor {
       MAYFLY_TRY(StreamState state, pipeline_->Next(&d));
       if (state != StreamState::kAdvanced) {
         exhausted_ = state == StreamState::kEof;
-        // While an event is owed in part, that is where to resume.
+        // While fragments of an event are still to come, the client resumes at that event.
         if (!given_ || *given_ < source_->stream().position()) {
           position_ = source_->stream().position();
           given_.reset();
@@ -200,7 +201,7 @@ class ChangeStreamCursor final : public ServerCursor {
       position_ = event.position;
       ++n;
     }
-    // The invalidate event is the last one: no further getMore is needed to learn that.
+    // The invalidate event is the last one. The client learns this without another getMore.
     exhausted_ = source_->stream().closed() && held_.empty();
     return Ok();
   }
@@ -237,15 +238,16 @@ class ChangeStreamCursor final : public ServerCursor {
 
   const std::unique_ptr<Pipeline> pipeline_;
   StreamSource* const source_;  ///< the pipeline's
-  const bool plain_;            ///< nothing behind $changeStream
+  const bool plain_;            ///< there are no stages after $changeStream
   const bool split_;
-  StreamPosition position_;                   ///< where to resume after the batch
-  std::deque<EventSplitter::Fragment> held_;  ///< did not fit into the batch before
-  std::optional<StreamPosition> given_;       ///< of the event to come, so much was given before
+  StreamPosition position_;  ///< where to resume after the batch
+  /// Fragments that did not fit into the previous batch.
+  std::deque<EventSplitter::Fragment> held_;
+  std::optional<StreamPosition> given_;  ///< how far the next event was already delivered
   bool exhausted_ = false;
 };
 
-/// resumeAfter and startAfter: {_data: "…"}, with whatever a newer server may put beside it.
+/// resumeAfter and startAfter: {_data: "…"}, and any further fields that a newer server may add.
 Result<StreamPosition> ReadToken(std::string_view option, BsonView token) {
   const BsonValue data = token["_data"];
   if (!data.IsString())
@@ -285,10 +287,10 @@ bool IsSplitStage(BsonValue stage) {
          stage.Document().First().name == kSplitStage;
 }
 
-Result<void> CheckWhere(ServerContext& server, const AggregateSpec& spec, bool cluster, Spec* out) {
+Result<void> CheckWhere(DataServices& server, const AggregateSpec& spec, bool cluster, Spec* out) {
   out->db = spec.db;
   out->collection = spec.collection;
-  const bool internal = spec.db == "admin" || spec.db == "local" || spec.db == "config";
+  const bool internal = IsInternalDatabase(spec.db);
   if (cluster) {
     if (spec.db != "admin" || !spec.collection.empty())
       return Error{ErrorCode::kInvalidOptions,
@@ -316,7 +318,7 @@ Result<void> CheckWhere(ServerContext& server, const AggregateSpec& spec, bool c
   return Ok();
 }
 
-Result<StreamArgs> ParseStream(ServerContext& server, const AggregateSpec& spec) {
+Result<StreamArgs> ParseStream(DataServices& server, const AggregateSpec& spec) {
   StreamArgs a;
   const BsonElement first = spec.pipeline.First();
   const BsonView stage = first.value.Document();
@@ -357,7 +359,7 @@ Result<StreamArgs> ParseStream(ServerContext& server, const AggregateSpec& spec)
   if (resume) {
     MAYFLY_TRY(a.after, ReadToken("resumeAfter", *resume));
     if (a.after->kind == StreamPosition::kInvalidate)
-      return Error{kInvalidResumeToken,
+      return Error{ErrorCode::kInvalidResumeToken,
                    "Attempting to resume a change stream using 'resumeAfter' is not allowed from "
                    "an invalidate notification."};
   } else if (start) {
@@ -395,7 +397,7 @@ Result<StreamArgs> ParseStream(ServerContext& server, const AggregateSpec& spec)
   return a;
 }
 
-Result<std::unique_ptr<Pipeline>> ParseRest(ServerContext& server, Operation& op,
+Result<std::unique_ptr<Pipeline>> ParseRest(DataServices& server, Operation& op,
                                             const AggregateSpec& spec, const StreamArgs& a) {
   PipelineOptions options;
   options.db = spec.db;
@@ -412,13 +414,13 @@ Result<std::unique_ptr<Pipeline>> ParseRest(ServerContext& server, Operation& op
 
 }  // namespace
 
-bool IsChangeStream(ServerContext& server, BsonView pipeline) {
+bool IsChangeStream(DataServices& server, BsonView pipeline) {
   if (server.replica_set() == nullptr || pipeline.empty()) return false;
   const BsonValue first = pipeline.First().value;
   return first.IsDocument() && !first.Document().empty() && first.Document().First().name == kStage;
 }
 
-Result<std::unique_ptr<ServerCursor>> OpenChangeStream(ServerContext& server, Operation& op,
+Result<std::unique_ptr<ServerCursor>> OpenChangeStream(DataServices& server, Operation& op,
                                                        const AggregateSpec& spec) {
   MAYFLY_TRY(StreamArgs a, ParseStream(server, spec));
   std::unique_ptr<Pipeline> pipeline;
@@ -430,7 +432,7 @@ Result<std::unique_ptr<ServerCursor>> OpenChangeStream(ServerContext& server, Op
   }
   std::optional<StreamPosition> begin = a.after;
   if (begin && begin->fragment != 0) {
-    // The event is made again, for the fragments that are left of it.
+    // Makes the event again, for the fragments that are still to come.
     if (begin->step == 0)
       begin = StreamPosition::After(begin->ts - 1);
     else
@@ -445,7 +447,7 @@ Result<std::unique_ptr<ServerCursor>> OpenChangeStream(ServerContext& server, Op
   return cursor;
 }
 
-Result<void> ExplainChangeStream(ServerContext& server, Operation& op, const AggregateSpec& spec,
+Result<void> ExplainChangeStream(DataServices& server, Operation& op, const AggregateSpec& spec,
                                  BsonBuilder& reply) {
   MAYFLY_TRY(StreamArgs a, ParseStream(server, spec));
   MAYFLY_TRY(std::unique_ptr<Pipeline> pipeline, ParseRest(server, op, spec, a));

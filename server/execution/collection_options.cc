@@ -1,15 +1,16 @@
 #include "server/execution/collection_options.h"
 
+#include "protocol/database_name.h"
 #include "protocol/extended_json.h"
 #include "query/match/record_filter.h"
 #include "query/update/expire.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
 
-Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
+Result<void> SetValidator(DataServices& server, CollectionInfo& c,
                           std::optional<BsonView> validator, std::optional<std::string_view> level,
                           std::optional<std::string_view> action) {
   std::string now_level = c.validator.view().empty() && !level
@@ -31,7 +32,7 @@ Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
                        "' for field 'validationAction' is not a valid value."};
     c.validation_warn_only = *action == "warn";
   }
-  if (validator && !validator->empty() && (c.db == "admin" || c.db == "local" || c.db == "config"))
+  if (validator && !validator->empty() && IsInternalDatabase(c.db))
     return Error{ErrorCode::kInvalidOptions, "Document validators are not allowed on collection " +
                                                  JoinNamespace(c.db, c.name) + " in the " + c.db +
                                                  " internal database: use another database"};
@@ -127,7 +128,7 @@ Result<bool> ParsePreImages(std::string_view command, std::string_view db, BsonV
   if (!enabled)
     return Error{ErrorCode::kMissingField,
                  "BSON field '" + where + ".enabled' is missing but a required field"};
-  if (*enabled && (db == "admin" || db == "local" || db == "config"))
+  if (*enabled && IsInternalDatabase(db))
     return Error{ErrorCode::kInvalidOptions, "Cannot create pre-images in the '" + std::string(db) +
                                                  "' database: it has no change streams"};
   return *enabled;

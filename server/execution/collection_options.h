@@ -4,14 +4,14 @@
 #include <string_view>
 
 #include "server/dispatch/command.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/data_services.h"
 #include "storage/catalog/catalog_types.h"
 
 namespace mayfly {
 
 /// Sets the validator, its level and action on a definition (absent: as they are) and compiles it.
 /// Errors: BadValue 2 and those of filters.
-Result<void> SetValidator(ServerContext& server, CollectionInfo& c,
+Result<void> SetValidator(DataServices& server, CollectionInfo& c,
                           std::optional<BsonView> validator, std::optional<std::string_view> level,
                           std::optional<std::string_view> action);
 

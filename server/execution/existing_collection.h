@@ -5,11 +5,11 @@
 
 namespace mayfly {
 
-struct ServerContext;
+class DataServices;
 
 /// The collection that a command needs. Threads: any. Errors: InvalidNamespace 73,
 /// NamespaceNotFound 26, CommandNotSupportedOnView 166.
-Result<CollectionInfoPtr> ExistingCollection(ServerContext& server, std::string_view db,
+Result<CollectionInfoPtr> ExistingCollection(DataServices& server, std::string_view db,
                                              std::string_view collection);
 
 }  // namespace mayfly

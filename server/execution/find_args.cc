@@ -3,6 +3,27 @@
 #include "server/dispatch/arg_reader.h"
 
 namespace mayfly {
+namespace {
+
+/// Errors: BadValue 2. False: `sort` is no $natural sort.
+Result<bool> CheckNatural(BsonView sort) {
+  if (!sort.Has("$natural")) return false;
+  if (sort.Count() != 1)
+    return Error{ErrorCode::kBadValue, "Cannot include '$natural' in compound sort"};
+  int64_t direction = 0;
+  if (!sort.First().value.ExactInt64(&direction) || (direction != 1 && direction != -1))
+    return Error{ErrorCode::kBadValue,
+                 "$natural sort cannot be set to a value other than -1 or 1."};
+  return true;
+}
+
+/// None, or one of the natural order.
+bool IsNaturalHint(BsonValue hint) {
+  return hint.missing() ||
+         (hint.IsDocument() && (hint.Document().empty() || hint.Document().Has("$natural")));
+}
+
+}  // namespace
 
 Result<FindArgs> ParseFind(const CommandRequest& req) {
   ArgReader in(req);
@@ -38,6 +59,13 @@ Result<FindArgs> ParseFind(const CommandRequest& req) {
     return Error{ErrorCode::kInvalidOptions, "Cannot use 'tailable' with 'singleBatch'"};
   if (!a.hint.missing() && !a.hint.IsString() && !a.hint.IsDocument())
     return Error{ErrorCode::kFailedToParse, "Hint must be a string or an object"};
+  // As a hint it means the same. It also works for the pipeline of a view, where it cannot be a
+  // stage.
+  if (!a.sort.empty()) {
+    if (const Result<bool> natural = CheckNatural(a.sort);
+        natural && natural.value() && a.min.empty() && a.max.empty() && IsNaturalHint(a.hint))
+      a.hint = a.sort.AsValue();
+  }
   return a;
 }
 
@@ -77,10 +105,13 @@ Result<BsonDocument> FindArgs::ToPipeline() const {
   if (show_record_id) return refuse("showRecordId");
   if (!min.empty()) return refuse("min");
   if (!max.empty()) return refuse("max");
+  MAYFLY_TRY(const bool natural, CheckNatural(sort));
+  if (natural && !IsNaturalHint(hint))
+    return Error{ErrorCode::kBadValue, "Cannot use a hint of an index with a $natural sort"};
   std::string bytes;
   BsonArrayBuilder stages(bytes);
   if (!filter.empty()) stages.OpenDocument().Append("$match", filter);
-  if (!sort.empty()) stages.OpenDocument().Append("$sort", sort);
+  if (!sort.empty() && !natural) stages.OpenDocument().Append("$sort", sort);
   if (skip > 0) stages.OpenDocument().Append("$skip", skip);
   if (limit > 0) stages.OpenDocument().Append("$limit", limit);
   if (!projection.empty()) stages.OpenDocument().Append("$project", projection);
@@ -113,7 +144,7 @@ BsonDocument DistinctArgs::ToPipeline() const {
   std::string bytes;
   BsonArrayBuilder stages(bytes);
   if (!query.empty()) stages.OpenDocument().Append("$match", query);
-  // Arrays on the way and at the end of the path stand for their elements, as the command has it.
+  // Arrays along the path and at its end stand for their elements, as in the command.
   for (size_t end = 0; end != std::string::npos;) {
     end = path.find('.', end + 1);
     auto stage = stages.OpenDocument();

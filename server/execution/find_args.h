@@ -14,6 +14,8 @@ struct FindArgs {
   bool single_batch = false, tailable = false, await_data = false, no_cursor_timeout = false;
   bool return_key = false, show_record_id = false, allow_disk_use = true, include_expired = false;
 
+  /// What the planner takes; an empty hint is none. The views stay those of the request, and `ns`
+  /// must live as long.
   QuerySpec ToSpec(CollectionInfoPtr coll, std::string_view ns) const;
   /// The same as a pipeline, for a view. Errors: OptionNotSupportedOnView 167.
   Result<BsonDocument> ToPipeline() const;
@@ -42,6 +44,7 @@ struct DistinctArgs {
   /// The same as a pipeline, for a view: its one document, if any, has the values as `values`.
   BsonDocument ToPipeline() const;
 };
+/// Errors: those of ArgReader and of the hint; Location31032 for a NUL in `key`.
 Result<DistinctArgs> ParseDistinct(const CommandRequest& req);
 
 }  // namespace mayfly

@@ -7,7 +7,7 @@
 #include "protocol/utf8.h"
 #include "query/match/record_filter.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "storage/storage.h"
 #include "ttl/reap_limits.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 Error Cannot(std::string message) { return {ErrorCode::kCannotCreateIndex, std::move(message)}; }
 
-/// Of the kinds that MongoDB has, those that this server has too.
+/// Of MongoDB's kinds of index, accepts those that this server has.
 Result<void> CheckKind(const IndexInfo& i) {
   if (i.kind->maintained()) return Ok();
   if (i.kind->id == IndexKindId::kWildcard)
@@ -44,7 +44,10 @@ Result<void> CheckIndexName(std::string_view name) {
   if (name == "*") return Error{ErrorCode::kBadValue, "The index name '*' is not valid."};
   if (name.find('\0') != std::string_view::npos)
     return Cannot("The index name cannot contain NUL bytes");
-  // Statistics and the metrics page show it.
+  // The name is shown in statistics, in each listing and on the metrics page.
+  if (name.size() > kMaxIndexName)
+    return Cannot("The index name has " + std::to_string(name.size()) + " bytes: " +
+                  std::to_string(kMaxIndexName) + " are allowed. Give the index a shorter name");
   if (!IsUtf8(name)) return Cannot("The index name must be valid UTF-8");
   return Ok();
 }
@@ -78,7 +81,7 @@ Result<int32_t> ParseExpireAfterSeconds(BsonValue v, std::string_view name) {
 
 namespace {
 
-/// The options of an index specification besides what IndexInfo keeps.
+/// Options of an index specification that IndexInfo does not keep.
 struct SpecOptions {
   BsonValue expire;  ///< expireAfterSeconds
   bool clustered = false, reap = false;
@@ -112,7 +115,8 @@ Result<void> CheckCollation(BsonValue v) {
   return Ok();
 }
 
-/// Options of kinds of index, or of storage engines, that this server does not have.
+/// Whether it is an option of a kind of index, or of a storage engine, that this server does not
+/// have.
 bool IsOptionOfOthers(std::string_view o) {
   constexpr std::string_view kOthers[] = {"2dsphereIndexVersion",
                                           "bits",
@@ -128,13 +132,13 @@ bool IsOptionOfOthers(std::string_view o) {
   return std::find(std::begin(kOthers), std::end(kOthers), o) != std::end(kOthers);
 }
 
-/// Reads the options into `i` and `out`. `more` gets those that only listIndexes shows.
-Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unknown, IndexInfo& i,
+/// Reads the options into `i` and `out`. `more` receives those that only listIndexes shows.
+Result<void> ReadOptions(ExpiryServices& server, BsonView spec, bool ignore_unknown, IndexInfo& i,
                          SpecOptions* out, BsonBuilder& more) {
   for (const BsonElement& e : spec) {
     std::string_view o = e.name;
     if (o == "key" || o == "name") continue;
-    // Not given: what TypeORM, for one, sends for options that were left out.
+    // Null means not given: TypeORM, for example, sends it for options that were left out.
     if (e.value.IsNull() && (o == "unique" || o == "sparse" || o == "background" || o == "hidden" ||
                              o == "prepareUnique"))
       continue;
@@ -144,11 +148,11 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
       if (v != 1 && v != 2)
         return Cannot("Invalid index specification: index version v=" + std::to_string(v) +
                       " is not supported");
-      // An index of version 1 is like any other here; that it was asked for is shown (manual:
+      // Version 1 makes no difference here, but listIndexes shows that it was requested (manual:
       // "createIndexes", `v`).
       if (v == 1) more.Append("v", 1);
     } else if (o == "ns" || o == "dropDups") {
-      // Accepted and without meaning since MongoDB 3.0 and 4.2: not kept.
+      // Accepted but without meaning since MongoDB 3.0 and 4.2, so not kept.
     } else if (o == "background") {
       // Without meaning since MongoDB 4.2 (manual "createIndexes"), but shown by listIndexes.
       more.Append(e);
@@ -199,7 +203,7 @@ Result<void> ReadOptions(ServerContext& server, BsonView spec, bool ignore_unkno
   return Ok();
 }
 
-/// The specification of {_id: 1}, which every collection has already.
+/// Checks the specification of {_id: 1}, an index that every collection already has.
 Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecOptions& options) {
   for (const BsonElement& e : spec)
     if (e.name != "key" && e.name != "name" && e.name != "v" && e.name != "ns" &&
@@ -214,10 +218,11 @@ Result<void> CheckIdIndex(const CollectionInfo* coll, BsonView spec, const SpecO
   return Ok();
 }
 
-/// Rules R11 to R13 and R20 of TTL indexes. `*note`: what the reply says of an option that was left
-/// out.
-Result<void> SetExpireAfterSeconds(ServerContext& server, const CollectionInfo* coll, BsonView spec,
-                                   BsonValue expire, IndexInfo& i, std::string* note) {
+/// Rules R11 to R13 and R20 of TTL indexes. `*note` receives what the reply says about an ignored
+/// option.
+Result<void> SetExpireAfterSeconds(ExpiryServices& server, const CollectionInfo* coll,
+                                   BsonView spec, BsonValue expire, IndexInfo& i,
+                                   std::string* note) {
   // A clustered and capped collection has a code of its own (EXPIRY.md A.3).
   MAYFLY_TRY(int32_t seconds, ParseExpireAfterSeconds(expire, i.name));
   if (coll && coll->capped()) {
@@ -250,9 +255,9 @@ Result<void> SetExpireAfterSeconds(ServerContext& server, const CollectionInfo* 
 
 }  // namespace
 
-Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+Result<IndexInfo> ParseIndexSpec(ExpiryServices& server, const CollectionInfo* coll, BsonView spec,
                                  std::string* note, bool ignore_unknown) {
-  // Errors show all of it, and each option is looked for among those before it.
+  // Error messages show the whole specification, and each option is compared with those before it.
   if (spec.Count() > static_cast<int>(kMaxCommandFields))
     return Error{ErrorCode::kBadValue, "An index specification may have no more than " +
                                            std::to_string(kMaxCommandFields) + " fields"};
@@ -278,8 +283,8 @@ Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* co
         "command");
   if (is_id_key) {
     MAYFLY_TRY(CheckIdIndex(coll, spec, options));
-    // The index is there already, under its own name: drivers send the name that they make of any
-    // key, `_id_1`.
+    // This index exists already, under its own name. Drivers send the name that they derive from
+    // any key: `_id_1`.
     i.name = "_id_";
     i.extra = BsonDocument();
     return i;

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "storage/catalog/catalog.h"
 
 namespace mayfly {
@@ -12,8 +12,11 @@ namespace mayfly {
 /// InvalidIndexSpecificationOption 197, FailedToParse 9, TypeMismatch 14, BadValue 2 (manual
 /// "createIndexes"; EXPIRY.md A.3). `ignore_unknown`: options that no index has are left out
 /// (createIndexes' ignoreUnknownIndexOptions, which mongorestore sends), rather than refused.
-Result<IndexInfo> ParseIndexSpec(ServerContext& server, const CollectionInfo* coll, BsonView spec,
+Result<IndexInfo> ParseIndexSpec(ExpiryServices& server, const CollectionInfo* coll, BsonView spec,
                                  std::string* note, bool ignore_unknown = false);
+
+/// The longest name of an index in bytes: each listing, each statistic and many messages show it.
+inline constexpr size_t kMaxIndexName = 8192;
 
 /// What any index may be called, that of a clustered collection too. Errors: CannotCreateIndex 67,
 /// BadValue 2 for "*".

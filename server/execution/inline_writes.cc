@@ -3,8 +3,8 @@
 namespace mayfly {
 namespace {
 
-/// A part of a path that is a number from 100 on: setting it may have an array grow by as many
-/// elements.
+/// Whether a part of the path is a number of 100 or more: setting it may add as many elements to an
+/// array.
 bool HasFarPlace(std::string_view path) {
   size_t digits = 0;
   bool number = true;
@@ -22,7 +22,7 @@ bool HasFarPlace(std::string_view path) {
   return number && digits > 2;
 }
 
-/// A condition or a pattern somewhere in what $pull takes away.
+/// Whether what $pull removes contains a condition or a pattern.
 bool HasCondition(BsonValue v, int depth) {
   if (v.Is(BsonType::kRegex)) return true;
   if (!v.IsDocument() && !v.IsArray()) return false;

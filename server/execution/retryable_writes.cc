@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
+#include "server/dispatch/data_services.h"
 #include "server/dispatch/fail_points.h"
-#include "server/dispatch/server_context.h"
 #include "server/execution/session_store.h"
+#include "server/execution/transactions.h"
 #include "storage/keys/key_format.h"
 #include "storage/storage.h"
 
@@ -13,9 +14,13 @@ namespace mayfly {
 // clang-format off
 // Rows of Keyspace::kCatalog (docs/on-disk-format.md "Sessions"):
 //
-//   "txn/" id:16             := 01 number:le64 last_write:le64 chunks:le32 entry*
-//   "txn/" id:16 chunk:be32  := entry*
-//   entry := kind:u8 first:le32 count:le32 [BSON]
+//   "txn/" session             := 01 number:le64 last_write:le64 chunks:le32 entry*
+//   "txn/" session chunk:be32  := entry*
+//   session := id:16 [uid:32]
+//   entry := kind:u8 first:le32 count:le32 [BSON]     kind 6, alone: a committed transaction
+//
+// uid is the digest of the user who owns the session. It is absent without access control, and in
+// rows of versions that did not know users: such rows stay valid.
 //
 // The first row is rewritten with each statement; what grows beyond kInlineBytes moves to chunk
 // rows, so that a batch of n statements writes O(n) bytes.
@@ -24,17 +29,23 @@ namespace mayfly {
 namespace {
 
 constexpr std::string_view kPrefix = "txn/";
-constexpr size_t kIdBytes = 16, kHeadKey = 4 + kIdBytes, kHeadBytes = 1 + 8 + 8 + 4;
+constexpr size_t kHeadBytes = 1 + 8 + 8 + 4, kChunkBytes = 4;
 constexpr char kRowVersion = 1;
 constexpr size_t kInlineBytes = 1024;
+
+/// Whether it is the key of a head row. Keys of chunks are four bytes longer.
+bool IsHeadKey(std::string_view key) {
+  const size_t n = key.size() - kPrefix.size();
+  return n == kSessionIdBytes || n == kSessionKeyBytes;
+}
 
 std::string HeadKey(std::string_view id) { return std::string(kPrefix).append(id); }
 
 std::string ChunkKey(std::string_view id, uint32_t chunk) {
   std::string key = HeadKey(id);
-  char b[4];
+  char b[kChunkBytes];
   StoreBe32(b, chunk);
-  return key.append(b, 4);
+  return key.append(b, kChunkBytes);
 }
 
 struct Head {
@@ -91,7 +102,7 @@ Result<void> ReadStatementResults(std::string_view in, std::vector<StatementResu
     if (in.size() < kEntryHead) return damaged;
     StatementResult r;
     const auto kind = static_cast<uint8_t>(in[0]);
-    if (kind < 1 || kind > 5) return damaged;
+    if (kind < 1 || kind > 6) return damaged;
     r.kind = static_cast<StatementResult::Kind>(kind);
     r.first = LoadLe<int32_t>(in.data() + 1);
     r.count = LoadLe<int32_t>(in.data() + 5);
@@ -145,11 +156,11 @@ Result<void> RetryableWrite::SetStatementIds(std::optional<BsonView> ids,
 
 Awaitable<Result<void>> RetryableWrite::Begin() {
   if (!ctx_.txn_number) co_return Ok();
-  // The first try may still run, on a connection that the client has given up. Rare; nobody else
-  // waits for it.
+  // The first attempt may still be running, on a connection that the client has given up. This is
+  // rare, and nobody else waits for it.
   for (int64_t wait = 200; !ctx_.session->TryCheckOut();
        wait = std::min<int64_t>(wait * 2, 10'000)) {
-    MAYFLY_CO_TRY(co_await ctx_.SleepUntil(ctx_.server.clock().MonotonicMicros() + wait));
+    MAYFLY_CO_TRY(co_await ctx_.SleepUntil(ctx_.data.clock().MonotonicMicros() + wait));
   }
   state_ = &ctx_.session->transaction();
   MAYFLY_CO_TRY(Load());
@@ -161,11 +172,14 @@ Awaitable<Result<void>> RetryableWrite::Begin() {
                         " because a newer retryable write with txnNumber " +
                         std::to_string(state_->number) + " has already started on this session."};
   if (number > state_->number) {
-    state_->number = number;
-    state_->stale_chunks = std::max(state_->stale_chunks, state_->chunks);
-    state_->chunks = 0;
-    state_->entries.clear();
-    state_->last = 0;
+    if (Transactions* transactions = TransactionsOf(ctx_.data))
+      transactions->AbortBefore(ctx_.session->id(), number);
+    BeginTransactionNumber(number, state_);
+  } else if (IsCommittedTransaction(*state_)) {
+    co_return Error{ErrorCode::kTransactionCommitted,
+                    "txnNumber " + std::to_string(number) +
+                        " is that of a transaction that has been "
+                        "committed: a retryable write cannot use it"};
   } else if (!state_->entries.empty() || state_->chunks > 0) {
     MAYFLY_CO_TRY(ReadDone());
   }
@@ -173,30 +187,57 @@ Awaitable<Result<void>> RetryableWrite::Begin() {
 }
 
 Result<void> RetryableWrite::Load() {
-  const uint64_t epoch = ctx_.server.sessions().transaction_epoch();
-  if (state_->loaded && state_->epoch == epoch) return Ok();
-  *state_ = TransactionState();
+  return LoadTransactionState(ctx_.data, ctx_.session->id(), state_);
+}
+
+Result<void> LoadTransactionState(DataServices& server, const std::string& session,
+                                  TransactionState* state) {
+  const uint64_t epoch = server.sessions().transaction_epoch();
+  if (state->loaded && state->epoch == epoch) return Ok();
+  *state = TransactionState();
   PinnedValue value;
-  MAYFLY_TRY(bool found, ctx_.server.storage().kv().Get(Keyspace::kCatalog,
-                                                        HeadKey(ctx_.session->id()), &value));
+  MAYFLY_TRY(bool found, server.storage().kv().Get(Keyspace::kCatalog, HeadKey(session), &value));
   if (found) {
     MAYFLY_TRY(Head head, DecodeHead(value.view()));
-    state_->number = head.number;
-    state_->chunks = head.chunks;
-    state_->entries = head.entries;
-    // Where the last entry begins is not kept: the next one begins a run of its own.
-    state_->last = state_->entries.size();
+    state->number = head.number;
+    state->chunks = head.chunks;
+    state->entries = head.entries;
+    // The position of the last entry is not kept, so the next entry begins a new run.
+    state->last = state->entries.size();
   }
-  state_->epoch = epoch;
-  state_->loaded = true;
+  state->epoch = epoch;
+  state->loaded = true;
   return Ok();
+}
+
+void BeginTransactionNumber(int64_t number, TransactionState* state) {
+  state->number = number;
+  state->stale_chunks = std::max(state->stale_chunks, state->chunks);
+  state->chunks = 0;
+  state->entries.clear();
+  state->last = 0;
+}
+
+bool IsCommittedTransaction(const TransactionState& state) {
+  return !state.entries.empty() &&
+         state.entries[0] == static_cast<char>(StatementResult::Kind::kTransaction);
+}
+
+void StageCommittedTransaction(WriteUnit& unit, const std::string& session, int64_t number,
+                               const TransactionState& state, Instant now) {
+  std::string entries;
+  size_t last = 0;
+  AppendStatementResult({.kind = StatementResult::Kind::kTransaction}, &entries, &last);
+  for (uint32_t c = 0; c < std::max(state.stale_chunks, state.chunks); ++c)
+    unit.Erase(Keyspace::kCatalog, ChunkKey(session, c));
+  unit.Put(Keyspace::kCatalog, HeadKey(session), EncodeHead({number, now.millis, 0, entries}));
 }
 
 Result<void> RetryableWrite::ReadDone() {
   for (uint32_t c = 0; c < state_->chunks; ++c) {
     PinnedValue value;
-    MAYFLY_TRY(bool found, ctx_.server.storage().kv().Get(Keyspace::kCatalog,
-                                                          ChunkKey(ctx_.session->id(), c), &value));
+    MAYFLY_TRY(bool found, ctx_.data.storage().kv().Get(Keyspace::kCatalog,
+                                                        ChunkKey(ctx_.session->id(), c), &value));
     if (!found) return Error{ErrorCode::kInternalError, "a session's kept results are incomplete"};
     MAYFLY_TRY(ReadStatementResults(value.view(), &done_));
   }
@@ -218,26 +259,25 @@ const StatementResult* RetryableWrite::Find(size_t statement) const {
 }
 
 void RetryableWrite::CountRetried(size_t statement) {
-  if (retried_.empty()) ctx_.server.metrics().retried_commands.Add();
-  ctx_.server.metrics().retried_statements.Add();
+  if (retried_.empty()) ctx_.data.metrics().retried_commands.Add();
+  ctx_.data.metrics().retried_statements.Add();
   retried_.push_back(id(statement));
 }
 
 void RetryableWrite::BeginUnit(WriteUnit& unit) {
   if (!active()) return;
-  const BsonDocument lsid = BuildBson([&](BsonBuilder& b) {
-    b.AppendBinary("id", 4, ctx_.session->id()).AppendBinary("uid", 0, UserDigest());
-  });
+  const BsonDocument lsid =
+      BuildBson([&](BsonBuilder& b) { AppendSessionId(b, ctx_.session->id()); });
   unit.SetLogSession(lsid.view(), *ctx_.txn_number);
 }
 
 Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) {
   if (!active()) return Ok();
-  if (ctx_.server.fail_points().any()) [[unlikely]] {
-    // `times` and `skip` count documents, also those that are committed together.
+  if (ctx_.data.fail_points().any()) [[unlikely]] {
+    // `times` and `skip` count documents, including those that are committed together.
     std::optional<BsonDocument> fired;
     for (size_t n = std::max<size_t>(u.documents, 1); n > 0 && !fired; --n)
-      fired = ctx_.server.fail_points().Fire("onPrimaryTransactionalWrite");
+      fired = ctx_.data.fail_points().Fire("onPrimaryTransactionalWrite");
     if (fired) {
       const BsonView data = fired->view();
       const BsonValue close = data["closeConnection"];
@@ -306,7 +346,7 @@ Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) 
     unit.Erase(Keyspace::kCatalog, ChunkKey(ctx_.session->id(), c));
   unit.Put(Keyspace::kCatalog, HeadKey(ctx_.session->id()),
            EncodeHead({state_->number, ctx_.op.now.millis, next_chunks_, next_entries_}));
-  if (ctx_.server.replica_set() != nullptr) {
+  if (ctx_.data.replica_set() != nullptr) {
     std::vector<int32_t> ids;
     for (size_t i = 0; i < std::max<size_t>(1, u.documents); ++i)
       ids.push_back(
@@ -319,10 +359,11 @@ Result<void> RetryableWrite::BeforeCommit(WriteUnit& unit, const UnitResult& u) 
 void RetryableWrite::AfterCommit(bool committed) {
   if (!active()) return;
   if (!committed || ctx_.op.commit_timed_out) {
-    // Whether it happened may be unknown: the store knows.
+    // The outcome may be unknown, so the state is read from the store again.
     state_->loaded = false;
     return;
   }
+  if (Transactions* transactions = TransactionsOf(ctx_.data)) transactions->CountRow();
   state_->entries.swap(next_entries_);
   state_->last = next_last_;
   state_->chunks = next_chunks_;
@@ -336,7 +377,7 @@ void RetryableWrite::AppendRetried(BsonBuilder& reply) const {
   for (int32_t id : retried_) list.Append(id);
 }
 
-Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t timeout_millis) {
+Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeout_millis) {
   if (!server.writable()) return 0;
   Storage& storage = server.storage();
   SessionRegistry& sessions = server.sessions();
@@ -348,7 +389,7 @@ Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t time
   constexpr int kPerUnit = 1000;
   int removed = 0;
   std::vector<std::string> dead;
-  std::vector<SessionPtr> held;  // nobody may begin a write on what is being removed
+  std::vector<SessionPtr> held;  // while a row is being removed, nobody may begin a write with it
   auto flush = [&]() -> Result<void> {
     Result<void> done = Ok();
     if (!dead.empty()) {
@@ -365,15 +406,21 @@ Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t time
     return done;
   };
   Result<void> result = Ok();
-  std::string current;  // the head the chunk rows behind it belong to
-  bool drop = false;
+  /// The latest head, and whether it is removed with its chunks. Chunks of a session without a user
+  /// may lie between those of sessions with the same id, so both kinds have their own.
+  struct Current {
+    std::string head;
+    bool drop = false;
+  } current[2];
   for (it->SeekToFirst(); it->Valid() && result; it->Next()) {
     result = op.CheckInterrupt();
     const std::string_view key = it->key();
-    if (key.size() == kHeadKey) {
+    bool drop = false;
+    if (IsHeadKey(key)) {
       if (dead.size() >= kPerUnit && result) result = flush();
-      current = key;
-      drop = false;
+      Current& of = current[key.size() - kPrefix.size() == kSessionKeyBytes];
+      of.head = key;
+      of.drop = false;
       Result<Head> head = DecodeHead(it->value());
       if (!head) {
         result = head.error();
@@ -381,14 +428,17 @@ Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t time
       }
       const std::string_view id = key.substr(kPrefix.size());
       if (head.value().last_write + timeout_millis > op.now.millis || sessions.Find(id)) continue;
-      // As old as its last write, so that it does not live on because of us.
+      // The session gets the age of its last write, so that this sweep does not keep it alive.
       Result<SessionPtr> session = sessions.Use(id, {head.value().last_write});
       if (!session || !session.value()->TryCheckOut()) continue;
       held.push_back(std::move(session).value());
-      drop = true;
+      drop = of.drop = true;
       ++removed;
-    } else if (!key.starts_with(current) || current.empty()) {
-      drop = true;  // left by a sweep that did not end
+    } else {
+      const std::string_view head = key.substr(0, key.size() - kChunkBytes);
+      const Current& of = current[head.size() - kPrefix.size() == kSessionKeyBytes];
+      // A chunk without a head: an earlier sweep was interrupted.
+      drop = of.drop || of.head != head;
     }
     if (drop) dead.emplace_back(key);
   }

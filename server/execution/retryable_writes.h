@@ -16,7 +16,8 @@ struct StatementResult {
     kUpdated = 2,
     kUpserted = 3,
     kDeleted = 4,
-    kFoundAndModified = 5
+    kFoundAndModified = 5,
+    kTransaction = 6  ///< the number is a transaction's, which was committed
   };
   Kind kind = Kind::kInserted;
   int32_t first = 0, count = 1;  ///< statement ids first … first + count - 1
@@ -50,6 +51,8 @@ class RetryableWrite final : public UnitObserver {
   /// Waits for another operation of the session to end. Errors: TransactionTooOld 225.
   Awaitable<Result<void>> Begin();
 
+  /// The id by which a statement's result is kept. `statement`: its place in the command, from 0,
+  /// less than SetStatementIds was told.
   int32_t id(size_t statement) const {
     return ids_.empty() ? first_id_ + static_cast<int32_t>(statement) : ids_[statement];
   }
@@ -92,12 +95,24 @@ class RetryableWrite final : public UnitObserver {
   uint32_t next_chunks_ = 0;
 };
 
+/// What the store has of the session's latest transaction number, read if it is not known yet.
+/// REQUIRES: the session is checked out. Errors: InternalError 1 for a damaged row.
+Result<void> LoadTransactionState(DataServices& server, const std::string& session,
+                                  TransactionState* state);
+/// `state` is of a new transaction number from now on, which has done nothing yet.
+void BeginTransactionNumber(int64_t number, TransactionState* state);
+/// Whether the number is that of a transaction that was committed.
+bool IsCommittedTransaction(const TransactionState& state);
+/// Stages into the unit that this number is a committed transaction.
+void StageCommittedTransaction(WriteUnit& unit, const std::string& session, int64_t number,
+                               const TransactionState& state, Instant now);
+
 /// Error of a statement that cannot be retried: one that may change many documents.
 /// InvalidOptions 72.
 Error NotRetryable(std::string_view why);
 
 /// Removes what is kept for sessions that nobody has used for `timeout_millis`. Blocking. Only
 /// where writes are possible.
-Result<int> SweepTransactions(ServerContext& server, Operation& op, int64_t timeout_millis);
+Result<int> SweepTransactions(DataServices& server, Operation& op, int64_t timeout_millis);
 
 }  // namespace mayfly

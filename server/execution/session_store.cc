@@ -2,7 +2,7 @@
 
 #include <openssl/sha.h>
 
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/index_spec.h"
 #include "server/execution/write_ops.h"
 #include "storage/storage.h"
@@ -14,16 +14,15 @@ namespace {
 constexpr std::string_view kDb = "config", kCollection = "system.sessions";
 constexpr std::string_view kIndex = "lsidTTLIndex";
 
-BsonDocument Filter(std::string_view id, std::string_view uid) {
+BsonDocument Filter(std::string_view key) {
   return BuildBson([&](BsonBuilder& b) {
     BsonBuilder lsid = b.OpenDocument("_id");
-    lsid.AppendBinary("id", 4, id);
-    lsid.AppendBinary("uid", 0, uid);
+    AppendSessionId(lsid, key);
   });
 }
 
-/// Makes the collection and its index as far as they are missing.
-Result<void> EnsureCollection(ServerContext& server, Operation& op) {
+/// Creates the collection and its index if they do not exist.
+Result<void> EnsureCollection(ExpiryServices& server, Operation& op) {
   Catalog& catalog = server.storage().catalog();
   MAYFLY_TRY(CollectionInfoPtr coll, catalog.GetOrCreate(op, kDb, kCollection));
   const int64_t seconds = server.settings().local_session_timeout_minutes * 60;
@@ -49,7 +48,13 @@ Result<void> EnsureCollection(ServerContext& server, Operation& op) {
 
 }  // namespace
 
-const std::string& UserDigest() {
+void AppendSessionId(BsonBuilder& out, std::string_view key) {
+  const std::string_view uid = SessionUid(key);
+  out.AppendBinary("id", 4, SessionUuid(key));
+  out.AppendBinary("uid", 0, uid.empty() ? NobodysDigest() : uid);
+}
+
+std::string_view NobodysDigest() {
   static const std::string digest = [] {
     std::string d(SHA256_DIGEST_LENGTH, '\0');
     SHA256(nullptr, 0, reinterpret_cast<unsigned char*>(d.data()));
@@ -58,7 +63,7 @@ const std::string& UserDigest() {
   return digest;
 }
 
-Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
+Result<void> RefreshSessionRecords(ExpiryServices& server, Operation& op) {
   if (!server.writable()) return Ok();
   std::vector<SessionPtr> changed;
   for (const auto& [id, last_use] : server.sessions().List()) {
@@ -67,14 +72,13 @@ Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
   }
   if (changed.empty() && !server.storage().catalog().Find(kDb, kCollection)) return Ok();
   MAYFLY_TRY(EnsureCollection(server, op));
-  const std::string& uid = UserDigest();
   WriteCommand command(WriteServicesOf(server), op, kDb, kCollection);
   MAYFLY_TRY(command.OpenOrCreate());
   for (const SessionPtr& session : changed) {
     MAYFLY_TRY(op.CheckInterrupt());
     const Instant used = session->last_use();
-    const BsonDocument filter = Filter(session->id(), uid);
-    // Another member of the set may have seen it later.
+    const BsonDocument filter = Filter(session->id());
+    // Another member of the set may have recorded a later use.
     const BsonDocument update =
         BuildBson([&](BsonBuilder& b) { b.OpenDocument("$max").Append("lastUse", used); });
     UpdateStatement s;
@@ -87,23 +91,22 @@ Result<void> RefreshSessionRecords(ServerContext& server, Operation& op) {
   return Ok();
 }
 
-Result<void> RemoveSessionRecords(ServerContext& server, Operation& op,
-                                  const std::vector<std::string_view>& ids) {
+Result<void> RemoveSessionRecords(DataServices& server, Operation& op,
+                                  const std::vector<std::string>& keys) {
   if (!server.has_storage() || !server.writable() ||
       !server.storage().catalog().Find(kDb, kCollection))
     return Ok();
-  const std::string& uid = UserDigest();
   WriteCommand command(WriteServicesOf(server), op, kDb, kCollection);
   MAYFLY_TRY(command.Open());
-  for (std::string_view id : ids) {
+  for (const std::string& key : keys) {
     MAYFLY_TRY(op.CheckInterrupt());
-    const BsonDocument filter = Filter(id, uid);
+    const BsonDocument filter = Filter(key);
     MAYFLY_TRY(command.Delete({.filter = filter.view()}));
   }
   return Ok();
 }
 
-Result<std::vector<BsonDocument>> ListSessionRecords(ServerContext& server, Operation& op) {
+Result<std::vector<BsonDocument>> ListSessionRecords(DataServices& server, Operation& op) {
   std::vector<BsonDocument> out;
   CollectionInfoPtr coll = server.storage().catalog().Find(kDb, kCollection);
   if (!coll) return out;

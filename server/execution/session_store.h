@@ -1,5 +1,5 @@
 #pragma once
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 
 namespace mayfly {
 
@@ -7,16 +7,18 @@ namespace mayfly {
 /// index lsidTTLIndex on lastUse, so that sessions that nobody uses go by this server's own expiry
 /// (manual: "Server Sessions"). What is in memory is written every `logicalSessionRefreshMillis`
 /// and by refreshLogicalSessionCacheNow. Blocking. Nothing happens where writes are not possible.
-Result<void> RefreshSessionRecords(ServerContext& server, Operation& op);
+Result<void> RefreshSessionRecords(ExpiryServices& server, Operation& op);
 
 /// Removes the documents of sessions that clients have ended.
-Result<void> RemoveSessionRecords(ServerContext& server, Operation& op,
-                                  const std::vector<std::string_view>& ids);
+Result<void> RemoveSessionRecords(DataServices& server, Operation& op,
+                                  const std::vector<std::string>& keys);
 
-/// SHA-256 of the user's name, the `uid` of an lsid: of nobody's, without access control.
-const std::string& UserDigest();
+/// The `uid` of sessions without access control: SHA-256 of nothing, 32 bytes.
+std::string_view NobodysDigest();
+/// The fields id and uid of an lsid, of a session's key.
+void AppendSessionId(BsonBuilder& out, std::string_view key);
 
 /// The documents of config.system.sessions, for $listSessions.
-Result<std::vector<BsonDocument>> ListSessionRecords(ServerContext& server, Operation& op);
+Result<std::vector<BsonDocument>> ListSessionRecords(DataServices& server, Operation& op);
 
 }  // namespace mayfly

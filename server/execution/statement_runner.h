@@ -36,12 +36,14 @@ struct StatementIds {
 };
 
 class StatementRunner;
+class Transaction;
 
 /// The statements of a write command, as it has read them, and what is made of their results. The
 /// runner calls it, on one thread at a time.
 class WriteStatements {
  public:
   virtual ~WriteStatements() = default;
+  /// How many statements there are; the same for the whole command.
   virtual size_t size() const = 0;
   /// Whether Open and all statements are for a worker.
   virtual bool NeedsWorker() const { return false; }
@@ -88,14 +90,23 @@ class StatementRunner {
   std::optional<Error> Refused(const WriteStatement& s) const;
   /// Stages the statement here; nothing: a worker has to run it. Not blocking.
   Outcome TryStage(const WriteStatement& s, WriteUnit& unit);
+  /// The same into the transaction's unit, while that is small.
+  Outcome TryInTransaction(const WriteStatement& s);
   Result<void> BeforeCommit(const WriteStatement& s, WriteUnit& unit, const StatementOutcome& o);
   /// What a staged statement comes to; nothing: a worker has to run it again. An error ends the
   /// command.
   Result<void> AfterCommit(const WriteStatement& s, Result<void> committed, Outcome* done);
-  // On a worker, to the end; blocking. Whether the next one runs.
-  Result<bool> RunBlocking(WriteStatements& statements, size_t i, size_t end);
-  Result<bool> InsertBlocking(WriteStatements& statements, const WriteStatement& s, size_t i,
+  // On a worker, to the end; blocking. Whether the next one runs. `*i`: what is left of an insert
+  // that has met a transaction (met_).
+  Result<bool> RunBlocking(WriteStatements& statements, size_t* i, size_t end);
+  /// One try of it.
+  Result<bool> RunOnce(WriteStatements& statements, size_t* i, size_t end);
+  Result<bool> InsertBlocking(WriteStatements& statements, const WriteStatement& s, size_t* i,
                               size_t end);
+  /// Until a transaction has ended, or for a while.
+  Awaitable<Result<void>> WaitForTransactions(int attempt);
+  /// The statements that met a transaction and may not wait for it fail.
+  Result<bool> FailWaiting(WriteStatements& statements, size_t i, size_t end);
   Result<StatementOutcome> RunOne(const WriteStatement& s);
   Result<bool> Tell(WriteStatements& statements, const WriteStatement& s, size_t i, size_t end,
                     Result<StatementOutcome> outcome);
@@ -103,6 +114,8 @@ class StatementRunner {
   CommandContext& ctx_;
   RetryableWrite retry_;
   WriteUnit* unit_ = nullptr;
+  Transaction* transaction_ = nullptr;  ///< whose unit it is
+  bool met_ = false;  ///< the statement waits for a lock that a transaction has, to begin anew
   int64_t slice_end_ = 0;
   bool sync_ = false;  ///< something has been written that no journal wait has followed
 };

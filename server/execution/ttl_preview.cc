@@ -2,9 +2,11 @@
 
 #include <cmath>
 
+#include "security/user_cache.h"
 #include "server/dispatch/audit_log.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/collection_options.h"
+#include "storage/catalog/namespace.h"
 #include "storage/storage.h"
 #include "ttl/forecast.h"
 #include "ttl/ttl_guard.h"
@@ -36,20 +38,20 @@ void AppendDryRun(const RuleCensus& c, BsonBuilder& out) {
 }
 
 Result<void> DryRun(CommandContext& ctx, const TtlRule& rule, BsonBuilder& out) {
-  MAYFLY_TRY(RuleCensus c, TakeCensus(ctx.server.storage(), ctx.op, rule, 0));
+  MAYFLY_TRY(RuleCensus c, TakeCensus(ctx.expiry.storage(), ctx.op, rule, 0));
   AppendDryRun(c, out);
   return Ok();
 }
 
 RuleGuard::~RuleGuard() {
-  // What was never judged: the change failed, so nothing is to be held. Lost when the store cannot
-  // be written to; ttlStatus then shows it.
+  // Rules that were not judged: the change has failed, so nothing is to be held. If the store
+  // cannot be written to, the holds stay, and ttlStatus shows them.
   for (const std::string& rule : provisional_)
-    (void)ctx_.server.ttl_controls().ReleaseGuard(ctx_.op, uuid_, rule);
+    (void)ctx_.expiry.ttl_controls().ReleaseGuard(ctx_.op, uuid_, rule);
 }
 
 Result<void> RuleGuard::Begin(const CollectionInfo& coll, std::vector<std::string> rules) {
-  const TtlParameters& p = ctx_.server.ttl_settings();
+  const TtlParameters& p = ctx_.expiry.ttl_settings();
   const auto action = static_cast<TtlGuardAction>(p.guard_action.load());
   if (action == TtlGuardAction::kOff || rules.empty() ||
       Storage::DocumentCount(coll) < std::max<int64_t>(1, p.guard_min_docs))
@@ -57,27 +59,28 @@ Result<void> RuleGuard::Begin(const CollectionInfo& coll, std::vector<std::strin
   uuid_ = coll.uuid;
   ns_ = coll.ns;
   db_ = coll.db;
-  evaluation_ = std::make_unique<TtlControls::Evaluation>(ctx_.server.ttl_controls(), uuid_, rules);
+  evaluation_ = std::make_unique<TtlControls::Evaluation>(ctx_.expiry.ttl_controls(), uuid_, rules);
   if (action != TtlGuardAction::kHold) return Ok();
   for (const std::string& rule : rules) {
     MAYFLY_TRY(
-        ctx_.server.ttl_controls().HoldByGuard(ctx_.op, {uuid_, db_, rule, ctx_.op.now, 0, 0}));
+        ctx_.expiry.ttl_controls().HoldByGuard(ctx_.op, {uuid_, db_, rule, ctx_.op.now, 0, 0}));
     provisional_.push_back(rule);
   }
   return Ok();
 }
 
 Result<void> RuleGuard::Judge(const TtlRule& rule) {
-  const TtlParameters& p = ctx_.server.ttl_settings();
-  TtlControls& controls = ctx_.server.ttl_controls();
+  const TtlParameters& p = ctx_.expiry.ttl_settings();
+  TtlControls& controls = ctx_.expiry.ttl_controls();
   const std::string name(rule.RuleName()), identity = RuleIdentity(rule);
   const bool hold = std::erase(provisional_, identity) > 0;
   const int64_t documents = Storage::DocumentCount(*rule.coll);
-  // Held: left so when it cannot be told.
-  MAYFLY_TRY(Counted due, CountDue(ctx_.server.storage(), ctx_.op, rule, false));
+  // The rule stays held if the number of due documents cannot be determined.
+  MAYFLY_TRY(Counted due, CountDue(ctx_.data.storage(), ctx_.op, rule, false));
   const double n = std::min(due.n, static_cast<double>(documents));
   if (!GuardTrips(n, documents, p.guard_max_fraction, p.guard_min_docs)) {
-    // Also what an earlier change of the rule left held: as it is now, it is harmless.
+    // Also releases what an earlier change of the rule left held, because the rule is harmless as
+    // it is now.
     MAYFLY_TRY(controls.ReleaseGuard(ctx_.op, uuid_, identity));
     return Ok();
   }
@@ -90,11 +93,11 @@ Result<void> RuleGuard::Judge(const TtlRule& rule) {
     b.Append("namespace", ns_).Append("index", name).Append("wouldExpireNow", v.would_expire);
     b.Append("fractionOfCollection", v.fraction).Append("held", hold);
   });
-  ctx_.server.log().Warn(LogComponent::kIndex, 9000301,
-                         hold ? "TTL rule would remove a large part of the collection at once and "
-                                "is held: ttlRelease lets it act"
-                              : "TTL rule removes a large part of the collection at once",
-                         facts);
+  ctx_.data.log().Warn(LogComponent::kIndex, 9000306,
+                       hold ? "TTL rule would remove a large part of the collection at once and "
+                              "is held: ttlRelease lets it act"
+                            : "TTL rule removes a large part of the collection at once",
+                       facts);
   if (hold)
     Audit(ctx_, "ttlGuardHold", [&](BsonBuilder& b) {
       b.Append("ns", ns_).Append("index", name).Append("wouldExpireNow", v.would_expire);
@@ -106,11 +109,16 @@ Result<void> RuleGuard::Judge(const TtlRule& rule) {
 
 void RuleGuard::AppendTo(BsonBuilder& reply) const {
   if (tripped_.empty()) return;
+  // The numbers say how many documents match a filter of one's own.
+  const bool may_count =
+      ctx_.access == nullptr ||
+      ctx_.access->privileges.Allows(db_, SplitNamespace(ns_).collection, {Action::find});
   BsonArrayBuilder list = reply.OpenArray("ttlGuard");
   for (const Verdict& v : tripped_) {
     BsonBuilder d = list.OpenDocument();
     d.Append("index", v.rule).Append("action", v.held ? "hold" : "warn");
-    d.Append("wouldExpireNow", v.would_expire).Append("fractionOfCollection", v.fraction);
+    if (may_count)
+      d.Append("wouldExpireNow", v.would_expire).Append("fractionOfCollection", v.fraction);
   }
 }
 

@@ -31,6 +31,7 @@ class RuleGuard {
   /// REQUIRES: Begin named it.
   Result<void> Judge(const TtlRule& rule);
   /// The rules that tripped, as `ttlGuard` in the command's reply; nothing when there are none.
+  /// Without numbers for a client that may not read the collection.
   void AppendTo(BsonBuilder& reply) const;
 
  private:

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/server_context.h"
+#include "server/dispatch/expiry_services.h"
 #include "server/execution/existing_collection.h"
 #include "storage/catalog/namespace.h"
 #include "storage/storage.h"
@@ -14,8 +14,24 @@
 namespace mayfly {
 namespace {
 
-/// Documents due later than this from now count as beyondHorizon: the longest horizon that is shown
-/// by itself.
+/// Counts the rows that are listed and tells which of them belong to the requested page.
+class Page {
+ public:
+  explicit Page(const TtlStatusPart& part) : part_(part) {}
+  bool HasNext() {
+    const int64_t i = total_++;
+    return i >= part_.skip && (part_.limit == 0 || i - part_.skip < part_.limit);
+  }
+  bool whole() const { return part_.skip == 0 && part_.limit == 0; }
+  int64_t total() const { return total_; }
+
+ private:
+  const TtlStatusPart& part_;
+  int64_t total_ = 0;
+};
+
+/// Documents that are due later than this from now are counted as beyondHorizon. It is the longest
+/// horizon that is shown by default.
 constexpr int64_t kHorizonMillis = int64_t{30} * 86'400'000;
 
 void AppendDeadline(BsonBuilder& out, std::string_view name, int64_t millis) {
@@ -25,8 +41,8 @@ void AppendDeadline(BsonBuilder& out, std::string_view name, int64_t millis) {
     out.Append(name, Instant{millis});
 }
 
-/// Every collection has the rule of its documents' own deadlines; it is shown where there are some
-/// or where the collection or its database gives some.
+/// Every collection has the rule of its documents' own deadlines. It is shown if there are such
+/// documents, or if the collection or its database assigns deadlines.
 bool InUse(const TtlRule& r) {
   if (r.kind != TtlRule::Kind::kDocument || r.state().Earliest() != INT64_MAX) return true;
   const ExpiryOptions& o = r.coll->expiry_options;
@@ -36,9 +52,9 @@ bool InUse(const TtlRule& r) {
 
 int64_t Whole(double d) { return static_cast<int64_t>(std::llround(d)); }
 
-/// The earliest deadline, looked up when the reaper has not done so or what it knows of may have
-/// been removed by others since; INT64_MAX: none.
-Result<int64_t> NextDeadline(ServerContext& server, const TtlRule& rule, Instant now) {
+/// The earliest deadline, or INT64_MAX if there is none. It is looked up if the reaper has not done
+/// so yet, or if others may have removed the document that the reaper knows of.
+Result<int64_t> NextDeadline(ExpiryServices& server, const TtlRule& rule, Instant now) {
   int64_t next = rule.state().next_millis;
   if (next <= rule.Threshold(now)) {
     const int64_t from = rule.state().resume_millis;
@@ -50,9 +66,9 @@ Result<int64_t> NextDeadline(ServerContext& server, const TtlRule& rule, Instant
   return next == INT64_MAX ? next : rule.Deadline(next);
 }
 
-/// What is due and still there: known to the reaper's marks, or left where it is because its
-/// archive does not take it.
-Result<int64_t> Pending(ServerContext& server, Operation& op, const TtlRule& rule,
+/// How many documents are due and still stored: those that the reaper's marks tell of, and those
+/// that stay because their archive refuses them.
+Result<int64_t> Pending(ExpiryServices& server, Operation& op, const TtlRule& rule,
                         const TtlRuleFigures& figures) {
   MAYFLY_TRY(Counted due, CountDue(server.storage(), op, rule, true));
   int64_t n = Whole(due.n);
@@ -62,13 +78,13 @@ Result<int64_t> Pending(ServerContext& server, Operation& op, const TtlRule& rul
   return n;
 }
 
-TtlRuleFigures FiguresOf(ServerContext& server, const TtlRule& rule) {
+TtlRuleFigures FiguresOf(ExpiryServices& server, const TtlRule& rule) {
   return server.ttl_figures ? server.ttl_figures(rule) : TtlRuleFigures();
 }
 
 }  // namespace
 
-std::vector<ListedTtlRule> ListRulesFor(ServerContext& server, std::string_view db,
+std::vector<ListedTtlRule> ListRulesFor(ExpiryServices& server, std::string_view db,
                                         std::string_view collection, bool used_only) {
   std::vector<ListedTtlRule> out;
   auto wanted = [&](const CollectionInfo& c) {
@@ -104,12 +120,12 @@ std::vector<TtlRule> WorkingRulesOf(const CollectionInfoPtr& coll) {
   return out;
 }
 
-std::string_view StateOf(ServerContext& server, const ListedTtlRule& r, Instant now) {
+std::string_view StateOf(ExpiryServices& server, const ListedTtlRule& r, Instant now) {
   if (r.special) return r.special;
   return TtlStandingName(server.ttl_controls().StateOf(r.rule, now));
 }
 
-Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedTtlRule& r,
+Result<void> AppendRuleFacts(ExpiryServices& server, Operation& op, const ListedTtlRule& r,
                              BsonBuilder& out) {
   out.Append("state", StateOf(server, r, op.now));
   if (r.special) {
@@ -129,14 +145,16 @@ Result<void> AppendRuleFacts(ServerContext& server, Operation& op, const ListedT
   out.Append("deleted", f.deleted).Append("ratePerSecond", f.rate_per_second);
   AppendDeadline(out, "lastPass", f.last_visit == INT64_MIN ? INT64_MAX : f.last_visit);
   if (!f.last_error.empty()) out.Append("lastError", f.last_error);
-  if (f.waits_for == TtlWait::kWindow || f.waits_for == TtlWait::kLimit) {
+  if (f.locked > 0 && pending > 0)
+    out.Append("waitsFor", "transaction").Append("lockedByTransactions", f.locked);
+  else if (f.waits_for == TtlWait::kWindow || f.waits_for == TtlWait::kLimit) {
     out.Append("waitsFor", f.waits_for == TtlWait::kWindow ? "window" : "limit");
     AppendDeadline(out, "waitsUntil", f.waits_until);
   }
   return Ok();
 }
 
-Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_view db,
+Result<void> AppendTtlStatus(ExpiryServices& server, Operation& op, std::string_view db,
                              std::string_view collection, const TtlStatusPart& part,
                              BsonBuilder& reply) {
   const std::vector<ListedTtlRule> all = ListRulesFor(server, db, collection);
@@ -180,12 +198,14 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
                       : "The clock has jumped by more than ttlMaxClockJumpSecs");
   }
   Catalog& catalog = server.storage().catalog();
+  Page held(part), paused(part);
   {
     BsonArrayBuilder holds = reply.OpenArray("holds");
     for (const TtlHold& h : server.ttl_controls().Holds(op.now)) {
       CollectionInfoPtr c = catalog.FindByUuid(h.uuid);
       if (!c || (!db.empty() && c->db != db) || (!collection.empty() && c->name != collection))
         continue;
+      if (!held.HasNext()) continue;
       if (reply.size() > part.most_bytes) return too_large();
       BsonBuilder d = holds.OpenDocument();
       d.AppendObjectId("holdId", h.id).Append("ns", c->ns).Append("filter", h.filter);
@@ -194,6 +214,7 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
       if (!h.reason.empty()) d.Append("reason", h.reason);
     }
   }
+  if (!held.whole()) reply.Append("totalHolds", held.total());
   BsonArrayBuilder pauses = reply.OpenArray("pauses");
   for (const TtlPause& p : server.ttl_controls().Pauses(op.now)) {
     CollectionInfoPtr c;
@@ -204,6 +225,7 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
     } else if (p.scope.level == TtlScope::Level::kDatabase && !db.empty() && p.scope.db != db) {
       continue;
     }
+    if (!paused.HasNext()) continue;
     if (reply.size() > part.most_bytes) return too_large();
     BsonBuilder d = pauses.OpenDocument();
     if (c)
@@ -214,25 +236,28 @@ Result<void> AppendTtlStatus(ServerContext& server, Operation& op, std::string_v
     d.Append("since", p.since);
     if (p.until) d.Append("until", *p.until);
   }
+  pauses.Done();
+  if (!paused.whole()) reply.Append("totalPauses", paused.total());
   return Ok();
 }
 
 ForecastOptions ReadForecastOptions(ArgReader& in) {
   ForecastOptions o;
-  // A hundred years, and so that no bound overflows.
+  // At most a hundred years, so that no bound overflows.
   o.horizon_seconds = in.OptInRange("horizonSeconds", 1, 3'155'760'000).value_or(o.horizon_seconds);
   o.buckets = static_cast<int>(in.OptInRange("buckets", 1, 1000).value_or(o.buckets));
   return o;
 }
 
 void AppendForecast(const Forecast& f, BsonBuilder& out) {
-  // Names of rules of all collections are long; a thousand intervals of a hundred of them must fit.
+  // Rule names that cover all collections are long. A reply must have room for a thousand intervals
+  // for each of a hundred rules.
   size_t names = 0, longest = 1;
   for (const std::string& r : f.rules) {
     names += r.size() + 10;
     longest = std::max(longest, r.size() + 10);
   }
-  const size_t room = kMostTtlReplyBytes / (f.intervals.size() + 1) - 100;
+  const size_t room = kMaxTtlReplyBytes / (f.intervals.size() + 1) - 100;
   const bool all_named = f.rules.size() <= kForecastRulesNamed && names <= room;
   const size_t most_named = std::min(kForecastRulesNamed, room / longest);
   {
@@ -245,7 +270,7 @@ void AppendForecast(const Forecast& f, BsonBuilder& out) {
         for (size_t r = 0; r < f.rules.size(); ++r) by.Append(f.rules[r], x.by_rule[r]);
         continue;
       }
-      // Thousands of rules would make the reply too large for a document.
+      // With thousands of rules the reply would be larger than a document may be.
       std::vector<size_t> most;
       for (size_t r = 0; r < f.rules.size(); ++r)
         if (x.by_rule[r] > 0) most.push_back(r);
@@ -261,17 +286,16 @@ void AppendForecast(const Forecast& f, BsonBuilder& out) {
   out.Append("exact", f.exact).Append("errorFraction", f.error_fraction);
 }
 
-Result<Forecast> ForecastCollection(ServerContext& server, Operation& op, std::string_view db,
+Result<Forecast> ForecastCollection(ExpiryServices& server, Operation& op, std::string_view db,
                                     std::string_view collection, const ForecastOptions& options) {
   MAYFLY_TRY(CollectionInfoPtr coll, ExistingCollection(server, db, collection));
   return MakeForecast(server.storage(), op, coll, WorkingRulesOf(coll), options,
                       &server.ttl_controls());
 }
 
-Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_view db,
+Result<Forecast> ForecastAll(ExpiryServices& server, Operation& op, std::string_view db,
                              const ForecastOptions& options) {
-  // So many documents are looked at, however many collections they are in; what follows is
-  // estimated.
+  // At most this many documents are looked at, over all collections. The rest is estimated.
   constexpr int64_t kLookedAt = 500'000;
   Forecast all;
   double counted = 0, weighted = 0;
@@ -319,7 +343,7 @@ Result<Forecast> ForecastAll(ServerContext& server, Operation& op, std::string_v
   return all;
 }
 
-Result<TtlRule> FindTtlRule(ServerContext& server, const CollectionInfoPtr& coll,
+Result<TtlRule> FindTtlRule(ExpiryServices& server, const CollectionInfoPtr& coll,
                             std::string_view name) {
   std::vector<ListedTtlRule> rules = ListRulesFor(server, coll->db, coll->name, name.empty());
   if (name.empty()) {
@@ -364,7 +388,7 @@ Result<TtlTarget> ReadTtlTarget(const CommandRequest& req) {
 
 namespace {
 
-Result<double> BeyondHorizon(ServerContext& server, Operation& op) {
+Result<double> BeyondHorizon(ExpiryServices& server, Operation& op) {
   double beyond = 0;
   for (const ListedTtlRule& r : ListRulesFor(server, {}, {})) {
     MAYFLY_TRY(op.CheckInterrupt());
@@ -380,7 +404,7 @@ Result<double> BeyondHorizon(ServerContext& server, Operation& op) {
 
 }  // namespace
 
-void AppendTtlMetrics(ServerContext& server, Operation& op, BsonBuilder& ttl) {
+void AppendTtlMetrics(ExpiryServices& server, Operation& op, BsonBuilder& ttl) {
   const TtlMetrics& m = server.metrics().ttl;
   {
     BsonBuilder lag = ttl.OpenDocument("lagMillis");
@@ -396,12 +420,12 @@ void AppendTtlMetrics(ServerContext& server, Operation& op, BsonBuilder& ttl) {
   ttl.Append("expiredReadsHidden", server.storage().expiry_policy().hidden_reads.load());
   ttl.Append("bytesDeleted", m.bytes_deleted.Get()).Append("clockHolds", m.clock_holds.Get());
   ttl.Append("archivedDocuments", m.archived_documents.Get());
-  ServerContext::SlowFigure& f = server.ttl_beyond_horizon;
+  ExpiryServices::SlowFigure& f = server.ttl_beyond_horizon;
   std::lock_guard l(f.mutex);
   const int64_t begin = server.clock().MonotonicMicros();
   if (begin >= f.good_until) {
     if (auto n = BeyondHorizon(server, op)) f.value = n.value();
-    // What takes long is kept for so long that it costs a hundredth of a core.
+    // A result that took long to compute is kept long enough that it costs a hundredth of a core.
     const int64_t took = server.clock().MonotonicMicros() - begin;
     f.good_until = took > 20'000 ? begin + 100 * took : 0;
   }

@@ -19,20 +19,21 @@ class WriteCommand::Updating {
 
  private:
   Result<void> Parse();
-  /// Goes once over what the filter finds. True: a document changed before it was locked, so
-  /// another one may match now, or this one again.
+  /// Goes once over the documents that the filter finds. True if a document changed before it was
+  /// locked: another one may match now, or this one again.
   Result<bool> Pass();
-  /// Updates the documents of keys_ as one unit; one by one when that cannot be.
+  /// Updates the documents of keys_ as one unit, or one by one if that is not possible.
   Result<void> Flush();
-  /// What came before the one that fails is kept, as if each had been a statement.
+  /// Updates one by one. Documents before the one that fails stay updated, as if each were a
+  /// statement.
   Result<void> FlushOneByOne();
-  /// One unit: locks each record, looks again whether it still matches, applies.
+  /// One unit: locks each record, checks again whether it matches, and applies the update.
   Result<void> ApplyTo(std::span<const std::string> keys);
-  /// Of a locked document that is there: stages its change, if it has one.
+  /// For a locked document that exists: stages its change, if there is one.
   Result<void> Change(WriteUnit& unit, const WriteUnit::Locked& l);
   Result<Deadline> DeadlineOf(const WriteUnit::Locked& l, BsonView after, bool changed);
-  /// An error: what to tell the client. Else the result, or nothing: there is something to update
-  /// now.
+  /// An error is for the client. Otherwise the result, or nothing if by now there is a document to
+  /// update.
   Result<std::optional<UpdateResult>> TryUpsert(int attempt);
 
   WriteCommand& c_;
@@ -47,12 +48,15 @@ class WriteCommand::Updating {
   std::optional<Visibility> visible_;  ///< of a pass
   UpdateResult result_;
   std::vector<std::string> keys_;
-  // Of the unit that ApplyTo makes.
+  // For the unit that ApplyTo makes.
   int64_t matched_ = 0, modified_ = 0, clamped_ = 0;
 };
 
 Result<void> WriteCommand::Updating::Parse() {
   MAYFLY_TRY(match_, c_.ParseFilter(s_.filter));
+  if (s_.upsert) {
+    MAYFLY_TRY(CheckUpsertFilter(s_.filter));
+  }
   if (!s_.update.missing()) {
     MAYFLY_TRY(update_, c_.ParseUpdate(s_));
     MAYFLY_TRY(setting_, CombineExpiry(s_, *update_));
@@ -73,7 +77,7 @@ Result<Deadline> WriteCommand::Updating::DeadlineOf(const WriteUnit::Locked& l, 
     MAYFLY_TRY(deadline, ResolveDeadline(setting_, *c_.coll_, c_.op_.now, after, &before));
   }
   clamped_ += deadline.clamped;
-  if (!changed && !Allows(s_.when, l.expire_at, deadline.at)) deadline.at = l.expire_at;
+  if (!changed && !Allows(s_.when, l.expire_at, deadline.at)) deadline = {l.expire_at};
   return deadline;
 }
 
@@ -100,7 +104,7 @@ Result<void> WriteCommand::Updating::Change(WriteUnit& unit, const WriteUnit::Lo
     result_.after_expires = deadline.at;
   }
   if (!changed && whole_) {
-    // As with MongoDB: a replacement is a write although it stores what is there.
+    // As in MongoDB, a replacement counts as a write even if it does not change the document.
     MAYFLY_TRY(c_.Validate(l.doc, &l.doc));
   }
   if (!changed && deadline.at == l.expire_at) return Ok();
@@ -109,6 +113,7 @@ Result<void> WriteCommand::Updating::Change(WriteUnit& unit, const WriteUnit::Lo
   }
   unit.SetReplacement(whole_);
   MAYFLY_TRY(unit.Update(*c_.coll_, l, after, deadline.at));
+  c_.NoteDeadline(deadline);
   ++modified_;
   return Ok();
 }
@@ -117,12 +122,13 @@ Result<void> WriteCommand::Updating::ApplyTo(std::span<const std::string> keys) 
   c_.scratch_.clear();
   matched_ = modified_ = clamped_ = 0;
   UnitStep unit(c_);
-  std::vector<WriteUnit::Locked> locked(keys.size());  // as long as the unit: it views them
+  // Lives as long as the unit, which holds views of it.
+  std::vector<WriteUnit::Locked> locked(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
     WriteUnit::Locked& l = locked[i];
     MAYFLY_TRY(bool there, unit->LockAndRead(*c_.coll_, keys[i], &l));
     if (!there) continue;
-    const std::optional<DeleteCause> expired = visible_->Expired(l.doc, l.expire_at);
+    MAYFLY_TRY(const std::optional<DeleteCause> expired, visible_->Expired(l.doc, l.expire_at));
     if (s_.recover ? !expired || !c_.Recoverable(*expired) : expired.has_value()) continue;
     MAYFLY_TRY(Change(*unit, l));
   }
@@ -143,7 +149,7 @@ Result<void> WriteCommand::Updating::FlushOneByOne() {
       if (r || !c_.MayTryAgain(r.error()) || n > kWriteRetries) break;
       MAYFLY_TRY(c_.op_.CheckInterrupt());
       if (r.error().code == ErrorCode::kQueryPlanKilled)
-        return Ok();  // dropped meanwhile: nothing is left to update
+        return Ok();  // the collection was dropped: nothing is left to update
       BackOff(c_.op_, n);
     }
     if (!r) return r;
@@ -153,7 +159,7 @@ Result<void> WriteCommand::Updating::FlushOneByOne() {
 
 Result<void> WriteCommand::Updating::Flush() {
   Result<void> r = ApplyTo(keys_);
-  // In a longer unit the statement fails as a whole.
+  // In a unit that outlives the statement, the statement fails as a whole.
   if (!r && c_.unit_ == nullptr &&
       (IsRetryable(r.error()) || (keys_.size() > 1 && !EndsCommand(r.error()))))
     r = FlushOneByOne();
@@ -188,10 +194,9 @@ Result<bool> WriteCommand::Updating::Pass() {
 Result<std::optional<UpdateResult>> WriteCommand::Updating::TryUpsert(int attempt) {
   Result<UpdateResult> up = c_.Upsert(*update_, setting_, match_.get(), want_documents_);
   if (up) return std::optional<UpdateResult>(std::move(up).value());
-  // Another client may have inserted it first: then there is something to update.
+  // Another client may have inserted the document first. Then there is something to update.
   const bool raced = up.error().code == ErrorCode::kDuplicateKey && attempt < 3;
-  if (up.error().code == ErrorCode::kQueryPlanKilled || !c_.coll_)
-    c_.coll_ = c_.storage_.catalog().Find(c_.db_, c_.collection_);
+  if (up.error().code == ErrorCode::kQueryPlanKilled || !c_.coll_) (void)c_.Open();
   if (!raced && !(c_.MayTryAgain(up.error()) && attempt < kWriteRetries)) return up.error();
   return std::optional<UpdateResult>();
 }
@@ -237,13 +242,14 @@ Result<UpdateResult> WriteCommand::Upsert(const mayfly::Update& update, const Ex
   BsonView ready(scratch_.front());
   MAYFLY_TRY(Validate(ready, nullptr));
   int64_t clamped = 0;
-  MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline(expiry, ready, &clamped));
+  MAYFLY_TRY(const Deadline deadline, InsertDeadline(expiry, ready, &clamped));
   UnitStep unit(*this);
-  MAYFLY_TRY(unit->Insert(*coll_, ready, deadline));
+  MAYFLY_TRY(unit->Insert(*coll_, ready, deadline.at));
+  NoteDeadline(deadline);
   UpdateResult r;
   r.upserted_id = Value::Copy(ready["_id"]);
   if (want_documents) r.after = BsonDocument(ready);
-  r.after_expires = deadline;
+  r.after_expires = deadline.at;
   MAYFLY_TRY(unit.Commit({.kind = UnitResult::Kind::kUpdate, .update = &r}));
   clamped_ += clamped;
   ++op_.n_inserted;

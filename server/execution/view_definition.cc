@@ -20,12 +20,12 @@ Result<std::unique_ptr<Pipeline>> ParseViewPipeline(std::string_view db, std::st
   return Pipeline::Parse(stages, options);
 }
 
-/// The namespaces that a view reads, by way of other views too.
+/// Collects the namespaces that a view reads, including those read through other views.
 struct Walk {
   Catalog& catalog;
   std::string_view start;  ///< the view that is defined
   std::set<std::string> done = {};
-  int deepest = 0;  ///< views below `start` on the longest way
+  int deepest = 0;  ///< the longest chain of views below `start`
 
   Result<void> Visit(const std::string& ns, int depth, const std::string& way) {
     if (ns == start)
@@ -41,7 +41,7 @@ struct Walk {
     deepest = std::max(deepest, depth + 1);
     MAYFLY_TRY(Visit(JoinNamespace(coll->db, coll->view_on), depth + 1, way + " => " + ns));
     auto pipeline = ParseViewPipeline(coll->db, coll->view_on, coll->view_pipeline);
-    if (!pipeline) return Ok();  // it was made by another version
+    if (!pipeline) return Ok();  // made by another version
     for (const std::string& read : pipeline.value()->InvolvedNamespaces()) {
       MAYFLY_TRY(Visit(read, depth + 1, way + " => " + ns));
     }
@@ -49,7 +49,7 @@ struct Walk {
   }
 };
 
-/// The view definitions that read one of `names`, by way of their pipelines too.
+/// The views that read one of `names`, including those that read it in their pipelines.
 std::set<std::string> ReadersOf(const std::vector<CollectionInfoPtr>& views,
                                 const std::set<std::string>& names) {
   std::set<std::string> readers;
@@ -58,22 +58,22 @@ std::set<std::string> ReadersOf(const std::vector<CollectionInfoPtr>& views,
       readers.insert(view->ns);
       continue;
     }
-    // Parsing is for those that have one of the names somewhere.
+    // Parsing is only worth it if one of the names appears somewhere in the definition.
     const std::string_view text = view->view_pipeline.view().bytes();
     const bool named = std::any_of(names.begin(), names.end(), [&](const std::string& ns) {
       return text.find(SplitNamespace(ns).collection) != std::string_view::npos;
     });
     if (!named) continue;
     auto pipeline = ParseViewPipeline(view->db, view->view_on, view->view_pipeline);
-    if (!pipeline) continue;  // it was made by another version
+    if (!pipeline) continue;  // made by another version
     for (const std::string& read : pipeline.value()->InvolvedNamespaces())
       if (names.contains(read)) readers.insert(view->ns);
   }
   return readers;
 }
 
-/// Views may be made over what does not exist yet: whether one of those above `start` becomes too
-/// deep by `below` views under it.
+/// A view may be defined on a namespace that does not exist yet. Checks whether a view above
+/// `start` becomes too deep when there are `below` views under `start`.
 Result<void> CheckReaders(Catalog& catalog, const std::string& start, int below) {
   std::vector<CollectionInfoPtr> views = catalog.ListAll();
   std::erase_if(views, [](const CollectionInfoPtr& c) { return !c->is_view(); });

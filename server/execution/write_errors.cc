@@ -1,5 +1,5 @@
 #include "protocol/error_labels.h"
-#include "protocol/utf8.h"
+#include "protocol/error_text.h"
 #include "server/execution/write_ops.h"
 
 namespace mayfly {
@@ -9,18 +9,19 @@ bool IsRetryable(const Error& e) {
 }
 
 bool EndsCommand(const Error& e) {
-  // Of those that a driver retries it must see the command fail: in `writeErrors` it does not.
+  // Errors that drivers retry must fail the whole command: drivers do not look for them in
+  // `writeErrors`.
   return e.code == ErrorCode::kInterrupted || e.code == ErrorCode::kMaxTimeMSExpired ||
          IsRetryableWriteError(e.code);
 }
 
 void WriteErrors::Add(size_t index, Error e) {
-  // Each has a limit of its own: long details leave room for what they explain.
-  constexpr size_t kMostBytes = 1 << 20;
+  // Each part has a limit of its own, so that long details leave room for the messages.
+  constexpr size_t kMaxBytes = 1 << 20;
   messages_ += e.message.size();
   details_ += e.details.size();
-  if (messages_ > kMostBytes) e.message = {};
-  if (details_ > kMostBytes) e.details = {};
+  if (messages_ > kMaxBytes) e.message = {};
+  if (details_ > kMaxBytes) e.details = {};
   errors_.emplace_back(static_cast<int32_t>(index), std::move(e));
 }
 
@@ -30,7 +31,7 @@ void WriteErrors::AppendTo(BsonBuilder& reply) const {
   for (const auto& [index, e] : errors_) {
     BsonBuilder b = list.OpenDocument();
     b.Append("index", index).Append("code", static_cast<int32_t>(e.code));
-    b.Append("errmsg", IsUtf8(e.message) ? e.message : PrintableUtf8(e.message));
+    b.Append("errmsg", ErrorText(e.message));
     if (!e.details.empty()) b.AppendAll(BsonView(e.details.data()));
   }
 }

@@ -2,15 +2,21 @@
 
 #include <thread>
 
+#include "protocol/database_name.h"
+#include "protocol/system_names.h"
 #include "query/expression/insert_prepare.h"
 #include "query/expression/operator.h"
 #include "query/expression/parse_work.h"
 #include "query/match/explain_mismatch.h"
+#include "server/access/stored_users.h"
+#include "server/dispatch/data_services.h"
 #include "server/dispatch/replication_gate.h"
-#include "server/dispatch/server_context.h"
 #include "server/execution/inline_writes.h"
+#include "server/execution/transactions.h"
 #include "server/execution/write_parts.h"
 #include "storage/catalog/namespace.h"
+#include "storage/schema/transaction_schema.h"
+#include "storage/write/capped_trim.h"
 #include "storage/write/inline_unit.h"
 
 namespace mayfly {
@@ -20,15 +26,16 @@ constexpr int kDocumentsPerUnit = 1000;
 constexpr size_t kBytesPerUnit = 4 << 20;
 constexpr int kDocumentsPerDelete = 100;
 
-/// {errInfo: {failingDocumentId, details}}. Details that are too long for a reply say only that.
+/// {errInfo: {failingDocumentId, details}}. Details that are too long for a reply are replaced by a
+/// note.
 BsonDocument ValidationFailure(const CollectionInfo& coll, BsonView doc, Instant now) {
-  constexpr size_t kMostBytes = size_t{1} << 19;
+  constexpr size_t kMaxBytes = size_t{1} << 19;
   return BuildBson([&](BsonBuilder& b) {
     auto info = b.OpenDocument("errInfo");
     const BsonValue id = doc["_id"];
-    if (id.size() <= kMostBytes) info.Append("failingDocumentId", id);
+    if (id.size() <= kMaxBytes) info.Append("failingDocumentId", id);
     const BsonDocument details = ExplainMismatch(coll.validator, doc, now);
-    if (details.view().size() <= kMostBytes) {
+    if (details.view().size() <= kMaxBytes) {
       info.Append("details", details);
       return;
     }
@@ -49,10 +56,13 @@ void BackOff(Operation& op, int attempt) {
 }
 
 UnitStep::UnitStep(WriteCommand& command) : command_(command), unit_(command.unit_) {
-  if (unit_ == nullptr)
+  if (unit_ == nullptr) {
     unit_ = &own_.emplace(command.storage_, command.op_);
-  else
+    if (command_.met_transaction_ != nullptr)
+      LeaveToTransactions(*unit_, command_.met_transaction_);
+  } else {
     begin_ = unit_->Mark();
+  }
   if (command_.observer_ != nullptr) command_.observer_->BeginUnit(*unit_);
 }
 
@@ -66,6 +76,7 @@ Result<void> UnitStep::Commit(const UnitResult& r) {
     MAYFLY_TRY(observer->BeforeCommit(*unit_, r));
   }
   if (!own_) {
+    MAYFLY_TRY(CheckTransactionSize(*unit_));
     begin_.reset();
     return Ok();
   }
@@ -74,7 +85,7 @@ Result<void> UnitStep::Commit(const UnitResult& r) {
   return committed;
 }
 
-WriteServices WriteServicesOf(ServerContext& server) {
+WriteServices WriteServicesOf(DataServices& server) {
   return {server.storage(), server.log(), server.notifier(), server.large_turns()};
 }
 
@@ -83,18 +94,59 @@ WriteCommand::WriteCommand(const WriteServices& services, Operation& op, std::st
     : services_(services), storage_(services.storage), op_(op), db_(db), collection_(collection) {}
 
 Result<void> WriteCommand::Open() {
-  coll_ = storage_.catalog().Find(db_, collection_);
+  // Also those that a bulkWrite names. What is in local is in no log: written in one unit with what
+  // is, neither would be where it belongs.
+  if (unit_ != nullptr && IsInternalDatabase(db_)) [[unlikely]]
+    return Error{
+        ErrorCode::kOperationNotSupportedInTransaction,
+        "Cannot run command against the '" + std::string(db_) + "' database in a transaction."};
+  // Whether they are there or not: an insert must not make them either.
+  if (collection_ == kProfileCollection || collection_ == kViewsCollection ||
+      (collection_ == kTimeKeysCollection && db_ == kUsersDatabase)) [[unlikely]]
+    return Error{ErrorCode::kInvalidNamespace,
+                 "cannot write to " + JoinNamespace(db_, collection_)};
+  MAYFLY_TRY(coll_, FindCollection(storage_.catalog(), op_, db_, collection_));
+  if (collection_uuid_ && (!coll_ || coll_->uuid != *collection_uuid_)) [[unlikely]]
+    return UuidMismatch();
   if (!coll_) return ValidateNewNamespace(db_, collection_);
   MAYFLY_TRY(CheckUse(*coll_, CollectionUse::kWrite));
-  if (collection_ == "system.profile" || collection_ == "system.views")
-    return Error{ErrorCode::kInvalidNamespace, "cannot write to " + coll_->ns};
+  if (unit_ != nullptr && (coll_->capped() || coll_->unreplicated)) [[unlikely]]
+    return Error{ErrorCode::kOperationNotSupportedInTransaction,
+                 "Collection '" + coll_->ns +
+                     "' is a capped collection. Writes in transactions are "
+                     "not allowed on capped collections."};
   return Ok();
+}
+
+Error WriteCommand::UuidMismatch() const {
+  const CollectionInfoPtr actual = storage_.catalog().FindByUuid(*collection_uuid_);
+  BsonDocument details = BuildBson([&](BsonBuilder& b) {
+    b.Append("db", db_);
+    b.AppendBinary("collectionUUID", 4,
+                   std::string_view(reinterpret_cast<const char*>(collection_uuid_->data()),
+                                    collection_uuid_->size()));
+    b.Append("expectedCollection", collection_);
+    if (actual && actual->db == db_)
+      b.Append("actualCollection", actual->name);
+    else
+      b.AppendNull("actualCollection");
+  });
+  return Error{ErrorCode::kCollectionUUIDMismatch,
+               "Collection UUID does not match that specified: " + JoinNamespace(db_, collection_) +
+                   " is another collection than the one that 'collectionUUID' names",
+               std::string(details.view().bytes())};
 }
 
 Result<void> WriteCommand::OpenOrCreate() {
   MAYFLY_TRY(Open());
-  if (!coll_) {
+  if (coll_) return Ok();
+  if (unit_ == nullptr) {
     MAYFLY_TRY(coll_, storage_.catalog().GetOrCreate(op_, db_, collection_));
+  } else {
+    CollectionInfo plain;
+    plain.db = db_;
+    plain.name = collection_;
+    MAYFLY_TRY(coll_, CreateInTransaction(storage_, *unit_, op_, std::move(plain)));
   }
   return Ok();
 }
@@ -122,7 +174,7 @@ Result<BsonView> WriteCommand::Prepare(BsonView doc) {
 
 Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
   if (bypass_validation_ || !coll_->validator_filter) return Ok();
-  ParseWork work(&op_);  // who can stop the filter
+  ParseWork work(&op_);  // allows the filter to be interrupted
   if (coll_->validator_filter->Matches(next)) return Ok();
   MAYFLY_TRY(op_.CheckInterruptNow());
   if (before && coll_->validation_moderate && !coll_->validator_filter->Matches(*before)) {
@@ -141,16 +193,16 @@ Result<void> WriteCommand::Validate(BsonView next, const BsonView* before) {
                ValidationFailure(*coll_, next, op_.now).bytes()};
 }
 
-Result<std::optional<Instant>> WriteCommand::InsertDeadline(const ExpirySetting& setting,
-                                                            BsonView doc, int64_t* clamped) const {
-  if (!setting.given() && HasNoExpiry(*coll_)) return std::optional<Instant>();
+Result<Deadline> WriteCommand::InsertDeadline(const ExpirySetting& setting, BsonView doc,
+                                              int64_t* clamped) const {
+  if (!setting.given() && HasNoExpiry(*coll_)) return Deadline();
   MAYFLY_TRY(Deadline d, ResolveDeadline(setting, *coll_, op_.now, doc, nullptr));
   *clamped += d.clamped;
-  return d.at;
+  return d;
 }
 
 bool WriteCommand::Recoverable(const DeleteCause& cause) const {
-  // recoverSeconds alone decides: a document that is still stored after it, for another reason or
+  // Only recoverSeconds decides. A document that is still stored after it, for another reason or
   // because the reaper is behind, cannot be recovered.
   return cause.reason == DeleteReason::kExpiredDocument &&
          SaturatingDeadline(cause.deadline.millis, coll_->expiry_options.recover_seconds) >
@@ -158,13 +210,15 @@ bool WriteCommand::Recoverable(const DeleteCause& cause) const {
 }
 
 Result<bool> WriteCommand::RemoveIfExpired(WriteUnit& unit, const WriteUnit::Locked& locked) {
-  std::optional<DeleteCause> cause = Visible().Expired(locked.doc, locked.expire_at);
+  MAYFLY_TRY(const std::optional<DeleteCause> cause,
+             Visible().Expired(locked.doc, locked.expire_at));
   if (!cause) return false;
   if (coll_->expiry_options.recover_seconds == 0) {
     Result<void> removed = unit.DeleteExpired(*coll_, locked, *cause);
-    // What cannot go now (its archive does not take it) is absent all the same; the reaper says
-    // why.
+    // A document that cannot be removed now (its archive refuses it) counts as absent anyway. The
+    // reaper reports why.
     if (!removed && IsRetryable(removed.error())) return removed.error();
+    MAYFLY_TRY(op_.CheckInterruptNow());
   }
   return true;
 }
@@ -180,14 +234,15 @@ std::optional<Result<void>> WriteCommand::TryStageInsert(std::span<const BsonVie
     const BsonView doc = documents[i];
     Result<BsonView> ready = Prepare(doc);
     if (!ready) return ready.error();
-    Result<std::optional<Instant>> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
-    Result<void> r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value())
+    Result<Deadline> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
+    Result<void> r = deadline ? unit.Insert(*coll_, ready.value(), deadline.value().at)
                               : Result<void>(deadline.error());
     if (!r) {
       if (!IsRetryable(r.error())) return r;
-      op_.keys_inserted = keys_before;  // a worker begins anew
+      op_.keys_inserted = keys_before;  // the worker starts over
       return std::nullopt;
     }
+    NoteDeadline(deadline.value());
   }
   clamped_ = clamped;
   return Ok();
@@ -225,13 +280,17 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
   Validated valid;
   while (next < documents.size() && !stopped) {
     for (int attempt = 0;; ++attempt) {
-      // A unit of neighbours; what fails in it is reported once the unit is known to stay.
+      // Consecutive statements share a unit. What fails in it is reported once the unit is known to
+      // be kept.
       std::vector<std::pair<size_t, Error>> errors;
       std::optional<Error> conflict;
       size_t i = next;
       int64_t staged = 0, clamped = 0;
       MAYFLY_TRY(ValidateAhead(documents, next, &valid));
       scratch_.clear();
+      if (coll_->capped() && unit_ == nullptr) {
+        MAYFLY_TRY(TrimCapped(storage_, op_, *coll_));
+      }
       LargeTurn turn(services_.large_turns);
       if (bytes > kLargeBytes) {
         MAYFLY_TRY(turn.Take(op_));
@@ -243,10 +302,10 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
         Result<BsonView> ready = Prepare(documents[i]);
         Result<void> r = ready ? Ok() : Result<void>(ready.error());
         if (r) {
-          Result<std::optional<Instant>> deadline =
-              InsertDeadline(expiry_, ready.value(), &clamped);
-          r = deadline ? unit->Insert(*coll_, ready.value(), deadline.value())
+          Result<Deadline> deadline = InsertDeadline(expiry_, ready.value(), &clamped);
+          r = deadline ? unit->Insert(*coll_, ready.value(), deadline.value().at)
                        : Result<void>(deadline.error());
+          if (r) NoteDeadline(deadline.value());
         }
         if (r) {
           ++staged;
@@ -257,8 +316,8 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
           break;
         }
         errors.emplace_back(i, r.error());
-        // Ordered or not is the caller's: it says so when it is told. An error may end the batch,
-        // so what came before goes first.
+        // Whether the batch is ordered is known to the caller only, when it is told of the error.
+        // An error may end the batch, so everything before it is committed first.
         ++i;
         break;
       }
@@ -279,7 +338,7 @@ Result<int64_t> WriteCommand::Insert(std::span<const BsonView> documents,
         MAYFLY_TRY(op_.CheckInterrupt());
         if (conflict->code == ErrorCode::kQueryPlanKilled) {
           MAYFLY_TRY(OpenOrCreate());
-          valid = {};  // another collection, with another validator
+          valid = {};  // the collection was replaced, and its validator with it
         }
         BackOff(op_, attempt);
         continue;
@@ -344,7 +403,7 @@ bool MayMoveDeadline(const ExpirySetting& setting, bool whole, std::optional<Ins
 
 namespace {
 
-/// The `_id` a statement names, when it is nothing but {_id: value}.
+/// The `_id` that a statement names, if its filter is just {_id: value}.
 bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, BsonValue hint,
              BsonValue* id) {
   QuerySpec spec;
@@ -358,7 +417,8 @@ bool PointId(const CollectionInfoPtr& coll, BsonView filter, BsonView sort, Bson
 }  // namespace
 
 Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateStatement& s) {
-  // The names of `c` end with the statement; their values stay in their slots for the evaluation.
+  // The names that `c` defines end with the statement. Their values stay in their slots for the
+  // evaluation.
   std::vector<VariableId> names;
   if (s.constants) {
     for (const BsonElement& e : *s.constants) {
@@ -377,7 +437,7 @@ Result<std::unique_ptr<mayfly::Update>> WriteCommand::ParseUpdate(const UpdateSt
   return update;
 }
 
-/// What is larger may have many thousands of index entries: a worker goes over those.
+/// A larger document may have many thousands of index entries, so a worker handles it.
 constexpr size_t kInlineDocumentBytes = 64 << 10;
 
 std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool upsert,
@@ -385,14 +445,19 @@ std::optional<Result<bool>> WriteCommand::LockCurrent(const BsonValue& id, bool 
   if (!ExpiryIsShort(*coll_)) return std::nullopt;
   KeepShort(unit);
   Observe(unit);
-  if (plan_summary_.empty()) plan_summary_ = "IDHACK";  // as for a find; short, without allocation
+  // The same text as for a find; short, so nothing is allocated.
+  if (plan_summary_.empty()) plan_summary_ = "IDHACK";
   std::string key;
   Storage::AppendRecordKey(*coll_, id, key);
   Result<bool> current = unit.LockAndRead(*coll_, key, locked);
   if (current && current.value() && locked->doc.size() > kInlineDocumentBytes) return std::nullopt;
   if (current && current.value() && (locked->expire_at || coll_->HasTtlRules())) {
-    if (storage_.expiry_policy().HasHolds()) return std::nullopt;  // any filter may say so
-    if (upsert && Visible().Expired(locked->doc, locked->expire_at)) return std::nullopt;
+    if (unit_ != nullptr) return std::nullopt;  // a transaction: what it sees is as it began
+    if (storage_.expiry_policy().HasHolds()) return std::nullopt;  // a hold may have any filter
+    if (upsert) {
+      const auto expired = Visible().Expired(locked->doc, locked->expire_at);
+      if (!expired || expired.value()) return std::nullopt;
+    }
     current = RemoveIfExpired(unit, *locked);
     if (current) current = !current.value();
   }
@@ -455,11 +520,12 @@ std::optional<Result<UpdateResult>> WriteCommand::TryStageUpdate(const UpdateSta
   if (ok) clamped_ += deadline.clamped;
   if (!ok) {
     if (!IsRetryable(ok.error())) return ok.error();
-    --op_.docs_examined;  // a worker begins anew
+    --op_.docs_examined;  // the worker starts over
     --op_.keys_examined;
     --op_.n_matched;
     return std::nullopt;
   }
+  NoteDeadline(deadline);
   r.modified = 1;
   ++op_.n_modified;
   return r;
@@ -512,7 +578,8 @@ Result<int64_t> WriteCommand::Delete(const DeleteStatement& s,
       int64_t n = 0;
       BsonView gone;
       for (const WriteUnit::Locked& l : locked) {
-        if (visible.Expired(l.doc, l.expire_at)) continue;
+        MAYFLY_TRY(const auto expired, visible.Expired(l.doc, l.expire_at));
+        if (expired) continue;
         eval.root = l.doc;
         metadata.expire_at = l.expire_at;
         MAYFLY_TRY(bool matches, match->Matches(l.doc, &eval));
@@ -578,7 +645,10 @@ Result<void> WriteCommand::Merge(
       MAYFLY_TRY(PlanExecutor::State state, found->Next());
       if (state == PlanExecutor::State::kAdvanced) {
         MAYFLY_TRY(there, unit->LockAndRead(*coll_, found->record_key(), &locked));
-        there = there && !Visible().Expired(locked.doc, locked.expire_at);
+        if (there) {
+          MAYFLY_TRY(const auto expired, Visible().Expired(locked.doc, locked.expire_at));
+          there = !expired;
+        }
         if (there) {
           MAYFLY_TRY(bool still, match->Matches(locked.doc, &eval));
           if (!still) return Error{ErrorCode::kWriteConflict, "write conflict, retry"};
@@ -588,27 +658,24 @@ Result<void> WriteCommand::Merge(
                  decide(there ? std::optional<BsonView>(locked.doc) : std::nullopt));
       if (!next) return Ok();
       BsonView after = next->view();
+      scratch_.clear();
       if (there) {
-        // What $merge stores is a mutation like a replacement, with nothing said about expiration.
+        MAYFLY_TRY(after, PrepareReplacement(after, locked.doc["_id"], &scratch_.emplace_back()));
+        // A document stored by $merge is written like a replacement that says nothing about expiry.
         Deadline deadline;
         if (!HasNoExpiry(*coll_)) {
           const Replaced before{locked.doc, locked.expire_at, true};
           MAYFLY_TRY(deadline, ResolveDeadline({}, *coll_, op_.now, after, &before));
         }
         if (after.bytes() == locked.doc.bytes() && deadline.at == locked.expire_at) return Ok();
-        if (!after["_id"].BinaryEquals(locked.doc["_id"]))
-          return Error{
-              ErrorCode::kImmutableField,
-              "$merge failed to update the matching document: the '_id' field is immutable"};
         MAYFLY_TRY(Validate(after, &locked.doc));
         MAYFLY_TRY(unit->Update(*coll_, locked, after, deadline.at));
         ++op_.n_modified;
       } else {
-        scratch_.clear();
         MAYFLY_TRY(after, Prepare(after));
         MAYFLY_TRY(Validate(after, nullptr));
-        MAYFLY_TRY(std::optional<Instant> deadline, InsertDeadline({}, after, &clamped_));
-        MAYFLY_TRY(unit->Insert(*coll_, after, deadline));
+        MAYFLY_TRY(const Deadline deadline, InsertDeadline({}, after, &clamped_));
+        MAYFLY_TRY(unit->Insert(*coll_, after, deadline.at));
         ++op_.n_inserted;
       }
       return unit.Commit({});

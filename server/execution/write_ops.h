@@ -15,10 +15,11 @@
 #include "server/dispatch/collection_notifier.h"
 #include "storage/read/visibility.h"
 #include "storage/storage.h"
+#include "storage/write/transaction_unit.h"
 
 namespace mayfly {
 
-class ServerContext;
+class DataServices;
 
 /// What write commands work with; all of it outlives them.
 struct WriteServices {
@@ -28,7 +29,7 @@ struct WriteServices {
   LargeTurns& large_turns;
 };
 /// A server's. REQUIRES: it has its storage.
-WriteServices WriteServicesOf(ServerContext& server);
+WriteServices WriteServicesOf(DataServices& server);
 
 /// One statement of `update`, or the writing half of findAndModify. Views live as long as the
 /// command.
@@ -74,6 +75,9 @@ struct UnitResult {
 class UnitObserver {
  public:
   virtual ~UnitObserver() = default;
+  /// BeginUnit comes before anything is staged. An error of BeforeCommit fails the statement, and
+  /// the unit is not committed. AfterCommit comes only where a commit was tried: not after such an
+  /// error, nor for units that outlive the statement (set_unit).
   virtual void BeginUnit(WriteUnit& unit) = 0;
   virtual Result<void> BeforeCommit(WriteUnit& unit, const UnitResult& r) = 0;
   virtual void AfterCommit(bool committed) = 0;
@@ -97,6 +101,8 @@ class WriteCommand {
   Result<void> Open();
   /// The collection, created when absent.
   Result<void> OpenOrCreate();
+  /// Open then refuses any other collection of that name, with CollectionUUIDMismatch 361.
+  void set_collection_uuid(const Uuid& uuid) { collection_uuid_ = uuid; }
   const CollectionInfoPtr& coll() const { return coll_; }
   void set_bypass_validation(bool on) { bypass_validation_ = on; }
   /// Must outlive the command's statements; null: none.
@@ -106,6 +112,9 @@ class WriteCommand {
   /// once. REQUIRES: the unit owns its documents, and op.view shows what it has staged. Null: each
   /// step is a unit of its own. Must outlive the command's statements.
   void set_unit(WriteUnit* unit) { unit_ = unit; }
+  /// Statements do not wait for locks that transactions have: they fail with WriteConflict 112, and
+  /// `*met` is true. For those that can begin anew. Null: they wait.
+  void set_met_transaction(bool* met) { met_transaction_ = met; }
   /// The command's expiration for all documents that Insert stores.
   void set_expiry(const ExpirySetting& e) { expiry_ = e; }
   /// How many of the documents written got an earlier deadline than was asked for (maxTTL).
@@ -115,6 +124,8 @@ class WriteCommand {
   /// The command's `let`. Before the first statement.
   Result<void> SetLet(BsonView let);
 
+  /// `want_documents`: fills `before` and `after` of the result. When a multi statement fails, the
+  /// documents that were committed before stay changed.
   Result<UpdateResult> Update(const UpdateStatement& s, bool want_documents = false);
   /// How many were deleted. `deleted`: the one document, when not multi.
   Result<int64_t> Delete(const DeleteStatement& s, std::optional<BsonDocument>* deleted = nullptr);
@@ -147,6 +158,7 @@ class WriteCommand {
   }
 
  private:
+  Error UuidMismatch() const;
   Result<BsonView> Prepare(BsonView doc);
   /// Of Insert: how far documents are known to be valid, and what is wrong with the next one.
   struct Validated {
@@ -168,11 +180,17 @@ class WriteCommand {
   Result<UpdateResult> Upsert(const mayfly::Update& update, const ExpirySetting& expiry,
                               const MatchExpression* match, bool want_documents);
   /// After a conflict with another writer: not in a longer unit, whose locks stay with it.
-  bool MayTryAgain(const Error& e) const { return unit_ == nullptr && IsRetryable(e); }
+  bool MayTryAgain(const Error& e) const {
+    return unit_ == nullptr && IsRetryable(e) &&
+           (met_transaction_ == nullptr || !*met_transaction_);
+  }
   /// The deadline of a document to insert; `*clamped` goes up when maxTTL lowers it.
-  Result<std::optional<Instant>> InsertDeadline(const ExpirySetting& setting, BsonView doc,
-                                                int64_t* clamped) const;
-  Visibility Visible() const { return Visibility(storage_, *coll_, op_.now); }
+  Result<Deadline> InsertDeadline(const ExpirySetting& setting, BsonView doc,
+                                  int64_t* clamped) const;
+  Visibility Visible() const {
+    return op_.view == nullptr ? Visibility(storage_, *coll_, op_)
+                               : Visibility(storage_, *coll_, op_, false, *op_.view);
+  }
   /// Whether a document past its deadline may be brought back.
   bool Recoverable(const DeleteCause& cause) const;
   /// Of a locked document by a point write: true when it is past its deadline, which stages its
@@ -183,6 +201,12 @@ class WriteCommand {
   /// nothing: only a worker can go on, as when an `upsert` would take its place.
   std::optional<Result<bool>> LockCurrent(const BsonValue& id, bool upsert, WriteUnit& unit,
                                           WriteUnit::Locked* locked);
+  /// After an insert or update that gave its document this deadline: in a transaction it counts
+  /// from the commit.
+  void NoteDeadline(const Deadline& d) {
+    if (unit_ != nullptr && d.from_write) [[unlikely]]
+      CountFromCommit(*unit_, d.latest);
+  }
   void Observe(WriteUnit& unit) {
     if (observer_ == nullptr) return;
     observer_->BeginUnit(unit);
@@ -194,9 +218,11 @@ class WriteCommand {
   Operation& op_;
   const std::string db_, collection_;
   CollectionInfoPtr coll_;
+  std::optional<Uuid> collection_uuid_;
   bool bypass_validation_ = false;
   UnitObserver* observer_ = nullptr;
   WriteUnit* unit_ = nullptr;
+  bool* met_transaction_ = nullptr;
   ExpirySetting expiry_;
   int64_t clamped_ = 0;
   std::string plan_summary_;
@@ -209,6 +235,8 @@ class WriteCommand {
 /// 1 MB: a hundred thousand of them have room in one reply.
 class WriteErrors {
  public:
+  /// `index`: the statement's place in the command, from 0. The reply has them in the order of the
+  /// calls.
   void Add(size_t index, Error e);
   bool empty() const { return errors_.empty(); }
   /// `writeErrors: [{index, code, errmsg, …}]`, if there are any.

@@ -6,19 +6,19 @@
 
 namespace mayfly {
 
-/// How often a statement is tried again that met other writers.
+/// How often a statement is tried again after conflicts with other writers.
 inline constexpr int kWriteRetries = 1000;
 
-/// Between two tries of a unit that met another writer: first at once, then ever more politely.
-/// Blocking.
+/// Waits before a unit that met another writer is tried again: first not at all, then longer each
+/// time. Blocking.
 void BackOff(Operation& op, int attempt);
 
 /// The expiration of a statement: its own, or `$expire` in its update. Errors: InvalidOptions 72.
 Result<ExpirySetting> CombineExpiry(const UpdateStatement& s, const Update& update);
 
-/// Whether a write that leaves the document's bytes as they are can move its deadline: one that
-/// says so, and a replacement, which is a mutation whatever it brings. Operators that change
-/// nothing are none.
+/// Whether a write that leaves the document's bytes as they are can move its deadline. A write that
+/// sets an expiry can, and so can a replacement, which always counts as a mutation. Operators that
+/// change nothing cannot.
 bool MayMoveDeadline(const ExpirySetting& setting, bool whole, std::optional<Instant> current,
                      const CollectionInfo& coll);
 

@@ -1,5 +1,7 @@
 #include "server/http/http_api.h"
 
+#include <unordered_set>
+
 #include "protocol/extended_json.h"
 #include "replication/replica_set.h"
 #include "server/dispatch/config.h"
@@ -44,6 +46,46 @@ BsonDocument One(std::string_view command) {
   return BuildBson([&](BsonBuilder& b) { b.Append(command, int32_t{1}); });
 }
 
+/// Collections where a rule has had something to remove for longer than a pass takes.
+std::unordered_set<std::string> Held(BsonView status) {
+  constexpr int64_t kLateMillis = 200;
+  std::unordered_set<std::string> out;
+  const BsonValue rules = status["rules"];
+  if (!rules.IsArray()) return out;
+  for (const BsonElement& e : rules.Document()) {
+    if (!e.value.IsDocument()) continue;
+    const BsonView rule = e.value.Document();
+    if (rule["pending"].NumberAsInt64() > 0 && rule["lagMillis"].NumberAsInt64() > kLateMillis &&
+        rule["ns"].IsString())
+      out.emplace(rule["ns"].String());
+  }
+  return out;
+}
+
+/// The open transactions (of currentOp) that have locked documents in these collections, the oldest
+/// first.
+void AppendHoldingTransactions(BsonView inprog, const std::unordered_set<std::string>& held,
+                               BsonBuilder& out) {
+  constexpr int64_t kShown = 5;
+  int64_t total = 0;
+  {
+    BsonArrayBuilder list = out.OpenArray("transactions");
+    for (const BsonElement& e : inprog) {
+      const BsonView op = e.value.Document(), t = op["transaction"].Document();
+      std::string_view in;
+      for (const BsonElement& ns : t["collections"].Document())
+        if (in.empty() && held.contains(std::string(ns.value.String()))) in = ns.value.String();
+      if (in.empty() || ++total > kShown) continue;
+      BsonBuilder d = list.OpenDocument();
+      d.Append("ns", in).Append("openMillis", t["timeOpenMicros"].NumberAsInt64() / 1000);
+      d.Append("locks", t["locks"]).Append("expiryTime", t["expiryTime"]);
+      for (const char* name : {"client", "appName"})
+        if (!op[name].missing()) d.Append(name, op[name]);
+    }
+  }
+  out.Append("transactionsTotal", total);
+}
+
 }  // namespace
 
 ActivityHistory::Sample HttpApi::Tick() {
@@ -67,18 +109,17 @@ HttpAnswer HttpApi::Ready() {
 Awaitable<HttpAnswer> HttpApi::Metrics() {
   auto status = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
                                            b.Append("serverStatus", 1).Append("none", 1);
-                                           b.Append("metrics", 1);
+                                           b.Append("metrics", 1).Append("transactions", 1);
                                          }));
   if (!status) co_return Failure(500, status.error());
   auto rules = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
                                           b.Append("ttlStatus", 1).Append("limit", kMaxRules);
                                         }));
-  const BsonValue ttl = status.value().view().FindPath("metrics.ttl");
   // Without the rules the rest is still worth having.
   const BsonValue list = rules ? rules.value().view().Find("rules") : BsonValue();
   co_return HttpAnswer{
       .type = "text/plain; version=0.0.4; charset=utf-8",
-      .body = PrometheusText(server_, ttl.IsDocument() ? ttl.Document() : BsonView(),
+      .body = PrometheusText(server_, status.value(),
                              list.Is(BsonType::kArray) ? list.Document() : BsonView())};
 }
 
@@ -137,6 +178,15 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample, std::
     auto status = co_await RunLocalCommand(server_, io_, "admin", One("replSetGetStatus"));
     if (status) set = std::move(status).value();  // else: not initiated yet
   }
+  BsonDocument open;
+  const std::unordered_set<std::string> held = Held(status_.reply.view());
+  if (!held.empty() && server_.replica_set() != nullptr) {
+    auto ops = co_await RunLocalCommand(server_, io_, "admin", BuildBson([](BsonBuilder& b) {
+                                          b.Append("currentOp", 1);
+                                          b.OpenDocument("transaction").Append("$exists", true);
+                                        }));
+    if (ops) open = std::move(ops).value();
+  }
   const ServerMetrics& m = server_.metrics();
   co_return ToRelaxedJson(BuildBson([&](BsonBuilder& b) {
     b.Append("now", server_.clock().Now().millis).Append("uptimeMillis", server_.UptimeMillis());
@@ -152,6 +202,8 @@ Awaitable<std::string> HttpApi::LiveStatus(ActivityHistory::Sample sample, std::
       p.AppendAll(limits.value());
     }
     if (!set.view().empty()) b.Append("replicaSet", set.view());
+    if (const BsonValue list = open.view()["inprog"]; list.IsArray())
+      AppendHoldingTransactions(list.Document(), held, b);
     if (!failed.empty()) {
       b.Append("error", failed);
       return;
@@ -180,7 +232,8 @@ Awaitable<HttpAnswer> HttpApi::Get(std::string_view path, std::string_view query
   co_return HttpAnswer{.status = 404, .type = "text/plain", .body = "there is no such page\n"};
 }
 
-Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& origin) {
+Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& origin,
+                                   const UserAccess* access) {
   auto parsed = ParseJson(body);
   if (!parsed) co_return Failure(400, parsed.error());
   const BsonView request = parsed.value();
@@ -215,8 +268,9 @@ Awaitable<HttpAnswer> HttpApi::Act(std::string_view body, const HttpOrigin& orig
     co_return Failure(400, Bad("'action' must be pause, resume, rateLimit or purgeInterval, not '" +
                                std::string(action.String()) + "'"));
   }
-  auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command), &origin);
-  if (!reply) co_return Failure(400, reply.error());
+  auto reply = co_await RunLocalCommand(server_, io_, db, std::move(command), &origin, access);
+  if (!reply)
+    co_return Failure(reply.error().code == ErrorCode::kUnauthorized ? 403 : 400, reply.error());
   status_ = {};  // the next event shows what was done
   co_return Json(reply.value());
 }

@@ -26,7 +26,9 @@ class HttpApi {
   Awaitable<HttpAnswer> Get(std::string_view path, std::string_view query);
   /// POST /api/action with {"action": "pause" | "resume" | "rateLimit" | "purgeInterval", …}. The
   /// caller has checked where it comes from.
-  Awaitable<HttpAnswer> Act(std::string_view body, const HttpOrigin& origin);
+  /// `access`: who asks, and whether they may; null: whoever it is.
+  Awaitable<HttpAnswer> Act(std::string_view body, const HttpOrigin& origin,
+                            const UserAccess* access);
   /// One event of the stream at /events: status of the rules and what happened since the last one,
   /// as JSON on one line. `query`: filter=TEXT, see AppendRuleSelection.
   Awaitable<std::string> LiveStatus(ActivityHistory::Sample sample, std::string_view query);

@@ -10,8 +10,10 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/detect_ssl.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
@@ -19,10 +21,13 @@
 #include <set>
 #include <thread>
 
+#include "security/tls.h"
+#include "security/tls_handshake_limit.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/server_context.h"
 #include "server/http/http_api.h"
+#include "server/http/http_login.h"
 #include "server/http/request_origin.h"
 #include "server/net/connection_gate.h"
 
@@ -35,9 +40,15 @@ namespace http = beast::http;
 namespace {
 
 using Stream = beast::basic_stream<asio::ip::tcp, IoExecutor>;
+/// TLS over a Stream that another one owns.
+using SecureStream = asio::ssl::stream<Stream&>;
 using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, IoExecutor>;
 constexpr auto kIdle = std::chrono::seconds(30);
+constexpr auto kHandshake = std::chrono::seconds(10);
+constexpr auto kGoodbye = std::chrono::seconds(1);
 constexpr auto kTick = std::chrono::seconds(1);
+/// Passwords looked at, for each connection there may be: who had to make room may still wait.
+constexpr size_t kLoginsOfPlace = 4;
 constexpr uint64_t kMaxBody = 16 * 1024, kMaxHeader = 16 * 1024;
 
 /// What every answer says: no other site may frame the page or read it, and the page loads nothing
@@ -70,6 +81,18 @@ HttpAnswer RefusedHost(int status) {
                                 : "unknown name in Host: use an IP address or localhost, or start "
                                   "the server with --httpHosts and the name\n"};
 }
+/// The page and what it shows are about expiry; the metrics are about the whole server.
+bool MaySee(const UserAccess& access, std::string_view path) {
+  return access.privileges.AllowsOnCluster(path == "/metrics" ? ActionSet{Action::serverStatus}
+                                                              : ActionSet{Action::viewExpiry});
+}
+
+/// Where a connection comes from and where it goes.
+struct Ends {
+  asio::ip::tcp::endpoint peer;
+  HttpOrigin origin;
+  HttpCertificate certificate;
+};
 }  // namespace
 
 struct HttpServer::Impl {
@@ -78,17 +101,42 @@ struct HttpServer::Impl {
         max_connections(static_cast<size_t>(HttpConnections(OpenFileLimit()))),
         max_event_streams(max_connections / 2),
         hosts(KnownNames(s.config())),
-        api(s, io.get_executor()) {}
+        api(s, io.get_executor()),
+        logins(s, io.get_executor()) {}
   /// Names of this endpoint, lower case.
   static std::vector<std::string> KnownNames(const ServerConfig& config);
 
   Result<void> Listen(const std::string& name);
   Awaitable<void> Accept(std::shared_ptr<Acceptor> acceptor);
   Awaitable<void> Serve(std::shared_ptr<Stream> stream);
-  Awaitable<HttpAnswer> Answer(const HttpRequest& request, const asio::ip::tcp::endpoint& peer,
-                               const HttpOrigin& origin);
-  Awaitable<void> StreamEvents(Stream& stream, std::string query);
+  Awaitable<void> ServeTls(Stream& stream, beast::flat_buffer& buffer, Ends& ends);
+  /// Requests and answers over `stream`, which is `plain` or over it.
+  template <class S>
+  Awaitable<void> Requests(S& stream, Stream& plain, beast::flat_buffer& buffer, Ends& ends);
+  /// Who asks; null: nobody.
+  Awaitable<UserAccessPtr> WhoAsks(const HttpRequest& request, Stream& plain, Ends& ends);
+  template <class S>
+  Awaitable<void> Send(S& stream, Stream& plain, const HttpAnswer& answer);
+  Awaitable<HttpAnswer> Answer(const HttpRequest& request, const Ends& ends,
+                               const UserAccess* access);
+  template <class S>
+  Awaitable<void> StreamEvents(S& stream, Stream& plain, std::string query, UserAccessPtr access);
   Awaitable<void> TickLoop();
+
+  /// A connection while its password is looked at, which may have to wait.
+  struct LoggingIn {
+    LoggingIn(Impl& of, Stream* s) : impl(of), stream(s) {
+      ++impl.logging_in;
+      impl.asking.insert(stream);
+    }
+    ~LoggingIn() {
+      --impl.logging_in;
+      impl.asking.erase(stream);
+    }
+    LoggingIn(const LoggingIn&) = delete;
+    Impl& impl;
+    Stream* const stream;
+  };
 
   ServerContext& server;
   const size_t max_connections;
@@ -96,9 +144,12 @@ struct HttpServer::Impl {
   const std::vector<std::string> hosts;
   asio::io_context io{1};
   HttpApi api;
+  HttpLogins logins;
   std::vector<std::shared_ptr<Acceptor>> acceptors;
   std::list<std::weak_ptr<Stream>> streams;  ///< the oldest first
-  std::set<const Stream*> asking;            ///< those of which the next request is awaited
+  /// Those of which the next request is awaited, or that wait for their login.
+  std::set<const Stream*> asking;
+  size_t logging_in = 0;
   std::shared_ptr<IoTimer> tick;
   ActivityHistory::Sample last_sample;
   uint64_t ticks = 0;
@@ -182,9 +233,8 @@ Awaitable<void> HttpServer::Impl::Accept(std::shared_ptr<Acceptor> acceptor) {
   }
 }
 
-Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
-                                               const asio::ip::tcp::endpoint& peer,
-                                               const HttpOrigin& origin) {
+Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request, const Ends& ends,
+                                               const UserAccess* access) {
   const auto target = request.target();
   const std::string_view whole(target.data(), target.size());
   const size_t mark = whole.find('?');
@@ -200,36 +250,138 @@ Awaitable<HttpAnswer> HttpServer::Impl::Answer(const HttpRequest& request,
     return std::string_view(v.data(), v.size());
   };
   const std::string_view refused =
-      RefuseAction(peer.address(), text(http::field::host), text(http::field::origin),
+      RefuseAction(ends.peer.address(), text(http::field::host), text(http::field::origin),
                    text(http::field::content_type));
   if (!refused.empty())
     co_return HttpAnswer{.status = 403, .type = "text/plain", .body = std::string(refused) + "\n"};
-  co_return co_await api.Act(request.body(), origin);
+  co_return co_await api.Act(request.body(), ends.origin, access);
 }
 
 Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
   boost::system::error_code ec;
-  const asio::ip::tcp::endpoint peer = stream->socket().remote_endpoint(ec);
   auto text = [](const asio::ip::tcp::endpoint& e) {
     const std::string ip = e.address().to_string();
     return (e.address().is_v6() ? "[" + ip + "]" : ip) + ":" + std::to_string(e.port());
   };
-  const HttpOrigin origin{text(peer), text(stream->socket().local_endpoint(ec))};
+  Ends ends;
+  ends.peer = stream->socket().remote_endpoint(ec);
+  ends.origin.remote = text(ends.peer);
+  ends.origin.local = text(stream->socket().local_endpoint(ec));
   beast::flat_buffer buffer(kMaxHeader + kMaxBody);
+  // As on the port of the drivers: the first bytes say whether it is TLS.
+  bool tls = false;
+  if (server.tls().accepts()) {
+    stream->expires_after(kHandshake);
+    asking.insert(stream.get());
+    auto [failed, found] =
+        co_await beast::async_detect_ssl(*stream, buffer, asio::as_tuple(kAwait));
+    asking.erase(stream.get());
+    if (failed) co_return;
+    tls = found;
+  }
+  if (tls) {
+    co_await ServeTls(*stream, buffer, ends);
+  } else if (server.tls().accepts_plain()) {
+    co_await Requests(*stream, *stream, buffer, ends);
+  } else {
+    HttpAnswer answer;
+    answer.status = 400;
+    answer.type = "text/plain";
+    answer.body = "this endpoint speaks HTTPS alone: ask with https://\n";
+    co_await Send(*stream, *stream, answer);
+  }
+  stream->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
+}
+
+Awaitable<void> HttpServer::Impl::ServeTls(Stream& stream, beast::flat_buffer& buffer, Ends& ends) {
+  const std::shared_ptr<SSL_CTX> context = server.tls().HttpContext();
+  SSL* ssl = SSL_new(context.get());
+  if (ssl == nullptr) co_return;
+  HandshakeLimit limit;
+  SecureStream secure(stream, ssl);
+  stream.expires_after(kHandshake);
+  asking.insert(&stream);
+  auto [failed, used] = co_await secure.async_handshake(asio::ssl::stream_base::server,
+                                                        buffer.data(), asio::as_tuple(kAwait));
+  asking.erase(&stream);
+  std::string why = failed ? failed.message() : std::string();
+  if (!failed) {
+    Result<TlsPeer> peer = PeerOf(ssl);
+    if (peer)
+      ends.certificate.peer = std::move(peer).value();
+    else
+      why = peer.error().message;
+  }
+  if (!why.empty()) {
+    server.tls().counters().failed.fetch_add(1, std::memory_order_relaxed);
+    server.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 9000121,
+                       "A TLS handshake with the HTTP endpoint failed",
+                       BuildBson([&](BsonBuilder& b) {
+                         b.Append("remote", ends.origin.remote).Append("error", why);
+                       }));
+    co_return;
+  }
+  limit.Watch(ssl);
+  buffer.consume(used);
+  co_await Requests(secure, stream, buffer, ends);
+  stream.expires_after(kGoodbye);
+  co_await secure.async_shutdown(asio::as_tuple(kAwait));
+}
+
+template <class S>
+Awaitable<void> HttpServer::Impl::Send(S& stream, Stream& plain, const HttpAnswer& answer) {
+  http::response<http::string_body> r(static_cast<http::status>(answer.status), 11);
+  CommonHeaders(r);
+  r.set(http::field::content_type, answer.type);
+  r.keep_alive(false);
+  r.body() = answer.body;
+  r.prepare_payload();
+  plain.expires_after(kIdle);
+  co_await http::async_write(stream, r, asio::as_tuple(kAwait));
+}
+
+Awaitable<UserAccessPtr> HttpServer::Impl::WhoAsks(const HttpRequest& request, Stream& plain,
+                                                   Ends& ends) {
+  if (logging_in >= kLoginsOfPlace * max_connections) co_return nullptr;
+  const auto given = request[http::field::authorization];
+  const std::string_view authorization(given.data(), given.size());
+  // Who waits because of wrong passwords makes room for the next one, as who is silent does.
+  const LoggingIn here(*this, &plain);
+  co_return co_await logins.Find(authorization, ends.origin, ends.certificate);
+}
+
+template <class S>
+Awaitable<void> HttpServer::Impl::Requests(S& stream, Stream& plain, beast::flat_buffer& buffer,
+                                           Ends& ends) {
   while (!stopping) {
     http::request_parser<http::string_body> parser;
     parser.body_limit(kMaxBody);
     parser.header_limit(kMaxHeader);
-    stream->expires_after(kIdle);
-    asking.insert(stream.get());
-    auto [failed, n] = co_await http::async_read(*stream, buffer, parser, asio::as_tuple(kAwait));
-    asking.erase(stream.get());
+    plain.expires_after(kIdle);
+    asking.insert(&plain);
+    auto [failed, n] =
+        co_await http::async_read_header(stream, buffer, parser, asio::as_tuple(kAwait));
+    // Beast's parser ends the process by an assertion when a chunked body comes in very small
+    // parts. Nobody needs one here.
+    const bool chunked = !failed && parser.chunked();
+    if (!failed && !chunked)
+      std::tie(failed, n) =
+          co_await http::async_read(stream, buffer, parser, asio::as_tuple(kAwait));
+    asking.erase(&plain);
+    if (chunked) {
+      HttpAnswer answer;
+      answer.status = 411;
+      answer.type = "text/plain";
+      answer.body = "send Content-Length: chunked bodies are not taken\n";
+      co_await Send(stream, plain, answer);
+      break;
+    }
     if (failed == http::error::body_limit || failed == http::error::header_limit) {
       http::response<http::string_body> r(http::status::payload_too_large, 11);
       CommonHeaders(r);
       r.keep_alive(false);
       r.prepare_payload();
-      co_await http::async_write(*stream, r, asio::as_tuple(kAwait));
+      co_await http::async_write(stream, r, asio::as_tuple(kAwait));
       break;
     }
     if (failed) break;
@@ -242,46 +394,69 @@ Awaitable<void> HttpServer::Impl::Serve(std::shared_ptr<Stream> stream) {
     int refused = 0;
     if (host.empty() ? request.version() > 10 : !KnownHost({host.data(), host.size()}, hosts))
       refused = host.empty() ? 400 : 421;
-    const bool events = whole.substr(0, mark) == "/events" && request.method() == http::verb::get;
+    const std::string_view path = whole.substr(0, mark);
+    UserAccessPtr access;
+    if (refused == 0 && server.access().enforced() && path != "/healthz" && path != "/readyz") {
+      access = co_await WhoAsks(request, plain, ends);
+      refused = access == nullptr ? 401 : MaySee(*access, path) ? 0 : 403;
+    }
+    const bool events = path == "/events" && request.method() == http::verb::get;
     if (events && event_timers.size() < max_event_streams && refused == 0) {
-      co_await StreamEvents(*stream, std::string(whole.substr(std::min(mark + 1, whole.size()))));
+      co_await StreamEvents(stream, plain,
+                            std::string(whole.substr(std::min(mark + 1, whole.size()))), access);
       break;
     }
     HttpAnswer answer{.status = 503, .type = "text/plain", .body = "too many event streams\n"};
-    if (refused != 0)
+    if (refused == 401 || refused == 403)
+      answer = {.status = refused,
+                .type = "text/plain",
+                .body = refused == 401
+                            ? "log in as a user of the database admin, or by certificate\n"
+                            : "the user may not see this: it takes a role such as "
+                              "clusterMonitor, or expiryAdmin for all but /metrics\n"};
+    else if (refused != 0)
       answer = RefusedHost(refused);
     else if (!events)
-      answer = co_await Answer(request, peer, origin);
+      answer = co_await Answer(request, ends, access.get());
     http::response<http::string_body> r(static_cast<http::status>(answer.status),
                                         request.version());
     CommonHeaders(r);
     r.set(http::field::content_type, answer.type);
+    if (answer.status == 401 && path == "/metrics" && logins.takes_tokens())
+      r.insert(http::field::www_authenticate, "Bearer realm=\"Mayfly\"");
+    if (answer.status == 401)
+      r.insert(http::field::www_authenticate, "Basic realm=\"Mayfly\", charset=\"UTF-8\"");
     r.keep_alive(request.keep_alive() && !events);
     r.body() = std::move(answer.body);
     r.prepare_payload();
     if (request.method() == http::verb::head) r.body().clear();
-    stream->expires_after(kIdle);
-    auto [write_failed, written] = co_await http::async_write(*stream, r, asio::as_tuple(kAwait));
+    plain.expires_after(kIdle);
+    auto [write_failed, written] = co_await http::async_write(stream, r, asio::as_tuple(kAwait));
     if (write_failed || !r.keep_alive()) break;
   }
-  stream->socket().shutdown(asio::ip::tcp::socket::shutdown_send, ec);
 }
 
-Awaitable<void> HttpServer::Impl::StreamEvents(Stream& stream, std::string query) {
+template <class S>
+Awaitable<void> HttpServer::Impl::StreamEvents(S& stream, Stream& plain, std::string query,
+                                               UserAccessPtr access) {
   http::response<http::empty_body> r(http::status::ok, 11);
   CommonHeaders(r);
   r.set(http::field::content_type, "text/event-stream");
   r.keep_alive(false);
   http::response_serializer<http::empty_body> head(r);
-  stream.expires_after(kIdle);
+  plain.expires_after(kIdle);
   auto [failed, n] = co_await http::async_write_header(stream, head, asio::as_tuple(kAwait));
   if (failed) co_return;
   IoTimer timer(io.get_executor());
   const auto place = event_timers.insert(event_timers.end(), &timer);
-  while (!stopping) {
+  // Once any user or role has changed, the viewer has to ask anew, which browsers do by themselves.
+  auto unchanged = [&] {
+    return access == nullptr || access->generation == server.access().users().generation();
+  };
+  while (!stopping && unchanged()) {
     const std::string json = co_await api.LiveStatus(last_sample, query);
     const std::string event = "data: " + json + "\n\n";
-    stream.expires_after(kIdle);
+    plain.expires_after(kIdle);
     auto [write_failed, written] =
         co_await asio::async_write(stream, asio::buffer(event), asio::as_tuple(kAwait));
     if (write_failed) break;
@@ -307,6 +482,7 @@ Result<void> HttpServer::Start() {
   Impl& i = *impl_;
   const ServerConfig& config = i.server.config();
   if (config.http_port == 0) return Ok();
+  MAYFLY_TRY(i.logins.Start());
   for (const std::string& name : config.http_bind_ips) {
     auto listening = i.Listen(name);
     if (listening) continue;
@@ -319,7 +495,8 @@ Result<void> HttpServer::Start() {
   }
   i.server.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 9000111, "HTTP endpoint",
                        BuildBson([&](BsonBuilder& b) {
-                         b.Append("url", "http://" + config.http_bind_ips.front() + ":" +
+                         b.Append("url", (i.server.tls().accepts_plain() ? "http://" : "https://") +
+                                             config.http_bind_ips.front() + ":" +
                                              std::to_string(i.port) + "/");
                        }));
   for (auto& a : i.acceptors) asio::co_spawn(i.io.get_executor(), i.Accept(a), asio::detached);

@@ -1,6 +1,9 @@
 #include "server/http/local_command.h"
 
+#include "security/user_cache.h"
 #include "server/dispatch/arg_reader.h"
+#include "server/dispatch/audit_events.h"
+#include "server/dispatch/authorization.h"
 #include "server/dispatch/server_context.h"
 
 namespace mayfly {
@@ -9,9 +12,25 @@ namespace {
 constexpr int64_t kMaxMicros = 10'000'000;  // nobody waits longer for a page
 }
 
+LocalOperation::LocalOperation(ServerContext& server, IoExecutor io, const HttpOrigin* origin,
+                               const UserAccess* access)
+    : op(server.clock(), server.operations().NextOperationId()),
+      ctx{.data = server,
+          .expiry = server,
+          .server = server,
+          .op = op,
+          .connection = nullptr,
+          .io = io,
+          .http = origin,
+          .access = access,
+          .report = report} {
+  if (access != nullptr) op.user_roles = &access->role_documents;
+}
+
 Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecutor io,
                                                 std::string_view db, BsonDocument command,
-                                                const HttpOrigin* origin) {
+                                                const HttpOrigin* origin,
+                                                const UserAccess* access) {
   CommandRequest request;
   auto parsed = ParseCommandFields(command.view(), &request);
   if (!parsed) co_return parsed.error();
@@ -20,17 +39,26 @@ Awaitable<Result<BsonDocument>> RunLocalCommand(ServerContext& server, IoExecuto
   if (row == nullptr)
     co_return Error{ErrorCode::kCommandNotFound,
                     "no such command: '" + std::string(request.name) + "'"};
+  if (access != nullptr) {
+    if (row->privileges == nullptr) co_return Error{ErrorCode::kUnauthorized, "not authorized"};
+  }
   if (server.shutting_down())
     co_return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
-  Operation op(server.clock(), server.operations().NextOperationId());
-  op.deadline_micros = server.clock().MonotonicMicros() + kMaxMicros;
-  OperationReport report;
-  CommandContext ctx{.server = server,
-                     .op = op,
-                     .connection = nullptr,
-                     .io = io,
-                     .http = origin,
-                     .report = report};
+  LocalOperation local(server, io, origin, access);
+  local.op.deadline_micros = server.clock().MonotonicMicros() + kMaxMicros;
+  CommandContext& ctx = local.ctx;
+  if (access != nullptr) {
+    const Result<void> allowed =
+        row->privileges({request, access->privileges, &access->user.name, &access->user.roles});
+    if (!allowed) {
+      AuditRefusedCommand(ctx, row, request, allowed.error().code);
+      co_return allowed.error();
+    }
+  }
+  // What the page itself asks for is nobody's doing.
+  if (origin != nullptr && server.audit() != nullptr && server.audit()->watches_commands()) {
+    MAYFLY_CO_TRY(AuditAllowedCommand(ctx, *row, request));
+  }
   std::string bytes;
   Result<void> result = Ok();
   {

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "server/commands/info_cmds.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/server_context.h"
 #include "storage/storage.h"
@@ -113,6 +114,28 @@ void Operations(ServerContext& s, Families& f) {
   f.Add(D(m.asserts.regular), {{"type", "regular"}});
 }
 
+void Transactions(BsonView t, Families& f) {
+  if (t.empty()) return;
+  f.Open("mayfly_transactions_open", "Open transactions, by whether a command of one runs.",
+         MetricType::Gauge);
+  f.Add(Number(t, "currentActive"), {{"state", "active"}});
+  f.Add(Number(t, "currentInactive"), {{"state", "inactive"}});
+  f.Counter("mayfly_transactions_started_total", "Transactions begun.", Number(t, "totalStarted"));
+  f.Counter("mayfly_transactions_committed_total", "Transactions committed.",
+            Number(t, "totalCommitted"));
+  f.Open("mayfly_transactions_aborted_total", "Transactions aborted, by what ended them.",
+         MetricType::Counter);
+  if (const BsonValue by = t.Find("abortedBy"); by.IsDocument())
+    for (const BsonElement& e : by.Document())
+      f.Add(static_cast<double>(e.value.NumberAsInt64()), {{"reason", std::string(e.name)}});
+  f.Counter("mayfly_transactions_conflicts_total",
+            "Times a transaction met what others had changed.", Number(t, "conflicts"));
+  f.Gauge("mayfly_transactions_oldest_open_seconds", "Age of the oldest open transaction.",
+          Number(t, "oldestOpenMillis") / 1000);
+  f.Gauge("mayfly_transactions_bytes", "What open transactions have in memory.",
+          Number(t, "bytes"));
+}
+
 void Network(ServerContext& s, Families& f) {
   const ServerMetrics& m = s.metrics();
   f.Gauge("mayfly_connections", "Open connections.", D(m.connections.current));
@@ -157,6 +180,19 @@ void Process(ServerContext& s, Families& f) {
   for (int i = 0; i < kKeyspaceCount; ++i)
     f.Add(static_cast<double>(stats[i].pending_compaction_bytes),
           {{"keyspace", std::string(kNames[i])}});
+}
+
+void AuditEntries(ServerContext& s, Families& f) {
+  AuditLog* log = s.audit();
+  if (log == nullptr) return;
+  const AuditLog::State state = log->Check();
+  f.Open("mayfly_audit_entries_total", "Entries of the audit log, by what became of them.",
+         MetricType::Counter);
+  f.Add(static_cast<double>(state.written), {{"outcome", "written"}});
+  f.Add(static_cast<double>(state.lost), {{"outcome", "lost"}});
+  f.Add(static_cast<double>(state.suppressed), {{"outcome", "suppressed"}});
+  f.Gauge("mayfly_audit_waiting_entries", "Entries of the audit log that could not be written yet.",
+          static_cast<double>(state.waiting));
 }
 
 void Ttl(ServerContext& s, BsonView ttl, BsonView rules, Families& f) {
@@ -224,12 +260,18 @@ void Ttl(ServerContext& s, BsonView ttl, BsonView rules, Families& f) {
 
 }  // namespace
 
-std::string PrometheusText(ServerContext& server, BsonView ttl, BsonView rules) {
+std::string PrometheusText(ServerContext& server, BsonView status, BsonView rules) {
+  auto part = [&](std::string_view path) {
+    const BsonValue v = status.FindPath(path);
+    return v.IsDocument() ? v.Document() : BsonView();
+  };
   Families f;
   Process(server, f);
   Operations(server, f);
   Network(server, f);
-  Ttl(server, ttl, rules, f);
+  Ttl(server, part("metrics.ttl"), rules, f);
+  Transactions(part("transactions"), f);
+  AuditEntries(server, f);
   return f.Text();
 }
 

@@ -40,7 +40,8 @@ std::string_view RefuseAction(const boost::asio::ip::address& peer, std::string_
   const std::string_view name = HostName(host);
   if (name != "localhost" && name != "127.0.0.1" && name != "[::1]")
     return "actions need a loopback name in Host";
-  if (!origin.starts_with("http://") || origin.substr(7) != host)
+  const size_t scheme = origin.starts_with("http://") ? 7 : origin.starts_with("https://") ? 8 : 0;
+  if (scheme == 0 || origin.substr(scheme) != host)
     return "actions are taken from the page itself only";
   if (content_type.substr(0, content_type.find(';')) != "application/json")
     return "actions are sent as application/json";

@@ -13,7 +13,10 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <cstdio>
 
+#include "security/tls.h"
+#include "security/user_cache.h"
 #include "server/base/network_buffers.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/io_timer.h"
 #include "server/net/dispatcher.h"
@@ -29,19 +32,25 @@ constexpr size_t kSmallBuffer = 2 * 1024;   // what an idle client costs
 constexpr size_t kBusyBuffer = 64 * 1024;   // grown to while a client sends much
 constexpr size_t kKeptBuffer = 256 * 1024;  // a larger one goes back after its message
 constexpr size_t kFlushBytes = 256 * 1024;  // replies to pipelined requests gather up to this
-constexpr size_t kMostRead = 256 * 1024;  // of a large message at once: then others have their turn
-constexpr size_t kMostWritten = 512 * 1024;  // of replies at once, likewise
+constexpr size_t kMaxRead = 256 * 1024;  // of a large message at once: then others have their turn
+constexpr size_t kMaxWritten = 512 * 1024;  // of replies at once, likewise
 /// How much of a message has to come, and of a reply has to be taken, behind
 /// NetworkBuffers::stuck_micros while others wait for room.
 constexpr int64_t kSlowBytesPerSecond = 256 * 1024;
 /// For each time that somebody has waited so long, twice as much, and half as long without any …
 constexpr int64_t kDoubleMicros = 3'000'000;
-constexpr int64_t kMostDoubles = 10;
+constexpr int64_t kMaxDoubles = 10;
 constexpr int64_t kLeastStuckMicros = 500'000;  // … but not less than this
 constexpr size_t kLongParse = 512 * 1024;  // more than this is unpacked and checked on a worker
 constexpr size_t kCompressorAt = kMessageHeaderSize + 8;  // its number in an OP_COMPRESSED
 constexpr uint8_t kExtraTicks = 10;  // so long one above the limit may be silent
 constexpr auto kAdmitPoll = std::chrono::milliseconds(20);
+
+/// Before its login nobody needs a larger message: hello, the messages of a login.
+constexpr size_t kMaxBeforeLogin = 16 * 1024;
+/// Who has said hello may be a driver's monitor, which never logs in and asks now and then.
+constexpr int64_t kHelloPatience = 30;
+constexpr int64_t kTickMillis = 500;
 
 /// Whether a slice that ends at `*end` (0: begins now) is over; the next one then begins later.
 bool SliceOver(int64_t now, int64_t slice, int64_t* end) {
@@ -64,11 +73,12 @@ FrameStatus FrontFrame(std::string_view bytes, bool spoke) {
 Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote, std::string local,
                        bool unix_socket, ConnectionGate::Ticket ticket)
     : thread_(thread),
-      socket_(std::move(socket)),
+      stream_(std::move(socket)),
       slot_(thread.server().operations(), {}, thread.server().operations().NextConnectionId()),
       unix_socket_(unix_socket),
       ticket_(std::move(ticket)) {
   slot_.SetAddresses(std::move(remote), std::move(local));
+  if (!unix_socket_ && !thread_.server().tls().accepts_plain()) LimitHandshake();
   ServerMetrics& m = thread_.server().metrics();
   m.connections.total_created.Add();
   m.connections.current.Add();
@@ -83,12 +93,15 @@ Connection::Connection(IoThread& thread, ClientSocket socket, std::string remote
 }
 
 Connection::~Connection() {
+  AbandonLogin();
+  AuditLogout("Implicit logout due to client connection closure");
   thread_.server().network_buffers().Give(in_counted_ + unpacked_counted_);
   thread_.server().network_buffers().GiveReply(out_counted_);
   thread_.server().network_buffers().GiveSmall(in_small_);
   ServerMetrics& m = thread_.server().metrics();
-  // Above the limit and no member, whether it said so or was silent until its place was needed.
-  if (ticket_.extra() && !member_) m.connections.rejected.Add();
+  // Above the limit and nobody to be heard, whether it said so or was silent until its place was
+  // needed.
+  if (ticket_.extra() && !admitted_) m.connections.rejected.Add();
   m.connections.current.Add(-1);
   Log& log = thread_.server().log();
   if (!log.quiet())
@@ -102,8 +115,87 @@ Connection::~Connection() {
 
 IoExecutor Connection::io_executor() { return thread_.executor(); }
 
+Result<void> Connection::LoggedIn() {
+  if (ticket_.extra()) [[unlikely]] {
+    // Who may end what others do may come in when they have taken every place.
+    if (!login.access->privileges.AllowsOnCluster({Action::killop}) || !ticket_.Keep()) {
+      login.Forget();
+      return Error{
+          ErrorCode::kAuthenticationFailed,
+          "Too many open connections: those above maxIncomingConnections are for users with "
+          "the action killop on the cluster, " +
+              std::to_string(ConnectionGate::kAdministrators) + " at a time"};
+    }
+    admitted_ = true;
+  }
+  if (user_place_ == nullptr) {  // else: the same user again
+    user_place_ = thread_.limits().EnterUser(login.access->user.name);
+    if (user_place_ == nullptr) {
+      const std::string name = login.access->user.name.Shown();
+      login.Forget();
+      return Error{ErrorCode::kAuthenticationFailed,
+                   "Too many connections of the user " + name + ": maxConnectionsPerUser is " +
+                       std::to_string(thread_.limits().per_user())};
+    }
+  }
+  ticket_.set_unknown(nullptr);
+  slot_.SetUser(login.access->user.name);
+  return Ok();
+}
+
+void Connection::AuditLogout(std::string_view reason) {
+  AuditLog* audit = thread_.server().audit();
+  if (audit == nullptr || login.access == nullptr) return;
+  const UserName& name = login.access->user.name;
+  const AuditActor who{.connection = slot_.desc,
+                       .local = slot_.local_address,
+                       .remote = slot_.address,
+                       .user = &name,
+                       .access = login.access.get()};
+  audit->Write(who, "logout", [&](BsonBuilder& p) {
+    p.Append("reason", reason);
+    {
+      BsonArrayBuilder users = p.OpenArray("initialUsers");
+      BsonBuilder one = users.OpenDocument();
+      AppendUserName(one, name);
+    }
+    p.OpenArray("updatedUsers").Done();
+  });
+}
+
+void Connection::AbandonLogin() {
+  if (!login.conversation) return;
+  const SaslConversation begun = std::move(*login.conversation);
+  login.conversation.reset();
+  AuditLog* audit = thread_.server().audit();
+  if (audit == nullptr) return;
+  // Manual, "System Event Audit Messages": 337 is a login that was begun and not ended.
+  constexpr ErrorCode kAbandoned = LocationCode(337);
+  audit->WriteFailedLogin(
+      {.connection = slot_.desc, .local = slot_.local_address, .remote = slot_.address},
+      [&](BsonBuilder& p) {
+        p.Append("user", begun.name().user).Append("db", begun.name().db);
+        p.Append("mechanism", ScramMechanismName(begun.mechanism()));
+      },
+      kAbandoned);
+}
+
+void Connection::LoggedOut() {
+  login.Forget();
+  user_place_.reset();
+  slot_.SetUser(std::nullopt);
+}
+
+bool Connection::BeforeLogin() const {
+  return login.access == nullptr && thread_.server().access().enforced();
+}
+
 bool Connection::FromThisMachine() const {
   return unix_socket_ || slot_.address.starts_with("127.") || slot_.address.starts_with("[::1]:");
+}
+
+LoginOrigin Connection::login_origin() const {
+  return unix_socket_ ? LoginOrigin() : OriginOf(slot_.address, slot_.local_address);
 }
 
 Awaitable<void> Connection::Yield() {
@@ -210,7 +302,7 @@ Awaitable<bool> Connection::Admit(size_t bytes, size_t* counted) {
   const size_t more = bytes - *counted;
   const Clock& clock = thread_.server().clock();
   const int64_t patience =
-      more > MemoryPressure::kLarge ? clock.MonotonicMicros() + MemoryPressure::kMostMicros : 0;
+      more > MemoryPressure::kLarge ? clock.MonotonicMicros() + MemoryPressure::kMaxMicros : 0;
   WaitLine::Place place(buffers.message_line(more));
   auto take = [&] {
     const int64_t now = clock.MonotonicMicros();
@@ -242,7 +334,7 @@ Awaitable<bool> Connection::WriteAll() {
   bool good = true;
   while (good && !out_.empty()) {
     auto [error] =
-        co_await socket_.async_wait(asio::socket_base::wait_write, asio::as_tuple(kAwait));
+        co_await stream_.socket().async_wait(asio::socket_base::wait_write, asio::as_tuple(kAwait));
     const size_t before = out_sent_;
     good = !error && WriteSome();
     if (out_sent_ != before) write_since_ = thread_.server().clock().MonotonicMicros();
@@ -259,7 +351,7 @@ void Connection::CloseIfStuck() {
   // Who waits for long makes those who hold something hurry: in the end the slow ones go, whatever
   // it is that they do.
   const int64_t doubles =
-      std::min(thread_.server().network_buffers().LongestWait(now) / kDoubleMicros, kMostDoubles);
+      std::min(thread_.server().network_buffers().LongestWait(now) / kDoubleMicros, kMaxDoubles);
   const int64_t rate = kSlowBytesPerSecond << doubles;
   const int64_t most = thread_.server().network_buffers().stuck_micros();
   const int64_t stuck = std::max(std::min(most, kLeastStuckMicros), most >> doubles);
@@ -283,15 +375,15 @@ void Connection::CloseIfStuck() {
       }),
       slot_.desc);
   boost::system::error_code ec;
-  socket_.shutdown(asio::socket_base::shutdown_both, ec);
+  stream_.socket().shutdown(asio::socket_base::shutdown_both, ec);
 }
 
 bool Connection::WriteSome() {
   boost::system::error_code ec;
   size_t written = 0;
-  while (out_sent_ < out_.size() && written < kMostWritten) {
-    const size_t n = socket_.write_some(
-        asio::buffer(out_.data() + out_sent_, std::min(out_.size() - out_sent_, kMostWritten)), ec);
+  while (out_sent_ < out_.size() && written < kMaxWritten) {
+    const size_t n = stream_.WriteSome(out_.data() + out_sent_,
+                                       std::min(out_.size() - out_sent_, kMaxWritten), ec);
     if (ec == asio::error::would_block) return true;
     if (ec) return false;
     out_sent_ += n;
@@ -305,21 +397,39 @@ bool Connection::WriteSome() {
 
 bool Connection::LookAtFront(FrameStatus* frame) {
   if (in_end_ == in_begin_ || hand_over) return true;
-  *frame = FrontFrame({in_.get() + in_begin_, in_end_ - in_begin_}, spoke_);
-  if (frame->kind != FrameStatus::kBroken) return true;
-  EndBroken(*frame);
+  if (!spoke_ && !stream_.encrypted() && thread_.server().tls().accepts()) [[unlikely]]
+    return LookAtFirst(frame);
+  const std::string_view front(in_.get() + in_begin_, in_end_ - in_begin_);
+  *frame = FrontFrame(front, spoke_);
+  return Takes(front, *frame);
+}
+
+bool Connection::Takes(std::string_view front, const FrameStatus& frame) {
+  if (frame.kind == FrameStatus::kBroken) {
+    EndBroken(frame);
+    return false;
+  }
+  if (!BeforeLogin()) [[likely]]
+    return true;
+  const bool whole = frame.kind == FrameStatus::kComplete;
+  if (frame.length <= kMaxBeforeLogin &&
+      (!whole || UnpackedSize(front.substr(0, frame.length)) <= kMaxBeforeLogin))
+    return true;
+  Broken("a message of more than 16,384 bytes before the login");
   return false;
 }
 
 void Connection::HandOver() {
-  boost::system::error_code ec;
-  const int socket = socket_.release(ec);
-  if (!ec) hand_over(socket, std::string(in_.get() + in_begin_, in_end_ - in_begin_));
+  HandedConnection connection = stream_.Release();
+  if (connection.socket < 0) return;
+  connection.early.assign(in_.get() + in_begin_, in_end_ - in_begin_);
+  hand_over(std::move(connection));
 }
 
+// long function: what waits here would be a coroutine of its own, made anew for each message.
 Awaitable<void> Connection::Loop() {
   boost::system::error_code ec;
-  socket_.non_blocking(true, ec);
+  stream_.socket().non_blocking(true, ec);
   ServerMetrics& metrics = thread_.server().metrics();
   const SystemClock& clock = thread_.server().clock();
   bool first = true;      // of the requests since the client was last waited for
@@ -327,9 +437,15 @@ Awaitable<void> Connection::Loop() {
   while (true) {
     FrameStatus frame;
     if (!LookAtFront(&frame)) break;
+    if (begin_tls_) [[unlikely]] {
+      const bool begun = co_await BeginTls();
+      if (!begun) break;
+      continue;
+    }
     if (frame.kind == FrameStatus::kComplete && out_.size() - out_sent_ < kFlushBytes &&
         !hand_over) {
       spoke_ = true;
+      quiet_ticks_ = 0;
       // What came together is answered together, but only for a slice of time: then others have
       // their turn.
       if (!first && SliceOver(clock.MonotonicMicros(), thread_.SliceMicros(), &slice_end))
@@ -385,8 +501,12 @@ Awaitable<void> Connection::Loop() {
       // quiet.
       idle_wait_ = true;
       idle_ticks_ = 0;
-      auto [error] =
-          co_await socket_.async_wait(asio::socket_base::wait_read, asio::as_tuple(kAwait));
+      boost::system::error_code error;
+      if (stream_.encrypted())
+        error = co_await stream_.WaitTls();
+      else
+        std::tie(error) = co_await stream_.socket().async_wait(asio::socket_base::wait_read,
+                                                               asio::as_tuple(kAwait));
       idle_wait_ = false;
       if (error || draining_) break;
     }
@@ -401,9 +521,17 @@ Awaitable<void> Connection::Loop() {
     slice_end = 0;
     reading_ = true;
     idle_ticks_ = 0;
-    auto [error, n] = co_await socket_.async_read_some(
-        asio::buffer(in_.get() + in_end_, std::min(in_capacity_ - in_end_, kMostRead)),
-        asio::as_tuple(kAwait));
+    const size_t room = std::min(in_capacity_ - in_end_, kMaxRead);
+    boost::system::error_code error;
+    size_t n = 0;
+    if (stream_.encrypted()) {
+      const ByteStream::Came came = co_await stream_.ReadTls(in_.get() + in_end_, room);
+      error = came.error;
+      n = came.bytes;
+    } else {
+      std::tie(error, n) = co_await stream_.socket().async_read_some(
+          asio::buffer(in_.get() + in_end_, room), asio::as_tuple(kAwait));
+    }
     reading_ = false;
     if (error) break;
     in_end_ += n;
@@ -412,8 +540,9 @@ Awaitable<void> Connection::Loop() {
       MakeRoom(kBusyBuffer);
   }
   if (!out_.empty()) WriteSome();
-  socket_.shutdown(asio::socket_base::shutdown_both, ec);
-  socket_.close(ec);
+  if (stream_.encrypted()) stream_.tls()->SayGoodbye();
+  stream_.socket().shutdown(asio::socket_base::shutdown_both, ec);
+  stream_.socket().close(ec);
 }
 
 Connection::Parsed Connection::Broken(std::string_view why) {
@@ -438,7 +567,13 @@ void Connection::EndBroken(const FrameStatus& frame) {
 
 bool Connection::Admissible() {
   const RequestState& s = *state_;
-  if (!s.legacy && s.msg.body.First().name == "_mayflyMember") return member_ = true;
+  const std::string_view name = s.legacy ? s.query.query.First().name : s.msg.body.First().name;
+  if (!s.legacy && name == "_mayflyMember") return admitted_ = true;
+  if (thread_.server().access().enforced()) {
+    if (login.access != nullptr && admitted_) return true;
+    const CommandRow* row = thread_.server().commands().Find(name);
+    if (login.access == nullptr && row != nullptr && (row->flags & kNoAuth) != 0) return true;
+  }
   thread_.server().log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
                                "Connection refused because there are too many open connections",
                                BuildBson([&](BsonBuilder& b) {
@@ -584,9 +719,31 @@ Awaitable<bool> Connection::FinishAsync() {
   co_return open;
 }
 
+void Connection::CloseBeforeLogin() {
+  if (!reading_ && !idle_wait_) return;
+  const bool partial = in_end_ > in_begin_;
+  partial_ticks_ = partial ? partial_ticks_ + 1 : 0;
+  ++quiet_ticks_;
+  const int64_t patience = thread_.server().access().parameters().login_timeout_millis;
+  const bool late =
+      partial_ticks_ * kTickMillis >= patience ||
+      (!partial && quiet_ticks_ * kTickMillis >= (spoke_ ? kHelloPatience * patience : patience));
+  if (!late) return;
+  Broken("the client did not log in");
+  Abort();
+}
+
 void Connection::Tick() {
   CloseIfStuck();
-  if (ticket_.extra() && ++extra_ticks_ >= kExtraTicks) [[unlikely]]
+  if (handshake_until_ != 0 && thread_.server().clock().MonotonicMicros() >= handshake_until_)
+      [[unlikely]]
+    EndHandshake("the TLS handshake was not completed in time");
+  if (BeforeLogin()) [[unlikely]]
+    CloseBeforeLogin();
+  // Who has said hello may be an administrator's driver; another one takes its place. While a
+  // command runs, it may just become one.
+  if (ticket_.extra() && !in_async_ && !admitted_ && !hello_seen && ++extra_ticks_ >= kExtraTicks)
+      [[unlikely]]
     Abort();
   if (idle_wait_) {
     if (++idle_ticks_ >= 2) ReleaseBuffers();
@@ -601,7 +758,7 @@ void Connection::Tick() {
     return;
   }
   if (!in_async_) return;
-  pollfd p{socket_.native_handle(), POLLRDHUP, 0};
+  pollfd p{stream_.socket().native_handle(), POLLRDHUP, 0};
   if (::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) {
     if (slot_.Kill(0, ErrorCode::kClientDisconnect))
       thread_.server().metrics().operation.disconnected.Add();
@@ -610,15 +767,15 @@ void Connection::Tick() {
 
 void Connection::Abort() {
   boost::system::error_code ec;
-  socket_.shutdown(asio::socket_base::shutdown_both, ec);
-  socket_.cancel(ec);
+  stream_.socket().shutdown(asio::socket_base::shutdown_both, ec);
+  stream_.socket().cancel(ec);
 }
 
 void Connection::Drain() {
   draining_ = true;
   if (idle_wait_ || reading_) {
     boost::system::error_code ec;
-    socket_.cancel(ec);
+    stream_.socket().cancel(ec);
   }
 }
 

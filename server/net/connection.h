@@ -1,12 +1,12 @@
 #pragma once
-#include <boost/asio/basic_stream_socket.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/intrusive/list.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "protocol/wire_message.h"
+#include "replication/byte_stream.h"
+#include "server/access/login.h"
 #include "server/base/session_registry.h"
 #include "server/base/top.h"
 #include "server/dispatch/command.h"
@@ -19,8 +19,7 @@ class Dispatcher;
 class IoThread;
 struct RequestState;
 
-using ClientSocket =
-    boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, IoExecutor>;
+using ClientSocket = LinkSocket;
 
 /// One client. Everything runs on its io thread, except a command that has moved to a worker; then
 /// the connection waits. Requests are handled in order, from one read buffer, into one write
@@ -37,7 +36,28 @@ class Connection : public boost::intrusive::list_base_hook<> {
   bool unix_socket() const { return unix_socket_; }
   /// By the unix socket or a loopback address.
   bool FromThisMachine() const;
+  /// What TLS says of the client; null: the connection is plain.
+  const TlsPeer* tls_peer() const { return stream_.encrypted() ? &stream_.tls()->peer() : nullptr; }
+  /// The subject of the client's certificate, RFC 2253, if it was verified; else empty.
+  std::string_view peer_subject() const {
+    return tls_peer() != nullptr ? std::string_view(tls_peer()->subject) : std::string_view();
+  }
+  /// Of the io thread that the connection lives on, from first to last. Any thread.
   IoExecutor io_executor();
+
+  /// Who is logged in. Change who it is with LoggedIn and LoggedOut.
+  LoginState login;
+  /// `login` has just found out who it is: the connection counts no longer among the unknown ones.
+  /// Errors: AuthenticationFailed 18 when the user has as many connections as it may have, or above
+  /// the limit of all for who is no administrator; then nobody is logged in.
+  Result<void> LoggedIn();
+  void LoggedOut();
+  /// A login that was begun and not ended is over, and the audit log says so.
+  void AbandonLogin();
+  /// The audit log's entry about whoever is logged in and is not any more, if somebody is.
+  void AuditLogout(std::string_view reason);
+  /// Clients must log in, and this one has not.
+  bool BeforeLogin() const;
 
   // What the handshake leaves behind (used by hello and the dispatcher only).
   bool metadata_seen = false;
@@ -47,8 +67,10 @@ class Connection : public boost::intrusive::list_base_hook<> {
   Top::Entry* top_entry = nullptr;  ///< of the namespace used last, and its name
   std::string top_ns, top_scratch;
   /// Set by a command that takes the socket over (the member stream). Called after the reply, with
-  /// the socket and the bytes that were read behind the command.
-  std::function<void(int socket, std::string early)> hand_over;
+  /// the connection and the bytes that were read behind the command.
+  std::function<void(HandedConnection connection)> hand_over;
+  /// Where the client comes from, for authenticationRestrictions.
+  LoginOrigin login_origin() const;
   SessionPtr last_session;  ///< saves the look-up for the next operation of the same session
 
   /// The life of the connection. Destroys it at the end.
@@ -64,6 +86,9 @@ class Connection : public boost::intrusive::list_base_hook<> {
   /// Counts the reply that the running operation has made, when it is large. Any thread, while the
   /// connection waits for that operation.
   void CountReply();
+  /// What the message that is being handled holds of the room for messages (NetworkBuffers), in
+  /// bytes; 0 of a small one. On the connection's thread.
+  size_t MessageRoom() const { return in_counted_ + unpacked_counted_; }
 
  private:
   enum class Step { kDone, kAsync, kClose };
@@ -76,9 +101,22 @@ class Connection : public boost::intrusive::list_base_hook<> {
   void EndBroken(const FrameStatus& frame);
   /// Above the limit of connections: whether the request may be served at all.
   bool Admissible();
+  /// Ends a connection that keeps others waiting for its place and does not log in.
+  void CloseBeforeLogin();
   /// What is known of the message at the front of the read buffer. False: it is broken, and the
   /// connection ends.
   bool LookAtFront(FrameStatus* frame);
+  /// The same before the first message, where TLS may begin.
+  bool LookAtFirst(FrameStatus* frame);
+  /// Whether a message that begins like this may come; if not, the connection ends.
+  bool Takes(std::string_view front, const FrameStatus& frame);
+  /// The handshake, on threads for these; what has been read begins it. False: the connection ends.
+  Awaitable<bool> BeginTls();
+  /// Ends a handshake that takes too long, or whose place another one needs.
+  void EndHandshake(std::string_view why);
+  /// The client may take so long for its handshake from now on, if that was not said before.
+  void LimitHandshake();
+  void LogTls(const TlsPeer& peer);
   void HandOver();
   Awaitable<void> Loop();
   /// Takes the message that is complete at the front of the read buffer apart, into state_. An
@@ -109,15 +147,20 @@ class Connection : public boost::intrusive::list_base_hook<> {
   void CloseIfStuck();
 
   IoThread& thread_;
-  ClientSocket socket_;
+  ByteStream stream_;
   ClientSlot slot_;
   const bool unix_socket_;
   bool idle_wait_ = false;  // waits without a read buffer
   bool reading_ = false;    // waits for the client
   bool draining_ = false;
-  bool in_async_ = false;  // an operation runs that may suspend
-  bool spoke_ = false;     // a message has come whole
+  bool in_async_ = false;        // an operation runs that may suspend
+  bool spoke_ = false;           // a message has come whole
+  bool begin_tls_ = false;       // what was read begins TLS
+  bool cut_ = false;             // EndHandshake has said why
+  int64_t handshake_until_ = 0;  ///< MonotonicMicros; 0: no handshake is waited for
   uint8_t idle_ticks_ = 0, extra_ticks_ = 0;
+  /// Before the login: ticks since the last whole message, and since the next one began.
+  uint32_t quiet_ticks_ = 0, partial_ticks_ = 0;
   /// Of in_, out_ and what a compressed message holds: counted with the NetworkBuffers.
   size_t in_counted_ = 0, out_counted_ = 0, unpacked_counted_ = 0, in_small_ = 0;
   int64_t large_since_ = 0;  ///< MonotonicMicros when the large message at the front began; 0: none
@@ -131,8 +174,9 @@ class Connection : public boost::intrusive::list_base_hook<> {
   size_t out_sent_ = 0;
   std::unique_ptr<RequestState> state_;
   ConnectionGate::Ticket ticket_;
-  bool member_ = false;                 ///< above the limit, and a member all the same
-  std::shared_ptr<Connection*> alive_;  ///< of an extra connection, which others may end
+  std::shared_ptr<void> user_place_;    ///< one of the connections that the user may have
+  bool admitted_ = false;               ///< above the limit, and a member or an administrator
+  std::shared_ptr<Connection*> alive_;  ///< of a connection that others may end
 };
 
 }  // namespace mayfly

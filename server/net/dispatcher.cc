@@ -4,15 +4,20 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "protocol/bson_check.h"
+#include "protocol/database_name.h"
 #include "protocol/error_labels.h"
+#include "protocol/error_text.h"
 #include "protocol/micros.h"
+#include "protocol/system_names.h"
 #include "protocol/utf8.h"
 #include "query/expression/parse_work.h"
 #include "server/dispatch/arg_reader.h"
-#include "server/dispatch/audit_log.h"
+#include "server/dispatch/audit_events.h"
+#include "server/dispatch/redacted_command.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/dispatch/server_context.h"
 #include "server/dispatch/short_reads.h"
+#include "server/execution/transactions.h"
 #include "storage/catalog/namespace.h"
 
 namespace mayfly {
@@ -94,6 +99,24 @@ bool MayCompress(std::string_view command) {
   return true;
 }
 
+/// `emplace(MadeInPlace(f))` makes what `f` returns where it will stay. To move a context there
+/// would be as much work as to make it.
+template <class F>
+struct MadeInPlace {
+  explicit MadeInPlace(F f) : make(std::move(f)) {}
+  operator std::invoke_result_t<F>() const { return make(); }  // NOLINT: this is what it is for
+  F make;
+};
+
+/// Of a multi-document transaction.
+bool InTransaction(const RequestState& s) {
+  return s.request.generic.autocommit_given && s.ctx->session != nullptr && s.row != nullptr;
+}
+
+bool EndsTransaction(const RequestState& s) {
+  return s.row->name == "commitTransaction" || s.row->name == "abortTransaction";
+}
+
 /// The client wants no reply, or gets none.
 bool Silent(const RequestState& s) {
   return (!s.legacy && (s.msg.flags & kMsgMoreToCome) != 0) || s.ctx->close_connection;
@@ -110,16 +133,11 @@ bool LongToSeal(const RequestState& s, size_t bytes) {
   return bytes > kLongReply && (Compresses(s) || (s.checksum && !s.legacy));
 }
 
-/// A message may quote what a client sent; drivers decode it strictly.
-std::string Printable(std::string_view message) {
-  return IsUtf8(message) ? std::string(message) : PrintableUtf8(message);
-}
-
 }  // namespace
 
 void Dispatcher::AppendError(BsonBuilder& reply, const Error& error) {
   reply.Append("ok", 0.0)
-      .Append("errmsg", Printable(error.message))
+      .Append("errmsg", ErrorText(error.message))
       .Append("code", static_cast<int32_t>(error.code));
   reply.Append("codeName", ErrorCodeName(error.code));
   if (!error.details.empty()) reply.AppendAll(BsonView(error.details.data()));
@@ -200,13 +218,13 @@ Result<void> Dispatcher::CheckTransaction(RequestState& s) {
                  "'startTransaction' field requires 'autocommit' field to also be specified"};
   if (g.autocommit_given && g.autocommit)
     return Error{ErrorCode::kInvalidOptions, "Specifying autocommit=true is not allowed."};
-  if (!server_.transaction_numbers())
+  if (!server_.transaction_numbers() || (g.autocommit_given && TransactionsOf(server_) == nullptr))
     return Error{ErrorCode::kIllegalOperation,
                  "Transaction numbers are only allowed on a replica set member or mongos"};
-  if (g.autocommit_given)
-    return Error{ErrorCode::kOperationNotSupportedInTransaction,
-                 "multi-document transactions are not supported by this server: " +
-                     std::string(s.row->name) + " cannot run in one"};
+  if (g.autocommit_given) {
+    if (EndsTransaction(s)) s.ctx->txn_number = g.txn_number;
+    return Ok();
+  }
   if (!(s.row->flags & kRetryableWrite))
     return Error{LocationCode(50768),
                  "txnNumber may only be provided for multi-document transactions and retryable "
@@ -218,6 +236,8 @@ Result<void> Dispatcher::CheckTransaction(RequestState& s) {
 
 Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
   const GenericArguments& g = s.request.generic;
+  // A session is a user's: what comes before a login has none.
+  if (c.BeforeLogin()) return Ok();
   if (g.lsid.missing()) {
     if (g.txn_number)
       return Error{ErrorCode::kInvalidOptions,
@@ -238,6 +258,11 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
         return Error{ErrorCode::kInvalidUUID,
                      "uuid must be a 16-byte binary field with UUID (4) subtype"};
       id = e.value.BinaryData();
+    } else if (e.name == "uid" && s.ctx->access != nullptr) {
+      if (!e.value.Is(BsonType::kBinary) || e.value.BinaryData() != c.login.digest)
+        return Error{ErrorCode::kUnauthorized,
+                     "lsid.uid is another user's: leave it out, sessions are those of who is "
+                     "logged in"};
     } else if (e.name != "uid" && e.name != "txnNumber" && e.name != "txnUUID") {
       return Error{ErrorCode::kUnknownField,
                    "BSON field 'lsid." + std::string(e.name) + "' is an unknown field."};
@@ -245,6 +270,8 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
   }
   if (id.empty())
     return Error{ErrorCode::kMissingField, "BSON field 'lsid.id' is missing but a required field"};
+  char of_user[kSessionKeyBytes];
+  if (s.ctx->access != nullptr) id = SessionKey(id, c.login.digest, of_user);
   if (!c.last_session || c.last_session->id() != id ||
       c.last_session->ended.load(std::memory_order_relaxed)) {
     MAYFLY_TRY(c.last_session, server_.sessions().Use(id, s.op->now, c.slot().address));
@@ -263,7 +290,7 @@ Result<void> Dispatcher::UseSession(Connection& c, RequestState& s) {
 Result<void> Dispatcher::ReadConcern(RequestState& s) {
   const BsonValue rc = s.request.generic.read_concern;
   if (rc.missing()) return Ok();
-  return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document());
+  return replication_gate::ParseReadConcern(*s.ctx, *s.row, rc.Document(), InTransaction(s));
 }
 
 /// A document sequence is a field of its command: one that the command does not take is an unknown
@@ -289,7 +316,7 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (req.fields.empty())
     return Error{ErrorCode::kCommandNotFound, "no command in an empty document"};
   if (req.db.empty()) return Error{LocationCode(40571), "OP_MSG requests require a $db argument"};
-  if (!IsDatabaseName(req.db) && req.db != "$external")
+  if (!IsDatabaseName(req.db) && req.db != kExternalDatabase)
     return Error{ErrorCode::kInvalidNamespace,
                  "Invalid database name: '" + std::string(req.db) + "'"};
   if (s.row == nullptr) {
@@ -302,6 +329,9 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (!req.sequences.empty()) {
     MAYFLY_TRY(CheckSequences(s.row->name, req));
   }
+  if (server_.access().enforced()) {
+    MAYFLY_TRY(Authorize(c, s));
+  }
   const uint32_t flags = s.row->flags;
   if ((flags & kTestOnly) && !server_.config_allows_test_commands())
     return Error{ErrorCode::kCommandNotFound,
@@ -313,8 +343,9 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
                  std::string(s.row->name) + " may only be run against the admin database."};
   if (server_.shutting_down())
     return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
-  if (server_.settings().audit_fail_closed.load(std::memory_order_relaxed)) [[unlikely]] {
-    MAYFLY_TRY(CheckAudit(server_, s.row->name));
+  if (AuditLog* audit = server_.audit(); audit != nullptr && audit->watches_commands())
+      [[unlikely]] {
+    MAYFLY_TRY(AuditAllowedCommand(*s.ctx, *s.row, req));
   }
   const GenericArguments& g = req.generic;
   MAYFLY_TRY(CheckApiVersion(s));
@@ -323,7 +354,8 @@ Result<void> Dispatcher::Check(Connection& c, RequestState& s) {
   if (set != nullptr) {
     s.op->cluster_time = set->cluster_time();
     if (!g.cluster_time.missing()) {
-      MAYFLY_TRY(replication_gate::CheckClusterTime(*set, g.cluster_time.Document(), s.op->now));
+      MAYFLY_TRY(replication_gate::CheckClusterTime(server_, g.cluster_time.Document(),
+                                                    s.ctx->access, s.op->now));
     }
     MAYFLY_TRY(replication_gate::CheckState(*set, *s.row, req, s.legacy && (s.query.flags & 4)));
   }
@@ -368,52 +400,95 @@ static Result<void> RunParsing(RequestState& s) {
   return s.row->run(*s.ctx, s.request, *s.reply);
 }
 
+/// What the command answers without a coroutine or a worker, if it can.
+static std::optional<Result<void>> TryNow(RequestState& s, std::string& out) {
+  if (s.row->run_now == nullptr) return std::nullopt;
+  ParseWork work(&*s.op);
+  std::optional<Result<void>> answer = s.row->run_now(*s.ctx, s.request, *s.reply);
+  if (answer) return answer;
+  s.reply->Abandon();
+  s.reply.emplace(out);
+  return std::nullopt;
+}
+
 /// Whether the command is about <db>.system.profile.
 static bool OnProfile(const CommandRequest& req) {
-  return req.fields[0].value.IsString() && req.fields[0].value.String() == "system.profile";
+  return req.fields[0].value.IsString() && req.fields[0].value.String() == kProfileCollection;
+}
+
+Result<void> Dispatcher::Parse(RequestState& s) {
+  CommandRequest& req = s.request;
+  if (s.legacy) {
+    req.sequences.clear();
+    req.exhaust_allowed = false;
+    Result<void> parsed = ParseCommandFields(s.query.query, &req);
+    // "admin.$cmd": the database is in the namespace.
+    req.db = SplitNamespace(s.query.ns).db;
+    return parsed;
+  }
+  req.sequences.swap(s.msg.sequences);
+  req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;
+  req.db = {};
+  return ParseCommandFields(s.msg.body, &req);
 }
 
 bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
-  ServerMetrics& metrics = server_.metrics();
   s.start_micros = server_.clock().MonotonicMicros();
   const uint64_t id = server_.operations().NextOperationId();
   s.reply_id = static_cast<int32_t>(id);
   ReplicaSet* const set = server_.replica_set();
   s.op.emplace(set != nullptr ? static_cast<const Clock&>(set->clock()) : server_.clock(), id);
   s.report.Reset();
-  s.ctx.emplace(CommandContext{.server = server_,
-                               .op = *s.op,
-                               .connection = &c,
-                               .io = c.io_executor(),
-                               .client = &c.slot(),
-                               .report = s.report});
+  s.ctx.emplace(MadeInPlace([&] {
+    return CommandContext{.data = server_,
+                          .expiry = server_,
+                          .server = server_,
+                          .op = *s.op,
+                          .connection = &c,
+                          .io = c.io_executor(),
+                          .client = &c.slot(),
+                          .report = s.report,
+                          .message_room = static_cast<uint32_t>(c.MessageRoom())};
+  }));
   s.row = nullptr;
   s.fail.reset();
   s.answer.reset();
-  CommandRequest& req = s.request;
-  Result<void> parsed = Ok();
-  if (s.legacy) {
-    req.sequences.clear();
-    parsed = ParseCommandFields(s.query.query, &req);
-    req.exhaust_allowed = false;
-    // "admin.$cmd": the database is in the namespace.
-    req.db = SplitNamespace(s.query.ns).db;
-  } else {
-    req.sequences.swap(s.msg.sequences);
-    req.exhaust_allowed = (s.msg.flags & kMsgExhaustAllowed) != 0;
-    req.db = {};
-    parsed = ParseCommandFields(s.msg.body, &req);
-  }
+  s.user_again = false;
+  const CommandRequest& req = s.request;
+  Result<void> parsed = Parse(s);
   // No command has a name as long, and to look for one takes as long as it is.
   s.row = req.name.size() > kShownName ? nullptr : server_.commands().Find(req.name);
   OpenReply(s, out);
-  if (parsed) parsed = Check(c, s);
-  // Nothing above waits. From here on others see the operation, and may stop it.
+  // One load and a comparison; storage is read on a worker only.
+  if (c.login.access != nullptr && parsed && s.row != nullptr && (s.row->flags & kNoAuth) == 0 &&
+      c.login.access->generation != server_.access().users().generation()) [[unlikely]] {
+    s.user_again = true;
+    BeginSlot(c, s);
+    return false;
+  }
+  // Nothing up to here waits.
+  if (!parsed) [[unlikely]]
+    return Proceed(c, s, out, std::move(parsed));
+  return Proceed(c, s, out, Check(c, s));
+}
+
+void Dispatcher::BeginSlot(Connection& c, RequestState& s) {
+  const CommandRequest& req = s.request;
+  BsonView shown = req.body;
+  if (s.row != nullptr && (s.row->flags & kSecret) != 0) {
+    s.shown_body = BuildBson([&](BsonBuilder& b) { b.Append(req.name, "(not shown)"); });
+    shown = s.shown_body;
+  }
   c.slot().Begin(
-      *s.op, req.name, req.db, req.body, &s.report,
+      *s.op, req.name, req.db, shown, &s.report,
       s.ctx->session != nullptr ? std::string_view(s.ctx->session->id()) : std::string_view(),
       s.start_micros);
   s.slot_begun = true;
+}
+
+bool Dispatcher::Proceed(Connection& c, RequestState& s, std::string& out, Result<void> parsed) {
+  const CommandRequest& req = s.request;
+  BeginSlot(c, s);
   if (parsed && server_.fail_points().any()) [[unlikely]] {
     s.fail = FireFailCommand(server_.fail_points(), *s.row, req, AppName(c, req), c.slot().desc,
                              c.is_internal_client);
@@ -422,7 +497,7 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   }
   if (s.row != nullptr) {
     s.row->counters->total.fetch_add(1, std::memory_order_relaxed);
-    if (!(s.row->flags & kCountsItself)) metrics.opcounters.command.Add();
+    if (!(s.row->flags & kCountsItself)) server_.metrics().opcounters.command.Add();
   }
   if (!parsed) return Finish(c, s, out, std::move(parsed));
   if (req.generic.help) [[unlikely]] {
@@ -433,29 +508,35 @@ bool Dispatcher::Start(Connection& c, RequestState& s, std::string& out) {
   // A read at a point in time, or behind one, waits for it first.
   const bool waits = (server_.replica_set() != nullptr &&
                       replication_gate::MustWaitBefore(*server_.replica_set(), *s.ctx)) ||
-                     (server_.profiler().writing() && OnProfile(req));
+                     (server_.profiler().writing() && OnProfile(req)) || InTransaction(s);
   const bool long_request = IsLong(s);
-  ParseWork work(&*s.op);
-  if (s.row->run_now != nullptr && !s.fail && !waits && !long_request) {
-    if (std::optional<Result<void>> answer = s.row->run_now(*s.ctx, req, *s.reply))
+  if (!s.fail && !waits && !long_request) {
+    if (std::optional<Result<void>> answer = TryNow(s, out))
       return Finish(c, s, out, std::move(*answer));
-    s.reply->Abandon();
-    s.reply.emplace(out);
   }
   if (s.row->run == nullptr || (s.row->flags & kWorker) || long_request || s.fail || waits ||
       (server_.replica_set() != nullptr && (s.row->flags & kTakesWriteConcern)) ||
       ((s.row->flags & kWrites) && server_.fsync_locks.load(std::memory_order_relaxed) > 0))
       [[unlikely]]
     return false;
+  return Finish(c, s, out, RunHere(s));
+}
+
+Result<void> Dispatcher::RunHere(RequestState& s) {
   try {
-    parsed = s.row->run(*s.ctx, req, *s.reply);
+    return RunParsing(s);
   } catch (...) {
-    parsed = Unexpected(s);
+    return Unexpected(s);
   }
-  return Finish(c, s, out, std::move(parsed));
 }
 
 Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out) {
+  if (s.user_again) [[unlikely]] {
+    s.user_again = false;
+    Result<void> read = co_await ReadUserAgain(c, s);
+    if (read) read = Check(c, s);
+    if (Proceed(c, s, out, std::move(read))) co_return;
+  }
   if (s.answer) co_return co_await FinishLong(c, s, out);
   Result<void> result = Ok();
   CommandContext& ctx = *s.ctx;
@@ -478,8 +559,18 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
   ReplicaSet* const set = server_.replica_set();
   if (set != nullptr && result && replication_gate::MustWaitBefore(*set, ctx))
     result = co_await replication_gate::WaitBefore(ctx);
+  TransactionPtr transaction;
+  if (result && InTransaction(s)) [[unlikely]] {
+    result = co_await TransactionsOf(server_)->Begin(ctx, *s.row, s.request, &transaction);
+    if (result && !transaction->IsSmall()) co_await ctx.MoveToWorker();
+  }
+  std::optional<Result<void>> now;
+  // Outside of a transaction this was tried before there was a coroutine.
+  if (result && transaction && !ctx.on_worker && !s.fail && !IsLong(s)) now = TryNow(s, out);
   if (result) {
-    if ((s.row->flags & kWorker) && (s.row->flags & kSecondaryOptIn)) {
+    if (now) {
+      result = std::move(*now);
+    } else if ((s.row->flags & kWorker) && (s.row->flags & kSecondaryOptIn)) {
       // Reads of data, however large.
       result = co_await ctx.MoveToWorkerWithRoom();
       if (result) result = ctx.CheckNow();  // it may have waited long for its turn
@@ -488,13 +579,14 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       result = ctx.CheckNow();
     }
     try {
-      if (result && s.row->run != nullptr)
+      if (result && !now && s.row->run != nullptr)
         result = RunParsing(s);
-      else if (result)
+      else if (result && !now)
         result = co_await s.row->run_async(ctx, s.request, *s.reply);
     } catch (...) {
       result = Unexpected(s);
     }
+    if (transaction) TransactionsOf(server_)->End(ctx, transaction, &result);
     if (ctx.read_shape != 0)
       server_.short_reads().Took(ctx.read_shape,
                                  server_.clock().MonotonicMicros() - s.start_micros);
@@ -503,10 +595,11 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
       co_await ctx.MoveToIo();
     }
     if (set != nullptr && (s.row->flags & kTakesWriteConcern) &&
-        replication_gate::MustWaitAfter(ctx) && s.request.db != "local") {
+        replication_gate::MustWaitAfter(ctx) && s.request.db != "local" &&
+        (!transaction || EndsTransaction(s))) {
       if (result) {
         co_await replication_gate::WaitForWriteConcern(ctx, *s.reply);
-      } else if (replication_gate::CountsAlthough(*s.op, result.error().code)) {
+      } else if (replication_gate::WriteConcernAppliesToError(*s.op, result.error().code)) {
         Error error = result.error();
         std::string details;
         {
@@ -525,7 +618,7 @@ Awaitable<void> Dispatcher::Run(Connection& c, RequestState& s, std::string& out
 }
 
 bool Dispatcher::Finish(Connection& c, RequestState& s, std::string& out, Result<void> result) {
-  result = Complete(s, out, std::move(result));
+  Complete(s, out, result);
   if (LongToSeal(s, out.size() - s.reply_start)) [[unlikely]] {
     s.answer.emplace(std::move(result));
     return false;
@@ -553,7 +646,7 @@ Awaitable<void> Dispatcher::FinishLong(Connection& c, RequestState& s, std::stri
   Account(c, s, out, result);
 }
 
-Result<void> Dispatcher::Complete(RequestState& s, std::string& out, Result<void> result) {
+void Dispatcher::Complete(RequestState& s, std::string& out, Result<void>& result) {
   ServerMetrics& metrics = server_.metrics();
   if (result && s.reply->size() > static_cast<size_t>(kMaxBsonInternalSize)) [[unlikely]]
     result =
@@ -578,6 +671,7 @@ Result<void> Dispatcher::Complete(RequestState& s, std::string& out, Result<void
       replication_gate::AppendErrorDetails(*s.ctx, result.error().code, *s.reply);
     if (s.row != nullptr) s.row->counters->failed.fetch_add(1, std::memory_order_relaxed);
     const ErrorCode code = result.error().code;
+    if (code == ErrorCode::kUnauthorized) AuditRefusedCommand(*s.ctx, s.row, s.request, code);
     if (code == ErrorCode::kInterrupted)
       metrics.operation.killed_ops.Add();
     else if (code == ErrorCode::kMaxTimeMSExpired)
@@ -590,14 +684,15 @@ Result<void> Dispatcher::Complete(RequestState& s, std::string& out, Result<void
   } else {
     if (s.fail && !s.fail->write_concern_error.view().empty()) [[unlikely]] {
       s.reply->Append("writeConcernError", s.fail->write_concern_error);
-      AppendLabels(
-          s, static_cast<ErrorCode>(s.fail->write_concern_error.view()["code"].NumberAsInt64()),
-          false);
+      // A statement of a transaction has nothing yet that a write concern could be about.
+      if (!InTransaction(s) || EndsTransaction(s))
+        AppendLabels(
+            s, static_cast<ErrorCode>(s.fail->write_concern_error.view()["code"].NumberAsInt64()),
+            false);
     }
     s.reply->Append("ok", 1.0);
   }
-  if (ReplicaSet* set = server_.replica_set(); set != nullptr)
-    replication_gate::AppendTimes(*set, *s.op, *s.reply);
+  if (server_.replica_set() != nullptr) replication_gate::AppendTimes(server_, *s.op, *s.reply);
   s.reply->Done();
   s.reply.reset();
   if (s.ctx->more_to_come && !s.legacy) {
@@ -606,7 +701,6 @@ Result<void> Dispatcher::Complete(RequestState& s, std::string& out, Result<void
     StoreLe<uint32_t>(flags, LoadLe<uint32_t>(flags) | kMsgMoreToCome);
   }
   if (Silent(s)) out.resize(s.reply_start);
-  return result;
 }
 
 void Dispatcher::Seal(RequestState& s, std::string& out) {
@@ -634,6 +728,10 @@ void Dispatcher::Account(Connection& c, RequestState& s, const std::string& out,
   }
   if (op.write_conflicts != 0) metrics.operation.write_conflicts.Add(op.write_conflicts);
   if (s.row != nullptr) {
+    // What has failed may have written before.
+    if ((s.row->flags & kWrites) && s.request.db == "admin" &&
+        (result || op.n_inserted + op.n_deleted + op.n_modified != 0)) [[unlikely]]
+      AuditDirectMutation(*s.ctx, *s.row, s.request, result ? ErrorCode::kOk : result.error().code);
     if (!(s.row->flags & kNoProfile)) {
       LatencyHistogram& h = (s.row->flags & kWrites)             ? metrics.writes
                             : (s.row->flags & kTakesReadConcern) ? metrics.reads
@@ -674,6 +772,15 @@ void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) 
     s.reply->OpenArray("errorLabels").Append("NonResumableChangeStreamError");
     return;
   }
+  if (InTransaction(s)) {
+    const bool ends = EndsTransaction(s), transient = IsTransientTransactionError(code, ends);
+    const bool again = ends && IsRetryableWriteError(code);
+    if (has_labels || !(transient || again)) return;
+    BsonArrayBuilder list = s.reply->OpenArray("errorLabels");
+    if (again) list.Append("RetryableWriteError");
+    if (transient) list.Append("TransientTransactionError");
+    return;
+  }
   if (has_labels || !s.request.generic.txn_number || !(s.row->flags & kRetryableWrite) ||
       !IsRetryableWriteError(code))
     return;
@@ -682,47 +789,6 @@ void Dispatcher::AppendLabels(RequestState& s, ErrorCode code, bool has_labels) 
   // Drivers then report an earlier error of the same write rather than this one.
   const Operation& op = *s.op;
   if (op.n_inserted + op.n_deleted + op.n_modified == 0) list.Append("NoWritesPerformed");
-}
-
-void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
-  const FinishedOperation f{*s.op, s.report, s.ctx->client, s.request, micros, error, reply_bytes};
-  const Profiler::Verdict v = server_.profiler().Judge(f);
-  const bool verbose = server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand);
-  if (v.log || verbose)
-    server_.log().Write(v.log ? LogSeverity::kInfo : LogSeverity::kDebug1, LogComponent::kCommand,
-                        51803, "Slow query", Profiler::LogAttributes(f),
-                        f.client ? std::string_view(f.client->desc) : std::string_view());
-  if (v.profile) server_.profiler().Write(server_, f);
-}
-
-void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros) {
-  // By namespace: commands on a collection, whose name is the first field or what the command
-  // reported.
-  std::string_view ns = s.report.ns;
-  std::string& scratch = c.top_scratch;
-  if (ns.empty()) {
-    const BsonValue first = s.request.fields[0].value;
-    if (!first.IsString()) return;
-    scratch.assign(s.request.db).append(1, '.').append(first.String());
-    ns = scratch;
-  }
-  if (c.top_entry == nullptr || c.top_ns != ns) {
-    c.top_ns = ns;
-    c.top_entry = server_.top().Find(ns);
-  }
-  const std::string_view op = s.report.op;
-  const Top::Kind kind = op == "query"     ? Top::kQueries
-                         : op == "getmore" ? Top::kGetMore
-                         : op == "insert"  ? Top::kInsert
-                         : op == "update"  ? Top::kUpdate
-                         : op == "remove"  ? Top::kRemove
-                                           : Top::kCommands;
-  c.top_entry->Record(kind, (s.row->flags & kWrites) != 0, micros);
-  if (s.report.plan_summary.starts_with("COLLSCAN")) {
-    c.top_entry->collection_scans.Add();
-    for (const CommandField& f : s.request.fields)
-      if (f.name == "tailable" && f.value.Truthy()) c.top_entry->tailable_scans.Add();
-  }
 }
 
 }  // namespace mayfly

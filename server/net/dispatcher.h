@@ -34,6 +34,8 @@ struct RequestState {
   std::optional<Result<void>> answer;
   std::optional<FailCommandAction> fail;  ///< of the fail point failCommand
   std::string repeat_body;                ///< body of the exhaust command that runs again
+  bool user_again = false;  ///< users or roles have changed: who asks is read again first
+  BsonDocument shown_body;  ///< of a kSecret command: what currentOp shows
 };
 
 /// From a request to its reply: the checks every command shares, the call, the shape of the answer,
@@ -53,7 +55,19 @@ class Dispatcher {
   ServerContext& server() { return server_; }
 
  private:
+  /// The fields of the command, from either kind of message.
+  static Result<void> Parse(RequestState& s);
   Result<void> Check(Connection& c, RequestState& s);
+  /// From the checked command to its reply, as far as that goes without waiting: Start's answer.
+  bool Proceed(Connection& c, RequestState& s, std::string& out, Result<void> parsed);
+  /// Others see the operation from here on, and may stop it.
+  void BeginSlot(Connection& c, RequestState& s);
+  /// Runs a command that does not wait. Errors: the command's; what it throws is InternalError.
+  Result<void> RunHere(RequestState& s);
+  /// Users or roles have changed: reads who is logged in again, on a worker.
+  Awaitable<Result<void>> ReadUserAgain(Connection& c, RequestState& s);
+  /// Whether whoever is logged in may run the command. REQUIRES: access control is on.
+  Result<void> Authorize(Connection& c, RequestState& s);
   Result<void> CheckApiVersion(const RequestState& s);
   Result<void> CheckTransaction(RequestState& s);
   Result<void> UseSession(Connection& c, RequestState& s);
@@ -65,8 +79,9 @@ class Dispatcher {
   /// Ends the reply and the bookkeeping of the operation. False: FinishLong must be awaited.
   bool Finish(Connection& c, RequestState& s, std::string& out, Result<void> result);
   Awaitable<void> FinishLong(Connection& c, RequestState& s, std::string& out);
-  /// Ends the body of the reply.
-  Result<void> Complete(RequestState& s, std::string& out, Result<void> result);
+  /// Ends the body of the reply. `result`: what the command came to; an error of the reply itself
+  /// takes its place.
+  void Complete(RequestState& s, std::string& out, Result<void>& result);
   /// The length of the reply, its checksum, its compressed form.
   void Seal(RequestState& s, std::string& out);
   void Account(Connection& c, RequestState& s, const std::string& out, const Result<void>& result);

@@ -20,6 +20,22 @@ ForeignProtocol RecognizeForeign(std::string_view bytes) {
   return ForeignProtocol::kNone;
 }
 
+TlsStart LooksLikeTls(std::string_view bytes) {
+  // As above; a message's bytes 8 to 11 say what it answers, which is nothing.
+  auto differs = [&](size_t i, uint8_t low, uint8_t high) {
+    return i < bytes.size() &&
+           (static_cast<uint8_t>(bytes[i]) < low || static_cast<uint8_t>(bytes[i]) > high);
+  };
+  if (differs(0, 22, 22) || differs(1, 3, 3) || differs(2, 0, 4) || differs(5, 1, 1) ||
+      differs(9, 3, 3))
+    return TlsStart::kNo;
+  return bytes.size() >= 10 ? TlsStart::kYes : TlsStart::kPerhaps;
+}
+
+size_t FirstTlsRecord(std::string_view bytes) {
+  return 5 + (size_t{static_cast<uint8_t>(bytes[3])} << 8 | static_cast<uint8_t>(bytes[4]));
+}
+
 std::string_view ForeignAnswer(ForeignProtocol p) {
   switch (p) {
     case ForeignProtocol::kNone:

@@ -15,11 +15,14 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "security/tls.h"
+#include "server/dispatch/audit_log.h"
 #include "server/dispatch/config.h"
 #include "server/dispatch/io_timer.h"
 #include "server/dispatch/replication_gate.h"
 #include "server/execution/retryable_writes.h"
 #include "server/execution/session_store.h"
+#include "server/execution/transactions.h"
 #include "storage/kv/thread_scheduling.h"
 
 namespace mayfly {
@@ -48,9 +51,12 @@ std::string Text(const asio::ip::tcp::endpoint& e) {
 
 Unpackers::Unpackers() : pool_(std::max(1U, std::thread::hardware_concurrency())) {}
 
-IoThread::IoThread(Dispatcher& dispatcher, Unpackers& unpackers, int index)
+IoThread::IoThread(Dispatcher& dispatcher, Unpackers& unpackers, Handshakes& handshakes,
+                   ConnectionLimits& limits, int index)
     : dispatcher_(dispatcher),
       unpackers_(unpackers),
+      handshakes_(handshakes),
+      limits_(limits),
       index_(index),
       work_(context_.get_executor()),
       timer_(context_.get_executor()) {}
@@ -159,15 +165,27 @@ void IoThread::Abort() {
   });
 }
 
-Server::Server(ServerContext& context)
+/// Above the limit: members, and administrators where they can be told from others.
+static ConnectionGate MakeGate(ServerContext& context) {
+  const ServerConfig& config = context.config();
+  const bool access = config.access_control();
+  const int64_t extra = !config.repl_set.empty() ? ConnectionGate::kExtra
+                        : access                 ? ConnectionGate::kStrangers
+                                                 : 0;
+  return ConnectionGate(config.max_connections, extra, config.connection_room,
+                        access ? ConnectionGate::kAdministrators : 0);
+}
+
+Server::Server(ServerContext& context, std::shared_ptr<ConnectionLimits> limits)
     : server_(context),
       dispatcher_(context),
-      gate_(context.config().max_connections,
-            context.config().repl_set.empty() ? 0 : ConnectionGate::kExtra),
+      gate_(MakeGate(context)),
+      limits_(std::move(limits)),
       spare_descriptor_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
   const unsigned n = server_.config().EffectiveIoThreads();
   for (unsigned i = 0; i < n; ++i)
-    threads_.push_back(std::make_unique<IoThread>(dispatcher_, unpackers_, static_cast<int>(i)));
+    threads_.push_back(std::make_unique<IoThread>(dispatcher_, unpackers_, handshakes_, *limits_,
+                                                  static_cast<int>(i)));
 }
 
 Server::~Server() {
@@ -175,7 +193,7 @@ Server::~Server() {
   if (spare_descriptor_ >= 0) ::close(spare_descriptor_);
 }
 
-void Server::TurnAway(int listening) {
+void Server::Refuse(int listening) {
   if (spare_descriptor_ < 0) {
     spare_descriptor_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     return;
@@ -192,7 +210,18 @@ void Server::TurnAway(int listening) {
 
 template <class Socket>
 void Server::Welcome(IoThread& target, Socket socket) {
-  std::optional<ConnectionGate::Ticket> ticket = gate_.Enter();
+  constexpr bool kTcp = std::is_same_v<typename Socket::protocol_type, asio::ip::tcp>;
+  boost::system::error_code ec;
+  std::string remote, local;
+  if constexpr (kTcp) {
+    remote = Text(socket.remote_endpoint(ec));
+    local = Text(socket.local_endpoint(ec));
+  } else {
+    remote = "anonymous unix socket";
+    local = unix_path_;
+  }
+  const bool exempt = server_.config().IsExempt(kTcp ? remote : local, kTcp);
+  std::optional<ConnectionGate::Ticket> ticket = gate_.Enter(remote, exempt);
   if (!ticket) {
     server_.metrics().connections.rejected.Add();
     server_.log().Write(LogSeverity::kInfo, LogComponent::kNetwork, 22942,
@@ -203,17 +232,38 @@ void Server::Welcome(IoThread& target, Socket socket) {
                         "listener");
     return;  // the socket closes here
   }
-  constexpr bool kTcp = std::is_same_v<typename Socket::protocol_type, asio::ip::tcp>;
-  boost::system::error_code ec;
-  std::string remote, local;
   if constexpr (kTcp) {
     socket.set_option(asio::ip::tcp::no_delay(true), ec);
     socket.set_option(asio::socket_base::keep_alive(true), ec);
-    remote = Text(socket.remote_endpoint(ec));
-    local = Text(socket.local_endpoint(ec));
-  } else {
-    remote = "anonymous unix socket";
-    local = unix_path_;
+  }
+  if (kTcp && !exempt) {
+    std::shared_ptr<void> share = limits_->EnterAddress(remote);
+    if (share == nullptr) {
+      server_.metrics().connections.rejected.Add();
+      server_.log().Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000133,
+                          "Connection refused because there are too many of its address",
+                          BuildBson([&](BsonBuilder& b) {
+                            b.Append("remote", remote);
+                            b.Append("maxConnectionsPerAddress", limits_->per_address());
+                          }),
+                          "listener");
+      return;  // the socket closes here
+    }
+    ticket->set_counted(std::move(share));
+  }
+  AccessControl& access = server_.access();
+  if (kTcp && access.enforced()) {
+    std::shared_ptr<void> share = access.unknown_clients().Enter(
+        remote, access.parameters().connections_before_login.load(std::memory_order_relaxed));
+    if (share == nullptr) {
+      server_.metrics().connections.rejected.Add();
+      server_.log().Write(LogSeverity::kWarning, LogComponent::kNetwork, 9000132,
+                          "Connection refused because too many of its address have not logged in",
+                          BuildBson([&](BsonBuilder& b) { b.Append("remote", remote); }),
+                          "listener");
+      return;  // the socket closes here
+    }
+    ticket->set_unknown(std::move(share));
   }
   target.Adopt(ClientSocket(std::move(socket)), std::move(remote), std::move(local), !kTcp,
                std::move(*ticket));
@@ -243,7 +293,7 @@ Awaitable<void> Server::Accept(std::shared_ptr<Acceptor> acceptor) {
             LogSeverity::kError, LogComponent::kNetwork, 22970, "Error accepting new connection",
             BuildBson([&](BsonBuilder& b) { b.Append("error", error.message()); }), "listener");
       }
-      if (error.value() == EMFILE || error.value() == ENFILE) TurnAway(acceptor->native_handle());
+      if (error.value() == EMFILE || error.value() == ENFILE) Refuse(acceptor->native_handle());
     }
     IoTimer pause(threads_[0]->executor());
     pause.expires_after(std::chrono::milliseconds(100));
@@ -347,11 +397,14 @@ Result<void> Server::Listen() {
 }
 
 void Server::Start() {
-  asio::co_spawn(threads_[0]->executor(), HouseKeeping(), asio::detached);
+  asio::co_spawn(threads_[0]->executor(), PeriodicWork(), asio::detached);
   for (auto& t : threads_) t->Start();
   server_.log().Write(
       LogSeverity::kInfo, LogComponent::kNetwork, 23016, "Waiting for connections",
-      BuildBson([&](BsonBuilder& b) { b.Append("port", port_).Append("ssl", "off"); }), "listener");
+      BuildBson([&](BsonBuilder& b) {
+        b.Append("port", port_).Append("ssl", server_.tls().accepts() ? "on" : "off");
+      }),
+      "listener");
 }
 
 namespace {
@@ -374,7 +427,7 @@ void RefreshSessions(ServerContext& server) {
 
 }  // namespace
 
-Awaitable<void> Server::HouseKeeping() {
+Awaitable<void> Server::PeriodicWork() {
   auto timer = std::make_shared<IoTimer>(threads_[0]->executor());
   close_acceptors_.push_back([timer] { timer->cancel(); });
   // When somebody moves the clock, what it made old goes at once.
@@ -399,6 +452,8 @@ Awaitable<void> Server::HouseKeeping() {
       if (refresh) RefreshSessions(server);
       server.cursors().Sweep(server.settings().cursor_timeout_millis);
       server.snapshot_reads().Sweep();
+      if (AuditLog* audit = server.audit()) audit->Check();  // what waits is tried again
+      if (TransactionsOf(server) != nullptr) TransactionsOf(server)->Sweep();
       // What runs uses its session.
       std::vector<std::string> running;
       server.operations().ForEach([&](const ClientSlot::View& v) {
@@ -434,8 +489,11 @@ void Server::Stop(int grace_millis) {
   for (auto& t : threads_) t->Abort();
   for (auto& t : threads_) t->Join();
   unpackers_.Join();
+  handshakes_.Join();
   server_.workers().Join();
   server_.cursors().KillAll();
+  if (TransactionsOf(server_) != nullptr)
+    TransactionsOf(server_)->AbortAll(TransactionEnd::kShutdown);
   if (!unix_path_.empty()) ::unlink(unix_path_.c_str());
 }
 

@@ -12,7 +12,9 @@
 
 #include "server/dispatch/server_context.h"
 #include "server/net/connection.h"
+#include "server/net/connection_limits.h"
 #include "server/net/dispatcher.h"
+#include "server/net/handshakes.h"
 #include "server/net/unpackers.h"
 
 namespace mayfly {
@@ -20,8 +22,11 @@ namespace mayfly {
 /// One io thread with an io_context that nobody else runs, and the connections that live on it.
 class IoThread {
  public:
-  IoThread(Dispatcher& dispatcher, Unpackers& unpackers, int index);
+  IoThread(Dispatcher& dispatcher, Unpackers& unpackers, Handshakes& handshakes,
+           ConnectionLimits& limits, int index);
   ~IoThread();
+  /// Start makes the thread, once. Join lets it end when nothing is left to do on it, and waits for
+  /// that; harmless when repeated.
   void Start();
   void Join();
 
@@ -31,6 +36,8 @@ class IoThread {
   ServerContext& server() { return dispatcher_.server(); }
   /// For what only computes: messages are unpacked and checked there.
   Unpackers& unpackers() { return unpackers_; }
+  Handshakes& handshakes() { return handshakes_; }
+  ConnectionLimits& limits() { return limits_; }
   /// From any thread.
   void Adopt(ClientSocket socket, std::string remote, std::string local, bool unix_socket,
              ConnectionGate::Ticket ticket);
@@ -53,6 +60,8 @@ class IoThread {
 
   Dispatcher& dispatcher_;
   Unpackers& unpackers_;
+  Handshakes& handshakes_;
+  ConnectionLimits& limits_;
   const int index_;
   boost::asio::io_context context_{1};
   boost::asio::executor_work_guard<IoExecutor> work_;
@@ -74,7 +83,8 @@ class IoThread {
 /// everything down in order.
 class Server {
  public:
-  explicit Server(ServerContext& context);
+  explicit Server(ServerContext& context,
+                  std::shared_ptr<ConnectionLimits> limits = std::make_shared<ConnectionLimits>());
   ~Server();
 
   /// Binds every address; who connects waits. Errors: a TCP address that cannot be bound (with
@@ -103,15 +113,17 @@ class Server {
   void Welcome(IoThread& target, Socket socket);
   /// Nobody can be accepted for want of a descriptor: those who wait are disconnected, not left to
   /// wait, by way of the one that is kept for this.
-  void TurnAway(int listening);
-  Awaitable<void> HouseKeeping();
+  void Refuse(int listening);
+  Awaitable<void> PeriodicWork();
   Result<void> ListenTcp(const std::string& address);
   Result<void> ListenUnix();
 
   ServerContext& server_;
   Dispatcher dispatcher_;
   ConnectionGate gate_;
+  const std::shared_ptr<ConnectionLimits> limits_;
   Unpackers unpackers_;
+  Handshakes handshakes_;
   int spare_descriptor_ = -1;
   int64_t accept_error_told_ = 0;  ///< MonotonicMicros
   std::vector<std::unique_ptr<IoThread>> threads_;

@@ -102,6 +102,7 @@ class Catalog {
     int64_t done = 0, total = 0;
     uint64_t op_id = 0;
   };
+  /// A copy, in no order. Any thread; waits for no build.
   virtual std::vector<BuildProgress> Builds() = 0;
 
   /// The database's default and cap of per-document expiry in seconds; 0: none. Kept across

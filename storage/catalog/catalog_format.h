@@ -59,6 +59,8 @@ std::string DatabaseExpiryKey(std::string_view db);
 /// The first string behind all that start with `prefix` (whose last byte is not 0xFF).
 std::string PrefixEnd(std::string_view prefix);
 
+/// The row of one collection or view, with its indexes; counters and multikey marks have rows of
+/// their own.
 std::string CollectionRowKey(uint32_t id);
 BsonDocument EncodeCollectionRow(const CollectionInfo& coll);
 /// Everything but counters and multikey marks. Compiles filters with `compile` (may be null when
@@ -78,6 +80,8 @@ struct GarbageRow {
   Keyspace keyspace = Keyspace::kRecords;
   std::string ns;  ///< for the log
 };
+/// Errors of DecodeGarbageRow: InternalError 1 for an unknown kind, another keyspace than the kind
+/// has, or an id of 0: removing by such a row could take what is still in use.
 std::string GarbageRowKey(GarbageKind kind, uint32_t id);
 BsonDocument EncodeGarbageRow(const GarbageRow& row);
 Result<GarbageRow> DecodeGarbageRow(std::string_view key, std::string_view value);
@@ -87,6 +91,8 @@ struct BuildRow {
   std::vector<uint32_t> indexes;
   std::string position;  ///< full record key of the last record covered
 };
+/// `first_index`: the first of BuildRow::indexes, whose id names the row. Errors of DecodeBuildRow:
+/// InternalError 1 when the row cannot be read.
 std::string BuildRowKey(uint32_t first_index);
 BsonDocument EncodeBuildRow(const BuildRow& row);
 Result<BuildRow> DecodeBuildRow(std::string_view value);

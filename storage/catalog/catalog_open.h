@@ -34,7 +34,7 @@ class OpenedCatalog : public Catalog, public MemberCatalog {
   /// For tests: waits until what dropped collections and indexes left is gone.
   virtual void WaitForGarbage() = 0;
   /// For tests: what is done for the catalog's own files once a minute.
-  virtual void TendFiles() = 0;
+  virtual void CompactFiles() = 0;
 
   // --- on a replica set's member -----------------------------------------------------------------
   /// Brings the maps up to date with rows that an entry of the log has put or erased. The applier's

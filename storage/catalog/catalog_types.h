@@ -9,6 +9,7 @@
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
+#include "protocol/system_names.h"
 #include "storage/catalog/collection_kind.h"
 #include "storage/catalog/index_kind.h"
 #include "storage/expiry/expiry_state.h"
@@ -18,7 +19,10 @@ namespace mayfly {
 
 class BsonBuilder;
 using Uuid = std::array<uint8_t, 16>;
+/// Version 4 (RFC 4122), of the system's random numbers.
 Uuid RandomUuid();
+/// Of a binary value of subtype 4 with 16 bytes; empty for all others.
+std::optional<Uuid> UuidOf(BsonValue value);
 
 /// An atomic that copies by value, so that what holds it can be copied.
 template <class T>
@@ -55,6 +59,8 @@ struct OwnMark : std::atomic<bool> {
 class RecordFilter {
  public:
   virtual ~RecordFilter() = default;
+  /// False also when the evaluation was interrupted (out of time, killed): who asks must check the
+  /// operation before it acts on a false.
   virtual bool Matches(BsonView doc) const = 0;
 };
 
@@ -138,7 +144,7 @@ struct ExpiryOptions {
 inline constexpr uint32_t kFirstLocalId = 0x8000'0000;
 /// Whether the collection of this name is each member's own.
 inline bool IsUnreplicated(std::string_view db, std::string_view collection) {
-  return db == "local" || collection == "system.profile";
+  return db == "local" || collection == kProfileCollection;
 }
 
 /// One collection (or view) as the catalog has it. Immutable: a change makes a new one, so an

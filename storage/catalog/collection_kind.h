@@ -36,6 +36,7 @@ inline constexpr CollectionTraits kCollectionTraits[] = {
     {"view", false, false, true, false, false},
     {"collection", true, false, false, false, false},
 };
+/// The row of a kind. REQUIRES: one of the enumerators; nothing is checked.
 constexpr const CollectionTraits& TraitsOf(CollectionKind kind) {
   return kCollectionTraits[static_cast<uint8_t>(kind)];
 }

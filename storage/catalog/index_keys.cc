@@ -1,9 +1,11 @@
 #include "storage/catalog/index_keys.h"
 
 #include <boost/container/small_vector.hpp>
+#include <utility>
 
 #include "protocol/bson_builder.h"
 #include "storage/keys/key_encoding.h"
+#include "storage/operation.h"
 
 namespace mayfly {
 namespace {
@@ -275,10 +277,37 @@ Result<void> ExtractOrdinaryKeys(const IndexInfo& index, BsonView doc, KeySet* o
   return KeyExtraction(index, *out).Run(doc);
 }
 
+namespace {
+
+thread_local constinit Operation* filtering_for = nullptr;
+
+/// A field that is not there is looked for in the whole document.
+constexpr size_t kLongDocument = 64 << 10;
+
+}  // namespace
+
+FilteringFor::FilteringFor(Operation* op) : outer_(filtering_for) {
+  if (op != nullptr) filtering_for = op;
+}
+
+FilteringFor::~FilteringFor() { filtering_for = outer_; }
+
+Operation* FilteringFor::Asked() { return filtering_for; }
+
 Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
   out->Clear();
   if (!index.kind->maintained()) return Ok();
-  if (index.filter && !index.filter->Matches(doc)) return Ok();
+  Operation* const op = out->op_;
+  if (op != nullptr && doc.size() >= kLongDocument) [[unlikely]] {
+    MAYFLY_TRY(op->CheckInterruptNow());
+  }
+  if (index.filter) {
+    const FilteringFor filtering(op);
+    if (!index.filter->Matches(doc)) {
+      Operation* const asked = FilteringFor::Asked();
+      return asked == nullptr ? Ok() : asked->CheckInterruptNow();
+    }
+  }
   // The one kind that is everywhere is called directly.
   Result<void> r = index.kind->id == IndexKindId::kOrdinary ? KeyExtraction(index, *out).Run(doc)
                                                             : index.kind->extract(index, doc, out);

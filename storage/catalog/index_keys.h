@@ -10,6 +10,8 @@
 
 namespace mayfly {
 
+class Operation;
+
 /// The index entries of one document in one index: encoded key and type bits of each, sorted by
 /// key, no key twice. Owned by the caller and meant to be reused: once its buffers have grown,
 /// filling it again does not allocate. Views are valid until the next Clear() or extraction. Not
@@ -33,6 +35,9 @@ class KeySet {
   /// What extractions may still cost, about one for each key; null: whatever it takes. Once less
   /// than nothing is left they end with WriteConflict 112: for threads that others wait for.
   void set_budget(int64_t* left) { budget_ = left; }
+  /// Who is asked before an extraction from a long document, and by a partial filter in the middle
+  /// of one; null: nobody. What it says ends the extraction, which never counts as "has no keys".
+  void set_operation(Operation* op) { op_ = op; }
   void Clear() {
     buffer_.clear();
     keys_.clear();
@@ -41,6 +46,7 @@ class KeySet {
 
  private:
   friend class KeyExtraction;
+  friend Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
   struct Key {
     uint32_t begin, values_size, bits_size;
   };
@@ -50,10 +56,27 @@ class KeySet {
   std::vector<Key> keys_;
   uint64_t multikey_ = 0;
   int64_t* budget_ = nullptr;
+  Operation* op_ = nullptr;
+};
+
+/// While it lives, the filters that this thread asks about documents (those of partial indexes and
+/// of holds) ask `op` in turn whether to stop; null: the operation of the one around it. A filter
+/// that is told to stop answers false, so whoever has asked it asks the operation again.
+class FilteringFor {
+ public:
+  explicit FilteringFor(Operation* op);
+  ~FilteringFor();
+  FilteringFor(const FilteringFor&) = delete;
+  /// The operation to ask; null: there is none.
+  static Operation* Asked();
+
+ private:
+  Operation* const outer_;
 };
 
 /// Fills `out` with the entries of `doc` in `index`, as its kind has them; a document outside a
-/// partial index has none. On error `out` is empty. Errors: those of its kind.
+/// partial index has none. On error `out` is empty. Errors: those of its kind; those of an
+/// interrupt, given an operation.
 Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out);
 
 /// IndexKind::extract of ordinary indexes. Rules of MongoDB's manual ("Multikey Indexes",

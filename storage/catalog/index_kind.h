@@ -42,6 +42,7 @@ struct IndexKind {
   bool maintained() const { return extract != nullptr; }
 };
 
+/// The kind of `{field: 1}` and `{field: -1}`. All kinds live as long as the process.
 const IndexKind& OrdinaryIndex();
 /// By name; of the unknown kind where there is none.
 const IndexKind& FindIndexKind(std::string_view name);

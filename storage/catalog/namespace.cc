@@ -1,18 +1,15 @@
 #include "storage/catalog/namespace.h"
 
+#include "protocol/system_names.h"
 #include "protocol/utf8.h"
 
 namespace mayfly {
 namespace {
 
-constexpr std::string_view kForbiddenInDatabase("/\\. \"$*<>:|?\0", 13);
-
 Error Invalid(std::string message) { return {ErrorCode::kInvalidNamespace, std::move(message)}; }
 
 bool IsKnownSystemCollection(std::string_view db, std::string_view c) {
-  if (c == "system.profile" || c == "system.js" || c == "system.views" ||
-      c.starts_with("system.buckets."))
-    return true;
+  if (c == kProfileCollection || c == "system.js" || c.starts_with("system.buckets.")) return true;
   if (db == "admin")
     return c == "system.users" || c == "system.roles" || c == "system.version" ||
            c == "system.keys" || c == "system.backup_users" || c == "system.new_users";
@@ -38,13 +35,6 @@ NamespaceParts SplitNamespace(std::string_view ns) {
   const size_t dot = ns.find('.');
   if (dot == std::string_view::npos) return {ns, {}};
   return {ns.substr(0, dot), ns.substr(dot + 1)};
-}
-
-bool IsDatabaseName(std::string_view db) {
-  if (db.empty() || db.size() > kMaxDatabaseName || !IsUtf8(db)) return false;
-  for (const char c : db)
-    if (kForbiddenInDatabase.find(c) != std::string_view::npos) return false;
-  return true;
 }
 
 bool IsCollectionName(std::string_view c) {

@@ -2,11 +2,11 @@
 #include <string>
 #include <string_view>
 
+#include "protocol/database_name.h"
 #include "protocol/error.h"
 
 namespace mayfly {
 
-inline constexpr size_t kMaxDatabaseName = 63;
 inline constexpr size_t kMaxNamespace = 255;  ///< bytes of "db.collection"
 
 /// "db.collection".
@@ -19,11 +19,10 @@ struct NamespaceParts {
   /// Both are there.
   bool whole() const { return !db.empty() && !collection.empty(); }
 };
+/// Checks nothing; the views point into `ns`.
 NamespaceParts SplitNamespace(std::string_view ns);
 
-/// Whether a database can have the name. Hot: every command asks.
-bool IsDatabaseName(std::string_view db);
-/// Rules of MongoDB's manual ("Naming Restrictions"). Errors: InvalidNamespace 73.
+/// Errors: InvalidNamespace 73.
 Result<void> ValidateDatabaseName(std::string_view db);
 /// What every name of a collection is, before it is asked what may be done with it: not empty,
 /// UTF-8 without NUL, and no dot in front.

@@ -15,7 +15,10 @@ LockTable::LockTable(size_t stripes) : stripes_(stripes) {}
 
 LockTable::Outcome LockTable::TryLocked(Stripe& s, uint64_t hash, LockOwner owner) {
   for (const Entry& e : s.entries)
-    if (e.hash == hash) return e.owner == owner ? Outcome::kHeldAlready : Outcome::kBusy;
+    if (e.hash == hash) {
+      if (e.owner == owner) return Outcome::kHeldAlready;
+      return (e.owner & kTransactionOwner) != 0 ? Outcome::kBusyTransaction : Outcome::kBusy;
+    }
   s.entries.push_back({hash, owner});
   return Outcome::kTaken;
 }
@@ -30,14 +33,15 @@ LockTable::Outcome LockTable::Lock(uint64_t hash, LockOwner owner, int64_t timeo
   Stripe& s = StripeOf(hash);
   std::unique_lock l(s.mutex);
   Outcome o = TryLocked(s, hash, owner);
-  if (o != Outcome::kBusy || timeout_us <= 0) return o;
+  auto busy = [&] { return o == Outcome::kBusy || o == Outcome::kBusyTransaction; };
+  if (!busy() || timeout_us <= 0) return o;
   auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
   ++s.waiters;
   do {
     bool in_time = s.free.wait_until(l, until) == std::cv_status::no_timeout;
     o = TryLocked(s, hash, owner);
     if (!in_time) break;
-  } while (o == Outcome::kBusy);
+  } while (busy());
   --s.waiters;
   return o;
 }
@@ -69,11 +73,11 @@ void GateTable::DropIfIdle(Stripe& s, Gate& g) {
   s.gates.pop_back();
 }
 
-bool GateTable::LockShared(uint32_t collection, int64_t timeout_us) {
+bool GateTable::LockShared(uint32_t collection, int64_t timeout_us, bool transaction) {
   Stripe& s = StripeOf(collection);
   std::unique_lock l(s.mutex);
   Gate* g = &Find(s, collection);
-  auto open = [&] { return !g->exclusive && g->waiting_exclusive == 0; };
+  auto open = [&] { return !g->exclusive && (g->waiting_exclusive == 0 || g->transactions > 0); };
   if (!open() && timeout_us > 0) {
     auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
     ++g->waiting_shared;
@@ -86,19 +90,21 @@ bool GateTable::LockShared(uint32_t collection, int64_t timeout_us) {
   }
   if (open()) {
     ++g->shared;
+    g->transactions += transaction ? 1 : 0;
     return true;
   }
   DropIfIdle(s, *g);
   return false;
 }
 
-void GateTable::UnlockShared(uint32_t collection) {
+void GateTable::UnlockShared(uint32_t collection, bool transaction) {
   Stripe& s = StripeOf(collection);
   bool wake;
   {
     std::lock_guard l(s.mutex);
     Gate& g = Find(s, collection);
     --g.shared;
+    g.transactions -= transaction ? 1 : 0;
     wake = g.waiting_exclusive > 0;
     DropIfIdle(s, g);
   }

@@ -14,6 +14,8 @@ namespace mayfly {
 /// Who holds a lock: one number a write unit. Not a thread: a unit may be begun on one and
 /// committed on another.
 using LockOwner = uint64_t;
+/// Of the owners that are transactions: they hold locks as long as their clients like.
+inline constexpr LockOwner kTransactionOwner = LockOwner{1} << 63;
 
 /// The 64-bit hash under which a key of a keyspace is locked.
 uint64_t LockHash(Keyspace ks, std::string_view key);
@@ -26,10 +28,11 @@ class LockTable {
  public:
   explicit LockTable(size_t stripes = 1024);  ///< a power of two
 
-  enum class Outcome : uint8_t { kTaken, kHeldAlready, kBusy };
-  /// kHeldAlready: `owner` has it from before; it must be unlocked once only.
+  enum class Outcome : uint8_t { kTaken, kHeldAlready, kBusy, kBusyTransaction };
+  /// kHeldAlready: `owner` has it from before; it must be unlocked once only. kBusyTransaction: a
+  /// transaction has it.
   Outcome TryLock(uint64_t hash, LockOwner owner);
-  /// Waits at most `timeout_us`, then kBusy.
+  /// Waits at most `timeout_us`, then kBusy or kBusyTransaction.
   Outcome Lock(uint64_t hash, LockOwner owner, int64_t timeout_us);
   void Unlock(uint64_t hash, LockOwner owner);
 
@@ -50,12 +53,13 @@ class LockTable {
 };
 
 /// One gate a collection: any number of writers, or one change of its definition. A change that
-/// waits keeps new writers out. Holders keep count of what they hold: shared twice by one owner
-/// counts twice. Threads: any.
+/// waits keeps new writers out, but not while it waits for a transaction, which may take long.
+/// Holders keep count of what they hold: shared twice by one owner counts twice. Threads: any.
 class GateTable {
  public:
-  bool LockShared(uint32_t collection, int64_t timeout_us);  ///< timeout 0: at once or not at all
-  void UnlockShared(uint32_t collection);
+  /// timeout 0: at once or not at all. `transaction`: who holds it is one.
+  bool LockShared(uint32_t collection, int64_t timeout_us, bool transaction = false);
+  void UnlockShared(uint32_t collection, bool transaction = false);
   /// `shared_held`: shared holds of the caller that do not stand in its way (an upgrade).
   bool LockExclusive(uint32_t collection, int64_t timeout_us, int shared_held = 0);
   void UnlockExclusive(uint32_t collection);
@@ -64,6 +68,7 @@ class GateTable {
   struct Gate {
     uint32_t collection;
     int shared = 0;
+    int transactions = 0;  ///< of `shared`
     int waiting_exclusive = 0;
     int waiting_shared = 0;
     bool exclusive = false;

@@ -18,7 +18,7 @@ namespace mayfly {
 class Catalog;
 class Committer;
 class ExpiryPolicy;
-class ExpiryWaker;
+struct ExpiryWaker;
 class IndexCursor;
 class MemberCatalog;
 class Operation;
@@ -50,10 +50,14 @@ struct StorageOptions {
 /// unknown format version, a corrupt file, a directory that cannot be written.
 class Storage {
  public:
+  /// Reads the catalog and starts the background work. A standalone server goes on with index
+  /// builds that were interrupted; a member of a replica set waits until it is primary. REQUIRES:
+  /// `options.engine`.
   static Result<std::unique_ptr<Storage>> Open(StorageOptions options);
   /// waits for background work, flushes, closes; index builds stop and resume at the next open
   ~Storage();
 
+  /// Owned by the storage. The committer is good until set_committer puts another in its place.
   KvStore& kv();
   Catalog& catalog();
   Committer& committer();
@@ -95,6 +99,9 @@ class Storage {
   Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
                      const ReadView& view = kNow);
 
+  /// Nothing is read before the first move; what fails is told there. A cursor keeps the
+  /// definitions of its collection and index, also when they are dropped meanwhile, but must not
+  /// outlive the storage.
   std::unique_ptr<RecordCursor> ScanRecords(CollectionInfoPtr coll, RecordScan scan);
   std::unique_ptr<IndexCursor> ScanIndex(CollectionInfoPtr coll, IndexInfoPtr index,
                                          IndexScan scan);

@@ -1,7 +1,11 @@
 #pragma once
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "storage/catalog/catalog_open.h"
 #include "storage/core/lock_table.h"
@@ -10,6 +14,17 @@
 #include "storage/expiry/expiry_state.h"
 
 namespace mayfly {
+
+/// WatchCollections (storage/write/collection_watch.h).
+struct CollectionWatch {
+  std::string db;
+  std::vector<std::string> names;
+  std::function<void(bool documents)> changed;  ///< empty: nobody watches
+  /// False for every name while nobody watches.
+  bool Covers(std::string_view of_db, std::string_view name) const {
+    return changed && of_db == db && std::find(names.begin(), names.end(), name) != names.end();
+  }
+};
 
 /// What storage's own files share. Not for the layers above: scripts/lib/check_tree.py looks.
 /// Whoever commits includes storage/write/write_unit.h besides.
@@ -30,6 +45,7 @@ struct Storage::Impl {
   /// ExpiryHead knew is void.
   std::atomic<uint64_t> expiry_epoch{0};
   std::unique_ptr<ExpiryPolicy> expiry_policy = std::make_unique<ExpiryPolicy>();
+  CollectionWatch watch;
   std::once_flag query_state_made;
   std::shared_ptr<void> query_state;
   Storage* self = nullptr;

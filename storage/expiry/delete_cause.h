@@ -5,7 +5,8 @@
 
 namespace mayfly {
 
-/// Why a document goes. Carried to the log entry and the tombstone.
+/// Why a document goes. Carried to the log entry and the tombstone, which store the numbers: DO NOT
+/// RENUMBER. The expiries stand together, so that one comparison of a range finds them.
 enum class DeleteReason : uint8_t {
   kDeleted = 0,
   kExpiredTtlIndex = 1,
@@ -21,6 +22,7 @@ struct DeleteCause {
   DeleteReason reason = DeleteReason::kDeleted;
   uint32_t index = 0;  ///< kExpiredTtlIndex: its id
   Instant deadline{};  ///< of an expiry: since when it was due
+  /// By the server on its own, because time was up: only such deletes have a deadline.
   bool expired() const {
     return reason >= DeleteReason::kExpiredTtlIndex && reason <= DeleteReason::kExpiredClustered;
   }

@@ -46,6 +46,7 @@ class ExpiryHead {
     std::lock_guard l(mutex_);
     return stretch_;
   }
+  /// Nothing is known from now on: no reaper works here that would keep it right.
   void Forget();
 
  private:

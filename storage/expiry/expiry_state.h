@@ -96,6 +96,8 @@ struct ExpiryState {
     next_millis = millis;
     floor_millis = millis;
   }
+  /// Sets `mark` to the earlier of the two. True when it was lowered, by this call and not another
+  /// thread's.
   static bool LowerTo(std::atomic<int64_t>& mark, int64_t millis) {
     int64_t now = mark.load(std::memory_order_acquire);
     while (millis < now)

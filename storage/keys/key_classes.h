@@ -7,7 +7,9 @@
 namespace mayfly::key {
 
 /// The first byte of an encoded value: its class. Their order is that of the types; the numbers
-/// have all bytes from kClassNegativeHuge to kClassPositiveHuge.
+/// have all bytes from kClassNegativeHuge to kClassPositiveHuge. Numbers of all types share them,
+/// because 1, 1.0 and NumberDecimal("1") are one key: what type it was is said by the type bits.
+/// On disk: DO NOT RENUMBER.
 enum Class : uint8_t {
   kClassMinKey = 0x0A,
   kClassUndefined = 0x10,
@@ -31,7 +33,9 @@ enum Class : uint8_t {
   kClassMaxKey = 0xF0,
 };
 
-/// What tells apart values of equal keys: the types of numbers, symbols, -0.0 and NaN.
+/// What tells apart values of equal keys: the types of numbers, symbols, -0.0 and NaN. It lies
+/// beside the key, so that it does not take part in the order. The usual case is 0, because zeros
+/// at the end are not stored. On disk: DO NOT RENUMBER.
 enum TypeBit : uint8_t {
   kBitDefault = 0,
   kBitSymbol = 1,
@@ -42,12 +46,17 @@ enum TypeBit : uint8_t {
   kBitNan = 6,
 };
 
+/// Added to a decimal's exponent, which is then never below 0, and so is ordered by its bytes.
 inline constexpr int kExponentBias = 8192;
+/// Below it, twice a number's whole part and the bit for its fraction fit into 8 bytes; from here
+/// on a number is `huge`.
 inline constexpr double kTwo63 = 9223372036854775808.0;
+/// The NaN that is read where no type bits say which one it was.
 inline constexpr uint64_t kPlainNan = 0x7FF8000000000000u;
 
 using Wide = unsigned __int128;
 
+/// REQUIRES: n <= 38, the largest power that a Wide holds. 1 when n is negative.
 constexpr Wide Power10(int n) {
   Wide r = 1;
   while (n-- > 0) r *= 10;

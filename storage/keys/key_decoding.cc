@@ -35,6 +35,11 @@ class Reader {
     p_ += n;
     return v;
   }
+  /// A length in 4 bytes; what is longer than the rest of the key fails.
+  int32_t Length() {
+    const uint64_t n = Be(4);
+    return n <= left() ? static_cast<int32_t>(n) : Fail();
+  }
   void Bytes(size_t n, std::string* out) {
     if (left() < n) {
       Fail();
@@ -302,8 +307,7 @@ BsonType Decode(Reader& r, TypeBits* bits, std::string* out, int depth) {
       DecodeDocument(r, bits, out, depth, true);
       return BsonType::kArray;
     case kClassBinary: {
-      int32_t n = static_cast<int32_t>(r.Be(4));
-      if (n < 0) r.Fail();
+      int32_t n = r.Length();
       uint8_t subtype = r.Byte();
       if (out && r.ok()) {
         AppendLe(out, &n, 4);
@@ -338,8 +342,7 @@ BsonType Decode(Reader& r, TypeBits* bits, std::string* out, int depth) {
       if (out) out->push_back(0);
       return BsonType::kRegex;
     case kClassDbPointer: {
-      int32_t n = static_cast<int32_t>(r.Be(4));
-      if (n < 0) r.Fail();
+      int32_t n = r.Length();
       if (!r.ok()) return BsonType::kDbPointer;
       int32_t with_nul = n + 1;
       if (out) AppendLe(out, &with_nul, 4);

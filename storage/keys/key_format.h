@@ -49,35 +49,42 @@ inline constexpr uint8_t kRecordHasDeadline =
     1;                                      ///< the other flag bits are 0; a set one is corruption
 inline constexpr size_t kIdPrefixSize = 4;  ///< of collection and index ids in front of keys
 
+/// Writes a be32 of the grammar above. REQUIRES: room for 4 bytes at `p`, aligned or not.
 inline void StoreBe32(char* p, uint32_t v) {
   v = __builtin_bswap32(v);
   std::memcpy(p, &v, 4);
 }
+/// Likewise a be64. REQUIRES: room for 8 bytes at `p`.
 inline void StoreBe64(char* p, uint64_t v) {
   v = __builtin_bswap64(v);
   std::memcpy(p, &v, 8);
 }
+/// Reads a be32. REQUIRES: 4 bytes at `p`, aligned or not.
 inline uint32_t LoadBe32(const char* p) {
   uint32_t v;
   std::memcpy(&v, p, 4);
   return __builtin_bswap32(v);
 }
+/// Likewise a be64. REQUIRES: 8 bytes at `p`.
 inline uint64_t LoadBe64(const char* p) {
   uint64_t v;
   std::memcpy(&v, p, 8);
   return __builtin_bswap64(v);
 }
+/// A be32 at the end of `out`, whose old bytes stay: keys are put together piece by piece.
 inline void AppendBe32(std::string& out, uint32_t v) {
   char b[4];
   StoreBe32(b, v);
   out.append(b, 4);
 }
+/// Likewise a be64. A negative number would sort behind all others: see AppendTime64.
 inline void AppendBe64(std::string& out, uint64_t v) {
   char b[8];
   StoreBe64(b, v);
   out.append(b, 8);
 }
 inline constexpr uint64_t kTimeSign = uint64_t{1} << 63;
+/// A time64, which sorts times before 1970 before those after it.
 inline void AppendTime64(std::string& out, Instant t) {
   AppendBe64(out, static_cast<uint64_t>(t.millis) ^ kTimeSign);
 }
@@ -98,14 +105,18 @@ inline std::string_view RecordIdOf(std::string_view record_key) {
   return record_key.substr(kIdPrefixSize);
 }
 
+/// The key of a record by its `_id`. REQUIRES: the collection is not capped. `_id`s that compare as
+/// equal (1 and 1.0) have one key.
 inline void AppendRecordKeyOfId(uint32_t collection, BsonValue id, std::string& out) {
   AppendBe32(out, collection);
   EncodeKeyValue(id, false, out);
 }
+/// The key of a record of a capped collection. `sequence`: 1 or more.
 inline void AppendCappedRecordKey(uint32_t collection, int64_t sequence, std::string& out) {
   AppendBe32(out, collection);
   AppendBe64(out, static_cast<uint64_t>(sequence));
 }
+/// REQUIRES: the key is of a capped collection, and whole (12 bytes).
 inline int64_t CappedSequenceOf(std::string_view record_key) {
   return static_cast<int64_t>(LoadBe64(record_key.data() + kIdPrefixSize));
 }
@@ -139,6 +150,7 @@ inline bool DecodeRecord(std::string_view value, BsonView* doc, std::optional<In
   return doc->size() == value.size() - head;
 }
 
+/// Seven bits a byte, the lowest first; the top bit says that more follow.
 inline void AppendVarint(std::string& out, uint32_t v) {
   for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>(v | 0x80));
   out.push_back(static_cast<char>(v));
@@ -160,6 +172,7 @@ inline void AppendUniqueIndexValue(std::string_view record_id, std::string_view 
   AppendVarint(out, static_cast<uint32_t>(record_id.size()));
   out.append(record_id).append(type_bits);
 }
+/// Splits such a value. False when it cannot be one. The views point into `value`.
 inline bool DecodeUniqueIndexValue(std::string_view value, std::string_view* record_id,
                                    std::string_view* type_bits) {
   uint32_t n;
@@ -178,6 +191,7 @@ inline std::string DeadlinePrefix(uint32_t collection) {
   return s;
 }
 inline std::string DeadlinePrefixEnd(uint32_t collection) { return DeadlinePrefix(collection + 1); }
+/// The key of a document in its collection's queue. `record_key`: the full one.
 inline void AppendDeadlineKey(Instant deadline, std::string_view record_key, std::string& out) {
   AppendBe32(out, kDeadlineQueueId);
   out.append(record_key.substr(0, kIdPrefixSize));
@@ -194,11 +208,13 @@ inline bool DecodeDeadlineKey(std::string_view key, uint32_t* collection, Instan
   return true;
 }
 
+/// The catalog's row with the counters of a collection.
 inline std::string CountersKey(uint32_t collection) {
   std::string k(kCountersPrefix);
   AppendBe32(k, collection);
   return k;
 }
+/// The catalog's row that marks a field of an index. `field`: its place in the index key, from 0.
 inline std::string MultikeyKey(uint32_t index, int field) {
   std::string k(kMultikeyPrefix);
   AppendBe32(k, index);
@@ -210,9 +226,11 @@ struct CounterRow {
   int64_t documents = 0, bytes = 0, last_sequence = 0;
 };
 inline constexpr size_t kCounterRowSize = 24;
+/// Writes kCounterRowSize bytes to `out`.
 inline void EncodeCounterRow(const CounterRow& r, char* out) {
   std::memcpy(out, &r, kCounterRowSize);
 }
+/// False when `value` has another size; the numbers are not checked.
 inline bool DecodeCounterRow(std::string_view value, CounterRow* r) {
   if (value.size() != kCounterRowSize) return false;
   std::memcpy(r, value.data(), kCounterRowSize);

@@ -1,5 +1,7 @@
 #include "storage/kv/kv.h"
 
+#include "storage/kv/write_room.h"
+
 namespace mayfly {
 namespace {
 
@@ -37,6 +39,11 @@ void PinnedValue::TakeOver(PinnedValue& o) {
   const std::string_view moved = kind_->take_over(holder_, o.holder_);
   view_ = engaged ? moved : std::string_view();
   o.view_ = {};
+}
+
+bool HasRoom(KvStore& kv) {
+  auto* store = dynamic_cast<WriteRoom*>(&kv);
+  return store == nullptr || store->HasRoom();
 }
 
 }  // namespace mayfly

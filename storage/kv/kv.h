@@ -51,6 +51,8 @@ class PinnedValue {
     if (kind_ != nullptr) kind_->destroy(holder_);
   }
   std::string_view view() const { return view_; }
+  /// Lets go of the bytes, which may pin a block of the store's cache; what held them is kept for
+  /// the next read.
   void Reset() {
     if (kind_ != nullptr) kind_->release(holder_);
     view_ = {};
@@ -118,6 +120,7 @@ class KvIterator {
   virtual ~KvIterator() = default;
   virtual void Seek(std::string_view key) = 0;         ///< first key >= key
   virtual void SeekForPrev(std::string_view key) = 0;  ///< last key <= key
+  /// Within the bounds of KvIterOptions. REQUIRES for Next, Prev, key and value: Valid().
   virtual void SeekToFirst() = 0;
   virtual void SeekToLast() = 0;
   virtual void Next() = 0;
@@ -132,6 +135,7 @@ class KvIterator {
 class KvBatch {
  public:
   virtual ~KvBatch() = default;
+  /// Of several changes of one key in a batch the last one counts.
   virtual void Put(Keyspace ks, std::string_view key, std::string_view value) = 0;
   /// The value in two pieces, so that a header need not be copied in front of a document.
   virtual void Put(Keyspace ks, std::string_view key, std::string_view value_head,

@@ -16,6 +16,7 @@ namespace mayfly {
 class DescriptorEnv {
  public:
   virtual ~DescriptorEnv() = default;
+  /// Owned by this; as long as it lives.
   virtual rocksdb::Env* env() = 0;
   /// Opens what was taken again. False: there is not enough yet.
   virtual bool Refill() = 0;

@@ -12,6 +12,7 @@ namespace mayfly {
 /// Storage that uses it.
 class FaultDisk {
  public:
+  /// Over the system's files, with no fault set.
   static std::unique_ptr<FaultDisk> Make();
   virtual ~FaultDisk() = default;
   /// A rocksdb::Env*.

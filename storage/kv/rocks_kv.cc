@@ -19,17 +19,20 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "storage/kv/encrypted_engine.h"
 #include "storage/kv/rocks_descriptors.h"
+#include "storage/kv/rocks_encryption.h"
 #include "storage/kv/rocks_log_check.h"
 #include "storage/kv/rocks_status.h"
 #include "storage/kv/rocks_tuning.h"
+#include "storage/kv/store_file.h"
 #include "storage/kv/thread_scheduling.h"
+#include "storage/kv/write_room.h"
 
 namespace mayfly {
 namespace {
@@ -163,7 +166,7 @@ class Listener final : public rocksdb::EventListener {
     if (std::exchange(done, true)) return;
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof name);
-    if (std::string_view(name).starts_with("rocksdb:")) LetOthersGoFirst();
+    if (std::string_view(name).starts_with("rocksdb:")) UseBackgroundScheduling();
   }
   std::function<void(char, std::string_view)> log_;
   std::function<void()> failed_;
@@ -185,9 +188,10 @@ struct RocksValue {
 
 }  // namespace
 
-class RocksKv final : public KvStore {
+class RocksKv final : public KvStore, public WriteRoom, public HasCiphers {
  public:
-  static Result<std::unique_ptr<KvStore>> Open(KvOptions options, void* env);
+  static Result<std::unique_ptr<KvStore>> Open(KvOptions options, void* env,
+                                               const FileCiphersPtr& ciphers);
   ~RocksKv() override;
 
   Result<bool> Get(Keyspace ks, std::string_view key, PinnedValue* out,
@@ -220,6 +224,8 @@ class RocksKv final : public KvStore {
   uint64_t MemoryBytes() override { return memory_.cache->GetUsage(); }
   Result<void> Resume() override;
   Result<void> WritesPossible() override;
+  bool HasRoom() override;
+  FileCiphersPtr ciphers() const override { return ciphers_; }
 
  private:
   rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
@@ -233,11 +239,19 @@ class RocksKv final : public KvStore {
   static Error OpenError(const std::string& path, const rocksdb::Status& s);
 
   RocksMemory memory_;
-  std::unique_ptr<DescriptorEnv> env_;  ///< null: the caller's; outlives db_
+  std::unique_ptr<DescriptorEnv> env_;       ///< null: the caller's; outlives db_
+  std::unique_ptr<rocksdb::Env> encrypted_;  ///< over it; null: files are plain
+  FileCiphersPtr ciphers_;
   /// There are few descriptors left: writes wait for more.
   void RefuseForDescriptors();
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
+  /// Of each family: the size of a memtable that is full, and how many may wait to be flushed
+  /// before large batches wait too. Half of what RocksDB lets wait, before it delays anybody.
+  struct Memtables {
+    uint64_t full = 0, waiting = 0;
+  };
+  std::array<Memtables, kKeyspaceCount> memtables_{};
   /// Whether a try to recover could succeed: Resume on a disk that is still full would make the
   /// error final.
   bool DiskHasRoom();
@@ -312,7 +326,8 @@ Error RocksKv::OpenError(const std::string& path, const rocksdb::Status& s) {
   return e;
 }
 
-Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env) {
+Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env,
+                                               const FileCiphersPtr& ciphers) {
   MAYFLY_TRY(PrepareDirectory(options.path));
   if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
   auto kv = std::make_unique<RocksKv>();
@@ -321,6 +336,11 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env) {
   if (env == nullptr) {
     kv->env_ = MakeDescriptorEnv([self = kv.get()] { self->RefuseForDescriptors(); });
     env = kv->env_->env();
+  }
+  if (ciphers) {
+    kv->ciphers_ = ciphers;
+    kv->encrypted_ = MakeEncryptedEnv(*static_cast<rocksdb::Env*>(env), ciphers);
+    env = kv->encrypted_.get();
   }
   rocksdb::DBOptions db_options =
       MakeDbOptions(options, static_cast<rocksdb::Env*>(env), kv->memory_);
@@ -356,7 +376,11 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env) {
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   for (int i = 0; i < kKeyspaceCount; ++i) {
     auto ks = static_cast<Keyspace>(i);
-    families.emplace_back(ColumnFamilyName(ks), MakeColumnFamilyOptions(ks, kv->memory_));
+    const auto& o =
+        families.emplace_back(ColumnFamilyName(ks), MakeColumnFamilyOptions(ks, kv->memory_))
+            .options;
+    kv->memtables_[i] = {o.write_buffer_size,
+                         static_cast<uint64_t>(o.max_write_buffer_number / 2 - 1)};
   }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
@@ -662,6 +686,29 @@ Result<void> RocksKv::WritesPossible() {
   return Ok();
 }
 
+bool RocksKv::HasRoom() {
+  if (!WritesPossible()) return true;  // trying says why not
+  uint64_t rate = 0, stopped = 0;
+  db_->GetIntProperty(rocksdb::DB::Properties::kActualDelayedWriteRate, &rate);
+  db_->GetIntProperty(rocksdb::DB::Properties::kIsWriteStopped, &stopped);
+  bool room = rate == 0 && stopped == 0;
+  for (int i = 0; i < kKeyspaceCount; ++i) {
+    uint64_t waiting = 0, active = 0;
+    db_->GetIntProperty(cfs_[i], rocksdb::DB::Properties::kNumImmutableMemTable, &waiting);
+    db_->GetIntProperty(cfs_[i], rocksdb::DB::Properties::kCurSizeActiveMemTable, &active);
+    const bool full = active >= memtables_[i].full;
+    if (waiting + (full ? 1 : 0) <= memtables_[i].waiting) continue;
+    room = false;
+    if (!full || waiting != 0) continue;
+    // RocksDB begins the flush with the next write, which may be the one that waits for it.
+    rocksdb::FlushOptions fo;
+    fo.wait = false;
+    fo.allow_write_stall = true;
+    db_->Flush(fo, cfs_[i]).PermitUncheckedError();
+  }
+  return room;
+}
+
 void RocksKv::RecoveryLoop() {
   std::unique_lock l(recovery_mutex_);
   for (;;) {
@@ -676,11 +723,11 @@ void RocksKv::RecoveryLoop() {
 
 namespace {
 
-class RocksEngine final : public KvEngine {
+class RocksEngine final : public KvEngine, public HasCiphers {
  public:
-  explicit RocksEngine(void* env) : env_(env) {}
+  RocksEngine(void* env, FileCiphersPtr ciphers) : env_(env), ciphers_(std::move(ciphers)) {}
   Result<std::unique_ptr<KvStore>> Open(KvOptions options) const override {
-    return RocksKv::Open(std::move(options), env_);
+    return RocksKv::Open(std::move(options), env_, ciphers_);
   }
   bool IsStoreFile(std::string_view name) const override {
     return name == kCurrent || name == "IDENTITY" || name == "LOCK" ||
@@ -689,24 +736,31 @@ class RocksEngine final : public KvEngine {
            (name.ends_with(".log") && name.find_first_not_of("0123456789") == name.size() - 4);
   }
   std::string_view RootFile() const override { return kCurrent; }
+  FileCiphersPtr ciphers() const override { return ciphers_; }
   std::string FileNamedByRoot(const std::string& directory) const override {
-    std::ifstream in(directory + "/" + std::string(kCurrent));
-    std::string manifest;
-    std::getline(in, manifest);
-    return manifest;
+    auto file = StoreFile::OpenToRead(directory + "/" + std::string(kCurrent), ciphers_);
+    if (!file) return {};
+    auto text = file.value().Read(0, kLongestName);
+    return text ? text.value().substr(0, text.value().find('\n')) : std::string();
   }
 
  private:
   static constexpr std::string_view kCurrent = "CURRENT";
+  static constexpr size_t kLongestName = 256;
   void* const env_;
+  const FileCiphersPtr ciphers_;
 };
 
 }  // namespace
 
-KvEnginePtr MakeRocksEngine(void* env) { return std::make_shared<RocksEngine>(env); }
+KvEnginePtr MakeRocksEngine(void* env) { return MakeRocksEngine(env, nullptr); }
+
+KvEnginePtr MakeRocksEngine(void* env, FileCiphersPtr ciphers) {
+  return std::make_shared<RocksEngine>(env, std::move(ciphers));
+}
 
 Result<std::unique_ptr<KvStore>> OpenRocksKv(KvOptions options) {
-  return RocksKv::Open(std::move(options), nullptr);
+  return RocksKv::Open(std::move(options), nullptr, nullptr);
 }
 
 }  // namespace mayfly

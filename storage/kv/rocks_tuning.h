@@ -32,6 +32,8 @@ class ManyInOrder {
   ManyInOrder(const ManyInOrder&) = delete;
 };
 
+/// The settings of a store, and of one of its column families: sized by the machine's memory and
+/// cores, or measured; the code says which. `env` must outlive the store.
 rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
                                  const RocksMemory& memory);
 rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory);

@@ -31,7 +31,7 @@ void UseShortTimeSlices() {
   syscall(SYS_sched_setattr, 0, &a, 0);
 }
 
-void LetOthersGoFirst(int nice) {
+void UseBackgroundScheduling(int nice) {
   const auto thread = static_cast<id_t>(gettid());
   if (getpriority(PRIO_PROCESS, thread) < nice) setpriority(PRIO_PROCESS, thread, nice);
 }

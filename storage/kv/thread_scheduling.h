@@ -13,6 +13,6 @@ void UseShortTimeSlices();
 /// they wake. It still gets a tenth of a processor that others keep busy all the time, so that what
 /// it writes out does not fall behind without end, and locks that it holds are not held for long.
 /// Applies to the calling thread, which cannot take it back without privileges.
-void LetOthersGoFirst(int nice = 10);
+void UseBackgroundScheduling(int nice = 10);
 
 }  // namespace mayfly

@@ -53,6 +53,8 @@ struct IndexScan {
 class IndexCursor {
  public:
   virtual ~IndexCursor() = default;
+  /// Moves to the next entry; false at the end. Errors: the store's, or that an entry is damaged.
+  /// It looks at no operation: who calls does that now and then.
   virtual Result<bool> Next() = 0;
   /// Skips: the next Next() returns the first entry whose encoded values are not below these bytes;
   /// backward, the last one whose encoded values are below them (a prefix of an entry is below it).

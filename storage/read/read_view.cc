@@ -87,7 +87,7 @@ ReadViewPtr ReadPoint::View() {
   return std::make_shared<const ReadView>(snapshot_, catalog_, shared_from_this());
 }
 
-void ReadPoint::LetGo() {
+void ReadPoint::Release() {
   KvSnapshotPtr snapshot;
   std::shared_ptr<const CatalogMoment> catalog;
   std::lock_guard l(mutex_);

@@ -55,6 +55,7 @@ class ReadView {
       return kv.Get(ks, key, out, snapshot_.get());
     return GetOwn(kv, ks, key, out);
   }
+  /// One store access for all keys, unless there are own writes.
   Result<void> MultiGet(KvStore& kv, Keyspace ks, std::span<const std::string_view> keys,
                         std::span<PinnedValue> out) const {
     if (own_ == nullptr) [[likely]]
@@ -106,7 +107,7 @@ class ReadPoint : public std::enable_shared_from_this<ReadPoint> {
   uint64_t ts() const { return ts_; }
   /// Null once it was released.
   ReadViewPtr View();
-  void LetGo();
+  void Release();
   bool held() const;
 
  private:

@@ -13,6 +13,7 @@ namespace mayfly {
 class RecordSource {
  public:
   virtual ~RecordSource() = default;
+  /// As Storage::ScanRecords; the cursor may outlive the call, not the source.
   virtual std::unique_ptr<RecordCursor> Scan(RecordScan scan) = 0;
   /// False when there is no such document.
   virtual Result<bool> Fetch(std::string_view record_key, Storage::Record* out) = 0;

@@ -12,7 +12,7 @@
 
 namespace mayfly {
 
-const char* WhyNotTtlRule(const CollectionInfo& coll, const IndexInfo& index) {
+const char* CheckTtlRule(const CollectionInfo& coll, const IndexInfo& index) {
   if (index.fields.size() != 1) return "the key has more than one field";
   if (!index.kind->in_value_order) return "a special index type has no order of time";
   if (coll.capped()) return "the collection is capped";
@@ -54,16 +54,22 @@ void Visibility::AddRules(const ExpiryPolicy& policy) {
   for (const IndexInfoPtr& i : coll.indexes) {
     if (!i->expire_after_seconds || i->state != IndexState::kReady) continue;
     if (i->expire_reads == ExpireReads::kLazy ||
-        (i->expire_reads == ExpireReads::kDefault && !by_default) || WhyNotTtlRule(coll, *i))
+        (i->expire_reads == ExpireReads::kDefault && !by_default) || CheckTtlRule(coll, *i))
       continue;
     add(i.get(), *i->expiry, *i->expire_after_seconds);
   }
 }
 
-std::optional<DeleteCause> Visibility::Expired(BsonView doc,
-                                               std::optional<Instant> expire_at) const {
-  if (coll_ == nullptr) return std::nullopt;
+Result<void> Visibility::Look() const {
+  asks_filters_ = false;
+  return op_ == nullptr ? Ok() : op_->CheckInterruptNow();
+}
+
+Result<std::optional<DeleteCause>> Visibility::Expired(BsonView doc,
+                                                       std::optional<Instant> expire_at) const {
   std::optional<DeleteCause> cause;
+  if (coll_ == nullptr) return cause;
+  const FilteringFor filtering(op_);
   if (expire_at && expire_at->millis <= now_.millis) {
     cause.emplace(DeleteReason::kExpiredDocument);
     cause->deadline = *expire_at;
@@ -71,6 +77,7 @@ std::optional<DeleteCause> Visibility::Expired(BsonView doc,
   for (const Rule& r : rules_) {
     int64_t date;
     if (r.index) {
+      asks_filters_ |= r.index->has_partial_filter;
       if (!EarliestDate(*r.index, doc, &date)) continue;
     } else {
       BsonValue id = doc["_id"];
@@ -83,12 +90,22 @@ std::optional<DeleteCause> Visibility::Expired(BsonView doc,
     cause->index = r.index ? r.index->id : 0;
     cause->deadline = {deadline};
   }
-  if (cause && storage_->expiry_policy().Held(*coll_, doc, now_)) cause.reset();
+  const ExpiryPolicy& policy = storage_->expiry_policy();
+  if (cause && policy.HasHolds()) {
+    asks_filters_ = true;
+    if (policy.Held(*coll_, doc, now_)) cause.reset();
+  }
+  MAYFLY_TRY(Stopped());
   return cause;
 }
 
 bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
-  std::optional<DeleteCause> cause = Expired(doc, expire_at);
+  const Result<std::optional<DeleteCause>> expired = Expired(doc, expire_at);
+  if (!expired) {
+    asks_filters_ = true;  // Stopped asks once more, and says why
+    return true;
+  }
+  const std::optional<DeleteCause>& cause = expired.value();
   if (!cause) return false;
   storage_->expiry_policy().hidden_reads.fetch_add(1, std::memory_order_relaxed);
   storage_->expiry_policy().NoteHidden(cause->deadline.millis);
@@ -129,7 +146,8 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) con
     if (!rules_.empty() && !seen.emplace(record_key).second) return Ok();
     MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record, view));
     if (!found) return Ok();
-    if (auto cause = Expired(record.doc, record.expire_at)) {
+    MAYFLY_TRY(const auto cause, Expired(record.doc, record.expire_at));
+    if (cause) {
       storage_->expiry_policy().NoteHidden(cause->deadline.millis);
       ++hidden;
     }

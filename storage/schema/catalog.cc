@@ -16,18 +16,13 @@ constexpr int64_t kGateWaitMicros = 200'000;
 
 Error NotFound() { return {ErrorCode::kNamespaceNotFound, "ns not found"}; }
 
-bool EqualIgnoringCase(std::string_view a, std::string_view b) {
-  auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](char x, char y) { return lower(x) == lower(y); });
-}
-
 /// Calls `f(key, value)` for every catalog row with this prefix.
 template <class F>
 Result<void> ForEachRow(KvStore& kv, std::string_view prefix, F&& f) {
   KvIterOptions o;
   o.lower = std::string(prefix);
   o.upper = PrefixEnd(prefix);
+  o.fill_cache = false;  // nobody reads these rows again
   auto it = kv.NewIterator(Keyspace::kCatalog, std::move(o));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     MAYFLY_TRY(f(it->key(), it->value()));
@@ -44,6 +39,15 @@ Uuid RandomUuid() {
   u[6] = (u[6] & 0x0F) | 0x40;  // version 4, variant 1 (RFC 4122)
   u[8] = (u[8] & 0x3F) | 0x80;
   return u;
+}
+
+std::optional<Uuid> UuidOf(BsonValue value) {
+  if (!value.Is(BsonType::kBinary) || value.BinarySubtype() != 4) return std::nullopt;
+  const auto bytes = value.BinaryData();
+  Uuid uuid;
+  if (bytes.size() != uuid.size()) return std::nullopt;
+  std::memcpy(uuid.data(), bytes.data(), uuid.size());
+  return uuid;
 }
 
 Result<std::unique_ptr<OpenedCatalog>> OpenCatalog(Storage& storage) {
@@ -95,7 +99,7 @@ Result<void> CatalogImpl::LoadCollections(KvStore& kv, LoadedIds* ids) {
                                   b.Append("namespace", coll->ns).Append("index", i->name);
                                 }));
         }
-        InsertLocked(coll);
+        InsertLocked(memory_.Charge(std::move(coll)));
         return Ok();
       });
 }
@@ -252,6 +256,7 @@ void CatalogImpl::Unpin(uint64_t version) {
   moments_.erase(moments_.find(version));
   const uint64_t oldest = moments_.empty() ? UINT64_MAX : *moments_.begin();
   while (!past_.empty() && past_.front().version <= oldest) {
+    past_bytes_ -= PastBytes(past_.front().change);
     gone.push_back(std::move(past_.front()));
     past_.pop_front();
   }
@@ -308,10 +313,14 @@ void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
     const uint64_t version = version_.load(std::memory_order_relaxed) + 1;
     for (auto& c : changes) {
       if (c.before) c.before->superseded.store(true, std::memory_order_release);
-      if (!moments_.empty()) past_.push_back({version, c});
+      if (moments_.empty()) continue;
+      past_.push_back({version, c});
+      past_bytes_ += PastBytes(c);
     }
-    while (past_.size() > kMaxPast) {
+    // Nobody may fill the memory of definitions with those that are no more.
+    while (past_.size() > kMaxPast || past_bytes_ > DefinitionMemory::Most() / 4) {
       past_lost_ = past_.front().version;
+      past_bytes_ -= PastBytes(past_.front().change);
       past_.pop_front();
     }
     // All that go first: a rename may take the place of a dropped target. Keys of by_ns_ point into
@@ -332,27 +341,30 @@ void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
 
 Result<void> CatalogImpl::Commit(WriteUnit unit, std::vector<Replacement> changes,
                                  std::vector<GarbageRow> garbage) {
-  unit.OnCommit([this, changes = std::move(changes)] { Publish(changes); });
+  Operation& op = *unit.impl().op;
+  MAYFLY_TRY(MayChange(op, changes));
+  unit.OnCommit([this, changes] { Publish(changes); });
   // On disk before anybody is told: what a write finds must not be gone after losing power, and
   // changes of the catalog are rare. A change of the catalog is waited for: what comes next needs
   // to know whether it happened.
-  Operation& op = *unit.impl().op;
   const int64_t deadline = std::exchange(op.commit_deadline_micros, 0);
   Result<void> committed = storage_.committer().Commit(std::move(unit), {.journal = true});
   op.commit_deadline_micros = deadline;
   MAYFLY_TRY(std::move(committed));
   for (auto& g : garbage) garbage_.Add(std::move(g));
+  TellWatch(op, changes);
   return Ok();
 }
 
 Result<void> CatalogImpl::Gate(WriteUnit& unit, Operation& op, const CollectionInfo& coll) {
   MAYFLY_TRY(CheckUse(coll, CollectionUse::kChange));
+  const LockWait waits(op);
   for (;;) {
     Result<void> r = unit.impl().TouchExclusive(coll, kGateWaitMicros);
     if (r) return r;
     if (r.error().code == ErrorCode::kQueryPlanKilled) return NotFound();
     if (r.error().code != ErrorCode::kWriteConflict) return r;
-    MAYFLY_TRY(op.CheckInterrupt());
+    MAYFLY_TRY(op.CheckInterruptNow());
     if (storage_.impl().closing)
       return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
   }
@@ -416,9 +428,10 @@ Result<void> CatalogImpl::CheckFree(std::string_view db, std::string_view collec
 
 // --- changes -------------------------------------------------------------------------------------
 
-Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo definition) {
-  MAYFLY_TRY(ValidateNewNamespace(definition.db, definition.name));
+CollectionInfoPtr CatalogImpl::Define(CollectionInfo definition, Instant now, uint32_t id,
+                                      uint32_t id_index) {
   auto coll = std::make_shared<CollectionInfo>(std::move(definition));
+  coll->id = id;
   coll->ns = JoinNamespace(coll->db, coll->name);
   coll->counters = std::make_shared<CollectionCounters>();
   coll->expiry = std::make_shared<ExpiryState>();
@@ -427,30 +440,41 @@ Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo defi
   coll->database_max_ttl = DatabaseMaxTtlOf(coll->db);
   coll->indexes.clear();
   if (coll->uuid == Uuid{}) coll->uuid = RandomUuid();
-  std::lock_guard l(ddl_mutex_);
-  MAYFLY_TRY(CheckFree(coll->db, coll->name));
-  if (FindByUuid(coll->uuid))
-    return Error{ErrorCode::kNamespaceExists, "A collection with this UUID already exists."};
   coll->unreplicated = IsUnreplicated(coll->db, coll->name);
-  std::atomic<uint32_t>& next_id = NextId(coll->unreplicated);
-  coll->id = next_id++;
   if (coll->capped()) {
     // Keyed by insertion order, so `_id` needs an index of its own.
-    auto id_index = std::make_shared<IndexInfo>();
-    id_index->id = next_id++;
-    id_index->name = "_id_";
-    id_index->key = BuildBson([](BsonBuilder& b) { b.Append("_id", 1); });
-    id_index->fields = {{"_id", false, ""}};
-    id_index->unique = true;
-    id_index->accesses_since = op.now.millis;
-    coll->indexes.push_back(std::move(id_index));
+    auto of_id = std::make_shared<IndexInfo>();
+    of_id->id = id_index;
+    of_id->name = "_id_";
+    of_id->key = BuildBson([](BsonBuilder& b) { b.Append("_id", 1); });
+    of_id->fields = {{"_id", false, ""}};
+    of_id->unique = true;
+    of_id->accesses_since = now.millis;
+    coll->indexes.push_back(std::move(of_id));
   }
+  FitDefinition(*coll);
+  return memory_.Charge(std::move(coll));
+}
+
+Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo definition) {
+  MAYFLY_TRY(ValidateNewNamespace(definition.db, definition.name));
+  // A transaction that makes it may be on its way into the log.
+  MAYFLY_TRY(const NameClaims::ClaimPtr claim,
+             names_.Take(op, storage_.impl().closing, definition.db, definition.name));
+  std::lock_guard l(ddl_mutex_);
+  MAYFLY_TRY(CheckFree(definition.db, definition.name));
+  if (definition.uuid != Uuid{} && FindByUuid(definition.uuid))
+    return Error{ErrorCode::kNamespaceExists, "A collection with this UUID already exists."};
+  std::atomic<uint32_t>& next_id = NextId(IsUnreplicated(definition.db, definition.name));
+  const uint32_t id = next_id++, id_index = definition.capped() ? next_id++ : 0;
+  CollectionInfoPtr coll = Define(std::move(definition), op.now, id, id_index);
+  MAYFLY_TRY(memory_.Check(nullptr, *coll));
   WriteUnit unit(storage_, op);
   StageRow(unit, *coll);
   StageNextId(unit, coll->unreplicated);
   LogCreate(unit, *coll);
   MAYFLY_TRY(Commit(std::move(unit), {{nullptr, coll}}));
-  return CollectionInfoPtr(std::move(coll));
+  return coll;
 }
 
 Result<CollectionInfoPtr> CatalogImpl::GetOrCreate(Operation& op, std::string_view db,
@@ -563,6 +587,8 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     if (target && target->id > from.id) {
       MAYFLY_TRY(Gate(unit, op, *target));
     }
+    MAYFLY_TRY(const NameClaims::ClaimPtr claim,
+               names_.Take(op, storage_.impl().closing, to_db, to_collection));
     std::lock_guard l(ddl_mutex_);
     MAYFLY_TRY(CollectionInfoPtr now, Current(from));
     if (now->ns != from.ns) return NotFound();
@@ -589,7 +615,7 @@ Result<void> CatalogImpl::Rename(Operation& op, const CollectionInfo& from, std:
     if (to_db != now->db) next->uuid = uuid != nullptr ? *uuid : RandomUuid();
     StageRow(unit, *next);
     LogRename(unit, *now, *next, target_now.get());
-    changes.push_back({now, next});
+    changes.push_back({now, memory_.Charge(std::move(next))});
     return Commit(std::move(unit), std::move(changes), std::move(garbage));
   }
 }
@@ -607,10 +633,13 @@ Result<CollectionInfoPtr> CatalogImpl::Modify(Operation& op, const CollectionInf
       next->counters != now->counters)
     return Error{ErrorCode::kInternalError,
                  "a modification may not change the identity of a collection"};
-  StageRow(unit, *next);
-  LogModify(unit, *now, *next);
-  MAYFLY_TRY(Commit(std::move(unit), {{now, next}}));
-  return CollectionInfoPtr(std::move(next));
+  FitDefinition(*next);
+  const CollectionInfoPtr after = memory_.Charge(std::move(next));
+  MAYFLY_TRY(memory_.Check(now.get(), *after));
+  StageRow(unit, *after);
+  LogModify(unit, *now, *after);
+  MAYFLY_TRY(Commit(std::move(unit), {{now, after}}));
+  return after;
 }
 
 Result<CollectionInfoPtr> CatalogImpl::ModifyIndex(Operation& op, const CollectionInfo& coll,
@@ -664,7 +693,12 @@ std::shared_ptr<std::atomic<int64_t>> CatalogImpl::DatabaseMaxTtlOf(std::string_
   return it->second;
 }
 
-int64_t CatalogImpl::DatabaseMaxTtl(std::string_view db) { return *DatabaseMaxTtlOf(db); }
+int64_t CatalogImpl::DatabaseMaxTtl(std::string_view db) {
+  // Asking makes no cell: names of databases that are not there are without number.
+  std::lock_guard l(max_ttl_mutex_);
+  auto it = max_ttl_.find(db);
+  return it == max_ttl_.end() ? 0 : it->second->load();
+}
 
 Result<void> CatalogImpl::SetDatabaseMaxTtl(Operation& op, std::string_view db, int64_t seconds) {
   WriteUnit unit(storage_, op);

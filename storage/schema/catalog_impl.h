@@ -11,7 +11,10 @@
 #include "protocol/seeded_hash.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/catalog/catalog_open.h"
+#include "storage/schema/definition_memory.h"
 #include "storage/schema/garbage.h"
+#include "storage/schema/name_claims.h"
+#include "storage/schema/schema_watch.h"
 #include "storage/write/write_unit.h"
 
 namespace mayfly {
@@ -36,6 +39,8 @@ class CatalogImpl final : public OpenedCatalog {
  public:
   explicit CatalogImpl(Storage& storage) : storage_(storage), garbage_(storage) {}
   ~CatalogImpl() override { StopBackground(); }
+  /// Reads all rows into memory. Call once, before anything else and any other thread. Errors: the
+  /// store's, InternalError 1 for a row that cannot be read.
   Result<void> Load();
 
   CollectionInfoPtr Find(std::string_view db, std::string_view collection) override;
@@ -80,10 +85,18 @@ class CatalogImpl final : public OpenedCatalog {
   Result<void> PutLocalSetting(Operation& op, std::string_view name,
                                std::string_view value) override;
 
+  // storage/schema/transaction_schema.h: the same names, or Create and CreateIndexes.
+  Result<CollectionInfoPtr> CreateIn(WriteUnit& unit, Operation& op, CollectionInfo definition);
+  Result<CollectionInfoPtr> CreateIndexesIn(WriteUnit& unit, Operation& op,
+                                            const CollectionInfo& coll,
+                                            std::vector<IndexInfo> specs);
+  Result<void> StageCreated(WriteUnit& unit, Operation& op);
+  void TellCreated(Operation& op, const std::vector<CollectionInfoPtr>& made);
+
   void StartBackground() override;
   void StopBackground() override;
   void WaitForGarbage() override { garbage_.WaitIdle(); }
-  void TendFiles() override { garbage_.Tend(); }
+  void CompactFiles() override { garbage_.Tend(); }
   void AddSource(CollectionInfoPtr coll) override { Publish({{nullptr, std::move(coll)}}); }
   void ReplaceSource(CollectionInfoPtr was, CollectionInfoPtr now) override {
     Publish({{std::move(was), std::move(now)}});
@@ -93,6 +106,11 @@ class CatalogImpl final : public OpenedCatalog {
   void MarkMultikey(uint32_t index, uint64_t fields) override;
   void BecomePrimary() override;
   void ForgetReaped() override;
+  /// As WatchSchema. Waits for a change that is under way.
+  void SetWatch(SchemaWatch watch) {
+    std::lock_guard l(ddl_mutex_);
+    watch_ = std::move(watch);
+  }
 
  private:
   /// `fill`: may be empty; runs while the target's gate is held.
@@ -133,6 +151,10 @@ class CatalogImpl final : public OpenedCatalog {
   void InsertLocked(const CollectionInfoPtr& coll);
   void EraseLocked(const CollectionInfo& coll);
   void Publish(const std::vector<Replacement>& changes);
+  /// What the earlier definitions in it keep in memory.
+  static int64_t PastBytes(const Replacement& change) {
+    return change.before ? DefinitionBytes(*change.before) : 0;
+  }
 
   /// Takes the collection's gate for a change; waits as long as `op` may. Errors: NamespaceNotFound
   /// 26 when it is gone.
@@ -143,6 +165,21 @@ class CatalogImpl final : public OpenedCatalog {
   /// ddl_mutex_ held.
   Result<void> Commit(WriteUnit unit, std::vector<Replacement> changes,
                       std::vector<GarbageRow> garbage = {});
+  // For the watch. REQUIRES: ddl_mutex_ held.
+  static bool FinishesBuilds(const Replacement& change);
+  Result<void> MayChange(Operation& op, const std::vector<Replacement>& changes);
+  void TellWatch(Operation& op, const std::vector<Replacement>& changes);
+
+  /// A definition that is complete but for its indexes. `id_index`: the id of the one on `_id`, of
+  /// a capped collection.
+  CollectionInfoPtr Define(CollectionInfo definition, Instant now, uint32_t id, uint32_t id_index);
+  /// Errors: CannotCreateIndex 67 when the collection has as many as it may have.
+  static Result<void> CheckRoomForIndex(const CollectionInfo& coll, const IndexInfo& spec);
+  /// `empty`: of a collection without documents, so there is nothing to build.
+  static std::shared_ptr<IndexInfo> DefineIndex(const IndexInfo& spec, uint32_t id, bool empty,
+                                                Instant now);
+  /// For what a transaction makes: the row of the next id is ahead of it. Errors: the committer's.
+  Result<uint32_t> TransactionId(Operation& op);
 
   void StageRow(WriteUnit& unit, const CollectionInfo& coll);
   void StageNextId(WriteUnit& unit, bool local);
@@ -189,17 +226,25 @@ class CatalogImpl final : public OpenedCatalog {
     Replacement change;
   };
   std::deque<Past> past_;
+  int64_t past_bytes_ = 0;  ///< PastBytes of all
   std::multiset<uint64_t> moments_;
   uint64_t past_lost_ = 0;  ///< of moments before this one not all changes are known any more
   std::mutex listeners_mutex_;
   std::vector<std::function<void()>> listeners_;
 
+  /// Every definition that the maps, or a transaction, take is charged here first.
+  const DefinitionMemory memory_;
+
   std::mutex max_ttl_mutex_;
   std::map<std::string, std::shared_ptr<std::atomic<int64_t>>, std::less<>> max_ttl_;
 
   std::mutex ddl_mutex_;
+  SchemaWatch watch_;                 ///< guarded by ddl_mutex_
   std::atomic<uint32_t> next_id_{1};  ///< raised by the log too
   std::atomic<uint32_t> next_local_id_{kFirstLocalId};
+  NameClaims names_;
+  std::mutex transaction_ids_mutex_;  ///< of the two; taken before ddl_mutex_
+  uint32_t transaction_id_ = 0, transaction_ids_end_ = 0;
 
   std::mutex builds_mutex_;
   std::condition_variable builds_changed_;

@@ -1,4 +1,5 @@
 #include "protocol/bson_builder.h"
+#include "protocol/large_memory.h"
 #include "storage/catalog/index_conflict.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/core/storage_impl.h"
@@ -15,6 +16,24 @@ constexpr size_t kMaxIndexes = 64;  // the `_id` index included
 Error AtShutdown() { return {ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"}; }
 
 }  // namespace
+
+Result<void> CatalogImpl::CheckRoomForIndex(const CollectionInfo& coll, const IndexInfo& spec) {
+  if (coll.indexes.size() + (coll.capped() ? 0 : 1) < kMaxIndexes) return Ok();
+  return Error{ErrorCode::kCannotCreateIndex,
+               "add index fails, too many indexes for " + coll.ns + " key:" + spec.name};
+}
+
+std::shared_ptr<IndexInfo> CatalogImpl::DefineIndex(const IndexInfo& spec, uint32_t id, bool empty,
+                                                    Instant now) {
+  auto index = std::make_shared<IndexInfo>(spec);
+  index->id = id;
+  index->keyspace = index->expire_after_seconds ? Keyspace::kExpiry : Keyspace::kIndexes;
+  index->state = empty || !index->kind->maintained() ? IndexState::kReady : IndexState::kBuilding;
+  index->multikey = 0;
+  index->accesses = 0;
+  index->accesses_since = now.millis;
+  return index;
+}
 
 Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& coll,
                                         std::vector<IndexInfo> specs) {
@@ -39,17 +58,8 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
           wait = wait || (existing->state == IndexState::kBuilding && existing->id < next_id);
           continue;
         }
-        if (next->indexes.size() + (next->capped() ? 0 : 1) >= kMaxIndexes)
-          return Error{ErrorCode::kCannotCreateIndex,
-                       "add index fails, too many indexes for " + now->ns + " key:" + spec.name};
-        auto index = std::make_shared<IndexInfo>(spec);
-        index->id = id++;
-        index->keyspace = index->expire_after_seconds ? Keyspace::kExpiry : Keyspace::kIndexes;
-        index->state =
-            empty || !index->kind->maintained() ? IndexState::kReady : IndexState::kBuilding;
-        index->multikey = 0;
-        index->accesses = 0;
-        index->accesses_since = op.now.millis;
+        MAYFLY_TRY(CheckRoomForIndex(*next, spec));
+        std::shared_ptr<IndexInfo> index = DefineIndex(spec, id++, empty, op.now);
         if (index->state == IndexState::kBuilding) {
           if (!build) build = std::make_shared<IndexBuild>();
           build->ids.push_back(index->id);
@@ -59,10 +69,12 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
       }
       if (!wait) {
         if (next->indexes.size() == now->indexes.size()) return Ok();
+        const CollectionInfoPtr after = memory_.Charge(std::move(next));
+        MAYFLY_TRY(memory_.Check(now.get(), *after));
         next_id = id;
-        StageRow(unit, *next);
+        StageRow(unit, *after);
         StageNextId(unit, now->unreplicated);
-        LogCreateIndexes(unit, *now, *next);
+        LogCreateIndexes(unit, *now, *after);
         if (build) {
           build->collection = now->id;
           build->ns = now->ns;
@@ -71,7 +83,7 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
           std::lock_guard b(builds_mutex_);
           builds_.push_back(build);
         }
-        Result<void> r = Commit(std::move(unit), {{now, next}});
+        Result<void> r = Commit(std::move(unit), {{now, after}});
         if (!r) {
           if (build) EndBuild(build);
           return r;
@@ -80,7 +92,7 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
       }
     }
     // Somebody builds one of them already: see how that ends.
-    MAYFLY_TRY(op.CheckInterrupt());
+    MAYFLY_TRY(op.CheckInterruptNow());
     if (storage_.impl().closing) return AtShutdown();
     std::unique_lock l(builds_mutex_);
     builds_changed_.wait_for(l, std::chrono::milliseconds(20));
@@ -126,7 +138,7 @@ Result<CollectionInfoPtr> CatalogImpl::ReplaceIndex(Operation& op, const Collect
       std::lock_guard b(builds_mutex_);
       builds_.push_back(build);
     }
-    Result<void> r = Commit(std::move(unit), {{now, next}});
+    Result<void> r = Commit(std::move(unit), {{now, memory_.Charge(std::move(next))}});
     if (!r) {
       EndBuild(build);
       return r.error();
@@ -169,7 +181,7 @@ Result<void> CatalogImpl::DropIndexes(Operation& op, const CollectionInfo& coll,
   if (garbage.empty()) return Ok();
   StageRow(unit, *next);
   LogDropIndexes(unit, *now, *next);
-  return Commit(std::move(unit), {{now, next}}, std::move(garbage));
+  return Commit(std::move(unit), {{now, memory_.Charge(std::move(next))}}, std::move(garbage));
 }
 
 Result<void> CatalogImpl::DropIndexIds(Operation& op, const CollectionInfo& coll,
@@ -188,7 +200,7 @@ Result<void> CatalogImpl::DropIndexIds(Operation& op, const CollectionInfo& coll
   if (garbage.empty()) return Ok();
   StageRow(unit, *next);
   LogDropIndexes(unit, *now, *next);
-  return Commit(std::move(unit), {{now, next}}, std::move(garbage));
+  return Commit(std::move(unit), {{now, memory_.Charge(std::move(next))}}, std::move(garbage));
 }
 
 Result<void> CatalogImpl::FinishBuild(Operation& op, const IndexBuild& build) {
@@ -225,7 +237,7 @@ Result<void> CatalogImpl::FinishBuild(Operation& op, const IndexBuild& build) {
   unit.Erase(Keyspace::kCatalog, BuildRowKey(build.ids[0]));
   StageRow(unit, *next);
   LogCommitBuild(unit, *next, build.ids);
-  return Commit(std::move(unit), {{now, next}}, std::move(garbage));
+  return Commit(std::move(unit), {{now, memory_.Charge(std::move(next))}}, std::move(garbage));
 }
 
 void CatalogImpl::EndBuild(const std::shared_ptr<IndexBuild>& build) {
@@ -255,12 +267,13 @@ void CatalogImpl::ResumeBuilds() {
     return;
   }
   if (found.value().empty()) return;
-  resume_thread_ = std::thread([this, builds = std::move(found).value()] {
-    for (auto& build : builds) {
-      Operation op(storage_.clock());
-      (void)RunBuild(op, build);  // it logs how it ended
-    }
-  });
+  resume_thread_ =
+      std::thread(large_memory::WithThisBudget([this, builds = std::move(found).value()] {
+        for (auto& build : builds) {
+          Operation op(storage_.clock());
+          (void)RunBuild(op, build);  // it logs how it ended
+        }
+      }));
 }
 
 void CatalogImpl::StopBackground() {

@@ -252,7 +252,8 @@ void CatalogImpl::ApplyLogged(const std::vector<LogEffect>& effects,
           if (m.index == copy->id) copy->multikey |= m.fields;
         index = std::move(copy);
       }
-      changes.push_back({before, std::move(after)});
+      // Only charged: a member cannot refuse what its primary has accepted.
+      changes.push_back({before, memory_.Charge(std::move(after))});
     } else if (e.key == kNextIdKey && e.op == LogEffect::kPut && e.value.size() == 4) {
       const auto next = LoadLe<uint32_t>(e.value.data());
       uint32_t now = next_id_;

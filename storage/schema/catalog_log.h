@@ -10,6 +10,9 @@
 /// rows in the same unit. No-ops where there is no log.
 namespace mayfly {
 
+/// One entry each, in MongoDB's form of the command, with the collection's UUID; views have none.
+/// `dropped_target`: what the rename has replaced; null: nothing. A create of a collection that is
+/// not replicated makes its unit local.
 void LogCreate(WriteUnit& unit, const CollectionInfo& coll);
 void LogDrop(WriteUnit& unit, const CollectionInfo& coll);
 void LogDropDatabase(WriteUnit& unit, std::string_view db);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "protocol/bson_builder.h"
+#include "protocol/large_memory.h"
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 
@@ -20,7 +21,7 @@ constexpr int kTendsOfAnHour = 60;
 /// once an hour if they are larger than this and not as they were.
 constexpr uint64_t kCatalogSlack = 8 << 20;
 /// What is dropped is rewritten away from this size on, and up to one that does not hold up a stop.
-constexpr uint64_t kLeastReclaimed = 1 << 20, kMostReclaimed = 128 << 20;
+constexpr uint64_t kLeastReclaimed = 1 << 20, kMaxReclaimed = 128 << 20;
 }  // namespace
 
 void GarbageCollector::Add(GarbageRow row) {
@@ -32,7 +33,8 @@ void GarbageCollector::Add(GarbageRow row) {
 
 void GarbageCollector::Start() {
   std::lock_guard l(mutex_);
-  if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Loop(); });
+  if (!thread_.joinable() && !stop_)
+    thread_ = std::thread(large_memory::WithThisBudget([this] { Loop(); }));
 }
 
 void GarbageCollector::Stop() {
@@ -59,7 +61,7 @@ void GarbageCollector::Loop() {
     if (stop_) return;
     if (!work || std::chrono::steady_clock::now() >= next_tend) {
       l.unlock();
-      TendCatalog();
+      CompactCatalog();
       Reclaim();
       l.lock();
       next_tend = std::chrono::steady_clock::now() + kTendEvery;
@@ -84,7 +86,7 @@ void GarbageCollector::Loop() {
   }
 }
 
-void GarbageCollector::TendCatalog() {
+void GarbageCollector::CompactCatalog() {
   KvStore& kv = storage_.kv();
   const uint64_t bytes = kv.Stats(Keyspace::kCatalog).live_bytes;
   ++tends_;
@@ -102,7 +104,7 @@ void GarbageCollector::Reclaim() {
   for (size_t i = 0, next; i < ranges.size(); i = next) {
     // Neighbours lie in the same files.
     for (next = i + 1; next < ranges.size() && ranges[next].keyspace == ranges[i].keyspace &&
-                       ranges[next].begin <= ranges[i].end && ranges[i].bytes < kMostReclaimed;
+                       ranges[next].begin <= ranges[i].end && ranges[i].bytes < kMaxReclaimed;
          ++next) {
       ranges[i].end = std::max(ranges[i].end, ranges[next].end);
       ranges[i].bytes += ranges[next].bytes;
@@ -155,7 +157,7 @@ Result<void> GarbageCollector::Remove(const GarbageRow& row) {
   }
   batch->Delete(Keyspace::kCatalog, GarbageRowKey(row.kind, row.id));
   MAYFLY_TRY(kv.Write(*batch, false));
-  if (bytes >= kLeastReclaimed && bytes <= kMostReclaimed)
+  if (bytes >= kLeastReclaimed && bytes <= kMaxReclaimed)
     emptied_.push_back({row.keyspace, std::move(begin), std::move(end), bytes});
   return Ok();
 }

@@ -26,7 +26,7 @@ class GarbageCollector {
   void WaitIdle();
   /// For tests: what is done once a minute.
   void Tend() {
-    TendCatalog();
+    CompactCatalog();
     Reclaim();
   }
 
@@ -35,7 +35,7 @@ class GarbageCollector {
   Result<void> Remove(const GarbageRow& row);
   /// Rewrites the catalog's files when most of their bytes must be removed rows. The catalog is
   /// written rarely, so RocksDB would keep large removed rows for long.
-  void TendCatalog();
+  void CompactCatalog();
   /// Gives back the disk that large dropped collections and indexes took: a few large documents are
   /// too few deletions for RocksDB to rewrite a file because of them.
   void Reclaim();

@@ -28,7 +28,9 @@ constexpr int64_t kProgressMicros = 3'000'000;
 class BuildScan {
  public:
   BuildScan(Storage& storage, Operation& op, IndexBuild& build)
-      : storage_(storage), op_(op), build_(build) {}
+      : storage_(storage), op_(op), build_(build) {
+    set_.set_operation(&op);
+  }
 
   Result<void> Run() {
     CollectionInfoPtr coll = storage_.catalog().FindById(build_.collection);
@@ -247,8 +249,9 @@ Result<void> CatalogImpl::RunBuild(Operation& op, std::shared_ptr<IndexBuild> bu
     log('E', "Index build: failed", [&](BsonBuilder& b) {
       b.Append("error", r.error().message).Append("durationMillis", millis);
     });
-    // The operation may be killed already: dropping what was built is not part of it.
-    Operation cleanup(storage_.clock());
+    // The operation may be killed already: dropping what was built is not part of it, but it is the
+    // doing of the same client.
+    Operation cleanup(storage_.clock(), op.id);
     if (CollectionInfoPtr coll = FindById(build->collection)) {
       Result<void> dropped = DropIndexIds(cleanup, *coll, build->ids);
       if (!dropped && dropped.error().code != ErrorCode::kNamespaceNotFound)

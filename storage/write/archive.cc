@@ -1,7 +1,10 @@
 #include "storage/write/archive.h"
 
 #include "protocol/bson_builder.h"
+#include "protocol/database_name.h"
+#include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
+#include "storage/write/transaction_unit.h"
 #include "storage/write/write_unit_impl.h"
 
 namespace mayfly {
@@ -83,8 +86,7 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
   MAYFLY_TRY(ValidateNamespace(target.db, target.collection));
   const std::string to = JoinNamespace(target.db, target.collection);
   if (to == ns) return invalid("onExpire cannot archive " + ns + " into itself");
-  if (target.collection.starts_with("system.") || target.db == "admin" || target.db == "config" ||
-      target.db == "local")
+  if (target.collection.starts_with("system.") || IsInternalDatabase(target.db))
     return invalid("onExpire cannot archive into the system's " + to);
   if (new_collection && !catalog.Find(target.db, target.collection))
     return std::optional(std::move(target));
@@ -120,6 +122,11 @@ Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
                    "; change onExpire with collMod first"};
 }
 
+namespace {
+/// What the validator of an archive may take, for the reaper and for who has no limit of his own.
+constexpr int64_t kMaxValidatorMicros = 1'000'000;
+}  // namespace
+
 Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const CollectionInfo& from,
                            BsonView doc) {
   WriteUnit::Impl& u = unit.impl();
@@ -132,6 +139,8 @@ Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const C
   CollectionInfoPtr into = u.storage->catalog->Find(target.db, target.collection);
   if (!into) return refuse("does not exist");
   if (into->is_view() || into->capped() || into->id == from.id) return refuse("takes no documents");
+  if (u.keep_short && into->validator_filter)  // which may take any time
+    return Error{ErrorCode::kWriteConflict, "the archive has a validator"};
   // The caller may be in the middle of another document of this unit.
   std::vector<KeySet> before = std::move(u.before), after = std::move(u.after);
   std::string record_key = std::move(u.record_key), index_key = std::move(u.index_key);
@@ -141,10 +150,26 @@ Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const C
   auto put = [&]() -> Result<void> {
     std::string key;
     AppendRecordKeyOfId(into->id, doc.First().value, key);
+    if (u.transaction) u.transaction->archived.insert(key);
     WriteUnit::Locked existing;
     MAYFLY_TRY(bool found, unit.LockAndRead(*into, key, &existing));
-    if (into->validator_filter && !into->validator_filter->Matches(copy) &&
-        !(found && into->validation_moderate && !into->validator_filter->Matches(existing.doc))) {
+    const FilteringFor filtering(u.op);
+    const bool limited = into->validator_filter && u.op->deadline_micros == 0;
+    if (limited) u.op->deadline_micros = u.op->clock().MonotonicMicros() + kMaxValidatorMicros;
+    const bool valid =
+        !into->validator_filter || into->validator_filter->Matches(copy) ||
+        (found && into->validation_moderate && !into->validator_filter->Matches(existing.doc));
+    // A filter that was stopped has said no.
+    const Result<void> stopped = into->validator_filter ? u.op->CheckInterruptNow() : Ok();
+    if (limited) {
+      u.op->deadline_micros = 0;
+      if (!stopped && stopped.error().code == ErrorCode::kMaxTimeMSExpired)
+        return Error{ErrorCode::kDocumentValidationFailure,
+                     "an expired document of " + from.ns + " cannot be archived into " + into->ns +
+                         ", whose validator takes longer than a second: it is kept"};
+    }
+    MAYFLY_TRY(stopped);
+    if (!valid) {
       if (into->validation_warn_only)
         u.storage->Log('W', "An archived document would fail validation",
                        BuildBson([&](BsonBuilder& b) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "protocol/bson_builder.h"
+#include "protocol/seeded_hash.h"
 
 namespace mayfly {
 namespace {
@@ -51,10 +52,11 @@ void DiffDocuments(BsonView before, BsonView after, BsonBuilder& out) {
   {
     std::string bytes;
     BsonBuilder d(bytes);
+    ClientViewSet again;  // nothing is put in where nothing is asked for
+    if (!removed.empty())
+      for (const BsonElement& e : added) again.insert(e.name);
     for (std::string_view name : removed) {
-      bool again = false;
-      for (const BsonElement& e : added) again = again || e.name == name;
-      if (again) continue;
+      if (again.contains(name)) continue;
       d.Append(name, false);
       open = true;
     }
@@ -91,6 +93,16 @@ void DiffArrays(BsonView before, BsonView after, BsonBuilder& out) {
 
 Error NoDiff(std::string why) {
   return {ErrorCode::kFailedToParse, "an oplog entry's diff " + std::move(why)};
+}
+
+/// `out` has everything that was made so far: one diff of some bytes can ask for millions of nulls
+/// in each of many arrays.
+Result<void> CheckGrown(const std::string& out) {
+  if (out.size() <= static_cast<size_t>(kMaxBsonUserSize)) [[likely]]
+    return Ok();
+  return Error{
+      ErrorCode::kBSONObjectTooLarge,
+      "an oplog entry's diff makes a document larger than " + std::to_string(kMaxBsonUserSize)};
 }
 
 Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out);
@@ -134,8 +146,12 @@ Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
   }
   std::map<std::string_view, BsonValue> next;
   for (const BsonElement& e : replaced) next[e.name] = e.value;
+  ClientViewSet elsewhere;  // not searched for each field: both may have a million
+  for (const BsonElement& e : removed) elsewhere.insert(e.name);
+  for (const BsonElement& e : added) elsewhere.insert(e.name);
   for (const BsonElement& e : before) {
-    if (removed.Has(e.name) || added.Has(e.name)) continue;
+    MAYFLY_TRY(CheckGrown(out.buffer()));
+    if (elsewhere.contains(e.name)) continue;
     if (auto u = next.find(e.name); u != next.end()) {
       out.Append(e.name, u->second);
       next.erase(u);
@@ -155,18 +171,18 @@ Result<void> ApplyToDocument(BsonView before, BsonView diff, BsonBuilder& out) {
   for (const BsonElement& e : replaced)
     if (next.contains(e.name)) out.Append(e);
   for (const BsonElement& e : added) out.Append(e);
-  return Ok();
+  return CheckGrown(out.buffer());
 }
 
 Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out) {
-  constexpr int kMostElements = 16 * 1024 * 1024 / 3;  // of a document of the largest size
+  constexpr int kMaxElements = 16 * 1024 * 1024 / 3;  // of a document of the largest size
   int length = -1;
   std::map<int, BsonElement> changes;
   for (const BsonElement& part : diff) {
     if (part.name == "a") continue;
     if (part.name == "l") {
       if (!part.value.IsNumber() || part.value.NumberAsInt64() < 0 ||
-          part.value.NumberAsInt64() > kMostElements)
+          part.value.NumberAsInt64() > kMaxElements)
         return NoDiff("has a length that is no array's");
       length = static_cast<int>(part.value.NumberAsInt64());
       continue;
@@ -175,7 +191,7 @@ Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out)
     const char* end = part.name.data() + part.name.size();
     if (part.name.size() < 2 || (part.name[0] != 'u' && part.name[0] != 's') ||
         std::from_chars(part.name.data() + 1, end, index).ptr != end || index < 0 ||
-        index >= kMostElements)
+        index >= kMaxElements)
       return NoDiff("has the part '" + std::string(part.name) +
                     "', which this server does not know");
     changes[index] = part;
@@ -207,7 +223,7 @@ Result<void> ApplyToArray(BsonView before, BsonView diff, BsonArrayBuilder& out)
       }
     }
     ++at;
-    return Ok();
+    return CheckGrown(out.raw().buffer());
   };
   for (const BsonElement& e : before) {
     if (length >= 0 && at >= length) return Ok();

@@ -22,7 +22,8 @@ void AppendDocumentDiff(BsonView before, BsonView after, std::string& out);
 /// of `i` that is there moves to the end; an array grows with nulls up to the index of a `u`. What
 /// an `s` cannot be applied to stays as it is: `before` may be newer than the diff (a dump that its
 /// oplog is replayed on), and then a later entry says what the value is. Errors: FailedToParse 9 for
-/// what is no diff (with part names this server does not know).
+/// what is no diff (with part names this server does not know); BSONObjectTooLarge 10334 as soon as
+/// what is made is larger than a document may be.
 Result<void> ApplyDocumentDiff(BsonView before, BsonView diff, std::string& out);
 
 }  // namespace mayfly

@@ -1,13 +1,23 @@
 #include "storage/write/local_committer.h"
 
 #include <chrono>
+#include <utility>
+
+#include "storage/kv/write_room.h"
 
 namespace mayfly {
 namespace {
 constexpr int kRoundsOfALeader = 8;
 constexpr size_t kKeepBatchBytes = 4 << 20;
-constexpr size_t kLargeUnit = 1 << 20;
+constexpr size_t kLargeUnit = 128 << 10;
 constexpr size_t kLargeUnitOps = 1024;
+/// While the store has no room, so much is large.
+constexpr size_t kLargeWhenCrowded = 4 << 10;
+/// The store's room is looked at before each large unit and each time that so much was written.
+constexpr size_t kLookEvery = 1 << 20;
+constexpr auto kLookAgain = std::chrono::milliseconds(2);
+/// A unit waits for room at most so long: then the store makes it wait, or fail.
+constexpr auto kMaxWaitForRoom = std::chrono::seconds(5);
 /// Of all rounds together. A change takes about a microsecond.
 constexpr size_t kOpsOfALeader = 2048;
 }  // namespace
@@ -37,7 +47,9 @@ LocalCommitter::~LocalCommitter() {
 
 void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
   const size_t ops = unit.impl().OpCount();
-  const bool large = unit.SizeBytes() > kLargeUnit || ops > kLargeUnitOps;
+  const size_t bytes = unit.SizeBytes();
+  const bool crowded = crowded_.load(std::memory_order_relaxed);
+  const bool large = bytes > (crowded ? kLargeWhenCrowded : kLargeUnit) || ops > kLargeUnitOps;
   if (large) unit.impl().SortForCommit();
   {
     std::unique_lock l(queue_mutex_);
@@ -47,9 +59,10 @@ void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
       return;
     }
     if (large)
-      large_.push_back({std::move(unit), std::move(done), options.journal});
+      large_.push_back({std::move(unit), std::move(done), options.journal, bytes,
+                        std::chrono::steady_clock::now() + kMaxWaitForRoom});
     else
-      waiting_.Push(std::move(unit), std::move(done), options.journal, ops);
+      waiting_.Push(std::move(unit), std::move(done), options.journal, ops, bytes);
     if (leading_) return;
     leading_ = true;
   }
@@ -58,38 +71,65 @@ void LocalCommitter::Submit(WriteUnit unit, CommitOptions options, Done done) {
 
 void LocalCommitter::Lead(int rounds) {
   const bool writer = rounds == kWithoutEnd;
+  bool large_next = false;
   size_t ops = 0;
   for (;;) {
     {
-      std::lock_guard l(queue_mutex_);
-      if (waiting_.units.empty() && large_.empty()) {
+      std::unique_lock l(queue_mutex_);
+      const bool small = !waiting_.units.empty();
+      if (!small && (large_.empty() || (!writer && no_room_))) {
         leading_ = false;
         if (closed_) writer_wake_.notify_all();
         return;
       }
       ops += waiting_.ops;
-      if (!writer && (rounds <= 0 || waiting_.units.empty() || ops > kOpsOfALeader)) {
+      if (!writer && (rounds <= 0 || !small || ops > kOpsOfALeader)) {
         take_lead_ = true;
         writer_wake_.notify_all();
         return;
       }
-      std::swap(waiting_, working_);
-      if (writer && !large_.empty()) {
+      const bool large = !large_.empty() && (!small || large_next) && writer && MayWriteLarge(l);
+      if (large) {
         Large one = std::move(large_.front());
         large_.pop_front();
-        working_.Push(std::move(one.unit), std::move(one.done), one.journal, 0);
+        working_.Push(std::move(one.unit), std::move(one.done), one.journal, 0, one.bytes);
+      } else if (!waiting_.units.empty()) {
+        std::swap(waiting_, working_);
+      } else {
+        leading_ = false;  // until there is room (WriterLoop)
+        return;
       }
+      large_next = !large;
     }
     WriteBatch(working_);
     if (!writer) --rounds;
   }
 }
 
+bool LocalCommitter::MayWriteLarge(std::unique_lock<std::mutex>& l) {
+  l.unlock();
+  const bool room = HasRoom(*storage_.kv);
+  crowded_.store(!room, std::memory_order_relaxed);
+  unseen_bytes_ = 0;
+  l.lock();
+  no_room_ = !room && !closed_ && std::chrono::steady_clock::now() < large_.front().until;
+  return !no_room_;
+}
+
 void LocalCommitter::WriterLoop() {
   std::unique_lock l(queue_mutex_);
   for (;;) {
-    writer_wake_.wait(l, [&] { return take_lead_ || (closed_ && !leading_); });
-    if (!take_lead_) return;
+    auto called = [&] { return take_lead_ || (closed_ && !leading_); };
+    if (no_room_)
+      writer_wake_.wait_for(l, kLookAgain, called);
+    else
+      writer_wake_.wait(l, called);
+    if (!take_lead_) {
+      if (large_.empty()) no_room_ = false;
+      if (closed_ && !leading_ && large_.empty()) return;
+      if (leading_ || large_.empty()) continue;
+      leading_ = true;  // looks whether there is room by now
+    }
     take_lead_ = false;
     l.unlock();
     Lead(kWithoutEnd);
@@ -125,7 +165,12 @@ void LocalCommitter::WriteBatch(Queue& q) {
   }
   q.done.clear();
   q.journal.clear();
+  unseen_bytes_ += std::exchange(q.bytes, 0);
   q.ops = 0;
+  if (unseen_bytes_ > kLookEvery) {
+    unseen_bytes_ = 0;
+    crowded_.store(!HasRoom(*storage_.kv), std::memory_order_relaxed);
+  }
   if (wake) {
     std::lock_guard l(sync_mutex_);
     sync_wake_.notify_one();

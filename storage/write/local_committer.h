@@ -1,4 +1,6 @@
 #pragma once
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -11,10 +13,13 @@ namespace mayfly {
 
 /// Commits to this node's store only. The first thread that arrives writes its own unit, and the
 /// units that arrive meanwhile, as one batch, because two threads that write to the store at once
-/// cost more than one. Large units (in bytes or changes) take long and may have to wait for the
-/// store. The writer thread commits them, one at a time between the small ones, so that they do not
-/// hold a client's thread, perhaps the one that serves all connections. Another thread syncs the
+/// cost more than one. Large units (in bytes or changes) take long. The writer thread commits them,
+/// each as a batch of its own between the small ones, and only while the store has room (HasRoom),
+/// so that they hold neither a client's thread, perhaps the one that serves all connections, nor
+/// small units, for which the store would otherwise have no room either. Another thread syncs the
 /// log to disk every `sync_interval_ms` after a write, and at once when a journaled commit waits.
+/// It is another one because a sync takes as long as the disk likes: batches go on meanwhile, and
+/// all journaled commits that arrive during a sync share the next one.
 class LocalCommitter final : public Committer {
  public:
   LocalCommitter(Storage::Impl& storage, int sync_interval_ms);
@@ -30,9 +35,13 @@ class LocalCommitter final : public Committer {
     std::vector<WriteUnit> units;
     std::vector<Done> done;
     std::vector<bool> journal;
-    size_t ops = 0;  ///< changes of `units`
-    void Push(WriteUnit unit, Done callback, bool journaled, size_t changes) {
+    size_t ops = 0;    ///< changes of `units`
+    size_t bytes = 0;  ///< of `units`
+    /// `changes` and `size`: of the unit, counted before it is moved here. REQUIRES: queue_mutex_
+    /// is held.
+    void Push(WriteUnit unit, Done callback, bool journaled, size_t changes, size_t size) {
       ops += changes;
+      bytes += size;
       units.push_back(std::move(unit));
       done.push_back(std::move(callback));
       journal.push_back(journaled);
@@ -42,6 +51,8 @@ class LocalCommitter final : public Committer {
     WriteUnit unit;
     Done done;
     bool journal;
+    size_t bytes;
+    std::chrono::steady_clock::time_point until;  ///< it waits for room no longer
   };
   static constexpr int kWithoutEnd = -1;
   /// Writes the queued units until the queue is empty. After `rounds` batches or some thousand
@@ -50,6 +61,9 @@ class LocalCommitter final : public Committer {
   /// this thread has set leading_.
   void Lead(int rounds);
   void WriterLoop();
+  /// Whether the first of large_ may be written now. The writer thread's, which leads; gives the
+  /// lock up meanwhile. REQUIRES: large_ is not empty.
+  bool MayWriteLarge(std::unique_lock<std::mutex>& l);
   void WriteBatch(Queue& q);
   void SyncLoop();
 
@@ -61,11 +75,16 @@ class LocalCommitter final : public Committer {
   std::deque<Large> large_;
   bool leading_ = false;
   bool take_lead_ = false;  ///< the writer thread shall go on leading
+  bool no_room_ = false;    ///< large_ waits: the writer thread looks again by itself
   bool closed_ = false;
   std::condition_variable writer_wake_;
 
+  /// No room was left at the last look: units that are not quite small count as large.
+  std::atomic<bool> crowded_{false};
+
   // The leader's alone.
   Queue working_;
+  size_t unseen_bytes_ = 0;  ///< written since the last look at the store's room
   std::unique_ptr<KvBatch> batch_;
   UnitApplier applier_;
 

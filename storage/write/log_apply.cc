@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "storage/catalog/catalog_format.h"
+#include "storage/catalog/namespace.h"
 #include "storage/core/storage_impl.h"
 #include "storage/write/write_unit_impl.h"
 
@@ -16,9 +17,7 @@ Result<void> LogApplier::Prepare(std::span<const Entry> entries, KvBatch& batch)
   bool unknown_dates = false;
   for (size_t i = 0; i < entries.size(); ++i) {
     std::vector<LogUnit>& units = units_[i];
-    for (WriteUnit& u : entries[i].units)
-      for (const WriteUnit::Impl::ExpiryNote& n : u.impl().expiry_notes)
-        n.state->head.Lower(n.millis);
+    for (WriteUnit& u : entries[i].units) u.impl().BecomesVisible();
     MAYFLY_TRY(ReadLogEntryHeader(entries[i].data));
     std::string_view rest = entries[i].data.substr(kLogEntryHeader);
     size_t n = 0;
@@ -97,6 +96,18 @@ Result<void> LogApplier::Prepare(std::span<const Entry> entries, KvBatch& batch)
   return Ok();
 }
 
+void LogApplier::TellWatch(const LogUnit& u) const {
+  const CollectionWatch& watch = storage_.impl().watch;
+  if (!watch.changed) return;
+  for (const LogCollection& c : u.collections) {
+    const NamespaceParts parts = SplitNamespace(c.ns);
+    if (watch.Covers(parts.db, parts.collection)) watch.changed(true);
+  }
+  for (const LogEffect& e : u.effects)
+    if (e.keyspace == Keyspace::kCatalog && e.key.starts_with(kCollectionPrefix))
+      watch.changed(false);
+}
+
 void LogApplier::Applied(std::span<const Entry> entries) {
   OpenedCatalog& catalog = *storage_.impl().catalog;
   grown_.clear();
@@ -111,6 +122,7 @@ void LogApplier::Applied(std::span<const Entry> entries) {
       for (const LogEffect& e : u.effects)
         if (e.keyspace == Keyspace::kCatalog && e.key.starts_with(kSettingPrefix))
           settings_.emplace_back(e.key.substr(kSettingPrefix.size()));
+      TellWatch(u);
       for (const LogCount& c : u.counts)
         if (c.last_sequence > 0) grown_.push_back(c.id);
       for (const LogRecord& r : u.records) {
@@ -146,6 +158,7 @@ void LogApplier::Applied(std::span<const Entry> entries) {
     for (WriteUnit& u : e.units) {
       WriteUnit::Impl& impl = u.impl();
       for (auto& f : impl.on_commit) f();
+      impl.TellWatch();
       impl.ReleaseLocks();
     }
   }

@@ -30,6 +30,9 @@ class LogApplier {
   /// date, runs the OnCommit functions of this process' own units and releases their locks.
   void Applied(std::span<const Entry> entries);
 
+  /// After Applied: lets go of the memory of large entries.
+  void Forget() { units_.clear(); }
+
   /// Changes that came from other members, since the process began. Any thread.
   struct Counts {
     std::atomic<int64_t> inserts{0}, updates{0}, deletes{0}, commands{0};
@@ -50,6 +53,9 @@ class LogApplier {
     CounterRow row;
     int64_t first_sequence = 0;
   };
+  /// WatchCollections, of what another member wrote.
+  void TellWatch(const LogUnit& unit) const;
+
   Storage& storage_;
   std::vector<std::vector<LogUnit>> units_;  ///< of the entries of the last Prepare
   std::unordered_map<uint32_t, Counted> counts_;

@@ -1,6 +1,7 @@
 #include "storage/write/log_format.h"
 
 #include <algorithm>
+#include <span>
 
 #include "protocol/bson_builder.h"
 #include "storage/keys/key_format.h"
@@ -10,6 +11,7 @@ namespace mayfly {
 namespace {
 
 constexpr uint8_t kHasStatement = 0x80, kHasBefore = 0x40;
+constexpr uint8_t kSessionWrite = 1, kSessionTransaction = 2, kSessionLargeTransaction = 3;
 
 void PutVarint(std::string& out, uint64_t v) {
   for (; v >= 0x80; v >>= 7) out.push_back(static_cast<char>(v | 0x80));
@@ -104,6 +106,45 @@ void EndUnit(std::string& out, size_t start) {
   StoreLe<uint32_t>(out.data() + start, static_cast<uint32_t>(out.size() - start - 4));
 }
 
+/// `before_records`: how many effects stand before those of records.
+void PutChanges(const WriteUnit::Impl& u, size_t before_records, std::string& out,
+                EncodedUnit* encoded) {
+  for (const DocumentChange& c : u.changes) {
+    const LogRecord::Kind kind = c.kind == DocumentChange::kInsert   ? LogRecord::kInsert
+                                 : c.kind == DocumentChange::kUpdate ? LogRecord::kUpdate
+                                                                     : LogRecord::kDelete;
+    out.push_back(static_cast<char>(kind | (c.stmt_id >= 0 ? kHasStatement : 0) |
+                                    (c.before.empty() ? 0 : kHasBefore)));
+    if (c.stmt_id >= 0) PutZigzag(out, c.stmt_id);
+    PutVarint(out, c.collection);
+    if (kind != LogRecord::kDelete) PutVarint(out, before_records + c.effect);
+    if (kind == LogRecord::kUpdate) PutText(out, c.detail);
+    if (kind == LogRecord::kDelete) {
+      PutText(out, c.detail);
+      out.push_back(static_cast<char>(c.cause.reason));
+      if (c.cause.expired()) {
+        PutText(out, c.rule);
+        PutZigzag(out, c.cause.deadline.millis);
+      }
+    }
+    if (!c.before.empty()) {
+      PutText(out, c.before);
+      encoded->version = std::max(encoded->version, kLogEntryWithBefore);
+    }
+  }
+}
+
+void PutCommands(const WriteUnit::Impl& u, std::string& out) {
+  for (const LoggedCommand& c : u.commands) {
+    out.push_back(static_cast<char>(LogRecord::kCommand));
+    PutText(out, c.db);
+    out.push_back(c.has_uuid ? 1 : 0);
+    if (c.has_uuid) out.append(reinterpret_cast<const char*>(c.uuid.data()), c.uuid.size());
+    PutText(out, c.o);
+    PutText(out, c.o2);
+  }
+}
+
 }  // namespace
 
 void BeginLogEntry(uint64_t origin, uint64_t sequence, std::string& out) {
@@ -121,6 +162,25 @@ void SetUnitTime(char* unit, uint64_t ts, int64_t wall_millis) {
   StoreLe<int64_t>(unit + 12, wall_millis);
 }
 
+namespace {
+
+/// `parts`: of a transaction.
+void PutSession(const WriteUnit::Impl& u, std::span<const uint32_t> parts, std::string& out) {
+  const uint8_t session = u.log_session.empty() ? 0
+                          : parts.size() > 1    ? kSessionLargeTransaction
+                          : !parts.empty()      ? kSessionTransaction
+                                                : kSessionWrite;
+  out.push_back(static_cast<char>(session));
+  if (session == 0) return;
+  PutText(out, u.log_session);
+  PutZigzag(out, u.txn_number);
+  if (session != kSessionLargeTransaction) return;
+  PutVarint(out, parts.size());
+  for (uint32_t n : parts) PutVarint(out, n);
+}
+
+}  // namespace
+
 EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
   const WriteUnit::Impl& u = const_cast<WriteUnit&>(unit).impl();
   const size_t start = BeginUnit(out);
@@ -128,8 +188,12 @@ EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
   for (const DocumentChange& c : u.changes)
     expired += c.kind == DocumentChange::kDelete && c.cause.expired();
   const size_t records = u.changes.size() + u.commands.size();
-  const bool batch = expired == records && records > 1;
-  EncodedUnit encoded{static_cast<uint32_t>(batch ? 1 : records)};
+  const bool transaction = u.transaction && u.transaction->logged;
+  const bool batch = (expired == records && records > 1) || transaction;
+  const std::vector<uint32_t> parts =
+      transaction ? TransactionParts(unit) : std::vector<uint32_t>();
+  const bool large = parts.size() > 1;
+  EncodedUnit encoded{static_cast<uint32_t>(large ? parts.size() : batch ? 1 : records)};
   PutVarint(out, encoded.ticks);
   PutVarint(out, u.collections.size());
   for (const TouchedCollection& t : u.collections) {
@@ -179,43 +243,14 @@ EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
     PutVarint(out, m.index->id);
     PutVarint(out, m.bits);
   }
-  out.push_back(u.log_session.empty() ? 0 : 1);
-  if (!u.log_session.empty()) {
-    PutText(out, u.log_session);
-    PutZigzag(out, u.txn_number);
-  }
+  if (transaction) encoded.version = large ? kLogEntryEnd : kLogEntryWithTransaction;
+  PutSession(u, parts, out);
   PutVarint(out, records);
-  for (const DocumentChange& c : u.changes) {
-    const LogRecord::Kind kind = c.kind == DocumentChange::kInsert   ? LogRecord::kInsert
-                                 : c.kind == DocumentChange::kUpdate ? LogRecord::kUpdate
-                                                                     : LogRecord::kDelete;
-    out.push_back(static_cast<char>(kind | (c.stmt_id >= 0 ? kHasStatement : 0) |
-                                    (c.before.empty() ? 0 : kHasBefore)));
-    if (c.stmt_id >= 0) PutZigzag(out, c.stmt_id);
-    PutVarint(out, c.collection);
-    if (kind != LogRecord::kDelete) PutVarint(out, before_records + c.effect);
-    if (kind == LogRecord::kUpdate) PutText(out, c.detail);
-    if (kind == LogRecord::kDelete) {
-      PutText(out, c.detail);
-      out.push_back(static_cast<char>(c.cause.reason));
-      if (c.cause.expired()) {
-        PutText(out, c.rule);
-        PutZigzag(out, c.cause.deadline.millis);
-      }
-    }
-    if (!c.before.empty()) {
-      PutText(out, c.before);
-      encoded.version = kLogEntryWithBefore;
-    }
-  }
-  for (const LoggedCommand& c : u.commands) {
-    out.push_back(static_cast<char>(LogRecord::kCommand));
-    PutText(out, c.db);
-    out.push_back(c.has_uuid ? 1 : 0);
-    if (c.has_uuid) out.append(reinterpret_cast<const char*>(c.uuid.data()), c.uuid.size());
-    PutText(out, c.o);
-    PutText(out, c.o2);
-  }
+  // What a transaction makes comes before what it writes there; a change of the catalog by itself
+  // comes behind what it has written.
+  if (transaction) PutCommands(u, out);
+  PutChanges(u, before_records, out, &encoded);
+  if (!transaction) PutCommands(u, out);
   EndUnit(out, start);
   return encoded;
 }
@@ -238,17 +273,19 @@ void LogUnit::Clear() {
   counts.clear();
   multikeys.clear();
   records.clear();
+  parts.clear();
   lsid = {};
+  transaction = false;
 }
 
 Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry) {
   if (entry.size() < kLogEntryHeader) return Damaged();
   const auto version = static_cast<uint8_t>(entry[0]);
-  if (version < kLogEntryPlain || version > kLogEntryWithBefore)
+  if (version < kLogEntryPlain || version > kLogEntryEnd)
     return Error{ErrorCode::kUnsupportedFormat,
                  "an entry of the replication log has format " + std::to_string(version) +
                      "; this version reads " + std::to_string(kLogEntryPlain) + " to " +
-                     std::to_string(kLogEntryWithBefore) + " (" + std::to_string(entry.size()) +
+                     std::to_string(kLogEntryEnd) + " (" + std::to_string(entry.size()) +
                      " bytes, beginning " + Hex(entry.substr(0, 64)) + ")"};
   return LogEntryHeader{LoadLe<uint64_t>(entry.data() + 1), LoadLe<uint64_t>(entry.data() + 9)};
 }
@@ -265,6 +302,27 @@ Result<bool> SkipLogUnit(std::string_view* rest, uint64_t* ts, uint32_t* ticks, 
   *rest = r.rest();
   return true;
 }
+
+namespace {
+
+/// `in_parts`: how many records those of a large transaction have together. False: damaged.
+bool ReadSession(Reader& r, LogUnit* unit, uint64_t* in_parts) {
+  const uint8_t session = r.Byte();
+  if (session > kSessionLargeTransaction) return false;
+  if (session == 0) return true;
+  unit->transaction = session != kSessionWrite;
+  unit->lsid = r.Text();
+  unit->txn_number = r.Zigzag();
+  if (session != kSessionLargeTransaction) return true;
+  for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
+    unit->parts.push_back(r.Varint32());
+    *in_parts += unit->parts.back();
+    if (unit->parts.back() == 0) return false;
+  }
+  return !unit->parts.empty() && unit->parts.size() == unit->ticks;
+}
+
+}  // namespace
 
 Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
   if (rest->empty()) return false;
@@ -307,10 +365,8 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
     m.fields = r.Varint();
     unit->multikeys.push_back(m);
   }
-  if (r.Byte() == 1) {
-    unit->lsid = r.Text();
-    unit->txn_number = r.Zigzag();
-  }
+  uint64_t in_parts = 0;
+  if (!ReadSession(r, unit, &in_parts)) return Damaged();
   for (uint64_t n = r.Varint(); n > 0 && r.ok(); --n) {
     LogRecord c;
     const uint8_t kind = r.Byte();
@@ -354,8 +410,110 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
     unit->records.push_back(c);
   }
   if (!r.ok() || !outer.ok() || !r.rest().empty()) return Damaged();
+  if (!unit->parts.empty() && in_parts != unit->records.size()) return Damaged();
   *rest = outer.rest();
   return true;
+}
+
+// --- a unit that is too large for one entry ------------------------------------------------------
+
+namespace {
+
+void BeginFrame(uint8_t version, const LogEntryHeader& unit, std::string& out) {
+  out.clear();
+  BeginLogEntry(unit.origin, unit.sequence, out);
+  out[0] = static_cast<char>(version);
+  BeginUnit(out);
+}
+
+/// What follows the ticks of the one frame that the entry consists of.
+Result<Reader> OpenFrame(std::string_view entry) {
+  MAYFLY_TRY(ReadLogEntryHeader(entry));
+  Reader r(entry.substr(kLogEntryHeader));
+  const auto size = r.Le<uint32_t>();
+  Reader in(r.Bytes(size));
+  in.Bytes(16);
+  in.Varint32();
+  if (!r.ok() || !in.ok() || !r.rest().empty()) return Damaged();
+  return in;
+}
+
+}  // namespace
+
+void EncodeLogChunk(const LogEntryHeader& unit, int64_t wall_millis, uint64_t number,
+                    std::string_view bytes, std::string& out) {
+  BeginFrame(kLogEntryChunk, unit, out);
+  out.reserve(out.size() + bytes.size() + 16);
+  PutVarint(out, 0);  // ticks
+  PutVarint(out, number);
+  out.append(bytes);
+  EndUnit(out, kLogEntryHeader);
+  SetUnitTime(out.data() + kLogEntryHeader, 0, wall_millis);
+}
+
+void EncodeLogEnd(const LogEntryHeader& unit, uint32_t ticks, const LogChunks& chunks,
+                  std::string& out) {
+  BeginFrame(kLogEntryEnd, unit, out);
+  PutVarint(out, ticks);
+  PutVarint(out, chunks.bytes);
+  PutVarint(out, chunks.indexes.size());
+  uint64_t before = 0;
+  for (uint64_t index : chunks.indexes) {
+    PutVarint(out, index - before);
+    before = index;
+  }
+  EndUnit(out, kLogEntryHeader);
+}
+
+Result<std::string_view> ReadLogChunk(std::string_view entry, uint64_t* number) {
+  if (!IsLogChunk(entry)) return Damaged();
+  MAYFLY_TRY(Reader in, OpenFrame(entry));
+  *number = in.Varint();
+  if (!in.ok()) return Damaged();
+  return in.rest();
+}
+
+Result<LogChunks> ReadLogEnd(std::string_view entry) {
+  if (!IsLogEnd(entry)) return Damaged();
+  MAYFLY_TRY(Reader in, OpenFrame(entry));
+  LogChunks chunks;
+  chunks.bytes = in.Varint();
+  uint64_t index = 0;
+  for (uint64_t n = in.Varint(); n > 0 && in.ok(); --n) {
+    const uint64_t distance = in.Varint();
+    if (distance == 0 || index + distance < index) return Damaged();
+    chunks.indexes.push_back(index += distance);
+  }
+  if (!in.ok() || !in.rest().empty() || chunks.indexes.empty() || chunks.bytes > kMaxLogUnitBytes)
+    return Damaged();
+  return chunks;
+}
+
+Result<std::string> JoinLogUnit(
+    std::string_view end, const std::function<Result<std::string_view>(uint64_t index)>& chunk) {
+  MAYFLY_TRY(const LogEntryHeader unit, ReadLogEntryHeader(end));
+  MAYFLY_TRY(const LogChunks chunks, ReadLogEnd(end));
+  std::string_view frame = end.substr(kLogEntryHeader);
+  uint64_t ts = 0;
+  uint32_t ticks = 0;
+  int64_t wall = 0;
+  MAYFLY_TRY(SkipLogUnit(&frame, &ts, &ticks, &wall));
+  std::string whole;
+  whole.reserve(kLogEntryHeader + chunks.bytes);
+  BeginLogEntry(unit.origin, unit.sequence, whole);
+  RequireLogEntryVersion(whole, kLogEntryWithTransaction);
+  for (uint64_t i = 0; i < chunks.indexes.size(); ++i) {
+    MAYFLY_TRY(const std::string_view entry, chunk(chunks.indexes[i]));
+    uint64_t number = 0;
+    MAYFLY_TRY(const std::string_view bytes, ReadLogChunk(entry, &number));
+    MAYFLY_TRY(const LogEntryHeader of, ReadLogEntryHeader(entry));
+    if (of != unit || number != i || whole.size() - kLogEntryHeader + bytes.size() > chunks.bytes)
+      return Damaged();
+    whole.append(bytes);
+  }
+  if (whole.size() != kLogEntryHeader + chunks.bytes || chunks.bytes < 20) return Damaged();
+  SetUnitTime(whole.data() + kLogEntryHeader, ts, wall);
+  return whole;
 }
 
 }  // namespace mayfly

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,8 +16,15 @@
 /// A document is in it once: the oplog's `o` of an insert is the value of the effect. Applying needs no look-up in the store. The same
 /// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
 ///
-///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, or 2 if a record has its `before`
+///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, 2 if a record has its `before`, 3 if a unit is a transaction
 ///                                      origin: random, of the process that proposed it; sequence: its count of proposals
+///                | 4:u8 origin:le64 sequence:le64 frame                   a chunk: a part of the bytes of a unit, whose parts and end
+///                                      have the same origin and sequence; body := number:varint bytes; number: 0, 1, …; ticks: 0;
+///                                      number 2^64 - 1, without bytes: the unit of these chunks is given up and never ends
+///                | 5:u8 origin:le64 sequence:le64 frame                   the end: the unit of these chunks happens here, at this time
+///                                      body := bytes:varint n:varint first:varint (distance:varint){n - 1}
+///                                      bytes: of the unit; first: index of the log of chunk 0; distance: from the one before
+///   frame       := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  body
 ///   unit        := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  collections effects counts multikeys session records
 ///                                      ts: seconds since 1970 << 32 | increment, of the first record; the n-th has ts + n; ticks: how many
 ///                                      wall: milliseconds since 1970
@@ -25,7 +33,9 @@
 ///   counts      := n:varint (id:varint documents:zigzag bytes:zigzag last_sequence:zigzag first_sequence:zigzag)*
 ///                                      what is added to the counters; sequences: 0 or the new value (capped collections)
 ///   multikeys   := n:varint (index:varint fields:varint)*                  bit i: field i has met an array
-///   session     := 0:u8 | 1:u8 lsid:text txn_number:zigzag
+///   session     := 0:u8 | 1:u8 lsid:text txn_number:zigzag                  1: of a retryable write, 2: of a transaction, whose
+///                  | 2:u8 lsid:text txn_number:zigzag                       records are one `applyOps`; 3: one each of so many
+///                  | 3:u8 lsid:text txn_number:zigzag n:varint records:varint{n}     (n = ticks; only in chunks)
 ///   records     := n:varint record*
 ///   record      := kind:u8 (| 80: a statement number follows the kind, | 40: the document as it was before ends the record)
 ///                  [stmt_id:zigzag] body [before:text]
@@ -42,8 +52,11 @@ namespace mayfly {
 
 /// An entry has the lowest version that can say what it says, so that members of the version before read what they know; what they do not
 /// know they refuse by this number.
-inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2;
+inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2, kLogEntryWithTransaction = 3,
+                         kLogEntryChunk = 4, kLogEntryEnd = 5;
 inline constexpr size_t kLogEntryHeader = 17;
+/// The most bytes that one unit takes in the log, in chunks.
+inline constexpr size_t kMaxLogUnitBytes = size_t{384} << 20;
 
 /// What EncodeLogUnit says of the unit that it appended.
 struct EncodedUnit {
@@ -105,21 +118,61 @@ struct LogUnit {
   std::vector<LogMultikey> multikeys;
   std::string_view lsid;  ///< empty: none
   int64_t txn_number = 0;
+  bool transaction = false;  ///< all of it is one, of `lsid` and `txn_number`
+  /// Of a large transaction: how many records each of its `applyOps` has, one a tick. Empty: all are
+  /// in one.
+  std::vector<uint32_t> parts;
   std::vector<LogRecord> records;
+  /// For the next unit: keeps the memory of the lists. Does not touch `ts`, `wall` and `ticks`,
+  /// which every unit has.
   void Clear();
-  /// Several deletes by expiry are one `applyOps`.
-  bool IsBatch() const { return ticks == 1 && records.size() > 1; }
+  /// One `applyOps`: a transaction, or several deletes by expiry.
+  bool IsBatch() const { return transaction || (ticks == 1 && records.size() > 1); }
 };
 
 /// Who proposed the entry, and as which of its proposals.
 struct LogEntryHeader {
   uint64_t origin = 0, sequence = 0;
+  bool operator==(const LogEntryHeader&) const = default;
 };
 /// Errors: InternalError 1 when it is damaged, UnsupportedFormat 12 of a version that is not known here.
 Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry);
 /// Takes the next unit off `rest` (what follows the header). False at the end. Checks every length, not the BSON.
+/// REQUIRES: it is no entry of a chunk or an end.
 Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit);
-/// Only its ts and ticks, without reading the rest.
+/// Only its ts and ticks, without reading the rest; also of a chunk (which takes none) and of an end.
 Result<bool> SkipLogUnit(std::string_view* rest, uint64_t* ts, uint32_t* ticks, int64_t* wall);
+
+// --- a unit that is too large for one entry -------------------------------------------------------------------------
+/// What ends it: where its chunks are in the log, in order, and how many bytes they have together.
+struct LogChunks {
+  uint64_t bytes = 0;
+  std::vector<uint64_t> indexes;
+};
+/// Whether an entry is a chunk, by its version. Of whatever bytes.
+inline bool IsLogChunk(std::string_view entry) {
+  return !entry.empty() && static_cast<uint8_t>(entry[0]) == kLogEntryChunk;
+}
+/// Likewise, an end.
+inline bool IsLogEnd(std::string_view entry) {
+  return !entry.empty() && static_cast<uint8_t>(entry[0]) == kLogEntryEnd;
+}
+/// The number of the entry that gives a unit up: its chunks mean nothing from then on. To a member of an earlier
+/// version, it is one more chunk of a unit that does not end.
+inline constexpr uint64_t kLogChunkGivenUp = UINT64_MAX;
+/// Makes `out` the entry of chunk `number`. `unit`: the same in all entries of the unit.
+void EncodeLogChunk(const LogEntryHeader& unit, int64_t wall_millis, uint64_t number,
+                    std::string_view bytes, std::string& out);
+/// Makes `out` the entry that ends it; SetUnitTime on what follows the header. `ticks`: as EncodeLogUnit says.
+void EncodeLogEnd(const LogEntryHeader& unit, uint32_t ticks, const LogChunks& chunks,
+                  std::string& out);
+/// Errors: InternalError 1 when it is damaged or no chunk.
+Result<std::string_view> ReadLogChunk(std::string_view entry, uint64_t* number);
+/// Errors: InternalError 1 when it is damaged or no end.
+Result<LogChunks> ReadLogEnd(std::string_view entry);
+/// The unit that `end` ends, as an entry of this unit alone. `chunk` gives the entry at an index of the log, whose bytes
+/// are good until its next call. Errors: InternalError 1 when chunks and end do not belong together, those of `chunk`.
+Result<std::string> JoinLogUnit(
+    std::string_view end, const std::function<Result<std::string_view>(uint64_t index)>& chunk);
 
 }  // namespace mayfly

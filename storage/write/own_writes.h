@@ -12,8 +12,11 @@
 namespace mayfly {
 
 /// A write unit's staged changes in key order, each with the versions before it, so that statements
-/// of the unit can read what earlier ones have changed. Takes up what was staged since when it is
-/// asked, which costs the logarithm of their number each. Made by WriteUnit::own_writes.
+/// of the unit can read what earlier ones have changed. The versions are needed because a view
+/// shows the unit as it was when the view was made: a statement that scans must not meet what it
+/// writes.
+/// Takes up what was staged since when it is asked, which costs the logarithm of their number each,
+/// so that a unit whose writes nobody reads pays nothing. Made by WriteUnit::own_writes.
 /// Threads: one at a time, the unit's. Closed when its unit is committed or destroyed.
 class OwnWrites final : public Overlay, public std::enable_shared_from_this<OwnWrites> {
  public:

@@ -9,9 +9,15 @@ bool SubmittedUnit::local() const { return unit_.impl().local; }
 bool SubmittedUnit::empty() const { return unit_.impl().empty() && unit_.impl().commands.empty(); }
 Operation* SubmittedUnit::operation() const { return unit_.impl().op; }
 
+std::optional<uint64_t> SubmittedUnit::reign() const {
+  const auto& t = unit_.impl().transaction;
+  return t ? std::optional(t->reign) : std::nullopt;
+}
+
 void SubmittedUnit::SortForCommit() { unit_.impl().SortForCommit(); }
 void SubmittedUnit::Finish() {
   for (auto& f : unit_.impl().on_commit) f();
+  unit_.impl().TellWatch();
   unit_.impl().ReleaseLocks();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "storage/write/write_unit.h"
 
@@ -17,6 +18,9 @@ class SubmittedUnit {
   bool empty() const;
   /// Whose it is; null: nobody waits.
   Operation* operation() const;
+  /// Of a transaction: since when its changes hold, in the committer's own count (as it was begun
+  /// with); nullopt: since now.
+  std::optional<uint64_t> reign() const;
   /// Puts what is much in the order of keys, in which it is written and applied sooner. Takes
   /// processor time in proportion to the unit, so not on the thread that applies.
   void SortForCommit();

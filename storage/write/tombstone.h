@@ -28,6 +28,7 @@ inline void AppendTombstoneKey(Instant at, uint32_t collection, std::string& out
   AppendTime64(out, at);
   AppendBe32(out, collection);
 }
+/// The value in the grammar above. `id`: only its type bits are kept; the rest is in the key.
 void AppendTombstoneValue(const DeleteCause& cause, BsonValue id, std::string& out);
 
 /// A decoded tombstone.

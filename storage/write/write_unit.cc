@@ -4,6 +4,7 @@
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_check.h"
+#include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
 #include "storage/write/archive.h"
 #include "storage/write/capped.h"
@@ -164,6 +165,30 @@ bool FieldsUnchanged(const IndexInfo& index, BsonView before, BsonView after) {
   return true;
 }
 
+/// From here on, in bytes, looking for the fields of one index may take a millisecond and more.
+constexpr size_t kLongDocuments = 64 << 10;
+
+/// The keys that a stored document has. What cannot be indexed (it came before the index) has none;
+/// only an operation that is to stop is an error: nothing may be known of half of them.
+Result<void> KeysThatAre(Operation& op, const IndexInfo& index, BsonView doc, KeySet* out) {
+  if (ExtractKeys(index, doc, out)) [[likely]]
+    return Ok();
+  return op.CheckInterruptNow();
+}
+
+/// The last door of what is stored, whoever writes it: `_id` in front (its record's key is made of
+/// it, and a diff in the log does not move it) and no larger than a client can read. Who makes the
+/// document has checked both, so this is an error of this program, which must not reach the disk.
+Result<void> CheckStorable(BsonView doc) {
+  if (doc.size() <= static_cast<uint32_t>(kMaxBsonUserSize) && doc.First().name == "_id") [[likely]]
+    return Ok();
+  if (doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
+    return Error{ErrorCode::kBSONObjectTooLarge, "BSONObj size: " + std::to_string(doc.size()) +
+                                                     " is invalid. Size must be between 0 and " +
+                                                     std::to_string(kMaxBsonUserSize) + "(16MB)"};
+  return Error{ErrorCode::kBadValue, "a document cannot be stored without _id as its first field"};
+}
+
 }  // namespace
 
 Error DuplicateKeyError(const CollectionInfo& coll, std::string_view index_name,
@@ -197,15 +222,18 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
                                std::optional<Instant> expire_at) {
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  // It moves when something expired is in the way and goes to an archive, which is touched too.
+  const size_t place = touched - u.collections.data();
   const BsonView doc = u.Keep(given_doc);
   const CollectionInfo& coll = *touched->coll;
+  MAYFLY_TRY(CheckStorable(doc));
   bson_check::Document(doc.bytes(), "an insert");
   BsonValue id = doc.First().value;
 
   // Everything that can fail comes first; then it is staged, which cannot.
   u.record_key.clear();
   int64_t sequence = 0;
-  std::vector<Locked> victims;
+  std::deque<Locked> victims;
   if (coll.capped()) {
     // One unit at a time adds to a capped collection: its order is the order of commits, and who
     // follows its tail never has a record appear behind it.
@@ -257,6 +285,7 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   size_t head_size = EncodeRecordHeader(expire_at, head);
   u.StagePut(Keyspace::kRecords, u.record_key, {head, head_size}, doc.bytes(), true);
   std::string_view staged_key = u.ops[static_cast<size_t>(Keyspace::kRecords)].back().key();
+  touched = &u.collections[place];
   for (size_t i = 0; i < coll.indexes.size(); ++i) {
     const IndexInfo& index = *coll.indexes[i];
     const KeySet& keys = u.after[i];
@@ -274,8 +303,8 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   touched->documents += 1;
   touched->bytes += doc.size();
   if (sequence) touched->last_sequence = sequence;
-  u.changes.push_back({DocumentChange::kInsert, DeleteCause(),
-                       static_cast<uint16_t>(touched - u.collections.data()), staged_key, doc});
+  u.changes.push_back(
+      {DocumentChange::kInsert, DeleteCause(), static_cast<uint16_t>(place), staged_key, doc});
   if (u.logged) u.NoteChange();
   for (const Locked& victim : victims) {
     MAYFLY_TRY(Delete(coll, victim, DeleteReason::kCapped));
@@ -318,7 +347,7 @@ Result<void> WriteUnit::LockAndReadMany(const CollectionInfo& coll,
     return e;
   };
   for (std::string_view key : record_keys) {
-    if (!u.TryLock(Keyspace::kRecords, key)) {
+    if (u.transaction || !u.TryLock(Keyspace::kRecords, key)) {
       if (u.no_wait) {
         ++*busy;
         continue;
@@ -355,9 +384,16 @@ Result<void> WriteUnit::LockAndReadMany(const CollectionInfo& coll,
     l.pinned = std::move(values[i]);
     if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at)) return fail(DamagedRecord(coll));
   }
-  out->erase(std::remove_if(out->begin() + static_cast<ptrdiff_t>(first), out->end(),
-                            [](const Locked& l) { return l.record_key.empty(); }),
-             out->end());
+  const auto gone = std::remove_if(out->begin() + static_cast<ptrdiff_t>(first), out->end(),
+                                   [](const Locked& l) { return l.record_key.empty(); });
+  if (gone == out->end()) return Ok();
+  out->erase(gone, out->end());
+  // A small document lives inside its place, and has moved with it.
+  for (size_t i = first; i < out->size(); ++i) {
+    Locked& l = (*out)[i];
+    if (l.pinned.view().data() != nullptr && !DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at))
+      return fail(DamagedRecord(coll));
+  }
   return Ok();
 }
 
@@ -365,8 +401,14 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
                                BsonView given_next, std::optional<Instant> expire_at) {
   Impl& u = *impl_;
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(given));
+  const size_t place = touched - u.collections.data();  // it moves, as in Insert
   const BsonView next = u.Keep(given_next);
   const CollectionInfo& coll = *touched->coll;
+  MAYFLY_TRY(CheckStorable(next));
+  // An archive may take 3 in place of 3.0: the key of the record is the same.
+  const BsonValue id = next.First().value, was = current.doc["_id"];
+  if (!id.BinaryEquals(was) && CompareValues(id, was) != 0) [[unlikely]]
+    return Error{ErrorCode::kImmutableField, "the _id of a stored document cannot change"};
   bson_check::Document(next.bytes(), "a write");
   std::string_view record_id = RecordIdOf(current.record_key);
   const size_t n = coll.indexes.size();
@@ -377,9 +419,14 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     u.before[i].Clear();
     u.after[i].Clear();
     if (!index.kind->maintained()) continue;
-    if (!index.has_partial_filter && FieldsUnchanged(index, current.doc, next)) continue;
-    // What cannot be indexed (it came before the index) has no entries to remove.
-    (void)ExtractKeys(index, current.doc, &u.before[i]);
+    if (!index.has_partial_filter) {
+      // Each field is looked for in both documents.
+      if (current.doc.size() + next.size() >= kLongDocuments) [[unlikely]] {
+        MAYFLY_TRY(u.op->CheckInterruptNow());
+      }
+      if (FieldsUnchanged(index, current.doc, next)) continue;
+    }
+    MAYFLY_TRY(KeysThatAre(*u.op, index, current.doc, &u.before[i]));
     MAYFLY_TRY(u.CheckShort());
     MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
     new_keys.Add(u.after[i].size());
@@ -422,10 +469,11 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   u.StagePut(Keyspace::kRecords, current.record_key, {head, head_size}, next.bytes(), true);
   std::string_view staged_key = u.ops[static_cast<size_t>(Keyspace::kRecords)].back().key();
   u.StageDeadlineChange(coll, current.record_key, current.expire_at, expire_at);
+  touched = &u.collections[place];
   touched->counted = true;
   touched->bytes += static_cast<int64_t>(next.size()) - static_cast<int64_t>(current.doc.size());
-  u.changes.push_back({DocumentChange::kUpdate, DeleteCause(),
-                       static_cast<uint16_t>(touched - u.collections.data()), staged_key, next});
+  u.changes.push_back(
+      {DocumentChange::kUpdate, DeleteCause(), static_cast<uint16_t>(place), staged_key, next});
   if (u.logged) {
     u.NoteChange();
     u.log_scratch.clear();
@@ -455,8 +503,9 @@ Result<void> WriteUnit::Delete(const CollectionInfo& given, const Locked& curren
   for (size_t i = 0; i < n; ++i) {
     u.before[i].Clear();
     u.after[i].Clear();
-    if (coll.indexes[i]->kind->maintained())
-      (void)ExtractKeys(*coll.indexes[i], current.doc, &u.before[i]);
+    if (coll.indexes[i]->kind->maintained()) {
+      MAYFLY_TRY(KeysThatAre(*u.op, *coll.indexes[i], current.doc, &u.before[i]));
+    }
     MAYFLY_TRY(u.CheckShort());
   }
   MAYFLY_TRY(u.StageRemovals(coll, RecordIdOf(current.record_key)));
@@ -684,6 +733,10 @@ void WriteUnit::RollBackTo(const Savepoint& s) {
   u.on_commit.resize(s.on_commit);
   u.expiry_notes.resize(s.expiry_notes);
   u.ranges.resize(s.ranges);
+  if (u.transaction)
+    std::erase_if(u.transaction->from_commit, [&](const TransactionUnit::FromCommit& d) {
+      return d.record >= sizes[static_cast<size_t>(Keyspace::kRecords)];
+    });
   u.staged_bytes = s.staged_bytes;
   // Gates of collections that came later stay shut for others; nothing changes in them.
   for (size_t i = 0; i < u.collections.size(); ++i) {
@@ -707,7 +760,10 @@ size_t WriteUnit::MemoryBytes() const {
   size_t bytes = impl_->arena.used() + impl_->slots.capacity() * sizeof(Impl::Slot);
   for (const auto& list : impl_->ops) bytes += list.capacity() * sizeof(StagedOp);
   if (impl_->own_writes) bytes += impl_->own_writes->MemoryBytes();
+  if (impl_->transaction) bytes += impl_->transaction->catalog->MemoryBytes();
   return bytes + impl_->changes.capacity() * sizeof(DocumentChange) +
+         impl_->commands.capacity() * sizeof(LoggedCommand) +
+         impl_->collections.capacity() * sizeof(TouchedCollection) +
          impl_->locks.capacity() * sizeof(uint64_t);
 }
 

@@ -105,6 +105,8 @@ class WriteUnit {
     std::vector<Counts> collections;
     bool local;
   };
+  /// A copy of counts, not of what is staged. Good for RollBackTo until the unit is rolled back to
+  /// an earlier one, or committed.
   Savepoint Mark() const;
   /// Takes back what was staged since. Locks stay with the unit, and what it has copied stays in
   /// its memory.
@@ -131,6 +133,7 @@ class WriteUnit {
   /// member.
   void SetLocal();
 
+  /// Nothing of the store would change; log commands do not count.
   bool empty() const;
   size_t SizeBytes() const;   ///< staged so far
   int DocumentCount() const;  ///< documents changed so far

@@ -1,6 +1,7 @@
 #include "storage/write/write_unit_impl.h"
 
 #include "storage/read/visibility.h"
+#include "storage/write/collection_watch.h"
 #include "storage/write/inline_unit.h"
 
 namespace mayfly {
@@ -39,13 +40,25 @@ Result<void> WriteUnit::Impl::Lock(Keyspace ks, std::string_view key) {
   uint64_t hash = LockHash(ks, key);
   // Units that block each other wait for different times, so that one of them gets through.
   int64_t wait = no_wait ? 0 : kLockWaitMicros + static_cast<int64_t>(owner * 7919 % 64) * 1000;
-  switch (storage->locks.Lock(hash, owner, wait)) {
+  if (transaction && !no_wait) [[unlikely]]
+    wait = transaction->lock_wait_micros;
+  LockTable::Outcome outcome = storage->locks.TryLock(hash, owner);
+  if (outcome == LockTable::Outcome::kBusyTransaction && (transaction || met_transaction)) {
+    // It may be held for long: whoever can waits elsewhere, and two transactions never wait for
+    // each other.
+    if (met_transaction) *met_transaction = true;
+    wait = 0;
+  }
+  if (outcome >= LockTable::Outcome::kBusy && wait > 0)
+    outcome = storage->locks.Lock(hash, owner, wait);
+  switch (outcome) {
     case LockTable::Outcome::kTaken:
       locks.push_back(hash);
-      return Ok();
+      return transaction ? CheckUnchanged(ks, key) : Ok();
     case LockTable::Outcome::kHeldAlready:
       return Ok();
     case LockTable::Outcome::kBusy:
+    case LockTable::Outcome::kBusyTransaction:
       break;
   }
   if (op) ++op->write_conflicts;
@@ -60,6 +73,9 @@ bool WriteUnit::Impl::TryLock(Keyspace ks, std::string_view key) {
       return true;
     case LockTable::Outcome::kHeldAlready:
       return true;
+    case LockTable::Outcome::kBusyTransaction:
+      ++transactions_met;
+      break;
     case LockTable::Outcome::kBusy:
       break;
   }
@@ -74,19 +90,37 @@ Result<TouchedCollection*> WriteUnit::Impl::Touch(const CollectionInfo& coll) {
     if (t.id == coll.id) touched = &t;  // gate taken by id alone
   bool fresh = touched == nullptr;
   if (fresh) {
-    if (!storage->gates.LockShared(coll.id, no_wait ? 0 : kGateWaitMicros)) return LockConflict();
+    if (transaction && collections.size() >= kMaxTransactionCollections) [[unlikely]]
+      return TooManyCollections();
+    const int64_t wait = no_wait       ? 0
+                         : transaction ? transaction->lock_wait_micros
+                                       : kGateWaitMicros;
+    if (!storage->gates.LockShared(coll.id, wait, transaction != nullptr))
+      return transaction && !no_wait ? Error{ErrorCode::kLockTimeout,
+                                             "the definition of " + coll.ns + " is being changed"}
+                                     : LockConflict();
     touched = &collections.emplace_back();
     touched->id = coll.id;
     touched->shared = true;
   }
-  if (storage->catalog) {
+  CollectionInfoPtr made;  // by the transaction itself
+  if (transaction) [[unlikely]]
+    made = transaction->catalog->FindOwn(coll.id);
+  if (made) {
+    touched->coll = std::move(made);
+  } else if (storage->catalog) {
     touched->coll = storage->catalog->FindById(coll.id);
-    if (!touched->coll) {
+    Result<void> current = Ok();
+    if (!touched->coll)
+      current = Error{ErrorCode::kQueryPlanKilled, "collection dropped. ns: " + coll.ns};
+    if (transaction) [[unlikely]]
+      current = CheckDefinition(touched->coll ? *touched->coll : coll);
+    if (!current) {
       if (fresh) {
-        storage->gates.UnlockShared(coll.id);
+        storage->gates.UnlockShared(coll.id, transaction != nullptr);
         collections.pop_back();
       }
-      return Error{ErrorCode::kQueryPlanKilled, "collection dropped. ns: " + coll.ns};
+      return current.error();
     }
   } else {
     touched->coll = CollectionInfoPtr(std::shared_ptr<const void>(), &coll);
@@ -128,7 +162,7 @@ void WriteUnit::Impl::ReleaseLocks() {
   locks.clear();
   for (TouchedCollection& t : collections) {
     if (t.exclusive) storage->gates.UnlockExclusive(t.id);
-    if (t.shared) storage->gates.UnlockShared(t.id);
+    if (t.shared) storage->gates.UnlockShared(t.id, transaction != nullptr);
     t.exclusive = t.shared = false;
   }
 }
@@ -153,6 +187,8 @@ Result<void> WriteUnit::Impl::BeginKeys(const CollectionInfo& coll, size_t bytes
   for (size_t i = 0; i < n; ++i) {
     before[i].set_budget(budget);
     after[i].set_budget(budget);
+    before[i].set_operation(op);
+    after[i].set_operation(op);
   }
   if (!keep_short || n == 0) return Ok();
   uint64_t fields = 0;
@@ -231,6 +267,11 @@ void WriteUnit::Impl::StageMultikey(const IndexInfo& index, uint64_t bits) {
   if (bits) multikey.push_back({&index, bits});
 }
 
+namespace {
+/// What is larger may have many thousands of index entries.
+constexpr size_t kInlineExpired = 64 << 10;
+}  // namespace
+
 Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionInfo& coll,
                                               std::string_view key, const StagedOp* own) {
   WriteUnit::Locked l;
@@ -243,8 +284,11 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
   }
   // What marks do not know yet: a unit of several statements may have written it itself.
   const ReadView view = own_writes ? ReadView().With(unit) : ReadView();
-  std::optional<DeleteCause> cause =
-      Visibility(*storage->self, coll, op->now, false, view).Expired(l.doc, l.expire_at);
+  // Any filter may have a say; and a large document may have many keys.
+  if (keep_short && (storage->self->expiry_policy().HasHolds() || l.doc.size() > kInlineExpired))
+    return LockConflict();
+  MAYFLY_TRY(std::optional<DeleteCause> cause,
+             Visibility(*storage->self, coll, *op, false, view).Expired(l.doc, l.expire_at));
   if (!cause) return false;
   l.record_key.assign(key);
   // The keys that the caller has extracted stay his.
@@ -261,7 +305,7 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
 Result<bool> WriteUnit::Impl::RemoveExpiredOwner(WriteUnit& unit, const CollectionInfo& coll,
                                                  std::string_view record_id) {
   const ReadView view = own_writes ? ReadView().With(unit) : ReadView();
-  if (!Visibility(*storage->self, coll, op->now, false, view).MayHide()) return false;
+  if (!Visibility(*storage->self, coll, *op, false, view).MayHide()) return false;
   std::string key = IdPrefix(coll.id);
   key.append(record_id);
   MAYFLY_TRY(Lock(Keyspace::kRecords, key));
@@ -422,6 +466,9 @@ void WriteUnit::Impl::Reset() {
     own_writes.reset();
   }
   owns_documents = false;
+  transaction.reset();
+  met_transaction = nullptr;
+  transactions_met = 0;
   op = nullptr;
   no_wait = applied = keep_short = sorted = false;
   collections.clear();
@@ -433,6 +480,7 @@ void WriteUnit::Impl::Reset() {
   txn_number = 0;
   multikey.clear();
   on_commit.clear();
+  before_visible.clear();
   expiry_notes.clear();
   arena.Reset();
   sequence = 0;
@@ -442,6 +490,20 @@ void WriteUnit::Impl::Reset() {
   slots_used = 0;
   indexed.fill(0);
   pinned.Reset();
+}
+
+void WatchCollections(Storage& storage, std::string db, std::vector<std::string> names,
+                      std::function<void(bool documents)> changed) {
+  storage.impl().watch = {std::move(db), std::move(names), std::move(changed)};
+}
+
+void WriteUnit::Impl::TellWatch() const {
+  const CollectionWatch& watch = storage->watch;
+  if (!watch.changed) return;
+  for (const TouchedCollection& t : collections) {
+    if (t.exclusive) watch.changed(false);
+    if (t.coll && watch.Covers(t.coll->db, t.coll->name)) watch.changed(true);
+  }
 }
 
 // --- committing ----------------------------------------------------------------------------------
@@ -459,9 +521,7 @@ void WriteUnit::Impl::SortForCommit() {
 
 void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
   counts_.clear();
-  for (WriteUnit& u : units)
-    for (const WriteUnit::Impl::ExpiryNote& n : u.impl().expiry_notes)
-      n.state->head.Lower(n.millis);
+  for (WriteUnit& u : units) u.impl().BecomesVisible();
   for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
     auto keyspace = static_cast<Keyspace>(ks);
     auto add = [&](const StagedOp& o) {
@@ -547,6 +607,7 @@ void UnitApplier::Applied(std::span<WriteUnit> units) {
   // After the notes of all: see ExpiryState::RaiseHead.
   for (WriteUnit& u : units) {
     for (auto& f : u.impl().on_commit) f();
+    u.impl().TellWatch();
     u.impl().ReleaseLocks();
   }
 }

@@ -12,6 +12,7 @@
 #include "storage/core/storage_impl.h"
 #include "storage/keys/key_format.h"
 #include "storage/write/own_writes.h"
+#include "storage/write/transaction_unit.h"
 #include "storage/write/write_unit.h"
 
 namespace mayfly {
@@ -19,6 +20,7 @@ namespace mayfly {
 /// Memory that goes all at once; keeps its first block for the next unit.
 class Arena {
  public:
+  /// Not initialised and not aligned: for bytes only. Good until Reset, also when the arena grows.
   char* Allocate(size_t n) {
     if (n > left_) Grow(n);
     used_ += n;
@@ -27,12 +29,14 @@ class Arena {
     left_ -= n;
     return p;
   }
+  /// The view is good until Reset.
   std::string_view Copy(std::string_view s) {
     if (s.empty()) return {};
     char* p = Allocate(s.size());
     std::memcpy(p, s.data(), s.size());
     return {p, s.size()};
   }
+  /// Everything handed out ends; only the block inside the arena is kept.
   void Reset();
   size_t used() const { return used_; }
 
@@ -129,6 +133,8 @@ struct WriteUnit::Impl {
   };
   std::vector<MultikeyChange> multikey;
   std::vector<std::function<void()>> on_commit;
+  /// Run once by who commits, before the batch is visible and after it can be taken back no more.
+  std::vector<std::function<void()>> before_visible;
   /// Dates that enter a TTL index or clustered collection: told to the reaper once they are
   /// visible.
   struct ExpiryNote {
@@ -141,6 +147,10 @@ struct WriteUnit::Impl {
   size_t staged_bytes = 0;
   std::vector<StagedOp> ranges;  ///< the kDeleteRange ones again, for look-ups
   bool owns_documents = false;   ///< WriteUnit::OwnDocuments
+  /// Of a transaction (storage/write/transaction_unit.h); null: of no other unit.
+  std::unique_ptr<TransactionUnit> transaction;
+  bool* met_transaction = nullptr;  ///< LeaveToTransactions
+  int transactions_met = 0;         ///< TransactionsMet
   std::shared_ptr<OwnWrites> own_writes;
   /// The document as the unit keeps it.
   BsonView Keep(BsonView doc) { return owns_documents ? BsonView(arena.Copy(doc.bytes())) : doc; }
@@ -160,6 +170,20 @@ struct WriteUnit::Impl {
   /// For an id that has no CollectionInfo yet, or none any more.
   Result<void> TouchExclusiveId(uint32_t collection, int64_t timeout_us);
   void ReleaseLocks();
+  /// Of a transaction: what was locked just now is as its snapshot has it. Errors: WriteConflict
+  /// 112.
+  Result<void> CheckUnchanged(Keyspace ks, std::string_view key) const;
+  /// Of a transaction: the definition it writes by is the one it reads by. Errors:
+  /// SnapshotUnavailable 246.
+  Result<void> CheckDefinition(const CollectionInfo& now) const;
+  /// Before the batch is visible: what readers that see it must find in memory.
+  void BecomesVisible() {
+    for (const ExpiryNote& n : expiry_notes) n.state->head.Lower(n.millis);
+    for (auto& f : before_visible) f();
+    before_visible.clear();
+  }
+  /// After the commit: tells the watch of collections, if it is one of its own.
+  void TellWatch() const;
 
   // --- staging -----------------------------------------------------------------------------------
   /// `tail` is not copied; key and head are.
@@ -183,6 +207,7 @@ struct WriteUnit::Impl {
     keys_left -= static_cast<int64_t>(unique_keys) * 3;
     return keys_left >= 0 ? Ok() : TooLong();
   }
+  /// WriteConflict 112: the work is begun anew on a worker thread.
   static Result<void> TooLong();
   /// Deletes what is in `before` and not in `after`, index by index.
   Result<void> StageRemovals(const CollectionInfo& coll, std::string_view record_id);
@@ -199,8 +224,12 @@ struct WriteUnit::Impl {
     changes.back().effect =
         static_cast<uint32_t>(ops[static_cast<size_t>(Keyspace::kRecords)].size()) - 1;
   }
+  /// Moves a document in its collection's queue; nothing when both are the same. `key`: the full
+  /// record key.
   void StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
                            std::optional<Instant> was, std::optional<Instant> is);
+  /// The tombstone of a removal, at the operation's time. Nothing where none are kept
+  /// (tombstone_seconds 0), or for what a capped collection pushes out.
   void StageTombstone(const CollectionInfo& coll, std::string_view record_key, BsonView doc,
                       const DeleteCause& cause);
   /// Removes a document that is in the way of another when it is past its deadline; false: it is
@@ -210,6 +239,7 @@ struct WriteUnit::Impl {
   /// Likewise for the owner of a unique key, which is not locked yet; true also when it is gone.
   Result<bool> RemoveExpiredOwner(WriteUnit& unit, const CollectionInfo& coll,
                                   std::string_view record_id);
+  void MoveDeadline(const TransactionUnit::FromCommit& d);
   /// Notes that these fields of the index met an array: the flag and its row are part of the
   /// commit.
   void StageMultikey(const IndexInfo& index, uint64_t bits);
@@ -230,6 +260,7 @@ struct WriteUnit::Impl {
   Result<bool> Read(Keyspace ks, std::string_view key, PinnedValue* out, const StagedOp** own,
                     bool deep = false);
 
+  /// No change of a row is staged; log commands do not count.
   bool empty() const;
   /// How many changes are staged.
   size_t OpCount() const {
@@ -241,6 +272,7 @@ struct WriteUnit::Impl {
   /// on the thread of who commits, so that others do not wait for it. Nothing may be staged or
   /// looked up afterwards.
   void SortForCommit();
+  /// For another unit: locks are released, what was staged is forgotten, buffers stay.
   void Reset();
 
   // Finds staged operations by key; filled when the first look-up comes, so that a unit of one
@@ -252,6 +284,9 @@ struct WriteUnit::Impl {
   std::vector<Slot> slots;
   size_t slots_used = 0;
   std::array<uint32_t, kKeyspaceCount> indexed{};  ///< so many of ops[ks] are in `slots`
+  /// The hash table of looked-up keys: FillSlots adds what was staged since the last time, Grow
+  /// doubles it, FindSlot returns the key's place or the free one where it belongs. REQUIRES for
+  /// FindSlot: `slots` is not empty.
   void FillSlots(size_t ks);
   void Grow();
   Slot* FindSlot(uint32_t hash, size_t ks, std::string_view key);

@@ -60,6 +60,24 @@ test("every member shows the set, and who leads since when", async () => {
   await page.locator("#members-section").screenshot({ path: `${shots}/members.png` });
 });
 
+test("a transaction that holds back expiry is shown, and gone when it ends", async () => {
+  const leading = await open(old.url), due = client.db("shop").collection("due");
+  await due.createIndex({ at: 1 }, { expireAfterSeconds: 0 });
+  // Due in a moment: the transaction has it by then.
+  await due.insertOne({ _id: 1, at: new Date(Date.now() + 3000) });
+  const session = client.startSession();
+  session.startTransaction();
+  assert.equal((await due.updateOne({ _id: 1 }, { $set: { kept: true } }, { session })).modifiedCount, 1);
+  const notice = leading.locator("#notices p", { hasText: "An open transaction holds back expiry in shop.due" });
+  await until("the transaction on the page", async () => await notice.count() === 1, 60_000);
+  assert.match(await notice.innerText(), /begun .* ago by 127\.0\.0\.1:\d+.*, 1 document locked; it is aborted at .* at the latest\./);
+  await leading.locator("#notices").screenshot({ path: `${shots}/transaction.png` });
+  await session.abortTransaction();
+  await until("the document to go", async () => await due.countDocuments() === 0, 60_000);
+  await until("the notice to go", async () => await notice.count() === 0, 60_000);
+  await session.endSession();
+});
+
 test("after a failover the page shows who leads now, and that the old one is not reachable", async () => {
   old.asleep = true;
   old.process.kill("SIGSTOP");

@@ -8,7 +8,7 @@ after the last half of the list once more, because a dump holds data that is new
 line says "N passed, N failed".
 """
 
-import argparse, datetime, random, sys, time
+import argparse, datetime, os, random, sys, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -138,11 +138,13 @@ def make_history(client, r, writes):
         if i == writes // 2:
             until(
                 "what is due to go",
-                lambda: client.local["oplog.rs"].count_documents(
-                    {"$or": [{"op": "d", "ns": f"{DB}.sessions"}, {"o.applyOps.ns": f"{DB}.sessions"}]}
-                )
-                > 0
-                and db.sessions.count_documents({}) == 200,
+                lambda: (
+                    client.local["oplog.rs"].count_documents(
+                        {"$or": [{"op": "d", "ns": f"{DB}.sessions"}, {"o.applyOps.ns": f"{DB}.sessions"}]}
+                    )
+                    > 0
+                    and db.sessions.count_documents({}) == 200
+                ),
             )
             db.command("collMod", "sessions", index={"name": "at", "expireAfterSeconds": 7200})
             db.command("collMod", "checked", validator={"a": {"$type": "number"}})
@@ -164,7 +166,7 @@ def replay(client, entries, r):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--seed", type=int, default=os.environ.get("MAYFLY_SEED", int(time.time())))
     parser.add_argument("--writes", type=int, default=3000)
     a = parser.parse_args()
     print(f"seed {a.seed}")

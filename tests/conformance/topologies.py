@@ -4,10 +4,11 @@ Test commands (fail points) are on. As a program: topologies.py NAME COMMAND…:
 such servers; they must also stop cleanly.
 """
 
-import os, socket, subprocess, sys, time
+import os, socket, subprocess, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+import run
 from run import ROOT, Client, Server, launch
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
@@ -16,14 +17,9 @@ TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
 
 def until(what, f, seconds=60):
     """Waits for a condition; the bound is a failure, not a pause."""
-    end = time.monotonic() + seconds
-    while True:
-        v = f()
-        if v:
-            return v
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds} s for {what}")
-        time.sleep(0.01)  # sleeps: polls until a deadline
+    v = run.until(f, seconds)
+    assert v, f"waited {seconds} s for {what}"
+    return v
 
 
 class Single:

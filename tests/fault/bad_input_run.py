@@ -225,7 +225,7 @@ def strangers(s, key, other_key):
         return lambda: reconfig_of(s.primary(), change)()
 
     with Untouched(s, "a member of another set"):
-        other = ReplicaSet(1, ("--keyFile", key))
+        other = ReplicaSet(1, ("--keyFile", key, "--noauth"))
         other.initiate()
         refused("a member of another set of the same name", 74, adds(other.members[0]))
         check(other.members[0].hello()["isWritablePrimary"], "the other set does not notice")
@@ -239,7 +239,7 @@ def strangers(s, key, other_key):
         check(other.members[0].hello()["isWritablePrimary"], "and goes on")
         other.close()
     with Untouched(s, "a member with another key file"):
-        m = new_member(s, "otherkey", ("--keyFile", other_key))
+        m = new_member(s, "otherkey", ("--keyFile", other_key, "--noauth"))
         refused("a member with another key file", 74, adds(m))
         refused(
             "nor does it begin a set with ours",
@@ -258,7 +258,7 @@ def strangers(s, key, other_key):
     term = s.primary().client.admin.command("replSetGetStatus")["term"]
     right = away.extra
     away.kill()
-    away.extra = ["--keyFile", other_key]
+    away.extra = ["--keyFile", other_key, "--noauth"]
     away.start()
     away.wait_up()
 
@@ -501,7 +501,7 @@ def main():
         f.chmod(0o600)
         keys.append(str(f))
     try:
-        s = ReplicaSet(extra=["--keyFile", keys[0]])
+        s = ReplicaSet(extra=["--keyFile", keys[0], "--noauth"])
         print("     before the set", flush=True)
         before_the_set(s)
         print("     at once", flush=True)

@@ -8,7 +8,7 @@ every collection validates. MAYFLY_KILL_ROUNDS (30) kills; MAYFLY_SEED replays t
 
 import os, shutil, tempfile, threading, time
 
-from fault_test import Checks, Client, SEED, kill, rnd, start, stop
+from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop, until
 
 ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "30"))
 N = 3000
@@ -35,15 +35,6 @@ def fill(c, db, coll, n=N, **fields):
         )["n"]
         == n
     )
-
-
-def eventually(f, seconds=20):
-    end = time.monotonic() + seconds
-    while not f():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)  # sleeps: polls until a deadline
-    return True
 
 
 class Case:
@@ -78,10 +69,12 @@ class IndexBuild(Case):
             check(names() == {"_id_", "v", "pv"}, f"an index that was answered is gone: {names()}")
         check(ids(c, "k", "a") == set(range(N)), "documents under an index build")
         # Both or none of one command, when a build that goes on has ended.
-        eventually(
-            lambda: not any(
-                o.get("msg", "").startswith("Index Build")
-                for o in c.command("admin", {"currentOp": 1, "$all": True})["inprog"]
+        until(
+            lambda: (
+                not any(
+                    o.get("msg", "").startswith("Index Build")
+                    for o in c.command("admin", {"currentOp": 1, "$all": True})["inprog"]
+                )
             )
         )
         check(names() in ({"_id_"}, {"_id_", "v", "pv"}), f"half of the indexes: {names()}")
@@ -110,7 +103,7 @@ class Out(Case):
             f"$out left {len(there)} documents",
         )
         check(
-            eventually(lambda: not [n for n in collections(c, "k") if n.startswith("tmp.")]),
+            until(lambda: not [n for n in collections(c, "k") if n.startswith("tmp.")]),
             "a temporary collection of $out stays",
         )
         check(len(c.command("k", {"listIndexes": "to"})["cursor"]["firstBatch"]) == 2, "the target's index is gone")
@@ -290,8 +283,7 @@ for round_no in range(ROUNDS):
     t = threading.Thread(target=run)
     t.start()
     # Somewhere within what the last one of its kind took, or a little behind it. The random moment is the test.
-    moment = rnd.uniform(0, 1.3 * took.get(kind, 0.15))
-    threading.Event().wait(moment)  # sleeps: a random moment
+    random_moment(0, 1.3 * took.get(kind, 0.15))
     kill(proc)
     t.join()
     proc, client = start(data)

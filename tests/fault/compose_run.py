@@ -1,41 +1,334 @@
 #!/usr/bin/env python3
-"""The message by which docker/initiate makes the members of docker/compose.yaml a set: whole, and understood by a
-server."""
+"""What the container image of docker/ rests on: settings and the first user by environment variables, a set that is
+made by its members' options, and what docker/secure makes for TLS and members. There is no container: the server is
+started with what the files say. The last line says "N passed, N failed".
+"""
 
-import re, shutil, socket, struct, tempfile
+import os, re, shutil, signal, subprocess, tempfile, time
+from pathlib import Path
 
-import bson
+import pymongo
+from pymongo.errors import OperationFailure, PyMongoError
 
-from fault_test import ROOT, Checks, start, stop
+from fault_test import BINARY, ROOT, Checks, free_port, run_parts, until
 
 check = Checks()
-text = (ROOT / "docker/initiate").read_text()
-message = bytes(int(h, 16) for h in re.findall(r"\\x([0-9a-f]{2})", text))
-length, _, _, opcode, flags, kind = struct.unpack("<iiiiIB", message[:21])
-check((length, opcode, flags, kind) == (len(message), 2013, 0, 0), "one OP_MSG with one section")
-command = bson.decode(message[21:])
-members = re.findall(r"hostname: (\w+)", (ROOT / "docker/compose.yaml").read_text())
-check(
-    command
-    == {
-        "replSetInitiate": {
-            "_id": "rs0",
-            "members": [{"_id": i, "host": f"{name}:27017"} for i, name in enumerate(members)],
-        },
-        "$db": "admin",
-    },
-    f"it names the members of the file: {members}",
-)
-folder = tempfile.mkdtemp(prefix="mayfly-compose-")
-proc, _ = start(folder + "/data", "--replSet", "rs0")
-with socket.create_connection(("127.0.0.1", proc.port)) as s:
-    s.sendall(message)
-    reply = s.recv(1 << 16)
-reply = bson.decode(reply[21:])
-check(
-    reply["ok"] == 0 and reply["codeName"] in ("NodeNotFound", "InvalidReplicaSetConfig"),
-    f"a server that is none of them refuses it as a configuration: {reply}",
-)
-check(stop(proc) == 0, "clean stop")
-shutil.rmtree(folder, ignore_errors=True)
-check.end("compose")
+PASSWORD = "canary-of-compose-4711"
+COMPOSE = (ROOT / "docker/compose.yaml").read_text()
+SECURE = (ROOT / "docker/compose.secure.yaml").read_text()
+
+
+class Server:
+    """A mayflyd that takes its settings from variables alone, as the image starts it, and some flags."""
+
+    def __init__(self, variables=(), flags=(), folder=None, port=None, environment=True):
+        self.folder = folder or tempfile.mkdtemp(prefix="mayfly-compose-")
+        self.port, self.variables = port or free_port(), dict(variables)
+        self.flags = ["--environment"] * environment + ["--bind_ip", "127.0.0.1", "--port", str(self.port), *flags]
+        self.start()
+
+    def start(self):
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAYFLY", "MONGO"))}
+        with open(f"{self.folder}/log", "ab") as log:
+            self.proc = subprocess.Popen(
+                [BINARY, *self.flags, "--dbpath", f"{self.folder}/data", "--nounixsocket", "--httpPort", "0"],
+                stdout=log, stderr=subprocess.STDOUT, env=inherited | self.variables,
+            )  # fmt: skip
+
+    def client(self, user=None, password=PASSWORD, **more):
+        login = dict(username=user, password=password, authSource="admin") if user else {}
+        return pymongo.MongoClient(
+            "127.0.0.1", self.port, directConnection=True, serverSelectionTimeoutMS=3000, **login, **more
+        )
+
+    def up(self, **more):
+        """Waits until it answers; False when it has ended."""
+        deadline = time.monotonic() + 60
+        while self.proc.poll() is None and time.monotonic() < deadline:
+            try:
+                with self.client(**more) as c:
+                    return c.admin.command("ping")["ok"] == 1
+            except PyMongoError:
+                pass
+        return False
+
+    def log(self):
+        return Path(f"{self.folder}/log").read_text(errors="replace")
+
+    def stop(self):
+        self.proc.send_signal(signal.SIGTERM)
+        return self.proc.wait(60)
+
+    def ended(self):
+        """How it ended by itself, and its last words."""
+        try:
+            return self.proc.wait(60), self.log()[-2000:]
+        except subprocess.TimeoutExpired:
+            self.proc.kill()
+            self.proc.wait()
+            return None, "it runs"
+
+    def end(self):
+        if self.proc.poll() is None:
+            check(self.stop() == 0, "the server stops cleanly")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def code(client, command="ping"):
+    """0, or the error's code."""
+    try:
+        client.admin.command(command)
+        return 0
+    except OperationFailure as e:
+        return e.code
+
+
+def members():
+    return re.findall(r"hostname: (\w+)", COMPOSE)
+
+
+def files():
+    """The files fit together, and name what the image has."""
+    image = (ROOT / "docker/Dockerfile").read_text()
+    named = re.search(r'"--initialMembers", "([^"]*)"', COMPOSE)[1]
+    check(named == ",".join(f"{m}:27017" for m in members()), f"the members are those that have services: {named}")
+    made = re.search(r'"mayfly-secure", "/secrets", (.*)\]', SECURE)[1].replace('"', "").split(", ")
+    for name in re.findall(r"/secrets/tls/(\w+)\.pem", SECURE):
+        check(name == "ca" or name in made, f"the certificate {name} is made")
+    for file in re.findall(r"COPY ((?:scripts|docker)/\w+) /usr/local", image):
+        check((ROOT / file).exists(), f"{file} is there")
+    check('ENTRYPOINT ["mayflyd", "--environment"]' in image, "the image takes settings from the environment")
+    help_ = subprocess.run([BINARY, "--help"], capture_output=True, text=True).stdout
+    for variable in set(re.findall(r"MAYFLYD_(\w+)", SECURE)):
+        flags = {
+            re.sub(r"([a-z])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", f).upper()
+            for f in re.findall(r"--(\w+)", help_)
+        }
+        check(variable in flags, f"MAYFLYD_{variable} is a flag")
+
+
+def root_user():
+    """The first start makes the user; a later one finds it, whatever the variables say then."""
+    s = Server(
+        {"MONGO_INITDB_ROOT_USERNAME": "boss", "MONGO_INITDB_ROOT_PASSWORD": PASSWORD, "MONGO_INITDB_DATABASE": "shop"}
+    )
+    try:
+        check(s.up(), "it starts")
+        check(code(s.client(), "listDatabases") == 13, "nobody gets in without a login")
+        check(code(s.client("boss")) == 0, "the user is there at once")
+        check(code(s.client("boss", "wrong")) == 18, "with its password alone")
+        boss = s.client("boss")
+        roles = boss.admin.command("usersInfo", "boss")["users"][0]["roles"]
+        check(roles == [{"role": "root", "db": "admin"}], f"it is root: {roles}")
+        try:
+            s.client().admin.command("createUser", "more", pwd="x", roles=[])
+            check(False, "the localhost exception is closed")
+        except OperationFailure as e:
+            check(e.code == 13, "the localhost exception is closed")
+        events = Path(f"{s.folder}/data/audit/audit.json").read_text()
+        check('"createUser"' in events and '"boss"' in events, "the audit log has it")
+        shown = Path(f"/proc/{s.proc.pid}/environ").read_bytes().decode(errors="replace")
+        check(PASSWORD not in shown and "MONGO_INITDB_ROOT_USERNAME" in shown, "the system shows no password")
+        parsed = str(boss.admin.command("getCmdLineOpts"))
+        check(PASSWORD not in parsed + s.log() + events, "nor do the log and getCmdLineOpts")
+        boss.admin.command("updateUser", "boss", pwd="changed")
+        check(s.stop() == 0, "it stops")
+        s.variables["MONGO_INITDB_ROOT_PASSWORD"] = "another"
+        s.start()
+        check(s.up(), "it starts again")
+        check(code(s.client("boss", "changed")) == 0 and code(s.client("boss", "another")) == 18, "with what was made")
+        check(s.log().count('"id":9000134') == 1, "it was made once")
+        found = subprocess.run(["grep", "-rlaF", PASSWORD, s.folder], capture_output=True, text=True).stdout
+        check(found == "", f"the password is in no file: {found}")
+    finally:
+        s.end()
+
+
+def by_files():
+    """Secrets in files, as containers mount them; and the same by flags, without variables."""
+    folder = tempfile.mkdtemp(prefix="mayfly-compose-")
+    Path(folder, "name").write_text("boss\n")
+    Path(folder, "password").write_text(PASSWORD + "\r\n")
+    variables = {
+        f"MONGO_INITDB_ROOT_{v}_FILE": f"{folder}/{f}" for v, f in (("USERNAME", "name"), ("PASSWORD", "password"))
+    }
+    s = Server(variables)
+    try:
+        check(s.up() and code(s.client("boss")) == 0, "names and passwords in files")
+    finally:
+        s.end()
+    s = Server(
+        flags=["--initialRootUser", "boss", "--initialRootPasswordFile", f"{folder}/password"], environment=False
+    )
+    try:
+        check(s.up() and code(s.client("boss")) == 0, "by flags")
+        check(code(s.client(), "listDatabases") == 13, "which ask for logins, too")
+    finally:
+        s.end()
+    s = Server(variables, ["--transitionToAuth", "--keyFile", key(folder), "--replSet", "rs0"])
+    try:
+        check(s.up(), "with --transitionToAuth clients need no login")
+        check(code(s.client(), "replSetInitiate") == 0, "nobody has made the set, so this client does")
+        check(until(lambda: made(s)), "the user of a set of one member")
+        check(code(s.client("boss")) == 0 and code(s.client(), "listDatabases") == 0, "and may log in")
+    finally:
+        s.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def key(folder):
+    path = Path(folder, "key")
+    path.write_text("0123456789abcdefghijklmnopqrstuvwxyz")
+    path.chmod(0o600)
+    return str(path)
+
+
+def made(server, **more):
+    try:
+        with server.client("boss", **more) as c:
+            return c.admin.command("ping")["ok"] == 1
+    except PyMongoError:
+        return False
+
+
+def refusals():
+    """What cannot be meant ends the start, with a reason; nothing is made."""
+    user, password = {"MONGO_INITDB_ROOT_USERNAME": "boss"}, {"MONGO_INITDB_ROOT_PASSWORD": PASSWORD}
+    nowhere = {"MONGO_INITDB_ROOT_PASSWORD_FILE": "/nowhere/password"}
+    for variables, flags, words in (
+        (user, [], "the password is missing"),
+        (password, [], "the name is missing"),
+        (user | password | nowhere, [], "both MONGO_INITDB_ROOT_PASSWORD and MONGO_INITDB_ROOT_PASSWORD_FILE"),
+        (user | nowhere, [], "/nowhere/password: cannot be read"),
+        (user | {"MONGO_INITDB_ROOT_PASSWORD_FILE": "/dev/null"}, [], "/dev/null is empty"),
+        (user | password, ["--noauth"], "access control is switched off"),
+        (user | password, ["--replSet", "rs0"], "--keyFile is required"),
+        ({"MONGO_INITDB_ROOT_USER": "boss"}, [], "Unrecognized variable MONGO_INITDB_ROOT_USER"),
+        ({"MAYFLYD_TLS_MODUS": "requireTLS"}, [], "did you mean 'MAYFLYD_TLS_MODE'?"),
+        ({"MAYFLYD_MAX_CONNS": "many"}, [], "MAYFLYD_MAX_CONNS: the argument ('many')"),
+        ({"MAYFLYD_TLS_MODE": "requireTLS"}, [], "need tlsCertificateKeyFile"),
+        ({"MAYFLYD_FORK": "perhaps"}, [], "must be true or false"),
+        ({"MAYFLYD_SHARDSVR": "true"}, [], "this server is not a member of a sharded cluster"),
+        ({}, ["--initialMembers", "a:27017"], "it needs --replSet"),
+        ({}, ["--initialRootUser", "boss"], "go together"),
+        ({"MONGO_INITDB_ROOT_USERNAME": "a\\0b" * 600} | password, [], "Cannot make the first user"),
+    ):
+        s = Server(variables, flags)
+        status, text = s.ended()
+        check(
+            status == 2 and words in text,
+            f"{list(variables) + flags}: {words}" + ("" if words in text else f", not {status}: {text}"),
+        )
+        s.end()
+
+
+def settings():
+    """Any flag by its variable; a flag wins, and without --environment nothing is read."""
+    variables = {"MAYFLYD_MAX_CONNS": "77", "MAYFLYD_SLOWMS": "5", "MAYFLYD_QUIET": "true", "MAYFLYD_JOURNAL": ""}
+    variables |= {"MAYFLYD_SET_PARAMETER": "cursorTimeoutMillis=12345 ttlMonitorEnabled=false"}
+    s = Server(variables, ["--slowms", "7"])
+    try:
+        check(s.up(), "it starts")
+        admin = s.client().admin
+        parsed = admin.command("getCmdLineOpts")["parsed"]
+        check(parsed["net"]["maxIncomingConnections"] == 77 and parsed["systemLog"]["quiet"] is True, f"{parsed}")
+        check(parsed["operationProfiling"]["slowOpThresholdMs"] == 7, "a flag wins")
+        parameters = admin.command("getParameter", 1, cursorTimeoutMillis=1, ttlMonitorEnabled=1)
+        check((parameters["cursorTimeoutMillis"], parameters["ttlMonitorEnabled"]) == (12345, False), f"{parameters}")
+    finally:
+        s.end()
+    s = Server(variables | {"MAYFLYD_NONSENSE": "1", "MONGO_INITDB_ROOT_USERNAME": "boss"}, environment=False)
+    try:
+        check(s.up(), "without --environment nobody looks at them")
+        check(code(s.client(), "listDatabases") == 0, "and nobody needs a login")
+    finally:
+        s.end()
+
+
+def new_set(count, variables, flags, **more):
+    """Members that know of one another only by their options."""
+    ports = [free_port() for _ in range(count)]
+    hosts = ",".join(f"127.0.0.1:{p}" for p in ports)
+    servers = [
+        Server(variables(i), ["--replSet", "rs0", "--initialMembers", hosts, *flags], port=p)
+        for i, p in enumerate(ports)
+    ]
+    for s in servers:
+        check(s.up(**more), "a member starts")
+    return servers
+
+
+def plain_set():
+    """The first of the members makes the set; a restart does not do so again."""
+    servers = new_set(3, lambda i: {}, [])
+    try:
+        hello = lambda s: s.client().admin.command("hello")
+        check(
+            until(lambda: all(hello(s).get("isWritablePrimary") or hello(s).get("secondary") for s in servers)), "a set"
+        )
+        check(hello(servers[0])["hosts"] == [f"127.0.0.1:{s.port}" for s in servers], "of the members that were named")
+        check(servers[0].stop() == 0, "a member stops")
+        servers[0].start()
+        check(servers[0].up(), "and comes back")
+        check(
+            until(lambda: hello(servers[0]).get("secondary") or hello(servers[0]).get("isWritablePrimary")),
+            "to the set",
+        )
+        check(servers[0].client().admin.command("replSetGetConfig")["config"]["version"] == 1, "which is the same")
+    finally:
+        for s in servers:
+            s.end()
+
+
+def waiting():
+    """A member whose set cannot be made yet serves, says why, and stops at once."""
+    s = Server({}, ["--replSet", "rs0"], port=(port := free_port()))
+    check(s.up() and s.stop() == 0, "a member without --initialMembers waits to be told")
+    s.flags += ["--initialMembers", f"127.0.0.1:{port},127.0.0.1:{free_port()}"]
+    s.start()
+    try:
+        check(s.up(), "it starts without the other member")
+        check(until(lambda: '"id":9000135' in s.log()), "the log to say that the other does not answer")
+        check(s.client().admin.command("hello").get("setName") is None, "there is no set")
+        began = time.monotonic()
+        check(s.stop() == 0 and time.monotonic() - began < 25, "and it stops while it tries")
+    finally:
+        s.end()
+
+
+def secure_set():
+    """docker/compose.secure.yaml's set: certificates, the key, TLS and the first user."""
+    folder = tempfile.mkdtemp(prefix="mayfly-compose-")
+    make = [ROOT / "docker/secure", folder, *members()]
+    for _ in range(2):  # a second time changes nothing
+        subprocess.run(make, check=True, capture_output=True)
+        now = {f: Path(folder, f).read_bytes() for f in ("key", "tls/ca.pem", "tls/a.pem")}
+    check(all(Path(folder, f).read_bytes() == text for f, text in now.items()), "what is there stays")
+    text = SECURE.replace("/secrets", folder)
+    settings_ = dict(re.findall(r"(MAYFLYD_\w+): \"?([^\"}\n]+)", text))
+
+    def variables(i):
+        own = {"MAYFLYD_TLS_CERTIFICATE_KEY_FILE": f"{folder}/tls/{members()[i]}.pem"}
+        return settings_ | own | {"MONGO_INITDB_ROOT_USERNAME": "boss", "MONGO_INITDB_ROOT_PASSWORD": PASSWORD}
+
+    tls = dict(tls=True, tlsCAFile=f"{folder}/tls/ca.pem")
+    servers = new_set(3, variables, [], **tls)
+    try:
+        check(until(lambda: all(made(s, **tls) for s in servers)), "the user on every member")
+        check(not made(servers[0]), "a client without TLS does not get in")
+        check(code(servers[0].client(**tls), "listDatabases") == 13, "nor one without a login")
+        hosts = ",".join(f"127.0.0.1:{s.port}" for s in servers)
+        with pymongo.MongoClient(
+            f"mongodb://{hosts}/?replicaSet=rs0", username="boss", password=PASSWORD, authSource="admin", **tls
+        ) as c:
+            concern = pymongo.WriteConcern(3, wtimeout=60_000)
+            done = c.shop.things.with_options(write_concern=concern).insert_one({"_id": 1})
+            check(done.acknowledged, "a driver finds the set and writes to every member")
+        check(sum(s.log().count('"id":9000134') for s in servers) == 1, "the user was made once")
+    finally:
+        for s in servers:
+            s.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+run_parts("compose", (files, root_user, by_files, refusals, settings, plain_set, waiting, secure_set), check)

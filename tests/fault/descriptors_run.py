@@ -8,17 +8,21 @@ their links, readiness says what is true, and what failed for want of a descript
   greetings   3,000 sockets that send the greeting of a member and nothing else, to a set of one and among 1,400 idle
               ones
   member      a member of a set that is full of clients takes back one that was killed
+  secondary   the limits of two members fall below what they have, so that the set has no majority: nobody ends, what
+              cannot be acknowledged is not, and all go on by themselves and have everything
+  few         a limit that is too low to begin with
   hello       exhaust hello with maxAwaitTimeMS 0, 8 of them: another client's latency; nothing holds an io thread,
               batches
            of writes and large documents neither
 """
 
-import os, resource, shutil, socket, struct, tempfile, threading, time, urllib.error, urllib.request
+import os, resource, shutil, socket, struct, subprocess, tempfile, threading, time, urllib.error, urllib.request
 
 import bson
+from pymongo.errors import PyMongoError
 
 import fault_test
-from fault_test import BINARY, Checks, Client, free_port, run_parts, start, stop
+from fault_test import BINARY, Checks, Client, free_port, run_parts, start, stop, until
 from replica_set import ReplicaSet
 
 check = Checks()
@@ -86,15 +90,6 @@ class Writer:
             reply = self.one()
             if reply.get("ok") != 1 or "writeErrors" in reply:
                 return reply
-
-
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)  # sleeps: polls until a deadline
-    return False
 
 
 def idle():
@@ -215,10 +210,103 @@ def member():
             s.close()
         check(all(m.stop() == 0 for m in replica_set.members), "clean stop")
     finally:
-        for m in replica_set.members:
-            if m.running():
-                m.kill()
-        shutil.rmtree(replica_set.folder, ignore_errors=True)
+        replica_set.close()
+
+
+def secondary():
+    replica_set = ReplicaSet(3, ("--httpPort", "0", "--setParameter", "enableTestCommands=1"), binary=BINARY)
+    try:
+        replica_set.initiate()
+        replica_set.all_vote()
+        primary = replica_set.primary()
+        acknowledged = []
+
+        def write(n, client, wtimeout=2000):
+            docs = [{"_id": n * 100 + i, "s": os.urandom(20_000)} for i in range(100)]
+            try:
+                concern = {"w": "majority", "wtimeout": wtimeout}
+                reply = client.t.command("insert", "c", documents=docs, writeConcern=concern)
+            except PyMongoError:
+                return False
+            if "writeConcernError" in reply or "writeErrors" in reply:
+                return False
+            acknowledged.append(n)
+            return True
+
+        check(all(write(n, primary.client, 20_000) for n in range(3)), "writes before")
+
+        seen_before = {}
+
+        def narrow(*members):
+            for m in members:
+                with open(f"{m.folder}/log", errors="replace") as log:
+                    seen_before[m] = log.read().count("The replication log cannot be written now")
+                resource.prlimit(m.proc.pid, resource.RLIMIT_NOFILE, (8, hard))
+
+        def widen(*members):
+            for m in members:
+                resource.prlimit(m.proc.pid, resource.RLIMIT_NOFILE, (hard, hard))
+
+        def waits(m):
+            with open(f"{m.folder}/log", errors="replace") as log:
+                return log.read().count("The replication log cannot be written now") > seen_before.get(m, 0)
+
+        def alive(what):
+            check(all(m.running() for m in replica_set.members), f"{what}: no member has ended")
+
+        def whole(what):
+            replica_set.wait(lambda: write(acknowledged[-1] + 1000, replica_set.primary().client), f"{what}: to write")
+            alive(what)
+            seen = replica_set.primary().client.t.c.count_documents({"_id": {"$mod": [100, 0]}})
+            check(seen >= len(acknowledged), f"{what}: {len(acknowledged)} were acknowledged, {seen} are there")
+
+        others = replica_set.others(primary)
+        narrow(*others)
+        n = 10
+        while not all(waits(m) for m in others) and n < 60:
+            write(n, primary.client)
+            n += 1
+        alive("secondaries without descriptors")
+        check(all(waits(m) for m in others), f"both secondaries wait, after {n - 10} writes of 2 MB")
+        check(not write(n + 1, primary.client), "nothing is acknowledged without a majority")
+        widen(*others)
+        whole("secondaries")
+
+        primary = replica_set.primary()
+        narrow(primary)
+        n = acknowledged[-1] + 1
+        while not waits(primary) and n < acknowledged[-1] + 60:
+            write(n, primary.client)
+            n += 1
+        check(waits(primary), "the primary waits")
+        replica_set.wait(
+            lambda: not primary.hello().get("isWritablePrimary"), "the primary that cannot write to say that it is none"
+        )
+        replica_set.wait(lambda: write(n + 1000, replica_set.primary().client), "another member to lead")
+        alive("a primary without descriptors")
+        widen(primary)
+        whole("primary")
+        replica_set.in_place()
+        check(all(m.stop() == 0 for m in replica_set.members), "clean stop")
+    finally:
+        replica_set.close()
+
+
+def few():
+    """A server that could not keep its files open does not start, and says what it needs."""
+    for option in ([], ["--replSet", "rs0"]):
+        script = work + "/few"
+        with open(script, "w") as f:
+            f.write(f'#!/bin/sh\nulimit -n 64\nexec "{BINARY}" "$@"\n')
+        os.chmod(script, 0o755)
+        done = subprocess.run(
+            [script, "--dbpath", f"{work}/few-data{len(option)}", "--port", "0", *option],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        text = done.stdout + done.stderr
+        check(done.returncode not in (0, 14) and "ulimit -n" in text, f"64 descriptors: {text[-300:]}")
 
 
 def hello():
@@ -278,6 +366,6 @@ def hello():
 
 
 try:
-    run_parts("descriptors", (idle, returned, greetings, member, hello), check)
+    run_parts("descriptors", (idle, returned, greetings, member, secondary, few, hello), check)
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -9,7 +9,7 @@ import os, shutil, signal, subprocess, tempfile, threading, time
 from pathlib import Path
 
 import fault_test
-from fault_test import BINARY, ROOT, Checks, Client, launch, rnd, stop
+from fault_test import BINARY, ROOT, Checks, Client, launch, rnd, stop, until
 
 FAULTY = os.environ.get("MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server"))
 ROUNDS = int(os.environ.get("MAYFLY_POWER_ROUNDS", "12"))
@@ -114,15 +114,6 @@ def lose_power():
 skipped = set()
 
 
-def eventually(f, seconds=20):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if f():
-            return True
-        threading.Event().wait(0.02)  # sleeps: polls until a deadline
-    return False
-
-
 def fill_until_full(c, pad, coll="docs"):
     """Inserts until the disk is full; returns how many documents were acknowledged and the error."""
     for n in range(1_000_000):
@@ -139,7 +130,7 @@ def full_disk(name, c, make_room):
     check(len(all_ids(c)) == n, f"{name}: reads go on, with what was acknowledged and nothing else")
     check(c.command("disk", {"count": "docs"})["n"] == n, f"{name}: the count")
     make_room()
-    ok = eventually(lambda: c.command("disk", {"insert": "docs", "documents": [{"_id": "again"}]}).get("n") == 1)
+    ok = until(lambda: c.command("disk", {"insert": "docs", "documents": [{"_id": "again"}]}).get("n") == 1)
     check(ok, f"{name}: writing goes on when there is room")
     v = c.command("disk", {"validate": "docs", "full": True})
     check(v.get("valid") is True and v.get("nrecords") == n + ok, f"{name}: validate: {str(v)[:1500]}")
@@ -275,7 +266,7 @@ def hung_disk_at_the_end():
 
     waiting = threading.Thread(target=write)
     waiting.start()
-    eventually(lambda: len(all_ids(c)) == 101)
+    until(lambda: len(all_ids(c)) == 101)
     began = time.monotonic()
     proc.send_signal(signal.SIGTERM)
     code, took = proc.wait(120), time.monotonic() - began

@@ -18,7 +18,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import ReadPreference
 
-from fault_test import SEED, rnd
+from fault_test import SEED, random_moment, rnd
 from load import Watcher, Writers, verdict
 from proxy import Network
 from replica_set import FAULTY, Checks, ReplicaSet
@@ -396,8 +396,8 @@ def main():
                     f(w)
                 except ALIVE:
                     pass  # there is no primary just now
-                time.sleep(rnd.uniform(0, 0.8))  # sleeps: a random moment
-            time.sleep(rnd.uniform(0, 2.5))  # sleeps: a random moment
+                random_moment(0, 0.8)
+            random_moment(0, 2.5)
             w.net.heal()
             try:
                 w.back()
@@ -445,10 +445,12 @@ def main():
         check(not twice, f"nothing is deleted twice in the log ({deletes} deletes; {twice[:3]})")
         # Hidden is not removed yet: the reaper goes by the primary's own clock, reads never behind one that was ahead.
         s.wait(
-            lambda: s.primary().client.test.command(
-                "aggregate", "own", pipeline=[{"$limit": 1}], cursor={}, includeExpired=True
-            )["cursor"]["firstBatch"]
-            == [],
+            lambda: (
+                s.primary().client.test.command(
+                    "aggregate", "own", pipeline=[{"$limit": 1}], cursor={}, includeExpired=True
+                )["cursor"]["firstBatch"]
+                == []
+            ),
             "what is past its own deadline to be removed",
         )
         s.settled()

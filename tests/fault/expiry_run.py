@@ -10,7 +10,7 @@ import os, random, shutil, tempfile, threading, time
 
 import bson
 
-from fault_test import SEED, Checks, Client, kill, rnd, start, stop
+from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop, until
 
 ROUNDS = int(os.environ.get("MAYFLY_EXPIRY_ROUNDS", "20"))
 # Nothing is removed until what a kill has left behind has been looked at.
@@ -95,7 +95,7 @@ for round_no in range(ROUNDS):
     writers = [Writer(n, rnd.randrange(1 << 30)) for n in range(3)]
     for w in writers:
         w.start()
-    threading.Event().wait(rnd.uniform(0.05, 0.5))  # sleeps: a random moment, for that is the test
+    random_moment(0.05, 0.5)
     kill(proc)
     for w in writers:
         w.join()
@@ -138,12 +138,8 @@ for round_no in range(ROUNDS):
 # In the end all of them go.
 client.command("kill", {"collMod": "docs", "expiry": {"recoverSeconds": 0}})
 client.command("admin", {"setParameter": 1, "ttlMonitorEnabled": True})
-end = time.monotonic() + 30
-while client.command("kill", {"find": "docs", "includeExpired": True, "limit": 1})["cursor"]["firstBatch"]:
-    if time.monotonic() > end:
-        check(False, "documents were left")
-        break
-    threading.Event().wait(0.02)  # sleeps: polls until a deadline
+left = lambda: client.command("kill", {"find": "docs", "includeExpired": True, "limit": 1})["cursor"]["firstBatch"]
+check(until(lambda: not left()), "documents were left")
 check(client.command("kill", {"validate": "docs"})["nrecords"] == 0, "records are left")
 check(stop(proc) == 0, "clean stop")
 shutil.rmtree(os.path.dirname(data), ignore_errors=True)

@@ -1,5 +1,5 @@
 // mayflyd on a disk that can fail, for the process-level fault tests (disk_run.py,
-// member_faults_run.py). It takes mayflyd's flags, and on standard input
+// member_faults_run.py, isolation_run.py). It takes mayflyd's flags, and on standard input
 //
 //   power        the power goes: whatever was not synced is gone, and the process with it
 //   free BYTES   the disk has room for so many more bytes
@@ -7,6 +7,8 @@
 //   fail writes  every append answers with an I/O error; fail syncs: every sync; fail none
 //   slow MILLIS  every sync takes so much longer
 //   clock MILLIS the wall clock is so much ahead of the machine's (negative: behind)
+//   break WHAT   transactions are no longer isolated: conflicts are not found, own writes are not
+//                read, or each statement reads now (snapshots); break none
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -21,6 +23,7 @@
 
 #include "server/run.h"
 #include "storage/kv/rocks_fault_env.h"
+#include "storage/read/read_view.h"
 
 static std::atomic<long long> drift_millis{0};
 
@@ -33,6 +36,45 @@ extern "C" int clock_gettime(clockid_t id, timespec* t) {
   t->tv_sec = nanos / 1'000'000'000;
   t->tv_nsec = nanos % 1'000'000'000;
   return 0;
+}
+
+// What isolates transactions, each with a fault on purpose: a checker of isolation must find it. In
+// this program alone the linker puts them in the place of the server's own (tests/CMakeLists.txt).
+enum class Broken : int { kNone, kConflicts, kOwnWrites, kSnapshots };
+static std::atomic<Broken> broken{Broken::kNone};
+
+using mayfly::ReadView;
+using mayfly::Result;
+using mayfly::WriteUnit;
+
+// WriteUnit::Impl::CheckUnchanged, as the linker knows it.
+#define CHECK_UNCHANGED                                                                      \
+  "_ZNK6mayfly9WriteUnit4Impl14CheckUnchangedENS_8KeyspaceESt17basic_string_viewIcSt11char_" \
+  "traitsIcEE"
+Result<void> TheirCheckUnchanged(const void* unit, mayfly::Keyspace ks,
+                                 std::string_view key) asm("__real_" CHECK_UNCHANGED);
+Result<void> OurCheckUnchanged(const void* unit, mayfly::Keyspace ks,
+                               std::string_view key) asm("__wrap_" CHECK_UNCHANGED);
+Result<void> OurCheckUnchanged(const void* unit, mayfly::Keyspace ks, std::string_view key) {
+  return broken == Broken::kConflicts ? mayfly::Ok() : TheirCheckUnchanged(unit, ks, key);
+}
+
+// ReadView::With.
+#define WITH "_ZNK6mayfly8ReadView4WithERNS_9WriteUnitE"
+ReadView TheirWith(const ReadView* view, WriteUnit& unit) asm("__real_" WITH);
+ReadView OurWith(const ReadView* view, WriteUnit& unit) asm("__wrap_" WITH);
+ReadView OurWith(const ReadView* view, WriteUnit& unit) {
+  const bool of_transaction = view->point() != nullptr;
+  if (of_transaction && broken == Broken::kOwnWrites) return *view;
+  const ReadView now;
+  return TheirWith(of_transaction && broken == Broken::kSnapshots ? &now : view, unit);
+}
+
+static void Break(std::string_view what) {
+  broken = what == "conflicts"    ? Broken::kConflicts
+           : what == "own writes" ? Broken::kOwnWrites
+           : what == "snapshots"  ? Broken::kSnapshots
+                                  : Broken::kNone;
 }
 
 int main(int argc, char** argv) {
@@ -59,6 +101,8 @@ int main(int argc, char** argv) {
         disk->SlowSyncs(std::atoll(line.c_str() + 5));
       else if (line.starts_with("clock "))
         drift_millis = std::atoll(line.c_str() + 6);
+      else if (line.starts_with("break "))
+        Break(std::string_view(line).substr(6));
       std::cout << "done: " << line << std::endl;
     }
   }).detach();

@@ -4,11 +4,13 @@ start of a server.
 MAYFLYD names another binary; MAYFLY_SEED replays the random choices of a run.
 """
 
-import os, random, signal, socket, sys
+import base64, hashlib, hmac, os, random, signal, socket, sys, time
 from pathlib import Path
 
+from bson.binary import Binary
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, WATCHED, Client, held, launch, report_held
+from run import ROOT, WATCHED, Client, held, initiate, launch, report_held, until
 
 BINARY = os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd"))
 SEED = int(os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
@@ -57,6 +59,11 @@ def run_parts(name, parts, check):
     check.end(name)
 
 
+def random_moment(least, most):
+    """A fault comes at any moment: within a span of seconds."""
+    time.sleep(rnd.uniform(least, most))  # sleeps: a random moment
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -83,3 +90,26 @@ def stop(proc):
     """By SIGTERM; the exit code."""
     proc.send_signal(signal.SIGTERM)
     return proc.wait(60)
+
+
+def log_in(port, user, password, db="admin"):
+    """A connection that says what it is told to, behind a login as RFC 7677 has it."""
+    c = Client("127.0.0.1", port)
+    bare = f"n={user},r={base64.b64encode(os.urandom(18)).decode()}"
+    r = c.command(db, {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": Binary(f"n,,{bare}".encode())})
+    challenged = bytes(r["payload"]).decode()
+    part = dict(p.split("=", 1) for p in challenged.split(","))
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(part["s"]), int(part["i"]))
+    mac = lambda k, m: hmac.digest(k, m.encode(), "sha256")
+    final = f"c=biws,r={part['r']}"
+    signed = f"{bare},{challenged},{final}"
+    key = mac(salted, "Client Key")
+    proof = bytes(a ^ b for a, b in zip(key, mac(hashlib.sha256(key).digest(), signed)))
+    final += ",p=" + base64.b64encode(proof).decode()
+    r = c.command(db, {"saslContinue": 1, "conversationId": r["conversationId"], "payload": Binary(final.encode())})
+    assert r["ok"] == 1, r
+    check_signature = base64.b64encode(mac(mac(salted, "Server Key"), signed)).decode()
+    assert bytes(r["payload"]).decode() == f"v={check_signature}", r
+    r = c.command(db, {"saslContinue": 1, "conversationId": r["conversationId"], "payload": Binary(b"")})
+    assert r["ok"] == 1 and r["done"] is True, r
+    return c

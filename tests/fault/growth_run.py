@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Requests of a few hundred bytes that ask for much memory or for much time on one document: each ends soon after its
 maxTimeMS, the server does not grow by more than a stated number of MB, SIGTERM ends it, and what is not too much is
-answered.
+answered. Then documents with a million fields or elements, and requests that walk them again and again: conditions,
+projections, paths, the keys of many indexes.
 
 MAYFLY_GROWTH_ONLY: names of cases, to run these only.
 """
@@ -15,6 +16,7 @@ from fault_test import Checks, run_parts, start, stop
 # Of one operation: what its values may have together, the process's base and one copy of the largest value.
 MOST_MB = 600
 LIMIT_MS = 2000
+SOON_MS = 300  # where the time without a limit is a matter of seconds
 # After its limit: what one step between two looks takes on a loaded machine.
 LATE_S = 5
 check = Checks(quiet=True)
@@ -201,7 +203,145 @@ def cases():
     check(stop(proc) == 0, "a clean stop")
 
 
+def absent(n):
+    return [{f"x{i}": {"$exists": True}} for i in range(n)]
+
+
+def at_the_end(n):
+    return [{f"f{999_999 - i}": {"$exists": True}} for i in range(n)]
+
+
+# Of fields that the document does not have: each is looked for in all of it.
+NONE_OF_900 = {"$nor": absent(900)}
+# Nodes of few children each.
+TREE = {"$and": [{"$nor": absent(30)} for _ in range(60)]}
+
+
+def over_array(condition, n=1000):
+    return {"find": "c", "filter": {"$nor": [condition(i) for i in range(n)]}}
+
+
+def schema(document, rules):
+    return {"find": "c", "filter": {"_id": document, "$jsonSchema": rules}}
+
+
+def aggregate(*stages):
+    return {"aggregate": "c", "pipeline": list(stages), "cursor": {}}
+
+
+def update(collection, q, u):
+    return {"update": collection, "updates": [{"q": q, "u": u}]}
+
+
+# On {_id: 4, f0: 1, ... f999999: 1} and {_id: 5, a: [0, ... 999999]}.
+WIDE = {
+    "a find": {"find": "c", "filter": NONE_OF_900},
+    "a find by _id": {"find": "c", "filter": {"_id": 4, **NONE_OF_900}},
+    "few conditions a node": {"find": "c", "filter": {"_id": 4, **TREE}},
+    "a count": {"count": "c", "query": NONE_OF_900},
+    "a distinct": {"distinct": "c", "key": "_id", "query": NONE_OF_900},
+    "an update": update("c", {"_id": 4, **NONE_OF_900}, {"$set": {"y": 1}}),
+    "a findAndModify": {"findAndModify": "c", "query": {"_id": 4, **NONE_OF_900}, "update": {"$set": {"y": 1}}},
+    "a delete": {"delete": "c", "deletes": [{"q": {"_id": 4, **NONE_OF_900}, "limit": 1}]},
+    "$or of $type": {"find": "c", "filter": {"$or": [{f"x{i}": {"$type": "int"}} for i in range(20_000)]}},
+    "a projection's $elemMatch": {"find": "c", "projection": {f"x{i}": {"$elemMatch": {"a": 1}} for i in range(900)}},
+    "$rename": update("c", {"_id": 4}, {"$rename": {f"x{i}": f"y{i}" for i in range(900)}}),
+    "$facet": aggregate({"$facet": {f"p{i}": [{"$match": {"$nor": absent(30)}}] for i in range(60)}}),
+    "many stages": aggregate({"$match": {"_id": 4}}, *[{"$set": {f"f{i}": None}} for i in range(500)]),
+    "restrictSearchWithMatch": aggregate(
+        {"$match": {"_id": 6}},
+        {
+            "$graphLookup": {
+                "from": "c",
+                "startWith": 4,
+                "connectFromField": "f0",
+                "connectToField": "_id",
+                "as": "z",
+                "restrictSearchWithMatch": NONE_OF_900,
+            }
+        },
+    ),
+    "$elemMatch": over_array(lambda i: {"a": {"$elemMatch": {"$gt": 1_000_000 + i}}}),
+    "$in": over_array(lambda i: {"a": {"$in": [-1 - i, -2 - i]}}),
+    "$mod": over_array(lambda i: {"a": {"$mod": [2_000_000, 1_000_000 + i]}}),
+    "$bitsAllSet": over_array(lambda i: {"a": {"$bitsAllSet": [40]}}),
+    "$all": over_array(lambda i: {"a": {"$all": [{"$elemMatch": {"$gt": 1_000_000 + i}}]}}),
+    "minItems": schema(5, {"properties": {"a": {"allOf": [{"minItems": 1}] * 10_000}}}),
+    "additionalItems": schema(5, {"properties": {"a": {"allOf": [{"items": [{}], "additionalItems": True}] * 10_000}}}),
+    "minProperties": schema(4, {"allOf": [{"minProperties": 1}] * 10_000}),
+    "minLength": schema(7, {"properties": {"s": {"allOf": [{"minLength": 1}] * 10_000}}}),
+}
+# Of collections with many or long indexes or validators: {name: (collection, command)}.
+KEYS = {
+    "an insert under a partial filter": ("partial", "insert"),
+    "an insert under a validator": ("validated", "insert"),
+    "an insert into many indexes": ("indexed", "insert"),
+    "an update under many indexes": ("indexed", "update"),
+    "a delete under many indexes": ("indexed", "delete"),
+}
+
+
+def make_wide(c):
+    def must(command):
+        reply = c.command("growth", command)
+        check(reply["ok"] == 1 and not reply.get("writeErrors"), f"{str(command)[:80]}: {str(reply)[:300]}")
+
+    wide = {"_id": 4, **{f"f{i}": 1 for i in range(1_000_000)}}
+    for d in (wide, {"_id": 5, "a": list(range(1_000_000)), "s": "x"}, {"_id": 6}, {"_id": 7, "s": "x" * 15_000_000}):
+        must({"insert": "c", "documents": [d]})
+    must({"insert": "pos", "documents": [{"_id": 1, **{f"k{i}": [1] for i in range(40_000)}}]})
+    must(
+        {
+            "createIndexes": "partial",
+            "indexes": [
+                {"key": {"a": 1}, "name": "a", "partialFilterExpression": {"$and": at_the_end(8000)}},
+                {"key": {"f0": 1}, "name": "f0", "partialFilterExpression": {"$or": absent(8000)}},
+            ],
+        }
+    )
+    must({"create": "validated", "validator": TREE})
+    must({"insert": "indexed", "documents": [wide]})
+    must(
+        {
+            "createIndexes": "indexed",
+            "indexes": [{"key": {f"x{i}_{k}": 1 for k in range(31)}, "name": f"i{i}"} for i in range(60)],
+        }
+    )
+    return wide
+
+
+def wide():
+    proc, c = start(f"{work}/wide")
+    document = make_wide(c)
+    only = os.environ.get("MAYFLY_GROWTH_ONLY", "")
+    cases = dict(WIDE)
+    conditions = {**{f"z{i}": None for i in range(100)}, "k0": 1}
+    cases["positional $"] = update("pos", conditions, {"$set": {f"k{i}.$": 2 for i in range(4000)}})
+    for name, command in cases.items():
+        if name in only or not only:
+            r = measured(proc, c, name, {**command, "maxTimeMS": SOON_MS})
+            code = r["writeErrors"][0]["code"] if r.get("writeErrors") else r.get("code")
+            check(code in (None, 50, 17419), f"{name}: {str(r)[:300]}")
+    for name, (collection, what) in KEYS.items():
+        if name not in only and only:
+            continue
+        command = {
+            "insert": {"insert": collection, "documents": [{**document, "_id": 8}]},
+            "update": update(collection, {"_id": 4}, {"$set": {"f1": 2}}),
+            "delete": {"delete": collection, "deletes": [{"q": {"_id": 4}, "limit": 1}]},
+        }[what]
+        r = measured(proc, c, name, {**command, "maxTimeMS": SOON_MS})
+        code = r["writeErrors"][0]["code"] if r.get("writeErrors") else r.get("code")
+        check(code == 50, f"{name} is not interrupted: {str(r)[:300]}")
+        # Nothing of it is there: neither the document nor some of its keys.
+        r = c.command("growth", {"count": collection})
+        check(r["n"] == (collection == "indexed"), f"{name}: {r}")
+        r = c.command("growth", {"validate": collection})
+        check(r.get("valid") is True, f"{name}: {str(r)[:500]}")
+    check(stop(proc) == 0, "a clean stop")
+
+
 try:
-    run_parts("growth", [cases], check)
+    run_parts("growth", [cases, wide], check)
 finally:
     shutil.rmtree(work, ignore_errors=True)

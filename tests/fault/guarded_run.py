@@ -12,7 +12,7 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, start, stop
+from fault_test import BINARY, Checks, free_port, kill, rnd, run_parts, start, stop, until
 
 check = Checks()
 LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
@@ -20,16 +20,6 @@ LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
 
 def folder():
     return tempfile.mkdtemp(prefix="mayfly-guarded-")
-
-
-def until(condition, seconds=30):
-    """Whether the condition came true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)  # sleeps: polls until a deadline
-    return False
 
 
 def connect(proc, **options):
@@ -232,7 +222,7 @@ def audit():
     client = connect(proc)
     client.t.create_collection("c", clusteredIndex={"key": {"_id": 1}, "unique": True}, expireAfterSeconds=100)
     state = client.admin.command("serverStatus")["auditLog"]
-    check(state["waiting"] == 1 and state["lost"] == 0 and "space" in state["error"], f"an entry waits: {state}")
+    check(state["waiting"] >= 1 and state["lost"] == 0 and "space" in state["error"], f"entries wait: {state}")
     log = "\n".join(client.admin.command("getLog", "global")["log"])
     check("The audit log cannot be written" in log, "the log says so")
     client.admin.command("setParameter", 1, auditFailClosed=True)
@@ -252,10 +242,10 @@ def audit():
     os.unlink(link)
     client.admin.command("logRotate", 1)
     state = client.admin.command("serverStatus")["auditLog"]
-    check(state == {"waiting": 0, "lost": 0}, f"with room again nothing waits: {state}")
+    check(state["waiting"] == 0 and state["lost"] == 0, f"with room again nothing waits: {state}")
     check('"createCollection"' in Path(link).read_text(), "and nothing was lost")
     client.t.command({"collMod": "c", "expireAfterSeconds": 7})
-    check(Path(link).read_text().count("\n") == 2, "what was refused goes")
+    check(Path(link).read_text().count('"collMod"') == 1, "what was refused goes")
     os.rename(link, link + ".1")
     os.symlink("/dev/full", link)
     client.admin.command("logRotate", 1)
@@ -264,7 +254,9 @@ def audit():
         client.t.command({"ttlHold": "c", "filter": {"_id": "x" * 30000}})
     state = client.admin.command("serverStatus")["auditLog"]
     check(
-        state["lost"] > 0 and state["waiting"] + state["lost"] == 60, f"beyond 1 MB they are lost, and counted: {state}"
+        # Those of logRotate and setParameter besides.
+        state["lost"] > 0 and state["waiting"] + state["lost"] == 62,
+        f"beyond 1 MB they are lost, and counted: {state}",
     )
     stop(proc)
 
@@ -321,9 +313,7 @@ def cgroup():
         return
     data = folder() + "/data"
     wrapper = data + ".sh"
-    Path(wrapper).write_text(
-        f"#!/bin/sh\necho $$ > {group}/{'tasks' if v1 else 'cgroup.procs'}\nexec {BINARY} \"$@\"\n"
-    )
+    Path(wrapper).write_text(f'#!/bin/sh\necho $$ > {group}/{"tasks" if v1 else "cgroup.procs"}\nexec {BINARY} "$@"\n')
     os.chmod(wrapper, 0o755)
     proc, client = start(data, binary=wrapper)
     info = client.command("admin", {"hostInfo": 1})

@@ -2,34 +2,35 @@
 """A hostile client, and a second client that must not be affected.
 
 Every command is sent with every argument that its source reads, and each of them is huge, many, deep or long; plain and
-compressed; once, half, slowly or again and again. Meanwhile another client (a process of its own) finds and updates a
+compressed. Every command is also sent slowly, half, and again and again, with an argument of each of these shapes.
+Meanwhile another client (a process of its own) finds and updates a
 document all the time. Checked for each attack:
 
   - the server lives, and answers: with an error or not, within a few seconds (maxTimeMS is 1 s), and with one whole,
-    valid reply;
+    valid reply, whose error's message has no NUL;
   - the other client's slowest round is at most 250 ms (and what the machine itself was late, measured by a third
-    process);
+    process; on a member of a set, where each write is synced, also two synced writes of a chunk, measured too);
   - no command holds a thread that serves connections for more than 100 ms of the processor's time;
   - memory grows by at most 700 MB during an attack, and what the attacks leave behind stays below 600 MB;
   - descriptors come back when the attacker has gone.
 
   tests/fault/hostile_run.py [PART …]
 
-MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (60) is how long generated attacks go on, 0: until every one has been
-tried once (about an hour). MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
+MAYFLY_SEED repeats a run; MAYFLY_HOSTILE_SECONDS (30) is how long generated attacks go on, in a random order; 0: until
+every one has been tried once (about two hours). MAYFLY_HOSTILE_ONLY: a part of the names of attacks, to try only those.
 """
 
-import itertools, multiprocessing, os, select, shutil, socket, struct, tempfile, threading, time, zlib
+import datetime, itertools, multiprocessing, os, select, shutil, socket, struct, tempfile, threading, time, zlib
 
 import bson
 import bson.raw_bson
 
-from fault_test import WATCHED, Checks, Client, check_held, rnd, run_parts, start, stop
+from fault_test import WATCHED, Checks, Client, check_held, initiate, rnd, run_parts, start, stop, until
 from hostile_shapes import NAME, SHAPES, body_of, document, field, frame, items, places, shape
+from hostile_watch import SLOWEST, DiskProbe, Watcher, processor_time, taken_by_others
 
-SECONDS = float(os.environ.get("MAYFLY_HOSTILE_SECONDS", "60"))
+SECONDS = float(os.environ.get("MAYFLY_HOSTILE_SECONDS", "30"))
 ONLY = os.environ.get("MAYFLY_HOSTILE_ONLY", "")
-SLOWEST = 0.25  # seconds that another client may wait
 ANSWER = 8  # seconds within which an attack is answered
 GROWTH, LEFT = 700, 600  # MB
 check = Checks(quiet=True)
@@ -37,66 +38,7 @@ work = tempfile.mkdtemp(prefix="mayfly-hostile-")
 proc, client = start(work + "/db", "--maxConns", "3000", "--setParameter", "enableTestCommands=1", *WATCHED)
 
 
-# --- Who watches ------------------------------------------------------------------------------------------------------
-def echo(s):
-    """The machine itself: a process that does nothing but answer."""
-    while True:
-        data = s.recv(64)
-        if not data:
-            return
-        s.sendall(data)
-
-
-def watch(port, slowest, late, rounds, ended):
-    """Another client: a find and an update at a time; and beside it the same round trip to a process that does
-    nothing."""
-    c = Client("127.0.0.1", port)
-    ours, theirs = socket.socketpair()
-    multiprocessing.Process(target=echo, args=(theirs,), daemon=True).start()
-    while not ended.is_set():
-        began = time.monotonic()
-        ours.sendall(b"x")
-        ours.recv(64)
-        echoed = time.monotonic()
-        if c.command("other", {"find": "c", "filter": {"_id": 1}})["ok"] != 1:
-            raise AssertionError("find")
-        c.command("other", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]})
-        late.value = max(late.value, echoed - began)
-        slowest.value = max(slowest.value, time.monotonic() - echoed)
-        rounds.value += 1
-        time.sleep(0.002)  # sleeps: a random moment
-
-
-class Watcher:
-    def __enter__(self):
-        self.slowest, self.late, self.rounds = (multiprocessing.Value("d", 0) for _ in range(3))
-        self.ended = multiprocessing.Event()
-        self.process = multiprocessing.Process(
-            target=watch, args=(proc.port, self.slowest, self.late, self.rounds, self.ended)
-        )
-        self.process.start()
-        self.wait_rounds(5)
-        return self
-
-    def wait_rounds(self, n):
-        end, before = time.monotonic() + 30, self.rounds.value
-        while self.rounds.value < before + n and self.process.is_alive() and time.monotonic() < end:
-            time.sleep(0.005)  # sleeps: polls until a deadline
-
-    def take(self):
-        """The slowest round since the last call, how late the machine was, and whether anybody is served at all."""
-        before = self.rounds.value
-        self.wait_rounds(3)
-        out = self.slowest.value, self.late.value, self.rounds.value > before
-        self.slowest.value = self.late.value = 0
-        return out
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.process.join(30)
-        self.process.kill()
-
-
+# --- Who watches -----------------------------------------------------------------------------------------------------
 def status(name):
     with open(f"/proc/{proc.pid}/status") as f:
         return next(int(line.split()[1]) // 1024 for line in f if line.startswith(name))
@@ -119,43 +61,23 @@ def note(what, value, name):
         worst[what] = (value, name)
 
 
-def processor_time():
-    """Of the machine: all there was, what was idle, what the server and this run have used; in ticks."""
-    with open("/proc/stat") as f:
-        ticks = [int(t) for t in f.readline().split()[1:9]]
-    ours = 0
-    for pid in [proc.pid, os.getpid()] + [c.pid for c in multiprocessing.active_children()]:
-        try:
-            with open(f"/proc/{pid}/stat") as f:
-                ours += sum(int(t) for t in f.read().rpartition(")")[2].split()[11:13])
-        except OSError:
-            pass
-    return sum(ticks), ticks[3] + ticks[4], ours
-
-
-def taken_by_others(before, after):
-    """The part of the machine, 0 to 0.8, that neither this run nor the server had between two processor_time()."""
-    total, idle, ours = (b - a for a, b in zip(before, after))
-    return min(max((total - idle - ours) / max(total, 1), 0), 0.8)
-
-
-def attacked(w, name, attack, growth_limit=GROWTH):
+def attacked(w, name, attack, growth_limit=GROWTH, disk=lambda: 0):
     """Runs an attack, which returns what was wrong with the answers (None: nothing), and looks at what it did to
-    others."""
+    others. `disk`: what the other client's write waits for besides, in seconds."""
     w.take()
     forget_peak()
-    before, began, processors = status("VmRSS"), time.monotonic(), processor_time()
+    before, began, processors = status("VmRSS"), time.monotonic(), processor_time([proc.pid])
     wrong = attack()
     took = time.monotonic() - began
     slowest, late, served = w.take()
-    others = taken_by_others(processors, processor_time())
+    others = taken_by_others(processors, processor_time([proc.pid]))
     growth = status("VmHWM") - before if proc.poll() is None else 0
     check(proc.poll() is None, f"{name}: the server ended with {proc.poll()}")
     check(wrong is None, f"{name}: {wrong}")
     check(
-        served and slowest <= SLOWEST / (1 - others) + 2 * late,
+        served and slowest <= (SLOWEST + disk()) / (1 - others) + 2 * late,
         f"{name}: another client waited {slowest * 1000:.0f} ms (the machine was {late * 1000:.0f} ms late, "
-        f"{others * 100:.0f} % of it taken by others)",
+        f"{others * 100:.0f} % of it taken by others, the disk {disk() * 1000:.0f} ms)",
     )
     check(growth <= growth_limit, f"{name}: {growth} MB more")
     note("latency", slowest * 1000, name)
@@ -163,6 +85,16 @@ def attacked(w, name, attack, growth_limit=GROWTH):
     note("answer", took, name)
     if proc.poll() is not None:
         raise AssertionError("the server has ended")
+
+
+def messages_of(reply):
+    """Those of all errors in it."""
+    for e in [reply, reply.get("writeConcernError", {}), *reply.get("writeErrors", [])]:
+        yield e.get("errmsg", "")
+    cursor = reply.get("cursor", {})
+    for e in cursor.get("firstBatch", []) if isinstance(cursor, dict) else []:  # of bulkWrite
+        if isinstance(e, dict) and e.get("ok") == 0:
+            yield e.get("errmsg", "")
 
 
 class Replies:
@@ -191,6 +123,8 @@ class Replies:
             doc = bson.decode(body) if len(body) < 1_000_000 else bson.raw_bson.RawBSONDocument(body)
             if doc["ok"] not in (0, 1) or doc["ok"] == 0 and not (doc["errmsg"] and doc["code"]):
                 self.wrong = f"a reply that says {str(doc)[:300]}"
+            elif any("\0" in str(m) for m in messages_of(doc)):
+                self.wrong = f"a NUL in a message: {str(doc)[:300]}"
         except Exception as e:
             self.wrong = f"an invalid reply: {e!r}"[:500]
 
@@ -220,14 +154,11 @@ def ask(data, limit=ANSWER, may_end=False):
 
 
 # --- The parts --------------------------------------------------------------------------------------------------------
-def arguments():
-    """Every command x every argument x every shape, plain or compressed; in a random order until the time is over."""
-    tries = [(c, a, make, s) for c, a, make in places(client) for s in SHAPES]
-    rnd.shuffle(tries)
+def in_turn(tries, attack_of):
+    """Attacks with each of (name, how to make a command, shape, way) until the time is over."""
     end, n = time.monotonic() + SECONDS, 0
-    with Watcher() as w:
-        for c, a, make, s in tries:
-            name = f"{c} with {s} as {a}"
+    with Watcher(proc.port) as w:
+        for name, make, s, way in tries:
             if ONLY not in name:
                 continue
             if SECONDS and time.monotonic() > end:
@@ -235,12 +166,105 @@ def arguments():
             body = body_of(make(shape(s)), b"admin" if n % 4 == 0 else b"hostile")
             if len(body) > 47_000_000:
                 continue
-            data = frame(body, n % 2 == 0)
-            attacked(w, name, lambda: ask(data))
+            attacked(w, name, attack_of(w, frame(body, n % 2 == 0), way))
             n += 1
             if n % 50 == 0:
                 client.command("hostile", {"dropDatabase": 1})
     print(f"     {n} of {len(tries)} attacks", flush=True)
+
+
+def arguments():
+    """Every command x every argument x every shape, plain or compressed; in a random order until the time is over."""
+    tries = [(f"{c} with {s} as {a}", make, s, None) for c, a, make in places(client) for s in SHAPES]
+    rnd.shuffle(tries)
+    in_turn(tries, lambda w, data, way: lambda: ask(data))
+
+
+def slowly(w, data):
+    """In some pieces, others being served in between: None when it is answered as if it had come at once, else what was
+    wrong."""
+    cuts = sorted(rnd.randrange(1, len(data)) for _ in range(8))
+    with socket.create_connection(("127.0.0.1", proc.port), ANSWER) as s:
+        for begin, end in zip([0, *cuts], [*cuts, len(data)]):
+            s.sendall(data[begin:end])
+            w.wait_rounds(1)
+        replies, end = Replies(), time.monotonic() + ANSWER
+        try:
+            while not replies.whole and not replies.wrong:
+                s.settimeout(max(0.01, end - time.monotonic()))
+                part = s.recv(1 << 20)
+                if not part:
+                    return "the connection ended"
+                replies.feed(part)
+        except TimeoutError:
+            return f"no answer, {len(replies.buffer)} bytes"
+    return replies.wrong
+
+
+def half_sent(w, data, n):
+    """The beginning of it, from `n` connections, which then go: nothing is answered before it has come whole."""
+    sockets = []
+    for _ in range(n):
+        s = socket.create_connection(("127.0.0.1", proc.port), 30)
+        s.sendall(data[: rnd.randrange(1, min(len(data), 300_000))])
+        sockets.append(s)
+    w.wait_rounds(3)
+    early = sum(len(s.recv(16)) for s in select.select(sockets, [], [], 0)[0])
+    for s in sockets:
+        s.close()
+    return f"{early} bytes of answers to halves" if early else None
+
+
+def again_and_again(data, n, seconds):
+    """`n` of them at once on one connection, and again as they are taken, for so long."""
+    with socket.create_connection(("127.0.0.1", proc.port), 30) as s:
+        end, replies = time.monotonic() + seconds, Replies()
+        data = data * n
+        s.settimeout(0.05)
+        rest = b""
+        # The first answer may need its maxTimeMS.
+        while time.monotonic() < end or (not replies.whole and time.monotonic() < end + ANSWER):
+            rest = rest or data
+            try:
+                rest = rest[s.send(rest) :]
+            except TimeoutError:
+                pass
+            try:
+                replies.feed(s.recv(1 << 20))
+            except TimeoutError:
+                pass
+            if replies.wrong:
+                break
+        return replies.wrong or (None if replies.whole else "no answer")
+
+
+def ways():
+    """Every command slowly, half and repeated, with each shape as one of its arguments."""
+    by_command = {}
+    for c, a, make in places(client):
+        by_command.setdefault(c, []).append((a, make))
+    tries = []
+    for c, arguments_of in by_command.items():
+        for s, way in itertools.product(SHAPES, ("slow", "half", "repeated")):
+            a, make = rnd.choice(arguments_of)
+            tries.append((f"{way}: {c} with {s} as {a}", make, s, way))
+    rnd.shuffle(tries)
+    before = descriptors()
+
+    def attack(w, data, way):
+        return {
+            "slow": lambda: slowly(w, data),
+            "half": lambda: half_sent(w, data, 20),
+            "repeated": lambda: again_and_again(data, max(1, min(50, 2_000_000 // len(data))), 0.5),
+        }[way]
+
+    in_turn(tries, attack)
+    back(before)
+
+
+def back(before):
+    """The descriptors of connections that have gone."""
+    check(until(lambda: descriptors() <= before + 20), f"{descriptors()} descriptors, {before} before")
 
 
 def set_up():
@@ -257,28 +281,7 @@ def repeated():
     """One connection that never stops asking: pipelined requests, and an exhaust hello whose replies it reads as they
     come."""
     set_up()
-    with Watcher() as w:
-
-        def pipelined(doc, n):
-            def run():
-                with socket.create_connection(("127.0.0.1", proc.port), 30) as s:
-                    data, end, replies = message(doc) * n, time.monotonic() + 2, Replies()
-                    s.settimeout(0.05)
-                    rest = b""
-                    while time.monotonic() < end:
-                        rest = rest or data
-                        try:
-                            rest = rest[s.send(rest) :]
-                        except TimeoutError:
-                            pass
-                        try:
-                            replies.feed(s.recv(1 << 20))
-                        except TimeoutError:
-                            pass
-                    return replies.wrong or (None if replies.whole else "no answer")
-
-            return run
-
+    with Watcher(proc.port) as w:
         for doc in (
             {"ping": 1, "$db": "admin"},
             {"find": "c", "filter": {"_id": 1}, "$db": "hostile"},
@@ -294,7 +297,7 @@ def repeated():
             {"unknownCommand": 1, "$db": "admin"},
             {"ttlStatus": 1, "$db": "admin"},
         ):
-            attacked(w, f"pipelined {next(iter(doc))}", pipelined(doc, 200))
+            attacked(w, f"pipelined {next(iter(doc))}", lambda: again_and_again(message(doc), 200, 2))
 
         def exhaust():
             version = client.command("admin", {"hello": 1})["topologyVersion"]
@@ -322,23 +325,10 @@ def slow_and_half():
     gone."""
     set_up()
     before = descriptors()
-    with Watcher() as w:
+    with Watcher(proc.port) as w:
 
         def half(data, n):
-            def run():
-                sockets = []
-                for i in range(n):
-                    s = socket.create_connection(("127.0.0.1", proc.port), 30)
-                    s.sendall(data[: rnd.randrange(1, min(len(data), 300_000))])
-                    sockets.append(s)
-                w.wait_rounds(50)
-                # Nothing is answered before it has come whole.
-                early = sum(len(s.recv(16)) for s in select.select(sockets, [], [], 0)[0])
-                for s in sockets:
-                    s.close()
-                return f"{early} bytes of answers to halves" if early else None
-
-            return run
+            return lambda: half_sent(w, data, n)
 
         ordinary = message({"find": "c", "filter": {"_id": 1}, "$db": "hostile"})
         attacked(w, "half of a small message, 1000 times", half(ordinary, 1000))
@@ -386,10 +376,7 @@ def slow_and_half():
                         return f"{n} bytes, opcode {op}: {wrong}"
 
         attacked(w, "lengths that lie", lengths_that_lie)
-    end = time.monotonic() + 30
-    while descriptors() > before + 20 and time.monotonic() < end:
-        time.sleep(0.05)  # sleeps: polls until a deadline
-    check(descriptors() <= before + 20, f"{descriptors()} descriptors, {before} before")
+    back(before)
 
 
 def colliding(n):
@@ -450,7 +437,7 @@ def costly_writes():
     )
     run({"drop": "groups"})
     run({"insert": "groups", "documents": [{"s": bson.Binary(b"\0\0\0" + s)} for s in colliding(15)]})
-    with Watcher() as w:
+    with Watcher(proc.port) as w:
         attacked(w, "an update by a pipeline", ok(update([{"$set": {"x": long}}])))
         attacked(w, "let of an update", ok({**update({"$inc": {"i": 1}}), "let": {"v": long}}))
         attacked(
@@ -491,6 +478,12 @@ def costly_writes():
             "maxTimeMS": 15_000,
         }
         attacked(w, "groups that std::hash takes for one", ok(group))
+        run({"drop": "capped"}), run({"create": "capped", "capped": True, "size": 1 << 30, "max": 1_000_000})
+        for _ in range(6):
+            run({"insert": "capped", "documents": [{"a": 1}] * 50_000})
+        run({"collMod": "capped", "cappedMax": 1})
+        attacked(w, "an insert into what collMod made smaller", ok({"insert": "capped", "documents": [{"a": 1}]}))
+        check(run({"count": "capped"})["n"] == 1, "a capped collection is as small as it may be")
         attacked(w, "compressed messages that unpack to much, at once", bombs)
 
     # Large inserts that a slow validator holds up do not hold up those of others.
@@ -508,9 +501,7 @@ def costly_writes():
         for op in client.command("admin", {"currentOp": 1})["inprog"]
         if op.get("command", {}).get("insert") == "v"
     ]
-    end = time.monotonic() + 20
-    while len(under_way()) < 2 and time.monotonic() < end:
-        time.sleep(0.01)  # sleeps: polls until a deadline
+    until(lambda: len(under_way()) == 2)
     began = time.monotonic()
     run({"insert": "l", "documents": [{"s": "x" * 500_000} for _ in range(10)]})
     took = time.monotonic() - began
@@ -520,6 +511,80 @@ def costly_writes():
     for a in attackers:
         a.kill()
         a.join()
+
+
+def stored_filters():
+    """Filters and validators that are stored and asked when others' documents expire, are archived or are logged."""
+    set_up()
+    run = lambda doc, db="hostile": client.command(db, doc)
+    loop = {"$reduce": {"input": {"$range": [0, 1_000_000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}
+    dear = {"$expr": {"$gt": [{"$reduce": {**loop["$reduce"], "input": {"$range": [0, 1000]}, "in": loop}}, -1]}}
+    past, soon = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=s) for s in (-60, 0.5))
+    wide = {"_id": 1, **{f"f{i}": 1 for i in range(1_000_000)}}
+    at_the_end = {"$and": [{f"f{999_999 - i}": {"$exists": True}} for i in range(8000)]}
+    for name in ("partial", "held", "source", "archive"):
+        run({"drop": name})
+    run({"insert": "partial", "documents": [{**wide, "at": past}]})
+    index = {"key": {"at": 1}, "name": "at", "expireAfterSeconds": 0, "expireReads": "exact"}
+    run({"createIndexes": "partial", "indexes": [{**index, "partialFilterExpression": at_the_end}], "maxTimeMS": 0})
+    run({"create": "held", "expiry": {"field": "at"}})
+    absent = lambda i: {"$or": [{f"x{i}_{k}": {"$exists": True}} for k in range(1000)]}
+    for i in range(40):
+        run({"ttlHold": "held", "filter": absent(i)})
+    run({"insert": "held", "documents": [{**wide, "at": soon}]})
+    run({"create": "archive", "validator": dear})
+    archived = {"action": "archive", "into": {"db": "hostile", "coll": "archive"}}
+    run({"create": "source", "expiry": {"field": "at"}, "onExpire": archived})
+    run({"ttlPause": "source"})
+    run({"insert": "source", "documents": [{"_id": i, "at": soon} for i in range(20)]})
+    until(lambda: datetime.datetime.now(datetime.timezone.utc) >= soon)
+
+    def ends(doc, db="hostile", codes=(50,)):
+        def attack():
+            reply = Client("127.0.0.1", proc.port).command(db, {**doc, "maxTimeMS": 1000})
+            code = reply.get("code") or (reply.get("writeErrors") or [{}])[0].get("code")
+            return None if code in codes else f"{str(reply)[:300]}"
+
+        return attack
+
+    update = lambda name: {"update": name, "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]}
+    remove = lambda name: {"delete": name, "deletes": [{"q": {"_id": 2}, "limit": 1}]}
+    with Watcher(proc.port) as w:
+        attacked(w, "a find beside a partial TTL index", ends({"find": "partial", "filter": {"_id": 1}}))
+        attacked(w, "a count beside a partial TTL index", ends({"count": "partial"}))
+        attacked(w, "an update beside a partial TTL index", ends(update("partial")))
+        for what in ({"find": "held", "filter": {"_id": 1}}, {"count": "held"}, update("held"), remove("held")):
+            # Of a document that is not there nothing is asked.
+            attacked(
+                w, f"a {next(iter(what))} beside holds", ends(what, codes=(50, None) if "deletes" in what else (50,))
+            )
+        attacked(w, "ttlExplain beside holds", ends({"ttlExplain": "held", "q": {"_id": 1}}))
+        attacked(w, "ttlForecast beside holds", ends({"ttlForecast": "held"}, codes=(50, None)))
+        attacked(w, "ttlCheck of a partial index", ends({"ttlCheck": "partial", "index": "at"}))
+        for what in (update("source"), remove("source"), {"insert": "source", "documents": [{"_id": 3}]}):
+            # On a worker the document is absent, and only who wants its place archives it.
+            codes = (50,) if "documents" in what else (50, None)
+            attacked(w, f"a {next(iter(what))} of what is archived", ends(what, codes=codes))
+        attacked(w, "a validator asked by validate", ends({"validate": "archive"}, codes=(None,)))
+        run({"insert": "archive", "documents": [{"_id": 9}], "bypassDocumentValidation": True})
+        attacked(w, "a validator asked by validate about a document", ends({"validate": "archive"}))
+        attacked(
+            w,
+            "let of an aggregate",
+            ends({"aggregate": "c", "pipeline": [], "cursor": {}, "let": {"v": dear["$expr"]}}),
+        )
+        attacked(w, "usersInfo", ends({"usersInfo": 1, "filter": dear}, "admin", (50, None)))
+        attacked(w, "the profiler's filter is set", ends({"profile": 0, "filter": dear}, codes=(None,)))
+        attacked(w, "which is asked about an operation", ends({"find": "c", "filter": {"_id": 1}}, codes=(None,)))
+        attacked(w, "and is too long", ends({"profile": 0, "filter": at_the_end}, codes=(10334,)))
+        run({"profile": 0, "filter": "unset"})
+        run({"ttlResume": "source"})
+    # The reaper has its turns: another rule is not kept waiting.
+    run({"createIndexes": "reaped", "indexes": [{"key": {"at": 1}, "name": "at", "expireAfterSeconds": 0}]})
+    run({"insert": "reaped", "documents": [{"at": past}]})
+    check(until(lambda: run({"count": "reaped"})["n"] == 0), "another rule's document is removed")
+    for name in ("partial", "held", "source", "archive"):
+        run({"drop": name})
 
 
 def slow_readers():
@@ -567,11 +632,87 @@ def slow_readers():
                     out = f"{next(iter(doc))} took {took:.1f} s"
         return out
 
-    with Watcher() as w:
+    with Watcher(proc.port) as w:
         attacked(w, "slow readers", served, growth_limit=1500)
         ended.set()
         for t in threads:
             t.join()
+
+
+def large_inserts(synced=0):
+    """Documents of 9 MB, and of 1 MB, by several clients one after another. `synced`: behind how many synced writes
+    of a chunk another client's write is acknowledged."""
+    for clients, size, rounds in ((4, 9_000_000, 8), (1, 9_000_000, 20), (4, 1_000_000, 60)):
+        data = message({"insert": "large", "documents": [{"s": "x" * size}], "$db": "hostile"})
+        wrong = []
+
+        def insert(data=data, rounds=rounds, wrong=wrong):
+            with socket.create_connection(("127.0.0.1", proc.port), 30) as s:
+                for _ in range(rounds):
+                    s.sendall(data)
+                    replies = Replies()
+                    while not replies.whole and not replies.wrong:
+                        replies.feed(s.recv(1 << 16) or b"\xff" * 16)
+                    if replies.wrong:
+                        wrong.append(replies.wrong)
+                        return
+
+        def run(clients=clients, insert=insert, wrong=wrong):
+            threads = [threading.Thread(target=insert) for _ in range(clients)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            return wrong[0] if wrong else None
+
+        name = f"{clients} clients insert {size // 1_000_000} MB again and again"
+        with Watcher(proc.port) as w, DiskProbe(work) as disk:
+            attacked(w, name, run, growth_limit=1500, disk=lambda disk=disk: synced * disk.slowest())
+        client.command("hostile", {"drop": "large"})
+
+
+def large_values():
+    """Searches and patterns over texts of megabytes and deep arrays."""
+    text = "ab" * 1_000_000
+    deep = []
+    for _ in range(90):
+        deep = [deep, 1]
+    for i in range(4):
+        client.command("hostile", {"insert": "texts", "documents": [{"_id": i, "s": text, "deep": deep}]})
+    searches = {
+        "a pattern over large texts": {"s": {"$regex": "[ab]{1,900}[ab]{1,20000}[cd][xy]"}},
+        "a pattern of alternatives": {"s": {"$regex": "(a|b|ab)*c"}},
+        "a pattern without an end": {"s": {"$regex": "a.*b.*a.*c"}},
+        "a path through deep arrays": {".".join(["deep"] + ["0"] * 60): 5},
+        "a comparison with a large text": {"$expr": {"$eq": [{"$toUpper": "$s"}, "c"]}},
+        "a split of large texts": {"$expr": {"$eq": [{"$size": {"$split": ["$s", "a"]}}, 1]}},
+    }
+    with Watcher(proc.port) as w:
+        for name, search in searches.items():
+            body = {"find": "texts", "filter": search, "maxTimeMS": 1000, "projection": {"_id": 1}, "$db": "hostile"}
+            attacked(w, name, lambda: ask(message(body)))
+
+
+def on_a_member():
+    """Some of it again on a member of a set, where writes go through the log."""
+    global proc, client
+    standalone = proc, client
+    proc, client = start(work + "/member", "--replSet", "rs0", "--maxConns", "3000", *WATCHED)
+    initiate(client, f"127.0.0.1:{proc.port}")
+    set_up()
+    large_inserts(synced=2)  # a chunk and itself
+    tries = [(c, a, make, s) for c, a, make in places(client) for s in SHAPES]
+    rnd.shuffle(tries)
+    end = time.monotonic() + SECONDS / 4
+    with Watcher(proc.port) as w:
+        for c, a, make, s in tries:
+            if time.monotonic() > end:
+                break
+            body = body_of(make(shape(s)))
+            if len(body) <= 47_000_000:
+                attacked(w, f"a member: {c} with {s} as {a}", lambda: ask(frame(body, False)))
+    check(stop(proc) == 0, "the member ends cleanly")
+    proc, client = standalone
 
 
 def long_comments():
@@ -604,7 +745,7 @@ def long_comments():
                 Client("127.0.0.1", proc.port).sock.close()
         return None
 
-    with Watcher() as w:
+    with Watcher(proc.port) as w:
         attacked(w, "currentOp of long commands", shown)
     for c in waiting:
         c.sock.close()
@@ -614,10 +755,7 @@ def long_comments():
 def at_the_end():
     """What all of it leaves behind."""
     client.command("hostile", {"dropDatabase": 1})
-    end = time.monotonic() + 30
-    while status("VmRSS") > LEFT and time.monotonic() < end:
-        time.sleep(0.1)  # sleeps: polls until a deadline
-    check(status("VmRSS") <= LEFT, f"{status('VmRSS')} MB at the end")
+    check(until(lambda: status("VmRSS") <= LEFT), f"{status('VmRSS')} MB at the end")
     check(client.command("admin", {"ping": 1})["ok"] == 1, "answers at the end")
     began = time.monotonic()
     check_held(check, work + "/db")
@@ -629,6 +767,5 @@ def at_the_end():
 
 if __name__ == "__main__":
     set_up()
-    run_parts(
-        "hostile", [costly_writes, arguments, repeated, slow_and_half, slow_readers, long_comments, at_the_end], check
-    )
+    parts = [costly_writes, stored_filters, arguments, ways, repeated, slow_and_half, slow_readers, large_inserts]
+    run_parts("hostile", [*parts, large_values, on_a_member, long_comments, at_the_end], check)

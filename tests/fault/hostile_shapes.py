@@ -34,6 +34,7 @@ def nested(levels, array):
 SHAPES = {  # name: (BSON type, bytes of the value); made when first used
     "huge string": lambda: (2, text(b"x" * 15_000_000)),
     "long string": lambda: (2, text(b"ab" * 500_000)),
+    "a NUL": lambda: (2, text(b"before\0behind")),
     "many nulls": lambda: (3, document(b"\x0a\0" * 4_000_000)),
     "many fields": lambda: (3, document(b"".join(element(16, b"f%d" % i, b"\1\0\0\0") for i in range(300_000)))),
     "many operators": lambda: (3, document(element(3, b"a", document(element(16, b"$gt", b"\1\0\0\0") * 300_000)))),
@@ -166,9 +167,9 @@ def places(client):
         yield (
             name,
             path,
-            lambda v, name=name, names=names, fill=fill: field(name, NAME)
-            + field(names[0], fill(v))
-            + REST.get((name, names[0]), b""),
+            lambda v, name=name, names=names, fill=fill: (
+                field(name, NAME) + field(names[0], fill(v)) + REST.get((name, names[0]), b"")
+            ),
         )
     for a in (
         "lsid",

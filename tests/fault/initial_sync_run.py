@@ -10,14 +10,14 @@ Afterwards all members hold the same (dbHash). The last line says "N passed, N f
 copy.
 """
 
-import os, random, subprocess, time
+import os, subprocess, time
 
 import replica_set
+from fault_test import random_moment, rnd
 from replica_set import Checks, Member, ReplicaSet
 
 MEGABYTES = int(os.environ.get("MAYFLY_SYNC_MB", "64"))
 LONG = os.environ.get("MAYFLY_SYNC_LONG") == "1"
-rnd = random.Random(int(os.environ.get("MAYFLY_SEED", "11")))
 check = Checks()
 
 
@@ -26,22 +26,6 @@ def fill(coll, megabytes, start=0, size=10_000):
         coll.insert_many(
             [{"_id": start + i * 100 + n, "n": n, "bytes": rnd.randbytes(size)} for n in range(1_000_000 // size)]
         )
-
-
-def add(s, member):
-    """As rs.add() does, from whoever leads."""
-
-    def try_it():
-        primary = s.primary().client.admin
-        config = primary.command("replSetGetConfig")["config"]
-        if any(m["host"] == member.host for m in config["members"]):
-            return True
-        config["version"] += 1
-        config["members"].append({"_id": len(config["members"]), "host": member.host})
-        primary.command("replSetReconfig", config)
-        return True
-
-    s.wait(try_it, "the reconfiguration", 60)
 
 
 def new_member(s):
@@ -83,22 +67,22 @@ def main():
 
         second = new_member(s)
         began = time.monotonic()
-        add(s, second)
+        s.add(second)
         follows(s, second, "the second member to follow")
         check(True, f"an empty member has {MEGABYTES} MB and follows after {time.monotonic() - began:.1f} s")
 
         third = new_member(s)
-        add(s, third)
+        s.add(third)
         for _ in range(4):
-            time.sleep(rnd.uniform(0.02, 0.4))  # sleeps: a random moment in the copy
+            random_moment(0.02, 0.4)
             third.kill()
             third.start()
         follows(s, third, "the killed joiner to follow")
         check(True, "a joiner that is killed again and again gets there")
 
         fourth = new_member(s)
-        add(s, fourth)
-        time.sleep(rnd.uniform(0.05, 0.3))  # sleeps: a random moment
+        s.add(fourth)
+        random_moment(0.05, 0.3)
         donor = s.primary()
         donor.kill()
         donor.start()

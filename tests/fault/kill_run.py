@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """kill -9 under load at random points: everything acknowledged is there afterwards, indexes agree.
 
-MAYFLY_KILL_ROUNDS (50) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
+MAYFLY_KILL_ROUNDS (30) rounds on one data directory that grows; MAYFLY_SEED replays the random choices.
 """
 
 import os, random, shutil, tempfile, threading, time
 
-from fault_test import SEED, Checks, Client, kill, rnd, start, stop
+from fault_test import SEED, Checks, Client, kill, random_moment, rnd, start, stop
 
-ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("MAYFLY_KILL_ROUNDS", "30"))
 check = Checks(quiet=True)
 
 
@@ -106,10 +106,10 @@ for round_no in range(ROUNDS):
     writers = [Writer(proc.port, n, models[n], rnd.randrange(1 << 30)) for n in range(len(models))]
     for w in writers:
         w.start()
-    threading.Event().wait(rnd.uniform(0.02, 0.35))  # sleeps: a random moment for the kill is the test
+    random_moment(0.02, 0.35)
     if rnd.random() < 0.2:  # sometimes it hits an index build or a drop
         threading.Thread(target=build_and_drop).start()
-        threading.Event().wait(rnd.uniform(0, 0.05))  # sleeps: a random moment
+        random_moment(0, 0.05)
     kill(proc)
     for w in writers:
         w.join()

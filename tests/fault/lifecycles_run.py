@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from fault_test import rnd, run_parts
+from fault_test import random_moment, rnd, run_parts
 from load import Writers
 from proxy import Network
 from replica_set import FAULTY, Checks, Member, ReplicaSet, code
@@ -38,7 +38,7 @@ def beginning():
 
             t = threading.Thread(target=initiate)
             t.start()
-            time.sleep(rnd.uniform(0, 0.3))  # sleeps: a random moment
+            random_moment(0, 0.3)
             victims = s.members if r % 2 else s.members[:1]
             for m in victims:
                 m.kill()
@@ -89,7 +89,7 @@ def changing():
                 target=change if r % 3 else lambda: code(lambda: p.client.admin.command("replSetStepDown", 5))
             )
             t.start()
-            time.sleep(rnd.uniform(0, 0.1))  # sleeps: a random moment
+            random_moment(0, 0.1)
             victims = rnd.sample(s.members, 3) if r % 4 == 3 else [p]
             for m in victims:
                 m.kill() if r % 2 else m.proc.terminate()
@@ -473,9 +473,11 @@ def cut_off():
         )
         net.heal()
         s.wait(
-            lambda: p.client.admin.command("replSetGetStatus")["term"] == term
-            and away.hello().get("secondary")
-            and away.client.test.big.count_documents({}) == 600,
+            lambda: (
+                p.client.admin.command("replSetGetStatus")["term"] == term
+                and away.hello().get("secondary")
+                and away.client.test.big.count_documents({}) == 600
+            ),
             "it to have everything",
             90,
         )

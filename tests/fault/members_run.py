@@ -185,16 +185,18 @@ def kinds(s):
     s.wait(lambda: b.hello()["secondary"], "it to follow")
     member_is(s, c, votes=0)
     s.wait(
-        lambda: [a.client.admin.command("replSetGetStatus")[n] for n in ("votingMembersCount", "majorityVoteCount")]
-        == [2, 2],
+        lambda: (
+            [a.client.admin.command("replSetGetStatus")[n] for n in ("votingMembersCount", "majorityVoteCount")]
+            == [2, 2]
+        ),
         "two to vote",
     )
     check(True, "votes 0 counts in no majority")
     s.wait(
-        lambda: next(m for m in a.client.admin.command("replSetGetStatus")["members"] if m["name"] == c.host)[
-            "stateStr"
-        ]
-        == "SECONDARY",
+        lambda: (
+            next(m for m in a.client.admin.command("replSetGetStatus")["members"] if m["name"] == c.host)["stateStr"]
+            == "SECONDARY"
+        ),
         "it follows",
     )
     b.kill()
@@ -446,9 +448,11 @@ def two():
         # The old directory turns up again: it has no place any more, and takes none.
         other = s.others(victim)[0]
         s.wait(
-            lambda: other.client.test.two.insert_one({"n": -1}).acknowledged
-            if other.hello()["isWritablePrimary"]
-            else victim.client.test.two.insert_one({"n": -1}).acknowledged,
+            lambda: (
+                other.client.test.two.insert_one({"n": -1}).acknowledged
+                if other.hello()["isWritablePrimary"]
+                else victim.client.test.two.insert_one({"n": -1}).acknowledged
+            ),
             "a write",
         )
         victim.kill()

@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, SecondaryPreferred
 
-from fault_test import SEED, rnd
+from fault_test import SEED, random_moment, rnd
 from replica_set import Checks, ReplicaSet
 
 ROUNDS = int(os.environ.get("MAYFLY_FAULT_ROUNDS", "6"))
@@ -171,7 +171,7 @@ class Leaving(Worker):
                         self.wrong.append(f"{sorted(gone & now)[:3]} seen again ({preference.name}, {level})")
                     gone |= seen - now
                     seen |= now
-                time.sleep(rnd.uniform(0, 0.1))  # sleeps: a random moment
+                random_moment(0, 0.1)
 
 
 class OwnWrites(Worker):
@@ -206,7 +206,7 @@ class Large(Worker):
         self.n += 1
         self.db.large.delete_many({})
         self.db.large.insert_many([{"_id": f"{self.n}-{i}", "bytes": self.bytes} for i in range(3)])
-        time.sleep(rnd.uniform(0.3, 0.7))  # sleeps: a random moment
+        random_moment(0.3, 0.7)
 
 
 class Departures(Worker):

@@ -1,24 +1,16 @@
 #!/usr/bin/env python3
 """A server as an operator has it: unix socket, IPv6, log rotation by command and by signal, its pid file."""
 
-import glob, json, os, shutil, signal, subprocess, sys, tempfile, time, urllib.parse
+import glob, json, os, shutil, signal, subprocess, sys, tempfile, urllib.parse
 
 import pymongo
 from pymongo.errors import OperationFailure
 
-from fault_test import BINARY, Checks, free_port
+from fault_test import BINARY, Checks, free_port, until
 
 check = Checks()
 folder = tempfile.mkdtemp(prefix="mayfly-ops-")
 log = f"{folder}/mayfly.log"
-
-
-def until(f):
-    end = time.monotonic() + 20
-    while not f():
-        if time.monotonic() > end:
-            return False
-    return True
 
 
 def lines(file):

@@ -234,10 +234,12 @@ def main():
             lambda: db.own.count_documents({}) == 0 and not list(db.own.find({}, {"_id": 1})), "deadlines to pass", 20
         )
         s.wait(
-            lambda: db.command("aggregate", "own", pipeline=[{"$count": "n"}], cursor={}, includeExpired=True)[
-                "cursor"
-            ]["firstBatch"]
-            == [],
+            lambda: (
+                db.command("aggregate", "own", pipeline=[{"$count": "n"}], cursor={}, includeExpired=True)["cursor"][
+                    "firstBatch"
+                ]
+                == []
+            ),
             "the reaper",
             20,
         )

@@ -10,7 +10,7 @@ eighth choose at random and sometimes kill a member besides. The last line says 
 
 import os, time
 
-from fault_test import SEED, rnd
+from fault_test import SEED, random_moment, rnd
 from load import Watcher, Writers, verdict
 from proxy import Network
 from replica_set import Checks, ReplicaSet
@@ -46,9 +46,9 @@ def primary_with_its_clients(net, p, a, b):
 def flapping(net, p, a, b):
     for _ in range(10):
         net.set(apart([p], rnd.choice([[a], [b], [a, b]])))
-        time.sleep(rnd.uniform(0.05, 0.5))  # sleeps: a random moment
+        random_moment(0.05, 0.5)
         net.heal()
-        time.sleep(rnd.uniform(0.05, 0.5))  # sleeps: a random moment
+        random_moment(0.05, 0.5)
 
 
 def secondary_alone(net, p, a, b):

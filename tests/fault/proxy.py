@@ -4,7 +4,7 @@ Each member is reached by others through a port of the proxy (it stands in the s
 too). Who speaks is told by the first bytes of a connection: a member's has its node id, a client's names its zone as
 appName ("zone-a"). What is cut is held back and goes on when the cut ends, as TCP does it; connections that are made
 meanwhile hang. Connections can also be lost: they stay open on both sides and nothing comes through them any more,
-while new ones work.
+while new ones work. What passes can be changed on its way (`alter`).
 """
 
 import asyncio, re, struct, threading
@@ -21,6 +21,7 @@ class Network:
         self.cut, self.delays = set(), {}
         self.changed = asyncio.Event()
         self.losses = []  # of each lose(): the links
+        self.alter = None  # of bytes that pass, once a connection has begun: those that go on instead
 
     def lose(self, links):
         """The connections between `links`, (from, to), that are open now carry nothing from here on, and are not closed
@@ -104,12 +105,15 @@ class Network:
             self.tasks.discard(task)
 
     async def pass_on(self, reader, writer, src, dst, data, answer=False):
-        born = len(self.losses)
+        born, begun = len(self.losses), False
         while True:
             if data and answer and data[4] == 2:
                 self.nodes[struct.unpack_from("<Q", data, 4 + 1 + 32)[0]] = src  # size type nonce node
                 answer = False
             if data:
+                if self.alter and begun:
+                    data = self.alter(data)
+                begun = True
                 await self.open(src, dst)
                 if self.lost(born, src, dst):
                     await self.loop.create_future()  # until the node goes on

@@ -6,9 +6,9 @@ MAYFLY_REAP_KILL_ROUNDS (12) rounds on one data directory; MAYFLY_SEED replays t
 the hour, so nothing here depends on how fast the machine is.
 """
 
-import datetime, os, shutil, tempfile, threading, time
+import datetime, os, shutil, tempfile
 
-from fault_test import SEED, Checks, kill, rnd, start, stop
+from fault_test import SEED, Checks, kill, random_moment, rnd, start, stop, until
 
 ROUNDS = int(os.environ.get("MAYFLY_REAP_KILL_ROUNDS", "12"))
 REAPING, RESTING = ("--setParameter", "ttlMonitorEnabled=true"), ("--setParameter", "ttlMonitorEnabled=false")
@@ -62,7 +62,7 @@ for round_no in range(ROUNDS):
             assert reply["ok"] == 1 and reply["n"] == 1000, reply
     kill(proc)
     proc, c = start(data, *REAPING)
-    threading.Event().wait(rnd.uniform(0, span))  # sleeps: a random moment, for that is the test
+    random_moment(0, span)
     kill(proc)
     proc, c = start(data, *RESTING)
     moved, old, gone = ids(c, "moved"), ids(c, "old"), ids(c, "gone")
@@ -81,12 +81,8 @@ for round_no in range(ROUNDS):
 # What is left goes in the end, all of it.
 kill(proc)
 proc, c = start(data, *REAPING)
-deadline = time.monotonic() + 60
-while (
-    c.command("kill", {"count": "moved"})["n"] + c.command("kill", {"count": "gone"})["n"] > 2 * len(kept)
-    and time.monotonic() < deadline
-):
-    threading.Event().wait(0.02)  # sleeps: polls until a deadline
+count = lambda coll: c.command("kill", {"count": coll})["n"]
+until(lambda: count("moved") + count("gone") <= 2 * len(kept))
 check(
     set(ids(c, "moved")) == kept and set(ids(c, "gone")) == kept and set(ids(c, "old")) == due,
     "not everything due has gone",

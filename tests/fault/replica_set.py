@@ -1,11 +1,11 @@
 """A replica set of real processes on this machine, for fault tests."""
 
-import os, shutil, signal, subprocess, tempfile, time
+import os, shutil, signal, subprocess, tempfile
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, free_port
+from fault_test import BINARY, ROOT, Checks, free_port, until
 
 FAULTY = os.environ.get(
     "MAYFLY_FAULT_SERVER", str(ROOT / "build/release/tests/fault_server")
@@ -26,7 +26,11 @@ class Member:
         self.port, self.folder, self.extra, self.proc = free_port(), folder, list(extra), None
         self.name, self.stdin, self.binary = name, None, BINARY
         self.reached = network.add(name, self.port) if network else self.port  # by the others, and by drivers
-        self.client = pymongo.MongoClient(
+        self.client = self.new_client()
+
+    def new_client(self, **more):
+        """To this member alone; it says what failed instead of trying again."""
+        return pymongo.MongoClient(
             "127.0.0.1",
             self.port,
             directConnection=True,
@@ -36,6 +40,7 @@ class Member:
             readPreference="secondaryPreferred",
             retryWrites=False,
             retryReads=False,
+            **more,
         )
 
     @property
@@ -63,16 +68,21 @@ class Member:
         log.close()
 
     def wait_up(self, seconds=30):
-        deadline = time.monotonic() + seconds
-        while True:
+        last = None
+
+        def hello():
+            nonlocal last
             try:
                 return self.client.admin.command("hello")
-            except PyMongoError:
+            except PyMongoError as e:
+                last = e
                 if self.proc.poll() is not None:
                     raise AssertionError(f"member {self.port} ended with {self.proc.returncode}:\n" + self.tail())
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)  # sleeps: polls until a deadline
+
+        answer = until(hello, seconds)
+        if answer is None:
+            raise last
+        return answer
 
     def kill(self):
         self.proc.kill()
@@ -122,6 +132,21 @@ class ReplicaSet:
         self.members[0].client.admin.command("replSetInitiate", self.config())
         self.in_place()
 
+    def add(self, member):
+        """As rs.add() does, from whoever leads."""
+
+        def try_it():
+            primary = self.primary().client.admin
+            config = primary.command("replSetGetConfig")["config"]
+            if any(m["host"] == member.host for m in config["members"]):
+                return True
+            config["version"] += 1
+            config["members"].append({"_id": len(config["members"]), "host": member.host})
+            primary.command("replSetReconfig", config)
+            return True
+
+        self.wait(try_it, "the reconfiguration", 60)
+
     def others(self, *not_these):
         return [m for m in self.members if m not in not_these]
 
@@ -136,8 +161,10 @@ class ReplicaSet:
     def all_vote(self, count=None, seconds=60):
         """Waits until so many members vote; all of them unless `count` says otherwise."""
         self.wait(
-            lambda: self.primary().client.admin.command("replSetGetStatus")["votingMembersCount"]
-            == (count or len(self.members)),
+            lambda: (
+                self.primary().client.admin.command("replSetGetStatus")["votingMembersCount"]
+                == (count or len(self.members))
+            ),
             "all to vote",
             seconds,
         )
@@ -148,14 +175,17 @@ class ReplicaSet:
 
     def wait(self, condition, what, seconds=60):
         """Waits until the condition holds, whatever it raises meanwhile."""
-        deadline, last = time.monotonic() + seconds, None
-        while time.monotonic() < deadline:
+        last = None
+
+        def holds():
+            nonlocal last
             try:
-                if condition():
-                    return
+                return condition()
             except PyMongoError as e:
                 last = e
-            time.sleep(0.02)  # sleeps: polls until a deadline
+
+        if until(holds, seconds):
+            return
         raise AssertionError(
             f"not within {seconds} s: {what} ({last})\n" + "\n".join(m.tail()[-1500:] for m in self.members)
         )
@@ -206,6 +236,7 @@ class ReplicaSet:
             return False
 
     def close(self):
+        """Nothing of it is left, whatever has happened."""
         for m in self.members:
             if m.running():
                 m.resume()

@@ -8,13 +8,13 @@
 The last line says "N passed, N failed". MAYFLY_SYNC_MB (24): data to copy.
 """
 
-import os, random, time
+import os, time
 
 from proxy import Network
+from fault_test import rnd
 from replica_set import Checks, Member, ReplicaSet
 
 MEGABYTES = int(os.environ.get("MAYFLY_SYNC_MB", "24"))
-rnd = random.Random(int(os.environ.get("MAYFLY_SEED", "11")))
 check = Checks()
 # A link may be silent for 15 s before a copy is tried on a new one.
 PATIENCE = 60

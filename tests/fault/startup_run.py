@@ -6,14 +6,19 @@ MAYFLYD names another binary. Each case is a start that must fail; afterwards th
 must serve.
 """
 
-import os, shutil, signal, socket, stat, subprocess, sys, tempfile, time
+import json, os, re, shutil, signal, socket, stat, subprocess, tempfile, time
 
 import pymongo
 
-from fault_test import BINARY, Checks, free_port, run_parts
+from fault_test import BINARY, ROOT, Checks, free_port, run_parts
+from own_server import OwnServer
 
 check = Checks()
 LIMIT = 30  # seconds a start may take to fail or to serve
+
+
+class Started(OwnServer):
+    check = check
 
 
 class Place:
@@ -113,6 +118,55 @@ def configuration():
             f.write("net:\n  nothingLikeThis: 1\n")
         p.fails("an unknown key of the configuration file", 2, "nothingLikeThis", "--config", config)
         p.fails("no configuration file", 2, "nowhere.conf", "--config", os.path.join(p.root, "nowhere.conf"))
+
+
+def documented():
+    """Parameters by name, with their rows, of the tables under the headings "Parameters"."""
+    rows = {}
+    for page in ("operations", "expiry"):
+        text = (ROOT / f"docs/{page}.md").read_text().split("\n## Parameters\n")[1].split("\n## ")[0]
+        for line in text.splitlines():
+            if line.startswith("| `"):
+                rows |= dict.fromkeys(re.findall(r"`([A-Za-z0-9]+)`", line.split("|")[1]), line)
+    return rows
+
+
+def as_text(value):
+    """As --setParameter takes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join(value)
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def parameters():
+    """Whatever can be set at a start is taken from --setParameter and from the configuration file, by a standalone and
+    by a member of a set, and what cannot be is documented so."""
+    rows = documented()
+    check(len(rows) > 40, f"{len(rows)} parameters are documented")
+    for what, role in (("a standalone", []), ("a member", ["--replSet", "rs0"])):
+        with Started(*role, auth=False) as s:
+            said = s.connect().admin.command("getParameter", {"allParameters": True, "showDetails": True})
+            has = {k: v for k, v in said.items() if isinstance(v, dict) and "settableAtStartup" in v}
+        check(not rows.keys() - has.keys(), f"{what} has what is documented; missing: {rows.keys() - has.keys()}")
+        late = {k for k in rows.keys() & has.keys() if not has[k]["settableAtStartup"]}
+        undocumented = {k for k in late if "read only" not in rows[k] and "at run time" not in rows[k]}
+        check(not undocumented, f"{what}: what cannot be set at a start is documented so; not: {undocumented}")
+        # The audit's own is refused where there is no audit log.
+        values = {k: v["value"] for k, v in has.items() if v["settableAtStartup"] and k != "auditFilter"}
+        values |= {"transactionLifetimeLimitSeconds": 77, "maxTransactionLockRequestTimeoutMillis": 11}
+        values |= {"cursorTimeoutMillis": 77_000, "ttlMonitorSleepSecs": 7, "scramIterationCount": 7000}
+        args = [x for k, v in values.items() for x in ("--setParameter", f"{k}={as_text(v)}")]
+        with Case() as p:
+            config = os.path.join(p.root, "mayfly.conf")
+            with open(config, "w") as f:
+                f.write("setParameter:\n" + "".join(f"  {k}: {json.dumps(as_text(v))}\n" for k, v in values.items()))
+            for way, given in (("--setParameter", args), ("the configuration file", ["--config", config])):
+                with Started(*role, *given, auth=False) as s:
+                    now = s.connect().admin.command("getParameter", "*")
+                wrong = {k: now.get(k) for k, v in values.items() if now.get(k) != v}
+                check(not wrong, f"{what} takes {len(values)} parameters from {way}; wrong: {wrong}")
 
 
 def addresses():
@@ -244,4 +298,4 @@ def in_background():
             check("Cannot listen" in f.read(), "a child whose port is taken: its log has the reason")
 
 
-run_parts("startup", [configuration, addresses, directories, stores, sets, in_background], check)
+run_parts("startup", [configuration, parameters, addresses, directories, stores, sets, in_background], check)

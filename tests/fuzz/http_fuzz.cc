@@ -54,17 +54,21 @@ void Request(std::string_view input) {
   http::request_parser<http::string_body> parser;
   parser.body_limit(kMost);
   parser.header_limit(kMost);
-  parser.eager(true);
+  parser.eager(false);
   boost::system::error_code ec;
   // In two parts, as sockets deliver.
   size_t at = 0;
   for (size_t end : {input.size() / 2, input.size()}) {
     while (at < end && !parser.is_done()) {
       const size_t n = parser.put(boost::asio::buffer(input.data() + at, end - at), ec);
-      if (ec == http::error::need_more) break;
-      if (ec) return;
+      // As http::async_read does: what it has used is not given again, and when it needs more it
+      // gets more.
       at += n;
-      if (n == 0) break;
+      if (ec == http::error::need_more || n == 0) break;
+      if (ec) return;
+      if (!parser.is_header_done()) continue;
+      if (parser.chunked()) return;  // refused by the server
+      parser.eager(true);
     }
   }
   if (!parser.is_header_done()) return;

@@ -1,5 +1,6 @@
 // Entries of the replication log: whatever bytes they are, they are units whose every view lies
-// inside, or damaged; and skipping says of a unit what reading says.
+// inside, or damaged; and skipping says of a unit what reading says. Chunks and ends of large units
+// likewise.
 #include <cstdint>
 #include <string>
 
@@ -44,6 +45,23 @@ void ReadUnits(const std::string& entry) {
   Require(false, "there are no more units than bytes");
 }
 
+/// As a chunk, as an end, and as an end whose chunks are all the same bytes.
+void ReadChunks(const std::string& entry) {
+  uint64_t number = 0;
+  if (auto bytes = ReadLogChunk(entry, &number))
+    Require(bytes.value().size() < entry.size(), "a chunk has no more than its bytes");
+  auto end = ReadLogEnd(entry);
+  if (!end || end.value().bytes > (1 << 20)) return;  // room is made for as many bytes as it says
+  number = 0;
+  Require(end.value().indexes.size() <= entry.size(), "there are no more chunks than bytes");
+  std::string chunk;
+  auto joined = JoinLogUnit(entry, [&](uint64_t) -> Result<std::string_view> {
+    EncodeLogChunk(ReadLogEntryHeader(entry).value(), 0, number++, entry, chunk);
+    return std::string_view(chunk);
+  });
+  if (joined) ReadUnits(joined.value());
+}
+
 void ReadEntry(const std::string& value) {
   LogEntry e;
   if (!DecodeLogEntry(value, &e)) return;
@@ -56,7 +74,12 @@ void ReadEntry(const std::string& value) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  if (data[0] % 4 == 0) {
+  if (data[0] >= 0xF0) {
+    ReadChunks(input);
+    // Behind a good header, as either.
+    std::string entry(1, static_cast<char>(data[0] % 2 == 0 ? kLogEntryChunk : kLogEntryEnd));
+    ReadChunks(entry.append(kLogEntryHeader - 1, '\1') + input);
+  } else if (data[0] % 4 == 0) {
     ReadEntry(input);
   } else if (data[0] % 4 == 1) {
     ReadUnits(input);

@@ -23,13 +23,16 @@ namespace asio = boost::asio;
 
 LinkIdentity Self(bool key, bool old) {
   static const std::string kLinkKey = MemberKey("a key that nobody guesses");
+  static const std::string kOtherKey = MemberKey("nor this one");
   LinkIdentity id;
   id.node = 7;
   id.set_name = "rs0";
   id.set_id = "twelve bytes";
   if (key) {
     id.key = "a key that nobody guesses";
-    id.link_key = kLinkKey;
+    id.link_keys = {kLinkKey, kOtherKey};
+  } else {
+    id.link_keys = {""};
   }
   id.old_handshake = old;
   return id;
@@ -46,7 +49,8 @@ struct Link {
   explicit Link(std::string_view bytes) {
     int s[2];
     Require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s) == 0, "two sockets");
-    link.emplace(LinkSocket(io.get_executor(), asio::generic::stream_protocol(AF_UNIX, 0), s[0]));
+    link.emplace(ByteStream(
+        LinkSocket(io.get_executor(), asio::generic::stream_protocol(AF_UNIX, 0), s[0])));
     link->Unread(bytes);
     ::shutdown(s[1], SHUT_WR);
     other = s[1];

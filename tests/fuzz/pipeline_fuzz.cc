@@ -13,7 +13,7 @@ using namespace mayfly;
 
 namespace {
 
-constexpr int kMostDocuments = 200;
+constexpr int kMaxDocuments = 200;
 
 void RequireValid(BsonView doc, const char* what) {
   auto valid = ValidateBson(doc.bytes(), false);
@@ -28,7 +28,7 @@ void Run(Pipeline& pipeline, test::MemoryEnvironment& env, Operation& op,
     pipeline.SetSource(std::move(source.value()));
   }
   pipeline.Attach(&op, &env);
-  for (int n = 0; n < kMostDocuments; ++n) {
+  for (int n = 0; n < kMaxDocuments; ++n) {
     StreamDocument doc;
     auto state = pipeline.Next(&doc);
     if (!state.has_value() || state.value() != StreamState::kAdvanced) return;

@@ -13,8 +13,9 @@ A golden file is a list of directives; every file gets a fresh database, named i
   clock 2030-01-01T00:00:00Z  sets the server's clock and freezes it
   advance 60s                 moves it (ms, s, m, h, d); returns when everything due is gone
   sweep                       runs one pass of the TTL monitor and returns when it is over
-  setup {command}             must succeed
-  command [db=NAME] {command} the command, on one or several lines, then one of
+  setup {command}             must succeed. Each command may begin with db=NAME, and then with txn=A+ (it begins a
+                              transaction of a session that is called A here) or txn=A (it goes on with that one)
+  command [db=NAME] [txn=A] {command} the command, on one or several lines, then one of
   ---- [has]                  the whole reply follows (has: the reply must contain at least this)
   ---- rows [unordered]       the documents of cursor.firstBatch follow, one a line
   eventually {command}        as command, but asked again until the reply is as expected (for 10 s): what is written in
@@ -28,7 +29,7 @@ type, "<missing>" for a field that must not be there. A plain number equals a nu
 and the like also check the type. Replies lose operationTime and $clusterTime before they are compared.
 """
 
-import argparse, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
+import argparse, hashlib, json, os, re, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 import bson
@@ -64,8 +65,10 @@ class Client:
         self.request += 1
         body = struct.pack("<I", 0) + b"\0" + bson.encode(doc, codec_options=CODEC)
         self.sock.sendall(struct.pack("<iiii", 16 + len(body), self.request, 0, 2013) + body)
-        size, _, _, op = struct.unpack("<iiii", self._read(16))
-        data = self._read(size - 16)
+        answered = None
+        while answered != self.request:  # before it may come what was given up when its time was over
+            size, _, answered, op = struct.unpack("<iiii", self._read(16))
+            data = self._read(size - 16)
         if op != 2013:
             raise AssertionError(f"reply opcode {op}")
         return bson.decode(data[5:], codec_options=CODEC)
@@ -78,6 +81,23 @@ class Client:
                 raise ConnectionError("server closed the connection")
             out += part
         return out
+
+
+def until(condition, seconds=60):
+    """Waits for a condition: what it gave, which is true, or what it last gave when the time is over."""
+    end = time.monotonic() + seconds
+    while True:
+        out = condition()
+        if out or time.monotonic() > end:
+            return out
+        time.sleep(0.01)  # sleeps: polls until a deadline
+
+
+def initiate(client, host):
+    """Makes a server the one member of a set and waits until it is primary: the reply to replSetInitiate."""
+    reply = client.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": host}]}})
+    until(lambda: client.command("admin", {"hello": 1}).get("isWritablePrimary"))
+    return reply
 
 
 def launch(binary, args, log_path, limit=60, stdin=None):
@@ -319,7 +339,7 @@ class File:
     def __init__(self, path, db, client, mayfly):
         self.path, self.db, self.client, self.mayfly = path, db, client, mayfly
         self.passed = self.failed = 0
-        self.kept, self.last = {}, {}
+        self.kept, self.last, self.numbers = {}, {}, {}
 
     def fail(self, line, why):
         self.failed += 1
@@ -330,8 +350,18 @@ class File:
         m = re.match(r"db=(\S+)\s+", text)
         if m:
             db, text = m.group(1).replace("<db>", self.db), text[m.end() :]
-        self.last = self.client.command(db, canonical_numbers(self.fill(text)))
+        more = {}
+        if m := re.match(r"txn=(\w+)(\+?)\s+", text):
+            more, text = self.transaction(m.group(1), bool(m.group(2))), text[m.end() :]
+        self.last = self.client.command(db, {**canonical_numbers(self.fill(text)), **more})
         return dict(self.last)
+
+    def transaction(self, name, begins):
+        """What makes a command one of the transaction of the session of that name in this file."""
+        self.numbers[name] = self.numbers.get(name, 0) + begins
+        session = bson.Binary(hashlib.md5(f"{self.db}/{name}".encode()).digest(), 4)
+        fields = {"lsid": {"id": session}, "txnNumber": Int64(self.numbers[name]), "autocommit": False}
+        return {**fields, "startTransaction": True} if begins else fields
 
     def fill(self, text):
         """<db> and what was kept, as JSON: write "<NAME>" with its quotes."""

@@ -36,6 +36,9 @@ CLEAN = {
     "server/main.cc": '#include "storage/read/reader.h"\n\nint main() { return 0; }\n',
     "server/longest.cc": function(99),
     "server/reasoned.cc": function(150, "// long function: a table in the shape of code\n"),
+    "server/log_lines.cc": "void F(Log& log) {\n"
+    '  log.Write(LogSeverity::kInfo, LogComponent::kControl, 9000001, "one line");\n'
+    '  log.Warn(LogComponent::kControl, 9000001, "one line");\n}\n',
     "server/columns.cc": "// " + "x" * 97 + "\n",
     "server/data.cc": 'const char* kData = R"(\n' + "x" * 300 + '\n)";\n',
     "docs/page.md": "x" * 120 + "\n\n| " + "x" * 200 + " |\n\n```\n" + "x" * 200 + "\n```\n",
@@ -44,8 +47,11 @@ CLEAN = {
 BREACHES = [
     ("include", "storage/kv/up.h", header("", '#include "storage/read/reader.h"\n\n'), "storage/kv includes"),
     ("include", "storage/read/up.cc", '#include "server/main.h"\n', "storage/read includes server/main.h"),
+    ("include", "storage/read/angles.cc", "#include <server/main.h>\n", "storage/read includes server/main.h"),
+    ("include", "storage/kv/dots.cc", '# include "../read/reader.h"\n', "storage/kv includes storage/read/reader.h"),
     ("include", "storage/nowhere/x.cc", "int x;\n", "in no room"),
     ("include", "scripts/lib/rooms.txt", CLEAN["scripts/lib/rooms.txt"] + "ttl: nothing\n", "a room that is none"),
+    ("names", "storage/read/kv.h", "#pragma once\n", "storage/kv/kv.h and storage/read/kv.h have the same name"),
     ("length", "server/columns.cc", "// " + "x" * 98 + "\n", "101 columns"),
     ("length", "server/lines.cc", "int x;\n" * 801, "801 lines"),
     ("length", "tests/lines_run.py", "x = 1\n" * 801, "801 lines"),
@@ -53,8 +59,27 @@ BREACHES = [
     ("pages", "scripts/tool", "# " + "x" * 119 + "\n", "121 columns"),
     ("pages", "tests/a_test.py", "# " + "x" * 119 + "\n", "121 columns"),
     ("functions", "server/longest.cc", function(100), "Long has 101 lines"),
+    (
+        "log_ids",
+        "server/again.cc",
+        'void F(Log& log) {\n  log.Warn(LogComponent::kControl, 9000001, "another");\n}\n',
+        "9000001 names several lines: server/again.cc:2, server/log_lines.cc:2",
+    ),
+    (
+        "log_ids",
+        "server/again.cc",
+        "void F(Log& log) {\n  log.Warn(LogComponent::kControl, 9000001, text);\n}\n",
+        "9000001 names several lines",
+    ),
     ("docstrings", "storage/kv/kv.h", header("struct Pair {\n  int a = 0;\n};\n"), "struct Pair"),
     ("docstrings", "storage/kv/kind.h", header("enum class Kind { kOne };\n"), "enum class Kind"),
+    ("docstrings", "storage/kv/count.h", header("int Count(int a);\n"), "int Count(int a);"),
+    (
+        "docstrings",
+        "storage/kv/counter.h",
+        header("/// A counter.\nclass Counter {\n public:\n  int Count();\n};\n"),
+        "int Count();",
+    ),
     (
         "headers",
         "storage/kv/kv.h",
@@ -106,7 +131,7 @@ with tempfile.TemporaryDirectory() as d:
     (clean / ".gitignore").write_text("/build/\n")
     write(clean, CLEAN)
     status, out = run(clean)
-    check(status == 0 and "7 passed, 0 failed" in out, f"a clean tree: {out}")
+    check(status == 0 and "9 passed, 0 failed" in out, f"a clean tree: {out}")
     check(run(clean, "nothing")[0] != 0, "a rule that does not exist is refused")
 
     # What has compiled once is not compiled again.

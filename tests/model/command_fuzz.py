@@ -15,11 +15,11 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Rege
 from bson.datetime_ms import DatetimeMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
-from run import ROOT, Client, launch
+from run import ROOT, Client, initiate, launch
 
 args = argparse.ArgumentParser(description=__doc__)
 args.add_argument("--seconds", type=float, default=20)
-args.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+args.add_argument("--seed", type=int, default=os.environ.get("MAYFLY_SEED", random.randrange(1 << 30)))
 args.add_argument("--replica-set", action="store_true")
 args = args.parse_args()
 r = random.Random(args.seed)
@@ -331,9 +331,7 @@ def main():
     )
     c = Client("127.0.0.1", port)
     if args.replica_set:
-        c.command("admin", {"replSetInitiate": {"_id": "rs0", "members": [{"_id": 0, "host": f"127.0.0.1:{port}"}]}})
-        while not c.command("admin", {"hello": 1}).get("isWritablePrimary"):
-            time.sleep(0.05)  # sleeps: polls until a deadline
+        initiate(c, f"127.0.0.1:{port}")
     names = sorted(
         n for n in c.command("admin", {"listCommands": 1})["commands"] if n not in LEFT_OUT and not n.startswith("_")
     )

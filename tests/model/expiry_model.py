@@ -2,10 +2,10 @@
 """Random writes, updates, touches, rule changes and clock moves against a model of a few dozen lines; all reads are
 compared.
 
-  tests/model/expiry_model.py [--steps 10000] [--seed N] [--binary build/release/mayflyd]
+  tests/model/expiry_model.py [--steps 10000] [--seed N] [--binary build/release/mayflyd] [--replica-set]
 
-The seed is printed; the same seed takes the same steps. After a difference it tells the step, what was done last, and
-both answers.
+On a replica set (of one member) some of the steps are transactions (expiry_transactions.py). The seed is printed; the
+same seed takes the same steps. After a difference it tells the step, what was done last, and both answers.
 """
 
 import argparse, os, random, sys
@@ -14,12 +14,15 @@ from pathlib import Path
 from bson.int64 import Int64
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 from run import ROOT, Server
-import bson
+from expiry_transactions import Transactions
+import bson, topologies
 
 ARGS = argparse.ArgumentParser()
 ARGS.add_argument("--steps", type=int, default=10_000)
-ARGS.add_argument("--seed", type=int, default=None)
+ARGS.add_argument("--seed", type=int, default=os.environ.get("MAYFLY_SEED"))
+ARGS.add_argument("--replica-set", action="store_true")
 ARGS.add_argument("--binary", default=os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")))
 
 START = 1_893_456_000_000  # 2030-01-01
@@ -128,8 +131,9 @@ class Model:
         return False
 
 
-class Run:
-    def __init__(self, server, seed):
+class Run(Transactions):
+    def __init__(self, server, seed, transactions=False):
+        self.transactions = transactions
         self.client, self.rng, self.m = server.client, random.Random(seed), Model()
         self.last = ""
         self.admin({"clock": {"freeze": True}})
@@ -156,7 +160,11 @@ class Run:
 
     def send(self, cmd, db="model"):
         self.last = f"{cmd}"
-        return self.client.command(db, cmd)
+        if not self.inside:
+            return self.client.command(db, cmd)
+        r = self.client.command(db, self.in_transaction(cmd))
+        self.broken = self.broken or r["ok"] != 1 or "writeErrors" in r or r.get("nErrors", 0) > 0
+        return r
 
     def ok(self, cmd, db="model"):
         r = self.send(cmd, db)
@@ -173,7 +181,7 @@ class Run:
 
     def said(self):
         r = self.rng.random()
-        if r < 0.4:
+        if r < 0.4 or self.plain:
             return None, {}
         if r < 0.7:
             n = self.rng.choice([0, 1, 5, 10, 30, 200])
@@ -430,11 +438,16 @@ class Run:
     def rows(self, cmd):
         return self.ok(cmd)["cursor"]["firstBatch"]
 
-    def compare(self, c, everything):
+    def shown(self, c):
+        """The documents that reads show: of the model, and as they are."""
         v = self.m.visible(c)
         full = {
             i: ({**d.body, "at": bson.DatetimeMS(d.body["at"])} if "at" in d.body else d.body) for i, d in v.items()
         }
+        return v, full
+
+    def compare(self, c, everything):
+        v, full = self.shown(c)
         reads = [self.read_all, self.read_counts, self.read_index, self.read_ids, self.read_pipeline]
         for f in reads if everything else [self.rng.choice(reads)]:
             f(c, v, full)
@@ -568,8 +581,9 @@ class Run:
                 self.hold,
                 self.pause,
                 self.out,
+                self.transaction,
             ],
-            [24, 4, 24, 4, 8, 10, 16, 5, 3, 2, 2, 1, 1],
+            [24, 4, 24, 4, 8, 10, 16, 5, 3, 2, 2, 1, 1, 12 if self.transactions else 0],
         )[0]
         op(c)
         done = self.last
@@ -600,9 +614,13 @@ def main():
     args = ARGS.parse_args()
     seed = args.seed if args.seed is not None else random.randrange(1 << 32)
     print(f"seed {seed}, {args.steps} steps", flush=True)
-    server = Server(args.binary)
+    if args.replica_set:
+        topologies.BINARY = args.binary
+        server = topologies.ReplicaSet(1).members[0]
+    else:
+        server = Server(args.binary)
     failed = 0
-    run = Run(server, seed)
+    run = Run(server, seed, args.replica_set)
     n = 0
     try:
         for n in range(1, args.steps + 1):
@@ -616,6 +634,8 @@ def main():
         )
     if not server.stop():
         failed = 1
+    if args.replica_set:
+        print(f"transactions: {run.ends}")
     print(f"expiry model: {1 - failed} passed, {failed} failed")
     sys.exit(failed)
 

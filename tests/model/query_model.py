@@ -2,26 +2,33 @@
 """Random filters and sorts over documents full of arrays, nulls and missing fields: every plan against a matcher of a
 few dozen lines.
 
-  tests/model/query_model.py [--rounds 60] [--seed N] [--binary build/release/mayflyd | --uri HOST:PORT]
+  tests/model/query_model.py [--rounds 60] [--seed N] [--binary build/release/mayflyd | --uri HOST:PORT] [--replica-set]
 
 A round makes a collection with indexes of its own and asks many questions. Each is answered by the planner's choice, by
 every index as a hint, by $natural, by count and by an aggregation; all must agree with the matcher here, which knows
 MongoDB's rules for arrays on the path, null and missing (manual: "Query for Null or Missing Fields", "Query an Array",
 "Multikey Indexes") and no plans. Sorted answers must also be in order, as the manual's "Comparison/Sort Order" says.
-The seed is printed; the same seed asks the same.
+On a replica set (of one member) the questions are asked in a transaction, which has itself made a part of the documents
+what they are, and again after its commit. The seed is printed; the same seed asks the same.
 """
 
-import argparse, os, random, sys
+import argparse, os, random, sys, uuid
 from pathlib import Path
 
+import bson
+from bson.int64 import Int64
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
+import topologies
 from run import ROOT, Client, Server
 
 ARGS = argparse.ArgumentParser()
 ARGS.add_argument("--rounds", type=int, default=60)
 ARGS.add_argument("--questions", type=int, default=60)
-ARGS.add_argument("--seed", type=int, default=None)
+ARGS.add_argument("--seed", type=int, default=os.environ.get("MAYFLY_SEED"))
 ARGS.add_argument("--uri", default=None)
+ARGS.add_argument("--replica-set", action="store_true")
 ARGS.add_argument("--binary", default=os.environ.get("MAYFLYD", str(ROOT / "build/release/mayflyd")))
 
 MISSING = object()
@@ -449,6 +456,73 @@ def ask(client, db, r, docs, indexes):
     return None
 
 
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+class InTransaction:
+    """A client whose commands are those of a transaction that has made `writes` first. One that an error has ended
+    begins anew."""
+
+    session = {"id": bson.Binary.from_uuid(uuid.UUID("33333333-2222-4333-8444-00000000000e"))}
+    number = 0
+
+    def __init__(self, client, db, writes):
+        self.client, self.db, self.writes, self.open = client, db, writes, False
+
+    def fields(self):
+        return {"lsid": self.session, "txnNumber": Int64(InTransaction.number), "autocommit": False}
+
+    def begin(self):
+        InTransaction.number += 1
+        self.open, start = True, {"startTransaction": True}
+        for write in self.writes or [{"find": "q"}]:
+            reply = self.client.command(self.db, {**write, **self.fields(), **start})
+            if not reply["ok"] or "writeErrors" in reply:
+                sys.exit(f"{write} in a transaction: {reply}")
+            start = {}
+
+    def command(self, db, command):
+        if not self.open:
+            self.begin()
+        if "count" in command:  # not in a transaction
+            pipeline = [{"$match": command["query"]}, {"$count": "n"}]
+            reply = self.command(db, {"aggregate": command["count"], "pipeline": pipeline, "cursor": {}})
+            return {"n": sum(d["n"] for d in reply["cursor"]["firstBatch"])} if reply["ok"] else reply
+        reply = self.client.command(db, {**command, **self.fields()})
+        self.open = bool(reply["ok"])
+        return reply
+
+    def end(self, name):
+        if not self.open:
+            self.begin()
+        self.open = False
+        reply = self.client.command("admin", {name: 1, **self.fields()})
+        if not reply["ok"]:
+            sys.exit(f"{name}: {reply}")
+
+
+def make_other(client, db, r, docs):
+    """Makes some documents other than they are; the writes that undo it."""
+    writes = []
+    for i, d in docs.items():
+        how = r.random()
+        if how < 0.3:
+            client.command(db, {"delete": "q", "deletes": [{"q": {"_id": i}, "limit": 1}]})
+            writes.append({"insert": "q", "documents": [d]})
+        elif how < 0.6:
+            other = {**docs[r.choice(list(docs))], "_id": i}
+            client.command(db, {"update": "q", "updates": [{"q": {"_id": i}, "u": other}]})
+            if r.random() < 0.5:
+                writes.append({"update": "q", "updates": [{"q": {"_id": i}, "u": d}]})
+            else:
+                writes.append({"delete": "q", "deletes": [{"q": {"_id": i}, "limit": 1}]})
+                writes.append({"insert": "q", "documents": [d]})
+        elif how < 0.8:
+            client.command(db, {"insert": "q", "documents": [{**d, "_id": 1000 + i}]})
+            writes.append({"delete": "q", "deletes": [{"q": {"_id": 1000 + i}, "limit": 1}]})
+    return writes
+
+
 def main():
     args = ARGS.parse_args()
     seed = args.seed if args.seed is not None else random.randrange(1 << 32)
@@ -459,7 +533,8 @@ def main():
         host, port = args.uri.split(":")
         client = Client(host, int(port))
     else:
-        server = Server(args.binary)
+        topologies.BINARY = args.binary
+        server = topologies.ReplicaSet(1).members[0] if args.replica_set else Server(args.binary)
         client = server.client
     failed = asked = 0
     for n in range(args.rounds):
@@ -489,9 +564,13 @@ def main():
                 del docs[i]
         if late:
             index()
-        for _ in range(args.questions):
+        asker = InTransaction(client, db, make_other(client, db, r, docs)) if args.replica_set else client
+        for q in range(args.questions):
             asked += 1
-            why = ask(client, db, r, docs, made)
+            if args.replica_set and q == args.questions * 3 // 4:
+                asker.end("commitTransaction")
+                asker = client
+            why = ask(asker, db, r, docs, made)
             if why:
                 failed += 1
                 print(f"round {n}: {why}", flush=True)

@@ -289,6 +289,12 @@ function drawNotices(s) {
   const holds = s.holds || [];
   for (const h of holds.slice(0, 5))
     lines.push(`Held in ${h.ns}: documents with ${JSON.stringify(h.filter)}${h.reason ? ` (${h.reason})` : ""}${h.until ? `, until ${moment(millis(h.until))}` : ""}.`);
+  const open = s.transactions || [];
+  for (const t of open)
+    lines.push(`An open transaction holds back expiry in ${t.ns}: begun ${duration(t.openMillis)} ago` +
+      `${t.client ? ` by ${t.client}${t.appName ? ` (${t.appName})` : ""}` : ""}, ${count(t.locks)} ${t.locks === 1 ? "document" : "documents"} locked; ` +
+      `it is aborted at ${moment(Date.parse(t.expiryTime))} at the latest.`);
+  if (s.transactionsTotal > open.length) lines.push(`And ${count(s.transactionsTotal - open.length)} more transactions.`);
   if (holds.length > 5) lines.push(`And ${count(holds.length - 5)} more holds (ttlStatus lists them).`);
   const box = $("notices"), text = lines.join("\n");
   if (box.dataset.text !== text) {

@@ -4,15 +4,7 @@ use MongoDB\BSON\{Binary, Decimal128, Int64, ObjectId, Regex, Timestamp, UTCDate
 use MongoDB\Driver\{BulkWrite, Command, Cursor, Manager, Query, ReadConcern, ReadPreference, WriteConcern};
 use MongoDB\Driver\Exception\{BulkWriteException, CommandException, RuntimeException};
 
-$passed = $failed = 0;
-function check(bool $ok, string $what): void
-{
-    global $passed, $failed;
-    $ok ? $passed++ : $failed++;
-    if (!$ok) {
-        echo "FAIL $what\n";
-    }
-}
+require __DIR__ . '/check.php';
 
 function code(callable $f): int
 {

@@ -50,6 +50,25 @@ TEST_CASE("Documents read back from the JSON they are written as", "[json]") {
   }
 }
 
+TEST_CASE("A string of JSON is one line for every reader", "[json]") {
+  // A user named like that once looked as if the audit log had another entry: Python's splitlines
+  // and others end a line at U+0085 and U+2028, terminals obey U+009B.
+  const auto written = [](std::string_view s) {
+    std::string out;
+    AppendJsonString(out, s);
+    return out;
+  };
+  CHECK(written("a\xc2\x85"
+                "b\xe2\x80\xa8"
+                "c\xe2\x80\xa9") == R"("a\u0085b\u2028c\u2029")");
+  CHECK(written("\xc2\x80\xc2\x9b\xc2\x9f\x7f\x1b\x01") ==
+        R"("\u0080\u009b\u009f\u007f\u001b\u0001")");
+  CHECK(written("\xc2\xa0\xe2\x80\xa7\xe2\x80\xaa\xe2\x82\xac") ==
+        "\"\xc2\xa0\xe2\x80\xa7\xe2\x80\xaa\xe2\x82\xac\"");
+  CHECK(written("\"\\\b\f\n\r\t/") == R"("\"\\\b\f\n\r\t/")");
+  CHECK(written("\xc2") == "\"\xef\xbf\xbd\"");
+}
+
 TEST_CASE("What is not extended JSON is refused with a reason", "[json]") {
   const std::string deep = std::string(5000, '[');
   std::string too_deep = "1";

@@ -176,7 +176,7 @@ TEST_CASE("OP_MSG documents are views into the frame", "[wire]") {
   CHECK((inside > frame.data() && inside < frame.data() + frame.size()));
 }
 
-TEST_CASE("Documents to be stored have one level less than those they come in", "[wire]") {
+TEST_CASE("What a command writes may be deeper than what is stored", "[wire]") {
   auto nested = [](int levels) {  // the outermost is one of them
     std::string bytes("\x05\0\0\0\0", 5);
     for (int i = 1; i < levels; ++i)
@@ -191,10 +191,27 @@ TEST_CASE("Documents to be stored have one level less than those they come in", 
     CHECK(failure.error.code == ErrorCode::kOverflow);
     return false;
   };
-  CHECK(parses("documents", 180));
-  CHECK_FALSE(parses("documents", 181));
-  CHECK(parses("updates", 181));
-  CHECK_FALSE(parses("updates", 182));
+  CHECK(parses("documents", 200));
+  CHECK_FALSE(parses("documents", 201));
+  CHECK(parses("updates", 200));
+  CHECK_FALSE(parses("updates", 201));
+  auto body_parses = [&](const char* command, int levels) {  // in a body, which is a level itself
+    const std::string document = nested(levels);
+    const std::string body =
+        Le32(static_cast<uint32_t>(4 + 1 + strlen(command) + 1 + document.size() + 1)) + "\x03" +
+        command + '\0' + document + '\0';
+    OpMsg msg;
+    WireError failure;
+    return ParseOpMsg(Msg(Body(body)), &msg, &failure);
+  };
+  for (const char* writes : {"insert", "update", "bulkWrite", "findAndModify", "findandmodify"}) {
+    CHECK(body_parses(writes, 200));
+    CHECK_FALSE(body_parses(writes, 201));
+  }
+  for (const char* other : {"find", "inserts", "inser", ""}) {
+    CHECK(body_parses(other, 180));
+    CHECK_FALSE(body_parses(other, 181));
+  }
 }
 
 TEST_CASE("OP_QUERY is read for the legacy handshake", "[wire]") {

@@ -2,6 +2,7 @@
 #include "query/expression/regex.h"
 #include "query/match/match_expression.h"
 #include "query/match/record_filter.h"
+#include "storage/operation.h"
 #include "tests/unit/query/query_test_util.h"
 
 using namespace mayfly;
@@ -168,6 +169,30 @@ TEST_CASE("A catastrophic regular expression ends with an error, not with a hang
             .value()
             ->Matches(doc)
             .has_error());
+}
+
+TEST_CASE("A search that may take long is interrupted, and ends by itself", "[match]") {
+  // Machine code does not count the steps of repeated single characters.
+  std::string subject;
+  for (int i = 0; i < 30000; ++i) subject += "ab";
+  SystemClock clock;
+  for (const char* pattern :
+       {"[ab]{1,900}[ab]{1,20000}[cd][xy]", "[ab]{1,20000}[cd][xy]", "([ab]{1,30000}){1,1}[xy]",
+        "a?b?a?b?a?b?[ab]*[ab]*[ab]*[xy]", "([ab]*)([ab]*)\\1\\2[xy]", "(?:[ab]*[ab]*)*[xy]"}) {
+    CAPTURE(pattern);
+    const CompiledRegex::Ptr regex = CompiledRegex::Compile(pattern, "").value();
+    Operation op(clock);
+    op.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+    Result<bool> r = regex->Matches(subject, &op);
+    REQUIRE(r.has_error());
+    CHECK((r.error().code == ErrorCode::kInterrupted || static_cast<int>(r.error().code) == 51156));
+  }
+  // Whatever is asked of short subjects, or of long ones without repeats, takes few steps.
+  Operation op(clock);
+  op.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+  CHECK(CompiledRegex::Compile("b.*a.*b", "").value()->Matches("abab", &op).value());
+  CHECK_FALSE(CompiledRegex::Compile("needle", "i").value()->Matches(subject, &op).value());
+  CHECK(CompiledRegex::Compile("(a)(b)", "").value()->Matches(subject, &op).value());
 }
 
 TEST_CASE("Strings that are not UTF-8 are matched without harm", "[match]") {

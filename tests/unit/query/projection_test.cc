@@ -47,6 +47,7 @@ void CheckRows(const std::vector<Row>& rows) {
     DocumentMetadata metadata;
     metadata.expire_at = Instant{5000};
     metadata.record_id = Value::Int64(77);
+    metadata.index_key = Value::Copy(Json("{'k': 7}").view().AsValue());
     ctx.metadata = &metadata;
     ctx.now = Instant{1000};
     BsonDocument doc = Json(row.doc);
@@ -141,6 +142,8 @@ TEST_CASE("Find projections: $slice, $elemMatch, positional, $meta, expressions"
       {kFind, "{'t': {'$meta': 'ttlMillis'}, 'a': 0}", "{'_id': 1, 'a': 2, 'b': 3}",
        "{'_id': 1, 'b': 3, 't': 4000}"},
       {kFind, "{'r': {'$meta': 'recordId'}, '_id': 0}", "{'_id': 1, 'a': 2}", "{'a': 2, 'r': 77}"},
+      {kFind, "{'a': 1, 'r': {'$meta': 'indexKey'}, '_id': 0}", "{'_id': 1, 'a': 2}",
+       "{'a': 2, 'r': {'k': 7}}"},
       {kFind, "{'x': '$a'}", "{'_id': 1, 'a': 2}", "{'_id': 1, 'x': 2}"},
       {kFind, "{'x': 'text'}", "{'_id': 1}", "{'_id': 1, 'x': 'text'}"},
       {kFind, "{'x': {'$add': ['$a', 1]}, 'a': 1}", "{'_id': 1, 'a': 2}",
@@ -241,6 +244,9 @@ TEST_CASE("Bad projections get MongoDB's codes", "[projection]") {
            {kAddFields, "{}", 40177, "must have at least one field"},
            {kAddFields, "{'a': {}}", 40180, "an empty object is not a valid value"},
            {kAddFields, "{'a': 1, 'a.b': 2}", 40176, "Cannot specify both 'a.b' and 'a'"},
+           {kAddFields, "{'a.b': 1, 'a': 2}", 40176, "Cannot specify both 'a' and 'a.b'"},
+           {kAddFields, "{'a': {'b': {'c': 1}}, 'a.b': 2}", 40176,
+            "Cannot specify both 'a.b' and 'a.b.c'"},
            {kAddFields, "{'a': {'$foo': 1}}", 168, "Unrecognized expression '$foo'"},
            {kAddFields, "{'a.$': 1}", 16410, "may not start with '$'"},
            {kUnset, "{'u': 1}", 31002, "must be a string or an array"},

@@ -419,7 +419,7 @@ TEST_CASE("A point in time has the catalog of its moment", "[view]") {
     CHECK(coll.value()->indexes.empty());
   }
   CHECK(count("c") == "10 COLLSCAN");
-  point->LetGo();
+  point->Release();
   CHECK_FALSE(point->View());
   CHECK(count("c") == "10 COLLSCAN");  // an operation that has it goes on
 }

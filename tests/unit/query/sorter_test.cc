@@ -1,5 +1,9 @@
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <sstream>
 
+#include "query/sort/spill_encryption.h"
 #include "tests/unit/query/pipeline_fixture.h"
 
 using namespace mayfly;
@@ -111,15 +115,80 @@ TEST_CASE("Bad sort specifications", "[sorter]") {
   }
 }
 
+namespace {
+
+/// Changes every byte by its place, so that a file that was written with it is another one.
+class ToyCipher final : public FileCipher {
+ public:
+  bool Apply(uint64_t offset, char* data, size_t n) const override {
+    for (size_t i = 0; i < n; ++i)
+      data[i] = static_cast<char>(data[i] ^ static_cast<char>((offset + i) * 31 % 251 + 1));
+    return true;
+  }
+};
+class ToyCiphers final : public FileCiphers {
+ public:
+  Result<void> MakePrefix(char*) const override { return Error{}; }
+  Result<std::unique_ptr<FileCipher>> Open(std::string_view) const override { return Error{}; }
+  Result<std::unique_ptr<FileCipher>> Temporary() const override {
+    return std::unique_ptr<FileCipher>(std::make_unique<ToyCipher>());
+  }
+};
+
+/// What this process's files without a name hold.
+std::string NamelessFiles() {
+  std::string all;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ec;
+    const auto target = std::filesystem::read_symlink(fd.path(), ec);
+    if (ec || target.string().find("(deleted)") == std::string::npos) continue;
+    std::ifstream in(fd.path(), std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    all += text.str();
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("Spill files are encrypted where the server's files are", "[sorter][spill]") {
+  const bool encrypted = GENERATE(false, true);
+  large_memory::Budget budget;
+  if (encrypted) EncryptSpillFiles(budget, std::make_shared<ToyCiphers>());
+  large_memory::BudgetScope scope(budget);
+  std::vector<std::pair<std::string, std::string>> records;
+  for (size_t i = 0; i < 300; ++i)
+    records.emplace_back("key" + std::to_string(i),
+                         "canary" + std::to_string(i) + std::string(i * 37 % 3000, 'x'));
+  records.emplace_back("", "");
+  records.emplace_back("large", "canary" + std::string(200'000, 'l'));
+  records.emplace_back("last", "z");
+  SpillFile made = std::move(SpillFile::Create({}).value());
+  SpillFile file = std::move(made);
+  for (const auto& [key, payload] : records) REQUIRE(file.Write(key, payload));
+  for (int round = 0; round < 2; ++round) {
+    REQUIRE(file.Rewind());
+    CHECK((NamelessFiles().find("canary") == std::string::npos) == encrypted);
+    std::string key, payload;
+    for (const auto& r : records) {
+      REQUIRE(file.Read(&key, &payload).value());
+      REQUIRE(key == r.first);
+      REQUIRE(payload == r.second);
+    }
+    CHECK_FALSE(file.Read(&key, &payload).value());
+  }
+  EncryptSpillFiles(budget, nullptr);
+}
+
 TEST_CASE("Spill files have a limit for one operation and one for all", "[sorter][spill]") {
-  struct Restore {
-    ~Restore() { TheSpillLimits().total = TheSpillLimits().per_operation = 0; }
-  } restore;
+  large_memory::Budget budget, of_another_server;
+  large_memory::BudgetScope scope(budget);
   const std::string megabyte(1 << 20, 'x');
   const SpillPlace place;
   const SpillPlace same = place, other;
-  REQUIRE(SpilledBytes() == 0);
-  TheSpillLimits().per_operation = 6 << 20;
+  REQUIRE(budget.spilled_bytes == 0);
+  budget.spill_operation_limit = 6 << 20;
   {
     Result<SpillFile> a = SpillFile::Create(place), b = SpillFile::Create(same),
                       c = SpillFile::Create(other);
@@ -128,22 +197,23 @@ TEST_CASE("Spill files have a limit for one operation and one for all", "[sorter
     REQUIRE(c);
     CHECK(a.value().Write("k", megabyte));
     CHECK(b.value().Write("k", megabyte));
-    CHECK(SpilledBytes() == 4 << 20);
+    CHECK(budget.spilled_bytes == 4 << 20);
     CHECK(b.value().Write("k", megabyte));
     Result<void> refused = a.value().Write("k", std::string(2 << 20, 'x'));  // one of both
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == ErrorCode::kOutOfDiskSpace);
     CHECK(refused.error().message.find("spillMaxBytesPerOperation") != std::string::npos);
     CHECK(c.value().Write("k", megabyte));
-    TheSpillLimits().total = 8 << 20;
+    budget.spill_limit = 8 << 20;
     refused = c.value().Write("k", megabyte + megabyte);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().message.find("spillMaxBytes)") != std::string::npos);
   }
-  CHECK(SpilledBytes() == 0);
+  CHECK(budget.spilled_bytes == 0);
   CHECK(*place.used == 0);
+  CHECK(of_another_server.spilled_bytes == 0);
   // A sort gives everything back when it fails.
-  TheSpillLimits().per_operation = 1 << 20;
+  budget.spill_operation_limit = 1 << 20;
   std::vector<BsonDocument> docs;
   for (int i = 0; i < 3000; ++i)
     docs.push_back(
@@ -153,7 +223,7 @@ TEST_CASE("Spill files have a limit for one operation and one for all", "[sorter
     bool failed = false;
     for (auto& d : docs) failed = failed || !sorter.Add(d);
     CHECK(failed);
-    CHECK(SpilledBytes() > 0);
+    CHECK(budget.spilled_bytes > 0);
   }
-  CHECK(SpilledBytes() == 0);
+  CHECK(budget.spilled_bytes == 0);
 }

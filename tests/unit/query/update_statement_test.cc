@@ -142,7 +142,7 @@ const UpsertRow kUpsertRows[] = {
     {"{a: {b: 1}, 'a.b': 1}", "{$set: {z: 1}}",
      "error 54 cannot infer query fields to set, both paths 'a' and 'a.b' are matched"},
     {"{'_id.x': 1}", "{a: 1}",
-     "error 111 field at '_id' must be exactly specified, field at sub-path '_id.x' found"},
+     "error 111 field at '_id' must be exactly specified, field at sub-path '_id.x'found"},
     {"{'_id.x': 1}", "{$set: {a: 1}}", "{_id: {x: 1}, a: 1}"},
     {"{_id: 5, a: 1}", "{$set: {'b.$': 1}}",
      "error 2 The positional operator did not find the match"},

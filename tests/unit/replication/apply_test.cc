@@ -2,9 +2,13 @@
 #include <future>
 #include <thread>
 
+#include "replication/open_units.h"
+#include "replication/oplog.h"
 #include "replication/replica_set.h"
 #include "storage/core/storage_impl.h"
 #include "storage/kv/rocks_kv.h"
+#include "storage/read/read_view.h"
+#include "storage/schema/transaction_schema.h"
 #include "storage/storage.h"
 #include "storage/write/log_apply.h"
 #include "tests/unit/storage/storage_fixture.h"
@@ -165,12 +169,67 @@ void Follow(Member& from, Member& to, size_t batch) {
   };
   for (cursor->Seek(0); cursor->Valid(); cursor->Next()) {
     const CommittedEntry e = cursor->entry();
-    if (e.kind != CommittedEntry::Kind::kData) continue;
-    held.emplace_back(e.data);
+    if (e.kind != CommittedEntry::Kind::kData || IsLogChunk(e.data)) continue;
+    if (IsLogEnd(e.data))
+      held.push_back(JoinFromLog(e.data, *from.set->consensus().ReadLog()).value());
+    else
+      held.emplace_back(e.data);
     if (held.size() == batch) flush();
   }
   REQUIRE(cursor->status());
   flush();
+}
+
+/// A transaction of the member, with its view of the catalog.
+struct Txn {
+  explicit Txn(Member& m) : op(m.clock), unit(*m.storage, op) {
+    const ReadView base = *ReadPoint::Take(*m.storage, 0)->View();
+    BeginTransactionUnit(unit, base.snapshot(),
+                         std::make_shared<TransactionCatalog>(base, m.catalog()), 0,
+                         m.set->committer().Reign());
+  }
+  Result<void> Commit(Member& m) {
+    MAYFLY_TRY(PrepareTransactionCommit(*m.storage, unit, op));
+    MAYFLY_TRY(StageCreated(*m.storage, unit, op));
+    const BsonDocument lsid = Json(R"({"id":1})");
+    unit.SetLogSession(lsid, 1);
+    return m.storage->committer().Commit(std::move(unit));
+  }
+  Operation op;
+  WriteUnit unit;
+};
+
+/// A transaction that makes collections with all that they have in memory.
+void MakeInTransaction(Member& m) {
+  Txn t(m);
+  CollectionInfo plain;
+  plain.db = "db";
+  plain.name = "of_transaction";
+  CollectionInfoPtr made = CreateInTransaction(*m.storage, t.unit, t.op, plain).value();
+  IndexInfo ttl = m.Spec(R"({"t":1})", "t_1");
+  ttl.expire_after_seconds = 60;
+  made = CreateIndexesInTransaction(*m.storage, t.unit, t.op, *made,
+                                    {m.Spec(R"({"l":1})", "l_1"), ttl})
+             .value();
+  const BsonDocument array = Json(R"({"_id":1,"l":[1,2]})"),
+                     date = BuildBson([&](BsonBuilder& b) {
+                       b.Append("_id", 2).Append("t", Instant{1'000'000});
+                     });
+  REQUIRE(t.unit.Insert(*made, array, Instant{m.clock.Now().millis + 100'000'000}));
+  CountFromCommit(t.unit, Instant{INT64_MAX});
+  REQUIRE(t.unit.Insert(*made, date));
+  CollectionInfo capped = plain;
+  capped.name = "of_transaction_capped";
+  capped.kind = CollectionKind::kCapped;
+  capped.capped_bytes = 4096;
+  REQUIRE(CreateInTransaction(*m.storage, t.unit, t.op, capped));
+  CHECK(m.Coll("of_transaction") == nullptr);
+  REQUIRE(t.Commit(m));
+  REQUIRE(m.Coll("of_transaction") != nullptr);
+  CHECK(m.Coll("of_transaction")->counters->documents == 2);
+  CHECK(m.Coll("of_transaction")->FindIndex("l_1")->is_multikey());
+  // Made after it, with ids behind those that were taken for transactions.
+  REQUIRE(m.Insert(m.Make("behind"), {Json(R"({"_id":1})")}));
 }
 
 void Workload(Member& m) {
@@ -235,6 +294,10 @@ void Workload(Member& m) {
   REQUIRE(m.catalog().GetOrCreate(*m.op, "other", "x"));
   REQUIRE(m.catalog().DropDatabase(*m.op, "other"));
   REQUIRE(m.catalog().PutSetting(*m.op, "s", "value"));
+  const std::string large(3'000'000, 'x');
+  REQUIRE(m.Insert(m.Make("large"),
+                   {BuildBson([&](BsonBuilder& b) { b.Append("_id", 1).Append("a", large); })}));
+  MakeInTransaction(m);
 }
 
 }  // namespace
@@ -325,6 +388,132 @@ TEST_CASE("An entry has the version of what is in it: documents as they were nee
   CHECK(plain > 4);
 }
 
+TEST_CASE("A large unit is chunks and an end, and of chunks without an end nothing is left",
+          "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfoPtr c = a.Make("c");
+  const std::string text(5'000'000, 'x');
+  auto large = [&](int id) {
+    return BuildBson([&](BsonBuilder& b) { b.Append("_id", id).Append("text", text); });
+  };
+  const uint64_t before = a.set->consensus().Status().last.index;
+  REQUIRE(a.Insert(c, {large(1), Json(R"({"_id":2})")}));
+  int chunks = 0, ends = 0;
+  LogPosition first;
+  std::string chunk;
+  auto cursor = a.set->consensus().ReadLog();
+  for (cursor->Seek(before + 1); cursor->Valid(); cursor->Next()) {
+    const CommittedEntry e = cursor->entry();
+    if (IsLogChunk(e.data) && chunks++ == 0) {
+      first = e.position;
+      chunk = e.data;
+    }
+    if (!IsLogEnd(e.data)) continue;
+    ++ends;
+    const LogChunks of = ReadLogEnd(e.data).value();
+    CHECK(of.indexes.front() == first.index);
+    CHECK(of.indexes.size() == static_cast<size_t>(chunks));
+    CHECK(of.bytes > text.size());
+    std::vector<BsonDocument> shown;
+    REQUIRE(ForEachOplogDocument(JoinFromLog(e.data, *a.set->consensus().ReadLog()).value(), 1,
+                                 [&](uint64_t, BsonDocument d) { shown.push_back(std::move(d)); }));
+    REQUIRE(shown.size() == 2);
+    CHECK(shown[1].view()["o"].Document()["_id"].Int32() == 2);
+  }
+  CHECK(chunks > 4);
+  CHECK(ends == 1);
+  CHECK(Storage::DocumentCount(*c) == 2);
+  CHECK(a.set->KeepLogFrom() == UINT64_MAX);
+  REQUIRE(a.Change(c, R"({"_id":1})", nullptr));
+
+  // What a leader left behind that died before the end: kept while its term lasts, also by a
+  // member that starts meanwhile; then it means nothing.
+  OpenUnits open, again;
+  KvStore& kv = a.storage->kv();
+  REQUIRE(open.Load(kv));
+  auto apply = [&](LogPosition at, std::string_view data) {
+    CommittedEntry e;
+    e.position = at;
+    e.data = data;
+    if (data.empty()) e.kind = CommittedEntry::Kind::kNoop;
+    auto batch = kv.NewBatch();
+    open.Prepare({&e, 1}, *batch);
+    REQUIRE(kv.Write(*batch, false));
+    open.Applied();
+  };
+  std::string other;
+  // One that its leader has given up is forgotten within the term, once or never heard of.
+  EncodeLogChunk({1, 1}, 0, 0, "x", other);
+  apply({3, 97}, other);
+  CHECK(open.first_index() == 97);
+  EncodeLogChunk({1, 1}, 0, kLogChunkGivenUp, {}, other);
+  apply({3, 98}, other);
+  CHECK(open.first_index() == UINT64_MAX);
+  apply({3, 99}, other);
+  CHECK(open.first_index() == UINT64_MAX);
+  EncodeLogChunk({1, 1}, 0, 0, "x", other);
+  apply({3, 100}, other);
+  apply({3, 101}, chunk);
+  apply({3, 102}, other);
+  CHECK(open.first_index() == 100);
+  REQUIRE(again.Load(kv));
+  CHECK(again.first_index() == 100);
+  EncodeLogEnd({1, 1}, 1, {2, {100, 102}}, other);
+  apply({3, 103}, other);
+  CHECK(open.first_index() == 101);
+  apply({4, 104}, {});
+  CHECK(open.first_index() == UINT64_MAX);
+  REQUIRE(again.Load(kv));
+  CHECK(again.first_index() == UINT64_MAX);
+}
+
+TEST_CASE("A large unit of a leader that stops leading is refused, and leaves nothing",
+          "[replication]") {
+  const bool goes_on = GENERATE(true, false);
+  CAPTURE(goes_on);
+  Member a;
+  a.Lead();
+  CollectionInfoPtr c = a.Make("c");
+  const uint64_t term = a.set->consensus().Status().last.term;
+  const std::string text(5'000'000, 'x');
+  std::vector<BsonDocument> docs;
+  for (int i = 0; i < 4; ++i)
+    docs.push_back(BuildBson([&](BsonBuilder& b) { b.Append("_id", i).Append("text", text); }));
+  WriteUnit u(*a.storage, *a.op);
+  for (const BsonDocument& d : docs) REQUIRE(u.Insert(*c, d));
+  std::promise<Result<void>> ended;
+  const uint64_t before = a.set->consensus().Status().last.index;
+  a.storage->committer().Submit(std::move(u), {}, [&](Result<void> r) { ended.set_value(r); });
+  while (a.set->consensus().Status().last.index < before + 3) std::this_thread::yield();
+  a.set->committer().SetWritable(false);
+  const Result<void> r = ended.get_future().get();
+  if (!r) {
+    CHECK(r.error().code == ErrorCode::kNotWritablePrimary);
+    CHECK(Storage::DocumentCount(*c) == 0);
+    CHECK(a.set->KeepLogFrom() < UINT64_MAX);
+  }
+  if (goes_on) {
+    a.set->committer().SetWritable(true, term);
+    // Its locks are free, and the next one is not disturbed by what the first one left.
+    if (!r) REQUIRE(a.Insert(c, docs));
+    CHECK(Storage::DocumentCount(*c) == 4);
+    // The same term goes on, and the log says that the first one does not.
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (a.set->KeepLogFrom() < UINT64_MAX && std::chrono::steady_clock::now() < late)
+      std::this_thread::yield();
+    CHECK(a.set->KeepLogFrom() == UINT64_MAX);
+    CHECK(a.set->consensus().Status().last.term == term);
+  }
+  // The next term forgets it.
+  a.Close();
+  a.Open();
+  a.Lead();
+  REQUIRE(a.Insert(a.Coll("c"), {Json(R"({"_id":"last"})")}));
+  CHECK(a.set->KeepLogFrom() == UINT64_MAX);
+  CHECK(Storage::DocumentCount(*a.Coll("c")) == (goes_on || r ? 5 : 1));
+}
+
 TEST_CASE("A member that does not lead refuses units and leaves nothing behind", "[replication]") {
   Member a;
   a.Lead();
@@ -336,6 +525,57 @@ TEST_CASE("A member that does not lead refuses units and leaves nothing behind",
   a.set->committer().SetWritable(true);
   REQUIRE(a.Insert(c, {Json(R"({"_id":1})")}));
   CHECK(Storage::DocumentCount(*c) == 1);
+}
+
+TEST_CASE("A transaction of an earlier time as primary is not committed in a later one",
+          "[replication]") {
+  Member a;
+  a.Lead();
+  const CollectionInfoPtr c = a.Make("c");
+  const BsonDocument doc = Json(R"({"_id":1})");
+  Txn before(a);
+  REQUIRE(before.unit.Insert(*c, doc));
+  a.set->committer().SetWritable(false);
+  a.set->committer().SetWritable(true);
+  const Result<void> r = before.Commit(a);
+  REQUIRE_FALSE(r);
+  CHECK(r.error().code == ErrorCode::kNotWritablePrimary);
+  // Its lock is free, and it was not written.
+  Txn now(a);
+  REQUIRE(now.unit.Insert(*c, doc));
+  REQUIRE(now.Commit(a));
+  CHECK(Storage::DocumentCount(*c) == 1);
+}
+
+TEST_CASE("Names and ids of what transactions make", "[replication]") {
+  Member a;
+  a.Lead();
+  CollectionInfo plain;
+  plain.db = "db";
+  plain.name = "x";
+  auto code = [](const auto& r) { return r ? ErrorCode::kOk : r.error().code; };
+  std::optional<Txn> first(std::in_place, a);
+  const uint32_t id = CreateInTransaction(*a.storage, first->unit, first->op, plain).value()->id;
+  // Another one that makes it fails at once; one that comes when the first is gone does not.
+  {
+    Txn second(a);
+    CHECK(code(CreateInTransaction(*a.storage, second.unit, second.op, plain)) ==
+          ErrorCode::kWriteConflict);
+  }
+  first.reset();
+  CHECK(a.Coll("x") == nullptr);
+  {
+    Txn third(a);
+    CHECK(CreateInTransaction(*a.storage, third.unit, third.op, plain).value()->id > id);
+    // Whoever does not wait for it is first.
+    REQUIRE(a.Make("x"));
+    CHECK(code(third.Commit(a)) == ErrorCode::kWriteConflict);
+  }
+  // A start gives no id again, though nothing has the last ones.
+  a.Close();
+  a.Open();
+  a.Lead();
+  CHECK(a.Make("y")->id > id + 1);
 }
 
 TEST_CASE("Everything is there after the process was started again", "[replication]") {

@@ -146,7 +146,7 @@ TEST_CASE("What is no resume token is refused", "[replication][streams]") {
     CAPTURE(token);
     auto r = StreamPosition::FromToken(token);
     REQUIRE_FALSE(r);
-    CHECK(r.error().code == kInvalidResumeToken);
+    CHECK(r.error().code == ErrorCode::kInvalidResumeToken);
   }
 }
 

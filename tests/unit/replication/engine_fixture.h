@@ -199,7 +199,9 @@ class TestMember {
         ::close(s);
         continue;
       }
-      engine_->AdoptConnection(s, {});
+      HandedConnection handed;
+      handed.socket = s;
+      engine_->AdoptConnection(std::move(handed));
     }
   }
 

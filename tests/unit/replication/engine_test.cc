@@ -403,12 +403,12 @@ TEST_CASE("Of two sets that begin with the same members one gets them", "[engine
   };
   CHECK(a.engine().Claim("set number 1"));
   CHECK(b.engine().Claim("set number 2"));
-  CHECK(probe(b, a, "set number 2").error().code == kConfigurationInProgress);
+  CHECK(probe(b, a, "set number 2").error().code == ErrorCode::kConfigurationInProgress);
   CHECK(probe(b, c, "set number 2"));
   // The lower one takes what the other has asked for, and the other finds out before it begins.
   CHECK(probe(a, b, "set number 1"));
   CHECK(probe(a, c, "set number 1"));
-  CHECK(Initiate(b, of("set number 2")).error().code == kConfigurationInProgress);
+  CHECK(Initiate(b, of("set number 2")).error().code == ErrorCode::kConfigurationInProgress);
   REQUIRE(Initiate(a, of("set number 1")));
   REQUIRE(Eventually([&] {
     return b.engine().Status().configuration.set_id == "set number 1" &&

@@ -15,9 +15,13 @@
 #include <fstream>
 
 #include "../storage/storage_fixture.h"
+#include "../test_certificates.h"
+#include "../test_ciphers.h"
 #include "engine_fixture.h"
 #include "replication/byte_text.h"
 #include "replication/data_copy.h"
+#include "security/tls.h"
+#include "storage/kv/encrypted_engine.h"
 #include "storage/kv/rocks_kv.h"
 
 namespace mayfly {
@@ -40,8 +44,8 @@ struct Pair {
     int s[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s) == 0);
     for (int i = 0; i < 2; ++i)
-      end[i] = std::make_shared<MemberLink>(
-          LinkSocket(io.get_executor(), asio::generic::stream_protocol(AF_UNIX, 0), s[i]));
+      end[i] = std::make_shared<MemberLink>(ByteStream(
+          LinkSocket(io.get_executor(), asio::generic::stream_protocol(AF_UNIX, 0), s[i])));
   }
   template <class T>
   std::shared_ptr<std::optional<Result<T>>> Start(LinkTask<Result<T>> task) {
@@ -54,6 +58,15 @@ struct Pair {
     io.restart();
     io.run_for(std::chrono::seconds(seconds));
   }
+  /// Until these have their results: the timers of a link that stays open never end.
+  template <class... T>
+  void RunUntil(const std::shared_ptr<std::optional<Result<T>>>&... results) {
+    io.restart();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!(results->has_value() && ...) && io.run_one_until(deadline) > 0) {
+    }
+    REQUIRE((results->has_value() && ...));
+  }
   asio::io_context io;
   std::shared_ptr<MemberLink> end[2];
 };
@@ -63,7 +76,7 @@ LinkIdentity Self(const std::string& key_file, NodeId node, bool old = false) {
   id.node = node;
   id.set_name = "rs0";
   id.key = key_file;
-  id.link_key = MemberKey(key_file);
+  id.link_keys = {MemberKey(key_file)};
   id.old_handshake = old;
   return id;
 }
@@ -76,9 +89,7 @@ Greeting Greet(const LinkIdentity& dialler, const LinkIdentity& acceptor, uint8_
   p.end[1]->CloseAfterSilence(500);  // a dialler that has seen a wrong proof says nothing more
   auto dialled = p.Start(p.end[0]->Dial(dialler, LinkPurpose::kStream, 0, version));
   auto accepted = p.Start(p.end[1]->Accept(acceptor));
-  p.Run();
-  REQUIRE(dialled->has_value());
-  REQUIRE(accepted->has_value());
+  p.RunUntil(dialled, accepted);
   return {**dialled, **accepted};
 }
 
@@ -103,6 +114,204 @@ TEST_CASE("Members greet each other by the key, in the versions that both speak"
   CHECK(Greet(Self("a key", 1), Self("a key", 2, true), 1).acceptor);
   CHECK_FALSE(Greet(Self("another", 1), Self("a key", 2, true), 1).acceptor);
   CHECK(Greet(Self("", 1), Self("", 2), 1).acceptor);
+}
+
+TEST_CASE("Members need one key in common", "[link]") {
+  auto with = [](NodeId node, std::vector<std::string> keys) {
+    LinkIdentity id = Self("", node);
+    id.link_keys.clear();
+    for (const std::string& k : keys) id.link_keys.push_back(MemberKey(k));
+    return id;
+  };
+  using Keys = std::vector<std::string>;
+  // Every step of a rotation, in both directions, and a set that gets its first key.
+  const std::pair<Keys, Keys> same[] = {{{"old"}, {"old", "new"}},
+                                        {{"old", "new"}, {"old", "new"}},
+                                        {{"old", "new"}, {"new", "old"}},
+                                        {{"new"}, {"old", "new"}},
+                                        {{""}, {"new", ""}},
+                                        {{"new", ""}, {"new", ""}},
+                                        {{"new"}, {"new", ""}}};
+  for (const auto& [a, b] : same) {
+    CAPTURE(a, b);
+    for (const auto& [dialler, acceptor] : {std::pair(a, b), std::pair(b, a)}) {
+      auto g = Greet(with(1, dialler), with(2, acceptor));
+      CHECK(g.dialler);
+      CHECK(g.acceptor);
+    }
+  }
+  const std::pair<Keys, Keys> different[] = {
+      {{"old"}, {"new"}}, {{"a", "b"}, {"c", "d"}}, {{""}, {"new"}}, {{}, {"new"}}, {{}, {}}};
+  for (const auto& [a, b] : different) {
+    CAPTURE(a, b);
+    auto g = Greet(with(1, a), with(2, b));
+    CHECK_FALSE(g.acceptor);
+    CHECK(g.dialler.error().code == ErrorCode::kAuthenticationFailed);
+  }
+  // More proofs than there can be keys.
+  CHECK_FALSE(Greet(with(1, {"1", "2", "3", "4", "5", "new"}), with(2, {"new"})).acceptor);
+}
+
+namespace {
+
+/// Both sides of a link with TLS between members of these two.
+Greeting GreetByTls(Tls& dialler, Tls& acceptor, uint8_t version) {
+  Pair p;
+  boost::system::error_code ec;
+  for (auto& end : p.end) end->stream().socket().native_non_blocking(true, ec);
+  p.end[1]->stream().set_tls(acceptor.Accept(p.end[1]->stream().socket().native_handle(), {}));
+  auto began = p.Start(p.end[0]->StartTls(dialler, "localhost"));
+  auto ready = p.Start(p.end[1]->stream().Handshake());
+  p.RunUntil(began, ready);
+  REQUIRE(**began);
+  REQUIRE(**ready);
+  LinkIdentity self = Self("a key", 1), other = Self("a key", 2);
+  self.tls = &dialler;
+  other.tls = &acceptor;
+  p.end[0]->CloseAfterSilence(500);
+  p.end[1]->CloseAfterSilence(500);
+  auto dialled = p.Start(p.end[0]->Dial(self, LinkPurpose::kStream, 0, version));
+  auto accepted = p.Start(p.end[1]->Accept(other));
+  p.RunUntil(dialled, accepted);
+  return {**dialled, **accepted};
+}
+
+}  // namespace
+
+TEST_CASE("Members greet by certificates, as their modes say", "[link]") {
+  using enum ClusterAuthMode;
+  ScratchDir dir;
+  testing::Issuer issuer;
+  int files = 0;
+  auto make = [&](ClusterAuthMode mode, const char* unit, bool shows = true) {
+    issuer.unit = {{"O", "Example"}, {"OU", unit}};
+    TlsOptions o;
+    o.mode = TlsMode::kRequire;
+    o.certificate_key_file =
+        issuer.Issue(dir.path() + "/" + std::to_string(++files) + ".pem", "member");
+    o.ca_file = issuer.Write(dir.path() + "/ca.pem");
+    o.cluster_auth = mode;
+    o.allow_connections_without_certificates = !shows;
+    return Tls::Make(o, [] { return ::time(nullptr); }).value();
+  };
+  constexpr uint8_t kByKey = 2, kByCertificate = 3;
+  struct Case {
+    ClusterAuthMode dialler, acceptor;
+    uint8_t version;
+    bool let_in;
+  };
+  for (const Case& c : {Case{kKeyFile, kSendKeyFile, kByKey, true},
+                        {kSendKeyFile, kKeyFile, kByKey, true},
+                        {kSendKeyFile, kSendX509, kByKey, true},
+                        {kSendX509, kSendKeyFile, kByCertificate, true},
+                        {kSendX509, kX509, kByCertificate, true},
+                        {kX509, kSendX509, kByCertificate, true},
+                        {kX509, kX509, kByCertificate, true},
+                        {kSendX509, kKeyFile, kByCertificate, false},
+                        {kSendKeyFile, kX509, kByKey, false},
+                        {kKeyFile, kX509, 1, false}}) {
+    CAPTURE(static_cast<int>(c.dialler), static_cast<int>(c.acceptor));
+    const auto a = make(c.dialler, "members"), b = make(c.acceptor, "members");
+    auto g = GreetByTls(*a, *b, c.version);
+    CHECK(g.dialler.has_value() == c.let_in);
+    CHECK(g.acceptor.has_value() == c.let_in);
+    if (c.let_in)
+      CHECK(g.acceptor.value().info.id == 1);
+    else
+      CHECK(g.dialler.error().code == ErrorCode::kAuthenticationFailed);
+  }
+  // A client's certificate is no member's, on either side.
+  const auto member = make(kX509, "members"), client = make(kX509, "clients");
+  auto in = GreetByTls(*client, *member, kByCertificate);
+  CHECK(in.dialler.error().message.find("not a member's") != std::string::npos);
+  CHECK_FALSE(in.acceptor);
+  // Whoever does not look himself is refused by the other one.
+  LinkIdentity self = Self("a key", 2);
+  self.tls = member.get();
+  CHECK_FALSE(Greet(Self("a key", 1), self).acceptor);
+  Pair plain;
+  auto dialled = plain.Start(plain.end[0]->Dial(self, LinkPurpose::kStream, 0, kByCertificate));
+  plain.Run();
+  CHECK((*dialled)->error().message.find("no TLS") != std::string::npos);
+}
+
+namespace {
+
+std::unique_ptr<Tls> MakeTls(const ScratchDir& dir, const testing::Issuer& issuer) {
+  TlsOptions o;
+  o.mode = TlsMode::kRequire;
+  o.certificate_key_file = issuer.Issue(dir.path() + "/member.pem", "member");
+  o.ca_file = issuer.Write(dir.path() + "/ca.pem");
+  return Tls::Make(o, [] { return ::time(nullptr); }).value();
+}
+
+/// Frames of these sizes, and then one more.
+LinkTask<Result<size_t>> SendFrames(MemberLink& link, std::vector<size_t> sizes) {
+  size_t sent = 0;
+  for (const size_t n : sizes) {
+    link.Add(77, std::string(n, static_cast<char>('a' + n % 20)));
+    MAYFLY_CO_TRY(co_await link.Flush());
+    sent += n;
+  }
+  co_return sent;
+}
+LinkTask<Result<size_t>> ReadFrames(MemberLink& link, std::vector<size_t> sizes) {
+  size_t got = 0;
+  for (const size_t n : sizes) {
+    auto frame = co_await link.Read();
+    if (!frame) co_return frame.error();
+    if (frame.value().body == std::string(n, static_cast<char>('a' + n % 20))) got += n;
+  }
+  co_return got;
+}
+
+}  // namespace
+
+TEST_CASE("Members greet and talk by TLS, in both directions at once", "[link]") {
+  ScratchDir dir;
+  testing::Issuer issuer;
+  const auto tls = MakeTls(dir, issuer);
+  Pair p;
+  boost::system::error_code ec;
+  for (auto& end : p.end) end->stream().socket().native_non_blocking(true, ec);
+  p.end[1]->stream().set_tls(tls->Accept(p.end[1]->stream().socket().native_handle(), {}));
+  auto began = p.Start(p.end[0]->StartTls(*tls, "localhost"));
+  auto accepted = p.Start(p.end[1]->stream().Handshake());
+  p.Run();
+  REQUIRE((began->has_value() && **began));
+  REQUIRE((accepted->has_value() && **accepted));
+  CHECK(p.end[1]->stream().tls()->peer().subject.starts_with("CN=member"));
+
+  auto dialled = p.Start(p.end[0]->Dial(Self("a key", 1), LinkPurpose::kStream, 0, 2));
+  auto greeted = p.Start(p.end[1]->Accept(Self("a key", 2)));
+  p.Run();
+  REQUIRE((dialled->has_value() && **dialled));
+  REQUIRE((greeted->has_value() && **greeted));
+  const std::vector<size_t> sizes = {1, 0, 16'384, 9'000'000, 5, 300'000};
+  auto sent0 = p.Start(SendFrames(*p.end[0], sizes));
+  auto sent1 = p.Start(SendFrames(*p.end[1], sizes));
+  auto got0 = p.Start(ReadFrames(*p.end[0], sizes));
+  auto got1 = p.Start(ReadFrames(*p.end[1], sizes));
+  p.Run();
+  for (const auto& r : {sent0, sent1, got0, got1}) {
+    REQUIRE(r->has_value());
+    REQUIRE(**r);
+    CHECK((*r)->value() == 9'316'390);
+  }
+  // On its way to another thread, with what it has.
+  HandedConnection handed = p.end[1]->stream().Release();
+  CHECK(handed.socket >= 0);
+  REQUIRE(handed.tls);
+  ByteStream stream(
+      LinkSocket(p.io.get_executor(), asio::generic::stream_protocol(AF_UNIX, 0), handed.socket));
+  stream.set_tls(std::move(handed.tls));
+  auto moved = std::make_shared<MemberLink>(std::move(stream));
+  moved->TakeKeys(*p.end[1]);
+  auto later = p.Start(SendFrames(*p.end[0], sizes));
+  auto came = p.Start(ReadFrames(*moved, sizes));
+  p.Run();
+  REQUIRE((came->has_value() && **came));
+  CHECK((*came)->value() == 9'316'390);
 }
 
 TEST_CASE("A stranger is shown nothing that comes of the key", "[link]") {
@@ -164,7 +373,7 @@ TEST_CASE("A link that falls silent ends itself", "[link]") {
   AppendNumber(frame, uint32_t{9});
   frame.append(9, 'x');
   for (size_t i = 0; i < frame.size(); ++i) {
-    REQUIRE(::send(p.end[1]->socket().native_handle(), frame.data() + i, 1, 0) == 1);
+    REQUIRE(::send(p.end[1]->stream().socket().native_handle(), frame.data() + i, 1, 0) == 1);
     p.io.restart();
     p.io.run_for(std::chrono::milliseconds(40));
   }
@@ -233,8 +442,8 @@ TEST_CASE("A member of an earlier version is dialled again in its own way, if th
         asio::read(s, asio::buffer(head), ec);
         if (head[5] != 1) continue;
         asio::io_context own;
-        MemberLink link(LinkSocket(own.get_executor(), asio::generic::stream_protocol(AF_INET, 0),
-                                   s.release()));
+        MemberLink link(ByteStream(LinkSocket(
+            own.get_executor(), asio::generic::stream_protocol(AF_INET, 0), s.release())));
         link.Unread(head);
         auto out = std::make_shared<std::optional<Result<LinkPeer>>>();
         asio::co_spawn(own.get_executor(), Keep(link.Accept(Self("a key", 2, true)), out),
@@ -273,11 +482,11 @@ class SteppedClock final : public Clock {
 };
 
 struct Donor {
-  Donor() {
+  explicit Donor(FileCiphersPtr ciphers = nullptr) {
     KvOptions k;
     k.path = dir.path();
     k.cache_bytes = 16 << 20;
-    kv = std::move(OpenRocksKv(k).value());
+    kv = std::move(MakeRocksEngine(nullptr, ciphers)->Open(k).value());
     auto batch = kv->NewBatch();
     batch->Put(Keyspace::kRecords, "key", "", "value");
     REQUIRE(kv->Write(*batch, true));
@@ -328,7 +537,7 @@ TEST_CASE("A donor does not keep a copy for a joiner that has fallen silent", "[
   auto asked = p.Start(AskForList(*p.end[0], id, &type));
   p.Run();  // ends when the donor has given the link up
   CHECK(type == 21);
-  CHECK_FALSE(p.end[1]->socket().is_open());
+  CHECK_FALSE(p.end[1]->stream().socket().is_open());
   d.store->RemoveStale();
   CHECK(d.store->Has(id));  // it may come back
   d.clock.us += 601'000'000;
@@ -409,6 +618,38 @@ TEST_CASE("A joiner whose donor falls silent goes on where it was, on a new link
   REQUIRE(**fetched);
   CHECK(progress.done == progress.total);
   CHECK(d.store->KeepFrom() == UINT64_MAX);  // taken: forgotten
+}
+
+TEST_CASE("A copy is encrypted by the keys of whoever takes it", "[link]") {
+  const bool from = GENERATE(false, true), to = GENERATE(false, true);
+  CAPTURE(from, to);
+  Donor d(from ? testing::MakeCiphers() : FileCiphersPtr());
+  const std::string id = d.store->Make({1, 7}).value();
+  ScratchDir dir;
+  const KvEnginePtr engine = MakeRocksEngine(nullptr, to ? testing::MakeCiphers() : nullptr);
+  DataCopy::Progress progress;
+  DataCopy copy(engine, dir.path(), id, progress);
+  {
+    Pair p;
+    p.end[0]->CloseAfterSilence(5000);
+    asio::co_spawn(p.io.get_executor(), d.store->Serve(p.end[1]), asio::detached);
+    auto fetched = p.Start(copy.Fetch(*p.end[0]));
+    while (!fetched->has_value()) p.io.run_one();
+    REQUIRE(**fetched);
+    p.end[0]->Close();
+    p.Run();
+    CHECK(progress.done == progress.total);
+  }
+  const std::string incoming = dir.path() + "/.resync/incoming";
+  std::ifstream in(incoming + "/CURRENT", std::ios::binary);
+  char first[8] = {};
+  in.read(first, sizeof first);
+  CHECK(BeginsEncrypted({first, sizeof first}) == to);
+  auto opened = engine->Open({.path = incoming, .cache_bytes = 16 << 20, .log = {}});
+  if (!opened) FAIL(opened.error().message);
+  PinnedValue v;
+  CHECK(opened.value()->Get(Keyspace::kRecords, "key", &v, nullptr).value());
+  CHECK(v.view() == "value");
 }
 
 TEST_CASE("Lists of files that no donor sends are refused", "[link]") {
@@ -538,28 +779,6 @@ TEST_CASE("A copy that an earlier version has made ready is taken", "[link]") {
   fs::remove(bad.root + "/incoming/MANIFEST-000002");
   CHECK_FALSE(ApplyPendingResync(*MakeRocksEngine(), bad.dir.path()).value());
   CHECK(bad.Own());
-}
-
-TEST_CASE("A directory with data and without CURRENT is not made a new store", "[link]") {
-  ScratchDir dir;
-  KvOptions k;
-  k.path = dir.path();
-  k.cache_bytes = 16 << 20;
-  {
-    auto kv = std::move(OpenRocksKv(k).value());
-    auto batch = kv->NewBatch();
-    batch->Put(Keyspace::kRecords, "key", "", "value");
-    REQUIRE(kv->Write(*batch, true));
-    REQUIRE(kv->Flush());
-  }
-  fs::rename(dir.path() + "/CURRENT", dir.path() + "/aside");
-  auto opened = OpenRocksKv(k);
-  REQUIRE_FALSE(opened);
-  CHECK(opened.error().message.find("CURRENT") != std::string::npos);
-  fs::rename(dir.path() + "/aside", dir.path() + "/CURRENT");
-  auto kv = std::move(OpenRocksKv(k).value());
-  PinnedValue value;
-  CHECK(kv->Get(Keyspace::kRecords, "key", &value).value());
 }
 
 }  // namespace mayfly

@@ -15,11 +15,13 @@ class HandClock final : public Clock {
   int64_t micros = 1'000'000;
 };
 
+/// Knows only what its node is.
 class NoMachine final : public StateMachine {
  public:
   void Prepare(std::span<const CommittedEntry>, KvBatch&) override {}
   void Applied(std::span<const CommittedEntry>) override {}
-  void StateChanged(const ConsensusState&) override {}
+  void StateChanged(const ConsensusState& s) override { role = s.role; }
+  ConsensusRole role = ConsensusRole::kUninitialised;
 };
 
 /// One node driven by hand; what it sends waits in `sent`.
@@ -65,9 +67,11 @@ struct HandNode {
       raft->Pump();
     } while (applier->Step());
   }
-  void Propose(const std::string& data) {
+  void Propose(
+      const std::string& data,
+      std::function<void(Result<LogPosition>)> done = [](Result<LogPosition>) {}) {
     std::vector<Proposal> p;
-    p.push_back({data, nullptr, [](Result<LogPosition>) {}});
+    p.push_back({data, nullptr, std::move(done)});
     raft->Propose(std::move(p));
     Settle();
   }
@@ -91,6 +95,50 @@ struct HandNode {
 };
 
 }  // namespace
+
+TEST_CASE(
+    "A proposal whose end is not known fails when the machine knows that the node leads no more",
+    "[log]") {
+  constexpr NodeId kLeader = 1, kOther = 2;
+  ConsensusConfiguration c;
+  c.set_id = "twelve bytes";
+  c.members = {{kLeader, "a:1", true, 1}};
+  c.payload = "config";
+  HandNode leader(std::make_unique<MemoryKv>(), kLeader);
+  HandNode other(std::make_unique<MemoryKv>(), kOther);
+  REQUIRE(BootstrapLog(*leader.log, c, true, leader.clock.Now()));
+  leader.Open();
+  other.Open();
+  for (int i = 0; i < 200 && !leader.raft->state().ready; ++i) leader.Tick();
+  c.members.push_back({kOther, "b:1", true, 1});
+  leader.raft->Reconfigure(c, [](Result<LogPosition>) {});
+  leader.Settle();
+  const auto both_vote = [&] {
+    const auto members = leader.raft->members();
+    return std::count_if(members.begin(), members.end(),
+                         [](const RaftNode::Member& m) { return !m.learner; }) == 2;
+  };
+  for (int i = 0; i < 400 && !both_vote(); ++i) {
+    leader.Tick();
+    other.Receive(leader);
+    other.Tick();
+    leader.Receive(other);
+  }
+  REQUIRE(both_vote());
+  REQUIRE(leader.machine.role == ConsensusRole::kLeader);
+
+  std::optional<ErrorCode> failed;
+  ConsensusRole then = ConsensusRole::kLeader;
+  leader.Propose("nobody else has it", [&](Result<LogPosition> r) {
+    failed = r ? ErrorCode::kOk : r.error().code;
+    then = leader.machine.role;
+  });
+  CHECK_FALSE(failed);
+  // Nobody answers any more.
+  for (int i = 0; i < 400 && !failed; ++i) leader.Tick();
+  REQUIRE(failed == ErrorCode::kPrimarySteppedDown);
+  CHECK(then != ConsensusRole::kLeader);
+}
 
 TEST_CASE(
     "A member that has taken its copy goes on from there although it was asked to take a newer one "

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "replication/open_units.h"
 #include "storage/keys/key_format.h"
+#include "storage/write/log_format.h"
 
 namespace mayfly::testing {
 namespace {
@@ -18,11 +20,24 @@ class SimClock final : public Clock {
 
 struct World;
 
+/// Where a member keeps a transaction that has ended.
+std::string EndedKey(uint64_t sequence) {
+  std::string key = "ended";
+  AppendBe64(key, sequence);
+  return key;
+}
+
 /// Keeps every entry it applies under its index: what members must agree on.
 class SimMachine final : public StateMachine {
  public:
-  SimMachine(World& world, NodeId id, uint64_t next) : world_(world), id_(id), next_(next) {}
+  SimMachine(World& world, NodeId id, uint64_t next, LogStore& log, KvStore& kv)
+      : world_(world), id_(id), next_(next), log_(log) {
+    Load(kv);
+  }
+  uint64_t KeepLogFrom() override { return open_.first_index(); }
   void Prepare(std::span<const CommittedEntry> entries, KvBatch& batch) override {
+    open_.Prepare(entries, batch);
+    for (const CommittedEntry& e : entries) End(e, batch);
     for (const CommittedEntry& e : entries) {
       std::string key, value;
       AppendBe64(key, e.position.index);
@@ -36,9 +51,31 @@ class SimMachine final : public StateMachine {
   void StateChanged(const ConsensusState& state) override;
 
  private:
+  void Load(KvStore& kv);
+  /// A transaction happens, from what its chunks say in this member's own log.
+  void End(const CommittedEntry& e, KvBatch& batch);
+
   World& world_;
   const NodeId id_;
   uint64_t next_;  ///< index that must come next
+  LogStore& log_;
+  OpenUnits open_;
+};
+
+/// One in chunks, as a ReplicatedCommitter that leads sends it. Its client is patient: it may be
+/// open through any fault.
+struct SimTransaction {
+  static constexpr uint64_t kOrigin = 7;
+  enum class State : uint8_t { kOpen, kToGiveUp, kUnknown, kAcknowledged, kRefused };
+  uint64_t sequence = 0;
+  NodeId at = 0;
+  std::string bytes;
+  size_t sent = 0;
+  std::vector<uint64_t> chunks;
+  uint64_t term = 0;
+  bool waiting = false;  ///< for an answer
+  bool done = false;     ///< nothing more is sent of it
+  State state = State::kOpen;
 };
 
 struct SimNode {
@@ -78,8 +115,9 @@ struct World {
   std::map<std::string, uint64_t> acknowledged;                ///< data -> index
   std::set<std::string> refused;                               ///< told: was not written
   int proposals = 0;
-  ConsensusConfiguration configuration;       ///< that all are to come to in the end
-  std::pair<NodeId, NodeId> replacing{0, 0};  ///< was emptied; the node that lives there now
+  std::map<uint64_t, SimTransaction> transactions;  ///< by sequence
+  ConsensusConfiguration configuration;             ///< that all are to come to in the end
+  std::pair<NodeId, NodeId> replacing{0, 0};        ///< was emptied; the node that lives there now
 
   bool Chance(int percent) { return static_cast<int>(random() % 100) < percent; }
   int Between(int a, int b) {
@@ -93,7 +131,8 @@ struct World {
   void Start(SimNode& n) {
     n.log = std::move(LogStore::Open(*n.kv).value());
     if (options.trimming) n.log->set_segment_bytes(512);
-    n.machine = std::make_unique<SimMachine>(*this, n.id, n.log->applied().index + 1);
+    n.machine =
+        std::make_unique<SimMachine>(*this, n.id, n.log->applied().index + 1, *n.log, *n.kv);
     n.applier = std::make_unique<Applier>(*n.log, *n.machine,
                                           [this](std::string_view why) { Fail(std::string(why)); });
     RaftNode::Options o;
@@ -137,6 +176,11 @@ struct World {
   }
 
   void Stop(SimNode& n) {
+    for (auto& [sequence, t] : transactions)
+      if (t.at == n.id && !t.done) {  // its client is told nothing; the term ends with the leader
+        t.done = true;
+        if (t.state == SimTransaction::State::kOpen) t.state = SimTransaction::State::kUnknown;
+      }
     n.raft.reset();
     n.applier.reset();
     n.machine.reset();
@@ -201,6 +245,131 @@ struct World {
       n.raft->Propose(std::move(batch));
       n.raft->Pump();
     }
+  }
+
+  void BeginTransaction() {
+    SimNode* leader = Leader();
+    if (leader == nullptr) return;
+    SimTransaction t;
+    t.sequence = static_cast<uint64_t>(++result.begun);
+    t.at = leader->id;
+    // Its first bytes are those of the unit's time, which the end sets.
+    t.bytes = std::string(20, '\0');
+    while (Chance(90) && t.bytes.size() < 300) t.bytes += std::to_string(random() % 1000);
+    t.bytes += ".";
+    transactions.emplace(t.sequence, std::move(t));
+  }
+
+  /// The next step of each that is open. `patient`: it may stay where it is.
+  void Transact(bool patient) {
+    for (auto& [sequence, t] : transactions) {
+      if (t.done || t.waiting || (patient && !Chance(15))) continue;
+      auto it = nodes.find(t.at);
+      if (it == nodes.end() || !it->second.up() || step < it->second.asleep_until) continue;
+      RaftNode& raft = *it->second.raft;
+      const uint64_t term = raft.status().term;
+      if (t.term != 0 && t.term != term) {  // a new term says it of every one that is open
+        t.done = true;
+        if (t.state == SimTransaction::State::kOpen) t.state = SimTransaction::State::kRefused;
+        continue;
+      }
+      if (!raft.leads()) continue;
+      if (t.state == SimTransaction::State::kOpen && patient && Chance(5)) {
+        t.state = SimTransaction::State::kToGiveUp;
+        ++result.given_up;
+      }
+      Send(t, raft);
+    }
+  }
+
+  void Send(SimTransaction& t, RaftNode& raft) {
+    Proposal p;
+    p.term = t.term;
+    t.waiting = true;
+    const LogEntryHeader unit{SimTransaction::kOrigin, t.sequence};
+    const uint64_t sequence = t.sequence;
+    if (t.state == SimTransaction::State::kToGiveUp) {
+      EncodeLogChunk(unit, 0, kLogChunkGivenUp, {}, p.data);
+      p.done = [this, sequence](const Result<LogPosition>& r) {
+        transactions[sequence].waiting = false;
+        transactions[sequence].done |= r.has_value();
+      };
+    } else if (t.sent < t.bytes.size()) {
+      const size_t size = std::min<size_t>(64, t.bytes.size() - t.sent);
+      EncodeLogChunk(unit, 0, t.chunks.size(), std::string_view(t.bytes).substr(t.sent, size),
+                     p.data);
+      p.done = [this, sequence, size](const Result<LogPosition>& r) {
+        SimTransaction& one = transactions[sequence];
+        one.waiting = false;
+        if (!r) {
+          one.state = SimTransaction::State::kToGiveUp;
+          return;
+        }
+        one.term = r.value().term;
+        one.chunks.push_back(r.value().index);
+        one.sent += size;
+      };
+    } else {
+      EncodeLogEnd(unit, 1, {t.bytes.size(), t.chunks}, p.data);
+      SetUnitTime(p.data.data() + kLogEntryHeader, t.sequence, 0);
+      p.done = [this, sequence](const Result<LogPosition>& r) {
+        SimTransaction& one = transactions[sequence];
+        one.waiting = false;
+        one.done = true;
+        const bool never = !r && r.error().code == ErrorCode::kNotWritablePrimary;
+        one.state = r       ? SimTransaction::State::kAcknowledged
+                    : never ? SimTransaction::State::kRefused
+                            : SimTransaction::State::kUnknown;
+        if (!never) return;
+        one.done = false;  // the log has to say it
+        one.state = SimTransaction::State::kToGiveUp;
+      };
+    }
+    std::vector<Proposal> batch;
+    batch.push_back(std::move(p));
+    raft.Propose(std::move(batch));
+    raft.Pump();
+  }
+
+  /// Transactions that the log may not have heard the last of.
+  std::string Undone() const {
+    std::string out;
+    for (const auto& [sequence, t] : transactions)
+      if (!t.done)
+        out += "; " + std::to_string(sequence) + " of node " + std::to_string(t.at) + ", term " +
+               std::to_string(t.term) + ", state " + std::to_string(static_cast<int>(t.state)) +
+               (t.waiting ? ", waits" : "");
+    return out;
+  }
+
+  /// Of each transaction all members have all, or none has anything.
+  void CheckTransactions() {
+    std::map<uint64_t, int> ends;
+    for (auto& [index, what] : truth) {
+      const std::string_view data = std::string_view(what.second).substr(1);
+      if (what.second[0] == static_cast<char>(CommittedEntry::Kind::kData) && IsLogEnd(data))
+        ++ends[ReadLogEntryHeader(data).value().sequence];
+    }
+    for (auto& [sequence, t] : transactions) {
+      const std::string name = "transaction " + std::to_string(sequence);
+      const int times = ends[sequence];
+      if (times > 1) Fail(name + " happened more than once");
+      if (t.state == SimTransaction::State::kAcknowledged && times == 0) Fail(name + " is lost");
+      if (times > 0 && (t.state == SimTransaction::State::kRefused ||
+                        t.state == SimTransaction::State::kToGiveUp))
+        Fail(name + " was given up and yet happened");
+      result.committed += times;
+      for (auto& [id, n] : nodes) {
+        const MemoryKv::MapPtr kept = n.kv->map(Keyspace::kRecords);
+        auto it = kept->find(EndedKey(sequence));
+        if ((it != kept->end()) != (times > 0))
+          Fail(name + " is " + (times > 0 ? "not on" : "on") + " node " + std::to_string(id));
+      }
+    }
+    for (auto& [id, n] : nodes)
+      if (n.machine->KeepLogFrom() != UINT64_MAX)
+        Fail("node " + std::to_string(id) + " keeps its log from " +
+             std::to_string(n.machine->KeepLogFrom()) + " for what is over" + Undone());
   }
 
   void Faults() {
@@ -360,12 +529,15 @@ struct World {
         n.kv = std::move(copy);
         Start(n);
       }
-      if (options.trimming && random() % 60 == 0) n.raft->Trim(4096, 0, UINT64_MAX);
+      if (options.trimming && random() % 60 == 0)
+        n.raft->Trim(4096, 0, options.forgets_open ? UINT64_MAX : n.machine->KeepLogFrom());
       if ((step + static_cast<int>(id)) % 5 == 0) n.raft->Tick();
       if (!options.faults || Chance(70))
         while (n.applier->Step()) {
         }
       n.raft->Applied(n.log->applied().index);
+      // What waited for a handover that came to nothing goes on, as in the engine's loop.
+      n.raft->Poll();
       n.raft->Pump();
     }
   }
@@ -407,8 +579,12 @@ struct World {
       Housekeeping();
       if (options.changes && step > 300) Changes();
       if (step < options.steps && Chance(40)) ProposeSomewhere();
+      if (!options.transactions) continue;
+      if (step < options.steps && Chance(3)) BeginTransaction();
+      Transact(step < options.steps);
     }
     Check();
+    if (options.transactions && result.failure.empty()) CheckTransactions();
     for (auto& [id, n] : nodes) Stop(n);
   }
 
@@ -468,6 +644,7 @@ struct World {
 };
 
 void SimMachine::Applied(std::span<const CommittedEntry> entries) {
+  open_.Applied();
   for (const CommittedEntry& e : entries) {
     const uint64_t index = e.position.index;
     if (index != next_)
@@ -481,6 +658,23 @@ void SimMachine::Applied(std::span<const CommittedEntry> entries) {
       world_.Fail("members disagree at " + std::to_string(index));
     world_.Digest(index * 31 + e.position.term * 7 + id_ + e.data.size());
   }
+}
+
+void SimMachine::Load(KvStore& kv) {
+  if (!open_.Load(kv)) world_.Fail("open units are damaged");
+}
+
+void SimMachine::End(const CommittedEntry& e, KvBatch& batch) {
+  if (e.kind != CommittedEntry::Kind::kData || !IsLogEnd(e.data)) return;
+  const uint64_t sequence = ReadLogEntryHeader(e.data).value().sequence;
+  const std::string name =
+      "node " + std::to_string(id_) + ", transaction " + std::to_string(sequence);
+  const Result<std::string> whole = JoinFromLog(e.data, *log_.Cursor(true));
+  if (!whole) return world_.Fail(name + ": " + whole.error().message);
+  constexpr size_t kFirst = kLogEntryHeader + 20;
+  if (whole.value().substr(kFirst) != world_.transactions[sequence].bytes.substr(20))
+    world_.Fail(name + " is not what was sent");
+  batch.Put(Keyspace::kRecords, EndedKey(sequence), "1");
 }
 
 void SimMachine::StateChanged(const ConsensusState& state) {

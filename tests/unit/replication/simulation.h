@@ -26,13 +26,17 @@ struct SimOptions {
   bool trimming = true;  ///< logs are cut short, so members need copies
   bool data_is_empty = true;
   bool lying_disk = false;
+  /// Units in chunks, as large transactions are: open for long, ended, and given up.
+  bool transactions = false;
+  bool forgets_open = false;  ///< a mistake: logs are cut short through units that are open
 };
 
 struct SimResult {
   std::string failure;  ///< empty: every invariant held
   int acknowledged = 0, elections = 0, crashes = 0, partitions = 0, copies = 0, sleeps = 0;
   int changes = 0, emptied = 0;
-  uint64_t digest = 0;  ///< of the whole history: equal seeds, equal digests
+  int begun = 0, committed = 0, given_up = 0;  ///< transactions
+  uint64_t digest = 0;                         ///< of the whole history: equal seeds, equal digests
 };
 
 SimResult Simulate(const SimOptions& options);

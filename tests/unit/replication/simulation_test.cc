@@ -21,7 +21,7 @@ void RunSeeds(SimOptions options, uint64_t runs) {
   const uint64_t first = one ? one : 1;
   const uint64_t last = one ? one : FromEnvironment("MAYFLY_SIM_RUNS", runs);
   int acknowledged = 0, elections = 0, crashes = 0, partitions = 0, copies = 0, sleeps = 0,
-      changes = 0, emptied = 0;
+      changes = 0, emptied = 0, begun = 0, committed = 0, given_up = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     options.seed = seed;
     const SimResult r = Simulate(options);
@@ -36,12 +36,16 @@ void RunSeeds(SimOptions options, uint64_t runs) {
     sleeps += r.sleeps;
     changes += r.changes;
     emptied += r.emptied;
+    begun += r.begun;
+    committed += r.committed;
+    given_up += r.given_up;
   }
   std::printf(
       "simulated %llu histories of %d members: %d acknowledged, %d elections, %d crashes, %d "
-      "partitions, %d copies, %d sleeps, %d changes of members, %d emptied\n",
+      "partitions, %d copies, %d sleeps, %d changes of members, %d emptied, %d of %d transactions "
+      "committed, %d given up\n",
       static_cast<unsigned long long>(last - first + 1), options.nodes, acknowledged, elections,
-      crashes, partitions, copies, sleeps, changes, emptied);
+      crashes, partitions, copies, sleeps, changes, emptied, committed, begun, given_up);
   if (one == 0 && options.faults) {
     // A simulation in which nothing happens proves nothing.
     CHECK(crashes > 0);
@@ -50,6 +54,9 @@ void RunSeeds(SimOptions options, uint64_t runs) {
     CHECK(sleeps > 0);
     CHECK((changes > 0) == options.changes);
     CHECK((emptied > 0) == options.changes);
+    CHECK((committed > 0) == options.transactions);
+    CHECK((given_up > 0) == options.transactions);
+    CHECK((begun > committed + given_up) == options.transactions);
   }
 }
 
@@ -98,6 +105,29 @@ TEST_CASE("Three members that leave, come back, lose their votes and are emptied
   SimOptions o;
   o.changes = true;
   RunSeeds(o, 8);
+}
+
+TEST_CASE("Three members with transactions open at every fault", "[simulation]") {
+  SimOptions o;
+  o.transactions = true;
+  RunSeeds(o, 12);
+}
+
+TEST_CASE("Five members that change, with transactions open at every fault", "[simulation]") {
+  SimOptions o;
+  o.nodes = 5;
+  o.changes = true;
+  o.transactions = true;
+  RunSeeds(o, 4);
+}
+
+TEST_CASE("The simulation finds out a log that is cut through an open transaction",
+          "[simulation]") {
+  SimOptions o;
+  o.transactions = o.forgets_open = true;
+  bool found = false;
+  for (o.seed = 1; o.seed <= 20 && !found; ++o.seed) found = !Simulate(o).failure.empty();
+  CHECK(found);
 }
 
 TEST_CASE("Five members that leave, come back, lose their votes and are emptied", "[simulation]") {

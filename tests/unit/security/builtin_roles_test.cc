@@ -1,6 +1,11 @@
 #include "security/builtin_roles.h"
 
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
 
 #include "security/privilege_set.h"
 
@@ -12,7 +17,87 @@ PrivilegeSet Of(const char* role, const char* db = "admin") {
   return PrivilegeSet(BuiltinPrivileges({role, db}));
 }
 
+/// Resources as text, each with the names of its actions.
+using Grants = std::map<std::string, std::set<std::string>>;
+
+std::string Shown(const Resource& r) {
+  if (r.kind == Resource::Kind::kAny) return "any";
+  if (r.kind == Resource::Kind::kCluster) return "cluster";
+  const std::string db = r.db.empty() ? "all" : r.db;
+  return r.collection.empty() ? db : db + "." + r.collection;
+}
+
+Grants Granted(const std::string& role, const std::string& db) {
+  Grants grants;
+  for (const Privilege& p : BuiltinPrivileges({role, db}))
+    p.actions.ForEach(
+        [&](Action a) { grants[Shown(p.resource)].insert(std::string(ActionName(a))); });
+  return grants;
+}
+
+/// tests/data/builtin_roles.txt: lines of each role.
+struct Line {
+  std::string on, names;
+};
+std::map<std::string, std::vector<Line>> ReadManual() {
+  std::ifstream in(MAYFLY_SOURCE_DIR "/tests/data/builtin_roles.txt");
+  REQUIRE(in);
+  std::map<std::string, std::vector<Line>> roles;
+  for (std::string line; std::getline(in, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    INFO(line);
+    if (line[0] == '+') line.erase(0, line.find(' ') + 1);
+    const size_t first = line.find(" | "), second = line.find(" | ", first + 3);
+    REQUIRE(second != line.npos);
+    roles[line.substr(0, first)].push_back(
+        {line.substr(first + 3, second - first - 3), line.substr(second + 3)});
+  }
+  return roles;
+}
+
+/// What the manual gives to a role of `db`; "all": to each of these.
+void Collect(const std::map<std::string, std::vector<Line>>& manual, const std::string& role,
+             const std::string& db, Grants& out) {
+  INFO(role);
+  REQUIRE(manual.contains(role));
+  for (const Line& line : manual.at(role)) {
+    std::istringstream words(line.names);
+    std::string on = line.on;
+    if (on.starts_with("<db>")) on = db + on.substr(4);
+    for (std::string word; words >> word;) {
+      if (on.starts_with("includes"))
+        Collect(manual, word, on == "includes" ? db : "all", out);
+      else
+        out[on].insert(word);
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("Built-in roles have the manual's actions, no fewer and no more", "[security][roles]") {
+  const auto manual = ReadManual();
+  std::set<std::string> described, there;
+  for (const auto& [role, unused] : manual) described.insert(role);
+  for (const std::string db : {"shop", "admin"})
+    for (const RoleName& name : BuiltinRoles(db)) {
+      there.insert(name.role);
+      INFO(name.Shown());
+      Grants expected;
+      Collect(manual, name.role, name.db, expected);
+      const Grants granted = Granted(name.role, name.db);
+      for (const auto& [on, actions] : expected) {
+        INFO(on);
+        CHECK(granted.contains(on));
+        if (granted.contains(on) && name.role != "__system") CHECK(granted.at(on) == actions);
+      }
+      for (const auto& [on, actions] : granted) {
+        INFO(on);
+        CHECK(expected.contains(on));
+      }
+    }
+  CHECK(there == described);
+}
 
 TEST_CASE("Built-in roles are where the manual has them", "[security][roles]") {
   for (const char* role : {"read", "readWrite", "dbAdmin", "dbOwner", "userAdmin"}) {

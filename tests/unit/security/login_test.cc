@@ -79,8 +79,10 @@ TEST_CASE("Roles in a circle end, and are not made", "[security][roles]") {
   kept.AddRole("c", {R("a")});
   CHECK(ResolveRoles({R("a")}, kept.reader()).value().roles.size() == 3);
   kept.AddRole("c", {});
-  CHECK(CheckNoCycle(R("c"), {R("a")}, kept.reader()).error().code == kInvalidRoleModification);
-  CHECK(CheckNoCycle(R("c"), {R("c")}, kept.reader()).error().code == kInvalidRoleModification);
+  CHECK(CheckNoCycle(R("c"), {R("a")}, kept.reader()).error().code ==
+        ErrorCode::kInvalidRoleModification);
+  CHECK(CheckNoCycle(R("c"), {R("c")}, kept.reader()).error().code ==
+        ErrorCode::kInvalidRoleModification);
   CHECK(CheckNoCycle(R("d"), {R("a")}, kept.reader()).has_value());
   CHECK(CheckNoCycle(R("d"), {R("nobody")}, kept.reader()).error().code ==
         ErrorCode::kRoleNotFound);
@@ -183,38 +185,153 @@ TEST_CASE("The cache has a limit", "[security][cache]") {
   CHECK(cache.size() == UserCache::kMaxUsers);
 }
 
-TEST_CASE("Guessing waits, others do not", "[security][backoff]") {
-  LoginBackoff b;
-  const UserName ann{"ann", "admin"}, bob{"bob", "admin"};
-  for (int i = 0; i < LoginBackoff::kFreeOfUser; ++i) {
-    CHECK(b.DelayMillis("10.0.0.1", ann, 0) == 0);
-    b.Failed("10.0.0.1", ann, 0);
+namespace {
+
+/// Attempts at a clock that the test moves.
+struct Guesses {
+  LoginBackoff backoff;
+  int64_t now = 0;
+  UserName ann{"ann", "admin"}, bob{"bob", "admin"};
+
+  /// How long (milliseconds) an attempt would wait; -1: it fails without a look.
+  int64_t Wait(const char* address, const UserName& user, int64_t since = -1) {
+    int64_t wait = 0;
+    auto attempt = backoff.Begin(address, user, since < 0 ? now : since, now, &wait);
+    if (!attempt) return wait == 0 ? -1 : wait;
+    attempt->Abandon();
+    return 0;
   }
-  CHECK(b.DelayMillis("10.0.0.1", ann, 0) == 50);
-  b.Failed("10.0.0.1", ann, 0);
-  CHECK(b.DelayMillis("10.0.0.1", ann, 0) == 100);
-  for (int i = 0; i < 60; ++i) b.Failed("10.0.0.1", ann, 0);
-  CHECK(b.DelayMillis("10.0.0.1", ann, 0) == LoginBackoff::kMaxDelayMillis);
-  CHECK(b.DelayMillis("10.0.0.1", bob, 0) == 0);  // from the same address
-  CHECK(b.DelayMillis("10.0.0.2", ann, 0) == 0);  // the same user, from elsewhere
-  b.Succeeded("10.0.0.1", ann);
-  CHECK(b.DelayMillis("10.0.0.1", ann, 0) == 0);
-  b.Failed("10.0.0.1", ann, 1);
-  for (int i = 0; i < 60; ++i) b.Failed("10.0.0.1", ann, 1);
-  // Now the address has failed often enough to wait with every user.
-  CHECK(b.DelayMillis("10.0.0.1", bob, 1) > 0);
-  CHECK(b.DelayMillis("10.0.0.2", bob, 1) == 0);
-  CHECK(b.DelayMillis("10.0.0.1", bob, LoginBackoff::kForgetMillis + 2) == 0);
-  CHECK(b.DelayMillis("10.0.0.1", ann, LoginBackoff::kForgetMillis + 2) == 0);
+  /// Whether an attempt has its password looked at, now.
+  bool Try(const std::string& address, const UserName& user, bool right) {
+    int64_t wait = 0;
+    auto attempt = backoff.Begin(address, user, now, now, &wait);
+    if (attempt && right) attempt->Succeeded();
+    return attempt.has_value();
+  }
+  /// Wrong passwords of so many connections that try without a pause: how many are looked at.
+  int Flood(int connections, int64_t millis, const std::function<UserName(int)>& user,
+            const std::function<std::string(int)>& address) {
+    std::vector<int64_t> since(connections, now), next(connections, now);
+    int looked = 0, turn = 0;
+    for (const int64_t end = now + millis; now < end; now += 10) {
+      std::vector<LoginBackoff::Attempt> under_way;  // all at once, until the next step
+      for (int i = 0; i < connections; ++i) {
+        if (next[i] > now) continue;
+        int64_t wait = 0;
+        auto attempt = backoff.Begin(address(i), user(turn), since[i], now, &wait);
+        if (attempt || wait == 0) since[i] = now + 10;
+        next[i] = now + std::max<int64_t>(wait, 10);
+        if (!attempt) continue;
+        under_way.push_back(std::move(*attempt));
+        ++looked;
+        ++turn;
+      }
+    }
+    return looked;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Guessing waits, others do not", "[security][backoff]") {
+  Guesses g;
+  for (int i = 0; i < LoginBackoff::kFreeOfPair; ++i) CHECK(g.Try("10.0.0.1", g.ann, false));
+  CHECK(g.Wait("10.0.0.1", g.ann) == 50);
+  g.now += 50;
+  CHECK(g.Try("10.0.0.1", g.ann, false));
+  CHECK(g.Wait("10.0.0.1", g.ann) == 100);
+  for (int i = 0; i < 10; ++i) {
+    g.now += LoginBackoff::kMaxDelayMillis;
+    CHECK(g.Try("10.0.0.1", g.ann, false));
+  }
+  const int64_t since = g.now;
+  CHECK(g.Wait("10.0.0.1", g.ann) == LoginBackoff::kAskAgainMillis);
+  CHECK(g.Wait("10.0.0.1", g.bob) == 0);  // from the same address
+  CHECK(g.Wait("10.0.0.2", g.ann) == 0);  // the same user, from elsewhere
+  g.now += LoginBackoff::kMaxDelayMillis;
+  CHECK(g.Wait("10.0.0.1", g.ann, since) == 0);
+  g.now += LoginBackoff::kMaxDelayMillis;  // asking has been an attempt, too
+  CHECK(g.Try("10.0.0.1", g.ann, true));
+  CHECK(g.Wait("10.0.0.1", g.ann) == 0);
+  // Whoever has waited for its turn in vain has failed.
+  for (int i = 0; i < 70; ++i) {
+    g.now += LoginBackoff::kShortDelayMillis;
+    CHECK(g.Try("10.0.0.1", g.ann, false));
+  }
+  CHECK(g.Wait("10.0.0.1", g.ann, g.now - LoginBackoff::kMaxWaitMillis) == -1);
+  g.now += LoginBackoff::kForgetMillis + 1;
+  CHECK(g.Wait("10.0.0.1", g.ann) == 0);
+}
+
+// 300 connections of one address got 913 guesses in 12 seconds: each waited for itself alone.
+TEST_CASE("Guesses at the same time wait for one another", "[security][backoff]") {
+  Guesses g;
+  const auto here = [](int) { return std::string("10.0.0.1"); };
+  const auto ann = [&](int) { return g.ann; };
+  const int first = g.Flood(300, 12'000, ann, here);
+  CHECK(first >= LoginBackoff::kFreeOfPair);
+  CHECK(first <= 15);
+  CHECK(g.Flood(300, 60'000, ann, here) <= 13);
+  // Others of that address do not wait for it: what waits counts for nobody.
+  CHECK(g.Wait("10.0.0.1", g.bob) == 0);
+}
+
+TEST_CASE("One address with many users, and one user from many addresses", "[security][backoff]") {
+  Guesses g;
+  const auto many = [](int i) { return UserName{"u" + std::to_string(i), "admin"}; };
+  CHECK(g.Try("10.0.0.1", g.bob, true));
+  CHECK(g.Flood(300, 60'000, many, [](int) { return "10.0.0.1"; }) <= 120);
+  CHECK(g.Wait("10.0.0.1", g.ann) > 0);   // nobody knows her there
+  CHECK(g.Wait("10.0.0.1", g.bob) == 0);  // he has logged in from there
+  CHECK(g.Wait("10.0.0.2", g.ann) == 0);
+
+  Guesses far;
+  const auto from = [](int i) { return "10.1.0." + std::to_string(i); };
+  const auto ann = [&](int) { return far.ann; };
+  CHECK(far.Try("10.0.0.1", far.ann, true));
+  // The first of each address, and ten a second.
+  CHECK(far.Flood(300, 60'000, ann, from) <= 300 + 100 + 600);
+  CHECK(far.Wait("10.1.0.7", far.ann) > 0);
+  CHECK(far.Wait("10.0.0.1", far.ann) == 0);
+  CHECK(far.Wait("10.0.0.2", far.ann) == 0);  // her first attempt from there
+}
+
+TEST_CASE("Who has logged in from an address is guessed at more slowly there, not kept out",
+          "[security][backoff]") {
+  Guesses g;
+  CHECK(g.Try("10.0.0.1", g.ann, true));
+  const int looked = g.Flood(
+      300, 12'000, [&](int) { return g.ann; }, [](int) { return "10.0.0.1"; });
+  CHECK(looked <= LoginBackoff::kFreeOfKnown + 125);
+  CHECK(g.Wait("10.0.0.1", g.ann) <= LoginBackoff::kShortDelayMillis);
+  // Logins of its own do not make it new guesses: they take failures away once in a while.
+  for (int i = 0; i < 10; ++i) {
+    g.now += LoginBackoff::kShortDelayMillis;
+    CHECK(g.Try("10.0.0.1", g.ann, true));
+  }
+  CHECK(g.Wait("10.0.0.1", g.ann) > 0);
+  // A pool that opens all its connections at once waits for nothing.
+  std::vector<LoginBackoff::Attempt> pool;
+  int64_t wait = 0;
+  CHECK(g.Try("10.0.0.3", g.bob, true));
+  for (int i = 0; i < LoginBackoff::kFreeOfKnown; ++i) {
+    auto attempt = g.backoff.Begin("10.0.0.3", g.bob, g.now, g.now, &wait);
+    REQUIRE(attempt);
+    pool.push_back(std::move(*attempt));
+  }
+  for (auto& attempt : pool) attempt.Succeeded();
 }
 
 TEST_CASE("Names and addresses that are made up take no memory without end",
           "[security][backoff]") {
-  LoginBackoff b;
-  for (int i = 0; i < 100'000; ++i)
-    b.Failed("10.0.0.1", {"u" + std::to_string(i), "admin"}, i / 10);
-  CHECK(b.size() <= LoginBackoff::kMaxEntries);
-  CHECK(b.DelayMillis("10.0.0.1", {"other", "admin"}, 10'000) == LoginBackoff::kMaxDelayMillis);
-  for (int i = 0; i < 100'000; ++i) b.Failed("10.1." + std::to_string(i), {"u", "admin"}, 10'000);
-  CHECK(b.size() <= LoginBackoff::kMaxEntries);
+  Guesses g;
+  for (int i = 0; i < 100'000; ++i) {
+    g.now = i * 20;
+    g.Try("10.0.0.1", {"u" + std::to_string(i), "admin"}, false);
+  }
+  CHECK(g.backoff.size() <= LoginBackoff::kMaxEntries);
+  for (int i = 0; i < 100'000; ++i) g.Try("10.1." + std::to_string(i), {"u", "admin"}, false);
+  CHECK(g.backoff.size() <= LoginBackoff::kMaxEntries);
+  for (int i = 0; i < 100'000; ++i) g.Try("10.2." + std::to_string(i), {"v", "admin"}, true);
+  CHECK(g.backoff.size() <= LoginBackoff::kMaxEntries + LoginBackoff::kMaxKnown);
 }

@@ -127,7 +127,10 @@ TEST_CASE("Names of users and roles", "[security][users]") {
   CHECK(parse(R"({"r": {"role": "x", "db": "y"}})").value() == RoleName{"x", "y"});
   for (const char* bad : {R"({"r": ""})", R"({"r": 1})", R"({"r": {"role": "x"}})", R"({"r": {}})",
                           R"({"r": {"role": "x", "db": ""}})", R"({"r": {"role": 1, "db": "y"}})",
-                          R"({"r": {"role": "x", "db": "y", "z": 1}})", R"({"r": "a\u0000b"})"}) {
+                          R"({"r": {"role": "x", "db": "y", "z": 1}})", R"({"r": "a\u0000b"})",
+                          // Of two, whoever looks might take another one than whoever acts.
+                          R"({"r": {"role": "x", "db": "y", "db": "z"}})",
+                          R"({"r": {"role": "x", "role": "z", "db": "y"}})"}) {
     INFO(bad);
     CHECK_FALSE(parse(bad).has_value());
   }

@@ -5,6 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "server/base/environment.h"
+#include "server/base/secret_arguments.h"
+
 using namespace mayfly;
 
 namespace {
@@ -95,8 +98,47 @@ TEST_CASE("What cannot be understood is refused with a reason", "[config]") {
       {{"--port", "abc"}, "whole number"},
       {{"--port", "70000"}, "between 0 and 65535"},
       {{"--keyFile", "/x"}, "it needs --replSet"},
-      {{"--auth"}, "access control is not part"},
-      {{"--tlsMode", "requireTLS"}, "TLS is not part"},
+      {{"--auth", "--noauth"}, "exclude each other"},
+      {{"--auth", "--replSet", "rs"}, "--keyFile is required"},
+      {{"--transitionToAuth"}, "must be used with --keyFile"},
+      {{"--replSet", "rs", "--keyFile", "/x", "--auth", "--transitionToAuth"}, "leave --auth out"},
+      {{"--clusterAuthMode", "certificates"}, "sendKeyFile, sendX509 and x509"},
+      {{"--clusterAuthMode", "x509"}, "it needs --replSet"},
+      {{"--clusterAuthMode", "x509", "--replSet", "rs"}, "needs TLS"},
+      {{"--clusterAuthMode", "sendX509", "--replSet", "rs", "--tlsMode", "allowTLS",
+        "--tlsCertificateKeyFile", "/c", "--tlsCAFile", "/a", "--keyFile", "/x"},
+       "cannot have x.509 cluster authentication in allowTLS mode"},
+      {{"--clusterAuthMode", "x509", "--replSet", "rs", "--tlsMode", "preferTLS",
+        "--tlsCertificateKeyFile", "/c"},
+       "needs tlsCAFile"},
+      {{"--clusterAuthMode", "sendX509", "--replSet", "rs", "--tlsMode", "preferTLS",
+        "--tlsCertificateKeyFile", "/c", "--tlsCAFile", "/a", "--noauth"},
+       "needs --keyFile"},
+      {{"--clusterAuthMode", "sendKeyFile", "--replSet", "rs", "--tlsMode", "allowTLS",
+        "--tlsCertificateKeyFile", "/c", "--tlsCAFile", "/a", "--keyFile", "/x",
+        "--transitionToAuth"},
+       "certificates come after"},
+      {{"--tlsMode", "requireTLS"}, "need tlsCertificateKeyFile"},
+      {{"--enableEncryption"}, "--enableEncryption needs --encryptionKeyFile"},
+      {{"--encryptionKeyFile", "/k"}, "need --enableEncryption"},
+      {{"--encryptionRotateFrom", "/k"}, "need --enableEncryption"},
+      {{"--enableEncryption", "--encryptionRotateFrom", "/k"}, "needs --encryptionKeyFile"},
+      {{"--enableEncryption", "--encryptionKeyFile", "/k", "--encryptionCipherMode", "AES256-CBC"},
+       "AES256-CTR"},
+      {{"--kmipServerName", "x"}, "encryptionKeyFile"},
+      {{"--kmipRotateMasterKey"}, "encryptionRotateFrom"},
+      {{"--tlsMode", "always"}, "requireTLS"},
+      {{"--tlsCAFile", "/x"}, "need to enable TLS"},
+      {{"--tlsAllowInvalidHostnames"}, "need to enable TLS"},
+      {{"--tlsMode", "allowTLS", "--tlsCertificateKeyFile", "/x", "--tlsClusterCAFile", "/y"},
+       "requires that tlsCAFile"},
+      {{"--tlsMode", "allowTLS", "--tlsCertificateKeyFile", "/x", "--tlsCRLFile", "/y"},
+       "requires that tlsCAFile"},
+      {{"--tlsDisabledProtocols", "TLS1_2,TLS1_3"}, "leaves nothing"},
+      {{"--tlsDisabledProtocols", "none"}, "not safe"},
+      {{"--tlsDisabledProtocols", "TLS1_4"}, "Unrecognized"},
+      {{"--tlsFIPSMode"}, "FIPS"},
+      {{"--sslMode", "requireSSL"}, "net.tls"},
       {{"--directoryperdb"}, "RocksDB"},
       {{"--fork"}, "--logpath"},
       {{"--setParameter", "x"}, "name=value"},
@@ -111,9 +153,78 @@ TEST_CASE("What cannot be understood is refused with a reason", "[config]") {
   CHECK_THAT(r.error().message, Catch::Matchers::Contains(c.message));
 }
 
+TEST_CASE("TLS is configured by MongoDB's names, and passwords are shown nowhere", "[config]") {
+  auto r = Parse({"--tlsMode", "preferTLS", "--tlsCertificateKeyFile", "/c", "--tlsCAFile", "/ca",
+                  "--tlsCertificateKeyFilePassword", "s3cret", "--tlsClusterFile", "/m",
+                  "--tlsClusterPassword=s3cret", "--tlsDisabledProtocols", "TLS1_1,TLS1_2",
+                  "--tlsAllowConnectionsWithoutCertificates"});
+  REQUIRE(r);
+  const ServerConfig& c = r.value().config;
+  CHECK(c.tls.mode == TlsMode::kPrefer);
+  CHECK(c.tls.certificate_key_file == "/c");
+  CHECK(c.tls.certificate_key_password == "s3cret");
+  CHECK(c.tls.cluster_password == "s3cret");
+  CHECK_FALSE(c.ask_certificate_password);
+  CHECK_FALSE(c.tls.tls12);
+  CHECK(c.tls.tls13);
+  CHECK(c.tls.allow_connections_without_certificates);
+  CHECK(c.parsed.view().FindPath("net.tls.certificateKeyFilePassword").String() == "<password>");
+  CHECK(c.parsed.view().FindPath("net.tls.mode").String() == "preferTLS");
+  for (const std::string& shown : c.shown_argv) CHECK(shown.find("s3cret") == std::string::npos);
+
+  // Without a value it is asked for.
+  auto asks = Parse({"--tlsMode", "allowTLS", "--tlsCertificateKeyFile", "/c",
+                     "--tlsCertificateKeyFilePassword", "--tlsCAFile", "/ca"});
+  REQUIRE(asks);
+  CHECK(asks.value().config.ask_certificate_password);
+  CHECK(asks.value().config.tls.ca_file == "/ca");
+}
+
+TEST_CASE("Passwords are overwritten where the system shows them", "[config]") {
+  std::vector<std::string> given = {"mayflyd",
+                                    "--tlsClusterPassword",
+                                    "s3cret",
+                                    "--port",
+                                    "1",
+                                    "--tlsCertificateKeyFilePassword=s3cret",
+                                    "--tlsClusterPassword",
+                                    "--quiet"};
+  std::vector<char*> argv;
+  for (std::string& g : given) argv.push_back(g.data());
+  HideArguments(static_cast<int>(argv.size()), argv.data(),
+                {"--tlsCertificateKeyFilePassword", "--tlsClusterPassword"});
+  CHECK(given == std::vector<std::string>{"mayflyd", "--tlsClusterPassword", "xxxxxx", "--port",
+                                          "1", "--tlsCertificateKeyFilePassword=xxxxxx",
+                                          "--tlsClusterPassword", "--quiet"});
+  REQUIRE(LeaveSecrets({"one", "", "three"}));
+  CHECK(TakeLeftSecrets() == std::vector<std::string>{"one", "", "three"});
+  CHECK(TakeLeftSecrets().empty());
+}
+
 TEST_CASE("What asks for nothing that is missing is accepted", "[config]") {
   CHECK(Parse({"--tlsMode", "disabled"}));
   CHECK(Parse({"--noauth"}));
+}
+
+TEST_CASE("Access control is on by a flag, by the file, or because of a key file", "[config]") {
+  auto on = [](std::vector<std::string> args) {
+    auto r = Parse(std::move(args));
+    REQUIRE(r);
+    return r.value().config.access_control();
+  };
+  CHECK_FALSE(on({}));
+  CHECK(on({"--auth"}));
+  CHECK(on({"--replSet", "rs", "--keyFile", "/x"}));
+  CHECK_FALSE(on({"--replSet", "rs", "--keyFile", "/x", "--transitionToAuth"}));
+  CHECK(on({"--replSet", "rs", "--clusterAuthMode", "x509", "--tlsMode", "requireTLS",
+            "--tlsCertificateKeyFile", "/c", "--tlsCAFile", "/a"}));
+  CHECK_FALSE(on({"--replSet", "rs", "--keyFile", "/x", "--noauth"}));
+  TempFile enabled("security:\n  authorization: enabled\n");
+  CHECK(on({"-f", enabled.path}));
+  CHECK_FALSE(on({"-f", enabled.path, "--noauth"}));
+  TempFile disabled("security:\n  authorization: disabled\n");
+  CHECK_FALSE(on({"-f", disabled.path}));
+  CHECK(on({"-f", disabled.path, "--auth"}));
 }
 
 TEST_CASE("A configuration file sets the same things, and flags win over it", "[config]") {
@@ -165,12 +276,15 @@ TEST_CASE("A bad configuration file is refused with the key at fault", "[config]
   const auto c = GENERATE(values<Case>({
       {"net:\n  prot: 1\n", "did you mean 'net.port'"},
       {"storage:\n  dbpath: x\n", "did you mean 'storage.dbPath'"},
-      {"security:\n  authorization: enabled\n", "access control"},
+      {"security:\n  authorization: maybe\n", "one of 'enabled' or 'disabled'"},
       {"replication:\n  oplogSizeMB: 5\n", "need --replSet"},
       {"net: [1, 2\n", "YAML"},
       {"just text", "keys and values"},
       {"systemLog:\n  destination: syslog\n", "syslog"},
       {"systemLog:\n  component:\n    nonsense:\n      verbosity: 1\n", "nonsense"},
+      {"setParameter: {\"a\\0b\": 1}\n", "line 1 holds a null byte"},
+      {"net: {port: 1}\nstorage: {dbPath: \"/tmp\\0x\"}\n", "line 2 holds a null byte"},
+      {"net: {bindIp: [\"::1\\0\"]}\n", "line 1 holds a null byte"},
   }));
   CAPTURE(c.text);
   TempFile f(c.text);
@@ -188,4 +302,71 @@ TEST_CASE("--help and --version print and do not run", "[config]") {
   auto version = Parse({"--version"});
   REQUIRE(version);
   CHECK_THAT(version.value().text, Catch::Matchers::Contains(std::string(kMayflyVersion)));
+}
+
+TEST_CASE("Each flag has a variable", "[config]") {
+  CHECK(VariableOfOption("--port") == "MAYFLYD_PORT");
+  CHECK(VariableOfOption("--bind_ip_all") == "MAYFLYD_BIND_IP_ALL");
+  CHECK(VariableOfOption("--tlsCAFile") == "MAYFLYD_TLS_CA_FILE");
+  CHECK(VariableOfOption("--tlsCertificateKeyFile") == "MAYFLYD_TLS_CERTIFICATE_KEY_FILE");
+  CHECK(VariableOfOption("--cacheSizeGB") == "MAYFLYD_CACHE_SIZE_GB");
+  CHECK(VariableOfOption("--httpBindIp") == "MAYFLYD_HTTP_BIND_IP");
+}
+
+TEST_CASE("Variables count with --environment only, and a password does not stay there",
+          "[config]") {
+  ::setenv("MAYFLYD_MAX_CONNS", "77", 1);
+  ::setenv("MAYFLYD_SLOWMS", "5", 1);
+  ::setenv("MONGO_INITDB_ROOT_USERNAME", "boss", 1);
+  ::setenv("MONGO_INITDB_ROOT_PASSWORD", "secret", 1);
+  auto without = Parse({});
+  REQUIRE(without);
+  CHECK(without.value().config.max_connections == 65536);
+  CHECK_FALSE(without.value().config.access_control());
+  auto with = Parse({"--environment", "--slowms", "7"});
+  REQUIRE(with);
+  const ServerConfig& c = with.value().config;
+  CHECK(c.max_connections == 77);
+  CHECK(c.slow_ms == 7);
+  CHECK(c.initial_user == "boss");
+  CHECK(c.initial_password == "secret");
+  CHECK(c.access_control());
+  CHECK(::getenv("MONGO_INITDB_ROOT_PASSWORD") == nullptr);
+  REQUIRE(c.hidden_variables.size() == 1);
+  CHECK(c.hidden_variables[0].second == "secret");
+  auto half = Parse({"--environment"});
+  REQUIRE_FALSE(half);
+  CHECK(half.error().message.find("the password is missing") != std::string::npos);
+  ::setenv("MAYFLYD_NONSENSE", "1", 1);
+  CHECK(Parse({"--environment"}).error().message.find("MAYFLYD_NONSENSE") != std::string::npos);
+  for (const char* name :
+       {"MAYFLYD_MAX_CONNS", "MAYFLYD_SLOWMS", "MAYFLYD_NONSENSE", "MONGO_INITDB_ROOT_USERNAME"})
+    ::unsetenv(name);
+}
+
+TEST_CASE("Scripts that nobody would run are not passed over", "[config]") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("mayfly-scripts-" + std::to_string(::getpid()));
+  CHECK(CheckNoScripts(folder.string()));  // there is no such directory
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder / "README.md") << "x";
+  CHECK(CheckNoScripts(folder.string()));
+  std::ofstream(folder / "users.js") << "x";
+  const auto refused = CheckNoScripts(folder.string());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("users.js") != std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("Clients that do not count for the limit are named by address or socket", "[config]") {
+  auto r = Parse({"--maxIncomingConnectionsOverride", "10.1.0.0/16,::1",
+                  "--maxIncomingConnectionsOverride", "/tmp/mongodb-27017.sock"});
+  REQUIRE(r);
+  const ServerConfig& c = r.value().config;
+  CHECK(c.IsExempt("10.1.2.3:4711", true));
+  CHECK(c.IsExempt("[::1]:4711", true));
+  CHECK_FALSE(c.IsExempt("10.2.2.3:4711", true));
+  CHECK(c.IsExempt("/tmp/mongodb-27017.sock", false));
+  CHECK_FALSE(c.IsExempt("/tmp/other.sock", false));
+  CHECK_FALSE(Parse({"--maxIncomingConnectionsOverride", "db.example"}));
 }

@@ -255,7 +255,7 @@ TEST_CASE("Every command is checked alike before it runs", "[server]") {
            20},
           {R"({"ping": 1, "nonsense": 1, "$db": "admin"})", 40415},
           {R"({"replSetGetStatus": 1, "$db": "admin"})", 76},
-          {R"({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "$db": "admin"})", 18},
+          {R"({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "$db": "admin"})", 40414},
           {R"({"setParameter": 1, "ttlMonitorSleepSecs": 0, "$db": "admin"})", 2},
           {R"({"getParameter": 1, "nonsense": 1, "$db": "admin"})", 72}}) {
     CAPTURE(x.json);

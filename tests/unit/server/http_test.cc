@@ -63,6 +63,7 @@ TEST_CASE("actions are taken from the page on this machine only", "[http]") {
              *json = "application/json";
   CHECK(RefuseAction(here, host, origin, json).empty());
   CHECK(RefuseAction(here, "[::1]:28017", "http://[::1]:28017", json).empty());
+  CHECK(RefuseAction(here, "[::1]:28017", "https://[::1]:28017", json).empty());
   CHECK(RefuseAction(make_address("::ffff:127.0.0.1"), host, origin, json).empty());
   CHECK(RefuseAction(here, host, origin, "application/json; charset=utf-8").empty());
   CHECK_FALSE(RefuseAction(make_address("10.0.0.7"), host, origin, json).empty());

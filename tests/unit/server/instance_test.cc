@@ -129,6 +129,24 @@ TEST_CASE("Two servers in one process share nothing", "[instance]") {
     CHECK(Code(c->Command(R"({"testHold": 1, "$db": "admin"})")) == (c == &to_a ? 146 : 0));
   }
 
+  // Machine code of patterns, and constants that validators keep.
+  const auto machine_code = [](InProcess& s) {
+    return s.context().large_memory().machine_code_bytes->load();
+  };
+  const auto folded = [](InProcess& s) { return s.context().large_memory().folded_bytes.load(); };
+  REQUIRE(machine_code(a) == 0);
+  REQUIRE(folded(a) == 0);
+  CHECK(IsOk(to_a.Command(
+      R"({"create": "v", "validator": {"t": {"$regex": "^a[bc]+d"}, "$expr": {"$ne": ["$t", {"$concat": [")" +
+      std::string(1000, 'x') + R"(", "y"]}]}}, "$db": "d"})")));
+  CHECK(IsOk(to_a.Command(R"({"insert": "v", "documents": [{"t": "abcd"}], "$db": "d"})")));
+  CHECK(machine_code(a) > 0);
+  CHECK(machine_code(b) == 0);
+  CHECK(folded(a) > 1000);
+  CHECK(folded(b) == 0);
+  CHECK(IsOk(to_a.Command(R"({"drop": "v", "$db": "d"})")));
+  Eventually([&] { return machine_code(a) == 0 && folded(a) == 0; });
+
   // The end of one is not the other's.
   a->Stop(1000);
   CHECK(to_a.Closed());
@@ -185,7 +203,7 @@ TEST_CASE("A start that fails leaves the directory and the address to the next o
 TEST_CASE("Stages are undone once, in reverse order", "[instance]") {
   std::string undone;
   {
-    Stages stages;
+    StartStages stages;
     stages.Add([&] { undone += "a"; });
     stages.Add([&] { undone += "b"; });
     stages.Undo();

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "protocol/extended_json.h"
+#include "server/base/log_redaction.h"
 
 using namespace mayfly;
 
@@ -116,4 +117,51 @@ TEST_CASE("A log file that cannot be opened is an error that names it", "[log]")
   REQUIRE_FALSE(r);
   CHECK(r.error().code == ErrorCode::kFileNotOpen);
   CHECK_THAT(r.error().message, Catch::Matchers::Contains("/nonexistent-folder/a.log"));
+}
+
+TEST_CASE("Redacted attributes keep names, codes and namespaces, and nothing that a client sent",
+          "[log]") {
+  const BsonDocument attr = BuildBson([](BsonBuilder& b) {
+    b.Append("ns", "shop.orders");
+    {
+      BsonBuilder command = b.OpenDocument("command");
+      command.Append("find", "orders").Append("limit", 5);
+      command.OpenDocument("filter").Append("card", "canary");
+      BsonArrayBuilder list = command.OpenArray("list");
+      list.Append("canary").Append(7);
+      list.OpenDocument().Append("deep", "canary");
+    }
+    b.Append("errMsg", "dup key: { card: \"canary\" }").Append("errCode", 11000);
+    b.Append("planSummary", "IXSCAN { card: 1 }").Append("error", "canary");
+    b.Append("document", "canary");
+  });
+  const std::string text = ToRelaxedJson(RedactAttributes(51803, attr));
+  CHECK(text ==
+        R"({ "ns" : "shop.orders", "command" : { "find" : "###", "limit" : "###", "filter" : )"
+        R"({ "card" : "###" }, "list" : [ "###", "###", { "deep" : "###" } ] }, "errMsg" : "###", )"
+        R"("errCode" : 11000, "planSummary" : "IXSCAN { card: 1 }", "error" : "###", )"
+        R"("document" : "###" })");
+  // The system's own words stay.
+  const BsonDocument own = BuildBson([](BsonBuilder& b) { b.Append("error", "disk full"); });
+  CHECK(ToRelaxedJson(RedactAttributes(9000116, own)) == R"({ "error" : "disk full" })");
+}
+
+TEST_CASE("redactClientLogData holds for the file and for getLog's lines", "[log]") {
+  ScratchDir dir;
+  SystemClock clock;
+  LogOptions options;
+  options.path = (dir.path / "log").string();
+  auto log = Log::Open(options, clock);
+  REQUIRE(log);
+  const BsonDocument attr = BuildBson([](BsonBuilder& b) { b.Append("document", "canary"); });
+  LogRedaction() = true;
+  log.value()->Info(LogComponent::kCommand, 1, "it", attr);
+  LogRedaction() = false;
+  size_t total = 0;
+  const std::vector<std::string> lines = log.value()->RecentLines(&total);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find("canary") == std::string::npos);
+  CHECK(lines[0].find("\"document\":\"###\"") != std::string::npos);
+  log.value()->Info(LogComponent::kCommand, 1, "it", attr);
+  CHECK(log.value()->RecentLines(&total)[1].find("canary") != std::string::npos);
 }

@@ -7,6 +7,7 @@
 #include "server/http/request_origin.h"
 #include "server/net/connection_gate.h"
 #include "server/net/foreign_protocol.h"
+#include "server/net/handshakes.h"
 #include "tests/unit/server/server_fixture.h"
 
 using namespace mayfly;
@@ -225,6 +226,45 @@ TEST_CASE("TLS and HTTP on the port of the drivers are told so", "[server]") {
         ForeignProtocol::kNone);
 }
 
+TEST_CASE("The first bytes say whether TLS begins", "[server]") {
+  std::string hello("\x16\x03\x01\x02\x05\x01\x00\x02\x01\x03\x03", 11);
+  for (size_t n = 0; n <= hello.size(); ++n) {
+    CAPTURE(n);
+    CHECK(LooksLikeTls(hello.substr(0, n)) == (n < 10 ? TlsStart::kPerhaps : TlsStart::kYes));
+  }
+  CHECK(FirstTlsRecord(hello) == 5 + 0x205);
+  CHECK(LooksLikeTls("GET / HTTP/1.1") == TlsStart::kNo);
+  for (size_t at : {0, 1, 2, 5, 9}) {
+    std::string other = hello;
+    other[at] = 0x7F;
+    CHECK(LooksLikeTls(other) == TlsStart::kNo);
+  }
+  // A message of a length that begins like it.
+  const std::string m("\x16\x03\x01\x00\x01\x01\x00\x00\x00\x00\x00\x00\xDD\x07\x00\x00", 16);
+  CHECK(LooksLikeTls(m) == TlsStart::kNo);
+}
+
+TEST_CASE("When there are too many handshakes the oldest goes", "[server]") {
+  Handshakes all;
+  std::vector<int> gone;
+  {
+    std::vector<std::unique_ptr<Handshakes::Place>> places;
+    for (int i = 0; i < 5; ++i) {
+      places.push_back(std::make_unique<Handshakes::Place>());
+      all.Enter(*places.back(), 3, [&gone, i] { gone.push_back(i); });
+    }
+    CHECK(gone == std::vector<int>{0, 1});
+    places[2]->Leave();
+    places[0].reset();
+    Handshakes::Place one, two;
+    all.Enter(one, 3, [&gone] { gone.push_back(5); });
+    CHECK(gone.size() == 2);
+    all.Enter(two, 3, [&gone] { gone.push_back(6); });
+    CHECK(gone == std::vector<int>{0, 1, 3});
+  }
+  all.Join();
+}
+
 TEST_CASE("Half messages below the size that waits for room count together", "[server]") {
   TestServer server;
   NetworkBuffers& buffers = server.context().network_buffers();
@@ -295,36 +335,108 @@ TEST_CASE("Descriptors are shared out: the store has its own", "[server]") {
   CHECK(PlanDescriptors(64, 128, 65536, true).connections == 8);
 }
 
+TEST_CASE("Places for administrators are kept, and exempt clients count for nobody", "[server]") {
+  const DescriptorPlan plan = PlanDescriptors(1024, 320, 100, false, true);
+  CHECK(plan.connections == 100);
+  CHECK(plan.room + plan.reserved + plan.store + plan.http + plan.other == 1024);
+  CHECK(plan.reserved == ConnectionGate::kAdministrators + 2 * ConnectionGate::kStrangers);
+
+  ConnectionGate gate(2, 1, 4, 2);
+  auto a = gate.Enter("10.0.0.1:1"), b = gate.Enter("10.0.0.1:1");
+  REQUIRE((a && b));
+  CHECK_FALSE(b->extra());
+  auto stranger = gate.Enter("10.0.0.1:1");
+  REQUIRE((stranger && stranger->extra()));
+  CHECK(stranger->Keep());
+  CHECK(stranger->Keep());
+  auto second = gate.Enter("10.0.0.1:1");
+  REQUIRE(second);
+  CHECK(second->Keep());
+  auto third = gate.Enter("10.0.0.1:1");
+  REQUIRE(third);
+  CHECK_FALSE(third->Keep());
+  stranger.reset();
+  CHECK(third->Keep());
+  // What was told to go may not stay.
+  auto slow = gate.Enter("10.0.0.1:1"), next = gate.Enter("10.0.0.1:1");
+  REQUIRE((slow && next));
+  second.reset();
+  CHECK_FALSE(slow->Keep());
+  CHECK(next->Keep());
+
+  auto exempt = gate.Enter("10.0.0.1:1", true), another = gate.Enter("10.0.0.1:1", true);
+  REQUIRE((exempt && another));
+  CHECK_FALSE(exempt->extra());
+  auto beyond = gate.Enter("10.0.0.1:1", true);  // the descriptors leave room for four
+  CHECK((!beyond || beyond->extra()));
+  exempt.reset();
+  beyond.reset();
+  CHECK_FALSE(gate.Enter("10.0.0.1:1", true)->extra());
+  a.reset();
+  CHECK_FALSE(gate.Enter("10.0.0.1:1")->extra());
+}
+
 TEST_CASE("Above the limit a member alone is let in, and the oldest makes room", "[server]") {
   ConnectionGate standalone(2, 0);
-  auto a = standalone.Enter(), b = standalone.Enter();
+  auto a = standalone.Enter("10.0.0.1:1"), b = standalone.Enter("10.0.0.1:1");
   REQUIRE((a && b));
-  CHECK_FALSE(standalone.Enter());
+  CHECK_FALSE(standalone.Enter("10.0.0.1:1"));
   a.reset();
-  CHECK(standalone.Enter());
+  CHECK(standalone.Enter("10.0.0.1:1"));
 
   ConnectionGate gate(1, 2);
-  auto client = gate.Enter();
+  auto client = gate.Enter("10.0.0.1:1");
   REQUIRE(client);
   CHECK_FALSE(client->extra());
   int evicted = 0;
-  auto first = gate.Enter(), second = gate.Enter();
+  auto first = gate.Enter("10.0.0.1:1"), second = gate.Enter("10.0.0.1:1");
   REQUIRE((first && second));
   CHECK((first->extra() && second->extra()));
   first->OnEvict([&] { evicted = 1; });
-  auto third = gate.Enter();
+  auto third = gate.Enter("10.0.0.1:1");
   REQUIRE(third);
   CHECK(evicted == 1);
-  auto fourth = gate.Enter();  // second goes before it has said how
+  auto fourth = gate.Enter("10.0.0.1:1");  // second goes before it has said how
   REQUIRE(fourth);
   second->OnEvict([&] { evicted = 2; });
   CHECK(evicted == 2);
-  CHECK_FALSE(gate.Enter());  // those told to go are still there
+  CHECK_FALSE(gate.Enter("10.0.0.1:1"));  // those told to go are still there
   first.reset();
   second.reset();
-  CHECK(gate.Enter());
+  CHECK(gate.Enter("10.0.0.1:1"));
   client.reset();
-  CHECK_FALSE(gate.Enter()->extra());
+  CHECK_FALSE(gate.Enter("10.0.0.1:1")->extra());
+}
+
+TEST_CASE("Above the limit, who takes most places makes room", "[server]") {
+  // Once the oldest of all went: one stranger who came again and again kept administrators out.
+  ConnectionGate gate(1, 3, 0, 1);
+  auto client = gate.Enter("10.0.0.9:1");
+  std::string evicted;
+  auto enter = [&](const char* address, const char* name) {
+    auto t = gate.Enter(address);
+    REQUIRE(t);
+    t->OnEvict([&evicted, name] { evicted += name; });
+    return t;
+  };
+  auto administrator = enter("10.0.0.1:1", "administrator ");
+  auto first = enter("10.0.0.2:1", "first "), second = enter("10.0.0.2:2", "second ");
+  CHECK(evicted.empty());
+  auto third = enter("10.0.0.2:3", "third ");
+  CHECK(evicted == "first ");
+  first.reset();
+  auto fourth = enter("10.0.0.2:4", "fourth ");
+  CHECK(evicted == "first second ");
+  CHECK(administrator->Keep());
+  // Where all have one, the oldest goes; the addresses of one IPv6 network are one.
+  second.reset();
+  third.reset();
+  fourth.reset();
+  evicted.clear();
+  auto a = enter("[2001:db8::1]:1", "a "), b = enter("10.0.0.3:1", "b "),
+       c = enter("10.0.0.4:1", "c ");
+  auto d = enter("[2001:db8::2]:1", "d ");
+  CHECK(evicted == "a ");
 }
 
 TEST_CASE("The HTTP endpoint knows its names", "[http]") {

@@ -38,17 +38,17 @@ TEST_CASE("A cursor is given to one getMore at a time, and only to its owner", "
   Operation op(clock);
   const int64_t id = cursors.Register(MakeCursor(5)).value();
   CHECK(id > 0);
-  CHECK(cursors.CheckOut(id + 16, "d", "c", {}, op).error().code == ErrorCode::kCursorNotFound);
-  CHECK(cursors.CheckOut(id, "d", "other", {}, op).error().code == ErrorCode::kUnauthorized);
-  CHECK(static_cast<int>(cursors.CheckOut(id, "d", "c", std::string(16, 's'), op).error().code) ==
-        50738);
-  auto c = cursors.CheckOut(id, "d", "c", {}, op);
+  CHECK(cursors.CheckOut(id + 16, "d", "c", {}, {}, op).error().code == ErrorCode::kCursorNotFound);
+  CHECK(cursors.CheckOut(id, "d", "other", {}, {}, op).error().code == ErrorCode::kUnauthorized);
+  CHECK(static_cast<int>(
+            cursors.CheckOut(id, "d", "c", std::string(16, 's'), {}, op).error().code) == 50738);
+  auto c = cursors.CheckOut(id, "d", "c", {}, {}, op);
   REQUIRE(c);
-  CHECK(cursors.CheckOut(id, "d", "c", {}, op).error().code == ErrorCode::kCursorInUse);
+  CHECK(cursors.CheckOut(id, "d", "c", {}, {}, op).error().code == ErrorCode::kCursorInUse);
   CHECK(cursors.totals().pinned == 1);
   CHECK(Take(*c.value(), op, 3) == 3);
   CHECK(cursors.CheckIn(std::move(c).value()));
-  c = cursors.CheckOut(id, "d", "c", {}, op);
+  c = cursors.CheckOut(id, "d", "c", {}, {}, op);
   REQUIRE(c);
   CHECK(Take(*c.value(), op, 3) == 2);
   CHECK_FALSE(cursors.CheckIn(std::move(c).value()));
@@ -65,7 +65,7 @@ TEST_CASE("Killing a cursor closes it, or interrupts the getMore that has it", "
   CHECK(cursors.Kill(idle, "d", "c") == CursorManager::KillResult::kKilled);
   CHECK(cursors.Kill(idle, "d", "c") == CursorManager::KillResult::kNotFound);
   const int64_t busy = cursors.Register(MakeCursor(5)).value();
-  auto c = cursors.CheckOut(busy, "d", "c", {}, op);
+  auto c = cursors.CheckOut(busy, "d", "c", {}, {}, op);
   REQUIRE(c);
   CHECK(cursors.Kill(busy, {}, {}) == CursorManager::KillResult::kKilled);
   CHECK(op.kill_code == static_cast<int>(ErrorCode::kCursorKilled));
@@ -106,7 +106,7 @@ TEST_CASE("Ending a session closes its cursors and no others, also one that is i
     REQUIRE(cursors.Register(MakeCursor(5, theirs)));
     REQUIRE(cursors.Register(MakeCursor(5)));
   }
-  auto c = cursors.CheckOut(busy, "d", "c", mine, op);
+  auto c = cursors.CheckOut(busy, "d", "c", mine, {}, op);
   REQUIRE(c);
   CHECK(cursors.KillSession(std::string(16, 'x')) == 0);
   CHECK(cursors.KillSession(mine) == 100);
@@ -299,13 +299,34 @@ TEST_CASE("One client cannot use up the sessions of all", "[session]") {
   const int64_t share = SessionRegistry::kMaxClientSessions;
   for (int64_t i = 0; i < share; ++i)
     REQUIRE(begin(i, "10.0.0.1:" + std::to_string(1000 + i % 60000)));
-  auto refused = begin(share, "10.0.0.1:1");
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kTooManyLogicalSessions);
-  // Those it has stay, others are let in, and what ends makes room.
-  CHECK(begin(0, "10.0.0.1:1"));
-  CHECK(begin(share, "10.0.0.2:1"));
-  CHECK(begin(share + 1, "[2001:db8::1]:1"));
+  const size_t all = sessions.size();
+  CHECK(begin(share + 2, "10.0.0.2:1"));
+  CHECK(begin(share + 3, "[2001:db8::1]:1"));
+  CHECK(sessions.size() == all + 2);
+  // Another server in this process counts its own.
+  SessionRegistry elsewhere;
+  elsewhere.OnEnd([](std::string_view) { FAIL("it has room"); });
+  for (const char id : {'a', 'b'}) CHECK(elsewhere.Use(std::string(16, id), {1000}, "10.0.0.1:1"));
+  CHECK(elsewhere.size() == 2);
+  // One that the client still uses stays; another one of its own makes room.
+  const SessionPtr used = begin(0, "10.0.0.1:1").value();
+  used->Touch({2000});
+  std::vector<std::string> ended;
+  sessions.OnEnd([&](std::string_view id) { ended.emplace_back(id); });
+  for (int64_t i = 0; i < 1000; ++i) REQUIRE(begin(share + 10 + i, "10.0.0.1:1"));
+  CHECK(sessions.size() == all + 2);
+  CHECK(ended.size() == 1000);
+  CHECK_FALSE(used->ended);
+  CHECK(sessions.Find(used->id()) == used);
+  // Many that ended by themselves are passed over.
+  const auto id = [](int64_t n) {
+    return std::string(reinterpret_cast<const char*>(&n), 8) + std::string(8, '\0');
+  };
+  int64_t gone = 0;
+  for (int64_t i = 1; i < 12'000; ++i) gone += sessions.End(id(i)) ? 1 : 0;
+  REQUIRE(gone > 10'000);
+  for (int64_t i = 0; i < gone + 1000; ++i) REQUIRE(begin(2 * share + i, "10.0.0.1:1"));
+  CHECK(sessions.size() == all + 2);
   CHECK(sessions.Sweep({10'000}, 5000) == share + 2);
   CHECK(begin(share, "10.0.0.1:1"));
 }

@@ -179,8 +179,13 @@ struct CatalogStore {
   /// A directory as `kill -9` would leave it now: what was handed to the operating system is there.
   std::string CopyAsKilled() {
     std::string to = dir.path() + "-killed";
-    std::filesystem::remove_all(to);
-    std::filesystem::copy(dir.path(), to, std::filesystem::copy_options::recursive);
+    // The store may remove a file while it is copied: that was no moment, so again.
+    std::error_code vanished;
+    do {
+      std::filesystem::remove_all(to);
+      std::filesystem::copy(dir.path(), to, std::filesystem::copy_options::recursive, vanished);
+    } while (vanished == std::errc::no_such_file_or_directory);
+    if (vanished) throw std::filesystem::filesystem_error("copy", vanished);
     std::filesystem::remove(to + "/LOCK");
     return to;
   }

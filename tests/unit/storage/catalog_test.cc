@@ -388,12 +388,12 @@ TEST_CASE("The catalog's files do not keep what is gone", "[catalog]") {
     REQUIRE(kv.Flush(Keyspace::kCatalog));
   };
   write(true);
-  s.storage->impl().catalog->TendFiles();
+  s.storage->impl().catalog->CompactFiles();
   CHECK(kv.Stats(Keyspace::kCatalog).live_bytes > uint64_t{38} << 20);  // it is all there
   write(false);
   write(true);
   write(false);
-  for (int minute = 0; minute < 60; ++minute) s.storage->impl().catalog->TendFiles();
+  for (int minute = 0; minute < 60; ++minute) s.storage->impl().catalog->CompactFiles();
   CHECK(kv.Stats(Keyspace::kCatalog).live_bytes < 1 << 20);
 }
 
@@ -437,7 +437,7 @@ TEST_CASE("Dropping a few large documents gives their disk back", "[catalog]") {
   REQUIRE(kv.Stats(Keyspace::kRecords).live_bytes > uint64_t{26} << 20);
   for (const char* name : {"a", "b"}) REQUIRE(s.catalog().Drop(*s.op, "db", name));
   s.storage->impl().catalog->WaitForGarbage();
-  s.storage->impl().catalog->TendFiles();
+  s.storage->impl().catalog->CompactFiles();
   CHECK(kv.Stats(Keyspace::kRecords).live_bytes < uint64_t{5} << 20);
   CHECK(s.Scan(keep).size() == 3);
 }

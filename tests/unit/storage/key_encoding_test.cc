@@ -9,8 +9,10 @@
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
 #include "protocol/extended_json.h"
+#include "storage/keys/key_classes.h"
 
 using namespace mayfly;
+using namespace std::literals;
 
 namespace {
 
@@ -270,6 +272,17 @@ TEST_CASE("Damaged keys are refused, never read past", "[key_encoding]") {
     size_t n = EncodedValueLength(exact, false);
     CHECK((v.has_value() ? n > 0 && n <= exact.size() : n == 0));
   }
+}
+
+TEST_CASE("A length in a key that is longer than the key is refused", "[key_encoding]") {
+  // 7F FF FF FF and one more, for the NUL of a DBPointer's namespace, overflowed.
+  for (uint8_t kind : {key::kClassDbPointer, key::kClassBinary})
+    for (std::string_view length : {"\x7f\xff\xff\xff"sv, "\xff\xff\xff\xff"sv, "\0\0\0\x09"sv}) {
+      std::string damaged = static_cast<char>(kind) + std::string(length) + "12345678";
+      std::string_view k = damaged, bits;
+      CHECK_FALSE(DecodeKeyValue(&k, false, &bits).has_value());
+      CHECK(EncodedValueLength(damaged, false) == 0);
+    }
 }
 
 TEST_CASE("Common values have short keys", "[key_encoding]") {

@@ -3,7 +3,9 @@
 #include <random>
 #include <thread>
 
+#include "../test_ciphers.h"
 #include "catalog_fixture.h"
+#include "storage/kv/encrypted_engine.h"
 #include "storage/kv/memory_kv.h"
 #include "storage/kv/rocks_kv.h"
 
@@ -17,7 +19,9 @@ struct Engine {
   KvEnginePtr engine;
 };
 std::vector<Engine> Engines() {
-  return {{"RocksDB", MakeRocksEngine()}, {"memory", MakeMemoryEngine()}};
+  return {{"RocksDB", MakeRocksEngine()},
+          {"RocksDB, encrypted", MakeRocksEngine(nullptr, testing::MakeCiphers())},
+          {"memory", MakeMemoryEngine()}};
 }
 
 /// One store after the other in the same directory, as processes come and go.

@@ -1,6 +1,7 @@
 #include "storage/write/log_format.h"
 
 #include <catch2/catch.hpp>
+#include <map>
 
 #include "protocol/extended_json.h"
 #include "storage/write/document_diff.h"
@@ -45,6 +46,28 @@ TEST_CASE("A diff of two documents makes the second of the first", "[replication
     CHECK(ToRelaxedJson(Patch(a, BsonView(diff)).view().AsValue()) ==
           ToRelaxedJson(b.view().AsValue()));
   }
+}
+
+TEST_CASE("A diff of many fields, and one that makes too many elements", "[replication]") {
+  // Each name was looked for among all others: 40,000,000,000 comparisons.
+  auto fields = [](char letter) {
+    return BuildBson([&](BsonBuilder& b) {
+      for (int i = 0; i < 200'000; ++i) b.Append(letter + std::to_string(i), i);
+    });
+  };
+  const BsonDocument before = fields('a'), after = fields('b');
+  std::string diff;
+  AppendDocumentDiff(before, after, diff);
+  CHECK(Patch(before, BsonView(diff)).bytes() == after.bytes());
+
+  std::string out;
+  const Result<void> grown = ApplyDocumentDiff(
+      J(R"({"_id":1,"a":[],"b":[],"c":[]})"),
+      J(R"({"sa":{"a":true,"u5000000":1},"sb":{"a":true,"u5000000":1},"sc":{"a":true,"u5000000":1}})"),
+      out);
+  REQUIRE_FALSE(grown);
+  CHECK(grown.error().code == ErrorCode::kBSONObjectTooLarge);
+  CHECK(out.size() < size_t{2} * kMaxBsonUserSize);
 }
 
 TEST_CASE("What is no replacement is a diff, however small the document", "[replication]") {
@@ -116,9 +139,77 @@ TEST_CASE("A damaged entry of the log is an error wherever it ends", "[replicati
     CAPTURE(n);
     CHECK_FALSE(ReadLogUnit(&cut, &u).has_value());
   }
-  for (const char version : {0, 3, 127}) {
+  for (const char version : {0, 6, 127}) {
     entry[0] = version;
     CHECK(ReadLogEntryHeader(entry).error().code == ErrorCode::kUnsupportedFormat);
+  }
+}
+
+TEST_CASE("A unit in chunks is joined again, and only from its own chunks in their order",
+          "[replication]") {
+  const LogEntryHeader id{7, 9};
+  std::string whole;
+  EncodeNoopUnit(J(R"({"msg":"as long as it must be to be cut into some parts"})"), whole);
+  std::map<uint64_t, std::string> log;
+  LogChunks chunks{whole.size(), {}};
+  constexpr size_t kPart = 20;
+  for (size_t at = 0, n = 0; at < whole.size(); at += kPart, ++n) {
+    const uint64_t index = 300 + n * n;
+    EncodeLogChunk(id, 5, n, std::string_view(whole).substr(at, kPart), log[index]);
+    chunks.indexes.push_back(index);
+    CHECK(IsLogChunk(log[index]));
+    CHECK_FALSE(IsLogEnd(log[index]));
+    CHECK_FALSE(ReadLogEnd(log[index]).has_value());
+  }
+  REQUIRE(chunks.indexes.size() > 3);
+  std::string end;
+  EncodeLogEnd(id, 1, chunks, end);
+  SetUnitTime(end.data() + kLogEntryHeader, 5ull << 32 | 1, 5000);
+  uint64_t number = 0;
+  CHECK_FALSE(ReadLogChunk(end, &number).has_value());
+  // Whoever steps over entries sees a chunk that takes no time, and an end that takes the unit's.
+  auto times = [](std::string_view entry) {
+    std::string_view rest = entry.substr(kLogEntryHeader);
+    uint64_t ts = 0;
+    uint32_t ticks = 0;
+    int64_t wall = 0;
+    REQUIRE(SkipLogUnit(&rest, &ts, &ticks, &wall).value());
+    CHECK(rest.empty());
+    return std::tuple(ts, ticks, wall);
+  };
+  CHECK(times(log.begin()->second) == std::tuple(0ull, 0u, 5));
+  CHECK(times(end) == std::tuple(5ull << 32 | 1, 1u, 5000));
+  auto join = [&](std::string_view by) {
+    return JoinLogUnit(by, [&](uint64_t index) -> Result<std::string_view> {
+      return log.contains(index) ? log[index] : std::string_view();
+    });
+  };
+  auto joined = join(end);
+  REQUIRE(joined);
+  SetUnitTime(whole.data(), 5ull << 32 | 1, 5000);
+  CHECK(joined.value().substr(kLogEntryHeader) == whole);
+  CHECK(ReadLogEntryHeader(joined.value()).value() == id);
+  // Whatever is not the unit is an error: cut, missing, another's, in another order.
+  for (size_t n = 0; n < end.size(); ++n) CHECK_FALSE(join(end.substr(0, n)).has_value());
+  const auto all = log;
+  for (auto& [index, entry] : log) {
+    const std::string had = entry;
+    for (size_t n = 0; n < had.size(); ++n) {
+      entry = had.substr(0, n);
+      CHECK_FALSE(join(end).has_value());
+    }
+    EncodeLogChunk({7, 10}, 5, 0, "x", entry);
+    CHECK_FALSE(join(end).has_value());
+    entry = had;
+  }
+  std::swap(log[chunks.indexes[0]], log[chunks.indexes[1]]);
+  CHECK_FALSE(join(end).has_value());
+  log = all;
+  for (LogChunks wrong : {LogChunks{whole.size() + 1, chunks.indexes},
+                          LogChunks{whole.size() - 1, chunks.indexes}, LogChunks{whole.size(), {}},
+                          LogChunks{whole.size(), {5, 5}}, LogChunks{UINT64_MAX, chunks.indexes}}) {
+    EncodeLogEnd(id, 1, wrong, end);
+    CHECK_FALSE(join(end).has_value());
   }
 }
 

@@ -3,7 +3,13 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <thread>
 
+#include "../test_ciphers.h"
+#include "storage/kv/encrypted_engine.h"
+#include "storage/kv/memory_kv.h"
+#include "storage/kv/rocks_fault_env.h"
+#include "storage/kv/write_room.h"
 #include "storage_fixture.h"
 
 namespace mayfly {
@@ -13,19 +19,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::unique_ptr<KvStore> MustOpen(const std::string& path) {
+std::unique_ptr<KvStore> MustOpen(const std::string& path,
+                                  const KvEnginePtr& engine = MakeRocksEngine()) {
   KvOptions o;
   o.path = path;
   o.cache_bytes = 16 << 20;
-  auto kv = OpenRocksKv(o);
+  auto kv = engine->Open(o);
   if (!kv) FAIL(kv.error().message);
   return std::move(kv.value());
 }
-Error MustFail(const std::string& path) {
+Error MustFail(const std::string& path, const KvEnginePtr& engine = MakeRocksEngine()) {
   KvOptions o;
   o.path = path;
   o.cache_bytes = 16 << 20;
-  auto kv = OpenRocksKv(o);
+  auto kv = engine->Open(o);
   REQUIRE(!kv);
   return kv.error();
 }
@@ -212,9 +219,12 @@ TEST_CASE("Another format version is refused", "[kv]") {
 }
 
 TEST_CASE("Damaged files are refused by name", "[kv]") {
+  const bool encrypted = GENERATE(false, true);
+  const KvEnginePtr engine =
+      MakeRocksEngine(nullptr, encrypted ? testing::MakeCiphers() : FileCiphersPtr());
   ScratchDir dir;
   {
-    auto kv = MustOpen(dir.path());
+    auto kv = MustOpen(dir.path(), engine);
     PutOne(*kv, "k", std::string(5000, 'x'));
     REQUIRE(kv->Flush());
   }
@@ -230,10 +240,11 @@ TEST_CASE("Damaged files are refused by name", "[kv]") {
   SECTION("the manifest") {
     for (auto& e : fs::directory_iterator(dir.path()))
       if (e.path().filename().string().starts_with("MANIFEST")) file = e.path().string();
-    FlipByte(file, fs::file_size(file) / 2);
+    const uint64_t prefix = encrypted ? FileCiphers::kPrefixBytes : 0;
+    FlipByte(file, prefix + (fs::file_size(file) - prefix) / 2);
     file = "MANIFEST";
   }
-  Error e = MustFail(dir.path());
+  Error e = MustFail(dir.path(), engine);
   CHECK_THAT(e.message, Catch::Contains(fs::path(file).filename().string()));
 }
 
@@ -256,11 +267,14 @@ TEST_CASE("A damaged block is reported with its file when it is read", "[kv]") {
 }
 
 TEST_CASE("A log that ends where the power went is cut there; damage inside is refused", "[kv]") {
+  const bool encrypted = GENERATE(false, true);
+  const KvEnginePtr engine =
+      MakeRocksEngine(nullptr, encrypted ? testing::MakeCiphers() : FileCiphersPtr());
   ScratchDir dir;
   std::string log;
   constexpr int kRecords = 400;
   {
-    auto kv = MustOpen(dir.path());
+    auto kv = MustOpen(dir.path(), engine);
     for (int i = 0; i < kRecords; ++i) PutOne(*kv, "k" + std::to_string(i), std::string(1000, 'v'));
     // As the process leaves it when it dies: copied while the store is open.
     log = FilesEndingWith(dir.path(), ".log").back();
@@ -289,13 +303,13 @@ TEST_CASE("A log that ends where the power went is cut there; damage inside is r
     expected = -2;  // some of the first half
   }
   SECTION("a byte changed in the middle") { FlipByte(log, size / 2); }
-  SECTION("a byte changed near the start") { FlipByte(log, 200); }
+  SECTION("a byte changed near the start") { FlipByte(log, (encrypted ? 4096 : 0) + 200); }
   if (expected == -1) {
-    Error e = MustFail(copy);
+    Error e = MustFail(copy, engine);
     CHECK_THAT(e.message, Catch::Contains(log) && Catch::Contains("damaged in the middle"));
     return;
   }
-  auto kv = MustOpen(copy);
+  auto kv = MustOpen(copy, engine);
   int n = 0;
   while (n < kRecords && GetOne(*kv, "k" + std::to_string(n)) != "-") ++n;
   for (int i = n; i < kRecords; ++i) REQUIRE(GetOne(*kv, "k" + std::to_string(i)) == "-");
@@ -303,6 +317,59 @@ TEST_CASE("A log that ends where the power went is cut there; damage inside is r
     CHECK(n == expected);
   else
     CHECK((n > kRecords / 4 && n < kRecords * 3 / 4));
+}
+
+TEST_CASE("A store has room unless its flushes are behind", "[kv]") {
+  ScratchDir dir;
+  auto disk = FaultDisk::Make();
+  KvOptions o;
+  o.path = dir.path();
+  auto opened = MakeRocksEngine(disk->env())->Open(o);
+  REQUIRE(opened);
+  std::unique_ptr<KvStore> kv = std::move(opened).value();
+  CHECK(HasRoom(*kv));
+  // A flush ends with a sync. With the second full memtable, one waits for it.
+  disk->SlowSyncs(3000);
+  const std::string large(9 << 20, 'x');
+  int written = 0;
+  while (HasRoom(*kv) && written < 20) PutOne(*kv, "k" + std::to_string(written++), large);
+  CHECK(written > 1);
+  CHECK(written < 20);
+  PutOne(*kv, "small", "x");  // goes on
+  disk->SlowSyncs(0);
+  while (!HasRoom(*kv)) std::this_thread::yield();
+  CHECK(GetOne(*kv, "small") == "x");
+}
+
+TEST_CASE("A store that does not say has room", "[kv]") {
+  ScratchDir dir;
+  KvOptions o;
+  o.path = dir.path();
+  auto kv = MakeMemoryEngine()->Open(o);
+  REQUIRE(kv);
+  CHECK(HasRoom(*kv.value()));
+}
+
+TEST_CASE("A directory with data and without CURRENT is not made a new store", "[kv]") {
+  ScratchDir dir;
+  KvOptions k;
+  k.path = dir.path();
+  k.cache_bytes = 16 << 20;
+  {
+    auto kv = std::move(OpenRocksKv(k).value());
+    auto batch = kv->NewBatch();
+    batch->Put(Keyspace::kRecords, "key", "", "value");
+    REQUIRE(kv->Write(*batch, true));
+    REQUIRE(kv->Flush());
+  }
+  std::filesystem::rename(dir.path() + "/CURRENT", dir.path() + "/aside");
+  auto opened = OpenRocksKv(k);
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().message.find("CURRENT") != std::string::npos);
+  std::filesystem::rename(dir.path() + "/aside", dir.path() + "/CURRENT");
+  auto kv = std::move(OpenRocksKv(k).value());
+  PinnedValue value;
+  CHECK(kv->Get(Keyspace::kRecords, "key", &value).value());
 }
 
 }  // namespace mayfly

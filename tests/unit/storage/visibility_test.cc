@@ -142,6 +142,62 @@ TEST_CASE("A held document neither hides nor makes way", "[expiry]") {
   CHECK(s.Visible() == 2);
 }
 
+namespace {
+
+/// A filter in the middle of which its operation is killed: it says "does not match".
+class KilledFilter final : public RecordFilter {
+ public:
+  bool Matches(BsonView) const override {
+    if (Operation* op = FilteringFor::Asked())
+      op->kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+    return false;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A filter that is interrupted says nothing of the document", "[expiry]") {
+  struct Hold final : ExpiryPolicy {
+    bool hold = false;
+    bool HasHolds() const override { return hold; }
+    // As TtlControls: what may be held stays.
+    bool Held(const CollectionInfo&, BsonView doc, Instant) const override {
+      return !KilledFilter().Matches(doc);
+    }
+  };
+  Expiring s;
+  auto policy = std::make_unique<Hold>();
+  Hold& holds = *policy;
+  s.storage->set_expiry_policy(std::move(policy));
+  auto c = s.Make();
+  const bool held = GENERATE(false, true);
+  CAPTURE(held);
+  IndexInfo at = Spec(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  at.expire_reads = ExpireReads::kExact;
+  REQUIRE(s.catalog().CreateIndexes(*s.op, *c, {at}));
+  c = s.Coll();
+  const BsonDocument doc =
+      BuildBson([&](BsonBuilder& b) { b.Append("_id", 1).Append("at", Instant{kStart - 1}); });
+  REQUIRE(s.Insert(*c, doc, held ? std::optional(Instant{kStart - 1}) : std::nullopt));
+  if (held) {
+    holds.hold = true;
+  } else {
+    auto& index = const_cast<IndexInfo&>(*c->FindIndex("at_1"));
+    index.has_partial_filter = true;
+    index.filter = std::make_shared<KilledFilter>();
+  }
+  const std::optional<Instant> deadline = held ? std::optional(Instant{kStart - 1}) : std::nullopt;
+  const Visibility visible(*s.storage, *c, *s.op);
+  CHECK(CodeOf(visible.Expired(doc, deadline)) == ErrorCode::kInterrupted);
+  s.op->kill_code = 0;
+  CHECK_FALSE(visible.Shows(doc, deadline));
+  CHECK(CodeOf(visible.Stopped()) == ErrorCode::kInterrupted);
+  CHECK(CodeOf(visible.CountVisible(*s.op)) == ErrorCode::kInterrupted);
+  s.op->kill_code = 0;
+  CHECK(visible.Stopped());
+  CHECK(FilteringFor::Asked() == nullptr);
+}
+
 TEST_CASE("Of several deadlines the earliest counts, each document once", "[expiry]") {
   Expiring s;
   auto c = s.Make();

@@ -1,5 +1,7 @@
 #include <thread>
 
+#include "storage/catalog/index_keys.h"
+#include "storage/write/capped_trim.h"
 #include "storage/write/inline_unit.h"
 #include "storage_fixture.h"
 
@@ -45,6 +47,70 @@ TEST_CASE("Documents are found by _id, in _id order and by index", "[write]") {
     CHECK(s.CountKeys(Keyspace::kIndexes) == 4);
     CHECK(Storage::DocumentCount(*c) == 2);
   }
+}
+
+TEST_CASE("What is stored begins with its _id and is no larger than a document may be", "[write]") {
+  TestStore s;
+  TestCollection c;
+  auto a = c.AddIndex(10, R"({"a": 1})");
+  auto code_of = [](const Result<void>& r) { return r ? ErrorCode::kOk : r.error().code; };
+  REQUIRE(s.Insert(c, R"({"_id": 1, "a": 1})"));
+  CHECK(code_of(s.Insert(c, R"({"a": 1, "_id": 2})")) == ErrorCode::kBadValue);
+  CHECK(code_of(s.Insert(c, R"({"a": 1})")) == ErrorCode::kBadValue);
+  const BsonDocument large = BuildBson(
+      [](BsonBuilder& b) { b.Append("_id", 3).Append("s", std::string(kMaxBsonUserSize, 'x')); });
+  CHECK(code_of(s.Insert(c, large)) == ErrorCode::kBSONObjectTooLarge);
+
+  auto replace = [&](BsonView next) {
+    WriteUnit u = s.Unit();
+    std::string key;
+    Storage::AppendRecordKey(*c, Json(R"({"": 1})").view().First().value, key);
+    WriteUnit::Locked locked;
+    REQUIRE(u.LockAndRead(*c, key, &locked).value());
+    return u.Update(*c, locked, next);
+  };
+  CHECK(code_of(replace(Json(R"({"a": 2, "_id": 1})"))) == ErrorCode::kBadValue);
+  CHECK(code_of(replace(Json(R"({"_id": 2, "a": 2})"))) == ErrorCode::kImmutableField);
+  CHECK(code_of(replace(large)) == ErrorCode::kBSONObjectTooLarge);
+  CHECK(s.Scan(c) == Strings{R"({"_id":1,"a":1})"});
+  CHECK(s.ScanIndex(c, a) == Strings{"1"});
+}
+
+namespace {
+
+/// A partial filter in the middle of which its operation is killed: it says "does not match".
+class KilledFilter final : public RecordFilter {
+ public:
+  bool Matches(BsonView doc) const override {
+    if (!doc.Has("kill") || FilteringFor::Asked() == nullptr) return doc.Has("a");
+    FilteringFor::Asked()->kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+    return false;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("A partial filter that is interrupted ends the write", "[write]") {
+  TestStore s;
+  TestCollection c;
+  auto a = c.AddIndex(10, R"({"a": 1})");
+  auto partial = c.AddIndex(11, R"({"a": -1})");
+  {
+    auto& i = const_cast<IndexInfo&>(*partial);
+    i.has_partial_filter = true;
+    i.filter = std::make_shared<KilledFilter>();
+  }
+  auto interrupted = [&](auto r) {
+    s.op->kill_code = 0;
+    return !r && r.error().code == ErrorCode::kInterrupted;
+  };
+  REQUIRE(s.Insert(c, R"({"_id": 1, "a": 1})"));
+  CHECK(interrupted(s.Insert(c, R"({"_id": 2, "a": 1, "kill": 1})")));
+  CHECK(interrupted(s.Replace(c, R"({"_id": 1, "a": 2, "kill": 1})")));
+  CHECK(s.Scan(c) == Strings{R"({"_id":1,"a":1})"});
+  CHECK(s.ScanIndex(c, a) == Strings{"1"});
+  CHECK(s.ScanIndex(c, partial) == Strings{"1"});
+  CHECK(FilteringFor::Asked() == nullptr);
 }
 
 TEST_CASE("A duplicate key is refused with pattern and value, and changes nothing", "[write]") {
@@ -297,6 +363,81 @@ TEST_CASE("Deleting under a unique index that is being built leaves another reco
   CHECK(s.ScanIndex(c, index) == Strings{"2"});
   REQUIRE(s.Remove(c, R"({"": 2})").value());
   CHECK(s.CountKeys(Keyspace::kIndexes) == 0);
+}
+
+TEST_CASE("Documents that are locked together stay whole when some are gone", "[write]") {
+  TestStore s;
+  TestCollection c;
+  constexpr int kDocuments = 20;
+  std::vector<std::string> keys;
+  for (int i = 0; i < kDocuments; ++i) {
+    // So small that a record fits into the place that holds it.
+    const BsonDocument d = BuildBson([&](BsonBuilder& b) { b.Append("_id", i); });
+    if (i % 3 != 0) REQUIRE(s.Insert(c, ToRelaxedJson(d.view())));
+    keys.emplace_back();
+    Storage::AppendRecordKey(*c, d.view()["_id"], keys.back());
+  }
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  WriteUnit u = s.Unit();
+  std::vector<WriteUnit::Locked> locked;
+  int busy = 0;
+  REQUIRE(u.LockAndReadMany(*c, views, &locked, &busy));
+  size_t at = 0;
+  for (int i = 0; i < kDocuments; ++i) {
+    if (i % 3 == 0) continue;
+    REQUIRE(at < locked.size());
+    CHECK(locked[at].record_key == keys[static_cast<size_t>(i)]);
+    CHECK(locked[at].doc["_id"].NumberAsInt64() == i);
+    // The views are of the places as they are now.
+    const std::string_view place = locked[at].pinned.view();
+    const char* const bytes = locked[at].doc.bytes().data();
+    CHECK((bytes >= place.data() && bytes < place.data() + place.size()));
+    ++at;
+  }
+  CHECK(at == locked.size());
+}
+
+TEST_CASE("What a capped collection has beyond lowered limits goes in units of its own",
+          "[write]") {
+  TestStore s;
+  TestCollection c;
+  c.MakeCapped();
+  constexpr int kDocuments = 2500;
+  {
+    WriteUnit u = s.Unit();
+    std::vector<BsonDocument> documents;
+    for (int i = 0; i < kDocuments; ++i)
+      documents.push_back(BuildBson([&](BsonBuilder& b) { b.Append("_id", i); }));
+    for (const BsonDocument& d : documents) REQUIRE(u.Insert(*c, d));
+    REQUIRE(s.Commit(std::move(u)));
+  }
+  const int64_t bytes = s.Counters(c).bytes;
+  REQUIRE(TrimCapped(*s.storage, *s.op, *c));
+  CHECK(s.Counters(c).documents == kDocuments);  // nothing is beyond
+  SECTION("by their number") { c.info->capped_documents = 10; }
+  SECTION("by their bytes") { c.info->capped_bytes = bytes / 250; }
+  SECTION("an operation that is to stop") {
+    c.info->capped_documents = 10;
+    s.op->kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+    CHECK_FALSE(TrimCapped(*s.storage, *s.op, *c));
+    s.op->kill_code = 0;
+    CHECK(s.Counters(c).documents == kDocuments);
+  }
+  // One that others wait for leaves it to a worker.
+  {
+    WriteUnit u = s.Unit();
+    KeepShort(u);
+    auto r = u.Insert(*c, Json(R"({"_id": "new"})"));
+    CHECK((!r && r.error().code == ErrorCode::kWriteConflict));
+  }
+  REQUIRE(TrimCapped(*s.storage, *s.op, *c));
+  CHECK(s.Counters(c).documents <= 1010);  // the rest goes with the next insert
+  CHECK(s.Counters(c).documents > 10);
+  REQUIRE(s.Insert(c, R"({"_id": "new"})"));
+  CHECK(s.Counters(c).documents <= 10);
+  CHECK(s.Counters(c).documents >= 8);
+  CHECK(s.Scan(c).back() == R"({"_id":"new"})");
+  CHECK(static_cast<int64_t>(s.Scan(c).size()) == s.Counters(c).documents);
 }
 
 TEST_CASE("Capped collections keep insertion order", "[write]") {

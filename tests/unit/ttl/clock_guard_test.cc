@@ -100,7 +100,7 @@ TEST_CASE("A clock that is being moved by hand is not compared", "[ttl][clock]")
   guard.Open();
   clock.BeforeJump([&] { guard.AboutToMove(); });
   clock.OnJump([&] { guard.Check(false); });  // the monitor's own, as early as it can come
-  clock.OnJump([&] { guard.MovedByHand(); });
+  clock.OnJump([&] { guard.AfterJump(); });
   clock.Advance(86'400'000);
   guard.Check(false);
   CHECK_FALSE(guard.state().suspended);

@@ -146,6 +146,52 @@ TEST_CASE("Held until the last of the holds that match", "[ttl]") {
   CHECK_FALSE(c.controls->ReleaseHold(*c.op, c.Coll()->uuid, "abcdefghijkl", &was).value());
 }
 
+TEST_CASE("A hold whose filter is interrupted holds", "[ttl]") {
+  class KilledFilter final : public RecordFilter {
+   public:
+    bool Matches(BsonView) const override {
+      FilteringFor::Asked()->kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+      return false;
+    }
+  };
+  Controlled c;
+  TtlHold hold = c.HoldOf(R"({"a": 1})", Instant{kStart + 10});
+  hold.matches = std::make_shared<KilledFilter>();
+  REQUIRE(c.controls->Hold(*c.op, hold));
+  const FilteringFor filtering(c.op.get());
+  CHECK(c.controls->HeldUntil(*c.Coll(), Json(R"({"a": 2})"), {kStart})->millis == INT64_MAX);
+}
+
+TEST_CASE("Holds and pauses leave room in their row for each other and for the guard", "[ttl]") {
+  Controlled c;
+  const std::string text(60'000, 'x');
+  TtlHold large = c.HoldOf(R"({"a": ")" + text + R"("})");
+  int holds = 0;
+  Result<void> r = Ok();
+  while (holds < 1000 && (r = c.controls->Hold(*c.op, large))) ++holds;
+  CHECK(CodeOf(r) == ErrorCode::kExceededMemoryLimit);
+  CHECK(holds == static_cast<int>(TtlControls::kMaxHoldBytes /
+                                  (large.filter.view().size() + large.reason.size() + 160)));
+  int pauses = 0;
+  auto pause = [&] {
+    TtlPause p{c.Scope(TtlScope::Level::kDatabase), {kStart}, {}};
+    p.scope.db = text + std::to_string(pauses);
+    return p;
+  };
+  while (pauses < 1000 && (r = c.controls->Pause(*c.op, pause()))) ++pauses;
+  CHECK(CodeOf(r) == ErrorCode::kExceededMemoryLimit);
+  CHECK(pauses > 30);
+  REQUIRE(c.controls->HoldByGuard(*c.op, {c.Coll()->uuid, "db", "b_1", {kStart}, 12, 0.75}));
+  c.Reopen();
+  CHECK(c.controls->Holds({kStart}).size() == static_cast<size_t>(holds));
+  CHECK(c.State("b_1") == TtlStanding::kHeld);
+  // What has been released makes room.
+  TtlHold was;
+  REQUIRE(c.controls->ReleaseHold(*c.op, large.uuid, large.id, &was).value());
+  CHECK(c.controls->Hold(*c.op, large));
+  CHECK(c.controls->Resume(*c.op, c.Scope(TtlScope::Level::kServer)).value() == pauses);
+}
+
 TEST_CASE("What ended or has no collection any more leaves the row", "[ttl]") {
   Controlled c;
   REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})", Instant{kStart + 10})));

@@ -1,0 +1,13 @@
+#pragma once
+#include <string_view>
+
+namespace mayfly {
+
+/// The collection of each database that its profiler writes: every member has its own, and clients
+/// read it only.
+inline constexpr std::string_view kProfileCollection = "system.profile";
+/// Where MongoDB keeps the definitions of a database's views. Here they are rows of the catalog:
+/// nobody writes or makes this collection.
+inline constexpr std::string_view kViewsCollection = "system.views";
+
+}  // namespace mayfly

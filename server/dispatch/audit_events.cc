@@ -1,0 +1,220 @@
+#include "server/dispatch/audit_events.h"
+
+#include <algorithm>
+
+#include "security/user_cache.h"
+#include "server/access/stored_users.h"
+#include "server/dispatch/redacted_command.h"
+#include "server/dispatch/server_context.h"
+#include "storage/catalog/namespace.h"
+
+namespace mayfly {
+namespace {
+
+constexpr std::string_view kLeftOut = "...";
+
+bool IsOfUsers(std::string_view collection) {
+  return collection == "system.users" || collection == "system.roles";
+}
+
+/// Commands whose first field is the name of a user or a role.
+constexpr std::string_view kOfPrincipals[] = {
+    "createRole",
+    "createUser",
+    "dropRole",
+    "dropUser",
+    "grantPrivilegesToRole",
+    "grantRolesToRole",
+    "grantRolesToUser",
+    "revokePrivilegesFromRole",
+    "revokeRolesFromRole",
+    "revokeRolesFromUser",
+    "rolesInfo",
+    "updateRole",
+    "updateUser",
+    "usersInfo",
+};
+static_assert(std::ranges::is_sorted(kOfPrincipals));
+
+/// The collection that a command is about, where its first field names one. `name`: of the
+/// command; `fields`: what it has, or what the command has that it explains.
+template <class Fields>
+std::string NamespaceOf(std::string_view name, std::string_view db, const Fields& fields) {
+  BsonValue named;
+  for (const auto& f : fields) {
+    if (name == "getMore" ? f.name == "collection" : true) {
+      named = f.value;
+      break;
+    }
+  }
+  if (!named.IsString()) return {};
+  // "db.coll" already.
+  if (name == "renameCollection" || name == "dataSize") return std::string(named.String());
+  if (std::ranges::binary_search(kOfPrincipals, name)) return {};
+  return JoinNamespace(db, named.String());  // check_names: a value in an entry
+}
+
+std::string NamespaceOf(const CommandRow& row, const CommandRequest& req) {
+  const BsonValue first = req.fields[0].value;
+  if (row.name == "explain" && first.IsDocument() && !first.Document().empty())
+    return NamespaceOf(first.Document().First().name, req.db, first.Document());
+  if ((row.flags & kAdminOnly) != 0 && row.name != "renameCollection") return {};
+  return NamespaceOf(row.name, req.db, req.fields);
+}
+
+void WriteCheck(AuditLog& log, CommandContext& ctx, const CommandRow& row,
+                const CommandRequest& req, ErrorCode result) {
+  log.Write(
+      &ctx, "authCheck",
+      [&](BsonBuilder& p) {
+        p.Append("command", row.name);
+        if (const std::string ns = NamespaceOf(row, req); !ns.empty())
+          p.Append("ns", std::string_view(ns).substr(0, kMaxAuditValue));
+        BsonBuilder args = p.OpenDocument("args");
+        AppendAuditArguments(req, args);
+      },
+      result);
+}
+
+/// Calls `visit` with each of the collections of users and roles that the command writes to as
+/// such. applyOps tells of its own writes: its entries name collections by UUID as well.
+template <class F>
+void ForEachOfUsers(const CommandRow& row, const CommandRequest& req, F&& visit) {
+  if (req.db != kUsersDatabase || req.fields.empty()) return;
+  if (row.name == "bulkWrite") {
+    auto look = [&](BsonView of) {
+      const BsonValue ns = of["ns"];
+      if (!ns.IsString()) return;
+      const NamespaceParts parts = SplitNamespace(ns.String());  // check_names: of two
+      if (parts.db == kUsersDatabase && IsOfUsers(parts.collection)) visit(parts.collection);
+    };
+    if (const DocumentSequence* s = req.Sequence("nsInfo"))
+      for (const BsonView d : s->documents) look(d);
+    for (const CommandField& f : req.fields)
+      if (f.name == "nsInfo" && f.value.IsArray())
+        for (const BsonElement& e : f.value.Document())
+          if (e.value.IsDocument()) look(e.value.Document());
+  } else if (row.name == "insert" || row.name == "update" || row.name == "delete" ||
+             row.name == "findAndModify") {
+    const BsonValue first = req.fields[0].value;
+    if (first.IsString() && IsOfUsers(first.String())) visit(first.String());
+  }
+}
+
+}  // namespace
+
+void AppendAuditValue(BsonBuilder& out, std::string_view name, BsonValue value) {
+  if (value.size() > kMaxAuditValue)
+    out.Append(name, kLeftOut);
+  else
+    out.Append(name, value);
+}
+
+void AppendAuditArguments(const CommandRequest& req, BsonBuilder& out) {
+  size_t room = kMaxAuditArguments;
+  // Credentials are in these.
+  if (req.db == "admin" && !req.fields.empty() && req.fields[0].value.IsString() &&
+      IsOfUsers(req.fields[0].value.String())) {
+    out.Append(req.fields[0].name, req.fields[0].value).Append("$truncated", true);
+    return;
+  }
+  for (const CommandField& f : req.fields) {
+    if (f.name == "lsid" || f.name == "$clusterTime" || f.name == "$readPreference") continue;
+    if (f.value.size() + f.name.size() > room || f.name.size() > kMaxAuditValue) {
+      out.Append("$truncated", true);
+      return;
+    }
+    if (IsSecretField(req.name, f.name)) {
+      out.Append(f.name, kRedacted);
+    } else if (f.value.size() > kMaxAuditValue) {
+      out.Append(f.name, kLeftOut);
+    } else {
+      if (f.name == "explain" && f.value.IsDocument())
+        out.Append(f.name, RedactedCommand(f.value.Document()));
+      else
+        out.Append(f.name, f.value);
+      room -= f.value.size() + f.name.size();
+    }
+  }
+  for (const DocumentSequence& s : req.sequences) {
+    size_t bytes = 0;
+    for (const BsonView d : s.documents)
+      if ((bytes += d.size()) > kMaxAuditValue) break;
+    if (bytes > kMaxAuditValue || bytes > room) {
+      out.Append(s.name.substr(0, kMaxAuditValue), kLeftOut);
+      continue;
+    }
+    room -= bytes;
+    BsonArrayBuilder list = out.OpenArray(s.name);
+    for (const BsonView d : s.documents) list.Append(d);
+  }
+}
+
+Result<void> AuditAllowedCommand(CommandContext& ctx, const CommandRow& row,
+                                 const CommandRequest& req) {
+  AuditLog* log = ctx.server.audit();
+  if (log == nullptr) return Ok();
+  MAYFLY_TRY(CheckAudit(ctx.server, row.name));
+  bool direct = false;
+  ForEachOfUsers(row, req, [&](std::string_view) { direct = true; });
+  if (direct) {
+    MAYFLY_TRY(CheckAudit(ctx.server));
+  }
+  // What is open to everybody is not checked.
+  if (!log->all_checks() || (row.flags & kNoAuth) != 0) return Ok();
+  WriteCheck(*log, ctx, row, req, ErrorCode::kOk);
+  return CheckAudit(ctx.server);
+}
+
+void AuditRefusedCommand(CommandContext& ctx, const CommandRow* row, const CommandRequest& req,
+                         ErrorCode code) {
+  AuditLog* log = ctx.server.audit();
+  if (log == nullptr || row == nullptr || req.fields.empty()) return;
+  const bool anonymous = ctx.access == nullptr || ctx.access->user.name.user.empty();
+  if (anonymous && !log->AdmitAnonymous()) return;
+  WriteCheck(*log, ctx, *row, req, code);
+}
+
+void AuditDirectMutation(CommandContext& ctx, const CommandRow& row, const CommandRequest& req,
+                         ErrorCode result) {
+  if (ctx.server.audit() == nullptr) return;
+  ForEachOfUsers(row, req, [&](std::string_view collection) {
+    AuditDirectWrite(ctx, kUsersDatabase, collection, row.name, result);
+  });
+}
+
+void AuditDirectWrite(CommandContext& ctx, std::string_view db, std::string_view collection,
+                      std::string_view operation, ErrorCode result) {
+  if (db != kUsersDatabase || !IsOfUsers(collection) || ctx.server.audit() == nullptr) return;
+  // Not the documents: credentials are among what was written.
+  Audit(
+      ctx, "directAuthMutation",
+      [&](BsonBuilder& p) {
+        p.Append("ns", JoinNamespace(db, collection));  // check_names: one of two
+        p.Append("operation", operation);
+      },
+      result);
+}
+
+bool ConfiguresAudit(std::string_view parameter) {
+  return parameter == "auditFilter" || parameter == "auditAuthorizationSuccess" ||
+         parameter == "auditFailClosed";
+}
+
+BsonDocument AuditConfiguration(ServerContext& server) {
+  return BuildBson([&](BsonBuilder& b) {
+    AuditLog* log = server.audit();
+    b.Append("filter", log != nullptr ? log->filter() : BsonDocument());
+    b.Append("auditAuthorizationSuccess", log != nullptr && log->all_checks());
+    b.Append("auditFailClosed", server.settings().audit_fail_closed.load());
+  });
+}
+
+void AuditConfigured(CommandContext& ctx, BsonView previous, BsonView config) {
+  if (AuditLog* log = ctx.server.audit())
+    log->WriteAlways(AuditActor::Of(&ctx), "auditConfigure", [&](BsonBuilder& p) {
+      p.Append("previous", previous).Append("config", config);
+    });
+}
+
+}  // namespace mayfly

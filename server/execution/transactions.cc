@@ -1,0 +1,790 @@
+#include "server/execution/transactions.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "protocol/error_labels.h"
+#include "protocol/micros.h"
+#include "replication/replica_set.h"
+#include "server/base/client_of.h"
+#include "server/dispatch/data_services.h"
+#include "server/dispatch/replication_gate.h"
+#include "server/execution/retryable_writes.h"
+#include "server/execution/session_store.h"
+#include "storage/schema/transaction_schema.h"
+#include "storage/storage.h"
+#include "storage/write/transaction_holdings.h"
+
+namespace mayfly {
+namespace {
+
+/// What may run in a transaction (manual: "Transactions and Operations").
+constexpr std::string_view kAllowed[] = {
+    "abortTransaction", "aggregate", "bulkWrite", "commitTransaction", "create",  "createIndexes",
+    "delete",           "distinct",  "find",      "findAndModify",     "getMore", "insert",
+    "killCursors",      "update"};
+/// How often the first statement of a transaction begins anew with a newer snapshot: each time
+/// somebody else has come further.
+constexpr int kMaxRenewals = 100;
+constexpr std::string_view kRefusedStages[] = {
+    "$changeStream", "$collStats", "$currentOp", "$indexStats",    "$listLocalSessions",
+    "$listSessions", "$merge",     "$out",       "$planCacheStats"};
+
+bool Ends(std::string_view command) {
+  return command == "commitTransaction" || command == "abortTransaction";
+}
+
+Error NotInTransaction(std::string message) {
+  return {ErrorCode::kOperationNotSupportedInTransaction, std::move(message)};
+}
+
+std::string Number(int64_t number) { return "{ txnNumber: " + std::to_string(number) + " }"; }
+
+Error NoSuchTransaction(std::string message) {
+  return {ErrorCode::kNoSuchTransaction, std::move(message)};
+}
+
+/// `value`: a pipeline, or what its own parser refuses. Those inside of stages too.
+Result<void> CheckPipeline(BsonValue value) {
+  if (!value.IsArray()) return Ok();
+  for (const BsonElement& e : value.Document()) {
+    if (!e.value.IsDocument() || e.value.Document().empty()) continue;
+    const BsonElement stage = e.value.Document().First();
+    for (std::string_view refused : kRefusedStages)
+      if (stage.name == refused)
+        return NotInTransaction("Operation not permitted in transaction :: caused by :: " +
+                                std::string(stage.name) + " cannot be used in a transaction");
+    if (!stage.value.IsDocument()) continue;
+    if (stage.name == "$lookup" || stage.name == "$unionWith") {
+      MAYFLY_TRY(CheckPipeline(stage.value.Document()["pipeline"]));
+    } else if (stage.name == "$facet") {
+      for (const BsonElement& one : stage.value.Document()) {
+        MAYFLY_TRY(CheckPipeline(one.value));
+      }
+    }
+  }
+  return Ok();
+}
+
+/// What is known without the transaction.
+Result<void> CheckCommand(const CommandRow& row, const CommandRequest& req) {
+  const GenericArguments& g = req.generic;
+  if (std::find(std::begin(kAllowed), std::end(kAllowed), row.name) == std::end(kAllowed)) {
+    if (row.name == "count")
+      return NotInTransaction(
+          "Cannot run 'count' in a multi-document transaction. Please see "
+          "http://dochub.mongodb.org/core/transaction-count for a recommended alternative.");
+    return NotInTransaction("Cannot run '" + std::string(row.name) +
+                            "' in a multi-document transaction.");
+  }
+  if (Ends(row.name)) {
+    if (g.start_transaction)
+      return NotInTransaction("Cannot run '" + std::string(row.name) +
+                              "' as the first operation in a transaction.");
+    return Ok();
+  }
+  if (g.start_transaction && (row.name == "getMore" || row.name == "killCursors"))
+    return NotInTransaction("Cannot run '" + std::string(row.name) +
+                            "' as the first operation in a transaction.");
+  // A bulkWrite and its cursor are of admin, whatever it writes to.
+  const bool of_bulk =
+      row.name == "bulkWrite" || row.name == "getMore" || row.name == "killCursors";
+  if (req.db == "config" || req.db == "local" || (req.db == "admin" && !of_bulk))
+    return NotInTransaction("Cannot run command against the '" + std::string(req.db) +
+                            "' database in a transaction.");
+  if (!g.write_concern.missing())
+    return Error{ErrorCode::kInvalidOptions,
+                 "writeConcern is not allowed within a multi-statement transaction"};
+  if (row.name == "find" && req.body["tailable"].Truthy())
+    return NotInTransaction("Cannot create a tailable cursor in a transaction");
+  if (!req.body["explain"].missing() && req.body["explain"].Truthy())
+    return NotInTransaction("Cannot run 'explain' in a multi-document transaction.");
+  if (row.name == "aggregate") return CheckPipeline(req.body["pipeline"]);
+  return Ok();
+}
+
+Result<void> CheckReadConcern(const CommandContext& ctx, const CommandRow& row,
+                              const GenericArguments& g) {
+  if (g.read_concern.missing() || Ends(row.name)) return Ok();
+  if (!g.start_transaction)
+    return Error{ErrorCode::kInvalidOptions,
+                 "Only the first command in a transaction may specify a readConcern"};
+  if (ctx.read_concern == ReadConcernLevel::kLinearizable ||
+      ctx.read_concern == ReadConcernLevel::kAvailable)
+    return Error{ErrorCode::kInvalidOptions,
+                 "The readConcern level must be either 'local' (default), 'majority' or 'snapshot' "
+                 "in order to run in a transaction"};
+  return Ok();
+}
+
+}  // namespace
+
+bool IsTransientTransactionError(ErrorCode code, bool ends) {
+  switch (code) {
+    case ErrorCode::kWriteConflict:
+    case ErrorCode::kLockTimeout:
+    case ErrorCode::kPreparedTransactionInProgress:
+    case ErrorCode::kSnapshotUnavailable:
+    case ErrorCode::kNoSuchTransaction:
+    case ErrorCode::kTransactionExceededLifetimeLimitSeconds:
+      return true;
+    default:
+      return !ends && IsRetryableWriteError(code);
+  }
+}
+
+Transactions* TransactionsOf(DataServices& server) {
+  return server.snapshot_reads().transactions();
+}
+
+std::string TransactionCursors(std::string_view session, int64_t number) {
+  return std::string(session).append("/").append(std::to_string(number));
+}
+
+void Transaction::BeginStatement(Operation& op) {
+  op.view = std::make_shared<const ReadView>(view_.With(*unit_));
+  op.read_ts = read_ts_;
+}
+
+Awaitable<Result<void>> Transactions::Begin(CommandContext& ctx, const CommandRow& row,
+                                            const CommandRequest& req, TransactionPtr* taken) {
+  const GenericArguments& g = req.generic;
+  MAYFLY_CO_TRY(CheckCommand(row, req));
+  MAYFLY_CO_TRY(CheckReadConcern(ctx, row, g));
+  if (!server_.writable()) co_return Error{ErrorCode::kNotWritablePrimary, "not primary"};
+  const bool ends = Ends(row.name);
+  // The first try may still run, on a connection that the client has given up.
+  for (int64_t wait = 200;; wait = std::min<int64_t>(wait * 2, 10'000)) {
+    // Not the first try: what an old one has to let go of may be much.
+    if (wait > 200) co_await ctx.MoveToWorker();
+    if (ctx.session->TryCheckOut()) {
+      const uint64_t reign = server_.replica_set()->committer().Reign();
+      Result<void> begun =
+          LoadTransactionState(server_, ctx.session->id(), &ctx.session->transaction());
+      if (begun) begun = BeginLocked(ctx, req, ends, taken);
+      // That there is none is known only to a primary, and only as long as it is one.
+      if (!begun && begun.error().code == ErrorCode::kNoSuchTransaction &&
+          (!server_.writable() || server_.replica_set()->committer().Reign() != reign))
+        begun = Error{ErrorCode::kNotWritablePrimary, "not primary"};
+      if (begun && *taken == nullptr) {
+        ctx.session->CheckIn();  // in use, or an old one had to go first
+      } else {
+        if (!begun) ctx.session->CheckIn();
+        if (begun && !ends) (*taken)->BeginStatement(ctx.op);
+        co_return begun;
+      }
+    }
+    MAYFLY_CO_TRY(co_await ctx.SleepUntil(server_.clock().MonotonicMicros() + wait));
+  }
+}
+
+Result<void> Transactions::BeginLocked(CommandContext& ctx, const CommandRequest& req, bool ends,
+                                       TransactionPtr* taken) {
+  const int64_t number = *req.generic.txn_number;
+  TransactionState& state = ctx.session->transaction();
+  const std::string& key = ctx.session->id();
+  const uint64_t epoch = server_.sessions().transaction_epoch();
+  std::unique_lock l(mutex_);
+  TransactionPtr t;
+  if (auto it = by_session_.find(key); it != by_session_.end()) t = it->second;
+  if (t != nullptr && t->taken_) return Ok();
+  const int64_t known = std::max(state.number, t != nullptr ? t->number : -1);
+  if (number < known)
+    return Error{ErrorCode::kTransactionTooOld,
+                 "Cannot start transaction with " + Number(number) + " on session " +
+                     UuidToString(key) + " because a newer transaction with " + Number(known) +
+                     " has already started on this session."};
+  // Whatever became of a commit that failed, or of one of an earlier time as primary, is in the
+  // row; of one that is under way, nobody knows yet.
+  if (t != nullptr && t->state_ == Transaction::State::kAborted && t->commit_error_) {
+    by_session_.erase(key);
+    t = nullptr;
+  }
+  const bool under_way =
+      t != nullptr && t->state_ == Transaction::State::kCommitting && t->number == number;
+  if (t != nullptr && !under_way && (t->epoch_ != epoch || t->number < number)) {
+    if (!ctx.on_worker && t->state_ == Transaction::State::kOpen && !t->IsSmall()) return Ok();
+    by_session_.erase(key);
+    if (t->state_ == Transaction::State::kOpen) {
+      t->taken_ = true;
+      l.unlock();
+      Drop(t, TransactionEnd::kNewer);
+      return Ok();
+    }
+    t = nullptr;
+  }
+  if (req.generic.start_transaction) {
+    if (t != nullptr || number == state.number)
+      return Error{LocationCode(50911), "Cannot start a transaction at given transaction number " +
+                                            std::to_string(number) +
+                                            " a transaction with the same number is in use"};
+    std::string client =
+        ClientOf(ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
+    MAYFLY_TRY(TakeShareLocked(client));
+    t = std::make_shared<Transaction>(key, number);
+    t->taken_ = true;
+    t->running_ = &ctx.op;
+    t->epoch_ = epoch;
+    t->event_ = kFirstCommitEvent + next_event_.fetch_add(1) % kCommitEvents;
+    t->now_ = ctx.op.now;
+    t->began_micros_ = t->active_since_ = server_.clock().MonotonicMicros();
+    t->connection_id_ = ctx.client != nullptr ? ctx.client->connection_id : 0;
+    t->client_ = std::move(client);
+    t->db_ = req.db;
+    if (!req.generic.read_concern.missing())
+      t->read_concern_ = BsonDocument(req.generic.read_concern.Document());
+    by_session_[key] = t;
+    list_.push_back(*t);
+    open_.fetch_add(1);
+    started_.fetch_add(1);
+    l.unlock();
+    BeginTransactionNumber(number, &state);
+    t->snapshot_reads_ = ctx.read_concern == ReadConcernLevel::kSnapshot;
+    t->local_ = ctx.read_concern == ReadConcernLevel::kLocal;
+    // A moment that was asked for is not left.
+    if (ctx.at_cluster_time == 0) t->renewals_left_ = kMaxRenewals;
+    Result<void> opened = t->Open(ctx, ctx.op.view);
+    if (!opened) {
+      Drop(t, TransactionEnd::kError);
+      l.lock();
+      t->taken_ = false;
+      return opened;
+    }
+    *taken = std::move(t);
+    return Ok();
+  }
+  if (t == nullptr && number == state.number && IsCommittedTransaction(state)) {
+    t = std::make_shared<Transaction>(key, number);
+    t->state_ = Transaction::State::kCommitted;
+    t->epoch_ = epoch;
+    by_session_[key] = t;
+  }
+  if (t == nullptr) {
+    return NoSuchTransaction(number == state.number
+                                 ? "Transaction with " + Number(number) + " has been aborted."
+                                 : "Given transaction number " + std::to_string(number) +
+                                       " does not match any in-progress transactions. The active "
+                                       "transaction number is " +
+                                       std::to_string(state.number));
+  }
+  const bool commits = ends && req.name == "commitTransaction";
+  if (t->state_ == Transaction::State::kAborted)
+    return NoSuchTransaction("Transaction with " + Number(number) + " has been aborted.");
+  if (t->state_ != Transaction::State::kOpen && !commits)
+    return Error{ErrorCode::kTransactionCommitted,
+                 "Transaction with " + Number(number) + " has been committed."};
+  t->taken_ = true;
+  t->running_ = &ctx.op;
+  t->active_since_ = server_.clock().MonotonicMicros();
+  t->connection_id_ = ctx.client != nullptr ? ctx.client->connection_id : 0;
+  t->renewals_left_ = 0;
+  if (t->state_ == Transaction::State::kOpen) {
+    t->unit_->Attach(ctx.op);
+    if (!ends) ctx.op.now = t->now_;
+  }
+  *taken = std::move(t);
+  return Ok();
+}
+
+Result<void> Transaction::Open(CommandContext& ctx, ReadViewPtr base) {
+  DataServices& server = ctx.data;
+  Storage& storage = server.storage();
+  if (base == nullptr) {
+    MAYFLY_TRY(const std::shared_ptr<ReadPoint> point, server.replica_set()->TakeReadPoint());
+    base = point->View();
+  }
+  point_ts_ = base->point()->ts();
+  read_ts_ = snapshot_reads_ ? point_ts_ : 0;
+  catalog_ = std::make_shared<TransactionCatalog>(*base, storage.catalog());
+  view_ = ReadView(base->snapshot(), catalog_, base->point());
+  unit_.emplace(storage, ctx.op);
+  BeginTransactionUnit(
+      *unit_, base->snapshot(), catalog_,
+      server.snapshot_reads().transaction_parameters().lock_wait_millis.load() * 1000,
+      server.replica_set()->committer().Reign());
+  return Ok();
+}
+
+Result<void> Transaction::CheckDefines(std::string_view command) const {
+  if (local_) return Ok();
+  return Error{ErrorCode::kInvalidOptions,
+               "Command " + std::string(command) +
+                   " does not support this transaction's readConcern: begin it with level 'local'"};
+}
+
+bool Transaction::Renew(CommandContext& ctx, const Error& why) {
+  if (renewals_left_ == 0 || !unit_ || !IsStale(*unit_) ||
+      (why.code != ErrorCode::kWriteConflict && why.code != ErrorCode::kSnapshotUnavailable))
+    return false;
+  --renewals_left_;
+  failed_ = false;
+  // Its locks first: whoever was first may have been waiting for one.
+  ctx.op.view.reset();
+  unit_.reset();
+  if (!Open(ctx, nullptr)) return false;
+  BeginStatement(ctx.op);
+  return true;
+}
+
+void Transactions::End(CommandContext& ctx, const TransactionPtr& taken, Result<void>* result) {
+  Transaction& t = *taken;
+  bool abort = false;
+  TransactionEnd why = TransactionEnd::kError;
+  {
+    std::lock_guard l(mutex_);
+    if (t.state_ == Transaction::State::kOpen) {
+      abort = !*result || t.failed_ || t.doomed_.has_value();
+      if (!*result && result->error().code == ErrorCode::kWriteConflict) {
+        why = TransactionEnd::kConflict;
+        conflicts_ += std::max<int64_t>(1, ctx.op.write_conflicts);
+      } else {
+        conflicts_ += ctx.op.write_conflicts;
+      }
+      if (t.doomed_) why = t.doom_;
+      CountLocked(t, ctx.op);
+      if (Result<void> share = CheckShareLocked(t); !share && !abort) {
+        *result = share;
+        abort = true;
+      }
+      if (t.doomed_ && *result)
+        *result = Error{*t.doomed_, "Transaction with " + Number(t.number) +
+                                        " has been aborted while an operation of it ran."};
+    }
+  }
+  if (!abort && t.unit_) {
+    if (Result<void> room = t.memory_.Set(t.unit_->MemoryBytes()); !room) {
+      *result = room;
+      abort = true;
+    }
+  }
+  if (abort) Drop(taken, why);
+  ctx.op.view.reset();
+  {
+    std::lock_guard l(mutex_);
+    t.taken_ = false;
+    t.running_ = nullptr;
+    // Ended by whoever found it taken, after the look above.
+    abort = t.state_ == Transaction::State::kOpen && t.doomed_.has_value();
+    if (abort) t.taken_ = true;
+  }
+  if (abort) {
+    Drop(taken, t.doom_);
+    std::lock_guard l(mutex_);
+    t.taken_ = false;
+  }
+  ctx.session->CheckIn();
+}
+
+void Transactions::Drop(const TransactionPtr& t, TransactionEnd end) {
+  std::optional<WriteUnit> unit;
+  bool ended = false;
+  {
+    std::lock_guard l(mutex_);
+    if (t->state_ == Transaction::State::kOpen) {
+      EndLocked(*t, end);
+      ended = true;
+    }
+  }
+  if (ended) {
+    TellEnd(*t, end);
+    std::lock_guard l(mutex_);
+    StripLocked(*t);
+  }
+  server_.cursors().KillSession(TransactionCursors(t->session, t->number));
+  if (t->unit_) unit.emplace(std::move(*t->unit_));
+  t->unit_.reset();
+  t->view_ = ReadView();
+  t->catalog_.reset();
+  t->memory_.Release();
+  unit.reset();
+  server_.notifier().Notify(kEnded);
+}
+
+Transaction* Transactions::Running(const CommandContext& ctx) {
+  if (ctx.session == nullptr) return nullptr;
+  std::lock_guard l(mutex_);
+  auto it = by_session_.find(ctx.session->id());
+  return it != by_session_.end() && it->second->running_ == &ctx.op ? it->second.get() : nullptr;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+Result<void> Transactions::StageCommit(CommandContext& ctx, Transaction& t) {
+  MAYFLY_TRY(ctx.CheckNow());
+  {
+    std::lock_guard l(mutex_);
+    if (t.doomed_ || t.epoch_ != server_.sessions().transaction_epoch())
+      return NoSuchTransaction("Transaction with " + Number(t.number) + " has been aborted.");
+  }
+  WriteUnit& unit = *t.unit_;
+  if (HasNothingToCommit(unit)) return Ok();
+  // Before anything is made of it.
+  const size_t bytes = TransactionEntryBytes(unit);
+  if (bytes > kMaxTransactionEntryBytes)
+    return TransactionTooLarge("Total size of all transaction operations must be less than " +
+                               std::to_string(kMaxTransactionEntryBytes) + ". Actual size is " +
+                               std::to_string(bytes));
+  t.entry_bytes_ = static_cast<int64_t>(bytes);
+  t.changes_ = unit.DocumentCount();
+  MAYFLY_TRY(PrepareTransactionCommit(server_.storage(), unit, ctx.op));
+  MAYFLY_TRY(StageCreated(server_.storage(), unit, ctx.op));
+  MAYFLY_TRY(t.memory_.Set(unit.MemoryBytes()));
+  StageCommittedTransaction(unit, t.session, t.number, ctx.session->transaction(), ctx.op.now);
+  const BsonDocument lsid = BuildBson([&](BsonBuilder& b) { AppendSessionId(b, t.session); });
+  unit.SetLogSession(lsid.view(), t.number);
+  return Ok();
+}
+
+Awaitable<Result<void>> Transactions::Commit(CommandContext& ctx) {
+  TransactionPtr t;
+  Transaction::State state;
+  {
+    std::lock_guard l(mutex_);
+    t = by_session_.at(ctx.session->id());
+    state = t->state_;
+    if (state == Transaction::State::kCommitting) ++t->waiting_;
+  }
+  if (state == Transaction::State::kCommitted) {
+    ctx.op.commit_ts = t->commit_ts_;
+    co_return Ok();
+  }
+  if (state == Transaction::State::kCommitting) co_return co_await WaitForCommit(ctx, t);
+  MAYFLY_CO_TRY(co_await ctx.WaitToWrite());
+  if (!t->IsSmall()) co_await ctx.MoveToWorker();
+  // What fails here is answered once the transaction is gone: Drop is End's.
+  t->write_concern_ = ctx.write_concern;
+  MAYFLY_CO_TRY(StageCommit(ctx, *t));
+  if (HasNothingToCommit(*t->unit_)) {
+    Drop(t, TransactionEnd::kCommitted);
+    co_return Ok();
+  }
+  // The store knows better, from here on.
+  ctx.session->transaction().loaded = false;
+  server_.cursors().KillSession(TransactionCursors(t->session, t->number));
+  t->commit_op_ = std::make_unique<Operation>(ctx.op.clock(), ctx.op.id);
+  t->unit_->Attach(*t->commit_op_);
+  WriteUnit unit = std::move(*t->unit_);
+  t->unit_.reset();
+  t->made_ = t->catalog_->Own();
+  t->view_ = ReadView();
+  t->catalog_.reset();
+  {
+    std::lock_guard l(mutex_);
+    t->state_ = Transaction::State::kCommitting;
+    ++t->waiting_;
+  }
+  MadeTeller tell;
+  if (!t->made_.empty() && on_made_) tell = on_made_(ctx.op);
+  server_.storage().committer().Submit(
+      std::move(unit), ctx.write_concern.commit_options(),
+      [this, t, tell = std::move(tell)](Result<void> r) {
+        const TransactionEnd end =
+            r ? TransactionEnd::kCommitted
+              : (server_.writable() ? TransactionEnd::kError : TransactionEnd::kStepDown);
+        std::vector<CollectionInfoPtr> untold;
+        {
+          std::lock_guard l(mutex_);
+          if (!r) t->commit_error_ = r.error();
+          t->commit_ts_ = t->commit_op_->commit_ts;
+          if (r) CountRow();
+          EndLocked(*t, end);
+          if (r && t->waiting_ == 0) untold.swap(t->made_);
+        }
+        if (tell && !untold.empty()) tell(std::move(untold));
+        TellEnd(*t, end);
+        {
+          std::lock_guard l(mutex_);
+          StripLocked(*t);
+        }
+        server_.notifier().Notify(kEnded);
+        server_.notifier().Notify(t->event_);
+      });
+  co_return co_await WaitForCommit(ctx, t);
+}
+
+Awaitable<Result<void>> Transactions::WaitForCommit(CommandContext& ctx, TransactionPtr t) {
+  constexpr int64_t kLookAgain = 500'000;
+  // Whoever gives up says so, because somebody has to tell what was made.
+  const auto give_up = [&] {
+    std::lock_guard l(mutex_);
+    if (t->state_ != Transaction::State::kCommitting) return false;
+    --t->waiting_;
+    return true;
+  };
+  for (;;) {
+    CollectionNotifier::Watch watch(server_.notifier(), t->event_);
+    {
+      std::lock_guard l(mutex_);
+      if (t->state_ != Transaction::State::kCommitting) break;
+    }
+    const int64_t now = server_.clock().MonotonicMicros();
+    const int64_t deadline = ctx.op.commit_deadline_micros;
+    if (deadline != 0 && now >= deadline && give_up()) {
+      ctx.op.commit_timed_out = true;
+      co_return Ok();
+    }
+    const int64_t until = std::min(now + kLookAgain, deadline != 0 ? deadline : INT64_MAX);
+    const Result<bool> waited = co_await watch.WaitFor(ctx, until);
+    if (!waited && give_up()) co_return waited.error();
+  }
+  t->memory_.Release();
+  if (t->commit_error_) {
+    // Whether it was written is in the log: whoever asks again finds out by the row.
+    std::lock_guard l(mutex_);
+    if (auto it = by_session_.find(t->session); it != by_session_.end() && it->second == t)
+      by_session_.erase(it);
+    co_return *t->commit_error_;
+  }
+  ctx.op.commit_ts = t->commit_ts_;
+  std::vector<CollectionInfoPtr> made;
+  {
+    std::lock_guard l(mutex_);
+    made.swap(t->made_);
+  }
+  if (!made.empty()) {
+    co_await ctx.MoveToWorker();
+    TellCreated(server_.storage(), ctx.op, made);
+  }
+  co_return Ok();
+}
+
+Awaitable<Result<void>> Transactions::Abort(CommandContext& ctx) {
+  TransactionPtr t;
+  {
+    std::lock_guard l(mutex_);
+    t = by_session_.at(ctx.session->id());
+  }
+  if (!t->IsSmall()) co_await ctx.MoveToWorker();
+  Drop(t, TransactionEnd::kClient);
+  co_return Ok();
+}
+
+// --- from outside --------------------------------------------------------------------------------
+
+void Transactions::Doom(const TransactionPtr& t, ErrorCode code, TransactionEnd why,
+                        std::vector<TransactionPtr>* ended) {
+  t->doom_ = why;
+  if (t->taken_) {
+    t->doomed_ = code;
+    if (t->running_ != nullptr) t->running_->kill_code = static_cast<int32_t>(code);
+  } else {
+    t->taken_ = true;
+    ended->push_back(t);
+  }
+}
+
+void Transactions::DropAll(const std::vector<TransactionPtr>& ended) {
+  for (const TransactionPtr& t : ended) {
+    Drop(t, t->doom_);
+    std::lock_guard l(mutex_);
+    t->taken_ = false;
+  }
+}
+
+void Transactions::AbortWhere(const std::function<bool(const Transaction&)>& of, ErrorCode code,
+                              TransactionEnd why) {
+  std::vector<TransactionPtr> ended;
+  {
+    std::lock_guard l(mutex_);
+    for (Transaction& t : list_)
+      if (t.state_ == Transaction::State::kOpen && of(t))
+        Doom(t.shared_from_this(), code, why, &ended);
+  }
+  DropAll(ended);
+}
+
+void Transactions::AbortBefore(std::string_view session, int64_t number) {
+  if (open_.load(std::memory_order_relaxed) == 0) [[likely]]
+    return;
+  std::vector<TransactionPtr> ended;
+  {
+    std::lock_guard l(mutex_);
+    auto it = by_session_.find(std::string(session));
+    if (it != by_session_.end() && it->second->state_ == Transaction::State::kOpen &&
+        it->second->number < number)
+      Doom(it->second, ErrorCode::kNoSuchTransaction,
+           number == INT64_MAX ? TransactionEnd::kSession : TransactionEnd::kNewer, &ended);
+  }
+  DropAll(ended);
+}
+
+void Transactions::AbortSessions(const std::function<bool(std::string_view)>& of) {
+  AbortWhere([&](const Transaction& t) { return of(t.session); }, ErrorCode::kNoSuchTransaction,
+             TransactionEnd::kSession);
+}
+
+void Transactions::AbortAll(TransactionEnd why) {
+  AbortWhere([](const Transaction&) { return true; }, ErrorCode::kInterruptedDueToReplStateChange,
+             why);
+}
+
+void Transactions::Sweep() {
+  const int64_t limit = server_.snapshot_reads().transaction_parameters().lifetime_secs.load();
+  const int64_t micros = server_.clock().MonotonicMicros() - limit * 1'000'000;
+  const int64_t millis = server_.clock().Now().millis - limit * 1000;
+  AbortWhere(
+      [&](const Transaction& t) { return t.began_micros_ <= micros || t.now_.millis <= millis; },
+      ErrorCode::kTransactionExceededLifetimeLimitSeconds, TransactionEnd::kLifetime);
+  // What became of those whose sessions have ended is asked for by nobody any more.
+  std::lock_guard l(mutex_);
+  std::erase_if(by_session_, [&](const auto& entry) {
+    const Transaction& t = *entry.second;
+    return !t.taken_ && t.state_ != Transaction::State::kOpen &&
+           t.state_ != Transaction::State::kCommitting &&
+           server_.sessions().Find(entry.first) == nullptr;
+  });
+}
+
+void Transactions::Forget(std::string_view session) {
+  AbortBefore(session, INT64_MAX);
+  std::lock_guard l(mutex_);
+  auto it = by_session_.find(std::string(session));
+  // One in use, or on its way into the log, is found by whoever asks again.
+  if (it != by_session_.end() && !it->second->taken_ &&
+      it->second->state_ != Transaction::State::kCommitting)
+    by_session_.erase(it);
+}
+
+bool Transactions::TakeWaiting(const std::string& client, int64_t bytes, int64_t room) {
+  if (bytes == 0) return true;
+  std::lock_guard l(waiting_mutex_);
+  const auto of = waiting_.find(client);
+  const bool first = of == waiting_.end();
+  if (waiting_bytes_ + bytes > room / 4 || (!first && of->second + bytes > room / 8)) return false;
+  waiting_[client] += bytes;
+  waiting_bytes_ += bytes;
+  return true;
+}
+
+void Transactions::GiveWaiting(const std::string& client, int64_t bytes) {
+  if (bytes == 0) return;
+  std::lock_guard l(waiting_mutex_);
+  waiting_bytes_ -= bytes;
+  if (const auto of = waiting_.find(client); (of->second -= bytes) == 0) waiting_.erase(of);
+}
+
+// --- what is shown -------------------------------------------------------------------------------
+
+int64_t TransactionTotals::aborted() const {
+  int64_t n = 0;
+  for (size_t i = 1; i < ended.size(); ++i) n += ended[i];
+  return n;
+}
+
+void Transactions::CountLocked(Transaction& t, const Operation& op) {
+  t.costs_.Add(op);
+  const int64_t now = server_.clock().MonotonicMicros();
+  t.costs_.active_micros += now - t.active_since_;
+  t.active_since_ = now;
+  if (!t.unit_) return;
+  const TransactionHoldings h =
+      HoldingsOf(*t.unit_, TransactionCosts::kNamespaces, &t.costs_.written);
+  const size_t bytes = t.unit_->MemoryBytes();
+  const int64_t more = static_cast<int64_t>(bytes) - static_cast<int64_t>(t.costs_.bytes);
+  bytes_ += more;
+  by_client_[t.client_].bytes += more;
+  t.costs_.locks = h.locks;
+  t.costs_.documents = h.documents;
+  t.costs_.bytes = bytes;
+}
+
+Result<void> Transactions::TakeShareLocked(const std::string& client) {
+  if (open_.load() >= static_cast<int64_t>(kMaxOpenTransactions))
+    return Error{ErrorCode::kExceededMemoryLimit, "there are too many open transactions"};
+  Share& share = by_client_[client];
+  if (share.open >= static_cast<int64_t>(kMaxTransactionsOfClient))
+    return Error{ErrorCode::kExceededMemoryLimit,
+                 "this client has " + std::to_string(share.open) +
+                     " open transactions, as many as it may: end some of them"};
+  ++share.open;
+  return Ok();
+}
+
+Result<void> Transactions::CheckShareLocked(const Transaction& t) const {
+  const auto share = by_client_.find(t.client_);
+  if (share == by_client_.end() || share->second.open == 1 ||
+      share->second.bytes <= MaxTransactionBytesOfClient())
+    return Ok();
+  return Error{ErrorCode::kExceededMemoryLimit,
+               "the open transactions of this client have staged more than the " +
+                   std::to_string(MaxTransactionBytesOfClient() >> 20) +
+                   " MB they may: commit them earlier, or begin fewer at once"};
+}
+
+void Transactions::EndLocked(Transaction& t, TransactionEnd end) {
+  const bool committed = end == TransactionEnd::kCommitted;
+  t.state_ = committed ? Transaction::State::kCommitted : Transaction::State::kAborted;
+  open_.fetch_sub(1);
+  ++ended_[static_cast<size_t>(end)];
+  bytes_ -= static_cast<int64_t>(t.costs_.bytes);
+  if (auto share = by_client_.find(t.client_); share != by_client_.end()) {
+    share->second.bytes -= static_cast<int64_t>(t.costs_.bytes);
+    if (--share->second.open == 0) by_client_.erase(share);
+  }
+  list_.erase(list_.iterator_to(t));
+  if (committed) last_ = TransactionTotals::Last{t.changes_, t.entry_bytes_, t.write_concern_};
+}
+
+void Transactions::TellEnd(const Transaction& t, TransactionEnd end) {
+  const int64_t now = server_.clock().MonotonicMicros();
+  server_.metrics().transactions.Record(now - t.began_micros_);
+  if (!on_end_) return;
+  on_end_(now - t.began_micros_, [&] {
+    std::lock_guard l(mutex_);
+    return FinishedTransaction{ViewOf(t, now), end};
+  });
+}
+
+void Transactions::StripLocked(Transaction& t) {
+  t.costs_ = TransactionCosts();
+  std::string().swap(t.db_);
+  std::string().swap(t.client_);
+  t.read_concern_ = BsonDocument();
+  t.write_concern_ = WriteConcern();
+}
+
+TransactionView Transactions::ViewOf(const Transaction& t, int64_t now_micros) const {
+  TransactionView v;
+  v.session = t.session;
+  v.db = t.db_;
+  v.number = t.number;
+  v.connection_id = t.connection_id_;
+  v.read_concern = t.read_concern_;
+  v.read_ts = t.point_ts_;
+  v.began = t.now_;
+  v.open_micros = now_micros - t.began_micros_;
+  v.lifetime_secs = server_.snapshot_reads().transaction_parameters().lifetime_secs.load();
+  v.costs = t.costs_;
+  if (t.running_ != nullptr && t.state_ != Transaction::State::kAborted) {
+    v.running_op = t.running_->id;
+    v.costs.active_micros += std::max<int64_t>(0, now_micros - t.active_since_);
+  }
+  return v;
+}
+
+TransactionTotals Transactions::totals() {
+  TransactionTotals out;
+  const int64_t now = server_.clock().MonotonicMicros();
+  std::lock_guard l(mutex_);
+  out.open = static_cast<int64_t>(list_.size());
+  for (const Transaction& t : list_) out.active += t.running_ != nullptr;
+  out.started = started_.load();
+  out.rows = rows_.load();
+  out.conflicts = conflicts_;
+  if (!list_.empty()) out.oldest_micros = std::max<int64_t>(0, now - list_.front().began_micros_);
+  out.bytes = bytes_;
+  out.ended = ended_;
+  out.last = last_;
+  return out;
+}
+
+std::vector<TransactionView> Transactions::List() {
+  std::vector<TransactionView> out;
+  const int64_t now = server_.clock().MonotonicMicros();
+  std::lock_guard l(mutex_);
+  out.reserve(list_.size());
+  for (const Transaction& t : list_) out.push_back(ViewOf(t, now));
+  return out;
+}
+
+}  // namespace mayfly

@@ -1,0 +1,240 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <boost/intrusive/list.hpp>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/large_memory.h"
+#include "protocol/seeded_hash.h"
+#include "server/dispatch/command.h"
+#include "server/execution/transaction_report.h"
+#include "storage/read/read_view.h"
+#include "storage/write/transaction_unit.h"
+
+namespace mayfly {
+
+/// Open at once on one server.
+inline constexpr size_t kMaxOpenTransactions = 20'000;
+/// Of these, and of the memory of large values, what those of one client (ClientOf) may take.
+inline constexpr size_t kMaxTransactionsOfClient = 5'000;
+inline int64_t MaxTransactionBytesOfClient() { return large_memory::Limit() / 4; }
+
+/// A transaction of a session: one write unit and one point in time, and what became of them.
+/// Threads: whoever has taken it (Transactions); the state under its registry's lock.
+class Transaction : public std::enable_shared_from_this<Transaction>,
+                    public boost::intrusive::list_base_hook<> {
+ public:
+  enum class State : uint8_t { kOpen, kCommitting, kCommitted, kAborted };
+
+  Transaction(std::string session, int64_t number) : session(std::move(session)), number(number) {}
+
+  /// What is staged from now on is of a new statement, which sees all that was staged before.
+  void BeginStatement(Operation& op);
+  /// Takes its moment: `base`, or that of now. Errors: the store's.
+  Result<void> Open(CommandContext& ctx, ReadViewPtr base);
+  WriteUnit& unit() { return *unit_; }
+  /// It has staged so little that work on all of it may be done on an io thread. By whoever has it.
+  bool IsSmall() const {
+    return !unit_ ||
+           (unit_->DocumentCount() <= kSmallDocuments && unit_->MemoryBytes() <= kSmallBytes);
+  }
+  /// The first statement of its first command has failed because somebody was first since the
+  /// snapshot: whether a newer one was taken, by which it begins anew. Then nothing of it is staged
+  /// or locked. REQUIRES: nothing has been answered from it, and no view of the unit is in use.
+  bool Renew(CommandContext& ctx, const Error& why);
+  /// Whether that is still possible. By whoever has it.
+  bool MayRenew() const { return renewals_left_ > 0; }
+  /// Whether it may make collections and indexes by name. Errors: InvalidOptions 72 unless its read
+  /// concern is local.
+  Result<void> CheckDefines(std::string_view command) const;
+  /// One of its statements has failed in a way that its reply tells: it cannot go on.
+  void Fail() { failed_ = true; }
+
+  const std::string session;  ///< its key
+  const int64_t number;
+
+ private:
+  friend class Transactions;
+  static constexpr int kSmallDocuments = 64;
+  static constexpr size_t kSmallBytes = 64 << 10;
+  State state_ = State::kOpen;
+  bool taken_ = false;               ///< by a command
+  Operation* running_ = nullptr;     ///< whose
+  std::optional<ErrorCode> doomed_;  ///< to be aborted by whoever has taken it, who answers this
+  TransactionEnd doom_ = TransactionEnd::kSession;  ///< and why
+  uint64_t epoch_ = 0;  ///< SessionRegistry::transaction_epoch() when it began
+  Instant now_;         ///< its one reading of the clock
+  int64_t began_micros_ = 0;
+  uint64_t read_ts_ = 0;
+  bool failed_ = false;
+  int renewals_left_ = 0;  ///< 0 after its first command, or when its moment was asked for
+  bool snapshot_reads_ = false;
+  bool local_ = true;  ///< its read concern is no other than local
+  std::shared_ptr<TransactionCatalog> catalog_;
+  ReadView view_;
+  std::optional<WriteUnit> unit_;
+  large_memory::Hold memory_;
+  std::unique_ptr<Operation> commit_op_;  ///< of its unit on its way into the log
+  std::vector<CollectionInfoPtr> made_;   ///< by its commit; empty once that was told
+  int waiting_ = 0;                       ///< for its commit
+  std::optional<Error> commit_error_;
+  uint64_t commit_ts_ = 0;
+  uint32_t event_ = 0;  ///< who waits for its commit watches this (CollectionNotifier)
+  // What is shown of it; under the registry's lock.
+  TransactionCosts costs_;
+  std::string db_;
+  BsonDocument read_concern_;
+  WriteConcern write_concern_;  ///< of its commit
+  uint64_t point_ts_ = 0;
+  int64_t active_since_ = 0;  ///< while it is running
+  int64_t connection_id_ = 0;
+  std::string client_;                     ///< who began it (ClientOf)
+  int64_t entry_bytes_ = 0, changes_ = 0;  ///< of its commit
+};
+using TransactionPtr = std::shared_ptr<Transaction>;
+
+/// What serverStatus counts of transactions.
+struct TransactionTotals {
+  /// The latest commit.
+  struct Last {
+    int64_t operations = 0, bytes = 0;  ///< changes of documents; of its entry in the oplog
+    WriteConcern write_concern;
+  };
+  int64_t open = 0, active = 0, started = 0, conflicts = 0;
+  int64_t rows = 0;           ///< written of sessions: by retryable writes and commits
+  int64_t oldest_micros = 0;  ///< how long the oldest is open; 0: none is
+  int64_t bytes = 0;          ///< that the open ones have in memory
+  std::array<int64_t, kTransactionEnds> ended{};
+  std::optional<Last> last;
+  int64_t aborted() const;
+};
+
+/// The multi-document transactions of a replica set's member (manual: Transactions). The dispatcher
+/// begins and ends each command of one here. Threads: any.
+class Transactions {
+ public:
+  explicit Transactions(DataServices& server) : server_(server) {}
+
+  /// A command of a transaction, before it runs: checks what may run in one, waits for the session,
+  /// begins or finds the transaction, and makes the operation read and write in it. `*taken` is
+  /// given back by End, also after an error. Errors: OperationNotSupportedInTransaction 263,
+  /// TransactionTooOld 225, NoSuchTransaction 251, TransactionCommitted 256, InvalidOptions 72, and
+  /// others.
+  Awaitable<Result<void>> Begin(CommandContext& ctx, const CommandRow& row,
+                                const CommandRequest& req, TransactionPtr* taken);
+  /// After the command: its transaction goes on, or is aborted when the command has failed.
+  void End(CommandContext& ctx, const TransactionPtr& taken, Result<void>* result);
+
+  // What the two commands do. REQUIRES: within Begin and End.
+  Awaitable<Result<void>> Commit(CommandContext& ctx);
+  Awaitable<Result<void>> Abort(CommandContext& ctx);
+
+  /// The transaction that the operation runs in; null: none. Costs a comparison outside of one.
+  Transaction* Running(const CommandContext& ctx);
+
+  /// Aborts those that are open: of some sessions; of one, with a lower number (an atomic load
+  /// while there are none at all); all; those past their time.
+  void AbortSessions(const std::function<bool(std::string_view session)>& of);
+  void AbortBefore(std::string_view session, int64_t number);
+  void AbortAll(TransactionEnd why);
+  void Sweep();
+  /// The session has ended: nothing of it is kept.
+  void Forget(std::string_view session);
+
+  /// A plain write that waits for a transaction keeps its message, and with it room that others
+  /// need to send theirs: those of one client may so keep an eighth of the room, all together a
+  /// quarter; the first of a client may keep more than the eighth. `bytes`: of the message's, in a
+  /// room of `room`. False: it must not wait. Else GiveWaiting of the same, once it goes on.
+  bool TakeWaiting(const std::string& client, int64_t bytes, int64_t room);
+  void GiveWaiting(const std::string& client, int64_t bytes);
+
+  /// What serverStatus shows, of one moment.
+  TransactionTotals totals();
+  /// What is kept of a session's latest number was written: by a retryable write, by a commit.
+  void CountRow() { rows_.fetch_add(1, std::memory_order_relaxed); }
+  /// Those that are open, the oldest first.
+  std::vector<TransactionView> List();
+  /// Told of each that ends, with the microseconds since its beginning and what makes a copy of it;
+  /// on the thread that ends it, must not block. Before the first client.
+  using EndHook = std::function<void(int64_t, const std::function<FinishedTransaction()>&)>;
+  void OnEnd(EndHook f) { on_end_ = std::move(f); }
+
+  /// Tells of collections that a transaction has made, when nobody waits for its commit any more;
+  /// any thread, must not block.
+  using MadeTeller = std::function<void(std::vector<CollectionInfoPtr> made)>;
+  /// What remembers who commits, before the commit; empty: nobody wants to know. Before the first
+  /// client.
+  void OnMade(std::function<MadeTeller(const Operation& op)> f) { on_made_ = std::move(f); }
+
+  /// Who waits for a transaction to end watches this (CollectionNotifier).
+  static constexpr uint32_t kEnded = 0xFFFF'FF10;
+  /// The first of those of commits; several may share one. No collection has an id as high.
+  static constexpr uint32_t kFirstCommitEvent = 0xFFFE'0000, kCommitEvents = 1 << 16;
+
+ private:
+  Result<void> BeginLocked(CommandContext& ctx, const CommandRequest& req, bool ends,
+                           TransactionPtr* taken);
+  Result<void> StageCommit(CommandContext& ctx, Transaction& t);
+  /// REQUIRES: it is counted in waiting_.
+  Awaitable<Result<void>> WaitForCommit(CommandContext& ctx, TransactionPtr t);
+  /// Lets go of all it holds. REQUIRES: taken, or found open and not taken under the lock.
+  void Drop(const TransactionPtr& t, TransactionEnd end);
+  /// It has ended: counts it, and tells of it, which is done without the lock.
+  void EndLocked(Transaction& t, TransactionEnd end);
+  void TellEnd(const Transaction& t, TransactionEnd end);
+  /// It has been told of: only what whoever asks again needs is kept, for as long as the session.
+  void StripLocked(Transaction& t);
+  TransactionView ViewOf(const Transaction& t, int64_t now_micros) const;
+  /// What the command has cost, and what the transaction has now.
+  void CountLocked(Transaction& t, const Operation& op);
+  /// One more is open. Errors: ExceededMemoryLimit 146: there are too many, or the client has.
+  Result<void> TakeShareLocked(const std::string& client);
+  /// Whether its client may have all that its transactions have staged; the only one may take more.
+  /// Errors: ExceededMemoryLimit 146.
+  Result<void> CheckShareLocked(const Transaction& t) const;
+  /// Aborts those that `of` is true for; whoever has one answers `code`.
+  void AbortWhere(const std::function<bool(const Transaction&)>& of, ErrorCode code,
+                  TransactionEnd why);
+  /// An open one, under the lock: whoever has it aborts it, or it joins `ended`.
+  void Doom(const TransactionPtr& t, ErrorCode code, TransactionEnd why,
+            std::vector<TransactionPtr>* ended);
+  void DropAll(const std::vector<TransactionPtr>& ended);
+
+  DataServices& server_;
+  std::mutex mutex_;
+  ClientStringMap<TransactionPtr> by_session_;
+  /// What the open ones of a client have.
+  struct Share {
+    int64_t open = 0, bytes = 0;
+  };
+  ClientStringMap<Share> by_client_;
+  boost::intrusive::list<Transaction> list_;  ///< open or being committed, the oldest first
+  std::array<int64_t, kTransactionEnds> ended_{};
+  std::optional<TransactionTotals::Last> last_;
+  int64_t bytes_ = 0, conflicts_ = 0;
+  EndHook on_end_;
+  std::function<MadeTeller(const Operation&)> on_made_;
+  std::atomic<uint32_t> next_event_{0};
+  std::atomic<int64_t> open_{0}, started_{0}, rows_{0};
+  std::mutex waiting_mutex_;
+  ClientStringMap<int64_t> waiting_;  ///< bytes of messages, by client; none of 0
+  int64_t waiting_bytes_ = 0;
+};
+
+/// Null on a standalone.
+Transactions* TransactionsOf(DataServices& server);
+/// Whose cursors those are that a transaction opens: a session of their own, so that no other
+/// getMore finds them and they end with it.
+std::string TransactionCursors(std::string_view session, int64_t number);
+
+/// Whether the error says that the whole transaction may be tried again. `ends`: of
+/// commitTransaction or abortTransaction.
+bool IsTransientTransactionError(ErrorCode code, bool ends);
+
+}  // namespace mayfly

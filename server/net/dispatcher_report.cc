@@ -1,0 +1,58 @@
+// What a command that has ended leaves behind: the slow log, the profile, `top`.
+#include "server/dispatch/redacted_command.h"
+#include "server/dispatch/server_context.h"
+#include "server/net/dispatcher.h"
+
+namespace mayfly {
+
+void Dispatcher::Report(RequestState& s, const Error* error, int64_t micros, int64_t reply_bytes) {
+  // What is explained may be a command with a password, although it cannot be explained.
+  BsonDocument redacted;
+  std::optional<CommandRequest> shown;
+  if (HoldsSecrets(s.request.name)) {
+    redacted = RedactedCommand(s.request.body);
+    shown.emplace(s.request);
+    shown->body = redacted;
+  }
+  const FinishedOperation f{*s.op,  s.report, s.ctx->client, shown ? *shown : s.request,
+                            micros, error,    reply_bytes};
+  const Profiler::Verdict v = server_.profiler().Judge(f);
+  const bool verbose = server_.log().Enabled(LogSeverity::kDebug1, LogComponent::kCommand);
+  if (v.log || verbose)
+    server_.log().Write(v.log ? LogSeverity::kInfo : LogSeverity::kDebug1, LogComponent::kCommand,
+                        51803, "Slow query", Profiler::LogAttributes(f),
+                        f.client ? std::string_view(f.client->desc) : std::string_view());
+  if (v.profile) server_.profiler().Write(server_, f);
+}
+
+void Dispatcher::RecordTop(Connection& c, const RequestState& s, int64_t micros) {
+  // By namespace: commands on a collection, whose name is the first field or what the command
+  // reported.
+  std::string_view ns = s.report.ns;
+  std::string& scratch = c.top_scratch;
+  if (ns.empty()) {
+    const BsonValue first = s.request.fields[0].value;
+    if (!first.IsString()) return;
+    scratch.assign(s.request.db).append(1, '.').append(first.String());
+    ns = scratch;
+  }
+  if (c.top_entry == nullptr || c.top_ns != ns) {
+    c.top_ns = ns;
+    c.top_entry = server_.top().Find(ns);
+  }
+  const std::string_view op = s.report.op;
+  const Top::Kind kind = op == "query"     ? Top::kQueries
+                         : op == "getmore" ? Top::kGetMore
+                         : op == "insert"  ? Top::kInsert
+                         : op == "update"  ? Top::kUpdate
+                         : op == "remove"  ? Top::kRemove
+                                           : Top::kCommands;
+  c.top_entry->Record(kind, (s.row->flags & kWrites) != 0, micros);
+  if (s.report.plan_summary.starts_with("COLLSCAN")) {
+    c.top_entry->collection_scans.Add();
+    for (const CommandField& f : s.request.fields)
+      if (f.name == "tailable" && f.value.Truthy()) c.top_entry->tailable_scans.Add();
+  }
+}
+
+}  // namespace mayfly

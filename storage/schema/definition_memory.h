@@ -1,0 +1,50 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "protocol/error.h"
+#include "storage/catalog/catalog_types.h"
+
+namespace mayfly {
+
+/// The most bytes that the definitions of a catalog may keep in memory, as `catalogMaxBytes` says;
+/// 0: a quarter of what large values may take. One for the process, whose memory it is about.
+std::atomic<int64_t>& DefinitionLimit();
+
+/// Bytes of memory that this version of a collection's definition keeps with all its indexes: the
+/// structures, and every document in it as often as it is there. Not its compiled filters, which
+/// count themselves (large_memory::Budget::compiled_filter_bytes).
+int64_t DefinitionBytes(const CollectionInfo& coll);
+
+/// Gives back the room that its documents have beyond their end: what built them grows by doubling.
+void FitDefinition(CollectionInfo& coll);
+
+/// What the definitions of one catalog keep in memory: those in its maps, those of transactions,
+/// and earlier ones for as long as somebody holds them. Threads: any.
+class DefinitionMemory {
+ public:
+  /// MongoDB keeps a collection with its indexes in one document, which bounds it by the size of a
+  /// document.
+  static constexpr int64_t kMaxDefinition = int64_t{16} << 20;
+
+  /// The same definition, which counts until the last pointer to it has gone. Nobody may change it
+  /// any more.
+  CollectionInfoPtr Charge(CollectionInfoPtr coll) const;
+  /// Bytes that are charged now.
+  int64_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
+  /// What may be charged, with compiled filters.
+  static int64_t Most();
+  /// Whether `after` may take the place of `before` (null: of none). What needs no more than half
+  /// of what it replaces always may, and a small one that does not grow, so that a full catalog can
+  /// be made smaller, and expiry and indexes be changed. REQUIRES: both are charged. Errors:
+  /// BSONObjectTooLarge 10334 for the one, ExceededMemoryLimit 146 for all together.
+  Result<void> Check(const CollectionInfo* before, const CollectionInfo& after) const;
+
+ private:
+  struct Charged;
+  /// Shared with what is charged, which may outlive the catalog.
+  std::shared_ptr<std::atomic<int64_t>> bytes_ = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+}  // namespace mayfly

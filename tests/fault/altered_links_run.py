@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Somebody between the members of a set who changes what they say to one another: by key file alone, and by TLS too.
+Bits that are turned, bytes that are left out, repeated or put in. What was changed has no effect but the end of its
+connection (docs/tls.md, docs/replication.md): no member ends, nothing acknowledged is lost, all hold the same.
+Clients reach the members directly. MAYFLY_ALTERED (60): changes in each part. The last line says "N passed, N failed".
+"""
+
+import os, subprocess, tempfile, threading
+
+from pymongo.errors import PyMongoError
+from pymongo.write_concern import WriteConcern
+
+from fault_test import ROOT, Checks, rnd, run_parts, until
+from proxy import Network
+from replica_set import ReplicaSet
+
+WANTED = int(os.environ.get("MAYFLY_ALTERED", "60"))
+check = Checks()
+folder = tempfile.mkdtemp(prefix="mayfly-altered-")
+KEY = f"{folder}/key"
+with open(KEY, "w") as key:
+    key.write("0123456789abcdefghijklmnopqrstuvwxyz")
+os.chmod(KEY, 0o600)
+
+
+def flip(data):
+    at = rnd.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ (1 << rnd.randrange(8))]) + data[at + 1 :]
+
+
+CHANGES = [
+    flip,
+    lambda data: data[:-1],
+    lambda data: data + data,
+    lambda data: data + os.urandom(rnd.randrange(1, 200)),
+    lambda data: data[::-1],
+    lambda data: os.urandom(len(data)),
+]
+
+
+class Meddler:
+    """Changes one of some pieces that pass."""
+
+    def __init__(self):
+        self.changed = 0
+
+    def __call__(self, data):
+        if rnd.random() > 0.02:
+            return data
+        self.changed += 1
+        return rnd.choice(CHANGES)(data)
+
+
+def attack(what, *options):
+    net, meddler = Network(), Meddler()
+    s = ReplicaSet(network=net, extra=["--keyFile", KEY, "--noauth", *options])
+    try:
+        s.initiate()
+        ends, kept = threading.Event(), []
+
+        def write():
+            n = 0
+            while not ends.is_set():
+                n += 1
+                try:
+                    to = s.primary().client.test.get_collection("kept", write_concern=WriteConcern("majority", 5000))
+                    to.insert_one({"_id": n, "text": f"as it was written {n} " + "x" * 200})
+                    kept.append(n)
+                except (PyMongoError, AssertionError):
+                    pass  # not acknowledged
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        check(until(lambda: len(kept) > 20, 60), f"{what}: writes before")
+        # The proxy knows members by what it can read of their greeting.
+        check(bool(net.nodes) != bool(options), f"{what}: links that can be read by others, or not: {net.nodes}")
+        net.alter = meddler
+        check(until(lambda: meddler.changed >= WANTED, 240), f"{what}: {meddler.changed} changes")
+        net.alter = None
+        before = len(kept)
+        check(until(lambda: len(kept) > before + 20, 90), f"{what}: writes go on")
+        ends.set()
+        thread.join(120)
+        s.in_place()
+        check(all(m.running() for m in s.members), f"{what}: no member has ended")
+        check(s.same(), f"{what}: all hold the same")
+        found = {d["_id"]: d["text"] for d in s.primary().client.test.kept.find()}
+        lost = [n for n in kept if n not in found]
+        check(not lost, f"{what}: of {len(kept)} acknowledged writes none is lost: {lost[:5]}")
+        wrong = [n for n, text in found.items() if text != f"as it was written {n} " + "x" * 200]
+        check(not wrong, f"{what}: and none is another one: {wrong[:5]}")
+        logs = [open(f"{m.folder}/log", errors="replace").read() for m in s.members]
+        check(not any('"s":"F"' in log for log in logs), f"{what}: nothing fatal is in the logs")
+    finally:
+        s.close()
+        net.close()
+
+
+def by_key_file():
+    attack("a key file")
+
+
+def by_tls():
+    made = subprocess.run(
+        [ROOT / "scripts/certificates", f"{folder}/own", "server", "member", "localhost", "127.0.0.1"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    file = made.stdout.strip()
+    # Clients of this run come without TLS; members use it (preferTLS).
+    files = ["--tlsCertificateKeyFile", file, "--tlsCAFile", f"{folder}/own/ca.pem"]
+    attack("TLS", "--tlsMode", "preferTLS", *files)
+
+
+run_parts("altered links", [by_key_file, by_tls], check)

@@ -1,0 +1,657 @@
+#!/usr/bin/env python3
+"""The audit log and what logs must not show, with a real server: each kind of event by who did it, authCheck, filters,
+all destinations and formats, rotation, an audit log that cannot be written, passwords that show nowhere, and the data
+of clients that redactClientLogData takes out of the log. The last line says "N passed, N failed".
+"""
+
+import base64, json, os, re, resource, shutil, signal, socket, subprocess, tempfile
+import urllib.error, urllib.request
+from pathlib import Path
+
+import bson
+from bson.binary import Binary
+
+from fault_test import BINARY, ROOT, Checks, Client, run_parts, until
+from own_server import OwnServer, code
+from replica_set import ReplicaSet
+
+check = Checks()
+OK, DENIED, WRONG, REFUSED, NOT_OFFERED, ABANDONED = 0, 13, 18, 96, 334, 337
+PASSWORD = "root-3b1e9-password"
+ROOT_USER = {"user": "root", "db": "admin"}
+
+
+class Server(OwnServer):
+    check, root_password, client_options = check, PASSWORD, {"retryWrites": False}
+
+    def __init__(self, *extra, auth=True, config=None):
+        self.config = config
+        super().__init__(*extra, auth=auth)
+
+    def prepare(self):
+        self.audit_path = f"{self.folder}/data/audit/audit.json"
+        if self.config:
+            Path(f"{self.folder}/conf").write_text(self.config.replace("FOLDER", self.folder))
+            self.extra += ["--config", f"{self.folder}/conf"]
+
+    def events(self, atype=None, path=None):
+        lines = Path(path or self.audit_path).read_text().splitlines()
+        return [e for e in map(json.loads, lines) if atype in (None, e["atype"])]
+
+    def params(self, atype):
+        return [e["param"] for e in self.events(atype)]
+
+    def metrics(self, user="root", password=PASSWORD):
+        q = urllib.request.Request(f"http://127.0.0.1:{self.http}/metrics")
+        if user:
+            q.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
+        try:
+            with urllib.request.urlopen(q, timeout=20) as r:
+                return r.read().decode()
+        except urllib.error.HTTPError as e:
+            return f"{e.code} {e.read().decode()}"
+
+
+def schema():
+    """Every change of the schema, whoever asks for it and however."""
+    with Server() as s:
+        root = s.first_user()
+        db = root.shop
+        db.create_collection("a")
+        db.b.insert_one({"_id": 1, "x": 1})  # made by its first document
+        db.create_collection("v", viewOn="b", pipeline=[{"$match": {"x": 1}}])
+        db.b.create_index("x", name="x_1")
+        db.b.insert_one({"_id": 2, "x": 1})
+        check(code(db.b.create_index, "x", unique=True, name="u") == 11000, "an index that cannot be built")
+        db.command("collMod", "b", index={"name": "x_1", "hidden": True})
+        db.command("collMod", "b", validator={"x": {"$gt": 0}})
+        db.command("collMod", "v", viewOn="a", pipeline=[])
+        db.b.create_index("t", name="ttl", expireAfterSeconds=60)
+        db.b.drop_index("x_1")
+        db.b.drop_index("ttl")
+        root.admin.command("renameCollection", "shop.a", to="shop.c")
+        list(db.b.aggregate([{"$out": "made"}]))
+        db.b.update_one({"_id": 1}, {"$set": {"y": 1}})
+        root.shop.upserted.update_one({"_id": 1}, {"$set": {"y": 1}}, upsert=True)
+        db.c.drop()
+        db.command("drop", "nothing")
+        root.drop_database("shop")
+        made = [p for p in s.params("createCollection") if p["ns"].startswith("shop.")]
+        names = [p["ns"] for p in made]
+        for name in ("a", "b", "v", "upserted"):
+            check(names.count("shop." + name) == 1, f"{name} was made: {names}")
+        view = made[names.index("shop.v")]
+        check(view == {"ns": "shop.v", "viewOn": "shop.b", "pipeline": [{"$match": {"x": 1}}]}, f"a view: {view}")
+        check(s.params("createDatabase").count({"ns": "shop"}) == 1, "its database, once")
+        builds = [(p["indexName"], p["indexBuildState"]) for p in s.params("createIndex") if p["ns"] == "shop.b"]
+        for name, states in {"x_1": ["Started", "Succeeded"], "u": ["Started", "Aborted"]}.items():
+            got = [state for n, state in builds if n == name]
+            check(got == ["IndexBuild" + x for x in states], f"the build of {name}: {got}")
+        aborted = [e for e in s.events("createIndex") if e["result"] != 0]
+        check([e["result"] for e in aborted] == [276], f"one was aborted: {aborted}")
+        ttl = next(p for p in s.params("createIndex") if p["indexName"] == "ttl")
+        check(ttl["indexSpec"]["expireAfterSeconds"] == 60, f"the specification: {ttl}")
+        drops = [p for p in s.params("dropIndex")]
+        check(
+            drops
+            == [
+                {"ns": "shop.b", "indexName": "x_1"},
+                {"ns": "shop.b", "indexName": "ttl", "old": {"expireAfterSeconds": 60}, "new": None},
+            ],
+            f"dropped indexes: {drops}",
+        )
+        check({"old": "shop.a", "new": "shop.c"} in s.params("renameCollection"), "a rename")
+        check(any(p["new"] == "shop.made" for p in s.params("renameCollection")), "$out")
+        changed = [p for p in s.params("collMod") if p["ns"].startswith("shop")]
+        check(len(changed) == 3, f"three changes: {changed}")
+        check(changed[0]["new"] == {"hidden": True, "prepareUnique": False}, f"a hidden index: {changed[0]}")
+        check(changed[1]["new"]["validator"] == {"x": {"$gt": 0}}, f"a validator: {changed[1]}")
+        check(changed[2]["new"] == {"viewOn": "a", "pipeline": []}, f"a view: {changed[2]}")
+        dropped = [(e["param"]["ns"], e["result"]) for e in s.events("dropCollection")]
+        for x in (("shop.c", 0), ("shop.b", 0), ("shop.v", 0), ("shop.nothing", 26)):
+            check(dropped.count(x) == 1, f"{x} among {dropped}")
+        check(s.params("dropDatabase") == [{"ns": "shop"}], "the database")
+        own = [e for e in s.events() if str(e["param"].get("ns", "")).startswith("shop")]
+        check(all(e["users"] == [ROOT_USER] for e in own), "all by the user who asked")
+        check(all(e["roles"] and e["remote"]["ip"] == "127.0.0.1" for e in own), "with roles and address")
+        check(all(e["local"] == {"ip": "127.0.0.1", "port": s.port} for e in own), "and where")
+        uuids = {e["uuid"]["$binary"] for e in own}
+        check(len(uuids) == 1 and own[0]["uuid"]["$type"] == "04", f"one connection, one uuid: {uuids}")
+        for e in own:
+            want = ["atype", "ts", "uuid", "local", "remote", "users", "roles", "param", "result"]
+            check(list(e) == want, f"the shape of {e['atype']}")
+
+
+def by_oplog(root):
+    """Users and roles written as documents, by commands that name their collections in other places."""
+    user = {"_id": "x.z", "user": "z", "db": "x", "credentials": {}, "roles": []}
+    uuid = next(c["info"]["uuid"] for c in root.admin.list_collections() if c["name"] == "system.users")
+    root.x.command("applyOps", [{"op": "i", "ns": "admin.system.users", "o": user}])
+    root.x.command("applyOps", [{"op": "d", "ns": "x.y", "ui": uuid, "o": {"_id": "x.z"}}])
+    role = {"_id": "x.r", "role": "r", "db": "x", "privileges": [], "roles": []}
+    both = [{"ns": "admin.system.users"}, {"ns": "admin.system.roles"}]
+    made = [{"insert": 0, "document": user}, {"insert": 1, "document": role}]
+    root.admin.command("bulkWrite", 1, ops=made, nsInfo=both)
+    lost = {"op": "u", "ns": "admin.system.users", "o": {"$set": {"x": 1}}, "o2": {"_id": "x.none"}}
+    check(code(root.x.command, "applyOps", [lost], alwaysUpsert=False) == 47, "one that fails")
+
+
+def users():
+    """Users, roles, logins, what was refused, and the server itself."""
+    with Server() as s:
+        root = s.first_user()
+        db = root.admin
+        grants = [{"resource": {"db": "shop", "collection": ""}, "actions": ["find"]}]
+        steps = [
+            ("createRole", "r", dict(privileges=grants, roles=[])),
+            ("createUser", "ann", dict(pwd="a", roles=["read"], customData={"n": 1})),
+            ("updateUser", "ann", dict(pwd="b", customData={"n": 2})),
+            ("updateUser", "ann", dict(roles=[])),
+            ("grantRolesToUser", "ann", dict(roles=["r"])),
+            ("revokeRolesFromUser", "ann", dict(roles=["r"])),
+            ("updateRole", "r", dict(privileges=[])),
+            ("grantPrivilegesToRole", "r", dict(privileges=grants)),
+            ("revokePrivilegesFromRole", "r", dict(privileges=grants)),
+            ("grantRolesToRole", "r", dict(roles=["read"])),
+            ("revokeRolesFromRole", "r", dict(roles=["read"])),
+            ("dropRole", "r", {}),
+        ]
+        for command, name, more in steps:
+            db.command(command, name, **more)
+        ann = s.connect("ann", "b", maxPoolSize=1)
+        check(code(ann.shop.things.find_one) == DENIED, "she may not read")
+        check(code(ann.admin.command, "logout") == OK, "she logs out")
+        check(code(s.connect("ann", "wrong").admin.command, "ping") == WRONG, "a wrong password")
+        check(code(s.connect().shop.things.find_one) == DENIED, "nobody may read")
+        external = s.connect()["$external"]
+        plain = {"saslStart": 1, "mechanism": "PLAIN", "payload": b"\0ann\0canary-plain"}
+        check(code(external.command, plain) == NOT_OFFERED, "a mechanism that there is not")
+        x509 = {"authenticate": 1, "mechanism": "MONGODB-X509", "user": "CN=ann"}
+        check(code(external.command, x509) == WRONG, "a certificate where there is no TLS")
+        db.command("dropUser", "ann")
+        root.other.command("dropAllUsersFromDatabase")
+        root.other.command("dropAllRolesFromDatabase")
+        db.system.users.insert_one({"_id": "x.y", "user": "y", "db": "x", "credentials": {}, "roles": []})
+        db.system.users.delete_one({"_id": "x.y"})
+        by_oplog(root)
+        for command, name, _ in steps:
+            got = [e for e in s.events(command) if name in (e["param"].get("user"), e["param"].get("role"))]
+            check(bool(got) and all(e["users"] == [ROOT_USER] and e["result"] == 0 for e in got), command)
+        made = [p for p in s.params("createUser") if p["user"] == "ann"][0]
+        want = {"user": "ann", "db": "admin", "customData": {"n": 1}, "roles": [{"role": "read", "db": "admin"}]}
+        check(made == want, f"createUser: {made}")
+        changes = [p["passwordChanged"] for p in s.params("updateUser")]
+        check(changes == [True, False], f"passwords changed: {changes}")
+        logins = [(e["param"]["user"], e["result"], e["users"]) for e in s.events("authenticate")]
+        check(("ann", OK, [{"user": "ann", "db": "admin"}]) in logins, f"her login: {logins}")
+        check(("ann", WRONG, []) in logins, "and what was none")
+        # They failed before there was anything to prove, and were not in the log at all.
+        check(("", NOT_OFFERED, []) in logins, f"one by a mechanism that is not offered: {logins}")
+        check(("CN=ann", WRONG, []) in logins, f"and one by a certificate: {logins}")
+        check("canary-plain" not in Path(s.audit_path).read_text(), "without what was sent")
+        out = [e["param"] for e in s.events("logout") if e["param"]["initialUsers"][0]["user"] == "ann"]
+        check(
+            any(p["reason"] == "Explicit logout from admin" and p["updatedUsers"] == [] for p in out), f"logout: {out}"
+        )
+        s.connect("root").admin.command("ping")
+        gone = lambda: [p for p in s.params("logout") if p["reason"].startswith("Implicit logout")]
+        check(until(gone), "a connection that goes")
+        refused = {(e["param"]["command"], e["param"].get("ns"), len(e["users"])) for e in s.events("authCheck")}
+        check(("find", "shop.things", 1) in refused, f"what she was refused: {refused}")
+        check(("find", "shop.things", 0) in refused, "and what nobody was")
+        check(all(e["result"] == DENIED for e in s.events("authCheck")), "and no more than that")
+        direct = [(p["ns"], p["operation"]) for p in s.params("directAuthMutation")]
+        want = [("users", w) for w in ("insert", "delete", "applyOps", "applyOps")]
+        want += [("users", "bulkWrite"), ("roles", "bulkWrite"), ("users", "applyOps")]
+        check(direct == [(f"admin.system.{c}", w) for c, w in want], f"direct: {direct}")
+        late = s.events("directAuthMutation")[-1]
+        check(late["result"] == 47, f"also what failed: {late}")
+        started = s.events("startup")
+        check(len(started) == 1 and started[0]["remote"] == {"isSystemUser": True}, "the start")
+        check(started[0]["param"]["startupOptions"]["net"]["port"] == s.port, "with its options")
+        s.stop()
+        check(len(s.events("shutdown")) == 1, "the end")
+        s.start()
+        code(s.connect("root").admin.command, "shutdown")
+        s.proc.wait(60)
+        ends = s.events("shutdown")
+        check(len(ends) == 2 and ends[1]["users"] == [ROOT_USER], f"who ended it: {ends[1:]}")
+
+
+def checks():
+    """authCheck of what is allowed, its arguments, and filters."""
+    with Server("--setParameter", "auditAuthorizationSuccess=true") as s:
+        root = s.first_user()
+        root.shop.things.insert_one({"_id": 1, "x": "y" * 10_000})
+        list(root.shop.things.find({"x": "narrow"}))
+        seen = lambda command: [e for e in s.events("authCheck") if e["param"]["command"] == command]
+        found = seen("find")
+        check(len(found) == 1 and found[0]["result"] == OK, f"one find: {found}")
+        check(found[0]["param"]["ns"] == "shop.things", "of which collection")
+        check(found[0]["param"]["args"]["filter"] == {"x": "narrow"}, "with its filter")
+        check("lsid" not in found[0]["param"]["args"], "without its session")
+        check(seen("insert")[0]["param"]["args"]["documents"] == "...", "what is long is left out")
+        # The names of "insert" and "profile" contain what commands of users and roles are called by.
+        check(seen("insert")[0]["param"].get("ns") == "shop.things", "of which collection, for an insert")
+        root.shop.command("explain", {"find": "things"})
+        check(seen("explain")[0]["param"].get("ns") == "shop.things", "and of what is explained")
+        root.admin.command("renameCollection", "shop.things", to="shop.renamed")
+        root.admin.command("renameCollection", "shop.renamed", to="shop.things")
+        check(seen("renameCollection")[0]["param"].get("ns") == "shop.things", "of a rename its source")
+        root.shop.command("rolesInfo", "read")
+        check("ns" not in seen("rolesInfo")[0]["param"], "no collection for a role")
+        root.admin.command("createUser", "ann", pwd="canary-args", roles=[])
+        check(seen("createUser")[-1]["param"]["args"]["pwd"] == "xxx", "no password")
+        check(not seen("hello") and not seen("ping"), "what needs no privilege is not checked")
+        get = lambda: root.admin.command("getParameter", 1, auditFilter=1, auditAuthorizationSuccess=1)
+        check(get()["auditFilter"] == {} and get()["auditAuthorizationSuccess"] is True, "the parameters")
+        before = len(s.events())
+        bad = [{"$nope": 1}, {"a": {"$nope": 1}}, {"$where": "1"}, {"$expr": True}, 5, "{", {"a": "x" * 20_000}]
+        for f in bad:
+            check(code(root.admin.command, "setParameter", 1, auditFilter=f) in (2, 9, 14), f"refused: {str(f)[:40]}")
+        only = {"atype": "authCheck", "param.command": {"$in": ["find"]}}
+        root.admin.command("setParameter", 1, auditFilter=only)
+        check(get()["auditFilter"] == only, "a filter is set")
+        configured = s.events("auditConfigure")
+        check(len(configured) == 1 and configured[0]["users"] == [ROOT_USER], f"which is audited: {configured}")
+        check(configured[0]["param"]["config"]["filter"] == only, "with what it is now")
+        count = len(s.events())
+        check(count > before, "refused ones changed nothing")
+        root.shop.things.insert_one({})
+        list(root.shop.things.find())
+        check([e["param"]["command"] for e in s.events()[count:]] == ["find"], "and holds")
+        root.admin.command("setParameter", 1, auditAuthorizationSuccess=False)
+        check(s.events()[-1]["atype"] == "auditConfigure", "to switch it off is audited whatever the filter says")
+        list(root.shop.things.find())
+        check(s.events()[-1]["atype"] == "auditConfigure", "and holds")
+        root.admin.command("setParameter", 1, auditFilter="{ atype: /^drop/ }")
+        root.shop.other.insert_one({})
+        root.shop.other.drop()
+        check(s.events()[-1]["atype"] == "dropCollection", "a filter as text")
+        check(s.events()[-2]["atype"] == "auditConfigure", "leaves out the rest")
+        many = Client("127.0.0.1", s.port)
+        root.admin.command("setParameter", 1, auditFilter={})
+        for _ in range(1500):
+            many.command("shop", {"find": "x"})
+        state = root.admin.command("serverStatus")["auditLog"]
+        check(0 < state["suppressed"] <= 500, f"who has not logged in cannot fill the disk: {state}")
+    config = """
+auditLog:
+  destination: file
+  format: JSON
+  path: FOLDER/own.json
+  filter: '{ atype: { $in: [ "createCollection", "dropCollection" ] }, "param.ns": /^test\\\\./ }'
+"""
+    with Server(auth=False, config=config) as s:
+        s.audit_path = f"{s.folder}/own.json"
+        c = s.connect()
+        for name in ("test", "testing"):
+            c[name].create_collection("c")
+            c.drop_database(name)
+        got = [(e["atype"], e["param"]["ns"]) for e in s.events()]
+        check(got == [("createCollection", "test.c"), ("dropCollection", "test.c")], f"the manual's filter: {got}")
+    for bad in ("{ a: { $nope: 1 } }", "{ a:", "{ $expr: true }"):
+        p = subprocess.run([BINARY, "--auditFilter", bad], capture_output=True, text=True, timeout=60)
+        check(p.returncode == 2 and "auditFilter" in p.stderr, f"refused at start: {p.stderr[:100]}")
+
+
+def destinations():
+    """Console, BSON, syslog, none; rotation."""
+    with Server("--auditDestination", "console", auth=False) as s:
+        s.connect().shop.create_collection("c")
+        s.audit_path = f"{s.folder}/out"
+        check({"ns": "shop.c"} in s.params("createCollection"), "on standard output")
+        check(code(s.connect().admin.command, "logRotate", "audit") == 20, "there is no file to rotate")
+    with Server("--auditFormat", "BSON", auth=False) as s:
+        s.connect().shop.create_collection("c")
+        events = bson.decode_all(Path(f"{s.folder}/data/audit/audit.bson").read_bytes())
+        check(any(e["param"].get("ns") == "shop.c" for e in events), "a BSON file")
+        check(all(e["uuid"].subtype == 4 if hasattr(e["uuid"], "subtype") else e["uuid"] for e in events), "with uuids")
+    with Server("--auditDestination", "none", auth=False) as s:
+        c = s.connect()
+        c.shop.create_collection("c")
+        check(not os.path.exists(f"{s.folder}/data/audit"), "none: no file")
+        check("auditLog" not in c.admin.command("serverStatus"), "and no figures")
+        for name in ("auditFilter", "auditAuthorizationSuccess"):
+            value = {} if name == "auditFilter" else True
+            check(code(c.admin.command, "setParameter", 1, **{name: value}) == 20, f"nor {name}")
+    # With a syslog daemon, of which this machine must have none.
+    if os.geteuid() == 0 and not os.path.exists("/dev/log"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+            daemon.bind("/dev/log")
+            try:
+                daemon.setblocking(False)
+                with Server("--auditDestination", "syslog", auth=False) as s:
+                    s.connect().shop.create_collection("c")
+                    lines = []
+                    while True:
+                        try:
+                            lines.append(daemon.recv(65536).decode())
+                        except BlockingIOError:
+                            break
+                    good = [x for x in lines if re.match(r"<14>mayflyd\[\d+\]: \{ \"atype\" : ", x)]
+                    check(lines and good == lines, f"syslog: {lines[:2]}")
+                    check(any('"shop.c"' in x for x in lines), "has the event")
+            finally:
+                os.unlink("/dev/log")
+    with Server(auth=False) as s:
+        c, folder = s.connect(), Path(s.audit_path).parent
+        c.shop.create_collection("one")
+        c.admin.command("logRotate", "audit")
+        check(len(list(folder.iterdir())) == 2, "rotated")
+        first = s.events()[0]
+        old = first["param"]["logRotationStatus"]["rotatedLogPath"]
+        check(first["atype"] == "rotateLog" and Path(old).exists(), f"the new file says so: {first}")
+        check("shop.one" in Path(old).read_text(), "the old one has what was before")
+        c.shop.create_collection("two")
+        check("shop.two" in Path(s.audit_path).read_text(), "the new one what came after")
+        c.admin.command("logRotate", 1)
+        check(len(list(folder.iterdir())) == 3, "with the log")
+        check(len([f for f in os.listdir(s.folder) if f.startswith("log")]) == 2, "which was rotated as well")
+        s.proc.send_signal(signal.SIGUSR1)
+        check(until(lambda: len(list(folder.iterdir())) == 4), "by a signal")
+        check(until(lambda: s.events("rotateLog")), "which is in the new file")
+        c.admin.command("logRotate", "server")
+        check(len(list(folder.iterdir())) == 4, "the log alone")
+
+
+def fail_closed():
+    """With auditFailClosed nothing is done that could not be audited. The disk is full before the first try."""
+    disk = tempfile.mkdtemp(prefix="mayfly-audit-disk-")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True).returncode != 0:
+        print("     (no tmpfs may be mounted here: a full disk is not tried)")
+        return
+    try:
+        path = f"{disk}/audit.json"
+        with Server("--auditPath", path, "--setParameter", "auditFailClosed=true") as s:
+            s.audit_path = path
+            root = s.first_user()
+            root.shop.create_collection("before")
+            fill = Path(f"{disk}/fill")
+            with open(fill, "wb", buffering=0) as f:
+                try:
+                    while f.write(b"x" * 4096) == 4096:
+                        pass
+                except OSError:
+                    pass
+            # Room was kept for what is going on; once that is used up, everything is refused.
+            n = 0
+            while n < 20_000 and code(root.shop.command, "create", f"c{n}") == OK:
+                n += 1
+            audited = {p["ns"] for p in s.params("createCollection")}
+            check(n < 20_000, f"refused after {n}")
+            check(all(f"shop.c{i}" in audited for i in range(n)), "all that were made are in it")
+            check(f"c{n}" not in root.shop.list_collection_names(), "what was refused was not made")
+            state = root.admin.command("serverStatus")["auditLog"]
+            check(state["lost"] == 0 and state["waiting"] == 0, f"nothing was lost: {state}")
+            check(code(root.shop.newly.insert_one, {}) == REFUSED, "nor a collection by its first document")
+            check(code(root.shop.before.insert_one, {}) == OK, "other commands go on")
+            check(code(root.admin.command, "createUser", "x", pwd="x", roles=[]) == REFUSED, "nor a user")
+            user = {"_id": "x.y", "user": "y", "db": "x", "credentials": {}, "roles": []}
+            users, bulk = root.admin["system.users"], dict(nsInfo=[{"ns": "admin.system.users"}])
+            check(code(users.insert_one, user) == REFUSED, "nor a user as a document")
+            bulk["ops"] = [{"insert": 0, "document": user}]
+            check(code(root.admin.command, "bulkWrite", 1, **bulk) == REFUSED, "nor one by bulkWrite")
+            check(users.count_documents({}) == 1, "and none was made")
+            check(code(s.connect("root").admin.command, "ping") == REFUSED, "nor a login")
+            check("mayfly_audit_entries_total" not in s.metrics(), "nor one by HTTP")
+            list(root.shop.list_collection_names())
+            fill.unlink()
+            check(code(root.shop.command, "create", f"c{n}") == OK, "with room again it goes")
+            check(f"shop.c{n}" in {p["ns"] for p in s.params("createCollection")}, "and is audited")
+            check(until(lambda: 'mayfly_audit_entries_total{outcome="lost"} 0' in s.metrics()), "the loss counter")
+            root.admin.command("setParameter", 1, auditAuthorizationSuccess=True)
+            check(code(root.shop.before.find_one) == OK, "with each command audited")
+            s.stop()
+            check(os.stat(path).st_blocks * 512 < os.stat(path).st_size + 65536, "what was reserved is given back")
+    finally:
+        subprocess.run(["umount", "-l", disk])
+        os.rmdir(disk)
+
+
+def given_up(primary, other, events):
+    """A transaction makes a collection, and its client gives up while the commit waits for the other member."""
+    client = Client("127.0.0.1", primary.port)
+    of = {"lsid": {"id": bson.Binary(os.urandom(16), 4)}, "txnNumber": bson.Int64(1), "autocommit": False}
+    begun = client.command("shop", {"create": "kept", "startTransaction": True, **of})
+    check(begun["ok"] == 1, f"a transaction makes a collection: {begun}")
+    client.command("shop", {"insert": "kept", "documents": [{"_id": 1}], **of})
+    check(not events("kept"), "no entry before the commit")
+    commit = {"commitTransaction": 1, **of}
+    other.pause()
+    try:
+        reply = client.command("admin", {**commit, "maxTimeMS": 300})
+        check(reply["ok"] == 0 and not events("kept"), f"the client gives up: {reply}")
+    finally:
+        other.resume()
+    until(lambda: events("kept"), 30)
+    again = client.command("admin", commit)
+    check(again["ok"] == 1, f"it was committed: {again}")
+    got = events("kept")
+    check([e["atype"] for e in got] == ["createCollection"], f"one entry: {got}")
+    who = client.sock.getsockname()
+    check(got and got[0]["remote"] == {"ip": who[0], "port": who[1]}, f"by who committed: {got}")
+
+
+def members():
+    """On a set: reconfigurations, and what a secondary applies is in the primary's log alone."""
+    s = ReplicaSet(2)
+    try:
+        first = s.members[0].client
+        first.admin.command("replSetInitiate", s.config())
+        s.wait(lambda: any(m.hello()["isWritablePrimary"] for m in s.members), "a primary", 60)
+        primary = next(m for m in s.members if m.hello()["isWritablePrimary"])
+        other = next(m for m in s.members if m is not primary)
+        config = primary.client.admin.command("replSetGetConfig")["config"]
+        config["version"] += 1
+        config["settings"] = {"heartbeatTimeoutSecs": 9}
+        primary.client.admin.command("replSetReconfig", config)
+        primary.client.shop.command("create", "c", writeConcern={"w": 2})
+        read = lambda m: [json.loads(x) for x in Path(m.folder + "/data/audit/audit.json").read_text().splitlines()]
+        changes = [e["param"] for e in read(primary) if e["atype"] == "replSetReconfig"]
+        check(changes and changes[-1]["new"]["settings"]["heartbeatTimeoutSecs"] == 9, f"reconfig: {changes[-1:]}")
+        check(changes[-1]["old"].get("version") == config["version"] - 1, "with the one before")
+        made = lambda m: [e for e in read(m) if e["atype"] == "createCollection" and e["param"]["ns"] == "shop.c"]
+        check(len(made(primary)) == 1 and not made(other), "a collection: where it was asked for")
+        given_up(primary, other, lambda name: [e for e in read(primary) if e["param"].get("ns") == f"shop.{name}"])
+    finally:
+        for m in s.members:
+            if m.running():
+                m.stop()
+        shutil.rmtree(s.folder, ignore_errors=True)
+
+
+def search(folder, text):
+    return subprocess.run(["grep", "-rlaF", text, folder], capture_output=True, text=True).stdout
+
+
+def secrets():
+    """Each command, option and file that carries a secret; then the secret is looked for everywhere."""
+    canary = "canary-7f21c-secret"
+    folder = tempfile.mkdtemp(prefix="mayfly-audit-tls-")
+    make = [ROOT / "scripts/certificates", folder, "server", "server", "127.0.0.1"]
+    subprocess.run(make, check=True, capture_output=True, env=os.environ | {"PASSWORD": canary + "-tls"})
+    tls = ["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", f"{folder}/server.pem", "--tlsCAFile"]
+    tls += [f"{folder}/ca.pem", "--tlsCertificateKeyFilePassword", f"{canary}-tls"]
+    tls += ["--tlsClusterFile", f"{folder}/server.pem", "--tlsClusterPassword", f"{canary}-tls"]
+    every = ["-vvvvv", "--slowms", "-1", "--profile", "2", "--setParameter", "auditAuthorizationSuccess=true"]
+    with Server(*every, *tls) as s:
+        root = s.first_user()
+        db = root.admin
+        db.command("profile", 2)
+        db.command("createUser", "ann", pwd=canary, roles=[], customData={"a": 1})
+        db.command("updateUser", "ann", pwd=canary + "2")
+        wrong = [
+            {"createUser": "ann", "pwd": canary, "roles": []},
+            {"createUser": "x", "pwd": canary, "roles": ["nobody"]},
+            {"createUser": "x", "pwd": {"a": canary}, "roles": []},
+            {"createUser": "x", "pwd": canary, "roles": [], "unknown": 1},
+            {"createUser": 5, "pwd": canary, "roles": []},
+            {"updateUser": "nobody", "pwd": canary},
+            {"createuser": "x", "pwd": canary, "roles": []},
+            {"explain": {"createUser": "x", "pwd": canary, "roles": []}},
+            {"saslStart": 1, "mechanism": "PLAIN", "payload": f"\0ann\0{canary}"},
+            {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": canary},
+            {"saslContinue": 1, "conversationId": 1, "payload": canary},
+            {"authenticate": 1, "user": "ann", "nonce": canary, "key": canary},
+            {"hello": 1, "speculativeAuthenticate": {"saslStart": 1, "mechanism": "PLAIN", "payload": canary}},
+        ]
+        nobody, plain = Client("127.0.0.1", s.port), s.connect("ann", canary + "2")
+        replies = []
+        for command in wrong:
+            replies.append(str(nobody.command("admin", command)))
+            code(db.command, command)
+            code(plain.admin.command, command)
+        check(code(s.connect("ann", canary).admin.command, "ping") == WRONG, "a wrong password")
+        for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
+            check(code(s.connect("ann", canary + "2", authMechanism=mechanism).admin.command, "ping") == OK, mechanism)
+        check(s.metrics("ann", canary + "2").startswith("40"), "HTTP Basic of one who may not")
+        check(s.metrics("ann", canary).startswith("40"), "and a wrong one")
+        db.command("rotateCertificates", 1)
+        shown = root.admin.aggregate([{"$currentOp": {"idleConnections": True, "allUsers": True, "localOps": True}}])
+        places = {
+            "replies": "\n".join(replies),
+            "getLog": json.dumps(db.command("getLog", "global")["log"]),
+            "the profile": str(list(db.system.profile.find())),
+            "currentOp": str(list(shown)),
+            "serverStatus": str(db.command("serverStatus")),
+            "getCmdLineOpts": str(db.command("getCmdLineOpts")),
+            "getParameter": str(db.command("getParameter", "*")),
+            "usersInfo": str(db.command("usersInfo", {"forAllDBs": True})),
+            "/metrics": s.metrics(),
+            "the arguments of the process": Path(f"/proc/{s.proc.pid}/cmdline").read_text(),
+        }
+        for place, text in places.items():
+            check(canary not in text, f"no secret in {place}: {text[max(0, text.find(canary) - 200) :][:300]}")
+        check("authCheck" in Path(s.audit_path).read_text(), "the audit log has what was allowed")
+        db.command("fsync", 1)
+        check(search(s.folder, canary) == "", f"no secret in any file: {search(s.folder, canary)}")
+        s.stop()
+        check(search(s.folder, canary) == "", f"nor after a stop: {search(s.folder, canary)}")
+        # What a crash leaves: the log and the files, without a core, which has all of the memory.
+        s.start()
+        s.connect("root").admin.command("updateUser", "ann", pwd=canary + "3")
+        check(code(s.connect("ann", canary + "3").admin.command, "ping") == OK, "a login before a crash")
+        resource.prlimit(s.proc.pid, resource.RLIMIT_CORE, (0, 0))
+        s.proc.send_signal(signal.SIGSEGV)
+        check(s.proc.wait(60) != 0, "a crash")
+        check(search(s.folder, canary) == "", f"nor after a crash: {search(s.folder, canary)}")
+    shutil.rmtree(folder, ignore_errors=True)
+    key = f"{canary}KeyOfAllMembers0123456789".replace("-", "")
+    folder = tempfile.mkdtemp(prefix="mayfly-audit-key-")
+    Path(f"{folder}/key").write_text(key)
+    os.chmod(f"{folder}/key", 0o600)
+    with Server("-vvvvv", "--replSet", "rs", "--keyFile", f"{folder}/key") as s:
+        config = {"_id": "rs", "members": [{"_id": 0, "host": f"127.0.0.1:{s.port}"}]}
+        check(code(s.connect().admin.command, "replSetInitiate", config) == OK, "a set of one")
+        check(until(lambda: s.connect().admin.command("hello")["isWritablePrimary"]), "is primary")
+        s.first_user().shop.c.insert_one({})
+        check(search(s.folder, key) == "", "a key file is in no other file")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def redaction():
+    """With redactClientLogData nothing that clients send is in the log, but for names."""
+    canary = "canary-51d0e-data"
+    number = 918273645546372
+    for parameter in (False, True):
+        how = [] if parameter else ["--redactClientLogData"]
+        with Server("-vvvvv", "--slowms", "-1", *how, auth=False) as s:
+            c = s.connect()
+            if parameter:
+                check(c.admin.command("getParameter", 1, redactClientLogData=1)["redactClientLogData"] is False, "off")
+                c.shop.command("find", "things", filter={"x": "visible-before"})
+                check(until(lambda: "visible-before" in s.log()), "the log shows what clients send")
+                c.admin.command("setParameter", 1, redactClientLogData=True)
+            check(c.admin.command("getParameter", 1, redactClientLogData=1)["redactClientLogData"] is True, "on")
+            d = c.shop
+            d.things.create_index("x", unique=True)
+            d.things.insert_one({"_id": 1, "x": canary, "deep": {"list": [canary, {"n": number}]}})
+            check(code(d.things.insert_one, {"_id": 2, "x": canary}) == 11000, "a duplicate key")
+            check(code(d.things.insert_one, {"_id": canary, "x": 2}) == OK, "an _id")
+            d.command("collMod", "things", validator={"y": {"$ne": canary}})
+            check(code(d.things.insert_one, {"_id": 3, "x": 3, "y": canary}) == 121, "a failed validation")
+            d.command("collMod", "things", validationAction="warn")
+            d.things.insert_one({"_id": 4, "x": 4, "y": canary})
+            list(d.things.find({"x": canary, "n": {"$in": [number]}}).sort("x").comment(canary))
+            list(d.things.aggregate([{"$match": {"x": canary}}, {"$group": {"_id": canary}}], batchSize=0))
+            d.things.update_one({"x": canary}, {"$set": {"z": canary}})
+            d.things.update_many({"x": canary}, [{"$set": {"z": {"$concat": [canary, "$x"]}}}])
+            d.things.find_one_and_update({"x": canary}, {"$set": {"z": number}})
+            d.things.delete_many({"z": canary})
+            d.things.insert_many([{"x": f"{canary}{i}", "long": canary * 6000} for i in range(3)])
+            code(d.command, {"find": "things", "filter": {"$nope": canary}})
+            code(
+                d.command, {"aggregate": "things", "pipeline": [{"$project": {"a": {"$toInt": canary}}}], "cursor": {}}
+            )
+            code(d.command, {"count": "things", "query": {"x": canary}, "hint": canary})
+            code(d.things.create_index, "long", partialFilterExpression={"long": {"$gt": canary}})
+            code(d.things.create_index, "z", unique=True, name="u")
+            d.dup.insert_many([{"k": canary}, {"k": canary}])
+            check(code(d.dup.create_index, "k", unique=True) == 11000, "an index that cannot be built")
+            code(d.command, {"distinct": "things", "key": "x", "query": {"x": canary}})
+            code(d.command, "profile", 0, filter={"command.x": canary})
+            code(d.command, {"bulkWrite": 1})
+            cursor = d.things.find({"_id": {"$ne": canary}}, batch_size=1)
+            list(cursor)
+            log = lambda: s.log() + "\n".join(c.admin.command("getLog", "global")["log"])
+            check(until(lambda: "find" in s.log()), "lines of slow operations")
+            text = log()
+            at = text.find(canary)
+            check(at < 0, f"no data in the log: {text[max(0, at - 600) : at + 100]}")
+            check(str(number) not in text, "nor numbers")
+            check('"ns":"shop.things"' in text and '"errCode":11000' in text, "namespaces and codes are")
+            check('{ "x" : "###"' in text, "and names of fields")
+            lines = [json.loads(x) for x in s.log().splitlines() if '"id":51803' in x]
+            bad = [x for x in lines if "visible" not in str(x) and x["attr"].get("errMsg", "###") != "###"]
+            check(lines and not bad, f"no message of an error: {bad[:1]}")
+
+
+def failed_logins():
+    """Logins that fail are counted when they are many, and one that is not ended is told of."""
+    start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "options": {"skipEmptyExchange": True}}
+
+    def begin(client, user):
+        reply = client.command("admin", {**start, "payload": Binary(f"n,,n={user},r=abcdef".encode())})
+        return reply["conversationId"], dict(p.split("=", 1) for p in bytes(reply["payload"]).decode().split(","))["r"]
+
+    with Server() as s:
+        s.first_user()
+        client = Client("127.0.0.1", s.port)
+        begin(client, "left")
+        begin(client, "again")
+        client.sock.close()
+        results = lambda: {e["param"]["user"]: e["result"] for e in s.events("authenticate")}
+        check(until(lambda: results().get("again") == ABANDONED), f"a connection that goes within a login: {results()}")
+        check(results().get("left") == ABANDONED, f"and a login that another one replaces: {results()}")
+        seen = s.params("clientMetadata")
+        check(bool(seen) and {"localEndpoint", "clientMetadata"} <= set(seen[0]), f"what drivers say: {seen[:1]}")
+        check(seen[0]["localEndpoint"] == {"ip": "127.0.0.1", "port": s.port}, f"and where: {seen[0]}")
+        s.connect("root").admin.command("getClusterParameter", "*")
+        got = s.params("getClusterParameter")
+        check(got == [{"requestedClusterServerParameters": "*"}], f"getClusterParameter: {got}")
+        # Names of nobody, each once: only what an address may fail costs time.
+        before, many = len(s.events("authenticate")), 90
+        client = Client("127.0.0.1", s.port)
+        for i in range(many):
+            number, nonce = begin(client, f"nobody{i}")
+            proof = Binary(f"c=biws,r={nonce},p={base64.b64encode(bytes(32)).decode()}".encode())
+            said = client.command("admin", {"saslContinue": 1, "conversationId": number, "payload": proof})
+            check(said["code"] == WRONG, f"a wrong proof: {said}")
+        client.sock.close()
+        told = s.events("authenticate")[before:]
+        # It may have begun in one minute and ended in the next but one.
+        check(len(told) <= 3 * 20 + 3, f"an address has 20 entries a minute: {len(told)}")
+        suppressed = s.connect("root").admin.command("serverStatus")["auditLog"]["suppressed"]
+        check(suppressed > 0, f"the others are counted: {suppressed}")
+        s.stop()
+        told = [e for e in s.events("authenticate")[before:] if e["result"] == WRONG]
+        alone = sum("repeated" not in e["param"] for e in told)
+        counted = sum(e["param"].get("repeated", 0) for e in told)
+        check(alone + counted == many, f"and none is lost: {alone} and {counted}")
+        of = [e["remote"]["ip"] for e in told if "repeated" in e["param"]]
+        check(set(of) == {"127.0.0.1"}, f"by their address: {of}")
+
+
+PARTS = (schema, users, failed_logins, checks, destinations, fail_closed, members, secrets, redaction)
+run_parts("audit", PARTS, check)

@@ -1,0 +1,165 @@
+#include "server/access/access_control.h"
+
+#include "server/access/login.h"
+#include "storage/kv/rocks_kv.h"
+#include "storage/storage.h"
+#include "storage/write/collection_watch.h"
+#include "tests/unit/security/scram_client.h"
+#include "tests/unit/server/server_fixture.h"
+#include "tests/unit/storage/storage_fixture.h"
+
+using namespace mayfly;
+using namespace mayfly::test;
+using mayfly::testing::Base64Of;
+using mayfly::testing::FromBase64;
+using mayfly::testing::ScramClient;
+using mayfly::testing::ScratchDir;
+
+namespace {
+
+/// A server with access control and storage.
+class GuardedServer {
+ public:
+  explicit GuardedServer(const std::string& path)
+      : server_([](ServerConfig& c) { c.auth = true; }) {
+    StorageOptions o;
+    o.engine = MakeRocksEngine();
+    o.path = path;
+    o.clock = &server_.clock();
+    storage_ = Storage::Open(std::move(o)).value();
+    server_.context().set_storage(storage_.get());
+    access().Open(*storage_);
+    access().parameters().sha256_iterations = 5000;
+    access().parameters().sha1_iterations = 5000;
+  }
+  ~GuardedServer() {
+    server_.server().Stop(1000);
+    access().Close();
+    server_.context().set_storage(nullptr);
+  }
+  AccessControl& access() { return server_.context().access(); }
+  Storage& storage() { return *storage_; }
+  int port() const { return server_.port(); }
+
+ private:
+  TestServer server_;
+  std::unique_ptr<Storage> storage_;
+};
+
+/// Logs in by SCRAM-SHA-256, with what the server answers at the end.
+BsonDocument LogIn(RawClient& c, const std::string& user, const std::string& password) {
+  ScramClient client{HashKind::kSha256, user, password};
+  const BsonDocument challenge = c.Command(
+      R"({"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": ")" + Base64Of(client.First()) +
+      R"(", "options": {"skipEmptyExchange": true}, "$db": "admin"})");
+  if (!IsOk(challenge)) return challenge;
+  const std::string proof = client.Final(std::string(challenge.view()["payload"].BinaryData()));
+  return c.Command(R"({"saslContinue": 1, "conversationId": )" +
+                   std::to_string(challenge.view()["conversationId"].NumberAsInt64()) +
+                   R"(, "payload": ")" + Base64Of(proof) + R"(", "$db": "admin"})");
+}
+
+}  // namespace
+
+TEST_CASE("Connections of an address are counted until they go", "[access]") {
+  UnknownClients clients;
+  auto a = clients.Enter("10.0.0.1:1000", 2);
+  auto b = clients.Enter("10.0.0.1:1001", 2);
+  CHECK(a != nullptr);
+  CHECK(b != nullptr);
+  CHECK(clients.Enter("10.0.0.1:1002", 2) == nullptr);
+  CHECK(clients.Enter("10.0.0.2:1002", 2) != nullptr);
+  a.reset();
+  CHECK(clients.Enter("10.0.0.1:1002", 2) != nullptr);
+}
+
+TEST_CASE("A session's key has its user", "[access]") {
+  // Of names that look alike the digests do not.
+  CHECK(UserDigestOf({"ann@shop", "admin"}) != UserDigestOf({"ann", "shop@admin"}));
+  const std::string id(16, 'i'), digest = UserDigestOf({"ann", "admin"});
+  char buffer[kSessionKeyBytes];
+  CHECK(SessionKey(id, "", buffer) == id);
+  const std::string_view key = SessionKey(id, digest, buffer);
+  CHECK(key == id + digest);
+  CHECK(SessionUuid(key) == id);
+  CHECK(SessionUid(key) == digest);
+  CHECK(SessionUid(id).empty());
+  CHECK(UuidToString(key) == UuidToString(id));
+}
+
+TEST_CASE("The first user is made from this machine, once", "[access]") {
+  ScratchDir dir;
+  GuardedServer server(dir.path());
+  RawClient nobody(server.port());
+  CHECK(server.access().LocalhostExceptionOpen());
+  CHECK(Code(nobody.Command(R"({"find": "c", "$db": "d"})")) == 13);
+  CHECK(IsOk(nobody.Command(R"({"ping": 1, "$db": "admin"})")));
+  CHECK(Code(nobody.Command(R"({"createUser": "x", "pwd": "p", "roles": [], "$db": "d"})")) == 13);
+  REQUIRE(IsOk(nobody.Command(
+      R"({"createUser": "root", "pwd": "p", "roles": ["__system"], "$db": "admin"})")));
+  CHECK_FALSE(server.access().LocalhostExceptionOpen());
+  CHECK(Code(nobody.Command(R"({"createUser": "x", "pwd": "p", "roles": [], "$db": "admin"})")) ==
+        13);
+  CHECK(Code(LogIn(nobody, "root", "q")) == 18);
+  CHECK(Code(LogIn(nobody, "nobody", "p")) == 18);
+  const BsonDocument good = LogIn(nobody, "root", "p");
+  REQUIRE(IsOk(good));
+  CHECK(good.view()["done"].Truthy());
+  CHECK(IsOk(nobody.Command(R"({"find": "c", "$db": "d"})")));
+  // Closed for good, also when nobody is left.
+  REQUIRE(IsOk(nobody.Command(R"({"dropUser": "root", "$db": "admin"})")));
+  CHECK_FALSE(server.access().LocalhostExceptionOpen());
+  CHECK(Code(nobody.Command(R"({"find": "c", "$db": "d"})")) == 13);
+  CHECK(Code(nobody.Command(R"({"createUser": "x", "pwd": "p", "roles": [], "$db": "admin"})")) ==
+        13);
+}
+
+TEST_CASE("Whatever changes users or roles raises the generation", "[access]") {
+  ScratchDir dir;
+  GuardedServer server(dir.path());
+  RawClient c(server.port());
+  REQUIRE(IsOk(
+      c.Command(R"({"createUser": "root", "pwd": "p", "roles": ["__system"], "$db": "admin"})")));
+  REQUIRE(IsOk(LogIn(c, "root", "p")));
+  uint64_t last = server.access().users().generation();
+  auto raised = [&](std::string_view command) {
+    CAPTURE(command);
+    const BsonDocument reply = c.Command(command);
+    REQUIRE(IsOk(reply));
+    REQUIRE(reply.view()["writeErrors"].missing());
+    const uint64_t now = server.access().users().generation();
+    return std::exchange(last, now) < now;
+  };
+  CHECK(raised(R"({"createRole": "r", "privileges": [], "roles": [], "$db": "admin"})"));
+  CHECK(raised(R"({"insert": "system.users", "documents": [{"_id": "d.x"}], "$db": "admin"})"));
+  CHECK(raised(
+      R"({"update": "system.users", "updates": [{"q": {"_id": "d.x"}, "u": {"$set": {"a": 1}}}], "$db": "admin"})"));
+  CHECK(raised(
+      R"({"delete": "system.users", "deletes": [{"q": {"_id": "d.x"}, "limit": 1}], "$db": "admin"})"));
+  CHECK(raised(
+      R"({"applyOps": [{"op": "i", "ns": "admin.system.roles", "o": {"_id": "d.y"}}], "$db": "admin"})"));
+  SystemClock clock;
+  Operation op(clock);
+  REQUIRE(server.storage().catalog().Drop(op, "admin", "system.roles"));
+  CHECK(server.access().users().generation() > last);
+  last = server.access().users().generation();
+  CHECK_FALSE(raised(R"({"insert": "c", "documents": [{"_id": 1}], "$db": "admin"})"));
+}
+
+TEST_CASE("A user who is dropped and made again is another one", "[access]") {
+  ScratchDir dir;
+  GuardedServer server(dir.path());
+  RawClient root(server.port()), ann(server.port());
+  REQUIRE(IsOk(root.Command(
+      R"({"createUser": "root", "pwd": "p", "roles": ["__system"], "$db": "admin"})")));
+  REQUIRE(IsOk(LogIn(root, "root", "p")));
+  const std::string make =
+      R"({"createUser": "ann", "pwd": "a", "roles": ["__system"], "$db": "admin"})";
+  REQUIRE(IsOk(root.Command(make)));
+  REQUIRE(IsOk(LogIn(ann, "ann", "a")));
+  CHECK(IsOk(ann.Command(R"({"find": "c", "$db": "d"})")));
+  CHECK(Code(LogIn(ann, "root", "p")) == 17);
+  REQUIRE(IsOk(root.Command(R"({"dropUser": "ann", "$db": "admin"})")));
+  REQUIRE(IsOk(root.Command(make)));
+  CHECK(Code(ann.Command(R"({"find": "c", "$db": "d"})")) == 13);
+}

@@ -1,0 +1,130 @@
+#include "timeseries/bucket_span.h"
+
+#include "protocol/extended_json.h"
+#include "timeseries/bucket_control.h"
+
+using namespace mayfly;
+
+namespace {
+
+ErrorCode CodeOf(const Result<SeriesSpan>& r) {
+  return r.has_value() ? ErrorCode::kOk : r.error().code;
+}
+SpanOptions Seconds(std::optional<int64_t> max, std::optional<int64_t> rounding) {
+  return {{}, max, rounding};
+}
+BsonDocument Doc(const char* text) {
+  auto doc = ParseJson(text);
+  REQUIRE(doc.has_value());
+  return doc.value();
+}
+
+}  // namespace
+
+TEST_CASE("Spans that create takes", "[bucket]") {
+  CHECK(SpanForCreate({}).value().span == BucketSpan{3600, 60});
+  CHECK(SpanForCreate({"minutes", {}, {}}).value().span == BucketSpan{86'400, 3600});
+  CHECK(SpanForCreate({"hours", {}, {}}).value().span == BucketSpan{2'592'000, 86'400});
+  CHECK(SpanForCreate(Seconds(300, 300)).value().span == BucketSpan{300, 300});
+  CHECK(SpanForCreate(Seconds(31'536'000, 31'536'000)).has_value());
+  CHECK(CodeOf(SpanForCreate({"days", {}, {}})) == ErrorCode::kBadValue);
+  CHECK(CodeOf(SpanForCreate(Seconds(0, 0))) == ErrorCode::kBadValue);
+  CHECK(CodeOf(SpanForCreate(Seconds(31'536'001, 31'536'001))) == ErrorCode::kBadValue);
+  CHECK(CodeOf(SpanForCreate(Seconds(300, 60))) == ErrorCode::kInvalidOptions);
+  CHECK(CodeOf(SpanForCreate(Seconds(300, {}))) == ErrorCode::kInvalidOptions);
+  CHECK(CodeOf(SpanForCreate(Seconds({}, 300))) == ErrorCode::kInvalidOptions);
+  CHECK(CodeOf(SpanForCreate({"hours", 300, 300})) == ErrorCode::kInvalidOptions);
+}
+
+TEST_CASE("Spans only grow", "[bucket]") {
+  const SeriesSpan seconds = SpanForCreate({}).value();
+  const SeriesSpan minutes = SpanForChange(seconds, {"minutes", {}, {}}).value();
+  CHECK(minutes.granularity == "minutes");
+  CHECK(SpanForChange(minutes, {"hours", {}, {}}).value().span.max_span_seconds == 2'592'000);
+  CHECK(CodeOf(SpanForChange(seconds, {"hours", {}, {}})) == ErrorCode::kInvalidOptions);
+  CHECK(CodeOf(SpanForChange(minutes, {"seconds", {}, {}})) == ErrorCode::kInvalidOptions);
+  CHECK(SpanForChange(minutes, {"minutes", {}, {}}).has_value());
+  const SeriesSpan custom = SpanForChange(seconds, Seconds(7200, 7200)).value();
+  CHECK(custom.granularity.empty());
+  CHECK(CodeOf(SpanForChange(custom, Seconds(3600, 3600))) == ErrorCode::kInvalidOptions);
+  CHECK(CodeOf(SpanForChange(custom, {"seconds", {}, {}})) == ErrorCode::kInvalidOptions);
+  CHECK(SpanForChange(SpanForCreate(Seconds(60, 60)).value(), {"seconds", {}, {}}).has_value());
+}
+
+TEST_CASE("Names of the fields of time series", "[bucket]") {
+  const auto code = [](const char* time, std::string meta) {
+    auto r = CheckSeriesFields(time, &meta);
+    return r.has_value() ? ErrorCode::kOk : r.error().code;
+  };
+  CHECK(code("t", "m") == ErrorCode::kOk);
+  for (const char* bad : {"", "a.b", "$t", "_id"}) {
+    CHECK(code(bad, "m") == ErrorCode::kInvalidOptions);
+    CHECK(code("t", bad) == ErrorCode::kInvalidOptions);
+  }
+  CHECK(code("t", "t") == ErrorCode::kInvalidOptions);
+}
+
+TEST_CASE("Lower bounds of buckets", "[bucket]") {
+  const BucketSpan minute{3600, 60}, year{kMaxBucketSpanSeconds, kMaxBucketSpanSeconds};
+  CHECK(BucketFloor(Instant{119'999}, minute).millis == 60'000);
+  CHECK(BucketFloor(Instant{120'000}, minute).millis == 120'000);
+  CHECK(BucketFloor(Instant{-1}, minute).millis == -60'000);
+  CHECK(BucketFloor(Instant{-60'000}, minute).millis == -60'000);
+  CHECK(BucketFloor(Instant{-60'001}, minute).millis == -120'000);
+  for (const BucketSpan span : {minute, year}) {
+    for (const int64_t t : {INT64_MIN, INT64_MIN + 1, INT64_MAX, int64_t{0}}) {
+      const Instant floor = BucketFloor(Instant{t}, span);
+      CHECK(floor.millis <= t);
+      CHECK(FitsBucket(Instant{t}, floor, span));
+    }
+  }
+  CHECK(!FitsBucket(Instant{3'660'000}, Instant{60'000}, minute));
+  CHECK(FitsBucket(Instant{3'659'999}, Instant{60'000}, minute));
+  CHECK(!FitsBucket(Instant{59'999}, Instant{60'000}, minute));
+  CHECK(!FitsBucket(Instant{INT64_MAX}, Instant{INT64_MIN}, year));
+}
+
+TEST_CASE("When buckets are due", "[bucket]") {
+  const BucketSpan minute{3600, 60};
+  CHECK(BucketDeadline(Instant{60'000}, minute, 300).millis == 60'000 + 3'900'000);
+  CHECK(BucketDeadline(Instant{0}, minute, INT64_MAX).millis == INT64_MAX);
+  CHECK(BucketDeadline(Instant{INT64_MAX - 5}, minute, 1).millis == INT64_MAX);
+  CHECK(!SuspendsExpiry(Instant{0}));
+  CHECK(SuspendsExpiry(Instant{-1}));
+  CHECK(!SuspendsExpiry(Instant{2'147'483'647'000}));
+  CHECK(SuspendsExpiry(Instant{2'147'483'647'001}));
+}
+
+TEST_CASE("Buckets as system.buckets shows them", "[bucket]") {
+  const SeriesFields fields{"t", "m"};
+  const std::vector<BsonDocument> points = {
+      Doc(R"({"t":{"$date":{"$numberLong":"61000"}},"a":5,"d":{"x":1,"y":"s"},"l":[1,9],"m":"h"})"),
+      Doc(R"({"t":{"$date":{"$numberLong":"62000"}},"d":{"x":-1,"z":2},"l":[3],"m":"h"})"),
+      Doc(R"({"t":{"$date":{"$numberLong":"61500"}},"a":"text","d":4,"m":"h"})")};
+  const std::vector<BsonView> views(points.begin(), points.end());
+  const BsonDocument shown = BuildBson([&](BsonBuilder& b) {
+    AppendBucketDocument(b, views, fields, "123456789012", points[0].view()["m"], Instant{60'000});
+  });
+  CHECK(ToRelaxedJson(shown.view()["control"].Document()) ==
+        ToRelaxedJson(Doc(
+            R"({"version":1,"min":{"t":{"$date":{"$numberLong":"60000"}},"a":5,"d":4,"l":[1,9]},
+                "max":{"t":{"$date":{"$numberLong":"62000"}},"a":"text","d":{"x":1,"y":"s","z":2},
+                       "l":[3,9]}})")));
+  CHECK(ToRelaxedJson(shown.view()["data"].Document()["a"].Document()) ==
+        ToRelaxedJson(Doc(R"({"0":5,"2":"text"})")));
+  std::string out;
+  std::vector<size_t> ends;
+  REQUIRE(PointsOfBucketDocument(shown, fields, out, ends).has_value());
+  REQUIRE(ends.size() == 3);
+  CHECK(out == points[0].bytes() + points[1].bytes() + points[2].bytes());
+  for (
+      const char* bad :
+      {R"({})", R"({"control":{"version":2},"data":{}})", R"({"control":{"version":1},"data":{}})",
+       R"({"control":{"version":1},"data":{"t":{"0":5}}})",
+       R"({"control":{"version":1},"data":{"t":{"1":{"$date":{"$numberLong":"1"}}}}})",
+       R"({"control":{"version":1},"data":{"t":{"0":{"$date":{"$numberLong":"1"}}},"a":{"x":1}}})",
+       R"({"control":{"version":1},"data":{"t":{"0":{"$date":{"$numberLong":"1"}}},"a":{"1":1}}})"}) {
+    CAPTURE(bad);
+    CHECK(PointsOfBucketDocument(Doc(bad), fields, out, ends).error().code == ErrorCode::kBadValue);
+  }
+}

@@ -1,0 +1,86 @@
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "protocol/bson_view.h"
+#include "protocol/error.h"
+#include "protocol/large_memory.h"
+
+namespace mayfly {
+
+/// InternalError: what the bytes of a bucket should be and are not.
+Error DamagedBucket(std::string_view what);
+
+/// Small numbers of both signs as small numbers: 2n, or -2n - 1.
+constexpr uint64_t ZigZag(int64_t v) {
+  return (static_cast<uint64_t>(v) << 1) ^ static_cast<uint64_t>(v >> 63);
+}
+/// The reverse.
+constexpr int64_t UnZigZag(uint64_t v) {
+  return static_cast<int64_t>(v >> 1) ^ -static_cast<int64_t>(v & 1);
+}
+
+/// Little-endian base 128; at most ten bytes.
+void PutVarint(std::string& out, uint64_t v);
+inline void PutSigned(std::string& out, int64_t v) { PutVarint(out, ZigZag(v)); }
+/// A size as a varint, then the bytes.
+void PutText(std::string& out, std::string_view bytes);
+/// `bytes` compressed by zstd, or as they are where that is not smaller:
+/// raw_size:varint stored_size:varint bytes; equal sizes mean as they are.
+void PutCompressed(std::string& out, std::string_view bytes);
+
+/// Compressed with zstd at its fastest level, for streams of small numbers. Empty when the result
+/// would not be smaller than `limit` bytes.
+std::string CompressIfBelow(std::string_view bytes, size_t limit);
+
+/// What the decoding of one bucket may take: bytes are charged before they are allocated, to a
+/// limit of its own and to the server's budget for large values. One thread at a time.
+class DecodeBudget {
+ public:
+  explicit DecodeBudget(size_t limit) : limit_(limit) {}
+  /// `bytes` more. Errors: InternalError beyond the bucket's limit (a damaged bucket), 146 when the
+  /// server has no room.
+  Result<void> Charge(size_t bytes);
+  size_t used() const { return used_; }
+
+ private:
+  size_t limit_, used_ = 0;
+  large_memory::Hold hold_;
+};
+
+/// Reads the bytes of a bucket in order. Every read says whether there was enough; after the first
+/// that fails all others fail too, so several can be made before one asks ok(). Does not own.
+class BucketBytes {
+ public:
+  explicit BucketBytes(std::string_view bytes)
+      : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+
+  bool ok() const { return ok_; }
+  size_t left() const { return static_cast<size_t>(end_ - at_); }
+  /// All was read, and nothing is missing.
+  bool done() const { return ok_ && at_ == end_; }
+  uint8_t Byte();
+  uint64_t Varint();
+  int64_t Signed() { return UnZigZag(Varint()); }
+  /// A varint of at most `most`; fails otherwise.
+  uint64_t VarintUpTo(uint64_t most);
+  /// The next `n` bytes; empty on failure.
+  std::string_view Take(size_t n);
+  std::string_view Text() { return Take(Varint()); }
+  void Fail() { ok_ = false; }
+
+ private:
+  const char* at_;
+  const char* end_;
+  bool ok_ = true;
+};
+
+/// What PutCompressed wrote. The bytes are charged to `budget`; those that are not compressed are
+/// copied all the same, so that the result owns them.
+Result<std::string> TakeCompressed(BucketBytes& in, DecodeBudget& budget);
+/// Unpacks a zstd frame that must have exactly `size` bytes, which are charged.
+Result<std::string> Decompress(std::string_view frame, size_t size, DecodeBudget& budget);
+
+}  // namespace mayfly

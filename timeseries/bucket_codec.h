@@ -1,0 +1,78 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "timeseries/bucket_header.h"
+#include "timeseries/point_columns.h"
+#include "timeseries/value_column.h"
+
+namespace mayfly {
+
+/// A sealed bucket: the points of one meta value within one span, by columns.
+///
+///   points  := 1:u8 0:u8 n:varint bytes:compressed                as rows: BSON, one after the other
+///            | 1:u8 1:u8 n:varint paths shapes [shape:integers] sizes column*
+///                                                              shape: of each point, if several
+///   paths   := n:varint (parent:varint name:text)*             paths 1 .. n; 0 is the point, and
+///                                                              parent < the path's own number
+///   shapes  := n:varint (steps:varint step:varint*)*
+///   step    := 2 * path                                        a value, the next of that column
+///            | 2 * path + 1                                    a document begins
+///            | 1                                               the innermost document ends
+///   sizes   := size:varint*                                    one for each path with a column
+///
+/// A path has a column when a step of a shape that is used names a value of it; the columns stand in
+/// the order of the paths. `integers`, `compressed`, `column`: see integer_stream.h, bucket_bytes.h,
+/// value_column.h.
+struct SealedBucket {
+  std::string header;  ///< BucketHeader::Encode
+  std::string points;
+};
+
+/// The most points in a bucket, and bytes that they may have as BSON: what sealing keeps far below,
+/// and a decoder does not go beyond.
+inline constexpr size_t kMaxBucketPoints = 1 << 16;
+inline constexpr size_t kMaxBucketBytes = 48 << 20;
+
+/// Encodes points in the order given; what comes back are the same bytes in the same order. Each
+/// point's meta value should be `meta` (missing: the field is missing); one that is not is kept all
+/// the same. `floor`: the bucket's lower bound. The time of each point is a date. REQUIRES:
+/// validated documents. Errors: InternalError beyond the limits above.
+/// Threads: any.
+Result<SealedBucket> SealBucket(std::span<const BsonView> points, const SeriesFields& fields,
+                                BsonValue meta, Instant floor);
+
+/// The points of a sealed bucket: columns are unpacked when they are asked for. Hostile bytes are an
+/// error, and cost at most `limit` bytes of memory, which are charged to the server's budget.
+/// One thread at a time.
+class BucketReader {
+ public:
+  /// `points`, and the bytes of `meta` (the header's), must outlive this. Errors: damage, budget.
+  static Result<BucketReader> Open(std::string_view points, BsonValue meta,
+                                   size_t limit = 4 * kMaxBucketBytes);
+  BucketReader(BucketReader&&) noexcept;
+  BucketReader& operator=(BucketReader&&) noexcept;
+  ~BucketReader();
+
+  /// How many points there are.
+  size_t count() const;
+  /// Appends the points [from, to) to `out`, one BSON document after the other, and the end of each
+  /// to `ends` (positions in `out`). With `fields` (names of top-level fields), points have only
+  /// these, in their order, and only their columns are unpacked. Errors: damage, budget.
+  Result<void> Append(size_t from, size_t to, const std::vector<std::string>* fields,
+                      std::string& out, std::vector<size_t>& ends);
+  /// The values of the top-level field `name`, one for each point, missing where it has none, the
+  /// first if it is there twice. Null in place of the list when the points are rows or the field is
+  /// a document in one of them: use Append then. Valid as long as this is.
+  Result<const std::vector<BsonValue>*> Field(std::string_view name);
+
+ private:
+  struct Impl;
+  explicit BucketReader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mayfly

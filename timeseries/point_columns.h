@@ -1,0 +1,78 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "timeseries/integer_stream.h"
+
+namespace mayfly {
+
+/// Names of the fields that make a collection one of time series. `meta` empty: it has none.
+struct SeriesFields {
+  std::string time, meta;
+};
+
+/// The most paths that the points of one bucket may have to be stored by columns, and the most
+/// steps of all shapes together; beyond it they are stored as rows.
+inline constexpr size_t kMaxBucketPaths = 4096;
+inline constexpr size_t kMaxShapeSteps = 1 << 16;
+/// Documents within documents that are taken apart; what is deeper stays whole.
+inline constexpr int kMaxSplitDepth = 16;
+
+/// Points taken apart: a column of values for each path of field names, and for each point its
+/// shape, which says in what order the fields of its columns come. Documents are taken apart;
+/// arrays, and the meta field, stay whole. Views into the points. One thread at a time.
+class PointColumns {
+ public:
+  /// A path: the name of a field within the path `parent`. Path 0 is the point itself.
+  struct Path {
+    uint32_t parent = 0;
+    std::string_view name;
+    std::vector<BsonValue> values;  ///< in the order of the points; two of one point if named twice
+    uint32_t documents = 0;         ///< how many documents were taken apart here
+    uint32_t seen_in = 0;           ///< how many documents of `parent` have this field
+    uint64_t seen_last = 0;         ///< the number of the last of them
+  };
+  // Steps of a shape: a value of path p is 2p, a document of path p that begins is 2p + 1, and
+  // kClose ends the innermost document.
+  static constexpr uint32_t kClose = 1;
+
+  /// False, and useless, when the points have more paths or shapes than the limits allow.
+  /// `depth`: how deep documents are taken apart, at most kMaxSplitDepth. REQUIRES: validated
+  /// documents that outlive this, at most kMaxColumnValues.
+  bool Split(std::span<const BsonView> points, const SeriesFields& fields, int depth);
+
+  const std::vector<Path>& paths() const { return paths_; }
+  const std::vector<std::vector<uint32_t>>& shapes() const { return shapes_; }
+  /// By point: which of the shapes.
+  const std::vector<int64_t>& shape_of() const { return shape_of_; }
+  /// The path of the meta field; 0 if no point has one.
+  uint32_t meta_path() const { return meta_path_; }
+  /// Whether documents stand as values in columns of other than the meta field: not all paths are
+  /// known then.
+  bool documents_whole() const { return documents_whole_; }
+
+ private:
+  bool Walk(BsonView doc, uint32_t path, int depth, const SeriesFields& fields);
+  /// The path of `name` within `parent`; made if there is none yet. 0: there are too many.
+  uint32_t Find(uint32_t parent, std::string_view name);
+  bool KeepShape();
+
+  std::vector<Path> paths_;
+  std::unordered_map<std::string, uint32_t> by_name_;  ///< parent and name
+  std::vector<std::vector<uint32_t>> shapes_;
+  std::unordered_map<std::string, int64_t> by_steps_;
+  std::vector<int64_t> shape_of_;
+  std::vector<uint32_t> steps_;         ///< of the point that is being walked
+  const uint32_t* expected_ = nullptr;  ///< the next step of the point before; null: it had no more
+  const uint32_t* expected_end_ = nullptr;
+  size_t shape_steps_ = 0;
+  uint64_t document_ = 0;  ///< the number of the document that is being walked
+  uint32_t meta_path_ = 0;
+  bool documents_whole_ = false;
+};
+
+}  // namespace mayfly
