@@ -218,40 +218,7 @@ Result<void> Transactions::BeginLocked(CommandContext& ctx, const CommandRequest
       return Error{LocationCode(50911), "Cannot start a transaction at given transaction number " +
                                             std::to_string(number) +
                                             " a transaction with the same number is in use"};
-    std::string client =
-        ClientOf(ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
-    MAYFLY_TRY(TakeShareLocked(client));
-    t = std::make_shared<Transaction>(key, number);
-    t->taken_ = true;
-    t->running_ = &ctx.op;
-    t->epoch_ = epoch;
-    t->event_ = kFirstCommitEvent + next_event_.fetch_add(1) % kCommitEvents;
-    t->now_ = ctx.op.now;
-    t->began_micros_ = t->active_since_ = server_.clock().MonotonicMicros();
-    t->connection_id_ = ctx.client != nullptr ? ctx.client->connection_id : 0;
-    t->client_ = std::move(client);
-    t->db_ = req.db;
-    if (!req.generic.read_concern.missing())
-      t->read_concern_ = BsonDocument(req.generic.read_concern.Document());
-    by_session_[key] = t;
-    list_.push_back(*t);
-    open_.fetch_add(1);
-    started_.fetch_add(1);
-    l.unlock();
-    BeginTransactionNumber(number, &state);
-    t->snapshot_reads_ = ctx.read_concern == ReadConcernLevel::kSnapshot;
-    t->local_ = ctx.read_concern == ReadConcernLevel::kLocal;
-    // A moment that was asked for is not left.
-    if (ctx.at_cluster_time == 0) t->renewals_left_ = kMaxRenewals;
-    Result<void> opened = t->Open(ctx, ctx.op.view);
-    if (!opened) {
-      Drop(t, TransactionEnd::kError);
-      l.lock();
-      t->taken_ = false;
-      return opened;
-    }
-    *taken = std::move(t);
-    return Ok();
+    return StartLocked(ctx, req, epoch, std::move(l), taken);
   }
   if (t == nullptr && number == state.number && IsCommittedTransaction(state)) {
     t = std::make_shared<Transaction>(key, number);
@@ -281,6 +248,46 @@ Result<void> Transactions::BeginLocked(CommandContext& ctx, const CommandRequest
   if (t->state_ == Transaction::State::kOpen) {
     t->unit_->Attach(ctx.op);
     if (!ends) ctx.op.now = t->now_;
+  }
+  *taken = std::move(t);
+  return Ok();
+}
+
+Result<void> Transactions::StartLocked(CommandContext& ctx, const CommandRequest& req,
+                                       uint64_t epoch, std::unique_lock<std::mutex> l,
+                                       TransactionPtr* taken) {
+  const int64_t number = *req.generic.txn_number;
+  const std::string& key = ctx.session->id();
+  std::string client = ClientOf(ctx.client != nullptr ? std::string_view(ctx.client->address) : "");
+  MAYFLY_TRY(TakeShareLocked(client));
+  auto t = std::make_shared<Transaction>(key, number);
+  t->taken_ = true;
+  t->running_ = &ctx.op;
+  t->epoch_ = epoch;
+  t->event_ = kFirstCommitEvent + next_event_.fetch_add(1) % kCommitEvents;
+  t->now_ = ctx.op.now;
+  t->began_micros_ = t->active_since_ = server_.clock().MonotonicMicros();
+  t->connection_id_ = ctx.client != nullptr ? ctx.client->connection_id : 0;
+  t->client_ = std::move(client);
+  t->db_ = req.db;
+  if (!req.generic.read_concern.missing())
+    t->read_concern_ = BsonDocument(req.generic.read_concern.Document());
+  by_session_[key] = t;
+  list_.push_back(*t);
+  open_.fetch_add(1);
+  started_.fetch_add(1);
+  l.unlock();
+  BeginTransactionNumber(number, &ctx.session->transaction());
+  t->snapshot_reads_ = ctx.read_concern == ReadConcernLevel::kSnapshot;
+  t->local_ = ctx.read_concern == ReadConcernLevel::kLocal;
+  // A moment that was asked for is not left.
+  if (ctx.at_cluster_time == 0) t->renewals_left_ = kMaxRenewals;
+  Result<void> opened = t->Open(ctx, ctx.op.view);
+  if (!opened) {
+    Drop(t, TransactionEnd::kError);
+    l.lock();
+    t->taken_ = false;
+    return opened;
   }
   *taken = std::move(t);
   return Ok();

@@ -180,6 +180,9 @@ class Transactions {
  private:
   Result<void> BeginLocked(CommandContext& ctx, const CommandRequest& req, bool ends,
                            TransactionPtr* taken);
+  /// Its first statement, in the reign of `epoch`. REQUIRES: no transaction of its session is open.
+  Result<void> StartLocked(CommandContext& ctx, const CommandRequest& req, uint64_t epoch,
+                           std::unique_lock<std::mutex> l, TransactionPtr* taken);
   Result<void> StageCommit(CommandContext& ctx, Transaction& t);
   /// REQUIRES: it is counted in waiting_.
   Awaitable<Result<void>> WaitForCommit(CommandContext& ctx, TransactionPtr t);
