@@ -61,8 +61,7 @@ void GarbageCollector::Loop() {
     if (stop_) return;
     if (!work || std::chrono::steady_clock::now() >= next_tend) {
       l.unlock();
-      CompactCatalog();
-      Reclaim();
+      Tend();
       l.lock();
       next_tend = std::chrono::steady_clock::now() + kTendEvery;
       continue;
@@ -157,8 +156,10 @@ Result<void> GarbageCollector::Remove(const GarbageRow& row) {
   }
   batch->Delete(Keyspace::kCatalog, GarbageRowKey(row.kind, row.id));
   MAYFLY_TRY(kv.Write(*batch, false));
-  if (bytes >= kLeastReclaimed && bytes <= kMaxReclaimed)
+  if (bytes >= kLeastReclaimed && bytes <= kMaxReclaimed) {
+    std::lock_guard l(tend_mutex_);
     emptied_.push_back({row.keyspace, std::move(begin), std::move(end), bytes});
+  }
   return Ok();
 }
 

@@ -24,8 +24,9 @@ class GarbageCollector {
   void Stop();
   /// For tests: waits until nothing is left to remove (or removing fails).
   void WaitIdle();
-  /// For tests: what is done once a minute.
+  /// What is done once a minute; tests do it, too.
   void Tend() {
+    std::lock_guard l(tend_mutex_);
     CompactCatalog();
     Reclaim();
   }
@@ -52,7 +53,7 @@ class GarbageCollector {
     uint64_t bytes;
     auto operator<=>(const Range&) const = default;
   };
-  // The thread's own:
+  std::mutex tend_mutex_;       ///< for what follows; mutex_ is not held while it is taken
   std::vector<Range> emptied_;  ///< what Reclaim is to look at
   int tends_ = 0;               ///< since the catalog's files were last rewritten
   uint64_t catalog_bytes_ = 0;  ///< of the catalog's files when they were last rewritten
