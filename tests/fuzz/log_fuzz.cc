@@ -1,16 +1,31 @@
 // Entries of the replication log: whatever bytes they are, they are units whose every view lies
 // inside, or damaged; and skipping says of a unit what reading says. Chunks and ends of large units
-// likewise.
+// likewise, with the times that move in them. Rows of sessions get their place once.
 #include <cstdint>
 #include <string>
 
 #include "fuzz_util.h"
 #include "replication/log_store.h"
 #include "storage/write/log_format.h"
+#include "storage/write/session_row.h"
 
 namespace {
 
 using namespace mayfly;
+
+void PlaceRow(const LogUnit& u, const LogEffect& e) {
+  std::string placed;
+  if (!PlaceSessionRow(u, e, &placed)) return;
+  Require(placed.size() == e.value.size(), "a row keeps its size");
+  const auto was = DecodeSessionRow(e.value), is = DecodeSessionRow(placed);
+  Require(was && is, "a row that has room for its place can be read");
+  Require(is.value().ts == u.ts + u.ticks - 1 && is.value().term == u.term &&
+              is.value().last_write == u.wall,
+          "it has the unit's");
+  Require(is.value().entries == was.value().entries && is.value().number == was.value().number &&
+              is.value().chunks == was.value().chunks,
+          "the rest of it stays");
+}
 
 void ReadUnits(const std::string& entry) {
   auto inside = [&](std::string_view v) {
@@ -41,6 +56,8 @@ void ReadUnits(const std::string& entry) {
       Require(r.kind > LogRecord::kUpdate || r.effect < u.effects.size(), "a place that is there");
     }
     inside(u.lsid);
+    u.term = 9;
+    for (const LogEffect& e : u.effects) PlaceRow(u, e);
   }
   Require(false, "there are no more units than bytes");
 }
@@ -62,6 +79,33 @@ void ReadChunks(const std::string& entry) {
   if (joined) ReadUnits(joined.value());
 }
 
+/// A unit cut into chunks of `size` bytes, and an end that names them. What is behind the unit, if
+/// `moves`, are times that move.
+void ReadCut(const std::string& unit, size_t size, bool moves) {
+  if (unit.empty()) return;
+  const LogEntryHeader header{3, 4};
+  LogChunks of{unit.size(), {}};
+  for (size_t at = 0, index = 7; at < unit.size(); at += size, index += 2)
+    of.indexes.push_back(index);
+  std::string end, chunk;
+  EncodeLogEnd(header, 5, of, moves, end);
+  SetUnitTime(end.data() + kLogEntryHeader, 11, 13);
+  Require(IsLogEnd(end) && ReadLogEnd(end).value().indexes == of.indexes, "an end names chunks");
+  auto joined = JoinLogUnit(end, [&](uint64_t index) -> Result<std::string_view> {
+    const uint64_t number = (index - 7) / 2;
+    EncodeLogChunk(header, 0, number, std::string_view(unit).substr(number * size, size), chunk);
+    return std::string_view(chunk);
+  });
+  if (!joined) return Require(moves || unit.size() < 20, "chunks and end belong together");
+  const std::string& whole = joined.value();
+  Require(whole.size() <= kLogEntryHeader + unit.size(), "joining adds nothing");
+  if (!moves)
+    Require(
+        std::string_view(whole).substr(kLogEntryHeader + 20) == std::string_view(unit).substr(20),
+        "what was cut is joined");
+  ReadUnits(whole);
+}
+
 void ReadEntry(const std::string& value) {
   LogEntry e;
   if (!DecodeLogEntry(value, &e)) return;
@@ -74,11 +118,15 @@ void ReadEntry(const std::string& value) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  if (data[0] >= 0xF0) {
+  if (data[0] >= 0xE0 && data[0] < 0xF0) {
+    ReadCut(input, 1 + (data[0] & 14) * 12, (data[0] & 1) != 0);
+  } else if (data[0] >= 0xF0) {
     ReadChunks(input);
     // Behind a good header, as either.
-    std::string entry(1, static_cast<char>(data[0] % 2 == 0 ? kLogEntryChunk : kLogEntryEnd));
-    ReadChunks(entry.append(kLogEntryHeader - 1, '\1') + input);
+    for (const uint8_t version : {kLogEntryChunk, kLogEntryEnd, kLogEntryEndMoves}) {
+      std::string entry(1, static_cast<char>(version));
+      ReadChunks(entry.append(kLogEntryHeader - 1, '\1') + input);
+    }
   } else if (data[0] % 4 == 0) {
     ReadEntry(input);
   } else if (data[0] % 4 == 1) {
