@@ -1,7 +1,5 @@
 #include "protocol/bson_builder.h"
 
-#include <charconv>
-
 #include "protocol/bson_check.h"
 
 namespace mayfly {
@@ -11,9 +9,16 @@ std::string_view TruncateAtNul(std::string_view text) {
   return text.substr(0, text.find('\0'));
 }
 
-std::string_view BsonArrayBuilder::NextName() {
-  auto r = std::to_chars(name_, name_ + sizeof name_, n_++);
-  return {name_, static_cast<size_t>(r.ptr - name_)};
+void BsonArrayBuilder::Carry() {
+  uint32_t at = digits_;
+  while (at > 0 && name_[at - 1] == '9') name_[--at] = '0';
+  if (at > 0) {
+    ++name_[at - 1];
+    return;
+  }
+  // It was all nines: one digit more, as many as an int has at the most.
+  name_[0] = '1';
+  name_[digits_++] = '0';
 }
 
 }  // namespace mayfly

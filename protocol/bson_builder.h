@@ -10,9 +10,9 @@ namespace mayfly {
 /// must refuse such names before; where bson_check is on, a call of this function ends the process.
 std::string_view TruncateAtNul(std::string_view text);
 
-/// Writes `name` as BSON's C strings are: the one place where a name becomes bytes. A NUL in it
-/// would make the reader take what follows for types and lengths. Of literals the compiler knows
-/// that there is none.
+/// Writes `name` as a BSON C string: the one place where a name becomes bytes. After a NUL in it,
+/// the reader would take the rest for types and lengths. For literals the compiler rules a NUL
+/// out.
 inline void AppendCString(std::string& out, std::string_view name) {
   if (!__builtin_constant_p(name.size()) && !name.empty() &&
       std::memchr(name.data(), 0, name.size()) != nullptr) [[unlikely]]
@@ -31,8 +31,8 @@ class BsonBuilder {
   }
   BsonBuilder(const BsonBuilder&) = delete;
   BsonBuilder& operator=(const BsonBuilder&) = delete;
-  /// An allocation that fails while another one's failure unwinds must not end the process: what is
-  /// being built is lost then anyway.
+  /// If an allocation fails while the stack unwinds from an earlier failure, the process must not
+  /// end: the document is lost then anyway.
   ~BsonBuilder() {
     if (done_) return;
     try {
@@ -62,8 +62,8 @@ class BsonBuilder {
   }
   /// Copies an element with its name; a missing value appends nothing.
   BsonBuilder& Append(const BsonElement& e) {
-    // As it stands in a document, which most do: its bytes are one piece, and its name has no NUL.
-    // Text that is a value is never directly before another value.
+    // As it stands in a document, like most: its bytes are one piece, and its name has no NUL. A
+    // text that is a value never stands directly before another value.
     if (e.name.data() + e.name.size() + 1 == e.value.data() &&
         static_cast<BsonType>(static_cast<uint8_t>(e.name.data()[-1])) == e.value.type() &&
         !e.value.missing()) [[likely]] {
@@ -187,10 +187,16 @@ class BsonBuilder {
   bool done_ = false;
 };
 
-/// Writes one BSON array; the names "0", "1", … are its own business.
+/// Writes one BSON array; it makes the names "0", "1", … itself.
 class BsonArrayBuilder {
  public:
   explicit BsonArrayBuilder(std::string& out) : b_(out) {}
+  /// A document: what the batches of replies are made of.
+  BsonArrayBuilder& Append(BsonView v) {
+    Header(BsonType::kDocument);
+    b_.out_->append(v.data(), v.size());
+    return *this;
+  }
   /// Anything that BsonBuilder::Append takes. REQUIRES: not missing, or the names would have a gap.
   template <class T>
   BsonArrayBuilder& Append(T&& v) {
@@ -202,23 +208,46 @@ class BsonArrayBuilder {
     b_.AppendNull(NextName());
     return *this;
   }
-  BsonBuilder OpenDocument() { return b_.OpenDocument(NextName()); }
+  /// A sub-document, as BsonBuilder::OpenDocument.
+  BsonBuilder OpenDocument() {
+    Header(BsonType::kDocument);
+    return BsonBuilder(*b_.out_);
+  }
   /// An array within this one, which must not be used until the inner one is done.
   BsonArrayBuilder OpenArray() {
-    b_.Header(BsonType::kArray, NextName());
+    Header(BsonType::kArray);
     return BsonArrayBuilder(*b_.out_);
   }
   /// The builder beneath, for the typed appenders; pass NextName() as the name.
   BsonBuilder& raw() { return b_; }
-  std::string_view NextName();
+  /// The next element's name, valid until the one after it.
+  std::string_view NextName() {
+    if (n_++ != 0) CountUp();
+    return {name_, digits_};
+  }
   int count() const { return n_; }
   size_t size() const { return b_.size(); }
   void Done() { b_.Done(); }
 
  private:
+  /// The number in `name_` and one. Adding to the last digit is enough nine times out of ten.
+  void CountUp() {
+    if (name_[digits_ - 1] != '9') [[likely]]
+      ++name_[digits_ - 1];
+    else
+      Carry();
+  }
+  void Carry();
+  /// An element's type and name: digits, which need no search for a NUL.
+  void Header(BsonType type) {
+    b_.out_->push_back(static_cast<char>(type));
+    const std::string_view name = NextName();
+    b_.out_->append(name.data(), name.size() + 1);
+  }
   BsonBuilder b_;
   int n_ = 0;
-  char name_[12];
+  uint32_t digits_ = 1;
+  char name_[12] = "0";  ///< of the last element, or of the first to come; zeros behind it
 };
 
 /// Here, because it needs the whole BsonArrayBuilder.

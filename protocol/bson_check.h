@@ -5,10 +5,10 @@
 
 namespace mayfly::bson_check {
 
-/// Whether what the server makes is checked as if it came from outside: always in Debug builds and
-/// in those with sanitizers, in any other when MAYFLY_CHECK_BSON=1 is in its environment at the
-/// start. What is found then ends the process with a message: a client must never be able to cause
-/// it.
+/// Whether documents that the server makes are checked like outside data: always in Debug
+/// builds and builds with sanitizers, in others if MAYFLY_CHECK_BSON=1 is in the environment at
+/// the start. A fault ends the process with a message: no client must ever be able to cause
+/// one.
 extern const bool enabled;
 
 /// Prints `what` and the bytes, and ends the process.
@@ -20,12 +20,12 @@ void DocumentSlow(std::string_view bytes, const char* where);
 void ValueSlow(BsonValue v, const char* where);
 
 /// `bytes` are one well-formed document. `where`: what made it, for the message. Nesting may be
-/// deeper than a client's document: who stores or sends it looks at that.
+/// deeper than in a client's document: code that stores or sends it checks that.
 inline void Document(std::string_view bytes, const char* where) {
   if (enabled) [[unlikely]]
     DocumentSlow(bytes, where);
 }
-/// The same for one value. Those above 1 MiB are left to the check of the document they end in.
+/// The same for one value. The check of the final document covers values above 1 MiB.
 inline void Value(BsonValue v, const char* where) {
   if (enabled) [[unlikely]]
     ValueSlow(v, where);

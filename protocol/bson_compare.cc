@@ -247,7 +247,9 @@ uint64_t HashValue(BsonValue v, uint64_t seed) {
   uint64_t h = Mix(seed ^ kHashSeeds[0], static_cast<uint64_t>(Order(v.type())));
   switch (v.type()) {
     case BsonType::kInt32:
+      return Mix(h, static_cast<uint64_t>(int64_t{v.Int32()}));
     case BsonType::kInt64:
+      return Mix(h, static_cast<uint64_t>(v.Int64()));
     case BsonType::kDouble:
     case BsonType::kDecimal128:
       return HashNumber(v, h);

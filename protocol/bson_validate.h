@@ -7,9 +7,9 @@
 
 namespace mayfly {
 
-/// How deep documents and arrays nest in a message that writes. A document in it that is deeper
-/// than what is stored (kMaxBsonDepth) is that document's error, as in MongoDB, not that of the
-/// whole command.
+/// How deep documents and arrays nest in a message that writes. A document in it that is too deep
+/// to be stored (kMaxBsonDepth) is an error of that document, as in MongoDB, not of the whole
+/// command.
 inline constexpr int kMaxMessageDepth = 200;
 
 /// Checks bytes from outside before any view is made of them: lengths, terminators, known types,

@@ -1,5 +1,7 @@
 #include "protocol/bson_view.h"
 
+#include <array>
+
 #include <charconv>
 #include <cmath>
 
@@ -188,15 +190,47 @@ bool BsonValue::Truthy() const {
   }
 }
 
+namespace {
+
+/// 1 + the size of values of a type where all have the same; 0: it is in the value.
+constexpr auto kFixedSizes = [] {
+  std::array<uint8_t, 256> sizes{};
+  auto set = [&](BsonType t, uint8_t size) { sizes[static_cast<uint8_t>(t)] = size + 1; };
+  for (BsonType t : {BsonType::kDouble, BsonType::kDate, BsonType::kTimestamp, BsonType::kInt64})
+    set(t, 8);
+  set(BsonType::kInt32, 4);
+  set(BsonType::kBool, 1);
+  set(BsonType::kObjectId, 12);
+  set(BsonType::kDecimal128, 16);
+  for (BsonType t : {BsonType::kUndefined, BsonType::kNull, BsonType::kMaxKey, BsonType::kMinKey})
+    set(t, 0);
+  return sizes;
+}();
+
+/// Longer ends of names are left to strlen.
+constexpr size_t kShortName = 12;
+
+}  // namespace
+
 BsonValue BsonView::Find(std::string_view name) const {
-  // Not the iterator: comparing names while walking needs no string_view of those that differ.
-  const char* p = data_ + 4;
-  while (*p != 0) {
-    auto type = static_cast<BsonType>(static_cast<uint8_t>(*p));
-    size_t n = std::strlen(p + 1);
-    const char* v = p + 2 + n;
-    uint32_t size = BsonValueSize(type, v);
-    if (n == name.size() && std::memcmp(p + 1, name.data(), n) == 0) return {type, v, size};
+  // Not the iterator, and no calls for names that differ soon: every filter and expression looks up
+  // its fields here, in each document.
+  for (const char* p = data_ + 4; *p != 0;) {
+    const auto type = static_cast<uint8_t>(*p);
+    const char* q = ++p;
+    size_t same = 0;
+    while (same < name.size() && *q == name[same] && *q != 0) ++q, ++same;
+    const bool found = same == name.size() && *q == 0;
+    for (const char* const far = q + kShortName; *q != 0; ++q) {
+      if (q < far) continue;
+      q += std::strlen(q);
+      break;
+    }
+    const char* const v = q + 1;
+    const uint8_t fixed = kFixedSizes[type];
+    const uint32_t size =
+        fixed != 0 ? fixed - uint32_t{1} : BsonValueSize(static_cast<BsonType>(type), v);
+    if (found) return {static_cast<BsonType>(type), v, size};
     p = v + size;
   }
   return {};

@@ -5,7 +5,7 @@
 namespace mayfly {
 
 /// Error codes as drivers know them: numbers and names are part of the wire contract. DO NOT
-/// RENUMBER. One row a code, X(enumerator, number, code name), in order of the numbers.
+/// RENUMBER. One row per code, X(enumerator, number, code name), in order of the numbers.
 #define MAYFLY_ERROR_CODES(X)                                                                   \
   X(kOk, 0, "OK")                                                                               \
   X(kInternalError, 1, "InternalError")                                                         \

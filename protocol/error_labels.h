@@ -3,7 +3,7 @@
 
 namespace mayfly {
 
-// What a client may do about an error: drivers go by these sets, not by single codes.
+// How a client may react to an error: drivers use these sets, not single codes.
 
 /// A retryable write may be tried again, here or at another member (label RetryableWriteError).
 bool IsRetryableWriteError(ErrorCode code);

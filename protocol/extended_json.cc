@@ -8,17 +8,16 @@
 
 #include "protocol/base64.h"
 #include "protocol/decimal128.h"
+#include "protocol/hex.h"
 #include "protocol/object_id.h"
 #include "protocol/utf8.h"
 
 namespace mayfly {
 namespace {
 
-constexpr char kHex[] = "0123456789abcdef";
-
-/// The code of a character that is no JSON of one line everywhere: control characters, DEL, U+0080
-/// to U+009F (readers take U+0085 for the end of a line, terminals obey others), U+2028 and U+2029.
-/// `*bytes`: how many it has. kNoControl: `s`, well-formed UTF-8, begins with none.
+/// The code of a first character that is unsafe in one line of JSON: control characters, DEL,
+/// U+0080 to U+009F (readers take U+0085 for the end of a line, terminals obey others), U+2028 and
+/// U+2029. `*bytes`: its length. kNoControl: `s`, well-formed UTF-8, begins with no such character.
 constexpr uint32_t kNoControl = UINT32_MAX;
 uint32_t ControlAt(std::string_view s, size_t* bytes) {
   const auto byte = [&](size_t i) { return i < s.size() ? static_cast<uint8_t>(s[i]) : 0u; };
@@ -62,7 +61,7 @@ class Writer {
       case BsonType::kArray:
         return Fields(v.Document(), true);
       case BsonType::kBinary: {
-        char subtype[3] = {kHex[v.BinarySubtype() >> 4], kHex[v.BinarySubtype() & 15], 0};
+        char subtype[3] = {kLowerHex[v.BinarySubtype() >> 4], kLowerHex[v.BinarySubtype() & 15], 0};
         std::string_view data = v.BinaryData();
         // The old subtype repeats the length inside; it is not part of the data.
         if (v.BinarySubtype() == 2 && data.size() >= 4) data.remove_prefix(4);
@@ -240,7 +239,7 @@ void AppendJsonString(std::string& out, std::string_view s) {
       out.push_back(kLetters[known]);
     } else if (const uint32_t code = ControlAt(s.substr(i), &bytes); code != kNoControl) {
       out += "\\u";
-      for (int shift = 12; shift >= 0; shift -= 4) out.push_back(kHex[code >> shift & 15]);
+      for (int shift = 12; shift >= 0; shift -= 4) out.push_back(kLowerHex[code >> shift & 15]);
     } else {
       bytes = 1;
       out.push_back(c);

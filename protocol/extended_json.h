@@ -12,9 +12,9 @@ namespace mayfly {
 std::string ToCanonicalJson(BsonView doc);
 std::string ToRelaxedJson(BsonView doc);
 std::string ToRelaxedJson(BsonValue value);  ///< one value: for messages and logs
-/// `s` as a string of JSON, in quotes. Its bytes that are no UTF-8 become U+FFFD. Whatever ends a
-/// line for some reader, or means something to a terminal, is escaped, so that nobody's name makes
-/// a line of a log. Threads: any.
+/// `s` as a string of JSON, in quotes. Invalid UTF-8 bytes become U+FFFD. Characters that end a
+/// line for some reader, or control a terminal, are escaped, so that no name can forge a line of a
+/// log. Threads: any.
 void AppendJsonString(std::string& out, std::string_view s);
 /// Parses relaxed or canonical extended JSON: one document, or one array (whose bytes come as a
 /// document named "0", "1", …). Of the older version 1 only {$binary, $type} is read: `$regex`,

@@ -10,9 +10,9 @@
 namespace mayfly {
 
 /// The memory of large values, documents and buffers in use, over a whole server: a limit on their
-/// sum keeps the process alive, for a request may have a thousand stages, each with its own limit,
-/// and there may be a thousand requests. Small values are not counted. A thread charges the budget
-/// of its server (SetThreadBudget), or one of the process's own if it was not told. Threads: any.
+/// sum keeps the process alive, since a thousand requests may have a thousand stages each, and each
+/// stage its own limit. Small values are not counted. A thread charges the budget of its server
+/// (SetThreadBudget), or that of the process if none was set. Threads: any.
 namespace large_memory {
 
 inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on something counts
@@ -20,7 +20,7 @@ inline constexpr size_t kLarge = size_t{1} << 20;  ///< bytes from which on some
 /// One server's. Outlives what was charged to it.
 class Budget {
  public:
-  // What other limits of a whole server count; whoever checks a limit says what it means.
+  // Counters for other limits of a whole server; the code that checks a limit explains it.
   std::atomic<int64_t> compiled_filter_bytes{0};  ///< query/match/record_filter.h
   std::atomic<int64_t> spilled_bytes{0};          ///< query/sort/spill_file.h, as the next two
   std::atomic<int64_t> spill_limit{0}, spill_operation_limit{0};
@@ -29,7 +29,7 @@ class Budget {
   const std::shared_ptr<std::atomic<int64_t>> machine_code_bytes =
       std::make_shared<std::atomic<int64_t>>(0);
 
-  /// The most bytes there may be; set once at start, before that 1 GiB.
+  /// The maximum number of bytes; set once at start, before that 1 GiB.
   void SetLimit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
@@ -63,7 +63,7 @@ class BudgetScope {
   Budget* const before_;
 };
 
-// Of the calling thread's budget.
+// These use the calling thread's budget.
 inline void SetLimit(int64_t bytes) { ThreadBudget().SetLimit(bytes); }
 inline int64_t Limit() { return ThreadBudget().limit(); }
 inline int64_t Used() { return ThreadBudget().used(); }
@@ -98,7 +98,7 @@ class Hold {
   ~Hold() { Release(); }
   /// It holds `bytes` now. An error when that is more than before and there is no room: 146.
   Result<void> Set(size_t bytes) {
-    // Told in steps, so that what grows by little costs nothing.
+    // Counts in steps, so that small growth costs nothing.
     if (bytes < held_ + kLarge && bytes + kLarge > held_) [[likely]]
       return Ok();
     return Change(bytes);
@@ -113,7 +113,7 @@ class Hold {
   size_t held_ = 0;
 };
 
-/// What something keeps, small parts too, and what of it Holds have counted already.
+/// The memory of one holder, small parts included, and the part that Holds already count.
 struct Kept {
   size_t bytes = 0, held = 0;
   /// One more part of `more` bytes, for which `hold` is charged. A Hold counts in steps, so the

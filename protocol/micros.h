@@ -4,8 +4,8 @@
 
 namespace mayfly {
 
-/// Milliseconds from a client as microseconds, as far as they can be added to a clock's reading: a
-/// few thousand years stand for whatever is more.
+/// A client's milliseconds as microseconds, capped at a few thousand years, so that they can be
+/// added to a clock's reading.
 constexpr int64_t MicrosOf(int64_t millis) {
   constexpr int64_t kMost = INT64_MAX / 4000;
   return std::clamp(millis, -kMost, kMost) * 1000;

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <random>
 
+#include "protocol/hex.h"
+
 namespace mayfly {
 
 std::string NewObjectId(Instant now) {
@@ -27,15 +29,6 @@ std::string NewObjectId(Instant now) {
   return id;
 }
 
-std::string ObjectIdToHex(std::string_view oid12) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(24);
-  for (char c : oid12) {
-    hex.push_back(kDigits[static_cast<uint8_t>(c) >> 4]);
-    hex.push_back(kDigits[static_cast<uint8_t>(c) & 15]);
-  }
-  return hex;
-}
+std::string ObjectIdToHex(std::string_view oid12) { return HexDigits(oid12); }
 
 }  // namespace mayfly

@@ -8,13 +8,13 @@
 
 namespace mayfly {
 
-/// Random numbers of this process, odd; never told to anybody. 0 until static initialisation has
-/// come to them: no table of static lifetime may be filled before main.
+/// Random odd numbers of this process; never revealed. 0 until static initialisation reaches them:
+/// no table of static lifetime may be filled before main.
 extern const uint64_t kHashSeeds[4];
 
 /// A hash for tables whose keys a client chooses. std::hash has the same seed in every process, and
-/// strings that collide under it whatever the seed: a table of them would be a list. This one is
-/// not foreseeable; it differs from process to process, so it must not be stored or sent.
+/// some strings collide under it with any seed: a table of them would be a list. This hash is
+/// unpredictable. It differs from process to process, so it must not be stored or sent.
 inline uint64_t SeededHash(std::string_view s, uint64_t h = 0) {
   // The 128-bit product, its halves folded together: each bit of `a` and `b` counts.
   auto fold = [](uint64_t a, uint64_t b) {

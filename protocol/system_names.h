@@ -9,5 +9,7 @@ inline constexpr std::string_view kProfileCollection = "system.profile";
 /// Where MongoDB keeps the definitions of a database's views. Here they are rows of the catalog:
 /// nobody writes or makes this collection.
 inline constexpr std::string_view kViewsCollection = "system.views";
+/// The prefix of a time series' name in the name of its bucket collection.
+inline constexpr std::string_view kBucketsPrefix = "system.buckets.";
 
 }  // namespace mayfly

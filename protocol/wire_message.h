@@ -90,8 +90,8 @@ enum class Compressor : uint8_t { kNone = 0, kSnappy = 1, kZlib = 2, kZstd = 3 }
 Compressor CompressorFromName(std::string_view name);
 std::string_view CompressorName(Compressor c);
 
-/// How many bytes an OP_COMPRESSED frame says that it holds, as far as a message may have so many;
-/// 0 for others.
+/// The number of bytes that an OP_COMPRESSED frame announces, if a message may have so many; else
+/// 0.
 inline size_t UnpackedSize(std::string_view frame) {
   if (frame.size() < kMessageHeaderSize + 9 ||
       LoadLe<int32_t>(frame.data() + 12) != static_cast<int32_t>(Opcode::kCompressed))

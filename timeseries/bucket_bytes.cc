@@ -74,15 +74,7 @@ Result<void> DecodeBudget::Charge(size_t bytes) {
   return hold_.Set(used_);
 }
 
-uint8_t BucketBytes::Byte() {
-  if (!ok_ || at_ == end_) {
-    ok_ = false;
-    return 0;
-  }
-  return static_cast<uint8_t>(*at_++);
-}
-
-uint64_t BucketBytes::Varint() {
+uint64_t BucketBytes::LongVarint() {
   uint64_t v = 0;
   for (int shift = 0; shift < 64; shift += 7) {
     const uint8_t byte = Byte();

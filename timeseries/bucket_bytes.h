@@ -10,7 +10,7 @@
 
 namespace mayfly {
 
-/// InternalError: what the bytes of a bucket should be and are not.
+/// InternalError: what is wrong with the bytes of a bucket.
 Error DamagedBucket(std::string_view what);
 
 /// Small numbers of both signs as small numbers: 2n, or -2n - 1.
@@ -35,8 +35,8 @@ void PutCompressed(std::string& out, std::string_view bytes);
 /// would not be smaller than `limit` bytes.
 std::string CompressIfBelow(std::string_view bytes, size_t limit);
 
-/// What the decoding of one bucket may take: bytes are charged before they are allocated, to a
-/// limit of its own and to the server's budget for large values. One thread at a time.
+/// The memory for decoding one bucket: bytes are charged before they are allocated, to its own
+/// limit and to the server's budget for large values. One thread at a time.
 class DecodeBudget {
  public:
   explicit DecodeBudget(size_t limit) : limit_(limit) {}
@@ -50,8 +50,8 @@ class DecodeBudget {
   large_memory::Hold hold_;
 };
 
-/// Reads the bytes of a bucket in order. Every read says whether there was enough; after the first
-/// that fails all others fail too, so several can be made before one asks ok(). Does not own.
+/// Reads the bytes of a bucket in order. A read fails if too few bytes are left, and then all later
+/// reads fail too, so several can be made before one check of ok(). Does not own.
 class BucketBytes {
  public:
   explicit BucketBytes(std::string_view bytes)
@@ -61,8 +61,30 @@ class BucketBytes {
   size_t left() const { return static_cast<size_t>(end_ - at_); }
   /// All was read, and nothing is missing.
   bool done() const { return ok_ && at_ == end_; }
-  uint8_t Byte();
-  uint64_t Varint();
+  /// The next byte.
+  uint8_t Byte() {
+    if (!ok_ || at_ == end_) [[unlikely]] {
+      ok_ = false;
+      return 0;
+    }
+    return static_cast<uint8_t>(*at_++);
+  }
+  /// What PutVarint wrote.
+  uint64_t Varint() {
+    // Most are small, and not the last bytes.
+    if (end_ - at_ >= 2) [[likely]] {
+      const auto first = static_cast<uint8_t>(at_[0]), second = static_cast<uint8_t>(at_[1]);
+      if (ok_ && first < 0x80) {
+        ++at_;
+        return first;
+      }
+      if (ok_ && second < 0x80) {
+        at_ += 2;
+        return static_cast<uint64_t>(first & 0x7F) | static_cast<uint64_t>(second) << 7;
+      }
+    }
+    return LongVarint();
+  }
   int64_t Signed() { return UnZigZag(Varint()); }
   /// A varint of at most `most`; fails otherwise.
   uint64_t VarintUpTo(uint64_t most);
@@ -72,6 +94,8 @@ class BucketBytes {
   void Fail() { ok_ = false; }
 
  private:
+  uint64_t LongVarint();
+
   const char* at_;
   const char* end_;
   bool ok_ = true;

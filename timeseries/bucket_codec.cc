@@ -36,27 +36,80 @@ void PutColumns(std::string& out, const PointColumns& split, BsonValue meta) {
   out.append(columns);
 }
 
-}  // namespace
-
-Result<SealedBucket> SealBucket(std::span<const BsonView> points, const SeriesFields& fields,
-                                BsonValue meta, Instant floor) {
+Result<void> CheckLimits(std::span<const BsonView> points) {
   size_t bytes = 0;
   for (const BsonView p : points) bytes += p.size();
   if (points.size() > kMaxBucketPoints || bytes > kMaxBucketBytes)
     return Error{ErrorCode::kInternalError, "a bucket of a time-series collection is too large"};
-  SealedBucket out;
-  out.points.push_back(1);
-  // Documents are taken apart if that gives a bearable number of paths; at least the points are.
+  return Ok();
+}
+
+/// `header`: filled too if not null.
+Result<std::string> Seal(std::span<const BsonView> points, const SeriesFields& fields,
+                         BsonValue meta, Instant floor, std::string* header) {
+  MAYFLY_TRY(CheckLimits(points));
+  std::string out(1, 1);
+  // Documents are split if that gives a bearable number of paths; at least the points are.
   for (const int depth : {kMaxSplitDepth, 0}) {
     PointColumns split;
     if (!split.Split(points, fields, depth)) continue;
-    PutColumns(out.points, split, meta);
-    out.header = MakeBucketHeader(points, &split, fields, meta, floor).Encode();
+    PutColumns(out, split, meta);
+    if (header != nullptr) *header = MakeBucketHeader(points, &split, fields, meta, floor).Encode();
     return out;
   }
-  PutRows(out.points, points);
-  out.header = MakeBucketHeader(points, nullptr, fields, meta, floor).Encode();
+  PutRows(out, points);
+  if (header != nullptr) *header = MakeBucketHeader(points, nullptr, fields, meta, floor).Encode();
   return out;
 }
+
+}  // namespace
+
+Result<SealedBucket> SealBucket(std::span<const BsonView> points, const SeriesFields& fields,
+                                BsonValue meta, Instant floor) {
+  SealedBucket out;
+  MAYFLY_TRY(out.points, Seal(points, fields, meta, floor, &out.header));
+  return out;
+}
+
+Result<std::string> SealPoints(std::span<const BsonView> points, const SeriesFields& fields,
+                               BsonValue meta) {
+  return Seal(points, fields, meta, {}, nullptr);
+}
+
+Result<std::string> RowsOfPoints(std::span<const BsonView> points, const SeriesFields& fields,
+                                 BsonValue meta) {
+  MAYFLY_TRY(CheckLimits(points));
+  const bool marked = !meta.missing();
+  std::string rows;
+  size_t bytes = 0;
+  for (const BsonView p : points) bytes += p.size();
+  rows.reserve(bytes);
+  for (const BsonView p : points) {
+    const BsonValue own = marked ? p.Find(fields.meta) : BsonValue();
+    if (own.missing()) {
+      rows.append(p.bytes());
+      continue;
+    }
+    // [size, fields up to the type of the meta value), null, its name, [what comes behind it).
+    const std::string_view all = p.bytes();
+    const auto value = static_cast<size_t>(own.data() - all.data());
+    const size_t type = value - fields.meta.size() - 2, behind = value + own.size();
+    const size_t begin = rows.size();
+    rows.append(all.substr(0, type));
+    rows.push_back(static_cast<char>(BsonType::kNull));
+    rows.append(all.substr(type + 1, value - type - 1));
+    rows.append(all.substr(behind));
+    StoreLe<int32_t>(rows.data() + begin, static_cast<int32_t>(rows.size() - begin));
+  }
+  std::string out{1, static_cast<char>(marked ? 2 : 0)};
+  out.reserve(rows.size() + fields.meta.size() + 16);
+  PutVarint(out, points.size());
+  if (marked) PutText(out, fields.meta);
+  PutVarint(out, rows.size());
+  PutText(out, rows);
+  return out;
+}
+
+bool AreRows(std::string_view points) { return points.size() > 1 && points[1] != 1; }
 
 }  // namespace mayfly

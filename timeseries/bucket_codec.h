@@ -14,6 +14,9 @@ namespace mayfly {
 /// A sealed bucket: the points of one meta value within one span, by columns.
 ///
 ///   points  := 1:u8 0:u8 n:varint bytes:compressed                as rows: BSON, one after the other
+///            | 1:u8 2:u8 n:varint name:text bytes:compressed      rows without their meta value: the
+///                                                              first field `name` of each is null
+///                                                              and stands for the bucket's
 ///            | 1:u8 1:u8 n:varint paths shapes [shape:integers] sizes column*
 ///                                                              shape: of each point, if several
 ///   paths   := n:varint (parent:varint name:text)*             paths 1 .. n; 0 is the point, and
@@ -32,18 +35,28 @@ struct SealedBucket {
   std::string points;
 };
 
-/// The most points in a bucket, and bytes that they may have as BSON: what sealing keeps far below,
-/// and a decoder does not go beyond.
+/// The most points in a bucket, and the most bytes as BSON: sealing stays far below, and a decoder
+/// never exceeds them.
 inline constexpr size_t kMaxBucketPoints = 1 << 16;
 inline constexpr size_t kMaxBucketBytes = 48 << 20;
 
-/// Encodes points in the order given; what comes back are the same bytes in the same order. Each
-/// point's meta value should be `meta` (missing: the field is missing); one that is not is kept all
-/// the same. `floor`: the bucket's lower bound. The time of each point is a date. REQUIRES:
-/// validated documents. Errors: InternalError beyond the limits above.
-/// Threads: any.
+/// Encodes points in the given order; decoding returns the same bytes in the same order. Each
+/// point's meta value should be `meta` (missing: the field is missing); any other value is
+/// kept as well. `floor`: the bucket's lower bound. The time of each point is a date.
+/// REQUIRES: validated documents. Errors: InternalError beyond the limits above. Threads:
+/// any.
 Result<SealedBucket> SealBucket(std::span<const BsonView> points, const SeriesFields& fields,
                                 BsonValue meta, Instant floor);
+
+/// The same without the header. Errors: as above.
+Result<std::string> SealPoints(std::span<const BsonView> points, const SeriesFields& fields,
+                               BsonValue meta);
+/// Points as rows that are not compressed: what an insert writes, which costs a copy. REQUIRES: as
+/// SealBucket; each point's first value of the meta field has the bytes of `meta`.
+Result<std::string> RowsOfPoints(std::span<const BsonView> points, const SeriesFields& fields,
+                                 BsonValue meta);
+/// Whether these bytes are rows, in either form: points that were not sealed, or cannot be.
+bool AreRows(std::string_view points);
 
 /// The points of a sealed bucket: columns are unpacked when they are asked for. Hostile bytes are an
 /// error, and cost at most `limit` bytes of memory, which are charged to the server's budget.
@@ -59,6 +72,9 @@ class BucketReader {
 
   /// How many points there are.
   size_t count() const;
+  /// From now on nobody asks for points before `from`, or from `to` on, so that columns need not be
+  /// unpacked as a whole: Append has no others, and a list of Field may have none.
+  void Only(size_t from, size_t to);
   /// Appends the points [from, to) to `out`, one BSON document after the other, and the end of each
   /// to `ends` (positions in `out`). With `fields` (names of top-level fields), points have only
   /// these, in their order, and only their columns are unpacked. Errors: damage, budget.

@@ -30,7 +30,7 @@ struct Extremes {
   }
 };
 
-/// Of values that are all of one type that `load` reads and `<` orders.
+/// For values that are all of one type, which `load` reads and `<` orders.
 template <class Load>
 Extremes OfOneType(std::span<const BsonValue> values, Load load) {
   size_t least = 0, greatest = 0;

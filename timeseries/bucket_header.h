@@ -17,11 +17,11 @@ using TypeClasses = uint32_t;
 /// The bit of a type's class. Missing and undefined, which compare alike, have bits of their own.
 TypeClasses ClassBit(BsonType type);
 
-/// The most paths in a header, and bytes of a least or greatest value; what is beyond is left out,
-/// and nothing is decided by it.
+/// The most paths in a header, and bytes of a minimum or maximum; anything beyond is left out, and
+/// decides nothing.
 inline constexpr size_t kMaxHeaderPaths = 1000;
 inline constexpr size_t kMaxHeaderValue = 256;
-/// Bytes of an encoded header without its meta value: what these limits come to.
+/// The most bytes of an encoded header without its meta value, by these limits.
 inline constexpr size_t kMaxHeaderBytes = 8 << 20;
 
 /// What is known of a sealed bucket without unpacking it: how many points, from when to when, and

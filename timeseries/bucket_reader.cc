@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tuple>
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_validate.h"
@@ -13,8 +14,9 @@ constexpr uint32_t kClose = PointColumns::kClose;
 struct PathColumn {
   uint32_t parent = 0, depth = 0, top = 0;  ///< top: the path right below the point
   std::string_view name;
-  bool opened = false;  ///< documents of it are taken apart
-  size_t count = 0;     ///< of its values
+  bool opened = false;                ///< documents of it are taken apart
+  size_t count = 0;                   ///< of its values
+  size_t from = 0, until = SIZE_MAX;  ///< of those, which are asked for
   std::string_view bytes;
   bool read = false;
   ColumnValues values;
@@ -26,8 +28,11 @@ struct BucketReader::Impl {
   explicit Impl(size_t limit) : budget(limit) {}
 
   Result<void> Open(std::string_view points, BsonValue meta_value);
-  Result<void> OpenRows(BucketBytes& in);
+  Result<void> OpenRows(BucketBytes& in, bool marked);
+  /// Puts the meta value into row `row`, where null stands for it.
+  Result<void> AppendRowWithMeta(BsonView row, std::string_view name, std::string& out) const;
   Result<void> OpenPaths(BucketBytes& in);
+  Result<void> CheckNames() const;
   Result<void> OpenShapes(BucketBytes& in);
   Result<void> CheckShape(const std::vector<uint32_t>& shape) const;
   Result<void> CountValues();
@@ -42,7 +47,8 @@ struct BucketReader::Impl {
 
   DecodeBudget budget;
   BsonValue meta;
-  size_t count = 0;
+  size_t count = 0;                  ///< points
+  size_t begin = 0, end = SIZE_MAX;  ///< of those, which are asked for
   std::vector<PathColumn> paths;
   std::vector<std::vector<uint32_t>> shapes;
   std::vector<int64_t> shape_of;  ///< empty: all points have shape 0
@@ -55,6 +61,14 @@ struct BucketReader::Impl {
   size_t ShapeOf(size_t point) const {
     return shape_of.empty() ? 0 : static_cast<size_t>(shape_of[point]);
   }
+  /// How many of the points before this one have each shape.
+  std::vector<size_t> ShapesBefore(size_t point) const {
+    std::vector<size_t> used(shapes.size(), 0);
+    if (shape_of.empty() && !used.empty()) used[0] = point;
+    for (size_t i = 0; i < point && !shape_of.empty(); ++i)
+      ++used[static_cast<size_t>(shape_of[i])];
+    return used;
+  }
 };
 
 Result<void> BucketReader::Impl::Open(std::string_view points, BsonValue meta_value) {
@@ -62,9 +76,9 @@ Result<void> BucketReader::Impl::Open(std::string_view points, BsonValue meta_va
   BucketBytes in(points);
   const uint8_t version = in.Byte(), kind = in.Byte();
   count = in.VarintUpTo(kMaxBucketPoints);
-  if (!in.ok() || version != 1 || kind > 1) return DamagedBucket("points of an unknown kind");
-  is_rows = kind == 0;
-  if (is_rows) return OpenRows(in);
+  if (!in.ok() || version != 1 || kind > 2) return DamagedBucket("points of an unknown kind");
+  is_rows = kind != 1;
+  if (is_rows) return OpenRows(in, kind == 2);
   MAYFLY_TRY(OpenPaths(in));
   MAYFLY_TRY(OpenShapes(in));
   MAYFLY_TRY(CountValues());
@@ -75,16 +89,50 @@ Result<void> BucketReader::Impl::Open(std::string_view points, BsonValue meta_va
   return Ok();
 }
 
-Result<void> BucketReader::Impl::OpenRows(BucketBytes& in) {
-  MAYFLY_TRY(rows, TakeCompressed(in, budget));
+Result<void> BucketReader::Impl::AppendRowWithMeta(BsonView row, std::string_view name,
+                                                   std::string& out) const {
+  const std::string_view all = row.bytes();
+  const BsonValue own = row.Find(name);
+  if (own.missing()) {
+    out.append(all);
+    return Ok();
+  }
+  if (!own.IsNull()) return DamagedBucket("the meta value of a row");
+  const auto value = static_cast<size_t>(own.data() - all.data());
+  const size_t type = value - name.size() - 2, begin = out.size();
+  out.append(all.substr(0, type));
+  out.push_back(static_cast<char>(meta.type()));
+  out.append(all.substr(type + 1, value - type - 1));
+  out.append(meta.data(), meta.size());
+  out.append(all.substr(value));
+  const size_t size = out.size() - begin;
+  if (size > static_cast<size_t>(kMaxBsonInternalSize)) return DamagedBucket("a row is too large");
+  StoreLe<int32_t>(out.data() + begin, static_cast<int32_t>(size));
+  return Ok();
+}
+
+Result<void> BucketReader::Impl::OpenRows(BucketBytes& in, bool marked) {
+  const std::string_view name = marked ? in.Text() : std::string_view();
+  if (!in.ok() || (marked && meta.missing()) || name.find('\0') != std::string_view::npos)
+    return DamagedBucket("the meta field of its rows");
+  MAYFLY_TRY(std::string stored, TakeCompressed(in, budget));
   if (!in.done()) return DamagedBucket("its rows are too long");
   MAYFLY_TRY(budget.Charge(count * sizeof(size_t)));
-  size_t at = 0;
-  while (at < rows.size()) {
-    const auto size = ValidateBsonPrefix(std::string_view(rows).substr(at), false);
-    if (!size.has_value() || row_ends.size() == count) return DamagedBucket("its rows");
-    row_ends.push_back(at += size.value());
+  if (marked) {
+    MAYFLY_TRY(budget.Charge(stored.size() + count * meta.size()));
+    rows.reserve(stored.size() + count * meta.size());
   }
+  size_t at = 0;
+  while (at < stored.size()) {
+    const auto size = ValidateBsonPrefix(std::string_view(stored).substr(at), false);
+    if (!size.has_value() || row_ends.size() == count) return DamagedBucket("its rows");
+    if (marked) {
+      MAYFLY_TRY(AppendRowWithMeta(BsonView(stored.data() + at), name, rows));
+    }
+    at += size.value();
+    row_ends.push_back(marked ? rows.size() : at);
+  }
+  if (!marked) rows = std::move(stored);
   if (row_ends.size() != count) return DamagedBucket("the number of its rows");
   return Ok();
 }
@@ -106,7 +154,30 @@ Result<void> BucketReader::Impl::OpenPaths(BucketBytes& in) {
     p.top = p.parent == 0 ? i : paths[p.parent].top;
     paths.push_back(std::move(p));
   }
-  return Ok();
+  return CheckNames();
+}
+
+Result<void> BucketReader::Impl::CheckNames() const {
+  // Field() takes one path for a name: what a second one has would be missing in some answers.
+  constexpr size_t kFew = 24;
+  const auto equal = [](const PathColumn& a, const PathColumn& b) {
+    return a.parent == b.parent && a.name == b.name;
+  };
+  bool twice = false;
+  if (paths.size() <= kFew) {
+    for (size_t i = 2; i < paths.size(); ++i)
+      for (size_t j = 1; j < i; ++j) twice = twice || equal(paths[i], paths[j]);
+  } else {
+    std::vector<uint32_t> order;
+    order.reserve(paths.size());  // bounded: by kMaxBucketPaths
+    for (uint32_t i = 1; i < paths.size(); ++i) order.push_back(i);
+    std::sort(order.begin(), order.end(), [this](uint32_t a, uint32_t b) {
+      return std::tie(paths[a].parent, paths[a].name) < std::tie(paths[b].parent, paths[b].name);
+    });
+    for (size_t i = 1; i < order.size(); ++i)
+      twice = twice || equal(paths[order[i - 1]], paths[order[i]]);
+  }
+  return twice ? Result<void>(DamagedBucket("two columns of one name")) : Ok();
 }
 
 Result<void> BucketReader::Impl::CheckShape(const std::vector<uint32_t>& shape) const {
@@ -171,7 +242,7 @@ Result<void> BucketReader::Impl::CountValues() {
 Result<void> BucketReader::Impl::ReadColumn(PathColumn& p) {
   if (p.read || p.count == 0) return Ok();
   const int nesting = kMaxBsonDepth - static_cast<int>(p.depth) + 1;
-  MAYFLY_TRY(p.values, TakeColumn(p.bytes, p.count, meta, nesting, budget));
+  MAYFLY_TRY(p.values, TakeColumn(p.bytes, p.count, meta, nesting, budget, p.until, p.from));
   p.read = true;
   return Ok();
 }
@@ -225,7 +296,7 @@ bool BucketReader::Impl::AppendSteps(const std::vector<uint32_t>& steps, std::ve
     }
     const PathColumn& p = paths[step / 2];
     const bool document = step % 2 == 1;
-    const BsonValue v = document ? BsonValue() : p.values.values()[next[step / 2]++];
+    const BsonValue v = document ? BsonValue() : p.values.At(next[step / 2]++);
     out.push_back(static_cast<char>(document ? BsonType::kDocument : v.type()));
     AppendCString(out, p.name);
     if (document)
@@ -267,16 +338,35 @@ Result<BucketReader> BucketReader::Open(std::string_view points, BsonValue meta,
 
 size_t BucketReader::count() const { return impl_->count; }
 
+void BucketReader::Only(size_t from, size_t to) {
+  Impl& b = *impl_;
+  // What was left out once is not there any more.
+  b.begin = std::max(b.begin, std::min(from, b.count));
+  b.end = std::min(b.end, to);
+  if (b.is_rows) return;
+  const size_t end = std::max(b.begin, std::min(b.end, b.count));
+  const std::vector<size_t> before = b.ShapesBefore(b.begin), until = b.ShapesBefore(end);
+  for (PathColumn& p : b.paths) p.from = p.until = 0;
+  for (size_t s = 0; s < b.shapes.size(); ++s) {
+    for (const uint32_t step : b.shapes[s]) {
+      if (step % 2 != 0) continue;
+      b.paths[step / 2].from += before[s];
+      b.paths[step / 2].until += until[s];
+    }
+  }
+}
+
 Result<void> BucketReader::Append(size_t from, size_t to, const std::vector<std::string>* fields,
                                   std::string& out, std::vector<size_t>& ends) {
   Impl& b = *impl_;
-  to = std::min(to, b.count);
+  from = std::max(from, b.begin);
+  to = std::min({to, b.count, b.end});
   if (from >= to) return Ok();
   if (b.is_rows) return b.AppendRows(from, to, fields, out, ends);
   MAYFLY_TRY(const auto shapes, b.Wanted(fields));
   // The first value of each column that belongs to these points.
-  std::vector<size_t> used(shapes.size(), 0), next(b.paths.size(), 0);
-  for (size_t i = 0; i < from; ++i) ++used[b.ShapeOf(i)];
+  const std::vector<size_t> used = b.ShapesBefore(from);
+  std::vector<size_t> next(b.paths.size(), 0);
   for (size_t s = 0; s < shapes.size(); ++s)
     for (const uint32_t step : shapes[s])
       if (step % 2 == 0) next[step / 2] += used[s];
@@ -305,10 +395,11 @@ Result<const std::vector<BsonValue>*> BucketReader::Field(std::string_view name)
     std::vector<size_t> times(b.shapes.size(), 0);
     for (size_t s = 0; s < b.shapes.size(); ++s)
       times[s] = static_cast<size_t>(std::count(b.shapes[s].begin(), b.shapes[s].end(), 2 * path));
+    const ColumnValues& column = b.paths[path].values;
     size_t next = 0;
-    for (size_t i = 0; i < b.count; ++i) {
+    for (size_t i = 0, end = std::min(b.count, b.end); i < end; ++i) {
       const size_t n = times[b.ShapeOf(i)];
-      if (n > 0) (*values)[i] = b.paths[path].values.values()[next];
+      if (n > 0 && i >= b.begin) (*values)[i] = column.At(next);
       next += n;
     }
   }

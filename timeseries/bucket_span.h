@@ -33,7 +33,7 @@ struct SeriesSpan {
   std::string granularity = "seconds";
 };
 
-/// Of granularity "seconds": an hour, from a full minute; "minutes": a day, from a full hour;
+/// For granularity "seconds": an hour, from a full minute; "minutes": a day, from a full hour;
 /// "hours": 30 days, from a full day. Errors: BadValue 2 for any other.
 Result<BucketSpan> SpanOfGranularity(std::string_view granularity);
 

@@ -163,9 +163,11 @@ Result<void> TakeXors(std::string_view bits, std::span<uint64_t> values) {
   return r.ok() ? Result<void>(Ok()) : DamagedBucket("doubles are cut");
 }
 
-Result<void> TakeDecimals(BucketBytes& in, std::span<uint64_t> values, DecodeBudget& budget) {
+/// `count` values, of which those from the place `from` on are wanted.
+Result<void> TakeDecimals(BucketBytes& in, size_t count, size_t from, std::span<uint64_t> values,
+                          DecodeBudget& budget) {
   const auto digits = in.VarintUpTo(kMostDigits);
-  const size_t exceptions = in.VarintUpTo(values.size());
+  const size_t exceptions = in.VarintUpTo(count);
   // Written last, when the integers are there: until then this is where they are.
   BucketBytes at = in;
   for (size_t i = 0; i < exceptions; ++i) {
@@ -173,16 +175,19 @@ Result<void> TakeDecimals(BucketBytes& in, std::span<uint64_t> values, DecodeBud
     in.Take(8);
   }
   if (!in.ok()) return DamagedBucket("doubles are cut");
-  MAYFLY_TRY(const std::vector<int64_t> integers, TakeIntegers(in, values.size(), budget));
+  MAYFLY_TRY(const std::vector<int64_t> integers,
+             TakeIntegers(in, count, budget, from + values.size()));
+  const double power = kPower[static_cast<size_t>(digits)];
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = std::bit_cast<uint64_t>(static_cast<double>(integers[i]) /
-                                        kPower[static_cast<size_t>(digits)]);
+    values[i] = std::bit_cast<uint64_t>(static_cast<double>(integers[from + i]) / power);
   size_t place = 0;
   for (size_t i = 0; i < exceptions; ++i) {
     const uint64_t gap = at.Varint();
-    if (gap >= values.size() - place) return DamagedBucket("doubles");
+    if (gap >= count - place) return DamagedBucket("doubles");
     place += gap;
-    values[place] = LoadLe<uint64_t>(at.Take(8).data());
+    if (place >= from + values.size()) break;
+    const uint64_t bits = LoadLe<uint64_t>(at.Take(8).data());
+    if (place >= from) values[place - from] = bits;
   }
   return Ok();
 }
@@ -207,23 +212,29 @@ void PutDoubles(std::string& out, std::span<const uint64_t> values) {
   for (const uint64_t v : values) put_bits(v);
 }
 
-Result<std::vector<uint64_t>> TakeDoubles(BucketBytes& in, size_t count, DecodeBudget& budget) {
-  MAYFLY_TRY(budget.Charge(count * sizeof(uint64_t)));
-  std::vector<uint64_t> values(count);
+Result<std::vector<uint64_t>> TakeDoubles(BucketBytes& in, size_t count, DecodeBudget& budget,
+                                          size_t until, size_t from) {
+  until = std::min(until, count);
+  from = std::min(from, until);
+  MAYFLY_TRY(budget.Charge(until * sizeof(uint64_t)));
+  std::vector<uint64_t> values(until - from);
   switch (in.Byte()) {
     case kRaw: {
       const std::string_view bytes = in.Take(count * 8);
-      if (in.ok() && count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+      if (in.ok() && !values.empty())
+        std::memcpy(values.data(), bytes.data() + from * 8, values.size() * 8);
       break;
     }
     case kDecimal: {
-      MAYFLY_TRY(TakeDecimals(in, values, budget));
+      MAYFLY_TRY(TakeDecimals(in, count, from, values, budget));
       break;
     }
     case kXor: {
       const std::string_view bits = in.Text();
       if (!in.ok()) break;
+      values.resize(until);  // each is what changed since the one before
       MAYFLY_TRY(TakeXors(bits, values));
+      values.erase(values.begin(), values.begin() + static_cast<ptrdiff_t>(from));
       break;
     }
     case kSame: {

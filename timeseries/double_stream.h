@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "timeseries/bucket_bytes.h"
+#include "timeseries/integer_stream.h"
 
 namespace mayfly {
 
@@ -20,12 +21,13 @@ namespace mayfly {
 ///             | 3:u8 bits:le64                                     all the same
 ///   xors     := bits:64 xor*             a stream of bits, the highest of each byte first
 ///   xor      := 0                        the value before
-///             | 10 changed               in the place of the xor before
+///             | 10 changed               in place of the xor before
 ///             | 11 leading:6 length-1:6 changed
 void PutDoubles(std::string& out, std::span<const uint64_t> values);
 
-/// `count` doubles that PutDoubles wrote. REQUIRES: count <= kMaxColumnValues. Errors: damage,
-/// budget.
-Result<std::vector<uint64_t>> TakeDoubles(BucketBytes& in, size_t count, DecodeBudget& budget);
+/// `count` doubles that PutDoubles wrote, of which those from the place `from` to before `until` are
+/// wanted: the others are left out. REQUIRES: count <= kMaxColumnValues. Errors: damage, budget.
+Result<std::vector<uint64_t>> TakeDoubles(BucketBytes& in, size_t count, DecodeBudget& budget,
+                                          size_t until = kMaxColumnValues, size_t from = 0);
 
 }  // namespace mayfly

@@ -11,14 +11,14 @@ const TypeClasses kMissingBit = ClassBit(BsonType::kMissing);
 const TypeClasses kNullish =
     kMissingBit | ClassBit(BsonType::kUndefined) | ClassBit(BsonType::kNull);
 
-/// What a header knows of the values at a path.
+/// The facts in a header about the values at a path.
 struct Known {
   TypeClasses classes = 0;
   BsonValue least, greatest;  ///< of what is neither document nor array; missing: not known
   bool all = false;           ///< `classes` has every class there is
 };
 
-/// The path's values. What is within an array, or of a path that the header has not, is not known.
+/// The path's values. Values within an array, or of a path not in the header, are not known.
 Known Lookup(const BucketHeader& header, std::string_view path) {
   const TypeClasses array = ClassBit(BsonType::kArray), document = ClassBit(BsonType::kDocument);
   uint32_t parent = 0;
@@ -35,7 +35,7 @@ Known Lookup(const BucketHeader& header, std::string_view path) {
     if (dot == std::string_view::npos) return {p.classes | above, p.least(), p.greatest(), true};
     if (p.classes & array) return {};
     if (p.classes & ~document) above = kMissingBit;
-    // A document that stands whole has fields that are not listed; the header is incomplete then.
+    // A whole document has fields that are not listed; the header is incomplete then.
     if (!header.complete) return {};
     parent = at;
     path.remove_prefix(dot + 1);
@@ -49,18 +49,18 @@ bool IsNan(BsonValue v) {
          CompareValues(v, BsonValue(BsonType::kDouble, kNanBytes, 8)) == 0;
 }
 
-/// Compared with values of all types, or a pattern in some conditions: nothing is known of it.
+/// Compares with values of all types, or is a pattern: the header decides nothing.
 bool Undecidable(BsonValue operand) {
   return operand.missing() || operand.Is(BsonType::kMinKey) || operand.Is(BsonType::kMaxKey) ||
          operand.Is(BsonType::kRegex);
 }
-/// Whether least and greatest values say nothing about a comparison with this one.
+/// Whether minimum and maximum decide nothing about a comparison with this value.
 bool Unordered(BsonValue operand, bool collated) {
   return operand.IsDocument() || operand.IsArray() ||
          (collated && (operand.IsString() || operand.Is(BsonType::kSymbol)));
 }
 
-/// Of $eq, $gt, $gte, $lt and $lte.
+/// For $eq, $gt, $gte, $lt and $lte.
 bool MayCompare(const Known& known, HeaderCondition condition, BsonValue operand, bool collated) {
   if (!known.all || (known.classes & ClassBit(BsonType::kArray)) || Undecidable(operand))
     return true;
@@ -68,7 +68,7 @@ bool MayCompare(const Known& known, HeaderCondition condition, BsonValue operand
   if (operand.IsNullish()) return (known.classes & kNullish) != 0;
   if (!(known.classes & kind)) return false;
   if (Unordered(operand, collated)) return true;
-  // Bounds of another class say nothing of this one.
+  // Bounds of another class decide nothing here.
   const bool has_least = !known.least.missing() && ClassBit(known.least.type()) == kind;
   const bool has_greatest = !known.greatest.missing() && ClassBit(known.greatest.type()) == kind;
   const int to_least = has_least ? CompareValues(operand, known.least) : 0;

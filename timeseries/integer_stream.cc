@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 
 namespace mayfly {
 namespace {
@@ -67,12 +68,11 @@ void PutBlock(std::string& out, std::span<const int64_t> values) {
   out.append(reinterpret_cast<const char*>(&word), static_cast<size_t>(bits + 7) / 8);
 }
 
-Result<void> TakeBlock(BucketBytes& in, std::span<int64_t> values) {
-  const int64_t base = in.Signed();
-  const int width = in.Byte();
-  if (!in.ok() || width > 64) return DamagedBucket("a block of integers");
-  const std::string_view bytes = in.Take((values.size() * static_cast<size_t>(width) + 7) / 8);
-  if (!in.ok()) return DamagedBucket("a block of integers is cut");
+/// So wide a value is in eight bytes, at whichever bit of the first it begins.
+constexpr int kNarrow = 57;
+
+/// The first values of a block of any width.
+void TakeWide(std::string_view bytes, int64_t base, int width, std::span<int64_t> values) {
   const uint64_t mask = width == 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
   unsigned __int128 pending = 0;
   int bits = 0;
@@ -90,6 +90,33 @@ Result<void> TakeBlock(BucketBytes& in, std::span<int64_t> values) {
     pending >>= width;
     bits -= width;
   }
+}
+
+/// A block of `count` values, of which the first ones are wanted.
+Result<void> TakeBlock(BucketBytes& in, size_t count, std::span<int64_t> values) {
+  const int64_t base = in.Signed();
+  const int width = in.Byte();
+  if (!in.ok() || width > 64) return DamagedBucket("a block of integers");
+  const std::string_view bytes = in.Take((count * static_cast<size_t>(width) + 7) / 8);
+  if (!in.ok()) return DamagedBucket("a block of integers is cut");
+  if (values.empty()) return Ok();
+  if (width > kNarrow) {
+    TakeWide(bytes, base, width, values);
+    return Ok();
+  }
+  // With room behind, so that each value is in one word of eight bytes.
+  std::array<char, kBlock * kNarrow / 8 + 8> padded;
+  const size_t used = (values.size() * static_cast<size_t>(width) + 7) / 8;
+  std::memcpy(padded.data(), bytes.data(), used);
+  std::memset(padded.data() + used, 0, 8);
+  const uint64_t mask = (uint64_t{1} << width) - 1;
+  size_t bit = 0;
+  for (int64_t& v : values) {
+    uint64_t word = 0;
+    std::memcpy(&word, padded.data() + bit / 8, 8);
+    v = Plus(base, static_cast<int64_t>(word >> (bit % 8) & mask));
+    bit += static_cast<size_t>(width);
+  }
   return Ok();
 }
 
@@ -99,7 +126,7 @@ std::string PackBytes(std::span<const int64_t> values, size_t limit, size_t* raw
   bytes.clear();
   for (const int64_t v : values) {
     PutVarint(bytes, ZigZag(v));
-    // What is much larger than the bits is not made small enough by zstd.
+    // If it is much larger than the bits, zstd cannot make it small enough.
     if (bytes.size() > 8 * limit) return {};
   }
   *raw = bytes.size();
@@ -107,14 +134,17 @@ std::string PackBytes(std::span<const int64_t> values, size_t limit, size_t* raw
   return limit <= head ? std::string() : CompressIfBelow(bytes, limit - head);
 }
 
-Result<void> UnpackBytes(BucketBytes& in, std::span<int64_t> values, DecodeBudget& budget) {
-  const uint64_t size = in.VarintUpTo(10 * values.size());
+/// `count` values, of which the first ones are wanted.
+Result<void> UnpackBytes(BucketBytes& in, size_t count, std::span<int64_t> values,
+                         DecodeBudget& budget) {
+  const uint64_t size = in.VarintUpTo(10 * count);
   const std::string_view frame = in.Text();
   if (!in.ok()) return DamagedBucket("integers are cut");
   MAYFLY_TRY(const std::string bytes, Decompress(frame, size, budget));
   BucketBytes unpacked(bytes);
   for (int64_t& v : values) v = unpacked.Signed();
-  if (!unpacked.done()) return DamagedBucket("too few or too many integers");
+  if (!unpacked.ok() || (values.size() == count && !unpacked.done()))
+    return DamagedBucket("too few or too many integers");
   return Ok();
 }
 
@@ -154,7 +184,7 @@ void PutIntegers(std::string& out, std::span<const int64_t> values) {
   constexpr size_t kWorthwhile = 32;
   size_t raw = 0;
   if (best_size >= kWorthwhile) {
-    const std::string frame = PackBytes(rest, best_size, &raw);
+    const std::string frame = PackBytes(rest, best_size - best_size / 8, &raw);
     if (!frame.empty()) {
       put_mode(kBytes);
       PutVarint(out, raw);
@@ -167,30 +197,37 @@ void PutIntegers(std::string& out, std::span<const int64_t> values) {
     PutBlock(out, rest.subspan(at, std::min(kBlock, rest.size() - at)));
 }
 
-Result<std::vector<int64_t>> TakeIntegers(BucketBytes& in, size_t count, DecodeBudget& budget) {
-  MAYFLY_TRY(budget.Charge(count * sizeof(int64_t)));
+Result<std::vector<int64_t>> TakeIntegers(BucketBytes& in, size_t count, DecodeBudget& budget,
+                                          size_t until) {
+  until = std::min(until, count);
+  MAYFLY_TRY(budget.Charge(until * sizeof(int64_t)));
   const uint8_t mode = in.Byte();
   const size_t order = mode & 0xF;
   const uint8_t packing = mode >> 4;
   if (!in.ok() || order > 2 || order > count || packing > kSame)
     return DamagedBucket("integers of an unknown kind");
-  std::vector<int64_t> values(count, 0);
-  for (size_t i = 0; i < order; ++i) values[i] = in.Signed();
+  std::vector<int64_t> values(until, 0);
+  for (size_t i = 0; i < order; ++i) {
+    const int64_t head = in.Signed();
+    if (i < until) values[i] = head;
+  }
   if (!in.ok()) return DamagedBucket("integers are cut");
-  const std::span<int64_t> rest = std::span(values).subspan(order);
+  const std::span<int64_t> rest = std::span(values).subspan(std::min(order, until));
+  const size_t packed = count - order;
   if (packing == kSame) {
     std::fill(rest.begin(), rest.end(), in.Signed());
     if (!in.ok()) return DamagedBucket("integers are cut");
   } else if (packing == kBytes) {
-    MAYFLY_TRY(UnpackBytes(in, rest, budget));
+    MAYFLY_TRY(UnpackBytes(in, packed, rest, budget));
   } else if (packing == kBlocks) {
-    for (size_t at = 0; at < rest.size(); at += kBlock) {
-      MAYFLY_TRY(TakeBlock(in, rest.subspan(at, std::min(kBlock, rest.size() - at))));
+    for (size_t at = 0; at < packed; at += kBlock) {
+      const size_t n = std::min(kBlock, packed - at), from = std::min(at, rest.size());
+      MAYFLY_TRY(TakeBlock(in, n, rest.subspan(from, std::min(n, rest.size() - from))));
     }
   }
   // Sums of sums, the innermost first: heads stand before the differences they began.
   for (size_t from = order; from > 0; --from)
-    for (size_t i = from; i < count; ++i) values[i] = Plus(values[i], values[i - 1]);
+    for (size_t i = from; i < until; ++i) values[i] = Plus(values[i], values[i - 1]);
   return values;
 }
 

@@ -19,12 +19,12 @@ struct SeriesFields {
 /// steps of all shapes together; beyond it they are stored as rows.
 inline constexpr size_t kMaxBucketPaths = 4096;
 inline constexpr size_t kMaxShapeSteps = 1 << 16;
-/// Documents within documents that are taken apart; what is deeper stays whole.
+/// Levels of nested documents that are split; deeper ones stay whole.
 inline constexpr int kMaxSplitDepth = 16;
 
-/// Points taken apart: a column of values for each path of field names, and for each point its
-/// shape, which says in what order the fields of its columns come. Documents are taken apart;
-/// arrays, and the meta field, stay whole. Views into the points. One thread at a time.
+/// Split points: a column of values for each path of field names, and for each point its shape,
+/// which gives the order of the fields. Documents are split; arrays, and the meta field, stay
+/// whole. Views into the points. One thread at a time.
 class PointColumns {
  public:
   /// A path: the name of a field within the path `parent`. Path 0 is the point itself.

@@ -1,6 +1,7 @@
 #include "timeseries/value_column.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include "protocol/bson_validate.h"
@@ -196,15 +197,21 @@ bool ValidValue(BsonType type, std::string_view bytes, int max_nesting) {
 class ColumnDecoder {
  public:
   ColumnDecoder(std::string_view bytes, size_t count, BsonValue meta, int max_nesting,
-                DecodeBudget& budget)
-      : in_(bytes), count_(count), meta_(meta), max_nesting_(max_nesting), budget_(budget) {}
+                DecodeBudget& budget, size_t until, size_t from)
+      : in_(bytes),
+        count_(count),
+        until_(std::min(until, count)),
+        from_(std::min(from, until_)),
+        meta_(meta),
+        max_nesting_(max_nesting),
+        budget_(budget) {}
 
   Result<ColumnValues> Run() {
-    MAYFLY_TRY(budget_.Charge(count_ * sizeof(BsonValue)));
+    MAYFLY_TRY(budget_.Charge(until_ * sizeof(BsonValue)));
     const size_t kinds = in_.Byte();
     if (in_.ok() && kinds == 0) {
       if (meta_.missing() || !in_.done()) return DamagedBucket("a column");
-      out_.values_.assign(count_, meta_);
+      out_.values_.assign(until_, meta_);
       return std::move(out_);
     }
     const std::string_view types = in_.Take(kinds);
@@ -221,7 +228,7 @@ class ColumnDecoder {
       }
     }
     if (kinds == 1) {
-      MAYFLY_TRY(TakeStream(TypeAt(types, 0), count_, out_.values_));
+      MAYFLY_TRY(TakeOnly(TypeAt(types, 0)));
     } else {
       MAYFLY_TRY(TakeParts(types, which, counts));
     }
@@ -238,12 +245,24 @@ class ColumnDecoder {
                        [](char t) { return KnownType(static_cast<uint8_t>(t)); });
   }
 
+  /// The stream of a column that has no other. Where values are of one size, those before from_ are
+  /// left out.
+  Result<void> TakeOnly(BsonType type) {
+    const StreamKind kind = KindOf(type);
+    if (kind != StreamKind::kIntegers && kind != StreamKind::kDoubles)
+      return TakeStream(type, count_, until_, out_.values_);
+    out_.first_ = from_;
+    return kind == StreamKind::kIntegers
+               ? TakeIntegerValues(type, count_, until_, from_, out_.values_)
+               : TakeDoubleValues(type, count_, until_, from_, out_.values_);
+  }
+
   Result<void> TakeParts(std::string_view types, const std::vector<int64_t>& which,
                          const std::vector<size_t>& counts) {
     MAYFLY_TRY(budget_.Charge(count_ * sizeof(BsonValue)));
     std::vector<std::vector<BsonValue>> parts(types.size());
     for (size_t i = 0; i < types.size(); ++i) {
-      MAYFLY_TRY(TakeStream(TypeAt(types, i), counts[i], parts[i]));
+      MAYFLY_TRY(TakeStream(TypeAt(types, i), counts[i], counts[i], parts[i]));
     }
     std::vector<size_t> next(types.size(), 0);
     out_.values_.reserve(count_);
@@ -260,35 +279,42 @@ class ColumnDecoder {
     return out_.bytes_.emplace_back(n * size, '\0').data();
   }
 
-  Result<void> TakeStream(BsonType type, size_t n, std::vector<BsonValue>& out) {
+  /// A stream of `count` values, of which the first `n` come into `out`.
+  Result<void> TakeStream(BsonType type, size_t count, size_t n, std::vector<BsonValue>& out) {
     switch (KindOf(type)) {
       case StreamKind::kNothing:
         out.assign(n, BsonValue(type, "", 0));
         return Ok();
       case StreamKind::kIntegers:
-        return TakeIntegerValues(type, n, out);
-      case StreamKind::kDoubles: {
-        MAYFLY_TRY(const std::vector<uint64_t> bits, TakeDoubles(in_, n, budget_));
-        MAYFLY_TRY(char* at, Room(n, 8));
-        if (n > 0) std::memcpy(at, bits.data(), n * 8);
-        out.reserve(n);
-        for (size_t i = 0; i < n; ++i, at += 8) out.emplace_back(type, at, 8u);
-        return Ok();
-      }
+        return TakeIntegerValues(type, count, n, 0, out);
+      case StreamKind::kDoubles:
+        return TakeDoubleValues(type, count, n, 0, out);
       case StreamKind::kObjectIds:
-        return TakeObjectIds(n, out);
+        return TakeObjectIds(count, n, out);
       case StreamKind::kTexts:
         break;
     }
-    return TakeTexts(type, n, out);
+    return TakeTexts(type, count, n, out);
   }
 
-  Result<void> TakeIntegerValues(BsonType type, size_t n, std::vector<BsonValue>& out) {
-    MAYFLY_TRY(const std::vector<int64_t> integers, TakeIntegers(in_, n, budget_));
+  /// As TakeStream, from the place `from` on.
+  Result<void> TakeDoubleValues(BsonType type, size_t count, size_t n, size_t from,
+                                std::vector<BsonValue>& out) {
+    MAYFLY_TRY(const std::vector<uint64_t> bits, TakeDoubles(in_, count, budget_, n, from));
+    MAYFLY_TRY(char* at, Room(bits.size(), 8));
+    if (!bits.empty()) std::memcpy(at, bits.data(), bits.size() * 8);
+    out.reserve(bits.size());
+    for (size_t i = 0; i < bits.size(); ++i, at += 8) out.emplace_back(type, at, 8u);
+    return Ok();
+  }
+
+  Result<void> TakeIntegerValues(BsonType type, size_t count, size_t n, size_t from,
+                                 std::vector<BsonValue>& out) {
+    MAYFLY_TRY(const std::vector<int64_t> integers, TakeIntegers(in_, count, budget_, n));
     const uint32_t size = type == BsonType::kBool ? 1 : type == BsonType::kInt32 ? 4 : 8;
-    MAYFLY_TRY(char* at, Room(n, size));
-    out.reserve(n);
-    for (const int64_t v : integers) {
+    MAYFLY_TRY(char* at, Room(n - from, size));
+    out.reserve(n - from);
+    for (const int64_t v : std::span(integers).subspan(from)) {
       if ((size == 1 && (v < 0 || v > 1)) || (size == 4 && v != static_cast<int32_t>(v)))
         return DamagedBucket("a number is too large for its type");
       std::memcpy(at, &v, size);  // little-endian: the lowest bytes are the number
@@ -298,13 +324,13 @@ class ColumnDecoder {
     return Ok();
   }
 
-  Result<void> TakeObjectIds(size_t n, std::vector<BsonValue>& out) {
+  Result<void> TakeObjectIds(size_t count, size_t n, std::vector<BsonValue>& out) {
     MAYFLY_TRY(char* const ids, Room(n, 12));
     struct Part {
       int at, bytes;
     };
     for (const Part p : {Part{0, 4}, Part{4, 5}, Part{9, 3}}) {
-      MAYFLY_TRY(const std::vector<int64_t> part, TakeIntegers(in_, n, budget_));
+      MAYFLY_TRY(const std::vector<int64_t> part, TakeIntegers(in_, count, budget_, n));
       for (size_t i = 0; i < n; ++i) {
         const auto v = static_cast<uint64_t>(part[i]);
         if (v >> (8 * p.bytes) != 0) return DamagedBucket("an ObjectId");
@@ -316,21 +342,22 @@ class ColumnDecoder {
     return Ok();
   }
 
-  Result<void> TakeTexts(BsonType type, size_t n, std::vector<BsonValue>& out) {
+  Result<void> TakeTexts(BsonType type, size_t count, size_t n, std::vector<BsonValue>& out) {
     const uint8_t kind = in_.Byte();
     if (!in_.ok() || kind > kDictionary) return DamagedBucket("texts");
-    const size_t different = kind == kDictionary ? in_.VarintUpTo(n) : n;
+    const size_t different = kind == kDictionary ? in_.VarintUpTo(count) : count;
+    const size_t wanted = kind == kDictionary ? different : n;
     if (!in_.ok()) return DamagedBucket("texts");
-    MAYFLY_TRY(const std::vector<int64_t> lengths, TakeIntegers(in_, different, budget_));
+    MAYFLY_TRY(std::vector<int64_t> lengths, TakeIntegers(in_, different, budget_));
     MAYFLY_TRY(std::string bytes, TakeCompressed(in_, budget_));
     std::vector<BsonValue> texts;
-    MAYFLY_TRY(budget_.Charge(different * sizeof(BsonValue)));
-    MAYFLY_TRY(CutTexts(type, lengths, std::move(bytes), texts));
+    MAYFLY_TRY(budget_.Charge(wanted * sizeof(BsonValue)));
+    MAYFLY_TRY(CutTexts(type, std::move(lengths), wanted, std::move(bytes), texts));
     if (kind == kPlain) {
       out = std::move(texts);
       return Ok();
     }
-    MAYFLY_TRY(const std::vector<int64_t> which, TakeIntegers(in_, n, budget_));
+    MAYFLY_TRY(const std::vector<int64_t> which, TakeIntegers(in_, count, budget_, n));
     out.reserve(n);
     for (const int64_t w : which) {
       if (w < 0 || static_cast<size_t>(w) >= texts.size()) return DamagedBucket("a dictionary");
@@ -339,8 +366,8 @@ class ColumnDecoder {
     return Ok();
   }
 
-  /// The single texts as values.
-  Result<void> CutTexts(BsonType type, const std::vector<int64_t>& lengths, std::string bytes,
+  /// The single texts as values: the first `n`.
+  Result<void> CutTexts(BsonType type, std::vector<int64_t> lengths, size_t n, std::string bytes,
                         std::vector<BsonValue>& out) {
     size_t total = 0;
     for (const int64_t length : lengths) {
@@ -349,6 +376,10 @@ class ColumnDecoder {
       total += static_cast<size_t>(length);
     }
     if (total != bytes.size()) return DamagedBucket("texts are too long");
+    if (n < lengths.size()) {
+      lengths.resize(n);
+      total = static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+    }
     const bool text = IsText(type);
     if (text) {
       MAYFLY_TRY(char* at, Room(1, total + 5 * lengths.size()));
@@ -377,7 +408,7 @@ class ColumnDecoder {
   }
 
   BucketBytes in_;
-  const size_t count_;
+  const size_t count_, until_, from_;
   const BsonValue meta_;
   const int max_nesting_;
   DecodeBudget& budget_;
@@ -385,8 +416,8 @@ class ColumnDecoder {
 };
 
 Result<ColumnValues> TakeColumn(std::string_view bytes, size_t count, BsonValue meta,
-                                int max_nesting, DecodeBudget& budget) {
-  return ColumnDecoder(bytes, count, meta, max_nesting, budget).Run();
+                                int max_nesting, DecodeBudget& budget, size_t until, size_t from) {
+  return ColumnDecoder(bytes, count, meta, max_nesting, budget, until, from).Run();
 }
 
 }  // namespace mayfly

@@ -8,8 +8,8 @@
 
 namespace mayfly {
 
-/// Values of any BSON types, type by type: the values of each type are a stream of their own, and
-/// which type comes when is a stream of small integers.
+/// Values of any BSON types, type by type: the values of each type form a separate stream, and a
+/// stream of small integers gives the order of the types.
 ///
 ///   column  := kinds:u8 type:u8{kinds} [which:integers] stream{kinds}   which: if kinds > 1
 ///            | 0:u8                                each value is the bucket's meta value
@@ -36,19 +36,26 @@ class ColumnValues {
   ColumnValues(ColumnValues&&) = default;
   ColumnValues& operator=(ColumnValues&&) = default;
 
+  /// The value at this place of the column. REQUIRES: it was asked for.
+  BsonValue At(size_t place) const { return values_[place - first_]; }
+  /// Those from the place first() on.
   std::span<const BsonValue> values() const { return values_; }
+  size_t first() const { return first_; }
 
  private:
   friend class ColumnDecoder;
+  size_t first_ = 0;
   std::vector<BsonValue> values_;
   std::deque<std::string> bytes_;  ///< a deque: its strings never move
 };
 
-/// `count` values that PutColumn wrote, which must be all that `bytes` holds. Each value has been
-/// checked as ValidateBson would, UTF-8 aside; documents may nest `max_nesting` levels. `meta` must
-/// outlive the result. REQUIRES: count <= kMaxColumnValues. Errors: damage, budget.
+/// `count` values that PutColumn wrote, which must be all that `bytes` holds: those from the place
+/// `from` to before `until`, or more. Each value has been checked as ValidateBson would, UTF-8 aside; documents may nest
+/// `max_nesting` levels. `meta` must outlive the result. REQUIRES: count <= kMaxColumnValues.
+/// Errors: damage, budget.
 Result<ColumnValues> TakeColumn(std::string_view bytes, size_t count, BsonValue meta,
-                                int max_nesting, DecodeBudget& budget);
+                                int max_nesting, DecodeBudget& budget,
+                                size_t until = kMaxColumnValues, size_t from = 0);
 
 /// Whether `bytes` are one value of this type, as ValidateBson would say, UTF-8 aside.
 bool ValidValue(BsonType type, std::string_view bytes, int max_nesting);

@@ -2,6 +2,7 @@
 
 #include <rapidcheck.h>
 
+#include <bit>
 #include <cmath>
 
 #include "protocol/bson_compare.h"
@@ -244,4 +245,67 @@ TEST_CASE("A bucket has limits", "[bucket]") {
   const std::vector<BsonView> points(kMaxBucketPoints + 1, point.view());
   CHECK(!SealBucket(points, kFields, {}, Instant{0}).has_value());
   CHECK(SealBucket(std::span(points).first(kMaxBucketPoints), kFields, {}, Instant{0}).has_value());
+}
+
+TEST_CASE("A reader of a part of its points gives these", "[bucket]") {
+  CHECK(rc::check("seal and read a part", [] {
+    const auto seed = *rc::gen::arbitrary<uint64_t>();
+    const auto n = *rc::gen::inRange<size_t>(1, 300);
+    const auto points = Random(seed, n);
+    const SealedBucket bucket = Seal(points);
+    const auto end = *rc::gen::inRange<size_t>(0, n + 2), from = *rc::gen::inRange<size_t>(0, n);
+    auto header = BucketHeader::Decode(bucket.header);
+    auto whole = BucketReader::Open(bucket.points, header.value().meta());
+    auto part = BucketReader::Open(bucket.points, header.value().meta());
+    // Some columns may be there already, whole.
+    if (n % 2 == 0) RC_ASSERT(part.value().Field("t").has_value());
+    part.value().Only(from, end);
+    // A part of the part, as of a bucket whose newest point is asked for.
+    const size_t least = from + seed % 3, most = end - std::min(end, seed % 5 / 2);
+    if (n % 3 == 0) part.value().Only(least, most);
+    const size_t first = n % 3 == 0 ? least : from, last = n % 3 == 0 ? most : end;
+    std::string expected, out;
+    std::vector<size_t> expected_ends, ends;
+    RC_ASSERT(whole.value().Append(first, last, nullptr, expected, expected_ends).has_value());
+    RC_ASSERT(part.value().Append(seed % 2 == 0 ? 0 : first, n, nullptr, out, ends).has_value());
+    RC_ASSERT(out == expected);
+    RC_ASSERT(ends == expected_ends);
+    for (const char* name : {"a", "b", "c", "d"}) {
+      const auto all = whole.value().Field(name), some = part.value().Field(name);
+      RC_ASSERT((all.value() == nullptr) == (some.value() == nullptr));
+      if (all.value() == nullptr) continue;
+      for (size_t i = first; i < std::min(last, n); ++i)
+        RC_ASSERT((*all.value())[i].BinaryEquals((*some.value())[i]));
+    }
+  }));
+}
+
+TEST_CASE("Numbers of every kind and width come back from any part", "[bucket]") {
+  CHECK(rc::check("columns of one type", [] {
+    const auto n = *rc::gen::inRange<size_t>(1, 400);
+    const auto width = *rc::gen::inRange<int>(0, 65);
+    const auto kind = *rc::gen::inRange<int>(0, 4);
+    std::vector<BsonDocument> points;
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t bits = *rc::gen::arbitrary<uint64_t>();
+      const auto v = static_cast<int64_t>(width == 0 ? 0 : bits >> (64 - width));
+      points.push_back(BuildBson([&](BsonBuilder& b) {
+        b.Append("t", Instant{static_cast<int64_t>(i)});
+        if (kind == 0) b.Append("v", v);
+        if (kind == 1) b.Append("v", static_cast<int32_t>(v));
+        if (kind == 2) b.Append("v", static_cast<double>(v) / 100);
+        if (kind == 3) b.Append("v", std::bit_cast<double>(bits));
+      }));
+    }
+    const SealedBucket bucket = Seal(points);
+    const auto from = *rc::gen::inRange<size_t>(0, n), to = *rc::gen::inRange<size_t>(from, n + 1);
+    auto reader = BucketReader::Open(bucket.points, {});
+    RC_ASSERT(reader.has_value());
+    reader.value().Only(from, to);
+    std::string out, expected;
+    std::vector<size_t> ends;
+    RC_ASSERT(reader.value().Append(from, to, nullptr, out, ends).has_value());
+    for (size_t i = from; i < to; ++i) expected.append(points[i].bytes());
+    RC_ASSERT(out == expected);
+  }));
 }

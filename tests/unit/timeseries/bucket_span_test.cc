@@ -3,6 +3,8 @@
 #include "protocol/extended_json.h"
 #include "timeseries/bucket_control.h"
 
+#include "tests/unit/timeseries/random_points.h"
+
 using namespace mayfly;
 
 namespace {
@@ -95,36 +97,119 @@ TEST_CASE("When buckets are due", "[bucket]") {
   CHECK(SuspendsExpiry(Instant{2'147'483'647'001}));
 }
 
-TEST_CASE("Buckets as system.buckets shows them", "[bucket]") {
+TEST_CASE("Bucket documents, of rows and of columns", "[bucket]") {
   const SeriesFields fields{"t", "m"};
   const std::vector<BsonDocument> points = {
-      Doc(R"({"t":{"$date":{"$numberLong":"61000"}},"a":5,"d":{"x":1,"y":"s"},"l":[1,9],"m":"h"})"),
-      Doc(R"({"t":{"$date":{"$numberLong":"62000"}},"d":{"x":-1,"z":2},"l":[3],"m":"h"})"),
+      Doc(R"({"m":"h","t":{"$date":{"$numberLong":"61000"}},"a":5,"d":{"x":1,"y":"s"},"l":[1,9]})"),
+      Doc(R"({"t":{"$date":{"$numberLong":"62000"}},"d":{"x":-1,"z":2},"m":"h","l":[3],"m":1})"),
       Doc(R"({"t":{"$date":{"$numberLong":"61500"}},"a":"text","d":4,"m":"h"})")};
   const std::vector<BsonView> views(points.begin(), points.end());
-  const BsonDocument shown = BuildBson([&](BsonBuilder& b) {
-    AppendBucketDocument(b, views, fields, "123456789012", points[0].view()["m"], Instant{60'000});
-  });
-  CHECK(ToRelaxedJson(shown.view()["control"].Document()) ==
-        ToRelaxedJson(Doc(
-            R"({"version":1,"min":{"t":{"$date":{"$numberLong":"60000"}},"a":5,"d":4,"l":[1,9]},
+  const std::string all = points[0].bytes() + points[1].bytes() + points[2].bytes();
+  for (const BucketForm form : {BucketForm::kRows, BucketForm::kColumns}) {
+    const BsonDocument shown = BuildBson([&](BsonBuilder& b) {
+      REQUIRE(AppendBucketDocument(b, views, fields, "123456789012", points[0].view()["m"],
+                                   Instant{60'000}, form)
+                  .has_value());
+    });
+    CHECK(ToRelaxedJson(shown.view()["control"].Document()) ==
+          ToRelaxedJson(Doc(
+              R"({"version":128,"min":{"t":{"$date":{"$numberLong":"60000"}},"a":5,"d":4,"l":[1,9]},
                 "max":{"t":{"$date":{"$numberLong":"62000"}},"a":"text","d":{"x":1,"y":"s","z":2},
-                       "l":[3,9]}})")));
-  CHECK(ToRelaxedJson(shown.view()["data"].Document()["a"].Document()) ==
-        ToRelaxedJson(Doc(R"({"0":5,"2":"text"})")));
+                       "l":[3,9]},"count":3})")));
+    auto facts = FactsOfBucketDocument(shown, fields);
+    REQUIRE(facts.has_value());
+    CHECK(facts.value().count == 3);
+    CHECK(facts.value().rows == (form == BucketForm::kRows));
+    CHECK(ControlIsRight(shown, views, fields, Instant{60'000}));
+    CHECK(!ControlIsRight(shown, views, fields, Instant{0}));
+    std::string out;
+    std::vector<size_t> ends;
+    large_memory::Hold hold;
+    REQUIRE(PointsOfBucketDocument(shown, fields, out, ends, hold).has_value());
+    CHECK(out == all);
+    REQUIRE(ends.size() == 3);
+    out.clear();
+    const std::set<std::string> only{"a", "m"};
+    BucketPoints some;
+    REQUIRE(some.Open(shown, fields, &only).has_value());
+    CHECK(some.count() == 3);
+    CHECK(some.Next(out).value());
+    CHECK(ToRelaxedJson(BsonView(out)) == ToRelaxedJson(Doc(R"({"m":"h","a":5})")));
+    REQUIRE(some.Skip().has_value());
+    out.clear();
+    CHECK(some.Next(out).value());
+    CHECK(ToRelaxedJson(BsonView(out)) == ToRelaxedJson(Doc(R"({"a":"text","m":"h"})")));
+    CHECK(!some.Next(out).value());
+    // No byte of it can do harm.
+    std::string bytes(shown.bytes());
+    const size_t data = bytes.size() - shown.view()["data"].BinaryData().size() - 1;
+    for (size_t i = data; i + 1 < bytes.size(); ++i) {
+      for (const char bits : {1, 64, -1}) {
+        bytes[i] = static_cast<char>(bytes[i] ^ bits);
+        out.clear();
+        ends.clear();
+        auto decoded = PointsOfBucketDocument(BsonView(bytes), fields, out, ends, hold);
+        if (decoded.has_value()) CHECK(ends.size() == 3);
+        bytes[i] = static_cast<char>(bytes[i] ^ bits);
+      }
+    }
+  }
+}
+
+TEST_CASE("Random points come back from bucket documents byte for byte", "[bucket]") {
+  const SeriesFields fields{"t", "m"};
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    RandomPoints random(seed);
+    std::vector<BsonDocument> points;
+    std::string all;
+    for (uint64_t n = 1 + random.Below(30); n > 0; --n) {
+      BsonDocument point = random.Point(static_cast<int64_t>(random.Below(1000)));
+      // One meta value, or none.
+      if (point.view().Has("m") != (seed % 4 != 0)) continue;
+      all += point.bytes();
+      points.push_back(std::move(point));
+    }
+    if (points.empty()) continue;
+    const std::vector<BsonView> views(points.begin(), points.end());
+    for (const BucketForm form : {BucketForm::kRows, BucketForm::kColumns}) {
+      const BsonDocument shown = BuildBson([&](BsonBuilder& b) {
+        REQUIRE(AppendBucketDocument(b, views, fields, "123456789012", points[0].view()["m"],
+                                     Instant{0}, form)
+                    .has_value());
+      });
+      std::string out;
+      std::vector<size_t> ends;
+      large_memory::Hold hold;
+      REQUIRE(PointsOfBucketDocument(shown, fields, out, ends, hold).has_value());
+      CAPTURE(seed);
+      CHECK(out == all);
+    }
+  }
+}
+
+TEST_CASE("Buckets in the layout by field", "[bucket]") {
+  const SeriesFields fields{"t", "m"};
+  const BsonDocument shown = Doc(
+      R"({"control":{"version":1},"meta":"h","data":{"t":{"0":{"$date":{"$numberLong":"1"}},
+          "1":{"$date":{"$numberLong":"2"}}},"a":{"1":[5]}}})");
   std::string out;
   std::vector<size_t> ends;
-  REQUIRE(PointsOfBucketDocument(shown, fields, out, ends).has_value());
-  REQUIRE(ends.size() == 3);
-  CHECK(out == points[0].bytes() + points[1].bytes() + points[2].bytes());
+  large_memory::Hold hold;
+  REQUIRE(PointsOfBucketDocument(shown, fields, out, ends, hold).has_value());
+  REQUIRE(ends.size() == 2);
+  CHECK(ToRelaxedJson(BsonView(out.data() + ends[0])) ==
+        ToRelaxedJson(Doc(R"({"t":{"$date":{"$numberLong":"2"}},"a":[5],"m":"h"})")));
+  CHECK(FactsOfBucketDocument(shown, fields).value().count == 2);
   for (
       const char* bad :
       {R"({})", R"({"control":{"version":2},"data":{}})", R"({"control":{"version":1},"data":{}})",
        R"({"control":{"version":1},"data":{"t":{"0":5}}})",
+       R"({"control":{"version":128,"count":1},"data":{}})",
        R"({"control":{"version":1},"data":{"t":{"1":{"$date":{"$numberLong":"1"}}}}})",
        R"({"control":{"version":1},"data":{"t":{"0":{"$date":{"$numberLong":"1"}}},"a":{"x":1}}})",
        R"({"control":{"version":1},"data":{"t":{"0":{"$date":{"$numberLong":"1"}}},"a":{"1":1}}})"}) {
     CAPTURE(bad);
-    CHECK(PointsOfBucketDocument(Doc(bad), fields, out, ends).error().code == ErrorCode::kBadValue);
+    CHECK(PointsOfBucketDocument(Doc(bad), fields, out, ends, hold).error().code ==
+          ErrorCode::kBadValue);
   }
 }
