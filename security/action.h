@@ -10,9 +10,9 @@
 namespace mayfly {
 
 /// The names of everything a privilege may allow, in alphabetical order: those of MongoDB's manual
-/// ("Privilege Actions"), also those whose commands this server does not have, so that roles made
-/// for MongoDB can be taken over; and Mayfly's own for expiry (viewExpiry, changeExpiry,
-/// holdExpiry, reviewGuard, readExpired). `anyAction` is no row: it stands for all of them.
+/// ("Privilege Actions"), even if this server lacks their commands, so that MongoDB's roles can be
+/// copied; and Mayfly's own (viewExpiry, changeExpiry, holdExpiry, reviewGuard, readExpired,
+/// backup). `anyAction` is no row: it stands for all of them.
 #define MAYFLY_ACTIONS(X)                \
   X(addShard)                            \
   X(advanceClusterTime)                  \
@@ -23,6 +23,7 @@ namespace mayfly {
   X(auditConfigure)                      \
   X(auditLogRotate)                      \
   X(authSchemaUpgrade)                   \
+  X(backup)                              \
   X(bypassDefaultMaxTimeMS)              \
   X(bypassDocumentValidation)            \
   X(bypassWriteBlockingMode)             \

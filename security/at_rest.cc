@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "protocol/base64.h"
+#include "protocol/hex.h"
 
 namespace mayfly {
 namespace {
@@ -32,16 +33,6 @@ const unsigned char* Bytes(std::string_view s) {
   return reinterpret_cast<const unsigned char*>(s.data());
 }
 unsigned char* Bytes(char* p) { return reinterpret_cast<unsigned char*>(p); }
-
-std::string Hex(std::string_view bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string s;
-  for (const char c : bytes) {
-    s += kDigits[static_cast<unsigned char>(c) >> 4];
-    s += kDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return s;
-}
 
 using Context = std::unique_ptr<EVP_CIPHER_CTX, decltype(&::EVP_CIPHER_CTX_free)>;
 using Cipher = std::unique_ptr<EVP_CIPHER, decltype(&::EVP_CIPHER_free)>;
@@ -98,7 +89,7 @@ class CounterCipher final : public FileCipher {
   std::array<unsigned char, kCounter> counter_;
 };
 
-/// AES-256-GCM. `out` has room for `in` and, behind it, kTag bytes. False: for want of memory.
+/// AES-256-GCM. `out` has room for `in` and, behind it, kTag bytes. False: for lack of memory.
 bool Wrap(std::string_view key, std::string_view nonce, std::string_view vouched,
           std::string_view in, char* out) {
   const Context c(EVP_CIPHER_CTX_new(), &::EVP_CIPHER_CTX_free);
@@ -164,7 +155,7 @@ class StoreCiphers final : public FileCiphers {
                            wrapped = prefix.substr(kFileHead + kNonce, kKey + kCounter),
                            tag = prefix.substr(kFileHead + kNonce + kKey + kCounter, kTag);
     const std::optional<Secret> file = Unwrap(key_.view(), nonce, vouched_, wrapped, tag);
-    // The zeros say nothing; but where they are none, more may be damaged.
+    // The zeros have no meaning; but if they are not zero, more may be damaged.
     if (!file || prefix.substr(kFilePrefix, kPrefixBytes - kFilePrefix).find_first_not_of('\0') !=
                      std::string_view::npos)
       return Error{ErrorCode::kInternalError,
@@ -216,8 +207,8 @@ Result<void> SyncPath(const std::string& path) {
   return Ok();
 }
 
-/// Removes what starts that were killed have left of keystores: it has the data key, wrapped by a
-/// master key of the past.
+/// Removes keystore remains of killed starts: they have the data key, wrapped by an old master
+/// key.
 void RemoveLeftovers(const std::string& directory) {
   std::error_code ec;
   std::filesystem::directory_iterator it(directory, ec), end;
@@ -228,8 +219,8 @@ void RemoveLeftovers(const std::string& directory) {
   }
 }
 
-/// Puts the text into the directory as its keystore, in one step: whoever dies on the way leaves
-/// the one before, or none. With `replace` false one that is there stays.
+/// Puts the text into the directory as its keystore, in one step: a crash leaves the previous one,
+/// or none. With `replace` false an existing one stays.
 Result<void> PutKeystore(const std::string& directory, const std::string& text, bool replace) {
   const std::string path = directory + "/" + std::string(kKeystoreFile);
   std::string fresh = path + ".XXXXXX";  // another process may do the same
@@ -259,7 +250,7 @@ Error Damaged(const std::string& path, std::string_view how) {
               "was changed"};
 }
 
-/// The keystore's bytes, checked as far as that goes without a key.
+/// The keystore's bytes, checked as far as possible without a key.
 Result<std::string> ReadKeystore(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return SystemError("cannot read", path);
@@ -337,6 +328,11 @@ Result<void> MakeKeystore(const std::string& directory, const MasterKey& master)
   return PutKeystore(directory, text, false);
 }
 
+Result<std::string> MasterKeyIdOf(const std::string& directory) {
+  MAYFLY_TRY(const std::string text, ReadKeystore(directory + "/" + std::string(kKeystoreFile)));
+  return text.substr(kHead - kId, kId);
+}
+
 Result<OpenedKeystore> OpenKeystore(const std::string& directory, const MasterKey& master,
                                     const MasterKey* from) {
   const std::string path = directory + "/" + std::string(kKeystoreFile);
@@ -349,9 +345,9 @@ Result<OpenedKeystore> OpenKeystore(const std::string& directory, const MasterKe
     opened.rotated = key.has_value();
   }
   if (!key) {
-    const std::string right = Hex(std::string_view(text).substr(kHead - kId, kId));
-    std::string tried = master.path() + " has the key " + Hex(master.id());
-    if (from != nullptr) tried += ", and " + from->path() + " the key " + Hex(from->id());
+    const std::string right = HexDigits(std::string_view(text).substr(kHead - kId, kId));
+    std::string tried = master.path() + " has the key " + HexDigits(master.id());
+    if (from != nullptr) tried += ", and " + from->path() + " the key " + HexDigits(from->id());
     return Error{ErrorCode::kInvalidOptions,
                  "wrong master key: the data in " + directory + " needs the key " + right + "; " +
                      tried +
@@ -366,6 +362,18 @@ Result<OpenedKeystore> OpenKeystore(const std::string& directory, const MasterKe
   }
   opened.ciphers = std::make_shared<StoreCiphers>(std::move(*key), store);
   return opened;
+}
+
+Result<FileCiphersPtr> OpenKeystoreFile(const std::string& path, const MasterKey& master) {
+  MAYFLY_TRY(const std::string text, ReadKeystore(path));
+  std::optional<Secret> key = DataKey(text, master);
+  if (!key)
+    return Error{ErrorCode::kInvalidOptions,
+                 "wrong master key: " + path + " needs the key " +
+                     HexDigits(std::string_view(text).substr(kHead - kId, kId)) + "; " +
+                     master.path() + " has the key " + HexDigits(master.id())};
+  return FileCiphersPtr(std::make_shared<StoreCiphers>(
+      std::move(*key), std::string_view(text).substr(kKeystoreMagic.size() + 1, kStore)));
 }
 
 }  // namespace mayfly

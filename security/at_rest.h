@@ -20,16 +20,16 @@
 ///
 /// `store` is random. `master` is the id of the master key: the first bytes of HMAC-SHA256(key,
 /// "Mayfly master key"). `sum` is SHA-256 of what stands before it, so that a damaged keystore is
-/// not taken for a wrong key. What a tag vouches for besides the key: in the keystore all that
-/// stands before the nonce, in a prefix its first 9 bytes and `store`. The byte at `offset` of a
-/// file is encrypted by byte offset % 16 of the block for counter + offset / 16 (big-endian).
+/// not taken for a wrong key. A tag also protects, besides the key: in the keystore all that stands
+/// before the nonce, in a prefix its first 9 bytes and `store`. The byte at `offset` of a file is
+/// encrypted by byte offset % 16 of the block for counter + offset / 16 (big-endian).
 // clang-format on
 namespace mayfly {
 
 /// Its name in the data directory.
 inline constexpr std::string_view kKeystoreFile = "encryption.keystore";
 
-/// The key that wraps the data key: 32 bytes, in base64 in a file of its owner's alone.
+/// The key that wraps the data key: 32 bytes, in base64, in a file that only its owner can read.
 class MasterKey {
  public:
   /// Errors: InvalidOptions 72, which name `option`, the file and what is wrong with it.
@@ -50,6 +50,14 @@ bool BeginsEncrypted(std::string_view bytes);
 /// Makes a keystore with a new data key in the directory, durable, unless there is one by now.
 /// Errors: FileNotOpen 38, InternalError 1.
 Result<void> MakeKeystore(const std::string& directory, const MasterKey& master);
+
+/// The ciphers of a keystore outside of its directory: a copy that lies with a backup or archive.
+/// Errors: FileNotOpen 38, InternalError 1 (damaged), InvalidOptions 72 (a wrong key).
+Result<FileCiphersPtr> OpenKeystoreFile(const std::string& path, const MasterKey& master);
+
+/// The id of the master key that the directory's keystore needs (MasterKey::id). Errors: as
+/// OpenKeystore, which it does not open.
+Result<std::string> MasterKeyIdOf(const std::string& directory);
 
 /// What OpenKeystore found.
 struct OpenedKeystore {

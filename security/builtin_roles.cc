@@ -16,9 +16,9 @@ struct Row {
   std::string_view role, on, names;
 };
 
-// The lists of MongoDB's manual ("Built-In Roles"), and Mayfly's actions for expiry: whoever reads
-// a collection sees what will expire in it; whoever administers it may set and hold its expiry;
-// overdue documents and tombstones are shown only to the owners of the database.
+// The lists of MongoDB's manual ("Built-In Roles"), and Mayfly's actions for expiry: readers of a
+// collection see what will expire in it; its administrators may set and hold its expiry; only
+// owners of the database see overdue documents and tombstones.
 constexpr Row kRows[] = {
     {"read", "db",
      "changeStream collStats dbHash dbStats find killCursors listCollections listIndexes "
@@ -51,7 +51,7 @@ constexpr Row kRows[] = {
     {"dbOwner", "db", "readExpired"},
 
     {"clusterManager", "cluster",
-     "addShard appendOplogNote applicationMessage checkMetadataConsistency cleanupOrphaned "
+     "addShard appendOplogNote applicationMessage backup checkMetadataConsistency cleanupOrphaned "
      "flushRouterConfig getClusterParameter getDefaultRWConcern listSessions listShards "
      "moveCollection removeShard replSetConfigure replSetGetConfig replSetGetStatus "
      "replSetStateChange resync setClusterParameter setDefaultRWConcern "
@@ -111,7 +111,7 @@ constexpr Row kRows[] = {
 
     {"backup", "any", "listCollections listDatabases listIndexes listSearchIndexes"},
     {"backup", "cluster",
-     "appendOplogNote getParameter listDatabases serverStatus setUserWriteBlockMode"},
+     "appendOplogNote backup getParameter listDatabases serverStatus setUserWriteBlockMode"},
     {"backup", "all", "find"},
     {"backup", "config", "find"},
     {"backup", "local", "find"},
@@ -123,6 +123,8 @@ constexpr Row kRows[] = {
     // mongodump reads it before users and roles. The manual does not list it.
     {"backup", "admin:system.version", "find"},
     {"backup", "config:settings", "find insert update"},
+    // Time series are dumped and restored by their buckets.
+    {"backup", "buckets", "find"},
 
     {"restore", "cluster", "bypassWriteBlockingMode getParameter setUserWriteBlockMode"},
     {"restore", "any", "listCollections"},
@@ -131,6 +133,9 @@ constexpr Row kRows[] = {
      "convertToCapped createCollection createIndex createRole createSearchIndexes createUser "
      "dropCollection dropRole dropUser grantRole insert revokeRole setAuthenticationRestriction "
      "updateSearchIndex viewRole viewUser"},
+    {"restore", "all", "changeExpiry"},
+    {"restore", "buckets",
+     "bypassDocumentValidation collMod createCollection createIndex dropCollection insert"},
     {"restore", "all:system.js",
      "bypassDocumentValidation collMod createCollection createIndex dropCollection insert "
      "updateSearchIndex"},
@@ -215,6 +220,7 @@ ActionSet ParseActions(std::string_view names) {
 Resource ParseOn(std::string_view on, std::string_view db) {
   if (on == "cluster") return Resource::Cluster();
   if (on == "any") return Resource::Any();
+  if (on == "buckets") return {Resource::Kind::kBuckets, "", ""};
   const size_t colon = on.find(':');
   const std::string_view place = on.substr(0, colon);
   const std::string_view collection =

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <new>
 
+#include "protocol/hex.h"
+
 namespace mayfly {
 
 namespace {
@@ -82,10 +84,7 @@ std::string Md5Hex(std::string_view data) {
   unsigned int n = 0;
   if (EVP_Digest(data.data(), data.size(), digest, &n, EVP_md5(), nullptr) != 1)
     throw std::bad_alloc();
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string s;
-  for (unsigned int i = 0; i < n; ++i) s.append({kHex[digest[i] >> 4], kHex[digest[i] & 15]});
-  return s;
+  return HexDigits({reinterpret_cast<const char*>(digest), n});
 }
 
 bool SameBytes(std::string_view a, std::string_view b) {

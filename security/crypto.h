@@ -19,7 +19,7 @@ struct Digest {
   std::string_view view() const { return {reinterpret_cast<const char*>(bytes.data()), size}; }
 };
 
-/// Text that nobody may see, overwritten when it goes. Not copied; moves leave nothing behind.
+/// Secret text, overwritten when destroyed. Not copied; moves leave nothing behind.
 class Secret {
  public:
   Secret() = default;

@@ -72,15 +72,18 @@ int64_t LoginBackoff::Wait(const std::string& key, int free, int64_t max, int64_
   return std::max<int64_t>(0, e.last + pause - now);
 }
 
+bool LoginBackoff::HasRoom() const { return entries_.size() + kLanes <= kMaxEntries; }
+
 void LoginBackoff::MakeRoom(int64_t now) {
-  // What is under way is few, and its entry is needed at its end.
+  ++rooms_made_;
+  // Attempts in progress are few, and need their entry at their end.
   const auto idle = [](const Entry& e) { return e.under_way == 0; };
   std::erase_if(entries_, [&](const auto& e) {
     return idle(e.second) && now - e.second.last > kForgetMillis;
   });
   // Entries of addresses stay longest: made-up user names must not push them out.
   for (const bool addresses : {false, true}) {
-    if (entries_.size() < kMaxEntries) return;
+    if (HasRoom()) return;
     const int64_t middle = MiddleOf(entries_);
     std::erase_if(entries_, [&](const auto& e) {
       return idle(e.second) && e.second.last <= middle && (addresses || e.first[0] != 'a');
@@ -118,7 +121,7 @@ std::optional<LoginBackoff::Attempt> LoginBackoff::Begin(std::string_view addres
     const bool again = entries_.contains(keys.pair);
     *wait = Wait(keys.pair, kFreeOfPair, kMaxDelayMillis, now);
     *wait = std::max(*wait, Wait(keys.address, kFreeOfAddress, kMaxDelayMillis, now));
-    // Whoever tries a user from many addresses has no first attempts left soon.
+    // An attacker who tries a user from many addresses soon has no first attempts left.
     if (again) *wait = std::max(*wait, Wait(keys.user, kFreeOfUser, kShortDelayMillis, now));
   }
   if (*wait > 0) {
@@ -126,7 +129,7 @@ std::optional<LoginBackoff::Attempt> LoginBackoff::Begin(std::string_view addres
     *wait = now - since >= kMaxWaitMillis ? 0 : std::min(*wait, kAskAgainMillis);
     return std::nullopt;
   }
-  if (entries_.size() + 3 > kMaxEntries) MakeRoom(now);
+  if (!HasRoom()) MakeRoom(now);
   for (const std::string* key : {&keys.pair, &keys.address, &keys.user}) Enter(*key, now);
   return Attempt(this, std::string(address), user, now);
 }
@@ -147,11 +150,16 @@ void LoginBackoff::Learn(const Attempt& a) {
   }
   const auto [at, first] = known_.try_emplace(keys.pair);
   at->second.last = a.now_;
-  // Not more often: else each login of the user would be five more guesses to somebody who shares
-  // the address.
+  // Not more often: else each login of the user would give an attacker at the same address five
+  // more guesses.
   if (!first && a.now_ - at->second.forgiven < kForgetMillis) return;
   at->second.forgiven = a.now_;
   if (const auto e = entries_.find(keys.pair); e != entries_.end()) e->second.failures = 0;
+}
+
+uint64_t LoginBackoff::rooms_made() const {
+  std::lock_guard l(mutex_);
+  return rooms_made_;
 }
 
 size_t LoginBackoff::size() const {

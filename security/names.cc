@@ -24,7 +24,7 @@ Result<std::pair<std::string, std::string>> ParsePair(BsonValue value, std::stri
         return Error{ErrorCode::kBadValue, std::string(what) + " names have the fields '" +
                                                std::string(first) + "' and 'db', not '" +
                                                Cut(e.name) + "'"};
-      // Whoever asks whether a name may be used and whoever uses it must see the same one.
+      // The check of a name and its use must see the same name.
       if (is_name ? named : placed)
         return Error{ErrorCode::kBadValue, "'" + std::string(e.name) + "' is there twice in a " +
                                                std::string(what) + " name"};

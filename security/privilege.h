@@ -9,8 +9,8 @@
 
 namespace mayfly {
 
-/// What a privilege is about. `kCollection` with names that are empty is MongoDB's way to say
-/// "any": an empty collection means all but the system's, an empty database all but `local` and
+/// The resource of a privilege. In `kCollection` an empty name means "any", as in MongoDB: an
+/// empty collection means all except the system's, an empty database all except `local` and
 /// `config`.
 struct Resource {
   enum class Kind : uint8_t { kCollection, kBuckets, kCluster, kAny };

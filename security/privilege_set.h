@@ -11,8 +11,8 @@
 
 namespace mayfly {
 
-/// The privileges of one user, prepared for being asked: each question is answered by a few
-/// look-ups in tables and never allocates. Immutable once made, so any number of threads ask it.
+/// The privileges of one user, prepared for checks: each check takes a few look-ups in tables and
+/// never allocates. Immutable once made, so any number of threads ask it.
 class PrivilegeSet {
  public:
   PrivilegeSet() = default;
@@ -39,8 +39,8 @@ class PrivilegeSet {
   /// Every action on it that is allowed.
   ActionSet On(std::string_view db, std::string_view collection) const;
   ActionSet OnCluster() const { return any_ | cluster_; }
-  /// Whether anything at all may be done with the database or one of its collections: what decides
-  /// if listDatabases shows it (`actions`: find) and the like.
+  /// Whether anything is allowed on the database or one of its collections: for example, whether
+  /// listDatabases shows it (`actions`: find).
   bool AllowsSomewhereIn(std::string_view db, const ActionSet& actions) const;
 
  private:

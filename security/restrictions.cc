@@ -87,6 +87,12 @@ Result<AddressRange> ParseAddressRange(std::string_view text) {
   if (failed != std::errc() || end != digits.data() + digits.size() || digits.size() > 3 ||
       bits < 0 || bits > (four ? 32 : 128))
     return refuse();
+  // All addresses of IPv4, and by mistake: the prefix was meant for these.
+  if (!four && IsMapped(*base) && bits < 96)
+    return Error{ErrorCode::kBadValue,
+                 "'" + range.text +
+                     "' has all addresses of IPv4: write it as 10.0.0.0/8, or with "
+                     "96 more bits"};
   range.bits = four ? bits + 96 : bits;
   return range;
 }

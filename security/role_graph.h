@@ -9,17 +9,17 @@
 
 namespace mayfly {
 
-inline constexpr size_t kMaxResolvedRoles = 10'000;        ///< that one user may come to
+inline constexpr size_t kMaxResolvedRoles = 10'000;        ///< of one user, nested ones too
 inline constexpr size_t kMaxResolvedPrivileges = 100'000;  ///< of all of them together
 
 /// Reads one role that is not built in from where roles are kept; none if there is no such role.
 using RoleReader = std::function<Result<std::optional<RoleDocument>>(const RoleName&)>;
 
-/// What somebody comes to by a few roles: those roles, those that they are made of, and so on.
+/// The total of a few roles: those roles, the roles in them, and so on.
 struct ResolvedRoles {
   std::vector<RoleName> roles;        ///< all of them, sorted; also those that do not exist
   std::vector<RoleName> missing;      ///< named somewhere, but dropped: they grant nothing
-  std::vector<Privilege> privileges;  ///< of all of them, one a resource, sorted
+  std::vector<Privilege> privileges;  ///< of all of them, one per resource, sorted
   std::vector<AuthenticationRestrictions> restrictions;  ///< of each role that has some
 };
 
@@ -28,7 +28,7 @@ struct ResolvedRoles {
 /// kMaxResolvedRoles and kMaxResolvedPrivileges.
 Result<ResolvedRoles> ResolveRoles(const std::vector<RoleName>& from, const RoleReader& read);
 
-/// Refuses what would make a role part of itself: `role` is to be made of `members`. Errors:
+/// Refuses to make a role part of itself: `role` is to contain `members`. Errors:
 /// InvalidRoleModification 80; those of ResolveRoles; RoleNotFound 31 when a member does not exist.
 Result<void> CheckNoCycle(const RoleName& role, const std::vector<RoleName>& members,
                           const RoleReader& read);

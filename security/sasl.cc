@@ -1,8 +1,13 @@
 #include "security/sasl.h"
 
-#include "protocol/utf8.h"
-
 namespace mayfly {
+
+std::string_view ShownMechanism(std::string_view mechanism) {
+  for (const std::string_view known : {"SCRAM-SHA-1", "SCRAM-SHA-256", "MONGODB-X509", "MONGODB-CR",
+                                       "MONGODB-AWS", "MONGODB-OIDC", "PLAIN", "GSSAPI"})
+    if (mechanism == known) return known;
+  return "(unknown)";
+}
 
 Result<SaslConversation> SaslConversation::Begin(std::string_view mechanism, std::string_view db,
                                                  std::string_view payload,
@@ -10,7 +15,7 @@ Result<SaslConversation> SaslConversation::Begin(std::string_view mechanism, std
   const auto m = FindScramMechanism(mechanism);
   if (!m)
     return Error{ErrorCode::kMechanismUnavailable,
-                 "Received authentication for mechanism " + PrintableUtf8(mechanism.substr(0, 64)) +
+                 "Received authentication for mechanism " + std::string(ShownMechanism(mechanism)) +
                      " which is not enabled: use SCRAM-SHA-256 or SCRAM-SHA-1"};
   MAYFLY_TRY(auto first, ParseScramClientFirst(payload));
   UserName name{first.user, std::string(db)};

@@ -15,13 +15,17 @@ struct SaslStep {
   bool done = false;
 };
 
-/// One login as `saslStart` begins it and `saslContinue` goes on with it, up to and with the empty
-/// exchange at the end. One thread at a time. Nothing of it waits or reads storage: whoever leads
-/// it brings the user.
+/// The mechanism of a login if it is one that exists anywhere, or "(unknown)": somebody may have
+/// sent a password in its place.
+std::string_view ShownMechanism(std::string_view mechanism);
+
+/// One login, begun by `saslStart` and continued by `saslContinue`, up to and including the empty
+/// exchange at the end. One thread at a time. It never waits or reads storage: its caller brings
+/// the user.
 class SaslConversation {
  public:
   /// The first message of a client. Errors: MechanismUnavailable 334 for a mechanism that is not
-  /// offered, BadValue 2 for what is no message of it.
+  /// offered, BadValue 2 for an invalid message.
   static Result<SaslConversation> Begin(std::string_view mechanism, std::string_view db,
                                         std::string_view payload, bool skip_empty_exchange);
 

@@ -98,8 +98,8 @@ Result<ScramCredential> MakeScramCredential(ScramMechanism mechanism, const User
   if (mechanism == ScramMechanism::kSha256) {
     if (digested)
       return Error{ErrorCode::kBadValue,
-                   "SCRAM-SHA-256 credentials need the password itself: use passwordDigestor "
-                   "'server'"};
+                   "SCRAM-SHA-256 credentials need the password itself: do not set "
+                   "digestPassword to false"};
     MAYFLY_TRY(prepared, SaslPrep(password));
   } else if (digested) {
     prepared = Secret(std::string(password));

@@ -25,7 +25,7 @@ inline constexpr int kDefaultScramSha256Iterations = 15'000;
 inline constexpr size_t kMaxScramPayload = 8192;  ///< bytes of one message of a client
 inline constexpr size_t kMaxScramNonce = 1024;    ///< bytes of a client's nonce
 
-/// What is stored of a password: enough to check one, too little to log in with. Raw bytes.
+/// The stored form of a password: enough to check one, too little to log in with. Raw bytes.
 struct ScramCredential {
   int iterations = 0;
   std::string salt, stored_key, server_key;
@@ -43,9 +43,9 @@ Result<ScramCredential> MakeScramCredential(ScramMechanism mechanism, const User
                                             std::string_view password, bool digested,
                                             int iterations, std::string salt);
 
-/// What a user who does not exist (or has no password for the mechanism) is shown: salts that are
-/// the same each time, so that they tell nothing. Made from a secret that clients never see; keep
-/// it for as long as the directory, or a restart tells who exists.
+/// The decoy for a user who does not exist (or has no password for the mechanism): a salt that is
+/// the same each time, so it reveals nothing. Made from a secret that clients never see; keep it as
+/// long as the directory, or a restart reveals which users exist.
 class ScramDecoys {
  public:
   /// `secret`: 32 random bytes.
@@ -63,8 +63,8 @@ struct ScramClientFirst {
   std::string bare;        ///< the rest, which is part of what both sides sign
   std::string user, nonce;
 };
-/// Errors: BadValue 2 for what is no such message; channel binding is refused, since no mechanism
-/// with it is offered.
+/// Errors: BadValue 2 for an invalid message; channel binding is refused, since no mechanism with
+/// it is offered.
 Result<ScramClientFirst> ParseScramClientFirst(std::string_view payload);
 
 /// The server's side of one conversation (RFC 5802): first message in, challenge out, proof in,

@@ -124,7 +124,7 @@ Result<std::optional<std::string>> TimeKeys::Renewed(int64_t seconds, int64_t in
   std::vector<Key> all = now ? now->all : std::vector<Key>();
   const size_t before = all.size();
   int64_t last = before != 0 ? all.back().id : 0;
-  // Two are missing at most: that of now, and the next.
+  // At most two are missing: the present one and the next.
   while (all.empty() || all.back().expires <= seconds + interval) {
     Key k;
     k.id = last = std::max(last + 1, seconds << 32);
@@ -133,7 +133,7 @@ Result<std::optional<std::string>> TimeKeys::Renewed(int64_t seconds, int64_t in
     all.push_back(std::move(k));
   }
   if (all.size() == before) return std::optional<std::string>();
-  // Nobody is ahead of all members with a time that has passed.
+  // A time that has passed is not ahead of all members.
   while (all.size() > 2 && (all[0].expires <= seconds - interval || all.size() > kMaxTimeKeys))
     all.erase(all.begin());
   return std::optional<std::string>(Stored(all));

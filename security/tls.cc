@@ -100,6 +100,22 @@ int UseTicketKey(SSL* ssl, unsigned char* name, unsigned char* iv, EVP_CIPHER_CT
 /// wrong.
 int AcceptInvalid(int, X509_STORE_CTX*) { return 1; }
 
+/// A list of revoked certificates must be there of the authority that has signed the certificate.
+/// Those of the authorities above count if they are there.
+int NeedsOneList(int ok, X509_STORE_CTX* c) {
+  if (ok != 0 || X509_STORE_CTX_get_error(c) != X509_V_ERR_UNABLE_TO_GET_CRL ||
+      X509_STORE_CTX_get_error_depth(c) == 0)
+    return ok;
+  // There was no error before this one: the verification would have ended there.
+  X509_STORE_CTX_set_error(c, X509_V_OK);
+  return 1;
+}
+
+SSL_verify_cb CheckOf(const TlsOptions& o) {
+  if (o.allow_invalid_certificates) return &AcceptInvalid;
+  return o.crl_file.empty() ? nullptr : &NeedsOneList;
+}
+
 using Context = std::shared_ptr<SSL_CTX>;
 
 /// What all contexts have in common.
@@ -144,7 +160,9 @@ struct Authorities {
   bool of_system = false;
 };
 
-Result<void> UseAuthorities(SSL_CTX* c, const Authorities& a, bool tell_clients) {
+/// `whole_chain`: whether a revoked authority invalidates its certificates. Not with AcceptInvalid,
+/// which continues after errors and remembers only the last.
+Result<void> UseAuthorities(SSL_CTX* c, const Authorities& a, bool tell_clients, bool whole_chain) {
   X509_STORE* store = SSL_CTX_get_cert_store(c);
   if (a.of_system && SSL_CTX_set_default_verify_paths(c) != 1)
     return Bad("tlsUseSystemCA: the system's certificates cannot be read");
@@ -153,9 +171,22 @@ Result<void> UseAuthorities(SSL_CTX* c, const Authorities& a, bool tell_clients)
     if (tell_clients) SSL_CTX_add_client_CA(c, ca.get());
   }
   for (const auto& list : a.revoked) X509_STORE_add_crl(store, list.get());
-  if (!a.revoked.empty()) X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+  if (!a.revoked.empty())
+    X509_STORE_set_flags(store,
+                         X509_V_FLAG_CRL_CHECK | (whole_chain ? X509_V_FLAG_CRL_CHECK_ALL : 0));
   ERR_clear_error();
   return Ok();
+}
+
+/// Finds the certificates between a certificate and its authority once. OpenSSL would look for
+/// them, and check their signatures, in every handshake. What is found need not be valid: the other
+/// side judges.
+void KeepChain(SSL_CTX* c, const TlsIdentity& id) {
+  if (id.chain.empty())
+    SSL_CTX_build_cert_chain(c, SSL_BUILD_CHAIN_FLAG_NO_ROOT | SSL_BUILD_CHAIN_FLAG_IGNORE_ERROR |
+                                    SSL_BUILD_CHAIN_FLAG_CLEAR_ERROR);
+  SSL_CTX_set_mode(c, SSL_MODE_NO_AUTO_CHAIN);
+  ERR_clear_error();
 }
 
 }  // namespace
@@ -256,13 +287,14 @@ Result<std::shared_ptr<const Tls::Contexts>> Tls::Load() const {
     MAYFLY_TRY(*door, NewContext(o, TLS_server_method()));
     SSL_CTX* c = door->get();
     MAYFLY_TRY(UseIdentity(c, own, kOwn, o.certificate_key_file));
-    MAYFLY_TRY(UseAuthorities(c, clients, true));
+    MAYFLY_TRY(UseAuthorities(c, clients, true, !o.allow_invalid_certificates));
+    KeepChain(c, own);
     const bool required = door == &made->clients && !o.allow_connections_without_certificates;
     // Only with authorities that were named: the system's authorities vouch for servers, and would
     // accept anybody's certificate.
     if (!clients.certificates.empty())
       SSL_CTX_set_verify(c, SSL_VERIFY_PEER | (required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
-                         o.allow_invalid_certificates ? &AcceptInvalid : nullptr);
+                         CheckOf(o));
     SSL_CTX_set_session_id_context(c, kSessionContext, sizeof kSessionContext - 1);
     SSL_CTX_set_timeout(c, kTicketSeconds);
   }
@@ -276,9 +308,9 @@ Result<std::shared_ptr<const Tls::Contexts>> Tls::Load() const {
   MAYFLY_TRY(made->dialler, NewContext(o, TLS_client_method()));
   MAYFLY_TRY(UseIdentity(made->dialler.get(), cluster, o.cluster_file.empty() ? kOwn : kCluster,
                          o.cluster_file.empty() ? o.certificate_key_file : o.cluster_file));
-  MAYFLY_TRY(UseAuthorities(made->dialler.get(), servers, false));
-  SSL_CTX_set_verify(made->dialler.get(), SSL_VERIFY_PEER,
-                     o.allow_invalid_certificates ? &AcceptInvalid : nullptr);
+  MAYFLY_TRY(UseAuthorities(made->dialler.get(), servers, false, !o.allow_invalid_certificates));
+  KeepChain(made->dialler.get(), cluster);
+  SSL_CTX_set_verify(made->dialler.get(), SSL_VERIFY_PEER, CheckOf(o));
 
   made->organisation = OrganisationOf(X509_get_subject_name(cluster.certificate.get()));
   if (TakesCertificates(cluster_auth())) {

@@ -20,9 +20,9 @@ struct TlsCounters {
   std::atomic<int64_t> under_way{0};  ///< now
 };
 
-/// A server's TLS: its mode, what its files say, and sessions for connections. Reading the files
-/// again changes what later sessions use; those that exist go on with what they have. Threads: any.
-/// Outlives nothing: sessions keep what they need.
+/// A server's TLS: its mode, its files, and sessions for connections. Reading the files again
+/// affects later sessions only; existing ones keep what they have. Threads: any. Outlives nothing:
+/// sessions keep what they need.
 class Tls {
  public:
   /// `now`: seconds since 1970, from any thread.
@@ -74,10 +74,10 @@ class Tls {
     int64_t expires = 0;  ///< seconds since 1970
     bool has_authority = false;
   };
-  /// Of the files as they were read last; empty while TLS is disabled.
+  /// The facts of the files as last read; empty while TLS is disabled.
   Facts facts() const;
-  /// What should be said aloud of the files as they are: certificates that will soon expire, checks
-  /// that are switched off.
+  /// Warnings about the present files: certificates that will soon expire, checks that are switched
+  /// off.
   std::vector<std::string> Warnings() const;
   /// Whether a certificate that ends then should be warned of.
   bool ExpiresSoon(int64_t seconds) const;

@@ -13,8 +13,8 @@ void HandshakeLimit::Saw(int sent, int, int type, const void* bytes, size_t n, S
                          void* limit) {
   if (sent != 0 || n == 0) return;
   auto& self = *static_cast<HandshakeLimit*>(limit);
-  // The type of a record stands in front; in TLS 1.3 all look like data, and the real type comes
-  // with what was decrypted.
+  // A record starts with its type; in TLS 1.3 all look like data, and the decrypted content has the
+  // real type.
   self.records_ += type == SSL3_RT_HEADER;
   if ((type != SSL3_RT_HEADER && type != SSL3_RT_INNER_CONTENT_TYPE) ||
       *static_cast<const unsigned char*>(bytes) != SSL3_RT_HANDSHAKE)

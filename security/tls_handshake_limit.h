@@ -14,11 +14,11 @@ class HandshakeLimit {
  public:
   /// From now on. REQUIRES: the handshake is over; this outlives all reads of `ssl`.
   void Watch(SSL* ssl);
-  /// There were too many, and reads of the connection say that it has ended.
+  /// There were too many; reads of the connection report its end.
   bool exceeded() const { return exceeded_; }
 
   static constexpr uint64_t kFree = 32;           ///< that cost nothing
-  static constexpr uint64_t kRecordsEach = 1024;  ///< for so many records one more
+  static constexpr uint64_t kRecordsEach = 1024;  ///< one more for this many records
 
  private:
   static void Saw(int sent, int version, int type, const void* bytes, size_t n, SSL* ssl,

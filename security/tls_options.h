@@ -11,8 +11,8 @@ namespace mayfly {
 /// Which connections are encrypted: net.tls.mode (manual: "tls.mode").
 enum class TlsMode : uint8_t {
   kDisabled,  ///< none
-  kAllow,     ///< what comes may be; what goes out to other members is not
-  kPrefer,    ///< what comes may be; what goes out to other members is
+  kAllow,     ///< incoming may be encrypted, outgoing to members is not
+  kPrefer,    ///< incoming may be encrypted, outgoing to members is
   kRequire,   ///< all
 };
 
@@ -44,7 +44,7 @@ struct TlsOptions {
   /// tlsX509ClusterAuthDNOverride: certificates with the O, OU and DC of this name are members'
   /// too; empty: none.
   std::string member_name_override;
-  // net.tls.clusterAuthX509: by what else than O, OU and DC members know one another. At most one.
+  // net.tls.clusterAuthX509: identifies members instead of O, OU and DC. At most one.
   std::string member_attributes;  ///< attributes that the subjects of members have, among others
   std::string member_extension;   ///< MembershipOf their certificates
   /// tlsClusterAuthX509Override: the same for certificates that are members' too. At most one.

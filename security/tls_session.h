@@ -22,8 +22,8 @@ struct TlsPeer {
   std::string sni;       ///< the name that the client asked for; empty: none
   bool resumed = false;  ///< by a ticket of an earlier connection
   bool has_certificate = false;
-  /// RFC 2253; empty without a certificate, and for one that nothing trusted vouches for
-  /// (allowInvalidCertificates): nobody can be logged in by such a one.
+  /// RFC 2253; empty without a certificate, and for an untrusted one (allowInvalidCertificates):
+  /// such a certificate cannot log anybody in.
   std::string subject;
   std::string invalid;          ///< why the certificate is not trusted; empty: it is
   int64_t expires = 0;          ///< seconds since 1970
@@ -58,9 +58,9 @@ class TlsSession {
   /// peer() is known.
   Step Handshake();
   Step Read(char* data, size_t size);
-  /// Where to read bytes from the socket to, for whoever reads it himself, which saves a wait:
-  /// at most Room() bytes go to RoomForMore(), and Came says how many. The next Read begins with
-  /// them. REQUIRES: MayHaveMore() is false.
+  /// For callers that read the socket themselves, which saves a wait: they read at most Room()
+  /// bytes to RoomForMore(), and call Came with their number. The next Read begins with them.
+  /// REQUIRES: MayHaveMore() is false.
   char* RoomForMore();
   static constexpr size_t Room() { return 2048; }
   void Came(size_t bytes);
@@ -70,7 +70,7 @@ class TlsSession {
   /// Whether a Read may give something although the socket has nothing: waiting for the socket
   /// would be wrong.
   bool MayHaveMore() const;
-  /// Tells the other side that nothing more comes, if that can be said without waiting.
+  /// Tells the other side that nothing more comes, if that is possible without waiting.
   void SayGoodbye();
 
   /// What went wrong, after kFailed.

@@ -20,8 +20,8 @@ Value RoleDocuments(const std::vector<RoleName>& roles) {
 }  // namespace
 
 void UserCache::Invalidate() {
-  // The number is raised first: whoever reads the user from now on, and stores the result, stores
-  // it under the new number.
+  // The number is raised first: any thread that reads the user from now on stores the result under
+  // the new number.
   std::unordered_map<UserName, UserAccessPtr> old;
   {
     std::lock_guard l(mutex_);

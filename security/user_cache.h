@@ -35,9 +35,9 @@ class UserSource {
 };
 
 /// Users as they were read last, with a number that every change of any user or role raises.
-/// A connection keeps what it got and compares the number before each command (one load), so a
-/// change holds on open connections from the next command on; what was read before the change and
-/// arrives after it is not kept. Threads: any.
+/// A connection keeps its user and compares the number before each command (one load), so a change
+/// applies to open connections from the next command on. A user read before the change that arrives
+/// after it is not kept. Threads: any.
 class UserCache {
  public:
   explicit UserCache(UserSource& source) : source_(source) {}
@@ -50,10 +50,10 @@ class UserCache {
   /// The user as it is now; none if there is no such user. May read storage: not for threads that
   /// serve sockets. Errors: those of the source and of ResolveRoles.
   Result<UserAccessPtr> Find(const UserName& name);
-  /// Somebody whom nobody has stored: `roles` are those that a certificate grants. Reads what they
-  /// are made of each time. Errors: as Find.
+  /// A user who is not stored: `roles` are those that a certificate grants. Reads their contents
+  /// each time. Errors: as Find.
   Result<UserAccessPtr> OfCertificate(const UserName& name, const std::vector<RoleName>& roles);
-  /// As Find for somebody who logged in as `was`: none, too, if that user was dropped and another
+  /// As Find, for a client that logged in as `was`. None also if that user was dropped and another
   /// one has its name.
   Result<UserAccessPtr> Again(const UserAccess& was);
   /// With the credentials, for a login: always read. None if there is no such user.

@@ -38,7 +38,7 @@ struct RoleDocument {
   AuthenticationRestrictions restrictions;
 };
 
-/// What is stored, as somebody may have restored it from elsewhere: everything is checked. Errors:
+/// A stored document. It may have been restored from elsewhere, so everything is checked. Errors:
 /// UnsupportedFormat 12, which names the user and what is wrong with it, never a credential.
 Result<UserDocument> ParseUserDocument(BsonView document);
 Result<RoleDocument> ParseRoleDocument(BsonView document);

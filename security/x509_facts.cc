@@ -30,7 +30,7 @@ bool TakeValue(std::string_view* in, int tag, bool constructed, std::string_view
   int found = 0, kind = 0;
   const int head = ASN1_get_object(&at, &length, &found, &kind, static_cast<long>(in->size()));
   ERR_clear_error();
-  // 0x80: it is none, or longer than what there is; 1: it has no length of its own.
+  // 0x80: not one, or longer than the data; 1: without its own length.
   if ((head & 0x81) != 0 || found != tag || kind != V_ASN1_UNIVERSAL ||
       ((head & V_ASN1_CONSTRUCTED) != 0) != constructed)
     return false;
@@ -105,7 +105,7 @@ std::string OrganisationOf(const X509_NAME* name) {
       if (a.nid != nid) continue;
       unsigned char* text = nullptr;
       const int size = ASN1_STRING_to_UTF8(&text, X509_NAME_ENTRY_get_data(e));
-      // What cannot be read is equal to nothing.
+      // An unreadable value equals nothing.
       if (size < 0) return {};
       if (size > 0) found.emplace_back(a.name, std::string(text, text + size));
       OPENSSL_free(text);

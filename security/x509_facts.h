@@ -15,11 +15,11 @@ namespace mayfly {
 /// The subject as `openssl x509 -subject -nameopt RFC2253` shows it, which is how MongoDB names
 /// users of `$external`: "CN=app,OU=clients,O=Example".
 std::string SubjectOf(const X509* certificate);
-/// What members of one set have in common: the attributes O, OU and DC of a subject, in an order of
-/// their own, so that two texts are equal when the attributes are. Empty without any of them.
+/// The part that members of one set share: the attributes O, OU and DC of a subject, in a fixed
+/// order, so that two texts are equal when the attributes are. Empty without any of them.
 std::string OrganisationOf(const X509_NAME* name);
-/// The same of a name in writing, "OU=members,O=Example": separated by commas, `\` before what is
-/// meant as it stands. Errors: BadValue 2 where there is none of the three, or no name.
+/// The same of a name as text, "OU=members,O=Example": separated by commas, `\` before a literal
+/// character. Errors: BadValue 2 where there is none of the three, or no name.
 Result<std::string> ParseOrganisation(std::string_view name);
 /// An attribute of a distinguished name: the type as OpenSSL shortens it ("CN"), or its number.
 struct NameAttribute {
@@ -33,7 +33,7 @@ Result<std::vector<NameAttribute>> ParseName(std::string_view name);
 /// (manual: "net.tls.clusterAuthX509.extensionValue"): a UTF8String, PrintableString or IA5String.
 /// Empty without one, and when it is none of these.
 std::string MembershipOf(const X509* certificate);
-/// When it ends to be valid, in seconds since 1970.
+/// The end of its validity, in seconds since 1970.
 int64_t ExpiryOf(const X509* certificate);
 /// The roles that a certificate grants by itself, in the extension 1.3.6.1.4.1.34601.2.1.1
 /// (manual: "x.509 certificates extension for authorization"): none without one. Errors: BadValue 2

@@ -9,7 +9,7 @@ that the server shows of the role (rolesInfo), by the manual's rules for resourc
   granted    what is granted and revoked holds on open connections from the next command on
   by_uuid, views, before_users
              ways around: entries of applyOps by UUID, changes of views, results of writes of before there were users
-  escalation, cursors, waiting   ways to what one may not have, or may not have any more
+  escalation, databases, cursors, waiting   ways to what one may not have, or may not have any more
   restored   users and roles from one server to another, as mongodump and mongorestore do it
 The last line says "N passed, N failed". MAYFLY_SEED, MAYFLYD.
 """
@@ -70,9 +70,10 @@ def covers(granted, asked):
         return True
     if granted.get("cluster") or asked == "cluster":
         return bool(granted.get("cluster")) and asked == "cluster"
-    if "collection" not in granted:
-        return False
     db, _, collection = ("", "", "") if asked == "every" else asked.partition(".")
+    if "system_buckets" in granted:
+        of_series = granted["system_buckets"] or collection.removeprefix("system.buckets.")
+        return granted["db"] in ("", db) and collection == f"system.buckets.{of_series}"
     of, name = granted["db"], granted["collection"]
     if not of and not name:
         return db not in ("local", "config") and not is_system(db, collection)
@@ -120,7 +121,8 @@ class Server:
 
     def __exit__(self, *error):
         self.root.close()
-        check(stop(self.proc) == 0, "the server ends well")
+        ended = stop(self.proc)
+        check(ended == 0, f"the server ends well: {ended}")
         self.folder.cleanup()
 
 
@@ -175,6 +177,23 @@ def shown():
         own = client.admin.command({"currentOp": 1, "$ownOps": True, "$all": True})["inprog"]
         users = {u["user"] for op in own for u in op.get("effectiveUsers", [])}
         check(users == {"reader"}, f"currentOp with $ownOps: {users}")
+        # Idle cursors: one's own, and those of all who may see them.
+        server.root.shop.a.insert_many([{} for _ in range(5)])
+        cursors = [c.shop.a.find(batch_size=2) for c in (client, other)]
+        for cursor in cursors:
+            next(cursor)
+        for who, all_users, expected in (
+            (client, False, {"reader"}),
+            (other, False, {"writer"}),
+            (server.root, False, set()),
+            (server.root, True, {"reader", "writer"}),
+        ):
+            stage = {"$currentOp": {"allUsers": all_users, "idleCursors": True}}
+            ops = list(who.admin.aggregate([stage, {"$match": {"type": "idleCursor"}}]))
+            users = {u["user"] for op in ops for u in op["effectiveUsers"]}
+            check(users == expected, f"idle cursors with allUsers {all_users}: {users}, not {expected}")
+        for cursor in cursors:
+            cursor.close()
         # An operation that waits, of somebody else.
         client.shop.command({"find": "a"})
         done = threading.Event()
@@ -484,6 +503,10 @@ def escalation():
             {"grantPrivilegesToRole": "appends", "privileges": [{**only[0], "actions": ["update"]}]}
         )
         check(code(owner.shop, {"collMod": "c", "onExpire": archive}) == 0, "with update as well it goes")
+        # An archive of documents that one may not read, where one may.
+        blind = server.user("blind", ["dbAdmin", {"role": "appends", "db": "admin"}, {"role": "read", "db": "other"}])
+        check(code(blind.shop, {"collMod": "c", "onExpire": archive}) == UNAUTHORIZED, "an archive to read by")
+        check(code(blind.shop, {"create": "more", "onExpire": archive}) == UNAUTHORIZED, "also of a new collection")
         # A document past its deadline, which ttlExplain would find by what is in it.
         server.root.shop.create_collection("old")
         server.root.shop.command({"ttlPause": "old"})
@@ -498,7 +521,62 @@ def escalation():
         server.root.shop.command({"createIndexes": "old", "indexes": [rule]})
         counted = reader.shop.command({"ttlCheck": "old", "index": "at"})
         check(counted["neverExpires"] == {"missing": 1} and not counted["samples"], f"ttlCheck names none: {counted}")
-        for client in (admin, nobody, owner, reader):
+        for client in (admin, nobody, owner, blind, reader):
+            client.close()
+
+
+def databases():
+    """A command is about one database. Each of these once did in one database what had been asked for another."""
+    with Server() as server:
+        for db in ("shop", "other"):
+            server.root[db].c.insert_one({"_id": 1, "word": "hidden"})
+        applies = [{"resource": {"cluster": True}, "actions": ["applyOps"]}]
+        server.root.admin.command({"createRole": "applies", "privileges": applies, "roles": []})
+        reader = server.user("reader", ["read"])
+        owner = server.user("owner", ["dbOwner", {"role": "applies", "db": "admin"}])
+        find = Twice(("find", "c"), ("filter", {"word": "hidden"}), ("$db", "shop"), ("$db", "other"))
+        explained = code(reader.shop, {"explain": find, "verbosity": "executionStats"})
+        check(explained == 73, f"explain of a command with two databases: {explained}")
+        count = Twice(("count", "c"), ("$db", "shop"), ("$db", "shop"))
+        check(code(reader.shop, {"explain": count}) == 0, "one and the same twice is one")
+        inner = {"explain": {"find": "c", "$db": "other"}}
+        check(code(reader.shop, inner) == 73, "explain of a command for another database")
+        for o in ({"drop": "c", "$db": "other"}, {"dropDatabase": 1, "$db": "other"}, {"create": "x", "$db": "other"}):
+            entry = {"op": "c", "ns": "shop.$cmd", "o": o}
+            for entries in ([entry], [{"op": "c", "ns": "shop.$cmd", "o": {"applyOps": [entry]}}]):
+                got = code(owner.admin, {"applyOps": entries})
+                check(got == UNAUTHORIZED, f"applyOps with {o}: {got}")
+                got = code(server.root.admin, {"applyOps": entries})
+                check(got in (UNAUTHORIZED, 73), f"also by root: {got}")
+        check(server.root.other.list_collection_names() == ["c"], "nothing has come of it")
+        # The same collection by its UUID, which no grant on the database reaches.
+        server.root.shop.command({"createUser": "x", "pwd": PASSWORD, "roles": []})
+        of_users = {"listCollections": 1, "filter": {"name": "system.users"}}
+        uuid = server.root.admin.command(of_users)["cursor"]["firstBatch"][0]["info"]["uuid"]
+        any_of_them = server.user("any", ["dbAdminAnyDatabase"], "admin")
+        check(code(any_of_them.admin, {"listIndexes": uuid}) == UNAUTHORIZED, "listIndexes of users by UUID")
+        uses = [{"resource": {"cluster": True}, "actions": ["useUUID"]}]
+        server.root.admin.command({"createRole": "uses", "privileges": uses, "roles": ["dbAdminAnyDatabase"]})
+        server.root.admin.command({"updateUser": "any", "roles": ["uses"]})
+        check(code(any_of_them.admin, {"listIndexes": uuid}) == UNAUTHORIZED, "also with useUUID")
+        of_c = {"listCollections": 1, "filter": {"name": "c"}}
+        uuid = server.root.shop.command(of_c)["cursor"]["firstBatch"][0]["info"]["uuid"]
+        check(code(any_of_them.shop, {"listIndexes": uuid}) == 0, "of a collection that it may")
+        # What expired of the users, in a list of all databases.
+        server.root.admin.command({"touch": "system.users", "q": {"user": "x"}, "expireAfterSeconds": 1})
+        server.root.shop.command({"insert": "c", "documents": [{"_id": 2}], "expireAfterSeconds": 1})
+        expired = server.user("expired", ["expiryAdmin"], "admin")
+        tombstones = lambda: [t["ns"] for t in expired.admin.aggregate([{"$tombstones": {}}])]
+        check(until(lambda: "shop.c" in tombstones(), 90), "who administers expiry sees what has expired")
+        asked = {"usersInfo": {"user": "x", "db": "shop"}}
+        check(until(lambda: not server.root.admin.command(asked)["users"], 90), "a user has expired as well")
+        sees = [{"resource": {"db": "admin", "collection": "system.users"}, "actions": ["readExpired"]}]
+        server.root.admin.command({"createRole": "sees", "privileges": sees, "roles": []})
+        server.root.admin.command({"grantRolesToUser": "expired", "roles": ["sees"]})
+        of_users = lambda: [t["id"] for t in expired.admin.system.users.aggregate([{"$tombstones": {}}])]
+        check(until(lambda: "shop.x" in of_users(), 90), f"the collection's own list has that user: {of_users()}")
+        check(set(tombstones()) == {"shop.c"}, f"a list of all does not tell: {tombstones()}")
+        for client in (reader, owner, any_of_them, expired):
             client.close()
 
 
@@ -573,7 +651,9 @@ def waiting():
     with Server() as server:
         server.root.shop.create_collection("log", capped=True, size=65536)
         server.root.shop.log.insert_one({"_id": 0})
-        for change in ({"dropUser": "u"}, {"revokeRolesFromUser": "u", "roles": ["read"]}):
+        drop, revoke = {"dropUser": "u"}, {"revokeRolesFromUser": "u", "roles": ["read"]}
+        # Nothing need come for the cursor to see it.
+        for change, comes in ((drop, True), (revoke, True), (drop, False), (revoke, False)):
             client = server.user("u", ["read"])
             done = []
             with client.start_session() as session:
@@ -593,8 +673,9 @@ def waiting():
                 while not server.root.admin.command(waits)["inprog"]:
                     pass
                 server.root.shop.command(change)
-                server.root.shop.log.insert_one({})
-                thread.join(90)
+                if comes:
+                    server.root.shop.log.insert_one({})
+                thread.join(30)
                 check(done == [UNAUTHORIZED], f"{next(iter(change))} during a getMore: {done}")
             client.close()
             server.root.shop.command({"dropAllUsersFromDatabase": 1})
@@ -686,7 +767,7 @@ if "--auth" not in subprocess.run([BINARY, "--help"], capture_output=True, text=
     print("SKIPPED: this server has no access control yet\naccess: 0 passed, 0 failed")
     sys.exit()
 PARTS = (
-    roles, shown, user_roles, own_roles, messages, granted, by_uuid, views, before_users, escalation, archives, cursors,
-    waiting, restored,
+    roles, shown, user_roles, own_roles, messages, granted, by_uuid, views, before_users, escalation, databases,
+    archives, cursors, waiting, restored,
 )  # fmt: skip
 run_parts("access", PARTS, check)

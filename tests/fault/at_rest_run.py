@@ -59,6 +59,14 @@ def files_below(directory):
             yield Path(at, name)
 
 
+def bytes_of(path):
+    """None: it was removed meanwhile."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def open_without_name(pid):
     """Sizes of the files that the process has open and that have no name."""
     for fd in Path(f"/proc/{pid}/fd").iterdir():
@@ -337,8 +345,9 @@ def kind_of(path):
     return name.split("-")[0] if name[0].isupper() else name.rsplit(".", 1)[-1]
 
 
-def damages(data, others):
-    """(what, bytes to put there) for a file: each way in which it may be damaged. `others`: of files of its kind."""
+def damages(data, others, before):
+    """(what, bytes to put there) for a file: each way in which it may be damaged. `others`: of files of its kind;
+    `before`: what it was a moment ago, if it was there."""
     middle = len(data) // 2
     flip = lambda at: data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
     yield "a bit of its prefix", flip(9)
@@ -353,6 +362,8 @@ def damages(data, others):
     yield "nothing of it", b""
     for other in others[:1]:
         yield "another file of its kind", other
+    if before not in (None, data):
+        yield "an older copy of it", before
 
 
 def damage():
@@ -368,7 +379,9 @@ def damage():
     stop(proc)
     # What is in the log alone.
     proc, client = serve(good, *encrypted(key))
-    client.shop.docs.insert_many([{"_id": count + i, "v": "late"} for i in range(100)])
+    client.shop.docs.insert_many([{"_id": count + i, "v": "late"} for i in range(50)])
+    older = {p: bytes_of(p) for p in files_below(good)}
+    client.shop.docs.insert_many([{"_id": count + i, "v": "late"} for i in range(50, 100)])
     kill(proc)
     files = [p for p in files_below(good) if p.stat().st_size > 64 and kind_of(p) not in ("lock", "json")]
     kinds = {}
@@ -380,7 +393,7 @@ def damage():
     for kind, paths in kinds.items():
         path = max(paths, key=lambda p: p.stat().st_size)
         others = [d for p, d in zip(paths, seen[kind]) if p != path]
-        for what, changed in damages(path.read_bytes(), others):
+        for what, changed in damages(path.read_bytes(), others, older.get(path)):
             where = f"{kind}, {what}"
             copy = new_directory()
             shutil.copytree(good, copy)
@@ -402,6 +415,38 @@ def damage():
                 served += 1
             shutil.rmtree(copy, ignore_errors=True)
     check(refused_by > 5 and served > 0, f"{refused_by} were refused, {served} were served")
+
+
+def damaged_backup():
+    """A file of an encrypted server's backup that is damaged: the restore says which, and leaves nothing behind."""
+    data, key, backups = new_directory(), key_file(), new_directory()
+    proc, client = serve(data, *encrypted(key))
+    client.shop.docs.insert_many([{"_id": i, "v": f"value {i} " + "x" * 300} for i in range(3000)])
+    client.shop.docs.create_index("v")
+    client.admin.command("backup", 1, path=backups)
+    stop(proc)
+
+    def restore():
+        to = new_directory()
+        words = [BINARY, "--restore", backups, "--dbpath", to, *encrypted(key)]
+        p = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        return p.returncode, p.stdout + p.stderr, to
+
+    files = sorted(p for p in Path(backups).rglob("*") if p.is_file() and p.stat().st_size > 64)
+    check(len(files) > 5, f"files of the backup: {len(files)}")
+    for path in files:
+        whole = path.read_bytes()
+        for what, changed in damages(whole, [], None):
+            path.write_bytes(changed)
+            status, said, to = restore()
+            right = status == 100 and path.name in said and not (os.path.isdir(to) and os.listdir(to))
+            check(right, f"backup: {path.name}, {what}: {status}, {said[-300:]}")
+        path.write_bytes(whole)
+    status, said, to = restore()
+    check(status == 0, f"as it was it is restored: {said[-300:]}")
+    proc, client = serve(to, *encrypted(key))
+    check(client.shop.docs.count_documents({}) == 3000, "with all that was in it")
+    stop(proc)
 
 
 def check_answers(client, where, count, may_lack_end):
@@ -598,8 +643,9 @@ def from_plain():
         s.close()
 
 
+PARTS = [canaries, kills, refusals, damage, damaged_backup, rotation, secrecy, sets, from_plain]
 if __name__ == "__main__":
     try:
-        run_parts("encryption at rest", [canaries, kills, refusals, damage, rotation, secrecy, sets, from_plain], check)
+        run_parts("encryption at rest", PARTS, check)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,7 @@ import base64, hashlib, json, os, shutil, socket, struct, subprocess, tempfile, 
 import urllib.error, urllib.request
 from pathlib import Path
 
+import bson
 import pymongo
 from bson.binary import Binary
 from pymongo.errors import OperationFailure
@@ -92,6 +93,53 @@ def logins():
         check(hello["saslSupportedMechs"] == ["SCRAM-SHA-1", "SCRAM-SHA-256"], "an unknown user has those of a new one")
     finally:
         s.end()
+
+
+def downgrades():
+    """To a weaker mechanism than the user has a password for, or than the server offers; and to none."""
+    begin = Binary(b"n,,n=root,r=abcdefgh")
+
+    def start(c, mechanism, payload):
+        return c.command("admin", {"saslStart": 1, "mechanism": mechanism, "payload": payload})
+
+    with Server() as s:
+        admin = s.first_user().admin
+        admin.command("createUser", "new", pwd="p", roles=[], mechanisms=["SCRAM-SHA-256"])
+        admin.command("createUser", "both", pwd="p", roles=[])
+        admin.command("updateUser", "both", mechanisms=["SCRAM-SHA-256"])
+        for user in ("new", "both"):
+            got = code(s.connect(user, "p", authMechanism="SCRAM-SHA-1").admin.command, "ping")
+            check(got == WRONG, f"{user} has no password for SCRAM-SHA-1: {got}")
+            check(code(s.connect(user, "p").admin.command, "ping") == OK, "and one for SCRAM-SHA-256")
+        c = Client("127.0.0.1", s.port)
+        plain = Binary(b"\0root\0" + CANARY.encode())
+        for mechanism, payload in (("PLAIN", plain), ("SCRAM-SHA-256-PLUS", begin), ("", begin)):
+            got = start(c, mechanism, payload).get("code")
+            check(got == 334, f"{mechanism!r} is not offered: {got}")
+        got = c.command("admin", {"authenticate": 1, "user": "root", "nonce": "0" * 16, "key": "0" * 32}).get("code")
+        check(got == 2, f"nor is what there was before SCRAM: {got}")
+        # What was proven for one mechanism is none for the other.
+        step = start(c, "SCRAM-SHA-1", begin)
+        nonce = dict(p.split("=", 1) for p in bytes(step["payload"]).decode().split(","))["r"]
+        proof = f"c=biws,r={nonce},p={base64.b64encode(bytes(32)).decode()}".encode()
+        more = {"saslContinue": 1, "conversationId": step["conversationId"], "payload": Binary(proof)}
+        check(c.command("admin", more).get("code") == WRONG, "a proof of the other mechanism's length")
+    with Server("--setParameter", "authenticationMechanisms=SCRAM-SHA-256") as s:
+        admin = s.first_user().admin
+        c = Client("127.0.0.1", s.port)
+        got = start(c, "SCRAM-SHA-1", begin).get("code")
+        check(got == 334, f"SCRAM-SHA-1 can be switched off: {got}")
+        for user in ("root", "nobody"):
+            speculative = {"saslStart": 1, "mechanism": "SCRAM-SHA-1", "payload": begin, "db": "admin"}
+            hello = {"hello": 1, "saslSupportedMechs": f"admin.{user}", "speculativeAuthenticate": speculative}
+            said = c.command("admin", hello)
+            check(said["saslSupportedMechs"] == ["SCRAM-SHA-256"], f"and is not named for {user}")
+            check("speculativeAuthenticate" not in said, "nor taken within a hello")
+        weak = code(admin.command, "createUser", "weak", pwd="p", roles=[], mechanisms=["SCRAM-SHA-1"])
+        check(weak == 2, f"nobody gets a password for it: {weak}")
+        admin.command("createUser", "strong", pwd="p", roles=[])
+        made = admin.command("usersInfo", "strong", showCredentials=True)["users"][0]["credentials"]
+        check(list(made) == ["SCRAM-SHA-256"], f"not even beside the other one: {list(made)}")
 
 
 def challenge(s, user):
@@ -434,6 +482,75 @@ def before_login():
         s.end()
 
 
+def pipelined(s, requests):
+    """A connection that has sent the commands and has read none of the replies."""
+    frames = b""
+    for number, (db, command) in enumerate(requests, 1):
+        body = b"\0" * 5 + bson.encode(command | {"$db": db})
+        frames += struct.pack("<iiii", 16 + len(body), number, 0, 2013) + body
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+    c.sendall(frames)
+    return c
+
+
+def gone_in_a_login():
+    """Guesses that wait for their turn behind one another are not worked off for a client that has gone: they kept
+    others from logging in, a minute and more."""
+    s = Server()
+    try:
+        root = s.first_user()
+        figures = lambda: root.admin.command("serverStatus")
+        opened, guesses = figures()["connections"]["current"], 100
+        start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": Binary(b"n,,n=made-up,r=abc")}
+        requests = []
+        for n in range(1, guesses + 1):
+            requests += [("admin", start), ("admin", {"saslContinue": 1, "conversationId": n, "payload": b"x"})]
+        many = 8
+        crowd = [pipelined(s, requests) for _ in range(many)]
+        failed = lambda: figures()["metrics"]["commands"]["saslContinue"]["failed"]
+        check(until(lambda: failed() >= 5), "the first of them are answered")
+        for c in crowd:
+            c.close()
+        # Each connection would wait for each guess, and those wait for 10 seconds.
+        check(until(lambda: figures()["connections"]["current"] <= opened, 30), "they end with their clients")
+        after = failed()
+        check(after < many * guesses / 2, f"and what they have sent is not worked off: {after}")
+    finally:
+        s.end()
+
+
+def deaf_before_login():
+    """A client that sends and never reads does not keep a place of those who have not logged in."""
+    s = Server("--setParameter", "loginTimeoutMillis=500")
+    try:
+        root = s.first_user()
+        c = socket.create_connection(("127.0.0.1", s.port), timeout=5)
+        body = b"\0" * 5 + bson.encode({"listCommands": 1, "$db": "admin"})
+        frame = struct.pack("<iiii", 16 + len(body), 1, 0, 2013) + body
+        ended = False
+        try:
+            for _ in range(100_000):
+                c.sendall(frame)
+        except (TimeoutError, socket.timeout):
+            # Both sides are full; more can only be sent when the server reads, or it has ended.
+            def sends():
+                try:
+                    c.sendall(frame)
+                except (TimeoutError, socket.timeout):
+                    return False
+                except OSError:
+                    return True
+
+            ended = until(sends, 60)
+        except OSError:
+            ended = True
+        check(ended, "it is disconnected")
+        check("does not read its replies" in s.log(), "and the log says why")
+        check(code(root.admin.command, "ping") == OK, "who has logged in goes on")
+    finally:
+        s.end()
+
+
 def open_connections():
     """A change holds from the next command on."""
     s = Server()
@@ -657,6 +774,7 @@ def replica_set():
 PARTS = (
     localhost_exception,
     logins,
+    downgrades,
     guessing,
     nobody_may,
     chunked_requests,
@@ -665,6 +783,8 @@ PARTS = (
     http_crowds,
     http_crowds,
     before_login,
+    gone_in_a_login,
+    deaf_before_login,
     open_connections,
     one_login,
     restrictions,

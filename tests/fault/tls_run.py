@@ -1,140 +1,20 @@
 #!/usr/bin/env python3
-"""TLS: who gets in and who does not, what hostile and silent clients bring about, files that change, sets and modes.
+"""TLS: who gets in and who does not, logins by certificate, files that are wrong and files that change, the HTTP
+endpoint, sets and modes. What hostile clients bring about is in tls_hostile_run.py.
 
-The certificates are made by scripts/certificates in the run. The last line says "N passed, N failed". With the names of
-parts (functions) as arguments only those run. MAYFLY_SILENT (1000): silent clients. MAYFLY_ROTATIONS (100): of
-certificates while connections come and go.
-
-long file: one part for each thing, all with the same server and certificates.
+The last line says "N passed, N failed". With the names of parts (functions) as arguments only those run.
 """
 
-import base64, http.client, json, os, shutil, socket, ssl, struct, subprocess, tempfile, threading, time
+import base64, http.client, json, os, shutil, socket, ssl, subprocess, tempfile
+from pathlib import Path
 
-import bson, pymongo
+import pymongo
 from pymongo.errors import PyMongoError
 
-from fault_test import BINARY, ROOT, Checks, free_port, launch, run_parts, stop, until
+from fault_test import BINARY, free_port, run_parts
 from replica_set import Member, ReplicaSet
-
-SILENT = int(os.environ.get("MAYFLY_SILENT", "1000"))
-ROTATIONS = int(os.environ.get("MAYFLY_ROTATIONS", "100"))
-check = Checks()
-folder = tempfile.mkdtemp(prefix="mayfly-tls-")
-OWN, FOREIGN = f"{folder}/own", f"{folder}/foreign"
-CA = f"{OWN}/ca.pem"
-
-
-def certificate(authority, kind, name, *more, **environment):
-    """The PEM file of a new certificate by this authority."""
-    made = subprocess.run(
-        [ROOT / "scripts/certificates", authority, kind, name, *more],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return made.stdout.strip()
-
-
-SERVER = certificate(OWN, "server", "server", "localhost", "127.0.0.1")
-CLIENT = certificate(OWN, "client", "app", "readWrite.shop")
-started = 0
-
-
-class Server:
-    """A standalone with TLS, until the end of a `with`."""
-
-    def __init__(self, *options, mode="requireTLS", file=SERVER, ca=CA):
-        global started
-        started += 1
-        self.data = f"{folder}/data{started}"
-        files = [] if mode == "disabled" else ["--tlsCertificateKeyFile", file, *(["--tlsCAFile", ca] if ca else [])]
-        self.proc, self.port = launch(
-            BINARY, ["--dbpath", self.data, "--tlsMode", mode, *files, *options], self.data + ".log"
-        )
-        assert self.port, self.log()[-3000:]
-
-    def log(self):
-        return open(self.data + ".log", errors="replace").read()
-
-    def logged(self, text, seconds=20):
-        """Whether the log says so, soon."""
-        return until(lambda: text in self.log(), seconds)
-
-    def client(self, certificate=CLIENT, tls=True, **options):
-        more = dict(tls=True, tlsCAFile=CA) if tls else {}
-        if tls and certificate:
-            more["tlsCertificateKeyFile"] = certificate
-        more |= options
-        return pymongo.MongoClient("localhost", self.port, serverSelectionTimeoutMS=3000, directConnection=True, **more)
-
-    def gets_in(self, *args, **options):
-        with self.client(*args, **options) as c:
-            try:
-                return c.admin.command("ping")["ok"] == 1
-            except PyMongoError:
-                return False
-
-    def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
-
-    def secure(self, version=None, certificate=CLIENT, **options):
-        """A TLS connection by Python's own ssl."""
-        context = ssl.create_default_context(cafile=CA)
-        if certificate:
-            context.load_cert_chain(certificate)
-        if version:
-            context.minimum_version = context.maximum_version = version
-        for name, value in options.items():
-            setattr(context, name, value)
-        return context.wrap_socket(self.connect(), server_hostname="localhost")
-
-    def status(self):
-        with self.client() as c:
-            return c.admin.command("serverStatus")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.proc.poll() is None:
-            check(stop(self.proc) == 0, "the server ends in order")
-
-
-def message(body, request=1):
-    payload = struct.pack("<i", 0) + b"\0" + bson.encode(body)
-    return struct.pack("<iiii", 16 + len(payload), request, 0, 2013) + payload
-
-
-PING = {"ping": 1, "$db": "admin"}
-
-
-def exactly(s, size):
-    have = b""
-    while len(have) < size:
-        more = s.recv(size - len(have))
-        if not more:
-            raise ConnectionError(f"ended after {len(have)} of {size} bytes")
-        have += more
-    return have
-
-
-def answer(s):
-    head = exactly(s, 4)
-    return head + exactly(s, struct.unpack("<i", head)[0] - 4)
-
-
-def closed(s, seconds=30):
-    """Whether the server ends this connection, whatever it says before."""
-    s.settimeout(seconds)
-    try:
-        while s.recv(65536):
-            pass
-        return True
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
+from tls_server import CA, CLIENT, FOREIGN, OWN, PING, SERVER, Server, answer, certificate, check, closed, code_of
+from tls_server import folder, message
 
 
 def certificates():
@@ -143,12 +23,20 @@ def certificates():
     old = certificate(OWN, "client", "old", UNTIL="20200201000000Z")
     revoked = certificate(OWN, "client", "revoked")
     certificate(OWN, "revoke", "revoked")
+    own_word = f"{folder}/own-word.pem"  # nobody's signature but its own, and the subject of one that gets in
+    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", own_word + ".key"]
+    made += ["-out", own_word, "-subj", "/O=Mayfly/OU=clients/CN=app", "-addext", "extendedKeyUsage=clientAuth"]
+    subprocess.run(["openssl", "req", "-x509", "-days", "30", *made], check=True, capture_output=True)
+    with open(own_word, "a") as f:
+        f.write(open(own_word + ".key").read())
     with Server("--tlsCRLFile", f"{OWN}/crl.pem") as s:
         check(s.gets_in(), "a client with a certificate gets in")
         check(s.logged("CN=app,OU=clients,O=Mayfly"), "and the log names its subject as RFC 2253 has it")
         check(not s.gets_in(None), "one without a certificate does not")
         check(s.logged("peer did not return a certificate"), "and the log says why")
         check(not s.gets_in(foreign), "one whose certificate is by another authority does not")
+        check(not s.gets_in(own_word), "nor one that has signed its own, with the subject of a good one")
+        check(s.logged("self-signed certificate"), "and the log says why")
         check(not s.gets_in(old), "one whose certificate has expired does not")
         check(s.logged("certificate has expired"), "and the log says why")
         check(not s.gets_in(revoked), "one whose certificate was taken back does not")
@@ -180,13 +68,59 @@ def certificates():
         check(s.gets_in(foreign) and not s.gets_in(), "clusterCAFile says whose clients get in")
 
 
+def chain(taken_back):
+    """A folder with an authority `top`, one below it, `middle`, and its certificate `leaf`; and what each authority has
+    taken back: at most the one that is named."""
+    where = Path(tempfile.mkdtemp(dir=folder))
+    openssl = lambda *a: subprocess.run(["openssl", *a], check=True, capture_output=True, cwd=where)
+    extensions = "[ca]\nbasicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\n"
+    extensions += "[leaf]\nextendedKeyUsage=clientAuth,serverAuth\nsubjectAltName=DNS:localhost\n"
+    (where / "extensions").write_text(extensions)
+    (where / "request").write_text("[req]\ndistinguished_name=name\n[name]\n")
+    for name, by in (("top", None), ("middle", "top"), ("leaf", "middle")):
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key"]
+        openssl("req", "-new", "-config", "request", *key, "-out", f"{name}.csr", "-subj", f"/O=Mayfly/CN={name}")
+        signed = ["-CA", f"{by}.pem", "-CAkey", f"{by}.key", "-CAcreateserial"] if by else ["-signkey", f"{name}.key"]
+        kind = ["-extfile", "extensions", "-extensions", "leaf" if name == "leaf" else "ca"]
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem", "-days", "30", *kind)
+        if not by:
+            continue
+        lists = f"[ca]\ndefault_ca=own\n[own]\ndatabase={where}/{by}.index\ndefault_md=sha256\n"
+        (where / f"{by}.lists").write_text(lists + f"default_crl_days=30\ncrlnumber={where}/{by}.number\n")
+        (where / f"{by}.index").touch()
+        (where / f"{by}.number").write_text("01\n")
+        ca = ["ca", "-config", f"{by}.lists", "-cert", f"{by}.pem", "-keyfile", f"{by}.key"]
+        if taken_back == name:
+            openssl(*ca, "-revoke", f"{name}.pem")
+        openssl(*ca, "-gencrl", "-out", f"{by}.crl")
+    text = lambda *names: "".join((where / n).read_text() for n in names)
+    (where / "file.pem").touch(mode=0o600)
+    (where / "file.pem").write_text(text("leaf.pem", "middle.pem", "leaf.key"))
+    (where / "both.crl").write_text(text("top.crl", "middle.crl"))
+    return where
+
+
+def authorities_between():
+    """An authority that was taken back takes along whom it has signed."""
+    for taken_back in (None, "leaf", "middle"):
+        where = chain(taken_back)
+        for lists in ("both.crl", "middle.crl"):
+            options = dict(file=where / "file.pem", ca=where / "top.pem")
+            with Server("--tlsCRLFile", where / lists, **options) as s:
+                got_in = s.gets_in(str(where / "file.pem"), tlsCAFile=str(where / "top.pem"))
+                expected = taken_back is None or (taken_back == "middle" and lists == "middle.crl")
+                check(got_in == expected, f"taken back: {taken_back}, known from {lists}: gets in: {got_in}")
+                check(expected or s.logged("certificate revoked"), "and the log says why")
+
+
 def modes():
     """Plain and TLS on one port, protocols, parameters."""
     with Server(mode="disabled") as s:
         check(s.gets_in(tls=False) and not s.gets_in(), "disabled: plain alone")
         check(s.logged("server is started without SSL support"), "and the log says so")
         with s.client(tls=False) as c:
-            check(c.admin.command("serverStatus")["security"] == {}, "and there is no certificate to tell of")
+            security = c.admin.command("serverStatus")["security"]
+            check(not any(k.startswith("SSL") for k in security), f"and there is no certificate to tell of: {security}")
             try:
                 c.admin.command("rotateCertificates", 1)
                 check(False, "rotateCertificates needs TLS")
@@ -238,14 +172,6 @@ def modes():
             check(c.cipher()[0] == "ECDHE-ECDSA-AES128-GCM-SHA256", "opensslCipherConfig says which ciphers there are")
 
 
-def code_of(f, *args, **options):
-    try:
-        f(*args, **options)
-        return 0
-    except PyMongoError as e:
-        return getattr(e, "code", None) or str(e)
-
-
 def x509_logins():
     """MONGODB-X509: the subject of a certificate is a user of $external."""
     subject = "CN=user,OU=clients,O=Mayfly"
@@ -288,6 +214,10 @@ def x509_logins():
         check(code_of(app.shop.things.find_one) == 13, "what is taken from the user holds at once")
         root["$external"].command("dropUser", subject)
         check(code_of(app.shop.things.find_one) == 13, "as does its end")
+        audited = [json.loads(line) for line in open(f"{s.data}/audit/audit.json")]
+        of_app = [{"user": subject, "db": "$external"}]
+        out = [e["param"]["reason"] for e in audited if e["atype"] == "logout" and e["users"] == of_app]
+        check("Implicit logout because the user was dropped" in out, f"which the audit log has: {out}")
         check(s.logged('"mechanism":"MONGODB-X509"'), "the log tells of these logins")
         for c in (app, root):
             c.close()
@@ -301,6 +231,52 @@ def x509_logins():
     with Server("--auth", mode="disabled") as s:
         with s.client(tls=False) as c:
             check(code_of(c["$external"].command, "authenticate", 1, mechanism="MONGODB-X509") == 18, "not without TLS")
+
+
+def certificate_ends():
+    """A certificate that expires while its connections live: it logs in nobody any more."""
+    brief, lasting, port = certificate(OWN, "client", "brief", DAYS="10"), certificate(OWN, "client", "x"), free_port()
+    subject = "CN=brief,OU=clients,O=Mayfly"
+    by_certificate = dict(authMechanism="MONGODB-X509", authSource="$external", maxPoolSize=1)
+    options = ["--auth", "--tlsAllowConnectionsWithoutCertificates", "--testClock", "--httpPort", str(port)]
+    with Server(*options) as s:
+        assert s.logged('"msg":"HTTP endpoint"'), "it comes after the port of the drivers"
+        with s.client(None) as first:
+            first.admin.command("createUser", "root", pwd="secret", roles=["root"])
+        root = s.client(None, username="root", password="secret")
+        for name in (subject, "CN=x,OU=clients,O=Mayfly"):
+            root["$external"].command("createUser", name, roles=[{"role": "clusterMonitor", "db": "admin"}])
+        before, late = s.client(brief, **by_certificate), s.client(brief, maxPoolSize=1)
+        check(before.admin.command("serverStatus")["ok"] == 1, "a login by certificate")
+        late.admin.command("ping")
+        context = ssl.create_default_context(cafile=CA)
+        context.load_cert_chain(brief)
+        http_connection = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+
+        def again():
+            http_connection.request("GET", "/metrics")
+            answer = http_connection.getresponse()
+            answer.read()
+            return answer.status
+
+        def audited():
+            events = [json.loads(line) for line in open(f"{s.data}/audit/audit.json")]
+            return [e["result"] for e in events if e["atype"] == "authenticate" and e["param"]["user"] == subject]
+
+        check([again(), again()] == [200, 200], "and one to the HTTP endpoint")
+        check(audited() == [0, 0], f"both are audited: {audited()}")
+        root.admin.command("clock", {"advanceSeconds": 11 * 86_400})
+        check([again(), again()] == [401, 401], "after the certificate's end: no more requests to the endpoint")
+        check(audited() == [0, 0, 18], f"which is audited once: {audited()}")
+        x509 = {"authenticate": 1, "mechanism": "MONGODB-X509"}
+        check(code_of(late["$external"].command, x509) == 18, "and no new login on an old connection")
+        check(s.logged("has expired since this connection began"), "the log says why")
+        check(before.admin.command("serverStatus")["ok"] == 1, "a login from before lasts as long as its connection")
+        with s.client(lasting, **by_certificate) as c:
+            check(c.admin.command("serverStatus")["ok"] == 1, "another certificate is still good")
+        http_connection.close()
+        for c in (before, late, root):
+            c.close()
 
 
 def wrong_files():
@@ -400,176 +376,6 @@ def asked_password():
     check("geheim" not in open(log).read(), "the log does not have what was typed")
 
 
-def hostile():
-    """Bytes that are no TLS, or not well."""
-    with Server("--setParameter", "tlsHandshakeTimeoutMillis=1000") as s:
-        keeper = s.client()
-        keeper.admin.command("ping")
-        for what, data in {
-            "garbage": os.urandom(4000),
-            "an HTTP request": b"GET / HTTP/1.1\r\n\r\n",
-            "a record of no version": b"\x16\x03\x09\x02\x00\x01" + bytes(600),
-            "a hello of garbage": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(2000),
-            "an alert": b"\x15\x03\x03\x00\x02\x02\x28",
-            "a message of 48 MB": struct.pack("<iiii", 48000000, 1, 0, 2013),
-        }.items():
-            c = s.connect()
-            c.sendall(data)
-            check(closed(c), f"{what} ends the connection")
-        for what, data in {
-            "nothing": b"",
-            "one byte of a hello": b"\x16",
-            "half a hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
-        }.items():
-            c = s.connect()
-            c.sendall(data)
-            check(closed(c), f"{what}, and then silence, ends the connection after a while")
-        check(s.logged("was not completed in time"), "and the log says why")
-        c = s.connect()
-        c.sendall(b"\x16\x03\x01")
-        c.close()
-        with s.secure() as c:
-            c.sendall(message(PING))
-            answer(c)
-            raw = c.detach()
-        raw = socket.socket(fileno=raw)
-        raw.sendall(b"\x17\x03\x03\x00\x40" + os.urandom(64))
-        check(closed(raw), "a record that nobody has sealed ends the connection")
-        c = s.secure()
-        c.sendall(message(PING))
-        answer(c)
-        socket.socket(fileno=c.detach()).close()  # without close_notify
-        check(s.gets_in(), "an end without close_notify harms nobody")
-        with s.secure() as c:
-            big = bson.encode({"insert": "big", "$db": "test", "documents": [{"_id": 1, "a": "x" * 15_000_000}]})
-            payload = struct.pack("<i", 0) + b"\0" + big
-            whole = struct.pack("<iiii", 16 + len(payload), 5, 0, 2013) + payload
-            c.sendall(whole[:10])
-            for at in range(10, len(whole), 1_000_003):
-                c.sendall(whole[at : at + 1_000_003])
-            check(b"n\x00\x01\x00\x00\x00" in answer(c), "a large message comes in many records")
-            c.sendall(message({"find": "big", "$db": "test"}))
-            check(len(answer(c)) > 15_000_000, "and its document comes back")
-            c.sendall(b"".join(message(PING, i) for i in range(5000)))
-            check(all(len(answer(c)) > 16 for _ in range(5000)), "5,000 requests at once are answered")
-            for byte in message(PING):
-                c.sendall(bytes([byte]))
-            check(len(answer(c)) > 16, "a message in records of one byte is understood")
-        with s.secure(ssl.TLSVersion.TLSv1_2) as c:
-            c.sendall(message(PING))
-            check(len(answer(c)) > 16, "TLS 1.2 answers before renegotiation is tried")
-        renegotiated = subprocess.run(
-            ["openssl", "s_client", "-connect", f"localhost:{s.port}", "-tls1_2", "-cert", CLIENT, "-key", CLIENT]
-            + ["-CAfile", CA],
-            input="R\n",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        check(
-            "no renegotiation" in (renegotiated.stdout + renegotiated.stderr)
-            or "RENEGOTIATING" in (renegotiated.stdout + renegotiated.stderr)
-            and renegotiated.returncode != 0,
-            "renegotiation is refused",
-        )
-        check("Compression: NONE" in renegotiated.stdout, "nothing is compressed")
-        check(keeper.admin.command("ping")["ok"] == 1, "who was connected stays")
-        keeper.close()
-
-
-def percentiles(client, work, seconds=None):
-    """Milliseconds of pings while `work` runs: median and longest."""
-    took, done = [], threading.Event()
-
-    def measure():
-        while not done.is_set():
-            begun = time.monotonic()
-            client.admin.command("ping")
-            took.append((time.monotonic() - begun) * 1000)
-
-    t = threading.Thread(target=measure)
-    t.start()
-    try:
-        work()
-    finally:
-        done.set()
-        t.join()
-    took.sort()
-    return took[len(took) // 2], took[-1], len(took)
-
-
-def crowds():
-    """Many that are silent, and many full handshakes: others are served."""
-    with Server("--setParameter", "tlsMaxHandshakes=200") as s:
-        client = s.client()
-        client.admin.command("ping")
-        hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
-        crowd = []
-
-        def silent():
-            for i in range(SILENT):
-                c = s.connect()
-                c.sendall(b"" if i % 2 else hello)
-                crowd.append(c)
-            for _ in range(20):
-                with s.secure() as c:
-                    c.sendall(message(PING))
-                    answer(c)
-
-        median, longest, n = percentiles(client, silent)
-        print(f"     {SILENT} silent clients: another one's ping {median:.2f} ms, longest {longest:.1f} ms of {n}")
-        check(longest < 1000, f"{SILENT} silent clients, half of them in a hello, disturb nobody")
-        check(s.gets_in(), "and others get in beside them")
-        for c in crowd:
-            c.close()
-
-        # Handshakes that are not finished: the server has answered, the client says nothing more.
-        def half_done():
-            stuck.clear()
-            for _ in range(300):
-                context = ssl.create_default_context(cafile=CA)
-                context.load_cert_chain(CLIENT)
-                incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-                half = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-                try:
-                    half.do_handshake()
-                except ssl.SSLWantReadError:
-                    pass
-                c = s.connect()
-                c.sendall(outgoing.read())
-                stuck.append(c)
-            with s.secure() as c:
-                c.sendall(message(PING))
-                answer(c)
-
-        stuck = []
-        median, longest, n = percentiles(client, half_done)
-        print(f"     300 unfinished handshakes: another one's ping {median:.2f} ms, longest {longest:.1f} ms of {n}")
-        check(longest < 1000, "300 unfinished handshakes disturb nobody")
-        status = s.status()["transportSecurity"]["handshakes"]
-        check(status["evicted"] >= 90 and status["underWay"] <= 200, f"the oldest went for the new ones: {status}")
-        check(closed(stuck[0], 5), "the oldest of them was disconnected")
-        for c in stuck:
-            c.close()
-
-        def flood():
-            threads = [threading.Thread(target=handshakes) for _ in range(4)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
-
-        def handshakes():
-            for _ in range(200):
-                with s.secure():
-                    pass
-
-        median, longest, n = percentiles(client, flood)
-        print(f"     800 full handshakes: another one's ping {median:.2f} ms, longest {longest:.1f} ms of {n}")
-        check(longest < 1000, "800 full handshakes disturb nobody")
-        client.close()
-
-
 def rotation():
     """New files, read on request; connections that exist go on."""
     file, ca, crl = f"{folder}/rotating.pem", f"{folder}/rotating-ca.pem", f"{folder}/rotating-crl.pem"
@@ -586,7 +392,29 @@ def rotation():
     certificate(OWN, "client", "scapegoat")
     certificate(OWN, "revoke", "scapegoat")
     put(f"{OWN}/crl.pem", crl)
-    with Server("--tlsCRLFile", crl, file=file, ca=ca) as s:
+    port = free_port()
+
+    def shown_by_http(certificate):
+        """Whose certificate a new connection to the endpoint sees; None: it is refused."""
+        context = ssl.create_default_context(cafile=CA)
+        context.load_cert_chain(certificate)
+        try:
+            raw = socket.create_connection(("127.0.0.1", port), timeout=30)
+            with context.wrap_socket(raw, server_hostname="localhost") as c:
+                c.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                return dict(x[0] for x in c.getpeercert()["subject"])["commonName"] if c.recv(1) else None
+        except OSError:
+            return None
+
+    with Server("--tlsCRLFile", crl, "--httpPort", str(port), file=file, ca=ca) as s:
+        assert s.logged('"msg":"HTTP endpoint"'), "it comes after the port of the drivers"
+        unlucky = f"{OWN}/unlucky.pem"
+        check(shown_by_http(unlucky) == "server", "the HTTP endpoint has the same certificate")
+        context = ssl.create_default_context(cafile=CA)
+        context.load_cert_chain(unlucky)
+        kept = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+        kept.request("GET", "/healthz")
+        check(kept.getresponse().read() is not None, "and serves a connection")
         old = s.client(f"{OWN}/unlucky.pem", maxPoolSize=1)
         old.admin.command("ping")
         session = s.secure(ssl.TLSVersion.TLSv1_2, certificate=f"{OWN}/unlucky.pem")
@@ -602,6 +430,11 @@ def rotation():
             subject = dict(x[0] for x in c.getpeercert()["subject"])
             check(subject["commonName"] == "second", "a new one sees the new certificate")
         check(not s.gets_in(f"{OWN}/unlucky.pem"), "who was taken back meanwhile does not get in any more")
+        check(shown_by_http(CLIENT) == "second", "the HTTP endpoint shows the new certificate, too")
+        check(shown_by_http(unlucky) is None, "and refuses who was taken back")
+        kept.request("GET", "/healthz")
+        check(kept.getresponse().status == 200, "while a connection that exists goes on")
+        kept.close()
         context = session.context
         try:
             with context.wrap_socket(s.connect(), server_hostname="localhost", session=session.session) as c:
@@ -622,107 +455,6 @@ def rotation():
     soon = certificate(OWN, "server", "soon", "localhost", DAYS="10")
     with Server(file=soon) as s:
         check(s.logged("soon.pem expires in "), "a certificate that will soon expire is warned of")
-
-
-def rotation_under_load():
-    """Files that change, now and then to ones that are wrong, while connections come and go."""
-    file = f"{folder}/storm.pem"
-    names = ("storm-a", "storm-b")
-    good = [open(certificate(OWN, "server", n, "localhost", "127.0.0.1")).read() for n in names]
-    cut = good[0].index("-----END")
-    bad = ["", "nonsense", good[0][:cut], good[0].replace("A", "B", 40), good[0].split("-----BEGIN CERTIFICATE")[0]]
-
-    def put(text):
-        with open(file + ".new", "w") as f:
-            f.write(text)
-        os.chmod(file + ".new", 0o600)
-        os.replace(file + ".new", file)
-
-    put(good[0])
-    with Server(file=file) as s:
-        ends, seen, failed, wanted = threading.Event(), set(), [], 0
-        held = s.secure()
-
-        def come_and_go(version):
-            while not ends.is_set():
-                try:
-                    context = ssl.create_default_context(cafile=CA)
-                    context.load_cert_chain(CLIENT)
-                    context.minimum_version = context.maximum_version = version
-                    with context.wrap_socket(s.connect(), server_hostname="localhost") as c:
-                        seen.add(dict(x[0] for x in c.getpeercert()["subject"])["commonName"])
-                        c.sendall(message(PING))
-                        answer(c)
-                except Exception as e:  # noqa: BLE001
-                    failed.append(repr(e))
-
-        versions = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3] * 2
-        threads = [threading.Thread(target=come_and_go, args=(v,)) for v in versions]
-        for t in threads:
-            t.start()
-        with s.client() as admin:
-            for i in range(ROTATIONS):
-                wrong = i % 5 == 4
-                put(bad[i // 5 % len(bad)] if wrong else good[i % 2])
-                got = code_of(admin.admin.command, "rotateCertificates", 1)
-                wanted += got == (72 if wrong else 0)
-        check(until(lambda: seen == set(names)), f"both certificates were shown: {seen}")
-        ends.set()
-        for t in threads:
-            t.join(60)
-        check(wanted == ROTATIONS, f"{wanted} of {ROTATIONS} rotations were answered rightly")
-        check(not failed, f"no connection notices: {len(failed)}, {failed[:2]}")
-        held.sendall(message(PING))
-        answer(held)
-        held.close()
-        put(good[1])
-        with s.client() as admin:
-            check(code_of(admin.admin.command, "rotateCertificates", 1) == 0, "and it goes on")
-        with s.secure() as c:
-            check(dict(x[0] for x in c.getpeercert()["subject"])["commonName"] == names[1], "with the last one")
-
-
-def hello_with_name(extension):
-    """A ClientHello (TLS 1.2, RFC 5246) with these bytes as the extension server_name (RFC 6066)."""
-    extensions = struct.pack(">HH", 0, len(extension)) + extension
-    extensions += bytes.fromhex("000a000400020017000d0006000404030401")
-    body = b"\x03\x03" + os.urandom(32) + b"\0" + struct.pack(">HHH", 4, 0xC02B, 0xC02F) + b"\1\0"
-    body += struct.pack(">H", len(extensions)) + extensions
-    handshake = b"\1" + struct.pack(">I", len(body))[1:] + body
-    return b"\x16\x03\x01" + struct.pack(">H", len(handshake)) + handshake
-
-
-def hostile_names():
-    """Names in a ClientHello that are none."""
-
-    def name(text, kind=0):
-        entry = bytes([kind]) + struct.pack(">H", len(text)) + text
-        return struct.pack(">H", len(entry)) + entry
-
-    with Server("--httpPort", str(free_port())) as s:
-        for what, extension in (
-            ("a name", name(b"localhost")),
-            ("an empty one", name(b"")),
-            ("one with a NUL", name(b"local\0host")),
-            ("255 bytes", name(b"a" * 255)),
-            ("256 bytes", name(b"a" * 256)),
-            ("15,000 bytes", name(b"a" * 15_000)),
-            ("control characters", name(b'\x1b[2J\n{"t":1}\r"')),
-            ("no UTF-8", name(b"\xff\xfe\x80")),
-            ("another kind of name", name(b"localhost", 7)),
-            ("two names", name(b"a")[2:] * 2),
-            ("a length that lies", b"\xff\xff" + name(b"a")[2:]),
-            ("an entry that lies", b"\0\x06\0\xff\xffabc"),
-            ("nothing", b""),
-        ):
-            with s.connect() as c:
-                c.sendall(hello_with_name(extension))
-                first = c.recv(1)
-                check(first in (b"\x16", b"\x15", b""), f"{what}: a handshake or an alert: {first}")
-        check(s.gets_in(), "and who is right gets in")
-        lines = s.log().splitlines()
-        check(all(x.startswith("{") and json.loads(x) for x in lines if x), "each line of the log is one")
-        check(max(map(len, lines)) < 12_000, "and none is long")
 
 
 def resumption():
@@ -985,25 +717,9 @@ def rolling():
         s.close()
 
 
-if __name__ == "__main__":
-    run_parts(
-        "tls",
-        [
-            certificates,
-            modes,
-            x509_logins,
-            wrong_files,
-            asked_password,
-            hostile,
-            resumption,
-            rotation,
-            rotation_under_load,
-            hostile_names,
-            crowds,
-            endpoint,
-            http_certificates,
-            sets,
-            rolling,
-        ],
-        check,
-    )
+run_parts(
+    "tls",
+    [certificates, authorities_between, modes, x509_logins, certificate_ends, wrong_files, asked_password, resumption]
+    + [rotation, endpoint, http_certificates, sets, rolling],
+    check,
+)

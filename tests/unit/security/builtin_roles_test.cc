@@ -23,6 +23,7 @@ using Grants = std::map<std::string, std::set<std::string>>;
 std::string Shown(const Resource& r) {
   if (r.kind == Resource::Kind::kAny) return "any";
   if (r.kind == Resource::Kind::kCluster) return "cluster";
+  if (r.kind == Resource::Kind::kBuckets) return "buckets";
   const std::string db = r.db.empty() ? "all" : r.db;
   return r.collection.empty() ? db : db + "." + r.collection;
 }
@@ -97,6 +98,23 @@ TEST_CASE("Built-in roles have the manual's actions, no fewer and no more", "[se
       }
     }
   CHECK(there == described);
+}
+
+TEST_CASE("Time series are dumped and restored by their buckets", "[security][roles]") {
+  const auto may = [](const char* role, Action action) {
+    const PrivilegeSet set(BuiltinPrivileges({role, "admin"}));
+    return set.On("shop", "system.buckets.weather").Has(action);
+  };
+  for (const char* role : {"backup", "root"}) CHECK(may(role, Action::find));
+  for (const char* role : {"restore", "root"}) {
+    CHECK(may(role, Action::insert));
+    CHECK(may(role, Action::createIndex));
+  }
+  CHECK_FALSE(may("restore", Action::find));
+  for (const char* role : {"readWriteAnyDatabase", "dbAdminAnyDatabase"}) {
+    CHECK_FALSE(may(role, Action::find));
+    CHECK_FALSE(may(role, Action::insert));
+  }
 }
 
 TEST_CASE("Built-in roles are where the manual has them", "[security][roles]") {

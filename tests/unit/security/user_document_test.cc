@@ -150,12 +150,15 @@ TEST_CASE("Addresses and ranges", "[security][restrictions]") {
   CHECK(Contains("0.0.0.0/0", "1.2.3.4"));
   CHECK_FALSE(Contains("0.0.0.0/0", "::1"));
   CHECK(Contains("::/0", "1.2.3.4"));
+  CHECK(Contains("::ffff:10.0.0.0/104", "10.9.9.9"));
+  CHECK_FALSE(Contains("::ffff:10.0.0.0/104", "11.0.0.0"));
+  CHECK(Contains("::ffff:0:0/96", "1.2.3.4"));
   CHECK(Contains("fe80::/10", "fe80::1%eth0"));
   CHECK(Contains("2001:db8::/33", "2001:db8:7fff::"));
   CHECK_FALSE(Contains("2001:db8::/33", "2001:db8:8000::"));
-  for (const char* bad :
-       {"", "x", "10.0.0", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/", "::/129", "10.0.0.0/8x",
-        "10.0.0.0/0008", "1.2.3.4.5", "fe80::1%eth0", "/8", "01.2.3.4 "}) {
+  for (const char* bad : {"", "x", "10.0.0", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/", "::/129",
+                          "10.0.0.0/8x", "10.0.0.0/0008", "1.2.3.4.5", "fe80::1%eth0", "/8",
+                          "01.2.3.4 ", "::ffff:10.0.0.0/8", "::ffff:a00:0/95"}) {
     INFO(bad);
     CHECK_FALSE(ParseAddressRange(bad).has_value());
   }

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Who owns one database, or may use one collection, sends commands that are nearly right: those of
+tests/data/privileges.txt, with fields that are there twice, that belong elsewhere or that name another database, at any
+depth. What reads a command to say whether it is allowed and what carries it out must see the same: nothing of what
+belongs to others changes or shows, and nobody is given roles or privileges there. (An explain and an entry of applyOps
+with a "$db" of their own were found so.)
+
+MAYFLY_MUTATIONS (20000): commands. MAYFLY_SEED. The last line says "N passed, N failed".
+"""
+
+import os, re, struct, tempfile
+
+import bson, pymongo
+from bson import json_util
+
+from fault_test import BINARY, ROOT, Checks, Client, log_in, rnd, run_parts, start, stop
+
+COUNT = int(os.environ.get("MAYFLY_MUTATIONS", "20000"))
+ROUND = 100  # commands between two looks at what must not change
+check = Checks(quiet=True)
+PASSWORD, SECRET = "only of this test", "not to be seen"
+OWN, OTHER = "shop", "other"
+DATABASES = [OWN, OTHER, "admin"]
+
+# What ends the server, the connection or the user, or takes its time.
+LEFT_OUT = {
+    "clock", "configureFailPoint", "dropAllUsersFromDatabase", "dropUser", "fsync", "getMore", "killAllSessions",
+    "logRotate", "replSetInitiate", "shutdown", "updateUser", "waitForFailPoint",
+}  # fmt: skip
+VALUES = [
+    OTHER, f"{OTHER}.c", f"{OTHER}.$cmd", "admin.system.users", "system.users", "c", OWN, f"{OWN}.c", 1, None, True, [],
+    {}, {"db": OTHER, "coll": "c"}, {"db": "admin", "coll": "system.users"}, {"role": "root", "db": "admin"}, ["root"],
+    [{"role": "root", "db": "admin"}], [{"role": "read", "db": OTHER}],
+]  # fmt: skip
+NAMES = [
+    "allUsers", "applyOps", "authorizedCollections", "coll", "collection", "db", "drop", "dropTarget", "explain",
+    "find", "from", "includeExpired", "into", "nameOnly", "ns", "nsInfo", "o", "op", "pipeline", "role", "roles",
+    "root", "to", "toCollection", "ui", "upsert", "user", "viewOn", "$lookup", "$merge", "$out", "$unionWith",
+]  # fmt: skip
+MORE = [
+    ("admin", {"bulkWrite": 1, "ops": [{"insert": 0, "document": {"_id": 5}}, {"delete": 1, "filter": {}}],
+               "nsInfo": [{"ns": "shop.c"}, {"ns": "shop.d"}]}),
+    ("admin", {"applyOps": [{"op": "c", "ns": "shop.$cmd", "o": {"applyOps": [
+        {"op": "i", "ns": "shop.c", "o": {"_id": 9}}, {"op": "c", "ns": "shop.$cmd", "o": {"drop": "d"}}]}}]}),
+    ("shop", {"explain": {"find": "c", "filter": {"a": 1}}, "verbosity": "executionStats"}),
+    ("shop", {"explain": {"aggregate": "c", "cursor": {}, "pipeline": [
+        {"$facet": {"x": [{"$lookup": {"from": "d", "pipeline": [], "as": "y"}}]}}]}, "verbosity": "executionStats"}),
+    ("shop", {"aggregate": "c", "cursor": {}, "pipeline": [
+        {"$lookup": {"from": "d", "pipeline": [{"$unionWith": {"coll": "c", "pipeline": []}}], "as": "x"}},
+        {"$merge": {"into": {"db": "shop", "coll": "m"}, "on": "_id", "whenMatched": "merge"}}]}),
+]  # fmt: skip
+
+
+class Node:
+    """A document or an array, whose fields may be there more than once; None for `fields`: another value."""
+
+    def __init__(self, value):
+        self.value, self.fields = value, None
+        if isinstance(value, dict):
+            self.fields = [(name, Node(v)) for name, v in value.items()]
+        if isinstance(value, list):
+            self.fields = [(str(i), Node(v)) for i, v in enumerate(value)]
+
+    def nodes(self):
+        """This one and those within that have fields."""
+        return [self, *(n for _, f in self.fields if f.fields is not None for n in f.nodes())]
+
+    def element(self, name):
+        if self.fields is None:
+            return bson.encode({name: self.value})[4:-1]
+        return (b"\4" if isinstance(self.value, list) else b"\3") + name.encode() + b"\0" + self.bytes()
+
+    def bytes(self):
+        body = b"".join(f.element(name) for name, f in self.fields)
+        return struct.pack("<i", len(body) + 5) + body + b"\0"
+
+    def __str__(self):
+        return repr(self.value) if self.fields is None else f"{{{', '.join(f'{n}: {f}' for n, f in self.fields)}}}"
+
+
+def templates():
+    for line in (ROOT / "tests/data/privileges.txt").read_text().splitlines():
+        if m := re.fullmatch(r"(?:(\w+): )?(\{.*\}) \| .*", line):
+            command = json_util.loads(m[2].replace("<db>", OWN).replace("<other>", OWN).replace('"me"', '"own"'))
+            if next(iter(command)) not in LEFT_OUT:
+                yield m[1] or OWN, command
+    for _ in range(8):
+        yield from MORE
+
+
+def mutated(command):
+    """The first field of all stays: it is the command."""
+    whole = Node(command)
+    for _ in range(rnd.choice([1, 1, 1, 1, 2, 2, 3, 4])):
+        node = rnd.choice(whole.nodes())
+        fields, first = node.fields, int(node is whole)
+        place = rnd.randrange(first, len(fields) + 1) if len(fields) >= first else first
+        kind = rnd.random()
+        if kind < 0.45 and fields:
+            name, value = rnd.choice(fields)
+            fields.insert(place, (name, Node(rnd.choice(VALUES)) if rnd.random() < 0.7 else value))
+        elif kind < 0.6:
+            for _ in range(rnd.choice([1, 2])):
+                fields.insert(rnd.randrange(place, len(fields) + 1), ("$db", Node(rnd.choice(DATABASES))))
+        elif kind < 0.8 or not fields:
+            fields.insert(place, (rnd.choice(NAMES), Node(rnd.choice(VALUES))))
+        else:
+            at = rnd.randrange(len(fields))
+            fields[at] = (fields[at][0], Node(rnd.choice(VALUES)))
+    return whole
+
+
+def send(client, body):
+    client.request += 1
+    payload = struct.pack("<I", 0) + b"\0" + body
+    client.sock.sendall(struct.pack("<iiii", 16 + len(payload), client.request, 0, 2013) + payload)
+    size = struct.unpack("<iiii", client._read(16))[0]
+    return bson.decode(client._read(size - 16)[5:])
+
+
+class Server:
+    """With a user who has `roles` and may do anything with the namespaces that `owns` is true of."""
+
+    def __init__(self, owns, *roles):
+        self.owns, self.roles = owns, roles
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.proc, _ = start(self.folder.name + "/data", "--auth")
+        first = Client("127.0.0.1", self.proc.port)
+        first.command("admin", {"createUser": "root", "pwd": PASSWORD, "roles": ["root"]})
+        login = {"username": "root", "password": PASSWORD, "authSource": "admin"}
+        self.root = pymongo.MongoClient("127.0.0.1", self.proc.port, directConnection=True, **login)
+        for name, resource, actions in (
+            ("applies", {"cluster": True}, ["applyOps", "forceUUID", "useUUID"]),
+            ("clerk", {"db": OWN, "collection": "c"}, ["find", "insert", "remove", "update"]),
+        ):
+            privileges = [{"resource": resource, "actions": actions}]
+            self.root.admin.command({"createRole": name, "privileges": privileges, "roles": []})
+        self.fresh()
+        return self
+
+    def __exit__(self, *error):
+        self.root.close()
+        check(stop(self.proc) == 0, "the server ends well")
+        self.folder.cleanup()
+
+    def fresh(self):
+        """Both databases as they are at first, and the user logged in."""
+        for db in (OWN, OTHER):
+            self.root.drop_database(db)
+            for what in ("dropAllUsersFromDatabase", "dropAllRolesFromDatabase"):
+                self.root[db].command(what, 1)
+            for name in ("c", "d"):
+                word = "open" if self.owns(f"{db}.{name}") else SECRET
+                self.root[db][name].insert_many([{"_id": i, "a": i, "word": word} for i in range(3)])
+        roles = [{"role": r, "db": OWN if r == "dbOwner" else "admin"} for r in self.roles]
+        self.root[OWN].command({"createUser": "own", "pwd": PASSWORD, "roles": roles})
+        self.own = log_in(self.proc.port, "own", PASSWORD, OWN)
+        self.was = self.state()
+
+    def state(self):
+        """What the user cannot change, and what he has given away of what is not his."""
+        collections = []
+        for db in (OWN, OTHER):
+            for c in self.root[db].list_collections():
+                if not self.owns(f"{db}.{c['name']}"):
+                    coll = self.root[db][c["name"]]
+                    collections.append((db, c["name"], c["options"], list(coll.find()), list(coll.list_indexes())))
+        users, roles = (list(self.root.admin[f"system.{name}"].find()) for name in ("users", "roles"))
+        of_others = [d for d in users + roles if not self.owns(f"{d['db']}.x")]
+        given = [r for d in users + roles if d["db"] == OWN for r in d["roles"] if r["db"] != OWN]
+        given += [p for d in roles if d["db"] == OWN for p in d["privileges"] if p["resource"].get("db") != OWN]
+        databases = [d for d in self.root.list_database_names() if d != OWN]
+        return [sorted(map(str, part)) for part in (collections, of_others, given, databases)]
+
+    def shows(self, reply):
+        """What a reply says of what is not the user's."""
+        text = str(reply)
+        planned = re.search(r"'queryPlanner': {'namespace': '([^']*)'", text)
+        if SECRET in text:
+            return "a secret"
+        if planned and not self.owns(planned[1]) and reply["ok"] == 1:
+            return f"a plan for {planned[1]}"
+        return None
+
+
+def mutations(server):
+    all_templates = list(templates())
+    with server:
+        allowed, recent = 0, []
+        for n in range(COUNT // 2):
+            db, command = rnd.choice(all_templates)
+            changed = mutated(command)
+            for name in [db, *([rnd.choice(DATABASES)] if rnd.random() < 0.2 else [])]:
+                changed.fields.insert(rnd.randrange(1, len(changed.fields) + 1), ("$db", Node(name)))
+            reply = send(server.own, changed.bytes())
+            allowed += reply["ok"] == 1
+            recent.append(f"{changed} -> {reply.get('code', 'ok')}")
+            shown = server.shows(reply)
+            check(not shown, f"{changed} shows {shown}: {str(reply)[:500]}")
+            gone = "requires authentication" in reply.get("errmsg", "")
+            if gone or n % ROUND == ROUND - 1:
+                now = server.state()
+                done = "\n".join(r for r in recent if r.endswith("ok"))
+                check(now == server.was, f"was {server.was}\nis {now}\nby one of these:\n{done}")
+                server.own.sock.close()
+                server.fresh()
+                recent.clear()
+        check(allowed > COUNT // 200, f"{allowed} commands were carried out")
+
+
+def owner():
+    """Of a database, who may apply entries of an oplog to it."""
+    mutations(Server(lambda ns: ns.startswith(f"{OWN}."), "dbOwner", "applies"))
+
+
+def clerk():
+    """Who may read and write one collection, by applyOps as well."""
+    mutations(Server(lambda ns: ns == f"{OWN}.c", "clerk", "applies"))
+
+
+run_parts("access_mutations", (owner, clerk), check)
