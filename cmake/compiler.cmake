@@ -33,6 +33,30 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1")
 endif()
 
+# Profile-guided optimisation, for GCC, of what requests run through (mayfly_library(HOT)): "train" counts what runs,
+# into build/profile; "use" reads it, and optimises while linking. scripts/lib/optimised.sh does both. Everything else
+# is compiled as in a release build, so that ccache has it already.
+set(MAYFLY_PROFILE "" CACHE STRING "train, use, or nothing")
+set(MAYFLY_HOT_OPTIONS "")
+if(MAYFLY_PROFILE)
+  # An object finds its profile by its path below the build folder.
+  set(folder ${CMAKE_SOURCE_DIR}/build/profile)
+  if(MAYFLY_PROFILE STREQUAL "train")
+    # Threads count the same counters.
+    set(MAYFLY_HOT_OPTIONS -fprofile-generate=${folder} -fprofile-update=atomic)
+    add_link_options(-fprofile-generate)
+  else()
+    # -fprofile-partial-training: functions that the training did not run are compiled as if there were no profile, and
+    # not for size. A function that was changed after the training goes without its profile.
+    set(MAYFLY_HOT_OPTIONS -fprofile-use=${folder} -fprofile-partial-training -Wno-missing-profile
+                           -Wno-coverage-mismatch -flto=auto -fno-fat-lto-objects)
+    add_link_options(-flto=auto)
+    set(CMAKE_AR ${CMAKE_CXX_COMPILER_AR})
+    set(CMAKE_RANLIB ${CMAKE_CXX_COMPILER_RANLIB})
+  endif()
+  list(APPEND MAYFLY_HOT_OPTIONS -fprofile-prefix-path=${CMAKE_BINARY_DIR})
+endif()
+
 # protocol/bson_check.h: what the server makes is checked as if it came from outside.
 if(MAYFLY_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   add_compile_definitions(MAYFLY_CHECK_BSON)

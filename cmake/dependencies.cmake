@@ -11,6 +11,7 @@ find_package(CLI11 REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 
 pkg_check_modules(BSON REQUIRED IMPORTED_TARGET libbson-1.0)
+pkg_check_modules(MONGOC REQUIRED IMPORTED_TARGET libmongoc-1.0)
 pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)

@@ -1,6 +1,18 @@
-# mayfly_library(NAME SOURCES a.cc … LINK other …): one static library a folder.
+# mayfly_library(NAME SOURCES a.cc … LINK other … HOT a …): one static library a folder. HOT: the sources, as regular
+# expressions without ".cc", that most of the bench's instructions are in: they are worth a profile
+# (cmake/compiler.cmake).
 function(mayfly_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;HOT" ${ARGN})
+  if(MAYFLY_PROFILE)
+    foreach(hot ${ARG_HOT})
+      set(sources ${ARG_SOURCES})
+      list(FILTER sources INCLUDE REGEX "^${hot}\\.cc$")
+      if(NOT sources)
+        message(FATAL_ERROR "mayfly_${name} has no source ${hot}.cc")
+      endif()
+      set_property(SOURCE ${sources} PROPERTY COMPILE_OPTIONS ${MAYFLY_HOT_OPTIONS})
+    endforeach()
+  endif()
   add_library(mayfly_${name} STATIC ${ARG_SOURCES})
   target_include_directories(mayfly_${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(mayfly_${name} PUBLIC ${ARG_LINK})

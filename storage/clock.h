@@ -9,8 +9,8 @@
 
 namespace mayfly {
 
-/// The only source of time. One Clock a process, passed to whoever needs it; nothing else reads the
-/// system's clock, so tests and replay choose the time. Threads: any.
+/// The only source of time. One Clock per process, passed to all code that needs it. Nothing else
+/// reads the system's clock, so tests and replay choose the time. Threads: any.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -19,7 +19,7 @@ class Clock {
   /// Microseconds that only go forward; differences only. Timeouts and latencies use it.
   virtual int64_t MonotonicMicros() const = 0;
   /// Calls `wake` (from any thread, must not block) whenever Now() was moved by hand, so that
-  /// whoever sleeps until a deadline looks again. Registered for the life of the process.
+  /// threads that sleep until a deadline look again. Registered for the life of the process.
   virtual void OnJump(std::function<void()> wake) = 0;
   /// Calls `about_to` before Now() is moved by hand; each call is followed by one of OnJump's.
   virtual void BeforeJump(std::function<void()> about_to) { (void)about_to; }

@@ -14,7 +14,7 @@ namespace mayfly {
 class ReadView;
 
 /// One client operation (or one pass of the reaper) as the layers below the server see it: its
-/// single clock reading, how to stop it, and what it has cost so far. Owned by whoever runs the
+/// single clock reading, how to stop it, and its costs so far. Owned by the code that runs the
 /// operation; killOp, maxTimeMS and shutdown reach it from other threads through the atomics only.
 class Operation {
  public:
@@ -33,7 +33,7 @@ class Operation {
       return CheckTime();
     return Ok();
   }
-  /// The same with a look at the clock: before or behind a step that took long.
+  /// The same, but always reads the clock: before or after a long step.
   Result<void> CheckInterruptNow() {
     checks_left_ = 0;
     return CheckInterrupt();
@@ -43,14 +43,14 @@ class Operation {
   /// time is that of now. By the thread that runs it.
   void ReadClock() { now = clock_.Now(); }
 
-  // --- a slice: work that is tried on a thread others wait for, and begun anew elsewhere when it
+  // --- a slice: work that is tried on a thread others wait for, and restarted elsewhere if it
   // proves long. By the thread that runs the operation only.
 
   /// From now on CheckInterrupt fails once `micros` (of Clock::MonotonicMicros) have passed, and
   /// goes on failing.
   void BeginSlice(int64_t micros);
-  /// The work is not bounded any more. `finished` false: what it has counted is taken back, for it
-  /// begins anew.
+  /// The work is no longer bounded. `finished` false: its counts are taken back, because it starts
+  /// again.
   void EndSlice(bool finished);
   bool in_slice() const { return slice_end_ != 0; }
   /// Before a document is looked into: in a slice a large one lets the clock be looked at sooner,
@@ -80,12 +80,12 @@ class Operation {
   /// `commit_timed_out`: its outcome is not known yet.
   int64_t commit_deadline_micros = 0;
   bool commit_timed_out = false;
-  /// What all reads of this operation see (read concern snapshot, transactions), which is the set's
-  /// time `read_ts`; null: each takes the latest there is.
+  /// The snapshot of all reads of this operation (read concern snapshot, transactions), at the
+  /// set's time `read_ts`; null: each takes the latest.
   std::shared_ptr<const ReadView> view;
   uint64_t read_ts = 0;
-  /// The roles of whoever asks ($$USER_ROLES), an array; null: nobody in particular. Lives as long
-  /// as this operation.
+  /// The roles of the user ($$USER_ROLES), an array; null: no particular user. Lives as long as
+  /// this operation.
   const Value* user_roles = nullptr;
   /// On a replica set: its time when the operation began ($$CLUSTER_TIME); 0: a standalone.
   uint64_t cluster_time = 0;

@@ -47,6 +47,7 @@ Result<std::unique_ptr<Storage>> Storage::Open(StorageOptions options) {
   KvOptions kv_options;
   kv_options.path = impl.options.path;
   kv_options.cache_bytes = impl.options.cache_bytes;
+  kv_options.index_group = IndexGroupSize;
   kv_options.log = [&impl](char severity, std::string_view message) {
     impl.Log(severity, message);
   };
@@ -121,7 +122,7 @@ Result<bool> Storage::FindById(const CollectionInfo& coll, BsonValue id, Record*
 Result<bool> Storage::Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
                             const ReadView& view) {
   if (coll.source) [[unlikely]]
-    return coll.source->Fetch(record_key, out);
+    return coll.source->Fetch(record_key, view, out);
   MAYFLY_TRY(bool found, view.Get(*impl_->kv, Keyspace::kRecords, record_key, &out->pinned));
   if (!found) return false;
   if (!DecodeRecord(out->pinned.view(), &out->doc, &out->expire_at)) [[unlikely]]

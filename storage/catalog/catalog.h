@@ -13,9 +13,9 @@ namespace mayfly {
 class Storage;
 class Catalog;
 
-/// The one door for who uses a collection by its name: the name is checked, then CheckUse. Null
-/// where there is none and the use does not need it. Errors: InvalidNamespace 73,
-/// NamespaceNotFound 26 in the words of the use, and those of CheckUse.
+/// The one way to open a collection by its name: checks the name, then calls CheckUse. Null if it
+/// does not exist and the use does not need it. Errors: InvalidNamespace 73, NamespaceNotFound 26
+/// in the words of the use, and those of CheckUse.
 Result<CollectionInfoPtr> OpenCollection(Catalog& catalog, std::string_view db,
                                          std::string_view name, CollectionUse use);
 
@@ -31,10 +31,10 @@ class CatalogMoment {
                                          std::string_view collection) const = 0;
 };
 
-/// Databases, collections and indexes: what there is. Reads return immutable snapshots and never
-/// wait for changes. Changes are one write unit each, serialised per namespace, and instant:
-/// dropped data goes by range drop, and what a crash left half-dropped is finished at the next
-/// open. Threads: any. Blocking: changes, yes.
+/// All databases, collections and indexes. Reads return immutable snapshots and never wait for
+/// changes. Each change is one write unit, serialised per namespace, and instant: dropped data goes
+/// by range drop, and the next open finishes drops that a crash interrupted. Threads: any.
+/// Blocking: changes, yes.
 class Catalog {
  public:
   virtual ~Catalog() = default;
@@ -50,8 +50,8 @@ class Catalog {
   /// Goes up with every change of the catalog; what is derived from it (plan caches, TTL rules)
   /// watches it.
   virtual uint64_t Version() const = 0;
-  /// Keeps what the catalog is now. Changes are recorded as long as somebody holds a moment, at
-  /// most kMaxPast of them.
+  /// Keeps the present catalog. Changes are recorded while anyone holds a moment, at most kMaxPast
+  /// of them.
   virtual std::shared_ptr<const CatalogMoment> PinMoment() = 0;
   static constexpr size_t kMaxPast = 10'000;
   /// Called (any thread, must not block) after each change.
@@ -90,7 +90,7 @@ class Catalog {
                                      std::vector<IndexInfo> specs) = 0;
   virtual Result<void> DropIndexes(Operation& op, const CollectionInfo& coll,
                                    const std::vector<std::string>& names) = 0;
-  /// Builds every ready index anew, one after the other; the old one serves until the new one takes
+  /// Rebuilds every ready index, one after the other; the old one serves until the new one takes
   /// its place, and stays where that fails. Survives a crash as CreateIndexes. Errors: its,
   /// ConflictingOperationInProgress 117 for an index that is being built.
   virtual Result<void> RebuildIndexes(Operation& op, const CollectionInfo& coll) = 0;

@@ -27,7 +27,7 @@
 ///   "setting/local/oplogBytes"      val := be64: replSetResizeOplog's size
 ///   "setting/local/openedAsStandalone"   val := "1" if a member's directory was opened without --replSet since, else "0"
 ///   "replication/applied"           val := ts:le64 wall:le64 term:le64: the newest record of the log that was applied
-///   "txn/" …                        server/execution/retryable_writes.cc
+///   "txn/" …                        storage/write/session_row.h
 ///
 /// collection row := {uuid: binary(4), db, name, options: {…},
 ///                    capped: bool, cappedBytes: int64, cappedDocuments: int64,       if capped
@@ -71,7 +71,7 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
                                                             const FilterCompiler& compile,
                                                             Instant now);
 
-/// What a "garbage/" row says is still to be removed: records of a collection, entries of an index.
+/// What a "garbage/" row still has to remove: records of a collection, entries of an index.
 enum class GarbageKind : uint8_t { kCollection = 1, kIndex = 2 };
 /// A "garbage/" row.
 struct GarbageRow {

@@ -6,11 +6,11 @@
 
 namespace mayfly {
 
-/// What a member of a replica set does with the catalog. Threads: any.
+/// A replica set member's additional operations on the catalog. Threads: any.
 class MemberCatalog {
  public:
   virtual ~MemberCatalog() = default;
-  /// A collection that is not on disk (CollectionKind::kOplog): found and listed like any other,
+  /// A collection that is not on disk (CollectionInfo::source): found and listed like any other,
   /// never changed.
   virtual void AddSource(CollectionInfoPtr coll) = 0;
   /// The same one with other options.
@@ -18,20 +18,20 @@ class MemberCatalog {
   /// This member became primary: forgets how far each index was reaped (the log moved on without
   /// the reaper), and goes on with the builds that the last primary began. Blocking.
   virtual void BecomePrimary() = 0;
-  /// The reaper no longer works here: what it knew of each index is not kept up to date.
+  /// The reaper no longer works here: its knowledge of each index is no longer updated.
   virtual void ForgetReaped() = 0;
 };
 
 /// What Storage itself needs beyond Catalog. Made by OpenCatalog, owned by Storage::Impl.
 class OpenedCatalog : public Catalog, public MemberCatalog {
  public:
-  /// Starts what goes on in the background: removing what dropped collections and indexes left,
-  /// resuming index builds. Called once, when the Storage is complete (committer set).
+  /// Starts the background work: removal of dropped collections' and indexes' data, unfinished
+  /// index builds. Called once, when the Storage is complete (committer set).
   virtual void StartBackground() = 0;
   /// Ends it and waits; builds stay unfinished and resume at the next open. Safe to call twice.
   /// After Storage::Impl::closing is set, before committer and store go.
   virtual void StopBackground() = 0;
-  /// For tests: waits until what dropped collections and indexes left is gone.
+  /// For tests: waits until the data of dropped collections and indexes is gone.
   virtual void WaitForGarbage() = 0;
   /// For tests: what is done for the catalog's own files once a minute.
   virtual void CompactFiles() = 0;

@@ -22,6 +22,8 @@ Error Corrupt(std::string_view key, const char* what) {
 CollectionKind KindOf(BsonView row) {
   const BsonValue v = row["capped"];
   const bool capped = v.Is(BsonType::kBool) && v.Bool();
+  if (row["series"].IsDocument())
+    return row.Has("viewOn") ? CollectionKind::kTimeSeries : CollectionKind::kBuckets;
   if (row.Has("viewOn")) return CollectionKind::kView;
   if (row.Has("clusteredIndexName"))
     return capped ? CollectionKind::kCappedClustered : CollectionKind::kClustered;
@@ -41,6 +43,28 @@ bool True(BsonView row, std::string_view field) {
 BsonDocument SubDocument(BsonView row, std::string_view field) {
   BsonValue v = row[field];
   return v.IsDocument() || v.IsArray() ? BsonDocument(v.Document()) : BsonDocument();
+}
+
+void AppendSeries(const SeriesOptions& s, BsonBuilder b) {
+  b.Append("timeField", s.time_field).Append("metaField", s.meta_field);
+  b.Append("granularity", s.granularity).Append("maxSpan", s.max_span_seconds);
+  b.Append("rounding", s.rounding_seconds).Append("suspended", s.suspended);
+}
+
+/// Null: damaged.
+std::shared_ptr<const SeriesOptions> DecodeSeries(BsonView b) {
+  auto s = std::make_shared<SeriesOptions>();
+  s->time_field = Text(b, "timeField");
+  s->meta_field = Text(b, "metaField");
+  s->granularity = Text(b, "granularity");
+  for (auto [field, to] :
+       {std::pair("maxSpan", &s->max_span_seconds), std::pair("rounding", &s->rounding_seconds)}) {
+    if (!b[field].Is(BsonType::kInt32) || b[field].Int32() <= 0) return nullptr;
+    *to = b[field].Int32();
+  }
+  s->suspended = True(b, "suspended");
+  if (s->time_field.empty()) return nullptr;
+  return s;
 }
 
 void AppendIndex(const IndexInfo& i, BsonBuilder b) {
@@ -83,7 +107,7 @@ Result<std::shared_ptr<IndexInfo>> DecodeIndex(std::string_view row_key, BsonVie
   if (BsonValue v = b["replaces"]; v.Is(BsonType::kInt32))
     i->replaces = static_cast<uint32_t>(v.Int32());
   if (BsonValue v = b["expireAfterSeconds"]; !v.missing()) {
-    // What no index can have does not make one that removes everything (EXPIRY.md R22, R23).
+    // An impossible stored value must not remove everything (EXPIRY.md R22, R23).
     const bool valid = v.Is(BsonType::kInt32) && v.Int32() >= 0;
     i->expire_after_seconds = valid ? v.Int32() : INT32_MAX;
     i->expiry_repaired = !valid;
@@ -138,6 +162,7 @@ BsonDocument EncodeCollectionRow(const CollectionInfo& c) {
       b.Append("validator", c.validator).Append("validate", c.validator_filter != nullptr);
       b.Append("warnOnly", c.validation_warn_only).Append("moderate", c.validation_moderate);
     }
+    if (c.series) AppendSeries(*c.series, b.OpenDocument("series"));
     auto indexes = b.OpenArray("indexes");
     for (auto& i : c.indexes) AppendIndex(*i, indexes.OpenDocument());
   });
@@ -182,6 +207,10 @@ Result<std::shared_ptr<CollectionInfo>> DecodeCollectionRow(std::string_view key
     c->expiry_options.max_ttl = e["maxTTL"].NumberAsInt64();
     c->expiry_options.preserve = True(e, "preserve");
     c->expiry_options.recover_seconds = e["recoverSeconds"].NumberAsInt64();
+  }
+  if (row["series"].IsDocument()) {
+    c->series = DecodeSeries(row["series"].Document());
+    if (!c->series) return Corrupt(key, "a time series without its options");
   }
   c->view_on = Text(row, "viewOn");
   c->view_pipeline = SubDocument(row, "pipeline");

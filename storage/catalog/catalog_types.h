@@ -13,6 +13,7 @@
 #include "storage/catalog/collection_kind.h"
 #include "storage/catalog/index_kind.h"
 #include "storage/expiry/expiry_state.h"
+#include "storage/expiry/record_date.h"
 #include "storage/kv/kv.h"
 
 namespace mayfly {
@@ -21,7 +22,7 @@ class BsonBuilder;
 using Uuid = std::array<uint8_t, 16>;
 /// Version 4 (RFC 4122), of the system's random numbers.
 Uuid RandomUuid();
-/// Of a binary value of subtype 4 with 16 bytes; empty for all others.
+/// The UUID in a binary value of subtype 4 with 16 bytes; empty for all others.
 std::optional<Uuid> UuidOf(BsonValue value);
 
 /// An atomic that copies by value, so that what holds it can be copied.
@@ -59,8 +60,8 @@ struct OwnMark : std::atomic<bool> {
 class RecordFilter {
  public:
   virtual ~RecordFilter() = default;
-  /// False also when the evaluation was interrupted (out of time, killed): who asks must check the
-  /// operation before it acts on a false.
+  /// False also when the evaluation was interrupted (out of time, killed): callers must check the
+  /// operation before they act on a false.
   virtual bool Matches(BsonView doc) const = 0;
 };
 
@@ -110,7 +111,7 @@ struct IndexInfo {
   mutable CopyableAtomic<int64_t> accesses{0};
   int64_t accesses_since = 0;
   ExpireReads expire_reads = ExpireReads::kDefault;  ///< default: as ttlReadFilter says
-  /// Of a TTL index: how far it has been reaped. One object for all versions of the definition.
+  /// How far a TTL index has been reaped. One object for all versions of the definition.
   std::shared_ptr<ExpiryState> expiry = std::make_shared<ExpiryState>();
 
   bool is_id() const { return name == "_id_"; }
@@ -139,8 +140,22 @@ struct ExpiryOptions {
   int64_t recover_seconds = 0;  ///< past its deadline a document is hidden, and kept so long
   bool set() const { return !field.empty() || max_ttl != 0 || preserve || recover_seconds != 0; }
 };
-/// Ids of what is not replicated begin here, so that those that are replicated are the same on
-/// every member.
+/// The options of a time-series collection and its buckets. Immutable, except the span and
+/// `suspended`, which only the buckets' definition has.
+struct SeriesOptions {
+  std::string time_field;
+  std::string meta_field;   ///< empty: the points have none
+  std::string granularity;  ///< empty: the span was given in seconds
+  /// How much time a bucket may cover, and to which multiple its lower bound is rounded down.
+  int32_t max_span_seconds = 3600, rounding_seconds = 60;
+  /// There is, or was, a point whose date suspends all expiry (EXPIRY A.4).
+  bool suspended = false;
+  bool operator==(const SeriesOptions&) const = default;
+};
+/// What the buckets of the time series `name` are called.
+std::string BucketsName(std::string_view name);
+/// Ids of local collections begin here, so that ids of replicated ones are the same on every
+/// member.
 inline constexpr uint32_t kFirstLocalId = 0x8000'0000;
 /// Whether the collection of this name is each member's own.
 inline bool IsUnreplicated(std::string_view db, std::string_view collection) {
@@ -169,16 +184,17 @@ struct CollectionInfo {
   /// Each member of a replica set has its own: `local` and profiles. Ids of these begin at
   /// kFirstLocalId.
   bool unreplicated = false;
-  /// Filled by the server to take another collection's place ($out, convertToCapped). Its documents
-  /// do not expire until it has, and what a process that ended leaves of it is dropped. A rename
-  /// ends it.
+  /// The server fills it to replace another collection ($out, convertToCapped). Until then its
+  /// documents do not expire, and if the process ends before, it is dropped. A rename ends this
+  /// state.
   bool temporary = false;
-  /// kOplog: where the documents come from. Null otherwise.
+  /// The oplog and the rows of sessions: where the documents come from. Null otherwise.
   std::shared_ptr<class RecordSource> source;
-  std::string source_key;      ///< of type timestamp: the documents are in its order
-  std::string view_on;         ///< same database
-  BsonDocument view_pipeline;  ///< array bytes
-  BsonDocument validator;      ///< empty: none
+  std::string source_key;  ///< of type timestamp: the documents are in its order; empty: none
+  std::shared_ptr<const SeriesOptions> series;  ///< kTimeSeries and kBuckets; null otherwise
+  std::string view_on;                          ///< same database
+  BsonDocument view_pipeline;                   ///< array bytes
+  BsonDocument validator;                       ///< empty: none
   std::shared_ptr<const RecordFilter> validator_filter;
   bool validation_warn_only = false;  ///< validationAction: "warn"
   bool validation_moderate =
@@ -191,11 +207,23 @@ struct CollectionInfo {
   std::vector<IndexInfoPtr> indexes;
   std::shared_ptr<CollectionCounters> counters;
 
-  /// The catalog has another version in its place, or none. Set before anything that this version
-  /// names leaves the store.
+  /// The catalog has replaced or dropped this version. Set before anything that it names leaves the
+  /// store.
   mutable OwnMark superseded;
   const CollectionTraits& traits() const { return TraitsOf(kind); }
-  bool is_view() const { return kind == CollectionKind::kView; }
+  /// A view or a time series: reads run its pipeline.
+  bool is_view() const { return Is<&CollectionTraits::pipeline>(); }
+  bool is_series() const { return kind == CollectionKind::kTimeSeries; }
+  bool is_buckets() const { return kind == CollectionKind::kBuckets; }
+  /// From the date that a rule of expiry counts from to the end of the removed range: a bucket
+  /// expires with its last possible point.
+  int64_t RuleSpanSeconds() const { return is_buckets() ? series->max_span_seconds : 0; }
+  /// What its own rule of expiry counts from.
+  RecordDates record_dates() const {
+    return is_buckets() ? RecordDates::kBuckets : RecordDates::kId;
+  }
+  /// Whether nothing expires here, whatever the rules say: RuleSpanSeconds would be no bound.
+  bool ExpirySuspended() const { return is_buckets() && series->suspended; }
   bool capped() const { return Is<&CollectionTraits::capped>(); }
   bool clustered() const { return Is<&CollectionTraits::clustered>(); }
   /// The indexes that it shows; one of them may be none of its own.
@@ -239,7 +267,11 @@ inline Result<void> CheckUse(const CollectionInfo& coll, CollectionUse use) {
   return RefuseUse(coll, use);
 }
 
-/// What is answered where a record's bytes cannot be one.
+/// The options of a time series as `create` takes them and listCollections shows them:
+/// `timeseries`, `expireAfterSeconds` if points expire, and `onExpire`. REQUIRES: buckets.
+void AppendSeriesOptions(const CollectionInfo& buckets, BsonBuilder& out);
+
+/// The error for bytes that cannot be a record.
 Error DamagedRecord(const CollectionInfo& coll);
 /// Likewise an entry of an index.
 Error DamagedEntry(const CollectionInfo& coll, const IndexInfo& index);

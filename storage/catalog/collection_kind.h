@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 #include "protocol/error.h"
@@ -17,9 +18,11 @@ enum class CollectionKind : uint8_t {
   kCappedClustered,  ///< MongoDB's own; `create` makes none
   kView,             ///< a pipeline over another collection
   kOplog,            ///< shows the replication log; its documents come from a RecordSource
+  kTimeSeries,       ///< points, which a pipeline takes out of its buckets
+  kBuckets,          ///< the buckets of a time series, in the order of their lower bounds
 };
 
-/// What is so of every collection of a kind.
+/// The traits of all collections of a kind.
 struct CollectionTraits {
   std::string_view type;   ///< in listCollections
   bool capped;             ///< keyed by insertion number; `_id` has an index of its own
@@ -35,24 +38,27 @@ inline constexpr CollectionTraits kCollectionTraits[] = {
     {"collection", true, true, false, true, false},
     {"view", false, false, true, false, false},
     {"collection", true, false, false, false, false},
+    {"timeseries", false, false, true, false, false},
+    {"collection", false, true, false, true, true},
 };
 /// The row of a kind. REQUIRES: one of the enumerators; nothing is checked.
 constexpr const CollectionTraits& TraitsOf(CollectionKind kind) {
   return kCollectionTraits[static_cast<uint8_t>(kind)];
 }
-/// The kinds of which `member` is so, a bit each: for questions on hot paths.
+/// The kinds for which `member` is true, a bit each: for checks on hot paths.
 constexpr uint8_t KindsWith(bool CollectionTraits::*member) {
   uint8_t bits = 0;
-  for (uint8_t k = 0; k <= static_cast<uint8_t>(CollectionKind::kOplog); ++k)
+  static_assert(std::size(kCollectionTraits) <= 8);
+  for (uint8_t k = 0; k < std::size(kCollectionTraits); ++k)
     if (kCollectionTraits[k].*member) bits |= static_cast<uint8_t>(1u << k);
   return bits;
 }
 
-/// What somebody is about to do with a collection. Reads are in none of them: every kind can be
+/// An intended use of a collection. Reads are not among them: every kind can be
 /// read.
 enum class CollectionUse : uint8_t {
   kWrite,          ///< documents; it may be absent
-  kReplace,        ///< be what $out puts its result in the place of; it may be absent
+  kReplace,        ///< be replaced by the result of $out; it may be absent
   kWatch,          ///< a change stream; it may be absent
   kStatistics,     ///< sizes and counts; it may be absent
   kCreateIndexes,  ///< it may be absent
@@ -63,10 +69,11 @@ enum class CollectionUse : uint8_t {
   kConvertToCapped,
   kCompact,
   kValidate,
-  kArchiveInto,  ///< be where expired documents of others go
+  kArchiveInto,  ///< be the archive of another collection
 };
 
-/// Out of line: what a collection that is not ordinary answers.
+/// Out of line: the answer for collections of special kinds. For uses of a time series' indexes or
+/// statistics, to compact or to validate it, OpenCollection opens its buckets.
 Result<void> RefuseUse(const CollectionInfo& coll, CollectionUse use);
 
 }  // namespace mayfly

@@ -37,9 +37,9 @@ std::string ExtraOptions(const IndexInfo& i, bool with_reap) {
       .bytes();
 }
 
-/// Options of Mayfly's own that are not asked for stay as they are: an app that makes its indexes
-/// at each start knows nothing of what was set with collMod since. So does `hidden`: whether an
-/// index is hidden makes it no other index.
+/// Mayfly's own options stay as they are if not given: an app that creates its indexes at each
+/// start does not know later changes by collMod. So does `hidden`, which makes no difference
+/// between indexes.
 bool SameOptions(const IndexInfo& is, const IndexInfo& wanted) {
   const bool with_reap = wanted.extra.view().Has("reap");
   return is.expire_after_seconds == wanted.expire_after_seconds &&

@@ -263,7 +263,7 @@ void KeySet::SortUnique() {
   auto text = [this](const Key& k) {
     return std::string_view(buffer_).substr(k.begin, k.values_size);
   };
-  // Of keys that encode equal (1 and 1.0) the first element's type bits stay.
+  // If keys encode equal (1 and 1.0), the first element's type bits stay.
   std::sort(keys_.begin(), keys_.end(), [&](const Key& a, const Key& b) {
     int c = text(a).compare(text(b));
     return c < 0 || (c == 0 && a.begin < b.begin);
@@ -308,11 +308,22 @@ Result<void> ExtractKeys(const IndexInfo& index, BsonView doc, KeySet* out) {
       return asked == nullptr ? Ok() : asked->CheckInterruptNow();
     }
   }
-  // The one kind that is everywhere is called directly.
+  // The most common kind is called directly.
   Result<void> r = index.kind->id == IndexKindId::kOrdinary ? KeyExtraction(index, *out).Run(doc)
                                                             : index.kind->extract(index, doc, out);
   if (!r) out->Clear();
   return r;
+}
+
+Error NewKeys::Refusal(const CollectionInfo& coll) const {
+  const std::string has = TooLarge() ? std::to_string(bytes_ >> 20) + " MB of new keys"
+                                     : std::to_string(keys_) + " new keys";
+  const std::string most =
+      TooLarge() ? std::to_string(kMostBytes >> 20) + " MB" : std::to_string(kMost);
+  return {ErrorCode::kCannotBuildIndexKeys,
+          "a document has " + has + " in the indexes of " + coll.ns + ", more than the " + most +
+              " there may be at once: keep long arrays out of indexes, have fewer indexes on them, "
+              "or keep the elements in documents of their own"};
 }
 
 Error KeyTooLong(std::string_view what, size_t bytes) {

@@ -20,7 +20,7 @@ class KeySet {
  public:
   size_t size() const { return keys_.size(); }
   bool empty() const { return keys_.empty(); }
-  /// Of all keys together, and of those that were equal.
+  /// The bytes of all keys together, also of those that were equal.
   size_t bytes() const { return buffer_.size(); }
   /// Concatenated EncodeKeyValue of the index's fields.
   std::string_view values(size_t i) const {
@@ -32,11 +32,11 @@ class KeySet {
   }
   /// Bit i: field i met an array on its path (fields above 63 share the last bit).
   uint64_t multikey() const { return multikey_; }
-  /// What extractions may still cost, about one for each key; null: whatever it takes. Once less
-  /// than nothing is left they end with WriteConflict 112: for threads that others wait for.
+  /// The remaining cost of extractions, about one per key; null: no limit. Once it is negative,
+  /// they end with WriteConflict 112: for threads that others wait for.
   void set_budget(int64_t* left) { budget_ = left; }
-  /// Who is asked before an extraction from a long document, and by a partial filter in the middle
-  /// of one; null: nobody. What it says ends the extraction, which never counts as "has no keys".
+  /// The operation that is checked before extraction from a long document, and by a partial filter
+  /// inside one; null: none. Its error ends the extraction, which never counts as "no keys".
   void set_operation(Operation* op) { op_ = op; }
   void Clear() {
     buffer_.clear();
@@ -59,15 +59,15 @@ class KeySet {
   Operation* op_ = nullptr;
 };
 
-/// While it lives, the filters that this thread asks about documents (those of partial indexes and
-/// of holds) ask `op` in turn whether to stop; null: the operation of the one around it. A filter
-/// that is told to stop answers false, so whoever has asked it asks the operation again.
+/// While it lives, the filters that this thread runs on documents (of partial indexes and of holds)
+/// check `op` for an interrupt; null: the operation of the enclosing one. A stopped filter answers
+/// false, so its caller must check the operation again.
 class FilteringFor {
  public:
   explicit FilteringFor(Operation* op);
   ~FilteringFor();
   FilteringFor(const FilteringFor&) = delete;
-  /// The operation to ask; null: there is none.
+  /// The operation to check; null: there is none.
   static Operation* Asked();
 
  private:
@@ -103,6 +103,31 @@ inline constexpr size_t kMaxKeysPerDocument = 100'000;
 /// every file in memory, several times over, and writes them to its manifest: with keys of
 /// megabytes that is more than the data.
 inline constexpr size_t kMaxKeySize = size_t{1} << 20;
+/// What one document adds to all indexes of its collection together, but for those where it has one
+/// key only. It is one commit, which holds the keys several times and lets nobody else's write go
+/// on meanwhile. Where a single index has many, its own limits hold.
+class NewKeys {
+ public:
+  /// One more index, where it has `keys` of so many bytes.
+  void Add(size_t keys, size_t bytes) {
+    if (keys <= 1) return;
+    keys_ += keys;
+    bytes_ += bytes;
+    ++indexes_;
+  }
+  size_t bytes() const { return bytes_; }
+  bool TooMany() const { return indexes_ > 1 && (keys_ > kMost || TooLarge()); }
+  /// TooMany, by bytes alone.
+  bool TooLarge() const { return indexes_ > 1 && bytes_ > kMostBytes; }
+  /// CannotBuildIndexKeys 201, which says what to do.
+  Error Refusal(const CollectionInfo& coll) const;
+
+  static constexpr size_t kMost = 64'000, kMostBytes = size_t{64} << 20;
+
+ private:
+  size_t keys_ = 0, bytes_ = 0, indexes_ = 0;
+};
+
 /// KeyTooLong 17280, which says what to do. `what`: "index a_1", "_id".
 Error KeyTooLong(std::string_view what, size_t bytes);
 

@@ -26,12 +26,12 @@ enum class IndexKindId : uint8_t {
   kUnknown = 7,  ///< a row of another version says it
 };
 
-/// What storage knows of a kind of index, a row in a table. A kind that has no `extract` is known
-/// by its name only: it has no entries and no plan uses it. To add one: a file with its functions,
-/// its row here, and its row in the planner's table.
+/// Storage's row for a kind of index. A kind without `extract` is known by its name only: it has no
+/// entries and no plan uses it. To add one: a file with its functions, its row here, and its row in
+/// the planner's table.
 struct IndexKind {
   IndexKindId id;
-  std::string_view name;  ///< what a field of the key says instead of 1 and -1; empty: ordinary
+  std::string_view name;  ///< value of a key field instead of 1 and -1; empty: ordinary
   /// Keys stand in the order of the values: good for sorts, min and max, deadlines, unique keys.
   bool in_value_order;
   /// Adds the entries of a document that the index is to have (ExtractKeys asks its filter before).

@@ -1,5 +1,6 @@
 #include "storage/catalog/namespace.h"
 
+#include "protocol/cut_text.h"
 #include "protocol/system_names.h"
 #include "protocol/utf8.h"
 
@@ -9,10 +10,13 @@ namespace {
 Error Invalid(std::string message) { return {ErrorCode::kInvalidNamespace, std::move(message)}; }
 
 bool IsKnownSystemCollection(std::string_view db, std::string_view c) {
-  if (c == kProfileCollection || c == "system.js" || c.starts_with("system.buckets.")) return true;
+  // Once, every database had its own users, and clients still delete them.
+  if (c == kProfileCollection || c == "system.js" || c == "system.users" ||
+      c.starts_with(kBucketsPrefix))
+    return true;
   if (db == "admin")
-    return c == "system.users" || c == "system.roles" || c == "system.version" ||
-           c == "system.keys" || c == "system.backup_users" || c == "system.new_users";
+    return c == "system.roles" || c == "system.version" || c == "system.keys" ||
+           c == "system.backup_users" || c == "system.new_users";
   if (db == "config")
     return c == "system.sessions" || c == "system.indexBuilds" || c == "system.preimages";
   if (db == "local")
@@ -38,7 +42,8 @@ NamespaceParts SplitNamespace(std::string_view ns) {
 }
 
 bool IsCollectionName(std::string_view c) {
-  return !c.empty() && c.front() != '.' && c.find('\0') == std::string_view::npos && IsUtf8(c);
+  return !c.empty() && c.size() <= kMaxNamespace && c.front() != '.' &&
+         c.find('\0') == std::string_view::npos && IsUtf8(c);
 }
 
 Result<void> ValidateDatabaseName(std::string_view db) {
@@ -46,13 +51,18 @@ Result<void> ValidateDatabaseName(std::string_view db) {
     return Ok();
   if (db.empty()) return Invalid("Invalid database name: '' (it must not be empty)");
   if (db.size() > kMaxDatabaseName)
-    return Invalid("Invalid database name: '" + std::string(db) + "' (at most 63 bytes)");
+    return Invalid("Invalid database name: '" + ShownText(db, kMaxNamespace) +
+                   "' (at most 63 bytes)");
   if (!IsUtf8(db)) return Invalid("Invalid database name: it is not valid UTF-8");
   return Invalid("Invalid database name: '" + std::string(db.substr(0, db.find('\0'))) + "'");
 }
 
 Result<void> ValidateNamespace(std::string_view db, std::string_view c) {
   MAYFLY_TRY(ValidateDatabaseName(db));
+  // First, because the checks below read the whole name, which may be as long as a message.
+  if (c.size() > kMaxNamespace)
+    return Invalid("Fully qualified namespace is too long. Namespace: " +
+                   JoinNamespace(db, ShownText(c, kMaxNamespace)) + " Max: 255");
   auto bad = [&](const char* why) {
     return Invalid("Invalid namespace specified '" + JoinNamespace(db, c.substr(0, c.find('\0'))) +
                    "'" + why);

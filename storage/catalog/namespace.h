@@ -24,8 +24,8 @@ NamespaceParts SplitNamespace(std::string_view ns);
 
 /// Errors: InvalidNamespace 73.
 Result<void> ValidateDatabaseName(std::string_view db);
-/// What every name of a collection is, before it is asked what may be done with it: not empty,
-/// UTF-8 without NUL, and no dot in front.
+/// The basic rules for every collection name: not empty, at most kMaxNamespace bytes, UTF-8 without
+/// NUL, and no leading dot.
 bool IsCollectionName(std::string_view collection);
 /// Database and collection name of anything a client may read or write.
 Result<void> ValidateNamespace(std::string_view db, std::string_view collection);

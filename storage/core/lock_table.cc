@@ -46,7 +46,7 @@ LockTable::Outcome LockTable::Lock(uint64_t hash, LockOwner owner, int64_t timeo
   return o;
 }
 
-void LockTable::Unlock(uint64_t hash, LockOwner owner) {
+void LockTable::Unlock(uint64_t hash, LockOwner owner, uint64_t changed) {
   Stripe& s = StripeOf(hash);
   bool wake;
   {
@@ -54,11 +54,43 @@ void LockTable::Unlock(uint64_t hash, LockOwner owner) {
     auto it = std::find_if(s.entries.begin(), s.entries.end(),
                            [&](const Entry& e) { return e.hash == hash; });
     if (it == s.entries.end() || it->owner != owner) return;
+    if (uint64_t& before = s.ChangedOf(hash); before < changed) before = changed;
     *it = s.entries.back();
     s.entries.pop_back();
     wake = s.waiters > 0;
   }
   if (wake) s.free.notify_all();
+}
+
+void LockTable::BeginReign(uint64_t reign, uint64_t now) {
+  if (reign_.load(std::memory_order_acquire) == reign) [[likely]]
+    return;
+  std::lock_guard l(reign_mutex_);
+  // A late caller with an earlier reign raises it once more, which is never wrong.
+  const uint64_t before = known_from_.load();
+  known_from_ = before == UINT64_MAX ? now : std::max(before, now);
+  reign_.store(reign, std::memory_order_release);
+}
+
+bool LockTable::UnchangedSince(uint64_t hash, uint64_t sequence) {
+  if (sequence < known_from_.load(std::memory_order_acquire)) return false;
+  Stripe& s = StripeOf(hash);
+  std::lock_guard l(s.mutex);
+  return s.ChangedOf(hash) <= sequence;
+}
+
+void LockTable::NoteChanged(uint64_t hash, uint64_t sequence) {
+  Stripe& s = StripeOf(hash);
+  std::lock_guard l(s.mutex);
+  s.noted[s.next++ % s.noted.size()] = {hash, sequence};
+}
+
+bool LockTable::KnownChanged(uint64_t hash, uint64_t sequence) {
+  Stripe& s = StripeOf(hash);
+  std::lock_guard l(s.mutex);
+  return std::any_of(s.noted.begin(), s.noted.end(), [&](const Stripe::Noted& n) {
+    return n.hash == hash && n.sequence > sequence;
+  });
 }
 
 GateTable::Gate& GateTable::Find(Stripe& s, uint32_t collection) {

@@ -11,8 +11,8 @@
 #include "storage/clock.h"
 #include "storage/kv/kv.h"
 
-/// The open data directory, as the rooms of storage see it. The layers above include
-/// storage/storage.h, which has what is only named here.
+/// The open data directory for the rooms of storage. The layers above include storage/storage.h,
+/// which defines what is only declared here.
 namespace mayfly {
 
 class Catalog;
@@ -64,21 +64,21 @@ class Storage {
   /// Replaces the local committer (replication does so at start-up, before any client).
   void set_committer(std::unique_ptr<Committer> committer);
   const Clock& clock() const;
-  /// How writers tell the reaper of earlier deadlines.
+  /// How writers notify the reaper of earlier deadlines.
   ExpiryWaker& expiry_waker();
   /// What hides and removes documents besides their deadlines.
   ExpiryPolicy& expiry_policy();
   /// Puts another in its place. Before the first client.
   void set_expiry_policy(std::unique_ptr<ExpiryPolicy> policy);
   const StorageOptions& options() const;
-  /// What the layer of queries keeps for this store (query/plan/query_state.h): made when it is
-  /// first asked for, gone with the store. One T a store. Threads: any.
+  /// The query layer's state for this store (query/plan/query_state.h): made at the first call,
+  /// gone with the store. One T per store. Threads: any.
   template <class T>
   T& QueryState() {
     return *static_cast<T*>(QuerySlot([] { return std::shared_ptr<void>(std::make_shared<T>()); }));
   }
 
-  /// What a member of a replica set does with the catalog besides.
+  /// A replica set member's additional operations on the catalog.
   MemberCatalog& member_catalog();
 
   // --- reads
@@ -99,7 +99,7 @@ class Storage {
   Result<bool> Fetch(const CollectionInfo& coll, std::string_view record_key, Record* out,
                      const ReadView& view = kNow);
 
-  /// Nothing is read before the first move; what fails is told there. A cursor keeps the
+  /// Nothing is read before the first move, which also reports errors. A cursor keeps the
   /// definitions of its collection and index, also when they are dropped meanwhile, but must not
   /// outlive the storage.
   std::unique_ptr<RecordCursor> ScanRecords(CollectionInfoPtr coll, RecordScan scan);

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "storage/catalog/catalog_open.h"
+#include "storage/core/highest_key.h"
 #include "storage/core/lock_table.h"
 #include "storage/core/open_storage.h"
 #include "storage/expiry/expiry_policy.h"
 #include "storage/expiry/expiry_state.h"
+#include "storage/expiry/kept_documents.h"
 
 namespace mayfly {
 
@@ -27,12 +29,13 @@ struct CollectionWatch {
 };
 
 /// What storage's own files share. Not for the layers above: scripts/lib/check_tree.py looks.
-/// Whoever commits includes storage/write/write_unit.h besides.
+/// Code that commits also includes storage/write/write_unit.h.
 struct Storage::Impl {
   StorageOptions options;
   std::unique_ptr<KvStore> kv;
   LockTable locks;
   GateTable gates;
+  HighestKeys highest_keys;
   std::unique_ptr<Committer> committer;
   /// Null only while the catalog itself is being opened (and in tests that make CollectionInfo by
   /// hand): write units then take the CollectionInfo they are given as it is. Otherwise they look
@@ -41,10 +44,11 @@ struct Storage::Impl {
   bool logged =
       false;  ///< units are described for a replica set's log; set before the first client
   ExpiryWaker expiry_waker;
-  /// Goes up before what another member of the set wrote becomes visible: it says no dates, so what
-  /// ExpiryHead knew is void.
+  /// Rises before another member's writes become visible: they carry no dates, so ExpiryHead's
+  /// knowledge is void.
   std::atomic<uint64_t> expiry_epoch{0};
   std::unique_ptr<ExpiryPolicy> expiry_policy = std::make_unique<ExpiryPolicy>();
+  KeptDocuments kept;
   CollectionWatch watch;
   std::once_flag query_state_made;
   std::shared_ptr<void> query_state;

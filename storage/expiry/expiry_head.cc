@@ -1,6 +1,7 @@
 #include "storage/expiry/expiry_head.h"
 
 #include "protocol/value.h"
+#include "storage/expiry/record_date.h"
 #include "storage/keys/key_encoding.h"
 #include "storage/keys/key_format.h"
 
@@ -29,10 +30,14 @@ ExpiryHead::Stretch Earlier(ExpiryHead::Order order, uint32_t id, int64_t millis
       break;
     }
     case ExpiryHead::Order::kRecords:
+    case ExpiryHead::Order::kBuckets: {
       // EXPIRY rule R6: what is before the epoch stays.
-      AppendDate(0, false, s.begin);
-      AppendDate(millis < 0 ? 0 : millis, false, s.end);
+      const auto dates =
+          order == ExpiryHead::Order::kRecords ? RecordDates::kId : RecordDates::kBuckets;
+      AppendRecordDate(dates, 0, s.begin);
+      AppendRecordDate(dates, millis, s.end);
       break;
+    }
   }
   return s;
 }
@@ -57,7 +62,7 @@ void ExpiryHead::Raise(Order order, uint32_t id, int64_t millis, std::string_vie
   s.sequence = sequence;
   s.epoch = epoch;
   std::lock_guard l(mutex_);
-  // What is known already and reaches as far stays: it is good for older snapshots too.
+  // Existing knowledge that reaches as far stays: it is valid for older snapshots too.
   if (stretch_ && stretch_->epoch == epoch && stretch_->begin <= s.begin && stretch_->end >= s.end)
     return;
   order_ = order;

@@ -21,8 +21,9 @@ class ExpiryHead {
   enum class Order : uint8_t {
     kAscending,
     kDescending,
-    kRecords
-  };  ///< kRecords: clustered, by `_id`
+    kRecords,  ///< clustered, by `_id`
+    kBuckets   ///< of a time series, by `_id`
+  };
   struct Stretch {
     std::string begin, end;  ///< keys of the keyspace, [begin, end)
     int64_t millis = 0;      ///< nothing is earlier than this
@@ -39,14 +40,14 @@ class ExpiryHead {
     if (millis <= millis_.load(std::memory_order_relaxed)) [[unlikely]]
       LowerTo(millis);
   }
-  /// Null: nothing is known. Of one with an older `sequence` or another `epoch` than the caller's
-  /// nothing follows. A reader takes its snapshot first, then calls this.
+  /// Null: nothing is known. A result with an older `sequence` or another `epoch` than the caller's
+  /// must not be used. A reader takes its snapshot first, then calls this.
   std::shared_ptr<const Stretch> Read() const {
     if (millis_.load(std::memory_order_relaxed) == INT64_MIN) return nullptr;
     std::lock_guard l(mutex_);
     return stretch_;
   }
-  /// Nothing is known from now on: no reaper works here that would keep it right.
+  /// Nothing is known from now on: no reaper here keeps it correct.
   void Forget();
 
  private:

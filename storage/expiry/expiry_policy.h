@@ -13,15 +13,15 @@ namespace mayfly {
 struct CollectionInfo;
 struct IndexInfo;
 
-/// What besides its deadline decides whether a document is hidden or may be removed (EXPIRY C.1,
-/// C.2, C.3). One object a Storage; the layer above may put its own in its place before the first
+/// Decides, besides the deadline, whether a document is hidden or may be removed (EXPIRY C.1, C.2,
+/// C.3). One object a Storage; the layer above may put its own in its place before the first
 /// client. Threads: any; the fields are read at every operation, so a change takes effect at once.
 class ExpiryPolicy {
  public:
   virtual ~ExpiryPolicy() = default;
 
-  /// The clock is not to be trusted: nothing is hidden and nothing removed for being past its
-  /// deadline.
+  /// The clock is not trusted: nothing past its deadline is hidden or
+  /// removed.
   std::atomic<bool> suspended{false};
   /// ttlMonitorEnabled: TTL indexes with exact reads hide only while it is on. Per-document
   /// deadlines always do.
@@ -34,7 +34,7 @@ class ExpiryPolicy {
   /// met them.
   std::atomic<int64_t> hidden_reads{0};
   /// The newest deadline for which a read has hidden a document, in milliseconds: a replica set
-  /// takes its log's time behind it, so that a session does not see the document again on another
+  /// moves its log's time past it, so that a session does not see the document again on another
   /// member.
   std::atomic<int64_t> hidden_deadline{INT64_MIN};
   void NoteHidden(int64_t deadline) {
@@ -50,8 +50,8 @@ class ExpiryPolicy {
   std::function<void(int64_t documents, int64_t bytes)> on_removed;
   /// Told when a document was put into an archive. Likewise.
   std::function<void(int64_t documents)> on_archived;
-  /// The deadline of its own that a document gets as a new one of `into`, an archive: what its
-  /// rules say of inserts (EXPIRY B.1, C4, C.1). Errors: DocumentValidationFailure 121.
+  /// A document's own deadline as a new document of `into`, an archive, by its rules for inserts
+  /// (EXPIRY B.1, C4, C.1). Errors: DocumentValidationFailure 121.
   virtual Result<std::optional<Instant>> ArchiveDeadline(const CollectionInfo& into, BsonView doc,
                                                          Instant now) const {
     (void)into, (void)doc, (void)now;
@@ -64,10 +64,16 @@ class ExpiryPolicy {
     (void)coll, (void)doc, (void)now;
     return false;
   }
-  /// Whether there may be held documents at all: while false, Held is not worth asking.
+  /// Whether there may be held documents at all, in whichever collection.
   virtual bool HasHolds() const { return false; }
+  /// Whether there may be held documents in this one: while false, Held is not worth asking. Hot:
+  /// asked by each read and write that could have to ask Held.
+  virtual bool HasHolds(const CollectionInfo& coll) const {
+    (void)coll;
+    return HasHolds();
+  }
   /// Whether a TTL index (null: the clustered collection's own rule) may hide documents now: a rule
-  /// that is held or paused may not. Asked once an operation, for rules with exact reads that are
+  /// that is held or paused may not. Asked once per operation, for rules with exact reads that are
   /// overdue.
   virtual bool RuleActive(const CollectionInfo& coll, const IndexInfo* index) const {
     (void)coll, (void)index;

@@ -13,8 +13,8 @@
 
 namespace mayfly {
 
-/// What the reaper knows of one time-ordered index (or clustered collection). In memory only: after
-/// start-up the first look begins at the smallest date. Shared by all versions of an index's
+/// The reaper's knowledge of one time-ordered index (or clustered collection). In memory only:
+/// after start-up the first look begins at the smallest date. Shared by all versions of an index's
 /// definition. Threads: any.
 ///
 /// The reaper raises `resume` and `next` *before* it takes its snapshot. Writers lower them after
@@ -50,8 +50,8 @@ struct ExpiryState {
     LowerTo(floor_millis, millis);
     return earlier;
   }
-  /// For readers: no entry is earlier than this date, also none that the reaper left where it is:
-  /// what holds it may have ended. INT64_MIN: not known; INT64_MAX: there is none.
+  /// For readers: no entry is earlier than this date, not even one that the reaper skipped, because
+  /// its hold may have ended. INT64_MIN: not known; INT64_MAX: there is none.
   int64_t Earliest() const {
     const int64_t left = left_millis.load(std::memory_order_acquire);
     const int64_t floor = floor_millis.load(std::memory_order_acquire);
@@ -59,7 +59,7 @@ struct ExpiryState {
   }
   /// False only when there has been no entry since the start or since SetEmpty.
   bool HadEntries() const { return resume_millis.load(std::memory_order_acquire) != INT64_MAX; }
-  /// The reaper comes back to what it had left.
+  /// The reaper returns to the documents it had left.
   void TakeLeft() {
     int64_t left = left_millis.load(std::memory_order_acquire);
     if (left == INT64_MAX) return;
@@ -84,7 +84,7 @@ struct ExpiryState {
     floor_millis.store(next_millis.load(std::memory_order_acquire), std::memory_order_release);
     LowerTo(floor_millis, next_millis.load(std::memory_order_acquire));
   }
-  /// There is nothing yet: of a collection just made.
+  /// There is no entry yet: for a new collection.
   void SetEmpty() {
     resume_millis = INT64_MAX;
     next_millis = INT64_MAX;
@@ -122,9 +122,9 @@ inline int64_t LagMillis(int64_t deadline, int64_t now) {
   return __builtin_sub_overflow(now, deadline, &lag) ? INT64_MAX : lag;
 }
 
-/// How writers tell the reaper of earlier deadlines: which indexes have got one, and, when it is
-/// due before what the reaper sleeps for, to wake. Entries behind the earliest of their index,
-/// which is nearly all there are, cost nothing here. Threads: any.
+/// Writers use it to notify the reaper of earlier deadlines: of the indexes that got one, and to
+/// wake it if one is due before the end of its sleep. Nearly all entries are later than the
+/// earliest of their index, and cost nothing here. Threads: any.
 struct ExpiryWaker {
   std::atomic<int64_t> wake_below{
       INT64_MIN};  ///< deadlines (ms) before this one wake; set by the reaper before it sleeps
@@ -139,7 +139,7 @@ struct ExpiryWaker {
     }
     Note(deadline);
   }
-  /// Something with this deadline is there: a reader met it, or it came in.
+  /// A document with this deadline exists: a reader met it, or it was added.
   void Note(int64_t deadline) {
     if (deadline < wake_below.load(std::memory_order_acquire) && wake) wake();
   }

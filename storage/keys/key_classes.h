@@ -33,7 +33,7 @@ enum Class : uint8_t {
   kClassMaxKey = 0xF0,
 };
 
-/// What tells apart values of equal keys: the types of numbers, symbols, -0.0 and NaN. It lies
+/// Distinguishes values with equal keys: the types of numbers, symbols, -0.0 and NaN. It lies
 /// beside the key, so that it does not take part in the order. The usual case is 0, because zeros
 /// at the end are not stored. On disk: DO NOT RENUMBER.
 enum TypeBit : uint8_t {

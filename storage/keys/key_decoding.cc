@@ -6,6 +6,7 @@
 #include "protocol/decimal128.h"
 #include "storage/keys/key_classes.h"
 #include "storage/keys/key_encoding.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 namespace {
@@ -413,6 +414,22 @@ size_t EncodedValueLength(std::string_view key, bool descending) {
   TypeBits none{};
   Decode(r, &none, nullptr, 0);
   return r.ok() ? static_cast<size_t>(r.position() - key.data()) : 0;
+}
+
+// All classes but the last are below 0x80 and their inverses are not, so that the first byte tells
+// in which direction a field goes.
+static_assert(kClassCodeWithScope < 0x80 && kClassMaxKey == 0xF0);
+
+size_t IndexGroupSize(std::string_view index_key) {
+  if (index_key.size() <= kIdPrefixSize) return 0;
+  const std::string_view values = index_key.substr(kIdPrefixSize);
+  const auto first = static_cast<uint8_t>(values[0]);
+  const bool descending = first >= 0x80 ? first != kClassMaxKey : first == 0xFF - kClassMaxKey;
+  const auto cls = static_cast<uint8_t>(descending ? ~first : first);
+  // Nested values are read one by one: too expensive for each written entry.
+  if (cls == kClassDocument || cls == kClassArray || cls == kClassCodeWithScope) return 0;
+  const size_t n = EncodedValueLength(values, descending);
+  return n == 0 ? 0 : kIdPrefixSize + n;
 }
 
 }  // namespace mayfly

@@ -12,7 +12,7 @@
 // Order-preserving encoding of one value: memcmp order is CompareValues order. On disk; DO NOT
 // RENUMBER. docs/on-disk-format.md repeats this.
 //
-//   key      := value*                 one a field; descending fields have every byte inverted
+//   key      := value*                 one per field; descending fields have every byte inverted
 //   value    := class:u8 payload
 //   payload of
 //     MinKey 0A, undefined 10, null 14, NaN 16, zero 20, MaxKey F0 := (nothing)

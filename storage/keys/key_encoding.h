@@ -30,6 +30,11 @@ Result<Value> DecodeKeyValue(std::string_view* key, bool descending, std::string
 /// Length of the first encoded value in `key`; 0 when corrupt.
 size_t EncodedValueLength(std::string_view key, bool descending);
 
+/// The bytes of an index key (be32 index, values) up to the end of the first value, which entries
+/// with equal first values share and no others have; 0: the value is a document, an array, code
+/// with a scope, or the bytes are not a key. The first byte says whether the field descends.
+size_t IndexGroupSize(std::string_view index_key);
+
 // Bounds for scans: every value of a canonical type class lies in [EncodeTypeClassBegin,
 // EncodeTypeClassEnd).
 void EncodeTypeClassBegin(BsonType type, std::string& out);

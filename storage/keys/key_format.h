@@ -25,7 +25,7 @@
 /// Keyspace::kIndexes, Keyspace::kExpiry (TTL indexes)
 ///   key := index:be32 value… record_id     val := type_bits                                       not unique
 ///   key := index:be32 value…               val := varint(size of record_id) record_id type_bits   unique
-/// Keyspace::kExpiry (queues of per-document deadlines, one a collection: index id 0)
+/// Keyspace::kExpiry (queues of per-document deadlines, one per collection: index id 0)
 ///   key := 0:be32 collection:be32 deadline:time64 record_id     val := empty
 /// Keyspace::kTombstones (storage/write/tombstone.h)
 ///   key := at:time64 collection:be32 value of `_id`

@@ -8,12 +8,12 @@ namespace mayfly {
 /// (storage/kv/rocks_kv.h).
 KvEnginePtr MakeRocksEngine(void* env, FileCiphersPtr ciphers);
 
-/// What encrypts the files of a kind of store, or of one store (StoreFile reads and writes them);
-/// null: they are plain.
+/// The ciphers of a kind of store's files, or of one store's (StoreFile uses them); null: plain
+/// files.
 FileCiphersPtr CiphersOf(const KvEngine& engine);
 FileCiphersPtr CiphersOf(const KvStore& store);
 
-/// What CiphersOf asks: stores and kinds of stores whose files may be encrypted are one.
+/// Base of stores and kinds of stores with possibly encrypted files, for CiphersOf.
 class HasCiphers {
  public:
   virtual ~HasCiphers() = default;

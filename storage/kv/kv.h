@@ -11,9 +11,9 @@
 
 #include "protocol/error.h"
 
-/// The narrow seam to the ordered key-value store. Only storage/kv/rocks_* know RocksDB; whoever
-/// opens a Storage says which store it gets (KvEngine). What every store promises is tested by
-/// tests/unit/storage/kv_contract_test.cc.
+/// The narrow interface to the ordered key-value store. Only storage/kv/rocks_* know RocksDB; the
+/// code that opens a Storage chooses the store (KvEngine). tests/unit/storage/kv_contract_test.cc
+/// tests the promises of every store.
 namespace mayfly {
 
 /// Kept apart by the store, each in an order of its own. DO NOT RENUMBER.
@@ -51,8 +51,8 @@ class PinnedValue {
     if (kind_ != nullptr) kind_->destroy(holder_);
   }
   std::string_view view() const { return view_; }
-  /// Lets go of the bytes, which may pin a block of the store's cache; what held them is kept for
-  /// the next read.
+  /// Releases the bytes, which may pin a block of the store's cache; keeps the holder for the next
+  /// read.
   void Reset() {
     if (kind_ != nullptr) kind_->release(holder_);
     view_ = {};
@@ -112,6 +112,10 @@ struct KvIterOptions {
   size_t readahead = 0;    ///< bytes; 0: automatic
   /// A move that would have to pass more deleted entries than this fails (status()); 0: never.
   size_t max_skipped = 0;
+  /// Only Seek, SeekToFirst and Next will be used: a store may then skip files that by its filters
+  /// have nothing between the bounds (KvOptions::index_group). The other moves work too: they start
+  /// again, and without a snapshot see the later state.
+  bool forward = false;
 };
 
 /// Keys in byte order. Not thread-safe. key() and value() are valid until the next move.
@@ -129,13 +133,17 @@ class KvIterator {
   virtual std::string_view key() const = 0;
   virtual std::string_view value() const = 0;
   virtual Result<void> status() const = 0;  ///< an I/O error or corruption once Valid() is false
+  /// Next, or Prev where `backward`, and what is there; false, and nothing shown, where nothing is.
+  /// One call instead of four: for scans, which step millions of times. REQUIRES: Valid() was true
+  /// after the last move.
+  virtual bool Step(bool backward, std::string_view* key, std::string_view* value);
 };
 
 /// Changes that happen together or not at all. Copies keys and values. Reusable after Clear().
 class KvBatch {
  public:
   virtual ~KvBatch() = default;
-  /// Of several changes of one key in a batch the last one counts.
+  /// If a batch changes one key several times, the last change counts.
   virtual void Put(Keyspace ks, std::string_view key, std::string_view value) = 0;
   /// The value in two pieces, so that a header need not be copied in front of a document.
   virtual void Put(Keyspace ks, std::string_view key, std::string_view value_head,
@@ -148,7 +156,7 @@ class KvBatch {
   virtual int Count() const = 0;
 };
 
-/// Of one keyspace; estimates of the store.
+/// Figures of one keyspace, as the store estimates them.
 struct KvStats {
   uint64_t estimated_keys = 0, live_bytes = 0, memtable_bytes = 0, memtable_entries = 0,
            pending_compaction_bytes = 0;
@@ -191,16 +199,25 @@ class KvStore {
   /// Whether the store takes writes now; else the error that they are answered with. Never waits
   /// for the disk.
   virtual Result<void> WritesPossible() { return Ok(); }
-  /// After a write error (full disk): tries to go on; Ok once writes are possible again. The store
-  /// tries by itself, four times a second.
+  /// After a write error (full disk): tries to resume; Ok once writes are possible again. The store
+  /// retries by itself, four times a second.
   virtual Result<void> Resume() = 0;
 };
+
+/// The size of the prefix that all keys of a key's group share; 0: the key is in no group. Exactly
+/// the keys that begin with this prefix are in the group. The prefix alone is in its own group, and
+/// any bytes may be passed. Only reads these bytes.
+using KvGroupSize = size_t (*)(std::string_view key);
 
 /// How to open a store.
 struct KvOptions {
   std::string path;  ///< data directory; created if absent
   uint64_t cache_bytes =
       0;  ///< for cached blocks and what is not yet in files; 0: the store's choice
+  /// How keys of Keyspace::kIndexes group, for filters that say which files have nothing of a
+  /// group; null: no such filters. Files that were written with it can be read without, and the
+  /// other way round. Another grammar of groups needs another name in rocks_tuning.cc.
+  KvGroupSize index_group = nullptr;
   /// Severity 'I' 'W' 'E' and one line: background errors and recoveries. Any thread. May be null.
   std::function<void(char severity, std::string_view message)> log;
 };
@@ -218,8 +235,8 @@ class KvEngine {
   virtual bool IsStoreFile(std::string_view name) const = 0;
   /// The file without which a directory is no store.
   virtual std::string_view RootFile() const = 0;
-  /// What the root file in `directory` names that has to be there as well; empty: it cannot be
-  /// read, or names nothing.
+  /// The other required file that the root file in `directory` names; empty: it cannot be read, or
+  /// names none.
   virtual std::string FileNamedByRoot(const std::string& directory) const = 0;
 };
 using KvEnginePtr = std::shared_ptr<const KvEngine>;

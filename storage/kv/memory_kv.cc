@@ -1,5 +1,7 @@
 #include "storage/kv/memory_kv.h"
 
+#include "storage/kv/batch_number.h"
+
 #include <algorithm>
 #include <iterator>
 
@@ -9,10 +11,11 @@ namespace {
 using Map = MemoryKv::Map;
 using MapPtr = MemoryKv::MapPtr;
 
-class MemoryBatch final : public KvBatch {
+class MemoryBatch final : public KvBatch, public NumberedBatch {
  public:
   std::vector<MemoryKv::Op> ops;
   size_t bytes = 0;
+  uint64_t sequence = 0;
 
   void Put(Keyspace ks, std::string_view k, std::string_view v) override {
     bytes += k.size() + v.size();
@@ -33,9 +36,11 @@ class MemoryBatch final : public KvBatch {
   void Clear() override {
     ops.clear();
     bytes = 0;
+    sequence = 0;
   }
   size_t SizeBytes() const override { return bytes; }
   int Count() const override { return static_cast<int>(ops.size()); }
+  uint64_t Number() const override { return sequence; }
 };
 
 class MemorySnapshot final : public KvSnapshot {
@@ -187,10 +192,11 @@ uint64_t MemoryKv::LatestSequence() {
 std::unique_ptr<KvBatch> MemoryKv::NewBatch() { return std::make_unique<MemoryBatch>(); }
 
 Result<void> MemoryKv::Write(KvBatch& batch, bool sync) {
-  const auto& b = static_cast<MemoryBatch&>(batch);
+  auto& b = static_cast<MemoryBatch&>(batch);
   std::lock_guard l(mutex_);
   Apply(now_, b.ops);
   sequence_ += b.ops.size();
+  b.sequence = b.ops.empty() ? 0 : sequence_;
   pending_.push_back(b.ops);
   if (sync) Sync();
   return Ok();
@@ -230,7 +236,7 @@ KvStats MemoryKv::Stats(Keyspace ks) {
 
 namespace {
 
-/// What a closed store leaves to the next one of its path.
+/// The state that a closed store leaves to the next one at its path.
 class MemoryEngine final : public KvEngine {
  public:
   Result<std::unique_ptr<KvStore>> Open(KvOptions options) const override;

@@ -11,9 +11,9 @@
 
 namespace mayfly {
 
-/// An ordered store in memory, for tests: what is promised by kv.h, as plainly as possible, and a
-/// disk that forgets what was not synced when its machine loses power. Whoever holds a snapshot or
-/// an iterator makes the next write copy its keyspace. Threads: any.
+/// An ordered store in memory, for tests: the promises of kv.h, as simply as possible, and a disk
+/// that loses unsynced data when its machine loses power. While a snapshot or an iterator is held,
+/// the next write copies its keyspace. Threads: any.
 class MemoryKv final : public KvStore {
  public:
   using Map = std::map<std::string, std::string, std::less<>>;
@@ -33,7 +33,7 @@ class MemoryKv final : public KvStore {
   void LosePower(size_t unsynced);
   /// Batches that losing power may take away.
   size_t unsynced() const;
-  /// What a member that copies this one gets: all of it, synced.
+  /// The store of a member that copies this one: all data, synced.
   std::unique_ptr<MemoryKv> Copy() const;
   /// What is in a keyspace now.
   MapPtr map(Keyspace ks) const;

@@ -23,6 +23,9 @@ constexpr size_t kKept = 24;    ///< descriptors kept
 constexpr size_t kFew = 16;     ///< with fewer left, writes are refused
 constexpr size_t kForLogs = 8;  ///< with fewer left, only logs and manifests have them
 
+/// In the data directory: a log that is open already and has no number yet.
+constexpr std::string_view kSpareLog = "/spare.tmp";
+
 bool LogOrManifest(std::string_view name) {
   const size_t slash = name.rfind('/');
   return name.ends_with(".log") || name.ends_with(".dbtmp") ||
@@ -36,16 +39,24 @@ class DescriptorFileSystem final : public rocksdb::FileSystemWrapper {
     Refill();
   }
   ~DescriptorFileSystem() override {
+    if (spare_) {
+      spare_.reset();
+      target()
+          ->DeleteFile(spare_for_ + std::string(kSpareLog), IOOptions(), nullptr)
+          .PermitUncheckedError();
+    }
     for (int fd : kept_) ::close(fd);
   }
   bool Refill() {
-    std::lock_guard l(mutex_);
-    while (kept_.size() < kKept) {
-      const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-      if (fd < 0) return false;
-      kept_.push_back(fd);
+    {
+      std::lock_guard l(mutex_);
+      while (kept_.size() < kKept) {
+        const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return false;
+        kept_.push_back(fd);
+      }
     }
-    return true;
+    return HaveSpareLog();
   }
   const char* Name() const override { return "MayflyFileSystem"; }
 
@@ -62,7 +73,23 @@ class DescriptorFileSystem final : public rocksdb::FileSystemWrapper {
   IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& o,
                            std::unique_ptr<rocksdb::FSWritableFile>* out,
                            IODebugContext* d) override {
-    return Try(name, [&] { return target()->NewWritableFile(name, o, out, d); });
+    IOStatus s = Try(name, [&] { return target()->NewWritableFile(name, o, out, d); });
+    if (!name.ends_with(".log")) return s;
+    if (!s.ok() && s.IsNoSpace() && TakeSpareLog(name, out)) {
+      if (LacksDescriptors(s.ToString())) few_();  // or else the disk is full: writing says so
+      return IOStatus::OK();
+    }
+    if (s.ok()) {
+      {
+        std::lock_guard l(mutex_);
+        if (spare_for_.empty()) {
+          spare_for_ = name.substr(0, name.rfind('/'));
+          spare_options_ = o;
+        }
+      }
+      (void)HaveSpareLog();
+    }
+    return s;
   }
   IOStatus ReopenWritableFile(const std::string& name, const rocksdb::FileOptions& o,
                               std::unique_ptr<rocksdb::FSWritableFile>* out,
@@ -117,9 +144,32 @@ class DescriptorFileSystem final : public rocksdb::FileSystemWrapper {
     return LacksDescriptors(text) ? IOStatus::NoSpace(text) : s;
   }
 
+  /// Opens the spare log if the store has logs and there is none. False: it cannot be opened now.
+  bool HaveSpareLog() {
+    std::lock_guard l(mutex_);
+    if (spare_for_.empty() || spare_) return true;
+    return target()
+        ->NewWritableFile(spare_for_ + std::string(kSpareLog), spare_options_, &spare_, nullptr)
+        .ok();
+  }
+  /// Makes the spare log the log `name`: that needs no descriptor. False: there is none, or it is
+  /// of another directory.
+  bool TakeSpareLog(const std::string& name, std::unique_ptr<rocksdb::FSWritableFile>* out) {
+    std::lock_guard l(mutex_);
+    if (!spare_ || name.substr(0, name.rfind('/')) != spare_for_) return false;
+    const std::string spare = spare_for_ + std::string(kSpareLog);
+    if (!target()->RenameFile(spare, name, IOOptions(), nullptr).ok()) return false;
+    *out = std::move(spare_);
+    return true;
+  }
+
   const std::function<void()> few_;
   std::mutex mutex_;
   std::vector<int> kept_;
+  /// For a limit that falls below what is in use: no descriptor of the reserve helps then.
+  std::unique_ptr<rocksdb::FSWritableFile> spare_;
+  std::string spare_for_;  ///< the directory of the store's logs; empty: it has none so far
+  rocksdb::FileOptions spare_options_;
 };
 
 class Descriptors final : public DescriptorEnv {

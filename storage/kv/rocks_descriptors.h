@@ -11,8 +11,9 @@ namespace mayfly {
 /// cannot open as damage, which only a restart repairs. So this env keeps a reserve of descriptors.
 /// When no others are free, an open takes one from the reserve. When the reserve becomes small,
 /// `few` is called, and the store refuses writes until Refill has restored it. The last ones are
-/// for logs and manifests only. An open that gets none fails like an open on a full disk, from
-/// which RocksDB recovers. Threads: any.
+/// for logs and manifests only. One more log is open beforehand ("spare.tmp" beside the store's
+/// logs): it serves when the limit itself falls below what is in use. An open that gets none fails
+/// like an open on a full disk, from which RocksDB recovers. Threads: any.
 class DescriptorEnv {
  public:
   virtual ~DescriptorEnv() = default;

@@ -92,8 +92,8 @@ class Provider final : public rocksdb::EncryptionProvider {
       return Status::OK();
     }
     auto cipher = ciphers_->Open({prefix.data(), prefix.size()});
-    // RocksDB's name for the store: whatever is wrong with it, it is made anew. RocksDB takes for
-    // granted that what cannot be read is an error of the disk, and ends the process otherwise.
+    // RocksDB's name for the store: if anything is wrong with it, it is written again. RocksDB
+    // assumes that an unreadable file is a disk error, and otherwise ends the process.
     if (!cipher && name.ends_with("/IDENTITY"))
       return Status::IOError(name, cipher.error().message);
     if (!cipher) return Status::Corruption(name, cipher.error().message);

@@ -8,7 +8,7 @@
 namespace mayfly {
 
 /// `base` with everything that the store writes encrypted: RocksDB's own encryption of files, with
-/// our ciphers, and with what it does not do right:
+/// our ciphers, and with corrections:
 ///   - a file that is opened again to be synced or cut keeps its key (RocksDB would append another
 ///     prefix in the midst of its log);
 ///   - a file that ends inside its prefix, since the process died or the power went, is empty;

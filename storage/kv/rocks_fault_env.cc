@@ -215,8 +215,8 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
     return Ok();
   }
 
-  /// Held shared by whatever is on its way to the disk: the power goes between two such things, so
-  /// that nothing is acknowledged, or arrives, after what was not synced has been dropped.
+  /// Held shared by every write to the disk: power fails between two of them, so that nothing is
+  /// acknowledged, or arrives, after the unsynced data has been dropped.
   std::shared_mutex power_mutex;
   std::atomic<bool> power_cut{false}, fail_writes{false}, fail_syncs{false}, limited{false};
   std::atomic<int64_t> slow_millis{0};

@@ -18,7 +18,7 @@ class FaultDisk {
   /// A rocksdb::Env*.
   virtual void* env() = 0;
 
-  /// Room for so many more bytes: an append that does not fit is written in part, as a real disk
+  /// Room for this many more bytes: an append that does not fit is written in part, as a real disk
   /// does, and answers "no space". None: no limit.
   virtual void SetFreeBytes(std::optional<int64_t> bytes) = 0;
   /// Every append, or every sync, fails with an I/O error while set.

@@ -1,13 +1,10 @@
 #include "storage/kv/rocks_kv.h"
 
-#include <pthread.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
-#include <rocksdb/listener.h>
-#include <rocksdb/perf_level.h>
 #include <rocksdb/transaction_log.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
@@ -24,87 +21,33 @@
 #include <thread>
 #include <utility>
 
+#include "storage/kv/batch_number.h"
 #include "storage/kv/encrypted_engine.h"
+#include "storage/kv/read_once.h"
+#include "storage/kv/rocks_checksum.h"
+#include "storage/kv/rocks_counters.h"
 #include "storage/kv/rocks_descriptors.h"
 #include "storage/kv/rocks_encryption.h"
+#include "storage/kv/rocks_iterator.h"
+#include "storage/kv/rocks_listener.h"
 #include "storage/kv/rocks_log_check.h"
 #include "storage/kv/rocks_status.h"
 #include "storage/kv/rocks_tuning.h"
+#include "storage/kv/store_activity.h"
 #include "storage/kv/store_file.h"
-#include "storage/kv/thread_scheduling.h"
 #include "storage/kv/write_room.h"
 
 namespace mayfly {
 namespace {
 
-/// RocksDB counts key comparisons in thread-local memory, which costs as much as the comparison.
-/// Called by what is hot.
-inline void DisablePerfCounters() {
-  thread_local const bool done = (rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable), true);
-  (void)done;
-}
-
-/// Batches from so many changes on are sorted (UnitApplier::Prepare).
+/// Batches with at least this many changes are sorted (UnitApplier::Prepare).
 constexpr int kManyInOrder = 256;
 
-rocksdb::Slice S(std::string_view s) { return {s.data(), s.size()}; }
-std::string_view V(const rocksdb::Slice& s) { return {s.data(), s.size()}; }
-
-class RocksSnapshot final : public KvSnapshot {
+class RocksBatch final : public KvBatch, public NumberedBatch {
  public:
-  explicit RocksSnapshot(rocksdb::DB* db) : db_(db), snapshot_(db->GetSnapshot()) {}
-  ~RocksSnapshot() override { db_->ReleaseSnapshot(snapshot_); }
-  const rocksdb::Snapshot* get() const { return snapshot_; }
-  uint64_t sequence() const override { return snapshot_->GetSequenceNumber(); }
-
- private:
-  rocksdb::DB* db_;
-  const rocksdb::Snapshot* snapshot_;
-};
-
-const rocksdb::Snapshot* Raw(const KvSnapshot* s) {
-  return s ? static_cast<const RocksSnapshot*>(s)->get() : nullptr;
-}
-
-class RocksIterator final : public KvIterator {
- public:
-  RocksIterator(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* cf, KvIterOptions options)
-      : options_(std::move(options)), lower_(S(options_.lower)), upper_(S(options_.upper)) {
-    DisablePerfCounters();
-    rocksdb::ReadOptions ro;
-    ro.snapshot = Raw(options_.snapshot.get());
-    if (!options_.lower.empty()) ro.iterate_lower_bound = &lower_;
-    if (!options_.upper.empty()) ro.iterate_upper_bound = &upper_;
-    ro.fill_cache = options_.fill_cache;
-    ro.readahead_size = options_.readahead;
-    ro.max_skippable_internal_keys = options_.max_skipped;
-    it_.reset(db->NewIterator(ro, cf));
-  }
-  void Seek(std::string_view key) override { it_->Seek(S(key)); }
-  void SeekForPrev(std::string_view key) override { it_->SeekForPrev(S(key)); }
-  void SeekToFirst() override { it_->SeekToFirst(); }
-  void SeekToLast() override { it_->SeekToLast(); }
-  void Next() override { it_->Next(); }
-  void Prev() override { it_->Prev(); }
-  bool Valid() const override { return it_->Valid(); }
-  std::string_view key() const override { return V(it_->key()); }
-  std::string_view value() const override { return V(it_->value()); }
-  Result<void> status() const override {
-    rocksdb::Status s = it_->status();
-    if (!s.ok()) return FromStorage(s);
-    return Ok();
-  }
-
- private:
-  KvIterOptions options_;  // owns the bounds and the snapshot
-  rocksdb::Slice lower_, upper_;
-  std::unique_ptr<rocksdb::Iterator> it_;
-};
-
-class RocksBatch final : public KvBatch {
- public:
-  explicit RocksBatch(const std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount>& cfs)
-      : cfs_(cfs) {}
+  explicit RocksBatch(const std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount>& cfs,
+                      size_t bytes = 0)
+      : cfs_(cfs), batch_(bytes) {}
   void Put(Keyspace ks, std::string_view key, std::string_view value) override {
     batch_.Put(Cf(ks), S(key), S(value)).PermitUncheckedError();
   }
@@ -120,63 +63,41 @@ class RocksBatch final : public KvBatch {
   void DeleteRange(Keyspace ks, std::string_view begin, std::string_view end) override {
     if (end <= begin) return;  // RocksDB would refuse the whole batch
     batch_.DeleteRange(Cf(ks), S(begin), S(end)).PermitUncheckedError();
-    covers_expiry_ |= ks == Keyspace::kExpiry;
+    covered_ |= uint32_t{1} << static_cast<unsigned>(ks);
   }
   void Clear() override {
     batch_.Clear();
-    covers_expiry_ = false;
+    covered_ = 0;
   }
   size_t SizeBytes() const override { return batch_.GetDataSize(); }
   int Count() const override { return static_cast<int>(batch_.Count()); }
+  /// RocksDB writes the number of the first change into the batch, whoever writes it for others:
+  /// its bytes begin with it (rocksdb/write_batch.h).
+  uint64_t Number() const override {
+    uint64_t first;
+    std::memcpy(&first, batch_.Data().data(), sizeof first);
+    return first == 0 || batch_.Count() == 0 ? 0 : first + batch_.Count() - 1;
+  }
   rocksdb::WriteBatch& raw() { return batch_; }
-  bool covers_expiry() const { return covers_expiry_; }
+  /// The keyspaces with a range delete, a bit each.
+  uint32_t covered() const { return covered_; }
 
  private:
   rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
   const std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount>& cfs_;
   rocksdb::WriteBatch batch_;
-  bool covers_expiry_ = false;
+  uint32_t covered_ = 0;
 };
 
-/// Tells the log what RocksDB's background threads met, and the store that there is something to
-/// recover from.
-class Listener final : public rocksdb::EventListener {
- public:
-  Listener(std::function<void(char, std::string_view)> log, std::function<void()> failed)
-      : log_(std::move(log)), failed_(std::move(failed)) {}
-  void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* s) override {
-    if (s->IsShutdownInProgress()) return;
-    if (log_)
-      log_('E', "Storage error: writes may be refused until it is resolved. " + s->ToString());
-    failed_();
-  }
-  /// RocksDB's own recovery goes by the free space that the file system reports; when it then meets
-  /// a full disk again, the error becomes final. RocksKv tries the disk first.
-  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
-                            bool* auto_recovery) override {
-    *auto_recovery = false;
-  }
-  void OnFlushBegin(rocksdb::DB*, const rocksdb::FlushJobInfo&) override { Background(); }
-  void OnCompactionBegin(rocksdb::DB*, const rocksdb::CompactionJobInfo&) override { Background(); }
+constexpr uint32_t BitOf(Keyspace ks) { return 1U << static_cast<unsigned>(ks); }
+constexpr uint32_t kExpiryBit = BitOf(Keyspace::kExpiry);
+constexpr uint32_t kLookedUpBits = BitOf(Keyspace::kRecords) | BitOf(Keyspace::kIndexes);
+/// MultiGet of keys that are read once: in order up to one step back in so many.
+constexpr size_t kDescents = 16;
+/// RocksKv::FlushSoon.
+constexpr auto kGather = std::chrono::milliseconds(500);
 
- private:
-  /// Once for each thread of RocksDB's own; a flush may also be done by whoever asks for it.
-  static void Background() {
-    thread_local bool done = false;
-    if (std::exchange(done, true)) return;
-    char name[16] = "";
-    pthread_getname_np(pthread_self(), name, sizeof name);
-    if (std::string_view(name).starts_with("rocksdb:")) UseBackgroundScheduling();
-  }
-  std::function<void(char, std::string_view)> log_;
-  std::function<void()> failed_;
-};
-
-}  // namespace
-
-namespace {
-
-/// What a PinnedValue keeps of this store: a block of the cache, or a copy out of a memtable.
+/// What a PinnedValue holds: a block of the cache, or a copy out of a memtable.
 struct RocksValue {
   rocksdb::PinnableSlice slice;
   void Release() { slice.Reset(); }
@@ -188,7 +109,7 @@ struct RocksValue {
 
 }  // namespace
 
-class RocksKv final : public KvStore, public WriteRoom, public HasCiphers {
+class RocksKv final : public KvStore, public WriteRoom, public HasCiphers, public StoreActivity {
  public:
   static Result<std::unique_ptr<KvStore>> Open(KvOptions options, void* env,
                                                const FileCiphersPtr& ciphers);
@@ -199,7 +120,8 @@ class RocksKv final : public KvStore, public WriteRoom, public HasCiphers {
   Result<void> MultiGet(Keyspace ks, std::span<const std::string_view> keys,
                         std::span<PinnedValue> out, const KvSnapshot* at) override;
   std::unique_ptr<KvIterator> NewIterator(Keyspace ks, KvIterOptions options) override {
-    return std::make_unique<RocksIterator>(db_.get(), Cf(ks), std::move(options));
+    return MakeRocksIterator(db_.get(), Cf(ks), std::move(options),
+                             ks == Keyspace::kIndexes ? index_group_ : nullptr);
   }
   KvSnapshotPtr Snapshot() override { return std::make_shared<RocksSnapshot>(db_.get()); }
   KvSnapshotStats Snapshots() override {
@@ -225,7 +147,13 @@ class RocksKv final : public KvStore, public WriteRoom, public HasCiphers {
   Result<void> Resume() override;
   Result<void> WritesPossible() override;
   bool HasRoom() override;
+  std::unique_ptr<KvBatch> NewLargeBatch(size_t bytes) override {
+    return std::make_unique<RocksBatch>(cfs_, bytes);
+  }
   FileCiphersPtr ciphers() const override { return ciphers_; }
+  KvCounters Counters() override;
+  KvShape Shape(Keyspace ks) override;
+  uint32_t RunningCompactions() override;
 
  private:
   rocksdb::ColumnFamilyHandle* Cf(Keyspace ks) { return cfs_[static_cast<size_t>(ks)]; }
@@ -242,12 +170,18 @@ class RocksKv final : public KvStore, public WriteRoom, public HasCiphers {
   std::unique_ptr<DescriptorEnv> env_;       ///< null: the caller's; outlives db_
   std::unique_ptr<rocksdb::Env> encrypted_;  ///< over it; null: files are plain
   FileCiphersPtr ciphers_;
+  /// Begins the flush of a memtable and does not wait for it.
+  void BeginFlush(Keyspace ks);
+  /// For keyspaces that others look up, a bit each: as long as a memtable has a range delete, each
+  /// look-up in it takes a mutex that all share, and waits when its owner is not running. Several
+  /// that come within kGather are one flush.
+  void FlushSoon(uint32_t keyspaces);
   /// There are few descriptors left: writes wait for more.
   void RefuseForDescriptors();
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kKeyspaceCount> cfs_{};
-  /// Of each family: the size of a memtable that is full, and how many may wait to be flushed
-  /// before large batches wait too. Half of what RocksDB lets wait, before it delays anybody.
+  /// For each family: the size of a full memtable, and how many may wait to be flushed before large
+  /// batches wait too: half of the number at which RocksDB delays writers.
   struct Memtables {
     uint64_t full = 0, waiting = 0;
   };
@@ -258,15 +192,18 @@ class RocksKv final : public KvStore, public WriteRoom, public HasCiphers {
   void RecoveryLoop();
 
   std::function<void(char, std::string_view)> log_line_;
+  KvGroupSize index_group_ = nullptr;
   std::atomic<bool> write_failed_{false};  ///< writes are answered with write_error_
   std::mutex recovery_mutex_;
   std::condition_variable recovery_wake_;
   Error write_error_;
-  bool recover_ = false;  ///< an error is to be recovered from
+  bool recover_ = false;     ///< an error is to be recovered from
+  uint64_t errors_ = 0;      ///< so far: one that comes while Resume runs is not over with it
+  uint32_t flush_soon_ = 0;  ///< FlushSoon
   bool stop_ = false;
-  std::thread recovery_thread_;
-  /// A failed sync may have lost what the page cache held (it is not kept for another try): nothing
-  /// may be acknowledged after it as if it followed the log.
+  std::thread recovery_thread_;  ///< RecoveryLoop; recovery_mutex_ guards what it looks at
+  /// A failed sync may have lost pages of the page cache (they are not kept for a retry): nothing
+  /// later may be acknowledged as if it followed the log.
   std::atomic<bool> sync_lost_{false};
   std::mutex sync_mutex_;
   std::string path_;
@@ -330,6 +267,8 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env,
                                                const FileCiphersPtr& ciphers) {
   MAYFLY_TRY(PrepareDirectory(options.path));
   if (options.cache_bytes == 0) options.cache_bytes = DefaultCacheBytes();
+  // Asked here so that the linker takes the checksum.
+  [[maybe_unused]] static const bool fast = HasFastChecksum();
   auto kv = std::make_unique<RocksKv>();
   kv->path_ = options.path;
   kv->memory_ = MakeRocksMemory(options.cache_bytes, options.path);
@@ -345,12 +284,14 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env,
   rocksdb::DBOptions db_options =
       MakeDbOptions(options, static_cast<rocksdb::Env*>(env), kv->memory_);
   RocksKv* self = kv.get();
-  db_options.listeners.push_back(std::make_shared<Listener>(options.log, [self] {
+  db_options.listeners.push_back(std::make_shared<RocksListener>(options.log, [self] {
     std::lock_guard l(self->recovery_mutex_);
     self->recover_ = true;
+    ++self->errors_;
     self->recovery_wake_.notify_one();
   }));
   kv->log_line_ = options.log;
+  kv->index_group_ = options.index_group;
 
   const rocksdb::Status found = db_options.env->FileExists(options.path + "/CURRENT");
   bool exists = found.ok();
@@ -377,13 +318,15 @@ Result<std::unique_ptr<KvStore>> RocksKv::Open(KvOptions options, void* env,
   for (int i = 0; i < kKeyspaceCount; ++i) {
     auto ks = static_cast<Keyspace>(i);
     const auto& o =
-        families.emplace_back(ColumnFamilyName(ks), MakeColumnFamilyOptions(ks, kv->memory_))
+        families
+            .emplace_back(ColumnFamilyName(ks), MakeColumnFamilyOptions(ks, options, kv->memory_))
             .options;
     kv->memtables_[i] = {o.write_buffer_size,
                          static_cast<uint64_t>(o.max_write_buffer_number / 2 - 1)};
   }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
+  const NoHints for_logs;  // they may have range deletes
   if (exists && !CheckLogs(*db_options.env, options.path)) {
     // A log that was full when the disk was, may be there still although its data has long been in
     // table files.
@@ -429,7 +372,7 @@ Result<bool> RocksKv::Get(Keyspace ks, std::string_view key, PinnedValue* out,
   rocksdb::Status s;
   if (at) {
     rocksdb::ReadOptions ro;
-    ro.snapshot = Raw(at);
+    ro.snapshot = RawSnapshot(at);
     s = db_->Get(ro, Cf(ks), S(key), slice);
   } else {
     s = db_->Get(kDefault, Cf(ks), S(key), slice);
@@ -451,15 +394,18 @@ Result<void> RocksKv::MultiGet(Keyspace ks, std::span<const std::string_view> ke
     return Ok();
   }
   rocksdb::ReadOptions ro;
-  ro.snapshot = Raw(at);
+  ro.snapshot = RawSnapshot(at);
   std::vector<rocksdb::Slice> slices(n);
   std::vector<rocksdb::PinnableSlice> values(n);
   std::vector<rocksdb::Status> statuses(n);
-  bool sorted = true;
+  size_t descents = 0;
   for (size_t i = 0; i < n; ++i) {
     slices[i] = S(keys[i]);
-    sorted &= i == 0 || keys[i - 1] <= keys[i];
+    descents += i > 0 && keys[i - 1] > keys[i];
   }
+  const bool sorted = descents == 0;
+  // Those that are scattered meet the same blocks again later.
+  ro.fill_cache = !ReadOnce::On() || descents > n / kDescents;
   db_->MultiGet(ro, Cf(ks), n, slices.data(), values.data(), statuses.data(), sorted);
   for (size_t i = 0; i < n; ++i) {
     out[i].Reset();
@@ -484,18 +430,22 @@ Result<void> RocksKv::Write(KvBatch& batch, bool sync) {
   DisablePerfCounters();
   rocksdb::WriteOptions wo;
   std::optional<ManyInOrder> many;
-  if (batch.Count() >= kManyInOrder) many.emplace();
+  std::optional<NoHints> no_hints;
+  if (static_cast<RocksBatch&>(batch).covered() != 0)
+    no_hints.emplace();
+  else if (batch.Count() >= kManyInOrder)
+    many.emplace();
   rocksdb::Status s = db_->Write(wo, &static_cast<RocksBatch&>(batch).raw());
   many.reset();
+  no_hints.reset();
   if (s.ok()) [[likely]] {
     // A reader steps one by one over what a range delete covers in the same memtable (17 ms for a
     // few hundred thousand entries); a flush leaves it all out. Begun here, not waited for.
-    if (static_cast<RocksBatch&>(batch).covers_expiry()) [[unlikely]] {
-      rocksdb::FlushOptions fo;
-      fo.wait = false;
-      fo.allow_write_stall = true;
-      db_->Flush(fo, Cf(Keyspace::kExpiry)).PermitUncheckedError();
-    }
+    const uint32_t covered = static_cast<RocksBatch&>(batch).covered();
+    if (covered & kExpiryBit) [[unlikely]]
+      BeginFlush(Keyspace::kExpiry);
+    if (covered & kLookedUpBits) [[unlikely]]
+      FlushSoon(covered & kLookedUpBits);
     return sync ? SyncWal() : Ok();
   }
   if (!s.IsShutdownInProgress()) {
@@ -503,9 +453,37 @@ Result<void> RocksKv::Write(KvBatch& batch, bool sync) {
     write_error_ = FromStorage(s);
     write_failed_ = true;
     recover_ = true;
+    ++errors_;
     recovery_wake_.notify_one();
   }
   return FromStorage(s);
+}
+
+KvCounters RocksKv::Counters() {
+  KvCounters c = ReadRocksCounters();
+  c.slowdowns = RocksListener::slowdowns.load();
+  c.stalls = RocksListener::stalls.load();
+  return c;
+}
+
+KvShape RocksKv::Shape(Keyspace ks) {
+  KvShape s;
+  for (size_t i = 0; i < KvShape::kLevels; ++i) {
+    std::string files;
+    const std::string name = rocksdb::DB::Properties::kNumFilesAtLevelPrefix + std::to_string(i);
+    if (db_->GetProperty(Cf(ks), name, &files))
+      s.files[i] = static_cast<uint32_t>(std::strtoul(files.c_str(), nullptr, 10));
+  }
+  uint64_t waiting = 0;
+  db_->GetIntProperty(Cf(ks), rocksdb::DB::Properties::kNumImmutableMemTable, &waiting);
+  s.memtables = static_cast<uint32_t>(waiting) + 1;
+  return s;
+}
+
+uint32_t RocksKv::RunningCompactions() {
+  uint64_t n = 0;
+  db_->GetIntProperty(rocksdb::DB::Properties::kNumRunningCompactions, &n);
+  return static_cast<uint32_t>(n);
 }
 
 // Not DB::SyncWAL: after an append has failed (full disk) that asserts, and there is no telling
@@ -657,6 +635,7 @@ void RocksKv::RefuseForDescriptors() {
     log_line_('E', "There are no file descriptors left: writes are refused until there are some");
   write_error_ = FromStorage(rocksdb::Status::IOError("Too many open files"));
   write_failed_ = recover_ = true;
+  ++errors_;
   recovery_wake_.notify_one();
 }
 
@@ -665,12 +644,14 @@ Result<void> RocksKv::Resume() {
   if (!recover_) return Ok();
   Error error =
       write_failed_ ? write_error_ : Error{ErrorCode::kOutOfDiskSpace, "the disk is full"};
+  const uint64_t known = errors_;
   l.unlock();
   if (env_ && !env_->Refill()) return error;
   if (!DiskHasRoom()) return error;
   rocksdb::Status s = db_->Resume();
   if (!s.ok()) return s.IsBusy() ? error : FromStorage(s);
   l.lock();
+  if (errors_ != known) return error;
   recover_ = write_failed_ = false;
   l.unlock();
   if (log_line_) log_line_('I', "The storage error is over: writing continues");
@@ -701,19 +682,36 @@ bool RocksKv::HasRoom() {
     room = false;
     if (!full || waiting != 0) continue;
     // RocksDB begins the flush with the next write, which may be the one that waits for it.
-    rocksdb::FlushOptions fo;
-    fo.wait = false;
-    fo.allow_write_stall = true;
-    db_->Flush(fo, cfs_[i]).PermitUncheckedError();
+    BeginFlush(static_cast<Keyspace>(i));
   }
   return room;
+}
+
+void RocksKv::BeginFlush(Keyspace ks) {
+  rocksdb::FlushOptions fo;
+  fo.wait = false;
+  fo.allow_write_stall = true;
+  db_->Flush(fo, Cf(ks)).PermitUncheckedError();
+}
+
+void RocksKv::FlushSoon(uint32_t keyspaces) {
+  std::lock_guard l(recovery_mutex_);
+  if (flush_soon_ == 0) recovery_wake_.notify_one();
+  flush_soon_ |= keyspaces;
 }
 
 void RocksKv::RecoveryLoop() {
   std::unique_lock l(recovery_mutex_);
   for (;;) {
-    recovery_wake_.wait(l, [&] { return stop_ || recover_; });
+    recovery_wake_.wait(l, [&] { return stop_ || recover_ || flush_soon_ != 0; });
+    if (flush_soon_ != 0) recovery_wake_.wait_for(l, kGather, [&] { return stop_ || recover_; });
     if (stop_) return;
+    const uint32_t flush = std::exchange(flush_soon_, 0);
+    l.unlock();
+    for (unsigned ks = 0; ks < kKeyspaceCount; ++ks)
+      if (flush >> ks & 1) BeginFlush(static_cast<Keyspace>(ks));
+    l.lock();
+    if (!recover_) continue;
     l.unlock();
     bool over = Resume().has_value();
     l.lock();
@@ -752,6 +750,21 @@ class RocksEngine final : public KvEngine, public HasCiphers {
 };
 
 }  // namespace
+
+bool IsImmutableStoreFile(std::string_view name) { return name.ends_with(".sst"); }
+
+bool IsStoreFileName(std::string_view name) {
+  const auto numbered = [&](std::string_view front, std::string_view end) {
+    if (!name.starts_with(front) || !name.ends_with(end) ||
+        name.size() <= front.size() + end.size())
+      return false;
+    name = name.substr(front.size(), name.size() - front.size() - end.size());
+    return name.size() <= 20 && name.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return name == kStoreCurrentFile || name == "IDENTITY" || numbered("MANIFEST-", "") ||
+         numbered("OPTIONS-", "") || numbered("", ".sst") || numbered("", ".blob") ||
+         numbered("", ".log");
+}
 
 KvEnginePtr MakeRocksEngine(void* env) { return MakeRocksEngine(env, nullptr); }
 

@@ -118,7 +118,7 @@ Result<void> CheckLogs(rocksdb::Env& env, const std::string& directory, uint64_t
   for (const std::string& n : names)
     if (uint64_t k = LogNumberOf(n); k >= std::max<uint64_t>(first, 1)) logs.emplace_back(k, n);
   std::sort(logs.begin(), logs.end());
-  std::string suspect;  // damage that is the end of the last log may be what losing power left
+  std::string suspect;  // damage at the end of the last log may come from a power loss
   bool data_behind = false;
   for (const auto& [number, name] : logs) {
     MAYFLY_TRY(LogState state, ReadLog(env, directory + "/" + name));

@@ -8,11 +8,11 @@
 namespace mayfly {
 
 /// Looks through the write-ahead logs before RocksDB replays them, because its point-in-time
-/// recovery takes damage anywhere for the place where the power went and silently drops everything
-/// behind it. What losing power leaves is let through: a log that ends inside a record, or whose
-/// last pages never arrived (zeros). A damaged record with good ones behind it is refused:
-/// InternalError 1 that names the file and the offset.
-/// Logs with a number below `first` are left out.
+/// recovery takes any damage for the point of a power loss and silently drops everything after it.
+/// The marks of a real power loss are accepted: a log that ends inside a record, or whose last
+/// pages never arrived (zeros). A damaged record with good ones behind it is refused:
+/// InternalError 1 that names the file and the offset. Logs with a number below `first` are left
+/// out.
 Result<void> CheckLogs(rocksdb::Env& env, const std::string& directory, uint64_t first = 0);
 
 /// The number of a log file by its name; 0: not one.

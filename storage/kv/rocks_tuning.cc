@@ -11,9 +11,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "storage/kv/key_streams.h"
+#include "storage/kv/rocks_counters.h"
 
 namespace mayfly {
 namespace {
@@ -61,19 +66,49 @@ int64_t TableDescriptors(int64_t limit) {
 }
 
 thread_local int g_many_in_order = 0;
+std::atomic<int> g_no_hints{0};
 
-/// Whose splice an entry of a memtable is put in with: that of its index or collection, where
-/// ManyInOrder says so.
+/// Whose splice an entry of a memtable is put in with: that of its index or collection, where keys
+/// come in order or ManyInOrder says so; in the catalog that of its key, where the same is put
+/// again and again, as the counters of a collection are. Asked by whoever writes to the memtables
+/// of one family, one thread at a time (allow_concurrent_memtable_write).
 class HintPrefix final : public rocksdb::SliceTransform {
  public:
+  explicit HintPrefix(bool whole_key) : whole_key_(whole_key) {}
   const char* Name() const override { return "mayfly.HintPrefix"; }
-  rocksdb::Slice Transform(const rocksdb::Slice& key) const override { return {key.data(), kSize}; }
+  rocksdb::Slice Transform(const rocksdb::Slice& key) const override {
+    return whole_key_ ? key : rocksdb::Slice(key.data(), kSize);
+  }
   bool InDomain(const rocksdb::Slice& key) const override {
-    return g_many_in_order > 0 && key.size() >= kSize;
+    if (key.size() < kSize || g_no_hints.load(std::memory_order_acquire) != 0) return false;
+    const std::string_view view(key.data(), key.size());
+    if (whole_key_) return streams_.InOrder(std::hash<std::string_view>()(view), view);
+    if (g_many_in_order > 0) return true;
+    uint32_t id;
+    std::memcpy(&id, key.data(), sizeof id);
+    return streams_.InOrder(__builtin_bswap32(id), view.substr(kSize));
   }
 
  private:
   static constexpr size_t kSize = 4;
+  const bool whole_key_;
+  mutable KeyStreams streams_;
+};
+
+/// The group of a key (KvOptions::index_group), for filters. Its name is in each table file: a
+/// table of another name is read without its filter of groups.
+class GroupPrefix final : public rocksdb::SliceTransform {
+ public:
+  explicit GroupPrefix(KvGroupSize size) : size_(size) {}
+  const char* Name() const override { return "mayfly.IndexGroup.1"; }
+  rocksdb::Slice Transform(const rocksdb::Slice& key) const override {
+    return {key.data(), Size(key)};
+  }
+  bool InDomain(const rocksdb::Slice& key) const override { return Size(key) != 0; }
+
+ private:
+  size_t Size(const rocksdb::Slice& key) const { return size_({key.data(), key.size()}); }
+  const KvGroupSize size_;
 };
 
 int64_t TableFiles(const std::string& path) {
@@ -131,6 +166,9 @@ uint64_t CgroupMemoryLimit() {
   }
   return least;
 }
+
+NoHints::NoHints() { g_no_hints.fetch_add(1, std::memory_order_acq_rel); }
+NoHints::~NoHints() { g_no_hints.fetch_sub(1, std::memory_order_acq_rel); }
 
 ManyInOrder::ManyInOrder() { ++g_many_in_order; }
 ManyInOrder::~ManyInOrder() { --g_many_in_order; }
@@ -190,12 +228,15 @@ rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
   o.max_open_files = MaxOpenFiles(options.path);
   o.write_buffer_manager = memory.write_buffers;
   o.bytes_per_sync = kMiB;  // table files reach the disk smoothly, not in one burst at their end
+  // Likewise the log: a large batch would otherwise all go there with the next small one's sync.
+  o.wal_bytes_per_sync = kMiB;
   // One combining writer: nobody to share the memtable with.
   o.allow_concurrent_memtable_write = false;
   o.enable_write_thread_adaptive_yield = false;
   o.avoid_unnecessary_blocking_io = true;
   o.avoid_flush_during_shutdown = true;  // Storage flushes by itself
   o.skip_stats_update_on_db_open = true;
+  o.statistics = RocksCounters();
   o.stats_dump_period_sec = 0;
   o.stats_persist_period_sec = 0;
   o.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
@@ -204,14 +245,31 @@ rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
   return o;
 }
 
-rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory) {
+bool StaysInGroup(KvGroupSize group, std::string_view lower, std::string_view upper) {
+  if (group == nullptr || upper.empty()) return false;
+  const size_t n = group(lower);
+  if (n == 0) return false;
+  const std::string_view front = lower.substr(0, n);
+  if (upper.starts_with(front)) return true;
+  // Else not above the first key behind the group: the front with one added to its last byte that
+  // is not the highest, and nothing behind that.
+  const size_t last = front.find_last_not_of('\xFF');
+  if (last == std::string_view::npos) return false;
+  const int order = upper.substr(0, last).compare(front.substr(0, last));
+  if (order != 0 || upper.size() <= last) return order < 0;
+  const int byte = static_cast<uint8_t>(upper[last]), end = static_cast<uint8_t>(front[last]) + 1;
+  return byte < end || (byte == end && upper.size() == last + 1);
+}
+
+rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const KvOptions& options,
+                                                     const RocksMemory& memory) {
   rocksdb::ColumnFamilyOptions o;
   bool looked_up =
       ks == Keyspace::kRecords || ks == Keyspace::kIndexes || ks == Keyspace::kTombstones;
   bool queue = ks == Keyspace::kExpiry || ks == Keyspace::kOplog;
 
-  if (ks != Keyspace::kCatalog)
-    o.memtable_insert_with_hint_prefix_extractor = std::make_shared<HintPrefix>();
+  o.memtable_insert_with_hint_prefix_extractor =
+      std::make_shared<HintPrefix>(ks == Keyspace::kCatalog);
   o.write_buffer_size = (ks == Keyspace::kCatalog ? 2 : 16) * kMiB;
   o.max_write_buffer_number = 4;
   o.max_write_buffer_size_to_maintain = 0;
@@ -229,9 +287,9 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
     o.level0_stop_writes_trigger = 128;
   }
   if (MemoryLimit() < kSmallMemory) {
-    // A memtable takes what it is for and the document that filled it. Of those with documents of
-    // 16 MB four are 120 MB, and a compaction has a block of every file in memory: writers wait for
-    // the flush instead, and files are merged when there are few.
+    // A memtable takes its size and the document that filled it. Of those with documents of 16 MB
+    // four are 120 MB, and a compaction has a block of every file in memory: writers wait for the
+    // flush instead, and files are merged when there are few.
     o.max_write_buffer_number = 2;
     o.write_buffer_size = std::min<size_t>(o.write_buffer_size, 8 * kMiB);
     o.level0_file_num_compaction_trigger = ks == Keyspace::kOplog ? 4 : 2;
@@ -251,6 +309,13 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
     o.memtable_prefix_bloom_size_ratio = 0.03;
   }
 
+  if (ks == Keyspace::kIndexes && options.index_group != nullptr) {
+    // A look-up by an indexed value asks every sorted run: without these filters each costs a
+    // search, and what is not in the cache a read.
+    o.prefix_extractor = std::make_shared<GroupPrefix>(options.index_group);
+    o.memtable_prefix_bloom_size_ratio = 0.02;
+  }
+
   rocksdb::BlockBasedTableOptions t;
   t.block_cache = memory.cache;
   t.format_version = 5;
@@ -266,7 +331,9 @@ rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMem
   if (looked_up) t.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   if (ks == Keyspace::kRecords) {
     t.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
-    t.data_block_hash_table_util_ratio = 0.75;
+    // Four bytes of it for each document: with fewer, half of the look-ups found the place taken by
+    // another key and searched the block after all.
+    t.data_block_hash_table_util_ratio = 0.25;
     // The hash leads to a restart point, and from there entries are parsed one by one: few of them.
     // Keys are short beside documents, so that what their shared prefixes would save is little.
     t.block_restart_interval = 4;

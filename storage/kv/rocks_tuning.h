@@ -23,8 +23,8 @@ struct RocksMemory {
 RocksMemory MakeRocksMemory(uint64_t cache_bytes, const std::string& path);
 
 /// While one lives, what this thread writes is in order of key and much: each entry is looked for
-/// from where the one before it of the same index or collection went, which costs a third. For
-/// others that would cost more.
+/// from where the one before it of the same index or collection went, which costs a third. Of other
+/// writes their keys tell (KeyStreams): without order it would cost more.
 class ManyInOrder {
  public:
   ManyInOrder();
@@ -32,10 +32,27 @@ class ManyInOrder {
   ManyInOrder(const ManyInOrder&) = delete;
 };
 
+/// While one lives, in any thread, no store of the process looks for a place from where another
+/// entry went. RocksDB keeps range deletes in a list of their own, but the places by family: one
+/// that was found in the other list would be followed out of it. Whoever writes a range delete, or
+/// has logs read that may have one, holds it; a flag of the thread would not do, since whoever
+/// leads a group of writers writes for all.
+class NoHints {
+ public:
+  NoHints();
+  ~NoHints();
+  NoHints(const NoHints&) = delete;
+};
+
 /// The settings of a store, and of one of its column families: sized by the machine's memory and
 /// cores, or measured; the code says which. `env` must outlive the store.
 rocksdb::DBOptions MakeDbOptions(const KvOptions& options, rocksdb::Env* env,
                                  const RocksMemory& memory);
-rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const RocksMemory& memory);
+rocksdb::ColumnFamilyOptions MakeColumnFamilyOptions(Keyspace ks, const KvOptions& options,
+                                                     const RocksMemory& memory);
+
+/// Whether `upper` is above all keys of the group of `lower` or inside it, so that a walk up from
+/// `lower` stays in the group. `group` may be null.
+bool StaysInGroup(KvGroupSize group, std::string_view lower, std::string_view upper);
 
 }  // namespace mayfly

@@ -18,16 +18,25 @@ class RangeWalker {
         view_(std::move(view)),
         options_(std::move(options)),
         backward_(backward),
-        head_(head) {}
+        head_(head) {
+    options_.forward = !backward;
+  }
 
+  /// Moves to the next entry; false at the end.
   Result<bool> Next() {
+    if (there_) [[likely]] {
+      there_ = it_->Step(backward_, &key_, &value_);
+      if (there_) return true;
+      MAYFLY_TRY(it_->status());
+      return false;
+    }
     if (!it_) {
       it_ = Open();
       if (!seek_.empty()) {
         Seek();
       } else if (!last_.empty()) {
         Position(last_);
-        if (it_->Valid() && it_->key() == last_) Step();
+        if (it_->Valid() && it_->key() == last_) it_->Step(backward_, &key_, &value_);
       } else if (backward_) {
         it_->SeekToLast();
       } else {
@@ -35,23 +44,31 @@ class RangeWalker {
       }
     } else if (!seek_.empty()) {
       Seek();
-    } else if (it_->Valid()) {
-      Step();
     }
-    if (it_->Valid()) return true;
+    there_ = it_->Valid();
+    if (there_) {
+      key_ = it_->key();
+      value_ = it_->value();
+      return true;
+    }
     MAYFLY_TRY(it_->status());
     return false;
   }
   /// The next Next() returns the first key at or behind this one; backward, the last one below it.
-  void SeekTo(std::string key) { seek_ = std::move(key); }
+  void SeekTo(std::string key) {
+    seek_ = std::move(key);
+    there_ = false;
+  }
   void Reposition(ReadView view) {
     if (it_ && it_->Valid() && seek_.empty()) last_.assign(it_->key());
     it_.reset();
+    there_ = false;
     view_ = std::move(view);
     options_.max_skipped = 0;
   }
-  std::string_view key() const { return it_->key(); }
-  std::string_view value() const { return it_->value(); }
+  // Of the entry that Next() has come to.
+  std::string_view key() const { return key_; }
+  std::string_view value() const { return value_; }
   bool backward() const { return backward_; }
 
   /// Remembers where the walk is when it has come to its end: what is written behind it later is
@@ -90,12 +107,6 @@ class RangeWalker {
     if (backward_ && it_->Valid() && it_->key() == seek_) it_->Prev();
     seek_.clear();
   }
-  void Step() {
-    if (backward_)
-      it_->Prev();
-    else
-      it_->Next();
-  }
   Storage::Impl& storage_;
   Keyspace ks_;
   ReadView view_;
@@ -103,6 +114,8 @@ class RangeWalker {
   bool backward_;
   const ExpiryHead* head_;
   std::unique_ptr<KvIterator> it_;
+  bool there_ = false;  ///< it_ was on an entry after its last move, and goes on from there
+  std::string_view key_, value_;
   std::string seek_, last_;
 };
 
@@ -124,12 +137,12 @@ class RecordCursorImpl final : public RecordCursor {
     // A capped collection's tail is followed from its last record, which the iterator has forgotten
     // at the end.
     if (coll_->capped()) last_key_.assign(walker_.key());
-    if (!DecodeRecord(walker_.value(), &doc_, &expire_at_)) return DamagedRecord(*coll_);
+    BsonView doc;
+    std::optional<Instant> expire_at;
+    if (!DecodeRecord(walker_.value(), &doc, &expire_at)) return DamagedRecord(*coll_);
+    Show(walker_.key(), doc, expire_at);
     return true;
   }
-  std::string_view record_key() const override { return walker_.key(); }
-  BsonView doc() const override { return doc_; }
-  std::optional<Instant> expire_at() const override { return expire_at_; }
   void Reposition(ReadView view) override { walker_.Reposition(std::move(view)); }
 
  private:
@@ -143,8 +156,6 @@ class RecordCursorImpl final : public RecordCursor {
   }
   CollectionInfoPtr coll_;
   RangeWalker walker_;
-  BsonView doc_;
-  std::optional<Instant> expire_at_;
   std::string last_key_;
   bool valid_ = false;
 };

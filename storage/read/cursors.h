@@ -20,6 +20,9 @@ struct RecordScan {
   std::string upper;  ///< full record key, exclusive; empty: to the last record
   bool fill_cache = true;
   size_t max_skipped = 0;  ///< as KvIterOptions::max_skipped, until the first Reposition
+  /// For the oplog: the field of `o` in which entries show the deadlines that documents got; empty:
+  /// they show none.
+  std::string deadline_field;
 };
 
 /// Walks records. Views are valid until the next call. Not thread-safe; may be used by one thread
@@ -29,13 +32,27 @@ class RecordCursor {
   virtual ~RecordCursor() = default;
   /// Moves to the next record; false at the end.
   virtual Result<bool> Next() = 0;
-  virtual std::string_view record_key() const = 0;
-  virtual BsonView doc() const = 0;
-  virtual std::optional<Instant> expire_at() const = 0;
+  // Where the last Next() has come to. Not virtual, because scans ask this of each record.
+  std::string_view record_key() const { return record_key_; }
+  BsonView doc() const { return doc_; }
+  std::optional<Instant> expire_at() const { return expire_at_; }
   /// Gives up the iterator and snapshot at once but remembers the position; the next Next() opens
-  /// anew and continues behind it. With a new view (null: now) for tailable cursors, which see what
-  /// was written since.
+  /// it again and continues behind it. With a new view (null: now) for tailable cursors, which see
+  /// what was written since.
   virtual void Reposition(ReadView view) = 0;
+
+ protected:
+  /// For Next(): the bytes are valid until the next call of it.
+  void Show(std::string_view record_key, BsonView doc, std::optional<Instant> expire_at) {
+    record_key_ = record_key;
+    doc_ = doc;
+    expire_at_ = expire_at;
+  }
+
+ private:
+  std::string_view record_key_;
+  BsonView doc_;
+  std::optional<Instant> expire_at_;
 };
 
 /// A range of encoded index keys (without the index's prefix).
@@ -54,7 +71,7 @@ class IndexCursor {
  public:
   virtual ~IndexCursor() = default;
   /// Moves to the next entry; false at the end. Errors: the store's, or that an entry is damaged.
-  /// It looks at no operation: who calls does that now and then.
+  /// Checks no operation: callers do that from time to time.
   virtual Result<bool> Next() = 0;
   /// Skips: the next Next() returns the first entry whose encoded values are not below these bytes;
   /// backward, the last one whose encoded values are below them (a prefix of an entry is below it).
@@ -65,7 +82,7 @@ class IndexCursor {
   virtual std::string_view type_bits() const = 0;
   virtual std::string_view record_key() const = 0;  ///< full key in Keyspace::kRecords
   /// As RecordCursor::Reposition: gives up the iterator and snapshot at once, remembers the last
-  /// entry returned, and the next Next() (or SeekTo) opens anew at `view` (null: now) and goes on
+  /// entry returned, and the next Next() (or SeekTo) opens again at `view` (null: now) and goes on
   /// behind that entry in scan direction. A getMore in the middle of many equal keys so costs one
   /// seek.
   virtual void Reposition(ReadView view) = 0;

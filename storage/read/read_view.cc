@@ -31,7 +31,7 @@ Result<bool> ReadView::GetOwn(KvStore& kv, Keyspace ks, std::string_view key,
 
 Result<void> ReadView::MultiGetOwn(KvStore& kv, Keyspace ks, std::span<const std::string_view> keys,
                                    std::span<PinnedValue> out) const {
-  // One by one: where own writes are, most look-ups are few.
+  // One by one: with own writes, most look-ups are few.
   for (size_t i = 0; i < keys.size(); ++i) {
     if (Result<bool> found = GetOwn(kv, ks, keys[i], &out[i]); !found) return found.error();
   }

@@ -30,6 +30,12 @@ class ReadView {
   ReadView(std::nullptr_t) {}  // NOLINT: "now" may be said so
   /// The store at one point in time, and the catalog of now: what an operation takes for itself.
   ReadView(KvSnapshotPtr snapshot) : snapshot_(std::move(snapshot)) {}  // NOLINT: a view by itself
+  /// A point that an earlier batch of the same cursor has taken, and the catalog of now.
+  static ReadView OfEarlierBatch(KvSnapshotPtr snapshot) {
+    ReadView view(std::move(snapshot));
+    view.of_earlier_batch_ = true;
+    return view;
+  }
   /// A point in time that is older than the operation. REQUIRES: both belong together (ReadPoint).
   ReadView(KvSnapshotPtr snapshot, std::shared_ptr<const CatalogMoment> catalog,
            std::shared_ptr<ReadPoint> point)
@@ -43,9 +49,9 @@ class ReadView {
   /// Null: now.
   const KvSnapshotPtr& snapshot() const { return snapshot_; }
   bool has_own_writes() const { return own_ != nullptr; }
-  /// The point was taken by an earlier operation, or is that of a transaction: what the reaper has
-  /// removed since is still in it, so marks of what is overdue now say nothing of it.
-  bool earlier() const { return catalog_ != nullptr || own_ != nullptr; }
+  /// The point was taken by an earlier operation, or is a transaction's: it still has documents
+  /// that the reaper has removed since, so present marks of overdue documents do not apply.
+  bool earlier() const { return catalog_ != nullptr || own_ != nullptr || of_earlier_batch_; }
   /// What cursors keep to go on at the same point; null: each batch has its own.
   const std::shared_ptr<ReadPoint>& point() const { return point_; }
 
@@ -92,6 +98,7 @@ class ReadView {
   std::shared_ptr<const CatalogMoment> catalog_;
   std::shared_ptr<ReadPoint> point_;
   std::shared_ptr<Overlay> own_;
+  bool of_earlier_batch_ = false;
   uint32_t own_until_ = 0;  ///< what the unit numbered higher is not seen
 };
 using ReadViewPtr = std::shared_ptr<const ReadView>;
@@ -101,8 +108,8 @@ using ReadViewPtr = std::shared_ptr<const ReadView>;
 /// the point is released, at the latest with its last holder. Threads: any.
 class ReadPoint : public std::enable_shared_from_this<ReadPoint> {
  public:
-  /// Of now. `ts`: the set's time that it stands for; 0: none. The catalog is never newer than the
-  /// store's part: what it names is there.
+  /// The present point. `ts`: the set's time that it stands for; 0: none. The catalog is never
+  /// newer than the store's part: all it names exists.
   static std::shared_ptr<ReadPoint> Take(Storage& storage, uint64_t ts);
   uint64_t ts() const { return ts_; }
   /// Null once it was released.

@@ -4,7 +4,9 @@
 
 #include "protocol/seeded_hash.h"
 #include "protocol/value.h"
+#include "storage/catalog/expire_reads.h"
 #include "storage/catalog/index_keys.h"
+#include "storage/core/storage_impl.h"
 #include "storage/expiry/expiry_policy.h"
 #include "storage/keys/key_encoding.h"
 #include "storage/keys/key_format.h"
@@ -16,6 +18,7 @@ const char* CheckTtlRule(const CollectionInfo& coll, const IndexInfo& index) {
   if (index.fields.size() != 1) return "the key has more than one field";
   if (!index.kind->in_value_order) return "a special index type has no order of time";
   if (coll.capped()) return "the collection is capped";
+  if (coll.ExpirySuspended()) return kExpirySuspended;
   return nullptr;
 }
 
@@ -45,17 +48,17 @@ void Visibility::AddRules(const ExpiryPolicy& policy) {
   const CollectionInfo& coll = *coll_;
   if (!policy.monitor_enabled.load(std::memory_order_relaxed)) return;
   const bool by_default = policy.index_reads_exact_default.load(std::memory_order_relaxed);
+  if (coll.ExpirySuspended()) return;
   auto add = [&](const IndexInfo* index, const ExpiryState& state, int64_t seconds) {
+    seconds += coll.RuleSpanSeconds();
     if (!earlier_ && state.Earliest() > SaturatingDeadline(now_.millis, -seconds)) return;
     if (policy.RuleActive(coll, index)) rules_.push_back({index, seconds});
   };
-  if (by_default && coll.clustered() && coll.expire_after_seconds)
+  if (coll.expire_after_seconds && coll.clustered() && HidesDue(ExpireReadsOf(coll), by_default))
     add(nullptr, *coll.expiry, *coll.expire_after_seconds);
   for (const IndexInfoPtr& i : coll.indexes) {
     if (!i->expire_after_seconds || i->state != IndexState::kReady) continue;
-    if (i->expire_reads == ExpireReads::kLazy ||
-        (i->expire_reads == ExpireReads::kDefault && !by_default) || CheckTtlRule(coll, *i))
-      continue;
+    if (!HidesDue(i->expire_reads, by_default) || CheckTtlRule(coll, *i)) continue;
     add(i.get(), *i->expiry, *i->expire_after_seconds);
   }
 }
@@ -80,9 +83,7 @@ Result<std::optional<DeleteCause>> Visibility::Expired(BsonView doc,
       asks_filters_ |= r.index->has_partial_filter;
       if (!EarliestDate(*r.index, doc, &date)) continue;
     } else {
-      BsonValue id = doc["_id"];
-      if (!id.IsDate() || id.Date().millis < 0) continue;  // EXPIRY rule R6
-      date = id.Date().millis;
+      if (!DateOfRecord(coll_->record_dates(), doc["_id"], &date)) continue;
     }
     const int64_t deadline = SaturatingDeadline(date, r.seconds);
     if (deadline > now_.millis || (cause && cause->deadline.millis <= deadline)) continue;
@@ -91,9 +92,9 @@ Result<std::optional<DeleteCause>> Visibility::Expired(BsonView doc,
     cause->deadline = {deadline};
   }
   const ExpiryPolicy& policy = storage_->expiry_policy();
-  if (cause && policy.HasHolds()) {
+  if (cause && policy.HasHolds(*coll_)) {
     asks_filters_ = true;
-    if (policy.Held(*coll_, doc, now_)) cause.reset();
+    if (policy.Held(*coll_, doc, held_at_)) cause.reset();
   }
   MAYFLY_TRY(Stopped());
   return cause;
@@ -106,7 +107,7 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
     return true;
   }
   const std::optional<DeleteCause>& cause = expired.value();
-  if (!cause) return false;
+  if (!cause || Kept(doc, *cause)) return false;
   storage_->expiry_policy().hidden_reads.fetch_add(1, std::memory_order_relaxed);
   storage_->expiry_policy().NoteHidden(cause->deadline.millis);
   // Removal is the reaper's; it is woken should it sleep for something later.
@@ -115,8 +116,25 @@ bool Visibility::Hides(BsonView doc, std::optional<Instant> expire_at) const {
   return true;
 }
 
+bool Visibility::Kept(BsonView doc, const DeleteCause& cause) const {
+  const KeptDocuments& kept = storage_->impl().kept;
+  if (!kept.Any()) [[likely]]
+    return false;
+  std::string key;
+  AppendRecordKeyOfId(coll_->id, doc["_id"], key);
+  return kept.Keeps(LockHash(Keyspace::kRecords, key), cause.deadline.millis, now_.millis);
+}
+
 Result<int64_t> Visibility::CountVisible(Operation& op, const ReadView& given) const {
-  if (counted_->source) return counted_->source->Count();
+  if (counted_->source) {
+    if (const int64_t about = counted_->source->Count(); about >= 0) return about;
+    const auto cursor = counted_->source->Scan({.view = given});
+    for (int64_t n = 0;; ++n) {
+      MAYFLY_TRY(op.CheckInterrupt());
+      MAYFLY_TRY(const bool more, cursor->Next());
+      if (!more) return n;
+    }
+  }
   const bool may_hide = MayHide();
   if (!may_hide && given.snapshot() == nullptr) return Storage::DocumentCount(*counted_);
   // The counter is written with each change, so that it agrees with the entries at one point in
@@ -147,7 +165,7 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) con
     MAYFLY_TRY(bool found, storage_->Fetch(*coll_, record_key, &record, view));
     if (!found) return Ok();
     MAYFLY_TRY(const auto cause, Expired(record.doc, record.expire_at));
-    if (cause) {
+    if (cause && !Kept(record.doc, *cause)) {
       storage_->expiry_policy().NoteHidden(cause->deadline.millis);
       ++hidden;
     }
@@ -163,7 +181,8 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) con
     o.upper = DeadlinePrefix(coll_->id);
     AppendTime64(o.upper, {SaturatingDeadline(now_.millis, 0) + 1});
     auto it = view.NewIterator(storage_->kv(), Keyspace::kExpiry, std::move(o));
-    const bool plain = rules_.empty() && !storage_->expiry_policy().HasHolds();
+    const bool plain = rules_.empty() && !storage_->expiry_policy().HasHolds(*coll_) &&
+                       !storage_->impl().kept.Any();
     uint32_t collection;
     Instant deadline;
     std::string_view record_id;
@@ -190,13 +209,25 @@ Result<int64_t> Visibility::CountHidden(Operation& op, const ReadView& view) con
       RecordScan scan;
       scan.view = view;
       scan.lower = scan.upper = IdPrefix(coll_->id);
-      EncodeKeyValue(Value::Date({0}).view(), false, scan.lower);
-      EncodeKeyValue(Value::Date({last + 1}).view(), false, scan.upper);
+      AppendRecordDate(coll_->record_dates(), 0, scan.lower);
+      AppendRecordDate(coll_->record_dates(), last + 1, scan.upper);
+      // Buckets have no deadlines of their own: where no other rule has counted one, and none is
+      // kept, those of the range are all hidden, and need no look-up each.
+      const bool all = coll_->is_buckets() && rules_.size() == 1 &&
+                       !storage_->expiry_policy().HasHolds(*coll_) && !storage_->impl().kept.Any();
       auto cursor = storage_->ScanRecords(coll, std::move(scan));
       for (;;) {
         MAYFLY_TRY(bool more, cursor->Next());
         if (!more) break;
-        MAYFLY_TRY(count(cursor->record_key()));
+        if (!all) {
+          MAYFLY_TRY(count(cursor->record_key()));
+          continue;
+        }
+        MAYFLY_TRY(op.CheckInterrupt());
+        ++hidden;
+        int64_t date;
+        if (DateOfRecord(coll_->record_dates(), cursor->doc()["_id"], &date))
+          storage_->expiry_policy().NoteHidden(SaturatingDeadline(date, r.seconds));
       }
       continue;
     }

@@ -18,15 +18,15 @@ class Visibility {
  public:
   /// Shows everything.
   Visibility() = default;
-  /// `view`: what is read. With an earlier one the marks of what is left say nothing: the reaper
-  /// may have removed what it still shows, and the marks do not know what is not committed.
+  /// `view`: what is read. With an earlier one the present marks do not apply: the reaper may have
+  /// removed documents that it still shows, and the marks do not cover uncommitted ones.
   Visibility(Storage& storage, const CollectionInfo& coll, Instant now,
              bool include_expired = false, const ReadView& view = Storage::kNow)
       : storage_(&storage), counted_(&coll), earlier_(view.earlier()) {
     const ExpiryPolicy& policy = storage.expiry_policy();
     if (include_expired || policy.suspended.load(std::memory_order_relaxed)) return;
     coll_ = &coll;
-    now_ = now;
+    now_ = held_at_ = now;
     if (earlier_) own_deadlines_ = view.OwnDeadlines(coll);
     if (coll.HasTtlRules()) AddRules(policy);
   }
@@ -39,8 +39,25 @@ class Visibility {
     op_ = &op;
   }
 
+  /// The same rule for another thread that works for the operation; `op` stops that one. Must
+  /// outlive it.
+  Visibility ForThread(Operation& op) const {
+    Visibility v = *this;
+    if (v.op_ != nullptr) v.op_ = &op;
+    return v;
+  }
+
+  /// As of `horizon`, but holds as of `now`: Expired gives the deadline of a document that expires
+  /// before `horizon`.
+  static Visibility Until(Storage& storage, const CollectionInfo& coll, Instant now,
+                          Instant horizon) {
+    Visibility v(storage, coll, horizon);
+    v.held_at_ = now;
+    return v;
+  }
+
   /// Whether a document is there for this operation. Hot: two comparisons where nothing is overdue.
-  /// False says nothing of the document when the operation is to stop: see Stopped.
+  /// If the operation must stop, false has no meaning: see Stopped.
   bool Shows(BsonView doc, std::optional<Instant> expire_at) const {
     if ((!expire_at || expire_at->millis > now_.millis) && rules_.empty()) [[likely]]
       return true;
@@ -53,7 +70,7 @@ class Visibility {
            (!rules_.empty() || (earlier_ ? own_deadlines_ || coll_->document_expiry->HadEntries()
                                          : coll_->document_expiry->Earliest() <= now_.millis));
   }
-  /// After Shows has said no, before anything follows from that. Errors: those of an interrupt.
+  /// After Shows has said no, before acting on it. Errors: those of an interrupt.
   Result<void> Stopped() const {
     if (!asks_filters_) [[likely]]
       return Ok();
@@ -73,6 +90,8 @@ class Visibility {
     int64_t seconds;
   };
   bool Hides(BsonView doc, std::optional<Instant> expire_at) const;
+  /// A unit that is on its way has given it a later deadline in time (KeptDocuments).
+  bool Kept(BsonView doc, const DeleteCause& cause) const;
   Result<void> Look() const;
   Result<int64_t> CountHidden(Operation& op, const ReadView& view) const;
 
@@ -81,14 +100,19 @@ class Visibility {
   Storage* storage_ = nullptr;
   const CollectionInfo* counted_ = nullptr;
   const CollectionInfo* coll_ = nullptr;  ///< null: everything shows
-  Operation* op_ = nullptr;               ///< who is asked whether to stop; null: nobody
+  Operation* op_ = nullptr;               ///< checked for interrupts; null: none
   bool earlier_ = false, own_deadlines_ = false;
-  mutable bool asks_filters_ = false;  ///< a filter had its say, which may have taken long
-  Instant now_{INT64_MIN};
+  mutable bool asks_filters_ = false;  ///< a filter has run, which may have taken long
+  Instant now_{INT64_MIN}, held_at_{INT64_MIN};
   std::vector<Rule> rules_;  ///< exact ones that may be overdue
 };
 
-/// Whether the index can expire documents: what a rule of the reaper and of reads needs.
+/// Why rules of a time series do nothing once there was a point of such a date (EXPIRY A.4).
+inline constexpr const char* kExpirySuspended =
+    "a point before 1970 or after 2038-01-19T03:14:07Z was stored: nothing of this time series "
+    "expires; delete such points, then set its expireAfterSeconds again";
+/// Null if the index can expire documents: what a rule of the reaper and of reads needs. Else why
+/// not.
 const char* CheckTtlRule(const CollectionInfo& coll, const IndexInfo& index);
 
 /// The earliest date that a TTL index has of a document; false when it has none, or when the

@@ -317,14 +317,14 @@ void CatalogImpl::Publish(const std::vector<Replacement>& changes) {
       past_.push_back({version, c});
       past_bytes_ += PastBytes(c);
     }
-    // Nobody may fill the memory of definitions with those that are no more.
+    // Dropped definitions must not fill the memory of definitions.
     while (past_.size() > kMaxPast || past_bytes_ > DefinitionMemory::Most() / 4) {
       past_lost_ = past_.front().version;
       past_bytes_ -= PastBytes(past_.front().change);
       past_.pop_front();
     }
-    // All that go first: a rename may take the place of a dropped target. Keys of by_ns_ point into
-    // the old values.
+    // Removals first: a rename may replace a dropped target. Keys of by_ns_ point into the old
+    // values.
     for (auto& c : changes)
       if (c.before) EraseLocked(*c.before);
     for (auto& c : changes)
@@ -344,9 +344,9 @@ Result<void> CatalogImpl::Commit(WriteUnit unit, std::vector<Replacement> change
   Operation& op = *unit.impl().op;
   MAYFLY_TRY(MayChange(op, changes));
   unit.OnCommit([this, changes] { Publish(changes); });
-  // On disk before anybody is told: what a write finds must not be gone after losing power, and
-  // changes of the catalog are rare. A change of the catalog is waited for: what comes next needs
-  // to know whether it happened.
+  // Synced before it becomes known: a definition that a write finds must survive a power loss, and
+  // catalog changes are rare. The caller waits for it, because the next step needs to know whether
+  // it happened.
   const int64_t deadline = std::exchange(op.commit_deadline_micros, 0);
   Result<void> committed = storage_.committer().Commit(std::move(unit), {.journal = true});
   op.commit_deadline_micros = deadline;
@@ -458,6 +458,7 @@ CollectionInfoPtr CatalogImpl::Define(CollectionInfo definition, Instant now, ui
 
 Result<CollectionInfoPtr> CatalogImpl::Create(Operation& op, CollectionInfo definition) {
   MAYFLY_TRY(ValidateNewNamespace(definition.db, definition.name));
+  if (definition.is_series()) return CreateSeries(op, std::move(definition));
   // A transaction that makes it may be on its way into the log.
   MAYFLY_TRY(const NameClaims::ClaimPtr claim,
              names_.Take(op, storage_.impl().closing, definition.db, definition.name));
@@ -493,6 +494,7 @@ Result<CollectionInfoPtr> CatalogImpl::GetOrCreate(Operation& op, std::string_vi
 Result<void> CatalogImpl::Drop(Operation& op, std::string_view db, std::string_view collection) {
   CollectionInfoPtr coll = Find(db, collection);
   if (!coll) return NotFound();
+  if (coll->is_series()) return DropSeries(op, *coll);
   WriteUnit unit(storage_, op);
   MAYFLY_TRY(Gate(unit, op, *coll));
   std::lock_guard l(ddl_mutex_);
@@ -694,7 +696,7 @@ std::shared_ptr<std::atomic<int64_t>> CatalogImpl::DatabaseMaxTtlOf(std::string_
 }
 
 int64_t CatalogImpl::DatabaseMaxTtl(std::string_view db) {
-  // Asking makes no cell: names of databases that are not there are without number.
+  // A question makes no cell: the number of nonexistent database names is unlimited.
   std::lock_guard l(max_ttl_mutex_);
   auto it = max_ttl_.find(db);
   return it == max_ttl_.end() ? 0 : it->second->load();

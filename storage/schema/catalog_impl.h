@@ -67,6 +67,8 @@ class CatalogImpl final : public OpenedCatalog {
                          const std::function<Result<void>()>& fill) {
     return Rename(op, by, target.db, target.name, true, nullptr, fill);
   }
+  /// storage/schema/replace_collection.h.
+  Result<void> PutSeries(Operation& op, const CollectionInfo& by, std::string_view name);
   Result<CollectionInfoPtr> Modify(Operation& op, const CollectionInfo& coll,
                                    std::function<Result<void>(CollectionInfo&)> change) override;
   Result<CollectionInfoPtr> ModifyIndex(Operation& op, const CollectionInfo& coll,
@@ -129,8 +131,8 @@ class CatalogImpl final : public OpenedCatalog {
     CollectionInfoPtr before, after;
   };
 
-  // --- Load, row by row of Keyspace::kCatalog
-  /// What one part of it finds out for the next.
+  // --- Load, row by row of Keyspace::kCatalog What one part of it passes on to the
+  /// next.
   struct LoadedIds {
     uint32_t highest = 0, highest_local = kFirstLocalId - 1;  ///< ids in use
     std::unordered_map<uint32_t, const IndexInfo*> indexes;
@@ -170,6 +172,12 @@ class CatalogImpl final : public OpenedCatalog {
   Result<void> MayChange(Operation& op, const std::vector<Replacement>& changes);
   void TellWatch(Operation& op, const std::vector<Replacement>& changes);
 
+  /// A time series and its buckets, with the index that they always have, by one unit. `series`:
+  /// as Create has it, with the options, the life and the validators of both.
+  Result<CollectionInfoPtr> CreateSeries(Operation& op, CollectionInfo series);
+  Result<void> DropSeries(Operation& op, const CollectionInfo& series);
+  /// Of PutSeries: the gates of all that it changes; false: one of them is gone, look again.
+  Result<bool> GateAll(WriteUnit& unit, Operation& op, std::vector<CollectionInfoPtr> all);
   /// A definition that is complete but for its indexes. `id_index`: the id of the one on `_id`, of
   /// a capped collection.
   CollectionInfoPtr Define(CollectionInfo definition, Instant now, uint32_t id, uint32_t id_index);
@@ -178,7 +186,7 @@ class CatalogImpl final : public OpenedCatalog {
   /// `empty`: of a collection without documents, so there is nothing to build.
   static std::shared_ptr<IndexInfo> DefineIndex(const IndexInfo& spec, uint32_t id, bool empty,
                                                 Instant now);
-  /// For what a transaction makes: the row of the next id is ahead of it. Errors: the committer's.
+  /// For collections of a transaction: moves the row of the next id ahead. Errors: the committer's.
   Result<uint32_t> TransactionId(Operation& op);
 
   void StageRow(WriteUnit& unit, const CollectionInfo& coll);

@@ -91,7 +91,7 @@ Result<void> CatalogImpl::CreateIndexes(Operation& op, const CollectionInfo& col
         break;
       }
     }
-    // Somebody builds one of them already: see how that ends.
+    // One of them is being built already: wait for its result.
     MAYFLY_TRY(op.CheckInterruptNow());
     if (storage_.impl().closing) return AtShutdown();
     std::unique_lock l(builds_mutex_);
@@ -169,7 +169,7 @@ Result<void> CatalogImpl::DropIndexes(Operation& op, const CollectionInfo& coll,
   for (const std::string& name : names) {
     if (name == "_id_" || (now->clustered() && name == now->clustered_index_name))
       return Error{ErrorCode::kInvalidOptions, "cannot drop _id index"};
-    // Two while one is being built in the place of the other.
+    // Two while one is being built in place of the other.
     size_t dropped = std::erase_if(next->indexes, [&](const IndexInfoPtr& i) {
       if (i->name != name) return false;
       StageDropIndex(unit, *now, *i, &garbage);
@@ -236,7 +236,7 @@ Result<void> CatalogImpl::FinishBuild(Operation& op, const IndexBuild& build) {
                  "Index build aborted: an index was dropped while it was built"};
   unit.Erase(Keyspace::kCatalog, BuildRowKey(build.ids[0]));
   StageRow(unit, *next);
-  LogCommitBuild(unit, *next, build.ids);
+  LogCommitBuild(unit, *now, *next, build.ids);
   return Commit(std::move(unit), {{now, memory_.Charge(std::move(next))}}, std::move(garbage));
 }
 

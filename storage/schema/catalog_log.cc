@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "protocol/system_names.h"
 #include "storage/catalog/catalog_format.h"
 #include "storage/core/storage_impl.h"
 #include "storage/expiry/expiry_state.h"
 #include "storage/keys/key_format.h"
 #include "storage/schema/catalog_impl.h"
+#include "storage/schema/definition_memory.h"
 #include "storage/write/log_format.h"
 #include "storage/write/write_unit_impl.h"
 
@@ -23,6 +25,89 @@ void AppendBuildId(const CollectionInfo& coll, uint32_t first_index, BsonBuilder
     id[static_cast<size_t>(i)] =
         static_cast<char>(id[static_cast<size_t>(i)] ^ static_cast<char>(first_index >> (8 * i)));
   out.AppendBinary("indexBuildUUID", 4, id);
+}
+
+/// What a collection's options were, also those that its `options` do not have, beside `o`: an
+/// entry is one document of local.oplog.rs, and a change stream's event has both too, so together
+/// they fit into one.
+void AppendOldOptions(const CollectionInfo& before, BsonView o, BsonBuilder& out) {
+  const BsonDocument old = BuildBson([&](BsonBuilder& b) {
+    if (before.is_buckets()) return AppendSeriesOptions(before, b);
+    b.AppendAll(before.options);
+    if (before.is_view())
+      b.Append("viewOn", before.view_on).AppendArray("pipeline", before.view_pipeline);
+    if (before.expire_after_seconds) b.Append("expireAfterSeconds", *before.expire_after_seconds);
+  });
+  if (std::ssize(o.bytes()) + std::ssize(old.bytes()) <= DefinitionMemory::kMaxDefinition)
+    out.Append("collectionOptions_old", old);
+  else
+    out.OpenDocument("collectionOptions_old").Append("$truncated", true);
+}
+
+bool Same(BsonValue a, BsonValue b) {
+  if (a.missing() || b.missing()) return a.missing() && b.missing();
+  return a.type() == b.type() && a.bytes() == b.bytes();
+}
+
+/// The fields of collMod's `expiry` that make the one into the other. A limit (maxTTL) is named
+/// like in the options; it cannot be given to collMod.
+void AppendExpiryChanges(BsonView was, BsonView is, BsonBuilder& out) {
+  for (const BsonElement& e : is)
+    if (!Same(was[e.name], e.value)) out.Append(e);
+  const auto gone = [&](std::string_view n) { return is[n].missing() && !was[n].missing(); };
+  if (gone("field")) out.AppendNull("field");
+  if (gone("onUpdate")) out.Append("onUpdate", "reset");
+  if (gone("recoverSeconds")) out.Append("recoverSeconds", 0);
+}
+
+/// What collMod was given, as its fields: those options that are other ones now. What it sets back
+/// has no option, and is named with the value that the command takes for that.
+void AppendChanges(const CollectionInfo& before, const CollectionInfo& after, BsonBuilder& out) {
+  if (after.is_view()) {
+    // Its options do not say what it shows.
+    out.Append("viewOn", after.view_on).AppendArray("pipeline", after.view_pipeline);
+    return;
+  }
+  const BsonView was = before.options, is = after.options;
+  const auto document = [](BsonValue v) { return v.IsDocument() ? v.Document() : BsonView(); };
+  for (const BsonElement& e : is) {
+    if (Same(was[e.name], e.value)) continue;
+    if (e.name == "expiry") {
+      BsonBuilder expiry = out.OpenDocument("expiry");
+      AppendExpiryChanges(document(was["expiry"]), document(e.value), expiry);
+    } else {
+      out.Append(e.name == "size" ? "cappedSize" : e.name == "max" ? "cappedMax" : e.name, e.value);
+    }
+  }
+  const auto gone = [&](std::string_view n) { return is[n].missing() && !was[n].missing(); };
+  if (gone("validator")) out.OpenDocument("validator");
+  if (gone("max")) out.Append("cappedMax", 0);
+  if (gone("onExpire")) out.OpenDocument("onExpire").Append("action", "delete");
+  if (gone("changeStreamPreAndPostImages"))
+    out.OpenDocument("changeStreamPreAndPostImages").Append("enabled", false);
+  if (gone("expiry")) {
+    BsonBuilder expiry = out.OpenDocument("expiry");
+    AppendExpiryChanges(document(was["expiry"]), {}, expiry);
+  }
+  if (before.expire_after_seconds == after.expire_after_seconds) return;
+  if (after.expire_after_seconds)
+    out.Append("expireAfterSeconds", *after.expire_after_seconds);
+  else
+    out.Append("expireAfterSeconds", "off");
+}
+
+/// `shown`: whose UUID the entry has; null: none.
+void LogRenameOf(WriteUnit& unit, const CollectionInfo* shown, const CollectionInfo& from,
+                 const CollectionInfo& to, const CollectionInfo* dropped_target) {
+  if (Silent(unit)) return;
+  unit.LogCommand(from.db, shown, BuildBson([&](BsonBuilder& b) {
+                    b.Append("renameCollection", from.ns).Append("to", to.ns);
+                    b.Append("stayTemp", false);
+                    if (dropped_target != nullptr)
+                      b.AppendBinary(
+                          "dropTarget", 4,
+                          {reinterpret_cast<const char*>(dropped_target->uuid.data()), 16});
+                  }));
 }
 
 }  // namespace
@@ -67,6 +152,20 @@ void LogCreate(WriteUnit& unit, const CollectionInfo& coll) {
   if (coll.unreplicated) unit.SetLocal();
 }
 
+void LogCreateSeries(WriteUnit& unit, const CollectionInfo& series, const CollectionInfo& buckets) {
+  if (Silent(unit)) return;
+  unit.LogCommand(series.db, nullptr, BuildBson([&](BsonBuilder& b) {
+                    b.Append("create", series.name);
+                    AppendSeriesOptions(buckets, b);
+                    if (series.temporary) b.Append("temp", true);
+                  }));
+}
+
+void LogPutSeries(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& to,
+                  const CollectionInfo* dropped_target) {
+  LogRenameOf(unit, nullptr, from, to, dropped_target);
+}
+
 void LogDrop(WriteUnit& unit, const CollectionInfo& coll) {
   if (Silent(unit)) return;
   unit.LogCommand(coll.db, coll.is_view() ? nullptr : &coll,
@@ -83,15 +182,7 @@ void LogDropDatabase(WriteUnit& unit, std::string_view db) {
 
 void LogRename(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& to,
                const CollectionInfo* dropped_target) {
-  if (Silent(unit)) return;
-  unit.LogCommand(from.db, &from, BuildBson([&](BsonBuilder& b) {
-                    b.Append("renameCollection", from.ns).Append("to", to.ns);
-                    b.Append("stayTemp", false);
-                    if (dropped_target != nullptr)
-                      b.AppendBinary(
-                          "dropTarget", 4,
-                          {reinterpret_cast<const char*>(dropped_target->uuid.data()), 16});
-                  }));
+  LogRenameOf(unit, &from, from, to, dropped_target);
 }
 
 void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionInfo& after) {
@@ -100,20 +191,27 @@ void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionIn
     auto was = std::find_if(before.indexes.begin(), before.indexes.end(),
                             [&](const IndexInfoPtr& i) { return i->id == now->id; });
     if (was == before.indexes.end() || *was == now) continue;
-    unit.LogCommand(after.db, &after, BuildBson([&](BsonBuilder& b) {
-                      b.Append("collMod", after.name);
-                      auto i = b.OpenDocument("index");
-                      i.Append("name", now->name);
-                      if (now->expire_after_seconds != (*was)->expire_after_seconds &&
-                          now->expire_after_seconds)
-                        i.Append("expireAfterSeconds", int64_t{*now->expire_after_seconds});
-                      if (now->hidden != (*was)->hidden) i.Append("hidden", now->hidden);
-                      if (now->prepare_unique != (*was)->prepare_unique)
-                        i.Append("prepareUnique", now->prepare_unique);
-                      if (now->extra.bytes() != (*was)->extra.bytes()) now->AppendExtra(i);
-                    }),
-                    BuildBson([&](BsonBuilder& b) {
-                      b.Append("collectionOptions_old", before.options);
+    const BsonDocument o = BuildBson([&](BsonBuilder& b) {
+      b.Append("collMod", after.name);
+      auto i = b.OpenDocument("index");
+      i.Append("name", now->name);
+      const size_t bare = b.size();
+      if (now->expire_after_seconds != (*was)->expire_after_seconds && now->expire_after_seconds)
+        i.Append("expireAfterSeconds", int64_t{*now->expire_after_seconds});
+      if (now->hidden != (*was)->hidden) i.Append("hidden", now->hidden);
+      if (now->prepare_unique != (*was)->prepare_unique)
+        i.Append("prepareUnique", now->prepare_unique);
+      if (now->expire_reads != (*was)->expire_reads)
+        i.Append("expireReads", now->expire_reads == ExpireReads::kExact ? "exact" : "lazy");
+      if (now->extra.bytes() != (*was)->extra.bytes()) now->AppendExtra(i);
+      // No limits any more: as collMod takes it.
+      if (now->extra.view()["reap"].missing() && !(*was)->extra.view()["reap"].missing())
+        i.OpenDocument("reap");
+      // Nothing has changed: something that collMod takes all the same.
+      if (b.size() == bare) i.Append("hidden", now->hidden);
+    });
+    unit.LogCommand(after.db, &after, o, BuildBson([&](BsonBuilder& b) {
+                      AppendOldOptions(before, o, b);
                       auto old = b.OpenDocument("indexOptions_old");
                       if ((*was)->expire_after_seconds)
                         old.Append("expireAfterSeconds", int64_t{*(*was)->expire_after_seconds});
@@ -121,15 +219,24 @@ void LogModify(WriteUnit& unit, const CollectionInfo& before, const CollectionIn
                     }));
     return;
   }
-  unit.LogCommand(
-      after.db, after.is_view() ? nullptr : &after, BuildBson([&](BsonBuilder& b) {
-        b.Append("collMod", after.name).AppendAll(after.options);
-        if (after.expire_after_seconds)
-          b.Append("expireAfterSeconds", *after.expire_after_seconds);
-        else if (before.expire_after_seconds)
-          b.Append("expireAfterSeconds", "off");
-      }),
-      BuildBson([&](BsonBuilder& b) { b.Append("collectionOptions_old", before.options); }));
+  if (after.is_buckets()) {
+    // As the client asked for it, of the time series.
+    const BsonDocument o = BuildBson([&](BsonBuilder& b) {
+      b.Append("collMod", after.name.substr(kBucketsPrefix.size()));
+      AppendSeriesOptions(after, b);
+      if (before.expire_after_seconds && !after.expire_after_seconds)
+        b.Append("expireAfterSeconds", "off");
+    });
+    unit.LogCommand(after.db, &after, o,
+                    BuildBson([&](BsonBuilder& b) { AppendOldOptions(before, o, b); }));
+    return;
+  }
+  const BsonDocument o = BuildBson([&](BsonBuilder& b) {
+    b.Append("collMod", after.name);
+    AppendChanges(before, after, b);
+  });
+  unit.LogCommand(after.db, after.is_view() ? nullptr : &after, o,
+                  BuildBson([&](BsonBuilder& b) { AppendOldOptions(before, o, b); }));
 }
 
 void LogCreateIndexes(WriteUnit& unit, const CollectionInfo& before, const CollectionInfo& after) {
@@ -160,13 +267,32 @@ void LogCreateIndexes(WriteUnit& unit, const CollectionInfo& before, const Colle
                   }));
 }
 
-void LogCommitBuild(WriteUnit& unit, const CollectionInfo& coll, const std::vector<uint32_t>& ids) {
+void LogCommitBuild(WriteUnit& unit, const CollectionInfo& before, const CollectionInfo& after,
+                    const std::vector<uint32_t>& ids) {
   if (Silent(unit)) return;
-  unit.LogCommand(coll.db, &coll, BuildBson([&](BsonBuilder& b) {
-                    b.Append("commitIndexBuild", coll.name);
-                    AppendBuildId(coll, ids[0], b);
+  const auto of_id = [&](uint32_t id) {
+    return std::find_if(before.indexes.begin(), before.indexes.end(),
+                        [&](const IndexInfoPtr& i) { return i->id == id; });
+  };
+  // A client has not created it, but changed an index whose place it takes.
+  if (const auto built = of_id(ids[0]); built != before.indexes.end() && (*built)->replaces != 0) {
+    const auto was = of_id((*built)->replaces);
+    const BsonDocument o = BuildBson([&](BsonBuilder& b) {
+      b.Append("collMod", after.name);
+      b.OpenDocument("index").Append("name", (*built)->name).Append("unique", (*built)->unique);
+    });
+    unit.LogCommand(after.db, &after, o, BuildBson([&](BsonBuilder& b) {
+                      AppendOldOptions(before, o, b);
+                      BsonBuilder old = b.OpenDocument("indexOptions_old");
+                      if (was != before.indexes.end()) old.Append("unique", (*was)->unique);
+                    }));
+    return;
+  }
+  unit.LogCommand(after.db, &after, BuildBson([&](BsonBuilder& b) {
+                    b.Append("commitIndexBuild", after.name);
+                    AppendBuildId(after, ids[0], b);
                     auto list = b.OpenArray("indexes");
-                    for (const IndexInfoPtr& i : coll.indexes) {
+                    for (const IndexInfoPtr& i : after.indexes) {
                       if (std::find(ids.begin(), ids.end(), i->id) == ids.end()) continue;
                       auto spec = list.OpenDocument();
                       AppendIndexSpec(*i, spec);
@@ -307,7 +433,7 @@ Result<std::vector<std::shared_ptr<IndexBuild>>> CatalogImpl::FindUnfinishedBuil
     for (auto& i : coll->indexes)
       if (i->state == IndexState::kBuilding) building[i->id] = coll;
   if (building.empty()) return builds;
-  // Those with a position go on behind it, the others begin again.
+  // Builds with a position continue after it, the others begin again.
   std::set<uint32_t> resumed;
   KvIterOptions o;
   o.lower = std::string(kBuildPrefix);

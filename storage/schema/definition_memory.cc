@@ -8,7 +8,7 @@ namespace {
 /// Places in the maps of the catalog, counters and states, with what the allocator adds.
 constexpr size_t kOverhead = 1024, kIndexOverhead = 512;
 
-/// Who holds an earlier version of a definition, a cursor, is counted with more than this.
+/// A holder of an earlier version, such as a cursor, is counted with more than this.
 constexpr int64_t kSmall = 16 << 10;
 
 size_t SizeOf(const BsonDocument& d) { return d.bytes().capacity(); }
@@ -33,6 +33,7 @@ int64_t DefinitionBytes(const CollectionInfo& c) {
   size_t n = sizeof c + kOverhead + 3 * (c.db.size() + c.name.size()) + SizeOf(c.options) +
              SizeOf(c.validator) + SizeOf(c.view_pipeline) + c.view_on.size() +
              c.clustered_index_name.size() + c.expiry_options.field.size();
+  if (c.series) n += sizeof *c.series + c.series->time_field.size() + c.series->meta_field.size();
   for (const IndexInfoPtr& i : c.indexes) {
     n += sizeof *i + kIndexOverhead + i->name.size() + SizeOf(i->key) + SizeOf(i->partial_filter) +
          SizeOf(i->extra);

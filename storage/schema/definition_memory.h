@@ -17,7 +17,7 @@ std::atomic<int64_t>& DefinitionLimit();
 /// count themselves (large_memory::Budget::compiled_filter_bytes).
 int64_t DefinitionBytes(const CollectionInfo& coll);
 
-/// Gives back the room that its documents have beyond their end: what built them grows by doubling.
+/// Frees the unused capacity of its documents, whose builders grew by doubling.
 void FitDefinition(CollectionInfo& coll);
 
 /// What the definitions of one catalog keep in memory: those in its maps, those of transactions,
@@ -35,9 +35,9 @@ class DefinitionMemory {
   int64_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
   /// What may be charged, with compiled filters.
   static int64_t Most();
-  /// Whether `after` may take the place of `before` (null: of none). What needs no more than half
-  /// of what it replaces always may, and a small one that does not grow, so that a full catalog can
-  /// be made smaller, and expiry and indexes be changed. REQUIRES: both are charged. Errors:
+  /// Whether `after` may replace `before` (null: none). Always allowed: a definition that needs at
+  /// most half of the replaced one, and a small one that does not grow. So a full catalog can be
+  /// made smaller, and expiry and indexes can be changed. REQUIRES: both are charged. Errors:
   /// BSONObjectTooLarge 10334 for the one, ExceededMemoryLimit 146 for all together.
   Result<void> Check(const CollectionInfo* before, const CollectionInfo& after) const;
 

@@ -20,7 +20,7 @@ constexpr int kTendsOfAnHour = 60;
 /// The catalog's files are rewritten when they have grown to twice what they were, and by this; and
 /// once an hour if they are larger than this and not as they were.
 constexpr uint64_t kCatalogSlack = 8 << 20;
-/// What is dropped is rewritten away from this size on, and up to one that does not hold up a stop.
+/// Dropped data is compacted away from this size on, and up to a size that does not delay a stop.
 constexpr uint64_t kLeastReclaimed = 1 << 20, kMaxReclaimed = 128 << 20;
 }  // namespace
 

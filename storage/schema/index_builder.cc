@@ -13,7 +13,13 @@ namespace {
 /// Records a write unit. Their locks are held for as long as the batch takes, a millisecond or two:
 /// what a writer of one of them waits.
 constexpr size_t kBatchRecords = 256;
-constexpr size_t kBatchBytes = 1 << 20;  ///< … or about so many bytes of documents
+constexpr size_t kBatchBytes = 1 << 20;  ///< … or about this many bytes of documents
+/// … or of index keys, which may be thousands of times as large as their documents. Until they are
+/// committed they are in memory four times.
+constexpr size_t kBatchKeyBytes = 16 << 20;
+/// With fewer bytes of keys in the indexes of a build, a document is not compared with what its
+/// other indexes have: a write of it is refused then, if all are too many.
+constexpr size_t kFewKeyBytes = NewKeys::kMostBytes / 64;
 constexpr int kBatchesPerIterator =
     64;  ///< an old iterator keeps files alive that compaction has replaced
 constexpr int64_t kProgressMicros = 3'000'000;
@@ -45,8 +51,8 @@ class BuildScan {
           return Error{ErrorCode::kInterruptedAtShutdown, "interrupted at shutdown"};
         Result<void> r = Batch(*coll);
         if (r) break;
-        // What is past its deadline breaks no rule: it goes, be it the one or the other, before one
-        // is said to be broken.
+        // An expired document violates no rule: whichever of the two is expired is removed before a
+        // violation is reported.
         if (r.error().code == ErrorCode::kDuplicateKey && conflict_ < keys_.size() &&
             resolving_.insert(conflict_).second)
           continue;
@@ -54,8 +60,9 @@ class BuildScan {
         if (r.error().code != ErrorCode::kWriteConflict) return r;
       }
       resolving_.clear();
-      build_.position = Key(keys_.size() - 1);
-      build_.done += static_cast<int64_t>(keys_.size());
+      build_.position = Key(covered_ - 1);
+      build_.done += static_cast<int64_t>(covered_);
+      if (covered_ < keys_.size()) iterator_.reset();
       if (int64_t now = storage_.clock().MonotonicMicros(); now > next_progress) {
         next_progress = now + kProgressMicros;
         if (storage_.impl().options.log) LogProgress();
@@ -135,15 +142,20 @@ class BuildScan {
     size_t at = 0;
     entries_.clear();
     entry_bytes_.clear();
-    for (it->SeekToFirst(); it->Valid() && at < keys_.size(); it->Next()) {
+    covered_ = keys_.size();
+    for (it->SeekToFirst(); it->Valid() && at < covered_; it->Next()) {
       int c = 1;
-      while (at < keys_.size() && (c = Key(at).compare(it->key())) < 0) ++at;  // gone
-      if (at == keys_.size() || c > 0) continue;                               // new
+      while (at < covered_ && (c = Key(at).compare(it->key())) < 0) ++at;  // gone
+      if (at == covered_ || c > 0) continue;                               // new
       BsonView doc;
       std::optional<Instant> expire_at;
       if (!DecodeRecord(it->value(), &doc, &expire_at)) return DamagedRecord(*coll);
+      NewKeys keys;
       for (uint32_t i = 0; i < indexes.size(); ++i) {
         MAYFLY_TRY(ExtractNewKeys(*indexes[i], doc, &set_));
+        keys.Add(set_.size(), set_.bytes());
+        if (keys.TooLarge()) [[unlikely]]
+          return keys.Refusal(*coll);
         if (set_.multikey()) u.StageMultikey(*indexes[i], set_.multikey());
         for (size_t k = 0; k < set_.size(); ++k) {
           entries_.push_back({i, static_cast<uint32_t>(at),
@@ -153,7 +165,11 @@ class BuildScan {
           entry_bytes_.append(set_.values(k)).append(set_.type_bits(k));
         }
       }
+      if (keys.bytes() > kFewKeyBytes) [[unlikely]] {
+        MAYFLY_TRY(CheckWithOtherIndexes(*coll, doc, keys));
+      }
       ++at;
+      if (entry_bytes_.size() > kBatchKeyBytes) covered_ = at;
     }
     MAYFLY_TRY(it->status());
 
@@ -179,9 +195,23 @@ class BuildScan {
       }
       u.StageIndexPut(index, Values(e), Bits(e), record_id);
     }
-    BuildRow row{build_.ids, std::string(Key(keys_.size() - 1))};
+    BuildRow row{build_.ids, std::string(Key(covered_ - 1))};
     unit.Put(Keyspace::kCatalog, BuildRowKey(build_.ids[0]), EncodeBuildRow(row).bytes());
     return storage_.committer().Commit(std::move(unit));
+  }
+
+  /// That a document with many keys in the indexes of this build, `keys`, could be written once
+  /// they are there; else every change of it would take as much memory as it has keys.
+  Result<void> CheckWithOtherIndexes(const CollectionInfo& coll, BsonView doc, NewKeys keys) {
+    for (const IndexInfoPtr& i : coll.indexes) {
+      if (!i->kind->maintained() ||
+          std::find(build_.ids.begin(), build_.ids.end(), i->id) != build_.ids.end())
+        continue;
+      MAYFLY_TRY(ExtractNewKeys(*i, doc, &set_));
+      keys.Add(set_.size(), set_.bytes());
+      if (keys.TooLarge()) return keys.Refusal(coll);
+    }
+    return Ok();
   }
 
   struct KeyRef {
@@ -205,6 +235,7 @@ class BuildScan {
   size_t conflict_ = SIZE_MAX;  ///< of `keys_`: who met another one's unique key in the last Batch
   std::set<size_t> resolving_;  ///< of `keys_`: likewise in all tries of this batch
   std::vector<KeyRef> keys_;
+  size_t covered_ = 0;  ///< of `keys_`: by the last Batch
   std::string key_bytes_;
   KeySet set_;
   std::vector<Entry> entries_;
@@ -249,8 +280,8 @@ Result<void> CatalogImpl::RunBuild(Operation& op, std::shared_ptr<IndexBuild> bu
     log('E', "Index build: failed", [&](BsonBuilder& b) {
       b.Append("error", r.error().message).Append("durationMillis", millis);
     });
-    // The operation may be killed already: dropping what was built is not part of it, but it is the
-    // doing of the same client.
+    // The operation may be killed already: dropping the unfinished index is not part of it, but is
+    // done for the same client.
     Operation cleanup(storage_.clock(), op.id);
     if (CollectionInfoPtr coll = FindById(build->collection)) {
       Result<void> dropped = DropIndexIds(cleanup, *coll, build->ids);

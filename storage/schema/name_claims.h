@@ -13,9 +13,9 @@ namespace mayfly {
 
 class Operation;
 
-/// Names of collections that changes on their way are about to take: a change looks whether a name
-/// is free once it has claimed it, and publishes what it has made before the claim ends. A claim
-/// takes the same time however many there are. Threads: any.
+/// Names of collections that pending changes are about to use: a change first claims a name, then
+/// checks that it is free, and publishes its collection before the claim ends. A claim takes the
+/// same time however many there are. Threads: any.
 class NameClaims {
  public:
   /// Ends when it is destroyed. Must not outlive the table.
@@ -43,7 +43,7 @@ class NameClaims {
  private:
   std::mutex mutex_;
   std::condition_variable ended_;
-  /// Of the databases whose names are the same but for case, the one that has claims.
+  /// The one database with claims among those whose names differ only in case.
   struct Database {
     std::string name;
     ClientStringSet collections;

@@ -11,4 +11,9 @@ Result<void> ReplaceCollection(Storage& storage, Operation& op, const Collection
   return static_cast<CatalogImpl&>(*storage.impl().catalog).ReplaceBy(op, target, by, fill);
 }
 
+Result<void> PutSeries(Storage& storage, Operation& op, const CollectionInfo& by,
+                       std::string_view name) {
+  return static_cast<CatalogImpl&>(*storage.impl().catalog).PutSeries(op, by, name);
+}
+
 }  // namespace mayfly

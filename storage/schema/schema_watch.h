@@ -9,11 +9,11 @@ namespace mayfly {
 class Operation;
 class Storage;
 
-/// Sees every change of the catalog that this server makes itself, whatever asked for it: a
-/// command, a first insert, $out, the server. What comes by the replication log is not seen.
-/// `before` and `after`: one collection, null where there was none, or is none any more. Both run
-/// on the thread that makes the change, while nobody else makes one: they must not change the
-/// catalog. Of what a transaction has made, `changed` runs while others may make changes.
+/// Sees every change of the catalog that this server makes itself, whatever the cause: a command, a
+/// first insert, $out, the server. Changes from the replication log are not seen. `before` and
+/// `after`: one collection, null where there was none, or is none any more. Both run on the thread
+/// that makes the change, while nobody else makes one: they must not change the catalog. Of what a
+/// transaction has made, `changed` runs while others may make changes.
 struct SchemaWatch {
   /// Before the change is committed: an error stops it. Not for the steps that finish a build of an
   /// index, or take it back.

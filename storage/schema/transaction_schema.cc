@@ -11,7 +11,7 @@
 namespace mayfly {
 namespace {
 
-/// So many ids are put into the log at once.
+/// The number of ids that are logged at once.
 constexpr uint32_t kIdsAtOnce = 64;
 
 CatalogImpl& CatalogOf(Storage& storage) {
@@ -23,7 +23,7 @@ std::string NameLock(std::string_view db, std::string_view name) {
   return std::string("name ").append(db).append(".").append(name);
 }
 
-/// Of what another has made meanwhile, a transaction can only begin anew.
+/// If another one has made it meanwhile, a transaction can only start again.
 Error AsConflict(Error e, TransactionUnit& t) {
   if (e.code != ErrorCode::kNamespaceExists) return e;
   t.stale = true;
@@ -155,7 +155,7 @@ void CatalogImpl::TellCreated(Operation& op, const std::vector<CollectionInfoPtr
     std::lock_guard l(ddl_mutex_);
     watch = watch_;
   }
-  // There may be many, and to tell of each may mean to wait for the disk.
+  // There may be many, and reporting each may wait for the disk.
   if (!watch.changed) return;
   for (const CollectionInfoPtr& coll : made) watch.changed(op, nullptr, coll.get());
 }

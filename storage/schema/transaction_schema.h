@@ -10,14 +10,14 @@ namespace mayfly {
 class Operation;
 class Storage;
 
-/// What a transaction makes: collections, and indexes of these. Its unit and its catalog know them
-/// at once, everybody else once it is committed; nothing is left of one that is aborted but their
-/// ids, which are never given again. REQUIRES for all: the unit is that of a transaction
-/// (BeginTransactionUnit). Blocking: an id may have to be put into the log first.
+/// Collections that a transaction creates, and their indexes. Its unit and its catalog know them at
+/// once, everybody else once it is committed. An aborted one leaves only their ids, which are never
+/// used again. REQUIRES for all: the unit is that of a transaction (BeginTransactionUnit).
+/// Blocking: an id may have to be put into the log first.
 
-/// As Catalog::Create. Errors besides: WriteConflict 112 when the collection has come to be since
-/// the transaction's snapshot, or another open transaction makes it; TransactionTooLarge 257 when
-/// it makes too many, or too much (CheckTransactionSize).
+/// As Catalog::Create. Errors besides: WriteConflict 112 when the collection was created after the
+/// transaction's snapshot, or another open transaction makes it; TransactionTooLarge 257 when it
+/// makes too many, or too much (CheckTransactionSize).
 Result<CollectionInfoPtr> CreateInTransaction(Storage& storage, WriteUnit& unit, Operation& op,
                                               CollectionInfo definition);
 /// As Catalog::CreateIndexes, of a collection that the transaction has made. Errors besides:

@@ -1,11 +1,15 @@
 #include "storage/write/archive.h"
 
+#include <sys/random.h>
+
 #include "protocol/bson_builder.h"
 #include "protocol/database_name.h"
+#include "protocol/object_id.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
 #include "storage/write/transaction_unit.h"
 #include "storage/write/write_unit_impl.h"
+#include "timeseries/bucket_control.h"
 
 namespace mayfly {
 namespace {
@@ -13,12 +17,39 @@ namespace {
 /// A chain of archives is not longer than this; what is, counts as a cycle.
 constexpr int kLongestChain = 64;
 
-/// Whether what expires into `next` comes to db.name in the end.
+/// What has the documents of a collection: of a time series, its buckets. Null: it is not there.
+CollectionInfoPtr FindStored(Catalog& catalog, std::string_view db, std::string_view name) {
+  CollectionInfoPtr coll = catalog.Find(db, name);
+  if (coll && coll->is_series()) coll = catalog.Find(db, coll->view_on);
+  return coll;
+}
+
+/// What is wrong with archiving buckets of `from` in those of `into`; null: nothing.
+const char* SeriesProblem(const SeriesOptions& from, const SeriesOptions& into) {
+  if (from.time_field != into.time_field || from.meta_field != into.meta_field)
+    return "is a time series with another timeField or metaField";
+  // A reader that looks for a time looks so far back for buckets.
+  if (from.max_span_seconds > into.max_span_seconds)
+    return "is a time series whose buckets have a smaller span";
+  return nullptr;
+}
+
+/// Why `into`, as FindStored has it, takes nothing from there; null: it does. `from` null: of no
+/// time series.
+const char* TargetProblem(const SeriesOptions* from, const CollectionInfo* into) {
+  if (into == nullptr) return "does not exist";
+  if (into->is_view()) return "is a view";
+  if (into->capped()) return "is capped";
+  if (!into->is_buckets()) return nullptr;
+  return from == nullptr ? "is a time series" : SeriesProblem(*from, *into->series);
+}
+
+/// Whether documents that expire into `next` finally reach db.name.
 bool LeadsTo(Catalog& catalog, std::optional<ArchiveTarget> next, std::string_view db,
              std::string_view name) {
   for (int length = 0; next; ++length) {
     if ((next->db == db && next->collection == name) || length > kLongestChain) return true;
-    CollectionInfoPtr at = catalog.Find(next->db, next->collection);
+    CollectionInfoPtr at = FindStored(catalog, next->db, next->collection);
     if (!at) return false;
     next = ArchiveTargetOf(*at);
   }
@@ -40,7 +71,8 @@ std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll) {
 
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog,
                                                    std::string_view db, std::string_view name,
-                                                   bool new_collection) {
+                                                   bool new_collection,
+                                                   const SeriesOptions* series) {
   const std::string ns = JoinNamespace(db, name);
   auto type = [](std::string_view field, BsonValue got, const char* expected) {
     return Error{ErrorCode::kTypeMismatch,
@@ -90,8 +122,13 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
     return invalid("onExpire cannot archive into the system's " + to);
   if (new_collection && !catalog.Find(target.db, target.collection))
     return std::optional(std::move(target));
-  MAYFLY_TRY(CollectionInfoPtr at,
-             OpenCollection(catalog, target.db, target.collection, CollectionUse::kArchiveInto));
+  CollectionInfoPtr at = FindStored(catalog, target.db, target.collection);
+  if (series == nullptr || !at || !at->is_buckets()) {
+    MAYFLY_TRY(at,
+               OpenCollection(catalog, target.db, target.collection, CollectionUse::kArchiveInto));
+  } else if (const char* why = SeriesProblem(*series, *at->series)) {
+    return invalid("onExpire cannot archive " + ns + " into " + to + ", which " + why);
+  }
   if (at->capped())
     return invalid("onExpire cannot archive into " + to +
                    ": it is capped and would drop documents");
@@ -105,11 +142,9 @@ Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue v, Catalog& catalog
 std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll) {
   const std::optional<ArchiveTarget> target = ArchiveTargetOf(coll);
   if (!target) return {};
-  const CollectionInfoPtr into = catalog.Find(target->db, target->collection);
-  if (!into) return "it does not exist";
-  if (into->is_view()) return "it is a view";
-  if (into->capped()) return "it is capped";
-  return {};
+  const CollectionInfoPtr into = FindStored(catalog, target->db, target->collection);
+  const char* why = TargetProblem(coll.is_buckets() ? coll.series.get() : nullptr, into.get());
+  return why == nullptr ? std::string() : std::string("it ") + why;
 }
 
 Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
@@ -123,8 +158,131 @@ Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
 }
 
 namespace {
-/// What the validator of an archive may take, for the reaper and for who has no limit of his own.
+/// The time of an archive's validator, for the reaper and for operations without a time limit.
 constexpr int64_t kMaxValidatorMicros = 1'000'000;
+
+/// Errors: DocumentValidationFailure 121, those of an interrupt.
+Result<void> Validate(WriteUnit::Impl& u, const CollectionInfo& from, const CollectionInfo& into,
+                      BsonView copy, const BsonView* existing) {
+  if (!into.validator_filter) return Ok();
+  const FilteringFor filtering(u.op);
+  const bool limited = u.op->deadline_micros == 0;
+  if (limited) u.op->deadline_micros = u.op->clock().MonotonicMicros() + kMaxValidatorMicros;
+  const bool valid =
+      into.validator_filter->Matches(copy) || (existing != nullptr && into.validation_moderate &&
+                                               !into.validator_filter->Matches(*existing));
+  // A filter that was stopped has said no.
+  const Result<void> stopped = u.op->CheckInterruptNow();
+  if (limited) {
+    u.op->deadline_micros = 0;
+    if (!stopped && stopped.error().code == ErrorCode::kMaxTimeMSExpired)
+      return Error{ErrorCode::kDocumentValidationFailure,
+                   "an expired document of " + from.ns + " cannot be archived into " + into.ns +
+                       ", whose validator takes longer than a second: it is kept"};
+  }
+  MAYFLY_TRY(stopped);
+  if (valid) return Ok();
+  if (!into.validation_warn_only)
+    return Error{ErrorCode::kDocumentValidationFailure,
+                 "an expired document of " + from.ns + " cannot be archived into " + into.ns +
+                     ", whose validator refuses it: it is kept"};
+  u.storage->Log('W', "An archived document would fail validation", BuildBson([&](BsonBuilder& b) {
+                   b.Append("namespace", into.ns).Append("_id", copy["_id"]);
+                 }));
+  return Ok();
+}
+
+/// Puts one document into the archive, in the place of one with its `_id`. `copy`: in the unit's
+/// arena. Errors: as CopyToArchive.
+Result<void> PutDocument(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& into,
+                         BsonView copy) {
+  WriteUnit::Impl& u = unit.impl();
+  std::string key;
+  AppendRecordKeyOfId(into.id, copy.First().value, key);
+  if (u.transaction) u.transaction->archived.insert(key);
+  WriteUnit::Locked existing;
+  MAYFLY_TRY(bool found, unit.LockAndRead(into, key, &existing));
+  MAYFLY_TRY(Validate(u, from, into, copy, found ? &existing.doc : nullptr));
+  MAYFLY_TRY(std::optional<Instant> deadline,
+             u.storage->expiry_policy->ArchiveDeadline(into, copy, u.op->now));
+  if (found) return unit.Update(into, existing, copy, deadline);
+  return unit.Insert(into, copy, deadline);
+}
+
+/// Whether a document of an ordinary collection may have this `_id`. Of the points in a bucket that
+/// a client has restored nobody has asked.
+bool MayBeId(BsonValue v) {
+  return !v.missing() && !v.IsArray() && !v.Is(BsonType::kRegex) && !v.Is(BsonType::kUndefined);
+}
+
+/// Each point as a document. Points need no `_id` of their own: where the archive has another
+/// document with it, or it is none that a document can have, it is replaced by a new one.
+Result<void> PutPoints(WriteUnit& unit, const CollectionInfo& from, const CollectionInfo& into,
+                       BsonView bucket, int64_t* documents) {
+  WriteUnit::Impl& u = unit.impl();
+  std::string points;
+  std::vector<size_t> ends;
+  large_memory::Hold hold;
+  MAYFLY_TRY(PointsOfBucketDocument(bucket, {from.series->time_field, from.series->meta_field},
+                                    points, ends, hold));
+  size_t begin = 0;
+  std::string made, key;
+  for (const size_t end : ends) {
+    MAYFLY_TRY(u.op->CheckInterrupt());
+    const BsonView point(points.data() + begin);
+    begin = end;
+    BsonValue id = point["_id"];
+    bool taken = !MayBeId(id);
+    if (!taken) {
+      key.clear();
+      AppendRecordKeyOfId(into.id, id, key);
+      WriteUnit::Locked existing;
+      MAYFLY_TRY(const bool found, unit.LockAndRead(into, key, &existing));
+      // The same point, archived before.
+      if (found && existing.doc.bytes() == point.bytes()) continue;
+      taken = found;
+    }
+    BsonView copy = point;
+    if (taken || point.First().name != "_id") {
+      made.clear();
+      BsonBuilder b(made);
+      if (taken)
+        b.AppendObjectId("_id", NewObjectId(u.op->now));
+      else
+        b.Append("_id", id);
+      for (const BsonElement& e : point)
+        if (e.name != "_id") b.Append(e);
+      b.Done();
+      copy = BsonView(made);
+    }
+    MAYFLY_TRY(PutDocument(unit, from, into, BsonView(u.arena.Copy(copy.bytes()))));
+    ++*documents;
+  }
+  return Ok();
+}
+
+/// A bucket as it is. Errors: as CopyToArchive.
+Result<void> PutBucket(WriteUnit& unit, const CollectionInfo& into, BsonView bucket) {
+  WriteUnit::Impl& u = unit.impl();
+  std::string key;
+  AppendRecordKeyOfId(into.id, bucket.First().value, key);
+  WriteUnit::Locked existing;
+  MAYFLY_TRY(const bool found, unit.LockAndRead(into, key, &existing));
+  if (!found) return unit.Insert(into, BsonView(u.arena.Copy(bucket.bytes())));
+  if (existing.doc.bytes() == bucket.bytes()) return Ok();
+  // Restored into both. Its number is not part of what it holds.
+  std::string id(bucket.First().value.ObjectId().substr(0, 4)), own(8, '\0');
+  while (getrandom(own.data(), own.size(), 0) != static_cast<ssize_t>(own.size())) {
+  }
+  id += own;
+  const BsonDocument renamed = BuildBson([&](BsonBuilder& b) {
+    b.AppendObjectId("_id", id);
+    for (const BsonElement& e : bucket)
+      if (e.name != "_id") b.Append(e);
+  });
+  return unit.Insert(into, BsonView(u.arena.Copy(renamed.bytes())));
+}
+
 }  // namespace
 
 Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const CollectionInfo& from,
@@ -136,65 +294,36 @@ Result<void> CopyToArchive(WriteUnit& unit, const ArchiveTarget& target, const C
                      target.collection + ", which " + why +
                      ": they are kept; create it, or change onExpire with collMod"};
   };
-  CollectionInfoPtr into = u.storage->catalog->Find(target.db, target.collection);
-  if (!into) return refuse("does not exist");
-  if (into->is_view() || into->capped() || into->id == from.id) return refuse("takes no documents");
-  if (u.keep_short && into->validator_filter)  // which may take any time
+  const CollectionInfoPtr into = FindStored(*u.storage->catalog, target.db, target.collection);
+  const SeriesOptions* series = from.is_buckets() ? from.series.get() : nullptr;
+  if (const char* why = TargetProblem(series, into.get())) return refuse(why);
+  if (into->id == from.id) return refuse("takes no documents");
+  if (u.keep_short && (into->validator_filter || series != nullptr))  // which may take any time
     return Error{ErrorCode::kWriteConflict, "the archive has a validator"};
   // The caller may be in the middle of another document of this unit.
   std::vector<KeySet> before = std::move(u.before), after = std::move(u.after);
   std::string record_key = std::move(u.record_key), index_key = std::move(u.index_key);
   u.before.clear();
   u.after.clear();
-  const BsonView copy(u.arena.Copy(doc.bytes()));
-  auto put = [&]() -> Result<void> {
-    std::string key;
-    AppendRecordKeyOfId(into->id, doc.First().value, key);
-    if (u.transaction) u.transaction->archived.insert(key);
-    WriteUnit::Locked existing;
-    MAYFLY_TRY(bool found, unit.LockAndRead(*into, key, &existing));
-    const FilteringFor filtering(u.op);
-    const bool limited = into->validator_filter && u.op->deadline_micros == 0;
-    if (limited) u.op->deadline_micros = u.op->clock().MonotonicMicros() + kMaxValidatorMicros;
-    const bool valid =
-        !into->validator_filter || into->validator_filter->Matches(copy) ||
-        (found && into->validation_moderate && !into->validator_filter->Matches(existing.doc));
-    // A filter that was stopped has said no.
-    const Result<void> stopped = into->validator_filter ? u.op->CheckInterruptNow() : Ok();
-    if (limited) {
-      u.op->deadline_micros = 0;
-      if (!stopped && stopped.error().code == ErrorCode::kMaxTimeMSExpired)
-        return Error{ErrorCode::kDocumentValidationFailure,
-                     "an expired document of " + from.ns + " cannot be archived into " + into->ns +
-                         ", whose validator takes longer than a second: it is kept"};
-    }
-    MAYFLY_TRY(stopped);
-    if (!valid) {
-      if (into->validation_warn_only)
-        u.storage->Log('W', "An archived document would fail validation",
-                       BuildBson([&](BsonBuilder& b) {
-                         b.Append("namespace", into->ns).Append("_id", copy["_id"]);
-                       }));
-      else
-        return Error{ErrorCode::kDocumentValidationFailure,
-                     "an expired document of " + from.ns + " cannot be archived into " + into->ns +
-                         ", whose validator refuses it: it is kept"};
-    }
-    MAYFLY_TRY(std::optional<Instant> deadline,
-               u.storage->expiry_policy->ArchiveDeadline(*into, copy, u.op->now));
-    if (found) return unit.Update(*into, existing, copy, deadline);
-    return unit.Insert(*into, copy, deadline);
-  };
-  Result<void> r = put();
+  int64_t documents = 1;
+  Result<void> r = Ok();
+  if (into->is_buckets()) {
+    r = PutBucket(unit, *into, doc);
+  } else if (series != nullptr) {
+    documents = 0;
+    r = PutPoints(unit, from, *into, doc, &documents);
+  } else {
+    r = PutDocument(unit, from, *into, BsonView(u.arena.Copy(doc.bytes())));
+  }
   u.before = std::move(before);
   u.after = std::move(after);
   u.record_key = std::move(record_key);
   u.index_key = std::move(index_key);
   if (r)
-    unit.OnCommit([policy = u.storage->expiry_policy.get()] {
-      if (policy->on_archived) policy->on_archived(1);
+    unit.OnCommit([policy = u.storage->expiry_policy.get(), documents] {
+      if (policy->on_archived) policy->on_archived(documents);
     });
-  // The unit's caller looks its own collection up again when that is gone, not this one.
+  // The unit's caller looks up its own collection again if that is gone, not this one.
   if (!r && r.error().code == ErrorCode::kQueryPlanKilled) return refuse("does not exist");
   return r;
 }

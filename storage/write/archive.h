@@ -17,16 +17,19 @@ struct ArchiveTarget {
 std::optional<ArchiveTarget> ArchiveTargetOf(const CollectionInfo& coll);
 
 /// Reads the option and checks it against the catalog for the collection `db.name` (which need not
-/// exist yet); nothing for {action: "delete"}, which is how it is without the option.
-/// `new_collection`: a target that does not exist (yet) is taken, as a dump names it before it is
-/// restored; see ArchiveProblem. Errors: TypeMismatch 14 and InvalidOptions 72 for what it looks
-/// like, and 72 into itself, a capped or a system collection; InvalidNamespace 73 for a name that
-/// no collection can have; NamespaceNotFound 26 for a target that does not exist;
+/// exist yet); nothing for {action: "delete"}, which is the same as no option. `new_collection`:
+/// a target that does not exist (yet) is taken, as a dump names it before it is restored; see
+/// ArchiveProblem. Errors: TypeMismatch 14 and InvalidOptions 72 for what it looks like, and 72
+/// into itself, a capped or a system collection; InvalidNamespace 73 for a name that no
+/// collection can have; NamespaceNotFound 26 for a target that does not exist;
 /// CommandNotSupportedOnView 166; GraphContainsCycle 5 when the target's own archive leads back
 /// here.
+/// `series`: of a time series, which `name` names, and not its buckets: it may archive into another
+/// one with the same fields and no smaller span (72 otherwise).
 Result<std::optional<ArchiveTarget>> ParseOnExpire(BsonValue on_expire, Catalog& catalog,
                                                    std::string_view db, std::string_view name,
-                                                   bool new_collection = false);
+                                                   bool new_collection = false,
+                                                   const SeriesOptions* series = nullptr);
 
 /// Why the archive of the collection takes no documents now; empty when it does, or there is none.
 std::string ArchiveProblem(Catalog& catalog, const CollectionInfo& coll);
@@ -39,6 +42,9 @@ Result<void> CheckArchiveUnderName(Catalog& catalog, const CollectionInfo& coll,
 /// Puts a copy of an expired document into the collection's archive, in the unit that deletes it.
 /// One that is there under the same `_id` is replaced, so doing it twice does no harm. It is a new
 /// document of the archive: that one's rules give it a deadline, and its validator is asked.
+/// A bucket of a time series goes as it is into the buckets of another one; into any other
+/// collection go its points, each a document. Since several points may have the same `_id`, one
+/// whose `_id` another document of the archive has gets a new one.
 /// Errors: IllegalOperation 20 when the target is gone or takes no documents; DuplicateKey 11000 by
 /// another unique index; DocumentValidationFailure 121; WriteConflict 112. The document then stays
 /// where it is.

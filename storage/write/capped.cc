@@ -10,14 +10,14 @@ namespace {
 /// Numbers are given out one by one, so the next oldest record is usually the next number. After so
 /// many that are gone (a client deleted them) an iterator looks for it.
 constexpr int kMissesBeforeSeek = 8;
-/// What a unit of TrimCapped removes, and what one that is to be kept short may.
+/// The most that a unit of TrimCapped, or a unit that must be short, removes.
 constexpr size_t kAtOnce = 1000, kShortVictims = 100;
 
 /// The oldest records, as long as the collection is over its limits with what is to come; `most` of
 /// them at most.
 Result<void> LockOldest(WriteUnit& unit, const CollectionInfo& coll, int64_t incoming_documents,
                         uint32_t incoming_bytes, size_t most,
-                        std::deque<WriteUnit::Locked>* victims) {
+                        std::list<WriteUnit::Locked>* victims) {
   WriteUnit::Impl& u = unit.impl();
   MAYFLY_TRY(TouchedCollection * touched, u.Touch(coll));
   const CollectionCounters& counters = *coll.counters;
@@ -65,14 +65,14 @@ Result<void> LockOldest(WriteUnit& unit, const CollectionInfo& coll, int64_t inc
     }
     ++first;
   }
-  // Only what is deleted for good counts: on an error of the insert that follows the numbers are
-  // looked at again.
+  // Only committed deletes count: if the following insert fails, the numbers are looked at
+  // again.
   return Ok();
 }
 }  // namespace
 
 Result<void> LockCappedVictims(WriteUnit& unit, const CollectionInfo& coll, uint32_t incoming_bytes,
-                               std::deque<WriteUnit::Locked>* victims) {
+                               std::list<WriteUnit::Locked>* victims) {
   if (coll.capped_bytes > 0 && incoming_bytes > coll.capped_bytes)
     return Error{ErrorCode::kBadValue, "object to insert exceeds cappedMaxSize. doc size: " +
                                            std::to_string(incoming_bytes) +
@@ -102,7 +102,7 @@ Result<void> TrimCapped(Storage& storage, Operation& op, const CollectionInfo& c
     MAYFLY_TRY(op.CheckInterrupt());
     WriteUnit unit(storage, op);
     WriteUnit::Impl& u = unit.impl();
-    std::deque<WriteUnit::Locked> victims;
+    std::list<WriteUnit::Locked> victims;
     MAYFLY_TRY(TouchedCollection * touched, u.Touch(coll));
     MAYFLY_TRY(u.Lock(Keyspace::kRecords, IdPrefix(coll.id)));
     MAYFLY_TRY(LockOldest(unit, coll, 0, 0, kAtOnce, &victims));

@@ -4,8 +4,8 @@
 
 namespace mayfly {
 
-/// A counter that any thread adds to and serverStatus reads. Relaxed, because nothing follows from
-/// it for other memory: it is shown, and whoever reads two of them may see them a moment apart.
+/// A counter that any thread adds to and serverStatus reads. Relaxed, because it orders no other
+/// memory: it is only shown, and a reader of two counters may see them a moment apart.
 class Counter {
  public:
   void Add(int64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }

@@ -52,7 +52,7 @@ void DiffDocuments(BsonView before, BsonView after, BsonBuilder& out) {
   {
     std::string bytes;
     BsonBuilder d(bytes);
-    ClientViewSet again;  // nothing is put in where nothing is asked for
+    ClientViewSet again;  // nothing is added where nothing is requested
     if (!removed.empty())
       for (const BsonElement& e : added) again.insert(e.name);
     for (std::string_view name : removed) {

@@ -18,12 +18,12 @@ namespace mayfly {
 // clang-format on
 void AppendDocumentDiff(BsonView before, BsonView after, std::string& out);
 
-/// Appends what a diff makes of `before`. A field of `u` that is not there is added at the end, one
-/// of `i` that is there moves to the end; an array grows with nulls up to the index of a `u`. What
-/// an `s` cannot be applied to stays as it is: `before` may be newer than the diff (a dump that its
-/// oplog is replayed on), and then a later entry says what the value is. Errors: FailedToParse 9 for
-/// what is no diff (with part names this server does not know); BSONObjectTooLarge 10334 as soon as
-/// what is made is larger than a document may be.
+/// Appends `before` as changed by a diff. A field of `u` that is not there is added at the end, one
+/// of `i` that is there moves to the end; an array grows with nulls up to the index of a `u`. A
+/// value to which an `s` cannot be applied stays as it is: `before` may be newer than the diff (an
+/// oplog replayed on its dump), and then a later entry has the value. Errors: FailedToParse 9 for
+/// an invalid diff (or one with unknown part names); BSONObjectTooLarge 10334 as soon as the result
+/// is larger than a document may be.
 Result<void> ApplyDocumentDiff(BsonView before, BsonView diff, std::string& out);
 
 }  // namespace mayfly

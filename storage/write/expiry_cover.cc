@@ -67,7 +67,7 @@ bool RaiseHeadOnCommit(Storage& storage, WriteUnit& unit, const CollectionInfoPt
                        const IndexInfoPtr& index, int64_t millis, std::string entry) {
   if (unit.impl().logged && unit.empty()) return false;
   using Order = ExpiryHead::Order;
-  const Order order = !index                        ? Order::kRecords
+  const Order order = !index ? (coll->is_buckets() ? Order::kBuckets : Order::kRecords)
                       : index->fields[0].descending ? Order::kDescending
                                                     : Order::kAscending;
   unit.OnCommit([&storage, order, state = index ? index->expiry : coll->expiry,

@@ -5,11 +5,11 @@
 namespace mayfly {
 
 /// Lays one range delete over the head of a TTL index up to and with `through` (milliseconds), so
-/// that readers in order of time need not step over the point deletes of what was reaped. REQUIRES:
-/// no entry that early is left as far as ExpiryState knows; it is checked again with all writers
-/// out. False when writers were busy or an earlier entry came in: try again later. Blocking:
-/// shortly. With `last_entry` (a key of the index's keyspace) the range goes from the earliest date
-/// to that entry alone: what the reaper has come to in the middle of its work.
+/// that readers in time order need not step over the reaper's point deletes. REQUIRES: no entry
+/// that early is left as far as ExpiryState knows; it is checked again with all writers out. False
+/// when writers were busy or an earlier entry came in: try again later. Blocking: shortly. With
+/// `last_entry` (a key of the index's keyspace) the range goes from the earliest date to that entry
+/// alone: the reaper's position in the middle of its work.
 Result<bool> CoverReaped(Storage& storage, Operation& op, const CollectionInfo& coll,
                          const IndexInfo& index, int64_t through, std::string_view last_entry = {});
 /// Likewise over the head of a collection's queue of deadlines.

@@ -12,9 +12,9 @@ inline constexpr int64_t kInlineKeys = 500;
 /// searched for each field.
 inline constexpr uint64_t kInlineFieldBytes = 512 << 10;
 
-/// Before the first call of the unit: it does not wait for locks, and what it cannot do quickly
-/// fails with WriteConflict 112 before it is done. The unit is then to be dropped, and the write to
-/// be done by a worker thread.
+/// Before the first call of the unit: it does not wait for locks, and calls that would take long
+/// fail with WriteConflict 112 in advance. The caller then drops the unit and does the write on a
+/// worker thread.
 void KeepShort(WriteUnit& unit);
 
 }  // namespace mayfly

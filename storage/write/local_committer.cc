@@ -11,14 +11,14 @@ constexpr int kRoundsOfALeader = 8;
 constexpr size_t kKeepBatchBytes = 4 << 20;
 constexpr size_t kLargeUnit = 128 << 10;
 constexpr size_t kLargeUnitOps = 1024;
-/// While the store has no room, so much is large.
+/// A unit from this size on is large while the store has no room.
 constexpr size_t kLargeWhenCrowded = 4 << 10;
-/// The store's room is looked at before each large unit and each time that so much was written.
+/// The store's room is checked before each large unit, and after this many bytes.
 constexpr size_t kLookEvery = 1 << 20;
 constexpr auto kLookAgain = std::chrono::milliseconds(2);
-/// A unit waits for room at most so long: then the store makes it wait, or fail.
+/// The longest wait of a unit for room: then the store makes it wait, or fail.
 constexpr auto kMaxWaitForRoom = std::chrono::seconds(5);
-/// Of all rounds together. A change takes about a microsecond.
+/// In all rounds together. A change takes about a microsecond.
 constexpr size_t kOpsOfALeader = 2048;
 }  // namespace
 
@@ -148,7 +148,7 @@ void LocalCommitter::WriteBatch(Queue& q) {
   bool wake = false;
   if (written) {
     applier_.Applied(q.units);
-    // After the write, so that the sync that takes it down is one that covers it.
+    // After the write, so that the sync that resets it also covers the write.
     if (!dirty_.load()) wake = !dirty_.exchange(true);
   } else {
     applier_.Failed(q.units);
@@ -212,7 +212,7 @@ Result<void> Committer::Commit(WriteUnit unit, CommitOptions options) {
     }
   };
   Operation* op = unit.impl().op;
-  if (op == nullptr || op->commit_deadline_micros == 0) {
+  if (op == nullptr || op->commit_deadline_micros == 0 || !OwnedOnceSubmitted(unit)) {
     Waiter w;
     Submit(std::move(unit), options, [&w](Result<void> r) { w.Set(std::move(r)); });
     std::unique_lock l(w.mutex);

@@ -11,6 +11,18 @@
 
 namespace mayfly {
 
+/// A large unit, prepared before its turn comes: this would take long, and everything behind it in
+/// the log would wait.
+struct ReadyUnit {
+  std::string bytes;               ///< as EncodeLogUnit appended it
+  std::vector<LogUnit> units;      ///< the one, decoded: views into `bytes`
+  std::unique_ptr<KvBatch> batch;  ///< with its effects
+  /// Errors: InternalError 1 when `bytes` are damaged. Any thread.
+  Result<void> Make(KvStore& kv);
+  /// As SetUnitTime, also for the decoded changes.
+  void SetTime(uint64_t ts, int64_t wall_millis);
+};
+
 /// Applies entries of the replication log (storage/write/log_format.h): on every member the same,
 /// without reading the store. One thread: the one that drives the log.
 class LogApplier {
@@ -22,14 +34,20 @@ class LogApplier {
     std::string_view data;
     /// The units it was made of, when this process still waits for them; else empty.
     std::span<WriteUnit> units;
+    /// A prepared unit, whose batch is the `batch` of Prepare. REQUIRES: it is the only entry.
+    ReadyUnit* ready = nullptr;
+    uint64_t term = 0;
   };
   /// Adds the effects of the entries, in order, to `batch`. Errors: InternalError 1 when an entry
   /// is damaged; then nothing must be written.
   Result<void> Prepare(std::span<const Entry> entries, KvBatch& batch);
-  /// After the batch of the last Prepare is visible: brings catalog and counters in memory up to
-  /// date, runs the OnCommit functions of this process' own units and releases their locks.
+  /// After the batch of the last Prepare is visible, which is still there: brings catalog and
+  /// counters in memory up to date, runs the OnCommit functions of this process' own units and
+  /// releases their locks.
   void Applied(std::span<const Entry> entries);
 
+  /// Bytes of the lists that the entries of the last Prepare were read into, until Forget.
+  size_t ListBytes() const;
   /// After Applied: lets go of the memory of large entries.
   void Forget() { units_.clear(); }
 
@@ -39,7 +57,7 @@ class LogApplier {
   };
   const Counts& counts() const { return applied_counts_; }
 
-  /// Of the last record applied; 0 when there was none.
+  /// The time of the last applied record; 0 if none.
   uint64_t last_ts() const { return last_ts_; }
   int64_t last_wall() const { return last_wall_; }
   /// Capped collections that got documents from other members' entries in the last Applied: their
@@ -53,6 +71,8 @@ class LogApplier {
     CounterRow row;
     int64_t first_sequence = 0;
   };
+  /// Updates memory with the unit before its batch is visible.
+  void Note(const LogUnit& unit);
   /// WatchCollections, of what another member wrote.
   void TellWatch(const LogUnit& unit) const;
 
@@ -62,6 +82,7 @@ class LogApplier {
   Counts applied_counts_;
   std::vector<uint32_t> grown_;
   std::vector<std::string> settings_;
+  const KvBatch* batch_ = nullptr;  ///< of the last Prepare, until Applied
   uint64_t last_ts_ = 0;
   int64_t last_wall_ = 0;
 };

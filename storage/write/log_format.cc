@@ -4,6 +4,7 @@
 #include <span>
 
 #include "protocol/bson_builder.h"
+#include "protocol/hex.h"
 #include "storage/keys/key_format.h"
 #include "storage/write/write_unit_impl.h"
 
@@ -88,13 +89,6 @@ class Reader {
   bool ok_ = true;
 };
 
-std::string Hex(std::string_view bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string s;
-  for (unsigned char c : bytes) s.append({kDigits[c >> 4], kDigits[c & 15]});
-  return s;
-}
-
 Error Damaged() { return {ErrorCode::kInternalError, "damaged entry in the replication log"}; }
 
 size_t BeginUnit(std::string& out) {
@@ -122,6 +116,8 @@ void PutChanges(const WriteUnit::Impl& u, size_t before_records, std::string& ou
     if (kind == LogRecord::kDelete) {
       PutText(out, c.detail);
       out.push_back(static_cast<char>(c.cause.reason));
+      if (c.cause.reason == DeleteReason::kMerged) [[unlikely]]
+        encoded->version = std::max(encoded->version, kLogEntryWithMerge);
       if (c.cause.expired()) {
         PutText(out, c.rule);
         PutZigzag(out, c.cause.deadline.millis);
@@ -179,7 +175,46 @@ void PutSession(const WriteUnit::Impl& u, std::span<const uint32_t> parts, std::
   for (uint32_t n : parts) PutVarint(out, n);
 }
 
+/// `start`: of the unit in `out`.
+void PutEffect(const WriteUnit::Impl& u, Keyspace ks, const StagedOp& o, size_t start,
+               std::string& out, EncodedUnit* encoded) {
+  const LogEffect::Op op = o.kind == StagedOp::kPut      ? LogEffect::kPut
+                           : o.kind == StagedOp::kDelete ? LogEffect::kDelete
+                                                         : LogEffect::kDeleteRange;
+  out.push_back(static_cast<char>(static_cast<size_t>(ks) << 4 | op));
+  PutText(out, o.key());
+  size_t time = out.size() - o.key_size;
+  if (op == LogEffect::kPut) {
+    PutVarint(out, o.head_size + size_t{o.tail_size});
+    if (ks == Keyspace::kRecords) time = out.size() + 1;
+    out.append(o.head()).append(o.tail());
+  } else if (op == LogEffect::kDeleteRange) {
+    PutText(out, o.tail());
+  }
+  if (!o.moves) [[likely]]
+    return;
+  if (ks == Keyspace::kExpiry) time += kDeadlinePrefixSize;
+  const auto latest = u.transaction->latest.find(o.sequence);
+  encoded->moves.push_back(
+      {static_cast<uint32_t>(time - start),
+       latest == u.transaction->latest.end() ? Instant{INT64_MAX} : latest->second});
+}
+
 }  // namespace
+
+void MoveLogTimes(char* unit, const std::vector<LogMove>& moves, int64_t wall_millis) {
+  if (moves.empty()) return;
+  const auto was = LoadLe<int64_t>(unit + 12);
+  if (wall_millis <= was) return;
+  int64_t passed = 0;
+  if (__builtin_sub_overflow(wall_millis, was, &passed)) passed = INT64_MAX;
+  for (const LogMove& m : moves) {
+    char* const at = unit + m.at;
+    int64_t later = 0;
+    if (__builtin_add_overflow(LoadTime64(at).millis, passed, &later)) later = INT64_MAX;
+    StoreBe64(at, static_cast<uint64_t>(std::min(later, m.latest.millis)) ^ kTimeSign);
+  }
+}
 
 EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
   const WriteUnit::Impl& u = const_cast<WriteUnit&>(unit).impl();
@@ -212,21 +247,9 @@ EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
     effects += u.ops[ks].size();
   }
   PutVarint(out, effects);
-  for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
-    for (const StagedOp& o : u.ops[ks]) {
-      const LogEffect::Op op = o.kind == StagedOp::kPut      ? LogEffect::kPut
-                               : o.kind == StagedOp::kDelete ? LogEffect::kDelete
-                                                             : LogEffect::kDeleteRange;
-      out.push_back(static_cast<char>(ks << 4 | op));
-      PutText(out, o.key());
-      if (op == LogEffect::kPut) {
-        PutVarint(out, o.head_size + size_t{o.tail_size});
-        out.append(o.head()).append(o.tail());
-      } else if (op == LogEffect::kDeleteRange) {
-        PutText(out, o.tail());
-      }
-    }
-  }
+  for (size_t ks = 0; ks < kKeyspaceCount; ++ks)
+    for (const StagedOp& o : u.ops[ks])
+      PutEffect(u, static_cast<Keyspace>(ks), o, start, out, &encoded);
   size_t counted = 0;
   for (const TouchedCollection& t : u.collections) counted += t.counted;
   PutVarint(out, counted);
@@ -246,12 +269,13 @@ EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out) {
   if (transaction) encoded.version = large ? kLogEntryEnd : kLogEntryWithTransaction;
   PutSession(u, parts, out);
   PutVarint(out, records);
-  // What a transaction makes comes before what it writes there; a change of the catalog by itself
-  // comes behind what it has written.
+  // A transaction's new collections come before its writes to them; a separate catalog change comes
+  // after its writes.
   if (transaction) PutCommands(u, out);
   PutChanges(u, before_records, out, &encoded);
   if (!transaction) PutCommands(u, out);
   EndUnit(out, start);
+  encoded.decoded = effects * sizeof(LogEffect) + records * sizeof(LogRecord);
   return encoded;
 }
 
@@ -281,12 +305,12 @@ void LogUnit::Clear() {
 Result<LogEntryHeader> ReadLogEntryHeader(std::string_view entry) {
   if (entry.size() < kLogEntryHeader) return Damaged();
   const auto version = static_cast<uint8_t>(entry[0]);
-  if (version < kLogEntryPlain || version > kLogEntryEnd)
+  if (version < kLogEntryPlain || version > kLogEntryLatest)
     return Error{ErrorCode::kUnsupportedFormat,
                  "an entry of the replication log has format " + std::to_string(version) +
                      "; this version reads " + std::to_string(kLogEntryPlain) + " to " +
-                     std::to_string(kLogEntryEnd) + " (" + std::to_string(entry.size()) +
-                     " bytes, beginning " + Hex(entry.substr(0, 64)) + ")"};
+                     std::to_string(kLogEntryLatest) + " (" + std::to_string(entry.size()) +
+                     " bytes, beginning " + HexDigits(entry.substr(0, 64)) + ")"};
   return LogEntryHeader{LoadLe<uint64_t>(entry.data() + 1), LoadLe<uint64_t>(entry.data() + 9)};
 }
 
@@ -384,8 +408,8 @@ Result<bool> ReadLogUnit(std::string_view* rest, LogUnit* unit) {
         c.collection = r.Varint32();
         c.detail = r.Text();
         c.reason = static_cast<DeleteReason>(r.Byte());
-        if (c.reason > DeleteReason::kCapped) return Damaged();
-        if (c.reason != DeleteReason::kDeleted && c.reason != DeleteReason::kCapped) {
+        if (c.reason > DeleteReason::kMerged) return Damaged();
+        if (DeleteCause(c.reason).expired()) {
           c.rule = r.Text();
           c.deadline = r.Zigzag();
         }
@@ -451,9 +475,51 @@ void EncodeLogChunk(const LogEntryHeader& unit, int64_t wall_millis, uint64_t nu
   SetUnitTime(out.data() + kLogEntryHeader, 0, wall_millis);
 }
 
-void EncodeLogEnd(const LogEntryHeader& unit, uint32_t ticks, const LogChunks& chunks,
+void AppendLogMoves(const std::vector<LogMove>& moves, std::string& unit) {
+  const size_t begin = unit.size();
+  PutVarint(unit, moves.size());
+  uint32_t before = 0;
+  for (const LogMove& m : moves) {
+    PutVarint(unit, m.at - before);
+    before = m.at;
+    const bool bounded = m.latest.millis != INT64_MAX;
+    unit.push_back(bounded ? 1 : 0);
+    if (bounded) AppendTime64(unit, m.latest);
+  }
+  PutLe(unit, static_cast<uint32_t>(unit.size() - begin));
+}
+
+namespace {
+
+/// Takes what AppendLogMoves has put there off the end of `whole`, an entry of the one unit.
+Result<std::vector<LogMove>> TakeLogMoves(std::string& whole) {
+  const size_t end = whole.size() - 4;  // of a unit: it is longer
+  const size_t size = LoadLe<uint32_t>(whole.data() + end);
+  if (size > end - kLogEntryHeader - 20) return Damaged();
+  Reader in(std::string_view(whole).substr(end - size, size));
+  std::vector<LogMove> moves;
+  uint64_t at = 0;
+  for (uint64_t n = in.Varint(); n > 0 && in.ok(); --n) {
+    at += in.Varint32();
+    Instant latest{INT64_MAX};
+    const uint8_t kind = in.Byte();
+    if (kind == 1) {
+      const std::string_view time = in.Bytes(8);
+      if (in.ok()) latest = LoadTime64(time.data());
+    }
+    if (kind > 1 || at < 20 || at + 8 > end - size - kLogEntryHeader) return Damaged();
+    moves.push_back({static_cast<uint32_t>(at), latest});
+  }
+  if (!in.ok() || !in.rest().empty()) return Damaged();
+  whole.resize(end - size);
+  return moves;
+}
+
+}  // namespace
+
+void EncodeLogEnd(const LogEntryHeader& unit, uint32_t ticks, const LogChunks& chunks, bool moves,
                   std::string& out) {
-  BeginFrame(kLogEntryEnd, unit, out);
+  BeginFrame(moves ? kLogEntryEndMoves : kLogEntryEnd, unit, out);
   PutVarint(out, ticks);
   PutVarint(out, chunks.bytes);
   PutVarint(out, chunks.indexes.size());
@@ -511,7 +577,13 @@ Result<std::string> JoinLogUnit(
       return Damaged();
     whole.append(bytes);
   }
-  if (whole.size() != kLogEntryHeader + chunks.bytes || chunks.bytes < 20) return Damaged();
+  const bool moves_times = static_cast<uint8_t>(end[0]) == kLogEntryEndMoves;
+  if (whole.size() != kLogEntryHeader + chunks.bytes || chunks.bytes < (moves_times ? 24 : 20))
+    return Damaged();
+  if (moves_times) {
+    MAYFLY_TRY(const std::vector<LogMove> moves, TakeLogMoves(whole));
+    MoveLogTimes(whole.data() + kLogEntryHeader, moves, wall);
+  }
   SetUnitTime(whole.data() + kLogEntryHeader, ts, wall);
   return whole;
 }

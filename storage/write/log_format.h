@@ -16,7 +16,8 @@
 /// A document is in it once: the oplog's `o` of an insert is the value of the effect. Applying needs no look-up in the store. The same
 /// grammar is in docs/on-disk-format.md. DO NOT RENUMBER: add a version instead.
 ///
-///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, 2 if a record has its `before`, 3 if a unit is a transaction
+///   entry       := version:u8  origin:le64 sequence:le64  unit*           version: 1, 2 if a record has its `before`, 3 if a unit is a transaction,
+///                                      7 if a record's reason is 5
 ///                                      origin: random, of the process that proposed it; sequence: its count of proposals
 ///                | 4:u8 origin:le64 sequence:le64 frame                   a chunk: a part of the bytes of a unit, whose parts and end
 ///                                      have the same origin and sequence; body := number:varint bytes; number: 0, 1, …; ticks: 0;
@@ -24,6 +25,10 @@
 ///                | 5:u8 origin:le64 sequence:le64 frame                   the end: the unit of these chunks happens here, at this time
 ///                                      body := bytes:varint n:varint first:varint (distance:varint){n - 1}
 ///                                      bytes: of the unit; first: index of the log of chunk 0; distance: from the one before
+///                | 6:u8 origin:le64 sequence:le64 frame                   likewise; the unit is followed by `moves`, which counts in `bytes`
+///   moves       := n:varint (distance:varint kind:u8 [latest:time64])* size:le32 (of what is before it in `moves`)
+///                                      times in the unit that count from its end, each a time64 so far behind the one before: by how much
+///                                      `wall` of the end is later than that of the unit, they are later; kind: 0, or 1: than `latest` never
 ///   frame       := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  body
 ///   unit        := size:le32 (of what follows)  ts:le64 wall:le64 ticks:varint  collections effects counts multikeys session records
 ///                                      ts: seconds since 1970 << 32 | increment, of the first record; the n-th has ts + n; ticks: how many
@@ -50,19 +55,32 @@
 // clang-format on
 namespace mayfly {
 
-/// An entry has the lowest version that can say what it says, so that members of the version before read what they know; what they do not
-/// know they refuse by this number.
+/// An entry has the lowest version that can express it, so that members of earlier versions can
+/// read what they know; they refuse unknown entries by this number.
 inline constexpr uint8_t kLogEntryPlain = 1, kLogEntryWithBefore = 2, kLogEntryWithTransaction = 3,
-                         kLogEntryChunk = 4, kLogEntryEnd = 5;
+                         kLogEntryChunk = 4, kLogEntryEnd = 5, kLogEntryEndMoves = 6,
+                         kLogEntryWithMerge = 7;
+/// What this version reads.
+inline constexpr uint8_t kLogEntryLatest = kLogEntryWithMerge;
 inline constexpr size_t kLogEntryHeader = 17;
 /// The most bytes that one unit takes in the log, in chunks.
 inline constexpr size_t kMaxLogUnitBytes = size_t{384} << 20;
 
-/// What EncodeLogUnit says of the unit that it appended.
+/// A time64 in the bytes of a unit that counts from its time in the log.
+struct LogMove {
+  uint32_t at;     ///< where, from the unit's beginning
+  Instant latest;  ///< that it may become
+};
+/// EncodeLogUnit's facts about the appended unit.
 struct EncodedUnit {
   uint32_t ticks = 0;
   uint8_t version = kLogEntryPlain;  ///< that its entry must have at least: RequireLogEntryVersion
+  size_t decoded = 0;                ///< bytes that its lists take once it is read (LogUnit)
+  /// In order; so far they count from the unit's `wall`.
+  std::vector<LogMove> moves = {};
 };
+/// Moves these times to the one at which the unit happens, unless that is earlier. `unit`: its bytes, before SetUnitTime.
+void MoveLogTimes(char* unit, const std::vector<LogMove>& moves, int64_t wall_millis);
 /// Appends the unit (with `size`). `ts` is to be set with SetUnitTime before it is proposed.
 EncodedUnit EncodeLogUnit(const WriteUnit& unit, std::string& out);
 /// A unit that changes nothing: {msg: …} in the oplog.
@@ -95,7 +113,7 @@ struct LogMultikey {
   uint32_t index;
   uint64_t fields;
 };
-/// What the oplog shows of one change. Which members count depends on `kind`.
+/// One change in the oplog. Which members are set depends on `kind`.
 struct LogRecord {
   enum Kind : uint8_t { kInsert = 1, kUpdate = 2, kDelete = 3, kCommand = 4, kNoop = 5 };
   Kind kind;
@@ -112,6 +130,7 @@ struct LogUnit {
   uint64_t ts = 0;
   int64_t wall = 0;
   uint32_t ticks = 0;
+  uint64_t term = 0;  ///< of its entry: not in its bytes, known to who applies it
   std::vector<LogCollection> collections;
   std::vector<LogEffect> effects;
   std::vector<LogCount> counts;
@@ -119,13 +138,18 @@ struct LogUnit {
   std::string_view lsid;  ///< empty: none
   int64_t txn_number = 0;
   bool transaction = false;  ///< all of it is one, of `lsid` and `txn_number`
-  /// Of a large transaction: how many records each of its `applyOps` has, one a tick. Empty: all are
-  /// in one.
+  /// For a large transaction: how many records each of its `applyOps` has, one per tick. Empty: all
+  /// are in one.
   std::vector<uint32_t> parts;
   std::vector<LogRecord> records;
   /// For the next unit: keeps the memory of the lists. Does not touch `ts`, `wall` and `ticks`,
   /// which every unit has.
   void Clear();
+  /// What the lists take.
+  size_t ListBytes() const {
+    const auto of = [](const auto& list) { return list.capacity() * sizeof list[0]; };
+    return of(collections) + of(effects) + of(counts) + of(multikeys) + of(parts) + of(records);
+  }
   /// One `applyOps`: a transaction, or several deletes by expiry.
   bool IsBatch() const { return transaction || (ticks == 1 && records.size() > 1); }
 };
@@ -155,16 +179,20 @@ inline bool IsLogChunk(std::string_view entry) {
 }
 /// Likewise, an end.
 inline bool IsLogEnd(std::string_view entry) {
-  return !entry.empty() && static_cast<uint8_t>(entry[0]) == kLogEntryEnd;
+  return !entry.empty() && (static_cast<uint8_t>(entry[0]) == kLogEntryEnd ||
+                            static_cast<uint8_t>(entry[0]) == kLogEntryEndMoves);
 }
-/// The number of the entry that gives a unit up: its chunks mean nothing from then on. To a member of an earlier
-/// version, it is one more chunk of a unit that does not end.
+/// Appends the chunks' list of times that move, for an end of this kind.
+void AppendLogMoves(const std::vector<LogMove>& moves, std::string& unit);
+/// The number of the entry that abandons a unit: its chunks then have no meaning. For a member of
+/// an earlier version, it is one more chunk of a unit that never ends.
 inline constexpr uint64_t kLogChunkGivenUp = UINT64_MAX;
 /// Makes `out` the entry of chunk `number`. `unit`: the same in all entries of the unit.
 void EncodeLogChunk(const LogEntryHeader& unit, int64_t wall_millis, uint64_t number,
                     std::string_view bytes, std::string& out);
 /// Makes `out` the entry that ends it; SetUnitTime on what follows the header. `ticks`: as EncodeLogUnit says.
-void EncodeLogEnd(const LogEntryHeader& unit, uint32_t ticks, const LogChunks& chunks,
+/// `moves`: AppendLogMoves is in the chunks.
+void EncodeLogEnd(const LogEntryHeader& unit, uint32_t ticks, const LogChunks& chunks, bool moves,
                   std::string& out);
 /// Errors: InternalError 1 when it is damaged or no chunk.
 Result<std::string_view> ReadLogChunk(std::string_view entry, uint64_t* number);

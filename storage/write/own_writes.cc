@@ -69,7 +69,7 @@ void OwnWrites::Truncate(const std::array<uint32_t, kKeyspaceCount>& sizes) {
   for (size_t ks = 0; ks < kKeyspaceCount; ++ks) {
     Space& s = spaces_[ks];
     const std::vector<StagedOp>& ops = unit_->ops[ks];
-    // From the end, so that each key comes back to the version before what goes.
+    // From the end, so that each key returns to the version before the removed one.
     while (s.previous.size() > sizes[ks]) {
       const StagedOp& o = ops[s.previous.size() - 1];
       if (o.kind != StagedOp::kDeleteRange) {

@@ -15,9 +15,9 @@ namespace mayfly {
 /// of the unit can read what earlier ones have changed. The versions are needed because a view
 /// shows the unit as it was when the view was made: a statement that scans must not meet what it
 /// writes.
-/// Takes up what was staged since when it is asked, which costs the logarithm of their number each,
-/// so that a unit whose writes nobody reads pays nothing. Made by WriteUnit::own_writes.
-/// Threads: one at a time, the unit's. Closed when its unit is committed or destroyed.
+/// Adds newly staged changes only when it is read, at logarithmic cost each, so a unit whose writes
+/// nobody reads pays nothing. Made by WriteUnit::own_writes. Threads: one at a time, the unit's.
+/// Closed when its unit is committed or destroyed.
 class OwnWrites final : public Overlay, public std::enable_shared_from_this<OwnWrites> {
  public:
   explicit OwnWrites(WriteUnit::Impl& unit) : unit_(&unit) {}

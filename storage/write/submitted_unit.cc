@@ -14,6 +14,21 @@ std::optional<uint64_t> SubmittedUnit::reign() const {
   return t ? std::optional(t->reign) : std::nullopt;
 }
 
+Result<int64_t> SubmittedUnit::FixTime(const std::function<int64_t()>& clock) {
+  const auto& t = unit_.impl().transaction;
+  if (!t || !t->kept) [[likely]]
+    return clock();
+  Storage::Impl& storage = *unit_.impl().storage;
+  int64_t time = 0;
+  // Deadlines follow the readers' clock; the log's may be a little ahead of it.
+  const std::optional<int64_t> now = storage.kept.Decide(t->kept, [&] {
+    time = clock();
+    return storage.options.clock->Now().millis;
+  });
+  if (!now) return TransactionConflict();
+  return time;
+}
+
 void SubmittedUnit::SortForCommit() { unit_.impl().SortForCommit(); }
 void SubmittedUnit::Finish() {
   for (auto& f : unit_.impl().on_commit) f();

@@ -13,16 +13,16 @@ namespace mayfly {
 class Storage;
 
 // clang-format off
-/// What is left of a document that was deleted or expired, so long as metadataPurgeIntervalSecs
-/// says (EXPIRY C.1). Written in the batch that removes the document. Ordered by time, so that
-/// purging drops one range.
+/// The remains of a deleted or expired document, kept for metadataPurgeIntervalSecs (EXPIRY C.1).
+/// Written in the batch that removes the document. Ordered by time, so that purging drops one
+/// range.
 ///
 ///   Keyspace::kTombstones
 ///   key   := at:time64 collection:be32 value of `_id`
 ///   val   := reason:u8 [index:be32 deadline:time64 if reason is an expiry] type_bits of `_id`
 ///   reason := 0 deleted | 1 by a TTL index | 2 by its own deadline | 3 clustered collection
 ///
-/// Of two removals of one `_id` in the same millisecond the later one's is kept.
+/// If one `_id` is removed twice in the same millisecond, the later tombstone is kept.
 // clang-format on
 inline void AppendTombstoneKey(Instant at, uint32_t collection, std::string& out) {
   AppendTime64(out, at);

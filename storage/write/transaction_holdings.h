@@ -6,13 +6,13 @@
 
 namespace mayfly {
 
-/// What an open transaction holds, for whoever shows it.
+/// What an open transaction holds, for display.
 struct TransactionHoldings {
   size_t locks = 0;      ///< of documents and unique keys
   size_t documents = 0;  ///< changes of documents
 };
-/// Adds to `names` the collections that it has locked since, as far as there are `most`. By whoever
-/// has the unit.
+/// Adds the collections that it has locked since to `names`, up to `most`. By the unit's
+/// user.
 TransactionHoldings HoldingsOf(WriteUnit& unit, size_t most, std::vector<std::string>* names);
 
 /// A statement of a transaction was tried on an io thread (KeepShort): from now on its unit may

@@ -30,11 +30,11 @@ Error TooManyCollections() {
 
 namespace {
 
-/// Of one entry of a transaction in the oplog, which is a document.
+/// The size of one oplog entry of a transaction, which is a document.
 constexpr size_t kOplogDocumentBytes = size_t{16} << 20;
 
-/// What `coll` is in memory: as options and as the filters made of them, and the row and the
-/// operations of the log that it becomes.
+/// The memory of `coll`: its options and compiled filters, its row, and its operations in the
+/// log.
 size_t MemoryOf(const CollectionInfo& coll) {
   constexpr size_t kOfOne = 2048, kOfIndex = 1024;
   size_t bytes = kOfOne + coll.ns.size() * 2 + coll.options.view().size() +
@@ -118,6 +118,8 @@ void BeginTransactionUnit(WriteUnit& unit, KvSnapshotPtr snapshot,
   u.transaction->catalog = std::move(catalog);
   u.transaction->lock_wait_micros = lock_wait_micros;
   u.transaction->reign = reign;
+  u.storage->locks.Watch(1);
+  u.storage->locks.BeginReign(reign, u.storage->kv->LatestSequence());
   unit.OwnDocuments();
 }
 
@@ -133,15 +135,31 @@ bool HasNothingToCommit(WriteUnit& unit) {
   return unit.DocumentCount() == 0 && unit.impl().transaction->catalog->OwnCount() == 0;
 }
 
+size_t StagedBytes(const WriteUnit& unit) {
+  const WriteUnit::Impl& u = const_cast<WriteUnit&>(unit).impl();
+  return u.arena.used() + u.OpCount() * sizeof(StagedOp) +
+         u.changes.size() * sizeof(DocumentChange) + u.locks.size() * sizeof(uint64_t) +
+         u.transaction->catalog->MemoryBytes();
+}
+
 void LeaveToTransactions(WriteUnit& unit, bool* met) { unit.impl().met_transaction = met; }
 
 int TransactionsMet(WriteUnit& unit) { return unit.impl().transactions_met; }
 
-Result<void> WriteUnit::Impl::CheckUnchanged(Keyspace ks, std::string_view key) const {
-  PinnedValue is, was;
-  MAYFLY_TRY(const bool there, storage->kv->Get(ks, key, &is));
-  MAYFLY_TRY(const bool before, storage->kv->Get(ks, key, &was, transaction->snapshot.get()));
-  if (there == before && (!there || is.view() == was.view())) return Ok();
+Result<void> WriteUnit::Impl::CheckUnchanged(Keyspace ks, std::string_view key,
+                                             uint64_t hash) const {
+  // Nobody changes a record without its lock. An index entry is removed with its record: a writer
+  // that frees a unique key has not locked it.
+  const uint64_t sequence = transaction->snapshot->sequence();
+  if (ks == Keyspace::kRecords && logged && storage->locks.UnchangedSince(hash, sequence))
+    return Ok();
+  // Changed and changed back is a conflict too, as far as it is remembered.
+  if (ks != Keyspace::kRecords || !storage->locks.KnownChanged(hash, sequence)) {
+    PinnedValue is, was;
+    MAYFLY_TRY(const bool there, storage->kv->Get(ks, key, &is));
+    MAYFLY_TRY(const bool before, storage->kv->Get(ks, key, &was, transaction->snapshot.get()));
+    if (there == before && (!there || is.view() == was.view())) return Ok();
+  }
   if (op) ++op->write_conflicts;
   transaction->stale = true;
   return TransactionConflict();
@@ -168,7 +186,7 @@ void CountFromCommit(WriteUnit& unit, Instant latest) {
 
 namespace {
 
-/// Of bytes in a unit's arena, which nobody else has.
+/// For bytes in a unit's arena, which no one else uses.
 void OverwriteTime64(const char* at, Instant time) {
   StoreBe64(const_cast<char*>(at), static_cast<uint64_t>(time.millis) ^ kTimeSign);
 }
@@ -184,25 +202,70 @@ void WriteUnit::Impl::MoveDeadline(const TransactionUnit::FromCommit& d) {
       last->head_size != kMaxRecordHeader || LoadTime64(last->head_data + 1) != d.deadline)
     return;
   const int64_t passed = op->now.millis - d.read.millis;
-  const Instant now{std::min(d.latest.millis, d.deadline.millis + passed)};
-  if (now <= d.deadline) return;
+  const Instant now{
+      std::max(d.deadline.millis, std::min(d.latest.millis, d.deadline.millis + passed))};
+  if (now >= d.latest) {
+    const std::string key(set.key());
+    StageDeadlineChange(*collections[d.collection].coll, key, d.deadline, now);
+    OverwriteTime64(last->head_data + 1, now);
+    return;
+  }
+  // Anew, even if it is the same so far: its time in the log will be later.
+  index_key.clear();
+  AppendDeadlineKey(d.deadline, set.key(), index_key);
+  StageDelete(Keyspace::kExpiry, index_key, false);
   const std::string key(set.key());
-  StageDeadlineChange(*collections[d.collection].coll, key, d.deadline, now);
+  StageDeadlineChange(*collections[d.collection].coll, key, std::nullopt, now);
   OverwriteTime64(last->head_data + 1, now);
+  StagedOp& entry = ops[static_cast<size_t>(Keyspace::kExpiry)].back();
+  StagedOp& record =
+      ops[static_cast<size_t>(Keyspace::kRecords)]
+         [static_cast<size_t>(last - ops[static_cast<size_t>(Keyspace::kRecords)].data())];
+  for (StagedOp* o : {&entry, &record}) {
+    o->moves = true;
+    if (d.latest.millis != INT64_MAX) transaction->latest[o->sequence] = d.latest;
+  }
 }
 
-Result<void> PrepareTransactionCommit(Storage& storage, WriteUnit& unit, Operation& op) {
-  WriteUnit::Impl& u = unit.impl();
+namespace {
+
+/// Later deadlines are not looked for: a commit that takes longer into the log is refused if it
+/// changes collections that may have any.
+constexpr int64_t kLookAheadMillis = 600'000;
+
+/// The unit's result for the document with this key, in the collection of `visible`.
+Result<KeptDocument> KeptBy(WriteUnit::Impl& u, const StagedOp& is, const Visibility& visible,
+                            int64_t deadline) {
+  KeptDocument d{LockHash(Keyspace::kRecords, is.key()), deadline, INT64_MAX, INT64_MIN};
+  std::optional<Instant> expire_at;
+  if (is.head_size == kMaxRecordHeader) expire_at = LoadTime64(is.head_data + 1);
+  MAYFLY_TRY(const std::optional<DeleteCause> due, visible.Expired(BsonView(is.tail()), expire_at));
+  if (due) d.until = due->deadline.millis;
+  if (!is.moves) return d;
+  const auto latest = u.transaction->latest.find(is.sequence);
+  d.latest = latest == u.transaction->latest.end() ? INT64_MAX : latest->second.millis;
+  return d;
+}
+
+/// The conditions on its time in the log, from the deadlines of the documents that it changes.
+/// Errors: WriteConflict 112 when one is past its deadline by now.
+Result<void> NoteDeadlines(Storage& storage, WriteUnit::Impl& u, Operation& op) {
+  auto kept = std::make_shared<KeptUnit>();
+  kept->prepared = op.now.millis;
+  const Instant horizon{op.now.millis + kLookAheadMillis};
   std::vector<std::optional<Visibility>> visible(u.collections.size());
   std::unordered_set<std::string_view> removed;  // as expired: gone for everybody, as it should be
+  std::unordered_set<std::string_view> seen;
   for (const DocumentChange& c : u.changes) {
     const TouchedCollection& t = u.collections[c.collection];
     std::optional<Visibility>& of = visible[c.collection];
-    if (!of) of.emplace(storage, *t.coll, op.now);
+    if (!of) of.emplace(Visibility::Until(storage, *t.coll, op.now, horizon));
+    if (t.coll->HasTtlRules() || t.coll->document_expiry->HadEntries())
+      kept->looked_to = horizon.millis;
     if (!of->MayHide()) continue;
     MAYFLY_TRY(op.CheckInterrupt());
     if (c.kind == DocumentChange::kDelete && c.cause.expired()) removed.insert(c.record_key);
-    if (removed.contains(c.record_key) ||
+    if (removed.contains(c.record_key) || !seen.insert(c.record_key).second ||
         u.transaction->archived.contains(std::string(c.record_key)))
       continue;
     PinnedValue stored;
@@ -212,13 +275,34 @@ Result<void> PrepareTransactionCommit(Storage& storage, WriteUnit& unit, Operati
     std::optional<Instant> expire_at;
     if (!DecodeRecord(stored.view(), &doc, &expire_at))
       return Error{ErrorCode::kInternalError, "a damaged record in " + t.coll->ns};
-    MAYFLY_TRY(const std::optional<DeleteCause> expired, of->Expired(doc, expire_at));
-    if (expired) return TransactionConflict();
+    MAYFLY_TRY(const std::optional<DeleteCause> due, of->Expired(doc, expire_at));
+    if (!due) continue;
+    if (due->deadline <= op.now) return TransactionConflict();
+    kept->earliest = std::min(kept->earliest, due->deadline.millis);
+    const StagedOp* is;
+    // A document that it deletes may be absent earlier.
+    if (u.FindOwn(Keyspace::kRecords, c.record_key, &is) != WriteUnit::Impl::Own::kPresent)
+      continue;
+    MAYFLY_TRY(kept->documents.emplace_back(), KeptBy(u, *is, *of, due->deadline.millis));
   }
+  std::sort(kept->documents.begin(), kept->documents.end(),
+            [](const KeptDocument& a, const KeptDocument& b) { return a.hash < b.hash; });
+  if (kept->looked_to != INT64_MAX) u.transaction->kept = std::move(kept);
+  return Ok();
+}
+
+}  // namespace
+
+Result<void> PrepareTransactionCommit(Storage& storage, WriteUnit& unit, Operation& op) {
+  WriteUnit::Impl& u = unit.impl();
   for (const TransactionUnit::FromCommit& d : u.transaction->from_commit) u.MoveDeadline(d);
+  MAYFLY_TRY(NoteDeadlines(storage, u, op));
   // All are of the same reading until now, so their order stays.
-  for (StagedOp& o : u.ops[static_cast<size_t>(Keyspace::kTombstones)])
-    if (o.kind == StagedOp::kPut) OverwriteTime64(o.key_data, op.now);
+  for (StagedOp& o : u.ops[static_cast<size_t>(Keyspace::kTombstones)]) {
+    if (o.kind != StagedOp::kPut) continue;
+    OverwriteTime64(o.key_data, op.now);
+    o.moves = true;
+  }
   u.transaction->logged = true;
   return Ok();
 }
@@ -277,7 +361,7 @@ std::vector<uint32_t> TransactionParts(const WriteUnit& unit) {
     bytes += more;
     ++parts.back();
   };
-  // What it makes comes before what it writes there, as in the log.
+  // New collections come before the writes to them, as in the log.
   for (const LoggedCommand& c : u.commands) add(EntryBytes(c));
   for (const DocumentChange& c : u.changes) add(EntryBytes(u, c));
   return parts;

@@ -9,16 +9,17 @@
 
 #include "protocol/seeded_hash.h"
 #include "storage/catalog/catalog.h"
+#include "storage/expiry/kept_documents.h"
 #include "storage/read/read_view.h"
 #include "storage/write/write_unit.h"
 
 namespace mayfly {
 
-/// What a transaction may stage, and what its entries may take in the oplog together.
+/// The limits of a transaction's staged data, and of all its entries in the oplog.
 inline constexpr size_t kMaxTransactionBytes = size_t{256} << 20;
 inline constexpr size_t kMaxTransactionEntryBytes = size_t{128} << 20;
-/// Collections that one transaction may write to, those that it makes among them: there is work at
-/// its commit for each, and others wait for some of it.
+/// Collections that one transaction may write to, including new ones: each costs work at the
+/// commit, and others wait for some of it.
 inline constexpr size_t kMaxTransactionCollections = 10'000;
 /// TransactionTooLarge 257.
 Error TransactionTooLarge(std::string message);
@@ -43,7 +44,7 @@ class TransactionCatalog final : public CatalogMoment {
   /// All of them, in the order in which they were made.
   std::vector<CollectionInfoPtr> Own() const;
   size_t OwnCount() const { return count_.load(std::memory_order_relaxed); }
-  /// What the definitions take: in memory, with what stands for them until the commit; and about as
+  /// The size of the definitions: in memory, with their data until the commit; and estimated as
   /// operations in the oplog.
   size_t MemoryBytes() const { return memory_.load(std::memory_order_relaxed); }
   size_t EntryBytes() const { return entry_.load(std::memory_order_relaxed); }
@@ -59,8 +60,8 @@ class TransactionCatalog final : public CatalogMoment {
   std::atomic<size_t> count_{0}, memory_{0}, entry_{0};
 };
 
-/// What the write unit of a transaction has besides. Snapshot isolation: what it locks must be as
-/// its snapshot has it, or somebody else has changed it since and was first. Two versions with the
+/// The additional state of a transaction's write unit. Snapshot isolation: what it locks must equal
+/// its snapshot; otherwise another writer has changed it since and was first. Versions with the
 /// same bytes are the same.
 struct TransactionUnit {
   KvSnapshotPtr snapshot;
@@ -68,7 +69,7 @@ struct TransactionUnit {
   int64_t lock_wait_micros = 0;  ///< for locks of others that are no transactions
   uint64_t reign = 0;            ///< the committer's when it was begun
   bool logged = false;           ///< its entry in the log says that it is one
-  /// Records that archives have put there, perhaps in the place of ones past their deadline.
+  /// Records that archives have put there, perhaps in place of ones past their deadline.
   std::unordered_set<std::string> archived;
   /// Deadlines that count from the commit: which of the unit's changes of records has one, what it
   /// is so far and by which reading of the clock, and the latest that it may be.
@@ -78,7 +79,11 @@ struct TransactionUnit {
     Instant deadline, read, latest;
   };
   std::vector<FromCommit> from_commit;
-  /// A call failed because somebody was first since the snapshot: with a newer one it may succeed.
+  /// The latest allowed time of deadlines moved to the commit, by StagedOp::sequence.
+  std::unordered_map<uint32_t, Instant> latest;
+  /// Conditions of its documents' deadlines on its time; made when it is prepared for its commit.
+  std::shared_ptr<KeptUnit> kept;
+  /// A call failed because another writer was first since the snapshot: a newer one may succeed.
   bool stale = false;
 };
 
@@ -93,9 +98,12 @@ void BeginTransactionUnit(WriteUnit& unit, KvSnapshotPtr snapshot,
 /// A collection that the transaction makes, or its newest definition: it writes by that from now
 /// on.
 void AdoptCollection(WriteUnit& unit, CollectionInfoPtr coll);
-/// Whether a call has failed because somebody was first since the snapshot: with a newer one it may
-/// succeed.
+/// Whether a call has failed because another writer was first since the snapshot: with a newer one
+/// it may succeed.
 bool IsStale(WriteUnit& unit);
+/// Its staged data and locks, in bytes, without the spare capacity of its lists that earlier units
+/// have left (WriteUnit::MemoryBytes).
+size_t StagedBytes(const WriteUnit& unit);
 /// Whether there is nothing to commit: no document was written, no collection made.
 bool HasNothingToCommit(WriteUnit& unit);
 /// WriteConflict 112.
@@ -107,8 +115,9 @@ void CountFromCommit(WriteUnit& unit, Instant latest);
 
 /// Before its commit, of a session and number (WriteUnit::SetLogSession): the log has the unit as
 /// one entry. `op`: of the commit, by whose reading of the clock deadlines count and tombstones are
-/// dated. Nothing is read from the unit afterwards. Errors: WriteConflict 112 when a document that
-/// it changes was past its deadline for others by now.
+/// dated, until its time in the log is known (MoveLogTimes). Nothing is read from the unit
+/// afterwards. Errors: WriteConflict 112 when a document that it changes was past its deadline for
+/// others by now.
 Result<void> PrepareTransactionCommit(Storage& storage, WriteUnit& unit, Operation& op);
 /// About how long its entries are in the oplog together, in bytes; what it makes counts at once.
 size_t TransactionEntryBytes(const WriteUnit& unit);
@@ -119,8 +128,8 @@ Result<void> CheckTransactionSize(const WriteUnit& unit);
 /// in order: as many as about 16 MiB take, or one that is larger.
 std::vector<uint32_t> TransactionParts(const WriteUnit& unit);
 
-/// A lock that a transaction has is not waited for: the call fails with WriteConflict 112, and
-/// `*met` is true. Before the first call of a unit that is none of a transaction.
+/// Do not wait for a transaction's lock: the call fails with WriteConflict 112, and `*met` is true.
+/// Before the first call of a unit that is not a transaction's.
 void LeaveToTransactions(WriteUnit& unit, bool* met);
 /// How many locks of transactions its calls that do not wait have met so far.
 int TransactionsMet(WriteUnit& unit);

@@ -1,11 +1,14 @@
 #include "storage/write/write_unit.h"
 
+#include <list>
 #include <mutex>
 
 #include "protocol/bson_builder.h"
 #include "protocol/bson_check.h"
 #include "protocol/bson_compare.h"
 #include "protocol/extended_json.h"
+#include "protocol/hex.h"
+#include "storage/kv/read_once.h"
 #include "storage/write/archive.h"
 #include "storage/write/capped.h"
 #include "storage/write/document_diff.h"
@@ -14,34 +17,6 @@
 
 namespace mayfly {
 namespace {
-
-/// New keys of one document in all indexes of its collection together, but for those where it has
-/// one only. They are one commit, and nobody else's write goes on meanwhile. Where a single index
-/// has many, its own limit holds (kMaxKeysPerDocument).
-constexpr size_t kMaxNewKeys = 64'000;
-
-class NewKeys {
- public:
-  /// `n` keys in one more index.
-  void Add(size_t n) {
-    if (n <= 1) return;
-    keys_ += n;
-    ++indexes_;
-  }
-  size_t count() const { return keys_; }
-  bool TooMany() const { return keys_ > kMaxNewKeys && indexes_ > 1; }
-
- private:
-  size_t keys_ = 0, indexes_ = 0;
-};
-
-Error TooManyKeys(const CollectionInfo& coll, size_t keys) {
-  return {ErrorCode::kCannotBuildIndexKeys,
-          "a document has " + std::to_string(keys) + " new keys in the indexes of " + coll.ns +
-              ", more than the " + std::to_string(kMaxNewKeys) +
-              " there may be at once: keep long arrays out of indexes, have fewer indexes on them, "
-              "or keep the elements in documents of their own"};
-}
 
 /// Units come and go with every command; their buffers stay.
 class ImplPool {
@@ -75,7 +50,6 @@ ImplPool& Pool() {
 
 /// A value as error messages show it, in the shell's notation.
 void AppendShellValue(BsonValue v, std::string& out) {
-  static constexpr char kHex[] = "0123456789abcdef";
   switch (v.type()) {
     case BsonType::kInt32:
       out += std::to_string(v.Int32());
@@ -111,12 +85,12 @@ void AppendShellValue(BsonValue v, std::string& out) {
       return;
     case BsonType::kObjectId:
       out += "ObjectId('";
-      for (unsigned char c : v.ObjectId()) out.append({kHex[c >> 4], kHex[c & 15]});
+      AppendHexDigits(v.ObjectId(), out);
       out += "')";
       return;
     case BsonType::kBinary: {
       out.append("BinData(").append(std::to_string(v.BinarySubtype())).append(", ");
-      for (unsigned char c : v.BinaryData()) out.append({kHex[c >> 4], kHex[c & 15]});
+      AppendHexDigits(v.BinaryData(), out);
       out += ")";
       return;
     }
@@ -168,17 +142,17 @@ bool FieldsUnchanged(const IndexInfo& index, BsonView before, BsonView after) {
 /// From here on, in bytes, looking for the fields of one index may take a millisecond and more.
 constexpr size_t kLongDocuments = 64 << 10;
 
-/// The keys that a stored document has. What cannot be indexed (it came before the index) has none;
-/// only an operation that is to stop is an error: nothing may be known of half of them.
+/// The keys of a stored document. One that cannot be indexed (it is older than the index) has none;
+/// only an interrupt is an error, because half of the keys are useless.
 Result<void> KeysThatAre(Operation& op, const IndexInfo& index, BsonView doc, KeySet* out) {
   if (ExtractKeys(index, doc, out)) [[likely]]
     return Ok();
   return op.CheckInterruptNow();
 }
 
-/// The last door of what is stored, whoever writes it: `_id` in front (its record's key is made of
-/// it, and a diff in the log does not move it) and no larger than a client can read. Who makes the
-/// document has checked both, so this is an error of this program, which must not reach the disk.
+/// The last check of every stored document: `_id` first (its record's key is made of it, and a diff
+/// in the log does not move it) and no larger than a client can read. Its maker has checked both,
+/// so a failure is an error of this program, which must not reach the disk.
 Result<void> CheckStorable(BsonView doc) {
   if (doc.size() <= static_cast<uint32_t>(kMaxBsonUserSize) && doc.First().name == "_id") [[likely]]
     return Ok();
@@ -201,6 +175,13 @@ Error DuplicateKeyError(const CollectionInfo& coll, std::string_view index_name,
     b.Append("keyValue", key_value);
   });
   return {ErrorCode::kDuplicateKey, std::move(message), details.bytes()};
+}
+
+static Error DuplicateId(const CollectionInfo& coll, BsonValue id) {
+  return DuplicateKeyError(coll,
+                           coll.clustered() ? std::string_view(coll.clustered_index_name) : "_id_",
+                           BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }),
+                           BuildBson([&](BsonBuilder& b) { b.Append("_id", id); }));
 }
 
 WriteUnit::WriteUnit(Storage& storage, Operation& op) : impl_(Pool().Take()) {
@@ -233,10 +214,10 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
   // Everything that can fail comes first; then it is staged, which cannot.
   u.record_key.clear();
   int64_t sequence = 0;
-  std::deque<Locked> victims;
+  std::list<Locked> victims;  // no deque: even an empty one allocates
   if (coll.capped()) {
-    // One unit at a time adds to a capped collection: its order is the order of commits, and who
-    // follows its tail never has a record appear behind it.
+    // One unit at a time adds to a capped collection: its order is the order of commits, and a
+    // tailing reader never misses a record behind its position.
     u.record_key = IdPrefix(coll.id);
     MAYFLY_TRY(u.Lock(Keyspace::kRecords, u.record_key));
     MAYFLY_TRY(LockCappedVictims(*this, coll, doc.size(), &victims));
@@ -250,15 +231,14 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     if (u.record_key.size() > kMaxKeySize) [[unlikely]]
       return KeyTooLong("_id", u.record_key.size());
     MAYFLY_TRY(u.Lock(Keyspace::kRecords, u.record_key));
-    const StagedOp* own;
-    MAYFLY_TRY(bool exists, u.Read(Keyspace::kRecords, u.record_key, &u.pinned, &own));
+    const StagedOp* own = nullptr;
+    bool exists = false;
+    if (!u.IsAboveAll(*touched, u.record_key)) {
+      MAYFLY_TRY(exists, u.Read(Keyspace::kRecords, u.record_key, &u.pinned, &own));
+    }
     if (exists) {
       MAYFLY_TRY(bool gone, u.RemoveIfExpired(*this, coll, u.record_key, own));
-      if (!gone)
-        return DuplicateKeyError(
-            coll, coll.clustered() ? std::string_view(coll.clustered_index_name) : "_id_",
-            BuildBson([](BsonBuilder& b) { b.Append("_id", 1); }),
-            BuildBson([&](BsonBuilder& b) { b.Append("_id", id); }));
+      if (!gone) return DuplicateId(coll, id);
     }
   }
   std::string_view record_id = RecordIdOf(u.record_key);
@@ -270,9 +250,9 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     keys.Clear();
     if (!index.kind->maintained()) continue;
     MAYFLY_TRY(ExtractNewKeys(index, doc, &keys));
-    new_keys.Add(keys.size());
+    new_keys.Add(keys.size(), keys.bytes());
     if (new_keys.TooMany()) [[unlikely]]
-      return TooManyKeys(coll, new_keys.count());
+      return new_keys.Refusal(coll);
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(keys.size()));
     for (size_t k = 0; k < keys.size(); ++k) {
@@ -294,11 +274,16 @@ Result<void> WriteUnit::Insert(const CollectionInfo& given, BsonView given_doc,
     if (keys.multikey()) u.StageMultikey(index, keys.multikey());
   }
   u.StageDeadlineChange(coll, u.record_key, std::nullopt, expire_at);
-  if (coll.clustered() && id.IsDate())
-    u.expiry_notes.push_back(
-        {coll.expiry.get(), id.Date().millis,
-         SaturatingDeadline(id.Date().millis,
-                            coll.expire_after_seconds.value_or(INT64_MAX / 1000))});
+  if (coll.clustered()) {
+    // The marks are of all dates, also of those before the epoch, which no rule removes.
+    int64_t date = id.IsDate() ? id.Date().millis : 0;
+    if (id.IsDate() || DateOfRecord(coll.record_dates(), id, &date))
+      u.expiry_notes.push_back(
+          {coll.expiry.get(), date,
+           coll.expire_after_seconds
+               ? SaturatingDeadline(date, *coll.expire_after_seconds + coll.RuleSpanSeconds())
+               : SaturatingDeadline(date, INT64_MAX / 1000)});
+  }
   touched->counted = true;
   touched->documents += 1;
   touched->bytes += doc.size();
@@ -373,6 +358,7 @@ Result<void> WriteUnit::LockAndReadMany(const CollectionInfo& coll,
     }
   }
   std::vector<PinnedValue> values(keys.size());
+  const ReadOnce once;
   Result<void> read = u.storage->kv->MultiGet(Keyspace::kRecords, keys, values);
   if (!read) return fail(read.error());
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -414,6 +400,7 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   const size_t n = coll.indexes.size();
   MAYFLY_TRY(u.BeginKeys(coll, current.doc.size() + next.size()));
   NewKeys new_keys;
+  size_t had = 0;
   for (size_t i = 0; i < n; ++i) {
     const IndexInfo& index = *coll.indexes[i];
     u.before[i].Clear();
@@ -429,7 +416,11 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     MAYFLY_TRY(KeysThatAre(*u.op, index, current.doc, &u.before[i]));
     MAYFLY_TRY(u.CheckShort());
     MAYFLY_TRY(ExtractNewKeys(index, next, &u.after[i]));
-    new_keys.Add(u.after[i].size());
+    new_keys.Add(u.after[i].size(), u.after[i].bytes());
+    had += u.before[i].bytes();
+    // Even if all that it had were among them; what follows would only take more memory.
+    if (new_keys.TooLarge() && new_keys.bytes() > had + NewKeys::kMostBytes) [[unlikely]]
+      return new_keys.Refusal(coll);
     if (!index.unique && !index.prepare_unique) continue;
     MAYFLY_TRY(u.CheckShort(u.after[i].size()));
     Result<void> unique = Ok();
@@ -446,13 +437,18 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
     // Most of them may be there already.
     NewKeys added;
     for (size_t i = 0; i < n; ++i) {
-      size_t fresh = 0;
-      if (u.after[i].size() > 1)
+      size_t fresh = 0, bytes = 0;
+      const KeySet& after = u.after[i];
+      if (after.size() > 1)
         DiffKeys(
-            u.before[i], u.after[i], [](size_t) {}, [&](size_t) { ++fresh; });
-      added.Add(fresh);
+            u.before[i], after, [](size_t) {},
+            [&](size_t k) {
+              ++fresh;
+              bytes += after.values(k).size() + after.type_bits(k).size();
+            });
+      added.Add(fresh, bytes);
     }
-    if (added.TooMany()) return TooManyKeys(coll, added.count());
+    if (added.TooMany()) return added.Refusal(coll);
   }
   MAYFLY_TRY(impl_->StageRemovals(coll, record_id));
 
@@ -477,7 +473,8 @@ Result<void> WriteUnit::Update(const CollectionInfo& given, const Locked& curren
   if (u.logged) {
     u.NoteChange();
     u.log_scratch.clear();
-    if (!u.replacement) {
+    // Of a bucket nearly all changes, and half of a change would be a bucket whose control lies.
+    if (!u.replacement && !coll.is_buckets()) {
       AppendDocumentDiff(current.doc, next, u.log_scratch);
       u.changes.back().detail = u.arena.Copy(u.log_scratch);
     }
@@ -556,8 +553,17 @@ Result<void> WriteUnit::Impl::StageRemovals(const CollectionInfo& coll,
   std::vector<std::pair<size_t, size_t>> foreign;
   for (size_t i = 0; i < n; ++i) {
     const IndexInfo& index = *coll.indexes[i];
-    if (!index.unique || index.state != IndexState::kBuilding) continue;
     Result<void> status = Ok();
+    if (transaction && (index.unique || index.prepare_unique)) [[unlikely]] {
+      DiffKeys(
+          before[i], after[i],
+          [&](size_t k) {
+            if (status) status = LockFreed(index, before[i].values(k));
+          },
+          [](size_t) {});
+      MAYFLY_TRY(std::move(status));
+    }
+    if (!index.unique || index.state != IndexState::kBuilding) continue;
     DiffKeys(
         before[i], after[i],
         [&](size_t k) {
@@ -596,27 +602,11 @@ Result<void> WriteUnit::Impl::StageRemovals(const CollectionInfo& coll,
   return Ok();
 }
 
-void WriteUnit::Impl::StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
-                                          std::optional<Instant> was, std::optional<Instant> is) {
-  if (was == is) return;
-  if (was) {
-    index_key.clear();
-    AppendDeadlineKey(*was, key, index_key);
-    StageDelete(Keyspace::kExpiry, index_key, false);
-  }
-  if (is) {
-    index_key.clear();
-    AppendDeadlineKey(*is, key, index_key);
-    StagePut(Keyspace::kExpiry, index_key, {}, {}, false);
-    expiry_notes.push_back({coll.document_expiry.get(), is->millis,
-                            SaturatingDeadline(is->millis, coll.expiry_options.recover_seconds)});
-  }
-}
-
 void WriteUnit::Impl::StageTombstone(const CollectionInfo& coll, std::string_view record_key,
                                      BsonView doc, const DeleteCause& cause) {
-  // What a capped collection pushes out is neither deleted nor expired.
-  if (cause.reason == DeleteReason::kCapped ||
+  // Documents pushed out of a capped collection, or merged, are neither deleted nor expired.
+  if (!cause.tombstone || cause.reason == DeleteReason::kCapped ||
+      cause.reason == DeleteReason::kMerged ||
       storage->expiry_policy->tombstone_seconds.load(std::memory_order_relaxed) <= 0)
     return;
   BsonValue id = doc["_id"];
@@ -671,7 +661,7 @@ void WriteUnit::SetLogSession(BsonView lsid, int64_t txn_number) {
 void WriteUnit::SetStatements(std::span<const int32_t> ids) {
   size_t n = 0;
   for (DocumentChange& c : impl_->changes) {
-    // What goes by the way (expired, pushed out of a capped collection) is nobody's statement.
+    // Incidental removals (expired, pushed out of a capped collection) belong to no statement.
     if (c.kind == DocumentChange::kDelete && c.cause.reason != DeleteReason::kDeleted) continue;
     if (ids.empty()) return;
     c.stmt_id = ids[std::min(n++, ids.size() - 1)];
@@ -750,7 +740,7 @@ void WriteUnit::RollBackTo(const Savepoint& s) {
     t.last_sequence = c.last_sequence;
   }
   u.local = s.local;
-  // Positions of what is gone are in it: it is filled again by the next look-up.
+  // It has positions of removed changes: the next look-up fills it again.
   u.slots.clear();
   u.slots_used = 0;
   u.indexed.fill(0);
@@ -760,7 +750,13 @@ size_t WriteUnit::MemoryBytes() const {
   size_t bytes = impl_->arena.used() + impl_->slots.capacity() * sizeof(Impl::Slot);
   for (const auto& list : impl_->ops) bytes += list.capacity() * sizeof(StagedOp);
   if (impl_->own_writes) bytes += impl_->own_writes->MemoryBytes();
-  if (impl_->transaction) bytes += impl_->transaction->catalog->MemoryBytes();
+  if (const auto& t = impl_->transaction) {
+    // The approximate size of a node of the map.
+    constexpr size_t kOfLatest = 48;
+    bytes += t->catalog->MemoryBytes() + t->latest.size() * kOfLatest +
+             t->from_commit.capacity() * sizeof(TransactionUnit::FromCommit);
+    if (t->kept) bytes += t->kept->documents.capacity() * sizeof(KeptDocument);
+  }
   return bytes + impl_->changes.capacity() * sizeof(DocumentChange) +
          impl_->commands.capacity() * sizeof(LoggedCommand) +
          impl_->collections.capacity() * sizeof(TouchedCollection) +

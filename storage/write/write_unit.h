@@ -37,12 +37,12 @@ class WriteUnit {
 
   // --- documents; each call is atomic within the unit: on error it has changed nothing -----------
 
-  /// Adds the document with its index entries. `doc` must have an `_id` as first field and have
-  /// passed validation, and must live until the unit is committed or destroyed (its bytes are not
-  /// copied before that). `expire_at`: the per-document deadline for the record header.
-  /// A document that is past its deadline (storage/read/visibility.h) and in the way, by `_id` or
-  /// by a unique index, is removed first, as what it is: expired. The same goes for Update.
-  /// Errors: DuplicateKey 11000 (details: keyPattern, keyValue), CannotIndexParallelArrays 171,
+  /// Adds the document with its index entries. `doc` must have an `_id` as first field and
+  /// have passed validation, and must live until the unit is committed or destroyed (its bytes
+  /// are not copied before that). `expire_at`: the per-document deadline for the record
+  /// header. If a document past its deadline (storage/read/visibility.h) has the same `_id` or
+  /// unique key, it is first removed as expired. The same goes for Update. Errors:
+  /// DuplicateKey 11000 (details: keyPattern, keyValue), CannotIndexParallelArrays 171,
   /// KeyTooLong.
   Result<void> Insert(const CollectionInfo& coll, BsonView doc,
                       std::optional<Instant> expire_at = {});
@@ -63,8 +63,8 @@ class WriteUnit {
                       std::optional<Instant> expire_at = {});
   Result<void> Delete(const CollectionInfo& coll, const Locked& current,
                       const DeleteCause& cause = {});
-  /// As Delete, of a document that somebody else than the reaper finds past its deadline: counted
-  /// as that once it is committed.
+  /// As Delete, for a document past its deadline that a writer other than the reaper finds: counted
+  /// as expired once committed.
   Result<void> DeleteExpired(const CollectionInfo& coll, const Locked& current,
                              const DeleteCause& cause);
 
@@ -82,19 +82,19 @@ class WriteUnit {
   Result<bool> Get(Keyspace ks, std::string_view key, PinnedValue* out);  ///< sees own writes
 
   /// Runs after the batch is applied, before locks are released. Not on other members of a replica
-  /// set, and not when this one ceased to be primary before the outcome was known: what has to
-  /// happen there too follows from the rows (storage/write/log_apply.h).
+  /// set, and not if this one stopped being primary before the outcome was known: actions needed
+  /// there too follow from the rows (storage/write/log_apply.h).
   void OnCommit(std::function<void()> f);
 
   // --- a unit of several statements: a transaction -----------------------------------------------
-  /// From now on documents are copied into the unit, which may so outlive whoever gave them.
+  /// From now on documents are copied into the unit, so it may outlive their owner.
   void OwnDocuments();
   /// Goes on for another operation: its clock reading, its interrupts, its counts.
   void Attach(Operation& op);
   /// What it has staged so far in key order; for ReadView::With. The same object for the unit's
   /// life.
   std::shared_ptr<class OwnWrites> own_writes();
-  /// How far the unit has come.
+  /// The unit's progress so far.
   struct Savepoint {
     struct Counts {
       bool counted;
@@ -108,10 +108,10 @@ class WriteUnit {
   /// A copy of counts, not of what is staged. Good for RollBackTo until the unit is rolled back to
   /// an earlier one, or committed.
   Savepoint Mark() const;
-  /// Takes back what was staged since. Locks stay with the unit, and what it has copied stays in
-  /// its memory.
+  /// Rolls back changes staged since then. The unit keeps its locks, and its copies stay in its
+  /// memory.
   void RollBackTo(const Savepoint& savepoint);
-  /// Bytes it holds, for whoever counts memory: more than SizeBytes once something was taken back.
+  /// Bytes of memory it holds: more than SizeBytes after a rollback.
   size_t MemoryBytes() const;
 
   // --- what the log entry says besides the changes themselves; without effect unless the store is
@@ -156,14 +156,17 @@ struct CommitOptions {
 class Committer {
  public:
   virtual ~Committer() = default;
-  /// `done` runs exactly once: before Submit returns when nothing has to be waited for, else on
-  /// another thread. It must not block. Locks are released once the unit is visible, before a
-  /// journal sync is waited for.
+  /// `done` runs exactly once: before Submit returns if it need not wait, else on another thread.
+  /// It must not block. Locks are released once the unit is visible, before a journal sync is
+  /// waited for.
   virtual void Submit(WriteUnit unit, CommitOptions options,
                       std::function<void(Result<void>)> done) = 0;
-  /// Submit and wait, for no longer than the unit's Operation::commit_deadline_micros. Not for io
-  /// threads.
+  /// Submit and wait, for no longer than the unit's Operation::commit_deadline_micros if the unit
+  /// is OwnedOnceSubmitted. Not for io threads.
   Result<void> Commit(WriteUnit unit, CommitOptions options = {});
+  /// Whether Submit copies all that is to be written: then the documents that the unit refers to,
+  /// and its operation, may end before the outcome is known.
+  virtual bool OwnedOnceSubmitted(WriteUnit&) const { return false; }
 };
 
 }  // namespace mayfly

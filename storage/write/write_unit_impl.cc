@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kLockWaitMicros = 100'000;
 constexpr int64_t kGateWaitMicros = 2'000'000;
-constexpr size_t kSortFrom = 32;  ///< a unit with so many changes in a keyspace is sorted by key
+constexpr size_t kSortFrom = 32;  ///< a unit with this many changes in a keyspace is sorted by key
 
 Error LockConflict() {
   return {ErrorCode::kWriteConflict,
@@ -44,8 +44,8 @@ Result<void> WriteUnit::Impl::Lock(Keyspace ks, std::string_view key) {
     wait = transaction->lock_wait_micros;
   LockTable::Outcome outcome = storage->locks.TryLock(hash, owner);
   if (outcome == LockTable::Outcome::kBusyTransaction && (transaction || met_transaction)) {
-    // It may be held for long: whoever can waits elsewhere, and two transactions never wait for
-    // each other.
+    // It may be held for long: callers that can wait elsewhere do, and two transactions never wait
+    // for each other.
     if (met_transaction) *met_transaction = true;
     wait = 0;
   }
@@ -54,13 +54,27 @@ Result<void> WriteUnit::Impl::Lock(Keyspace ks, std::string_view key) {
   switch (outcome) {
     case LockTable::Outcome::kTaken:
       locks.push_back(hash);
-      return transaction ? CheckUnchanged(ks, key) : Ok();
+      return transaction ? CheckUnchanged(ks, key, hash) : Ok();
     case LockTable::Outcome::kHeldAlready:
       return Ok();
     case LockTable::Outcome::kBusy:
     case LockTable::Outcome::kBusyTransaction:
       break;
   }
+  if (op) ++op->write_conflicts;
+  return LockConflict();
+}
+
+Result<void> WriteUnit::Impl::LockFreed(const IndexInfo& index, std::string_view values) {
+  index_key.clear();
+  AppendBe32(index_key, index.id);
+  index_key.append(values);
+  const uint64_t hash = LockHash(index.keyspace, index_key);
+  LockTable::Outcome outcome = storage->locks.TryLock(hash, owner);
+  if (outcome == LockTable::Outcome::kBusy && !no_wait)
+    outcome = storage->locks.Lock(hash, owner, transaction->lock_wait_micros);
+  if (outcome == LockTable::Outcome::kTaken) locks.push_back(hash);
+  if (outcome < LockTable::Outcome::kBusy) return Ok();
   if (op) ++op->write_conflicts;
   return LockConflict();
 }
@@ -128,7 +142,7 @@ Result<TouchedCollection*> WriteUnit::Impl::Touch(const CollectionInfo& coll) {
   if (logged && touched->coll->unreplicated) [[unlikely]] {
     if (touched->coll->source)
       return Error{ErrorCode::kInvalidNamespace,
-                   "cannot write to '" + touched->coll->ns + "': it shows the replication log"};
+                   "cannot write to '" + touched->coll->ns + "': it shows what the server keeps"};
     local = true;
   }
   return touched;
@@ -158,7 +172,19 @@ Result<void> WriteUnit::Impl::TouchExclusiveId(uint32_t collection, int64_t time
 }
 
 void WriteUnit::Impl::ReleaseLocks() {
-  for (uint64_t hash : locks) storage->locks.Unlock(hash, owner);
+  // Transactions go by it, and a member of a set alone has any. The batch's own number, not the
+  // latest: a transaction may have begun since the batch, which sees all of this.
+  uint64_t changed = 0;
+  if (applied && logged && !locks.empty())
+    changed = applied_by != 0 ? applied_by : storage->kv->LatestSequence();
+  if (transaction && transaction->kept) [[unlikely]]
+    storage->kept.Release(transaction->kept, storage->options.clock->Now().millis, applied);
+  if (changed != 0 && storage->locks.Watched()) [[unlikely]]
+    for (const DocumentChange& c : changes)
+      // For an insert the stored state decides: nothing was there before.
+      if (c.kind != DocumentChange::kInsert)
+        storage->locks.NoteChanged(LockHash(Keyspace::kRecords, c.record_key), changed);
+  for (uint64_t hash : locks) storage->locks.Unlock(hash, owner, changed);
   locks.clear();
   for (TouchedCollection& t : collections) {
     if (t.exclusive) storage->gates.UnlockExclusive(t.id);
@@ -282,10 +308,11 @@ Result<bool> WriteUnit::Impl::RemoveIfExpired(WriteUnit& unit, const CollectionI
     l.pinned = std::move(pinned);
     if (!DecodeRecord(l.pinned.view(), &l.doc, &l.expire_at)) return DamagedRecord(coll);
   }
-  // What marks do not know yet: a unit of several statements may have written it itself.
+  // Marks do not know it yet: a unit of several statements may have written it itself.
   const ReadView view = own_writes ? ReadView().With(unit) : ReadView();
-  // Any filter may have a say; and a large document may have many keys.
-  if (keep_short && (storage->self->expiry_policy().HasHolds() || l.doc.size() > kInlineExpired))
+  // Any filter may run, and a large document may have many keys.
+  if (keep_short &&
+      (storage->self->expiry_policy().HasHolds(coll) || l.doc.size() > kInlineExpired))
     return LockConflict();
   MAYFLY_TRY(std::optional<DeleteCause> cause,
              Visibility(*storage->self, coll, *op, false, view).Expired(l.doc, l.expire_at));
@@ -466,11 +493,13 @@ void WriteUnit::Impl::Reset() {
     own_writes.reset();
   }
   owns_documents = false;
+  if (transaction) storage->locks.Watch(-1);
   transaction.reset();
   met_transaction = nullptr;
   transactions_met = 0;
   op = nullptr;
   no_wait = applied = keep_short = sorted = false;
+  applied_by = 0;
   collections.clear();
   for (auto& list : ops) list.clear();
   changes.clear();
@@ -551,8 +580,9 @@ void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
       // once. Several of one key stay in their order.
       sorted_.clear();
       for (const StagedOp& o : ops) sorted_.push_back(&o);
-      std::stable_sort(sorted_.begin(), sorted_.end(),
-                       [](const StagedOp* a, const StagedOp* b) { return a->key() < b->key(); });
+      const auto lower = [](const StagedOp* a, const StagedOp* b) { return a->key() < b->key(); };
+      if (!std::is_sorted(sorted_.begin(), sorted_.end(), lower))
+        std::stable_sort(sorted_.begin(), sorted_.end(), lower);
       for (const StagedOp* o : sorted_) add(*o);
     }
   }
@@ -577,6 +607,10 @@ void UnitApplier::Prepare(std::span<WriteUnit> units, KvBatch& batch) {
     }
   }
   for (const Count& c : counts_) {
+    // What is stored is right already: of most updates.
+    if (c.row.documents == c.counters->documents && c.row.bytes == c.counters->bytes &&
+        c.row.last_sequence == c.counters->last_sequence)
+      continue;
     char key[kCountersPrefix.size() + 4], value[kCounterRowSize];
     std::memcpy(key, kCountersPrefix.data(), kCountersPrefix.size());
     StoreBe32(key + kCountersPrefix.size(), c.id);
@@ -616,6 +650,23 @@ void UnitApplier::Failed(std::span<WriteUnit> units) {
   multikey_owed_.insert(multikey_owed_.end(), multikey_now_.begin(), multikey_now_.end());
   multikey_now_.clear();
   for (WriteUnit& u : units) u.impl().ReleaseLocks();
+}
+
+void WriteUnit::Impl::StageDeadlineChange(const CollectionInfo& coll, std::string_view key,
+                                          std::optional<Instant> was, std::optional<Instant> is) {
+  if (was == is) return;
+  if (was) {
+    index_key.clear();
+    AppendDeadlineKey(*was, key, index_key);
+    StageDelete(Keyspace::kExpiry, index_key, false);
+  }
+  if (is) {
+    index_key.clear();
+    AppendDeadlineKey(*is, key, index_key);
+    StagePut(Keyspace::kExpiry, index_key, {}, {}, false);
+    expiry_notes.push_back({coll.document_expiry.get(), is->millis,
+                            SaturatingDeadline(is->millis, coll.expiry_options.recover_seconds)});
+  }
 }
 
 }  // namespace mayfly

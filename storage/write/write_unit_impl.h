@@ -56,6 +56,7 @@ struct StagedOp {
   Kind kind = kPut;
   bool looked_up = false;  ///< later calls of the unit may ask for this key (an index entry that is
                            ///< not unique: never)
+  bool moves = false;      ///< the time in it counts from the unit's time in the log
   uint8_t head_size = 0;
   uint32_t key_size = 0, tail_size = 0;
   uint32_t sequence = 0;  ///< order among the unit's operations (ranges against single keys)
@@ -68,7 +69,7 @@ struct StagedOp {
   std::string_view tail() const { return {tail_data, tail_size}; }
 };
 
-/// One document changed: what a log entry or a statistic is made of. Views live as long as the
+/// One changed document, for log entries and statistics. Views live as long as the
 /// unit.
 struct DocumentChange {
   enum Kind : uint8_t { kInsert, kUpdate, kDelete };
@@ -103,6 +104,7 @@ struct TouchedCollection {
   int64_t documents = 0, bytes = 0;
   int64_t first_sequence = 0;  ///< capped: no record before it will be left; 0: not changed
   int64_t last_sequence = 0;   ///< capped: the newest number given out; 0: none
+  std::shared_ptr<HighestKey> highest;  ///< once something was inserted
 };
 
 /// All of a unit's state until it is committed: locks, staged changes by keyspace, what readers of
@@ -133,7 +135,7 @@ struct WriteUnit::Impl {
   };
   std::vector<MultikeyChange> multikey;
   std::vector<std::function<void()>> on_commit;
-  /// Run once by who commits, before the batch is visible and after it can be taken back no more.
+  /// Run once by the committing thread, before the batch is visible and once it is irrevocable.
   std::vector<std::function<void()>> before_visible;
   /// Dates that enter a TTL index or clustered collection: told to the reaper once they are
   /// visible.
@@ -147,7 +149,7 @@ struct WriteUnit::Impl {
   size_t staged_bytes = 0;
   std::vector<StagedOp> ranges;  ///< the kDeleteRange ones again, for look-ups
   bool owns_documents = false;   ///< WriteUnit::OwnDocuments
-  /// Of a transaction (storage/write/transaction_unit.h); null: of no other unit.
+  /// Set only for a transaction (storage/write/transaction_unit.h); else null.
   std::unique_ptr<TransactionUnit> transaction;
   bool* met_transaction = nullptr;  ///< LeaveToTransactions
   int transactions_met = 0;         ///< TransactionsMet
@@ -158,25 +160,36 @@ struct WriteUnit::Impl {
   // --- locks -------------------------------------------------------------------------------------
   /// Locks one key for the life of the unit. Errors: WriteConflict 112.
   Result<void> Lock(Keyspace ks, std::string_view key);
+  /// For a transaction: locks a unique key that its own record gives up. Others cannot have it
+  /// before the commit, and may get it if there is none. Errors: WriteConflict 112.
+  Result<void> LockFreed(const IndexInfo& index, std::string_view values);
   /// Without waiting; false when another unit has it.
   bool TryLock(Keyspace ks, std::string_view key);
   /// Takes the collection's gate as a writer (once) and returns its current definition. The pointer
   /// is good until the next Touch. Errors: WriteConflict 112 when the gate stays shut,
   /// QueryPlanKilled 175 when the collection was dropped meanwhile: look it up again.
   Result<TouchedCollection*> Touch(const CollectionInfo& coll);
+  /// Whether no record can have this key, which is locked and about to be staged: the `_id` of an
+  /// insert is then free. False if only a look-up can tell.
+  bool IsAboveAll(TouchedCollection& t, std::string_view key) {
+    // On a member of a set records come by the log as well.
+    if (logged || transaction) return false;
+    if (!t.highest) t.highest = storage->highest_keys.Of(*t.coll);
+    return t.highest->Passes(*storage->kv, t.id, key);
+  }
   /// Takes the gate to change the definition: no writer is inside. Errors: WriteConflict 112 after
   /// `timeout_us`.
   Result<void> TouchExclusive(const CollectionInfo& coll, int64_t timeout_us);
   /// For an id that has no CollectionInfo yet, or none any more.
   Result<void> TouchExclusiveId(uint32_t collection, int64_t timeout_us);
   void ReleaseLocks();
-  /// Of a transaction: what was locked just now is as its snapshot has it. Errors: WriteConflict
-  /// 112.
-  Result<void> CheckUnchanged(Keyspace ks, std::string_view key) const;
-  /// Of a transaction: the definition it writes by is the one it reads by. Errors:
+  /// For a transaction: checks that the key just locked, under `hash`, is as in its snapshot.
+  /// Errors: WriteConflict 112.
+  Result<void> CheckUnchanged(Keyspace ks, std::string_view key, uint64_t hash) const;
+  /// For a transaction: checks that it writes by the definition that it reads by. Errors:
   /// SnapshotUnavailable 246.
   Result<void> CheckDefinition(const CollectionInfo& now) const;
-  /// Before the batch is visible: what readers that see it must find in memory.
+  /// Before the batch is visible: updates memory that its readers need.
   void BecomesVisible() {
     for (const ExpiryNote& n : expiry_notes) n.state->head.Lower(n.millis);
     for (auto& f : before_visible) f();
@@ -207,12 +220,12 @@ struct WriteUnit::Impl {
     keys_left -= static_cast<int64_t>(unique_keys) * 3;
     return keys_left >= 0 ? Ok() : TooLong();
   }
-  /// WriteConflict 112: the work is begun anew on a worker thread.
+  /// WriteConflict 112: the work is begun again on a worker thread.
   static Result<void> TooLong();
   /// Deletes what is in `before` and not in `after`, index by index.
   Result<void> StageRemovals(const CollectionInfo& coll, std::string_view record_id);
-  /// The document before the newest of `changes`, where the collection keeps that: for change
-  /// streams. Copied: who changes it may let go of it before the unit is encoded.
+  /// The document before the newest of `changes`, if the collection keeps it for change streams.
+  /// Copied: the writer may release it before the unit is encoded.
   void NoteBefore(const CollectionInfo& coll, BsonView doc) {
     if (!coll.pre_images) [[likely]]
       return;
@@ -245,8 +258,8 @@ struct WriteUnit::Impl {
   void StageMultikey(const IndexInfo& index, uint64_t bits);
   /// Errors: DuplicateKey 11000 unless these values are free or belong to `record_id`; locks them.
   /// Works on unique indexes and on those that are to become so (prepareUnique).
-  /// What holds them and is past its deadline is removed, given the unit (an index build gives none
-  /// at first).
+  /// A holder past its deadline is removed, given the unit (an index build gives none at
+  /// first).
   Result<void> CheckUnique(WriteUnit* unit, const CollectionInfo& coll, const IndexInfo& index,
                            std::string_view values, std::string_view bits,
                            std::string_view record_id);
@@ -268,9 +281,9 @@ struct WriteUnit::Impl {
     for (const auto& list : ops) n += list.size();
     return n;
   }
-  /// Puts what is staged in order of key, keyspace by keyspace but for records: before the commit,
-  /// on the thread of who commits, so that others do not wait for it. Nothing may be staged or
-  /// looked up afterwards.
+  /// Sorts the staged changes by key, in each keyspace except records: before the commit, on the
+  /// committing thread, so that others do not wait for it. Nothing may be staged or looked up
+  /// afterwards.
   void SortForCommit();
   /// For another unit: locks are released, what was staged is forgotten, buffers stay.
   void Reset();
@@ -297,14 +310,16 @@ struct WriteUnit::Impl {
   PinnedValue pinned;
   bool sorted = false;   ///< SortForCommit
   bool applied = false;  ///< a committer has made it permanent
+  /// By which batch (NumberOf); 0: one that was numbered up to now.
+  uint64_t applied_by = 0;
 };
 
 /// `E11000 duplicate key error collection: …` with keyPattern and keyValue as details.
 Error DuplicateKeyError(const CollectionInfo& coll, std::string_view index_name,
                         BsonView key_pattern, BsonView key_value);
 
-/// What every committer does with write units: puts them into a batch and brings memory up to date
-/// around its write. One at a time: counters are kept exact by the order of batches.
+/// The common part of all committers: puts write units into a batch and updates memory around its
+/// write. One at a time: counters are kept exact by the order of batches.
 class UnitApplier {
  public:
   explicit UnitApplier(Storage::Impl& storage) : storage_(storage) {}

@@ -17,9 +17,10 @@ CollectionInfo Of(CollectionKind kind) {
   c.kind = kind;
   return c;
 }
-constexpr CollectionKind kKinds[] = {CollectionKind::kOrdinary,  CollectionKind::kCapped,
-                                     CollectionKind::kClustered, CollectionKind::kCappedClustered,
-                                     CollectionKind::kView,      CollectionKind::kOplog};
+constexpr CollectionKind kKinds[] = {CollectionKind::kOrdinary,   CollectionKind::kCapped,
+                                     CollectionKind::kClustered,  CollectionKind::kCappedClustered,
+                                     CollectionKind::kView,       CollectionKind::kOplog,
+                                     CollectionKind::kTimeSeries, CollectionKind::kBuckets};
 constexpr int kUses = static_cast<int>(CollectionUse::kArchiveInto) + 1;
 
 }  // namespace
@@ -35,6 +36,10 @@ TEST_CASE("Each kind of collection answers each use, and only what it cannot do"
   using U = CollectionUse;
   const ErrorCode view = ErrorCode::kCommandNotSupportedOnView;
   const std::string is_view = "Namespace db.c is a view, not a collection";
+  const std::string is_series = "Namespace db.c is a timeseries collection";
+  const std::string of_buckets =
+      "db.c holds the buckets of a time-series collection: it cannot be renamed, replaced, capped "
+      "or archived into";
   const std::vector<Refused> refused = {
       {K::kView, U::kWrite, view, is_view},
       {K::kView, U::kReplace, view, is_view},
@@ -57,6 +62,26 @@ TEST_CASE("Each kind of collection answers each use, and only what it cannot do"
        "namespace 'db.c' is capped so it can't be used for $out"},
       {K::kOplog, U::kReplace, LocationCode(17152),
        "namespace 'db.c' is capped so it can't be used for $out"},
+      {K::kTimeSeries, U::kWrite, view, is_series},
+      {K::kTimeSeries, U::kWatch, view, is_series},
+      {K::kTimeSeries, U::kStatistics, view, is_series},
+      {K::kTimeSeries, U::kCreateIndexes, view, is_series},
+      {K::kTimeSeries, U::kExplain, view, is_series},
+      {K::kTimeSeries, U::kIndexes, view, is_series},
+      {K::kTimeSeries, U::kRename, ErrorCode::kIllegalOperation,
+       "Renaming time-series collections is not allowed: db.c"},
+      {K::kTimeSeries, U::kConvertToCapped, view,
+       "a time-series collection cannot be capped: db.c"},
+      {K::kTimeSeries, U::kCompact, view, is_series},
+      {K::kTimeSeries, U::kValidate, view, is_series},
+      {K::kTimeSeries, U::kArchiveInto, view,
+       "onExpire cannot archive into the time-series collection db.c"},
+      {K::kBuckets, U::kRename, ErrorCode::kIllegalOperation, of_buckets},
+      {K::kBuckets, U::kReplace, ErrorCode::kIllegalOperation, of_buckets},
+      {K::kBuckets, U::kConvertToCapped, ErrorCode::kIllegalOperation, of_buckets},
+      {K::kBuckets, U::kArchiveInto, ErrorCode::kIllegalOperation, of_buckets},
+      {K::kBuckets, U::kWatch, ErrorCode::kInvalidNamespace,
+       "change streams do not watch the buckets of time series: db.c"},
   };
   for (CollectionKind kind : kKinds) {
     for (int use = 0; use < kUses; ++use) {

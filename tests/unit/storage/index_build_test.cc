@@ -183,6 +183,30 @@ TEST_CASE("Indexes built together on a filled collection agree with its document
   CHECK(s.Coll()->FindIndex("m_1_a_-1")->multikey == 1);
 }
 
+TEST_CASE("A build commits keys that are much larger than their documents in several units",
+          "[index_build]") {
+  CatalogStore s;
+  auto c = s.Make();
+  // 600 kB of documents with 40 MB of keys: every element is stored with the long text.
+  for (int id = 0; id < 100; ++id) {
+    REQUIRE(s.Insert(*c, BuildBson([&](BsonBuilder& b) {
+      b.Append("_id", id).Append("a", 1).Append("s", std::string(2000, 's'));
+      auto m = b.OpenArray("m");
+      for (int i = 0; i < 200; ++i) m.Append(i);
+    })));
+  }
+  size_t committed = 0;
+  IndexInfo large = Spec(R"({"key":{"m":1,"s":1},"partialFilterExpression":{"a":1}})");
+  large.filter = std::make_shared<HookFilter>(
+      90, [&] { committed = s.CountEntries(*s.Coll()->FindIndex("m_1_s_1")); });
+  REQUIRE(s.catalog().CreateIndexes(*s.op, *c, {std::move(large), Spec(R"({"key":{"a":1}})")}));
+  CHECK(committed >= 40 * 200);
+  CHECK(committed < 90 * 200);
+  CHECK(s.CountEntries(*s.Coll()->FindIndex("m_1_s_1")) == 100 * 200);
+  CHECK(s.CountEntries(*s.Coll()->FindIndex("a_1")) == 100);
+  s.RequireValid(s.Coll());
+}
+
 TEST_CASE("A build under concurrent writes ends with an index that agrees", "[index_build]") {
   CatalogStore s;
   auto c = s.Make();

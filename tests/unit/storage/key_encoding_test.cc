@@ -353,3 +353,26 @@ TEST_CASE("A type class lies between its bounds", "[key_encoding]") {
     CHECK(key < high);
   }
 }
+
+TEST_CASE("An index entry's group ends with its first value", "[key_encoding]") {
+  Generator g(12);
+  for (int i = 0; i < 20000; ++i) {
+    const Value v = g.Next();
+    const bool descending = g.Pick(2) != 0;
+    const std::string front = "\0\0\1\7"s + Key(v, descending);
+    std::string entry = front;
+    for (int n = g.Pick(3); n >= 0; --n) EncodeKeyValue(g.Next().view(), g.Pick(2) != 0, entry);
+    INFO(Show(v) << (descending ? " descending" : ""));
+    const bool nests = v.type() == BsonType::kDocument || v.type() == BsonType::kArray ||
+                       v.type() == BsonType::kCodeWithScope;
+    CHECK(IndexGroupSize(entry) == (nests ? 0 : front.size()));
+    CHECK(IndexGroupSize(front) == (nests ? 0 : front.size()));
+    // Any bytes may be asked about, and a part of a value is none.
+    const auto part = static_cast<size_t>(g.Pick(static_cast<int>(front.size())));
+    CHECK(IndexGroupSize(std::string_view(front).substr(0, part)) == 0);
+    for (int n = 0; n < 3; ++n)
+      entry[static_cast<size_t>(g.Pick(static_cast<int>(entry.size())))] =
+          static_cast<char>(g.Pick(256));
+    CHECK(IndexGroupSize(entry) <= entry.size());
+  }
+}

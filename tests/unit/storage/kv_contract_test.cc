@@ -1,10 +1,12 @@
 // What storage/kv/kv.h promises, for every store there is: RocksDB's, and the one in memory that
 // other tests use in its place. A store that passes is one that everything above can run on.
+#include <map>
 #include <random>
 #include <thread>
 
 #include "../test_ciphers.h"
 #include "catalog_fixture.h"
+#include "storage/kv/batch_number.h"
 #include "storage/kv/encrypted_engine.h"
 #include "storage/kv/memory_kv.h"
 #include "storage/kv/rocks_kv.h"
@@ -53,6 +55,18 @@ struct Store {
          backward ? it->Prev() : it->Next())
       seen.append(it->key()).append(" ");
     REQUIRE(it->status());
+    // A step is a move and what is there.
+    std::string stepped;
+    std::string_view key, value;
+    backward ? it->SeekToLast() : it->SeekToFirst();
+    for (bool there = it->Valid(); there;) {
+      stepped.append(it->key()).append(" ");
+      there = it->Step(backward, &key, &value);
+      REQUIRE(there == it->Valid());
+      if (there) CHECK((key == it->key() && value == it->value()));
+    }
+    REQUIRE(it->status());
+    CHECK(stepped == seen);
     return seen;
   }
   ScratchDir dir;
@@ -105,6 +119,51 @@ TEST_CASE("Every store's sequence goes up with each batch, and snapshots have th
     last = s.kv->LatestSequence();
     CHECK(before->sequence() < last);
   }
+}
+
+TEST_CASE("Every store's batch knows its number, whoever else writes", "[kv][contract]") {
+  Store s(GENERATE(from_range(Engines())));
+  CAPTURE(s.engine.name);
+  auto batch = s.kv->NewBatch();
+  CHECK(NumberOf(*batch) == 0);
+  batch->Put(Keyspace::kRecords, "a", "1");
+  batch->Put(Keyspace::kIndexes, "b", "1");
+  REQUIRE(s.kv->Write(*batch, false));
+  const uint64_t number = s.kv->LatestSequence();
+  CHECK(NumberOf(*batch) == number);
+  s.Put("c", "1");
+  CHECK(NumberOf(*batch) == number);
+  batch->Clear();
+  CHECK(NumberOf(*batch) == 0);
+
+  // Many at once: each has numbers of its own.
+  constexpr int kThreads = 4, kBatches = 200;
+  const uint64_t before = s.kv->LatestSequence();
+  std::vector<std::vector<uint64_t>> of_threads(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      auto own = s.kv->NewBatch();
+      for (int i = 0; i < kBatches; ++i) {
+        own->Clear();
+        for (int n = 0; n <= t; ++n)
+          own->Put(Keyspace::kRecords, std::to_string(t) + "/" + std::to_string(i * 10 + n), "v");
+        if (!s.kv->Write(*own, false)) return;
+        of_threads[static_cast<size_t>(t)].push_back(NumberOf(*own));
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  std::map<uint64_t, uint64_t> firsts;  // first of a batch, its last
+  for (size_t t = 0; t < of_threads.size(); ++t) {
+    REQUIRE(of_threads[t].size() == kBatches);
+    for (uint64_t last : of_threads[t]) firsts[last - t] = last;
+  }
+  uint64_t next = before + 1;
+  for (const auto& [first, last] : firsts) {
+    REQUIRE(first == next);
+    next = last + 1;
+  }
+  CHECK(next == s.kv->LatestSequence() + 1);
 }
 
 TEST_CASE("Every store's iterators keep to their bounds, both ways", "[kv][contract]") {

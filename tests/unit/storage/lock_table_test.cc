@@ -31,6 +31,52 @@ TEST_CASE("Waiting for a lock is bounded, and ends when it is free", "[locks]") 
   CHECK(t.TryLock(7, 1) == Outcome::kBusy);
 }
 
+TEST_CASE("What was changed is told to who locks it next", "[locks]") {
+  LockTable t(2);
+  REQUIRE(t.TryLock(7, 1) == Outcome::kTaken);
+  CHECK_FALSE(t.UnchangedSince(7, 100));  // nobody has begun to keep account
+  t.BeginReign(1, 50);
+  CHECK_FALSE(t.UnchangedSince(7, 49));
+  CHECK(t.UnchangedSince(7, 50));
+  t.Unlock(7, 1, 60);
+  REQUIRE(t.TryLock(7, 2) == Outcome::kTaken);
+  CHECK_FALSE(t.UnchangedSince(7, 59));
+  CHECK(t.UnchangedSince(7, 60));
+  t.Unlock(7, 2);  // without a change
+  REQUIRE(t.TryLock(7, 1) == Outcome::kTaken);
+  CHECK(t.UnchangedSince(7, 60));
+  t.Unlock(7, 1, 55);  // told late: the later one counts
+  CHECK_FALSE(t.UnchangedSince(7, 59));
+  t.BeginReign(1, 80);  // the same: nothing happens
+  CHECK(t.UnchangedSince(7, 60));
+  t.BeginReign(2, 80);
+  CHECK_FALSE(t.UnchangedSince(7, 79));
+  CHECK(t.UnchangedSince(7, 80));
+  t.BeginReign(1, 70);  // who comes late
+  CHECK_FALSE(t.UnchangedSince(7, 79));
+}
+
+TEST_CASE("What has changed is known by its sequence, of each stripe the latest", "[locks]") {
+  LockTable t(2);
+  CHECK_FALSE(t.Watched());
+  t.Watch(1);
+  t.Watch(1);
+  t.Watch(-1);
+  CHECK(t.Watched());
+  CHECK_FALSE(t.KnownChanged(7, 0));
+  t.NoteChanged(7, 60);
+  CHECK(t.KnownChanged(7, 59));
+  CHECK_FALSE(t.KnownChanged(7, 60));
+  CHECK_FALSE(t.KnownChanged(8, 0));  // of the same stripe
+  t.NoteChanged(7, 70);
+  CHECK(t.KnownChanged(7, 69));
+  for (uint64_t n = 0; n < 31; ++n) t.NoteChanged(100 + n, 80 + n);
+  CHECK(t.KnownChanged(7, 69));
+  t.NoteChanged(200, 200);
+  CHECK_FALSE(t.KnownChanged(7, 0));
+  CHECK(t.KnownChanged(100, 79));
+}
+
 TEST_CASE("A gate lets in many writers or one change", "[locks]") {
   GateTable g;
   CHECK(g.LockShared(1, 0));

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "protocol/extended_json.h"
+#include "storage/keys/key_format.h"
 #include "storage/write/document_diff.h"
 #include "storage/write/log_apply.h"
 #include "tests/unit/storage/storage_fixture.h"
@@ -139,10 +140,39 @@ TEST_CASE("A damaged entry of the log is an error wherever it ends", "[replicati
     CAPTURE(n);
     CHECK_FALSE(ReadLogUnit(&cut, &u).has_value());
   }
-  for (const char version : {0, 6, 127}) {
-    entry[0] = version;
+  for (const uint8_t version : {0, kLogEntryLatest + 1, 127}) {
+    entry[0] = static_cast<char>(version);
     CHECK(ReadLogEntryHeader(entry).error().code == ErrorCode::kUnsupportedFormat);
   }
+}
+
+TEST_CASE("A bucket that was merged is in entries that earlier versions refuse by their number",
+          "[replication]") {
+  // They took the reason, which they do not know, for damage.
+  testing::TestStore s;
+  testing::TestCollection c;
+  REQUIRE(s.Insert(c, R"({"_id":1})"));
+  const auto [reason, version] = GENERATE(std::pair(DeleteReason::kDeleted, kLogEntryPlain),
+                                          std::pair(DeleteReason::kCapped, kLogEntryPlain),
+                                          std::pair(DeleteReason::kMerged, kLogEntryWithMerge));
+  WriteUnit unit = s.Unit();
+  std::string key;
+  Storage::AppendRecordKey(*c, J(R"({"_id":1})").view().First().value, key);
+  WriteUnit::Locked locked;
+  REQUIRE(unit.LockAndRead(*c, key, &locked).value());
+  REQUIRE(unit.Delete(*c, locked, reason));
+  std::string entry;
+  BeginLogEntry(7, 9, entry);
+  const EncodedUnit encoded = EncodeLogUnit(unit, entry);
+  CHECK(encoded.version == version);
+  RequireLogEntryVersion(entry, encoded.version);
+  CHECK(entry[0] == version);
+  REQUIRE(ReadLogEntryHeader(entry));
+  std::string_view rest = std::string_view(entry).substr(kLogEntryHeader);
+  LogUnit u;
+  REQUIRE(ReadLogUnit(&rest, &u).value());
+  REQUIRE(u.records.size() == 1);
+  CHECK(u.records[0].reason == reason);
 }
 
 TEST_CASE("A unit in chunks is joined again, and only from its own chunks in their order",
@@ -163,7 +193,7 @@ TEST_CASE("A unit in chunks is joined again, and only from its own chunks in the
   }
   REQUIRE(chunks.indexes.size() > 3);
   std::string end;
-  EncodeLogEnd(id, 1, chunks, end);
+  EncodeLogEnd(id, 1, chunks, false, end);
   SetUnitTime(end.data() + kLogEntryHeader, 5ull << 32 | 1, 5000);
   uint64_t number = 0;
   CHECK_FALSE(ReadLogChunk(end, &number).has_value());
@@ -208,10 +238,85 @@ TEST_CASE("A unit in chunks is joined again, and only from its own chunks in the
   for (LogChunks wrong : {LogChunks{whole.size() + 1, chunks.indexes},
                           LogChunks{whole.size() - 1, chunks.indexes}, LogChunks{whole.size(), {}},
                           LogChunks{whole.size(), {5, 5}}, LogChunks{UINT64_MAX, chunks.indexes}}) {
-    EncodeLogEnd(id, 1, wrong, end);
+    EncodeLogEnd(id, 1, wrong, false, end);
     CHECK_FALSE(join(end).has_value());
   }
 }
 
 }  // namespace
+
+TEST_CASE("Times in chunks that count from the end of a unit move with it, to their latest",
+          "[replication]") {
+  const LogEntryHeader id{7, 9};
+  std::string unit;
+  EncodeNoopUnit(J(R"({"a":"01234567","b":"01234567"})"), unit);
+  SetUnitTime(unit.data(), 0, 1000);
+  const auto place = [&](size_t n) {
+    size_t at = 0;
+    for (size_t i = 0; i <= n; ++i) at = unit.find("01234567", at + 1);
+    return static_cast<uint32_t>(at);
+  };
+  const uint32_t a = place(0), b = place(1);
+  const auto set = [&](std::string& bytes, uint32_t at, int64_t time) {
+    StoreBe64(bytes.data() + at, static_cast<uint64_t>(time) ^ kTimeSign);
+  };
+  set(unit, a, 5000);
+  set(unit, b, 5000);
+  const std::vector<LogMove> moves{{a, Instant{INT64_MAX}}, {b, Instant{5600}}};
+  std::string bytes = unit;
+  AppendLogMoves(moves, bytes);
+  std::map<uint64_t, std::string> log;
+  EncodeLogChunk(id, 5, 0, std::string_view(bytes).substr(0, 30), log[300]);
+  EncodeLogChunk(id, 5, 1, std::string_view(bytes).substr(30), log[301]);
+  const LogChunks chunks{bytes.size(), {300, 301}};
+  const auto join = [&](int64_t wall, bool with_moves = true) {
+    std::string end;
+    EncodeLogEnd(id, 1, chunks, with_moves, end);
+    CHECK(IsLogEnd(end));
+    SetUnitTime(end.data() + kLogEntryHeader, 5ull << 32 | 1, wall);
+    return JoinLogUnit(end,
+                       [&](uint64_t index) -> Result<std::string_view> { return log.at(index); });
+  };
+  const auto expected = [&](int64_t wall, int64_t first, int64_t second) {
+    std::string whole = unit;
+    set(whole, a, first);
+    set(whole, b, second);
+    SetUnitTime(whole.data(), 5ull << 32 | 1, wall);
+    return whole;
+  };
+  CHECK(join(1500).value().substr(kLogEntryHeader) == expected(1500, 5500, 5500));
+  CHECK(join(3000).value().substr(kLogEntryHeader) == expected(3000, 7000, 5600));
+  CHECK(join(900).value().substr(kLogEntryHeader) == expected(900, 5000, 5000));
+  // The primary, which has the unit at hand, comes to the same.
+  std::string own = unit;
+  MoveLogTimes(own.data(), moves, 3000);
+  SetUnitTime(own.data(), 5ull << 32 | 1, 3000);
+  CHECK(own == expected(3000, 7000, 5600));
+  std::string_view rest = own;
+  LogUnit u;
+  CHECK(ReadLogUnit(&rest, &u).value());
+  // Places outside of the unit, and lengths that cannot be, are damage.
+  for (const std::vector<LogMove>& wrong :
+       {std::vector<LogMove>{{19, Instant{INT64_MAX}}},
+        std::vector<LogMove>{{static_cast<uint32_t>(unit.size()) - 7, Instant{INT64_MAX}}}}) {
+    bytes = unit;
+    AppendLogMoves(wrong, bytes);
+    EncodeLogChunk(id, 5, 1, std::string_view(bytes).substr(30), log[301]);
+    std::string end;
+    EncodeLogEnd(id, 1, {bytes.size(), {300, 301}}, true, end);
+    CHECK_FALSE(JoinLogUnit(end, [&](uint64_t index) -> Result<std::string_view> {
+                  return log.at(index);
+                }).has_value());
+  }
+  for (size_t cut = 1; cut < bytes.size() - unit.size(); ++cut) {
+    const std::string damaged = bytes.substr(0, bytes.size() - cut);
+    EncodeLogChunk(id, 5, 1, std::string_view(damaged).substr(30), log[301]);
+    std::string end;
+    EncodeLogEnd(id, 1, {damaged.size(), {300, 301}}, true, end);
+    CHECK_FALSE(JoinLogUnit(end, [&](uint64_t index) -> Result<std::string_view> {
+                  return log.at(index);
+                }).has_value());
+  }
+}
+
 }  // namespace mayfly

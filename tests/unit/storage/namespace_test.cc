@@ -34,7 +34,7 @@ TEST_CASE("Names that MongoDB refuses are refused with InvalidNamespace", "[name
       {"db", "system.profile", true, true},
       {"db", "system.other", true, false},
       {"db", "system.views", true, false},
-      {"db", "system.users", true, false},
+      {"db", "system.users", true, true},
       {"admin", "system.users", true, true},
       {"db", "systemx", true, true},
   };

@@ -8,9 +8,17 @@
 #include "../test_ciphers.h"
 #include "storage/kv/encrypted_engine.h"
 #include "storage/kv/memory_kv.h"
+#include "storage/kv/read_once.h"
+#include "storage/kv/rocks_checksum.h"
 #include "storage/kv/rocks_fault_env.h"
 #include "storage/kv/write_room.h"
 #include "storage_fixture.h"
+
+#if defined(__x86_64__)
+namespace rocksdb::crc32c {
+uint32_t Extend(uint32_t crc, const char* data, size_t n);
+}
+#endif
 
 namespace mayfly {
 using testing::ScratchDir;
@@ -180,6 +188,63 @@ TEST_CASE("Large batches in order of key come out as they went in", "[kv]") {
   for (const auto& [key, value] : expected) {
     REQUIRE(it->Valid());
     REQUIRE(it->key() == key);
+    REQUIRE(it->value() == value);
+    it->Next();
+  }
+  CHECK_FALSE(it->Valid());
+}
+
+TEST_CASE("Single writes that come in order, and others among them, come out as they went in",
+          "[kv]") {
+  // Where keys come in order each is put in from where the one before it went.
+  ScratchDir dir;
+  auto kv = MustOpen(dir.path());
+  std::map<std::string, std::string> expected;
+  std::mt19937 random(11);
+  auto batch = kv->NewBatch();
+  auto key = [](int stream, uint32_t n) {
+    std::string k = {0, 0, 0, static_cast<char>(stream)};
+    for (int shift = 24; shift >= 0; shift -= 8) k.push_back(static_cast<char>(n >> shift));
+    return k;
+  };
+  std::string counted;
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    batch->Clear();
+    // Three streams that grow; once in a while somebody writes among what is there.
+    const int stream = static_cast<int>(i % 3);
+    const std::string k =
+        random() % 20 == 0 ? key(stream, random() % (i + 1)) : key(stream, i / 3 * 3);
+    if (i % 400 == 399) {
+      // RocksDB keeps these in a list of their own.
+      const std::string begin = key(stream, i - i / 4), end = key(stream, i - i / 5);
+      batch->DeleteRange(Keyspace::kIndexes, begin, end);
+      expected.erase(expected.lower_bound(begin), expected.lower_bound(end));
+    } else if (random() % 8 == 0) {
+      batch->Delete(Keyspace::kIndexes, k);
+      expected.erase(k);
+    } else {
+      batch->Put(Keyspace::kIndexes, k, std::to_string(i));
+      expected[k] = std::to_string(i);
+    }
+    counted = std::to_string(i);
+    batch->Put(Keyspace::kCatalog, "counters/" + std::to_string(stream), counted);
+    REQUIRE(kv->Write(*batch, false));
+    if (i % 1000 == 0) {
+      PinnedValue v;
+      REQUIRE(kv->Get(Keyspace::kCatalog, "counters/" + std::to_string(stream), &v).value());
+      REQUIRE(v.view() == counted);
+    }
+    if (i == 9000) REQUIRE(kv->Flush());
+  }
+  if (GENERATE(false, true)) {
+    kv.reset();
+    kv = MustOpen(dir.path());  // reads all of it out of the log
+  }
+  auto it = kv->NewIterator(Keyspace::kIndexes, {});
+  it->SeekToFirst();
+  for (const auto& [k, value] : expected) {
+    REQUIRE(it->Valid());
+    REQUIRE(it->key() == k);
     REQUIRE(it->value() == value);
     it->Next();
   }
@@ -370,6 +435,78 @@ TEST_CASE("A directory with data and without CURRENT is not made a new store", "
   auto kv = std::move(OpenRocksKv(k).value());
   PinnedValue value;
   CHECK(kv->Get(Keyspace::kRecords, "key", &value).value());
+}
+
+TEST_CASE("A range delete does not stay in a memtable that others look up", "[kv]") {
+  ScratchDir dir;
+  auto kv = MustOpen(dir.path());
+  for (Keyspace ks : {Keyspace::kRecords, Keyspace::kIndexes}) {
+    for (const char* key : {"a", "b", "c", "d"}) PutOne(*kv, key, "1", ks);
+    auto b = kv->NewBatch();
+    b->DeleteRange(ks, "b", "d");
+    REQUIRE(kv->Write(*b, false));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (kv->Stats(ks).memtable_entries != 0 && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+    CHECK(kv->Stats(ks).memtable_entries == 0);
+    PinnedValue v;
+    CHECK(kv->Get(ks, "a", &v, nullptr).value());
+    CHECK_FALSE(kv->Get(ks, "b", &v, nullptr).value());
+    CHECK_FALSE(kv->Get(ks, "c", &v, nullptr).value());
+    CHECK(kv->Get(ks, "d", &v, nullptr).value());
+  }
+}
+
+#if defined(__x86_64__)
+TEST_CASE("RocksDB's checksum is computed by the processor's instruction, with the same result",
+          "[kv]") {
+  using rocksdb::crc32c::Extend;
+  // Its definition (RFC 3720, B.4): bit by bit.
+  auto defined = [](uint32_t crc, std::string_view bytes) {
+    uint32_t c = ~crc;
+    for (unsigned char b : bytes) {
+      c ^= b;
+      for (int bit = 0; bit < 8; ++bit) c = (c >> 1) ^ ((c & 1) != 0 ? 0x82F63B78U : 0);
+    }
+    return ~c;
+  };
+  CHECK(Extend(0, "123456789", 9) == 0xE3069283U);
+  CHECK(Extend(0, std::string(32, '\0').data(), 32) == 0x8A9136AAU);
+  std::mt19937_64 random(5);
+  std::string bytes;
+  while (bytes.size() < 400) bytes.push_back(static_cast<char>(random()));
+  for (size_t at = 0; at < 9; ++at)
+    for (size_t n = 0; n < 300; n += 1 + n / 9) {
+      const auto crc = static_cast<uint32_t>(random());
+      const std::string_view part = std::string_view(bytes).substr(at, n);
+      REQUIRE(Extend(crc, part.data(), n) == defined(crc, part));
+      REQUIRE(Extend(Extend(crc, part.data(), n / 3), part.data() + n / 3, n - n / 3) ==
+              Extend(crc, part.data(), n));
+    }
+  // RocksDB gets this one, not its own.
+  CHECK(HasFastChecksum() == (__builtin_cpu_supports("sse4.2") != 0));
+}
+#endif
+
+TEST_CASE("What is read once does not go into the cache", "[kv]") {
+  ScratchDir dir;
+  auto kv = MustOpen(dir.path());
+  for (char c = 'a'; c <= 'z'; ++c) PutOne(*kv, std::string(1, c), std::string(4096, c));
+  REQUIRE(kv->Flush());
+  const auto read = [&] {
+    const std::vector<std::string_view> keys{"c", "m", "x"};
+    std::vector<PinnedValue> values(keys.size());
+    REQUIRE(kv->MultiGet(Keyspace::kRecords, keys, values, nullptr));
+    CHECK(values[1].view() == std::string(4096, 'm'));
+  };
+  const uint64_t before = kv->MemoryBytes();
+  {
+    const ReadOnce once;
+    read();
+  }
+  CHECK(kv->MemoryBytes() < before + 4096);
+  read();
+  CHECK(kv->MemoryBytes() > before + 4096);
 }
 
 }  // namespace mayfly

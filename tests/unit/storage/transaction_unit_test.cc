@@ -5,10 +5,15 @@
 #include <random>
 #include <set>
 
+#include "storage/core/storage_impl.h"
 #include "storage/read/cursors.h"
 #include "storage/read/read_view.h"
+#include "storage/read/visibility.h"
 #include "storage/schema/name_claims.h"
 #include "storage/storage.h"
+#include "storage/write/log_apply.h"
+#include "storage/write/log_format.h"
+#include "storage/write/submitted_unit.h"
 #include "tests/unit/storage/catalog_fixture.h"
 
 namespace mayfly::testing {
@@ -46,6 +51,17 @@ Result<void> Write(WriteUnit& unit, const CollectionInfo& c, int id, int value) 
   return there ? unit.Update(c, l, next) : unit.Insert(c, next);
 }
 
+/// A collection with a unique index on `u`, and {_id: 1, u: 7}.
+CollectionInfoPtr WithUnique(CatalogStore& s) {
+  const CollectionInfoPtr made = s.Make();
+  std::vector<IndexInfo> specs;
+  specs.push_back(Spec(R"({"key": {"u": 1}, "unique": true})"));
+  REQUIRE(s.catalog().CreateIndexes(*s.op, *made, std::move(specs)).has_value());
+  const CollectionInfoPtr c = s.Coll();
+  REQUIRE(s.Insert(*c, R"({"_id": 1, "u": 7})"));
+  return c;
+}
+
 using Values = std::map<int, int>;
 
 Values All(CatalogStore& s, const CollectionInfoPtr& c, const ReadView& view) {
@@ -73,6 +89,7 @@ Result<void> CommitOf(CatalogStore& s, Txn& t) {
 
 TEST_CASE("who writes second what a transaction has read fails at once", "[transaction_unit]") {
   CatalogStore s;
+  s.storage->impl().logged = GENERATE(false, true);
   const CollectionInfoPtr c = s.Make();
   REQUIRE(s.Insert(*c, R"({"_id": 1, "v": 1})"));
   Txn a(s);
@@ -92,15 +109,46 @@ TEST_CASE("who writes second what a transaction has read fails at once", "[trans
   CHECK(Write(later.unit, *c, 1, 4).has_value());
 }
 
+TEST_CASE("what a transaction's snapshot has is no conflict, though its lock was released later",
+          "[transaction_unit]") {
+  CatalogStore s;
+  s.storage->impl().logged = true;
+  const CollectionInfoPtr c = s.Make();
+  REQUIRE(s.Insert(*c, R"({"_id": 1, "v": 1})"));
+  Txn open(s);  // so that changes are noted
+  LogApplier applier(*s.storage);
+  Operation op(s.clock);
+  std::vector<WriteUnit> units;
+  units.emplace_back(*s.storage, op).OwnDocuments();
+  REQUIRE(Write(units[0], *c, 1, 2).has_value());
+  std::string entry, unit;
+  BeginLogEntry(1, 1, entry);
+  EncodeLogUnit(units[0], unit);
+  SetUnitTime(unit.data(), uint64_t{1} << 32, 1000);
+  entry += unit;
+  const LogApplier::Entry applied{.data = entry, .units = units, .term = 1};
+  auto batch = s.storage->kv().NewBatch();
+  REQUIRE(applier.Prepare({&applied, 1}, *batch).has_value());
+  std::optional<Txn> before(std::in_place, s);
+  REQUIRE(s.storage->kv().Write(*batch, false).has_value());
+  // Others write before the transaction begins, and more before the lock is free.
+  auto others = s.storage->kv().NewBatch();
+  others->Put(Keyspace::kOplog, "other", "1");
+  REQUIRE(s.storage->kv().Write(*others, false).has_value());
+  Txn behind(s);
+  REQUIRE(s.storage->kv().Write(*others, false).has_value());
+  applier.Applied({&applied, 1});
+  CHECK(All(s, c, behind.View()) == Values{{1, 2}});
+  CHECK(CodeOf(Write(before->unit, *c, 1, 3)) == ErrorCode::kWriteConflict);
+  before.reset();  // with the lock
+  CHECK(CodeOf(Write(behind.unit, *c, 1, 3)) == ErrorCode::kOk);
+}
+
 TEST_CASE("a unique key that was freed since a transaction began is a conflict",
           "[transaction_unit]") {
   CatalogStore s;
-  CollectionInfoPtr c = s.Make();
-  std::vector<IndexInfo> specs;
-  specs.push_back(Spec(R"({"key": {"u": 1}, "unique": true})"));
-  REQUIRE(s.catalog().CreateIndexes(*s.op, *c, std::move(specs)).has_value());
-  c = s.Coll();
-  REQUIRE(s.Insert(*c, R"({"_id": 1, "u": 7})"));
+  s.storage->impl().logged = GENERATE(false, true);
+  const CollectionInfoPtr c = WithUnique(s);
   Txn t(s);
   {
     Operation op(s.clock);
@@ -166,6 +214,92 @@ TEST_CASE("a commit fails when what it changes has passed its deadline for other
   CHECK(CommitOf(s, in_time).has_value());
 }
 
+TEST_CASE("a commit's time in the log decides what is hidden until it is visible",
+          "[transaction_unit]") {
+  CatalogStore s;
+  s.clock.Freeze(true);
+  s.storage->impl().logged = true;
+  const CollectionInfoPtr c = s.Make();
+  const Instant deadline{s.clock.Now().millis + 10'000};
+  for (const char* doc :
+       {R"({"_id": 1, "v": 1})", R"({"_id": 2, "v": 1})", R"({"_id": 3, "v": 1})"})
+    REQUIRE(s.Insert(*c, doc, deadline));
+  const auto clock = [&] { return s.clock.Now().millis; };
+  const auto visible = [&] {
+    Operation op(s.clock);
+    return Visibility(*s.storage, *c, op.now).CountVisible(op).value();
+  };
+  const auto shows = [&](int id, Instant expire_at) {
+    const BsonDocument doc = BuildBson([&](BsonBuilder& b) { b.Append("_id", id).Append("v", 1); });
+    return Visibility(*s.storage, *c, s.clock.Now()).Shows(doc.view(), expire_at);
+  };
+  std::optional<Txn> t(std::in_place, s);
+  REQUIRE(Write(t->unit, *c, 1, 2).has_value());
+  REQUIRE(Write(t->unit, *c, 2, 0).has_value());  // removed: it need not be kept
+  {
+    Operation op(s.clock);
+    REQUIRE(PrepareTransactionCommit(*s.storage, t->unit, op).has_value());
+  }
+  SECTION("before the deadline: what it has written anew is shown, and nothing else") {
+    s.clock.Advance(9'999);
+    CHECK(SubmittedUnit(t->unit).FixTime(clock).value() == s.clock.Now().millis);
+    s.clock.Advance(1);
+    CHECK(visible() == 1);
+    CHECK(shows(1, deadline));
+    CHECK_FALSE(shows(1, Instant{deadline.millis - 1}));  // another version of it
+    CHECK_FALSE(shows(2, deadline));
+    CHECK_FALSE(shows(3, deadline));
+    SECTION("it becomes visible: who still reads what was before is told the same") {
+      REQUIRE(s.storage->committer().Commit(std::move(t->unit)).has_value());
+      CHECK(visible() == 1);
+      CHECK(shows(1, deadline));
+    }
+    SECTION("it never does") {
+      SubmittedUnit(t->unit).GiveUp();
+      t.reset();
+      CHECK(visible() == 0);
+      CHECK_FALSE(shows(1, deadline));
+      CHECK_FALSE(s.storage->impl().kept.Any());
+    }
+  }
+  SECTION("at the deadline: it is refused, and hidden meanwhile") {
+    s.clock.Advance(10'000);
+    CHECK(visible() == 0);
+    CHECK(SubmittedUnit(t->unit).FixTime(clock).error().code == ErrorCode::kWriteConflict);
+    CHECK(visible() == 0);
+  }
+  SECTION("so late that nobody knows what else was due") {
+    s.clock.Advance(3'600'000);
+    CHECK(SubmittedUnit(t->unit).FixTime(clock).error().code == ErrorCode::kWriteConflict);
+  }
+}
+
+TEST_CASE("a unique key that an open transaction frees is a conflict to others",
+          "[transaction_unit]") {
+  CatalogStore s;
+  s.storage->impl().logged = GENERATE(false, true);
+  const CollectionInfoPtr c = WithUnique(s);
+  const BsonDocument doc = Json(R"({"_id": 2, "u": 7})");
+  std::optional<Txn> t(std::in_place, s);
+  REQUIRE(Write(t->unit, *c, 1, 0).has_value());
+  {
+    Txn other(s);
+    CHECK(CodeOf(other.unit.Insert(*c, doc)) == ErrorCode::kWriteConflict);
+  }
+  bool met = false;
+  {
+    Operation op(s.clock);
+    WriteUnit plain(*s.storage, op);
+    LeaveToTransactions(plain, &met);
+    CHECK(CodeOf(plain.Insert(*c, doc)) == ErrorCode::kWriteConflict);
+    CHECK(met);
+  }
+  CHECK(t->unit.Insert(*c, doc).has_value());  // its own to give again
+  t.reset();
+  Txn later(s);
+  CHECK(CodeOf(later.unit.Insert(*c, doc)) == ErrorCode::kDuplicateKey);
+}
+
 TEST_CASE("names that were claimed are nobody else's until the claim ends", "[transaction_unit]") {
   NameClaims names;
   NameClaims::ClaimPtr first = names.TryTake("db", "a");
@@ -218,11 +352,15 @@ TEST_CASE("random transactions are isolated by their snapshots", "[transaction_u
   std::mt19937 random(seed);
   auto dice = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   CatalogStore s;
+  const bool remembers = GENERATE(false, true);
+  s.storage->impl().logged = remembers;
   const CollectionInfoPtr c = s.Make();
   struct Open {
     std::unique_ptr<Txn> txn;
     Values before, now;
     std::set<int> locked;
+    std::set<int> rewritten = {};  // by it: updated or removed, not only inserted
+    std::set<int> touched = {};    // likewise, by others that have committed since it began
   };
   std::vector<Open> open(kTransactions);
   Values committed;
@@ -239,6 +377,14 @@ TEST_CASE("random transactions are isolated by their snapshots", "[transaction_u
     else
       (*v)[id] = to;
   };
+  auto touch = [&](const std::set<int>& ids) {
+    for (Open& o : open) o.touched.insert(ids.begin(), ids.end());
+  };
+  // What has changed since is a conflict, on a member of a set also when it is as it was by now.
+  auto unchanged = [&](int id, const Open& o) {
+    return value_of(committed, id) == value_of(o.before, id) &&
+           !(remembers && o.touched.contains(id));
+  };
   for (int step = 0; step < kSteps; ++step) {
     const int id = dice(kIds), next = dice(4) == 0 ? 0 : ++value;
     if (dice(10) == 0) {  // a plain write
@@ -250,6 +396,7 @@ TEST_CASE("random transactions are isolated by their snapshots", "[transaction_u
       REQUIRE(r.has_value() == !locked(id, nullptr));
       if (!r) continue;
       REQUIRE(s.storage->committer().Commit(std::move(unit)).has_value());
+      if (value_of(committed, id) != 0) touch({id});
       set(&committed, id, next);
       continue;
     }
@@ -267,13 +414,14 @@ TEST_CASE("random transactions are isolated by their snapshots", "[transaction_u
         // What it has not changed keeps what others have made of it.
         REQUIRE(CommitOf(s, *o.txn).has_value());
         for (int of : o.locked) set(&committed, of, value_of(o.now, of));
+        touch(o.rewritten);
         o = {};
         ++commits;
         REQUIRE(All(s, c, ReadView()) == committed);
         break;
       }
       case 2: {  // a statement that is taken back, with its locks kept
-        if (locked(id, &o) || value_of(committed, id) != value_of(o.before, id)) break;
+        if (!o.locked.contains(id) && (locked(id, &o) || !unchanged(id, o))) break;
         const WriteUnit::Savepoint mark = o.txn->unit.Mark();
         REQUIRE(Write(o.txn->unit, *c, id, next).has_value());
         o.txn->unit.RollBackTo(mark);
@@ -282,12 +430,12 @@ TEST_CASE("random transactions are isolated by their snapshots", "[transaction_u
       }
       default: {
         const bool mine = o.locked.contains(id);
-        const bool possible =
-            mine || (!locked(id, &o) && value_of(committed, id) == value_of(o.before, id));
+        const bool possible = mine || (!locked(id, &o) && unchanged(id, o));
         Result<void> r = Write(o.txn->unit, *c, id, next);
         REQUIRE(r.has_value() == possible);
         if (r) {
           o.locked.insert(id);
+          if (value_of(o.now, id) != 0) o.rewritten.insert(id);
           set(&o.now, id, next);
         } else {
           REQUIRE(r.error().code == ErrorCode::kWriteConflict);
