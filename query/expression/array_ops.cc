@@ -82,7 +82,7 @@ Result<Value> LastN(const EvalArgs& a) {
   MAYFLY_TRY(int64_t n, CheckN(a));
   return Part(a.ctx, a.view(1), std::max<int64_t>(0, a.view(1).Document().Count() - n), INT64_MAX);
 }
-/// The n that come first by `sign`.
+/// The first n elements in the order of `sign`.
 Result<Value> ExtremeN(const EvalArgs& a, int sign) {
   MAYFLY_TRY(int64_t n, CheckN(a));
   MAYFLY_TRY(ElementList list, ElementList::Of(a.ctx, a.view(1)));

@@ -7,6 +7,7 @@
 
 #include "protocol/base64.h"
 #include "protocol/decimal128.h"
+#include "protocol/hex.h"
 #include "protocol/object_id.h"
 #include "protocol/utf8.h"
 #include "query/expression/date_util.h"
@@ -263,13 +264,6 @@ Error FormatMismatch(std::string_view what) {
                std::string(what) + " in $convert with no onError value"};
 }
 
-void AppendHex(std::string_view bytes, const char* digits, std::string& out) {
-  for (unsigned char c : bytes) {
-    out += digits[c >> 4];
-    out += digits[c & 15];
-  }
-}
-
 bool DecodeHex(std::string_view text, std::string& out) {
   if (text.size() % 2 != 0) return false;
   for (size_t i = 0; i < text.size(); i += 2) {
@@ -295,7 +289,7 @@ Result<Value> BinaryToText(BsonValue v, const ConvertOptions& o) {
   std::string text;
   switch (format) {
     case BinaryFormat::kHex:
-      AppendHex(bytes, "0123456789ABCDEF", text);
+      AppendHexDigits(bytes, text, kUpperHex);
       break;
     case BinaryFormat::kUtf8:
       if (!IsUtf8(bytes.data(), bytes.size()))
@@ -307,7 +301,7 @@ Result<Value> BinaryToText(BsonValue v, const ConvertOptions& o) {
         return FormatMismatch("BinData is not a UUID: its subtype must be 4 and its length 16");
       for (size_t i = 0; i < kUuidBytes; ++i) {
         if (IsUuidDash(text.size())) text += '-';
-        AppendHex(bytes.substr(i, 1), "0123456789abcdef", text);
+        AppendHexDigits(bytes.substr(i, 1), text);
       }
       break;
     default:

@@ -18,7 +18,7 @@ enum class BinaryFormat : uint8_t { kNone, kAuto, kBase64, kBase64Url, kHex, kUt
 std::optional<BinaryFormat> ParseBinaryFormat(std::string_view name);
 
 inline constexpr uint8_t kUuidSubtype = 4;
-/// What $convert may say besides the type. Only what the two types need is read.
+/// The other options of $convert. Only those that the two types need are read.
 struct ConvertOptions {
   uint8_t subtype = 0;  ///< of the binary value to make
   BinaryFormat format = BinaryFormat::kNone;

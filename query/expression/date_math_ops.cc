@@ -103,7 +103,7 @@ Result<Value> DateDiff(const EvalArgs& a) {
   if (unit == Unit::kWeek) {
     MAYFLY_TRY(first_day, ParseWeekStart(a, 4, 5338801));
   }
-  // How many boundaries of the unit lie between the two.
+  // The number of the unit's boundaries between the two.
   auto index = [&](int64_t utc) -> int64_t {
     int64_t offset = zone.OffsetMillis(utc), local = MillisOf(utc, 1, offset);
     CivilTime t = CivilFromMillis(local);
@@ -118,8 +118,8 @@ Result<Value> DateDiff(const EvalArgs& a) {
         return FloorDiv(FloorDiv(local, kDay) + 4 - first_day, 7);
       case Unit::kDay:
         return FloorDiv(local, kDay);
-      // Of the zone only the part below an hour matters: a change of the clock does not add or
-      // remove hours.
+      // Only the part of the zone's offset below an hour matters: a change of the clock does not
+      // add or remove hours.
       default:
         return FloorDiv(MillisOf(utc, 1, offset % kHour), kUnitMillis[static_cast<int>(unit)]);
     }

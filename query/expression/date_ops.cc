@@ -122,7 +122,7 @@ Result<Value> DateToString(const EvalArgs& a) {
 constexpr std::string_view kFromStringNames[] = {"dateString", "format", "timezone", "onError",
                                                  "onNull"};
 Result<Value> DateFromString(const EvalArgs& a) {
-  // What cannot be a format or a time zone is an error whatever there is to read.
+  // An invalid format or time zone is always an error, whatever the input.
   if (a.has(1) && !a.nullish(1) && !a.view(1).IsString())
     return LocationError(40684, "$dateFromString requires that 'format' be a string, found: " +
                                     TypeText(a[1]) + " with value " + ValueText(a[1]));

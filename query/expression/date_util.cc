@@ -115,8 +115,8 @@ Result<ZoneInfo> ZoneInfo::Find(std::string_view name) {
     zone.fixed_ = minutes * 60000 * (name[0] == '-' ? -1 : 1);
     return zone;
   }
-  // The system's zone files, by the names users know: not by a path, nor by the other names that
-  // the library and its folder have. Only what exists gets in, so the cache is bounded.
+  // The system's zone files, by the names users know: not by a path, nor by other names of the
+  // library and its folder. Only existing zones get in, so the cache is bounded.
   thread_local std::unordered_map<std::string, cctz::time_zone> cache;
   auto it = cache.find(std::string(name));
   if (it == cache.end()) {
@@ -411,7 +411,7 @@ Result<void> CheckDateFormat(std::string_view format, bool parsing) {
 
 namespace {
 
-/// What a format has found in a text by now.
+/// The values that a format has found in a text so far.
 struct FormattedDate {
   CivilTime t;
   std::optional<int64_t> iso_year, day_of_year;

@@ -16,7 +16,7 @@ struct CivilTime {
   int month = 1, day = 1, hour = 0, minute = 0, second = 0, millis = 0;
 };
 
-/// `n` units and a rest, in milliseconds, or the end of 64 bits that it is beyond: dates reach to
+/// `n` units and a rest, in milliseconds, clamped to the ends of 64 bits: dates reach to
 /// both.
 int64_t MillisOf(int64_t n, int64_t unit, int64_t rest);
 int64_t DaysFromCivil(int64_t year, int month, int day);  ///< since 1970-01-01

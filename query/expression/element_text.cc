@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "protocol/decimal128.h"
+#include "protocol/hex.h"
 #include "protocol/object_id.h"
 
 namespace mayfly::update {
@@ -13,11 +14,7 @@ constexpr size_t kMaxString = 150;
 constexpr int kMaxDepth = 10;
 
 void AppendHex(std::string_view bytes, std::string& out) {
-  static constexpr char kDigits[] = "0123456789ABCDEF";
-  for (unsigned char c : bytes.substr(0, kMaxString)) {
-    out += kDigits[c >> 4];
-    out += kDigits[c & 15];
-  }
+  AppendHexDigits(bytes.substr(0, kMaxString), out, kUpperHex);
   if (bytes.size() > kMaxString) out += "...";
 }
 

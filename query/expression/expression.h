@@ -16,7 +16,7 @@ namespace mayfly {
 
 class Operation;
 
-/// What `{$meta: …}` and per-document facts are read from; filled by whoever feeds documents in.
+/// The source of `{$meta: …}` and per-document facts; the supplier of documents fills it.
 struct DocumentMetadata {
   std::optional<Instant> expire_at;
   std::optional<double> text_score;
@@ -38,13 +38,13 @@ class VariableScope {
   std::optional<VariableId> Lookup(std::string_view name) const;
   int slots() const { return slots_; }
 
-  /// An expression of constants in this scope has no value: `{$divide: [1, 0]}`. MongoDB computes
-  /// such expressions before it looks at a document, whatever is around them. The first one counts.
+  /// A constant expression in this scope fails: `{$divide: [1, 0]}`. MongoDB computes such
+  /// expressions before it looks at a document, whatever surrounds them. The first one counts.
   void NoteConstantError(Error error) {
     if (!constant_error_) constant_error_ = std::move(error);
   }
-  /// The error that was noted, which is then forgotten. To be asked when all has been parsed: what
-  /// cannot be parsed comes first.
+  /// The noted error, which is then forgotten. Call it when everything is parsed: parse errors come
+  /// first.
   Result<void> CheckConstants() {
     if (!constant_error_) [[likely]]
       return Ok();
@@ -73,8 +73,8 @@ struct EvalContext {
   Instant now;                   ///< $$NOW: the operation's clock reading
   uint64_t cluster_time = 0;     ///< $$CLUSTER_TIME: Operation::cluster_time; 0: there is none
   Operation* op = nullptr;       ///< for interrupt checks in long evaluations; may be null
-  /// While parsing, to see whether the value can stand in for the expression: what is short to
-  /// write and long to make refuses.
+  /// While parsing, to see whether the value can replace the expression: short expressions with
+  /// large values refuse.
   bool folding = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "query/expression/value_account.h"
 #include "storage/operation.h"
 
 namespace mayfly {
@@ -11,15 +12,17 @@ namespace {
 constexpr size_t kSlack = 64 << 10;
 
 /// The account of the operation that this thread works for. An operation stays on its thread until
-/// it is done, or begins anew.
+/// it is done, or begins again; threads that help it have an AccountScope.
+struct ThreadAccount {
+  uint64_t operation = 0;
+  std::shared_ptr<ValueAccount> account;
+};
+thread_local ThreadAccount of_thread;
+
 const std::shared_ptr<ValueAccount>& AccountOf(uint64_t operation) {
-  thread_local uint64_t of = 0;
-  thread_local std::shared_ptr<ValueAccount> account;
-  if (!account || of != operation) {
-    account = std::make_shared<ValueAccount>();
-    of = operation;
-  }
-  return account;
+  if (!of_thread.account || of_thread.operation != operation)
+    of_thread = {operation, std::make_shared<ValueAccount>()};
+  return of_thread.account;
 }
 
 Error TooMuch() {
@@ -47,6 +50,14 @@ struct Charged {
 };
 
 }  // namespace
+
+std::shared_ptr<ValueAccount> AccountOfOperation(uint64_t operation) {
+  return AccountOf(operation);
+}
+AccountScope::AccountScope(uint64_t operation, std::shared_ptr<ValueAccount> account) {
+  of_thread = {operation, std::move(account)};
+}
+AccountScope::~AccountScope() { of_thread = {}; }
 
 Result<void> Pace::Look() {
   left_ = kBetween;
@@ -123,8 +134,8 @@ Result<Value> ArrayOf(EvalContext& ctx, std::span<const BsonValue> values) {
 Result<size_t> FindText(Pace& pace, std::string_view s, std::string_view token, size_t from) {
   if (from > s.size()) return std::string_view::npos;
   if (token.empty()) return from;
-  // In pieces that overlap by a token's length, each a few tokens long: what preparing a search
-  // costs is then no more than the search.
+  // In pieces that overlap by a token's length, each a few tokens long: then the preparation of a
+  // search costs no more than the search.
   const size_t piece = std::max<size_t>(64 << 10, 2 * token.size());
   while (s.size() - from >= token.size()) {
     const size_t n = std::min(s.size() - from, piece + token.size() - 1);
@@ -144,7 +155,7 @@ Result<Value> MadeLarge(EvalContext& ctx, Value v) {
   const size_t n = v.view().size();
   if (n > 2 * kMaxValueBytes) return ValueTooLarge(n);
   MAYFLY_TRY(large_memory::Check(n));
-  // It took long, and there may be thousands of them in one expression.
+  // This took long, and one expression may contain thousands of them.
   if (ctx.op) {
     MAYFLY_TRY(ctx.op->CheckInterruptNow());
   }
@@ -153,7 +164,7 @@ Result<Value> MadeLarge(EvalContext& ctx, Value v) {
   auto charged = std::make_shared<Charged>(std::move(v), AccountOf(ctx.op ? ctx.op->id : 0));
   if (charged->account->used.load(std::memory_order_relaxed) > kMaxOperationValues)
     return TooMuch();
-  // What it points at is the value's business; this only keeps it and its charge.
+  // The value manages what it points to; this only keeps it and its charge.
   static const std::string nothing;
   return Value::Shared(view, {std::move(charged), &nothing});
 }

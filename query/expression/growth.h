@@ -12,8 +12,8 @@
 
 namespace mayfly {
 
-// Whatever an expression makes as large as its input asks for is made here: memory is charged
-// before it is taken, and long work looks in between whether the operation must stop.
+// All values whose size depends on an expression's input are built here: memory is charged before
+// it is allocated, and long work checks regularly whether the operation must stop.
 // scripts/lib/check_growth.py fails where an operator builds values by other means.
 
 /// Charges values that are kept while others are evaluated: the arguments of a call, variables.
@@ -70,7 +70,7 @@ class GrowingBytes {
   Charge charge_;
 };
 
-/// What a name, a type and the ends of what is opened take at most, beside a value's own bytes.
+/// The most bytes of a name, a type and end marks, beside a value's own bytes.
 inline constexpr size_t kElementExtra = 32;
 
 /// An array that grows.
@@ -121,7 +121,7 @@ class GrowingDocument {
   }
   Result<void> Room(size_t n) { return growth_.Room(n + kElementExtra); }
   BsonBuilder& raw() { return out_; }
-  /// Ends the document and gives up its charge: whoever keeps the value counts it. Once only.
+  /// Ends the document and releases its charge: the value's holder counts it. Once only.
   Value Finish() {
     out_.Done();
     return Value::Document(growth_.Take());

@@ -74,11 +74,15 @@ int NestingDepth(BsonValue v, int limit) {
   return deepest + 1;
 }
 
-Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) {
+Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch,
+                               bool keep_empty_timestamps) {
   if (doc.size() > static_cast<uint32_t>(kMaxBsonUserSize))
     return Error{ErrorCode::kBadValue,
                  "object to insert too large. size in bytes: " + std::to_string(doc.size()) +
                      ", max size: " + std::to_string(kMaxBsonUserSize)};
+  const auto is_empty = [&](BsonValue v) {
+    return v.Is(BsonType::kTimestamp) && v.Timestamp() == 0 && !keep_empty_timestamps;
+  };
   BsonElement id;
   bool first = true, id_first = false, empty_timestamp = false;
   for (const BsonElement& e : doc) {
@@ -86,7 +90,7 @@ Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) 
       if (id.value) return SeveralIds();
       id = e;
       id_first = first;
-    } else if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0) {
+    } else if (is_empty(e.value)) {
       empty_timestamp = true;
     } else if (e.name == "$expire") {
       // Stored as a field, it would do nothing, and nobody would notice.
@@ -114,7 +118,7 @@ Result<BsonView> PrepareInsert(BsonView doc, Instant now, std::string* scratch) 
   }
   for (const BsonElement& e : doc) {
     if (e.name == "_id") continue;
-    if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0) {
+    if (is_empty(e.value)) {
       b.AppendTimestamp(e.name, NextTimestamp(now));
     } else {
       b.Append(e);

@@ -10,7 +10,7 @@ namespace mayfly {
 /// doubles, decimal once a decimal was added. Other values are left out.
 class NumberSum {
  public:
-  /// What is no number is left out and not counted.
+  /// Values that are not numbers are ignored and not counted.
   void Add(BsonValue v) {
     switch (v.type()) {
       case BsonType::kInt32:
@@ -111,7 +111,7 @@ class NumberSum {
 /// Standard deviation by Welford's method.
 class Deviation {
  public:
-  /// What is no number is left out; decimals count as doubles.
+  /// Values that are not numbers are ignored; decimals count as doubles.
   void Add(BsonValue v) {
     if (!v.IsNumber()) return;
     double x = v.NumberAsDouble();

@@ -11,7 +11,7 @@ Result<ExpressionPtr> ParseLiteral(const OperatorDef&, BsonValue arg, VariableSc
   return MakeConstant(Value::Borrow(arg));
 }
 
-/// Fields of documents in one: a name that is there keeps its place and takes the new value.
+/// Merges fields of documents: an existing name keeps its place and takes the new value.
 class FieldSet {
  public:
   explicit FieldSet(EvalContext& ctx) : ctx_(ctx), pace_(ctx), charge_(ctx) {}
@@ -287,7 +287,7 @@ Result<Value> BinarySize(const EvalArgs& a) {
                        "$binarySize requires a string or BinData argument, found: " + TypeText(v));
 }
 
-/// {$meta: "…"}: what the source knows about the document besides its fields.
+/// {$meta: "…"}: facts of the source about the document besides its fields.
 class MetaExpression final : public Expression {
  public:
   explicit MetaExpression(std::string what) : what_(std::move(what)) {}

@@ -44,7 +44,7 @@ struct OperatorDef {
   /// Has a syntax of its own.
   Result<ExpressionPtr> (*parse)(const OperatorDef& def, BsonValue arg,
                                  VariableScope& scope) = nullptr;
-  /// Named parameters ({$op: {name: expression}}): the names, which must be there (a bit each), and
+  /// Named parameters ({$op: {name: expression}}): the names, the required ones (a bit each), and
   /// the codes of "not an object", "unknown parameter", "missing parameter".
   std::span<const std::string_view> names = {};
   uint32_t required = 0;
@@ -132,7 +132,7 @@ inline Error ValueTooLarge(size_t bytes) {
                                   " bytes, past the 64MB limit.");
 }
 
-/// What an operator made, unless it is more than a value or all large ones together may be.
+/// An operator's result, unless it exceeds the limit of a value or of all large ones together.
 Result<Value> MadeLarge(EvalContext& ctx, Value v);
 inline Result<Value> Made(EvalContext& ctx, Value v) {
   bson_check::Value(v.view(), "an expression");

@@ -16,7 +16,7 @@ namespace mayfly {
 /// that only grow and those that are finished and still held.
 inline constexpr int64_t kMaxOperationValues = int64_t{256} << 20;
 
-/// What the large values of one operation take together; they share it.
+/// The memory of all large values of one operation; they share it.
 struct ValueAccount {
   std::atomic<int64_t> used{0};  ///< bytes
 };

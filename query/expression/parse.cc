@@ -199,7 +199,7 @@ class FieldPathExpression final : public ReadableExpression {
       : variable_(variable), name_(std::move(name)), path_(std::move(path)) {}
 
   Result<Value> Evaluate(EvalContext& ctx) const override {
-    // A request may name a path of a large document as often as it has room.
+    // A request may name a path of a large document any number of times.
     MAYFLY_TRY(CheckAfter(ctx, ctx.root.size()));
     switch (variable_) {
       case VariableScope::kCurrent:
@@ -274,7 +274,7 @@ class FieldPathExpression final : public ReadableExpression {
       return Read(ctx, *ctx.op->user_roles);
     return BuildArray([](BsonArrayBuilder&) {});  // bounded: nothing
   }
-  /// What was read. A value of its own was put together from arrays, and is no larger than they
+  /// The value that was read. A new value was built from arrays, and is no larger than they
   /// are.
   static Result<Value> Through(EvalContext& ctx, Value r) {
     if (!r.owns()) return r;
@@ -346,7 +346,7 @@ class CallExpression final : public ReadableExpression {
       if (!children_[i]) continue;
       MAYFLY_TRY(values[i], children_[i]->Evaluate(ctx));
       MAYFLY_TRY(kept.Add(values[i]));
-      // What comes out of an operator is about as large as what went in, or it checks itself.
+      // An operator's output is about as large as its input, or it checks itself.
       if (kept.bytes() > kMaxValueBytes) return ValueTooLarge(kept.bytes());
     }
     MAYFLY_TRY(Value result, def_.eval({ctx, {values.data(), values.size()}, given_, def_}));
@@ -528,12 +528,12 @@ ExpressionPtr MakeCall(const OperatorDef& def, std::vector<ExpressionPtr> childr
     ctx.folding = true;
     ctx.op = ParseWork::Asked();
     Result<Value> v = call->Evaluate(ctx);
-    // What is much larger than its description is made when it is needed: a command may have many
-    // of them.
+    // A value much larger than its description is made when needed: a command may have many of
+    // them.
     if (FoldedBytes folded;
         v && v.value().view().size() <= kMaxFolded && folded.Take(v.value().view().size()))
       return std::make_unique<ConstantExpression>(std::move(v).value(), std::move(folded));
-    // An error of a constant is an error of the whole, but not that something would be too large.
+    // An error in a constant fails the whole, except the error that it would be too large.
     if (!v && v.error().code != ErrorCode::kExceededMemoryLimit)
       scope.NoteConstantError(std::move(v).error());
   }

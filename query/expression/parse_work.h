@@ -29,8 +29,8 @@ class ParseWork {
   ~ParseWork();
   ParseWork(const ParseWork&) = delete;
 
-  /// Errors: ExceededMemoryLimit 146; those of Operation::CheckInterrupt. `cost`: elements, or what
-  /// takes as long as so many of them. A count, and now and then Look.
+  /// Errors: ExceededMemoryLimit 146; those of Operation::CheckInterrupt. `cost`: in elements, or
+  /// work of the same time. Only counts, and calls Look from time to time.
   static Result<void> Step(size_t cost = 1) {
     if (cost < left_) [[likely]] {
       left_ -= static_cast<uint32_t>(cost);
@@ -38,14 +38,14 @@ class ParseWork {
     }
     return Look();
   }
-  /// The same, certain to look. After an error every step looks: who cannot say what went wrong may
-  /// just stop.
+  /// The same, but always checks. After an error every step fails: callers without an error path
+  /// may just stop.
   static Result<void> Look();
 
-  /// The operation that is asked, also by what matches on its behalf; null: there is none.
+  /// The operation that is checked, also by matchers on its behalf; null: there is none.
   static Operation* Asked() { return current_ == nullptr ? nullptr : current_->op_; }
 
-  /// Something of so many bytes was made. Counted to the process (large_memory) until the outermost
+  /// Something of this size was made. Charged to the process (large_memory) until the outermost
   /// ParseWork ends.
   static void Made(size_t bytes) { made_ += bytes; }
   /// What was made in this one so far.

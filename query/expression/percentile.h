@@ -28,8 +28,8 @@ class Percentiles {
   bool sorted_ = false;
 };
 
-/// `method` must be "approximate", the only one there is (manual: "$percentile"). Errors:
-/// TypeMismatch 14, BadValue 2.
+/// `method` must be "approximate", the only method (manual: "$percentile"). Errors: TypeMismatch
+/// 14, BadValue 2.
 Result<void> CheckPercentileMethod(BsonValue method, std::string_view op);
 /// `p`: an array of numbers from 0 to 1. Errors: 7750301, 7750302, 7750303.
 Result<std::vector<double>> ParsePercentiles(BsonValue p);

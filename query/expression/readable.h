@@ -21,11 +21,11 @@ class ReadableExpression : public Expression {
   virtual std::span<const ExpressionPtr> Operands() const { return {}; }
 };
 
-/// The same object; null for an expression that does not show what it is made of.
+/// The same object; null for an expression that does not show its parts.
 inline const ReadableExpression* AsReadable(const Expression& e) {
   return dynamic_cast<const ReadableExpression*>(&e);
 }
-/// Whether every document gets the same value. False also where nobody can tell.
+/// Whether every document gets the same value. False also if unknown.
 inline bool IsFixed(const Expression& e) {
   if (e.Constant() != nullptr) return true;
   const ReadableExpression* r = AsReadable(e);

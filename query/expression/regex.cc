@@ -23,7 +23,7 @@ constexpr uint32_t kParensNestLimit = 200;
 constexpr size_t kJitStackMax = 512 * 1024;
 constexpr uint32_t kFastPatterns = 32;  // of one parse that become machine code when first used
 constexpr uint32_t kOften = 64;         // uses of the others before they do
-// Steps of a back-tracking search, some ns each, that may go by without a look at the operation.
+// Steps of a back-tracking search, some ns each, allowed without a check of the operation.
 constexpr double kFastSteps = 1e8;
 // … for a pattern that has proved short: hardly any takes the steps that its text allows.
 constexpr double kTrustedSteps = 1e10;
@@ -32,10 +32,10 @@ constexpr double kSliceSteps = 1e6;            // … on a thread that serves so
 constexpr int64_t kWatchedSteps = 20'000'000;  // of one search at most; some seconds
 constexpr int64_t kLook = 256;                 // steps between two looks at the operation
 constexpr size_t kBytesAStep = 64;             // read through in the time of a step
-// Of all patterns of a server; others are interpreted.
+// For all patterns of a server together; patterns beyond it are interpreted.
 constexpr int64_t kMaxMachineCode = int64_t{64} << 20;
 
-/// What a match needs besides the pattern; one a thread, so that matching allocates nothing.
+/// The memory of a match besides the pattern; one per thread, so that matching allocates nothing.
 struct MatchScratch {
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32 * 1024, kJitStackMax, nullptr);
@@ -59,8 +59,8 @@ MatchScratch& Scratch() {
   return scratch;
 }
 
-/// How fast the steps of a search can grow: with subjects of n bytes there are at most some
-/// n ^ `power` * `factor`, but for groups, which PCRE2 counts.
+/// How fast the steps of a search can grow: a subject of n bytes takes at most about n ^ `power` *
+/// `factor` steps, apart from groups, which PCRE2 counts.
 struct Growth {
   int power = 1;
   double factor = 1;

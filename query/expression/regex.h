@@ -15,10 +15,10 @@ class Operation;
 
 /// A regular expression, compiled once (PCRE2; to machine code when it is used more often) and
 /// matched under match, depth and heap limits. Machine code does not count the steps of repeated
-/// single characters ("[ab]{1,900}[ab]{1,20000}x" takes hours on 10 kB). So what may take many
-/// steps, by the number of its repeats and the length of the subject, is matched by code that calls
-/// back before each item: there the steps are counted, and the operation can be interrupted.
-/// Immutable; threads: any.
+/// single characters ("[ab]{1,900}[ab]{1,20000}x" takes hours on 10 kB). So patterns that may take
+/// many steps, by the number of repeats and the length of the subject, are matched by code that
+/// calls back before each item: it counts the steps, and can interrupt the operation. Immutable;
+/// threads: any.
 class CompiledRegex {
  public:
   using Ptr = std::shared_ptr<const CompiledRegex>;
@@ -56,9 +56,9 @@ class CompiledRegex {
  private:
   CompiledRegex() = default;
   std::string pattern_, options_;
-  /// What to match with: machine code, made when the pattern is first used. Making it takes twenty
-  /// times as long as compiling, so of many patterns in one filter only those have it that are used
-  /// often.
+  /// The code to match with: machine code, made at the first use. Making it takes twenty
+  /// times as long as compiling, so if a filter has many patterns, only those used often get
+  /// it.
   const void* Code() const;
   /// The one that calls back, or code_ where that would be too long.
   const void* WatchedCode() const;

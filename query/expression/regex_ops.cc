@@ -53,7 +53,7 @@ Result<bool> HasInput(const EvalArgs& a, const CompiledRegex::Ptr& regex) {
   return regex != nullptr;
 }
 
-/// What AppendMatch writes: each group may be all of the text.
+/// The size of AppendMatch's output: each group may be all of the text.
 size_t MatchBytes(const std::vector<CompiledRegex::Span>& groups) {
   size_t n = 0;
   for (const CompiledRegex::Span& g : groups)

@@ -14,14 +14,14 @@ void SetVariable(EvalContext& ctx, VariableId id, Value v) {
   ctx.variables[slot] = std::move(v);
 }
 
-/// The variable is out of scope: what it held may go.
+/// The variable is out of scope: its value may be freed.
 void ForgetVariable(EvalContext& ctx, VariableId id) {
   auto slot = static_cast<size_t>(id);
   if (slot < ctx.variables.size()) ctx.variables[slot] = Value();
 }
 
-/// What is read by name may be put into other documents again and again: without an end of its own
-/// it would become as deep as an expression has rounds. What is borrowed lies in a document or in
+/// A value read by name may be nested into other documents again and again: without its own limit
+/// it would become as deep as an expression has rounds. A borrowed value lies in a document or in
 /// another variable.
 Result<void> CheckVariable(const Value& v) {
   if (!v.owns()) return Ok();

@@ -13,7 +13,7 @@ namespace {
 
 std::string Name(const EvalArgs& a) { return std::string(a.def.name); }
 
-/// What $toLower, $substr … take besides strings: numbers and dates as text, null as "".
+/// Inputs of $toLower, $substr … besides strings: numbers and dates as text, null as "".
 Result<std::string> CoerceToText(BsonValue v) {
   if (v.IsNullish()) return std::string();
   switch (v.type()) {

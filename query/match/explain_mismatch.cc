@@ -225,7 +225,7 @@ void Explainer::Predicate(std::string_view path, const BsonElement& op, BsonView
 BsonDocument ExplainMismatch(BsonView filter, BsonView doc, Instant now) {
   Explainer explainer{doc, now};
   BsonDocument details = BuildBson([&](BsonBuilder& b) { explainer.Filter(filter, true, b); });
-  // What a reply puts around it comes on top.
+  // The reply around it comes on top.
   constexpr int kAround = 8;
   if (!NestsDeeper(details.view().AsValue(), kMaxValueDepth - kAround)) return details;
   return BuildBson(

@@ -42,7 +42,7 @@ void Head(const BsonElement& rule, BsonView specified, BsonBuilder& out) {
   out.Append("operatorName", rule.name).Append("specifiedAs", specified);
 }
 
-/// One entry: what a keyword says of a value that breaks it.
+/// One entry: a keyword's details about a value that breaks it.
 void Simple(const BsonElement& rule, BsonView specified, std::string_view reason, BsonValue v,
             BsonBuilder& out) {
   Head(rule, specified, out);

@@ -53,7 +53,7 @@ bool GoOn(size_t cost, std::optional<Error>* error) {
   return false;
 }
 
-/// What takes as long as a step: comparing so many bytes, or passing over fields that have them.
+/// Work as long as one step: comparing this many bytes, or skipping fields of this size.
 constexpr size_t kBytesPerStep = 512;
 size_t CostOf(BsonValue v) { return 1 + v.size() / kBytesPerStep; }
 

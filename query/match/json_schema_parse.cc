@@ -307,7 +307,7 @@ class JsonSchemaParser {
   static std::span<const Row> Rows();
   /// Reads one field of a schema into `s`.
   static Result<void> ReadKeyword(const BsonElement& e, JsonSchema& s);
-  /// What only the whole schema can tell.
+  /// Checks that need the whole schema.
   static Result<void> CheckWhole(BsonView schema, const JsonSchema& s);
 };
 

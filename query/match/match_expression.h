@@ -55,7 +55,7 @@ class MatchExpression {
   std::vector<std::shared_ptr<const CompiledRegex>>
       regexes;                                             ///< kRegex: one; kIn: its regex members
   std::vector<std::unique_ptr<MatchExpression>> children;  ///< logical and $elemMatch nodes
-  struct Extra;  ///< mod, bits, type sets, $expr: what only the matcher needs
+  struct Extra;  ///< mod, bits, type sets, $expr: only for the matcher
   std::shared_ptr<const Extra> extra;
 
   /// True when the document matches. `$expr` sees `ctx`'s variables (may be null when there is
@@ -75,8 +75,8 @@ class MatchExpression {
 };
 using MatchPtr = std::unique_ptr<MatchExpression>;
 
-/// Where the filter stands, which says what it may hold. The scope is not owned and is used while
-/// parsing only.
+/// The context of the filter, which decides what it may contain. The scope is not owned and is used
+/// while parsing only.
 struct MatchParseOptions {
   VariableScope* scope = nullptr;  ///< for $expr
   bool allow_where =

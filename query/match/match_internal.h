@@ -8,7 +8,7 @@
 
 namespace mayfly {
 
-/// What only the matcher needs of a node.
+/// The matcher's part of a node.
 struct MatchExpression::Extra {
   int64_t divisor = 0, remainder = 0;   ///< kMod
   std::vector<uint32_t> bit_positions;  ///< kBits…: sorted; empty when `operand` is a BinData mask
@@ -56,7 +56,7 @@ class AmbiguousSteps {
   ~AmbiguousSteps() { current_ = outer_; }
   AmbiguousSteps(const AmbiguousSteps&) = delete;
   bool TooMany() const { return n_ > kMost; }
-  /// One more way into an array of so many bytes.
+  /// One more way into an array of this many bytes.
   static bool Count(size_t bytes) {
     if (current_ == nullptr) return false;
     current_->n_ += static_cast<uint32_t>(1 + bytes / kBytesPerStep);
@@ -90,8 +90,8 @@ bool WalkPath(BsonView doc, std::string_view path, bool leaf_arrays, int positio
   return f(BsonValue(), position);
 }
 
-/// WalkPath for a path that has come to an array: into its documents and, where the path goes on
-/// with a number, to the element at that position too. True also when AmbiguousSteps are used up.
+/// WalkPath for a path that has reached an array: continues in its documents and, if the next part
+/// is a number, in the element at that position too. True also when AmbiguousSteps are used up.
 template <class F>
 bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int position, F& f) {
   size_t dot = path.find('.');
@@ -107,7 +107,7 @@ bool WalkArray(BsonView array, std::string_view path, bool leaf_arrays, int posi
     if (e.value.IsDocument() && WalkPath(e.value.Document(), path, leaf_arrays, at, f, index))
       return true;
     if (index && e.name == name) {
-      // The path names this element itself, so it is not what a positional operator stands for.
+      // The path names this element itself, so a positional operator does not stand for it.
       if (dot == std::string_view::npos) {
         if (WalkLeaf(e.value, leaf_arrays, position, f)) return true;
       } else if (e.value.IsDocument()) {
@@ -129,7 +129,7 @@ struct Run {
   int* position = nullptr;
   std::optional<Error> error = {};  ///< set: the result is void
   BsonView root = {};
-  /// A match that costs less asks nobody: who reads documents asks for each.
+  /// A cheaper match checks nothing: readers of documents check for each.
   static constexpr uint32_t kBetween = 64 << 10;
   uint32_t left = kBetween;  ///< bytes to walk until the operation is asked
 
@@ -140,9 +140,9 @@ struct Run {
   /// `walk()` with an end; the path that led too many ways is named by `error`.
   template <class Walk>
   bool Bounded(const MatchExpression& e, Walk&& walk);
-  /// So many bytes are about to be walked, or what takes as long: a filter may have any number of
-  /// conditions, and each may walk the whole document. False when the operation is to stop, which
-  /// `error` then says. A subtraction, but for every kBetween bytes.
+  /// This many bytes are about to be walked, or work of the same time: a filter may have any number
+  /// of conditions, and each may walk the whole document. False if the operation must stop; `error`
+  /// then says so. A subtraction, but for every kBetween bytes.
   bool Spend(size_t bytes) {
     if (bytes < left) [[likely]] {
       left -= static_cast<uint32_t>(bytes);
@@ -161,8 +161,8 @@ struct Run {
   bool Bits(const MatchExpression& e, BsonValue v);
   bool Regex(const CompiledRegex& regex, BsonValue v);
   bool In(const MatchExpression& e, BsonValue v);
-  /// The answer of an expression that follows no path from `v`, the document or value it is asked
-  /// about; none: it follows one. `child` asks the same of a part of it.
+  /// The answer of an expression that follows no path from `v`, the tested document or value; none:
+  /// it follows one. `child` asks the same of a part of it.
   template <class F>
   std::optional<bool> WithoutPath(const MatchExpression& e, BsonValue v, F&& child);
   bool Expr(const MatchExpression& e);

@@ -13,7 +13,7 @@ namespace match {
 namespace {
 
 constexpr int kMaxDepth = 100;
-/// Of a node, with its place in its parent and what the allocator adds.
+/// The size of a node, with its place in its parent and the allocator's overhead.
 constexpr size_t kNodeBytes = sizeof(MatchExpression) + 48;
 
 Error Bad(std::string message) { return {ErrorCode::kBadValue, std::move(message)}; }

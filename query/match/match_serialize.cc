@@ -188,7 +188,7 @@ void SerializeNode(const MatchExpression& e, BsonBuilder& out) {
   }
 }
 
-/// One character for what decides how an index can serve a comparison with `v`.
+/// One character for the way in which an index can serve a comparison with `v`.
 char TypeClass(BsonValue v) {
   switch (v.type()) {
     case BsonType::kNull:
@@ -260,7 +260,7 @@ void MatchExpression::AppendShape(std::string& out) const {
       break;
     }
     case MatchKind::kRegex: {
-      // An anchored pattern gives bounds, another one none; options decide whether it may.
+      // Only an anchored pattern can give bounds; the options decide whether it does.
       const CompiledRegex& r = *regexes[0];
       out.push_back(r.pattern().starts_with('^') || r.pattern().starts_with("\\A") ? '^' : '*');
       out.append(r.options()).push_back('.');

@@ -40,6 +40,20 @@ Quick QuickEquals(BsonValue a, BsonValue b) {
   }
 }
 
+/// Whether `a` stands to `b` as the kind asks, one of the four that order.
+bool Ordered(MatchKind kind, int32_t a, int32_t b) {
+  switch (kind) {
+    case MatchKind::kLt:
+      return a < b;
+    case MatchKind::kLte:
+      return a <= b;
+    case MatchKind::kGt:
+      return a > b;
+    default:
+      return a >= b;
+  }
+}
+
 }  // namespace
 
 bool Compare(MatchKind kind, BsonValue operand, BsonValue v) {
@@ -51,34 +65,12 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v) {
   }
   if (operand.Is(BsonType::kMinKey) || operand.Is(BsonType::kMaxKey)) {
     // The only ones that compare across types. A missing value stands where undefined does.
-    int c = CompareValues(v, operand);
-    switch (kind) {
-      case MatchKind::kLt:
-        return c < 0;
-      case MatchKind::kLte:
-        return c <= 0;
-      case MatchKind::kGt:
-        return c > 0;
-      default:
-        return c >= 0;
-    }
+    return Ordered(kind, CompareValues(v, operand), 0);
   }
   bool inclusive = kind == MatchKind::kLte || kind == MatchKind::kGte;
   if (v.missing()) return inclusive && operand.IsNull();
   if (v.type() == operand.type()) {
-    if (v.Is(BsonType::kInt32)) {
-      int32_t a = v.Int32(), b = operand.Int32();
-      switch (kind) {
-        case MatchKind::kLt:
-          return a < b;
-        case MatchKind::kLte:
-          return a <= b;
-        case MatchKind::kGt:
-          return a > b;
-        default:
-          return a >= b;
-      }
-    }
+    if (v.Is(BsonType::kInt32)) return Ordered(kind, v.Int32(), operand.Int32());
   } else if (CanonicalTypeOrder(v.type()) != CanonicalTypeOrder(operand.type())) {
     return false;
   }
@@ -86,17 +78,7 @@ bool Compare(MatchKind kind, BsonValue operand, BsonValue v) {
     bool a = IsNan(v), b = IsNan(operand);
     if (a || b) return a && b && inclusive;
   }
-  int c = CompareValues(v, operand);
-  switch (kind) {
-    case MatchKind::kLt:
-      return c < 0;
-    case MatchKind::kLte:
-      return c <= 0;
-    case MatchKind::kGt:
-      return c > 0;
-    default:
-      return c >= 0;
-  }
+  return Ordered(kind, CompareValues(v, operand), 0);
 }
 
 bool Run::Regex(const CompiledRegex& regex, BsonValue v) {
@@ -213,7 +195,7 @@ bool Run::Single(const MatchExpression& e, BsonValue v) {
       return Regex(*e.regexes[0], v);
     case MatchKind::kMod: {
       if (!v.IsNumber()) return false;
-      // Fractions are cut off; what no 64-bit integer can hold never matches.
+      // Fractions are cut off; values beyond 64-bit integers never match.
       int64_t n;
       double d = v.NumberAsDouble();
       if (v.Is(BsonType::kInt32) || v.Is(BsonType::kInt64)) {
@@ -242,7 +224,7 @@ bool Run::Single(const MatchExpression& e, BsonValue v) {
       if (!v.IsArray() || !Spend(v.size())) return false;
       int* outer = position;
       position =
-          nullptr;  // the array of this node is what a positional operator means, not those inside
+          nullptr;  // a positional operator stands for the array of this node, not for those inside
       int i = 0;
       bool found = false;
       for (const BsonElement& m : v.Document()) {
@@ -279,10 +261,10 @@ bool Run::Single(const MatchExpression& e, BsonValue v) {
 }
 
 namespace {
-/// Where several conditions go through arrays the last one's element is what the positional
-/// operator means (manual: "$ (update)" leaves it open). Which is the last does not depend on how
-/// the filter is written: they are in the order in which explain's parsedQuery shows them, by kind,
-/// then by path.
+/// If several conditions go through arrays, the positional operator means the element
+/// of the last one (manual: "$ (update)" leaves it open). The order does not depend on
+/// how the filter is written: it is that of explain's parsedQuery, by kind, then by
+/// path.
 boost::container::small_vector<const MatchExpression*, 8> InPositionOrder(
     const MatchExpression& e) {
   auto rank = [](const MatchExpression* c) {

@@ -10,7 +10,7 @@ namespace mayfly {
 
 namespace {
 
-/// $$USER_ROLES of what is stored: the same whoever's operation meets a document.
+/// $$USER_ROLES in stored filters: the same for every user's operation.
 Value NoRoles() { return Value::Array(std::string("\5\0\0\0\0", 5)); }
 
 class MatchRecordFilter : public RecordFilter {
@@ -33,7 +33,7 @@ class MatchRecordFilter : public RecordFilter {
 
   bool Matches(BsonView doc) const override {
     EvalContext ctx;
-    // What is interrupted does not match: who asks looks at the operation again.
+    // An interrupted filter does not match: its caller checks the operation again.
     ctx.op = FilteringFor::Asked();
     if (ctx.op == nullptr && !for_index_) ctx.op = ParseWork::Asked();
     if (slots_ > 0) {
@@ -62,8 +62,8 @@ bool HasExpr(const MatchExpression& e) {
   return false;
 }
 
-/// Forgets the text of each `$jsonSchema`, which only who shows a filter needs: the catalog has it.
-/// Returns the bytes that were given back.
+/// Drops the text of each `$jsonSchema`, which is only for display, and which the catalog has.
+/// Returns the freed bytes.
 size_t ForgetSources(MatchExpression& e) {
   size_t bytes = 0;
   if (e.kind == MatchKind::kJsonSchema) {

@@ -15,8 +15,8 @@ class Accumulator {
   /// of $top and its like). Adds the bytes it keeps to `*memory` (may be negative).
   virtual Result<void> Add(const Value& v, std::string_view key, int64_t* memory) = 0;
   virtual Result<Value> Finish() = 0;
-  /// The state as a value, and a state taken in behind this one: how groups go to disk and come
-  /// back.
+  /// Save: the state as a value. Merge: adds a saved state after this one. So groups go to disk and
+  /// come back.
   virtual Value Save() = 0;
   virtual Result<void> Merge(BsonValue saved, int64_t* memory) = 0;
 };
@@ -28,7 +28,7 @@ struct AccumulatorArgs {
   std::vector<double> p;  ///< of $percentile
 };
 
-/// What an accumulator's argument looks like.
+/// The form of an accumulator's argument.
 enum class AccumulatorSyntax : uint8_t {
   kExpression,  ///< $sum: expression
   kNothing,     ///< $count: {}

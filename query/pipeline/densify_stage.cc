@@ -57,7 +57,7 @@ std::optional<Value> StepFrom(BsonValue start, const DensifySpec& s, int64_t n) 
   return MakeInteger(at, start.Is(BsonType::kInt64) || step.Is(BsonType::kInt64));
 }
 
-/// Sorts by partition and field, and puts in front of each document what is missing before it.
+/// Sorts by partition and field, and adds the missing documents before each document.
 class DensifyStage final : public PipelineStage {
  public:
   DensifyStage(PipelineContext& context, BsonDocument source, DensifySpec spec, ExpressionPtr field,
@@ -90,7 +90,7 @@ class DensifyStage final : public PipelineStage {
     for (;;) {
       MAYFLY_TRY(Check());
       if (ends_partition_) {
-        // What is still missing behind the partition's last document.
+        // The missing documents after the partition's last one.
         if (const std::optional<Value> v = NextMissing(nullptr)) return Generate(*v, out);
         if (!sorter_.has_next()) return StreamState::kEof;
         MAYFLY_TRY(BeginPartition());
@@ -358,7 +358,7 @@ Result<void> ParseDensifyStage(StageParser& p, BsonValue spec) {
         return LocationError(8993000,
                              "BSON field '$densify.partitionByFields' must not contain "
                              "the field to densify, nor a part of it");
-      // An array's own names are what the client says: "0", "1" … need not be among them.
+      // The client chooses the names of an array's elements: they need not be "0", "1" …
       by.Append(std::to_string(s.partition_paths.size()), "$" + std::string(e.value.String()));
       s.partition_paths.push_back(std::move(path));
     }

@@ -3,8 +3,8 @@
 namespace mayfly {
 namespace {
 
-/// What went into $facet, kept for each of its pipelines to read from the start: in memory up to
-/// the limit, then on disk.
+/// The input of $facet, kept so that each of its pipelines can read it from the start: in memory up
+/// to the limit, then on disk.
 class FacetBuffer {
  public:
   Result<void> Add(BsonView doc, const PipelineOptions& options) {

@@ -104,11 +104,14 @@ class CountStage final : public PipelineStage {
   std::string_view name() const override { return "$count"; }
   void Serialize(BsonBuilder& out) const override { out.Append("$count", field_); }
   StageNeeds AddDependencies(std::set<std::string>*) const override { return StageNeeds::kOnly; }
+  void AskSource(SourceRequest* request) const override { request->count = true; }
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override {
     if (done_) return StreamState::kEof;
-    while (true) {
+    MAYFLY_TRY(std::optional<int64_t> rest, input_->CountRest());
+    if (rest) count_ += *rest;
+    while (!rest) {
       MAYFLY_TRY(StreamState state, Pull(out));
       if (state == StreamState::kPaused) return state;
       if (state == StreamState::kEof) break;

@@ -21,8 +21,8 @@ struct LookupSpec {
   std::set<std::string> namespaces;
 };
 
-/// A foreign collection in memory, by the hash of every value at one path. What it finds are
-/// candidates: equal values have equal hashes, and a filter has the last word.
+/// A foreign collection in memory, by the hash of every value at one path. It finds candidates:
+/// equal values have equal hashes, and a filter decides.
 class HashedCollection {
  public:
   explicit HashedCollection(std::string path) : path_(std::move(path)) {}
@@ -242,8 +242,8 @@ class LookupStage final : public PipelineStage {
     });
   }
 
-  /// Fills found_ with the array for one document. What depends on the same values is not asked for
-  /// twice in a row.
+  /// Fills found_ with the array for one document. The same values are not looked up twice in a
+  /// row.
   Result<void> Find(const StreamDocument& in) {
     std::string key;
     MAYFLY_TRY(std::unique_ptr<Matches> matches, Open(in, &key));
@@ -267,8 +267,8 @@ class LookupStage final : public PipelineStage {
     return Ok();
   }
 
-  /// One document for each that belongs to the one that came in, which are read as they are asked
-  /// for. A few of them are kept for the next document with the same values.
+  /// One document for each foreign document that matches the input. They are read on demand. A few
+  /// are kept for the next document with the same values.
   Result<StreamState> NextUnwound(StreamDocument* out) {
     while (true) {
       MAYFLY_TRY(Check());
@@ -351,8 +351,8 @@ class LookupStage final : public PipelineStage {
     *out = {BsonView(buffer_.data()), has_metadata_ ? &metadata_ : nullptr};
   }
 
-  /// What is to be read for one document, and by which values that is known again. Null when it is
-  /// what is in found_.
+  /// What to read for one document, and the values by which to recognise it again. Null if found_
+  /// has it already.
   Result<std::unique_ptr<Matches>> Open(const StreamDocument& in, std::string* key_out) {
     EvalContext& ctx = Eval(in);
     std::vector<std::pair<std::string, Value>> variables;

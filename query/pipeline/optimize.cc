@@ -10,38 +10,63 @@ T* As(StagePtr& stage) {
   return dynamic_cast<T*>(stage.get());
 }
 
-/// The members of a filter that must all match.
-void SplitConjuncts(BsonView filter, std::vector<BsonDocument>& out) {
-  for (const BsonElement& e : filter) {
-    if (e.name == "$and" && e.value.IsArray()) {
-      for (const BsonElement& member : e.value.Document())
-        if (member.value.IsDocument()) SplitConjuncts(member.value.Document(), out);
-      continue;
-    }
-    out.push_back(BuildBson([&](BsonBuilder& b) { b.Append(e); }));
-  }
-}
-
-Result<StagePtr> MakeMatch(const std::vector<BsonDocument>& conjuncts, PipelineContext& context,
-                           VariableScope& scope) {
-  BsonDocument filter;
-  if (conjuncts.size() == 1) {
-    filter = conjuncts[0];
-  } else if (!conjuncts.empty()) {
-    filter = BuildBson([&](BsonBuilder& b) {
-      BsonArrayBuilder all = b.OpenArray("$and");
-      for (auto& c : conjuncts) all.Append(c);
-    });
-  }
-  MAYFLY_TRY(MatchPtr match, ParseMatch(filter, {.scope = &scope}));
-  return StagePtr(std::make_unique<PipelineMatch>(context, std::move(filter), std::move(match)));
-}
-
 /// May `stage` change what is at `path`? Nothing when documents cannot be matched before it at all.
 std::optional<bool> Touches(const PipelineStage& stage, std::string_view path) {
   if (auto touched = ProjectionTouches(stage, path)) return touched;
   if (auto* unwind = dynamic_cast<const PipelineUnwind*>(&stage)) return unwind->Touches(path);
   return LookupTouches(stage, path);
+}
+
+/// The path in a stage's input that has what is at `path` behind it; empty when there is none.
+std::string InputPath(const PipelineStage& stage, std::string_view path) {
+  if (IsGroup(stage)) return GroupedFrom(stage, path);
+  if (const std::optional<bool> touched = Touches(stage, path); touched && !*touched)
+    return std::string(path);
+  const size_t dot = path.find('.');
+  std::string from = ProjectionRenamedFrom(stage, path.substr(0, dot));
+  if (!from.empty() && dot != std::string_view::npos) from += path.substr(dot);
+  return from;
+}
+
+/// Whether a condition on the key of a group is equivalent for each of its documents. These have
+/// equal keys, but perhaps of different types, and the key is null where they have no field.
+bool SameForEqualValues(BsonValue condition) {
+  if (!condition.Is(BsonType::kDocument)) return true;
+  for (const BsonElement& e : condition.Document()) {
+    if (!e.name.starts_with('$')) return true;  // a value
+    static constexpr std::string_view kSame[] = {"$eq",  "$ne", "$gt",  "$gte", "$lt",
+                                                 "$lte", "$in", "$nin", "$not"};
+    if (std::find(std::begin(kSame), std::end(kSame), e.name) == std::end(kSame)) return false;
+    if (e.name == "$not" && !SameForEqualValues(e.value)) return false;
+  }
+  return true;
+}
+
+/// A filter on a stage's output as an equivalent filter on its input; nothing if it reads a value
+/// that the stage computes.
+std::optional<BsonDocument> BeforeStage(const PipelineStage& stage, BsonView filter) {
+  bool possible = true;
+  BsonDocument out = BuildBson([&](BsonBuilder& b) {
+    for (const BsonElement& e : filter) {
+      if (!possible) return;
+      if ((e.name == "$and" || e.name == "$or" || e.name == "$nor") && e.value.IsArray()) {
+        BsonArrayBuilder members = b.OpenArray(e.name);
+        for (const BsonElement& m : e.value.Document()) {
+          std::optional<BsonDocument> one;
+          if (m.value.IsDocument()) one = BeforeStage(stage, m.value.Document());
+          possible = possible && one.has_value();
+          if (!possible) return;
+          members.Append(*one);
+        }
+        continue;
+      }
+      const std::string path = e.name.starts_with('$') ? std::string() : InputPath(stage, e.name);
+      possible = !path.empty() && (!IsGroup(stage) || SameForEqualValues(e.value));
+      if (possible) b.Append(path, e.value);
+    }
+  });
+  if (!possible) return std::nullopt;
+  return out;
 }
 
 class Optimizer {
@@ -117,12 +142,30 @@ class Optimizer {
         return true;
       }
     }
+    if (auto* sort = As<PipelineSort>(b); sort && SortsBefore(*a, *sort)) {
+      std::swap(a, b);
+      return true;
+    }
     // One document in, one out: cut off before computing.
     if ((As<PipelineLimit>(b) || As<PipelineSkip>(b)) && ProjectionTouches(*a, "_id").has_value()) {
       std::swap(a, b);
       return true;
     }
     return false;
+  }
+
+  /// A sort that keeps a few documents goes before a projection that leaves its fields alone: only
+  /// those few are then projected, and an index may have them in order.
+  static bool SortsBefore(const PipelineStage& stage, const PipelineSort& sort) {
+    if (sort.limit() == 0 || sort.pattern().needs_metadata()) return false;
+    if (!ProjectionTouches(stage, "_id").has_value()) return false;
+    std::set<std::string> fields;
+    stage.AddDependencies(&fields);
+    for (const std::string& field : fields)
+      if (field.starts_with(kMetaDependency)) return false;
+    const auto& parts = sort.pattern().parts();
+    return std::none_of(parts.begin(), parts.end(),
+                        [&](const auto& part) { return *ProjectionTouches(stage, part.path); });
   }
 
   Result<bool> MatchBehind(size_t i, PipelineMatch& match) {
@@ -140,19 +183,31 @@ class Optimizer {
       std::swap(a, b);
       return true;
     }
-    if (!Touches(*a, "_id").has_value()) return false;
-    // What reads only fields that the stage leaves alone goes before it.
+    if (!Touches(*a, "_id").has_value() && !IsGroup(*a)) return false;
+    // Conditions on fields that the stage does not change, or only renames, move before
+    // it.
     std::vector<BsonDocument> all, before, behind;
+    bool renamed = false;
     SplitConjuncts(match.filter(), all);
     for (auto& conjunct : all) {
       MAYFLY_TRY(MatchPtr parsed, ParseMatch(conjunct, {.scope = &scope_}));
       std::set<std::string> fields;
       bool safe = MatchDependencies(*parsed, &fields);
+      safe = safe && !IsGroup(*a);
       for (auto& field : fields)
         safe = safe && !field.starts_with(kMetaDependency) && !*Touches(*a, field);
+      if (!safe)
+        if (std::optional<BsonDocument> moved = BeforeStage(*a, conjunct)) {
+          before.push_back(std::move(*moved));
+          renamed = true;
+          continue;
+        }
       (safe ? before : behind).push_back(std::move(conjunct));
     }
     if (before.empty()) return false;
+    if (behind.empty() && renamed) {
+      MAYFLY_TRY(b, MakeMatch(before, context_, scope_));
+    }
     if (behind.empty()) {
       std::swap(a, b);
       return true;
@@ -169,6 +224,32 @@ class Optimizer {
 };
 
 }  // namespace
+
+void SplitConjuncts(BsonView filter, std::vector<BsonDocument>& out) {
+  for (const BsonElement& e : filter) {
+    if (e.name == "$and" && e.value.IsArray()) {
+      for (const BsonElement& member : e.value.Document())
+        if (member.value.IsDocument()) SplitConjuncts(member.value.Document(), out);
+      continue;
+    }
+    out.push_back(BuildBson([&](BsonBuilder& b) { b.Append(e); }));
+  }
+}
+
+Result<StagePtr> MakeMatch(const std::vector<BsonDocument>& conjuncts, PipelineContext& context,
+                           VariableScope& scope) {
+  BsonDocument filter;
+  if (conjuncts.size() == 1) {
+    filter = conjuncts[0];
+  } else if (!conjuncts.empty()) {
+    filter = BuildBson([&](BsonBuilder& b) {
+      BsonArrayBuilder all = b.OpenArray("$and");
+      for (auto& c : conjuncts) all.Append(c);
+    });
+  }
+  MAYFLY_TRY(MatchPtr match, ParseMatch(filter, {.scope = &scope}));
+  return StagePtr(std::make_unique<PipelineMatch>(context, std::move(filter), std::move(match)));
+}
 
 Result<void> OptimizeStages(std::vector<StagePtr>& stages, PipelineContext& context,
                             VariableScope& scope) {

@@ -31,18 +31,26 @@ BsonDocument WithId(BsonView doc, Instant now) {
 
 struct Target {
   std::string db, collection;
+  std::optional<BsonDocument> series;  ///< `timeseries` of $out
 };
 
 /// "coll" or {db: …, coll: …}.
 Result<Target> ParseTarget(BsonValue v, const PipelineOptions& options, const std::string& what) {
-  Target t{options.db, ""};
+  Target t{options.db, "", {}};
   if (v.IsString()) {
     t.collection = v.String();
   } else if (v.IsDocument()) {
     for (const BsonElement& e : v.Document()) {
-      if (e.name == "timeseries")
-        return Error{ErrorCode::kNotImplemented,
-                     what + " into a time-series collection is not implemented"};
+      if (e.name == "timeseries" && what == "$out") {
+        if (!e.value.IsDocument())
+          return TypeError("BSON field '$out.timeseries' is the wrong type '" + TypeText(e.value) +
+                           "', expected type 'object'");
+        if (options.check_series != nullptr) {
+          MAYFLY_TRY(options.check_series(e.value.Document()));
+        }
+        t.series = BsonDocument(e.value.Document());
+        continue;
+      }
       if (e.name != "db" && e.name != "coll")
         return Error{ErrorCode::kUnknownField,
                      "BSON field '" + what + "." + std::string(e.name) + "' is an unknown field."};
@@ -99,13 +107,16 @@ class OutStage final : public WriterStage {
   void Serialize(BsonBuilder& out) const override {
     BsonBuilder sub = out.OpenDocument("$out");
     sub.Append("coll", target_.collection).Append("db", target_.db);
+    if (target_.series) sub.Append("timeseries", *target_.series);
   }
 
  protected:
   Result<StreamState> GetNext(StreamDocument*) override {
     if (done_) return StreamState::kEof;
     if (!context_->env || !context_->op) return NotAttached();
-    MAYFLY_TRY(context_->env->BeginOut(*context_->op, target_.db, target_.collection));
+    std::optional<BsonView> series;
+    if (target_.series) series = target_.series->view();
+    MAYFLY_TRY(context_->env->BeginOut(*context_->op, target_.db, target_.collection, series));
     Result<void> written = WriteAll();
     if (written) written = context_->env->CommitOut(*context_->op);
     if (!written) {
@@ -251,8 +262,8 @@ class MergeStage final : public WriterStage {
                                    BsonView(query_bytes.data()), decide);
   }
 
-  /// `existing` with the fields of `doc` in place of its own of that name, or behind them. Neither
-  /// is searched once for each field of the other: both may have a million.
+  /// `existing` with the fields of `doc`: they replace fields of the same name, or come after all.
+  /// It never searches one for each field of the other: both may have a million.
   Result<BsonDocument> MergeFields(BsonView existing, BsonView doc, bool own_id) {
     struct Given {
       BsonValue value;
@@ -485,7 +496,7 @@ Result<void> ParseMergeVariables(BsonValue let, VariableScope& scope, MergeSpec*
   return Ok();
 }
 
-/// That whenMatched's pipeline could run; it is parsed anew for each document.
+/// That whenMatched's pipeline could run; it is parsed again for each document.
 Result<void> CheckMergePipeline(const MergeSpec& merge, const PipelineContext& context) {
   if (merge.matched != WhenMatched::kPipeline) return Ok();
   constexpr std::string_view kAllowed[] = {"$addFields", "$set",         "$project",

@@ -12,8 +12,8 @@ void PartitionSorter::ExplainStats(BsonBuilder& out) const {
 }
 
 Result<void> PartitionSorter::Begin(BsonView sort, const PipelineOptions& options) {
-  // What is sorted are documents {p: {v: partition}, d: document}. In a document of its own the
-  // partition is one value, whatever it is.
+  // Sorts documents {p: {v: partition}, d: document}. Within the document `p`, the partition is one
+  // value, whatever its type.
   const BsonDocument spec = BuildBson([&](BsonBuilder& b) {
     b.Append("p", 1);
     for (const BsonElement& e : sort) b.Append("d." + std::string(e.name), e.value);

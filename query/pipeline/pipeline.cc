@@ -1,8 +1,12 @@
 #include "query/pipeline/pipeline.h"
 
 #include "query/expression/parse_work.h"
+#include "query/pipeline/bounded_sort.h"
+#include "query/pipeline/edge_stage.h"
 #include "query/pipeline/optimize.h"
+#include "query/pipeline/series_rules.h"
 #include "query/pipeline/stage.h"
+#include "query/pipeline/unpack_stage.h"
 
 namespace mayfly {
 namespace {
@@ -12,6 +16,8 @@ constexpr int kMaxDepth = 20;  ///< of pipelines within pipelines
 
 constexpr StageRow kStages[] = {
     {"$_internalInhibitOptimization", 0, nullptr, "Internal."},
+    {"$_internalUnpackBucket", kStageNotInFacet, &ParseUnpackStage,
+     "The points of a time series' buckets."},
     {"$addFields", kStageChangeStream, &ParseProjectStage,
      "Adds fields, or replaces their values."},
     {"$bucket", 0, &ParseBucketStage, "Groups by ranges of a value."},
@@ -151,6 +157,7 @@ class PipelineParser {
     MAYFLY_TRY(OptimizeStages(pipeline->stages_, context, pipeline->scope_));
     MAYFLY_TRY(CheckTextScore(pipeline->stages_));
     NoteSortKeys(pipeline->stages_);
+    MAYFLY_TRY(PushBelowUnpack(pipeline->stages_, context, pipeline->scope_));
     context.eval.variables.resize(static_cast<size_t>(pipeline->scope_.slots()));
     return pipeline;
   }
@@ -226,7 +233,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::Parse(BsonView stages, const Pipelin
   for (const BsonElement& e : options.let) {
     MAYFLY_TRY(ParseWork::Step());
     MAYFLY_TRY(CheckVariableName(e.name));
-    // A later variable does not see the earlier ones; nor is there a document.
+    // A variable does not see the earlier ones, and it has no document.
     VariableScope scope;
     MAYFLY_TRY(ExpressionPtr expression, ParseExpression(e.value, scope));
     std::set<std::string> fields;
@@ -301,9 +308,46 @@ void AskForMetadata(const std::vector<StagePtr>& stages, SourceRequest* request)
   }
 }
 
+/// The top-level fields of their input that these stages read, if later stages read `wanted` (null:
+/// everything). Names only: a source that cut documents down inside arrays would change what a path
+/// there means. Nothing: whole documents.
+std::optional<std::set<std::string>> FieldsRead(std::span<const StagePtr> stages,
+                                                const std::set<std::string>* wanted) {
+  std::set<std::string> fields;
+  bool whole = wanted == nullptr, end = true;
+  for (const StagePtr& stage : stages) {
+    const StageNeeds needs = stage->AddDependencies(&fields);
+    if (needs == StageNeeds::kAlso) continue;
+    whole = needs == StageNeeds::kWhole;
+    end = false;
+    break;
+  }
+  if (whole || fields.contains("")) return std::nullopt;
+  std::set<std::string> names;
+  for (const std::string& field : fields)
+    // bounded: by the paths of the pipeline
+    if (!field.starts_with(kMetaDependency)) names.insert(field.substr(0, field.find('.')));
+  if (end) names.insert(wanted->begin(), wanted->end());
+  return names;
+}
+
 }  // namespace
 
-SourceRequest Pipeline::TakeSource() {
+void Pipeline::NarrowUnpacking(const std::set<std::string>* wanted) {
+  if (!context_->options.rewrite_series) return;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    auto* unpack = dynamic_cast<UnpackStage*>(stages_[i].get());
+    auto* edge = dynamic_cast<EdgeStage*>(stages_[i].get());
+    if (unpack == nullptr && edge == nullptr) continue;
+    std::optional<std::set<std::string>> fields =
+        FieldsRead(std::span(stages_).subspan(i + 1), wanted);
+    if (fields && unpack != nullptr) unpack->Narrow(std::move(*fields));
+    if (fields && edge != nullptr) edge->Narrow(std::move(*fields));
+    return;
+  }
+}
+
+SourceRequest Pipeline::TakeSource(const std::set<std::string>* wanted) {
   SourceRequest request;
   auto front = [&]<class T>(T*) {
     return stages_.empty() ? nullptr : dynamic_cast<T*>(stages_[0].get());
@@ -345,25 +389,14 @@ SourceRequest Pipeline::TakeSource() {
       request.limit = request.limit > 0 ? std::min(request.limit, rest) : rest;
     }
   }
-  std::set<std::string> fields;
-  bool whole = true;
-  for (auto& stage : stages_) {
-    StageNeeds needs = stage->AddDependencies(&fields);
-    if (needs == StageNeeds::kWhole) break;
-    if (needs == StageNeeds::kOnly) {
-      whole = false;
-      break;
-    }
-  }
-  if (fields.contains("")) whole = true;
+  NarrowUnpacking(wanted);
+  if (stages_.size() > 1 && request.sort.view().empty() && request.limit == 0 && request.skip == 0)
+    if (auto* sort = dynamic_cast<BoundedSortStage*>(stages_[1].get()))
+      request.bucket_order = sort->Order();
   AskForMetadata(stages_, &request);
-  // Top-level names only: a source that cut documents down inside arrays would change what a path
-  // there means.
-  std::set<std::string> names;
-  for (auto& field : fields) {
-    if (!field.starts_with(kMetaDependency)) names.insert(field.substr(0, field.find('.')));
-  }
-  if (!whole) request.fields = std::move(names);
+  request.fields = FieldsRead(stages_, wanted);
+  if (request.fields && !request.needs_metadata && !stages_.empty())
+    stages_[0]->AskSource(&request);
   request.variables = context_->eval.variables;
   request.named_variables = context_->variables;
   return request;

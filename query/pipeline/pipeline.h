@@ -18,9 +18,18 @@ namespace mayfly {
 class Pipeline;
 class PipelineStage;
 
-/// What the front of a pipeline asks of the collection it reads: a find. Applied in this order:
-/// filter, sort, skip, limit. The planner serves it with an index where it can. What is in here is
-/// no longer a stage of the pipeline.
+/// In what order buckets of a time series are to come: of their lower bounds.
+struct BucketOrder {
+  std::string floor;  ///< the path of the lower bound
+  bool descending = false;
+  bool by_id = false;  ///< the order of `_id` is the same
+  /// The source writes here whether they do.
+  std::shared_ptr<bool> kept;
+};
+
+/// The front of a pipeline as a request to its collection: a find. Applied in this order: filter,
+/// sort, skip, limit. The planner serves it with an index if possible. Its parts are no longer
+/// stages of the pipeline.
 struct SourceRequest {
   BsonDocument filter;  ///< empty: all
   MatchPtr match;       ///< `filter`, parsed; null: all
@@ -30,21 +39,29 @@ struct SourceRequest {
   /// Top-level fields the rest reads; absent: whole documents. Empty set: not even one (a count).
   /// A licence to answer from an index alone, not a demand to cut documents down.
   std::optional<std::set<std::string>> fields;
+  /// The reader only counts the documents (DocumentSource::CountRest).
+  bool count = false;
+  /// As QuerySpec::one_per: what a `$group` asks for that reads one document of each value.
+  std::string one_per;
+  bool one_per_last = false;
+  int64_t batch_hint = 0;       ///< how many will be taken first; 0: not known
   bool needs_metadata = false;  ///< `$meta` is used: the source fills DocumentMetadata
   bool needs_sort_key = false;  ///< likewise with what it was sorted by
   bool needs_record_id = false, needs_index_key = false;  ///< likewise with these
+  /// Optional, with `sort` empty: an order that an index or the records already have.
+  std::optional<BucketOrder> bucket_order;
   /// Values of the variables that `match` may use ($expr), by VariableId.
   std::vector<Value> variables;
   /// The same with their names, for a source that parses `filter` again (a view).
   std::vector<std::pair<std::string, Value>> named_variables;
 };
 
-/// What a merge does with one incoming document; given the document that is there (or none),
-/// answers what to store instead (or nothing to leave things as they are).
+/// A merge's decision for one incoming document; given the existing document (or none), returns the
+/// document to store instead (or nothing, to change nothing).
 using MergeDecision =
     std::function<Result<std::optional<BsonDocument>>(std::optional<BsonView> existing)>;
 
-/// What a pipeline needs from the world around it; implemented by the layer that runs commands. One
+/// A pipeline's interface to its environment; the layer that runs commands implements it. One
 /// command's thread. Names of databases are filled in; collections may not exist (they are then
 /// empty).
 class PipelineEnvironment {
@@ -61,6 +78,16 @@ class PipelineEnvironment {
                           std::string_view field) {
     (void)db, (void)collection, (void)field;
     return true;
+  }
+  /// Each value at `first` once, from an index that begins with `first` and `second` and has each
+  /// document once; nothing if there is none, or if the values are too many to be kept.
+  virtual Result<std::optional<std::vector<Value>>> LeadingValues(Operation& op,
+                                                                  std::string_view db,
+                                                                  std::string_view collection,
+                                                                  std::string_view first,
+                                                                  std::string_view second) {
+    (void)op, (void)db, (void)collection, (void)first, (void)second;
+    return std::optional<std::vector<Value>>();
   }
   /// The documents of a stage that is about the server or a collection's state: `$collStats`,
   /// `$indexStats`, `$currentOp`, `$listLocalSessions`, `$listSessions`, `$planCacheStats`. `spec`
@@ -82,8 +109,10 @@ class PipelineEnvironment {
   // $out: replaces a collection as a whole. Written to a temporary collection that CommitOut
   // renames (indexes and options of the old one kept); a failed or killed pipeline calls
   // AbandonOut.
-  virtual Result<void> BeginOut(Operation& op, std::string_view db,
-                                std::string_view collection) = 0;
+  /// `series`: the options of the time series that it is to be; nothing: what is there stays of its
+  /// kind.
+  virtual Result<void> BeginOut(Operation& op, std::string_view db, std::string_view collection,
+                                std::optional<BsonView> series) = 0;
   virtual Result<void> WriteOut(Operation& op, std::span<const BsonView> documents) = 0;
   virtual Result<void> CommitOut(Operation& op) = 0;
   virtual void AbandonOut() = 0;
@@ -115,6 +144,9 @@ struct PipelineOptions {
   /// a view.
   std::vector<std::pair<std::string, Value>> variables;
   bool allow_writes = true;    ///< $out, $merge
+  bool rewrite_series = true;  ///< time series: filters, fields and orders are asked of buckets
+  /// Says what is wrong with `timeseries` of $out; null: nobody looks.
+  Result<void> (*check_series)(BsonView) = nullptr;
   bool change_stream = false;  ///< the stages behind $changeStream, which is the source
 };
 
@@ -155,8 +187,12 @@ class Pipeline final : public DocumentSource {
   bool NeedsSource() const;
   /// Lifts the leading $match, $sort, $skip, $limit off and tells what the rest reads. Once, before
   /// SetSource.
-  SourceRequest TakeSource();
+  /// `wanted`: the top-level fields that are read of what comes out; null: all.
+  SourceRequest TakeSource(const std::set<std::string>* wanted = nullptr);
   void SetSource(std::unique_ptr<DocumentSource> source);
+  /// Points of a time series are unpacked with the fields that are read of them. TakeSource does so
+  /// by itself; once.
+  void NarrowUnpacking(const std::set<std::string>* wanted);
   /// The operation and environment of the command that runs now (again for each getMore). Both
   /// outlive it.
   void Attach(Operation* op, PipelineEnvironment* env);

@@ -66,6 +66,11 @@ std::optional<bool> ProjectionTouches(const PipelineStage& stage, std::string_vi
   return project->projection().Touches(path);
 }
 
+std::string ProjectionRenamedFrom(const PipelineStage& stage, std::string_view field) {
+  auto* project = dynamic_cast<const PipelineProject*>(&stage);
+  return project != nullptr ? project->projection().RenamedFrom(field) : std::string();
+}
+
 Result<void> ParseProjectStage(StageParser& p, BsonValue spec) {
   if (p.stage == "$unset") {
     MAYFLY_TRY(ProjectionPtr projection, ParseUnset(spec, p.scope));

@@ -15,7 +15,7 @@
 
 namespace mayfly {
 
-/// What a stage needs of the documents that come in.
+/// The fields that a stage needs of its input documents.
 enum class StageNeeds : uint8_t {
   kAlso,   ///< the reported fields, and whatever the stages behind it need
   kOnly,   ///< the reported fields and nothing else
@@ -34,6 +34,8 @@ class PipelineStage : public DocumentSource {
   virtual void Serialize(BsonBuilder& out) const = 0;
   /// Adds the dotted paths that the stage reads; says whether those are all it needs.
   virtual StageNeeds AddDependencies(std::set<std::string>* fields) const = 0;
+  /// As the first stage after a source: its requests besides fields.
+  virtual void AskSource(SourceRequest* request) const { (void)request; }
   /// Makes its own documents (has no input).
   virtual bool is_source() const { return false; }
   /// Whether what comes out may nest deeper than what comes in. False: it never does, or the stage
@@ -48,8 +50,8 @@ class PipelineStage : public DocumentSource {
 
   void SetInput(DocumentSource* input) { input_ = input; }
   void SetOperation(Operation*) final {}  // the context has it
-  /// GetNext() and what holds for all stages: it is counted and timed, and what is too deep (where
-  /// the stage deepens) or too large for the memory left is an error.
+  /// GetNext() with the common work of all stages: it is counted and timed, and a document that is
+  /// too deep (if the stage deepens) or too large for the remaining memory is an error.
   Result<StreamState> Next(StreamDocument* out) final {
     Result<StreamState> r = context_->timed ? TimedNext(out) : GetNext(out);
     if (r && r.value() == StreamState::kAdvanced) {
@@ -113,7 +115,7 @@ class PipelineStage : public DocumentSource {
     return StreamState::kAdvanced;
   }
   /// Between stages documents may be larger than a stored one (manual: "Aggregation Pipeline
-  /// Limits"). What two stages can put together still has a length that BSON can say.
+  /// Limits"). What two stages can build together still fits BSON's length field.
   static constexpr size_t kMaxDocument = 4 * kMaxValueBytes;
   large_memory::Hold hold_;
   size_t largest_ = 0;
@@ -181,7 +183,8 @@ Result<void> ParseDocumentsStage(StageParser& p, BsonValue spec);  // source_sta
 Result<void> ParseEnvironmentStage(StageParser& p,
                                    BsonValue spec);  // $collStats $indexStats $currentOp …
 Result<void> ParseTombstonesStage(StageParser& p, BsonValue spec);
-Result<void> ParseOutStage(StageParser& p, BsonValue spec);  // out_stages.cc
+Result<void> ParseUnpackStage(StageParser& p, BsonValue spec);  // unpack_stage.cc
+Result<void> ParseOutStage(StageParser& p, BsonValue spec);     // out_stages.cc
 Result<void> ParseMergeStage(StageParser& p, BsonValue spec);
 
 // --- stages that the optimiser knows ---
@@ -226,6 +229,7 @@ class PipelineSort final : public PipelineStage {
   void set_limit(int64_t n) { limit_ = n; }
   /// Documents come with their sort key as metadata: something behind reads {$meta: "sortKey"}.
   void WantSortKey() { want_sort_key_ = true; }
+  bool wants_sort_key() const { return want_sort_key_; }
 
  protected:
   Result<StreamState> GetNext(StreamDocument* out) override;
@@ -325,7 +329,15 @@ class PipelineProject;
 /// As a PipelineProject: may it change what is at `path`? Nothing when the stage is none.
 std::optional<bool> ProjectionTouches(const PipelineStage& stage, std::string_view path);
 
-/// A $lookup takes the $unwind of its `as` behind it over. False when it is none of that.
+/// As a PipelineProject: the field whose value its top-level field `field` gets. Empty: none.
+std::string ProjectionRenamedFrom(const PipelineStage& stage, std::string_view field);
+/// Whether the stage is a $group.
+bool IsGroup(const PipelineStage& stage);
+/// As a $group: the path in its input whose value is at `path` of what comes out, for paths in
+/// `_id`. Empty: none, or the stage is no $group.
+std::string GroupedFrom(const PipelineStage& stage, std::string_view path);
+
+/// A $lookup absorbs the following $unwind of its `as`. False if the stages are different.
 bool AbsorbUnwind(PipelineStage& lookup, const PipelineUnwind& unwind);
 /// As a $lookup: may it change what is at `path`? Nothing when the stage is none.
 std::optional<bool> LookupTouches(const PipelineStage& stage, std::string_view path);

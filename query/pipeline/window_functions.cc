@@ -163,7 +163,7 @@ Result<void> EvaluateAll(const Expression* expression, const WindowPartition& pa
     if (expression) {
       MAYFLY_TRY(v, expression->Evaluate(ctx));
     }
-    // What is borrowed from the document stays where it is: the partition holds it.
+    // A value borrowed from the document stays valid: the partition holds it.
     if (v.owns()) made += v.view().size();
     if (made > kMaxComputedBytes)
       return Error{ErrorCode::kExceededMemoryLimit,
@@ -175,7 +175,7 @@ Result<void> EvaluateAll(const Expression* expression, const WindowPartition& pa
 }
 
 /// The accumulators of $group over a window. A window that only grows goes on with the state it
-/// has; any other begins anew.
+/// has; any other begins again.
 class AccumulatorWindow final : public WindowFunction {
  public:
   AccumulatorWindow(AccumulatorField field, WindowFinder finder)
@@ -323,7 +323,7 @@ class MovingAverageWindow final : public WindowFunction {
   const bool by_n_;
   const WindowPartition* partition_ = nullptr;
   std::optional<Real> last_;
-  bool decimal_ = false;  ///< a decimal has come by
+  bool decimal_ = false;  ///< a decimal was among the values
 };
 
 /// $derivative and $integral: over the sort value, which may be a date with a unit.
@@ -595,7 +595,7 @@ namespace {
 
 using Made = std::unique_ptr<WindowFunction>;
 
-/// What the parser of one window function works with.
+/// The input of the parser of one window function.
 struct FunctionParser {
   const std::string name;
   BsonElement function;  ///< its name and argument

@@ -183,6 +183,34 @@ Result<void> ParseSetWindowFieldsStage(StageParser& p, BsonValue spec) {
   return Ok();
 }
 
+namespace {
+
+/// The partition and sort of $fill are checked here, since $setWindowFields does not see them when
+/// no output has a method.
+Result<void> CheckFillOrder(StageParser& p, BsonValue partition_by, BsonValue partition_fields,
+                            BsonValue sort_by) {
+  if (!partition_by.missing()) {
+    MAYFLY_TRY(ParseExpression(partition_by, p.scope));
+  }
+  if (!partition_fields.missing()) {
+    for (const BsonElement& f : partition_fields.Document()) {
+      if (!f.value.IsString())
+        return TypeError("BSON field '$fill.partitionByFields." + std::string(f.name) +
+                         "' is the wrong type '" + TypeText(f.value) + "', expected type 'string'");
+      MAYFLY_TRY(SplitPath(f.value.String()));
+    }
+  }
+  if (sort_by.missing()) return Ok();
+  if (!sort_by.IsDocument())
+    return TypeError("BSON field '$fill.sortBy' is the wrong type '" + TypeText(sort_by) +
+                     "', expected type 'object'");
+  if (sort_by.Document().empty()) return Ok();
+  MAYFLY_TRY(SortPattern::Parse(sort_by.Document()));
+  return Ok();
+}
+
+}  // namespace
+
 /// {partitionBy or partitionByFields, sortBy, output: {field: {value: e} or {method: "linear" or
 /// "locf"}}} is a $setWindowFields of the methods and a $set of the values.
 Result<void> ParseFillStage(StageParser& p, BsonValue spec) {
@@ -221,6 +249,7 @@ Result<void> ParseFillStage(StageParser& p, BsonValue spec) {
     return LocationError(6050204,
                          "Maximum one of 'partitionBy' and 'partitionByFields can be specified in "
                          "$fill'");
+  MAYFLY_TRY(CheckFillOrder(p, partition_by, partition_fields, sort_by));
   std::string window_bytes, value_bytes;
   BsonBuilder windows(window_bytes), values(value_bytes);
   for (const BsonElement& e : output.Document()) {
@@ -258,22 +287,16 @@ Result<void> ParseFillStage(StageParser& p, BsonValue spec) {
   windows.Done();
   values.Done();
   if (!BsonView(window_bytes.data()).empty()) {
-    Result<void> fields = Ok();
     const BsonDocument stage = BuildBson([&](BsonBuilder& b) {
       if (!partition_by.missing()) b.Append("partitionBy", partition_by);
       if (!partition_fields.missing()) {
         BsonBuilder by = b.OpenDocument("partitionBy");
-        for (const BsonElement& f : partition_fields.Document()) {
-          if (!f.value.IsString() || f.value.String().empty() || f.value.String().front() == '$')
-            fields = TypeError("$fill's 'partitionByFields' must hold field names");
-          else
-            by.Append(f.name, "$" + std::string(f.value.String()));
-        }
+        for (const BsonElement& f : partition_fields.Document())
+          by.Append(f.name, "$" + std::string(f.value.String()));
       }
       if (!sort_by.missing()) b.Append("sortBy", sort_by);
       b.Append("output", BsonView(window_bytes.data()));
     });
-    if (!fields) return fields;
     StageParser inner = p;
     inner.stage = "$setWindowFields";
     MAYFLY_TRY(ParseSetWindowFieldsStage(inner, stage.view().AsValue()));

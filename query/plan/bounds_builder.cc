@@ -39,16 +39,30 @@ PredicateBounds EqualityBounds(BsonValue v) {
   }
 }
 
-PredicateBounds RangeBounds(MatchKind kind, BsonValue v) {
+/// Comparisons with the ends of the order hold for values of all types, also for what is missing
+/// and for arrays as a whole (of which the keys say nothing).
+PredicateBounds EndBounds(MatchKind kind, BsonValue v, bool multikey) {
+  const bool min = v.Is(BsonType::kMinKey);
+  const bool inclusive = kind == MatchKind::kLte || kind == MatchKind::kGte;
+  const bool all_others = (kind == MatchKind::kGt || kind == MatchKind::kGte) == min;
+  if (all_others && (inclusive || multikey))
+    return {IntervalList::Full(), inclusive && !multikey, false, true};
+  if (all_others)
+    return {
+        IntervalList::Range(MinOfType(BsonType::kMinKey), !min, MinOfType(BsonType::kMaxKey), min),
+        true, false, true};
+  return inclusive ? Exact(IntervalList::Point(Value::Copy(v))) : Exact(IntervalList());
+}
+
+PredicateBounds RangeBounds(MatchKind kind, BsonValue v, bool multikey) {
   bool less = kind == MatchKind::kLt || kind == MatchKind::kLte;
   bool inclusive = kind == MatchKind::kLte || kind == MatchKind::kGte;
   switch (v.type()) {
     case BsonType::kNull:
       return Inexact(IntervalList::Point(Value::Null()));
-    // These compare with all types. MongoDB reads the whole index for them.
     case BsonType::kMinKey:
     case BsonType::kMaxKey:
-      return {IntervalList::Full(), false, false, true};
+      return EndBounds(kind, v, multikey);
     // The keys of an array are its elements, not the array itself.
     case BsonType::kArray:
     case BsonType::kMissing:
@@ -252,7 +266,7 @@ std::optional<PredicateBounds> BoundsOf(const MatchExpression& e, bool multikey)
     case MatchKind::kLte:
     case MatchKind::kGt:
     case MatchKind::kGte:
-      r = RangeBounds(e.kind, e.operand.view());
+      r = RangeBounds(e.kind, e.operand.view(), multikey);
       break;
     case MatchKind::kIn:
       r = InBounds(e);
@@ -293,6 +307,7 @@ std::optional<PredicateBounds> BoundsOf(const MatchExpression& e, bool multikey)
         if (!r) r = Inexact(IntervalList::Full());
         r->list.Intersect(one->list);
       }
+      if (r) r->requires_existence = true;  // the array
       break;
     }
     default:

@@ -9,7 +9,7 @@
 
 namespace mayfly {
 
-/// What a predicate says about the keys of an index on its path.
+/// A predicate's conditions on the keys of an index on its path.
 struct PredicateBounds {
   /// Every document that matches has a key in here.
   IntervalList list;
@@ -17,8 +17,8 @@ struct PredicateBounds {
   bool exact = false;
   /// Holds for documents that have the field only ($exists: true, whose list is full).
   bool requires_existence = false;
-  /// The full list is what was asked for ($gte: MinKey), not the lack of a better one: the index is
-  /// used for it.
+  /// The full list was requested ($gte: MinKey), not a fallback: the index is used for
+  /// it.
   bool whole_index = false;
 };
 
@@ -36,11 +36,11 @@ struct PathPredicate {
   const MatchExpression* clause;  ///< the member of the conjunction that it belongs to
   const MatchExpression* elem_match = nullptr;  ///< the innermost $elemMatch it is inside of
   size_t elem_match_path = 0;  ///< length of the part of `path` that leads to that $elemMatch
-  /// Set: these are the bounds, where no array is on the path, and there are none where one is
+  /// Set: the bounds if no array is on the path; with an array there are none
   /// ($expr).
   std::optional<PredicateBounds> without_arrays = {};
-  /// The node stands for the whole clause although it is another one: bounds that are exact for it
-  /// are for the clause.
+  /// The node represents the whole clause although it differs: bounds exact for it are exact for
+  /// the clause.
   bool whole = false;
 
   bool IsComplete() const { return whole || node == clause; }

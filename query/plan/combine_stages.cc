@@ -1,4 +1,5 @@
 #include <cstring>
+#include <utility>
 
 #include "query/plan/stages.h"
 #include "storage/keys/key_encoding.h"
@@ -195,11 +196,42 @@ void SortStage::ExplainStats(BsonBuilder& out) const {
   out.Append("spilledDataStorageSize", sorter_.spilled_bytes());
 }
 
+// --- CounterStage --------------------------------------------------------------------------------
+
+Result<void> CounterStage::Count() {
+  if (left_ >= 0) return Ok();
+  // The counter is that of now, or of the view that the operation was given.
+  const ReadView& view = ctx_.op->view == nullptr ? Storage::kNow : *ctx_.op->view;
+  const Visibility visible(*ctx_.storage, *ctx_.coll, *ctx_.op, false, view);
+  MAYFLY_TRY(left_, visible.CountVisible(*ctx_.op, view));
+  left_ = std::max<int64_t>(left_ - skip_, 0);
+  if (limit_ > 0) left_ = std::min(left_, limit_);
+  return Ok();
+}
+
+Result<int64_t> CounterStage::TakeAll() {
+  MAYFLY_TRY(Count());
+  stats_.advanced += left_;
+  ++stats_.works;
+  stats_.eof = true;
+  return std::exchange(left_, 0);
+}
+
+Result<StageState> CounterStage::DoWork(Row* row) {
+  MAYFLY_TRY(Count());
+  if (left_ == 0) return StageState::kEof;
+  --left_;
+  *row = {};
+  return StageState::kAdvanced;
+}
+
 // --- SkipStage, LimitStage, ProjectionMarkStage --------------------------------------------------
 
-SkipStage::SkipStage(PlanContext& ctx, PlanStagePtr child, int64_t skip)
-    : PlanStage(ctx, "SKIP"), amount_(skip), left_(skip) {
+SkipStage::SkipStage(PlanContext& ctx, PlanStagePtr child, int64_t skip, bool below_fetch)
+    : PlanStage(ctx, "SKIP"), amount_(skip), left_(skip), below_fetch_(below_fetch) {
   children_.push_back(std::move(child));
+  // Below a FETCH: what is dropped must be counted as if it had been read.
+  if (below_fetch_) children_[0]->SetKeysOnly(true);
 }
 
 Result<StageState> SkipStage::DoWork(Row* row) {
@@ -207,7 +239,7 @@ Result<StageState> SkipStage::DoWork(Row* row) {
     MAYFLY_TRY(StageState state, children_[0]->Work(row));
     if (state != StageState::kAdvanced) return state;
     if (left_ == 0) return state;
-    --left_;
+    if (--left_ == 0 && below_fetch_) children_[0]->SetKeysOnly(false);
     if (ctx_.step) return StageState::kNeedTime;
     CountLoop();
   }

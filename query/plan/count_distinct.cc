@@ -2,9 +2,8 @@
 
 #include "protocol/bson_compare.h"
 #include "query/match/match_internal.h"
+#include "query/plan/distinct_scan.h"
 #include "query/plan/find_executor.h"
-#include "query/plan/index_plan_kind.h"
-#include "storage/keys/key_encoding.h"
 
 namespace mayfly {
 namespace {
@@ -47,12 +46,7 @@ class CountExecutorImpl final : public CountExecutor {
       const ReadView& view = op_.view == nullptr ? Storage::kNow : *op_.view;
       MAYFLY_TRY(found, Visibility(storage_, *fast_, op_, false, view).CountVisible(op_, view));
     } else {
-      int64_t enough = limit_ > 0 ? skip_ + limit_ : INT64_MAX;
-      while (found < enough) {
-        MAYFLY_TRY(auto state, find_.Next());
-        if (state == PlanExecutor::State::kEof) break;
-        ++found;
-      }
+      MAYFLY_TRY(found, find_.CountRest(limit_ > 0 ? skip_ + limit_ : INT64_MAX));
     }
     skipped_ = std::min(skip_, found);
     counted_ = found - skipped_;
@@ -117,16 +111,15 @@ class DistinctExecutorImpl final : public DistinctExecutor {
   Result<void> Open(QuerySpec spec) {
     spec.skip = spec.limit = 0;
     spec.sort = spec.projection = BsonView();
-    bool may_skip = spec.min.empty() && spec.max.empty() && NoHint(spec);
     // The plan must deliver documents even without a filter on them, because the values are read
     // from them.
     return find_.Open(std::move(spec), false,
-                      [&](FindExecutor& e) { return may_skip && ChooseDistinctScan(e); });
+                      [&](FindExecutor& e) { return ChooseDistinctScan(e); });
   }
 
   Result<void> Run(const std::function<Result<void>(BsonValue)>& each) override {
     each_ = &each;
-    if (scan_ != nullptr) return RunScan();
+    if (distinct_) return RunScan();
     while (true) {
       MAYFLY_TRY(auto state, find_.Next());
       if (state == PlanExecutor::State::kEof) return Ok();
@@ -141,55 +134,20 @@ class DistinctExecutorImpl final : public DistinctExecutor {
 
  private:
   bool ChooseDistinctScan(FindExecutor& e) {
-    PlannerInput& in = e.input();
-    std::vector<const MatchExpression*> clauses;
-    if (in.filter != nullptr) clauses = Clauses(*in.filter);
-    auto predicates = CollectPredicates(clauses);
-    for (const auto& index : in.ctx.coll->indexes) {
-      if (!in.MayUse(*index) || index->fields[0].path != key_) continue;
-      IndexAccess access =
-          BuildIndexAccess(index, in.ctx.view.Multikey(*index), clauses, predicates);
-      // Documents that a sparse index leaves out have no value to show.
-      bool complete = access.safe || (clauses.empty() && !index->has_partial_filter);
-      bool exact = std::all_of(clauses.begin(), clauses.end(), [&](const auto* c) {
-        return std::find(access.exact.begin(), access.exact.end(), c) != access.exact.end();
-      });
-      bool arrays = (access.multikey & 1) != 0;
-      // The keys are the elements of an array. All elements count, also those outside of the
-      // bounds.
-      if (!complete || !exact || (arrays && !clauses.empty()) ||
-          (arrays && key_.find('.') != std::string::npos) || !PlanKindOf(*index).keys_hold_values)
-        continue;
-      IndexScanStage::Params params;
-      params.index = index;
-      params.multikey = access.multikey;
-      params.bounds = std::move(access.bounds);
-      params.distinct = true;
-      arrays_ = arrays;
-      auto scan = std::make_unique<IndexScanStage>(in.ctx, std::move(params));
-      scan->SetKeysOnly();
-      scan_ = scan.get();
-      CandidatePlan plan;
-      plan.signature = index->name + "^";
-      plan.root = std::make_unique<ProjectionMarkStage>(
-          in.ctx, std::move(scan), "PROJECTION_COVERED",
-          BuildBson([&](BsonBuilder& b) { b.Append("_id", 0).Append(key_, 1); }));
-      e.UsePlan(std::move(plan));
-      in.count_only = true;  // rows are keys
-      return true;
-    }
-    return false;
+    distinct_ = PlanDistinctScan(e.input(), {.path = key_});
+    if (!distinct_) return false;
+    e.UsePlan(std::move(distinct_->plan));
+    e.input().count_only = true;  // rows are keys
+    return true;
   }
 
   Result<void> RunScan() {
-    const IndexField& field = scan_->index()->fields[0];
     while (true) {
       MAYFLY_TRY(auto state, find_.Next());
       if (state == PlanExecutor::State::kEof) return Ok();
-      std::string_view key = find_.row().key_values, bits = find_.row().type_bits;
-      size_t n = EncodedValueLength(key, field.descending);
-      std::string first(key.substr(0, n));
-      MAYFLY_TRY(Value value, DecodeKeyValue(&key, field.descending, &bits));
+      Value value;
+      MAYFLY_TRY(std::string_view same, distinct_->Prefix(find_.row(), &value));
+      const std::string prefix(same);
       if (value.view().IsNullish()) {
         // Null, missing or an empty array: only the documents can tell which.
         Storage::Record record;
@@ -202,7 +160,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
       } else {
         MAYFLY_TRY(Emit(value.view()));
       }
-      scan_->SkipValue(first);
+      distinct_->scan->SkipValues(prefix);
     }
   }
 
@@ -243,8 +201,7 @@ class DistinctExecutorImpl final : public DistinctExecutor {
   Operation& op_;
   FindExecutor find_;
   std::string key_;
-  IndexScanStage* scan_ = nullptr;
-  bool arrays_ = false;
+  std::optional<DistinctScan> distinct_;
   const std::function<Result<void>(BsonValue)>* each_ = nullptr;
   std::unordered_set<Value, Hash, Equal> seen_;
 };

@@ -21,7 +21,7 @@ namespace mayfly {
 
 class Storage;
 
-/// What a find (or the search part of an update, delete, findAndModify, count, distinct) asks for.
+/// The request of a find (or the search part of an update, delete, findAndModify, count, distinct).
 /// Views need to live during MakeFindExecutor only: the executor copies what it keeps. Validated
 /// BSON; the executor checks the meaning.
 struct QuerySpec {
@@ -36,6 +36,13 @@ struct QuerySpec {
   /// (nothing is projected), unless an index has all these fields: then they are made from its
   /// keys. What a pipeline asks for.
   bool projection_is_hint = false;
+  /// The caller looks at no document: rows may be keys. `count_only`: it will call CountRest alone.
+  bool keys_only = false, count_only = false;
+  /// Not empty: for each value at this path (a missing one is null) the caller wants only the first
+  /// document in the order of `sort`, or the last with `one_per_last`. The plan may return more,
+  /// then in that order.
+  std::string_view one_per;
+  bool one_per_last = false;
   BsonView sort;                ///< {a: 1, "b.c": -1}, {$natural: ±1}, {x: {$meta: "…"}}
   BsonValue hint;               ///< string or document; missing: none
   BsonView min, max;            ///< empty: none; need a hint
@@ -62,6 +69,10 @@ struct QuerySpec {
   bool allow_where = false;
   bool explain =
       false;  ///< stages measure time, rejected plans are kept, the plan cache is passed by
+  /// Results end with their own deadlines in this field, a date; those without one do not have it.
+  /// Entries of the oplog have it in `o`. Empty: none. A document that has such a field itself
+  /// fails the query with BadValue 2.
+  std::string_view deadline_field;
   bool fill_cache = true;  ///< false for scans that would wash the block cache
 };
 
@@ -107,6 +118,8 @@ class PlanExecutor {
   /// Next() after SaveState and RestoreState looks again. Errors: what interrupts the operation,
   /// failing expressions, 292 for a sort above its memory, CappedPositionLost 136.
   virtual Result<State> Next() = 0;
+  /// Counts the remaining results, up to `most`. Errors: as Next.
+  virtual Result<int64_t> CountRest(int64_t most = INT64_MAX) = 0;
 
   // The result Next() stopped at; valid until the next call of anything that is not const.
   /// The stored document, before projection.
@@ -126,20 +139,22 @@ class PlanExecutor {
   /// Appends results until `max_documents` (0: none) are in the batch, the batch would exceed
   /// `max_bytes` (at least one document goes in), or the end. True when the end was reached (never
   /// for tailable cursors). For single-batch and cursor replies alike.
-  Result<bool> FillBatch(BsonArrayBuilder& batch, int64_t max_documents,
-                         size_t max_bytes = kMaxBsonUserSize);
+  virtual Result<bool> FillBatch(BsonArrayBuilder& batch, int64_t max_documents,
+                                 size_t max_bytes = kMaxBsonUserSize);
 
   /// Gives up views, iterators and the snapshot; keeps a copy of what was pushed back. Next() may
   /// be called again only after RestoreState().
   virtual void SaveState() = 0;
   /// Errors: QueryPlanKilled 175 when the collection or an index of the plan is gone or renamed.
   virtual Result<void> RestoreState(Operation& op) = 0;
-  /// What it keeps between SaveState and RestoreState of the documents it has read ahead; 0 where
-  /// that is none, or somebody else counts them.
+  /// The memory of documents read ahead that it keeps between SaveState and RestoreState; 0 if
+  /// none, or if they are counted elsewhere.
   virtual size_t KeptBytes() const { return 0; }
-  /// The same of its stages, sorts among them: what large_memory may know of already.
+  /// The same for its stages, including sorts: large_memory may count it already.
   virtual void AddKept(large_memory::Kept* kept) const { (void)kept; }
   virtual bool tailable() const = 0;
+  /// Whether all results are read and sorted before the first comes.
+  virtual bool HasSort() const { return false; }
   /// True once the end is known (a limit is reached, the input has ended): no cursor need be kept.
   virtual bool IsEof() const = 0;
 
@@ -211,7 +226,7 @@ Result<void> EvaluateLet(BsonView let, Operation& op, VariableScope* scope,
 
 /// Forgets the cached plans of one collection (planCacheClear).
 void ClearPlanCache(Storage& storage, const CollectionInfo& coll);
-/// Appends one document a cached plan, as $planCacheStats shows it, through `each`.
+/// Appends one document per cached plan, as $planCacheStats shows it, through `each`.
 void ForEachCachedPlan(Storage& storage, const CollectionInfo& coll,
                        const std::function<void(BsonView)>& each);
 

@@ -1,15 +1,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "query/plan/query_state.h"
 #include "query/plan/stages.h"
+#include "storage/keys/key_format.h"
 
 namespace mayfly {
 
-FetchStage::FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted)
+FetchStage::FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted,
+                       ResidualFilter by_keys)
     : PlanStage(ctx, "FETCH"),
       filter_(std::move(filter)),
-      // The rows of an index scan are only keys, so they can be kept while the scan goes on.
-      wanted_(dynamic_cast<IndexScanStage*>(child.get()) != nullptr ? wanted : 0) {
+      by_keys_(std::move(by_keys)),
+      wanted_(child->gives_keys() ? wanted : 0) {
   children_.push_back(std::move(child));
 }
 
@@ -25,13 +28,12 @@ bool FetchStage::StillHasKey(const Row& row) {
   return false;
 }
 
-/// Reads the next keys and looks their records up together: first one, then ever more, because most
-/// queries that find one document find no other.
+/// Reads the next keys and looks their records up together: ever more, because most queries that
+/// find one document find no other. The first comes by NextOne.
 Result<void> FetchStage::ReadAhead() {
   next_ = kept_ = 0;
   const int64_t n = std::min(ahead_, wanted_);
   ahead_ = std::min(ahead_ * 2, kMaxAhead);
-  if (keys_ahead_.size() < static_cast<size_t>(n)) keys_ahead_.resize(static_cast<size_t>(n));
   while (kept_ < static_cast<size_t>(n)) {
     Row row;
     // A key is counted in the batch that asks for its record, which may be a later batch than this
@@ -45,6 +47,10 @@ Result<void> FetchStage::ReadAhead() {
       keys_at_end_ = examined;
       break;
     }
+    if (kept_ == keys_ahead_.size()) {
+      if (kept_ == 0) keys_ahead_.reserve(static_cast<size_t>(n));
+      keys_ahead_.emplace_back();
+    }
     KeyAhead& k = keys_ahead_[kept_++];
     k.examined = examined;
     k.record_key.assign(row.record_key);
@@ -52,9 +58,66 @@ Result<void> FetchStage::ReadAhead() {
     k.type_bits.assign(row.type_bits);
     k.index = row.index;
     k.stale = false;
+    k.key_matched = row.key_matched;
   }
   wanted_ -= static_cast<int64_t>(kept_);
+  if (WalkAhead()) return Ok();
   return LookUpAhead();
+}
+
+/// Whether the records of the keys that were read ahead are walked, since they seem to lie next to
+/// each other.
+bool FetchStage::WalkAhead() {
+  constexpr size_t kFew = 4, kMany = 8;  // of so many keys a walk costs less than look-ups
+  const bool walking = walk_.walking();
+  if (!may_walk_ || kept_ < (walking ? 1 : kFew) || ctx_.view.snapshot() == nullptr) return false;
+  if (!walking) walks_down_ = keys_ahead_[1].record_key < keys_ahead_[0].record_key;
+  // A walk that goes on is behind the last key of those before these.
+  std::string_view last = walking ? std::string_view(last_walked_) : keys_ahead_[0].record_key;
+  for (size_t i = walking ? 0 : 1; i < kept_; ++i) {
+    const std::string_view key = keys_ahead_[i].record_key;
+    if (walks_down_ ? key >= last : key <= last) {
+      if (walking) EndWalk();
+      return false;
+    }
+    last = key;
+  }
+  if (!walking) {
+    const auto how = QueryState::Of(*ctx_.storage).neighbours.Ask(keys_ahead_[0].index->id);
+    may_walk_ = how != Neighbours::Try::kNo;
+    if (!may_walk_ || (how == Neighbours::Try::kLater && kept_ < kMany)) return false;
+    walk_.Begin(ctx_.storage->kv(), *ctx_.coll, ctx_.view, keys_ahead_[0].record_key, walks_down_,
+                ctx_.fill_cache);
+  }
+  last_walked_.assign(last);
+  looked_up_from_ = kNone;
+  return true;
+}
+
+/// The record of the next key, on a walk; false: it is gone, or the walk has ended before it.
+Result<bool> FetchStage::WalkToNext(Row* row) {
+  const KeyAhead& k = keys_ahead_[next_];
+  std::string_view record;
+  switch (walk_.Find(k.record_key, &record)) {
+    case RecordWalk::Verdict::kFar:
+      EndWalk();
+      return false;
+    case RecordWalk::Verdict::kAbsent:
+      return false;
+    case RecordWalk::Verdict::kFound:
+      break;
+  }
+  if (walk_.found() == kWorthIt) QueryState::Of(*ctx_.storage).neighbours.Walked(k.index->id, true);
+  if (!DecodeRecord(record, &row->doc, &row->expire_at)) return DamagedRecord(*ctx_.coll);
+  row->has_doc = true;
+  return true;
+}
+
+/// The keys lie apart, or are in another order. After a walk in vain there is none in this plan.
+void FetchStage::EndWalk() {
+  walk_.End();
+  may_walk_ = walk_.found() >= kWorthIt;
+  if (!may_walk_) QueryState::Of(*ctx_.storage).neighbours.Walked(keys_ahead_[0].index->id, false);
 }
 
 Result<void> FetchStage::LookUpAhead() {
@@ -79,26 +142,33 @@ Result<StageState> FetchStage::NextAhead(Row* row, bool* found) {
     ctx_.op->keys_examined += std::exchange(keys_at_end_, 0);
     return StageState::kEof;
   }
-  if (looked_up_from_ == kNone) {  // after a pause
-    MAYFLY_TRY(LookUpAhead());
+  *row = {};
+  *found = false;
+  if (walk_.walking()) {
+    MAYFLY_TRY(*found, WalkToNext(row));
   }
-  const RecordBatch::Entry& record = records_[next_ - looked_up_from_];
+  if (!walk_.walking()) {
+    if (looked_up_from_ == kNone) {  // after a pause, or where a walk has ended
+      MAYFLY_TRY(LookUpAhead());
+    }
+    const RecordBatch::Entry& record = records_[next_ - looked_up_from_];
+    *found = record.found;
+    if (record.found) {
+      row->doc = record.doc;
+      row->has_doc = true;
+      row->expire_at = record.expire_at;
+    }
+  }
   const KeyAhead& k = keys_ahead_[next_++];
   ++docs_examined_;
   ++ctx_.op->docs_examined;
   ctx_.op->keys_examined += k.examined;
-  *row = {};
   row->record_key = k.record_key;
   row->index = k.index;
   row->key_values = k.key_values;
   row->type_bits = k.type_bits;
   row->stale = k.stale;
-  *found = record.found;
-  if (record.found) {
-    row->doc = record.doc;
-    row->has_doc = true;
-    row->expire_at = record.expire_at;
-  }
+  row->key_matched = k.key_matched;
   return StageState::kAdvanced;
 }
 
@@ -106,6 +176,10 @@ Result<StageState> FetchStage::NextAhead(Row* row, bool* found) {
 Result<StageState> FetchStage::NextOne(Row* row, bool* found) {
   MAYFLY_TRY(StageState state, children_[0]->Work(row));
   if (state != StageState::kAdvanced) return state;
+  if (wanted_ > 0) {
+    --wanted_;
+    ahead_ = 2;
+  }
   *found = true;
   if (row->has_doc) {
     ++already_has_doc_;
@@ -122,10 +196,21 @@ Result<StageState> FetchStage::NextOne(Row* row, bool* found) {
   return state;
 }
 
+Result<bool> FetchStage::Matches(const Row& row) {
+  ctx_.scanned.expire_at = row.expire_at;
+  ctx_.eval.metadata = &ctx_.scanned;
+  // A key that was read earlier may now belong to an array, so it no longer decides.
+  if (!row.key_matched || row.stale) {
+    MAYFLY_TRY(bool m, by_keys_.Matches(row.doc, ctx_.eval));
+    if (!m) return false;
+  }
+  return filter_.Matches(row.doc, ctx_.eval);
+}
+
 Result<StageState> FetchStage::DoWork(Row* row) {
   while (true) {
     // In a trial each unit of work is counted, so nothing is read ahead.
-    const bool ahead = next_ < kept_ || scan_ended_ || (wanted_ > 0 && !ctx_.step);
+    const bool ahead = next_ < kept_ || scan_ended_ || (wanted_ > 0 && ahead_ > 1 && !ctx_.step);
     bool found = false;
     MAYFLY_TRY(StageState state, ahead ? NextAhead(row, &found) : NextOne(row, &found));
     if (state == StageState::kEof) return state;
@@ -136,10 +221,8 @@ Result<StageState> FetchStage::DoWork(Row* row) {
         MAYFLY_TRY(ctx_.visible.Stopped());
       }
       match = match && (!row->stale || StillHasKey(*row));
-      if (match && !filter_.empty()) {
-        ctx_.scanned.expire_at = row->expire_at;
-        ctx_.eval.metadata = &ctx_.scanned;
-        MAYFLY_TRY(match, filter_.Matches(row->doc, ctx_.eval));
+      if (match && (!filter_.empty() || !by_keys_.empty())) {
+        MAYFLY_TRY(match, Matches(*row));
       }
       if (match) return StageState::kAdvanced;
     }
@@ -151,6 +234,7 @@ Result<StageState> FetchStage::DoWork(Row* row) {
 void FetchStage::DoSave() {
   record_.pinned.Reset();
   records_.Reset();
+  walk_.End();
   looked_up_from_ = kNone;
   for (size_t i = next_; i < kept_; ++i) keys_ahead_[i].stale = true;
 }

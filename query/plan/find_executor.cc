@@ -1,6 +1,8 @@
 #include "query/plan/find_executor.h"
 
 #include "protocol/bson_compare.h"
+#include "protocol/extra_field.h"
+#include "protocol/shown_namespace.h"
 #include "query/expression/parse_work.h"
 #include "query/plan/query_state.h"
 #include "storage/keys/key_encoding.h"
@@ -143,6 +145,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   tailable_ = spec.tailable;
   return_key_ = spec.return_key;
   show_record_id_ = spec.show_record_id;
+  ctx_.deadline_field = spec.deadline_field;
   batch_hint_ = spec.batch_hint;
   input_ = std::make_unique<PlannerInput>(ctx_);
   PlannerInput& in = *input_;
@@ -155,7 +158,8 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   if (!spec.let.empty()) {
     MAYFLY_TRY(EvaluateLet(spec.let, *ctx_.op, scope, &ctx_.eval.variables));
   }
-  if (spec.match != nullptr) {
+  const bool handed_in = spec.match != nullptr;
+  if (handed_in) {
     match_ = std::move(spec.match);
   } else if (!spec.filter.empty()) {
     MAYFLY_TRY(auto parsed,
@@ -177,8 +181,9 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   if (scope != nullptr) {
     MAYFLY_TRY(scope->CheckConstants());
   }
-  // A filter that is handed in parsed may use the system variables, even without a `let`.
-  size_t slots = scope != nullptr ? static_cast<size_t>(scope->slots()) : 6;
+  // A filter that is handed in parsed may use the system variables, even without a `let`. One that
+  // was parsed here without a scope has no expressions.
+  size_t slots = scope != nullptr ? static_cast<size_t>(scope->slots()) : handed_in ? 6 : 0;
   if (ctx_.eval.variables.size() < slots) ctx_.eval.variables.resize(slots);
   MAYFLY_TRY(ParseSort(spec.sort, spec.hint, !spec.min.empty() || !spec.max.empty()));
   in.min = BsonDocument(spec.min);
@@ -188,7 +193,7 @@ Result<void> FindExecutor::Parse(QuerySpec& spec) {
   in.skip = spec.skip;
   in.limit = spec.limit;
   in.tailable = spec.tailable;
-  in.need_record = return_key_ || show_record_id_;
+  in.need_record = return_key_ || show_record_id_ || !ctx_.deadline_field.empty();
   const auto needs = [this](bool ProjectionNeeds::*what) {
     return projection_ != nullptr && projection_->needs().*what;
   };
@@ -220,7 +225,7 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
   point_read_ = IsPointRead(spec, &id);
   Value id_value = point_read_ ? Value::Copy(id) : Value();
   MAYFLY_TRY(Parse(spec));
-  input_->count_only = count_only;
+  input_->count_only = count_only || spec.keys_only || spec.count_only;
   if (ctx_.coll != nullptr && !point_read_ && ctx_.op->view == nullptr && !TakeView()) {
     // The collection was dropped before anything was read.
     ctx_.coll = nullptr;
@@ -244,12 +249,27 @@ Result<void> FindExecutor::Open(QuerySpec spec, bool count_only, const PlanChoos
           ctx_.coll->uuid,
           QueryShape(match_.get(), input_->sort.spec().view(),
                      spec.projection_is_hint ? BsonView() : input_->projection_spec.view()));
-    if (!choose || !choose(*this)) {
+    if (!PlanShortcut(spec) && (!choose || !choose(*this))) {
       MAYFLY_TRY(Plan());
     }
   }
   planning_micros_ = ctx_.op->clock().MonotonicMicros() - started_micros_;
   return Ok();
+}
+
+bool FindExecutor::PlanShortcut(const QuerySpec& spec) {
+  const PlannerInput& in = *input_;
+  if (spec.count_only && in.natural == 0 && in.hint.missing() && !include_expired_ &&
+      in.min.view().empty() && in.max.view().empty() && ctx_.coll->source == nullptr &&
+      (match_ == nullptr || match_->kind == MatchKind::kAlwaysTrue)) {
+    winner_.root = std::make_unique<CounterStage>(ctx_, in.skip, in.limit);
+    return true;
+  }
+  if (spec.one_per.empty()) return false;
+  one_per_ = PlanDistinctScan(*input_,
+                              {.path = spec.one_per, .of_group = true, .last = spec.one_per_last});
+  if (one_per_) winner_ = std::move(one_per_->plan);
+  return one_per_.has_value();
 }
 
 void FindExecutor::MakeShape() {
@@ -355,6 +375,37 @@ Result<bool> FindExecutor::TryCached(std::vector<CandidatePlan>& plans) {
   return true;
 }
 
+/// The first results may come from a part of the collection that says nothing of the rest. Where
+/// all of them are wanted and another plan did about as well, one that visits much less of its
+/// index is taken.
+size_t FindExecutor::PreferSmaller(const std::vector<CandidatePlan>& plans,
+                                   const std::vector<TrialResult>& results, size_t best) const {
+  constexpr uint64_t kMuchLess = 4;
+  if (input_->limit > 0 || results[best].eof) return best;
+  const auto bytes = [&](size_t i) -> std::optional<uint64_t> {
+    const PlanStage* leaf = plans[i].root.get();
+    while (leaf->children().size() == 1) leaf = leaf->children()[0].get();
+    const auto* scan = dynamic_cast<const IndexScanStage*>(leaf);
+    return scan != nullptr ? scan->ApproximateBytes() : std::nullopt;
+  };
+  const auto yield = [&](size_t i) {
+    return static_cast<double>(results[i].advanced) / static_cast<double>(results[i].works);
+  };
+  std::optional<uint64_t> least = bytes(best);
+  if (!least) return best;
+  const double enough = yield(best) / 2;
+  *least /= kMuchLess;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (results[i].error || plans[i].has_sort != plans[best].has_sort || yield(i) < enough)
+      continue;
+    const std::optional<uint64_t> b = bytes(i);
+    if (!b || *b >= *least) continue;
+    least = b;
+    best = i;
+  }
+  return best;
+}
+
 Result<void> FindExecutor::Race(std::vector<CandidatePlan> plans) {
   std::vector<TrialResult> results;
   MAYFLY_TRY(Trial(plans, results, kMaxTrialWorks, true));
@@ -362,6 +413,7 @@ Result<void> FindExecutor::Race(std::vector<CandidatePlan> plans) {
   for (size_t i = 1; i < plans.size(); ++i)
     if (results[i].score > results[best].score) best = i;
   if (results[best].error) return *results[best].error;
+  best = PreferSmaller(plans, results, best);
   buffer_ = std::move(results[best].rows);
   trial_eof_ = results[best].eof;
   if (results[best].advanced > 0 && !explain_) {
@@ -428,6 +480,11 @@ Result<PlanExecutor::State> FindExecutor::Next() {
     if (there) break;
     MAYFLY_TRY(ctx_.op->CheckInterrupt());
   }
+  if (one_per_) {
+    Value value;
+    MAYFLY_TRY(std::string_view same, one_per_->Prefix(row_, &value));
+    one_per_->scan->SkipValues(same);
+  }
   ++returned_;
   ++ctx_.op->n_returned;
   if (!row_.has_doc && !input_->count_only) {
@@ -435,6 +492,34 @@ Result<PlanExecutor::State> FindExecutor::Next() {
   }
   MAYFLY_TRY(SetMetadata());
   return State::kAdvanced;
+}
+
+Result<int64_t> FindExecutor::CountRest(int64_t most) {
+  int64_t n = 0;
+  // Rows of a trial; those of an earlier batch must be looked at again.
+  while (n < most && (pushed_back_ || resumed_ || !buffer_.empty() || trial_eof_)) {
+    MAYFLY_TRY(State state, Next());
+    if (state == State::kEof) return n;
+    ++n;
+  }
+  if (n == 0)
+    if (auto* counter = dynamic_cast<CounterStage*>(winner_.root.get())) {
+      MAYFLY_TRY(n, counter->TakeAll());
+      return std::min(n, most);
+    }
+  ctx_.counts_only = dynamic_cast<RecordScanStage*>(winner_.root.get()) != nullptr;
+  while (n < most) {
+    Row row;
+    MAYFLY_TRY(StageState state, winner_.root->Work(&row));
+    if (state == StageState::kEof) {
+      eof_ = true;
+      break;
+    }
+    if (state == StageState::kAdvanced) ++n;
+  }
+  ctx_.counts_only = false;
+  returned_ += n;
+  return n;
 }
 
 void FindExecutor::SetVisibility() {
@@ -504,7 +589,8 @@ Result<void> FindExecutor::AppendIndexKey(BsonBuilder& out) const {
 Result<void> FindExecutor::LoadCovered() {
   std::vector<Value> values;
   std::string_view key = row_.key_values, bits = row_.type_bits;
-  bool sure = row_.index != nullptr;
+  // Since an earlier batch the index may have met its first array: keys are then elements.
+  bool sure = row_.index != nullptr && (!resumed_ || ctx_.view.Multikey(*row_.index) == 0);
   if (sure) {
     for (const auto& f : row_.index->fields) {
       MAYFLY_TRY(Value v, DecodeKeyValue(&key, f.descending, &bits));
@@ -521,32 +607,9 @@ Result<void> FindExecutor::LoadCovered() {
     row_.has_doc = true;
     return Ok();
   }
-  // {"a.b": 1, c: 1, "a.d": 1} becomes {a: {b: …, d: …}, c: …}: fields come in the order in which
-  // they first appear.
-  struct Filler {
-    const std::vector<IndexField>& fields;
-    const std::vector<Value>& values;
-    std::vector<bool> done;
-    void Fill(std::string_view prefix, BsonBuilder& b) {
-      for (size_t i = 0; i < fields.size(); ++i) {
-        std::string_view path = fields[i].path;
-        if (done[i] || !path.starts_with(prefix)) continue;
-        std::string_view rest = path.substr(prefix.size());
-        size_t dot = rest.find('.');
-        if (dot == std::string_view::npos) {
-          done[i] = true;
-          b.Append(rest, values[i].view());
-          continue;
-        }
-        auto inner = b.OpenDocument(rest.substr(0, dot));
-        Fill(path.substr(0, prefix.size() + dot + 1), inner);
-      }
-    }
-  };
-  Filler filler{row_.index->fields, values, std::vector<bool>(values.size())};
   covered_doc_.clear();
   BsonBuilder b(covered_doc_);
-  filler.Fill("", b);
+  AppendKeyFields(row_.index->fields, values, b);
   b.Done();
   row_.doc = BsonView(covered_doc_);
   row_.has_doc = true;
@@ -554,6 +617,22 @@ Result<void> FindExecutor::LoadCovered() {
 }
 
 Result<void> FindExecutor::Project(BsonBuilder& out) {
+  if (ctx_.deadline_field.empty() || return_key_) return ProjectFields(out);
+  // Whatever the document has, its deadline is beside it.
+  std::string bytes;
+  {
+    BsonBuilder own(bytes);
+    MAYFLY_TRY(ProjectFields(own));
+  }
+  AppendBesideExtraField(BsonView(bytes), ctx_.deadline_field, out);
+  if (row_.expire_at)
+    out.Append(ctx_.deadline_field, *row_.expire_at);
+  else if (ctx_.coll && !ctx_.coll->expiry_options.field.empty())
+    out.AppendNull(ctx_.deadline_field);  // persisted: the restore must not ask expiry.field
+  return Ok();
+}
+
+Result<void> FindExecutor::ProjectFields(BsonBuilder& out) {
   if (return_key_) {
     MAYFLY_TRY(AppendIndexKey(out));
     // All that a projection says beside returnKey.
@@ -587,7 +666,7 @@ Result<BsonView> FindExecutor::doc() {
 }
 
 bool FindExecutor::MayGrow() const {
-  if (return_key_ || show_record_id_) return true;
+  if (return_key_ || show_record_id_ || !ctx_.deadline_field.empty()) return true;
   return Projects() && !projection_->coverable() && !input_->simple_projection;
 }
 
@@ -604,6 +683,22 @@ Result<void> FindExecutor::AppendResult(BsonArrayBuilder& batch) {
   return Project(out);
 }
 
+Result<bool> FindExecutor::FillBatch(BsonArrayBuilder& batch, int64_t max_documents,
+                                     size_t max_bytes) {
+  if (Projects()) return PlanExecutor::FillBatch(batch, max_documents, max_bytes);
+  // Documents as they are stored: all that is to be asked of each is its size.
+  while (max_documents == 0 || batch.count() < max_documents) {
+    MAYFLY_TRY(State state, Next());
+    if (state == State::kEof) return !tailable_;
+    if (batch.count() > 0 && batch.size() + row_.doc.size() > max_bytes) {
+      PushBack();
+      return false;
+    }
+    batch.Append(row_.doc);
+  }
+  return IsEof();
+}
+
 void FindExecutor::SaveState() {
   if (pushed_back_) {
     held_ = OwnedRow::Copy(row_);
@@ -611,14 +706,28 @@ void FindExecutor::SaveState() {
   }
   winner_.root->Save();
   covered_record_.pinned.Reset();
+  if (ctx_.coll != nullptr && ctx_.coll->is_buckets() && held_snapshot_ == nullptr &&
+      ctx_.op->view == nullptr && ctx_.view.snapshot() != nullptr && !IsEof()) [[unlikely]]
+    held_snapshot_ = QueryState::Of(storage_).held.Hold(ctx_.view.snapshot(), ctx_.op->clock());
   ctx_.view = ReadView();
+}
+
+Result<void> FindExecutor::TakeHeldView() {
+  KvSnapshotPtr snapshot = held_snapshot_->Get();
+  if (snapshot == nullptr)
+    return Error{ErrorCode::kSnapshotTooOld,
+                 "the cursor over the time series " + ShownNamespace(ctx_.coll->ns) +
+                     " was open for too long: read faster, begin anew, or raise the parameter "
+                     "timeSeriesCursorLifeSecs"};
+  ctx_.view = ReadView::OfEarlierBatch(std::move(snapshot));
+  return Ok();
 }
 
 Result<void> FindExecutor::TakeView() {
   for (;;) {
-    ctx_.view = ReadView(storage_.kv().Snapshot());
-    // What the definition names is in the snapshot, unless it was dropped before the snapshot was
-    // taken. In that case the catalog has changed by now.
+    if (held_snapshot_ == nullptr) ctx_.view = ReadView(storage_.kv().Snapshot());
+    // Everything that the definition names is in the snapshot, unless it was dropped before. In
+    // that case the catalog has changed by now.
     if (!ctx_.coll->superseded.load(std::memory_order_acquire)) [[likely]]
       return Ok();
     CollectionInfoPtr now = storage_.catalog().FindById(ctx_.coll->id);
@@ -649,6 +758,9 @@ Result<void> FindExecutor::RestoreState(Operation& op) {
   ctx_.eval.op = &op;
   resumed_ = true;
   if (op.view != nullptr) ctx_.view = *op.view;
+  if (held_snapshot_ != nullptr) [[unlikely]] {
+    MAYFLY_TRY(TakeHeldView());
+  }
   SetVisibility();
   if (ctx_.coll != nullptr && op.view == nullptr) {
     const CollectionInfoPtr before = ctx_.coll;

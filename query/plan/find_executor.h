@@ -1,11 +1,13 @@
 #pragma once
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "query/plan/distinct_scan.h"
 #include "query/plan/executor.h"
+#include "query/plan/held_snapshots.h"
 #include "query/plan/planner.h"
 
 namespace mayfly {
@@ -25,17 +27,17 @@ struct OwnedRow {
   size_t bytes() const { return record_key.size() + doc.size() + key_values.size(); }
 };
 
-/// What a plan has done in a trial.
+/// A plan's results in a trial.
 struct TrialResult {
   int64_t works = 0, advanced = 0;
   bool eof = false;
   double score = 0;
   std::optional<Error> error;
-  std::deque<OwnedRow> rows;
+  std::list<OwnedRow> rows;
   size_t bytes = 0;
 };
 
-/// The executor behind find, and what count and distinct are made of.
+/// The executor of find; count and distinct are built on it.
 class FindExecutor final : public PlanExecutor {
  public:
   explicit FindExecutor(Storage& storage, Operation& op);
@@ -47,11 +49,13 @@ class FindExecutor final : public PlanExecutor {
   Result<void> Open(QuerySpec spec, bool count_only, const PlanChooser& choose = nullptr);
 
   Result<State> Next() override;
+  Result<int64_t> CountRest(int64_t most) override;
   BsonView input_doc() const override { return row_.doc; }
   Result<BsonView> doc() override;
   std::string_view record_key() const override { return row_.record_key; }
   const DocumentMetadata& metadata() const override { return metadata_; }
   Result<void> AppendResult(BsonArrayBuilder& batch) override;
+  Result<bool> FillBatch(BsonArrayBuilder& batch, int64_t max_documents, size_t max_bytes) override;
   void PushBack() override { pushed_back_ = true; }
   void SaveState() override;
   Result<void> RestoreState(Operation& op) override;
@@ -59,6 +63,7 @@ class FindExecutor final : public PlanExecutor {
   void AddKept(large_memory::Kept* kept) const override;
   bool tailable() const override { return tailable_; }
   bool IsEof() const override;
+  bool HasSort() const override { return winner_.has_sort; }
   const MatchExpression* match() const override { return match_.get(); }
   Result<void> AppendQueryPlanner(const std::vector<ExplainStage>& on_top,
                                   ExplainVerbosity verbosity, BsonBuilder& out) override;
@@ -78,6 +83,8 @@ class FindExecutor final : public PlanExecutor {
 
  private:
   Result<void> Parse(QuerySpec& spec);
+  /// Plans that need no candidates: the counter of documents, one entry per value.
+  bool PlanShortcut(const QuerySpec& spec);
   /// `range`: min or max is given.
   Result<void> ParseSort(BsonView sort, BsonValue hint, bool range);
   Result<void> Plan();
@@ -85,6 +92,8 @@ class FindExecutor final : public PlanExecutor {
                      int64_t max_works, bool stop_at_first);
   Result<bool> TryCached(std::vector<CandidatePlan>& plans);
   Result<void> Race(std::vector<CandidatePlan> plans);
+  size_t PreferSmaller(const std::vector<CandidatePlan>& plans,
+                       const std::vector<TrialResult>& results, size_t best) const;
   void MakeShape();
   Result<void> LoadCovered();
   /// Before the view is taken, unless it is an earlier one.
@@ -92,21 +101,26 @@ class FindExecutor final : public PlanExecutor {
   /// Makes the operation's view, or one of now, that of the context, with the collection as it is
   /// there. Errors: NamespaceNotFound 26 when that is gone.
   Result<void> TakeView();
+  /// The view of the batch before, with the collection as it is now. Errors: SnapshotTooOld 239.
+  Result<void> TakeHeldView();
   /// Finds its collection again after a pause. Errors: QueryPlanKilled 175.
   Result<void> CheckPlanLives(const PlanStage& stage);
-  /// Of a row that was found by an earlier operation: whether it is there for this one.
+  /// Whether a row that an earlier operation has found is visible to this one.
   Result<bool> StillVisible();
   Result<void> SetMetadata();
   void AppendPlan(const CandidatePlan& plan, const std::vector<ExplainStage>& on_top, size_t at,
                   bool stats, bool first, BsonBuilder& out) const;
   Result<void> Project(BsonBuilder& out);
+  /// QuerySpec::deadline_field.
+  /// Without the deadline of a dump.
+  Result<void> ProjectFields(BsonBuilder& out);
   /// Appends the fields of the key that led to the row; none when that was a scan of all records.
   Result<void> AppendIndexKey(BsonBuilder& out) const;
   /// As `$recordId` shows it.
   Value RecordId() const;
-  /// What is returned is not the row's document itself.
+  /// The result is not the row's document itself.
   bool Projects() const {
-    return return_key_ || show_record_id_ ||
+    return return_key_ || show_record_id_ || !ctx_.deadline_field.empty() ||
            (projection_ != nullptr && !input_->projection_is_hint);
   }
 
@@ -128,12 +142,17 @@ class FindExecutor final : public PlanExecutor {
       false;  ///< RestoreState was called: what was found earlier may be past its deadline by now
 
   CandidatePlan winner_;
+  std::optional<DistinctScan> one_per_;  ///< its plan is the winner
   std::vector<CandidatePlan> rejected_;
   std::vector<TrialResult> trial_;            ///< explain: of the winner, then of the rejected
   std::optional<BsonDocument> winner_trial_;  ///< explain: the winner's stages after the trial
   int64_t trial_keys_ = 0, trial_docs_ = 0;
-  std::deque<OwnedRow> buffer_;  ///< what the trial has found already
-  OwnedRow held_;                ///< the current row when it comes from the buffer
+  /// For a cursor over the buckets of a time series, between its batches. Buckets are merged, so
+  /// with another snapshot it could return a point twice or never.
+  std::shared_ptr<HeldSnapshot> held_snapshot_;
+  /// Results of the trial so far. No deque: even an empty one allocates.
+  std::list<OwnedRow> buffer_;
+  OwnedRow held_;  ///< the current row when it comes from the buffer
   Row row_;
   DocumentMetadata metadata_;
   std::string covered_doc_, projected_;

@@ -56,13 +56,12 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
   access.multikey = multikey_fields;
   size_t n = index->fields.size();
   access.bounds.fields.resize(n);
-  std::vector<Chosen> chosen(n);
+  std::vector<Chosen> chosen;   ///< of each field, once there is one with arrays
   bool requires_field = false;  // some predicate rejects documents without its indexed field
   bool all_points = true;
   double weight = 1;
   for (size_t i = 0; i < n; ++i) {
     IntervalList& list = access.bounds.fields[i];
-    list = IntervalList::Full();
     // "a.0.b" reaches into an array without making the index multikey. The entry of {a: [2]} is
     // then null, although the document does not match {"a.0.b": null}. So the negation of null
     // gives no bounds here.
@@ -70,7 +69,6 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
         (access.multikey >> std::min<size_t>(i, 63) & 1) || HasArrayPosition(index->fields[i].path);
     bool exists = false, bounded = false, whole = false;
     if (!multikey) {
-      std::vector<const MatchExpression*> exact;
       for (const auto& p : predicates) {
         if (p.path != index->fields[i].path) continue;
         // After an interrupt, the result so far is still correct. The planner finds the interrupt
@@ -78,15 +76,18 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
         if (!ParseWork::Step(1 + list.intervals.size() / 16)) break;
         auto b = BoundsOf(p, false);
         if (!b) continue;
-        bounded = true;
         exists = exists || b->requires_existence;
         whole = whole || b->whole_index;
-        list.Intersect(b->list);
-        if (b->exact && p.IsComplete()) exact.push_back(p.clause);
+        if (bounded)
+          list.Intersect(b->list);
+        else
+          list = std::move(b->list);
+        bounded = true;
+        if (b->exact && p.IsComplete()) access.exact.push_back(p.clause);
       }
-      access.exact.insert(access.exact.end(), exact.begin(), exact.end());
     } else {
       // Different elements may satisfy different predicates, so only one predicate sets the bounds.
+      if (chosen.empty()) chosen.resize(n);
       const PathPredicate* best = nullptr;
       PredicateBounds best_bounds;
       double best_score = -1;
@@ -117,6 +118,7 @@ IndexAccess OrdinaryAccess(const IndexInfoPtr& index, uint64_t multikey_fields,
         chosen[i] = {best, true};
       }
     }
+    if (!bounded) list = IntervalList::Full();
     if (exists || (bounded && !IncludesMissing(list))) requires_field = true;
     if (i == 0) access.useful = bounded && (!list.IsFull() || exists || whole);
     all_points = all_points && list.IsPoint();

@@ -77,6 +77,19 @@ std::string EncodeWholeKey(const IndexInfo& index, BsonView values) {
   return out;
 }
 
+/// Whether each of the fields has one value: then there is a range of bytes to scan, and nothing to
+/// check in it.
+bool EncodedBounds::EncodeOneValue(const IndexBounds& bounds, const IndexInfo& index, size_t used) {
+  for (size_t i = 0; i < used; ++i) {
+    const std::vector<Interval>& list = bounds.fields[i].intervals;
+    if (list.size() != 1 || !list[0].low.view().BinaryEquals(list[0].high.view())) return false;
+  }
+  for (size_t i = 0; i < used; ++i)
+    EncodeKeyValue(bounds.fields[i].intervals[0].low.view(), index.fields[i].descending, lower_);
+  upper_ = PrefixSuccessor(lower_);
+  return contiguous_ = true;
+}
+
 EncodedBounds::EncodedBounds(const IndexBounds& bounds, const IndexInfo& index, bool backward)
     : backward_(backward) {
   if (bounds.whole_key_range) {
@@ -90,6 +103,7 @@ EncodedBounds::EncodedBounds(const IndexBounds& bounds, const IndexInfo& index, 
   if (empty_) return;
   size_t used = bounds.fields.size();
   while (used > 0 && bounds.fields[used - 1].IsFull()) --used;
+  if (EncodeOneValue(bounds, index, used)) return;
   fields_.resize(used);
   for (size_t i = 0; i < used; ++i) {
     Field& f = fields_[i];

@@ -56,6 +56,7 @@ class EncodedBounds {
     bool descending;
     bool full;
   };
+  bool EncodeOneValue(const IndexBounds& bounds, const IndexInfo& index, size_t used);
   Verdict SeekForward(std::string_view encoded, size_t at, size_t field, const Range* target,
                       std::string* seek) const;
   Verdict SeekBackward(std::string_view encoded, size_t at, const Range* target,

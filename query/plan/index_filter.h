@@ -25,8 +25,8 @@ struct IndexFilter {
 /// All index filters of a store. Threads: any.
 class IndexFilters {
  public:
-  /// Of one collection, so that planCacheListFilters can show them all; and of all. A filter with
-  /// its shape takes kMaxBytes at most.
+  /// The limits for one collection (so that planCacheListFilters can show them all) and for all. A
+  /// filter with its shape takes kMaxBytes at most.
   static constexpr size_t kMaxOfCollection = 500, kMax = 5000, kMaxBytes = 16 * 1024;
 
   /// Whether there is any: queries ask no further while there is none.
@@ -35,7 +35,7 @@ class IndexFilters {
   std::shared_ptr<const IndexFilter> Find(const Uuid& collection, std::string_view shape) const;
   /// Errors: BSONObjectTooLarge 10334, ExceededMemoryLimit 146.
   Result<void> Set(const CollectionInfo& collection, std::string_view shape, IndexFilter filter);
-  /// Of one shape, or all of the collection's.
+  /// Removes the filter of one shape, or all of the collection's.
   void Clear(const Uuid& collection, const std::string* shape);
   void ForEach(const Uuid& collection, const std::function<void(const IndexFilter&)>& f) const;
 

@@ -5,7 +5,7 @@
 namespace mayfly {
 namespace {
 
-PlanStagePtr ScanOrdinary(PlanContext& ctx, IndexScanStage::Params params) {
+PlanStagePtr ScanOrdinary(PlanContext& ctx, IndexScanStage::Params&& params) {
   return std::make_unique<IndexScanStage>(ctx, std::move(params));
 }
 

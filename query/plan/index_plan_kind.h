@@ -5,8 +5,8 @@
 
 namespace mayfly {
 
-/// What plans make of an index of one kind: the planner's half of storage/catalog/index_kind.h, a
-/// row in a table.
+/// How plans use an index of one kind: the planner's half of storage/catalog/index_kind.h, a row in
+/// a table.
 struct IndexPlanKind {
   IndexKindId id;
   /// Bounds out of the predicates of a conjunction.
@@ -16,7 +16,7 @@ struct IndexPlanKind {
   /// Whether a scan comes in the order wanted (ProvidesSort).
   SortProvision (*sort)(const IndexAccess& access, const SortPattern& sort, size_t* explode);
   /// The stage that walks the bounds.
-  PlanStagePtr (*scan)(PlanContext& ctx, IndexScanStage::Params params);
+  PlanStagePtr (*scan)(PlanContext& ctx, IndexScanStage::Params&& params);
   /// The values can be read off the keys.
   bool keys_hold_values;
 };

@@ -5,6 +5,7 @@
 
 #include "protocol/bson_compare.h"
 #include "protocol/decimal128.h"
+#include "protocol/hex.h"
 #include "protocol/object_id.h"
 
 namespace mayfly {
@@ -23,16 +24,6 @@ int CompareHigh(const Interval& a, const Interval& b) {
   int c = CompareValues(a.high.view(), b.high.view());
   if (c != 0) return c;
   return static_cast<int>(a.high_inclusive) - static_cast<int>(b.high_inclusive);
-}
-
-std::string HexText(std::string_view bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  for (unsigned char c : bytes) {
-    out.push_back(kDigits[c >> 4]);
-    out.push_back(kDigits[c & 15]);
-  }
-  return out;
 }
 
 std::string DoubleText(double d) {
@@ -107,7 +98,8 @@ std::string BoundText(BsonValue v) {
     case BsonType::kRegex:
       return "/" + std::string(v.RegexPattern()) + "/" + std::string(v.RegexOptions());
     case BsonType::kBinary:
-      return "BinData(" + std::to_string(v.BinarySubtype()) + ", " + HexText(v.BinaryData()) + ")";
+      return "BinData(" + std::to_string(v.BinarySubtype()) + ", " + HexDigits(v.BinaryData()) +
+             ")";
     case BsonType::kDocument:
       return DocumentText(v.Document(), false);
     case BsonType::kArray:
@@ -115,7 +107,7 @@ std::string BoundText(BsonValue v) {
     case BsonType::kCodeWithScope:
       return "CodeWScope( " + std::string(v.CodeWithScopeCode()) + ")";
     case BsonType::kDbPointer:
-      return "DBRef('" + std::string(v.DbPointerNamespace()) + "', " + HexText(v.DbPointerId()) +
+      return "DBRef('" + std::string(v.DbPointerNamespace()) + "', " + HexDigits(v.DbPointerId()) +
              ")";
   }
   return "?";

@@ -17,14 +17,14 @@ namespace mayfly {
 
 class MatchExpression;
 
-/// What queries with the same candidates have in common: filter without its constants (null: none),
+/// The common part of queries with the same candidates: filter without its constants (null: none),
 /// sort, projection.
 std::string QueryShape(const MatchExpression* filter, BsonView sort, BsonView projection);
 
-/// Which candidate won the last trial, by collection and query shape. An entry is good for the very
-/// definition of the collection it was made with: any change of indexes or options makes a new
-/// CollectionInfo and so ends it. One a store; threads: any. Bounded by count and bytes: what was
-/// used longest ago goes, and a shape of more than kMaxEntryBytes is not kept.
+/// The winner of the last trial, by collection and query shape. An entry is valid only for the
+/// definition of the collection it was made with: a change of indexes or options makes a new
+/// CollectionInfo and so ends it. One per store; threads: any. Bounded by count and bytes: the
+/// least recently used entry goes; a shape of more than kMaxEntryBytes is not kept.
 class PlanCache {
  public:
   struct Entry {

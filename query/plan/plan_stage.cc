@@ -64,8 +64,10 @@ void PlanStage::Explain(bool stats, BsonBuilder& out) const {
   }
 }
 
-std::string KeyPatternText(BsonView key) {
-  std::string out = "{ ";
+std::string KeyPatternText(BsonView key, std::string_view before) {
+  std::string out;
+  out.reserve(64);
+  out.append(before).append("{ ");
   bool first = true;
   for (const auto& e : key) {
     if (!first) out += ", ";
@@ -74,7 +76,7 @@ std::string KeyPatternText(BsonView key) {
     out += ": ";
     out += BoundText(e.value);
   }
-  return out + " }";
+  return out += " }";
 }
 
 }  // namespace mayfly

@@ -25,7 +25,7 @@ struct PlanContext {
   EvalContext eval;  ///< variables for $expr
   /// Which documents the operation sees; of the batch that runs.
   Visibility visible;
-  /// Documents may be hidden now: a scan whose records nobody reads must look at them itself.
+  /// Documents may be hidden now: a scan whose records no later stage reads must check them itself.
   bool check_keys = false;
   /// What a filter's `$meta` reads: of the record that is tested.
   DocumentMetadata scanned;
@@ -33,8 +33,11 @@ struct PlanContext {
   /// Stages return after each unit of work, so that a trial can be fair; off, they loop until they
   /// have something.
   bool step = false;
-  bool keep_keys = false;  ///< somebody wants the index key: it outlives the sorting of its row
-  bool timing = false;     ///< explain: stages measure the time they take
+  bool counts_only = false;  ///< nobody looks at a row that comes out
+  bool keep_keys = false;    ///< somebody wants the index key: it outlives the sorting of its row
+  bool timing = false;       ///< explain: stages measure the time they take
+  /// QuerySpec::deadline_field.
+  std::string deadline_field;
 
   /// Deleted entries that a scan may have to pass at once: in a slice few, since no check comes
   /// between them.
@@ -50,14 +53,15 @@ struct Row {
   std::optional<Instant> expire_at;
   const IndexInfo* index = nullptr;  ///< where the key below comes from
   std::string_view key_values, type_bits;
-  bool by_id = false;  ///< found by its `_id`: that is its key, which the document has
+  bool by_id = false;        ///< found by its `_id`: that is its key, which the document has
+  bool key_matched = false;  ///< its key has satisfied the KeyFilter of its scan
   const DocumentMetadata* metadata = nullptr;  ///< sort key
   /// The key was read at an earlier point in time than the document will be: it must be checked
   /// that the document still has it.
   bool stale = false;
 };
 
-/// What one call of a stage has brought: a record, nothing yet, or the end.
+/// The result of one call of a stage: a record, nothing yet, or the end.
 enum class StageState : uint8_t { kAdvanced, kNeedTime, kEof };
 
 /// What a stage has done, as executionStats shows it. Counts of calls; micros of time.
@@ -122,9 +126,9 @@ class PlanStage {
     for (auto& c : children_) c->Restore();
   }
 
-  /// Tells index scans here and below that nothing above reads the records of their keys.
-  virtual void SetKeysOnly() {
-    for (auto& c : children_) c->SetKeysOnly();
+  /// Tells index scans here and below whether nothing above reads the records of their keys.
+  virtual void SetKeysOnly(bool on) {
+    for (auto& c : children_) c->SetKeysOnly(on);
   }
 
   /// Appends `stage` and the stage's own fields, its statistics when asked, and its inputs.
@@ -136,6 +140,8 @@ class PlanStage {
   /// "IXSCAN { a: 1 }" for leaves; empty for others.
   virtual std::string Summary() const { return {}; }
   virtual const IndexInfo* index() const { return nullptr; }
+  /// Its rows are only keys, so that they can be kept while it goes on.
+  virtual bool gives_keys() const { return false; }
 
   const StageStats& stats() const { return stats_; }
   const char* name() const { return name_; }
@@ -172,7 +178,7 @@ using PlanStagePtr = std::unique_ptr<PlanStage>;
 
 /// Appends the counters every stage has in executionStats.
 void AppendStageStats(const StageStats& stats, BsonBuilder& out);
-/// "{ a: 1, b: -1 }" as plan summaries show a key pattern.
-std::string KeyPatternText(BsonView key);
+/// "{ a: 1, b: -1 }" as plan summaries show a key pattern, behind `before`.
+std::string KeyPatternText(BsonView key, std::string_view before = {});
 
 }  // namespace mayfly

@@ -44,8 +44,10 @@ class PlanBuilder {
     PlanStagePtr stage;
     bool has_docs = false;
     std::string signature;
+    ResidualFilter by_keys = {};  ///< the clauses of KeyFilter
   };
-  bool capped() const { return in_.ctx.coll->capped(); }
+  /// Whether records are in the order of `_id`, and a range of them can be asked for.
+  bool by_id() const { return !in_.ctx.coll->capped(); }
   RecordScanStage::Kind IdKind() const {
     return in_.ctx.coll->clustered() ? RecordScanStage::Kind::kClustered
                                      : RecordScanStage::Kind::kIdIndex;
@@ -82,13 +84,22 @@ class PlanBuilder {
     const auto found = as_in_.find(&clause);
     return found == as_in_.end() ? nullptr : found->second.get();
   }
-  bool CanCover(const IndexAccess& access) const;
-  Leaf MakeLeaf(IndexAccess access, bool backward, ResidualFilter filter, bool keys_only);
+  /// Likewise the order of `_id`: without either there is nothing that it could be used for.
+  bool ConcernsId() const {
+    if (!in_.sort.empty() && in_.sort.parts()[0].path == "_id") return true;
+    return std::any_of(predicates_.begin(), predicates_.end(),
+                       [](const PathPredicate& p) { return p.path == "_id"; });
+  }
+  Leaf MakeLeaf(IndexAccess&& access, bool backward, ResidualFilter filter, KeyFilter key_filter,
+                bool keys_only);
   /// One scan for each combination of the points of the first `explode` fields.
   void AddScans(const IndexAccess& access, size_t explode, bool backward,
-                std::vector<PlanStagePtr>* scans);
+                const KeyFilter& key_filter, std::vector<PlanStagePtr>* scans);
   void Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool covered, double score);
-  void AddAccess(IndexAccess access, bool forced);
+  void AddAccess(IndexAccess&& access, bool forced);
+  /// Whether a scan of the whole index answers the query without documents, which is faster than
+  /// reading all documents.
+  bool KeysSuffice(const IndexAccess& access, std::vector<const MatchExpression*> residual) const;
   void AddCollectionScan(int direction);
   void AddDisjunctions();
   /// How a disjunction is served: a scan for each of its branches.
@@ -119,30 +130,8 @@ class PlanBuilder {
   std::vector<CandidatePlan> plans_;
 };
 
-/// Whether every field that the projection shows can be read from the key: the index has no arrays,
-/// and no path lies inside another.
-bool PlanBuilder::CanCover(const IndexAccess& access) const {
-  if (in_.projection == nullptr || !in_.projection->coverable() || in_.need_record) return false;
-  if (access.index == nullptr || access.multikey != 0) return false;
-  if (!PlanKindOf(*access.index).keys_hold_values) return false;
-  const auto& fields = access.index->fields;
-  for (size_t i = 0; i < fields.size(); ++i)
-    for (size_t j = 0; j < fields.size(); ++j)
-      if (i != j && (fields[j].path + ".").starts_with(fields[i].path + ".")) return false;
-  const auto& needs = in_.projection->needs();
-  if (needs.whole_document || needs.expire_at || needs.sort_key || needs.text_score ||
-      needs.record_id || needs.paths.empty())
-    return false;
-  for (const auto& path : needs.paths) {
-    bool found = false;
-    for (const auto& f : fields) found = found || f.path == path;
-    if (!found) return false;
-  }
-  return true;
-}
-
-PlanBuilder::Leaf PlanBuilder::MakeLeaf(IndexAccess access, bool backward, ResidualFilter filter,
-                                        bool keys_only) {
+PlanBuilder::Leaf PlanBuilder::MakeLeaf(IndexAccess&& access, bool backward, ResidualFilter filter,
+                                        KeyFilter key_filter, bool keys_only) {
   Leaf leaf;
   if (access.index == nullptr) {
     leaf.stage = std::make_unique<RecordScanStage>(
@@ -156,6 +145,8 @@ PlanBuilder::Leaf PlanBuilder::MakeLeaf(IndexAccess access, bool backward, Resid
     params.bounds = std::move(access.bounds);
     params.backward = backward;
     params.count_only = keys_only;
+    leaf.by_keys = key_filter.clauses();
+    params.filter = std::move(key_filter);
     leaf.stage = PlanKindOf(*access.index).scan(in_.ctx, std::move(params));
     leaf.signature = access.index->name;
   }
@@ -164,7 +155,7 @@ PlanBuilder::Leaf PlanBuilder::MakeLeaf(IndexAccess access, bool backward, Resid
 }
 
 void PlanBuilder::AddScans(const IndexAccess& access, size_t explode, bool backward,
-                           std::vector<PlanStagePtr>* scans) {
+                           const KeyFilter& key_filter, std::vector<PlanStagePtr>* scans) {
   std::vector<size_t> at(explode, 0);
   while (true) {
     IndexScanStage::Params params;
@@ -173,6 +164,7 @@ void PlanBuilder::AddScans(const IndexAccess& access, size_t explode, bool backw
     params.bounds = access.bounds;
     ParseWork::Made(sizeof(IndexScanStage) + 512);
     params.backward = backward;
+    params.filter = key_filter;
     for (size_t i = 0; i < explode; ++i)
       params.bounds.fields[i].intervals = {access.bounds.fields[i].intervals[at[i]]};
     scans->push_back(PlanKindOf(*access.index).scan(in_.ctx, std::move(params)));
@@ -188,14 +180,20 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
   plan.signature = std::move(leaf.signature);
   plan.score = score;
   PlanStagePtr stage = std::move(leaf.stage);
-  if (covered && !leaf.has_docs) stage->SetKeysOnly();
+  if (covered && !leaf.has_docs) stage->SetKeysOnly(true);
+  int64_t skip = in_.skip;
   if (!leaf.has_docs && !covered) {
+    if (skip > 0 && sorted && residual.empty()) {  // what is skipped need not be read
+      stage = std::make_unique<SkipStage>(in_.ctx, std::move(stage), skip, true);
+      skip = 0;
+    }
     // A sort needs all rows. Without a sort, a limit says how many rows are wanted, provided that
     // each row counts.
     const int64_t wanted = !sorted || in_.limit == 0 ? INT64_MAX
-                           : residual.empty()        ? in_.limit + in_.skip
+                           : residual.empty()        ? in_.limit + skip
                                                      : 0;
-    stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual), wanted);
+    stage = std::make_unique<FetchStage>(in_.ctx, std::move(stage), std::move(residual), wanted,
+                                         std::move(leaf.by_keys));
     plan.has_fetch = true;
   }
   if (!sorted) {
@@ -205,7 +203,7 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
                                         !in_.sort.needs_metadata());
     plan.has_sort = true;
   }
-  if (in_.skip > 0) stage = std::make_unique<SkipStage>(in_.ctx, std::move(stage), in_.skip);
+  if (skip > 0) stage = std::make_unique<SkipStage>(in_.ctx, std::move(stage), skip);
   if (in_.projection != nullptr && (covered || !in_.projection_is_hint)) {
     const char* name = covered                 ? "PROJECTION_COVERED"
                        : in_.simple_projection ? "PROJECTION_SIMPLE"
@@ -220,32 +218,49 @@ void PlanBuilder::Finish(Leaf leaf, ResidualFilter residual, bool sorted, bool c
   plans_.push_back(std::move(plan));
 }
 
-void PlanBuilder::AddAccess(IndexAccess access, bool forced) {
+bool PlanBuilder::KeysSuffice(const IndexAccess& access,
+                              std::vector<const MatchExpression*> residual) const {
+  if (access.index == nullptr || access.multikey != 0 || !in_.sort.empty() || clauses_.empty())
+    return false;
+  if (!PlanKindOf(*access.index).keys_hold_values) return false;
+  if (!in_.count_only && !CanCover(in_, *access.index, access.multikey)) return false;
+  (void)KeyFilter::Take(*access.index, access.multikey, &residual);
+  return residual.empty();
+}
+
+void PlanBuilder::AddAccess(IndexAccess&& access, bool forced) {
   size_t explode = 0;
   SortProvision sort = ProvidesSort(access, in_.sort, &explode);
   bool wants_sort = !in_.sort.empty();
   bool sorted = sort != SortProvision::kNo;
-  if (!forced && (!access.safe || (!access.useful && !(wants_sort && sorted)))) return;
+  if (!forced && !access.safe) return;
   bool backward = sort == SortProvision::kBackward;
   auto residual = Residual(access.exact);
+  if (!forced && !access.useful && !(wants_sort && sorted) && !KeysSuffice(access, residual))
+    return;
   double score = access.score + (wants_sort && sorted ? 0.4 : 0);
   if (access.index == nullptr) {
-    Leaf leaf = MakeLeaf(std::move(access), backward, {std::move(residual)}, false);
+    Leaf leaf = MakeLeaf(std::move(access), backward, {std::move(residual)}, {}, false);
     Finish(std::move(leaf), {}, sorted, false, score);
     return;
   }
+  KeyFilter key_filter;
+  if (!residual.empty() && PlanKindOf(*access.index).keys_hold_values)
+    key_filter = KeyFilter::Take(*access.index, access.multikey, &residual);
   bool keys_only = in_.count_only && residual.empty() && sorted;
-  bool covered = keys_only || (residual.empty() && sorted && CanCover(access));
+  bool covered =
+      keys_only || (residual.empty() && sorted && CanCover(in_, *access.index, access.multikey));
   if (explode > 0) {
     Leaf leaf;
     std::vector<PlanStagePtr> scans;
-    AddScans(access, explode, backward, &scans);
+    AddScans(access, explode, backward, key_filter, &scans);
+    leaf.by_keys = key_filter.clauses();
     leaf.stage = std::make_unique<SortMergeStage>(in_.ctx, std::move(scans), in_.sort);
     leaf.signature = access.index->name + (backward ? "-*" : "*");
     Finish(std::move(leaf), {std::move(residual)}, true, covered, score);
     return;
   }
-  Leaf leaf = MakeLeaf(std::move(access), backward, {}, keys_only);
+  Leaf leaf = MakeLeaf(std::move(access), backward, {}, std::move(key_filter), keys_only);
   Finish(std::move(leaf), {std::move(residual)}, sorted, covered, score + (covered ? 0.4 : 0));
 }
 
@@ -253,7 +268,8 @@ void PlanBuilder::AddCollectionScan(int direction) {
   Leaf leaf;
   // A collection that is ordered by one field: only the range that the filter allows.
   IntervalList bounds = IntervalList::Full();
-  if (in_.ctx.coll->source) bounds = BoundsOnPath(in_.ctx.coll->source_key, predicates_);
+  if (in_.ctx.coll->source && !in_.ctx.coll->source_key.empty())
+    bounds = BoundsOnPath(in_.ctx.coll->source_key, predicates_);
   leaf.stage = std::make_unique<RecordScanStage>(in_.ctx, RecordScanStage::Kind::kCollection,
                                                  std::move(bounds), direction < 0,
                                                  ResidualFilter{clauses_}, in_.tailable);
@@ -287,7 +303,7 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
   std::optional<IndexAccess> best;
   size_t best_explode = 0;
   bool best_backward = false;
-  if (!capped() && !out->in_order && in_.MayUseId()) {
+  if (by_id() && !out->in_order && in_.MayUseId()) {
     IndexAccess id = BuildIdAccess(predicates);
     if (id.useful) best = std::move(id);
   }
@@ -311,11 +327,11 @@ bool PlanBuilder::AddBranches(const MatchExpression& branch,
     if (std::find(best->exact.begin(), best->exact.end(), c) == best->exact.end())
       out->exact = false;
   if (best->index == nullptr) {
-    Leaf leaf = MakeLeaf(std::move(*best), false, {}, false);
+    Leaf leaf = MakeLeaf(std::move(*best), false, {}, {}, false);
     out->scans.push_back(std::move(leaf.stage));
     out->signature += leaf.signature;
   } else {
-    AddScans(*best, best_explode, best_backward, &out->scans);
+    AddScans(*best, best_explode, best_backward, {}, &out->scans);
     out->signature += best->index->name;
     if (best_backward) out->signature += '-';
     if (best_explode > 0) out->signature += '*';
@@ -343,7 +359,9 @@ void PlanBuilder::AddDisjunction(const MatchExpression& clause, bool in_order) {
     leaf.stage = std::make_unique<SortMergeStage>(in_.ctx, std::move(branches.scans), in_.sort);
   else
     leaf.stage = std::make_unique<OrStage>(in_.ctx, std::move(branches.scans));
-  Finish(std::move(leaf), std::move(residual), in_order || in_.sort.empty(), false, score);
+  const bool sorted = in_order || in_.sort.empty();
+  const bool keys_only = in_.count_only && residual.empty() && sorted;
+  Finish(std::move(leaf), std::move(residual), sorted, keys_only, score);
   if (clauses_.size() == 1) {
     auto& plan = plans_.back();
     plan.root = std::make_unique<SubplanStage>(in_.ctx, std::move(plan.root));
@@ -428,13 +446,12 @@ Result<void> PlanBuilder::UseHint(bool* done) {
     std::string_view name = in_.hint.String();
     if (auto i = coll.FindIndex(name); i && IsUsable(*i))
       found.push_back(i);
-    else if (!capped() &&
-             (name == "_id_" || (coll.clustered() && name == coll.clustered_index_name)))
+    else if (by_id() && (name == "_id_" || (coll.clustered() && name == coll.clustered_index_name)))
       id = true;
   } else {
     for (const auto& i : coll.indexes)
       if (IsUsable(*i) && CompareDocuments(i->key, in_.hint.Document()) == 0) found.push_back(i);
-    if (found.empty() && !capped() && id_pattern(in_.hint.Document()) &&
+    if (found.empty() && by_id() && id_pattern(in_.hint.Document()) &&
         in_.hint.Document().First().value.NumberAsInt64() == 1)
       id = true;
   }
@@ -472,7 +489,7 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
 
   bool any = !clauses_.empty() || !in_.sort.empty();
   if (any) {
-    if (!capped() && in_.MayUseId()) {
+    if (by_id() && ConcernsId() && in_.MayUseId()) {
       IndexAccess id = BuildIdAccess(predicates_);
       const bool point = id.bounds.fields[0].IsPoint();
       AddAccess(std::move(id), false);
@@ -496,6 +513,7 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
   // Some of the steps above stop at an interrupt without an error. It is reported here.
   MAYFLY_TRY(ParseWork::Step());
   if (plans_.empty()) AddCollectionScan(1);
+  if (plans_.size() == 1) return std::move(plans_);  // a sort would take memory first
   std::stable_sort(
       plans_.begin(), plans_.end(),
       [](const CandidatePlan& a, const CandidatePlan& b) { return a.score > b.score; });
@@ -504,6 +522,24 @@ Result<std::vector<CandidatePlan>> PlanBuilder::Run() {
 }
 
 }  // namespace
+
+bool CanCover(const PlannerInput& in, const IndexInfo& index, uint64_t multikey) {
+  if (in.projection == nullptr || !in.projection->coverable() || in.need_record) return false;
+  // Elements stand for their array.
+  if (multikey != 0 || !PlanKindOf(index).keys_hold_values) return false;
+  const auto& fields = index.fields;
+  for (size_t i = 0; i < fields.size(); ++i)
+    for (size_t j = 0; j < fields.size(); ++j)
+      if (i != j && (fields[j].path + ".").starts_with(fields[i].path + ".")) return false;
+  const auto& needs = in.projection->needs();
+  if (needs.whole_document || needs.expire_at || needs.sort_key || needs.text_score ||
+      needs.record_id || needs.paths.empty())
+    return false;
+  return std::all_of(needs.paths.begin(), needs.paths.end(), [&](const std::string& path) {
+    return std::any_of(fields.begin(), fields.end(),
+                       [&](const IndexField& f) { return f.path == path; });
+  });
+}
 
 bool PlannerInput::MayUse(const IndexInfo& index) const {
   return IsUsable(index) && (allowed == nullptr || allowed->Allows(index.name, index.key));

@@ -11,7 +11,7 @@
 
 namespace mayfly {
 
-/// A parsed query, as the planner sees it. Refers to what its owner (the executor) keeps.
+/// A parsed query, as the planner sees it. Refers to data of its owner (the executor).
 struct PlannerInput {
   explicit PlannerInput(PlanContext& c) : ctx(c) {}
   PlanContext& ctx;
@@ -45,6 +45,9 @@ struct CandidatePlan {
   bool has_fetch = false;
 };
 
+/// Whether a scan of the index can say all that the projection shows.
+bool CanCover(const PlannerInput& in, const IndexInfo& index, uint64_t multikey);
+
 /// Every plan worth trying, best guess first; never empty. Errors: BadValue 2 and others for hint,
 /// min and max.
 Result<std::vector<CandidatePlan>> EnumeratePlans(PlannerInput& in);
@@ -66,7 +69,7 @@ IndexAccess BuildIndexAccess(const IndexInfoPtr& index, uint64_t multikey_fields
                              const std::vector<PathPredicate>& predicates);
 /// The same for records keyed by `_id`.
 IndexAccess BuildIdAccess(const std::vector<PathPredicate>& predicates);
-/// What the predicates leave of a field that documents have once and never as an array.
+/// The bounds of a field that each document has once and never as an array.
 IntervalList BoundsOnPath(std::string_view path, const std::vector<PathPredicate>& predicates);
 
 /// Whether a scan of an index yields the order that a sort wants, and in which direction.

@@ -41,6 +41,7 @@ bool ReadsPlan(BsonView projection) {
 bool IsPointRead(const QuerySpec& spec, BsonValue* id) {
   if (spec.coll == nullptr || spec.coll->capped() || spec.coll->is_view()) return false;
   if (spec.skip != 0 || spec.tailable || spec.return_key || spec.show_record_id) return false;
+  if (!spec.deadline_field.empty()) return false;
   if (!spec.min.empty() || !spec.max.empty()) return false;
   if (!spec.projection.empty() && ReadsPlan(spec.projection)) return false;
   if (!spec.hint.missing()) {
@@ -88,14 +89,17 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
   const ReadView& view = op.view == nullptr ? Storage::kNow : *op.view;
   MAYFLY_TRY(bool found, storage.FindById(*spec.coll, id, &record, view));
   ++op.keys_examined;
-  if (!found) return 0;
-  ++op.docs_examined;
-  const Visibility visible(storage, *spec.coll, op, spec.include_expired, view);
-  if (!visible.Shows(record.doc, record.expire_at)) {
-    MAYFLY_TRY(visible.Stopped());
-    return 0;
+  const bool whole = spec.projection.empty() || spec.projection_is_hint;
+  if (found) {
+    ++op.docs_examined;
+    const Visibility visible(storage, *spec.coll, op, spec.include_expired, view);
+    found = visible.Shows(record.doc, record.expire_at);
+    if (!found) {
+      MAYFLY_TRY(visible.Stopped());
+    }
   }
-  if (spec.projection.empty() || spec.projection_is_hint) {
+  if (whole) {
+    if (!found) return 0;
     batch.Append(record.doc);
     ++op.n_returned;
     return 1;
@@ -115,6 +119,7 @@ Result<int> RunPointRead(Storage& storage, Operation& op, const QuerySpec& spec,
     filter = parsed.get();
   }
   MAYFLY_TRY(auto projection, ParseFindProjection(spec.projection, filter, *scope));
+  if (!found) return 0;  // errors of the projection are still reported
   EvalContext ctx;
   DocumentMetadata metadata;
   metadata.expire_at = record.expire_at;

@@ -1,4 +1,5 @@
 #include "protocol/bson_compare.h"
+#include "query/plan/query_state.h"
 #include "query/plan/stages.h"
 #include "storage/keys/key_encoding.h"
 #include "storage/keys/key_format.h"
@@ -18,7 +19,12 @@ RecordScanStage::RecordScanStage(PlanContext& ctx, Kind kind, IntervalList id_bo
       bounds_(std::move(id_bounds)),
       backward_(backward),
       tailable_(tailable),
-      filter_(std::move(filter)) {}
+      filter_(std::move(filter)),
+      // Not where others may follow the scan, or where it goes another way than keys do.
+      look_at_(kind == Kind::kIdLookup || backward || tailable || ctx.coll->capped() ||
+                       ctx.coll->source != nullptr
+                   ? -1
+                   : kFirstLook) {}
 
 void RecordScanStage::BuildRanges() {
   built_ = true;
@@ -86,10 +92,11 @@ Result<bool> RecordScanStage::NextRecord() {
       ++seeks_;
       cursor_ = ctx_.storage->ScanRecords(ctx_.coll, {.view = ctx_.view,
                                                       .backward = backward_,
-                                                      .lower = r.lower,
+                                                      .lower = resume_.empty() ? r.lower : resume_,
                                                       .upper = r.upper,
                                                       .fill_cache = ctx_.fill_cache,
-                                                      .max_skipped = ctx_.MaxSkipped()});
+                                                      .max_skipped = ctx_.MaxSkipped(),
+                                                      .deadline_field = ctx_.deadline_field});
     }
     MAYFLY_TRY(bool more, cursor_->Next());
     if (more) {
@@ -100,10 +107,97 @@ Result<bool> RecordScanStage::NextRecord() {
       return true;
     }
     if (tailable_) return false;  // the cursor stays where it is
-    cursor_.reset();
-    ++range_;
+    EndRange();
   }
   return false;
+}
+
+void RecordScanStage::EndRange() {
+  cursor_.reset();
+  resume_.clear();
+  ++range_;
+  if (look_at_ < 0) return;
+  looked_key_.clear();
+  look_at_ = docs_examined_ + kFirstLook;
+}
+
+/// After some documents the scan remembers where it is. If it reads many more from there, it
+/// proves long: helpers read what is left of the range beside it, if there are any.
+void RecordScanStage::LookForHelp() {
+  QueryState& state = QueryState::Of(*ctx_.storage);
+  ScanHelpers* helpers = state.helpers.load(std::memory_order_acquire);
+  if (helpers == nullptr || ctx_.view.snapshot() == nullptr || ctx_.view.has_own_writes() ||
+      !ctx_.deadline_field.empty()) {
+    look_at_ = -1;
+    return;
+  }
+  look_at_ = docs_examined_ + kFirstLook;
+  if (!cursor_ || helpers->most() <= 0 || ctx_.op->in_slice() || ctx_.step) return;
+  if (looked_key_.empty()) {
+    looked_key_ = key_;
+    looked_at_ = docs_examined_;
+  }
+  const int64_t read = docs_examined_ - looked_at_, after = std::max<int64_t>(helpers->after(), 1);
+  if (read < after) {
+    look_at_ = looked_at_ + after;
+    return;
+  }
+  constexpr int64_t kMostInPart = 8192, kFewest = 16;
+  const int64_t documents = std::clamp(after / 2, kFewest, kMostInPart);
+  const uint64_t bytes = ctx_.storage->kv().ApproximateBytes(Keyspace::kRecords, looked_key_, key_);
+  const std::string& upper = ranges_[range_].upper;
+  parallel_ = ParallelScan::Begin(
+      *helpers,
+      {.context = &ctx_,
+       .filter = &filter_,
+       .lower = std::string(key_) + '\0',
+       .upper = upper.empty() ? IdPrefixEnd(ctx_.coll->id) : upper,
+       .part_documents = documents,
+       .part_bytes = bytes * static_cast<uint64_t>(documents) / static_cast<uint64_t>(read)});
+  if (parallel_ == nullptr) look_at_ = docs_examined_ + after;
+}
+
+void RecordScanStage::EndParallel() {
+  const int64_t parts = parallel_->parts_of_helpers();
+  parts_of_helpers_ += parts;
+  QueryState::Of(*ctx_.storage).parts_of_helpers.fetch_add(parts, std::memory_order_relaxed);
+  parallel_.reset();
+}
+
+Result<StageState> RecordScanStage::NextInParallel(Row* row) {
+  MAYFLY_TRY(ctx_.op->CheckInterrupt());
+  cursor_.reset();
+  ParallelScan::Found found;
+  const Result<bool> more = parallel_->Next(&found);
+  const int64_t examined = parallel_->TakeExamined();
+  docs_examined_ += examined;
+  ctx_.op->docs_examined += examined;
+  if (kind_ == Kind::kIdIndex) ctx_.op->keys_examined += examined;
+  const bool advanced = more && more.value();
+  const int64_t passed = examined - (advanced ? 1 : 0);
+  stats_.works += passed;
+  stats_.need_time += passed;
+  if (!more) return more.error();
+  if (!advanced) {
+    EndParallel();
+    EndRange();
+    return StageState::kNeedTime;
+  }
+  key_ = found.key;
+  doc_ = found.doc.empty() ? BsonView() : BsonView(found.doc);
+  expire_at_ = found.expire_at;
+  FillRow(row);
+  row->has_doc = !found.doc.empty();
+  return StageState::kAdvanced;
+}
+
+void RecordScanStage::FillRow(Row* row) const {
+  *row = {};
+  row->record_key = key_;
+  row->doc = doc_;
+  row->has_doc = true;
+  row->by_id = kind_ != Kind::kCollection;
+  row->expire_at = expire_at_;
 }
 
 Result<StageState> RecordScanStage::DoWork(Row* row) {
@@ -111,6 +205,13 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
   if (finished_) return StageState::kEof;
   if (!built_) BuildRanges();
   while (true) {
+    if (docs_examined_ == look_at_ && !parallel_) [[unlikely]]
+      LookForHelp();
+    if (parallel_) [[unlikely]] {
+      MAYFLY_TRY(const StageState state, NextInParallel(row));
+      if (state == StageState::kAdvanced) return state;
+      continue;
+    }
     MAYFLY_TRY(ctx_.op->CheckInterrupt());
     MAYFLY_TRY(bool more, NextRecord());
     if (!more) {
@@ -134,12 +235,7 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
         match = m;
       }
       if (match) {
-        *row = {};
-        row->record_key = key_;
-        row->doc = doc_;
-        row->has_doc = true;
-        row->by_id = kind_ != Kind::kCollection;
-        row->expire_at = expire_at_;
+        FillRow(row);
         return StageState::kAdvanced;
       }
     }
@@ -149,6 +245,12 @@ Result<StageState> RecordScanStage::DoWork(Row* row) {
 }
 
 void RecordScanStage::DoSave() {
+  if (parallel_) {
+    resume_ = parallel_->Position();
+    EndParallel();
+  }
+  looked_key_.clear();
+  if (look_at_ >= 0) look_at_ = docs_examined_ + kFirstLook;
   key_ = {};
   record_.pinned.Reset();
   if (cursor_) cursor_->Reposition(nullptr);
@@ -184,6 +286,12 @@ std::string RecordScanStage::Summary() const {
       break;
   }
   return "IXSCAN { _id: 1 }";
+}
+
+/// How many ranges helpers have read, if any.
+void RecordScanStage::AppendParallel(BsonBuilder& out) const {
+  const int64_t parts = parts_of_helpers_ + (parallel_ ? parallel_->parts_of_helpers() : 0);
+  if (parts > 0) out.Append("parallelRanges", parts);
 }
 
 void RecordScanStage::AppendIdIndex(BsonBuilder& out) const {
@@ -228,11 +336,13 @@ void RecordScanStage::Explain(bool stats, BsonBuilder& out) const {
     }
     if (tailable_) out.Append("tailable", true);
     if (stats) out.Append("docsExamined", docs_examined_);
+    if (stats) AppendParallel(out);
     return;
   }
   if (stats) {
     out.Append("docsExamined", docs_examined_);
     out.Append("alreadyHasObj", int64_t{0});
+    AppendParallel(out);
   }
   auto input = out.OpenDocument("inputStage");
   input.Append("stage", "IXSCAN");
@@ -251,23 +361,66 @@ void RecordScanStage::Explain(bool stats, BsonBuilder& out) const {
 
 // --- IndexScanStage ------------------------------------------------------------------------------
 
-IndexScanStage::IndexScanStage(PlanContext& ctx, Params params)
-    : PlanStage(ctx,
-                params.count_only &&
-                        EncodedBounds(params.bounds, *params.index, params.backward).contiguous()
-                    ? "COUNT_SCAN"
-                : params.distinct ? "DISTINCT_SCAN"
-                                  : "IXSCAN"),
+IndexScanStage::IndexScanStage(PlanContext& ctx, Params&& params)
+    : PlanStage(ctx, params.distinct ? "DISTINCT_SCAN" : "IXSCAN"),
       params_(std::move(params)),
       encoded_(params_.bounds, *params_.index, params_.backward),
       dedup_(params_.multikey != 0 && MayRepeat()),
-      done_(encoded_.empty()) {}
+      done_(encoded_.empty()) {
+  if (params_.count_only && encoded_.contiguous()) name_ = "COUNT_SCAN";
+}
 
-void IndexScanStage::SkipValue(std::string_view encoded_first_value) {
-  // Backward: all keys that begin with the value are longer, so they lie behind this position.
-  seek_ =
-      params_.backward ? std::string(encoded_first_value) : PrefixSuccessor(encoded_first_value);
+void IndexScanStage::SkipValues(std::string_view encoded_values) {
+  // Backward: all keys that begin with the values are longer, so they lie behind this position.
+  seek_ = params_.backward ? std::string(encoded_values) : PrefixSuccessor(encoded_values);
   if (seek_.empty()) done_ = true;
+}
+
+std::optional<uint64_t> IndexScanStage::ApproximateBytes() const {
+  if (encoded_.empty()) return 0;
+  if (!encoded_.contiguous()) return std::nullopt;
+  const std::string prefix = IdPrefix(params_.index->id);
+  return ctx_.storage->kv().ApproximateBytes(
+      params_.index->keyspace, prefix + encoded_.lower(),
+      encoded_.upper().empty() ? IdPrefixEnd(params_.index->id) : prefix + encoded_.upper());
+}
+
+Result<bool> IndexScanStage::Counts(bool* matched) {
+  *matched = params_.filter.empty();
+  if (!*matched && keys_decide_) {
+    switch (params_.filter.Test(*params_.index, cursor_->encoded_values(), cursor_->type_bits(),
+                                ctx_.eval)) {
+      case KeyFilter::Verdict::kNo:
+        return false;
+      case KeyFilter::Verdict::kYes:
+        *matched = true;
+        break;
+      case KeyFilter::Verdict::kUnknown:
+        break;
+    }
+  }
+  if (dedup_) {
+    ++dups_tested_;
+    if (!seen_.emplace(cursor_->record_key()).second) {
+      ++dups_dropped_;
+      return false;
+    }
+  }
+  if (!keys_only_ || (!ctx_.check_keys && *matched)) return true;
+  ++docs_examined_;
+  ++ctx_.op->docs_examined;
+  MAYFLY_TRY(bool found,
+             ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_, ctx_.view));
+  if (!found) return false;
+  if (!ctx_.visible.Shows(record_.doc, record_.expire_at)) {
+    MAYFLY_TRY(ctx_.visible.Stopped());
+    return false;
+  }
+  if (*matched) return true;
+  ctx_.scanned.expire_at = record_.expire_at;
+  ctx_.eval.metadata = &ctx_.scanned;
+  MAYFLY_TRY(*matched, params_.filter.clauses().Matches(record_.doc, ctx_.eval));
+  return *matched;
 }
 
 Result<StageState> IndexScanStage::DoWork(Row* row) {
@@ -311,24 +464,11 @@ Result<StageState> IndexScanStage::DoWork(Row* row) {
         break;
       case EncodedBounds::Verdict::kInside: {
         seek_.clear();
-        bool fresh = true;
-        if (dedup_) {
-          ++dups_tested_;
-          fresh = seen_.emplace(cursor_->record_key()).second;
-          if (!fresh) ++dups_dropped_;
-        }
-        if (fresh && keys_only_ && ctx_.check_keys) {
-          ++docs_examined_;
-          ++ctx_.op->docs_examined;
-          MAYFLY_TRY(fresh,
-                     ctx_.storage->Fetch(*ctx_.coll, cursor_->record_key(), &record_, ctx_.view));
-          fresh = fresh && ctx_.visible.Shows(record_.doc, record_.expire_at);
-          if (!fresh) {
-            MAYFLY_TRY(ctx_.visible.Stopped());
-          }
-        }
-        if (fresh) {
+        bool matched = true;
+        MAYFLY_TRY(bool counts, Counts(&matched));
+        if (counts) {
           *row = {};
+          row->key_matched = matched;
           row->record_key = cursor_->record_key();
           row->index = params_.index.get();
           row->key_values = cursor_->encoded_values();
@@ -352,11 +492,14 @@ void IndexScanStage::DoRestore() {
   if (cursor_) cursor_->Reposition(ctx_.view);
   // The index may have received its first array in the meantime. From now on a record can appear
   // twice.
-  if (!dedup_ && MayRepeat() && ctx_.view.Multikey(*params_.index) != 0) dedup_ = true;
+  const uint64_t multikey = ctx_.view.Multikey(*params_.index);
+  if (!dedup_ && MayRepeat() && multikey != 0) dedup_ = true;
+  if (multikey != params_.multikey) keys_decide_ = false;
 }
 
 std::string IndexScanStage::Summary() const {
-  return std::string(name_) + " " + KeyPatternText(params_.index->key);
+  std::string name(name_);
+  return KeyPatternText(params_.index->key, name += ' ');
 }
 
 void IndexScanStage::ExplainFields(BsonBuilder& out) const {

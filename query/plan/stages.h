@@ -1,16 +1,20 @@
 #pragma once
 #include <array>
 #include <deque>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "protocol/seeded_hash.h"
 #include "query/plan/index_bounds.h"
+#include "query/plan/key_filter.h"
+#include "query/plan/parallel_scan.h"
 #include "query/plan/plan_stage.h"
 #include "query/sort/sorter.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/read/fetch_many.h"
+#include "storage/read/record_walk.h"
 
 namespace mayfly {
 
@@ -31,6 +35,23 @@ class EofStage final : public PlanStage {
   const char* type_;
 };
 
+/// The collection's counter instead of its documents, less the documents past their deadline: shown
+/// as RECORD_STORE_FAST_COUNT. For callers that only count rows.
+class CounterStage final : public PlanStage {
+ public:
+  CounterStage(PlanContext& ctx, int64_t skip, int64_t limit)
+      : PlanStage(ctx, "RECORD_STORE_FAST_COUNT"), skip_(skip), limit_(limit) {}
+  /// All at once. Errors: those of the store, or an interrupt.
+  Result<int64_t> TakeAll();
+
+ protected:
+  Result<StageState> DoWork(Row* row) override;
+
+ private:
+  Result<void> Count();
+  int64_t skip_, limit_, left_ = -1;
+};
+
 /// Records in key order: a whole collection, or the parts of it that bounds on `_id` leave.
 class RecordScanStage final : public PlanStage {
  public:
@@ -48,7 +69,7 @@ class RecordScanStage final : public PlanStage {
   void AddExamined(int64_t* keys, int64_t* docs) const override;
   const ResidualFilter* filter() const override { return &filter_; }
   Kind kind() const { return kind_; }
-  /// It has come to its end for good.
+  /// It has reached its end for good.
   bool finished() const { return finished_; }
 
  protected:
@@ -61,12 +82,18 @@ class RecordScanStage final : public PlanStage {
     std::string lower, upper;
     bool point;
   };
-  /// Whether the record it stands at must still be there after a pause: in a capped collection
-  /// others may have gone with it, behind which the scan would go on.
+  /// Whether its current record must still exist after a pause: in a capped collection, later
+  /// records may be gone too, and the scan would skip them.
   bool KeepsPosition() const {
     return ctx_.coll->capped() && started_ && !finished_ && kind_ == Kind::kCollection;
   }
   Result<bool> NextRecord();
+  void LookForHelp();
+  Result<StageState> NextInParallel(Row* row);
+  void EndParallel();
+  void EndRange();
+  void AppendParallel(BsonBuilder& out) const;
+  void FillRow(Row* row) const;
   void BuildRanges();
   void BuildSourceRanges();  ///< of CollectionInfo::source_key
   void AppendIdIndex(BsonBuilder& out) const;
@@ -86,6 +113,15 @@ class RecordScanStage final : public PlanStage {
   std::string last_key_;  ///< capped: what must still be there after a pause
   std::optional<Error> lost_;
   int64_t docs_examined_ = 0, seeks_ = 0;
+
+  // Long scans. Most are short, and only compare a number.
+  static constexpr int64_t kFirstLook = 256;
+  int64_t look_at_;         ///< the docs_examined_ at which LookForHelp is called; -1: never
+  int64_t looked_at_ = 0;   ///< docs_examined_ when it was at looked_key_
+  std::string looked_key_;  ///< empty: nowhere yet in this range and batch
+  std::string resume_;      ///< where the current range goes on, if not at its begin
+  int64_t parts_of_helpers_ = 0;
+  std::unique_ptr<ParallelScan> parallel_;  ///< last: it uses the filter
 };
 
 /// Index entries within bounds; each record once.
@@ -98,9 +134,10 @@ class IndexScanStage final : public PlanStage {
     IndexBounds bounds;
     bool backward = false;
     bool count_only = false;  ///< COUNT_SCAN: nothing above looks at the records
-    bool distinct = false;    ///< DISTINCT_SCAN: one entry for each value of the first field
+    bool distinct = false;    ///< DISTINCT_SCAN: one entry for each value of a field
+    KeyFilter filter = {};    ///< which entries count; those it cannot decide come up too
   };
-  IndexScanStage(PlanContext& ctx, Params params);
+  IndexScanStage(PlanContext& ctx, Params&& params);
 
   std::string Summary() const override;
   void AddExamined(int64_t* keys, int64_t* docs) const override {
@@ -108,10 +145,14 @@ class IndexScanStage final : public PlanStage {
     *docs += docs_examined_;
   }
   const IndexInfo* index() const override { return params_.index.get(); }
+  bool gives_keys() const override { return true; }
   const Params& params() const { return params_; }
-  void SetKeysOnly() override { keys_only_ = true; }
-  /// The next Work() goes on behind every entry that has this value in the first field.
-  void SkipValue(std::string_view encoded_first_value);
+  void SetKeysOnly(bool on) override { keys_only_ = on; }
+  const ResidualFilter* filter() const override { return &params_.filter.clauses(); }
+  /// About how much of the index it visits; nothing when it goes from place to place in it.
+  std::optional<uint64_t> ApproximateBytes() const;
+  /// The next Work() goes on behind every entry that begins with these values.
+  void SkipValues(std::string_view encoded_values);
 
  protected:
   Result<StageState> DoWork(Row* row) override;
@@ -123,12 +164,16 @@ class IndexScanStage final : public PlanStage {
  private:
   /// Whether arrays can bring a record twice. For distinct, entries count and not records.
   bool MayRepeat() const { return !params_.distinct && !params_.bounds.AllSinglePoints(); }
+  /// Whether the current entry counts, judging by its key and, if no later stage reads it, its
+  /// record. `*matched`: the key alone has satisfied the filter.
+  Result<bool> Counts(bool* matched);
 
   Params params_;
   EncodedBounds encoded_;
   Storage::Record record_;
   bool dedup_;
   bool keys_only_ = false;
+  bool keys_decide_ = true;  ///< no field of the filter has met its first array since it was made
   bool done_ = false;
   std::unique_ptr<IndexCursor> cursor_;
   std::string seek_, last_seek_;
@@ -141,7 +186,9 @@ class FetchStage final : public PlanStage {
  public:
   /// `wanted`: how many rows the caller will read; keys may be read ahead up to that number.
   /// INT64_MAX: all rows; 0: not known.
-  FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted);
+  /// `by_keys`: the clauses that the input has tested on keys where it could.
+  FetchStage(PlanContext& ctx, PlanStagePtr child, ResidualFilter filter, int64_t wanted,
+             ResidualFilter by_keys = {});
   void AddExamined(int64_t* keys, int64_t* docs) const override;
   const ResidualFilter* filter() const override { return &filter_; }
 
@@ -154,23 +201,29 @@ class FetchStage final : public PlanStage {
   static constexpr int64_t kMaxAhead = 16;
   static constexpr size_t kMaxBytesAhead = 128 << 10;  ///< of records held at once
   static constexpr size_t kNone = SIZE_MAX;
+  static constexpr int64_t kWorthIt = 8;  ///< records that pay for the begin of a walk
   struct KeyAhead {
     std::string record_key, key_values, type_bits;
     const IndexInfo* index = nullptr;
     int64_t examined = 0;  ///< keys that the scan looked at for this one
     bool stale = false;    ///< read before a pause
+    bool key_matched = false;
   };
   bool StillHasKey(const Row& row);
+  bool WalkAhead();
+  Result<bool> WalkToNext(Row* row);
+  void EndWalk();
   Result<StageState> NextOne(Row* row, bool* found);
   Result<StageState> NextAhead(Row* row, bool* found);
   Result<void> ReadAhead();
   Result<void> LookUpAhead();
+  Result<bool> Matches(const Row& row);
 
-  ResidualFilter filter_;
+  ResidualFilter filter_, by_keys_;
   Storage::Record record_;
   KeySet keys_;
   int64_t wanted_;
-  int64_t ahead_ = 1;  ///< how many to read the next time
+  int64_t ahead_ = 1;  ///< how many to read the next time; 1: none before it is asked for
   std::vector<KeyAhead> keys_ahead_;
   size_t next_ = 0,
          kept_ = 0;  ///< of keys_ahead_: the first not returned yet, and how many there are
@@ -178,6 +231,9 @@ class FetchStage final : public PlanStage {
   bool scan_ended_ = false;
   int64_t keys_at_end_ = 0;  ///< that the scan looked at before it found its end
   RecordBatch records_;
+  RecordWalk walk_;
+  bool may_walk_ = true, walks_down_ = false;
+  std::string last_walked_;  ///< the last of the keys ahead that a walk was begun or went on for
   int64_t docs_examined_ = 0, already_has_doc_ = 0;
 };
 
@@ -254,10 +310,11 @@ class SortStage final : public PlanStage {
   std::string packed_;  ///< PlanContext::keep_keys: record key and index key as one
 };
 
-/// Drops the first `skip` rows.
+/// Drops the first `skip` rows without reading their records: it may stand below a FETCH.
 class SkipStage final : public PlanStage {
  public:
-  SkipStage(PlanContext& ctx, PlanStagePtr child, int64_t skip);
+  SkipStage(PlanContext& ctx, PlanStagePtr child, int64_t skip, bool below_fetch = false);
+  bool gives_keys() const override { return children_[0]->gives_keys(); }
 
  protected:
   Result<StageState> DoWork(Row* row) override;
@@ -265,6 +322,7 @@ class SkipStage final : public PlanStage {
 
  private:
   int64_t amount_, left_;
+  bool below_fetch_;
 };
 
 /// Ends after `limit` rows.

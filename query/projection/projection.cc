@@ -6,6 +6,7 @@
 #include "query/expression/growth.h"
 #include "query/expression/nesting.h"
 #include "query/expression/operator.h"
+#include "query/expression/readable.h"
 #include "query/match/match_internal.h"
 #include "query/projection/projection_node.h"
 #include "storage/operation.h"
@@ -340,6 +341,19 @@ bool ProjectionExecutor::Touches(std::string_view path) const {
     node = f.below.get();
     path.remove_prefix(dot + 1);
   }
+}
+
+std::string ProjectionExecutor::RenamedFrom(std::string_view field) const {
+  if (identity_) return {};
+  const int i = root_->Find(field);
+  if (i < 0) return {};
+  const ProjectionField& f = root_->fields[static_cast<size_t>(i)];
+  if (f.action != ProjectionAction::kCompute) return {};
+  const ReadableExpression* e = AsReadable(*f.expr);
+  std::string path = e != nullptr ? e->DocumentPath() : std::string();
+  // "$a.b" is an array of its own where `a` is one: filters see another value there.
+  if (path.find('.') != std::string::npos) path.clear();
+  return path;
 }
 
 void ProjectionExecutor::Serialize(BsonBuilder& out) const {

@@ -13,14 +13,14 @@
 
 namespace mayfly {
 
-/// What a projection does with fields that it does not name.
+/// How a projection treats fields that it does not name.
 enum class ProjectionKind : uint8_t {
   kInclusion,  ///< named fields (and computed ones) only
   kExclusion,  ///< all but the named fields; with find's $slice and $meta also changed ones
   kAddFields,  ///< all fields, some replaced or added
 };
 
-/// What a projection reads of the document.
+/// The parts of the document that a projection reads.
 struct ProjectionNeeds {
   bool whole_document = false;  ///< `paths` says nothing: everything may be read
   /// Dotted, "_id" included when it is returned; "" when an expression reads the whole document.
@@ -62,6 +62,9 @@ class ProjectionExecutor {
   /// May this projection change what is at `path` (or below or above it)? False: sorts and filters
   /// on `path` may be moved in front of it.
   bool Touches(std::string_view path) const;
+  /// The field of the document whose value this top-level field gets ({z: "$a"}: "a" for "z");
+  /// empty when it is another value, or part of one.
+  std::string RenamedFrom(std::string_view field) const;
   /// As explain shows it, appended to `out` (an open document).
   void Serialize(BsonBuilder& out) const;
 

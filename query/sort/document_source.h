@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "protocol/bson_view.h"
 #include "protocol/error.h"
@@ -8,7 +9,7 @@
 
 namespace mayfly {
 
-/// What a call of DocumentSource::Next has brought.
+/// The result of a call of DocumentSource::Next.
 enum class StreamState : uint8_t {
   kAdvanced,  ///< `*out` holds the next document
   kEof,       ///< there is none, and there will be none
@@ -30,6 +31,9 @@ class DocumentSource {
   /// `*out` is filled for kAdvanced only. Errors: what interrupts the operation, failing
   /// expressions, limits of memory.
   virtual Result<StreamState> Next(StreamDocument* out) = 0;
+  /// For callers that only count: the number of remaining documents, all at once; then none are
+  /// left. Nothing: no faster way than Next().
+  virtual Result<std::optional<int64_t>> CountRest() { return std::optional<int64_t>(); }
   /// The operation that runs from now on: a getMore brings its own. Before the first Next() and
   /// whenever it changes.
   virtual void SetOperation(Operation* op) = 0;

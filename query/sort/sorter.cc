@@ -209,7 +209,7 @@ void Pack(std::string& out, BsonView doc, const DocumentMetadata* m, const Value
   out.append(extra);
 }
 
-/// What a string of this capacity takes on the heap: allocators round up to a quarter of a power of
+/// Heap memory of a string of this capacity: allocators round up to a quarter of a power of
 /// two.
 size_t HeapBytes(const std::string& s) {
   const size_t n = s.capacity() + 1;

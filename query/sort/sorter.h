@@ -59,7 +59,7 @@ class SortPattern {
   bool needs_metadata_ = false;
 };
 
-/// What a Sorter may keep, and where the rest goes. Fixed when the sorter is made.
+/// A Sorter's memory limit, and where it spills. Fixed when the sorter is made.
 struct SorterOptions {
   int64_t limit = 0;                        ///< keep only that many (top-k); 0: all
   size_t memory_limit = size_t{100} << 20;  ///< bytes held before it spills

@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kPiece = 64 << 10;  ///< encrypted at once
 
-/// Of the process: which servers encrypt, asked once for each file; and the descriptors of
-/// encrypted streams, which the system's library does not tell.
+/// For the whole process: the servers that encrypt, asked once for each file, and the descriptors
+/// of encrypted streams, which the system's library does not tell.
 struct Encrypting {
   std::mutex mutex;
   std::vector<std::pair<const large_memory::Budget*, FileCiphersPtr>> servers;

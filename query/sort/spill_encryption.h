@@ -7,11 +7,11 @@
 
 namespace mayfly {
 
-/// Spill files that are charged to the budget, a server's, are encrypted from now on, each with a
-/// key of its own that is in memory only. Null: no longer; to be said before the budget goes.
-/// Threads: any.
+/// From now on, spill files charged to this budget, a server's, are encrypted, each with its
+/// own key in memory only. Null: no longer; call it before the budget is destroyed. Threads:
+/// any.
 void EncryptSpillFiles(const large_memory::Budget& budget, FileCiphersPtr ciphers);
-/// What they are encrypted with; null: nothing.
+/// Their ciphers; null: not encrypted.
 FileCiphersPtr SpillCiphers(const large_memory::Budget& budget);
 
 /// A stream whose bytes are encrypted in the file. Takes `fd`, also when it fails: null, errno says

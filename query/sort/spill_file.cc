@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "protocol/wire_message.h"
 #include "query/sort/spill_encryption.h"
 
 namespace mayfly {
@@ -23,6 +24,29 @@ Error FileError(const char* what) {
       text};
 }
 
+Error Damaged() {
+  return Error{ErrorCode::kInternalError,
+               "spilling to disk: what was read is not what was written: the file was damaged, "
+               "look at the disk of the temporary folder"};
+}
+
+/// In front of each record.
+struct Head {
+  uint32_t key_size = 0, payload_size = 0, crc = 0;
+};
+
+uint32_t CheckOf(int64_t at, std::string_view key, std::string_view payload) {
+  struct {
+    int64_t at;
+    uint32_t sizes[2], of_key, of_payload;
+  } all{at,
+        {static_cast<uint32_t>(key.size()), static_cast<uint32_t>(payload.size())},
+        Crc32c(key),
+        Crc32c(payload)};
+  static_assert(sizeof all == 24, "no gaps, whose bytes nobody sets");
+  return Crc32c({reinterpret_cast<const char*>(&all), sizeof all});
+}
+
 Error OverLimit(const char* who, int64_t limit, const char* parameter) {
   return Error{ErrorCode::kOutOfDiskSpace,
                "spilling to disk: " + std::string(who) + " would take more than the " +
@@ -30,7 +54,7 @@ Error OverLimit(const char* who, int64_t limit, const char* parameter) {
                    "): give the operation an index or an earlier $match or $limit, or raise it"};
 }
 
-/// What all files together may take: given, or half of what the disk would have free without them.
+/// The limit of all files together: as set, or half of the disk space free without them.
 int64_t TotalLimit(std::FILE* file, int64_t given, int64_t spilled) {
   if (given > 0) return given;
   struct statvfs s;
@@ -96,12 +120,13 @@ Result<void> SpillFile::Charge(int64_t bytes) {
 }
 
 Result<void> SpillFile::Write(std::string_view key, std::string_view payload) {
-  uint32_t sizes[2] = {static_cast<uint32_t>(key.size()), static_cast<uint32_t>(payload.size())};
-  const int64_t after = bytes_ + static_cast<int64_t>(sizeof sizes + key.size() + payload.size());
+  const Head head{static_cast<uint32_t>(key.size()), static_cast<uint32_t>(payload.size()),
+                  CheckOf(bytes_, key, payload)};
+  const int64_t after = bytes_ + static_cast<int64_t>(sizeof head + key.size() + payload.size());
   if (after > charged_) {
     MAYFLY_TRY(Charge(after));
   }
-  if (std::fwrite(sizes, sizeof sizes, 1, file_) != 1 ||
+  if (std::fwrite(&head, sizeof head, 1, file_) != 1 ||
       (!key.empty() && std::fwrite(key.data(), key.size(), 1, file_) != 1) ||
       (!payload.empty() && std::fwrite(payload.data(), payload.size(), 1, file_) != 1))
     return FileError("write");
@@ -111,20 +136,27 @@ Result<void> SpillFile::Write(std::string_view key, std::string_view payload) {
 
 Result<void> SpillFile::Rewind() {
   if (std::fflush(file_) != 0 || std::fseek(file_, 0, SEEK_SET) != 0) return FileError("flush");
+  read_ = 0;
   return Ok();
 }
 
 Result<bool> SpillFile::Read(std::string* key, std::string* payload) {
-  uint32_t sizes[2];
-  size_t n = std::fread(sizes, 1, sizeof sizes, file_);
-  if (n == 0 && std::feof(file_)) return false;
-  if (n != sizeof sizes) return FileError("read");
+  if (read_ == bytes_) return false;
+  Head head;
+  const auto get = [this](void* to, size_t n) {
+    return n == 0 || std::fread(to, n, 1, file_) == 1;
+  };
+  const auto failed = [this] { return std::feof(file_) ? Damaged() : FileError("read"); };
+  if (!get(&head, sizeof head)) return failed();
+  const int64_t after = read_ + static_cast<int64_t>(sizeof head) + int64_t{head.key_size} +
+                        int64_t{head.payload_size};
+  if (after > bytes_) return Damaged();
   // bounded: by what was written
-  key->resize(sizes[0]);
-  payload->resize(sizes[1]);
-  if ((sizes[0] && std::fread(key->data(), sizes[0], 1, file_) != 1) ||
-      (sizes[1] && std::fread(payload->data(), sizes[1], 1, file_) != 1))
-    return FileError("read");
+  key->resize(head.key_size);
+  payload->resize(head.payload_size);
+  if (!get(key->data(), key->size()) || !get(payload->data(), payload->size())) return failed();
+  if (head.crc != CheckOf(read_, *key, *payload)) return Damaged();
+  read_ = after;
   return true;
 }
 

@@ -21,7 +21,11 @@ struct SpillPlace {
 };
 
 /// A run of (key, payload) records in a temporary file without a name: it is gone with the process,
-/// whatever happens. One thread.
+/// whatever happens. Each record has a checksum, also of its place: what a disk has changed is
+/// neither read nor allocated for. One thread.
+///
+///   record := key size:le32 payload size:le32 crc:le32 key payload
+///   crc    := CRC-32C(place in the file:le64 both sizes CRC-32C(key) CRC-32C(payload))
 ///
 /// The budget of the thread that makes it counts its bytes, in steps of 1 MiB (`spilled_bytes`),
 /// and limits them, read at every step: `spill_limit` of all operations together (0: half of what
@@ -32,6 +36,7 @@ class SpillFile {
   SpillFile(SpillFile&& o) noexcept
       : file_(std::exchange(o.file_, nullptr)),
         bytes_(o.bytes_),
+        read_(o.read_),
         charged_(std::exchange(o.charged_, 0)),
         budget_(o.budget_),
         used_(std::move(o.used_)) {}
@@ -40,7 +45,7 @@ class SpillFile {
   static Result<SpillFile> Create(const SpillPlace& place);
   Result<void> Write(std::string_view key, std::string_view payload);
   Result<void> Rewind();
-  /// False at the end.
+  /// False at the end. InternalError 1 also when the file is not as it was written.
   Result<bool> Read(std::string* key, std::string* payload);
   int64_t bytes() const { return bytes_; }
 
@@ -49,7 +54,7 @@ class SpillFile {
   Result<void> Charge(int64_t bytes);
 
   std::FILE* file_ = nullptr;
-  int64_t bytes_ = 0, charged_ = 0;
+  int64_t bytes_ = 0, read_ = 0, charged_ = 0;
   large_memory::Budget* budget_ = &large_memory::ThreadBudget();
   std::shared_ptr<std::atomic<int64_t>> used_;
 };

@@ -53,8 +53,8 @@ class Applier {
   }
 
  private:
-  /// What is written stays: a document that is too large already must not grow on, and one of many
-  /// elements may take long.
+  /// Checks what is written so far: a document that is already too large must not grow further, and
+  /// one of many elements may take long.
   Result<void> Continue() {
     if (out_.size() > static_cast<size_t>(kMaxBsonUserSize)) [[unlikely]]
       return TooLarge(ctx_.is_insert);
@@ -125,7 +125,7 @@ class Applier {
     return changed;
   }
 
-  /// `_id` may be written only if it stays what it is.
+  /// `_id` may be written only if its value does not change.
   Result<void> UpdateId(const Node& node, const BsonElement& e, std::string_view bytes,
                         const PathFrame& path) {
     size_t mark = out_.size();
@@ -344,7 +344,7 @@ class Applier {
     return true;
   }
 
-  /// `child` cannot exist in `e`: an error unless every operator below does not mind.
+  /// `child` cannot exist in `e`: an error unless every operator below allows that.
   Result<void> Blocked(const Node::Child& child, const Node& node, const BsonElement& e,
                        const PathFrame& path) {
     if (node.kind != Node::Kind::kLeaf) {

@@ -116,7 +116,7 @@ class PopLeaf final : public Leaf {
   bool front_;
 };
 
-/// What $pull and $pullAll share: elements that match go.
+/// Shared by $pull and $pullAll: removes matching elements.
 class CullingLeaf : public Leaf {
  public:
   CullingLeaf() { on_blocked_ = OnBlocked::kCannotTraverse; }

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "protocol/bson_builder.h"
 #include "protocol/extended_json.h"
+#include "protocol/extra_field.h"
 #include "storage/expiry/expiry_state.h"
 
 namespace mayfly {
@@ -108,6 +110,29 @@ Result<ExpirySetting> ParseExpireOperator(BsonValue v, Instant now) {
   return s;
 }
 
+Result<BsonView> TakeDeadline(BsonView doc, std::string_view field, ExpirySetting* setting,
+                              std::string* scratch) {
+  bool any = false;
+  for (const BsonElement& e : doc) any = any || IsLikeExtraField(e.name, field);
+  if (!any) return doc;
+  if (const BsonValue at = doc[field]; at.IsNull()) {
+    *setting = {.kind = ExpirySetting::Kind::kNever};
+  } else if (!at.missing()) {
+    MAYFLY_TRY(*setting, ParseExpireAt(at, field));
+  }
+  scratch->clear();
+  BsonBuilder b(*scratch);
+  for (const BsonElement& e : doc) {
+    if (e.name == field) continue;
+    if (IsLikeExtraField(e.name, field))
+      b.Append(e.name.substr(0, e.name.size() - 1), e.value);  // the document's own
+    else
+      b.Append(e);
+  }
+  b.Done();
+  return BsonView(*scratch);
+}
+
 Result<ExpirySetting> ParseExpiryFields(BsonValue after, BsonValue at, bool preserve, Instant now,
                                         std::string_view where) {
   if (!after.missing() + !at.missing() + preserve > 1)
@@ -117,6 +142,8 @@ Result<ExpirySetting> ParseExpiryFields(BsonValue after, BsonValue at, bool pres
                      "one of them"};
   std::string prefix = std::string(where) + ".";
   if (!after.missing()) return ParseExpireAfter(after, now, prefix + "expireAfterSeconds");
+  // As in expiry.field, and before it.
+  if (at.IsNull()) return ExpirySetting{.kind = ExpirySetting::Kind::kNever};
   if (!at.missing()) return ParseExpireAt(at, prefix + "expireAt");
   ExpirySetting s;
   if (preserve) s.kind = ExpirySetting::Kind::kPreserve;
@@ -168,8 +195,8 @@ Result<Deadline> ResolveDeadline(const ExpirySetting& setting, const CollectionI
     const bool untouched =
         before && !before->whole && before->doc.Find(options.field).BinaryEquals(v);
     Result<std::optional<ExpirySetting>> said = FromField(v, options.field, now);
-    // What was there before the collection had the option, or got past it, does not stop an update
-    // of other fields.
+    // An older value, from before the option or from a write that bypassed it, does not stop
+    // updates of other fields.
     if (!said && !untouched) return said.error();
     if (!s.given() && said && said.value() && !(untouched && options.preserve)) {
       s = *said.value();

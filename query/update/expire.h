@@ -1,5 +1,6 @@
 #pragma once
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "protocol/bson_view.h"
@@ -9,7 +10,7 @@
 
 namespace mayfly {
 
-/// What a write says about the expiration of the documents it stores (EXPIRY C.1).
+/// A write's setting for the expiration of its documents (EXPIRY C.1).
 struct ExpirySetting {
   enum class Kind : uint8_t {
     kUnset,     ///< nothing: reset to none, then maxTTL applies (EXPIRY C9)
@@ -25,7 +26,7 @@ struct ExpirySetting {
   bool given() const { return kind != Kind::kUnset; }
 };
 
-/// Whether a change of a deadline is made, by what there is (Redis EXPIRE; a document that never
+/// Whether a deadline is changed, depending on the present one (Redis EXPIRE; a document that never
 /// expires has the latest deadline of all).
 enum class ExpireWhen : uint8_t { kAlways, kIfNone, kIfAny, kIfLater, kIfEarlier };
 
@@ -38,10 +39,18 @@ Result<ExpirySetting> ParseExpireAt(BsonValue v, std::string_view where);
 /// The argument of `$expire`: {afterSeconds: n} | {at: date} | {never: true} | {preserve: true}.
 /// Errors: as above; FailedToParse 9 for another shape.
 Result<ExpirySetting> ParseExpireOperator(BsonValue v, Instant now);
-/// The fields of a write command or statement, missing where not given. Errors: as above;
+/// The fields of a write command or statement, missing where not given. `at` null: the document has
+/// no deadline, whatever expiry.field says. Errors: as above;
 /// InvalidOptions 72 when more than one is given.
 Result<ExpirySetting> ParseExpiryFields(BsonValue after, BsonValue at, bool preserve, Instant now,
                                         std::string_view where);
+/// The deadline that a document carries in the field that dumps have for it (`field`, a date; null:
+/// none). Sets `*setting`, and answers the document without the field, which it makes in
+/// `*scratch`, with own fields of such names as they are (protocol/extra_field.h); one that has
+/// none of these is answered as it is, and leaves the setting alone.
+/// Errors: TypeMismatch 14 for another type, BadValue 2 as ParseExpireAt.
+Result<BsonView> TakeDeadline(BsonView doc, std::string_view field, ExpirySetting* setting,
+                              std::string* scratch);
 /// "always", "nx", "xx", "gt", "lt". Errors: BadValue 2.
 Result<ExpireWhen> ParseExpireWhen(std::string_view word);
 
@@ -68,11 +77,13 @@ struct Replaced {
 Result<Deadline> ResolveDeadline(const ExpirySetting& setting, const CollectionInfo& coll,
                                  Instant now, BsonView next, const Replaced* before);
 
-/// True while no write to the collection gives a deadline unless it says so itself: the test that
-/// comes first.
+/// True if only writes with an explicit setting give a deadline in this collection: checked
+/// first.
 inline bool HasNoExpiry(const CollectionInfo& coll) {
-  return !coll.expiry_options.set() &&
-         (!coll.database_max_ttl || coll.database_max_ttl->load(std::memory_order_relaxed) == 0);
+  return (!coll.expiry_options.set() &&
+          (!coll.database_max_ttl ||
+           coll.database_max_ttl->load(std::memory_order_relaxed) == 0)) ||
+         coll.is_buckets();
 }
 
 /// Whether `when` lets a document's deadline go from `current` to `next`.

@@ -88,7 +88,7 @@ class Conditions {
     }
   }
 
-  /// Whether nothing but an element that the filter names by its index was found in the array at
+  /// Whether only an element that the filter names by its index was found in the array at
   /// `array_path`.
   Result<bool> NamedByIndexAlone(std::string_view array_path) {
     MAYFLY_TRY(pace_.Step(doc_.size()));

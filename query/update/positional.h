@@ -4,10 +4,10 @@
 
 namespace mayfly {
 
-/// MatchesWithPosition for an update that uses `$`. The position is -1 also where the element that
-/// was found is none that `$` can stand for: the filter names an element of the array before `$`
-/// itself, by its index ({"a.0.b": 1} for "a.$.b"), and has found nothing else. Errors: those of
-/// the filter.
+/// MatchesWithPosition for an update that uses `$`. The position is also -1 if `$` cannot
+/// stand for the found element: the filter itself names an element of the array before `$` by
+/// its index ({"a.0.b": 1} for "a.$.b"), and has found nothing else. Errors: those of the
+/// filter.
 Result<bool> MatchForPosition(const MatchExpression& filter, const Update& update, BsonView doc,
                               EvalContext* ctx, int* position);
 

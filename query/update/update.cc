@@ -26,7 +26,7 @@ Error BadValue(std::string message) { return {ErrorCode::kBadValue, std::move(me
 
 std::string DottedName(std::string_view s) { return "'" + std::string(s) + "'"; }
 
-/// Of what an update has made, which every kind of it passes.
+/// Checks an update's result; every kind of update passes it.
 Result<void> CheckSize(const std::string& bytes, bool upsert) {
   bson_check::Document(bytes, "an update");
   if (bytes.size() <= static_cast<size_t>(kMaxBsonUserSize)) return Ok();
@@ -250,7 +250,7 @@ class ReplacementUpdate final : public Update {
  public:
   ReplacementUpdate() : Update(UpdateKind::kReplacement) {}
 
-  Result<void> Init(BsonView u) {
+  Result<void> Init(BsonView u, bool keep_empty_timestamps) {
     bool has_id = false;
     for (const BsonElement& e : u) {
       if (e.name == "_id") {
@@ -265,7 +265,7 @@ class ReplacementUpdate final : public Update {
                      "the statement expireAfterSeconds or expireAt, or use $set"};
       if (dollar_.empty() && e.name.starts_with('$')) dollar_ = e.name;
       update::Emit(body_, e.name, e.value);
-      if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0)
+      if (e.value.Is(BsonType::kTimestamp) && e.value.Timestamp() == 0 && !keep_empty_timestamps)
         empty_timestamps_.push_back(body_.size() - sizeof(uint64_t));
     }
     return Ok();
@@ -332,7 +332,7 @@ class PipelineUpdate final : public Update {
 
 using Equalities = std::map<std::string_view, BsonValue>;
 
-/// What the filter says a new document must hold: equalities that are not under $or, $nor or $not.
+/// The filter's values for a new document: equalities that are not under $or, $nor or $not.
 Result<void> CollectEqualities(const MatchExpression& m, bool id_only, Equalities* out) {
   if (m.kind == MatchKind::kAnd) {
     for (const auto& child : m.children) {
@@ -415,7 +415,7 @@ Result<std::unique_ptr<Update>> Update::Parse(BsonValue u, std::span<const BsonV
     return FailedToParse("multi update is not supported for replacement-style update");
   if (NestsTooDeep(u.Document())) return TooDeep();
   auto update = std::make_unique<ReplacementUpdate>();
-  MAYFLY_TRY(update->Init(u.Document()));
+  MAYFLY_TRY(update->Init(u.Document(), options.keep_empty_timestamps));
   return update;
 }
 

@@ -17,14 +17,16 @@ namespace mayfly {
 /// The three forms of an update: {$set: …}, a whole document, an array of stages.
 enum class UpdateKind : uint8_t { kOperators, kReplacement, kPipeline };
 
-/// What the statement around an update says.
+/// Settings of the statement around an update.
 struct UpdateOptions {
   bool multi = false;   ///< a replacement is refused then (FailedToParse 9)
   bool upsert = false;  ///< MakeUpsert() may be called
+  /// Timestamp(0,0) in a replacement is stored as it is, not as the current timestamp.
+  bool keep_empty_timestamps = false;
 };
 
-/// What one update statement does to a document, parsed once and applied to many. Immutable after
-/// parsing; owns every byte it refers to. Threads: any, with an EvalContext each.
+/// One update statement, parsed once and applied to many documents. Immutable after parsing; owns
+/// every byte it refers to. Threads: any, with an EvalContext each.
 class Update {
  public:
   /// `u`: a document whose first field name starts with '$' is a set of operators, any other
@@ -38,7 +40,7 @@ class Update {
                                                const UpdateOptions& options = {});
   virtual ~Update() = default;
 
-  /// What Apply has made of a document.
+  /// The result of Apply for one document.
   struct Outcome {
     bool modified =
         false;  ///< false: the update leaves every byte as it was (nModified does not count it)
@@ -64,8 +66,8 @@ class Update {
                                  EvalContext& ctx) const;
 
   UpdateKind kind() const { return kind_; }
-  /// What `$expire` says; kUnset without it. Applied by the caller: the deadline is no part of the
-  /// document.
+  /// The setting of `$expire`; kUnset without it. The caller applies it: the deadline is not part
+  /// of the document.
   const ExpirySetting& expiry() const { return expiry_; }
   /// True when a path uses `$`: the caller must match with MatchesWithPosition.
   bool NeedsPosition() const { return needs_position_; }
@@ -87,9 +89,9 @@ class Update {
   std::vector<std::string> touched_paths_;
 };
 
-/// Refuses what may not be in the filter of an upsert, whether or not it finds something: `$expr`,
-/// which says nothing about the fields of the document to insert (the manual of update, "Upsert").
-/// `filter` has been parsed. Errors: QueryFeatureNotAllowed 224.
+/// Refuses operators not allowed in the filter of an upsert, whether or not it finds a document:
+/// `$expr`, which gives no fields for the document to insert (manual of update, "Upsert"). `filter`
+/// has been parsed. Errors: QueryFeatureNotAllowed 224.
 Result<void> CheckUpsertFilter(BsonView filter);
 
 }  // namespace mayfly

@@ -25,7 +25,7 @@ struct PathFrame {
   std::string Dotted() const;
 };
 
-/// What is constant during one Apply.
+/// The constants of one Apply.
 struct ApplyContext {
   BsonView root;  ///< the old document
   bool is_insert = false;
@@ -37,8 +37,8 @@ struct ApplyContext {
 /// The new document is larger than a document may be. Errors: 17419, or 17420 of an upsert.
 Error TooLarge(bool upsert);
 
-/// What a leaf did. kReplaced: it wrote one element, name included, to the output. kUnchanged: it
-/// wrote nothing and the old element (or its absence) stays.
+/// The result of a leaf. kReplaced: it wrote one element, name included, to the output. kUnchanged:
+/// it wrote nothing and the old element (or its absence) stays.
 enum class Effect : uint8_t { kUnchanged, kReplaced, kRemoved };
 
 /// Where a leaf acts.
@@ -88,8 +88,8 @@ struct PathPart {
 
 /// Splits and checks the path of an operator. The parts view `path`.
 /// Errors: EmptyFieldName 56, BadValue 2 (positional part first or twice), Overflow 15,
-/// DollarPrefixedFieldName 52 ($expire). Whether other names may begin with a dollar depends on
-/// what is done to them: ApplyTree looks.
+/// DollarPrefixedFieldName 52 ($expire). ApplyTree checks other names that begin with a dollar,
+/// because they depend on the operation.
 Result<std::vector<PathPart>> ParsePath(std::string_view path);
 
 /// DollarPrefixedFieldName 52: an update would write the document's field `name` by way of `path`.
@@ -142,7 +142,7 @@ class NodePool {
 Result<void> AddPath(NodePool& pool, Node* root, std::string_view path,
                      const std::vector<PathPart>& parts, const Leaf* leaf);
 
-/// A node that does what both do. Errors: ConflictingUpdateOperators 40 when they meet at a leaf.
+/// A node that combines both. Errors: ConflictingUpdateOperators 40 when they meet at a leaf.
 Result<const Node*> MergeNodes(NodePool& pool, const Node& a, const Node& b, const PathFrame& path);
 
 /// `node` with its child for `$` as the child named `position` (merged with one that is there).
@@ -163,12 +163,12 @@ struct ElementFilter {
 Result<std::vector<ElementFilter>> ParseArrayFilters(std::span<const BsonView> filters,
                                                      VariableScope& scope);
 
-/// What parsing an operator may need besides its operand.
+/// Inputs for parsing an operator besides its operand.
 struct LeafParser {
   VariableScope& scope;
 };
 
-/// What the tree does to `old`, as one pass into `*out` (overwritten): true, or false when nothing
+/// Applies the tree to `old` in one pass into `*out` (overwritten): true, or false if nothing
 /// changes (`*out` is then unspecified). `position`: for `$`; -1 is none. The `_id` of `old` is
 /// immutable. Errors: Update::Apply's.
 Result<bool> ApplyTree(const Node& root, std::span<const ElementFilter> filters,

@@ -190,8 +190,8 @@ Result<void> CheckStageNames(BsonView array) {
 Result<std::unique_ptr<DocumentTransform>> ParseUpdatePipeline(BsonView array,
                                                                VariableScope& scope) {
   // Unlike an aggregation's, an update's constants have no errors before there is a document, nor
-  // in a branch that is not taken. What was noted before, in the aggregation that a $merge ends,
-  // stays.
+  // in a branch that is not taken. Errors noted earlier, in the aggregation that a $merge ends,
+  // stay.
   Result<void> noted = scope.CheckConstants();
   std::vector<StagePtr> stages;
   for (const BsonElement& e : array) {

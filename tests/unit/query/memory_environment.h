@@ -74,7 +74,8 @@ class MemoryEnvironment final : public PipelineEnvironment {
         BuildBson([&](BsonBuilder& b) { b.Append("stage", stage).Append("coll", collection); }));
     return docs;
   }
-  Result<void> BeginOut(Operation&, std::string_view, std::string_view collection) override {
+  Result<void> BeginOut(Operation&, std::string_view, std::string_view collection,
+                        std::optional<BsonView>) override {
     out_ = collection;
     pending_.clear();
     return Ok();

@@ -174,8 +174,8 @@ TEST_CASE("The front of a pipeline becomes the find it is", "[pipeline]") {
            "$unwind $match "},
           {R"([{"$limit": 10}, {"$skip": 4}, {"$limit": 3}])", R"({  } {  } 4 3 *)", ""},
           {R"([{"$set": {"a": 1}}, {"$limit": 5}])", R"({  } {  } 0 5 *)", "$set "},
-          {R"([{"$group": {"_id": "$a"}}, {"$match": {"_id": 1}}])", R"({  } {  } 0 0 a,)",
-           "$group $match "},
+          {R"([{"$group": {"_id": "$a"}}, {"$match": {"_id": 1}}])", R"({ "a" : 1 } {  } 0 0 a,)",
+           "$group "},
           {R"([{"$match": {"$expr": {"$eq": ["$a", "$$ROOT.b"]}}}, {"$project": {"c": 1, "_id": 0}}])",
            R"({ "$expr" : { "$eq" : [ "$a", "$$ROOT.b" ] } } {  } 0 0 c,)", "$project "}}) {
     INFO(c.stages);

@@ -135,14 +135,21 @@ class ToyCiphers final : public FileCiphers {
   }
 };
 
-/// What this process's files without a name hold.
-std::string NamelessFiles() {
-  std::string all;
+/// This process's files without a name.
+std::vector<std::filesystem::path> NamelessPaths() {
+  std::vector<std::filesystem::path> all;
   for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code ec;
     const auto target = std::filesystem::read_symlink(fd.path(), ec);
-    if (ec || target.string().find("(deleted)") == std::string::npos) continue;
-    std::ifstream in(fd.path(), std::ios::binary);
+    if (!ec && target.string().find("(deleted)") != std::string::npos) all.push_back(fd.path());
+  }
+  return all;
+}
+/// What they hold.
+std::string NamelessFiles() {
+  std::string all;
+  for (const auto& path : NamelessPaths()) {
+    std::ifstream in(path, std::ios::binary);
     std::stringstream text;
     text << in.rdbuf();
     all += text.str();
@@ -177,6 +184,72 @@ TEST_CASE("Spill files are encrypted where the server's files are", "[sorter][sp
       REQUIRE(payload == r.second);
     }
     CHECK_FALSE(file.Read(&key, &payload).value());
+  }
+  EncryptSpillFiles(budget, nullptr);
+}
+
+TEST_CASE("A spill file that was damaged is not believed", "[sorter][spill]") {
+  const bool encrypted = GENERATE(false, true);
+  large_memory::Budget budget;
+  if (encrypted) EncryptSpillFiles(budget, std::make_shared<ToyCiphers>());
+  large_memory::BudgetScope scope(budget);
+  std::vector<std::pair<std::string, std::string>> records;
+  for (int i = 0; i < 4; ++i) records.emplace_back("key", "the same value");
+  records.emplace_back("", std::string(50, 'p'));
+  const size_t record = 12 + 3 + 14;
+  std::string good;
+  // How many records come before the error when the file is changed so; -1: there is none.
+  const auto read = [&](const std::function<std::string(const std::string&)>& change) {
+    const std::vector<std::filesystem::path> before = NamelessPaths();
+    SpillFile file = std::move(SpillFile::Create({}).value());
+    std::filesystem::path path;
+    for (const auto& p : NamelessPaths())
+      if (std::find(before.begin(), before.end(), p) == before.end()) path = p;
+    REQUIRE_FALSE(path.empty());
+    for (const auto& [key, payload] : records) REQUIRE(file.Write(key, payload));
+    REQUIRE(file.Rewind());
+    {
+      std::ifstream in(path, std::ios::binary);
+      std::stringstream text;
+      text << in.rdbuf();
+      good = text.str();
+    }
+    REQUIRE(static_cast<int64_t>(good.size()) == file.bytes());
+    std::ofstream(path, std::ios::binary) << change(good);  // nothing has read it yet
+    std::string key, payload;
+    for (int n = 0;; ++n) {
+      const Result<bool> more = file.Read(&key, &payload);
+      if (!more) {
+        REQUIRE(more.error().code == ErrorCode::kInternalError);
+        REQUIRE(more.error().message.find("damaged") != std::string::npos);
+        REQUIRE(key.size() + payload.size() <= good.size());
+        return n;
+      }
+      if (!more.value()) return -1;
+      const bool as_written = key == records[static_cast<size_t>(n)].first &&
+                              payload == records[static_cast<size_t>(n)].second;
+      REQUIRE(as_written);
+    }
+  };
+  CHECK(read([](const std::string& text) { return text; }) == -1);
+  for (size_t at = 0; at < good.size(); ++at) {
+    INFO(at);
+    const int whole = static_cast<int>(std::min<size_t>(at / record, 4));
+    for (int bit : {0, 7})
+      CHECK(read([&](std::string text) {
+              text[at] = static_cast<char>(text[at] ^ (1 << bit));
+              return text;
+            }) == whole);
+    CHECK(read([&](const std::string& text) { return text.substr(0, at); }) == whole);
+  }
+  // Whole records, each as it was written, in other places.
+  if (!encrypted) {
+    CHECK(read([&](const std::string& text) {
+            return text.substr(record, record) + text.substr(record);
+          }) == 0);
+    CHECK(read([&](const std::string& text) {
+            return text.substr(0, 2 * record) + text.substr(0, record) + text.substr(3 * record);
+          }) == 2);
   }
   EncryptSpillFiles(budget, nullptr);
 }

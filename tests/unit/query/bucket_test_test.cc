@@ -1,0 +1,183 @@
+#include "query/pipeline/bucket_test.h"
+
+#include <rapidcheck.h>
+
+#include "protocol/extended_json.h"
+#include "query/pipeline/bucket_filter.h"
+#include "tests/unit/query/query_test_util.h"
+#include "tests/unit/timeseries/random_points.h"
+#include "timeseries/bucket_control.h"
+
+using namespace mayfly;
+
+namespace {
+
+const SeriesFields kFields{"t", "m"};
+const std::string kId = "\x70\xdb\xd8\x80" + std::string(8, 'a');
+
+BsonDocument BucketOf(const std::vector<BsonDocument>& points, BsonValue meta, Instant floor,
+                      BucketForm form = BucketForm::kRows) {
+  const std::vector<BsonView> views(points.begin(), points.end());
+  return BuildBson([&](BsonBuilder& b) {
+    REQUIRE(AppendBucketDocument(b, views, kFields, kId, meta, floor, form).has_value());
+  });
+}
+
+/// The verdict on these points, which are of 1970 from second 100 on, and have the meta value 1.
+BucketVerdict Verdict(const std::vector<const char*>& points, const char* filter) {
+  std::vector<BsonDocument> docs;
+  for (const char* p : points) docs.push_back(Json(p));
+  const BsonDocument meta = Json(R"({"m": 1})");
+  const BsonDocument bucket = BucketOf(docs, meta.view()["m"], Instant{100'000});
+  const auto match = ParseMatch(Json(filter));
+  REQUIRE(match.has_value());
+  return TestBucket(*match.value(), bucket, kFields);
+}
+
+std::string Filter(const char* filter, int64_t span = 60, bool extended = false) {
+  const BsonDocument f = Json(filter);
+  const auto of_buckets = FilterOfBuckets(f, {kFields, span, extended});
+  if (!of_buckets) return "nothing";
+  std::string text = ToRelaxedJson(of_buckets->filter);
+  std::erase(text, ' ');
+  return (of_buckets->exact ? "exact " : "") + text;
+}
+
+}  // namespace
+
+TEST_CASE("What control tells of a filter on measurements", "[bucket]") {
+  using enum BucketVerdict;
+  const std::vector<const char*> numbers = {
+      R"({"t": {"$date": {"$numberLong": "100000"}}, "v": 1, "d": {"x": 5}})",
+      R"({"t": {"$date": {"$numberLong": "101000"}}, "v": 3.5})"};
+  CHECK(Verdict(numbers, R"({"v": 0})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": 2})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$gt": 3.5}})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": {"$gte": 3.5}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$lt": 1}})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": {"$lte": 1}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": "a"})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": null})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$ne": 0}})") == kAll);
+  CHECK(Verdict(numbers, R"({"v": {"$ne": 1}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0, 9, "a"]}})") == kNone);
+  CHECK(Verdict(numbers, R"({"v": {"$nin": [0, 9]}})") == kAll);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0, null]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$in": [0, {"$regularExpression":
+                                              {"pattern": "a", "options": ""}}]}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$lt": {"$minKey": 1}}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$gte": {"$numberDouble": "NaN"}}})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": {"$exists": true}})") == kSome);
+  CHECK(Verdict(numbers, R"({"w": {"$exists": true}})") == kNone);
+  CHECK(Verdict(numbers, R"({"w": {"$exists": false}})") == kAll);
+  CHECK(Verdict(numbers, R"({"w": 1})") == kNone);
+  CHECK(Verdict(numbers, R"({"w": null})") == kSome);
+  CHECK(Verdict(numbers, R"({"w": {"$type": "int"}})") == kNone);
+  CHECK(Verdict(numbers, R"({"d.x": 6})") == kNone);
+  CHECK(Verdict(numbers, R"({"d.x": 5})") == kSome);
+  CHECK(Verdict(numbers, R"({"d.y": 5})") == kNone);
+  CHECK(Verdict(numbers, R"({"d": 5})") == kSome);  // documents may be anything
+  CHECK(Verdict(numbers, R"({"v.x": 5})") == kNone);
+  CHECK(Verdict(numbers, R"({"$or": [{"v": 0}, {"w": 1}]})") == kNone);
+  CHECK(Verdict(numbers, R"({"$nor": [{"v": 0}, {"w": 1}]})") == kAll);
+  CHECK(Verdict(numbers, R"({"$or": [{"v": 0}, {"d.x": 5}]})") == kSome);
+  CHECK(Verdict(numbers, R"({"v": 2, "w": 1})") == kNone);
+}
+
+TEST_CASE("Values of several classes, arrays and documents exclude nothing", "[bucket]") {
+  using enum BucketVerdict;
+  const std::vector<const char*> mixed = {
+      R"({"t": {"$date": {"$numberLong": "100000"}}, "v": 1, "a": [1], "n": null, "d": {"x": 1}, "e": {"x": 1}})",
+      R"({"t": {"$date": {"$numberLong": "101000"}}, "v": "a", "a": [2], "n": null, "d": 1, "e": {"x": "a"}})"};
+  for (const char* filter :
+       {R"({"v": 7})", R"({"v": true})", R"({"a": 7})", R"({"a": [7]})", R"({"n": 7})",
+        R"({"d.x": 7})", R"({"e.x": 7})", R"({"a.0": 7})", R"({"v": {"$ne": 1}})"})
+    CHECK(Verdict(mixed, filter) == kSome);
+}
+
+TEST_CASE("What control and meta tell of times and of the meta field", "[bucket]") {
+  using enum BucketVerdict;
+  const std::vector<const char*> points = {R"({"t": {"$date": {"$numberLong": "110000"}}})",
+                                           R"({"t": {"$date": {"$numberLong": "120000"}}})"};
+  CHECK(Verdict(points, R"({"t": {"$gte": {"$date": {"$numberLong": "100000"}}}})") == kAll);
+  CHECK(Verdict(points, R"({"t": {"$gte": {"$date": {"$numberLong": "110000"}}}})") ==
+        kSome);  // the floor is below
+  CHECK(Verdict(points, R"({"t": {"$lte": {"$date": {"$numberLong": "120000"}}}})") == kAll);
+  CHECK(Verdict(points, R"({"t": {"$lt": {"$date": {"$numberLong": "120000"}}}})") == kSome);
+  CHECK(Verdict(points, R"({"t": {"$lt": {"$date": {"$numberLong": "100000"}}}})") == kNone);
+  CHECK(Verdict(points, R"({"t": {"$gt": {"$date": {"$numberLong": "120000"}}}})") == kNone);
+  CHECK(Verdict(points, R"({"t": 5})") == kNone);
+  CHECK(Verdict(points, R"({"t": null})") == kNone);
+  CHECK(Verdict(points, R"({"t": {"$exists": true}})") == kAll);
+  CHECK(Verdict(points, R"({"m": 1})") == kAll);
+  CHECK(Verdict(points, R"({"m": 2})") == kNone);
+  CHECK(Verdict(points, R"({"m.x": {"$exists": false}})") == kAll);
+  CHECK(Verdict(points, R"({"m": 1, "v": {"$exists": false}})") == kAll);
+  CHECK(Verdict(points, R"({"$or": [{"m": 1}, {"v": 5}]})") == kAll);
+}
+
+TEST_CASE("Verdicts are those of the filter on the points", "[bucket]") {
+  // How often something was decided, so that a test that decides nothing does not pass.
+  int decided = 0, asked = 0;
+  CHECK(rc::check("a verdict agrees with every point", [&] {
+    RandomPoints random(*rc::gen::arbitrary<uint64_t>());
+    const size_t n = 1 + random.Below(4);
+    std::vector<BsonDocument> points;
+    for (size_t i = 0; i < n; ++i) {
+      BsonDocument point = random.Point(static_cast<int64_t>(i) + 5);
+      // A bucket has one meta value.
+      if (i == 0 || point.view()["m"].BinaryEquals(points[0].view()["m"]))
+        points.push_back(std::move(point));
+    }
+    const BsonDocument bucket =
+        BucketOf(points, points[0].view()["m"], Instant{0},
+                 random.Below(2) == 0 ? BucketForm::kRows : BucketForm::kColumns);
+    std::string bytes;
+    std::vector<size_t> ends;
+    large_memory::Hold hold;
+    RC_ASSERT(PointsOfBucketDocument(bucket, kFields, bytes, ends, hold).has_value());
+    const BsonDocument other = random.Point(static_cast<int64_t>(random.Below(10)));
+    for (const BsonElement& e : other.view()) {
+      const char* ops[] = {"$eq", "$ne", "$gt", "$gte", "$lt", "$lte"};
+      const BsonDocument filter = BuildBson([&](BsonBuilder& b) {
+        b.OpenDocument(std::string(e.name)).Append(ops[random.Below(6)], e.value);
+      });
+      const auto match = ParseMatch(filter);
+      if (!match) continue;  // $ne of a pattern and the like
+      ++asked;
+      const BucketVerdict verdict = TestBucket(*match.value(), bucket, kFields);
+      if (verdict == BucketVerdict::kSome) continue;
+      ++decided;
+      size_t begin = 0;
+      for (const size_t end : ends) {
+        const BsonView point(bytes.data() + begin);
+        begin = end;
+        if (match.value()->Matches(point).value() != (verdict == BucketVerdict::kAll))
+          RC_FAIL(ToRelaxedJson(filter) + " on " + ToRelaxedJson(BsonDocument(point)));
+      }
+    }
+  }));
+  CHECK(decided * 10 > asked);
+}
+
+TEST_CASE("Filters on points as filters on buckets", "[bucket]") {
+  CHECK(Filter(R"({"m": 1})") == R"(exact {"meta":1})");
+  CHECK(Filter(R"({"m.x": {"$in": [1, 2]}, "$comment": "c"})") ==
+        R"(exact {"meta.x":{"$in":[1,2]}})");
+  CHECK(Filter(R"({"$nor": [{"m": 1}, {"m.x": 2}]})") ==
+        R"(exact {"$nor":[{"meta":1},{"meta.x":2}]})");
+  CHECK(Filter(R"({"v": 1})") == "nothing");
+  CHECK(Filter(R"({"mx": 1})") == "nothing");
+  CHECK(Filter(R"({"$or": [{"m": 1}, {"v": 1}]})") == "nothing");
+  CHECK(Filter(R"({"$or": [{"m": 1, "v": 1}, {"m": 2}]})") == R"({"$or":[{"meta":1},{"meta":2}]})");
+  CHECK(Filter(R"({"$and": [{"m": 1}, {"v": 1}]})") == R"({"meta":1})");
+  CHECK(Filter(R"({"$expr": {"$eq": ["$m.x", 1]}})") == R"({"$expr":{"$eq":["$meta.x",1]}})");
+  CHECK(Filter(R"({"$expr": {"$eq": ["$m.x", "$v"]}})") == "nothing");
+  CHECK(Filter(R"({"t": {"$gt": {"$date": {"$numberLong": "100000"}}}})", 60, true) ==
+        R"({"$and":[{"control.max.t":{"$gt":{"$date":"1970-01-01T00:01:40Z"}}},)"
+        R"({"control.min.t":{"$gt":{"$date":"1970-01-01T00:00:40Z"}}}]})");
+  CHECK(Filter(R"({"t": {"$lte": {"$date": {"$numberLong": "100000"}}}})") ==
+        R"({"$and":[{"control.min.t":{"$lte":{"$date":"1970-01-01T00:01:40Z"}}},)"
+        R"({"_id":{"$lte":{"$oid":"00000064ffffffffffffffff"}}}]})");
+  CHECK(Filter(R"({"t": {"$not": {"$lte": {"$date": {"$numberLong": "100000"}}}}})") == "nothing");
+}
