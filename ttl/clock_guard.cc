@@ -74,7 +74,7 @@ void ClockGuard::Open() {
 
 void ClockGuard::Check(bool may_write) {
   std::lock_guard l(mutex_);
-  if (moving_ > 0) return;  // whoever moves it wakes the monitor again
+  if (moving_ > 0) return;  // the thread that moves it wakes the monitor again
   const Instant now = clock_.Now();
   if (jumped_) jumped_ = take_as_jump_ = false;
   if (excused_) {

@@ -27,8 +27,8 @@ class ClockGuard {
   /// Compares the clock with the high-water mark that the previous run stored, and takes up its
   /// suspension if there was one. Once, with the storage open, before the first Check().
   void Open();
-  /// Compares; to be called at least every second or so. Writes the high-water mark once a minute
-  /// and what has changed, unless the store is not to be written to now (`may_write`).
+  /// Compares; call it at least about every second. Writes the high-water mark once a minute, and
+  /// all changes, unless the store must not be written to now (`may_write`).
   void Check(bool may_write);
   /// The clock is right as it is now; the next Check() makes it permanent. False when nothing was
   /// suspended.
@@ -56,7 +56,7 @@ class ClockGuard {
 
  private:
   void Suspend(Instant now, int64_t expected, bool downtime = false);
-  /// What the clock may be off by before it goes on: ms. 0: nothing suspends for this reason.
+  /// The error of the clock at which expiry resumes, ms. 0: no suspension for this reason.
   int64_t Limit() const {
     return (downtime_ ? parameters_.max_downtime_secs : parameters_.max_clock_jump_secs).load() *
            1000;
@@ -79,7 +79,7 @@ class ClockGuard {
   static constexpr int64_t kNoBase = INT64_MIN;
   std::atomic<int64_t> base_us_{kNoBase};  ///< base_wall_ less base_elapsed_
   int64_t saved_ = INT64_MIN;              ///< the mark as it is stored, ms
-  bool dirty_ = false;                     ///< what is stored is not how it is
+  bool dirty_ = false;                     ///< the stored state is out of date
   bool suspended_ = false, downtime_ = false;
   Instant since_{};
   int moving_ = 0;      ///< threads that move the clock just now

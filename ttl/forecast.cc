@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "storage/catalog/index_keys.h"
 #include "storage/keys/key_format.h"
+#include "timeseries/bucket_control.h"
 #include "ttl/rule_date.h"
 #include "ttl/ttl_controls.h"
 
@@ -26,11 +28,13 @@ constexpr int64_t kSampleEvery = kStretch * kStretches / static_cast<int64_t>(kS
 constexpr int64_t kBlockCheck = 64;
 /// No estimate claims a smaller relative error than this.
 constexpr double kLeastError = 0.05;
+/// What CountRoughly counts, in less than a millisecond; more is estimated.
+constexpr int64_t kFewEntries = 20'000, kFewBuckets = 200;
 /// If memtables hold more than this share of a keyspace's entries, the keyspace is flushed first:
 /// how much of a range lies in memtables is known much less exactly.
 constexpr double kMemtableShare = 0.04;
 
-/// A key about half-way from `a` to `b`, or `a` itself if no key between them makes a difference.
+/// A key about half-way from `a` to `b`, or `a` itself if no key lies usefully between them.
 std::string MiddleKey(std::string_view a, std::string_view b) {
   size_t same = 0;
   while (same < a.size() && same < b.size() && a[same] == b[same]) ++same;
@@ -297,10 +301,11 @@ double RangeCounter::ErrorOf(const Sampled& s, const std::vector<Counted>& count
 }
 
 Result<double> RangeCounter::CountRoughly(int64_t from, int64_t to) {
-  constexpr int64_t kFew = 20'000;
+  // Entries are keys of some bytes, but buckets of a time series are records of some thousand.
+  const int64_t few = rule_.coll->is_buckets() && !rule_.index ? kFewBuckets : kFewEntries;
   const RuleRange range = DatesOf(rule_, from, to);
-  MAYFLY_TRY(int64_t n, Scan(range, kFew, 0));
-  if (n <= kFew) return static_cast<double>(n);
+  MAYFLY_TRY(int64_t n, Scan(range, few, 0));
+  if (n <= few) return static_cast<double>(n);
   int64_t known = Storage::DocumentCount(*rule_.coll);
   const double bytes = Bytes(storage_, range);
   double estimate = 0;
@@ -310,8 +315,8 @@ Result<double> RangeCounter::CountRoughly(int64_t from, int64_t to) {
     MAYFLY_TRY(Stretch s, Measure(range, bytes, 0.5));
     if (s.bytes > 0) estimate = bytes * s.entries / s.bytes;
   }
-  return std::clamp(estimate, static_cast<double>(kFew),
-                    std::max(static_cast<double>(kFew), static_cast<double>(known)));
+  return std::clamp(estimate, static_cast<double>(few),
+                    std::max(static_cast<double>(few), static_cast<double>(known)));
 }
 
 Result<Counted> CountDue(Storage& storage, Operation& op, const TtlRule& rule, bool roughly) {
@@ -343,6 +348,35 @@ Deciding Decide(const std::vector<TtlRule>& rules, BsonView doc, std::optional<I
     if (d.rule < 0 || deadline < d.deadline) d = {static_cast<int>(r), deadline};
   }
   return d;
+}
+
+/// The points and bytes of a bucket; none if it cannot be read.
+std::pair<double, double> WeightOf(const CollectionInfo& coll, BsonView bucket) {
+  const Result<BucketFacts> facts =
+      FactsOfBucketDocument(bucket, {coll.series->time_field, coll.series->meta_field});
+  if (!facts) return {};
+  return {static_cast<double>(facts.value().count), static_cast<double>(bucket.size())};
+}
+
+/// The average points and bytes of a bucket, over some of a time series' buckets.
+Result<std::pair<double, double>> AverageWeight(Storage& storage, Operation& op,
+                                                const CollectionInfo& coll,
+                                                const std::vector<std::string>& samples) {
+  std::pair<double, double> sum;
+  double n = 0;
+  for (const std::string& key : samples) {
+    MAYFLY_TRY(op.CheckInterrupt());
+    Storage::Record record;
+    MAYFLY_TRY(bool found, storage.Fetch(coll, key, &record));
+    if (!found) continue;
+    ++op.docs_examined;
+    const auto [points, bytes] = WeightOf(coll, record.doc);
+    sum.first += points;
+    sum.second += bytes;
+    ++n;
+  }
+  if (n == 0) return sum;
+  return std::pair(sum.first / n, sum.second / n);
 }
 
 Result<void> CountDocuments(Storage& storage, Operation& op, const CollectionInfoPtr& coll,
@@ -382,6 +416,11 @@ Result<void> CountDocuments(Storage& storage, Operation& op, const CollectionInf
       Forecast::Interval& interval = f->intervals[static_cast<size_t>(i)];
       ++interval.count;
       ++interval.by_rule[static_cast<size_t>(d.rule)];
+      if (f->of_buckets) {
+        const auto [points, bytes] = WeightOf(*coll, cursor->doc());
+        interval.points += points;
+        interval.bytes += bytes;
+      }
     }
   }
 }
@@ -406,6 +445,7 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
     f.intervals.push_back(std::move(x));
   }
   const int64_t documents = Storage::DocumentCount(*coll);
+  f.of_buckets = coll->is_buckets();
   if (rules.empty()) {
     f.never = documents;
     return f;
@@ -458,6 +498,10 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
       }
       f.exact = false;
     }
+    std::pair<double, double> weight;
+    if (f.of_buckets) {
+      MAYFLY_TRY(weight, AverageWeight(storage, op, *coll, counter.samples()));
+    }
     double total = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
       const double c = counts[i].n * share;
@@ -471,6 +515,8 @@ Result<Forecast> MakeForecast(Storage& storage, Operation& op, const CollectionI
       } else {
         f.intervals[i - 1].by_rule[r] += whole;
         f.intervals[i - 1].count += whole;
+        f.intervals[i - 1].points += c * weight.first;
+        f.intervals[i - 1].bytes += c * weight.second;
       }
     }
     counted += total;

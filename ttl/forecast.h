@@ -16,14 +16,14 @@ struct Counted {
   bool exact = true;
 };
 
-/// Up to so many entries of a rule are counted; more are estimated.
+/// Up to this many entries of a rule are counted; more are estimated.
 inline constexpr int64_t kCountAllEntries = 300'000;
 
 /// Counts what a rule has between given dates. Many entries are estimated from the bytes that the
 /// store's files have between the keys, calibrated range by range by stretches that are counted,
-/// which also measure the error. What memtables hold cannot be told that way: where it matters
-/// (some percent of the rule's bytes) they are flushed first. Not thread-safe; for one use.
-/// Blocking: about a tenth of a second at most, however large the index is.
+/// which also measure the error. This cannot measure memtables: where they matter (some percent of
+/// the rule's bytes) they are flushed first. Not thread-safe; for one use. Blocking: about a tenth
+/// of a second at most, however large the index is.
 class RangeCounter {
  public:
   RangeCounter(Storage& storage, Operation& op, const TtlRule& rule,
@@ -46,18 +46,18 @@ class RangeCounter {
     double entries = 0, bytes = 0;
     bool whole = false;  ///< from the beginning of a block to that of another
   };
-  /// The ranges of one Count, and what measuring has said of each.
+  /// The ranges of one Count, and the measurements of each.
   struct Sampled {
     std::vector<RuleRange> ranges;
     std::vector<double> bytes;                   ///< of each range
     std::vector<std::vector<Stretch>> in_range;  ///< whole stretches that lie in it
-    std::vector<Stretch> of_range;  ///< what speaks for it: its own stretches, or those of its like
+    std::vector<Stretch> of_range;  ///< stretches used for it: its own or those of similar ranges
   };
   /// Counts every entry; nothing when there are more than count_all_.
   Result<std::optional<std::vector<Counted>>> CountAll(const std::vector<RuleRange>& ranges);
-  /// Measures stretches at equal distances over all the bytes. False: nothing can be said.
+  /// Measures stretches at equal distances over all the bytes. False: no estimate is possible.
   Result<bool> Sample(Sampled* s);
-  /// Fills s->of_range. False: there is no stretch that says anything (`rest`: those cut short).
+  /// Fills s->of_range. False: no stretch gives an estimate (`rest`: those cut short).
   static bool Weigh(const Stretch& rest, Sampled* s);
   /// Numbers out of the stretches; ranges that seem small are counted.
   Result<std::vector<Counted>> Estimate(const Sampled& s);
@@ -89,7 +89,7 @@ struct ForecastOptions {
   int buckets = 24;
   int64_t count_all = kCountAllEntries;  ///< as RangeCounter has it
   int64_t exact_documents =
-      kForecastExactDocuments;  ///< collections of so many are looked at document by document
+      kForecastExactDocuments;  ///< collections up to this size are read document by document
 };
 /// ttlForecast's answer.
 struct Forecast {
@@ -97,10 +97,13 @@ struct Forecast {
     Instant from, to;  ///< deadlines in (from, to]
     int64_t count = 0;
     std::vector<int64_t> by_rule;  ///< as `rules`
+    /// For buckets of time series: the points that go with them, and their stored size.
+    double points = 0, bytes = 0;
   };
   std::vector<std::string> rules;
   std::vector<Interval> intervals;
   int64_t overdue = 0, beyond = 0, never = 0;
+  bool of_buckets = false;  ///< there is a time series in it
   bool exact = true;
   double error_fraction = 0;  ///< relative, of what is not exact
 };

@@ -134,7 +134,7 @@ void RateLimiter::SetRate(int64_t per_second, int64_t now_millis) {
 
 int64_t RateLimiter::Available(int64_t now_millis) {
   if (rate_ == 0) return INT64_MAX;
-  // A clock that was set back starts anew.
+  // A clock that was set back starts again.
   const double passed = static_cast<double>(std::max<int64_t>(now_millis - last_, 0));
   last_ = now_millis;
   tokens_ += passed * static_cast<double>(rate_) / 1000;

@@ -13,7 +13,7 @@ namespace mayfly {
 /// any lock, batch or write unit. Threads: the monitor's; Stop() from any.
 class ReapPacer {
  public:
-  /// `requests`: of clients so far; empty: nobody is there.
+  /// `requests`: number of client requests so far; empty: no clients.
   explicit ReapPacer(std::function<int64_t()> requests);
 
   /// Documents for the next group, 1 to kLargest.

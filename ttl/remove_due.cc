@@ -3,12 +3,15 @@
 #include <algorithm>
 
 #include "storage/catalog/index_keys.h"
+#include "storage/write/archive.h"
 #include "ttl/ttl_rule.h"
 
 namespace mayfly {
 namespace {
 constexpr size_t kDocumentsPerUnit = 100;
-}
+/// Each may have a thousand points for an archive.
+constexpr size_t kBucketsPerUnit = 4;
+}  // namespace
 
 Result<int64_t> RemoveDue(Storage& storage, Operation& op, const CollectionInfoPtr& coll) {
   const ExpiryPolicy& policy = storage.expiry_policy();
@@ -16,6 +19,8 @@ Result<int64_t> RemoveDue(Storage& storage, Operation& op, const CollectionInfoP
   std::vector<TtlRule> rules;
   std::vector<InvalidTtlRule> invalid;
   ListTtlRulesOf(coll, &rules, &invalid);
+  const size_t per_unit =
+      coll->is_buckets() && ArchiveTargetOf(*coll) ? kBucketsPerUnit : kDocumentsPerUnit;
   int64_t removed = 0;
   for (const TtlRule& rule : rules) {
     if (rule.kind != TtlRule::Kind::kDocument &&
@@ -28,7 +33,7 @@ Result<int64_t> RemoveDue(Storage& storage, Operation& op, const CollectionInfoP
     TtlCursor cursor(storage, rule, earliest, threshold);
     for (bool more = true; more;) {
       std::vector<std::string> keys;
-      while (keys.size() < kDocumentsPerUnit) {
+      while (keys.size() < per_unit) {
         MAYFLY_TRY(op.CheckInterrupt());
         MAYFLY_TRY(more, cursor.Next());
         if (!more) break;

@@ -74,7 +74,7 @@ std::string_view RuleKindName(const TtlRule& rule) {
     case TtlRule::Kind::kTtlIndex:
       return "ttlIndex";
     case TtlRule::Kind::kClustered:
-      return "clustered";
+      return rule.coll->is_buckets() ? "timeseries" : "clustered";
     case TtlRule::Kind::kDocument:
       return "document";
   }
@@ -93,12 +93,9 @@ std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
   }
   if (!rule.index) {
     BsonValue id = doc["_id"];
-    if (id.IsDate()) {
-      if (id.Date().millis >= 0) return id.Date().millis;
-      *why = NeverExpires::kBeforeEpoch;
-    } else {
-      *why = ReasonOfType(id.type());
-    }
+    int64_t date;
+    if (DateOfRecord(rule.coll->record_dates(), id, &date)) return date;
+    *why = id.IsDate() ? NeverExpires::kBeforeEpoch : ReasonOfType(id.type());
     return {};
   }
   const IndexInfo& index = *rule.index;
@@ -142,8 +139,8 @@ Result<RuleCensus> TakeCensus(Storage& storage, Operation& op, const TtlRule& ru
     if (!date) {
       const auto i = static_cast<size_t>(why);
       ++c.never[i];
-      // One past a deadline of its own is no example: it goes by that one, and readers see it no
-      // more.
+      // A document past its own deadline is not an example: that deadline removes it, and readers
+      // no longer see it.
       const std::optional<Instant> own = cursor->expire_at();
       if (c.samples[i].size() < samples_a_reason && (!own || own->millis > op.now.millis))
         c.samples[i].push_back(Value::Borrow(cursor->doc()["_id"]).Own());

@@ -34,21 +34,21 @@ std::string_view NeverExpiresName(NeverExpires why);
 
 /// The date that the rule counts from: the earliest one of an array (EXPIRY rules R4 to R6).
 /// `header_deadline`: the document's own, from the record's header. Nothing, with the reason in
-/// `*why`, when there is none. `why` may be null. Its filter asks
-/// the operation of FilteringFor, and counts as one that does not match when that is to stop.
+/// `*why`, when there is none. `why` may be null. Its filter checks the
+/// operation of FilteringFor, and counts as not matching if that must stop.
 /// Threads: any.
 std::optional<int64_t> DateByRule(const TtlRule& rule, BsonView doc,
                                   std::optional<Instant> header_deadline, NeverExpires* why);
 
 /// "ttlIndex", "clustered" or "document".
 std::string_view RuleKindName(const TtlRule& rule);
-/// When a document with this date expires: what reads and forecasts mean, not its removal, which
-/// comes later where there is a time to recover it.
+/// When a document with this date expires, for reads and forecasts. Its removal comes later if it
+/// can be recovered for a time.
 inline int64_t ExpiryOf(const TtlRule& rule, int64_t date) {
   return rule.kind == TtlRule::Kind::kDocument ? date : rule.Deadline(date);
 }
 
-/// What a rule means for the documents that there are: one scan of the collection.
+/// The effect of a rule on the existing documents: one scan of the collection.
 struct RuleCensus {
   int64_t total = 0;                             ///< documents
   int64_t now = 0, next_hour = 0, next_day = 0;  ///< due; due within … from now, those due apart

@@ -1,7 +1,5 @@
 #include "ttl/rule_range.h"
 
-#include <algorithm>
-
 #include "protocol/value.h"
 #include "storage/keys/key_encoding.h"
 #include "storage/keys/key_format.h"
@@ -33,11 +31,11 @@ RuleRange DatesOf(const TtlRule& rule, int64_t from, int64_t to) {
   if (!rule.index) {
     r.keyspace = Keyspace::kRecords;
     // EXPIRY rule R6: on clustered collections the range starts at the epoch.
-    AppendDate(std::max<int64_t>(from, 0), false, r.begin);
+    AppendRecordDate(rule.coll->record_dates(), from, r.begin);
     if (to == INT64_MAX)
-      EncodeTypeClassEnd(BsonType::kDate, r.end);
+      AppendRecordDatesEnd(rule.coll->record_dates(), r.end);
     else
-      AppendDate(std::max<int64_t>(to, 0), false, r.end);
+      AppendRecordDate(rule.coll->record_dates(), to, r.end);
     return r;
   }
   r.keyspace = rule.index->keyspace;

@@ -6,8 +6,8 @@
 
 namespace mayfly {
 
-/// Where the entries of a rule lie that have a date in a given range: what counting and sampling
-/// work on without decoding anything.
+/// The key range of a rule's entries with dates in a given range. Counting and sampling use it
+/// without decoding anything.
 struct RuleRange {
   Keyspace keyspace = Keyspace::kExpiry;
   std::string begin, end;  ///< end: exclusive

@@ -10,7 +10,7 @@ namespace mayfly {
 namespace {
 
 constexpr std::string_view kSetting = kTtlControlsSetting;
-constexpr int kVersion = 1;
+constexpr int kVersion = 1, kVersionRestored = 2;
 
 std::string_view UuidBytes(const Uuid& u) {
   return {reinterpret_cast<const char*>(u.data()), u.size()};
@@ -97,7 +97,12 @@ TtlControls::StatePtr TtlControls::Get() const {
 
 BsonDocument TtlControls::Serialize(const State& s) const {
   return BuildBson([&](BsonBuilder& b) {
-    b.Append("v", kVersion);
+    b.Append("v", s.restored ? kVersionRestored : kVersion);
+    if (s.restored) {
+      auto d = b.OpenDocument("restored");
+      d.Append("backup", s.restored->backup).Append("backupTime", s.restored->backup_time);
+      d.Append("dataTime", s.restored->data_time).Append("since", s.restored->since);
+    }
     {
       auto list = b.OpenArray("pauses");
       for (const auto& [key, p] : s.pauses) {
@@ -130,8 +135,18 @@ BsonDocument TtlControls::Serialize(const State& s) const {
 }
 
 Result<TtlControls::State> TtlControls::Parse(BsonView row) const {
-  if (row["v"].NumberAsInt64() != kVersion) return Damaged();
+  const int64_t version = row["v"].NumberAsInt64();
+  if (version != kVersion && version != kVersionRestored) return Damaged();
   State s;
+  if (version == kVersionRestored) {
+    const BsonValue restored = row["restored"];
+    if (!restored.IsDocument()) return Damaged();
+    const BsonView d = restored.Document();
+    const Instant made = Date(d, "backupTime").value_or(Instant{0});
+    // Absent: the row is of a version that had only one time, that of the data.
+    s.restored = TtlRestoreHold{Text(d, "backup"), made, Date(d, "since").value_or(Instant{0}),
+                                Date(d, "dataTime").value_or(made)};
+  }
   auto each = [&](std::string_view list, const std::function<bool(BsonView)>& read) -> bool {
     BsonValue v = row[list];
     if (!v.IsArray()) return false;
@@ -214,9 +229,13 @@ Result<void> TtlControls::Load(Operation& op) {
 }
 
 void TtlControls::Publish(std::shared_ptr<State> next) {
+  std::array<uint64_t, kHeldBits / 64> held{};
+  for (const TtlHold& h : next->holds)
+    held[HeldBit(h.uuid) / 64] |= uint64_t{1} << (HeldBit(h.uuid) % 64);
   {
     std::lock_guard l(mutex_);
-    any_rules_ = !next->pauses.empty() || !next->guards.empty() || !evaluating_.empty();
+    for (size_t i = 0; i < held.size(); ++i) held_[i].store(held[i], std::memory_order_release);
+    any_rules_ = next->KeepsRules() || !evaluating_.empty();
     any_holds_ = !next->holds.empty();
     state_ = std::move(next);
   }
@@ -262,6 +281,7 @@ std::string_view RuleNameOf(std::string_view identity) {
 
 TtlStanding TtlControls::StateOf(const TtlRule& rule, Instant now) const {
   if (!any_rules_.load(std::memory_order_acquire)) return TtlStanding::kActive;
+  if (RestoreHold()) return TtlStanding::kHeld;
   return StateOf(*rule.coll, RuleIdentity(rule), now);
 }
 
@@ -316,7 +336,7 @@ Instant TtlControls::MayReapFrom(const TtlRule& rule, Instant now) const {
     if (evaluating_.contains(key)) return {INT64_MAX};
     s = state_;
   }
-  if (s->guards.contains(key)) return {INT64_MAX};
+  if (s->restored || s->guards.contains(key)) return {INT64_MAX};
   return PausedUntil(*s, *rule.coll, identity, now);
 }
 
@@ -329,7 +349,7 @@ bool TtlControls::PausedAbove(const TtlScope& scope, Instant now) const {
 
 std::optional<Instant> TtlControls::HeldUntil(const CollectionInfo& coll, BsonView doc,
                                               Instant now) const {
-  if (!any_holds_.load(std::memory_order_acquire)) return {};
+  if (!MayBeHeld(coll)) return {};
   StatePtr s = Get();
   std::optional<Instant> until;
   for (const TtlHold& h : s->holds) {
@@ -344,7 +364,7 @@ std::optional<Instant> TtlControls::HeldUntil(const CollectionInfo& coll, BsonVi
 }
 
 bool TtlControls::HasHolds(const CollectionInfo& coll) const {
-  if (!any_holds_.load(std::memory_order_acquire)) return false;
+  if (!MayBeHeld(coll)) return false;
   StatePtr s = Get();
   return std::any_of(s->holds.begin(), s->holds.end(),
                      [&](const TtlHold& h) { return h.uuid == coll.uuid; });
@@ -352,7 +372,7 @@ bool TtlControls::HasHolds(const CollectionInfo& coll) const {
 
 Instant TtlControls::HoldEnds(const CollectionInfo& coll, Instant now) const {
   Instant end{INT64_MAX};
-  if (!any_holds_.load(std::memory_order_acquire)) return end;
+  if (!MayBeHeld(coll)) return end;
   StatePtr s = Get();
   for (const TtlHold& h : s->holds)
     if (h.uuid == coll.uuid && h.until && !Ended(h.until, now)) end = std::min(end, *h.until);
@@ -386,6 +406,29 @@ std::optional<TtlGuardHold> TtlControls::GuardHoldOf(const TtlRule& rule) const 
   StatePtr s = Get();
   auto it = s->guards.find(RuleKey(rule.coll->uuid, RuleIdentity(rule)));
   return it == s->guards.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::optional<TtlRestoreHold> TtlControls::RestoreHold() const { return Get()->restored; }
+
+bool RemovalHeld(const ExpiryPolicy& policy) {
+  const auto* controls = dynamic_cast<const TtlControls*>(&policy);
+  return controls != nullptr && controls->RestoreHold().has_value();
+}
+
+Result<void> TtlControls::HoldRestored(Operation& op, TtlRestoreHold hold) {
+  return Change(op, [&](State& s) {
+    s.restored = hold;
+    return true;
+  });
+}
+
+Result<std::optional<TtlRestoreHold>> TtlControls::ReleaseRestored(Operation& op) {
+  std::optional<TtlRestoreHold> was;
+  MAYFLY_TRY(Change(op, [&](State& s) {
+    was = std::exchange(s.restored, std::nullopt);
+    return was.has_value();
+  }));
+  return was;
 }
 
 Result<void> TtlControls::Pause(Operation& op, TtlPause pause) {
@@ -547,8 +590,7 @@ TtlControls::Evaluation::~Evaluation() {
     std::lock_guard l(controls_.mutex_);
     for (const std::string& key : keys_)
       controls_.evaluating_.erase(controls_.evaluating_.find(key));
-    controls_.any_rules_ = !controls_.state_->pauses.empty() || !controls_.state_->guards.empty() ||
-                           !controls_.evaluating_.empty();
+    controls_.any_rules_ = controls_.state_->KeepsRules() || !controls_.evaluating_.empty();
   }
   if (controls_.on_change) controls_.on_change();
 }

@@ -11,7 +11,7 @@ namespace mayfly {
 /// the monitor's thread.
 struct TtlEnvironment {
   std::function<bool()> may_run;  ///< false: fsync lock, not primary, shutting down
-  /// Requests of clients so far: between two groups of deletes, whether the machine is needed.
+  /// Client requests so far: shows between two groups of deletes whether clients are active.
   std::function<int64_t()> foreground_requests;
   /// Microseconds that have really passed, sleep of the machine included; differences only. Empty:
   /// the clock's MonotonicMicros.
@@ -25,8 +25,8 @@ struct TtlEnvironment {
   /// After a visit that deleted something: what the profiler records.
   std::function<void(const CollectionInfo& coll, BsonView command, Operation& op, int64_t micros)>
       profile;
-  /// From when on the rule may be worked on (paused, held by the guard …): at or before `now`: yes;
-  /// Instant{INT64_MAX}: not before TtlMonitor::ControlsChanged. Asked once a visit.
+  /// The time from which the rule may be worked on (paused, held by the guard …). At or before
+  /// `now`: yes; Instant{INT64_MAX}: not before TtlMonitor::ControlsChanged. Asked once per visit.
   std::function<Instant(const TtlRule& rule, Instant now)> may_reap;
   /// When the first hold on the collection ends by itself; Instant{INT64_MAX}: none does. What was
   /// left behind is looked at again then, at TtlMonitor::ControlsChanged and at every pass.

@@ -17,6 +17,8 @@ namespace {
 constexpr auto kPromptInterval = std::chrono::milliseconds(20);
 /// How long the thread waits after an exception before it goes on.
 constexpr auto kAfterException = std::chrono::milliseconds(1000);
+/// How often whoever waits for the thread looks whether its operation is interrupted.
+constexpr auto kLookAtInterrupt = std::chrono::milliseconds(20);
 /// The longest sleep, so that a wall clock that was set forward is noticed.
 constexpr auto kLongestSleep = std::chrono::milliseconds(1000);
 /// A rule that failed is tried again after this time, or when the catalog changes.
@@ -89,20 +91,24 @@ bool TtlMonitor::ConfirmClock() {
   return was;
 }
 
-void TtlMonitor::RunPass() {
-  std::unique_lock l(mutex_);
-  uint64_t mine = ++passes_wanted_;
+void TtlMonitor::Await(std::unique_lock<std::mutex>& l, const uint64_t* count, uint64_t wanted,
+                       Operation* op) {
   woken_ = true;
   wake_.notify_all();
-  done_.wait(l, [&] { return passes_done_ >= mine || Stopping(); });
+  const auto over = [&] { return *count >= wanted || Stopping(); };
+  if (op == nullptr) return done_.wait(l, over);
+  while (!done_.wait_for(l, kLookAtInterrupt, over))
+    if (!op->CheckInterruptNow()) return;
 }
 
-void TtlMonitor::Settle() {
+void TtlMonitor::RunPass(Operation* op) {
   std::unique_lock l(mutex_);
-  uint64_t mine = ++settles_wanted_;
-  woken_ = true;
-  wake_.notify_all();
-  done_.wait(l, [&] { return settles_done_ >= mine || Stopping(); });
+  Await(l, &passes_done_, ++passes_wanted_, op);
+}
+
+void TtlMonitor::Settle(Operation* op) {
+  std::unique_lock l(mutex_);
+  Await(l, &settles_done_, ++settles_wanted_, op);
 }
 
 bool TtlMonitor::Enabled() const {
@@ -200,8 +206,10 @@ void TtlMonitor::Run() {
 void TtlMonitor::ReportInvalid() {
   for (const InvalidTtlRule& i : schedule_.invalid()) {
     metrics_.invalid_index_skips.Add();
-    if (!reported_.insert(std::to_string(i.index->id) + i.reason).second) continue;
-    TtlRule rule{TtlRule::Kind::kTtlIndex, i.coll, i.index, 0};
+    const uint32_t id = i.index ? i.index->id : i.coll->id;
+    if (!reported_.insert(std::to_string(id) + i.reason).second) continue;
+    TtlRule rule{i.index ? TtlRule::Kind::kTtlIndex : TtlRule::Kind::kClustered, i.coll, i.index,
+                 0};
     Log('E', "TTL index cannot be processed and is skipped", &rule,
         [&](BsonBuilder& b) { b.Append("reason", i.reason); });
   }

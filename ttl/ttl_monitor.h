@@ -29,8 +29,8 @@ class TtlMonitor {
   TtlMonitor(Storage& storage, Clock& clock, const TtlParameters& parameters, TtlMetrics& metrics,
              BatchedDeleteMetrics& batched, TtlEnvironment environment);
   ~TtlMonitor();
-  /// Opens the clock guard, hears of changes of catalog and clock from now on and starts the
-  /// thread. Once, with the storage open.
+  /// Opens the clock guard, listens for changes of catalog and clock, and starts the thread. Once,
+  /// with the storage open.
   void Start();
   void
   Stop();  ///< stops in the middle of a visit, between batches; returns when the thread has ended
@@ -40,12 +40,13 @@ class TtlMonitor {
   /// What TtlEnvironment's may_reap or held answer has changed (a pause, hold or guard was set or
   /// released): rules that waited and documents that were left behind are looked at again.
   void ControlsChanged();
-  /// Runs one pass and returns when it is over. Blocking; not for io threads.
-  void RunPass();
-  /// Returns when everything that the clock's present reading makes due has been removed (in
-  /// interval mode: when the passes due by now have run), but for what must wait (paused, held,
-  /// limited). Blocking.
-  void Settle();
+  /// Runs one pass and returns when it is over, or when `op` (null: nobody) is interrupted; the
+  /// pass goes on then. Blocking; not for io threads.
+  void RunPass(Operation* op = nullptr);
+  /// Returns when everything due at the clock's present reading has been removed (in interval
+  /// mode: when the passes due by now have run), except what must wait (paused, held, limited), or
+  /// when `op` (null: nobody) is interrupted. Blocking.
+  void Settle(Operation* op = nullptr);
 
   /// What is known of a rule (ListTtlRules names them all).
   TtlRuleFigures Figures(const TtlRule& rule) const { return states_.Figures(rule, clock_.Now()); }
@@ -55,6 +56,9 @@ class TtlMonitor {
 
  private:
   void Run();
+  /// Until `*count` is `wanted`. REQUIRES: `l` holds mutex_.
+  void Await(std::unique_lock<std::mutex>& l, const uint64_t* count, uint64_t wanted,
+             Operation* op);
   bool Enabled() const;
   bool Stopping() const { return stop_.load(std::memory_order_relaxed); }
   bool KeepOn() const { return !Stopping() && Enabled(); }

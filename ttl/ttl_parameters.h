@@ -23,7 +23,7 @@ struct TtlParameters {
   std::atomic<int64_t> batch_target_docs{10};
   std::atomic<int64_t> batch_target_time_ms{5};
   std::atomic<int64_t> batch_target_staged_bytes{2'097'152};
-  // Handed on to storage's ExpiryPolicy, which says what they mean.
+  // Passed on to storage's ExpiryPolicy, which explains them.
   std::atomic<bool> read_filter{false};
   std::atomic<int64_t> metadata_purge_secs{259'200};
   std::atomic<int> monitor_mode{0};             ///< 0 precise, 1 interval
@@ -44,8 +44,8 @@ struct TtlParameters {
   }
 };
 
-/// How late documents went, in milliseconds behind their deadline: counts in eight steps a power of
-/// two, so that a percentile is right to 13%. Since start-up. Threads: any.
+/// How late documents were removed, in milliseconds after their deadline. Eight counts for each
+/// power of two, so a percentile is right to 13%. Since start-up. Threads: any.
 class LagHistogram {
  public:
   /// Adds `documents` that were `millis` late; less than 0 counts as 0.

@@ -12,12 +12,12 @@
 namespace mayfly {
 namespace {
 
-/// After so many point deletes at the head of an index, one range delete is written over them:
+/// After this many point deletes at the head of an index, one range delete is written over them:
 /// kCoverAfter once the backlog is gone, kCoverEvery while it is being removed. This helps readers
 /// after a restart and on other members. Readers here know the head (ExpiryHead). It is not done
 /// more often, because the store flushes its memtable each time.
 constexpr int64_t kCoverAfter = 10'000, kCoverEvery = 500'000;
-/// After so many deleted entries, the blocks at the head of the index may have left the block
+/// After this many deleted entries, the blocks at the head of the index may have left the block
 /// cache.
 constexpr int64_t kWarmAfter = 100;
 
@@ -34,8 +34,17 @@ BsonDocument Command(const TtlRule& rule, int64_t threshold) {
                                               : "$expireAt");
       // Without a lower bound: not every driver can show the earliest date there is, and a bound
       // would exclude nothing.
-      if (clustered) range.Append("$gte", Instant{0});
-      range.Append("$lte", Instant{threshold});
+      if (clustered && rule.coll->is_buckets()) {
+        char last[12];
+        std::memset(last, 0xFF, sizeof last);
+        const int64_t seconds = std::clamp<int64_t>(threshold / 1000, 0, UINT32_MAX);
+        for (int i = 0; i < 4; ++i)
+          last[i] = static_cast<char>(static_cast<uint8_t>(seconds >> (24 - 8 * i)));
+        range.AppendObjectId("$lte", {last, sizeof last});
+      } else {
+        if (clustered) range.Append("$gte", Instant{0});
+        range.Append("$lte", Instant{threshold});
+      }
     }
     d.Append("limit", 0);
     if (rule.index) d.Append("hint", rule.index->name);
@@ -196,6 +205,11 @@ Result<void> TtlReaper::Peek(const TtlRule& rule) {
   return Ok();
 }
 
+namespace {
+/// Documents that are looked up together, at least.
+constexpr size_t kLeastRead = 8;
+}  // namespace
+
 Result<void> TtlReaper::Reap(Work& w) {
   Visit& v = w.visit;
   ExpiryState& state = w.rule.state();
@@ -241,12 +255,18 @@ Result<void> TtlReaper::Reap(Work& w) {
     views_.assign(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(n));
     const int64_t deleted = v.deleted;
     for (std::span<const std::string_view> rest(views_); !rest.empty();) {
-      Result<size_t> done = DeleteGroup(w, rest, true);
+      const size_t some = std::min(rest.size(), fit_);
+      Result<size_t> done = DeleteGroup(w, rest.first(some), some == rest.size());
       if (!done) {
-        // What was committed stays; what was not is still there.
+        // Committed removals stay; all other documents are still stored.
         state.Lower(w.group_first);
         return done.error();
       }
+      // What a full unit leaves has to be read again, so the next one reads no more than it takes.
+      if (done.value() < some)
+        fit_ = std::max(done.value(), kLeastRead);
+      else if (some == fit_)
+        fit_ = std::min(2 * fit_, ReapPacer::kLargest);
       rest = rest.subspan(done.value());
     }
     const int64_t now = clock_.Now().millis;
@@ -298,8 +318,11 @@ Result<void> TtlReaper::Cover(Work& w) {
 }
 
 namespace {
-/// What the filters of a rule and of holds may take with one document: then the visit ends.
+/// The time that the filters of a rule and of holds may take for one document; then the visit ends.
 constexpr int64_t kMaxFilterMicros = 1'000'000;
+
+/// Buckets and what goes into their archive, of one unit.
+constexpr size_t kMostStagedOfBuckets = 4 << 20;
 
 /// Why a locked document is to go, and whether a hold keeps it.
 struct Due {
@@ -307,9 +330,9 @@ struct Due {
   bool held = false;
 };
 
-/// `holds`: the policy, if there are any. A filter that is stopped says no: neither is a document
-/// passed over for that, nor removed. Each document has some time, so that no rule's filter keeps
-/// the others from their turns. Errors: those of an interrupt.
+/// `holds`: the policy, if there are any. A stopped filter answers no: its document is neither
+/// skipped nor removed for that. Time per document is limited, so that no rule's filter blocks the
+/// others' turns. Errors: those of an interrupt.
 Result<Due> LookAt(Operation& op, const TtlRule& rule, const WriteUnit::Locked& l,
                    int64_t threshold, const ExpiryPolicy* holds, Instant at) {
   const bool filtered = rule.index && rule.index->has_partial_filter;
@@ -334,7 +357,7 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
   const CollectionInfo& coll = *w.rule.coll;
   ExpiryState& state = w.rule.state();
   const ExpiryPolicy& policy = storage_.expiry_policy();
-  const bool holds = policy.HasHolds();
+  const bool holds = policy.HasHolds(coll);
 
   const int64_t begin = clock_.MonotonicMicros();
   WriteUnit unit(storage_, w.op);
@@ -385,6 +408,8 @@ Result<size_t> TtlReaper::DeleteGroup(Work& w, std::span<const std::string_view>
     bytes_in_batch += size;
     // A batch of MongoDB's ends by documents, bytes or time; the last two end the group with it.
     if (batch_bytes > 0 && bytes >= batch_bytes) full = true;
+    // What an archive makes of a bucket is many times its size.
+    if (coll.is_buckets() && unit.SizeBytes() >= kMostStagedOfBuckets) full = true;
     const bool ends = full || in_batch == batch_docs || (batch_docs == 0 && in_batch % 16 == 0);
     if (ends && batch_micros > 0 && clock_.MonotonicMicros() - begin >= batch_micros) full = true;
     if (full || in_batch == batch_docs) {

@@ -71,7 +71,8 @@ class TtlReaper {
   std::vector<std::string_view> views_;
   std::vector<int64_t> dates_;
   std::vector<WriteUnit::Locked> locked_;
-  int64_t batch_micros_ = 0;  ///< not yet a millisecond of timeInBatchMillis
+  size_t fit_ = ReapPacer::kLargest;  ///< documents that one unit takes, as far as is known
+  int64_t batch_micros_ = 0;          ///< not yet a millisecond of timeInBatchMillis
 };
 
 }  // namespace mayfly

@@ -1,7 +1,5 @@
 #include "ttl/ttl_rule.h"
 
-#include <algorithm>
-
 #include "protocol/value.h"
 #include "storage/catalog/index_keys.h"
 #include "storage/catalog/namespace.h"
@@ -42,14 +40,20 @@ void ListTtlRulesOf(const CollectionInfoPtr& coll, std::vector<TtlRule>* rules,
   if (coll->temporary) return;
   if (!coll->capped())
     rules->push_back({Kind::kDocument, coll, nullptr, coll->expiry_options.recover_seconds});
-  if (coll->clustered() && coll->expire_after_seconds)
-    rules->push_back({Kind::kClustered, coll, nullptr, *coll->expire_after_seconds});
+  if (coll->clustered() && coll->expire_after_seconds) {
+    if (coll->ExpirySuspended())
+      invalid->push_back({coll, nullptr, kExpirySuspended});
+    else
+      rules->push_back(
+          {Kind::kClustered, coll, nullptr, *coll->expire_after_seconds + coll->RuleSpanSeconds()});
+  }
   for (const IndexInfoPtr& index : coll->indexes) {
     if (!index->expire_after_seconds || index->state != IndexState::kReady) continue;
     if (const char* reason = CheckTtlRule(*coll, *index))
       invalid->push_back({coll, index, reason});
     else
-      rules->push_back({Kind::kTtlIndex, coll, index, *index->expire_after_seconds});
+      rules->push_back(
+          {Kind::kTtlIndex, coll, index, *index->expire_after_seconds + coll->RuleSpanSeconds()});
   }
 }
 
@@ -61,7 +65,9 @@ std::vector<TtlRule> ListTtlRules(Catalog& catalog, std::vector<InvalidTtlRule>*
 
 TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_t to,
                      std::string_view at_entry, bool fill_cache)
-    : rule_index_(rule.index), descending_(rule.index && rule.index->fields[0].descending) {
+    : rule_index_(rule.index),
+      dates_(rule.coll->record_dates()),
+      descending_(rule.index && rule.index->fields[0].descending) {
   if (rule.kind == TtlRule::Kind::kDocument) {
     KvIterOptions o;
     o.lower = DeadlinePrefix(rule.coll->id);
@@ -80,9 +86,13 @@ TtlCursor::TtlCursor(Storage& storage, const TtlRule& rule, int64_t from, int64_
   if (!rule.index) {
     // EXPIRY rule R6: on clustered collections the scan starts at the epoch.
     RecordScan scan;
-    scan.lower = IdPrefix(rule.coll->id) + EncodeDate(std::max<int64_t>(from, 0), false);
-    scan.upper =
-        IdPrefix(rule.coll->id) + (to == INT64_MAX ? DatesEnd() : EncodeDate(to + 1, false));
+    const RecordDates dates = rule.coll->record_dates();
+    scan.lower = scan.upper = IdPrefix(rule.coll->id);
+    AppendRecordDate(dates, from, scan.lower);
+    if (to == INT64_MAX)
+      AppendRecordDatesEnd(dates, scan.upper);
+    else
+      AppendRecordDate(dates, to + 1, scan.upper);
     if (!at_entry.empty()) scan.lower = at_entry;
     scan.fill_cache = fill_cache;
     records_ = storage.ScanRecords(rule.coll, std::move(scan));
@@ -136,7 +146,9 @@ Result<bool> TtlCursor::Next() {
     Instant date;
     std::string_view encoded =
         index_ ? index_->encoded_values() : RecordIdOf(records_->record_key());
-    if (!DecodeDate(encoded, descending_, &date)) continue;
+    if (!(index_ ? DecodeDate(encoded, descending_, &date)
+                 : DecodeRecordDate(dates_, encoded, &date)))
+      continue;
     millis_ = date.millis;
     return true;
   }
@@ -171,13 +183,10 @@ std::optional<DeleteCause> IsDue(const TtlRule& rule, BsonView doc,
       cause.reason = DeleteReason::kExpiredDocument;
       date = expire_at->millis;
       break;
-    case TtlRule::Kind::kClustered: {
-      BsonValue id = doc["_id"];
-      if (!id.IsDate() || id.Date().millis < 0) return std::nullopt;
+    case TtlRule::Kind::kClustered:
+      if (!DateOfRecord(rule.coll->record_dates(), doc["_id"], &date)) return std::nullopt;
       cause.reason = DeleteReason::kExpiredClustered;
-      date = id.Date().millis;
       break;
-    }
     case TtlRule::Kind::kTtlIndex:
       if (!EarliestDate(*rule.index, doc, &date)) return std::nullopt;
       cause.reason = DeleteReason::kExpiredTtlIndex;

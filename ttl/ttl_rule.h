@@ -15,11 +15,11 @@ struct TtlRule {
   CollectionInfoPtr coll;
   IndexInfoPtr index;  ///< of a kTtlIndex, else null
   /// From the date (or deadline) of a document to its removal. kDocument: the collection's
-  /// recoverSeconds.
+  /// recoverSeconds. From the lower bound of a bucket: its span is in it.
   int64_t seconds = 0;
 
-  /// Of the index, the clustered collection or the documents' own deadlines; lives as long as the
-  /// index or collection that the rule holds.
+  /// The state of the index, the clustered collection or the documents' own deadlines; lives as
+  /// long as the index or collection that the rule holds.
   ExpiryState& state() const {
     return index                      ? *index->expiry
            : kind == Kind::kClustered ? *coll->expiry
@@ -41,10 +41,10 @@ struct TtlRule {
   int64_t Deadline(int64_t millis) const { return SaturatingDeadline(millis, seconds); }
 };
 
-/// A TTL index that cannot be worked on, and why.
+/// A rule that cannot be worked on, and why.
 struct InvalidTtlRule {
   CollectionInfoPtr coll;
-  IndexInfoPtr index;
+  IndexInfoPtr index;  ///< null: the collection's own rule
   const char* reason;
 };
 
@@ -71,6 +71,7 @@ class TtlCursor {
 
  private:
   const IndexInfoPtr rule_index_;
+  const RecordDates dates_;
   const bool descending_;
   std::unique_ptr<IndexCursor> index_;
   std::unique_ptr<RecordCursor> records_;

@@ -50,7 +50,7 @@ class TtlRuleState {
     Second& s = SecondOf(now);
     s.count += deleted;
   }
-  /// A visit begins at this date (ms): what was refused from there on is seen again.
+  /// A visit begins at this date (ms): it meets documents refused from there on again.
   void Begins(int64_t from) {
     std::lock_guard l(mutex_);
     if (from > figures_.refused_earliest) return;
@@ -70,7 +70,7 @@ class TtlRuleState {
     std::lock_guard l(mutex_);
     return figures_.refused > 0;
   }
-  /// A visit has met so many documents that open transactions have locked.
+  /// A visit has met this many documents that open transactions have locked.
   void Locked(int64_t documents) {
     std::lock_guard l(mutex_);
     figures_.locked = documents;
@@ -83,7 +83,7 @@ class TtlRuleState {
     figures_.waits_for = why;
     figures_.waits_until = until;
   }
-  /// All but what follows from the rule's ExpiryState.
+  /// Everything that does not follow from the rule's ExpiryState.
   TtlRuleFigures Read(int64_t now) const {
     std::lock_guard l(mutex_);
     TtlRuleFigures f = figures_;

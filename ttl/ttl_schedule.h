@@ -20,9 +20,9 @@ struct TtlSlot {
   int64_t uncovered = 0;  ///< deletes since the last range delete over the head of its index
   int64_t left_until = INT64_MAX;  ///< ms; when documents that were left behind are looked at again
 
-  /// A visit that ended before all that is due was done: where the next one goes on, entry and
-  /// date. The marks of the rule's ExpiryState stay raised meanwhile, as during a visit; what comes
-  /// in behind lowers them. Empty: the last visit was finished.
+  /// The position, entry and date, at which the next visit continues an unfinished one. The marks
+  /// of the rule's ExpiryState stay raised meanwhile, as during a visit; entries that come in
+  /// before it lower them. Empty: the last visit was finished.
   std::string resume_entry;
   int64_t resume_date = INT64_MAX;
   /// The earliest date there is; INT64_MIN: not known, INT64_MAX: none.

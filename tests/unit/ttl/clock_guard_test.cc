@@ -28,6 +28,28 @@ struct Guarded : Reaping {
   bool suspended() { return monitor->clock_guard().state().suspended; }
 };
 
+/// A guard that is opened again and again on one directory; no time passes but by hand.
+struct Restarted {
+  ScratchDir dir;
+  SystemClock clock;
+  TtlParameters parameters;
+  TtlMetrics metrics;
+  Restarted() {
+    clock.Freeze(true);  // first: no millisecond passes in between
+    clock.Set({kStart});
+  }
+  /// `with` is given the guard, which has looked once, and its storage.
+  template <class With>
+  void Run(With&& with) {
+    CatalogStore store;
+    store.Open(dir.path());
+    ClockGuard guard(*store.storage, clock, parameters, metrics, [] { return int64_t{0}; }, {});
+    guard.Open();
+    guard.Check(true);
+    with(guard, *store.storage);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("A clock that jumps ahead suspends expiry until it is back or confirmed",
@@ -111,39 +133,26 @@ TEST_CASE("A clock that is being moved by hand is not compared", "[ttl][clock]")
 }
 
 TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock]") {
-  ScratchDir dir;
-  SystemClock clock;
-  clock.Freeze(true);  // first: no millisecond passes in between
-  clock.Set({kStart});
-  int64_t elapsed = 0;
-  TtlParameters parameters;
-  TtlMetrics metrics;
-  auto run = [&](auto&& with) {
-    CatalogStore store;
-    store.Open(dir.path());
-    ClockGuard guard(*store.storage, clock, parameters, metrics, [&] { return elapsed; }, {});
-    guard.Open();
-    guard.Check(true);
-    with(guard);
-  };
+  Restarted s;
+  auto run = [&](auto&& with) { s.Run([&](ClockGuard& g, Storage&) { with(g); }); };
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
-  clock.Advance(7'200'000);  // while it was off
+  s.clock.Advance(7'200'000);  // while it was off
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
-  clock.Advance(-3'600'000);
+  s.clock.Advance(-3'600'000);
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
-  clock.Advance(-3'600'001);
+  s.clock.Advance(-3'600'001);
   run([&](ClockGuard& g) {
     CHECK(g.state().suspended);
     CHECK(g.state().expected == Instant{kStart + 7'200'000});  // the latest it has seen
   });
   run([&](ClockGuard& g) {
     CHECK(g.state().suspended);
-    CHECK(metrics.clock_holds == 1);  // the same one
+    CHECK(s.metrics.clock_holds == 1);  // the same one
   });
-  clock.Advance(3'600'001);
+  s.clock.Advance(3'600'001);
   run([&](ClockGuard& g) { CHECK_FALSE(g.state().suspended); });
   run([&](ClockGuard& g) {
-    clock.Advance(4'000'000);
+    s.clock.Advance(4'000'000);
     g.Check(true);
     CHECK(g.state().suspended);
   });
@@ -157,48 +166,35 @@ TEST_CASE("A suspension and the high-water mark outlive a restart", "[ttl][clock
 
 TEST_CASE("A server that was off for longer than it may have been waits for a confirmation",
           "[ttl][clock]") {
-  ScratchDir dir;
-  SystemClock clock;
-  clock.Freeze(true);
-  clock.Set({kStart});
-  int64_t elapsed = 0;
-  TtlParameters parameters;
-  TtlMetrics metrics;
-  auto run = [&](auto&& with) {
-    CatalogStore store;
-    store.Open(dir.path());
-    ClockGuard guard(*store.storage, clock, parameters, metrics, [&] { return elapsed; }, {});
-    guard.Open();
-    guard.Check(true);
-    with(guard, *store.storage);
-  };
+  Restarted s;
+  auto run = [&](auto&& with) { s.Run(with); };
   run([&](ClockGuard&, Storage&) {});
-  parameters.max_downtime_secs = 86'400;
-  clock.Advance(86'400'000);
+  s.parameters.max_downtime_secs = 86'400;
+  s.clock.Advance(86'400'000);
   run([&](ClockGuard& g, Storage&) { CHECK_FALSE(g.state().suspended); });
-  clock.Advance(86'400'001);
+  s.clock.Advance(86'400'001);
   for (int i = 0; i < 2; ++i)
-    run([&](ClockGuard& g, Storage& s) {
+    run([&](ClockGuard& g, Storage& storage) {
       CHECK(g.state().suspended);
       CHECK(g.state().downtime);
-      CHECK(s.expiry_policy().suspended);
-      CHECK(metrics.clock_holds == 1);
+      CHECK(storage.expiry_policy().suspended);
+      CHECK(s.metrics.clock_holds == 1);
     });
   // Set right while it runs: within what it may have been off.
   run([&](ClockGuard& g, Storage&) {
-    clock.Advance(-1000);
+    s.clock.Advance(-1000);
     g.Check(true);
     CHECK_FALSE(g.state().suspended);
   });
-  clock.Advance(10 * 86'400'000);
-  run([&](ClockGuard& g, Storage& s) {
+  s.clock.Advance(10 * 86'400'000);
+  run([&](ClockGuard& g, Storage& storage) {
     CHECK(g.state().downtime);
-    parameters.max_clock_jump_secs = 0;  // is about jumps
+    s.parameters.max_clock_jump_secs = 0;  // is about jumps
     g.Check(true);
     CHECK(g.state().suspended);
     CHECK(g.Confirm());
     g.Check(true);
-    CHECK_FALSE(s.expiry_policy().suspended);
+    CHECK_FALSE(storage.expiry_policy().suspended);
     CHECK_FALSE(g.state().downtime);
   });
   run([&](ClockGuard& g, Storage&) { CHECK_FALSE(g.state().suspended); });

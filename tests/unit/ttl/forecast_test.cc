@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "storage/keys/key_encoding.h"
 #include "tests/unit/storage/catalog_fixture.h"
 #include "ttl/rule_date.h"
 #include "ttl/ttl_controls.h"
@@ -117,6 +118,41 @@ TEST_CASE("Ranges of dates hold exactly the entries of these dates, in both dire
     CHECK(n.value()[i].n == want[i]);
     CHECK(n.value()[i].exact);
   }
+}
+
+TEST_CASE("Overdue buckets are estimated, and few of them read", "[ttl]") {
+  Forecasting f;
+  CollectionInfo series;
+  series.db = "db";
+  series.name = "w";
+  series.kind = CollectionKind::kTimeSeries;
+  series.series = std::make_shared<const SeriesOptions>(SeriesOptions{.time_field = "t"});
+  series.expire_after_seconds = 60;
+  REQUIRE(f.catalog().Create(*f.op, std::move(series)));
+  const CollectionInfoPtr buckets = f.Coll("system.buckets.w");
+  const auto put = [&](uint32_t from, uint32_t n) {
+    for (uint32_t i = from; i < from + n; ++i) {
+      std::string id;
+      AppendBe32(id, i);
+      REQUIRE(f.Insert(*buckets, BuildBson([&](BsonBuilder& b) {
+        b.AppendObjectId("_id", id.append(8, 'x')).Append("data", std::string(1000, 'x'));
+      })));
+    }
+  };
+  const auto due = [&] {
+    const TtlRule rule = f.Rules("system.buckets.w")[0];
+    const int64_t before = f.op->keys_examined;
+    auto counted = CountDue(*f.storage, *f.op, rule, true);
+    REQUIRE(counted);
+    CHECK(f.op->keys_examined - before <= 201);
+    return counted.value().n;
+  };
+  put(1'000'000, 150);
+  CHECK(due() == 150);
+  put(2'000'000, 850);
+  REQUIRE(f.storage->kv().Flush());
+  CHECK(due() >= 500);
+  CHECK(due() <= 1000);
 }
 
 TEST_CASE("A large index is estimated within the error that is stated", "[ttl]") {

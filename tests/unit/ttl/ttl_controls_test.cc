@@ -146,6 +146,29 @@ TEST_CASE("Held until the last of the holds that match", "[ttl]") {
   CHECK_FALSE(c.controls->ReleaseHold(*c.op, c.Coll()->uuid, "abcdefghijkl", &was).value());
 }
 
+TEST_CASE("Whether there are holds is asked of one collection", "[ttl]") {
+  Controlled c;
+  const ExpiryPolicy& policy = *c.controls;
+  CollectionInfo other = *c.Coll();
+  ++other.uuid[1];
+  CollectionInfo same_bit = *c.Coll();  // of another collection, where the first bytes are equal
+  ++same_bit.uuid[15];
+  CHECK_FALSE(policy.HasHolds(*c.Coll()));
+  REQUIRE(c.controls->Hold(*c.op, c.HoldOf(R"({"a": 1})")));
+  CHECK(policy.HasHolds());
+  CHECK(policy.HasHolds(*c.Coll()));
+  CHECK(policy.Held(*c.Coll(), Json(R"({"a": 1})"), {kStart}));
+  for (const CollectionInfo& no : {other, same_bit}) {
+    CHECK_FALSE(policy.HasHolds(no));
+    CHECK_FALSE(policy.Held(no, Json(R"({"a": 1})"), {kStart}));
+  }
+  c.Reopen();
+  CHECK(c.controls->HasHolds(*c.Coll()));
+  TtlHold was;
+  REQUIRE(c.controls->ReleaseHold(*c.op, c.Coll()->uuid, "123456789012", &was));
+  CHECK_FALSE(c.controls->HasHolds(*c.Coll()));
+}
+
 TEST_CASE("A hold whose filter is interrupted holds", "[ttl]") {
   class KilledFilter final : public RecordFilter {
    public:
@@ -213,7 +236,8 @@ TEST_CASE("What ended or has no collection any more leaves the row", "[ttl]") {
 
 TEST_CASE("A row of another version is refused, not forgotten", "[ttl]") {
   Controlled c;
-  const char* row = GENERATE(R"({"v": 2, "pauses": [], "holds": [], "guards": []})",
+  const char* row = GENERATE(R"({"v": 3, "pauses": [], "holds": [], "guards": []})",
+                             R"({"v": 2, "pauses": [], "holds": [], "guards": []})",
                              R"({"v": 1, "pauses": [{"level": 9}], "holds": [], "guards": []})",
                              R"({"v": 1, "pauses": [], "holds": 5, "guards": []})");
   REQUIRE(c.catalog().PutSetting(*c.op, "ttl/controls", Json(row).view().bytes()));
@@ -221,6 +245,38 @@ TEST_CASE("A row of another version is refused, not forgotten", "[ttl]") {
   auto loaded = fresh.Load(*c.op);
   REQUIRE_FALSE(loaded);
   CHECK(loaded.error().code == ErrorCode::kUnsupportedFormat);
+}
+
+TEST_CASE("What was restored is held until it is released, also over a restart", "[ttl]") {
+  Controlled c;
+  CHECK_FALSE(RemovalHeld(*c.controls));
+  CHECK_FALSE(c.controls->ReleaseRestored(*c.op).value());
+  REQUIRE(c.controls->HoldRestored(*c.op, {"b1", {kStart - 5}, {kStart}, {kStart - 3}}));
+  c.Reopen();
+  const auto hold = c.controls->RestoreHold();
+  REQUIRE(hold);
+  CHECK(hold->backup == "b1");
+  CHECK(hold->backup_time == Instant{kStart - 5});
+  CHECK(hold->since == Instant{kStart});
+  CHECK(hold->data_time == Instant{kStart - 3});
+  CHECK(RemovalHeld(*c.controls));
+  CHECK(c.State("at_1") == TtlStanding::kHeld);
+  CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}) == Instant{INT64_MAX});
+  // What reads see is not changed: the rule hides as it would.
+  CHECK(c.controls->RuleActive(*c.Coll(), c.Rule("at_1").index.get()));
+  // A pause beside it, and its end, leave it alone.
+  REQUIRE(c.controls->Pause(*c.op, {c.Scope(TtlScope::Level::kRule, "at_1"), {kStart}, {}}));
+  REQUIRE(c.controls->Resume(*c.op, c.Scope(TtlScope::Level::kRule, "at_1")));
+  CHECK(RemovalHeld(*c.controls));
+  const int before = c.changes;
+  auto released = c.controls->ReleaseRestored(*c.op);
+  REQUIRE(released);
+  CHECK(released.value()->backup == "b1");
+  CHECK(c.changes == before + 1);  // the monitor is told
+  CHECK(c.State("at_1") == TtlStanding::kActive);
+  c.Reopen();
+  CHECK_FALSE(c.controls->RestoreHold());
+  CHECK(c.controls->MayReapFrom(c.Rule("at_1"), {kStart}) == Instant{kStart});
 }
 
 TEST_CASE("While a rule is looked at by the guard it does not act", "[ttl]") {

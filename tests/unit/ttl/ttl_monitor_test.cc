@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <future>
 #include <thread>
 
 #include "storage/write/expiry_cover.h"
@@ -88,6 +89,31 @@ TEST_CASE("An exception ends a round of the monitor, not its thread", "[ttl]") {
   std::lock_guard l(r.log_mutex);
   CHECK(std::count(r.logged.begin(), r.logged.end(),
                    "E TTL monitor: an exception ended this round") == 1);
+}
+
+TEST_CASE("Waiting for the monitor ends with the operation that waits", "[ttl]") {
+  // {clock: …} with a maxTimeMS waited as long as the monitor took.
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  REQUIRE(r.Insert(*c, r.Doc(1, kStart - 1)));
+  std::promise<void> go_on;
+  r.environment.may_run = [held = go_on.get_future().share()]() -> bool {
+    held.wait();
+    return true;
+  };
+  r.Start();
+  Operation killed(r.clock);
+  killed.kill_code = static_cast<int32_t>(ErrorCode::kInterrupted);
+  r.monitor->Settle(&killed);
+  Operation late(r.clock);
+  late.deadline_micros = r.clock.MonotonicMicros() - 1;
+  r.monitor->RunPass(&late);
+  CHECK(late.CheckInterruptNow().error().code == ErrorCode::kMaxTimeMSExpired);
+  CHECK(r.Count() == 1);
+  go_on.set_value();
+  Operation patient(r.clock);
+  r.monitor->Settle(&patient);
+  CHECK(r.Count() == 0);
 }
 
 TEST_CASE("An earlier deadline that comes in behind the reaper is not missed", "[ttl]") {

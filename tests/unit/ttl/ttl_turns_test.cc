@@ -2,6 +2,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
+#include "storage/kv/store_activity.h"
 #include "storage/write/expiry_cover.h"
 #include "tests/unit/ttl/reaping_fixture.h"
 
@@ -134,6 +135,25 @@ TEST_CASE("batchedDeletesTargetBatchTimeMS, Docs and StagedDocBytes end a batch"
   CHECK(r.batched.staged_size_bytes == 100 * each);
   CHECK(r.metrics.bytes_deleted == 100 * each);
   r.monitor.reset();  // before the clock that its thread reads
+}
+
+TEST_CASE("Large documents, of which a unit takes few, are not all read for each unit",
+          "[ttl][turns]") {
+  Reaping r;
+  auto c = r.WithIndex(R"({"key": {"at": 1}, "expireAfterSeconds": 0})");
+  constexpr int64_t kDocuments = 400;
+  for (int64_t i = 0; i < kDocuments; ++i) REQUIRE(r.Insert(*c, r.Doc(i, kStart - 1)));
+  REQUIRE(r.storage->kv().Flush());
+  const auto looked_up = [&] {
+    const KvCounters n = ActivityOf(r.storage->kv())->Counters();
+    return n.data_hits + n.data_misses;
+  };
+  const uint64_t before = looked_up();
+  r.parameters.batch_target_staged_bytes = 1;  // one document is enough
+  r.Start();
+  r.monitor->Settle();
+  CHECK(r.Count() == 0);
+  CHECK(looked_up() - before < 20 * kDocuments);
 }
 
 TEST_CASE("A rule that may not be reaped waits until it may, or until it is told", "[ttl][turns]") {
